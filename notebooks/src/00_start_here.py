@@ -3,24 +3,24 @@
 #
 # **Minutes** 15 · **Machine** any Linux computer with two CPUs · **Needs** nothing · **Data** none
 #
-# A GPU waits. It could look at thousands of images per second, but each image is a file of its own, each file must be
-# found, opened and read, and a thousand other jobs ask the same file system. This course measures where the time goes,
+# A GPU waits. It could process thousands of images per second, but each image is a file of its own, each file must be
+# found, opened and read, and a thousand other jobs use the same file system. This course measures where the time goes,
 # and shows six ways to stop the waiting: pack, map, shard, stage, feed, stream.
 #
 # ![An epoch as a bar, for each notebook: the part in which the GPU waits shrinks from file per image to packed, staged and fed.](pictures/course.svg)
 #
 # *The map of the course. The lengths are schematic; you will measure the real ones.*
 #
-# This first notebook looks at the machine under your hands, and at how notebooks, exercises and checks work.
+# This first notebook shows what machine you are using, and how notebooks, exercises and checks work.
 #
-# The whole course takes two days. With three hours, take 01 (sections 2 to 4), 05 (1, 2, 4), 08 (1, 3), 07 (3, 4), 10 (1,
-# 2, 5) and 11 (5). *Optional* sections can always wait. If something breaks, look it up in
-# [12 · When it breaks](12_when_it_breaks.ipynb).
+# The whole course takes two days. If you have three hours, take 01 (sections 2 to 4), 05 (1, 2, 4), 08 (1, 3), 07 (3,
+# 4), 10 (1, 2, 5) and 11 (5). *Optional* sections can always wait. If something breaks, look it up in [12 · When it
+# breaks](12_when_it_breaks.ipynb).
 
 # %% [markdown] id="questions"
 # ## Questions
 #
-# - How much of this machine is really mine?
+# - How much of this machine may I use?
 # - How many files does a Python program open before it does anything?
 # - Why does the order of cells matter?
 # - How do I know that an exercise is solved?
@@ -28,10 +28,10 @@
 # %% [markdown] id="objectives"
 # ## After this you can
 #
-# - tell the CPUs and the memory that you may use from those that are built in,
+# - distinguish the CPUs and memory that you may use from those that are installed,
 # - read the two limits of a file system, bytes and inodes,
-# - run a notebook from top to bottom, and repair it when cells ran out of order,
-# - work through an exercise with its check.
+# - run a notebook from top to bottom, and recover when cells ran out of order,
+# - solve an exercise with the help of its check.
 
 # %% [markdown] id="setup"
 # ## Set up
@@ -51,8 +51,8 @@ setup = start("00")
 # %% [markdown] id="machine" tags=["core"]
 # ## 1 · Ask the machine what it is
 #
-# A program that starts one worker for each CPU asks the operating system for their number. On a cluster the answer is
-# a trap: the node may have 128 CPUs while your job was given 4 of them.
+# A program that starts one worker per CPU asks the operating system how many there are. On a cluster the answer is a
+# trap: the node may have 128 CPUs while your job was given 4.
 #
 # > **Predict.** How many CPUs does this machine have, and how many of them may this notebook use?
 
@@ -64,11 +64,11 @@ from smallfiles import machine
 os.cpu_count(), machine.usable_cpus()
 
 # %% [markdown]
-# The first number is what is built in. The second counts the CPUs that the scheduler, the container or the batch system
-# grants to this process. Start workers by the second one. Where both are equal, no limit is set here; run the cell
-# again inside a job and compare.
+# The first number counts the installed CPUs. The second counts those that the scheduler, the container or the batch
+# system grants to this process. Start as many workers as the second one allows. If both are equal, no limit is set
+# here; run the cell again inside a job and compare.
 #
-# Memory has the same two numbers, and exceeding the smaller one is worse than slow: the job is killed.
+# The same is true of memory, and exceeding the smaller number is worse than slow: the job is killed.
 
 # %%
 from smallfiles.progress import bytes_text
@@ -78,7 +78,7 @@ f"{bytes_text(limit.limit_bytes)}, limited by {limit.source}"
 
 # %% [markdown]
 # A file system has two limits too. One is its size in bytes. The other is the number of *inodes*: each file and each
-# folder takes one, however small it is. Quotas on clusters count both.
+# folder takes one, however small it is. Quotas on clusters limit both.
 #
 # > **Predict.** Divide the free bytes by the free inodes of this file system. Is the result larger or smaller than
 # > a typical photo of 100 kB?
@@ -94,11 +94,11 @@ picture = machine_report.describe(setup.scratch)
 show.figure(machine_report.draw(picture), alt=picture.alt_text)
 
 # %% [markdown]
-# The title is computed from what was found, as in all figures of this course. Data sets with files below the size that
-# it names run out of inodes first, and then "No space left on device" appears although many bytes are free. A quota of
-# inodes on a cluster is often far tighter than the file system itself.
+# The title is computed from the result, as in all figures of this course. Data sets whose files are smaller than the
+# size in the title run out of inodes first: "No space left on device" then appears although many bytes are free. On a
+# cluster the inode quota is often far tighter than the file system itself.
 #
-# The `doctor` looks at all of this at once, and at what is installed. A line that needs attention says what to do.
+# The `doctor` checks all of this at once, and the installed packages. Each line that needs attention comes with advice.
 
 # %%
 from smallfiles import doctor
@@ -116,11 +116,11 @@ show.say(f"{len(odd) or 'None'} of {len(findings)} lines need attention.")
 # %% [markdown] id="imports" tags=["core"]
 # ## 2 · Count the files behind one import
 #
-# Data sets are not the only thing made of many small files. A Python package is a tree of them, and each `import`
-# walks through it: every module is a file to find, open and read.
+# Data sets are not the only thing made of many small files. A Python package is a tree of them, and each `import` walks
+# through it: every module is a file that must be found, opened and read.
 #
-# To count them, we start a fresh Python with an *audit hook*, which is called at each open. Shared libraries are opened by
-# the linker and not by Python, so we add what the process has mapped.
+# To count them, we start a fresh Python with an *audit hook*, which is called at each open. Shared libraries are opened
+# by the linker and not by Python, so we add the files that the process has mapped.
 
 # %%
 import subprocess
@@ -165,17 +165,17 @@ show.say(
 )
 
 # %% [markdown]
-# The first bar is little more than Python itself. On your own disk an open takes microseconds and nobody notices. On a
-# parallel file system it is a request over the network to a server that all users share. Many small requests are the
+# The first bar is little more than Python itself. On your own disk an open takes microseconds, which nobody notices. On
+# a parallel file system it is a request over the network to a server that all users share. Many small requests are the
 # theme of this course; here they come from your environment, later from your data. Notebook 01 measures what one open
 # costs.
 
 # %% [markdown] id="order" tags=["optional"]
 # ## 3 · Run cells in order
 #
-# *Optional, 3 minutes, if you are new to notebooks.* Behind the page runs a *kernel*: one Python process that remembers
-# everything until it ends. Cells are pieces of text that are sent to it. The kernel does not know where on the page a
-# cell is; it only knows which came first.
+# *Optional, 3 minutes, if you are new to notebooks.* A *kernel* runs behind the page: one Python process that keeps all
+# its variables until it ends. Cells are pieces of text that are sent to it. The kernel does not know where on the page
+# a cell is, only which cell came first.
 
 # %%
 f"this kernel is process {os.getpid()}, Python {sys.version.split()[0]}"
@@ -192,16 +192,16 @@ counter += 1
 counter
 
 # %% [markdown]
-# The number in brackets at the left of a cell tells the order in which cells ran. When results look odd, look there
-# first. The cure is always the same: **Kernel > Restart Kernel and Run All Cells** starts a fresh process and runs the
-# page from top to bottom. If a cell shows an error, run the cells above it first. A measurement that was taken out of
-# order looks like any other number, so only you can notice.
+# The number in brackets to the left of a cell shows the order in which cells ran. When results look odd, look there
+# first. The remedy is always the same: **Kernel > Restart Kernel and Run All Cells** starts a fresh process and runs
+# the page from top to bottom. If a cell shows an error, run the cells above it first. A measurement that was taken out
+# of order looks like any other number, so only you can notice.
 
 # %% [markdown] id="checks" tags=["core"]
 # ## 4 · Pass a check
 #
-# Each notebook has an exercise: a function with a gap, and a cell that checks it. A check says one of three things.
-# Here is a function that is not written yet. It should count what one copy of a data set takes from a quota of inodes.
+# Each notebook has an exercise: a function with a gap, and a cell that checks it. A check has three possible results.
+# Here is a function that is not written yet. It should count the inodes that one copy of a data set takes.
 
 # %% tags=["raises-exception"]
 from exercises.checks import ex00_start_here as check
@@ -214,9 +214,9 @@ def inodes_of_a_copy(files: int, folders: int) -> int:
 check.inodes_of_a_copy(inodes_of_a_copy)
 
 # %% [markdown]
-# The circle says that nothing was tried yet. Now somebody fills the gap, in a hurry.
+# The circle means that nothing was tried yet. Now we fill the gap, in a hurry.
 #
-# > **Predict.** Is this right? What will the check give to the function, what will it get, and what did it expect?
+# > **Predict.** Is this right? Which arguments will the check use, what will it get, and what does it expect?
 
 
 # %% tags=["raises-exception"]
@@ -227,8 +227,8 @@ def inodes_of_a_copy(files: int, folders: int) -> int:
 check.inodes_of_a_copy(inodes_of_a_copy)
 
 # %% [markdown]
-# The cross shows the first case that went wrong, and often a guess at the mistake behind it. A check never scolds and
-# never counts your attempts. Correct the function and run both again.
+# The cross comes with the first case that failed, and often a guess at the mistake behind it. Attempts are not counted.
+# Correct the function and run both again.
 
 
 # %%
@@ -241,35 +241,35 @@ check.inodes_of_a_copy(inodes_of_a_copy)
 # %% [markdown] id="exercise"
 # ## Exercise
 #
-# Now it is your turn: [Exercise 00](../exercises/00_start_here.ipynb) asks how many copies of a data set fit into
-# a quota. It takes five minutes and one line of code.
+# In [Exercise 00](../exercises/00_start_here.ipynb) you compute how many copies of a data set fit into a quota. It
+# takes five minutes and one line of code.
 
 # %% [markdown] id="cluster"
 # ## On the cluster
 #
-# A login node, a compute node and a job on it are three machines: other CPUs, other limits, other file systems. So ask
-# again where your program will run. The figure above prints the command that looks at the same things.
+# A login node, a compute node and a job on it are three different machines, with different CPUs, limits and file
+# systems. So check again where your program will run. This command does it:
 
 # %%
 show.command(picture)
 
 # %% [markdown]
-# Run it once on the login node and once inside a job, and compare the first lines. Add folders at the end to
-# look at their file systems too.
+# Run it once on the login node and once inside a job, and compare the first lines. Add folders at the end to check
+# their file systems too.
 
 # %% [markdown] id="key-points"
 # ## Key points
 #
-# - Ask for the CPUs and the memory that you may use, not for those that are built in.
-# - A file system ends at its bytes or at its inodes, whichever comes first.
+# - Ask for the CPUs and memory that you may use, not for those that are installed.
+# - A file system is full when its bytes or its inodes run out, whichever comes first.
 # - One `import` opens hundreds of files; a job of many processes multiplies that.
 # - A kernel remembers the order in which cells ran; restart and run all when in doubt.
-# - Checks say ○ not started, ✗ not yet and why, ✓ passed.
+# - A check shows ○ not started, ✗ failed and why, or ✓ passed.
 
 # %% [markdown] id="quiz"
 # ## Check yourself
 #
-# Each notebook ends with such questions. Choose first, then unfold the answer.
+# Each notebook ends with such questions. Choose an answer first, then unfold ours.
 #
 # **1.** Your job was given 4 CPUs on a node of 128. How many DataLoader workers do you start?
 # (a) `os.cpu_count()`. (b) About 4. (c) As many as the memory allows.
@@ -277,18 +277,18 @@ show.command(picture)
 # <details>
 # <summary>Answer</summary>
 #
-# **(b)**. The scheduler lets the job use 4 CPUs, whatever is built in. (a) would start 128 processes that take turns on 4
-# CPUs. (c) Memory is another limit; the smaller of the two counts.
+# **(b)**. The scheduler lets the job use 4 CPUs, however many are installed. (a) would start 128 processes that take
+# turns on 4 CPUs. (c) Memory is another limit; the smaller of the two counts.
 #
 # </details>
 #
-# **2.** "No space left on device", but `df -h` shows free space. What do you look at?
-# (a) The inodes. (b) The memory. (c) The speed of the disk.
+# **2.** "No space left on device", but `df -h` shows free space. What do you check? (a) The inodes. (b) The memory. (c)
+# The speed of the disk.
 #
 # <details>
 # <summary>Answer</summary>
 #
-# **(a)**. `df -i` and the quota of files say how many are left. (b) Too little memory ends a process, with another
+# **(a)**. `df -i` and the file quota show how many are left. (b) Too little memory ends a process, with a different
 # message. (c) A slow disk is slow; it is not full.
 #
 # </details>

@@ -14,7 +14,7 @@
 #
 # - What do small files take besides their bytes?
 # - How long does one open take, and how long does the slowest one take?
-# - From which size on do a file's bytes cost more than opening it?
+# - How large must a file be before its bytes cost more than its open?
 # - When does it help to have many opens in flight?
 
 # %% [markdown] id="objectives"
@@ -47,11 +47,11 @@ from smallfiles.progress import bytes_text
 # ## 1 · Count inodes and blocks
 #
 # *Optional, 6 minutes.* An *inode* is the record that a file system keeps for each file and each folder: owner, size,
-# where the bytes are. A quota on a cluster counts inodes as well as bytes. The bytes lie in *allocation units* of a fixed
-# size, so the end of the last unit stays empty.
+# location of the bytes. A quota on a cluster limits inodes as well as bytes. The bytes are stored in *allocation units*
+# of a fixed size, so the end of the last unit stays empty.
 #
 # > **Predict.** The demo set has one folder for each of ten classes. How many inodes do its images take? How many does
-# > the Python environment take that runs this notebook?
+# > the Python environment of this notebook take?
 
 # %%
 most = 5_000 if setup.shared else 1_000_000  # on a shared file system, others wait for the same server
@@ -80,12 +80,12 @@ for name, root in trees.items():
     print(f"{name:12} {len(files) + folders:6,} inodes, holds {held}, takes {taken} on disk")
 
 # %% [markdown]
-# The second number of inodes is often the surprise: an environment of Python packages is a data set of small files too.
-# (The count stops at 5,000 files if this file system is shared.)
+# The second number is often a surprise: an environment of Python packages is a data set of small files too. (The count
+# stops at 5,000 files if this file system is shared.)
 #
 # Here the units are small. Large file systems use large *blocks*, of 4 MiB for instance, so that many disks work on one
-# file; but they divide a block into *sub-blocks* for small files: 1/32 of it in Storage Scale 4 (GPFS), 8 KiB since
-# version 5. So look at the unit, not at the block:
+# file; but they divide a block into *sub-blocks* for small files: 1/32 of a block in Storage Scale 4 (GPFS), 8 KiB
+# since version 5. So the unit counts, not the block:
 
 # %%
 units = [512 << shift for shift in range(0, 14)]
@@ -102,19 +102,19 @@ title = f"In units of {units[-1] >> 20} MiB a tree would take {worst}"
 figures.lines(factors, title, x="allocation unit (B)", y="bytes taken per byte stored", log="xy", marks=real)
 
 # %% [markdown]
-# The lines are computed from the file sizes. Where the unit is smaller than the *mean* file, a line is flat; beyond, each
-# doubling of the unit doubles the space. Find your file system's unit before you worry about space: usually the
-# inodes are the tighter limit.
+# The lines are computed from the file sizes. While the unit is smaller than the *mean* file, a line is flat; beyond
+# that, each doubling of the unit doubles the space. Find out your file system's unit before you worry about space:
+# usually the inodes are the tighter limit.
 
 # %% [markdown] id="operations" tags=["core"]
 # ## 2 · Time a single open
 #
-# To read a file, a program opens it, reads, and closes it. Often it asks for the size first (`stat`). Each calls the
-# *kernel*: here the core of Linux, not that of a notebook. We time every call, each kind in its own pass over the files.
+# To read a file, a program opens it, reads, and closes it. Often it asks for the size first (`stat`). Each step calls
+# the *kernel*: here the core of Linux, not that of a notebook. We time every call, one kind per pass over the files.
 #
 # ![Two sequences. A file per image: ask the metadata server, wait, read, again and again. One large file: ask once, then read long runs.](pictures/open_and_read.svg)
 #
-# *What a parallel file system does for `open` and `read`. On this machine one kernel plays all the parts.*
+# *What a parallel file system does for `open` and `read`. On this machine one kernel does all of it.*
 #
 # > **Predict.** Which takes longest on this machine: stat, open, read or close? Write down how many seconds an open takes.
 
@@ -137,7 +137,7 @@ def timed(call, items):
 
 
 # %% [markdown]
-# One thing spoils such measurements: the first to ask for a name pays for it. The kernel remembers the answer, so an
+# One effect spoils such measurements: only the first look-up of a name is expensive. The kernel keeps the answer, so an
 # `open` right after a `stat` of the same file looks cheap. Therefore we use one half of the files for `stat` and the
 # other half for the rest.
 
@@ -173,10 +173,10 @@ show.say(f"The slowest open took **{slowest / half:,.0f} times** as long as the 
 
 # %% [markdown]
 # *Warm* means that the kernel still holds the bytes in memory, in the *page cache*. *Cold* means that we asked it to
-# forget them (`posix_fadvise`), so they come from the disk; files in memory (tmpfs) cannot be cold. That is half of the
-# truth. Names and inodes stay known, and only root can make the kernel forget those.
+# forget them (`posix_fadvise`), so they come from the disk; files in memory (tmpfs) cannot be cold. That is only half
+# of cold: names and inodes stay known, and only root can make the kernel forget those.
 #
-# The time axis is logarithmic. Look at the right ends: a mean hides the few slow calls, and a batch is ready only when
+# The time axis is logarithmic. Look at the right ends: a mean hides the few slow calls, and a batch is only ready when
 # its slowest file is.
 #
 # > **Predict.** ImageNet has 1,281,167 training images. How long does it take to open all of them one after the other, at
@@ -189,16 +189,16 @@ there = images * 2 * request_s  # nobody has asked for these names yet: look up 
 show.say(f"Known names here: **{here:,.0f} s**. New names there: **{there / 3600:.1f} hours**, before the first byte.")
 
 # %% [markdown]
-# Two requests, because our opens found their names in memory, and those of a job on a fresh node do not. The 2 ms are an
-# assumption; your cluster has its own number, and it changes with the hour. The command near the end measures it: one
-# second divided by the rate of plain files is the time per file.
+# We count two requests, because our opens found their names in memory, and those of a job on a fresh node do not. The 2
+# ms are an assumption; your cluster has its own number, which changes during the day. The command near the end measures
+# it: one second divided by the rate of plain files is the time per file.
 
 # %% [markdown] id="sizes" tags=["core"]
 # ## 3 · Trade many files for one
 #
-# Opening costs the same for a small file and for a large one, so the price per byte depends on the size of the file. We
-# write the same bytes twice: as many files of one size, and as one large file that is read in pieces of that size.
-# Both are read in random order.
+# Opening costs the same for a small file and for a large one, so the price per byte depends on the file size. We write
+# the same bytes twice: as many files of one size, and as one large file that is read in pieces of that size. Both are
+# read in random order.
 
 # %%
 import random
@@ -237,11 +237,11 @@ def read_one(large, size):
 
 
 # %% [markdown]
-# `measure.compare` calls both in rounds whose order changes, so a disturbance hits both of them. It returns every single
-# run, and the figure shows them as dots.
+# `measure.compare` calls both in rounds whose order changes, so a disturbance hits both of them. It returns every run,
+# and the figure shows them as dots.
 #
-# > **Predict.** From which size on does a file cost more for its bytes than for its opening? There, many files reach half
-# > of the speed of one.
+# > **Predict.** At which size does reading the bytes take as long as opening the file? There, many files reach half of
+# > the speed of one.
 
 # %%
 guess = 1_000_000  # change me: bytes
@@ -272,14 +272,15 @@ title += f"from {bytes_text(even)} on many reach half of its speed" if even else
 figures.lines(rates, title, x="size of a file or piece (B)", y="read per second (B)", log="xy", guess=guess)
 
 # %% [markdown]
-# Compare lines of one kind. Where they are far apart, opening is what counts; where they meet, moving the bytes is.
+# Compare the two warm lines, and the two cold ones. Where they are far apart, opening dominates; where they meet,
+# moving the bytes does.
 #
 # A disk with moving heads adds a price that this machine may not have: a *seek* of 5 to 10 ms to each new place, in
-# which it could have read 1 to 2 MB. The kernel softens this with *read-ahead*: it fetches more than was asked for (128 kB and
-# more) and hopes that it will be wanted. Read in order, small pieces profit; read at random, those bytes are wasted.
+# which it could have read 1 to 2 MB. The kernel softens this with *read-ahead*: it fetches more than was asked for, 128
+# kB and more. Reads in order profit from this; at random, those bytes are wasted.
 #
 # Now the demo set itself. We pack it into one file (Arrow, explained in notebook 03) and read single images from both,
-# in random order, with a warm cache. Our images are about 100 kB: what does the figure above promise?
+# in random order, with a warm cache. Our images are about 100 kB: what does the figure above predict?
 
 # %%
 from smallfiles.measure import BenchConfig, bench_reads
@@ -292,14 +293,14 @@ config = BenchConfig(repeats=5, count=400, orders=("random",), caches=("warm",))
 figures.bars(bench_reads([files, one_file], config).records)
 
 # %% [markdown]
-# If Arrow wins by more than the figure before promised, this is why: both ways there copy the bytes into the program,
-# but the Arrow file is mapped into memory and nothing is copied. Notebook 03 takes this apart.
+# If Arrow wins by more than the previous figure predicts, this is why: there, both ways copy the bytes into the
+# program, but the Arrow file is mapped into memory and nothing is copied. Notebook 03 explains this.
 
 # %% [markdown] id="in-flight" tags=["core"]
 # ## 4 · Keep many opens in flight
 #
-# A program that waits for each answer before it asks the next question spends its life waiting. It can ask several
-# questions at once, from several threads: they are *in flight*.
+# A program that waits for each answer before it sends the next request spends most of its time waiting. It can send
+# several requests at once, from several threads: they are then *in flight*.
 
 # %%
 from concurrent.futures import ThreadPoolExecutor
@@ -322,12 +323,12 @@ def rates_in_flight(store, before=None):
 
 
 # %% [markdown]
-# First this machine, with a warm and a cold cache. Then slow storage. A laptop has none, so the course brings
-# `slowfs`: it mounts the same folder a second time, where each name and each open is answered 2 ms later. It works on 4
+# We measure this machine, with a warm and a cold cache, and then slow storage. A laptop has none, so the course brings
+# `slowfs`: it mounts the same folder a second time, with 2 ms of latency for each look-up and each open. It serves 4
 # requests at once, and further ones queue. It is a small model of a parallel file system; change its two numbers.
 #
 # > **Predict.** A read takes two requests, a look-up and an open, of 2 ms each. How many opens in flight does the slow
-# > storage need before more of them gain nothing?
+# > storage need before more of them bring nothing?
 
 # %%
 guess = 64  # change me: opens in flight
@@ -353,12 +354,12 @@ axes = {"x": "opens in flight", "y": "files per second"}
 figures.lines(found, title, **axes, log="xy", guess=guess, ideal="promised")
 
 # %% [markdown]
-# The slow storage has two limits. While few opens are in flight, waiting rules, and each further one helps. Once all
-# 4 servers are busy, further ones only queue. (This machine's CPUs play reader and server at once. Where they
-# are busy, the line stays below its promise; with 16 servers it always does on two CPUs. Try it.) With a warm cache there
-# is no disk to wait for: threads gain what further CPUs give, no more, and they get into each other's way.
+# The slow storage has two limits. While few opens are in flight, latency is the limit, and each further one helps. Once
+# all 4 servers are busy, further ones only queue. (This machine's CPUs run both reader and server. Where they are busy,
+# the line stays below its promise; with 16 servers and two CPUs it always does. Try it.) With a warm cache there is no
+# disk to wait for: threads gain no more than the additional CPUs give, and they slow each other down.
 #
-# So `smallfiles pack` looks at where the files lie, and keeps 32 opens in flight on shared storage:
+# So `smallfiles pack` keeps 32 opens in flight where the files lie on shared storage:
 
 # %%
 from dataclasses import replace
@@ -369,9 +370,9 @@ packed = report.samples / report.seconds
 show.say(f"Packed {packed:,.0f} images per second, **{packed / rate[1]:.1f} times** as fast as one at a time.")
 
 # %% [markdown]
-# A server is shared. If you take all it can answer, everybody else waits: thirty participants with 64 opens each would
-# stop a real one. On a shared file system the toolbox's measurements therefore stop at 20,000 operations, with 4 in flight
-# (`smallfiles.measure.bench`), and so do the cells above.
+# A server is shared. If your job uses all its capacity, all other users wait: thirty participants with 64 opens each
+# would stall a real one. On a shared file system the toolbox's measurements therefore stop at 20,000 operations, with 4
+# in flight (`smallfiles.measure.bench`), and so do the cells above.
 
 # %% [markdown] id="exercise"
 # ## Exercise
@@ -382,8 +383,8 @@ show.say(f"Packed {packed:,.0f} images per second, **{packed / rate[1]:.1f} time
 # %% [markdown] id="cluster"
 # ## On the cluster
 #
-# The comparison of many files with one file, as a command. Copy both packed files to the file system that your jobs
-# use, and run it in a job on one node. With `--cache both` it also measures cold reads.
+# This command compares many files with one file. Copy both packed files to the file system that your jobs use, and run
+# it in a job on one node. With `--cache both` it also measures cold reads.
 
 # %%
 show.command(config, "read", [files.name, one_file.name])
@@ -391,10 +392,10 @@ show.command(config, "read", [files.name, one_file.name])
 # %% [markdown] id="key-points"
 # ## Key points
 #
-# - A small file takes an inode, at least one allocation unit, and an open; its bytes are the least of it.
+# - A small file costs an inode, at least one allocation unit, and an open; its bytes are the smallest part.
 # - Opens take microseconds from a warm cache and may take milliseconds from a server. Look at the slowest, not the mean.
-# - Below some size, measured above, opening costs more than the bytes. One large file is opened once.
-# - Opens in flight hide waiting until the server's rate is reached; then they only queue.
+# - Below a certain size, measured above, opening costs more than the bytes. One large file is opened once.
+# - Opens in flight hide latency until the server's rate is reached; then they only queue.
 
 # %% [markdown] id="quiz"
 # ## Check yourself
@@ -405,7 +406,7 @@ show.command(config, "read", [files.name, one_file.name])
 # <details>
 # <summary>Answer</summary>
 #
-# **(b)**. The message means bytes *or* inodes; `df -i` and your quota tell. (a) A broken disk reports input/output
+# **(b)**. The message means bytes *or* inodes; `df -i` and your quota show which. (a) A broken disk causes input/output
 # errors. (c) Deleted files that a program holds open take space, but `df -h` would show them as used.
 #
 # </details>
@@ -417,7 +418,7 @@ show.command(config, "read", [files.name, one_file.name])
 # <summary>Answer</summary>
 #
 # **(c)**. The server's rate is reached, about 2,000 files per second; only fewer requests help. (a) More threads queue,
-# and slow down everybody else. (b) The CPUs of your node wait for answers; more of them wait just as long.
+# and slow down all other users. (b) The CPUs of your node wait for the server; more of them wait just as long.
 #
 # </details>
 #
@@ -427,8 +428,8 @@ show.command(config, "read", [files.name, one_file.name])
 # <details>
 # <summary>Answer</summary>
 #
-# **(b)**. A fresh node does not know names and inodes either, so each file takes another request. (a) would hold if
-# bytes were all that a cache holds. (c) Nothing is faster on a node that has to ask for everything.
+# **(b)**. A fresh node does not know names and inodes either, so each file takes another request. (a) would be true if
+# a cache held nothing but bytes. (c) Nothing is faster on a node whose caches are empty.
 #
 # </details>
 

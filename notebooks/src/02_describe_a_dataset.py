@@ -3,8 +3,9 @@
 #
 # **Minutes** 30 · **Machine** any Linux computer with two CPUs · **Needs** notebook 00 · **Data** made by the set-up cell
 #
-# Before a program can read images it needs a list: which samples are there, and what is the target of each? Many programs
-# find out anew at every start, by walking through a million files. A *manifest* is that list, written down once.
+# Before a program can read images it needs a list: which samples are there, and what is the target of each? Many
+# programs rebuild this list at every start, by walking through a million files. A *manifest* is that list, written
+# once.
 #
 # This notebook makes manifests of four kinds of data set, catches wrong labels in them, and measures what a list of
 # paths costs in memory.
@@ -21,16 +22,16 @@
 # %% [markdown] id="objectives"
 # ## After this you can
 #
-# - make a manifest of a tree, a tar file, ImageNet or Flickr30K, and read what was odd,
+# - make a manifest of a tree, a tar file, ImageNet or Flickr30K, and read its notes,
 # - name a data set by its digest, split it, and divide it among processes,
-# - tell ImageNet's two label orders apart,
+# - distinguish ImageNet's two label orders,
 # - explain why a dict of paths is copied into each worker, and avoid it.
 
 # %% [markdown] id="setup"
 # ## Set up
 #
 # The cell makes or finds small copies of real data sets. Layouts, names and odd files are those of the originals; the
-# pictures are drawn.
+# pictures are synthetic.
 
 # %% id="start"
 import sys
@@ -59,10 +60,10 @@ manifest.table.slice(0, 2).to_pylist()
 
 # %% [markdown]
 # One row is one sample: its *path*, relative to the root of the data; its *target*, here a label; and its size. A label
-# is a number: the place of the class in a list. The path is also the *key* by which the sample is known from now on.
+# is a number: the position of the class in a list. The path is also the *key* that identifies the sample from now on.
 #
-# > **Predict.** Four data sets lie on this disk: class folders, Kaggle's tree, ImageNet's official tar files, Flickr30K.
-# > In which of them does the path of a validation image tell what it shows?
+# > **Predict.** Four data sets are on this disk: class folders, Kaggle's tree, ImageNet's official tar files,
+# > Flickr30K. In which of them does the path of a validation image contain its class?
 
 # %%
 for layout, data in setup.data.items():
@@ -77,7 +78,7 @@ for layout, data in setup.data.items():
 # ImageNet-21k's folder of one tar per class.) Flickr30K has captions in up to three files. The notes say what was guessed
 # or left out. Read them: a wrong guess costs a training run. `images/` next to `masks/` are not classes, and are refused.
 #
-# Captions come as a `.token` file and as `results.csv`, of which one row lost a delimiter.
+# Captions come as a `.token` file and as `results.csv`, in which one row has lost a delimiter.
 #
 # > **Predict.** Do both files give the same data set?
 
@@ -91,8 +92,8 @@ for name, file in {file.name: file for file in flickr.rglob("results*")}.items()
 # A *digest* is a fingerprint, here of all paths and captions. Equal digests mean equal data sets, although the files
 # differ: the broken row was repaired, as its note says.
 #
-# Now that everything is in a table, questions about the data set cost no request to the file system. Our demo set has as
-# many images of each class as of any other. Real sets are rarely so tidy, so we thin it out as nature does:
+# Now that everything is in a table, statistics of the data set cost no request to the file system. All classes of our
+# demo set have the same number of images. Real sets are rarely so tidy, so we thin it out:
 
 # %%
 import numpy as np
@@ -105,12 +106,12 @@ by_class = dict(zip(wild.classes, counts.tolist()))
 
 # %%
 share = counts.max() / counts.sum()
-title = f"{counts.max()} images of the commonest class, {counts.min()} of the rarest: always answering the first is right {share:.0%} of the time"
+title = f"{counts.max()} images of the commonest class, {counts.min()} of the rarest: a model that always answers the first is right {share:.0%} of the time"
 figures.bars(by_class, title, x="images")
 
 # %% [markdown]
-# A network that always answers "the first class" looks good on such a set. The usual cure needs nothing but this column:
-# draw samples with weights, so that each class comes as often as any other.
+# A network that always answers "the first class" looks good on such a set. The usual remedy needs only this column:
+# draw samples with weights, so that all classes are equally frequent.
 
 # %%
 import torch
@@ -126,15 +127,15 @@ title = f"Half of the files are smaller than {half / 1e3:.0f} kB; one in a hundr
 figures.histogram({"all images": manifest.sizes.tolist()}, title, x="file size (B)")
 
 # %% [markdown]
-# In your own data look for classes with few images, and for a few very large files: the first are learnt badly, the
-# second make a batch wait.
+# In your own data, look for classes with few images, which are learnt badly, and for a few very large files, which
+# delay their batches.
 
 # %% [markdown] id="write" tags=["core"]
 # ## 2 · Write it down, name it, divide it
 #
-# Training does not need the walk again. It needs the list.
+# Training does not need another walk. It needs the list.
 #
-# > **Predict.** How many times as fast is reading one JSON file as walking through the tree, on this disk?
+# > **Predict.** How many times faster is reading one JSON file than walking through the tree, on this disk?
 
 # %%
 from smallfiles import measure
@@ -142,14 +143,14 @@ from smallfiles import measure
 path = setup.scratch / "train.json"
 manifest.save(path)
 print(measure.compare({"walk": setup.source, "read": lambda: Manifest.load(path)}, rounds=7))
-show.say(f"The walk asked about {len(manifest):,} files, the reading about one.")
+show.say(f"The walk sent requests for {len(manifest):,} files, the reading for one.")
 
 # %% [markdown]
-# On a warm local disk each question takes microseconds, and a small data set shows little. On a parallel file system
-# each is a trip over the network to a server that all users share.
+# On a warm local disk each request takes microseconds, so a small data set shows little. On a parallel file system each
+# is a round trip over the network to a server that all users share.
 #
-# Two shapes of JSON are understood: ours, with a header and columns, and the flat `{path: label}` of the
-# Jülich course (given on this subject at the Jülich Supercomputing Centre).
+# Two kinds of JSON are supported: ours, with a header and columns, and the flat `{path: label}` of the Jülich course
+# (given on this subject at the Jülich Supercomputing Centre).
 
 # %%
 manifest.save_flat(setup.scratch / "flat.json")
@@ -168,14 +169,13 @@ changed = Manifest.from_columns(manifest.paths, labels)
 shuffled.digest == manifest.digest, changed.digest == manifest.digest
 
 # %% [markdown]
-# The digest does not depend on the order, so a shuffled copy is still the same set. People who train on your manifest
-# can compare one line instead of a million files.
+# The digest does not depend on the order, so a shuffled copy is still the same set. To check that they have the same
+# data, two people compare one line instead of a million files.
 #
-# `split_off` draws a part with its share of each class, the same part for the same seed. What stays is divided among
-# the processes of a job.
+# `split_off` draws a stratified part, the same for the same seed. The rest is divided among the processes of a job.
 #
-# > **Predict.** A walk finds the images class by class. How many classes does each of four processes see, if each takes
-# > a quarter in one piece? If each takes every fourth row?
+# > **Predict.** A walk finds the images class by class. How many classes does each of four processes see if each takes
+# > a quarter in one piece? And if each takes every fourth row?
 
 # %%
 train, val = manifest.split_off(0.1, seed=0)
@@ -186,15 +186,15 @@ for rank, piece in enumerate(pieces):
     print(f"process {rank}: {len(np.unique(piece))} classes in a piece, {len(own)} in every fourth row")
 
 # %% [markdown]
-# A process that sees few classes computes batch statistics of these only, and if it is lost, so are its classes. `slice`
-# takes every fourth row; loaders shuffle on top of it.
+# A process that sees few classes computes batch statistics of these only, and if it is lost, so are its classes.
+# `slice` takes every fourth row; loaders shuffle on top of it.
 
 # %% [markdown] id="order" tags=["core"]
 # ## 3 · Catch the wrong label order
 #
 # ImageNet's validation images are labelled by `ILSVRC2012_ID`, a number from 1 to 1000 in the development kit. Models
-# from torchvision, timm and Keras count otherwise: label = rank of the wnid among all sorted wnids, from 0. Here are two
-# copies of the same pictures: one sorted into folders named by wnid, one official, with a development kit.
+# from torchvision, timm and Keras use another order: label = rank of the wnid among all sorted wnids, from 0. Here are
+# two copies of the same pictures: one sorted into folders named by wnid, one official, with a development kit.
 
 # %%
 from smallfiles.sources import imagenet, synthetic
@@ -227,12 +227,12 @@ show.say(
 )
 
 # %% [markdown]
-# On the real set this looks like a broken model with an accuracy near 0.1 %, as users report
-# ([DynamicViT 17](https://github.com/raoyongming/DynamicViT/issues/17),
-# [timm 1081](https://github.com/huggingface/pytorch-image-models/issues/1081)). To tell the orders apart, look at images
+# On the real set this looks like a broken model with an accuracy near 0.1 %, as users report ([DynamicViT
+# 17](https://github.com/raoyongming/DynamicViT/issues/17), [timm
+# 1081](https://github.com/huggingface/pytorch-image-models/issues/1081)). To distinguish the orders, look at images
 # whose label is known. Validation images 1 to 4 have IDs 490, 361, 171, 822, and sorted labels 65, 970, 230, 809.
 #
-# > **Predict.** Somebody repaired the first two of four labels by hand. What will the check say?
+# > **Predict.** In one manifest the first two of four labels were repaired by hand. What will the check report?
 
 # %%
 from smallfiles.errors import SmallfilesError
@@ -254,7 +254,8 @@ for labels in strangers:
 # %% [markdown] id="refuse" tags=["optional"]
 # ## 4 · Refuse what is wrong
 #
-# *Optional, 5 minutes.* A manifest comes from a colleague, a script, an archive. Python's `json` reads any JSON; a manifest must also make sense.
+# *Optional, 5 minutes.* A manifest may come from a colleague, a script, an archive. Python's `json` reads any JSON; a
+# manifest must also make sense.
 #
 # > **Predict.** Which of these eight does `json.loads` refuse?
 
@@ -290,11 +291,11 @@ for text in suspects:
     print("   ", answer(Manifest.load, suspect))
 
 # %% [markdown]
-# Of two equal keys `json` keeps the last and says nothing, so an image with two labels looks fine. A path with `..` or
-# a leading slash would leave the folder of the data. Each sentence tells the file, the count and the first few culprits.
+# Of two equal keys `json` silently keeps the last, so an image with two labels looks fine. A path with `..` or a
+# leading slash would lead out of the data folder. Each message names the file, the count and the first few culprits.
 #
-# A manifest can also contradict itself or the disk. Rows are compared with the digest, labels with the class list, paths
-# with the files:
+# A manifest can also contradict itself or the disk. So rows are compared with the digest, labels with the class list,
+# and paths with the files:
 
 # %%
 edited = json.loads(path.read_text())
@@ -310,9 +311,9 @@ print(answer(lambda: gone.check_files(source.store)))
 # %% [markdown] id="memory" tags=["core"]
 # ## 5 · Count the memory of workers
 #
-# A DataLoader forks workers. After a fork all processes share the pages of memory; a page is copied only when somebody
-# writes to it. Workers only read the list of paths, so it should cost nothing. Here is the list as most people write it,
-# and as columns:
+# A DataLoader forks workers. After a fork all processes share the pages of memory; a page is copied only when a process
+# writes to it. Workers only read the list of paths, so it should cost nothing. Here is the list as most people write
+# it, and as columns:
 
 # %%
 import json
@@ -345,7 +346,7 @@ large.write_text(json.dumps({name: number % 1000 for number, name in enumerate(n
 datasets = {"list of paths": ListOfPaths(large), "columns": Columns(large)}
 
 # %% [markdown]
-# The kernel says how many pages a process has for itself alone (`Private_Dirty`). So: fork, touch, look.
+# The kernel reports how much memory belongs to one process alone (`Private_Dirty`). So we fork, read samples, and look.
 
 # %%
 import gc
@@ -411,27 +412,27 @@ show.say(
 )
 
 # %% [markdown]
-# Reading is writing: Python counts the references to each object *in the object*. To look at a path is to change its
-# count, and the page is copied. Objects of many samples share a page, so most of it is copied after a small part of an
-# epoch. It looks like a leak, and the discussion of it is long
+# Reading is writing: Python counts the references to each object *in the object*. Reading a path changes its count, so
+# the page is copied. Objects of many samples share a page, so most of it is copied after a small part of an epoch. It
+# looks like a leak, and has been discussed at length
 # ([pytorch#13246](https://github.com/pytorch/pytorch/issues/13246)). A columnar table has no object per sample: a few
-# large buffers hold all paths, and nobody writes to them.
+# large buffers hold all paths, and nothing writes to them.
 #
-# One caution: since Python 3.14 workers do not start by fork any more, unless you ask for it
-# ([pytorch#138957](https://github.com/pytorch/pytorch/issues/138957)). Then each gets a copy of whatever the data set
-# holds, list or table, so keep it small.
+# One caution: since Python 3.14 workers no longer start by fork unless you ask for it
+# ([pytorch#138957](https://github.com/pytorch/pytorch/issues/138957)). Then each gets a copy of the whole data set
+# object, list or table, so keep it small.
 
 # %% [markdown] id="exercise"
 # ## Exercise
 #
-# [Exercise 02](../exercises/02_describe_a_dataset.ipynb) builds the validation manifest from a development kit, and then
-# a guard that catches the wrong label order in the manifests of others. It takes 20 minutes.
+# In [Exercise 02](../exercises/02_describe_a_dataset.ipynb) you build the validation manifest from a development kit,
+# and then a guard that catches the wrong label order in other manifests. It takes 20 minutes.
 
 # %% [markdown] id="cluster"
 # ## On the cluster
 #
-# Make the manifest once, in a job or on a transfer node, and keep it beside the data. `strict` refuses what would
-# otherwise be left out with a note, because nobody reads the notes of a job.
+# Make the manifest once, in a job or on a transfer node, and keep it beside the data. `strict` turns each note about
+# something left out into an error, because nobody reads the notes of a job.
 
 # %%
 config = sources.ManifestConfig(strict=True)
@@ -441,10 +442,11 @@ show.command(config, "imagenet", "train.json")
 # %% [markdown] id="key-points"
 # ## Key points
 #
-# - Labels are in folder names, CSV files or a development kit; captions in up to three files; notes say what was odd.
+# - Labels are in folder names, CSV files or a development kit; captions in up to three files; notes list what was odd.
 # - Two manifests with one digest are the same data set, in any order.
 # - Label = rank of the sorted wnid, never `ID - 1`; check it with images whose label is known.
-# - JSON that can be read may still be wrong: repeats, paths that lead out, labels outside the class list.
+# - JSON that can be read may still be wrong: duplicates, paths that lead out of the folder, labels outside the class
+#   list.
 # - Python objects are copied into each worker by reading them; columns are not.
 
 # %% [markdown] id="quiz"
@@ -456,8 +458,8 @@ show.command(config, "imagenet", "train.json")
 # <details>
 # <summary>Answer</summary>
 #
-# **(b)**. The digest is computed over sorted rows, so it names the set and not the order. (a) would make every shuffle a
-# new data set. (c) A seed decides an order, and the order does not count.
+# **(b)**. The digest is computed over sorted rows, so it names the set and not the order. (a) would make every shuffle
+# a new data set. (c) A seed decides the order, and the order does not count.
 #
 # </details>
 #
@@ -478,7 +480,7 @@ show.command(config, "imagenet", "train.json")
 # <details>
 # <summary>Answer</summary>
 #
-# **(c)**. A column has no reference counts that reading could change. (a) The pages are copied by looking, before
+# **(c)**. A column has no reference counts that reading could change. (a) The pages are copied by reading, before
 # anything could be deleted. (b) Swap makes the copies slower, not fewer.
 #
 # </details>

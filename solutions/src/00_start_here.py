@@ -3,8 +3,8 @@
 #
 # ★☆☆ · 5 minutes · after [notebook 00](../notebooks/00_start_here.ipynb)
 #
-# A cluster gives you a quota of inodes. Somebody proposes to unpack the data set once for each experiment. How often
-# does it fit?
+# A cluster gives you a quota of inodes. A colleague proposes to unpack the data set once per experiment. How often does
+# it fit?
 
 # %% id="start"
 import sys
@@ -55,15 +55,15 @@ verdict
 # <details>
 # <summary>Hint 2: whole numbers</summary>
 #
-# In Python `7 / 2` is `3.5` and `7 // 2` is `3`. Mind that `//` binds closer than `+`.
+# In Python `7 / 2` is `3.5` and `7 // 2` is `3`. Note that `//` binds tighter than `+`.
 #
 # </details>
 
 # %% [markdown] id="use"
 # ## With your numbers
 #
-# ImageNet has 1,331,167 images in 2,003 folders. When the check has passed, this cell asks how many copies would fit
-# into the inodes that are free on this file system.
+# ImageNet has 1,331,167 images in 2,003 folders. When the check has passed, this cell computes how many copies would
+# fit into the free inodes of this file system.
 
 # %% id="imagenet"
 free = setup.filesystem.inodes_free

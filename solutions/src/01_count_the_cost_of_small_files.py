@@ -3,8 +3,8 @@
 #
 # ★★☆ · 20 minutes · after [notebook 01](../notebooks/01_count_the_cost_of_small_files.ipynb)
 #
-# Before you copy a data set to a cluster, two questions can be answered with a pencil: do its files fit into the quota of
-# inodes, and how long do its opens keep a job waiting? Write both answers as functions, then measure the second.
+# Before you copy a data set to a cluster, two questions can be answered with pencil and paper: do its files fit into
+# the inode quota, and how long does a job wait for its opens? Write both answers as functions, then measure the second.
 
 # %% id="start"
 import sys
@@ -62,8 +62,8 @@ inodes_verdict
 # %% [markdown] id="task-2"
 # ## Task 2: hours
 #
-# An open waits `wait_s`, with `in_flight` of them waiting at once. The server answers `server_opens_per_s`, shared
-# equally by `jobs` jobs like this one. The slower limit decides. Return the hours until `files` files are open:
+# An open takes `wait_s`, with `in_flight` of them at once. The server answers `server_opens_per_s`, shared equally by
+# `jobs` jobs like this one. The slower limit decides. Return the hours until `files` files are open:
 #
 # `hours_to_open(files: int, wait_s: float, in_flight: int, server_opens_per_s: float, jobs: int) -> float`
 
@@ -88,7 +88,7 @@ hours_verdict
 # <details>
 # <summary>Hint 1: two times, not two rates</summary>
 #
-# Compute how many seconds the waiting takes, and how many seconds the server takes. Where the wait is zero, a rate would
+# Compute how many seconds the waiting takes, and how many seconds the server takes. If the wait is zero, a rate would
 # be a division by zero; a time is not.
 #
 # </details>
@@ -110,9 +110,9 @@ hours_verdict
 # %% [markdown] id="use"
 # ## With real numbers
 #
-# The first cell compares your count with what the file system says. The second predicts how long the demo set takes on
-# slow storage, and measures it. There a file waits 4 ms (a look-up and an open of 2 ms each), and four servers answer
-# 1,000 files per second. The last cell asks about ImageNet.
+# The first cell compares your count with the file system's. The second predicts how long the demo set takes on slow
+# storage, and measures it: a file takes 4 ms there (a look-up and an open of 2 ms each), and four servers answer 1,000
+# files per second. The last cell computes the times for ImageNet.
 
 # %% id="count"
 import os
@@ -141,7 +141,7 @@ for in_flight in (1, 2, 16) if hours_verdict else ():
 
 # %% [markdown] id="explain"
 # The measured time is usually a little longer: threads start, sleep wakes up late, and the bytes are read too. A
-# prediction that is off by a tenth is good enough to tell an hour from a day.
+# prediction that is off by a tenth is good enough to distinguish an hour from a day.
 
 # %% id="imagenet"
 if inodes_verdict and hours_verdict:

@@ -3,9 +3,9 @@
 #
 # ★★☆ · 20 minutes · after [notebook 02](../notebooks/02_describe_a_dataset.ipynb)
 #
-# The names of ImageNet's validation images say nothing of their class. The development kit does, in an order of its
-# own: its line 7 belongs to `ILSVRC2012_val_00000007.JPEG`. First you write the manifest, then a guard that catches the
-# wrong order in manifests of others.
+# The names of ImageNet's validation images do not contain their class. The development kit lists the classes, in an
+# order of its own: line 7 belongs to `ILSVRC2012_val_00000007.JPEG`. First you write the manifest, then a guard that
+# catches the wrong order in other manifests.
 
 # %% id="start"
 import sys
@@ -18,8 +18,8 @@ setup = start("ex02")
 # %% [markdown] id="task-1"
 # ## Task 1: the manifest
 #
-# `classes` maps each ILSVRC2012_ID to `(wnid, words)`. `truth[0]` is the ID of image 1. `paths` are the images that are
-# there, in any order. Return `{path: label}`, where the label is the rank, from 0, of the wnid among all sorted wnids:
+# `classes` maps each ILSVRC2012_ID to `(wnid, words)`. `truth[0]` is the ID of image 1. `paths` are the images on disk,
+# in any order. Return `{path: label}`, where the label is the rank, from 0, of the wnid among all sorted wnids:
 #
 # `val_manifest(classes: dict, truth: list, paths: list) -> dict`
 
@@ -57,14 +57,15 @@ built
 # <details>
 # <summary>Hint 2: the line of an image</summary>
 #
-# The eight digits before `.JPEG` count from 1, list places from 0. A path may begin with folders, which hold digits too.
+# The eight digits before `.JPEG` count from 1, list indices from 0. A path may begin with folders, whose names contain
+# digits too.
 #
 # </details>
 #
 # <details>
-# <summary>Hint 3: the order of things</summary>
+# <summary>Hint 3: what to loop over</summary>
 #
-# Go through `paths`, not through `truth`: an image that is missing then does no harm.
+# Loop over `paths`, not over `truth`: a missing image then does no harm.
 #
 # </details>
 
@@ -108,7 +109,7 @@ guard
 # <details>
 # <summary>Hint 2: nothing found</summary>
 #
-# `all([])` is `True`. Collect the comparisons in a list first, and look whether it is empty.
+# `all([])` is `True`. Collect the comparisons in a list first, and check whether it is empty.
 #
 # </details>
 
@@ -116,8 +117,8 @@ guard
 # ## With the devkit on this disk
 #
 # When both checks have passed, your function builds the manifest of the course's small copy of ImageNet, and its labels
-# are compared with those that `smallfiles.sources` reads. The copy borrows the real file names, but its pictures are drawn.
-# What will your guard say?
+# are compared with those that `smallfiles.sources` reads. The copy uses the real file names, but its pictures are
+# synthetic. What will your guard return?
 
 # %% id="compare"
 from smallfiles.sources import imagenet
@@ -139,4 +140,4 @@ else:
 
 # %% [markdown] id="meaning"
 # On the drawn copy *other* is the right answer: its images have the names of real ones and other labels. A guard that
-# knows a few images by name raises the same alarm when somebody has renumbered or mixed up files.
+# knows a few images by name raises the same alarm when files were renumbered or mixed up.
