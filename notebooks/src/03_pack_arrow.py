@@ -4,18 +4,18 @@
 # **Minutes** 30 · **Machine** any Linux computer with two CPUs · **Needs** notebook 01 · **Data** 400 synthetic images
 # with labels, 400 with captions
 #
-# One large file in place of a million small ones: one inode, one open, no questions to the metadata server. But a
-# training loop reads images one by one and in random order. A packed file is only good if it gives one image without
-# fetching its neighbours.
+# One large file in place of a million small ones means one inode, one open, and no further requests to the metadata
+# server. But a training loop reads images one by one and in random order. A packed file is only useful if one image can
+# be read without fetching its neighbours.
 #
 # Apache Arrow is a format for tables that almost every data tool reads. This notebook stores images in it, and shows
-# which of its settings make the difference between thousands of images per second and a hundred.
+# which settings make the difference between a hundred and thousands of images per second.
 
 # %% [markdown] id="questions"
 # ## Questions
 #
 # - What is in an Arrow file, and how does a program find row 200 in it?
-# - What does it mean that a read copies nothing?
+# - What does it mean for a read to copy nothing?
 # - How many rows belong in a record batch?
 # - How does a `Dataset` read it from several workers?
 # - What is left when a packing job is killed?
@@ -60,7 +60,7 @@ rows[0]["captions"][:2]
 
 # %% [markdown]
 # A *record batch* is a number of rows, stored column by column: all keys, then all captions, then the bytes of all
-# images, one behind the other. A file is a sequence of record batches. Here we write two of three rows each.
+# images, one after the other. A file is a sequence of record batches. Here we write two of three rows each.
 #
 # ![Strips of bytes: in Arrow, HDF5 blob and squashfs images lie back to back; in HDF5 vlen each lies in a heap, in tar behind a header.](pictures/bytes_of_formats.svg)
 #
@@ -84,20 +84,19 @@ print(f"{len(content) / payload - 1:.1%} larger; begins with {content[:6]}, ends
 print(reader.num_record_batches, "batches; the second one has", reader.get_batch(1)["key"].to_pylist())
 
 # %% [markdown]
-# Before the last six letters is the *footer*: the schema once more, and the place of each record batch. So a reader
+# Before the last six letters is the *footer*: the schema again, and the position of each record batch. So a reader
 # starts at the end, and then goes straight to any batch. A writer that is killed never writes the footer, and its file
 # cannot be opened.
 #
-# One limit is easy to meet. The borders between the rows of a `binary` column are numbers of 32 bits, so one batch holds
-# at most 2 GiB of images ([arrow#10776](https://github.com/apache/arrow/issues/10776)). Use several batches, as here, or
+# One limit is easily reached. The offsets of the rows of a `binary` column are 32-bit numbers, so one batch holds at
+# most 2 GiB of images ([arrow#10776](https://github.com/apache/arrow/issues/10776)). Use several batches, as here, or
 # the type `large_binary`.
 
 # %% [markdown] id="views" tags=["core"]
 # ## 2 · Look at an image without copying it
 #
-# pyarrow opens a file in two ways. An `OSFile` is an ordinary open file: what is wanted is read into memory that is
-# allocated for it. A *memory map* asks the operating system to let the file appear as if it were memory; pages of it are
-# fetched when somebody looks at them.
+# pyarrow opens a file in two ways. An `OSFile` is an ordinary open file: each read copies bytes into newly allocated
+# memory. A *memory map* makes the file appear as if it were memory; its pages are fetched when they are first touched.
 
 # %%
 from smallfiles import formats
@@ -112,7 +111,7 @@ samples = list(formats.open(packed))  # key, bytes and label of each image, in m
 report.samples, report.file_bytes
 
 # %% [markdown]
-# > **Predict.** We ask for one record batch, in which 64 images lie. How many bytes does each way read?
+# > **Predict.** We ask for one record batch, which holds 64 images. How many bytes does each way read?
 
 # %%
 from helpers.experiments.nb03 import watched
@@ -124,8 +123,8 @@ for name, way in {"OSFile": pa.OSFile, "memory map": pa.memory_map}.items():
     print(f"{name:10} read {bytes_text(moved.read)}, for a batch of {bytes_text(batch.nbytes)}")
 
 # %% [markdown]
-# The open file fetched all of it. The map gave a *view*: places inside the file, and no image was read yet. We can check
-# this, since a buffer tells its address:
+# The `OSFile` fetched the whole batch. The map returned a *view*: positions inside the file, with no image read yet. We
+# can check this by the address of the buffer:
 
 # %%
 whole = pa.memory_map(str(packed)).read_buffer()
@@ -141,8 +140,8 @@ print("the column's bytes are a view:", is_view(values))
 print("column[5] is a view:          ", is_view(column[5].as_buffer()))
 
 # %% [markdown]
-# If pyarrow copies one cell, that is cheap. A copy of a batch is not. Compression ends all of this, because what lies in
-# the file is then not what you want to see. JPEG does not even shrink:
+# If pyarrow copies one cell, that is cheap. A copy of a batch is not. Compression rules out views, because the bytes in
+# the file are then not those of the images. JPEG does not even shrink:
 
 # %%
 path, options = setup.scratch / "zstd.arrow", pa.ipc.IpcWriteOptions(compression="zstd")
@@ -157,8 +156,8 @@ print(f"and a batch from the map allocates {bytes_text(moved.arrow)}")
 # %% [markdown] id="rows" tags=["core"]
 # ## 3 · Choose the rows per batch
 #
-# One row per batch makes many headers, and a footer with a place for each image. Many rows per batch make few headers,
-# but then a batch is many megabytes. We write the same images five times:
+# With one row per batch there are many headers, and the footer has an entry for each image. With many rows there are
+# few headers, but a batch is many megabytes. We write the same images five times:
 
 
 # %%
@@ -176,7 +175,7 @@ def write(rows_per_batch):
 files = {rows_per_batch: write(rows_per_batch) for rows_per_batch in (1, 4, 16, 64, 256)}
 
 # %% [markdown]
-# Then we read single images at random, in three ways, and hash every byte, or a view would have read nothing.
+# Then we read single images at random, in three ways, and hash every byte, since a view alone reads nothing.
 
 # %%
 import random
@@ -200,7 +199,7 @@ def by_our_reader(reader):
 
 
 # %% [markdown]
-# > **Predict.** From 1 to 256 rows per batch: which way of reading gets slower? And at how many rows has the slowest way
+# > **Predict.** From 1 to 256 rows per batch: which way of reading gets slower? At how many rows has the slowest way
 # > lost half of its speed?
 
 # %%
@@ -233,27 +232,28 @@ axes = {"x": "rows per record batch", "y": "images per second"}
 figures.lines(rates, title, **axes, log="xy", note="random reads, warm cache", guess=guess)
 
 # %% [markdown]
-# An `OSFile` fetches the batch to give one image. A map does not, and yet pyarrow's `get_batch` is not free: it tells the
-# operating system that the whole batch will be needed soon (`madvise`), which looks at every page of it. Our reader asks
-# for each batch once, and afterwards an image is two numbers for it, start and stop.
+# An `OSFile` fetches the whole batch for one image. A map does not, and yet pyarrow's `get_batch` is not free: it tells
+# the operating system that the whole batch will be needed soon (`madvise`), which visits every page of it. Our reader
+# calls `get_batch` once per batch; afterwards an image is just two numbers, start and stop.
 #
-# So ask who will read the file:
+# So the choice depends on the readers:
 #
-# - *Unknown readers, perhaps through an `OSFile`*: 1 to 4 rows. The headers cost some 250 bytes each, which 100 kB of
-#   image do not notice.
-# - *Readers that map the file and go to the image alone*, as ours: any number. `pack` takes 64.
+# - *Unknown readers, perhaps through an `OSFile`*: 1 to 4 rows. The headers cost some 250 bytes each, next to nothing
+#   beside 100 kB of image.
+# - *Readers that map the file and read only the image*, like ours: any number. `pack` uses 64.
 #
-# Both rules are for random reads; a reader that goes from end to end does not care. A map has a price of its own: on a
-# parallel file system each page that is touched may become a request to a server, so there our reader asks for each
-# image in one piece instead (`access="pread"`).
+# Both rules are for random reads; for a sequential reader the number hardly matters. A map has a cost of its own: on a
+# parallel file system each page that is touched may become a request to a server, so there our reader fetches each
+# image with one call instead (`access="pread"`).
 
 # %% [markdown] id="juelich" tags=["core"]
 # ## 4 · Feed a DataLoader
 #
 # The Jülich course writes one row per batch, `image_data: binary, label: uint16`, so batch i is sample i. Its loader
-# opens an `OSFile`, and the last figure says why that is sound for one row per batch. Our package writes this layout too.
-# Here is a `Dataset` of this shape. It opens the file at the first read of each process, never in `__init__`: a worker
-# must not use what its parent has opened (notebook 04 shows what happens otherwise, and why HDF5 needs one step more).
+# opens an `OSFile`, which is sound for one row per batch, as the last figure shows. Our package writes this layout too.
+# Here is a similar `Dataset`. It opens the file at the first read of each process, never in `__init__`: a worker must
+# not use a file that its parent has opened (notebook 04 shows what happens otherwise, and why HDF5 needs one more
+# step).
 
 # %%
 import os
@@ -298,8 +298,8 @@ print(
 )
 
 # %% [markdown]
-# > **Predict.** Who fetches more images per second: this `Dataset`, our reader of the same file, or our reader of our
-# > layout? And how do plain files compare?
+# > **Predict.** Which fetches the most images per second: this `Dataset`, our reader of the same file, or our reader of
+# > our layout? And how do plain files compare?
 
 # %%
 names = source.manifest.paths.to_pylist()
@@ -326,15 +326,15 @@ ways = {
 figures.bars(measure.compare(ways, rounds=5, unit="images"), note="random reads, warm cache")
 
 # %% [markdown]
-# Two things are not in this figure. Plain files are read from a warm cache on this machine, where an open is cheap. And
-# decoding a JPEG takes far longer than fetching it, so a loader that is twice as fast at fetching does not train twice
-# as fast. What packing saves is work for the metadata server.
+# Two things are not in this figure. Plain files are read from a warm cache here, where an open is cheap. And decoding a
+# JPEG takes far longer than fetching it, so fetching twice as fast does not mean training twice as fast. Packing saves
+# work for the metadata server.
 
 # %% [markdown] id="killed" tags=["optional"]
 # ## 5 · Kill a pack, and trust what is there
 #
-# *Optional, 6 minutes.* Packing ImageNet takes long enough to meet a time limit. The next cell packs in a process of its
-# own, and kills it as soon as bytes appear, with SIGKILL, as a scheduler does.
+# *Optional, 6 minutes.* Packing ImageNet takes long enough to hit a time limit. The next cell packs in a separate
+# process, and kills it with SIGKILL as soon as bytes appear, as a scheduler does.
 #
 # > **Predict.** What does a listing show afterwards: a short file, a damaged file, or nothing?
 
@@ -355,8 +355,8 @@ print("hidden:", [p.name for p in out.parent.glob(".*")])
 
 # %% [markdown]
 # The file grows inside a hidden folder. It gets its name at the very end, when it is complete and was read back. So a
-# name that is there can be trusted. The next run of the same command finds the folder of the dead run, and clears it. (A
-# set of shards goes on at the last shard that was finished; notebook 05.)
+# file under its final name can be trusted. The next run of the same command removes the folder of the dead run. (A set
+# of shards resumes after its last finished shard; notebook 05.)
 
 # %%
 out.unlink(missing_ok=True)  # in case this machine was quicker than the kill
@@ -364,9 +364,9 @@ report = pack(source, out, config)
 sorted(path.name for path in out.parent.iterdir()), report.verified
 
 # %% [markdown]
-# Beside the file lies its *digest*, a list of hashes of its blocks. Inside is its *provenance*: what was packed, how,
-# and by which version, but neither time nor user nor host. Equal inputs therefore give equal bytes, and two people can
-# compare large files by their small digests. Here are the file of section 2 and the one packed after the kill.
+# Next to the file is its *digest*, a list of hashes of its blocks. Inside is its *provenance*: what was packed, how,
+# and by which version, but not the time, user or host. Equal inputs therefore give equal bytes, and large files can be
+# compared by their small digests. We compare the file of section 2 with the one packed after the kill.
 
 # %%
 from smallfiles.digests import ContentDigest, sidecar
@@ -374,7 +374,7 @@ from smallfiles.digests import ContentDigest, sidecar
 ContentDigest.load(sidecar(out)) == ContentDigest.load(sidecar(packed))
 
 # %% [markdown]
-# Disks and networks damage files now and then. We change one bit and ask `verify`.
+# Disks and networks occasionally damage files. We flip one bit and run `verify`.
 
 # %%
 from smallfiles.pack import verify
@@ -387,20 +387,20 @@ with out.open("r+b") as file:
 print(verify(out).problems)
 
 # %% [markdown]
-# A JPEG has no checksum of its own, so a flipped bit often goes unnoticed otherwise. The samples of the damaged block are
-# named, so you know what to fetch again.
+# A JPEG has no checksum of its own, so a flipped bit would often go unnoticed. `verify` names the samples of the
+# damaged block, so you know what to fetch again.
 
 # %% [markdown] id="exercise"
 # ## Exercise
 #
-# [Exercise 03](../exercises/03_pack_arrow.ipynb) is the longest so far: build the Flickr30K file of section 1
-# in full, from a table with a broken row, and read it with a DataLoader whose batches are padded captions. Each task has
-# its own check, and the check opens your file.
+# [Exercise 03](../exercises/03_pack_arrow.ipynb) is the longest so far: build the complete Flickr30K file of section 1,
+# from a table with a broken row, and read it with a DataLoader whose batches are padded captions. Each task has its own
+# check, which opens your file.
 
 # %% [markdown] id="cluster"
 # ## On the cluster
 #
-# The same run as a job on a compute node. Put the output on the scratch file system, not into your home.
+# Run the same command as a job on a compute node. Put the output on the scratch file system, not into your home.
 
 # %%
 show.command(config, "imagenet/train", "imagenet_train.arrow")
@@ -413,11 +413,11 @@ show.command(config, "imagenet/train", "imagenet_train.arrow")
 # ## Key points
 #
 # - A schema names the columns; one row per image, with `list<string>` for its captions.
-# - A batch from a memory map is a view: places inside the file, with nothing read yet. Compression ends that.
-# - An open file fetches the whole record batch for one image: 1 to 4 rows for unknown readers, any number for readers
-#   that go to the image alone.
+# - A batch from a memory map is a view: positions inside the file, with nothing read yet. Compression rules this out.
+# - An `OSFile` fetches the whole record batch for one image: 1 to 4 rows for unknown readers, any number for readers
+#   that read only the image.
 # - A `Dataset` opens the file in the process that reads it.
-# - A name that appears only when the file is complete can be trusted; a digest tells whether it stayed so.
+# - A file that gets its name only when it is complete can be trusted; a digest shows whether it has changed since.
 
 # %% [markdown] id="quiz"
 # ## Check yourself
@@ -430,7 +430,7 @@ show.command(config, "imagenet/train", "imagenet_train.arrow")
 #
 # **(c)**. Each image costs a copy of its batch, 100 MB: from memory that is 5 to 50 images per second, depending on the
 # machine. (a) Workers would move these bytes in parallel, and still waste them. (b) Compression makes it worse: the
-# batch is then unpacked, too.
+# batch must then be unpacked, too.
 #
 # </details>
 #
@@ -440,8 +440,8 @@ show.command(config, "imagenet/train", "imagenet_train.arrow")
 # <details>
 # <summary>Answer</summary>
 #
-# **(a)**. A view has a size without having been read; bytes move when somebody looks at them. (b) A cached file is
-# still copied by `read`. (c) pyarrow starts no such reads; `madvise` at most lets the kernel fetch pages early.
+# **(a)**. A view has a size without having been read; bytes move when they are used. (b) A cached file is still copied
+# by `read`. (c) pyarrow starts no such reads; `madvise` at most lets the kernel fetch pages early.
 #
 # </details>
 #
@@ -451,13 +451,14 @@ show.command(config, "imagenet/train", "imagenet_train.arrow")
 # <details>
 # <summary>Answer</summary>
 #
-# **(b)**. `pack` gives the name only to a complete file. (a) is too careful for it. (c) A script that writes to the final
-# name leaves half a file under it. Half an Arrow file lacks its footer and does not open. A tar file looks complete, and
-# so does an HDF5 file that was flushed before the job was killed.
+# **(b)**. `pack` gives the name only to a complete file. (a) is too cautious. (c) A script that writes to the final
+# name leaves half a file under it. Half an Arrow file lacks its footer and does not open. A tar file looks complete,
+# and so does an HDF5 file that was flushed before the job was killed.
 #
 # </details>
 
 # %% [markdown] id="next"
 # ## Next
 #
-# Notebook 04, [Pack samples into HDF5](04_pack_hdf5.ipynb), does the same with another format, and shows the trap that forked workers fall into.
+# Notebook 04, [Pack samples into HDF5](04_pack_hdf5.ipynb), does the same with another format, and shows a trap of
+# forked workers.

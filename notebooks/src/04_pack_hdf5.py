@@ -3,9 +3,9 @@
 #
 # **Minutes** 30 · **Machine** any Linux computer with two CPUs · **Needs** nothing · **Data** 400 synthetic images
 #
-# HDF5 is the format that every cluster, every language and every simulation code knows. It can hold a million images in
-# one file. It can also be far slower than it needs to be, and hand wrong images to a training job without a word. Both
-# are decided by a few lines that you write.
+# HDF5 is supported on every cluster, in every language and by most simulation codes. It can hold a million images in
+# one file. It can also be far slower than necessary, and silently return wrong images to a training job. Both depend on
+# a few lines that you write.
 
 # %% [markdown] id="questions"
 # ## Questions
@@ -19,11 +19,11 @@
 # %% [markdown] id="objectives"
 # ## After this you can
 #
-# - look into any HDF5 file, and tell rows of variable length from one run of bytes with offsets,
-# - write bytes without making a Python list of them,
-# - choose between contiguous, chunked and compressed storage by what a random read costs,
-# - write a `Dataset` whose workers read the right samples, and say who must close the file,
-# - get past a file lock, and know when not to.
+# - look into any HDF5 file, and distinguish rows of variable length from one run of bytes with offsets,
+# - write bytes without turning them into a Python list,
+# - choose between contiguous, chunked and compressed storage by the cost of a random read,
+# - write a `Dataset` whose workers read the right samples, and say which process must close the file,
+# - get around a file lock, and know when not to.
 
 # %% [markdown] id="setup"
 # ## Set up
@@ -39,9 +39,9 @@ setup = start("04")
 # %% [markdown] id="inside" tags=["core"]
 # ## 1 · Look inside a file
 #
-# An HDF5 file is a small file system: *groups* are its folders, *data sets* are its files, and each data set is an array
-# with a type and a shape. Images have different sizes, so they fit no rectangular array. There are two ways out. The
-# first is a data set of *variable-length rows*, one per image:
+# An HDF5 file is a small file system: *groups* are its folders, *data sets* are its files, and each data set is an
+# array with a type and a shape. Images have different sizes, so they do not fit a rectangular array. There are two
+# solutions. The first is a data set of *variable-length rows*, one per image:
 
 # %%
 import h5py
@@ -66,8 +66,8 @@ def write_vlen(samples, path):
 
 
 # %% [markdown]
-# The second way puts all images one behind the other into one run of bytes, a *blob*, and notes in `offsets` where each
-# of them begins:
+# The second stores all images one after the other in one run of bytes, a *blob*, and records in `offsets` where each of
+# them begins:
 
 
 # %%
@@ -107,12 +107,13 @@ with h5py.File(blob) as file:
 #
 # *Compare the second and third strip. Not to scale: images fill nearly all of each file.*
 #
-# A row holds a length and an address, nothing else. The image lies elsewhere, in a *heap*, and the library follows the
+# A row holds a length and an address, nothing else. The image is elsewhere, in a *heap*, and the library follows the
 # address at each read. The Jülich course's loaders read this layout. In the blob a sample is a slice: two neighbours in
-# `offsets` are its start and its stop, so n images have n + 1 offsets. Everybody forgets that last one once.
+# `offsets` are its start and its stop, so n images have n + 1 offsets. The last one is easily forgotten.
 #
-# What is left of a file whose job was killed after ten of twenty images? HDF5 keeps a part of what you write in memory,
-# until the file is closed or `flush()` is called. So we end a writer both ways, and cut a complete file in half.
+# What is left of a file whose job was killed after ten of twenty images? HDF5 keeps a part of the written data in
+# memory, until the file is closed or `flush()` is called. So we kill a writer with and without a flush, and cut a
+# complete file in half.
 #
 # > **Predict.** Which of the three files opens?
 
@@ -159,9 +160,9 @@ except SmallfilesError as error:
     show.say(f"Our reader of the flushed file: *{error}*")
 
 # %% [markdown]
-# Without `flush()` the file does not open, and neither does half of a file. With `flush()`, which careful writers call, it
-# opens in its full shape, and its last rows are empty. So `pack` writes under another name, and publishes only a complete
-# file.
+# Without `flush()` the file does not open, and neither does half of a file. With `flush()`, which careful programs
+# call, it opens in its full shape, and its last rows are empty. So `pack` writes under another name, and publishes only
+# a complete file.
 
 # %% [markdown] id="writing" tags=["optional"]
 # ## 2 · Write bytes, not a list of them
@@ -169,7 +170,7 @@ except SmallfilesError as error:
 # *Optional, 5 minutes.* Many scripts turn the bytes of a file into an array with `np.array(list(data))`. NumPy has
 # `np.frombuffer` for that.
 #
-# > **Predict.** How many times as fast is the second one for one image: 2 times, 100 times, or more than 1,000 times?
+# > **Predict.** How many times faster is the second for one image: 2 times, 100 times, or more than 1,000 times?
 
 # %%
 data = samples[7].data
@@ -180,8 +181,8 @@ ways = {
 print(measure.compare(ways, rounds=5))
 
 # %% [markdown]
-# `list(data)` makes a list entry of 8 bytes for each byte. `np.frombuffer` looks at the bytes where they are. Now whole
-# files, and our writer, which lays out the file with HDF5 and then writes the bytes past the library:
+# `list(data)` makes a list entry of 8 bytes for each byte. `np.frombuffer` uses the bytes where they are. Now we write
+# whole files, also with our writer, which lays out the file with HDF5 and then writes the bytes directly:
 
 # %%
 from smallfiles.samples import Schema
@@ -206,17 +207,17 @@ ways = {
 figures.bars(measure.compare(ways, rounds=5, unit="images written"))
 
 # %% [markdown]
-# A row of variable length needs a place in a heap; a blob needs none. The third bar cuts the blob into *chunks*
-# and compresses them. The next section asks what that buys.
+# A row of variable length needs a place in a heap; a blob needs none. The third bar cuts the blob into *chunks* and
+# compresses them. The next section shows what that brings.
 
 # %% [markdown] id="reading" tags=["core"]
 # ## 3 · Read one sample at random
 #
-# Training reads samples in random order. HDF5 can store a data set *contiguous*, as one run, or in *chunks*, which can be
-# compressed. A chunk is fetched and unpacked as a whole, even for one byte of it.
+# Training reads samples in random order. HDF5 can store a data set *contiguous*, as one run, or in *chunks*, which can
+# be compressed. A chunk is fetched and unpacked as a whole, even to read one byte of it.
 #
-# > **Predict.** Images are about 100 kB, chunks 1 MiB. How many bytes are read per byte of an image that is
-# > delivered? Does gzip reduce that?
+# > **Predict.** Images are about 100 kB, chunks 1 MiB. How many bytes are read per byte of image delivered? Does gzip
+# > reduce that?
 
 # %%
 guess = 2  # change me: bytes read per byte delivered, from 1 MiB chunks
@@ -238,7 +239,7 @@ def reader_of(opened):
 
 
 # %% [markdown]
-# h5py also reads from a Python file object. So a file that counts shows what the library fetches:
+# h5py also reads from a Python file object, so we can count what the library fetches:
 
 
 # %%
@@ -266,8 +267,8 @@ figures.bars(read_per_byte, title, x="bytes read per byte delivered", guess=gues
 
 # %% [markdown]
 # A JPEG is compressed already, so gzip saves next to nothing. (HDF5 keeps the last chunks in a cache, of 1 MiB here. A
-# real data set is larger than any cache.) And the speed? We hash every byte, so that nobody can win by not reading.
-# Two more are our reader: it asks HDF5 only *where* the bytes lie, closes the file, and reads them itself.
+# real data set is larger than any cache.) And the speed? We hash every byte, so that no reader wins by not reading. Two
+# more ways use our reader: it asks HDF5 only *where* the bytes are, closes the file, and reads them itself.
 
 # %%
 from functools import partial
@@ -294,9 +295,9 @@ for access in ("pread", "mmap"):
     print(f"our reader of the blob, {access}: {found.times(f'our reader, {access}', 'blob').median:.1f} times h5py")
 
 # %% [markdown]
-# These rates are those of a warm page cache, where bytes that are read in vain are cheap. On a parallel file system they
-# come over the network. Chunks are made for slices of large arrays; samples that are read whole belong in contiguous
-# storage. `mmap` maps the file into memory, `pread` asks for each sample with one call; our reader takes `pread` on
+# These rates are those of a warm page cache, where reading unneeded bytes is cheap. On a parallel file system they come
+# over the network. Chunks are made for slices of large arrays; samples that are read whole belong in contiguous
+# storage. `mmap` maps the file into memory, `pread` fetches each sample with one call; our reader uses `pread` on
 # parallel file systems.
 
 # %%
@@ -307,8 +308,8 @@ for file in opened.values():
 # ## 4 · Close the file before workers start
 #
 # A DataLoader forks its workers: each is a copy of the parent, with the same open files. An open file has an *offset*,
-# the place where the next read begins, and all copies share it. If one worker seeks and another one reads, it reads at
-# the wrong place. Many people write this first:
+# the position where the next read begins, and all copies share it. If one worker seeks and another then reads, it reads
+# at the wrong position. This is a common first version:
 
 
 # %%
@@ -329,9 +330,9 @@ class OpenedInInit(torch.utils.data.Dataset):  # do not copy this
 
 
 # %% [markdown]
-# We read 2,000 samples at random and compare each with what was packed. HDF5 has several *drivers*, which read files for
-# it. Its usual one names the place in each read (`pread`), if HDF5 was built so. The driver `stdio` seeks and then reads,
-# as the usual one does where it was built without `pread`.
+# We read 2,000 samples at random and compare each with what was packed. HDF5 has several *drivers* that read files. The
+# default one names the position in each read (`pread`), if HDF5 was built that way. The driver `stdio` seeks and then
+# reads, as the default one does where it was built without `pread`.
 
 # %%
 from torch.utils.data import DataLoader, RandomSampler
@@ -363,12 +364,13 @@ for name, how in {"usual driver": {}, "stdio": {"driver": "stdio"}}.items():
     dataset.group.file.close()
 
 # %% [markdown]
-# With `stdio` and two workers some samples are wrong, without any error. (How many is chance: a few in a thousand, or more
-# than half; if there are none, run the cell again.) So the same program is right on one machine and wrong on the next. It
-# shows as wrong data or as odd errors from inside HDF5 ([pytorch#11887](https://github.com/pytorch/pytorch/issues/11887),
+# With `stdio` and two workers some samples are wrong, without any error. (How many is chance: a few in a thousand, or
+# more than half; if there are none, run the cell again.) So the same program can be right on one machine and wrong on
+# the next. The symptoms are wrong data or odd errors from inside HDF5
+# ([pytorch#11887](https://github.com/pytorch/pytorch/issues/11887),
 # [pytorch#3415](https://github.com/pytorch/pytorch/issues/3415)).
 #
-# The advice that you will find is to open the file at the first read, in the process that reads:
+# The usual advice is to open the file at the first read, in the process that reads:
 
 
 # %%
@@ -394,7 +396,7 @@ class OpenedInWorker(torch.utils.data.Dataset):
 
 
 # %% [markdown]
-# Before training one looks at a sample: the parent reads, and then forks.
+# But many programs look at a sample before training: the parent reads, and then forks.
 #
 # > **Predict.** Each worker opens the file itself. Are all samples right?
 
@@ -408,8 +410,8 @@ for closes in (False, True):
     dataset.close()
 
 # %% [markdown]
-# Where the parent still has the file open, samples are wrong again. HDF5 remembers which files it has open, and a fork
-# copies this memory. A worker that opens one of them gets the parent's *descriptor*, the kernel's number of an open
+# While the parent still has the file open, samples are wrong again. HDF5 keeps a table of its open files, and a fork
+# copies this table. A worker that opens one of them gets the parent's *descriptor*, the kernel's number of an open
 # file, with the shared offset:
 
 # %%
@@ -432,11 +434,10 @@ for when in ("open", "closed"):
     print(f"{when} in the parent: descriptors there {descriptors()}, in the worker {next(iter(loader))}")
 
 # %% [markdown]
-# So the rule has two halves: open in the process that reads, *and have the file closed in the parent when workers start*.
-# `os.register_at_fork(before=…)` closes it at each fork, so that nobody can forget it; exercise 04 uses that. This is
-# HDF5's own rule: Python's `open` and pyarrow give each process that opens a file a new descriptor. Our reader looks into
-# the HDF5 file through a descriptor of its own, too, and names the place in each read, so it may be open when workers
-# start:
+# So the rule has two halves: open in the process that reads, *and have the file closed in the parent when workers
+# start*. `os.register_at_fork(before=…)` closes it at each fork, so that it cannot be forgotten; exercise 04 uses that.
+# This is HDF5's own rule: Python's `open` and pyarrow give each process that opens a file a new descriptor. Our reader,
+# too, reads through a descriptor of its own, and names the position in each read, so it may be open when workers start:
 
 
 # %%
@@ -458,10 +459,10 @@ with h5py.File(blob, driver="stdio"):
     print("our reader, all open in the parent:", count_wrong(dataset))
 
 # %% [markdown]
-# A second trouble has the same cure: keep the path. From Python 3.14 on, workers on Linux are not simply forked any more
-# ([pytorch#138957](https://github.com/pytorch/pytorch/issues/138957)), and all that the parent gives them is pickled. An
-# open file cannot be pickled, a path can. (Your class must then be in a module: a worker cannot import it from a
-# notebook. That is why the cells above ask for `"fork"`.)
+# A second problem has the same remedy: keep the path. From Python 3.14 on, workers on Linux are no longer simply forked
+# ([pytorch#138957](https://github.com/pytorch/pytorch/issues/138957)), and everything the parent passes to them is
+# pickled. An open file cannot be pickled, a path can. (Your class must then be in a module: a worker cannot import it
+# from a notebook. That is why the cells above request `"fork"`.)
 
 # %%
 import pickle
@@ -476,11 +477,11 @@ print("our reader, after a read:", len(pickle.dumps(dataset.reader)), "bytes")
 # %% [markdown] id="locks" tags=["optional"]
 # ## 5 · Meet the file lock
 #
-# *Optional, 5 minutes.* HDF5 locks the whole file at each opening, so that nobody reads what somebody else is writing. In
-# the next cell this kernel holds a file open, and a second process asks for it.
+# *Optional, 5 minutes.* HDF5 locks the whole file whenever it is opened, so that no process reads a file while another
+# writes it. In the next cell this kernel holds a file open, and a second process tries to open it.
 #
-# > **Predict.** This kernel has the file open for reading. May another process read it? Write to it? And if this kernel
-# > has it open for writing?
+# > **Predict.** This kernel has the file open for reading. May another process read it, or write to it? And if this
+# > kernel has it open for writing?
 
 # %%
 import subprocess
@@ -504,12 +505,12 @@ for held in ("r", "r+"):
         print(f"             read, variable set after import: {ask('r', LATE)}")
 
 # %% [markdown]
-# A notebook that somebody forgot to close is enough to stop a job that appends. Some parallel file systems have no locks
-# at all; then even reading fails, with "No locks available"
-# ([h5py#1101](https://github.com/h5py/h5py/issues/1101)). For files that nobody changes any more, switch locks off: with
-# `h5py.File(path, locking=False)`, or with the variable `HDF5_USE_FILE_LOCKING=FALSE`, set before HDF5 is imported.
+# A forgotten open notebook is enough to stop a job that appends. Some parallel file systems have no locks at all; then
+# even reading fails, with "No locks available" ([h5py#1101](https://github.com/h5py/h5py/issues/1101)). For files that
+# no longer change, switch locks off: with `h5py.File(path, locking=False)`, or with the variable
+# `HDF5_USE_FILE_LOCKING=FALSE`, set before HDF5 is imported.
 #
-# Do not switch them off while somebody writes to the file. There the lock protects you.
+# Do not switch them off while a program writes to the file: there the lock protects you.
 
 # %% [markdown] id="exercise"
 # ## Exercise
@@ -520,7 +521,7 @@ for held in ("r", "r+"):
 # %% [markdown] id="cluster"
 # ## On the cluster
 #
-# The same packing as one line of a job. Choose `-O layout=vlen` instead if Jülich's loaders are to read the file.
+# In a job the same packing is one line. Choose `-O layout=vlen` instead if the file is for Jülich's loaders.
 
 # %%
 show.command(PackConfig(options=hdf5.Options(layout="blob")), "DATA_FOLDER", "train.h5")
@@ -528,47 +529,47 @@ show.command(PackConfig(options=hdf5.Options(layout="blob")), "DATA_FOLDER", "tr
 # %% [markdown] id="key-points"
 # ## Key points
 #
-# - An image lies in a heap behind a row of variable length, or in one run of bytes between two offsets.
-# - `np.array(list(data))` makes a list entry for each byte; `np.frombuffer` looks at them where they are.
+# - An image is stored in a heap behind a row of variable length, or in one run of bytes between two offsets.
+# - `np.array(list(data))` makes a list entry for each byte; `np.frombuffer` uses the bytes where they are.
 # - Chunks are read whole, and JPEG does not shrink: store samples contiguous.
-# - Workers share the offset of a file that was opened before them, and HDF5 hands it on to them even if they open the
-#   file anew: close it in the parent before workers start.
-# - "Unable to lock file" means that somebody has it open, or that there are no locks. Switch them off only for files that
-#   are complete.
+# - Workers share the offset of a file that was opened before they started, and HDF5 passes it on even if they open the
+#   file again: close it in the parent before workers start.
+# - "Unable to lock file" means that another process has it open, or that there are no locks. Switch them off only for
+#   files that are complete.
 
 # %% [markdown] id="quiz"
 # ## Check yourself
 #
 # **1.** A colleague's training ends with a slightly lower accuracy with 4 workers than with `num_workers=0`, each time.
-# There is no error. Where do you look first? (a) At the learning rate. (b) At where the file is opened and closed.
-# (c) At the number of CPUs.
+# There is no error. What do you check first? (a) The learning rate. (b) Where the file is opened and closed. (c) The
+# number of CPUs.
 #
 # <details>
 # <summary>Answer</summary>
 #
-# **(b)**. Workers that share an offset return other images than their labels say: a few of them, so the loss still falls.
+# **(b)**. Workers that share an offset return a few images that do not belong to their labels, so the loss still falls.
 # (a) The learning rate did not change with the workers. (c) Too few CPUs make loading slow, not wrong.
 #
 # </details>
 #
-# **2.** Your JPEG files are to be stored with `chunks=True, compression="gzip"`, "to save space". What happens?
-# (a) The file becomes much smaller. (b) Random reads fetch and unpack many times the bytes. (c) Writing gets faster.
+# **2.** A colleague stores your JPEG files with `chunks=True, compression="gzip"`, "to save space". What happens? (a)
+# The file becomes much smaller. (b) Random reads fetch and unpack many times the bytes. (c) Writing gets faster.
 #
 # <details>
 # <summary>Answer</summary>
 #
-# **(b)**. A chunk is read whole, for one image of it. (a) JPEG is compressed already; gzip saves a percent or two. (c)
+# **(b)**. A chunk is read whole for each image in it. (a) JPEG is compressed already; gzip saves a percent or two. (c)
 # Compressing takes time for every byte, as section 2 shows.
 #
 # </details>
 #
-# **3.** Reading on scratch fails with "unable to lock file", and nobody writes to this file any more. What do you do?
-# (a) Copy the file. (b) Set `os.environ["HDF5_USE_FILE_LOCKING"]` after the imports. (c) Open it with `locking=False`.
+# **3.** Reading on scratch fails with "unable to lock file", and the file no longer changes. What do you do? (a) Copy
+# the file. (b) Set `os.environ["HDF5_USE_FILE_LOCKING"]` after the imports. (c) Open it with `locking=False`.
 #
 # <details>
 # <summary>Answer</summary>
 #
-# **(c)**. The file is complete, so no lock is needed. (a) A copy on the same file system meets the same lock. (b) HDF5
+# **(c)**. The file is complete, so no lock is needed. (a) A copy on the same file system has the same problem. (b) HDF5
 # reads the variable when it is loaded; after the import it is too late, as section 5 showed.
 #
 # </details>
@@ -576,5 +577,5 @@ show.command(PackConfig(options=hdf5.Options(layout="blob")), "DATA_FOLDER", "tr
 # %% [markdown] id="next"
 # ## Next
 #
-# Notebook 05, [Shard a data set into tar files](05_shard_a_dataset.ipynb), packs the same images into files that are read
-# from front to back, and asks how random that can be.
+# Notebook 05, [Shard a data set into tar files](05_shard_a_dataset.ipynb), packs the same images into files that are
+# read from front to back, and shows how random their order can be.

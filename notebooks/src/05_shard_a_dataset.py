@@ -3,10 +3,11 @@
 #
 # **Minutes** 40 · **Machine** any Linux computer with two CPUs · **Needs** nothing · **Data** three small synthetic sets
 #
-# A tar file is a row of files, one behind the other. It needs no library to read, comes as one stream from a disk, a
-# server or an object store, and every tool knows it. So large data sets travel as some hundred tar files, called *shards*.
+# A tar file is a sequence of files, one after the other. No special library is needed to read it, it streams from a
+# disk, a server or an object store, and every tool supports it. So large data sets are distributed as hundreds of tar
+# files, called *shards*.
 #
-# Shards are easy for one process on one disk. This notebook looks at what goes wrong with many.
+# Shards are easy for one process on one disk. This notebook shows what goes wrong with many.
 
 # %% [markdown] id="questions"
 # ## Questions
@@ -15,16 +16,16 @@
 # - Does a shuffle buffer replace a shuffle?
 # - How large should a shard be, and should it be compressed?
 # - How do many workers read each sample exactly once?
-# - Who notices that half a shard is missing?
+# - Which readers notice that half a shard is missing?
 
 # %% [markdown] id="objectives"
 # ## After this you can
 #
 # - pack images and labels so that webdataset and others read them, and feed them to a DataLoader,
-# - choose between shuffling at packing and at reading, knowing what each leaves out,
+# - choose between shuffling while packing and while reading, knowing the limits of each,
 # - choose size and compression of shards by measurement,
 # - count whether ranks and workers together read each sample once,
-# - find a shard that was cut.
+# - find a truncated shard.
 
 # %% [markdown] id="setup"
 # ## Set up
@@ -40,7 +41,7 @@ setup = start("05")
 # %% [markdown] id="inside" tags=["core"]
 # ## 1 · Look inside a shard
 #
-# `pack` with an output that ends in `.tars` makes a folder of shards. Here a shard takes at most 100 images.
+# `pack` with an output that ends in `.tars` makes a folder of shards. Here a shard holds at most 100 images.
 
 # %%
 import tempfile
@@ -66,9 +67,9 @@ len(members), members[:4]
 
 # %% [markdown]
 # The convention comes from [webdataset](https://github.com/webdataset/webdataset): neighbours that share a name up to
-# the first dot are one sample. `.cls` holds a label, `.json` captions, and `.meta` whatever else belongs to the image.
-# Nothing but the order keeps the parts together. [tarp](https://github.com/webdataset/tarp) and webdataset's writer keep
-# the order that they are given; a plain tar needs `tar --sort=name`.
+# the first dot are one sample. `.cls` holds a label, `.json` captions, and `.meta` anything else about the image. Only
+# the order keeps the parts together. [tarp](https://github.com/webdataset/tarp) and webdataset's writer keep the order
+# of their input; a plain tar needs `tar --sort=name`.
 #
 # webdataset reads such shards as a pipeline that ends in a DataLoader:
 
@@ -96,7 +97,7 @@ images, labels = next(iter(loader))
 images.shape, torch.as_tensor(labels)[:8]
 
 # %% [markdown]
-# Beside it, the same with our loader. webdataset reads shard after shard; `order="stream"` reads ranges of a few MB from
+# Here is the same with our loader. webdataset reads shard after shard; `order="stream"` reads ranges of a few MB from
 # all of them. It plans the order for all processes and their workers at once, so the splits of section 4 cannot be
 # forgotten:
 
@@ -124,14 +125,14 @@ for sample in wds.WebDataset(str(place / "plain.tar"), shardshuffle=False):
     print(sample["__key__"], [name for name in sample if name[0] != "_"])
 
 # %% [markdown]
-# One sample with four parts, and no error: both images are lost. Where names would run together like this,
-# `pack` says so and writes the dot as `%2E`; its reader gives the old names back.
+# One sample with four parts, and no error: both images are lost. Where names would collide like this, `pack` prints a
+# note and writes the dot as `%2E`; its reader restores the names.
 
 # %% [markdown] id="mix" tags=["core"]
 # ## 2 · Mix the samples
 #
-# A batch should be a small picture of the whole set. Data comes the other way: ImageNet is a tar of one tar per class. We
-# pack it as it comes, and once more in an order drawn from a seed. Both read the tar of tars in place; nothing is unpacked.
+# A batch should represent the whole set. But data is usually sorted: ImageNet is a tar of one tar per class. We pack it
+# as it comes, and again in an order drawn from a seed. Both read the tar of tars in place; nothing is unpacked.
 
 # %%
 official = setup.source("official", split="train")
@@ -144,8 +145,8 @@ for one in (ordered, mixed):
     print(one.path.name, [reader.target(index) for index in range(24)])
 
 # %% [markdown]
-# ImageNet-21k comes the same way: `winter21_whole.tar` holds a tar per class, and many copies are unpacked once, into a
-# folder of these tars. Its layout, with six images:
+# ImageNet-21k is similar: `winter21_whole.tar` holds a tar per class, and is often unpacked into a folder of these
+# tars. Its layout, with six images:
 
 # %%
 inner = place / "winter21_whole"
@@ -162,9 +163,8 @@ for path in (place / "winter21_whole.tar", inner):
 
 # %% [markdown]
 # webdataset shuffles while it reads: first the list of shards, then samples in a *buffer*. The buffer fills from the
-# stream, and each time one sample is drawn from it at random. Small sets flatter a buffer, so we use
-# sample numbers instead: a tenth of ImageNet, 1,000 classes in shards of 1,000 images, through
-# webdataset's own buffer.
+# stream, and samples are drawn from it at random, one at a time. With a small set any buffer looks good, so we use only
+# sample numbers: a tenth of ImageNet, 1,000 classes in shards of 1,000 images, through webdataset's own buffer.
 
 # %%
 import random
@@ -186,8 +186,8 @@ def arrival(stored, buffer, epoch, shard=1_000):
 
 
 # %% [markdown]
-# We ask two things of an epoch: how many classes a batch holds, and how many of its pairs of images had met in a batch of
-# the epoch before. A shuffle of the whole set in each epoch tells what to hope for.
+# We measure two things per epoch: how many classes a batch holds, and how many of its pairs of images were also in one
+# batch in the previous epoch. A shuffle of the whole set in each epoch gives the ideal values.
 
 
 # %%
@@ -206,7 +206,7 @@ def met_again(first, second):
 
 
 # %% [markdown]
-# > **Predict.** Which of the two does a shuffle at packing cure, and which does a buffer cure? From the ordered shards,
+# > **Predict.** Which of the two does a shuffle while packing improve, and which does a buffer? With ordered shards,
 # > how large must the buffer be before a batch holds half of the classes that it should?
 
 # %%
@@ -239,27 +239,28 @@ title = f"Without a buffer {none:.0f} % of the pairs meet again in the next epoc
 figures.lines(met, title, **axes, y="pairs that had met before, %")
 
 # %% [markdown]
-# (In the second figure both packings lie on one line.) A shuffle at packing gives every batch its classes, and no buffer
-# is needed for that. But it shuffles once, so the same
-# neighbours leave a shard together in each epoch. Only a buffer separates them, and it takes memory: 4,096 images of
-# 100 kB are 0.4 GB per worker. A worker's buffer sees only the shards of that worker, and webdataset starts to give out
-# samples when 100 are in it, whatever its size ([#62](https://github.com/webdataset/webdataset/issues/62)).
+# (In the second figure the two packings coincide.) A shuffle while packing mixes the classes of every batch, without
+# any buffer. But it shuffles only once, so the same neighbours leave a shard together in each epoch. Only a buffer
+# separates them, and it takes memory: 4,096 images of 100 kB are 0.4 GB per worker. A worker's buffer sees only the
+# shards of that worker, and webdataset starts to return samples when it holds 100, whatever its size
+# ([#62](https://github.com/webdataset/webdataset/issues/62)).
 #
 # <details>
 # <summary>Optional: where does a full shuffle happen?</summary>
 #
-# Packing in a drawn order needs every image from a random place. Aalto University's tools have two jobs for that: one
-# holds the set in memory, the other deals it out to many files on a disk, and then shuffles each of them in memory. Our
-# `pack` reads each image where it is, with many reads in flight, and holds only a few. On storage that is slow at random
-# reads, stage the tar first (notebook 07): to `/dev/shm` if it fits, which is the job in memory, else to a local disk.
+# Packing in a random order reads every image from a random place. Aalto University's tools have two jobs for that: one
+# holds the set in memory, the other distributes it over many files on a disk, and then shuffles each of them in memory.
+# Our `pack` reads each image where it is, with many reads in flight, and holds only a few. On storage that is slow at
+# random reads, stage the tar first (notebook 07): to `/dev/shm` if it fits, like the first job, otherwise to a local
+# disk.
 #
 # </details>
 
 # %% [markdown] id="size" tags=["optional"]
 # ## 3 · Choose the size of a shard
 #
-# *Optional, 8 minutes.* Here 256 images lie in shards of 1 to 256 images, and webdataset's own reader goes through them:
-# as this disk gives them, and with 2 ms of waiting before each open, as on a busy parallel file system.
+# *Optional, 8 minutes.* Here webdataset's own reader reads 256 images in shards of 1 to 256 images: from this disk, and
+# with a wait of 2 ms before each open, as on a busy parallel file system.
 
 # %%
 from time import sleep
@@ -280,7 +281,7 @@ def stream(paths, open_s):
 
 
 # %% [markdown]
-# > **Predict.** From which size on does a larger shard gain nothing, with and without the waiting?
+# > **Predict.** Beyond which size does a larger shard bring nothing, with and without the wait?
 
 # %%
 from dataclasses import replace
@@ -307,7 +308,7 @@ title = f"256 images per shard instead of one: {words}"
 figures.lines(rates, title, x="images per shard", y="images per second", log="x")
 
 # %% [markdown]
-# So shards can be too small. Can they be too large? A shard is the smallest thing that a worker gets. Take ImageNet's
+# So shards can be too small. Can they be too large? A shard is the smallest unit that a worker gets. Take ImageNet's
 # 1,281,167 images at the mean size of ours, and 64 GPUs with 8 workers each:
 
 # %%
@@ -319,11 +320,11 @@ for shard_bytes in (100e6, 1e9, 10e9):
     )
 
 # %% [markdown]
-# A shard of some 100 MB is one open for about a thousand images, and leaves something to do for each worker. Aalto University
-# advises 1 to 10 GB: its jobs run on a few GPUs, and fewer files are easier to copy and to keep. Both are right;
-# count your workers.
+# Shards of some 100 MB need one open for about a thousand images, and there are enough of them for all workers. Aalto
+# University advises 1 to 10 GB: its jobs run on a few GPUs, and fewer files are easier to copy and to keep. Both are
+# right; it depends on the number of your workers.
 #
-# Shards can be compressed. That pays only if the bytes saved take longer to fetch than to unpack:
+# Shards can be compressed. That pays only if fetching the saved bytes would take longer than unpacking:
 
 # %%
 import gzip
@@ -341,13 +342,13 @@ for name, data in {"JPEG": jpegs, "captions": "\n".join(chain.from_iterable(capt
     )
 
 # %% [markdown]
-# JPEG is compressed already. Text shrinks well, ours better than real captions, since it is more alike.
+# JPEG is compressed already. Text shrinks well, ours better than real captions, since it is more repetitive.
 
 # %% [markdown] id="deal" tags=["core"]
 # ## 4 · Deal the shards out
 #
-# A training run has a *rank* for each GPU, and each rank has workers that read. All start with the same list of
-# shards, so two splits are needed: over the ranks, then over the workers. webdataset does both if you say so.
+# A training run has one *rank* per GPU, and each rank has workers that read. All start with the same list of shards, so
+# two splits are needed: over the ranks, then over the workers. webdataset does both on request.
 #
 # ![Eight shards are split over two ranks, then over two workers each; every worker has a shuffle buffer that mixes its own two shards.](pictures/shards_to_batches.svg)
 #
@@ -391,7 +392,7 @@ for name, splitters in {
     )
 
 # %% [markdown]
-# Neither mistake raises an error. An epoch takes longer, and GPUs or workers repeat each other. Only counting
+# Neither mistake raises an error. An epoch takes longer, and GPUs or workers repeat each other's samples. Only counting
 # shows it.
 #
 # > **Predict.** Now both splits, but 3 shards for 4 workers. What happens to the fourth worker, and to its rank?
@@ -401,9 +402,9 @@ counts, by_rank = read_epoch(shards[:3], **both)
 show.say(f"The ranks got **{by_rank}** samples. They exchange gradients at each step, so one waits for the other until a timeout.")
 
 # %% [markdown]
-# That is how training hangs at the end of an epoch
-# ([#68](https://github.com/webdataset/webdataset/issues/68)). Make more shards than workers, of equal size, and stop all
-# ranks at the same number of batches. Our loader, asked as rank 0 and as rank 1:
+# That is how training hangs at the end of an epoch ([#68](https://github.com/webdataset/webdataset/issues/68)). Make
+# more shards than workers, of equal size, and stop all ranks at the same number of batches. Our loader does so, here
+# for rank 0 and rank 1:
 
 # %%
 came = Counter()
@@ -413,8 +414,8 @@ for rank in range(2):
 len(came), set(came.values())
 
 # %% [markdown]
-# Whoever deals whole shards gives each worker a few classes, if they were packed in class order: the more workers, the
-# fewer. Our streams are dealt ranges of all shards instead.
+# If shards are in class order and each worker gets whole shards, it sees few classes: the more workers, the fewer. Our
+# streams are dealt ranges of all shards instead.
 #
 # > **Predict.** Shards in class order, 1 to 8 workers: how many classes does a batch of 16 hold, compared with a random
 # > order?
@@ -429,11 +430,11 @@ for order in ("stream", "random"):
 per_batch
 
 # %% [markdown]
-# More workers do not change what a model learns from. But a buffer of 1,024 images mixes a few dozen classes, not a
-# thousand in order: then the loader says how many classes a batch holds, and to pack with `--shuffle`.
+# The number of workers does not change the mix. But a buffer of 1,024 images mixes a few dozen classes, not a thousand
+# in order: then the loader warns how many classes a batch holds, and advises packing with `--shuffle`.
 #
 # %% [markdown]
-# > **Predict.** Does `shardshuffle` give another order of shards in the second epoch?
+# > **Predict.** Does `shardshuffle` change the order of shards in the second epoch?
 
 # %%
 dataset = wds.WebDataset(shards, shardshuffle=100)
@@ -441,17 +442,17 @@ first, second = ([sample["__key__"] for sample in dataset] for _ in range(2))
 print(wds.__version__, "the same order" if first == second else "another order")
 
 # %% [markdown]
-# In webdataset 1.0.2 it is the same ([#502](https://github.com/webdataset/webdataset/pull/502)). It also shuffles after
-# splitting, so each worker keeps its shards forever, which has hurt training
+# In webdataset 1.0.2 it does not ([#502](https://github.com/webdataset/webdataset/pull/502)). It also shuffles after
+# splitting, so each worker keeps its shards forever, which has harmed training
 # ([#73](https://github.com/webdataset/webdataset/pull/73)). In the exercise you will do better.
 
 # %% [markdown] id="cut" tags=["optional"]
 # ## 5 · Cut a shard
 #
-# *Optional, 4 minutes.* A copy job reached its time limit. What it left behind ends in the middle, by chance between two
+# *Optional, 4 minutes.* A copy job reached its time limit. Its last file ends in the middle, by chance between two
 # samples.
 #
-# > **Predict.** Who will notice: Python's `tarfile`, webdataset, our reader?
+# > **Predict.** Which of them notice: Python's `tarfile`, webdataset, our reader?
 
 # %%
 from smallfiles.errors import SmallfilesError
@@ -469,9 +470,9 @@ except SmallfilesError as error:
     show.say(f"Our reader: *{error}*")
 
 # %% [markdown]
-# A tar ends with two blocks of zeros, and no program has to look for them. Our reader does. A tar has no table of
-# contents either; so `pack` leaves an index beside each shard, for random access, and compares sizes with it. A shard
-# that is whole but changed is found by its digest: `smallfiles verify`.
+# A tar ends with two blocks of zeros, but no program has to check for them. Our reader does. A tar has no table of
+# contents either, so `pack` writes an index for each shard, for random access, and our reader compares sizes with it. A
+# shard that is complete but changed is found by its digest: `smallfiles verify`.
 
 # %% [markdown] id="exercise"
 # ## Exercise
@@ -482,8 +483,8 @@ except SmallfilesError as error:
 # %% [markdown] id="cluster"
 # ## On the cluster
 #
-# Packing waits for many small reads, so let eight jobs of an array pack a part each. All of them cut the same shuffled
-# list at the same places. Does it give the same bytes as one run? Here with two parts:
+# Packing waits for many small reads, so let eight tasks of a job array pack one part each. All of them cut the same
+# shuffled list at the same places. Is the result the same as that of one run, byte for byte? Here with two parts:
 
 # %%
 out = Path(tempfile.mkdtemp(dir=setup.scratch)) / "parts.tars"
@@ -493,8 +494,8 @@ merged = pack(official, out, PackConfig(options=sixty, shuffle=0, merge=True))
 all(path.read_bytes() == (mixed.path / path.name).read_bytes() for path in merged.path.glob("*.tar"))
 
 # %% [markdown]
-# The commands for ImageNet. In the job array, put `"$SLURM_ARRAY_TASK_ID/8"` in place of `1/8`; the second runs once,
-# after all parts.
+# These are the commands for ImageNet. In the job array, put `"$SLURM_ARRAY_TASK_ID/8"` in place of `1/8`; the second
+# command runs once, after all parts.
 
 # %%
 show.command(PackConfig(shuffle=0, part=(1, 8)), "ILSVRC2012_img_train.tar", "train.tars")
@@ -503,12 +504,12 @@ show.command(PackConfig(shuffle=0, merge=True), "ILSVRC2012_img_train.tar", "tra
 # %% [markdown] id="key-points"
 # ## Key points
 #
-# - A sample is what lies together in a shard and shares a name up to the first dot.
-# - A shuffle at packing mixes classes; a buffer at reading separates old neighbours. Neither replaces the other. Ranges
-#   of all shards mix a dozen classes without a shuffle, with any number of workers; a thousand they do not.
-# - Some 100 MB per shard: few opens, and several shards for each worker. Compress text, not JPEG.
+# - A sample is a run of neighbours in a shard that share a name up to the first dot.
+# - A shuffle while packing mixes classes; a buffer while reading separates old neighbours. Neither replaces the other.
+#   Ranges of all shards mix a dozen classes without a shuffle, with any number of workers, but not a thousand.
+# - Some 100 MB per shard: few opens, and several shards per worker. Compress text, not JPEG.
 # - Split over ranks, then over workers, and count keys: repeats and losses raise no error.
-# - A tar that was cut looks like a shorter one; only its end, its index or its digest tell.
+# - A truncated tar looks like a shorter one; only its end, its index or its digest reveal it.
 
 # %% [markdown] id="quiz"
 # ## Check yourself
@@ -519,8 +520,8 @@ show.command(PackConfig(shuffle=0, merge=True), "ILSVRC2012_img_train.tar", "tra
 # <details>
 # <summary>Answer</summary>
 #
-# **(b)**. The buffer holds about one class of ImageNet at a time, and parts of its neighbours. (a) takes a buffer as large
-# as the set. (c) would be a batch without any buffer.
+# **(b)**. The buffer holds about one class of ImageNet at a time, and parts of its neighbours. (a) would take a buffer
+# as large as the set. (c) would be a batch without any buffer.
 #
 # </details>
 #
@@ -530,8 +531,8 @@ show.command(PackConfig(shuffle=0, merge=True), "ILSVRC2012_img_train.tar", "tra
 # <details>
 # <summary>Answer</summary>
 #
-# **(a)**. All ranks read everything, so more of them gain nothing. (b) would repeat samples within each rank, also on 4
-# GPUs. (c) A buffer changes the order, not the amount.
+# **(a)**. All ranks read everything, so more of them bring nothing. (b) would repeat samples within each rank, also on
+# 4 GPUs. (c) A buffer changes the order, not the amount.
 #
 # </details>
 #
@@ -541,7 +542,7 @@ show.command(PackConfig(shuffle=0, merge=True), "ILSVRC2012_img_train.tar", "tra
 # <details>
 # <summary>Answer</summary>
 #
-# **(b)**. 48 workers get 29 shards each. (a) leaves 34 workers idle. (c) is the problem that we began with.
+# **(b)**. 48 workers get 29 shards each. (a) leaves 34 workers idle. (c) is the problem we began with.
 #
 # </details>
 

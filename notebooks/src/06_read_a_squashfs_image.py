@@ -5,24 +5,24 @@
 # FUSE are installed · **Data** 400 synthetic images
 #
 # A squashfs file holds a whole folder tree, read-only. Linux can mount it, so that every program sees files again. Many
-# sites do not let you mount, and you need not: a library reads it as well. How fast that is depends on the settings with
+# sites do not allow mounts, but you do not need one: a library can read it too. Its speed depends on the settings with
 # which you pack. In this notebook an *image* is a photograph; the archive is called a *squashfs file*.
 
 # %% [markdown] id="questions"
 # ## Questions
 #
-# - Which settings make a squashfs file slow, and why does nobody notice while packing?
+# - Which settings make a squashfs file slow, and why is that not noticed while packing?
 # - Do I need a mount?
 # - When does compression pay?
-# - Why does a reader that works in one process return wrong samples in two?
-# - My environment has more files than my quota. What now?
+# - Why does a reader that is right in one process return wrong samples in two?
+# - What can I do if my environment has more files than my quota?
 
 # %% [markdown] id="objectives"
 # ## After this you can
 #
 # - pack a squashfs file that is fast to read at random, and find out why another one is slow,
 # - read it from any process without a mount,
-# - say below which bandwidth compression pays,
+# - find the bandwidth below which compression pays,
 # - recognise a reader that shares an offset between workers, and write one that does not,
 # - put a Python environment into one file.
 
@@ -63,8 +63,8 @@ report = pack(source, packed, config)
 print(f"{report.samples:,} images, {bytes_text(report.file_bytes)}, {report.files} files")
 
 # %% [markdown]
-# The second file is the content digest. squashfs itself has no checksum of its data: a flipped byte comes back as if it
-# were right, and only the digest finds it (`smallfiles verify`).
+# The second file is the content digest. squashfs itself has no checksum of its data: a flipped byte is returned as if
+# it were right, and only the digest reveals it (`smallfiles verify`).
 
 # %%
 with SquashFS(packed) as opened:
@@ -75,16 +75,16 @@ reader = formats.open(packed)
 reader.key(7), reader.target(7), reader.classes[reader.target(7)], reader.span(7)[1:]
 
 # %% [markdown]
-# Each sample is a file at its own path, so a mount or `unsquashfs` gives the tree back. A tree cannot say which label a
-# file has, or in which order the samples were packed. That is in `.smallfiles/samples.arrow` inside the file, where our
-# reader finds it. The last pair says where this sample begins and ends: it lies there in one piece.
+# Each sample is a file at its own path, so a mount or `unsquashfs` restores the tree. A tree does not contain the
+# labels, nor the order in which the samples were packed. Those are in `.smallfiles/samples.arrow` inside the file,
+# where our reader finds them. The last pair shows where this sample begins and ends: it is stored in one piece.
 
 # %% [markdown] id="settings" tags=["core"]
 # ## 1 · Choose the settings
 #
 # squashfs was made for live CDs: everything is cut into *blocks* and compressed, and the ends of files are put together
 # into shared blocks, *fragments*. That saves space, but a photograph does not get smaller. These are the defaults of
-# `mksquashfs`, and two steps away from them:
+# `mksquashfs`, and two variations:
 
 # %%
 from pysquashfs import pack as write_squashfs
@@ -103,8 +103,8 @@ for number, (name, options) in enumerate(settings.items()):
     print(f"{name:20} saves {1 - path.stat().st_size / photo_bytes:6.2%}")
 
 # %% [markdown]
-# > **Predict.** The sizes hardly differ. How many times as fast is a random read from *raw, no fragments* as one from the
-# > defaults?
+# > **Predict.** The sizes hardly differ. How many times faster is a random read from *raw, no fragments* than one from
+# > the defaults?
 
 # %%
 guess = 2  # change me: raw without fragments is so many times as fast as the defaults
@@ -129,12 +129,12 @@ for name, opened in written.items():
     print(f"{name:20} fetches {opened.info()['read_amplification']:5.2f} bytes per byte delivered")
 
 # %% [markdown]
-# Expect a factor of 8 to 30. Unpacking gzip costs most of it. Fragments cost more than they seem to here: several files, or
-# their ends, share a block, which must be fetched and unpacked in full for one of them. A reader keeps the fragments
-# that it unpacked last, which helps with 240 files; of a million, the next one is hardly ever among them. Blocks of 1 MiB,
-# which `mksquashfs -b 1M` makes, multiply all of this.
+# Expect a factor of 8 to 30. Unpacking gzip costs most of it. Fragments cost more than it appears here: several files,
+# or their ends, share a block, which must be fetched and unpacked in full for each of them. A reader keeps the
+# fragments that it unpacked last, which helps with 240 files; with a million, the next one is hardly ever among them.
+# Blocks of 1 MiB, which `mksquashfs -b 1M` makes, multiply all of this.
 #
-# So the size of a squashfs file tells nothing about its speed. But the file can be asked, whoever packed it:
+# So the size of a squashfs file does not show its speed. But any squashfs file can be examined:
 
 # %%
 for name in (base, raw):
@@ -143,7 +143,7 @@ for opened in written.values():
     opened.close()
 
 # %% [markdown]
-# The same comes from `python -m pysquashfs info FILE`. If you pack with `mksquashfs` itself, use this line:
+# `python -m pysquashfs info FILE` prints the same. If you pack with `mksquashfs` itself, use this line:
 
 # %%
 from pysquashfs.info import RECOMMENDED
@@ -151,15 +151,16 @@ from pysquashfs.info import RECOMMENDED
 print(RECOMMENDED)
 
 # %% [markdown]
-# `-noD` and `-noF` leave data and fragments uncompressed, `-no-fragments` keeps files in one piece. Why `-comp gzip` then?
-# The file must name a compressor, which still serves the index, and gzip is the one that every kernel and every
-# library can read. Without `-noappend`, a second run adds all files once more, under other names.
+# `-noD` and `-noF` leave data and fragments uncompressed, `-no-fragments` keeps files in one piece. Why `-comp gzip`
+# then? The file must name a compressor, which is still used for the index, and gzip is the one that every kernel and
+# every library supports. Without `-noappend`, a second run adds all files again, under other names.
 
 # %% [markdown] id="mount" tags=["optional"]
 # ## 2 · Compare the library with a mount
 #
-# *Optional, 5 minutes.* A mounted squashfs file is a folder. Each read asks the kernel for a name, a handle and the bytes, and through FUSE it also
-# asks another process. The library knows from its index where each file lies, and takes the bytes by their position.
+# *Optional, 5 minutes.* A mounted squashfs file is a folder. Each read calls the kernel for a name, a handle and the
+# bytes, and with FUSE also another process. The library knows the position of each file from its index, and reads the
+# bytes there.
 #
 # > **Predict.** Everything is in the page cache. Which is fastest for a random image: the folder of plain files, a mount, or
 # > the library?
@@ -201,13 +202,14 @@ title = title if mounted else "No mount works here; the library needs none"
 show.figure(figures.bars(speeds, title, note="warm page cache"))
 
 # %% [markdown]
-# This flatters the mounts: all names and bytes are in memory already. In a first epoch each name is looked up in a cold
-# file. Mount when a program wants files and cannot be changed.
+# This is the best case for mounts: all names and bytes are in memory already. In a first epoch each name is looked up
+# in a cold file. Use a mount when a program needs files and cannot be changed.
 
 # %% [markdown] id="compression" tags=["optional"]
 # ## 3 · Compress what compresses
 #
-# *Optional, 5 minutes.* Annotations are JSON, and JSON is mostly repetition. Make 300 documents as they come with detection data sets.
+# *Optional, 5 minutes.* Annotations are often JSON, which is mostly repetition. We make 300 documents like those of
+# detection data sets.
 #
 # > **Predict.** zstd makes them several times smaller. Is reading them faster or slower when the file is in memory? And
 # > on a busy parallel file system?
@@ -244,15 +246,15 @@ below = (stored["raw"] - stored["zstd, level 3"]) / longer_s if longer_s > 0 els
 show.say(f"zstd is ahead as soon as one reader gets **less than {below / 1e6:,.0f} MB/s** from the storage.")
 
 # %% [markdown]
-# Unpacking costs time; bytes that need not come save some. Compare the number with what one reader gets from your file
-# system on a busy day (`smallfiles bench read`). So: images raw, and text with zstd where the storage is slower. Measure
-# before you take a higher level: level 15, the default of `mksquashfs`, took 12 to 23 times as long to pack when this course
-# was made, for files 10 % smaller.
+# Unpacking takes time; reading fewer bytes saves time. Compare the number with the rate of one reader on your file
+# system on a busy day (`smallfiles bench read`). So store images raw, and text with zstd if the storage is slower than
+# that. Measure before you choose a higher level: level 15, the default of `mksquashfs`, took 12 to 23 times as long to
+# pack when this course was made, for files 10 % smaller.
 
 # %% [markdown] id="sharing" tags=["core"]
 # ## 4 · Share one file between workers
 #
-# Here are two small readers, as you find them in many projects. Both know where each sample lies.
+# Here are two small readers of a kind found in many projects. Both know the position of each sample.
 
 # %%
 places = [reader.span(index)[1:] for index in range(len(reader))]
@@ -274,7 +276,8 @@ def read_at_position(index):
 sum(seek_then_read(index) != truth[index] for index in range(len(truth)))
 
 # %% [markdown]
-# No sample is wrong. Now the same in a `DataLoader` with two workers. Its `Dataset` says of each sample whether it is right.
+# No sample is wrong. Now we do the same in a `DataLoader` with two workers. Its `Dataset` returns whether each sample
+# is right.
 #
 # > **Predict.** How many of 12,000 samples are wrong: none, a few, or a quarter of them? Will there be an error?
 
@@ -311,17 +314,17 @@ title = f"With seek and read, {seen}"
 show.figure(figures.bars(wrong, title, x="wrong samples of 12,000, two workers", guess=guess))
 
 # %% [markdown]
-# An open file has an *offset*, and forked workers share it, as in [notebook 04](04_pack_hdf5.ipynb). One worker seeks, the
-# other one seeks too, and then the first reads: bytes of the right file, of the wrong sample. Training goes on, with images
-# that do not belong to their labels. How often the workers collide depends on chance and on your CPUs; if the first bar is 0,
-# run the cell again.
+# An open file has an *offset*, and forked workers share it, as in [notebook 04](04_pack_hdf5.ipynb). One worker seeks,
+# the other seeks too, and then the first reads: from the right file, but the wrong sample. Training continues, with
+# images that do not belong to their labels. How often the workers collide depends on chance and on your CPUs; if the
+# first bar is 0, run the cell again.
 #
 # ![Left: two workers share one offset, worker 2 moves it, and worker 1 reads image B instead of A. Right: with pread each names its position.](pictures/shared_offset.svg)
 #
-# *One open file has one offset, however many workers hold it.*
+# *One open file has one offset, however many workers share it.*
 #
-# `os.pread` takes the position as an argument, so there is nothing to share. The package `PySquashfsImage` seeks
-# and then reads, and so do others. Ask that of every reader of one big file.
+# `os.pread` takes the position as an argument, so there is nothing to share. The package `PySquashfsImage` seeks and
+# then reads, and so do others. Check this for every reader of one large file.
 
 # %% [markdown] id="environment" tags=["optional"]
 # ## 5 · Put an environment into one file
@@ -337,9 +340,9 @@ for module in ("json", "numpy", "torch"):
     print(f"import {module:6} loads {int(end.stdout):6,} modules")
 
 # %% [markdown]
-# Each process of a job asks the metadata server for all of them, in the same second as all others. The environment is a
-# small-file problem too, and one squashfs file solves it. A whole environment is too large to pack here, so take one
-# package, and put it on storage where each operation takes 2 ms.
+# Each process of a job requests all of them from the metadata server, in the same second as all others. The environment
+# is a small-file problem too, and one squashfs file solves it. A whole environment is too large to pack here, so we
+# take one package, and put it on storage where each operation takes 2 ms.
 
 # %%
 import compileall
@@ -359,7 +362,7 @@ made = write_squashfs(place / "packages.sqfs", folder_items(place / "files"), co
 print(f"{made.files:,} files, {bytes_text(made.bytes)}; one file, {bytes_text(made.image_bytes)}")
 
 # %% [markdown]
-# > **Predict.** How long does one import take from there: from many files, and from one file on the same storage?
+# > **Predict.** How long does one import take from many files there, and from one file on the same storage?
 
 # %%
 from time import perf_counter
@@ -390,7 +393,7 @@ for name, (seconds, operations) in imports.items():
 print("" if imports else f"Not measured here: {slow.summary}")
 
 # %% [markdown]
-# Look-ups and listings of the squashfs file are answered on this node; the storage only sees reads of one open file. The
+# Look-ups and listings of the squashfs file happen on this node; the storage only receives reads of one open file. The
 # whole environment of this course is packed by one script, which prints the lines that use it in a job:
 #
 # ```bash
@@ -404,14 +407,14 @@ reader.close()
 # %% [markdown] id="exercise"
 # ## Exercise
 #
-# [Exercise 06](../exercises/06_read_a_squashfs_image.ipynb): a reader returns wrong samples from two workers. Find out
-# why, and write one that is right under fork, under spawn and in threads.
+# [Exercise 06](../exercises/06_read_a_squashfs_image.ipynb): a reader returns wrong samples with two workers. Find out
+# why, and write one that is right with fork, with spawn and in threads.
 
 # %% [markdown] id="cluster"
 # ## On the cluster
 #
-# The same packing as one line of a job; `slurm/submit SITE 06_pack_squashfs` has it. Copy the squashfs file and its digest
-# together.
+# In a job the same packing is one line; `slurm/submit SITE 06_pack_squashfs` runs it. Copy the squashfs file and its
+# digest together.
 
 # %%
 show.command(config, "DATA_FOLDER", "train.sqfs")
@@ -420,10 +423,10 @@ show.command(config, "DATA_FOLDER", "train.sqfs")
 # ## Key points
 #
 # - Photographs: raw, no fragments. Compressing them saves almost nothing and costs every read.
-# - A library reads by position and needs neither mount nor root; a mount is for programs that want files.
-# - Compress text, with zstd at level 3; it pays below a bandwidth that you can measure.
+# - A library reads by position and needs neither mount nor root; a mount is for programs that need files.
+# - Compress text with zstd at level 3; it pays below a bandwidth that you can measure.
 # - Forked workers share the offset of an open file: name the position in each read.
-# - An environment is thousands of small files: one squashfs file asks the metadata server a fraction as often.
+# - An environment is thousands of small files: as one squashfs file it needs a fraction of the metadata requests.
 
 # %% [markdown] id="quiz"
 # ## Check yourself
@@ -435,18 +438,18 @@ show.command(config, "DATA_FOLDER", "train.sqfs")
 # <summary>Answer</summary>
 #
 # **(b)**: the size does not show it, since photographs do not compress; `python -m pysquashfs info` does. (a) raw and
-# without fragments it is as fast as plain files or faster. (c) a mount has the same blocks to unpack.
+# without fragments it is as fast as plain files or faster. (c) a mount must unpack the same blocks.
 #
 # </details>
 #
-# **2.** Your reader opens the file in `__init__` and calls `seek`, then `read`. With `num_workers=0` all is right. With 2?
-# (a) an exception (b) some wrong samples, silently (c) all right, each worker has its own copy of the object
+# **2.** Your reader opens the file in `__init__` and calls `seek`, then `read`. With `num_workers=0` all is right. And
+# with 2? (a) an exception (b) some wrong samples, silently (c) all right, each worker has its own copy of the object
 #
 # <details>
 # <summary>Answer</summary>
 #
-# **(b)**: each worker has its own object, but the open file behind it, with its offset, is one (so not c). Nothing is
-# violated from the kernel's view, so there is no exception (a). Open per process, or use `os.pread`.
+# **(b)**: each worker has its own object, but all share one open file and its offset (so not c). For the kernel nothing
+# is wrong, so there is no exception (a). Open the file in each process, or use `os.pread`.
 #
 # </details>
 #
@@ -456,13 +459,13 @@ show.command(config, "DATA_FOLDER", "train.sqfs")
 # <details>
 # <summary>Answer</summary>
 #
-# **(b)**: here unpacking costs more than the saved bytes. It may still be right for a quota, which is a reason of its own
-# (a). (c) on a day with 300 MB/s per reader the answer turns.
+# **(b)**: here unpacking costs more than the saved bytes. It may still be right because of a quota (a). (c) on a day
+# with 300 MB/s per reader the answer is the opposite.
 #
 # </details>
 
 # %% [markdown] id="next"
 # ## Next
 #
-# squashfs, shards, Arrow and HDF5 are all one file or a few. Notebook 07,
-# [Stage data to /dev/shm](07_stage_a_dataset.ipynb), brings them close to the GPU.
+# squashfs, shards, Arrow and HDF5 all turn a data set into one file or a few. Notebook 07, [Stage data to
+# /dev/shm](07_stage_a_dataset.ipynb), brings these close to the GPU.

@@ -3,11 +3,11 @@
 #
 # ★★★ · 40 minutes · after [notebook 03](../notebooks/03_pack_arrow.ipynb)
 #
-# Flickr30K is 31,783 photographs with five captions each. One published solution loses a caption, stores each photograph
-# five times, and reads gigabytes to get at a few megabytes of text. Yours will not.
+# Flickr30K is 31,783 photographs with five captions each. One published solution loses a caption, stores each
+# photograph five times, and reads gigabytes to get a few megabytes of text. Yours will do better.
 #
-# The data is a synthetic copy with the same traps. To use the real one, set `COURSE_DATA` to its folder before you start
-# the server; the second cell below then takes 400 of its images by links.
+# The data is a synthetic copy with the same traps. To use the real one, set `COURSE_DATA` to its folder before you
+# start the server; the second cell below then links 400 of its images.
 
 # %% id="start"
 import sys
@@ -26,8 +26,8 @@ folder = nb03.practice_folder(setup.path(), setup.scratch / "part")
 # %% [markdown] id="look"
 # ## Look at the table
 #
-# `results.csv` is no ordinary CSV file. Captions hold commas and quotes, `| ` separates the cells, and one row is
-# broken. Find out how.
+# `results.csv` is not an ordinary CSV file. Captions contain commas and quotes, `| ` separates the cells, and one row
+# is broken. Find out how.
 
 # %% id="first"
 table = next(folder.rglob("results.csv"))
@@ -41,7 +41,7 @@ lines[:4]
 # ## Task 1: read the captions
 #
 # Return the captions of each image in the order of their numbers, without blanks around them. Repair the broken row,
-# wherever it is. A caption may hold a `|` itself. Six to ten lines:
+# wherever it is. A caption may contain a `|` itself. Six to ten lines:
 #
 # `read_captions(csv_file: Path) -> dict[str, list[str]]`
 
@@ -73,7 +73,7 @@ read
 # <details>
 # <summary>Hint 1: cut where it is safe</summary>
 #
-# No image name holds a `|`, so `name, rest = line.split("|", 1)` always works. What is left is a number, perhaps a `|`,
+# No image name contains a `|`, so `name, rest = line.split("|", 1)` always works. The rest is a number, perhaps a `|`,
 # and the caption.
 #
 # </details>
@@ -97,8 +97,8 @@ read
 # ## Task 2: write the file
 #
 # Write one row per image, sorted by name: `key: string` (the file name), `captions: list<string>`, `data: binary` (the
-# bytes of the file as they are). Use at most 128 rows per record batch. Images and table lie a few folders deep. Return the
-# number of images. Eight to ten lines:
+# bytes of the file, unchanged). Use at most 128 rows per record batch. Images and table are a few folders deep. Return
+# the number of images. Eight to ten lines:
 #
 # `write_flickr30k(folder: Path, out: Path) -> int`
 
@@ -131,8 +131,8 @@ written
 # <details>
 # <summary>Hint 1: find everything</summary>
 #
-# `next(folder.rglob("results.csv"))` takes one of the two copies of the table.
-# `sorted(folder.rglob("*.jpg"), key=lambda path: path.name)` gives the images by name.
+# `next(folder.rglob("results.csv"))` takes one of the two copies of the table. `sorted(folder.rglob("*.jpg"),
+# key=lambda path: path.name)` returns the images by name.
 #
 # </details>
 #
@@ -147,7 +147,7 @@ written
 # <details>
 # <summary>Hint 3: 64 at a time</summary>
 #
-# `for start in range(0, len(images), 64):` and `images[start : start + 64]`. The last part is shorter by itself.
+# `for start in range(0, len(images), 64):` and `images[start : start + 64]`. The last slice is shorter automatically.
 #
 # </details>
 
@@ -155,7 +155,7 @@ written
 # ## Task 3: get the text without the images
 #
 # Return the captions of every image in a file like yours, as Python lists. Do not read the images for that: the check
-# counts the bytes that your code moves. Columns may come in another order. Two or three lines:
+# counts the bytes that your code moves. Columns may be in another order. Two or three lines:
 #
 # `captions_of(arrow_file: Path) -> list[list[str]]`
 
@@ -185,23 +185,23 @@ text
 # <details>
 # <summary>Hint 2: one column</summary>
 #
-# A table gives a column by its name, `table["captions"]`, and `.to_pylist()` makes Python lists of that column alone.
+# `table["captions"]` is one column of a table, and `.to_pylist()` makes Python lists of that column alone.
 #
 # </details>
 
 # %% [markdown] id="why"
 # ## Why not a class of your own
 #
-# Workers are processes of their own. Unless they are forked (and from Python 3.14 on
-# they are not), they import classes and functions by the name of a module, and what a notebook defines is in no module:
-# they end with `Can't get attribute`, and the loader with `DataLoader worker exited unexpectedly`.
+# Workers are separate processes. Unless they are forked (from Python 3.14 on they are not), they import classes and
+# functions from a module, and a class defined in a notebook is in no module: the workers end with `Can't get
+# attribute`, and the loader with `DataLoader worker exited unexpectedly`.
 
 # %% [markdown] id="task-loader"
 # ## Task 4: feed a training loop
 #
-# Return a `DataLoader` with two workers that gives every image in stored order, with its captions as padded numbers.
-# Take `CaptionDataset`, `Vocabulary` and `collate` from `smallfiles.captions`; the vocabulary holds all words that come at
-# least twice in the file. Four to six lines:
+# Return a `DataLoader` with two workers that returns every image in stored order, with its captions as padded numbers.
+# Use `CaptionDataset`, `Vocabulary` and `collate` from `smallfiles.captions`; the vocabulary holds all words that occur
+# at least twice in the file. Four to six lines:
 #
 # `make_loader(arrow_file: Path, batch_size: int) -> DataLoader`
 
@@ -230,8 +230,8 @@ loaded
 # <details>
 # <summary>Hint 1: the words</summary>
 #
-# `Vocabulary.build` wants one list of texts. Flatten the lists of your `captions_of`:
-# `[text for captions in captions_of(arrow_file) for text in captions]`. Its `min_count=2` leaves out what comes once.
+# `Vocabulary.build` takes one list of texts. Flatten the lists of your `captions_of`: `[text for captions in
+# captions_of(arrow_file) for text in captions]`. `min_count=2` leaves out words that occur once.
 #
 # </details>
 #
@@ -268,5 +268,5 @@ if solved:
 check.flickr30k_file(packed if solved else None, folder)
 
 # %% [markdown] id="whole"
-# The whole of Flickr30K is packed by a job, not by a notebook. `check.flickr30k_file(path, folder)` looks at the file of
-# such a job too, whoever wrote it.
+# All of Flickr30K is packed by a job, not in a notebook. `check.flickr30k_file(path, folder)` checks the file of such a
+# job too, whatever program wrote it.

@@ -3,8 +3,8 @@
 #
 # ★★☆ · 30 minutes · after [notebook 04](../notebooks/04_pack_hdf5.ipynb)
 #
-# A colleague left an HDF5 file with one variable-length row for each image. It was slow to write, and it is slow to read.
-# You convert it, and you write the function with which all workers read it.
+# A colleague left an HDF5 file with one variable-length row per image. It was slow to write, and it is slow to read.
+# You convert it, and write the function with which all workers read it.
 
 # %% id="start"
 import sys
@@ -76,8 +76,8 @@ written
 # <details>
 # <summary>Hint 1: two passes</summary>
 #
-# `data` must be created with its full length, so first go through the rows for their lengths only, then once more for
-# their bytes.
+# `data` must be created with its full length, so loop over the rows twice: first for their lengths, then for their
+# bytes.
 #
 # </details>
 #
@@ -101,7 +101,7 @@ written
 # ## Task 2: read one sample, in any process
 #
 # Return bytes and label (an `int`) of one sample. Open each file once per process, at its first read. A parent that has
-# read must close its files before it forks. Keep offsets and labels, but of `data` read only this sample. You may add
+# read must close its files before it forks. Keep offsets and labels, but read only this sample of `data`. You may add
 # other functions. Five to ten lines:
 #
 # `read_sample(path: Path, index: int) -> tuple[bytes, int]`
@@ -142,17 +142,18 @@ read
 # <details>
 # <summary>Hint 1: keep what you opened</summary>
 #
-# `functools.lru_cache` around a function of `path` remembers what it returned; so does a dictionary. Keep the data set
-# `data`, and the arrays of offsets and labels: looking up a name in the file for each sample costs more than reading it.
+# `functools.lru_cache` around a function of `path` keeps what it returned; so does a dictionary. Keep the data set
+# `data`, and the arrays of offsets and labels: looking up a name in the file for each sample costs more than reading
+# it.
 #
 # </details>
 #
 # <details>
-# <summary>Hint 2: whose handle is it</summary>
+# <summary>Hint 2: the parent's handle</summary>
 #
-# As long as the parent has the file open, a forked worker that opens it gets the parent's handle from HDF5.
-# `os.register_at_fork(before=forget)` has Python call `forget()` in the parent before each fork. A file of which nothing
-# is kept is closed, so `opened.cache_clear` of an `lru_cache`, or `.clear` of a dictionary, is all that `forget` needs.
+# As long as the parent has the file open, a forked worker that opens it gets the parent's handle from HDF5. With
+# `os.register_at_fork(before=forget)` Python calls `forget()` in the parent before each fork. A file to which nothing
+# refers is closed, so `opened.cache_clear` of an `lru_cache`, or `.clear` of a dictionary, is enough for `forget`.
 #
 # </details>
 #
@@ -160,7 +161,7 @@ read
 # <summary>Hint 3: only this sample</summary>
 #
 # `group["data"]` is not in memory yet. A slice of it, `group["data"][start:stop]`, reads from `start` to `stop` and
-# nothing else. `group["offsets"][...]` reads all offsets into an array. `.tobytes()` makes bytes of an array.
+# nothing else. `group["offsets"][...]` reads all offsets into an array. `.tobytes()` turns an array into bytes.
 #
 # </details>
 
@@ -198,7 +199,7 @@ else:
     show.say("Solve both tasks first; then this cell uses your functions.")
 
 # %% [markdown] id="ours"
-# Our reader takes your file as it is. It asks HDF5 only where the bytes lie, and reads them without it.
+# Our reader accepts your file as it is. It asks HDF5 only where the bytes are, and reads them directly.
 
 # %% id="reader"
 if written and read:

@@ -3,8 +3,8 @@
 #
 # ★★☆ · 20 minutes · after [notebook 05](../notebooks/05_shard_a_dataset.ipynb)
 #
-# A training run has `ranks` processes, one for each GPU, and each rank has `workers` that read for it. Nobody tells a
-# worker what to read: each calls your function with its own numbers and reads what it returns.
+# A training run has `ranks` processes, one per GPU, and each rank has `workers` that read for it. No process
+# coordinates them: each worker calls your function with its own numbers and reads the shards that it returns.
 
 # %% id="start"
 import sys
@@ -51,16 +51,16 @@ dealt
 # <details>
 # <summary>Hint 2: deal in turn</summary>
 #
-# `cards[1::3]` takes every third card, from number 1 on. Nothing is rounded, nothing is left over, and an empty result
-# needs no special case.
+# `cards[1::3]` takes every third card, starting with number 1. Nothing is rounded, nothing is left over, and an empty
+# result needs no special case.
 #
 # </details>
 
 # %% [markdown] id="shuffle"
 # ## Task 2
 #
-# Now each epoch has an order of its own, which only `seed` and `epoch` decide. Shards change hands from epoch to
-# epoch, and task 1 still holds:
+# Now each epoch has an order of its own, which depends only on `seed` and `epoch`. Shards change workers from epoch to
+# epoch, and the rules of task 1 still apply:
 #
 # `my_shards_in_epoch(shards: list[str], rank: int, ranks: int, worker: int, workers: int, seed: int, epoch: int)
 # -> list[str]`
@@ -88,26 +88,26 @@ shuffled
 
 # %% [markdown] id="shuffle-hints"
 # <details>
-# <summary>Hint 1: what comes first</summary>
+# <summary>Hint 1: shuffle or split first</summary>
 #
-# If each process shuffles what it was dealt, it keeps these shards forever. So shuffle first. Then all processes must
-# shuffle alike, although they cannot talk to each other.
+# If each process shuffles the shards it was dealt, it keeps these shards forever. So shuffle first. Then all processes
+# must shuffle alike, without communicating.
 #
 # </details>
 #
 # <details>
-# <summary>Hint 2: the same luck everywhere</summary>
+# <summary>Hint 2: the same order everywhere</summary>
 #
-# `random.Random("any text")` is a generator of its own, and equal texts give equal luck on every machine. Its `shuffle`
-# changes a list in place, and the list is not yours: copy it.
+# `random.Random("any text")` is a separate generator, and equal texts give equal numbers on every machine. Its
+# `shuffle` changes a list in place, so copy the list first.
 #
 # </details>
 
 # %% [markdown] id="use"
 # ## With your function
 #
-# The first cell packs the images into shards of 60. The second lets 2 ranks of 3 workers read one epoch, as your
-# function says.
+# The first cell packs the images into shards of 60. In the second, 2 ranks of 3 workers read one epoch as your function
+# directs.
 
 # %% id="read"
 import tempfile

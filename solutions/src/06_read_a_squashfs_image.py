@@ -56,7 +56,7 @@ show.say(count_wrong(buggy.__getitem__, truth).summary("In two forked workers"))
 # ## Task
 #
 # Write a reader that is right everywhere: in forked workers, also if the parent has read before; in threads; after
-# pickling, as spawned workers get it. Open the file once per process, and never hold all of it. Eight to fifteen lines:
+# pickling, as in spawned workers. Open the file once per process, and never hold all of it. Eight to fifteen lines:
 #
 # `Reader(path: Path, places: list[tuple[int, int]])`, `reader[index: int] -> bytes`
 
@@ -111,22 +111,22 @@ solved
 # <details>
 # <summary>Hint 2: a read without an offset</summary>
 #
-# `os.pread(descriptor, size, start)` reads at a place without moving anything. The number of bytes comes first.
+# `os.pread(descriptor, size, start)` reads at a position without moving the offset. The number of bytes comes first.
 #
 # </details>
 #
 # <details>
 # <summary>Hint 3: once per process</summary>
 #
-# Keep the number of the process that opened (`os.getpid()`) beside the descriptor. `__getstate__` returns what pickle
-# takes along: all but the descriptor.
+# Keep the number of the process that opened the file (`os.getpid()`) with the descriptor. `__getstate__` returns what
+# is pickled: all but the descriptor.
 #
 # </details>
 
 # %% [markdown] id="use"
 # ## With your reader
 #
-# The same two workers again.
+# The same two workers read again, with your reader.
 
 # %% id="cured"
 if not solved:
