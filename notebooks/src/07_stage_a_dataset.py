@@ -3,27 +3,28 @@
 #
 # **Minutes** 35 · **Machine** any Linux computer with two CPUs · **Needs** nothing · **Data** 400 synthetic images
 #
-# A packed file on a parallel file system is read again in every epoch, by every rank, while others read theirs. A node
-# has storage of its own: a disk, or memory that looks like a folder. To *stage* is to copy the file there first.
+# A packed file on a parallel file system is read again in every epoch, by every rank, while other jobs read their
+# files. A node has storage of its own: a disk, or memory that looks like a folder. To *stage* is to copy the file there
+# first.
 #
-# It is an easy gain, and jobs easily break each other's copies. A laptop's disk is too fast to feel the gain, so
-# this notebook reads through `slowfs`, a folder whose slowness we choose.
+# The gain is easy, but jobs can easily break each other's copies. A laptop's disk is too fast to show the gain, so this
+# notebook reads through `slowfs`, a folder whose slowness we choose.
 
 # %% [markdown] id="questions"
 # ## Questions
 #
-# - Where is storage of this node, and how much of it is mine?
+# - Where is the storage of this node, and how much of it may I use?
 # - What does a copy cost, with every byte verified?
 # - What happens when eight ranks stage the same file at once?
-# - After how many epochs has the copy paid?
-# - Who cleans up after a job that was killed?
+# - After how many epochs has the copy paid off?
+# - What cleans up after a job that was killed?
 
 # %% [markdown] id="objectives"
 # ## After this you can
 #
-# - find node-local storage, and say how much your job may fill,
+# - find node-local storage, and determine how much of it your job may fill,
 # - stage a file once per node, verified, from Python and from a job script,
-# - compute the number of epochs after which staging pays, and say when it never does,
+# - compute after how many epochs staging pays off, and recognise when it never does,
 # - leave nothing behind, and remove what a killed job left.
 
 # %% [markdown] id="setup"
@@ -68,11 +69,11 @@ _ = atexit.register(shutil.rmtree, here, ignore_errors=True)
 # %% [markdown] id="place" tags=["core"]
 # ## 1 · Find the place
 #
-# Sites give node-local storage many names. A variable may be unset, or lead to a folder that all nodes share.
-# `SMALLFILES_NODE_LOCAL` is ours: set it where your site uses yet another name. `/dev/shm` exists on nearly every Linux
-# machine: a folder whose files live in memory.
+# Sites give node-local storage many names. A variable may be unset, or point to a folder that all nodes share.
+# `SMALLFILES_NODE_LOCAL` is ours: set it if your site uses yet another name. `/dev/shm` exists on nearly every Linux
+# machine: a folder whose files are in memory.
 #
-# > **Predict.** Which of these are set here? And how much of `/dev/shm` may you fill: all that `df` calls free?
+# > **Predict.** Which of these are set here? And how much of `/dev/shm` may you fill: all that `df` shows as free?
 
 # %%
 from smallfiles.machine import nodelocal
@@ -85,8 +86,8 @@ for variable, path in nodelocal.named_directories():
 print("not set:", *(name for name in nodelocal.VARIABLES if name not in os.environ))
 
 # %% [markdown]
-# The last number is the smaller of two: what is free in the folder, and what the memory limit of your job leaves. On most
-# clusters a file in `/dev/shm` counts as memory of the job that wrote it. Let us see that with a file of 256 MiB.
+# The last number is the smaller of two: the free space of the folder, and the rest of your job's memory limit. On most
+# clusters a file in `/dev/shm` counts as memory of the job that wrote it. A file of 256 MiB shows this.
 
 # %%
 from smallfiles.machine.nodelocal import memory_headroom_bytes
@@ -110,15 +111,15 @@ print(f"a file of {count} MiB: files take {(after[0] - before[0]) >> 20} MiB mor
 print(f"and this job may fill {(before[1] - after[1]) >> 20} MiB less (others use memory too)")
 
 # %% [markdown]
-# So the copy competes with the loader: its workers need memory for images and batches, and send each other batches
-# through `/dev/shm` too. When it is full, a worker fails, or dies with a *bus error*
+# So the copy competes with the loader: its workers need memory for images and batches, and send batches through
+# `/dev/shm` too. When it is full, a worker fails, or dies with a *bus error*
 # ([pytorch#5040](https://github.com/pytorch/pytorch/issues/5040)). `stage` therefore keeps some room free.
 #
-# Some sites give each job a *private* `/dev/shm` (in Slurm: `job_container/tmpfs`). Then two jobs on a node cannot share a
-# copy, a shell that you open on the node by `ssh` does not see it, and all of it vanishes with the job. Other sites share
-# it, and what a job leaves stays until somebody removes it.
+# Some sites give each job a *private* `/dev/shm` (in Slurm: `job_container/tmpfs`). Then two jobs on a node cannot
+# share a copy, a shell that you open on the node with `ssh` does not see it, and all of it vanishes with the job. On
+# other sites it is shared, and files left by a job stay until they are removed.
 #
-# Now stage the packed file. (A million small files would cost a million opens: pack first.)
+# Now we stage the packed file. (A million small files would cost a million opens: pack first.)
 
 # %%
 config = staging.StageConfig(leave_bytes=256 << 20)  # room for workers; left out, it is chosen for you
@@ -127,18 +128,18 @@ with staging.staged(packed, here, config=config) as copy:
     print(*copy.notes, sep="\n")
 
 # %% [markdown]
-# Only you may enter the folder, since `/dev/shm` is shared by all users of the node. The long name in the path is derived
-# from the content: the same file under two paths is one copy.
+# Only you may enter the folder, since all users of the node share `/dev/shm`. The long name in the path is derived from
+# the content: the same file under two paths is one copy.
 
 # %% [markdown] id="rates" tags=["optional"]
 # ## 2 · Measure the copy
 #
-# *Optional, 8 minutes.* Three ways bring the same images to memory: `dd` with the packed file, `stage`, and `cp -r` with the small files.
-# `stage` also hashes each block and compares it with the digest taken while packing. First from a warm page cache, then
-# from a `slowfs` that takes 2 ms for each look-up, open and read request.
+# *Optional, 8 minutes.* Three ways bring the same images to memory: `dd` with the packed file, `stage`, and `cp -r`
+# with the small files. `stage` also hashes each block and compares it with the digest taken while packing. We read
+# first from a warm page cache, then from a `slowfs` that takes 2 ms for each look-up, open and read request.
 #
-# > **Predict.** Order the three by speed, warm and from slow storage. How many times as fast is `stage` as `cp -r` from slow
-# > storage?
+# > **Predict.** Order the three by speed, warm and from slow storage. How many times faster is `stage` than `cp -r`
+# > from slow storage?
 
 # %%
 guess = 3  # change me: from slow storage, stage is so many times as fast as cp -r
@@ -183,9 +184,9 @@ title = f"Warm: stage has {warm.times('stage, one file', 'dd, one file').median:
 show.figure(figures.bars(warm, title, note="warm page cache"))
 
 # %% [markdown]
-# `dd` reads and writes with one thread and checks nothing. `stage` has several readers, and each hashes a piece while it
-# is still in the processor's cache. And `cp -r` has it easy here: no job finds a million files in memory. The same
-# from slow storage:
+# `dd` reads and writes with one thread and checks nothing. `stage` has several readers, each of which hashes a piece
+# while it is still in the processor's cache. For `cp -r` this is the best case: no job finds a million files in memory.
+# The same from slow storage:
 
 # %%
 latency = SlowConfig(latency_s=0.002)
@@ -200,15 +201,15 @@ with open_slow(packed.parent, latency) as slow_packed, open_slow(source.root, la
         show.say(slow_packed.summary)
 
 # %% [markdown]
-# Each small file costs a look-up and an open; the packed file costs a few. That is what packing buys before anything is
-# staged. `stage` may be slower than `dd` here: it also reads the digest beside the file, which is one more look-up and open,
-# and it asks for size and time before and after. With 40 MB these few operations of 2 ms are a good part of the time; with
-# gigabytes they are not. What remains is the hashing, which needs a free CPU.
+# Each small file costs a look-up and an open; the packed file costs only a few. So packing pays even before staging.
+# `stage` may be slower than `dd` here: it also reads the digest, which is one more look-up and open, and it checks size
+# and time before and after. With 40 MB these few operations of 2 ms are a good part of the time; with gigabytes they
+# are not. Then only the hashing remains, which needs a free CPU.
 #
-# Why check at all? Copies rarely fail, but nobody notices when they do. We flip one bit of the source, as a failing disk
+# Why check at all? Copies rarely fail, but then they fail silently. We flip one bit of the source, as a failing disk
 # would.
 #
-# > **Predict.** Which of the two will notice, `cp` or `stage`?
+# > **Predict.** Which of the two will notice it, `cp` or `stage`?
 
 # %%
 from smallfiles import digests
@@ -233,8 +234,8 @@ except SmallfilesError as error:
 # %% [markdown] id="once" tags=["core"]
 # ## 3 · Copy once per node
 #
-# A node with eight GPUs runs eight ranks, and all start with the same line: stage, then train. What if each simply copies?
-# What if they *lock, look, copy aside, rename*?
+# A node with eight GPUs runs eight ranks, and all begin the same way: stage, then train. What if each simply copies?
+# What if they *lock, look, copy to a temporary name, rename*?
 
 
 # %%
@@ -250,10 +251,10 @@ def each_for_itself(source, rank):
 def once_per_node(source, rank):
     target, part = here / "train.arrow", here / "train.arrow.part"
     with open(here / "train.arrow.lock", "w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)  # lock: sleeps until nobody else holds it
-        if target.exists():  # look: somebody was here before
+        fcntl.flock(lock, fcntl.LOCK_EX)  # lock: sleeps until it is free
+        if target.exists():  # look: another rank was first
             return "waits"
-        shutil.copyfile(source, part)  # copy aside, under another name
+        shutil.copyfile(source, part)  # copy to a temporary name
         os.replace(part, target)  # rename: there in full, or not at all
         return "copies"
 
@@ -299,28 +300,31 @@ title = f"Four copies take {each}, one copy for all {once}"
 show.figure(figures.timeline(rows, title, note="storage of 100 MB per second"))
 
 # %% [markdown]
-# The times may be alike: ranks of one node that read the same file at once often share the kernel's cache, so the storage
-# delivers it about once. The memory is not shared. On four nodes, or later in time, the storage delivers it each time.
+# The times may be similar: ranks of one node that read the same file at once often share the kernel's cache, so the
+# storage delivers it about once. The memory is not shared. On four nodes, or at different times, the storage delivers
+# it each time.
 #
-# The kernel gives the lock to one process, and the others sleep until it is free. Then they look, and find the copy. The
-# lock also comes before the question "is there room?", or eight ranks would each find room, and fill the memory eight times.
+# The kernel gives the lock to one process, and the others sleep until it is free. Then they look, and find the copy.
+# The check for free space also comes after the lock, since otherwise eight ranks would each find room, and fill the
+# memory eight times.
 #
 # ![Two nodes with four ranks each. On each node one rank copies train.arrow from the parallel file system to /dev/shm; the others wait, then all read the copy.](pictures/stage_once_a_node.svg)
 #
 # *One rank per node copies; the others wait for the lock and find the copy finished.*
 #
-# Locks have a second virtue: the kernel takes them back when their holder dies. A lock *file*, which programs create and
-# remove, stays forever when its owner is killed. And a file copied under its final name looks complete while it is not.
+# Locks have a second advantage: the kernel releases them when their holder dies. A lock *file*, which programs create
+# and remove, stays forever when its owner is killed. And a file copied under its final name looks complete before it
+# is.
 #
-# `stage` does these four steps, verifies, and keeps the copy as long as anybody uses it. With large sets, each rank can
-# stage its own shards only: `--shards rank`.
+# `stage` does these four steps, verifies, and keeps the copy as long as any process uses it. With large sets, each rank
+# can stage only its own shards: `--shards rank`.
 
 # %% [markdown] id="epochs" tags=["core"]
 # ## 4 · Count the epochs
 #
-# The copy takes time before the first image arrives. It pays when the epochs have saved that time. So measure four
-# things with one reader: an epoch from small files, an epoch from the packed file, both on the slow storage; staging; and
-# an epoch from the copy. Each epoch reads all images in random order.
+# The copy takes time before the first image arrives. It has paid off when the epochs have saved that time. So we
+# measure four things with one reader: an epoch from small files and one from the packed file, both on the slow storage;
+# staging; and an epoch from the copy. Each epoch reads all images in random order.
 
 # %%
 import numpy as np
@@ -352,10 +356,11 @@ def copy_and_give_back(path, to):
 
 
 # %% [markdown]
-# > **Predict.** After how many epochs has staging paid, compared with reading the packed file there: half an epoch, one, three?
+# > **Predict.** After how many epochs has staging paid off, compared with reading the packed file there: half an epoch,
+# > one, three?
 
 # %%
-guess = 3  # change me: staging has paid after so many epochs
+guess = 3  # change me: staging has paid off after so many epochs
 with (
     open_slow(source.root, storage) as slow_files,
     open_slow(packed.parent, storage) as slow_packed,
@@ -380,44 +385,44 @@ lines = {
     "staged first": {n: seconds["copying"] + n * seconds["staged copy"] for n in shown},
 }
 # %%
-title = f"Staging has paid after {paid:.2f} epochs" if saved > 0 else "Here the copy never pays: it is not faster"
+title = f"Staging has paid off after {paid:.2f} epochs" if saved > 0 else "Here the copy never pays: it is not faster"
 marks = {"has paid": paid} if paid < shown[-1] else None
 axes = {"x": "epochs read", "y": "seconds since the start"}
 show.figure(figures.lines(lines, title, **axes, guess=guess, marks=marks, note="slopes: medians"))
 
 # %% [markdown]
 # The staged line begins with the copy; its slope is an epoch from this node. A copy reads each byte once, as an epoch
-# does, so expect the lines to meet near one epoch, whatever the bandwidth. They meet earlier if the copy reads
-# with more readers than the epoch; later if an epoch from this node is not fast either. And the small files?
+# does, so expect the lines to meet near one epoch, whatever the bandwidth. They meet earlier if the copy uses more
+# readers than the epoch; later if an epoch from this node is not fast either. And compared with the small files?
 
 # %%
 saved = seconds["small files"] - seconds["staged copy"]
 print(f"compared with small files: after {seconds['copying'] / saved:.2f} epochs" if saved > 0 else "never")
 
 # %% [markdown]
-# Not so fast: an epoch that is read is not an epoch that is trained. While the GPU computes, the loader reads ahead. If
-# training takes longer than reading, the storage is hidden behind it.
+# But reading an epoch is not training an epoch. While the GPU computes, the loader reads ahead. If training takes
+# longer than reading, it hides the storage.
 #
-# > **Predict.** Training alone takes as long as reading from the slow storage. When has staging paid?
+# > **Predict.** Training alone takes as long as reading from the slow storage. When has staging paid off?
 
 # %%
 for share in (0.0, 0.5, 0.9, 1.0):
     training = share * seconds["packed file"]  # an epoch cannot be shorter than this
     saved = max(training, seconds["packed file"]) - max(training, seconds["staged copy"])
     when = f"after {seconds['copying'] / saved:.1f} epochs" if saved > 0 else "never"
-    print(f"training needs {training:.2f} s per epoch: staging has paid {when}")
+    print(f"training needs {training:.2f} s per epoch: staging has paid off {when}")
 
 # %% [markdown]
-# So measure an epoch of your training, not a raw read. Two more reasons can decide. A set that fits into the *page cache*
-# may come from there in the second epoch, without any staging, until somebody needs the memory. And with staging your job
-# loads the shared storage once, not in every epoch, which helps the others on the cluster.
+# So measure an epoch of your training, not a raw read. Two more facts can decide. A set that fits into the *page cache*
+# may come from there in the second epoch, without staging, until the memory is needed. And with staging your job loads
+# the shared storage once, not in every epoch, which helps other users.
 
 # %% [markdown] id="clean" tags=["core"]
 # ## 5 · Clean up, also when killed
 #
-# Memory that a job leaves in `/dev/shm` is missing for every later job on the node. So a copy goes with the last process
-# that uses it. Two signals can come in between: SIGTERM, as before a time
-# limit, and SIGKILL, which no program can catch. Here a process that copies, and one that uses a copy, are ended by both.
+# Memory that a job leaves in `/dev/shm` is missing for every later job on the node. So a copy is removed with the last
+# process that uses it. Two signals can interrupt this: SIGTERM, which comes before a time limit, and SIGKILL, which no
+# program can catch. We send both to a process that copies, and to one that uses a copy.
 
 # %%
 import signal
@@ -451,7 +456,7 @@ def end(file, moment, number):
 
 
 # %% [markdown]
-# > **Predict.** In which of the four cases is something left? What does the next `stage` do with it?
+# > **Predict.** In which of the four cases are files left? What does the next `stage` do with them?
 
 # %%
 victims = Path(tempfile.mkdtemp(dir=here))
@@ -464,9 +469,9 @@ with open_slow(packed.parent, storage) as slow:
 print(f"in the end: {sum(one.bytes for one in left_behind())} bytes")
 
 # %% [markdown]
-# On SIGTERM a handler removes the copy, and then lets the signal do its work. After SIGKILL the lock is free and
+# On SIGTERM a handler removes the copy, and then lets the signal end the process. After SIGKILL the lock is free and
 # the files are there: that is how the next process knows that their owner is dead. It removes half a copy, and uses a
-# whole one. What else is on this node from you?
+# complete one. Which copies of yours are on this node?
 
 # %%
 shutil.rmtree(here)
@@ -479,17 +484,17 @@ print(f"{len(staging.listing())} staged copies of yours are on this node.")
 # <details>
 # <summary>Optional: from the archive to scratch, before the job</summary>
 #
-# A centre has several storages, and data moves between them before a job starts:
+# A centre has several kinds of storage, and data moves between them before a job starts:
 #
-# - The *archive* holds much and keeps it for years, on tape in the end. Compute nodes often cannot see it.
-# - *Scratch* is the fast parallel file system that jobs read. Files that nobody touches for some time are purged, in
+# - The *archive* is large and keeps data for years, eventually on tape. Compute nodes often cannot access it.
+# - *Scratch* is the fast parallel file system that jobs read. Files that are not used for some time are purged, in
 #   Jülich after 90 days.
 # - *Node-local* storage is yours for the time of the job.
 #
-# So there is a staging before staging: from the archive to scratch, on a node that sees both. It takes long and is
-# interrupted often, so `smallfiles stage --to` notes each block that it copied, and continues where it stopped. On Lustre it
-# spreads a large file over several servers (*striping*), so that many nodes read it at full speed; small files are better
-# off on one.
+# So there is an earlier staging step: from the archive to scratch, on a node that sees both. It takes long and is often
+# interrupted, so `smallfiles stage --to` records each block that it has copied, and continues where it stopped. On
+# Lustre it spreads a large file over several servers (*striping*), so that many nodes read it at full speed; small
+# files are better on one.
 #
 # </details>
 
@@ -502,9 +507,9 @@ print(f"{len(staging.listing())} staged copies of yours are on this node.")
 # %% [markdown] id="cluster"
 # ## On the cluster
 #
-# Two commands. The first brings a set from the archive to scratch, on a transfer node. The second runs at the start of
-# a job script, prints the path of the copy, and ends; the copy then belongs to the job. `train.tars` is a folder of
-# shards ([notebook 05](05_shard_a_dataset.ipynb)); a single file is staged by the same line.
+# There are two commands. The first copies a set from the archive to scratch, on a transfer node. The second runs at the
+# start of a job script, prints the path of the copy, and ends; the copy then belongs to the job. `train.tars` is a
+# folder of shards ([notebook 05](05_shard_a_dataset.ipynb)); the same line stages a single file.
 
 # %%
 show.command(staging.StageConfig(), "archive/train.tars", "auto", "scratch/data")
@@ -513,7 +518,7 @@ show.command(staging.StageConfig(), "archive/train.tars", "auto", "scratch/data"
 show.command(staging.StageConfig(), "scratch/data/train.tars")
 
 # %% [markdown]
-# In the script, mind the place of the `trap`: inside `$(…)` it would remove the copy before it is used.
+# Put the `trap` in the script itself: inside `$(…)` it would remove the copy before it is used.
 #
 # ```bash
 # staged=$(smallfiles stage scratch/data/train.tars)
@@ -521,9 +526,9 @@ show.command(staging.StageConfig(), "scratch/data/train.tars")
 # smallfiles bench read "$staged"
 # ```
 #
-# Both are prepared as jobs. `SITE` is your cluster's file in `slurm/sites`; the second job follows by itself and
-# compares reading the copy with reading the original. No cluster at hand? `slurm/local/up` starts one here
-# where Slurm is installed; its site is `local`.
+# Both are available as jobs. `SITE` is your cluster's file in `slurm/sites`; the second job follows automatically and
+# compares reading the copy with reading the original. If you have no cluster, `slurm/local/up` starts one here if Slurm
+# is installed; its site is `local`.
 #
 # ```bash
 # slurm/submit SITE 07_fetch -- archive/train.tars scratch/data
@@ -532,11 +537,12 @@ show.command(staging.StageConfig(), "scratch/data/train.tars")
 # %% [markdown] id="key-points"
 # ## Key points
 #
-# - Node-local storage has many names; in `/dev/shm` a file is memory of the job, so the limit counts, not `df`.
-# - Pack first: a copy is then one long read, and each block is verified on its way.
-# - Lock, look, copy aside, verify, rename: one rank copies, all use the copy.
-# - Staging pays after the time of the copy divided by what it saves per epoch; if training is slower than reading, never.
-# - Clean up at exit and on SIGTERM; what SIGKILL leaves, the next job removes, since the lock is free.
+# - Node-local storage has many names; in `/dev/shm` a file is memory of the job, so its limit counts, not `df`.
+# - Pack first: a copy is then one long read, and each block is verified while it is copied.
+# - Lock, look, copy to a temporary name, verify, rename: one rank copies, all use the copy.
+# - The copy's time divided by the time saved per epoch gives the epochs until staging pays off; if training is slower
+#   than reading, it never does.
+# - Clean up at exit and on SIGTERM; the next job removes what SIGKILL leaves, since the lock is free.
 
 # %% [markdown] id="quiz"
 # ## Check yourself
@@ -547,8 +553,9 @@ show.command(staging.StageConfig(), "scratch/data/train.tars")
 # <details>
 # <summary>Answer</summary>
 #
-# **(b)**: on most clusters the file counts as memory of your job, and 4 GB are not enough for training. (a) `df` shows the
-# limit of the folder, which is that of the node. (c) compute nodes usually have no swap, and the limit of a job includes it.
+# **(b)**: on most clusters the file counts as memory of your job, and 4 GB are not enough for training. (a) `df` shows
+# the limit of the folder, which is that of the node. (c) compute nodes usually have no swap, and a job's limit includes
+# it.
 #
 # </details>
 #
@@ -558,24 +565,25 @@ show.command(staging.StageConfig(), "scratch/data/train.tars")
 # <details>
 # <summary>Answer</summary>
 #
-# **(b) and (c)**. Ranks that look at the same moment all see no copy and all write to it. A rank that looks a little later sees a
-# name, although the bytes are still coming. (a) is true only if the first has finished before the second looks.
+# **(b) and (c)**. Ranks that look at the same moment all see no copy and all write to it. A rank that looks a little
+# later sees the name, although the bytes are still being written. (a) is true only if the first has finished before the
+# second looks.
 #
 # </details>
 #
-# **3.** An epoch takes 10 minutes to read, 12 minutes to train, and the copy 8 minutes. When has staging paid in your time?
-# (a) in the first epoch (b) after 0.8 epochs (c) never
+# **3.** Reading an epoch takes 10 minutes, training on it 12 minutes, and the copy 8 minutes. When has staging saved
+# you time? (a) in the first epoch (b) after 0.8 epochs (c) never
 #
 # <details>
 # <summary>Answer</summary>
 #
-# **(c)**: reading is hidden behind training already, so nothing is saved. (a) and (b) divide by what reading saves, but an
-# epoch still takes 12 minutes. Others on the cluster gain, though: you read the storage once.
+# **(c)**: training already hides the reading, so nothing is saved. (a) and (b) divide by what reading saves, but an
+# epoch still takes 12 minutes. Other users gain, though: you read the storage only once.
 #
 # </details>
 
 # %% [markdown] id="next"
 # ## Next
 #
-# The data is now as near as it can be. If the GPU still waits, reading is not what keeps it waiting. Decoding, augmenting
-# and sending batches are next: [08 · Keep the GPU fed](08_keep_the_gpu_fed.ipynb).
+# The data is now as close as it can be. If the GPU still waits, the reason is not reading. Decoding, augmenting and
+# sending batches are next: [08 · Keep the GPU fed](08_keep_the_gpu_fed.ipynb).

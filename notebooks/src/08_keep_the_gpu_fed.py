@@ -4,9 +4,9 @@
 # **Minutes** 40 · **Machine** any Linux computer with two CPUs, no GPU needed · **Needs** nothing · **Data** 240
 # synthetic images
 #
-# A packed file delivers bytes as fast as memory. A GPU wants batches: decoded, cropped, scaled and stacked. That work is
-# done by the CPUs of your job, and it usually decides how long the GPU waits. This notebook follows one batch, finds what
-# it waits for, and removes it.
+# A packed file delivers bytes as fast as memory. A GPU wants batches: decoded, cropped, scaled and stacked. The CPUs of
+# your job do that work, and it usually decides how long the GPU waits. This notebook follows one batch, finds the
+# bottleneck, and removes it.
 
 # %% [markdown] id="questions"
 # ## Questions
@@ -20,10 +20,10 @@
 # %% [markdown] id="objectives"
 # ## After this you can
 #
-# - draw where a batch's time goes, and name the stage to improve,
-# - put decoding, cropping and scaling in the cheap order,
+# - plot where a batch's time goes, and name the stage to improve,
+# - put decoding, cropping and scaling in the cheapest order,
 # - choose a `DataLoader`'s settings by measuring,
-# - build a ring buffer, use a safe one, and say when neither helps,
+# - build a ring buffer, use a safe one, and recognise when neither helps,
 # - read the share of time that training spends waiting.
 
 # %% [markdown] id="setup"
@@ -60,9 +60,9 @@ reader = formats.open(packed)
 # %% [markdown] id="follow" tags=["core"]
 # ## 1 · Follow a batch
 #
-# Somebody asked in a forum how to keep a GPU busy with such views: the shorter side of an image is scaled to a random
-# length from 256 to 480 pixels, then 224 x 224 pixels are cut out. The view is drawn first, so that four programs can make
-# the same one:
+# A forum post asked how to keep a GPU busy with such views: the shorter side of an image is scaled to a random length
+# from 256 to 480 pixels, then 224 x 224 pixels are cut out. We draw the parameters first, so that four programs can
+# make the same view:
 
 # %%
 from smallfiles.images.crops import Box
@@ -81,7 +81,7 @@ def draw_view(index):
 
 # %% [markdown]
 # Each function below yields the name of the stage it has just finished, so that one clock can time all of them. The
-# first two are what most people write. The first converts to floats, then scales, as the loaders of the Jülich course do:
+# first two are common. The first converts to floats, then scales, as the loaders of the Jülich course do:
 
 # %%
 from torchvision.transforms.v2 import functional as F
@@ -105,7 +105,7 @@ def scale_crop_floats(data, short, k, box):
 
 
 # %% [markdown]
-# The other two crop before they scale, and leave floats to the GPU. The last does not even decode what it will not show:
+# The other two crop before they scale, and leave floats to the GPU. The last does not even decode the hidden part:
 
 # %%
 from smallfiles.images.picture import open_picture
@@ -154,7 +154,8 @@ def follow(order, indices):
 
 
 # %% [markdown]
-# A worker process also has to *send* its batch to the trainer. A `DataLoader` that does nothing else shows what that costs:
+# A worker process must also *send* its batch to the trainer. A `DataLoader` that does nothing else shows what that
+# costs:
 
 # %%
 from torch.utils.data import DataLoader
@@ -172,8 +173,8 @@ def send_ms(batch):
 
 
 # %% [markdown]
-# > **Predict.** How many times as fast as the first program is the last? And which stage is the longest in each? Write the
-# > factor down; it will be drawn into the figure.
+# > **Predict.** How many times faster than the first program is the last? And which stage is the longest in each? Write
+# > the factor down; the figure will show it.
 
 # %%
 guess = 1.5  # change me: the last program is so many times as fast as the first
@@ -202,7 +203,8 @@ title = f"The same 16 views in {slow:.0f} or {quick:.0f} ms: {slow / quick:.1f} 
 show.figure(figures.bars(bars, title, x="milliseconds of one worker per batch", guess=slow / guess))
 
 # %% [markdown]
-# Are these really the same views? Their pixels differ a little, since each order rounds and smooths at another place:
+# Are these really the same views? Their pixels differ a little, since each order rounds and smooths at a different
+# step:
 
 # %%
 reference = first["floats, scale, crop"]
@@ -212,8 +214,8 @@ for name, batch in first.items():
     print(f"{name:20} {difference:4.1f} of 255 from the first, {batch.nbytes / 1e6:4.1f} MB to send")
 
 # %% [markdown]
-# Two habits to drop. *Scaling what you throw away*: crop first. *Floats too early*: four bytes instead of one in every
-# later stage, sending included. `images.normalise` converts a whole batch on the GPU.
+# Two habits cost time. *Scaling pixels that are then thrown away*: crop first. *Floats too early*: four bytes instead
+# of one in every later stage, sending included. `images.normalise` converts a whole batch on the GPU.
 #
 # The file is in this machine's page cache, so *read* is small. On a cold parallel file system it may be most of the bar
 # ([notebook 01](01_count_the_cost_of_small_files.ipynb)): pack and stage first.
@@ -221,8 +223,8 @@ for name, batch in first.items():
 # %% [markdown] id="views" tags=["optional"]
 # ## 2 · Choose the views
 #
-# *Optional, 5 minutes.* Two kinds of random views are common. `RandomShortSide` is the forum's. `RandomResizedCrop` takes 8 to 100 % of the area
-# and stretches it a little. Either may change colours too.
+# *Optional, 5 minutes.* Two kinds of random views are common. `RandomShortSide` is that of the forum.
+# `RandomResizedCrop` takes 8 to 100 % of the area and stretches it a little. Both can change colours too.
 #
 # > **Predict.** Which is the cheapest, and how much does changing colours add?
 
@@ -253,17 +255,17 @@ show.figure(figures.bars(speeds, f"With colours, views come at {colours:.2f} tim
 # <summary>Larger photographs: decode them at a reduced size</summary>
 #
 # A JPEG can be decoded at a half, a quarter or an eighth of its size for less work. Images of 500 x 375 pixels are too
-# small for that, since half of 375 is less than 224. With photographs four times as wide, expect 1.2 to 1.5 times the speed
-# in training, which shows parts, and 1.5 to 2 times in validation, which shows the whole image. Our transforms do it by
-# themselves. If your images are that large, scale them once while packing: `pack --resize 256`. Every
-# epoch is then cheaper, and the detail is gone for good.
+# small for that, since half of 375 is less than 224. With photographs four times as wide, expect 1.2 to 1.5 times the
+# speed in training, which shows parts, and 1.5 to 2 times in validation, which shows the whole image. Our transforms do
+# it automatically. If your images are that large, scale them once while packing: `pack --resize 256`. Every epoch is
+# then cheaper, but the detail is lost.
 #
 # </details>
 
 # %% [markdown] id="workers" tags=["core"]
 # ## 3 · Add workers
 #
-# This is the loader you know: a `Dataset` that says how to get one sample, and a `DataLoader` that asks for many.
+# This is the loader you know: a `Dataset` that returns one sample, and a `DataLoader` that requests many.
 
 # %%
 from torch.utils.data import Dataset
@@ -303,8 +305,9 @@ def by_processes(workers):
 
 
 # %% [markdown]
-# `make_loader` returns the same kind of `DataLoader`. It adds what you would have to write yourself: whole batches made in
-# place, an order that is the same on any number of workers, a place to resume from, and *threads* instead of processes.
+# `make_loader` returns the same kind of `DataLoader`. It adds what you would otherwise write yourself: whole batches
+# made in place, an order that is the same for any number of workers, resuming at a batch, and *threads* instead of
+# processes.
 
 # %%
 from smallfiles.loading import LoaderConfig, make_loader
@@ -316,7 +319,7 @@ def by_threads(workers):
 
 
 # %% [markdown]
-# > **Predict.** How many workers are best on this machine? And are threads slower, since Python runs one thread at a time?
+# > **Predict.** How many workers are best on this machine? Are threads slower, since Python runs one thread at a time?
 
 # %%
 guess = 4  # change me: the best number of workers here
@@ -353,13 +356,13 @@ loaders.clear()  # the worker processes end with their loaders
 tasks.clear()
 
 # %% [markdown]
-# Expect the best number near the number of CPUs, and beyond it no gain, or a loss. Where the dots overlap, the order is
-# chance: take the smaller number. Decoding and scaling happen in C, where
-# Python's lock is released, so threads really work at the same time. A thread leaves its batch in the trainer's memory; a
-# process has to send it. But many threads wait for each other's Python, so `make_loader` takes up to four threads, and
-# processes beyond that. Count the CPUs of your job, not those of the node ([notebook 00](00_start_here.ipynb)).
+# Expect the best number to be near the number of CPUs, with no gain beyond it, or a loss. Where the dots overlap, the
+# order is chance: take the smaller number. Decoding and scaling happen in C, where Python's lock is released, so
+# threads really work at the same time. A thread leaves its batch in the trainer's memory; a process must send it. But
+# with many threads their Python parts wait for each other, so `make_loader` uses up to four threads, and processes
+# beyond that. Count the CPUs of your job, not those of the node ([notebook 00](00_start_here.ipynb)).
 #
-# Workers make batches ahead, and these need memory.
+# Workers make batches ahead, which take memory.
 #
 # > **Predict.** Batches of 256, 8 workers, 2 batches ahead per worker: how many gigabytes as bytes, and as floats?
 
@@ -368,15 +371,15 @@ one = 256 * 224 * 224 * 3
 print(f"{8 * 2 * one / 1e9:.1f} GB as bytes, {4 * 8 * 2 * one / 1e9:.1f} GB as floats")
 
 # %% [markdown]
-# Processes keep them in `/dev/shm`. Where that is too small, a worker fails or dies with a *bus error*
-# ([notebook 12](12_when_it_breaks.ipynb)); `make_loader` checks first.
+# Processes keep them in `/dev/shm`. If that is too small, a worker fails or dies with a *bus error* ([notebook
+# 12](12_when_it_breaks.ipynb)); `make_loader` checks first.
 
 # %% [markdown] id="ring" tags=["optional"]
 # ## 4 · Build a ring
 #
-# *Optional, 12 minutes.* The idea in the forum: a second program fills a RAM disk with finished batches, and training empties it. The core is
-# memory that two processes share, cut into slots, and two queues of slot numbers. Whoever has nothing to do sleeps at
-# a queue.
+# *Optional, 12 minutes.* The idea in the forum: a second program fills a RAM disk with finished batches, and training
+# empties it. The core is memory that two processes share, cut into slots, and two queues of slot numbers. A process
+# that has nothing to do sleeps at a queue.
 #
 # ![Twelve slots in a ring. Producers fill the next empty slots, training reads the oldest ready one and then frees it.](pictures/ring.svg)
 #
@@ -405,8 +408,8 @@ def fill(transform, batches):
 
 
 # %% [markdown]
-# > **Predict.** The ring has 6 slots and there are 12 batches. Training takes 50 ms per step. How many batches wait in it
-# > at most?
+# > **Predict.** The ring has 6 slots and there are 12 batches. Training takes 50 ms per step. How many batches wait in
+# > the ring at most?
 
 # %%
 for slot in range(SLOTS):
@@ -425,13 +428,13 @@ print(f"{len(means)} batches through {SLOTS} slots; at most {max(waiting)} waite
 
 # %% [markdown]
 # Training holds one slot itself, so at most 5 can wait. No batch was copied. But if the producer is killed, training
-# sleeps forever; nothing remembers where training was; two producers would mix up the order. `smallfiles.ring` takes care
-# of all that, and gives the same batches as the `DataLoader`.
+# sleeps forever; the position of training is not recorded; two producers would mix up the order. `smallfiles.ring`
+# handles all that, and returns the same batches as the `DataLoader`.
 #
-# **Does a ring make training faster?** Here both storage and steps are sleeps, so the answer is the same on any machine.
-# A step takes 20 ms, a batch 9 ms. But the storage stalls for 0.27 s in every 0.6 s, as a busy file system does. Before
-# each epoch training pauses for 0.4 s, as for an evaluation. The two buffers differ in one line: a `DataLoader`
-# starts each epoch with nothing, a ring goes on filling.
+# **Does a ring make training faster?** Here both storage and steps are sleeps, so the answer is the same on any
+# machine. A step takes 20 ms, a batch 9 ms. But the storage stalls for 0.27 s in every 0.6 s, as a busy file system
+# does. Before each epoch training pauses for 0.4 s, as for an evaluation. The two buffers differ in one line: a
+# `DataLoader` starts each epoch empty, a ring continues to fill.
 
 # %%
 import queue
@@ -473,8 +476,8 @@ def train(slots, goes_on, make_s=0.009, stalls=True):
 
 
 # %% [markdown]
-# > **Predict.** Which of these waits least: 2 batches ahead, 16 batches ahead, or a ring of 16 slots? And with a storage
-# > that never stalls but needs 30 ms per batch?
+# > **Predict.** With which of these does training wait least: 2 batches ahead, 16 batches ahead, or a ring of 16 slots?
+# > And with storage that never stalls but needs 30 ms per batch?
 
 # %%
 from concurrent.futures import ThreadPoolExecutor
@@ -513,12 +516,12 @@ show.figure(figures.lines(levels, title, x="seconds", y="batches ready"))
 
 # %% [markdown]
 # A buffer bridges a stall if it is full when the stall begins and holds more steps than the stall lasts. A larger
-# `prefetch_factor` can do that too, except at the start of each epoch. If the supply is too slow on average, every buffer
-# runs empty; what the ring still gains, it made during the pauses.
+# `prefetch_factor` can do that too, except at the start of each epoch. If the supply is too slow on average, every
+# buffer runs empty; the ring then gains only what it made during the pauses.
 #
-# So a ring helps where batches come in bursts, where training pauses, or where a second program fills it and training may
-# be restarted without losing what is ready. It never replaces CPUs. Now the forum's own numbers: 30 GB of RAM disk, 1,000
-# batches, refilled below 800.
+# So a ring helps where batches come in bursts, where training pauses, or where training must be restarted without
+# losing the ready batches. It never replaces CPUs. Now the forum's own numbers: 30 GB of RAM disk, 1,000 batches,
+# refilled below 800.
 
 # %%
 disk_bytes, batches, refill_below = 30e9, 1000, 800
@@ -529,14 +532,15 @@ for step_s in (0.05, 0.2):
     print(f"steps of {step_s} s: {bridged}; a stall of 5 s needs {5 / step_s:.0f} batches")
 
 # %% [markdown]
-# The threshold only gives away 200 batches: a producer that sleeps at a queue refills at once, for free. And 1,000 batches
-# bridge stalls that hardly any storage has, with memory that your job pays for. Take bytes, and a few dozen slots.
+# The threshold only wastes 200 batches: a producer that sleeps at a queue refills at once, at no cost. And 1,000
+# batches bridge stalls that hardly any storage has, with memory that your job pays for. Use bytes, and a few dozen
+# slots.
 
 # %% [markdown] id="train" tags=["core"]
 # ## 5 · Look at the waiting
 #
-# The number that decides is the share of time in which training waits for a batch. It takes four lines in any loop. A GPU
-# leaves the CPUs alone while it computes, so a step is imitated by a sleep of 40 ms.
+# The decisive number is the share of time in which training waits for a batch. Measuring it takes four lines in any
+# loop. A GPU does not use the CPUs while it computes, so we simulate a step by a sleep of 40 ms.
 
 
 # %%
@@ -554,8 +558,8 @@ def steps(loader, step_s=0.04):
 
 
 # %% [markdown]
-# > **Predict.** What share of the time does training wait if it makes its batches itself? With one thread? With a ring,
-# > filled by another program?
+# > **Predict.** What share of the time does training wait if it makes its batches itself? With one thread? With a ring
+# > that another program fills?
 
 # %%
 found = {}
@@ -588,21 +592,21 @@ title = f"Training waits {waiting['main thread']:.0%} of the time for its own ba
 show.figure(figures.bars(found, title, x="seconds per epoch"))
 
 # %% [markdown]
-# Less waiting is more images per second, since the steps need the same time in all four. On a busy or slow machine one
-# worker may not keep up; then no buffer can. `smallfiles train` reports this number as `waiting_share` for every epoch.
-# Training finds a ring by its name and waits until the filler is there. If one of them is killed, the other waits for its
-# successor and goes on at the batch that was due.
+# Less waiting means more images per second, since the steps take the same time in all four. On a busy or slow machine
+# one worker may not keep up; then no buffer can. `smallfiles train` reports this number as `waiting_share` for every
+# epoch. Training finds a ring by its name and waits until the filler is there. If one of them is killed, the other
+# waits for its successor and continues at the next batch.
 
 # %% [markdown] id="exercise"
 # ## Exercise
 #
-# [Exercise 08](../exercises/08_keep_the_gpu_fed.ipynb): find the bottleneck of three loaders, and cure each.
+# [Exercise 08](../exercises/08_keep_the_gpu_fed.ipynb): find the bottleneck of three loaders, and remove each.
 
 # %% [markdown] id="cluster"
 # ## On the cluster
 #
 # Measure before you choose. This command compares processes, threads and a ring for several numbers of workers, prints
-# where a batch's time goes, and recommends one. `slurm/submit SITE 08_tune_loader` runs it on a compute node:
+# where a batch's time goes, and recommends a setting. `slurm/submit SITE 08_tune_loader` runs it on a compute node:
 
 # %%
 from smallfiles.measure.loading import LoadBenchConfig
@@ -610,9 +614,9 @@ from smallfiles.measure.loading import LoadBenchConfig
 show.command(LoadBenchConfig(workers=(1, 2, 4, 8), batch=256), ["train.arrow"])
 
 # %% [markdown]
-# Then train with what was best, or from a ring. The filler is a second step of the same job, as `slurm/submit SITE
-# 08_ring` starts it. It must be the same job: the ring counts against its memory, and many sites give each job a private
-# `/dev/shm`.
+# Then train with the best setting, or from a ring. The filler is a second step of the same job, as `slurm/submit SITE
+# 08_ring` starts it. It must be the same job: the ring counts against its memory, and many sites give each job a
+# private `/dev/shm`.
 
 # %%
 from smallfiles.ring import RingConfig
@@ -626,11 +630,11 @@ show.command(TrainConfig(ring="imagenet", model="resnet50", size=224, epochs=90)
 # %% [markdown] id="key-points"
 # ## Key points
 #
-# - A batch is read, decoded, augmented, collated and sent: measure each before you change one.
-# - Crop first, then scale; stay with bytes, and make floats on the GPU.
+# - A batch is read, decoded, augmented, collated and sent: measure all stages before you change one.
+# - Crop first, then scale; keep bytes, and convert to floats on the GPU.
 # - Start with as many workers as the job has CPUs, threads if they are few and processes if they are many; then measure.
 # - A ring, or more prefetching, bridges stalls and pauses. It does not help if batches come too slowly on average.
-# - The share of time spent waiting says whether any of this matters.
+# - The share of time spent waiting shows whether any of this matters.
 
 # %% [markdown] id="quiz"
 # ## Check yourself
@@ -652,8 +656,8 @@ show.command(TrainConfig(ring="imagenet", model="resnet50", size=224, epochs=90)
 # <details>
 # <summary>Answer</summary>
 #
-# **(c)**. (b) is the same as (a): it counts the node. 128 workers take turns on 8 CPUs and keep 256 batches in memory. (d)
-# leaves most of your CPUs idle. `len(os.sched_getaffinity(0))` counts what you may use.
+# **(c)**. (b) is the same as (a): it counts the node. 128 workers take turns on 8 CPUs and keep 256 batches in memory.
+# (d) leaves most of your CPUs idle. `len(os.sched_getaffinity(0))` counts the CPUs you may use.
 #
 # </details>
 #
@@ -663,13 +667,13 @@ show.command(TrainConfig(ring="imagenet", model="resnet50", size=224, epochs=90)
 # <details>
 # <summary>Answer</summary>
 #
-# **(c)**: the GPU is the limit, and loading is hidden behind it. (a) and (b) would need the loader to be the limit. (d) would
-# need the loader to take something from the GPU. But you can now give CPUs back, or share the node.
+# **(c)**: the GPU is the limit, and hides the loading. For (a) and (b) the loader would have to be the limit. For (d)
+# the loader would have to slow down the GPU. But you can now give CPUs back, or share the node.
 #
 # </details>
 
 # %% [markdown] id="next"
 # ## Next
 #
-# [09 · Stream shards from object storage](09_stream_shards.ipynb) feeds the same loader from a store that is far away, and
-# [10 · Run it on many nodes](10_run_it_on_many_nodes.ipynb) takes it to several nodes, as a job.
+# [09 · Stream shards from object storage](09_stream_shards.ipynb) feeds the same loader from a remote store, and [10 ·
+# Run it on many nodes](10_run_it_on_many_nodes.ipynb) runs it on several nodes, as a job.

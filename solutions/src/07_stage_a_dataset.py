@@ -3,8 +3,8 @@
 #
 # A ★★☆ · 20 minutes, B ★★★ · 20 minutes, optional · after [notebook 07](../notebooks/07_stage_a_dataset.ipynb)
 #
-# Copying a file is one line. A copy on a node is shared, though: by jobs that start at the same moment, by jobs that are
-# killed, by users who plant links. Here you write the few lines that make the difference.
+# Copying a file takes one line. But a copy on a node must survive jobs that start at the same moment, jobs that are
+# killed, and users who plant links. Here you write the few lines that make the difference.
 #
 # A copy is *good* if it is complete: of the size and the modification time of the source. Use only the standard library.
 
@@ -67,17 +67,17 @@ verdict
 
 # %% [markdown] id="hints-a"
 # <details>
-# <summary>Hint 1: in which order</summary>
+# <summary>Hint 1: the order of steps</summary>
 #
-# Make the folder. Take a lock. Look whether a good copy is there. If not, copy to another name in the same folder and
-# rename it with `os.replace`. Whoever comes second waits for the lock, and then finds the copy.
+# Make the folder. Take a lock. Check whether a good copy is there. If not, copy to another name in the same folder and
+# rename it with `os.replace`. The second job waits for the lock, and then finds the copy.
 #
 # </details>
 #
 # <details>
 # <summary>Hint 2: a lock that dies with its owner</summary>
 #
-# Open a small file of its own for writing and call `fcntl.flock(file, fcntl.LOCK_EX)`. It waits until the lock is free;
+# Open a separate small file for writing and call `fcntl.flock(file, fcntl.LOCK_EX)`. It waits until the lock is free;
 # closing the file frees it, and so does the kernel when the process dies. The small file may stay.
 #
 # </details>
@@ -85,8 +85,8 @@ verdict
 # <details>
 # <summary>Hint 3: what a killed job leaves</summary>
 #
-# After `kill -9` nothing runs. If the temporary name is always the same, the next job, which holds the lock, writes over
-# what is left. `shutil.copy2` keeps the modification time, by which you know a good copy.
+# After `kill -9` no handler runs. If the temporary name is always the same, the next job, which holds the lock,
+# overwrites what is left. `shutil.copy2` keeps the modification time, by which you recognise a good copy.
 #
 # </details>
 
@@ -146,16 +146,16 @@ check.stage_safely(stage_safely)
 # <details>
 # <summary>Hint 2: links</summary>
 #
-# `mkdir(exist_ok=True)` is content with a link to a folder: ask `folder.is_symlink()` and raise an `OSError`. Under the
-# final name a link is no good copy, and `os.replace` replaces the link, not what it leads to.
+# `mkdir(exist_ok=True)` accepts a link to a folder: check `folder.is_symlink()` and raise an `OSError`. A link under
+# the final name is not a good copy, and `os.replace` replaces the link, not its target.
 #
 # </details>
 
 # %% [markdown] id="use"
 # ## With your function
 #
-# The first cell packs the images and finds a place on this node. The second stages the file with your function, twice,
-# reads an image from the copy, and takes everything away again.
+# The first cell packs the images and finds a folder on this node. The second stages the file twice with your function,
+# reads an image from the copy, and removes everything again.
 
 # %% id="place"
 from smallfiles.pack import PackConfig, pack

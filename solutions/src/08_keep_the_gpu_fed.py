@@ -3,8 +3,8 @@
 #
 # ★★☆ · 30 minutes · after [notebook 08](../notebooks/08_keep_the_gpu_fed.ipynb)
 #
-# Three loaders, three bottlenecks. Each has one bad part. You write down how to find it, look at the measurements, and
-# replace the part.
+# Three loaders have three bottlenecks: each has one bad part. You write a function that finds it, look at the
+# measurements, and replace the part.
 
 # %% id="start"
 import sys
@@ -23,8 +23,8 @@ if not packed.exists():
 # ## Task 1
 #
 # `stages` holds the seconds of one worker for a batch. `workers` of them work at once; with 0 the trainer makes batches
-# itself and always waits. Return the stage to mend: the longest. If batches come at least as fast as steps of `step_s`
-# seconds, return `"training"`:
+# itself and always waits. Return the stage to improve: the longest. If batches come at least as fast as steps of
+# `step_s` seconds, return `"training"`:
 #
 # `bottleneck(stages: dict[str, float], workers: int, step_s: float) -> str`
 
@@ -58,14 +58,14 @@ found
 # <details>
 # <summary>Hint 2: the name of the largest value</summary>
 #
-# `max(numbers)` of a dict gives its last key in the alphabet. `max(numbers, key=numbers.get)` asks for the values.
+# `max(numbers)` of a dict returns its last key in the alphabet. `max(numbers, key=numbers.get)` compares the values.
 #
 # </details>
 
 # %% [markdown] id="given"
 # ## The three loaders
 #
-# Run and read them. Each replaces one part of a good loader. Opening a file waits 6 ms here, as on a busy file system.
+# Run and read them. Each replaces one part of a good loader. Opening a file takes 6 ms here, as on a busy file system.
 # The last cell measures them: two workers, and steps of 10 ms.
 
 
@@ -112,14 +112,14 @@ from helpers.experiments.nb08 import follow
 given = {"A": {"read": ReadA}, "B": {"picture": picture_b}, "C": {"collate": collate_c}}
 for name, part in given.items():
     measured = follow(packed, **part)
-    limit = f"mend {bottleneck(measured, 2, 0.01)}" if found else "solve task 1 first"
+    limit = f"improve {bottleneck(measured, 2, 0.01)}" if found else "solve task 1 first"
     print(f"{name}:", *(f"{stage} {1e3 * s:.1f} ms," for stage, s in measured.items()), limit)
 
 # %% [markdown] id="cure-a"
 # ## Task 2
 #
-# Cure *A*. Making a reader opens nothing, since it is made in the trainer and sent to workers. The first call opens
-# the file, and later calls use that handle. Read only what is asked for:
+# Improve *A*. Creating a reader must not open the file, since it is created in the trainer and sent to workers. The
+# first call opens the file, and later calls use that handle. Read only the requested samples:
 #
 # `Reader(disk: Disk, path: Path)`, and `reader(indices: list[int]) -> list[tuple[bytes, int]]`
 
@@ -159,7 +159,7 @@ cured_a
 # <details>
 # <summary>Hint 1: where to keep a handle</summary>
 #
-# On `self`. Put `None` there at first; then a call can see whether the file is open.
+# On `self`. Set it to `None` at first; then a call can see whether the file is open.
 #
 # </details>
 #
@@ -173,8 +173,8 @@ cured_a
 # %% [markdown] id="cure-b"
 # ## Task 3
 #
-# Cure *B*. Give the same view for less work: no floats, and no pixel scaled that is not shown. `images.decode(data)` and
-# `images.resize(pixels, out)` will do; `out` is the array to fill:
+# Improve *B*. Return the same view with less work: no floats, and scale only pixels that are shown.
+# `images.decode(data)` and `images.resize(pixels, out)` are enough; `out` is the array to fill:
 #
 # `picture(data: bytes, box: Box, size: int) -> np.ndarray`, uint8, `[size, size, 3]`
 
@@ -200,9 +200,9 @@ cured_b
 
 # %% [markdown] id="cure-b-hints"
 # <details>
-# <summary>Hint 1: cutting costs nothing</summary>
+# <summary>Hint 1: cropping costs nothing</summary>
 #
-# `pixels[top:bottom, left:right]` is a window on the array; nothing is copied. Rows come first.
+# `pixels[top:bottom, left:right]` is a view of the array; nothing is copied. Rows come first.
 #
 # </details>
 #
@@ -216,8 +216,8 @@ cured_b
 # %% [markdown] id="cure-c"
 # ## Task 4
 #
-# Cure *C*. Return the views as one tensor of bytes, and the labels as int64. The GPU makes floats of it later: its
-# `images.normalise(batch["image"])` must give what `collate_c` gives:
+# Improve *C*. Return the views as one tensor of bytes, and the labels as int64. The GPU converts it to floats later:
+# `images.normalise(batch["image"])` must return what `collate_c` returns:
 #
 # `collate(pictures: list[np.ndarray], labels: list[int]) -> dict[str, torch.Tensor]`, `image` as `[B, H, W, 3]` and `target`
 
@@ -240,21 +240,21 @@ cured_c
 # <details>
 # <summary>Hint 1: arrays to one array</summary>
 #
-# `np.stack` puts arrays of one shape behind each other, and `torch.from_numpy` makes a tensor of it without a copy.
+# `np.stack` joins arrays of one shape, and `torch.from_numpy` makes a tensor of the result without a copy.
 #
 # </details>
 #
 # <details>
 # <summary>Hint 2: what is sent</summary>
 #
-# A float is four bytes. `torch.tensor(labels, dtype=…)` says which numbers the labels are.
+# A float is four bytes. `torch.tensor(labels, dtype=…)` sets the type of the labels.
 #
 # </details>
 
 # %% [markdown] id="use"
 # ## With your parts
 #
-# All three bad parts together, and all three of yours:
+# This cell compares a loader with all three bad parts and one with your three:
 
 # %% id="compare"
 if not (cured_a and cured_b and cured_c):
@@ -265,5 +265,5 @@ else:
     before, after = (1e3 * sum(stages.values()) for stages in (bad, good))
     show.say(
         f"A batch took {before:.0f} ms and takes {after:.0f} ms, **{before / after:.0f} times** as fast. "
-        f"What takes most now: *{max(good, key=good.get)}*."
+        f"Now the longest stage is *{max(good, key=good.get)}*."
     )
