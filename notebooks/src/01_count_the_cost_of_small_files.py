@@ -185,7 +185,7 @@ show.say(f"The slowest open took **{slowest / half:,.0f} times** as long as the 
 # %%
 images, request_s = 1_281_167, 0.002
 here = images * half
-there = images * 2 * request_s  # nobody has asked for these names yet: look up the name, then open
+there = images * 2 * request_s  # unknown names: a look-up, then the open
 show.say(f"Known names here: **{here:,.0f} s**. New names there: **{there / 3600:.1f} hours**, before the first byte.")
 
 # %% [markdown]

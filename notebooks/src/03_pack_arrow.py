@@ -446,7 +446,7 @@ show.command(config, "imagenet/train", "imagenet_train.arrow")
 # </details>
 #
 # **3.** After a time limit, `train.arrow` is there. May you train on it?
-# (a) Never. (b) Yes, if `pack` wrote it. (c) Yes, whoever wrote it.
+# (a) Never. (b) Yes, if `pack` wrote it. (c) Yes, whichever program wrote it.
 #
 # <details>
 # <summary>Answer</summary>

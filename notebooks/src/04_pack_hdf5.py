@@ -417,7 +417,7 @@ for closes in (False, True):
 # %%
 import shutil
 
-alone = Path(shutil.copy(blob, setup.scratch / "alone.h5"))  # which nobody has open
+alone = Path(shutil.copy(blob, setup.scratch / "alone.h5"))  # not open anywhere
 
 
 def descriptors(batch=()):

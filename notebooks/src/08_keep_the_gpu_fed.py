@@ -4,7 +4,7 @@
 # **Minutes** 40 · **Machine** any Linux computer with two CPUs, no GPU needed · **Needs** nothing · **Data** 240
 # synthetic images
 #
-# A packed file delivers bytes as fast as memory. A GPU wants batches: decoded, cropped, scaled and stacked. The CPUs of
+# A packed file delivers bytes as fast as memory. A GPU needs batches: decoded, cropped, scaled and stacked. The CPUs of
 # your job do that work, and it usually decides how long the GPU waits. This notebook follows one batch, finds the
 # bottleneck, and removes it.
 
@@ -501,7 +501,7 @@ for name in buffers:
     print(f"{name:11} waits {share(stalled[name][0]):4.0%} with stalls, {share(too_slow[name][0]):4.0%} if too slow")
 
 # %%
-times = np.arange(began, began + 4, 0.01)  # the level is asked for every 10 ms, not when training asks
+times = np.arange(began, began + 4, 0.01)  # the level every 10 ms, not only at requests
 
 
 def sampled(level):

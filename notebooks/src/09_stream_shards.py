@@ -3,11 +3,11 @@
 #
 # **Minutes** 40 · **Machine** any Linux computer with two CPUs · **Needs** nothing · **Data** 128 synthetic images
 #
-# An object store keeps *objects* in *buckets*. It speaks HTTP, so it can be in the next room or on another continent,
-# it is cheap, and it grows without limit. It is not a file system: there are no folders, nothing is renamed or appended
-# to, and each request waits for the network.
+# An object store keeps *objects* in *buckets*. It is accessed over HTTP, so it can be in the next room or on another
+# continent, it is cheap, and it grows without limit. It is not a file system: there are no folders, nothing is renamed
+# or appended to, and each request waits for the network.
 #
-# This notebook starts a real S3 server on this machine, and puts a network of any length before it.
+# This notebook starts a real S3 server on this machine, and puts a network of any latency in front of it.
 
 # %% [markdown] id="questions"
 # ## Questions
@@ -15,17 +15,17 @@
 # - What does one request cost?
 # - When is an upload complete, and how does a reader know?
 # - How do I hide the latency of a network?
-# - Does each sample come once, even if connections break?
-# - What should a node keep?
+# - Is each sample read once, even if connections break?
+# - Which shards should a node keep?
 
 # %% [markdown] id="objectives"
 # ## After this you can
 #
-# - estimate from latency and object size how fast a store can be read,
+# - estimate the read rate of a store from latency and object size,
 # - push shards in parallel so that half an upload is never mistaken for a whole one,
 # - stream shards into a DataLoader with several requests in flight,
-# - tell a reader that continues from one that loses samples without a word,
-# - say how many requests a job sends when it starts.
+# - distinguish a reader that resumes from one that silently loses samples,
+# - count the requests that a job sends when it starts.
 
 # %% [markdown] id="setup"
 # ## Set up
@@ -39,9 +39,9 @@ from helpers import figures, show, start
 setup = start("09")
 
 # %% [markdown]
-# The server is `rclone serve s3`, which stores each object as a file. Its access keys are drawn anew each time and handed
-# on in the environment. A key that is written into a notebook stays in its history. `Line` sits in front of the server
-# and makes each request as late as we like. Both end with this kernel. The 1,500 small files are for section 2.
+# The server is `rclone serve s3`, which stores each object as a file. Its access keys are drawn anew each time and
+# passed on in the environment: a key that is written into a notebook stays in its history. `Line` sits in front of the
+# server and delays each request as we choose. Both end with this kernel. The 1,500 small files are for section 2.
 
 # %%
 import os
@@ -64,8 +64,8 @@ os.environ.update(server.environment | {"AWS_ENDPOINT_URL": line.url, "AWS_SESSI
 # %% [markdown] id="ask" tags=["core"]
 # ## 1 · Ask for an object
 #
-# A request is plain HTTP with a signature, here made by botocore, the base of boto3. The secret key signs and is never
-# sent.
+# A request is plain HTTP with a signature, here made by botocore, the base of boto3. The secret key is used to sign and
+# is never sent.
 
 # %%
 import http.client
@@ -95,10 +95,10 @@ print(answer.status, answer.headers["ETag"], answer.read())
 
 # %% [markdown]
 # The *ETag* changes with the content of an object. `Store` sends the same requests, keeps its connections open, and
-# tries again where that can help. We read objects of 1 kB to 10 MB, first without added latency, then with 20 ms, as to
-# a data centre in the next country.
+# retries where that can help. We read objects of 1 kB to 10 MB, first without added latency, then with 20 ms, as to a
+# data centre in the next country.
 #
-# > **Predict.** With 20 ms, how many images of 100 kB come per second, one after the other? From which size on does the
+# > **Predict.** With 20 ms, how many images of 100 kB arrive per second, one after the other? Above which size does the
 # > latency hardly matter?
 
 # %%
@@ -132,15 +132,15 @@ title = f"With 20 ms, objects of 100 kB come at {images:.1f} MB/s, objects of 10
 figures.lines(lines, title, x="size of the object (B)", y="throughput (B/s)", log="xy")
 
 # %% [markdown]
-# One request after the other brings at most 50 objects per second at 20 ms, whatever the bandwidth. Expect less than
-# 5 MB/s for images of 100 kB, and 10 to 50 times as much for objects of 10 MB. So we send shards, not images
-# ([notebook 05](05_shard_a_dataset.ipynb)).
+# One request at a time brings at most 50 objects per second at 20 ms, whatever the bandwidth. Expect less than 5 MB/s
+# for images of 100 kB, and 10 to 50 times as much for objects of 10 MB. So we store shards, not images ([notebook
+# 05](05_shard_a_dataset.ipynb)).
 
 # %% [markdown] id="push" tags=["core"]
 # ## 2 · Push shards, and publish them last
 #
-# Here a shard holds 8 images, about 1 MB, so that our small set has 16 of them. Real shards are 100 MB, and a reader
-# asks for 16 MiB at a time, some 150 images of ImageNet.
+# Here a shard holds 8 images, about 1 MB, so that our small set has 16 shards. Real shards are 100 MB, and a reader
+# requests 16 MiB at a time, some 150 images of ImageNet.
 
 # %%
 from smallfiles import formats
@@ -153,8 +153,8 @@ packed = pack(setup.source(), out, PackConfig(options=tar.Options(max_count=8), 
 shards = sorted(path.name for path in packed.path.glob("*.tar"))
 
 # %% [markdown]
-# `push` sends every shard and its index, asks what the server holds, and compares it with the digests taken while
-# packing.
+# `push` sends every shard and its index, lists the objects on the server, and compares them with the digests taken
+# while packing.
 #
 # > **Predict.** With 20 ms, how much faster is a push with 8 requests in flight than with one?
 
@@ -169,11 +169,11 @@ title = f"With 8 requests in flight, {moved.objects} objects are there {gain:.1f
 figures.bars(seconds, title, x="time (s)")
 
 # %% [markdown]
-# Not 8 times: this machine does the server's work too, and some requests must wait for others. A claim on the
-# place comes first, and last the *manifest object* `smallfiles.json`, which names each object with its digest. It appears
-# when all else is there and was compared. So we end a push in the middle, as a time limit does, and look.
+# Not 8 times: this machine does the server's work too, and some requests must wait for others. A claim on the place
+# comes first, and last the *manifest object* `smallfiles.json`, which names each object with its digest. It appears
+# when everything else is there and was compared. We kill a push in the middle, as a time limit does, and look.
 #
-# > **Predict.** What does a listing show? What does a reader say?
+# > **Predict.** What does a listing show? What does a reader do?
 
 # %%
 import multiprocessing
@@ -203,8 +203,8 @@ now = objectstore.ls(half).note or "complete"
 print(f"pushed again: {moved.kept_bytes / moved.bytes:.0%} was there already; now {now}")
 
 # %% [markdown]
-# A reader that lists what is there would have trained on a part of the set, without an error. A listing has another
-# trap. These are the 1,500 objects of the set-up.
+# A reader that lists the objects would have trained on a part of the set, without an error. A listing has another trap.
+# We list the 1,500 objects of the set-up.
 #
 # > **Predict.** How many names does one request return?
 
@@ -232,17 +232,17 @@ print(f"ImageNet, an object per image: {pages:,.0f} pages one after the other, {
 print(f"512 ranks that list it: {512 * pages:,.0f} requests; a manifest object once per node, of 8 ranks: {512 // 8}")
 
 # %% [markdown]
-# A page ends at 1,000 names. A program that takes the first page trains on a part again. And a page cannot be asked for
-# before the one before it has come. One request for the manifest object replaces all that.
+# A page ends at 1,000 names. A program that reads only the first page again trains on a part. And a page cannot be
+# requested before the previous one has arrived. One request for the manifest object replaces all that.
 
 # %% [markdown] id="flight" tags=["core"]
 # ## 3 · Keep requests in flight
 #
-# While one request travels, others can travel too. A stream knows what it will read, so it asks early:
+# While one request is under way, others can be sent too. A stream knows its order, so it can send requests early:
 #
 # ![One request at a time: each waits for the network, then brings its bytes. Four in flight: the waiting overlaps, and bytes arrive nearly all the time.](pictures/requests_in_flight.svg)
 #
-# *Latency does not become smaller. It happens at the same time.*
+# *The latency is as long as before, but the requests wait at the same time.*
 
 # %%
 from concurrent.futures import ThreadPoolExecutor
@@ -261,11 +261,11 @@ result = measure.compare({f"{n} in flight": partial(all_shards, n) for n in (1, 
 print(result)
 
 # %% [markdown]
-# `pool.map` asks for all shards at once and keeps what nobody has taken yet: an epoch of ImageNet would be 140 GB of
-# memory. In the exercise you write one that does not. `objectstore.open` gives a reader for `make_loader` that holds what
-# its requests in flight bring, and a part of each of the twenty stretches that it reads from in turn. It compares each
-# block of 4 MiB with its digest. Stretches of all shards come in an order drawn from seed and epoch, and a buffer mixes
-# their samples; `state_dict()` resumes at a batch, as with local files:
+# `pool.map` requests all shards at once and keeps those not used yet: an epoch of ImageNet would take 140 GB of memory.
+# In the exercise you write a better one. `objectstore.open` returns a reader for `make_loader` that holds only its
+# requests in flight, and a part of each of the twenty ranges that it reads in turn. It compares each block of 4 MiB
+# with its digest. Ranges of all shards come in an order drawn from seed and epoch, and a buffer mixes their samples;
+# `state_dict()` resumes at a batch, as with local files:
 
 # %%
 from smallfiles.loading import LoaderConfig, make_loader
@@ -281,10 +281,10 @@ batch = next(iter(loaders[8]))
 {name: tuple(tensor.shape) for name, tensor in batch.items()}
 
 # %% [markdown]
-# The first reader on a node fetches the manifest and an index per shard. All others only ask whether that manifest is
-# still the one there, so a start of hundreds of ranks is no storm.
+# The first reader on a node fetches the manifest and an index per shard. All others only check that the manifest has
+# not changed, so the start of hundreds of ranks does not flood the store.
 #
-# The other baseline is what a folder of images becomes when it is copied to a store: one object per image.
+# The other baseline is a folder of images copied to a store: one object per image.
 
 # %%
 files = objectstore.Store(objectstore.StoreUrl.parse("s3://course/files"))
@@ -303,7 +303,7 @@ def one_by_one(count=8):
 
 
 # %% [markdown]
-# > **Predict.** From how many milliseconds of latency on do 8 requests in flight bring four times as many images as one?
+# > **Predict.** At how many milliseconds of latency do 8 requests in flight bring four times as many images as one?
 
 # %%
 guess = 10  # change me: milliseconds
@@ -324,12 +324,12 @@ title = f"At 50 ms, 8 in flight bring {gain:.1f} times the images of one, {singl
 figures.lines(lines, title, x="added latency, ms", y="images per second", guess=guess)
 
 # %% [markdown]
-# Without latency expect little difference: the bytes are the work. At 50 ms one request in flight waits nearly all the
-# time, and each doubling helps, until bytes, hashes or the server are the limit: 3 to 6 times with 8 in flight. Shards
-# alone, with one request in flight, are 5 to 8 times as fast as single objects, since a shard holds 8 images.
+# Without latency expect little difference: moving the bytes dominates. At 50 ms a single request in flight waits nearly
+# all the time, and each doubling helps, until bytes, hashes or the server are the limit: 3 to 6 times with 8 in flight.
+# Shards alone, with one request in flight, are 5 to 8 times as fast as single objects, since a shard holds 8 images.
 #
-# How many does *your* network need? As many as fit into a round trip: bandwidth x latency / 16 MiB, and one whose bytes
-# are arriving.
+# How many requests does *your* network need? As many as fit into a round trip, bandwidth x latency / 16 MiB, plus the
+# one that is arriving.
 
 # %%
 for bytes_per_s, latency_s in ((125e6, 0.02), (1.25e9, 0.02), (1.25e9, 0.1)):
@@ -364,7 +364,7 @@ images.shape, labels[:8]
 # %% [markdown]
 # Now we count an epoch of 2 ranks with 2 workers each, while six answers break off.
 #
-# > **Predict.** How many of the samples come, and how often?
+# > **Predict.** How many of the samples arrive, and how often?
 
 # %%
 from collections import Counter
@@ -379,7 +379,7 @@ print(f"{len(came)} of {packed.samples} samples, each {set(came.values())} times
 print(f"{line.count()['requests']} requests for {len(shards)} shards")
 
 # %% [markdown]
-# No sample was lost. That does not come by itself. Three ways to get one shard:
+# No sample was lost. Not every reader achieves that. Here are three ways to get one shard:
 
 # %%
 
@@ -409,7 +409,7 @@ def goes_on(key):
 
 # %% [markdown]
 # > **Predict.** Three answers break off after a third of the shard. How many bytes does each way return, and how many
-# > travel?
+# > are sent?
 
 # %%
 size = (packed.path / shards[0]).stat().st_size
@@ -426,19 +426,19 @@ except http.client.IncompleteRead as error:
     print(f"read() of all: {error}")
 
 # %% [markdown]
-# The first raises no error: where the line breaks, `read(n)` of `http.client` returns what it has, and a tar that ends
-# early looks like a shorter one. (`read()` of all raises `IncompleteRead`, and holds the whole object in memory.) The
-# second is right, but may never end where connections break more often than a shard takes. The third asks for the rest
-# by a range, *if* the object still has the same ETag, so it never joins two versions. `Store` does this, waits longer
-# after each failure, and reads keys that have expired again. It never skips the rest: a server that is gone is an
-# error, since no sample is to blame.
+# The first raises no error: when the line breaks, `read(n)` of `http.client` returns the bytes so far, and a tar that
+# ends early looks like a shorter one. (`read()` without a size raises `IncompleteRead`, and holds the whole object in
+# memory.) The second is right, but may never end if connections break before a shard is complete. The third requests
+# the rest by a range, *if* the object still has the same ETag, so it never joins two versions. `Store` does this, waits
+# longer after each failure, and reads expired keys again. It never skips the rest: an unreachable server is an error,
+# not a bad sample.
 
 # %% [markdown] id="keep" tags=["optional"]
 # ## 5 · Keep shards on the node
 #
-# *Optional, 5 minutes.* Every epoch asks for the same shards. A node can keep some in `/dev/shm` or on its disk, under
-# the rules of staging ([notebook 07](07_stage_a_dataset.ipynb)): once per node, verified, and gone with the last
-# process that reads them.
+# *Optional, 5 minutes.* Every epoch requests the same shards. A node can keep some in `/dev/shm` or on its disk, by the
+# rules of staging ([notebook 07](07_stage_a_dataset.ipynb)): once per node, verified, and removed with the last process
+# that reads them.
 #
 # > **Predict.** With room for half of the shards, how long does a second epoch take, compared with keeping nothing?
 
@@ -462,9 +462,9 @@ title = f"A second epoch takes {less['keeps all']:.0%} of the time with all kept
 figures.lines(epochs, title, x="epoch", y="seconds")
 
 # %% [markdown]
-# The first epoch is the slower one: a shard is fetched whole, one after the other, and here each is one request. Half
-# of the shards saves about half of the requests, in every later epoch. The usual rule throws out what was used longest
-# ago. Both rules, for 16 shards and room for 8, without a network:
+# The first epoch can be slower: shards to be kept are fetched whole, one after the other. Keeping half of the shards
+# saves about half of the requests in every later epoch. The usual rule for caches drops the shard that was used longest
+# ago. Here are both rules, for 16 shards and room for 8, without a network:
 
 # %%
 def found_on_the_node(drops_oldest, shuffled=True, shards=16, room=8, epochs=500):
@@ -483,14 +483,14 @@ print(f"a fixed part is kept: {found_on_the_node(False):.0%} of the requests are
 print(f"the oldest is dropped: {found_on_the_node(True):.0%}; always in the same order {found_on_the_node(True, False):.0%}")
 
 # %% [markdown]
-# An epoch reads each shard once. What was just read is asked for again in the next epoch, and by then it has mostly been
-# thrown out. Therefore a fixed part of the shards is kept.
+# An epoch reads each shard once. A shard that was just read is needed again in the next epoch, and by then it has
+# usually been dropped. Therefore we keep a fixed part of the shards.
 
 # %% [markdown] id="exercise"
 # ## Exercise
 #
-# [Exercise 09](../exercises/09_stream_shards.ipynb): read objects although requests fail, with several in flight, and
-# stream an epoch exactly once over two ranks.
+# [Exercise 09](../exercises/09_stream_shards.ipynb): read objects even though requests fail, with several in flight,
+# and stream an epoch exactly once over two ranks.
 
 # %% [markdown] id="cluster"
 # ## On the cluster
@@ -506,16 +506,17 @@ show.command(TransferConfig(workers=32), "push", "train.tars", "s3://course/trai
 # slurm/submit SITE 09_stream -- train.tars s3://course/train seen
 # ```
 #
-# The job pushes what is not there yet, streams an epoch on two nodes, and counts that each sample came once. Its script
-# and its log hold no key. Ask first whether your compute nodes can reach the store: on many clusters only some can.
+# The job pushes missing objects, streams an epoch on two nodes, and counts that each sample was read once. Its script
+# and its log contain no key. First find out whether your compute nodes can reach the store: on many clusters only some
+# can.
 
 # %% [markdown] id="key-points"
 # ## Key points
 #
-# - One request after the other brings at most one object per round trip: send shards.
-# - Latency is hidden by requests in flight: bandwidth x latency / request size of them.
-# - A manifest object, written last, says what is complete. A listing does not, and ends at 1,000 names.
-# - What breaks off is asked for from there, by range and If-Match. Silence is worse than an error.
+# - One request at a time brings at most one object per round trip: store shards.
+# - Requests in flight hide latency: bandwidth x latency / request size of them.
+# - A manifest object, written last, shows what is complete. A listing does not, and a page of it ends at 1,000 names.
+# - An answer that breaks off is continued by range and If-Match. A silent loss is worse than an error.
 # - Keep a fixed part of the shards on the node. Keep keys out of programs.
 
 # %% [markdown] id="quiz"
@@ -538,8 +539,8 @@ show.command(TransferConfig(workers=32), "push", "train.tars", "s3://course/trai
 # <details>
 # <summary>Answer</summary>
 #
-# **(a)**, in a reader that takes what came: the rest of a shard is missing. (b) would be an error, or one image. (c) is
-# an error that names the place.
+# **(a)**, in a reader that ignores it: the rest of a shard is missing. (b) would be an error, or one image. (c) is an
+# error that names the place.
 #
 # </details>
 #

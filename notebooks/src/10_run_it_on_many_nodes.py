@@ -4,17 +4,17 @@
 # **Minutes** 35 · **Machine** any Linux computer with two CPUs · **Needs** nothing; uses Slurm if it is here ·
 # **Data** 400 synthetic images
 #
-# A program that reads on your laptop should read on two nodes, and on two hundred, without a changed line. For that, each
-# process must know its number and how many there are, and the job script must pass on what it was given.
+# A program that reads on your laptop should read on two nodes, and on two hundred, without changing a line. For that,
+# each process must know its number and how many there are, and the job script must pass on the resources it was given.
 #
-# This notebook plays two nodes on this machine: its processes get the environment variables that real ones would get.
-# Where Slurm is available, it submits the same reading as a real job at the end.
+# This notebook simulates two nodes on this machine: its processes get the environment variables that real ones would
+# get. If Slurm is available, it submits the same reading as a real job at the end.
 
 # %% [markdown] id="questions"
 # ## Questions
 #
 # - How does a process know its number, and how many there are?
-# - Does each sample come exactly once, and how would I notice if not?
+# - Is each sample read exactly once, and how would I notice if not?
 # - What happens to the speed when I add nodes?
 # - What happens at the time limit?
 # - What belongs in a job script?
@@ -22,10 +22,10 @@
 # %% [markdown] id="objectives"
 # ## After this you can
 #
-# - read rank, local rank and node from what `srun` or `torchrun` set,
+# - read rank, local rank and node from the variables of `srun` or `torchrun`,
 # - count over all ranks that an epoch was read exactly once,
 # - train with DDP, and measure by weak scaling whether the storage is the limit,
-# - stop a training before its time limit and continue,
+# - stop a training before its time limit and resume it,
 # - read, write and submit a job script.
 
 # %% [markdown] id="setup"
@@ -59,14 +59,14 @@ samples = len(source.manifest)
 # %% [markdown] id="place" tags=["core"]
 # ## 1 · Find your place
 #
-# `sbatch` puts a script into the queue. When its turn comes, the script runs **once**, on the first node. In it, `srun`
-# starts the *tasks*: on two nodes with two tasks each, four processes. The number of a task among all tasks is its *rank*;
-# its number on its node is its *local rank*. `torchrun` does the same with other names.
+# `sbatch` puts a script into the queue. When the job starts, the script runs **once**, on the first node. In it, `srun`
+# starts the *tasks*: on two nodes with two tasks each, four processes. The number of a task among all tasks is its
+# *rank*; its number on its node is its *local rank*. `torchrun` does the same with other names.
 #
-# Six processes: the script itself; the shell that `salloc` gives you, on sites where it opens on a compute
-# node; a task of `srun`; a process of `torchrun`, alone and started inside `srun`; and one on a laptop.
+# We compare six processes: the script itself; the shell of `salloc`, on sites where it opens on a compute node; a task
+# of `srun`; a process of `torchrun`, alone and started inside `srun`; and one on a laptop.
 #
-# > **Predict.** Which of them should believe that they are one of four?
+# > **Predict.** Which of them are one of four?
 
 # %%
 from helpers.experiments import nb10 as nodes
@@ -82,16 +82,16 @@ launched = {
 print(nodes.table(launched))
 
 # %% [markdown]
-# The lower half is what `smallfiles.machine.ranks` answers, for all of them. It believes torchrun first, because inside
-# `srun` the variables of both are set, and torchrun's are the newer ones. Then it asks for a *step*, which is what `srun`
-# starts, and counts the tasks **of that step**.
+# The lower half shows the results of `smallfiles.machine.ranks`. It checks torchrun first, because inside `srun` the
+# variables of both are set, and torchrun's are the newer ones. Then it looks for a *step*, which is what `srun` starts,
+# and counts the tasks **of that step**.
 #
-# Both the script and the salloc shell see `SLURM_NTASKS=4`, although each is one process. A program that believes this
-# reads a quarter of the data, or waits forever for three others. The script has no `SLURM_STEP_ID`. The salloc shell does
-# have one, since Slurm runs it as a special step, but that step has one task: so `SLURM_STEP_NUM_TASKS` is the number to
-# trust. (Where `salloc` leaves its shell on the login node, that shell is like the script: no step.)
+# Both the script and the salloc shell see `SLURM_NTASKS=4`, although each is one process. A program that uses this
+# number reads a quarter of the data, or waits forever for three others. The script has no `SLURM_STEP_ID`. The salloc
+# shell has one, since Slurm runs it as a special step, but that step has one task: so use `SLURM_STEP_NUM_TASKS`. (If
+# the `salloc` shell runs on the login node, it is like the script: no step.)
 #
-# Where do ranks meet? Slurm names the nodes, and all ranks take the first name:
+# Where do ranks connect to each other? Slurm names the nodes, and all ranks use the first name:
 
 # %%
 from smallfiles.machine.ranks import rendezvous
@@ -99,12 +99,12 @@ from smallfiles.machine.ranks import rendezvous
 rendezvous({"SLURM_JOB_NODELIST": "n[07-12],gpu3", "SLURM_JOB_ID": "4711"})
 
 # %% [markdown]
-# The port is computed from the job number, so that two jobs on a node do not collide. `MASTER_ADDR=localhost` works on a
-# laptop; in a job it sends the ranks of each node to themselves.
+# The port is computed from the job number, so that two jobs on a node do not collide. `MASTER_ADDR=localhost` works on
+# a laptop; in a job the ranks of each node would then look for the others on their own node.
 #
-# A rank also needs its CPUs. The script asks for them with `--cpus-per-task=2`. But since Slurm 22.05, `srun` does not take
-# that over ([reframe#2655](https://github.com/reframe-hpc/reframe/issues/2655)): where a cluster binds tasks to
-# CPUs, each gets one. `SLURM_CPUS_PER_TASK` still says 2, so a program that believes it starts two workers.
+# A rank also needs its CPUs. The script requests them with `--cpus-per-task=2`. But since Slurm 22.05, `srun` ignores
+# this option of the script ([reframe#2655](https://github.com/reframe-hpc/reframe/issues/2655)): where a cluster binds
+# tasks to CPUs, each task gets one. `SLURM_CPUS_PER_TASK` is still 2, so a program that uses it starts two workers.
 #
 # > **Predict.** A rank decodes with two workers, bound to two CPUs or to one. How many images per second does it lose?
 
@@ -127,14 +127,14 @@ cost = measure.compare(ways, rounds=3, unit="images")
 show.figure(figures.bars(cost, note="two workers, CPUs as named"))
 
 # %% [markdown]
-# Whatever it costs, no error and no warning mentions it. Say it again, and it is right in all versions:
-# `srun --cpus-per-task="$SLURM_CPUS_PER_TASK" python …`. And count CPUs with `os.sched_getaffinity`, as `make_loader` does.
+# Whatever the loss, there is no error and no warning. Repeat the option, which is right in all versions: `srun
+# --cpus-per-task="$SLURM_CPUS_PER_TASK" python …`. And count CPUs with `os.sched_getaffinity`, as `make_loader` does.
 
 # %% [markdown] id="once" tags=["core"]
 # ## 2 · Read each sample once
 #
-# An epoch on two nodes with two ranks each, read three times: by tasks of `srun`; by a program that takes the local rank
-# for the rank; and by a script that forgot `srun` and starts python four times.
+# We read an epoch on two nodes with two ranks each, three times: with tasks of `srun`; with a program that uses the
+# local rank as the rank; and with a script that starts python four times without `srun`.
 
 
 # %%
@@ -149,7 +149,7 @@ def read_by_local_rank():
 
 
 # %% [markdown]
-# > **Predict.** How often does each sample come, in each of the three?
+# > **Predict.** How often is each sample read, in each of the three?
 
 # %%
 tasks = [nodes.srun(rank) for rank in range(4)]
@@ -174,14 +174,14 @@ title = f"Each of {samples} samples came exactly once with: {', '.join(right) or
 show.figure(figures.bars(often, title, x="samples of the epoch, by how often they came"))
 
 # %% [markdown]
-# Nothing failed in the wrong runs. The loss falls in both; one simply trains on half of the data, and the other does the
-# same work four times. A rank cannot notice, since it sees each of its samples once. So count once over all ranks, as the
-# job below does, before you train for days.
+# Nothing failed in the wrong runs. The loss would fall in both; one simply trains on half of the data, and the other
+# does the same work four times. A rank cannot notice this, since it sees each of its samples once. So count once over
+# all ranks, as the job below does, before you train for days.
 #
 # What if the samples cannot be divided evenly?
 #
-# > **Predict.** 10 samples, 4 ranks: how many does PyTorch's sampler read, and how many do we? And for one rank and two
-# > epochs, which of the printed orders are equal?
+# > **Predict.** 10 samples, 4 ranks: how many does PyTorch's sampler read, and how many does ours? And for one rank and
+# > two epochs, which of the printed orders are equal?
 
 # %%
 from torch.utils.data import DistributedSampler
@@ -198,17 +198,18 @@ sampler.set_epoch(1)
 print("PyTorch after set_epoch(1):", list(sampler)[:6])
 
 # %% [markdown]
-# PyTorch repeats two samples so that all ranks take equally many steps. In validation that is a wrong accuracy. And without
-# `sampler.set_epoch(epoch)`, every epoch has the same order
-# ([pytorch#31771](https://github.com/pytorch/pytorch/issues/31771)); `make_loader` counts epochs by itself. Unequal shares
-# have a danger of their own: a rank with one step more waits for the others' gradients until a timeout ends the job.
-# `smallfiles.training` lets a rank without samples take part with a weight of zero.
+# PyTorch repeats two samples so that all ranks take the same number of steps. In validation that makes the accuracy
+# wrong. And without `sampler.set_epoch(epoch)`, every epoch has the same order
+# ([pytorch#31771](https://github.com/pytorch/pytorch/issues/31771)); `make_loader` counts epochs automatically. Unequal
+# shares have a risk of their own: a rank with one more step waits for the others' gradients until a timeout ends the
+# job. In `smallfiles.training` a rank without samples takes part with a weight of zero.
 
 # %% [markdown] id="scale" tags=["core"]
 # ## 3 · Train on all of them
 #
-# Now the ranks talk. `init_process_group` lets them meet; `DistributedDataParallel` (DDP) averages their gradients in each
-# `backward()`. With GPUs you write `"nccl"` for `"gloo"`, and choose the GPU by the local rank.
+# Now the ranks communicate. `init_process_group` connects them; `DistributedDataParallel` (DDP) averages their
+# gradients in each `backward()`. With GPUs you write `"nccl"` instead of `"gloo"`, and choose the GPU by the local
+# rank.
 
 # %%
 import torch.distributed as dist
@@ -256,13 +257,13 @@ for name, wrap in {"without DDP": lambda model: model, "with DDP": DDP}.items():
         print(f"{name:12} rank {rank}: loss {loss:.4f}, sum of |weights| {weights:.6f}")
 
 # %% [markdown]
-# Each rank has its own batch, so its own loss. Without DDP the models drift apart, without any error. With DDP they stay
-# equal; two ranks with batches of 8 do what one does with batches of 16.
+# Each rank has its own batch, and so its own loss. Without DDP the models drift apart, without any error. With DDP they
+# stay equal; two ranks with batches of 8 do the same as one with batches of 16.
 #
-# *Weak scaling*: as many samples per rank, and more and more ranks. Ideally twice the ranks read twice as much in the same
-# time. Here each rank plays a node and takes ten steps. A step is imitated by a sleep of 30 ms, so that the ranks do not
-# fight for this machine's CPUs. The data comes from one slow storage of 50 MB per second, then from copies, as after
-# staging.
+# *Weak scaling* means more ranks with the same work per rank. Ideally twice the ranks read twice as much in the same
+# time. Here each rank stands for a node and takes ten steps. A step is simulated by a sleep of 30 ms, so that the ranks
+# do not compete for this machine's CPUs. The data comes from one slow storage of 50 MB per second, then from copies, as
+# after staging.
 #
 # > **Predict.** An image is about 100 kB, and a step takes 10 of them. For how many ranks is the storage fast enough?
 
@@ -275,7 +276,7 @@ def ten_steps(path):
     loader = make_loader(path, LoaderConfig(batch=10, workers=1, mode="threads", drop_last=True))
     began, steps = time.perf_counter(), 0
     for _ in islice(loader, 10):
-        time.sleep(0.03)  # a training step, imitated
+        time.sleep(0.03)  # a simulated training step
         steps += 1
     return 10 * steps / (time.perf_counter() - began)
 
@@ -303,15 +304,16 @@ axes = {"x": "ranks, one per node", "y": "samples per second, all ranks"}
 show.figure(figures.lines(lines, title, **axes, ideal="ideal", guess=guess))
 
 # %% [markdown]
-# Where a line bends, more nodes gain little. The bend moves to the right if each node reads less from the shared storage
-# ([notebook 07](07_stage_a_dataset.ipynb)). On a cluster, others use the same storage: repeat this at another hour.
+# Beyond the bend of a line, more nodes bring little. The bend moves to the right if each node reads less from the
+# shared storage ([notebook 07](07_stage_a_dataset.ipynb)). On a cluster, other jobs use the same storage: repeat this
+# at another time of day.
 
 # %% [markdown] id="limit" tags=["core"]
 # ## 4 · Outlive the time limit
 #
-# Every job has a time limit, and is killed when it reaches it. With `--signal=USR1@90`, Slurm sends all ranks a signal 90
-# seconds before. A handler must do next to nothing, so it only takes a note; the loop looks at the note after each
-# step. The ranks must stop at the *same* step, or one waits for the others' gradients: so they add up their notes.
+# Every job has a time limit, and is killed when it reaches it. With `--signal=USR1@90`, Slurm sends all ranks a signal
+# 90 seconds before. A handler must do next to nothing, so it only records the signal; the loop checks for it after each
+# step. The ranks must stop at the *same* step, or one waits for the others' gradients: so they add up their signals.
 
 # %%
 import signal
@@ -319,8 +321,8 @@ import signal
 
 def train(folder, epochs=3):
     """Train to the end, or until the signal; continue from a checkpoint if there is one."""
-    notes, state, saved = [], {}, folder / "checkpoint.pt"
-    signal.signal(signal.SIGUSR1, lambda number, frame: notes.append(number))
+    signals, state, saved = [], {}, folder / "checkpoint.pt"
+    signal.signal(signal.SIGUSR1, lambda number, frame: signals.append(number))
     model, optimizer, loader = meet()
     if saved.exists():
         state = torch.load(saved)
@@ -330,7 +332,7 @@ def train(folder, epochs=3):
     for epoch in range(state.get("loader", {}).get("epoch", 0), epochs):
         for batch in loader:
             loss = step(parallel, optimizer, batch)
-            stop = torch.tensor(len(notes))
+            stop = torch.tensor(len(signals))
             dist.all_reduce(stop)
             if stop:
                 return leave(folder, {"model": model.state_dict(), "loader": loader.state_dict()})
@@ -340,7 +342,7 @@ def train(folder, epochs=3):
 
 # %%
 def leave(folder, state):
-    """Save aside, then rename: a kill in between leaves the last good checkpoint."""
+    """Save under a temporary name, then rename: a kill in between leaves the last good checkpoint."""
     if ranks().rank == 0:
         torch.save(state, folder / "part")
         os.replace(folder / "part", folder / "checkpoint.pt")
@@ -356,7 +358,7 @@ def slurm_sends_usr1(pids):
 
 
 # %% [markdown]
-# Two ranks train, and get the signal in the second epoch. Then the same call again; and once more without a stop.
+# Two ranks train, and get the signal in the second epoch. Then the same call runs again; and once more without a stop.
 #
 # > **Predict.** Will the last loss of the interrupted training be the same, almost the same, or clearly different?
 
@@ -369,12 +371,12 @@ print("second run:", nodes.play(partial(train, cut), two)[0])
 print("in one go: ", nodes.play(partial(train, whole), two)[0])
 
 # %% [markdown]
-# The losses are equal, because the loader's order is a function of seed and epoch: the place in it is one number, and no
-# sample comes twice or never. (With momentum or Adam, save the optimizer's state too.) A checkpoint only at the end of each
-# epoch would lose up to an epoch per limit. `smallfiles train` does all this, exits with code 75, and the script asks to be
-# queued again under its number.
+# The losses are equal, because the loader's order is a function of seed and epoch: the position in it is one number,
+# and no sample is repeated or left out. (With momentum or Adam, save the optimizer's state too.) With a checkpoint only
+# at the end of each epoch, each time limit would cost up to an epoch. `smallfiles train` does all this and exits with
+# code 75, and the script then requeues its job.
 #
-# Sometimes fewer nodes are free than before. The state then means what all ranks together had left.
+# Sometimes fewer nodes are free than before. The state then applies to what all ranks together had left.
 #
 # > **Predict.** 4 ranks stop after 3 batches of 16. How many of the 400 images does one of 3 ranks still get?
 
@@ -400,7 +402,7 @@ print([len(indices) for indices, _ in second], f"{len(came)} images came, each {
 # %% [markdown] id="script" tags=["core"]
 # ## 5 · Read a job script, and submit it
 #
-# This is the whole script of a reading like that of section 2, from `slurm/jobs`:
+# This is the whole script for reading as in section 2, from `slurm/jobs`:
 
 # %%
 from helpers import jobs
@@ -409,12 +411,12 @@ root = Path(jobs.__file__).parents[2]
 print(jobs.find(root, "10_read").path.read_text())
 
 # %% [markdown]
-# Slurm reads the `#SBATCH` lines up to the first command, and ignores later ones without a word. `--ntasks-per-node` says
-# how many ranks. `%x-%j` names the log, whose folder must exist. `set -eo pipefail` ends the job at the first command that
-# fails. `task` comes from `lib.sh`: it is `srun --cpus-per-task="$cpus"`. There is no account and no partition: they belong
-# to the site's file, so that the script runs everywhere.
+# Slurm reads the `#SBATCH` lines up to the first command, and silently ignores later ones. `--ntasks-per-node` sets the
+# number of ranks. `%x-%j` names the log, whose folder must exist. `set -eo pipefail` ends the job at the first command
+# that fails. `task` comes from `lib.sh`: it is `srun --cpus-per-task="$cpus"`. There is no account and no partition:
+# they belong to the site's file, so that the script runs everywhere.
 #
-# Packing needs no ranks that talk, so it is a *job array*: independent jobs, each with a number.
+# Packing needs no communication between ranks, so it is a *job array*: independent jobs, each with a number.
 #
 # > **Predict.** What does task 3 of 4 pack, if the array is `--array=1-4`?
 
@@ -425,11 +427,11 @@ print(array.path.read_text().splitlines()[-1])
 print("then:", array.then)
 
 # %% [markdown]
-# Part `3/4`, cut at the same borders of shards by all tasks. The job named after *then* is sent with a *dependency*: it
-# starts when all parts have ended well, and joins them to the bytes of a single run.
+# It packs part `3/4`; all tasks cut at the same borders of shards. The job named after *then* is submitted with a
+# *dependency*: it starts when all parts have succeeded, and joins them to the bytes of a single run.
 #
-# Now the real thing. `submit` first looks for mistakes that would otherwise show after an hour in the queue. The job goes to
-# the local cluster, if `slurm/local/up` has started one, or to your site, if `COURSE_SITE` names it.
+# Now we submit a real job. `submit` first checks for mistakes that would otherwise appear after an hour in the queue.
+# The job goes to the local cluster, if `slurm/local/up` has started one, or to your site, if `COURSE_SITE` names it.
 
 # %%
 sent = nodes.submit("10_read", packed, "seen")
@@ -439,13 +441,13 @@ print(sent.log or "No job, no log.")
 # %% [markdown] id="exercise"
 # ## Exercise
 #
-# In [Exercise 10](../exercises/10_run_it_on_many_nodes.ipynb) you compute the place of a process, and write a job script
-# that trains on two nodes and outlives its time limit.
+# In [Exercise 10](../exercises/10_run_it_on_many_nodes.ipynb) you compute the rank of a process, and write a job script
+# that trains on two nodes and survives its time limit.
 
 # %% [markdown] id="cluster"
 # ## On the cluster
 #
-# This trains on each rank of `10_train`; after a stop, the same line continues:
+# Each rank of `10_train` runs this command; after a stop, the same command resumes:
 
 # %%
 from smallfiles.training import TrainConfig
@@ -464,12 +466,13 @@ show.command(config, "train.arrow")
 # %% [markdown] id="key-points"
 # ## Key points
 #
-# - Believe torchrun first, then the step of `srun` with its own number of tasks. A job script, an salloc shell and a laptop
-#   are alone.
-# - Only a count over all ranks shows that each sample came exactly once.
-# - When more nodes do not read faster, the storage is exhausted: stage, or use fewer.
-# - Ask for a signal before the time limit, write a checkpoint, exit with a code of its own, and be queued again.
-# - A job script asks for nodes, tasks, CPUs and time, passes the CPUs on to `srun`, and names nothing of a site.
+# - Check torchrun's variables first, then the step of `srun` with its own number of tasks. A job script, an salloc
+#   shell and a laptop are alone.
+# - Only a count over all ranks shows that each sample was read exactly once.
+# - When more nodes do not read faster, the storage is at its limit: stage, or use fewer nodes.
+# - Request a signal before the time limit, write a checkpoint, exit with a special code, and requeue the job.
+# - A job script requests nodes, tasks, CPUs and time, passes the CPUs on to `srun`, and names nothing specific to a
+#   site.
 
 # %% [markdown] id="quiz"
 # ## Check yourself
@@ -480,8 +483,9 @@ show.command(config, "train.arrow")
 # <details>
 # <summary>Answer</summary>
 #
-# **(b)**: the script is one process on the first node, and so is what it starts. (a) is what `srun python train.py` does. There
-# is no error (c): the other seven places stay idle, or a program that believes `SLURM_NTASKS` waits for them.
+# **(b)**: the script is one process on the first node, and so is the program it starts. (a) is what `srun python
+# train.py` does. There is no error (c): the other seven tasks are never started, and a program that uses `SLURM_NTASKS`
+# waits for them.
 #
 # </details>
 #
@@ -502,14 +506,13 @@ show.command(config, "train.arrow")
 # <details>
 # <summary>Answer</summary>
 #
-# **(c)**: the shared storage is exhausted, and a copy takes it out of the loop. (a) and (b) ask the same storage for more. (d)
-# reads as many bytes per sample as before.
+# **(c)**: the shared storage is at its limit, and a copy takes it out of the loop. (a) and (b) send more requests to
+# the same storage. (d) reads as many bytes per sample as before.
 #
 # </details>
 
 # %% [markdown] id="next"
 # ## Next
 #
-# That is the whole road: described, packed, staged, fed, on many nodes. Take it to your own data: `slurm/submit`
-# without arguments lists the sites and the jobs. Which of the formats to take is the question of
-# [11 · Choose a format](11_choose_a_format.ipynb).
+# Now the data is described, packed, staged, and fed on many nodes. Try it with your own: `slurm/submit` without
+# arguments lists the sites and the jobs. [11 · Choose a format](11_choose_a_format.ipynb) compares the formats.

@@ -3,18 +3,18 @@
 #
 # **Minutes** 40 · **Machine** any Linux computer with two CPUs · **Needs** nothing · **Data** 400 synthetic images
 #
-# Files, Arrow, HDF5, tar shards, squashfs; new here are LMDB, a file of keys and values, and Zarr, an
-# array cut into chunks, through its own library.
-# Which one do you take? That depends more on your storage and the number of nodes than on the format. On one computer we
-# can measure. For 10,000 nodes we need a model, and a model must first be compared with something real.
+# You know files, Arrow, HDF5, tar shards and squashfs. New here are LMDB, a file of keys and values, and Zarr, an array
+# cut into chunks, which we use through its own library. Which one should you use? That depends more on your storage and
+# the number of nodes than on the format. On one computer we can measure. For 10,000 nodes we need a model, which must
+# first be compared with a measurement.
 
 # %% [markdown] id="questions"
 # ## Questions
 #
-# - Which format is read fastest, and does that matter?
-# - What does each one ask of the storage?
-# - Why does a server make others wait before it is fully busy?
-# - At how many nodes does each way of storing become too slow?
+# - Which format is fastest to read, and does that matter?
+# - Which requests does each one send to the storage?
+# - Why do requests wait before a server is fully busy?
+# - At how many nodes does each way of storing data become too slow?
 # - What should *I* use?
 
 # %% [markdown] id="objectives"
@@ -22,8 +22,8 @@
 #
 # - measure formats side by side on your own data,
 # - count the operations that a format costs per sample,
-# - explain how waiting grows with the use of a server,
-# - forecast an epoch on any number of nodes, and say which part is full first,
+# - explain how waiting grows with the load of a server,
+# - forecast an epoch on any number of nodes, and name the first bottleneck,
 # - recommend a format with numbers.
 
 # %% [markdown] id="setup"
@@ -40,7 +40,7 @@ setup = start("11")
 # %% [markdown] id="read" tags=["core"]
 # ## 1 · Read every format
 #
-# The same images, packed once in each format. The suffix of the output chooses it.
+# We pack the same images once in each format. The suffix of the output chooses it.
 
 # %%
 import tempfile
@@ -59,9 +59,9 @@ for suffix, one in packed.items():
     print(f"{suffix:6} {one.files:4} files, {extra:6.2%} more bytes than the images")
 
 # %% [markdown]
-# All keep the bytes of a JPEG as they are, so none is much larger than another. What differs is the number of
-# files, and how a reader finds sample 237. Zarr stores arrays, so the images become one long array, and their borders
-# a second one:
+# All keep the bytes of a JPEG unchanged, so none is much larger than another. They differ in the number of files, and
+# in how a reader finds sample 237. Zarr stores arrays, so the images become one long array, and their offsets a second
+# one:
 
 # %%
 import zarr
@@ -72,8 +72,8 @@ how = {"chunks": (128 << 10,), "shards": (64 << 20,), "compressors": None}
 array = zarr.create_array(out / "train.zarr", data=np.concatenate(images), **how)
 
 # %% [markdown]
-# > **Predict.** Everything is in the page cache. How many times faster than plain files is the fastest format, in random
-# > order?
+# > **Predict.** Everything is in the page cache. How many times faster than plain files is the fastest format, in
+# > random order?
 
 # %%
 guess = 3  # change me: times as fast as files
@@ -110,7 +110,7 @@ title = f"In random order from memory, {best} is {times:.1f} times as fast as pl
 figures.bars(rates, title, x="images per second", guess=guess * plain)
 
 # %% [markdown]
-# Now put that next to the work that follows: each image must be decoded.
+# Compare that with the next step: each image must be decoded.
 
 # %%
 from smallfiles.images import RandomResizedCrop
@@ -130,14 +130,14 @@ for suffix in SUFFIXES:
     print(f"{suffix:6} reading takes {share:6.2%} of the time of decoding")
 
 # %% [markdown]
-# From memory, reading is a few percent of the work, in any format: such a chart is no reason to choose one. On a cluster
-# the bytes come from a storage that others use too.
+# From memory, reading is a few percent of the work, in any format: such a chart is no reason to choose one. On a
+# cluster the bytes come from storage that other jobs use too.
 
 # %% [markdown] id="ask" tags=["core"]
 # ## 2 · Count what the storage is asked
 #
-# `slowfs` shows a folder as a slow storage would, and counts operations. We read 100 images at random from each format,
-# with nothing cached.
+# `slowfs` presents a folder as slow storage, and counts operations. We read 100 images at random from each format, with
+# nothing cached.
 #
 # > **Predict.** How many look-ups and opens per image: files? One packed file? Shards?
 
@@ -158,9 +158,9 @@ for suffix, counts in asked.items():
     print(f"{suffix:6} {operations:5.2f} metadata operations, {counts['reads']:5.2f} reads, {size:4.0f} kB per image")
 
 # %% [markdown]
-# Plain files cost about two operations per image: the name is looked up, the file is opened. A packed format costs a few
-# when it is opened, however many images it holds. Between packed formats there is hardly a difference: each image is one
-# or two reads, and the kernel reads a little ahead. So for a storage there are not six formats but four *ways*:
+# Plain files cost about two operations per image: a look-up and an open. A packed format costs a few when it is opened,
+# however many images it holds. The packed formats hardly differ: each image is one or two reads, and the kernel reads a
+# little ahead. So to the storage there are not six formats but four *ways* of reading:
 
 # %%
 from dataclasses import asdict
@@ -171,7 +171,7 @@ for name, way in WAYS.items():
     print(f"{name:7}", asdict(way))
 
 # %% [markdown]
-# *files*: two operations and one read per image. *packed*: one large file, striped over storage servers, a read per
+# *files*: two operations and one read per image. *packed*: one large file, striped over storage servers, one read per
 # image. *shards*: read from start to end, so one read of 1 MB brings ten images. *staged*: each node copies everything
 # once.
 
@@ -179,7 +179,7 @@ for name, way in WAYS.items():
 # ## 3 · Wait in a queue
 #
 # A metadata server can do a fixed number of operations per second. Requests of thousands of workers arrive at random.
-# Eight lines simulate that, with times in units of one operation:
+# Eight lines simulate this, with times in units of one operation:
 
 # %%
 
@@ -196,7 +196,7 @@ def mean_wait(use, requests=50_000):
 
 
 # %% [markdown]
-# > **Predict.** From which use on does a request wait longer than 4 operations, on average?
+# > **Predict.** Above which load does a request wait longer than 4 operations, on average?
 
 # %%
 guess = 0.5  # change me: a share of the time
@@ -208,15 +208,15 @@ waits = {
     "theory": {use: use / (1 - use) for use in uses},
 }
 half, nearly = (np.median(waits["simulated"][use]) for use in (0.5, 0.9))
-title = f"At 50 % use a request waits {half:.1f} operations, at 90 % {nearly:.1f}"
-figures.lines(waits, title, x="use of the server", y="wait, in operations", guess=guess)
+title = f"At 50 % load a request waits {half:.1f} operations, at 90 % {nearly:.1f}"
+figures.lines(waits, title, x="load of the server", y="wait, in operations", guess=guess)
 
 # %% [markdown]
-# The line is the formula of the simplest queue, known as M/M/1: use / (1 - use). At 80 % it is 4. The dots scatter near full use,
-# since long queues form and empty slowly. A storage that is "only 90 % busy" makes everybody wait.
+# The line is the formula of the simplest queue, known as M/M/1: load / (1 - load). At 80 % it is 4. The dots scatter
+# near full load, since long queues form and empty slowly. If storage is "only 90 % busy", all users wait.
 #
-# Now a storage that we can ask for real: `slowfs` with 4 operations at a time, 2 ms each on average. Threads read files
-# of it. The forecast is made by `simulate`, which has a queue like ours for each part of a cluster.
+# Now we compare the model with storage that we can measure: `slowfs` with 4 operations at a time, 2 ms each on average.
+# Threads read files from it. `simulate` makes the forecast; it has a queue like ours for each part of a cluster.
 
 # %%
 from concurrent.futures import ThreadPoolExecutor
@@ -257,15 +257,15 @@ title = f"The forecast is at most {error:.0%} off" if measured else "A forecast;
 figures.lines(series, title, x="threads that read", y="files per second")
 
 # %% [markdown]
-# Up to 4 threads, each thread adds its share. Beyond, the server is the limit, and more threads only wait longer. The
-# forecast knows nothing of this measurement, only the latency, the operations per file, the 4 servers, and how long a
-# read takes without any delay. Expect 10 to 30 % between the two.
+# Up to 4 threads, each thread adds its share. Beyond that, the server is the limit, and more threads only wait longer.
+# The forecast uses nothing of this measurement, only the latency, the operations per file, the 4 servers, and the time
+# of a read without delay. Expect the two to differ by 10 to 30 %.
 
 # %% [markdown] id="nodes" tags=["core"]
 # ## 4 · From 1 to 10,000 nodes
 #
-# ImageNet, 4 GPUs per node, 8 workers per GPU, 64 images per step of 50 ms, and the time to decode that you measured
-# above. The storage is a middle-sized Lustre: 24 *targets* (its disks) of 0.7 GB/s, 0.5 ms for a read request,
+# We forecast ImageNet with 4 GPUs per node, 8 workers per GPU, 64 images per step of 50 ms, and the decoding time
+# measured above. The storage is a medium-sized Lustre: 24 *targets* (its disks) of 0.7 GB/s, 0.5 ms per read request,
 # 100,000 metadata operations per second. All GPUs step together.
 #
 # > **Predict.** At how many nodes do plain files stop getting faster? And one packed file?
@@ -288,7 +288,7 @@ title = f"On 100 nodes an epoch from files takes {hundred:.1f} times as long as 
 figures.lines({**epochs, "never waiting": never}, title, x="nodes", y="time of an epoch (s)", log="xy", guess=guess)
 
 # %% [markdown]
-# A line that turns flat has met a limit that all nodes share. Beyond it you pay for GPUs that wait:
+# Where a line turns flat, a resource shared by all nodes is the limit. Beyond it you pay for GPUs that wait:
 
 # %%
 some = (1, 10, 100, 1_000, 10_000)
@@ -298,27 +298,27 @@ for name, forecasts in found.items():
     print(f"{name:9} {waiting}   the limit on 1,000 nodes: {forecasts[1_000].limit}")
 
 # %% [markdown]
-# Which part is full first follows from a division, without any simulation: what the storage can do per second, by what
-# one node asks of it per second.
+# The first bottleneck follows from a division, without any simulation: what the storage can do per second, divided by
+# what one node needs per second.
 
 # %%
 from smallfiles.scaling import saturation
 
-asks = work.node_samples_s
-print(f"one node takes {asks:,.0f} images/s = {2 * asks:,.0f} operations/s = {asks * work.sample_bytes / 1e6:,.0f} MB/s")
+rate = work.node_samples_s
+print(f"one node needs {rate:,.0f} images/s = {2 * rate:,.0f} operations/s = {rate * work.sample_bytes / 1e6:,.0f} MB/s")
 for name in ("files", "packed", "shards"):
     full = saturation(work, lustre, WAYS[name])
     print(f"{name:7}", {part: round(count, 1) for part, count in full.items() if count < 1e6})
 
 # %% [markdown]
-# Files and single reads of a packed file fill the targets with *requests*: half a millisecond for each image. Shards ask
-# for ten images at a time, so their limit is bytes: enough for some 20 nodes. Beyond, only a copy on each node helps. It
-# costs once, and that once grows with the nodes.
+# Files and single reads of a packed file fill the targets with *requests*: half a millisecond for each image. A read
+# from a shard brings ten images, so bytes are the limit: enough for some 20 nodes. Beyond that, only a copy on each
+# node helps. Its cost is paid once, but grows with the number of nodes.
 #
-# So are plain files as good as one packed file? Here they are: the whole metadata server was ours. In reality hundreds of
-# other jobs ask it too, and we get a share.
+# So are plain files as good as one packed file? Here they are, since we had the whole metadata server. In reality
+# hundreds of other jobs use it too, and we get a share.
 #
-# > **Predict.** 100 nodes read files. How long is an epoch if we get a fifth of the operations, and a twentieth?
+# > **Predict.** 100 nodes read files. How long is an epoch if we get a fifth of the operations, or a twentieth?
 
 # %%
 from dataclasses import replace
@@ -330,8 +330,8 @@ for share in (1, 1 / 5, 1 / 20):
     print(f"{place.metadata_ops_s:8,.0f} operations per second for us: {times}")
 
 # %% [markdown]
-# An epoch from files takes 2 x 1,281,167 operations, whoever else is there. A packed file takes a few. It has a risk of
-# its own: one packed file *without* striping lies on a single target.
+# An epoch from files takes 2 x 1,281,167 operations in any case. A packed file takes a few. But it has a risk of its
+# own: one packed file *without* striping is on a single target.
 
 # %%
 alone = Storage(stripes=1)
@@ -343,16 +343,17 @@ for count in (1, 10, 100):
 # %% [markdown]
 # `lfs setstripe -c -1 FOLDER` before the file is written prevents that: on 10 nodes and more, one target is slower than
 # files, even with a twentieth of the metadata server. In short: packing pays where metadata is the limit, striping and
-# long reads where disks are, and a copy per node where all nodes together ask for more than the storage has.
+# long reads where disks are, and a copy per node where all nodes together need more than the storage can deliver.
 
 # %% [markdown] id="choose" tags=["core"]
 # ## 5 · Choose
 #
 # ![A chart of four questions. Object store: tar shards, streamed. Fits into a node: one packed file, staged. Programs need paths: squashfs. Any sample at any time: one striped packed file. Otherwise tar shards, read in order.](pictures/choose_a_format.svg)
 #
-# *Four questions, in the order in which they exclude most.*
+# *Four questions; the first ones exclude the most.*
 #
-# `advise` asks them of your own data: it reads a few hundred files, decodes some, and puts the results into the model.
+# `advise` answers them for your own data: it reads a few hundred files, decodes some, and uses the results in the
+# model.
 #
 # > **Predict.** 16 nodes train 90 epochs on the images of this notebook. What will it recommend?
 
@@ -365,37 +366,36 @@ advice = advise(measure_folder(setup.path()), plan, "data")
 print(*advice.reasons, "", advice.way, *advice.commands, sep="\n")
 
 # %% [markdown]
-# Read the reasons, not only the last line. With 400 images on a disk of this computer most advice is the same. On the
-# data that you came with, on the file system where it lies, it is not.
+# Read the reasons, not only the last line. For 400 images on a local disk the advice is nearly always the same. For
+# your own data, on its own file system, it is not.
 #
 # <details>
 # <summary>Other people's loaders</summary>
 #
-# FFCV, DALI, SPDL, LitData and MosaicML Streaming bring formats or decoders of their own. `make bench-peers` measures
-# those that are installed, on the same files in one run; the
-# [records](../results/README.md) hold what we measured. They differ mostly in decoding: what they read is one large file
-# or a few shards too. Change your loader when decoding is your limit ([notebook 08](08_keep_the_gpu_fed.ipynb)), and your
-# way of storing when the storage is.
+# FFCV, DALI, SPDL, LitData and MosaicML Streaming have formats or decoders of their own. `make bench-peers` measures
+# those that are installed, on the same files in one run; the [records](../results/README.md) hold our measurements.
+# They differ mostly in decoding: they too read one large file or a few shards. Change your loader when decoding is your
+# limit ([notebook 08](08_keep_the_gpu_fed.ipynb)), and your way of storing when the storage is.
 #
 # </details>
 
 # %% [markdown] id="exercise"
 # ## Exercise
 #
-# [Exercise 11](../exercises/11_choose_a_format.ipynb): forecast an epoch by hand, and recommend a way of storing for
-# three projects.
+# [Exercise 11](../exercises/11_choose_a_format.ipynb): forecast an epoch by hand, and recommend how to store the data
+# of three projects.
 
 # %% [markdown] id="cluster"
 # ## On the cluster
 #
-# One minute on a compute node, on your own data:
+# This takes one minute on a compute node, with your own data:
 
 # %%
 show.command(TrainingPlan(nodes=64, step_s=0.02), "DATA")
 
 # %% [markdown]
-# Ask your site for the metadata rate and the number of targets. Then measure what you chose on one node, on two and on
-# four, before you ask for 64:
+# Ask your site for the metadata rate and the number of targets. Then measure your choice on one, two and four nodes,
+# before you request 64:
 #
 # ```bash
 # smallfiles bench read train.arrow train.tars --save read.json
@@ -406,11 +406,11 @@ show.command(TrainingPlan(nodes=64, step_s=0.02), "DATA")
 # ## Key points
 #
 # - From memory all packed formats are fast enough; decoding costs far more.
-# - A storage knows four ways: files, one packed file, shards, a copy per node.
-# - Waiting grows as use / (1 - use): plan for 70 %, not for 100 %.
+# - To the storage there are four ways: files, one packed file, shards, a copy per node.
+# - Waiting grows as load / (1 - load): plan for 70 %, not for 100 %.
 # - The limit that all nodes share decides: operations and requests per second, then bytes per second.
-# - Packing pays where metadata is the limit, and a cluster shares it; striping and long reads pay where disks are.
-# - Stripe what you pack, stage what fits, shard the rest. Measure on two nodes before you ask for 64.
+# - Packing pays where metadata is the limit, as on a shared cluster; striping and long reads pay where disks are.
+# - Stripe what you pack, stage what fits, shard the rest. Measure on two nodes before you request 64.
 
 # %% [markdown] id="quiz"
 # ## Check yourself
@@ -421,7 +421,7 @@ show.command(TrainingPlan(nodes=64, step_s=0.02), "DATA")
 # <details>
 # <summary>Answer</summary>
 #
-# **(b)**: reading is a few percent of the work. (a) would need a training that does nothing but read. (c) Arrow is not
+# **(b)**: reading is a few percent of the work. (a) would hold if training did nothing but read. (c) Arrow is not
 # slower.
 #
 # </details>
@@ -433,19 +433,19 @@ show.command(TrainingPlan(nodes=64, step_s=0.02), "DATA")
 # <details>
 # <summary>Answer</summary>
 #
-# **(b)**: 10 nodes need all of it, and a queue grows long before a server is full. (c) forgets that each image costs two
-# operations.
+# **(b)**: 10 nodes need all of its capacity, and a queue grows long before a server is full. (c) forgets that each
+# image costs two operations.
 #
 # </details>
 #
-# **3.** 200 nodes train on 2 TB that lie in one file on one storage target. What first?
-# (a) Convert to shards (b) Stripe the file over all targets (c) More workers
+# **3.** 200 nodes train on 2 TB in one file on one storage target. What do you do first? (a) Convert to shards (b)
+# Stripe the file over all targets (c) More workers
 #
 # <details>
 # <summary>Answer</summary>
 #
-# **(b)**: one disk serves 200 nodes, and striping is one command and a copy. (a) helps only if the shards lie on several
-# targets. (c) More workers ask the same disk.
+# **(b)**: one disk serves 200 nodes, and striping is one command and a copy. (a) helps only if the shards are on
+# several targets. (c) More workers send requests to the same disk.
 #
 # </details>
 

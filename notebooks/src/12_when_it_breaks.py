@@ -3,8 +3,8 @@
 #
 # **Minutes** 30 · **Machine** any Linux computer with two CPUs · **Needs** nothing · **Data** 400 synthetic images
 #
-# An appendix to look things up in. Each failure is made to happen in a few lines, and then cured. Every one of them has cost
-# people days. The worst raise no error.
+# This appendix is for looking things up. It reproduces each failure in a few lines, and then cures it. All of them have
+# cost people days. The worst raise no error.
 
 # %% [markdown] id="symptoms"
 # ## Find your symptom
@@ -14,7 +14,7 @@
 # | accuracy is lower with workers than without | [shared offset](#Shared-offset) |
 # | `h5py objects cannot be pickled` | [shared offset](#Shared-offset) |
 # | a pretrained model reaches 0.1 % on ImageNet | [wrong label order](#Wrong-label-order) |
-# | every epoch brings the same batches | [same order](#Same-order-in-every-epoch) |
+# | every epoch has the same batches | [same order](#Same-order-in-every-epoch) |
 # | fewer samples than images; `you need to add an explicit nodesplitter` | [shards](#Samples-lost-in-shards) |
 # | fewer samples than yesterday, no error | [half a copy](#Half-a-copy) |
 # | the second benchmark is ten times as fast | [page cache](#Page-cache-in-a-benchmark) |
@@ -44,8 +44,8 @@ from helpers import figures, show, start
 setup = start("12")
 
 # %% [markdown]
-# Two helpers: one shows the last line of an error, one runs a function in a forked process, so that nothing happens to this
-# kernel.
+# There are two helpers: one shows the last line of an error, the other runs a function in a forked process, to protect
+# this kernel.
 
 # %%
 import multiprocessing
@@ -89,9 +89,9 @@ reader = formats.open(shard)
 # ### Shared offset
 #
 # - **Symptom** Accuracy is lower with workers than without. Or: `h5py objects cannot be pickled`.
-# - **Cause** A file that is opened before the workers start is one open file in all of them, with one place where the
-#   next read begins ([pytorch#11887](https://github.com/pytorch/pytorch/issues/11887)).
-# - **Remedy** Open it at the first read of each process, or name the place in each read
+# - **Cause** A file that is opened before the workers start is one open file in all of them, with one position where
+#   the next read begins ([pytorch#11887](https://github.com/pytorch/pytorch/issues/11887)).
+# - **Remedy** Open it at the first read of each process, or name the position in each read
 #   ([06](06_read_a_squashfs_image.ipynb)). An HDF5 file must also be closed in the parent when workers start
 #   ([04](04_pack_hdf5.ipynb)).
 #
@@ -139,7 +139,7 @@ title = title if two else "This time the two workers never met: run the cell aga
 figures.bars(counts, title, x="wrong samples of 12,000", guess=guess)
 
 # %% [markdown]
-# How often two workers collide is chance. One worker has nobody to share with, so a test with one worker passes. Since
+# How often two workers collide is chance. A single worker does not collide, so a test with one worker passes. Since
 # Python 3.14 workers get a pickled `Dataset` instead, and an open HDF5 file cannot be pickled. The remedy is the same:
 
 # %%
@@ -171,8 +171,8 @@ for labels in ((490, 361, 171, 822), (489, 360, 170, 821), (65, 970, 230, 809)):
 # %% [markdown]
 # ### Same order in every epoch
 #
-# - **Symptom** Every epoch brings the same batches; training learns less than it should.
-# - **Cause** `DistributedSampler` draws its order from seed and epoch, and nobody gives it the epoch
+# - **Symptom** Every epoch has the same batches; the model learns less than it should.
+# - **Cause** `DistributedSampler` draws its order from seed and epoch, but is not given the epoch
 #   ([pytorch#31771](https://github.com/pytorch/pytorch/issues/31771)).
 # - **Remedy** `set_epoch`, or a loader that counts ([10](10_run_it_on_many_nodes.ipynb)).
 
@@ -190,8 +190,8 @@ print("after set_epoch(1): ", list(sampler)[:5])
 # - **Symptom** Fewer samples than images, or each of them several times. Or: `you need to add an explicit
 #   nodesplitter`.
 # - **Cause** webdataset cuts names at the first dot, so `cat.v1.jpg` and `cat.v2.jpg` become one sample; and it refuses
-#   several ranks until you say how to split. A split over ranks only repeats samples in each worker; fewer shards than
-#   workers leave some without any, and training hangs at the end.
+#   several ranks until you choose how to split. A split over ranks only repeats samples in each worker; with fewer
+#   shards than workers, some workers get none, and training hangs at the end.
 # - **Remedy** No dots in keys (`pack` writes `%2E`), both splits, more shards than workers, and count keys
 #   ([05](05_shard_a_dataset.ipynb)).
 
@@ -214,11 +214,11 @@ with patch.dict(os.environ, RANK="0", WORLD_SIZE="2"):
 # ### Half a copy
 #
 # - **Symptom** Fewer samples than yesterday.
-# - **Cause** A copy or an extraction was stopped. A tar that ends between two samples looks like a shorter one, and a
-#   tree with half of its files like a smaller data set. webdataset's `ShardWriter` writes under the final name from the
-#   start.
-# - **Remedy** Compare with something that knows the whole: end mark, index, digest or manifest. Write aside, then
-#   rename ([03](03_pack_arrow.ipynb)).
+# - **Cause** A copy or an extraction was interrupted. A tar that ends between two samples looks like a shorter one, and
+#   a tree with half of its files like a smaller data set. webdataset's `ShardWriter` writes under the final name from
+#   the start.
+# - **Remedy** Compare with a record of the whole: end mark, index, digest or manifest. Write under a temporary name,
+#   then rename ([03](03_pack_arrow.ipynb)).
 
 # %%
 cut = setup.scratch / "cut.tar"
@@ -245,7 +245,7 @@ print(said(source.manifest.check_files, found.store)[:120])
 # - **Symptom** The second run is several times as fast as the first.
 # - **Cause** The first run brings the bytes into memory, the second finds them there
 #   ([DALI#1415](https://github.com/NVIDIA/DALI/issues/1415)).
-# - **Remedy** Say which of the two you measure, make it so before each run, and take turns
+# - **Remedy** State which of the two you measure, prepare it before each run, and alternate
 #   ([01](01_count_the_cost_of_small_files.ipynb)).
 
 # %%
@@ -269,8 +269,8 @@ for run in ("first", "second"):
 # ### Growing workers
 #
 # - **Symptom** Memory grows during the first epoch, although nothing is kept. At the end: `killed by signal: Killed`.
-# - **Cause** To look at a Python object is to change its reference count, and the page with it is copied into the
-#   worker ([pytorch#13246](https://github.com/pytorch/pytorch/issues/13246)).
+# - **Cause** Reading a Python object changes its reference count, and its page is copied into the worker
+#   ([pytorch#13246](https://github.com/pytorch/pytorch/issues/13246)).
 # - **Remedy** Columns: Arrow or NumPy ([02](02_describe_a_dataset.ipynb)).
 #
 # > **Predict.** A worker looks at every tenth path of 300,000. How much of the list does it copy?
@@ -301,17 +301,17 @@ for name in tables:
 # ### Shared memory is full
 #
 # - **Symptom** `unable to allocate shared memory`, or `killed by signal: Bus error`.
-# - **Cause** Workers hand their batches over in `/dev/shm`. A container has 64 MB there, and staged data fills it too
+# - **Cause** Workers pass their batches through `/dev/shm`. A container has 64 MB there, and staged data fills it too
 #   ([pytorch#5040](https://github.com/pytorch/pytorch/issues/5040)).
 # - **Remedy** Fewer or smaller batches ahead (bytes, not floats), threads, `--shm-size` for containers. `make_loader`
-#   computes what it needs before it starts ([08](08_keep_the_gpu_fed.ipynb)).
+#   computes the memory it needs before it starts ([08](08_keep_the_gpu_fed.ipynb)).
 #
-# To make it happen, give a process a `/dev/shm` of 8 MB. Where the system allows it, everybody may mount something that
-# nobody else sees:
+# To reproduce it, we give a process a `/dev/shm` of 8 MB. Where the system allows it, any user may make a private
+# mount:
 
 # %%
 def with_limits(folder, limits, *command):
-    """What a command says while a folder ends at these limits, for this command only."""
+    """The output of a command for which a folder has these limits."""
     mount = f'mount -t tmpfs -o {limits} none "$0" && exec "$@"'
     alone = ["unshare", "--user", "--map-root-user", "--mount", "sh", "-c", mount, str(folder)]
     end = subprocess.run([*alone, *command], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
@@ -330,10 +330,10 @@ except RuntimeError as error:
 print(with_limits("/dev/shm", "size=8m", sys.executable, "-c", LOADER))
 
 # %% [markdown]
-# PyTorch reserves the memory first and can say so. Programs that do not, and older versions, touch a page that cannot be had,
-# and get the signal SIGBUS. The same signal comes from a map whose file was cut, which works everywhere. The second worker
-# below dies of signal 9, as those of a job that exceeds its memory limit do; then look at the memory of the job, not at
-# `/dev/shm`.
+# PyTorch reserves the memory first, so it can raise an error. Programs that do not, and older versions, touch a page
+# that is not available, and get the signal SIGBUS. A map of a truncated file causes the same signal, on every machine.
+# The second worker below dies of signal 9, like those of a job that exceeds its memory limit; then check the memory of
+# the job, not `/dev/shm`.
 
 # %%
 import mmap
@@ -342,7 +342,7 @@ torn = setup.scratch / "torn"
 torn.write_bytes(bytes(1 << 20))
 with torn.open("r+b") as opened:
     view = mmap.mmap(opened.fileno(), 0)
-os.truncate(torn, 0)  # somebody writes the file anew while it is mapped
+os.truncate(torn, 0)  # the file is rewritten while it is mapped
 
 
 class Victim(Dataset):
@@ -369,7 +369,7 @@ for die in (lambda: view[5_000], lambda: os.kill(os.getpid(), signal.SIGKILL)):
 # ### Too many open files
 #
 # - **Symptom** `Too many open files`, in older versions `received 0 items of ancdata`.
-# - **Cause** Each tensor that comes from a worker is an open file, as long as you keep it
+# - **Cause** Each tensor from a worker is an open file for as long as you keep it
 #   ([pytorch#973](https://github.com/pytorch/pytorch/issues/973)).
 # - **Remedy** Keep a copy, not the tensor; raise `ulimit -n`; or `set_sharing_strategy("file_system")`.
 
@@ -393,9 +393,9 @@ print("cloned:           ", in_child(keep_batches, True))
 # ### More than 2 GiB in one array
 #
 # - **Symptom** `offset overflow while concatenating arrays`.
-# - **Cause** The borders in a `binary` column are 32-bit numbers
+# - **Cause** The offsets in a `binary` column are 32-bit numbers
 #   ([arrow#10776](https://github.com/apache/arrow/issues/10776)).
-# - **Remedy** Leave the data in chunks, one record batch each, or choose `large_binary` ([03](03_pack_arrow.ipynb)).
+# - **Remedy** Keep the data in chunks, one record batch each, or choose `large_binary` ([03](03_pack_arrow.ipynb)).
 
 # %%
 chunk = pa.array([bytes(1 << 20)] * 64)  # 64 MiB
@@ -409,7 +409,7 @@ print(len(pa.table({"data": photos}).to_batches()), "record batches of", chunk.n
 # ### No space left
 #
 # - **Symptom** `No space left on device`, although `df -h` shows space. Or: `Disk quota exceeded`.
-# - **Cause** A file system, or your quota, ends at its bytes or at its inodes. Error 28 means either, 122 is a quota.
+# - **Cause** A file system, or your quota, has run out of bytes or of inodes. Error 28 means either, 122 is a quota.
 # - **Remedy** `df -i`, your site's quota command, `smallfiles doctor`; then pack, environments included
 #   ([00](00_start_here.ipynb), [06](06_read_a_squashfs_image.ipynb)).
 #
@@ -429,10 +429,10 @@ for number in (errno.ENOSPC, errno.EDQUOT):
 # ### Locked file
 #
 # - **Symptom** `Unable to lock file`, or `No locks available`.
-# - **Cause** HDF5 locks a file at each opening. Somebody has it open for writing, or the file system has no locks
-#   ([h5py#1101](https://github.com/h5py/h5py/issues/1101)).
-# - **Remedy** For complete files `locking=False`, or `HDF5_USE_FILE_LOCKING=FALSE` before the import. Never while
-#   somebody writes ([04](04_pack_hdf5.ipynb)).
+# - **Cause** HDF5 locks a file whenever it is opened. Another process has it open for writing, or the file system has
+#   no locks ([h5py#1101](https://github.com/h5py/h5py/issues/1101)).
+# - **Remedy** For complete files `locking=False`, or `HDF5_USE_FILE_LOCKING=FALSE` before the import. Never while a
+#   program writes to it ([04](04_pack_hdf5.ipynb)).
 
 # %%
 ASK = "import h5py, sys; h5py.File(sys.argv[1], 'r'); print('opened')"
@@ -447,9 +447,9 @@ with h5py.File(path, "r+"):
 # ### No mount without root
 #
 # - **Symptom** `must be superuser to use mount`, or `failed to setup loop device`.
-# - **Cause** A squashfs file wants a loop device, and that takes root, or FUSE and a device file
+# - **Cause** Mounting a squashfs file needs a loop device, and so root, or FUSE and a device file
 #   ([enroot#180](https://github.com/NVIDIA/enroot/issues/180)).
-# - **Remedy** Read it by a library ([06](06_read_a_squashfs_image.ipynb)). (If you are root here, the mount is not
+# - **Remedy** Read it with a library ([06](06_read_a_squashfs_image.ipynb)). (If you are root here, the mount is not
 #   tried.)
 
 # %%
@@ -465,13 +465,13 @@ print(by_library.key(7), len(by_library.read(7)), "bytes, no mount")
 # %% [markdown]
 # ### LMDB on a parallel file system
 #
-# - **Symptom** `lmdb.Error: …: Function not implemented`, or `No locks available`. It cannot be shown here: it takes
+# - **Symptom** `lmdb.Error: …: Function not implemented`, or `No locks available`. It cannot be shown here: it needs
 #   Lustre, NFS or the like.
-# - **Cause** LMDB maps its file and locks it, and its authors say not to use it there
+# - **Cause** LMDB maps its file and locks it, and its authors advise against using it there
 #   ([py-lmdb#228](https://github.com/jnwatson/py-lmdb/issues/228),
 #   [#281](https://github.com/jnwatson/py-lmdb/issues/281)).
 # - **Remedy** Stage it to the node ([07](07_stage_a_dataset.ipynb)), then `lmdb.open(path, readonly=True, lock=False,
-#   readahead=False)`; or another format. See where your data is:
+#   readahead=False)`; or use another format. Check where your data is:
 
 # %%
 from smallfiles import machine
@@ -484,7 +484,7 @@ for place in (setup.scratch, Path.home()):
 # ### Leftovers in memory
 #
 # - **Symptom** `df -h` shows a `/dev/shm` that is half full before your job has begun.
-# - **Cause** A killed job cannot clean up, and what is in `/dev/shm` stays until somebody removes it.
+# - **Cause** A killed job cannot clean up, and files in `/dev/shm` stay until they are removed.
 # - **Remedy** `smallfiles staged --sweep`, or the next `stage` ([07](07_stage_a_dataset.ipynb)).
 
 # %%
@@ -510,12 +510,12 @@ print("removed:", staging.sweep_all([node]), "- left:", len(staging.listing([nod
 # ### One CPU for all workers
 #
 # - **Symptom** More workers bring nothing, and `top` shows them sharing one CPU.
-# - **Cause** Since Slurm 22.05, `srun` does not take over `--cpus-per-task` from the script
+# - **Cause** Since Slurm 22.05, `srun` ignores the script's `--cpus-per-task`
 #   ([reframe#2655](https://github.com/reframe-hpc/reframe/issues/2655)).
-# - **Remedy** `srun --cpus-per-task="$SLURM_CPUS_PER_TASK"`, and count what you may use
+# - **Remedy** `srun --cpus-per-task="$SLURM_CPUS_PER_TASK"`, and count the CPUs that you may use
 #   ([10](10_run_it_on_many_nodes.ipynb)).
 #
-# > **Predict.** A task is bound to one CPU of a script that asked for two. What do three ways to count say?
+# > **Predict.** A task is bound to one CPU of a script that requested two. What do three ways to count CPUs return?
 
 # %%
 def in_a_task():
@@ -531,16 +531,16 @@ print("the variable {}, os.cpu_count() {}, os.sched_getaffinity {}".format(*in_c
 #
 # - **Symptom** `Connection refused`, `Network is unreachable`, `Temporary failure in name resolution`. Or the job
 #   hangs.
-# - **Cause** Compute nodes cannot reach the internet. Either the request is refused at once, or nothing answers and a
-#   program without a timeout waits until the time limit.
-# - **Remedy** Download on a login node into a folder that jobs see (`TORCH_HOME`, `HF_HOME`), then `HF_HUB_OFFLINE=1`;
-#   give every request a timeout.
+# - **Cause** Compute nodes cannot reach the internet. Either the request is refused at once, or there is no answer and
+#   a program without a timeout waits until the time limit.
+# - **Remedy** Download on a login node into a folder that jobs can read (`TORCH_HOME`, `HF_HOME`), then set
+#   `HF_HUB_OFFLINE=1`; give every request a timeout.
 
 # %%
 import socket
 import urllib.request
 
-silent = socket.create_server(("127.0.0.1", 0))  # takes the call, and says nothing
+silent = socket.create_server(("127.0.0.1", 0))  # accepts connections, and never answers
 with socket.create_server(("127.0.0.1", 0)) as closed:
     nobody = closed.getsockname()[1]
 for name, port in {"refused": nobody, "silent": silent.getsockname()[1]}.items():
@@ -554,8 +554,8 @@ silent.close()
 #
 # - **Symptom** `Can't get attribute … on <module '__main__'`, then `DataLoader worker exited unexpectedly`.
 # - **Cause** Workers that are not forked (the default since Python 3.14) import the module of your class, and a
-#   notebook is none.
-# - **Remedy** Put the class into a file and import it, or ask for `multiprocessing_context="fork"`.
+#   notebook is not a module.
+# - **Remedy** Put the class into a file and import it, or set `multiprocessing_context="fork"`.
 
 # %%
 PROGRAM = """
@@ -580,7 +580,7 @@ view.close()
 # %% [markdown] id="cluster"
 # ## On the cluster
 #
-# Before a long job, look at the machine that it will run on; after packing, at what every rank reads:
+# Before a long job, check the machine that it will run on; after packing, check what every rank reads:
 
 # %%
 from helpers import machine_report
@@ -596,11 +596,11 @@ show.command(machine_report.describe(setup.scratch))
 # %% [markdown] id="key-points"
 # ## Key points
 #
-# - What raises no error is found by counting: samples, labels, keys.
+# - Failures without an error are found by counting: samples, labels, keys.
 # - Open files in the process that reads them, and close HDF5 files in the parent before workers start.
-# - Memory has several ends: of the job, of `/dev/shm`, of open files, of 32-bit numbers.
+# - Memory has several limits: those of the job, of `/dev/shm`, of open files, of 32-bit numbers.
 # - "No space left" may mean inodes, "bus error" may mean `/dev/shm`: read the message as a symptom.
-# - Ask what you may use, not what is built in or was asked for.
+# - Count what you may use, not what is installed or was requested.
 
 # %% [markdown] id="quiz"
 # ## Check yourself
@@ -622,8 +622,8 @@ show.command(machine_report.describe(setup.scratch))
 # <details>
 # <summary>Answer</summary>
 #
-# **(b)**. A page of shared memory could not be had. (a) A job over its memory limit is killed by signal 9. (c) Broken memory
-# is very rare.
+# **(b)**. A page of shared memory was not available. (a) A job over its memory limit is killed by signal 9. (c) Broken
+# memory is very rare.
 #
 # </details>
 #
@@ -633,12 +633,12 @@ show.command(machine_report.describe(setup.scratch))
 # <details>
 # <summary>Answer</summary>
 #
-# **(c)**. Download before, and say `HF_HUB_OFFLINE=1`. (a) Nothing is computed yet. (b) would give wrong samples, not
-# silence.
+# **(c)**. Download beforehand, and set `HF_HUB_OFFLINE=1`. (a) Nothing is computed yet. (b) would cause wrong samples,
+# not a hang.
 #
 # </details>
 
 # %% [markdown] id="next"
 # ## Next
 #
-# Back to where it was taught, or to your own data: `smallfiles doctor` is the first look.
+# Go back to the notebook that teaches it, or to your own data: start with `smallfiles doctor`.

@@ -127,7 +127,7 @@ kit = setup.path("official") / "ILSVRC2012_devkit_t12"
 if not (built and guard):
     show.say("Solve both tasks first; then this cell uses your functions.")
 elif not imagenet.is_devkit(kit):
-    show.say("There is no devkit beside your own data, so there is nothing to compare with.")
+    show.say("There is no devkit with your own data, so there is nothing to compare with.")
 else:
     source = setup.source("official", split="val")
     truth = imagenet.load_devkit(kit).ground_truth.tolist()
@@ -135,7 +135,7 @@ else:
     same = sum(map(int.__eq__, yours.values(), source.manifest.targets.to_pylist()))
     said = label_order(yours, check.KNOWN)
     show.say(
-        f"**{same} of {len(yours)}** labels are those of `smallfiles.sources`; your guard says **{said}**."
+        f"**{same} of {len(yours)}** labels are those of `smallfiles.sources`; your guard returns **{said}**."
     )
 
 # %% [markdown] id="meaning"

@@ -3,7 +3,7 @@
 #
 # ★★☆ · 30 minutes · after [notebook 09](../notebooks/09_stream_shards.ipynb)
 #
-# Each rank of a training reads its shards from an object store. The line breaks now and then, and at times the server
+# Each rank of a training reads its shards from an object store. The line breaks now and then, and sometimes the server
 # is busy. First you read one object in spite of that, then an epoch, with several requests in flight.
 
 # %% id="start"
@@ -17,9 +17,9 @@ setup = start("ex09")
 # %% [markdown] id="object"
 # ## Task 1
 #
-# `ask(name, start)` returns bytes of an object from `start` on, but only some if the line breaks. If the server is busy it
-# raises `Busy`: pause for 10 ms or more, and ask again; let the fifth `Busy` in a row out. Let other errors out at once.
-# Return the whole object:
+# `ask(name, start)` returns the bytes of an object from `start` on, but only some if the line breaks. If the server is
+# busy it raises `Busy`: pause for 10 ms or more, and ask again; re-raise the fifth `Busy` in a row. Do not catch other
+# errors. Return the whole object:
 #
 # `read_object(ask, name: str, size: int) -> bytes`
 
@@ -58,14 +58,15 @@ whole
 # <details>
 # <summary>Hint 1: what is missing</summary>
 #
-# A loop that goes on while `len(data) < size`, and asks from `len(data)` on, needs no special case for a broken line.
+# A loop that runs while `len(data) < size`, and asks from `len(data)` on, needs no special case for a broken line.
 #
 # </details>
 #
 # <details>
 # <summary>Hint 2: in a row</summary>
 #
-# Count failures, and set the count back to zero when bytes came. A bare `raise` in an `except` block lets the error out.
+# Count failures, and reset the count to zero when bytes arrive. A bare `raise` in an `except` block raises the error
+# again.
 #
 # </details>
 
@@ -73,8 +74,8 @@ whole
 # ## Task 2
 #
 # `fetch(name)` returns an object. Yield those of one rank, in order: ranks take names in turn, rank 0 the first. When
-# number *k* is yielded, *k + in_flight - 1* is asked for already; of those not yet yielded, at most `in_flight` are asked
-# for. Let errors out:
+# number *k* is yielded, *k + in_flight - 1* is requested already; of those not yet yielded, at most `in_flight` are
+# requested. Do not catch errors:
 #
 # `stream(fetch, names: list[str], rank: int, ranks: int, in_flight: int) -> Iterator[bytes]`
 
@@ -108,8 +109,8 @@ streamed
 # <details>
 # <summary>Hint 1: a window</summary>
 #
-# `pool.submit(fetch, name)` returns a *future* at once. Keep futures in a `deque`: append at one end, and take the oldest
-# from the other when there are `in_flight` of them. `.result()` waits for it, and raises its error.
+# `pool.submit(fetch, name)` returns a *future* at once. Keep futures in a `deque`: append at one end, and take the
+# oldest from the other when there are `in_flight` of them. `.result()` waits for the object, or raises its error.
 #
 # </details>
 #
@@ -123,7 +124,7 @@ streamed
 # %% [markdown] id="use"
 # ## With your functions
 #
-# Two ranks stream shards from a real S3 server, on a line with 20 ms of latency that breaks off five times.
+# Two ranks stream shards from a real S3 server, over a line with 20 ms of latency that breaks five times.
 
 # %% id="push"
 import os

@@ -3,9 +3,9 @@
 #
 # ★★★ · 40 minutes · after [notebook 10](../notebooks/10_run_it_on_many_nodes.ipynb)
 #
-# A process on many nodes has to know its rank, and its job has to end before the scheduler ends it. You write
-# both: a function and a job script. The check runs your script with an imitated Slurm. Where a real one is
-# available, the script is submitted at the end.
+# A process on many nodes must know its rank, and its job must end before the scheduler ends it. You write a function
+# and a job script for these. The check runs your script with a simulated Slurm. If a real one is available, the script
+# is submitted at the end.
 
 # %% id="start"
 import sys
@@ -18,9 +18,9 @@ setup = start("ex10")
 # %% [markdown] id="task-place"
 # ## Task 1: your place
 #
-# Given the environment variables of a process, return its rank, the number of ranks and its local rank. Believe torchrun
-# first. A step of srun has `SLURM_PROCID`, `SLURM_STEP_NUM_TASKS` and `SLURM_LOCALID`. A job script, an salloc shell or a
-# laptop is alone:
+# Given the environment variables of a process, return its rank, the number of ranks and its local rank. torchrun's
+# variables come first. A step of srun has `SLURM_PROCID`, `SLURM_STEP_NUM_TASKS` and `SLURM_LOCALID`. A job script, an
+# salloc shell or a laptop is alone:
 #
 # `place(env: dict[str, str]) -> tuple[int, int, int]`
 
@@ -49,9 +49,9 @@ check.place(place)
 # %% [markdown] id="task-job"
 # ## Task 2: the job script
 #
-# Fill both gaps of [10_run_it_on_many_nodes.sbatch](10_run_it_on_many_nodes.sbatch), which lies beside this notebook; a
-# double click opens it. It trains on two nodes. Shortly before the time limit `train` gets USR1, writes a checkpoint and
-# exits with code 75: then the job is queued again. Any other code is the job's own.
+# Fill both gaps of [10_run_it_on_many_nodes.sbatch](10_run_it_on_many_nodes.sbatch), which is next to this notebook; a
+# double click opens it. It trains on two nodes. Shortly before the time limit `train` gets USR1, writes a checkpoint
+# and exits with code 75: then requeue the job. Any other code is the job's own.
 
 # %% id="script"
 # --8<-- solution
@@ -68,9 +68,9 @@ verdict
 # <details>
 # <summary>Hint 1: which process is which</summary>
 #
-# What `srun` starts has `SLURM_STEP_NUM_TASKS`; the job script has not. The shell of `salloc` has it too, and it is 1.
-# Local ranks count from 0 on each node. Nodes may have unequal numbers of tasks, so compute nothing: take what is set, and
-# convert it with `int`.
+# A process started by `srun` has `SLURM_STEP_NUM_TASKS`; the job script does not. The shell of `salloc` has it too,
+# with the value 1. Local ranks count from 0 on each node. Nodes may have different numbers of tasks, so compute
+# nothing: use the variables, and convert them with `int`.
 #
 # </details>
 #
@@ -85,16 +85,16 @@ verdict
 # <details>
 # <summary>Hint 3: the exit code</summary>
 #
-# `set -e` ends the script at the first command that fails. A command in front of `||` may fail: `code=0`, then
-# `srun … || code=$?`, then `if ((code == 75))`. `scontrol requeue` wants the number of the job, `$SLURM_JOB_ID`. Notebook 10
-# shows how `srun` learns the CPUs.
+# `set -e` ends the script at the first command that fails. A command in front of `||` may fail: `code=0`, then `srun …
+# || code=$?`, then `if ((code == 75))`. `scontrol requeue` takes the number of the job, `$SLURM_JOB_ID`. Notebook 10
+# shows how to pass the CPUs to `srun`.
 #
 # </details>
 
 # %% [markdown] id="use"
 # ## With your script
 #
-# Where Slurm is available, your script now trains on two nodes. Otherwise the cell shows the command for later.
+# If Slurm is available, your script now trains on two nodes. Otherwise the cell shows the command for later.
 
 # %% id="submit"
 from helpers.experiments.nb10 import training_on_cluster

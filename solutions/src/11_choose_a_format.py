@@ -3,8 +3,8 @@
 #
 # ★★☆ · 40 minutes · after [notebook 11](../notebooks/11_choose_a_format.ipynb)
 #
-# Three groups ask you how to store their images. You forecast their trainings with a pencil: what each part of a cluster
-# takes for an epoch if nothing else took time. Then you recommend, with numbers.
+# Three groups ask you how to store their images. You estimate their trainings by hand: the time that each part of a
+# cluster takes for an epoch if nothing else took time. Then you recommend, with numbers.
 
 # %% id="start"
 import sys
@@ -29,9 +29,9 @@ WAYS["packed"]
 # %% [markdown] id="parts"
 # ## Task 1: the parts
 #
-# Seconds per epoch that each part would take alone, as a dict: `"metadata"` does operations; `"targets"` read bytes, and
-# spend `request_s` on each request (a striped way lies on `stripes` of them, any other on all); `"network"`, one per
-# node, moves bytes; `"GPUs"` step.
+# Return the seconds per epoch that each part would take alone, as a dict: `"metadata"` does operations; `"targets"`
+# read bytes, and spend `request_s` on each request (a striped way is on `stripes` of them, any other on all);
+# `"network"`, one per node, moves bytes; `"GPUs"` step.
 #
 # `parts(work, storage, way, nodes) -> dict[str, float]`
 
@@ -63,14 +63,15 @@ parts_verdict
 # <details>
 # <summary>Hint 1: one sample first</summary>
 #
-# What does one sample cost each part? Multiply by the samples, and divide by what works at the same time.
+# What does one sample cost in each part? Multiply by the samples, and divide by the number of units that work at the
+# same time.
 #
 # </details>
 #
 # <details>
 # <summary>Hint 2: shared or not</summary>
 #
-# Metadata and targets are there once, however many nodes ask. Networks and GPUs come with each node.
+# All nodes share metadata and targets. Networks and GPUs come with each node.
 #
 # </details>
 
@@ -107,7 +108,7 @@ training_verdict
 # <details>
 # <summary>Hint: what adds up</summary>
 #
-# Work at the same time does not add up: the slowest part decides. The copy comes before, so it does.
+# Times of simultaneous work do not add up: the slowest part decides. The copy comes first, so its time is added.
 #
 # </details>
 
@@ -119,7 +120,7 @@ training_verdict
 # - *hard negatives*: ImageNet on 2 nodes, 90 epochs; any sample at any time; your share of the metadata servers is
 #   5,000 operations per second
 #
-# Which way is possible and fastest, and how many hours does it take?
+# Which possible way is the fastest, and how many hours does it take?
 #
 # `choice: dict[str, tuple[str, float]]`
 
@@ -145,7 +146,7 @@ chosen
 # %% [markdown] id="use"
 # ## Does the simulation agree?
 #
-# A pencil knows no queues, and no decoding: `simulate` has both, and steps all GPUs together.
+# Your estimate has no queues and no decoding: `simulate` has both, and steps all GPUs together.
 
 # %% id="compare"
 from smallfiles.scaling import simulate
