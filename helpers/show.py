@@ -66,7 +66,7 @@ class Drawing:
 
 
 def figure(drawn: Drawing | Figure, *, alt: str = "") -> None:
-    """Show a figure with a description for those who cannot see it, and close it.
+    """Show a figure with a description for people who cannot see it, and close it.
 
     Args:
         drawn: A `Drawing`, or a figure from matplotlib.

@@ -16,10 +16,10 @@ if [[ -x ${COURSE_VENV-}/bin/python ]]; then PATH=$COURSE_VENV/bin:$PATH; fi
 PATH=$COURSE_ROOT/slurm/bin:$PATH
 export PATH PYTHONPATH=$COURSE_ROOT${PYTHONPATH:+:$PYTHONPATH} PYTHONUNBUFFERED=1
 cpus=${SLURM_CPUS_PER_TASK:-1}
-# Both: a library starts a thread a core in every worker, and srun counts one CPU a task from 22.05 until 23.11.
+# Both: a library starts one thread per core in every worker, and srun counts one CPU per task from 22.05 until 23.11.
 export OMP_NUM_THREADS=$cpus SRUN_CPUS_PER_TASK=$cpus
 
-# A task of this job; said once more, since versions differ in which variables srun reads.
+# A task of this job; repeated, since versions differ in which variables srun reads.
 task() { srun --cpus-per-task="$cpus" "$@"; }
 
 printf '%s: job %s of %s, %s, %s CPUs a task, %s\n' "${SLURM_JOB_NAME-}" "${SLURM_JOB_ID-}" "$COURSE_SITE" \

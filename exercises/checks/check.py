@@ -1,6 +1,6 @@
 """`@check`: from a plain function that tries an answer to a verdict that never hurts.
 
-The trap: a check has bugs too. Whatever it trips over because an answer is of an odd kind is told as
+The trap: a check has bugs too. If an answer of an odd kind trips it, the result is
 a ✗, not as a traceback into this package. Every exercise uses it.
 """
 

@@ -96,7 +96,7 @@ def hours(*case: Any) -> float:
 HOUR_MISTAKES: tuple[Mistake, ...] = (
     (lambda *c: 3600 * hours(*c), "these are seconds; an hour has 3,600 of them"),
     (lambda *c: 60 * hours(*c), "these are minutes; an hour has 60 of them"),
-    (lambda *c: min(waiting(*c), answering(*c)), "this is the quicker of the two limits; the slower decides"),
+    (lambda *c: min(waiting(*c), answering(*c)), "this is the faster of the two limits; the slower decides"),
     (lambda *c: waiting(*c) + answering(*c), "the two limits act at the same time, and were added"),
     (lambda f, w, k, r, j: hours(f, w, 1, r, j), "opens wait at the same time: divide by those in flight"),
     (lambda f, w, k, r, j: hours(f, w, k, r, 1), "all jobs share the server: each gets a part of its rate"),

@@ -1,7 +1,7 @@
 """Exercise 02: the validation manifest from the devkit, and whose label order a manifest has.
 
     val_manifest    labels in sorted order, each with its image
-    label_order     whose labels are these, told by images whose label is known
+    label_order     which order the labels have, from images whose label is known
 
 The trap is the exercise's subject: wrong labels are whole numbers too, and nothing complains about them. So
 each wrong way of labelling, and of pairing lines with images, is computed here and known by its result; the
@@ -111,7 +111,7 @@ PAIRINGS: tuple[tuple[Callable[[Case], list[int]], str], ...] = (
 
 
 @check(
-    buys="A job of thousands of GPU hours now validates on the labels that everybody else's models use.",
+    buys="A job of thousands of GPU hours now validates on the labels that other models use.",
     errors={
         IndexError: "image n belongs to truth[n - 1]; n is the last number of the name (2012 is the year)",
         KeyError: "that key is not there: ids count from 1, and only the ids in `classes` are classes",

@@ -57,7 +57,7 @@ def _bare(texts: list[str]) -> list[str]:
     return [" ".join(text.replace('"', " ").split()) for text in texts]
 
 
-# What a wrong list of captions looks like, and the sentence that helps; the first that fits is told.
+# What a wrong list of captions looks like, and the sentence that helps; the first that fits is shown.
 TEXT_FAULTS: tuple[Fault, ...] = (
     (lambda _, got: not isinstance(got, list), "an image has a list of captions; .to_pylist() makes one"),
     (_some(lambda text: isinstance(text, bytes)), "captions are text; decode bytes: data.decode('utf-8')"),

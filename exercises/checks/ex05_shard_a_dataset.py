@@ -53,7 +53,7 @@ def _slice(shards: Hand, rank: int, ranks: int, worker: int, workers: int) -> Ha
 # What would have given these shards, and the sentence that helps.
 FORMULAS: tuple[tuple[Formula, str], ...] = (
     (lambda shards, rank, ranks, worker, workers: shards[rank::workers][worker::ranks], _CROSSED),
-    (_slice, "rounding down loses the tail: what is left after equal slices is nobody's"),
+    (_slice, "rounding down loses the tail: no process reads what is left after equal slices"),
     (
         lambda shards, rank, ranks, worker, workers: _in_turn(shards[1:], rank, ranks, worker, workers),
         "ranks and workers count from 0, as SLURM_PROCID and worker ids do; yours begin at 1",
@@ -174,7 +174,7 @@ def _why(case: Case, hands: Hands, shuffled: bool) -> str:
 
 
 @check(
-    buys="Sixty-four GPUs now read the set once between them, and nobody trains twice on the same images.",
+    buys="Sixty-four GPUs now read the set once between them, and none trains on another's images.",
     errors={IndexError: _NONE, ValueError: _NONE},
 )
 def my_shards(attempt: Attempt) -> None:

@@ -380,7 +380,7 @@ def stage(attempt: Attempt) -> None:
     _play(attempt, LOCK_AND_RENAME)
 
 
-@check(buys="No job leaves its memory to the next, nor its data to whoever planted a link.", limit_s=_LIMIT_S)
+@check(buys="No job leaves files in memory, and none writes through a planted link.", limit_s=_LIMIT_S)
 def stage_safely(attempt: Attempt) -> None:
     """`stage_safely(src, folder)` is `stage`, and survives signals, links and a full disk."""
     _play(attempt, LOCK_AND_RENAME + SIGNALS_AND_LINKS)

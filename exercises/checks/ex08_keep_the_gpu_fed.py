@@ -106,7 +106,7 @@ LIMITS: tuple[tuple[Stages, int, float, str, str], ...] = (
 )
 
 
-@check(buys="Nobody pays for CPUs where the GPU is the limit.", errors={ZeroDivisionError: _NONE})
+@check(buys="You add no CPUs where the GPU is the limit.", errors={ZeroDivisionError: _NONE})
 def bottleneck(attempt: Attempt) -> None:
     """`bottleneck(stages, workers, step_s)` names the stage to mend, or `training`."""
     chance, more = random.Random(8), []

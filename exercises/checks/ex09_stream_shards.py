@@ -5,7 +5,7 @@
     stream           task 2: the objects of one rank in order, the next ones on their way
 
 Answers are judged by the requests that they send, not by their speed. The trap it teaches: what a line broke
-off looks like a short object, and nothing but a count tells. Notebook 09 sends participants here.
+off looks like a short object, and only a count shows it. Notebook 09 sends participants here.
 """
 
 from __future__ import annotations

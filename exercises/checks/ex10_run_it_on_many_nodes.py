@@ -1,6 +1,6 @@
 """Exercise 10: the place of a process among many, and a job script that survives its time limit.
 
-    place    rank, number of ranks and local rank, from what a launcher tells
+    place    rank, number of ranks and local rank, from the variables of a launcher
     job      what the script asks Slurm for, and what it does: run by real bash, with a played Slurm
              (`helpers.experiments.nb10.played_slurm` stands for srun, scontrol, python)
 
@@ -47,14 +47,14 @@ def script(folder: str) -> Path:
 
 WHERE = {
     "text": "environment variables are text: make numbers of them with int()",
-    "laptop": "on a laptop nobody sets these variables: the process is alone, which is rank 0 of 1",
+    "laptop": "on a laptop these variables are not set: the process is alone, which is rank 0 of 1",
     "script": "the job script sees SLURM_NTASKS, but is one process; only a step has SLURM_STEP_NUM_TASKS",
     "salloc": "the shell of salloc is a step of one task: its SLURM_STEP_NUM_TASKS is 1, not SLURM_NTASKS",
-    "first task": "task 0 of a step is not alone; SLURM_STEP_NUM_TASKS tells. Read `env`, not os.environ",
+    "first task": "task 0 of a step is not alone; see SLURM_STEP_NUM_TASKS. Read `env`, not os.environ",
     "local for rank": "this number counts from 0 on each node; the rank is SLURM_PROCID, under torchrun RANK",
     "nodes": "SLURM_NNODES counts nodes and SLURM_NODEID numbers them; ranks are tasks",
     "computed": "nodes may have unequally many tasks: do not compute the local rank, take SLURM_LOCALID",
-    "torchrun": "torchrun tells RANK, WORLD_SIZE and LOCAL_RANK; what srun told is for its parent",
+    "torchrun": "torchrun sets RANK, WORLD_SIZE and LOCAL_RANK; srun's variables are for its parent",
 }
 Place = tuple[int, int, int]
 Environment = tuple[str, dict[str, str], Place, dict[Place, str]]

@@ -26,7 +26,7 @@ NAMES = ("metadata", "targets", "network", "GPUs")
 
 @dataclass(frozen=True)
 class Project:
-    """What somebody wants to train, and where.
+    """What a group wants to train, and where.
 
     Args:
         work: The training.

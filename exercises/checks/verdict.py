@@ -1,6 +1,6 @@
 """The three verdicts, as text and as HTML.
 
-State is told by a symbol, a word and the shape of the border, never by colour alone, and nothing
+State is shown by a symbol, a word and the shape of the border, never by colour alone, and nothing
 assumes a light page. The trap: a participant's values may hold anything, so they are shortened, and
 escaped in HTML. Notebook 00 shows all three.
 """

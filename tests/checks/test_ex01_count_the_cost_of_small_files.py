@@ -46,7 +46,7 @@ def both(f, w, k, r, j):
 WRONG_HOURS = [
     (lambda *c: hours(*c) * 3600, "these are seconds"),
     (lambda *c: hours(*c) * 60, "these are minutes"),
-    (lambda *c: min(both(*c)) / 3600, "quicker of the two limits"),
+    (lambda *c: min(both(*c)) / 3600, "faster of the two limits"),
     (lambda *c: sum(both(*c)) / 3600, "were added"),
     (lambda f, w, k, r, j: max(f * w, f * j / r) / 3600, "opens wait at the same time"),
     (lambda f, w, k, r, j: hours(f, w, k, r, 1), "share the server"),

@@ -105,7 +105,7 @@ def _command(site: str, job: str, words: Sequence[str]) -> str:
 
 @contextlib.contextmanager
 def _folder_there(work: Path) -> Iterator[Path]:
-    """A folder where jobs work, for the time of one; whoever waits too long cancels the job first."""
+    """A folder where jobs work, for the time of one; after too long a wait the job is cancelled first."""
     folder = work / f"notebook-10-{os.getpid()}-{time.time_ns() // 1_000_000}"
     folder.mkdir(parents=True)
     try:
