@@ -21,7 +21,7 @@ scripts = .ci/run tools/*.sh $(wildcard solutions/*.sbatch) $(wildcard slurm/*.s
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1|\2/p' Makefile | while IFS='|' read -r name text; do \
-	  printf '%-14s %s\n' "$$name" "$$text"; done
+	  printf '%-16s %s\n' "$$name" "$$text"; done
 
 demo: setup ## the whole road on one page: 3,000 images made, packed, verified, measured (DATA=DIR for your own)
 	$(py) -m smallfiles demo $(if $(DATA),--data "$(DATA)")

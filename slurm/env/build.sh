@@ -2,7 +2,7 @@
 # The Python environment as one file: slurm/env/build.sh [OUT.sqfs] [VENV]
 #
 # A virtual environment is tens of thousands of small files; each job step on each node opens a thousand of
-# them at `import torch`. As one image they cost one open. Needs mksquashfs (apt-get install squashfs-tools).
+# them at `import torch`. As one file they cost one open. Needs mksquashfs (apt-get install squashfs-tools).
 set -euo pipefail
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 out=${1:-$root/venv.sqfs}
@@ -18,8 +18,8 @@ command -v mksquashfs >/dev/null || refuse "mksquashfs is not installed. Run: ap
 [[ ! -e $out ]] || refuse "$out exists already; remove it, or name another file"
 
 # Code compresses three times, and zstd unpacks faster than most disks read. -no-exports and fixed times: the
-# same environment gives the same bytes. Without SOURCE_DATE_EPOCH, which may not stand beside -mkfs-time.
-# Its help is read whole: `grep -q` would close the pipe early, and then mksquashfs fails, some of the time.
+# same environment gives the same bytes. Without SOURCE_DATE_EPOCH, which must not be combined with -mkfs-time.
+# Read its help completely: `grep -q` would close the pipe early, and then mksquashfs fails, some of the time.
 level=()
 if [[ $(mksquashfs -help 2>&1 || true) == *zstd* ]]; then level=(-comp zstd -Xcompression-level 3); fi
 trap 'rm -f "$part"' EXIT
