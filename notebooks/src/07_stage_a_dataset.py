@@ -410,7 +410,7 @@ for share in (0.0, 0.5, 0.9, 1.0):
     training = share * seconds["packed file"]  # an epoch cannot be shorter than this
     saved = max(training, seconds["packed file"]) - max(training, seconds["staged copy"])
     when = f"after {seconds['copying'] / saved:.1f} epochs" if saved > 0 else "never"
-    print(f"training needs {training:.2f} s per epoch: staging has paid off {when}")
+    print(f"training needs {training:.2f} s per epoch: staging pays off {when}")
 
 # %% [markdown]
 # So measure an epoch of your training, not a raw read. Two more facts can decide. A set that fits into the *page cache*

@@ -125,12 +125,13 @@ def decode():
 
 decoding = measure.compare({"decode and crop": decode}, rounds=3, unit="images")
 decode_s = 1 / np.median(decoding.rates_per_s("decode and crop"))
-for suffix in SUFFIXES:
-    share = 1 / np.median(rates[suffix]) / decode_s
-    print(f"{suffix:6} reading takes {share:6.2%} of the time of decoding")
+for name, runs in rates.items():
+    share = 1 / np.median(runs) / decode_s
+    print(f"{name:6} reading takes {share:6.2%} of the time of decoding")
 
 # %% [markdown]
-# From memory, reading is a few percent of the work, in any format: such a chart is no reason to choose one. On a
+# From memory, reading is a few percent of the work in every format but one: such a chart is no reason to choose among
+# the others. The zarr library is made for large slices, and one image per call takes it about as long as decoding. On a
 # cluster the bytes come from storage that other jobs use too.
 
 # %% [markdown] id="ask" tags=["core"]
@@ -259,7 +260,7 @@ figures.lines(series, title, x="threads that read", y="files per second")
 # %% [markdown]
 # Up to 4 threads, each thread adds its share. Beyond that, the server is the limit, and more threads only wait longer.
 # The forecast uses nothing of this measurement, only the latency, the operations per file, the 4 servers, and the time
-# of a read without delay. Expect the two to differ by 10 to 30 %.
+# of a read without delay. Expect the two to differ by 10 to 30 %, more on a busy machine.
 
 # %% [markdown] id="nodes" tags=["core"]
 # ## 4 · From 1 to 10,000 nodes
@@ -405,7 +406,7 @@ show.command(TrainingPlan(nodes=64, step_s=0.02), "DATA")
 # %% [markdown] id="key-points"
 # ## Key points
 #
-# - From memory all packed formats are fast enough; decoding costs far more.
+# - From memory all formats that `pack` writes are fast enough; decoding costs far more.
 # - To the storage there are four ways: files, one packed file, shards, a copy per node.
 # - Waiting grows as load / (1 - load): plan for 70 %, not for 100 %.
 # - The limit that all nodes share decides: operations and requests per second, then bytes per second.
