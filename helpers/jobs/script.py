@@ -138,7 +138,7 @@ def read(path: Path) -> Job:
 
 
 def _directives(lines: list[str]) -> Iterator[str]:
-    """The options before the first command, without the comments behind them."""
+    """The options before the first command, without the comments after them."""
     for line in lines[1:]:
         if line.startswith("#SBATCH "):
             yield from line.removeprefix("#SBATCH ").partition(" #")[0].split()

@@ -42,7 +42,7 @@ def site_here(environment: Mapping[str, str] | None = None) -> tuple[str, str]:
         return "", "there is no `sbatch` on this machine"
     if Path(jobs.load(ROOT, "local", variables)["SLURM_CONF"]).is_file():
         return "local", ""
-    return "", "Slurm is installed, but neither is the local cluster up nor does COURSE_SITE name a site"
+    return "", "Slurm is installed, but the local cluster is not up and COURSE_SITE names no site"
 
 
 @dataclass(frozen=True)
@@ -97,7 +97,7 @@ def training_on_cluster(job: Path, source: Source) -> Submitted:
 
 
 def _command(site: str, job: str, words: Sequence[str]) -> str:
-    """What one would type in the checkout."""
+    """The command to type in the checkout."""
     path = Path(job)
     short = str(path.relative_to(ROOT)) if path.is_relative_to(ROOT) else job
     return f"slurm/submit {site} {shlex.join([short, '--', *words])}"
@@ -136,7 +136,7 @@ def outcome(number: str, state: str) -> str:
     if state in _GOING_ON:
         return f"Job {number} was still {state} after {WAITED_S:.0f} s, so it was cancelled."
     if state != "COMPLETED":
-        return f"Job {number} ended as {state}; its log says why."
+        return f"Job {number} ended as {state}; its log shows why."
     return f"Job {number} ended well."
 
 
