@@ -32,7 +32,7 @@ _POOLS: list[pa.MemoryPool] = []
 
 
 def row(name: str, number: int, caption: str, spoilt: bool = False) -> str:
-    """One row of results.csv; a broken one has lost its second delimiter."""
+    """One row of results.csv; a spoilt one has lost its second delimiter."""
     return f"{name}| {number}{'   ' if spoilt else '| '}{caption}\n"
 
 
@@ -50,7 +50,7 @@ class Truth:
 
 
 def truth_of(folder: Path) -> Truth:
-    """Read a folder with the package's own reader; refuses anything but Flickr30K."""
+    """Read a folder with the package's own reader; refuses what is no Flickr30K."""
     source = sources.load(folder, "flickr30k", split="all", sizes=False)
     names = source.manifest.paths.to_pylist()
     captions = dict(zip(names, source.manifest.targets.to_pylist(), strict=True))
@@ -129,7 +129,7 @@ def watched() -> Iterator[Traffic]:
 
 
 def _read_bytes() -> int:
-    """Bytes that this process has read by system calls; 0 without /proc."""
+    """Bytes that this process has read by system calls; 0 where there is no /proc."""
     try:
         lines = Path("/proc/self/io").read_text(encoding="ascii").splitlines()
     except OSError:

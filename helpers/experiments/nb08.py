@@ -141,7 +141,7 @@ class GoodRead:
 
 
 def good_picture(data: bytes, box: Box, size: int) -> Pixels:
-    """A view; only its part of the image is decoded."""
+    """A view, of which only the part is decoded."""
     return scaled(open_picture(data).part(box, size, size, None), size)
 
 

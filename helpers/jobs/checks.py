@@ -99,7 +99,7 @@ def _output(name: str, path: Path) -> Iterator[str]:
 
 
 def _can_be_written(folder: Path) -> bool:
-    """Whether the folder, or the nearest existing one above it, is writable."""
+    """Whether the folder, or the nearest one above it that exists, lets us write."""
     while not folder.exists() and folder != folder.parent:
         folder = folder.parent
     return folder.is_dir() and os.access(folder, os.W_OK | os.X_OK)
@@ -124,7 +124,7 @@ def _space(job: Job, given: Mapping[str, str]) -> Iterator[str]:
 
 
 def _packed_bytes(path: Path) -> int:
-    """Size of a file or of the shards in a folder; 0 for anything not packed."""
+    """Size of a file or of the shards in a folder; 0 of what is not packed."""
     if path.is_file():
         return 0 if path.suffix == ".json" else path.stat().st_size
     return sum(shard.stat().st_size for shard in _tars(path))
