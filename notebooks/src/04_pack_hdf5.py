@@ -357,10 +357,10 @@ def count_wrong(dataset, workers=2, count=2_000):
 # > **Predict.** Which of these four runs give wrong samples? Will there be an error?
 
 # %%
-for name, how in {"usual driver": {}, "stdio": {"driver": "stdio"}}.items():
+for name, how in {"default driver": {}, "stdio": {"driver": "stdio"}}.items():
     dataset = OpenedInInit(blob, **how)
     for workers in (0, 2):
-        print(f"{name:12} {workers} workers: {count_wrong(dataset, workers)}")
+        print(f"{name:14} {workers} workers: {count_wrong(dataset, workers)}")
     dataset.group.file.close()
 
 # %% [markdown]
