@@ -264,7 +264,7 @@ show.command(picture)
 # - A file system is full when its bytes or its inodes run out, whichever comes first.
 # - One `import` opens hundreds of files; a job of many processes multiplies that.
 # - A kernel remembers the order in which cells ran; restart and run all when in doubt.
-# - A check shows ○ not started, ✗ failed and why, or ✓ passed.
+# - A check shows ○ not started, ✗ not yet and why, or ✓ passed.
 
 # %% [markdown] id="quiz"
 # ## Check yourself
