@@ -60,7 +60,7 @@ reader = formats.open(packed)
 # %% [markdown] id="follow" tags=["core"]
 # ## 1 · Follow a batch
 #
-# A forum post asked how to keep a GPU busy with such views: the shorter side of an image is scaled to a random length
+# A forum post asked how to keep a GPU busy with views like these: the shorter side of an image is scaled to a random length
 # from 256 to 480 pixels, then 224 x 224 pixels are cut out. We draw the parameters first, so that four programs can
 # make the same view:
 
@@ -540,7 +540,7 @@ for step_s in (0.05, 0.2):
 # ## 5 · Look at the waiting
 #
 # The decisive number is the share of time in which training waits for a batch. Measuring it takes four lines in any
-# loop. A GPU does not use the CPUs while it computes, so we simulate a step by a sleep of 40 ms.
+# loop. A GPU does not use the CPUs while it computes, so we simulate a step with a sleep of 40 ms.
 
 
 # %%
