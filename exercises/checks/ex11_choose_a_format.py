@@ -126,7 +126,7 @@ def _shown(work: Work, storage: Storage, way: Way, nodes: int, *more: int) -> st
     return ", ".join(["work", "storage", f"Way({of})", f"nodes={nodes}", *map(str, more)])
 
 
-@check(buys="A pencil now says which part of the cluster is full first, before a job has run.")
+@check(buys="You can name the first bottleneck of a cluster before a job has run.")
 def parts(attempt: Attempt) -> None:
     """`parts(work, storage, way, nodes)` gives the seconds that each part would take alone."""
     for case in CASES:
