@@ -131,8 +131,8 @@ for name, runs in rates.items():
 
 # %% [markdown]
 # From memory, reading is a few percent of the work in every format but one: such a chart is no reason to choose among
-# the others. The zarr library is made for large slices, and one image per call takes it about as long as decoding. On a
-# cluster the bytes come from storage that other jobs use too.
+# the others. The zarr library is made for large slices: one image per call takes half the time of decoding or more. On
+# a cluster the bytes come from storage that other jobs use too.
 
 # %% [markdown] id="ask" tags=["core"]
 # ## 2 · Count what the storage is asked
