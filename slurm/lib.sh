@@ -22,5 +22,5 @@ export OMP_NUM_THREADS=$cpus SRUN_CPUS_PER_TASK=$cpus
 # A task of this job; repeated, since versions differ in which variables srun reads.
 task() { srun --cpus-per-task="$cpus" "$@"; }
 
-printf '%s: job %s of %s, %s, %s CPUs a task, %s\n' "${SLURM_JOB_NAME-}" "${SLURM_JOB_ID-}" "$COURSE_SITE" \
+printf '%s: job %s of %s, %s, %s CPUs per task, %s\n' "${SLURM_JOB_NAME-}" "${SLURM_JOB_ID-}" "$COURSE_SITE" \
     "${SLURM_JOB_NODELIST-}" "$cpus" "$(date +%F\ %T)"
