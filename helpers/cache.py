@@ -66,7 +66,7 @@ def find_or_make(layout: str, count: int, folder: Path) -> tuple[Path, float]:
 
 
 def _made(layout: str, count: int, path: Path) -> tuple[Path, float]:
-    """Make it, or wait for another kernel that is at it already."""
+    """Make it, or wait for another kernel that is making it."""
     from smallfiles.sources import synthetic
 
     give_up = time.monotonic() + LOCK_WAIT_S

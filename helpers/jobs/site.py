@@ -1,4 +1,4 @@
-"""A site: what one cluster wants to hear, in one small file, `slurm/sites/NAME.env`.
+"""A site: the settings of one cluster, in one small file, `slurm/sites/NAME.env`.
 
 The file is shell, since the job sources it too; personal settings (account, paths) are in `NAME.my.env`,
 which git ignores. It is read twice: before the file of the site, whose defaults depend on it, and after it,

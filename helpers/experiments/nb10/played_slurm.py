@@ -35,7 +35,7 @@ def record(what: str, argv: list[str], **more: object) -> None:
 
 
 def options(words: list[str]) -> tuple[dict[str, str], list[str]]:
-    """What srun is told, and the command behind it."""
+    """The options of srun, and the command after them."""
     found: dict[str, str] = {}
     words = list(words)
     while words and words[0].startswith("-"):
