@@ -11,7 +11,7 @@ joined to a folder, and every block is compared with its hash before anybody see
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -266,16 +266,3 @@ def read_blocks(store: Store, item: Item, block: int, count: int) -> bytearray:
         expected=f"the hash in its manifest, of bytes {number * item.digest.block_bytes:,} and following",
         next_step="Remove that object and push the data set again",
     )
-
-
-def spread(items: Sequence[Item], at_once: int, part_bytes: int) -> list[tuple[int, int]]:
-    """Index of the item and first block of each part, in a good order.
-
-    Some servers write the parts of an object one after the other: so as many objects as there are requests
-    in flight go side by side, each in its order.
-    """
-    parts = []
-    for index, item in enumerate(items):
-        blocks = range(0, max(1, len(item.digest.blocks)), item.blocks_of(part_bytes))
-        parts += [(index // at_once, number, index, block) for number, block in enumerate(blocks)]
-    return [(index, block) for _, _, index, block in sorted(parts)]

@@ -247,11 +247,15 @@ class Store:
         """Send a part, from 1 on; its ETag."""
         return self._sent("upload_part", name, data, {"UploadId": upload, "PartNumber": number})
 
-    def complete(self, name: str, upload: str, etags: list[str]) -> str:
-        """Make the parts one object; its ETag."""
+    def complete(self, name: str, upload: str, etags: list[str]) -> None:
+        """Make the parts one object, where the server heeds it under the condition that there is none.
+
+        Raises:
+            ConditionError: There is one.
+        """
         parts = [{"PartNumber": number, "ETag": f'"{etag}"'} for number, etag in enumerate(etags, 1)]
-        more = {"UploadId": upload, "MultipartUpload": {"Parts": parts}}
-        return _etag(self._ask("complete_multipart_upload", name, **more))
+        more = {"UploadId": upload, "MultipartUpload": {"Parts": parts}, "IfNoneMatch": "*"}
+        self._ask("complete_multipart_upload", name, **more)
 
     def _sent(self, what: str, name: str, data: Buffer, more: dict[str, Any]) -> str:
         digest = hashlib.md5(data, usedforsecurity=False)
