@@ -1,15 +1,15 @@
 """Packed outputs to an object store and back: several requests in flight, verified, resumable.
 
-A push sends the objects first and their manifest last, so what was interrupted has no manifest and is no data
-set. Each block is compared with the digest taken while packing before it leaves, and the server compares the
-MD5 of each part. A second push sends only what is missing: it knows an object by its size and by the ETag in
-the manifest, or by its MD5 while there is no manifest; the parts of an unfinished object are in a list that
-the store keeps.
+A push sends the objects first and their manifest last, so an interrupted push leaves no manifest and thus no
+data set. Each block is compared with the digest taken while packing before it is sent, and the server
+compares the MD5 of each part. A second push sends only what is missing: it recognises an object by its size
+and by the ETag in the manifest, or by its MD5 while there is no manifest; and the store lists the parts of an
+unfinished object.
 
-Nothing is ever written over: an object is created under the condition that none has its name. So two pushes
-of one data set may run at once, and another data set is refused. The trap: some servers ignore conditions
-(rclone). There, pushes of two data sets that begin at the same moment may replace each other's objects. Sizes
-and ETags are compared before the manifest is written; a reader compares each block with the digest in the
+No object is ever replaced: each is created under the condition that none has its name. So two pushes of one
+data set may run at once, and another data set is refused. The trap: some servers ignore conditions (rclone).
+There, pushes of two data sets that begin at the same moment may replace objects of each other. Sizes and
+ETags are compared before the manifest is written, and each reader compares each block with the digest in the
 manifest, so a mixture is never read. Notebook 09 teaches it.
 """
 
@@ -19,7 +19,7 @@ import contextlib
 import hashlib
 import os
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from functools import partial
@@ -62,8 +62,8 @@ def push(out: Path | str, url: str | Store, *, config: TransferConfig | None = N
 
     Args:
         out: A packed file or folder of shards.
-        url: `s3://bucket/prefix`; this data set alone lies there. Or a store that has keys of its own.
-        config: How.
+        url: `s3://bucket/prefix`, for this data set alone; or a store with keys of its own.
+        config: How to send it.
 
     Returns:
         What was sent, and what was there already.
@@ -90,19 +90,19 @@ def push(out: Path | str, url: str | Store, *, config: TransferConfig | None = N
 
 
 def pull(url: str, out: Path | str, *, config: TransferConfig | None = None) -> Moved:
-    """Fetch a data set; each block is compared with its digest, and a second run goes on.
+    """Fetch a data set; each block is compared with its digest, and a second run continues.
 
     Args:
-        url: What it was pushed to.
-        out: The packed file or folder to make; its suffix says the same format.
-        config: How.
+        url: Where it was pushed to.
+        out: The packed file or folder to make; with a suffix of the same format.
+        config: How to fetch it.
 
     Returns:
         What was fetched, and what an earlier run had fetched.
 
     Raises:
-        NoObjectError: No data set is complete there.
-        FormatError: Its manifest is none of ours, or names what must not be written.
+        NoObjectError: There is no complete data set.
+        FormatError: Its manifest is not one of ours, or has names that must not be written.
         DamagedFileError: The store holds other bytes than were pushed.
         OutputExistsError: `out` exists.
     """
@@ -111,7 +111,7 @@ def pull(url: str, out: Path | str, *, config: TransferConfig | None = None) -> 
     catalog = Catalog.read(store)
     if formats.name_of(out) != catalog.format:
         raise UsageError(
-            f"{out.name} is no name for what is there: {catalog.name}, format {catalog.format}",
+            f"{out.name} does not fit the data set {catalog.name}, format {catalog.format}",
             expected="a suffix of the same format",
             next_step=f"Name it like {catalog.name}",
         )
@@ -132,13 +132,13 @@ def pull(url: str, out: Path | str, *, config: TransferConfig | None = None) -> 
 
 @dataclass(frozen=True)
 class Listing:
-    """What lies at a place.
+    """The objects below a URL.
 
     Args:
-        url: The place.
-        entries: All objects there, the manifest included.
-        catalog: What the manifest says; None without one.
-        note: Why it is not complete; "" if it is.
+        url: Bucket and prefix.
+        entries: All objects, the manifest included.
+        catalog: The manifest; None if there is none.
+        note: Why the data set is not complete; "" if it is.
     """
 
     url: str
@@ -158,17 +158,15 @@ class Listing:
 
 
 def ls(url: str) -> Listing:
-    """List a place, and compare it with its manifest."""
+    """List the objects below a URL, and compare them with their manifest."""
     store = Store(StoreUrl.parse(url))
     entries = tuple(store.entries())
-    there = {entry.name: entry for entry in entries}
-    catalog = Catalog.read(store) if MANIFEST in there else None
-    note = ""
+    catalog = Catalog.read(store) if any(entry.name == MANIFEST for entry in entries) else None
     if catalog is not None:
-        wrong = [item.name for item in catalog.items if not _is_as_sent(item, there.get(item.name))]
-        note = f"missing or not what was sent: {first_few(wrong, len(wrong))}" if wrong else ""
+        wrong = _changed(catalog, entries)
+        note = f"missing or not what was sent: {wrong}" if wrong else ""
     elif entries:
-        note = f"no {MANIFEST} is there: a push has not ended (the same one goes on), or none was made"
+        note = f"there is no {MANIFEST}, which a push writes last; the same push continues an interrupted one"
     else:
         note = "nothing is there"
     return Listing(str(store.place), entries, catalog, note)
@@ -179,16 +177,23 @@ def _moved(path: Path, store: Store, catalog: Catalog, kept: int, began: float) 
     return Moved(path, str(store.place), objects, catalog.samples, catalog.bytes, kept, seconds)
 
 
+def _changed(catalog: Catalog, entries: Iterable[Entry]) -> str:
+    """Names of objects that are missing or have another size or ETag, for messages; "" if there are none."""
+    there = {entry.name: entry for entry in entries}
+    names = [item.name for item in catalog.items if not _is_as_sent(item, there.get(item.name))]
+    return first_few(names, len(names)) if names else ""
+
+
 def _is_as_sent(item: Item, entry: Entry | None) -> bool:
-    """Whether an object is there with the size, and the ETag if that was recorded, of then."""
+    """Whether an object is there, with the size of the item and with its ETag if that was recorded."""
     return entry is not None and entry.bytes == item.bytes and item.etag in ("", entry.etag)
 
 
 def _published(store: Store, catalog: Catalog) -> Catalog | None:
-    """The manifest of this data set with the ETags that its objects had; None if there is none.
+    """The manifest of this data set as it was published, with ETags; None if there is none.
 
     Raises:
-        OutputExistsError: It is that of another data set.
+        OutputExistsError: The manifest is that of another data set.
     """
     try:
         text, found = store.get(MANIFEST).decode(errors="replace"), None
@@ -204,7 +209,7 @@ def _published(store: Store, catalog: Catalog) -> Catalog | None:
 def _taken(store: Store, by: str) -> OutputExistsError:
     return OutputExistsError(
         f"{store.place} holds {by}",
-        expected="a place where nothing is, or the same data set",
+        expected="no objects, or those of the same data set",
         next_step="Choose another prefix; or remove what is there with your site's tools, if nobody needs it",
     )
 
@@ -226,7 +231,7 @@ def _there(store: Store, uploads: list[_Upload], workers: int) -> dict[str, str]
 
 
 def _send(name: str, uploads: list[_Upload], workers: int) -> int:
-    """Send these objects; how many of their bytes an earlier run had sent."""
+    """Send these objects; returns how many of their bytes an earlier run had sent."""
     count = sum(len(each.parts) for each in uploads)
     with (
         progress(count, f"push {name}", unit="parts") as bar,
@@ -237,19 +242,17 @@ def _send(name: str, uploads: list[_Upload], workers: int) -> int:
 
 
 def _publish(store: Store, catalog: Catalog, published: Catalog | None) -> None:
-    """Write the manifest, if the store has what was sent.
+    """Write the manifest if the store has all that was sent.
 
     Raises:
         SourceError: It has something else, or does not keep the manifest.
         OutputExistsError: Another data set was published meanwhile.
     """
-    now = {entry.name: entry for entry in store.entries()}
-    changed = [item.name for item in catalog.items if not _is_as_sent(item, now.get(item.name))]
-    if MANIFEST in now:
-        _published(store, catalog)
+    changed = _changed(catalog, store.entries())
+    _published(store, catalog)
     if changed:
         raise SourceError(
-            f"{store.place} does not hold what was sent: {first_few(changed, len(changed))}",
+            f"{store.place} does not hold what was sent: {changed}",
             expected="objects of the sizes and ETags that were sent",
             next_step="Run it again when nobody else writes there",
         )
@@ -259,7 +262,7 @@ def _publish(store: Store, catalog: Catalog, published: Catalog | None) -> None:
     if _published(store, catalog) is None:
         raise SourceError(
             f"{store.place}/{MANIFEST} was sent, and {without_password(store.endpoint)} does not have it",
-            expected="a server that keeps what it took",
+            expected="a server that keeps what it accepts",
             next_step="Run it again; if that does not help, ask those who run the server",
         )
 
@@ -268,8 +271,8 @@ class _Upload:
     """One object that is to be sent.
 
     Args:
-        store: Where to.
-        item: What it holds.
+        store: The store to send it to.
+        item: Its name and digest.
         path: Its file.
     """
 
@@ -291,14 +294,14 @@ class _Upload:
         if entry.etag in (whole.hexdigest(), f"{parts.hexdigest()}-{len(self.parts)}"):
             return True
         try:
-            for number in self.parts:  # the ETag may come of parts of other sizes, or of encrypted bytes
+            for number in self.parts:  # the ETag may be one of parts of another size, or of encrypted bytes
                 read_blocks(self._store, self.item, (number - 1) * self._step, self._step)
         except DamagedFileError:
             return False
         return True
 
     def send(self, pool: ThreadPoolExecutor, bar: Progress) -> int:
-        """Send the object, several parts at once; how many of its bytes an earlier run had sent."""
+        """Send the object, several parts at once; returns how many bytes of it an earlier run had sent."""
         for _ in range(_TRIES):
             try:
                 return self._send(pool, bar)
@@ -313,14 +316,14 @@ class _Upload:
         raise failure
 
     def _send(self, pool: ThreadPoolExecutor, bar: Progress) -> int:
-        """Send it in parts, after those that are in an upload that was begun; or in one request."""
+        """Send it in one request; or in parts, of which an unfinished upload may have some."""
         store, name = self._store, self.item.name
         upload, known = "", dict[int, str]()
         if len(self.parts) > 1:
-            with contextlib.suppress(NoObjectError):  # some servers say so where no upload was begun
+            with contextlib.suppress(NoObjectError):  # some servers answer so where there is no upload
                 upload, known = store.begun(name)
             if any(_md5(self._read(number)).hexdigest() != etag for number, etag in known.items()):
-                upload, known = "", {}  # it is of other bytes
+                upload, known = "", {}  # an upload of other bytes
             upload = upload or store.begin(name)
 
         def send(number: int) -> str:
@@ -358,7 +361,7 @@ class _Upload:
 
 
 def _fetch(store: Store, catalog: Catalog, main: Path, workers: int) -> int:
-    """Write all files below the folder of `main`; the bytes that an earlier run had written."""
+    """Write all files below the folder of `main`; returns how many bytes an earlier run had written."""
     paths = [catalog.local(item, main) for item in catalog.items]
     for path in [path for path in main.parent.rglob("*") if not path.is_dir()]:
         if path not in paths:
@@ -388,7 +391,7 @@ def _fetch(store: Store, catalog: Catalog, main: Path, workers: int) -> int:
 
 @contextlib.contextmanager
 def _threads(count: int) -> Iterator[ThreadPoolExecutor]:
-    """Threads; after a failure none of them begins anything more."""
+    """A pool of threads; after a failure it starts nothing more."""
     with ThreadPoolExecutor(count, "objects") as pool:
         try:
             yield pool

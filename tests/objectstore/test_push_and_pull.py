@@ -299,7 +299,7 @@ def test_a_manifest_that_the_server_lost_is_noticed(far_place, line, packed):
 def test_ls_says_that_there_is_no_manifest(here):
     assert ls(here).note == "nothing is there"
     Store(StoreUrl.parse(here)).put("x.jpg", b"1")
-    assert ls(here).note.startswith("no smallfiles.json is there: a push has not ended")
+    assert ls(here).note.startswith("there is no smallfiles.json, which a push writes last")
 
 
 # ---- others
@@ -454,7 +454,7 @@ def test_a_manifest_with_a_hostile_name_writes_nothing(servers, as_user, packed,
     store.put("smallfiles.json", json.dumps(record).encode())
     folder = tmp_path / "inner"
     folder.mkdir()
-    with pytest.raises(FormatError, match="Use nothing of it"):
+    with pytest.raises(FormatError, match="Do not use this data set"):
         pull(place, folder / "copy.tars")
     assert [path.name for path in tmp_path.rglob("*")] == ["inner"]
 
@@ -478,7 +478,7 @@ def test_a_manifest_that_is_none_is_a_sentence(servers, as_user, tmp_path, text)
     as_user(servers("rclone"))
     place = new_place()
     Store(StoreUrl.parse(place)).put("smallfiles.json", text.encode("latin-1"))
-    with pytest.raises(FormatError, match="is no manifest of ours"):
+    with pytest.raises(FormatError, match="is not a manifest of ours"):
         pull(place, tmp_path / "copy.tars")
 
 

@@ -120,7 +120,7 @@ def test_uploads_and_downloads_are_compared_with_rclone_on_both_servers(servers,
 
 
 def test_what_cannot_be_served_is_a_sentence(folder, monkeypatch, tmp_path):
-    with pytest.raises(ResourceError, match=r"is no folder.*mkdir -p"):
+    with pytest.raises(ResourceError, match=r"is not a folder.*mkdir -p"):
         Server(tmp_path / "none")
     with serving(folder) as served, pytest.raises(ResourceError, match="did not start on port"):
         Server(folder, port=served.port)
