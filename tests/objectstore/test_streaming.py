@@ -179,7 +179,7 @@ def test_no_order_trains_on_a_byte_that_was_changed(pushed, opened, packed, line
     assert bool(loader.plan.streams) == (order != "random")
 
 
-def test_a_node_asks_once_for_what_says_where_samples_are(pushed, opened, line):
+def test_a_node_fetches_manifest_and_indexes_once(pushed, opened, line):
     line.seen.clear()
     first = opened(pushed)
     len(first)
@@ -230,7 +230,7 @@ def test_a_resumed_epoch_goes_on_without_reading_what_came_before(pushed, opened
     assert len(line.asked("GET")) < 0.75 * blocks
 
 
-def test_a_line_that_breaks_is_gone_on_with_inside_the_shard(pushed, opened, packed, line):
+def test_a_stream_continues_inside_a_shard_after_the_line_broke(pushed, opened, packed, line):
     line.only, line.cut_after, line.cuts = r"shard-\d+\.tar$", 6000, 40
     line.refuse = [(503, "SlowDown")] * 5
     loader = stream(opened(pushed))
@@ -266,7 +266,7 @@ def test_of_several_blocks_in_a_request_a_damaged_one_costs_only_its_samples(pus
     assert lost == hit and 0 < len(hit) < EACH
 
 
-def test_a_server_that_is_gone_is_told_and_no_sample_is_left_out(pushed, opened, line):
+def test_a_server_that_is_gone_is_an_error_and_no_sample_is_left_out(pushed, opened, line):
     loader = stream(opened(pushed), on_error="skip")
     batches = iter(loader)
     next(batches)
