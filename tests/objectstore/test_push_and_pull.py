@@ -360,8 +360,10 @@ def test_another_set_that_is_published_meanwhile_is_neither_replaced_nor_mixed(
     except SmallfilesError as caught:
         error = str(caught)
     assert done
+    if server.name != "rclone" or not moment.endswith("json"):
+        assert "holds another" in error
     if server.name != "rclone":
-        assert "holds another" in error and ls(place).note == ""
+        assert ls(place).note == ""
     if ls(place).note:
         with pytest.raises(SmallfilesError):
             pull(place, tmp_path / f"copy{other[0]}")
@@ -369,6 +371,22 @@ def test_another_set_that_is_published_meanwhile_is_neither_replaced_nor_mixed(
     copy = tmp_path / f"copy{Path(ls(place).catalog.name).suffix}"
     pull(place, copy)
     assert files_of(copy) == files_of(packed(*(other if error else ours)))
+
+
+def test_an_upload_that_the_store_dropped_is_begun_anew(far_place, line, packed, tmp_path, small_parts):
+    place, dropped = StoreUrl.parse(far_place), []
+    direct = Store(place, endpoint=f"http://127.0.0.1:{line.port}")
+
+    def drop(method, target):
+        if method == "POST" and "uploadId" in target and not dropped:
+            dropped.append(direct.begun("set.arrow")[0])
+            words = {"Bucket": place.bucket, "Key": place.key("set.arrow"), "UploadId": dropped[0]}
+            direct.client.abort_multipart_upload(**words)
+
+    line.before = drop
+    push(packed(".arrow"), far_place)
+    pull(far_place, tmp_path / "copy.arrow")
+    assert dropped and files_of(tmp_path / "copy.arrow") == files_of(packed(".arrow"))
 
 
 @pytest.mark.parametrize("change", ["shorter", "other bytes", "missing"])
