@@ -169,9 +169,9 @@ title = f"With 8 requests in flight, {moved.objects} objects are there {gain:.1f
 figures.bars(seconds, title, x="time (s)")
 
 # %% [markdown]
-# Not 8 times: this machine does the server's work too, and some requests must wait for others. The last object is the
-# *manifest object* `smallfiles.json`, which names each object with its digest. It appears when everything else is there
-# and was compared. We kill a push in the middle, as a time limit does, and look.
+# Not 8 times: this machine does the server's work too, and some requests must wait for others. The *manifest
+# object* `smallfiles.json`, which names each object with its digest, is written last: when all others are there and were
+# compared. We kill a push in the middle, as a time limit does, and look.
 #
 # > **Predict.** What does a listing show? What does a reader do?
 

@@ -28,24 +28,26 @@ def add(verbs: Verbs) -> None:
     push, pull = add_run(verbs, "push", run_push), add_run(verbs, "pull", run_pull)
     push.add_argument("out", type=Path, metavar="OUT", help="a packed file or folder of shards")
     push.add_argument("url", metavar="S3://…", help="bucket and prefix, for this data set alone")
-    pull.add_argument("url", metavar="S3://…", help="what it was pushed to")
+    pull.add_argument("url", metavar="S3://…", help="where it was pushed to")
     pull.add_argument("out", type=Path, metavar="OUT", help="the packed file or folder to make")
     for parser in (push, pull):
         add_flags(parser, TransferConfig)
     add_run(verbs, "ls", run_ls).add_argument("url", metavar="S3://…", help="bucket and prefix")
     server = add_run(verbs, "s3-server", run_server)
     server.add_argument("dir", type=Path, metavar="DIR", help="its folders are the buckets")
-    server.add_argument("--port", type=int, default=0, metavar="N", help="where to listen; otherwise chosen")
+    server.add_argument(
+        "--port", type=int, default=0, metavar="N", help="port to listen on; by default a free one"
+    )
 
 
 def run_push(arguments: argparse.Namespace) -> int:
     """Send a packed output to an object store, verified, resumable.
 
-    The objects first, the manifest smallfiles.json last: what was interrupted never looks whole, and the
-    same command goes on with it. Every part is verified. Another data set at that place is refused.
+    The manifest smallfiles.json is sent last, so an interrupted push never looks complete; the same command
+    sends what is missing. Every part is verified. Objects of another data set are never replaced.
 
-    Where the store is and who you are is said by AWS_ENDPOINT_URL, AWS_ACCESS_KEY_ID and
-    AWS_SECRET_ACCESS_KEY, or by a profile in ~/.aws, as for all tools of that kind.
+    The store and your keys are those of AWS_ENDPOINT_URL, AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or of
+    a profile in ~/.aws, as for other S3 tools.
 
     Examples:
         smallfiles push train.tars s3://course/train
@@ -53,17 +55,17 @@ def run_push(arguments: argparse.Namespace) -> int:
     from smallfiles import objectstore
 
     config = from_args(TransferConfig, arguments)
-    return _tell(arguments, objectstore.push(arguments.out, arguments.url, config=config), "sent")
+    return _report(arguments, objectstore.push(arguments.out, arguments.url, config=config), "sent")
 
 
 def run_pull(arguments: argparse.Namespace) -> int:
     """Fetch a data set from an object store, verified, resumable.
 
-    Each block is compared with the digest that was taken while packing. The file or folder appears under
-    its name when it is complete; the same command goes on where an interrupted one ended.
+    Each block is compared with the digest that was taken while packing. The file or folder appears under its
+    name when it is complete; the same command continues an interrupted one.
 
-    Where the store is and who you are is said by AWS_ENDPOINT_URL, AWS_ACCESS_KEY_ID and
-    AWS_SECRET_ACCESS_KEY, or by a profile in ~/.aws, as for all tools of that kind.
+    The store and your keys are those of AWS_ENDPOINT_URL, AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or of
+    a profile in ~/.aws, as for other S3 tools.
 
     Examples:
         smallfiles pull s3://course/train train.tars
@@ -71,10 +73,10 @@ def run_pull(arguments: argparse.Namespace) -> int:
     from smallfiles import objectstore
 
     config = from_args(TransferConfig, arguments)
-    return _tell(arguments, objectstore.pull(arguments.url, arguments.out, config=config), "fetched")
+    return _report(arguments, objectstore.pull(arguments.url, arguments.out, config=config), "fetched")
 
 
-def _tell(arguments: argparse.Namespace, moved: Moved, done: str) -> int:
+def _report(arguments: argparse.Namespace, moved: Moved, done: str) -> int:
     report(arguments, moved.as_json(), str(moved.url if done == "sent" else moved.path))
     moving = bytes_text(moved.bytes - moved.kept_bytes)
     say(
@@ -88,10 +90,10 @@ def _tell(arguments: argparse.Namespace, moved: Moved, done: str) -> int:
 def run_ls(arguments: argparse.Namespace) -> int:
     """List what an object store holds.
 
-    Objects with their samples and bytes, and whether all of the data set is there.
+    Shows the objects with their samples and bytes, and whether the data set is complete.
 
-    Where the store is and who you are is said by AWS_ENDPOINT_URL, AWS_ACCESS_KEY_ID and
-    AWS_SECRET_ACCESS_KEY, or by a profile in ~/.aws, as for all tools of that kind.
+    The store and your keys are those of AWS_ENDPOINT_URL, AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or of
+    a profile in ~/.aws, as for other S3 tools.
 
     Examples:
         smallfiles ls s3://course/train
@@ -106,12 +108,12 @@ def run_ls(arguments: argparse.Namespace) -> int:
         for entry in found.entries
     )
     report(arguments, found.as_json(), *lines)
-    whole = found.catalog
+    catalog = found.catalog
     say(
         f"{found.url}: not complete: {found.note}"
-        if found.note or whole is None
-        else f"{found.url}: {whole.name}, {plural(whole.samples, 'sample')} in "
-        f"{plural(len(whole.items), 'object')}, {bytes_text(whole.bytes)}, complete"
+        if found.note or catalog is None
+        else f"{found.url}: {catalog.name}, {plural(catalog.samples, 'sample')} in "
+        f"{plural(len(catalog.items), 'object')}, {bytes_text(catalog.bytes)}, complete"
     )
     return 0
 
@@ -119,13 +121,13 @@ def run_ls(arguments: argparse.Namespace) -> int:
 def run_server(arguments: argparse.Namespace) -> int:
     """Serve a folder of this machine as an object store.
 
-    For trying and teaching. The folders in DIR are the buckets. It listens on this machine alone, with keys
-    drawn anew. On a terminal it shows them as export lines and runs until Ctrl-C. With
+    For trying and teaching. The folders in DIR are the buckets. It listens on this machine only, with new
+    keys each time. On a terminal it prints them as export lines and runs until Ctrl-C. With
 
       eval "$(smallfiles s3-server DIR)"
 
-    it goes to the background, the shell or job script knows the keys, and it ends with that shell (or
-    earlier: kill $SMALLFILES_S3_SERVER).
+    it runs in the background, the shell or job script gets the keys, and it ends with that shell (or earlier:
+    kill $SMALLFILES_S3_SERVER).
 
     Examples:
         smallfiles s3-server store
@@ -134,19 +136,19 @@ def run_server(arguments: argparse.Namespace) -> int:
     """
     from smallfiles.objectstore.server import Server
 
-    stays = sys.stdout.isatty()
-    until = None if stays else os.getppid()
+    in_foreground = sys.stdout.isatty()
+    until = None if in_foreground else os.getppid()
     with held_back(), closing(Server(arguments.dir, arguments.port, until=until)) as server:
-        told = server.environment | {"SMALLFILES_S3_SERVER": str(server.pid)}
+        variables = server.environment | {"SMALLFILES_S3_SERVER": str(server.pid)}
         if arguments.json:
             print_json({"pid": server.pid, "port": server.port, "environment": server.environment})
         else:
-            exports = (f"export {name}={shlex.quote(value)}" for name, value in told.items())
+            exports = (f"export {name}={shlex.quote(value)}" for name, value in variables.items())
             print("\n".join(exports), flush=True)
         say(f"{arguments.dir} is served at {server.environment['AWS_ENDPOINT_URL']}")
-        if stays:
-            say("Ctrl-C ends it; use it in another terminal with the lines above")
+        if in_foreground:
+            say("to use it, run the lines above in another terminal; Ctrl-C ends it")
             signal.sigwait(SIGNALS)
         else:
-            server.leave()
+            server.detach()
     return 0

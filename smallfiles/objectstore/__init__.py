@@ -1,12 +1,12 @@
-"""Packed outputs in an object store: pushed in parallel, verified, and never whole before they are.
+"""Packed outputs in an object store: pushed in parallel, verified, and published only when complete.
 
-    with serving(Path("store")):                        # or a store elsewhere: the environment says which
+    with serving(Path("store")):                 # or another store, which the environment names
         push("train.tars", "s3://course/train")
         pull("s3://course/train", "copy.tars")
-        reader = open("s3://course/train")          # for make_loader(reader, LoaderConfig(order="stream"))
+        reader = open("s3://course/train")       # for make_loader(reader, LoaderConfig(order="stream"))
 
-The trap: an object store is no file system. It has no folders, no renames and no appends, each request
-waits for a network, and a listing shows uploads of which half is missing. Notebook 09 teaches it.
+The trap: an object store is not a file system. It has no folders, no renames and no appends, each request
+waits for a network, and a listing does not show that a push was interrupted. Notebook 09 teaches it.
 """
 
 from __future__ import annotations

@@ -1,16 +1,16 @@
-"""Who we are for an object store, which one it is, and what it means when it says no.
+"""Access to an object store: keys, endpoint, and what its errors mean.
 
 botocore, the base of boto3 and of Amazon's own command line, finds keys (environment, `~/.aws` files, single
 sign-on, roles of an instance or a container, a `credential_process`), renews those that expire, signs, and
 finds the endpoint (`AWS_ENDPOINT_URL`, a profile's `endpoint_url`). What it lacks for reading long objects
-over bad lines stands in `client`. Why not obstore: it is no faster (20 objects of 16 MB from and to rclone,
-8 in flight, two busy cores: 60 to 70 MB/s up and 100 to 170 down for both), and a client that was used before
-`fork` hangs in the child for ever (0.12; its threads are gone there), while a loader forks.
+over bad lines is in `client`. obstore is no faster (20 objects of 16 MB from and to rclone, 8 in flight, two
+busy cores: 60 to 70 MB/s up and 100 to 170 down for both), and a client of it that was used before `fork`
+hangs in the child (0.12; its threads are gone there), where loaders fork.
 
-The trap: a key that is written into a script is in its history for ever, and one that is an argument stands
-in the list of processes. Libraries print what they cannot use, for one a session token with a line break. So
-no message holds the words of botocore or of a server: `Failure` names them by codes and types alone. Keys are
-in no `repr`, and in a pickle only on its way to a worker. Notebook 09 teaches it.
+The trap: a key in a script stays in its history, and a key on a command line is in the list of processes.
+Libraries print what they cannot use, such as a session token with a line break. So no message contains words
+of botocore or of a server: `Failure` has only codes and types. Keys are in no `repr`, and in a pickle only
+on its way to a worker. Notebook 09 teaches it.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _MOST_CONNECTIONS = 256
 EXPIRED = {"ExpiredToken", "ExpiredTokenException", "RequestExpired", "TokenRefreshRequired", "InvalidToken"}
 _REFUSED = {"AccessDenied", "InvalidAccessKeyId", "SignatureDoesNotMatch", "Forbidden", "403", *EXPIRED}
 _BUSY = {"SlowDown", "RequestTimeout", "Throttling", "TooManyRequests", "OperationAborted"}
-_BUSY |= {"BadDigest", "ConditionalRequestConflict"}  # damaged on the way; somebody else was there
+_BUSY |= {"BadDigest", "ConditionalRequestConflict"}  # damaged on the way; another request at that moment
 _REGION = {"RequestTimeTooSkewed", "AuthorizationHeaderMalformed"}
 _REDIRECTS = range(300, 400)
 _CODE = re.compile(r"[A-Za-z0-9.-]{1,64}")
@@ -40,17 +40,17 @@ class NoObjectError(SourceError):
 
 
 class ConditionError(SourceError):
-    """What was asked for on a condition: the object is there already, or is another one now."""
+    """The condition of a request does not hold: the object exists already, or was replaced."""
 
 
 @dataclass(frozen=True)
 class Keys:
-    """What signs a request, where the environment shall not say it.
+    """Access keys, for a store whose keys are not those of the environment.
 
     Args:
         key_id: Names the owner.
-        secret: Never leaves this machine.
-        token: Goes with keys that expire.
+        secret: Signs requests; it is never sent to the store.
+        token: Sent with keys that expire.
     """
 
     key_id: str = field(repr=False)
@@ -58,32 +58,32 @@ class Keys:
     token: str = field(default="", repr=False)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """All of it on the way to a worker; None in a pickle that may be kept."""
+        """Everything on the way to a worker; None in a pickle that may be stored."""
         if get_spawning_popen() is None:
-            return _not_kept, ()
+            return _no_stored_keys, ()
         return Keys, (self.key_id, self.secret, self.token)
 
     def __copy__(self) -> Keys:
-        return self  # it stays in this process
+        return self
 
     def __deepcopy__(self, memo: object) -> Keys:
         return self
 
 
-def _not_kept() -> None:
-    """What a pickle has in place of keys: the environment is asked where it is opened."""
+def _no_stored_keys() -> None:
+    """What a stored pickle has in place of keys: those of the environment that loads it are taken."""
 
 
 def connect(endpoint: str, keys: Keys | None) -> Any:
-    """A client of botocore that never tries again by itself, and its keys as they are now.
+    """A client of botocore that never repeats a request by itself.
 
     Args:
-        endpoint: URL; empty asks the environment and the profile.
+        endpoint: URL; empty takes that of the environment or the profile.
         keys: None likewise.
 
     Raises:
-        MissingPackageError: botocore is not there.
-        UsageError: No keys, or a configuration that makes no sense.
+        MissingPackageError: botocore is not installed.
+        UsageError: There are no keys, or the configuration is invalid.
     """
     try:
         from botocore.config import Config
@@ -106,27 +106,27 @@ def connect(endpoint: str, keys: Keys | None) -> Any:
             connect_timeout=_CONNECT_S,
             read_timeout=_TIMEOUT_S,
             tcp_keepalive=True,
-            request_checksum_calculation="when_required",  # Content-MD5 and our digests serve all servers
+            request_checksum_calculation="when_required",  # Content-MD5 and our digests work with all servers
             response_checksum_validation="when_required",
-            # The signature holds the Content-MD5, so a body need not be hashed a second time, by SHA-256.
+            # The signature covers the Content-MD5, so a body is not hashed a second time, by SHA-256.
             s3={"addressing_style": "path" if named else "auto", "payload_signing_enabled": False},
         )
-        made = session.create_client("s3", region_name=region, endpoint_url=endpoint or None, config=config)
+        client = session.create_client("s3", region_name=region, endpoint_url=endpoint or None, config=config)
     except SmallfilesError:
         raise
     except Exception as error:
         raise Failure.of(error).sentence("s3://", "the object store") from None
-    made.meta.events.register("before-call.s3.HeadBucket", _not_redirected)
-    return made
+    client.meta.events.register("before-call.s3.HeadBucket", _redirected_once)
+    return client
 
 
-def _not_redirected(context: dict[str, Any], **_: object) -> None:
-    """Let botocore ask for the region of a bucket once; it asks again at each redirect, without an end."""
+def _redirected_once(context: dict[str, Any], **_: object) -> None:
+    """Let botocore ask for the region of a bucket once; it would do so at each redirect, without an end."""
     context.setdefault("s3_redirect", {})["redirected"] = True
 
 
 def keys_of(client: Any) -> tuple[str | None, ...]:
-    """What a client signs with at this moment; renewed ones are other ones."""
+    """The keys that a client signs with at this moment."""
     try:
         found = client._get_credentials().get_frozen_credentials()
     except Exception as error:
@@ -138,14 +138,14 @@ def _refuse_unsendable(keys: Any) -> None:
     names = {"key ID": keys.access_key, "secret": keys.secret_key, "session token": keys.token}
     for name, value in names.items():
         if not _SENDABLE.fullmatch(value or ""):
-            raise _no_keys(f"the {name} has a line break, a space or a character that no key has")
+            raise _no_keys(f"the {name} has a line break, a space or another character that no key has")
 
 
 def _no_keys(why: str) -> UsageError:
     return UsageError(
         f"no keys for the object store were found ({why})",
         expected="AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or a profile in ~/.aws",
-        next_step="Set them as your site says; a server for trying starts with: smallfiles s3-server DIR",
+        next_step="Set them as your site describes; to try a server here: smallfiles s3-server DIR",
     )
 
 
@@ -154,10 +154,10 @@ class Failure:
     """Why a request failed.
 
     Args:
-        code: What the server said, or the kind of error.
-        status: Of HTTP; 0 where there was no answer.
-        region: Where the bucket is, if the server told.
-        of_network: Whether the line or the server failed, rather than somebody who could not read the answer.
+        code: Error code of the server, or the type of the exception.
+        status: HTTP status; 0 without an answer.
+        region: Where the bucket is, if the server named it.
+        of_network: Whether the connection or the server failed, and not the reading of an answer.
     """
 
     code: str
@@ -167,7 +167,7 @@ class Failure:
 
     @classmethod
     def of(cls, error: Exception) -> Failure:
-        """What an exception means, in names that we know; its own words may hold keys."""
+        """The failure behind an exception, without its message, which may contain keys."""
         from botocore.exceptions import BotoCoreError
         from urllib3.exceptions import HTTPError
 
@@ -188,38 +188,38 @@ class Failure:
 
     @property
     def is_passing(self) -> bool:
-        """Whether trying again may help."""
+        """Whether another try may help."""
         if not self.status:
-            return self.of_network and self.code not in _FOR_EVER
+            return self.of_network and self.code not in _PERMANENT
         return (self.status >= 500 and self.status != 501) or self.status == 429 or self.code in _BUSY
 
     def sentence(self, where: str, server: str) -> SmallfilesError:
-        """It for those who read messages and not codes; no key is ever in it."""
+        """The failure as an error of ours, in one sentence without keys."""
         code = self.code
         if code in _NO_KEYS:
             return _no_keys(_NO_KEYS[code])
         if not self.status and not self.is_passing:
             return SourceError(
-                f"{where}: {server} cannot be asked, or gave an answer that is none of S3 ({code})",
+                f"{where}: {server} cannot be reached, or its answer is not one of S3 ({code})",
                 expected="the address of an S3 server, a region, and settings that botocore can read",
                 next_step="Check AWS_ENDPOINT_URL (http or https), AWS_REGION and the profile in ~/.aws",
             )
         if not self.status:
             return SourceError(
                 f"{where}: {server} broke off or did not answer ({code})",
-                expected="an object store within reach",
+                expected="an object store that can be reached",
                 next_step="Check AWS_ENDPOINT_URL and the network, then run it again",
             )
         if code == "NoSuchBucket":
             got, next_step = (
                 f"{server} has no bucket for {where}",
-                "Check its name, or make it with your site's tools",
+                "Check its name, or create it with your site's tools",
             )
             return SourceError(got, expected="a bucket that exists", next_step=next_step)
         if self.status == 404:
             got, next_step = (
                 f"{where} is not there",
-                f"Look what is: smallfiles ls {where.rpartition('/')[0]}",
+                f"List what is: smallfiles ls {where.rpartition('/')[0]}",
             )
             return NoObjectError(got, expected="an object of that name", next_step=next_step)
         if self.status == 412:
@@ -227,13 +227,15 @@ class Failure:
         region = f" (it is {self.region})" if self.region else ""
         if self.status in _REDIRECTS:
             return UsageError(
-                f"{where}: {server} answered that it is elsewhere ({code})",
-                expected="the address of the store itself, and the region of the bucket",
+                f"{where}: {server} redirects to another address ({code})",
+                expected="the address of the store, and the region of the bucket",
                 next_step=f"Check AWS_ENDPOINT_URL and AWS_REGION{region}",
             )
         if code in EXPIRED:
             got = f"{where}: the keys have expired ({code})"
-            return UsageError(got, expected="keys that are valid", next_step="Get new ones, and run it again")
+            return UsageError(
+                got, expected="keys that are valid", next_step="Get new ones, then run it again"
+            )
         if code in _REFUSED:
             return UsageError(
                 f"{server} refused the keys for {where} ({code})",
@@ -244,36 +246,36 @@ class Failure:
             return UsageError(
                 f"{server} refused a request for {where} ({code})",
                 expected="the region of the bucket, and a clock that is right",
-                next_step=f"Check AWS_REGION{region}, and the time with: date -u",
+                next_step=f"Check AWS_REGION{region}, and the clock with: date -u",
             )
         if self.status == 416:
             got, next_step = (
-                f"{where} ends before the bytes that were asked for",
+                f"{where} ends before the requested bytes",
                 "Push it again; it was changed",
             )
             return SourceError(got, expected="an object of the size in its manifest", next_step=next_step)
-        again = " again and again" if self.is_passing else ""
+        again = " at every try" if self.is_passing else ""
         got = f"{where}: {server} answered {code} ({self.status}){again}"
         if again:
             next_step = "Run it again when the server is less busy"
             return ResourceError(got, expected="success", next_step=next_step)
-        return SourceError(got, expected="success", next_step="Ask those who run the server what that means")
+        return SourceError(got, expected="success", next_step="Ask those who run the server")
 
 
 _NO_KEYS = {
     "NoCredentialsError": "none were found",
     "PartialCredentialsError": "one of key ID and secret is missing",
-    "CredentialRetrievalError": "what gives them failed",
+    "CredentialRetrievalError": "the program or service that provides them failed",
     "ProfileNotFound": "there is no such profile",
     "ConfigParseError": "a file of the profile cannot be read",
 }
-_FOR_EVER = {*_NO_KEYS, "ParamValidationError", "InvalidRegionError", "UnknownEndpointError", "SSLError"}
+_PERMANENT = {*_NO_KEYS, "ParamValidationError", "InvalidRegionError", "UnknownEndpointError", "SSLError"}
 
 
 def replaced(where: str) -> ConditionError:
-    """The sentence for an object that is another one now."""
+    """The error for an object that was replaced."""
     return ConditionError(
         f"{where} was replaced while it was read",
-        expected="the object that was there at the beginning",
+        expected="one object from the first byte to the last",
         next_step="Run it again when nobody writes there",
     )

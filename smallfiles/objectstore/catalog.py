@@ -1,17 +1,18 @@
 """The manifest object of a data set: names, samples, and the digest of each block of each object.
 
-It is called `smallfiles.json` and is written last, so that its appearance is the moment of publication. One
-request for it tells a reader all there is, where a listing takes one for a thousand objects and knows no
-half upload from a whole one. Equal data sets have equal manifests, but for the ETags that the store gave.
+It is called `smallfiles.json` and is written last, so a data set is published at the moment when it appears.
+One request for it describes the whole set; a listing takes a request per thousand objects, and cannot tell an
+interrupted push from a complete one. Equal data sets have equal manifests, except for ETags, which the store
+gives.
 
-The trap: names in it come from a bucket that others may write to. They are checked before any of them is
-joined to a folder, and every block is compared with its hash before anybody sees it. Notebook 09 teaches it.
+The trap: names in it come from a bucket that others may write to. Each is checked before it is joined to a
+folder, and each block is compared with its hash before it is used. Notebook 09 teaches it.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -37,11 +38,11 @@ class Item:
     """One object.
 
     Args:
-        name: Behind the prefix.
+        name: After the prefix.
         digest: Of its content.
-        samples: How many it holds; 0 for a small one beside another.
-        sidecar: Whether a file with the digest lies beside its file.
-        etag: What the store called it when it was sent; "" before.
+        samples: How many samples it holds; 0 for the small files of a packed one.
+        sidecar: Whether its file has a digest file.
+        etag: The ETag that the store gave it; "" before it is sent.
     """
 
     name: str
@@ -57,11 +58,11 @@ class Item:
 
     @property
     def is_data(self) -> bool:
-        """Whether it is a packed file rather than a small one beside it."""
+        """Whether it is a packed file, and not one of its small files."""
         return not self.name.endswith(SIDECARS)
 
     def blocks_of(self, part_bytes: int) -> int:
-        """How many blocks make a part of about this size, of which a store takes 10,000."""
+        """How many blocks make a part of about this size; a store takes 10,000 parts per object."""
         return max(1, -(-max(part_bytes, self.bytes // _MOST_PARTS) // self.digest.block_bytes))
 
     def span(self, block: int, count: int) -> tuple[int, int]:
@@ -70,7 +71,7 @@ class Item:
         return start, min(start + count * self.digest.block_bytes, self.bytes)
 
     def damaged(self, start: int, data: Buffer) -> int | None:
-        """The first block that is not what was packed; `data` begins with a block, at byte `start`."""
+        """The first block that is not what was packed; `start` is where `data` and a block begin."""
         step, view = self.digest.block_bytes, memoryview(data)
         for offset in range(0, len(view), step):
             number = (start + offset) // step
@@ -84,11 +85,11 @@ class Catalog:
     """What a data set in an object store consists of.
 
     Args:
-        name: Of the packed file or folder.
-        format: Of the packed file.
+        name: Name of the packed file or folder.
+        format: Name of its format.
         is_folder: Whether it is a folder of shards.
-        items: Its objects, each packed file before the small ones beside it.
-        provenance: What the packed file says of its making; {} if nothing.
+        items: Its objects; each packed file comes before its small files.
+        provenance: The record of how it was packed; {} without one.
     """
 
     name: str
@@ -109,13 +110,13 @@ class Catalog:
 
     @property
     def set_digest(self) -> str:
-        """Names the set of samples; "" if the packed file does not tell."""
+        """The digest of the set of samples; "" if the packed file has none."""
         schema = self.provenance.get("schema")
         return str(schema.get("manifest_digest", "")) if isinstance(schema, dict) else ""
 
     @cached_property
     def text(self) -> str:
-        """The object."""
+        """The content of the manifest object."""
         objects = [
             {
                 "name": item.name,
@@ -141,19 +142,19 @@ class Catalog:
         return json.dumps(record, sort_keys=True, separators=(",", ":")) + "\n"
 
     def sent(self, etags: Mapping[str, str]) -> Catalog:
-        """It with what the store called its objects; without any of that to compare two."""
+        """The same catalog with these ETags; with {} to compare two catalogs without theirs."""
         return replace(self, items=tuple(replace(item, etag=etags.get(item.name, "")) for item in self.items))
 
     def local(self, item: Item, out: Path) -> Path:
-        """The file of an object where the packed file or folder is called `out`."""
+        """The file of an object of a packed file or folder at `out`."""
         return out / item.name if self.is_folder else out.with_name(out.name + item.name[len(self.name) :])
 
     @classmethod
     def read(cls, store: Store) -> Catalog:
-        """The manifest of a place.
+        """Read the manifest of a store.
 
         Raises:
-            NoObjectError: There is none: nothing was pushed there, or not yet all of it.
+            NoObjectError: There is none: nothing was pushed there, or the push has not ended.
             FormatError: It is not one of ours, or has names that must not be used.
         """
         try:
@@ -162,13 +163,13 @@ class Catalog:
             raise NoObjectError(
                 f"{store.place} has no {MANIFEST}, so no data set is complete there",
                 expected="what smallfiles push wrote",
-                next_step=f"Check the name, or what is there: smallfiles ls {store.place}",
+                next_step=f"Check the name, or list what is there: smallfiles ls {store.place}",
             ) from None
         return cls.parse(text, f"{store.place}/{MANIFEST}")
 
     @classmethod
     def parse(cls, text: str, where: str) -> Catalog:
-        """Read what `text` gave, and check every name in it."""
+        """Read the content of a manifest object, and check each name in it."""
         try:
             record = json.loads(text)
             items = tuple(
@@ -187,7 +188,7 @@ class Catalog:
                 raise ValueError(f"{record['kind']!r}, version {record['version']}")
         except (ValueError, KeyError, TypeError, RecursionError) as error:
             raise FormatError(
-                f"{where} is no manifest of ours ({type(error).__name__}: {printable(str(error))[:200]})",
+                f"{where} is not a manifest of ours ({type(error).__name__}: {printable(str(error))[:200]})",
                 expected=f"{_KIND}, version {_VERSION}",
                 next_step="Push the data set again, or use the version of this package that wrote it",
             ) from error
@@ -204,24 +205,24 @@ class Catalog:
                 "has characters that no name of ours has" if printable(name) != name else None
             )
             if problem or name.startswith(".") or not (self.is_folder or name in known):
-                raise FormatError(
-                    f"{where} names {name!r}, which {problem or 'is no file of a data set'}",
-                    expected="plain names of packed files",
-                    next_step="Use nothing of it, and ask who wrote it; no file was written",
-                )
+                raise _odd(f"{where} has the name {name!r}, which {problem or 'is not one of a data set'}")
         if len(set(names)) < len(names):
-            raise FormatError(
-                f"{where} names an object twice",
-                expected="each once",
-                next_step="Use nothing of it, and ask who wrote it; no file was written",
-            )
+            raise _odd(f"{where} has a name twice")
+
+
+def _odd(got: str) -> FormatError:
+    return FormatError(
+        got,
+        expected="plain names of packed files, each once",
+        next_step="Do not use this data set, and ask who wrote it; no file was written",
+    )
 
 
 def of_output(out: Path) -> tuple[Catalog, list[Path]]:
-    """Describe a packed output; its files in the order of the items.
+    """The catalog of a packed output, and its files in the order of the items.
 
     Raises:
-        SmallfilesError: It is not there, damaged, or a tree of small files.
+        SmallfilesError: It does not exist, is damaged, or is a tree of small files.
     """
     found = outputs.find(out, StageConfig())
     is_folder = found.source.is_dir()
@@ -249,7 +250,7 @@ def of_output(out: Path) -> tuple[Catalog, list[Path]]:
 
 
 def read_blocks(store: Store, item: Item, block: int, count: int) -> bytearray:
-    """Some blocks of an object, each compared with its hash; damage on the way is read once more.
+    """Some blocks of an object, each compared with its hash; what was damaged on the way is read once more.
 
     Raises:
         DamagedFileError: The store holds other bytes.
@@ -263,19 +264,6 @@ def read_blocks(store: Store, item: Item, block: int, count: int) -> bytearray:
     assert number is not None
     raise DamagedFileError(
         f"{store.place}/{item.name}: block {number} of {len(item.digest.blocks)} is not what was packed",
-        expected=f"the hash in its manifest, of bytes {number * item.digest.block_bytes:,} and following",
+        expected=f"bytes from {number * item.digest.block_bytes:,} on with the hash in the manifest",
         next_step="Remove that object and push the data set again",
     )
-
-
-def spread(items: Sequence[Item], at_once: int, part_bytes: int) -> list[tuple[int, int]]:
-    """Index of the item and first block of each part, in a good order.
-
-    Some servers write the parts of an object one after the other: so as many objects as there are requests
-    in flight go side by side, each in its order.
-    """
-    parts = []
-    for index, item in enumerate(items):
-        blocks = range(0, max(1, len(item.digest.blocks)), item.blocks_of(part_bytes))
-        parts += [(index // at_once, number, index, block) for number, block in enumerate(blocks)]
-    return [(index, block) for _, _, index, block in sorted(parts)]

@@ -1,15 +1,15 @@
-"""Requests to an object store that go on: what is cut off is asked for from where it broke off.
+"""Requests to an object store that continue where they broke off.
 
     store = Store(StoreUrl.parse("s3://course/train"))
     found = store.head("train-000000.tar")                       # its bytes and its ETag
     data = store.get_range(found.name, 0, 1 << 20, if_match=found.etag)
 
-A busy server (503 SlowDown) and a broken line are tried again, each time after a longer pause; keys that
-expired are read again. A store may be used by several threads, and by forked workers, which get
-connections of their own.
+After a busy server (503 SlowDown) or a broken connection a request is sent again, each time after a longer
+pause; keys that expired are read again. A store may be used by several threads, and by forked workers, which
+make connections of their own.
 
-The trap: libraries try a whole request again, or hand out what came until the line broke. A shard that is cut
-in the middle must go on in the middle, and be the same shard: not every server heeds If-Match, so the ETag of
+The trap: libraries repeat a whole request, or return what came before the connection broke. Reading must
+continue in the middle of a shard, and of the same shard: not every server respects If-Match, so the ETag of
 each answer is compared too. Notebook 09 teaches it.
 """
 
@@ -42,10 +42,10 @@ from smallfiles.samples import Buffer
 
 __all__ = ["ConditionError", "Entry", "NoObjectError", "Store"]
 
-_TRIES, _TRIES_OF_STRANGERS = 10, 3
+_TRIES, _TRIES_BEFORE_FIRST_ANSWER = 10, 3
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 10.0
-_PIECE_BYTES = 1 << 20  # what a broken line costs at most
-_PROGRESS_BYTES = 1 << 16  # a line that brings as much before it breaks is worth another try
+_PIECE_BYTES = 1 << 20  # the most that a broken connection costs
+_PROGRESS_BYTES = 1 << 16  # a connection that delivers so much before it breaks is worth another try
 _MD5 = re.compile(r"[0-9a-f]{32}(-\d+)?")
 
 
@@ -54,7 +54,7 @@ class Entry:
     """An object.
 
     Args:
-        name: Behind the prefix of its place.
+        name: After the prefix.
         bytes: Its size.
         etag: Changes with its content.
     """
@@ -65,26 +65,26 @@ class Entry:
 
 
 class Store:
-    """The objects below a place.
+    """The objects whose names begin with a prefix.
 
     Args:
         place: Bucket and prefix.
-        endpoint: URL of the server, where the environment shall not say it.
-        keys: Who we are, likewise.
+        endpoint: URL of the server; empty takes that of the environment.
+        keys: Access keys; None takes those of the environment.
     """
 
     def __init__(self, place: StoreUrl, *, endpoint: str = "", keys: Keys | None = None) -> None:
-        self.place, self._endpoint, self._given = place, endpoint, keys
-        self.reached = False
+        self.place, self._endpoint, self._keys = place, endpoint, keys
+        self.answered = False
         self._owner = 0
-        self._made: Any = None
+        self._client: Any = None
 
     @property
     def client(self) -> Any:
-        """That of botocore; each process has its own."""
-        if self._made is None or self._owner != os.getpid():
-            self._made, self._owner = connect(self._endpoint, self._given), os.getpid()
-        return self._made
+        """The client of botocore; each process has its own."""
+        if self._client is None or self._owner != os.getpid():
+            self._client, self._owner = connect(self._endpoint, self._keys), os.getpid()
+        return self._client
 
     @property
     def endpoint(self) -> str:
@@ -97,13 +97,13 @@ class Store:
 
     def __getstate__(self) -> dict[str, Any]:
         """Without connections."""
-        return self.__dict__ | {"_made": None}
+        return self.__dict__ | {"_client": None}
 
     def close(self) -> None:
-        """Let go of connections; the next request makes new ones."""
-        made, self._made = self._made, None
-        if made is not None and self._owner == os.getpid():
-            made.close()
+        """Close the connections; the next request makes new ones."""
+        client, self._client = self._client, None
+        if client is not None and self._owner == os.getpid():
+            client.close()
 
     # ---- reading
 
@@ -114,7 +114,7 @@ class Store:
             NoObjectError: There is none.
         """
         answer = self._ask("head_object", name)
-        with self._understood(name):
+        with self._valid_answer(name):
             return Entry(name, int(answer["ContentLength"]), _etag(answer))
 
     def get(self, name: str) -> bytes:
@@ -123,23 +123,23 @@ class Store:
         Raises:
             NoObjectError: There is none.
         """
-        data: bytes = self._tried(name, lambda: self._object(name)["Body"].read())
+        data: bytes = self._repeated(name, lambda: self._object(name)["Body"].read())
         return data
 
     def get_range(self, name: str, start: int, stop: int, *, if_match: str = "") -> bytearray:
-        """The bytes from `start` to `stop` of an object; see `read_into`."""
+        """The bytes of an object from `start` to `stop`; see `read_into`."""
         data = bytearray(stop - start)
         self.read_into(name, start, memoryview(data), if_match=if_match)
         return data
 
     def read_into(self, name: str, start: int, buffer: memoryview, *, if_match: str = "") -> str:
-        """Fill a buffer from `start` of an object on, with as many requests as it takes.
+        """Fill a buffer with the bytes of an object from `start` on, with as many requests as it takes.
 
         Args:
-            name: Of the object.
+            name: Name of the object.
             start: First byte.
-            buffer: As long as what is wanted.
-            if_match: The ETag that it must have; without one, that of the first answer.
+            buffer: What is to be filled.
+            if_match: The ETag that the object must have; without one, that of the first answer.
 
         Returns:
             The ETag.
@@ -147,9 +147,9 @@ class Store:
         Raises:
             ConditionError: It is another object now.
             NoObjectError: There is none.
-            SourceError: It ends too early, or the server does not answer any more.
+            SourceError: It ends too early, or the server no longer answers.
         """
-        done, patience = 0, _Patience(self, name)
+        done, retries = 0, _Retries(self, name)
         while done < len(buffer):
             more = {"Range": f"bytes={start + done}-{start + len(buffer) - 1}"}
             more |= {"IfMatch": f'"{if_match}"'} if if_match else {}
@@ -165,7 +165,7 @@ class Store:
             except SmallfilesError:
                 raise
             except Exception as error:
-                patience.after(error, progressed=done - before >= _PROGRESS_BYTES)
+                retries.after(error, progressed=done - before >= _PROGRESS_BYTES)
         return if_match
 
     def _checked(self, answer: Any, name: str, start: int, etag: str) -> str:
@@ -177,20 +177,20 @@ class Store:
         if not span.startswith(f"bytes {start}-") and (status == 206 or start):
             answer["Body"].close()
             raise SourceError(
-                f"{self.place}/{name}: the server gave another part than was asked for",
-                expected=f"what begins at byte {start:,}",
-                next_step="Ask those who run it; a proxy between may be the reason",
+                f"{self.place}/{name}: the server sent another part than the requested one",
+                expected=f"the bytes from {start:,} on",
+                next_step="Ask those who run it; a proxy in between may be the reason",
             )
         return found
 
     def entries(self, under: str = "") -> Iterator[Entry]:
-        """All objects, however many, whose names begin with `under`; in the order of the server."""
+        """All objects whose names begin with `under`, however many; in the order of the server."""
         prefix = self.place.key("") + under
         more: dict[str, str] = {}
         while True:
             page = self._ask("list_objects_v2", "", Prefix=prefix, **more)
-            with self._understood(under):
-                page["IsTruncated"]  # every listing says it, and no page of a portal
+            with self._valid_answer(under):
+                page["IsTruncated"]  # which every listing has, and no login page of a network
                 found = [(each["Key"], int(each["Size"]), _etag(each)) for each in page.get("Contents", ())]
             for key, size, etag in found:
                 if key.startswith(prefix):
@@ -203,55 +203,59 @@ class Store:
     # ---- writing
 
     def put(self, name: str, data: Buffer, *, create: bool = False) -> str:
-        """Write an object in one request; it is there whole or not at all.
+        """Write an object in one request, completely or not at all.
 
         Args:
-            name: Of the object.
+            name: Name of the object.
             data: Its bytes.
-            create: Refuse if there is one (not every server heeds that: look afterwards).
+            create: Refuse to replace an object; some servers ignore this.
 
         Returns:
             Its ETag.
 
         Raises:
-            ConditionError: There is one.
+            ConditionError: There is an object of this name already.
         """
         return self._sent("put_object", name, data, {"IfNoneMatch": "*"} if create else {})
 
     def delete(self, name: str) -> None:
-        """Remove an object; none is no fault."""
+        """Remove an object if it exists."""
         self._ask("delete_object", name)
 
     def begin(self, name: str) -> str:
-        """Begin an object of several parts; the number of the upload."""
+        """Begin an object of several parts; the ID of the upload."""
         answer = self._ask("create_multipart_upload", name)
-        with self._understood(name):
+        with self._valid_answer(name):
             return str(answer["UploadId"])
 
     def begun(self, name: str) -> tuple[str, dict[int, str]]:
-        """An upload that was begun and not ended, with the MD5 of each part; "" if there is none."""
+        """The ID of an unfinished upload of this object, and the ETag of each part; "" if there is none."""
         page, key = self._ask("list_multipart_uploads", "", Prefix=self.place.key(name)), self.place.key(name)
-        with self._understood(name):
+        with self._valid_answer(name):
             upload = next((each["UploadId"] for each in page.get("Uploads", ()) if each["Key"] == key), "")
         parts: dict[int, str] = {}
         more = bool(upload)
         while more:
             page = self._ask("list_parts", name, UploadId=upload, PartNumberMarker=max(parts, default=0))
-            with self._understood(name):
+            with self._valid_answer(name):
                 found = {int(part["PartNumber"]): _etag(part) for part in page.get("Parts", ())}
             more = bool(page.get("IsTruncated")) and bool(found.keys() - parts.keys())
             parts |= found
         return upload, parts
 
     def put_part(self, name: str, upload: str, number: int, data: Buffer) -> str:
-        """Send a part, from 1 on; its ETag."""
+        """Send a part, counted from 1; its ETag."""
         return self._sent("upload_part", name, data, {"UploadId": upload, "PartNumber": number})
 
-    def complete(self, name: str, upload: str, etags: list[str]) -> str:
-        """Make the parts one object; its ETag."""
+    def complete(self, name: str, upload: str, etags: list[str]) -> None:
+        """Make the parts one object; it replaces none, except on servers that ignore conditions.
+
+        Raises:
+            ConditionError: There is an object of this name already.
+        """
         parts = [{"PartNumber": number, "ETag": f'"{etag}"'} for number, etag in enumerate(etags, 1)]
-        more = {"UploadId": upload, "MultipartUpload": {"Parts": parts}}
-        return _etag(self._ask("complete_multipart_upload", name, **more))
+        more = {"UploadId": upload, "MultipartUpload": {"Parts": parts}, "IfNoneMatch": "*"}
+        self._ask("complete_multipart_upload", name, **more)
 
     def _sent(self, what: str, name: str, data: Buffer, more: dict[str, Any]) -> str:
         digest = hashlib.md5(data, usedforsecurity=False)
@@ -260,7 +264,7 @@ class Store:
         if _MD5.fullmatch(etag) and etag != digest.hexdigest():
             raise SourceError(
                 f"{self.place}/{name}: the server holds other bytes than were sent",
-                expected=f"those of MD5 {digest.hexdigest()}",
+                expected=f"bytes of MD5 {digest.hexdigest()}",
                 next_step="Run it again; if that does not help, ask those who run the server",
             )
         return etag
@@ -268,31 +272,31 @@ class Store:
     # ---- requests
 
     def _ask(self, what: str, name: str, **more: Any) -> Any:
-        """One request whose answer is small, tried again where that may help."""
+        """One request with a small answer, repeated where that may help."""
         more |= {"Key": self.place.key(name)} if name else {}
-        return self._tried(name, lambda: getattr(self.client, what)(Bucket=self.place.bucket, **more))
+        return self._repeated(name, lambda: getattr(self.client, what)(Bucket=self.place.bucket, **more))
 
     def _object(self, name: str, **more: Any) -> Any:
         answer = self.client.get_object(Bucket=self.place.bucket, Key=self.place.key(name), **more)
-        self.reached = True
+        self.answered = True
         return answer
 
-    def _tried(self, name: str, request: Callable[[], Any]) -> Any:
-        patience = _Patience(self, name)
+    def _repeated(self, name: str, request: Callable[[], Any]) -> Any:
+        retries = _Retries(self, name)
         while True:
             try:
                 answer = request()
             except SmallfilesError:
                 raise
             except Exception as error:
-                patience.after(error)
+                retries.after(error)
             else:
-                self.reached = True
+                self.answered = True
                 return answer
 
     @contextmanager
-    def _understood(self, name: str) -> Iterator[None]:
-        """Turn what an answer lacks into a sentence."""
+    def _valid_answer(self, name: str) -> Iterator[None]:
+        """Raise an error in a sentence where an answer lacks something."""
         try:
             yield
         except (KeyError, ValueError, TypeError) as error:
@@ -302,15 +306,15 @@ class Store:
         where = f"{self.place}/{name}".rstrip("/")
         return failure.sentence(where, without_password(self.endpoint))
 
-    def renewed(self) -> bool:
-        """Whether there are other keys by now than those that were used; they are read anew."""
+    def keys_are_renewed(self) -> bool:
+        """Read the keys again; whether they differ from those that were used."""
         used = keys_of(self.client)
         self.close()
         return keys_of(self.client) != used
 
 
-class _Patience:
-    """How often to try again, and when to say in a sentence that it is enough."""
+class _Retries:
+    """Decides how often a request is repeated, and raises an error in a sentence after the last try."""
 
     def __init__(self, store: Store, name: str) -> None:
         self._store, self._name, self._failed = store, name, 0
@@ -319,21 +323,21 @@ class _Patience:
         """Pause before another try.
 
         Raises:
-            SmallfilesError: Trying again would not help.
-            MemoryError: There is no room for the answer.
+            SmallfilesError: Another try would not help.
+            MemoryError: There is no memory for the answer.
         """
         if isinstance(error, MemoryError):
             raise error
         failure = Failure.of(error)
-        self._store.reached |= failure.status > 0
+        self._store.answered |= failure.status > 0
         self._failed = 1 if progressed else self._failed + 1
-        most = _TRIES if self._store.reached else _TRIES_OF_STRANGERS
-        if failure.code in EXPIRED and self._failed < most and self._store.renewed():
+        most = _TRIES if self._store.answered else _TRIES_BEFORE_FIRST_ANSWER
+        if failure.code in EXPIRED and self._failed < most and self._store.keys_are_renewed():
             return
         if not failure.is_passing or self._failed >= most:
             raise self._store._sentence(failure, self._name) from None
         pause = min(_LONGEST_PAUSE_S, _FIRST_PAUSE_S * 2 ** (self._failed - 1))
-        time.sleep(pause * random.uniform(0.5, 1))  # so that a thousand ranks do not come back together
+        time.sleep(pause * random.uniform(0.5, 1))  # so that a thousand ranks do not return at once
 
 
 def _etag(answer: Any) -> str:

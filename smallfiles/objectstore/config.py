@@ -1,10 +1,10 @@
-"""Where objects are, how to move them, and what was done: small records, imported with the command line.
+"""Where objects are, how they are moved, and what a transfer did: small records.
 
     StoreUrl.parse("s3://course/train").key("train-000000.tar")     # train/train-000000.tar in bucket course
 
-The trap: `s3://bucket/train` is no folder. It is the beginning of names, and those of `s3://bucket/train-old`
-begin with the same letters; so a prefix always ends in a slash here. Notebook 09 teaches it.
-Short, since it is imported whenever the command line starts.
+The trap: `s3://bucket/train` is not a folder. It is the beginning of names, and the names of
+`s3://bucket/train-old` begin with the same letters; so a prefix always ends in a slash here. Notebook 09
+teaches it. The module is short because the command line imports it at every start.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ from smallfiles.options import check, option, words
 
 MANIFEST = "smallfiles.json"
 PART_BYTES = 16 << 20
-"""What one request sends or asks for, where an object has so much."""
+"""The most that one request sends or fetches, about."""
 
 _BUCKET = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{1,253}[A-Za-z0-9]")
 
 
 @dataclass(frozen=True)
 class StoreUrl:
-    """A bucket and the beginning of the names in it.
+    """A bucket and a prefix.
 
     Args:
         bucket: Name of the bucket.
-        prefix: What all names begin with, without the slash that follows; empty for the whole bucket.
+        prefix: What all names begin with, without the slash at its end; empty for the whole bucket.
     """
 
     bucket: str
@@ -50,7 +50,7 @@ class StoreUrl:
         problem = key_problem(prefix) if prefix else None
         if not url.startswith("s3://") or not _BUCKET.fullmatch(bucket) or problem:
             raise UsageError(
-                f"{without_password(url)} names no place in an object store"
+                f"{without_password(url)} is not a URL of an object store"
                 + (f": it {problem}" if problem else ""),
                 expected="s3://BUCKET/PREFIX",
                 next_step="Write it like s3://course/train",
@@ -90,15 +90,15 @@ class TransferConfig:
 
 @dataclass(frozen=True)
 class Moved:
-    """What a push or pull did.
+    """What a push or a pull did.
 
     Args:
         path: What was pushed, or what a pull wrote.
-        url: The other end.
-        objects: Number of objects, the manifest aside.
+        url: Where it is in the store.
+        objects: Number of objects without the manifest.
         samples: Number of samples in them.
         bytes: Size of all objects.
-        kept_bytes: Of these, what was there already, of the same content.
+        kept_bytes: Size of what was there already, with the same content.
         seconds: How long it took.
     """
 

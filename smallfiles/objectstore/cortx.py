@@ -1,4 +1,4 @@
-"""The short form that programs written for cortx_pytorch use: they run with only the import changed.
+"""The interface of cortx_pytorch: programs written for it run with only the import changed.
 
     client = make_client(URL, ACCESS_KEY, SECRET_KEY)
     upload_cv_dataset(ImageFolder("train"), client, "course", "train", maxsize=1e8, maxcount=1e4, workers=8)
@@ -6,13 +6,13 @@
     dataset = RemoteDataset(client, "course", "train").decode("pil").to_tuple("jpg;png", "cls").batched(64)
     for images, labels in DataLoader(dataset, num_workers=4, batch_size=None): …
 
-Beneath is what the rest of this room does: files keep their bytes, an upload is verified and resumes, each
-sample comes once an epoch over all ranks and workers, and each epoch has another order. Which one is drawn by
-PyTorch per pass, as for its own shuffling (`torch.manual_seed` repeats it); ranks draw apart from each other,
-so over several ranks `dataset.set_epoch(epoch)` goes before each pass.
+It is built on this package: files keep their bytes, an upload is verified, each sample comes once per epoch
+over all ranks and workers, and each epoch has another order. PyTorch draws the epoch at each pass, as it does
+for its own shuffling (`torch.manual_seed` repeats it). Ranks draw independently of each other, so with
+several ranks `dataset.set_epoch(epoch)` must come before each pass.
 
-The trap: keys that stand in such a program stand in its history too; without them `make_client(URL)` takes
-those of the environment. Notebook 09 compares the two.
+The trap: keys in such a program are in its history too; without them `make_client(URL)` takes those of the
+environment. Notebook 09 compares the two.
 """
 
 from __future__ import annotations
@@ -53,39 +53,39 @@ Step: TypeAlias = Callable[[Item], Item]
 _BUFFER = 1000
 _NO_EPOCH = (
     "several ranks read a RemoteDataset without set_epoch, so each pass has the same order: "
-    "call dataset.set_epoch(epoch) before each"
+    "call dataset.set_epoch(epoch) before each pass"
 )
 
 
 @dataclass(frozen=True)
 class Client:
-    """A server, and who we are there.
+    """A server and access keys.
 
     Args:
-        endpoint: Its URL; empty asks the environment.
-        keys: None asks the environment.
+        endpoint: URL of the server; empty takes that of the environment.
+        keys: Access keys; None takes those of the environment.
     """
 
     endpoint: str = ""
     keys: Keys | None = field(default=None, repr=False)
 
     def store(self, bucket: str, folder: str) -> Store:
-        """The objects below a folder of a bucket."""
+        """The objects of a folder in a bucket."""
         return Store(StoreUrl.parse(f"s3://{bucket}/{folder}"), endpoint=self.endpoint, keys=self.keys)
 
 
 def make_client(url: str = "", access_key: str = "", secret_key: str = "") -> Client:
-    """Say which server, and who we are.
+    """Choose the server and the keys.
 
     Args:
-        url: Of the server; the environment's if empty.
-        access_key: Better left to the environment or the profile of the AWS tools.
+        url: URL of the server; empty takes that of the environment.
+        access_key: Better left to the environment or a profile of the AWS tools.
         secret_key: Likewise.
     """
     if bool(access_key) != bool(secret_key):
         raise UsageError(
-            "one of access_key and secret_key was given",
-            expected="both, or none",
+            "only one of access_key and secret_key was given",
+            expected="both or none",
             next_step="Leave both out, and set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY",
         )
     return Client(url, Keys(access_key, secret_key) if access_key else None)
@@ -100,10 +100,10 @@ def upload_cv_dataset(
     maxcount: float = 100_000,
     workers: int = 8,
 ) -> None:
-    """Pack a data set in the manner of torchvision into shards, in random order, and push them.
+    """Pack a data set of torchvision's kind into shards, in random order, and push them.
 
-    Shards are packed into the folder of temporary files, and go when all are sent: set `TMPDIR` to a folder
-    that has room for the data set.
+    The shards are written to the folder of temporary files and removed after the push: set `TMPDIR` to a
+    folder that has room for the data set.
 
     Args:
         dataset: Gives (picture, label); see `sources.from_dataset`.
@@ -133,28 +133,29 @@ class RemoteDataset(IterableDataset[Item]):
         client: From `make_client`.
         bucket: Where the shards are.
         folder: Beginning of their names.
-        seed: Together with the number of an epoch it makes the order.
+        seed: Determines the order, together with the number of the epoch.
     """
 
     def __init__(self, client: Client, bucket: str, folder: str, *, seed: int = 0) -> None:
         self.reader: RemoteTar = open_store(client.store(bucket, folder))
         self._seed, self._batch = seed, 0
         self._steps: tuple[Step, ...] = ()
-        self._epoch = _shared(torch.tensor(-1))
+        epoch: Any = torch.tensor(-1)
+        self._epoch = epoch.share_memory_()  # so that persistent workers see it change
         self._drawn = (-1, 0)
 
     def decode(self, kind: str = "pil") -> RemoteDataset:
-        """Make pictures of encoded bytes: PIL, in RGB."""
+        """Decode images: PIL, in RGB."""
         if kind != "pil":
             raise UsageError(
-                f"pictures were asked for as {kind!r}",
+                f"decode got {kind!r}",
                 expected="'pil'",
-                next_step="Convert them in map_tuple",
+                next_step="Convert images in map_tuple",
             )
         return self._with(_decoded)
 
     def to_tuple(self, *names: str) -> RemoteDataset:
-        """Take fields out of each sample; `jpg;png` takes the one that is there."""
+        """Select fields of each sample; `jpg;png` selects the first of the two that it has."""
         return self._with(partial(_fields, names))
 
     def map_tuple(self, *functions: Step) -> RemoteDataset:
@@ -162,28 +163,29 @@ class RemoteDataset(IterableDataset[Item]):
         return self._with(partial(_mapped, functions))
 
     def batched(self, size: int) -> RemoteDataset:
-        """Make batches: fields stacked as `DataLoader` does it."""
+        """Make batches, with fields stacked as `DataLoader` does it."""
         if size < 1:
-            raise UsageError(f"a batch of {size}", expected="1 or more", next_step="Choose another size")
+            raise UsageError(f"batched got {size}", expected="1 or more", next_step="Choose another size")
         found = self._with()
         found._batch = size
         return found
 
     def set_epoch(self, epoch: int) -> None:
-        """All passes are this epoch until the next call; sets that were derived before do not hear of it."""
+        """Fix the epoch of all passes until the next call; data sets derived before keep theirs."""
         self._epoch.fill_(epoch)
 
     def _with(self, *steps: Step) -> RemoteDataset:
         if self._batch:
             raise UsageError(
-                "a step was asked for after batched",
-                expected="batched as the last one",
-                next_step="Move it up",
+                "another step follows batched",
+                expected="batched as the last step",
+                next_step="Move batched to the end",
             )
-        new = RemoteDataset.__new__(RemoteDataset)
-        own = {"_steps": (*self._steps, *steps), "_epoch": _shared(self._epoch.clone())}
-        new.__dict__ |= self.__dict__ | own
-        return new
+        derived = RemoteDataset.__new__(RemoteDataset)
+        derived.__setstate__(
+            self.__dict__ | {"_steps": (*self._steps, *steps), "_epoch": self._epoch.clone()}
+        )
+        return derived
 
     def __iter__(self) -> Iterator[Item]:
         info, here = get_worker_info(), ranks()
@@ -205,7 +207,7 @@ class RemoteDataset(IterableDataset[Item]):
             yield default_collate(items) if self._batch else items[0]
 
     def _pass(self, world_size: int, info: Any) -> int:
-        """The epoch of the pass that begins: a number that all workers of a pass know, and no other pass."""
+        """The epoch of the pass that begins: the same in all its workers, and another one in each pass."""
         if (epoch := int(self._epoch)) >= 0:
             return epoch
         if world_size > 1:
@@ -214,8 +216,8 @@ class RemoteDataset(IterableDataset[Item]):
             return 0
         if info is None:
             return int(torch.empty((), dtype=torch.int64).random_())
-        drawn = int(info.seed - info.id)  # by the DataLoader, for all of its workers
-        self._drawn = (drawn, self._drawn[1] + 1 if self._drawn[0] == drawn else 0)  # they may live on
+        drawn = int(info.seed - info.id)  # by the DataLoader, once for persistent workers
+        self._drawn = (drawn, self._drawn[1] + 1 if self._drawn[0] == drawn else 0)
         return drawn + self._drawn[1]
 
     def _made(self, window: Window, index: int) -> Item:
@@ -228,24 +230,18 @@ class RemoteDataset(IterableDataset[Item]):
     def __getstate__(self) -> dict[str, Any]:
         if get_spawning_popen() is not None:
             for step in self._steps:
-                _refuse_unsendable(step)
+                _refuse_unpicklable(step)
         return self.__dict__
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__ |= state
-        self._epoch = _shared(self._epoch)  # a deep copy is of this process alone
-
-
-def _shared(epoch: Any) -> torch.Tensor:
-    """A number that workers see change while they live."""
-    shared: torch.Tensor = epoch.share_memory_()
-    return shared
+        self._epoch.share_memory_()  # the tensor of a copy is not shared with workers yet
 
 
 def _as_dict(key: str, data: Buffer, target: Target) -> dict[str, Any]:
     suffix = key.rpartition(".")[2].lower()
-    picture, told = "jpg" if suffix == "jpeg" else suffix, "cls" if isinstance(target, int) else "json"
-    return {"__key__": key, picture: data, told: target}
+    field = "jpg" if suffix == "jpeg" else suffix
+    return {"__key__": key, field: data, "cls" if isinstance(target, int) else "json": target}
 
 
 def _decoded(sample: dict[str, Any]) -> dict[str, Any]:
@@ -256,9 +252,9 @@ def _decoded(sample: dict[str, Any]) -> dict[str, Any]:
                 found[name] = Image.open(io.BytesIO(value)).convert("RGB")
             except (OSError, ValueError) as error:
                 raise FormatError(
-                    f"{sample['__key__']} does not decode ({error})",
-                    expected="a whole picture",
-                    next_step="Replace it, pack and push again",
+                    f"{sample['__key__']} cannot be decoded ({error})",
+                    expected="a complete image",
+                    next_step="Replace it, then pack and push again",
                 ) from error
     return found
 
@@ -271,7 +267,7 @@ def _fields(names: tuple[str, ...], sample: dict[str, Any]) -> tuple[Any, ...]:
             raise UsageError(
                 f"{sample['__key__']} has no {wanted}",
                 expected=f"one of {', '.join(name for name in sample if name != '__key__')}",
-                next_step="Name these in to_tuple",
+                next_step="Use these names in to_tuple",
             )
         found.append(sample[there[0]])
     return tuple(found)
@@ -281,15 +277,15 @@ def _mapped(functions: tuple[Step, ...], item: tuple[Any, ...]) -> tuple[Any, ..
     return tuple(function(value) for function, value in zip(functions, item, strict=True))
 
 
-def _refuse_unsendable(step: Step) -> None:
-    """Say which function cannot reach a worker that is started anew."""
+def _refuse_unpicklable(step: Step) -> None:
+    """Raise an error that names a function which cannot be sent to a new process."""
     for function in (*(step.args[0] if isinstance(step, partial) else ()), step):
         try:
             pickle.dumps(function)
         except Exception:
             name = getattr(function, "__qualname__", type(function).__name__)
             raise UsageError(
-                f"{name}, given to map_tuple, cannot be sent to a worker that is started anew",
-                expected="a function that has a name in a module, for spawn and forkserver",
+                f"{name}, given to map_tuple, cannot be sent to a new worker process",
+                expected="a function with a name in a module, for spawn and forkserver",
                 next_step="Write it with def, or give the DataLoader multiprocessing_context='fork'",
             ) from None

@@ -1,14 +1,14 @@
-"""What a node keeps of pushed shards: the small objects that say where samples are, and shards if asked.
+"""What a node keeps of pushed shards: the indexes of all, and some of the shards if wanted.
 
-    smallfiles-UID/KEY/data/train.tars/…               manifest and indexes, fetched once a node
-    smallfiles-UID/KEY/data/train.tars/shard-000003.tar a shard, fetched by the first stream that comes to it
+    smallfiles-UID/KEY/data/train.tars/…               manifest and indexes, fetched once per node
+    smallfiles-UID/KEY/data/train.tars/shard-000003.tar a shard, fetched by the first stream that needs it
 
-They lie in one slot of staging: made under a lock by one process while the others wait, compared with their
-digests, listed by `smallfiles staged`, and gone with the last reader, also after a `kill -9`.
+They are in one slot of staging: made under a lock by one process while the others wait, compared with their
+digests, listed by `smallfiles staged`, and removed with the last reader, also after a `kill -9`.
 
-The trap: an epoch goes through all shards once, in another order each time. With room for half of them a
-cache that throws out the oldest one saves 15 % of the requests, and a fixed part saves 50 %; so a fixed
-part is kept, as many as fit. Notebook 09 measures it.
+The trap: each epoch reads all shards once, in another order. With room for half of them, a cache that drops
+the oldest shard saves 15 % of the requests, and a fixed part saves 50 %; so a fixed part is kept: as many
+shards as fit. Notebook 09 measures it.
 """
 
 from __future__ import annotations
@@ -39,21 +39,21 @@ from smallfiles.staging.outputs import Member, Output
 from smallfiles.staging.run import Use, once
 from smallfiles.staging.slots import Slot, sweep
 
-_ASKED_AT_ONCE = 16
+_IN_FLIGHT = 16
 _OPEN_FILES = 64
 
 
 class NodeCache:
-    """The slot of this node for one pushed output; an object of its own holds it for each reader.
+    """The slot of this node for one pushed output, as one reader uses it.
 
     Args:
         store: Where the output was pushed to.
-        keep_bytes: Shards of so many bytes are kept; 0 keeps none.
+        keep_bytes: Size of the shards that are kept; 0 keeps none.
         where: `auto`, or a directory of this node.
 
     Raises:
-        NoObjectError: Nothing was pushed there, or not all of it.
-        ResourceError: No place has the room.
+        NoObjectError: Nothing was pushed there, or a push has not ended.
+        ResourceError: No place has room.
     """
 
     def __init__(self, store: Store, keep_bytes: int, where: str | Path) -> None:
@@ -79,12 +79,14 @@ class NodeCache:
         raise placement.nowhere(self._output(0), passed)
 
     def begin(self, store: Store) -> tuple[Path, list[Item]]:
-        """Have the small objects on this node.
+        """Fetch the manifest and the indexes, unless they are on this node.
 
         Returns:
-            The folder where they are, and the shards in order.
+            Their folder, and the shards in order.
         """
-        if self._use is None or self._slot.facts() is None:  # unpickled; or a worker whose parent left it
+        if (
+            self._use is None or self._slot.facts() is None
+        ):  # unpickled; or the parent of this worker released it
             use = self._use = once(self._slot, self._output(0), partial(self._fetch_small, store))
             self._end = weakref.finalize(self, use.leave)
         catalog = Catalog.parse((self._folder / MANIFEST).read_text(encoding="utf-8"), self._url)
@@ -93,25 +95,25 @@ class NodeCache:
         return self._folder, items
 
     def keeps(self, item: Item) -> bool:
-        """Whether a shard is one of those that are kept on this node."""
+        """Whether this shard is one of those that this node keeps."""
         return item.name in self._kept
 
     def kept(self, item: Item) -> ByteFile | None:
-        """A shard from this node, if it is here."""
+        """The file of a shard, if it was fetched to this node."""
         if item.name not in self._kept or item.name in self._files:
             return self._files.get(item.name)
         return self._opened(item) if (self._folder / item.name).exists() else None
 
     def fetched(self, item: Item, store: Store, pool: ThreadPoolExecutor) -> ByteFile:
-        """A shard from this node; the first that asks fetches it, while the others wait.
+        """The file of a shard; the first caller on this node fetches it, while the others wait.
 
         Args:
-            item: Which.
+            item: The shard.
             store: Where it is.
-            pool: Asks for several parts at once.
+            pool: Fetches several parts at once.
 
         Raises:
-            ResourceError: There is no room any more.
+            ResourceError: There is no room for it.
         """
         draft = self._folder / f"{item.name}.part"
         if self.kept(item) is None:
@@ -123,7 +125,7 @@ class NodeCache:
         return self._opened(item)
 
     def end(self) -> None:
-        """Give up what is kept for this reader; the last one out removes it."""
+        """Release the slot; the last reader of a node removes it."""
         self._files.clear()
         if self._use is not None:
             self._end()
@@ -143,7 +145,7 @@ class NodeCache:
         return self._slot.data / self._name
 
     def _output(self, total_bytes: int) -> Output:
-        """What staging is to know of it: how much room it takes, and its name for those that wait."""
+        """A description for staging: how much room is needed, and the name for those that wait."""
         source = Path(self._url)
         member = Member(self._name, source, total_bytes, (0, 0, 0, 0), None, is_data=True)
         return Output(source, (member,), self._key, shared=True)
@@ -154,12 +156,12 @@ class NodeCache:
             item.name.endswith(".tar") for item in catalog.items if item.is_data
         ):
             raise FormatError(
-                f"{self._url} holds {catalog.name}, which cannot be read in part",
+                f"{self._url} holds {catalog.name}, which cannot be read in parts",
                 expected="shards in plain .tar files",
-                next_step="Fetch it with smallfiles pull; or pack into .tars, uncompressed",
+                next_step="Fetch it with smallfiles pull; or pack it into .tars, uncompressed",
             )
         small = [item for item in catalog.items if item.name.endswith(index.SUFFIX)]
-        with ThreadPoolExecutor(_ASKED_AT_ONCE) as pool:
+        with ThreadPoolExecutor(_IN_FLIGHT) as pool:
             contents = list(
                 pool.map(lambda item: read_blocks(store, item, 0, len(item.digest.blocks)), small)
             )
@@ -178,14 +180,14 @@ class NodeCache:
         def write(block: int) -> None:
             write_all(file, [read_blocks(store, item, block, step)], item.span(block, step)[0], path)
 
-        asked = [pool.submit(write, block) for block in range(0, len(item.digest.blocks), step)]
+        writes = [pool.submit(write, block) for block in range(0, len(item.digest.blocks), step)]
         try:
-            for one in asked:
+            for one in writes:
                 one.result()
         finally:
-            for one in asked:
+            for one in writes:
                 one.cancel()
-            wait(asked)  # none may write into a file that is closed
+            wait(writes)  # none may write into a closed file
 
     def _facts(self, total_bytes: int) -> dict[str, Any]:
         return {"name": self._name, "source": self._url, "bytes": total_bytes, "verified": True}
@@ -199,7 +201,7 @@ class NodeCache:
 
 @contextmanager
 def _locked(draft: Path) -> Iterator[int]:
-    """The descriptor of a file that grows, ours alone; it is gone afterwards, unless it was renamed."""
+    """A descriptor of a file that no other process writes; the file is removed unless it was renamed."""
     file = os.open(draft, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(file, fcntl.LOCK_EX)
@@ -213,5 +215,5 @@ def _etag_of_manifest(store: Store) -> str:
     try:
         return store.head(MANIFEST).etag
     except NoObjectError:
-        Catalog.read(store)  # tells what that means
+        Catalog.read(store)  # raises a better error
         raise

@@ -1,12 +1,12 @@
-"""Which requests fetch samples that are read in a known order: arithmetic, no network.
+"""Which requests fetch samples that are read in a known order: arithmetic, without a network.
 
-A request asks for whole blocks, since a block is what has a digest. Samples of one stretch that lie side by
-side come in few long requests, each of which is made once, and let go of after its last sample.
+A request fetches whole blocks, since each has a digest. Adjacent samples of one stretch come in few long
+requests; each is made once, and its bytes are released after its last sample.
 
-The trap: the sample at the end of a part reaches into the next one nearly always. A stream that is dealt
-single parts of 16 MiB fetches a block of 4 MiB too many for each; so it is dealt stretches of three parts.
+The trap: the last sample of a part nearly always reaches into the next part. A stream that is dealt single
+parts of 16 MiB fetches a block of 4 MiB too many for each; so it is dealt stretches of three parts.
 
-Short, since it is arithmetic that tests ask without a store.
+The module is short because its arithmetic is tested without a store.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ Numbers: TypeAlias = npt.NDArray[np.int64]
 
 
 class Extents(NamedTuple):
-    """Where samples are, each an array with a number for each sample.
+    """Where samples are; each field is an array with one number per sample.
 
     Args:
-        shards: In which shard.
-        stretches: In which stretch; what is in another one is fetched apart.
-        first: The block in which it begins.
-        stop: One after the block in which it ends; the same for one without bytes.
+        shards: The shard.
+        stretches: The stretch; no request reaches over the end of one.
+        first: The block in which the sample begins.
+        stop: One after the block in which it ends; equal to `first` for a sample without bytes.
     """
 
     shards: Numbers
@@ -37,12 +37,12 @@ class Extents(NamedTuple):
 
 
 class Requests:
-    """The requests for samples, numbered as they lie in the shards.
+    """The requests for samples, numbered by position in the shards.
 
     Args:
-        order: Numbers of the samples as they are read.
-        extents: Where each is.
-        step: Blocks in a request, about.
+        order: Numbers of the samples in the order in which they are read.
+        extents: Where they are.
+        step: Blocks per request, about.
     """
 
     def __init__(self, order: Numbers, extents: Extents, step: int) -> None:
@@ -65,29 +65,29 @@ class Requests:
         self._uses = np.cumsum(uses)[:-1].tolist()
 
     def _holding(self, run: Numbers, block: Numbers) -> Numbers:
-        """The request that holds a block of a run; all of a run are equally long, give or take a block."""
+        """The request for a block of a run; the requests of a run differ by at most one block in length."""
         within = ((block - self._begins[run] + 1) * self._pieces[run] - 1) // self._blocks[run]
         found: Numbers = self._before[run] + within
         return found
 
     def __iter__(self) -> Iterator[int]:
-        """Each request once, in the order in which they are needed."""
-        asked = bytearray(len(self._uses))
+        """Each request once, in the order in which it is needed."""
+        made = bytearray(len(self._uses))
         for index in self._order.tolist():
             for number in self.of(index):
-                if not asked[number]:
-                    asked[number] = 1
+                if not made[number]:
+                    made[number] = 1
                     yield number
 
     def of(self, index: int) -> range:
-        """The requests that bring a sample; none for one without bytes."""
+        """The requests that fetch a sample; none for one without bytes."""
         place = int(np.searchsorted(self._numbers, index))
         if place == len(self._numbers) or self._numbers[place] != index:
             return range(0)
         return range(int(self._low[place]), int(self._high[place]) + 1)
 
     def blocks(self, number: int) -> tuple[int, int, int]:
-        """What a request asks for: shard, first block, and one after the last."""
+        """What a request fetches: shard, first block, and one after the last."""
         run = int(np.searchsorted(self._before, number, "right")) - 1
         piece, pieces, blocks = (
             number - int(self._before[run]),
@@ -98,7 +98,7 @@ class Requests:
         return int(self._shards[run]), first, stop
 
     def read(self, index: int) -> list[int]:
-        """Note that a sample was read; the requests that no later one needs."""
+        """Count a sample as read; returns the requests that no later sample needs."""
         for number in self.of(index):
             self._uses[number] -= 1
         return [number for number in self.of(index) if not self._uses[number]]

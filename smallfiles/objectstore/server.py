@@ -1,14 +1,14 @@
 """An S3 server over a folder of this machine, for trying, teaching and testing: `rclone serve s3`.
 
     with serving(Path("store")):                  # the folder store/course is the bucket `course`
-        push("train.tars", "s3://course/train")   # as against any other store: the environment says which
+        push("train.tars", "s3://course/train")   # as to any other store that the environment names
 
-It listens on the loopback alone, with keys that are drawn anew each time and handed on in the environment,
-for an argument can be read by everybody on the machine. A watcher of our own starts it and ends it with the
-process that asked for it, however that ends.
+It listens on the loopback only. Its keys are drawn anew each time and passed on in the environment, since
+everybody on the machine can read arguments. A process of our own starts it, and ends it together with the
+process that wanted it, however that one ends.
 
-The trap: it is experimental, keeps what it knows of unfinished uploads in memory, and looks into its folder
-every five minutes only: make a bucket before it starts. Notebook 09 teaches it.
+The trap: it is experimental, keeps unfinished uploads in memory, ignores conditional writes, and reads its
+folder only every five minutes: make a bucket before it starts. Notebook 09 teaches it.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ from smallfiles.errors import MissingPackageError, ResourceError
 from smallfiles.liveness import end, start_time
 from smallfiles.objectstore.access import Keys
 
-_START_S, _LOOK_S = 20.0, 0.25
+_START_S, _POLL_S = 20.0, 0.25
 _TRIES = 5
 _READY = b"Starting s3 server on"
 _SET_PDEATHSIG = 1
-_OURS = (
+_VARIABLES = (
     *("AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3", "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"),
     *("AWS_SESSION_TOKEN", "AWS_REGION"),
 )
@@ -52,28 +52,28 @@ class Server:
     Args:
         folder: Its folders are the buckets.
         port: Where it listens; 0 chooses.
-        until: The process with which it ends; this one if not given.
+        until: The process with which it ends; by default this one.
     """
 
     def __init__(self, folder: Path, port: int = 0, until: int | None = None) -> None:
         if not folder.is_dir():
             raise ResourceError(
-                f"{folder} is no folder",
+                f"{folder} is not a folder",
                 expected="a folder, whose folders are the buckets",
                 next_step=f"Make one: mkdir -p {shlex.quote(str(folder / 'course'))}",
             )
         self.keys = Keys(secrets.token_hex(10).upper(), secrets.token_hex(20))
         self.port = port
-        with tempfile.TemporaryFile() as said:
-            for attempt in range(_TRIES):  # somebody else may take a port between asking and listening
+        with tempfile.TemporaryFile() as log:
+            for attempt in range(_TRIES):  # another process may take the port before the server does
                 self.port = port or _free_port()
-                self._process = _start(folder, self.port, self.keys, until or os.getpid(), said.fileno())
-                if self._answers(said.fileno()):
+                self._process = _start(folder, self.port, self.keys, until or os.getpid(), log.fileno())
+                if self._is_ready(log.fileno()):
                     break
                 _end(self._process, os.getpid())
                 if port or attempt == _TRIES - 1:
-                    said.seek(0)
-                    lines = said.read().decode(errors="replace").strip().splitlines()
+                    log.seek(0)
+                    lines = log.read().decode(errors="replace").strip().splitlines()
                     raise ResourceError(
                         f"the S3 server did not start on port {self.port} ({''.join(lines[-1:])})",
                         expected="rclone to serve the folder",
@@ -82,17 +82,17 @@ class Server:
         self.pid = self._process.pid
         self.close = weakref.finalize(self, _end, self._process, os.getpid())
 
-    def _answers(self, said: int) -> bool:
+    def _is_ready(self, log: int) -> bool:
         until = time.monotonic() + _START_S
         while self._process.poll() is None and time.monotonic() < until:
-            if _READY in os.pread(said, 1 << 16, 0):  # that the port answers would say nothing of who does
+            if _READY in os.pread(log, 1 << 16, 0):  # at the port another process might answer
                 return True
             time.sleep(0.02)
         return False
 
     @property
     def environment(self) -> dict[str, str]:
-        """What a client needs."""
+        """The variables that a client needs."""
         return {
             "AWS_ENDPOINT_URL": f"http://127.0.0.1:{self.port}",
             "AWS_ACCESS_KEY_ID": self.keys.key_id,
@@ -100,15 +100,15 @@ class Server:
             "AWS_REGION": "us-east-1",
         }
 
-    def leave(self) -> None:
-        """Let it go on without this process."""
+    def detach(self) -> None:
+        """Keep the server running when this process ends."""
         self.close.detach()
-        self._process.returncode = 0  # nobody waits for it
+        self._process.returncode = 0  # or Popen would warn that it still runs
 
 
 @contextlib.contextmanager
 def serving(folder: Path | str) -> Iterator[Server]:
-    """Serve a folder while the block runs; the environment says where and with which keys."""
+    """Serve a folder while the block runs, with its address and keys in the environment."""
     server = Server(Path(folder))
     try:
         with in_environment(server.environment):
@@ -119,8 +119,8 @@ def serving(folder: Path | str) -> Iterator[Server]:
 
 @contextlib.contextmanager
 def in_environment(environment: dict[str, str]) -> Iterator[None]:
-    """Have the environment name this store, and no other, while the block runs."""
-    before = {name: os.environ.pop(name, None) for name in _OURS}
+    """Set the variables of one store, and remove those of any other, while the block runs."""
+    before = {name: os.environ.pop(name, None) for name in _VARIABLES}
     os.environ.update(environment)
     try:
         yield
@@ -132,7 +132,7 @@ def in_environment(environment: dict[str, str]) -> Iterator[None]:
 
 
 def rclone() -> str:
-    """The program, of this environment first: those of distributions are too old to serve.
+    """The path of rclone, first of this environment: those of distributions are too old to serve.
 
     Raises:
         MissingPackageError: There is none.
@@ -149,11 +149,11 @@ def _free_port() -> int:
         return int(one.getsockname()[1])
 
 
-def _start(folder: Path, port: int, keys: Keys, until: int, said: int) -> subprocess.Popen[bytes]:
+def _start(folder: Path, port: int, keys: Keys, until: int, log: int) -> subprocess.Popen[bytes]:
     package = str(Path(smallfiles.__file__).resolve().parents[1])
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(("RCLONE_", "AWS_"))}
+    others = {name: value for name, value in os.environ.items() if not name.startswith(("RCLONE_", "AWS_"))}
     path = os.pathsep.join(filter(None, (package, os.environ.get("PYTHONPATH"))))
-    more = {
+    ours = {
         "RCLONE_AUTH_KEY": f'"{keys.key_id},{keys.secret}"',
         "RCLONE_CONFIG": os.devnull,
         "PYTHONPATH": path,
@@ -162,38 +162,38 @@ def _start(folder: Path, port: int, keys: Keys, until: int, said: int) -> subpro
     watch = [sys.executable, "-m", __name__, str(until), str(start_time(until)), *serve]
     return subprocess.Popen(
         watch,
-        env=kept | more,
+        env=others | ours,
         stdin=subprocess.DEVNULL,
-        stdout=said,
-        stderr=said,
+        stdout=log,
+        stderr=log,
         cwd="/",
-        start_new_session=True,  # Ctrl-C is for us: we end it when we are done
+        start_new_session=True,  # so that Ctrl-C does not end it
     )
 
 
 def _end(process: subprocess.Popen[bytes], owner: int) -> None:
-    if os.getpid() == owner:  # a forked worker that leaves does not own the server
-        end(process)  # and what it watches with it
+    if os.getpid() == owner:  # and not in a forked worker
+        end(process)
 
 
 def _watch(until: int, started: int, command: list[str]) -> int:
-    """Run a command until it ends, a signal comes, or a process is gone."""
+    """Run a command until it ends, this process gets a signal, or process `until` is gone."""
 
     def stop(number: int, frame: FrameType | None) -> None:
         raise SystemExit(0)
 
-    def die_too() -> None:
+    def die_with_parent() -> None:
         ctypes.CDLL(None).prctl(_SET_PDEATHSIG, signal.SIGKILL)
 
     signal.signal(signal.SIGTERM, stop)
-    signal.pthread_sigmask(signal.SIG_SETMASK, ())  # whoever started us may have held them back
-    child = subprocess.Popen(command, preexec_fn=die_too)
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())  # the parent may have blocked them
+    child = subprocess.Popen(command, preexec_fn=die_with_parent)
     try:
         while child.poll() is None and start_time(until) == started:
-            time.sleep(_LOOK_S)
+            time.sleep(_POLL_S)
         return child.poll() or 0
     finally:
-        child.kill()  # it has nothing to put in order: each object is whole or not there
+        child.kill()  # it has nothing to clean up: each object is complete or absent
         child.wait()
 
 

@@ -1,16 +1,16 @@
-"""Read shards where they lie in an object store, as fast as the network brings them.
+"""Read shards where they are in an object store, as fast as the network delivers them.
 
-    reader = objectstore.open("s3://course/train.tars")
+    reader = objectstore.open("s3://course/train")
     loader = make_loader(reader, LoaderConfig(order="stream", workers=4), transform=transform)
 
-A stream knows which samples it will read, and in which order. So it asks for the parts of shards that hold
+A stream knows which samples it will read, and in which order. So it requests the parts of shards that hold
 them before they are needed, several at once. It reads from twenty stretches of shards in turn, so that
-classes that were packed one after the other are mixed, and a part of each lies in memory. Each block of a
+classes that were packed one after the other are mixed; one part of each stretch is in memory. Each block of a
 part is compared with the digest taken while packing.
 
 The trap: a request waits for 10 to 100 ms before its first byte, whatever its size. With one in flight the
-network is idle nearly all the time; with many small ones the server is busy beginning answers. So a request
-asks for 16 MiB, as the guidelines of Amazon S3 advise. Notebook 09 measures it.
+network is idle nearly all the time; with many small ones the server spends its time on starting answers. So a
+request asks for 16 MiB, as the guidelines of Amazon S3 advise. Notebook 09 measures it.
 
 Source: "Performance guidelines for Amazon S3" (byte-range fetches of 8 or 16 MB).
 """
@@ -53,15 +53,15 @@ def open(
 
     Args:
         url: Where they were pushed to: `s3://BUCKET/PREFIX`.
-        keep_bytes: Keep shards of so many bytes on this node from the first epoch on.
+        keep_bytes: Size of the shards that are kept on this node from the first epoch on.
         where: Where on this node: `auto`, or a directory.
-        in_flight: Requests at once, in each process. A stream holds 16 MiB for each, and for each of the
-            twenty stretches that it reads from in turn.
+        in_flight: Requests in flight, per process. A stream holds 16 MiB for each request, and for each of
+            the twenty stretches that it reads from in turn.
 
     Raises:
-        NoObjectError: Nothing was pushed there, or not all of it.
-        UsageError: There are no keys, or they are refused.
-        ResourceError: There is no room on this node.
+        NoObjectError: Nothing was pushed there, or a push has not ended.
+        UsageError: There are no keys, or the store refuses them.
+        ResourceError: This node has no room.
     """
     return open_store(Store(StoreUrl.parse(url)), keep_bytes=keep_bytes, where=where, in_flight=in_flight)
 
@@ -69,18 +69,18 @@ def open(
 def open_store(
     store: Store, *, keep_bytes: int = 0, where: str | Path = "auto", in_flight: int = IN_FLIGHT
 ) -> RemoteTar:
-    """`open` for a store whose server and keys the environment does not say."""
+    """`open` for a store whose server and keys are not those of the environment."""
     if keep_bytes < 0 or in_flight < 1:
         raise UsageError(
-            f"{keep_bytes} bytes to keep and {in_flight} requests in flight were asked for",
-            expected="0 or more bytes, and 1 request or more",
+            f"keep_bytes={keep_bytes}, in_flight={in_flight}",
+            expected="0 or more bytes, and 1 or more requests",
             next_step="Choose other numbers",
         )
     return RemoteTar(store, NodeCache(store, keep_bytes, where), in_flight)
 
 
 def open_anywhere(path: Path | str) -> Reader:
-    """A packed file, or pushed shards by their URL, of which a `Path` keeps one slash only."""
+    """Open a packed file, or pushed shards by their URL; a `Path` keeps only one slash of `s3://`."""
     bare = str(path).removeprefix("s3:/")
     return formats.open(path) if bare == str(path) else open(f"s3://{bare.lstrip('/')}")
 
@@ -100,31 +100,23 @@ class RemoteShard:
         self.step = item.blocks_of(PART_BYTES)
 
     def read(self, start: int, stop: int) -> Buffer:
-        """The bytes from `start` to `stop`: their blocks in one request, each compared with its digest.
+        """The bytes from `start` to `stop`; the blocks that hold them come in one request.
 
         Raises:
-            DamagedFileError: One is not what was packed.
+            DamagedFileError: One of the blocks is not what was packed.
         """
         first, size = start // self.block_bytes, self.block_bytes
-        data = read_blocks(self._store, self._item, first, -(-stop // size) - first)
+        data = self.blocks(first, -(-stop // size))
         return memoryview(data)[start - first * size : stop - first * size].tobytes()
 
     def prefetch(self, start: int, stop: int) -> None:
-        """Nothing: who knows what comes next reads by `RemoteTar.following`."""
-
-    def block(self, number: int) -> Buffer:
-        """A block, compared with its digest.
-
-        Raises:
-            DamagedFileError: It is not what was packed.
-        """
-        return read_blocks(self._store, self._item, number, 1)
+        """Do nothing: `RemoteTar.following` reads ahead."""
 
     def blocks(self, first: int, stop: int) -> Buffer:
-        """Some blocks, in one request, each compared with its digest.
+        """Some blocks in one request, each compared with its digest.
 
         Raises:
-            DamagedFileError: One is not what was packed.
+            DamagedFileError: One of them is not what was packed.
         """
         return read_blocks(self._store, self._item, first, stop - first)
 
@@ -133,7 +125,7 @@ _Found: TypeAlias = "Buffer | ByteFile | BlockByBlock"
 
 
 class RemoteShards(Shards):
-    """What one process has opened: the indexes of all shards from this node, and their bytes far away."""
+    """What one process has opened: the indexes of all shards on this node, and their bytes in the store."""
 
     def __init__(self, store: Store, cache: NodeCache, in_flight: int) -> None:
         folder, self.known = cache.begin(store)
@@ -146,9 +138,20 @@ class RemoteShards(Shards):
         self._far = [RemoteShard(store, item) for item in self.known]
         self.pool = ThreadPoolExecutor(in_flight, "objectstore")
         weakref.finalize(self, self.pool.shutdown, wait=False, cancel_futures=True)
+        borders = [
+            start
+            + np.searchsorted(
+                found.offsets, np.arange(0, far.size, far.step * far.block_bytes * STRETCH_PARTS)
+            )
+            for start, found, far in zip(self.starts, indexes, self._far, strict=False)
+        ]
+        self.stretches: Numbers = np.unique(np.concatenate([[0], *borders, self.starts[-1:]])).astype(
+            np.int64
+        )
+        """The first sample of each stretch, which one stream reads in order; and one after the last."""
 
     def store(self, number: int) -> formats_reader.ByteSource:
-        """A shard, from this node if it is kept here."""
+        """A shard, from this node if it was kept here."""
         return self._cache.kept(self.known[number]) or self.far(number)
 
     def far(self, number: int) -> RemoteShard:
@@ -165,19 +168,8 @@ class RemoteShards(Shards):
         start = int(self.indexes[number].offsets[row])
         return number, start, start + int(self.indexes[number].sizes[row])
 
-    def stretches(self) -> Numbers:
-        """The first sample of each stretch, which one stream reads in order; and one after the last."""
-        borders = [
-            start
-            + np.searchsorted(
-                found.offsets, np.arange(0, far.size, far.step * far.block_bytes * STRETCH_PARTS)
-            )
-            for start, found, far in zip(self.starts, self.indexes, self._far, strict=False)
-        ]
-        return np.unique(np.concatenate([[0], *borders, self.starts[-1:]])).astype(np.int64)
-
     def requests(self, order: Sequence[int]) -> Requests:
-        """What brings these samples, in this order."""
+        """The requests that fetch these samples, in this order."""
         numbers = np.asarray(order, np.int64)
         by_number = np.argsort(numbers)
         shards, first, stop = (np.zeros_like(numbers) for _ in range(3))
@@ -192,24 +184,24 @@ class RemoteShards(Shards):
             starts, sizes = found.offsets[rows], found.sizes[rows]
             shards[own], first[own] = shard, starts // step
             stop[own] = np.where(sizes > 0, -(-(starts + sizes) // step), starts // step)
-        stretches = np.searchsorted(self.stretches(), numbers, "right")
+        stretches = np.searchsorted(self.stretches, numbers, "right")
         step = min((far.step for far in self._far), default=1)
         return Requests(numbers, Extents(shards, stretches, first, stop), step)
 
     def fetch(self, number: int, first: int, stop: int) -> _Found:
-        """Some blocks of a shard; or all of it, from the file of this node if that has room for it."""
+        """Some blocks of a shard; or all of it as a file of this node, if it is kept and there is room."""
         far = self.far(number)
         try:
             if self.keeps(number):
                 with suppress(ResourceError):
                     return self._cache.fetched(self.known[number], self._remote, self.pool)
             return far.blocks(first, stop)
-        except DamagedFileError:  # it costs the samples of one block, and no others
+        except DamagedFileError:  # only the samples of one block are lost
             return BlockByBlock(far)
 
 
 class BlockByBlock:
-    """A shard that has no room on this node, or is damaged: read in order, one block after the other.
+    """A shard with a damaged block, read in order, one block after the other.
 
     Args:
         far: The shard.
@@ -223,7 +215,7 @@ class BlockByBlock:
         size, parts = self._far.block_bytes, []
         for number in range(start // size, -(-stop // size)):
             if number != self._number:
-                self._number, self._block = number, bytes(self._far.block(number))
+                self._number, self._block = number, bytes(self._far.blocks(number, number + 1))
             parts.append(self._block[max(0, start - number * size) : stop - number * size])
         return b"".join(parts)
 
@@ -241,7 +233,7 @@ class RemoteTar(TarReader):
     Args:
         store: Where they were pushed to.
         cache: What of them is kept on this node.
-        in_flight: Requests at once, for each stream and each batch.
+        in_flight: Requests in flight.
     """
 
     def __init__(self, store: Store, cache: NodeCache, in_flight: int) -> None:
@@ -258,43 +250,22 @@ class RemoteTar(TarReader):
         return found
 
     def read_many(self, indices: Sequence[int]) -> list[Buffer]:
-        """Several samples in the order asked for, with several requests in flight."""
+        """Several samples in the order of `indices`, with several requests in flight."""
         wanted = [self._checked(index) for index in indices]
-        found: dict[int, Buffer] = {}
-        for run in self._shards().pool.map(self._read_run, self._runs(sorted(set(wanted)))):
-            found |= run
+        order = sorted(set(wanted))
+        found = dict(zip(order, self.following(order).read_many(order), strict=True))
         return [found[index] for index in wanted]
 
-    def _runs(self, order: Sequence[int]) -> list[list[int]]:
-        """Samples that share blocks, put together: each block is fetched once."""
-        shards, last = self._shards(), (-1, 0)
-        runs: list[list[int]] = []
-        for row in order:
-            number, start, stop = shards.extent(row)
-            size = shards.far(number).block_bytes
-            if (number, start // size) > last:
-                runs.append([])
-            runs[-1].append(row)
-            last = max(last, (number, (stop - 1) // size))
-        return runs
-
-    def _read_run(self, run: Sequence[int]) -> dict[int, Buffer]:
-        extents = [self._shards().extent(row) for row in run]
-        number, begin = extents[0][0], extents[0][1]
-        data = memoryview(self._shards().store(number).read(begin, max(stop for _, _, stop in extents)))
-        cuts = [data[start - begin : stop - begin].tobytes() for _, start, stop in extents]
-        return dict(zip(run, cuts, strict=True))
-
     def shard_sizes(self) -> tuple[int, ...]:
-        """Number of samples in each stretch of a shard, in stored order; loaders deal them whole."""
-        return tuple(np.diff(self._shards().stretches()).tolist())
+        """Number of samples in each stretch of a shard, in stored order; a loader never divides a stretch."""
+        return tuple(np.diff(self._shards().stretches).tolist())
 
     def following(self, order: Sequence[int]) -> ReadAhead:
-        """A reader for one that will read just these samples, in this order."""
+        """A reader of just these samples, in this order."""
         return ReadAhead(self, self._shards(), order)
 
     def close(self) -> None:
-        """Let go of the store, and of what was kept on this node for it."""
+        """Close the store, and give up what is kept on this node for this reader."""
         super().close()
         self._cache.end()
 
@@ -303,7 +274,7 @@ class RemoteTar(TarReader):
 
 
 class ReadAhead:
-    """A reader of samples whose order is known: their parts are on the way before they are asked for.
+    """A reader of samples in a known order, whose parts are requested before they are needed.
 
     Args:
         reader: Of all samples.
@@ -318,7 +289,7 @@ class ReadAhead:
         self._coming: deque[tuple[int, Future[_Found]]] = deque()
         self._held: dict[int, Future[_Found]] = {}
         self._late: dict[int, Buffer | DamagedFileError] = {}
-        self._whole = ThreadPoolExecutor(1, "objectstore-shard")  # one shard after the other is kept
+        self._whole = ThreadPoolExecutor(1, "objectstore-shard")  # keeps one shard after the other
         weakref.finalize(self, self._whole.shutdown, wait=False, cancel_futures=True)
 
     def __getattr__(self, name: str) -> Any:
@@ -328,7 +299,7 @@ class ReadAhead:
         return len(self._reader)
 
     def read_many(self, indices: Sequence[int]) -> list[Buffer]:
-        """The next samples of the order; where one fails, `read` gives the others."""
+        """The next samples of the order; if one is damaged, `read` returns the others."""
         found = [self._attempt(index) for index in indices]
         for one in found:
             if isinstance(one, DamagedFileError):
@@ -337,7 +308,7 @@ class ReadAhead:
         return [data for data in found if not isinstance(data, DamagedFileError)]
 
     def read(self, index: int) -> Buffer:
-        """Any sample, by blocks of its own, compared with their digests."""
+        """Any sample, fetched by itself unless `read_many` has it."""
         late = self._late.pop(index, None)
         if isinstance(late, DamagedFileError):
             raise late
@@ -364,14 +335,14 @@ class ReadAhead:
         return found
 
     def _take(self, request: int) -> Future[_Found]:
-        """The next request of the plan; others behind it are begun."""
-        self._ask()
+        """The next request of the plan; those after it are started."""
+        self._request_more()
         planned, future = self._coming.popleft()
-        assert planned == request, f"{request} is read where {planned} was planned"
-        self._ask()
+        assert planned == request, f"request {request} came before {planned}"
+        self._request_more()
         return future
 
-    def _ask(self) -> None:
+    def _request_more(self) -> None:
         while len(self._coming) < self._shards.in_flight:
             following = next(self._planned, None)
             if following is None:
@@ -382,7 +353,7 @@ class ReadAhead:
 
 
 def _cut(parts: Sequence[tuple[int, _Found]], start: int, stop: int) -> Buffer:
-    """The bytes of a sample, copied, or its parts would live as long as the last sample in them.
+    """The bytes of a sample as a copy; a view would keep its parts in memory.
 
     Args:
         parts: What was fetched, and where each begins.

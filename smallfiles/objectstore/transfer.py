@@ -1,15 +1,16 @@
 """Packed outputs to an object store and back: several requests in flight, verified, resumable.
 
-A push sends the objects first and their manifest last, and looks whether that is there. Each part travels
-with its MD5, which the server compares; each block was compared with the digest taken while packing before
-it left. What the server says of the whole object at the end must fit too. A second push finds what is there
-already by size and by the ETag that the manifest has of it, or by MD5 while there is none, parts of an
-unfinished object included. While it runs, `smallfiles.json.uploading` (the same manifest) says so.
+A push sends the objects first and their manifest last, so an interrupted push leaves no manifest and thus no
+data set. Each block is compared with the digest taken while packing before it is sent, and the server
+compares the MD5 of each part. A second push sends only what is missing: it recognises an object by its size
+and by the ETag in the manifest, or by its MD5 while there is no manifest; and the store lists the parts of an
+unfinished object.
 
-Two pushes of one data set at once write equal bytes, so either may finish first. Another data set is
-refused: at the beginning by that object, at the end by the MD5 of every object. The trap: servers without
-conditional writes (rclone) let both begin within one round trip; then at least one of them ends in a
-sentence and without a manifest. Notebook 09 teaches it.
+No object is ever replaced: each is created under the condition that none has its name. So two pushes of one
+data set may run at once, and another data set is refused. The trap: some servers ignore conditions (rclone).
+There, pushes of two data sets that begin at the same moment may replace objects of each other. Sizes and
+ETags are compared before the manifest is written, and each reader compares each block with the digest in the
+manifest, so a mixture is never read. Notebook 09 teaches it.
 """
 
 from __future__ import annotations
@@ -17,11 +18,11 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
-import threading
 import time
-from collections.abc import Callable, Iterable
-from concurrent.futures import ThreadPoolExecutor, as_completed
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -37,7 +38,7 @@ from smallfiles.errors import (
     first_few,
 )
 from smallfiles.formats.output import write_all, writing
-from smallfiles.objectstore.catalog import Catalog, Item, of_output, read_blocks, spread
+from smallfiles.objectstore.catalog import Catalog, Item, of_output, read_blocks
 from smallfiles.objectstore.client import ConditionError, Entry, NoObjectError, Store
 from smallfiles.objectstore.config import (
     MANIFEST,
@@ -47,14 +48,13 @@ from smallfiles.objectstore.config import (
     TransferConfig,
     without_password,
 )
-from smallfiles.progress import progress
+from smallfiles.progress import Progress, progress
 from smallfiles.staging.copying import create
 
-_CLAIM = f"{MANIFEST}.uploading"
 _INODES_TO_LEAVE = 100
 _TRIES = 3
-_LOOKS_S = (0.0, 0.3, 1.5)  # another push of the same may be writing the same bytes at this moment
 _T = TypeVar("_T")
+_md5 = partial(hashlib.md5, usedforsecurity=False)
 
 
 def push(out: Path | str, url: str | Store, *, config: TransferConfig | None = None) -> Moved:
@@ -62,8 +62,8 @@ def push(out: Path | str, url: str | Store, *, config: TransferConfig | None = N
 
     Args:
         out: A packed file or folder of shards.
-        url: `s3://bucket/prefix`; this data set alone lies there. Or a store that has keys of its own.
-        config: How.
+        url: `s3://bucket/prefix`, for this data set alone; or a store with keys of its own.
+        config: How to send it.
 
     Returns:
         What was sent, and what was there already.
@@ -77,26 +77,32 @@ def push(out: Path | str, url: str | Store, *, config: TransferConfig | None = N
     store = url if isinstance(url, Store) else Store(StoreUrl.parse(url))
     catalog, paths = of_output(Path(out))
     published = _published(store, catalog)
-    kept = None if published is None else _all_there(store, published, paths)
-    if kept is None:
-        kept = _send_all(store, published or catalog, paths, config.workers)
+    items = (published or catalog).items
+    uploads = [_Upload(store, item, path) for item, path in zip(items, paths, strict=True)]
+    etags = _there(store, uploads, config.workers)
+    missing = [each for each in uploads if each.item.name not in etags]
+    kept = catalog.bytes - sum(each.item.bytes for each in missing)
+    if missing or published is None:
+        kept += _send(catalog.name, missing, config.workers)
+        etags |= {each.item.name: each.etag for each in missing}
+        _publish(store, catalog.sent(etags), published)
     return _moved(Path(out), store, catalog, kept, began)
 
 
 def pull(url: str, out: Path | str, *, config: TransferConfig | None = None) -> Moved:
-    """Fetch a data set; each block is compared with its digest, and a second run goes on.
+    """Fetch a data set; each block is compared with its digest, and a second run continues.
 
     Args:
-        url: What it was pushed to.
-        out: The packed file or folder to make; its suffix says the same format.
-        config: How.
+        url: Where it was pushed to.
+        out: The packed file or folder to make; with a suffix of the same format.
+        config: How to fetch it.
 
     Returns:
         What was fetched, and what an earlier run had fetched.
 
     Raises:
-        NoObjectError: No data set is complete there.
-        FormatError: Its manifest is none of ours, or names what must not be written.
+        NoObjectError: There is no complete data set.
+        FormatError: Its manifest is not one of ours, or has names that must not be written.
         DamagedFileError: The store holds other bytes than were pushed.
         OutputExistsError: `out` exists.
     """
@@ -105,7 +111,7 @@ def pull(url: str, out: Path | str, *, config: TransferConfig | None = None) -> 
     catalog = Catalog.read(store)
     if formats.name_of(out) != catalog.format:
         raise UsageError(
-            f"{out.name} is no name for what is there: {catalog.name}, format {catalog.format}",
+            f"{out.name} does not fit the data set {catalog.name}, format {catalog.format}",
             expected="a suffix of the same format",
             next_step=f"Name it like {catalog.name}",
         )
@@ -126,13 +132,13 @@ def pull(url: str, out: Path | str, *, config: TransferConfig | None = None) -> 
 
 @dataclass(frozen=True)
 class Listing:
-    """What lies at a place.
+    """The objects below a URL.
 
     Args:
-        url: The place.
-        entries: All objects there, the manifest included.
-        catalog: What the manifest says; None without one.
-        note: Why it is not complete; "" if it is.
+        url: Bucket and prefix.
+        entries: All objects, the manifest included.
+        catalog: The manifest; None if there is none.
+        note: Why the data set is not complete; "" if it is.
     """
 
     url: str
@@ -152,23 +158,17 @@ class Listing:
 
 
 def ls(url: str) -> Listing:
-    """List a place, and compare it with its manifest."""
+    """List the objects below a URL, and compare them with their manifest."""
     store = Store(StoreUrl.parse(url))
     entries = tuple(store.entries())
-    there = {entry.name: entry for entry in entries}
-    catalog = Catalog.read(store) if MANIFEST in there else None
-    note = ""
+    catalog = Catalog.read(store) if any(entry.name == MANIFEST for entry in entries) else None
     if catalog is not None:
-        wrong = [item.name for item in catalog.items if not _is_as_sent(item, there.get(item.name))]
-        note = f"missing or not what was sent: {first_few(wrong, len(wrong))}" if wrong else ""
-    elif _CLAIM in there:
-        note = "an upload is under way or was interrupted: the same push goes on with it"
+        wrong = _changed(catalog, entries)
+        note = f"missing or not what was sent: {wrong}" if wrong else ""
+    elif entries:
+        note = f"there is no {MANIFEST}, which a push writes last; the same push continues an interrupted one"
     else:
-        note = (
-            f"no {MANIFEST} is there, so this is not what smallfiles push wrote"
-            if entries
-            else "nothing is there"
-        )
+        note = "nothing is there"
     return Listing(str(store.place), entries, catalog, note)
 
 
@@ -177,239 +177,180 @@ def _moved(path: Path, store: Store, catalog: Catalog, kept: int, began: float) 
     return Moved(path, str(store.place), objects, catalog.samples, catalog.bytes, kept, seconds)
 
 
+def _changed(catalog: Catalog, entries: Iterable[Entry]) -> str:
+    """Names of objects that are missing or have another size or ETag, for messages; "" if there are none."""
+    there = {entry.name: entry for entry in entries}
+    names = [item.name for item in catalog.items if not _is_as_sent(item, there.get(item.name))]
+    return first_few(names, len(names)) if names else ""
+
+
 def _is_as_sent(item: Item, entry: Entry | None) -> bool:
-    """Whether an object is there with the size, and the ETag if that was recorded, of then."""
+    """Whether an object is there, with the size of the item and with its ETag if that was recorded."""
     return entry is not None and entry.bytes == item.bytes and item.etag in ("", entry.etag)
 
 
 def _published(store: Store, catalog: Catalog) -> Catalog | None:
-    """The manifest of this data set with the ETags of when it was sent; None if there is none.
+    """The manifest of this data set as it was published, with ETags; None if there is none.
 
     Raises:
-        OutputExistsError: It is that of another data set.
+        OutputExistsError: The manifest is that of another data set.
     """
-    text, found = _text(store, MANIFEST), None
-    if text is not None:
-        with contextlib.suppress(FormatError):
-            found = Catalog.parse(text, f"{store.place}/{MANIFEST}")
-        if found is None or found.sent({}).text != catalog.sent({}).text:
-            raise _taken(store, "another data set")
-    return found
-
-
-def _text(store: Store, name: str) -> str | None:
     try:
-        return store.get(name).decode(errors="replace")
+        text, found = store.get(MANIFEST).decode(errors="replace"), None
     except NoObjectError:
         return None
+    with contextlib.suppress(FormatError):
+        found = Catalog.parse(text, f"{store.place}/{MANIFEST}")
+    if found is None or found.sent({}).text != catalog.sent({}).text:
+        raise _taken(store, "another data set")
+    return found
 
 
 def _taken(store: Store, by: str) -> OutputExistsError:
     return OutputExistsError(
         f"{store.place} holds {by}",
-        expected="a place where nothing is, or the same data set",
+        expected="no objects, or those of the same data set",
         next_step="Choose another prefix; or remove what is there with your site's tools, if nobody needs it",
     )
 
 
-def _all_there(store: Store, published: Catalog, paths: list[Path]) -> int | None:
-    """The bytes of what was published before, if it is all there still."""
-    there = {entry.name: entry for entry in store.entries()}
-    uploads = [
-        _Upload(store, item, path, there.get(item.name), False)
-        for item, path in zip(published.items, paths, strict=True)
-    ]
-    if not all(each.is_there() for each in uploads):
-        return None
-    if _CLAIM in there:  # of a push that was killed at its very end
-        store.delete(_CLAIM)
-    return published.bytes
+def _there(store: Store, uploads: list[_Upload], workers: int) -> dict[str, str]:
+    """Names and ETags of the objects that are in the store already.
+
+    Raises:
+        OutputExistsError: Some of these names have other objects.
+    """
+    entries = {entry.name: entry for entry in store.entries()}
+    found = [(each, entries[each.item.name]) for each in uploads if each.item.name in entries]
+    with _threads(workers) as pool:
+        same = _results([pool.submit(each.is_sent, entry) for each, entry in found])
+    others = [entry.name for (_, entry), fits in zip(found, same, strict=True) if not fits]
+    if others:
+        raise _taken(store, f"other objects of these names: {first_few(others, len(others))}")
+    return {entry.name: entry.etag for _, entry in found}
 
 
-def _send_all(store: Store, catalog: Catalog, paths: list[Path], workers: int) -> int:
-    """Send and publish; the bytes that were there already."""
-    resumed = _claim(store, catalog)
-    for tries_left in reversed(range(_TRIES)):
-        there = {entry.name: entry for entry in store.entries()}
-        uploads = [
-            _Upload(store, item, path, there.get(item.name), resumed)
-            for item, path in zip(catalog.items, paths, strict=True)
-        ]
-        found = [each for each in uploads if each.entry is not None and not resumed]
-        others = [each.item.name for each in found if not each.is_there()]
-        if others:  # they may stay if they have the right bytes, and are never written over
-            raise _taken(store, f"other objects of these names: {first_few(others, len(others))}")
-        try:
-            kept = _send(catalog, uploads, workers)
-            _check(store, catalog, uploads)
-            break
-        except NoObjectError:  # it went away, perhaps by another push of the same
-            if not tries_left:
-                raise
-            resumed = True
-    final = catalog.sent({each.item.name: each.entry.etag for each in uploads if each.entry is not None})
-    with contextlib.suppress(ConditionError):
-        store.put(MANIFEST, final.text.encode(), create=not any(item.etag for item in catalog.items))
-    _refuse_others(store, catalog)
+def _send(name: str, uploads: list[_Upload], workers: int) -> int:
+    """Send these objects; returns how many of their bytes an earlier run had sent."""
+    count = sum(len(each.parts) for each in uploads)
+    with (
+        progress(count, f"push {name}", unit="parts") as bar,
+        _threads(workers) as objects,
+        _threads(workers) as parts,  # cancelled first after a failure, so that no object waits for its parts
+    ):
+        return sum(_results([objects.submit(each.send, parts, bar) for each in uploads]))
+
+
+def _publish(store: Store, catalog: Catalog, published: Catalog | None) -> None:
+    """Write the manifest if the store has all that was sent.
+
+    Raises:
+        SourceError: It has something else, or does not keep the manifest.
+        OutputExistsError: Another data set was published meanwhile.
+    """
+    changed = _changed(catalog, store.entries())
+    _published(store, catalog)
+    if changed:
+        raise SourceError(
+            f"{store.place} does not hold what was sent: {changed}",
+            expected="objects of the sizes and ETags that were sent",
+            next_step="Run it again when nobody else writes there",
+        )
+    if published is None or published.text != catalog.text:
+        with contextlib.suppress(ConditionError):
+            store.put(MANIFEST, catalog.text.encode(), create=published is None)
     if _published(store, catalog) is None:
         raise SourceError(
             f"{store.place}/{MANIFEST} was sent, and {without_password(store.endpoint)} does not have it",
-            expected="a server that keeps what it took",
+            expected="a server that keeps what it accepts",
             next_step="Run it again; if that does not help, ask those who run the server",
         )
-    store.delete(_CLAIM)
-    return kept
-
-
-def _check(store: Store, catalog: Catalog, uploads: list[_Upload]) -> None:
-    """Whether what is there now is what was sent.
-
-    Raises:
-        NoObjectError: Something is missing.
-        OutputExistsError: Another data set comes here.
-        SourceError: Somebody wrote other bytes.
-    """
-    now = {entry.name: entry for entry in store.entries()}
-    _refuse_others(store, catalog)
-    changed = [each for each in uploads if now.get(each.item.name) != each.entry]
-    for each in changed:
-        each.entry = now.get(each.item.name) or store.head(each.item.name)
-        if not each.is_there():
-            raise SourceError(
-                f"{store.place}: somebody else wrote {each.item.name} meanwhile",
-                expected="one data set for each place",
-                next_step="Run it again when nobody else writes there",
-            )
-
-
-def _claim(store: Store, catalog: Catalog) -> bool:
-    """Say which data set comes here; whether that was said before, by an earlier run or one at work."""
-    said = _text(store, _CLAIM) is not None
-    if not said:
-        with contextlib.suppress(ConditionError):
-            store.put(_CLAIM, catalog.sent({}).text.encode(), create=True)
-    _refuse_others(store, catalog)
-    return said
-
-
-def _refuse_others(store: Store, catalog: Catalog) -> None:
-    """Refuse a place to which another data set comes, or came meanwhile.
-
-    Where the server heeds no conditions, two pushes may both begin. Who publishes looks for the other's claim
-    afterwards; and who claims looks for a manifest after that: so one of them sees the other.
-    """
-    if _text(store, _CLAIM) not in (None, catalog.sent({}).text):
-        raise _taken(store, "an unfinished upload of another data set")
-    _published(store, catalog)
 
 
 class _Upload:
-    """One object on its way; its parts are sent by several threads.
+    """One object that is to be sent.
 
     Args:
-        store: Where to.
-        item: What it holds.
+        store: The store to send it to.
+        item: Its name and digest.
         path: Its file.
-        entry: What was there at first; then what was sent, as the server sees it.
-        resumed: Whether an earlier run may have begun it.
     """
 
-    def __init__(self, store: Store, item: Item, path: Path, entry: Entry | None, resumed: bool) -> None:
-        self.item, self.entry = item, entry
-        self._store, self._path, self._resumed = store, path, resumed
-        self._lock = threading.Lock()
+    def __init__(self, store: Store, item: Item, path: Path) -> None:
+        self.item, self.etag = item, ""
+        self._store, self._path = store, path
         self._step = item.blocks_of(PART_BYTES)
-        self._count = max(1, -(-len(item.digest.blocks) // self._step))
-        self._left = set(range(1, self._count + 1))
-        self._known: dict[int, str] = {}
-        self._etags: dict[int, str] = {}
-        self._upload = ""
-        self._begun = self._whole = False
+        self.parts = range(1, 1 + max(1, -(-len(item.digest.blocks) // self._step)))
 
-    def is_there(self) -> bool:
-        """Whether the object has the bytes of the file: by the ETag of when it was sent, or else by MD5."""
-        if self.entry is None or not _is_as_sent(self.item, self.entry):
-            return False
-        if self.item.etag:
-            return True
-        _, dash, count = self.entry.etag.partition("-")
-        step = self._step if dash else len(self.item.digest.blocks)
-        starts = range(0, max(1, len(self.item.digest.blocks)), max(1, step))
-        if dash and count != str(len(starts)):
-            return False
-        whole, parts = hashlib.md5(usedforsecurity=False), hashlib.md5(usedforsecurity=False)
-        for block in range(0, max(1, len(self.item.digest.blocks)), self._step):
-            data = self._read(block)
+    def is_sent(self, entry: Entry) -> bool:
+        """Whether an object of the store has the bytes of the file: by ETag, or else block by block."""
+        if self.item.etag or entry.bytes != self.item.bytes:
+            return _is_as_sent(self.item, entry)
+        whole, parts = _md5(), _md5()
+        for number in self.parts:
+            data = self._read(number)
             whole.update(data)
-            parts.update(hashlib.md5(data, usedforsecurity=False).digest())
-        return self.entry.etag == (f"{parts.hexdigest()}-{count}" if dash else whole.hexdigest())
-
-    def send(self, block: int) -> int:
-        """Send the part that begins with a block; how many of its bytes were there already."""
-        with self._lock:
-            if not self._begun:
-                self._begin()
-        if self._whole:
-            start, stop = self.item.span(block, self._step)
-            return stop - start
-        data, number = self._read(block), block // self._step + 1
-        kept = 0
+            parts.update(_md5(data).digest())
+        if entry.etag in (whole.hexdigest(), f"{parts.hexdigest()}-{len(self.parts)}"):
+            return True
         try:
-            if self._count == 1:
-                self._store.put(self.item.name, data)
-            elif self._known.get(number) == hashlib.md5(data, usedforsecurity=False).hexdigest():
-                self._etags[number], kept = self._known[number], len(data)
-            else:
-                self._etags[number] = self._store.put_part(self.item.name, self._upload, number, data)
-            with self._lock:
-                self._left.discard(number)
-                if not self._left and not self._whole:
-                    self._end()
-        except NoObjectError:  # another push of the same has just completed it
-            with self._lock:
-                self._whole = self._whole or self._was_completed()
-                if not self._whole:
-                    raise
-        return kept
+            for number in self.parts:  # the ETag may be one of parts of another size, or of encrypted bytes
+                read_blocks(self._store, self.item, (number - 1) * self._step, self._step)
+        except DamagedFileError:
+            return False
+        return True
 
-    def _was_completed(self) -> bool:
-        for pause in _LOOKS_S:
-            time.sleep(pause)
+    def send(self, pool: ThreadPoolExecutor, bar: Progress) -> int:
+        """Send the object, several parts at once; returns how many bytes of it an earlier run had sent."""
+        for _ in range(_TRIES):
+            try:
+                return self._send(pool, bar)
+            except (ConditionError, NoObjectError) as error:  # another push may have sent it meanwhile
+                failure = error
             with contextlib.suppress(NoObjectError):
-                self.entry = self._store.head(self.item.name)
-                if self.is_there():
-                    return True
-        return False
+                entry = self._store.head(self.item.name)
+                if not self.is_sent(entry):
+                    raise _taken(self._store, f"another object of this name: {entry.name}")
+                self.etag = entry.etag
+                return self.item.bytes
+        raise failure
 
-    def _begin(self) -> None:
-        self._begun, self._whole = True, self.is_there()
-        if self._count > 1 and not self._whole:
-            if self._resumed:
-                with contextlib.suppress(NoObjectError):  # it was ended while we asked
-                    self._upload, self._known = self._store.begun(self.item.name)
-            self._upload = self._upload or self._store.begin(self.item.name)
+    def _send(self, pool: ThreadPoolExecutor, bar: Progress) -> int:
+        """Send it in one request; or in parts, of which an unfinished upload may have some."""
+        store, name = self._store, self.item.name
+        upload, known = "", dict[int, str]()
+        if len(self.parts) > 1:
+            with contextlib.suppress(NoObjectError):  # some servers answer so where there is no upload
+                upload, known = store.begun(name)
+            if any(_md5(self._read(number)).hexdigest() != etag for number, etag in known.items()):
+                upload, known = "", {}  # an upload of other bytes
+            upload = upload or store.begin(name)
 
-    def _end(self) -> None:
-        if self._count > 1:
-            etags = [self._etags[number] for number in range(1, self._count + 1)]
-            self._store.complete(self.item.name, self._upload, etags)
-        self.entry, self._whole = self._store.head(self.item.name), True
-        if self.entry.bytes != self.item.bytes:
-            raise SourceError(
-                f"{self._store.place}/{self.item.name} has {self.entry.bytes:,} bytes in the store",
-                expected=f"the {self.item.bytes:,} bytes that were sent",
-                next_step="Run it again; if that does not help, ask those who run the server",
+        def send(number: int) -> str:
+            data = self._read(number)
+            etag = (
+                store.put_part(name, upload, number, data) if upload else store.put(name, data, create=True)
             )
+            bar.advance(1, len(data))
+            return etag
 
-    def _read(self, block: int) -> bytes:
+        missing = [number for number in self.parts if number not in known]
+        etags = known | dict(zip(missing, pool.map(send, missing), strict=True))
+        self.etag = etags[1]
+        if upload:
+            store.complete(name, upload, [etags[number] for number in self.parts])
+            self.etag = store.head(name).etag
+        return sum(stop - start for start, stop in map(self._span, known))
+
+    def _span(self, number: int) -> tuple[int, int]:
+        return self.item.span((number - 1) * self._step, self._step)
+
+    def _read(self, number: int) -> bytes:
         """A part of the file, compared with its digest."""
-        start, stop = self.item.span(block, self._step)
-        with self._path.open("rb", buffering=0) as file:
-            data = os.pread(file.fileno(), stop - start, start)
-            while len(data) < stop - start and (
-                more := os.pread(file.fileno(), stop - start - len(data), start + len(data))
-            ):
-                data += more
+        start, stop = self._span(number)
+        with self._path.open("rb") as file:
+            file.seek(start)
+            data = file.read(stop - start)
         if len(data) < stop - start or self.item.damaged(start, data) is not None:
             raise DamagedFileError(
                 f"{self._path} is not what was packed, between the bytes {start:,} and {stop:,}",
@@ -419,23 +360,8 @@ class _Upload:
         return data
 
 
-def _send(catalog: Catalog, uploads: list[_Upload], workers: int) -> int:
-    """Send all that is not there; the bytes that were."""
-    parts = spread(catalog.items, workers, PART_BYTES)
-    with progress(len(parts), f"push {catalog.name}", unit="parts") as bar:
-
-        def send(part: tuple[int, int]) -> int:
-            index, block = part
-            kept = uploads[index].send(block)
-            start, stop = catalog.items[index].span(block, catalog.items[index].blocks_of(PART_BYTES))
-            bar.advance(1, stop - start - kept)
-            return kept
-
-        return sum(_in_flight(send, parts, workers))
-
-
 def _fetch(store: Store, catalog: Catalog, main: Path, workers: int) -> int:
-    """Write all files below the folder of `main`; the bytes that an earlier run had written."""
+    """Write all files below the folder of `main`; returns how many bytes an earlier run had written."""
     paths = [catalog.local(item, main) for item in catalog.items]
     for path in [path for path in main.parent.rglob("*") if not path.is_dir()]:
         if path not in paths:
@@ -443,32 +369,39 @@ def _fetch(store: Store, catalog: Catalog, main: Path, workers: int) -> int:
     there = [path.exists() for path in paths]
     for item, path in zip(catalog.items, paths, strict=True):
         create(path, item.bytes)
-    parts = spread(catalog.items, workers, PART_BYTES)
+    parts = [
+        (item, path, held, block, item.blocks_of(PART_BYTES))
+        for item, path, held in zip(catalog.items, paths, there, strict=True)
+        for block in range(0, len(item.digest.blocks), item.blocks_of(PART_BYTES))
+    ]
     with progress(len(parts), f"pull {catalog.name}", unit="parts") as bar:
 
-        def fetch(part: tuple[int, int]) -> int:
-            index, block = part
-            item, count = catalog.items[index], catalog.items[index].blocks_of(PART_BYTES)
+        def fetch(item: Item, path: Path, held: bool, block: int, count: int) -> int:
             start, stop = item.span(block, count)
-            with paths[index].open("r+b", buffering=0) as file:
-                held = (
-                    there[index] and item.damaged(start, os.pread(file.fileno(), stop - start, start)) is None
-                )
+            with path.open("r+b", buffering=0) as file:
+                held = held and item.damaged(start, os.pread(file.fileno(), stop - start, start)) is None
                 if not held:
-                    data = read_blocks(store, item, block, count)
-                    write_all(file.fileno(), [data], start, paths[index])
+                    write_all(file.fileno(), [read_blocks(store, item, block, count)], start, path)
             bar.advance(1, 0 if held else stop - start)
             return stop - start if held else 0
 
-        return sum(_in_flight(fetch, parts, workers))
+        with _threads(workers) as pool:
+            return sum(_results([pool.submit(fetch, *part) for part in parts]))
 
 
-def _in_flight(work: Callable[[_T], int], items: Iterable[_T], workers: int) -> list[int]:
-    """The results of all, so many at once; the first failure ends it."""
-    with ThreadPoolExecutor(workers, "objects") as pool:
-        futures = [pool.submit(work, item) for item in items]
+@contextlib.contextmanager
+def _threads(count: int) -> Iterator[ThreadPoolExecutor]:
+    """A pool of threads; after a failure it starts nothing more."""
+    with ThreadPoolExecutor(count, "objects") as pool:
         try:
-            return [done.result() for done in as_completed(futures)]
+            yield pool
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
             raise
+
+
+def _results(futures: Sequence[Future[_T]]) -> list[_T]:
+    """All results in order; the first failure ends the waiting."""
+    for done in as_completed(futures):
+        done.result()
+    return [done.result() for done in futures]

@@ -1,4 +1,4 @@
-"""Two S3 servers of other makers, each started once, and a line to them that can be made bad."""
+"""Two S3 servers of other makers, each started once, and a proxy to them that can fail."""
 
 import functools
 import os
@@ -6,7 +6,6 @@ import random
 import secrets
 import shutil
 import subprocess
-import sys
 import sysconfig
 import time
 
@@ -118,7 +117,7 @@ def server(request, servers):
 
 @pytest.fixture
 def place(server):
-    """Where nothing is yet, `s3://…`; in one bucket, since SeaweedFS makes many files for each."""
+    """A prefix without objects, `s3://…`; in one bucket, since SeaweedFS makes many files for each."""
     return new_place()
 
 
@@ -128,7 +127,7 @@ def new_place():
 
 @pytest.fixture
 def line(servers):
-    """A bad line to rclone's server: a proxy, whose faults the test chooses."""
+    """A proxy to rclone's server, whose faults the test chooses."""
     proxy = Proxy(servers("rclone").port)
     yield proxy
     proxy.close()
@@ -136,7 +135,7 @@ def line(servers):
 
 @pytest.fixture
 def bad_line(server):
-    """The same to both servers."""
+    """The same to each server."""
     proxy = Proxy(server.port)
     yield proxy
     proxy.close()
@@ -144,13 +143,13 @@ def bad_line(server):
 
 @pytest.fixture
 def far(servers, line):
-    """A place behind the bad line: its store."""
+    """A store behind the proxy."""
     return servers("rclone").store(new_place(), endpoint=line.url)
 
 
 @pytest.fixture(autouse=True)
 def no_keys_of_ours(monkeypatch, tmp_path):
-    """Nobody's own keys are used, and nobody waits as long as for a real server."""
+    """Use no keys of whoever runs the tests, and pause shortly between tries."""
     for name in [name for name in os.environ if name.startswith("AWS_")]:
         monkeypatch.delenv(name)
     monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "none"))
@@ -161,7 +160,7 @@ def no_keys_of_ours(monkeypatch, tmp_path):
 
 @pytest.fixture
 def as_user(monkeypatch):
-    """Have the environment say where the server is and who we are."""
+    """Set the variables of the server and its keys."""
 
     def use(server, url="", keys=None):
         keys = keys or server.keys
@@ -170,9 +169,6 @@ def as_user(monkeypatch):
         monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", keys.secret)
 
     return use
-
-
-assert sys.platform == "linux"
 
 
 @pytest.fixture(scope="session")

@@ -1,4 +1,4 @@
-"""A line to an S3 server that can be slow, break off, or lie: what a test must not wait for to happen."""
+"""A proxy to an S3 server that is slow, breaks off or changes bytes when a test wants it."""
 
 import http.client
 import re
@@ -11,7 +11,7 @@ EXPIRED = (403, "ExpiredToken")
 
 
 class Proxy:
-    """Stands before a server; the counts and switches are there for the test.
+    """Between a client and a server; a test sets the faults and reads the counts.
 
     latency_s      each answer begins so much later
     refuse         list of (status, code): the next requests get these instead of an answer; or with headers
@@ -35,13 +35,13 @@ class Proxy:
             line = proxy
 
         self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.server.handle_error = lambda request, address: None  # whoever asked was killed
+        self.server.handle_error = lambda request, address: None  # the client was killed
         self.server.daemon_threads = True
         self.url = f"http://127.0.0.1:{self.server.server_port}"
         threading.Thread(target=self.server.serve_forever, daemon=True).start()
 
     def asked(self, pattern=""):
-        """The requests so far that fit, as "METHOD target"."""
+        """The requests so far that match, as "METHOD target"."""
         return [one for one in self.seen if re.search(pattern, one)]
 
     def close(self):
@@ -103,14 +103,14 @@ class _Handler(BaseHTTPRequestHandler):
             self.close_connection = True
 
     def _refuse(self, status, code, headers=(), body=None):
-        said = f"<Error><Code>{code}</Code><Message>of the test</Message></Error>".encode()
-        said = said if body is None else body
+        default = f"<Error><Code>{code}</Code><Message>of the test</Message></Error>".encode()
+        data = default if body is None else body
         self.send_response(status)
         for name, value in dict(headers).items():
             self.send_header(name, value)
-        self.send_header("Content-Length", str(len(said)))
+        self.send_header("Content-Length", str(len(data)))
         self.end_headers()
-        self.wfile.write(said if self.command != "HEAD" else b"")
+        self.wfile.write(data if self.command != "HEAD" else b"")
 
     do_GET = do_PUT = do_POST = do_HEAD = do_DELETE = _pass
 

@@ -99,16 +99,16 @@ def run(program, server, folder, tree, path):
     path.write_text(program.replace("BUCKET", "first").replace("FOLDER", folder))
     done = Program(as_program, str(path))
     assert done.wait() == 0, done.errors
-    said = done.out
+    printed = done.out
     done.end()
-    return said
+    return printed
 
 
 def test_its_two_programs_run_with_only_the_import_changed(servers, tree, tmp_path):
     server, folder = servers("rclone"), secrets.token_hex(6)
     run(UPLOAD, server, folder, tree, tmp_path / "upload.py")
-    said = run(TRAIN, server, folder, tree, tmp_path / "train.py")
-    rows = [eval(line.replace(") [", "), [")) for line in said.splitlines()]
+    printed = run(TRAIN, server, folder, tree, tmp_path / "train.py")
+    rows = [eval(line.replace(") [", "), [")) for line in printed.splitlines()]
     assert {shape[1:] for shape, _ in rows} == {(3, 224, 224)}
     assert Counter(label for _, labels in rows for label in labels) == dict.fromkeys(
         range(CLASSES), COUNT // CLASSES
@@ -116,10 +116,10 @@ def test_its_two_programs_run_with_only_the_import_changed(servers, tree, tmp_pa
 
 
 @pytest.mark.parametrize("method", ["forkserver", "spawn"])
-def test_a_lambda_that_cannot_be_sent_is_told_in_a_sentence(uploaded, method):
+def test_a_lambda_that_cannot_be_sent_is_an_error_that_names_it(uploaded, method):
     dataset = cortx.RemoteDataset(*uploaded).to_tuple("jpg;png", "cls").map_tuple(len, lambda x: x)
     loader = DataLoader(dataset, num_workers=3, batch_size=None, multiprocessing_context=method)
-    with pytest.raises(UsageError, match="<lambda>, given to map_tuple, cannot be sent to a worker"):
+    with pytest.raises(UsageError, match="<lambda>, given to map_tuple, cannot be sent to a new worker"):
         iter(loader)
     dataset.reader.close()
 
@@ -236,8 +236,8 @@ def test_the_verbs_of_a_job_stream_what_was_pushed(servers, uploaded, as_user, t
     assert main(["epoch", "--count", seen]) == 0
     few = ["--size", "32", "--epochs", "1", "--max-steps", "2", "--workers", "2", "--batch", "8"]
     assert main(["train", url, "--order", "stream", *few]) == 0
-    said = capsys.readouterr().out
-    assert f"{COUNT} samples" in said and "epoch 0: 16 samples" in said
+    printed = capsys.readouterr().out
+    assert f"{COUNT} samples" in printed and "epoch 0: 16 samples" in printed
 
 
 def test_files_keep_their_bytes(uploaded, tree):
@@ -249,19 +249,14 @@ def test_files_keep_their_bytes(uploaded, tree):
     dataset.reader.close()
 
 
-def test_keys_are_in_no_repr(uploaded):
-    client, *_ = uploaded
-    assert client.keys.secret not in repr(client) + repr(client.store("first", "x"))
-
-
-def test_what_makes_no_sense_is_told(uploaded):
+def test_senseless_arguments_are_refused(uploaded):
     with pytest.raises(UsageError, match="one of access_key and secret_key"):
         cortx.make_client("http://127.0.0.1:1", "only one")
     dataset = cortx.RemoteDataset(*uploaded)
     with pytest.raises(UsageError, match="has no jpg;webp; expected one of"):
         list(dataset.to_tuple("jpg;webp"))
-    with pytest.raises(UsageError, match="pictures were asked for as 'torchrgb'"):
+    with pytest.raises(UsageError, match="decode got 'torchrgb'"):
         dataset.decode("torchrgb")
-    with pytest.raises(UsageError, match="a step was asked for after batched"):
+    with pytest.raises(UsageError, match="another step follows batched"):
         dataset.batched(3).to_tuple("cls")
     dataset.reader.close()

@@ -54,9 +54,9 @@ def test_no_key_is_in_a_command_line_a_log_or_a_repr(folder):
         lines = b"".join(
             path.read_bytes() for path in Path("/proc").glob("[0-9]*/cmdline") if os.access(path, os.R_OK)
         )
-        told = f"{served!r} {served.keys!r} {vars(served)!r}"
+        shown = f"{served!r} {served.keys!r} {vars(served)!r}"
         for word in (served.keys.secret, served.keys.key_id):
-            assert word.encode() not in lines and word not in told
+            assert word.encode() not in lines and word not in shown
             assert not any(
                 word in path.read_text(errors="replace") for path in folder.rglob("*") if path.is_file()
             )
@@ -96,7 +96,7 @@ def test_a_script_has_it_in_the_background_until_it_ends(folder):
     wait_for(lambda: not serves(folder))
 
 
-def test_it_is_ended_by_the_number_that_it_told(folder):
+def test_the_number_in_the_environment_ends_it(folder):
     command = shlex.join([*SMALLFILES, "s3-server", str(folder)])
     script = f'eval "$({command})"; kill $SMALLFILES_S3_SERVER; echo; read wait'
     process = subprocess.Popen(["sh", "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
@@ -106,7 +106,7 @@ def test_it_is_ended_by_the_number_that_it_told(folder):
     process.communicate(b"\n")
 
 
-def test_uploads_and_downloads_are_compared_with_rclone_on_both_servers(servers, tmp_path, capsys):
+def test_the_benchmark_measures_uploads_and_downloads_on_both_servers(servers, tmp_path, capsys):
     from benchmarks.__main__ import main
 
     for name in ("rclone", "seaweedfs"):
@@ -119,8 +119,8 @@ def test_uploads_and_downloads_are_compared_with_rclone_on_both_servers(servers,
     assert len(result["records"]) == 14 and not result.get("failed"), result
 
 
-def test_what_cannot_be_served_is_a_sentence(folder, monkeypatch, tmp_path):
-    with pytest.raises(ResourceError, match=r"is no folder.*mkdir -p"):
+def test_what_cannot_be_served_is_an_error_in_one_sentence(folder, monkeypatch, tmp_path):
+    with pytest.raises(ResourceError, match=r"is not a folder.*mkdir -p"):
         Server(tmp_path / "none")
     with serving(folder) as served, pytest.raises(ResourceError, match="did not start on port"):
         Server(folder, port=served.port)
