@@ -70,7 +70,9 @@ def bench_slow(folder: Path, config: SlowBenchConfig | None = None) -> Result:
     config = config or SlowBenchConfig()
     slow = SlowConfig(latency_s=config.latency_ms / 1e3)
     if not folder.is_dir():
-        raise UsageError(f"{folder} is no folder", expected="a folder to show slowly", next_step="Give one")
+        raise UsageError(
+            f"{folder} is not a folder", expected="a folder to show slowly", next_step="Give one"
+        )
     bench = Bench(config, _PACKAGES)
     scripts = {SERIAL: concatenate, **{name: METHODS[name] for name in WAITING}}
     runs = config.repeats * (len(scripts) + len(_OURS) + 1)
