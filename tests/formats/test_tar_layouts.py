@@ -171,7 +171,7 @@ MEMBERS = {  # of one tar: what they are, and what both ways tell
     "several images for a stem": (one(jpg="x", jpeg="x", cls="1"), "share one stem"),
     "a side file that comes twice": (one(jpg="x", cls="1", CLS="2"), "come twice for one stem"),
     "a label beside an empty txt, and captions": (
-        [*one(jpg="x", cls="1", txt=""), *OTHER],
+        [*one(jpg="x", cls="1", txt=""), *OTHER, ("c.jpg", "x"), ("c.cls", "2")],
         "samples with labels and samples with captions",
     ),
     "boxes before their image": ([("a.txt", BOXES), ("a.jpg", "x")], "boxes as YOLO"),
