@@ -373,6 +373,21 @@ def test_another_set_that_is_published_meanwhile_is_neither_replaced_nor_mixed(
     assert files_of(copy) == files_of(packed(*(other if error else ours)))
 
 
+@pytest.mark.parametrize("server", ["seaweedfs"], indirect=True)
+def test_an_object_of_equal_size_that_is_created_first_is_refused(bad_line, server, as_user, packed, place):
+    out, direct, done = packed(".arrow", 30_000), server.store(place), []
+    as_user(server, bad_line.url)
+
+    def meddle(method, target):
+        if method == "PUT" and not done:
+            done.append(direct.put(out.name, bytes(out.stat().st_size)))
+
+    bad_line.before = meddle
+    with pytest.raises(OutputExistsError, match=r"another object of this name: set\.arrow"):
+        push(out, place)
+    assert done and ls(place).catalog is None
+
+
 def test_an_upload_that_the_store_dropped_is_begun_anew(far_place, line, packed, tmp_path, small_parts):
     place, dropped = StoreUrl.parse(far_place), []
     direct = Store(place, endpoint=f"http://127.0.0.1:{line.port}")
