@@ -4,7 +4,9 @@
 
 The trap: `s3://bucket/train` is not a folder. It is the beginning of names, and the names of
 `s3://bucket/train-old` begin with the same letters; so a prefix always ends in a slash here. Notebook 09
-teaches it. The module is short because the command line imports it at every start.
+teaches it.
+
+Short, since the command line imports it at every start.
 """
 
 from __future__ import annotations
