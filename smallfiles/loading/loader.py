@@ -142,23 +142,14 @@ class Loader(DataLoader[Any]):
         any_left, lost = number > 0, self.fault_count
         while True:
             try:
-                batch = explained(batches.__next__, self.memory)
+                batch = explained(partial(self._next, batches, epoch, number + 1), self.memory)
             except StopIteration:
                 break
             except WorkerDiedError as error:
                 self._dismiss(error)
                 raise
-            if isinstance(batch, FailedBatch):
-                try:
-                    raise batch.error
-                finally:
-                    del batch  # a cycle of error and frame would keep the workers alive
-            assert isinstance(batch, LoadedBatch)
-            self.fault_count += len(batch.faults)
-            self.faults += batch.faults[: max(0, KEPT_FAULTS - len(self.faults))]
             number += 1
-            self.schedule.at = epoch, number
-            if len(batch["index"]) or self.every_step:
+            if batch is not None:
                 any_left = True
                 yield batch
         self.schedule.at = None
@@ -166,6 +157,23 @@ class Loader(DataLoader[Any]):
             dataset: Any = self.dataset
             what = plural(self.fault_count - lost, "sample")
             raise none_left(dataset.maker.reader.path, self.faults, epoch, what)
+
+    def _next(self, batches: Iterator[Delivered], epoch: int, number: int) -> LoadedBatch | None:
+        """The next batch, counted; None if all of its samples were left out.
+
+        Torch may report a dead worker at any of these lines, so all of them run inside of `explained`.
+        """
+        batch = next(batches)
+        if isinstance(batch, FailedBatch):
+            try:
+                raise batch.error
+            finally:
+                del batch  # a cycle of error and frame would keep the workers alive
+        assert isinstance(batch, LoadedBatch)
+        self.fault_count += len(batch.faults)
+        self.faults += batch.faults[: max(0, KEPT_FAULTS - len(self.faults))]
+        self.schedule.at = epoch, number
+        return batch if len(batch["index"]) or self.every_step else None
 
     def _dismiss(self, error: BaseException) -> None:
         """End the remaining workers, or torch raises for the dead one again, anywhere in the trainer."""

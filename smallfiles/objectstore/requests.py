@@ -6,7 +6,7 @@ requests; each is made once, and its bytes are released after its last sample.
 The trap: the last sample of a part nearly always reaches into the next part. A stream that is dealt single
 parts of 16 MiB fetches a block of 4 MiB too many for each; so it is dealt stretches of three parts.
 
-The module is short because its arithmetic is tested without a store.
+Short, since its arithmetic is tested without a store.
 """
 
 from __future__ import annotations
