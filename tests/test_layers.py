@@ -74,7 +74,7 @@ SMALL = {
         *("ring/order", "training/checkpoint", "training/models"),
     ],
     "one layout or one list of a source": [
-        *("manifest/writing", "sources/imagenet/official", "sources/synthetic/wordnet", "pack/spool"),
+        *("manifest/writing", "sources/imagenet/official", "sources/synthetic/wordnet"),
     ],
 }
 """Modules of the toolbox that are short, by reason. Nothing may be added: merge, or give a reason inside."""

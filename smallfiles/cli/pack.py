@@ -110,7 +110,8 @@ def _lines(done: PackReport) -> Iterator[str]:
         f"in {in_seconds(done.seconds)}, {rate:,.0f} samples/s"
     )
     yield f"{plural(done.files, 'file')}, {bytes_text(done.file_bytes)}; {_verified(done)}"
-    yield from () if done.resize is None else done.resize.sentences()
+    if done.resize is not None:
+        yield done.resize.sentence()
     if done.exif_rotated:
         yield f"{plural(done.exif_rotated, 'picture')} to be turned, says EXIF: {_turning(done)}"
     if done.undecoded:
@@ -158,10 +159,10 @@ def _dry_run(arguments: argparse.Namespace, source: Source, config: PackConfig) 
     numbers = ("samples", "files", "inodes_now", "inodes_then", "free_bytes")
     totals = {"dry_run": True, "bytes": planned.payload_bytes, "seconds": 0.0, "inodes_saved": saved}
     record: dict[str, Any] = totals | {name: getattr(planned, name) for name in numbers}
-    sentences: tuple[str, ...] = ()
+    sentences = []
     if planned.resize is not None:
         record["resize"] = planned.resize.as_json()
-        sentences = tuple(planned.resize.sentences(planned=True))
+        sentences = [planned.resize.sentence(planned=True)]
     what = f"{plural(planned.samples, 'sample')} ({bytes_text(planned.payload_bytes)})"
     return report(
         arguments,

@@ -6,7 +6,7 @@
     decoding      bytes to RGB; what is no picture is an `ImageError` (faults)
     crops         which part to take: random numbers only
     resizing      pixels to another size; colour: random changes of colour
-    downscaling   pictures scaled down before packing, and samples of them, in order
+    downscaling   images scaled down before packing
 
 The trap: each step done in the obvious order (decode all, make floats, scale all, crop) costs three
 times what decoding does. Notebook 08 teaches it.
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from smallfiles.images.decoding import decode as decode
     from smallfiles.images.decoding import recovered as recovered
     from smallfiles.images.downscaling import resize_ahead as resize_ahead
-    from smallfiles.images.downscaling import resized as resized
     from smallfiles.images.faults import DamagedImageError as DamagedImageError
     from smallfiles.images.faults import ImageError as ImageError
     from smallfiles.images.normalising import IMAGENET_MEAN as IMAGENET_MEAN

@@ -1,7 +1,8 @@
-"""What a pack run is asked to do, and what it did: two frozen records.
+"""What a pack run is asked to do, and what it did: frozen records.
 
 A configuration prints its own command line (`to_cli`), so that a notebook can say "the same run as
-a job is …" and never be wrong. Notebook 03 uses it first.
+a job is …" and never be wrong. The trap: everything here is imported whenever the command line starts, so
+nothing here imports what is slow. Notebook 03 uses it first.
 """
 
 from __future__ import annotations
@@ -9,15 +10,13 @@ from __future__ import annotations
 import dataclasses
 import re
 import shlex
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
-from smallfiles.errors import UsageError
+from smallfiles.errors import PackError, UsageError, first_few
 from smallfiles.options import check, option, words
-
-if TYPE_CHECKING:
-    from smallfiles.pack.resizing import Rescaled, Scaling
 
 Verify = Literal["full", "sample", "none"]
 OnError = Literal["stop", "skip"]
@@ -39,6 +38,67 @@ def parse_part(text: str) -> tuple[int, int]:
         expected="k/n with k from 1 to n, such as 3/8",
         next_step='In a job array from 1 to n write --part "$SLURM_ARRAY_TASK_ID/n"',
     )
+
+
+@dataclass(frozen=True)
+class Scaling:
+    """How images are scaled before they are packed.
+
+    Args:
+        short_side: Of the scaled image, in pixels; smaller images are not enlarged. None scales
+            nothing, and encodes only those again that EXIF says to turn.
+        store: `jpeg` (encoded again) or `raw` (PPM: pixels as they are).
+        quality: Of a JPEG, 1 to 100; lower for one that would be larger than its source.
+    """
+
+    short_side: int | None
+    store: PixelFormat
+    quality: int
+
+    def record(self) -> dict[str, Any]:
+        """What decides the new bytes, for the provenance."""
+        quality = {"quality": self.quality} if self.store == "jpeg" else {}
+        if self.short_side is None:
+            return {"upright": True, **quality}
+        return {"short_side": self.short_side, "store": self.store, **quality}
+
+
+def described(record: Mapping[str, Any]) -> str:
+    """A record of scaling in words; records come from files, so anything may be missing."""
+    quality = f" of quality {record['quality']} at most" if "quality" in record else ""
+    if record.get("upright"):
+        return f"turned upright as EXIF says, as jpeg{quality}"
+    short_side, store = record.get("short_side", "?"), record.get("store", "?")
+    return f"scaled to a shorter side of {short_side} pixels as {store}{quality}"
+
+
+@dataclass(frozen=True)
+class Rescaled:
+    """What scaling did in a whole run.
+
+    Args:
+        scaling: How images were scaled.
+        bytes_before: Encoded bytes of the sources.
+        bytes_after: Encoded bytes that were packed.
+    """
+
+    scaling: Scaling
+    bytes_before: int
+    bytes_after: int
+
+    def as_json(self) -> dict[str, Any]:
+        """JSON-ready."""
+        return {
+            **self.scaling.record(),
+            "bytes_before": self.bytes_before,
+            "bytes_after": self.bytes_after,
+        }
+
+    def sentence(self, *, planned: bool = False) -> str:
+        """What it costs, for people; `planned` if that is an estimate."""
+        about = {"jpeg": "at most ", "raw": "about "}[self.scaling.store] if planned else ""
+        times = self.bytes_after / max(1, self.bytes_before)
+        return f"{described(self.scaling.record())}: {about}{times:.2f} times the bytes of the source"
 
 
 @dataclass(frozen=True)
@@ -112,11 +172,9 @@ class PackConfig:
 
     @property
     def scaling(self) -> Scaling | None:
-        """How pictures are scaled or turned; None leaves them."""
+        """How images are scaled or turned; None leaves them."""
         if self.resize is None and not self.upright:
             return None
-        from smallfiles.pack.resizing import Scaling
-
         return Scaling(self.resize, self.store, self.quality)
 
     def to_cli(self, source: str, out: str) -> str:
@@ -142,6 +200,20 @@ class Skipped:
 
     key: str
     reason: str
+
+
+def unpackable(faults: Sequence[Skipped], total: int, where: str) -> PackError:
+    """The sentence for sources that cannot be packed; it carries the whole list as `faults`."""
+    listed = first_few((fault.reason for fault in faults), len(faults))
+    error = PackError(
+        f"{len(faults):,} of {total:,} samples from {where} cannot be packed: {listed}",
+        expected="samples that can all be read",
+        next_step="Mend or remove them, or leave them out with --on-error skip"
+        if len(faults) < total
+        else "Check that this is where the files are (--root says it), or mend them",
+    )
+    error.faults = tuple(faults)
+    return error
 
 
 @dataclass(frozen=True)

@@ -1,18 +1,16 @@
 """What will be packed, in which order and into which files: decided before the first byte moves.
 
-Everything here follows from the manifest and the options alone, so that the parts of a job array
-agree on the borders without talking to each other, and a resumed run knows that it is the same.
+Everything here follows from the manifest and the options alone, so that the parts of a job array agree on the
+borders without talking to each other, and a resumed run knows that it is the same. The trap: a border that
+depended on what was read would differ from part to part. Notebook 03.
 """
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import hashlib
 import json
-import statistics
 import warnings
-from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,20 +23,28 @@ import pyarrow.compute as pc
 import xxhash
 
 import smallfiles
-from pysquashfs.waiting import AT_ONCE_S, Watch
 from smallfiles import atomic, formats, machine
-from smallfiles.arrays import from_numpy, give_back_memory
-from smallfiles.atomic import bytes_and_files_of
+from smallfiles.arrays import give_back_memory
 from smallfiles.errors import PackError, SmallfilesError, UsageError, first_few
 from smallfiles.manifest import Manifest
-from smallfiles.pack.config import PackConfig, PackPlan, Skipped, format_and_options
-from smallfiles.pack.resizing import Rescaled, Scaling, Trial, expected_sizes, try_out
+from smallfiles.pack.config import (
+    PackConfig,
+    PackPlan,
+    Rescaled,
+    Scaling,
+    Skipped,
+    format_and_options,
+    unpackable,
+)
+from smallfiles.pack.reading import waits
 from smallfiles.samples import ByteStore, Schema
 from smallfiles.sources import Source
 
 IN_FLIGHT = 32
-_TRIED = 24
 ROWS_AT_ONCE = 4096  # strings and futures that exist at once; a million would cost a gigabyte
+_PIXEL_BYTES = 3
+_USUAL_SHAPE = 4 / 3
+_PIXELS_PER_BYTE = 8  # of a file that is hardly more than one colour; photographs have fewer
 
 
 @dataclass(frozen=True)
@@ -58,120 +64,81 @@ class Piece:
 
 @dataclass(frozen=True)
 class Job:
-    """A pack run, fully decided.
+    """A pack run, fully decided: all that writing needs to know.
 
     Args:
         source: Manifest and bytes.
-        out: What will be published.
+        out: What will be published in the end.
+        target: What this run publishes: `out`, or its part of it.
         config: As asked for.
         format: Name of the format.
         options: Options of the format.
         order: Manifest rows in the order of packing, int64.
         sizes: Their bytes in that order, int64.
-        schema: What writers are told.
+        planned: Bytes of each in the output, or a bound or estimate where images are scaled; int64.
+        pieces: The data files that this run writes: all of them, or those of its part.
+        schema: What a writer is given.
         in_flight: Files open at once.
+        threads: Threads that read, examine and scale.
         skipped: Samples that are known to be missing and were left out.
-        planned: Bytes of each in the output, as far as they are known; int64, in the order of packing.
-        trial: What scaling did to a few pictures, if pictures are scaled.
+        digest: Names this run: equal digests mean equal bytes, file by file.
     """
 
     source: Source
     out: Path
+    target: Path
     config: PackConfig
     format: str
     options: Any
     order: np.ndarray
     sizes: np.ndarray
+    planned: np.ndarray
+    pieces: tuple[Piece, ...]
     schema: Schema
     in_flight: int
+    threads: int
     skipped: tuple[Skipped, ...]
-    planned: np.ndarray
-    trial: Trial | None = None
-
-    @property
-    def scaling(self) -> Scaling | None:
-        """How pictures are scaled; None leaves them."""
-        return self.config.scaling
+    digest: str
 
     @property
     def sharded(self) -> bool:
         """Whether the output is a folder of shards."""
-        return self.out.name.endswith(".tars")
+        return _is_sharded(self.out)
 
-    def rows(self, start: int, stop: int) -> pa.Table:
-        """Rows of the manifest for a range of the order of packing."""
-        return self.source.manifest.table.take(from_numpy(self.order[start:stop]))
+    @property
+    def spooled(self) -> bool:
+        """Whether samples are made before the first is written, since their sizes must be known then.
 
-    def pieces(self) -> list[Piece]:
-        """All data files of the whole output, in order."""
-        if not self.sharded:
-            return [Piece(self.out.name, 0, len(self.order))]
-        tar = formats.get("tar")
-        borders = tar.plan_shards(self.planned, self.options)
-        return [Piece(tar.shard_name(n, self.options), *border) for n, border in enumerate(borders)]
-
-    def pieces_of_part(self) -> list[Piece]:
-        """The data files that this run writes: all of them, or those of its part."""
-        if self.config.part is None:
-            return self.pieces()
-        k, n = self.config.part
-        if self.sharded:
-            pieces = self.pieces()
-            first, last = (len(pieces) * i // n for i in (k - 1, k))
-            return pieces[first:last]
-        return [Piece(self.out.name, *balanced(self.planned, k, n))]
-
-    def digest(self) -> str:
-        """Names this run: equal digests mean equal bytes, file by file."""
-        facts = {
-            "version": smallfiles.__version__,
-            "format": self.format,
-            "options": dataclasses.asdict(self.options),
-            "manifest": self.schema.manifest_digest,
-            "order": xxhash.xxh3_128_hexdigest(self.order.data),
-            "sizes": xxhash.xxh3_128_hexdigest(self.sizes.data),
-            "parts": self.config.part[1] if self.config.part else 1,
-            "rules": [self.config.on_error, self.config.check, self.config.digest],
-        }
-        if self.schema.member_suffixes:
-            facts["came_as"] = self.schema.member_suffixes
-        if self.scaling is not None:
-            facts["resize"] = self.scaling.record()
-            facts["planned"] = xxhash.xxh3_128_hexdigest(self.planned.data)
-        return hashlib.sha256(json.dumps(facts, sort_keys=True, default=str).encode()).hexdigest()
+        A JPEG that was scaled is bounded by its source, which suffices for all but HDF5, where room for all
+        bytes is laid out first.
+        """
+        scaling = self.config.scaling
+        return scaling is not None and (scaling.store == "raw" or self.format == "hdf5")
 
     def plan(self) -> PackPlan:
         """What this run would write, and what that saves."""
-        pieces = self.pieces_of_part()
-        samples = sum(piece.stop - piece.start for piece in pieces)
+        samples = sum(piece.stop - piece.start for piece in self.pieces)
         source_bytes, payload = (
-            sum(int(sizes[piece.start : piece.stop].sum()) for piece in pieces)
+            sum(int(sizes[piece.start : piece.stop].sum()) for piece in self.pieces)
             for sizes in (self.sizes, self.planned)
         )
-        files = samples if self.format == "files" else len(pieces)
-        beside = 1 if self.format == "files" else len(pieces) * (1 + (self.format == "tar"))
+        files = samples if self.format == "files" else len(self.pieces)
+        sidecars = 1 if self.format == "files" else len(self.pieces) * (1 + (self.format == "tar"))
         return PackPlan(
             samples=samples,
             payload_bytes=payload,
             files=files,
-            inodes_now=samples + len(_folders(self)) if hasattr(self.source.store, "root") else 1,
-            inodes_then=files + beside + int(self.sharded),
+            inodes_now=samples + _count_folders(self) if hasattr(self.source.store, "root") else 1,
+            inodes_then=files + sidecars + int(self.sharded),
             free_bytes=machine.filesystem(self.out.parent).free_bytes,
-            to_do=tuple((piece.start, piece.stop) for piece in pieces),
+            to_do=tuple((piece.start, piece.stop) for piece in self.pieces),
             resize=self.rescaled(source_bytes, payload),
         )
 
     def rescaled(self, bytes_before: int, bytes_after: int) -> Rescaled | None:
         """What scaling did or will do, if it is asked for."""
-        return None if self.scaling is None else Rescaled(self.scaling, bytes_before, bytes_after, self.trial)
-
-
-def balanced(sizes: np.ndarray, k: int, n: int) -> tuple[int, int]:
-    """Range of part k of n (from 1), cut so that all parts have about the same number of bytes."""
-    ends = np.cumsum(sizes)
-    total = int(ends[-1]) if len(ends) else 0
-    first, last = (int(np.searchsorted(ends, total * i / n, side="left")) for i in (k - 1, k))
-    return first if k > 1 else 0, last if k < n else len(sizes)
+        scaling = self.config.scaling
+        return None if scaling is None else Rescaled(scaling, bytes_before, bytes_after)
 
 
 def prepare(source: Source, out: Path, config: PackConfig) -> Job:
@@ -191,27 +158,36 @@ def prepare(source: Source, out: Path, config: PackConfig) -> Job:
     _refuse_senseless(source, out, config)
     in_flight = _in_flight(source, config)
     manifest, skipped = _with_sizes(source, config, in_flight)
-    source = dataclasses.replace(source, manifest=manifest)
     order = manifest.order(config.shuffle)
     sizes = manifest.sizes
     assert sizes is not None  # _with_sizes saw to it
-    schema = dataclasses.replace(
-        manifest.schema(), resize=source.resize, member_suffixes=source.member_suffixes
-    )
+    sizes = sizes if config.shuffle is None else sizes[order]
+    planned = sizes if config.scaling is None else _scaled_sizes(config.scaling, sizes)
+    schema = _schema(manifest, source, config)
     if name == "tar" and (shared := schema.shared_stems):
         warnings.warn(
             f"several files have one name up to its first dot ({first_few(sorted(shared), len(shared), 3)}): "
             "only these are stored as name%2Ejpg.jpg, which webdataset keeps apart",
             stacklevel=3,
         )
-    planned = sizes = sizes if config.shuffle is None else sizes[order]
-    trial = None
-    if config.scaling is not None:
-        trial = try_out(config.scaling, manifest, source.store)
-        planned = expected_sizes(config.scaling, trial, sizes)
-        schema = dataclasses.replace(schema, resize=config.scaling.record())
     give_back_memory()
-    return Job(source, out, config, name, options, order, sizes, schema, in_flight, skipped, planned, trial)
+    return Job(
+        source=dataclasses.replace(source, manifest=manifest),
+        out=out,
+        target=out if config.part is None else part_folder(out, config.part),
+        config=config,
+        format=name,
+        options=options,
+        order=order,
+        sizes=sizes,
+        planned=planned,
+        pieces=_pieces(out, planned, options, config.part),
+        schema=schema,
+        in_flight=in_flight,
+        threads=machine.usable_cpus() if source.store.sequential and config.scaling else in_flight,
+        skipped=skipped,
+        digest=_digest(name, options, schema, order, sizes, config),
+    )
 
 
 def part_folder(out: Path, part: tuple[int, int]) -> Path:
@@ -226,15 +202,67 @@ def check_room(job: Job) -> None:
     What an earlier run left is kept or cleared, so its room counts; shards of finished parts are linked.
     """
     plan = job.plan()
-    target = job.out if job.config.part is None else part_folder(job.out, job.config.part)
-    bytes_there, files_there = bytes_and_files_of(target)
+    bytes_there, files_there = atomic.bytes_and_files_of(job.target)
     linked = job.config.merge and job.sharded
     payload = 0 if linked else int(plan.payload_bytes * 1.01)
     need = max(0, payload + 4096 * plan.inodes_then - bytes_there)
     inodes = max(0, plan.inodes_then - files_there - (plan.inodes_then - 1) * linked)
-    if job.scaling is not None:  # scaled pictures lie in a spool until their data file is written
+    if job.spooled:  # its samples take room twice while a data file is written
         need += max((int(job.planned[start:stop].sum()) for start, stop in plan.to_do), default=0)
     atomic.check_room(job.out, need, inodes, "Pack into one file (.arrow, .h5, .tars) instead of many")
+
+
+def balanced(sizes: np.ndarray, k: int, n: int) -> tuple[int, int]:
+    """Range of part k of n (from 1), cut so that all parts have about the same number of bytes."""
+    ends = np.cumsum(sizes)
+    total = int(ends[-1]) if len(ends) else 0
+    first, last = (int(np.searchsorted(ends, total * i / n, side="left")) for i in (k - 1, k))
+    return first if k > 1 else 0, last if k < n else len(sizes)
+
+
+def _is_sharded(out: Path) -> bool:
+    return out.name.endswith(".tars")
+
+
+def _pieces(out: Path, planned: np.ndarray, options: Any, part: tuple[int, int] | None) -> tuple[Piece, ...]:
+    """The data files of a run: of the whole output, or of its part."""
+    k, n = part or (1, 1)
+    if not _is_sharded(out):
+        return (Piece(out.name, *balanced(planned, k, n)),)
+    tar = formats.get("tar")
+    borders = tar.plan_shards(planned, options)
+    first, last = (len(borders) * i // n for i in (k - 1, k))
+    return tuple(Piece(tar.shard_name(i, options), *borders[i]) for i in range(first, last))
+
+
+def _scaled_sizes(scaling: Scaling, sizes: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """Bytes of each image when scaled, from the options and the sizes alone: a bound for a JPEG."""
+    if scaling.store == "jpeg" or scaling.short_side is None:
+        return sizes
+    usual = int(scaling.short_side**2 * _USUAL_SHAPE)
+    return np.minimum(_PIXEL_BYTES * usual, _PIXEL_BYTES * _PIXELS_PER_BYTE * sizes)
+
+
+def _schema(manifest: Manifest, source: Source, config: PackConfig) -> Schema:
+    resize = source.resize if config.scaling is None else config.scaling.record()
+    return dataclasses.replace(manifest.schema(), resize=resize, member_suffixes=source.member_suffixes)
+
+
+def _digest(
+    format: str, options: Any, schema: Schema, order: np.ndarray, sizes: np.ndarray, config: PackConfig
+) -> str:
+    facts = {
+        "version": smallfiles.__version__,
+        "format": format,
+        "options": dataclasses.asdict(options),
+        "manifest": schema.manifest_digest,
+        "order": xxhash.xxh3_128_hexdigest(order.data),
+        "sizes": xxhash.xxh3_128_hexdigest(sizes.data),
+        "rules": [config.on_error, config.check, config.digest],
+        "resize": schema.resize and dict(schema.resize),
+        "member_suffixes": schema.member_suffixes,
+    }
+    return hashlib.sha256(json.dumps(facts, sort_keys=True, default=str).encode()).hexdigest()
 
 
 def _refuse_senseless(source: Source, out: Path, config: PackConfig) -> None:
@@ -260,19 +288,9 @@ def _in_flight(source: Source, config: PackConfig) -> int:
     if config.in_flight is not None:
         return config.in_flight
     root = getattr(source.store, "root", None) or getattr(source.store, "path", None)
-    waits = (root is not None and machine.is_parallel_filesystem(Path(root))) or _waits(source)
-    return IN_FLIGHT if waits else 1
-
-
-def _waits(source: Source) -> bool:
-    """Whether files must be waited for; where they are in memory, a thread only costs."""
-    paths, buffer, waited_s = source.manifest.paths, memoryview(bytearray(1)), []
-    for row in np.linspace(0, len(paths) - 1, _TRIED).astype(int).tolist():
-        path, watch = paths[row].as_py(), Watch()
-        with contextlib.suppress(SmallfilesError):  # reported when it is packed
-            source.store.read_into(path, buffer)
-        waited_s.append(watch.waited_s())
-    return statistics.median(waited_s) > AT_ONCE_S
+    parallel = root is not None and machine.is_parallel_filesystem(Path(root))
+    waiting = IN_FLIGHT if parallel or waits(source.store, source.manifest.paths) else 1
+    return max(waiting, machine.usable_cpus()) if config.scaling else waiting
 
 
 def _with_sizes(source: Source, config: PackConfig, in_flight: int) -> tuple[Manifest, tuple[Skipped, ...]]:
@@ -311,25 +329,8 @@ def _sizes(
     return sizes, errors
 
 
-def unpackable(faults: Sequence[Skipped], total: int, where: str) -> PackError:
-    """The sentence for sources that cannot be packed; it carries the whole list as `faults`."""
-    listed = first_few((fault.reason for fault in faults), len(faults))
-    error = PackError(
-        f"{len(faults):,} of {total:,} samples from {where} cannot be packed: {listed}",
-        expected="samples that can all be read",
-        next_step="Mend or remove them, or leave them out with --on-error skip"
-        if len(faults) < total
-        else "Check that this is where the files are (--root says it), or mend them",
-    )
-    error.faults = tuple(faults)
-    return error
-
-
-def _folders(job: Job) -> set[str]:
+def _count_folders(job: Job) -> int:
     paths = job.source.manifest.paths
     parts = (paths.slice(start, ROWS_AT_ONCE) for start in range(0, len(paths), ROWS_AT_ONCE))
-    return {
-        folder
-        for part in parts
-        for folder in pc.replace_substring_regex(part, "/?[^/]*$", "").unique().to_pylist()
-    }
+    folders = (pc.replace_substring_regex(part, "/?[^/]*$", "").unique().to_pylist() for part in parts)
+    return len(set().union(*folders))

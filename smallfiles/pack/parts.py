@@ -5,6 +5,8 @@ the same manifest at the same borders, so they need not talk to each other; the 
 they did.
 
 A part lives in `NAME.parts/part-00002-of-00008/`, complete or not there at all.
+
+The trap: parts of other options may fit together without belonging together. Notebook 03.
 """
 
 from __future__ import annotations
@@ -15,7 +17,6 @@ import re
 import shutil
 import warnings
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +28,8 @@ from smallfiles.digests import ContentDigest, sidecar
 from smallfiles.errors import DamagedFileError, PackError
 from smallfiles.pack.compare import compare
 from smallfiles.pack.job import Job, part_folder
-from smallfiles.pack.writing import Written, exact, expected_of, hashes_beside, write_format
+from smallfiles.pack.records import Written, expected_of, sidecar_hashes
+from smallfiles.pack.writing import exact, write_format
 from smallfiles.progress import plural
 from smallfiles.samples import Sample
 
@@ -36,13 +38,12 @@ RECORDS = "records"
 
 
 def save_part(job: Job, draft: Draft, records: Sequence[Written]) -> None:
-    """Put beside a part's files what the merge needs to know of them."""
-    assert job.config.part is not None
+    """Put next to a part's files what the merge needs to know of them."""
     folder = draft.main / RECORDS
     folder.mkdir(exist_ok=True)
     for record in records:
         record.save(folder)
-    facts = {"job": job.digest(), "part": list(job.config.part), "files": [record.name for record in records]}
+    facts = {"job": job.digest, "files": [record.name for record in records]}
     write_json(draft.main / PART_FILE, facts)
 
 
@@ -52,9 +53,7 @@ def finished_part(job: Job) -> list[Written]:
     Raises:
         PackError: It was packed from another manifest or with other options.
     """
-    assert job.config.part is not None
-    folder = part_folder(job.out, job.config.part)
-    return [_record(folder, name) for name in _facts(job, folder, job.config.part)["files"]]
+    return [_record(job.target, name) for name in _names(job, job.target)]
 
 
 def join_parts(job: Job, draft: Draft, finished: Path) -> list[Written]:
@@ -75,28 +74,30 @@ def join_parts(job: Job, draft: Draft, finished: Path) -> list[Written]:
         PackError: Parts are missing, or belong to another run.
         DamagedFileError: A part's bytes changed after it was written.
     """
-    parts = _all_parts(job)
-    unchecked = [name for folder, facts in parts for name in facts["files"] if not _check(job, folder, name)]
+    folders = _all_parts(job)
+    files = [(folder, name) for folder in folders for name in _names(job, folder)]
+    unchecked = [name for folder, name in files if not _check(job, folder, name)]
     if unchecked:
         warnings.warn(
             f"{plural(len(unchecked), 'file')} of parts packed with --no-digest and --verify none "
             "joined as they are: nothing says what their bytes were",
             stacklevel=2,
         )
+    records = [_record(folder, name) for folder, name in files]
     if job.sharded:
-        return [record for folder, facts in parts for record in _link_shards(folder, facts, finished)]
-    records = [_record(folder, job.out.name) for folder, _ in parts]
-    schema = None
-    if job.scaling is not None:
-        sizes = [(record.payload_bytes, record.largest_bytes) for record in records]
-        schema = exact(job, sum(total for total, _ in sizes), max(largest for _, largest in sizes))
-    samples = _samples(job, [folder for folder, _ in parts])
-    packed = write_format(job, samples, draft.partial / job.out.name, schema)
-    draft.finish([*hashes_beside(draft.partial / job.out.name), job.out.name], finished)
+        for folder, name in files:
+            _link_shard(folder, name, finished)
+        return records
+    schema = job.schema
+    if job.spooled:
+        total = sum(record.payload_bytes for record in records)
+        schema = exact(schema, total, max(record.largest_bytes for record in records))
+    path = draft.partial / job.out.name
+    packed = write_format(job, _samples(job, folders), path, schema)
+    draft.finish([*sidecar_hashes(path), path.name], finished)
     whole = Written(
-        name=job.out.name,
+        name=path.name,
         start=0,
-        stop=len(job.order),
         payload_bytes=packed.payload_bytes,
         skipped=tuple(fault for record in records for fault in record.skipped),
         checksums=np.concatenate([record.checksums for record in records]),
@@ -106,9 +107,11 @@ def join_parts(job: Job, draft: Draft, finished: Path) -> list[Written]:
     return [whole]
 
 
-def _all_parts(job: Job) -> list[tuple[Path, dict[str, Any]]]:
+def _all_parts(job: Job) -> list[Path]:
+    """The folders of all parts, in order."""
     home = part_folder(job.out, (1, 1)).parent
-    names = [re.fullmatch(r"part-(\d+)-of-(\d+)", path.name) for path in _listed(home)]
+    listed = sorted(home.iterdir()) if home.is_dir() else []
+    names = [re.fullmatch(r"part-(\d+)-of-(\d+)", path.name) for path in listed]
     counts = {int(name[2]) for name in names if name}
     if len(counts) != 1:
         found = f"parts of {sorted(counts)}" if counts else "no parts"
@@ -125,19 +128,18 @@ def _all_parts(job: Job) -> list[tuple[Path, dict[str, Any]]]:
             expected="all of them",
             next_step=f"Pack the missing ones (--part {missing[0]}/{n}), then merge",
         )
-    folders = [part_folder(job.out, (k, n)) for k in range(1, n + 1)]
-    return [(folder, _facts(job, folder, (k, n))) for k, folder in enumerate(folders, 1)]
+    return [part_folder(job.out, (k, n)) for k in range(1, n + 1)]
 
 
-def _facts(job: Job, folder: Path, part: tuple[int, int]) -> dict[str, Any]:
+def _names(job: Job, folder: Path) -> list[str]:
+    """Names of a part's data files, once it is known to belong to this run."""
     try:
         facts: dict[str, Any] = json.loads((folder / PART_FILE).read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise _foreign(folder) from error
-    same = replace(job, config=replace(job.config, part=part, merge=False))
-    if facts.get("job") != same.digest():
+    if facts.get("job") != job.digest:
         raise _foreign(folder)
-    return facts
+    return list(facts["files"])
 
 
 def _foreign(folder: Path) -> PackError:
@@ -148,10 +150,6 @@ def _foreign(folder: Path) -> PackError:
     )
 
 
-def _listed(folder: Path) -> list[Path]:
-    return sorted(folder.iterdir()) if folder.is_dir() else []
-
-
 def _check(job: Job, folder: Path, name: str) -> bool:
     """Whether a file of a part could be compared with what was packed; one that differs is refused."""
     path, record = folder / name, _record(folder, name)
@@ -160,11 +158,10 @@ def _check(job: Job, folder: Path, name: str) -> bool:
         damaged = ContentDigest.load(sidecar(path)).damaged_blocks(path)
         where = f"block {damaged[0]}" if damaged else None
     elif not record.checksums.any():
-        return False
+        return not record.samples
     else:
-        expected = expected_of(job, [record])
         try:
-            compare(path, job.format, expected, range(len(expected.rows)))
+            compare(path, job.format, expected_of(job, [record]), range(record.samples))
         except PackError as error:
             where = error.got
     if where is not None:
@@ -183,14 +180,12 @@ def _record(folder: Path, name: str) -> Written:
     return record
 
 
-def _link_shards(folder: Path, facts: dict[str, Any], finished: Path) -> Iterator[Written]:
-    for name in facts["files"]:
-        yield _record(folder, name)
-        for path in sorted(folder.glob(f"{name}*")):
-            try:
-                os.link(path, finished / path.name)
-            except OSError:  # no hard links here
-                shutil.copyfile(path, finished / path.name)
+def _link_shard(folder: Path, name: str, finished: Path) -> None:
+    for path in sorted(folder.glob(f"{name}*")):
+        try:
+            os.link(path, finished / path.name)
+        except OSError:  # no hard links here
+            shutil.copyfile(path, finished / path.name)
 
 
 def _samples(job: Job, folders: Sequence[Path]) -> Iterator[Sample]:

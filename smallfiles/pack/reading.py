@@ -2,22 +2,28 @@
 
 On a parallel file system an open costs a round trip of a millisecond or more. One reader that waits
 for each is idle nearly all the time; 32 of them hide the wait. Threads suffice, since system calls
-release the interpreter's lock. Samples travel in chunks of about 1 MiB, so that the hand-over
-between threads costs little where opens are fast (a warm page cache, a local disk).
+(and the decoders that scale images) release the interpreter's lock. Samples travel in chunks of about
+1 MiB, so that the hand-over between threads costs little where opens are fast (a warm page cache, a local
+disk).
 
 The trap: a sample's bytes are a view of a chunk's buffer, and one sample that is kept keeps all of its
-chunk. A buffer is used again when nobody holds a sample of it. Notebook 01 measures the effect.
+chunk. A buffer is used again when nothing refers to a sample of it. Notebook 01 measures the effect.
 """
 
 from __future__ import annotations
 
+import resource
+import statistics
 import weakref
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
+from time import perf_counter
 from typing import NamedTuple, Protocol
 
 import numpy as np
+import pyarrow as pa
 import xxhash
 
 from smallfiles.errors import ResourceError, SmallfilesError, SourceError
@@ -27,7 +33,16 @@ from smallfiles.samples import ByteStore
 CHUNK_BYTES = 1 << 20
 CHUNK_SAMPLES = 32
 WINDOW_BYTES = 96 << 20
+WAIT_S = 100e-6
+"""Reads that wait longer than this are worth a thread each."""
+
 _USUAL_BYTES = CHUNK_BYTES + CHUNK_SAMPLES
+_TRIED = 24
+_NOTHING = memoryview(b"")
+_THREAD = getattr(resource, "RUSAGE_THREAD", resource.RUSAGE_SELF)  # of this thread alone, on Linux
+
+Scale = Callable[[str, memoryview], bytes]
+"""The bytes to pack instead of those of the source; raises an error that names the path if there are none."""
 
 
 class Paths(Protocol):
@@ -41,10 +56,10 @@ class Read(NamedTuple):
 
     Args:
         position: Place in the order of packing.
-        data: The bytes; empty if there is an error.
+        data: The bytes to pack; empty if there is an error.
         checksum: 64-bit xxh3 of the bytes (0 when not asked for).
         error: Why this sample cannot be packed.
-        exif_rotated: Whether EXIF says to turn the picture.
+        exif_rotated: Whether EXIF says to turn the image.
     """
 
     position: int
@@ -52,6 +67,27 @@ class Read(NamedTuple):
     checksum: int = 0
     error: SmallfilesError | None = None
     exif_rotated: bool = False
+
+
+def waits(store: ByteStore, paths: pa.Array) -> bool:
+    """Whether a store must be waited for: a disk or a server, not memory, where a thread only costs.
+
+    On a busy machine everything takes longer, also what is in memory; but the kernel counts how often a
+    thread went to sleep by itself, and not because its time was up. Only such reads are timed.
+
+    Args:
+        store: Where the bytes come from.
+        paths: Of the samples to choose a few of.
+    """
+    buffer, waited_s = memoryview(bytearray(1)), []
+    for row in np.linspace(0, len(paths) - 1, _TRIED).astype(int).tolist():
+        path = paths[row].as_py()
+        slept, began = resource.getrusage(_THREAD).ru_nvcsw, perf_counter()
+        with suppress(SmallfilesError):  # reported when it is packed
+            store.read_into(path, buffer)
+        took_s = perf_counter() - began
+        waited_s.append(took_s if resource.getrusage(_THREAD).ru_nvcsw > slept else 0.0)
+    return statistics.median(waited_s) > WAIT_S
 
 
 def chunk_borders(sizes: np.ndarray) -> Iterator[tuple[int, int]]:
@@ -76,48 +112,63 @@ def read_in_order(
     paths: Paths,
     sizes: np.ndarray,
     *,
-    in_flight: int,
+    threads: int,
     examine: Examine,
+    scale: Scale | None = None,
+    planned: np.ndarray | None = None,
     checksums: bool = True,
 ) -> Iterator[Read]:
-    """Yield every sample in order while `in_flight` threads read ahead.
+    """Yield every sample in order while `threads` threads read, examine and scale ahead.
 
     Args:
-        store: Where the bytes come from.
+        store: Where the bytes come from; one that is `sequential` is read by the caller's thread alone.
         paths: Paths in the order wanted.
         sizes: Expected bytes of each, int64; a file of another size has changed and is an error.
-        in_flight: Number of threads, each with one file open; 1 reads without threads.
-        examine: Says what is wrong with a sample's bytes, or None.
-        checksums: Whether to compute `Read.checksum` (in the reading thread).
+        threads: Each has one file open; 1 does everything in the caller's thread.
+        examine: Raises the error for a sample whose bytes cannot be packed.
+        scale: Makes the bytes that are packed; None packs those that were read.
+        planned: About how many bytes `scale` makes of each, where these may be more than it is given.
+        checksums: Whether to compute `Read.checksum` (in the same thread).
 
     Yields:
-        One `Read` a path. At most about 96 MiB (or one sample, if larger) wait at any time.
+        One `Read` per path. At most about 96 MiB (or one sample, if larger) wait at any time.
     """
-    reader = _ChunkReader(store, examine, checksums)
-    for reads in _chunks_in_order(reader, paths, sizes, in_flight):
+    reader = _ChunkReader(store, examine, scale, checksums)
+    held = sizes if planned is None else np.maximum(sizes, planned)
+    tasks = (
+        _Task(start, paths[start:stop], sizes[start:stop], int(held[start:stop].sum()) + stop - start)
+        for start, stop in chunk_borders(held)
+    )
+    for reads in _chunks_in_order(reader, tasks, threads):
         yield from reads
         del reads  # or its buffer could not be used again while the next chunk is read
 
 
-def _chunks_in_order(
-    reader: _ChunkReader, paths: Paths, sizes: np.ndarray, in_flight: int
-) -> Iterator[list[Read]]:
-    tasks = ((start, paths[start:stop], sizes[start:stop]) for start, stop in chunk_borders(sizes))
-    if in_flight == 1:
+class _Task(NamedTuple):
+    """A chunk to read: first position, paths, sizes, and the memory that it takes."""
+
+    start: int
+    paths: Sequence[str]
+    sizes: np.ndarray
+    held_bytes: int
+
+
+def _chunks_in_order(reader: _ChunkReader, tasks: Iterator[_Task], threads: int) -> Iterator[list[Read]]:
+    if threads == 1:
         for task in tasks:
-            yield reader.read(*task)
+            yield reader.read(task)
         return
-    with ThreadPoolExecutor(in_flight, thread_name_prefix="pack-read") as pool:
+    with ThreadPoolExecutor(threads, thread_name_prefix="pack-read") as pool:
         waiting: deque[tuple[Future[list[Read]], int]] = deque()
         ahead_bytes = 0
         try:
             for task in tasks:
-                need = _buffer_bytes(task[2])
-                while waiting and (ahead_bytes + need > WINDOW_BYTES or len(waiting) >= 2 * in_flight):
+                need = task.held_bytes
+                while waiting and (ahead_bytes + need > WINDOW_BYTES or len(waiting) >= 2 * threads):
                     done, its_bytes = waiting.popleft()
                     yield done.result()
                     ahead_bytes -= its_bytes
-                waiting.append((pool.submit(reader.read, *task), need))
+                waiting.append((reader.submit(pool, task), need))
                 ahead_bytes += need
             while waiting:
                 yield waiting.popleft()[0].result()
@@ -125,43 +176,58 @@ def _chunks_in_order(
             pool.shutdown(wait=True, cancel_futures=True)
 
 
-def _buffer_bytes(sizes: np.ndarray) -> int:
-    # One byte more for each sample: a file that has grown fills it and is found out.
-    return int(sizes.sum()) + len(sizes)
-
-
 class _ChunkReader:
     """Reads one chunk into one buffer."""
 
-    def __init__(self, store: ByteStore, examine: Examine, checksums: bool) -> None:
-        self._store = store
-        self._examine = examine
-        self._checksums = checksums
+    def __init__(self, store: ByteStore, examine: Examine, scale: Scale | None, checksums: bool) -> None:
+        self._store, self._examine = store, examine
+        self._scale, self._checksums = scale, checksums
         self._buffers = _Buffers()
 
-    def read(self, start: int, paths: Sequence[str], sizes: np.ndarray) -> list[Read]:
-        view = self._buffers.take(_buffer_bytes(sizes))
-        reads, begin = [], 0
-        for offset, (path, size) in enumerate(zip(paths, sizes.tolist(), strict=True)):
-            reads.append(self._read_one(start + offset, path, view[begin : begin + size + 1]))
-            begin += size + 1
-        return reads
+    def submit(self, pool: ThreadPoolExecutor, task: _Task) -> Future[list[Read]]:
+        """Have a chunk read by the pool; what can only be read in order is read here."""
+        if not self._store.sequential:
+            return pool.submit(self.read, task)
+        loaded = [(position, path, self._load(path, room)) for position, path, room in self._rooms(task)]
+        return pool.submit(lambda: [self._finish(*each) for each in loaded])
 
-    def _read_one(self, position: int, path: str, room: memoryview) -> Read:
+    def read(self, task: _Task) -> list[Read]:
+        """Read a chunk in this thread."""
+        return [
+            self._finish(position, path, self._load(path, room)) for position, path, room in self._rooms(task)
+        ]
+
+    def _rooms(self, task: _Task) -> Iterator[tuple[int, str, memoryview]]:
+        """Position and path of each sample, and a part of one buffer for its bytes."""
+        # One byte more for each sample: a file that has grown fills it and is found out.
+        view = self._buffers.take(int(task.sizes.sum()) + len(task.sizes))
+        begin = 0
+        for offset, (path, size) in enumerate(zip(task.paths, task.sizes.tolist(), strict=True)):
+            yield task.start + offset, path, view[begin : begin + size + 1]
+            begin += size + 1
+
+    def _load(self, path: str, room: memoryview) -> memoryview | SmallfilesError:
         try:
             got = self._store.read_into(path, room)
-            if got != len(room) - 1:
-                raise _changed(self._store, path, got, len(room) - 1)
-            data = room[:got]
-            turned = self._examine(path, data)
         except SmallfilesError as error:
-            return Read(position, room[:0], error=error)
+            return error
+        return room[:got] if got == len(room) - 1 else _changed(self._store, path, got, len(room) - 1)
+
+    def _finish(self, position: int, path: str, data: memoryview | SmallfilesError) -> Read:
+        if isinstance(data, SmallfilesError):
+            return Read(position, _NOTHING, error=data)
+        try:
+            rotated = self._examine(path, data)
+            if self._scale is not None:
+                data = memoryview(self._scale(path, data))
+        except SmallfilesError as error:
+            return Read(position, _NOTHING, error=error)
         checksum = xxhash.xxh3_64_intdigest(data) if self._checksums else 0
-        return Read(position, data, checksum, exif_rotated=turned)
+        return Read(position, data, checksum, exif_rotated=rotated)
 
 
 class _Buffers:
-    """Memory for chunks, used again as soon as nobody holds a part of it.
+    """Memory for chunks, used again as soon as nothing refers to a part of it.
 
     Fresh memory costs a page fault for each 4 KB, as much as reading from a warm cache does.
     """
@@ -170,7 +236,7 @@ class _Buffers:
         self._free: deque[np.ndarray] = deque()
 
     def take(self, size: int) -> memoryview:
-        """So many bytes; all views of them hold the array that they were lent as."""
+        """So many bytes; all views of them keep the array that they were lent as."""
         try:
             # A small chunk takes no large buffer, which a sample of it that is kept would keep.
             if not _USUAL_BYTES // 4 <= size <= _USUAL_BYTES:

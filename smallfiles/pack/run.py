@@ -16,15 +16,14 @@ from typing import Any
 
 from smallfiles.arrays import from_numpy, give_back_memory
 from smallfiles.atomic import Draft, drafted, refuse_existing, sweep, write_json
-from smallfiles.errors import ResourceError
-from smallfiles.formats.output import writing
+from smallfiles.errors import ResourceError, writing
 from smallfiles.pack.compare import chosen, compare
-from smallfiles.pack.config import PackConfig, PackPlan, PackReport, Skipped
+from smallfiles.pack.config import PackConfig, PackPlan, PackReport, Skipped, unpackable
 from smallfiles.pack.examine import not_decodable
-from smallfiles.pack.job import Job, check_room, part_folder, prepare, unpackable
+from smallfiles.pack.job import Job, check_room, part_folder, prepare
 from smallfiles.pack.parts import finished_part, join_parts, save_part
-from smallfiles.pack.resizing import Rescaled
-from smallfiles.pack.writing import Written, expected_of, write_pieces
+from smallfiles.pack.records import Written, expected_of
+from smallfiles.pack.writing import write_pieces
 from smallfiles.progress import note, progress
 from smallfiles.sources import Source
 
@@ -46,19 +45,19 @@ def plan(source: Source, out: Path, config: PackConfig | None = None) -> PackPla
     Raises:
         OutputExistsError: `out` is there already, so that `pack` would refuse.
     """
-    config = config or PackConfig()
-    refuse_existing(_target(Path(out), config))
-    return prepare(source, Path(out), config).plan()
+    job = prepare(source, Path(out), config or PackConfig())
+    refuse_existing(job.target)
+    return job.plan()
 
 
 def pack(source: Source, out: Path, config: PackConfig | None = None) -> PackReport:
-    """Pack a source into one file or a folder of shards, and say first what was odd in the source.
+    """Pack a source into one file or a folder of shards, after a note of what was odd in the source.
 
     A million opens are paid once, here, many at a time; each later epoch reads a few large files
     from end to end, which is what a parallel file system is built for.
 
     Args:
-        source: What `smallfiles.sources.load` returned; its notes are said.
+        source: What `smallfiles.sources.load` returned; its notes are shown.
         out: Final name; its suffix chooses the format unless `config.format` does.
         config: How; defaults verify a sample and stop at the first source that cannot be packed.
 
@@ -73,17 +72,15 @@ def pack(source: Source, out: Path, config: PackConfig | None = None) -> PackRep
     config = config or PackConfig()
     for odd in source.notes:
         note(f"{source.store.describe()}: {odd}")
-    out = Path(out)
     started = time.perf_counter()
-    target = _target(out, config)
     refuse_finished(out, config)
-    job = prepare(source, out, config)
-    if config.part is not None and target.exists():
-        return _reused(job, target, started)
-    with writing(target):
-        target.parent.mkdir(parents=True, exist_ok=True)
+    job = prepare(source, Path(out), config)
+    if config.part is not None and job.target.exists():
+        return _reused(job, started)
+    with writing(job.target):
+        job.target.parent.mkdir(parents=True, exist_ok=True)
         check_room(job)
-    with drafted(target, "packing") as draft, writing(target):
+    with drafted(job.target, "packing") as draft, writing(job.target):
         try:
             return _run(job, draft, started)
         except BaseException as error:
@@ -101,25 +98,20 @@ def refuse_finished(out: Path, config: PackConfig) -> None:
     Raises:
         OutputExistsError: It is there already.
     """
-    sweep(_target(Path(out), config))
-    refuse_existing(Path(out))
-
-
-def _target(out: Path, config: PackConfig) -> Path:
-    return out if config.part is None else part_folder(out, config.part)
+    out = Path(out)
+    sweep(out if config.part is None else part_folder(out, config.part))
+    refuse_existing(out)
 
 
 def _run(job: Job, draft: Draft, started: float) -> PackReport:
+    """Write aside, verify, publish."""
     _resume_or_clear(job, draft)
     finished = draft.main if job.sharded or job.config.part else draft.data
     finished.mkdir(exist_ok=True)
     if job.config.merge:
         records, resumed = join_parts(job, draft, finished), 0
     else:
-        pieces = job.pieces_of_part()
-        count = sum(piece.stop - piece.start for piece in pieces)
-        with progress(count, f"pack {draft.out.name}") as bar:
-            records, resumed = write_pieces(job, pieces, draft, finished, bar)
+        records, resumed = write_pieces(job, draft, finished)
     write_s = time.perf_counter() - started
     verified = _verify(job, records, finished, draft.since)
     skipped = job.skipped + tuple(fault for record in records for fault in record.skipped)
@@ -127,50 +119,35 @@ def _run(job: Job, draft: Draft, started: float) -> PackReport:
     sizes = _sizes(draft.data)
     draft.publish()
     if job.config.merge:
-        _remove_parts(job)
-    return _report(
-        job,
-        draft.out,
-        records,
-        sizes,
-        seconds=time.perf_counter() - started,
-        write_s=write_s,
-        verified=verified,
-        resumed=resumed,
-        skipped=skipped,
-    )
+        shutil.rmtree(part_folder(job.out, (1, 1)).parent, ignore_errors=True)
+    facts = {"write_s": write_s, "verified": verified, "resumed": resumed, "skipped": skipped}
+    return _report(job, records, sizes, started, **facts)
 
 
-def _reused(job: Job, part: Path, started: float) -> PackReport:
+def _reused(job: Job, started: float) -> PackReport:
     """Of a part that an earlier run finished."""
     records = finished_part(job)
-    return _report(
-        job,
-        part,
-        records,
-        _sizes(part),
-        seconds=time.perf_counter() - started,
-        write_s=0.0,
-        verified=0,
-        resumed=0,
-        skipped=tuple(fault for record in records for fault in record.skipped),
-        reused=True,
-    )
+    skipped = tuple(fault for record in records for fault in record.skipped)
+    facts = {"write_s": 0.0, "verified": 0, "resumed": 0, "skipped": skipped, "reused": True}
+    return _report(job, records, _sizes(job.target), started, **facts)
 
 
 def _report(
-    job: Job, out: Path, records: Sequence[Written], sizes: Sequence[int], **facts: Any
+    job: Job, records: Sequence[Written], sizes: Sequence[int], started: float, **facts: Any
 ) -> PackReport:
-    """What lies in `out`; `facts` are what this run did to it."""
+    """What was published; `facts` are what this run did to it."""
+    payload_bytes = sum(record.payload_bytes for record in records)
+    source_bytes = sum(int(record.inside(job.sizes[record.span]).sum()) for record in records)
     return PackReport(
-        path=out,
+        path=job.target,
         format=job.format,
-        samples=sum(int(record.kept.sum()) for record in records),
-        payload_bytes=sum(record.payload_bytes for record in records),
+        samples=sum(record.samples for record in records),
+        payload_bytes=payload_bytes,
         file_bytes=sum(sizes),
         files=len(sizes),
+        seconds=time.perf_counter() - started,
         in_flight=job.in_flight,
-        resize=_resize(job, records),
+        resize=job.rescaled(source_bytes, payload_bytes),
         exif_rotated=sum(record.exif_rotated for record in records),
         undecoded=sum(_undecoded(job, record) for record in records),
         **facts,
@@ -180,7 +157,7 @@ def _report(
 def _undecoded(job: Job, record: Written) -> int:
     if job.config.check != "decode":
         return 0
-    rows = job.order[record.start : record.stop][record.kept]
+    rows = record.inside(job.order[record.span])
     return not_decodable(job.source.manifest.paths.take(from_numpy(rows)))
 
 
@@ -188,25 +165,19 @@ def _sizes(folder: Path) -> list[int]:
     return [path.stat().st_size for path in folder.rglob("*") if path.is_file()]
 
 
-def _resize(job: Job, records: Sequence[Written]) -> Rescaled | None:
-    before = sum(int(job.sizes[record.start : record.stop][record.kept].sum()) for record in records)
-    return job.rescaled(before, sum(record.payload_bytes for record in records))
-
-
 def _resume_or_clear(job: Job, draft: Draft) -> None:
     """Keep what an earlier run of the very same job finished; clear anything else."""
     digest_file = draft.records / "job.digest"
-    digest = job.digest()
-    same = digest_file.exists() and digest_file.read_text(encoding="ascii") == digest
+    same = digest_file.exists() and digest_file.read_text(encoding="ascii") == job.digest
     draft.clear(keep_finished=same and not job.config.merge)
-    digest_file.write_text(digest, encoding="ascii")
+    digest_file.write_text(job.digest, encoding="ascii")
 
 
 def _verify(job: Job, records: Sequence[Written], finished: Path, since: float) -> int:
     if job.config.verify == "none" or not records:
         return 0
     give_back_memory()  # what writing needed; else the peak is that of both
-    wanted = chosen(sum(int(record.kept.sum()) for record in records), full=job.config.verify == "full")
+    wanted = chosen(sum(record.samples for record in records), full=job.config.verify == "full")
     # Shard by shard: a million keys once more, beside those of the source, are what a small node lacks.
     outputs = [(finished / each.name, [each]) for each in records]
     start = 0
@@ -227,7 +198,7 @@ def _add_reports(
     skipped: Sequence[Skipped],
 ) -> None:
     if skipped:
-        kept = sum(int(record.kept.sum()) for record in records)
+        kept = sum(record.samples for record in records)
         if not kept:
             raise unpackable(skipped, len(skipped), job.source.store.describe())
         report = {"packed": kept, "skipped": [asdict(fault) for fault in skipped]}
@@ -238,10 +209,6 @@ def _add_reports(
         write_json(draft.data / f"{draft.out.name}{RESIZED_SUFFIX}", dict(scaled))
     if job.config.part is not None:
         save_part(job, draft, records)
-
-
-def _remove_parts(job: Job) -> None:
-    shutil.rmtree(part_folder(job.out, (1, 1)).parent, ignore_errors=True)
 
 
 def _abandon(job: Job, draft: Draft, error: BaseException) -> None:

@@ -25,7 +25,7 @@ from smallfiles.faults import summary_of
 from smallfiles.formats.files.reading import MANIFEST
 from smallfiles.manifest import Manifest
 from smallfiles.manifest.columns import by_row
-from smallfiles.pack.resizing import described
+from smallfiles.pack.config import described
 from smallfiles.progress import plural, progress
 from smallfiles.samples import Buffer, Reader
 from smallfiles.sources import Source
@@ -251,7 +251,7 @@ class _Truth:
             self._scaled = None
         if self._scaled is not None:
             found.notes.append(
-                f"pictures were scaled to {described(self._scaled)} while packing, so their bytes are not "
+                f"images were {described(self._scaled)} while packing, so their bytes are not "
                 "the source's: keys, targets and JSON objects were compared with it, not bytes"
             )
 

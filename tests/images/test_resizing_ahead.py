@@ -5,17 +5,8 @@ import pytest
 from pictures import by_pillow, close, difference, encoded, jpeg, pixels
 from PIL import Image, ImageOps
 
-from smallfiles import images, machine
+from smallfiles import images
 from smallfiles.images.picture import raw_pixels
-from smallfiles.samples import Sample
-
-
-def _samples(count=12, broken=()):
-    buffer = bytearray(1 << 20)  # used again for each sample, as packing does
-    for number in range(count):
-        data = jpeg(300 + number, 200, seed=number) if number not in broken else b"nothing"
-        buffer[: len(data)] = data
-        yield Sample(f"a/{number}.JPEG", memoryview(buffer)[: len(data)], number, {"n": number})
 
 
 def test_raw_pixels_are_a_ppm_that_pillow_opens_and_transforms_read_without_a_copy():
@@ -48,46 +39,54 @@ def test_the_shorter_side_gets_the_length_asked_for():
             assert images.decode(images.resize_ahead(jpeg(*size), 256, store)).shape[:2] == expected
 
 
-def test_a_small_jpeg_keeps_its_bytes_and_is_never_enlarged():
-    small = jpeg(200, 150)
-    assert images.resize_ahead(small, 256) == small
-    assert images.decode(images.resize_ahead(small, 256, "raw")).shape == (150, 200, 3)
-    png = images.resize_ahead(encoded(pixels(200, 150), "PNG"), 256)
-    assert png[:2] == b"\xff\xd8" and images.decode(png).shape == (150, 200, 3)
+def test_an_image_of_which_no_pixel_changes_keeps_its_bytes_and_none_is_enlarged():
+    masks = pixels(200, 150)[:, :, 0] // 64
+    small = [jpeg(200, 150), encoded(pixels(200, 150), "PNG"), encoded(masks, "PNG")]
+    small.append(encoded(masks.astype(np.uint16) << 12, "PNG"))
+    for data in small:
+        assert images.resize_ahead(data, 256) == data
+    assert images.decode(images.resize_ahead(small[0], 256, "raw")).shape == (150, 200, 3)
 
 
-@pytest.mark.parametrize("store", ["jpeg", "raw"])
-def test_samples_come_in_order_with_all_they_carry(store):
-    found = list(images.resized(_samples(), 100, store))
-    assert [(s.key, s.target, s.meta) for s in found] == [(f"a/{n}.JPEG", n, {"n": n}) for n in range(12)]
-    for number, sample in enumerate(found):
-        assert sample.data == images.resize_ahead(jpeg(300 + number, 200, seed=number), 100, store)
+def noisy(width, height, **options):
+    return encoded(np.random.default_rng(0).integers(0, 256, (height, width, 3), np.uint8), **options)
 
 
-def test_no_more_than_a_few_samples_are_under_way(monkeypatch):
-    monkeypatch.setattr(machine, "usable_cpus", lambda: 1)
-    drawn = []
-
-    def watched():
-        for sample in _samples(40):
-            drawn.append(sample.key)
-            yield sample
-
-    stream = images.resized(watched(), 100)
-    next(stream)
-    assert len(drawn) <= 8
-    stream.close()
-    assert len(drawn) <= 8
+def flat(width, height, **options):
+    return encoded(np.full((height, width, 3), 200, np.uint8), **options)
 
 
-def test_a_bad_picture_stops_with_its_key_or_is_left_out():
-    with pytest.raises(images.ImageError, match=r"a/3\.JPEG"):
-        list(images.resized(_samples(broken=(3,)), 100))
-    left_out = []
-    found = list(
-        images.resized(_samples(broken=(3, 7)), 100, on_fault=lambda key, error: left_out.append(key))
-    )
-    assert left_out == ["a/3.JPEG", "a/7.JPEG"] and len(found) == 10
+@pytest.mark.parametrize(
+    "data",
+    [
+        encoded(np.full((300, 300), 7, np.uint8), "PNG"),
+        noisy(300, 300, quality=60),  # at 90 it would be larger
+        noisy(258, 258, quality=10),
+        flat(300, 300, kind="PNG"),  # smaller than any JPEG
+        flat(4000, 260, optimize=True, quality=50),
+    ],
+    ids=["grey", "60", "10", "flat PNG", "flat JPEG"],
+)
+def test_a_scaled_image_is_bounded_by_its_source_and_still_the_same_image(data):
+    scaled = images.resize_ahead(data, 256)
+    assert len(scaled) <= len(data) and scaled != data
+    found, exact = images.decode(scaled), images.decode(images.resize_ahead(data, 256, "raw"))
+    assert found.shape == exact.shape
+    blurred = [
+        np.asarray(Image.fromarray(each).resize((8, 8), Image.Resampling.BOX)) for each in (found, exact)
+    ]
+    assert difference(*blurred)[0] < 6
+
+
+def test_the_quality_goes_down_no_further_than_it_must():
+    data = jpeg(500, 375)
+    assert len(data) // 2 < len(images.resize_ahead(data, 370, quality=95)) <= len(data)
+
+
+def test_an_image_that_nothing_makes_small_enough_is_refused():
+    tiles = np.tile(np.random.default_rng(0).integers(0, 256, (26, 26), np.uint8), (10, 10))
+    with pytest.raises(images.ImageError, match=r"at 256 x 256 pixels it takes [\d,]+ bytes, its source \d+"):
+        images.resize_ahead(encoded(tiles, "PNG"), 256)
 
 
 @pytest.mark.parametrize("store", ["jpeg", "raw"])
@@ -99,11 +98,10 @@ def test_all_eight_orientations_end_as_pillow_shows_them(orientation, store):
     with Image.open(io.BytesIO(data)) as picture:
         upright = np.asarray(ImageOps.exif_transpose(picture))
     for short in (128, None):
-        (done,) = images.resized([Sample("a.jpg", data, 0)], short, store)
-        if short is None and orientation == 1:
-            assert done.data == data
-            continue
-        with Image.open(io.BytesIO(done.data)) as picture:
+        done = images.resize_ahead(data, short, store)
+        if (short, orientation, store) == (None, 1, "jpeg"):
+            assert done == data
+        with Image.open(io.BytesIO(done)) as picture:
             assert picture.getexif().get(0x0112, 1) == 1
             expected = Image.fromarray(upright).resize(picture.size, Image.Resampling.BILINEAR)
             assert (picture.width > picture.height) == (orientation < 5)

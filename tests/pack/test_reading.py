@@ -46,33 +46,31 @@ class MemoryStore:
         return "memory"
 
 
-def start(store: MemoryStore, in_flight: int, sizes: list[int] | None = None):
+def start(store: MemoryStore, threads: int, sizes: list[int] | None = None):
     names = list(store.files)
     expected = np.array(sizes or [len(store.files[name]) for name in names], np.int64)
-    return reading.read_in_order(store, names, expected, in_flight=in_flight, examine=examiner("none"))
+    return reading.read_in_order(store, names, expected, threads=threads, examine=examiner("none"))
 
 
-def read_all(store: MemoryStore, in_flight: int, sizes: list[int] | None = None) -> list[bytes]:
-    return [b"ERROR" if read.error else bytes(read.data) for read in start(store, in_flight, sizes)]
+def read_all(store: MemoryStore, threads: int, sizes: list[int] | None = None) -> list[bytes]:
+    return [b"ERROR" if read.error else bytes(read.data) for read in start(store, threads, sizes)]
 
 
 @given(st.lists(st.binary(max_size=2000), max_size=200), st.sampled_from([1, 2, 7]))
-def test_samples_arrive_complete_and_in_order_whatever_the_threads(
-    bodies: list[bytes], in_flight: int
-) -> None:
+def test_samples_arrive_complete_and_in_order_whatever_the_threads(bodies: list[bytes], threads: int) -> None:
     store = MemoryStore({f"{n}": body for n, body in enumerate(bodies)})
-    assert read_all(store, in_flight) == bodies
+    assert read_all(store, threads) == bodies
 
 
-@pytest.mark.parametrize("in_flight", [1, 4])
-def test_samples_that_are_kept_keep_their_bytes(in_flight: int) -> None:
+@pytest.mark.parametrize("threads", [1, 4])
+def test_samples_that_are_kept_keep_their_bytes(threads: int) -> None:
     store = MemoryStore({f"{n}": bytes([n % 251]) * 100_000 for n in range(300)})
-    kept = [read.data for read in start(store, in_flight) if read.position % 7 == 0]
+    kept = [read.data for read in start(store, threads) if read.position % 7 == 0]
     assert kept == [store.files[f"{n}"] for n in range(0, 300, 7)]
 
 
 def test_memory_that_nobody_holds_is_used_again() -> None:
-    reads = start(MemoryStore({f"{n}": bytes(100_000) for n in range(300)}), in_flight=1)
+    reads = start(MemoryStore({f"{n}": bytes(100_000) for n in range(300)}), threads=1)
     places = {np.frombuffer(read.data, np.uint8).ctypes.data for read in reads}
     assert len(places) <= 2 * reading.CHUNK_BYTES // 100_000  # two chunks in turns
 
@@ -88,14 +86,14 @@ def test_chunks_cover_every_sample_once_and_stay_small(sizes: list[int]) -> None
 
 def test_as_many_files_are_open_at_once_as_asked_for() -> None:
     store = MemoryStore({f"{n}": bytes(100) for n in range(1024)}, meet=8)
-    read_all(store, in_flight=8)
+    read_all(store, threads=8)
     assert store.most_open == 8
 
 
 def test_waiting_samples_never_exceed_the_window(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reading, "WINDOW_BYTES", 1 << 20)
     store = MemoryStore({f"{n}": bytes(300_000) for n in range(40)})
-    reads = start(store, in_flight=16)
+    reads = start(store, threads=16)
     next(reads)
     time.sleep(0.2)
     assert store.most_open <= 2
@@ -110,7 +108,7 @@ def test_a_file_of_another_size_than_the_manifest_says_is_an_error(change: int) 
 
 def test_an_abandoned_reader_ends_its_threads() -> None:
     before = set(threading.enumerate())
-    reads = start(MemoryStore({f"{n}": bytes(100_000) for n in range(500)}, delay_s=0.001), in_flight=8)
+    reads = start(MemoryStore({f"{n}": bytes(100_000) for n in range(500)}, delay_s=0.001), threads=8)
     next(reads)
     reads.close()
     assert set(threading.enumerate()) <= before

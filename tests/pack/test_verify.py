@@ -9,7 +9,7 @@ import random
 import shutil
 import sys
 import tarfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -17,12 +17,13 @@ from typing import Any
 import pytest
 from packing import FORMATS, fake_jpeg
 
-from smallfiles import sources
+from smallfiles import formats, sources
 from smallfiles.cli import main
 from smallfiles.errors import PackError
 from smallfiles.formats.tar import Options as TarOptions
 from smallfiles.manifest import Manifest
-from smallfiles.pack import PackConfig, pack, verify, writing
+from smallfiles.pack import PackConfig, pack, verify
+from smallfiles.samples import Sample
 from smallfiles.sources import Source
 
 SHARDS = PackConfig(options=TarOptions(max_count=10))
@@ -178,13 +179,17 @@ def test_a_source_with_other_json_objects_differs(name: str, source: Source, tmp
 def test_a_json_object_that_was_not_written_stops_publication(
     name: str, source: Source, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    honest = writing._rows
+    module, writer = formats.get(name), "write_shard" if name == "tar" else "write"
+    honest = getattr(module, writer)
 
-    def forgetful(job, piece):
-        for number, (key, target, meta) in enumerate(honest(job, piece)):
-            yield key, target, None if number == 7 else meta
+    def forgetful(samples: Iterable[Sample], *words: Any, **named: Any) -> Any:
+        rows = (
+            dataclasses.replace(sample, meta=None) if number == 7 else sample
+            for number, sample in enumerate(samples)
+        )
+        return honest(rows, *words, **named)
 
-    monkeypatch.setattr(writing, "_rows", forgetful)
+    monkeypatch.setattr(module, writer, forgetful)
     with pytest.raises(PackError, match=r"JSON object \(meta\)"):
         pack(with_metas(source), tmp_path / FORMATS[name])
     assert not (tmp_path / FORMATS[name]).exists()

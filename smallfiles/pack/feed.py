@@ -1,0 +1,187 @@
+"""The samples of one data file: read ahead, examined, scaled if that was asked for, and counted.
+
+A format draws its samples from a `Feed` and holds no more than it is writing.
+
+The trap: some files are laid out by the size of all samples and of the largest, which is not known before
+images are scaled. Those wait in a nameless file next to the output, which is gone in any case. Notebook 03.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import tempfile
+import time
+from collections.abc import Iterator
+from itertools import compress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from smallfiles.arrays import from_numpy
+from smallfiles.errors import ResourceError, SmallfilesError, writing
+from smallfiles.pack.config import Scaling, Skipped
+from smallfiles.pack.examine import examiner
+from smallfiles.pack.job import ROWS_AT_ONCE, Job, Piece
+from smallfiles.pack.reading import Scale, read_in_order
+from smallfiles.progress import Progress
+from smallfiles.samples import Sample
+
+_SHOWN_AT_ONCE = 32
+_BUFFER_BYTES = 1 << 20
+
+
+class SampleFault(Exception):
+    """Stops a writer from inside its own input."""
+
+
+class Feed:
+    """The samples of one data file.
+
+    Args:
+        job: The run.
+        piece: The data file.
+        progress: Advanced by every sample.
+
+    Attributes:
+        skipped: Samples that cannot be packed, in order.
+        exif_rotated: How many say in EXIF that viewers should turn them.
+        checksums: xxh3 of each sample of the piece, uint64 (0 for one that was left out).
+        sizes: Bytes of each, int64 (likewise).
+        kept: Whether each was handed on, bool.
+    """
+
+    def __init__(self, job: Job, piece: Piece, progress: Progress) -> None:
+        self._job, self._piece, self._progress = job, piece, progress
+        self._reads = read_in_order(
+            job.source.store,
+            _Paths(job, piece),
+            job.sizes[piece.start : piece.stop],
+            threads=job.threads,
+            examine=examiner(job.config.check),
+            scale=None if job.config.scaling is None else _scale(job.config.scaling),
+            planned=job.planned[piece.start : piece.stop],
+            checksums=job.config.verify != "none",
+        )
+        count = piece.stop - piece.start
+        self.skipped: list[Skipped] = []
+        self.exif_rotated = 0
+        self.checksums = np.zeros(count, np.uint64)
+        self.sizes = np.zeros(count, np.int64)
+        self.kept = np.zeros(count, bool)
+
+    def samples(self) -> Iterator[Sample]:
+        """All that can be packed, in order.
+
+        Raises:
+            SampleFault: One cannot be packed, and `on_error` is "stop".
+            ResourceError: Reading failed for another reason than the sample.
+        """
+        seen = seen_bytes = 0
+        for read, (key, target, meta) in zip(self._reads, _rows(self._job, self._piece), strict=True):
+            seen, seen_bytes = seen + 1, seen_bytes + len(read.data)
+            if seen == _SHOWN_AT_ONCE:
+                self._progress.advance(seen, bytes=seen_bytes)
+                seen = seen_bytes = 0
+            if read.error is not None:
+                self._skip(key, read.error)
+                continue
+            self.exif_rotated += read.exif_rotated
+            self.checksums[read.position] = read.checksum
+            self.sizes[read.position] = len(read.data)
+            self.kept[read.position] = True
+            yield Sample(key, read.data, target, meta)
+        self._progress.advance(seen, bytes=seen_bytes)
+
+    @contextlib.contextmanager
+    def spooled(self, folder: Path) -> Iterator[Iterator[Sample]]:
+        """The same samples, all of them made before the first is handed on: `sizes` are known then.
+
+        Args:
+            folder: Where they wait, in a file without a name.
+        """
+        with contextlib.ExitStack() as stack:
+            with writing(folder):
+                file = stack.enter_context(tempfile.TemporaryFile(dir=folder, buffering=_BUFFER_BYTES))
+                os.fchmod(file.fileno(), 0o600)
+            for sample in self.samples():
+                with writing(folder):
+                    file.write(sample.data)
+            with writing(folder):
+                file.seek(0)
+            kept = compress(_rows(self._job, self._piece), self.kept)
+            sizes = self.sizes[self.kept].tolist()
+            yield (
+                Sample(key, file.read(size), target, meta)
+                for (key, target, meta), size in zip(kept, sizes, strict=True)
+            )
+
+    def faults_ahead(self, until_s: float) -> list[Skipped]:
+        """Faults so far and further on, found without writing, so that one run names many bad samples.
+
+        Args:
+            until_s: When to stop looking (`time.monotonic`).
+        """
+        for read in self._reads:
+            if read.error is not None:
+                row = int(self._job.order[self._piece.start + read.position])
+                self.skipped.append(Skipped(self._job.source.manifest.path(row), read.error.got))
+            if time.monotonic() > until_s:
+                break
+        return self.skipped
+
+    def _skip(self, key: str, error: SmallfilesError) -> None:
+        if isinstance(error, ResourceError):  # no fault of the sample
+            raise error
+        self.skipped.append(Skipped(key, error.got))
+        if self._job.config.on_error == "stop":
+            raise SampleFault
+
+
+def _scale(scaling: Scaling) -> Scale:
+    from smallfiles.images import resize_ahead  # imports PyTorch, which other packing does not need
+
+    def scale(path: str, data: memoryview) -> bytes:
+        try:
+            return resize_ahead(data, scaling.short_side, scaling.store, scaling.quality)
+        except SmallfilesError as error:
+            raise type(error)(
+                f"{path}: {error.got}", expected=error.expected, next_step=error.next_step
+            ) from error
+
+    return scale
+
+
+class _Paths:
+    """Paths of a piece, made into strings a few thousand at a time."""
+
+    def __init__(self, job: Job, piece: Piece) -> None:
+        self._job, self._piece = job, piece
+        self._first = 0
+        self._names: list[str] = []
+
+    def __getitem__(self, span: slice) -> list[str]:
+        first, last = span.start - self._first, span.stop - self._first
+        if first < 0 or last > len(self._names):
+            begin = self._piece.start + span.start
+            end = min(max(begin + ROWS_AT_ONCE, self._piece.start + span.stop), self._piece.stop)
+            rows = from_numpy(self._job.order[begin:end])
+            self._first, self._names = span.start, self._job.source.manifest.paths.take(rows).to_pylist()
+            first, last = 0, span.stop - span.start
+        return self._names[first:last]
+
+
+def _rows(job: Job, piece: Piece) -> Iterator[tuple[str, Any, Any]]:
+    """(key, target, meta) of a piece, a few thousand at a time."""
+    for start in range(piece.start, piece.stop, ROWS_AT_ONCE):
+        rows = job.order[start : min(start + ROWS_AT_ONCE, piece.stop)]
+        table = job.source.manifest.table.take(from_numpy(rows))
+        keys = table["path"].to_pylist()
+        targets = table[job.schema.target].to_pylist()
+        if "meta" not in table.column_names:
+            yield from ((key, target, None) for key, target in zip(keys, targets, strict=True))
+            continue
+        metas = (json.loads(text) if text is not None else None for text in table["meta"].to_pylist())
+        yield from zip(keys, targets, metas, strict=True)
