@@ -213,10 +213,15 @@ def refuse_existing(out: Path) -> None:
 
 
 def sweep(out: Path) -> None:
-    """Remove the folder of a run that was killed after it had published `out`."""
+    """Remove the folder of a run that was killed after it had published `out`.
+
+    Raises:
+        ResourceError: There is no permission to look into the folder of `out`.
+    """
     folder = folder_of(out)
-    if not out.exists() or not folder.is_dir():
-        return
+    with writing(out):
+        if not out.exists() or not folder.is_dir():
+            return
     with contextlib.suppress(OSError, SmallfilesError):
         lease = Lease(folder, lambda who: _busy(out, "writing", who), wait=False)
         Draft(out, folder, lease).discard()

@@ -13,9 +13,10 @@ from __future__ import annotations
 import importlib
 import shlex
 from pathlib import Path
+from stat import S_ISDIR, S_ISREG
 from types import ModuleType
 
-from smallfiles.errors import FormatError, UsageError
+from smallfiles.errors import FormatError, UsageError, of_system
 from smallfiles.samples import Reader
 
 SUFFIXES: dict[str, tuple[str, ...]] = {
@@ -85,6 +86,7 @@ def open(path: Path | str, format: str | None = None) -> Reader:
 
     Raises:
         FormatError: There is no such file, or it is damaged.
+        ResourceError: The file system does not let it be looked at.
     """
     path = Path(path)
     try:
@@ -97,15 +99,19 @@ def open(path: Path | str, format: str | None = None) -> Reader:
             expected=error.expected,
             next_step=f"Pack it first: smallfiles pack {shlex.quote(str(path))} train.arrow",
         ) from None
-    if not path.exists():
+    try:
+        mode = path.stat().st_mode
+    except (FileNotFoundError, NotADirectoryError):
         raise FormatError(
             f"{path} does not exist",
             expected=f"a packed {name} file",
             next_step="Check the path, or make it with: smallfiles pack",
-        )
-    if not (path.is_file() or (path.is_dir() and name in _FOLDERS)):
+        ) from None
+    except OSError as error:  # no permission, or a mount whose server is gone
+        raise of_system(error, f"{path} cannot be read ({error.strerror})") from error
+    if not (S_ISREG(mode) or (S_ISDIR(mode) and name in _FOLDERS)):
         raise FormatError(  # a reader would wait at a pipe for ever
-            f"{path} is {'a folder' if path.is_dir() else 'neither a file nor a folder'}",
+            f"{path} is {'a folder' if S_ISDIR(mode) else 'neither a file nor a folder'}",
             expected=f"a packed {name} file",
             next_step="Give the file itself",
         )

@@ -26,6 +26,7 @@ from smallfiles.pack.records import Written, expected_of
 from smallfiles.pack.writing import write_pieces
 from smallfiles.progress import note, progress
 from smallfiles.sources import Source
+from smallfiles.sources.record import NamedStore
 
 FAULTS_SUFFIX = ".faults.json"
 RESIZED_SUFFIX = ".resized.json"
@@ -112,6 +113,8 @@ def _run(job: Job, draft: Draft, started: float) -> PackReport:
         records, resumed = join_parts(job, draft, finished), 0
     else:
         records, resumed = write_pieces(job, draft, finished)
+    if isinstance(job.source.store, NamedStore):
+        job.source.store.check_unchanged()
     write_s = time.perf_counter() - started
     verified = _verify(job, records, finished, draft.since)
     skipped = job.skipped + tuple(fault for record in records for fault in record.skipped)

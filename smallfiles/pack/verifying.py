@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
@@ -109,7 +109,7 @@ def verify(path: Path, against: Source | None = None, *, format: str | None = No
     damage = list(_damaged(_parts(path, formats.name_of(path, format)), found))
     try:
         found.samples = len(reader)
-        found.problems += [_named(reader, file, block, size) for file, block, size in damage]
+        found.problems += _named(reader, damage)
         _check_samples(reader, None if against is None else _Truth(reader, against, found), found)
     except FormatError as error:
         found.problems += [f"{file.name}: block {block} is damaged" for file, block, _ in damage]
@@ -160,19 +160,24 @@ def _damaged(parts: Iterable[Path], found: VerifyReport) -> Iterator[tuple[Path,
         )
 
 
-def _named(reader: Reader, file: Path, block: int, block_bytes: int) -> str:
-    """Say which samples a damaged block hurts, where the format can tell."""
-    start, stop = block * block_bytes, (block + 1) * block_bytes
-    hurt = []
-    for index in range(len(reader)):
+def _named(reader: Reader, damage: Sequence[tuple[Path, int, int]]) -> Iterator[str]:
+    """Say which samples each damaged block hurts, where the format can tell; one pass over the samples."""
+    hurt: dict[tuple[Path, int], list[str]] = {(file, block): [] for file, block, _ in damage}
+    block_bytes = {file: size for file, _, size in damage}
+    for index in range(len(reader) if hurt else 0):
         span = reader.span(index)
-        if span is not None and span[0] == file and span[1] < stop and span[2] > start:
-            hurt.append(reader.key(index))
-    names = f": {first_few(hurt, len(hurt))}" if hurt else ""
-    inside = reader.path not in (file, file.parent) and file.is_relative_to(reader.path)
-    name = file.relative_to(reader.path) if inside else file.name
-    place = f"{name}: block {block} (bytes {start:,} to {stop:,})"
-    return f"{place} is damaged, {len(hurt)} samples in it{names}"
+        if span is None or (size := block_bytes.get(span[0])) is None:
+            continue
+        for block in range(span[1] // size, -(-span[2] // size)):
+            if (span[0], block) in hurt:
+                hurt[span[0], block].append(reader.key(index))
+    for (file, block), keys in hurt.items():
+        start, stop = block * block_bytes[file], (block + 1) * block_bytes[file]
+        inside = reader.path not in (file, file.parent) and file.is_relative_to(reader.path)
+        name = file.relative_to(reader.path) if inside else file.name
+        names = f": {first_few(keys, len(keys))}" if keys else ""
+        place = f"{name}: block {block} (bytes {start:,} to {stop:,})"
+        yield f"{place} is damaged, {len(keys)} samples in it{names}"
 
 
 def _check_samples(reader: Reader, truth: _Truth | None, found: VerifyReport) -> None:

@@ -10,6 +10,7 @@ from bisect import bisect_left
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from stat import S_ISDIR
 from typing import Any
 
 import numpy as np
@@ -57,6 +58,7 @@ class NamedStore:
     def __init__(self, path: Path) -> None:
         self.path = path.absolute()
         self._lookup: Lookup | None = None
+        self._state = self._state_of_file()
 
     def _names(self) -> pa.StringArray:
         raise NotImplementedError
@@ -73,6 +75,26 @@ class NamedStore:
                 next_step="Make the manifest again from this file",
             )
         return row
+
+    def check_unchanged(self) -> None:
+        """Refuse a file that was written again since it was looked at: its samples may lie elsewhere now.
+
+        Raises:
+            SourceError: Its size or its time of modification is another.
+        """
+        if self._state_of_file() != self._state:
+            raise SourceError(
+                f"{self.path} was changed while it was read",
+                expected="the file that it was in the beginning",
+                next_step="Run it again when nothing writes to it",
+            )
+
+    def _state_of_file(self) -> tuple[int, int] | None:
+        try:
+            status = self.path.stat()
+        except OSError:
+            return None  # reading says why
+        return None if S_ISDIR(status.st_mode) else (status.st_size, status.st_mtime_ns)
 
     def describe(self) -> str:
         """`tar /data/train.tar`."""

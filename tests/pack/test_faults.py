@@ -5,15 +5,17 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
+import re
 import shutil
 import signal
 import subprocess
 import sys
+import tarfile
 from pathlib import Path
 
 import numpy as np
 import pytest
-from packing import FORMATS, contents, make_tree
+from packing import FORMATS, contents, fake_jpeg, make_tree
 from programs import Program, bound_by_modes, on_small_disk, wait_for
 
 from smallfiles import formats, machine, sources
@@ -22,6 +24,7 @@ from smallfiles.errors import PackError, ResourceError, SmallfilesError, UsageEr
 from smallfiles.pack import PackConfig, pack, verify
 from smallfiles.pack.job import prepare
 from smallfiles.sources import Source
+from smallfiles.sources.folder import FolderStore
 
 
 def break_tree(tree: Path) -> dict[str, str]:
@@ -125,9 +128,15 @@ def test_too_little_space_is_told_before_the_first_read(
 
 
 def test_a_folder_without_permission_gives_a_sentence(source: Source, tmp_path: Path) -> None:
-    (tmp_path / "locked").mkdir(mode=0o555)
-    with pytest.raises(ResourceError, match="cannot be written"):
-        bound_by_modes(pack, source, tmp_path / "locked" / "out.arrow")
+    for mode in (0o555, 0o000):
+        (tmp_path / f"{mode}").mkdir(mode=mode)
+        out = tmp_path / f"{mode}" / "out.arrow"
+        with pytest.raises(ResourceError, match=r"cannot be written.*ermission"):
+            bound_by_modes(pack, source, out)
+    with pytest.raises(ResourceError, match=r"out\.arrow cannot be read \(Permission denied\)"):
+        bound_by_modes(formats.open, out)
+    with pytest.raises(ResourceError, match=r"cannot be read \(File name too long\)"):
+        formats.open(tmp_path / f"{'x' * 300}.arrow")
 
 
 def test_control_c_leaves_nothing_that_looks_finished(tmp_path: Path) -> None:
@@ -149,6 +158,54 @@ def test_the_source_may_not_change_between_manifest_and_pack(
     path.write_bytes(path.read_bytes() + b"more")
     with pytest.raises(PackError, match="more than"):
         pack(job.source, tmp_path / "x.arrow")
+
+
+class Changing(FolderStore):
+    """A folder with a file that changes once the tenth sample is read."""
+
+    path, change, reads = "", bytes, 0
+
+    def read_into(self, path: str, buffer: memoryview) -> int:
+        self.reads += 1
+        if self.reads == 10:
+            (self.root / self.path).write_bytes(self.change)
+        return super().read_into(path, buffer)
+
+
+@pytest.mark.parametrize("kind", ["same size", "grown", "shrunk"])
+def test_a_file_that_changes_under_a_pack_is_packed_as_it_is_or_named(
+    kind: str, source: Source, tree: Path, tmp_path: Path
+) -> None:
+    store, key = Changing(tree), source.manifest.path(20)
+    new = fake_jpeg((tree / key).stat().st_size + {"same size": 0, "grown": 9, "shrunk": -9}[kind], 99)
+    store.path, store.change = key, new
+    source, out = dataclasses.replace(source, store=store), tmp_path / "x.arrow"
+    if kind == "same size":
+        pack(source, out, PackConfig(verify="full", in_flight=1))
+        assert formats.open(out).read(20) == new
+    else:
+        with pytest.raises(PackError, match=re.escape(key)):
+            pack(source, out, PackConfig(in_flight=1))
+
+
+def test_a_tar_that_is_written_again_under_a_pack_is_named(tmp_path: Path) -> None:
+    """Its members may lie where others lay, with other labels."""
+    tree, packed = tmp_path / "tree", tmp_path / "set.tar"
+    for number in range(40):
+        (tree / "ab"[number % 2]).mkdir(parents=True, exist_ok=True)
+        (tree / "ab"[number % 2] / f"{number:02d}.npy").write_bytes(bytes([number]) * 100)
+    files = sorted(tree.rglob("*.npy"))
+    for order in (files, files[::-1]):
+        with tarfile.open(packed.with_name("new.tar"), "w") as archive:
+            for file in order:
+                archive.add(file, file.relative_to(tree))
+        if order is files:
+            packed.with_name("new.tar").rename(packed)
+            source = sources.load(packed, suffixes=(".npy",))
+    packed.write_bytes(packed.with_name("new.tar").read_bytes())
+    with pytest.raises(SmallfilesError, match=r"set\.tar was changed"):
+        pack(source, tmp_path / "x.arrow")
+    assert not (tmp_path / "x.arrow").exists()
 
 
 @pytest.mark.parametrize("name", ["files", "arrow"])

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 from packing import FORMATS, fake_jpeg
 
-from smallfiles import formats, sources
+from smallfiles import digests, formats, sources
 from smallfiles.cli import main
 from smallfiles.errors import PackError
 from smallfiles.formats.tar import Options as TarOptions
@@ -205,3 +205,23 @@ def test_the_sha256_of_a_manifest_is_compared(name: str, source: Source, tmp_pat
     pack(source, out)
     report = verify(out, stated)
     assert report.verdict == "differs" and source.manifest.path(20) in report.differences[0]
+
+
+def test_samples_of_many_damaged_blocks_are_found_in_one_pass(
+    tree: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(digests, "BLOCK_BYTES", 1 << 12)
+    source, out = sources.load(tree), tmp_path / "out.arrow"
+    pack(source, out)
+    with contextlib.closing(formats.open(out)) as reader:
+        kind, spans = type(reader), [reader.span(index) for index in range(len(reader))]
+    for start in range(0, out.stat().st_size - 4096, 4096):
+        flip(out, start + 100)
+    span, asked = kind.span, []
+    monkeypatch.setattr(kind, "span", lambda self, index: asked.append(index) or span(self, index))
+    problems = verify(out).problems
+    assert len(asked) <= len(spans) < len(problems) * 10
+    for block, problem in enumerate(problems[:10]):
+        hurt = [i for i, (_, a, b) in enumerate(spans) if a < (block + 1) * 4096 and b > block * 4096]
+        assert f"block {block} " in problem and f"{len(hurt)} samples in it" in problem
+        assert all(source.manifest.path(i) in problem for i in hurt[:5])
