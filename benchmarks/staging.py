@@ -23,8 +23,7 @@ from pathlib import Path
 from time import perf_counter
 
 from smallfiles import slowfs, sources, staging
-from smallfiles.errors import MissingPackageError, ResourceError
-from smallfiles.formats.output import writing
+from smallfiles.errors import MissingPackageError, ResourceError, writing
 from smallfiles.measure import cache as page_cache
 from smallfiles.measure.bench import Bench
 from smallfiles.measure.config import BenchConfig, Cache

@@ -67,11 +67,15 @@ def run(arguments: argparse.Namespace) -> int:
     OUT appears under its name only when it is complete and verified. A killed run never looks finished:
     the same command resumes it or starts over.
     A camera's EXIF orientation is kept and ignored in training, as torchvision does; --upright turns those
-    pictures, encodes them again and leaves the others as they are. For a turn without any loss run jpegtran
-    or exiftran before. Scaled pictures have no EXIF any more, and are always turned upright.
-    --resize scales pictures down while they are packed: epochs become several times as fast, and detail is
-    gone for good. Masks and other pictures with a palette or with 1, 16 or 32 bits per pixel are refused
-    then, since their values would change. --dry-run says first what that costs in bytes and what it loses.
+    images, encodes them again and leaves the others as they are. For a turn without any loss run jpegtran
+    or exiftran before.
+    --resize scales every image whose shorter side is longer than PIXELS down to that length: epochs become
+    several times as fast, and detail is gone for good. Scaled images become JPEGs of 8 bits of red, green and
+    blue (or pixels, with --store raw), turned upright, without EXIF and without alpha, which training ignores
+    too. --quality is lowered for a JPEG that would be larger than its source. Images that are small enough
+    and need no turn keep their bytes. Images with a palette or with 1, 16 or 32 bits per pixel are refused
+    where scaling would change their values; a mask of 8 bits of grey looks like a photograph and is scaled
+    like one, so pack masks without --resize. Shards and parts are cut by the sizes of the sources.
 
     Examples:
         smallfiles pack data train.arrow
@@ -113,7 +117,7 @@ def _lines(done: PackReport) -> Iterator[str]:
     if done.resize is not None:
         yield done.resize.sentence()
     if done.exif_rotated:
-        yield f"{plural(done.exif_rotated, 'picture')} to be turned, says EXIF: {_turning(done)}"
+        yield f"{plural(done.exif_rotated, 'image')} that EXIF says to turn: {_turning(done)}"
     if done.undecoded:
         yield f"{plural(done.undecoded, 'sample')} not decoded: --check decode knows images and .npy"
     if done.resumed:

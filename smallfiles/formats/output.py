@@ -16,8 +16,7 @@ import pyarrow as pa
 
 from smallfiles import digests
 from smallfiles.digests import BlockHasher
-from smallfiles.errors import cannot_write as cannot_write
-from smallfiles.errors import writing as writing
+from smallfiles.errors import cannot_write, writing
 from smallfiles.samples import Buffer, Packed
 
 _HELD_BYTES = 1 << 20

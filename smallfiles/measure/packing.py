@@ -19,8 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from smallfiles import formats, sources
-from smallfiles.errors import UsageError
-from smallfiles.formats.output import writing
+from smallfiles.errors import UsageError, writing
 from smallfiles.measure.bench import Bench, medians
 from smallfiles.measure.config import BenchConfig
 from smallfiles.measure.methods import Task, methods, packed

@@ -21,8 +21,7 @@ from typing import Any
 import numpy as np
 
 from smallfiles.atomic import write_json
-from smallfiles.errors import FormatError, UsageError
-from smallfiles.formats.output import writing
+from smallfiles.errors import FormatError, UsageError, writing
 from smallfiles.measure.config import Cache
 
 _CONDITIONS = (

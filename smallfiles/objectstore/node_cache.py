@@ -26,9 +26,9 @@ from pathlib import Path
 from typing import Any
 
 from smallfiles import locks
-from smallfiles.errors import FormatError, ResourceError
+from smallfiles.errors import FormatError, ResourceError, writing
 from smallfiles.formats.bytefile import ByteFile
-from smallfiles.formats.output import write_all, writing
+from smallfiles.formats.output import write_all
 from smallfiles.formats.tar import index
 from smallfiles.objectstore.catalog import Catalog, Item, read_blocks
 from smallfiles.objectstore.client import NoObjectError, Store

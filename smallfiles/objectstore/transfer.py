@@ -36,8 +36,9 @@ from smallfiles.errors import (
     SourceError,
     UsageError,
     first_few,
+    writing,
 )
-from smallfiles.formats.output import write_all, writing
+from smallfiles.formats.output import write_all
 from smallfiles.objectstore.catalog import Catalog, Item, of_output, read_blocks
 from smallfiles.objectstore.client import ConditionError, Entry, NoObjectError, Store
 from smallfiles.objectstore.config import (

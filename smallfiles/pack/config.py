@@ -116,16 +116,16 @@ class PackConfig:
         part: (k, n): pack part k of n, counted from 1; None packs everything.
         merge: Join the parts instead of packing.
         digest: Take the content digest while writing.
-        resize: Scale pictures down until their shorter side has so many pixels; None leaves them.
-        store: Scaled pictures as `jpeg`, encoded again, or `raw`, as pixels.
-        upright: Turn pictures as their EXIF says, and encode only those again; scaling does it anyway.
+        resize: Scale images down until their shorter side has so many pixels; None leaves them.
+        store: Scaled images as `jpeg`, encoded again, or `raw`, as pixels.
+        upright: Turn images as their EXIF says, and encode only those again; scaling does it anyway.
         quality: Of JPEGs that are encoded again, 1 to 100.
     """
 
     format: str | None = option(None, "overrides the suffix of OUT: files, arrow, hdf5, tar, squashfs, lmdb")
     options: Any = None
     in_flight: int | None = option(
-        None, "files opened at once; chosen by file system if not given", least=1, most=1024
+        None, "files opened (and scaled) at once; chosen by file system if not given", least=1, most=1024
     )
     verify: Verify = option("sample", "what to read back before publishing")
     on_error: OnError = option("stop", "at a file that cannot be packed: stop, or leave it out and report it")
@@ -141,13 +141,19 @@ class PackConfig:
     merge: bool = option(False, "join the parts, the same bytes as one run")
     digest: bool = option(True, "take no content digest while writing")
     resize: int | None = option(
-        None, "scale pictures down until their shorter side is this", least=1, metavar="PIXELS"
+        None, "scale images down until their shorter side is this", least=1, metavar="PIXELS"
     )
     store: PixelFormat = option(
-        "jpeg", "scaled pictures: encoded again, or as pixels (larger, never decoded again)"
+        "jpeg", "scaled images: encoded again, or as pixels (larger, never decoded again)"
     )
-    upright: bool = option(False, "turn pictures as their EXIF says; scaled ones always are")
-    quality: int = option(90, "of JPEGs that are encoded again, 1 to 100", least=1, most=100, metavar="Q")
+    upright: bool = option(False, "turn images as their EXIF says; scaled ones always are")
+    quality: int = option(
+        90,
+        "of JPEGs that are encoded again, 1 to 100; lower where a file would grow",
+        least=1,
+        most=100,
+        metavar="Q",
+    )
 
     def __post_init__(self) -> None:
         check(self)
@@ -160,12 +166,12 @@ class PackConfig:
         if self.upright and (self.resize is not None or self.store != "jpeg"):
             raise UsageError(
                 "upright is asked for together with resize or store",
-                expected="one of them, since pictures that are scaled are turned upright anyway",
+                expected="one of them, since images that are scaled are turned upright anyway",
                 next_step="Leave --upright out, or --resize and --store",
             )
         if self.resize is None and not self.upright and (self.store, self.quality) != ("jpeg", 90):
             raise UsageError(
-                f"pictures are to be stored as {self.store} of quality {self.quality}, and not resized",
+                f"images are to be stored as {self.store} of quality {self.quality}, and not resized",
                 expected="resize with it, since bytes are kept as they are otherwise",
                 next_step="Say --resize 256, or leave the others out",
             )
@@ -222,13 +228,13 @@ class PackPlan:
 
     Args:
         samples: Samples to pack.
-        payload_bytes: Their encoded bytes; an estimate where pictures are scaled.
+        payload_bytes: Their encoded bytes; a bound or an estimate where images are scaled.
         files: Data files that would be written, indexes and digests not counted.
         inodes_now: Files and folders that the samples occupy now (0 when they are in an archive).
         inodes_then: Files and folders afterwards, indexes and digests included.
         free_bytes: Free space where the output goes.
-        to_do: Index ranges of the samples, one a data file.
-        resize: What scaling would cost and lose; None if pictures stay as they are.
+        to_do: Index ranges of the samples, one per data file.
+        resize: What scaling would cost; None if images stay as they are.
     """
 
     samples: int
@@ -258,9 +264,9 @@ class PackReport:
         resumed: How many samples had been packed by an earlier, interrupted run.
         skipped: Samples left out (only with `on_error="skip"`).
         in_flight: How many files were opened at once.
-        resize: What scaling cost and lost; None if pictures are as they were.
+        resize: What scaling cost; None if images are as they were.
         reused: Whether it was there already: the same part, packed by an earlier run.
-        exif_rotated: How many pictures say in EXIF that viewers should turn them (0 with `check="none"`).
+        exif_rotated: How many images say in EXIF that viewers should turn them (0 with `check="none"`).
         undecoded: How many samples `check="decode"` could not decode, since only images and .npy can be.
     """
 

@@ -22,8 +22,8 @@ import xxhash
 
 from smallfiles import digests, machine
 from smallfiles.digests import ContentDigest
-from smallfiles.errors import DamagedFileError, SourceError
-from smallfiles.formats.output import cannot_write, write_all, writing
+from smallfiles.errors import DamagedFileError, SourceError, cannot_write, writing
+from smallfiles.formats.output import write_all
 from smallfiles.progress import Progress, progress
 from smallfiles.staging.outputs import Member, Output, identity, unreadable
 

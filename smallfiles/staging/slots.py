@@ -28,7 +28,7 @@ from typing import Any
 
 from smallfiles import locks
 from smallfiles.atomic import write_json
-from smallfiles.formats.output import writing
+from smallfiles.errors import writing
 from smallfiles.liveness import Owner, this_process
 
 LOCK_SUFFIX = ".lock"

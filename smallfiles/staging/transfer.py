@@ -18,8 +18,7 @@ from pathlib import Path
 from smallfiles import machine
 from smallfiles.atomic import Draft, bytes_and_files_of, check_room, drafted, sweep
 from smallfiles.digests import ContentDigest, sidecar
-from smallfiles.errors import OutputExistsError, UsageError
-from smallfiles.formats.output import writing
+from smallfiles.errors import OutputExistsError, UsageError, writing
 from smallfiles.progress import bytes_text
 from smallfiles.staging import outputs
 from smallfiles.staging.config import StageConfig, Staged

@@ -17,10 +17,10 @@ import pyarrow as pa
 
 from smallfiles import digests
 from smallfiles.digests import BlockHasher
-from smallfiles.errors import SmallfilesError
+from smallfiles.errors import SmallfilesError, cannot_write, writing
 from smallfiles.formats.columns import SampleColumns, check_file_name, unwritable
 from smallfiles.formats.files.reading import MANIFEST
-from smallfiles.formats.output import cannot_write, save_digest, write_all, writing
+from smallfiles.formats.output import save_digest, write_all
 from smallfiles.manifest import Manifest
 from smallfiles.samples import UNLABELLED, Packed, Sample, Schema
 

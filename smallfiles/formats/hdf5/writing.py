@@ -18,11 +18,11 @@ import h5py
 import numpy as np
 
 from smallfiles.digests import BlockHasher
-from smallfiles.errors import FormatError, ResourceError, UsageError
+from smallfiles.errors import FormatError, ResourceError, UsageError, writing
 from smallfiles.formats import provenance
 from smallfiles.formats.blob import arrays_of
 from smallfiles.formats.columns import SampleColumns
-from smallfiles.formats.output import OutputFile, packed, save_digest, writing
+from smallfiles.formats.output import OutputFile, packed, save_digest
 from smallfiles.samples import Packed, Sample, Schema
 
 # Fixed, so that a newer library writes the same bytes; 1.8 allows attributes larger than 64 KiB.

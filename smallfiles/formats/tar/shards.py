@@ -19,11 +19,11 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from smallfiles.digests import name_hashes
-from smallfiles.errors import FormatError
+from smallfiles.errors import FormatError, writing
 from smallfiles.formats import provenance
 from smallfiles.formats.bytefile import ByteFile
 from smallfiles.formats.columns import SampleColumns, captions_of, json_text, key_of, label_of, meta_text
-from smallfiles.formats.output import OutputFile, packed, writing
+from smallfiles.formats.output import OutputFile, packed
 from smallfiles.formats.tar import headers, index, names
 from smallfiles.formats.tar.options import NAME, SUFFIXES, Compression, TarOptions, compression_of
 from smallfiles.formats.tar.streams import compressor
