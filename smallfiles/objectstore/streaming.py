@@ -72,7 +72,7 @@ def open_store(
     """`open` for a store whose server and keys are not those of the environment."""
     if keep_bytes < 0 or in_flight < 1:
         raise UsageError(
-            f"keep_bytes={keep_bytes}, in_flight={in_flight}",
+            f"{keep_bytes:,} bytes to keep and {in_flight:,} requests in flight",
             expected="0 or more bytes, and 1 or more requests",
             next_step="Choose other numbers",
         )
