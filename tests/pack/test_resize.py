@@ -9,6 +9,9 @@ import shutil
 import subprocess
 import sys
 import tarfile
+import threading
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +20,11 @@ import pytest
 from packing import FORMATS, contents
 from PIL import Image
 
-from smallfiles import formats, images, sources
+from smallfiles import formats, images, machine, sources
 from smallfiles.atomic import Draft
 from smallfiles.cli import main
-from smallfiles.errors import PackError, UsageError
+from smallfiles.errors import PackError, ResourceError, UsageError
+from smallfiles.manifest import Manifest
 from smallfiles.pack import PackConfig, pack, plan, verify
 from smallfiles.sources import Source
 
@@ -167,6 +171,10 @@ def test_what_does_not_decode_stops_or_is_left_out_with_its_name(pictures: Path,
     tree = Path(shutil.copytree(pictures, tmp_path / "tree"))
     bad = tree / "class1" / "p004.JPEG"
     bad.write_bytes(b"\xff\xd8\xff" + bytes(500) + b"\xff\xd9")  # begins and ends as a JPEG does
+    cut = (small := Path(shutil.copytree(pictures, tmp_path / "small")) / "class1" / "p004.JPEG").read_bytes()
+    small.write_bytes(cut[: len(cut) // 2] + b"\xff\xd9")
+    with pytest.raises(PackError, match=r"p004\.JPEG: the JPEG is damaged"):
+        pack(sources.load(tmp_path / "small"), tmp_path / "x.arrow", PackConfig(resize=4000))
     (tree / "class2" / "p020.JPEG").write_bytes(b"")
     source = sources.load(tree)
     with pytest.raises(PackError, match=r"p0(04|20)\.JPEG"):
@@ -183,13 +191,51 @@ def test_what_does_not_decode_stops_or_is_left_out_with_its_name(pictures: Path,
     assert verify(single).intact
 
 
-def test_a_source_that_is_read_once_is_scaled_by_several_threads(pictures: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("packed", [True, False])
+def test_images_are_scaled_on_all_cores_and_a_stream_is_read_by_one_thread(
+    packed: bool, pictures: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with tarfile.open(tmp_path / "set.tar.gz", "w:gz") as archive:
         archive.add(pictures, "tree")
-    pack(sources.load(tmp_path / "set.tar.gz"), tmp_path / "x.arrow", config())
-    pack(sources.load(pictures), tmp_path / "y.arrow", config(in_flight=1))
-    ours, theirs = (formats.open(tmp_path / f"{name}.arrow") for name in "xy")
-    assert [bytes(each.data) for each in ours] == [bytes(each.data) for each in theirs]
+    source = sources.load(tmp_path / "set.tar.gz" if packed else pictures)
+    monkeypatch.setattr(machine, "usable_cpus", lambda: 3)
+    store, scale, reading, scaling = type(source.store), images.resize_ahead, set(), set()
+    read = store.read_into
+
+    def noting(ours: set[str], function: Callable[..., Any]) -> Callable[..., Any]:
+        def noted(*words: Any) -> Any:
+            ours.add(threading.current_thread().name.split("_")[0])
+            return function(*words)
+
+        return noted
+
+    monkeypatch.setattr(store, "read_into", noting(reading, read))
+    monkeypatch.setattr(images, "resize_ahead", noting(scaling, scale))
+    report = pack(source, tmp_path / "x.arrow", config())
+    assert (report.in_flight, scaling) == (1 if packed else 3, {"pack-read"})
+    assert not packed or reading == {"MainThread"}
+    for sample in formats.open(tmp_path / "x.arrow"):
+        file = pictures / sample.key.removeprefix("tree/")
+        assert sample.data == scale(file.read_bytes(), SIDE)
+
+
+def test_hdf5_has_no_room_for_bytes_that_scaling_saved_and_takes_twice_its_room(
+    pictured: Source, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    report = pack(pictured, tmp_path / "x.h5", config())
+    assert report.file_bytes < report.payload_bytes + 20_000 < report.resize.bytes_before
+    real, free_bytes = machine.filesystem, int(report.resize.bytes_before * 1.5)
+    monkeypatch.setattr(machine, "filesystem", lambda path: replace(real(path), free_bytes=free_bytes))
+    with pytest.raises(ResourceError, match="free"):
+        pack(pictured, tmp_path / "y.h5", config())
+    pack(pictured, tmp_path / "y.arrow", config())
+
+
+def test_the_sha256_of_sources_says_nothing_of_scaled_images(pictured: Source, tmp_path: Path) -> None:
+    old = pictured.manifest
+    facts = {"classes": old.classes, "sizes": old.sizes, "sha256": ["0" * 64] * COUNT}
+    stated = replace(pictured, manifest=Manifest.from_columns(old.paths, old.targets, **facts))
+    assert pack(stated, tmp_path / "x.arrow", config(verify="full")).verified == COUNT
 
 
 @pytest.mark.parametrize(
@@ -239,3 +285,23 @@ def test_images_whose_values_would_change_are_refused(mode: str, pictures: Path,
         with contextlib.closing(formats.open(tmp_path / "y.arrow")) as reader:
             kept = reader.read(reader.keys().to_pylist().index("class1/mask.png"))
             assert kept == mask.read_bytes()
+
+
+@pytest.mark.parametrize(
+    "packed", [PackConfig(), PackConfig(upright=True), PackConfig(resize=SIDE)], ids=repr
+)
+def test_images_that_exif_says_to_turn_are_counted_and_turned_where_that_was_asked_for(
+    packed: PackConfig, pictures: Path, tmp_path: Path
+) -> None:
+    tree = Path(shutil.copytree(pictures, tmp_path / "tree"))
+    (exif := Image.Exif())[0x0112] = 6
+    file = tree / "class1" / "p004.JPEG"
+    with Image.open(file) as found:
+        found.save(file, "JPEG", exif=exif)
+        wide = found.width > found.height
+    assert pack(sources.load(tree), tmp_path / "x.arrow", packed).exif_rotated == 1
+    kept = {sample.key: bytes(sample.data) for sample in formats.open(tmp_path / "x.arrow")}
+    rows, columns = images.decode(kept.pop("class1/p004.JPEG")).shape[:2]
+    assert (columns > rows) == (wide if packed == PackConfig() else not wide)
+    same = {key: data for key, data in kept.items() if data == (tree / key).read_bytes()}
+    assert len(same) == (0 if packed.resize else COUNT - 1)

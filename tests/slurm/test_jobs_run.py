@@ -232,7 +232,7 @@ class TestTraining:
 def test_a_ring_is_filled_by_one_step_and_emptied_by_another(cluster, arrow):
     log = cluster.done("08_ring", arrow)
     assert re.findall(r"^epoch (\d): 240 samples", log, re.M) == ["0", "1", "2"]
-    assert "24 of them trained" in log and "no ring of yours is in /dev/shm" in log  # as `ring clean` says
+    assert "24 of them trained" in log and "you have no ring in /dev/shm" in log  # as `ring clean` says
     assert not list(Path("/dev/shm").glob("smallfiles-ring-*/job-*"))
 
 
