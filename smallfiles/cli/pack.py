@@ -127,7 +127,7 @@ def _lines(done: PackReport) -> Iterator[str]:
 
 
 def _order(arguments: argparse.Namespace, source: Source, config: PackConfig) -> Iterator[str]:
-    """What the order of classes means for those who read shards from the first to the last."""
+    """What the order of classes means for readers that take shards from the first to the last."""
     sharded = arguments.out.name.endswith(".tars")
     if sharded and config.shuffle is None and source.manifest.in_class_order:
         yield (

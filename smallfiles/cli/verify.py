@@ -63,7 +63,7 @@ def _source(arguments: argparse.Namespace) -> Source:
 
     against: Path = arguments.against
     if against.suffix == ".json" or (against.exists() and packed.format_of(against)):
-        return load_source(against, arguments)  # it says itself what it is
+        return load_source(against, arguments)  # it holds its own options
     usual: dict[str, Any] = {}
     with contextlib.suppress(FormatError), closing(formats.open(arguments.out, arguments.format)) as reader:
         usual = packed.flags_of(reader)
@@ -94,7 +94,7 @@ def _conclusion(found: VerifyReport) -> str:
     if found.verdict == "differs" and found.digests:
         return "is as it was written, but the source is not what was packed"
     if found.verdict == "differs":
-        return "differs from the source; without its digest nobody can tell which of the two changed"
+        return "differs from the source; without its digest there is no telling which of the two changed"
     return (
         "can be read to its end, which does not prove that it is intact: there is nothing to compare with. "
         "Give the source (--against), or copy its .digest.json too"

@@ -1,7 +1,7 @@
 """A packed file while it grows: written from end to end, its content digest taken on the way.
 
 The trap: `os.write` may write less than it was given (2 GiB at most, or what fits), and a full disk
-is noticed only by who looks at its answer. Notebook 03 teaches why one long write beats many.
+is noticed only in its return value. Notebook 03 teaches why one long write beats many.
 """
 
 from __future__ import annotations
@@ -90,14 +90,14 @@ class OutputFile:
 
     def close(self) -> None:
         """Close the file; once is enough. Some network file systems tell only here that a quota is full."""
-        self._pool.shutdown()  # whoever closes without `finish` has no use for what is still held
+        self._pool.shutdown()  # closed without `finish`, what is still held is not needed
         descriptor, self._descriptor = self._descriptor, -1
         if descriptor >= 0:
             with writing(self.path):
                 os.close(descriptor)
 
     def finish(self) -> tuple[Path, ...]:
-        """Write what is left, close, write the digest beside it, and name every file that was written."""
+        """Write what is left, close, write the digest next to it, and name every file that was written."""
         self.flush()
         self.close()
         return save_digest(self.path, self._hasher, self._rewritten)
@@ -113,10 +113,10 @@ def save_digest(path: Path, hasher: BlockHasher | None, rewritten: int = 0) -> t
     """Complete and save the digest of a finished file; name the files there are now."""
     if hasher is None:
         return (path,)
-    beside = digests.sidecar(path)
+    sidecar = digests.sidecar(path)
     with writing(path):
-        hasher.finish(path, rewritten).save(beside)
-    return (path, beside)
+        hasher.finish(path, rewritten).save(sidecar)
+    return (path, sidecar)
 
 
 def packed(out: Path, format: str, samples: int, payload_bytes: int, files: Sequence[Path]) -> Packed:
@@ -159,7 +159,7 @@ class ArrowSink:
         self._stand_in, self._instead = 0, list[Buffer]()
 
     def instead(self, stand_in: pa.Buffer, pieces: list[Buffer]) -> None:
-        """Write `pieces` where pyarrow hands over `stand_in`, a buffer of as many bytes that nobody fills.
+        """Write `pieces` where pyarrow hands over `stand_in`, a buffer of as many bytes that stays unfilled.
 
         So samples that lie in many places become one column and are never copied to one place.
         """

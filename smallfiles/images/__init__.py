@@ -2,8 +2,8 @@
 
     transforms    decode, cut out, scale, mirror into a place of a batch: what a loader calls
     normalising   the last step, on the device
-    picture       a picture of which only a part is decoded: header, turbo (the part of a JPEG)
-    decoding      bytes to RGB; what is no picture is an `ImageError` (faults)
+    picture       an image of which only a part is decoded: header, turbo (the part of a JPEG)
+    decoding      bytes to RGB; what is no image is an `ImageError` (faults)
     crops         which part to take: random numbers only
     resizing      pixels to another size; colour: random changes of colour
     downscaling   images scaled down before packing

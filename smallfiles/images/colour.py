@@ -62,8 +62,8 @@ class ColourJitter:
         matrix, shift = np.eye(3), np.zeros(3)
         steps = (self._brightness, self._contrast, self._saturation)
         for step in rng.permutation(len(steps)):
-            turned, moved = steps[step](rng, matrix @ mean + shift)
-            matrix, shift = turned @ matrix, turned @ shift + moved
+            mixed, moved = steps[step](rng, matrix @ mean + shift)
+            matrix, shift = mixed @ matrix, mixed @ shift + moved
         return matrix, shift
 
     def _brightness(self, rng: np.random.Generator, mean: _AFFINE) -> tuple[_AFFINE, _AFFINE]:

@@ -7,7 +7,7 @@ networks were trained that way.
 
 The trap: a JPEG that was cut off, or in which bytes were changed, decodes "successfully" in many programs,
 Pillow among them: libjpeg only warns, and paints what it lacks grey. Here its warnings about the picture
-are errors; `recovered` still gives the pixels to whoever wants them. Damage after which the codes happen
+are errors; `recovered` still gives the pixels. Damage after which the codes happen
 to fit again gives no warning; only a digest finds that. Notebook 08 teaches it.
 """
 
@@ -92,7 +92,7 @@ def decode_reduced(data: Buffer, header: Header, denominator: int) -> Pixels:
         found: Pixels = simplejpeg.decode_jpeg(
             data, "RGB", min_height=least_height, min_width=least_width, min_factor=denominator
         )
-    except ValueError:  # also for a mere warning: others shall judge
+    except ValueError:  # also for a mere warning, which Pillow ignores
         return decode_by_pillow(data)
     return found
 
@@ -133,7 +133,7 @@ def _by_pillow(data: Buffer) -> Pixels:
 
 
 def _warning(data: Buffer) -> str | None:
-    """What libjpeg warns of in the picture itself, which Pillow does not tell; None if nothing.
+    """What libjpeg warns of in the picture itself, which Pillow does not report; None if nothing.
 
     Bytes between the parts of a header are tolerated, and so are zeros before the end marker.
     """
@@ -158,7 +158,7 @@ def _eight_bits(picture: Any) -> Any:
     """Sixteen bits a pixel scaled to eight; Pillow alone would cut off everything above 255.
 
     Raises:
-        ValueError: Pixels of which nobody knows what is black and what is white.
+        ValueError: Pixels whose values for black and white are unknown.
     """
     if picture.mode == "F" or (picture.mode == "I" and picture.format == "TIFF"):
         kind = "floating-point numbers" if picture.mode == "F" else "integers of 32 bits"
@@ -170,7 +170,7 @@ def _eight_bits(picture: Any) -> Any:
 
 
 def _reason(data: Buffer, error: Exception) -> str:
-    """In few words why not; Pillow names an object in memory, which tells nobody anything."""
+    """The reason in a few words; Pillow would name an object in memory."""
     start = bytes(data[:64]).lstrip().lower()
     if len(data) == 0:
         return "it has no bytes"

@@ -1,4 +1,4 @@
-"""What is said of bytes that are no picture; the caller adds which sample they were."""
+"""Errors for bytes that are no image; the caller adds which sample they were."""
 
 from __future__ import annotations
 

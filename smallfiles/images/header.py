@@ -1,4 +1,4 @@
-"""What a JPEG says of itself before its pixels: size, sampling, and whether its end is there.
+"""What the header of a JPEG holds: size, sampling, and whether its end is there.
 
 Reading it costs microseconds and decoding costs a thousand, so the part to decode is chosen from here.
 The trap: the size that files carry in EXIF or JFIF may be that of a preview; only the frame header

@@ -1,6 +1,6 @@
 """The last step, on the device: uint8 batches to normalised float32.
 
-A float is four bytes for one of picture: sent between processes or to a GPU, uint8 batches cost a
+A float takes four bytes where a pixel took one: sent between processes or to a GPU, uint8 batches cost a
 quarter. The trap: done in the workers, normalising is also slower than decoding's own last steps, on
 processors that have nothing to spare. Notebook 08 measures it.
 """

@@ -5,8 +5,8 @@ read first, the part is chosen, and then only this part is decoded, at a half, a
 where that still leaves more than enough pixels to scale from.
 
 The trap: decoding at a half already averages pixels, so scaling after it is not quite what scaling the
-whole picture gives. How many pixels must be left over is Pillow's `reducing_gap`: with 2 nobody sees a
-difference, and pictures like those of ImageNet (500 x 375) are never touched. Notebook 08 measures it.
+whole picture gives. How many pixels must be left over is Pillow's `reducing_gap`: with 2 no difference
+is seen, and pictures like those of ImageNet (500 x 375) are never touched. Notebook 08 measures it.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ def raw_pixels(data: Buffer) -> Pixels | None:
         return None
     width, height = int(found[1]), int(found[2])
     if len(data) != found.end() + 3 * width * height or not width or not height:
-        return None  # cut off, or more than one picture: Pillow shall judge
+        return None  # cut off, or more than one image: left to Pillow
     check_size(width, height)
     return np.frombuffer(data, np.uint8, offset=found.end()).reshape(height, width, 3)
 

@@ -97,7 +97,7 @@ def _candidates() -> Iterator[tuple[str, str]]:
 
 
 class _Handle(threading.local):
-    """The decoder of this thread; it may serve one picture at a time."""
+    """The decoder of this thread; for one image at a time."""
 
     def __init__(self) -> None:
         found = library()

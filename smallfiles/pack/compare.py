@@ -35,7 +35,7 @@ class Expected:
         rows: Rows of the manifest in stored order, int64.
         checksums: xxh3 of each sample's bytes as read from the source, uint64.
         manifest: Keys, targets, JSON objects and, where it has them, the SHA-256 of the bytes.
-        scaled: Whether pictures were scaled, so that their bytes are not those of the manifest's SHA-256.
+        scaled: Whether images were scaled, so that their bytes are not those of the manifest's SHA-256.
     """
 
     rows: np.ndarray

@@ -58,7 +58,7 @@ def check_header(path: str, data: memoryview) -> bool:
         return False
     head = bytes(data[:_EXIF_BEGINS_WITHIN])
     if head.startswith(b"\xff\xd8\xff") and data[-2:] == _END_OF_IMAGE:
-        return _EXIF in head and _is_turned(
+        return _EXIF in head and _is_rotated(
             data, head.index(_EXIF) + len(_EXIF)
         )  # nearly all files, in a millionth of a second
     kind = next((name for magic, name in IMAGE_BEGINNINGS.items() if head.startswith(magic)), None)
@@ -66,10 +66,10 @@ def check_header(path: str, data: memoryview) -> bool:
         raise _bad(path, f"is no image (it begins with {head[:8]!r})")
     if kind == "JPEG" and _was_cut_off(data):
         raise _bad(path, "is a JPEG that was cut off (no end-of-image marker)")
-    return kind == "JPEG" and _EXIF in head and _is_turned(data, head.index(_EXIF) + len(_EXIF))
+    return kind == "JPEG" and _EXIF in head and _is_rotated(data, head.index(_EXIF) + len(_EXIF))
 
 
-def _is_turned(data: memoryview, begin: int) -> bool:
+def _is_rotated(data: memoryview, begin: int) -> bool:
     """Whether the EXIF that begins here holds an orientation from 2 to 8; broken EXIF is only a note."""
     exif = bytes(data[begin : begin + _EXIF_BYTES])
     order = "<" if exif.startswith(b"II") else ">"
@@ -94,18 +94,18 @@ def check_decode(path: str, data: memoryview) -> bool:
     Raises:
         SourceError: What is wrong, with the path.
     """
-    turned = check_header(path, data)
+    rotated = check_header(path, data)
     if path.lower().endswith(_ARRAY_SUFFIX):
         _check_array(path, data)
     if not path.lower().endswith(IMAGE_SUFFIXES):
-        return turned
+        return rotated
     from smallfiles.images.decoding import decode
 
     try:
         decode(data)
     except SmallfilesError as error:
         raise _bad(path, f"does not decode: {error.got}") from error
-    return turned
+    return rotated
 
 
 def not_decodable(paths: pa.ChunkedArray | pa.Array) -> int:

@@ -181,7 +181,7 @@ def _verify(job: Job, records: Sequence[Written], finished: Path, since: float) 
         return 0
     give_back_memory()  # what writing needed; else the peak is that of both
     wanted = chosen(sum(record.samples for record in records), full=job.config.verify == "full")
-    # Shard by shard: a million keys once more, beside those of the source, are what a small node lacks.
+    # Shard by shard: a small node has no room for a million keys a second time.
     outputs = [(finished / each.name, [each]) for each in records]
     start = 0
     with progress(len(wanted), f"verify {job.out.name}", since=since) as bar:

@@ -88,7 +88,7 @@ class VerifyReport:
 def verify(path: Path, against: Source | None = None, *, format: str | None = None) -> VerifyReport:
     """Check a packed file to the last byte, and against its source if that is given.
 
-    After a copy over the network, or years on a tape, this tells a damaged file from a whole one
+    After a copy over the network, or years on a tape, this distinguishes a damaged file from a whole one
     and names the samples that are hurt. Without a digest or a source nothing is called intact.
 
     Args:
@@ -130,8 +130,11 @@ def _parts(path: Path, format: str) -> list[Path]:
     elif format == "files":
         data = [path / MANIFEST]
     else:
-        beside = digests.SIDECAR_SUFFIX
-        names = {entry.name.removesuffix(beside) for entry in path.iterdir() if entry.name[0] != "."}
+        names = {
+            entry.name.removesuffix(digests.SIDECAR_SUFFIX)
+            for entry in path.iterdir()
+            if entry.name[0] != "."
+        }
         data = [path / name for name in sorted(names) if name.endswith(_TARS)]
     indexes = [file.with_name(file.name + _INDEX) for file in data]
     return data + [index for index in indexes if index.exists() or sidecar(index).exists()]
@@ -155,7 +158,7 @@ def _damaged(parts: Iterable[Path], found: VerifyReport) -> Iterator[tuple[Path,
     if bare:
         found.digests = False
         found.notes.append(
-            f"no content digest beside {first_few(bare, len(bare))}, so flipped bytes there cannot be found "
+            f"no content digest for {first_few(bare, len(bare))}, so flipped bytes there cannot be found "
             "without --against"
         )
 
@@ -235,7 +238,7 @@ def _faults_of(path: Path) -> Path:
 
 
 def _skipped(path: Path) -> set[str]:
-    """Keys that `pack --on-error skip` left out, as its report beside the file says."""
+    """Keys that `pack --on-error skip` left out, as the report next to the file says."""
     try:
         return {fault["key"] for fault in json.loads(_faults_of(path).read_text(encoding="utf-8"))["skipped"]}
     except (OSError, ValueError, KeyError, TypeError):
