@@ -39,6 +39,7 @@ LONG_SILENT_S = 900.0
 PREFIX = "smallfiles-"
 
 _LEASE_FILE = "owner.json"
+_JOIN_S = 1.0  # a thread that waits for a dead file system longer is left to itself
 
 
 def try_lock(path: Path, *, shared: bool, create: bool = True) -> int | None:
@@ -141,13 +142,14 @@ class Lease:
         self.token = uuid.uuid4().hex[:12]
         self._path, self._lock_path = folder / _LEASE_FILE, folder / "lock"
         self._stopped, self._pid = threading.Event(), os.getpid()
+        self._heartbeat = threading.Thread(target=self._renew, name="heartbeat", daemon=True)
         self._lock = -1
         locked: bool | None = None
         try:
             locked = self._flock()
             self._own(locked)
             signals.add(self.release)
-            threading.Thread(target=self._renew, name="heartbeat", daemon=True).start()
+            self._heartbeat.start()
         except BaseException as error:  # an interrupt too: leave nothing
             if locked is not None and not self._path.exists():
                 self._leave() if locked else self._remove_folder()  # its owner left while our draft was in it
@@ -251,6 +253,8 @@ class Lease:
             return  # a forked child inherits the signal handlers
         signals.remove(self.release)
         self._stopped.set()
+        with contextlib.suppress(RuntimeError):  # it did not start
+            self._heartbeat.join(_JOIN_S)
         if self._lock >= 0 and self.is_ours():
             self._leave()
         self._unlock()
