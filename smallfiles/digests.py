@@ -1,6 +1,6 @@
 """Two digests: one names a data set, the other finds a damaged byte in a packed file.
 
-The *set digest* covers (key, target) and does not depend on order, so a shuffled pack of a set is
+The *set digest* covers keys and values and does not depend on order, so a shuffled pack of a set is
 still that set. The *content digest* of a file is a list of hashes of fixed blocks: it is taken
 while writing, and can be checked in parallel, in any order, block by block while staging.
 
@@ -29,7 +29,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import xxhash
 
+from smallfiles.arrays import one_chunk
 from smallfiles.errors import DamagedFileError, FormatError, UsageError, refuse_shortage
+from smallfiles.fields import as_text
 from smallfiles.samples import Buffer
 
 ALGORITHM = "xxh3_128"
@@ -84,18 +86,22 @@ def name_hashes(names: pa.StringArray) -> npt.NDArray[np.uint64]:
     return found
 
 
-def set_digest(keys: pa.Array, targets: pa.Array, order: RowOrder | None = None) -> str:
+def set_digest(
+    keys: pa.Array, targets: pa.Array, order: RowOrder | None = None, values: pa.Table | None = None
+) -> str:
     """Name a data set by its content, whatever the order of its samples.
 
     Two packs of one set are recognised as equal without comparing a million files.
 
     Defined as SHA-256 over the lines `key NUL target LF`, sorted by the bytes of `key`, where
-    target is a decimal label or the captions as compact JSON (UTF-8).
+    target is a decimal label or the captions as compact JSON (UTF-8). Further values follow the target, each
+    as `NUL name = value` in the order of their names, as `fields.as_text` writes them.
 
     Args:
         keys: String array of unique keys.
         targets: Integer array (labels) or list-of-strings array (captions), same length.
         order: What `byte_order(keys)` returned, if known.
+        values: Columns of further values, in the order of the keys.
 
     Returns:
         The word sha256, a colon, and 64 hexadecimal digits.
@@ -110,16 +116,21 @@ def set_digest(keys: pa.Array, targets: pa.Array, order: RowOrder | None = None)
             next_step="Check what the targets were read from",
         )
     order = byte_order(keys) if order is None else order
+    further = [] if values is None else [(name, values.column(name)) for name in sorted(values.column_names)]
     digest = hashlib.sha256()
     for start in range(0, len(keys), _ROWS_AT_ONCE):
         some, theirs = (in_order(column, order, start, _ROWS_AT_ONCE) for column in (keys, targets))
-        digest.update(_lines(some, theirs))
+        texts = _as_text(theirs)
+        for name, column in further:
+            value = as_text(one_chunk(in_order(column, order, start, _ROWS_AT_ONCE)))
+            texts = pc.binary_join_element_wise(texts, _scalar(f"\0{name}=".encode()), value, _scalar(b""))
+        digest.update(_lines(some, texts))
     return "sha256:" + digest.hexdigest()
 
 
-def _lines(keys: pa.Array, targets: pa.Array) -> memoryview:
+def _lines(keys: pa.Array, texts: pa.Array) -> memoryview:
     """The text that is hashed, as the data buffer of an Arrow array: no Python string a line."""
-    ended = pc.binary_join_element_wise(_as_text(targets), _scalar(b""), _scalar(b"\n"))
+    ended = pc.binary_join_element_wise(texts, _scalar(b""), _scalar(b"\n"))
     lines = pc.binary_join_element_wise(keys.cast(pa.large_string()), ended, _scalar(b"\0"))
     _, offsets, data = lines.buffers()
     length = int(np.frombuffer(offsets, np.int64, len(lines) + 1)[-1])

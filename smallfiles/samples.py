@@ -31,12 +31,33 @@ class Sample:
         data: The encoded bytes (a JPEG file, say).
         target: An integer label, or a list of captions.
         meta: An optional JSON object.
+        blobs: The bytes of its further files, in the order of `Schema.blobs`.
+        row: Its row of `Schema.values`, if there are any.
     """
 
     key: str
     data: Buffer
     target: Target
     meta: Meta | None = None
+    blobs: tuple[Buffer, ...] = ()
+    row: int = -1
+
+
+@dataclass(frozen=True)
+class BlobField:
+    """A field of further files, one for each sample: a mask, say.
+
+    Args:
+        name: Of the field.
+        suffix: Of the files, with its dot.
+        total_bytes: Sum of their bytes; an upper bound if failing samples are skipped.
+        largest_bytes: The largest; likewise.
+    """
+
+    name: str
+    suffix: str
+    total_bytes: int = 0
+    largest_bytes: int = 0
 
 
 @dataclass(frozen=True)
@@ -61,6 +82,8 @@ class Schema:
             `upright`); None if the bytes are those of the source.
         member_suffixes: Suffixes that captions (`txt`) and JSON objects (`json`) had in a tar of another
             program. A tar that is packed from it uses them too, since programs read members by name.
+        blobs: The fields of further files.
+        values: The columns of further values (see `smallfiles.fields`); `Sample.row` says which row is whose.
     """
 
     count: int
@@ -75,6 +98,16 @@ class Schema:
     manifest_digest: str = ""
     resize: Mapping[str, Any] | None = None
     member_suffixes: tuple[str, ...] = ()
+    blobs: tuple[BlobField, ...] = ()
+    values: pa.Table | None = field(default=None, compare=False, repr=False)
+
+    @property
+    def fields(self) -> dict[str, str]:
+        """Type of each further value as Arrow writes it, and suffix of each further file, for the record."""
+        values = [] if self.values is None else list(self.values.schema)
+        return {each.name: str(each.type) for each in values} | {
+            blob.name: blob.suffix for blob in self.blobs
+        }
 
 
 @dataclass(frozen=True)
@@ -96,6 +129,24 @@ class Packed:
     payload_bytes: int
     file_bytes: int
     files: tuple[Path, ...] = field(default=())
+
+
+class Blob(Protocol):
+    """Random access to the bytes of one field; the first field's are those of the reader itself."""
+
+    def __len__(self) -> int: ...
+
+    def size(self, index: int) -> int:
+        """Number of bytes of one sample's file."""
+
+    def read(self, index: int) -> Buffer:
+        """The bytes of one sample's file; see `Reader.read`."""
+
+    def read_many(self, indices: Sequence[int]) -> list[Buffer]:
+        """Several, in the requested order, fetched in the cheapest order."""
+
+    def span(self, index: int) -> tuple[Path, int, int] | None:
+        """Where its bytes are; see `Reader.span`."""
 
 
 @runtime_checkable
@@ -132,6 +183,17 @@ class Reader(Protocol):
 
     def meta(self, index: int) -> Meta | None:
         """JSON object of one sample, or None."""
+
+    @property
+    def blob_suffixes(self) -> Mapping[str, str]:
+        """Name and suffix of each further file of a sample."""
+
+    @property
+    def values(self) -> pa.Table:
+        """The columns of further values, a row for each sample; no column where there are none."""
+
+    def blob(self, name: str) -> Blob:
+        """The bytes of a field of further files."""
 
     def size(self, index: int) -> int:
         """Number of encoded bytes of a sample, without reading them if the format allows it."""

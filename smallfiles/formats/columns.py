@@ -15,9 +15,11 @@ from collections.abc import Callable, Container, Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
-from smallfiles.arrays import GrowingNumbers, GrowingStrings, column
+from smallfiles.arrays import GrowingNumbers, GrowingStrings, column, from_numpy, one_chunk
 from smallfiles.errors import FormatError
 from smallfiles.formats.output import ArrowSink
 from smallfiles.keys import MAX_COMPONENT_BYTES, is_writable_name, key_problem
@@ -57,6 +59,8 @@ class Rows:
             **(more or {}),
         }
         self._rows: list[tuple[Any, ...]] = []
+        self._numbers: list[int] = []
+        self.value_names = () if schema.values is None else tuple(schema.values.column_names)
 
     @property
     def target_kind(self) -> TargetKind:
@@ -78,11 +82,13 @@ class Rows:
         """
         out, key = self._out, key_of(sample, self._out)
         target = label_of(sample, out, self._allowed) if self._labelled else captions_of(sample, out)
-        self.append(key, target, meta_text(sample, out, self._schema), *more)
+        self.append(key, target, meta_text(sample, out, self._schema), *more, row=sample.row)
 
-    def append(self, key: str, target: Target, meta: str | None, *more: Any) -> None:
-        """Add a row that was checked elsewhere."""
+    def append(self, key: str, target: Target, meta: str | None, *more: Any, row: int = -1) -> None:
+        """Add a row that was checked elsewhere; `row` is that of the further values."""
         self._rows.append((key, target, meta, *more) if self._schema.has_meta else (key, target, *more))
+        if self.value_names:
+            self._numbers.append(row)
 
     def take(self) -> dict[str, pa.Array]:
         """The columns of the rows that were added since the last call, by name."""
@@ -90,6 +96,11 @@ class Rows:
         columns = zip(*rows, strict=True) if rows else [()] * len(self.kinds)
         kinds = self.kinds.items()
         return {name: column(values, kind) for (name, kind), values in zip(kinds, columns, strict=True)}
+
+    def take_values(self) -> dict[str, pa.Array]:
+        """The columns of their further values likewise."""
+        numbers, self._numbers = self._numbers, []
+        return values_of(self._schema, np.array(numbers, np.int64))
 
 
 def write_table(batch: pa.RecordBatch, append: Callable[[list[Buffer]], object]) -> None:
@@ -131,6 +142,16 @@ def read_table(source: Any, *numbers: str) -> tuple[dict[str, pa.Array], dict[by
     return found, batch.schema.metadata or {}
 
 
+def values_of(schema: Schema, rows: npt.NDArray[np.int64]) -> dict[str, pa.Array]:
+    """The columns of the further values of these rows, by name."""
+    table = schema.values
+    if table is None or not table.column_names:
+        return {}
+    in_order = len(rows) == len(table) and bool((rows == np.arange(len(rows))).all())
+    taken = table if in_order else table.take(from_numpy(rows))
+    return {name: one_chunk(taken.column(name)) for name in table.column_names}
+
+
 class SampleColumns(Rows):
     """The columns of a whole file while they grow; arguments as for `Rows`."""
 
@@ -141,9 +162,9 @@ class SampleColumns(Rows):
             whole = pa.types.is_integer(kind)
             self._grown[name] = GrowingNumbers(kind) if whole else GrowingStrings() if name == "key" else []
 
-    def append(self, key: str, target: Target, meta: str | None, *more: Any) -> None:
+    def append(self, key: str, target: Target, meta: str | None, *more: Any, row: int = -1) -> None:
         """Add a row that was checked elsewhere."""
-        super().append(key, target, meta, *more)
+        super().append(key, target, meta, *more, row=row)
         if len(self._rows) == _ROWS_AT_ONCE:
             self._grow()
 

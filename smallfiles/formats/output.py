@@ -156,20 +156,19 @@ class ArrowSink:
         self._append = append
         self._held: list[Buffer] = []
         self._held_bytes = self._bytes = 0
-        self._stand_in, self._instead = 0, list[Buffer]()
+        self._stand_ins: dict[int, list[Buffer]] = {}
 
     def instead(self, stand_in: pa.Buffer, pieces: list[Buffer]) -> None:
         """Write `pieces` where pyarrow hands over `stand_in`, a buffer of as many bytes that stays unfilled.
 
         So samples that lie in many places become one column and are never copied to one place.
         """
-        self._stand_in, self._instead = stand_in.address, pieces
+        self._stand_ins[stand_in.address] = pieces
 
     def write(self, data: Any) -> int:
         size = len(data)
-        if size and isinstance(data, pa.Buffer) and data.address == self._stand_in:
-            self._held += self._instead
-            self._stand_in = 0
+        if size and isinstance(data, pa.Buffer) and data.address in self._stand_ins:
+            self._held += self._stand_ins.pop(data.address)
         else:
             self._held.append(memoryview(data).cast("B"))
         self._held_bytes += size

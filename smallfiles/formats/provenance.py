@@ -29,11 +29,14 @@ def record(format_name: str, schema: Schema, options: Any) -> dict[str, Any]:
 
     Returns:
         A JSON object; `resize` is in it only if images were scaled before packing, and `came_as` (the
-        `member_suffixes` of the schema) only if the source was a tar of another program.
+        `member_suffixes` of the schema) only if the source was a tar of another program; `fields` only if
+        there are more than the first file and its target.
     """
     odd: dict[str, Any] = {} if schema.resize is None else {"resize": dict(schema.resize)}
     if schema.member_suffixes:
         odd["came_as"] = list(schema.member_suffixes)
+    if schema.fields:
+        odd["fields"] = schema.fields
     return odd | {
         "package": PACKAGE,
         "version": smallfiles.__version__,
@@ -87,6 +90,13 @@ def member_suffixes(provenance: dict[str, Any]) -> tuple[str, ...]:
     """What `Schema.member_suffixes` was; empty if the record does not have it."""
     found = provenance.get("came_as")
     return tuple(word for word in ("json", "txt") if word in found) if isinstance(found, list) else ()
+
+
+def blob_suffixes(provenance: dict[str, Any]) -> dict[str, str]:
+    """Name and suffix of each field of further files; empty if the record has none."""
+    found = provenance.get("fields")
+    fields = found.items() if isinstance(found, dict) else ()
+    return {str(name): kind for name, kind in fields if isinstance(kind, str) and kind.startswith(".")}
 
 
 def target_kind(provenance: dict[str, Any]) -> TargetKind | None:

@@ -19,10 +19,11 @@ from typing import Any, Generic, Protocol, TypeVar
 import numpy as np
 import pyarrow as pa
 
+from smallfiles.arrays import from_numpy
 from smallfiles.errors import ReaderClosedError, UsageError
 from smallfiles.formats import provenance
 from smallfiles.formats.bytefile import Access, ByteFile, damaged
-from smallfiles.samples import Buffer, Meta, Reader, Sample, Target, TargetKind
+from smallfiles.samples import Blob, Buffer, Meta, Reader, Sample, Target, TargetKind
 
 Handle = TypeVar("Handle")
 
@@ -45,6 +46,7 @@ class BaseReader(Reader, Generic[Handle]):
     def __init__(self, path: Path, access: Access = "auto") -> None:
         self.path, self._access = Path(path), access
         self._opened: tuple[int, Handle] | None = None
+        self._values: pa.Table | None = None
         self._closed = False
 
     @abstractmethod
@@ -80,10 +82,43 @@ class BaseReader(Reader, Generic[Handle]):
         self.close()
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_opened": None}
+        return {**self.__dict__, "_opened": None, "_values": None}
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({str(self.path)!r})"
+
+    @property
+    def blob_suffixes(self) -> Mapping[str, str]:
+        """Name and suffix of each further file of a sample (formats that have some override)."""
+        return {}
+
+    @property
+    def values(self) -> pa.Table:
+        """The columns of further values, read once; workers that are forked later share their memory."""
+        if self._values is None:
+            self._values = self._read_values()
+        return self._values
+
+    def _read_values(self) -> pa.Table:
+        """Read the columns of further values (formats that have some override)."""
+        return no_values(len(self))
+
+    def blob(self, name: str) -> Blob:
+        """The bytes of a field of further files.
+
+        Raises:
+            UsageError: There is no such field.
+        """
+        if name not in self.blob_suffixes:
+            raise UsageError(
+                f"{self.path} has no field {name!r} of files",
+                expected=f"one of {', '.join(self.blob_suffixes)}" if self.blob_suffixes else "no such name",
+                next_step="Look at its fields with: smallfiles inspect",
+            )
+        return self._blob(name)
+
+    def _blob(self, name: str) -> Blob:
+        raise NotImplementedError
 
     def sha256(self, index: int) -> str | None:
         """Stored SHA-256 of a sample (hexadecimal), where the format keeps one."""
@@ -110,8 +145,10 @@ class BaseReader(Reader, Generic[Handle]):
         return [found[index] for index in indices]
 
     def __iter__(self) -> Iterator[Sample]:
+        blobs = [self.blob(name) for name in self.blob_suffixes]
         for index in range(len(self)):
-            yield Sample(self.key(index), self.read(index), self.target(index), self.meta(index))
+            more = tuple(blob.read(index) for blob in blobs)
+            yield Sample(self.key(index), self.read(index), self.target(index), self.meta(index), more, index)
 
     def _object(self, text: str | None, index: int) -> Meta | None:
         """The JSON object of a sample from its text; None where there is none.
@@ -154,25 +191,32 @@ class ByteSource(Protocol):
         """Announce that these bytes will be read soon."""
 
 
-class PlacedReader(BaseReader[Handle]):
-    """Reads a format in which each sample is one run of bytes; the format only says where."""
+class Places(ABC):
+    """Bytes of samples, each in one run; it only says where."""
 
     @abstractmethod
     def _place(self, index: int) -> tuple[ByteSource, int, int]:
         """ByteSource, first byte and one after the last of a sample; `index` was checked."""
 
-    def _prefetch_places(self, indices: Sequence[int]) -> None:
+    @abstractmethod
+    def _checked(self, index: int) -> int:
+        """`index` counted from the front."""
+
+    def _prefetch_places(self, indices: Sequence[int]) -> None:  # noqa: B027  # a format may need none
         """Announce what `_place` will look at, where that is spread over the file."""
 
     def size(self, index: int) -> int:
+        """See `Reader.size`."""
         _, start, stop = self._place(self._checked(index))
         return stop - start
 
     def read(self, index: int) -> Buffer:
+        """See `Reader.read`."""
         store, start, stop = self._place(self._checked(index))
         return memoryview(store.read(start, stop))
 
     def span(self, index: int) -> tuple[Path, int, int] | None:
+        """See `Reader.span`."""
         store, start, stop = self._place(self._checked(index))
         return store.path, start, stop
 
@@ -190,6 +234,40 @@ class PlacedReader(BaseReader[Handle]):
             store.prefetch(start, stop)
         found = {index: memoryview(store.read(*place)) for index, (store, *place) in places.items()}
         return [found[index] for index in wanted]
+
+
+class PlacedReader(Places, BaseReader[Handle]):
+    """Reads a format in which each sample is one run of bytes; the format only says where."""
+
+    _checked = BaseReader._checked
+
+    def _blob_place(self, name: str, index: int) -> tuple[ByteSource, int, int]:
+        """The place of a further file of a sample (formats that have some override)."""
+        raise NotImplementedError
+
+    def _blob(self, name: str) -> Blob:
+        return PlacedBlob(self, name)
+
+
+class PlacedBlob(Places):
+    """A field of further files of a reader.
+
+    Args:
+        reader: Has the samples.
+        name: Of the field.
+    """
+
+    def __init__(self, reader: PlacedReader[Any], name: str) -> None:
+        self._reader, self._name = reader, name
+
+    def __len__(self) -> int:
+        return len(self._reader)
+
+    def _checked(self, index: int) -> int:
+        return self._reader._checked(index)
+
+    def _place(self, index: int) -> tuple[ByteSource, int, int]:
+        return self._reader._blob_place(self._name, index)
 
 
 class OpenedFile(ABC):
@@ -242,6 +320,19 @@ class OpenedFile(ABC):
     def place(self, index: int) -> tuple[ByteFile, int, int]:
         """File, first byte, and one after the last byte of one sample."""
 
+    @property
+    def blob_suffixes(self) -> Mapping[str, str]:
+        """Name and suffix of each further file of a sample."""
+        return provenance.blob_suffixes(self.record)
+
+    def blob_place(self, name: str, index: int) -> tuple[ByteFile, int, int]:
+        """The place of a further file."""
+        raise NotImplementedError
+
+    def values(self) -> pa.Table:
+        """Read the columns of further values."""
+        return no_values(self.count)
+
     @abstractmethod
     def payload_bytes(self) -> int:
         """Sum of the encoded bytes."""
@@ -293,6 +384,16 @@ class FileReader(PlacedReader[AnyOpened]):
     def _place(self, index: int) -> tuple[ByteSource, int, int]:
         return self._handle().place(index)
 
+    @property
+    def blob_suffixes(self) -> Mapping[str, str]:
+        return self._handle().blob_suffixes
+
+    def _read_values(self) -> pa.Table:
+        return self._handle().values()
+
+    def _blob_place(self, name: str, index: int) -> tuple[ByteSource, int, int]:
+        return self._handle().blob_place(name, index)
+
     def info(self) -> dict[str, Any]:
         opened = self._handle()
         return {
@@ -320,11 +421,15 @@ def _reduced(view: memoryview) -> tuple[Any, ...]:
 ForkingPickler.register(memoryview, _reduced)
 
 
+def no_values(count: int) -> pa.Table:
+    """A table without columns, but of so many rows."""
+    return pa.table({"row": from_numpy(np.arange(count, dtype=np.int64))}).select([])
+
+
 def numbered_keys(count: int) -> pa.StringArray:
     """Keys of a file that has none: its row numbers."""
     # Not pa.array, which imports pandas where that is installed: a second per worker.
-    rows = pa.py_buffer(np.arange(count, dtype=np.int64))
-    return pa.Array.from_buffers(pa.int64(), count, [None, rows]).cast(pa.string())
+    return from_numpy(np.arange(count, dtype=np.int64)).cast(pa.string())
 
 
 class SampleIndexError(UsageError, IndexError):

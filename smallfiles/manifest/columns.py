@@ -11,7 +11,7 @@ import json
 import json.encoder
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -36,6 +36,7 @@ from smallfiles.arrays import column as arrow_column
 from smallfiles.digests import RowOrder, byte_order, in_order, name_hashes
 from smallfiles.errors import ManifestError, first_few
 from smallfiles.faults import counted, fault, is_utf8, named, short
+from smallfiles.fields import check_names, value_column
 from smallfiles.keys import key_problem
 from smallfiles.samples import UNLABELLED, Meta, TargetKind
 
@@ -306,14 +307,29 @@ OPTIONAL: dict[str, Callable[[Any, Namer], pa.Array]] = {
 
 
 def checked_table(
-    paths: Any, targets: Any, kind: TargetKind, class_count: int, optional: dict[str, Any]
+    paths: Any,
+    targets: Any,
+    kind: TargetKind,
+    class_count: int,
+    optional: dict[str, Any],
+    blobs: Mapping[str, Any],
+    values: Mapping[str, Any],
 ) -> pa.Table:
     """All columns, checked except for repeated paths (see `checked_order`).
+
+    Args:
+        paths: See `Manifest.from_columns`, also for all others.
+        targets: Labels or captions.
+        kind: Which of the two.
+        class_count: Number of classes, 0 if unknown.
+        optional: Columns of `OPTIONAL`, None where there is none.
+        blobs: Paths of further files by the name of their field.
+        values: Columns of further values by name.
 
     Raises:
         ManifestError: Names the first kind of fault.
     """
-    check_lengths([("path", paths), (kind, targets), *optional.items()])
+    check_lengths([("path", paths), (kind, targets), *optional.items(), *blobs.items(), *values.items()])
     found = {"path": path_column(paths)}
     name = by_path(found["path"])
     if kind == "label":
@@ -323,4 +339,58 @@ def checked_table(
     for column, check in OPTIONAL.items():
         if optional.get(column) is not None:
             found[column] = check(optional[column], name)
-    return pa.table(found)
+    return pa.table(found | blob_columns(found["path"], blobs, values) | dict(value_columns(values)))
+
+
+def value_columns(values: Mapping[str, Any]) -> Iterator[tuple[str, pa.Array]]:
+    """Name and column of each further value, in the order of their names."""
+    check_names(values)
+    return ((name, value_column(name, values[name])) for name in sorted(values))
+
+
+def blob_columns(
+    first: pa.StringArray, blobs: Mapping[str, Any], values: Mapping[str, Any]
+) -> dict[str, pa.Array]:
+    """The paths of further files by the name of their field.
+
+    Args:
+        first: The paths of the samples' first files.
+        blobs: Those of others.
+        values: Fields that have other names.
+
+    Raises:
+        ManifestError: A path is not usable, or several samples have the same file, or a sample has one twice.
+    """
+    check_names(blobs, blob=True)
+    if twice := sorted(blobs.keys() & values.keys()):
+        raise fault(
+            f"{named(twice, len(twice), str)} is a field of files and one of values", "one of the two"
+        )
+    found = {name: path_column(blobs[name]) for name in blobs}
+    for name, column in found.items():
+        for other, theirs in {"first": first, **found}.items():
+            if other != name and pc.any(pc.equal(column, theirs)).as_py():
+                row = pc.index(pc.equal(column, theirs), pa.scalar(True)).as_py()
+                raise fault(
+                    f"{short(column[row].as_py())} is the file of two fields of one sample",
+                    "another file for each field",
+                    "Correct the template of one of them",
+                )
+        suffix_of(name, column)
+    return found
+
+
+def suffix_of(name: str, paths: pa.StringArray) -> str:
+    """The suffix that all files of a field have, with its dot.
+
+    Raises:
+        ManifestError: They have several, or none: shards and readers go by it.
+    """
+    found = pc.utf8_lower(pc.replace_substring_regex(paths, r"^.*?(\.[^./]*)?$", r"\1")).unique().to_pylist()
+    if len(found) > 1 or found == [""]:
+        raise fault(
+            f"the files of {name} have the suffixes {', '.join(each or '(none)' for each in found)}",
+            "one suffix, the same for all samples, since programs take a file for what its suffix says",
+            "Convert the others, or pack them apart",
+        )
+    return str(found[0]) if found else ""

@@ -15,10 +15,11 @@ from typing import Any
 
 from smallfiles.errors import ManifestError, refuse_shortage
 from smallfiles.faults import fault, short
+from smallfiles.fields import typed_column
 from smallfiles.manifest.columns import OPTIONAL, repeated_paths
 from smallfiles.manifest.writing import FORMAT, VERSION
 
-HEADER = ("format", "version", "name", "split", "classes", "root_hint", "target", "digest", "count")
+HEADER = ("format", "version", "name", "split", "classes", "root_hint", "target", "digest", "count", "fields")
 _NEXT = "Check that this is the right file, or make it again: smallfiles manifest"
 
 
@@ -67,7 +68,7 @@ def _interpreted(path: Path, header: dict[str, Any], columns: dict[str, Any]) ->
     target: Any = header.get("target")
     if target not in ("label", "captions"):
         raise _fault(f"{path} has the target {short(target)}", '"label" or "captions"')
-    _check_columns(path, columns, target)
+    _check_columns(path, header, columns, target)
     _check_header(path, header, len(columns["path"]))
     arguments = {"paths": columns["path"], "targets": columns[target], "target": target}
     arguments |= {
@@ -75,6 +76,7 @@ def _interpreted(path: Path, header: dict[str, Any], columns: dict[str, Any]) ->
         "sha256": columns.get("sha256"),
         "metas": columns.get("meta"),
     }
+    arguments |= _fields(header, columns)
     arguments |= {name: header[name] for name in ("name", "split", "classes", "root_hint") if name in header}
     return Document(arguments, header.get("digest"))
 
@@ -104,9 +106,24 @@ def _check_header(path: Path, header: dict[str, Any], count: int) -> None:
         raise _fault(f"{path} has classes of the JSON kind {_kind(header['classes'])}", "a list of names")
 
 
-def _check_columns(path: Path, columns: dict[str, Any], target: str) -> None:
-    missing = [name for name in ("path", target) if name not in columns]
-    unknown = [name for name in columns if name not in ("path", target, *OPTIONAL)]
+def _fields(header: dict[str, Any], columns: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    """Further columns: `blobs` are paths of files, which have their suffix as type, `values` all others."""
+    declared = header.get("fields", {})
+    blobs = {name: columns[name] for name, kind in declared.items() if str(kind).startswith(".")}
+    values = {
+        name: typed_column(name, str(kind), columns[name])
+        for name, kind in declared.items()
+        if name not in blobs
+    }
+    return {"blobs": blobs, "values": values}
+
+
+def _check_columns(path: Path, header: dict[str, Any], columns: dict[str, Any], target: str) -> None:
+    fields = header.get("fields", {})
+    if not isinstance(fields, dict):
+        raise _fault(f"{path} has fields of the JSON kind {_kind(fields)}", "an object of types by name")
+    missing = [name for name in ("path", target, *fields) if name not in columns]
+    unknown = [name for name in columns if name not in ("path", target, *OPTIONAL, *fields)]
     malformed = [
         name for name, values in columns.items() if isinstance(values, dict | str | int | float | None)
     ]

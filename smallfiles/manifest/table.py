@@ -7,7 +7,7 @@ which checks; operations that only pick rows do not check again. Notebook 02 tea
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -25,7 +25,7 @@ from smallfiles.manifest import columns as checks
 from smallfiles.manifest import picking
 from smallfiles.manifest.reading import read_document
 from smallfiles.manifest.writing import write_columns, write_flat
-from smallfiles.samples import ByteStore, Meta, Schema, Target, TargetKind
+from smallfiles.samples import BlobField, ByteStore, Meta, Schema, Target, TargetKind
 
 Indices = Sequence[int] | npt.NDArray[np.int64]
 
@@ -39,12 +39,14 @@ class Manifest:
     Args:
         table: Columns `path` (string) and `label` (int32) or `captions` (list of strings); optional
             `bytes` (int64), `sha256` (hexadecimal) and `meta` (JSON objects as text), null where
-            unknown. One chunk a column.
+            unknown; then the paths of further files and further values by the names of their fields. One
+            chunk a column.
         name: Name of the data set.
         split: `train`, `val`, `test` or another word.
         classes: Class names in label order; empty if unknown.
         root_hint: Folder or archive that the paths are relative to, itself relative to the manifest
             file; empty if unknown.
+        blobs: Names of the fields of further files, a mask for example.
     """
 
     table: pa.Table = field(hash=False)
@@ -52,6 +54,7 @@ class Manifest:
     split: str = "train"
     classes: tuple[str, ...] = ()
     root_hint: str = ""
+    blobs: tuple[str, ...] = ()
 
     @classmethod
     def from_columns(
@@ -67,6 +70,8 @@ class Manifest:
         sha256: Any = None,
         metas: Sequence[Meta | None] | pa.Array | None = None,
         target: TargetKind | None = None,
+        blobs: Mapping[str, Any] | None = None,
+        values: Mapping[str, Any] | None = None,
     ) -> Manifest:
         """Make a manifest of columns, after checking them.
 
@@ -81,6 +86,8 @@ class Manifest:
             sha256: 64 hexadecimal digits of each, None where unknown.
             metas: A JSON object of each, None where there is none.
             target: `label` or `captions`; needed only where `targets` is empty.
+            blobs: Paths of further files of each sample, by the name of their field.
+            values: Further values of each sample, by name: integers, floats, truth values, texts, lists.
 
         Raises:
             ManifestError: Names what is wrong, with the count and the first few.
@@ -88,11 +95,12 @@ class Manifest:
         checks.check_header(name, split, classes, root_hint)
         kind = target or checks.target_kind_of(targets)
         optional = {"bytes": sizes, "sha256": sha256, "meta": metas}
-        table = checks.checked_table(paths, targets, kind, len(classes), optional)
-        manifest = cls(table, name, split, tuple(classes), root_hint)
+        blobs, values = blobs or {}, values or {}
+        table = checks.checked_table(paths, targets, kind, len(classes), optional, blobs, values)
+        manifest = cls(table, name, split, tuple(classes), root_hint, tuple(blobs))
         # Sorting is expensive; the search for repeated paths and the digest share it.
         order = checks.checked_order(manifest.paths)
-        manifest.__dict__["digest"] = set_digest(manifest.paths, manifest.targets, order)
+        manifest.__dict__["digest"] = set_digest(manifest.paths, manifest.targets, order, manifest.values)
         return manifest
 
     @classmethod
@@ -126,6 +134,7 @@ class Manifest:
         """
         header = {name: getattr(self, name) for name in ("name", "split", "classes", "root_hint")}
         header |= {"target": self.target_kind, "digest": self.digest, "count": len(self)}
+        header |= {"fields": self.fields} if self.fields else {}
         write_columns(Path(path), header, self.table)
 
     def save_flat(self, path: Path) -> None:
@@ -143,8 +152,10 @@ class Manifest:
         return int(self.table.num_rows)
 
     def __getstate__(self) -> dict[str, Any]:
-        # The arrays of `paths` and `targets` are part of the table and would be pickled twice.
-        return {name: value for name, value in self.__dict__.items() if name not in ("paths", "targets")}
+        # The arrays of `paths`, `targets` and `values` are part of the table and would be pickled twice.
+        return {
+            name: value for name, value in self.__dict__.items() if name not in ("paths", "targets", "values")
+        }
 
     def __repr__(self) -> str:
         what = f"{len(self.classes)} classes" if self.target_kind == "label" else "captions"
@@ -164,6 +175,21 @@ class Manifest:
     def targets(self) -> pa.Array:
         """All labels (int32) or captions (list of strings), columnar."""
         return one_chunk(self.table.column(self.target_kind))
+
+    @cached_property
+    def values(self) -> pa.Table:
+        """The columns of further values; none where there are only labels or captions."""
+        return self.table.drop_columns([*(set(self.table.column_names) & {*checks.COLUMNS}), *self.blobs])
+
+    @property
+    def fields(self) -> dict[str, str]:
+        """Suffix of each field of further files, and Arrow type of each further value."""
+        blobs = {name: checks.suffix_of(name, self.blob_paths(name)) for name in self.blobs}
+        return blobs | {each.name: str(each.type) for each in self.values.schema}
+
+    def blob_paths(self, name: str) -> pa.StringArray:
+        """Paths of the files of a further field, columnar."""
+        return one_chunk(self.table.column(name))
 
     @property
     def in_class_order(self) -> bool:
@@ -203,14 +229,19 @@ class Manifest:
     @cached_property
     def digest(self) -> str:
         """The set digest: identifies the data set, independent of the order of its rows."""
-        return set_digest(self.paths, self.targets)
+        return set_digest(self.paths, self.targets, values=self.values)
 
     def with_sizes(self, sizes: Any) -> Manifest:
         """The same manifest with the bytes of each sample filled in."""
         checks.check_lengths([("path", self.paths), ("bytes", sizes)])
         column = checks.size_column(sizes, checks.by_path(self.paths))
         columns = {old: self.table.column(old) for old in self.table.column_names} | {"bytes": column}
-        table = pa.table({known: columns[known] for known in checks.COLUMNS if known in columns})
+        names = [
+            *(known for known in checks.COLUMNS if known in columns),
+            *self.blobs,
+            *self.values.column_names,
+        ]
+        table = pa.table({known: columns[known] for known in names})
         filled = replace(self, table=table)
         filled.__dict__["digest"] = self.digest  # keys and targets are the same
         return filled
@@ -290,6 +321,8 @@ class Manifest:
             split=self.split,
             classes=self.classes,
             manifest_digest=self.digest,
+            blobs=tuple(BlobField(name, self.fields[name]) for name in self.blobs),
+            values=self.values if self.values.column_names else None,
         )
 
     def check_files(self, store: ByteStore) -> None:
@@ -298,4 +331,5 @@ class Manifest:
         Raises:
             ManifestError: There are such files; gives their number and the first few.
         """
-        check_files(self.paths, store)
+        for paths in (self.paths, *map(self.blob_paths, self.blobs)):
+            check_files(paths, store)

@@ -74,8 +74,11 @@ def _slices(column: pa.Array | pa.ChunkedArray) -> Iterator[list[Any]]:
 def _entries(values: list[Any], name: str) -> Iterable[str]:
     if name == "meta":
         return ("null" if text is None else text for text in values)
-    if values and set(map(type, values)) == {int}:
+    kinds = set(map(type, values))
+    if kinds == {int}:
         return map(str, values)
+    if float in kinds:  # JSON has no NaN
+        values = [repr(value) if type(value) is float and value - value != 0 else value for value in values]
     return map(_quoted, values)
 
 

@@ -16,8 +16,9 @@ import pyarrow as pa
 import xxhash
 
 from smallfiles import formats
-from smallfiles.arrays import from_numpy
+from smallfiles.arrays import from_numpy, one_chunk
 from smallfiles.errors import FormatError, PackError
+from smallfiles.fields import as_text
 from smallfiles.manifest import Manifest
 from smallfiles.progress import Progress
 from smallfiles.samples import Reader
@@ -33,7 +34,7 @@ class Expected:
 
     Args:
         rows: Rows of the manifest in stored order, int64.
-        checksums: xxh3 of each sample's bytes as read from the source, uint64.
+        checksums: xxh3 of each sample's bytes as read from the source, uint64; see `joint_checksum`.
         manifest: Keys, targets, JSON objects and, where it has them, the SHA-256 of the bytes.
         scaled: Whether images were scaled, so that their bytes are not those of the manifest's SHA-256.
     """
@@ -50,6 +51,11 @@ class Expected:
             return None
         found: str | None = table["sha256"][int(self.rows[index])].as_py()
         return found
+
+
+def joint_checksum(each: Sequence[int]) -> int:
+    """One checksum of all files of a sample, from those of each."""
+    return each[0] if len(each) == 1 else xxhash.xxh3_64_intdigest(np.array(each, np.uint64).tobytes())
 
 
 def chosen(count: int, *, full: bool) -> Sequence[int]:
@@ -74,9 +80,13 @@ def compare(
     reader = formats.open(path, format)
     try:
         _compare_table(reader, path, expected)
+        blobs = [reader.blob(name) for name in expected.manifest.blobs]
         for index in indices:
             data = reader.read(index)
-            if xxhash.xxh3_64_intdigest(data) != int(expected.checksums[index]):
+            checksums = [
+                xxhash.xxh3_64_intdigest(each) for each in (data, *(blob.read(index) for blob in blobs))
+            ]
+            if joint_checksum(checksums) != int(expected.checksums[index]):
                 raise _differs(path, f"the bytes of {reader.key(index)}")
             stated = expected.sha256(index)
             if stated is not None and hashlib.sha256(data).hexdigest() != stated:
@@ -92,7 +102,9 @@ def compare(
 def _compare_table(reader: Reader, path: Path, expected: Expected) -> None:
     if len(reader) != len(expected.rows):
         raise _differs(path, f"the number of samples ({len(reader)} instead of {len(expected.rows)})")
-    keys, manifest = reader.keys(), expected.manifest
+    keys, manifest, values = reader.keys(), expected.manifest, reader.values
+    if fields_of(reader) != manifest.fields:
+        raise _differs(path, f"its fields ({', '.join(fields_of(reader)) or 'none'})")
     for start in range(0, len(expected.rows), ROWS_AT_ONCE):
         rows = from_numpy(expected.rows[start : start + ROWS_AT_ONCE])
         if not keys.slice(start, len(rows)).equals(manifest.paths.take(rows)):
@@ -100,8 +112,26 @@ def _compare_table(reader: Reader, path: Path, expected: Expected) -> None:
         targets = manifest.targets.take(rows)
         if reader.targets(start, start + len(rows)) != targets.to_pylist():
             raise _differs(path, "a label or caption")
+        for name in values.column_names:
+            if differing(values[name].slice(start, len(rows)), manifest.values[name].take(rows)):
+                raise _differs(path, f"a value of {name}")
         if manifest.has_meta:
             _compare_metas(reader, path, start, manifest.table["meta"].take(rows))
+
+
+def fields_of(reader: Reader) -> dict[str, str]:
+    """Suffix of each further file, and type of each further value, as `Manifest.fields`."""
+    return {**reader.blob_suffixes, **{each.name: str(each.type) for each in reader.values.schema}}
+
+
+def own_values(reader: Reader) -> pa.Table:
+    """The values that were packed: without those that were added later."""
+    return reader.values
+
+
+def differing(ours: pa.ChunkedArray, theirs: pa.ChunkedArray) -> bool:
+    """Whether columns of values differ, bit by bit: NaN is equal to itself."""
+    return ours.type != theirs.type or not as_text(one_chunk(ours)).equals(as_text(one_chunk(theirs)))
 
 
 def _compare_metas(reader: Reader, path: Path, start: int, texts: pa.ChunkedArray) -> None:

@@ -14,18 +14,20 @@ import os
 import tempfile
 import time
 from collections.abc import Iterator
-from itertools import compress
+from itertools import compress, repeat
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 
 from smallfiles.arrays import from_numpy
 from smallfiles.errors import ResourceError, SmallfilesError, writing
+from smallfiles.pack.compare import joint_checksum
 from smallfiles.pack.config import Scaling, Skipped
 from smallfiles.pack.examine import examiner
 from smallfiles.pack.job import ROWS_AT_ONCE, Job, Piece
-from smallfiles.pack.reading import Scale, read_in_order
+from smallfiles.pack.reading import Read, Scale, read_in_order
 from smallfiles.progress import Progress
 from smallfiles.samples import Sample
 
@@ -55,22 +57,38 @@ class Feed:
 
     def __init__(self, job: Job, piece: Piece, progress: Progress) -> None:
         self._job, self._piece, self._progress = job, piece, progress
-        self._reads = read_in_order(
-            job.source.store,
-            _Paths(job, piece),
-            job.sizes[piece.start : piece.stop],
-            threads=job.threads,
-            examine=examiner(job.config.check),
-            scale=None if job.config.scaling is None else _scale(job.config.scaling),
-            planned=job.planned[piece.start : piece.stop],
-            checksums=job.config.verify != "none",
+        scaling = job.config.scaling
+        own = slice(piece.start, piece.stop)
+        first = self._read_ahead(
+            job.source.manifest.paths,
+            job.sizes[own],
+            scale=None if scaling is None else _scale(scaling),
+            planned=None if scaling is None else job.planned[own],
         )
+        further = [
+            self._read_ahead(job.source.manifest.blob_paths(name), sizes[own])
+            for name, sizes in job.blob_sizes.items()
+        ]
+        self._reads: Iterator[tuple[Read, ...]] = zip(first, *further, strict=True)
         count = piece.stop - piece.start
         self.skipped: list[Skipped] = []
         self.exif_rotated = 0
         self.checksums = np.zeros(count, np.uint64)
         self.sizes = np.zeros(count, np.int64)
         self.kept = np.zeros(count, bool)
+
+    def _read_ahead(self, paths: pa.StringArray, sizes: np.ndarray, **scaling: Any) -> Iterator[Read]:
+        """The files of one field, in the order of the piece."""
+        job = self._job
+        return read_in_order(
+            job.source.store,
+            _Paths(job, self._piece, paths),
+            sizes,
+            threads=job.threads,
+            examine=examiner(job.config.check),
+            checksums=job.config.verify != "none",
+            **scaling,
+        )
 
     def samples(self) -> Iterator[Sample]:
         """All that can be packed, in order.
@@ -80,19 +98,21 @@ class Feed:
             ResourceError: Reading failed for another reason than the sample.
         """
         seen = seen_bytes = 0
-        for read, (key, target, meta) in zip(self._reads, _rows(self._job, self._piece), strict=True):
-            seen, seen_bytes = seen + 1, seen_bytes + len(read.data)
+        for reads, (key, target, meta, row) in zip(self._reads, _rows(self._job, self._piece), strict=True):
+            read, blobs = reads[0], tuple(each.data for each in reads[1:])
+            size = len(read.data) + sum(map(len, blobs))
+            seen, seen_bytes = seen + 1, seen_bytes + size
             if seen == _SHOWN_AT_ONCE:
                 self._progress.advance(seen, bytes=seen_bytes)
                 seen = seen_bytes = 0
-            if read.error is not None:
-                self._skip(key, read.error)
+            if error := _first_error(reads):
+                self._skip(key, error)
                 continue
             self.exif_rotated += read.exif_rotated
-            self.checksums[read.position] = read.checksum
-            self.sizes[read.position] = len(read.data)
+            self.checksums[read.position] = joint_checksum([each.checksum for each in reads])
+            self.sizes[read.position] = size
             self.kept[read.position] = True
-            yield Sample(key, read.data, target, meta)
+            yield Sample(key, read.data, target, meta, blobs, row)
         self._progress.advance(seen, bytes=seen_bytes)
 
     @contextlib.contextmanager
@@ -114,8 +134,8 @@ class Feed:
             kept = compress(_rows(self._job, self._piece), self.kept)
             sizes = self.sizes[self.kept].tolist()
             yield (
-                Sample(key, file.read(size), target, meta)
-                for (key, target, meta), size in zip(kept, sizes, strict=True)
+                Sample(key, file.read(size), target, meta, (), row)
+                for (key, target, meta, row), size in zip(kept, sizes, strict=True)
             )
 
     def faults_ahead(self, until_s: float) -> list[Skipped]:
@@ -124,10 +144,10 @@ class Feed:
         Args:
             until_s: When to stop looking (`time.monotonic`).
         """
-        for read in self._reads:
-            if read.error is not None:
-                row = int(self._job.order[self._piece.start + read.position])
-                self.skipped.append(Skipped(self._job.source.manifest.path(row), read.error.got))
+        for reads in self._reads:
+            if error := _first_error(reads):
+                row = int(self._job.order[self._piece.start + reads[0].position])
+                self.skipped.append(Skipped(self._job.source.manifest.path(row), error.got))
             if time.monotonic() > until_s:
                 break
         return self.skipped
@@ -138,6 +158,10 @@ class Feed:
         self.skipped.append(Skipped(key, error.got))
         if self._job.config.on_error == "stop":
             raise SampleFault
+
+
+def _first_error(reads: tuple[Read, ...]) -> SmallfilesError | None:
+    return next((read.error for read in reads if read.error is not None), None)
 
 
 def _scale(scaling: Scaling) -> Scale:
@@ -157,8 +181,8 @@ def _scale(scaling: Scaling) -> Scale:
 class _Paths:
     """Paths of a piece, made into strings a few thousand at a time."""
 
-    def __init__(self, job: Job, piece: Piece) -> None:
-        self._job, self._piece = job, piece
+    def __init__(self, job: Job, piece: Piece, paths: pa.StringArray) -> None:
+        self._job, self._piece, self._paths = job, piece, paths
         self._first = 0
         self._names: list[str] = []
 
@@ -168,20 +192,20 @@ class _Paths:
             begin = self._piece.start + span.start
             end = min(max(begin + ROWS_AT_ONCE, self._piece.start + span.stop), self._piece.stop)
             rows = from_numpy(self._job.order[begin:end])
-            self._first, self._names = span.start, self._job.source.manifest.paths.take(rows).to_pylist()
+            self._first, self._names = span.start, self._paths.take(rows).to_pylist()
             first, last = 0, span.stop - span.start
         return self._names[first:last]
 
 
-def _rows(job: Job, piece: Piece) -> Iterator[tuple[str, Any, Any]]:
-    """(key, target, meta) of a piece, a few thousand at a time."""
+def _rows(job: Job, piece: Piece) -> Iterator[tuple[str, Any, Any, int]]:
+    """(key, target, meta, row) of a piece, a few thousand at a time."""
+    table = job.source.manifest.table
+    names = ["path", job.schema.target, *(name for name in ("meta",) if name in table.column_names)]
     for start in range(piece.start, piece.stop, ROWS_AT_ONCE):
         rows = job.order[start : min(start + ROWS_AT_ONCE, piece.stop)]
-        table = job.source.manifest.table.take(from_numpy(rows))
-        keys = table["path"].to_pylist()
-        targets = table[job.schema.target].to_pylist()
-        if "meta" not in table.column_names:
-            yield from ((key, target, None) for key, target in zip(keys, targets, strict=True))
-            continue
-        metas = (json.loads(text) if text is not None else None for text in table["meta"].to_pylist())
-        yield from zip(keys, targets, metas, strict=True)
+        some = table.select(names).take(from_numpy(rows))
+        keys, targets = some["path"].to_pylist(), some[job.schema.target].to_pylist()
+        metas: Any = repeat(None, len(rows))
+        if "meta" in names:
+            metas = (json.loads(text) if text is not None else None for text in some["meta"].to_pylist())
+        yield from zip(keys, targets, metas, rows.tolist(), strict=True)

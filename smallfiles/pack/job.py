@@ -11,6 +11,7 @@ import dataclasses
 import hashlib
 import json
 import warnings
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -75,6 +76,7 @@ class Job:
         options: Options of the format.
         order: Manifest rows in the order of packing, int64.
         sizes: Their bytes in that order, int64.
+        blob_sizes: Bytes of the further files of each field, in that order too.
         planned: Bytes of each in the output, or a bound or estimate where images are scaled; int64.
         pieces: The data files that this run writes: all of them, or those of its part.
         schema: What a writer is given.
@@ -92,6 +94,7 @@ class Job:
     options: Any
     order: np.ndarray
     sizes: np.ndarray
+    blob_sizes: Mapping[str, np.ndarray]
     planned: np.ndarray
     pieces: tuple[Piece, ...]
     schema: Schema
@@ -122,13 +125,15 @@ class Job:
             sum(int(sizes[piece.start : piece.stop].sum()) for piece in self.pieces)
             for sizes in (self.sizes, self.planned)
         )
-        files = samples if self.format == "files" else len(self.pieces)
+        files = samples * (1 + len(self.blob_sizes)) if self.format == "files" else len(self.pieces)
         sidecars = 1 if self.format == "files" else len(self.pieces) * (1 + (self.format == "tar"))
         return PackPlan(
             samples=samples,
             payload_bytes=payload,
             files=files,
-            inodes_now=samples + _count_folders(self) if hasattr(self.source.store, "root") else 1,
+            inodes_now=samples * (1 + len(self.blob_sizes)) + _count_folders(self)
+            if hasattr(self.source.store, "root")
+            else 1,
             inodes_then=files + sidecars + int(self.sharded),
             free_bytes=machine.filesystem(self.out.parent).free_bytes,
             to_do=tuple((piece.start, piece.stop) for piece in self.pieces),
@@ -157,13 +162,15 @@ def prepare(source: Source, out: Path, config: PackConfig) -> Job:
         )
     _refuse_senseless(source, out, config)
     in_flight = _in_flight(source, config)
-    manifest, skipped = _with_sizes(source, config, in_flight)
+    manifest, more, skipped = _with_sizes(source, config, in_flight)
     order = manifest.order(config.shuffle)
     sizes = manifest.sizes
     assert sizes is not None  # _with_sizes saw to it
-    sizes = sizes if config.shuffle is None else sizes[order]
+    schema = _schema(manifest, source, config, more)
+    if config.shuffle is not None:
+        sizes, more = sizes[order], {field: theirs[order] for field, theirs in more.items()}
     planned = sizes if config.scaling is None else _scaled_sizes(config.scaling, sizes)
-    schema = _schema(manifest, source, config)
+    planned = sum(more.values(), planned)
     if name == "tar" and (shared := schema.shared_stems):
         warnings.warn(
             f"several files have one name up to its first dot ({first_few(sorted(shared), len(shared), 3)}): "
@@ -180,13 +187,14 @@ def prepare(source: Source, out: Path, config: PackConfig) -> Job:
         options=options,
         order=order,
         sizes=sizes,
+        blob_sizes=more,
         planned=planned,
         pieces=_pieces(out, planned, options, config.part),
         schema=schema,
         in_flight=in_flight,
         threads=machine.usable_cpus() if source.store.sequential and config.scaling else in_flight,
         skipped=skipped,
-        digest=_digest(name, options, schema, order, sizes, config),
+        digest=_digest(name, options, schema, order, sum(more.values(), sizes), config),
     )
 
 
@@ -243,9 +251,16 @@ def _scaled_sizes(scaling: Scaling, sizes: npt.NDArray[np.int64]) -> npt.NDArray
     return np.minimum(_PIXEL_BYTES * usual, _PIXEL_BYTES * _PIXELS_PER_BYTE * sizes)
 
 
-def _schema(manifest: Manifest, source: Source, config: PackConfig) -> Schema:
+def _schema(manifest: Manifest, source: Source, config: PackConfig, more: Mapping[str, np.ndarray]) -> Schema:
     resize = source.resize if config.scaling is None else config.scaling.record()
-    return dataclasses.replace(manifest.schema(), resize=resize, member_suffixes=source.member_suffixes)
+    schema = manifest.schema()
+    blobs = tuple(
+        dataclasses.replace(
+            blob, total_bytes=int(more[blob.name].sum()), largest_bytes=int(more[blob.name].max(initial=0))
+        )
+        for blob in schema.blobs
+    )
+    return dataclasses.replace(schema, resize=resize, member_suffixes=source.member_suffixes, blobs=blobs)
 
 
 def _digest(
@@ -262,6 +277,8 @@ def _digest(
         "resize": schema.resize and dict(schema.resize),
         "member_suffixes": schema.member_suffixes,
     }
+    if schema.fields:
+        facts["fields"] = schema.fields
     return hashlib.sha256(json.dumps(facts, sort_keys=True, default=str).encode()).hexdigest()
 
 
@@ -272,6 +289,15 @@ def _refuse_senseless(source: Source, out: Path, config: PackConfig) -> None:
             f"a shuffle of {source.store.describe()} was asked for, which is compressed",
             expected="a source that can be read in any order",
             next_step="Decompress it first (gzip -dk, zstd -dk), or pack without --shuffle",
+        )
+    if source.manifest.blobs and (source.store.sequential or config.scaling is not None):
+        what = "compressed" if source.store.sequential else "to be scaled"
+        raise UsageError(
+            f"{source.store.describe()}, with several files per sample, is {what}",
+            expected="files that can be read in any order, and packed as they are",
+            next_step="Decompress it first (gzip -dk, zstd -dk)"
+            if source.store.sequential
+            else "Pack without --resize: a mask would no longer fit its image",
         )
     walked = source.root is not None and source.root.is_dir() and source.kind not in ("manifest", "table")
     if walked and source.root and out.resolve().is_relative_to(source.root.resolve()):
@@ -293,18 +319,27 @@ def _in_flight(source: Source, config: PackConfig) -> int:
     return max(waiting, machine.usable_cpus()) if config.scaling else waiting
 
 
-def _with_sizes(source: Source, config: PackConfig, in_flight: int) -> tuple[Manifest, tuple[Skipped, ...]]:
-    manifest = source.manifest
-    if manifest.sizes is not None:
-        return manifest, ()
-    sizes, errors = _sizes(source.store, manifest.paths, in_flight)
-    faults = tuple(Skipped(manifest.path(row), error.got) for row, error in errors.items())
+def _with_sizes(
+    source: Source, config: PackConfig, in_flight: int
+) -> tuple[Manifest, dict[str, npt.NDArray[np.int64]], tuple[Skipped, ...]]:
+    """The manifest with all sizes, those of further files by field, and the samples that are left out."""
+    manifest, store = source.manifest, source.store
+    found: dict[str, npt.NDArray[np.int64]] = {}
+    errors: dict[int, SmallfilesError] = {}
+    if manifest.sizes is None:
+        found[""], errors = _sizes(store, manifest.paths, in_flight)
+    for name in manifest.blobs:
+        found[name], missing = _sizes(store, manifest.blob_paths(name), in_flight)
+        errors = missing | errors
+    faults = tuple(Skipped(manifest.path(row), errors[row].got) for row in sorted(errors))
     if faults and config.on_error == "stop":
-        raise unpackable(faults, len(manifest), source.store.describe())
+        raise unpackable(faults, len(manifest), store.describe())
     if faults:
         there = np.delete(np.arange(len(manifest)), list(errors))
-        manifest, sizes = manifest.select(there), sizes[there]
-    return manifest.with_sizes(sizes), faults
+        manifest, found = manifest.select(there), {name: sizes[there] for name, sizes in found.items()}
+    if "" in found:
+        manifest = manifest.with_sizes(found.pop(""))
+    return manifest, found, faults
 
 
 def _sizes(

@@ -17,6 +17,7 @@ import re
 import shutil
 import warnings
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -93,7 +94,7 @@ def join_parts(job: Job, draft: Draft, finished: Path) -> list[Written]:
         total = sum(record.payload_bytes for record in records)
         schema = exact(schema, total, max(record.largest_bytes for record in records))
     path = draft.partial / job.out.name
-    packed = write_format(job, _samples(job, folders), path, schema)
+    packed = write_format(job, _samples(job, folders, expected_of(job, records).rows.tolist()), path, schema)
     draft.finish([*sidecar_hashes(path), path.name], finished)
     whole = Written(
         name=path.name,
@@ -188,8 +189,10 @@ def _link_shard(folder: Path, name: str, finished: Path) -> None:
             shutil.copyfile(path, finished / path.name)
 
 
-def _samples(job: Job, folders: Sequence[Path]) -> Iterator[Sample]:
+def _samples(job: Job, folders: Sequence[Path], rows: Sequence[int]) -> Iterator[Sample]:
+    """All samples of all parts; `rows` are theirs in the manifest."""
+    numbers = iter(rows)
     for folder in folders:
         reader = formats.open(folder / job.out.name, job.format)
-        yield from reader
+        yield from (replace(sample, row=row) for sample, row in zip(reader, numbers, strict=False))
         reader.close()

@@ -9,22 +9,26 @@ from __future__ import annotations
 import hashlib
 import json
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import product
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from smallfiles import digests, formats
-from smallfiles.arrays import column, integers
+from smallfiles.arrays import as_mask, column, from_numpy, integers, one_chunk
 from smallfiles.digests import ContentDigest, sidecar
 from smallfiles.errors import FormatError, ResourceError, SmallfilesError, first_few
 from smallfiles.faults import summary_of
+from smallfiles.fields import as_text
 from smallfiles.formats.files.reading import MANIFEST
 from smallfiles.manifest import Manifest
 from smallfiles.manifest.columns import by_row
+from smallfiles.pack.compare import fields_of, own_values
 from smallfiles.pack.config import described
 from smallfiles.progress import plural, progress
 from smallfiles.samples import Buffer, Reader
@@ -35,6 +39,7 @@ Verdict: TypeAlias = Literal["intact", "damaged", "differs", "unproven"]
 
 _TARS = (".tar", ".tar.gz", ".tar.zst", ".tgz")
 _INDEX = ".index.arrow"
+_NAMED = 10
 
 
 @dataclass
@@ -167,8 +172,9 @@ def _named(reader: Reader, damage: Sequence[tuple[Path, int, int]]) -> Iterator[
     """Say which samples each damaged block hurts, where the format can tell; one pass over the samples."""
     hurt: dict[tuple[Path, int], list[str]] = {(file, block): [] for file, block, _ in damage}
     block_bytes = {file: size for file, _, size in damage}
-    for index in range(len(reader) if hurt else 0):
-        span = reader.span(index)
+    blobs = [reader, *map(reader.blob, reader.blob_suffixes)] if hurt else []
+    for index, blob in product(range(len(reader)), blobs):
+        span = blob.span(index)
         if span is None or (size := block_bytes.get(span[0])) is None:
             continue
         for block in range(span[1] // size, -(-span[2] // size)):
@@ -178,6 +184,7 @@ def _named(reader: Reader, damage: Sequence[tuple[Path, int, int]]) -> Iterator[
         start, stop = block * block_bytes[file], (block + 1) * block_bytes[file]
         inside = reader.path not in (file, file.parent) and file.is_relative_to(reader.path)
         name = file.relative_to(reader.path) if inside else file.name
+        keys = list(dict.fromkeys(keys))
         names = f": {first_few(keys, len(keys))}" if keys else ""
         place = f"{name}: block {block} (bytes {start:,} to {stop:,})"
         yield f"{place} is damaged, {len(keys)} samples in it{names}"
@@ -186,6 +193,7 @@ def _named(reader: Reader, damage: Sequence[tuple[Path, int, int]]) -> Iterator[
 def _check_samples(reader: Reader, truth: _Truth | None, found: VerifyReport) -> None:
     """One pass over all samples: read, and compare with what a manifest or the source says."""
     targets: list[Any] = []
+    blobs = {name: reader.blob(name) for name in reader.blob_suffixes}
     unstated = 0
     with progress(len(reader), f"verify {reader.path.name}") as bar:
         for index in range(len(reader)):
@@ -197,8 +205,14 @@ def _check_samples(reader: Reader, truth: _Truth | None, found: VerifyReport) ->
                 found.problems.append(f"{reader.key(index)} has other bytes than were packed")
             elif truth is not None:
                 truth.compare(index, data, targets[-1])
-            found.bytes += len(data)
-            bar.advance(1, bytes=len(data))
+            size = len(data)
+            for name, blob in blobs.items():
+                more = blob.read(index)
+                size += len(more)
+                if truth is not None:
+                    truth.compare_blob(name, index, more)
+            found.bytes += size
+            bar.advance(1, bytes=size)
     if unstated and reader.info()["format"] == "files":
         found.digests = False
         found.notes.append(f"{plural(unstated, 'sample')} without a SHA-256 in {MANIFEST}")
@@ -213,7 +227,7 @@ def _check_set(reader: Reader, targets: list[Any], found: VerifyReport) -> None:
             known = integers(targets, "label", by_row)
     else:
         known = column(targets, pa.list_(pa.string()))
-    actual = digests.set_digest(reader.keys(), known)
+    actual = digests.set_digest(reader.keys(), known, values=own_values(reader))
     provenance = reader.info().get("provenance") or {}
     schema = provenance.get("schema", {})
     planned, digest = schema.get("count", len(reader)), schema.get("manifest_digest")
@@ -254,6 +268,14 @@ class _Truth:
         self._hashes = _hashes(source.manifest)
         self._room = bytearray(0)
         self._unread = 0
+        theirs, ours = source.manifest.fields, fields_of(reader)
+        if theirs != ours:
+            found.differences.append(
+                f"the fields beside the first file and the target are {_listed(ours)}, and in the source "
+                f"{_listed(theirs)}"
+            )
+        names = [name for name in source.manifest.blobs if name in ours]
+        self._blob_paths = {name: source.manifest.blob_paths(name) for name in names}
         self._scaled = resize_of(reader)
         if self._scaled is not None and self._scaled == source.resize:
             self._scaled = None
@@ -275,13 +297,21 @@ class _Truth:
             self._found.differences.append(f"{key} has another label or caption in the source")
         if self._reader.meta(index) != (manifest.meta(row) if manifest.has_meta else None):
             self._found.differences.append(f"{key} has another JSON object (meta) in the source")
-        if self._scaled is None:
-            self._compare_bytes(key, row, data)
-
-    def _compare_bytes(self, key: str, row: int, data: Buffer) -> None:
+        if self._scaled is not None:
+            return
         stated = None if self._hashes is None else self._hashes[row].as_py()
         if stated is not None and hashlib.sha256(data).hexdigest() != stated:
             self._found.differences.append(f"{key} has other bytes than the source's manifest says (sha256)")
+        self._compare_bytes(key, data)
+
+    def compare_blob(self, name: str, index: int, data: Buffer) -> None:
+        """Compare a further file of a sample likewise."""
+        row = int(self._rows[index])
+        if row >= 0 and name in self._blob_paths:
+            self._compare_bytes(self._blob_paths[name][row].as_py(), data)
+
+    def _compare_bytes(self, key: str, data: Buffer) -> None:
+        """Compare with the file `key` of the source."""
         if len(self._room) <= len(data):
             self._room = bytearray(2 * len(data) + 1)
         try:
@@ -298,6 +328,7 @@ class _Truth:
     def finish(self) -> None:
         """Name what the source has beyond the file: left out on purpose, or missing."""
         found, path = self._found, self._reader.path
+        self._compare_values()
         found.compared = self._scaled is None and not self._unread
         kept = np.zeros(len(self._source.manifest), bool)
         kept[self._rows[self._rows >= 0]] = True
@@ -313,6 +344,20 @@ class _Truth:
             found.differences.append(
                 f"{plural(len(missing), 'sample')} of the source missing: {first_few(missing, len(missing))}"
             )
+
+    def _compare_values(self) -> None:
+        """Compare all values, column by column, and name the first rows that differ."""
+        known = np.flatnonzero(self._rows >= 0)
+        ours = self._reader.values.take(from_numpy(known))
+        theirs = self._source.manifest.values.take(from_numpy(self._rows[known]))
+        for name in sorted({*ours.column_names} & {*theirs.column_names}):
+            mine, source = (as_text(one_chunk(table[name])) for table in (ours, theirs))
+            for row in known[~as_mask(pc.equal(mine, source))].tolist()[:_NAMED]:
+                self._found.differences.append(f"{self._reader.key(row)} has another {name} in the source")
+
+
+def _listed(fields: Mapping[str, str]) -> str:
+    return ", ".join(f"{name} ({kind})" for name, kind in fields.items()) or "none"
 
 
 def _rows_of(keys: pa.StringArray, manifest: Manifest) -> np.ndarray:

@@ -26,12 +26,14 @@ from smallfiles.manifest import Manifest
 from smallfiles.manifest.columns import by_row
 from smallfiles.manifest.writing import FORMAT
 from smallfiles.progress import plural
-from smallfiles.samples import UNLABELLED, ByteStore, Reader
+from smallfiles.samples import UNLABELLED, Blob, ByteStore, Reader
 from smallfiles.sources.folder import FolderStore
 from smallfiles.sources.record import NamedStore, Source
 
 _HEAD_BYTES = 1024
 _ROWS_AT_ONCE = 4096
+BLOB_MARK = "\x1f"
+"""Between the key of a sample and the field of its further file; no name of a file has it."""
 _SINGLE = ("arrow", "hdf5", "squashfs", "lmdb")
 
 
@@ -79,13 +81,22 @@ class PackedStore(NamedStore):
     def _names(self) -> pa.StringArray:
         return self._reader.keys()
 
+    def _find(self, path: str) -> tuple[Blob, int]:
+        """The field and the number of the sample that a path names."""
+        key, mark, field = path.rpartition(BLOB_MARK)
+        if not mark:
+            return self._reader, self._row(path)
+        return self._reader.blob(field.partition(".")[0]), self._row(key)
+
     def size(self, path: str) -> int:
-        """Bytes of one sample."""
-        return self._reader.size(self._row(path))
+        """Bytes of one file of a sample."""
+        blob, row = self._find(path)
+        return blob.size(row)
 
     def read_into(self, path: str, buffer: memoryview) -> int:
-        """Read a sample into the start of `buffer`; see `ByteStore.read_into`."""
-        data = self._reader.read(self._row(path))
+        """Read a file into the start of `buffer`; see `ByteStore.read_into`."""
+        blob, row = self._find(path)
+        data = blob.read(row)
         if len(data) <= len(buffer):
             buffer[: len(data)] = data
         return len(data)
@@ -175,7 +186,14 @@ def _manifest(reader: Reader, schema: Mapping[str, Any], split: str | None) -> M
         if has_meta
         else None,
         target=reader.target_kind,
+        blobs={name: _blob_paths(reader, name, suffix) for name, suffix in reader.blob_suffixes.items()},
+        values={name: reader.values[name] for name in reader.values.column_names},
     )
+
+
+def _blob_paths(reader: Reader, name: str, suffix: str) -> pa.StringArray:
+    """Names of the files of a further field, as `PackedStore` finds them."""
+    return pc.binary_join_element_wise(reader.keys(), scalar(f"{name}{suffix}"), scalar(BLOB_MARK))
 
 
 def _column(reader: Reader, what: str, of: Callable[[int], Any], kind: pa.DataType) -> pa.Array:

@@ -20,6 +20,7 @@ import pyarrow.compute as pc
 
 from smallfiles.arrays import GrowingStrings, as_integers, scalar
 from smallfiles.errors import FormatError
+from smallfiles.fields import value_column
 from smallfiles.formats import provenance
 from smallfiles.formats.arrow import columns
 from smallfiles.formats.arrow.footer import Cuts, blocks, row_counts
@@ -33,6 +34,52 @@ _STREAM_START = b"\xff\xff\xff\xff"
 _STREAM_END = b"\xff\xff\xff\xff\0\0\0\0"
 _KEYS_AT_ONCE = 128
 _SMALL_COLUMNS_BYTES = 64 << 10  # keys, labels, captions of some 64 rows
+
+
+class BinaryColumn:
+    """Where the bytes of a column are: three numbers per batch, looked up when they are first needed.
+
+    Args:
+        opened: The file.
+        column: Number of the column.
+        batches: How many there are.
+    """
+
+    def __init__(self, opened: Opened, column: int, batches: int) -> None:
+        self._opened, self._column, self._view = opened, column, opened.file.view
+        self._data, self._data_bytes, self.offsets = (as_integers(np.zeros(batches)) for _ in range(3))
+        kind = opened.schema.field(column).type
+        self._struct = kind.get_field_index("bytes") if pa.types.is_struct(kind) else None
+        inner = kind if self._struct is None else kind.field(self._struct).type
+        self._pair = struct.Struct("<qq" if pa.types.is_large_binary(inner) else "<ii")
+
+    def place(self, number: int, row: int, index: int) -> tuple[int, int]:
+        """First byte, and one after the last, of a row of a batch, which is sample `index`."""
+        offsets = self.offsets[number] or self._locate(number)
+        start, stop = self._pair.unpack_from(self._view, offsets + row * self._pair.size // 2)
+        if not 0 <= start <= stop <= self._data_bytes[number]:
+            raise damaged(self._opened.path, f"the offsets of sample {index} are {start} and {stop}")
+        first: int = self._data[number]
+        return first + start, first + stop
+
+    def _locate(self, number: int) -> int:
+        data = self._opened.batch(number).column(self._column)
+        if self._struct is not None:
+            data = data.field(self._struct)
+        _, offsets, values = data.buffers()[-3:]
+        self._data[number] = self._opened.offset(values) if values is not None and values.size else 0
+        self._data_bytes[number] = values.size if values is not None else 0
+        # Last: other threads take it as the sign that the rest is known.
+        found: int = self._opened.offset(offsets) + data.offset * self._pair.size // 2
+        self.offsets[number] = found
+        return found
+
+    def total_bytes(self) -> int:
+        """Sum of the encoded bytes; visits every batch."""
+        for number in range(len(self.offsets)):
+            if not self.offsets[number]:
+                self._locate(number)
+        return int(np.asarray(self._data_bytes).sum())
 
 
 class Opened(OpenedFile):
@@ -67,10 +114,10 @@ class Opened(OpenedFile):
                 expected="an IPC file (it begins with ARROW1) or stream",
                 next_step="Check the path; Parquet and Feather v1 are other formats",
             )
-        self.columns = columns.find(self.schema, path)
-        self.target_kind = "label" if self.columns.captions is None else "captions"
         self._metadata = self.schema.metadata or {}
         self.record = provenance.loads(self._metadata.get(PROVENANCE))
+        self.columns = columns.find(self.schema, path)
+        self.target_kind = "label" if self.columns.captions is None else "captions"
         self._prepare()
 
     @property
@@ -99,13 +146,11 @@ class Opened(OpenedFile):
         counts = self._row_counts()
         self._starts = as_integers(np.concatenate([[0], np.cumsum(counts)]))
         self.count = int(self._starts[-1])
-        self._data, self._data_bytes, self._offsets, self._labels = (
-            as_integers(np.zeros(self._number)) for _ in range(4)
-        )
-        kind = self.schema.field(self.columns.data).type
-        self._struct = kind.get_field_index("bytes") if pa.types.is_struct(kind) else None
-        inner = kind if self._struct is None else kind.field(self._struct).type
-        self._pair = struct.Struct("<qq" if pa.types.is_large_binary(inner) else "<ii")
+        self._labels = as_integers(np.zeros(self._number))
+        self._first = BinaryColumn(self, self.columns.data, self._number)
+        self._further = {
+            name: BinaryColumn(self, number, self._number) for name, number in self.columns.blobs.items()
+        }
         label = self.columns.label
         letter = "q" if label is None else columns.LETTERS[self.schema.field(label).type]
         self._label = struct.Struct("<" + letter)
@@ -154,37 +199,29 @@ class Opened(OpenedFile):
         if self._blocks is None:
             return
         for number in sorted({self.where(index)[0] for index in indices}):
-            if not self._offsets[number]:
+            if not self._first.offsets[number]:
                 start, header, _, body = self._blocks[number].item()
                 self.file.prefetch(start, start + header + min(body, _SMALL_COLUMNS_BYTES))
 
     def place(self, index: int) -> tuple[ByteFile, int, int]:
         """File, first byte, and one after the last byte of one sample."""
         number, row = self.where(index)
-        if not self._offsets[number]:
-            self._locate(number)
-        start, stop = self._pair.unpack_from(self._view, self._offsets[number] + row * self._pair.size // 2)
-        if not 0 <= start <= stop <= self._data_bytes[number]:
-            raise damaged(self.path, f"the offsets of sample {index} are {start} and {stop}")
-        first = int(self._data[number])
-        return self.file, first + start, first + stop
+        return (self.file, *self._first.place(number, row, index))
 
-    def _locate(self, number: int) -> None:
-        """Look up where the columns of a batch are in the file."""
-        batch = self.batch(number)
-        data = batch.column(self.columns.data)
-        if self._struct is not None:
-            data = data.field(self._struct)
-        _, offsets, values = data.buffers()[-3:]
-        self._data[number] = self._offset(values) if values is not None and values.size else 0
-        self._data_bytes[number] = values.size if values is not None else 0
-        if self.columns.label is not None:
-            labels = batch.column(self.columns.label)
-            self._labels[number] = -1 if labels.null_count else self._offset(labels.buffers()[1])
-        # Last: other threads take it as the sign that the rest is known.
-        self._offsets[number] = self._offset(offsets) + data.offset * self._pair.size // 2
+    def blob_place(self, name: str, index: int) -> tuple[ByteFile, int, int]:
+        """The same of a further field."""
+        number, row = self.where(index)
+        return (self.file, *self._further[name].place(number, row, index))
 
-    def _offset(self, buffer: pa.Buffer) -> int:
+    def _locate_labels(self, number: int) -> int:
+        """Look up where the labels of a batch are in the file; -1 where some are null."""
+        assert self.columns.label is not None
+        labels = self.batch(number).column(self.columns.label)
+        found = self._labels[number] = -1 if labels.null_count else self.offset(labels.buffers()[1])
+        return found
+
+    def offset(self, buffer: pa.Buffer) -> int:
+        """Where a buffer of a batch is in the file."""
         offset: int = buffer.address - self._base
         if not 0 <= offset <= offset + buffer.size <= self.file.size:
             raise FormatError(
@@ -206,12 +243,11 @@ class Opened(OpenedFile):
         if self.columns.label is None:
             return UNLABELLED
         number, row = self.where(index)
-        if not self._offsets[number]:
-            self._locate(number)
-        if self._labels[number] < 0:  # some are null
+        labels = self._labels[number] or self._locate_labels(number)
+        if labels < 0:  # some are null
             value = self._value(self.columns.label, index)
             return UNLABELLED if value is None else int(value)
-        return int(self._label.unpack_from(self._view, self._labels[number] + row * self._label.size)[0])
+        return int(self._label.unpack_from(self._view, labels + row * self._label.size)[0])
 
     def targets(self, start: int, stop: int) -> list[Target]:
         """Labels or captions of a run of samples, one record batch at a time."""
@@ -235,10 +271,25 @@ class Opened(OpenedFile):
 
     def payload_bytes(self) -> int:
         """Sum of the encoded bytes; visits every batch."""
-        for number in range(self._number):
-            if not self._offsets[number]:
-                self._locate(number)
-        return int(np.asarray(self._data_bytes).sum())
+        return sum(each.total_bytes() for each in (self._first, *self._further.values()))
+
+    def values(self) -> pa.Table:
+        """The columns of further values, copied out of all batches once."""
+        numbers = list(self.columns.values.values())
+        kinds = pa.schema([self.schema.field(number) for number in numbers])
+        batches = [
+            pa.RecordBatch.from_arrays([batch.column(number) for number in numbers], schema=kinds)
+            for batch in (self.batch(number) for number in range(self._number if numbers else 0))
+        ]
+        table = pa.Table.from_batches(batches, kinds).combine_chunks()
+        self.file.forget()
+        return pa.table({name: value_column(name, table.column(name)) for name in table.column_names})
+
+    @property
+    def blob_suffixes(self) -> dict[str, str]:
+        """Name and suffix of each further field of files."""
+        suffixes = provenance.blob_suffixes(self.record)
+        return {name: suffixes.get(name, "") for name in self.columns.blobs}
 
     def all_keys(self) -> pa.StringArray:
         """The key column in one piece; row numbers where a file has none."""

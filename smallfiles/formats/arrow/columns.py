@@ -12,6 +12,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from smallfiles.errors import FormatError
+from smallfiles.fields import is_storable, name_problem
 
 _DATA = ("data", "image_data", "image", "jpg", "jpeg", "png", "img", "bytes", "content")
 _LABELS = ("label", "labels", "target", "targets", "cls", "class", "fine_label")
@@ -41,6 +42,8 @@ class ArrowColumns:
         captions: Lists of strings, or one string each.
         key: Strings.
         meta: JSON objects as strings (only in our files).
+        blobs: Further columns of bytes by name.
+        values: Further columns of values by name.
     """
 
     data: int
@@ -48,6 +51,8 @@ class ArrowColumns:
     captions: int | None
     key: int | None
     meta: int | None
+    blobs: dict[str, int]
+    values: dict[str, int]
 
 
 def is_binary(kind: pa.DataType) -> bool:
@@ -81,7 +86,17 @@ def find(schema: pa.Schema, path: Path) -> ArrowColumns:
         )
     label, captions = _targets(schema, fits, path)
     key, meta = (_choose(names, fits["key"], known, alone=False) for known in (_KEYS, ("meta",)))
-    return ArrowColumns(data, label, captions, key, meta)
+    taken = {data, label, captions, key, meta}
+    rest = {field.name: i for i, field in enumerate(schema) if i not in taken and _is_field(field)}
+    blobs = {name: i for name, i in rest.items() if is_binary(schema.field(i).type)}
+    values = {name: i for name, i in rest.items() if name not in blobs}
+    return ArrowColumns(data, label, captions, key, meta, blobs, values)
+
+
+def _is_field(field: pa.Field) -> bool:
+    """Whether a column can be a further field: a file of others may have more, of any name and type."""
+    blob = is_binary(field.type)
+    return name_problem(field.name, blob=blob) is None and (blob or is_storable(field.type))
 
 
 def _targets(schema: pa.Schema, fits: dict[str, list[int]], path: Path) -> tuple[int | None, int | None]:

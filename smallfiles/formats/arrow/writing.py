@@ -19,7 +19,7 @@ from smallfiles.errors import FormatError, UsageError
 from smallfiles.formats import provenance
 from smallfiles.formats.columns import CAPTIONS, INT64, Rows
 from smallfiles.formats.output import ArrowSink, OutputFile, packed
-from smallfiles.samples import Buffer, Packed, Sample, Schema
+from smallfiles.samples import BlobField, Buffer, Packed, Sample, Schema
 
 BINARY_LIMIT = 2**31 - 1
 """Bytes that a `binary` column holds in one batch; `large_binary` has no limit."""
@@ -88,9 +88,10 @@ def write(
     options = options or ArrowOptions()
     juelich, max_bytes = options.layout == "juelich", options.max_batch_bytes
     rows = 1 if juelich else options.rows_per_batch
-    if juelich and schema.target != "label":
+    if juelich and (schema.target != "label" or schema.fields):
         raise FormatError(
-            f"{out} would hold captions in the Jülich layout",
+            f"{out} would hold {'captions' if schema.target != 'label' else ', '.join(schema.fields)} in the "
+            "Jülich layout",
             expected="integer labels, which is all that this layout has",
             next_step="Choose the layout smallfiles",
         )
@@ -101,10 +102,11 @@ def write(
         count = payload = 0
         with pa.PythonFile(sink, mode="w") as stream, pa.ipc.new_file(stream, arrow_schema) as writer:
             for sample in samples:
-                if batch.used and batch.used + len(sample.data) > max_bytes:
+                size = len(sample.data) + sum(map(len, sample.blobs))
+                if batch.used and batch.used + size > max_bytes:
                     _flush(batch, writer, sink)
                 batch.add(sample)
-                count, payload = count + 1, payload + len(sample.data)
+                count, payload = count + 1, payload + size
                 if len(batch.rows) == rows or batch.used > max_bytes:
                     _flush(batch, writer, sink)
             if batch.rows:
@@ -120,8 +122,7 @@ def _flush(batch: _Batch, writer: pa.RecordBatchWriter, sink: ArrowSink) -> None
 
 def _arrow_schema(schema: Schema, options: ArrowOptions, rows: int) -> pa.Schema:
     max_bytes = options.max_batch_bytes
-    large = max(schema.largest_bytes, min(max_bytes, schema.total_bytes)) > BINARY_LIMIT
-    data = pa.large_binary() if large else pa.binary()
+    data = _binary(schema, max_bytes)
     key = pa.field("key", pa.string(), nullable=False)
     meta = [pa.field("meta", pa.string())] if schema.has_meta else []
     if options.layout == "juelich":
@@ -131,8 +132,10 @@ def _arrow_schema(schema: Schema, options: ArrowOptions, rows: int) -> pa.Schema
         # Small columns first, so that reading keys and labels touches one page per batch.
         captions = pa.field("captions", CAPTIONS, nullable=False)
         label = pa.field("label", pa.int64(), nullable=False)
-        fields = [key, label if schema.target == "label" else captions, *meta]
+        values = [] if schema.values is None else list(schema.values.schema)
+        fields = [key, label if schema.target == "label" else captions, *meta, *values]
         fields.append(pa.field("data", data, nullable=False))
+        fields += [pa.field(blob.name, _binary(blob, max_bytes), nullable=False) for blob in schema.blobs]
     cuts = {"rows": rows, "bytes": max_bytes, "largest": schema.largest_bytes}
     record = provenance.record("arrow", schema, options)
     return pa.schema(
@@ -140,14 +143,21 @@ def _arrow_schema(schema: Schema, options: ArrowOptions, rows: int) -> pa.Schema
     )
 
 
-class _Batch:
-    """The samples of one record batch."""
+def _binary(sizes: Schema | BlobField, max_bytes: int) -> pa.DataType:
+    large = max(sizes.largest_bytes, min(max_bytes, sizes.total_bytes)) > BINARY_LIMIT
+    return pa.large_binary() if large else pa.binary()
 
-    def __init__(self, out: Path, schema: Schema, arrow_schema: pa.Schema, labels: range) -> None:
-        self._out, self._schema, self._arrow = out, schema, arrow_schema
-        self.rows = Rows(out, schema, labels=labels, label_type=pa.uint16() if labels == UINT16 else None)
-        index = max(arrow_schema.get_field_index(name) for name in ("data", "image_data"))
-        self._type = arrow_schema.field(index).type
+
+class _Column:
+    """The bytes of one field of one record batch, which appear only in what is written.
+
+    Args:
+        kind: Its Arrow type.
+        largest_bytes: The largest that the schema allows.
+    """
+
+    def __init__(self, kind: pa.DataType, largest_bytes: int) -> None:
+        self._type, self.largest_bytes = kind, largest_bytes
         self._stand_in = np.empty(0, np.uint8)
         self._clear()
 
@@ -155,38 +165,61 @@ class _Batch:
         self._offsets, self._pieces = [0], list[Buffer]()
         self.used = 0
 
+    def add(self, data: Buffer) -> None:
+        """Append the bytes of a sample."""
+        self._pieces.append(data)
+        self.used += len(data)
+        self._offsets.append(self.used)
+
+    def take(self, sink: ArrowSink) -> pa.Array:
+        """The column; nothing is written to its buffer, so it takes no memory."""
+        wide = np.int64 if self._type == pa.large_binary() else np.int32
+        offsets = pa.py_buffer(np.array(self._offsets, wide))
+        if self.used > len(self._stand_in):
+            self._stand_in = np.empty(self.used, np.uint8)
+        stand_in = pa.py_buffer(self._stand_in).slice(0, self.used)
+        sink.instead(stand_in, self._pieces)
+        found = pa.Array.from_buffers(self._type, len(self._offsets) - 1, [None, offsets, stand_in])
+        self._clear()
+        return found
+
+
+class _Batch:
+    """The samples of one record batch."""
+
+    def __init__(self, out: Path, schema: Schema, arrow_schema: pa.Schema, labels: range) -> None:
+        self._out, self._arrow = out, arrow_schema
+        self.rows = Rows(out, schema, labels=labels, label_type=pa.uint16() if labels == UINT16 else None)
+        first = "data" if "data" in arrow_schema.names else "image_data"
+        sizes = {first: schema.largest_bytes} | {blob.name: blob.largest_bytes for blob in schema.blobs}
+        self._blobs = {
+            name: _Column(arrow_schema.field(name).type, largest) for name, largest in sizes.items()
+        }
+
+    @property
+    def used(self) -> int:
+        """Bytes of all samples."""
+        return sum(each.used for each in self._blobs.values())
+
     def add(self, sample: Sample) -> None:
         """Append a sample.
 
         Raises:
             FormatError: It does not fit the schema.
         """
-        size = len(sample.data)
-        if size > self._schema.largest_bytes:
-            raise FormatError(
-                f"{sample.key!r} for {self._out} has {size:,} bytes",
-                expected=f"at most {self._schema.largest_bytes:,}, as the schema says",
-                next_step="Make the manifest again if the data changed",
-            )
+        for each, data in zip(self._blobs.values(), (sample.data, *sample.blobs), strict=True):
+            if len(data) > each.largest_bytes:
+                raise FormatError(
+                    f"{sample.key!r} for {self._out} has {len(data):,} bytes",
+                    expected=f"at most {each.largest_bytes:,}, as the schema says",
+                    next_step="Make the manifest again if the data changed",
+                )
         self.rows.add(sample)
-        self._pieces.append(sample.data)
-        self.used += size
-        self._offsets.append(self.used)
+        for each, data in zip(self._blobs.values(), (sample.data, *sample.blobs), strict=True):
+            each.add(data)
 
     def take(self, sink: ArrowSink) -> pa.RecordBatch:
         """The record batch; the samples' bytes appear only in what `sink` writes."""
-        wide = np.int64 if self._type == pa.large_binary() else np.int32
-        offsets = pa.py_buffer(np.array(self._offsets, wide))
-        values = pa.Array.from_buffers(self._type, len(self.rows), [None, offsets, self._data(sink)])
-        columns = {"data": values, "image_data": values, **self.rows.take()}
-        batch = pa.record_batch([columns[field.name] for field in self._arrow], schema=self._arrow)
-        self._clear()
-        return batch
-
-    def _data(self, sink: ArrowSink) -> pa.Buffer:
-        """A buffer for the bytes of all samples; nothing is written to it, so it takes no memory."""
-        if self.used > len(self._stand_in):
-            self._stand_in = np.empty(self.used, np.uint8)
-        stand_in = pa.py_buffer(self._stand_in).slice(0, self.used)
-        sink.instead(stand_in, self._pieces)
-        return stand_in
+        columns = {**self.rows.take(), **self.rows.take_values()}
+        columns |= {name: each.take(sink) for name, each in self._blobs.items()}
+        return pa.record_batch([columns[field.name] for field in self._arrow], schema=self._arrow)
