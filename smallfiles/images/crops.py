@@ -25,6 +25,22 @@ class Box(NamedTuple):
     width: int
 
 
+class View(NamedTuple):
+    """What of a picture is seen: a part of it, scaled, a square cut out of that, perhaps mirrored.
+
+    A mask and the boxes of the same picture get the same view. `part` is in pixels of the picture; `rows` and
+    `columns` are its size after scaling, where the square of `size` begins at `top` and `left`.
+    """
+
+    part: Box
+    rows: int
+    columns: int
+    size: int
+    top: int = 0
+    left: int = 0
+    mirrored: bool = False
+
+
 def random_resized(
     width: int, height: int, rng: np.random.Generator, scale: tuple[float, float], ratio: tuple[float, float]
 ) -> Box:

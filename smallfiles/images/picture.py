@@ -11,10 +11,12 @@ is seen, and pictures like those of ImageNet (500 x 375) are never touched. Note
 
 from __future__ import annotations
 
+import io
 import re
 from dataclasses import dataclass
 
 import numpy as np
+from PIL import Image
 
 from smallfiles.images import turbo
 from smallfiles.images.crops import Box
@@ -97,6 +99,23 @@ def open_picture(data: Buffer) -> Picture:
     if pixels is None:
         pixels = decode_by_pillow(data)
     return Picture(data, pixels.shape[1], pixels.shape[0], None, pixels)
+
+
+def size_of(data: Buffer) -> tuple[int, int]:
+    """Width and height in pixels as stored, from the header alone.
+
+    Raises:
+        ImageError: Not a picture.
+    """
+    header = read_header(data)
+    if header is not None:
+        return header.width, header.height
+    try:
+        with Image.open(io.BytesIO(data)) as picture:
+            width, height = picture.size
+    except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
+        raise not_a_picture("its header is not that of a picture") from error
+    return width, height
 
 
 def raw_pixels(data: Buffer) -> Pixels | None:

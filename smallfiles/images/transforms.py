@@ -21,7 +21,7 @@ import numpy.typing as npt
 
 from smallfiles.errors import UsageError
 from smallfiles.images.colour import ColourJitter
-from smallfiles.images.crops import Box, centred, random_resized, random_square, short_side
+from smallfiles.images.crops import Box, View, centred, random_resized, random_square, short_side
 from smallfiles.images.picture import open_picture
 from smallfiles.images.resizing import Filter, check_filter, resize
 from smallfiles.samples import Buffer
@@ -80,12 +80,18 @@ class _RandomSquare(_Made):
     def into(self, data: Buffer, rng: np.random.Generator, out: Array) -> None:
         """The square of one picture, written into `out`."""
         picture = open_picture(data)
-        box = self.box(picture.width, picture.height, rng)
-        mirrored = self.flip > 0 and rng.random() < self.flip
-        pixels = picture.part(box, out.shape[0], out.shape[1])
-        resize(pixels, out, self.filter, flip=mirrored)
+        view = self.view(picture.width, picture.height, rng)
+        pixels = picture.part(view.part, view.rows, view.columns)
+        resize(pixels, out, self.filter, flip=view.mirrored)
         if self.jitter is not None:
             self.jitter.apply(out, rng)
+
+    def view(self, width: int, height: int, rng: np.random.Generator) -> View:
+        """What is seen of a picture of this size; draws what `into` draws."""
+        part = self.box(width, height, rng)
+        mirrored = self.flip > 0 and rng.random() < self.flip
+        side = self.shape[0]
+        return View(part, side, side, side, mirrored=mirrored)
 
     def box(self, width: int, height: int, rng: np.random.Generator) -> Box:
         """The part of a picture of this size that is taken."""
@@ -189,12 +195,16 @@ class CentreCrop(_Made):
     def into(self, data: Buffer, rng: np.random.Generator, out: Array) -> None:
         """The square of one picture, written into `out`; `rng` is not used."""
         picture = open_picture(data)
-        columns, rows = short_side(picture.width, picture.height, self.resize)
-        whole = Box(0, 0, picture.height, picture.width)
-        scaled = np.empty((rows, columns, 3), np.uint8)
-        resize(picture.part(whole, rows, columns), scaled)
+        view = self.view(picture.width, picture.height, rng)
+        scaled = np.empty((view.rows, view.columns, 3), np.uint8)
+        resize(picture.part(view.part, view.rows, view.columns), scaled)
+        out[:] = scaled[view.top : view.top + self.crop, view.left : view.left + self.crop]
+
+    def view(self, width: int, height: int, rng: np.random.Generator) -> View:
+        """What is seen of a picture of this size; `rng` is not used."""
+        columns, rows = short_side(width, height, self.resize)
         left, top = centred(columns, rows, self.crop)
-        out[:] = scaled[top : top + self.crop, left : left + self.crop]
+        return View(Box(0, 0, height, width), rows, columns, self.crop, top, left)
 
 
 def _check(size: int, flip: float) -> None:

@@ -4,7 +4,8 @@
     dealing        how samples are distributed over streams
     schedule       which epoch and batch comes next
     batches        what a batch is
-    fields         batches of images and of encoded bytes; unreadable samples
+    makers         one maker per field: Image, Mask, Boxes, Array, Value, Ragged, Function
+    fields         batches of all fields; unreadable samples
     callables      torchvision's transforms, and functions of a picture
     dataset        any sample by its number
     stream         ranges of shards, mixed in a buffer
@@ -28,9 +29,17 @@ if TYPE_CHECKING:
     from smallfiles.loading.dataset import LoadedBatch as LoadedBatch
     from smallfiles.loading.dataset import SampleDataset as SampleDataset
     from smallfiles.loading.fields import BadSampleError as BadSampleError
-    from smallfiles.loading.fields import ImageBatches as ImageBatches
+    from smallfiles.loading.fields import FieldBatches as FieldBatches
+    from smallfiles.loading.fields import field_batches as field_batches
     from smallfiles.loading.loader import Loader as Loader
     from smallfiles.loading.loader import make_loader as make_loader
+    from smallfiles.loading.makers import Array as Array
+    from smallfiles.loading.makers import Boxes as Boxes
+    from smallfiles.loading.makers import Function as Function
+    from smallfiles.loading.makers import Image as Image
+    from smallfiles.loading.makers import Mask as Mask
+    from smallfiles.loading.makers import Ragged as Ragged
+    from smallfiles.loading.makers import Value as Value
     from smallfiles.loading.plan import EpochPlan as EpochPlan
     from smallfiles.loading.worker_errors import WorkerDiedError as WorkerDiedError
 

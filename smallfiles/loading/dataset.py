@@ -43,7 +43,7 @@ from smallfiles.loading.batches import (
 )
 from smallfiles.loading.callables import Called
 from smallfiles.loading.config import OnError
-from smallfiles.loading.fields import ImageBatches, RawBatches
+from smallfiles.loading.fields import field_batches, offsets_of
 from smallfiles.loading.schedule import split_numbers
 from smallfiles.samples import Reader
 
@@ -68,9 +68,9 @@ def to_tensors(arrays: Mapping[str, Array], faults: tuple[Fault, ...] = ()) -> L
         faults: Samples that were left out or replaced.
     """
     batch = LoadedBatch({name: torch.from_numpy(array) for name, array in arrays.items()})
-    image = batch.get("image")
-    if image is not None and image.ndim == 4 and image.dtype == torch.uint8:
-        batch["image"] = image.permute(0, 3, 1, 2)
+    for name, image in batch.items():
+        if image.ndim == 4 and image.dtype == torch.uint8 and image.shape[3] == 3:
+            batch[name] = image.permute(0, 3, 1, 2)
     batch.faults = faults
     return batch
 
@@ -161,29 +161,35 @@ Delivered: TypeAlias = LoadedBatch | Packet | FailedBatch
 
 
 def maker_of(
-    source: Source, transform: AnyTransform | None = None, *, seed: int = 0, on_error: OnError = "stop"
+    source: Source,
+    transform: AnyTransform | None = None,
+    *,
+    fields: Mapping[str, Any] | None = None,
+    seed: int = 0,
+    on_error: OnError = "stop",
 ) -> BatchMaker:
-    """The batch maker of a source: images if there is a transform, else encoded bytes.
+    """The batch maker of a source: images if there is a transform, else bytes; and all further fields.
 
     Args:
         source: A packed file, pushed shards by their URL, a reader, or a batch maker, which is returned.
         transform: Makes an image from encoded bytes; or a function of a picture, as in torchvision (see
             `callables`).
+        fields: A maker for each field (see `makers`); those without one come as they are.
         seed: Of all augmentation.
         on_error: What to do about a sample that cannot be read or decoded.
     """
     if isinstance(source, str | Path):
         source = _opened(source)
     if isinstance(source, Reader):
-        if transform is None:
-            return RawBatches(source, seed, on_error)
-        ours: Any = transform if hasattr(transform, "into") else Called.of(transform, source)
-        return ImageBatches(source, ours, seed, on_error)
-    if transform is not None:
+        ours: Any = transform
+        if transform is not None and not hasattr(transform, "into"):
+            ours = Called.of(transform, source)
+        return field_batches(source, fields, ours, seed=seed, on_error=on_error)
+    if transform is not None or fields is not None:
         raise UsageError(
-            f"a transform was given together with {type(source).__name__}",
-            expected="a transform together with a packed file or a reader",
-            next_step="Give the transform to the batch maker",
+            f"a transform or fields were given together with {type(source).__name__}",
+            expected="these together with a packed file or a reader",
+            next_step="Give them to the batch maker",
         )
     return source
 
@@ -307,13 +313,16 @@ class Rows:
         return len(self._whole()["index"])
 
     def __getitem__(self, row: int) -> Item:
-        batch = self._whole()
-        if "offsets" not in batch:
-            return {name: tensor[row] for name, tensor in batch.items()}
-        row = range(len(self))[row]
-        start, stop = batch["offsets"][row : row + 2].tolist()
-        rest = {name: batch[name][row] for name in batch if name not in ("data", "offsets")}
-        return {"data": batch["data"][start:stop], **rest}
+        batch, row = self._whole(), range(len(self))[row]
+        borders = {offsets_of(name) for name in batch} & batch.keys()
+        found = {}
+        for name, tensor in batch.items():
+            if (offsets := offsets_of(name)) in borders:
+                start, stop = batch[offsets][row : row + 2].tolist()
+                found[name] = tensor[start:stop]
+            elif name not in borders and not name.endswith("_parts"):
+                found[name] = tensor[row]
+        return found
 
     def _whole(self) -> LoadedBatch:
         if self._batch is None:

@@ -1,8 +1,8 @@
-"""Batches of images with labels, and of encoded bytes; the handling of unreadable samples.
+"""Batches of the fields of samples, each made by its maker; the handling of unreadable samples.
 
-The bytes of a batch are fetched in one call, in stored order, and each image is decoded directly into its
-place. A sample that cannot be read or decoded stops the loader, is left out, is replaced by its neighbour,
-or contributes what a damaged JPEG still holds.
+The bytes of a batch are fetched in one call a field, in stored order, and each image is decoded directly into
+its place. A sample that cannot be read or decoded stops the loader, is left out, is replaced by its
+neighbour, or contributes what a damaged JPEG still holds.
 
 The traps: a batch whose shape depends on its samples fits no slot of a ring; so all images have one size,
 and the layout of encoded bytes is an upper bound. And a loader that silently leaves out unreadable samples
@@ -15,10 +15,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 
+from smallfiles.arrays import column, from_numpy, one_chunk
 from smallfiles.errors import (
     FormatError,
     MissingPackageError,
@@ -31,105 +34,260 @@ from smallfiles.errors import (
 from smallfiles.images.faults import DamagedImageError
 from smallfiles.loading.batches import Array, Batch, Fault, Indices, Layout, SampleRngs, allocate
 from smallfiles.loading.config import OnError
-from smallfiles.samples import Buffer, Reader
-
-if TYPE_CHECKING:
-    from smallfiles.images import Transform
+from smallfiles.loading.makers import Boxes, Image, Item, Maker, Ragged, Value, with_shape
+from smallfiles.samples import Blob, Buffer, Reader
 
 _INT64: np.dtype[Any] = np.dtype(np.int64)
-_UINT8: np.dtype[Any] = np.dtype(np.uint8)
 
 
 @dataclass(frozen=True)
-class ImageBatches:
-    """Images and labels: `image` has shape [B, shape of the transform], `target` and `index` are int64 [B].
+class FieldBatches:
+    """Batches of named fields: `index` (int64 [B]), `target` (int64 [B]) or captions, and each field's arrays.
+
+    Make one with `field_batches`, which checks the fields.
 
     Args:
-        reader: A packed set with labels.
-        transform: Makes an image from encoded bytes.
+        reader: A packed set.
+        makers: Of the first field and further files, by name.
+        columns: Of the fields of values, by name.
+        first: Name of the first field.
         seed: Of all augmentation.
         on_error: What to do about a sample that cannot be read or decoded.
     """
 
     reader: Reader
-    transform: Transform
+    makers: Mapping[str, Maker]
+    columns: Mapping[str, Value]
+    first: str
     seed: int = 0
     on_error: OnError = "stop"
 
-    fixed = True
+    @property
+    def fixed(self) -> bool:
+        """See `BatchMaker`."""
+        if not self.labelled:
+            return False
+        kinds = self.reader.values.schema if self.columns else pa.schema([])
+        of_values = (value.is_fixed(kinds.field(name).type) for name, value in self.columns.items())
+        return all(maker.shape is not None for maker in self.makers.values()) and all(of_values)
 
-    def __post_init__(self) -> None:
-        if self.reader.target_kind != "label":
-            raise UsageError(
-                f"{self.reader.path} holds captions",
-                expected="labels",
-                next_step="Read it with CaptionDataset of smallfiles.captions",
-            )
+    @property
+    def transform(self) -> Any:
+        """What makes the first field, if it is a picture."""
+        return getattr(self.makers.get(self.first), "transform", None)
+
+    @property
+    def labelled(self) -> bool:
+        """Whether batches have the label of each sample."""
+        return self.reader.target_kind == "label"
 
     def layout(self, count: int) -> Layout:
-        """See `BatchMaker`."""
-        image = (count, *self.transform.shape), np.dtype(self.transform.dtype)
-        return {"image": image, "target": ((count,), _INT64), "index": ((count,), _INT64)}
+        """See `BatchMaker`; an upper bound if the batches are not fixed."""
+        found: Layout = {}
+        for name, maker in self.makers.items():
+            if maker.shape is not None:
+                found[name] = (count, *maker.shape), np.dtype(maker.dtype)
+            else:
+                most = self._most(name)
+                found[name] = ((count * most[0], *most[1:]), np.dtype(maker.dtype))
+                found[offsets_of(name)] = (count + 1,), _INT64
+        for name, arrays in self._values(range(len(self.reader))).items():
+            for each, array in arrays.items():
+                found[each] = (_bound(count, each, name, arrays), *array.shape[1:]), array.dtype
+        return found | self._numbers(count)
+
+    def _values(self, rows: Sequence[int]) -> dict[str, dict[str, Array]]:
+        """The arrays of the values of these samples, by field; captions are one."""
+        found = {}
+        if self.columns:
+            table = self.reader.values.select(list(self.columns)).take(from_numpy(np.array(rows, np.int64)))
+            found = {name: value.columns(name, table.column(name)) for name, value in self.columns.items()}
+        if not self.labelled:
+            captions = column([self.reader.target(row) for row in rows], pa.list_(pa.string()))
+            found["captions"] = Value().columns("captions", captions)
+        return found
+
+    def _numbers(self, count: int) -> Layout:
+        target: Layout = {"target": ((count,), _INT64)} if self.labelled else {}
+        return target | {"index": ((count,), _INT64)}
+
+    def _most(self, name: str) -> tuple[int, ...]:
+        """Upper bound of the part of one sample in a field without a fixed shape."""
+        if name in self.reader.values.column_names:  # boxes
+            lengths = pc.list_value_length(one_chunk(self.reader.values.column(name)))
+            return pc.max(lengths).as_py() or 0, 4
+        blob = self.reader if name == self.first else self.reader.blob(name)
+        return (max((blob.size(index) for index in range(len(blob))), default=0),)
 
     def make(self, indices: Indices, epoch: int, out: Mapping[str, Array] | None = None) -> Batch:
         """See `BatchMaker`."""
-        arrays = _lead(self.layout(len(indices)), out)
-        rngs = SampleRngs(self.seed, epoch)
-        images, targets = arrays["image"], arrays["target"]
+        count = len(indices)
+        fixed = {name: maker for name, maker in self.makers.items() if maker.shape is not None}
+        layout: Layout = {n: ((count, *(m.shape or ())), np.dtype(m.dtype)) for n, m in fixed.items()}
+        layout |= self._numbers(count)
+        arrays = _lead(layout, out)
+        pieces = {name: np.empty(count, object) for name in self.makers if name not in fixed}
+        put = _Put(
+            self, {**arrays, **pieces}, SampleRngs(self.seed, epoch), [int(index) for index in indices]
+        )
+        blobs = [self.reader, *(self.reader.blob(name) for name in put.blobs)]
+        found = fill(self.reader, blobs, put.numbers, epoch, put.arrays, put, self.on_error)
+        if not pieces and not self.columns and self.labelled:
+            return found
+        return Batch(self._joined(found, out), found.faults)
 
-        def put(place: int, index: int, data: Buffer) -> None:
-            self.transform.into(data, rngs.at(index), images[place])
-            targets[place] = self.reader.target(index)
+    def _joined(self, found: Batch, out: Mapping[str, Array] | None) -> dict[str, Array]:
+        """All arrays of a batch: those that were filled, pieces in a row, and columns of values."""
+        done = {name: array for name, array in found.arrays.items() if array.dtype != object}
+        more: dict[str, Array] = {}
+        for name, parts in found.arrays.items():
+            if parts.dtype == object:
+                kind = np.dtype(self.makers[name].dtype)
+                empty = np.empty((0, *((4,) if isinstance(self.makers[name], Boxes) else ())), kind)
+                more[name] = np.concatenate([empty, *parts])
+                more[offsets_of(name)] = np.cumsum([0, *map(len, parts)], dtype=np.int64)
+        if self.columns:
+            rows = self.reader.values.select(list(self.columns)).take(
+                from_numpy(found.arrays["index"].copy())
+            )
+            for name, value in self.columns.items():
+                more |= value.columns(name, rows.column(name))
+        if out is not None:
+            places = _lead({name: (array.shape, array.dtype) for name, array in more.items()}, out)
+            for name, array in more.items():
+                places[name][...] = array
+            more = places
+        return done | more
 
-        return fill(self.reader, indices, epoch, arrays, put, self.on_error)
+
+class _Put:
+    """Makes one sample in its place of all arrays.
+
+    Args:
+        batches: The makers.
+        arrays: To fill, by name.
+        rngs: The generator of each sample.
+        numbers: Numbers of the samples.
+    """
+
+    def __init__(
+        self, batches: FieldBatches, arrays: dict[str, Array], rngs: SampleRngs, numbers: list[int]
+    ) -> None:
+        self.arrays, self.numbers, self._rngs = arrays, numbers, rngs
+        self._target = batches.reader.target if batches.labelled else None
+        values = batches.reader.values
+        first, makers = batches.first, batches.makers
+        self.blobs = [name for name in makers if name != first and name not in values.column_names]
+        order = [*([first] if first in makers else ()), *self.blobs]
+        self._of_blobs = [
+            (order.index(name) if first in makers else order.index(name) + 1, makers[name], arrays[name])
+            for name in order
+        ]
+        self._of_values = [
+            (values.column(name), makers[name], arrays[name])
+            for name in makers
+            if name in values.column_names
+        ]
+
+    def __call__(self, place: int, index: int, data: Sequence[Buffer]) -> None:
+        first = data[0]
+        for number, maker, array in self._of_blobs:
+            item = Item(data[number], first, self._rngs.at(index))
+            if maker.shape is not None:
+                maker.of(item, array[place])
+            else:
+                array[place] = maker.of(item, None)
+        for column, maker, array in self._of_values:
+            item = Item(b"", first, self._rngs.at(index), column[index].as_py())
+            array[place] = maker.of(item, None)
+        if self._target is not None:
+            self.arrays["target"][place] = self._target(index)
 
 
-@dataclass(frozen=True)
-class RawBatches:
-    """The encoded bytes, concatenated: sample i is `data[offsets[i]:offsets[i + 1]]`.
-
-    `data` is uint8, `offsets` int64 [B + 1], `index` int64 [B], and `target` int64 [B] for labels.
+def field_batches(
+    reader: Reader,
+    fields: Mapping[str, Any] | None = None,
+    transform: Any = None,
+    *,
+    seed: int = 0,
+    on_error: OnError = "stop",
+) -> FieldBatches:
+    """The batches of a packed set: a maker for each named field, and the others as they are.
 
     Args:
         reader: A packed set.
-        seed: Not used; all batch makers have one.
-        on_error: What to do about a sample that cannot be read.
+        fields: Makers by the names of fields. The first file of a sample has the one name that is no further
+            field's: `image`, `audio`, `data`, as you like. None for a field leaves it out.
+        transform: Of pictures, for the first file; the same as `fields={"image": Image(transform)}`.
+        seed: Of all augmentation.
+        on_error: What to do about a sample that cannot be read or decoded.
+
+    Raises:
+        UsageError: Two names are no fields, or a maker does not fit its field.
     """
+    given, further = dict(fields or {}), list(reader.blob_suffixes)
+    values = reader.values.column_names
+    firsts = [name for name in given if name not in further and name not in values]
+    if len(firsts) > 1 or (firsts and transform is not None) or {*firsts} & {"target", "index"}:
+        raise UsageError(
+            f"fields names {', '.join(firsts)}" + (" beside a transform" if transform is not None else ""),
+            expected="one name for the first file; of others there are "
+            f"{', '.join([*further, *values]) or 'none'} in {reader.path}",
+            next_step="Correct the names; smallfiles inspect shows the fields of a packed file",
+        )
+    first = firsts[0] if firsts else "image" if transform is not None else "data"
+    if transform is not None:
+        given[first] = Image(transform)
+    makers: dict[str, Maker] = {}
+    for name, blob in {first: reader, **{name: reader.blob(name) for name in further}}.items():
+        maker = given.get(name, Ragged())
+        if maker is not None:
+            makers[name] = with_shape(_checked(name, maker, False), blob)
+    columns: dict[str, Value] = {}
+    for name in values:
+        maker = given.get(name, Value())
+        if isinstance(maker, Value):
+            columns[name] = maker.bound(reader.values.column(name))
+        elif maker is not None:
+            makers[name] = _checked(name, maker, True)
+    return FieldBatches(reader, makers, columns, first, seed, on_error)
 
-    reader: Reader
-    seed: int = 0
-    on_error: OnError = "stop"
 
-    fixed = False
+def _checked(name: str, maker: Any, of_values: bool) -> Any:
+    """A maker that fits its field; a transform of pictures becomes an `Image`."""
+    fits = isinstance(maker, Boxes) if of_values else hasattr(maker, "of") and not isinstance(maker, Boxes)
+    if not of_values and hasattr(maker, "into"):
+        return Image(maker)
+    if not fits:
+        raise UsageError(
+            f"the field {name} was given {type(maker).__name__}",
+            expected="Value or Boxes for values, and for files Image, Mask, Array, Function or Ragged",
+            next_step="Choose one of these (smallfiles.loading.makers)",
+        )
+    return maker
 
-    def layout(self, count: int) -> Layout:
-        """An upper bound for `count` samples; see `BatchMaker`."""
-        largest = max((self.reader.size(index) for index in range(len(self.reader))), default=0)
-        return self._layout(count, count * largest)
 
-    def make(self, indices: Indices, epoch: int, out: Mapping[str, Array] | None = None) -> Batch:
-        """See `BatchMaker`."""
-        pieces = np.empty(len(indices), object)
-        held = {"data": pieces, "index": np.empty(len(indices), np.int64)}
+def offsets_of(name: str) -> str:
+    """Name of the array that says where each sample's part of a field is."""
+    return "offsets" if name == "data" else f"{name}_offsets"
 
-        def put(place: int, index: int, data: Buffer) -> None:
-            pieces[place] = data
 
-        found = fill(self.reader, indices, epoch, held, put, self.on_error)
-        offsets = np.cumsum([0, *map(len, found.arrays["data"])])
-        arrays = _lead(self._layout(len(found), offsets[-1]), out)
-        arrays["offsets"][:], arrays["index"][:] = offsets, found.arrays["index"]
-        for data, start, stop in zip(found.arrays["data"], offsets[:-1], offsets[1:], strict=True):
-            arrays["data"][start:stop] = np.frombuffer(data, np.uint8)
-        if "target" in arrays:
-            arrays["target"][:] = [self.reader.target(index) for index in found.arrays["index"].tolist()]
-        return Batch(arrays, found.faults)
-
-    def _layout(self, count: int, data_bytes: int) -> Layout:
-        found: Layout = {"data": ((data_bytes,), _UINT8), "offsets": ((count + 1,), _INT64)}
-        if self.reader.target_kind == "label":
-            found["target"] = (count,), _INT64
-        return found | {"index": ((count,), _INT64)}
+def _bound(count: int, array: str, field: str, arrays: Mapping[str, Array]) -> int:
+    """The most entries of one array of a field of values for `count` samples, from those of the whole set."""
+    offsets = [arrays[each] for each in arrays if each != field]  # from the outermost to the innermost
+    names = [each for each in arrays if each != field]
+    if array == field:
+        inside = offsets
+    elif array == names[0]:
+        return count + 1
+    else:
+        inside = offsets[: names.index(array)]
+    if not inside:
+        return count
+    borders = inside[0]
+    for deeper in inside[1:]:
+        borders = deeper[borders]
+    return count * int(np.diff(borders).max(initial=0)) + (array != field)
 
 
 def _lead(layout: Layout, out: Mapping[str, Array] | None) -> dict[str, Array]:
@@ -150,8 +308,8 @@ def _lead(layout: Layout, out: Mapping[str, Array] | None) -> dict[str, Array]:
     return found
 
 
-Put: TypeAlias = Callable[[int, int, Buffer], None]
-"""Makes one sample, given its place in the batch, its number and its bytes."""
+Put: TypeAlias = Callable[[int, int, Sequence[Buffer]], None]
+"""Makes one sample, given its place in the batch, its number and the bytes of its files."""
 
 # What decoders raise for damaged bytes. Others (a TypeError, say) are bugs in a program.
 _OF_DATA = (SmallfilesError, OSError, ValueError, RuntimeError, SyntaxError, EOFError)
@@ -166,13 +324,20 @@ class BadSampleError(FormatError):
 
 
 def fill(
-    reader: Reader, indices: Indices, epoch: int, arrays: dict[str, Array], put: Put, on_error: OnError
+    reader: Reader,
+    blobs: Sequence[Blob],
+    numbers: list[int],
+    epoch: int,
+    arrays: dict[str, Array],
+    put: Put,
+    on_error: OnError,
 ) -> Batch:
     """Make each sample in its place, and fill `index`.
 
     Args:
-        reader: Where the bytes are.
-        indices: Numbers of the samples.
+        reader: The samples.
+        blobs: Where the bytes of each of their files are.
+        numbers: Numbers of the samples.
         epoch: Number of the epoch, for messages.
         arrays: Of `len(indices)` rows.
         put: Makes a sample.
@@ -182,8 +347,7 @@ def fill(
         BadSampleError: A sample cannot be made, and `on_error` is `stop` or `keep`; or it is `repeat`, and
             no sample of the batch can be made.
     """
-    numbers = [int(index) for index in indices]
-    found, errors = _read(reader, numbers)
+    found, errors = _read(blobs, numbers)
     faults: list[Fault] = []
     made = 0
     holes: list[int] = []
@@ -214,7 +378,9 @@ def fill(
     return Batch({name: array[:place] for name, array in arrays.items()}, tuple(faults))
 
 
-def _made(put: Put, place: int, index: int, data: Buffer, on_error: OnError) -> DamagedImageError | None:
+def _made(
+    put: Put, place: int, index: int, data: Sequence[Buffer], on_error: OnError
+) -> DamagedImageError | None:
     """Make a sample; with `keep` also from a damaged picture, of which the error is returned."""
     try:
         put(place, index, data)
@@ -223,24 +389,26 @@ def _made(put: Put, place: int, index: int, data: Buffer, on_error: OnError) -> 
             raise
         from smallfiles.images.decoding import recovered
 
-        put(place, index, recovered(data))
+        put(place, index, (recovered(data[0]), *data[1:]))
         return error
     return None
 
 
-def _read(reader: Reader, numbers: list[int]) -> tuple[list[Buffer | None], dict[int, Exception]]:
-    """The bytes of all samples in one call; if that fails, one by one, with the errors by number."""
+def _read(
+    blobs: Sequence[Blob], numbers: list[int]
+) -> tuple[list[tuple[Buffer, ...] | None], dict[int, Exception]]:
+    """The bytes of all samples in one call a field; if that fails, one by one, with the errors by number."""
     try:
-        return list(reader.read_many(numbers)), {}
+        return list(zip(*(blob.read_many(numbers) for blob in blobs), strict=True)), {}
     except NOT_OF_DATA:
         raise
     except _OF_DATA:
         pass
-    found: list[Buffer | None] = []
+    found: list[tuple[Buffer, ...] | None] = []
     errors: dict[int, Exception] = {}
     for index in numbers:
         try:
-            found.append(reader.read(index))
+            found.append(tuple(blob.read(index) for blob in blobs))
         except _OF_DATA as error:
             found.append(None)
             errors[index] = error

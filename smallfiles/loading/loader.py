@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import multiprocessing
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
@@ -260,7 +260,11 @@ class ThreadLoader(Loader):
 
 
 def make_loader(
-    source: Source, config: LoaderConfig | None = None, *, transform: AnyTransform | None = None
+    source: Source,
+    config: LoaderConfig | None = None,
+    *,
+    transform: AnyTransform | None = None,
+    fields: Mapping[str, Any] | None = None,
 ) -> Loader:
     """A loader of a packed file, for this rank.
 
@@ -273,6 +277,8 @@ def make_loader(
         config: The settings; defaults are derived from this machine.
         transform: Makes an image from encoded bytes; None gives the bytes. One of `smallfiles.images`, of
             torchvision, or any function of a picture (see `callables`).
+        fields: A maker for each field, such as `{"image": Image(view), "mask": Mask(view)}` (see `makers`);
+            fields without one come as they are.
 
     Returns:
         A `DataLoader`; its batches are dicts of tensors.
@@ -282,7 +288,7 @@ def make_loader(
         ResourceError: Shared memory cannot hold the batches that processes make ahead.
     """
     config = config or LoaderConfig()
-    maker = maker_of(source, transform, seed=config.seed, on_error=config.on_error)
+    maker = maker_of(source, transform, fields=fields, seed=config.seed, on_error=config.on_error)
     where = place(config)
     workers = default_workers(where) if config.workers is None else config.workers
     if config.mode == "main":

@@ -1,6 +1,7 @@
 """Batches are a function of seed, epoch and indices, and name what they cannot make."""
 
 import io
+import itertools
 import pickle
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -22,10 +23,15 @@ from smallfiles.errors import (
 )
 from smallfiles.images import CentreCrop
 from smallfiles.loading.batches import SampleRngs, allocate, nbytes
-from smallfiles.loading.fields import BadSampleError, ImageBatches, RawBatches
+from smallfiles.loading.fields import BadSampleError, field_batches
 from smallfiles.samples import Sample, Schema
 
 BAD = (3, 11, 12)
+
+
+def images(reader, transform, seed=0, on_error="stop"):
+    """Batches of pictures."""
+    return field_batches(reader, transform=transform, seed=seed, on_error=on_error)
 
 
 @pytest.fixture(scope="module")
@@ -83,7 +89,7 @@ def test_a_generator_is_the_same_whatever_was_drawn_before():
 
 
 def test_an_image_does_not_depend_on_its_batch(good):
-    maker = ImageBatches(good, sets.Stub(), seed=1)
+    maker = images(good, sets.Stub(), seed=1)
     alone = {i: maker.make([i], 2).arrays["image"][0] for i in range(40)}
     batch = maker.make([7, 3, 39, 0], 2)
     assert batch.arrays["index"].tolist() == [7, 3, 39, 0]
@@ -91,19 +97,19 @@ def test_an_image_does_not_depend_on_its_batch(good):
     for row, index in enumerate([7, 3, 39, 0]):
         assert (batch.arrays["image"][row] == alone[index]).all()
         assert batch.arrays["image"][row, 0, 0].tolist() == [0, 0, index]
-    for other in (maker.make([7], 3), ImageBatches(good, sets.Stub(), seed=2).make([7], 2)):
+    for other in (maker.make([7], 3), images(good, sets.Stub(), seed=2).make([7], 2)):
         assert (other.arrays["image"][0] != alone[7]).any()
 
 
 def test_threads_share_a_maker_without_mixing_pictures(good):
-    maker = ImageBatches(pickle.loads(pickle.dumps(good)), sets.Stub(), seed=1)
+    maker = images(pickle.loads(pickle.dumps(good)), sets.Stub(), seed=1)
     with ThreadPoolExecutor(4) as pool:
         found = list(pool.map(lambda n: maker.make(range(n, 40), 0).arrays["image"].tobytes(), range(40)))
     assert found == [maker.make(range(n, 40), 0).arrays["image"].tobytes() for n in range(40)]
 
 
 def test_given_arrays_are_filled_in_place(good):
-    maker = ImageBatches(good, sets.Stub())
+    maker = images(good, sets.Stub())
     out = allocate(maker.layout(8))
     batch = maker.make([1, 2, 3], 0, out)
     assert all(np.shares_memory(out[name], batch.arrays[name]) for name in out)
@@ -123,21 +129,21 @@ def test_given_arrays_are_filled_in_place(good):
     ],
 )
 def test_arrays_that_do_not_fit_are_refused_by_name(good, change, message):
-    maker = ImageBatches(good, sets.Stub())
+    maker = images(good, sets.Stub())
     with pytest.raises(UsageError, match=message):
         maker.make(range(4), 0, allocate(maker.layout(4)) | change)
 
 
 def test_a_corrupt_image_in_epoch_7_stops_the_run_with_its_key(torn):
     with pytest.raises(BadSampleError) as caught:
-        ImageBatches(torn, sets.Stub()).make([2, 3, 4], 7)
+        images(torn, sets.Stub()).make([2, 3, 4], 7)
     assert "'d0/0003.jpg' (number 3 of " in str(caught.value)
     assert "epoch 7: ValueError: this is no image" in str(caught.value)
     assert "--on-error skip, repeat or keep" in str(caught.value)
 
 
 def test_a_corrupt_image_is_left_out_and_counted(torn):
-    batch = ImageBatches(torn, sets.Stub(), on_error="skip").make(range(10, 15), 7)
+    batch = images(torn, sets.Stub(), on_error="skip").make(range(10, 15), 7)
     assert batch.arrays["index"].tolist() == [10, 13, 14]
     assert batch.arrays["image"][:, 0, 0, 2].tolist() == [10, 13, 14]
     assert len(batch) == len(batch.arrays["target"]) == 3
@@ -145,7 +151,7 @@ def test_a_corrupt_image_is_left_out_and_counted(torn):
 
 
 def test_a_corrupt_image_is_replaced_by_its_neighbour(torn):
-    maker = ImageBatches(torn, sets.Stub(), on_error="repeat")
+    maker = images(torn, sets.Stub(), on_error="repeat")
     batch = maker.make([10, 11, 12, 13], 7)
     assert batch.arrays["index"].tolist() == [10, 10, 10, 13]
     assert batch.arrays["image"][:, 0, 0, 2].tolist() == [10, 10, 10, 13]
@@ -166,18 +172,18 @@ def test_what_a_damaged_photograph_still_gives_is_kept_and_counted_if_asked(tmp_
     reader = formats.open(tmp_path / "x.arrow")
     crop = CentreCrop(64, 64)
     with pytest.raises(BadSampleError, match=r"2\.jpg.*libjpeg warns"):
-        ImageBatches(reader, crop).make(range(4), 0)
-    assert len(ImageBatches(reader, crop, on_error="skip").make(range(4), 0)) == 3
-    batch = ImageBatches(reader, crop, on_error="keep").make(range(4), 0)
+        images(reader, crop).make(range(4), 0)
+    assert len(images(reader, crop, on_error="skip").make(range(4), 0)) == 3
+    batch = images(reader, crop, on_error="keep").make(range(4), 0)
     assert batch.arrays["index"].tolist() == batch.arrays["target"].tolist() == [0, 1, 2, 3]
     with PIL.Image.open(io.BytesIO(half)) as seen:
         assert (batch.arrays["image"][2] == np.asarray(seen.convert("RGB"))).all()
     ((key, reason),) = [(fault.key, fault.reason) for fault in batch.faults]
     assert key == "2.jpg" and "libjpeg warns" in reason
-    assert len(ImageBatches(reader, crop, on_error="keep").make([2], 0)) == 1
+    assert len(images(reader, crop, on_error="keep").make([2], 0)) == 1
 
 
-@pytest.mark.parametrize("make", [partial(ImageBatches, transform=sets.Stub()), RawBatches])
+@pytest.mark.parametrize("make", [partial(field_batches, transform=sets.Stub()), field_batches])
 def test_of_a_batch_of_nothing_but_corrupt_samples_nothing_is_left_and_all_are_counted(good, make):
     torn = Failing(reader=good, error=ValueError("torn"), bad=BAD)
     batch = make(torn, on_error="skip").make(BAD, 0)
@@ -190,7 +196,7 @@ def test_of_a_batch_of_nothing_but_corrupt_samples_nothing_is_left_and_all_are_c
 
 def test_a_mistake_in_a_transform_is_not_taken_for_bad_data(good):
     with pytest.raises(TypeError) as caught:
-        ImageBatches(good, Failing(error=TypeError("a bug")), on_error="skip").make([5], 1)
+        images(good, Failing(error=TypeError("a bug")), on_error="skip").make([5], 1)
     assert "d2/0005.jpg" in caught.value.__notes__[0]
 
 
@@ -204,8 +210,8 @@ def test_an_error_that_is_no_fault_of_the_data_leaves_no_sample_out(good, kind, 
         NotImplementedError() if kind is None else kind("no answer", expected="one", next_step="Run again")
     )
     for maker in (
-        ImageBatches(Failing(reader=good, error=error), sets.Stub(), 0, on_error),
-        ImageBatches(good, Failing(error=error), 0, on_error),
+        images(Failing(reader=good, error=error), sets.Stub(), 0, on_error),
+        images(good, Failing(error=error), 0, on_error),
     ):
         with pytest.raises(type(error)) as caught:
             maker.make(range(8), 0)
@@ -216,8 +222,8 @@ def test_an_error_that_is_no_fault_of_the_data_leaves_no_sample_out(good, kind, 
 def test_what_decoders_raise_for_damaged_bytes_is_the_fault_of_the_sample(good, kind):
     error = FormatError("cut", expected="all", next_step="Copy it") if kind is FormatError else kind("cut")
     for maker in (
-        ImageBatches(Failing(reader=good, error=error), sets.Stub(), on_error="skip"),
-        ImageBatches(good, Failing(error=error), on_error="skip"),
+        images(Failing(reader=good, error=error), sets.Stub(), on_error="skip"),
+        images(good, Failing(error=error), on_error="skip"),
     ):
         batch = maker.make(range(4, 8), 0)
         assert batch.arrays["index"].tolist() == [4, 6, 7]
@@ -228,30 +234,33 @@ def test_what_decoders_raise_for_damaged_bytes_is_the_fault_of_the_sample(good, 
 def test_keeping_what_is_damaged_still_stops_at_what_is_no_picture_or_cannot_be_read(good, torn):
     for reader in (torn, Failing(reader=good, error=ValueError("torn"), bad=BAD)):
         with pytest.raises(BadSampleError, match=r"sample 'd0/0003\.jpg'"):
-            ImageBatches(reader, sets.Stub(), on_error="keep").make(range(8), 0)
+            images(reader, sets.Stub(), on_error="keep").make(range(8), 0)
 
 
 def test_damage_that_shows_while_reading_names_the_sample(tmp_path):
     path = sets.write(sets.stub_samples(20), tmp_path / "x.files")
     next(path.rglob("0004.jpg")).unlink()
-    raw = RawBatches(formats.open(path), on_error="repeat").make(range(8), 1)
+    raw = field_batches(formats.open(path), on_error="repeat").make(range(8), 1)
     assert raw.arrays["index"].tolist() == [0, 1, 2, 3, 3, 5, 6, 7]
     with pytest.raises(BadSampleError, match=r"0004\.jpg"):
-        RawBatches(formats.open(path)).make(range(8), 1)
+        field_batches(formats.open(path)).make(range(8), 1)
 
 
 def test_raw_batches_hold_the_bytes_one_after_the_other(good):
-    batch = RawBatches(good).make([5, 2, 2], 0)
+    batch = field_batches(good).make([5, 2, 2], 0)
     data, offsets = batch.arrays["data"], batch.arrays["offsets"]
     for row, index in enumerate([5, 2, 2]):
         assert data[offsets[row] : offsets[row + 1]].tobytes() == bytes(good.read(index))
     assert batch.arrays["target"].tolist() == [5, 2, 2]
-    maker = RawBatches(good)
+    maker = field_batches(good)
     out = allocate(maker.layout(4))
     assert np.shares_memory(maker.make([1, 2], 0, out).arrays["data"], out["data"])
     assert out["data"].size == 4 * max(good.size(index) for index in range(40))
 
 
-def test_a_set_with_captions_is_refused_with_what_reads_it(captioned):
-    with pytest.raises(UsageError, match=r"holds captions; expected labels.*CaptionDataset"):
-        ImageBatches(captioned, sets.Stub())
+def test_captions_come_as_text_with_their_borders_beside_the_pictures(captioned):
+    batch = images(captioned, sets.Stub()).make([3, 0, 3], 0).arrays
+    parts, offsets = batch["captions_parts"], batch["captions_offsets"]
+    texts = [bytes(batch["captions"][a:b]).decode() for a, b in itertools.pairwise(parts)]
+    found = [texts[a:b] for a, b in itertools.pairwise(offsets)]
+    assert found == [captioned.target(3), captioned.target(0), captioned.target(3)]

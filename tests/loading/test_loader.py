@@ -20,7 +20,7 @@ from smallfiles import formats, sources
 from smallfiles.errors import UsageError
 from smallfiles.loading import BadSampleError, LoaderConfig, SampleDataset, make_loader
 from smallfiles.loading.dataset import maker_of
-from smallfiles.loading.fields import RawBatches
+from smallfiles.loading.fields import field_batches
 from smallfiles.loading.loader import InThreads
 from smallfiles.pack import PackConfig, pack
 from smallfiles.samples import Sample, Schema
@@ -375,8 +375,8 @@ def test_what_is_no_transform_or_makes_pictures_of_several_sizes_is_a_sentence(
 
 
 def test_a_transform_together_with_a_maker_is_refused(path):
-    with pytest.raises(UsageError, match="transform was given together with RawBatches"):
-        make_loader(RawBatches(formats.open(path)), transform=sets.Stub())
+    with pytest.raises(UsageError, match="fields were given together with FieldBatches"):
+        make_loader(field_batches(formats.open(path)), transform=sets.Stub())
 
 
 def test_an_empty_set_gives_no_batches(tmp_path):

@@ -29,7 +29,7 @@ from smallfiles import formats
 from smallfiles.images import RandomResizedCrop
 from smallfiles.images.picture import open_picture
 from smallfiles.loading.batches import Array, Batch, Indices, Layout, SampleRngs
-from smallfiles.loading.fields import ImageBatches
+from smallfiles.loading.fields import FieldBatches, field_batches
 from smallfiles.measure.bench import Target
 from smallfiles.measure.config import PREFETCH, LoadBenchConfig, Mode
 from smallfiles.measure.loading.steps import Pass, emulated, taken
@@ -115,12 +115,12 @@ def _counts(loader: Loader | RingLoader) -> Iterable[int]:
     return (len(batch["index"]) for batch in loader)
 
 
-def _maker(target: Target, config: LoadBenchConfig) -> ImageBatches:
+def _maker(target: Target, config: LoadBenchConfig) -> FieldBatches:
     transform = RandomResizedCrop(config.size)
-    return ImageBatches(first_of(target), transform, config.seed)
+    return field_batches(first_of(target), transform=transform, seed=config.seed)
 
 
-def _loader(maker: ImageBatches, mode: Mode, workers: int, config: LoadBenchConfig) -> Loader:
+def _loader(maker: FieldBatches, mode: Mode, workers: int, config: LoadBenchConfig) -> Loader:
     from smallfiles.loading import LoaderConfig, make_loader
 
     settings = LoaderConfig(
@@ -137,7 +137,7 @@ def _loader(maker: ImageBatches, mode: Mode, workers: int, config: LoadBenchConf
     return loader
 
 
-def _ring(maker: ImageBatches, samples: int, workers: int, config: LoadBenchConfig) -> RingLoader:
+def _ring(maker: FieldBatches, samples: int, workers: int, config: LoadBenchConfig) -> RingLoader:
     from smallfiles.loading import EpochPlan
     from smallfiles.ring import RingConfig, open_ring
 
@@ -162,7 +162,7 @@ class Constant:
         maker: The maker with the same layout.
     """
 
-    maker: ImageBatches
+    maker: FieldBatches
 
     fixed = True
 
@@ -218,7 +218,7 @@ def stages_of(target: Target, config: LoadBenchConfig, place: WorkerState | None
 
 
 def _stage_times(
-    maker: ImageBatches, indices: Indices, config: LoadBenchConfig
+    maker: FieldBatches, indices: Indices, config: LoadBenchConfig
 ) -> tuple[float, float, float, float]:
     """Seconds to read, to decode, to decode and augment, and to make the whole batch."""
     numbers = [int(index) for index in indices]
@@ -252,7 +252,7 @@ def _decoded(transform: RandomResizedCrop, data: Buffer, rng: np.random.Generato
     picture.part(box, transform.size, transform.size)
 
 
-def _transfer_times(maker: ImageBatches, config: LoadBenchConfig) -> tuple[float, float]:
+def _transfer_times(maker: FieldBatches, config: LoadBenchConfig) -> tuple[float, float]:
     """Seconds to send a batch from a process to the trainer, and from there to a GPU."""
     import torch
 

@@ -1,0 +1,406 @@
+"""How each field of a sample becomes a part of a batch: one maker per field.
+
+    view = RandomResizedCrop(224)
+    make_loader("train.arrow", fields={"image": Image(view), "mask": Mask(view), "boxes": Boxes(view)})
+
+    Image     an encoded picture through a transform             [B, 3, rows, columns]
+    Mask      class numbers of pixels, in the view of the image  [B, rows, columns]
+    Array     a .npy file of one shape                           [B, ...]
+    Function  what a function of your own makes of a file        [B, ...]
+    Ragged    the bytes of a file                                [N] and offsets
+    Value     a number per sample, or a text or list             [B], or [N] and offsets
+    Boxes     a list of rectangles, in the view of the image     [N, 4] and offsets
+
+What has no fixed size comes as all values in a row, with int64 offsets [B + 1]: sample i has
+`x[x_offsets[i]:x_offsets[i + 1]]`.
+
+The trap: an image and a mask that are cropped by two generators no longer fit each other, and nothing fails.
+Here every maker of a sample draws from the same start of the same generator. Notebook 13 shows it.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import torch
+
+from smallfiles.arrays import one_chunk
+from smallfiles.errors import FormatError, UsageError
+from smallfiles.images.crops import View
+from smallfiles.images.faults import not_a_picture
+from smallfiles.images.picture import size_of
+from smallfiles.loading.batches import Array as Values
+from smallfiles.samples import Blob, Buffer
+
+if TYPE_CHECKING:
+    from smallfiles.images import Transform
+
+_TRIED = 100
+"""Samples to look at until one tells the shape of all."""
+
+
+class Item(NamedTuple):
+    """What a maker is given of a sample.
+
+    Args:
+        data: The bytes of its own field; those of the first field for a field of values.
+        first: The bytes of the first field: the image, say.
+        rng: The sample's generator at its start.
+        value: The value of a field of values.
+    """
+
+    data: Buffer
+    first: Buffer
+    rng: np.random.Generator
+    value: Any = None
+
+
+class Maker(Protocol):
+    """Makes one field of a batch; a frozen dataclass that can be pickled."""
+
+    @property
+    def shape(self) -> tuple[int, ...] | None:
+        """Of one sample; None where samples differ in the length of their first dimension."""
+
+    @property
+    def dtype(self) -> Any:
+        """Of the elements."""
+
+    def of(self, item: Item, out: Values | None) -> Values | None:
+        """Fill `out`, of this shape; or return the sample's part where the shape is None."""
+
+
+class Viewer(Protocol):
+    """A transform that says what it sees of a picture."""
+
+    shape: tuple[int, ...]
+
+    def view(self, width: int, height: int, rng: np.random.Generator) -> View:
+        """What is seen of a picture of this size."""
+
+
+@dataclass(frozen=True)
+class Image:
+    """An encoded picture through a transform.
+
+    Args:
+        transform: One of `smallfiles.images`, or any function of a picture (see `callables`).
+    """
+
+    transform: Transform | Any
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """That of the transform."""
+        return tuple(self.transform.shape)
+
+    @property
+    def dtype(self) -> Any:
+        """That of the transform."""
+        return np.dtype(self.transform.dtype)
+
+    def of(self, item: Item, out: Values | None) -> None:
+        """See `Maker`."""
+        assert out is not None
+        self.transform.into(item.data, item.rng, out)
+
+
+@dataclass(frozen=True)
+class Mask:
+    """Class numbers of pixels (a PNG of one channel or with a palette), in the very view of the image.
+
+    Scaled by the nearest pixel, since the mean of classes 1 and 3 is not class 2.
+
+    Args:
+        view: The transform of the image.
+        dtype: Of the class numbers; 255 in uint8 is what losses often leave out.
+    """
+
+    view: Viewer
+    dtype: str = "uint8"
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Rows and columns."""
+        return self.view.shape[0], self.view.shape[1]
+
+    def of(self, item: Item, out: Values | None) -> None:
+        """See `Maker`.
+
+        Raises:
+            ImageError: No mask, or one of another size than its image.
+        """
+        classes = class_numbers(item.data)
+        rows, columns = classes.shape
+        width, height = size_of(item.first)
+        if (width, height) != (columns, rows):
+            raise not_a_picture(f"the mask has {columns} x {rows} pixels, and its image {width} x {height}")
+        view = self.view.view(columns, rows, item.rng)
+        seen = seen_through(view, classes)
+        assert out is not None
+        if len(seen) and seen.max() > np.iinfo(out.dtype).max:
+            raise not_a_picture(f"the mask has class {seen.max()}, which {out.dtype} does not hold")
+        out[...] = seen
+
+
+def class_numbers(data: Buffer) -> Values:
+    """The numbers that a mask stores: of a palette, the indices, not the colours.
+
+    Args:
+        data: An image file of one channel.
+
+    Returns:
+        Integers, rows x columns.
+
+    Raises:
+        ImageError: Not a picture, or one of several channels.
+    """
+    from PIL import Image as Pillow
+
+    try:
+        with Pillow.open(io.BytesIO(data)) as picture:
+            if picture.mode not in ("1", "L", "P", "I", "I;16", "I;16B", "I;16L"):
+                raise not_a_picture(
+                    f"a mask of mode {picture.mode}, where each pixel should be a class number"
+                )
+            found = np.asarray(picture)
+    except (OSError, ValueError, SyntaxError, Pillow.DecompressionBombError) as error:
+        raise not_a_picture(str(error)) from error
+    return found.astype(np.uint8) if found.dtype == np.bool_ else found
+
+
+def seen_through(view: View, pixels: Values) -> Values:
+    """What a view shows of class numbers: the nearest pixels, as torchvision scales a mask."""
+    part, scaled = view.part, pixels
+    cut = pixels[part.top : part.top + part.height, part.left : part.left + part.width]
+    if cut.shape != (view.rows, view.columns):
+        given = torch.from_numpy(cut.astype(np.uint8 if cut.dtype == np.uint8 else np.float64))
+        nearest: Any = torch.ops.aten.upsample_nearest2d
+        scaled = nearest(given[None, None], [view.rows, view.columns])[0, 0].numpy()
+    else:
+        scaled = cut
+    square = scaled[view.top : view.top + view.size, view.left : view.left + view.size]
+    return square[:, ::-1] if view.mirrored else square
+
+
+@dataclass(frozen=True)
+class Boxes:
+    """Rectangles [x1, y1, x2, y2] in pixels of the picture, moved and clipped with its view.
+
+    One that is outside of the view stays, with no area, so that labels in another field still belong to it.
+
+    Args:
+        view: The transform of the image; None leaves them as they are.
+    """
+
+    view: Viewer | None = None
+
+    shape = None
+    dtype = np.dtype(np.float32)
+
+    def of(self, item: Item, out: Values | None) -> Values:
+        """See `Maker`."""
+        boxes = np.array(item.value if item.value is not None else [], np.float32).reshape(-1, 4)
+        if self.view is None:
+            return boxes
+        view = self.view.view(*size_of(item.first), item.rng)
+        part = view.part
+        x = (boxes[:, 0::2] - part.left) * (view.columns / part.width) - view.left
+        y = (boxes[:, 1::2] - part.top) * (view.rows / part.height) - view.top
+        if view.mirrored:
+            x = view.size - x[:, ::-1]
+        return np.stack([x, y], -1).reshape(-1, 4).clip(0, view.size).astype(np.float32)
+
+
+@dataclass(frozen=True)
+class Array:
+    """A `.npy` file of one shape and type, straight into the batch; pickled objects are never loaded.
+
+    Args:
+        shape: Of one sample; None takes that of the first sample.
+        dtype: Of its elements; likewise.
+    """
+
+    shape: tuple[int, ...] | None = None
+    dtype: Any = None
+
+    def bound(self, blob: Blob) -> Array:
+        """With the shape and type of the first sample that can be read, where they were left out."""
+        if self.shape is not None and self.dtype is not None:
+            return self
+        first = _first(blob, load_array)
+        return Array(self.shape or first.shape, np.dtype(self.dtype or first.dtype))
+
+    def of(self, item: Item, out: Values | None) -> None:
+        """See `Maker`."""
+        found = load_array(item.data)
+        assert out is not None
+        if found.shape != out.shape or found.dtype != out.dtype:
+            raise FormatError(
+                f"an array of {found.dtype} {list(found.shape)}",
+                expected=f"{out.dtype} {list(out.shape)} as in the first sample, since a batch is one array",
+                next_step="Make all arrays of one shape and type, or take Function with a crop of your own",
+            )
+        out[...] = found
+
+
+def load_array(data: Buffer) -> Values:
+    """The array of a `.npy` file.
+
+    Raises:
+        FormatError: It is none, or holds pickled objects.
+    """
+    try:
+        found: Values = np.load(io.BytesIO(data), allow_pickle=False)
+    except (ValueError, OSError, EOFError) as error:
+        raise FormatError(
+            f"the bytes are no array ({str(error).splitlines()[0]})",
+            expected="a .npy file of numbers, as numpy.save writes it",
+            next_step="Save it again without objects, or leave it out",
+        ) from error
+    return found
+
+
+@dataclass(frozen=True)
+class Function:
+    """What a function of your own makes of the bytes of a file.
+
+    Args:
+        call: Of the bytes and the sample's random generator; gives an array. Defined in a module, since
+            workers import it.
+        shape: Of the array.
+        dtype: Of its elements.
+    """
+
+    call: Callable[[Buffer, np.random.Generator], Any]
+    shape: tuple[int, ...]
+    dtype: Any = "float32"
+
+    def of(self, item: Item, out: Values | None) -> None:
+        """See `Maker`."""
+        found = np.asarray(self.call(item.data, item.rng))
+        assert out is not None
+        if found.shape != out.shape:
+            raise UsageError(
+                f"the function made {list(found.shape)} of one sample",
+                expected=f"{list(out.shape)}, as its Function says",
+                next_step="Correct the shape, or have the function cut or fill up",
+            )
+        out[...] = found
+
+
+@dataclass(frozen=True)
+class Ragged:
+    """The bytes of a file as they are."""
+
+    shape = None
+    dtype = np.dtype(np.uint8)
+
+    def of(self, item: Item, out: Values | None) -> Values:
+        """See `Maker`."""
+        return np.frombuffer(item.data, np.uint8)
+
+
+@dataclass(frozen=True)
+class Value:
+    """A number for each sample, or a text or list of any length.
+
+    Lists that all have one length are a dimension. Of others, all elements come in a row with their offsets,
+    and lists in lists, or texts in lists, have offsets of their own: `x_parts`, `x_parts2`.
+
+    Args:
+        missing: What stands for a missing number; None takes NaN for floats, and refuses others.
+        length: Of all innermost lists; 0 if they differ. Found by `bound`.
+    """
+
+    missing: float | int | None = None
+    length: int = 0
+
+    def bound(self, column: pa.ChunkedArray) -> Value:
+        """With the length of the innermost lists, where they all have one in the whole set."""
+        *lists, elements = one_chunk(column), *_levels(one_chunk(column))
+        if not lists or pa.types.is_string(elements.type) or lists[-1].null_count:
+            return replace(self, length=0)
+        lengths = pc.min_max(pc.list_value_length(lists[-1])).as_py()
+        return replace(self, length=lengths["max"] or 0 if lengths["min"] == lengths["max"] else 0)
+
+    def is_fixed(self, kind: pa.DataType) -> bool:
+        """Whether a batch of values of this type has a shape that does not depend on them."""
+        return not _depth(kind) or (_depth(kind) == 1 and self.length > 0)
+
+    def columns(self, name: str, column: pa.Array | pa.ChunkedArray) -> dict[str, Values]:
+        """The arrays of some rows, by name: numbers, or elements and their offsets.
+
+        Args:
+            name: Of the field.
+            column: Its values for the samples of the batch.
+
+        Raises:
+            UsageError: A number is missing and nothing stands for it.
+        """
+        *lists, elements = one_chunk(column), *_levels(one_chunk(column))
+        offsets = [_offsets(pc.fill_null(pc.list_value_length(each), 0)) for each in lists]
+        if pa.types.is_string(elements.type):
+            texts = elements.cast(pa.binary())
+            offsets.append(_offsets(pc.fill_null(pc.binary_length(texts), 0)))
+            found = np.frombuffer(bytearray().join(each for each in texts.to_pylist() if each), np.uint8)
+        else:
+            found = self._numbers(name, elements)
+            if self.length and lists:
+                found = found.reshape(len(offsets.pop()) - 1, self.length)
+        names = (f"{name}_offsets", f"{name}_parts", *(f"{name}_parts{level}" for level in range(2, 9)))
+        return {name: found, **dict(zip(names, offsets, strict=False))}
+
+    def _numbers(self, name: str, found: pa.Array) -> Values:
+        if found.null_count:
+            missing = self.missing
+            if missing is None and not pa.types.is_floating(found.type):
+                raise UsageError(
+                    f"the field {name} has no value in {found.null_count} of {len(found)} rows",
+                    expected="a number for each sample",
+                    next_step=f'Say what stands for it: fields={{"{name}": Value(missing=-1)}}',
+                )
+            found = pc.fill_null(found, pa.scalar(float("nan") if missing is None else missing, found.type))
+        return np.array(found.to_numpy(zero_copy_only=False))  # a copy: torch wants to write
+
+
+def _levels(column: pa.Array) -> list[pa.Array]:
+    """The elements of lists, the elements of these, and so on."""
+    found = []
+    while pa.types.is_list(column.type):
+        column = column.flatten()
+        found.append(column)
+    return found
+
+
+def _depth(kind: pa.DataType) -> int:
+    """Levels of offsets that values of a type have."""
+    if pa.types.is_list(kind):
+        return 1 + _depth(kind.value_type)
+    return int(pa.types.is_string(kind))
+
+
+def _offsets(lengths: pa.Array) -> Values:
+    return np.concatenate([[0], np.cumsum(np.asarray(lengths.to_numpy(zero_copy_only=False), np.int64))])
+
+
+def _first(blob: Blob, made: Callable[[Buffer], Values]) -> Values:
+    """What is made of the first sample that can be read."""
+    error: FormatError | None = None
+    for index in range(min(len(blob), _TRIED)):
+        try:
+            return made(blob.read(index))
+        except FormatError as problem:
+            error = error or problem
+    raise error or FormatError("there are no samples", expected="one at least", next_step="Pack some")
+
+
+def with_shape(maker: Any, blob: Blob) -> Any:
+    """A maker that knows the shape of its field."""
+    return maker.bound(blob) if hasattr(maker, "bound") else maker
