@@ -146,12 +146,8 @@ class FieldBatches:
                 empty = np.empty((0, *((4,) if isinstance(self.makers[name], Boxes) else ())), kind)
                 more[name] = np.concatenate([empty, *parts])
                 more[offsets_of(name)] = np.cumsum([0, *map(len, parts)], dtype=np.int64)
-        if self.columns:
-            rows = self.reader.values.select(list(self.columns)).take(
-                from_numpy(found.arrays["index"].copy())
-            )
-            for name, value in self.columns.items():
-                more |= value.columns(name, rows.column(name))
+        for arrays in self._values(found.arrays["index"].tolist()).values():
+            more |= arrays
         if out is not None:
             places = _lead({name: (array.shape, array.dtype) for name, array in more.items()}, out)
             for name, array in more.items():
