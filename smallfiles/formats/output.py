@@ -163,7 +163,8 @@ class ArrowSink:
 
         So samples that lie in many places become one column and are never copied to one place.
         """
-        self._stand_ins[stand_in.address] = pieces
+        if stand_in.size:  # an empty one is not handed over
+            self._stand_ins[stand_in.address] = pieces
 
     def write(self, data: Any) -> int:
         size = len(data)

@@ -40,45 +40,45 @@ class BinaryColumn:
     """Where the bytes of a column are: three numbers per batch, looked up when they are first needed.
 
     Args:
-        opened: The file.
         column: Number of the column.
+        kind: Its type.
         batches: How many there are.
     """
 
-    def __init__(self, opened: Opened, column: int, batches: int) -> None:
-        self._opened, self._column, self._view = opened, column, opened.file.view
+    def __init__(self, column: int, kind: pa.DataType, batches: int) -> None:
+        self._column = column
         self._data, self._data_bytes, self.offsets = (as_integers(np.zeros(batches)) for _ in range(3))
-        kind = opened.schema.field(column).type
         self._struct = kind.get_field_index("bytes") if pa.types.is_struct(kind) else None
         inner = kind if self._struct is None else kind.field(self._struct).type
         self._pair = struct.Struct("<qq" if pa.types.is_large_binary(inner) else "<ii")
 
-    def place(self, number: int, row: int, index: int) -> tuple[int, int]:
-        """First byte, and one after the last, of a row of a batch, which is sample `index`."""
-        offsets = self.offsets[number] or self._locate(number)
-        start, stop = self._pair.unpack_from(self._view, offsets + row * self._pair.size // 2)
+    def place(self, opened: Opened, index: int) -> tuple[ByteFile, int, int]:
+        """File, first byte, and one after the last byte, of a sample."""
+        number, row = opened.where(index)
+        offsets = self.offsets[number] or self._locate(opened, number)
+        start, stop = self._pair.unpack_from(opened.file.view, offsets + row * self._pair.size // 2)
         if not 0 <= start <= stop <= self._data_bytes[number]:
-            raise damaged(self._opened.path, f"the offsets of sample {index} are {start} and {stop}")
+            raise damaged(opened.path, f"the offsets of sample {index} are {start} and {stop}")
         first: int = self._data[number]
-        return first + start, first + stop
+        return opened.file, first + start, first + stop
 
-    def _locate(self, number: int) -> int:
-        data = self._opened.batch(number).column(self._column)
+    def _locate(self, opened: Opened, number: int) -> int:
+        data = opened.batch(number).column(self._column)
         if self._struct is not None:
             data = data.field(self._struct)
         _, offsets, values = data.buffers()[-3:]
-        self._data[number] = self._opened.offset(values) if values is not None and values.size else 0
+        self._data[number] = opened.offset(values) if values is not None and values.size else 0
         self._data_bytes[number] = values.size if values is not None else 0
         # Last: other threads take it as the sign that the rest is known.
-        found: int = self._opened.offset(offsets) + data.offset * self._pair.size // 2
+        found: int = opened.offset(offsets) + data.offset * self._pair.size // 2
         self.offsets[number] = found
         return found
 
-    def total_bytes(self) -> int:
+    def total_bytes(self, opened: Opened) -> int:
         """Sum of the encoded bytes; visits every batch."""
         for number in range(len(self.offsets)):
             if not self.offsets[number]:
-                self._locate(number)
+                self._locate(opened, number)
         return int(np.asarray(self._data_bytes).sum())
 
 
@@ -147,10 +147,11 @@ class Opened(OpenedFile):
         self._starts = as_integers(np.concatenate([[0], np.cumsum(counts)]))
         self.count = int(self._starts[-1])
         self._labels = as_integers(np.zeros(self._number))
-        self._first = BinaryColumn(self, self.columns.data, self._number)
-        self._further = {
-            name: BinaryColumn(self, number, self._number) for name, number in self.columns.blobs.items()
-        }
+        self._first, *further = (
+            BinaryColumn(column, self.schema.field(column).type, self._number)
+            for column in (self.columns.data, *self.columns.blobs.values())
+        )
+        self._further = dict(zip(self.columns.blobs, further, strict=True))
         label = self.columns.label
         letter = "q" if label is None else columns.LETTERS[self.schema.field(label).type]
         self._label = struct.Struct("<" + letter)
@@ -205,13 +206,11 @@ class Opened(OpenedFile):
 
     def place(self, index: int) -> tuple[ByteFile, int, int]:
         """File, first byte, and one after the last byte of one sample."""
-        number, row = self.where(index)
-        return (self.file, *self._first.place(number, row, index))
+        return self._first.place(self, index)
 
     def blob_place(self, name: str, index: int) -> tuple[ByteFile, int, int]:
         """The same of a further field."""
-        number, row = self.where(index)
-        return (self.file, *self._further[name].place(number, row, index))
+        return self._further[name].place(self, index)
 
     def _locate_labels(self, number: int) -> int:
         """Look up where the labels of a batch are in the file; -1 where some are null."""
@@ -271,7 +270,7 @@ class Opened(OpenedFile):
 
     def payload_bytes(self) -> int:
         """Sum of the encoded bytes; visits every batch."""
-        return sum(each.total_bytes() for each in (self._first, *self._further.values()))
+        return sum(each.total_bytes(self) for each in (self._first, *self._further.values()))
 
     def values(self) -> pa.Table:
         """The columns of further values, copied out of all batches once."""
