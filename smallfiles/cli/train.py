@@ -33,16 +33,16 @@ _DONE = {"skip": "left out", "repeat": "replaced by a neighbour", "keep": "kept 
 def add(verbs: Verbs) -> None:
     """Add the verb."""
     parser = add_run(verbs, "train", run)
-    parser.add_argument("data", type=Path, metavar="OUT", help="a packed file with labels")
-    parser.add_argument(
-        "--val", type=Path, metavar="OUT", help="measure accuracy on this one after each epoch"
-    )
+    parser.add_argument("data", type=Path, metavar="OUT", help="a packed file with labels, masks or numbers")
+    parser.add_argument("--val", type=Path, metavar="OUT", help="measure on this one after each epoch")
     add_flags(parser, TrainConfig)
     add_flags(parser.add_argument_group("how batches are made"), LoaderConfig)
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Train a small network on a packed file and report how long it waited for data.
+
+    It learns the label; or the classes of pixels in a mask, or a number, where that is the only field.
 
     Under srun or torchrun each rank trains on its share, without further options. SIGTERM and SIGUSR1 stop
     it: it writes a checkpoint and exits with code 75, and the same command resumes from there.
@@ -53,6 +53,7 @@ def run(arguments: argparse.Namespace) -> int:
         smallfiles train train.arrow --model resnet50 --size 224 --max-steps 100
         smallfiles train train.arrow --checkpoint run1 --every 100
         smallfiles train s3://course/train.tars
+        smallfiles train streets.arrow --target mask
     """
     with suppress(AttributeError, ValueError, OSError):  # no standard error
         faulthandler.enable()  # a truncated mapped file ends the process by a signal
@@ -91,7 +92,7 @@ def _as_json(done: TrainReport) -> dict[str, Any]:
 
 def _lines(done: TrainReport, config: TrainConfig) -> Iterator[str]:
     for each in done.epochs:
-        accuracy = "" if each.accuracy is None else f", accuracy {each.accuracy:.3f}"
+        accuracy = "" if each.accuracy is None else f", {each.measure} {each.accuracy:.3f}"
         first = max(float(rank["first_batch_s"]) for rank in each.ranks)
         yield (
             f"epoch {each.epoch}: {each.samples:,} samples in {in_seconds(each.seconds)}, "

@@ -42,7 +42,7 @@ _INT64: np.dtype[Any] = np.dtype(np.int64)
 
 @dataclass(frozen=True)
 class FieldBatches:
-    """Batches of named fields: `index` (int64 [B]), `target` (int64 [B]) or captions, and each field's arrays.
+    """Batches of named fields: `index` (int64 [B]), `target` (int64 [B]) or captions, and their arrays.
 
     Make one with `field_batches`, which checks the fields.
 
@@ -193,8 +193,8 @@ class _Put:
                 maker.of(item, array[place])
             else:
                 array[place] = maker.of(item, None)
-        for column, maker, array in self._of_values:
-            item = Item(b"", first, self._rngs.at(index), column[index].as_py())
+        for values, maker, array in self._of_values:
+            item = Item(b"", first, self._rngs.at(index), values[index].as_py())
             array[place] = maker.of(item, None)
         if self._target is not None:
             self.arrays["target"][place] = self._target(index)

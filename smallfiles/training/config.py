@@ -30,6 +30,7 @@ class TrainConfig(Settings):
 
     Args:
         loader: How batches are made; its seed also initialises the weights.
+        target: The field to learn: `label`, a mask, or a number; empty takes the label, or the only other.
         model: `small` learns the synthetic classes in a minute on a CPU.
         epochs: Passes over the data.
         size: Side of the crops, in pixels.
@@ -42,6 +43,11 @@ class TrainConfig(Settings):
     """
 
     loader: LoaderConfig = field(default_factory=LoaderConfig)
+    target: str = option(
+        "",
+        "the field to learn: label, a mask, or a number (default: the label, or else the only other)",
+        metavar="FIELD",
+    )
     model: Model = option("small", "small learns the synthetic classes in a minute")
     epochs: int = option(3, "passes over the data", least=1)
     size: int = option(64, "side of the crops", least=32, most=4096, metavar="PIXELS")

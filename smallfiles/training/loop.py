@@ -28,8 +28,9 @@ from smallfiles.samples import Reader
 from smallfiles.training import checkpoint
 from smallfiles.training.config import TrainConfig, check_ring
 from smallfiles.training.group import Group, inner, joined, weight
-from smallfiles.training.models import build, check_same_classes, check_targets, class_count
+from smallfiles.training.models import check_same_classes
 from smallfiles.training.step_timer import StepTimer, next_batch
+from smallfiles.training.tasks import Classify, Task, task_of
 
 _NAMED = 20
 
@@ -42,10 +43,11 @@ class EpochReport:
         epoch: Its number.
         samples: Trained by all ranks together, including those before a resume.
         loss: Mean over them.
-        accuracy: On the validation set; None without one.
+        accuracy: On the validation set, as `measure` says; None without one.
         ranks: For each rank: node, samples and times since the epoch or the program began.
         fault_count: Damaged samples in training and validation, since the epoch or the program began.
         faults: The first of them: key and reason.
+        measure: `accuracy`, `pixel accuracy` or `mean absolute error`.
     """
 
     epoch: int
@@ -55,6 +57,7 @@ class EpochReport:
     ranks: list[dict[str, Any]]
     fault_count: int = 0
     faults: list[dict[str, str]] = field(default_factory=list)
+    measure: str = "accuracy"
 
     @property
     def seconds(self) -> float:
@@ -98,7 +101,7 @@ class _Run:
     optimizer: torch.optim.Optimizer
     val: Reader | None
     asked_to_stop: Sequence[int]
-    classes: int
+    task: Task
     path: Path
     start: int = 0  # the first step of a resumed epoch
 
@@ -109,11 +112,11 @@ def train(
     config: TrainConfig | None = None,
     asked_to_stop: Sequence[int] = (),
 ) -> TrainReport:
-    """Train a classifier on a packed file.
+    """Train a small network on a packed file: to classify, to segment, or to compute a number.
 
     Args:
-        data: The training samples, with labels.
-        val: Other samples, to measure accuracy on.
+        data: The training samples.
+        val: Other samples, to measure on.
         config: The settings.
         asked_to_stop: Checked before each step; see `signals.listening`. Once it is not empty, a checkpoint
             is written and training ends.
@@ -122,19 +125,22 @@ def train(
         Loss, accuracy, throughput, and the share of time spent waiting for data.
 
     Raises:
-        FormatError: A file has no labels, or the two have different classes.
+        FormatError: A file has nothing to learn, or the two have different classes.
         UsageError: The loader, the ring or the checkpoint is of another data set or model.
         ResourceError: The ranks do not meet, lose each other, or a checkpoint cannot be written.
     """
     config = config or TrainConfig()
     check_ring(config, val is not None)
     reader = objectstore.open_anywhere(data)
-    classes = class_count(reader, data)
+    task = task_of(reader, data, config.target)
     others = None if val is None else objectstore.open_anywhere(val)
     if others is not None and val is not None:
-        check_same_classes(reader, data, others, val)
+        if isinstance(task, Classify):
+            check_same_classes(reader, data, others, val)
+        else:
+            task_of(others, val, task.field)  # it has the field
     with joined() as group:
-        return _epochs(_run(group, config, reader, others, classes, asked_to_stop))
+        return _epochs(_run(group, config, reader, others, task, asked_to_stop))
 
 
 def _run(
@@ -142,23 +148,24 @@ def _run(
     config: TrainConfig,
     reader: Reader,
     val: Reader | None,
-    classes: int,
+    task: Task,
     asked_to_stop: Sequence[int],
 ) -> _Run:
     """The caller keeps no reference: the model must be freed before the group (see `joined`)."""
-    model = group.wrap(build(config.model, classes, config.loader.seed))
+    model = group.wrap(task.network(config.model, config.loader.seed))
     optimizer = torch.optim.AdamW(model.parameters(), config.rate)
-    loader = _loader(reader, config, group)
-    return _Run(config, group, loader, model, optimizer, val, asked_to_stop, classes, reader.path)
+    loader = _loader(reader, config, group, task)
+    return _Run(config, group, loader, model, optimizer, val, asked_to_stop, task, reader.path)
 
 
-def _loader(reader: Reader, config: TrainConfig, group: Group) -> Any:
+def _loader(reader: Reader, config: TrainConfig, group: Group, task: Task) -> Any:
     if config.ring:
         from smallfiles import ring
 
         loader: Any = ring.attach(config.ring, wait_s=config.wait)
     else:
-        loader = make_loader(reader, config.loader, transform=images.RandomResizedCrop(size=config.size))
+        fields = _fields(task, reader, images.RandomResizedCrop(size=config.size))
+        loader = make_loader(reader, config.loader, fields=fields)
     loader.every_step = True  # steps and batches have equal numbers, also in a checkpoint
     plan, where = loader.plan, group.where
     if (plan.samples, plan.rank, plan.world_size) != (len(reader), where.rank, where.world_size):
@@ -174,6 +181,11 @@ def _loader(reader: Reader, config: TrainConfig, group: Group) -> Any:
             next_step="Fill the ring from the same file",
         )
     return loader
+
+
+def _fields(task: Task, reader: Reader, view: Any) -> dict[str, Any]:
+    """The makers of what a task needs; all other fields stay unread."""
+    return dict.fromkeys([*reader.blob_suffixes, *reader.values.column_names]) | task.makers(view)
 
 
 def _epochs(run: _Run) -> TrainReport:
@@ -228,29 +240,30 @@ def _epoch(
     accuracy = None
     if run.val is not None:
         _keep(run, before, epoch, stop, [samples, loss_sum])  # validation may last longer than the job
-        accuracy = evaluate(run.model, run.val, config, group, run.asked_to_stop, loaders)
+        accuracy = evaluate(run.model, run.task, run.val, config, group, run.asked_to_stop, loaders)
         if accuracy is None:
             return None
     mean_loss = loss_sum / max(samples, 1)
-    return EpochReport(epoch, int(samples), mean_loss, accuracy, ranks, *_faults(group, loaders))
+    faults = _faults(group, loaders)
+    return EpochReport(epoch, int(samples), mean_loss, accuracy, ranks, *faults, run.task.measure)
 
 
 def _step(run: _Run, clock: StepTimer, batch: Any, planned: int) -> tuple[int, torch.Tensor]:
     """One step; returns the samples of this rank in it, and their mean loss, which stays on the device."""
     device = run.group.device
-    size = 0 if batch is None else len(batch["target"])
+    size, task = 0 if batch is None else len(batch["index"]), run.task
     clock.copy()
     if size:
-        check_targets(batch["target"], run.classes)
-        picture, target = (batch[name].to(device, non_blocking=True) for name in ("image", "target"))
+        both = batch["image"], task.target(batch)
+        picture, target = (each.to(device, non_blocking=True) for each in both)
     else:  # no batch left on this rank: take part in the collective step
         picture = torch.zeros((1, 3, run.config.size, run.config.size), dtype=torch.uint8, device=device)
-        target = torch.zeros(1, dtype=torch.int64, device=device)
+        target = task.nothing(run.config.size).to(device)
     clock.begin()
     run.model.train(size > 1)  # batch normalisation needs the statistics of several samples
     with torch.autocast(device.type, torch.bfloat16, enabled=device.type == "cuda"):
         scores = run.model(images.normalise(picture.permute(0, 2, 3, 1)))
-        loss = nn.functional.cross_entropy(scores.float(), target)
+        loss = task.loss(scores.float(), target)
     share = weight(size, planned, run.group.where.world_size)
     run.optimizer.zero_grad(set_to_none=True)
     torch.autograd.backward(loss * share)
@@ -292,7 +305,7 @@ def _resume(run: _Run) -> tuple[list[EpochReport], tuple[int, int] | None, tuple
     if not fits:
         raise UsageError(
             f"the checkpoint in {folder} is of another model or another number of classes",
-            expected=f"one of {run.config.model} with {run.classes} classes",
+            expected=f"one of {run.config.model} with {run.task.outputs} classes",
             next_step="Train with the settings of the run that was stopped, or name another folder",
         )
     for settings in run.optimizer.param_groups:
@@ -345,16 +358,18 @@ def _check_any(samples: float, path: Path, epoch: int, group: Group, loaders: Se
 
 def evaluate(
     model: nn.Module,
+    task: Task,
     reader: Reader,
     config: TrainConfig,
     group: Group,
     asked_to_stop: Sequence[int],
     loaders: list[Any],
 ) -> float | None:
-    """Share of samples that are classified correctly; each rank measures its part.
+    """Mean over the samples of what the task measures; each rank measures its part.
 
     Args:
         model: On the device of `group`.
+        task: What it learned.
         reader: The samples.
         config: The settings.
         group: The ranks.
@@ -373,8 +388,8 @@ def evaluate(
     )
     transform = images.CentreCrop(resize=round(config.size * 8 / 7), crop=config.size)
     network = inner(model).eval()
-    right = seen = 0
-    loader = make_loader(reader, loader_config, transform=transform)
+    right, seen = 0.0, 0
+    loader = make_loader(reader, loader_config, fields=_fields(task, reader, transform))
     loaders.append(loader)
     loader.every_step = True  # all ranks check together whether any sample was readable
     batches, shown = iter(loader), None if group.is_first else False
@@ -384,8 +399,8 @@ def evaluate(
             if not len(batch["index"]):
                 continue
             picture = batch["image"].to(group.device).permute(0, 2, 3, 1)
-            found = network(images.normalise(picture)).argmax(1).cpu()
-            right, seen = right + int((found == batch["target"]).sum()), seen + len(found)
+            scores = network(images.normalise(picture)).cpu()
+            right, seen = right + task.right(scores, task.target(batch)), seen + len(scores)
     if group.largest(len(asked_to_stop)):
         return None
     right_of_all, all_seen = group.total(right, seen)

@@ -8,6 +8,7 @@ error. Notebook 08 trains.
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 
 import torch
@@ -42,9 +43,51 @@ def small(classes: int) -> nn.Module:
     layers: list[nn.Module] = []
     before = 3
     for channels in _CHANNELS:
-        layers += [nn.Conv2d(before, channels, 3, stride=2, padding=1), nn.GroupNorm(8, channels), nn.ReLU()]
+        layers += _block(before, channels, 2)
         before = channels
     return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(before, classes))
+
+
+class Segmenter(nn.Module):
+    """Three convolutions that each halve the image, and back up with what each had seen (a small U-Net).
+
+    Args:
+        classes: Number of outputs for each pixel.
+    """
+
+    def __init__(self, classes: int) -> None:
+        super().__init__()
+        sizes = (3, *_CHANNELS[:3])
+        pairs = list(itertools.pairwise(sizes))
+        self.down = nn.ModuleList(_block(before, after, 2) for before, after in pairs)
+        self.up = nn.ModuleList(
+            _block(after + before, max(before, 16), 1) for before, after in reversed(pairs)
+        )
+        self.last = nn.Conv2d(16, classes, 1)
+
+    def forward(self, picture: torch.Tensor) -> torch.Tensor:
+        """Scores [B, classes, rows, columns] of a picture [B, 3, rows, columns]."""
+        seen = [picture]
+        for layer in self.down:
+            seen.append(layer(seen[-1]))
+        found = seen.pop()
+        for layer in self.up:
+            before = seen.pop()
+            found = layer(torch.cat([nn.functional.interpolate(found, before.shape[2:]), before], 1))
+        scores: torch.Tensor = self.last(found)
+        return scores
+
+
+def _block(before: int, after: int, stride: int) -> nn.Sequential:
+    return nn.Sequential(
+        nn.Conv2d(before, after, 3, stride=stride, padding=1), nn.GroupNorm(8, after), nn.ReLU()
+    )
+
+
+def segmenter(classes: int, seed: int) -> nn.Module:
+    """A network that computes a class for each pixel, with weights that depend on the seed alone."""
+    torch.manual_seed(seed)
+    return Segmenter(classes)
 
 
 def class_count(reader: Reader, path: Path) -> int:

@@ -1,0 +1,252 @@
+"""What a network learns of a sample: its class, the class of each pixel, or a number.
+
+    Classify   the label                       cross-entropy, share of samples that are right
+    Segment    a mask beside the image         cross-entropy of each pixel, share of pixels that are right
+    Regress    a number, or a list of numbers  squared error, mean absolute error
+
+The trap: a network takes any whole number for a class, and 37.5 years become 37 without an error. So what is
+learned follows from the type of the field, and is said. Notebook 13 trains on a field.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+import pyarrow as pa
+import torch
+from torch import nn
+
+from smallfiles.arrays import one_chunk
+from smallfiles.errors import FormatError, UsageError, first_few
+from smallfiles.images.faults import ImageError
+from smallfiles.loading.makers import Image, Mask, Value, class_numbers
+from smallfiles.samples import UNLABELLED, Reader
+from smallfiles.training.config import Model
+from smallfiles.training.models import build, check_targets, class_count, segmenter
+
+IGNORED = 255
+"""The class of pixels that are not learned, as in VOC."""
+_MASKS = 64
+
+
+class Task(Protocol):
+    """What is learned.
+
+    Attributes:
+        field: Name of the field.
+        outputs: Numbers that the network computes, for each sample or each pixel.
+        measure: What `right` sums up to, in words.
+    """
+
+    field: str
+    outputs: int
+    measure: str
+
+    def makers(self, view: Any) -> dict[str, Any]:
+        """Of the fields that are needed."""
+
+    def network(self, model: Model, seed: int) -> nn.Module:
+        """A network for it."""
+
+    def target(self, batch: Any) -> torch.Tensor:
+        """What the network should compute, in CPU memory, checked."""
+
+    def nothing(self, size: int) -> torch.Tensor:
+        """The target of one sample, for a rank without a batch."""
+
+    def loss(self, scores: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+        """Mean over the samples."""
+
+    def right(self, scores: torch.Tensor, target: torch.Tensor) -> float:
+        """Sum over the samples of what is measured."""
+
+
+class Classify:
+    """The class of a sample.
+
+    Args:
+        reader: The training set.
+        path: Where it is, for messages.
+    """
+
+    field, measure = "label", "accuracy"
+
+    def __init__(self, reader: Reader, path: Path) -> None:
+        self.outputs = class_count(reader, path)
+
+    def makers(self, view: Any) -> dict[str, Any]:
+        return {"image": Image(view)}
+
+    def network(self, model: Model, seed: int) -> nn.Module:
+        return build(model, self.outputs, seed)
+
+    def target(self, batch: Any) -> torch.Tensor:
+        target: torch.Tensor = batch["target"]
+        check_targets(target, self.outputs)
+        return target
+
+    def nothing(self, size: int) -> torch.Tensor:
+        return torch.zeros(1, dtype=torch.int64)
+
+    def loss(self, scores: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+        return nn.functional.cross_entropy(scores, target)
+
+    def right(self, scores: torch.Tensor, target: torch.Tensor) -> float:
+        return float((scores.argmax(1) == target).sum())
+
+
+class Segment:
+    """The class of each pixel, from a mask; 255 is not learned.
+
+    Args:
+        reader: The training set.
+        field: The field of masks.
+    """
+
+    measure = "pixel accuracy"
+
+    def __init__(self, reader: Reader, field: str) -> None:
+        self.field = field
+        self.outputs = len(reader.classes) or _most_classes(reader, field)
+
+    def makers(self, view: Any) -> dict[str, Any]:
+        return {"image": Image(view), self.field: Mask(view)}
+
+    def network(self, model: Model, seed: int) -> nn.Module:
+        if model != "small":
+            raise UsageError(
+                f"the model {model} was asked for, to learn the masks in {self.field}",
+                expected="small, the only one here that computes a class for each pixel",
+                next_step="Leave --model out",
+            )
+        return segmenter(self.outputs, seed)
+
+    def target(self, batch: Any) -> torch.Tensor:
+        target: torch.Tensor = batch[self.field].long()
+        most = int(target[target != IGNORED].amax()) if bool((target != IGNORED).any()) else 0
+        if most >= self.outputs:
+            raise FormatError(
+                f"a mask in {self.field} has the class {most}",
+                expected=f"classes from 0 to {self.outputs - 1}, as some masks have, or {IGNORED}",
+                next_step="Name all classes in the manifest, and pack it again",
+            )
+        return target
+
+    def nothing(self, size: int) -> torch.Tensor:
+        return torch.zeros((1, size, size), dtype=torch.int64)
+
+    def loss(self, scores: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+        of_pixels = nn.functional.cross_entropy(scores, target, ignore_index=IGNORED, reduction="sum")
+        return of_pixels / (target != IGNORED).sum().clamp(min=1)
+
+    def right(self, scores: torch.Tensor, target: torch.Tensor) -> float:
+        known = target != IGNORED
+        shares = ((scores.argmax(1) == target) & known).sum((1, 2)) / known.sum((1, 2)).clamp(min=1)
+        return float(shares.sum())
+
+
+class Regress:
+    """A number, or several, of each sample; learned with mean 0 and spread 1, measured as they are.
+
+    Args:
+        reader: The training set.
+        field: The field of numbers, or of lists of one length.
+        path: Where the set is, for messages.
+    """
+
+    measure = "mean absolute error"
+
+    def __init__(self, reader: Reader, field: str, path: Path) -> None:
+        self.field = field
+        column = one_chunk(reader.values.column(field))
+        found = Value().bound(reader.values.column(field)).columns(field, column)
+        numbers = found.get(field)
+        if column.null_count or numbers is None or len(found) > 1 or not np.isfinite(numbers).all():
+            raise FormatError(
+                f"the field {field} of {path} is no finite number, or list of one length, in every sample",
+                expected="numbers to learn",
+                next_step="Leave the others out of the manifest, and pack it again",
+            )
+        numbers = numbers.astype(np.float64).reshape(len(reader), -1)
+        self.outputs = numbers.shape[1]
+        self.mean, spread = (torch.tensor(of(0), dtype=torch.float32) for of in (numbers.mean, numbers.std))
+        self.spread = torch.where(spread > 0, spread, 1.0)
+
+    def makers(self, view: Any) -> dict[str, Any]:
+        return {"image": Image(view), self.field: Value()}
+
+    def network(self, model: Model, seed: int) -> nn.Module:
+        return build(model, self.outputs, seed)
+
+    def target(self, batch: Any) -> torch.Tensor:
+        numbers: torch.Tensor = batch[self.field].float().reshape(len(batch["index"]), -1)
+        return (numbers - self.mean) / self.spread
+
+    def nothing(self, size: int) -> torch.Tensor:
+        return torch.zeros((1, self.outputs))
+
+    def loss(self, scores: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+        return nn.functional.mse_loss(scores, target)
+
+    def right(self, scores: torch.Tensor, target: torch.Tensor) -> float:
+        return float(((scores - target).abs().cpu() * self.spread).mean(1).sum())
+
+
+def task_of(reader: Reader, path: Path, field: str = "") -> Task:
+    """What to learn of a set: the named field, or else the label, or else the only mask or number.
+
+    Args:
+        reader: The training set.
+        path: Where it is, for messages.
+        field: Name of the field; empty chooses.
+
+    Raises:
+        UsageError: There is no such field, or several and none was named.
+        FormatError: It cannot be learned.
+    """
+    masks = [
+        name for name, suffix in reader.blob_suffixes.items() if suffix in (".png", ".gif", ".tif", ".bmp")
+    ]
+    numbers = [each.name for each in reader.values.schema if _is_number(each.type)]
+    further = [*masks, *(each.name for each in reader.values.schema if pa.types.is_floating(each.type))]
+    if not field and (not further or reader.target_kind != "label" or reader.classes or _is_labelled(reader)):
+        field = "label"
+    elif not field and len(further) == 1:
+        field = further[0]
+    if field in masks:
+        return Segment(reader, field)
+    if field in numbers:
+        return Regress(reader, field, path)
+    if field == "label":
+        return Classify(reader, path)
+    known = [*masks, *numbers]
+    raise UsageError(
+        f"{path} has no field {field!r} to learn" if field else f"{path} has no labels, and several fields",
+        expected=f"one of label, {first_few(known, len(known))}" if known else "label",
+        next_step="Name one with --target",
+    )
+
+
+def _is_labelled(reader: Reader) -> bool:
+    rows = np.unique(np.linspace(0, len(reader) - 1, 1024).astype(int)) if len(reader) else np.zeros(0, int)
+    return any(reader.target(int(row)) != UNLABELLED for row in rows)
+
+
+def _is_number(kind: pa.DataType) -> bool:
+    if pa.types.is_list(kind):
+        return _is_number(kind.value_type) and not pa.types.is_list(kind.value_type)
+    return bool(pa.types.is_floating(kind) or pa.types.is_integer(kind))
+
+
+def _most_classes(reader: Reader, field: str) -> int:
+    """One more than the largest class in some masks that are spread over the set."""
+    masks, most = reader.blob(field), 1
+    for row in np.unique(np.linspace(0, len(reader) - 1, _MASKS).astype(int)) if len(reader) else ():
+        try:
+            classes = class_numbers(masks.read(int(row)))
+        except ImageError:
+            continue  # reported when it is trained on
+        most = max(most, int(classes[classes != IGNORED].max(initial=0)))
+    return most + 1
