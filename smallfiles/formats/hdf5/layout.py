@@ -145,13 +145,17 @@ def _fields(group: h5py.Group, record: dict[str, object], file: ByteFile) -> dic
     stated, home = record.get("fields", {}), _member(group, HOME, file.path)
     there = set(home) if isinstance(home, h5py.Group) else set()
     if not isinstance(stated, dict) or there != stated.keys():
-        named = ", ".join(map(str, stated)) if isinstance(stated, dict) else stated
-        raise damaged(file.path, f"it has the fields {', '.join(sorted(there))}, and its record {named}")
+        found, named = (
+            first_few(sorted(map(str, some)), len(some)) or "none"
+            for some in (there, stated if isinstance(stated, dict) else ())
+        )
+        raise damaged(file.path, f"it has the fields {found}, and its record has {named}")
     return {name: _field(home, name, str(kind), file) for name, kind in stated.items()}
 
 
 def _field(home: h5py.Group, name: str, kind: str, file: ByteFile) -> Field:
-    sets = {each: _member(home, f"{name}/{each}", file.path) for each in _member(home, name, file.path)}
+    group = _member(home, name, file.path)
+    sets = {each: _member(group, each, file.path) for each in group}
     data = sets.pop("data", None) if kind.startswith(".") else None
     arrays = {each: _numbers(item, file, "iuf") for each, item in sets.items()}
     return Field(kind, arrays) if data is None else Field(kind, arrays, _start(data, file), data.size)

@@ -25,7 +25,7 @@ from smallfiles.formats.blob import arrays_of
 from smallfiles.formats.columns import SampleColumns, refuse_fields
 from smallfiles.formats.hdf5 import fields
 from smallfiles.formats.output import OutputFile, packed, save_digest
-from smallfiles.samples import Packed, Sample, Schema
+from smallfiles.samples import Buffer, Packed, Sample, Schema
 
 # Fixed, so that a newer library writes the same bytes; 1.8 allows attributes larger than 64 KiB.
 _LAYOUT: dict[str, Any] = {
@@ -91,31 +91,43 @@ def _write_blob(
 ) -> Packed:
     """Write the blob layout."""
     columns, count = SampleColumns(out, schema), 0
-    rooms, starts = _rooms(schema), _lay_out(out, schema, options)
     with ExitStack() as stack:
-        # The first takes the digest, and in the end reads what the others wrote.
-        files = [
-            stack.enter_context(OutputFile(out, digest=digest and not number, start=start))
-            for number, start in enumerate(starts)
+        runs = [
+            # The first takes the digest, and in the end reads what the others wrote.
+            _Run(stack.enter_context(OutputFile(out, digest=digest and not number, start=start)), room)
+            for number, (start, room) in enumerate(_lay_out(out, schema, options))
         ]
-        offsets = [array("Q", [0]) for _ in files]
         for count, sample in enumerate(samples, 1):
             data = (sample.data, *sample.blobs)
-            stops = [ends[-1] + len(each) for ends, each in zip(offsets, data, strict=True)]
-            for stop, room in zip(stops, rooms.values(), strict=True):
-                _check_room(sample, count - 1, stop, out, schema, room)
+            for run, each in zip(runs, data, strict=True):
+                _check_room(sample, count - 1, run.offsets[-1] + len(each), out, schema, run.room)
             columns.add(sample)
-            for file, ends, stop, each in zip(files, offsets, stops, data, strict=True):
-                file.append([each])
-                ends.append(stop)
-        for file in files:
-            file.flush()
-            file.close()
-        first, *further = (np.frombuffer(ends, np.uint64) for ends in offsets)
-        _complete(
-            out, schema, chain([("offsets", first)], arrays_of(columns), _fields(columns, schema, further))
-        )
-        return packed(out, "hdf5", count, sum(ends[-1] for ends in offsets), files[0].finish())
+            for run, each in zip(runs, data, strict=True):
+                run.append(each)
+        for run in runs:
+            run.file.flush()
+            run.file.close()
+        first, *further = (np.frombuffer(run.offsets, np.uint64) for run in runs)
+        own = chain([("offsets", first)], arrays_of(columns))
+        _complete(out, schema, chain(own, _fields(columns, schema, further)))
+        return packed(out, "hdf5", count, sum(run.offsets[-1] for run in runs), runs[0].file.finish())
+
+
+class _Run:
+    """The bytes of one field of all samples while they are written, and where each ends.
+
+    Args:
+        file: Writes at its own place of the file.
+        room: How many bytes there is room for.
+    """
+
+    def __init__(self, file: OutputFile, room: int) -> None:
+        self.file, self.room, self.offsets = file, room, array("Q", [0])
+
+    def append(self, data: Buffer) -> None:
+        """Add the bytes of a sample."""
+        self.file.append([data])
+        self.offsets.append(self.offsets[-1] + len(data))
 
 
 def _fields(
@@ -159,28 +171,25 @@ def _write_vlen(
     return packed(out, "hdf5", count, payload, files)
 
 
-def _rooms(schema: Schema) -> dict[str, int]:
-    """Path and size of each run of bytes: that of the first file of each sample, and of the further ones."""
-    further = {f"{fields.HOME}/{blob.name}/data": blob.total_bytes for blob in schema.blobs}
-    return {"data": schema.total_bytes, **further}
-
-
-def _lay_out(out: Path, schema: Schema, options: HDF5Options) -> list[int]:
-    """Make the file with room for all bytes; return the offset of each room."""
+def _lay_out(out: Path, schema: Schema, options: HDF5Options) -> list[tuple[int, int]]:
+    """Make the file with room for all bytes of each field; return the offset and the size of each room."""
     with _opened(out, "x") as file, _translated(out):
         group = _start(file, out, schema, options)
-        plan = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
-        plan.set_alloc_time(h5py.h5d.ALLOC_TIME_EARLY)
-        plan.set_fill_time(h5py.h5d.FILL_TIME_NEVER)
-        plan.set_obj_track_times(False)
-        starts = []
-        for path, size in _rooms(schema).items():
-            home, _, name = path.rpartition("/")
-            inside = group.require_group(home) if home else group
-            space = h5py.h5s.create_simple((size,))
-            data = h5py.h5d.create(inside.id, name.encode(), h5py.h5t.STD_U8LE, space, plan)
-            starts.append(int(data.get_offset() or 0))
-        return starts
+        rooms = [_make_room(group, schema.total_bytes)]
+        for blob in schema.blobs:
+            own = group.create_group(f"{fields.HOME}/{blob.name}")
+            rooms.append(_make_room(own, blob.total_bytes))
+        return rooms
+
+
+def _make_room(group: h5py.Group, size: int) -> tuple[int, int]:
+    plan = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
+    plan.set_alloc_time(h5py.h5d.ALLOC_TIME_EARLY)
+    plan.set_fill_time(h5py.h5d.FILL_TIME_NEVER)
+    plan.set_obj_track_times(False)
+    space = h5py.h5s.create_simple((size,))
+    data = h5py.h5d.create(group.id, b"data", h5py.h5t.STD_U8LE, space, plan)
+    return int(data.get_offset() or 0), size
 
 
 def _start(file: h5py.File, out: Path, schema: Schema, options: HDF5Options) -> h5py.Group:
