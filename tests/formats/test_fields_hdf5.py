@@ -97,16 +97,32 @@ def test_fewer_samples_than_planned_are_stored_in_their_own_order(tmp_path):
         assert bytes(reader.blob("wave-1").read(2)) == samples[2].blobs[1]
 
 
-def test_equal_values_give_equal_bytes_whatever_lies_under_a_null(tmp_path):
-    lists = [pa.array([[5, 6], [1]]), pa.array([[7, 8, 9], [1]])]
-    holes = [
-        pa.ListArray.from_arrays(each.offsets, each.values, mask=pa.array([True, False])) for each in lists
-    ]
-    wholes = [pa.array([0, 1, 2, 3])[1:3], pa.array([1, 2])]
-    for number in (0, 1):
-        samples, schema = made(2, {"lists": holes[number], "numbers": wholes[number]})
-        hdf5.write(samples, tmp_path / f"{number}.h5", schema=schema)
-    assert (tmp_path / "0.h5").read_bytes() == (tmp_path / "1.h5").read_bytes()
+def under_a_null(kind, values):
+    """A column whose first value is null, with something in its memory all the same."""
+    _, *buffers = pa.array(values, kind).buffers()
+    return pa.Array.from_buffers(kind, 2, [pa.py_buffer(b"\2"), *buffers])
+
+
+def test_equal_values_give_equal_bytes_whatever_else_lies_in_their_memory(tmp_path):
+    lists = pa.array([[5, 6], [1]])
+    odd = {
+        "lists": pa.ListArray.from_arrays(lists.offsets, lists.values, mask=pa.array([True, False])),
+        "numbers": under_a_null(pa.int64(), [7, 9]),
+        "part": pa.array([0, 1, 2, 3])[1:3],
+        "texts": under_a_null(pa.string(), ["x", "y"]),
+        "words": pa.array(["é", "a", "bc", "d"])[1:3],
+    }
+    plain = {
+        "lists": [None, [1]],
+        "numbers": [None, 9],
+        "part": [1, 2],
+        "texts": [None, "y"],
+        "words": ["a", "bc"],
+    }
+    for name, columns in (("odd", odd), ("plain", plain)):
+        samples, schema = made(2, columns)
+        hdf5.write(samples, tmp_path / name, schema=schema)
+    assert (tmp_path / "odd").read_bytes() == (tmp_path / "plain").read_bytes()
 
 
 def test_the_content_digest_is_that_of_the_whole_file(out):
@@ -182,6 +198,7 @@ def mended(out, name, **arrays):
         group = file[f"train/fields/{name}"]
         kind = formats.open(out).info()["provenance"]["fields"][name]
         for each, values in arrays.items():
+            values = values(group[each][:]) if callable(values) else values
             if each in group:
                 del group[each]
             if values is not None:
@@ -203,12 +220,17 @@ NINE = np.arange(COUNT)
         ("age", {"valid": np.ones(8, np.uint8)}),
         ("age", {"data": None}),
         ("日本", {"data": np.full(COUNT, 3, np.uint8)}),
-        ("labels in words", {"offsets": np.arange(10, dtype=np.uint64)[::-1]}),
-        ("labels in words", {"offsets": np.append(NINE, 2**40).astype(np.uint64)}),
-        ("labels in words", {"offsets": np.append(NINE, 2**63 + 7).astype(np.uint64)}),
-        ("labels in words", {"offsets": np.append([1], NINE).astype(np.uint64)}),
-        ("labels in words", {"data": np.full(49, 0xFF, np.uint8)}),
-        ("boxes", {"offsets": np.append(NINE, 100).astype(np.uint64)}),
+        *[
+            (name, {"offsets": change})
+            for name in ("labels in words", "boxes")
+            for change in (
+                lambda old: old[::-1],
+                lambda old: old[[0, 1, 2, 7, 4, 5, 6, 3, 8, 9]],  # the last stays as it is
+                lambda old: old + np.eye(10, dtype=np.uint64)[3] * np.uint64(2**32),  # the same in 32 bits
+                lambda old: np.append(old[:9], np.uint64(2**63 + 7)),
+            )
+        ],
+        ("labels in words", {"data": lambda old: old | 0xF8}),
         ("boxes", {"offsets_2": None}),
         ("mask", {"offsets": np.append(NINE, 10**6).astype(np.uint64)}),
         ("mask", {"offsets": np.arange(10, dtype=np.uint64)[::-1]}),
@@ -242,6 +264,13 @@ def test_a_file_that_lost_the_record_of_its_fields_is_refused(out):
         DamagedFileError, match=r"it has the fields age, .* and 7 more, and its record has none"
     ):
         len(formats.open(out))
+
+
+def test_a_record_that_says_another_suffix_is_refused_when_files_are_read(out):
+    with h5py.File(out, "r+") as file:
+        file.attrs["provenance"] = np.bytes_(bytes(file.attrs["provenance"]).replace(b".png", b".npy"))
+    with pytest.raises(DamagedFileError, match=r"its field mask cannot be read"):
+        formats.open(out).blob("mask").read(0)
 
 
 def test_fields_in_another_file_are_refused(out, tmp_path):
