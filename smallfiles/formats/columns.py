@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 import operator
+from array import array
 from collections.abc import Callable, Container, Mapping
 from pathlib import Path
 from typing import Any
@@ -59,7 +60,7 @@ class Rows:
             **(more or {}),
         }
         self._rows: list[tuple[Any, ...]] = []
-        self._numbers: list[int] = []
+        self._numbers = array("q")  # of a whole file, where the rows are those of one
         self.value_names = () if schema.values is None else tuple(schema.values.column_names)
 
     @property
@@ -99,7 +100,7 @@ class Rows:
 
     def take_values(self) -> dict[str, pa.Array]:
         """The columns of their further values likewise."""
-        numbers, self._numbers = self._numbers, []
+        numbers, self._numbers = self._numbers, array("q")
         return values_of(self._schema, np.array(numbers, np.int64))
 
 
