@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 import operator
+from array import array
 from collections.abc import Callable, Container, Mapping
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from smallfiles.arrays import GrowingNumbers, GrowingStrings, column, from_numpy, one_chunk
-from smallfiles.errors import FormatError
+from smallfiles.errors import FormatError, first_few
 from smallfiles.formats.output import ArrowSink
 from smallfiles.keys import MAX_COMPONENT_BYTES, is_writable_name, key_problem
 from smallfiles.samples import Buffer, Sample, Schema, Target, TargetKind
@@ -59,7 +60,7 @@ class Rows:
             **(more or {}),
         }
         self._rows: list[tuple[Any, ...]] = []
-        self._numbers: list[int] = []
+        self._numbers = array("q")  # of a whole file, where the rows are those of one
         self.value_names = () if schema.values is None else tuple(schema.values.column_names)
 
     @property
@@ -99,7 +100,7 @@ class Rows:
 
     def take_values(self) -> dict[str, pa.Array]:
         """The columns of their further values likewise."""
-        numbers, self._numbers = self._numbers, []
+        numbers, self._numbers = self._numbers, array("q")
         return values_of(self._schema, np.array(numbers, np.int64))
 
 
@@ -198,6 +199,26 @@ class SampleColumns(Rows):
                 expected="less in one file",
                 next_step="Pack into .arrow, or into .tars with a smaller max_bytes",
             ) from error
+
+
+def refuse_fields(out: Path, schema: Schema, layout: str) -> None:
+    """Refuse further fields where the format has no place for them.
+
+    Args:
+        out: The output.
+        schema: What is packed.
+        layout: Name of the format or layout.
+
+    Raises:
+        FormatError: There are some.
+    """
+    if names := schema.fields:
+        raise FormatError(
+            f"{out} would hold the {'field' if len(names) == 1 else 'fields'} "
+            f"{first_few(names, len(names))} in {layout}",
+            expected=f"one file and its label or captions per sample, which is all that {layout} has",
+            next_step="Pack into .arrow, .h5 (blob layout), .tars, .sqfs or .files, which have any field",
+        )
 
 
 def key_of(sample: Sample, out: Path) -> str:

@@ -46,7 +46,7 @@ class Manifest:
         classes: Class names in label order; empty if unknown.
         root_hint: Folder or archive that the paths are relative to, itself relative to the manifest
             file; empty if unknown.
-        blobs: Names of the fields of further files, a mask for example.
+        blobs: Names of the fields of further files, a mask for example, in their order.
     """
 
     table: pa.Table = field(hash=False)
@@ -97,7 +97,7 @@ class Manifest:
         optional = {"bytes": sizes, "sha256": sha256, "meta": metas}
         blobs, values = blobs or {}, values or {}
         table = checks.checked_table(paths, targets, kind, len(classes), optional, blobs, values)
-        manifest = cls(table, name, split, tuple(classes), root_hint, tuple(blobs))
+        manifest = cls(table, name, split, tuple(classes), root_hint, tuple(sorted(blobs)))
         # Sorting is expensive; the search for repeated paths and the digest share it.
         order = checks.checked_order(manifest.paths)
         manifest.__dict__["digest"] = set_digest(manifest.paths, manifest.targets, order, manifest.values)

@@ -27,6 +27,7 @@ from smallfiles.errors import FormatError, first_few
 from smallfiles.formats import provenance
 from smallfiles.formats.blob import NAMES
 from smallfiles.formats.bytefile import ByteFile, damage_reported, damaged
+from smallfiles.formats.hdf5.fields import HOME, Field
 
 _ROW = struct.Struct("<IQI")  # length, address of the heap, number of the object in it
 _OBJECT = struct.Struct("<HHIQ")  # number, references, reserved, size
@@ -53,6 +54,7 @@ class Found:
         start: Offset in the file at which the bytes of `data` begin; None in the vlen layout.
         stop: Size of `data` in bytes.
         base: What heap addresses count from.
+        fields: Further fields by name.
     """
 
     split: str
@@ -61,6 +63,7 @@ class Found:
     start: int | None
     stop: int
     base: int
+    fields: dict[str, Field]
 
 
 def find(file: ByteFile, split: str | None) -> Found:
@@ -131,8 +134,31 @@ def _look(opened: h5py.File, file: ByteFile, split: str | None) -> Found:
         )
     data, base = sets["data"], opened.userblock_size
     if data is None:
-        return Found(split, record, arrays | {"images": _rows(sets["images"], file)}, None, 0, base)
-    return Found(split, record, arrays, _start(data, file), data.size, base)
+        rows = {"images": _rows(sets["images"], file)}
+        return Found(split, record, arrays | rows, None, 0, base, {})
+    fields = _fields(group, record, file)
+    return Found(split, record, arrays, _start(data, file), data.size, base, fields)
+
+
+def _fields(group: h5py.Group, record: dict[str, object], file: ByteFile) -> dict[str, Field]:
+    """The further fields, which the record must name: a file that lost some would train without them."""
+    stated, home = record.get("fields", {}), _member(group, HOME, file.path)
+    there = set(home) if isinstance(home, h5py.Group) else set()
+    if not isinstance(stated, dict) or there != stated.keys():
+        found, named = (
+            first_few(sorted(map(str, some)), len(some)) or "none"
+            for some in (there, stated if isinstance(stated, dict) else ())
+        )
+        raise damaged(file.path, f"it has the fields {found}, and its record has {named}")
+    return {name: _field(home, name, str(kind), file) for name, kind in stated.items()}
+
+
+def _field(home: h5py.Group, name: str, kind: str, file: ByteFile) -> Field:
+    group = _member(home, name, file.path)
+    sets = {each: _member(group, each, file.path) for each in group}
+    data = sets.pop("data", None) if kind.startswith(".") else None
+    arrays = {each: _numbers(item, file, "iuf") for each, item in sets.items()}
+    return Field(kind, arrays) if data is None else Field(kind, arrays, _start(data, file), data.size)
 
 
 def _member(group: h5py.Group, name: str, path: Path) -> Any:
@@ -214,9 +240,9 @@ def _start(data: Any, file: ByteFile) -> int:
     return _place(data, file)
 
 
-def _numbers(item: Any, file: ByteFile) -> np.ndarray:
-    if not _is_column(item):
-        raise _unknown(item, file.path, "one integer a row")
+def _numbers(item: Any, file: ByteFile, kinds: str = "iu") -> np.ndarray:
+    if not _is_column(item, kinds):
+        raise _unknown(item, file.path, "one integer a row" if kinds == "iu" else "one number a row")
     if item.id.get_offset() is None:
         stored = min(item.id.get_storage_size(), file.size)
         if item.nbytes > max(stored, _ROW.size) * _MAX_RATIO:
@@ -263,8 +289,8 @@ def _gather(item: h5py.Dataset, rows: np.ndarray, file: ByteFile) -> None:
     item.id.chunk_iter(put)
 
 
-def _is_column(item: Any) -> bool:
-    return isinstance(item, h5py.Dataset) and item.dtype.kind in "iu" and item.ndim == 1
+def _is_column(item: Any, kinds: str = "iu") -> bool:
+    return isinstance(item, h5py.Dataset) and item.dtype.kind in kinds and item.ndim == 1
 
 
 def _unknown(item: Any, path: Path, expected: str) -> FormatError:

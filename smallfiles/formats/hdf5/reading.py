@@ -6,11 +6,15 @@ The trap is the one that this module avoids: `h5py.File` opened in `__init__` of
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 
+from smallfiles.errors import ManifestError
 from smallfiles.formats.blob import Blob
 from smallfiles.formats.bytefile import Access, ByteFile
 from smallfiles.formats.hdf5.layout import Found, find, row_lengths, row_place
@@ -22,20 +26,51 @@ class _Opened(Blob):
 
     def __init__(self, file: ByteFile, found: Found) -> None:
         self.found = found
+        self._offsets: dict[str, np.ndarray] = {}
         super().__init__(file, found.arrays, found.record)
 
     def rows(self) -> int:
         return len(self.array("offsets")) - 1
 
     def place(self, index: int) -> tuple[ByteFile, int, int]:
-        offsets, begin = self.array("offsets"), self.found.start or 0
+        return self._between(self.array("offsets"), index, self.found.start or 0, self.found.stop)
+
+    def _between(self, offsets: np.ndarray, index: int, begin: int, size: int) -> tuple[ByteFile, int, int]:
         start, stop = offsets.item(index), offsets.item(index + 1)
-        if not 0 <= start <= stop <= self.found.stop:
+        if not 0 <= start <= stop <= size:
             raise self.damaged(f"the offsets of sample {index} are {start} and {stop}")
         return self.file, begin + start, begin + stop
 
+    def blob_place(self, name: str, index: int) -> tuple[ByteFile, int, int]:
+        field = self.found.fields[name]
+        return self._between(self._blob_offsets(name), index, field.start, field.size)
+
+    def _blob_offsets(self, name: str) -> np.ndarray:
+        """Those of the files of a field, compared with their checksum once."""
+        if name not in self._offsets:
+            with self._reported(name):
+                self._offsets[name] = self.found.fields[name].offsets(self.count)
+        return self._offsets[name]
+
+    def values(self) -> pa.Table:
+        columns = {}
+        for name, field in self.found.fields.items():
+            if not field.is_blob:
+                with self._reported(name):
+                    columns[name] = field.column(self.count)
+        return pa.table(columns) if columns else super().values()
+
+    @contextmanager
+    def _reported(self, name: str) -> Iterator[None]:
+        try:
+            yield
+        except (ValueError, ManifestError) as error:
+            what = error.got if isinstance(error, ManifestError) else error
+            raise self.damaged(f"its field {name} cannot be read ({what})") from error
+
     def payload_bytes(self) -> int:
-        return int(self.array("offsets").item(self.count))
+        more = [self._blob_offsets(name) for name, field in self.found.fields.items() if field.is_blob]
+        return sum(int(offsets.item(self.count)) for offsets in (self.array("offsets"), *more))
 
     def about(self) -> dict[str, Any]:
         return {**super().about(), "split": self.found.split}

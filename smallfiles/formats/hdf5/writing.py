@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 from array import array
 from collections.abc import Iterable, Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
@@ -21,9 +22,10 @@ from smallfiles.digests import BlockHasher
 from smallfiles.errors import FormatError, ResourceError, UsageError, writing
 from smallfiles.formats import provenance
 from smallfiles.formats.blob import arrays_of
-from smallfiles.formats.columns import SampleColumns
+from smallfiles.formats.columns import SampleColumns, refuse_fields
+from smallfiles.formats.hdf5 import fields
 from smallfiles.formats.output import OutputFile, packed, save_digest
-from smallfiles.samples import Packed, Sample, Schema
+from smallfiles.samples import Buffer, Packed, Sample, Schema
 
 # Fixed, so that a newer library writes the same bytes; 1.8 allows attributes larger than 64 KiB.
 _LAYOUT: dict[str, Any] = {
@@ -88,19 +90,57 @@ def _write_blob(
     samples: Iterable[Sample], out: Path, schema: Schema, options: HDF5Options, digest: bool
 ) -> Packed:
     """Write the blob layout."""
-    columns, offsets = SampleColumns(out, schema), array("Q", [0])
-    start = _lay_out(out, schema, options)
-    with OutputFile(out, digest=digest, start=start) as file:
-        for sample in samples:
-            stop = offsets[-1] + len(sample.data)
-            _check_room(sample, len(offsets) - 1, stop, out, schema)
+    columns, count = SampleColumns(out, schema), 0
+    with ExitStack() as stack:
+        runs = [
+            # The first takes the digest, and in the end reads what the others wrote.
+            _Run(stack.enter_context(OutputFile(out, digest=digest and not number, start=start)), room)
+            for number, (start, room) in enumerate(_lay_out(out, schema, options))
+        ]
+        for count, sample in enumerate(samples, 1):
+            data = (sample.data, *sample.blobs)
+            for run, each in zip(runs, data, strict=True):
+                _check_room(sample, count - 1, run.offsets[-1] + len(each), out, schema, run.room)
             columns.add(sample)
-            file.append([sample.data])
-            offsets.append(stop)
-        file.flush()
-        file.close()
-        _complete(out, schema, chain([("offsets", np.frombuffer(offsets, np.uint64))], arrays_of(columns)))
-        return packed(out, "hdf5", len(offsets) - 1, offsets[-1], file.finish())
+            for run, each in zip(runs, data, strict=True):
+                run.append(each)
+        for run in runs:
+            run.file.flush()
+            run.file.close()
+        first, *further = (np.frombuffer(run.offsets, np.uint64) for run in runs)
+        own = chain([("offsets", first)], arrays_of(columns))
+        _complete(out, schema, chain(own, _fields(columns, schema, further)))
+        return packed(out, "hdf5", count, sum(run.offsets[-1] for run in runs), runs[0].file.finish())
+
+
+class _Run:
+    """The bytes of one field of all samples while they are written, and where each ends.
+
+    Args:
+        file: Writes at its own place of the file.
+        room: How many bytes there is room for.
+    """
+
+    def __init__(self, file: OutputFile, room: int) -> None:
+        self.file, self.room, self.offsets = file, room, array("Q", [0])
+
+    def append(self, data: Buffer) -> None:
+        """Add the bytes of a sample."""
+        self.file.append([data])
+        self.offsets.append(self.offsets[-1] + len(data))
+
+
+def _fields(
+    columns: SampleColumns, schema: Schema, offsets: Iterable[np.ndarray]
+) -> Iterator[tuple[str, np.ndarray]]:
+    """Path and values of each array of the further fields."""
+    found: dict[str, dict[str, np.ndarray]] = {}
+    for blob, theirs in zip(schema.blobs, offsets, strict=True):
+        found[blob.name] = {"offsets": theirs}
+    found |= {name: fields.arrays_of(values) for name, values in columns.take_values().items()}
+    for field, arrays in found.items():
+        for name, values in fields.with_checksum(schema.fields[field], arrays).items():
+            yield f"{fields.HOME}/{field}/{name}", values
 
 
 def _write_vlen(
@@ -113,13 +153,14 @@ def _write_vlen(
             expected="integer labels, which is all that this layout has",
             next_step="Choose the blob layout",
         )
+    refuse_fields(out, schema, "the vlen layout of HDF5")
     columns, count, payload = SampleColumns(out, schema, labels=range(-(2**15), 2**15)), 0, 0
     with _opened(out, "x") as file:
         group = _start(file, out, schema, options)
         images = group.create_dataset("images", (schema.count,), dtype=h5py.vlen_dtype(np.uint8))
         for count, sample in enumerate(samples, 1):
             payload += len(sample.data)
-            _check_room(sample, count - 1, payload, out, schema)
+            _check_room(sample, count - 1, payload, out, schema, schema.total_bytes)
             columns.add(sample)
             with _translated(out):
                 images[count - 1] = np.frombuffer(sample.data, np.uint8)
@@ -130,17 +171,25 @@ def _write_vlen(
     return packed(out, "hdf5", count, payload, files)
 
 
-def _lay_out(out: Path, schema: Schema, options: HDF5Options) -> int:
-    """Make the file with room for all bytes; return the offset of that room."""
+def _lay_out(out: Path, schema: Schema, options: HDF5Options) -> list[tuple[int, int]]:
+    """Make the file with room for all bytes of each field; return the offset and the size of each room."""
     with _opened(out, "x") as file, _translated(out):
         group = _start(file, out, schema, options)
-        plan = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
-        plan.set_alloc_time(h5py.h5d.ALLOC_TIME_EARLY)
-        plan.set_fill_time(h5py.h5d.FILL_TIME_NEVER)
-        plan.set_obj_track_times(False)
-        space = h5py.h5s.create_simple((schema.total_bytes,))
-        data = h5py.h5d.create(group.id, b"data", h5py.h5t.STD_U8LE, space, plan)
-        return int(data.get_offset() or 0)
+        rooms = [_make_room(group, schema.total_bytes)]
+        for blob in schema.blobs:
+            own = group.create_group(f"{fields.HOME}/{blob.name}")
+            rooms.append(_make_room(own, blob.total_bytes))
+        return rooms
+
+
+def _make_room(group: h5py.Group, size: int) -> tuple[int, int]:
+    plan = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
+    plan.set_alloc_time(h5py.h5d.ALLOC_TIME_EARLY)
+    plan.set_fill_time(h5py.h5d.FILL_TIME_NEVER)
+    plan.set_obj_track_times(False)
+    space = h5py.h5s.create_simple((size,))
+    data = h5py.h5d.create(group.id, b"data", h5py.h5t.STD_U8LE, space, plan)
+    return int(data.get_offset() or 0), size
 
 
 def _start(file: h5py.File, out: Path, schema: Schema, options: HDF5Options) -> h5py.Group:
@@ -156,11 +205,11 @@ def _start(file: h5py.File, out: Path, schema: Schema, options: HDF5Options) -> 
     return file.create_group(schema.split)
 
 
-def _check_room(sample: Sample, number: int, stop: int, out: Path, schema: Schema) -> None:
-    if number >= schema.count or stop > schema.total_bytes:
+def _check_room(sample: Sample, number: int, stop: int, out: Path, schema: Schema, room: int) -> None:
+    if number >= schema.count or stop > room:
         raise FormatError(
             f"{sample.key!r} is more than {out} has room for",
-            expected=f"at most {schema.count:,} samples of {schema.total_bytes:,} bytes, as the schema says",
+            expected=f"at most {schema.count:,} samples of {room:,} bytes, as the schema says",
             next_step="Make the manifest again if the data changed",
         )
 

@@ -21,7 +21,7 @@ import numpy as np
 from smallfiles.errors import FormatError
 from smallfiles.formats import provenance
 from smallfiles.formats.blob import arrays_of
-from smallfiles.formats.columns import SampleColumns
+from smallfiles.formats.columns import SampleColumns, refuse_fields
 from smallfiles.formats.output import OutputFile, packed
 from smallfiles.samples import Buffer, Packed, Sample, Schema
 
@@ -76,10 +76,11 @@ def write(
         What was written.
 
     Raises:
-        FormatError: A sample does not fit the schema, or has 4 GiB or more.
+        FormatError: There are further fields, or a sample does not fit the schema or has 4 GiB or more.
         ResourceError: No space or no permission.
     """
     options = options or LMDBOptions()
+    refuse_fields(out, schema, "LMDB")
     columns, sizes = SampleColumns(out, schema), array("Q")
     with OutputFile(out, digest=digest) as file:
         file.append([bytes(2 * PAGE_BYTES)])  # zeros until the end, so that an unfinished file is no database
