@@ -11,11 +11,13 @@ import pyarrow as pa
 import pytest
 
 from smallfiles import formats, sources
-from smallfiles.errors import DamagedFileError, FormatError, ReaderClosedError, SmallfilesError
+from smallfiles.errors import DamagedFileError, FormatError, PackError, ReaderClosedError, SmallfilesError
 from smallfiles.fields import as_text, value_table
 from smallfiles.formats.squashfs import member
+from smallfiles.manifest import Manifest
 from smallfiles.pack import PackConfig, pack, verify
 from smallfiles.samples import BlobField, Sample, Schema
+from smallfiles.sources.folder import FolderStore
 
 KEYS = ["images/001.bin", "images/ü 2.v1.bin", "no_suffix", ".hidden", "a.b/c", "x/" + "y" * 240 + ".bin"]
 BESIDE = ["images/001.", "images/ü 2.v1.", "no_suffix.", ".hidden.", "a.b/c.", "x/" + "y" * 240 + "."]
@@ -154,6 +156,17 @@ def test_names_of_further_files_that_collide_or_are_too_long_are_refused(layout,
         write(tmp_path, layout, samples)
     path = tmp_path / "x.files" / keys[0]
     assert layout != "files" or len(keys) == 1 or path.read_bytes() == samples[0].data
+
+
+@pytest.mark.parametrize("name", ["x.sqfs", "x.files"])
+def test_names_that_collide_are_refused_before_anything_is_read(tmp_path, name):
+    paths = {"mask": ["m/a.png", "m/b.png"]}
+    source = sources.Source(
+        Manifest.from_columns(["a.jpg", "a.jpeg"], [0, 0], blobs=paths), FolderStore(tmp_path), "folder"
+    )
+    with pytest.raises(PackError, match=r"several files of one name: a\.mask\.png;"):
+        pack(source, tmp_path / name, PackConfig())
+    assert not list(tmp_path.iterdir())
 
 
 def test_the_manifests_of_plain_files_are_never_written_over(tmp_path):
