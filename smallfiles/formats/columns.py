@@ -267,6 +267,14 @@ def further_name(key: str, name: str, suffix: str) -> str:
     return f"{stem}.{name}{suffix}"
 
 
+def file_names(sample: Sample, schema: Schema, out: Path, reserved: Container[str]) -> list[str]:
+    """The name of each file of a sample in a tree of files, checked; see `check_file_name`."""
+    names = [sample.key, *(further_name(sample.key, blob.name, blob.suffix) for blob in schema.blobs)]
+    for name in names:
+        check_file_name(name, out, reserved)
+    return names
+
+
 def further_names(keys: pa.StringArray, name: str, suffix: str) -> pa.StringArray:
     """The same for all samples at once."""
     stems = pc.replace_substring_regex(keys, pattern=_STEM, replacement=r"\1")

@@ -21,13 +21,7 @@ from smallfiles import digests
 from smallfiles.arrays import from_numpy
 from smallfiles.digests import BlockHasher
 from smallfiles.errors import SmallfilesError, cannot_write, writing
-from smallfiles.formats.columns import (
-    SampleColumns,
-    check_file_name,
-    further_name,
-    further_names,
-    unwritable,
-)
+from smallfiles.formats.columns import SampleColumns, file_names, further_names, unwritable
 from smallfiles.formats.files.reading import MANIFEST, manifest_of
 from smallfiles.formats.output import save_digest, write_all
 from smallfiles.manifest import Manifest
@@ -38,8 +32,6 @@ LABELS = range(UNLABELLED, 2**31)
 
 _RESERVED = (MANIFEST, MANIFEST + digests.SIDECAR_SUFFIX)
 _CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
-
-
 _FACTS = {"sizes": pa.int64(), "sha256": pa.string()}
 
 
@@ -89,10 +81,7 @@ def write(
     for sample in samples:
         pieces = (sample.data, *sample.blobs)
         columns.add(sample, *(fact for data in pieces for fact in _facts(data, digest)))
-        further = [further_name(sample.key, blob.name, blob.suffix) for blob in schema.blobs]
-        for name in (names := [sample.key, *further]):
-            check_file_name(name, out, reserved)
-        for name, data in zip(names, pieces, strict=True):
+        for name, data in zip(file_names(sample, schema, out, reserved), pieces, strict=True):
             tree.write(name, data)
         count, payload = count + 1, payload + sum(map(len, pieces))
     files = _save_manifests(columns, schema, out, digest)

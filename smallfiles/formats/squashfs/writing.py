@@ -19,7 +19,7 @@ from pysquashfs.writer import ImageWriter, Settings
 from pysquashfs.writer.settings import DEFAULT_BLOCK_BYTES
 from pysquashfs.writer.tree import MAX_PATH_BYTES
 from smallfiles.errors import UsageError
-from smallfiles.formats.columns import SampleColumns, check_file_name, further_name, unwritable
+from smallfiles.formats.columns import SampleColumns, file_names, unwritable
 from smallfiles.formats.output import OutputFile, packed
 from smallfiles.formats.squashfs.member import (
     FOLDER,
@@ -131,9 +131,8 @@ def _places(sample: Sample, position: int, placed: bool) -> Iterator[int]:
 
 def _files(sample: Sample, schema: Schema, out: Path) -> list[tuple[str, Buffer]]:
     """Name and bytes of each file of a sample, all names checked."""
-    further = [further_name(sample.key, blob.name, blob.suffix) for blob in schema.blobs]
-    for name in (names := [sample.key, *further]):
-        check_file_name(name, out, (FOLDER,))
+    names = file_names(sample, schema, out, (FOLDER,))
+    for name in names:
         if len(name.encode()) > MAX_PATH_BYTES:
             raise unwritable(name, out, f"has more than {MAX_PATH_BYTES:,} bytes")
     return list(zip(names, (sample.data, *sample.blobs), strict=True))
