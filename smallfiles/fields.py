@@ -150,8 +150,8 @@ def typed_column(name: str, kind: str, values: list[Any]) -> pa.Array:
         ManifestError: A value has another type.
     """
     wanted = type_named(kind)
-    if pa.types.is_floating(wanted):
-        values = [float(each) if each in ("nan", "inf", "-inf") else each for each in values]
+    if kind.rstrip(">").endswith(("double", "float")):
+        values = _with_nan(values)
     try:
         return pa.array(values, wanted)
     except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
@@ -160,6 +160,14 @@ def typed_column(name: str, kind: str, values: list[Any]) -> pa.Array:
             "values of the type that the file states",
             "Correct the value, or the type",
         ) from error
+
+
+def _with_nan(values: list[Any]) -> list[Any]:
+    """The same with floats in place of the texts for those that JSON does not have."""
+    return [
+        _with_nan(each) if isinstance(each, list) else float(each) if each in ("nan", "inf", "-inf") else each
+        for each in values
+    ]
 
 
 def value_table(columns: Any) -> pa.Table:

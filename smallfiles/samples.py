@@ -210,8 +210,8 @@ class Reader(Protocol):
     def span(self, index: int) -> tuple[Path, int, int] | None:
         """Where a sample's bytes are: file, first byte, one after the last; None if not in one piece."""
 
-    def sha256(self, index: int) -> str | None:
-        """SHA-256 of a sample as it was packed, in hexadecimal, if the format stores one."""
+    def sha256(self, index: int, field: str = "") -> str | None:
+        """SHA-256 of a sample, or of its further file, as packed: hexadecimal, where the format has it."""
 
     def info(self) -> dict[str, Any]:
         """JSON-ready facts: format, samples, bytes, layout, provenance."""

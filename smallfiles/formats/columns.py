@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 import operator
+import re
 from array import array
 from collections.abc import Callable, Container, Mapping
 from pathlib import Path
@@ -19,8 +20,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from smallfiles.arrays import GrowingNumbers, GrowingStrings, column, from_numpy, one_chunk
+from smallfiles.arrays import GrowingNumbers, GrowingStrings, column, from_numpy, one_chunk, scalar
 from smallfiles.errors import FormatError, first_few
 from smallfiles.formats.output import ArrowSink
 from smallfiles.keys import MAX_COMPONENT_BYTES, is_writable_name, key_problem
@@ -29,6 +31,7 @@ from smallfiles.samples import Buffer, Sample, Schema, Target, TargetKind
 CAPTIONS = pa.list_(pa.string())
 INT64 = range(-(2**63), 2**63)
 _ROWS_AT_ONCE = 4096
+_STEM = r"^(.*[^/])\.[^./]*$"
 
 
 class Rows:
@@ -267,6 +270,36 @@ def check_file_name(key: str, out: Path, reserved: Container[str]) -> None:
         raise unwritable(key, out, f"has a part of more than {MAX_COMPONENT_BYTES} bytes")
     if key.partition("/")[0] in reserved:
         raise unwritable(key, out, "begins with a name that is reserved")
+
+
+def further_name(key: str, name: str, suffix: str) -> str:
+    """Where a further file of a sample is in a tree of files: beside the first one.
+
+    Example:
+        >>> further_name("images/001.jpg", "mask", ".png")
+        'images/001.mask.png'
+
+    Args:
+        key: Of the sample.
+        name: Of the field.
+        suffix: Of its files, with its dot.
+    """
+    stem = re.sub(_STEM, r"\1", key)
+    return f"{stem}.{name}{suffix}"
+
+
+def file_names(sample: Sample, schema: Schema, out: Path, reserved: Container[str]) -> list[str]:
+    """The name of each file of a sample in a tree of files, checked; see `check_file_name`."""
+    names = [sample.key, *(further_name(sample.key, blob.name, blob.suffix) for blob in schema.blobs)]
+    for name in names:
+        check_file_name(name, out, reserved)
+    return names
+
+
+def further_names(keys: pa.StringArray, name: str, suffix: str) -> pa.StringArray:
+    """The same for all samples at once."""
+    stems = pc.replace_substring_regex(keys, pattern=_STEM, replacement=r"\1")
+    return pc.binary_join_element_wise(stems, scalar(f"{name}{suffix}"), scalar("."))
 
 
 def label_of(sample: Sample, out: Path, allowed: range = INT64) -> int:

@@ -120,8 +120,8 @@ class BaseReader(Reader, Generic[Handle]):
     def _blob(self, name: str) -> Blob:
         raise NotImplementedError
 
-    def sha256(self, index: int) -> str | None:
-        """Stored SHA-256 of a sample (hexadecimal), where the format keeps one."""
+    def sha256(self, index: int, field: str = "") -> str | None:
+        """Stored SHA-256 of a sample, or of its further file (hexadecimal), where the format keeps one."""
         return None
 
     def key(self, index: int) -> str:

@@ -181,7 +181,7 @@ class Manifest:
         """The columns of further values; none where there are only labels or captions."""
         return self.table.drop_columns([*(set(self.table.column_names) & {*checks.COLUMNS}), *self.blobs])
 
-    @property
+    @cached_property
     def fields(self) -> dict[str, str]:
         """Suffix of each field of further files, and Arrow type of each further value."""
         blobs = {name: checks.suffix_of(name, self.blob_paths(name)) for name in self.blobs}

@@ -77,9 +77,14 @@ def _entries(values: list[Any], name: str) -> Iterable[str]:
     kinds = set(map(type, values))
     if kinds == {int}:
         return map(str, values)
-    if float in kinds:  # JSON has no NaN
-        values = [repr(value) if type(value) is float and value - value != 0 else value for value in values]
-    return map(_quoted, values)
+    return map(_quoted, map(_finite, values) if kinds & {float, list} else values)
+
+
+def _finite(value: Any) -> Any:
+    """A value as JSON can hold it: a float that is no number or infinite as text."""
+    if type(value) is list:
+        return [_finite(each) for each in value]
+    return repr(value) if type(value) is float and value - value != 0 else value
 
 
 def _joined(slices: Iterator[Iterable[str]]) -> Iterator[str]:

@@ -11,6 +11,7 @@ import dataclasses
 import hashlib
 import json
 import warnings
+from collections import Counter
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -26,7 +27,9 @@ import xxhash
 import smallfiles
 from smallfiles import atomic, formats, machine
 from smallfiles.arrays import give_back_memory
+from smallfiles.digests import name_hashes
 from smallfiles.errors import PackError, SmallfilesError, UsageError, first_few
+from smallfiles.formats.columns import further_names
 from smallfiles.manifest import Manifest
 from smallfiles.pack.config import (
     PackConfig,
@@ -161,6 +164,8 @@ def prepare(source: Source, out: Path, config: PackConfig) -> Job:
             next_step="Look at the manifest, or choose another --split",
         )
     _refuse_senseless(source, out, config)
+    if name in ("squashfs", "files"):
+        _refuse_collisions(source.manifest, out)
     in_flight = _in_flight(source, config)
     manifest, more, skipped = _with_sizes(source, config, in_flight)
     order = manifest.order(config.shuffle)
@@ -305,6 +310,25 @@ def _refuse_senseless(source: Source, out: Path, config: PackConfig) -> None:
             f"the output {out} lies inside the data {source.root}",
             expected="an output elsewhere, since the data is only read",
             next_step="Give another place for the output",
+        )
+
+
+def _refuse_collisions(manifest: Manifest, out: Path) -> None:
+    """Refuse further files that would lie where another file does; better now than after an hour."""
+    if not manifest.blobs:
+        return
+    fields = ((name, manifest.fields[name]) for name in manifest.blobs)
+    names = [manifest.paths, *(further_names(manifest.paths, *field) for field in fields)]
+    hashes = np.concatenate(list(map(name_hashes, names)))
+    each = np.sort(hashes)
+    rows = np.flatnonzero(np.isin(hashes, each[1:][each[1:] == each[:-1]]))
+    found = [names[row // len(manifest)][row % len(manifest)].as_py() for row in rows.tolist()]
+    repeated = [text for text, count in Counter(found).items() if count > 1]
+    if repeated:
+        raise PackError(
+            f"{out} would hold several files of one name: {first_few(repeated, len(repeated))}",
+            expected="a name for each, with further files beside the first, as 1.mask.png for 1.jpg",
+            next_step="Pack into .arrow, .h5 or .tars, where any name is possible, or rename the samples",
         )
 
 

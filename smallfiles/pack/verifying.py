@@ -25,13 +25,13 @@ from smallfiles.digests import ContentDigest, sidecar
 from smallfiles.errors import FormatError, ResourceError, SmallfilesError, first_few
 from smallfiles.faults import summary_of
 from smallfiles.fields import as_text
-from smallfiles.formats.files.reading import MANIFEST
+from smallfiles.formats.files.reading import MANIFEST, manifest_of
 from smallfiles.manifest import Manifest
 from smallfiles.manifest.columns import by_row
 from smallfiles.pack.compare import fields_of, own_values
 from smallfiles.pack.config import described
 from smallfiles.progress import plural, progress
-from smallfiles.samples import Buffer, Reader
+from smallfiles.samples import Blob, Buffer, Reader
 from smallfiles.sources import Source
 from smallfiles.sources.packed import resize_of
 
@@ -193,29 +193,30 @@ def _named(reader: Reader, damage: Sequence[tuple[Path, int, int]]) -> Iterator[
 def _check_samples(reader: Reader, truth: _Truth | None, found: VerifyReport) -> None:
     """One pass over all samples: read, and compare with what a manifest or the source says."""
     targets: list[Any] = []
-    blobs = {name: reader.blob(name) for name in reader.blob_suffixes}
-    unstated = 0
+    files: dict[str, Blob] = {"": reader, **{name: reader.blob(name) for name in reader.blob_suffixes}}
+    unstated = dict.fromkeys(files, 0)
     with progress(len(reader), f"verify {reader.path.name}") as bar:
         for index in range(len(reader)):
-            data = reader.read(index)
             targets.append(reader.target(index))
-            stated = reader.sha256(index)
-            unstated += stated is None
-            if stated is not None and hashlib.sha256(data).hexdigest() != stated:
-                found.problems.append(f"{reader.key(index)} has other bytes than were packed")
-            elif truth is not None:
-                truth.compare(index, data, targets[-1])
-            size = len(data)
-            for name, blob in blobs.items():
-                more = blob.read(index)
-                size += len(more)
-                if truth is not None:
-                    truth.compare_blob(name, index, more)
-            found.bytes += size
-            bar.advance(1, bytes=size)
-    if unstated and reader.info()["format"] == "files":
-        found.digests = False
-        found.notes.append(f"{plural(unstated, 'sample')} without a SHA-256 in {MANIFEST}")
+            before = found.bytes
+            for name, blob in files.items():
+                data = blob.read(index)
+                found.bytes += len(data)
+                stated = reader.sha256(index, name)
+                unstated[name] += stated is None
+                if stated is not None and hashlib.sha256(data).hexdigest() != stated:
+                    what = f"the {name} of {reader.key(index)}" if name else reader.key(index)
+                    found.problems.append(f"{what} has other bytes than were packed")
+                elif truth is not None and name:
+                    truth.compare_blob(name, index, data)
+                elif truth is not None:
+                    truth.compare(index, data, targets[-1])
+            bar.advance(1, bytes=found.bytes - before)
+    for name, count in unstated.items() if reader.info()["format"] == "files" else ():
+        if count:
+            found.digests = False
+            manifest = manifest_of(name) if name else MANIFEST
+            found.notes.append(f"{plural(count, name or 'sample')} without a SHA-256 in {manifest}")
     if truth is not None:
         truth.finish()
     _check_set(reader, targets, found)

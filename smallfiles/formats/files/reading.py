@@ -7,19 +7,27 @@ manifest reveal it. Notebook 01 teaches what an open costs.
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
+from smallfiles.arrays import from_numpy
 from smallfiles.errors import FormatError, ManifestError, SmallfilesError, refuse_shortage
 from smallfiles.formats import provenance
 from smallfiles.formats.bytefile import damaged
 from smallfiles.formats.reader import BaseReader
 from smallfiles.manifest import Manifest
-from smallfiles.samples import Buffer, Meta, Schema, Target, TargetKind
+from smallfiles.samples import UNLABELLED, BlobField, Buffer, Meta, Schema, Target, TargetKind
 
 MANIFEST = "manifest.json"
+
+
+def manifest_of(field: str) -> str:
+    """Name of the manifest with sizes and hashes of the further files of a field."""
+    return f"manifest.{field}.json"
 
 
 class FilesReader(BaseReader[Manifest]):
@@ -30,9 +38,13 @@ class FilesReader(BaseReader[Manifest]):
     def __init__(self, path: Path) -> None:
         super().__init__(path)
         self._prefix = f"{self.path}/"
+        self._further: dict[str, Manifest] = {}  # of the fields of further files, read when they are needed
 
     def _open(self) -> Manifest:
         return _load(self.path / MANIFEST)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**super().__getstate__(), "_further": {}}
 
     def __len__(self) -> int:
         return len(self._handle())
@@ -57,7 +69,27 @@ class FilesReader(BaseReader[Manifest]):
     def meta(self, index: int) -> Meta | None:
         return self._handle().meta(self._checked(index))
 
-    def sha256(self, index: int) -> str | None:
+    @property
+    def blob_suffixes(self) -> Mapping[str, str]:
+        fields = self._handle().fields
+        return {name: fields[name] for name in self._handle().blobs}
+
+    def _read_values(self) -> pa.Table:
+        return self._handle().values
+
+    def _blob(self, name: str) -> _Field:
+        return _Field(self, name)
+
+    def further(self, name: str) -> Manifest:
+        """The manifest of the further files of a field."""
+        paths = self._handle().blob_paths(name)
+        if name not in self._further:
+            self._further[name] = _load_further(self.path / manifest_of(name), paths)
+        return self._further[name]
+
+    def sha256(self, index: int, field: str = "") -> str | None:
+        if field:
+            return self._blob(field).sha256(index)
         table, index = self._handle().table, self._checked(index)
         found = table.column("sha256")[index].as_py() if "sha256" in table.column_names else None
         return None if found is None else str(found)
@@ -103,21 +135,52 @@ class FilesReader(BaseReader[Manifest]):
 
     def info(self) -> dict[str, Any]:
         manifest, sizes = self._handle(), {}
-        if manifest.sizes is not None:  # else left out, since it would take one stat per file
-            payload = int(manifest.sizes.sum())
+        known = [each.sizes for each in (manifest, *map(self.further, manifest.blobs))]
+        if all(each is not None for each in known):  # else left out, since it would take one stat per file
+            payload = sum(int(each.sum()) for each in known if each is not None)
             sizes = {"bytes": payload, "file_bytes": payload + (self.path / MANIFEST).stat().st_size}
         about = {name: getattr(manifest, name) for name in ("name", "split", "classes", "has_meta")}
         schema = Schema(
-            *(len(manifest), 0, 0, manifest.target_kind), manifest_digest=manifest.digest, **about
+            *(len(manifest), 0, 0, manifest.target_kind),
+            manifest_digest=manifest.digest,
+            blobs=tuple(BlobField(*field) for field in self.blob_suffixes.items()),
+            values=manifest.values,
+            **about,
         )
         return {
             "format": "files",
             "layout": "folder",
             "samples": len(manifest),
             **sizes,
-            "files": len(manifest),
+            "files": len(manifest) * (1 + len(manifest.blobs)),
             "provenance": provenance.record("files", schema, None),
         }
+
+
+class _Field(FilesReader):
+    """The further files of a reader.
+
+    Args:
+        reader: Has the samples.
+        name: Of the field.
+    """
+
+    def __init__(self, reader: FilesReader, name: str) -> None:
+        super().__init__(reader.path)
+        self._reader, self._name = reader, name
+
+    def _handle(self) -> Manifest:
+        return self._reader.further(self._name)
+
+
+def _load_further(path: Path, paths: pa.StringArray) -> Manifest:
+    """The manifest of further files; one of their paths alone in a tree that somebody else made."""
+    if not path.is_file():
+        return Manifest.from_columns(paths, from_numpy(np.full(len(paths), UNLABELLED)))
+    found = _load(path)
+    if not found.paths.equals(paths):
+        raise damaged(path, f"its paths are not those in {MANIFEST}")
+    return found
 
 
 def _load(path: Path) -> Manifest:

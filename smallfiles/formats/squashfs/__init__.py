@@ -4,7 +4,8 @@ Each sample is a file at its key, so `mount` and `unsquashfs` give the tree back
 (targets, order, JSON objects, provenance) is in a folder of its own:
 
     cat/1.jpg  dog/2.jpg ...        the samples, stored raw one after the other in the order of packing
-    .smallfiles/samples.arrow       key, label or captions, meta, and where each sample's bytes begin
+    cat/1.mask.png ...              their further files, each after the first of its sample
+    .smallfiles/samples.arrow       key, label or captions, meta, values, and where each file's bytes begin
     .smallfiles/README.txt          how to read that without this package
     .smallfiles/place               32 bytes, the last of the data: where samples.arrow is
 

@@ -1,7 +1,10 @@
 """What a tree of files cannot store: the table of samples inside the squashfs file, as an Arrow file.
 
     key: string     label: int64 or captions: list<string>     meta: string, if any sample has one
-    start: int64    offset of the sample's bytes in the squashfs file; left out if they are not in one piece
+    bytes: int64    number of the sample's bytes
+    start: int64    where they begin in the squashfs file; left out if they are not in one piece
+    mask/bytes, mask/start: the same for the further files of a field, here mask
+    further values: a column each, by the name of the field, which has no slash
 
 With it, a raw squashfs file of a million samples opens in milliseconds: no inode needs to be read.
 
@@ -13,7 +16,7 @@ the table and their own; if these are wrong, files are found by name. Notebook 0
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -31,6 +34,7 @@ from smallfiles.errors import (
     SmallfilesError,
     refuse_shortage,
 )
+from smallfiles.fields import is_storable, name_problem, value_table
 from smallfiles.formats import provenance
 from smallfiles.formats.bytefile import damage_reported
 from smallfiles.formats.columns import SampleColumns, read_table, write_table
@@ -94,11 +98,16 @@ def table(columns: SampleColumns, schema: Schema, options: Any, piece_bytes: int
         options: For the provenance record.
         piece_bytes: Size of each piece but the last; a single piece would be held twice.
     """
+    values = columns.take_values()
+    fields = [pa.field(name, kind, nullable=name == "meta") for name, kind in columns.kinds.items()]
     arrow_schema = pa.schema(
-        [pa.field(name, kind, nullable=name == "meta") for name, kind in columns.kinds.items()],
+        [*fields, *(pa.field(name, value.type) for name, value in values.items())],
         {PROVENANCE: provenance.dumps(provenance.record("squashfs", schema, options))},
     )
-    batch = pa.record_batch([columns.finish(name) for name in columns.kinds], schema=arrow_schema)
+    batch = pa.record_batch(
+        [*map(columns.finish, columns.kinds), *values.values()],
+        schema=arrow_schema,
+    )
     views: list[Buffer] = []
     write_table(batch, views.extend)
     held = bytearray()
@@ -120,8 +129,9 @@ class Samples:
         targets: int64 labels, or lists of captions.
         classes: Names of the classes in label order.
         metas: JSON texts or nulls, or None.
-        sizes: Bytes of each sample; None if only the inodes contain them.
-        starts: Offsets of their bytes; None if only the inodes contain them.
+        sizes: Bytes of each file, by field; the first has no name. Empty if only the inodes contain them.
+        starts: Offsets of their bytes likewise.
+        values: Columns of further values; None if there are none.
         record: Provenance; empty for files of other programs.
     """
 
@@ -129,8 +139,9 @@ class Samples:
     targets: pa.Array
     classes: tuple[str, ...]
     metas: pa.StringArray | None = None
-    sizes: np.ndarray | None = None
-    starts: np.ndarray | None = None
+    sizes: Mapping[str, np.ndarray] = field(default_factory=dict)
+    starts: Mapping[str, np.ndarray] = field(default_factory=dict)
+    values: pa.Table | None = None
     record: dict[str, Any] = field(default_factory=dict)
 
 
@@ -145,11 +156,30 @@ def load(data: Buffer, path: Path) -> Samples:
         DamagedFileError: It is not one of ours.
     """
     with damage_reported(path, f"its table of samples ({TABLE}):"):
-        found, metadata = read_table(pa.py_buffer(data), "bytes", "start")
+        buffer = pa.py_buffer(data)
+        kinds = pa.ipc.open_file(buffer).schema
+        places = [name for name in kinds.names if name.rpartition("/")[2] in ("bytes", "start")]
+        found, metadata = read_table(buffer, *places)
         record = provenance.loads(metadata.get(PROVENANCE))
-        sizes, starts = (to_numpy(found[name]) if name in found else None for name in ("bytes", "start"))
-        classes = provenance.class_names(record)
-        return Samples(found["key"], found["target"], classes, found.get("meta"), sizes, starts, record)
+        sizes, starts = (
+            {name.rpartition("/")[0]: to_numpy(found[name]) for name in places if name.endswith(what)}
+            for what in ("bytes", "start")
+        )
+        values = {
+            each.name: found[each.name]
+            for each in kinds
+            if name_problem(each.name) is None and is_storable(each.type)
+        }
+        return Samples(
+            found["key"],
+            found["target"],
+            provenance.class_names(record),
+            found.get("meta"),
+            sizes,
+            starts,
+            value_table(values) if values else None,
+            record,
+        )
 
 
 @contextmanager

@@ -9,6 +9,7 @@ another's samples. Every read here names its position. Notebook 06 reproduces bo
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -21,11 +22,71 @@ from pysquashfs.image_file import ImageFile
 from pysquashfs.index import RAW
 from pysquashfs.reading import spans
 from smallfiles.arrays import as_integers
+from smallfiles.formats import provenance
 from smallfiles.formats.bytefile import Access, ByteFile, damaged
-from smallfiles.formats.reader import FileReader, OpenedFile
+from smallfiles.formats.columns import further_names
+from smallfiles.formats.reader import FileReader, OpenedFile, PlacedBlob, Places
 from smallfiles.formats.squashfs import foreign, member
 from smallfiles.formats.squashfs.member import PLACE_BYTES, TABLE, Extent, Samples, as_sentences
 from smallfiles.samples import Buffer, Target
+
+
+class _Files:
+    """The files of one field, stored raw: where their bytes are.
+
+    Args:
+        file: The squashfs file.
+        starts: Where the bytes of each begin.
+        sizes: How many each has.
+    """
+
+    def __init__(self, file: ByteFile, starts: np.ndarray, sizes: np.ndarray) -> None:
+        self._file = file
+        self.start, self.size = as_integers(starts), as_integers(sizes)
+        self._stored = self.size
+
+    def is_raw(self, index: int) -> bool:
+        """Whether the bytes of a file are stored uncompressed and in one piece."""
+        return True
+
+    def place(self, index: int) -> tuple[ByteFile, int, int]:
+        """The squashfs file, first byte, and one after the last."""
+        return self._file, self.start[index], self.start[index] + self.size[index]
+
+    def prefetch(self, index: int) -> None:
+        """Ask the kernel to fetch the stored bytes of a file."""
+        self._file.prefetch(self.start[index], self.start[index] + self._stored[index])
+
+    def read(self, index: int) -> Buffer:
+        """All bytes of a file."""
+        start = self.start[index]
+        return memoryview(self._file.read(start, start + self.size[index]))
+
+
+class _FilesByInode(_Files):
+    """The same in any squashfs file, where some may be compressed or in pieces.
+
+    Args:
+        file: The squashfs file.
+        image: It, with its inodes.
+        rows: The number of each file in it.
+    """
+
+    def __init__(self, file: ByteFile, image: SquashFS, rows: list[int]) -> None:
+        wanted, files = np.array(rows, np.int64), image.index.files
+        starts, stored = spans(image.index, wanted)
+        super().__init__(file, starts, np.asarray(files.size[wanted], np.int64))
+        self._stored, self._rows, self._image = as_integers(stored), as_integers(wanted), image
+        self._raw = memoryview((files.flags[wanted] & RAW != 0).tobytes())
+
+    def is_raw(self, index: int) -> bool:
+        return bool(self._raw[index])
+
+    def read(self, index: int) -> Buffer:
+        if self._raw[index]:
+            return super().read(index)
+        with as_sentences():
+            return memoryview(self._image.read_at(self._rows[index]))
 
 
 class _Opened(OpenedFile):
@@ -33,7 +94,7 @@ class _Opened(OpenedFile):
 
     def __init__(self, path: Path, split: str | None, access: Access) -> None:
         super().__init__(ByteFile(path, access))
-        self._raw: memoryview[int] | None = None  # all of them
+        self.files: dict[str, _Files] = {}  # by field; the first has no name
         with as_sentences():
             self.block = superblock.read(ImageFile(path))
             self.image: SquashFS | None = None
@@ -71,62 +132,53 @@ class _Opened(OpenedFile):
         if place is None:
             return None
         samples = member.load(self.file.read(place.start, place.stop), self.path)
-        starts, sizes = samples.starts, samples.sizes
-        if starts is None or sizes is None:
+        if samples.starts.keys() != samples.sizes.keys() or "" not in samples.starts:
             raise damaged(self.path, f"{TABLE} lacks a column")
-        wrong = (starts < 0) | (starts > place.start) | (sizes < 0) | (sizes > place.start - starts)
-        if wrong.any():
-            raise damaged(self.path, f"{int(wrong.sum())} samples are outside its data")
-        self.start, self.size = as_integers(starts), as_integers(sizes)
+        for field, sizes in samples.sizes.items():
+            starts = samples.starts[field]
+            wrong = (starts < 0) | (starts > place.start) | (sizes < 0) | (sizes > place.start - starts)
+            if wrong.any():
+                raise damaged(self.path, f"{int(wrong.sum())} samples are outside its data")
+            self.files[field] = _Files(self.file, starts, sizes)
         return samples
 
     def _found(self, split: str | None) -> Samples:
         """The samples of any other squashfs file, by its inodes."""
         # Without an index file beside it, since the squashfs file may be about to be renamed.
         self.image = image = SquashFS(self.path, cache=False)
-        if TABLE in image.paths:
-            samples = member.load(image.read(TABLE), self.path)
-            rows = [image.index.files.names.find(key.as_py().encode()) for key in samples.keys]
-            if -1 in rows:
-                key = samples.keys[rows.index(-1)].as_py()
-                raise damaged(self.path, f"{rows.count(-1)} samples are not in it, {key!r} for one")
-        else:
+        if TABLE not in image.paths:
             self.foreign = found = foreign.find(image.paths, self.path, split)
-            samples, rows = found.samples, found.rows
-        wanted = np.array(rows, np.int64)
-        files = image.index.files
-        sizes = np.asarray(files.size[wanted], np.int64)
-        if samples.sizes is not None and (sizes != samples.sizes).any():
-            raise damaged(self.path, "samples have other sizes than its table says")
-        starts, stored = spans(image.index, wanted)
-        self.start, self._stored, self.size = as_integers(starts), as_integers(stored), as_integers(sizes)
-        self._raw = memoryview((files.flags[wanted] & RAW != 0).tobytes())
-        self._rows = as_integers(wanted)
+            self.files[""] = _FilesByInode(self.file, image, found.rows)
+            return found.samples
+        samples = member.load(image.read(TABLE), self.path)
+        suffixes = provenance.blob_suffixes(samples.record)
+        for field in dict.fromkeys(["", *samples.sizes]):
+            names = further_names(samples.keys, field, suffixes.get(field, "")) if field else samples.keys
+            rows = [image.index.files.names.find(name.as_py().encode()) for name in names]
+            if -1 in rows:
+                name = names[rows.index(-1)].as_py()
+                raise damaged(self.path, f"{rows.count(-1)} samples are not in it, {name!r} for one")
+            files = self.files[field] = _FilesByInode(self.file, image, rows)
+            stated = samples.sizes.get(field)
+            if stated is not None and (np.asarray(files.size) != stated).any():
+                raise damaged(self.path, "samples have other sizes than its table says")
         return samples
 
-    def is_raw(self, index: int) -> bool:
-        """Whether a sample's bytes are stored uncompressed and in one piece."""
-        return self._raw is None or bool(self._raw[index])
+    @property
+    def blob_suffixes(self) -> dict[str, str]:
+        """Name and suffix of each further field of files, in the order of the table."""
+        suffixes = provenance.blob_suffixes(self.record)
+        return {field: suffixes.get(field, "") for field in self.files if field}
+
+    def values(self) -> pa.Table:
+        """The columns of further values, over the memory of the table."""
+        return super().values() if self.samples.values is None else self.samples.values
 
     def place(self, index: int) -> tuple[ByteFile, int, int]:
-        return self.file, self.start[index], self.start[index] + self.size[index]
+        return self.files[""].place(index)
 
     def payload_bytes(self) -> int:
-        return int(np.asarray(self.size).sum())
-
-    def prefetch(self, index: int) -> None:
-        """Ask the kernel to fetch the stored bytes of a sample."""
-        start, stored = self.start[index], self.size if self._raw is None else self._stored
-        self.file.prefetch(start, start + stored[index])
-
-    def read(self, index: int) -> Buffer:
-        """All bytes of a sample."""
-        if self._raw is None or self._raw[index]:
-            start = self.start[index]
-            return memoryview(self.file.read(start, start + self.size[index]))
-        assert self.image is not None
-        with as_sentences():
-            return memoryview(self.image.read_at(self._rows[index]))
+        return sum(int(np.asarray(files.size).sum()) for files in self.files.values())
 
     def about(self) -> dict[str, Any]:
         found: dict[str, Any] = {"layout": "raw, in one piece", "block_bytes": self.block.block_bytes}
@@ -141,7 +193,34 @@ class _Opened(OpenedFile):
         return found
 
 
-class SquashFSReader(FileReader[_Opened]):
+class _Stored(Places):
+    """Access to the files of one field."""
+
+    @abstractmethod
+    def _files(self) -> _Files:
+        """The files; opened if need be."""
+
+    def _place(self, index: int) -> tuple[ByteFile, int, int]:
+        return self._files().place(index)
+
+    def read(self, index: int) -> Buffer:
+        return self._files().read(self._checked(index))
+
+    def span(self, index: int) -> tuple[Path, int, int] | None:
+        """Where a file is stored raw; None if it is compressed or in pieces."""
+        return super().span(index) if self._files().is_raw(self._checked(index)) else None
+
+    def read_many(self, indices: Sequence[int]) -> list[Buffer]:
+        """Several files in the requested order, announced and then fetched in stored order."""
+        files, wanted = self._files(), [self._checked(index) for index in indices]
+        order = sorted(set(wanted), key=lambda index: (files.start[index], index))
+        for index in order:
+            files.prefetch(index)
+        found = {index: files.read(index) for index in order}
+        return [found[index] for index in wanted]
+
+
+class SquashFSReader(_Stored, FileReader[_Opened]):
     """Random access to a squashfs file; see `smallfiles.formats.squashfs.open`."""
 
     format = "squashfs"
@@ -154,18 +233,17 @@ class SquashFSReader(FileReader[_Opened]):
     def _open(self) -> _Opened:
         return _Opened(self.path, self._split, self._access)
 
-    def read(self, index: int) -> Buffer:
-        return self._handle().read(self._checked(index))
+    def _files(self) -> _Files:
+        return self._handle().files[""]
 
-    def span(self, index: int) -> tuple[Path, int, int] | None:
-        """Where a sample is stored raw; None if it is compressed or in pieces."""
-        return super().span(index) if self._handle().is_raw(self._checked(index)) else None
+    def _blob(self, name: str) -> _Further:
+        return _Further(self, name)
 
-    def read_many(self, indices: Sequence[int]) -> list[Buffer]:
-        """Several samples in the requested order, announced and then fetched in stored order."""
-        opened, wanted = self._handle(), [self._checked(index) for index in indices]
-        order = sorted(set(wanted), key=lambda index: (opened.start[index], index))
-        for index in order:
-            opened.prefetch(index)
-        found = {index: opened.read(index) for index in order}
-        return [found[index] for index in wanted]
+
+class _Further(_Stored, PlacedBlob):
+    """The further files of a reader."""
+
+    _reader: SquashFSReader
+
+    def _files(self) -> _Files:
+        return self._reader._handle().files[self._name]

@@ -19,7 +19,7 @@ from pysquashfs.writer import ImageWriter, Settings
 from pysquashfs.writer.settings import DEFAULT_BLOCK_BYTES
 from pysquashfs.writer.tree import MAX_PATH_BYTES
 from smallfiles.errors import UsageError
-from smallfiles.formats.columns import SampleColumns, check_file_name, unwritable
+from smallfiles.formats.columns import SampleColumns, file_names, unwritable
 from smallfiles.formats.output import OutputFile, packed
 from smallfiles.formats.squashfs.member import (
     FOLDER,
@@ -94,29 +94,48 @@ def write(
         What was written.
 
     Raises:
-        FormatError: A key cannot be a file name, collides with another, or a sample does not fit the schema.
+        FormatError: A name cannot be that of a file or collides with another, or a sample does not fit.
         ResourceError: No space or no permission.
     """
     options = options or SquashfsOptions()
     settings = options.settings()
     placed = settings.raw and not settings.fragments
-    places = {"bytes": pa.int64(), **({"start": pa.int64()} if placed else {})}
-    columns = SampleColumns(out, schema, more=places)
+    places = [f"{blob.name}/{what}" for blob in schema.blobs for what in ("bytes", "start")[: 1 + placed]]
+    places = [*("bytes", "start")[: 1 + placed], *places]
+    columns = SampleColumns(out, schema, more=dict.fromkeys(places, pa.int64()))
+    count = 0
     with OutputFile(out, digest=digest) as file, as_sentences():
         writer = ImageWriter(file.append, settings)
         try:
             for sample in samples:
-                columns.add(sample, *(len(sample.data), file.position)[: len(places)])
-                check_file_name(sample.key, out, (FOLDER,))
-                if len(sample.key.encode()) > MAX_PATH_BYTES:
-                    raise unwritable(sample.key, out, f"has more than {MAX_PATH_BYTES:,} bytes")
-                writer.add(sample.key, sample.data)
-            count, payload = writer.files, writer.bytes
+                columns.add(sample, *_places(sample, file.position, placed))
+                for name, data in _files(sample, schema, out):
+                    writer.add(name, data)
+                count += 1
+            payload = writer.bytes
             _add_table(writer, file, table(columns, schema, options, settings.block_bytes), placed)
             file.rewrite(writer.close())
         finally:
             writer.abandon()
         return packed(out, "squashfs", count, payload, file.finish())
+
+
+def _places(sample: Sample, position: int, placed: bool) -> Iterator[int]:
+    """Size of each file of a sample, and where it begins if they follow each other in one piece."""
+    for data in (sample.data, *sample.blobs):
+        yield len(data)
+        if placed:
+            yield position
+        position += len(data)
+
+
+def _files(sample: Sample, schema: Schema, out: Path) -> list[tuple[str, Buffer]]:
+    """Name and bytes of each file of a sample, all names checked."""
+    names = file_names(sample, schema, out, (FOLDER,))
+    for name in names:
+        if len(name.encode()) > MAX_PATH_BYTES:
+            raise unwritable(name, out, f"has more than {MAX_PATH_BYTES:,} bytes")
+    return list(zip(names, (sample.data, *sample.blobs), strict=True))
 
 
 def _add_table(writer: ImageWriter, file: OutputFile, pieces: Iterator[Buffer], placed: bool) -> None:

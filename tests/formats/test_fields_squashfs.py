@@ -1,0 +1,290 @@
+"""Further files and values in squashfs files and plain files: beside the first file, and in the table."""
+
+import multiprocessing
+import pickle
+import shutil
+import subprocess
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+
+import pyarrow as pa
+import pytest
+
+from smallfiles import formats, sources
+from smallfiles.errors import DamagedFileError, FormatError, PackError, ReaderClosedError, SmallfilesError
+from smallfiles.fields import as_text, value_table
+from smallfiles.formats.squashfs import member
+from smallfiles.manifest import Manifest
+from smallfiles.pack import PackConfig, pack, verify
+from smallfiles.samples import BlobField, Sample, Schema
+from smallfiles.sources.folder import FolderStore
+
+KEYS = ["images/001.bin", "images/ü 2.v1.bin", "no_suffix", ".hidden", "a.b/c", "x/" + "y" * 240 + ".bin"]
+BESIDE = ["images/001.", "images/ü 2.v1.", "no_suffix.", ".hidden.", "a.b/c.", "x/" + "y" * 240 + "."]
+SAMPLES = [
+    Sample(key, bytes(100 * i) + b"first", i, None, (bytes([i]) * 9000 * i, b"depth %d" % i), i)
+    for i, key in enumerate(KEYS)
+]
+VALUES = {
+    "age": [1.5, None, float("nan"), -0.0, 5.0, float("inf")],
+    "boxes": [[], None, [[1.0, float("nan")], []], [[]], [None], [[2.5]]],
+    "mask.start": [None, 1, -(2**63), 2**63 - 1, 0, 5],
+    "note": ["", "é🐦", None, "null", 'a"\\\n', "1"],
+}
+LAYOUTS = {
+    "raw": ("x.sqfs", {}),
+    "zstd": ("x.squashfs", {"compression": "zstd", "block_bytes": 4096}),
+    "fragments": ("x.sqfs", {"compression": "gzip", "fragments": True}),
+    "files": ("x.files", {}),
+}
+
+
+def write(folder, layout, samples=SAMPLES, values=VALUES, digest=True):
+    name, options = LAYOUTS[layout]
+    module = formats.get(formats.name_of(folder / name))
+    blobs = (BlobField("mask", ".png"), BlobField("depth", ".npy"))
+    schema = Schema(len(samples), 0, 0, blobs=blobs, values=value_table(values) if values else None)
+    module.write(samples, folder / name, schema=schema, options=module.Options(**options), digest=digest)
+    return folder / name
+
+
+def expected_tree():
+    further = {
+        beside + suffix: data
+        for beside, sample in zip(BESIDE, SAMPLES, strict=True)
+        for suffix, data in zip(("mask.png", "depth.npy"), sample.blobs, strict=True)
+    }
+    return {sample.key: sample.data for sample in SAMPLES} | further
+
+
+def tree_of(folder):
+    found = {str(p.relative_to(folder)): p.read_bytes() for p in folder.rglob("*") if p.is_file()}
+    return {n: data for n, data in found.items() if not n.startswith((".smallfiles/", "manifest."))}
+
+
+def facts(samples):
+    return {s.key: (bytes(s.data), s.target, tuple(map(bytes, s.blobs))) for s in samples}
+
+
+def check(reader):
+    """The reader gives all that was written."""
+    assert list(reader.blob_suffixes.items()) == [("mask", ".png"), ("depth", ".npy")]
+    assert facts(reader) == facts(SAMPLES)
+    for number, name in enumerate(reader.blob_suffixes):
+        blob = reader.blob(name)
+        wanted = [3, 0, 5, 3, -1]
+        assert blob.read_many(wanted) == [SAMPLES[index].blobs[number] for index in wanted]
+        assert [blob.size(index) for index in range(len(blob))] == [len(s.blobs[number]) for s in SAMPLES]
+        for index, sample in enumerate(SAMPLES):
+            if (span := blob.span(index)) is not None:
+                assert span[0].read_bytes()[span[1] : span[2]] == sample.blobs[number]
+    wanted = value_table(VALUES)
+    assert reader.values.schema == wanted.schema
+    for name in VALUES:
+        found = as_text(reader.values[name].combine_chunks())
+        assert found.equals(as_text(wanted[name].combine_chunks())), name
+
+
+@pytest.fixture(params=LAYOUTS)
+def layout(request):
+    return request.param
+
+
+@pytest.fixture
+def out(layout, tmp_path):
+    return write(tmp_path, layout)
+
+
+def test_every_file_and_value_of_a_sample_comes_back(out):
+    with formats.open(out) as reader:
+        check(reader)
+        fields = reader.info()["provenance"]["fields"]
+        assert fields["mask"] == ".png" and fields["note"] == "string"
+        assert reader.info()["bytes"] == sum(map(len, expected_tree().values()))
+    with pytest.raises(ReaderClosedError):
+        reader.blob("mask").read(0)
+
+
+def test_no_bytes_of_masks_are_looked_for_in_inodes_where_they_are_stored_raw(tmp_path):
+    reader = formats.open(write(tmp_path, "raw"))
+    assert reader._handle().image is None and reader.blob("mask").span(3) is not None
+    names = pa.ipc.open_file(pysquashfs_table(reader.path)).schema.names
+    places = ["bytes", "start", "mask/bytes", "mask/start", "depth/bytes", "depth/start"]
+    assert names == ["key", "label", *places, *sorted(VALUES)]
+
+
+def pysquashfs_table(path):
+    import pysquashfs
+
+    return pysquashfs.SquashFS(path, cache=False).read(member.TABLE)
+
+
+def test_other_programs_unpack_each_file_beside_the_first(out, layout, tmp_path, need_tool):
+    if layout == "files":
+        assert tree_of(out) == expected_tree()
+        return
+    tree, again = tmp_path / "tree", tmp_path / "again.sqfs"
+    run(need_tool("unsquashfs", "squashfs-tools"), "-quiet", "-no-progress", "-d", tree, out)
+    assert tree_of(tree) == expected_tree()
+    run(need_tool("mksquashfs", "squashfs-tools"), tree, again, "-quiet", "-no-progress")
+    check(formats.open(again))
+    (tree / "images/001.mask.png").unlink()
+    run(need_tool("mksquashfs", "squashfs-tools"), tree, again, "-quiet", "-no-progress", "-noappend")
+    with pytest.raises(DamagedFileError, match=r"images/001\.mask\.png"):
+        len(formats.open(again))
+
+
+def run(*words):
+    done = subprocess.run(list(map(str, words)), capture_output=True, timeout=120)
+    assert done.returncode == 0, done.stderr.decode(errors="replace")
+
+
+@pytest.mark.parametrize(
+    ("keys", "named"),
+    [
+        (["a.jpg", "a.mask.png"], r"a\.mask\.png"),
+        (["a.mask.png", "a.jpg"], r"a\.mask\.png"),
+        (["a.jpg", "a.jpeg"], r"a\.(mask\.png|depth\.npy)"),
+        (["a.jpg", "a.mask.png/b"], r"a\.mask\.png"),
+        (["a.mask.png/b", "a.jpg"], r"a\.mask\.png"),
+        (["x" * 250 + ".jpg"], "more than 255 bytes"),
+    ],
+)
+def test_names_of_further_files_that_collide_or_are_too_long_are_refused(layout, tmp_path, keys, named):
+    samples = [replace(SAMPLES[i], key=key) for i, key in enumerate(keys)]
+    with pytest.raises(FormatError, match=named):
+        write(tmp_path, layout, samples)
+    path = tmp_path / "x.files" / keys[0]
+    assert layout != "files" or len(keys) == 1 or path.read_bytes() == samples[0].data
+
+
+@pytest.mark.parametrize("name", ["x.sqfs", "x.files"])
+def test_names_that_collide_are_refused_before_anything_is_read(tmp_path, name):
+    paths = {"mask": ["m/a.png", "m/b.png"]}
+    source = sources.Source(
+        Manifest.from_columns(["a.jpg", "a.jpeg"], [0, 0], blobs=paths), FolderStore(tmp_path), "folder"
+    )
+    with pytest.raises(PackError, match=r"several files of one name: a\.mask\.png;"):
+        pack(source, tmp_path / name, PackConfig())
+    assert not list(tmp_path.iterdir())
+
+
+def test_the_manifests_of_plain_files_are_never_written_over(tmp_path):
+    with pytest.raises(FormatError, match="reserved"):
+        write(tmp_path, "files", [replace(SAMPLES[0], key="manifest.mask.json")])
+
+
+@pytest.mark.parametrize("name", ["mask", "depth"])
+def test_a_flipped_byte_in_a_further_file_is_found(out, layout, name):
+    assert verify(out).verdict == "intact"
+    with formats.open(out) as reader:
+        span = reader.blob(name).span(4)
+    path, at, _ = span or (out, 200, 0)
+    with path.open("r+b") as file:
+        file.seek(at)
+        byte = file.read(1)[0]
+        file.seek(at)
+        file.write(bytes([byte ^ 1]))
+    found = verify(out)
+    assert found.verdict == "damaged"
+    assert span is None or "a.b/c" in found.problems[0]
+    assert layout != "files" or found.problems == [f"the {name} of a.b/c has other bytes than were packed"]
+
+
+def test_what_no_hash_covers_is_not_called_intact(tmp_path):
+    out = write(tmp_path, "files")
+    (out / "manifest.mask.json").unlink()
+    found = verify(out)
+    assert (found.verdict, found.notes) == ("unproven", ["6 masks without a SHA-256 in manifest.mask.json"])
+    check(formats.open(out))
+    shutil.rmtree(out)
+    write(tmp_path, "files", digest=False)
+    assert verify(out).verdict == "unproven" and len(verify(out).notes) == 4
+
+
+def test_further_plain_files_that_are_cut_off_or_misnamed_are_refused(tmp_path):
+    out = write(tmp_path, "files")
+    (out / "images/ü 2.v1.mask.png").write_bytes(b"short")
+    with pytest.raises(DamagedFileError, match=r"2\.v1\.mask\.png is damaged.*5 of 9,000 bytes"):
+        formats.open(out).blob("mask").read(1)
+    (out / "manifest.depth.json").rename(out / "manifest.mask.json")
+    with pytest.raises(DamagedFileError, match=r"its paths are not those in manifest\.json"):
+        formats.open(out).blob("mask").read(1)
+
+
+def test_a_set_of_one_file_and_a_label_is_written_as_before(layout, tmp_path):
+    samples = [replace(sample, blobs=(), row=-1) for sample in SAMPLES]
+    name, options = LAYOUTS[layout]
+    module = formats.get(formats.name_of(tmp_path / name))
+    module.write(samples, tmp_path / name, schema=Schema(6, 0, 0), options=module.Options(**options))
+    if layout == "files":
+        assert [p.name for p in sorted(tmp_path.glob("x.files/manifest*"))] == [
+            "manifest.json",
+            "manifest.json.digest.json",
+        ]
+    else:
+        places = ["bytes", "start"] if layout == "raw" else ["bytes"]
+        table = pa.ipc.open_file(pysquashfs_table(tmp_path / name))
+        assert table.schema.names == ["key", "label", *places]
+    with formats.open(tmp_path / name) as reader:
+        assert not reader.blob_suffixes and reader.values.num_columns == 0 and len(reader.values) == 6
+        assert "fields" not in reader.info()["provenance"]
+
+
+def test_parts_make_the_bytes_of_a_single_run(layout, tmp_path):
+    source = sources.load(write(tmp_path, "files"))
+    name, options = LAYOUTS[layout]
+    module = formats.get(formats.name_of(tmp_path / name))
+    config = PackConfig(shuffle=2, verify="full", check="none", options=module.Options(**options))
+    whole, merged = tmp_path / "whole" / name, tmp_path / "merged" / name
+    for out in (whole, merged):
+        out.parent.mkdir()
+    pack(source, whole, config)
+    for k in (1, 2):
+        pack(source, merged, replace(config, part=(k, 2)))
+    pack(source, merged, replace(config, merge=True))
+    assert verify(merged, source).verdict == "intact"
+    assert all_bytes(whole) == all_bytes(merged)
+
+
+def all_bytes(path):
+    files = [path] if path.is_file() else sorted(p for p in path.rglob("*") if p.is_file())
+    return [(file.name, file.read_bytes()) for file in files]
+
+
+def test_a_blob_is_read_in_forked_and_other_processes_and_from_threads(out):
+    reader = formats.open(out)
+    blob = reader.blob("mask")
+    assert pickle.loads(pickle.dumps(reader)).blob("mask").read(2) == blob.read(2)
+    assert pickle.loads(pickle.dumps(blob)).read(2) == SAMPLES[2].blobs[0]
+    wanted = [SAMPLES[n % 6].blobs[0] for n in range(60)]
+    with ThreadPoolExecutor(4) as pool:
+        assert [bytes(data) for data in pool.map(blob.read, [n % 6 for n in range(60)])] == wanted
+    children = [multiprocessing.get_context("fork").Process(target=_read_all, args=(blob,)) for _ in range(2)]
+    for child in children:
+        child.start()
+    _read_all(blob)
+    for child in children:
+        child.join(60)
+        assert child.exitcode == 0
+
+
+def _read_all(blob):
+    for n in range(60):
+        assert blob.read(n % 6) == SAMPLES[n % 6].blobs[0]
+
+
+def test_columns_of_places_that_are_wrong_are_refused(tmp_path, monkeypatch):
+    out = write(tmp_path, "raw")
+    load = member.load
+
+    def outside(data, path):
+        found = load(data, path)
+        return replace(found, starts={**found.starts, "mask": found.starts["mask"] + 2**40})
+
+    monkeypatch.setattr(member, "load", outside)
+    with pytest.raises(SmallfilesError, match="outside its data"):
+        len(formats.open(out))
+    monkeypatch.setattr(member, "load", lambda *a: replace(load(*a), starts={"": load(*a).starts[""]}))
+    with pytest.raises(SmallfilesError, match="lacks a column"):
+        len(formats.open(out))
