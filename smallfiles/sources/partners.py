@@ -1,0 +1,476 @@
+"""Folders whose samples have several files: which are partners, and of which field.
+
+    images/001.jpg       masks/001.png           twins: the same stem, or 001_mask.png; above or below splits
+    cat/a.jpg            cat/a.mask.png          side by side, as in a tar that was unpacked; a_mask.png too
+    0001/image.jpg       0001/mask.png           one folder per sample, with the same names in each
+    --field mask=masks/{stem}.png                or as the user says
+
+A field is named after its folder, or the part of the file's name, in the singular: `masks/` is `mask`,
+`SegmentationClass/` is `segmentation`. `_image` follows where the name means something else (`label_image`).
+
+The trap: `cat/1.jpg` and `dog/1.jpg` are numbered alike and no partners. So a name must say that a folder or
+a file is a part, and at least half of the files must have partners. All else is left to `manifest.signs`,
+which refuses what looks like parts. docs/recipes.md has an example.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from smallfiles.arrays import as_mask, column, from_numpy, scalar
+from smallfiles.errors import SourceError, UsageError, first_few
+from smallfiles.fields import RESERVED
+from smallfiles.folders import DATA_SUFFIXES, IMAGE_SUFFIXES, SourceOptions, canonical_split, words_of
+from smallfiles.manifest.class_folders import Labelled
+from smallfiles.manifest.signs import NEGATIONS, PAIRS, PART_OF_STEM, PARTS, WHOLE
+from smallfiles.progress import plural
+from smallfiles.sources.scanning import Tree
+
+Rows = npt.NDArray[np.intp]
+
+_WHOLE = WHOLE | PAIRS.keys()
+_UNIMPORTANT = frozenset({"jpeg", "jpg", "png", "class", "object"})
+_MARK_OR_SCALE = rf"({PART_OF_STEM}|x[2348]|(?i:\.jpe?g|\.png))$"
+_MARKED = rf"(?s)^(?P<stem>.*[^/])(?P<mark>{PART_OF_STEM})\.[^./]+$"
+_DOTTED = r"(?s)^(?P<stem>(?:.*/)?[^/.]+)(?P<mark>\.[A-Za-z][A-Za-z0-9_-]*)\.[^./]+$"
+_SUFFIX, _FOLDER, _FILE = r"\.[^./]*$", r"(?s)[^/]*$", r"(?s)^.*/"
+_BEFORE_SUFFIX = r"(?s)^(.*/)?[^/]*?(\.[^./]*)?$"
+_BRACES = re.compile(r"\{([^{}]*)\}")
+_LEAST_SHARE = 0.5
+_MOST_FILES = 16
+"""Files of a sample that has a folder of its own; more are frames, or samples."""
+
+
+@dataclass(frozen=True)
+class Partners:
+    """The samples of a tree and their further files.
+
+    Args:
+        firsts: Path of the first file of each sample.
+        names: The same without the folders that only tell the fields apart: labels go by these.
+        blobs: Path of its file of each field, null where it has none.
+        lost: Files that belong to no sample.
+        lost_names: The names of the samples that they would belong to.
+        note: What was recognised, without the number of samples.
+        beside: Where the files of a sample are side by side, their common stem.
+    """
+
+    firsts: pa.StringArray
+    names: pa.StringArray
+    blobs: Mapping[str, pa.StringArray]
+    lost: pa.StringArray
+    lost_names: pa.StringArray
+    note: str
+    beside: pa.StringArray | None = None
+
+    def side_files(self, tree: Tree, suffix: str) -> pa.StringArray | None:
+        """The file with this suffix beside each sample, null where it has none; None if there are none."""
+        if self.beside is None:
+            return None
+        paths = _joined(self.beside, scalar(suffix))
+        found = _where(pc.is_in(paths, tree.other_paths()), paths)
+        return found if found.null_count < len(found) else None
+
+    def complete(self, labels: Labelled, where: Path, *, strict: bool) -> tuple[Labelled, Partners]:
+        """Leave out the samples that lack a file, of those that have a label.
+
+        Args:
+            labels: Of `names`.
+            where: The tree, for messages.
+            strict: Refuse them instead, and files of no sample.
+
+        Returns:
+            The labels of the rest, and the partners with the fields that this split has.
+
+        Raises:
+            SourceError: No sample is complete, or one is not and `strict` is set.
+        """
+        kept = from_numpy(np.flatnonzero(labels.keep))
+        missing = {name: paths.take(kept).is_null() for name, paths in self.blobs.items()}
+        bare = [name for name in missing if as_mask(missing[name]).all()] if labels.split == "test" else []
+        own = replace(self, blobs={name: paths for name, paths in self.blobs.items() if name not in bare})
+        lacking = np.zeros(len(kept), bool)
+        odd = _left_out(self.lost.filter(self._of_split(labels)), "file", "of no sample")
+        for name in own.blobs:
+            odd += _left_out(self.firsts.take(kept).filter(missing[name]), "sample", f"without {name}")
+            lacking |= as_mask(missing[name])
+        if (lacking.all() and len(lacking)) or (strict and odd):
+            raise unclear(where, "; ".join(odd), "a file of each field for every sample")
+        keep = labels.keep.copy()
+        keep[keep] = ~lacking
+        count = int((~lacking).sum())
+        what = plural(count, "pair") if len(own.blobs) == 1 else plural(count, "sample")
+        notes = (f"{self.note} ({what})", *[f"the test split has no {name}" for name in bare], *odd)
+        return replace(labels, keep=keep, labels=labels.labels[~lacking], notes=notes + labels.notes), own
+
+    def _of_split(self, labels: Labelled) -> pa.BooleanArray:
+        """Which of the lost files are not clearly those of another split."""
+        folders, places = _folders(self.names), _folders(self.lost_names)
+        ours, others = (folders.take(from_numpy(np.flatnonzero(of))) for of in (labels.keep, ~labels.keep))
+        return pc.or_(pc.is_in(places, ours), pc.invert(pc.is_in(places, others)))
+
+
+@dataclass(frozen=True)
+class _Parts:
+    """Files by sample and field.
+
+    Args:
+        files: Paths.
+        samples: The name of the sample of each; null if it belongs to none.
+        rows: Which files are of which field; those of the first one have the empty name.
+        note: What was recognised, without the number of samples.
+        are_beside: Whether the files of a sample are side by side.
+    """
+
+    files: pa.StringArray
+    samples: pa.StringArray
+    rows: Mapping[str, Rows]
+    note: str
+    are_beside: bool = False
+
+    def of(self, name: str) -> tuple[pa.StringArray, pa.StringArray]:
+        """The files of a field, and their samples."""
+        return _take(self.files, self.rows[name]), _take(self.samples, self.rows[name])
+
+
+def find(path: Path, tree: Tree, options: SourceOptions) -> Partners | None:
+    """Recognise samples of several files in a tree, or take those that the user names.
+
+    Args:
+        path: The tree, for messages.
+        tree: What it contains.
+        options: See `SourceOptions`.
+
+    Returns:
+        None if its samples are of one file each, as far as names tell.
+
+    Raises:
+        SourceError: Files are parts of samples, and it is unclear of which.
+        UsageError: A template of `--field` makes no sense.
+    """
+    if options.columns:
+        return _named(path, tree, options.columns)
+    if options.kind != "auto":
+        return None
+    files = pa.concat_arrays([tree.paths(), data_files(tree)])
+    for recognise in (_folder_each, _side_by_side, _twins):
+        if (parts := recognise(files, len(tree))) and (found := _matched(path, parts)):
+            return found
+    return None
+
+
+def data_files(tree: Tree) -> pa.StringArray:
+    """The files of a tree that are no samples by their suffix, but may be files of samples: arrays, say."""
+    others = tree.other_paths()
+    return others.filter(pc.is_in(_suffixes(others), column(sorted(DATA_SUFFIXES), pa.string())))
+
+
+def unclear(path: Path, what: str, expected: str) -> SourceError:
+    """The error for parts of samples that do not fit together."""
+    return SourceError(
+        f"{path} contains parts of samples that do not fit together: {what}",
+        expected=expected,
+        next_step="Correct the names, or say which files belong together (--field mask=masks/{stem}.png); or "
+        "give one folder at a time, with --unlabelled if there are no class folders in it; or use --source "
+        "folder if they are classes",
+    )
+
+
+def _matched(path: Path, parts: _Parts) -> Partners | None:
+    """The files of each sample; None if no file has a partner, or most files belong to no sample.
+
+    Raises:
+        SourceError: A sample has several files of one field, or too few have one of each.
+    """
+    firsts, keys = parts.of("")
+    blobs, few, is_used = {}, [], np.zeros(len(parts.files), bool)
+    is_used[parts.rows[""]] = True
+    for name in sorted(parts.rows.keys() - {""}):
+        files, theirs = parts.of(name)
+        found = pc.index_in(keys, theirs)
+        count = len(found) - found.null_count
+        most = len(keys) if parts.are_beside else min(len(keys), len(theirs))
+        few += [f"only {count:,} of {plural(most, 'file')} have a {name}"] * (count < _LEAST_SHARE * most)
+        is_used[parts.rows[name][as_mask(pc.is_in(theirs, keys))]] = True
+        blobs[name] = files.take(found)
+    if is_used.sum() == len(keys) or is_used.sum() < _LEAST_SHARE * len(is_used):
+        return None
+    if few:
+        raise unclear(path, f"{parts.note}, but {', '.join(few)}", "files with the same stem")
+    for name in parts.rows:
+        _refuse_collisions(path, *parts.of(name))
+    lost = np.flatnonzero(~is_used)
+    lost_names = _take(pc.coalesce(parts.samples, parts.files), lost)
+    names = _joined(keys, _suffixes(firsts))
+    beside = keys if parts.are_beside else None
+    return Partners(firsts, names, blobs, _take(parts.files, lost), lost_names, parts.note, beside)
+
+
+def _refuse_collisions(path: Path, files: pa.StringArray, samples: pa.StringArray) -> None:
+    """Refuse several files of one sample and field, by their names."""
+    counts = samples.value_counts()
+    if len(counts) == len(samples):
+        return
+    several = next(each["values"] for each in counts.to_pylist() if each["counts"] > 1)
+    names = _take(files, _rows(samples, several)).to_pylist()
+    raise unclear(path, f"{first_few(names, len(names))} have one stem", "one file for each sample and field")
+
+
+def _folder_each(files: pa.StringArray, samples: int) -> _Parts | None:
+    """One folder per sample: the same few names in most of them, and one of these that of a part."""
+    folders, bare = _folders(files), pc.replace_substring_regex(files, _FILE, "")
+    stems = pc.replace_substring_regex(bare, _SUFFIX, "")
+    count, names = len(folders.unique()), stems.unique()
+    if count < 2 or not 1 < len(names) <= _MOST_FILES:
+        return None
+    rows = {stem: _rows(stems, stem) for stem in names.to_pylist()}
+    if min(map(len, rows.values())) * 2 <= count:
+        return None
+    parts = [stem for stem in rows if _is_part(stem)]
+    rest = [stem for stem in rows if stem not in parts]
+    whole = [stem for stem in rest if _WHOLE.intersection(_words(stem))]
+    if not whole and len(rest) == 1 and _words(rest[0]):  # a 1.jpg with 1_mask.png is side by side
+        whole = [stem for stem in rest if not any(part.startswith(stem) for part in parts)]
+    if not parts or len(whole) != 1:
+        return None
+    fields = {stem: "" if stem in whole else _field(stem) for stem in [*whole, *rows]}
+    said = [f"{bare[int(rows[stem][0])].as_py()} is {name or 'image'}" for stem, name in fields.items()]
+    of = {name: rows[stem] for stem, name in fields.items()}
+    note = f"one folder per sample: {', '.join(said)}"
+    return _Parts(files, pc.utf8_rtrim(folders, characters="/"), of, note)
+
+
+def _side_by_side(files: pa.StringArray, samples: int) -> _Parts | None:
+    """Files such as `a_mask.png` or `a.mask.png` beside an `a.jpg`; other words if each image has one."""
+    stems, is_sample = pc.replace_substring_regex(files, _SUFFIX, ""), np.arange(len(files)) < samples
+    bases = marks = pa.nulls(len(files), pa.string())
+    for pattern in (_MARKED, _DOTTED):
+        found = pc.extract_regex(files, pattern)
+        base, mark = pc.struct_field(found, 0), pc.struct_field(found, "mark")
+        is_part = pc.is_in(base, stems)
+        bases, marks = (pc.coalesce(old, _where(is_part, new)) for old, new in ((bases, base), (marks, mark)))
+    if marks.null_count == len(files):
+        return None
+    suffixes, firsts = _suffixes(files), np.flatnonzero(as_mask(marks.is_null()) & is_sample)
+    usual = _take(suffixes, firsts).unique().to_pylist()
+    rows: dict[str, Rows] = {}
+    said, taken = [f"{', '.join(f'*{suffix}' for suffix in usual)} is image"], []
+    for mark in marks.drop_null().unique().to_pylist():
+        here = _rows(marks, mark)
+        theirs = _take(suffixes, here).unique().to_pylist()
+        of_each = len(here) == len(firsts) and not {*usual} & {*theirs}
+        of_each &= mark.lower() not in IMAGE_SUFFIXES
+        if of_each or re.fullmatch(PART_OF_STEM, mark):
+            name = _field(mark[1:] if mark[0] == "." else _singular(mark[1:].lower()))
+            rows[name] = np.append(rows.get(name, here[:0]), here)
+            said.append(f"*{mark}{theirs[0]} is {name}")
+            taken.append(mark)
+    is_part = pc.is_in(marks, column(taken, pa.string()))
+    rows[""] = np.flatnonzero(~as_mask(is_part) & is_sample)
+    note = f"side by side: {', '.join(said)}"
+    return _Parts(files, pc.if_else(is_part, bases, stems), rows, note, are_beside=True) if taken else None
+
+
+def _twins(files: pa.StringArray, samples: int) -> _Parts | None:
+    """Folders such as `images/` and `masks/` beside each other, with files of the same stems."""
+    encoded = _folders(files).dictionary_encode()
+    paths = encoded.dictionary.to_pylist()
+    sites = _sites(paths)
+    if not sites:
+        return None
+    places = [_place(path, sites) for path in paths]
+    above, of = (column(each, pa.string()).take(encoded.indices) for each in zip(*places, strict=True))
+    rows = {name: _rows(of, name) for name in of.unique().drop_null().to_pylist()}
+    stems = pc.replace_substring_regex(pc.replace_substring_regex(files, _FILE, ""), _SUFFIX, "")
+    exact, short = (
+        _joined(above, stems),
+        _joined(above, pc.replace_substring_regex(stems, _MARK_OR_SCALE, "")),
+    )
+    firsts = _take(exact, rows[""])
+    names = pc.if_else(pc.or_(pc.is_in(exact, firsts), pc.invert(pc.is_in(short, firsts))), exact, short)
+    said = {f"{path.split('/')[-2]}/ is {name or 'image'}": bool(name) for path, (_, name) in sites.items()}
+    return _Parts(files, names, rows, ", ".join(sorted(said, key=lambda each: said[each])))
+
+
+def _sites(paths: Sequence[str]) -> dict[str, tuple[str, str]]:
+    """The folders of first and further files: what their samples' names begin with, and the field."""
+    below: dict[str, dict[str, None]] = {}
+    for path in paths:
+        at = 0
+        while (end := path.find("/", at)) >= 0:
+            below.setdefault(path[:at], {})[path[at:end]] = None
+            at = end + 1
+    found: dict[str, tuple[str, str]] = {}
+    for prefix, names in below.items():
+        for whole, parts in _fields_by_folder([*names]).items():
+            keeps_name = canonical_split(whole) or len(names) > 1 + len(parts)
+            name = f"{prefix}{whole}/" if keeps_name else prefix
+            found[f"{prefix}{whole}/"] = (name, "")
+            for part, of in parts.items():
+                found[_past_wrappers(f"{prefix}{part}/", f"{prefix}{whole}/", below, {*paths})] = (name, of)
+    return found
+
+
+def _past_wrappers(part: str, whole: str, below: Mapping[str, Iterable[str]], paths: set[str]) -> str:
+    """The folder of the files where a folder of parts only wraps another: `annotations/trimaps/`."""
+    while part not in paths and len(inside := [*below[part]]) == 1 and inside[0] not in below.get(whole, ()):
+        part += f"{inside[0]}/"
+    return part
+
+
+def _fields_by_folder(names: Sequence[str]) -> dict[str, dict[str, str]]:
+    """The field of each folder of parts, by the folder that it belongs to; without unclear ones."""
+    found: dict[str, dict[str, str]] = {}
+    for whole in filter(_is_whole, names):
+        fields = {name: _field_of(name, whole) for name in names if name != whole}
+        several = [*fields.values()]
+        parts = {
+            name: field if several.count(field) == 1 else _field("_".join(_words(name)))
+            for name, field in fields.items()
+            if field
+        }
+        if any(parts.keys() & other for other in found.values()):
+            return {}
+        if parts:
+            found[whole] = parts
+    return found
+
+
+def _is_whole(name: str) -> bool:
+    words = {*_words(name)}
+    return bool(words & _WHOLE or canonical_split(name)) and not words & (PARTS | NEGATIONS)
+
+
+def _is_part(name: str) -> bool:
+    words = {*_words(name)}
+    return bool(words & PARTS) and not words & NEGATIONS
+
+
+def _field_of(name: str, whole: str) -> str:
+    """The field of a folder if it has parts of what another contains; empty otherwise."""
+    words, theirs = _words(name), _words(whole)
+    known = PARTS.union(*(PAIRS.get(word, ()) for word in theirs))
+    marks = [word for word in words if word in known]
+    rest = [word for word in words if word not in known | _UNIMPORTANT]
+    if not marks or NEGATIONS.intersection(words):
+        return ""
+    is_same = rest == [word for word in theirs if word not in _WHOLE | _UNIMPORTANT]
+    return _field(_singular(marks[-1])) if is_same else ""
+
+
+def _words(name: str) -> list[str]:
+    return words_of(re.sub(r"(?i)ground[ _-]?truth", "_groundtruth", name))
+
+
+def _singular(word: str) -> str:
+    return word[:-2] if word.endswith("xes") else word.removesuffix("s")
+
+
+def _field(name: str) -> str:
+    name = re.sub(r"[^A-Za-z0-9_-]", "_", name)
+    return f"{name}_image" if name in RESERVED else name
+
+
+def _place(path: str, sites: Mapping[str, tuple[str, str]]) -> tuple[str | None, str | None]:
+    """What the names of the samples in a folder begin with, and the field; a bare split has images."""
+    at = -1
+    while (at := path.find("/", at + 1)) >= 0:
+        if found := sites.get(path[: at + 1]):
+            return found[0] + path[at + 1 :], found[1]
+    names = path.split("/")[:-1]
+    is_split = any(map(canonical_split, names)) and not any(map(_is_part, names))
+    return (path, "") if is_split else (None, None)
+
+
+def _named(path: Path, tree: Tree, columns: Sequence[str]) -> Partners:
+    """The files that templates name; what no template names is a first file.
+
+    Raises:
+        SourceError: A field has no file at all.
+        UsageError: A template makes no sense.
+    """
+    files = tree.paths()
+    templates = dict(map(_template, columns))
+    named = pa.concat_arrays([_filled(template, files) for template in templates.values()])
+    firsts = files.filter(pc.invert(pc.is_in(files, named)))
+    there = pa.concat_arrays([files, tree.other_paths()])
+    blobs = {}
+    for name, template in templates.items():
+        wanted = _filled(template, firsts)
+        blobs[name] = _where(pc.is_in(wanted, there), wanted)
+        if blobs[name].null_count == len(firsts):
+            first = f" ({wanted[0].as_py()} for {firsts[0].as_py()})" if len(firsts) else ""
+            raise SourceError(
+                f"no file that --field {name}={template} names is in {path}{first}",
+                expected="paths relative to it; {stem}, {name} and {dir} are those of the image",
+                next_step="Correct the template",
+            )
+    used = pa.concat_arrays([firsts, *blobs.values()])
+    lost = files.filter(pc.invert(pc.is_in(files, used)))
+    whole = rf"(?i)(^|/)({'|'.join(sorted(_WHOLE))})/"
+    names = pc.replace_substring_regex(firsts, whole, r"\1")
+    note = ", ".join(f"{template} is {name}" for name, template in templates.items())
+    return Partners(firsts, names, blobs, lost, lost, note)
+
+
+def _template(text: str) -> tuple[str, str]:
+    name, equals, template = text.partition("=")
+    known = {*_BRACES.findall(template)}
+    if not equals or not known & {"stem", "name"} or known - {"stem", "name", "dir"} or name == "image":
+        raise UsageError(
+            f"--field is {text!r}, for a folder without a table",
+            expected="a further file of each image, such as mask=masks/{stem}.png, where {stem}, {name} and "
+            "{dir} are the image's name without suffix, its name and its folder",
+            next_step="Correct it, or give a table of labels too (--labels)",
+        )
+    return name, template
+
+
+def _filled(template: str, files: pa.StringArray) -> pa.StringArray:
+    """The path that a template names for each file."""
+    name = pc.replace_substring_regex(files, _FILE, "")
+    values = {"name": name, "stem": pc.replace_substring_regex(name, _SUFFIX, "")}
+    values["dir"] = pc.utf8_rtrim(_folders(files), characters="/")
+    parts = enumerate(_BRACES.split(template))
+    found = _joined(*(values[part] if at % 2 else scalar(part) for at, part in parts))
+    found = pc.replace_substring_regex(pc.replace_substring_regex(found, r"(^|/)(\./)+", r"\1"), r"^/+", "")
+    for _ in range(template.count("../")):
+        found = pc.replace_substring_regex(found, r"[^/]+/\.\./", "", max_replacements=1)
+    return found
+
+
+def _left_out(names: pa.StringArray, what: str, why: str) -> list[str]:
+    some = names.slice(0, 5).to_pylist()
+    return [f"{plural(len(names), what)} {why} left out: {first_few(some, len(names))}"] if some else []
+
+
+def _joined(*texts: pa.StringArray | pa.Scalar) -> pa.StringArray:
+    return pc.binary_join_element_wise(*texts, scalar(""))
+
+
+def _where(condition: pa.BooleanArray, texts: pa.StringArray) -> pa.StringArray:
+    return pc.if_else(condition, texts, scalar(None))
+
+
+def _rows(texts: pa.StringArray, text: str) -> Rows:
+    return np.flatnonzero(as_mask(pc.is_in(texts, column([text], pa.string()))))
+
+
+def _take(texts: pa.StringArray, rows: Rows) -> pa.StringArray:
+    return texts.take(from_numpy(rows))
+
+
+def _folders(names: pa.StringArray) -> pa.StringArray:
+    return pc.replace_substring_regex(names, _FOLDER, "")
+
+
+def _suffixes(names: pa.StringArray) -> pa.StringArray:
+    return pc.utf8_lower(pc.replace_substring_regex(names, _BEFORE_SUFFIX, r"\2"))
