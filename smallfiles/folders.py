@@ -34,6 +34,8 @@ _MEDIA = [".wav", ".flac", ".mp3", ".ogg", ".opus", ".mp4", ".avi", ".mkv", ".mo
 _SCIENCE = [".pdb", ".cif", ".fits", ".dcm", ".nii", ".mha", ".root", ".las", ".ply", ".obj", ".pcd", ".edf"]
 _DATA_SUFFIXES = frozenset(_ARRAYS + _MEDIA + _SCIENCE)
 _TEXT_SUFFIXES = frozenset([".txt", ".json"])
+FILE_SUFFIXES = (*IMAGE_SUFFIXES, *sorted(_DATA_SUFFIXES | _TEXT_SUFFIXES))
+"""Suffixes of the files of samples, whatever is in them."""
 _COMPANIONS = _TEXT_SUFFIXES | {".cls", ".csv", ".tsv", ".xml", ".md", ".html", ".yaml", ".log"}
 """Files that may be labels or documents of others."""
 

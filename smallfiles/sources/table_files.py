@@ -18,7 +18,8 @@ SUFFIXES = (".csv", ".tsv", ".jsonl", ".ndjson", ".parquet", ".feather", ".arrow
 _ARROW_SUFFIXES = SUFFIXES[5:]
 _LONGEST_LINE_BYTES = 1 << 24
 _WHOLE = r"^(0|-?[1-9][0-9]{0,17})$"
-_DECIMAL = r"^-?(0|[1-9][0-9]{0,17})(\.[0-9]+)?([eE][-+]?[0-9]{1,2})?$"
+_DECIMAL = r"^(-?(0|[1-9][0-9]{0,17})(\.[0-9]+)?([eE][-+]?[0-9]{1,3})?|nan|NaN|-?inf)$"
+_TRUTH = r"^([Tt]rue|[Ff]alse|TRUE|FALSE)$"
 
 
 def is_table(path: Path) -> bool:
@@ -107,11 +108,17 @@ def _read_csv(path: Path) -> pa.Table:
 
 
 def _typed(texts: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Texts as numbers, if all of them are."""
+    """Texts as numbers, if all of them are, as other programs write them: also not a number, and infinity."""
     for pattern, kind in ((_WHOLE, pa.int64()), (_DECIMAL, pa.float64())):
         if texts.null_count < len(texts) and pc.all(pc.match_substring_regex(texts, pattern)).as_py():
             return texts.cast(kind)
     return texts
+
+
+def as_truth(texts: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Texts as truth values, if all of them are."""
+    all_are = texts.null_count < len(texts) and pc.all(pc.match_substring_regex(texts, _TRUTH)).as_py()
+    return texts.cast(pa.bool_()) if all_are else texts
 
 
 def _read_json(path: Path) -> pa.Table:
@@ -144,13 +151,10 @@ def _open_arrow(path: Path) -> pa.ipc.RecordBatchFileReader | pa.ipc.RecordBatch
 
 
 def _plain(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    """A column as strings, numbers or lists, which JSON can hold."""
+    """A column as strings, numbers or lists."""
     kind = column.type
     if pa.types.is_dictionary(kind):
         return _plain(column.cast(kind.value_type))
-    if pa.types.is_floating(kind):
-        nan = pc.is_nan(column)
-        return pc.if_else(nan, pa.scalar(None, kind), column) if pc.any(nan).as_py() else column
     texts = ("is_large_string", "is_string_view", "is_temporal", "is_decimal", "is_null")
     return column.cast(pa.string()) if any(getattr(pa.types, test)(kind) for test in texts) else column
 
