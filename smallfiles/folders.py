@@ -148,6 +148,7 @@ SUPPORTED = {
     "ImageNet in tars": {"kind", "split", "labels", "unlabelled", "strict", "suffixes"},
     "Flickr30K": {"kind", "split", "labels", "strict", "suffixes", "follow_links"},
     "a table": {"split", "root", "columns", "unlabelled", "strict"},
+    "a table with files inside": {"split", "columns", "unlabelled", "strict"},
     "a folder with a table": {
         *("kind", "split", "labels", "columns", "unlabelled", "strict", "suffixes", "follow_links")
     },

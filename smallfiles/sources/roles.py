@@ -30,6 +30,7 @@ MORE_FILES = "_file_name"
 """What names of columns of further files end with in the metadata of Hugging Face."""
 
 _FIRST = ("image", "audio", "video", "array", "file", "data")
+_TARGETS = ("label", "captions")
 _LABELS = "label labels class class_name category species target"
 _CAPTIONS = "caption captions text"
 _BRACES = re.compile(r"\{([^{}]*)\}")
@@ -74,25 +75,55 @@ def roles_of(table: pa.Table, path: Path, options: SourceOptions, usual: str, ro
         SourceError: A column is missing, or none is clear.
     """
     given = _given(table.column_names, path, options)
-    targets = [name for name in given if name in ("label", "captions")]
-    if len(targets) > 1:
-        raise _unclear(options, "have two targets", "label=... or captions=...")
     further = {
         name.removesuffix(MORE_FILES): name
         for name in table.column_names
         if usual == "file_name" and name.endswith(MORE_FILES) and name not in given.values()
     }
-    rest = {name: spec for name, spec in given.items() if name not in targets}
+    rest = {name: spec for name, spec in given.items() if name not in _TARGETS}
     files = further | {name: spec for name, spec in rest.items() if _is_of_files(table, name, spec, root)}
     first, image = _first(table.column_names, path, files, rest, usual)
-    blobs = {name: spec for name, spec in files.items() if name != first}
-    renamed = {name: spec for name, spec in rest.items() if name not in (first, *blobs)}
-    taken = (image, *given.values(), *blobs.values())
+    return _roles(table, path, options, {first: image} | files)
+
+
+def roles_inside(table: pa.Table, path: Path, options: SourceOptions, inside: Sequence[str]) -> Roles:
+    """The same for a table that has the files themselves in some columns.
+
+    Args:
+        table: All other columns.
+        path: Of the table.
+        options: As in `roles_of`.
+        inside: The columns with files.
+
+    Raises:
+        UsageError: The flags contradict each other, or name other files.
+        SourceError: A column is missing, or none is clear.
+    """
+    given = _given([*inside, *table.column_names], path, options)
+    if any("{" in spec for spec in given.values()):
+        raise _unclear(options, f"names files beside {path}, which holds its files", "columns of it")
+    files = {name: spec for name, spec in given.items() if spec in inside}
+    files |= {name: name for name in inside if name not in files.values()}
+    first = next((name for name in _FIRST if name in files), None)
+    if first is None:
+        first = next(iter(files)) if len(files) == 1 else _usual([*files], path, PATHS, "image")
+    return _roles(table, path, options, {first: files[first]} | files)
+
+
+def _roles(table: pa.Table, path: Path, options: SourceOptions, files: dict[str, str]) -> Roles:
+    """What is not of files: targets, values and the rest; the first of `files` has the keys."""
+    given = dict(map(_field, options.columns))
+    (first, image), *further = files.items()
+    targets = [name for name in given if name in _TARGETS]
+    if len(targets) > 1:
+        raise _unclear(options, "have two targets", "label=... or captions=...")
+    renamed = {name: spec for name, spec in given.items() if name not in (*files, *targets)}
+    taken = (*files.values(), *given.values())
     free = [name for name in table.column_names if name not in taken]  # those of templates are values too
     own = {
         name: name
         for name in free
-        if not (name_problem(name) or name in (first, *blobs)) and is_storable(table.schema.field(name).type)
+        if not (name_problem(name) or name in files) and is_storable(table.schema.field(name).type)
     }
     if twice := sorted(renamed.keys() & own.keys()):
         raise _unclear(options, f"gives a name twice: {twice[0]} is another column", "a name for each")
@@ -100,11 +131,11 @@ def roles_of(table: pa.Table, path: Path, options: SourceOptions, usual: str, ro
     target = None
     if targets:
         kind, target = targets[0], given[targets[0]]  # type: ignore[assignment] # one of the two
-    elif not options.unlabelled and (known_targets(free) or not (own or renamed or blobs)):
+    elif not options.unlabelled and (known_targets(free) or not (own or renamed or further)):
         target = _usual(free, path, _CAPTIONS if kind == "captions" else _LABELS, kind)
     own.pop(str(target), None)
     meta = tuple(name for name in free if name not in own and name != target)
-    return Roles(first, image, target, kind, blobs, own | renamed, meta)
+    return Roles(first, image, target, kind, dict(further), own | renamed, meta)
 
 
 def columns_of(spec: str) -> list[str]:
@@ -117,14 +148,12 @@ def parts_of(spec: str) -> list[str]:
     return _BRACES.split(spec)
 
 
-def sentence(roles: Roles, values: pa.Schema, path: Path, classes: Sequence[str]) -> str:
-    """What each column was taken for, in one line; `values` has their types."""
+def sentence(roles: Roles, values: pa.Schema, path: Path, classes: str) -> str:
+    """What each column was taken for, in one line; `values` has types, and `classes` says what those are."""
     taken = [f"{path.name}: {roles.first} from {roles.image}"]
     taken += [f"{name} from {spec}" for name, spec in roles.blobs.items()]
     taken += [f"{roles.kind} from {roles.target}" if roles.target else "no label or captions"]
-    if classes:
-        names = first_few(classes, len(classes), 8)
-        taken += [f"{len(classes):,} class{'es' * (len(classes) != 1)} in sorted order ({names})"]
+    taken += [classes] * bool(classes)
     types = [
         f"{name} ({values.field(name).type}{f' from {spec}' * (name != spec)})"
         for name, spec in roles.values.items()

@@ -84,6 +84,7 @@ class Rows:
         sizes: Bytes of each first file, if they are known already.
         split: Of all rows, if it is known already.
         classes: Names of integer labels, if they are known.
+        name: Of the set, if it is known.
     """
 
     path: Path
@@ -96,6 +97,7 @@ class Rows:
     sizes: pa.Array | None = None
     split: str | None = None
     classes: tuple[str, ...] = ()
+    name: str = ""
 
 
 def load(path: Path, options: SourceOptions) -> Source:
@@ -163,12 +165,12 @@ def join(folder: Path, found: Metadata, options: SourceOptions) -> Source:
     rows, way = _matched(names, files, path, folder)
     keys = files.take(rows)
     blobs = {name: _below(below, paths) for name, paths in _blobs(table, roles, path).items()}
-    notes = _left_out(names.filter(rows.is_null()), "row", "of the table without a file")
+    notes = left_out(names.filter(rows.is_null()), "row", "of the table without a file")
     extra = files
     for paths in (keys, *blobs.values()):
         extra = extra.filter(pc.invert(pc.is_in(extra, paths)))
-    notes += _left_out(extra, "file", "not in the table")
-    _refuse_if_strict(notes, options)
+    notes += left_out(extra, "file", "not in the table")
+    refuse_if_strict(notes, options)
     notes = (*found.notes, *tree_notes, f"rows and files matched by {way}", *notes, *tree.notes())
     source = source_of(Rows(path, table, roles, keys, blobs, folder, found.others), options, notes)
     return replace(source, kind="folder with a table")
@@ -259,7 +261,7 @@ def source_of(
     without: tuple[str, ...] = ()
     for name, column_of_it in parts.items():
         missing = pc.and_(chosen, column_of_it.is_null())
-        without += _left_out(rows.keys.filter(missing), "row", f"without {name}")
+        without += left_out(rows.keys.filter(missing), "row", f"without {name}")
         keep = pc.and_(keep, column_of_it.is_valid())
     if keep.null_count or not pc.all(keep).as_py():  # else no copies
         rows, targets = _kept(rows, keep), targets.filter(keep)
@@ -270,13 +272,15 @@ def source_of(
         borders = from_numpy(np.arange(len(targets) + 1)).cast(pa.int32())
         targets = pa.ListArray.from_arrays(borders, targets)
     sizes, absent = _looked_up(rows) if store is None and options.sizes else (rows.sizes, ())
-    _refuse_if_strict(without + absent, options)
+    refuse_if_strict(without + absent, options)
     values = {name: _values(rows, spec) for name, spec in roles.values.items()}
     with summary_of(path):
         manifest = Manifest.from_columns(
             rows.keys,
             targets,
-            name=path.stem if root == path.absolute().parent else root.absolute().name,
+            name=rows.name or path.stem
+            if rows.name or root == path.absolute().parent
+            else root.absolute().name,
             split=split,
             classes=classes,
             sizes=sizes,
@@ -285,9 +289,14 @@ def source_of(
             blobs=rows.blobs,
             values=values,
         )
-    taken = sentence(roles, manifest.values.schema, path, classes)
+    taken = sentence(roles, manifest.values.schema, path, _listed(classes, is_sorted=not rows.classes))
     notes = (taken, *split_notes, *notes, *without, *absent)
     return Source(manifest, store or FolderStore(root), "table", notes, root, columns=options.columns)
+
+
+def _listed(classes: tuple[str, ...], *, is_sorted: bool) -> str:
+    what = plural(len(classes), "class", "classes") + " in sorted order" * is_sorted
+    return f"{what} ({first_few(classes, len(classes), 8)})" if classes else ""
 
 
 def _kept(rows: Rows, keep: pa.Array) -> Rows:
@@ -322,7 +331,7 @@ def _targets(rows: Rows) -> tuple[pa.Array, tuple[str, ...]]:
     """The target of each row, null where it is missing, and the classes of all rows and splits in order."""
     roles, path = rows.roles, rows.path
     if roles.target is None:
-        return from_numpy(np.full(len(rows.table), UNLABELLED)), ()
+        return from_numpy(np.full(len(rows.keys), UNLABELLED)), ()
     values = one_chunk(rows.table.column(roles.target))
     is_text = pa.types.is_string(values.type)
     if roles.kind == "captions" and (is_text or values.type == pa.list_(pa.string())):
@@ -391,12 +400,14 @@ def _sizes(root: Path, keys: pa.Array, path: Path) -> tuple[Any, tuple[str, ...]
     return known, (f"{plural(len(absent), 'file')} missing in {root}: {first_few(absent, len(absent))}",)
 
 
-def _left_out(names: pa.Array, one: str, which: str) -> tuple[str, ...]:
+def left_out(names: pa.Array, one: str, which: str) -> tuple[str, ...]:
+    """A note on what has no partner, with the count and the first few; none if there is nothing."""
     found = first_few((name.as_py() for name in names), len(names))
     return (f"{plural(len(names), one)} {which} left out: {found}",) if len(names) else ()
 
 
-def _refuse_if_strict(notes: tuple[str, ...], options: SourceOptions) -> None:
+def refuse_if_strict(notes: tuple[str, ...], options: SourceOptions) -> None:
+    """Raise SourceError if something was left out and nothing may be."""
     if notes and options.strict:
         raise _error("; ".join(notes), "nothing left out, since strict was given", "Complete the table")
 
