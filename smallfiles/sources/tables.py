@@ -207,7 +207,11 @@ def _matched(names: pa.Array, files: pa.Array, path: Path, folder: Path) -> tupl
 
 def _blobs(table: pa.Table, roles: Roles, path: Path) -> dict[str, pa.Array]:
     """The paths of all further files, null where there is none."""
-    return {name: _paths(table, spec, path) for name, spec in roles.blobs.items()}
+    found = {name: _paths(table, spec, path) for name, spec in roles.blobs.items()}
+    with summary_of(path):
+        for paths in found.values():
+            path_column(paths.drop_null())  # before anything outside of the root is looked at
+    return found
 
 
 def _paths(table: pa.Table, spec: str, path: Path) -> pa.Array:
@@ -378,23 +382,23 @@ def _of_split(rows: Rows, options: SourceOptions) -> tuple[pa.Array, str, tuple[
 
 def _looked_up(rows: Rows) -> tuple[Any, tuple[str, ...]]:
     """Bytes of each first file, null where it is missing, and notes on missing files of all fields."""
-    sizes, absent = _sizes(rows.root, rows.keys, rows.path)
+    sizes, absent = _sizes(rows.root, rows.keys, rows.path, rows.roles.first)
     for name, paths in rows.blobs.items():
-        absent += tuple(f"{name}: {note}" for note in _sizes(rows.root, paths, rows.path)[1])
+        absent += tuple(f"{name}: {note}" for note in _sizes(rows.root, paths, rows.path, name)[1])
     return sizes, absent
 
 
-def _sizes(root: Path, keys: pa.Array, path: Path) -> tuple[Any, tuple[str, ...]]:
-    """Bytes of each file, null where it is missing, and a note on these."""
+def _sizes(root: Path, keys: pa.Array, path: Path, name: str) -> tuple[Any, tuple[str, ...]]:
+    """Bytes of each file of a field, null where it is missing, and a note on these."""
     sizes = sizes_of(root, keys, missing=-1)
     absent = keys.take(from_numpy(np.flatnonzero(sizes < 0))).to_pylist()
     if not absent:
         return sizes, ()
     if len(absent) == len(keys):
         raise _error(
-            f"no file of {path} is in {root} (the first is {absent[0]})",
+            f"no file of {path} for the field {name} is in {root} (the first is {absent[0]})",
             "paths relative to this folder",
-            "Give the right one (--root DIR), or a template (--field image=images/{id}.jpg)",
+            f"Give the right one (--root DIR), or a template (--field {name}=folder/{{id}}.jpg)",
         )
     known = column([None if size < 0 else size for size in sizes.tolist()], pa.int64())
     return known, (f"{plural(len(absent), 'file')} missing in {root}: {first_few(absent, len(absent))}",)
