@@ -186,7 +186,7 @@ class SourceOptions:
     labels: Path | None = option(None, "table or file with labels or captions, if not next to the data")
     columns: tuple[str, ...] = option(
         (),
-        "column of a table, or template of paths, that is a field: label=species, mask=m/{id}.png; repeatable",
+        "column of a table or template of paths that is a field: label=species, mask=m/{id}.png; repeatable",
         flag="field",
         metavar="NAME=SPEC",
         many=True,

@@ -62,10 +62,10 @@ def run(arguments: argparse.Namespace) -> int:
       x.lmdb (keys and values), x.files (plain files).
     A table has one row per file: a column of paths (relative to it, or to --root) and one of labels or
     captions. Usual names (filename, path; label, class, species, text) need no --field, class names are
-    numbered in sorted order, and every other column becomes a value of each sample. --field mask=masks/{id}.png
-    adds a file to each sample, --field age=years renames a value. Parquet files that hold the files themselves,
-    as Hugging Face publishes them, are read with their folder. In a folder without images the files of the
-    most frequent data suffix (.npy, .wav ...) are packed.
+    numbered in sorted order, and every other column becomes a value of each sample. A file more per sample is
+    --field mask=masks/{id}.png, and --field age=years renames a value. Parquet files that hold the files
+    themselves, as Hugging Face publishes them, are read with their folder. In a folder without images the
+    files of the most frequent data suffix (.npy, .wav ...) are packed.
     OUT appears under its name only when it is complete and verified. A killed run never looks finished:
     the same command resumes it or starts over.
     A camera's EXIF orientation is kept and ignored in training, as torchvision does; --upright turns those
