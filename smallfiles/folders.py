@@ -190,8 +190,9 @@ class SourceOptions:
     labels: Path | None = option(None, "table or file with labels or captions, if not next to the data")
     columns: tuple[str, ...] = option(
         (),
-        "column of a table or template of paths that is a field: label=species, mask=m/{id}.png; in a folder "
-        "the path of a further file by {stem}, {name} and {dir} of the first: mask=masks/{stem}.png; repeatable",
+        "column of a table or template of paths that is a field: label=species, mask=m/{id}.png; in a "
+        "folder the path of a further file by {stem}, {name}, {dir} of the first, e.g. mask=m/{stem}.png; "
+        "repeatable",
         flag="field",
         metavar="NAME=SPEC",
         many=True,
