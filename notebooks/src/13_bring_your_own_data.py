@@ -107,11 +107,11 @@ from matplotlib.figure import Figure
 
 
 def draw(panels, alt):
-    """Images side by side, each with the outline of its mask."""
+    """Images side by side, each with the outline of its mask if it has one."""
     figure = Figure(figsize=(9, 3), layout="constrained")
     for axes, (title, (image, mask)) in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels.items()):
         axes.imshow(np.asarray(image))
-        for width, colour in ((4, "black"), (2, "white")):
+        for width, colour in ((4, "black"), (2, "white")) if mask is not None else ():
             axes.contour(np.asarray(mask) > 0, [0.5], colors=colour, linewidths=width)
         axes.set_title(title, fontsize=10)
         axes.axis("off")
@@ -260,14 +260,24 @@ print(*load().notes)
 # comes in the batch:
 
 # %%
-pack(load(), setup.scratch / "table.arrow", PackConfig())
-loader = make_loader(setup.scratch / "table.arrow", LoaderConfig(batch=4), transform=view)
-batch = next(iter(loader))
+weighed = setup.scratch / "weighed.arrow"
+pack(load(), weighed, PackConfig())
+batch = next(iter(make_loader(weighed, LoaderConfig(batch=4), transform=view)))
 print(batch["weight"].dtype, batch["weight"].tolist(), "and labels", batch["target"].tolist())
 
+# %% [markdown]
+# The same look as before: does the species fit the picture, and does a larger object weigh more?
+
 # %%
-values = formats.open(setup.scratch / "table.arrow").values
-weights = values["weight"].to_pylist()
+plants = formats.open(weighed)
+weights = plants.values["weight"].to_pylist()
+panels = {}
+for index in (7, 20, 50):
+    title = f"{plants.classes[plants.target(index)]}\n{weights[index]} g"
+    panels[title] = Picture.open(io.BytesIO(plants.read(index))), None
+draw(panels, f"Three images with their species and weight: {', '.join(panels)}.")
+
+# %%
 title = f"As classes, these weights would be {len(set(weights))}, with {len(weights) / len(set(weights)):.1f} images each"
 figures.histogram({"weight": weights}, title, x="weight (g)")
 
