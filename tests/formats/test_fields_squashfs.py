@@ -68,7 +68,7 @@ def facts(samples):
 
 def check(reader):
     """The reader gives all that was written."""
-    assert list(reader.blob_suffixes.items()) == [("mask", ".png"), ("depth", ".npy")]
+    assert dict(reader.blob_suffixes) == dict([("mask", ".png"), ("depth", ".npy")])
     assert facts(reader) == facts(SAMPLES)
     for number, name in enumerate(reader.blob_suffixes):
         blob = reader.blob(name)
