@@ -22,7 +22,7 @@ from smallfiles.sources.folder import FolderStore
 KEYS = ["images/001.bin", "images/ü 2.v1.bin", "no_suffix", ".hidden", "a.b/c", "x/" + "y" * 240 + ".bin"]
 BESIDE = ["images/001.", "images/ü 2.v1.", "no_suffix.", ".hidden.", "a.b/c.", "x/" + "y" * 240 + "."]
 SAMPLES = [
-    Sample(key, bytes(100 * i) + b"first", i, None, (bytes([i]) * 9000 * i, b"depth %d" % i), i)
+    Sample(key, bytes(100 * i) + b"first", i, None, (b"depth %d" % i, bytes([i]) * 9000 * i), i)
     for i, key in enumerate(KEYS)
 ]
 VALUES = {
@@ -42,7 +42,7 @@ LAYOUTS = {
 def write(folder, layout, samples=SAMPLES, values=VALUES, digest=True):
     name, options = LAYOUTS[layout]
     module = formats.get(formats.name_of(folder / name))
-    blobs = (BlobField("mask", ".png"), BlobField("depth", ".npy"))
+    blobs = (BlobField("depth", ".npy"), BlobField("mask", ".png"))
     schema = Schema(len(samples), 0, 0, blobs=blobs, values=value_table(values) if values else None)
     module.write(samples, folder / name, schema=schema, options=module.Options(**options), digest=digest)
     return folder / name
@@ -52,7 +52,7 @@ def expected_tree():
     further = {
         beside + suffix: data
         for beside, sample in zip(BESIDE, SAMPLES, strict=True)
-        for suffix, data in zip(("mask.png", "depth.npy"), sample.blobs, strict=True)
+        for suffix, data in zip(("depth.npy", "mask.png"), sample.blobs, strict=True)
     }
     return {sample.key: sample.data for sample in SAMPLES} | further
 
@@ -68,7 +68,7 @@ def facts(samples):
 
 def check(reader):
     """The reader gives all that was written."""
-    assert dict(reader.blob_suffixes) == dict([("mask", ".png"), ("depth", ".npy")])
+    assert dict(reader.blob_suffixes) == {"depth": ".npy", "mask": ".png"}
     assert facts(reader) == facts(SAMPLES)
     for number, name in enumerate(reader.blob_suffixes):
         blob = reader.blob(name)
