@@ -109,7 +109,7 @@ def test_no_bytes_of_masks_are_looked_for_in_inodes_where_they_are_stored_raw(tm
     reader = formats.open(write(tmp_path, "raw"))
     assert reader._handle().image is None and reader.blob("mask").span(3) is not None
     names = pa.ipc.open_file(pysquashfs_table(reader.path)).schema.names
-    places = ["bytes", "start", "mask/bytes", "mask/start", "depth/bytes", "depth/start"]
+    places = ["bytes", "start", "depth/bytes", "depth/start", "mask/bytes", "mask/start"]
     assert names == ["key", "label", *places, *sorted(VALUES)]
 
 
@@ -256,8 +256,8 @@ def test_a_blob_is_read_in_forked_and_other_processes_and_from_threads(out):
     reader = formats.open(out)
     blob = reader.blob("mask")
     assert pickle.loads(pickle.dumps(reader)).blob("mask").read(2) == blob.read(2)
-    assert pickle.loads(pickle.dumps(blob)).read(2) == SAMPLES[2].blobs[0]
-    wanted = [SAMPLES[n % 6].blobs[0] for n in range(60)]
+    assert pickle.loads(pickle.dumps(blob)).read(2) == SAMPLES[2].blobs[1]
+    wanted = [SAMPLES[n % 6].blobs[1] for n in range(60)]
     with ThreadPoolExecutor(4) as pool:
         assert [bytes(data) for data in pool.map(blob.read, [n % 6 for n in range(60)])] == wanted
     children = [multiprocessing.get_context("fork").Process(target=_read_all, args=(blob,)) for _ in range(2)]
@@ -271,7 +271,7 @@ def test_a_blob_is_read_in_forked_and_other_processes_and_from_threads(out):
 
 def _read_all(blob):
     for n in range(60):
-        assert blob.read(n % 6) == SAMPLES[n % 6].blobs[0]
+        assert blob.read(n % 6) == SAMPLES[n % 6].blobs[1]
 
 
 def test_columns_of_places_that_are_wrong_are_refused(tmp_path, monkeypatch):
