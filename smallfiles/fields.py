@@ -153,6 +153,7 @@ def typed_column(name: str, kind: str, values: list[Any]) -> pa.Array:
     if kind.rstrip(">").endswith(("double", "float")):
         values = _with_nan(values)
     try:
+        _check_numbers(values, int if kind.rstrip(">").endswith("int64") else None)
         return pa.array(values, wanted)
     except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
         raise fault(
@@ -160,6 +161,15 @@ def typed_column(name: str, kind: str, values: list[Any]) -> pa.Array:
             "values of the type that the file states",
             "Correct the value, or the type",
         ) from error
+
+
+def _check_numbers(values: list[Any], kind: type | None) -> None:
+    """Refuse floats among whole numbers, and truth values as numbers: Arrow alone would convert them."""
+    for each in values if kind is not None else ():
+        if isinstance(each, list):
+            _check_numbers(each, kind)
+        elif each is not None and type(each) is not kind:
+            raise TypeError(f"{short(each)}")
 
 
 def _with_nan(values: list[Any]) -> list[Any]:

@@ -42,6 +42,11 @@ class Sample:
     blobs: tuple[Buffer, ...] = ()
     row: int = -1
 
+    @property
+    def size(self) -> int:
+        """Bytes of all its files."""
+        return len(self.data) + sum(map(len, self.blobs)) if self.blobs else len(self.data)
+
 
 @dataclass(frozen=True)
 class BlobField:

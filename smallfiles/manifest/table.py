@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from smallfiles.arrays import from_numpy, give_back_memory, one_chunk, plain_allocator, to_numpy
 from smallfiles.digests import set_digest
-from smallfiles.errors import ManifestError
+from smallfiles.errors import ManifestError, first_few
 from smallfiles.faults import check_files, summary_of
 from smallfiles.manifest import columns as checks
 from smallfiles.manifest import picking
@@ -144,8 +144,14 @@ class Manifest:
             path: The JSON file; replaced if it exists.
 
         Raises:
-            ManifestError: It cannot be written.
+            ManifestError: It cannot be written, or there are further fields.
         """
+        if self.fields:
+            raise ManifestError(
+                f"the flat form would lose the fields {first_few(self.fields, len(self.fields))}",
+                expected="paths and targets alone",
+                next_step="Write the other form (without --flat)",
+            )
         write_flat(Path(path), self.paths, self.targets)
 
     def __len__(self) -> int:

@@ -29,7 +29,7 @@ from smallfiles.pack.examine import examiner
 from smallfiles.pack.job import ROWS_AT_ONCE, Job, Piece
 from smallfiles.pack.reading import Read, Scale, read_in_order
 from smallfiles.progress import Progress
-from smallfiles.samples import Sample
+from smallfiles.samples import Buffer, Sample
 
 _SHOWN_AT_ONCE = 32
 _BUFFER_BYTES = 1 << 20
@@ -99,17 +99,21 @@ class Feed:
         """
         seen = seen_bytes = 0
         for reads, (key, target, meta, row) in zip(self._reads, _rows(self._job, self._piece), strict=True):
-            read, blobs = reads[0], tuple(each.data for each in reads[1:])
-            size = len(read.data) + sum(map(len, blobs))
+            read, error, checksum, size = reads[0], reads[0].error, reads[0].checksum, len(reads[0].data)
+            blobs: tuple[Buffer, ...] = ()
+            if len(reads) > 1:
+                error, checksum = _first_error(reads), joint_checksum([each.checksum for each in reads])
+                blobs = tuple(each.data for each in reads[1:])
+                size += sum(map(len, blobs))
             seen, seen_bytes = seen + 1, seen_bytes + size
             if seen == _SHOWN_AT_ONCE:
                 self._progress.advance(seen, bytes=seen_bytes)
                 seen = seen_bytes = 0
-            if error := _first_error(reads):
+            if error is not None:
                 self._skip(key, error)
                 continue
             self.exif_rotated += read.exif_rotated
-            self.checksums[read.position] = joint_checksum([each.checksum for each in reads])
+            self.checksums[read.position] = checksum
             self.sizes[read.position] = size
             self.kept[read.position] = True
             yield Sample(key, read.data, target, meta, blobs, row)

@@ -22,7 +22,7 @@ from smallfiles.sources.folder import FolderStore
 KEYS = ["images/001.bin", "images/ü 2.v1.bin", "no_suffix", ".hidden", "a.b/c", "x/" + "y" * 240 + ".bin"]
 BESIDE = ["images/001.", "images/ü 2.v1.", "no_suffix.", ".hidden.", "a.b/c.", "x/" + "y" * 240 + "."]
 SAMPLES = [
-    Sample(key, bytes(100 * i) + b"first", i, None, (bytes([i]) * 9000 * i, b"depth %d" % i), i)
+    Sample(key, bytes(100 * i) + b"first", i, None, (b"depth %d" % i, bytes([i]) * 9000 * i), i)
     for i, key in enumerate(KEYS)
 ]
 VALUES = {
@@ -42,7 +42,7 @@ LAYOUTS = {
 def write(folder, layout, samples=SAMPLES, values=VALUES, digest=True):
     name, options = LAYOUTS[layout]
     module = formats.get(formats.name_of(folder / name))
-    blobs = (BlobField("mask", ".png"), BlobField("depth", ".npy"))
+    blobs = (BlobField("depth", ".npy"), BlobField("mask", ".png"))
     schema = Schema(len(samples), 0, 0, blobs=blobs, values=value_table(values) if values else None)
     module.write(samples, folder / name, schema=schema, options=module.Options(**options), digest=digest)
     return folder / name
@@ -52,7 +52,7 @@ def expected_tree():
     further = {
         beside + suffix: data
         for beside, sample in zip(BESIDE, SAMPLES, strict=True)
-        for suffix, data in zip(("mask.png", "depth.npy"), sample.blobs, strict=True)
+        for suffix, data in zip(("depth.npy", "mask.png"), sample.blobs, strict=True)
     }
     return {sample.key: sample.data for sample in SAMPLES} | further
 
@@ -68,7 +68,7 @@ def facts(samples):
 
 def check(reader):
     """The reader gives all that was written."""
-    assert list(reader.blob_suffixes.items()) == [("mask", ".png"), ("depth", ".npy")]
+    assert dict(reader.blob_suffixes) == {"depth": ".npy", "mask": ".png"}
     assert facts(reader) == facts(SAMPLES)
     for number, name in enumerate(reader.blob_suffixes):
         blob = reader.blob(name)
@@ -109,7 +109,7 @@ def test_no_bytes_of_masks_are_looked_for_in_inodes_where_they_are_stored_raw(tm
     reader = formats.open(write(tmp_path, "raw"))
     assert reader._handle().image is None and reader.blob("mask").span(3) is not None
     names = pa.ipc.open_file(pysquashfs_table(reader.path)).schema.names
-    places = ["bytes", "start", "mask/bytes", "mask/start", "depth/bytes", "depth/start"]
+    places = ["bytes", "start", "depth/bytes", "depth/start", "mask/bytes", "mask/start"]
     assert names == ["key", "label", *places, *sorted(VALUES)]
 
 
@@ -256,8 +256,8 @@ def test_a_blob_is_read_in_forked_and_other_processes_and_from_threads(out):
     reader = formats.open(out)
     blob = reader.blob("mask")
     assert pickle.loads(pickle.dumps(reader)).blob("mask").read(2) == blob.read(2)
-    assert pickle.loads(pickle.dumps(blob)).read(2) == SAMPLES[2].blobs[0]
-    wanted = [SAMPLES[n % 6].blobs[0] for n in range(60)]
+    assert pickle.loads(pickle.dumps(blob)).read(2) == SAMPLES[2].blobs[1]
+    wanted = [SAMPLES[n % 6].blobs[1] for n in range(60)]
     with ThreadPoolExecutor(4) as pool:
         assert [bytes(data) for data in pool.map(blob.read, [n % 6 for n in range(60)])] == wanted
     children = [multiprocessing.get_context("fork").Process(target=_read_all, args=(blob,)) for _ in range(2)]
@@ -271,7 +271,7 @@ def test_a_blob_is_read_in_forked_and_other_processes_and_from_threads(out):
 
 def _read_all(blob):
     for n in range(60):
-        assert blob.read(n % 6) == SAMPLES[n % 6].blobs[0]
+        assert blob.read(n % 6) == SAMPLES[n % 6].blobs[1]
 
 
 def test_columns_of_places_that_are_wrong_are_refused(tmp_path, monkeypatch):

@@ -102,7 +102,7 @@ def write(
         count = payload = 0
         with pa.PythonFile(sink, mode="w") as stream, pa.ipc.new_file(stream, arrow_schema) as writer:
             for sample in samples:
-                size = len(sample.data) + sum(map(len, sample.blobs))
+                size = sample.size
                 if batch.used and batch.used + size > max_bytes:
                     _flush(batch, writer, sink)
                 batch.add(sample)
@@ -152,34 +152,29 @@ class _Column:
     """The bytes of one field of one record batch, which appear only in what is written.
 
     Args:
+        name: Of the column.
         kind: Its Arrow type.
         largest_bytes: The largest that the schema allows.
     """
 
-    def __init__(self, kind: pa.DataType, largest_bytes: int) -> None:
-        self._type, self.largest_bytes = kind, largest_bytes
+    def __init__(self, name: str, kind: pa.DataType, largest_bytes: int) -> None:
+        self.name, self._type, self.largest_bytes = name, kind, largest_bytes
         self._stand_in = np.empty(0, np.uint8)
         self._clear()
 
     def _clear(self) -> None:
-        self._offsets, self._pieces = [0], list[Buffer]()
+        self.offsets, self.pieces = [0], list[Buffer]()
         self.used = 0
-
-    def add(self, data: Buffer) -> None:
-        """Append the bytes of a sample."""
-        self._pieces.append(data)
-        self.used += len(data)
-        self._offsets.append(self.used)
 
     def take(self, sink: ArrowSink) -> pa.Array:
         """The column; nothing is written to its buffer, so it takes no memory."""
         wide = np.int64 if self._type == pa.large_binary() else np.int32
-        offsets = pa.py_buffer(np.array(self._offsets, wide))
+        offsets = pa.py_buffer(np.array(self.offsets, wide))
         if self.used > len(self._stand_in):
             self._stand_in = np.empty(self.used, np.uint8)
         stand_in = pa.py_buffer(self._stand_in).slice(0, self.used)
-        sink.instead(stand_in, self._pieces)
-        found = pa.Array.from_buffers(self._type, len(self._offsets) - 1, [None, offsets, stand_in])
+        sink.instead(stand_in, self.pieces)
+        found = pa.Array.from_buffers(self._type, len(self.offsets) - 1, [None, offsets, stand_in])
         self._clear()
         return found
 
@@ -192,14 +187,10 @@ class _Batch:
         self.rows = Rows(out, schema, labels=labels, label_type=pa.uint16() if labels == UINT16 else None)
         first = "data" if "data" in arrow_schema.names else "image_data"
         sizes = {first: schema.largest_bytes} | {blob.name: blob.largest_bytes for blob in schema.blobs}
-        self._blobs = {
-            name: _Column(arrow_schema.field(name).type, largest) for name, largest in sizes.items()
-        }
-
-    @property
-    def used(self) -> int:
-        """Bytes of all samples."""
-        return sum(each.used for each in self._blobs.values())
+        self._columns = [
+            _Column(name, arrow_schema.field(name).type, largest) for name, largest in sizes.items()
+        ]
+        self.used = 0
 
     def add(self, sample: Sample) -> None:
         """Append a sample.
@@ -207,19 +198,29 @@ class _Batch:
         Raises:
             FormatError: It does not fit the schema.
         """
-        for each, data in zip(self._blobs.values(), (sample.data, *sample.blobs), strict=True):
-            if len(data) > each.largest_bytes:
-                raise FormatError(
-                    f"{sample.key!r} for {self._out} has {len(data):,} bytes",
-                    expected=f"at most {each.largest_bytes:,}, as the schema says",
-                    next_step="Make the manifest again if the data changed",
-                )
         self.rows.add(sample)
-        for each, data in zip(self._blobs.values(), (sample.data, *sample.blobs), strict=True):
-            each.add(data)
+        first, *further = self._columns
+        self._append(first, sample, sample.data)
+        if further:
+            for column, data in zip(further, sample.blobs, strict=True):
+                self._append(column, sample, data)
+
+    def _append(self, column: _Column, sample: Sample, data: Buffer) -> None:
+        size = len(data)
+        if size > column.largest_bytes:
+            raise FormatError(
+                f"{sample.key!r} for {self._out} has {size:,} bytes",
+                expected=f"at most {column.largest_bytes:,}, as the schema says",
+                next_step="Make the manifest again if the data changed",
+            )
+        column.pieces.append(data)
+        column.used += size
+        column.offsets.append(column.used)
+        self.used += size
 
     def take(self, sink: ArrowSink) -> pa.RecordBatch:
         """The record batch; the samples' bytes appear only in what `sink` writes."""
         columns = {**self.rows.take(), **self.rows.take_values()}
-        columns |= {name: each.take(sink) for name, each in self._blobs.items()}
+        columns |= {each.name: each.take(sink) for each in self._columns}
+        self.used = 0
         return pa.record_batch([columns[field.name] for field in self._arrow], schema=self._arrow)
