@@ -170,7 +170,8 @@ class SourceOptions:
         labels: Where labels are, if not next to the data: a table, devkit, LOC csv, captions or splits.
         columns: `NAME=SPEC`: the column of a table that is the `image`, `label` or `captions`; a SPEC with
             braces is a template of paths, such as `images/{id}.jpg`. In a folder without a table, the further
-            files of each image: `mask=masks/{stem}.png`, also with `{name}` and `{dir}`.
+            files of each image: `mask=masks/{stem}.png`, also with `{name}` and `{dir}`; and which files are
+            the images, if not all others: `image=images/{name}`.
         unlabelled: Give every sample the label -1 instead of requiring class folders.
         strict: Refuse what would otherwise be left out with a note.
         suffixes: Which files are samples; case does not matter.
@@ -188,7 +189,7 @@ class SourceOptions:
         (),
         "column of a table that is the image, label or captions, e.g. image=filename; in a folder the "
         "path of a further file by {stem}, {name} and {dir} of the first, e.g. mask=masks/{stem}.png or "
-        "mask={dir}/../masks/{stem}.png; repeatable",
+        "mask={dir}/../masks/{stem}.png (and image=images/{name} if others are no images); repeatable",
         flag="field",
         metavar="NAME=SPEC",
         many=True,

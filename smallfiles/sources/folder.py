@@ -162,9 +162,9 @@ def _with_partners(
         found = label(no_classes=True)  # a wrapper, or one folder per sample
     found, partners = partners.complete(found, path, strict=options.strict)
     metas, labels = (partners.side_files(tree, suffix) for suffix in (".json", ".cls"))
-    if labels is not None and not found.classes and not options.unlabelled:
-        numbers = _labels_in(path, found.kept(labels))
-        found = replace(found, labels=numbers, notes=(*found.notes, "labels read from .cls files"))
+    if labels is not None and len(found.classes) < 2 and not options.unlabelled:
+        numbers, notes = _labels_in(path, found.kept(labels)), (*notes, "labels read from .cls files")
+        found = replace(found, labels=numbers, classes=())
     else:
         labels = None
     if found.classes:
