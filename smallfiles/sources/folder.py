@@ -46,6 +46,8 @@ from smallfiles.sources.scanning import (
     walk,
 )
 
+_CLASS_NUMBER = re.compile(r"\s*-?\d{1,9}\s*", re.ASCII)
+
 # Without O_NONBLOCK a named pipe in the tree would block the run for ever.
 _FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
 
@@ -231,17 +233,15 @@ def _labels_in(root: Path, files: pa.StringArray) -> npt.NDArray[np.int32]:
         SourceError: There is no file for a sample, or no number in it.
     """
     texts = _texts_in(root, files).to_pylist()
-    try:
-        return np.array([int(text) for text in texts], np.int32)
-    except (TypeError, ValueError, OverflowError):
-        good = re.compile(r"\s*[+-]?\d{1,9}\s*", re.ASCII)
-        bad = next(row for row, text in enumerate(texts) if not good.fullmatch(text or ""))
-        what = "not every sample has one" if texts[bad] is None else f"{files[bad]} holds {texts[bad][:40]!r}"
-        raise SourceError(
-            f"{root} has .cls files beside its samples, but {what}",
-            expected="a class number in a .cls file for each sample",
-            next_step="Correct them, or pack the samples without (--unlabelled)",
-        ) from None
+    for name, text in zip(files.to_pylist(), texts, strict=True):
+        if not _CLASS_NUMBER.fullmatch(text or ""):
+            what = "not every sample has one" if text is None else f"{name} holds {text[:40]!r}"
+            raise SourceError(
+                f"{root} has .cls files beside its samples, but {what}",
+                expected="a class number in a .cls file for each sample",
+                next_step="Correct them, or pack the samples without (--unlabelled)",
+            )
+    return np.array([int(text) for text in texts], np.int32)
 
 
 def find_samples(path: Path, options: SourceOptions) -> tuple[Tree, SourceOptions, tuple[str, ...]]:

@@ -16,9 +16,8 @@ which refuses what looks like parts. docs/recipes.md has an example.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain, pairwise
 from pathlib import Path
 
 import numpy as np
@@ -28,17 +27,24 @@ import pyarrow.compute as pc
 
 from smallfiles.arrays import as_mask, column, from_numpy, scalar
 from smallfiles.errors import SourceError, UsageError, first_few
-from smallfiles.fields import RESERVED
-from smallfiles.folders import DATA_SUFFIXES, IMAGE_SUFFIXES, SourceOptions, canonical_split, words_of
+from smallfiles.folders import DATA_SUFFIXES, IMAGE_SUFFIXES, SourceOptions, canonical_split
 from smallfiles.manifest.class_folders import Labelled
-from smallfiles.manifest.signs import NEGATIONS, PAIRS, PART_OF_STEM, PARTS, WHOLE
+from smallfiles.manifest.signs import PART_OF_STEM
 from smallfiles.progress import plural
+from smallfiles.sources.naming import (
+    WHOLES,
+    field_name,
+    folders_above,
+    is_part,
+    place,
+    singular,
+    sites,
+    words,
+)
 from smallfiles.sources.scanning import Folder, Tree
 
 Rows = npt.NDArray[np.intp]
 
-_WHOLE = WHOLE | PAIRS.keys()
-_UNIMPORTANT = frozenset({"jpeg", "jpg", "png", "class", "object"})
 _MARK_OR_SCALE = rf"({PART_OF_STEM}|x[2348]|(?i:\.jpe?g|\.png))$"
 _MARKED = rf"(?s)^(?P<stem>.*[^/])(?P<mark>{PART_OF_STEM})\.[^./]+$"
 _DOTTED = r"(?s)^(?P<stem>(?:.*/)?[^/.]+)(?P<mark>\.[A-Za-z][A-Za-z0-9_-]*)\.[^./]+$"
@@ -251,14 +257,14 @@ def _folder_each(tree: Tree, files: pa.StringArray) -> _Parts | None:
     rows = {stem: _rows(stems, stem) for stem in names.to_pylist()}
     if min(map(len, rows.values())) * 2 <= count:
         return None
-    parts = [stem for stem in rows if _is_part(stem)]
+    parts = [stem for stem in rows if is_part(stem)]
     rest = [stem for stem in rows if stem not in parts]
-    whole = [stem for stem in rest if _WHOLE.intersection(_words(stem))]
-    if not whole and len(rest) == 1 and _words(rest[0]):  # a 1.jpg with 1_mask.png is side by side
+    whole = [stem for stem in rest if WHOLES.intersection(words(stem))]
+    if not whole and len(rest) == 1 and words(rest[0]):  # a 1.jpg with 1_mask.png is side by side
         whole = [stem for stem in rest if not any(part.startswith(stem) for part in parts)]
     if not parts or len(whole) != 1:
         return None
-    fields = {stem: "" if stem in whole else _field(stem) for stem in [*whole, *rows]}
+    fields = {stem: "" if stem in whole else field_name(stem) for stem in [*whole, *rows]}
     said = [f"{bare[int(rows[stem][0])].as_py()} is {name or 'image'}" for stem, name in fields.items()]
     of = {name: rows[stem] for stem, name in fields.items()}
     samples = pc.utf8_rtrim(folders, characters="/")
@@ -288,7 +294,7 @@ def _side_by_side(tree: Tree, files: pa.StringArray) -> _Parts | None:
         of_each = len(here) == len(firsts) and not {*usual} & {*theirs}
         of_each &= mark.lower() not in IMAGE_SUFFIXES
         if of_each or re.fullmatch(PART_OF_STEM, mark):
-            name = _field(mark[1:] if mark[0] == "." else _singular(mark[1:].lower()))
+            name = field_name(mark[1:] if mark[0] == "." else singular(mark[1:].lower()))
             rows[name] = np.append(rows.get(name, here[:0]), here)
             said.append(f"*{mark}{theirs[0]} is {name}")
             taken.append(mark)
@@ -300,15 +306,15 @@ def _side_by_side(tree: Tree, files: pa.StringArray) -> _Parts | None:
 
 def _twins(tree: Tree, files: pa.StringArray) -> _Parts | None:
     """Folders such as `images/` and `masks/` beside each other, with files of the same stems."""
-    sites = _sites([folder.prefix for folder in tree.folders if folder.files or _has_data(folder)])
-    if not sites:
+    found = sites([folder.prefix for folder in tree.folders if folder.files or _has_data(folder)])
+    if not found:
         return None
     encoded = _folders(files).dictionary_encode()
     paths = encoded.dictionary.to_pylist()
-    places = [_place(path, sites) for path in paths]
-    homes = {path[: path.rstrip("/").rfind("/") + 1] for path, (_, field) in sites.items() if not field}
+    places = [place(path, found) for path in paths]
+    homes = {path[: path.rstrip("/").rfind("/") + 1] for path, (_, field) in found.items() if not field}
     outside = (path for path, (above, _) in zip(paths, places, strict=True) if above is None)
-    apart = next((path for path in outside if homes.isdisjoint(_folders_above(path))), "")
+    apart = next((path for path in outside if homes.isdisjoint(folders_above(path))), "")
     above, of = (column(each, pa.string()).take(encoded.indices) for each in zip(*places, strict=True))
     rows = {name: _rows(of, name) for name in of.unique().drop_null().to_pylist()}
     stems = pc.replace_substring_regex(pc.replace_substring_regex(files, _FILE, ""), _SUFFIX, "")
@@ -318,103 +324,9 @@ def _twins(tree: Tree, files: pa.StringArray) -> _Parts | None:
     )
     firsts = _take(exact, rows[""])
     names = pc.if_else(pc.or_(pc.is_in(exact, firsts), pc.invert(pc.is_in(short, firsts))), exact, short)
-    said = {f"{path.split('/')[-2]}/ is {name or 'image'}": bool(name) for path, (_, name) in sites.items()}
+    said = {f"{path.split('/')[-2]}/ is {name or 'image'}": bool(name) for path, (_, name) in found.items()}
     note = ", ".join(sorted(said, key=lambda each: said[each]))
     return _Parts(files, names, rows, note, "by stem", apart)
-
-
-def _sites(paths: Sequence[str]) -> dict[str, tuple[str, str]]:
-    """The folders of first and further files: what their samples' names begin with, and the field."""
-    below: dict[str, dict[str, None]] = {}
-    for above, path in chain.from_iterable(pairwise(_folders_above(path)) for path in paths):
-        below.setdefault(above, {})[path[len(above) : -1]] = None
-    found: dict[str, tuple[str, str]] = {}
-    filled = {*paths}
-    for prefix, names in below.items():
-        for whole, parts in _fields_by_folder([*names]).items():
-            keeps_name = canonical_split(whole) or len(names) > 1 + len(parts)
-            name = f"{prefix}{whole}/" if keeps_name else prefix
-            found[f"{prefix}{whole}/"] = (name, "")
-            for part, of in parts.items():
-                found[_past_wrappers(f"{prefix}{part}/", f"{prefix}{whole}/", below, filled)] = (name, of)
-    return found
-
-
-def _folders_above(path: str) -> Iterator[str]:
-    """A folder and those that it is in, from the root, each with a trailing slash but the root."""
-    yield ""
-    for match in re.finditer("/", path):
-        yield path[: match.end()]
-
-
-def _past_wrappers(part: str, whole: str, below: Mapping[str, Iterable[str]], filled: set[str]) -> str:
-    """The folder of the files where a folder of parts only wraps another: `annotations/trimaps/`."""
-    while part not in filled and len(inside := [*below[part]]) == 1 and inside[0] not in below.get(whole, ()):
-        part += f"{inside[0]}/"
-    return part
-
-
-def _fields_by_folder(names: Sequence[str]) -> dict[str, dict[str, str]]:
-    """The field of each folder of parts, by the folder that it belongs to; without unclear ones."""
-    found: dict[str, dict[str, str]] = {}
-    for whole in filter(_is_whole, names):
-        fields = {name: _field_of(name, whole) for name in names if name != whole}
-        several = [*fields.values()]
-        parts = {
-            name: field if several.count(field) == 1 else _field("_".join(_words(name)))
-            for name, field in fields.items()
-            if field
-        }
-        if any(parts.keys() & other for other in found.values()):
-            return {}
-        if parts:
-            found[whole] = parts
-    return found
-
-
-def _is_whole(name: str) -> bool:
-    words = {*_words(name)}
-    return bool(words & _WHOLE or canonical_split(name)) and not words & (PARTS | NEGATIONS)
-
-
-def _is_part(name: str) -> bool:
-    words = {*_words(name)}
-    return bool(words & PARTS) and not words & NEGATIONS
-
-
-def _field_of(name: str, whole: str) -> str:
-    """The field of a folder if it has parts of what another contains; empty otherwise."""
-    words, theirs = _words(name), _words(whole)
-    known = PARTS.union(*(PAIRS.get(word, ()) for word in theirs))
-    marks = [word for word in words if word in known]
-    rest = [word for word in words if word not in known | _UNIMPORTANT]
-    if not marks or NEGATIONS.intersection(words):
-        return ""
-    is_same = rest == [word for word in theirs if word not in _WHOLE | _UNIMPORTANT]
-    return _field(_singular(marks[-1])) if is_same else ""
-
-
-def _words(name: str) -> list[str]:
-    return words_of(re.sub(r"(?i)ground[ _-]?truth", "_groundtruth", name))
-
-
-def _singular(word: str) -> str:
-    return word[:-2] if word.endswith("xes") else word.removesuffix("s")
-
-
-def _field(name: str) -> str:
-    name = re.sub(r"[^A-Za-z0-9_-]", "_", name)
-    return f"{name}_image" if name in RESERVED else name
-
-
-def _place(path: str, sites: Mapping[str, tuple[str, str]]) -> tuple[str | None, str | None]:
-    """What the names of the samples in a folder begin with, and the field; a bare split has images."""
-    for above in _folders_above(path):
-        if found := sites.get(above):
-            return found[0] + path[len(above) :], found[1]
-    names = path.split("/")[:-1]
-    is_split = any(map(canonical_split, names)) and not any(map(_is_part, names))
-    return (path, "") if is_split else (None, None)
 
 
 def _named(path: Path, tree: Tree, columns: Sequence[str]) -> Partners:
@@ -446,7 +358,7 @@ def _named(path: Path, tree: Tree, columns: Sequence[str]) -> Partners:
     has_any = _in_folders_with(firsts, blobs.values())
     firsts, blobs = firsts.filter(has_any), {name: found.filter(has_any) for name, found in blobs.items()}
     lost = files.filter(pc.invert(pc.is_in(files, pa.concat_arrays([firsts, *blobs.values()]))))
-    names = pc.replace_substring_regex(firsts, rf"(?i)(^|/)({'|'.join(sorted(_WHOLE))})/", r"\1")
+    names = pc.replace_substring_regex(firsts, rf"(?i)(^|/)({'|'.join(sorted(WHOLES))})/", r"\1")
     note = ", ".join(f"{template} is {name}" for name, template in templates.items())
     return Partners(firsts, names, blobs, lost, lost, note, "by --field")
 
@@ -472,7 +384,7 @@ def _senseless(text: str) -> UsageError:
     return UsageError(
         f"--field is {text}, for a folder without a table",
         expected="a further file of each image, such as mask=masks/{stem}.png, where {stem}, {name} and "
-        "{dir} are the image's name without suffix, its name and its folder; image=images/{name} too, if need be",
+        "{dir} are the image's name without suffix, its name and its folder; also image=images/{name}",
         next_step="Correct it, or give a table of labels too (--labels)",
     )
 
