@@ -260,7 +260,7 @@ def _folder_each(tree: Tree, files: pa.StringArray) -> _Parts | None:
     parts = [stem for stem in rows if is_part(stem)]
     rest = [stem for stem in rows if stem not in parts]
     whole = [stem for stem in rest if WHOLES.intersection(words(stem))]
-    if not whole and len(rest) == 1 and words(rest[0]):  # a 1.jpg with 1_mask.png is side by side
+    if not whole and len(rest) == 1:  # a 1.jpg with 1_mask.png is side by side
         whole = [stem for stem in rest if not any(part.startswith(stem) for part in parts)]
     if not parts or len(whole) != 1:
         return None

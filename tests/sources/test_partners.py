@@ -51,6 +51,8 @@ def test_pairs_are_said_in_one_line_and_need_no_flag_without_labels(tmp_path):
         ("Training_Input/#.jpg", "Training_GroundTruth/#_segmentation.png", "groundtruth"),
         ("input/#.jpg", "target/#.jpg", "target_image"),
         ("HR/#.png", "LR/#x4.png", "lr"),
+        ("s#/1.jpg", "s#/mask.png", "mask"),
+        ("#_HR/1.png", "#_LR/1.png", "lr"),
         ("p#/images/1.jpg", "p#/masks/1.png", "mask"),
         ("#.jpg", "#.mask.png", "mask"),
         ("images/#.jpg", "images/#_gt.png", "gt"),
@@ -129,6 +131,7 @@ def test_samples_and_files_without_a_partner_are_named_left_out_and_refused_unde
             "1 of 3",
         ),
         (("cat/1.jpg", "cat/2.jpg", "dog/1.jpg", "other/images/1.jpg", "other/masks/1.jpg"), "cat/ is of no"),
+        (("cat/1.jpg", *(f"other/{each}" for each in PAIRS)), "cat/ is of no sample"),
         (
             ("cat/1.jpg", "cat/2.jpg", "cat/3.jpg", "cat/1_mask.jpg", "dog/1.jpg"),
             "masks are next to their pictures",
