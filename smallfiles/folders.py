@@ -174,7 +174,7 @@ class SourceOptions:
         columns: `NAME=SPEC`: the column of a table that is a field (`image`, `label`, `captions`, `mask`, or
             any name of a value); a SPEC with braces is a template of paths, such as `images/{id}.jpg`. In a
             folder without a table, the further files of each image: `mask=masks/{stem}.png`, also with
-            `{name}` and `{dir}`.
+            `{name}` and `{dir}`; and which files are the images, if not all others: `image=images/{name}`.
         unlabelled: Give every sample the label -1 instead of requiring class folders.
         strict: Refuse what would otherwise be left out with a note.
         suffixes: Which files are samples; case does not matter.
@@ -191,8 +191,8 @@ class SourceOptions:
     columns: tuple[str, ...] = option(
         (),
         "column of a table or template of paths that is a field: label=species, mask=m/{id}.png; in a "
-        "folder the path of a further file by {stem}, {name}, {dir} of the first, e.g. mask=m/{stem}.png; "
-        "repeatable",
+        "folder the path of a further file by {stem}, {name}, {dir} of the first, e.g. mask=m/{stem}.png "
+        "(and image=images/{name} if others are no images); repeatable",
         flag="field",
         metavar="NAME=SPEC",
         many=True,

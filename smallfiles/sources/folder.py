@@ -46,6 +46,8 @@ from smallfiles.sources.scanning import (
     walk,
 )
 
+_CLASS_NUMBER = re.compile(r"\s*-?\d{1,9}\s*", re.ASCII)
+
 # Without O_NONBLOCK a named pipe in the tree would block the run for ever.
 _FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
 
@@ -162,9 +164,9 @@ def _with_partners(
         found = label(no_classes=True)  # a wrapper, or one folder per sample
     found, partners = partners.complete(found, path, strict=options.strict)
     metas, labels = (partners.side_files(tree, suffix) for suffix in (".json", ".cls"))
-    if labels is not None and not found.classes and not options.unlabelled:
-        numbers = _labels_in(path, found.kept(labels))
-        found = replace(found, labels=numbers, notes=(*found.notes, "labels read from .cls files"))
+    if labels is not None and len(found.classes) < 2 and not options.unlabelled:
+        numbers, notes = _labels_in(path, found.kept(labels)), (*notes, "labels read from .cls files")
+        found = replace(found, labels=numbers, classes=())
     else:
         labels = None
     if found.classes:
@@ -231,17 +233,15 @@ def _labels_in(root: Path, files: pa.StringArray) -> npt.NDArray[np.int32]:
         SourceError: There is no file for a sample, or no number in it.
     """
     texts = _texts_in(root, files).to_pylist()
-    try:
-        return np.array([int(text) for text in texts], np.int32)
-    except (TypeError, ValueError, OverflowError):
-        good = re.compile(r"\s*[+-]?\d{1,9}\s*", re.ASCII)
-        bad = next(row for row, text in enumerate(texts) if not good.fullmatch(text or ""))
-        what = "not every sample has one" if texts[bad] is None else f"{files[bad]} holds {texts[bad][:40]!r}"
-        raise SourceError(
-            f"{root} has .cls files beside its samples, but {what}",
-            expected="a class number in a .cls file for each sample",
-            next_step="Correct them, or pack the samples without (--unlabelled)",
-        ) from None
+    for name, text in zip(files.to_pylist(), texts, strict=True):
+        if not _CLASS_NUMBER.fullmatch(text or ""):
+            what = "not every sample has one" if text is None else f"{name} holds {text[:40]!r}"
+            raise SourceError(
+                f"{root} has .cls files beside its samples, but {what}",
+                expected="a class number in a .cls file for each sample",
+                next_step="Correct them, or pack the samples without (--unlabelled)",
+            )
+    return np.array([int(text) for text in texts], np.int32)
 
 
 def find_samples(path: Path, options: SourceOptions) -> tuple[Tree, SourceOptions, tuple[str, ...]]:

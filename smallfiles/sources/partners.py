@@ -27,24 +27,33 @@ import pyarrow.compute as pc
 
 from smallfiles.arrays import as_mask, column, from_numpy, scalar
 from smallfiles.errors import SourceError, UsageError, first_few
-from smallfiles.fields import RESERVED
-from smallfiles.folders import DATA_SUFFIXES, IMAGE_SUFFIXES, SourceOptions, canonical_split, words_of
+from smallfiles.folders import DATA_SUFFIXES, IMAGE_SUFFIXES, SourceOptions, canonical_split
 from smallfiles.manifest.class_folders import Labelled
-from smallfiles.manifest.signs import NEGATIONS, PAIRS, PART_OF_STEM, PARTS, WHOLE
+from smallfiles.manifest.signs import PART_OF_STEM
 from smallfiles.progress import plural
-from smallfiles.sources.scanning import Tree
+from smallfiles.sources.naming import (
+    WHOLES,
+    field_name,
+    folders_above,
+    is_part,
+    place,
+    singular,
+    sites,
+    words,
+)
+from smallfiles.sources.scanning import Folder, Tree
 
 Rows = npt.NDArray[np.intp]
 
-_WHOLE = WHOLE | PAIRS.keys()
-_UNIMPORTANT = frozenset({"jpeg", "jpg", "png", "class", "object"})
 _MARK_OR_SCALE = rf"({PART_OF_STEM}|x[2348]|(?i:\.jpe?g|\.png))$"
 _MARKED = rf"(?s)^(?P<stem>.*[^/])(?P<mark>{PART_OF_STEM})\.[^./]+$"
 _DOTTED = r"(?s)^(?P<stem>(?:.*/)?[^/.]+)(?P<mark>\.[A-Za-z][A-Za-z0-9_-]*)\.[^./]+$"
+_MAY_BE_PART = rf"({PART_OF_STEM}|\.[A-Za-z][A-Za-z0-9_-]*)\.[^./]+$"
 _SUFFIX, _FOLDER, _FILE = r"\.[^./]*$", r"(?s)[^/]*$", r"(?s)^.*/"
 _BEFORE_SUFFIX = r"(?s)^(.*/)?[^/]*?(\.[^./]*)?$"
 _BRACES = re.compile(r"\{([^{}]*)\}")
 _LEAST_SHARE = 0.5
+_BESIDE = "side by side"
 _MOST_FILES = 16
 """Files of a sample that has a folder of its own; more are frames, or samples."""
 
@@ -60,6 +69,7 @@ class Partners:
         lost: Files that belong to no sample.
         lost_names: The names of the samples that they would belong to.
         note: What was recognised, without the number of samples.
+        way: How the files of a sample were found.
         beside: Where the files of a sample are side by side, their common stem.
     """
 
@@ -69,6 +79,7 @@ class Partners:
     lost: pa.StringArray
     lost_names: pa.StringArray
     note: str
+    way: str
     beside: pa.StringArray | None = None
 
     def side_files(self, tree: Tree, suffix: str) -> pa.StringArray | None:
@@ -108,7 +119,8 @@ class Partners:
         keep[keep] = ~lacking
         count = int((~lacking).sum())
         what = plural(count, "pair") if len(own.blobs) == 1 else plural(count, "sample")
-        notes = (f"{self.note} ({what})", *[f"the test split has no {name}" for name in bare], *odd)
+        odd = [*(f"the test split has no {name}" for name in bare), *odd]
+        notes = (f"{self.note} ({what} {self.way})", *odd)
         return replace(labels, keep=keep, labels=labels.labels[~lacking], notes=notes + labels.notes), own
 
     def _of_split(self, labels: Labelled) -> pa.BooleanArray:
@@ -127,14 +139,16 @@ class _Parts:
         samples: The name of the sample of each; null if it belongs to none.
         rows: Which files are of which field; those of the first one have the empty name.
         note: What was recognised, without the number of samples.
-        are_beside: Whether the files of a sample are side by side.
+        way: How the files of a sample were found.
+        apart: A folder elsewhere, of files that belong to no sample; empty if there is none.
     """
 
     files: pa.StringArray
     samples: pa.StringArray
     rows: Mapping[str, Rows]
     note: str
-    are_beside: bool = False
+    way: str
+    apart: str = ""
 
     def of(self, name: str) -> tuple[pa.StringArray, pa.StringArray]:
         """The files of a field, and their samples."""
@@ -160,14 +174,18 @@ def find(path: Path, tree: Tree, options: SourceOptions) -> Partners | None:
         return _named(path, tree, options.columns)
     if options.kind != "auto":
         return None
-    files = pa.concat_arrays([tree.paths(), data_files(tree)])
+    files = pa.concat_arrays([tree.paths(), _data_files(tree)])
     for recognise in (_folder_each, _side_by_side, _twins):
-        if (parts := recognise(files, len(tree))) and (found := _matched(path, parts)):
+        if (parts := recognise(tree, files)) and (found := _matched(path, parts)):
             return found
     return None
 
 
-def data_files(tree: Tree) -> pa.StringArray:
+def _has_data(folder: Folder) -> bool:
+    return any(name[name.rfind(".") :].lower() in DATA_SUFFIXES for name in folder.others)
+
+
+def _data_files(tree: Tree) -> pa.StringArray:
     """The files of a tree that are no samples by their suffix, but may be files of samples: arrays, say."""
     others = tree.other_paths()
     return others.filter(pc.is_in(_suffixes(others), column(sorted(DATA_SUFFIXES), pa.string())))
@@ -185,7 +203,7 @@ def unclear(path: Path, what: str, expected: str) -> SourceError:
 
 
 def _matched(path: Path, parts: _Parts) -> Partners | None:
-    """The files of each sample; None if no file has a partner, or most files belong to no sample.
+    """The files of each sample; None if no file has a partner, or only some have one beside them.
 
     Raises:
         SourceError: A sample has several files of one field, or too few have one of each.
@@ -197,12 +215,15 @@ def _matched(path: Path, parts: _Parts) -> Partners | None:
         files, theirs = parts.of(name)
         found = pc.index_in(keys, theirs)
         count = len(found) - found.null_count
-        most = len(keys) if parts.are_beside else min(len(keys), len(theirs))
+        most = len(keys) if parts.way == _BESIDE else min(len(keys), len(theirs))
         few += [f"only {count:,} of {plural(most, 'file')} have a {name}"] * (count < _LEAST_SHARE * most)
         is_used[parts.rows[name][as_mask(pc.is_in(theirs, keys))]] = True
         blobs[name] = files.take(found)
-    if is_used.sum() == len(keys) or is_used.sum() < _LEAST_SHARE * len(is_used):
+    if is_used.sum() == len(keys) or (few and parts.way == _BESIDE):
         return None
+    if parts.apart or parts.samples.null_count > len(keys):
+        other = parts.apart or parts.files.filter(parts.samples.is_null())[0].as_py()
+        raise unclear(path, f"{parts.note}, but {other} is of no sample", "only files of samples, or none")
     if few:
         raise unclear(path, f"{parts.note}, but {', '.join(few)}", "files with the same stem")
     for name in parts.rows:
@@ -210,8 +231,8 @@ def _matched(path: Path, parts: _Parts) -> Partners | None:
     lost = np.flatnonzero(~is_used)
     lost_names = _take(pc.coalesce(parts.samples, parts.files), lost)
     names = _joined(keys, _suffixes(firsts))
-    beside = keys if parts.are_beside else None
-    return Partners(firsts, names, blobs, _take(parts.files, lost), lost_names, parts.note, beside)
+    beside = keys if parts.way == _BESIDE else None
+    return Partners(firsts, names, blobs, _take(parts.files, lost), lost_names, parts.note, parts.way, beside)
 
 
 def _refuse_collisions(path: Path, files: pa.StringArray, samples: pa.StringArray) -> None:
@@ -221,11 +242,13 @@ def _refuse_collisions(path: Path, files: pa.StringArray, samples: pa.StringArra
         return
     several = next(each["values"] for each in counts.to_pylist() if each["counts"] > 1)
     names = _take(files, _rows(samples, several)).to_pylist()
-    raise unclear(path, f"{first_few(names, len(names))} have one stem", "one file for each sample and field")
+    raise unclear(path, f"{first_few(names, len(names))} are of one sample", "one for each sample and field")
 
 
-def _folder_each(files: pa.StringArray, samples: int) -> _Parts | None:
+def _folder_each(tree: Tree, files: pa.StringArray) -> _Parts | None:
     """One folder per sample: the same few names in most of them, and one of these that of a part."""
+    if any(len(folder.files) > _MOST_FILES for folder in tree.folders):
+        return None
     folders, bare = _folders(files), pc.replace_substring_regex(files, _FILE, "")
     stems = pc.replace_substring_regex(bare, _SUFFIX, "")
     count, names = len(folders.unique()), stems.unique()
@@ -234,23 +257,25 @@ def _folder_each(files: pa.StringArray, samples: int) -> _Parts | None:
     rows = {stem: _rows(stems, stem) for stem in names.to_pylist()}
     if min(map(len, rows.values())) * 2 <= count:
         return None
-    parts = [stem for stem in rows if _is_part(stem)]
+    parts = [stem for stem in rows if is_part(stem)]
     rest = [stem for stem in rows if stem not in parts]
-    whole = [stem for stem in rest if _WHOLE.intersection(_words(stem))]
-    if not whole and len(rest) == 1 and _words(rest[0]):  # a 1.jpg with 1_mask.png is side by side
+    whole = [stem for stem in rest if WHOLES.intersection(words(stem))]
+    if not whole and len(rest) == 1:  # a 1.jpg with 1_mask.png is side by side
         whole = [stem for stem in rest if not any(part.startswith(stem) for part in parts)]
     if not parts or len(whole) != 1:
         return None
-    fields = {stem: "" if stem in whole else _field(stem) for stem in [*whole, *rows]}
+    fields = {stem: "" if stem in whole else field_name(stem) for stem in [*whole, *rows]}
     said = [f"{bare[int(rows[stem][0])].as_py()} is {name or 'image'}" for stem, name in fields.items()]
     of = {name: rows[stem] for stem, name in fields.items()}
-    note = f"one folder per sample: {', '.join(said)}"
-    return _Parts(files, pc.utf8_rtrim(folders, characters="/"), of, note)
+    samples = pc.utf8_rtrim(folders, characters="/")
+    return _Parts(files, samples, of, ", ".join(said), "in one folder each")
 
 
-def _side_by_side(files: pa.StringArray, samples: int) -> _Parts | None:
+def _side_by_side(tree: Tree, files: pa.StringArray) -> _Parts | None:
     """Files such as `a_mask.png` or `a.mask.png` beside an `a.jpg`; other words if each image has one."""
-    stems, is_sample = pc.replace_substring_regex(files, _SUFFIX, ""), np.arange(len(files)) < samples
+    if not pc.any(pc.match_substring_regex(files, _MAY_BE_PART)).as_py():
+        return None
+    stems, is_sample = pc.replace_substring_regex(files, _SUFFIX, ""), np.arange(len(files)) < len(tree)
     bases = marks = pa.nulls(len(files), pa.string())
     for pattern in (_MARKED, _DOTTED):
         found = pc.extract_regex(files, pattern)
@@ -269,24 +294,27 @@ def _side_by_side(files: pa.StringArray, samples: int) -> _Parts | None:
         of_each = len(here) == len(firsts) and not {*usual} & {*theirs}
         of_each &= mark.lower() not in IMAGE_SUFFIXES
         if of_each or re.fullmatch(PART_OF_STEM, mark):
-            name = _field(mark[1:] if mark[0] == "." else _singular(mark[1:].lower()))
+            name = field_name(mark[1:] if mark[0] == "." else singular(mark[1:].lower()))
             rows[name] = np.append(rows.get(name, here[:0]), here)
             said.append(f"*{mark}{theirs[0]} is {name}")
             taken.append(mark)
     is_part = pc.is_in(marks, column(taken, pa.string()))
     rows[""] = np.flatnonzero(~as_mask(is_part) & is_sample)
-    note = f"side by side: {', '.join(said)}"
-    return _Parts(files, pc.if_else(is_part, bases, stems), rows, note, are_beside=True) if taken else None
+    samples = pc.if_else(is_part, bases, stems)
+    return _Parts(files, samples, rows, ", ".join(said), _BESIDE) if taken else None
 
 
-def _twins(files: pa.StringArray, samples: int) -> _Parts | None:
+def _twins(tree: Tree, files: pa.StringArray) -> _Parts | None:
     """Folders such as `images/` and `masks/` beside each other, with files of the same stems."""
+    found = sites([folder.prefix for folder in tree.folders if folder.files or _has_data(folder)])
+    if not found:
+        return None
     encoded = _folders(files).dictionary_encode()
     paths = encoded.dictionary.to_pylist()
-    sites = _sites(paths)
-    if not sites:
-        return None
-    places = [_place(path, sites) for path in paths]
+    places = [place(path, found) for path in paths]
+    homes = {path[: path.rstrip("/").rfind("/") + 1] for path, (_, field) in found.items() if not field}
+    outside = (path for path, (above, _) in zip(paths, places, strict=True) if above is None)
+    apart = next((path for path in outside if homes.isdisjoint(folders_above(path))), "")
     above, of = (column(each, pa.string()).take(encoded.indices) for each in zip(*places, strict=True))
     rows = {name: _rows(of, name) for name in of.unique().drop_null().to_pylist()}
     stems = pc.replace_substring_regex(pc.replace_substring_regex(files, _FILE, ""), _SUFFIX, "")
@@ -296,142 +324,69 @@ def _twins(files: pa.StringArray, samples: int) -> _Parts | None:
     )
     firsts = _take(exact, rows[""])
     names = pc.if_else(pc.or_(pc.is_in(exact, firsts), pc.invert(pc.is_in(short, firsts))), exact, short)
-    said = {f"{path.split('/')[-2]}/ is {name or 'image'}": bool(name) for path, (_, name) in sites.items()}
-    return _Parts(files, names, rows, ", ".join(sorted(said, key=lambda each: said[each])))
-
-
-def _sites(paths: Sequence[str]) -> dict[str, tuple[str, str]]:
-    """The folders of first and further files: what their samples' names begin with, and the field."""
-    below: dict[str, dict[str, None]] = {}
-    for path in paths:
-        at = 0
-        while (end := path.find("/", at)) >= 0:
-            below.setdefault(path[:at], {})[path[at:end]] = None
-            at = end + 1
-    found: dict[str, tuple[str, str]] = {}
-    for prefix, names in below.items():
-        for whole, parts in _fields_by_folder([*names]).items():
-            keeps_name = canonical_split(whole) or len(names) > 1 + len(parts)
-            name = f"{prefix}{whole}/" if keeps_name else prefix
-            found[f"{prefix}{whole}/"] = (name, "")
-            for part, of in parts.items():
-                found[_past_wrappers(f"{prefix}{part}/", f"{prefix}{whole}/", below, {*paths})] = (name, of)
-    return found
-
-
-def _past_wrappers(part: str, whole: str, below: Mapping[str, Iterable[str]], paths: set[str]) -> str:
-    """The folder of the files where a folder of parts only wraps another: `annotations/trimaps/`."""
-    while part not in paths and len(inside := [*below[part]]) == 1 and inside[0] not in below.get(whole, ()):
-        part += f"{inside[0]}/"
-    return part
-
-
-def _fields_by_folder(names: Sequence[str]) -> dict[str, dict[str, str]]:
-    """The field of each folder of parts, by the folder that it belongs to; without unclear ones."""
-    found: dict[str, dict[str, str]] = {}
-    for whole in filter(_is_whole, names):
-        fields = {name: _field_of(name, whole) for name in names if name != whole}
-        several = [*fields.values()]
-        parts = {
-            name: field if several.count(field) == 1 else _field("_".join(_words(name)))
-            for name, field in fields.items()
-            if field
-        }
-        if any(parts.keys() & other for other in found.values()):
-            return {}
-        if parts:
-            found[whole] = parts
-    return found
-
-
-def _is_whole(name: str) -> bool:
-    words = {*_words(name)}
-    return bool(words & _WHOLE or canonical_split(name)) and not words & (PARTS | NEGATIONS)
-
-
-def _is_part(name: str) -> bool:
-    words = {*_words(name)}
-    return bool(words & PARTS) and not words & NEGATIONS
-
-
-def _field_of(name: str, whole: str) -> str:
-    """The field of a folder if it has parts of what another contains; empty otherwise."""
-    words, theirs = _words(name), _words(whole)
-    known = PARTS.union(*(PAIRS.get(word, ()) for word in theirs))
-    marks = [word for word in words if word in known]
-    rest = [word for word in words if word not in known | _UNIMPORTANT]
-    if not marks or NEGATIONS.intersection(words):
-        return ""
-    is_same = rest == [word for word in theirs if word not in _WHOLE | _UNIMPORTANT]
-    return _field(_singular(marks[-1])) if is_same else ""
-
-
-def _words(name: str) -> list[str]:
-    return words_of(re.sub(r"(?i)ground[ _-]?truth", "_groundtruth", name))
-
-
-def _singular(word: str) -> str:
-    return word[:-2] if word.endswith("xes") else word.removesuffix("s")
-
-
-def _field(name: str) -> str:
-    name = re.sub(r"[^A-Za-z0-9_-]", "_", name)
-    return f"{name}_image" if name in RESERVED else name
-
-
-def _place(path: str, sites: Mapping[str, tuple[str, str]]) -> tuple[str | None, str | None]:
-    """What the names of the samples in a folder begin with, and the field; a bare split has images."""
-    at = -1
-    while (at := path.find("/", at + 1)) >= 0:
-        if found := sites.get(path[: at + 1]):
-            return found[0] + path[at + 1 :], found[1]
-    names = path.split("/")[:-1]
-    is_split = any(map(canonical_split, names)) and not any(map(_is_part, names))
-    return (path, "") if is_split else (None, None)
+    said = {f"{path.split('/')[-2]}/ is {name or 'image'}": bool(name) for path, (_, name) in found.items()}
+    note = ", ".join(sorted(said, key=lambda each: said[each]))
+    return _Parts(files, names, rows, note, "by stem", apart)
 
 
 def _named(path: Path, tree: Tree, columns: Sequence[str]) -> Partners:
-    """The files that templates name; what no template names is a first file.
+    """The files that templates name; what no template names is a first file, if `image=` does not say which.
 
     Raises:
-        SourceError: A field has no file at all.
+        SourceError: A field has no file at all, or a file would be that of several samples.
         UsageError: A template makes no sense.
     """
-    files = tree.paths()
-    templates = dict(map(_template, columns))
+    files, templates = tree.paths(), dict(map(_template, columns))
+    own = templates.pop("image", "{dir}/{name}")
+    if not templates or len(templates) + (f"image={own}" in columns) < len(columns):
+        raise _senseless(" --field ".join(columns))
     named = pa.concat_arrays([_filled(template, files) for template in templates.values()])
-    firsts = files.filter(pc.invert(pc.is_in(files, named)))
+    firsts = files.filter(pc.and_(pc.equal(_filled(own, files), files), pc.invert(pc.is_in(files, named))))
     there = pa.concat_arrays([files, tree.other_paths()])
     blobs = {}
     for name, template in templates.items():
         wanted = _filled(template, firsts)
-        blobs[name] = _where(pc.is_in(wanted, there), wanted)
-        if blobs[name].null_count == len(firsts):
-            first = f" ({wanted[0].as_py()} for {firsts[0].as_py()})" if len(firsts) else ""
+        blobs[name] = found = _where(pc.is_in(wanted, there), wanted)
+        if found.null_count == len(found):
+            first = f" ({wanted[0]} for {firsts[0]})" if len(firsts) else ""
             raise SourceError(
                 f"no file that --field {name}={template} names is in {path}{first}",
                 expected="paths relative to it; {stem}, {name} and {dir} are those of the image",
                 next_step="Correct the template",
             )
-    used = pa.concat_arrays([firsts, *blobs.values()])
-    lost = files.filter(pc.invert(pc.is_in(files, used)))
-    whole = rf"(?i)(^|/)({'|'.join(sorted(_WHOLE))})/"
-    names = pc.replace_substring_regex(firsts, whole, r"\1")
+        _refuse_collisions(path, firsts.filter(found.is_valid()), found.drop_null())
+    has_any = _in_folders_with(firsts, blobs.values())
+    firsts, blobs = firsts.filter(has_any), {name: found.filter(has_any) for name, found in blobs.items()}
+    lost = files.filter(pc.invert(pc.is_in(files, pa.concat_arrays([firsts, *blobs.values()]))))
+    names = pc.replace_substring_regex(firsts, rf"(?i)(^|/)({'|'.join(sorted(WHOLES))})/", r"\1")
     note = ", ".join(f"{template} is {name}" for name, template in templates.items())
-    return Partners(firsts, names, blobs, lost, lost, note)
+    return Partners(firsts, names, blobs, lost, lost, note, "by --field")
+
+
+def _in_folders_with(firsts: pa.StringArray, blobs: Iterable[pa.StringArray]) -> pa.BooleanArray:
+    """Which files are in a folder in which any has a partner, or in one of a test split."""
+    folders = _folders(firsts)
+    known = [folders.filter(found.is_valid()) for found in blobs]
+    names = folders.unique().to_pylist()
+    tests = [name for name in names if "test" in map(canonical_split, name.split("/"))]
+    return pc.is_in(folders, pa.concat_arrays([*known, column(tests, pa.string())]))
 
 
 def _template(text: str) -> tuple[str, str]:
     name, equals, template = text.partition("=")
     known = {*_BRACES.findall(template)}
-    if not equals or not known & {"stem", "name"} or known - {"stem", "name", "dir"} or name == "image":
-        raise UsageError(
-            f"--field is {text!r}, for a folder without a table",
-            expected="a further file of each image, such as mask=masks/{stem}.png, where {stem}, {name} and "
-            "{dir} are the image's name without suffix, its name and its folder",
-            next_step="Correct it, or give a table of labels too (--labels)",
-        )
+    if not equals or not known & {"stem", "name"} or known - {"stem", "name", "dir"}:
+        raise _senseless(text)
     return name, template
+
+
+def _senseless(text: str) -> UsageError:
+    return UsageError(
+        f"--field is {text}, for a folder without a table",
+        expected="a further file of each image, such as mask=masks/{stem}.png, where {stem}, {name} and "
+        "{dir} are the image's name without suffix, its name and its folder; also image=images/{name}",
+        next_step="Correct it, or give a table of labels too (--labels)",
+    )
 
 
 def _filled(template: str, files: pa.StringArray) -> pa.StringArray:
