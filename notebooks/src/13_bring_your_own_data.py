@@ -212,7 +212,15 @@ batch = next(iter(make_loader(packed, LoaderConfig(batch=8), fields=fields)))
 {name: (str(tensor.dtype), tuple(tensor.shape)) for name, tensor in batch.items()}
 
 # %% [markdown]
-# `smallfiles train shapes.arrow --target mask` trains a small network for segmentation with it.
+# `training.train` does the same and trains a small network. `target` says which field it learns; the type of the field
+# decides the rest, here a class for each pixel:
+
+# %%
+from smallfiles.training import TrainConfig, train
+
+config = TrainConfig(loader=LoaderConfig(batch=20), target="mask", epochs=3)
+for epoch in train(packed, config=config).epochs:
+    print(f"epoch {epoch.epoch}: loss {epoch.loss:.2f}, waits {epoch.waiting_share:.0%} of the time")
 
 # %% [markdown] id="table" tags=["core"]
 # ## 3 · Join a table
@@ -275,7 +283,8 @@ panels = {}
 for index in (7, 20, 50):
     title = f"{plants.classes[plants.target(index)]}\n{weights[index]} g"
     panels[title] = Picture.open(io.BytesIO(plants.read(index))), None
-draw(panels, f"Three images with their species and weight: {', '.join(panels)}.")
+shown = "; ".join(panels).replace("\n", ", ")
+draw(panels, f"Three images with their species and weight: {shown}.")
 
 # %%
 title = f"As classes, these weights would be {len(set(weights))}, with {len(weights) / len(set(weights)):.1f} images each"
@@ -305,7 +314,7 @@ one_blob = formats.open(out)
 order = np.random.default_rng(0).permutation(len(reader)).tolist()
 
 
-def epoch(read):
+def read_all(read):
     """Samples in one epoch of reading in random order."""
     return len([len(read(i)) for i in order])
 
@@ -326,7 +335,7 @@ from functools import partial
 
 from smallfiles import measure
 
-result = measure.compare({name: partial(epoch, read) for name, read in tasks.items()}, rounds=9, unit="samples")
+result = measure.compare({name: partial(read_all, read) for name, read in tasks.items()}, rounds=9, unit="samples")
 spent = {name: [1e6 / rate for rate in result.rates_per_s(name)] for name in tasks}
 pairs = ("2 files", "1 file"), ("packed, 2 blobs", "packed, 1 blob")  # of one round each
 added = [max(0, np.median(np.subtract(spent[two], spent[one]))) for two, one in pairs]
@@ -409,8 +418,6 @@ show.command(PackConfig(), "data", "shapes.arrow")
 print("smallfiles inspect shapes.arrow --picture sheet.html")
 
 # %%
-from smallfiles.training import TrainConfig
-
 show.command(TrainConfig(target="mask", epochs=20), "shapes.arrow")
 
 # %% [markdown] id="key-points"

@@ -14,7 +14,7 @@ ABOUT = {
     "helpers/jobs": {"10"},
     "smallfiles/formats/arrow": {"03"},
     "smallfiles/formats/files": {"01"},
-    "smallfiles/formats/hdf5": {"04"},
+    "smallfiles/formats/hdf5": {"04", "13"},
     "smallfiles/formats/lmdb": {"11"},
     "smallfiles/formats/squashfs": {"06"},
     "smallfiles/formats/tar": {"05"},
@@ -29,7 +29,7 @@ ABOUT = {
     "smallfiles/sources/flickr30k": {"02", "03"},
     "smallfiles/sources/tarball": {"05"},
     "smallfiles/staging": {"07"},
-    "smallfiles/training": {"08", "10"},
+    "smallfiles/training": {"08", "10", "13"},
 }
 """The notebooks about a room; rooms that serve all of them are not listed."""
 
