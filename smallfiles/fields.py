@@ -144,14 +144,17 @@ def typed_column(name: str, kind: str, values: list[Any]) -> pa.Array:
     Args:
         name: Of the field.
         kind: From `type_named`.
-        values: Of each sample; a number that JSON does not have is the text `nan`, `inf` or `-inf`.
+        values: Of each sample, as `json_value` writes them.
 
     Raises:
         ManifestError: A value has another type.
     """
     wanted = type_named(kind)
-    if pa.types.is_floating(wanted):
-        values = [float(each) if each in ("nan", "inf", "-inf") else each for each in values]
+    inner = wanted
+    while pa.types.is_list(inner):
+        inner = inner.value_type
+    if pa.types.is_floating(inner):
+        values = _with_numbers(values)
     try:
         return pa.array(values, wanted)
     except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
@@ -160,6 +163,22 @@ def typed_column(name: str, kind: str, values: list[Any]) -> pa.Array:
             "values of the type that the file states",
             "Correct the value, or the type",
         ) from error
+
+
+def json_value(value: Any) -> Any:
+    """A value for JSON, which has no NaN and no infinity: they are the texts `nan`, `inf` and `-inf`."""
+    if isinstance(value, list):
+        return [json_value(each) for each in value]
+    return repr(value) if isinstance(value, float) and value - value != 0 else value
+
+
+def _with_numbers(values: list[Any]) -> list[Any]:
+    """The inverse of `json_value`, for floats and lists of them."""
+    odd = ("nan", "inf", "-inf")
+    return [
+        _with_numbers(value) if isinstance(value, list) else float(value) if value in odd else value
+        for value in values
+    ]
 
 
 def value_table(columns: Any) -> pa.Table:
