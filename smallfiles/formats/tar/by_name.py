@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from smallfiles.errors import SourceError, first_few
+from smallfiles.errors import FormatError, SourceError, first_few, raised_as
 from smallfiles.formats.tar import grouping
 from smallfiles.formats.tar.fields import Annotated
 from smallfiles.manifest.class_folders import Labelled, by_folder
@@ -48,8 +48,7 @@ def label(
 
     Raises:
         SourceError: Other members may be the targets, the tars may be shards, the folders contain parts
-            of samples, or the split is not there.
-        FormatError: Several pictures share a stem, and it is not clear whether they are one sample.
+            of samples, several images share a stem, or the split is not there.
     """
     path, more = files.where, _unknown(annotated)
     tars = sorted({name for one in annotated for name in one.data.inside})
@@ -74,7 +73,8 @@ def label(
     if not found.classes and found.split != "test":
         refuse_unknown(annotated, path)
     if found.classes and (rivals := next((one for one in annotated if one.rivals), None)):
-        raise grouping.shared_stem(rivals.data, rivals.rivals)  # each may be a picture of the class
+        with raised_as(FormatError, SourceError):  # each may be a picture of the class
+            raise grouping.shared_stem(rivals.data, rivals.rivals)
     return found
 
 

@@ -224,6 +224,9 @@ def read(archive: Archive, suffixes: tuple[str, ...] = DATA_SUFFIXES, *, targets
     rows, notes, rivals = grouping.samples_of(archive, groups)
     annotations = groups.annotations()
     members, more = grouping.further_files(groups, rows, annotations)
+    if members and archive.compression:  # which is read in stored order, and they may be before their sample
+        more += (f"left aside, since the tar is compressed: {first_few(members, len(members), 3)}",)
+        members = {}
     taken = [rows, *annotations.values(), *members.values()]
     ignored = len(archive.names) - sum(map(len, taken))
     notes += (f"left aside: {plural(ignored, 'other file')}",) if ignored else ()

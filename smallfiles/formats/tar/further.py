@@ -114,7 +114,7 @@ def blobs_of(archive: Archive, suffix: pa.StringArray, group: Rows, rows: Rows) 
         if (own < 0).any():
             raise _lacks(archive, rows[int(np.argmin(own))], known[0])
         found[name] = Further(ending, archive.take(own))
-    return found
+    return dict(sorted(found.items(), key=lambda field: field[1].data.offsets[:1].tolist()))  # as stored
 
 
 def objects_of(archive: Archive, members: Rows, group: Rows, rows: Rows) -> tuple[list[Meta], pa.Table]:

@@ -213,12 +213,12 @@ def load(path: Path, access: Access) -> Index:
 
 def _further(found: dict[str, pa.Array], record: dict[str, Any]) -> tuple[dict[str, Places], pa.Table | None]:
     """The places of further files, and the columns of further values; as the record names them."""
-    blobs = {}
-    for name, suffix in provenance.blob_suffixes(record).items():
+    blobs, suffixes, stored = {}, provenance.blob_suffixes(record), list(found)
+    for name in sorted(suffixes, key=lambda name: stored.index(place_columns([name])[2])):
         columns = [found[column] for column in place_columns([name])[2:]]
         if any(column.type != pa.int64() or column.null_count for column in columns):
             raise ValueError(f"the places of {name} are no whole numbers")
-        blobs[name] = Places(suffix, *map(to_numpy, columns))
+        blobs[name] = Places(suffixes[name], *map(to_numpy, columns))
     kinds = value_kinds(record)
     values = {name: found[f"{_VALUE}{name}"] for name in kinds}
     if odd := [name for name, found_values in values.items() if str(found_values.type) != kinds[name]]:
