@@ -16,6 +16,7 @@ import pyarrow as pa
 
 from smallfiles.atomic import replaced
 from smallfiles.errors import ManifestError
+from smallfiles.fields import json_value
 
 FORMAT, VERSION = "smallfiles-manifest", 1
 _SLICE = 50_000  # rows at a time as Python objects
@@ -77,8 +78,8 @@ def _entries(values: list[Any], name: str) -> Iterable[str]:
     kinds = set(map(type, values))
     if kinds == {int}:
         return map(str, values)
-    if float in kinds:  # JSON has no NaN
-        values = [repr(value) if type(value) is float and value - value != 0 else value for value in values]
+    if float in kinds or (list in kinds and name not in ("", "captions")):
+        values = [json_value(value) for value in values]
     return map(_quoted, values)
 
 

@@ -309,29 +309,22 @@ class TarReader(PlacedReader[Shards]):
 
 
 class TarBlob(PlacedBlob):
-    """A field of further files in shards.
+    """A field of further files in shards; arguments as for `PlacedBlob`."""
 
-    Args:
-        reader: Has the samples.
-        name: Of the field.
-    """
-
-    def __init__(self, reader: TarReader, name: str) -> None:
-        super().__init__(reader, name)
-        self._tars = reader
+    _reader: TarReader
 
     def size(self, index: int) -> int:
         """Number of bytes, from the index: the shard is not opened."""
-        _, start, stop = self._tars._handle().span(self._checked(index), self._name)
+        _, start, stop = self._reader._handle().span(self._checked(index), self._name)
         return stop - start
 
     def read_many(self, indices: Sequence[int]) -> list[Buffer]:
         """Several, in the requested order; of few shards at a time where there are very many."""
-        return self._tars._read_in_parts(indices, super().read_many)
+        return self._reader._read_in_parts(indices, super().read_many)
 
     def span(self, index: int) -> tuple[Path, int, int] | None:
         """File and byte range; None in compressed shards."""
-        return self._tars._span(self._name, index)
+        return self._reader._span(self._name, index)
 
 
 def _by_folder(
