@@ -144,17 +144,14 @@ def typed_column(name: str, kind: str, values: list[Any]) -> pa.Array:
     Args:
         name: Of the field.
         kind: From `type_named`.
-        values: Of each sample, as `json_value` writes them.
+        values: Of each sample; a number that JSON does not have is the text `nan`, `inf` or `-inf`.
 
     Raises:
         ManifestError: A value has another type.
     """
     wanted = type_named(kind)
-    inner = wanted
-    while pa.types.is_list(inner):
-        inner = inner.value_type
-    if pa.types.is_floating(inner):
-        values = _with_numbers(values)
+    if kind.rstrip(">").endswith(("double", "float")):
+        values = _with_nan(values)
     try:
         return pa.array(values, wanted)
     except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
@@ -165,19 +162,11 @@ def typed_column(name: str, kind: str, values: list[Any]) -> pa.Array:
         ) from error
 
 
-def json_value(value: Any) -> Any:
-    """A value for JSON, which has no NaN and no infinity: they are the texts `nan`, `inf` and `-inf`."""
-    if isinstance(value, list):
-        return [json_value(each) for each in value]
-    return repr(value) if isinstance(value, float) and value - value != 0 else value
-
-
-def _with_numbers(values: list[Any]) -> list[Any]:
-    """The inverse of `json_value`, for floats and lists of them."""
-    odd = ("nan", "inf", "-inf")
+def _with_nan(values: list[Any]) -> list[Any]:
+    """The same with floats in place of the texts for those that JSON does not have."""
     return [
-        _with_numbers(value) if isinstance(value, list) else float(value) if value in odd else value
-        for value in values
+        _with_nan(each) if isinstance(each, list) else float(each) if each in ("nan", "inf", "-inf") else each
+        for each in values
     ]
 
 

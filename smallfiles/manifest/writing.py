@@ -16,7 +16,6 @@ import pyarrow as pa
 
 from smallfiles.atomic import replaced
 from smallfiles.errors import ManifestError
-from smallfiles.fields import json_value
 
 FORMAT, VERSION = "smallfiles-manifest", 1
 _SLICE = 50_000  # rows at a time as Python objects
@@ -78,9 +77,14 @@ def _entries(values: list[Any], name: str) -> Iterable[str]:
     kinds = set(map(type, values))
     if kinds == {int}:
         return map(str, values)
-    if float in kinds or (list in kinds and name not in ("", "captions")):
-        values = [json_value(value) for value in values]
-    return map(_quoted, values)
+    return map(_quoted, map(_finite, values) if kinds & {float, list} else values)
+
+
+def _finite(value: Any) -> Any:
+    """A value as JSON can hold it: a float that is no number or infinite as text."""
+    if type(value) is list:
+        return [_finite(each) for each in value]
+    return repr(value) if type(value) is float and value - value != 0 else value
 
 
 def _joined(slices: Iterator[Iterable[str]]) -> Iterator[str]:

@@ -23,7 +23,7 @@ import pyarrow.compute as pc
 from smallfiles.arrays import as_mask, column
 from smallfiles.errors import DamagedFileError, FormatError, ManifestError
 from smallfiles.fields import RESERVED as USED
-from smallfiles.fields import json_value, typed_column
+from smallfiles.fields import typed_column
 from smallfiles.formats import provenance
 from smallfiles.formats.bytefile import damaged
 from smallfiles.formats.columns import json_text
@@ -79,8 +79,15 @@ def object_text(
         meta: Its JSON object, if it has one.
     """
     found: dict[str, Any] = {} if captions is None else {"captions": captions}
-    found |= {name: json_value(column[row].as_py()) for name, column in values.items()}
+    found |= {name: _finite(column[row].as_py()) for name, column in values.items()}
     return json_text(found if meta is None else found | {"meta": meta}, canonical=False)
+
+
+def _finite(value: Any) -> Any:
+    """A value as JSON can hold it: `typed_column` makes floats of the texts `nan`, `inf` and `-inf` again."""
+    if isinstance(value, list):
+        return [_finite(each) for each in value]
+    return repr(value) if isinstance(value, float) and value - value != 0 else value
 
 
 def value_kinds(record: Mapping[str, Any]) -> dict[str, str]:
