@@ -149,6 +149,7 @@ SUPPORTED = {
     "a folder with a table": {
         *("kind", "split", "labels", "columns", "unlabelled", "strict", "suffixes", "follow_links")
     },
+    "a folder with boxes": {"kind", "split", "labels", "strict", "suffixes", "follow_links"},
     "a tar": {"kind", "split", "unlabelled", "strict", "suffixes"},
     "a manifest": {"split", "root"},
     "a packed output": {"split"},
