@@ -12,6 +12,7 @@ is said. docs/recipes.md has an example.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -78,8 +79,8 @@ def _readers(path: Path, options: SourceOptions) -> dict[str, Callable[[Path, So
         return {}
     looked = look(path)
     found: dict[str, Callable[[Path, SourceOptions], Annotated]] = {}
-    if coco.find(path, looked, options):
-        found["COCO"] = coco.read
+    if files := coco.find(path, looked, options):
+        found["COCO"] = partial(coco.read, files=files)
     if options.labels is None and yolo.recognises(path, looked):
         found["YOLO"] = yolo.read
     if options.labels is None and voc.recognises(path, looked):

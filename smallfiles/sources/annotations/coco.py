@@ -16,7 +16,7 @@ import re
 from array import array
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -33,7 +33,7 @@ from smallfiles.manifest.class_folders import own_split
 from smallfiles.manifest.columns import by_row
 from smallfiles.progress import plural
 from smallfiles.sources.annotations.boxes import Boxes, Numbers, corners_of, doubles, lists
-from smallfiles.sources.annotations.record import Annotated, left_out, look, none_left
+from smallfiles.sources.annotations.record import Annotated, left_out, none_left
 from smallfiles.sources.scanning import Folder, list_folder, read_text, walk
 
 _LOOKED_AT = 1 << 18
@@ -47,7 +47,7 @@ _NUMBERS = {int, float}
 
 def recognises(file: Path) -> bool:
     """Whether a file is a JSON of boxes as COCO's, by its beginning and its end."""
-    if file.suffix.lower() != ".json" or not file.is_file():
+    if not file.is_file():
         return False
     with file.open("rb") as opened:
         ends = opened.read(_LOOKED_AT)
@@ -60,22 +60,25 @@ def find(path: Path, looked: dict[str, Folder], options: SourceOptions) -> list[
     """The JSON files of boxes in folders that were looked at; `labels` chooses one."""
     if options.labels is not None:
         return [options.labels] if recognises(options.labels) else []
-    found = [path / below / name for below, folder in looked.items() for name in folder.files]
-    found = [file for file in found if recognises(file)]
+    named = [
+        (below, name) for below, folder in looked.items() for name in folder.files if name.endswith(".json")
+    ]
+    found = [file for below, name in named if recognises(file := path / below / name)]
     return [file for file in found if file.name.startswith("instances")] or found
 
 
-def read(path: Path, options: SourceOptions) -> Annotated:
+def read(path: Path, options: SourceOptions, *, files: Sequence[Path]) -> Annotated:
     """Read one split.
 
     Args:
         path: The folder.
-        options: `split` and `labels` choose among several files.
+        options: `split` chooses among the files.
+        files: From `find`.
 
     Raises:
         SourceError: The file is damaged, its images are elsewhere, or several files fit.
     """
-    file, name, split, notes = _choose(path, find(path, look(path), options), options)
+    file, name, split, notes = _choose(path, files, options)
     document = _Document.load(file)
     images = document.objects("images")
     names, ids = document.column(images, "file_name", str), document.column(images, "id", int, str)
@@ -101,7 +104,9 @@ def read(path: Path, options: SourceOptions) -> Annotated:
     )
 
 
-def _choose(path: Path, files: list[Path], options: SourceOptions) -> tuple[Path, str, str, tuple[str, ...]]:
+def _choose(
+    path: Path, files: Sequence[Path], options: SourceOptions
+) -> tuple[Path, str, str, tuple[str, ...]]:
     """The file of the chosen split, the split as it is spelled there, its usual name, and notes."""
     by_split: dict[str, list[Path]] = {}
     for file in files:
@@ -180,9 +185,10 @@ def _folders(path: Path, file: Path, split: str) -> list[list[str]]:
 
 
 def _image_folders(folder: Path) -> list[str]:
-    """The folders in a folder that is called `images`, or of this name in another."""
-    names = list_folder(folder).folders
-    return names if "image" in folder.name.lower() else [name for name in names if name.lower() == "images"]
+    """The folders in a folder that is called `images`, or the one of this name in another."""
+    if "image" in folder.name.lower():
+        return list_folder(folder).folders
+    return ["images"] if (folder / "images").is_dir() else []
 
 
 def _boxes(
@@ -227,7 +233,7 @@ def _boxes(
 def _classes(
     document: _Document, boxed: list[dict[str, Any]]
 ) -> tuple[Numbers, tuple[str, ...], tuple[str, ...]]:
-    """The class of each box, from 0 in the order of the category ids; the names; and a note if these differ."""
+    """The class of each box, numbered in the order of category ids; the names; a note if numbers changed."""
     categories = document.objects("categories")
     ids = document.column(categories, "id", int)
     names = dict(zip(ids, document.column(categories, "name", str), strict=True))
@@ -267,7 +273,7 @@ def _polygons(
     document: _Document, boxed: list[dict[str, Any]]
 ) -> tuple[pa.ListArray | None, Sequence[int], list[object]]:
     """Polygons, the box of each, and the annotations that have a mask of another kind."""
-    flat, lengths, owners, encoded = array("d"), array("q"), array("q"), []
+    found, owners, encoded = [], array("q"), []
     for box, each in enumerate(boxed):
         rings = each.pop("segmentation", None)  # frees it: a third of a gigabyte in COCO
         if isinstance(rings, dict):
@@ -276,24 +282,20 @@ def _polygons(
         for ring in rings if isinstance(rings, list) else [rings] * (rings is not None):
             if not isinstance(ring, array) or len(ring) % 2:
                 raise document.bad(f"has the polygon {short(ring)} (annotation {short(each.get('id'))})")
-            flat.extend(ring)
-            lengths.append(len(ring))
+            found.append(ring)
             owners.append(box)
-    return _lists(lengths, flat) if lengths else None, owners, encoded
+    return _lists(found) if found else None, owners, encoded
 
 
 def _keypoints(document: _Document, boxed: list[dict[str, Any]]) -> pa.ListArray | None:
     found = [each.get("keypoints") or array("d") for each in boxed]
     if odd := [points for points in found if not isinstance(points, array) or len(points) % 3]:
         raise document.bad(f"has the keypoints {short(odd[0])}")
-    flat = array("d")
-    for points in found:
-        flat.extend(points)
-    return _lists([*map(len, found)], flat) if flat else None
+    return _lists(found) if any(found) else None
 
 
-def _lists(lengths: Sequence[int], flat: array[float]) -> pa.ListArray:
-    return lists(lengths, doubles(np.frombuffer(flat, np.float64)))
+def _lists(found: Sequence[array[float]]) -> pa.ListArray:
+    return lists([*map(len, found)], doubles(np.frombuffer(b"".join(found), np.float64)))
 
 
 @dataclass(frozen=True)
@@ -365,7 +367,7 @@ def _compact(found: dict[str, Any]) -> dict[str, Any]:
 
 
 def _packed(numbers: Any) -> Any:
-    if type(numbers) is list and set(map(type, numbers)) <= _NUMBERS:
-        with suppress(OverflowError):
-            return array("d", numbers)
-    return numbers
+    try:
+        return array("d", numbers) if type(numbers) is list else numbers
+    except (TypeError, OverflowError):  # refused where it is used
+        return numbers
