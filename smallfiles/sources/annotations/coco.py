@@ -98,7 +98,7 @@ def read(path: Path, options: SourceOptions, *, files: Sequence[Path]) -> Annota
         split,
         f"COCO annotations in {file.name}",
         (*notes, *where, *more),
-        left_out(lost, len(lost), "image", f"of {file.name} that is not on disk")
+        left_out(lost, len(lost), "image", f"of {file.name} missing on disk")
         + left_out((each.as_py() for each in strays), len(strays), "file", f"not in {file.name}")
         + dropped,
     )

@@ -197,7 +197,7 @@ def _read(file: Path) -> _Xml:
         width, height = (int(_number(root.find(f"size/{side}"))) for side in ("width", "height"))
     except OSError as error:
         raise unlistable(error, file) from error
-    except (expat.ExpatError, ValueError, OverflowError) as error:
+    except (expat.ExpatError, ValueError, OverflowError, LookupError) as error:
         raise SourceError(
             f"{file} cannot be read ({error})",
             expected="an XML as Pascal VOC's: annotation/object with name and bndbox/xmin, ymin, xmax, ymax",

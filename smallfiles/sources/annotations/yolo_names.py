@@ -18,7 +18,8 @@ from smallfiles.sources.scanning import lines_of, list_folder, read_text
 
 _LISTS = ("classes.txt", "obj.names", "labels/classes.txt")
 _COMMENT = re.compile(r"(?m)(^|(?<=\s))#.*$")
-_SCALAR = r"""'(?:[^']|'')*'|"[^"\\]*"|[^\s,'"\[\]{}&*!|>%@`][^,\[\]{}\n]*?"""
+_PLAIN = r"(?!-\s)[^\s,'\"\[\]{}&*!|>%@`?:#](?:[^,\[\]{}\n:]|:(?=\S))*?"
+_SCALAR = rf"""'(?:[^']|'')*'|"[^"\\]*"|{_PLAIN}"""
 _FLOW = re.compile(rf"\s*(?:(\d+)\s*:\s)?\s*({_SCALAR})\s*(?:,|$)")
 _LINE = re.compile(rf"[ \t]*(?:-|(\d+)[ \t]*:)[ \t]+({_SCALAR})[ \t]*$")
 
