@@ -432,6 +432,10 @@ def test_voc_files_without_a_partner_are_named_and_refused_if_strict(tmp_path):
     ):
         assert said in str(caught.value)
     assert "1 XML without an image left out: Annotations/a.xml" in sources.load(root).notes
+    for image in (root / "JPEGImages").iterdir():
+        image.unlink()
+    with pytest.raises(SourceError, match="no images beside its XML files"):
+        sources.load(root)
 
 
 @pytest.mark.parametrize(
@@ -454,6 +458,14 @@ def test_a_wrong_xml_is_refused_with_its_path(tmp_path, text, said):
     write(root / "Annotations/c.xml", text)
     with pytest.raises(SourceError, match=rf"(Annotations/c\.xml cannot be read .*{said}|c\.jpg is {said})"):
         sources.load(root, split="val")
+
+
+def test_a_split_without_any_box_has_empty_lists(tmp_path):
+    yolo_set(tmp_path / "train")
+    picture(tmp_path / "val/images/1.jpg")
+    write(tmp_path / "val/labels/1.txt", "")
+    write(tmp_path / "data.yaml", "names: [cat]\n")
+    assert values(sources.load(tmp_path, split="val")) == {"val/images/1.jpg": {"boxes": [], "box_labels": []}}
 
 
 def test_several_forms_in_one_folder_are_said(tmp_path):

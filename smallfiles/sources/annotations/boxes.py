@@ -15,6 +15,7 @@ become this one, and boxes that lie outside of their image are counted. docs/rec
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -150,6 +151,21 @@ def lists(counts: Sequence[int] | Numbers, flat: pa.Array) -> pa.ListArray:
         raise too_large()
     kind, offsets = pa.list_(flat.type), pa.py_buffer(borders.astype(np.int32))
     return pa.Array.from_buffers(kind, len(borders) - 1, [None, offsets], children=[flat])
+
+
+def number_lists(found: Sequence[array[float]], scale: Numbers | None = None) -> pa.ListArray:
+    """Numbers of points as one list each.
+
+    Args:
+        found: Arrays of doubles.
+        scale: What to multiply the numbers of each point of a list with, a column for each; None leaves them.
+    """
+    lengths = np.array([*map(len, found)], np.int64)
+    flat = np.frombuffer(b"".join(found), np.float64)
+    if scale is not None:
+        points = lengths // scale.shape[1]
+        flat = (flat.reshape(-1, scale.shape[1]) * np.repeat(scale, points, axis=0)).ravel()
+    return lists(lengths, doubles(flat))
 
 
 def _floats(column: pa.ListArray) -> Numbers:

@@ -32,7 +32,7 @@ from smallfiles.folders import SourceOptions, canonical_split, choose_split
 from smallfiles.manifest.class_folders import own_split
 from smallfiles.manifest.columns import by_row
 from smallfiles.progress import plural
-from smallfiles.sources.annotations.boxes import Boxes, Numbers, corners_of, doubles, lists
+from smallfiles.sources.annotations.boxes import Boxes, Numbers, corners_of, number_lists
 from smallfiles.sources.annotations.record import Annotated, left_out, none_left
 from smallfiles.sources.scanning import Folder, list_folder, read_text, walk
 
@@ -284,18 +284,14 @@ def _polygons(
                 raise document.bad(f"has the polygon {short(ring)} (annotation {short(each.get('id'))})")
             found.append(ring)
             owners.append(box)
-    return _lists(found) if found else None, owners, encoded
+    return number_lists(found) if found else None, owners, encoded
 
 
 def _keypoints(document: _Document, boxed: list[dict[str, Any]]) -> pa.ListArray | None:
     found = [each.get("keypoints") or array("d") for each in boxed]
     if odd := [points for points in found if not isinstance(points, array) or len(points) % 3]:
         raise document.bad(f"has the keypoints {short(odd[0])}")
-    return _lists(found) if any(found) else None
-
-
-def _lists(found: Sequence[array[float]]) -> pa.ListArray:
-    return lists([*map(len, found)], doubles(np.frombuffer(b"".join(found), np.float64)))
+    return number_lists(found) if any(found) else None
 
 
 @dataclass(frozen=True)

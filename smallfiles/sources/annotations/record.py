@@ -1,4 +1,7 @@
-"""What the readers of annotations share: their result, and a sentence for what they leave out."""
+"""What the readers of annotations share: their result, and a sentence for what they leave out.
+
+Short, since the readers need it, and the room that would hold it imports them.
+"""
 
 from __future__ import annotations
 

@@ -88,6 +88,8 @@ def read(path: Path, options: SourceOptions) -> Annotated:
     """
     tree = walk(path, options.suffixes, follow_links=options.follow_links)
     pairs = _pairs(tree.folders)
+    if not pairs:
+        raise none_left(path, "has no images beside its XML files", "JPEGImages/1.jpg for Annotations/1.xml")
     xmls = _read_all(path, [xml for pair in pairs for xml in pair.xmls.values()])
     classes = sorted({box.name for xml in xmls.values() for box in xml.boxes})
     chosen, split, notes, absent = _of_split(path, pairs, options)

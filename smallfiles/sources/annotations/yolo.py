@@ -15,6 +15,7 @@ while the stored pixels are not turned. Such images are named.
 from __future__ import annotations
 
 import io
+from array import array
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -23,26 +24,25 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
-from PIL import Image
 
 from smallfiles.arrays import column
 from smallfiles.errors import SourceError, first_few
 from smallfiles.folders import SourceOptions, canonical_split, choose_split
-from smallfiles.images.decoding import orientation
 from smallfiles.images.header import read_header
 from smallfiles.manifest.class_folders import own_split
 from smallfiles.manifest.listing import HEAD_BYTES
 from smallfiles.progress import plural
-from smallfiles.sources.annotations.boxes import Boxes, Numbers, corners_of, doubles, lists
+from smallfiles.sources.annotations.boxes import Boxes, Numbers, corners_of, number_lists
 from smallfiles.sources.annotations.record import Annotated, left_out, none_left
 from smallfiles.sources.annotations.yolo_names import read_names
-from smallfiles.sources.folder import FolderStore
+from smallfiles.sources.folder import FolderStore, no_images
 from smallfiles.sources.scanning import Folder, bad_line, lines_of, read_text, walk
 
 _IN_FLIGHT = 32
 _LOOKED_AT = 64
 _ANY = 1 << 31
 _VISIBLE = 2.0
+_NONE = array("d")
 _EXIF = b"Exif\0\0"
 _SLACK = 0.01
 """By how much a fraction may lie outside of 0 to 1."""
@@ -84,8 +84,8 @@ class _Line:
 
     label: int
     box: tuple[float, float, float, float]
-    points: Sequence[float] = ()
-    polygon: Sequence[float] = ()
+    points: array[float]
+    polygon: array[float]
 
 
 def recognises(path: Path, looked: dict[str, Folder]) -> bool:
@@ -114,6 +114,8 @@ def read(path: Path, options: SourceOptions) -> Annotated:
         SourceError: A line is malformed, an image cannot be read, or the split does not exist.
     """
     tree = walk(path, options.suffixes, follow_links=options.follow_links)
+    if not len(tree):
+        raise no_images(tree, options)
     folders = {folder.path: folder for folder in tree.folders}
     chosen, split, notes = _of_split(
         path, [f for f in tree.folders if f.files and _labels(f) != f.path], options
@@ -193,7 +195,7 @@ def _line(file: Path, number: int, line: str, kind: _Kind) -> _Line:
         label, *found = _numbers(line)
     except ValueError:
         label, found = -1, []
-    points = _triples(found[4:], kind.per_point) if kind.points else []
+    points = _triples(found[4:], kind.per_point) if kind.points else _NONE
     is_polygon = not kind.points and len(found) > 4
     fits = (
         len(found) % 2 == 0 and len(found) >= 6
@@ -205,9 +207,9 @@ def _line(file: Path, number: int, line: str, kind: _Kind) -> _Line:
         raise bad_line(file, number, line, kind.expected())
     if is_polygon:
         xs, ys = found[::2], found[1::2]
-        return _Line(int(label), (min(xs), min(ys), max(xs), max(ys)), polygon=found)
+        return _Line(int(label), (min(xs), min(ys), max(xs), max(ys)), _NONE, array("d", found))
     x, y, width, height = found[:4]
-    return _Line(int(label), (x - width / 2, y - height / 2, x + width / 2, y + height / 2), points)
+    return _Line(int(label), (x - width / 2, y - height / 2, x + width / 2, y + height / 2), points, _NONE)
 
 
 def _numbers(line: str) -> list[float]:
@@ -218,11 +220,12 @@ def _are_fractions(numbers: Sequence[float]) -> bool:
     return all(-_SLACK <= each <= 1 + _SLACK for each in numbers)
 
 
-def _triples(found: Sequence[float], per_point: int) -> list[float]:
+def _triples(found: Sequence[float], per_point: int) -> array[float]:
     """x, y and visibility of each point; points without one are visible."""
     if per_point == 3:
-        return list(found)
-    return [each for x, y in zip(found[::2], found[1::2], strict=False) for each in (x, y, _VISIBLE)]
+        return array("d", found)
+    pairs = zip(found[::2], found[1::2], strict=False)
+    return array("d", [each for x, y in pairs for each in (x, y, _VISIBLE)])
 
 
 def _sizes(path: Path, keys: list[str | None]) -> tuple[Numbers, list[str]]:
@@ -240,6 +243,10 @@ def _sizes(path: Path, keys: list[str | None]) -> tuple[Numbers, list[str]]:
 
 def _size(store: FolderStore, key: str) -> tuple[int, int, bool]:
     """Width and height of one image, and whether EXIF turns it."""
+    from PIL import Image  # no other source needs it, nor what follows
+
+    from smallfiles.images.decoding import orientation
+
     head = memoryview(bytearray(HEAD_BYTES))
     got = store.read_into(key, head)
     for data in (head[:got], None):
@@ -268,17 +275,9 @@ def _boxes(found: list[list[_Line]], sizes: Numbers, has_points: bool) -> Boxes:
         rows,
         corners_of([line.box for line in lines]) * np.tile(scale, 2),
         np.array([line.label for line in lines], np.int64),
-        keypoints=_scaled([line.points for line in lines], np.insert(scale, 2, 1, axis=1))
+        keypoints=number_lists([line.points for line in lines], np.insert(scale, 2, 1, axis=1))
         if has_points
         else None,
-        segments=_scaled([polygon for _, polygon in polygons], scale[owners]) if polygons else None,
+        segments=number_lists([polygon for _, polygon in polygons], scale[owners]) if polygons else None,
         owners=owners,
     )
-
-
-def _scaled(found: Sequence[Sequence[float]], scale: Numbers) -> pa.ListArray:
-    """Points as one list for each box, in pixels; `scale` has a column for each number of a point."""
-    lengths = np.array([len(each) for each in found], np.int64)
-    flat = np.fromiter((each for numbers in found for each in numbers), np.float64, int(lengths.sum()))
-    points = flat.reshape(-1, scale.shape[1])
-    return lists(lengths, doubles((points * np.repeat(scale, lengths // scale.shape[1], axis=0)).ravel()))
