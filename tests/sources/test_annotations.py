@@ -103,16 +103,18 @@ def test_a_packed_coco_set_has_every_value_that_its_json_has(tmp_path, capsys):
 
 
 def test_what_coco_lists_without_a_match_is_named_and_refused_if_strict(tmp_path):
-    box = {"image_id": 7, "bbox": [1, 2, 3, 4]}
+    box = {"image_id": 8, "bbox": [1, 2, 3, 4]}
     annotations = [
         box | {"segmentation": {"counts": [1, 2], "size": [48, 64]}},
-        {"image_id": 7},
+        {"image_id": 8},
         box | {"image_id": 999},
-        box | {"image_id": 8},
+        box | {"image_id": 7},
         box | {"bbox": [5, 5, -2, 3]},
         box | {"bbox": [60, 5, 9, 3], "id": 4},
     ]
-    folder = coco_set(tmp_path, coco(["a.jpg", "gone.jpg"], annotations), missing=("gone.jpg",))
+    document = coco(["gone.jpg", "a.jpg"], annotations)
+    document["images"][0]["width"] = 999
+    folder = coco_set(tmp_path, document, missing=("gone.jpg",))
     picture(folder / "train2017/extra.jpg")
     source = sources.load(folder)
     for said in (
@@ -142,6 +144,9 @@ def test_equal_names_in_two_splits_of_coco_are_not_confused(tmp_path):
     val = sources.load(tmp_path, split="val")
     assert (val.manifest.split, val.manifest.paths.to_pylist()) == ("val", ["val2017/2.jpg"])
     assert val.manifest.values.column("boxes").to_pylist() == [[]]
+    (tmp_path / "val2017/2.jpg").unlink()
+    with pytest.raises(SourceError, match=r"instances_val2017\.json names no image in"):
+        sources.load(tmp_path, split="val")
     with pytest.raises(SourceError, match="no split 'test'"):
         sources.load(tmp_path, split="test")
 
@@ -248,7 +253,9 @@ def test_a_packed_yolo_set_has_pixels_of_each_image(tmp_path, images, labels):
     write(root / labels / "b.txt", "1.0 0.5 0.25 1 0.5\n0 0.1 0.25 0.5 0.75 1 0.5\n")
     write(root / labels / "classes.txt", "cat\ndog\n")
     write(root / "data.yaml", "train: x\nnames: [cat, dog]  # two\nnc: 2\n")
-    classes, found = packed_values(root, tmp_path / "out.arrow", *["--split", "train"] * ("train" in images))
+    classes, found = packed_values(
+        root, tmp_path / "out.arrow", "--strict", *["--split", "train"] * ("train" in images)
+    )
     assert classes == ("cat", "dog")
     assert found == {
         f"{images}/a.jpg": {
@@ -465,7 +472,9 @@ def test_a_split_without_any_box_has_empty_lists(tmp_path):
     picture(tmp_path / "val/images/1.jpg")
     write(tmp_path / "val/labels/1.txt", "")
     write(tmp_path / "data.yaml", "names: [cat]\n")
-    assert values(sources.load(tmp_path, split="val")) == {"val/images/1.jpg": {"boxes": [], "box_labels": []}}
+    assert values(sources.load(tmp_path, split="val")) == {
+        "val/images/1.jpg": {"boxes": [], "box_labels": []}
+    }
 
 
 def test_several_forms_in_one_folder_are_said(tmp_path):

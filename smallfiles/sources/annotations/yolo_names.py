@@ -5,7 +5,7 @@
                               - dog             1: dog
 
 The trap: YAML is large, and half a parser reads `names` wrongly without a word. So everything beyond these
-forms is refused.
+forms is refused. Short, since it reads another language than its neighbour.
 """
 
 from __future__ import annotations
