@@ -149,6 +149,7 @@ SUPPORTED = {
     "a folder with a table": {
         *("kind", "split", "labels", "columns", "unlabelled", "strict", "suffixes", "follow_links")
     },
+    "a folder with boxes": {"kind", "split", "labels", "unlabelled", "strict", "suffixes", "follow_links"},
     "a tar": {"kind", "split", "unlabelled", "strict", "suffixes"},
     "a manifest": {"split", "root"},
     "a packed output": {"split"},
@@ -165,7 +166,8 @@ class SourceOptions:
         kind: One of `KINDS`, or `auto`.
         split: `train`, `val`, `test` or a name the source uses; None takes the only one, or train.
         root: For a manifest or a table: the folder (or tar) that its paths are relative to.
-        labels: Where labels are, if not next to the data: a table, devkit, LOC csv, captions or splits.
+        labels: Where labels are, if not next to the data: a table, devkit, LOC csv, captions, splits, or
+            a JSON of COCO.
         columns: `NAME=SPEC`: the column of a table that is the `image`, `label` or `captions`; a SPEC with
             braces is a template of paths, such as `images/{id}.jpg`.
         unlabelled: Give every sample the label -1 instead of requiring class folders.

@@ -63,7 +63,8 @@ def run(arguments: argparse.Namespace) -> int:
     A table has one row per file: a column of paths (relative to it, or to --root) and one of labels or
     captions. Usual names (filename, path; label, class, species, text) need no --field, class names are
     numbered in sorted order, and other columns go into the meta of each sample. In a folder without images
-    the files of the most frequent data suffix (.npy, .wav ...) are packed.
+    the files of the most frequent data suffix (.npy, .wav ...) are packed. A folder of COCO, YOLO or Pascal VOC
+    is packed with its boxes.
     OUT appears under its name only when it is complete and verified. A killed run never looks finished:
     the same command resumes it or starts over.
     A camera's EXIF orientation is kept and ignored in training, as torchvision does; --upright turns those

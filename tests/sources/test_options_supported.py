@@ -36,6 +36,9 @@ def made(reader: str, root: Path) -> Path:
         (root / "x.tars").mkdir(exist_ok=True)
         (root / "x.tars/0.tar").write_bytes(tar_bytes({"1.jpg": b"x", "1.cls": b"0"}))
         return root / "x.tars"
+    if reader == "a folder with boxes":
+        plant(root, "images/1.jpg", "labels/1.txt", data=b"0 0.5 0.5 1 1")
+        return plant(root, "images/1.jpg", data=b"P6 1 1 255 abc")
     plant(root / "tree", "cat/1.jpg", "dog/2.jpg")
     if "table" in reader:
         table = root / "tree" / ("metadata.csv" if "folder" in reader else "labels.csv")
