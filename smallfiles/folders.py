@@ -32,7 +32,7 @@ IMAGE_BEGINNINGS = {
 _ARRAYS = [".npy", ".npz", ".pt", ".pth", ".safetensors", ".pkl", ".h5", ".hdf5", ".nc", ".mat", ".raw"]
 _MEDIA = [".wav", ".flac", ".mp3", ".ogg", ".opus", ".mp4", ".avi", ".mkv", ".mov", ".jp2", ".exr", ".svg"]
 _SCIENCE = [".pdb", ".cif", ".fits", ".dcm", ".nii", ".mha", ".root", ".las", ".ply", ".obj", ".pcd", ".edf"]
-_DATA_SUFFIXES = frozenset(_ARRAYS + _MEDIA + _SCIENCE)
+DATA_SUFFIXES = frozenset(_ARRAYS + _MEDIA + _SCIENCE)
 _TEXT_SUFFIXES = frozenset([".txt", ".json"])
 _COMPANIONS = _TEXT_SUFFIXES | {".cls", ".csv", ".tsv", ".xml", ".md", ".html", ".yaml", ".log"}
 """Files that may be labels or documents of others."""
@@ -47,10 +47,10 @@ def data_suffix(counts: Mapping[str, int]) -> str | None:
     found: Counter[str] = Counter()
     for suffix, count in counts.items():
         found[suffix.lower()] += count
-    if found.keys() & _DATA_SUFFIXES:
+    if found.keys() & DATA_SUFFIXES:
         found = Counter({suffix: count for suffix, count in found.items() if suffix not in _COMPANIONS})
     for suffix, count in found.most_common(1):
-        if suffix in _DATA_SUFFIXES | _TEXT_SUFFIXES and count > 1 and 2 * count > found.total():
+        if suffix in DATA_SUFFIXES | _TEXT_SUFFIXES and count > 1 and 2 * count > found.total():
             return suffix
     return None
 
@@ -141,7 +141,9 @@ def _fitting(found: list[str], wanted: str) -> list[str]:
 
 
 SUPPORTED = {
-    "class folders": {"kind", "split", "labels", "unlabelled", "strict", "suffixes", "follow_links"},
+    "class folders": {
+        *("kind", "split", "labels", "columns", "unlabelled", "strict", "suffixes", "follow_links")
+    },
     "ImageNet in folders": {"kind", "split", "labels", "unlabelled", "strict", "suffixes", "follow_links"},
     "ImageNet in tars": {"kind", "split", "labels", "unlabelled", "strict", "suffixes"},
     "Flickr30K": {"kind", "split", "labels", "strict", "suffixes", "follow_links"},
@@ -169,7 +171,9 @@ class SourceOptions:
         labels: Where labels are, if not next to the data: a table, devkit, LOC csv, captions, splits, or
             a JSON of COCO.
         columns: `NAME=SPEC`: the column of a table that is the `image`, `label` or `captions`; a SPEC with
-            braces is a template of paths, such as `images/{id}.jpg`.
+            braces is a template of paths, such as `images/{id}.jpg`. In a folder without a table, the further
+            files of each image: `mask=masks/{stem}.png`, also with `{name}` and `{dir}`; and which files are
+            the images, if not all others: `image=images/{name}`.
         unlabelled: Give every sample the label -1 instead of requiring class folders.
         strict: Refuse what would otherwise be left out with a note.
         suffixes: Which files are samples; case does not matter.
@@ -185,9 +189,11 @@ class SourceOptions:
     labels: Path | None = option(None, "table or file with labels or captions, if not next to the data")
     columns: tuple[str, ...] = option(
         (),
-        "column of a table that is the image, label or captions, e.g. image=filename; repeatable",
+        "column of a table that is the image, label or captions, e.g. image=filename; in a folder the "
+        "path of a further file by {stem}, {name} and {dir} of the first, e.g. mask=masks/{stem}.png or "
+        "mask={dir}/../masks/{stem}.png (and image=images/{name} if others are no images); repeatable",
         flag="field",
-        metavar="NAME=COLUMN",
+        metavar="NAME=SPEC",
         many=True,
     )
     unlabelled: bool = option(False, "give every sample the label -1 instead of requiring class folders")

@@ -76,7 +76,7 @@ for layout, data in setup.data.items():
 # Only in the class folders (`n01440764` is a *wnid*, WordNet's name of a class). For Kaggle's tree the labels are in a
 # CSV file, for the official tar in the development kit, and the tar is read without unpacking it. (So is ImageNet-21k's
 # folder of one tar per class.) Flickr30K has captions in up to three files. The notes list what was guessed or left
-# out. Read them: a wrong guess costs a training run. `images/` next to `masks/` are not classes, and are refused.
+# out. Read them: a wrong guess costs a training run. `images/` and `masks/` are no classes: a stem is a sample.
 #
 # Captions come as a `.token` file and as `results.csv`, in which one row has lost a delimiter.
 #

@@ -36,6 +36,7 @@ class Files:
         folders: Folders with an entry of their own, including empty ones.
         look: Returns the first bytes of a sample; None where that costs too much.
         classes_flag: The flag that declares the folders to be classes nevertheless.
+        fields_flag: The flag that says which files are those of one sample; empty if there is none.
     """
 
     where: Path
@@ -44,6 +45,7 @@ class Files:
     folders: Sequence[str] = ()
     look: Callable[[str], bytes] | None = None
     classes_flag: str = "--source folder"
+    fields_flag: str = ""
 
 
 class Folders:

@@ -2,10 +2,11 @@
 
     images/ masks/      trainA/ trainB/      HR/ LR/      cat/train/ cat/val/      0001/{image,mask}.png
 
-A refusal needs two signs: a known name, and the contents or names of the files. One sign alone is only noted:
-`cat/001.jpg` and `dog/001.jpg` are numbered alike, `normal/` and `tumour/` share patients, and `with_mask/`
-is a class. The trap: opening a file is a round trip on a parallel file system, so only a few headers are
-read, and only where names give a reason. Notebook 02 shows the layouts.
+In a folder, samples of several files are recognised before (see `sources.partners`); what is unclear comes
+here. A refusal needs two signs: a known name, and the contents or names of the files. One sign alone is only
+noted: `cat/001.jpg` and `dog/001.jpg` are numbered alike, `normal/` and `tumour/` share patients, and
+`with_mask/` is a class. The trap: opening a file is a round trip on a parallel file system, so only a few
+headers are read, and only where names give a reason. Notebook 02 shows the layouts.
 """
 
 from __future__ import annotations
@@ -22,19 +23,26 @@ from smallfiles.folders import canonical_split, words_of
 from smallfiles.manifest.listing import Folders
 from smallfiles.progress import plural
 
-_PARTS = frozenset(
+PARTS = frozenset(
     {"mask", "masks", "label", "labels", "annotation", "annotations", "annot", "annots", "gt", "groundtruth"}
     | {"truth", "trimaps", "segmentation", "segmentations", "bbox", "bboxes", "boxes", "depth", "depths"}
     | {"xml", "xmls", "json", "jsons", "caption", "captions"}
 )
-_WHOLE = frozenset(
+WHOLE = frozenset(
     {"image", "images", "img", "imgs", "photo", "photos", "picture", "pictures", "rgb", "frames", "input"}
     | {"jpegimages"}
 )
-_PAIRS = {"hr": {"lr"}, "input": {"target", "targets", "output", "outputs", "gt"}}
-_NEGATIONS = frozenset({"no", "not", "non", "with", "without"})
+PAIRS = {
+    "hr": {"lr"},
+    "images": {"target", "targets"},
+    "input": {"target", "targets", "output", "outputs", "gt"},
+}
+NEGATIONS = frozenset({"no", "not", "non", "with", "without"})
 _DOMAIN = re.compile(r"(?i:train|test|val|valid)_?([AB])")
-_PART_OF_STEM = r"(?i)[ _.-](mask|masks|seg|segmentation|gt|groundtruth|label|labels|depth)\.[^./]+$"
+PART_OF_STEM = r"(?i:[ _.-](?:mask|masks|seg|segmentation|gt|groundtruth|label|labels|depth))"
+"""The end of the stem of a file that belongs to another."""
+
+_MARKED = PART_OF_STEM + r"\.[^./]+$"
 _TEXTS = (".txt", ".cls")
 _PHOTOGRAPHS = frozenset({"RGB", "RGBA", "RGBX", "CMYK", "YCbCr"})
 _SCALE = re.compile(r"x[2348]$")
@@ -78,18 +86,20 @@ def _found(folders: Folders, below: str, labels: bool) -> tuple[str, str] | None
     tops = folders.below(below)
     names = list(tops)
     cure = "Give one folder at a time, with --unlabelled if there are no class folders in it"
+    flag = folders.files.fields_flag
+    fields = f", or say which files are those of one sample ({flag})" if flag else ""
     if len(names) > 1:
         if parts := _domains(names) or _parted(folders, below, names):
-            return parts, cure
+            return parts, cure + fields
         if _are_split_inside(tops):
             return f"{_listed(names)} each contain splits ({_listed(_inside(tops))})", "Put the splits above"
     if marked := _marked(folders, below):
         return (
             f"masks are next to their pictures ({_listed(marked)})",
-            "Move these into a folder of their own",
+            "Move these into a folder of their own" + fields,
         )
     if len(names) > 1 and (parts := _samples(folders, below, tops)):
-        return parts, "Sort the pictures into one folder and the rest into another"
+        return parts, "Sort the pictures into one folder and the rest into another" + fields
     if labels and names and (texts := _texts_of_pictures(folders, below)):
         what = f"class folders contain texts with the names of their pictures ({_listed(texts)})"
         return what, "Move the texts away, or make a manifest with their contents"
@@ -102,7 +112,7 @@ def _domains(names: Sequence[str]) -> str | None:
     letters = {match[1].upper() for match in matches if match}
     if all(matches) and len(letters) == 2:
         return f"{_listed(names)} are two domains"
-    if all(_WHOLE & set(words_of(name)) for name in names):
+    if all(WHOLE & set(words_of(name)) for name in names):
         return f"{_listed(names)} are parts of samples or of a set"
     return None
 
@@ -112,7 +122,7 @@ def _parted(folders: Folders, below: str, names: Sequence[str]) -> str | None:
     parts, rest, is_pair = _split(names)
     if not parts or not rest:
         return None
-    if all(_WHOLE & set(words_of(name)) for name in rest):
+    if all(WHOLE & set(words_of(name)) for name in rest):
         return f"{_listed(rest)} and {_listed(parts)} by their names are parts of samples"
     same = any(_share(folders, f"{below}{a}/", f"{below}{b}/", is_pair) for a in parts[:4] for b in rest[:4])
     names_are = f"{_listed(rest)} and {_listed(parts)} by their names"
@@ -127,9 +137,9 @@ def _parted(folders: Folders, below: str, names: Sequence[str]) -> str | None:
 def _split(names: Sequence[str]) -> tuple[list[str], list[str], bool]:
     """Folders named like a part, the others, and whether these are named like a whole."""
     words = {name: set(words_of(name)) | {"".join(words_of(name))} for name in names}
-    parts = [name for name in names if words[name] & _PARTS and not words[name] & _NEGATIONS]
-    whole = [name for name in names if words[name] & _WHOLE]
-    for one, others in _PAIRS.items():
+    parts = [name for name in names if words[name] & PARTS and not words[name] & NEGATIONS]
+    whole = [name for name in names if words[name] & WHOLE]
+    for one, others in PAIRS.items():
         second = [name for name in names if words[name] & others]
         if second and any(one in words[name] for name in names):
             return second, [name for name in names if name not in second], True
@@ -198,7 +208,7 @@ def _samples(folders: Folders, below: str, tops: dict[str, set[str]]) -> str | N
     few = list(tops)[:_FOLDERS_LOOKED_AT]
     held = [set(_files(folders, f"{below}{top}/")) if "" in tops[top] else tops[top] for top in few]
     are_alike = len(held[0]) > 1 and all(names == held[0] for names in held)
-    if not are_alike or not any(_PARTS & set(words_of(name.partition(".")[0])) for name in held[0]):
+    if not are_alike or not any(PARTS & set(words_of(name.partition(".")[0])) for name in held[0]):
         return None
     return f"{_listed(tops)} each contain the parts of one sample ({_listed(sorted(held[0]))})"
 
@@ -206,11 +216,11 @@ def _samples(folders: Folders, below: str, tops: dict[str, set[str]]) -> str | N
 def _marked(folders: Folders, below: str) -> list[str]:
     """Files such as `1_mask.png` where there is a `1.png`."""
     names = folders.names(below)
-    marked = names.filter(pc.match_substring_regex(names, _PART_OF_STEM)).slice(0, _NAMES_LOOKED_AT)
+    marked = names.filter(pc.match_substring_regex(names, _MARKED)).slice(0, _NAMES_LOOKED_AT)
     if not len(marked):
         return []
     stems = pc.replace_substring_regex(names, r"\.[^./]*$", "")
-    bases = pc.replace_substring_regex(marked, _PART_OF_STEM, "")
+    bases = pc.replace_substring_regex(marked, _MARKED, "")
     found: list[str] = marked.filter(pc.is_in(bases, stems)).to_pylist()
     return found
 

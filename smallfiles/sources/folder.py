@@ -6,19 +6,23 @@
 
 The trap: ImageFolder takes any folder for a class: `val/images/` of tiny-imagenet becomes a single one, and
 `train/` and `val/` become two, as do `images/` and `masks/`. Here the first is labelled by its annotations,
-the second are splits, and the third is refused. Notebook 02 shows more.
+the second are splits, and the third are samples of two files (see `partners`). Notebook 02 shows more.
 """
 
 from __future__ import annotations
 
 import errno
 import os
+import re
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from stat import S_ISREG
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from smallfiles.arrays import column, from_numpy
@@ -28,8 +32,21 @@ from smallfiles.manifest import Manifest
 from smallfiles.manifest.class_folders import Labelled, by_class, by_folder
 from smallfiles.manifest.listing import HEAD_BYTES, Files
 from smallfiles.progress import plural
+from smallfiles.sources.partners import Partners
+from smallfiles.sources.partners import find as find_partners
 from smallfiles.sources.record import Source
-from smallfiles.sources.scanning import Tree, bad_line, lines_of, list_folder, read_text, sizes_of, walk
+from smallfiles.sources.scanning import (
+    IN_FLIGHT,
+    Tree,
+    bad_line,
+    lines_of,
+    list_folder,
+    read_text,
+    sizes_of,
+    walk,
+)
+
+_CLASS_NUMBER = re.compile(r"\s*-?\d{1,9}\s*", re.ASCII)
 
 # Without O_NONBLOCK a named pipe in the tree would block the run for ever.
 _FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
@@ -128,16 +145,55 @@ def load(path: Path, options: SourceOptions | None = None) -> Source:
     options = options or SourceOptions()
     options.refuse_unsupported("class folders", path)
     tree, options, notes = find_samples(path, options)
-    if options.strict and tree.notes():
-        raise SourceError(
-            f"{path} holds more than samples ({'; '.join(tree.notes())})",
-            expected="samples only, since strict was given",
-            next_step="Remove what does not belong there, or leave out strict",
-        )
+    partners = find_partners(path, tree, options)
+    if partners is not None:
+        return _with_partners(path, tree, partners, options, notes)
+    _refuse_more(tree, options)
     names = tree.paths()
     found = _labelled(path, tree, names, options)
-    order = np.argsort(found.labels, kind="stable")  # as ImageFolder: by class, then by path
-    paths = found.kept(names).take(from_numpy(order))
+    return _source(path, names, found, options, notes + found.notes + tree.notes())
+
+
+def _with_partners(
+    path: Path, tree: Tree, partners: Partners, options: SourceOptions, notes: tuple[str, ...]
+) -> Source:
+    """Samples of several files; labels are those of class folders, of .cls files beside them, or unknown."""
+    label = partial(by_folder, Files(path, partners.names), options.split, strict=options.strict)
+    found = label(no_classes=options.unlabelled, trusted=options.kind != "auto")
+    if partners.beside is None and len(found.classes) in (1, len(partners.names)):
+        found = label(no_classes=True)  # a wrapper, or one folder per sample
+    found, partners = partners.complete(found, path, strict=options.strict)
+    metas, labels = (partners.side_files(tree, suffix) for suffix in (".json", ".cls"))
+    if labels is not None and len(found.classes) < 2 and not options.unlabelled:
+        numbers, notes = _labels_in(path, found.kept(labels)), (*notes, "labels read from .cls files")
+        found = replace(found, labels=numbers, classes=())
+    else:
+        labels = None
+    if found.classes:
+        classes = first_few(found.classes, len(found.classes))
+        found = replace(
+            found, notes=(*found.notes, f"labels from folders: {classes} (not with --unlabelled)")
+        )
+    used = [*partners.blobs.values(), partners.firsts, partners.lost, metas, labels]
+    tree = tree.without(pa.chunked_array([each for each in used if each is not None]))
+    _refuse_more(tree, options)
+    notes += found.notes + tree.notes()
+    return _source(path, partners.firsts, found, options, notes, partners.blobs, metas)
+
+
+def _source(
+    path: Path,
+    names: pa.StringArray,
+    found: Labelled,
+    options: SourceOptions,
+    notes: tuple[str, ...],
+    blobs: Mapping[str, pa.StringArray] | None = None,
+    metas: pa.StringArray | None = None,
+) -> Source:
+    """The samples that are kept, in the order of ImageFolder: by class, then by path."""
+    order = np.argsort(found.labels, kind="stable")
+    rows = from_numpy(np.flatnonzero(found.keep)[order])
+    paths = names.take(rows)
     manifest = Manifest.from_columns(
         paths,
         found.labels[order],
@@ -145,8 +201,47 @@ def load(path: Path, options: SourceOptions | None = None) -> Source:
         split=found.split,
         classes=found.classes,
         sizes=sizes_of(path, paths) if options.sizes else None,
+        metas=None if metas is None else _texts_in(path, metas.take(rows)),
+        blobs={name: files.take(rows) for name, files in (blobs or {}).items()},
     )
-    return Source(manifest, FolderStore(path), "folder", notes + found.notes + tree.notes(), path)
+    return Source(manifest, FolderStore(path), "folder", notes, path)
+
+
+def _refuse_more(tree: Tree, options: SourceOptions) -> None:
+    if options.strict and tree.notes():
+        raise SourceError(
+            f"{tree.root} holds more than samples ({'; '.join(tree.notes())})",
+            expected="samples only, since strict was given",
+            next_step="Remove what does not belong there, or leave out strict",
+        )
+
+
+def _texts_in(root: Path, files: pa.StringArray) -> pa.StringArray:
+    """The text of each file, null where there is none, with many reads in flight."""
+
+    def text(name: str | None) -> str | None:
+        return None if name is None else read_text(root / name)
+
+    with ThreadPoolExecutor(IN_FLIGHT, thread_name_prefix="text") as pool:
+        return column(list(pool.map(text, files.to_pylist())), pa.string())
+
+
+def _labels_in(root: Path, files: pa.StringArray) -> npt.NDArray[np.int32]:
+    """The class number in each file.
+
+    Raises:
+        SourceError: There is no file for a sample, or no number in it.
+    """
+    texts = _texts_in(root, files).to_pylist()
+    for name, text in zip(files.to_pylist(), texts, strict=True):
+        if not _CLASS_NUMBER.fullmatch(text or ""):
+            what = "not every sample has one" if text is None else f"{name} holds {text[:40]!r}"
+            raise SourceError(
+                f"{root} has .cls files beside its samples, but {what}",
+                expected="a class number in a .cls file for each sample",
+                next_step="Correct them, or pack the samples without (--unlabelled)",
+            )
+    return np.array([int(text) for text in texts], np.int32)
 
 
 def find_samples(path: Path, options: SourceOptions) -> tuple[Tree, SourceOptions, tuple[str, ...]]:
@@ -168,7 +263,8 @@ def find_samples(path: Path, options: SourceOptions) -> tuple[Tree, SourceOption
 
 def _labelled(path: Path, tree: Tree, names: pa.StringArray, options: SourceOptions) -> Labelled:
     """Label by class folder, or else by annotations; only a test split may have neither."""
-    files = Files(path, names, tree.other_paths(), tree.empty(), partial(_head, path))
+    look, flag = partial(_head, path), "--field mask=masks/{stem}.png"
+    files = Files(path, names, tree.other_paths(), tree.empty(), look, fields_flag=flag)
     found = by_folder(
         files,
         options.split,

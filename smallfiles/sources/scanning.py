@@ -14,20 +14,23 @@ import os
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import chain
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from smallfiles.arrays import column
+from smallfiles.arrays import column, one_chunk
 from smallfiles.errors import SourceError, first_few, refuse_shortage
 from smallfiles.faults import is_utf8
 from smallfiles.folders import is_hidden
 from smallfiles.progress import plural
 
-_IN_FLIGHT = 32
+IN_FLIGHT = 32
+"""Metadata operations and reads of small texts at a time."""
+
 _STATS_AT_ONCE = 512
 _HOPS_INSIDE = 1
 _HOPS_ANYWHERE = 8
@@ -84,6 +87,13 @@ class Tree:
         """Paths of all other files."""
         return _joined((f.prefix, list(filter(_is_portable, f.others))) for f in self.folders)
 
+    def without(self, paths: pa.ChunkedArray) -> Tree:
+        """The same tree without the other files among these paths, since they belong to samples."""
+        others = self.other_paths()
+        used = set(others.filter(pc.is_in(others, one_chunk(paths))).to_pylist())
+        kept = (replace(f, others=[n for n in f.others if f.prefix + n not in used]) for f in self.folders)
+        return replace(self, folders=tuple(kept))
+
     def empty(self) -> list[str]:
         """Paths of empty folders."""
         return [f.path for f in self.folders if f.path and not (f.files or f.folders or f.others)]
@@ -135,7 +145,7 @@ def walk(root: Path, suffixes: Sequence[str], *, below: str = "", follow_links: 
     start = root / below if below else root
     lister = _Lister(start, os.path.realpath(root), tuple(suffixes), follow_links)
     found: list[Folder] = []
-    with ThreadPoolExecutor(_IN_FLIGHT, thread_name_prefix="walk") as pool:
+    with ThreadPoolExecutor(IN_FLIGHT, thread_name_prefix="walk") as pool:
         level = [("", 0)]
         while level:
             listed = list(pool.map(lister.list, level))
@@ -179,7 +189,7 @@ def sizes_of(root: Path, paths: pa.StringArray, *, missing: int | None = None) -
     def of_chunk(start: int) -> np.ndarray:
         return np.fromiter(map(size, paths.slice(start, _STATS_AT_ONCE).to_pylist()), np.int64)
 
-    with ThreadPoolExecutor(_IN_FLIGHT, thread_name_prefix="stat") as pool:
+    with ThreadPoolExecutor(IN_FLIGHT, thread_name_prefix="stat") as pool:
         chunks = pool.map(of_chunk, range(0, len(paths), _STATS_AT_ONCE))
         return np.concatenate([np.zeros(0, np.int64), *chunks])
 

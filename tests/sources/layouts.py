@@ -27,7 +27,9 @@ class Layout:
         kept: How many samples are to be read; None for all.
         split: The split that is to be read.
         asked: Options of the user.
-        in_tar: What a tar of it is refused with, where webdataset would make one sample of several files.
+        in_tar: What a tar of it is refused with, where webdataset would make one sample of several files, and
+            where a folder has samples of several files.
+        fields: Names of the further files of its samples.
     """
 
     files: str
@@ -37,6 +39,7 @@ class Layout:
     split: str = "train"
     asked: dict[str, Any] | None = None
     in_tar: str = ""
+    fields: str = ""
 
     def tree(self) -> dict[str, bytes]:
         """The bytes of each file."""
@@ -45,6 +48,7 @@ class Layout:
 
 _PLAIN = "{cat,dog}/{1,2}.jpg"
 _PARTS = "parts of samples.*--unlabelled.*--source"
+_PAIRED = {"in_tar": _PARTS, "fields": "mask"}
 _FLAT = "outside of any class folder.*(--labels|manifest).*--unlabelled"
 
 LAYOUTS = {
@@ -76,13 +80,16 @@ LAYOUTS = {
         "{cat,dog}/{1,2}{.jpg,.png}", "cat dog", "differ only in their suffix", in_tar="share one stem"
     ),
     "birds and their outlines": Layout(
-        "CUB/{images,segmentations}/{001.Black,002.Gull}/{x,y}.png CUB/classes.txt", says=_PARTS
+        "CUB/{images,segmentations}/{001.Black,002.Gull}/{x,y}.png CUB/classes.txt", "001.Black 002.Gull",
+        "from folders: 001.Black", 4, in_tar=_PARTS, fields="segmentation",
     ),
     "pets": Layout(
-        "images/{Abyssinian_1,beagle_2}.jpg annotations/trimaps/{Abyssinian_1,beagle_2}.mask", says=_PARTS
+        "images/{Abyssinian_1,beagle_2}.jpg annotations/trimaps/{Abyssinian_1,beagle_2}.mask "
+        "annotations/xmls/a.xml",
+        says="trimaps/ is annotation.*left out: 1 .xml", kept=2, in_tar=_PARTS, fields="annotation",
     ),
     "tiny": Layout("train/{n1,n2}/images/1.jpg val/images/1.jpg wnids", "n1 n2", "train was taken", 2),
-    "input and target": Layout("{input,target}/{1,2}.png", says=_PARTS),
+    "input and target": Layout("{input,target}/{1,2}.png", kept=2, in_tar=_PARTS, fields="target_image"),
     "splits": Layout("{train,val,test}/{cat,dog}/{1,2}.jpg", "cat dog", "train was taken", 4),
     "splits asked for": Layout("{train,val}/{cat,dog}/{1,2}.jpg", "cat dog", "", 4, "val", {"split": "val"}),
     "splits in a wrapper": Layout("archive/{train,test}/{a,b}/{1,2}.jpg", "a b", "train was taken", 4),
@@ -104,20 +111,25 @@ LAYOUTS = {
     "flat train": Layout("train/{1,2}.jpg train.csv", says=_FLAT),
     "flat splits": Layout("{train,test}/{1,2}.jpg", says=_FLAT),
     "flat images": Layout("data/images/{1,2}.jpg", says=_FLAT),
-    "images and masks": Layout("images/{1,2}.jpg masks/{1,2}.mask", says=_PARTS),
-    "images and colour masks": Layout("{images,masks}/{cju0q,cku1z}.jpg", says=_PARTS),
+    "images and masks": Layout("images/{1,2}.jpg masks/{1,2}.mask", kept=2, **_PAIRED),
+    "images and colour masks": Layout("{images,masks}/{cju0q,cku1z}.jpg", kept=2, **_PAIRED),
     "scans and masks": Layout("scans/{x,y}.jpg masks/{seg_1,seg_2}.mask", says=_PARTS),
-    "images and masks in splits": Layout("{train,val}/images/1.jpg {train,val}/masks/1.mask", says=_PARTS),
-    "images and masks of splits": Layout("images/{train,val}/1.jpg masks/{train,val}/1.mask", says="--unlab"),
+    "images and masks in splits": Layout(
+        "{train,val}/images/1.jpg {train,val}/masks/1.mask", kept=1, **_PAIRED
+    ),
+    "images and masks of splits": Layout(
+        "images/{train,val}/1.jpg masks/{train,val}/1.mask", kept=1, in_tar="--unlab", fields="mask"
+    ),
     "street scenes": Layout(
         "leftImg8bit/{train,val}/ulm/u1_leftImg8bit.png gtFine/{train,val}/ulm/u1_gtFine_labelIds.mask",
         says=f"{_PARTS}|each contain splits",
     ),
     "lesions": Layout(
-        "Training_Input/ISIC_{1,2}.jpg Training_GroundTruth/ISIC_{1,2}_segmentation.mask", says="--unlabelled"
+        "Training_Input/ISIC_{1,2}.jpg Training_GroundTruth/ISIC_{1,2}_segmentation.mask",
+        kept=2, in_tar="--unlabelled", fields="groundtruth",
     ),
-    "cars": Layout("train/{x,y}_01.jpg train_masks/{x,y}_01_mask.mask", says=_PARTS),
-    "depth": Layout("rgb/{a,b}.jpg depth/{a,b}.mask", says=_PARTS),
+    "cars": Layout("train/{x,y}_01.jpg train_masks/{x,y}_01_mask.mask", kept=2, **_PAIRED),
+    "depth": Layout("rgb/{a,b}.jpg depth/{a,b}.mask", kept=2, in_tar=_PARTS, fields="depth"),
     "two cameras": Layout("image_{2,3}/{000001,000002}.png label_2/{000001,000002}.txt", says=_PARTS),
     "YOLO": Layout(
         "images/{train,val}/{1,2}.jpg labels/{train,val}/{1,2}.yolo", "", "YOLO labels", 2, in_tar=_FLAT
@@ -130,13 +142,19 @@ LAYOUTS = {
     "COCO": Layout("{train,val}2017/{1,2}.jpg annotations/instances_{train,val}2017.json", says=_FLAT),
     "VOC": Layout(
         "JPEGImages/{1,2}.jpg Annotations/{1,2}.xml SegmentationClass/1.mask ImageSets/Main/train.txt",
-        says=_PARTS,
+        says="1 sample without segmentation left out: JPEGImages/2.jpg", kept=1, in_tar=_PARTS,
+        fields="segmentation",
     ),
     "domains": Layout("{train,test}{A,B}/{1,2}.jpg", says="two domains.*--unlabelled"),
     "unpaired domains": Layout("trainA/{n02_1,n02_2}.jpg trainB/{n07_5,n07_6}.jpg", says="two domains"),
-    "small and large": Layout("{HR,LR}/{0001,0002}.png", says=_PARTS),
-    "small and large by name": Layout("x_HR/{0001,0002}.png x_LR/{0001x2,0002x2}.png", says=_PARTS),
-    "a sample per folder": Layout("{s1,s2,s3}/{image.jpg,mask.mask}", says="parts of one sample"),
+    "small and large": Layout("{HR,LR}/{0001,0002}.png", kept=2, in_tar=_PARTS, fields="lr"),
+    "small and large by name": Layout(
+        "x_HR/{0001,0002}.png x_LR/{0001x2,0002x2}.png", kept=2, in_tar=_PARTS, fields="lr"
+    ),
+    "a sample per folder": Layout(
+        "{s1,s2,s3}/{image.jpg,mask.mask}", kept=3, says="image.jpg is image, mask.png.*one folder",
+        in_tar="parts of one sample", fields="mask",
+    ),
     "a sample per folder, deeper": Layout(
         "{f1,f2}/images/1.jpg {f1,f2}/masks/{4,5}.mask", says="parts of one sample"
     ),
@@ -148,21 +166,24 @@ LAYOUTS = {
     "pictures in pieces": Layout("images_001/{1,2}.png images_002/{3,4}.png", says=_PARTS),
     "masks in classes": Layout(
         "{benign,malignant}/{p1,p2}.jpg {benign,malignant}/{p1,p2}_mask.mask",
-        says="masks are next to their pictures",
+        "benign malignant", r"\*.jpg is image, \*_mask.png is mask", 4,
+        in_tar="masks are next to their pictures", fields="mask",
     ),
     "images and masks of other names": Layout("images/{a,b}.jpg masks/{c,d}.jpg", says=_PARTS),
-    "arrays and masks": Layout("images/{1,2}.npy masks/{1,2}.npy", says=_PARTS),
+    "arrays and masks": Layout("images/{1,2}.npy masks/{1,2}.npy", kept=2, **_PAIRED),
     "arrays and labels": Layout("images/{1,2}.npy labels/{1,2}.yolo", says=f"no images|{_FLAT}"),
     "images and labels in JSON": Layout("images/{a,b}.jpg labels/{a,b}.json", says=_FLAT),
     "arrays": Layout("{cat,dog}/{1,2}.npy readme.md", "cat dog", "no images: .npy files taken", 4),
     "sounds": Layout("{no,yes}/{1,2}{.wav,.xml,.md}", "no yes", "no images: .wav files taken", 4),
     "texts": Layout("{bad,good}/{1,2}.txt README", "bad good", "no images: .txt files taken", 4),
+    "frames": Layout("{clip1,clip2}/{001,002,003}.jpg", "clip1 clip2", "same file names"),
+    "frames and a mask": Layout("{f1,f2}/{1,2}.jpg {f1,f2}/mask.mask", says="parts of one sample"),
     "no data": Layout("{a,b}/{1,2}.py", says="no images.*--suffix"),
     "overridden": Layout(
         "{images,masks}/{1,2}.jpg", "images masks", "as requested", asked={"kind": "folder"}
     ),
     "one folder at a time": Layout("images/{1,2}.jpg", "", "label -1", 2, asked={"unlabelled": True}),
-    "both at a time": Layout("{images,masks}/{1,2}.jpg", says=_PARTS, asked={"unlabelled": True}),
+    "both at a time": Layout("{images,masks}/{1,2}.jpg", kept=2, asked={"unlabelled": True}, **_PAIRED),
 }  # fmt: skip
 
 

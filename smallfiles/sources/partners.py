@@ -1,0 +1,431 @@
+"""Folders whose samples have several files: which are partners, and of which field.
+
+    images/001.jpg       masks/001.png           twins: the same stem, or 001_mask.png; above or below splits
+    cat/a.jpg            cat/a.mask.png          side by side, as in a tar that was unpacked; a_mask.png too
+    0001/image.jpg       0001/mask.png           one folder per sample, with the same names in each
+    --field mask=masks/{stem}.png                or as the user says
+
+A field is named after its folder, or the part of the file's name, in the singular: `masks/` is `mask`,
+`SegmentationClass/` is `segmentation`. `_image` follows where the name means something else (`label_image`).
+
+The trap: `cat/1.jpg` and `dog/1.jpg` are numbered alike and no partners. So a name must say that a folder or
+a file is a part, and at least half of the files must have partners. All else is left to `manifest.signs`,
+which refuses what looks like parts. docs/recipes.md has an example.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from smallfiles.arrays import as_mask, column, from_numpy, scalar
+from smallfiles.errors import SourceError, UsageError, first_few
+from smallfiles.folders import DATA_SUFFIXES, IMAGE_SUFFIXES, SourceOptions, canonical_split
+from smallfiles.manifest.class_folders import Labelled
+from smallfiles.manifest.signs import PART_OF_STEM
+from smallfiles.progress import plural
+from smallfiles.sources.naming import (
+    WHOLES,
+    field_name,
+    folders_above,
+    is_part,
+    place,
+    singular,
+    sites,
+    words,
+)
+from smallfiles.sources.scanning import Folder, Tree
+
+Rows = npt.NDArray[np.intp]
+
+_MARK_OR_SCALE = rf"({PART_OF_STEM}|x[2348]|(?i:\.jpe?g|\.png))$"
+_MARKED = rf"(?s)^(?P<stem>.*[^/])(?P<mark>{PART_OF_STEM})\.[^./]+$"
+_DOTTED = r"(?s)^(?P<stem>(?:.*/)?[^/.]+)(?P<mark>\.[A-Za-z][A-Za-z0-9_-]*)\.[^./]+$"
+_MAY_BE_PART = rf"({PART_OF_STEM}|\.[A-Za-z][A-Za-z0-9_-]*)\.[^./]+$"
+_SUFFIX, _FOLDER, _FILE = r"\.[^./]*$", r"(?s)[^/]*$", r"(?s)^.*/"
+_BEFORE_SUFFIX = r"(?s)^(.*/)?[^/]*?(\.[^./]*)?$"
+_BRACES = re.compile(r"\{([^{}]*)\}")
+_LEAST_SHARE = 0.5
+_BESIDE = "side by side"
+_MOST_FILES = 16
+"""Files of a sample that has a folder of its own; more are frames, or samples."""
+
+
+@dataclass(frozen=True)
+class Partners:
+    """The samples of a tree and their further files.
+
+    Args:
+        firsts: Path of the first file of each sample.
+        names: The same without the folders that only tell the fields apart: labels go by these.
+        blobs: Path of its file of each field, null where it has none.
+        lost: Files that belong to no sample.
+        lost_names: The names of the samples that they would belong to.
+        note: What was recognised, without the number of samples.
+        way: How the files of a sample were found.
+        beside: Where the files of a sample are side by side, their common stem.
+    """
+
+    firsts: pa.StringArray
+    names: pa.StringArray
+    blobs: Mapping[str, pa.StringArray]
+    lost: pa.StringArray
+    lost_names: pa.StringArray
+    note: str
+    way: str
+    beside: pa.StringArray | None = None
+
+    def side_files(self, tree: Tree, suffix: str) -> pa.StringArray | None:
+        """The file with this suffix beside each sample, null where it has none; None if there are none."""
+        if self.beside is None:
+            return None
+        paths = _joined(self.beside, scalar(suffix))
+        found = _where(pc.is_in(paths, tree.other_paths()), paths)
+        return found if found.null_count < len(found) else None
+
+    def complete(self, labels: Labelled, where: Path, *, strict: bool) -> tuple[Labelled, Partners]:
+        """Leave out the samples that lack a file, of those that have a label.
+
+        Args:
+            labels: Of `names`.
+            where: The tree, for messages.
+            strict: Refuse them instead, and files of no sample.
+
+        Returns:
+            The labels of the rest, and the partners with the fields that this split has.
+
+        Raises:
+            SourceError: No sample is complete, or one is not and `strict` is set.
+        """
+        kept = from_numpy(np.flatnonzero(labels.keep))
+        missing = {name: paths.take(kept).is_null() for name, paths in self.blobs.items()}
+        bare = [name for name in missing if as_mask(missing[name]).all()] if labels.split == "test" else []
+        own = replace(self, blobs={name: paths for name, paths in self.blobs.items() if name not in bare})
+        lacking = np.zeros(len(kept), bool)
+        odd = _left_out(self.lost.filter(self._of_split(labels)), "file", "of no sample")
+        for name in own.blobs:
+            odd += _left_out(self.firsts.take(kept).filter(missing[name]), "sample", f"without {name}")
+            lacking |= as_mask(missing[name])
+        if (lacking.all() and len(lacking)) or (strict and odd):
+            raise unclear(where, "; ".join(odd), "a file of each field for every sample")
+        keep = labels.keep.copy()
+        keep[keep] = ~lacking
+        count = int((~lacking).sum())
+        what = plural(count, "pair") if len(own.blobs) == 1 else plural(count, "sample")
+        odd = [*(f"the test split has no {name}" for name in bare), *odd]
+        notes = (f"{self.note} ({what} {self.way})", *odd)
+        return replace(labels, keep=keep, labels=labels.labels[~lacking], notes=notes + labels.notes), own
+
+    def _of_split(self, labels: Labelled) -> pa.BooleanArray:
+        """Which of the lost files are not clearly those of another split."""
+        folders, places = _folders(self.names), _folders(self.lost_names)
+        ours, others = (folders.take(from_numpy(np.flatnonzero(of))) for of in (labels.keep, ~labels.keep))
+        return pc.or_(pc.is_in(places, ours), pc.invert(pc.is_in(places, others)))
+
+
+@dataclass(frozen=True)
+class _Parts:
+    """Files by sample and field.
+
+    Args:
+        files: Paths.
+        samples: The name of the sample of each; null if it belongs to none.
+        rows: Which files are of which field; those of the first one have the empty name.
+        note: What was recognised, without the number of samples.
+        way: How the files of a sample were found.
+        apart: A folder elsewhere, of files that belong to no sample; empty if there is none.
+    """
+
+    files: pa.StringArray
+    samples: pa.StringArray
+    rows: Mapping[str, Rows]
+    note: str
+    way: str
+    apart: str = ""
+
+    def of(self, name: str) -> tuple[pa.StringArray, pa.StringArray]:
+        """The files of a field, and their samples."""
+        return _take(self.files, self.rows[name]), _take(self.samples, self.rows[name])
+
+
+def find(path: Path, tree: Tree, options: SourceOptions) -> Partners | None:
+    """Recognise samples of several files in a tree, or take those that the user names.
+
+    Args:
+        path: The tree, for messages.
+        tree: What it contains.
+        options: See `SourceOptions`.
+
+    Returns:
+        None if its samples are of one file each, as far as names tell.
+
+    Raises:
+        SourceError: Files are parts of samples, and it is unclear of which.
+        UsageError: A template of `--field` makes no sense.
+    """
+    if options.columns:
+        return _named(path, tree, options.columns)
+    if options.kind != "auto":
+        return None
+    files = pa.concat_arrays([tree.paths(), _data_files(tree)])
+    for recognise in (_folder_each, _side_by_side, _twins):
+        if (parts := recognise(tree, files)) and (found := _matched(path, parts)):
+            return found
+    return None
+
+
+def _has_data(folder: Folder) -> bool:
+    return any(name[name.rfind(".") :].lower() in DATA_SUFFIXES for name in folder.others)
+
+
+def _data_files(tree: Tree) -> pa.StringArray:
+    """The files of a tree that are no samples by their suffix, but may be files of samples: arrays, say."""
+    others = tree.other_paths()
+    return others.filter(pc.is_in(_suffixes(others), column(sorted(DATA_SUFFIXES), pa.string())))
+
+
+def unclear(path: Path, what: str, expected: str) -> SourceError:
+    """The error for parts of samples that do not fit together."""
+    return SourceError(
+        f"{path} contains parts of samples that do not fit together: {what}",
+        expected=expected,
+        next_step="Correct the names, or say which files belong together (--field mask=masks/{stem}.png); or "
+        "give one folder at a time, with --unlabelled if there are no class folders in it; or use --source "
+        "folder if they are classes",
+    )
+
+
+def _matched(path: Path, parts: _Parts) -> Partners | None:
+    """The files of each sample; None if no file has a partner, or only some have one beside them.
+
+    Raises:
+        SourceError: A sample has several files of one field, or too few have one of each.
+    """
+    firsts, keys = parts.of("")
+    blobs, few, is_used = {}, [], np.zeros(len(parts.files), bool)
+    is_used[parts.rows[""]] = True
+    for name in sorted(parts.rows.keys() - {""}):
+        files, theirs = parts.of(name)
+        found = pc.index_in(keys, theirs)
+        count = len(found) - found.null_count
+        most = len(keys) if parts.way == _BESIDE else min(len(keys), len(theirs))
+        few += [f"only {count:,} of {plural(most, 'file')} have a {name}"] * (count < _LEAST_SHARE * most)
+        is_used[parts.rows[name][as_mask(pc.is_in(theirs, keys))]] = True
+        blobs[name] = files.take(found)
+    if is_used.sum() == len(keys) or (few and parts.way == _BESIDE):
+        return None
+    if parts.apart or parts.samples.null_count > len(keys):
+        other = parts.apart or parts.files.filter(parts.samples.is_null())[0].as_py()
+        raise unclear(path, f"{parts.note}, but {other} is of no sample", "only files of samples, or none")
+    if few:
+        raise unclear(path, f"{parts.note}, but {', '.join(few)}", "files with the same stem")
+    for name in parts.rows:
+        _refuse_collisions(path, *parts.of(name))
+    lost = np.flatnonzero(~is_used)
+    lost_names = _take(pc.coalesce(parts.samples, parts.files), lost)
+    names = _joined(keys, _suffixes(firsts))
+    beside = keys if parts.way == _BESIDE else None
+    return Partners(firsts, names, blobs, _take(parts.files, lost), lost_names, parts.note, parts.way, beside)
+
+
+def _refuse_collisions(path: Path, files: pa.StringArray, samples: pa.StringArray) -> None:
+    """Refuse several files of one sample and field, by their names."""
+    counts = samples.value_counts()
+    if len(counts) == len(samples):
+        return
+    several = next(each["values"] for each in counts.to_pylist() if each["counts"] > 1)
+    names = _take(files, _rows(samples, several)).to_pylist()
+    raise unclear(path, f"{first_few(names, len(names))} are of one sample", "one for each sample and field")
+
+
+def _folder_each(tree: Tree, files: pa.StringArray) -> _Parts | None:
+    """One folder per sample: the same few names in most of them, and one of these that of a part."""
+    if any(len(folder.files) > _MOST_FILES for folder in tree.folders):
+        return None
+    folders, bare = _folders(files), pc.replace_substring_regex(files, _FILE, "")
+    stems = pc.replace_substring_regex(bare, _SUFFIX, "")
+    count, names = len(folders.unique()), stems.unique()
+    if count < 2 or not 1 < len(names) <= _MOST_FILES:
+        return None
+    rows = {stem: _rows(stems, stem) for stem in names.to_pylist()}
+    if min(map(len, rows.values())) * 2 <= count:
+        return None
+    parts = [stem for stem in rows if is_part(stem)]
+    rest = [stem for stem in rows if stem not in parts]
+    whole = [stem for stem in rest if WHOLES.intersection(words(stem))]
+    if not whole and len(rest) == 1:  # a 1.jpg with 1_mask.png is side by side
+        whole = [stem for stem in rest if not any(part.startswith(stem) for part in parts)]
+    if not parts or len(whole) != 1:
+        return None
+    fields = {stem: "" if stem in whole else field_name(stem) for stem in [*whole, *rows]}
+    said = [f"{bare[int(rows[stem][0])].as_py()} is {name or 'image'}" for stem, name in fields.items()]
+    of = {name: rows[stem] for stem, name in fields.items()}
+    samples = pc.utf8_rtrim(folders, characters="/")
+    return _Parts(files, samples, of, ", ".join(said), "in one folder each")
+
+
+def _side_by_side(tree: Tree, files: pa.StringArray) -> _Parts | None:
+    """Files such as `a_mask.png` or `a.mask.png` beside an `a.jpg`; other words if each image has one."""
+    if not pc.any(pc.match_substring_regex(files, _MAY_BE_PART)).as_py():
+        return None
+    stems, is_sample = pc.replace_substring_regex(files, _SUFFIX, ""), np.arange(len(files)) < len(tree)
+    bases = marks = pa.nulls(len(files), pa.string())
+    for pattern in (_MARKED, _DOTTED):
+        found = pc.extract_regex(files, pattern)
+        base, mark = pc.struct_field(found, 0), pc.struct_field(found, "mark")
+        is_part = pc.is_in(base, stems)
+        bases, marks = (pc.coalesce(old, _where(is_part, new)) for old, new in ((bases, base), (marks, mark)))
+    if marks.null_count == len(files):
+        return None
+    suffixes, firsts = _suffixes(files), np.flatnonzero(as_mask(marks.is_null()) & is_sample)
+    usual = _take(suffixes, firsts).unique().to_pylist()
+    rows: dict[str, Rows] = {}
+    said, taken = [f"{', '.join(f'*{suffix}' for suffix in usual)} is image"], []
+    for mark in marks.drop_null().unique().to_pylist():
+        here = _rows(marks, mark)
+        theirs = _take(suffixes, here).unique().to_pylist()
+        of_each = len(here) == len(firsts) and not {*usual} & {*theirs}
+        of_each &= mark.lower() not in IMAGE_SUFFIXES
+        if of_each or re.fullmatch(PART_OF_STEM, mark):
+            name = field_name(mark[1:] if mark[0] == "." else singular(mark[1:].lower()))
+            rows[name] = np.append(rows.get(name, here[:0]), here)
+            said.append(f"*{mark}{theirs[0]} is {name}")
+            taken.append(mark)
+    is_part = pc.is_in(marks, column(taken, pa.string()))
+    rows[""] = np.flatnonzero(~as_mask(is_part) & is_sample)
+    samples = pc.if_else(is_part, bases, stems)
+    return _Parts(files, samples, rows, ", ".join(said), _BESIDE) if taken else None
+
+
+def _twins(tree: Tree, files: pa.StringArray) -> _Parts | None:
+    """Folders such as `images/` and `masks/` beside each other, with files of the same stems."""
+    found = sites([folder.prefix for folder in tree.folders if folder.files or _has_data(folder)])
+    if not found:
+        return None
+    encoded = _folders(files).dictionary_encode()
+    paths = encoded.dictionary.to_pylist()
+    places = [place(path, found) for path in paths]
+    homes = {path[: path.rstrip("/").rfind("/") + 1] for path, (_, field) in found.items() if not field}
+    outside = (path for path, (above, _) in zip(paths, places, strict=True) if above is None)
+    apart = next((path for path in outside if homes.isdisjoint(folders_above(path))), "")
+    above, of = (column(each, pa.string()).take(encoded.indices) for each in zip(*places, strict=True))
+    rows = {name: _rows(of, name) for name in of.unique().drop_null().to_pylist()}
+    stems = pc.replace_substring_regex(pc.replace_substring_regex(files, _FILE, ""), _SUFFIX, "")
+    exact, short = (
+        _joined(above, stems),
+        _joined(above, pc.replace_substring_regex(stems, _MARK_OR_SCALE, "")),
+    )
+    firsts = _take(exact, rows[""])
+    names = pc.if_else(pc.or_(pc.is_in(exact, firsts), pc.invert(pc.is_in(short, firsts))), exact, short)
+    said = {f"{path.split('/')[-2]}/ is {name or 'image'}": bool(name) for path, (_, name) in found.items()}
+    note = ", ".join(sorted(said, key=lambda each: said[each]))
+    return _Parts(files, names, rows, note, "by stem", apart)
+
+
+def _named(path: Path, tree: Tree, columns: Sequence[str]) -> Partners:
+    """The files that templates name; what no template names is a first file, if `image=` does not say which.
+
+    Raises:
+        SourceError: A field has no file at all, or a file would be that of several samples.
+        UsageError: A template makes no sense.
+    """
+    files, templates = tree.paths(), dict(map(_template, columns))
+    own = templates.pop("image", "{dir}/{name}")
+    if not templates or len(templates) + (f"image={own}" in columns) < len(columns):
+        raise _senseless(" --field ".join(columns))
+    named = pa.concat_arrays([_filled(template, files) for template in templates.values()])
+    firsts = files.filter(pc.and_(pc.equal(_filled(own, files), files), pc.invert(pc.is_in(files, named))))
+    there = pa.concat_arrays([files, tree.other_paths()])
+    blobs = {}
+    for name, template in templates.items():
+        wanted = _filled(template, firsts)
+        blobs[name] = found = _where(pc.is_in(wanted, there), wanted)
+        if found.null_count == len(found):
+            first = f" ({wanted[0]} for {firsts[0]})" if len(firsts) else ""
+            raise SourceError(
+                f"no file that --field {name}={template} names is in {path}{first}",
+                expected="paths relative to it; {stem}, {name} and {dir} are those of the image",
+                next_step="Correct the template",
+            )
+        _refuse_collisions(path, firsts.filter(found.is_valid()), found.drop_null())
+    has_any = _in_folders_with(firsts, blobs.values())
+    firsts, blobs = firsts.filter(has_any), {name: found.filter(has_any) for name, found in blobs.items()}
+    lost = files.filter(pc.invert(pc.is_in(files, pa.concat_arrays([firsts, *blobs.values()]))))
+    names = pc.replace_substring_regex(firsts, rf"(?i)(^|/)({'|'.join(sorted(WHOLES))})/", r"\1")
+    note = ", ".join(f"{template} is {name}" for name, template in templates.items())
+    return Partners(firsts, names, blobs, lost, lost, note, "by --field")
+
+
+def _in_folders_with(firsts: pa.StringArray, blobs: Iterable[pa.StringArray]) -> pa.BooleanArray:
+    """Which files are in a folder in which any has a partner, or in one of a test split."""
+    folders = _folders(firsts)
+    known = [folders.filter(found.is_valid()) for found in blobs]
+    names = folders.unique().to_pylist()
+    tests = [name for name in names if "test" in map(canonical_split, name.split("/"))]
+    return pc.is_in(folders, pa.concat_arrays([*known, column(tests, pa.string())]))
+
+
+def _template(text: str) -> tuple[str, str]:
+    name, equals, template = text.partition("=")
+    known = {*_BRACES.findall(template)}
+    if not equals or not known & {"stem", "name"} or known - {"stem", "name", "dir"}:
+        raise _senseless(text)
+    return name, template
+
+
+def _senseless(text: str) -> UsageError:
+    return UsageError(
+        f"--field is {text}, for a folder without a table",
+        expected="a further file of each image, such as mask=masks/{stem}.png, where {stem}, {name} and "
+        "{dir} are the image's name without suffix, its name and its folder; also image=images/{name}",
+        next_step="Correct it, or give a table of labels too (--labels)",
+    )
+
+
+def _filled(template: str, files: pa.StringArray) -> pa.StringArray:
+    """The path that a template names for each file."""
+    name = pc.replace_substring_regex(files, _FILE, "")
+    values = {"name": name, "stem": pc.replace_substring_regex(name, _SUFFIX, "")}
+    values["dir"] = pc.utf8_rtrim(_folders(files), characters="/")
+    parts = enumerate(_BRACES.split(template))
+    found = _joined(*(values[part] if at % 2 else scalar(part) for at, part in parts))
+    found = pc.replace_substring_regex(pc.replace_substring_regex(found, r"(^|/)(\./)+", r"\1"), r"^/+", "")
+    for _ in range(template.count("../")):
+        found = pc.replace_substring_regex(found, r"[^/]+/\.\./", "", max_replacements=1)
+    return found
+
+
+def _left_out(names: pa.StringArray, what: str, why: str) -> list[str]:
+    some = names.slice(0, 5).to_pylist()
+    return [f"{plural(len(names), what)} {why} left out: {first_few(some, len(names))}"] if some else []
+
+
+def _joined(*texts: pa.StringArray | pa.Scalar) -> pa.StringArray:
+    return pc.binary_join_element_wise(*texts, scalar(""))
+
+
+def _where(condition: pa.BooleanArray, texts: pa.StringArray) -> pa.StringArray:
+    return pc.if_else(condition, texts, scalar(None))
+
+
+def _rows(texts: pa.StringArray, text: str) -> Rows:
+    return np.flatnonzero(as_mask(pc.is_in(texts, column([text], pa.string()))))
+
+
+def _take(texts: pa.StringArray, rows: Rows) -> pa.StringArray:
+    return texts.take(from_numpy(rows))
+
+
+def _folders(names: pa.StringArray) -> pa.StringArray:
+    return pc.replace_substring_regex(names, _FOLDER, "")
+
+
+def _suffixes(names: pa.StringArray) -> pa.StringArray:
+    return pc.utf8_lower(pc.replace_substring_regex(names, _BEFORE_SUFFIX, r"\2"))
