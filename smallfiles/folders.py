@@ -34,6 +34,8 @@ _MEDIA = [".wav", ".flac", ".mp3", ".ogg", ".opus", ".mp4", ".avi", ".mkv", ".mo
 _SCIENCE = [".pdb", ".cif", ".fits", ".dcm", ".nii", ".mha", ".root", ".las", ".ply", ".obj", ".pcd", ".edf"]
 DATA_SUFFIXES = frozenset(_ARRAYS + _MEDIA + _SCIENCE)
 _TEXT_SUFFIXES = frozenset([".txt", ".json"])
+FILE_SUFFIXES = (*IMAGE_SUFFIXES, *sorted(DATA_SUFFIXES | _TEXT_SUFFIXES))
+"""Suffixes of the files of samples, whatever is in them."""
 _COMPANIONS = _TEXT_SUFFIXES | {".cls", ".csv", ".tsv", ".xml", ".md", ".html", ".yaml", ".log"}
 """Files that may be labels or documents of others."""
 
@@ -148,6 +150,7 @@ SUPPORTED = {
     "ImageNet in tars": {"kind", "split", "labels", "unlabelled", "strict", "suffixes"},
     "Flickr30K": {"kind", "split", "labels", "strict", "suffixes", "follow_links"},
     "a table": {"split", "root", "columns", "unlabelled", "strict"},
+    "a table with files inside": {"split", "columns", "unlabelled", "strict"},
     "a folder with a table": {
         *("kind", "split", "labels", "columns", "unlabelled", "strict", "suffixes", "follow_links")
     },
@@ -170,10 +173,10 @@ class SourceOptions:
         root: For a manifest or a table: the folder (or tar) that its paths are relative to.
         labels: Where labels are, if not next to the data: a table, devkit, LOC csv, captions, splits, or
             a JSON of COCO.
-        columns: `NAME=SPEC`: the column of a table that is the `image`, `label` or `captions`; a SPEC with
-            braces is a template of paths, such as `images/{id}.jpg`. In a folder without a table, the further
-            files of each image: `mask=masks/{stem}.png`, also with `{name}` and `{dir}`; and which files are
-            the images, if not all others: `image=images/{name}`.
+        columns: `NAME=SPEC`: the column of a table that is a field (`image`, `label`, `captions`, `mask`, or
+            any name of a value); a SPEC with braces is a template of paths, such as `images/{id}.jpg`. In a
+            folder without a table, the further files of each image: `mask=masks/{stem}.png`, also with
+            `{name}` and `{dir}`; and which files are the images, if not all others: `image=images/{name}`.
         unlabelled: Give every sample the label -1 instead of requiring class folders.
         strict: Refuse what would otherwise be left out with a note.
         suffixes: Which files are samples; case does not matter.
@@ -189,8 +192,8 @@ class SourceOptions:
     labels: Path | None = option(None, "table or file with labels or captions, if not next to the data")
     columns: tuple[str, ...] = option(
         (),
-        "column of a table that is the image, label or captions, e.g. image=filename; in a folder the "
-        "path of a further file by {stem}, {name} and {dir} of the first, e.g. mask=masks/{stem}.png or "
+        "column of a table or template of paths that is a field: label=species, mask=m/{id}.png; in a folder "
+        "the path of a further file by {stem}, {name} and {dir} of the first, e.g. mask=masks/{stem}.png or "
         "mask={dir}/../masks/{stem}.png (and image=images/{name} if others are no images); repeatable",
         flag="field",
         metavar="NAME=SPEC",

@@ -3,7 +3,9 @@
 from dataclasses import fields
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
+from pyarrow import parquet
 from source_sets import plant, tar_bytes
 
 from smallfiles import sources
@@ -39,6 +41,12 @@ def made(reader: str, root: Path) -> Path:
     if reader == "a folder with boxes":
         plant(root, "images/1.jpg", "labels/1.txt", data=b"0 0.5 0.5 1 1")
         return plant(root, "images/1.jpg", data=b"P6 1 1 255 abc")
+    if reader == "a table with files inside":
+        picture = pa.array(
+            [{"bytes": b"x", "path": "1.jpg"}], pa.struct({"bytes": pa.binary(), "path": pa.string()})
+        )
+        parquet.write_table(pa.table({"image": picture, "class": ["a"]}), root / "t.parquet")
+        return root / "t.parquet"
     plant(root / "tree", "cat/1.jpg", "dog/2.jpg")
     if "table" in reader:
         table = root / "tree" / ("metadata.csv" if "folder" in reader else "labels.csv")
