@@ -154,6 +154,7 @@ SUPPORTED = {
     "a folder with a table": {
         *("kind", "split", "labels", "columns", "unlabelled", "strict", "suffixes", "follow_links")
     },
+    "a folder with boxes": {"kind", "split", "labels", "unlabelled", "strict", "suffixes", "follow_links"},
     "a tar": {"kind", "split", "unlabelled", "strict", "suffixes"},
     "a manifest": {"split", "root"},
     "a packed output": {"split"},
@@ -170,7 +171,8 @@ class SourceOptions:
         kind: One of `KINDS`, or `auto`.
         split: `train`, `val`, `test` or a name the source uses; None takes the only one, or train.
         root: For a manifest or a table: the folder (or tar) that its paths are relative to.
-        labels: Where labels are, if not next to the data: a table, devkit, LOC csv, captions or splits.
+        labels: Where labels are, if not next to the data: a table, devkit, LOC csv, captions, splits, or
+            a JSON of COCO.
         columns: `NAME=SPEC`: the column of a table that is a field (`image`, `label`, `captions`, `mask`, or
             any name of a value); a SPEC with braces is a template of paths, such as `images/{id}.jpg`. In a
             folder without a table, the further files of each image: `mask=masks/{stem}.png`, also with
@@ -190,9 +192,9 @@ class SourceOptions:
     labels: Path | None = option(None, "table or file with labels or captions, if not next to the data")
     columns: tuple[str, ...] = option(
         (),
-        "column of a table or template of paths that is a field: label=species, mask=m/{id}.png; in a "
-        "folder the path of a further file by {stem}, {name}, {dir} of the first, e.g. mask=m/{stem}.png "
-        "(and image=images/{name} if others are no images); repeatable",
+        "column of a table or template of paths that is a field: label=species, mask=m/{id}.png; in a folder "
+        "the path of a further file by {stem}, {name} and {dir} of the first, e.g. mask=masks/{stem}.png or "
+        "mask={dir}/../masks/{stem}.png (and image=images/{name} if others are no images); repeatable",
         flag="field",
         metavar="NAME=SPEC",
         many=True,

@@ -65,7 +65,8 @@ def run(arguments: argparse.Namespace) -> int:
     numbered in sorted order, and every other column becomes a value of each sample. A file more per sample is
     --field mask=masks/{id}.png, and --field age=years renames a value. Parquet files that hold the files
     themselves, as Hugging Face publishes them, are read with their folder. In a folder without images the
-    files of the most frequent data suffix (.npy, .wav ...) are packed.
+    files of the most frequent data suffix (.npy, .wav ...) are packed. A folder of COCO, YOLO or Pascal VOC
+    is packed with its boxes, and images/ beside masks/ with the masks.
     OUT appears under its name only when it is complete and verified. A killed run never looks finished:
     the same command resumes it or starts over.
     A camera's EXIF orientation is kept and ignored in training, as torchvision does; --upright turns those

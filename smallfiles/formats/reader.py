@@ -147,8 +147,9 @@ class BaseReader(Reader, Generic[Handle]):
     def __iter__(self) -> Iterator[Sample]:
         blobs = [self.blob(name) for name in self.blob_suffixes]
         for index in range(len(self)):
+            data = self.read(index)  # before the others: a compressed file is read in stored order
             more = tuple(blob.read(index) for blob in blobs)
-            yield Sample(self.key(index), self.read(index), self.target(index), self.meta(index), more, index)
+            yield Sample(self.key(index), data, self.target(index), self.meta(index), more, index)
 
     def _object(self, text: str | None, index: int) -> Meta | None:
         """The JSON object of a sample from its text; None where there is none.

@@ -43,7 +43,7 @@ class Manifest:
             chunk a column.
         name: Name of the data set.
         split: `train`, `val`, `test` or another word.
-        classes: Class names in label order; empty if unknown.
+        classes: Class names in label order, also of `box_labels`; empty if unknown.
         root_hint: Folder or archive that the paths are relative to, itself relative to the manifest
             file; empty if unknown.
         blobs: Names of the fields of further files, a mask for example, in their order.

@@ -32,13 +32,13 @@ from smallfiles.errors import DamagedFileError, ResourceError, UsageError
 from smallfiles.formats import reader as formats_reader
 from smallfiles.formats.bytefile import ByteFile
 from smallfiles.formats.tar import index
-from smallfiles.formats.tar.reader import Shards, TarReader
+from smallfiles.formats.tar.reader import Shards, TarBlob, TarReader
 from smallfiles.objectstore.catalog import Item, read_blocks
 from smallfiles.objectstore.client import Store
 from smallfiles.objectstore.config import PART_BYTES, StoreUrl
 from smallfiles.objectstore.node_cache import NodeCache
 from smallfiles.objectstore.requests import Extents, Numbers, Requests
-from smallfiles.samples import Buffer, Reader
+from smallfiles.samples import Blob, Buffer, Reader
 
 IN_FLIGHT = 4
 
@@ -163,10 +163,10 @@ class RemoteShards(Shards):
         return self._cache.keeps(self.known[number])
 
     def extent(self, position: int) -> tuple[int, int, int]:
-        """Shard, first byte and one after the last of a sample."""
+        """Shard, first byte and one after the last of all files of a sample, which are written together."""
         number, row = self.place(position)
-        start = int(self.indexes[number].offsets[row])
-        return number, start, start + int(self.indexes[number].sizes[row])
+        starts, stops = _extents(self.indexes[number], np.array([row]))
+        return number, int(starts[0]), int(stops[0])
 
     def requests(self, order: Sequence[int]) -> Requests:
         """The requests that fetch these samples, in this order."""
@@ -181,9 +181,9 @@ class RemoteShards(Shards):
                 self.indexes[shard],
                 self.far(shard).block_bytes,
             )
-            starts, sizes = found.offsets[rows], found.sizes[rows]
+            starts, stops = _extents(found, rows)
             shards[own], first[own] = shard, starts // step
-            stop[own] = np.where(sizes > 0, -(-(starts + sizes) // step), starts // step)
+            stop[own] = np.where(stops > starts, -(-stops // step), starts // step)
         stretches = np.searchsorted(self.stretches, numbers, "right")
         step = min((far.step for far in self._far), default=1)
         return Requests(numbers, Extents(shards, stretches, first, stop), step)
@@ -198,6 +198,13 @@ class RemoteShards(Shards):
             return far.blocks(first, stop)
         except DamagedFileError:  # only the samples of one block are lost
             return BlockByBlock(far)
+
+
+def _extents(found: index.Index, rows: Numbers) -> tuple[Numbers, Numbers]:
+    """First byte, and one after the last, of all files of these samples of a shard."""
+    every = [(found.offsets, found.sizes), *((each.offsets, each.sizes) for each in found.blobs.values())]
+    starts = np.minimum.reduce([offsets[rows] for offsets, _ in every])
+    return starts, np.maximum.reduce([offsets[rows] + sizes[rows] for offsets, sizes in every])
 
 
 class BlockByBlock:
@@ -256,6 +263,9 @@ class RemoteTar(TarReader):
         found = dict(zip(order, self.following(order).read_many(order), strict=True))
         return [found[index] for index in wanted]
 
+    def _blob(self, name: str) -> RemoteBlob:
+        return RemoteBlob(self, name)
+
     def shard_sizes(self) -> tuple[int, ...]:
         """Number of samples in each stretch of a shard, in stored order; a loader never divides a stretch."""
         return tuple(np.diff(self._shards().stretches).tolist())
@@ -271,6 +281,50 @@ class RemoteTar(TarReader):
 
     def __repr__(self) -> str:
         return f"RemoteTar({self._store!r})"
+
+
+class RemoteBlob(TarBlob):
+    """A field of further files; arguments as for `TarBlob`."""
+
+    _reader: RemoteTar
+
+    def read_many(self, indices: Sequence[int]) -> list[Buffer]:
+        """Several in the order of `indices`, with several requests in flight."""
+        wanted = [self._checked(index) for index in indices]
+        order = sorted(set(wanted))
+        ahead = self._reader.following(order)
+        blob = ahead.blob(self._name)
+        ahead.read_many(order)
+        found = dict(zip(order, blob.read_many(order), strict=True))
+        return [found[index] for index in wanted]
+
+
+class BlobAhead:
+    """A field of further files, which came with the first files of their samples.
+
+    Args:
+        blob: Reads those that did not.
+        held: What came, by the number of its sample; released when it is read.
+    """
+
+    def __init__(self, blob: Blob, held: dict[int, Buffer]) -> None:
+        self._blob, self._held = blob, held
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._blob, name)
+
+    def __len__(self) -> int:
+        return len(self._blob)
+
+    def read(self, index: int) -> Buffer:
+        """The file of one sample."""
+        data = self._held.pop(index, None)
+        return self._blob.read(index) if data is None else data
+
+    def read_many(self, indices: Sequence[int]) -> list[Buffer]:
+        """Several, in the requested order."""
+        found = {index: self.read(index) for index in dict.fromkeys(indices)}
+        return [found[index] for index in indices]
 
 
 class ReadAhead:
@@ -289,6 +343,7 @@ class ReadAhead:
         self._coming: deque[tuple[int, Future[_Found]]] = deque()
         self._held: dict[int, Future[_Found]] = {}
         self._late: dict[int, Buffer | DamagedFileError] = {}
+        self._further: dict[str, dict[int, Buffer]] = {}
         self._whole = ThreadPoolExecutor(1, "objectstore-shard")  # keeps one shard after the other
         weakref.finalize(self, self._whole.shutdown, wait=False, cancel_futures=True)
 
@@ -297,6 +352,10 @@ class ReadAhead:
 
     def __len__(self) -> int:
         return len(self._reader)
+
+    def blob(self, name: str) -> BlobAhead:
+        """A field of further files; from now on, they are held from `read_many` until they are read."""
+        return BlobAhead(self._reader.blob(name), self._further.setdefault(name, {}))
 
     def read_many(self, indices: Sequence[int]) -> list[Buffer]:
         """The next samples of the order; if one is damaged, `read` returns the others."""
@@ -314,7 +373,7 @@ class ReadAhead:
             raise late
         if late is not None:
             return late
-        number, start, stop = self._shards.extent(index)
+        number, start, stop = self._shards.span(index)
         return BlockByBlock(self._shards.far(number)).read(start, stop)
 
     def _attempt(self, index: int) -> Buffer | DamagedFileError:
@@ -328,11 +387,20 @@ class ReadAhead:
             parts = [(self._requests.blocks(request), self._held[request].result()) for request in needed]
             step = self._shards.far(number).block_bytes
             found = _cut([(first * step, part) for (_, first, _), part in parts], start, stop)
+            found = self._divided(index, start, found)
         except DamagedFileError as error:
             found = error
         for request in self._requests.read(index):
             del self._held[request]
         return found
+
+    def _divided(self, index: int, start: int, data: Buffer) -> Buffer:
+        """The first file of a sample, of the bytes of all its files; the others are held."""
+        for name, held in self._further.items():
+            _, first, stop = self._shards.span(index, name)
+            held[index] = data[first - start : stop - start]
+        _, first, stop = self._shards.span(index)
+        return data if stop - first == len(data) else data[first - start : stop - start]
 
     def _take(self, request: int) -> Future[_Found]:
         """The next request of the plan; those after it are started."""

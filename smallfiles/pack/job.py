@@ -306,6 +306,14 @@ def _refuse_senseless(source: Source, out: Path, config: PackConfig) -> None:
             if source.store.sequential
             else "Pack without --resize: a mask would no longer fit its image",
         )
+    if config.scaling is not None and {"boxes", "keypoints", "segments"} & {
+        *source.manifest.values.column_names
+    }:
+        raise UsageError(
+            f"the images of {source.store.describe()} are to be scaled or turned, and have boxes or points",
+            expected="images that stay as they are, since boxes count their pixels",
+            next_step="Pack without --resize and --upright, and scale both in training",
+        )
     walked = source.root is not None and source.root.is_dir() and source.kind not in ("manifest", "table")
     if walked and source.root and out.resolve().is_relative_to(source.root.resolve()):
         raise UsageError(

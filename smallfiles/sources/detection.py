@@ -12,6 +12,7 @@ import tarfile
 import zipfile
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ from smallfiles.manifest import Manifest
 from smallfiles.options import option, words
 from smallfiles.progress import plural
 from smallfiles.samples import ByteStore
+from smallfiles.sources import annotations as boxes
 from smallfiles.sources import flickr30k, folder, imagenet, inline, packed, tables, tarball
 from smallfiles.sources.imagenet import official
 from smallfiles.sources.record import Source
@@ -141,6 +143,7 @@ def _from_folder(path: Path, options: SourceOptions) -> Source:
     readers: dict[str, tuple[Callable[[Path, SourceOptions], Source], Callable[[Path], object]]] = {
         "imagenet": (imagenet.load, imagenet.recognises),
         "flickr30k": (flickr30k.load, flickr30k.recognises),
+        "boxes": (boxes.load, partial(boxes.recognises, options=options)),
         "tarball": (tarball.load_folder, tarball.tars_in),
         "folder": (folder.load, Path.is_dir),
     }

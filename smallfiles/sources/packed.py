@@ -139,7 +139,8 @@ def load(path: Path, format: str, options: SourceOptions) -> Source:
         reader.target_kind == "label"
         and not pc.any(pc.not_equal(manifest.targets, scalar(UNLABELLED))).as_py()
     ):
-        if _is_foreign_tar(path, format) and not options.unlabelled:
+        pictured = any(suffix in IMAGE_SUFFIXES for suffix in reader.blob_suffixes.values())
+        if _is_foreign_tar(path, format) and not (options.unlabelled or pictured):
             raise SourceError(
                 f"{path} contains {plural(len(manifest), 'image')} without labels",
                 expected="a .cls, .txt or .json member for each image, or class folders",

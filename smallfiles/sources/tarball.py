@@ -13,11 +13,9 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import lru_cache
-from itertools import compress
 from pathlib import Path
 from typing import Any
 
@@ -187,16 +185,14 @@ def from_archive(archive: Archive, options: SourceOptions) -> Source:
             next_step="Make it again without what does not belong there, or leave out strict",
         )
     found = _by_folder(archive, annotated, options)
-    if not (found.classes or options.unlabelled or found.split == "test"):
+    if not (found.classes or options.unlabelled or found.split == "test" or annotated.pictured):
         count, expected = len(annotated.data.names), "one folder per class, or a .cls file for each image"
         raise no_classes(archive.path, count, expected, options)
-    metas = list(compress(annotated.metas, found.keep))
-    samples = annotated.data.select(found.keep)  # all of them, nearly always, and nothing is copied
-    manifest = _manifest(samples, found.labels, found.split, found.classes, metas)
-    notes += archive.notes + annotated.notes + found.notes
-    return Source(
-        manifest, TarStore(samples), "tarball", notes, archive.path, member_suffixes=annotated.member_suffixes
-    )
+    samples = annotated.select(found.keep)
+    notes += archive.notes + annotated.notes + found.notes + samples.further_files()
+    if not (found.classes or options.unlabelled):
+        notes += (f"no targets: label {UNLABELLED} for all",)
+    return _source(samples, found.labels, found.split, found.classes, "tarball", notes)
 
 
 def _with_suffix(archive: Archive, options: SourceOptions) -> tuple[SourceOptions, tuple[str, ...]]:
@@ -213,7 +209,7 @@ def _with_suffix(archive: Archive, options: SourceOptions) -> tuple[SourceOption
 def _by_folder(archive: Archive, annotated: fields.Annotated, options: SourceOptions) -> Labelled:
     """Label samples as if the archive were unpacked."""
     samples = annotated.data
-    others = archive.names.filter(pc.invert(pc.is_in(archive.names, samples.names)))
+    others = archive.names.filter(pc.invert(pc.is_in(archive.names, annotated.files().names)))
     store = TarStore(samples)
     look = None if store.sequential else store.head
     files = Files(archive.path, samples.names, others, archive.folders, look, "--source tarball")
@@ -242,14 +238,7 @@ def _of_split(annotated: fields.Annotated, options: SourceOptions) -> tuple[fiel
         return annotated, options
     chosen, notes = choose_split(tops, options.split, annotated.data.path)
     keep = as_mask(pc.starts_with(names, f"{chosen}/"))
-    kept = replace(
-        annotated,
-        data=annotated.data.select(keep),
-        labels=list(compress(annotated.labels, keep)),
-        captions=list(compress(annotated.captions, keep)),
-        metas=list(compress(annotated.metas, keep)),
-        notes=annotated.notes + notes,
-    )
+    kept = replace(annotated.select(keep), notes=annotated.notes + notes)
     return kept, replace(options, split=canonical_split(chosen, tops))
 
 
@@ -268,31 +257,35 @@ def _annotated_source(annotated: fields.Annotated, options: SourceOptions) -> So
         )
     targets = [UNLABELLED] * len(data.names) if options.unlabelled else annotated.targets(kind)
     split = options.split or data.record.get("schema", {}).get("split") or "train"
-    manifest = _manifest(data, targets, split, provenance.class_names(data.record), annotated.metas)
     more += by_name.ignored_folders([annotated], kind, data.path) + fields.unlabelled([annotated], kind)
-    notes = data.notes + annotated.notes + more
-    return Source(
-        manifest,
-        TarStore(data),
-        "webdataset tar",
-        notes,
-        data.path,
-        member_suffixes=annotated.member_suffixes,
-    )
+    notes = data.notes + annotated.notes + more + annotated.further_files()
+    classes = provenance.class_names(data.record)
+    return _source(annotated, targets, split, classes, "webdataset tar", notes)
 
 
-def _manifest(
-    samples: Archive,
+def _source(
+    annotated: fields.Annotated,
     targets: object,
     split: str,
     classes: tuple[str, ...],
-    metas: Sequence[str | None] | None,
-) -> Manifest:
-    objects = [json.loads(text) if text else None for text in metas] if metas and any(metas) else None
-    name = samples.path.name.partition(".")[0] or "dataset"
-    return Manifest.from_columns(
-        samples.names, targets, name=name, split=split, classes=classes, sizes=samples.sizes, metas=objects
+    kind: str,
+    notes: tuple[str, ...],
+) -> Source:
+    """The samples of an archive as a source."""
+    samples, metas, values = annotated.data, annotated.metas, annotated.values
+    manifest = Manifest.from_columns(
+        samples.names,
+        targets,
+        name=samples.path.name.partition(".")[0] or "dataset",
+        split=split,
+        classes=classes,
+        sizes=samples.sizes,
+        metas=[json.loads(text) if text else None for text in metas] if any(metas) else None,
+        blobs={name: each.data.names for name, each in annotated.blobs.items()},
+        values={} if values is None else {name: values[name] for name in values.column_names},
     )
+    store = TarStore(annotated.files())
+    return Source(manifest, store, kind, notes, samples.path, member_suffixes=annotated.member_suffixes)
 
 
 class TarStore(NamedStore):

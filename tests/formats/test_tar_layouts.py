@@ -18,6 +18,10 @@ def obj(**facts):
     return json.dumps(facts)
 
 
+def unknown(number):
+    return -1
+
+
 BOXES = "0 0.5 0.5 0.25 0.25\n3 0.1 0.2 0.05 1e-3\n"
 # What each sample holds ({} is its number), and its key and target; or what the sentence says.
 KINDS = {
@@ -30,10 +34,12 @@ KINDS = {
     "jpg+txt": ({"jpg": "x", "txt": "c{}"}, ("jpg", "c{}".format)),
     "image.jpg+label.cls": ({"image.jpg": "x", "label.cls": "{}"}, ("image.jpg", int)),
     "jpg+seg.png+cls": ({"jpg": "x", "seg.png": "m", "cls": "{}"}, ("jpg", int)),
-    "jpg+png": ({"jpg": "x", "png": "m"}, "share one stem"),
-    "jpg+png+cls": ({"jpg": "x", "png": "m", "cls": "{}"}, "share one stem"),
-    "input.jpg+seg.png": ({"input.jpg": "x", "seg.png": "m"}, "share one stem"),
-    "jpg+seg.png": ({"jpg": "x", "seg.png": "m"}, "seg.png beside"),
+    "jpg+png": ({"jpg": "x", "png": "m"}, ("jpg", unknown)),  # the further picture is the target
+    "jpg+png+cls": ({"jpg": "x", "png": "m", "cls": "{}"}, ("jpg", int)),
+    "input.jpg+seg.png": ({"input.jpg": "x", "seg.png": "m"}, ("input.jpg", unknown)),
+    "jpg+seg.png": ({"jpg": "x", "seg.png": "m"}, ("jpg", unknown)),
+    "left.jpg+right.jpg": ({"left.jpg": "x", "right.jpg": "m"}, "share one stem"),
+    "png+webp+cls": ({"png": "x", "webp": "m", "cls": "{}"}, "share one stem"),
     "jpg+id": ({"jpg": "x", "id": "{}"}, "id beside"),
     "jpg+npy": ({"jpg": "x", "npy": "{}"}, "npy beside"),
     "jpg+xml": ({"jpg": "x", "xml": "<a/>"}, "xml beside"),
@@ -147,7 +153,11 @@ def one(**members):
 
 OTHER = [("b.jpg", "x"), ("b.txt", "1 dog")]
 MEMBERS = {  # of one tar: what they are, and what both ways tell
-    "only some have a mask": ([("a.jpg", "x"), ("a.png", "m"), ("b.jpg", "y")], "share one stem"),
+    "only some have a mask": ([("a.jpg", "x"), ("a.png", "m"), ("b.jpg", "y")], "has png beside"),
+    "a mask without its image": (
+        [("a.jpg", "x"), ("a.png", "m"), ("a.cls", "1"), ("b.png", "m"), ("b.cls", "2")],
+        "share one stem",
+    ),
     "a few names come in two kinds": (
         [("c/1.jpg", "x"), ("c/1.png", "m"), *((f"d/{n}.jpg", "y") for n in range(9))],
         {"c/1.jpg": 0, "c/1.png": 0, **{f"d/{n}.jpg": 1 for n in range(9)}},

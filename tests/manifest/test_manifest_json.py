@@ -66,6 +66,14 @@ def test_our_shape_comes_back_exactly_and_fits_its_schema(place, manifest):
     OURS.validate(json.loads(place.read_text()))
 
 
+def test_numbers_that_json_does_not_have_come_back_also_in_lists(place):
+    values = {"boxes": [[[float("nan")], []], None], "words": [["nan"], [None]], "x": [float("-inf"), 0.5]}
+    manifest = Manifest.from_columns(["a.jpg", "b.jpg"], [0, 1], values=values)
+    manifest.save(place)
+    json.loads(place.read_text(), parse_constant=pytest.fail)
+    assert Manifest.load(place).digest == manifest.digest
+
+
 @settings(max_examples=50)
 @given(manifests())
 def test_the_flat_shape_keeps_paths_and_targets_and_fits_its_schema(place, manifest):

@@ -1,5 +1,6 @@
 """Streams of pushed shards: each sample once, its own bytes, few requests at the start, many in flight."""
 
+import contextlib
 import gc
 import multiprocessing
 import os
@@ -14,6 +15,7 @@ from collections import Counter
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from programs import wait_for
 
@@ -24,7 +26,7 @@ from smallfiles.objectstore import streaming
 from smallfiles.objectstore.catalog import of_output
 from smallfiles.objectstore.client import NoObjectError
 from smallfiles.objectstore.config import MANIFEST
-from smallfiles.samples import Sample, Schema
+from smallfiles.samples import BlobField, Sample, Schema
 from smallfiles.staging import placement
 
 COUNT, SHARDS = 300, 50
@@ -161,6 +163,82 @@ def test_samples_that_share_blocks_are_fetched_by_one_request_or_from_the_node(p
         line.seen.clear()
         assert list(map(bytes, reader.read_many(wanted))) == first
         assert bool(line.asked("GET")) == (keep_bytes == 0)
+
+
+MASK = BlobField("mask", ".png")
+
+
+@pytest.fixture(scope="module")
+def masked(tmp_path_factory):
+    """Five shards with a mask and an age for each sample."""
+    rng = np.random.default_rng(6)
+    samples = [
+        Sample(f"{n:03}.jpg", rng.bytes(int(rng.integers(0, 9000))), -1, None, (rng.bytes(n * 40),), n)
+        for n in range(100)
+    ]
+    out = tmp_path_factory.mktemp("masked") / "train.tars"
+    values = pa.table({"age": pa.array(np.arange(100) / 7)})
+    schema = Schema(100, 0, 9000, blobs=(MASK,), values=values)
+    tar = formats.get("tar")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(digests, "BLOCK_BYTES", BLOCK_BYTES)
+        tar.write(samples, out, schema=schema, options=tar.Options(max_count=20))
+    return out, samples
+
+
+@pytest.fixture
+def far_masks(far, masked, opened):
+    """A reader of them behind a line that the test makes bad."""
+    return opened(push(far, masked[0]))
+
+
+def test_further_fields_are_read_at_random_with_a_request_for_several(far_masks, masked, line):
+    mask, samples = far_masks.blob("mask"), masked[1]
+    assert far_masks.values["age"].to_pylist() == [n / 7 for n in range(100)]
+    assert mask.size(-1) == 99 * 40
+    line.seen.clear()
+    wanted = [99, 3, 20, 21, 22, 23, 3]
+    assert [bytes(data) for data in mask.read_many(wanted)] == [samples[n].blobs[0] for n in wanted]
+    assert len(line.asked("GET")) < len(set(wanted))
+    assert bytes(mask.read(50)) == samples[50].blobs[0]
+    assert [bytes(sample.blobs[0]) for sample in list(far_masks)[:3]] == [s.blobs[0] for s in samples[:3]]
+
+
+def test_further_files_come_with_the_requests_of_a_stream_and_are_not_kept(far_masks, masked, line):
+    order = [*range(40, 80), *range(20)]
+    ahead, samples = far_masks.following(order), masked[1]
+    mask = ahead.blob("mask")
+    line.seen.clear()
+    for start in range(0, len(order), 10):
+        some = order[start : start + 10]
+        assert [bytes(data) for data in ahead.read_many(some)] == [samples[n].data for n in some]
+        asked = len(line.asked("GET"))
+        assert [bytes(data) for data in mask.read_many(some)] == [samples[n].blobs[0] for n in some]
+        assert len(line.asked("GET")) <= asked + streaming.IN_FLIGHT  # those ahead, and none for a mask alone
+        assert not any(ahead._further.values())
+    assert len(line.asked("GET")) < len(order)
+    assert (len(mask), mask.size(3)) == (100, 120)
+    assert bytes(mask.read(90)) == samples[90].blobs[0]  # which the stream does not have
+
+
+def test_a_sample_with_a_damaged_mask_is_named_and_the_others_come(far_masks, masked):
+    out, samples = masked
+    start, stop = formats.open(out).blob("mask").span(45)[1:]
+    torn = bytearray((out / "shard-000002.tar").read_bytes())
+    torn[(start + stop) // 2] ^= 1
+    far_masks._store.put("shard-000002.tar", bytes(torn))
+    order = range(40, 60)
+    ahead = far_masks.following(order)
+    mask = ahead.blob("mask")
+    with pytest.raises(DamagedFileError, match=r"shard-000002\.tar: block \d+ of"):
+        ahead.read_many(order)
+    found = {}
+    for index in order:
+        with contextlib.suppress(DamagedFileError):
+            found[index] = (bytes(ahead.read(index)), bytes(mask.read(index)))
+    assert found == {n: (samples[n].data, samples[n].blobs[0]) for n in found}
+    assert 45 not in found
+    assert len(found) > 10
 
 
 @pytest.mark.parametrize("order", [None, "random", "stream"])

@@ -131,8 +131,12 @@ LAYOUTS = {
     "cars": Layout("train/{x,y}_01.jpg train_masks/{x,y}_01_mask.mask", kept=2, **_PAIRED),
     "depth": Layout("rgb/{a,b}.jpg depth/{a,b}.mask", kept=2, in_tar=_PARTS, fields="depth"),
     "two cameras": Layout("image_{2,3}/{000001,000002}.png label_2/{000001,000002}.txt", says=_PARTS),
-    "YOLO": Layout("images/{train,val}/{1,2}.jpg labels/{train,val}/{1,2}.yolo", says=_FLAT),
-    "YOLO in splits": Layout("{train,valid}/images/{1,2}.jpg {train,valid}/labels/{1,2}.yolo", says=_FLAT),
+    "YOLO": Layout(
+        "images/{train,val}/{1,2}.jpg labels/{train,val}/{1,2}.yolo", "", "YOLO labels", 2, in_tar=_FLAT
+    ),
+    "YOLO in splits": Layout(
+        "{train,valid}/images/{1,2}.jpg {train,valid}/labels/{1,2}.yolo", "", "YOLO labels", 2, in_tar=_FLAT
+    ),
     "YOLO in classes": Layout("{cat,dog}/{1,2}{.jpg,.yolo}", says="texts with the names|YOLO writes"),
     "captions in classes": Layout("{cat,dog}/{1,2}{.jpg,.txt}", says="texts with the names of.*--source"),
     "COCO": Layout("{train,val}2017/{1,2}.jpg annotations/instances_{train,val}2017.json", says=_FLAT),
@@ -167,7 +171,7 @@ LAYOUTS = {
     ),
     "images and masks of other names": Layout("images/{a,b}.jpg masks/{c,d}.jpg", says=_PARTS),
     "arrays and masks": Layout("images/{1,2}.npy masks/{1,2}.npy", kept=2, **_PAIRED),
-    "arrays and labels": Layout("images/{1,2}.npy labels/{1,2}.yolo", says=_FLAT),
+    "arrays and labels": Layout("images/{1,2}.npy labels/{1,2}.yolo", says=f"no images|{_FLAT}"),
     "images and labels in JSON": Layout("images/{a,b}.jpg labels/{a,b}.json", says=_FLAT),
     "arrays": Layout("{cat,dog}/{1,2}.npy readme.md", "cat dog", "no images: .npy files taken", 4),
     "sounds": Layout("{no,yes}/{1,2}{.wav,.xml,.md}", "no yes", "no images: .wav files taken", 4),

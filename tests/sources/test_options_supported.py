@@ -38,6 +38,9 @@ def made(reader: str, root: Path) -> Path:
         (root / "x.tars").mkdir(exist_ok=True)
         (root / "x.tars/0.tar").write_bytes(tar_bytes({"1.jpg": b"x", "1.cls": b"0"}))
         return root / "x.tars"
+    if reader == "a folder with boxes":
+        plant(root, "images/1.jpg", "labels/1.txt", data=b"0 0.5 0.5 1 1")
+        return plant(root, "images/1.jpg", data=b"P6 1 1 255 abc")
     if reader == "a table with files inside":
         picture = pa.array(
             [{"bytes": b"x", "path": "1.jpg"}], pa.struct({"bytes": pa.binary(), "path": pa.string()})

@@ -14,7 +14,8 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from smallfiles.errors import SourceError, first_few
+from smallfiles.errors import FormatError, SourceError, first_few, raised_as
+from smallfiles.formats.tar import grouping
 from smallfiles.formats.tar.fields import Annotated
 from smallfiles.manifest.class_folders import Labelled, by_folder
 from smallfiles.manifest.listing import Files
@@ -47,7 +48,7 @@ def label(
 
     Raises:
         SourceError: Other members may be the targets, the tars may be shards, the folders contain parts
-            of samples, or the split is not there.
+            of samples, several images share a stem, or the split is not there.
     """
     path, more = files.where, _unknown(annotated)
     tars = sorted({name for one in annotated for name in one.data.inside})
@@ -58,6 +59,8 @@ def label(
         else by_folder(files, split, strict=strict, trusted=named_by_tars)
     )
     tars = tars if found is None else [name for name in tars if name in found.classes]
+    if found is None and _are_pictured(annotated):
+        return by_folder(files, split, no_classes=True, strict=strict)
     if found is None or (tars and not named_by_tars and (more or len(found.classes) < 2)):
         why = f"{more} beside the images" if more else "nothing that labels the images"
         raise SourceError(
@@ -69,18 +72,22 @@ def label(
         )
     if not found.classes and found.split != "test":
         refuse_unknown(annotated, path)
+    if found.classes and (rivals := next((one for one in annotated if one.rivals), None)):
+        with raised_as(FormatError, SourceError):  # each may be a picture of the class
+            raise grouping.shared_stem(rivals.data, rivals.rivals)
     return found
 
 
 def refuse_unknown(annotated: Sequence[Annotated], path: Path) -> None:
     """Raise SourceError if members without a known meaning may be the targets of the samples."""
-    if kinds := [kind for one in annotated for kind in one.unknown]:
+    further = not _are_pictured(annotated)
+    if kinds := [kind for one in annotated for kind in sorted(one.beside if further else one.unknown)]:
         found = list(dict.fromkeys(kinds))
         raise SourceError(
             f"{path} has {first_few(found, len(found), 3)} beside its images, which is no target here",
             expected="a class number in a .cls, captions in a .txt, or either in a .json",
             next_step="Number the classes in a manifest and pack that with --root and this tar, or take the "
-            "images alone (--unlabelled)",
+            "images without targets (--unlabelled)",
         )
 
 
@@ -96,8 +103,13 @@ def ignored_folders(annotated: Sequence[Annotated], kind: TargetKind, path: Path
     return (f"captions are the targets: the folders {first_few(folders, len(folders))} are not classes",)
 
 
+def _are_pictured(annotated: Sequence[Annotated]) -> bool:
+    """Whether each sample has a further picture, a mask for example: then it need not have another target."""
+    return all(one.pictured for one in annotated if len(one.data.names))
+
+
 def _unknown(annotated: Sequence[Annotated]) -> str:
-    kinds = {kind for one in annotated for kind in one.unknown}
+    kinds = {kind for one in annotated for kind in one.beside}
     kinds |= {"json" for one in annotated if any(one.metas)}
     return first_few(sorted(kinds), len(kinds), 3)
 

@@ -3,7 +3,7 @@
     000017.jpg  000017.cls (a number)  000017.txt (captions)  000017.json (either, or an object)
 
 `.cls` and bare numbers are labels, texts are captions, an object may hold either. A sample without a
-target is reported as unlabelled.
+target is reported as unlabelled. What all samples have beside these is a further file: see `further`.
 
 The trap: there is no standard. tarp and ShardWriter keep the order they are given, `tar --sort=name`
 puts `.cls` before `.jpg`, and only after the whole set was read is it known whether it has labels or
@@ -17,20 +17,24 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from collections.abc import Container, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Container, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import compress
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from smallfiles.arrays import as_mask, column, from_numpy, scalar
 from smallfiles.errors import FormatError, first_few
 from smallfiles.formats import provenance
+from smallfiles.formats.columns import json_text
 from smallfiles.formats.tar import grouping, names
 from smallfiles.formats.tar.archive import Archive
+from smallfiles.formats.tar.further import Further, blobs_of, named, objects_of, value_kinds
 from smallfiles.formats.tar.grouping import DATA_SUFFIXES, Rows, ambiguous
 from smallfiles.formats.tar.names import ANNOTATIONS
 from smallfiles.progress import plural
@@ -59,6 +63,9 @@ class Annotated:
         notes: What was ignored.
         unknown: Suffixes of members that belong to samples and have no known meaning.
         member_suffixes: See `Schema.member_suffixes`.
+        blobs: The further files, by field.
+        values: The columns of further values; None if there are none.
+        rivals: Members of one stem that could all be its sample by their names, as `1.jpg` and `1.png`.
     """
 
     data: Archive
@@ -68,6 +75,52 @@ class Annotated:
     notes: tuple[str, ...] = ()
     unknown: tuple[str, ...] = ()
     member_suffixes: tuple[str, ...] = ()
+    blobs: Mapping[str, Further] = field(default_factory=dict)
+    values: pa.Table | None = None
+    rivals: tuple[str, ...] = ()
+
+    def select(self, keep: npt.NDArray[np.bool_]) -> Annotated:
+        """The samples for which `keep` is true."""
+        if keep.all():
+            return self
+        return replace(
+            self,
+            data=self.data.select(keep),
+            labels=list(compress(self.labels, keep)),
+            captions=list(compress(self.captions, keep)),
+            metas=list(compress(self.metas, keep)),
+            blobs={name: Further(each.suffix, each.data.select(keep)) for name, each in self.blobs.items()},
+            values=None if self.values is None else self.values.take(from_numpy(np.flatnonzero(keep))),
+        )
+
+    def files(self) -> Archive:
+        """The members with the samples' bytes, and those of all further files after them."""
+        every = [self.data, *(each.data for each in self.blobs.values())]
+        if len(every) == 1:
+            return self.data
+        return replace(
+            self.data,
+            names=pa.concat_arrays([one.names for one in every]),
+            offsets=np.concatenate([one.offsets for one in every]),
+            sizes=np.concatenate([one.sizes for one in every]),
+        )
+
+    def further_files(self) -> tuple[str, ...]:
+        """A note on what was taken for what, in tars of other programs."""
+        if not self.blobs or self.data.is_ours or not len(self.data.names):
+            return ()
+        found = [f"{each.data.names[0].as_py()} as {name}" for name, each in self.blobs.items()]
+        return (f"further files of each sample: {', '.join(found)}, beside {self.data.names[0].as_py()}",)
+
+    @property
+    def pictured(self) -> bool:
+        """Whether a further file is a picture, which may be the target (a mask); others may be labels."""
+        return any(each.suffix in DATA_SUFFIXES for each in self.blobs.values())
+
+    @property
+    def beside(self) -> set[str]:
+        """Suffixes of the members of samples that are neither their first files nor known annotations."""
+        return {*self.unknown, *(f"{name}{each.suffix}" for name, each in self.blobs.items())}
 
     @property
     def kinds(self) -> tuple[int, int, int, int]:
@@ -89,6 +142,24 @@ class Annotated:
         missing = np.flatnonzero(np.array([target is None for target in found], bool))
         keys: list[str] = self.data.names.take(from_numpy(missing)).to_pylist()
         return keys
+
+
+def in_common(annotated: Sequence[Annotated]) -> tuple[list[Annotated], tuple[str, ...]]:
+    """The same with the further files that all tars of other programs have, and notes on the others."""
+    theirs = [one for one in annotated if len(one.data.names) and not one.data.is_ours]
+    counts = Counter((name, each.suffix) for one in theirs for name, each in one.blobs.items())
+    odd = {name: suffix for (name, suffix), count in counts.items() if count < len(theirs)}
+    if not odd:
+        return [*annotated], ()
+    said = first_few([f"{name} ({suffix})" for name, suffix in odd.items()], len(odd))
+    kept = [one if one.data.is_ours else _without(one, odd) for one in annotated]
+    return kept, (f"left aside, since not all shards have it: {said}",)
+
+
+def _without(annotated: Annotated, odd: Mapping[str, str]) -> Annotated:
+    blobs = {name: each for name, each in annotated.blobs.items() if name not in odd}
+    unknown = {*annotated.unknown, *(f"{name}{odd[name]}" for name in annotated.blobs.keys() & odd.keys())}
+    return replace(annotated, blobs=blobs, unknown=tuple(sorted(unknown)))
 
 
 def target_kind(annotated: Sequence[Annotated], where: Path) -> tuple[TargetKind, tuple[str, ...]]:
@@ -150,18 +221,28 @@ def read(archive: Archive, suffixes: tuple[str, ...] = DATA_SUFFIXES, *, targets
     if grouping.is_plain(archive, suffixes):
         return _bare(archive.take(np.arange(len(archive.names))))
     groups = grouping.groups_of(archive, suffixes)
-    rows, notes = grouping.samples_of(archive, groups)
+    rows, notes, rivals = grouping.samples_of(archive, groups)
     annotations = groups.annotations()
-    ignored = len(archive.names) - len(rows) - sum(map(len, annotations.values()))
+    members, more = grouping.further_files(groups, rows, annotations)
+    if members and archive.compression:  # which is read in stored order, and they may be before their sample
+        more += (f"left aside, since the tar is compressed: {first_few(members, len(members), 3)}",)
+        members = {}
+    taken = [rows, *annotations.values(), *members.values()]
+    ignored = len(archive.names) - sum(map(len, taken))
     notes += (f"left aside: {plural(ignored, 'other file')}",) if ignored else ()
-    data = archive.take(rows)
+    names_of = named([*members])
+    blobs = {
+        name: Further(f".{suffix.rpartition('.')[2]}", archive.take(members[suffix]))
+        for name, suffix in names_of.items()
+    }
+    data = _bare(archive.take(rows), notes + more)
     if not targets:
-        return _bare(data, notes)
+        return replace(data, blobs=blobs)
     texts = annotations["txt"]
     _refuse_numbers(archive, texts[groups.mask(rows)[groups.of[texts]]])
     found = _read_annotations(archive, groups.of, rows, annotations)
-    unknown = grouping.unknown_suffixes(groups, rows, annotations) + found.unknown
-    return replace(found, data=data, notes=notes, unknown=unknown)
+    unknown = grouping.unknown_suffixes(groups, taken) + found.unknown
+    return replace(found, data=data.data, notes=data.notes, unknown=unknown, blobs=blobs, rivals=rivals)
 
 
 def _ours(archive: Archive) -> Annotated:
@@ -169,8 +250,22 @@ def _ours(archive: Archive) -> Annotated:
     annotations = {name: np.flatnonzero(as_mask(pc.equal(suffix, scalar(name)))) for name in ANNOTATIONS}
     rows = np.sort(np.unique(group, return_index=True)[1])
     data = archive.take(rows)
-    found = _read_annotations(archive, group, rows, annotations)
-    return replace(found, data=replace(data, names=_keys_of(data.names)))
+    data = replace(data, names=_keys_of(data.names))
+    blobs = blobs_of(archive, suffix, group, rows)
+    if not value_kinds(archive.record):
+        found = replace(_read_annotations(archive, group, rows, annotations), data=data, blobs=blobs)
+    else:
+        objects, values = objects_of(archive, annotations.pop("json"), group, rows)
+        found = _read_annotations(archive, group, rows, annotations)
+        captions = [one.get("captions", texts) for one, texts in zip(objects, found.captions, strict=True)]
+        metas = [json_text(one["meta"], canonical=False) if "meta" in one else None for one in objects]
+        found = replace(found, data=data, blobs=blobs, values=values, captions=captions, metas=metas)
+    if blobs or found.values is not None:  # then a class that is not known has no member
+        labels = [UNLABELLED if label is None else label for label in found.labels]
+        found = (
+            found if provenance.target_kind(archive.record) == "captions" else replace(found, labels=labels)
+        )
+    return found
 
 
 def _bare(data: Archive, notes: tuple[str, ...] = ()) -> Annotated:

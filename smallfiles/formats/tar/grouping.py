@@ -5,8 +5,8 @@ If only images share stems, either each is a sample (`cat/1.jpg`, `cat/1.png`) o
 one (`17.jpg`, `17.png`): fields if at least half of the stems have several.
 
 The trap: a mask that is taken for an image becomes a sample of its own with the label of its neighbour, and
-every count is doubled. So several images for one stem are refused unless it is clear which one is meant.
-Notebook 05 teaches the layout.
+every count is doubled. So several images for one stem are refused unless it is clear which one is meant:
+`jpg` before `seg.png`, `input.png` before other names, `jpg` before `png`. Notebook 05 teaches the layout.
 
 Source: webdataset's README, "The WebDataset Format".
 """
@@ -14,6 +14,7 @@ Source: webdataset's README, "The WebDataset Format".
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -23,7 +24,9 @@ import pyarrow.compute as pc
 
 from smallfiles.arrays import as_mask, column, from_numpy, scalar, to_numpy
 from smallfiles.errors import FormatError, first_few
+from smallfiles.fields import name_problem
 from smallfiles.formats.tar.archive import Archive
+from smallfiles.formats.tar.further import named
 from smallfiles.formats.tar.names import ANNOTATIONS
 from smallfiles.progress import plural
 
@@ -35,6 +38,8 @@ _NO_SAMPLE = 9
 _SPLIT = r"(?s)^(?P<stem>(?:.*/)?[^/.]*)\.?(?P<suffix>[^/]*)$"
 _BEFORE_SUFFIX = r"(?s)^(?:.*/)?[^/.]*\.?"
 _NUMBERED = re.compile(r"\d.*\.")  # a number between the first dot and the last: a.v2.jpg
+_NAMED = r"^(image|input|img)\."
+_JPEG = r"(^|\.)jpe?g$"
 _ROWS_AT_ONCE = 1 << 14
 
 Rows = npt.NDArray[np.int64]
@@ -97,8 +102,8 @@ def is_plain(archive: Archive, suffixes: tuple[str, ...]) -> bool:
     return all(f".{suffix}" in suffixes for suffix in found)
 
 
-def samples_of(archive: Archive, groups: Groups) -> tuple[Rows, tuple[str, ...]]:
-    """Rows of the samples, and notes for the user.
+def samples_of(archive: Archive, groups: Groups) -> tuple[Rows, tuple[str, ...], tuple[str, ...]]:
+    """Rows of the samples, notes for the user, and some members that could each be one by their names.
 
     Raises:
         FormatError: It is unclear which member of a stem is the sample.
@@ -108,18 +113,57 @@ def samples_of(archive: Archive, groups: Groups) -> tuple[Rows, tuple[str, ...]]
     shared = groups.mask(np.flatnonzero(as_mask(pc.is_in(last, column(ANNOTATIONS, pa.string())))))
     fields, notes = _fields(groups, candidates)
     shared |= fields
-    rows = _one_of_each(archive, groups, candidates, shared)
+    rows, rivals = _one_of_each(archive, groups, candidates, shared)
     if archive.replaced and shared[groups.of[rows]].any():
         raise ambiguous(archive, list(archive.replaced), "come more than once", "each name once")
-    return rows, notes
+    return rows, notes, rivals
 
 
-def unknown_suffixes(groups: Groups, rows: Rows, annotations: dict[str, Rows]) -> tuple[str, ...]:
-    """The suffixes of members that belong to samples and have no known meaning, sorted."""
+def further_files(
+    groups: Groups, rows: Rows, annotations: dict[str, Rows]
+) -> tuple[dict[str, Rows], tuple[str, ...]]:
+    """The members of one suffix that all samples have, in the order of the samples; and notes on the others.
+
+    Args:
+        groups: All members.
+        rows: The samples.
+        annotations: Rows of labels, captions and objects.
+    """
+    alone = bool((np.bincount(groups.of[rows], minlength=groups.count) <= 1).all())
+    members = _others(groups, [rows, *annotations.values()])
+    suffixes, found, some = groups.suffix.take(from_numpy(members)), {}, []
+    for entry in suffixes.value_counts().to_pylist() if alone else ():
+        suffix, count = entry["values"], entry["counts"]
+        if suffix in ("", *_NO_DATA) or suffix.endswith(".cls"):
+            continue
+        own = members[as_mask(pc.equal(suffixes, scalar(suffix)))] if count == len(rows) else members[:0]
+        of_stem = np.full(groups.count, -1)
+        of_stem[groups.of[own]] = own
+        in_order = of_stem[groups.of[rows]]
+        if (in_order >= 0).all() and name_problem(*named([suffix]), blob=True) is None:
+            found[suffix] = in_order
+        else:
+            some.append(f"{suffix} ({count} of {len(rows)})")
+    why = "not all samples have it, or a field cannot have its name"
+    said = (f"left aside, since {why}: {first_few(some, len(some), 3)}",) if some else ()
+    return dict(sorted(found.items())), said
+
+
+def unknown_suffixes(groups: Groups, taken: list[Rows]) -> tuple[str, ...]:
+    """The suffixes of members that belong to samples and have no known meaning, sorted.
+
+    Args:
+        groups: All members.
+        taken: Those with a meaning; the samples first.
+    """
+    return tuple(sorted(set(groups.suffix.take(from_numpy(_others(groups, taken))).to_pylist())))
+
+
+def _others(groups: Groups, taken: list[Rows]) -> Rows:
+    """Rows of the other members of samples."""
     other = np.ones(len(groups.of), bool)
-    other[np.concatenate([rows, *annotations.values()])] = False
-    there = np.flatnonzero(other & groups.mask(rows)[groups.of])
-    return tuple(sorted(set(groups.suffix.take(from_numpy(there)).to_pylist())))
+    other[np.concatenate(taken)] = False
+    return np.flatnonzero(other & groups.mask(taken[0])[groups.of])
 
 
 def _ranks(archive: Archive, suffix: pa.StringArray, suffixes: tuple[str, ...]) -> npt.NDArray[np.int8]:
@@ -150,20 +194,48 @@ def _fields(groups: Groups, candidates: Rows) -> tuple[npt.NDArray[np.bool_], tu
     return np.zeros(groups.count, bool), (note,)
 
 
-def _one_of_each(archive: Archive, groups: Groups, candidates: Rows, shared: npt.NDArray[np.bool_]) -> Rows:
-    """Rows of the samples: one for each shared stem, all of the others."""
-    best = np.full(groups.count, _NO_SAMPLE, np.int8)
-    stem, rank = groups.of[candidates], groups.rank[candidates]
-    np.minimum.at(best, stem, rank)
-    rows: Rows = candidates[~shared[stem] | (rank == best[stem])]
+def _one_of_each(
+    archive: Archive, groups: Groups, candidates: Rows, shared: npt.NDArray[np.bool_]
+) -> tuple[Rows, tuple[str, ...]]:
+    """Rows of the samples: one for each shared stem, all of the others; and members that may both be one."""
+    best = _best(groups, candidates, groups.rank[candidates])
+    rows: Rows = candidates[~shared[groups.of[candidates]] | best]
     crowded = shared & (np.bincount(groups.of[rows], minlength=groups.count) > 1)
-    if crowded.any():
-        clash = rows[groups.of[rows] == np.flatnonzero(crowded)[0]]
-        found = archive.names.take(from_numpy(clash)).to_pylist()
-        raise ambiguous(
-            archive, found, "share one stem (it ends at the first dot)", "one file for each sample"
-        )
-    return rows
+    if not crowded.any():
+        return rows, ()
+    tied = rows[crowded[groups.of[rows]]]
+    clash = tied[groups.of[tied] == groups.of[tied[0]]]
+    found = archive.names.take(from_numpy(clash)).to_pylist()
+    chosen = np.setdiff1d(rows, tied[~_best(groups, tied, _unlikely(groups, tied))], assume_unique=True)
+    kept, left = (
+        groups.suffix.take(from_numpy(some))
+        for some in (chosen, np.setdiff1d(tied, chosen, assume_unique=True))
+    )
+    still = np.bincount(groups.of[chosen], minlength=groups.count)[groups.of[tied]].max() > 1
+    if still or pc.any(pc.is_in(left.unique(), kept.unique())).as_py():
+        raise shared_stem(archive, found)
+    return np.sort(chosen), tuple(found) if not groups.rank[tied].any() else ()
+
+
+def _best(groups: Groups, rows: Rows, rank: npt.NDArray[np.int8]) -> npt.NDArray[np.bool_]:
+    """Which of these rows have the least rank of their stem."""
+    best = np.full(groups.count, _NO_SAMPLE, np.int8)
+    np.minimum.at(best, groups.of[rows], rank)
+    found: npt.NDArray[np.bool_] = rank == best[groups.of[rows]]
+    return found
+
+
+def _unlikely(groups: Groups, rows: Rows) -> npt.NDArray[np.int8]:
+    """A rank of several images of one stem: `input.png` before `seg.jpg`, and `jpg` before `png`."""
+    suffix = groups.suffix.take(from_numpy(rows))
+    named, jpeg = (as_mask(pc.match_substring_regex(suffix, form)) for form in (_NAMED, _JPEG))
+    return (2 * ~named + ~jpeg).astype(np.int8)
+
+
+def shared_stem(archive: Archive, found: Sequence[str]) -> FormatError:
+    """The error for several images of one stem, of which each may be a sample."""
+    problem = "share one stem (it ends at the first dot)"
+    return ambiguous(archive, [*found], problem, "one file for each sample")
 
 
 def ambiguous(archive: Archive, found: list[str], problem: str, expected: str) -> FormatError:

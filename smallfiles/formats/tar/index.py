@@ -1,8 +1,9 @@
 """The index beside a shard: where each sample is, so that one read fetches it.
 
 `shard-000000.tar.index.arrow` is an Arrow IPC file (one uncompressed record batch: key, offset, size,
-target, meta) that is memory-mapped: a million samples open in milliseconds, and all workers of a node
-share the pages. It contains the size of its tar, and a hash of the tar's first and last 4 KiB.
+target, meta; `blob.mask.offset` and `blob.mask.size` for further files `mask`; `value.age` for values `age`)
+that is memory-mapped: a million samples open in milliseconds, and all workers of a node share the pages. It
+contains the size of its tar, and a hash of the tar's first and last 4 KiB.
 
 The trap: after a tar was packed again, an old index points to wrong places; it is refused. Notebook 05
 opens a shard with and without an index.
@@ -11,15 +12,16 @@ opens a shard with and without an index.
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from smallfiles.arrays import column, from_numpy, to_numpy
+from smallfiles.arrays import column, from_numpy, one_chunk, to_numpy
 from smallfiles.digests import hash_block
 from smallfiles.errors import DamagedFileError, FormatError, refuse_shortage
 from smallfiles.formats import provenance
@@ -27,12 +29,23 @@ from smallfiles.formats.bytefile import Access, ByteFile, damaged
 from smallfiles.formats.columns import CAPTIONS, SampleColumns, read_table, write_table
 from smallfiles.formats.output import OutputFile
 from smallfiles.formats.tar.fields import Annotated
-from smallfiles.samples import TargetKind
+from smallfiles.formats.tar.further import value_kinds
+from smallfiles.samples import Schema, TargetKind
 
 SUFFIX = ".index.arrow"
 _FACTS = b"smallfiles.tar"
 _EDGE_BYTES = 4096
+_PLACE = ("offset", "size")
+_BLOB, _VALUE = "blob.", "value."
 _TARGET_TYPES: dict[TargetKind, pa.DataType] = {"label": pa.int64(), "captions": CAPTIONS}
+
+
+class Places(NamedTuple):
+    """Where the files of a further field are: their suffix, and offset and size of each."""
+
+    suffix: str
+    offsets: npt.NDArray[np.int64]
+    sizes: npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)
@@ -49,6 +62,8 @@ class Index:
         file_bytes: Size of the tar file when the index was made.
         edges: Hash of the tar file's first and last 4 KiB.
         raw_bytes: Size of the tar in a compressed file; 0 if it is plain.
+        blobs: The places of further files, by field.
+        values: The columns of further values; None if there are none.
     """
 
     keys: pa.StringArray
@@ -60,6 +75,16 @@ class Index:
     file_bytes: int = 0
     edges: str = ""
     raw_bytes: int = 0
+    blobs: dict[str, Places] = field(default_factory=dict)
+    values: pa.Table | None = None
+
+    @property
+    def fields(self) -> dict[str, str]:
+        """Suffix of each further file, and type of each further value."""
+        values = [] if self.values is None else list(self.values.schema)
+        return {each.name: str(each.type) for each in values} | {
+            name: each.suffix for name, each in self.blobs.items()
+        }
 
     @property
     def target_kind(self) -> TargetKind:
@@ -67,12 +92,22 @@ class Index:
         return "label" if pa.types.is_integer(self.targets.type) else "captions"
 
 
-def of_columns(columns: SampleColumns, **facts: Any) -> Index:
+def place_columns(blobs: Iterable[str]) -> list[str]:
+    """Names of the columns with offset and size of the first files, and of those of these fields."""
+    return [f"{field}{what}" for field in ("", *(f"{_BLOB}{name}." for name in blobs)) for what in _PLACE]
+
+
+def of_columns(columns: SampleColumns, schema: Schema, **facts: Any) -> Index:
     """The index of a shard that was written; `facts` are its other fields."""
-    keys, offsets, sizes, targets, metas = map(
-        columns.finish, ("key", "offset", "size", columns.target_kind, "meta")
-    )
-    return Index(keys, to_numpy(offsets), to_numpy(sizes), targets, metas, **facts)
+    keys, targets, metas = map(columns.finish, ("key", columns.target_kind, "meta"))
+    names = place_columns(blob.name for blob in schema.blobs)
+    offsets, sizes, *more = (to_numpy(columns.finish(name)) for name in names)
+    blobs = {
+        blob.name: Places(blob.suffix, *pair)
+        for blob, *pair in zip(schema.blobs, more[::2], more[1::2], strict=True)
+    }
+    values = pa.table(columns.take_values()) if schema.values is not None else None
+    return Index(keys, offsets, sizes, targets, metas, blobs=blobs, values=values, **facts)
 
 
 def index_path(path: Path) -> Path:
@@ -105,6 +140,11 @@ def of_annotated(annotated: Annotated, kind: TargetKind, access: Access) -> Inde
         file_bytes=data.file_bytes,
         edges=edges(ByteFile(data.path, access)),
         raw_bytes=data.raw_bytes if data.compression else 0,
+        blobs={
+            name: Places(each.suffix, each.data.offsets, each.data.sizes)
+            for name, each in annotated.blobs.items()
+        },
+        values=annotated.values,
     )
 
 
@@ -122,8 +162,14 @@ def save(index: Index, path: Path, *, digest: bool) -> list[Path]:
         "provenance": provenance.dumps(index.provenance),
     }
     out = index_path(path)
-    arrays = [index.keys, from_numpy(index.offsets), from_numpy(index.sizes), index.targets, index.metas]
-    batch = pa.record_batch(arrays, names=["key", "offset", "size", index.target_kind, "meta"])
+    columns = {"key": index.keys, "offset": from_numpy(index.offsets), "size": from_numpy(index.sizes)}
+    columns |= {index.target_kind: index.targets, "meta": index.metas}
+    further = [from_numpy(each) for places in index.blobs.values() for each in places[1:]]
+    columns |= dict(zip(place_columns(index.blobs)[2:], further, strict=True))
+    if index.values is not None:
+        names = index.values.column_names
+        columns |= {f"{_VALUE}{name}": one_chunk(index.values[name]) for name in names}
+    batch = pa.record_batch([*columns.values()], names=[*columns])
     batch = batch.replace_schema_metadata({_FACTS: json.dumps(facts, sort_keys=True)})
     with OutputFile(out, digest=digest) as file:
         write_table(batch, file.append)
@@ -142,6 +188,8 @@ def load(path: Path, access: Access) -> Index:
         with opener(str(file)) as source:  # buffers outlive the descriptor
             found, metadata = read_table(source, "offset", "size")
         facts = json.loads(metadata[_FACTS])
+        record = provenance.loads(facts["provenance"])
+        blobs, values = _further(found, record)
         raw_bytes = int(facts["frames"][-1][1]) if facts["frames"] else 0
         if raw_bytes < 0:
             raise ValueError(f"{raw_bytes} bytes of tar")
@@ -151,14 +199,31 @@ def load(path: Path, access: Access) -> Index:
             to_numpy(found["size"]),
             found["target"],
             found["meta"],
-            provenance.loads(facts["provenance"]),
+            record,
             int(facts["file_bytes"]),
             str(facts["edges"]),
             raw_bytes,
+            blobs,
+            values,
         )
     except (OSError, pa.ArrowException, ValueError, KeyError, TypeError, RecursionError) as error:
         refuse_shortage(error, file)
         raise _bad_index(file, str(error)) from error
+
+
+def _further(found: dict[str, pa.Array], record: dict[str, Any]) -> tuple[dict[str, Places], pa.Table | None]:
+    """The places of further files, and the columns of further values; as the record names them."""
+    blobs, suffixes, stored = {}, provenance.blob_suffixes(record), list(found)
+    for name in sorted(suffixes, key=lambda name: stored.index(place_columns([name])[2])):
+        columns = [found[column] for column in place_columns([name])[2:]]
+        if any(column.type != pa.int64() or column.null_count for column in columns):
+            raise ValueError(f"the places of {name} are no whole numbers")
+        blobs[name] = Places(suffixes[name], *map(to_numpy, columns))
+    kinds = value_kinds(record)
+    values = {name: found[f"{_VALUE}{name}"] for name in kinds}
+    if odd := [name for name, found_values in values.items() if str(found_values.type) != kinds[name]]:
+        raise ValueError(f"values {odd[0]} of type {values[odd[0]].type}")
+    return blobs, pa.table(values) if values else None
 
 
 def _bad_index(file: Path, problem: str) -> DamagedFileError:
@@ -192,14 +257,15 @@ def check_size(path: Path, file_bytes: int, index: Index) -> None:
 
 
 def payload_bytes(path: Path, found: Index) -> int:
-    """Sum of the samples' bytes of the tar `path`.
+    """Sum of the samples' bytes of the tar `path`, further files included.
 
     Raises:
         DamagedFileError: A size is impossible in this tar; a sum of such sizes could overflow.
     """
-    if ((found.sizes < 0) | (found.sizes > (found.raw_bytes or found.file_bytes))).any():
+    every = [found.sizes, *(each.sizes for each in found.blobs.values())]
+    if any(((sizes < 0) | (sizes > (found.raw_bytes or found.file_bytes))).any() for sizes in every):
         raise _bad_index(index_path(path), "sizes beyond that of the tar")
-    return int(found.sizes.sum())
+    return sum(int(sizes.sum()) for sizes in every)
 
 
 def _stale(path: Path, problem: str) -> FormatError:

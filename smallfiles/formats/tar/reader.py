@@ -15,10 +15,10 @@ import re
 import resource
 import warnings
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from itertools import accumulate, compress
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +27,7 @@ import pyarrow as pa
 from smallfiles.errors import FormatError, SourceError, first_few, raised_as
 from smallfiles.formats import provenance
 from smallfiles.formats.bytefile import Access, ByteFile, damaged
-from smallfiles.formats.reader import ByteSource, PlacedReader
+from smallfiles.formats.reader import ByteSource, PlacedBlob, PlacedReader
 from smallfiles.formats.tar import archive, by_name, fields, grouping, index
 from smallfiles.formats.tar.options import NAME, SUFFIXES
 from smallfiles.formats.tar.streams import StreamedStore, cannot_read, compression_of
@@ -80,6 +80,14 @@ class Shards:
             self._stores[number] = store
         return store
 
+    def span(self, position: int, field: str = "") -> tuple[int, int, int]:
+        """Shard, first byte, and one after the last of a sample's first file, or of that of a field."""
+        number, row = self.place(position)
+        found = self.indexes[number]
+        places = found.blobs[field] if field else found
+        start = places.offsets.item(row)
+        return number, start, start + places.sizes.item(row)
+
 
 class TarReader(PlacedReader[Shards]):
     """Random access to tar shards.
@@ -112,10 +120,10 @@ class TarReader(PlacedReader[Shards]):
                 found = list(pool.map(self._index, paths))
         else:
             found = [self._index(path) for path in paths]
-        annotated = [one for one in found if isinstance(one, fields.Annotated)]
-        notes: tuple[str, ...] = ()
+        annotated, notes = fields.in_common([one for one in found if isinstance(one, fields.Annotated)])
         if annotated:
-            kind, notes = fields.target_kind(annotated, self.path)
+            kind, said = fields.target_kind(annotated, self.path)
+            notes += said
             if not (self._unlabelled or any(any(one.kinds) or one.data.is_ours for one in annotated)):
                 annotated, self._classes, more = _by_folder(annotated, self.path)
                 notes += more
@@ -135,14 +143,28 @@ class TarReader(PlacedReader[Shards]):
                 expected="shards of one data set",
                 next_step="Move them into a folder for each set",
             )
+        if len({tuple(sorted(each.fields.items())) for each in indexes if len(each.keys)}) > 1:
+            raise self._mixed(indexes)
         self._warn(annotated, notes)
         return Shards(paths, indexes, self._access)
 
     def _warn(self, annotated: list[fields.Annotated], notes: tuple[str, ...]) -> None:
         """Warn once about everything that is odd in tars of other programs."""
         more = [note for one in annotated for note in one.data.notes + one.notes]
+        more += [note for one in annotated[:1] for note in one.further_files()]
         if every := dict.fromkeys([*notes, *more]):
             warnings.warn(f"{self.path}: {'; '.join(every)}", stacklevel=5)
+
+    def _mixed(self, indexes: list[index.Index]) -> FormatError:
+        """The error for shards with different further fields."""
+        found = [sorted(each.fields.items()) for each in indexes if len(each.keys)]
+        told = [", ".join(f"{name} ({kind})" for name, kind in each) or "none" for each in found]
+        shown = " and ".join([*dict.fromkeys(told)][:2])
+        return FormatError(
+            f"{self.path} holds shards with different further fields: {shown}",
+            expected="shards of one data set",
+            next_step="Move them into a folder for each set",
+        )
 
     def _index(self, path: Path) -> index.Index | fields.Annotated:
         try:
@@ -162,8 +184,12 @@ class TarReader(PlacedReader[Shards]):
 
     @property
     def target_kind(self) -> TargetKind:
+        return self._first().target_kind
+
+    def _first(self) -> index.Index:
+        """The index of the first shard that is not empty."""
         indexes = self._handle().indexes
-        return next((found.target_kind for found in indexes if len(found.keys)), indexes[0].target_kind)
+        return next((found for found in indexes if len(found.keys)), indexes[0])
 
     @property
     def classes(self) -> tuple[str, ...]:
@@ -213,37 +239,56 @@ class TarReader(PlacedReader[Shards]):
         return int(found.sizes[row])
 
     def _place(self, index: int) -> tuple[ByteSource, int, int]:
+        return self._blob_place("", index)
+
+    def _blob_place(self, name: str, index: int) -> tuple[ByteSource, int, int]:
         shards = self._handle()
-        number, row = shards.place(index)
-        found, store = shards.indexes[number], shards.store(number)
-        start = found.offsets.item(row)
-        stop = start + found.sizes.item(row)
+        number, start, stop = shards.span(index, name)
+        store = shards.store(number)
         if not 0 <= start <= stop <= store.size:
             what = f"it lacks bytes {start:,} to {stop:,}, where its index has {self.key(index)}"
             raise damaged(shards.paths[number], what)
         return store, start, stop
 
     def read_many(self, indices: Sequence[int]) -> list[Buffer]:
+        return self._read_in_parts(indices, super().read_many)
+
+    def _read_in_parts(
+        self, indices: Sequence[int], read: Callable[[Sequence[int]], list[Buffer]]
+    ) -> list[Buffer]:
+        """What `read` reads, of few shards at a time where there are very many."""
         shards = self._handle()
         if not shards.spread:
-            return super().read_many(indices)
+            return read(indices)
         order = sorted({self._checked(index) for index in indices})
         found: dict[int, Buffer] = {}
         few = max(1, shards.most_open // 8)  # each thread opens so many, in addition to those that are kept
         for start in range(0, len(order), few):
             part = order[start : start + few]
-            found |= dict(zip(part, super().read_many(part), strict=True))
+            found |= dict(zip(part, read(part), strict=True))
         return [found[self._checked(index)] for index in indices]
 
     def span(self, index: int) -> tuple[Path, int, int] | None:
         """File and byte range of a sample's data; None in compressed shards."""
+        return self._span("", index)
+
+    def _span(self, name: str, index: int) -> tuple[Path, int, int] | None:
         shards = self._handle()
-        number, row = shards.place(self._checked(index))
-        found = shards.indexes[number]
-        if found.raw_bytes:
-            return None
-        offset = int(found.offsets[row])
-        return shards.paths[number], offset, offset + int(found.sizes[row])
+        number, start, stop = shards.span(self._checked(index), name)
+        return None if shards.indexes[number].raw_bytes else (shards.paths[number], start, stop)
+
+    @property
+    def blob_suffixes(self) -> dict[str, str]:
+        return {name: each.suffix for name, each in self._first().blobs.items()}
+
+    def _blob(self, name: str) -> TarBlob:
+        return TarBlob(self, name)
+
+    def _read_values(self) -> pa.Table:
+        tables = [found.values for found in self._handle().indexes if len(found.keys)]
+        if not tables or tables[0] is None:
+            return super()._read_values()
+        return pa.concat_tables(tables).combine_chunks()
 
     def info(self) -> dict[str, Any]:
         shards = self._handle()
@@ -263,6 +308,25 @@ class TarReader(PlacedReader[Shards]):
         }
 
 
+class TarBlob(PlacedBlob):
+    """A field of further files in shards; arguments as for `PlacedBlob`."""
+
+    _reader: TarReader
+
+    def size(self, index: int) -> int:
+        """Number of bytes, from the index: the shard is not opened."""
+        _, start, stop = self._reader._handle().span(self._checked(index), self._name)
+        return stop - start
+
+    def read_many(self, indices: Sequence[int]) -> list[Buffer]:
+        """Several, in the requested order; of few shards at a time where there are very many."""
+        return self._reader._read_in_parts(indices, super().read_many)
+
+    def span(self, index: int) -> tuple[Path, int, int] | None:
+        """File and byte range; None in compressed shards."""
+        return self._reader._span(self._name, index)
+
+
 def _by_folder(
     annotated: list[fields.Annotated], path: Path
 ) -> tuple[list[fields.Annotated], tuple[str, ...], tuple[str, ...]]:
@@ -280,10 +344,7 @@ def _by_folder(
     for one in annotated:
         keep = found.keep[start : start + len(one.data.names)]
         own, labels = labels[: keep.sum()], labels[keep.sum() :]
-        metas = list(compress(one.metas, keep))
-        kept.append(
-            replace(one, data=one.data.select(keep), labels=own, captions=[None] * len(own), metas=metas)
-        )
+        kept.append(replace(one.select(keep), labels=own, captions=[None] * len(own)))
         start += len(keep)
     return kept, found.classes, found.notes
 

@@ -2,7 +2,8 @@
 
 Each sample is two or three members that share a stem: the data, its target (`.cls`: a decimal label;
 `.json`: a list of captions; or `.txt`: one per line), and `.meta` if it has a JSON object. Captions and
-objects from the `.txt` and `.json` members of another program keep these suffixes.
+objects from the `.txt` and `.json` members of another program keep these suffixes. Further fields: see
+`further`; a sample that has them needs no `.cls` to say that its class is not known.
 
 The trap: shards far below 100 MB bring back the problem of small files; with shards far above 10 GB some
 workers have none, since whole shards are dealt to workers. Notebook 05 measures both.
@@ -10,7 +11,7 @@ workers have none, since whole shards are dealt to workers. Notebook 05 measures
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,16 +19,17 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from smallfiles.arrays import one_chunk
 from smallfiles.digests import name_hashes
 from smallfiles.errors import FormatError, writing
 from smallfiles.formats import provenance
 from smallfiles.formats.bytefile import ByteFile
 from smallfiles.formats.columns import SampleColumns, captions_of, json_text, key_of, label_of, meta_text
 from smallfiles.formats.output import OutputFile, packed
-from smallfiles.formats.tar import headers, index, names
+from smallfiles.formats.tar import further, headers, index, names
 from smallfiles.formats.tar.options import NAME, SUFFIXES, Compression, TarOptions, compression_of
 from smallfiles.formats.tar.streams import compressor
-from smallfiles.samples import Buffer, Packed, Sample, Schema, Target
+from smallfiles.samples import UNLABELLED, Buffer, Packed, Sample, Schema, Target
 
 SAMPLE_BYTES = 4 * headers.BLOCK_BYTES
 """What a sample counts in addition to its data: two headers, a target block, and one to spare."""
@@ -44,8 +46,8 @@ def shard_name(number: int, options: TarOptions) -> str:
 def counted_bytes(size: int) -> int:
     """What a sample of `size` bytes counts towards `max_bytes`.
 
-    Its data in whole blocks, and `SAMPLE_BYTES`. Only captions of more than 1,000 characters, meta
-    objects and long names can make a shard a little larger; compression makes it smaller.
+    Its data in whole blocks, and `SAMPLE_BYTES`. Only captions of more than 1,000 characters, objects, long
+    names and the headers of further files can make a shard a little larger; compression makes it smaller.
     """
     return size + -size % headers.BLOCK_BYTES + SAMPLE_BYTES
 
@@ -90,7 +92,12 @@ class Shard:
         self._caption_suffix = "txt" if "txt" in schema.member_suffixes else "json"
         free = schema.target == "label" or self._caption_suffix == "txt"
         self._object_suffix = "json" if "json" in schema.member_suffixes and free else "meta"
-        places = {"offset": pa.int64(), "size": pa.int64()}
+        further.check_names(schema.blobs, path)
+        values = schema.values
+        self._values = (
+            {} if values is None else {name: one_chunk(values[name]) for name in values.column_names}
+        )
+        places = dict.fromkeys(index.place_columns(blob.name for blob in schema.blobs), pa.int64())
         self._columns_schema = replace(schema, has_meta=True)
         self._columns = SampleColumns(path, self._columns_schema, more=places)
         self._record = provenance.record(NAME, schema, options)
@@ -108,37 +115,62 @@ class Shard:
     def add(self, sample: Sample) -> None:
         """Append a sample; its data must stay as it is."""
         stem, suffix = names.split_key(key_of(sample, self._file.path), self._schema.shared_stems)
-        value, target_suffix, target = self._target_member(sample)
-        size = len(sample.data)
-        header = headers.member(f"{stem}.{suffix}", size)
-        offset = self._position + len(header)
-        tail = headers.padding(size) + headers.small_member(f"{stem}.{target_suffix}", target)
+        value, members = self._target_members(sample)
         meta = meta_text(sample, self._file.path, self._columns_schema, canonical=False)
-        if meta is not None:
-            tail += headers.small_member(f"{stem}.{self._object_suffix}", meta.encode())
-        if size < headers.BLOCK_BYTES * 16:  # a copy costs less than three pieces
-            self._append(b"".join((header, sample.data, tail)))
-        else:
-            self._append(header, sample.data, tail)
-        self._columns.append(sample.key, value, meta, offset, size)
+        if self._values:
+            captions = None if members or isinstance(value, int) else value
+            members["json"] = further.object_text(self._values, sample.row, captions, sample.meta)
+        elif meta is not None:
+            members[self._object_suffix] = meta
+        files = {suffix: sample.data}
+        for blob, data in zip(self._schema.blobs, sample.blobs, strict=True):
+            files[further.member_suffix(blob.name, blob.suffix, suffix)] = data
+        places = self._append_members(stem, files, members)
+        self._columns.append(sample.key, value, meta, *places, row=sample.row)
+        size = sum(map(len, files.values()))
         self.samples += 1
         self.payload_bytes += size
         self.counted_bytes += counted_bytes(size)
 
-    def _target_member(self, sample: Sample) -> tuple[Target, str, bytes]:
+    def _append_members(self, stem: str, files: Mapping[str, Buffer], texts: Mapping[str, str]) -> list[int]:
+        """Append the members of a sample by their suffixes.
+
+        Returns:
+            Where each file begins, and its size, in turn.
+        """
+        pieces, places, between, position = list[Buffer](), list[int](), b"", self._position
+        for suffix, data in files.items():
+            between += headers.member(f"{stem}.{suffix}", len(data))
+            pieces += [between, data]
+            position += len(between)
+            places += [position, len(data)]
+            position += len(data)
+            between = headers.padding(len(data))
+        for suffix, text in texts.items():
+            between += headers.small_member(f"{stem}.{suffix}", text.encode())
+        pieces.append(between)
+        if sum(places[1::2]) < headers.BLOCK_BYTES * 16:  # a copy costs less than three pieces
+            self._append(b"".join(pieces))
+        else:
+            self._append(*pieces)
+        return places
+
+    def _target_members(self, sample: Sample) -> tuple[Target, dict[str, str]]:
+        """The target, and the text of its member by suffix; none where the object of the values holds it."""
         if self._schema.target == "label":
             label = label_of(sample, self._file.path)
-            return label, "cls", b"%d" % label
+            unsaid = label == UNLABELLED and bool(self._schema.fields)
+            return label, {} if unsaid else {"cls": str(label)}
         target = captions_of(sample, self._file.path)
         if self._caption_suffix == "json":
-            return target, "json", json_text(target, canonical=False).encode()
+            return target, {} if self._values else {"json": json_text(target, canonical=False)}
         if any("\n" in caption for caption in target):
             raise FormatError(
                 f"the sample {sample.key!r} for {self._file.path} has a line feed in a caption",
                 expected="one line per caption, as in the .txt of its source",
                 next_step="Correct the manifest",
             )
-        return target, "txt", "".join(f"{caption}\n" for caption in target).encode()
+        return target, {"txt": "".join(f"{caption}\n" for caption in target)}
 
     def finish(self) -> list[Path]:
         """End the archive, and write its index and digests.
@@ -154,6 +186,7 @@ class Shard:
         plain = ByteFile(path, "mmap")
         rows = index.of_columns(
             self._columns,
+            self._schema,
             provenance=self._record,
             file_bytes=plain.size,
             edges=index.edges(plain),
@@ -223,7 +256,8 @@ def write_folder(
     files: list[Path] = []
     try:
         for sample in samples:
-            if not shards or _is_full(shards[-1], len(sample.data), options):
+            size = len(sample.data) + sum(map(len, sample.blobs))
+            if not shards or _is_full(shards[-1], size, options):
                 files += shards[-1].finish() if shards else []
                 shards.append(_numbered(out, len(shards), schema, options, digest))
             shards[-1].add(sample)

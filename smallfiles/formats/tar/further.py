@@ -1,0 +1,192 @@
+"""The further fields of the samples in a tar: more members that share the stem, and values in the `.json`.
+
+    000017.jpg   000017.mask.png (the field mask)   000017.json ({"age":31.5,"boxes":[[1.0,2.0,3.0,4.0]]})
+
+Our shards name the types of all fields in the record at their start, so that a shard without its index still
+gives them. Where there are values, the `.json` holds one object: the values by name, `captions` unless these
+are in a `.txt`, and `meta` if the sample has a JSON object. JSON has no NaN: it is the text "nan".
+
+The trap: a member that only some samples have is no field, since a batch needs one of each. Notebook 13.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from smallfiles.arrays import as_mask, column
+from smallfiles.errors import DamagedFileError, FormatError, ManifestError
+from smallfiles.fields import RESERVED as USED
+from smallfiles.fields import typed_column
+from smallfiles.formats import provenance
+from smallfiles.formats.bytefile import damaged
+from smallfiles.formats.columns import json_text
+from smallfiles.formats.tar.archive import Archive
+from smallfiles.formats.tar.names import RESERVED
+from smallfiles.samples import BlobField, Meta
+
+Rows = npt.NDArray[np.int64]
+
+
+class Further(NamedTuple):
+    """A field of further files: their suffix, and one member for each sample."""
+
+    suffix: str
+    data: Archive
+
+
+def check_names(blobs: Sequence[BlobField], out: object) -> None:
+    """Refuse fields whose names differ only in case: webdataset reads all suffixes in lower case.
+
+    Raises:
+        FormatError: There are such fields.
+    """
+    if len({blob.name.lower() for blob in blobs}) < len(blobs):
+        raise FormatError(
+            f"the fields {', '.join(blob.name for blob in blobs)} for {out} differ only in case",
+            expected="names that are different in lower case, which is how programs read them in a tar",
+            next_step="Rename one of them",
+        )
+
+
+def member_suffix(name: str, suffix: str, first: str) -> str:
+    """What follows the stem of a further file: `mask.png`; or only `png`, if that is the field's name.
+
+    Args:
+        name: Of the field.
+        suffix: Of its files.
+        first: Suffix of the sample's first file, without its dot.
+    """
+    bare = suffix[1:]
+    return bare if name == bare and bare not in RESERVED and bare != first.lower() else name + suffix
+
+
+def object_text(
+    values: Mapping[str, pa.Array], row: int, captions: list[str] | None, meta: Meta | None
+) -> str:
+    """The text of a `.json` that holds the values of a sample.
+
+    Args:
+        values: All columns.
+        row: That of the sample.
+        captions: If they are there too.
+        meta: Its JSON object, if it has one.
+    """
+    found: dict[str, Any] = {} if captions is None else {"captions": captions}
+    found |= {name: _finite(column[row].as_py()) for name, column in values.items()}
+    return json_text(found if meta is None else found | {"meta": meta}, canonical=False)
+
+
+def _finite(value: Any) -> Any:
+    """A value as JSON can hold it: `typed_column` makes floats of the texts `nan`, `inf` and `-inf` again."""
+    if isinstance(value, list):
+        return [_finite(each) for each in value]
+    return repr(value) if isinstance(value, float) and value - value != 0 else value
+
+
+def value_kinds(record: Mapping[str, Any]) -> dict[str, str]:
+    """Name and type of each column of values that the record of a shard names."""
+    found = record.get("fields")
+    fields = found if isinstance(found, dict) else {}
+    return {name: str(kind) for name, kind in fields.items() if not str(kind).startswith(".")}
+
+
+def blobs_of(archive: Archive, suffix: pa.StringArray, group: Rows, rows: Rows) -> dict[str, Further]:
+    """The further files in a shard of this package, as its record names them.
+
+    Args:
+        archive: The shard.
+        suffix: What follows the first dot of each member, in lower case.
+        group: The number of the stem of each.
+        rows: Those of the samples' first files.
+
+    Raises:
+        DamagedFileError: A sample lacks one.
+    """
+    found = {}
+    for name, ending in provenance.blob_suffixes(archive.record).items():
+        known = [f"{name.lower()}{ending}", *([ending[1:]] if name == ending[1:] else [])]
+        members = np.setdiff1d(
+            np.flatnonzero(as_mask(pc.is_in(suffix, column(known, pa.string())))), rows, assume_unique=True
+        )
+        of_stem = np.full(group.max(initial=-1) + 1, -1)
+        of_stem[group[members]] = members
+        own = of_stem[group[rows]]
+        if (own < 0).any():
+            raise _lacks(archive, rows[int(np.argmin(own))], known[0])
+        found[name] = Further(ending, archive.take(own))
+    return dict(sorted(found.items(), key=lambda field: field[1].data.offsets[:1].tolist()))  # as stored
+
+
+def objects_of(archive: Archive, members: Rows, group: Rows, rows: Rows) -> tuple[list[Meta], pa.Table]:
+    """The objects in the `.json` of each sample of a shard of this package, and their values as columns.
+
+    Args:
+        archive: The shard.
+        members: Rows of all `.json`.
+        group: The number of the stem of each member.
+        rows: Those of the samples' first files.
+
+    Raises:
+        DamagedFileError: A sample lacks its values, or they have other types than the record says.
+    """
+    kinds = value_kinds(archive.record)
+    of_stem = np.full(group.max(initial=-1) + 1, -1)
+    of_stem[group[members]] = members
+    objects: list[Meta] = []
+    for row, own in zip(rows.tolist(), of_stem[group[rows]].tolist(), strict=True):
+        if own < 0:
+            raise _lacks(archive, row, "json")
+        objects.append(_object(archive, own, kinds))
+    try:
+        columns = {name: typed_column(name, kinds[name], [one[name] for one in objects]) for name in kinds}
+    except ManifestError as error:
+        raise damaged(archive.path, error.got, error.expected) from error
+    return objects, pa.table(columns)
+
+
+def _object(archive: Archive, row: int, kinds: Mapping[str, str]) -> Meta:
+    try:
+        found: Meta = json.loads(archive.contents[row])
+    except (KeyError, ValueError, RecursionError):
+        found = {}
+    lacking = [name for name in kinds if not isinstance(found, dict) or name not in found]
+    meta, captions = ({}, []) if lacking else (found.get("meta", {}), found.get("captions", []))
+    if lacking or not isinstance(meta, dict) or not _are_texts(captions):
+        raise damaged(
+            archive.path,
+            f"{archive.names[row].as_py()} holds {archive.contents.get(row, b'')[:40]!r}",
+            f"a JSON object with the values {', '.join(kinds)}",
+        )
+    return found
+
+
+def _are_texts(captions: object) -> bool:
+    return isinstance(captions, list) and all(isinstance(text, str) for text in captions)
+
+
+def _lacks(archive: Archive, row: int, suffix: str) -> DamagedFileError:
+    return damaged(
+        archive.path,
+        f"the sample {archive.names[row].as_py()} has no member .{suffix}",
+        "the fields that its record names, for each sample",
+    )
+
+
+def named(suffixes: Sequence[str]) -> dict[str, str]:
+    """The name of the field of each kind of further member: `mask` for `mask.png`, `png` for `png`.
+
+    Args:
+        suffixes: What follows the first dot of their names, in lower case.
+    """
+    short = [suffix.rpartition(".")[0].replace(".", "_") or suffix for suffix in suffixes]
+    return {
+        name if short.count(name) == 1 and name not in USED else suffix.replace(".", "_"): suffix
+        for name, suffix in zip(short, suffixes, strict=True)
+    }

@@ -1,0 +1,173 @@
+"""Boxes of many images in flat columns, and the lists for each image that are made of them.
+
+    boxes          list<list<double>>  corners [x1, y1, x2, y2] of each box, in pixels of the stored image
+    box_labels     list<int64>         its class, a number of `Manifest.classes`
+    keypoints      list<list<double>>  its points, x, y and visibility in turn; empty where it has none
+    segments       list<list<double>>  polygons, x and y in turn
+    segment_boxes  list<int64>         the box that each polygon belongs to, by its place in `boxes`
+
+x grows to the right and y downwards, and 0, 0 is the outer corner of the first pixel: a box around a whole
+image of 640 x 480 is [0, 0, 640, 480].
+
+The trap: three formats have three conventions, and boxes read by the wrong one still look like boxes. So all
+become this one, and boxes that lie outside of their image are counted. docs/recipes.md has an example.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from smallfiles.arrays import from_numpy, to_numpy, too_large
+from smallfiles.errors import SourceError, first_few
+from smallfiles.progress import plural
+
+Numbers = npt.NDArray[Any]
+_TOLERANCE = 1.0
+"""Pixels by which a box may leave its image unmentioned: annotators round."""
+
+
+@dataclass(frozen=True)
+class Boxes:
+    """Boxes, in any order.
+
+    Args:
+        rows: The image of each, by its row.
+        corners: `[n, 4]`: x1, y1, x2, y2.
+        labels: Class of each.
+        more: A further number of each, by the name of its field.
+        keypoints: A list of numbers for each; None where no box has any.
+        segments: Polygons; None where there are none.
+        owners: The box of each polygon.
+    """
+
+    rows: Numbers
+    corners: Numbers
+    labels: Numbers
+    more: Mapping[str, Numbers] = field(default_factory=dict)
+    keypoints: pa.ListArray | None = None
+    segments: pa.ListArray | None = None
+    owners: Sequence[int] = ()
+
+    def values(self, images: int) -> dict[str, pa.Array]:
+        """The columns of fields, a row for each image; boxes keep their order within it."""
+        order = np.argsort(self.rows, kind="stable")
+        counts = np.bincount(self.rows, minlength=images)
+        flat = doubles(self.corners[order].ravel())
+        found = {"boxes": lists(counts, lists(np.full(len(order), 4), flat))}
+        for name, numbers in {"box_labels": self.labels, **self.more}.items():
+            is_whole = numbers.dtype == np.int64
+            found[name] = lists(counts, (from_numpy if is_whole else doubles)(numbers[order]))
+        if self.keypoints is not None:
+            found["keypoints"] = lists(counts, self.keypoints.take(from_numpy(order)))
+        return found | self._polygons(order, counts)
+
+    def _polygons(self, order: Numbers, counts: Numbers) -> dict[str, pa.Array]:
+        if self.segments is None:
+            return {}
+        place = np.empty(len(order), np.int64)  # of each box among all, in the order of images
+        place[order] = np.arange(len(order))
+        owners = np.asarray(self.owners, np.int64)
+        by_box = np.argsort(place[owners], kind="stable")
+        rows, first = self.rows[owners[by_box]], np.cumsum(counts) - counts
+        per_image = np.bincount(rows, minlength=len(counts))
+        return {
+            "segments": lists(per_image, self.segments.take(from_numpy(by_box))),
+            "segment_boxes": lists(per_image, from_numpy(place[owners[by_box]] - first[rows])),
+        }
+
+    def check(self, keys: pa.StringArray, sizes: Numbers) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """Look for boxes that cannot be right.
+
+        Args:
+            keys: Of the images.
+            sizes: `[images, 2]`: width and height; 0 where unknown.
+
+        Returns:
+            A note on boxes without an area, and one on boxes that leave their image.
+
+        Raises:
+            SourceError: A number is not finite.
+        """
+        flat = [
+            self.corners.ravel(),
+            *(column for column in self.more.values() if column.dtype == np.float64),
+        ]
+        flat += [_floats(each) for each in (self.keypoints, self.segments) if each is not None]
+        if not all(np.isfinite(column).all() for column in flat):
+            odd = np.flatnonzero(~np.isfinite(self.corners).all(axis=1))
+            where = f" of {keys[int(self.rows[odd[0]])].as_py()}" if len(odd) else ""
+            raise SourceError(
+                f"a box, a point or an area{where} is not a finite number",
+                expected="numbers of pixels",
+                next_step="Correct the annotations, or leave this one out",
+            )
+        x1, y1, x2, y2 = self.corners.T
+        flipped = np.flatnonzero((x2 <= x1) | (y2 <= y1))
+        width, height = sizes[self.rows].T
+        outside = (np.minimum(x1, x2) < -_TOLERANCE) | (np.minimum(y1, y2) < -_TOLERANCE)
+        outside |= (width > 0) & (np.maximum(x1, x2) > width + _TOLERANCE)
+        outside |= (height > 0) & (np.maximum(y1, y2) > height + _TOLERANCE)
+        left = np.flatnonzero(outside)
+        return (
+            self._note(flipped, keys, "without an area or with corners reversed, kept"),
+            self._note(left, keys, "reaching out of the image, kept"),
+        )
+
+    def _note(self, which: Numbers, keys: pa.StringArray, what: str) -> tuple[str, ...]:
+        if not len(which):
+            return ()
+        named = (
+            f"{keys[int(self.rows[box])].as_py()} {self.corners[box].round(2).tolist()}" for box in which
+        )
+        return (f"{plural(len(which), 'box', 'boxes')} {what}: {first_few(named, len(which), 3)}",)
+
+
+def corners_of(found: Sequence[Sequence[float]]) -> Numbers:
+    """Four numbers of each box as an array, also if there is no box."""
+    return np.array(found, np.float64).reshape(len(found), 4)
+
+
+def doubles(numbers: Numbers) -> pa.Array:
+    """Numbers as Arrow, over the same memory; `pa.array` would import pandas where that is installed."""
+    numbers = np.ascontiguousarray(numbers, np.float64)
+    return pa.Array.from_buffers(pa.float64(), len(numbers), [None, pa.py_buffer(numbers)])
+
+
+def lists(counts: Sequence[int] | Numbers, flat: pa.Array) -> pa.ListArray:
+    """Lists of so many entries of a flat column, one list after the other.
+
+    Raises:
+        ManifestError: There are more than Arrow's 32-bit offsets can count.
+    """
+    borders = np.concatenate([[0], np.cumsum(np.asarray(counts, np.int64))])
+    if borders[-1] > np.iinfo(np.int32).max:
+        raise too_large()
+    kind, offsets = pa.list_(flat.type), pa.py_buffer(borders.astype(np.int32))
+    return pa.Array.from_buffers(kind, len(borders) - 1, [None, offsets], children=[flat])
+
+
+def number_lists(found: Sequence[array[float]], scale: Numbers | None = None) -> pa.ListArray:
+    """Numbers of points as one list each.
+
+    Args:
+        found: Arrays of doubles.
+        scale: What to multiply the numbers of each point of a list with, a column for each; None leaves them.
+    """
+    lengths = np.array([*map(len, found)], np.int64)
+    flat = np.frombuffer(b"".join(found), np.float64)
+    if scale is not None:
+        points = lengths // scale.shape[1]
+        flat = (flat.reshape(-1, scale.shape[1]) * np.repeat(scale, points, axis=0)).ravel()
+    return lists(lengths, doubles(flat))
+
+
+def _floats(column: pa.ListArray) -> Numbers:
+    """All numbers of a column of lists, over the same memory."""
+    return to_numpy(column.values.view(pa.int64())).view(np.float64)

@@ -1,0 +1,369 @@
+"""COCO: one JSON of images, annotations and categories for each split.
+
+    train2017/ val2017/ annotations/instances_train2017.json
+    train/_annotations.coco.json  train/1.jpg                    as Roboflow exports it
+
+Boxes are [x, y, width, height] there. Category ids have gaps (COCO's 80 go from 1 to 90), so classes are
+numbered from 0 in the order of their ids. Masks in run lengths (RLE) are no polygons and are left out.
+
+The trap: a category id used as a class number trains a network of 91 classes, of which 11 never occur.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from array import array
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from smallfiles.arrays import as_mask, strings
+from smallfiles.errors import SourceError, first_few
+from smallfiles.faults import short, summary_of
+from smallfiles.folders import SourceOptions, canonical_split, choose_split
+from smallfiles.manifest.class_folders import own_split
+from smallfiles.manifest.columns import by_row
+from smallfiles.progress import plural
+from smallfiles.sources.annotations.boxes import Boxes, Numbers, corners_of, number_lists
+from smallfiles.sources.annotations.record import Annotated, left_out, none_left
+from smallfiles.sources.scanning import Folder, list_folder, read_text, walk
+
+_LOOKED_AT = 1 << 18
+_LISTS = re.compile(rb'"(images|annotations|categories)"\s*:\s*\[')
+_BOXES = re.compile(rb'"bbox"\s*:|"annotations"\s*:\s*\[\s*\]')
+_PREFIXES = re.compile(r"(?i)^_?(instances|annotations|person_keypoints|labels)?[_.-]?|[_.-]coco$")
+_PROBES = 16
+_MISSING = -1
+_NUMBERS = {int, float}
+
+
+def recognises(file: Path) -> bool:
+    """Whether a file is a JSON of boxes as COCO's, by its beginning and its end."""
+    if not file.is_file():
+        return False
+    with file.open("rb") as opened:
+        ends = opened.read(_LOOKED_AT)
+        opened.seek(max(len(ends), file.stat().st_size - _LOOKED_AT))
+        ends += opened.read()
+    return bool(_LISTS.search(ends) and _BOXES.search(ends))
+
+
+def find(path: Path, looked: dict[str, Folder], options: SourceOptions) -> list[Path]:
+    """The JSON files of boxes in folders that were looked at; `labels` chooses one."""
+    if options.labels is not None:
+        return [options.labels] if recognises(options.labels) else []
+    named = [
+        (below, name) for below, folder in looked.items() for name in folder.files if name.endswith(".json")
+    ]
+    found = [file for below, name in named if recognises(file := path / below / name)]
+    return [file for file in found if file.name.startswith("instances")] or found
+
+
+def read(path: Path, options: SourceOptions, *, files: Sequence[Path]) -> Annotated:
+    """Read one split.
+
+    Args:
+        path: The folder.
+        options: `split` chooses among the files.
+        files: From `find`.
+
+    Raises:
+        SourceError: The file is damaged, its images are elsewhere, or several files fit.
+    """
+    file, name, split, notes = _choose(path, files, options)
+    document = _Document.load(file)
+    images = document.objects("images")
+    names, ids = document.column(images, "file_name", str), document.column(images, "id", int, str)
+    if twice := [each for each, count in Counter(ids).items() if count > 1]:
+        raise document.bad(f"gives several images the id {first_few(twice, len(twice))}")
+    keys, strays, where = _on_disk(path, file, name, names, options)
+    there = as_mask(keys.is_valid())
+    rows = np.where(there, np.cumsum(there) - 1, _MISSING)
+    boxes, classes, more, dropped = _boxes(document, dict(zip(ids, rows.tolist(), strict=True)))
+    width, height = (document.numbers(images, side, usual=0) for side in ("width", "height"))
+    lost = [text for text, found in zip(names, there.tolist(), strict=True) if not found]
+    return Annotated(
+        keys.drop_null(),
+        np.stack([width, height], axis=1)[there],
+        boxes,
+        classes,
+        split,
+        f"COCO annotations in {file.name}",
+        (*notes, *where, *more),
+        left_out(lost, len(lost), "image", f"of {file.name} missing on disk")
+        + left_out((each.as_py() for each in strays), len(strays), "file", f"not in {file.name}")
+        + dropped,
+    )
+
+
+def _choose(
+    path: Path, files: Sequence[Path], options: SourceOptions
+) -> tuple[Path, str, str, tuple[str, ...]]:
+    """The file of the chosen split, the split as it is spelled there, its usual name, and notes."""
+    by_split: dict[str, list[Path]] = {}
+    for file in files:
+        by_split.setdefault(_split_of(file, path), []).append(file)
+    named = [name for name in by_split if name]
+    name, notes = choose_split(named, options.split, path) if named else ("", ())
+    if len(by_split[name]) > 1:
+        raise SourceError(
+            f"{path} has several files of boxes{f' of {name}' * bool(name)}: "
+            + first_few(by_split[name], len(by_split[name])),
+            expected="the choice of one",
+            next_step=f"Add --labels {by_split[name][0]}",
+        )
+    if not named:
+        split, notes = own_split(path, options.split)
+        return by_split[name][0], name, split, notes
+    return by_split[name][0], name, canonical_split(name, named) or name, notes
+
+
+def _split_of(file: Path, root: Path) -> str:
+    """`train2017` of `instances_train2017.json`, `train` of `train/_annotations.coco.json`, or nothing."""
+    stem = _PREFIXES.sub("", file.stem)
+    if canonical_split(stem):
+        return stem
+    folder = file.absolute().parent
+    return folder.name if folder != root.absolute() and canonical_split(folder.name) else ""
+
+
+def _on_disk(
+    path: Path, file: Path, split: str, names: list[str], options: SourceOptions
+) -> tuple[pa.StringArray, pa.StringArray, tuple[str, ...]]:
+    """The path of each image below `path`, null where it is missing; files beside them; and a note."""
+    if not names:
+        raise none_left(file, "has no images", "at least one")
+    tiers = _folders(path, file, split)
+    for way in ("", "by their file names alone, "):
+        texts = [_base(name) if way else name.removeprefix("./") for name in names]
+        probes = texts[:: max(1, len(texts) // _PROBES)]
+        for tier in tiers:
+            best = max(tier, key=lambda below: sum((path / below / probe).is_file() for probe in probes))
+            if any((path / best / probe).is_file() for probe in probes):
+                tree = walk(path, options.suffixes, below=best, follow_links=options.follow_links)
+                files = tree.paths(f"{best}/" if best else "")
+                with summary_of(file):
+                    keys = files.take(pc.index_in(strings(texts, "file_name", by_row), tree.paths()))
+                own = pc.is_in(_folder_of(files), _folder_of(keys))
+                strays = files.filter(pc.and_(own, pc.invert(pc.is_in(files, keys))))
+                return keys, strays, (f"images {way}in {best or path}",)
+    raise none_left(
+        file, f"names no image in {path} (the first is {short(names[0])})", "its images in or below it"
+    )
+
+
+def _base(name: str) -> str:
+    return name.replace("\\", "/").rpartition("/")[2]
+
+
+def _folder_of(files: pa.StringArray) -> pa.StringArray:
+    return pc.replace_substring_regex(files, r"(?s)[^/]*$", "")
+
+
+def _folders(path: Path, file: Path, split: str) -> list[list[str]]:
+    """Where the images may be, the likeliest first; folders of other splits are not among them."""
+    tops = list_folder(path).folders
+    found = ["", *tops, *(f"{top}/{name}" for top in tops for name in _image_folders(path / top))]
+    own = file.absolute().parent
+    tiers: list[list[str]] = [[], [], []]
+    for below in found:
+        parts = below.split("/")
+        splits = {canonical_split(part) for part in parts} - {None}
+        if split in parts or path.absolute() / below == own:
+            tiers[0].append(below)
+        elif not split or splits <= {canonical_split(split)}:
+            tiers[1 if splits else 2].append(below)
+    return [tier for tier in tiers if tier]
+
+
+def _image_folders(folder: Path) -> list[str]:
+    """The folders in a folder that is called `images`, or the one of this name in another."""
+    if "image" in folder.name.lower():
+        return list_folder(folder).folders
+    return ["images"] if (folder / "images").is_dir() else []
+
+
+def _boxes(
+    document: _Document, row_of: dict[Any, int]
+) -> tuple[Boxes, tuple[str, ...], tuple[str, ...], tuple[str, ...]]:
+    """The boxes of images on disk, the names of the classes, notes, and what was left out."""
+    annotations = document.objects("annotations")
+    images = document.column(annotations, "image_id", int, str)
+    unknown = [each for each in images if each not in row_of]
+    kept = [each for each, image in zip(annotations, images, strict=True) if row_of.get(image, _MISSING) >= 0]
+    boxed = [each for each in kept if each.get("bbox")]
+    plain = [each.get("id") for each in kept if not each.get("bbox")]
+    labels, classes, notes = _classes(document, boxed)
+    more = {}
+    if any("iscrowd" in each for each in boxed):
+        more["iscrowd"] = document.numbers(boxed, "iscrowd", usual=0).astype(np.int64)
+    if boxed and all("area" in each for each in boxed):
+        more["area"] = document.numbers(boxed, "area")
+    segments, owners, encoded = _polygons(document, boxed)
+    boxes = Boxes(
+        np.array([row_of[each["image_id"]] for each in boxed], np.int64),
+        _corners(document, boxed),
+        labels,
+        more,
+        _keypoints(document, boxed),
+        segments,
+        owners,
+    )
+    twice = [
+        each for each, count in Counter(map(str, document.column(boxed, "id", int, str))).items() if count > 1
+    ]
+    if twice:
+        notes += (
+            f"{plural(len(twice), 'annotation id')} given twice, all kept: {first_few(twice, len(twice))}",
+        )
+    dropped = left_out(unknown, len(unknown), "annotation", "of unknown image ids")
+    dropped += left_out(plain, len(plain), "annotation", "without a box")
+    dropped += left_out(encoded, len(encoded), "mask", "in run lengths (RLE)")
+    return boxes, classes, notes, dropped
+
+
+def _classes(
+    document: _Document, boxed: list[dict[str, Any]]
+) -> tuple[Numbers, tuple[str, ...], tuple[str, ...]]:
+    """The class of each box, numbered in the order of category ids; the names; a note if numbers changed."""
+    categories = document.objects("categories")
+    ids = document.column(categories, "id", int)
+    names = dict(zip(ids, document.column(categories, "name", str), strict=True))
+    if len(names) < len(ids):
+        raise document.bad("gives several categories one id")
+    number = {each: place for place, each in enumerate(sorted(names))}
+    of = document.column(boxed, "category_id", int)
+    if strange := sorted({*of} - number.keys()):
+        raise document.bad(
+            f"has boxes of categories that it does not list: {first_few(strange, len(strange))}"
+        )
+    renumbered = any(each != place for each, place in number.items())
+    notes = (
+        (f"category ids {min(ids)} to {max(ids)} numbered 0 to {len(ids) - 1} in their order",)
+        if renumbered
+        else ()
+    )
+    return (
+        np.array([number[each] for each in of], np.int64),
+        tuple(names[each] for each in sorted(names)),
+        notes,
+    )
+
+
+def _corners(document: _Document, boxed: list[dict[str, Any]]) -> Numbers:
+    for each in boxed:
+        box = each["bbox"]
+        if type(box) is not list or len(box) != 4 or not set(map(type, box)) <= _NUMBERS:
+            raise document.bad(f"has the bbox {short(box)} (of the annotation {short(each.get('id'))})")
+    with document.floats("bbox"):
+        found = corners_of([each["bbox"] for each in boxed])
+    found[:, 2:] += found[:, :2]
+    return found
+
+
+def _polygons(
+    document: _Document, boxed: list[dict[str, Any]]
+) -> tuple[pa.ListArray | None, Sequence[int], list[object]]:
+    """Polygons, the box of each, and the annotations that have a mask of another kind."""
+    found, owners, encoded = [], array("q"), []
+    for box, each in enumerate(boxed):
+        rings = each.pop("segmentation", None)  # frees it: a third of a gigabyte in COCO
+        if isinstance(rings, dict):
+            encoded.append(each.get("id"))
+            continue
+        for ring in rings if isinstance(rings, list) else [rings] * (rings is not None):
+            if not isinstance(ring, array) or len(ring) % 2:
+                raise document.bad(f"has the polygon {short(ring)} (annotation {short(each.get('id'))})")
+            found.append(ring)
+            owners.append(box)
+    return number_lists(found) if found else None, owners, encoded
+
+
+def _keypoints(document: _Document, boxed: list[dict[str, Any]]) -> pa.ListArray | None:
+    found = [each.get("keypoints") or array("d") for each in boxed]
+    if odd := [points for points in found if not isinstance(points, array) or len(points) % 3]:
+        raise document.bad(f"has the keypoints {short(odd[0])}")
+    return number_lists(found) if any(found) else None
+
+
+@dataclass(frozen=True)
+class _Document:
+    """The parsed file; faults in it are named with its path."""
+
+    file: Path
+    parsed: dict[str, Any]
+
+    @classmethod
+    def load(cls, file: Path) -> _Document:
+        try:
+            parsed = json.loads(read_text(file), object_hook=_compact)
+        except (ValueError, RecursionError) as error:
+            raise cls(file, {}).bad(f"cannot be read ({short(str(error))})") from error
+        if not isinstance(parsed, dict):
+            raise cls(file, {}).bad("is no object")
+        return cls(file, parsed)
+
+    def objects(self, name: str) -> list[dict[str, Any]]:
+        """A list of objects."""
+        found = self.parsed.get(name)
+        if not isinstance(found, list):
+            raise self.bad(f"has no list of {name}")
+        if not set(map(type, found)) <= {dict}:
+            odd = next(each for each in found if type(each) is not dict)
+            raise self.bad(f"has {short(odd)} among its {name}")
+        return found
+
+    def column(self, objects: list[dict[str, Any]], name: str, *kinds: type) -> list[Any]:
+        """An entry of each object."""
+        found = [each.get(name) for each in objects]
+        if not set(map(type, found)) <= {*kinds}:
+            odd = next(each for each in objects if type(each.get(name)) not in kinds)
+            raise self.bad(f"has the {name} {short(odd.get(name))} (with the id {short(odd.get('id'))})")
+        return found
+
+    def numbers(self, objects: list[dict[str, Any]], name: str, usual: float | None = None) -> Numbers:
+        """A number of each object, or the usual one where it has none."""
+        found = [usual if (number := each.get(name)) is None else number for each in objects]
+        if not set(map(type, found)) <= {*_NUMBERS, bool}:
+            self.column(objects, name, int, float, bool)
+        with self.floats(name):
+            return np.array(found, np.float64)
+
+    @contextmanager
+    def floats(self, name: str) -> Iterator[None]:
+        """Refuse a whole number that is larger than all floats."""
+        try:
+            yield
+        except OverflowError:
+            raise self.bad(f"has a {name} that is too large") from None
+
+    def bad(self, what: str) -> SourceError:
+        return SourceError(
+            f"{self.file} {what}",
+            expected="a JSON as COCO's: lists of images, annotations and categories",
+            next_step="Correct it or download it again",
+        )
+
+
+def _compact(found: dict[str, Any]) -> dict[str, Any]:
+    """An object of the JSON with the numbers of polygons and points in arrays: a quarter of the memory."""
+    if type(rings := found.get("segmentation")) is list:
+        found["segmentation"] = [_packed(ring) for ring in rings]
+    if "keypoints" in found:
+        found["keypoints"] = _packed(found["keypoints"])
+    return found
+
+
+def _packed(numbers: Any) -> Any:
+    try:
+        return array("d", numbers) if type(numbers) is list else numbers
+    except (TypeError, OverflowError):  # refused where it is used
+        return numbers

@@ -1,0 +1,67 @@
+"""What the readers of annotations share: their result, and a sentence for what they leave out.
+
+Short, since the readers need it, and the room that would hold it imports them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow as pa
+
+from smallfiles.errors import SourceError, first_few
+from smallfiles.folders import canonical_split
+from smallfiles.progress import plural
+from smallfiles.sources.annotations.boxes import Boxes, Numbers
+from smallfiles.sources.scanning import Folder, list_folder
+
+ANNOTATIONS = "annotations"
+"""Name of a folder, in lower case."""
+
+
+@dataclass(frozen=True)
+class Annotated:
+    """The annotated images of one split.
+
+    Args:
+        keys: Paths of the images, relative to the root.
+        sizes: `[images, 2]`: width and height; 0 where unknown.
+        boxes: Their boxes.
+        classes: Names of the classes, in the order of their numbers; empty if unknown.
+        split: Name of the split.
+        origin: What was read, to begin a sentence.
+        notes: How it was read.
+        left_out: What was left out, a sentence for each kind; `strict` refuses it.
+    """
+
+    keys: pa.StringArray
+    sizes: Numbers
+    boxes: Boxes
+    classes: tuple[str, ...]
+    split: str
+    origin: str
+    notes: tuple[str, ...] = ()
+    left_out: tuple[str, ...] = ()
+
+
+def look(path: Path) -> dict[str, Folder]:
+    """Where annotations may be: a folder, and in it `annotations` and its splits."""
+    root = list_folder(path)
+    within = [
+        name for name in root.folders if name.lower() == ANNOTATIONS or canonical_split(name, root.folders)
+    ]
+    return {"": root} | {name: list_folder(path / name) for name in within}
+
+
+def left_out(names: Iterable[object], count: int, one: str, which: str) -> tuple[str, ...]:
+    """A note on things that were left out, if there are any."""
+    return (f"{plural(count, one)} {which} left out: {first_few(names, count)}",) if count else ()
+
+
+def none_left(path: Path, what: str, expected: str) -> SourceError:
+    """The error for annotations of which nothing is left."""
+    return SourceError(
+        f"{path} {what}", expected=expected, next_step="Check that images and annotations belong together"
+    )

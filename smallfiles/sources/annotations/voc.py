@@ -1,0 +1,255 @@
+"""Pascal VOC: an XML per image, with its boxes and the names of their classes.
+
+    JPEGImages/000001.jpg  Annotations/000001.xml  ImageSets/Main/train.txt     names of a split, one a line
+    images/1.png           annotations/1.xml                                     without splits
+    train/1.jpg            train/1.xml                                           as Roboflow exports it
+
+Pixels are counted from 1 there and the last one belongs to the box, so [x1 - 1, y1 - 1, x2, y2] is kept.
+Classes are numbered in sorted order, those of all splits together.
+
+The trap: an XML can define entities that grow to gigabytes when they are read. VOC needs none, so a file with
+a document type is refused.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from xml.etree.ElementTree import Element, TreeBuilder
+from xml.parsers import expat
+
+import numpy as np
+import pyarrow as pa
+
+from smallfiles.arrays import column
+from smallfiles.errors import SourceError
+from smallfiles.folders import SourceOptions, canonical_split, choose_split
+from smallfiles.manifest.class_folders import own_split
+from smallfiles.progress import plural
+from smallfiles.sources.annotations.boxes import Boxes, corners_of
+from smallfiles.sources.annotations.record import ANNOTATIONS, Annotated, left_out, look, none_left
+from smallfiles.sources.scanning import Folder, lines_of, read_text, unlistable, walk
+
+_IN_FLIGHT = 32
+_LOOKED_AT = 4096
+_FLAGS = ("difficult", "truncated")
+_SIDES = ("xmin", "ymin", "xmax", "ymax")
+_NUMBER = re.compile(r"[+-]?[0-9]*[.]?[0-9]+(?:[.]|[eE][+-]?[0-9]+)?")
+_IMAGES = ("jpegimages", "images")
+
+
+@dataclass(frozen=True, slots=True)
+class _Box:
+    name: str
+    corners: tuple[float, ...]
+    flags: dict[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class _Xml:
+    """One file: width and height of the image, its boxes, and how many objects have none."""
+
+    size: tuple[int, int]
+    boxes: list[_Box]
+    without: int
+
+
+def recognises(path: Path, looked: dict[str, Folder]) -> bool:
+    """Whether a folder has images with such files: in `Annotations` beside them, or in its splits."""
+    tops = looked[""].folders
+    has_images = bool({top.lower() for top in tops} & {*_IMAGES})
+    if any(
+        _begins(path / name, folder)
+        for name, folder in looked.items()
+        if has_images or name.lower() != ANNOTATIONS
+    ):
+        return True
+    within = [path / top for top in tops if top.lower().startswith("voc")]  # VOCdevkit/VOC2012
+    return any(recognises(each, look(each)) for each in within)
+
+
+def _begins(where: Path, folder: Folder) -> bool:
+    """Whether the first XML of a folder is an annotation."""
+    first = next((name for name in folder.files if name.lower().endswith(".xml")), None)
+    if first is None:
+        return False
+    with (where / first).open("rb") as file:
+        return b"<annotation" in file.read(_LOOKED_AT)
+
+
+def read(path: Path, options: SourceOptions) -> Annotated:
+    """Read one split.
+
+    Raises:
+        SourceError: A file is malformed, no image has one, or the split does not exist.
+    """
+    tree = walk(path, options.suffixes, follow_links=options.follow_links)
+    pairs = _pairs(tree.folders)
+    if not pairs:
+        raise none_left(path, "has no images beside its XML files", "JPEGImages/1.jpg for Annotations/1.xml")
+    xmls = _read_all(path, [xml for pair in pairs for xml in pair.xmls.values()])
+    classes = sorted({box.name for xml in xmls.values() for box in xml.boxes})
+    chosen, split, notes, absent = _of_split(path, pairs, options)
+    named = [(key, pair.xmls.get(stem)) for pair, stem, key in chosen]
+    kept = [(key, xmls[xml]) for key, xml in named if xml is not None]
+    if not kept:
+        raise none_left(path, f"has no XML for the {plural(len(named), 'image')} of {split}", "one for each")
+    lost = [key for key, xml in named if xml is None]
+    strays = [xml for pair in pairs for stem, xml in pair.xmls.items() if stem not in pair.images]
+    without = [key for key, xml in kept if xml.without]
+    return Annotated(
+        column([key for key, _ in kept], pa.string()),
+        np.array([xml.size for _, xml in kept], np.int64),
+        _boxes([xml for _, xml in kept], {name: number for number, name in enumerate(classes)}),
+        tuple(classes),
+        split,
+        "Pascal VOC annotations (pixels counted from 1 there)",
+        notes,
+        left_out(absent, len(absent), "name", f"of {split} without an image")
+        + left_out(lost, len(lost), "image", "without an XML")
+        + left_out(strays, len(strays), "XML", "without an image")
+        + left_out(without, len(without), "image", "with objects that have no box: these"),
+    )
+
+
+@dataclass(frozen=True)
+class _Pair:
+    """A folder of images and its XML files.
+
+    Args:
+        folder: The images.
+        images: Path of each image by its stem.
+        xmls: Path of each XML by its stem.
+    """
+
+    folder: str
+    images: dict[str, str]
+    xmls: dict[str, str]
+
+
+def _pairs(folders: Sequence[Folder]) -> list[_Pair]:
+    """The folders of images with XML files in them, or in `Annotations` beside them."""
+    by_path = {folder.path.lower(): folder for folder in folders}
+    found = []
+    for folder in folders:
+        above, _, own = folder.path.rpartition("/")
+        beside = f"{above}/{ANNOTATIONS}".lstrip("/").lower() if own.lower() in _IMAGES else ""
+        where = by_path.get(beside, folder) if beside else folder
+        images, xmls = (
+            {name.rpartition(".")[0]: f.prefix + name for name in names}
+            for f, names in (
+                (folder, folder.files),
+                (where, [n for n in where.others if n.lower().endswith(".xml")]),
+            )
+        )
+        found += [_Pair(folder.path, images, xmls)] if images and xmls else []
+    return found
+
+
+def _of_split(
+    path: Path, pairs: Sequence[_Pair], options: SourceOptions
+) -> tuple[list[tuple[_Pair, str, str]], str, tuple[str, ...], list[str]]:
+    """Pair, stem and path of each image of the split, its usual name, notes, and names without image."""
+    everything = [(pair, stem, key) for pair in pairs for stem, key in pair.images.items()]
+    lists = {pair.folder: _lists(path / pair.folder / "../ImageSets/Main") for pair in pairs}
+    named = sorted({name for each in lists.values() for name in each})
+    if named:
+        name, notes = choose_split(named, options.split, path)
+        stems = {pair.folder: lists[pair.folder].get(name, []) for pair in pairs}
+        chosen = [
+            (pair, stem, pair.images[stem])
+            for pair in pairs
+            for stem in stems[pair.folder]
+            if stem in pair.images
+        ]
+        absent = [stem for pair in pairs for stem in stems[pair.folder] if stem not in pair.images]
+        return chosen, canonical_split(name) or name, notes, absent
+    folders = {pair.folder: next(filter(canonical_split, pair.folder.split("/")), "") for pair in pairs}
+    named = sorted({name for name in folders.values() if name})
+    if not named:
+        return everything, *own_split(path, options.split), []
+    name, notes = choose_split(named, options.split, path)
+    return (
+        [each for each in everything if folders[each[0].folder] == name],
+        canonical_split(name) or name,
+        notes,
+        [],
+    )
+
+
+def _lists(folder: Path) -> dict[str, list[str]]:
+    """The stems of each split."""
+    files = [file for file in folder.glob("*.txt") if canonical_split(file.stem) or file.stem == "trainval"]
+    return {file.stem: [line.strip() for _, line in lines_of(read_text(file))] for file in files}
+
+
+def _read_all(path: Path, files: Sequence[str]) -> dict[str, _Xml]:
+    with ThreadPoolExecutor(_IN_FLIGHT, thread_name_prefix="xml") as pool:
+        return dict(zip(files, pool.map(lambda file: _read(path / file), files), strict=True))
+
+
+def _read(file: Path) -> _Xml:
+    try:
+        root = _parsed(file.read_bytes())
+        objects = root.findall("object")
+        boxes = [_box(each, frame) for each in objects if (frame := each.find("bndbox")) is not None]
+        width, height = (int(_number(root.find(f"size/{side}"))) for side in ("width", "height"))
+    except OSError as error:
+        raise unlistable(error, file) from error
+    except (expat.ExpatError, ValueError, OverflowError, LookupError) as error:
+        raise SourceError(
+            f"{file} cannot be read ({error})",
+            expected="an XML as Pascal VOC's: annotation/object with name and bndbox/xmin, ymin, xmax, ymax",
+            next_step="Correct it or download it again",
+        ) from error
+    return _Xml((width, height), boxes, len(objects) - len(boxes))
+
+
+def _box(found: Element, frame: Element) -> _Box:
+    x1, y1, x2, y2 = (_number(frame.find(side), None) for side in _SIDES)
+    name = (found.findtext("name") or "").strip()
+    if not name:
+        raise ValueError("an object has no name")
+    flags = {flag: int(_number(found.find(flag))) for flag in _FLAGS if found.find(flag) is not None}
+    return _Box(name, (x1 - 1, y1 - 1, x2, y2), flags)
+
+
+def _number(found: Element | None, usual: float | None = 0.0) -> float:
+    text = "" if found is None else (found.text or "").strip()
+    if not text and usual is not None:
+        return usual
+    if not _NUMBER.fullmatch(text):
+        raise ValueError(f"{text!r} is no number")
+    return float(text)
+
+
+def _parsed(data: bytes) -> Element:
+    """The root of an XML without a document type."""
+
+    def refuse(*_: object) -> None:
+        raise ValueError("it has a document type, which may define entities")
+
+    builder, parser = TreeBuilder(), expat.ParserCreate()
+    parser.buffer_text = True
+    parser.StartDoctypeDeclHandler = refuse
+    parser.StartElementHandler, parser.EndElementHandler = builder.start, builder.end
+    parser.CharacterDataHandler = builder.data
+    parser.Parse(data, True)
+    root: Element = builder.close()
+    if root.tag != "annotation":
+        raise ValueError(f"its root is {root.tag[:40]}")
+    return root
+
+
+def _boxes(xmls: Sequence[_Xml], numbers: dict[str, int]) -> Boxes:
+    boxes = [box for xml in xmls for box in xml.boxes]
+    used = [flag for flag in _FLAGS if any(flag in box.flags for box in boxes)]
+    return Boxes(
+        np.repeat(np.arange(len(xmls)), [len(xml.boxes) for xml in xmls]),
+        corners_of([box.corners for box in boxes]),
+        np.array([numbers[box.name] for box in boxes], np.int64),
+        {flag: np.array([box.flags.get(flag, 0) for box in boxes], np.int64) for flag in used},
+    )

@@ -1,0 +1,283 @@
+"""YOLO: a text file per image, `labels/` beside `images/`, and class names in `data.yaml` or `classes.txt`.
+
+    images/train/1.jpg  labels/train/1.txt          or  train/images/1.jpg  train/labels/1.txt
+    3 0.5 0.5 0.2 0.1                               class, centre and size as fractions of the image
+    3 0.1 0.1 0.9 0.1 0.9 0.9                       class and a polygon; its box is the one around it
+
+Fractions become pixels, for which the header of each image that has boxes is read: one open per image. An
+image without a text file, or with an empty one, has no boxes. With `kpt_shape` in `data.yaml`, the numbers
+after a box are points.
+
+The trap: fractions of a photograph that EXIF turns are usually those of the turned one, as annotators saw it,
+while the stored pixels are not turned. Such images are named.
+"""
+
+from __future__ import annotations
+
+import io
+from array import array
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+
+from smallfiles.arrays import column
+from smallfiles.errors import SourceError, first_few
+from smallfiles.folders import SourceOptions, canonical_split, choose_split
+from smallfiles.images.header import read_header
+from smallfiles.manifest.class_folders import own_split
+from smallfiles.manifest.listing import HEAD_BYTES
+from smallfiles.progress import plural
+from smallfiles.sources.annotations.boxes import Boxes, Numbers, corners_of, number_lists
+from smallfiles.sources.annotations.record import Annotated, left_out, none_left
+from smallfiles.sources.annotations.yolo_names import read_names
+from smallfiles.sources.folder import FolderStore, no_images
+from smallfiles.sources.scanning import Folder, bad_line, lines_of, read_text, walk
+
+_IN_FLIGHT = 32
+_LOOKED_AT = 64
+_ANY = 1 << 31
+_VISIBLE = 2.0
+_NONE = array("d")
+_EXIF = b"Exif\0\0"
+_SLACK = 0.01
+"""By how much a fraction may lie outside of 0 to 1."""
+
+
+@dataclass(frozen=True)
+class _Kind:
+    """What a line of a set holds.
+
+    Args:
+        classes: How many there are; very many if unknown.
+        points: Number of points of each box; 0 if it has none.
+        per_point: Numbers of each point.
+    """
+
+    classes: int
+    points: int = 0
+    per_point: int = 3
+
+    def expected(self) -> str:
+        """In words."""
+        which = f"a class below {self.classes}" if self.classes < _ANY else "the number of a class"
+        points = (
+            f", then {self.points} points of {self.per_point} numbers" if self.points else " (or a polygon)"
+        )
+        return f"{which}, then centre, width and height{points}, as fractions of the image"
+
+
+@dataclass(frozen=True, slots=True)
+class _Line:
+    """One box.
+
+    Args:
+        label: Its class.
+        box: x1, y1, x2, y2 as fractions.
+        points: x, y and visibility of its points in turn.
+        polygon: x and y in turn.
+    """
+
+    label: int
+    box: tuple[float, float, float, float]
+    points: array[float]
+    polygon: array[float]
+
+
+def recognises(path: Path, looked: dict[str, Folder]) -> bool:
+    """Whether a folder (or one of its splits) has `images`, and `labels` with lines of numbers."""
+    for name, folder in looked.items():
+        if {"images", "labels"} <= {*folder.folders}:
+            labels = path / name / "labels"
+            texts = walk(labels, (".txt",)).paths()[:_LOOKED_AT].to_pylist()
+            if any(_has_boxes(labels / text) for text in texts):
+                return True
+    return False
+
+
+def _has_boxes(file: Path) -> bool:
+    try:
+        lines = [_numbers(line) for _, line in lines_of(read_text(file))]
+    except (SourceError, ValueError):
+        return False
+    return bool(lines) and all(len(line) > 4 and line[0] >= 0 and _are_fractions(line[1:5]) for line in lines)
+
+
+def read(path: Path, options: SourceOptions) -> Annotated:
+    """Read one split.
+
+    Raises:
+        SourceError: A line is malformed, an image cannot be read, or the split does not exist.
+    """
+    tree = walk(path, options.suffixes, follow_links=options.follow_links)
+    if not len(tree):
+        raise no_images(tree, options)
+    folders = {folder.path: folder for folder in tree.folders}
+    chosen, split, notes = _of_split(
+        path, [f for f in tree.folders if f.files and _labels(f) != f.path], options
+    )
+    keys, texts, strays = [], [], []
+    for folder in chosen:
+        beside = folders.get(_labels(folder), Folder(""))
+        there = {name[:-4] for name in beside.others if name.endswith(".txt") and name != "classes.txt"}
+        stems = [name.rpartition(".")[0] for name in folder.files]
+        keys += [folder.prefix + name for name in folder.files]
+        texts += [f"{beside.prefix}{stem}.txt" if stem in there else None for stem in stems]
+        strays += [f"{beside.prefix}{stem}.txt" for stem in sorted(there.difference(stems))]
+    if not any(texts):
+        raise none_left(
+            path, f"has no label file for {plural(len(keys), 'image')}", "labels/1.txt for images/1.jpg"
+        )
+    file, classes, shape = read_names(path)
+    found = _read_all(path, texts, _Kind(len(classes) or _ANY, *shape))
+    sizes, turned = _sizes(path, [key if lines else None for key, lines in zip(keys, found, strict=True)])
+    without = texts.count(None)
+    notes += (f"{plural(without, 'image')} without a label file: no boxes",) if without else ()
+    if turned:
+        notes += (
+            f"{plural(len(turned), 'image')} that EXIF turns: boxes taken as of the stored pixels, which "
+            f"is wrong if they were drawn on the turned image: {first_few(turned, len(turned))}",
+        )
+    return Annotated(
+        column(keys, pa.string()),
+        sizes,
+        _boxes(found, sizes, bool(shape)),
+        classes,
+        split,
+        f"YOLO labels, classes from {file.name}" if file else "YOLO labels without class names",
+        notes,
+        left_out(strays, len(strays), "label file", "without an image"),
+    )
+
+
+def _labels(folder: Folder) -> str:
+    """The folder of the label files of a folder of images: the last `images` in its path replaced."""
+    before, found, after = f"/{folder.path}/".rpartition("/images/")
+    return f"{before}/labels/{after}".strip("/") if found else folder.path
+
+
+def _of_split(
+    path: Path, folders: list[Folder], options: SourceOptions
+) -> tuple[list[Folder], str, tuple[str, ...]]:
+    """The folders of images of the chosen split, its usual name, and notes."""
+    named: dict[str, list[Folder]] = {}
+    for folder in folders:
+        split = next((part for part in folder.path.split("/") if canonical_split(part)), "")
+        named.setdefault(split, []).append(folder)
+    rest = named.pop("", [])
+    if not named:
+        return rest, *own_split(path, options.split)
+    chosen, notes = choose_split(list(named), options.split, path)
+    if rest:
+        count = sum(len(folder.files) for folder in rest)
+        notes += (f"{plural(count, 'image')} outside of the splits left out",)
+    return named[chosen], canonical_split(chosen, named) or chosen, notes
+
+
+def _read_all(path: Path, texts: list[str | None], kind: _Kind) -> list[list[_Line]]:
+    """The lines of each label file, with many opens in flight."""
+
+    def of_text(text: str | None) -> list[_Line]:
+        if text is None:
+            return []
+        return [_line(path / text, number, line, kind) for number, line in lines_of(read_text(path / text))]
+
+    with ThreadPoolExecutor(_IN_FLIGHT, thread_name_prefix="labels") as pool:
+        return list(pool.map(of_text, texts))
+
+
+def _line(file: Path, number: int, line: str, kind: _Kind) -> _Line:
+    try:
+        label, *found = _numbers(line)
+    except ValueError:
+        label, found = -1, []
+    points = _triples(found[4:], kind.per_point) if kind.points else _NONE
+    is_polygon = not kind.points and len(found) > 4
+    fits = (
+        len(found) % 2 == 0 and len(found) >= 6
+        if is_polygon
+        else len(found) == 4 + kind.points * kind.per_point
+    )
+    places = found if is_polygon else [*found[:4], *points[::3], *points[1::3]]
+    if not (fits and 0 <= label < kind.classes and label == int(label) and _are_fractions(places)):
+        raise bad_line(file, number, line, kind.expected())
+    if is_polygon:
+        xs, ys = found[::2], found[1::2]
+        return _Line(int(label), (min(xs), min(ys), max(xs), max(ys)), _NONE, array("d", found))
+    x, y, width, height = found[:4]
+    return _Line(int(label), (x - width / 2, y - height / 2, x + width / 2, y + height / 2), points, _NONE)
+
+
+def _numbers(line: str) -> list[float]:
+    return list(map(float, line.replace("_", "?").split()))  # float() takes 1_0 for 10
+
+
+def _are_fractions(numbers: Sequence[float]) -> bool:
+    return all(-_SLACK <= each <= 1 + _SLACK for each in numbers)
+
+
+def _triples(found: Sequence[float], per_point: int) -> array[float]:
+    """x, y and visibility of each point; points without one are visible."""
+    if per_point == 3:
+        return array("d", found)
+    pairs = zip(found[::2], found[1::2], strict=False)
+    return array("d", [each for x, y in pairs for each in (x, y, _VISIBLE)])
+
+
+def _sizes(path: Path, keys: list[str | None]) -> tuple[Numbers, list[str]]:
+    """Width and height of each image, 0 where there is no key, and the images that EXIF turns."""
+    store = FolderStore(path)
+
+    def of_key(key: str | None) -> tuple[int, int, bool]:
+        return (0, 0, False) if key is None else _size(store, key)
+
+    with ThreadPoolExecutor(_IN_FLIGHT, thread_name_prefix="headers") as pool:
+        found = list(pool.map(of_key, keys))
+    turned = [key for key, (_, _, is_turned) in zip(keys, found, strict=True) if key and is_turned]
+    return np.array([each[:2] for each in found], np.int64).reshape(len(found), 2), turned
+
+
+def _size(store: FolderStore, key: str) -> tuple[int, int, bool]:
+    """Width and height of one image, and whether EXIF turns it."""
+    from PIL import Image  # no other source needs it, nor what follows
+
+    from smallfiles.images.decoding import orientation
+
+    head = memoryview(bytearray(HEAD_BYTES))
+    got = store.read_into(key, head)
+    for data in (head[:got], None):
+        if data is None:  # the header is longer
+            data = memoryview(bytearray(got))
+            data = data[: store.read_into(key, data)]
+        header = read_header(data)
+        with suppress(Exception):  # Pillow raises what it likes
+            size = (header.width, header.height) if header else Image.open(io.BytesIO(data)).size
+            return *size, _EXIF in bytes(data) and orientation(data) > 1
+    raise SourceError(
+        f"the size of {store.root / key} cannot be read",
+        expected="an image, since YOLO's boxes are fractions of it",
+        next_step="Fetch the file again, or remove it together with its label file",
+    )
+
+
+def _boxes(found: list[list[_Line]], sizes: Numbers, has_points: bool) -> Boxes:
+    """Boxes in pixels."""
+    lines = [line for lines in found for line in lines]
+    rows = np.repeat(np.arange(len(found)), [len(lines) for lines in found])
+    scale = sizes[rows].astype(np.float64)
+    polygons = [(box, line.polygon) for box, line in enumerate(lines) if line.polygon]
+    owners = [box for box, _ in polygons]
+    return Boxes(
+        rows,
+        corners_of([line.box for line in lines]) * np.tile(scale, 2),
+        np.array([line.label for line in lines], np.int64),
+        keypoints=number_lists([line.points for line in lines], np.insert(scale, 2, 1, axis=1))
+        if has_points
+        else None,
+        segments=number_lists([polygon for _, polygon in polygons], scale[owners]) if polygons else None,
+        owners=owners,
+    )
