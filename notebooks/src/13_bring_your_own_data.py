@@ -392,7 +392,7 @@ from smallfiles.pack import plan
 
 if mine is not None:
     planned = plan(mine, setup.scratch / "mine.arrow", PackConfig())
-    print(f"{planned.samples:,} samples and {planned.payload_bytes / 1e9:.2f} GB would become {planned.files} files")
+    print(f"{planned.samples:,} samples, {planned.payload_bytes / 1e9:.2f} GB; packed, files: {planned.files}")
 else:
     show.say("Put a path of your own into the cell above, if you have one here.")
 

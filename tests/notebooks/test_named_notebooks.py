@@ -17,7 +17,7 @@ ABOUT = {
     "smallfiles/formats/hdf5": {"04", "13"},
     "smallfiles/formats/lmdb": {"11"},
     "smallfiles/formats/squashfs": {"06"},
-    "smallfiles/formats/tar": {"05"},
+    "smallfiles/formats/tar": {"05", "13"},
     "smallfiles/images": {"08"},
     "smallfiles/manifest": {"02"},
     "smallfiles/measure/loading": {"08"},

@@ -4,7 +4,7 @@
     table           labels.csv (filename, species, weight), images/00012.jpg
 
 The traps are those of real sets: the rows of the table are in another order than the files, and its weight is
-a number to predict, not a class. Notebook 13 packs both.
+a number to predict, not a class. Notebook 13 packs both. Short, since the pictures are those of all layouts.
 """
 
 from __future__ import annotations
