@@ -70,7 +70,7 @@ SMALL = {
         "images/resizing",
     ],
     "one step of loading or training, used by several others": [
-        *("ring/order", "training/checkpoint", "training/models"),
+        *("ring/order", "training/checkpoint"),
     ],
     "one layout or one list of a source": [
         *("manifest/writing", "sources/imagenet/official", "sources/synthetic/wordnet"),
