@@ -176,7 +176,9 @@ LAYOUTS = {
     "arrays and labels": Layout("images/{1,2}.npy labels/{1,2}.yolo", says=f"no images|{_FLAT}"),
     "images and labels in JSON": Layout("images/{a,b}.jpg labels/{a,b}.json", says=_FLAT),
     "arrays": Layout("{cat,dog}/{1,2}.npy readme.md", "cat dog", "no images: .npy files taken", 4),
-    "sounds": Layout("{no,yes}/{1,2}{.wav,.xml,.md}", "no yes", "no images: .wav files taken", 4, tar_fields="md xml"),
+    "sounds": Layout(
+        "{no,yes}/{1,2}{.wav,.xml,.md}", "no yes", "no images: .wav files taken", 4, tar_fields="md xml"
+    ),
     "texts": Layout("{bad,good}/{1,2}.txt README", "bad good", "no images: .txt files taken", 4),
     "frames": Layout("{clip1,clip2}/{001,002,003}.jpg", "clip1 clip2", "same file names"),
     "frames and a mask": Layout("{f1,f2}/{1,2}.jpg {f1,f2}/mask.mask", says="parts of one sample"),

@@ -13,7 +13,7 @@ from source_sets import plant
 
 from smallfiles import formats, sources
 from smallfiles.cli import main
-from smallfiles.errors import ManifestError, SmallfilesError, SourceError, UsageError
+from smallfiles.errors import ManifestError, SourceError, UsageError
 from smallfiles.pack import PackConfig, pack
 from smallfiles.sources.annotations.yolo_names import read_names
 
