@@ -30,6 +30,7 @@ class Layout:
         in_tar: What a tar of it is refused with, where webdataset would make one sample of several files, and
             where a folder has samples of several files.
         fields: Names of the further files of its samples.
+        tar_fields: The same of a tar, in which every member of a sample is one.
     """
 
     files: str
@@ -40,6 +41,7 @@ class Layout:
     asked: dict[str, Any] | None = None
     in_tar: str = ""
     fields: str = ""
+    tar_fields: str = ""
 
     def tree(self) -> dict[str, bytes]:
         """The bytes of each file."""
@@ -174,7 +176,9 @@ LAYOUTS = {
     "arrays and labels": Layout("images/{1,2}.npy labels/{1,2}.yolo", says=f"no images|{_FLAT}"),
     "images and labels in JSON": Layout("images/{a,b}.jpg labels/{a,b}.json", says=_FLAT),
     "arrays": Layout("{cat,dog}/{1,2}.npy readme.md", "cat dog", "no images: .npy files taken", 4),
-    "sounds": Layout("{no,yes}/{1,2}{.wav,.xml,.md}", "no yes", "no images: .wav files taken", 4),
+    "sounds": Layout(
+        "{no,yes}/{1,2}{.wav,.xml,.md}", "no yes", "no images: .wav files taken", 4, tar_fields="md xml"
+    ),
     "texts": Layout("{bad,good}/{1,2}.txt README", "bad good", "no images: .txt files taken", 4),
     "frames": Layout("{clip1,clip2}/{001,002,003}.jpg", "clip1 clip2", "same file names"),
     "frames and a mask": Layout("{f1,f2}/{1,2}.jpg {f1,f2}/mask.mask", says="parts of one sample"),

@@ -13,7 +13,7 @@ from source_sets import plant
 
 from smallfiles import formats, sources
 from smallfiles.cli import main
-from smallfiles.errors import ManifestError, SmallfilesError, SourceError, UsageError
+from smallfiles.errors import ManifestError, SourceError, UsageError
 from smallfiles.pack import PackConfig, pack
 from smallfiles.sources.annotations.yolo_names import read_names
 
@@ -492,5 +492,5 @@ def test_boxes_are_left_alone_on_request_and_masks_are_no_boxes(tmp_path):
     assert sources.load(tmp_path / "b").manifest.classes == ("cat", "dog")
     picture(tmp_path / "c/images/1.jpg")
     picture(tmp_path / "c/labels/1.png")
-    with pytest.raises(SmallfilesError, match="labels"):
-        sources.load(tmp_path / "c")
+    pairs = sources.load(tmp_path / "c").manifest
+    assert pairs.fields == {"label_image": ".png"} and pairs.targets.to_pylist() == [-1]
