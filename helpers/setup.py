@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from smallfiles.sources import Source
 
 SAMPLING_SEED = 20_130_124
+_OF_FIELDS = {"segmentation", "table"}
+"""Layouts that no other data stand for; the notebook about them has a cell for the participant's own."""
 
 
 @dataclass(frozen=True)
@@ -167,7 +169,7 @@ def set_up(notebook: str, size: str | int | None) -> Setup:
 def _data(plan: Plan, count: int, folder: Path) -> dict[str, DataSet]:
     """Synthetic sets, and the participant's own in place of those that it can stand for."""
     own = os.environ.get("COURSE_DATA")
-    if not own or not plan.wants:
+    if not own or _OF_FIELDS.issuperset(plan.wants):
         return {layout: _synthetic(layout, count, folder) for layout in plan.wants}
     from smallfiles import sources
 

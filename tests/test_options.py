@@ -24,7 +24,7 @@ from smallfiles.training import TrainConfig
 
 EVERY_LOADER = LoaderConfig(8, 3, "threads", 4, 9, False, True, "skip", "stream", 7, 1, 2)
 EVERY_LOAD = LoadBenchConfig(3, 99, (1, 4), ("ring", "threads"), ("a, b", "c"), 8, 160, 7, False)
-EVERY_TRAIN = TrainConfig(EVERY_LOADER, "resnet18", 2, 96, 0.1, 5, checkpoint=Path("a b"), every=3)
+EVERY_TRAIN = TrainConfig(EVERY_LOADER, "mask", "resnet18", 2, 96, 0.1, 5, checkpoint=Path("a b"), every=3)
 
 
 @pytest.mark.parametrize(

@@ -54,6 +54,7 @@ SHOWS: dict[str, tuple[str, ...]] = {
     "10": ('init_process_group("gloo"', "DDP(", "loss.backward()", "signal.signal("),
     "11": ("formats.open(", "measure.compare", "open_slow", "def mean_wait(", "simulate(", "saturation("),
     "12": ("os.pread(", "set_epoch(", "copied_mb(", "unshare", "RLIMIT_NOFILE", "sched_setaffinity("),
+    "13": ("sources.load(", "tv_tensors.Mask(", "Mask(view)", "make_loader", "blob(", "csv.DictReader"),
 }
 """What a notebook teaches: names that a reader must see in its code cells, not behind a call."""
 

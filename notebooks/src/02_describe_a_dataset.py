@@ -61,6 +61,8 @@ manifest.table.slice(0, 2).to_pylist()
 # %% [markdown]
 # One row is one sample: its *path*, relative to the root of the data; its *target*, here a label; and its size. A label
 # is a number: the position of the class in a list. The path is also the *key* that identifies the sample from now on.
+# Image and target are *fields*; a sample may have more, such as a mask or a number
+# ([13](13_bring_your_own_data.ipynb)).
 #
 # > **Predict.** Four data sets are on this disk: class folders, Kaggle's tree, ImageNet's official tar files,
 # > Flickr30K. In which of them does the path of a validation image contain its class?

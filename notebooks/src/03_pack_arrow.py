@@ -60,7 +60,8 @@ rows[0]["captions"][:2]
 
 # %% [markdown]
 # A *record batch* is a number of rows, stored column by column: all keys, then all captions, then the bytes of all
-# images, one after the other. A file is a sequence of record batches. Here we write two of three rows each.
+# images, one after the other. A file is a sequence of record batches. Here we write two of three rows each. Each column
+# is a *field* of the sample; a mask would be one more ([13](13_bring_your_own_data.ipynb)).
 #
 # ![Strips of bytes: in Arrow, HDF5 blob and squashfs images lie back to back; in HDF5 vlen each lies in a heap, in tar behind a header.](pictures/bytes_of_formats.svg)
 #

@@ -67,8 +67,8 @@ len(members), members[:4]
 
 # %% [markdown]
 # The convention comes from [webdataset](https://github.com/webdataset/webdataset): neighbours that share a name up to
-# the first dot are one sample. `.cls` holds a label, `.json` captions, and `.meta` anything else about the image. Only
-# the order keeps the parts together. [tarp](https://github.com/webdataset/tarp) and webdataset's writer keep the order
+# the first dot are one sample. `.cls` holds a label, `.json` captions, and `.meta` anything else about the image; each
+# suffix is a *field*, and `.mask.png` would be one more. Only the order keeps the parts together. [tarp](https://github.com/webdataset/tarp) and webdataset's writer keep the order
 # of their input; a plain tar needs `tar --sort=name`.
 #
 # webdataset reads such shards as a pipeline that ends in a DataLoader:

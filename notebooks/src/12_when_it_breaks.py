@@ -644,4 +644,4 @@ show.command(machine_report.describe(setup.scratch))
 # %% [markdown] id="next"
 # ## Next
 #
-# Go back to the notebook that teaches it, or to your own data: start with `smallfiles doctor`.
+# Go back to the notebook that teaches it, or to your own data: [13](13_bring_your_own_data.ipynb).

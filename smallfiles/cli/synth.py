@@ -18,8 +18,8 @@ from smallfiles.progress import bytes_text
 class SynthConfig:
     """What to make."""
 
-    layout: Literal["folder", "prepared", "kaggle", "official", "flickr30k"] = option(
-        "folder", "whose layout to copy"
+    layout: Literal["folder", "prepared", "kaggle", "official", "flickr30k", "segmentation", "table"] = (
+        option("folder", "whose layout to copy")
     )
     count: int = option(3000, "number of images")
     seed: int = option(0, "equal seeds, equal bytes", metavar="S")
@@ -37,12 +37,13 @@ def run(arguments: argparse.Namespace) -> int:
     """Make a small faithful copy of a real data set, from a seed.
 
     Everything in the course works without downloads: images with the sizes, names and folders of
-    ImageNet and Flickr30K, the same bytes for the same seed.
+    ImageNet and Flickr30K, images with masks, a table of labels; the same bytes for the same seed.
 
     Examples:
         smallfiles synth data --layout folder --count 3000
         smallfiles synth ilsvrc --layout kaggle --count 500
         smallfiles synth flickr --layout flickr30k --count 500 --seed 1
+        smallfiles synth shapes --layout segmentation --count 200
     """
     from smallfiles.sources import synthetic
 

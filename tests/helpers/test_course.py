@@ -210,6 +210,9 @@ class TestOwnData:
         with pytest.raises(UsageError, match="has labels"):
             start("ex03", 20)
 
+    def test_they_do_not_stand_for_images_with_masks(self, own):
+        assert start("13", 20).path("segmentation") != own
+
     def test_a_folder_that_is_no_data_set_is_a_sentence(self, own, tmp_path, monkeypatch):
         (tmp_path / "empty").mkdir()
         monkeypatch.setenv("COURSE_DATA", str(tmp_path / "empty"))

@@ -6,14 +6,16 @@ import tarfile
 from collections import Counter
 from pathlib import Path, PurePosixPath
 
+import numpy as np
 import pytest
 import scipy.io
+from PIL import Image
 from source_sets import contents, rows
 
 from smallfiles import sources
 from smallfiles.samples import UNLABELLED
 from smallfiles.sources import synthetic
-from smallfiles.sources.synthetic import flickr, plans, wordnet
+from smallfiles.sources.synthetic import flickr, pictures, plans, wordnet
 
 TINY = {"size": (64, 48)}
 COUNT = 60
@@ -197,6 +199,34 @@ def test_flickr_karpathy_split_misses_some_pictures(made):
     assert {"train", "val", "test"} == {image["split"] for image in split["images"]}
 
 
+def test_a_mask_has_the_size_of_its_picture_and_the_class_of_each_object(made):
+    found = made["segmentation"]
+    assert {file.replace("images", "masks").replace("jpg", "png") for file in found.files} == {
+        file for file in tree(found.path) if file.startswith("masks/")
+    }
+    plan = plans.SyntheticPlan(0, COUNT, 0, 0, 10, (64, 48))
+    for index, file in enumerate(found.files):
+        mask = Image.open(found.path / f"masks/{index:05d}.png")
+        scene = plan.scene(index)
+        thing = scene.things[0]
+        assert mask.size == Image.open(found.path / file).size == (scene.width, scene.height)
+        assert mask.getpixel((thing.x, thing.y)) == 1 + list(pictures.SHAPES).index(thing.look.shape)
+        assert len(np.unique(mask)) <= 1 + len({each.look.shape for each in scene.things})
+
+
+def test_the_rows_of_a_table_are_shuffled_and_each_belongs_to_its_file(made):
+    found = made["table"]
+    header, *lines_ = lines(found.path / "labels.csv")
+    assert header == "filename,species,weight"
+    named = {file: (species, float(weight)) for file, species, weight in (row.split(",") for row in lines_)}
+    assert sorted(named) == list(found.files) != list(named)
+    assert [named[file][0] for file in found.files] == [found.classes[label] for label in found.targets]
+    plan = plans.SyntheticPlan(0, COUNT, 0, 0, 10, (64, 48))
+    radii = [plan.scene(index).things[0].radius for index in range(COUNT)]
+    weights = [named[file][1] for file in found.files]
+    assert np.array_equal(np.argsort(radii, kind="stable"), np.argsort(weights, kind="stable"))
+
+
 # --- what is drawn comes back: every layout through the loader for its real model ----------------
 
 KINDS = {"folder": "folder", "flickr30k": "flickr30k"}
@@ -221,6 +251,17 @@ def test_targets_come_back_as_they_were_drawn(made, layout, split):
     assert by_name(source) == expected
     assert source.kind.startswith(KINDS.get(layout, "imagenet"))
     assert source.manifest.classes == found.classes
+
+
+def test_the_fields_of_segmentation_and_table_come_back(made):
+    masks = sources.load(made["segmentation"].path).manifest
+    assert masks.blobs == ("mask",) and len(masks) == COUNT
+    paths = zip(masks.paths.to_pylist(), masks.blob_paths("mask").to_pylist(), strict=True)
+    assert all(PurePosixPath(one).stem == PurePosixPath(other).stem for one, other in paths)
+    table = sources.load(made["table"].path / "labels.csv").manifest
+    assert table.fields == {"weight": "double"} and table.classes == made["table"].classes
+    truth = dict(zip(made["table"].files, made["table"].targets, strict=True))
+    assert dict(zip(table.paths.to_pylist(), table.targets.to_pylist(), strict=True)) == truth
 
 
 @pytest.mark.parametrize("file", ["results_20130124.token", "flickr30k_images/results.csv"])

@@ -1,10 +1,12 @@
 """Faithful small copies of real data sets, made from a seed without a download or a licence.
 
-    folder      ImageFolder: one folder per class, named after what it shows
-    prepared    ImageNet in train/<wnid>/ and val/<wnid>/
-    kaggle      ImageNet as on Kaggle: flat val, LOC_*.csv, ImageSets
-    official    ImageNet as distributed: tar of tars, flat tar, devkit with meta.mat
-    flickr30k   Flickr30K: nested folders, results.csv with its bad row, tokens, Karpathy's JSON
+    folder        ImageFolder: one folder per class, named after what it shows
+    prepared      ImageNet in train/<wnid>/ and val/<wnid>/
+    kaggle        ImageNet as on Kaggle: flat val, LOC_*.csv, ImageSets
+    official      ImageNet as distributed: tar of tars, flat tar, devkit with meta.mat
+    flickr30k     Flickr30K: nested folders, results.csv with its bad row, tokens, Karpathy's JSON
+    segmentation  images/ and masks/ with the class number of each pixel
+    table         images/ and labels.csv with a class and a number for each
 
 Equal arguments give equal bytes in one locked environment on one platform, for any number of threads. The
 trap: another build of the JPEG encoder may give other bytes, so digests of these pictures are not constants.
@@ -24,8 +26,8 @@ from smallfiles.atomic import check_room, drafted
 from smallfiles.errors import OutputExistsError, UsageError, writing
 from smallfiles.machine import usable_cpus
 from smallfiles.progress import progress
-from smallfiles.samples import Target
-from smallfiles.sources.synthetic import flickr, imagenet, wordnet
+from smallfiles.samples import UNLABELLED, Target
+from smallfiles.sources.synthetic import fields, flickr, imagenet, wordnet
 from smallfiles.sources.synthetic.plans import SyntheticPlan
 
 __all__ = ["LAYOUTS", "Made", "make"]
@@ -48,7 +50,7 @@ class Made:
         targets: For each file the label (rank of the sorted wnid or folder name) or the captions;
             also for test pictures, whose class is in no file.
         splits: For each file `train`, `val` or `test`.
-        classes: wnids or folder names in label order; empty for captions.
+        classes: wnids or folder names in label order; empty for captions and masks.
     """
 
     path: Path
@@ -80,6 +82,8 @@ LAYOUTS: dict[str, _Layout] = {
     "kaggle": _Layout(("train", "val", "test"), imagenet.kaggle_paths, imagenet.write_kaggle_tables),
     "official": _Layout(("train", "val"), imagenet.official_paths, imagenet.write_devkit),
     "flickr30k": _Layout(("train",), flickr.paths, flickr.write_tables),
+    "segmentation": _Layout(("train",), fields.paths, fields.write_masks),
+    "table": _Layout(("train",), fields.paths, fields.write_table),
 }
 
 
@@ -201,6 +205,8 @@ def _made(plan: SyntheticPlan, out: Path, layout: str, drawn_bytes: int, seconds
 def _targets(plan: SyntheticPlan, layout: str) -> tuple[Sequence[Target], tuple[str, ...]]:
     if layout == "flickr30k":
         return flickr.targets(plan), ()
-    if layout == "folder":
+    if layout == "segmentation":
+        return [UNLABELLED] * plan.count, ()
+    if layout in ("folder", "table"):
         return imagenet.folder_labels(plan), tuple(sorted(imagenet.folder_names(plan)))
     return [plan.label(index) for index in range(plan.count)], wordnet.wnids(plan.classes)

@@ -190,8 +190,8 @@ def draw(scene: Scene, seed: int, index: int) -> Pixels:
     canvas = Image.fromarray(_patches(scene, dice)).resize((scene.width, scene.height))
     pen = ImageDraw.Draw(canvas)
     for thing in reversed(scene.things):
-        pen.polygon(_corners(thing, 1.0), COLOURS[thing.look.colour])
-        pen.polygon(_corners(thing, 0.5), COLOURS[thing.look.core])
+        pen.polygon(corners(thing, 1.0), COLOURS[thing.look.colour])
+        pen.polygon(corners(thing, 0.5), COLOURS[thing.look.core])
     grain = natural(dice, scene.height, scene.width) * np.float32(_CONTRAST * math.exp(0.4 * scene.detail))
     return _as_pixels(np.asarray(canvas) + grain[..., None])
 
@@ -207,7 +207,8 @@ def _as_pixels(values: npt.NDArray[Any]) -> Pixels:
     return np.clip(values, 0, 255).astype(np.uint8)  # type: ignore[no-any-return]
 
 
-def _corners(thing: Thing, part: float) -> list[tuple[int, int]]:
+def corners(thing: Thing, part: float) -> list[tuple[int, int]]:
+    """The outline of an object, or of its core, which is a `part` of its size."""
     count, dent = SHAPES[thing.look.shape]
     corners = []
     for k in range(count):

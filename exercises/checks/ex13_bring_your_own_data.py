@@ -1,0 +1,217 @@
+"""Exercise 13: masks and their images, rows and their files, classes and numbers.
+
+    pairs     the mask of each image, by its path
+    joined    a column of a table, in the order of the files
+    target    what a loss takes: classes as int64, values as float32
+
+The trap is the exercise's subject: most wrong answers have the right length and type, so nothing fails later.
+The cases therefore have gaps, equal names in two folders, names within names, and whole floats. Notebook 13
+sends participants here.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from exercises.checks.attempt import Attempt
+from exercises.checks.check import check
+
+# --- Task 1: masks ---
+
+Paths = list[str]
+FOLDERS: tuple[tuple[Paths, Paths], ...] = (
+    # images, masks
+    (["images/a/1.jpg", "images/a/2.jpg"], ["masks/a/1.png", "masks/a/2.png"]),
+    (["images/a/2.jpg", "images/a/1.jpg"], ["masks/a/1.png", "masks/a/2.png"]),
+    (["images/a/1.jpg", "images/a/2.jpg", "images/a/3.jpg"], ["masks/a/1.png", "masks/a/3.png"]),
+    (["images/a/1.jpg"], ["masks/a/1.png", "masks/a/9.png"]),
+    (["images/b/1.jpg", "images/a/1.jpg"], ["masks/a/1.png", "masks/b/1.png"]),
+    (["images/a/10.jpg", "images/a/1.jpg"], ["masks/a/1.png", "masks/a/10.png"]),
+    (["images/old_images/1.jpg", "images/a.jpg/1.x.jpg"], ["masks/old_images/1.png", "masks/a.jpg/1.x.png"]),
+    ([], ["masks/a/1.png"]),
+)
+
+
+def mask_of(image: str) -> str:
+    """Where the mask of an image is, if it has one."""
+    return f"masks/{image.removeprefix('images/').rpartition('.')[0]}.png"
+
+
+def right_pairs(images: Paths, masks: Paths) -> dict[str, str]:
+    """The right answer to the first task."""
+    return {image: mask_of(image) for image in images if mask_of(image) in masks}
+
+
+def _stem(path: str) -> str:
+    return path.rpartition("/")[2].rpartition(".")[0]
+
+
+def _begins(images: Paths, masks: Paths) -> dict[str, str]:
+    return {image: mask for image in images for mask in masks if mask.startswith(mask_of(image)[:-4])}
+
+
+_MOVED = "paired by their place in two lists: one missing mask moves all that follow, so pair by name"
+PAIR_MISTAKES: tuple[tuple[Callable[[Paths, Paths], dict[str, str]], str], ...] = (
+    (lambda i, m: dict(zip(sorted(i), sorted(m), strict=False)), _MOVED),
+    (lambda i, m: dict(zip(i, m, strict=False)), _MOVED),
+    (lambda i, m: {one: mask_of(one) for one in i}, "these masks are not all there: look each up in `masks`"),
+    (
+        lambda i, m: {a: b for a in i for b in m if _stem(a) == _stem(b)},
+        "1.jpg is in two folders: file names are not unique, so compare the path below images/",
+    ),
+    (_begins, "10 begins with 1: compare whole names"),
+)
+
+
+@check(
+    buys="No image of your set trains on the mask of another one, also when a file is missing.",
+    errors={
+        KeyError: "an image has no mask; leave it out",
+        StopIteration: "an image has no mask; leave it out",
+        ValueError: "a list has files without a partner; leave them out",
+    },
+)
+def pairs(attempt: Attempt) -> None:
+    """`pairs(images, masks)` is `{image: mask}`, by path."""
+    for images, masks in FOLDERS:
+        got, right = attempt(images, masks), right_pairs(images, masks)
+        because = "return a dict with the path of an image for each key, and that of its mask for each value"
+        attempt.require(isinstance(got, dict), got, "a dict {image: mask}", because)
+        texts = all(isinstance(path, str) for pair in got.items() for path in pair)
+        attempt.require(texts, got, "paths as text (str)", "the lists hold texts; str(path) gives one")
+        attempt.expect(right, got, because=_why_paired(images, masks, got, right))
+
+
+def _why_paired(images: Paths, masks: Paths, got: dict[str, str], right: dict[str, str]) -> str:
+    """What a known mistake would have given here, or what is wrong with one pair."""
+    for mistake, because in PAIR_MISTAKES:
+        if mistake(images, masks) == got:
+            return because
+    if missing := [image for image in right if image not in got]:
+        return f"{missing[0]} has a mask and is left out: change only the first folder and the suffix"
+    wrong = next((image for image in got if got[image] != right.get(image)), "")
+    return f"the mask of {wrong} does not belong to it"
+
+
+# --- Task 2: a table ---
+
+Rows = list[dict[str, Any]]
+
+
+def _rows(**values: Any) -> Rows:
+    """Rows of a table with these values of `images/NAME.jpg`."""
+    return [{"filename": f"images/{name}.jpg", "weight": value, "n": 0} for name, value in values.items()]
+
+
+def _paths(names: str) -> Paths:
+    return [f"images/{name}.jpg" for name in names]
+
+
+TABLES: tuple[tuple[Paths, Rows, list[Any], str], ...] = (
+    # paths, rows, the right answer, and what another one means
+    (_paths("abc"), _rows(a=1.5, b=2.5, c=0.5), [1.5, 2.5, 0.5], "the values of column `name`, one per path"),
+    (
+        _paths("abc"),
+        _rows(c=0.5, a=1.5, b=2.5),
+        [1.5, 2.5, 0.5],
+        "the rows of a table are in another order than the files: look up each path by its `filename`",
+    ),
+    (_paths("cab"), _rows(a=1.5, b=2.5, c=0.5), [0.5, 1.5, 2.5], "keep the order of `paths`; do not sort"),
+    (
+        _paths("abc"),
+        _rows(c=0.5, a=1.5),
+        [1.5, None, 0.5],
+        "b has no row: put None in its place, or every later value moves to another file",
+    ),
+    (_paths("b"), _rows(a=1.5, b=2.5), [2.5], "rows of files that are not in `paths` are left out"),
+    (_paths("ab"), _rows(a=0.0, b=None), [0.0, None], "0.0 is a value: ask for a missing row, not for truth"),
+    (_paths("a"), _rows(a=2.5) + _rows(a=2.5), [2.5], "a row that is there twice contradicts nothing"),
+    ([], _rows(a=1.5), [], "no paths, no values"),
+)
+CONTRADICTION = _rows(a=1.5, b=2.5) + _rows(a=7.5)
+
+
+@check(
+    buys="Labels stay with their files when somebody sorts the table, or a file is lost on the way.",
+    errors={KeyError: "a path has no row; put None in its place"},
+)
+def joined(attempt: Attempt) -> None:
+    """`joined(paths, rows, name)` is the column in the order of the paths."""
+    for paths, rows, right, because in TABLES:
+        got = attempt(paths, rows, "weight")
+        attempt.require(isinstance(got, list), got, "a list", "return a list with one value per path")
+        attempt.expect(right, got, because=because)
+    _expect_refusal(attempt)
+
+
+def _expect_refusal(attempt: Attempt) -> None:
+    attempt.given("two rows for images/a.jpg, with 1.5 and 7.5")
+    with attempt.guarded():
+        try:
+            got = attempt.answer(_paths("ab"), list(CONTRADICTION), "weight")
+        except ValueError:
+            return
+    because = "one of the two is wrong, and nobody knows which: raise ValueError with the name of the file"
+    raise attempt.wrong(str(got), "a ValueError", because)
+
+
+# --- Task 3: a class or a number ---
+
+_NONE = "None is no number: put float('nan') in its place"
+_NUMBERED = "these floats were numbered like classes; a value is to be predicted, and 2.5 is nearer to 2.0"
+_CUT = "36.99 became 36: floats are values, float32"
+COLUMNS: tuple[tuple[list[Any], torch.dtype, list[float], str], ...] = (
+    # column, the right type, the right elements, and what others mean
+    (["dog", "cat", "dog"], torch.int64, [1, 0, 1], "classes are numbered in sorted order: cat is 0"),
+    (["b", "c", "a", "b"], torch.int64, [1, 2, 0, 1], "sorted order, not that of the first appearance"),
+    (["10", "9", "10"], torch.int64, [0, 1, 0], "texts are names of classes, also '10': sorted as texts"),
+    ([4, 7, 4], torch.int64, [4, 7, 4], "whole numbers are classes already: 7 stays 7"),
+    ([36.99, 0.5, 36.99], torch.float32, [36.99, 0.5, 36.99], _CUT),
+    (
+        [2.0, 1.0, 2.0],
+        torch.float32,
+        [2.0, 1.0, 2.0],
+        "2.0 is a float: whole values by chance are no classes",
+    ),
+    ([None, 1.5], torch.float32, [math.nan, 1.5], "None among floats is a missing value: NaN"),
+    ([1.5, None], torch.float32, [1.5, math.nan], "None among floats is a missing value: NaN"),
+)
+
+
+@check(
+    buys="The loss fits what you predict: classes are told apart, numbers come near.",
+    errors={
+        TypeError: _NONE,
+        RuntimeError: _NONE,
+        ValueError: "a text is no number: number the sorted names",
+    },
+)
+def target(attempt: Attempt) -> None:
+    """`target(column)` is what a loss takes."""
+    for column, dtype, right, because in COLUMNS:
+        got = attempt(column)
+        attempt.require(
+            isinstance(got, torch.Tensor) and got.shape == (len(column),),
+            got,
+            f"a tensor of {len(column)} elements",
+            "return one tensor with an element per value",
+        )
+        found = f"{got.dtype}, {got.tolist()}"
+        attempt.require(got.dtype == dtype, found, f"{dtype}", _why_typed(column, got, because))
+        same = torch.allclose(got, torch.tensor(right, dtype=dtype), equal_nan=True)
+        attempt.require(same, found, f"{dtype}, {right}", because)
+
+
+def _why_typed(column: list[Any], got: torch.Tensor, because: str) -> str:
+    """What the type of an answer means, where it is the wrong one."""
+    if got.dtype == torch.float64 or got.dtype == torch.int32:
+        return "PyTorch's losses take int64 for classes and float32 for values"
+    known = [value for value in column if isinstance(value, float)]
+    if not known:
+        return "classes are int64: a loss for classes refuses floats"
+    ranks = [sorted(set(known)).index(value) for value in known]
+    return _NUMBERED if got.dtype == torch.int64 and got.tolist() == ranks and ranks != known else because

@@ -1,0 +1,141 @@
+"""Exercise 13: each known wrong answer gets its own diagnosis, and every right way passes."""
+
+from pathlib import PurePosixPath
+
+import torch
+from telling import judged
+
+from exercises.checks import ex13_bring_your_own_data as ex13
+
+# Task 1
+
+
+def by_parts(images, masks):
+    named = {str(PurePosixPath(m).relative_to("masks").with_suffix("")): m for m in masks}
+    stems = {i: str(PurePosixPath(i).relative_to("images").with_suffix("")) for i in images}
+    return {image: named[stem] for image, stem in stems.items() if stem in named}
+
+
+def replaced(images, masks):
+    guess = {image: image.replace("images", "masks").replace("jpg", "png") for image in images}
+    return {image: mask for image, mask in guess.items() if mask in masks}
+
+
+def stem(path):
+    return PurePosixPath(path).stem
+
+
+def by_stem(images, masks):
+    found = {stem(mask): mask for mask in masks}
+    return {image: found[stem(image)] for image in images if stem(image) in found}
+
+
+WRONG_PAIRS = [
+    (lambda i, m: dict(zip(sorted(i), sorted(m), strict=False)), "one missing mask moves all"),
+    (lambda i, m: dict(zip(i, m, strict=False)), "pair by name"),
+    (lambda i, m: dict(zip(sorted(i), sorted(m), strict=True)), "files without a partner"),
+    (lambda i, m: {one: ex13.mask_of(one) for one in i}, "look each up"),
+    (lambda i, m: {a: next(b for b in m if stem(a) == stem(b)) for a in i}, "an image has no mask"),
+    (by_stem, "1.jpg is in two folders"),
+    (
+        lambda i, m: {a: b for a in i for b in m if b.startswith(ex13.mask_of(a)[:-4])},
+        "compare whole names",
+    ),
+    (replaced, "change only the first folder and the suffix"),
+    (lambda i, m: list(by_parts(i, m).items()), "return a dict"),
+    (lambda i, m: {PurePosixPath(k): v for k, v in by_parts(i, m).items()}, "the lists hold texts"),
+    (lambda i, m: {a: m[0] for a in i if m}, "does not belong to it"),
+]
+TestPairs = judged(ex13.pairs, WRONG_PAIRS, [ex13.right_pairs, by_parts])
+
+# Task 2
+
+
+def right_join(paths, rows, name):
+    values = {}
+    for row in rows:
+        if values.setdefault(row["filename"], row[name]) != row[name]:
+            raise ValueError(row["filename"])
+    return [values.get(path) for path in paths]
+
+
+def last_wins(paths, rows, name):
+    values = {row["filename"]: row[name] for row in rows}
+    return [values.get(path) for path in paths]
+
+
+def column(rows, name):
+    return [row[name] for row in rows]
+
+
+def in_rows(paths, rows, name):
+    return [row[name] for row in rows if row["filename"] in paths]
+
+
+WRONG_JOINS = [
+    (lambda p, r, n: column(r, n), "in another order than the files"),
+    (in_rows, "in another order than the files"),
+    (lambda p, r, n: right_join(sorted(p), r, n), "keep the order of `paths`"),
+    (lambda p, r, n: [v for v in last_wins(p, r, n) if v is not None], "b has no row"),
+    (lambda p, r, n: [{x["filename"]: x[n] for x in r}[path] for path in p], "a path has no row"),
+    (lambda p, r, n: [v or None for v in last_wins(p, r, n)], "0.0 is a value"),
+    (last_wins, "nobody knows which"),
+    (lambda p, r, n: tuple(last_wins(p, r, n)), "return a list"),
+    (lambda p, r, n: last_wins(p, r, "n"), "the values of column `name`"),
+]
+TestJoin = judged(ex13.joined, WRONG_JOINS, [right_join])
+
+
+def test_a_double_row_that_contradicts_nothing_is_no_error():
+    def strict(paths, rows, name):
+        names = column(rows, "filename")
+        if len(set(names)) < len(names):
+            raise ValueError("twice")
+        return right_join(paths, rows, name)
+
+    verdict = ex13.joined(strict)
+    assert verdict.state == "not yet" and "ValueError: twice" in str(verdict)
+
+
+# Task 3
+
+
+def numbered(values, order=sorted):
+    rank = {name: number for number, name in enumerate(order(set(values)))}
+    return torch.tensor([rank[value] for value in values])
+
+
+def as_floats(values):
+    return torch.tensor([float("nan") if value is None else value for value in values])
+
+
+def right_target(values, floats=as_floats, texts=numbered):
+    if any(isinstance(value, float) for value in values):
+        return floats(values)
+    return texts(values) if isinstance(values[0], str) else torch.tensor(values)
+
+
+def seen(values):
+    return list(dict.fromkeys(values))
+
+
+def whole(values):
+    known = [value for value in values if value is not None]
+    return torch.tensor([int(v) for v in values]) if known == list(map(int, known)) else as_floats(values)
+
+
+WRONG_TARGETS = [
+    (lambda v: right_target(v, floats=lambda f: torch.tensor([int(x or 0) for x in f])), "36.99 became 36"),
+    (lambda v: right_target(v, floats=lambda f: numbered([x or 0.0 for x in f])), "numbered like classes"),
+    (lambda v: right_target(v, floats=whole), "whole values by chance"),
+    (lambda v: right_target(v, floats=lambda f: as_floats(f).double()), "int64 for classes and float32"),
+    (lambda v: right_target(v, floats=lambda f: torch.tensor([x or 0.0 for x in f])), "missing value: NaN"),
+    (lambda v: right_target(v, floats=torch.tensor), "None is no number"),
+    (lambda v: right_target(v, texts=lambda t: numbered(t, lambda s: sorted(s)[::-1])), "cat is 0"),
+    (lambda v: right_target(v, texts=lambda t: torch.tensor([seen(t).index(x) for x in t])), "cat is 0"),
+    (lambda v: right_target(v, texts=lambda t: numbered(t).float()), "classes are int64"),
+    (lambda v: right_target(v, texts=lambda t: torch.tensor([int(x) for x in t])), "a text is no number"),
+    (lambda v: right_target(v) if isinstance(v[0], str | float) else numbered(v), "7 stays 7"),
+    (lambda v: right_target(v).tolist(), "return one tensor"),
+]
+TestTarget = judged(ex13.target, WRONG_TARGETS, [right_target])
