@@ -22,6 +22,7 @@ Here every maker of a sample draws from the same start of the same generator. No
 from __future__ import annotations
 
 import io
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
@@ -43,6 +44,8 @@ from smallfiles.samples import Blob, Buffer
 if TYPE_CHECKING:
     from smallfiles.images import Transform
 
+_CUT_WAV = re.compile(r"^data *: (\d+) \(should be (\d+)\)", re.MULTILINE)
+_ENDLESS = 0x7FFFFFFF  # programs write this or more into a WAV whose length they do not know yet
 _TRIED = 100
 """Samples to look at until one tells the shape of all."""
 
@@ -330,6 +333,9 @@ class Audio:
     def _check(self, sound: Any) -> None:
         if not sound.frames:
             raise _no_sound("the sound has no frames")
+        cut = _CUT_WAV.search(sound.extra_info)
+        if cut and int(cut[2]) < int(cut[1]) < _ENDLESS:  # libsndfile only notes it
+            raise _no_sound(f"the sound has {cut[2]} of {cut[1]} bytes")
         rates = self.rate in (None, sound.samplerate)
         if not rates or self.channels not in (1, sound.channels):
             raise FormatError(

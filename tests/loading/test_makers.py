@@ -280,6 +280,7 @@ def test_a_short_sound_is_filled_with_zeros_and_comes_in_batches(tmp_path):
         (wav(SOUND, 16000), "a sound of 16000 Hz and 2 channels; expected 8000 Hz"),
         (wav(SOUND[:, :1]), "8000 Hz and 1 channel; expected 8000 Hz and 2"),
         (wav(SOUND[:0]), "the sound has no frames"),
+        (wav(SOUND)[:2000], "the sound has 1956 of 4000 bytes"),
         (b"RIFF", "no sound"),
         (b"", "no sound"),
     ],
