@@ -115,7 +115,7 @@ def _numbers(data: bytes, suffix: str) -> Numbers | None:
     """The numbers of an image of one channel, or of an array of two dimensions; None of anything else."""
     if suffix == ".npy":
         values: Numbers = np.load(io.BytesIO(data), allow_pickle=False)
-        return values if values.ndim == 2 and values.dtype.kind in "bui" else None
+        return values if values.ndim == 2 and values.dtype.kind in "biu" else None
     if suffix not in IMAGE_SUFFIXES:
         return None
     try:
