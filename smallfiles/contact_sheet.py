@@ -4,7 +4,8 @@
 
 A label that slipped by one row, a class of empty pictures, masks instead of photographs: each is seen at a
 glance, and by no checksum. Samples are drawn by class with a seed, so that two people look at the same ones.
-The trap: a damaged sample must not hide the others, nor be left out in silence; its reason takes its place.
+Below each stand its further fields: a mask laid over the image, say (see `previews`); boxes are drawn in it.
+The trap: a damaged file must not hide the others, nor be left out in silence; its reason takes its place.
 """
 
 from __future__ import annotations
@@ -12,10 +13,11 @@ from __future__ import annotations
 import base64
 import html
 import io
+import itertools
 import textwrap
 import wave
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 from typing import Any, TypeAlias
 
@@ -23,34 +25,50 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image, ImageDraw, ImageFont
 
-from smallfiles import images
+from smallfiles import previews
 from smallfiles.atomic import replaced
 from smallfiles.errors import SmallfilesError, UsageError
-from smallfiles.folders import IMAGE_SUFFIXES
 from smallfiles.keys import printable
+from smallfiles.previews import Shown
 from smallfiles.progress import plural
 from smallfiles.samples import UNLABELLED, Reader
 
 ROWS, COLUMNS = 24, 8
 """Classes on a sheet, and samples of each."""
-_SIDE, _MARGIN = 144, 12  # pixels, as those that follow
+_MARGIN = 12  # pixels, as those that follow
 _LINE, _HEADING = 15, 22
 _LINES_BELOW, _CHARACTERS = 3, 24
-_LINES_OF_TEXT = 9
-_TEXTS = (".txt", ".json", ".csv", ".tsv", ".md", ".xml", ".html", ".yaml", ".pdb")
+_MOST_LINES = 16
+_OF_DATA = (OSError, ValueError, EOFError, RuntimeError, wave.Error, Image.DecompressionBombError)
+"""What reading damaged files ends with; soundfile's own error is a RuntimeError."""
 
-Values: TypeAlias = npt.NDArray[np.float64]
 Font: TypeAlias = ImageFont.FreeTypeFont | ImageFont.ImageFont
 
 
 @dataclass(frozen=True)
 class Tile:
-    """One sample as it is shown: a picture or lines of text, or the reason why there is neither."""
+    """One sample as it is shown: a picture or lines of text, or the reason why there is neither.
+
+    Args:
+        name: Of the file, or of the field; empty for values.
+        picture: At most `previews.SIDE` pixels wide and high.
+        lines: About the file.
+        problem: Why nothing is shown.
+        size: Columns and rows of an image before it was scaled down.
+        more: Its further files, and its values.
+    """
 
     name: str
     picture: Image.Image | None = None
     lines: tuple[str, ...] = ()
     problem: str = ""
+    size: tuple[int, int] | None = None
+    more: tuple[Tile, ...] = ()
+
+    @property
+    def parts(self) -> tuple[Tile, ...]:
+        """Its own, and those of its further fields."""
+        return (self, *self.more)
 
 
 @dataclass(frozen=True)
@@ -67,7 +85,7 @@ class Sheet:
 
     Args:
         shown: Samples on the sheet.
-        unreadable: Those among them of which nothing could be shown.
+        unreadable: Those among them of which a file cannot be shown.
         note: One line of both, and of what was left out.
     """
 
@@ -108,13 +126,13 @@ def draw(reader: Reader, seed: int = 0) -> Sheet:
     chosen, classes = _chosen(reader, rng)
     groups = [Group(title, [_tile(reader, int(row)) for row in rows]) for title, rows in chosen]
     tiles = [tile for group in groups for tile in group.tiles]
-    unreadable = sum(bool(tile.problem) for tile in tiles)
+    unreadable = sum(any(part.problem for part in tile.parts) for tile in tiles)
     note = f"{len(tiles):,} of {plural(len(reader), 'sample')}"
     if classes:
         note += f", {len(groups):,} of {plural(classes, 'class', 'classes')}"
     note += f", drawn with seed {seed}"
     if unreadable:
-        note += f"; {unreadable:,} of them cannot be shown"
+        note += f"; {unreadable:,} of them cannot be shown in full"
     return Sheet(groups, len(tiles), unreadable, note)
 
 
@@ -151,82 +169,42 @@ def _class_name(reader: Reader, label: int) -> str:
 
 
 def _tile(reader: Reader, row: int) -> Tile:
-    key = reader.key(row)
-    name = PurePosixPath(key).name
+    """A sample: its first file, its further files, and its values as text."""
+    key = PurePosixPath(reader.key(row))
+    first = _part(key.name, lambda: _of_first(reader, row, key.suffix.lower()))
+    shown = Shown(first.picture, first.lines, first.size)
+    more = [
+        _part(name, lambda: previews.of_partner(bytes(blob.read(row)), suffix.lower(), shown))  # noqa: B023
+        for name, suffix in reader.blob_suffixes.items()
+        for blob in [reader.blob(name)]
+    ]
+    values: dict[str, Any] = {}
+    told = _part("", lambda: Shown(lines=_of_values(reader, row, values)))
+    more += [told] * bool(told.lines or told.problem)
+    return replace(first, picture=previews.outlined(shown, values), more=tuple(more))
+
+
+def _part(name: str, show: Callable[[], Shown]) -> Tile:
     try:
-        target = reader.target(row)
-        picture, lines = _shown(bytes(reader.read(row)), PurePosixPath(key).suffix.lower())
+        shown = show()
     except SmallfilesError as error:
         return Tile(name, problem=error.got)
-    except (OSError, ValueError, EOFError, wave.Error) as error:
+    except _OF_DATA as error:
         return Tile(name, problem=str(error) or type(error).__name__)
-    captions = tuple(target[:2]) if isinstance(target, list) else ()
-    return Tile(name, picture, lines + captions)
+    return Tile(name, shown.picture, shown.lines, size=shown.size)
 
 
-def _shown(data: bytes, suffix: str) -> tuple[Image.Image | None, tuple[str, ...]]:
-    """A picture of a sample, lines of text about it, or both."""
-    if suffix == ".npy":
-        values = np.load(io.BytesIO(data), allow_pickle=False)
-        return _of_array(values), (f"{values.dtype} {'x'.join(map(str, values.shape))}",)
-    if suffix == ".wav":
-        return _of_sound(data)
-    if suffix in _TEXTS:
-        return None, tuple(data[:4096].decode(errors="replace").splitlines()[:_LINES_OF_TEXT])
-    try:
-        picture = Image.fromarray(images.decode(data))
-    except images.ImageError:
-        if suffix in IMAGE_SUFFIXES:
-            raise
-        return None, (f"{suffix or 'no suffix'}, {len(data):,} bytes", data[:16].hex(" "))
-    size = f"{picture.width} x {picture.height}"
-    return _fit(picture), (size,)
+def _of_first(reader: Reader, row: int, suffix: str) -> Shown:
+    target = reader.target(row)
+    shown = previews.of_file(bytes(reader.read(row)), suffix)
+    return shown._replace(lines=(*shown.lines, *target[:2])) if isinstance(target, list) else shown
 
 
-def _fit(picture: Image.Image) -> Image.Image:
-    picture.thumbnail((_SIDE, _SIDE))
-    return picture
-
-
-def _of_array(values: npt.NDArray[Any]) -> Image.Image | None:
-    """Grey of two dimensions (the first of several planes), a curve of one; None of other values."""
-    if values.size == 0 or values.dtype.kind not in "buif":
-        return None
-    if values.squeeze().ndim < 2:
-        return _curve(np.ravel(values).astype(np.float64))
-    plane = values if values.ndim == 2 else values[..., 0] if values.shape[-1] <= 4 else values
-    while plane.ndim > 2:
-        plane = plane[0]
-    plane = plane[:: max(1, plane.shape[0] // _SIDE), :: max(1, plane.shape[1] // _SIDE)].astype(np.float64)
-    finite = np.where(np.isfinite(plane), plane, 0)
-    low, high = finite.min(), finite.max()
-    grey = (finite - low) / ((high - low) or 1) * 255
-    return _fit(Image.fromarray(grey.astype(np.uint8)).convert("RGB"))
-
-
-def _of_sound(data: bytes) -> tuple[Image.Image, tuple[str, ...]]:
-    with wave.open(io.BytesIO(data)) as sound:
-        rate, channels, width = sound.getframerate(), sound.getnchannels(), sound.getsampwidth()
-        frames = sound.readframes(sound.getnframes())
-    kinds = {1: np.uint8, 2: np.int16, 4: np.int32}
-    seconds = len(frames) / (rate * channels * width)
-    line = f"{seconds:.2f} s, {rate} Hz, {plural(channels, 'channel')}"
-    if width not in kinds:
-        return _curve(np.zeros(1)), (line, f"{8 * width} bits")
-    return _curve(np.frombuffer(frames, kinds[width])[::channels].astype(np.float64)), (line,)
-
-
-def _curve(values: Values) -> Image.Image:
-    """Lowest and highest value of each column of pixels, as editors of sound draw them."""
-    picture = Image.new("RGB", (_SIDE, _SIDE // 2), "white")
-    values = np.where(np.isfinite(values), values, 0)
-    low, high = (float(values.min()), float(values.max())) if len(values) else (0.0, 0.0)
-    scale, drawn = (picture.height - 1) / ((high - low) or 1), ImageDraw.Draw(picture)
-    parts = np.array_split(values, min(_SIDE, max(1, len(values))))
-    for x, part in enumerate(parts if len(values) else []):
-        at = x * _SIDE // len(parts)
-        drawn.line((at, (high - part.max()) * scale, at, (high - part.min()) * scale), "#0b559f")
-    return picture
+def _of_values(reader: Reader, row: int, found: dict[str, Any]) -> tuple[str, ...]:
+    """Lines of the further values of a sample, which are put into `found`."""
+    table = reader.values
+    found.update((name, table.column(name)[row].as_py()) for name in table.column_names)
+    return previews.of_values(found, reader.classes)
 
 
 def _write_page(sheet: Sheet, name: str, path: Path) -> None:
@@ -243,30 +221,38 @@ def _write_page(sheet: Sheet, name: str, path: Path) -> None:
 _STYLE = (
     'body{font:14px/1.4 system-ui,"DejaVu Sans",sans-serif;margin:1.5rem;color:#222}'
     "h2{font-size:1rem;margin:1.2rem 0 .4rem}section{display:block}"
-    f".row{{display:flex;flex-wrap:wrap;gap:10px}}figure{{margin:0;width:{_SIDE}px}}"
-    "img{display:block;max-width:100%;image-rendering:auto;border:1px solid #ddd}"
-    "figcaption,pre{font-size:11px;margin:.2rem 0 0;white-space:pre-wrap;overflow-wrap:anywhere}"
-    ".problem{color:#9b1c1c}"
+    f".row{{display:flex;flex-wrap:wrap;gap:10px}}figure{{margin:0;width:{previews.SIDE}px}}"
+    "img{display:block;max-width:100%;outline:1px solid #ddd;outline-offset:-1px}"
+    "figcaption,pre,.problem{font-size:11px;font-family:inherit;margin:.2rem 0 0;white-space:pre-wrap;"
+    "overflow-wrap:anywhere}figcaption{font-weight:600}.problem{color:#9b1c1c}"
 )
 
 
 def _section(group: Group) -> str:
     heading = f"<h2>{html.escape(printable(group.title))}</h2>\n" if group.title else ""
-    return f'<section>\n{heading}<div class="row">\n{"".join(map(_figure, group.tiles))}</div>\n</section>'
+    heights = _heights(group.tiles)
+    figures = "".join(_figure(tile, heights) for tile in group.tiles)
+    return f'<section>\n{heading}<div class="row">\n{figures}</div>\n</section>'
 
 
-def _figure(tile: Tile) -> str:
+def _figure(tile: Tile, heights: Sequence[tuple[int, int]]) -> str:
+    return f"<figure>{''.join(map(_part_of_page, tile.parts, heights))}</figure>\n"
+
+
+def _part_of_page(tile: Tile, heights: tuple[int, int]) -> str:
     name = html.escape(printable(tile.name), quote=True)
-    shown = ""
-    if tile.picture is not None:
+    lines = "\n".join(html.escape(printable(line)) for line in tile.lines)
+    inside, below = f"<pre>{lines}</pre>" if lines else "", f"<figcaption>{name}</figcaption>" if name else ""
+    if tile.problem:
+        inside = f'<p class="problem">{html.escape(printable(tile.problem))}</p>'
+    elif tile.picture is not None:
         kept = io.BytesIO()
         tile.picture.save(kept, "JPEG", quality=85)
         source = base64.b64encode(kept.getvalue()).decode()
-        shown = f'<img alt="{name}" src="data:image/jpeg;base64,{source}">'
-    lines = "\n".join(html.escape(printable(line)) for line in tile.lines)
-    shown += f"<pre>{lines}</pre>" if lines else ""
-    shown += f'<p class="problem">{html.escape(printable(tile.problem))}</p>' if tile.problem else ""
-    return f"<figure>{shown}<figcaption>{name}</figcaption></figure>\n"
+        below += inside
+        inside = f'<img alt="{name}" src="data:image/jpeg;base64,{source}">'
+    both = zip(heights, (inside, below), strict=True)
+    return "".join(f'<div style="min-height:{height}px">{part}</div>' for height, part in both)
 
 
 def _write_picture(sheet: Sheet, name: str, path: Path) -> None:
@@ -274,35 +260,63 @@ def _write_picture(sheet: Sheet, name: str, path: Path) -> None:
     rows = [
         (g.title, g.tiles[n : n + COLUMNS]) for g in sheet.groups for n in range(0, len(g.tiles), COLUMNS)
     ]
-    height = _HEADING + _SIDE + _LINES_BELOW * _LINE + _MARGIN
-    size = (COLUMNS * (_SIDE + _MARGIN) + _MARGIN, 60 + len(rows) * height)
-    canvas = Image.new("RGB", size, "white")
+    heights = [_heights(tiles) for _, tiles in rows]
+    below = sum(_HEADING + sum(map(sum, each)) + _MARGIN for each in heights)
+    canvas = Image.new("RGB", (COLUMNS * (previews.SIDE + _MARGIN) + _MARGIN, 60 + below), "white")
     pen = ImageDraw.Draw(canvas)
     pen.text((_MARGIN, 10), f"Samples of {printable(name)}", "black", font=bold)
     pen.text((_MARGIN, 32), sheet.note, "black", font=plain)
-    for number, (title, tiles) in enumerate(rows):
-        top = 60 + number * height
+    top = 60
+    for (title, tiles), of_parts in zip(rows, heights, strict=True):
         pen.text((_MARGIN, top), printable(title), "black", font=bold)
-        for column, tile in enumerate(tiles):
-            _paste(canvas, tile, _MARGIN + column * (_SIDE + _MARGIN), top + _HEADING, plain)
+        top += _HEADING
+        for number, (inside, lines) in enumerate(of_parts):
+            for column, tile in enumerate(tiles):
+                left = _MARGIN + column * (previews.SIDE + _MARGIN)
+                if number < len(tile.parts):
+                    _paste(canvas, tile.parts[number], (left, top), inside, plain)
+            top += inside + lines
+        top += _MARGIN
     canvas.save(path, "PNG")
 
 
-def _paste(canvas: Image.Image, tile: Tile, left: int, top: int, font: Font) -> None:
-    """A tile: its picture or text in a square, then its name and what is known of it."""
-    below: tuple[str, ...] = (tile.name,)
-    inside: list[str] = []
+def _heights(tiles: Sequence[Tile]) -> list[tuple[int, int]]:
+    """Pixels that each part of these samples needs: for its picture or text, and for the lines below."""
+    found = []
+    for parts in itertools.zip_longest(*(tile.parts for tile in tiles), fillvalue=Tile("")):
+        texts = [_texts(part) for part in parts]
+        inside = max(part.picture.height if part.picture else 0 for part in parts)
+        inside = max(inside, *(_LINE * len(text) for text, _ in texts))
+        found.append((inside, _LINE * max(len(below) for _, below in texts) + 4))
+    return found
+
+
+def _texts(tile: Tile) -> tuple[list[str], list[str]]:
+    """Lines in place of a picture, and lines below it."""
+    named = [_cut(tile.name)] if tile.name else []
     if tile.picture is not None:
-        canvas.paste(tile.picture, (left, top))
-        below += tile.lines
-    else:
-        inside = textwrap.wrap(tile.problem, _CHARACTERS) or [*tile.lines]
-    colour = "#9b1c1c" if tile.problem else "black"
-    pen = ImageDraw.Draw(canvas)
-    for n, line in enumerate(inside[: _SIDE // _LINE]):
-        pen.text((left, top + n * _LINE), _cut(line), colour, font=font)
-    for n, line in enumerate(below[:_LINES_BELOW]):
-        pen.text((left, top + _SIDE + n * _LINE), _cut(line), "#444", font=font)
+        return [], [*named, *map(_cut, tile.lines)][:_LINES_BELOW]
+    if tile.problem:
+        return _wrapped(tile.problem)[: previews.MOST_LINES], named
+    if tile.name:
+        return [_cut(line) for line in tile.lines][: previews.MOST_LINES], named
+    return [part for line in tile.lines for part in _wrapped(line)[:2]][:_MOST_LINES], named
+
+
+def _paste(canvas: Image.Image, tile: Tile, place: tuple[int, int], height: int, font: Font) -> None:
+    """A part of a sample: its picture or text, then its name and what is known of it."""
+    (left, top), pen = place, ImageDraw.Draw(canvas)
+    inside, below = _texts(tile)
+    if tile.picture is not None:
+        canvas.paste(tile.picture, place)
+    for n, line in enumerate(inside):
+        pen.text((left, top + n * _LINE), line, "#9b1c1c" if tile.problem else "black", font=font)
+    for n, line in enumerate(below):
+        pen.text((left, top + height + n * _LINE), line, "#444", font=font)
+
+
+def _wrapped(text: str) -> list[str]:
+    return textwrap.wrap(printable(text), _CHARACTERS)
 
 
 def _cut(line: str) -> str:

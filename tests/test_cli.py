@@ -440,6 +440,14 @@ def test_a_flat_manifest_is_a_plain_object_and_none_is_ever_overwritten(data, tm
         (data / "class1" / "1.jpg").unlink(missing_ok=True)
 
 
+def test_pack_ends_with_the_command_that_shows_samples_of_a_whole_set(data, tmp_path, capsys):
+    out = tmp_path / "x y.tars"
+    assert main(["pack", str(data), str(out)]) == 0
+    assert capsys.readouterr().out.endswith(f"look at it: smallfiles inspect '{out}' --picture sheet.html\n")
+    assert main(["pack", str(data), str(tmp_path / "z.tars"), "--part", "1/2"]) == 0
+    assert "look at it" not in capsys.readouterr().out
+
+
 def test_inspect_says_from_what_a_file_was_packed(packed, capsys):
     assert main(["inspect", str(packed)]) == 0
     told = capsys.readouterr().out

@@ -100,6 +100,7 @@ def test_your_own_data_is_only_read_and_thinned_evenly_and_captions_work(caption
     assert main(["demo", *words]) == 0
     assert tree_digest(captions) == before
     told = capsys.readouterr()
+    assert f"smallfiles inspect {tmp_path / 'out/packed/set.arrow'} --picture sheet.html\n" in told.out
     assert "plain files" in told.out and "× plain" in told.out  # noqa: RUF001
     assert re.search(r"^note: 5 of \d+ samples are taken, evenly spread", "".join(told), re.MULTILINE)
     root = captions / "flickr30k_images" / "flickr30k_images"

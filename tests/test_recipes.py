@@ -7,16 +7,21 @@ import re
 import shutil
 import subprocess
 import sys
+import wave
 import zipfile
 from pathlib import Path
 
 import pytest
+from PIL import Image
 
 from smallfiles import sources
 from smallfiles.cli import flags_of_verbs
+from smallfiles.manifest import Manifest
 from smallfiles.measure.drawing import as_page, throughput
 from smallfiles.pack import PackConfig, pack
 from smallfiles.sources import synthetic
+from smallfiles.sources.folder import FolderStore
+from smallfiles.sources.record import Source
 
 ROOT = Path(__file__).resolve().parents[1]
 BLOCK = re.compile(r"^## (.+?)$.*?^```(python|bash)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -32,11 +37,34 @@ def place(tmp_path_factory):
     synthetic.make(folder / "images", "folder", count=48, classes=4, size=(64, 48))
     pack(sources.load(folder / "images"), folder / "train.arrow", PackConfig(verify="none"))
     pack(sources.load(folder / "images"), folder / "packed" / "shards.tars", PackConfig(shuffle=0))
+    pack_fields(folder)
     for name in ("smallfiles", "pysquashfs"):
         shutil.copytree(ROOT / name, folder / "clone" / name, ignore=shutil.ignore_patterns("__pycache__"))
     for name in ("pyproject.toml", "setup.py", "README.md"):
         shutil.copy(ROOT / name, folder / "clone")
     return folder
+
+
+def pack_fields(folder):
+    """A set of images with masks and boxes, and one of sounds."""
+    data, names = folder / "data", [f"{number}.png" for number in range(8)]
+    for name in names:
+        for kind, colour in (("images", (90, 120, 150)), ("masks", 1)):
+            (data / kind).mkdir(parents=True, exist_ok=True)
+            Image.new("RGB" if kind == "images" else "L", (80, 70), colour).save(data / kind / name)
+        with wave.open(str(data / name.replace("png", "wav")), "wb") as sound:
+            sound.setparams((1, 2, 8000, 0, "NONE", ""))
+            sound.writeframes(bytes(12000))
+    masks = Manifest.from_columns(
+        [f"images/{name}" for name in names],
+        [-1] * len(names),
+        blobs={"mask": [f"masks/{name}" for name in names]},
+        values={"boxes": [[[1.0, 2, 30, 40]] * (number % 3) for number in range(len(names))]},
+    )
+    sounds = Manifest.from_columns([name.replace("png", "wav") for name in names], [0] * len(names))
+    for name, manifest in (("masks", masks), ("sounds", sounds)):
+        source = Source(manifest, FolderStore(data), "folder", (), data)
+        pack(source, folder / f"{name}.arrow", PackConfig(verify="none"))
 
 
 def missing(code):
@@ -61,7 +89,7 @@ def test_a_recipe_runs_as_it_is_printed(name, place, tmp_path):
     assert len(code.splitlines()) <= MOST_LINES
     if language == "python" and (package := missing(code)):
         pytest.skip(f"{package}: not installed")
-    for item in ("images", "train.arrow", "train.arrow.digest.json"):
+    for item in ("images", *(path.name for path in place.glob("*.arrow*"))):
         (tmp_path / item).symlink_to(place / item)
     if name == "Load it":
         (tmp_path / "shards.tars").symlink_to(place / "packed" / "shards.tars")

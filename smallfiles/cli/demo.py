@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from smallfiles import options
 from smallfiles.cli.arguments import Verbs, add_run, add_source_flags
-from smallfiles.cli.output import in_seconds, report, say
+from smallfiles.cli.output import in_seconds, look_at, report, say
 from smallfiles.demo import DemoConfig
 from smallfiles.folders import SourceOptions
 from smallfiles.progress import bytes_text
@@ -58,5 +58,6 @@ def _lines(result: DemoResult, config: DemoConfig) -> Iterator[str]:
     about = f"{result.samples:,} samples, {bytes_text(result.bytes)}, {config.repeats} rounds. {LEGEND}"
     yield textwrap.fill(about, 104)
     yield f"\nin {in_seconds(result.seconds)}; the page: {result.report}; the figure: {result.figure}"
+    yield look_at(config.out / "packed" / "set.arrow")
     if config.data is None:
         yield "\nThe same with your own images, which are only read:\n  smallfiles demo --data DIR"

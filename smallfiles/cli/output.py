@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import io
 import json
+import shlex
 import sys
 from pathlib import Path
 from typing import Any, TextIO
@@ -57,6 +58,13 @@ def size_of(out: Path) -> int:
         return sum(file.stat().st_size for file in files if file.is_file())
     except OSError:
         return 0
+
+
+def look_at(out: Path, format: str | None = None) -> str:
+    """The command that shows what is in a packed file."""
+    chosen = ["--format", format] if format else []
+    command = ["smallfiles", "inspect", str(out), *chosen, "--picture", "sheet.html"]
+    return f"look at it: {shlex.join(command)}"
 
 
 def in_seconds(seconds: float) -> str:

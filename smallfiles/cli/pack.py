@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from smallfiles.cli.arguments import Verbs, add_run, add_source_flags, load_source, parse_options
-from smallfiles.cli.output import in_seconds, report
+from smallfiles.cli.output import in_seconds, look_at, report
 from smallfiles.options import add_flags, from_args
 from smallfiles.pack.config import PackConfig
 from smallfiles.progress import bytes_text, plural
@@ -105,7 +105,10 @@ def _pack(arguments: argparse.Namespace, source: Source, config: PackConfig) -> 
 
     _warn(source)
     done = pack(source, arguments.out, config)
-    return report(arguments, done.as_json(), *_lines(done), *_order(arguments, source, config))
+    lines = [*_lines(done), *_order(arguments, source, config)]
+    if config.part is None:
+        lines.append(look_at(arguments.out, config.format))
+    return report(arguments, done.as_json(), *lines)
 
 
 def _lines(done: PackReport) -> Iterator[str]:

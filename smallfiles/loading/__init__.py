@@ -4,7 +4,7 @@
     dealing        how samples are distributed over streams
     schedule       which epoch and batch comes next
     batches        what a batch is
-    makers         one maker per field: Image, Mask, Boxes, Array, Value, Ragged, Function
+    makers         one maker per field: Image, Mask, Boxes, Array, Audio, Value, Ragged, Function
     fields         batches of all fields; unreadable samples
     callables      torchvision's transforms, and functions of a picture
     dataset        any sample by its number
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from smallfiles.loading.loader import Loader as Loader
     from smallfiles.loading.loader import make_loader as make_loader
     from smallfiles.loading.makers import Array as Array
+    from smallfiles.loading.makers import Audio as Audio
     from smallfiles.loading.makers import Boxes as Boxes
     from smallfiles.loading.makers import Function as Function
     from smallfiles.loading.makers import Image as Image

@@ -257,7 +257,7 @@ def _checked(name: str, maker: Any, of_values: bool) -> Any:
     if not fits:
         raise UsageError(
             f"the field {name} was given {type(maker).__name__}",
-            expected="Value or Boxes for values, and for files Image, Mask, Array, Function or Ragged",
+            expected="Value or Boxes for values, and for files Image, Mask, Array, Audio, Function or Ragged",
             next_step="Choose one of these (smallfiles.loading.makers)",
         )
     return maker

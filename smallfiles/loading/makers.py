@@ -6,6 +6,7 @@
     Image     an encoded picture through a transform             [B, 3, rows, columns]
     Mask      class numbers of pixels, in the view of the image  [B, rows, columns]
     Array     a .npy file of one shape                           [B, ...]
+    Audio     a crop of a sound file                             [B, channels, frames]
     Function  what a function of your own makes of a file        [B, ...]
     Ragged    the bytes of a file                                [N] and offsets
     Value     a number per sample, or a text or list             [B], or [N] and offsets
@@ -21,6 +22,7 @@ Here every maker of a sample draws from the same start of the same generator. No
 from __future__ import annotations
 
 import io
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
@@ -31,16 +33,19 @@ import pyarrow.compute as pc
 import torch
 
 from smallfiles.arrays import one_chunk
-from smallfiles.errors import FormatError, UsageError
+from smallfiles.errors import FormatError, MissingPackageError, UsageError
 from smallfiles.images.crops import View
 from smallfiles.images.faults import not_a_picture
 from smallfiles.images.picture import size_of
 from smallfiles.loading.batches import Array as Values
+from smallfiles.progress import plural
 from smallfiles.samples import Blob, Buffer
 
 if TYPE_CHECKING:
     from smallfiles.images import Transform
 
+_CUT_WAV = re.compile(r"^data *: (\d+) \(should be (\d+)\)", re.MULTILINE)
+_ENDLESS = 0x7FFFFFFF  # programs write this or more into a WAV whose length they do not know yet
 _TRIED = 100
 """Samples to look at until one tells the shape of all."""
 
@@ -265,6 +270,87 @@ def load_array(data: Buffer) -> Values:
             next_step="Save it again without objects, or leave it out",
         ) from error
     return found
+
+
+@dataclass(frozen=True)
+class Audio:
+    """A crop of a sound file (WAV, FLAC, Ogg, MP3), of which only that part is decoded; -1 to 1.
+
+    A file with fewer frames is filled with zeros at its end. Nothing is resampled.
+
+    Args:
+        frames: Of the crop: seconds times sampling rate.
+        rate: The sampling rate that all files must have, per second; None takes files of any.
+        channels: 1 takes the mean of all channels; a file must have any other number itself.
+        random: Crop at a random place; False takes the middle, as for validation.
+    """
+
+    frames: int
+    rate: int | None = None
+    channels: int = 1
+    random: bool = True
+
+    dtype = np.dtype(np.float32)
+
+    def __post_init__(self) -> None:
+        if self.frames < 1 or self.channels < 1:
+            raise UsageError(
+                f"Audio was given {self.frames} frames and {self.channels} channels",
+                expected="one at least of both",
+                next_step="Give the frames of a crop: seconds times sampling rate",
+            )
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Channels and frames."""
+        return self.channels, self.frames
+
+    def of(self, item: Item, out: Values | None) -> None:
+        """See `Maker`.
+
+        Raises:
+            FormatError: No sound, an empty one, or another sampling rate or number of channels.
+            MissingPackageError: soundfile is not installed.
+        """
+        try:
+            import soundfile
+        except ModuleNotFoundError:
+            raise MissingPackageError.of("soundfile", "audio", "sound files") from None
+        try:
+            with soundfile.SoundFile(io.BytesIO(item.data)) as sound:
+                self._check(sound)
+                spare = max(0, sound.frames - self.frames)
+                sound.seek(int(item.rng.integers(spare + 1)) if self.random else spare // 2)
+                found = sound.read(min(self.frames, sound.frames), dtype="float32", always_2d=True)
+        except soundfile.SoundFileError as error:
+            raise _no_sound(f"the bytes are no sound ({error})") from error
+        if len(found) < min(self.frames, sound.frames):
+            raise _no_sound(f"the sound ends after {len(found)} frames of a crop of {self.frames}")
+        assert out is not None
+        out[:, len(found) :] = 0
+        out[:, : len(found)] = found.mean(1) if self.channels == 1 else found.T
+
+    def _check(self, sound: Any) -> None:
+        if not sound.frames:
+            raise _no_sound("the sound has no frames")
+        cut = _CUT_WAV.search(sound.extra_info)
+        if cut and int(cut[2]) < int(cut[1]) < _ENDLESS:  # libsndfile only notes it
+            raise _no_sound(f"the sound has {cut[2]} of {cut[1]} bytes")
+        rates = self.rate in (None, sound.samplerate)
+        if not rates or self.channels not in (1, sound.channels):
+            raise FormatError(
+                f"a sound of {sound.samplerate} Hz and {plural(sound.channels, 'channel')}",
+                expected=f"{self.rate or 'any'} Hz and {self.channels}, as Audio was given",
+                next_step="Convert the files before packing, or give Audio their rate and channels",
+            )
+
+
+def _no_sound(got: str) -> FormatError:
+    return FormatError(
+        got,
+        expected="a whole WAV, FLAC, Ogg or MP3 file",
+        next_step="Fetch the file again, or leave it out of the manifest",
+    )
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,8 @@
 
 import io
 import itertools
+import sys
+import wave
 from dataclasses import replace
 from functools import partial
 
@@ -14,11 +16,12 @@ from PIL import Image as Pillow
 from torchvision import tv_tensors
 
 from smallfiles import formats, ring
-from smallfiles.errors import FormatError, UsageError
+from smallfiles.errors import FormatError, MissingPackageError, UsageError
 from smallfiles.images import CentreCrop, RandomResizedCrop, RandomShortSide
 from smallfiles.images.faults import ImageError
 from smallfiles.loading import (
     Array,
+    Audio,
     Boxes,
     Function,
     Image,
@@ -31,7 +34,7 @@ from smallfiles.loading import (
 )
 from smallfiles.loading.batches import SampleRngs
 from smallfiles.loading.fields import BadSampleError
-from smallfiles.loading.makers import class_numbers
+from smallfiles.loading.makers import Item, class_numbers
 from smallfiles.samples import BlobField, Sample, Schema
 
 COUNT = 40
@@ -229,6 +232,70 @@ def test_an_array_of_another_shape_is_named_and_pickled_objects_are_never_loaded
     objects = [Sample("0.npy", file.getvalue(), 0)]
     with pytest.raises(FormatError, match=r"no array.*allow_pickle"):
         field_batches(formats.open(write(objects, tmp_path / "y.arrow", None)), {"array": Array()})
+
+
+def wav(values, rate=8000):
+    """int16 frames x channels as a WAV file."""
+    file = io.BytesIO()
+    with wave.open(file, "wb") as sound:
+        sound.setnchannels(values.shape[1])
+        sound.setsampwidth(2)
+        sound.setframerate(rate)
+        sound.writeframes(values.astype("<i2").tobytes())
+    return file.getvalue()
+
+
+def heard(maker, data, seed=0):
+    out = np.full(maker.shape, 9, np.float32)
+    maker.of(Item(data, data, np.random.default_rng(seed)), out)
+    return out
+
+
+SOUND = np.random.default_rng(0).integers(-30000, 30000, (1000, 2)).astype(np.int16)
+
+
+def test_a_crop_of_a_sound_holds_the_frames_of_the_file_and_its_place_is_the_samples():
+    whole = SOUND.T / np.float32(32768)
+    found = [heard(Audio(100, 8000, channels=2), wav(SOUND), seed) for seed in (0, 1, 0)]
+    places = [int(np.flatnonzero((whole[0] == crop[0, 0]) & (whole[1] == crop[1, 0]))[0]) for crop in found]
+    assert places[0] == places[2] != places[1]
+    for place, crop in zip(places, found, strict=True):
+        np.testing.assert_array_equal(crop, whole[:, place : place + 100])
+    middle = heard(Audio(100, random=False), wav(SOUND))
+    np.testing.assert_allclose(middle, whole[:, 450:550].mean(0)[None], atol=1e-7)
+
+
+def test_a_short_sound_is_filled_with_zeros_and_comes_in_batches(tmp_path):
+    samples = [Sample(f"{n}.wav", wav(SOUND[: 40 * n + 40]), n, None, (), n) for n in range(3)]
+    reader = formats.open(write(samples, tmp_path / "x.arrow", None))
+    batch = field_batches(reader, {"audio": Audio(100)}).make([0, 2], 0).arrays["audio"]
+    assert batch.shape == (2, 1, 100) and batch.dtype == np.float32
+    np.testing.assert_allclose(batch[0, 0, :40], SOUND[:40].mean(1) / 32768, atol=1e-7)
+    assert not batch[0, 0, 40:].any() and batch[1, 0, 40:].any()
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (wav(SOUND, 16000), "a sound of 16000 Hz and 2 channels; expected 8000 Hz"),
+        (wav(SOUND[:, :1]), "8000 Hz and 1 channel; expected 8000 Hz and 2"),
+        (wav(SOUND[:0]), "the sound has no frames"),
+        (wav(SOUND)[:2000], "the sound has 1956 of 4000 bytes"),
+        (b"RIFF", "no sound"),
+        (b"", "no sound"),
+    ],
+)
+def test_a_sound_that_does_not_fit_is_a_sentence(data, message):
+    with pytest.raises(FormatError, match=message):
+        heard(Audio(100, 8000, channels=2), data)
+
+
+def test_audio_needs_a_package_and_one_frame(monkeypatch):
+    with pytest.raises(UsageError, match="0 frames"):
+        Audio(0)
+    monkeypatch.setitem(sys.modules, "soundfile", None)
+    with pytest.raises(MissingPackageError, match=r"soundfile is not installed.*-e '\.\[audio\]'"):
+        heard(Audio(100), wav(SOUND))
 
 
 def length_and_draw(data, rng):
