@@ -34,6 +34,8 @@ _MEDIA = [".wav", ".flac", ".mp3", ".ogg", ".opus", ".mp4", ".avi", ".mkv", ".mo
 _SCIENCE = [".pdb", ".cif", ".fits", ".dcm", ".nii", ".mha", ".root", ".las", ".ply", ".obj", ".pcd", ".edf"]
 _DATA_SUFFIXES = frozenset(_ARRAYS + _MEDIA + _SCIENCE)
 _TEXT_SUFFIXES = frozenset([".txt", ".json"])
+FILE_SUFFIXES = (*IMAGE_SUFFIXES, *sorted(_DATA_SUFFIXES | _TEXT_SUFFIXES))
+"""Suffixes of the files of samples, whatever is in them."""
 _COMPANIONS = _TEXT_SUFFIXES | {".cls", ".csv", ".tsv", ".xml", ".md", ".html", ".yaml", ".log"}
 """Files that may be labels or documents of others."""
 
@@ -146,6 +148,7 @@ SUPPORTED = {
     "ImageNet in tars": {"kind", "split", "labels", "unlabelled", "strict", "suffixes"},
     "Flickr30K": {"kind", "split", "labels", "strict", "suffixes", "follow_links"},
     "a table": {"split", "root", "columns", "unlabelled", "strict"},
+    "a table with files inside": {"split", "columns", "unlabelled", "strict"},
     "a folder with a table": {
         *("kind", "split", "labels", "columns", "unlabelled", "strict", "suffixes", "follow_links")
     },
@@ -166,8 +169,8 @@ class SourceOptions:
         split: `train`, `val`, `test` or a name the source uses; None takes the only one, or train.
         root: For a manifest or a table: the folder (or tar) that its paths are relative to.
         labels: Where labels are, if not next to the data: a table, devkit, LOC csv, captions or splits.
-        columns: `NAME=SPEC`: the column of a table that is the `image`, `label` or `captions`; a SPEC with
-            braces is a template of paths, such as `images/{id}.jpg`.
+        columns: `NAME=SPEC`: the column of a table that is a field (`image`, `label`, `captions`, `mask`, or
+            any name of a value); a SPEC with braces is a template of paths, such as `images/{id}.jpg`.
         unlabelled: Give every sample the label -1 instead of requiring class folders.
         strict: Refuse what would otherwise be left out with a note.
         suffixes: Which files are samples; case does not matter.
@@ -183,9 +186,9 @@ class SourceOptions:
     labels: Path | None = option(None, "table or file with labels or captions, if not next to the data")
     columns: tuple[str, ...] = option(
         (),
-        "column of a table that is the image, label or captions, e.g. image=filename; repeatable",
+        "column of a table or template of paths that is a field: label=species, mask=m/{id}.png; repeatable",
         flag="field",
-        metavar="NAME=COLUMN",
+        metavar="NAME=SPEC",
         many=True,
     )
     unlabelled: bool = option(False, "give every sample the label -1 instead of requiring class folders")

@@ -84,6 +84,7 @@ class Schema:
             program. A tar that is packed from it uses them too, since programs read members by name.
         blobs: The fields of further files.
         values: The columns of further values (see `smallfiles.fields`); `Sample.row` says which row is whose.
+        columns: Which column of the source's table was which field, if that was said.
     """
 
     count: int
@@ -100,6 +101,7 @@ class Schema:
     member_suffixes: tuple[str, ...] = ()
     blobs: tuple[BlobField, ...] = ()
     values: pa.Table | None = field(default=None, compare=False, repr=False)
+    columns: tuple[str, ...] = ()
 
     @property
     def fields(self) -> dict[str, str]:

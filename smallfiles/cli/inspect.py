@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import shlex
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterator
@@ -15,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from smallfiles.cli.arguments import FORMATS, Verbs, add_run
 from smallfiles.cli.output import report
 from smallfiles.errors import UsageError, first_few
+from smallfiles.formats.provenance import columns as columns_of
 from smallfiles.keys import printable
 from smallfiles.progress import bytes_text
 
@@ -113,6 +115,10 @@ def _lines(facts: dict[str, Any], measured: int) -> Iterator[str]:
 def _origin(provenance: dict[str, Any]) -> dict[str, Any]:
     """How and from what a file was packed, without what stands in other lines; --json has all of it."""
     origin = {name: value for name, value in provenance.items() if name in ("options", "resize") and value}
+    if isinstance(fields := provenance.get("fields"), dict):
+        origin["fields"] = ", ".join(f"{name} ({kind})" for name, kind in fields.items())
+    if columns := columns_of(provenance):
+        origin["read with"] = shlex.join(word for each in columns for word in ("--field", each))
     schema = provenance.get("schema")
     if isinstance(schema, dict):
         parts = (schema.get("name"), schema.get("split"), schema.get("manifest_digest"))

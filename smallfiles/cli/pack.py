@@ -62,8 +62,10 @@ def run(arguments: argparse.Namespace) -> int:
       x.lmdb (keys and values), x.files (plain files).
     A table has one row per file: a column of paths (relative to it, or to --root) and one of labels or
     captions. Usual names (filename, path; label, class, species, text) need no --field, class names are
-    numbered in sorted order, and other columns go into the meta of each sample. In a folder without images
-    the files of the most frequent data suffix (.npy, .wav ...) are packed.
+    numbered in sorted order, and every other column becomes a value of each sample. A file more per sample is
+    --field mask=masks/{id}.png, and --field age=years renames a value. Parquet files that hold the files
+    themselves, as Hugging Face publishes them, are read with their folder. In a folder without images the
+    files of the most frequent data suffix (.npy, .wav ...) are packed.
     OUT appears under its name only when it is complete and verified. A killed run never looks finished:
     the same command resumes it or starts over.
     A camera's EXIF orientation is kept and ignored in training, as torchvision does; --upright turns those
@@ -80,6 +82,7 @@ def run(arguments: argparse.Namespace) -> int:
     Examples:
         smallfiles pack data train.arrow
         smallfiles pack labels.csv train.arrow --field image=filename --field label=species
+        smallfiles pack labels.csv train.arrow --field mask=masks/{id}.png --field score=label
         smallfiles pack images train.arrow --labels labels.csv
         smallfiles pack data.json train.h5 --verify full
         smallfiles pack data.json train.tars --shuffle 0 --dry-run

@@ -29,14 +29,15 @@ def record(format_name: str, schema: Schema, options: Any) -> dict[str, Any]:
 
     Returns:
         A JSON object; `resize` is in it only if images were scaled before packing, and `came_as` (the
-        `member_suffixes` of the schema) only if the source was a tar of another program; `fields` only if
-        there are more than the first file and its target.
+        `member_suffixes` of the schema) only if the source was a tar of another program; `fields` and
+        `columns` only if there are more than the first file and its target.
     """
     odd: dict[str, Any] = {} if schema.resize is None else {"resize": dict(schema.resize)}
     if schema.member_suffixes:
         odd["came_as"] = list(schema.member_suffixes)
     if schema.fields:
         odd["fields"] = schema.fields
+        odd |= {"columns": list(schema.columns)} if schema.columns else {}
     return odd | {
         "package": PACKAGE,
         "version": smallfiles.__version__,
@@ -97,6 +98,12 @@ def blob_suffixes(provenance: dict[str, Any]) -> dict[str, str]:
     found = provenance.get("fields")
     fields = found.items() if isinstance(found, dict) else ()
     return {str(name): kind for name, kind in fields if isinstance(kind, str) and kind.startswith(".")}
+
+
+def columns(provenance: dict[str, Any]) -> tuple[str, ...]:
+    """What `SourceOptions.columns` was, if the record has it."""
+    found = provenance.get("columns")
+    return tuple(map(str, found)) if isinstance(found, list) else ()
 
 
 def target_kind(provenance: dict[str, Any]) -> TargetKind | None:

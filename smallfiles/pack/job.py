@@ -265,7 +265,9 @@ def _schema(manifest: Manifest, source: Source, config: PackConfig, more: Mappin
         )
         for blob in schema.blobs
     )
-    return dataclasses.replace(schema, resize=resize, member_suffixes=source.member_suffixes, blobs=blobs)
+    return dataclasses.replace(
+        schema, resize=resize, member_suffixes=source.member_suffixes, blobs=blobs, columns=source.columns
+    )
 
 
 def _digest(
@@ -283,7 +285,7 @@ def _digest(
         "member_suffixes": schema.member_suffixes,
     }
     if schema.fields:
-        facts["fields"] = schema.fields
+        facts |= {"fields": schema.fields, "columns": schema.columns}
     return hashlib.sha256(json.dumps(facts, sort_keys=True, default=str).encode()).hexdigest()
 
 

@@ -24,7 +24,7 @@ from smallfiles.manifest import Manifest
 from smallfiles.options import option, words
 from smallfiles.progress import plural
 from smallfiles.samples import ByteStore
-from smallfiles.sources import flickr30k, folder, imagenet, packed, tables, tarball
+from smallfiles.sources import flickr30k, folder, imagenet, inline, packed, tables, tarball
 from smallfiles.sources.imagenet import official
 from smallfiles.sources.record import Source
 from smallfiles.sources.scanning import list_folder, unlistable
@@ -110,6 +110,8 @@ def _load(path: Path, options: SourceOptions) -> Source:
         )
     if path.suffix == ".json" and path.is_file():
         return _from_manifest(path, options.root, options)
+    if options.kind == "auto" and (inside := inline.find(path, options.split)):
+        return inline.load(inside, options)
     if is_table(path):
         return tables.load(path, options)
     if options.kind == "auto" and (format := packed.format_of(path)):
@@ -225,6 +227,8 @@ def _from_manifest(path: Path, root: Path | None, options: SourceOptions) -> Sou
             expected="the folder or tar file that its paths are relative to",
             next_step="Give the right place with root (--root DIR)",
         )
+    if inside := inline.find(root, manifest.split):
+        return Source(manifest, inline.open_store(inside, manifest), "manifest", (), root)
     store, notes = _store_at(root, options, manifest.path(0) if len(manifest) else "")
     return Source(manifest, store, "manifest", notes, root)
 

@@ -148,7 +148,8 @@ def load(path: Path, format: str, options: SourceOptions) -> Source:
         notes = (f"{path.name} has no targets: label {UNLABELLED} for all",)
     member_suffixes = provenance.member_suffixes(record) or tuple(about.get("member_suffixes", ()))
     store = PackedStore(reader)
-    return Source(manifest, store, f"packed {format}", notes, path, resize_of(reader), member_suffixes)
+    more = (resize_of(reader), member_suffixes, provenance.columns(record))
+    return Source(manifest, store, f"packed {format}", notes, path, *more)
 
 
 def _open(path: Path, format: str, options: SourceOptions) -> Reader:
@@ -216,8 +217,10 @@ def flags_of(reader: Reader) -> dict[str, Any]:
     Args:
         reader: Of the output.
     """
-    found: dict[str, Any] = {}
-    split = ((reader.info().get("provenance") or {}).get("schema") or {}).get("split", "train")
+    record = reader.info().get("provenance") or {}
+    columns = provenance.columns(record)
+    found: dict[str, Any] = {"columns": columns} if columns else {}
+    split = record.get("schema", {}).get("split", "train")
     if split != "train":  # which is the default where there are several
         found["split"] = str(split)
     suffixes = pc.utf8_lower(pc.replace_substring_regex(reader.keys(), r"^.*?(\.[^./]*)?$", r"\1"))

@@ -35,6 +35,7 @@ class Source:
         root: The folder or tar file that the manifest's paths are relative to.
         resize: How pictures were scaled when this was packed; None if they were not.
         member_suffixes: See `Schema.member_suffixes`.
+        columns: See `SourceOptions.columns`; what reading the same again needs.
     """
 
     manifest: Manifest
@@ -44,6 +45,7 @@ class Source:
     root: Path | None = None
     resize: Mapping[str, Any] | None = None
     member_suffixes: tuple[str, ...] = ()
+    columns: tuple[str, ...] = ()
 
 
 class NamedStore:

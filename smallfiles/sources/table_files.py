@@ -6,6 +6,8 @@ of plain numbers without leading zeros become numbers, and nothing becomes a tim
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import pyarrow as pa
@@ -13,12 +15,25 @@ import pyarrow.compute as pc
 
 from smallfiles.arrays import give_back_memory
 from smallfiles.errors import SourceError, first_few, refuse_shortage
+from smallfiles.progress import bytes_text
 
 SUFFIXES = (".csv", ".tsv", ".jsonl", ".ndjson", ".parquet", ".feather", ".arrow")
 _ARROW_SUFFIXES = SUFFIXES[5:]
+_ROWS_AT_ONCE = 64
+_LARGEST_GROUP_BYTES = 2 << 30
 _LONGEST_LINE_BYTES = 1 << 24
 _WHOLE = r"^(0|-?[1-9][0-9]{0,17})$"
-_DECIMAL = r"^-?(0|[1-9][0-9]{0,17})(\.[0-9]+)?([eE][-+]?[0-9]{1,2})?$"
+_DECIMAL = r"^(-?(0|[1-9][0-9]{0,17})(\.[0-9]+)?([eE][-+]?[0-9]{1,3})?|nan|NaN|-?inf)$"
+_TRUTH = r"^([Tt]rue|[Ff]alse|TRUE|FALSE)$"
+
+
+@dataclass(frozen=True)
+class Group:
+    """Rows of a file that are decoded together; all of an Arrow file, which is mapped into memory instead."""
+
+    file: Path
+    number: int
+    rows: int
 
 
 def is_table(path: Path) -> bool:
@@ -26,7 +41,7 @@ def is_table(path: Path) -> bool:
     if path.suffix.lower() not in _ARROW_SUFFIXES:
         return path.suffix.lower() in SUFFIXES and path.is_file()
     try:
-        with _open_arrow(path) as reader:
+        with open_arrow(path) as reader:
             return not any(_is_binary(field.type) for field in reader.schema)
     except (OSError, pa.ArrowException):
         return False
@@ -43,21 +58,22 @@ def read_table(path: Path) -> pa.Table:
         if suffix in _READERS:
             table = _READERS[suffix](path)
         elif suffix in _ARROW_SUFFIXES or not path.exists():
-            with _open_arrow(path) as reader:
+            with open_arrow(path) as reader:
                 table = reader.read_all()
         else:
             raise ValueError(f"its suffix is not one of {', '.join(SUFFIXES)}")
         table.validate(full=True)
     except (OSError, ValueError, pa.ArrowException) as error:
-        raise _unreadable(path, error) from error
+        raise unreadable(path, error) from error
     _refuse_columns(path, table.schema)
-    plain = pa.table({name: _plain(table.column(name)) for name in table.column_names})
+    found = pa.table({name: plain(table.column(name)) for name in table.column_names})
     del table
     give_back_memory()  # 100 MB for a million rows
-    return plain
+    return found
 
 
-def _unreadable(path: Path, error: Exception) -> SourceError:
+def unreadable(path: Path, error: Exception) -> SourceError:
+    """The error for a file that is no table."""
     refuse_shortage(error, path)
     cause = (str(error).splitlines() or [type(error).__name__])[0][:200]
     if "straddling" in cause:
@@ -90,6 +106,79 @@ def _is_binary(kind: pa.DataType) -> bool:
     return any(test(kind) for test in tests)
 
 
+def schema_of(path: Path) -> pa.Schema:
+    """The columns of a Parquet or Arrow file."""
+    from pyarrow import parquet
+
+    if path.suffix.lower() == ".parquet":
+        return parquet.read_schema(path)
+    with open_arrow(path) as reader:
+        return reader.schema
+
+
+def file_columns(path: Path) -> tuple[str, ...]:
+    """The columns of a Parquet or Arrow file that hold files, as structs of `bytes` and `path`."""
+    try:
+        schema = schema_of(path)
+    except (OSError, pa.ArrowException):
+        return ()  # reading says why
+    return tuple(
+        field.name
+        for field in schema
+        if pa.types.is_struct(field.type)
+        and {each.name for each in field.type} == {"bytes", "path"}
+        and _is_binary(field.type)
+    )
+
+
+def batches_of(path: Path) -> Iterator[pa.RecordBatch]:
+    """A few rows at a time of a Parquet or Arrow file, without decoding more."""
+    from pyarrow import parquet
+
+    if path.suffix.lower() == ".parquet":
+        with parquet.ParquetFile(path, buffer_size=1 << 20, pre_buffer=False) as file:
+            yield from file.iter_batches(_ROWS_AT_ONCE)
+    else:
+        with open_arrow(path) as reader:
+            yield from reader.read_all().to_batches(_ROWS_AT_ONCE)
+
+
+def groups_of(path: Path) -> list[Group]:
+    """The groups of rows of a Parquet or Arrow file.
+
+    Raises:
+        SourceError: One is too large to be decoded at once.
+    """
+    from pyarrow import parquet
+
+    if path.suffix.lower() != ".parquet":
+        with open_arrow(path) as reader:
+            return [Group(path, 0, len(reader.read_all()))]
+    about = parquet.read_metadata(path)
+    groups = [about.row_group(at) for at in range(about.num_row_groups)]
+    largest = max((group.total_byte_size for group in groups), default=0)
+    if largest > _LARGEST_GROUP_BYTES:
+        raise SourceError(
+            f"{path} has a group of rows of {bytes_text(largest)}, which is decoded at once",
+            expected=f"groups of at most {bytes_text(_LARGEST_GROUP_BYTES)}",
+            next_step="Write it again with smaller ones (pyarrow: row_group_size=100)",
+        )
+    return [Group(path, at, group.num_rows) for at, group in enumerate(groups)]
+
+
+def read_group(group: Group, name: str, part: str) -> pa.ChunkedArray:
+    """`bytes` or `path` of one column of files in a group."""
+    from pyarrow import parquet
+
+    if group.file.suffix.lower() == ".parquet":
+        with parquet.ParquetFile(group.file) as file:
+            table = file.read_row_group(group.number, columns=[f"{name}.{part}"])
+    else:
+        with open_arrow(group.file) as reader:
+            table = reader.read_all()
+    return pc.struct_field(table.column(name), part)
+
+
 def _read_csv(path: Path) -> pa.Table:
     from pyarrow import csv
 
@@ -102,16 +191,25 @@ def _read_csv(path: Path) -> pa.Table:
     with csv.open_csv(path, read, parse) as reader:
         texts = dict.fromkeys(reader.schema.names, pa.string())
     convert = csv.ConvertOptions(column_types=texts, strings_can_be_null=True, null_values=[""])
-    table = csv.read_csv(path, read, parse, convert)
-    return pa.Table.from_arrays([_typed(each) for each in table.columns], table.column_names)
+    with csv.open_csv(path, read, parse, convert) as reader:  # in a stream: all at once take 80 MB more
+        names, columns = reader.schema.names, reader.read_all().columns
+    for at, texts in enumerate(columns):  # the texts of numbers are given back one column at a time
+        columns[at] = _typed(texts)
+    return pa.Table.from_arrays(columns, names)
 
 
 def _typed(texts: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Texts as numbers, if all of them are."""
+    """Texts as numbers, if all of them are, as other programs write them: also not a number, and infinity."""
     for pattern, kind in ((_WHOLE, pa.int64()), (_DECIMAL, pa.float64())):
         if texts.null_count < len(texts) and pc.all(pc.match_substring_regex(texts, pattern)).as_py():
             return texts.cast(kind)
     return texts
+
+
+def as_truth(texts: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Texts as truth values, if all of them are."""
+    all_are = texts.null_count < len(texts) and pc.all(pc.match_substring_regex(texts, _TRUTH)).as_py()
+    return texts.cast(pa.bool_()) if all_are else texts
 
 
 def _read_json(path: Path) -> pa.Table:
@@ -134,7 +232,8 @@ def _read_parquet(path: Path) -> pa.Table:
         return file.read()
 
 
-def _open_arrow(path: Path) -> pa.ipc.RecordBatchFileReader | pa.ipc.RecordBatchStreamReader:
+def open_arrow(path: Path) -> pa.ipc.RecordBatchFileReader | pa.ipc.RecordBatchStreamReader:
+    """An Arrow file of either form, mapped into memory."""
     source = pa.memory_map(str(path))
     try:
         return pa.ipc.open_file(source)
@@ -143,14 +242,11 @@ def _open_arrow(path: Path) -> pa.ipc.RecordBatchFileReader | pa.ipc.RecordBatch
         return pa.ipc.open_stream(source)
 
 
-def _plain(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    """A column as strings, numbers or lists, which JSON can hold."""
+def plain(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """A column as strings, numbers or lists."""
     kind = column.type
     if pa.types.is_dictionary(kind):
-        return _plain(column.cast(kind.value_type))
-    if pa.types.is_floating(kind):
-        nan = pc.is_nan(column)
-        return pc.if_else(nan, pa.scalar(None, kind), column) if pc.any(nan).as_py() else column
+        return plain(column.cast(kind.value_type))
     texts = ("is_large_string", "is_string_view", "is_temporal", "is_decimal", "is_null")
     return column.cast(pa.string()) if any(getattr(pa.types, test)(kind) for test in texts) else column
 

@@ -4,7 +4,8 @@
     smallfiles pack DIR out.arrow --labels labels.csv
     smallfiles pack DIR out.arrow          # with a metadata.csv of Hugging Face (file_name, ...) in DIR
 
-Class names are numbered in sorted order, integers stay. Other columns go into the meta of each sample.
+Class names are numbered in sorted order, integers stay. Other columns become values of each sample, and
+columns or templates of further paths become further files; see `roles`.
 
 The trap: rows and files rarely match one to one, and a join that silently drops the rest trains on less data.
 So unmatched rows and files are counted and named. docs/recipes.md has an example.
@@ -12,8 +13,7 @@ So unmatched rows and files are counted and named. docs/recipes.md has an exampl
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -23,43 +23,33 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from smallfiles.arrays import as_mask, column, from_numpy, one_chunk, scalar, to_numpy
-from smallfiles.errors import SourceError, UsageError, first_few
+from smallfiles.arrays import as_mask, column, from_numpy, one_chunk, scalar
+from smallfiles.errors import SourceError, first_few
 from smallfiles.faults import summary_of
 from smallfiles.folders import SourceOptions, canonical_split, choose_split
 from smallfiles.manifest import Manifest
 from smallfiles.manifest.class_folders import own_split
 from smallfiles.manifest.columns import path_column
 from smallfiles.progress import plural
-from smallfiles.samples import UNLABELLED, TargetKind
+from smallfiles.samples import UNLABELLED, ByteStore
 from smallfiles.sources.folder import FolderStore, find_samples
 from smallfiles.sources.record import Source
+from smallfiles.sources.roles import (
+    IDS,
+    MORE_FILES,
+    PATHS,
+    Roles,
+    known_targets,
+    parts_of,
+    roles_of,
+    sentence,
+)
 from smallfiles.sources.scanning import list_folder, sizes_of
-from smallfiles.sources.table_files import read_table
+from smallfiles.sources.table_files import as_truth, read_table
 
 _METADATA = ("metadata.csv", "metadata.jsonl", "metadata.parquet")
-_PATHS = "file_name filename file_path filepath path file image img image_path img_path image_name image_file"
-_IDS = f"{_PATHS} id image_id name key stem"
-_LABELS = "label labels class class_name category species target"
-_CAPTIONS = "caption captions text"
-_BRACES = re.compile(r"\{([^{}]*)\}")
 _MATCHED_BY = {"relative path": "^$", "file name": r"(?s)^.*/", "stem": r"(?s)^.*/|\.[^./]*$"}
 """Ways to match rows with files, and what each removes from both sides."""
-
-
-@dataclass(frozen=True)
-class _Roles:
-    """What the columns of a table are.
-
-    Args:
-        image: The column of paths, or a template such as `images/{id}.png`.
-        target: The column of labels or captions; None for unlabelled samples.
-        kind: Which of the two it is.
-    """
-
-    image: str
-    target: str | None
-    kind: TargetKind
 
 
 @dataclass(frozen=True)
@@ -79,6 +69,37 @@ class Metadata:
     notes: tuple[str, ...] = ()
 
 
+@dataclass(frozen=True)
+class Rows:
+    """The rows of a table, and where the files of each are.
+
+    Args:
+        path: Of the table.
+        table: Its columns.
+        roles: What these are.
+        keys: Path of the first file of each row, null without one.
+        blobs: Paths of its further files, null without one.
+        root: What these are relative to.
+        others: The tables of other splits.
+        sizes: Bytes of each first file, if they are known already.
+        split: Of all rows, if it is known already.
+        classes: Names of integer labels, if they are known.
+        name: Of the set, if it is known.
+    """
+
+    path: Path
+    table: pa.Table
+    roles: Roles
+    keys: pa.Array
+    blobs: Mapping[str, pa.Array]
+    root: Path
+    others: tuple[Path, ...] = ()
+    sizes: pa.Array | None = None
+    split: str | None = None
+    classes: tuple[str, ...] = ()
+    name: str = ""
+
+
 def load(path: Path, options: SourceOptions) -> Source:
     """Read a table whose paths are relative to its folder, or to `options.root`.
 
@@ -88,10 +109,12 @@ def load(path: Path, options: SourceOptions) -> Source:
     """
     options.refuse_unsupported("a table", path)
     table = read_table(path)
-    roles = _roles(table.column_names, path, options, _PATHS)
+    root = options.root or path.absolute().parent
+    roles = roles_of(table, path, options, PATHS, root)
+    paths = _complete(_paths(table, roles.image, path), path)
     with summary_of(path):
-        keys = path_column(_paths(table, roles.image, path))
-    return _source(path, table, keys, roles, options.root or path.absolute().parent, options)
+        keys = path_column(paths)
+    return source_of(Rows(path, table, roles, keys, _blobs(table, roles, path), root), options)
 
 
 def find_metadata(folder: Path, options: SourceOptions) -> Metadata | None:
@@ -111,11 +134,23 @@ def find_metadata(folder: Path, options: SourceOptions) -> Metadata | None:
 def _metadata_in(folder: Path, options: SourceOptions) -> Path | None:
     for file in (folder / name for name in _METADATA if (folder / name).is_file()):
         with suppress(SourceError):  # class folders may hold some other file of this name
-            names = read_table(file).column_names
-            has_targets = options.columns or options.unlabelled or _known(names, f"{_LABELS} {_CAPTIONS}")
-            if "file_name" in names and has_targets:
+            table = read_table(file)
+            if any(name.endswith("file_name") for name in table.column_names) and (
+                options.columns or options.unlabelled or _tells_more_than_folders(table)
+            ):
                 return file
     return None
+
+
+def _tells_more_than_folders(table: pa.Table) -> bool:
+    """Whether it has targets, or else further columns and no files in class folders."""
+    names = table.column_names
+    if known_targets(names) or any(name.endswith(MORE_FILES) for name in names):
+        return True
+    paths = table.column("file_name")
+    if len(names) == 1 or not pa.types.is_string(paths.type):
+        return False
+    return len(pc.replace_substring_regex(paths, r"(?s)[^/]*$", "").unique()) == 1
 
 
 def join(folder: Path, found: Metadata, options: SourceOptions) -> Source:
@@ -123,18 +158,26 @@ def join(folder: Path, found: Metadata, options: SourceOptions) -> Source:
     options.refuse_unsupported("a folder with a table", folder)
     path, below = found.file, found.below
     table = read_table(path)
-    roles = _roles(table.column_names, path, options, "file_name" if path.name in _METADATA else _IDS)
+    usual = "file_name" if path.name in _METADATA else IDS
+    roles = roles_of(table, path, options, usual, folder / below)
     tree, _, tree_notes = find_samples(folder / below, options)
-    files, names = tree.paths(below), _paths(table, roles.image, path)
-    names = pc.binary_join_element_wise(scalar(below), names, scalar("")) if below else names
+    files, names = tree.paths(below), _below(below, _complete(_paths(table, roles.image, path), path))
     rows, way = _matched(names, files, path, folder)
     keys = files.take(rows)
-    notes = _left_out(names.filter(rows.is_null()), "row", "of the table without a file")
-    notes += _left_out(files.filter(pc.invert(pc.is_in(files, keys))), "file", "not in the table")
-    _refuse_if_strict(notes, options)
+    blobs = {name: _below(below, paths) for name, paths in _blobs(table, roles, path).items()}
+    notes = left_out(names.filter(rows.is_null()), "row", "of the table without a file")
+    extra = files
+    for paths in (keys, *blobs.values()):
+        extra = extra.filter(pc.invert(pc.is_in(extra, paths)))
+    notes += left_out(extra, "file", "not in the table")
+    refuse_if_strict(notes, options)
     notes = (*found.notes, *tree_notes, f"rows and files matched by {way}", *notes, *tree.notes())
-    source = _source(path, table, keys, roles, folder, options, notes, found.others)
+    source = source_of(Rows(path, table, roles, keys, blobs, folder, found.others), options, notes)
     return replace(source, kind="folder with a table")
+
+
+def _below(folder: str, paths: pa.Array) -> pa.Array:
+    return pc.binary_join_element_wise(scalar(folder), paths, scalar("")) if folder else paths
 
 
 def _matched(names: pa.Array, files: pa.Array, path: Path, folder: Path) -> tuple[pa.Array, str]:
@@ -162,75 +205,38 @@ def _matched(names: pa.Array, files: pa.Array, path: Path, folder: Path) -> tupl
     return rows[way], way
 
 
-def _roles(names: Sequence[str], path: Path, options: SourceOptions, usual: str) -> _Roles:
-    given = dict(map(_field, options.columns))
-    targets = {name: spec for name, spec in given.items() if name in ("label", "captions")}
-    images = [spec for name, spec in given.items() if name not in targets]
-    if len(images) > 1 or len(targets) > 1 or len(given) < len(options.columns):
-        raise UsageError(
-            " ".join(f"--field {each}" for each in options.columns) + " are too many fields",
-            expected="one file and one target per sample: image=..., and label=... or captions=..., once",
-            next_step="Leave out the others: their columns go into the meta of each sample",
-        )
-    for column_name in (name for spec in given.values() for name in _columns_of(spec)):
-        if column_name not in names:
-            raise _error(f"{path} has no column {column_name!r}", _listed(names), "Correct --field")
-    image = images[0] if images else _usual(names, path, usual, "image")
-    rest = [name for name in names if name != image]
-    kind: TargetKind = "captions" if _known(rest, _CAPTIONS) and not _known(rest, _LABELS) else "label"
-    if targets:
-        (kind, target), *_ = targets.items()  # type: ignore[assignment] # one of the two
-        return _Roles(image, target, kind)
-    if options.unlabelled:
-        return _Roles(image, None, "label")
-    return _Roles(image, _usual(rest, path, _CAPTIONS if kind == "captions" else _LABELS, kind), kind)
-
-
-def _field(text: str) -> tuple[str, str]:
-    name, equals, spec = text.partition("=")
-    if not (name and equals and spec):
-        raise UsageError(
-            f"--field is {text!r}", expected="NAME=COLUMN, for example label=species", next_step="Correct it"
-        )
-    return name, spec
-
-
-def _known(names: Iterable[str], usual: str) -> list[str]:
-    return [name for name in names if name.strip().lower() in usual.split()]
-
-
-def _usual(names: Sequence[str], path: Path, usual: str, field: str) -> str:
-    """The only column with one of the usual names of a field."""
-    found = _known(names, usual)
-    if len(found) == 1:
-        return found[0]
-    several = f"several columns for the {field}: {_listed(found)}"
-    raise _error(
-        f"{path} has {several if found else f'no usual column for the {field}'}",
-        f"the choice of one of its columns: {_listed(names)}",
-        f"Add --field {field}={found[0] if found else 'COLUMN'}" + (" or --unlabelled" * (field == "label")),
-    )
-
-
-def _columns_of(spec: str) -> list[str]:
-    return _BRACES.findall(spec) if "{" in spec else [spec]
+def _blobs(table: pa.Table, roles: Roles, path: Path) -> dict[str, pa.Array]:
+    """The paths of all further files, null where there is none."""
+    found = {name: _paths(table, spec, path) for name, spec in roles.blobs.items()}
+    with summary_of(path):
+        for paths in found.values():
+            path_column(paths.drop_null())  # before anything outside of the root is looked at
+    return found
 
 
 def _paths(table: pa.Table, spec: str, path: Path) -> pa.Array:
-    """The path of each row, without a leading `./`."""
+    """The path in each row, without a leading `./`; null where there is none."""
     if "{" in spec:
-        parts = enumerate(_BRACES.split(spec))
+        parts = enumerate(parts_of(spec))
         texts = [_path_text(table, part, path) if at % 2 else scalar(part) for at, part in parts]
         paths = one_chunk(pc.binary_join_element_wise(*texts, scalar("")))
     else:
         paths = one_chunk(_path_text(table, spec, path))
-    missing = np.flatnonzero(as_mask(paths.is_null()) | (to_numpy(pc.binary_length(paths)) == 0)) + 1
+    empty = pc.equal(pc.binary_length(paths), scalar(0))
+    if pc.any(empty).as_py():
+        paths = pc.if_else(empty, scalar(None), paths)
+    has_dots = pc.any(pc.starts_with(paths, "./")).as_py()
+    return pc.replace_substring_regex(paths, r"^(\./)+", "") if has_dots else paths
+
+
+def _complete(paths: pa.Array, path: Path) -> pa.Array:
+    """Refuse rows without a path."""
+    missing = np.flatnonzero(as_mask(paths.is_null())) + 1
     if len(missing) or not len(paths):
         rows = f"no path in {plural(len(missing), 'row')}: {first_few(missing, len(missing))}"
         what = rows if len(missing) else "no rows"
         raise _error(f"{path} has {what}", "a path in each row, and at least one row", "Complete the table")
-    has_dots = pc.any(pc.starts_with(paths, "./")).as_py()
-    return pc.replace_substring_regex(paths, r"^(\./)+", "") if has_dots else paths
+    return paths
 
 
 def _path_text(table: pa.Table, name: str, path: Path) -> pa.Array:
@@ -240,97 +246,132 @@ def _path_text(table: pa.Table, name: str, path: Path) -> pa.Array:
     return table.column(name).cast(pa.string())
 
 
-def _source(
-    path: Path,
-    table: pa.Table,
-    keys: pa.Array,
-    roles: _Roles,
-    root: Path,
-    options: SourceOptions,
-    notes: tuple[str, ...] = (),
-    others: Sequence[Path] = (),
+def source_of(
+    rows: Rows, options: SourceOptions, notes: tuple[str, ...] = (), store: ByteStore | None = None
 ) -> Source:
-    """The rows of a table as samples; `keys` are their paths below `root`, null without a file."""
-    targets, classes = _targets(table, roles, path, others)
-    chosen, split, split_notes = _of_split(table, keys, path, root, options)
-    keep = pc.and_(chosen, targets.is_valid())
-    without = _left_out(keys.filter(pc.and_(chosen, targets.is_null())), "row", f"without {roles.target}")
+    """The rows of a table as samples.
+
+    Args:
+        rows: What was read.
+        options: With the split, and whether to look up sizes.
+        notes: What was odd so far.
+        store: Reads the files; those of the folder `rows.root` by default.
+    """
+    path, roles, root = rows.path, rows.roles, rows.root
+    targets, classes = _targets(rows)
+    chosen, split, split_notes = _of_split(rows, options)
+    parts = {roles.target or "": targets, **rows.blobs}
+    keep = chosen
+    without: tuple[str, ...] = ()
+    for name, column_of_it in parts.items():
+        missing = pc.and_(chosen, column_of_it.is_null())
+        without += left_out(rows.keys.filter(missing), "row", f"without {name}")
+        keep = pc.and_(keep, column_of_it.is_valid())
     if keep.null_count or not pc.all(keep).as_py():  # else no copies
-        keys, targets, table = keys.filter(keep), targets.filter(keep), table.filter(keep)
-    if not len(keys):
-        raise _error(
-            f"no row of {path} has a {roles.target}", f"a {roles.kind} in some", "Complete the table"
-        )
+        rows, targets = _kept(rows, keep), targets.filter(keep)
+    if not len(rows.keys):
+        names = " and a ".join(filter(None, parts))
+        raise _error(f"no row of {path} has a {names}", f"a {names} in some", "Complete the table")
     if pa.types.is_string(targets.type):  # one caption each
         borders = from_numpy(np.arange(len(targets) + 1)).cast(pa.int32())
         targets = pa.ListArray.from_arrays(borders, targets)
-    rest = [name for name in table.column_names if name not in (roles.image, roles.target)]
-    sizes, absent = _sizes(root, keys, path) if options.sizes else (None, ())
-    _refuse_if_strict(without + absent, options)
+    sizes, absent = _looked_up(rows) if store is None and options.sizes else (rows.sizes, ())
+    refuse_if_strict(without + absent, options)
+    values = {name: _values(rows, spec) for name, spec in roles.values.items()}
     with summary_of(path):
         manifest = Manifest.from_columns(
-            keys,
+            rows.keys,
             targets,
-            name=path.stem if root == path.absolute().parent else root.absolute().name,
+            name=rows.name or path.stem
+            if rows.name or root == path.absolute().parent
+            else root.absolute().name,
             split=split,
             classes=classes,
             sizes=sizes,
-            metas=table.select(rest).to_struct_array() if rest else None,
+            metas=_metas(rows.table.select(roles.meta)) if roles.meta else None,
             target=roles.kind,
+            blobs=rows.blobs,
+            values=values,
         )
-    notes = (_taken(path, roles, classes, rest), *split_notes, *notes, *without, *absent)
-    return Source(manifest, FolderStore(root), "table", notes, root)
+    taken = sentence(roles, manifest.values.schema, path, _listed(classes, is_sorted=not rows.classes))
+    notes = (taken, *split_notes, *notes, *without, *absent)
+    return Source(manifest, store or FolderStore(root), "table", notes, root, columns=options.columns)
 
 
-def _taken(path: Path, roles: _Roles, classes: Sequence[str], rest: Sequence[str]) -> str:
-    """What each column was taken for, in one line."""
-    taken = [f"{path.name}: image from {roles.image}"]
-    taken += [f"{roles.kind} from {roles.target}" if roles.target else "unlabelled"]
-    if classes:
-        taken += [f"{plural(len(classes), 'class', 'classes')} in sorted order ({_listed(classes)})"]
-    return ", ".join([*taken, *[f"in meta: {_listed(rest)}"] * bool(rest)])
+def _listed(classes: tuple[str, ...], *, is_sorted: bool) -> str:
+    what = plural(len(classes), "class", "classes") + " in sorted order" * is_sorted
+    return f"{what} ({first_few(classes, len(classes), 8)})" if classes else ""
 
 
-def _targets(
-    table: pa.Table, roles: _Roles, path: Path, others: Sequence[Path] = ()
-) -> tuple[pa.Array, tuple[str, ...]]:
+def _kept(rows: Rows, keep: pa.Array) -> Rows:
+    return replace(
+        rows,
+        table=rows.table.filter(keep),
+        keys=rows.keys.filter(keep),
+        blobs={name: paths.filter(keep) for name, paths in rows.blobs.items()},
+        sizes=rows.sizes if rows.sizes is None else rows.sizes.filter(keep),
+    )
+
+
+def _values(rows: Rows, name: str) -> pa.ChunkedArray:
+    """A column of values; what a CSV file calls true or false in every row are truth values."""
+    found = rows.table.column(name)
+    if rows.path.suffix.lower() in (".csv", ".tsv") and pa.types.is_string(found.type):
+        return as_truth(found)
+    return found
+
+
+def _metas(table: pa.Table) -> pa.Array:
+    """The columns that no field can hold as objects; JSON has no NaN."""
+    columns = {}
+    for name in table.column_names:
+        found = columns[name] = table.column(name)
+        if pa.types.is_floating(found.type) and pc.any(pc.is_nan(found)).as_py():
+            columns[name] = pc.if_else(pc.is_nan(found), pa.scalar(None, found.type), found)
+    return pa.table(columns).to_struct_array()
+
+
+def _targets(rows: Rows) -> tuple[pa.Array, tuple[str, ...]]:
     """The target of each row, null where it is missing, and the classes of all rows and splits in order."""
+    roles, path = rows.roles, rows.path
     if roles.target is None:
-        return from_numpy(np.full(len(table), UNLABELLED)), ()
-    values = one_chunk(table.column(roles.target))
+        return from_numpy(np.full(len(rows.keys), UNLABELLED)), ()
+    values = one_chunk(rows.table.column(roles.target))
     is_text = pa.types.is_string(values.type)
     if roles.kind == "captions" and (is_text or values.type == pa.list_(pa.string())):
         return values, ()
     if roles.kind == "label" and pa.types.is_integer(values.type):
-        return values, ()
+        return values, rows.classes
     if roles.kind == "label" and (is_text or pa.types.is_boolean(values.type)):
         names = values.cast(pa.string())
         more = [
             table.column(roles.target)
-            for table in map(read_table, others)
+            for table in map(read_table, rows.others)
             if roles.target in table.column_names
         ]
         texts = [names, *(each.cast(pa.string()) for each in more)]
         classes = sorted({name for each in texts for name in each.unique().drop_null().to_pylist()})
         return pc.index_in(names, column(classes, pa.string())), tuple(classes)
+    name = "tags" if pa.types.is_list(values.type) else "score"
     raise _error(
         f"the column {roles.target} of {path} contains {values.type}, which is no {roles.kind}",
         "an integer or a class name per sample" if roles.kind == "label" else "a text or a list of texts",
-        "Choose another column with --field, or give --unlabelled: this one goes into the meta then",
+        f"Keep it as a value (--field {name}={roles.target}), or choose one (--field {roles.kind}=COLUMN)",
     )
 
 
-def _of_split(
-    table: pa.Table, keys: pa.Array, path: Path, root: Path, options: SourceOptions
-) -> tuple[pa.Array, str, tuple[str, ...]]:
+def _of_split(rows: Rows, options: SourceOptions) -> tuple[pa.Array, str, tuple[str, ...]]:
     """The rows of the chosen split, its name and notes; by the column `split`, or else the first folder."""
+    table, keys, path = rows.table, rows.keys, rows.path
+    if rows.split is not None:
+        return pc.is_valid(keys), rows.split, ()
     if "split" in table.column_names and pa.types.is_string(table.column("split").type):
         of = one_chunk(table.column("split"))
     else:
         of = pc.struct_field(pc.extract_regex(keys, r"(?s)^(?P<folder>[^/]*)/"), 0)
     found = of.filter(keys.is_valid()).unique().to_pylist()
     if None in found or not all(canonical_split(name, found) for name in found):
-        return pc.is_valid(keys), *own_split(path if canonical_split(path.stem) else root, options.split)
+        return pc.is_valid(keys), *own_split(path if canonical_split(path.stem) else rows.root, options.split)
     chosen, notes = choose_split(sorted(found), options.split, path)
     return (
         pc.and_(keys.is_valid(), pc.equal(of, scalar(chosen))),
@@ -339,34 +380,40 @@ def _of_split(
     )
 
 
-def _sizes(root: Path, keys: pa.Array, path: Path) -> tuple[Any, tuple[str, ...]]:
-    """Bytes of each file, null where it is missing, and a note on these."""
+def _looked_up(rows: Rows) -> tuple[Any, tuple[str, ...]]:
+    """Bytes of each first file, null where it is missing, and notes on missing files of all fields."""
+    sizes, absent = _sizes(rows.root, rows.keys, rows.path, rows.roles.first)
+    for name, paths in rows.blobs.items():
+        absent += tuple(f"{name}: {note}" for note in _sizes(rows.root, paths, rows.path, name)[1])
+    return sizes, absent
+
+
+def _sizes(root: Path, keys: pa.Array, path: Path, name: str) -> tuple[Any, tuple[str, ...]]:
+    """Bytes of each file of a field, null where it is missing, and a note on these."""
     sizes = sizes_of(root, keys, missing=-1)
     absent = keys.take(from_numpy(np.flatnonzero(sizes < 0))).to_pylist()
     if not absent:
         return sizes, ()
     if len(absent) == len(keys):
         raise _error(
-            f"no file of {path} is in {root} (the first is {absent[0]})",
+            f"no file of {path} for the field {name} is in {root} (the first is {absent[0]})",
             "paths relative to this folder",
-            "Give the right one (--root DIR), or a template (--field image=images/{id}.jpg)",
+            f"Give the right one (--root DIR), or a template (--field {name}=folder/{{id}}.jpg)",
         )
     known = column([None if size < 0 else size for size in sizes.tolist()], pa.int64())
     return known, (f"{plural(len(absent), 'file')} missing in {root}: {first_few(absent, len(absent))}",)
 
 
-def _left_out(names: pa.Array, one: str, which: str) -> tuple[str, ...]:
+def left_out(names: pa.Array, one: str, which: str) -> tuple[str, ...]:
+    """A note on what has no partner, with the count and the first few; none if there is nothing."""
     found = first_few((name.as_py() for name in names), len(names))
     return (f"{plural(len(names), one)} {which} left out: {found}",) if len(names) else ()
 
 
-def _refuse_if_strict(notes: tuple[str, ...], options: SourceOptions) -> None:
+def refuse_if_strict(notes: tuple[str, ...], options: SourceOptions) -> None:
+    """Raise SourceError if something was left out and nothing may be."""
     if notes and options.strict:
         raise _error("; ".join(notes), "nothing left out, since strict was given", "Complete the table")
-
-
-def _listed(names: Sequence[str]) -> str:
-    return first_few(names, len(names), 8)
 
 
 def _error(got: str, expected: str, next_step: str) -> SourceError:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import math
 import re
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from source_sets import contents, plant, rows
 from smallfiles import formats, sources
 from smallfiles.cli import main
 from smallfiles.errors import ManifestError, SmallfilesError, SourceError, UsageError
+from smallfiles.pack import PackConfig, pack
 
 _TEXT = st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=8)
 _ROW = st.fixed_dictionaries(
@@ -68,8 +70,8 @@ def test_every_value_of_a_table_comes_back(pictures, suffix, found):
     assert manifest.paths.to_pylist() == table["file_name"]
     assert [manifest.classes[label] for label in manifest.targets.to_pylist()] == table["label"]
     assert list(manifest.classes) == sorted(set(table["label"]))
-    for row, values in enumerate(found):
-        assert manifest.meta(row) == {name: values[name] for name in ("score", "count", "remark")}
+    names = ("count", "remark", "score")
+    assert manifest.values.to_pylist() == [{name: row[name] for name in names} for row in found]
 
 
 @settings(max_examples=30)
@@ -80,17 +82,48 @@ def test_texts_of_a_csv_stay_texts_unless_all_are_plain_numbers(pictures, suffix
     texts[0] = "007"
     manifest = sources.load(write(pictures / f"t{suffix}", table | {"note": texts})).manifest
     assert set(manifest.targets.to_pylist()) == {3} and manifest.classes == ()
-    assert [manifest.meta(row)["note"] or "" for row in range(len(texts))] == texts
+    assert [text or "" for text in manifest.values["note"].to_pylist()] == texts
 
 
-def test_numbers_of_a_csv_are_numbers_and_dates_texts(pictures):
-    head = "image;class;n;x;day\n"
-    (pictures / "t.csv").write_bytes(
-        b"\xef\xbb\xbf" + f"{head}a/00.jpg;y;-1;2.5;2020-01-01\na/01.jpg;n;;;\n".encode()
-    )
-    manifest = sources.load(pictures / "t.csv").manifest
-    assert manifest.meta(0) == {"n": -1, "x": 2.5, "day": "2020-01-01"}
-    assert manifest.meta(1) == {"n": None, "x": None, "day": None}
+def test_numbers_and_truth_values_of_a_csv_are_such_and_dates_texts(pictures):
+    head = "image;class;n;x;loss;wild;day\n"
+    text = f"{head}a/00.jpg;y;-1;2.5;nan;True;2020-01-01\na/01.jpg;n;;;1e-300;False;\n"
+    (pictures / "t.csv").write_bytes(b"\xef\xbb\xbf" + text.encode())
+    first, second = sources.load(pictures / "t.csv").manifest.values.to_pylist()
+    assert math.isnan(first.pop("loss"))
+    assert first == {"n": -1, "x": 2.5, "wild": True, "day": "2020-01-01"}
+    assert second == {"n": None, "x": None, "loss": 1e-300, "wild": False, "day": None}
+
+
+def test_a_class_called_true_keeps_its_name_and_a_text_of_json_stays_a_text(pictures):
+    table = {"path": ["a/00.jpg", "a/01.jpg"], "label": ["True", "False"], "said": ["True", "False"]}
+    for name in ("t.csv", "t.jsonl"):
+        manifest = sources.load(write(pictures / name, table)).manifest
+        assert manifest.classes == ("False", "True")
+    assert manifest.values["said"].to_pylist() == table["said"]
+
+
+def test_values_keep_their_types_and_what_no_field_can_be_goes_into_meta(pictures):
+    columns = {
+        "file_name": pa.array(["a/00.jpg", "a/01.jpg"]),
+        "label": pa.array([3, 4]),
+        "boxes": pa.array([[[0.5, 1, 2, 3]], []]),
+        "loss": pa.array([math.nan, 2], pa.float32()),
+        "nothing": pa.array([None, None]),
+        "index": pa.array([math.nan, 8]),
+        "camera": pa.array([{"iso": 100}, None]),
+    }
+    parquet.write_table(pa.table(columns), pictures / "t.parquet")
+    source = sources.load(pictures / "t.parquet")
+    manifest = source.manifest
+    kinds = {"boxes": "list<item: list<item: double>>", "loss": "float", "nothing": "string"}
+    assert manifest.fields == kinds and math.isnan(manifest.values["loss"][0].as_py())
+    assert manifest.values["boxes"].to_pylist() == [[[0.5, 1, 2, 3]], []]
+    assert [manifest.meta(row) for row in (0, 1)] == [
+        {"index": None, "camera": {"iso": 100}},
+        {"index": 8, "camera": None},
+    ]
+    assert "in meta: index, camera (a name or type that no field can have" in source.notes[0]
 
 
 @pytest.mark.parametrize(
@@ -107,11 +140,14 @@ def test_a_table_is_packed_with_fields_templates_and_all_values(pictures, tmp_pa
     out = tmp_path / "out.arrow"
     fields = ["--field", "image=a/0{id}.jpg", "--field", "label=species"]
     assert main(["pack", str(pictures / "t.csv"), str(out), "--check", "none", *fields]) == 0
-    line = "a/0{id}.jpg, label from species, 2 classes in sorted order (a, b), in meta: id, site"
+    line = (
+        "a/0{id}.jpg, label from species, 2 classes in sorted order (a, b), values: id (int64), site (string)"
+    )
     assert f"t.csv: image from {line}\n" in capsys.readouterr().err
     packed = formats.open(out)
     assert packed.classes == ("a", "b") and packed.targets(0, 3) == [1, 0, 1]
-    assert packed.meta(2) == {"id": 2, "site": "z"} and bytes(packed.read(2)) == b"data of a/02.jpg"
+    assert packed.values.slice(2).to_pylist() == [{"id": 2, "site": "z"}] and packed.meta(2) is None
+    assert bytes(packed.read(2)) == b"data of a/02.jpg"
 
 
 def test_a_packed_table_of_other_files_than_images_is_verified_against_it(tmp_path):
@@ -160,7 +196,8 @@ def test_a_column_of_splits_is_followed_and_rows_without_label_are_left_out(pict
     with pytest.raises(SourceError, match=r"1 row without class .*strict"):
         sources.load(path, strict=True)
     write(path, table | {"split": [0, 1, 0, 0]})
-    assert len(rows(sources.load(path))) == 3 and sources.load(path).manifest.meta(1) == {"split": 1}
+    found = sources.load(path).manifest
+    assert len(found) == 3 and found.values["split"].to_pylist() == [0, 1, 0]
 
 
 def test_missing_files_are_counted_and_all_missing_are_refused(pictures):
@@ -169,7 +206,7 @@ def test_missing_files_are_counted_and_all_missing_are_refused(pictures):
     assert (
         source.notes[-1] == f"2 files missing in {pictures}: b.jpg, c.jpg" and source.manifest.sizes is None
     )
-    with pytest.raises(SourceError, match=r"no file of .*t.csv is in .*--root DIR"):
+    with pytest.raises(SourceError, match=r"no file of .*t.csv for .* is in .*--root DIR"):
         sources.load(path, root=pictures / "a")
 
 
@@ -193,16 +230,23 @@ GOOD = b"path,label\na/00.jpg,1\n"
         ("t.csv", GOOD + b"/etc/passwd,1\n", {}, "'/etc/passwd'.*relative"),
         ("t.csv", GOOD + b"a\0b.jpg,1\n", {}, r"'a\\x00b.jpg'"),
         ("t.csv", GOOD + b"../b.jpg,1\n", {}, r"'\.\./b.jpg'"),
-        ("t.csv", b"path,label\na/00.jpg,0.5\n", {}, "column label of .* contains double.*--unlabelled"),
+        ("t.csv", b"path,label\na/00.jpg,0.5\n", {}, "column label of .* contains double.*score=label"),
         ("t.csv", b"path,label\na/00.jpg,99999999999\n", {}, "outside the range of 32 bits"),
         ("t.csv", b"path,label\na/00.jpg,\n", {}, "no row of .* has a label"),
-        ("t.jsonl", b'{"path": "a/00.jpg", "label": [1, 2]}', {}, r"column label .*list<.*int64"),
+        ("t.jsonl", b'{"path": "a/00.jpg", "label": [1, 2]}', {}, r"column label .*list<.*tags=label"),
         ("t.jsonl", b'{"path": 0.5, "label": 1}', {}, "column path of .* contains double"),
         ("t.csv", b"x,label\na.jpg,1\n", {}, "no usual column for the image.*--field image=COLUMN"),
-        ("t.csv", b"path,x\na.jpg,1\n", {}, "no usual column for the label.*=COLUMN or --unlabelled"),
+        ("t.csv", b"path,key\na.jpg,1\n", {}, "no usual column for the label.*=COLUMN or --unlabelled"),
         ("t.csv", b"path,label,class\na.jpg,1,2\n", {}, "several columns for the label: label, class"),
         ("t.csv", GOOD, {"columns": ("label=x",)}, "no column 'x'.*path, label"),
-        ("t.csv", GOOD, {"columns": ("image=path", "mask=label")}, "too many fields.*one file and one"),
+        ("t.csv", GOOD, {"columns": ("x=label", "x=path")}, "name a field twice"),
+        ("t.csv", GOOD, {"columns": ("label=label", "captions=path")}, "have two targets"),
+        ("t.csv", GOOD, {"columns": ("key=label",)}, "'key' is a name that is used for something else"),
+        ("t.csv", GOOD, {"columns": ("mask=../{label}.png",)}, r"'\.\./1.png'.*leaves its folder"),
+        ("t.csv", GOOD, {"columns": ("mask={path}",)}, "file of two fields of one sample"),
+        ("t.csv", GOOD, {"columns": ("mask=m/{label}.png",)}, "no file of .* field mask is in"),
+        ("t.csv", b"path,label,age\na/00.jpg,1,2\n", {"columns": ("age=label",)}, "age is another column"),
+        ("t.jsonl", b'{"path": "a/00.jpg", "x": {"y": 1}}', {"columns": ("y=x",)}, "have the type struct"),
         ("t.csv", GOOD, {"columns": ("label",)}, "NAME=COLUMN"),
         ("t.csv", GOOD, {"suffixes": (".png",)}, "--suffix was given"),
     ],
@@ -213,12 +257,6 @@ def test_bad_input_gets_a_sentence_with_the_path(pictures, name, data, options, 
         sources.load(pictures / name, **options)
     assert re.search(words, str(caught.value)), caught.value
     assert isinstance(caught.value, UsageError) or str(pictures / name) in str(caught.value)
-
-
-def test_pictures_inside_a_parquet_file_are_refused_with_the_way_to_read_them(tmp_path):
-    path = write(tmp_path / "t.parquet", {"image": [{"bytes": b"x", "path": "1.jpg"}], "label": [1]})
-    with pytest.raises(SourceError, match=r"column image .* contains bytes.*from_dataset"):
-        sources.load(path)
 
 
 def test_tables_that_fit_no_file_or_several_are_refused(tmp_path):
@@ -232,3 +270,87 @@ def test_tables_that_fit_no_file_or_several_are_refused(tmp_path):
             sources.load(tmp_path / "tree", labels=labels)
     with pytest.raises(SourceError, match=r"its suffix is not one of"):
         sources.load(tmp_path / "tree", labels=plant(tmp_path, "labels.txt") / "labels.txt")
+
+
+def species(folder: Path, **more: list) -> Path:
+    """Three pictures with masks, and a table of them."""
+    plant(folder, *(f"{where}/{n}.{kind}" for n in range(3) for where, kind in (("i", "jpg"), ("m", "png"))))
+    table = {"filename": [f"i/{n}.jpg" for n in range(3)], "mask": [f"m/{n}.png" for n in range(3)]}
+    return write(folder / "labels.csv", table | {"years": [1.5, "", 3], "kind": ["b", "a", "b"]} | more)
+
+
+def test_the_fields_of_a_table_are_packed_and_verified_without_saying_them_again(tmp_path, capsys):
+    table, out, again = species(tmp_path), tmp_path / "out.arrow", tmp_path / "again.arrow"
+    fields = ["--field", "mask=mask", "--field", "label=kind", "--field", "age=years"]
+    assert main(["pack", str(table), str(out), "--check", "none", *fields]) == 0
+    packed = formats.open(out)
+    assert packed.keys().to_pylist() == ["i/0.jpg", "i/1.jpg", "i/2.jpg"] and packed.targets(0, 3) == [
+        1,
+        0,
+        1,
+    ]
+    assert bytes(packed.blob("mask").read(2)) == b"data of m/2.png" and packed.blob_suffixes == {
+        "mask": ".png"
+    }
+    assert packed.values.to_pylist() == [{"age": age} for age in (1.5, None, 3)]
+    capsys.readouterr()
+    assert main(["inspect", str(out)]) == 0
+    assert "mask (.png)" in (said := capsys.readouterr().out) and "--field age=years" in said
+    assert main(["pack", str(out), str(again), "--check", "none"]) == 0
+    assert again.read_bytes() == out.read_bytes()
+    assert main(["verify", str(out), "--against", str(table)]) == 0
+    table.write_text(table.read_text().replace("1.5", "1.25"))
+    assert main(["verify", str(out), "--against", str(table)]) == 1
+    assert "i/0.jpg has another age in the source" in capsys.readouterr().out
+
+
+def test_a_table_of_numbers_to_regress_needs_no_label(tmp_path):
+    table = species(tmp_path, label=[0.5, 1.5, 2.5])
+    source = sources.load(table, columns=("score=label",))
+    assert source.manifest.values["score"].to_pylist() == [0.5, 1.5, 2.5]
+    assert set(source.manifest.targets.to_pylist()) == {-1} and "no label or captions" in source.notes[0]
+
+
+def test_several_labels_per_sample_are_a_value(pictures):
+    table = {"file_name": ["a/00.jpg", "a/01.jpg"], "labels": [["ant", "bee"], []]}
+    manifest = sources.load(write(pictures / "t.jsonl", table), columns=("tags=labels",)).manifest
+    assert manifest.values["tags"].to_pylist() == table["labels"]
+
+
+@pytest.mark.parametrize("fields", [("image=filename", "mask=mask"), ("mask=m/{n}.png",), ("mask=mask",)])
+def test_the_key_is_the_usual_column_unless_a_field_says_image(tmp_path, fields):
+    table = species(tmp_path, n=[0, 1, 2])
+    manifest = sources.load(table, columns=fields).manifest
+    assert manifest.path(1) == "i/1.jpg" and manifest.blob_paths("mask")[1].as_py() == "m/1.png"
+    turned = sources.load(table, columns=("picture=filename", "image=mask")).manifest
+    assert turned.path(1) == "m/1.png" and turned.blob_paths("picture")[1].as_py() == "i/1.jpg"
+
+
+def test_a_missing_mask_is_counted_and_a_row_without_one_left_out(tmp_path):
+    table = species(tmp_path, mask=["m/0.png", "", "m/9.png"])
+    source = sources.load(table, columns=("mask=mask",))
+    assert rows(source) == {"i/0.jpg": -1, "i/2.jpg": -1}
+    said = "; ".join(source.notes)
+    assert "1 row without mask left out: i/1.jpg" in said and "mask: 1 file missing in" in said
+    assert "m/9.png" in said
+    with pytest.raises(SourceError, match=r"1 row without mask.*1 file missing.*strict"):
+        sources.load(table, columns=("mask=mask",), strict=True)
+    with pytest.raises(SmallfilesError, match=r"m/9.png .*is missing"):
+        pack(source, tmp_path / "out.arrow", PackConfig(check="none"))
+
+
+def test_metadata_of_hugging_face_names_further_files_and_values_without_targets(tmp_path):
+    plant(tmp_path, *(f"train/{name}" for name in ("1.jpg", "2.jpg", "m/1.png", "m/2.png")))
+    table = {"file_name": ["1.jpg", "2.jpg"], "mask_file_name": ["m/1.png", "m/2.png"], "age": [1, 2]}
+    write(tmp_path / "train/metadata.csv", table)
+    source = sources.load(tmp_path)
+    assert source.manifest.fields == {"mask": ".png", "age": "int64"}
+    assert source.manifest.blob_paths("mask").to_pylist() == ["train/m/1.png", "train/m/2.png"]
+    assert rows(source) == {"train/1.jpg": -1, "train/2.jpg": -1}
+    assert not any("not in the table" in note for note in source.notes)
+
+
+def test_class_folders_stay_class_folders_beside_metadata_without_targets(tmp_path):
+    plant(tmp_path, "cat/1.jpg", "dog/2.jpg")
+    write(tmp_path / "metadata.csv", {"file_name": ["cat/1.jpg", "dog/2.jpg"], "width": [3, 4]})
+    assert sources.load(tmp_path).manifest.classes == ("cat", "dog")

@@ -1,0 +1,291 @@
+"""Tables that hold the files themselves, as the Parquet and Arrow files of Hugging Face do.
+
+    data/train-00000-of-00002.parquet     a column of {bytes, path}, one of labels, others of values
+    data/train-00001-of-00002.parquet     the split stands in the name, and class names in the schema
+
+A key is the path beside the bytes, if all are there and no two are equal, or else the number of the row.
+
+The trap: a Parquet file is read a group of rows at a time, some hundred pictures, and one picture costs as
+much. So groups are kept up to a limit, and such a set is packed in its own order. docs/recipes.md has it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from itertools import islice
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from smallfiles.arrays import as_mask, column, from_numpy, scalar
+from smallfiles.errors import SourceError, first_few
+from smallfiles.folders import (
+    FILE_SUFFIXES,
+    IMAGE_BEGINNINGS,
+    IMAGE_SUFFIXES,
+    SourceOptions,
+    canonical_split,
+    choose_split,
+    is_hidden,
+)
+from smallfiles.manifest import Manifest
+from smallfiles.progress import plural, progress
+from smallfiles.samples import ByteStore
+from smallfiles.sources import tables
+from smallfiles.sources.record import Source
+from smallfiles.sources.roles import roles_inside
+from smallfiles.sources.row_store import (
+    KEPT_BYTES,
+    RowStore,
+    further_paths,
+    number_of,
+    numbered_keys,
+    path_keys,
+)
+from smallfiles.sources.table_files import batches_of, file_columns, groups_of, plain, schema_of, unreadable
+
+_SUFFIXES = (".parquet", ".arrow")
+_SHARD = re.compile(r"(?P<split>.+)-(?P<number>\d{5})-of-(?P<count>\d{5})")
+_BEGINNINGS = {magic: f".{kind.lower()}" for magic, kind in IMAGE_BEGINNINGS.items() if magic != b"RIFF"}
+_BEGINNINGS |= {b"fLaC": ".flac", b"OggS": ".ogg", b"ID3": ".mp3", b"\x93NUMPY": ".npy"}
+_IN_RIFF = {b"WEBP": ".webp", b"WAVE": ".wav"}
+_HEAD_BYTES = 12
+_IN_ORDER = "a group of rows is decoded at once: to shuffle this set, pack it without, then pack the output"
+_LOOKED_AT = 10_000  # names of a folder that may be one of a million images
+
+
+@dataclass(frozen=True)
+class Found:
+    """The files of one split of a set.
+
+    Args:
+        root: What was given: a file, or a folder of them.
+        files: In order.
+        columns: Those with files in them.
+        split: Of all rows.
+        notes: On the choice of the split.
+    """
+
+    root: Path
+    files: tuple[Path, ...]
+    columns: tuple[str, ...]
+    split: str
+    notes: tuple[str, ...] = ()
+
+
+def find(path: Path, split: str | None) -> Found | None:
+    """The tables of the chosen split with files in them; None if there are none.
+
+    Raises:
+        SourceError: The split is not there or not clear, or one of its numbered files is missing.
+    """
+    files = _tables_in(path)
+    columns = file_columns(files[0]) if files else ()
+    if not columns:
+        return None
+    splits: dict[str, list[Path]] = {}
+    for file in files:
+        splits.setdefault(_split_of(file, path), []).append(file)
+    name, notes = choose_split(sorted(splits), split, path)
+    _refuse_missing(splits[name], path)
+    canonical = canonical_split(name, splits) or name
+    return Found(path, tuple(splits[name]), columns, canonical, notes)
+
+
+def open_store(found: Found, manifest: Manifest) -> ByteStore:
+    """The store for a manifest of such tables; first files are in the column that no further field names."""
+    others = {number_of(manifest.blob_paths(name)[0].as_py()) for name in manifest.blobs if len(manifest)}
+    free = [name for number, name in enumerate(found.columns) if number not in others]
+    return RowStore(found.root, found.files, found.columns, free[0])
+
+
+def load(found: Found, options: SourceOptions) -> Source:
+    """Read all rows once: keys, sizes, targets and values.
+
+    Raises:
+        SourceError: A file cannot be read, or a row has no bytes or no known suffix.
+        ManifestError: Labels or keys make no sense.
+    """
+    options.refuse_unsupported("a table with files inside", found.root)
+    path = found.files[0]
+    table, count, inside = _scan(found)
+    roles = roles_inside(table, path, options, found.columns)
+    suffixes = {name: files.suffixes(path, name) for name, files in inside.items()}
+    there = suffixes[roles.image].is_valid()
+    keys = path_keys(inside[roles.image].paths) or numbered_keys(count, suffixes[roles.image])
+    empty = [f"number {row}" for row in np.flatnonzero(~as_mask(there)).tolist()]
+    notes = tables.left_out(column(empty, pa.string()), "row", f"without {roles.image}")
+    tables.refuse_if_strict(notes, options)
+    if pc.sum(inside[roles.image].sizes).as_py() > KEPT_BYTES and path.suffix.lower() == ".parquet":
+        notes += (_IN_ORDER,)
+    rows = tables.Rows(
+        path,
+        table,
+        roles,
+        pc.if_else(there, keys, scalar(None)),
+        {
+            name: further_paths(keys, found.columns.index(spec), suffixes[spec])
+            for name, spec in roles.blobs.items()
+        },
+        found.root,
+        sizes=inside[roles.image].sizes,
+        split=found.split,
+        classes=_class_names(path, roles.target),
+        name=found.root.absolute().name.partition(".")[0],
+    )
+    store = RowStore(found.root, found.files, found.columns, roles.image)
+    return replace(
+        tables.source_of(rows, options, (*found.notes, *notes), store), kind="table with files inside"
+    )
+
+
+@dataclass(frozen=True)
+class _Inside:
+    """What is known of the files in a column: size, first bytes and path of each, null without one."""
+
+    sizes: pa.Array
+    heads: pa.Array
+    paths: pa.Array
+
+    def suffixes(self, path: Path, name: str) -> pa.Array:
+        """The suffix of each file, by its path or else its first bytes; null without a file."""
+        lower = pc.utf8_lower(self.paths)
+        own = pc.replace_substring_regex(lower, r"(?s)^.*?(\.[^./]*)?$", r"\1")
+        known = pc.is_in(own, column(FILE_SUFFIXES, pa.string()))
+        found = pc.if_else(pc.fill_null(pc.and_(known, self.heads.is_valid()), False), own, scalar(None))
+        rows = np.flatnonzero(as_mask(pc.and_(found.is_null(), self.heads.is_valid())))
+        if not len(rows):
+            return found
+        texts = found.to_pylist()
+        for row, head in zip(rows.tolist(), self.heads.take(from_numpy(rows)).to_pylist(), strict=True):
+            texts[row] = _suffix(head)
+        bad = [row for row in rows.tolist() if texts[row] is None]
+        if bad:
+            raise SourceError(
+                f"{plural(len(bad), 'row')} of the column {name} of {path} hold bytes of no known kind, "
+                f"without a path: {first_few(bad, len(bad))} (they begin with "
+                f"{self.heads[bad[0]].as_py()!r})",
+                expected="files whose path or first bytes say what they are",
+                next_step="Write their paths beside the bytes",
+            )
+        return column(texts, pa.string())
+
+
+def _suffix(head: bytes) -> str | None:
+    if head.startswith(b"RIFF"):
+        return _IN_RIFF.get(head[8:12])
+    return next((suffix for magic, suffix in _BEGINNINGS.items() if head.startswith(magic)), None)
+
+
+def _scan(found: Found) -> tuple[pa.Table, int, dict[str, _Inside]]:
+    """The other columns, the number of rows, and what is known of the files; few of these exist at a time."""
+    looks: dict[str, list[tuple[pa.Array, ...]]] = {name: [] for name in found.columns}
+    rest: list[pa.Table] = []
+    with progress(len(found.files), f"read {found.root.name}", unit="files") as bar:
+        for file in found.files:
+            try:
+                if file_columns(file) != found.columns:
+                    raise ValueError(f"its files are not in the columns {', '.join(found.columns)}")
+                groups_of(file)  # refuses those that are too large
+                for batch in batches_of(file):
+                    for name in found.columns:
+                        looks[name].append(_look(batch.column(name)))
+                    rest.append(pa.Table.from_batches([batch]).drop_columns([*found.columns]))
+            except (OSError, ValueError, pa.ArrowException) as error:
+                raise unreadable(file, error) from error
+            bar.advance()
+    if not rest:
+        raise SourceError(
+            f"{found.root} has no rows", expected="one row per sample", next_step="Check the path"
+        )
+    inside = {
+        name: _Inside(*(pa.concat_arrays(each) for each in zip(*some, strict=True)))
+        for name, some in looks.items()
+    }
+    for name, files in inside.items():
+        _refuse_outside(files, name, found.root)
+    try:
+        table = pa.concat_tables(rest, promote_options="default").combine_chunks()
+    except pa.ArrowException as error:
+        raise unreadable(found.root, error) from error
+    count = len(inside[found.columns[0]].sizes)
+    return pa.table({name: plain(table.column(name)) for name in table.column_names}), count, inside
+
+
+def _look(files: pa.StructArray) -> tuple[pa.Array, ...]:
+    data, paths = (pc.struct_field(files, name) for name in ("bytes", "path"))
+    return (
+        pc.binary_length(data).cast(pa.int64()),
+        pc.binary_slice(data, 0, _HEAD_BYTES).cast(pa.binary()),
+        paths.cast(pa.string()),
+    )
+
+
+def _refuse_outside(files: _Inside, name: str, root: Path) -> None:
+    outside = files.paths.filter(pc.and_(files.heads.is_null(), files.paths.is_valid()))
+    if len(outside):
+        names = first_few((each.as_py() for each in outside), len(outside))
+        raise SourceError(
+            f"{plural(len(outside), 'row')} of the column {name} of {root} name files outside: {names}",
+            expected="the bytes of each file in the table",
+            next_step="Embed the files when the table is written, or pack a table of paths beside them",
+        )
+
+
+def _tables_in(path: Path, *, deeper: int = 2) -> list[Path]:
+    """The tables of a folder that has nothing else, or whose only folders are wrappers or splits."""
+    if not path.is_dir():
+        return [path] if path.suffix.lower() in _SUFFIXES and path.is_file() else []
+    with os.scandir(path) as entries:
+        listed = [entry for entry in islice(entries, _LOOKED_AT) if not is_hidden(entry.name)]
+    names = [entry.name for entry in listed]
+    if len(listed) == _LOOKED_AT or any(name.lower().endswith(IMAGE_SUFFIXES) for name in names):
+        return []
+    folders = sorted(entry.name for entry in listed if entry.is_dir())
+    files = sorted(name for name in names if name.lower().endswith(_SUFFIXES) and name not in folders)
+    if files and not folders:
+        return [path / name for name in files]
+    if files or not deeper or not (len(folders) == 1 or all(canonical_split(name) for name in folders)):
+        return []
+    return [file for name in folders for file in _tables_in(path / name, deeper=deeper - 1)]
+
+
+def _split_of(file: Path, root: Path) -> str:
+    """The split in the name of a file (`train-00000-of-00002`), or of its folder; `train` without any."""
+    if shard := _SHARD.fullmatch(file.stem):
+        return shard["split"].rpartition("-")[2]
+    if canonical_split(file.stem):
+        return file.stem
+    return file.parent.name if file.parent != root and canonical_split(file.parent.name) else "train"
+
+
+def _refuse_missing(files: Sequence[Path], root: Path) -> None:
+    """Numbered files must all be there, unless one was given by its name."""
+    shards = [shard for file in files if (shard := _SHARD.fullmatch(file.stem)) and file != root]
+    wanted = {
+        f"{shard['split']}-{number:05d}-of-{shard['count']}"
+        for shard in shards
+        for number in range(int(shard["count"]))
+    }
+    if missing := sorted(wanted - {shard[0] for shard in shards}):
+        raise SourceError(
+            f"{root} has {len(shards)} files of a split, and not {first_few(missing, len(missing))}",
+            expected="all numbered files of the split",
+            next_step="Download the others, or give one file by its name",
+        )
+
+
+def _class_names(path: Path, target: str | None) -> tuple[str, ...]:
+    """Names of integer labels, as Hugging Face writes them into the schema."""
+    with suppress(ValueError, KeyError, TypeError):
+        features = json.loads((schema_of(path).metadata or {})[b"huggingface"])["info"]["features"]
+        if features[target]["_type"] == "ClassLabel":
+            return tuple(map(str, features[target]["names"]))
+    return ()
