@@ -15,7 +15,7 @@ import re
 import resource
 import warnings
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from itertools import accumulate, compress
@@ -244,6 +244,9 @@ class TarReader(PlacedReader[Shards]):
             return None
         offset = int(found.offsets[row])
         return shards.paths[number], offset, offset + int(found.sizes[row])
+
+    def _provenance(self) -> Mapping[str, Any]:
+        return self._handle().indexes[0].provenance
 
     def info(self) -> dict[str, Any]:
         shards = self._handle()
