@@ -339,15 +339,10 @@ def added_fields(path: Path, names: Iterable[str] | None = None) -> list[Path]:
         names = []
         with suppress(OSError):  # a folder that may not be listed, or the URL of a store
             names = [found.name for found in path.parent.iterdir()]
-    return [path.with_name(name) for name in sorted(names) if _adds_to(name) == path.name]
+    return [path.with_name(name) for name in sorted(names) if adds_to(name) == path.name]
 
 
-def is_sidecar(name: str) -> bool:
-    """Whether a file of this name is one of the small files next to a packed one."""
-    return name.endswith(SIDECARS) or _adds_to(name) is not None
-
-
-def _adds_to(name: str) -> str | None:
+def adds_to(name: str) -> str | None:
     """The name of the packed set to which a file of this name adds fields."""
     found = _ADDED.fullmatch(name)
     return found[1] if found else None
