@@ -98,10 +98,11 @@ def read(file: Path, reader: Reader, *, full: bool = False) -> pa.Table:
         with raised_as(ManifestError, FormatError), summary_of(file):
             values = value_table({each: table.column(each) for each in table.column_names})
     recorded = provenance.loads((table.schema.metadata or {}).get(_METADATA))
-    if batches != 1 or not recorded or not values.num_columns:
-        raise damaged(file, f"it has {batches} record batches, {values.num_columns} columns, or no record")
+    if batches != 1 or not values.num_columns or recorded.get("rows") != len(values):
+        what = f"{batches} record batches, {values.num_columns} columns and {len(values)} rows"
+        raise damaged(file, f"it has {what}", f"one batch of {recorded.get('rows')} rows")
     keys = {"keys": key_digest(reader.keys())} if full else {}
-    _refuse_others(file, reader, recorded, _binding(reader) | keys | {"rows": len(values)})
+    _refuse_others(file, reader, recorded, _binding(reader) | keys)
     return values
 
 

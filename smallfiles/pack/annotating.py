@@ -174,7 +174,8 @@ def _write(reader: Reader, values: pa.Table, path: Path) -> None:
         aside = draft.partial / path.name
         added.write(reader, values, aside)
         stored = added.read(aside, reader, full=True)
-        if stored.schema != values.schema or any(map(differing, stored.columns, values.columns)):
+        pairs = zip(stored.columns, values.columns, strict=True)
+        if stored.schema != values.schema or any(not a.equals(b) and differing(a, b) for a, b in pairs):
             raise PackError(
                 f"{path.name} did not read back as it was written",
                 expected="the columns of the table",

@@ -251,7 +251,7 @@ def with_added_fields(manifest: Manifest, path: Path) -> Manifest:
         return manifest
     with closing(formats.open(path, "files")) as reader:
         table, values = manifest.table, reader.values
-    for name in set(values.column_names) - set(manifest.values.column_names):
+    for name in sorted(set(values.column_names) - set(manifest.values.column_names)):
         table = table.append_column(name, values.column(name))
     return replace(manifest, table=table)
 
