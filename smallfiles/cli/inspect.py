@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any
 from smallfiles.cli.arguments import FORMATS, Verbs, add_run
 from smallfiles.cli.output import report
 from smallfiles.errors import UsageError, first_few
-from smallfiles.formats.provenance import columns as columns_of
 from smallfiles.keys import printable
 from smallfiles.progress import bytes_text
 
@@ -124,6 +123,8 @@ def _lines(facts: dict[str, Any], measured: int) -> Iterator[str]:
 
 def _origin(provenance: dict[str, Any]) -> dict[str, Any]:
     """How and from what a file was packed, without what stands in other lines; --json has all of it."""
+    from smallfiles.formats.provenance import columns as columns_of
+
     origin = {name: value for name, value in provenance.items() if name in ("options", "resize") and value}
     if columns := columns_of(provenance):
         origin["read with"] = shlex.join(word for each in columns for word in ("--field", each))

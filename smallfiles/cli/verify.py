@@ -58,7 +58,7 @@ def run(arguments: argparse.Namespace) -> int:
 def _source(arguments: argparse.Namespace) -> Source:
     """What to compare with, read as it was when it was packed, unless the command line says otherwise."""
     from smallfiles import formats
-    from smallfiles.sources import packed
+    from smallfiles.sources import inline, packed
     from smallfiles.sources.table_files import is_table
 
     against: Path = arguments.against
@@ -67,7 +67,7 @@ def _source(arguments: argparse.Namespace) -> Source:
     usual: dict[str, Any] = {}
     with contextlib.suppress(FormatError), closing(formats.open(arguments.out, arguments.format)) as reader:
         usual = packed.flags_of(reader)
-    if is_table(against):
+    if is_table(against) or inline.find(against, usual.get("split")):
         usual.pop("suffixes", None)  # a table lists its files
     return load_source(against, arguments, **usual)
 

@@ -110,7 +110,8 @@ def _load(path: Path, options: SourceOptions) -> Source:
         )
     if path.suffix == ".json" and path.is_file():
         return _from_manifest(path, options.root, options)
-    if options.kind == "auto" and (inside := inline.find(path, options.split)):
+    may_be_inside = options.kind == "auto" or path.is_file()
+    if may_be_inside and (inside := inline.find(path, options.split)):
         return inline.load(inside, options)
     if is_table(path):
         return tables.load(path, options)

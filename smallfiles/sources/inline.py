@@ -119,11 +119,13 @@ def load(found: Found, options: SourceOptions) -> Source:
     roles = roles_inside(table, path, options, found.columns)
     suffixes = {name: files.suffixes(path, name) for name, files in inside.items()}
     there = suffixes[roles.image].is_valid()
-    keys = path_keys(inside[roles.image].paths) or numbered_keys(count, suffixes[roles.image])
+    keys = path_keys(inside[roles.image].paths)
+    if keys is None:
+        keys = numbered_keys(count, suffixes[roles.image])
     empty = [f"number {row}" for row in np.flatnonzero(~as_mask(there)).tolist()]
     notes = tables.left_out(column(empty, pa.string()), "row", f"without {roles.image}")
     tables.refuse_if_strict(notes, options)
-    if pc.sum(inside[roles.image].sizes).as_py() > KEPT_BYTES and path.suffix.lower() == ".parquet":
+    if (pc.sum(inside[roles.image].sizes).as_py() or 0) > KEPT_BYTES and path.suffix.lower() == ".parquet":
         notes += (_IN_ORDER,)
     rows = tables.Rows(
         path,

@@ -27,7 +27,7 @@ from smallfiles.sources.packed import BLOB_MARK
 from smallfiles.sources.record import NamedStore
 from smallfiles.sources.table_files import Group, groups_of, read_group, unreadable
 
-KEPT_BYTES = 256 << 20
+KEPT_BYTES = 128 << 20
 """Decoded groups that a process keeps, beside the one in use."""
 
 

@@ -312,9 +312,7 @@ def source_of(
         manifest = Manifest.from_columns(
             rows.keys,
             targets,
-            name=rows.name or path.stem
-            if rows.name or root == path.absolute().parent
-            else root.absolute().name,
+            name=rows.name or (path.stem if root == path.absolute().parent else root.absolute().name),
             split=split,
             classes=classes,
             sizes=sizes,

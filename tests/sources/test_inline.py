@@ -151,3 +151,13 @@ def test_only_a_few_groups_of_rows_are_kept_in_memory(tmp_path, monkeypatch):
     for n in (*range(20), 0, 1, 19):
         assert store.size(f"p{n}.jpg") == len(b"%d" % n) + 3
     assert read.count("bytes") == 5 + 2
+
+
+def test_sounds_in_a_table_are_packed_and_verified_against_it(tmp_path):
+    sounds = pa.array([{"bytes": b"fLaC%d" % n, "path": None} for n in range(3)], _FILE)
+    parquet.write_table(pa.table({"audio": sounds, "text": ["a", "b", "c"]}), tmp_path / "t.parquet")
+    out = tmp_path / "out.h5"
+    assert main(["pack", str(tmp_path / "t.parquet"), str(out), "--check", "none"]) == 0
+    assert formats.open(out).keys().to_pylist() == [f"{n:08d}.flac" for n in range(3)]
+    assert formats.open(out).target(2) == ["c"]
+    assert main(["verify", str(out), "--against", str(tmp_path / "t.parquet")]) == 0

@@ -3,7 +3,9 @@
 from dataclasses import fields
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
+from pyarrow import parquet
 from source_sets import plant, tar_bytes
 
 from smallfiles import sources
@@ -36,6 +38,12 @@ def made(reader: str, root: Path) -> Path:
         (root / "x.tars").mkdir(exist_ok=True)
         (root / "x.tars/0.tar").write_bytes(tar_bytes({"1.jpg": b"x", "1.cls": b"0"}))
         return root / "x.tars"
+    if reader == "a table with files inside":
+        picture = pa.array(
+            [{"bytes": b"x", "path": "1.jpg"}], pa.struct({"bytes": pa.binary(), "path": pa.string()})
+        )
+        parquet.write_table(pa.table({"image": picture, "class": ["a"]}), root / "t.parquet")
+        return root / "t.parquet"
     plant(root / "tree", "cat/1.jpg", "dog/2.jpg")
     if "table" in reader:
         table = root / "tree" / ("metadata.csv" if "folder" in reader else "labels.csv")
