@@ -15,10 +15,11 @@ import errno
 import hashlib
 import json
 import os
+import re
 import stat
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -40,7 +41,9 @@ BLOCK_BYTES = 4 << 20
 SIDECAR_SUFFIX = ".digest.json"
 _OTHERS = (".idx", ".index.arrow", ".index", ".faults.json", ".resized.json")
 SIDECARS = (SIDECAR_SUFFIX, *_OTHERS, *(suffix + SIDECAR_SUFFIX for suffix in _OTHERS))
-"""Suffixes of the small files next to a packed one."""
+"""Suffixes of the small files next to a packed one, all of which follow from it."""
+
+_ADDED = re.compile(r"(.+)\.[A-Za-z0-9_-]+\.fields\.arrow", re.DOTALL)
 
 _LARGEST_BLOCK, _LARGEST_FILE = 1 << 26, 1 << 63  # a hostile number must not become an allocation
 _ROWS_AT_ONCE = 1 << 12  # bounds memory, whatever the size of the set
@@ -69,6 +72,18 @@ def in_order(column: pa.Array, order: RowOrder, start: int, count: int) -> pa.Ar
     if isinstance(order, range):
         return column.slice(start, count)
     return column.take(order.slice(start, count))
+
+
+def key_digest(keys: pa.Array) -> str:
+    """xxh3_128 of keys in their order, each with a NUL behind it: binds what has no keys to those that have.
+
+    Args:
+        keys: String array without nulls.
+    """
+    found = xxhash.xxh3_128()
+    for start in range(0, len(keys), _ROWS_AT_ONCE):
+        found.update(_lines(keys.slice(start, _ROWS_AT_ONCE), _scalar(b""), b""))
+    return f"{ALGORITHM}:{found.hexdigest()}"
 
 
 def name_hashes(names: pa.StringArray) -> npt.NDArray[np.uint64]:
@@ -128,9 +143,9 @@ def set_digest(
     return "sha256:" + digest.hexdigest()
 
 
-def _lines(keys: pa.Array, texts: pa.Array) -> memoryview:
+def _lines(keys: pa.Array, texts: pa.Array | pa.Scalar, end: bytes = b"\n") -> memoryview:
     """The text that is hashed, as the data buffer of an Arrow array: no Python string a line."""
-    ended = pc.binary_join_element_wise(texts, _scalar(b""), _scalar(b"\n"))
+    ended = pc.binary_join_element_wise(texts, _scalar(b""), _scalar(end))
     lines = pc.binary_join_element_wise(keys.cast(pa.large_string()), ended, _scalar(b"\0"))
     _, offsets, data = lines.buffers()
     length = int(np.frombuffer(offsets, np.int64, len(lines) + 1)[-1])
@@ -311,6 +326,26 @@ def hash_block(data: Buffer) -> str:
 def sidecar(path: Path) -> Path:
     """The file name of the content digest of `path`."""
     return path.with_name(path.name + SIDECAR_SUFFIX)
+
+
+def added_fields(path: Path, names: Iterable[str] | None = None) -> list[Path]:
+    """The files with fields that `annotate` added to a packed set: `train.arrow.scores.fields.arrow`.
+
+    Args:
+        path: The packed file or folder.
+        names: All names beside it, if they are known.
+    """
+    if names is None:
+        names = []
+        with suppress(OSError):  # a folder that may not be listed, or the URL of a store
+            names = [found.name for found in path.parent.iterdir()]
+    return [path.with_name(name) for name in sorted(names) if adds_to(name) == path.name]
+
+
+def adds_to(name: str) -> str | None:
+    """The name of the packed set to which a file of this name adds fields."""
+    found = _ADDED.fullmatch(name)
+    return found[1] if found else None
 
 
 class BlockHasher:

@@ -199,6 +199,14 @@ class Reader(Protocol):
     def values(self) -> pa.Table:
         """The columns of further values, a row for each sample; no column where there are none."""
 
+    @property
+    def packed_values(self) -> pa.Table:
+        """The same without those that `annotate` added later."""
+
+    @property
+    def set_digest(self) -> str | None:
+        """The set digest of what was packed, where the file records it."""
+
     def blob(self, name: str) -> Blob:
         """The bytes of a field of further files."""
 

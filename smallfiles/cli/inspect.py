@@ -40,9 +40,9 @@ def add(verbs: Verbs) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Show what is inside a packed file.
 
-    Format, layout, number of samples, classes, how and from what it was packed, the first keys and the
-    distribution of sizes. Reads the index only, and with --picture the samples that it draws: look at them
-    before you train for days.
+    Format, layout, number of samples, classes, fields and which were added later, how and from what it was
+    packed, the first keys and the distribution of sizes. Reads the index only, and with --picture the samples
+    that it draws: look at them before you train for days.
 
     Examples:
         smallfiles inspect train.arrow
@@ -50,6 +50,8 @@ def run(arguments: argparse.Namespace) -> int:
         smallfiles inspect train.tars --json
     """
     from smallfiles import contact_sheet, formats
+    from smallfiles.digests import added_fields
+    from smallfiles.pack.compare import fields_of
 
     if arguments.seed is not None and arguments.picture is None:
         raise UsageError(
@@ -64,6 +66,10 @@ def run(arguments: argparse.Namespace) -> int:
         keys = [reader.key(index) for index in range(min(_KEYS, len(reader)))]
         classes = list(reader.classes)
         facts = {"path": str(arguments.out), **facts, "samples": len(reader), "target": reader.target_kind}
+        facts["fields"] = fields_of(reader)
+        own = (*reader.blob_suffixes, *reader.packed_values.column_names)
+        facts["added_fields"] = [name for name in facts["fields"] if name not in own]
+        facts["added_by"] = [file.name for file in added_fields(arguments.out)]
         if arguments.picture is not None:
             sheet = contact_sheet.write(reader, arguments.picture, arguments.seed or 0)
             facts["picture"] = f"{arguments.picture}: {sheet.note}"
@@ -92,6 +98,10 @@ def _histogram(sizes: list[int]) -> list[dict[str, int]]:
 
 def _lines(facts: dict[str, Any], measured: int) -> Iterator[str]:
     histogram, keys, classes = facts.pop("size_histogram"), facts.pop("first_keys"), facts.pop("classes")
+    facts |= {"fields": ", ".join(f"{name} ({kind})" for name, kind in facts["fields"].items()) or "none"}
+    for name in ("added_fields", "added_by"):
+        facts[name] = ", ".join(facts[name])
+    facts = {name: value for name, value in facts.items() if value != ""}
     facts.pop("seconds")  # for programs; how long a look took says nothing of the file
     origin = _origin(facts.pop("provenance", None) or {})
     width = max(len(name) for name in [*facts, *origin, "first keys"])
@@ -116,8 +126,6 @@ def _origin(provenance: dict[str, Any]) -> dict[str, Any]:
     from smallfiles.formats.provenance import columns as columns_of
 
     origin = {name: value for name, value in provenance.items() if name in ("options", "resize") and value}
-    if isinstance(fields := provenance.get("fields"), dict):
-        origin["fields"] = ", ".join(f"{name} ({kind})" for name, kind in fields.items())
     if columns := columns_of(provenance):
         origin["read with"] = shlex.join(word for each in columns for word in ("--field", each))
     schema = provenance.get("schema")

@@ -20,8 +20,9 @@ import numpy as np
 import pyarrow as pa
 
 from smallfiles.arrays import from_numpy
+from smallfiles.digests import added_fields
 from smallfiles.errors import ReaderClosedError, UsageError
-from smallfiles.formats import provenance
+from smallfiles.formats import added, provenance
 from smallfiles.formats.bytefile import Access, ByteFile, damaged
 from smallfiles.samples import Blob, Buffer, Meta, Reader, Sample, Target, TargetKind
 
@@ -46,6 +47,7 @@ class BaseReader(Reader, Generic[Handle]):
     def __init__(self, path: Path, access: Access = "auto") -> None:
         self.path, self._access = Path(path), access
         self._opened: tuple[int, Handle] | None = None
+        self._packed: pa.Table | None = None
         self._values: pa.Table | None = None
         self._closed = False
 
@@ -82,7 +84,7 @@ class BaseReader(Reader, Generic[Handle]):
         self.close()
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_opened": None, "_values": None}
+        return {**self.__dict__, "_opened": None, "_packed": None, "_values": None}
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({str(self.path)!r})"
@@ -96,8 +98,29 @@ class BaseReader(Reader, Generic[Handle]):
     def values(self) -> pa.Table:
         """The columns of further values, read once; workers that are forked later share their memory."""
         if self._values is None:
-            self._values = self._read_values()
+            self._values = added.joined(self, self._added_fields())
         return self._values
+
+    @property
+    def packed_values(self) -> pa.Table:
+        """The same without those that were added later."""
+        if self._packed is None:
+            self._packed = self._read_values()
+        return self._packed
+
+    def _added_fields(self) -> list[Path]:
+        """The files with values that were added later."""
+        return added_fields(self.path)
+
+    @property
+    def set_digest(self) -> str | None:
+        """The digest of the set that was packed; None where a format does not record it."""
+        digest = self._provenance().get("schema", {}).get("manifest_digest")
+        return str(digest) if digest else None
+
+    def _provenance(self) -> Mapping[str, Any]:
+        """The record of how it was packed (formats that store one override)."""
+        return {}
 
     def _read_values(self) -> pa.Table:
         """Read the columns of further values (formats that have some override)."""
@@ -391,6 +414,9 @@ class FileReader(PlacedReader[AnyOpened]):
 
     def _read_values(self) -> pa.Table:
         return self._handle().values()
+
+    def _provenance(self) -> Mapping[str, Any]:
+        return self._handle().record
 
     def _blob_place(self, name: str, index: int) -> tuple[ByteSource, int, int]:
         return self._handle().blob_place(name, index)

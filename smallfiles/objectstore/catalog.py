@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from smallfiles import formats
-from smallfiles.digests import SIDECAR_SUFFIX, SIDECARS, ContentDigest, digest_file
+from smallfiles.digests import SIDECAR_SUFFIX, SIDECARS, ContentDigest, adds_to, digest_file
 from smallfiles.errors import DamagedFileError, FormatError
 from smallfiles.keys import is_writable_name, key_problem, printable
 from smallfiles.objectstore.client import NoObjectError, Store
@@ -59,7 +59,7 @@ class Item:
     @property
     def is_data(self) -> bool:
         """Whether it is a packed file, and not one of its small files."""
-        return not self.name.endswith(SIDECARS)
+        return not (self.name.endswith(SIDECARS) or adds_to(self.name))
 
     def blocks_of(self, part_bytes: int) -> int:
         """How many blocks make a part of about this size; a store takes 10,000 parts per object."""
@@ -147,7 +147,13 @@ class Catalog:
 
     def local(self, item: Item, out: Path) -> Path:
         """The file of an object of a packed file or folder at `out`."""
-        return out / item.name if self.is_folder else out.with_name(out.name + item.name[len(self.name) :])
+        if self.is_folder and not self._is_beside(item.name):
+            return out / item.name
+        return out.with_name(out.name + item.name[len(self.name) :])
+
+    def _is_beside(self, name: str) -> bool:
+        """Whether it is the name of a small file next to the packed file or folder."""
+        return name in {self.name + suffix for suffix in SIDECARS} or adds_to(name) == self.name
 
     @classmethod
     def read(cls, store: Store) -> Catalog:
@@ -197,14 +203,17 @@ class Catalog:
 
     def _refuse_odd_names(self, where: str) -> None:
         names = [item.name for item in self.items]
-        known = {self.name + suffix for suffix in ("", *SIDECARS)}
         for name in (self.name, *names):
             problem = key_problem(name) or ("leads into a folder" if "/" in name else None)
             problem = problem or (None if is_writable_name(name) else "is too long")
             problem = problem or (
                 "has characters that no name of ours has" if printable(name) != name else None
             )
-            if problem or name.startswith(".") or not (self.is_folder or name in known):
+            if (
+                problem
+                or name.startswith(".")
+                or not (self.is_folder or name == self.name or self._is_beside(name))
+            ):
                 raise _odd(f"{where} has the name {name!r}, which {problem or 'is not one of a data set'}")
         if len(set(names)) < len(names):
             raise _odd(f"{where} has a name twice")
@@ -236,12 +245,12 @@ def of_output(out: Path) -> tuple[Catalog, list[Path]]:
     provenance: dict[str, Any] = {}
     for member in members:
         samples = 0
-        if member.is_data:
+        name = member.name.rpartition("/")[2]
+        if member.is_data and not adds_to(name):
             with closing(formats.open(member.source)) as reader:
                 samples = len(reader)
                 provenance = provenance or reader.info().get("provenance") or {}
         digest = member.digest or digest_file(member.source)
-        name = member.name.partition("/")[2] if is_folder else member.name
         items.append(Item(name, digest, samples, member.digest is not None))
     format = formats.name_of(found.source)
     catalog = Catalog(found.name, format, is_folder, tuple(items), provenance)

@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from smallfiles import locks
+from smallfiles.digests import adds_to
 from smallfiles.errors import FormatError, ResourceError, writing
 from smallfiles.formats.bytefile import ByteFile
 from smallfiles.formats.output import write_all
@@ -160,7 +161,7 @@ class NodeCache:
                 expected="shards in plain .tar files",
                 next_step="Fetch it with smallfiles pull; or pack it into .tars, uncompressed",
             )
-        small = [item for item in catalog.items if item.name.endswith(index.SUFFIX)]
+        small = [each for each in catalog.items if each.name.endswith(index.SUFFIX) or adds_to(each.name)]
         with ThreadPoolExecutor(_IN_FLIGHT) as pool:
             contents = list(
                 pool.map(lambda item: read_blocks(store, item, 0, len(item.digest.blocks)), small)

@@ -134,6 +134,7 @@ class RemoteShards(Shards):
         for path, item, found in zip(paths, self.known, indexes, strict=True):
             index.check_size(path, item.bytes, found)
         super().__init__(paths, indexes, "pread")
+        self.added = sorted(folder.glob("*.fields.arrow"))
         self.in_flight, self._remote, self._cache = in_flight, store, cache
         self._far = [RemoteShard(store, item) for item in self.known]
         self.pool = ThreadPoolExecutor(in_flight, "objectstore")
@@ -250,6 +251,9 @@ class RemoteTar(TarReader):
 
     def _open(self) -> RemoteShards:
         return RemoteShards(self._store, self._cache, self._in_flight)
+
+    def _added_fields(self) -> list[Path]:
+        return self._shards().added
 
     def _shards(self) -> RemoteShards:
         found = self._handle()

@@ -124,11 +124,6 @@ def fields_of(reader: Reader) -> dict[str, str]:
     return {**reader.blob_suffixes, **{each.name: str(each.type) for each in reader.values.schema}}
 
 
-def own_values(reader: Reader) -> pa.Table:
-    """The values that were packed: without those that were added later."""
-    return reader.values
-
-
 def differing(ours: pa.ChunkedArray, theirs: pa.ChunkedArray) -> bool:
     """Whether columns of values differ, bit by bit: NaN is equal to itself."""
     return ours.type != theirs.type or not as_text(one_chunk(ours)).equals(as_text(one_chunk(theirs)))

@@ -25,10 +25,11 @@ from smallfiles.digests import ContentDigest, sidecar
 from smallfiles.errors import FormatError, ResourceError, SmallfilesError, first_few
 from smallfiles.faults import summary_of
 from smallfiles.fields import as_text
+from smallfiles.formats import added
 from smallfiles.formats.files.reading import MANIFEST, manifest_of
 from smallfiles.manifest import Manifest
 from smallfiles.manifest.columns import by_row
-from smallfiles.pack.compare import fields_of, own_values
+from smallfiles.pack.compare import fields_of
 from smallfiles.pack.config import described
 from smallfiles.progress import plural, progress
 from smallfiles.samples import Blob, Buffer, Reader
@@ -111,16 +112,19 @@ def verify(path: Path, against: Source | None = None, *, format: str | None = No
     path = Path(path)
     found = VerifyReport(path)
     reader = formats.open(path, format)
-    damage = list(_damaged(_parts(path, formats.name_of(path, format)), found))
+    files = digests.added_fields(path)
+    damage = list(_damaged([*_parts(path, formats.name_of(path, format)), *files], found))
     try:
         found.samples = len(reader)
         found.problems += _named(reader, damage)
+        _check_added(reader, files, found)
         _check_samples(reader, None if against is None else _Truth(reader, against, found), found)
     except FormatError as error:
         found.problems += [f"{file.name}: block {block} is damaged" for file, block, _ in damage]
         found.problems.append(str(error))
     finally:
         reader.close()
+    found.compared &= all(sidecar(file).exists() for file in files)  # no source has what was added later
     found.problems, found.differences = (
         list(dict.fromkeys(sentences)) for sentences in (found.problems, found.differences)
     )
@@ -190,6 +194,16 @@ def _named(reader: Reader, damage: Sequence[tuple[Path, int, int]]) -> Iterator[
         yield f"{place} is damaged, {len(keys)} samples in it{names}"
 
 
+def _check_added(reader: Reader, files: Sequence[Path], found: VerifyReport) -> None:
+    """Check that the fields which were added later belong to these samples, by all keys."""
+    try:
+        for file in files:
+            added.read(file, reader, full=True)
+        _ = reader.values  # refuses a name that is there twice
+    except FormatError as error:
+        found.problems.append(str(error))
+
+
 def _check_samples(reader: Reader, truth: _Truth | None, found: VerifyReport) -> None:
     """One pass over all samples: read, and compare with what a manifest or the source says."""
     targets: list[Any] = []
@@ -228,7 +242,7 @@ def _check_set(reader: Reader, targets: list[Any], found: VerifyReport) -> None:
             known = integers(targets, "label", by_row)
     else:
         known = column(targets, pa.list_(pa.string()))
-    actual = digests.set_digest(reader.keys(), known, values=own_values(reader))
+    actual = digests.set_digest(reader.keys(), known, values=reader.packed_values)
     provenance = reader.info().get("provenance") or {}
     schema = provenance.get("schema", {})
     planned, digest = schema.get("count", len(reader)), schema.get("manifest_digest")
@@ -270,6 +284,8 @@ class _Truth:
         self._room = bytearray(0)
         self._unread = 0
         theirs, ours = source.manifest.fields, fields_of(reader)
+        later = set(reader.values.column_names) - set(reader.packed_values.column_names)
+        ours = {name: kind for name, kind in ours.items() if name in theirs or name not in later}
         if theirs != ours:
             found.differences.append(
                 f"the fields beside the first file and the target are {_listed(ours)}, and in the source "

@@ -135,7 +135,8 @@ def _from_packed(path: Path, format: str, options: SourceOptions) -> Source:
         return packed.load(path, format, options)
     options.refuse_unsupported("a packed output", path)
     source = _from_manifest(path / MANIFEST, None, options)
-    return replace(source, kind="packed files", resize=packed.resize_sidecar(path))
+    manifest = packed.with_added_fields(source.manifest, path)
+    return replace(source, manifest=manifest, kind="packed files", resize=packed.resize_sidecar(path))
 
 
 def _from_folder(path: Path, options: SourceOptions) -> Source:

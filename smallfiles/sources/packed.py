@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +19,7 @@ import pyarrow.compute as pc
 
 from smallfiles import formats
 from smallfiles.arrays import column, integers, scalar
+from smallfiles.digests import added_fields
 from smallfiles.errors import SourceError, UsageError
 from smallfiles.faults import summary_of
 from smallfiles.folders import IMAGE_SUFFIXES, SourceOptions
@@ -241,6 +244,17 @@ def _starts(reader: Reader) -> range:
 
 def _text(meta: Any) -> str | None:
     return None if meta is None else json.dumps(meta, ensure_ascii=False)
+
+
+def with_added_fields(manifest: Manifest, path: Path) -> Manifest:
+    """The manifest of plain files, and the values that `annotate` added to them."""
+    if not added_fields(path):
+        return manifest
+    with closing(formats.open(path, "files")) as reader:
+        table, values = manifest.table, reader.values
+    for name in sorted(set(values.column_names) - set(manifest.values.column_names)):
+        table = table.append_column(name, values.column(name))
+    return replace(manifest, table=table)
 
 
 def resize_of(reader: Reader) -> dict[str, Any] | None:

@@ -74,7 +74,7 @@ def roles_of(table: pa.Table, path: Path, options: SourceOptions, usual: str, ro
         UsageError: The flags contradict each other.
         SourceError: A column is missing, or none is clear.
     """
-    given = _given(table.column_names, path, options)
+    given = given_fields(table.column_names, path, options)
     further = {
         name.removesuffix(MORE_FILES): name
         for name in table.column_names
@@ -99,7 +99,7 @@ def roles_inside(table: pa.Table, path: Path, options: SourceOptions, inside: Se
         UsageError: The flags contradict each other, or name other files.
         SourceError: A column is missing, or none is clear.
     """
-    given = _given([*inside, *table.column_names], path, options)
+    given = given_fields([*inside, *table.column_names], path, options)
     if any("{" in spec for spec in given.values()):
         raise _unclear(options, f"names files beside {path}, which holds its files", "columns of it")
     files = {name: spec for name, spec in given.items() if spec in inside}
@@ -165,7 +165,13 @@ def sentence(roles: Roles, values: pa.Schema, path: Path, classes: str) -> str:
     return ", ".join(taken)
 
 
-def _given(names: Sequence[str], path: Path, options: SourceOptions) -> dict[str, str]:
+def given_fields(names: Sequence[str], path: Path, options: SourceOptions) -> dict[str, str]:
+    """The flags `--field` as NAME and SPEC.
+
+    Raises:
+        UsageError: One is not NAME=SPEC, or names a field twice.
+        SourceError: There is no such column.
+    """
     pairs = [_field(text) for text in options.columns]
     if len(dict(pairs)) < len(pairs):
         raise _unclear(options, "name a field twice", "each field once")

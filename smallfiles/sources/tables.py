@@ -39,6 +39,7 @@ from smallfiles.sources.roles import (
     MORE_FILES,
     PATHS,
     Roles,
+    columns_of,
     known_targets,
     parts_of,
     roles_of,
@@ -162,7 +163,7 @@ def join(folder: Path, found: Metadata, options: SourceOptions) -> Source:
     roles = roles_of(table, path, options, usual, folder / below)
     tree, _, tree_notes = find_samples(folder / below, options)
     files, names = tree.paths(below), _below(below, _complete(_paths(table, roles.image, path), path))
-    rows, way = _matched(names, files, path, folder)
+    rows, way = matched(names, files, path, folder, "--field image=images/{id}.jpg")
     keys = files.take(rows)
     blobs = {name: _below(below, paths) for name, paths in _blobs(table, roles, path).items()}
     notes = left_out(names.filter(rows.is_null()), "row", "of the table without a file")
@@ -180,8 +181,37 @@ def _below(folder: str, paths: pa.Array) -> pa.Array:
     return pc.binary_join_element_wise(scalar(folder), paths, scalar("")) if folder else paths
 
 
-def _matched(names: pa.Array, files: pa.Array, path: Path, folder: Path) -> tuple[pa.Array, str]:
-    """The number of the file of each row, null where there is none, and the way of matching."""
+def keys_of(table: pa.Table, spec: str, path: Path) -> pa.Array:
+    """The path in each row of a table.
+
+    Args:
+        table: All columns.
+        spec: The column of paths, or a template such as `images/{id}.png`.
+        path: Of the table.
+
+    Raises:
+        SourceError: There is no such column, or a row without a path.
+    """
+    for name in columns_of(spec):
+        if name not in table.column_names:
+            names = table.column_names
+            raise _error(f"{path} has no column {name!r}", first_few(names, len(names), 8), "Choose one")
+    return _complete(_paths(table, spec, path), path)
+
+
+def matched(names: pa.Array, files: pa.Array, path: Path, folder: Path, example: str) -> tuple[pa.Array, str]:
+    """The number of the file of each row, null where there is none, and the way of matching.
+
+    Args:
+        names: The path in each row.
+        files: Paths of all files.
+        path: Of the table.
+        folder: Of the files, or the packed file that holds them.
+        example: How another column is chosen.
+
+    Raises:
+        SourceError: No row names a file, or one names several.
+    """
     cut = {
         way: [pc.replace_substring_regex(each, pattern, "") for each in (names, files)]
         for way, pattern in _MATCHED_BY.items()
@@ -192,7 +222,7 @@ def _matched(names: pa.Array, files: pa.Array, path: Path, folder: Path) -> tupl
         raise _error(
             f"no row of {path} names a file in {folder} (the first row is {names[0].as_py()})",
             "relative paths, file names or stems of its files",
-            "Choose another column, for example --field image=images/{id}.jpg",
+            f"Choose another column, for example {example}",
         )
     theirs, ours = cut[way]
     counts = ours.filter(pc.is_in(ours, theirs)).value_counts()
@@ -277,7 +307,7 @@ def source_of(
         targets = pa.ListArray.from_arrays(borders, targets)
     sizes, absent = _looked_up(rows) if store is None and options.sizes else (rows.sizes, ())
     refuse_if_strict(without + absent, options)
-    values = {name: _values(rows, spec) for name, spec in roles.values.items()}
+    values = {name: values_in(rows.table, spec, path) for name, spec in roles.values.items()}
     with summary_of(path):
         manifest = Manifest.from_columns(
             rows.keys,
@@ -311,10 +341,10 @@ def _kept(rows: Rows, keep: pa.Array) -> Rows:
     )
 
 
-def _values(rows: Rows, name: str) -> pa.ChunkedArray:
+def values_in(table: pa.Table, name: str, path: Path) -> pa.ChunkedArray:
     """A column of values; what a CSV file calls true or false in every row are truth values."""
-    found = rows.table.column(name)
-    if rows.path.suffix.lower() in (".csv", ".tsv") and pa.types.is_string(found.type):
+    found = table.column(name)
+    if path.suffix.lower() in (".csv", ".tsv") and pa.types.is_string(found.type):
         return as_truth(found)
     return found
 

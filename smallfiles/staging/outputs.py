@@ -1,10 +1,10 @@
 """The files of a packed output, their expected content, and a key that names exactly this content.
 
-A packed file has sidecars next to it (digest, index, report of faults); a folder of shards contains
-them. The key is made from the digests, so two paths with equal content share a copy, and a file that
-was packed again never matches its old copy. On a parallel file system each question about a file is a
-round trip to a server, so few are sent, and those concurrently. The trap: staging a tree of small
-files would be as slow as reading it; it is refused. Notebook 07.
+A packed file has sidecars next to it (digest, index, report of faults) and the fields that were added to it;
+a folder of shards contains those of its shards. The key is made from the digests, so two paths with equal
+content share a copy, and a file that was packed again never matches its old copy. On a parallel file system
+each question about a file is a round trip to a server, so few are sent, and those concurrently. The trap:
+staging a tree of small files would be as slow as reading it; it is refused. Notebook 07.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from itertools import islice
 from pathlib import Path
 
 from smallfiles import machine
-from smallfiles.digests import BLOCK_BYTES, SIDECARS, ContentDigest, sidecar
+from smallfiles.digests import BLOCK_BYTES, SIDECARS, ContentDigest, added_fields, adds_to, sidecar
 from smallfiles.errors import DamagedFileError, FormatError, SourceError, UsageError
 from smallfiles.machine.ranks import ranks
 from smallfiles.staging.config import StageConfig
@@ -43,7 +43,7 @@ class Member:
         bytes: Its size.
         seen: Device, inode, size and mtime (ns) before copying, to detect any change.
         digest: From packing; None if there is none.
-        is_data: Whether it is a packed file rather than a sidecar.
+        is_data: Whether it has content of its own, which sidecars do not have, but added fields have.
     """
 
     name: str
@@ -114,6 +114,10 @@ def find(src: Path, config: StageConfig) -> Output:
         else:
             pending = [pool.submit(_member, src, src.name, names, is_data=True, found=found)]
         pending += _sidecars(pool, src, src.name, names)
+        if config.shards == "all":  # the rows of added fields are those of all shards
+            for path in added_fields(src, names):
+                pending.append(pool.submit(_member, path, path.name, names, is_data=True))
+                pending += _sidecars(pool, path, path.name, names)
         members = [member for one in pending if (member := one.result()) is not None]
         return Output(src, tuple(members), _key(members), shared.result())
 
@@ -124,7 +128,7 @@ def _shards(pool: ThreadPoolExecutor, folder: Path, config: StageConfig) -> list
         names = {name for name in _names(folder) if not name.startswith(".")}
     except OSError as error:
         raise unreadable(folder, error) from error
-    data = [folder / name for name in sorted(names) if not _is_sidecar(name, names)]
+    data = [folder / name for name in sorted(names) if not _belongs_to_another(name, names)]
     found = dict(zip(data, pool.map(_status, data), strict=True))
     _refuse_tree(folder, list(found.values()))
     pending = []
@@ -200,8 +204,9 @@ def _refuse_tree(folder: Path, found: Sequence[os.stat_result | None]) -> None:
         )
 
 
-def _is_sidecar(name: str, names: set[str]) -> bool:
-    return any(name.endswith(suffix) and name.removesuffix(suffix) in names for suffix in SIDECARS)
+def _belongs_to_another(name: str, names: set[str]) -> bool:
+    ended = (name.removesuffix(suffix) for suffix in SIDECARS if name.endswith(suffix))
+    return adds_to(name) is not None or any(other in names for other in ended)
 
 
 def _of_rank(folder: Path, data: list[Path], config: StageConfig) -> list[Path]:

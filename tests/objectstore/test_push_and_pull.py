@@ -5,6 +5,7 @@ import multiprocessing
 import os
 import random
 import re
+import shutil
 import signal
 import threading
 import time
@@ -26,8 +27,19 @@ from smallfiles.errors import (
     SourceError,
     UsageError,
 )
-from smallfiles.objectstore import Catalog, NoObjectError, Store, StoreUrl, TransferConfig, ls, pull, push
+from smallfiles.objectstore import (
+    Catalog,
+    NoObjectError,
+    Store,
+    StoreUrl,
+    TransferConfig,
+    ls,
+    pull,
+    push,
+    streaming,
+)
 from smallfiles.objectstore.catalog import of_output
+from smallfiles.pack import annotate
 
 
 @pytest.fixture
@@ -66,6 +78,28 @@ def test_what_is_pushed_and_pulled_has_the_same_bytes(here, packed, tmp_path, su
     listed = ls(here)
     assert listed.note == "" and listed.catalog.samples == 30
     assert listed.catalog.set_digest.startswith("sha256:")
+
+
+@pytest.mark.parametrize("server", ["rclone"], indirect=True)
+@pytest.mark.parametrize("suffix", [".arrow", ".tars"])
+def test_fields_that_were_added_are_pushed_pulled_and_read_from_the_store(here, packed, tmp_path, suffix):
+    out = tmp_path / f"set{suffix}"
+    source = packed(suffix, 500)
+    (shutil.copytree if source.is_dir() else shutil.copy)(source, out)
+    table = tmp_path / "new.csv"
+    keys = formats.open(out).keys().to_pylist()
+    table.write_text("file,place\n" + "".join(f"{key},{at}\n" for at, key in enumerate(keys)))
+    annotate(out, table, "file")
+    out.with_name(f"{out.name}.faults.json").write_text('{"skipped": []}')  # beside a folder too
+    push(out, here)
+    pull(here, tmp_path / f"copy{suffix}")
+    copied = {path.name for path in tmp_path.glob("copy*")}
+    assert {f"copy{suffix}.new.fields.arrow", f"copy{suffix}.new.fields.arrow.digest.json"} <= copied
+    assert f"copy{suffix}.faults.json" in copied
+    assert formats.open(tmp_path / f"copy{suffix}").values["place"].to_pylist() == [*range(30)]
+    if suffix == ".tars":
+        with streaming.open(here, where=tmp_path) as reader:
+            assert reader.values["place"].to_pylist() == [*range(30)]
 
 
 def test_a_second_push_sends_nothing(far_place, line, packed):

@@ -15,7 +15,7 @@ import re
 import resource
 import warnings
 from bisect import bisect_right
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from itertools import accumulate
@@ -289,6 +289,9 @@ class TarReader(PlacedReader[Shards]):
         if not tables or tables[0] is None:
             return super()._read_values()
         return pa.concat_tables(tables).combine_chunks()
+
+    def _provenance(self) -> Mapping[str, Any]:
+        return self._handle().indexes[0].provenance
 
     def info(self) -> dict[str, Any]:
         shards = self._handle()
