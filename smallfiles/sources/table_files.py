@@ -24,7 +24,7 @@ _LARGEST_GROUP_BYTES = 2 << 30
 _LONGEST_LINE_BYTES = 1 << 24
 _WHOLE = r"^(0|-?[1-9][0-9]{0,17})$"
 _DECIMAL = r"^(-?(0|[1-9][0-9]{0,17})(\.[0-9]+)?([eE][-+]?[0-9]{1,3})?|nan|NaN|-?inf)$"
-_TRUTH = r"^([Tt]rue|[Ff]alse|TRUE|FALSE)$"
+_TRUTH = r"^(true|True|TRUE|false|False|FALSE)$"
 
 
 @dataclass(frozen=True)

@@ -314,7 +314,7 @@ def test_a_function_of_the_user_gets_the_bytes_and_a_generator_of_the_sample(pat
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"image": Image(VIEW), "maks": Mask(VIEW)}, "fields names image, maks.*of others there are mask"),
+        ({"image": Image(VIEW), "masc": Mask(VIEW)}, "fields names image, masc.*of others there are mask"),
         ({"image": Image(VIEW), "age": Mask(VIEW)}, "the field age was given Mask"),
         ({"image": Image(VIEW), "mask": Value()}, "the field mask was given Value"),
         ({"image": Ragged, "boxes": Array()}, "the field boxes was given Array"),
