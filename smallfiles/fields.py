@@ -16,6 +16,7 @@ import re
 from collections.abc import Iterable
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -222,8 +223,6 @@ def as_text(column: pa.Array) -> pa.Array:
 
 def scalar_array(value: int, kind: pa.DataType) -> pa.Array:
     """An array of one whole number."""
-    import numpy as np
-
     return from_numpy(np.array([value], np.int64)).cast(kind)
 
 
