@@ -34,11 +34,13 @@ SAID_BY = {
     "loading/dealing.py": ["pack"],  # it speaks of that command
     "manifest": ["manifest", "pack", "verify"],
     "folders.py": ["manifest", "pack", "verify"],
+    "fields.py": ["manifest", "pack", "verify", "annotate"],
     "formats": ["pack", "verify", "inspect"],
     "loading/worker_errors.py": ["bench load", "train", "epoch"],
     "jobs": ["train", "epoch"],
     "pack": ["pack"],
     "pack/verifying.py": ["verify"],
+    "pack/annotating.py": ["annotate"],
     "ring": ["ring fill"],
     "ring/folder.py": ["ring fill", "ring status", "ring clean"],
     "sources": ["manifest", "pack", "verify"],

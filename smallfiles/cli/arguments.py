@@ -136,7 +136,7 @@ def parse_options(options_type: type[Any], pairs: Sequence[str]) -> Any:
         if not equals or key not in fields:
             raise UsageError(
                 f"the option {pair!r} is unknown to {format}",
-                expected=f"-O key=value with one of {_listed(options_type)}",
+                expected=f"-O NAME=VALUE with one of {_listed(options_type)}",
                 next_step="Choose one of these",
             )
         values[key] = _typed(key, text, fields[key])

@@ -150,7 +150,7 @@ class Manifest:
             raise ManifestError(
                 f"the flat form would lose the fields {first_few(self.fields, len(self.fields))}",
                 expected="paths and targets alone",
-                next_step="Write the other form (without --flat)",
+                next_step="Write the other form: smallfiles manifest, without --flat",
             )
         write_flat(Path(path), self.paths, self.targets)
 
