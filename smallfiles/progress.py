@@ -67,8 +67,11 @@ def progress(
 
 @lru_cache(1024)
 def note(message: str) -> None:
-    """Write a warning once per process; names in it cannot control the terminal."""
-    print(f"note: {printable(message)}", file=sys.stderr)
+    """Write a warning once per process; names in it cannot control the terminal.
+
+    A notebook shows it as plain output: standard error is red there, and looks like a failure.
+    """
+    print(f"note: {printable(message)}", file=sys.stdout if _in_notebook() else sys.stderr)
 
 
 class _Silent:

@@ -161,3 +161,10 @@ def test_a_forked_child_of_a_kernel_shows_no_widget(monkeypatch, capfd):
     child.start()
     child.join(20)
     assert child.exitcode == 0, capfd.readouterr().err
+
+
+def test_a_note_is_plain_output_in_a_notebook_and_standard_error_elsewhere(capsys, monkeypatch):
+    module.note("seen in a terminal")
+    monkeypatch.setattr(module, "_in_notebook", lambda: True)
+    module.note("seen in a notebook")
+    assert capsys.readouterr() == ("note: seen in a notebook\n", "note: seen in a terminal\n")

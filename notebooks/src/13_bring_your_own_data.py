@@ -61,8 +61,8 @@ print(f"{len(wrong)} samples of the classes {wrong.classes}")
 
 # %% [markdown]
 # Twice as many samples as images, and a network that learns to tell photographs from masks. Nothing complained.
-# `sources.load` knows the names that such folders usually have, and pairs their files by name. Read its notes: they say
-# what it took for what.
+# `sources.load` knows the names that such folders usually have, and pairs their files by name. Read its notes, which
+# `pack` shows: they say what it took for what.
 
 # %%
 from smallfiles import formats, sources
@@ -71,7 +71,7 @@ from smallfiles.pack import PackConfig, pack
 source = sources.load(folder)
 packed = setup.scratch / "shapes.arrow"
 pack(source, packed, PackConfig())
-print(*source.notes, f"further fields: {source.manifest.fields}", sep="\n")
+print(f"further fields: {source.manifest.fields}")
 
 # %% [markdown]
 # For other names say it yourself: `--field mask=labels/{stem}_gt.png`. In the packed file each field is a column, and

@@ -75,6 +75,8 @@ def read_table(path: Path) -> pa.Table:
 def unreadable(path: Path, error: Exception) -> SourceError:
     """The error for a file that is no table."""
     refuse_shortage(error, path)
+    if isinstance(error, FileNotFoundError):
+        return SourceError(f"{path} does not exist", expected="a table", next_step="Check the path")
     cause = (str(error).splitlines() or [type(error).__name__])[0][:200]
     if "straddling" in cause:
         cause = f"a line is longer than {_LONGEST_LINE_BYTES >> 20} MiB"

@@ -354,3 +354,9 @@ def test_class_folders_stay_class_folders_beside_metadata_without_targets(tmp_pa
     plant(tmp_path, "cat/1.jpg", "dog/2.jpg")
     write(tmp_path / "metadata.csv", {"file_name": ["cat/1.jpg", "dog/2.jpg"], "width": [3, 4]})
     assert sources.load(tmp_path).manifest.classes == ("cat", "dog")
+
+
+def test_a_table_that_is_not_there_is_said_to_be_missing(tmp_path):
+    plant(tmp_path / "tree", "cat/1.jpg")
+    with pytest.raises(SourceError, match=r"labels\.csv does not exist; expected a table\. Check the path"):
+        sources.load(tmp_path / "tree", labels=tmp_path / "labels.csv")
