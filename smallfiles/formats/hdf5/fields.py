@@ -26,8 +26,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import xxhash
 
-from smallfiles.arrays import as_mask, scalar, to_numpy
-from smallfiles.fields import type_named
+from smallfiles.arrays import as_mask, scalar
+from smallfiles.fields import list_borders, type_named
 
 HOME = "fields"
 """The group of them, in that of the split."""
@@ -113,8 +113,7 @@ def arrays_of(column: pa.Array) -> dict[str, np.ndarray]:
             found["valid" + mark] = as_mask(column.is_valid()).view(np.uint8)
         if not pa.types.is_list(column.type):
             break
-        lengths = pc.fill_null(pc.list_value_length(column), scalar(0).cast(pa.int32()))
-        found["offsets" + mark] = np.cumsum(np.append(0, to_numpy(lengths)), dtype=np.uint64)
+        found["offsets" + mark] = list_borders(column).astype(np.uint64)
         column = column.flatten()
     empty = scalar("") if pa.types.is_string(column.type) else scalar(0).cast(column.type)
     column = pc.fill_null(column, empty) if column.null_count else column
