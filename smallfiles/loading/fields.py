@@ -34,7 +34,7 @@ from smallfiles.errors import (
 from smallfiles.images.faults import DamagedImageError
 from smallfiles.loading.batches import Array, Batch, Fault, Indices, Layout, SampleRngs, allocate
 from smallfiles.loading.config import OnError
-from smallfiles.loading.makers import Boxes, Image, Item, Maker, Ragged, Value, with_shape
+from smallfiles.loading.makers import Boxes, Image, Item, Maker, Ragged, Value
 from smallfiles.samples import Blob, Buffer, Reader
 
 _INT64: np.dtype[Any] = np.dtype(np.int64)
@@ -238,7 +238,8 @@ def field_batches(
     for name, blob in {first: reader, **{name: reader.blob(name) for name in further}}.items():
         maker = given.get(name, Ragged())
         if maker is not None:
-            makers[name] = with_shape(_checked(name, maker, False), blob)
+            maker = _checked(name, maker, False)
+            makers[name] = maker.bound(blob) if hasattr(maker, "bound") else maker
     columns: dict[str, Value] = {}
     for name in values:
         maker = given.get(name, Value())
