@@ -192,6 +192,12 @@ def as_integers(values: npt.NDArray[Any]) -> memoryview[int]:
     return np.ascontiguousarray(values, np.int64).data.cast("B").cast("q")
 
 
+def spread(count: int, some: int) -> list[int]:
+    """So many row numbers of `count`, from the first to the last; all of them if there are fewer."""
+    rows: list[int] = np.unique(np.linspace(0, max(count - 1, 0), min(some, count), dtype=np.int64)).tolist()
+    return rows
+
+
 def from_numpy(values: npt.NDArray[np.int64]) -> pa.Array:
     """Whole numbers as Arrow, over the same memory.
 

@@ -147,10 +147,12 @@ def typed_column(name: str, kind: str, values: list[Any]) -> pa.Array:
         ManifestError: A value has another type.
     """
     wanted = type_named(kind)
-    if kind.rstrip(">").endswith(("double", "float")):
+    elements = kind.rstrip(">")
+    if elements.endswith(("double", "float")):
         values = _with_nan(values)
     try:
-        _check_numbers(values, int if kind.rstrip(">").endswith("int64") else None)
+        if elements.endswith("int64"):
+            _check_whole(values)
         return pa.array(values, wanted)
     except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
         raise fault(
@@ -160,13 +162,13 @@ def typed_column(name: str, kind: str, values: list[Any]) -> pa.Array:
         ) from error
 
 
-def _check_numbers(values: list[Any], kind: type | None) -> None:
-    """Refuse floats among whole numbers, and truth values as numbers: Arrow alone would convert them."""
-    for each in values if kind is not None else ():
+def _check_whole(values: list[Any]) -> None:
+    """Refuse floats and truth values among whole numbers: Arrow alone would convert them."""
+    for each in values:
         if isinstance(each, list):
-            _check_numbers(each, kind)
-        elif each is not None and type(each) is not kind:
-            raise TypeError(f"{short(each)}")
+            _check_whole(each)
+        elif each is not None and type(each) is not int:
+            raise TypeError(short(each))
 
 
 def _with_nan(values: list[Any]) -> list[Any]:
