@@ -85,10 +85,8 @@ class GrowingStrings:
         Raises:
             ManifestError: The column grew beyond 2 GB.
         """
-        _, borders, data = texts.buffers()
-        if len(texts):
-            ends = np.frombuffer(borders, np.int32, len(texts) + 1, 4 * texts.offset).astype(np.int64)
-            self._append(memoryview(data or b"")[ends[0] : ends[-1]], ends[1:] - ends[0])
+        borders, data = text_bytes(texts)
+        self._append(data.data, borders[1:])
 
     def _append(self, data: Buffer, ends: npt.NDArray[np.int64]) -> None:
         ends = ends + len(self._data)
@@ -168,20 +166,36 @@ def is_arrow(values: Any) -> bool:
 
 
 def to_numpy(column: pa.Array) -> npt.NDArray[Any]:
-    """Whole numbers of an Arrow column without nulls as NumPy, read-only, over the same memory.
+    """Numbers of an Arrow column without nulls as NumPy, read-only, over the same memory.
 
     Arrow's own `to_numpy` would first import pandas where that is installed: a second and 40 MB for nothing.
     """
+    kind = f"{'f' if pa.types.is_floating(column.type) else 'i'}{column.type.bit_width // 8}"
     if not len(column):
-        return np.zeros(0, f"i{column.type.bit_width // 8}")
-    stored = np.frombuffer(column.buffers()[1], f"i{column.type.bit_width // 8}", column.offset + len(column))
+        return np.zeros(0, kind)
+    stored = np.frombuffer(column.buffers()[1], kind, column.offset + len(column))
     stored.flags.writeable = False
     return stored[column.offset :]
+
+
+def text_bytes(texts: pa.StringArray) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.uint8]]:
+    """Where each text begins, and where the last one ends, in the bytes of all; without nulls."""
+    if not len(texts):
+        return np.zeros(1, np.int64), np.zeros(0, np.uint8)
+    _, borders, data = texts.buffers()
+    ends = np.frombuffer(borders, np.int32, len(texts) + 1, 4 * texts.offset).astype(np.int64)
+    return ends - ends[0], np.frombuffer(data or b"", np.uint8)[ends[0] : ends[-1]]
 
 
 def as_integers(values: npt.NDArray[Any]) -> memoryview[int]:
     """As Python integers at a third of the cost of NumPy's, and without 32 bytes for each."""
     return np.ascontiguousarray(values, np.int64).data.cast("B").cast("q")
+
+
+def spread(count: int, some: int) -> list[int]:
+    """So many row numbers of `count`, from the first to the last; all of them if there are fewer."""
+    rows: list[int] = np.unique(np.linspace(0, max(count - 1, 0), min(some, count), dtype=np.int64)).tolist()
+    return rows
 
 
 def from_numpy(values: npt.NDArray[np.int64]) -> pa.Array:

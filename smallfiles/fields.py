@@ -13,14 +13,15 @@ type that it came with, and a type that no format can hold is refused by name. N
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from smallfiles.arrays import from_numpy, one_chunk, scalar
+from smallfiles.arrays import from_numpy, one_chunk, scalar, to_numpy
 from smallfiles.faults import fault, short
 
 RESERVED = (
@@ -31,6 +32,7 @@ RESERVED = (
 
 MAX_NAME_BYTES = 100
 _BLOB_NAME = re.compile(r"[A-Za-z0-9_-]+")
+_PLAIN = {str(kind): kind for kind in (pa.int64(), pa.float64(), pa.float32(), pa.bool_(), pa.string())}
 _ESCAPES = (("\\", "\\\\"), ("\0", "\\0"), ("\n", "\\n"), ('"', '\\"'))
 
 
@@ -64,22 +66,17 @@ def check_names(names: Iterable[object], *, blob: bool = False) -> None:
 
 def is_storable(kind: pa.DataType) -> bool:
     """Whether every format can hold values of this type, as it is or cast."""
-    if pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
-        return is_storable(kind.value_type)
-    if pa.types.is_dictionary(kind):
-        return is_storable(kind.value_type)
-    plain = pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind)
-    text = pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind)
-    return bool(plain or text or pa.types.is_temporal(kind) or pa.types.is_decimal(kind))
+    return stored_type(kind) is not None
 
 
-def stored_type(kind: pa.DataType) -> pa.DataType:
+def stored_type(kind: pa.DataType) -> pa.DataType | None:
     """The type in which values are held: of 64 bits, 32 for small floats; times and decimals as text.
 
-    One type for all lists and texts means that each format needs to know only these.
+    One type for all lists and texts means that each format needs to know only these; None for other types.
     """
     if pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
-        return pa.list_(stored_type(kind.value_type))
+        inner = stored_type(kind.value_type)
+        return None if inner is None else pa.list_(inner)
     if pa.types.is_dictionary(kind):
         return stored_type(kind.value_type)
     if pa.types.is_boolean(kind):
@@ -88,7 +85,8 @@ def stored_type(kind: pa.DataType) -> pa.DataType:
         return pa.int64()
     if pa.types.is_floating(kind):
         return pa.float64() if kind == pa.float64() else pa.float32()
-    return pa.string()
+    text = pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind)
+    return pa.string() if text or pa.types.is_temporal(kind) or pa.types.is_decimal(kind) else None
 
 
 def value_column(name: str, values: Any) -> pa.Array:
@@ -104,8 +102,8 @@ def value_column(name: str, values: Any) -> pa.Array:
     try:
         found = one_chunk(values) if isinstance(values, pa.Array | pa.ChunkedArray) else pa.array(values)
         found.validate(full=True)
-        if is_storable(found.type):
-            return found.cast(stored_type(found.type))
+        if (kind := stored_type(found.type)) is not None:
+            return found.cast(kind)
     except (pa.ArrowException, OverflowError, UnicodeError) as error:
         raise fault(
             f"the values of the field {short(name)} do not form a column ({str(error).splitlines()[0]})",
@@ -125,18 +123,16 @@ def type_named(text: str) -> pa.DataType:
     Raises:
         ManifestError: It is none that values are held in.
     """
-    plain = {"int64": pa.int64(), "double": pa.float64(), "float": pa.float32(), "bool": pa.bool_()}
-    plain["string"] = pa.string()
     inner = re.fullmatch(r"list<(?:item|element): (.*)>", text)
     if inner and len(text) <= MAX_NAME_BYTES:
         return pa.list_(type_named(inner[1]))
-    if text not in plain:
+    if text not in _PLAIN:
         raise fault(
             f"the type of a field is {short(text)}",
             "a suffix such as .png for files, or int64, double, float, bool, string, list<item: …>",
             "Correct the types of the fields",
         )
-    return plain[text]
+    return _PLAIN[text]
 
 
 def typed_column(name: str, kind: str, values: list[Any]) -> pa.Array:
@@ -151,10 +147,12 @@ def typed_column(name: str, kind: str, values: list[Any]) -> pa.Array:
         ManifestError: A value has another type.
     """
     wanted = type_named(kind)
-    if kind.rstrip(">").endswith(("double", "float")):
+    elements = kind.rstrip(">")
+    if elements.endswith(("double", "float")):
         values = _with_nan(values)
     try:
-        _check_numbers(values, int if kind.rstrip(">").endswith("int64") else None)
+        if elements.endswith("int64"):
+            _check_whole(values)
         return pa.array(values, wanted)
     except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
         raise fault(
@@ -164,13 +162,13 @@ def typed_column(name: str, kind: str, values: list[Any]) -> pa.Array:
         ) from error
 
 
-def _check_numbers(values: list[Any], kind: type | None) -> None:
-    """Refuse floats among whole numbers, and truth values as numbers: Arrow alone would convert them."""
-    for each in values if kind is not None else ():
+def _check_whole(values: list[Any]) -> None:
+    """Refuse floats and truth values among whole numbers: Arrow alone would convert them."""
+    for each in values:
         if isinstance(each, list):
-            _check_numbers(each, kind)
-        elif each is not None and type(each) is not kind:
-            raise TypeError(f"{short(each)}")
+            _check_whole(each)
+        elif each is not None and type(each) is not int:
+            raise TypeError(short(each))
 
 
 def _with_nan(values: list[Any]) -> list[Any]:
@@ -181,10 +179,22 @@ def _with_nan(values: list[Any]) -> list[Any]:
     ]
 
 
-def value_table(columns: Any) -> pa.Table:
+def finite(value: Any) -> Any:
+    """A value as JSON can hold it: `typed_column` makes floats of the texts `nan`, `inf` and `-inf` again."""
+    if type(value) is list:
+        return [finite(each) for each in value]
+    return repr(value) if type(value) is float and value - value != 0 else value
+
+
+def value_columns(columns: Mapping[str, Any]) -> dict[str, pa.Array]:
     """Columns of values by name, each in the type in which it is held, in the order of their names."""
     check_names(columns)
-    return pa.table({name: value_column(name, columns[name]) for name in sorted(columns)})
+    return {name: value_column(name, columns[name]) for name in sorted(columns)}
+
+
+def value_table(columns: Mapping[str, Any]) -> pa.Table:
+    """The same as a table."""
+    return pa.table(value_columns(columns))
 
 
 def as_text(column: pa.Array) -> pa.Array:
@@ -197,33 +207,31 @@ def as_text(column: pa.Array) -> pa.Array:
     """
     kind = column.type
     if pa.types.is_list(kind):
-        inner = as_text(column.flatten()).cast(pa.string())
-        lengths = pc.fill_null(pc.list_value_length(column), scalar(0).cast(pa.int32()))
-        ends = pc.cumulative_sum(lengths)
-        borders = pa.concat_arrays([scalar_array(0, pa.int32()), ends.cast(pa.int32())])
-        joined = pc.binary_join(pa.ListArray.from_arrays(borders, inner), scalar(","))
-        texts = pc.binary_join_element_wise(scalar("["), joined, scalar("]"), scalar(""))
-        nulls = column.is_null()
-        texts = pc.if_else(nulls, scalar("null"), texts) if column.null_count else texts
-        return texts.cast(pa.large_string())
+        inner = pa.LargeListArray.from_arrays(from_numpy(list_borders(column)), as_text(column.flatten()))
+        joined = pc.binary_join(inner, _large(","))
+        texts = pc.binary_join_element_wise(_large("["), joined, _large("]"), _large(""))
+        return pc.if_else(column.is_null(), _large("null"), texts) if column.null_count else texts
     if pa.types.is_floating(kind):
-        wide = column.cast(pa.float64())
-        texts = _bits(wide).cast(pa.large_string())
+        texts = _bits(column.cast(pa.float64())).cast(pa.large_string())
     elif pa.types.is_string(kind):
         texts = column.cast(pa.large_string())
         for plain, escaped in _ESCAPES:
             if pc.any(pc.match_substring(texts, plain)).as_py():
                 texts = pc.replace_substring(texts, plain, escaped)
-        quote = scalar('"').cast(pa.large_string())
-        texts = pc.binary_join_element_wise(quote, texts, quote, scalar("").cast(pa.large_string()))
+        texts = pc.binary_join_element_wise(_large('"'), texts, _large('"'), _large(""))
     else:
         texts = column.cast(pa.large_string())
-    return pc.fill_null(texts, scalar("null").cast(pa.large_string())) if texts.null_count else texts
+    return pc.fill_null(texts, _large("null")) if texts.null_count else texts
 
 
-def scalar_array(value: int, kind: pa.DataType) -> pa.Array:
-    """An array of one whole number."""
-    return from_numpy(np.array([value], np.int64)).cast(kind)
+def list_borders(lists: pa.Array) -> npt.NDArray[np.int64]:
+    """Where each list begins among `lists.flatten()`, and where the last one ends; a missing one is empty."""
+    lengths = pc.fill_null(pc.list_value_length(lists), scalar(0).cast(pa.int32()))
+    return np.cumsum(np.append(0, to_numpy(lengths)), dtype=np.int64)
+
+
+def _large(text: str) -> pa.Scalar:
+    return scalar(text).cast(pa.large_string())
 
 
 def _bits(column: pa.Array) -> pa.Array:

@@ -12,9 +12,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from time import perf_counter
 
-import numpy as np
-
 from smallfiles import sources
+from smallfiles.arrays import spread
 from smallfiles.demo import DemoConfig
 from smallfiles.demo.report import Row, publish, rows_of
 from smallfiles.errors import OutputExistsError, UsageError
@@ -141,7 +140,7 @@ def _at_most(source: Source, count: int, say: Say) -> Source:
     if total <= count:
         return source
     say(f"note: {count:,} of {total:,} samples are taken, evenly spread; --count takes more")
-    chosen = np.unique(np.linspace(0, total - 1, count).astype(np.int64))
+    chosen = spread(total, count)
     return replace(source, manifest=source.manifest.select(chosen))
 
 

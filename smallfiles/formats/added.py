@@ -16,10 +16,9 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 
-from smallfiles.arrays import column, one_chunk
+from smallfiles.arrays import column, one_chunk, spread
 from smallfiles.digests import ContentDigest, digest_file, key_digest, sidecar
 from smallfiles.errors import FormatError, ManifestError, raised_as
 from smallfiles.faults import summary_of
@@ -108,8 +107,7 @@ def read(file: Path, reader: Reader, *, full: bool = False) -> pa.Table:
 
 def _binding(reader: Reader) -> dict[str, Any]:
     """What a file of fields records of the samples that it belongs to, as far as that is found quickly."""
-    rows = np.unique(np.linspace(0, max(len(reader) - 1, 0), min(_COMPARED, len(reader)), dtype=np.int64))
-    some = column([reader.key(row) for row in rows.tolist()], pa.string())
+    some = column([reader.key(row) for row in spread(len(reader), _COMPARED)], pa.string())
     return {"rows": len(reader), "set": reader.set_digest, "some_keys": key_digest(some)}
 
 

@@ -294,6 +294,34 @@ class PlacedBlob(Places):
         return self._reader._blob_place(self._name, index)
 
 
+class Ahead:
+    """A reader, or a field of one, some of whose samples were read ahead.
+
+    Args:
+        reader: Has all samples.
+        held: What was read, by the number of its sample; released when it is asked for.
+    """
+
+    def __init__(self, reader: Any, held: dict[int, Buffer]) -> None:
+        self._reader, self._held = reader, held
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._reader, name)
+
+    def __len__(self) -> int:
+        return len(self._reader)
+
+    def read(self, index: int) -> Buffer:
+        """One sample; a damaged one raises its error again."""
+        data: Buffer | None = self._held.pop(index, None)
+        return self._reader.read(index) if data is None else data
+
+    def read_many(self, indices: Sequence[int]) -> list[Buffer]:
+        """Several, in the requested order."""
+        found = {index: self.read(index) for index in dict.fromkeys(indices)}
+        return [found[index] for index in indices]
+
+
 class OpenedFile(ABC):
     """One process's view of a file with all samples; a format adds where they are and what they mean.
 

@@ -21,7 +21,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from smallfiles.arrays import column, from_numpy, one_chunk
+from smallfiles.arrays import column, from_numpy
 from smallfiles.errors import (
     FormatError,
     MissingPackageError,
@@ -34,7 +34,7 @@ from smallfiles.errors import (
 from smallfiles.images.faults import DamagedImageError
 from smallfiles.loading.batches import Array, Batch, Fault, Indices, Layout, SampleRngs, allocate
 from smallfiles.loading.config import OnError
-from smallfiles.loading.makers import Boxes, Image, Item, Maker, Ragged, Value, with_shape
+from smallfiles.loading.makers import Boxes, Image, Item, Maker, Ragged, Value
 from smallfiles.samples import Blob, Buffer, Reader
 
 _INT64: np.dtype[Any] = np.dtype(np.int64)
@@ -83,18 +83,22 @@ class FieldBatches:
 
     def layout(self, count: int) -> Layout:
         """See `BatchMaker`; an upper bound if the batches are not fixed."""
-        found: Layout = {}
+        found = self._fixed(count)
         for name, maker in self.makers.items():
-            if maker.shape is not None:
-                found[name] = (count, *maker.shape), np.dtype(maker.dtype)
-            else:
-                most = self._most(name)
-                found[name] = ((count * most[0], *most[1:]), np.dtype(maker.dtype))
+            if maker.shape is None:
+                found[name] = (count * self._most(name), *_part(maker)), np.dtype(maker.dtype)
                 found[offsets_of(name)] = (count + 1,), _INT64
-        for name, arrays in self._values(range(len(self.reader))).items():
-            for each, array in arrays.items():
-                found[each] = (_bound(count, each, name, arrays), *array.shape[1:]), array.dtype
-        return found | self._numbers(count)
+        for arrays in self._values(range(len(self.reader))).values():
+            bounds = _bounds(count, arrays)
+            found |= {each: ((bounds[each], *a.shape[1:]), a.dtype) for each, a in arrays.items()}
+        return found
+
+    def _fixed(self, count: int) -> Layout:
+        """Of the arrays of fixed shape that are filled sample by sample."""
+        shapes = {name: maker.shape for name, maker in self.makers.items() if maker.shape is not None}
+        found: Layout = {n: ((count, *shape), np.dtype(self.makers[n].dtype)) for n, shape in shapes.items()}
+        numbers = ("target", "index") if self.labelled else ("index",)
+        return found | dict.fromkeys(numbers, ((count,), _INT64))
 
     def _values(self, rows: Sequence[int]) -> dict[str, dict[str, Array]]:
         """The arrays of the values of these samples, by field; captions are one."""
@@ -107,33 +111,21 @@ class FieldBatches:
             found["captions"] = Value().columns("captions", captions)
         return found
 
-    def _numbers(self, count: int) -> Layout:
-        target: Layout = {"target": ((count,), _INT64)} if self.labelled else {}
-        return target | {"index": ((count,), _INT64)}
-
-    def _most(self, name: str) -> tuple[int, ...]:
-        """Upper bound of the part of one sample in a field without a fixed shape."""
-        if name in self.reader.values.column_names:  # boxes
-            lengths = pc.list_value_length(one_chunk(self.reader.values.column(name)))
-            return pc.max(lengths).as_py() or 0, 4
+    def _most(self, name: str) -> int:
+        """The most rows or bytes of one sample in a field without a fixed shape."""
+        if name in self.reader.values.column_names:
+            return pc.max(pc.list_value_length(self.reader.values.column(name))).as_py() or 0
         blob = self.reader if name == self.first else self.reader.blob(name)
-        return (max((blob.size(index) for index in range(len(blob))), default=0),)
+        return max((blob.size(index) for index in range(len(blob))), default=0)
 
     def make(self, indices: Indices, epoch: int, out: Mapping[str, Array] | None = None) -> Batch:
         """See `BatchMaker`."""
-        count = len(indices)
-        fixed = {name: maker for name, maker in self.makers.items() if maker.shape is not None}
-        layout: Layout = {n: ((count, *(m.shape or ())), np.dtype(m.dtype)) for n, m in fixed.items()}
-        layout |= self._numbers(count)
-        arrays = _lead(layout, out)
-        pieces = {name: np.empty(count, object) for name in self.makers if name not in fixed}
-        put = _Put(
-            self, {**arrays, **pieces}, SampleRngs(self.seed, epoch), [int(index) for index in indices]
-        )
-        blobs = [self.reader, *(self.reader.blob(name) for name in put.blobs)]
-        found = fill(self.reader, blobs, put.numbers, epoch, put.arrays, put, self.on_error)
-        if not pieces and not self.columns and self.labelled:
-            return found
+        numbers = [int(index) for index in indices]
+        arrays = _lead(self._fixed(len(numbers)), out)
+        arrays |= {name: np.empty(len(numbers), object) for name in self.makers if name not in arrays}
+        put = _Put(self, arrays, SampleRngs(self.seed, epoch))
+        blobs = [self.reader, *map(self.reader.blob, put.blobs)]
+        found = fill(self.reader, blobs, numbers, epoch, arrays, put, self.on_error)
         return Batch(self._joined(found, out), found.faults)
 
     def _joined(self, found: Batch, out: Mapping[str, Array] | None) -> dict[str, Array]:
@@ -142,18 +134,17 @@ class FieldBatches:
         more: dict[str, Array] = {}
         for name, parts in found.arrays.items():
             if parts.dtype == object:
-                kind = np.dtype(self.makers[name].dtype)
-                empty = np.empty((0, *((4,) if isinstance(self.makers[name], Boxes) else ())), kind)
+                empty = np.empty((0, *_part(self.makers[name])), self.makers[name].dtype)
                 more[name] = np.concatenate([empty, *parts])
                 more[offsets_of(name)] = np.cumsum([0, *map(len, parts)], dtype=np.int64)
         for arrays in self._values(found.arrays["index"].tolist()).values():
             more |= arrays
-        if out is not None:
-            places = _lead({name: (array.shape, array.dtype) for name, array in more.items()}, out)
-            for name, array in more.items():
-                places[name][...] = array
-            more = places
-        return done | more
+        if out is None:
+            return done | more
+        places = _lead({name: (array.shape, array.dtype) for name, array in more.items()}, out)
+        for name, array in more.items():
+            places[name][...] = array
+        return done | places
 
 
 class _Put:
@@ -163,26 +154,17 @@ class _Put:
         batches: The makers.
         arrays: To fill, by name.
         rngs: The generator of each sample.
-        numbers: Numbers of the samples.
     """
 
-    def __init__(
-        self, batches: FieldBatches, arrays: dict[str, Array], rngs: SampleRngs, numbers: list[int]
-    ) -> None:
-        self.arrays, self.numbers, self._rngs = arrays, numbers, rngs
-        self._target = batches.reader.target if batches.labelled else None
-        values = batches.reader.values
-        first, makers = batches.first, batches.makers
-        self.blobs = [name for name in makers if name != first and name not in values.column_names]
-        order = [*([first] if first in makers else ()), *self.blobs]
-        self._of_blobs = [
-            (order.index(name) if first in makers else order.index(name) + 1, makers[name], arrays[name])
-            for name in order
-        ]
+    def __init__(self, batches: FieldBatches, arrays: dict[str, Array], rngs: SampleRngs) -> None:
+        self._target, self._targets, self._rngs = batches.reader.target, arrays.get("target"), rngs
+        values, makers = batches.reader.values, batches.makers
+        known = {*values.column_names}
+        self.blobs = [name for name in makers if name != batches.first and name not in known]
+        files = enumerate([batches.first, *self.blobs])
+        self._of_blobs = [(each, makers[name], arrays[name]) for each, name in files if name in makers]
         self._of_values = [
-            (values.column(name), makers[name], arrays[name])
-            for name in makers
-            if name in values.column_names
+            (values.column(name), maker, arrays[name]) for name, maker in makers.items() if name in known
         ]
 
     def __call__(self, place: int, index: int, data: Sequence[Buffer]) -> None:
@@ -196,8 +178,8 @@ class _Put:
         for values, maker, array in self._of_values:
             item = Item(b"", first, self._rngs.at(index), values[index].as_py())
             array[place] = maker.of(item, None)
-        if self._target is not None:
-            self.arrays["target"][place] = self._target(index)
+        if self._targets is not None:
+            self._targets[place] = self._target(index)
 
 
 def field_batches(
@@ -238,7 +220,8 @@ def field_batches(
     for name, blob in {first: reader, **{name: reader.blob(name) for name in further}}.items():
         maker = given.get(name, Ragged())
         if maker is not None:
-            makers[name] = with_shape(_checked(name, maker, False), blob)
+            maker = _checked(name, maker, False)
+            makers[name] = maker.bound(blob) if hasattr(maker, "bound") else maker
     columns: dict[str, Value] = {}
     for name in values:
         maker = given.get(name, Value())
@@ -268,22 +251,27 @@ def offsets_of(name: str) -> str:
     return "offsets" if name == "data" else f"{name}_offsets"
 
 
-def _bound(count: int, array: str, field: str, arrays: Mapping[str, Array]) -> int:
-    """The most entries of one array of a field of values for `count` samples, from those of the whole set."""
-    offsets = [arrays[each] for each in arrays if each != field]  # from the outermost to the innermost
-    names = [each for each in arrays if each != field]
-    if array == field:
-        inside = offsets
-    elif array == names[0]:
-        return count + 1
-    else:
-        inside = offsets[: names.index(array)]
-    if not inside:
-        return count
-    borders = inside[0]
-    for deeper in inside[1:]:
-        borders = deeper[borders]
-    return count * int(np.diff(borders).max(initial=0)) + (array != field)
+def _part(maker: Maker) -> tuple[int, ...]:
+    """The shape of one row or byte of a field without a fixed shape."""
+    return (4,) if isinstance(maker, Boxes) else ()
+
+
+def _bounds(count: int, arrays: Mapping[str, Array]) -> dict[str, int]:
+    """The most entries of each array of a field of values for `count` samples.
+
+    Args:
+        count: Of samples.
+        arrays: Those of the whole set: the elements, and offsets from the outermost to the innermost.
+    """
+    elements, *levels = arrays
+    found: dict[str, int] = {}
+    borders: Any = slice(None)  # of the samples among the entries of a level
+    most = 1
+    for name in levels:
+        found[name] = count * most + 1
+        borders = arrays[name][borders]
+        most = int(np.diff(borders).max(initial=0))
+    return found | {elements: count * most}
 
 
 def _lead(layout: Layout, out: Mapping[str, Array] | None) -> dict[str, Array]:

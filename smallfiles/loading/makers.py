@@ -32,8 +32,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import torch
 
-from smallfiles.arrays import one_chunk
+from smallfiles.arrays import one_chunk, scalar, text_bytes
 from smallfiles.errors import FormatError, MissingPackageError, UsageError
+from smallfiles.fields import list_borders
 from smallfiles.images.crops import View
 from smallfiles.images.faults import not_a_picture
 from smallfiles.images.picture import size_of
@@ -410,7 +411,7 @@ class Value:
 
     def bound(self, column: pa.ChunkedArray) -> Value:
         """With the length of the innermost lists, where they all have one in the whole set."""
-        *lists, elements = one_chunk(column), *_levels(one_chunk(column))
+        *lists, elements = _levels(column)
         if not lists or pa.types.is_string(elements.type) or lists[-1].null_count:
             return replace(self, length=0)
         lengths = pc.min_max(pc.list_value_length(lists[-1])).as_py()
@@ -430,12 +431,12 @@ class Value:
         Raises:
             UsageError: A number is missing and nothing stands for it.
         """
-        *lists, elements = one_chunk(column), *_levels(one_chunk(column))
-        offsets = [_offsets(pc.fill_null(pc.list_value_length(each), 0)) for each in lists]
+        *lists, elements = _levels(column)
+        offsets = [list_borders(each) for each in lists]
         if pa.types.is_string(elements.type):
-            texts = elements.cast(pa.binary())
-            offsets.append(_offsets(pc.fill_null(pc.binary_length(texts), 0)))
-            found = np.frombuffer(bytearray().join(each for each in texts.to_pylist() if each), np.uint8)
+            borders, data = text_bytes(pc.fill_null(elements, scalar("")))
+            offsets.append(borders)
+            found = data.copy()  # torch wants to write
         else:
             found = self._numbers(name, elements)
             if self.length and lists:
@@ -456,12 +457,11 @@ class Value:
         return np.array(found.to_numpy(zero_copy_only=False))  # a copy: torch wants to write
 
 
-def _levels(column: pa.Array) -> list[pa.Array]:
-    """The elements of lists, the elements of these, and so on."""
-    found = []
-    while pa.types.is_list(column.type):
-        column = column.flatten()
-        found.append(column)
+def _levels(column: pa.Array | pa.ChunkedArray) -> list[pa.Array]:
+    """A column, the elements of its lists, the elements of these, and so on."""
+    found = [one_chunk(column)]
+    while pa.types.is_list(found[-1].type):
+        found.append(found[-1].flatten())
     return found
 
 
@@ -470,10 +470,6 @@ def _depth(kind: pa.DataType) -> int:
     if pa.types.is_list(kind):
         return 1 + _depth(kind.value_type)
     return int(pa.types.is_string(kind))
-
-
-def _offsets(lengths: pa.Array) -> Values:
-    return np.concatenate([[0], np.cumsum(np.asarray(lengths.to_numpy(zero_copy_only=False), np.int64))])
 
 
 def _first(blob: Blob, made: Callable[[Buffer], Values]) -> Values:
@@ -485,8 +481,3 @@ def _first(blob: Blob, made: Callable[[Buffer], Values]) -> Values:
         except FormatError as problem:
             error = error or problem
     raise error or FormatError("there are no samples", expected="one at least", next_step="Pack some")
-
-
-def with_shape(maker: Any, blob: Blob) -> Any:
-    """A maker that knows the shape of its field."""
-    return maker.bound(blob) if hasattr(maker, "bound") else maker

@@ -19,6 +19,7 @@ import torch
 from torch.utils.data import IterableDataset, get_worker_info
 
 from smallfiles.errors import SmallfilesError, UsageError
+from smallfiles.formats.reader import Ahead
 from smallfiles.loading.batches import BatchMaker, Layout
 from smallfiles.loading.dataset import Block, Delivered, deliver
 from smallfiles.loading.fields import NOT_OF_DATA
@@ -30,7 +31,7 @@ READ_AHEAD = 64
 """Samples that are fetched in one call."""
 
 
-class Window:
+class Window(Ahead):
     """A reader of one stream: fetches ahead in reading order, and releases what was returned.
 
     Args:
@@ -48,20 +49,8 @@ class Window:
         self._lead, self._out = lead, start
         self._done = set(emits[:start])
         follow = getattr(reader, "following", None)  # of a remote store, which fetches ahead
-        self._reader = follow([index for index in reads if index not in self._done]) if follow else reader
+        super().__init__(follow([each for each in reads if each not in self._done]) if follow else reader, {})
         self._read = 0
-        self._held: dict[int, Buffer] = {}
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._reader, name)
-
-    def __len__(self) -> int:
-        return len(self._reader)
-
-    def read(self, index: int) -> Buffer:
-        """One sample; a damaged one raises its error again."""
-        data = self._held.pop(index, None)
-        return self._reader.read(index) if data is None else data
 
     def read_many(self, indices: Sequence[int]) -> list[Buffer]:
         """The next samples of `emits`."""

@@ -36,7 +36,7 @@ from smallfiles.arrays import column as arrow_column
 from smallfiles.digests import RowOrder, byte_order, in_order, name_hashes
 from smallfiles.errors import ManifestError, first_few
 from smallfiles.faults import counted, fault, is_utf8, named, short
-from smallfiles.fields import check_names, value_column
+from smallfiles.fields import check_names, value_columns
 from smallfiles.keys import key_problem
 from smallfiles.samples import UNLABELLED, Meta, TargetKind
 
@@ -339,13 +339,7 @@ def checked_table(
     for column, check in OPTIONAL.items():
         if optional.get(column) is not None:
             found[column] = check(optional[column], name)
-    return pa.table(found | blob_columns(found["path"], blobs, values) | dict(value_columns(values)))
-
-
-def value_columns(values: Mapping[str, Any]) -> Iterator[tuple[str, pa.Array]]:
-    """Name and column of each further value, in the order of their names."""
-    check_names(values)
-    return ((name, value_column(name, values[name])) for name in sorted(values))
+    return pa.table(found | blob_columns(found["path"], blobs, values) | value_columns(values))
 
 
 def blob_columns(

@@ -16,6 +16,7 @@ import pyarrow as pa
 
 from smallfiles.atomic import replaced
 from smallfiles.errors import ManifestError
+from smallfiles.fields import finite
 
 FORMAT, VERSION = "smallfiles-manifest", 1
 _SLICE = 50_000  # rows at a time as Python objects
@@ -77,14 +78,7 @@ def _entries(values: list[Any], name: str) -> Iterable[str]:
     kinds = set(map(type, values))
     if kinds == {int}:
         return map(str, values)
-    return map(_quoted, map(_finite, values) if kinds & {float, list} else values)
-
-
-def _finite(value: Any) -> Any:
-    """A value as JSON can hold it: a float that is no number or infinite as text."""
-    if type(value) is list:
-        return [_finite(each) for each in value]
-    return repr(value) if type(value) is float and value - value != 0 else value
+    return map(_quoted, map(finite, values) if kinds & {float, list} else values)
 
 
 def _joined(slices: Iterator[Iterable[str]]) -> Iterator[str]:

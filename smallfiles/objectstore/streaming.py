@@ -38,7 +38,7 @@ from smallfiles.objectstore.client import Store
 from smallfiles.objectstore.config import PART_BYTES, StoreUrl
 from smallfiles.objectstore.node_cache import NodeCache
 from smallfiles.objectstore.requests import Extents, Numbers, Requests
-from smallfiles.samples import Blob, Buffer, Reader
+from smallfiles.samples import Buffer, Reader
 
 IN_FLIGHT = 4
 
@@ -262,9 +262,16 @@ class RemoteTar(TarReader):
 
     def read_many(self, indices: Sequence[int]) -> list[Buffer]:
         """Several samples in the order of `indices`, with several requests in flight."""
+        return self.fetched(indices)
+
+    def fetched(self, indices: Sequence[int], field: str = "") -> list[Buffer]:
+        """The same, or the further files of a field, which come with the first files of their samples."""
         wanted = [self._checked(index) for index in indices]
         order = sorted(set(wanted))
-        found = dict(zip(order, self.following(order).read_many(order), strict=True))
+        ahead = self.following(order)
+        blob = ahead.blob(field) if field else None
+        first = ahead.read_many(order)
+        found = dict(zip(order, first if blob is None else blob.read_many(order), strict=True))
         return [found[index] for index in wanted]
 
     def _blob(self, name: str) -> RemoteBlob:
@@ -294,41 +301,7 @@ class RemoteBlob(TarBlob):
 
     def read_many(self, indices: Sequence[int]) -> list[Buffer]:
         """Several in the order of `indices`, with several requests in flight."""
-        wanted = [self._checked(index) for index in indices]
-        order = sorted(set(wanted))
-        ahead = self._reader.following(order)
-        blob = ahead.blob(self._name)
-        ahead.read_many(order)
-        found = dict(zip(order, blob.read_many(order), strict=True))
-        return [found[index] for index in wanted]
-
-
-class BlobAhead:
-    """A field of further files, which came with the first files of their samples.
-
-    Args:
-        blob: Reads those that did not.
-        held: What came, by the number of its sample; released when it is read.
-    """
-
-    def __init__(self, blob: Blob, held: dict[int, Buffer]) -> None:
-        self._blob, self._held = blob, held
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._blob, name)
-
-    def __len__(self) -> int:
-        return len(self._blob)
-
-    def read(self, index: int) -> Buffer:
-        """The file of one sample."""
-        data = self._held.pop(index, None)
-        return self._blob.read(index) if data is None else data
-
-    def read_many(self, indices: Sequence[int]) -> list[Buffer]:
-        """Several, in the requested order."""
-        found = {index: self.read(index) for index in dict.fromkeys(indices)}
-        return [found[index] for index in indices]
+        return self._reader.fetched(indices, self._name)
 
 
 class ReadAhead:
@@ -357,9 +330,9 @@ class ReadAhead:
     def __len__(self) -> int:
         return len(self._reader)
 
-    def blob(self, name: str) -> BlobAhead:
+    def blob(self, name: str) -> formats_reader.Ahead:
         """A field of further files; from now on, they are held from `read_many` until they are read."""
-        return BlobAhead(self._reader.blob(name), self._further.setdefault(name, {}))
+        return formats_reader.Ahead(self._reader.blob(name), self._further.setdefault(name, {}))
 
     def read_many(self, indices: Sequence[int]) -> list[Buffer]:
         """The next samples of the order; if one is damaged, `read` returns the others."""

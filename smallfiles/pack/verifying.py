@@ -17,19 +17,17 @@ from typing import Any, Literal, TypeAlias
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from smallfiles import digests, formats
-from smallfiles.arrays import as_mask, column, from_numpy, integers, one_chunk
+from smallfiles.arrays import column, from_numpy, integers
 from smallfiles.digests import ContentDigest, sidecar
 from smallfiles.errors import FormatError, ResourceError, SmallfilesError, first_few
 from smallfiles.faults import summary_of
-from smallfiles.fields import as_text
 from smallfiles.formats import added
 from smallfiles.formats.files.reading import MANIFEST, manifest_of
 from smallfiles.manifest import Manifest
 from smallfiles.manifest.columns import by_row
-from smallfiles.pack.compare import fields_of
+from smallfiles.pack.compare import differing, fields_of
 from smallfiles.pack.config import described
 from smallfiles.progress import plural, progress
 from smallfiles.samples import Blob, Buffer, Reader
@@ -368,8 +366,7 @@ class _Truth:
         ours = self._reader.values.take(from_numpy(known))
         theirs = self._source.manifest.values.take(from_numpy(self._rows[known]))
         for name in sorted({*ours.column_names} & {*theirs.column_names}):
-            mine, source = (as_text(one_chunk(table[name])) for table in (ours, theirs))
-            for row in known[~as_mask(pc.equal(mine, source))].tolist()[:_NAMED]:
+            for row in known[differing(ours[name], theirs[name])[:_NAMED]].tolist():
                 self._found.differences.append(f"{self._reader.key(row)} has another {name} in the source")
 
 

@@ -18,7 +18,7 @@ import pyarrow as pa
 import torch
 from torch import nn
 
-from smallfiles.arrays import one_chunk
+from smallfiles.arrays import one_chunk, spread
 from smallfiles.errors import FormatError, UsageError, first_few
 from smallfiles.images.faults import ImageError
 from smallfiles.loading.makers import Image, Mask, Value, class_numbers
@@ -230,8 +230,7 @@ def task_of(reader: Reader, path: Path, field: str = "") -> Task:
 
 
 def _is_labelled(reader: Reader) -> bool:
-    rows = np.unique(np.linspace(0, len(reader) - 1, 1024).astype(int)) if len(reader) else np.zeros(0, int)
-    return any(reader.target(int(row)) != UNLABELLED for row in rows)
+    return any(reader.target(row) != UNLABELLED for row in spread(len(reader), 1024))
 
 
 def _is_number(kind: pa.DataType) -> bool:
@@ -243,9 +242,9 @@ def _is_number(kind: pa.DataType) -> bool:
 def _most_classes(reader: Reader, field: str) -> int:
     """One more than the largest class in some masks that are spread over the set."""
     masks, most = reader.blob(field), 1
-    for row in np.unique(np.linspace(0, len(reader) - 1, _MASKS).astype(int)) if len(reader) else ():
+    for row in spread(len(reader), _MASKS):
         try:
-            classes = class_numbers(masks.read(int(row)))
+            classes = class_numbers(masks.read(row))
         except ImageError:
             continue  # reported when it is trained on
         most = max(most, int(classes[classes != IGNORED].max(initial=0)))

@@ -14,6 +14,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from packing import FORMATS, fake_jpeg
 
@@ -22,7 +23,7 @@ from smallfiles.cli import main
 from smallfiles.errors import PackError
 from smallfiles.formats.tar import Options as TarOptions
 from smallfiles.manifest import Manifest
-from smallfiles.pack import PackConfig, pack, verify
+from smallfiles.pack import PackConfig, compare, pack, verify
 from smallfiles.samples import Sample
 from smallfiles.sources import Source
 
@@ -225,3 +226,11 @@ def test_samples_of_many_damaged_blocks_are_found_in_one_pass(
         hurt = [i for i, (_, a, b) in enumerate(spans) if a < (block + 1) * 4096 and b > block * 4096]
         assert f"block {block} " in problem and f"{len(hurt)} samples in it" in problem
         assert all(source.manifest.path(i) in problem for i in hurt[:5])
+
+
+def test_values_are_compared_bit_by_bit_in_all_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compare, "ROWS_AT_ONCE", 2)
+    ours = pa.chunked_array([[1.0, float("nan"), 0.0, None], [5.0, 6.0]])
+    theirs = pa.chunked_array([[1.0, float("nan"), -0.0], [4.0, 5.0, 6.5]])
+    assert compare.differing(ours, theirs) == [2, 3, 5]
+    assert compare.differing(ours, ours) == []

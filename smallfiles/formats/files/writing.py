@@ -83,7 +83,7 @@ def write(
         columns.add(sample, *(fact for data in pieces for fact in _facts(data, digest)))
         for name, data in zip(file_names(sample, schema, out, reserved), pieces, strict=True):
             tree.write(name, data)
-        count, payload = count + 1, payload + sum(map(len, pieces))
+        count, payload = count + 1, payload + sample.size
     files = _save_manifests(columns, schema, out, digest)
     size = payload + sum(file.stat().st_size for file in files)
     return Packed(out, "files", count, payload, size, files)

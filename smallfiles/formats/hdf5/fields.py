@@ -26,8 +26,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import xxhash
 
-from smallfiles.arrays import as_mask, scalar, to_numpy
-from smallfiles.fields import type_named
+from smallfiles.arrays import as_mask, scalar, text_bytes, to_numpy
+from smallfiles.fields import list_borders, type_named
 
 HOME = "fields"
 """The group of them, in that of the split."""
@@ -113,28 +113,18 @@ def arrays_of(column: pa.Array) -> dict[str, np.ndarray]:
             found["valid" + mark] = as_mask(column.is_valid()).view(np.uint8)
         if not pa.types.is_list(column.type):
             break
-        lengths = pc.fill_null(pc.list_value_length(column), scalar(0).cast(pa.int32()))
-        found["offsets" + mark] = np.cumsum(np.append(0, to_numpy(lengths)), dtype=np.uint64)
+        found["offsets" + mark] = list_borders(column).astype(np.uint64)
         column = column.flatten()
     empty = scalar("") if pa.types.is_string(column.type) else scalar(0).cast(column.type)
     column = pc.fill_null(column, empty) if column.null_count else column
     if pa.types.is_string(column.type):
-        found["offsets" + mark], found["data"] = _text(column)
+        borders, data = text_bytes(column)
+        found |= {"offsets" + mark: borders.astype(np.uint64), "data": data}
     elif pa.types.is_boolean(column.type):
         found["data"] = as_mask(column).view(np.uint8)
     else:
-        stop, data = column.offset + len(column), column.buffers()[1]
-        found["data"] = np.frombuffer(data or b"", _KINDS[column.type], stop)[column.offset :]
+        found["data"] = to_numpy(column)
     return found
-
-
-def _text(column: pa.StringArray) -> tuple[np.ndarray, np.ndarray]:
-    """Offsets and bytes of texts, which may be a part of a longer column."""
-    if not len(column):
-        return np.zeros(1, np.uint64), np.zeros(0, np.uint8)
-    _, offsets, data = column.buffers()
-    ends = np.frombuffer(offsets, np.int32, len(column) + 1, 4 * column.offset)
-    return (ends - ends[0]).astype(np.uint64), np.frombuffer(data or b"", np.uint8)[ends[0] : ends[-1]]
 
 
 def _mark(level: int) -> str:

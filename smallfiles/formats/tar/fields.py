@@ -260,12 +260,10 @@ def _ours(archive: Archive) -> Annotated:
         captions = [one.get("captions", texts) for one, texts in zip(objects, found.captions, strict=True)]
         metas = [json_text(one["meta"], canonical=False) if "meta" in one else None for one in objects]
         found = replace(found, data=data, blobs=blobs, values=values, captions=captions, metas=metas)
-    if blobs or found.values is not None:  # then a class that is not known has no member
-        labels = [UNLABELLED if label is None else label for label in found.labels]
-        found = (
-            found if provenance.target_kind(archive.record) == "captions" else replace(found, labels=labels)
-        )
-    return found
+    further = blobs or found.values is not None  # then a class that is not known has no member
+    if not further or provenance.target_kind(archive.record) == "captions":
+        return found
+    return replace(found, labels=[UNLABELLED if label is None else label for label in found.labels])
 
 
 def _bare(data: Archive, notes: tuple[str, ...] = ()) -> Annotated:

@@ -23,7 +23,7 @@ import pyarrow.compute as pc
 from smallfiles.arrays import as_mask, column
 from smallfiles.errors import DamagedFileError, FormatError, ManifestError
 from smallfiles.fields import RESERVED as USED
-from smallfiles.fields import typed_column
+from smallfiles.fields import finite, typed_column
 from smallfiles.formats import provenance
 from smallfiles.formats.bytefile import damaged
 from smallfiles.formats.columns import json_text
@@ -79,15 +79,8 @@ def object_text(
         meta: Its JSON object, if it has one.
     """
     found: dict[str, Any] = {} if captions is None else {"captions": captions}
-    found |= {name: _finite(column[row].as_py()) for name, column in values.items()}
+    found |= {name: finite(column[row].as_py()) for name, column in values.items()}
     return json_text(found if meta is None else found | {"meta": meta}, canonical=False)
-
-
-def _finite(value: Any) -> Any:
-    """A value as JSON can hold it: `typed_column` makes floats of the texts `nan`, `inf` and `-inf` again."""
-    if isinstance(value, list):
-        return [_finite(each) for each in value]
-    return repr(value) if isinstance(value, float) and value - value != 0 else value
 
 
 def value_kinds(record: Mapping[str, Any]) -> dict[str, str]:
@@ -115,13 +108,18 @@ def blobs_of(archive: Archive, suffix: pa.StringArray, group: Rows, rows: Rows) 
         members = np.setdiff1d(
             np.flatnonzero(as_mask(pc.is_in(suffix, column(known, pa.string())))), rows, assume_unique=True
         )
-        of_stem = np.full(group.max(initial=-1) + 1, -1)
-        of_stem[group[members]] = members
-        own = of_stem[group[rows]]
+        own = of_same_stem(members, group, rows)
         if (own < 0).any():
             raise _lacks(archive, rows[int(np.argmin(own))], known[0])
         found[name] = Further(ending, archive.take(own))
     return dict(sorted(found.items(), key=lambda field: field[1].data.offsets[:1].tolist()))  # as stored
+
+
+def of_same_stem(members: Rows, group: Rows, rows: Rows) -> Rows:
+    """Which of these members has the stem of each row, -1 where none has; `group` numbers the stems."""
+    found = np.full(group.max(initial=-1) + 1, -1)
+    found[group[members]] = members
+    return found[group[rows]]
 
 
 def objects_of(archive: Archive, members: Rows, group: Rows, rows: Rows) -> tuple[list[Meta], pa.Table]:
@@ -137,10 +135,8 @@ def objects_of(archive: Archive, members: Rows, group: Rows, rows: Rows) -> tupl
         DamagedFileError: A sample lacks its values, or they have other types than the record says.
     """
     kinds = value_kinds(archive.record)
-    of_stem = np.full(group.max(initial=-1) + 1, -1)
-    of_stem[group[members]] = members
     objects: list[Meta] = []
-    for row, own in zip(rows.tolist(), of_stem[group[rows]].tolist(), strict=True):
+    for row, own in zip(rows.tolist(), of_same_stem(members, group, rows).tolist(), strict=True):
         if own < 0:
             raise _lacks(archive, row, "json")
         objects.append(_object(archive, own, kinds))

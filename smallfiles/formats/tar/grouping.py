@@ -26,7 +26,7 @@ from smallfiles.arrays import as_mask, column, from_numpy, scalar, to_numpy
 from smallfiles.errors import FormatError, first_few
 from smallfiles.fields import name_problem
 from smallfiles.formats.tar.archive import Archive
-from smallfiles.formats.tar.further import named
+from smallfiles.formats.tar.further import named, of_same_stem
 from smallfiles.formats.tar.names import ANNOTATIONS
 from smallfiles.progress import plural
 
@@ -137,9 +137,7 @@ def further_files(
         if suffix in ("", *_NO_DATA) or suffix.endswith(".cls"):
             continue
         own = members[as_mask(pc.equal(suffixes, scalar(suffix)))] if count == len(rows) else members[:0]
-        of_stem = np.full(groups.count, -1)
-        of_stem[groups.of[own]] = own
-        in_order = of_stem[groups.of[rows]]
+        in_order = of_same_stem(own, groups.of, rows)
         if (in_order >= 0).all() and name_problem(*named([suffix]), blob=True) is None:
             found[suffix] = in_order
         else:

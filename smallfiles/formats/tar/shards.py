@@ -127,10 +127,9 @@ class Shard:
             files[further.member_suffix(blob.name, blob.suffix, suffix)] = data
         places = self._append_members(stem, files, members)
         self._columns.append(sample.key, value, meta, *places, row=sample.row)
-        size = sum(map(len, files.values()))
         self.samples += 1
-        self.payload_bytes += size
-        self.counted_bytes += counted_bytes(size)
+        self.payload_bytes += sample.size
+        self.counted_bytes += counted_bytes(sample.size)
 
     def _append_members(self, stem: str, files: Mapping[str, Buffer], texts: Mapping[str, str]) -> list[int]:
         """Append the members of a sample by their suffixes.
@@ -256,8 +255,7 @@ def write_folder(
     files: list[Path] = []
     try:
         for sample in samples:
-            size = len(sample.data) + sum(map(len, sample.blobs))
-            if not shards or _is_full(shards[-1], size, options):
+            if not shards or _is_full(shards[-1], sample.size, options):
                 files += shards[-1].finish() if shards else []
                 shards.append(_numbered(out, len(shards), schema, options, digest))
             shards[-1].add(sample)
