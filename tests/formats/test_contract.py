@@ -608,3 +608,10 @@ def test_what_is_no_packed_file_is_refused_with_its_path_and_never_waited_for(va
     out.mkdir()
     with pytest.raises(FormatError, match=re.escape(out.name)):
         len(formats.open(out))
+
+
+def test_without_further_fields_there_is_a_row_of_no_columns_for_each_sample(packs, variant):
+    out, samples = packs(variant)
+    with formats.open(out) as reader:
+        assert (len(reader.values), reader.values.column_names) == (len(samples), [])
+        assert not reader.blob_suffixes

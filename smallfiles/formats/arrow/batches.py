@@ -275,10 +275,12 @@ class Opened(OpenedFile):
     def values(self) -> pa.Table:
         """The columns of further values, copied out of all batches once."""
         numbers = list(self.columns.values.values())
+        if not numbers:
+            return super().values()
         kinds = pa.schema([self.schema.field(number) for number in numbers])
         batches = [
             pa.RecordBatch.from_arrays([batch.column(number) for number in numbers], schema=kinds)
-            for batch in (self.batch(number) for number in range(self._number if numbers else 0))
+            for batch in map(self.batch, range(self._number))
         ]
         table = pa.Table.from_batches(batches, kinds).combine_chunks()
         self.file.forget()
