@@ -7,7 +7,7 @@ a caption, folders left out) is listed in `Source.notes`. Notebook 02 reads them
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from stat import S_ISDIR
@@ -18,8 +18,9 @@ import pyarrow as pa
 import xxhash
 
 from smallfiles.digests import name_hashes
-from smallfiles.errors import SourceError
+from smallfiles.errors import SourceError, first_few
 from smallfiles.manifest import Manifest
+from smallfiles.progress import plural
 from smallfiles.samples import ByteStore
 
 
@@ -46,6 +47,12 @@ class Source:
     resize: Mapping[str, Any] | None = None
     member_suffixes: tuple[str, ...] = ()
     columns: tuple[str, ...] = ()
+
+
+def left_out(names: Collection[object] | pa.Array, one: str, which: str) -> tuple[str, ...]:
+    """A note on what has no place in a source, with the count and the first few; none if there is nothing."""
+    few = first_few(names, len(names))
+    return (f"{plural(len(names), one)} {which} left out: {few}",) if len(names) else ()
 
 
 class NamedStore:

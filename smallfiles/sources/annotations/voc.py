@@ -30,7 +30,8 @@ from smallfiles.folders import SourceOptions, canonical_split, choose_split
 from smallfiles.manifest.class_folders import own_split
 from smallfiles.progress import plural
 from smallfiles.sources.annotations.boxes import Boxes, corners_of
-from smallfiles.sources.annotations.record import ANNOTATIONS, Annotated, left_out, look, none_left
+from smallfiles.sources.annotations.record import ANNOTATIONS, Annotated, look, none_left
+from smallfiles.sources.record import left_out
 from smallfiles.sources.scanning import Folder, lines_of, read_text, unlistable, walk
 
 _IN_FLIGHT = 32
@@ -108,10 +109,10 @@ def read(path: Path, options: SourceOptions) -> Annotated:
         split,
         "Pascal VOC annotations (pixels counted from 1 there)",
         notes,
-        left_out(absent, len(absent), "name", f"of {split} without an image")
-        + left_out(lost, len(lost), "image", "without an XML")
-        + left_out(strays, len(strays), "XML", "without an image")
-        + left_out(without, len(without), "image", "with objects that have no box: these"),
+        left_out(absent, "name", f"of {split} without an image")
+        + left_out(lost, "image", "without an XML")
+        + left_out(strays, "XML", "without an image")
+        + left_out(without, "image", "with objects that have no box: these"),
     )
 
 

@@ -33,9 +33,10 @@ from smallfiles.manifest.class_folders import own_split
 from smallfiles.manifest.listing import HEAD_BYTES
 from smallfiles.progress import plural
 from smallfiles.sources.annotations.boxes import Boxes, Numbers, corners_of, number_lists
-from smallfiles.sources.annotations.record import Annotated, left_out, none_left
+from smallfiles.sources.annotations.record import Annotated, none_left
 from smallfiles.sources.annotations.yolo_names import read_names
 from smallfiles.sources.folder import FolderStore, no_images
+from smallfiles.sources.record import left_out
 from smallfiles.sources.scanning import Folder, bad_line, lines_of, read_text, walk
 
 _IN_FLIGHT = 32
@@ -150,7 +151,7 @@ def read(path: Path, options: SourceOptions) -> Annotated:
         split,
         f"YOLO labels, classes from {file.name}" if file else "YOLO labels without class names",
         notes,
-        left_out(strays, len(strays), "label file", "without an image"),
+        left_out(strays, "label file", "without an image"),
     )
 
 
