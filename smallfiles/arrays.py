@@ -199,12 +199,13 @@ def spread(count: int, some: int) -> list[int]:
     return rows
 
 
-def from_numpy(values: npt.NDArray[np.int64]) -> pa.Array:
-    """Whole numbers as Arrow, over the same memory.
+def from_numpy(values: npt.NDArray[np.int64] | npt.NDArray[np.float64]) -> pa.Array:
+    """Numbers of 64 bits as Arrow, over the same memory.
 
     `pa.array` would first import pandas where that is installed: a second and 40 MB for nothing.
     """
-    return pa.Array.from_buffers(pa.int64(), len(values), [None, pa.py_buffer(values)])
+    kind = pa.float64() if values.dtype == np.float64 else pa.int64()
+    return pa.Array.from_buffers(kind, len(values), [None, pa.py_buffer(values)])
 
 
 def scalar(value: str | int | None) -> pa.Scalar:

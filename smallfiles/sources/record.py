@@ -62,7 +62,7 @@ class NamedStore:
         path: The file.
     """
 
-    kind = "file"
+    kind, made_from = "file", "this file"
 
     def __init__(self, path: Path) -> None:
         self.path = path.absolute()
@@ -78,12 +78,15 @@ class NamedStore:
             lookup = self._lookup = Lookup(self._names())
         row = lookup.row(path)
         if row < 0:
-            raise SourceError(
-                f"{path} is missing in {self.describe()}",
-                expected="every sample of the manifest",
-                next_step="Make the manifest again from this file",
-            )
+            raise self._missing(path)
         return row
+
+    def _missing(self, path: str) -> SourceError:
+        return SourceError(
+            f"{path} is missing in {self.describe()}",
+            expected="every sample of the manifest",
+            next_step=f"Make the manifest again from {self.made_from}",
+        )
 
     def check_unchanged(self) -> None:
         """Refuse a file that was written again since it was looked at: its samples may lie elsewhere now.

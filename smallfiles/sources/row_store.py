@@ -20,7 +20,6 @@ import pyarrow.compute as pc
 
 from smallfiles.arrays import column, joined, one_chunk, scalar, suffixes_of
 from smallfiles.digests import name_hashes
-from smallfiles.errors import SourceError
 from smallfiles.folders import FILE_SUFFIXES
 from smallfiles.manifest.columns import SUSPICIOUS_PATH
 from smallfiles.sources.packed import BLOB_MARK
@@ -66,7 +65,7 @@ class RowStore(NamedStore):
         first: The one of the first files, whose paths are keys.
     """
 
-    kind = "table"
+    kind, made_from = "table", "these files"
     sequential = False
 
     def __init__(self, root: Path, files: Sequence[Path], columns: Sequence[str], first: str) -> None:
@@ -117,13 +116,6 @@ class RowStore(NamedStore):
 
     def _names(self) -> pa.StringArray:
         return self._keys
-
-    def _missing(self, path: str) -> SourceError:
-        return SourceError(
-            f"{path} is missing in {self.describe()}",
-            expected="every sample of the manifest",
-            next_step="Make the manifest again from these files",
-        )
 
     def _group(self, at: int, name: str) -> pa.ChunkedArray:
         """The bytes of a group of rows; decoded once while it is kept."""
