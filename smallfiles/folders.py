@@ -79,10 +79,7 @@ _WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[^\W\d_A-Za-z]+")
 
 
 def words_of(name: str) -> list[str]:
-    """The words in a name, in lower case: `train_images`, `trainImages` and `train2017` hold `train`.
-
-    `GroundTruth` is one word.
-    """
+    """The words in a name, in lower case: `trainImages`, `train2017` hold `train`; `GroundTruth` is one."""
     return [word.lower() for word in _WORD.findall(_GROUND_TRUTH.sub("_groundtruth", name))]
 
 

@@ -326,10 +326,8 @@ def _twins(tree: Tree, files: pa.StringArray) -> _Parts | None:
     above, of = (column(each, pa.string()).take(encoded.indices) for each in zip(*places, strict=True))
     rows = {name: _rows(of, name) for name in of.unique().drop_null().to_pylist()}
     stems = stems_of(file_names_of(files))
-    exact, short = (
-        joined(above, stems),
-        joined(above, pc.replace_substring_regex(stems, _MARK_OR_SCALE, "")),
-    )
+    exact = joined(above, stems)
+    short = joined(above, pc.replace_substring_regex(stems, _MARK_OR_SCALE, ""))
     firsts = _take(exact, rows[""])
     names = pc.if_else(pc.or_(pc.is_in(exact, firsts), pc.invert(pc.is_in(short, firsts))), exact, short)
     said = {f"{path.split('/')[-2]}/ is {name or 'image'}": bool(name) for path, (_, name) in found.items()}

@@ -41,8 +41,7 @@ def path_keys(paths: pa.Array) -> pa.Array | None:
 
 def numbered_keys(count: int, suffixes: pa.Array) -> pa.Array:
     """The number of each row as its key; null without a suffix."""
-    numbers = column([f"{row:08d}" for row in range(count)], pa.string())
-    return joined(numbers, suffixes)
+    return joined(column([f"{row:08d}" for row in range(count)], pa.string()), suffixes)
 
 
 def further_paths(keys: pa.Array, number: int, suffixes: pa.Array) -> pa.Array:
