@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from smallfiles.errors import ManifestError, first_few
 from smallfiles.faults import NEXT_STEP, counted, fault, is_utf8, short
@@ -198,12 +199,13 @@ def spread(count: int, some: int) -> list[int]:
     return rows
 
 
-def from_numpy(values: npt.NDArray[np.int64]) -> pa.Array:
-    """Whole numbers as Arrow, over the same memory.
+def from_numpy(values: npt.NDArray[np.int64] | npt.NDArray[np.float64]) -> pa.Array:
+    """Numbers of 64 bits as Arrow, over the same memory.
 
     `pa.array` would first import pandas where that is installed: a second and 40 MB for nothing.
     """
-    return pa.Array.from_buffers(pa.int64(), len(values), [None, pa.py_buffer(values)])
+    kind = pa.float64() if values.dtype == np.float64 else pa.int64()
+    return pa.Array.from_buffers(kind, len(values), [None, pa.py_buffer(values)])
 
 
 def scalar(value: str | int | None) -> pa.Scalar:
@@ -360,3 +362,28 @@ def as_mask(found: pa.BooleanArray) -> npt.NDArray[np.bool_]:
     stop = found.offset + len(found)
     bits = np.frombuffer(found.buffers()[1], np.uint8) if len(found) else np.zeros(0, np.uint8)
     return np.unpackbits(bits, count=stop, bitorder="little")[found.offset :].view(np.bool_)
+
+
+def joined(*texts: pa.Array | pa.ChunkedArray | pa.Scalar) -> pa.Array | pa.ChunkedArray:
+    """The texts of each row, one after the other; null where one is."""
+    return pc.binary_join_element_wise(*texts, scalar(""))
+
+
+def folders_of(paths: pa.Array) -> pa.Array:
+    """The folder of each path, with a trailing slash; empty without one."""
+    return pc.replace_substring_regex(paths, r"(?s)[^/]*$", "")
+
+
+def file_names_of(paths: pa.Array) -> pa.Array:
+    """Each path without its folder."""
+    return pc.replace_substring_regex(paths, r"(?s)^.*/", "")
+
+
+def stems_of(paths: pa.Array) -> pa.Array:
+    """Each path without its suffix."""
+    return pc.replace_substring_regex(paths, r"\.[^./]*$", "")
+
+
+def suffixes_of(paths: pa.Array) -> pa.Array:
+    """The suffix of each path in lower case, with its dot; empty without one."""
+    return pc.utf8_lower(pc.replace_substring_regex(paths, r"(?s)^.*?(\.[^./]*)?$", r"\1"))

@@ -46,23 +46,17 @@ Font: TypeAlias = ImageFont.FreeTypeFont | ImageFont.ImageFont
 
 
 @dataclass(frozen=True)
-class Tile:
+class Tile(Shown):
     """One sample as it is shown: a picture or lines of text, or the reason why there is neither.
 
     Args:
         name: Of the file, or of the field; empty for values.
-        picture: At most `previews.SIDE` pixels wide and high.
-        lines: About the file.
         problem: Why nothing is shown.
-        size: Columns and rows of an image before it was scaled down.
         more: Its further files, and its values.
     """
 
-    name: str
-    picture: Image.Image | None = None
-    lines: tuple[str, ...] = ()
+    name: str = ""
     problem: str = ""
-    size: tuple[int, int] | None = None
     more: tuple[Tile, ...] = ()
 
     @property
@@ -172,32 +166,31 @@ def _tile(reader: Reader, row: int) -> Tile:
     """A sample: its first file, its further files, and its values as text."""
     key = PurePosixPath(reader.key(row))
     first = _part(key.name, lambda: _of_first(reader, row, key.suffix.lower()))
-    shown = Shown(first.picture, first.lines, first.size)
     more = [
-        _part(name, lambda: previews.of_partner(bytes(blob.read(row)), suffix.lower(), shown))  # noqa: B023
+        _part(name, lambda: previews.of_partner(bytes(blob.read(row)), suffix.lower(), first))  # noqa: B023
         for name, suffix in reader.blob_suffixes.items()
         for blob in [reader.blob(name)]
     ]
     values: dict[str, Any] = {}
     told = _part("", lambda: Shown(lines=_of_values(reader, row, values)))
     more += [told] * bool(told.lines or told.problem)
-    return replace(first, picture=previews.outlined(shown, values), more=tuple(more))
+    return replace(first, picture=previews.outlined(first, values), more=tuple(more))
 
 
 def _part(name: str, show: Callable[[], Shown]) -> Tile:
     try:
         shown = show()
     except SmallfilesError as error:
-        return Tile(name, problem=error.got)
+        return Tile(name=name, problem=error.got)
     except _OF_DATA as error:
-        return Tile(name, problem=str(error) or type(error).__name__)
-    return Tile(name, shown.picture, shown.lines, size=shown.size)
+        return Tile(name=name, problem=str(error) or type(error).__name__)
+    return Tile(**vars(shown), name=name)
 
 
 def _of_first(reader: Reader, row: int, suffix: str) -> Shown:
     target = reader.target(row)
     shown = previews.of_file(bytes(reader.read(row)), suffix)
-    return shown._replace(lines=(*shown.lines, *target[:2])) if isinstance(target, list) else shown
+    return replace(shown, lines=(*shown.lines, *target[:2])) if isinstance(target, list) else shown
 
 
 def _of_values(reader: Reader, row: int, found: dict[str, Any]) -> tuple[str, ...]:
@@ -283,7 +276,7 @@ def _write_picture(sheet: Sheet, name: str, path: Path) -> None:
 def _heights(tiles: Sequence[Tile]) -> list[tuple[int, int]]:
     """Pixels that each part of these samples needs: for its picture or text, and for the lines below."""
     found = []
-    for parts in itertools.zip_longest(*(tile.parts for tile in tiles), fillvalue=Tile("")):
+    for parts in itertools.zip_longest(*(tile.parts for tile in tiles), fillvalue=Tile()):
         texts = [_texts(part) for part in parts]
         inside = max(part.picture.height if part.picture else 0 for part in parts)
         inside = max(inside, *(_LINE * len(text) for text, _ in texts))

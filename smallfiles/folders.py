@@ -74,12 +74,13 @@ _SPLITS = {
 }
 _FILLERS = frozenset({"image", "images", "img", "imgs", "set", "data", "dataset", "split", "seg"})
 _NUMBERED = re.compile(r"\d{5}")
+_GROUND_TRUTH = re.compile(r"(?i)ground[ _-]?truth")
 _WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[^\W\d_A-Za-z]+")
 
 
 def words_of(name: str) -> list[str]:
-    """The words in a name, in lower case: `train_images`, `trainImages` and `train2017` hold `train`."""
-    return [word.lower() for word in _WORD.findall(name)]
+    """The words in a name, in lower case: `trainImages`, `train2017` hold `train`; `GroundTruth` is one."""
+    return [word.lower() for word in _WORD.findall(_GROUND_TRUTH.sub("_groundtruth", name))]
 
 
 def canonical_split(name: str, siblings: Iterable[str] = ()) -> str | None:

@@ -17,7 +17,8 @@ import io
 import re
 import wave
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple, TypeAlias
+from dataclasses import dataclass
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -45,7 +46,8 @@ Colour: TypeAlias = tuple[int, int, int]
 Numbers: TypeAlias = npt.NDArray[Any]
 
 
-class Shown(NamedTuple):
+@dataclass(frozen=True)
+class Shown:
     """What is shown of a file.
 
     Args:

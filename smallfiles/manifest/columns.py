@@ -30,6 +30,7 @@ from smallfiles.arrays import (
     is_arrow,
     one_chunk,
     strings,
+    suffixes_of,
     valid,
 )
 from smallfiles.arrays import column as arrow_column
@@ -380,7 +381,7 @@ def suffix_of(name: str, paths: pa.StringArray) -> str:
     Raises:
         ManifestError: They have several, or none: shards and readers go by it.
     """
-    found = pc.utf8_lower(pc.replace_substring_regex(paths, r"^.*?(\.[^./]*)?$", r"\1")).unique().to_pylist()
+    found = suffixes_of(paths).unique().to_pylist()
     if len(found) > 1 or found == [""]:
         raise fault(
             f"the files of {name} have the suffixes {', '.join(each or '(none)' for each in found)}",

@@ -13,16 +13,14 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
-from smallfiles.arrays import column, from_numpy, to_numpy
+from smallfiles.arrays import column, folders_of, from_numpy, to_numpy
 from smallfiles.folders import canonical_split, words_of
 
 _CONTAINERS = frozenset({"image", "images", "img", "imgs", "jpeg", "jpg", "png", "picture", "pictures"})
 _CONTAINERS |= {"photo", "photos", "data", "dataset"}
 HEAD_BYTES = 1 << 16
 """Enough of a picture to contain its header."""
-_PARENT = r"(?s)[^/]*$"
 
 
 @dataclass(frozen=True)
@@ -57,7 +55,7 @@ class Folders:
 
     def __init__(self, files: Files) -> None:
         self.files = files
-        found = pc.replace_substring_regex(files.samples, _PARENT, "").dictionary_encode()
+        found = folders_of(files.samples).dictionary_encode()
         self._paths: list[str] = found.dictionary.to_pylist()
         self._codes: npt.NDArray[np.int32] = to_numpy(found.indices)
 
@@ -80,7 +78,7 @@ class Folders:
 
     def others(self) -> list[str]:
         """The folders of files that are not samples."""
-        found: list[str] = pc.replace_substring_regex(self.files.others, _PARENT, "").unique().to_pylist()
+        found: list[str] = folders_of(self.files.others).unique().to_pylist()
         return found
 
     def wrapper(self, prefix: str) -> str | None:

@@ -18,6 +18,7 @@ from itertools import chain, pairwise
 
 import pyarrow.compute as pc
 
+from smallfiles.arrays import file_names_of, stems_of
 from smallfiles.errors import SourceError, first_few
 from smallfiles.folders import canonical_split, words_of
 from smallfiles.manifest.listing import Folders
@@ -162,7 +163,7 @@ def _stems(folders: Folders, prefix: str) -> set[str]:
 
 def _files(folders: Folders, prefix: str) -> list[str]:
     """The bare names of the alphabetically first samples in a folder."""
-    names = pc.replace_substring_regex(folders.names(prefix), r"(?s)^.*/", "")
+    names = file_names_of(folders.names(prefix))
     found: list[str] = names.take(pc.array_sort_indices(names)[:_NAMES_LOOKED_AT]).to_pylist()
     return found
 
@@ -219,7 +220,7 @@ def _marked(folders: Folders, below: str) -> list[str]:
     marked = names.filter(pc.match_substring_regex(names, _MARKED)).slice(0, _NAMES_LOOKED_AT)
     if not len(marked):
         return []
-    stems = pc.replace_substring_regex(names, r"\.[^./]*$", "")
+    stems = stems_of(names)
     bases = pc.replace_substring_regex(marked, _MARKED, "")
     found: list[str] = marked.filter(pc.is_in(bases, stems)).to_pylist()
     return found
@@ -232,9 +233,7 @@ def _texts_of_pictures(folders: Folders, below: str) -> list[str]:
     texts = others.filter(pc.and_(pc.starts_with(others, below), pc.or_(*ends)))
     if not len(texts):
         return []
-    bare = pc.replace_substring_regex(texts, r"\.[^./]*$", "")
-    stems = pc.replace_substring_regex(folders.names(below), r"\.[^./]*$", "")
-    found: list[str] = texts.filter(pc.is_in(bare, stems)).to_pylist()
+    found: list[str] = texts.filter(pc.is_in(stems_of(texts), stems_of(folders.names(below)))).to_pylist()
     return found
 
 

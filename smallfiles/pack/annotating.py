@@ -35,9 +35,10 @@ from smallfiles.formats import added
 from smallfiles.pack.compare import differing, fields_of
 from smallfiles.progress import plural
 from smallfiles.samples import Reader
+from smallfiles.sources.record import left_out
 from smallfiles.sources.roles import columns_of, given_fields
 from smallfiles.sources.table_files import read_table
-from smallfiles.sources.tables import keys_of, left_out, matched, values_in
+from smallfiles.sources.tables import keys_of, matched, values_in
 
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,80}")
 _OVERHEAD_BYTES = 1 << 20

@@ -15,7 +15,6 @@ import errno
 import os
 import re
 from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -36,9 +35,9 @@ from smallfiles.sources.partners import Partners
 from smallfiles.sources.partners import find as find_partners
 from smallfiles.sources.record import Source
 from smallfiles.sources.scanning import (
-    IN_FLIGHT,
     Tree,
     bad_line,
+    in_flight,
     lines_of,
     list_folder,
     read_text,
@@ -222,8 +221,7 @@ def _texts_in(root: Path, files: pa.StringArray) -> pa.StringArray:
     def text(name: str | None) -> str | None:
         return None if name is None else read_text(root / name)
 
-    with ThreadPoolExecutor(IN_FLIGHT, thread_name_prefix="text") as pool:
-        return column(list(pool.map(text, files.to_pylist())), pa.string())
+    return column(in_flight(text, files.to_pylist()), pa.string())
 
 
 def _labels_in(root: Path, files: pa.StringArray) -> npt.NDArray[np.int32]:

@@ -24,7 +24,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from smallfiles.arrays import as_mask, column, from_numpy, scalar
+from smallfiles.arrays import as_mask, column, from_numpy, scalar, suffixes_of
 from smallfiles.errors import SourceError, first_few
 from smallfiles.folders import (
     FILE_SUFFIXES,
@@ -39,7 +39,7 @@ from smallfiles.manifest import Manifest
 from smallfiles.progress import plural, progress
 from smallfiles.samples import ByteStore
 from smallfiles.sources import tables
-from smallfiles.sources.record import Source
+from smallfiles.sources.record import Source, left_out
 from smallfiles.sources.roles import roles_inside
 from smallfiles.sources.row_store import (
     KEPT_BYTES,
@@ -123,7 +123,7 @@ def load(found: Found, options: SourceOptions) -> Source:
     if keys is None:
         keys = numbered_keys(count, suffixes[roles.image])
     empty = [f"number {row}" for row in np.flatnonzero(~as_mask(there)).tolist()]
-    notes = tables.left_out(column(empty, pa.string()), "row", f"without {roles.image}")
+    notes = left_out(empty, "row", f"without {roles.image}")
     tables.refuse_if_strict(notes, options)
     if (pc.sum(inside[roles.image].sizes).as_py() or 0) > KEPT_BYTES and path.suffix.lower() == ".parquet":
         notes += (_IN_ORDER,)
@@ -158,8 +158,7 @@ class _Inside:
 
     def suffixes(self, path: Path, name: str) -> pa.Array:
         """The suffix of each file, by its path or else its first bytes; null without a file."""
-        lower = pc.utf8_lower(self.paths)
-        own = pc.replace_substring_regex(lower, r"(?s)^.*?(\.[^./]*)?$", r"\1")
+        own = suffixes_of(self.paths)
         known = pc.is_in(own, column(FILE_SUFFIXES, pa.string()))
         found = pc.if_else(pc.fill_null(pc.and_(known, self.heads.is_valid()), False), own, scalar(None))
         rows = np.flatnonzero(as_mask(pc.and_(found.is_null(), self.heads.is_valid())))

@@ -69,7 +69,7 @@ def _fields_by_folder(names: Sequence[str]) -> dict[str, dict[str, str]]:
         fields = {name: _field_of(name, whole) for name in names if name != whole}
         several = [*fields.values()]
         parts = {
-            name: field if several.count(field) == 1 else field_name("_".join(words(name)))
+            name: field if several.count(field) == 1 else field_name("_".join(words_of(name)))
             for name, field in fields.items()
             if field
         }
@@ -81,19 +81,19 @@ def _fields_by_folder(names: Sequence[str]) -> dict[str, dict[str, str]]:
 
 
 def _is_whole(name: str) -> bool:
-    found = {*words(name)}
+    found = {*words_of(name)}
     return bool(found & WHOLES or canonical_split(name)) and not found & (PARTS | NEGATIONS)
 
 
 def is_part(name: str) -> bool:
     """Whether a folder or file has parts of samples by its name."""
-    found = {*words(name)}
+    found = {*words_of(name)}
     return bool(found & PARTS) and not found & NEGATIONS
 
 
 def _field_of(name: str, whole: str) -> str:
     """The field of a folder if it has parts of what another contains; empty otherwise."""
-    own, theirs = words(name), words(whole)
+    own, theirs = words_of(name), words_of(whole)
     known = PARTS.union(*(PAIRS.get(word, ()) for word in theirs))
     marks = [word for word in own if word in known]
     rest = [word for word in own if word not in known | _UNIMPORTANT]
@@ -101,11 +101,6 @@ def _field_of(name: str, whole: str) -> str:
         return ""
     is_same = rest == [word for word in theirs if word not in WHOLES | _UNIMPORTANT]
     return field_name(singular(marks[-1])) if is_same else ""
-
-
-def words(name: str) -> list[str]:
-    """The words in a name, in lower case; `GroundTruth` is one."""
-    return words_of(re.sub(r"(?i)ground[ _-]?truth", "_groundtruth", name))
 
 
 def singular(word: str) -> str:

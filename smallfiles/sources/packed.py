@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from smallfiles import formats
-from smallfiles.arrays import column, integers, scalar
+from smallfiles.arrays import column, integers, joined, scalar, suffixes_of
 from smallfiles.digests import added_fields
 from smallfiles.errors import SourceError, UsageError
 from smallfiles.faults import summary_of
@@ -198,7 +198,7 @@ def _manifest(reader: Reader, schema: Mapping[str, Any], split: str | None) -> M
 
 def _blob_paths(reader: Reader, name: str, suffix: str) -> pa.StringArray:
     """Names of the files of a further field, as `PackedStore` finds them."""
-    return pc.binary_join_element_wise(reader.keys(), scalar(f"{name}{suffix}"), scalar(BLOB_MARK))
+    return joined(reader.keys(), scalar(f"{BLOB_MARK}{name}{suffix}"))
 
 
 def _column(reader: Reader, what: str, of: Callable[[int], Any], kind: pa.DataType) -> pa.Array:
@@ -227,7 +227,7 @@ def flags_of(reader: Reader) -> dict[str, Any]:
     split = record.get("schema", {}).get("split", "train")
     if split != "train":  # which is the default where there are several
         found["split"] = str(split)
-    suffixes = pc.utf8_lower(pc.replace_substring_regex(reader.keys(), r"^.*?(\.[^./]*)?$", r"\1"))
+    suffixes = suffixes_of(reader.keys())
     others = sorted(set(suffixes.unique().to_pylist()) - {*IMAGE_SUFFIXES, ""})
     if others:
         images = IMAGE_SUFFIXES if set(suffixes.unique().to_pylist()) & {*IMAGE_SUFFIXES} else ()

@@ -25,9 +25,19 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from smallfiles.arrays import as_mask, column, from_numpy, scalar
+from smallfiles.arrays import (
+    as_mask,
+    column,
+    file_names_of,
+    folders_of,
+    from_numpy,
+    joined,
+    scalar,
+    stems_of,
+    suffixes_of,
+)
 from smallfiles.errors import SourceError, UsageError, first_few
-from smallfiles.folders import DATA_SUFFIXES, IMAGE_SUFFIXES, SourceOptions, canonical_split
+from smallfiles.folders import DATA_SUFFIXES, IMAGE_SUFFIXES, SourceOptions, canonical_split, words_of
 from smallfiles.manifest.class_folders import Labelled
 from smallfiles.manifest.signs import PART_OF_STEM
 from smallfiles.progress import plural
@@ -39,8 +49,9 @@ from smallfiles.sources.naming import (
     place,
     singular,
     sites,
-    words,
 )
+from smallfiles.sources.record import left_out
+from smallfiles.sources.roles import filled, parts_of
 from smallfiles.sources.scanning import Folder, Tree
 
 Rows = npt.NDArray[np.intp]
@@ -49,9 +60,6 @@ _MARK_OR_SCALE = rf"({PART_OF_STEM}|x[2348]|(?i:\.jpe?g|\.png))$"
 _MARKED = rf"(?s)^(?P<stem>.*[^/])(?P<mark>{PART_OF_STEM})\.[^./]+$"
 _DOTTED = r"(?s)^(?P<stem>(?:.*/)?[^/.]+)(?P<mark>\.[A-Za-z][A-Za-z0-9_-]*)\.[^./]+$"
 _MAY_BE_PART = rf"({PART_OF_STEM}|\.[A-Za-z][A-Za-z0-9_-]*)\.[^./]+$"
-_SUFFIX, _FOLDER, _FILE = r"\.[^./]*$", r"(?s)[^/]*$", r"(?s)^.*/"
-_BEFORE_SUFFIX = r"(?s)^(.*/)?[^/]*?(\.[^./]*)?$"
-_BRACES = re.compile(r"\{([^{}]*)\}")
 _LEAST_SHARE = 0.5
 _BESIDE = "side by side"
 _MOST_FILES = 16
@@ -86,7 +94,7 @@ class Partners:
         """The file with this suffix beside each sample, null where it has none; None if there are none."""
         if self.beside is None:
             return None
-        paths = _joined(self.beside, scalar(suffix))
+        paths = joined(self.beside, scalar(suffix))
         found = _where(pc.is_in(paths, tree.other_paths()), paths)
         return found if found.null_count < len(found) else None
 
@@ -109,9 +117,9 @@ class Partners:
         bare = [name for name in missing if as_mask(missing[name]).all()] if labels.split == "test" else []
         own = replace(self, blobs={name: paths for name, paths in self.blobs.items() if name not in bare})
         lacking = np.zeros(len(kept), bool)
-        odd = _left_out(self.lost.filter(self._of_split(labels)), "file", "of no sample")
+        odd = left_out(self.lost.filter(self._of_split(labels)), "file", "of no sample")
         for name in own.blobs:
-            odd += _left_out(self.firsts.take(kept).filter(missing[name]), "sample", f"without {name}")
+            odd += left_out(self.firsts.take(kept).filter(missing[name]), "sample", f"without {name}")
             lacking |= as_mask(missing[name])
         if (lacking.all() and len(lacking)) or (strict and odd):
             raise unclear(where, "; ".join(odd), "a file of each field for every sample")
@@ -119,13 +127,13 @@ class Partners:
         keep[keep] = ~lacking
         count = int((~lacking).sum())
         what = plural(count, "pair") if len(own.blobs) == 1 else plural(count, "sample")
-        odd = [*(f"the test split has no {name}" for name in bare), *odd]
+        odd = (*(f"the test split has no {name}" for name in bare), *odd)
         notes = (f"{self.note} ({what} {self.way})", *odd)
         return replace(labels, keep=keep, labels=labels.labels[~lacking], notes=notes + labels.notes), own
 
     def _of_split(self, labels: Labelled) -> pa.BooleanArray:
         """Which of the lost files are not clearly those of another split."""
-        folders, places = _folders(self.names), _folders(self.lost_names)
+        folders, places = folders_of(self.names), folders_of(self.lost_names)
         ours, others = (folders.take(from_numpy(np.flatnonzero(of))) for of in (labels.keep, ~labels.keep))
         return pc.or_(pc.is_in(places, ours), pc.invert(pc.is_in(places, others)))
 
@@ -188,7 +196,7 @@ def _has_data(folder: Folder) -> bool:
 def _data_files(tree: Tree) -> pa.StringArray:
     """The files of a tree that are no samples by their suffix, but may be files of samples: arrays, say."""
     others = tree.other_paths()
-    return others.filter(pc.is_in(_suffixes(others), column(sorted(DATA_SUFFIXES), pa.string())))
+    return others.filter(pc.is_in(suffixes_of(others), column(sorted(DATA_SUFFIXES), pa.string())))
 
 
 def unclear(path: Path, what: str, expected: str) -> SourceError:
@@ -230,7 +238,7 @@ def _matched(path: Path, parts: _Parts) -> Partners | None:
         _refuse_collisions(path, *parts.of(name))
     lost = np.flatnonzero(~is_used)
     lost_names = _take(pc.coalesce(parts.samples, parts.files), lost)
-    names = _joined(keys, _suffixes(firsts))
+    names = joined(keys, suffixes_of(firsts))
     beside = keys if parts.way == _BESIDE else None
     return Partners(firsts, names, blobs, _take(parts.files, lost), lost_names, parts.note, parts.way, beside)
 
@@ -249,8 +257,8 @@ def _folder_each(tree: Tree, files: pa.StringArray) -> _Parts | None:
     """One folder per sample: the same few names in most of them, and one of these that of a part."""
     if any(len(folder.files) > _MOST_FILES for folder in tree.folders):
         return None
-    folders, bare = _folders(files), pc.replace_substring_regex(files, _FILE, "")
-    stems = pc.replace_substring_regex(bare, _SUFFIX, "")
+    folders, bare = folders_of(files), file_names_of(files)
+    stems = stems_of(bare)
     count, names = len(folders.unique()), stems.unique()
     if count < 2 or not 1 < len(names) <= _MOST_FILES:
         return None
@@ -259,7 +267,7 @@ def _folder_each(tree: Tree, files: pa.StringArray) -> _Parts | None:
         return None
     parts = [stem for stem in rows if is_part(stem)]
     rest = [stem for stem in rows if stem not in parts]
-    whole = [stem for stem in rest if WHOLES.intersection(words(stem))]
+    whole = [stem for stem in rest if WHOLES.intersection(words_of(stem))]
     if not whole and len(rest) == 1:  # a 1.jpg with 1_mask.png is side by side
         whole = [stem for stem in rest if not any(part.startswith(stem) for part in parts)]
     if not parts or len(whole) != 1:
@@ -275,7 +283,7 @@ def _side_by_side(tree: Tree, files: pa.StringArray) -> _Parts | None:
     """Files such as `a_mask.png` or `a.mask.png` beside an `a.jpg`; other words if each image has one."""
     if not pc.any(pc.match_substring_regex(files, _MAY_BE_PART)).as_py():
         return None
-    stems, is_sample = pc.replace_substring_regex(files, _SUFFIX, ""), np.arange(len(files)) < len(tree)
+    stems, is_sample = stems_of(files), np.arange(len(files)) < len(tree)
     bases = marks = pa.nulls(len(files), pa.string())
     for pattern in (_MARKED, _DOTTED):
         found = pc.extract_regex(files, pattern)
@@ -284,7 +292,7 @@ def _side_by_side(tree: Tree, files: pa.StringArray) -> _Parts | None:
         bases, marks = (pc.coalesce(old, _where(is_part, new)) for old, new in ((bases, base), (marks, mark)))
     if marks.null_count == len(files):
         return None
-    suffixes, firsts = _suffixes(files), np.flatnonzero(as_mask(marks.is_null()) & is_sample)
+    suffixes, firsts = suffixes_of(files), np.flatnonzero(as_mask(marks.is_null()) & is_sample)
     usual = _take(suffixes, firsts).unique().to_pylist()
     rows: dict[str, Rows] = {}
     said, taken = [f"{', '.join(f'*{suffix}' for suffix in usual)} is image"], []
@@ -309,7 +317,7 @@ def _twins(tree: Tree, files: pa.StringArray) -> _Parts | None:
     found = sites([folder.prefix for folder in tree.folders if folder.files or _has_data(folder)])
     if not found:
         return None
-    encoded = _folders(files).dictionary_encode()
+    encoded = folders_of(files).dictionary_encode()
     paths = encoded.dictionary.to_pylist()
     places = [place(path, found) for path in paths]
     homes = {path[: path.rstrip("/").rfind("/") + 1] for path, (_, field) in found.items() if not field}
@@ -317,11 +325,9 @@ def _twins(tree: Tree, files: pa.StringArray) -> _Parts | None:
     apart = next((path for path in outside if homes.isdisjoint(folders_above(path))), "")
     above, of = (column(each, pa.string()).take(encoded.indices) for each in zip(*places, strict=True))
     rows = {name: _rows(of, name) for name in of.unique().drop_null().to_pylist()}
-    stems = pc.replace_substring_regex(pc.replace_substring_regex(files, _FILE, ""), _SUFFIX, "")
-    exact, short = (
-        _joined(above, stems),
-        _joined(above, pc.replace_substring_regex(stems, _MARK_OR_SCALE, "")),
-    )
+    stems = stems_of(file_names_of(files))
+    exact = joined(above, stems)
+    short = joined(above, pc.replace_substring_regex(stems, _MARK_OR_SCALE, ""))
     firsts = _take(exact, rows[""])
     names = pc.if_else(pc.or_(pc.is_in(exact, firsts), pc.invert(pc.is_in(short, firsts))), exact, short)
     said = {f"{path.split('/')[-2]}/ is {name or 'image'}": bool(name) for path, (_, name) in found.items()}
@@ -365,7 +371,7 @@ def _named(path: Path, tree: Tree, columns: Sequence[str]) -> Partners:
 
 def _in_folders_with(firsts: pa.StringArray, blobs: Iterable[pa.StringArray]) -> pa.BooleanArray:
     """Which files are in a folder in which any has a partner, or in one of a test split."""
-    folders = _folders(firsts)
+    folders = folders_of(firsts)
     known = [folders.filter(found.is_valid()) for found in blobs]
     names = folders.unique().to_pylist()
     tests = [name for name in names if "test" in map(canonical_split, name.split("/"))]
@@ -374,7 +380,7 @@ def _in_folders_with(firsts: pa.StringArray, blobs: Iterable[pa.StringArray]) ->
 
 def _template(text: str) -> tuple[str, str]:
     name, equals, template = text.partition("=")
-    known = {*_BRACES.findall(template)}
+    known = {*parts_of(template)[1::2]}
     if not equals or not known & {"stem", "name"} or known - {"stem", "name", "dir"}:
         raise _senseless(text)
     return name, template
@@ -391,24 +397,13 @@ def _senseless(text: str) -> UsageError:
 
 def _filled(template: str, files: pa.StringArray) -> pa.StringArray:
     """The path that a template names for each file."""
-    name = pc.replace_substring_regex(files, _FILE, "")
-    values = {"name": name, "stem": pc.replace_substring_regex(name, _SUFFIX, "")}
-    values["dir"] = pc.utf8_rtrim(_folders(files), characters="/")
-    parts = enumerate(_BRACES.split(template))
-    found = _joined(*(values[part] if at % 2 else scalar(part) for at, part in parts))
+    name = file_names_of(files)
+    values = {"name": name, "stem": stems_of(name), "dir": pc.utf8_rtrim(folders_of(files), characters="/")}
+    found = filled(template, values.__getitem__)
     found = pc.replace_substring_regex(pc.replace_substring_regex(found, r"(^|/)(\./)+", r"\1"), r"^/+", "")
     for _ in range(template.count("../")):
         found = pc.replace_substring_regex(found, r"[^/]+/\.\./", "", max_replacements=1)
     return found
-
-
-def _left_out(names: pa.StringArray, what: str, why: str) -> list[str]:
-    some = names.slice(0, 5).to_pylist()
-    return [f"{plural(len(names), what)} {why} left out: {first_few(some, len(names))}"] if some else []
-
-
-def _joined(*texts: pa.StringArray | pa.Scalar) -> pa.StringArray:
-    return pc.binary_join_element_wise(*texts, scalar(""))
 
 
 def _where(condition: pa.BooleanArray, texts: pa.StringArray) -> pa.StringArray:
@@ -421,11 +416,3 @@ def _rows(texts: pa.StringArray, text: str) -> Rows:
 
 def _take(texts: pa.StringArray, rows: Rows) -> pa.StringArray:
     return texts.take(from_numpy(rows))
-
-
-def _folders(names: pa.StringArray) -> pa.StringArray:
-    return pc.replace_substring_regex(names, _FOLDER, "")
-
-
-def _suffixes(names: pa.StringArray) -> pa.StringArray:
-    return pc.utf8_lower(pc.replace_substring_regex(names, _BEFORE_SUFFIX, r"\2"))

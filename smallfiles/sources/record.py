@@ -7,7 +7,7 @@ a caption, folders left out) is listed in `Source.notes`. Notebook 02 reads them
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from stat import S_ISDIR
@@ -18,8 +18,9 @@ import pyarrow as pa
 import xxhash
 
 from smallfiles.digests import name_hashes
-from smallfiles.errors import SourceError
+from smallfiles.errors import SourceError, first_few
 from smallfiles.manifest import Manifest
+from smallfiles.progress import plural
 from smallfiles.samples import ByteStore
 
 
@@ -48,6 +49,12 @@ class Source:
     columns: tuple[str, ...] = ()
 
 
+def left_out(names: Collection[object] | pa.Array, one: str, which: str) -> tuple[str, ...]:
+    """A note on what has no place in a source, with the count and the first few; none if there is nothing."""
+    few = first_few(names, len(names))
+    return (f"{plural(len(names), one)} {which} left out: {few}",) if len(names) else ()
+
+
 class NamedStore:
     """Base of stores that read from one file: finds the row of a name.
 
@@ -55,7 +62,7 @@ class NamedStore:
         path: The file.
     """
 
-    kind = "file"
+    kind, made_from = "file", "this file"
 
     def __init__(self, path: Path) -> None:
         self.path = path.absolute()
@@ -71,12 +78,15 @@ class NamedStore:
             lookup = self._lookup = Lookup(self._names())
         row = lookup.row(path)
         if row < 0:
-            raise SourceError(
-                f"{path} is missing in {self.describe()}",
-                expected="every sample of the manifest",
-                next_step="Make the manifest again from this file",
-            )
+            raise self._missing(path)
         return row
+
+    def _missing(self, path: str) -> SourceError:
+        return SourceError(
+            f"{path} is missing in {self.describe()}",
+            expected="every sample of the manifest",
+            next_step=f"Make the manifest again from {self.made_from}",
+        )
 
     def check_unchanged(self) -> None:
         """Refuse a file that was written again since it was looked at: its samples may lie elsewhere now.

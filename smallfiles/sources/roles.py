@@ -13,12 +13,13 @@ as a value. docs/recipes.md has an example.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import pyarrow as pa
 
+from smallfiles.arrays import joined, scalar
 from smallfiles.errors import SourceError, UsageError, first_few
 from smallfiles.fields import is_storable, name_problem
 from smallfiles.folders import FILE_SUFFIXES, SourceOptions
@@ -148,6 +149,23 @@ def parts_of(spec: str) -> list[str]:
     return _BRACES.split(spec)
 
 
+def filled(spec: str, texts_of: Callable[[str], pa.Array]) -> pa.Array:
+    """A template with the texts of its columns, one per row; null where one is."""
+    parts = enumerate(parts_of(spec))
+    return joined(*(texts_of(part) if at % 2 else scalar(part) for at, part in parts))
+
+
+def check_columns(names: Sequence[str], spec: str, path: Path, next_step: str) -> None:
+    """Raise SourceError if a table lacks a column that a SPEC names."""
+    for name in columns_of(spec):
+        if name not in names:
+            raise SourceError(
+                f"{path} has no column {name!r}",
+                expected=first_few(names, len(names), 8),
+                next_step=next_step,
+            )
+
+
 def sentence(roles: Roles, values: pa.Schema, path: Path, classes: str) -> str:
     """What each column was taken for, in one line; `values` has types, and `classes` says what those are."""
     taken = [f"{path.name}: {roles.first} from {roles.image}"]
@@ -175,13 +193,8 @@ def given_fields(names: Sequence[str], path: Path, options: SourceOptions) -> di
     pairs = [_field(text) for text in options.columns]
     if len(dict(pairs)) < len(pairs):
         raise _unclear(options, "name a field twice", "each field once")
-    for name in (name for _, spec in pairs for name in columns_of(spec)):
-        if name not in names:
-            raise SourceError(
-                f"{path} has no column {name!r}",
-                expected=first_few(names, len(names), 8),
-                next_step="Correct --field",
-            )
+    for _, spec in pairs:
+        check_columns(names, spec, path, "Correct --field")
     return dict(pairs)
 
 

@@ -18,9 +18,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from smallfiles.arrays import column, one_chunk, scalar
+from smallfiles.arrays import column, joined, one_chunk, scalar, suffixes_of
 from smallfiles.digests import name_hashes
-from smallfiles.errors import SourceError
 from smallfiles.folders import FILE_SUFFIXES
 from smallfiles.manifest.columns import SUSPICIOUS_PATH
 from smallfiles.sources.packed import BLOB_MARK
@@ -35,22 +34,19 @@ def path_keys(paths: pa.Array) -> pa.Array | None:
     """Paths beside the bytes as keys; None unless all are there, usable, with a suffix, and no two equal."""
     if paths.null_count or pc.any(pc.match_substring_regex(paths, SUSPICIOUS_PATH)).as_py():
         return None
-    own = pc.replace_substring_regex(pc.utf8_lower(paths), r"(?s)^.*?(\.[^./]*)?$", r"\1")
     hashes = np.sort(name_hashes(paths))
-    is_known = pc.all(pc.is_in(own, column(FILE_SUFFIXES, pa.string()))).as_py()
+    is_known = pc.all(pc.is_in(suffixes_of(paths), column(FILE_SUFFIXES, pa.string()))).as_py()
     return paths if is_known and not (hashes[1:] == hashes[:-1]).any() else None
 
 
 def numbered_keys(count: int, suffixes: pa.Array) -> pa.Array:
     """The number of each row as its key; null without a suffix."""
-    numbers = column([f"{row:08d}" for row in range(count)], pa.string())
-    return pc.binary_join_element_wise(numbers, suffixes, scalar(""))
+    return joined(column([f"{row:08d}" for row in range(count)], pa.string()), suffixes)
 
 
 def further_paths(keys: pa.Array, number: int, suffixes: pa.Array) -> pa.Array:
     """What `RowStore` finds the files of its column `number` by; null without a file."""
-    ends = pc.binary_join_element_wise(scalar(str(number)), suffixes, scalar(""))
-    return pc.binary_join_element_wise(keys, ends, scalar(BLOB_MARK))
+    return joined(keys, scalar(f"{BLOB_MARK}{number}"), suffixes)
 
 
 def number_of(path: str) -> int:
@@ -68,7 +64,7 @@ class RowStore(NamedStore):
         first: The one of the first files, whose paths are keys.
     """
 
-    kind = "table"
+    kind, made_from = "table", "these files"
     sequential = False
 
     def __init__(self, root: Path, files: Sequence[Path], columns: Sequence[str], first: str) -> None:
@@ -119,13 +115,6 @@ class RowStore(NamedStore):
 
     def _names(self) -> pa.StringArray:
         return self._keys
-
-    def _missing(self, path: str) -> SourceError:
-        return SourceError(
-            f"{path} is missing in {self.describe()}",
-            expected="every sample of the manifest",
-            next_step="Make the manifest again from these files",
-        )
 
     def _group(self, at: int, name: str) -> pa.ChunkedArray:
         """The bytes of a group of rows; decoded once while it is kept."""

@@ -12,11 +12,12 @@ from __future__ import annotations
 import errno
 import os
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -28,10 +29,10 @@ from smallfiles.faults import is_utf8
 from smallfiles.folders import is_hidden
 from smallfiles.progress import plural
 
-IN_FLIGHT = 32
-"""Metadata operations and reads of small texts at a time."""
-
+_IN_FLIGHT = 32
 _STATS_AT_ONCE = 512
+_Item = TypeVar("_Item")
+_Result = TypeVar("_Result")
 _HOPS_INSIDE = 1
 _HOPS_ANYWHERE = 8
 
@@ -145,7 +146,7 @@ def walk(root: Path, suffixes: Sequence[str], *, below: str = "", follow_links: 
     start = root / below if below else root
     lister = _Lister(start, os.path.realpath(root), tuple(suffixes), follow_links)
     found: list[Folder] = []
-    with ThreadPoolExecutor(IN_FLIGHT, thread_name_prefix="walk") as pool:
+    with ThreadPoolExecutor(_IN_FLIGHT, thread_name_prefix="walk") as pool:
         level = [("", 0)]
         while level:
             listed = list(pool.map(lister.list, level))
@@ -189,9 +190,14 @@ def sizes_of(root: Path, paths: pa.StringArray, *, missing: int | None = None) -
     def of_chunk(start: int) -> np.ndarray:
         return np.fromiter(map(size, paths.slice(start, _STATS_AT_ONCE).to_pylist()), np.int64)
 
-    with ThreadPoolExecutor(IN_FLIGHT, thread_name_prefix="stat") as pool:
-        chunks = pool.map(of_chunk, range(0, len(paths), _STATS_AT_ONCE))
-        return np.concatenate([np.zeros(0, np.int64), *chunks])
+    chunks = in_flight(of_chunk, range(0, len(paths), _STATS_AT_ONCE))
+    return np.concatenate([np.zeros(0, np.int64), *chunks])
+
+
+def in_flight(read: Callable[[_Item], _Result], items: Iterable[_Item]) -> list[_Result]:
+    """What is read for each item, with many round trips at a time."""
+    with ThreadPoolExecutor(_IN_FLIGHT, thread_name_prefix="read") as pool:
+        return list(pool.map(read, items))
 
 
 def unlistable(error: OSError, path: object) -> SourceError:

@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from smallfiles.arrays import as_mask, column, from_numpy, one_chunk, scalar
+from smallfiles.arrays import as_mask, column, folders_of, from_numpy, joined, one_chunk, scalar
 from smallfiles.errors import SourceError, first_few
 from smallfiles.faults import summary_of
 from smallfiles.folders import SourceOptions, canonical_split, choose_split
@@ -33,15 +34,15 @@ from smallfiles.manifest.columns import path_column
 from smallfiles.progress import plural
 from smallfiles.samples import UNLABELLED, ByteStore
 from smallfiles.sources.folder import FolderStore, find_samples
-from smallfiles.sources.record import Source
+from smallfiles.sources.record import Source, left_out
 from smallfiles.sources.roles import (
     IDS,
     MORE_FILES,
     PATHS,
     Roles,
-    columns_of,
+    check_columns,
+    filled,
     known_targets,
-    parts_of,
     roles_of,
     sentence,
 )
@@ -151,7 +152,7 @@ def _tells_more_than_folders(table: pa.Table) -> bool:
     paths = table.column("file_name")
     if len(names) == 1 or not pa.types.is_string(paths.type):
         return False
-    return len(pc.replace_substring_regex(paths, r"(?s)[^/]*$", "").unique()) == 1
+    return len(folders_of(paths).unique()) == 1
 
 
 def join(folder: Path, found: Metadata, options: SourceOptions) -> Source:
@@ -178,7 +179,7 @@ def join(folder: Path, found: Metadata, options: SourceOptions) -> Source:
 
 
 def _below(folder: str, paths: pa.Array) -> pa.Array:
-    return pc.binary_join_element_wise(scalar(folder), paths, scalar("")) if folder else paths
+    return joined(scalar(folder), paths) if folder else paths
 
 
 def keys_of(table: pa.Table, spec: str, path: Path) -> pa.Array:
@@ -192,10 +193,7 @@ def keys_of(table: pa.Table, spec: str, path: Path) -> pa.Array:
     Raises:
         SourceError: There is no such column, or a row without a path.
     """
-    for name in columns_of(spec):
-        if name not in table.column_names:
-            names = table.column_names
-            raise _error(f"{path} has no column {name!r}", first_few(names, len(names), 8), "Choose one")
+    check_columns(table.column_names, spec, path, "Choose one")
     return _complete(_paths(table, spec, path), path)
 
 
@@ -247,11 +245,9 @@ def _blobs(table: pa.Table, roles: Roles, path: Path) -> dict[str, pa.Array]:
 def _paths(table: pa.Table, spec: str, path: Path) -> pa.Array:
     """The path in each row, without a leading `./`; null where there is none."""
     if "{" in spec:
-        parts = enumerate(parts_of(spec))
-        texts = [_path_text(table, part, path) if at % 2 else scalar(part) for at, part in parts]
-        paths = one_chunk(pc.binary_join_element_wise(*texts, scalar("")))
+        paths = one_chunk(filled(spec, partial(_path_text, table, path)))
     else:
-        paths = one_chunk(_path_text(table, spec, path))
+        paths = one_chunk(_path_text(table, path, spec))
     empty = pc.equal(pc.binary_length(paths), scalar(0))
     if pc.any(empty).as_py():
         paths = pc.if_else(empty, scalar(None), paths)
@@ -269,7 +265,7 @@ def _complete(paths: pa.Array, path: Path) -> pa.Array:
     return paths
 
 
-def _path_text(table: pa.Table, name: str, path: Path) -> pa.Array:
+def _path_text(table: pa.Table, path: Path, name: str) -> pa.Array:
     kind = table.column(name).type
     if not (pa.types.is_string(kind) or pa.types.is_integer(kind)):
         raise _error(f"the column {name} of {path} contains {kind}", "paths", "Choose another with --field")
@@ -430,12 +426,6 @@ def _sizes(root: Path, keys: pa.Array, path: Path, name: str) -> tuple[Any, tupl
         )
     known = column([None if size < 0 else size for size in sizes.tolist()], pa.int64())
     return known, (f"{plural(len(absent), 'file')} missing in {root}: {first_few(absent, len(absent))}",)
-
-
-def left_out(names: pa.Array, one: str, which: str) -> tuple[str, ...]:
-    """A note on what has no partner, with the count and the first few; none if there is nothing."""
-    found = first_few((name.as_py() for name in names), len(names))
-    return (f"{plural(len(names), one)} {which} left out: {found}",) if len(names) else ()
 
 
 def refuse_if_strict(notes: tuple[str, ...], options: SourceOptions) -> None:

@@ -59,11 +59,10 @@ class Boxes:
         """The columns of fields, a row for each image; boxes keep their order within it."""
         order = np.argsort(self.rows, kind="stable")
         counts = np.bincount(self.rows, minlength=images)
-        flat = doubles(self.corners[order].ravel())
+        flat = from_numpy(self.corners[order].ravel())
         found = {"boxes": lists(counts, lists(np.full(len(order), 4), flat))}
         for name, numbers in {"box_labels": self.labels, **self.more}.items():
-            is_whole = numbers.dtype == np.int64
-            found[name] = lists(counts, (from_numpy if is_whole else doubles)(numbers[order]))
+            found[name] = lists(counts, from_numpy(numbers[order]))
         if self.keypoints is not None:
             found["keypoints"] = lists(counts, self.keypoints.take(from_numpy(order)))
         return found | self._polygons(order, counts)
@@ -99,7 +98,7 @@ class Boxes:
             self.corners.ravel(),
             *(column for column in self.more.values() if column.dtype == np.float64),
         ]
-        flat += [_floats(each) for each in (self.keypoints, self.segments) if each is not None]
+        flat += [to_numpy(each.values) for each in (self.keypoints, self.segments) if each is not None]
         if not all(np.isfinite(column).all() for column in flat):
             odd = np.flatnonzero(~np.isfinite(self.corners).all(axis=1))
             where = f" of {keys[int(self.rows[odd[0]])].as_py()}" if len(odd) else ""
@@ -134,12 +133,6 @@ def corners_of(found: Sequence[Sequence[float]]) -> Numbers:
     return np.array(found, np.float64).reshape(len(found), 4)
 
 
-def doubles(numbers: Numbers) -> pa.Array:
-    """Numbers as Arrow, over the same memory; `pa.array` would import pandas where that is installed."""
-    numbers = np.ascontiguousarray(numbers, np.float64)
-    return pa.Array.from_buffers(pa.float64(), len(numbers), [None, pa.py_buffer(numbers)])
-
-
 def lists(counts: Sequence[int] | Numbers, flat: pa.Array) -> pa.ListArray:
     """Lists of so many entries of a flat column, one list after the other.
 
@@ -165,9 +158,4 @@ def number_lists(found: Sequence[array[float]], scale: Numbers | None = None) ->
     if scale is not None:
         points = lengths // scale.shape[1]
         flat = (flat.reshape(-1, scale.shape[1]) * np.repeat(scale, points, axis=0)).ravel()
-    return lists(lengths, doubles(flat))
-
-
-def _floats(column: pa.ListArray) -> Numbers:
-    """All numbers of a column of lists, over the same memory."""
-    return to_numpy(column.values.view(pa.int64())).view(np.float64)
+    return lists(lengths, from_numpy(flat))

@@ -25,7 +25,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from smallfiles.arrays import as_mask, strings
+from smallfiles.arrays import as_mask, folders_of, strings
 from smallfiles.errors import SourceError, first_few
 from smallfiles.faults import short, summary_of
 from smallfiles.folders import SourceOptions, canonical_split, choose_split
@@ -33,7 +33,8 @@ from smallfiles.manifest.class_folders import own_split
 from smallfiles.manifest.columns import by_row
 from smallfiles.progress import plural
 from smallfiles.sources.annotations.boxes import Boxes, Numbers, corners_of, number_lists
-from smallfiles.sources.annotations.record import Annotated, left_out, none_left
+from smallfiles.sources.annotations.record import Annotated, none_left
+from smallfiles.sources.record import left_out
 from smallfiles.sources.scanning import Folder, list_folder, read_text, walk
 
 _LOOKED_AT = 1 << 18
@@ -98,8 +99,8 @@ def read(path: Path, options: SourceOptions, *, files: Sequence[Path]) -> Annota
         split,
         f"COCO annotations in {file.name}",
         (*notes, *where, *more),
-        left_out(lost, len(lost), "image", f"of {file.name} missing on disk")
-        + left_out((each.as_py() for each in strays), len(strays), "file", f"not in {file.name}")
+        left_out(lost, "image", f"of {file.name} missing on disk")
+        + left_out(strays, "file", f"not in {file.name}")
         + dropped,
     )
 
@@ -152,7 +153,7 @@ def _on_disk(
                 files = tree.paths(f"{best}/" if best else "")
                 with summary_of(file):
                     keys = files.take(pc.index_in(strings(texts, "file_name", by_row), tree.paths()))
-                own = pc.is_in(_folder_of(files), _folder_of(keys))
+                own = pc.is_in(folders_of(files), folders_of(keys))
                 strays = files.filter(pc.and_(own, pc.invert(pc.is_in(files, keys))))
                 return keys, strays, (f"images {way}in {best or path}",)
     raise none_left(
@@ -162,10 +163,6 @@ def _on_disk(
 
 def _base(name: str) -> str:
     return name.replace("\\", "/").rpartition("/")[2]
-
-
-def _folder_of(files: pa.StringArray) -> pa.StringArray:
-    return pc.replace_substring_regex(files, r"(?s)[^/]*$", "")
 
 
 def _folders(path: Path, file: Path, split: str) -> list[list[str]]:
@@ -224,9 +221,9 @@ def _boxes(
         notes += (
             f"{plural(len(twice), 'annotation id')} given twice, all kept: {first_few(twice, len(twice))}",
         )
-    dropped = left_out(unknown, len(unknown), "annotation", "of unknown image ids")
-    dropped += left_out(plain, len(plain), "annotation", "without a box")
-    dropped += left_out(encoded, len(encoded), "mask", "in run lengths (RLE)")
+    dropped = left_out(unknown, "annotation", "of unknown image ids")
+    dropped += left_out(plain, "annotation", "without a box")
+    dropped += left_out(encoded, "mask", "in run lengths (RLE)")
     return boxes, classes, notes, dropped
 
 

@@ -5,15 +5,13 @@ Short, since the readers need it, and the room that would hold it imports them.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
 import pyarrow as pa
 
-from smallfiles.errors import SourceError, first_few
+from smallfiles.errors import SourceError
 from smallfiles.folders import canonical_split
-from smallfiles.progress import plural
 from smallfiles.sources.annotations.boxes import Boxes, Numbers
 from smallfiles.sources.scanning import Folder, list_folder
 
@@ -53,11 +51,6 @@ def look(path: Path) -> dict[str, Folder]:
         name for name in root.folders if name.lower() == ANNOTATIONS or canonical_split(name, root.folders)
     ]
     return {"": root} | {name: list_folder(path / name) for name in within}
-
-
-def left_out(names: Iterable[object], count: int, one: str, which: str) -> tuple[str, ...]:
-    """A note on things that were left out, if there are any."""
-    return (f"{plural(count, one)} {which} left out: {first_few(names, count)}",) if count else ()
 
 
 def none_left(path: Path, what: str, expected: str) -> SourceError:

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from xml.etree.ElementTree import Element, TreeBuilder
@@ -30,10 +29,10 @@ from smallfiles.folders import SourceOptions, canonical_split, choose_split
 from smallfiles.manifest.class_folders import own_split
 from smallfiles.progress import plural
 from smallfiles.sources.annotations.boxes import Boxes, corners_of
-from smallfiles.sources.annotations.record import ANNOTATIONS, Annotated, left_out, look, none_left
-from smallfiles.sources.scanning import Folder, lines_of, read_text, unlistable, walk
+from smallfiles.sources.annotations.record import ANNOTATIONS, Annotated, look, none_left
+from smallfiles.sources.record import left_out
+from smallfiles.sources.scanning import Folder, in_flight, lines_of, read_text, unlistable, walk
 
-_IN_FLIGHT = 32
 _LOOKED_AT = 4096
 _FLAGS = ("difficult", "truncated")
 _SIDES = ("xmin", "ymin", "xmax", "ymax")
@@ -90,7 +89,8 @@ def read(path: Path, options: SourceOptions) -> Annotated:
     pairs = _pairs(tree.folders)
     if not pairs:
         raise none_left(path, "has no images beside its XML files", "JPEGImages/1.jpg for Annotations/1.xml")
-    xmls = _read_all(path, [xml for pair in pairs for xml in pair.xmls.values()])
+    files = [xml for pair in pairs for xml in pair.xmls.values()]
+    xmls = dict(zip(files, in_flight(lambda file: _read(path / file), files), strict=True))
     classes = sorted({box.name for xml in xmls.values() for box in xml.boxes})
     chosen, split, notes, absent = _of_split(path, pairs, options)
     named = [(key, pair.xmls.get(stem)) for pair, stem, key in chosen]
@@ -108,10 +108,10 @@ def read(path: Path, options: SourceOptions) -> Annotated:
         split,
         "Pascal VOC annotations (pixels counted from 1 there)",
         notes,
-        left_out(absent, len(absent), "name", f"of {split} without an image")
-        + left_out(lost, len(lost), "image", "without an XML")
-        + left_out(strays, len(strays), "XML", "without an image")
-        + left_out(without, len(without), "image", "with objects that have no box: these"),
+        left_out(absent, "name", f"of {split} without an image")
+        + left_out(lost, "image", "without an XML")
+        + left_out(strays, "XML", "without an image")
+        + left_out(without, "image", "with objects that have no box: these"),
     )
 
 
@@ -184,11 +184,6 @@ def _lists(folder: Path) -> dict[str, list[str]]:
     """The stems of each split."""
     files = [file for file in folder.glob("*.txt") if canonical_split(file.stem) or file.stem == "trainval"]
     return {file.stem: [line.strip() for _, line in lines_of(read_text(file))] for file in files}
-
-
-def _read_all(path: Path, files: Sequence[str]) -> dict[str, _Xml]:
-    with ThreadPoolExecutor(_IN_FLIGHT, thread_name_prefix="xml") as pool:
-        return dict(zip(files, pool.map(lambda file: _read(path / file), files), strict=True))
 
 
 def _read(file: Path) -> _Xml:

@@ -17,7 +17,6 @@ from __future__ import annotations
 import io
 from array import array
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,12 +32,12 @@ from smallfiles.manifest.class_folders import own_split
 from smallfiles.manifest.listing import HEAD_BYTES
 from smallfiles.progress import plural
 from smallfiles.sources.annotations.boxes import Boxes, Numbers, corners_of, number_lists
-from smallfiles.sources.annotations.record import Annotated, left_out, none_left
+from smallfiles.sources.annotations.record import Annotated, none_left
 from smallfiles.sources.annotations.yolo_names import read_names
 from smallfiles.sources.folder import FolderStore, no_images
-from smallfiles.sources.scanning import Folder, bad_line, lines_of, read_text, walk
+from smallfiles.sources.record import left_out
+from smallfiles.sources.scanning import Folder, bad_line, in_flight, lines_of, read_text, walk
 
-_IN_FLIGHT = 32
 _LOOKED_AT = 64
 _ANY = 1 << 31
 _VISIBLE = 2.0
@@ -133,7 +132,8 @@ def read(path: Path, options: SourceOptions) -> Annotated:
             path, f"has no label file for {plural(len(keys), 'image')}", "labels/1.txt for images/1.jpg"
         )
     file, classes, shape = read_names(path)
-    found = _read_all(path, texts, _Kind(len(classes) or _ANY, *shape))
+    kind = _Kind(len(classes) or _ANY, *shape)
+    found = in_flight(lambda text: _lines(path / text if text else None, kind), texts)
     sizes, turned = _sizes(path, [key if lines else None for key, lines in zip(keys, found, strict=True)])
     without = texts.count(None)
     notes += (f"{plural(without, 'image')} without a label file: no boxes",) if without else ()
@@ -150,7 +150,7 @@ def read(path: Path, options: SourceOptions) -> Annotated:
         split,
         f"YOLO labels, classes from {file.name}" if file else "YOLO labels without class names",
         notes,
-        left_out(strays, len(strays), "label file", "without an image"),
+        left_out(strays, "label file", "without an image"),
     )
 
 
@@ -178,16 +178,11 @@ def _of_split(
     return named[chosen], canonical_split(chosen, named) or chosen, notes
 
 
-def _read_all(path: Path, texts: list[str | None], kind: _Kind) -> list[list[_Line]]:
-    """The lines of each label file, with many opens in flight."""
-
-    def of_text(text: str | None) -> list[_Line]:
-        if text is None:
-            return []
-        return [_line(path / text, number, line, kind) for number, line in lines_of(read_text(path / text))]
-
-    with ThreadPoolExecutor(_IN_FLIGHT, thread_name_prefix="labels") as pool:
-        return list(pool.map(of_text, texts))
+def _lines(file: Path | None, kind: _Kind) -> list[_Line]:
+    """The boxes in a label file; none without one."""
+    if file is None:
+        return []
+    return [_line(file, number, line, kind) for number, line in lines_of(read_text(file))]
 
 
 def _line(file: Path, number: int, line: str, kind: _Kind) -> _Line:
@@ -232,11 +227,7 @@ def _sizes(path: Path, keys: list[str | None]) -> tuple[Numbers, list[str]]:
     """Width and height of each image, 0 where there is no key, and the images that EXIF turns."""
     store = FolderStore(path)
 
-    def of_key(key: str | None) -> tuple[int, int, bool]:
-        return (0, 0, False) if key is None else _size(store, key)
-
-    with ThreadPoolExecutor(_IN_FLIGHT, thread_name_prefix="headers") as pool:
-        found = list(pool.map(of_key, keys))
+    found = in_flight(lambda key: _size(store, key) if key else (0, 0, False), keys)
     turned = [key for key, (_, _, is_turned) in zip(keys, found, strict=True) if key and is_turned]
     return np.array([each[:2] for each in found], np.int64).reshape(len(found), 2), turned
 
