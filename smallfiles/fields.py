@@ -200,7 +200,8 @@ def value_table(columns: Mapping[str, Any]) -> pa.Table:
 def as_text(column: pa.Array) -> pa.Array:
     """Each value as a text that no other value has, without a Python object: what the set digest covers.
 
-    A float is the decimal of its 64 bits, text is quoted, a list is in brackets, a missing value is `null`.
+    A float is the decimal of its 64 bits, or `nan` whatever its sign, which JSON does not keep. Text is quoted,
+    a list is in brackets, a missing value is `null`.
 
     Args:
         column: Of a type that `stored_type` names.
@@ -212,7 +213,8 @@ def as_text(column: pa.Array) -> pa.Array:
         texts = pc.binary_join_element_wise(_large("["), joined, _large("]"), _large(""))
         return pc.if_else(column.is_null(), _large("null"), texts) if column.null_count else texts
     if pa.types.is_floating(kind):
-        texts = _bits(column.cast(pa.float64())).cast(pa.large_string())
+        wide = column.cast(pa.float64())
+        texts = pc.if_else(pc.is_nan(wide), _large("nan"), _bits(wide).cast(pa.large_string()))
     elif pa.types.is_string(kind):
         texts = column.cast(pa.large_string())
         for plain, escaped in _ESCAPES:
