@@ -200,7 +200,7 @@ def value_table(columns: Mapping[str, Any]) -> pa.Table:
 def as_text(column: pa.Array) -> pa.Array:
     """Each value as a text that no other value has, without a Python object: what the set digest covers.
 
-    A float is the decimal of its 64 bits, or `nan` whatever its sign, which JSON does not keep. Text is quoted,
+    A float is the decimal of its 64 bits, or `nan` whatever its sign, as in JSON. Text is quoted,
     a list is in brackets, a missing value is `null`.
 
     Args:
