@@ -35,10 +35,11 @@ def cache_folder() -> Path:
     named = os.environ.get("COURSE_CACHE")
     if named:
         return Path(named).expanduser().absolute()
-    return CHECKOUT / "course_data" if os.access(CHECKOUT, os.W_OK | os.X_OK) else _own_folder()
+    return CHECKOUT / "course_data" if os.access(CHECKOUT, os.W_OK | os.X_OK) else own_folder()
 
 
-def _own_folder() -> Path:
+def own_folder() -> Path:
+    """The participant's folder of course data outside a read-only checkout."""
     work = os.environ.get("COURSE_WORK") or "~/smallfiles_work"
     return Path(work).expanduser().absolute() / "course_data"
 
@@ -61,7 +62,7 @@ def find_or_make(layout: str, count: int, folder: Path) -> tuple[Path, float]:
     for place in _places(path):
         if place.is_dir():  # needs no lock and no write permission: a teacher may have prepared it
             return place, 0.0
-    with _writable(folder):
+    with writable(folder):
         return _made(layout, count, path)
 
 
@@ -92,7 +93,7 @@ def _places(path: Path) -> tuple[Path, ...]:
 
 
 @contextlib.contextmanager
-def _writable(folder: Path) -> Iterator[None]:
+def writable(folder: Path) -> Iterator[None]:
     """Make the folder; failures of the file system become a sentence."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -122,8 +123,8 @@ def scratch_folder(folder: Path, notebook: str) -> Path:
         ResourceError: It cannot be created.
     """
     readable_only = folder.is_dir() and not os.access(folder, os.W_OK | os.X_OK)
-    place = (_own_folder() if readable_only else folder) / "scratch"
-    with _writable(place):
+    place = (own_folder() if readable_only else folder) / "scratch"
+    with writable(place):
         _sweep(place)
         made = Path(tempfile.mkdtemp(prefix=f"{notebook}-", dir=place))
         with contextlib.suppress(ResourceError):  # without locks, leftovers of killed kernels stay

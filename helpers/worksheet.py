@@ -1,0 +1,251 @@
+"""My numbers: what a participant measured, noted by the notebooks, read by 11 and 14.
+
+    from helpers import worksheet
+
+    worksheet.note("01", latency_ms=0.03, opens_per_s=21_000)
+    worksheet.page()
+
+The trap: a number without its unit and its machine is worthless a week later, so each has a meaning and a
+unit here, and is noted with the day and the CPUs. Beside it is a recorded number, where `results` has one for
+the same thing; nothing is made up for the others.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from helpers import cache, show
+from helpers.kernel import CHECKOUT
+from smallfiles.errors import UsageError
+
+Value = float | str
+
+
+@dataclass(frozen=True)
+class Number:
+    """One line of the worksheet.
+
+    Args:
+        meaning: What it is.
+        unit: Of the value; empty for a count or a word.
+        record: File in `results`, operation and name of a recorded number for the same thing.
+        of: The number that a record stands for.
+    """
+
+    meaning: str
+    unit: str = ""
+    record: tuple[str, str, str] | None = None
+    of: Callable[[dict[str, Any]], float] = lambda record: record["spread"]["median"]
+
+
+_SLOW = "packing at 2 ms an operation"
+_CROP = ("decode.json", "decoding and augmenting, 1 at work", "ours, antialias")
+
+NUMBERS: dict[str, dict[str, Number]] = {
+    "01": {
+        "latency_ms": Number(
+            "one small file opened and read, one at a time",
+            "ms",
+            ("slow.json", _SLOW, "serial script"),
+            lambda record: 1000 / record["spread"]["median"],
+        ),
+        "opens_per_s": Number(
+            "small files opened and read, many in flight", "files/s", ("slow.json", _SLOW, "bare readers")
+        ),
+    },
+    "02": {"inodes": Number("files and folders of the data set")},
+    "03": {
+        "rows_per_batch": Number("largest record batch with which the slowest reader keeps half its speed")
+    },
+    "04": {"layout": Number("fastest HDF5 layout for random reads")},
+    "05": {"shard_images": Number("images per shard from which larger shards bring nothing")},
+    "07": {"break_even_epochs": Number("epochs after which staging has paid off")},
+    "08": {
+        "images_per_s": Number(
+            "training views by the best loader",
+            "images/s",
+            ("peers.json", "epoch of JPEG, 2 workers", "arrow, processes"),
+        ),
+        "cpu_ms": Number(
+            "processor time to decode and crop one image",
+            "ms",
+            _CROP,
+            lambda record: 1000 * record["extra"]["cpu_s"] / record["samples"],
+        ),
+    },
+    "09": {"in_flight": Number("requests in flight from which more bring nothing")},
+    "10": {"ranks_fed": Number("ranks that one shared storage keeps busy")},
+}
+
+
+def note(notebook: str, **values: Value) -> None:
+    """Note what a notebook measured, and show it in one line; a later run replaces it.
+
+    Args:
+        notebook: Its number, such as "01".
+        values: By their names in `NUMBERS`.
+
+    Raises:
+        UsageError: A name is unknown, or a value is neither a number nor a word.
+        ResourceError: The worksheet cannot be written.
+    """
+    from smallfiles import atomic, machine
+
+    noted = {name: _checked(notebook, name, value) for name, value in values.items()}
+    path = _path()
+    with cache.writable(path.parent):
+        sheet = _read(path)
+        stamp = {"day": time.strftime("%Y-%m-%d"), "cpus": machine.usable_cpus()}
+        known = sheet.setdefault(notebook, {})
+        known.update({name: {"value": value, **stamp} for name, value in noted.items()})
+        atomic.write_json(path, sheet)
+    lines = (f"{NUMBERS[notebook][name].meaning}: **{_text(notebook, name, noted[name])}**" for name in noted)
+    show.say(f"My numbers: {'; '.join(lines)}.")
+
+
+def value(notebook: str, name: str, otherwise: Value | None = None) -> Value:
+    """One noted number.
+
+    Args:
+        notebook: Number of the notebook that measures it.
+        name: Its name in `NUMBERS`.
+        otherwise: What to return if it is missing.
+
+    Raises:
+        UsageError: The name is unknown, or nothing was noted and nothing given instead.
+    """
+    _number(notebook, name)
+    found = _read(_path()).get(notebook, {}).get(name)
+    if found is not None:
+        return found["value"]  # type: ignore[no-any-return]
+    if otherwise is None:
+        raise UsageError(
+            f"your numbers have no {name}",
+            expected=f"it to be measured in notebook {notebook}",
+            next_step=f"Run notebook {notebook}, or worksheet.measure_missing(setup.folder())",
+        )
+    return otherwise
+
+
+def missing() -> list[str]:
+    """The numbers that nothing was noted for, as `01 latency_ms`."""
+    sheet = _read(_path())
+    return [f"{n} {name}" for n, names in NUMBERS.items() for name in names if name not in sheet.get(n, {})]
+
+
+def page() -> None:
+    """Show all numbers with their meaning, and a recorded one beside each where there is one."""
+    sheet = _read(_path())
+    rows = [_row(n, name, sheet.get(n, {}).get(name)) for n, names in NUMBERS.items() for name in names]
+    head = ["| | what | mine | measured | recorded |", "|---|---|---|---|---|"]
+    show.say(
+        "\n".join(head + rows)
+        + "\n\n*Recorded*: two cores of a virtual machine; for 01 from a folder with 2 ms per operation, "
+        "as on a busy parallel file system ([results](../results/README.md))."
+    )
+
+
+def measure_missing(folder: Path) -> None:
+    """Measure in seconds what is missing and can be measured with one folder; say where to get the rest.
+
+    Args:
+        folder: A data set of image files, such as `setup.folder()`.
+
+    Raises:
+        SourceError: It is not a data set.
+    """
+    gone = missing()
+    if {"01 latency_ms", "01 opens_per_s", "08 cpu_ms"} & set(gone):
+        from smallfiles.advise import measure_folder
+
+        found = measure_folder(folder)
+        quick: dict[str, dict[str, Value]] = {
+            "01": {"latency_ms": 1000 * found.alone_s, "opens_per_s": 1 / found.together_s},
+            "08": {"cpu_ms": 1000 * found.decode_s} if found.decode_s else {},
+        }
+        for notebook, values in quick.items():
+            if wanted := {name: one for name, one in values.items() if f"{notebook} {name}" in gone}:
+                note(notebook, **wanted)
+    if "02 inodes" in gone:
+        note("02", inodes=sum(1 + len(names) for _, _, names in os.walk(folder)))
+    if rest := missing():
+        notebooks = ", ".join(sorted({one.split()[0] for one in rest}))
+        show.say(f"Still missing: {', '.join(rest)}. Run these notebooks for them: {notebooks}.")
+
+
+def _path() -> Path:
+    """In the folder of the course's data if that is the participant's own, else in their private one."""
+    folder = cache.cache_folder()
+    mine = not folder.exists() or (folder.stat().st_uid == os.geteuid() and os.access(folder, os.W_OK))
+    return (folder if mine else cache.own_folder()) / "my_numbers.json"
+
+
+def _read(path: Path) -> dict[str, dict[str, dict[str, Any]]]:
+    try:
+        return dict(json.loads(path.read_text(encoding="utf-8")))
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError) as error:
+        raise UsageError(
+            f"{path} cannot be read ({error})",
+            expected="the JSON file that `worksheet.note` writes",
+            next_step="Delete it and run the notebooks' last cells again",
+        ) from error
+
+
+def _number(notebook: str, name: str) -> Number:
+    if name not in NUMBERS.get(notebook, {}):
+        names = ", ".join(f"{n} {one}" for n, names in NUMBERS.items() for one in names)
+        raise UsageError(
+            f"the worksheet has no number {notebook} {name}",
+            expected=f"one of {names}",
+            next_step="Correct the name",
+        )
+    return NUMBERS[notebook][name]
+
+
+def _checked(notebook: str, name: str, value: Value) -> Value:
+    """A plain number or word: those of NumPy do not go into JSON."""
+    _number(notebook, name)
+    if isinstance(value, str):
+        return value
+    number = float(value)
+    if not 0 <= number < float("inf"):
+        raise UsageError(
+            f"{name} is {value}",
+            expected="a number of at least 0",
+            next_step="Run the cell that measures it again",
+        )
+    return int(number) if number.is_integer() else number
+
+
+def _text(notebook: str, name: str, value: Value) -> str:
+    if isinstance(value, str):
+        return value
+    digits = f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+    return f"{digits} {NUMBERS[notebook][name].unit}".strip()
+
+
+def _row(notebook: str, name: str, found: dict[str, Any] | None) -> str:
+    number = NUMBERS[notebook][name]
+    mine, when = ("", f"run notebook {notebook}")
+    if found is not None:
+        mine = f"**{_text(notebook, name, found['value'])}**"
+        when = f"{found['day']}, {found['cpus']} CPUs"
+    return f"| {notebook} | {number.meaning} | {mine} | {when} | {_recorded(notebook, name)} |"
+
+
+def _recorded(notebook: str, name: str) -> str:
+    number = NUMBERS[notebook][name]
+    if number.record is None:
+        return "no record"
+    file, what, case = number.record
+    records = json.loads((CHECKOUT / "results" / file).read_text(encoding="utf-8"))["records"]
+    found = next(one for one in records if (one["what"], one["name"]) == (what, case))
+    return _text(notebook, name, number.of(found))
