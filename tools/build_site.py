@@ -39,6 +39,8 @@ def main() -> int:
         for path in sorted((source / "notebooks").glob("*.ipynb")):
             shown = executed(path, options.out / "executed" / path.name).read_text(encoding="utf-8")
             path.write_text(anonymous(shown), encoding="utf-8")
+    for path in [*(source / "notebooks").glob("*.ipynb"), *(source / "exercises").glob("*.ipynb")]:
+        fold(path)
     write_pages(source / "docs")
     code = sphinx(source, html, "draft" if options.no_execute else "executed")
     (html / "index.html").write_text(ENTRY.format("docs/index.html"))
@@ -109,6 +111,15 @@ def without_widgets(notebook: Any) -> None:
     for cell in notebook.cells:
         if cell.cell_type == "code":
             cell.outputs = [each for each in cell.outputs if WIDGET not in each.get("data", {})]
+
+
+def fold(path: Path) -> None:
+    """Fold on the page what JupyterLab folds."""
+    notebook = read(path)
+    for cell in notebook.cells:
+        if cell.metadata.get("jupyter", {}).get("source_hidden"):
+            cell.metadata["tags"] = [*cell.metadata.get("tags", ()), "hide-input"]
+    path.write_text(nbformat.writes(notebook) + "\n", encoding="utf-8")  # type: ignore[no-untyped-call]
 
 
 def execute(notebook: Any, folder: Path) -> None:

@@ -1,11 +1,12 @@
 """Check notebooks, exercises and solutions against the course's budgets and manner.
 
     python tools/lint_notebooks.py            every built notebook
-    python tools/lint_notebooks.py --table    words, code cells and minutes, one line a notebook
+    python tools/lint_notebooks.py --table    words, visible lines of code and cells, one line per notebook
 
 A notebook that grows past a budget is split or its code moves to `helpers`; the budgets are there so
-that a participant never meets a wall of code or of text. What is asked of a notebook's anatomy stands
-in `_anatomy`, what is asked of every file in `_manner`.
+that a participant never meets a wall of code or of text. A folded cell (`source_hidden`) holds plumbing:
+its lines do not count, but the text directly before it must say what the *folded* cell does. The anatomy
+of a notebook is checked in `_anatomy`, the rules for every file in `_manner`.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from __future__ import annotations
 import argparse
 import ast
 import builtins
+import itertools
 import re
 import statistics
 import symtable
@@ -27,6 +29,8 @@ MAX_CELL_LINES = 20
 MAX_MEDIAN_LINES = 8
 MAX_FUNCTION_LINES = 20
 CODE_CELLS = range(15, 36)
+MAX_VISIBLE_LINES = 300
+MAX_MEDIAN_VISIBLE_LINES = 190
 WORDS = range(900, 1801)
 WORDS_A_CODE_CELL = range(40, 81)
 EXPERIMENTS = range(3, 6)
@@ -56,7 +60,7 @@ SHOWS: dict[str, tuple[str, ...]] = {
     "12": ("os.pread(", "set_epoch(", "copied_mb(", "unshare", "RLIMIT_NOFILE", "sched_setaffinity("),
     "13": ("sources.load(", "tv_tensors.Mask(", "Mask(view)", "make_loader", "blob(", "csv.DictReader"),
 }
-"""What a notebook teaches: names that a reader must see in its code cells, not behind a call."""
+"""What a notebook teaches: names that a reader must see in its visible cells, not behind a call."""
 
 QUIZ = "Check yourself"
 PRIORITIES = ("core", "optional")
@@ -102,6 +106,16 @@ class Page:
         return [cell for cell in self.cells if cell.kind == "code"]
 
     @property
+    def visible(self) -> list[Cell]:
+        """The code cells that are open when the notebook is."""
+        return [cell for cell in self.code if not folded(cell)]
+
+    @property
+    def visible_lines(self) -> int:
+        """What a participant reads of the code."""
+        return sum(map(code_lines, self.visible))
+
+    @property
     def prose(self) -> str:
         """All Markdown, one text."""
         return "\n\n".join(cell.text for cell in self.cells if cell.kind == "markdown")
@@ -109,7 +123,7 @@ class Page:
 
 def lint(path: Path) -> list[str]:
     """Everything that is wrong with one built file, one sentence each."""
-    page = Page(path, from_notebook(path.read_text(encoding="utf-8")))
+    page = _page(path)
     rules: list[Callable[[Page], Iterator[str]]] = [_manner, _code, _links]
     rules += [_anatomy, _budgets, _alone] if path.parent.name == "notebooks" else [_exercise]
     return [problem for rule in rules for problem in rule(page)]
@@ -127,7 +141,16 @@ def code_lines(cell: Cell) -> int:
     return sum(1 for line in cell.text.split("\n") if line.strip())
 
 
+def folded(cell: Cell) -> bool:
+    """Whether JupyterLab shows a bar in place of the cell's code."""
+    return cell.kind == "code" and bool(cell.metadata.get("jupyter", {}).get("source_hidden"))
+
+
 def _manner(page: Page) -> Iterator[str]:
+    for before, cell in itertools.pairwise(page.cells):
+        if folded(cell) and (before.kind != "markdown" or "folded" not in before.text):
+            first = cell.text.split("\n")[0]
+            yield f"the text before the folded cell {first!r} does not say what the *folded* cell does"
     for cell in page.cells:
         for pattern, what in FORBIDDEN.items():
             if found := re.search(pattern, cell.text, flags=re.MULTILINE):
@@ -210,11 +233,12 @@ def _anatomy(page: Page) -> Iterator[str]:
     if QUIZ in present and not 2 <= page.prose.split(f"## {QUIZ}")[1].count("<details>") <= 3:
         yield f"the part {QUIZ!r} does not hold two or three questions with folded answers"
     code = "\n".join(cell.text for cell in page.code)
+    shown = "\n".join(cell.text for cell in page.visible)
     if not re.search(r"^guess = ", code, re.MULTILINE) or "guess=guess" not in code:
         yield "no guess is kept and drawn (`guess = …`, `guess=guess`)"
     for name in SHOWS.get(number, ()):
-        if name not in code:
-            yield f"{name} is taught here, and stands in no code cell"
+        if name not in shown:
+            yield f"{name} is taught here, and no visible cell shows it"
     if not any(re.search(r"show\.figure\(|plots\.|figures\.", cell.text) for cell in page.code):
         yield "no figure is drawn"
 
@@ -227,8 +251,10 @@ def _budgets(page: Page) -> Iterator[str]:
         yield f"{total} words, not {_span(WORDS)}"
     if cells and round(total / cells) not in WORDS_A_CODE_CELL:
         yield f"{total / cells:.0f} words a code cell, not {_span(WORDS_A_CODE_CELL)}"
-    if cells and statistics.median(map(code_lines, page.code)) > MAX_MEDIAN_LINES:
-        yield f"a median of {statistics.median(map(code_lines, page.code))} lines a code cell"
+    if page.visible_lines > MAX_VISIBLE_LINES:
+        yield f"{page.visible_lines} visible lines of code, more than {MAX_VISIBLE_LINES}"
+    if cells and statistics.median(map(code_lines, page.visible)) > MAX_MEDIAN_LINES:
+        yield f"a median of {statistics.median(map(code_lines, page.visible))} lines per visible code cell"
 
 
 def _alone(page: Page) -> Iterator[str]:
@@ -293,11 +319,27 @@ def pages(root: Path) -> list[Path]:
     return [p for f in ("notebooks", "exercises", "solutions") for p in sorted((root / f).glob("*.ipynb"))]
 
 
+def course(paths: Sequence[Path]) -> Iterator[str]:
+    """What is asked of all notebooks together."""
+    lines = [_page(path).visible_lines for path in paths if path.parent.name == "notebooks"]
+    if lines and statistics.median(lines) > MAX_MEDIAN_VISIBLE_LINES:
+        yield (
+            f"notebooks: a median of {statistics.median(lines):.0f} visible lines of code, "
+            f"more than {MAX_MEDIAN_VISIBLE_LINES}"
+        )
+
+
+def _page(path: Path) -> Page:
+    return Page(path, from_notebook(path.read_text(encoding="utf-8")))
+
+
 def _row(path: Path) -> str:
-    page = Page(path, from_notebook(path.read_text(encoding="utf-8")))
-    lines = [code_lines(cell) for cell in page.code] or [0]
+    page = _page(path)
+    lines = [code_lines(cell) for cell in page.visible] or [0]
     return (
-        f"{path.parent.name + '/' + path.name:48} {words(page.prose):6} words {len(page.code):4} code cells, "
+        f"{path.parent.name + '/' + path.name:48} {words(page.prose):6} words "
+        f"{page.visible_lines:4} visible lines, "
+        f"{len(page.code):2} code cells, {len(page.code) - len(page.visible):2} folded, "
         f"median {statistics.median(lines):.0f}, longest {max(lines)} lines"
     )
 
@@ -314,6 +356,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print("\n".join(map(_row, chosen)))
         return 0
     problems = [f"{path.parent.name}/{path.name}: {problem}" for path in chosen for problem in lint(path)]
+    problems += course(chosen)
     print("\n".join(problems) or f"{len(chosen)} notebooks keep the budgets")
     return 1 if problems else 0
 

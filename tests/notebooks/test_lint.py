@@ -1,6 +1,7 @@
 """Each rule of the lint catches what it is there for, and a good notebook passes."""
 
 import re
+from dataclasses import replace
 
 import pytest
 from lint_notebooks import EXPERIMENT, SHOWS, Page, lint, main, unmade, words
@@ -94,6 +95,39 @@ def test_what_the_manner_forbids_is_found(problems, cell, said):
     assert any(said in problem for problem in problems([*good_notebook(), cell]))
 
 
+def fold(text, number):
+    """The cell that begins with this text, folded; `number` says which one."""
+    cells = good_notebook()
+    place = [n for n, cell in enumerate(cells) if cell.text.startswith(text)][number]
+    cells[place] = Cell("code", cells[place].text, metadata={"jupyter": {"source_hidden": True}})
+    return cells, place
+
+
+def test_folded_code_counts_no_lines_and_shows_nothing(problems, monkeypatch):
+    monkeypatch.setattr("lint_notebooks.MAX_VISIBLE_LINES", 25)
+    assert any("visible lines of code, more than 25" in problem for problem in problems(good_notebook()))
+    cells, place = fold("from course", 0)
+    cells.insert(place, Cell("markdown", "The folded cell imports."))
+    found = problems(cells)
+    assert not any("visible lines" in problem for problem in found)
+    assert any("os.open is taught here" in problem for problem in found)
+
+
+def test_a_folded_cell_without_a_sentence_on_what_it_does_is_found(problems):
+    cells, place = fold("sum((1, 0", 0)
+    assert any("does not say what the *folded* cell does" in problem for problem in problems(cells))
+    cells[place - 1] = replace(cells[place - 1], text=cells[place - 1].text + "\n\nThe folded cell adds.")
+    assert problems(cells) == []
+
+
+def test_too_many_visible_lines_in_the_median_are_found(problems, monkeypatch, tmp_path, capsys):
+    problems(good_notebook())
+    assert main(["--root", str(tmp_path)]) == 0
+    monkeypatch.setattr("lint_notebooks.MAX_MEDIAN_VISIBLE_LINES", 10)
+    assert main(["--root", str(tmp_path)]) == 1
+    assert "a median of" in capsys.readouterr().out
+
+
 def test_folded_answers_count_no_words():
     assert words(ANSWER) == 0 and words(PROSE) > 40
 
@@ -123,7 +157,7 @@ def drop(title):
         (drop("from helpers"), 'does not call start("01")'),
         (drop("## 2 ·"), "2 experiments"),
         (drop("show.figure"), "no figure is drawn"),
-        (drop("from course"), "open_slow is taught here, and stands in no code cell"),
+        (drop("from course"), "open_slow is taught here, and no visible cell shows it"),
         (drop("## Check yourself"), "the parts are"),
         (with_one_answer(), "two or three questions"),
         (untagged(), "an experiment is not tagged core or optional"),
