@@ -42,10 +42,10 @@ check: setup-dev ## format, lint, types, shell scripts, spelling
 	$(py) tools/lint_notebooks.py
 
 setup: ## make .venv and install the pinned packages (PYTHON=, VENV=, SYSTEM_SITE=1)
-	@tools/setup.sh formats,s3
+	@tools/setup.sh course
 
 setup-dev:
-	@tools/setup.sh formats,s3,dev,browser,site
+	@tools/setup.sh course,dev,browser,site
 
 bench: setup ## measure everything on this machine, one after the other (half an hour)
 	$(py) -m benchmarks pack

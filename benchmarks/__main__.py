@@ -9,10 +9,15 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from benchmarks import decoding, objectstore, peers, scaling, slow, squashfs, staging
 from smallfiles import cli
 from smallfiles.cli.bench import TOPICS, Topic
+from smallfiles.errors import MissingPackageError
 from smallfiles.measure import BenchConfig, Result
+
+try:
+    from benchmarks import decoding, objectstore, peers, scaling, slow, squashfs, staging
+except ModuleNotFoundError as error:  # an environment that is not the course's
+    sys.exit(f"error: {MissingPackageError.of_import(error, 'the benchmarks') or error}")
 
 OTHERS = {
     "pack": "benchmarks.packing",

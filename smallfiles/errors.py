@@ -25,6 +25,7 @@ import contextlib
 import errno
 import os
 import re
+import shlex
 import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -97,36 +98,62 @@ class MissingPackageError(SmallfilesError):
     """A package is not installed."""
 
     @classmethod
-    def of(cls, package: str, extra: str, purpose: str) -> MissingPackageError:
-        """The sentence with the exact line that installs `package` (an extra of this project, or none)."""
-        project = f"'.[{extra}]'" if extra else "'.'"
+    def of(cls, package: str, extra: str | None, purpose: str) -> MissingPackageError:
+        """The sentence with the exact line that installs `package`, of an extra or of none."""
         return cls(
             f"the Python package {package} is not installed",
             expected=f"it for {purpose}",
-            next_step=f"Run: python -m pip install -c requirements.lock -e {project} "
-            f"(outside this project: python -m pip install {package})",
+            next_step=f"Run: {install_line(extra) or f'python -m pip install {package}'}",
         )
 
     @classmethod
-    def of_import(cls, error: ModuleNotFoundError) -> MissingPackageError | None:
+    def of_import(
+        cls, error: ModuleNotFoundError, purpose: str = "this command"
+    ) -> MissingPackageError | None:
         """The sentence for an import that failed; None where no package would mend it."""
         root = (error.name or "").partition(".")[0]
         if root in {"", *_OURS, *sys.stdlib_module_names}:
             return None
         package = _PACKAGES.get(root, root)
-        return cls.of(package, _extra_with(package), "this command")
+        found = (extra for name, _, extra in _required() if name.lower() == package.lower())
+        return cls.of(package, next(found, None), purpose)
 
 
-def _extra_with(package: str) -> str:
-    """The extra of this project that installs a package; empty if it always comes along."""
+def install_line(extra: str | None) -> str:
+    """What installs an extra: in a clone the project with its pins, elsewhere the packages themselves.
+
+    Args:
+        extra: Its name; empty for what always comes along.
+
+    Returns:
+        The line for a shell; empty if there is no such extra.
+    """
+    if extra is not None and _LOCK.is_file():
+        return f"python -m pip install -c {_LOCK.name} -e '.{f'[{extra}]' if extra else ''}'"
+    packages: list[str] = []
+    extras = [extra]
+    for each in extras:  # which grows, for an extra may hold others
+        for _, requirement, of in _required():
+            inner = re.fullmatch(r"smallfiles\[(.+)\]", requirement)
+            if of == each and inner:
+                extras += inner[1].split(",")
+            elif of == each:
+                packages.append(requirement)
+    return f"python -m pip install {shlex.join(packages)}" if packages else ""
+
+
+_LOCK = Path(__file__).resolve().parents[1] / "requirements.lock"
+
+
+def _required() -> Iterator[tuple[str, str, str]]:
+    """Name, requirement and extra ("" for none) of each package in the metadata of the installation."""
     from importlib import metadata  # the help does without
 
     with contextlib.suppress(metadata.PackageNotFoundError):
         for line in metadata.requires("smallfiles") or ():
-            name, extra = re.match(r"[\w.-]+", line), re.search(r'extra == "([^"]+)"', line)
-            if extra and name and name[0].lower() == package.lower():
-                return extra[1]
-    return ""
+            extra = re.search(r'(?: and |; )?extra == "([^"]+)"', line)
+            requirement = line.replace(extra[0], "") if extra else line
+            yield re.split(r"[^\w.-]", line)[0], requirement.strip(), extra[1] if extra else ""
 
 
 class SourceError(SmallfilesError):

@@ -33,7 +33,13 @@ def names(package: str) -> Callable[[str], Any]:
         home = _homes(package).get(name)
         if home is None:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
-        return getattr(importlib.import_module(home), name)
+        try:
+            module = importlib.import_module(home)
+        except ModuleNotFoundError as error:
+            from smallfiles.errors import MissingPackageError  # rarely needed
+
+            raise MissingPackageError.of_import(error, f"{package}.{name}") or error from error
+        return getattr(module, name)
 
     return find
 

@@ -4,6 +4,7 @@ import dataclasses
 import importlib
 import json
 import os
+import re
 import resource
 import sys
 import tempfile
@@ -230,12 +231,13 @@ def test_a_missing_package_comes_with_the_line_that_installs_it(monkeypatch):
         __spec__ = None  # half of a package is loaded
 
     real = doctor.find_spec
-    monkeypatch.setattr(doctor, "find_spec", lambda name: None if name == "h5py" else real(name))
+    monkeypatch.setattr(doctor, "find_spec", lambda name: None if name in ("h5py", "cffi") else real(name))
     monkeypatch.setitem(sys.modules, "zstandard", Broken())
     packages = found("packages")
-    assert (packages.value, packages.verdict) == ("missing: h5py", "fail")
+    assert (packages.value, packages.verdict) == ("missing: cffi", "fail")
     assert "pip install -c requirements.lock -e '.'" in packages.advice
-    assert "-e '.[formats]'" in found("optional zstandard").advice
+    assert found("extra hdf5").value == "not installed: h5py" and found("extra hdf5").verdict == "ok"
+    assert "-e '.[formats]'" in found("extra formats").advice
 
 
 def test_a_torch_that_cannot_be_loaded_is_a_failure_with_its_reason_and_a_driver_that_fails_is_told(
@@ -258,12 +260,15 @@ def test_a_torch_that_cannot_be_loaded_is_a_failure_with_its_reason_and_a_driver
 def test_the_packages_that_are_looked_for_are_the_projects_own(repository):
     project = tomllib.loads((repository / "pyproject.toml").read_text())["project"]
 
-    def names(lines):
-        return {line.split(">")[0].split(";")[0].strip() for line in lines}
-
-    core = {"pillow" if name == "PIL" else name for name in doctor.CORE_MODULES}
-    assert core == names(project["dependencies"])
-    assert set(doctor.OPTIONAL_MODULES) == names(project["optional-dependencies"]["formats"])
+    extras = project["optional-dependencies"]
+    for modules, wanted in (
+        (doctor.CORE_MODULES, project["dependencies"]),
+        *((modules, extras[name]) for name, (_, modules) in doctor.EXTRAS.items()),
+    ):
+        names = {re.split("[>;]", line)[0].replace("-", "_") for line in wanted if "[" not in line}
+        assert {"pillow" if name == "PIL" else name for name in modules} == names
+    course = re.findall(r"[a-z0-9]+", next(line for line in extras["course"] if "[" in line))
+    assert {"course", "hdf5", "audio", *course[1:]} == set(doctor.EXTRAS)
 
 
 def test_before_a_workshop_it_says_what_a_participant_would_lack(monkeypatch, capsys):

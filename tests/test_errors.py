@@ -1,10 +1,12 @@
 import inspect
 import pickle
+import re
+from pathlib import Path
 
 import pytest
 
 from smallfiles import errors
-from smallfiles.errors import MissingPackageError, SmallfilesError, first_few
+from smallfiles.errors import MissingPackageError, SmallfilesError, first_few, install_line
 
 KINDS = [kind for _, kind in inspect.getmembers(errors, inspect.isclass) if issubclass(kind, SmallfilesError)]
 
@@ -24,7 +26,16 @@ def test_the_tree_at_the_top_of_the_module_names_every_kind():
 def test_a_missing_package_comes_with_the_line_that_installs_it():
     error = MissingPackageError.of("zstandard", "formats", "compressed shards")
     assert "zstandard" in str(error)
-    assert error.next_step.startswith("Run: python -m pip install -c requirements.lock -e '.[formats]' ")
+    assert error.next_step == "Run: python -m pip install -c requirements.lock -e '.[formats]'"
+
+
+def test_outside_a_clone_the_line_names_the_packages_of_the_extra_and_of_those_that_it_holds(monkeypatch):
+    monkeypatch.setattr(errors, "_LOCK", Path("no clone"))
+    line = install_line("formats")
+    assert re.fullmatch(r"python -m pip install( '[\w-]+>=[\d.]+'){5}", line), line
+    assert "'h5py>=" in line and "'zstandard>=" in line
+    assert """'pylibjxl>=0.4; platform_machine == "x86_64"'""" in install_line("train")
+    assert MissingPackageError.of("yours", None, "it").next_step == "Run: python -m pip install yours"
 
 
 def test_the_first_few_of_many_are_named_with_the_rest_counted():

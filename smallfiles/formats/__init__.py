@@ -16,7 +16,7 @@ from pathlib import Path
 from stat import S_ISDIR, S_ISREG
 from types import ModuleType
 
-from smallfiles.errors import FormatError, UsageError, of_system
+from smallfiles.errors import FormatError, MissingPackageError, UsageError, of_system
 from smallfiles.samples import Reader
 
 SUFFIXES: dict[str, tuple[str, ...]] = {
@@ -41,6 +41,7 @@ def get(name: str) -> ModuleType:
 
     Raises:
         UsageError: No such format.
+        MissingPackageError: It needs a package of an extra.
     """
     if name not in SUFFIXES:
         raise UsageError(
@@ -48,7 +49,10 @@ def get(name: str) -> ModuleType:
             expected=f"one of {', '.join(SUFFIXES)}",
             next_step="Choose one of these",
         )
-    return importlib.import_module(f"smallfiles.formats.{name}")
+    try:
+        return importlib.import_module(f"smallfiles.formats.{name}")
+    except ModuleNotFoundError as error:
+        raise MissingPackageError.of_import(error, f"the format {name}") or error from error
 
 
 def name_of(path: Path, format: str | None = None) -> str:
