@@ -5,7 +5,7 @@
 #   SYSTEM_SITE=1                use the PyTorch of your site instead of downloading one
 
 VENV ?= .venv
-export PYTHON VENV SYSTEM_SITE
+export PYTHON PYTHONS VENV SYSTEM_SITE
 # Tests start some hundred processes that import the same modules: their bytecode is kept, whatever the shell says.
 unexport PYTHONDONTWRITEBYTECODE
 
@@ -17,7 +17,7 @@ scripts = .ci/run tools/*.sh $(wildcard solutions/*.sbatch) $(wildcard slurm/*.s
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo test test-all check setup setup-dev bench bench-peers lab notebooks kernel site lock clean
+.PHONY: help demo test test-all check setup setup-dev bench bench-peers lab notebooks kernel site release lock clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1|\2/p' Makefile | while IFS='|' read -r name text; do \
@@ -77,10 +77,13 @@ kernel: setup ## register the environment as a Jupyter kernel of this user (Jupy
 site: setup-dev ## the course as a web page in site_output/html, all notebooks executed (ten minutes; later runs one)
 	$(py) tools/build_site.py $(if $(DRAFT),--no-execute)
 
+release: setup-dev ## build sdist and wheel into dist/, check them, try them on each Python here (PYTHONS=, LOWEST=1)
+	$(py) tools/release.py $(if $(LOWEST),--lowest)
+
 lock: setup-dev ## resolve the newest versions into requirements.lock
 	$(py) -m uv pip compile pyproject.toml --universal --python-version 3.11 --all-extras --upgrade \
 	  --no-emit-index-url --no-emit-find-links --no-header --no-annotate --quiet -o requirements.lock
 
 clean: ## delete what demo, test, check and site wrote (the environment stays)
-	rm -rf demo_output test_output site_output .pytest_cache .mypy_cache .ruff_cache .hypothesis smallfiles.egg-info
+	rm -rf demo_output test_output site_output dist .pytest_cache .mypy_cache .ruff_cache .hypothesis smallfiles.egg-info
 	find . -name __pycache__ -not -path './.venv*' -prune -exec rm -rf {} +

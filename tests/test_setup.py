@@ -14,7 +14,7 @@ import yaml
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from smallfiles import __version__, formats
+from smallfiles import formats
 from smallfiles.cli import flags_of_verbs, parse
 
 CONDA_NAMES = {"torch": "pytorch", "matplotlib": "matplotlib-base", "xxhash": "python-xxhash"}
@@ -379,10 +379,6 @@ def test_the_readme_asks_only_for_command_lines_that_parse(repository):
     assert commands
     for command in commands:
         parse(shlex.split(command, comments=True))
-
-
-def test_the_citation_names_the_version(repository):
-    assert yaml.safe_load((repository / "CITATION.cff").read_text())["version"] == __version__
 
 
 def test_every_path_that_the_readme_names_exists(repository):

@@ -1,0 +1,62 @@
+"""A release: one version, a changelog that names what went, and files that hold what a stranger needs."""
+
+import re
+
+import pytest
+import yaml
+
+from smallfiles import __version__
+
+
+@pytest.fixture
+def release(repository, monkeypatch):
+    monkeypatch.syspath_prepend(str(repository / "tools"))
+    import release
+
+    return release
+
+
+def test_a_public_name_that_went_stands_in_the_changelog(release):
+    assert release.unexplained() == [], "say in CHANGELOG.md what to use in place of them"
+
+
+def test_a_name_that_goes_without_a_line_is_found(release, tmp_path, monkeypatch):
+    (tmp_path / "names").write_text(
+        "\n".join([*release.public_names(), "smallfiles.loading.gone", "smallfiles melt"])
+    )
+    (tmp_path / "changes").write_text("### Removed\n\n- `smallfiles melt`: use `smallfiles pack`.\n")
+    monkeypatch.setattr(release, "NAMES", tmp_path / "names")
+    monkeypatch.setattr(release, "CHANGES", tmp_path / "changes")
+    assert release.unexplained() == ["smallfiles.loading.gone"]
+
+
+def test_the_list_of_public_names_holds_what_the_recipes_use(release, repository):
+    names = set(release.NAMES.read_text().splitlines())
+    assert {
+        "smallfiles.loading.make_loader",
+        "smallfiles.formats.open",
+        "smallfiles pack",
+        "pysquashfs.SquashFS",
+    } <= names
+
+
+def test_changelog_and_citation_have_the_version(repository):
+    released = re.findall(
+        r"^## \[(\d[^]]*)\] - (\d{4}-\d\d-\d\d)$", (repository / "CHANGELOG.md").read_text(), re.MULTILINE
+    )
+    citation = yaml.safe_load((repository / "CITATION.cff").read_text())
+    assert released[0] == (__version__, str(citation["date-released"]))
+    assert citation["version"] == __version__
+
+
+def test_a_file_that_lacks_something_or_holds_too_much_is_refused(release, tmp_path):
+    import tarfile
+    import zipfile
+
+    with zipfile.ZipFile(tmp_path / "x.whl", "w") as wheel:
+        wheel.writestr("helpers/__init__.py", "")
+    with tarfile.open(tmp_path / "x.tar.gz", "w"):
+        pass
+    found = release.faults(tmp_path / "x.tar.gz", tmp_path / "x.whl")
+    assert "helpers does not belong into the wheel" in found
+    assert {"smallfiles/py.typed is missing", "CHANGELOG.md is missing"} <= set(found)
