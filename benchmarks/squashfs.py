@@ -76,7 +76,7 @@ def _measure_cold(bench: Bench, image: Path, config: BenchConfig) -> None:
 
 
 def _read_cold(image: Path, rows: Sequence[int], threads: int) -> Outcome:
-    with SquashFS(image, "pure", cache=False) as opened:
+    with SquashFS(image, cache=False) as opened:
         page_cache.drop([image])
         total, began = 0, perf_counter()
         if not threads:

@@ -25,9 +25,8 @@ from typing import TypeAlias
 import numpy as np
 import xxhash
 
-from pysquashfs import SquashFS, SquashFSError, libsquashfs, mount
+from pysquashfs import SquashFS, SquashFSError, mount
 from pysquashfs.mounting import how_to_mount
-from pysquashfs.open_image import Backend
 from smallfiles.errors import UsageError
 from smallfiles.measure.bench import Bench
 from smallfiles.measure.config import BenchConfig
@@ -55,9 +54,9 @@ def plain_files(folder: Path, names: Sequence[str]) -> Iterator[Read]:
 
 
 @contextmanager
-def by_library(image: Path, names: Sequence[str], backend: Backend) -> Iterator[Read]:
-    """`pysquashfs`, with one of its back ends."""
-    with SquashFS(image, backend, cache=False) as opened:
+def by_library(image: Path, names: Sequence[str]) -> Iterator[Read]:
+    """`pysquashfs`, a copy of each file."""
+    with SquashFS(image, cache=False) as opened:
         rows = [opened.row(name) for name in names]
         yield lambda number: opened.read_at(rows[number])
 
@@ -65,7 +64,7 @@ def by_library(image: Path, names: Sequence[str], backend: Backend) -> Iterator[
 @contextmanager
 def by_views(image: Path, names: Sequence[str]) -> Iterator[Read]:
     """`pysquashfs` without a copy of its own: into one buffer, as a loader copies into its batch."""
-    with SquashFS(image, "pure", cache=False) as opened:
+    with SquashFS(image, cache=False) as opened:
         rows = [opened.row(name) for name in names]
         room = memoryview(bytearray(max((opened.stat(name).size for name in names), default=0)))
 
@@ -96,9 +95,8 @@ def by_mount(image: Path, names: Sequence[str], way: str) -> Iterator[Read]:
 
 
 WAYS: dict[str, Way] = {
-    "pysquashfs, pure": partial(by_library, backend="pure"),
+    "pysquashfs": by_library,
     "pysquashfs, views": by_views,
-    "pysquashfs, libsquashfs": partial(by_library, backend="libsquashfs"),
     "PySquashfsImage": by_peer,
     "kernel mount": partial(by_mount, way="kernel"),
     "squashfuse_ll": partial(by_mount, way="squashfuse_ll"),
@@ -117,9 +115,7 @@ def usable_ways(image: Path) -> tuple[list[str], list[str]]:
     usable, notes = [], []
     for name in WAYS:
         reason = ""
-        if name == "pysquashfs, libsquashfs" and libsquashfs.available() is None:
-            reason = "libsquashfs is not installed"
-        elif name == "PySquashfsImage" and find_spec(name) is None:
+        if name == "PySquashfsImage" and find_spec(name) is None:
             reason = "the package is not installed (extra: compare)"
         elif name in mounts:
             reason = "" if mounts[name].available else mounts[name].reason

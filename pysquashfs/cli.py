@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from pysquashfs.image import SquashFS
 
 FAILED, USAGE, INTERRUPTED, PIPE_CLOSED = 1, 2, 130, 141
-_BACKENDS = ("auto", "pure", "libsquashfs")
 _MODES = {"directory": "d", "file": "-", "symlink": "l", "block device": "b", "character device": "c"}
 
 _WHY = """\
@@ -61,7 +60,6 @@ def build_parser() -> argparse.ArgumentParser:
     verb("info", "show how an image is made, and why it is slow if it is", _info)
     add = verb("cat", "write files of an image to standard output", _cat)
     add("paths", nargs="+", metavar="PATH")
-    add("--backend", choices=_BACKENDS, default="auto")
     _add_pack(verb("pack", "pack a folder into one image", _pack))
     add = verb("mount", "show an image as a folder until Ctrl-C; without root if FUSE is available", _mount)
     add("folder", type=Path, nargs="?", metavar="FOLDER", help="where; a temporary folder if not given")
@@ -131,7 +129,7 @@ def _sentence(error: Exception) -> str:
 def _open(arguments: argparse.Namespace) -> SquashFS:
     from pysquashfs.image import SquashFS
 
-    return SquashFS(arguments.image, getattr(arguments, "backend", "auto"))
+    return SquashFS(arguments.image)
 
 
 def _list(arguments: argparse.Namespace) -> int:

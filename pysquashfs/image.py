@@ -15,11 +15,11 @@ from typing import Any
 
 from pysquashfs import layout
 from pysquashfs.errors import ImageIndexError, NotFoundError
+from pysquashfs.file_reader import FileReader
 from pysquashfs.index import Entries
 from pysquashfs.info import describe
 from pysquashfs.names import Names
 from pysquashfs.open_image import OpenImage
-from pysquashfs.pure import PureBackend
 from pysquashfs.reading import read_many
 from pysquashfs.verify import Report, verify
 
@@ -47,7 +47,6 @@ class SquashFS(OpenImage):
 
     Args:
         path: The image.
-        backend: "pure", "libsquashfs", or "auto" for the faster one.
         cache: Keep the index of a large image beside it (`NAME.index`) if the folder is writable; an image
             of a million files then opens in under half a second.
 
@@ -122,13 +121,13 @@ class SquashFS(OpenImage):
             NotFoundError: There is no file at this path.
             SquashFSError: Its bytes are damaged.
         """
-        return self._backend().read(self.row(path))
+        return self._reader().read(self.row(path))
 
     def read_at(self, index: int) -> bytes:
         """All bytes of file number `index` of `paths`; the fastest way to read at random."""
         if not (type(index) is int and 0 <= index < self._count):  # inline: called for each sample
             index = self._checked(index)
-        return self._backend().read(index)
+        return self._reader().read(index)
 
     def view_at(self, index: int) -> bytes | memoryview:
         """All bytes of file number `index` of `paths`, without a copy if possible.
@@ -139,7 +138,7 @@ class SquashFS(OpenImage):
         """
         if not (type(index) is int and 0 <= index < self._count):
             index = self._checked(index)
-        return self._backend().view(index)
+        return self._reader().view(index)
 
     def read_many(
         self, items: Iterable[str | os.PathLike[str] | int], *, threads: int = 1
@@ -158,7 +157,7 @@ class SquashFS(OpenImage):
 
     def chunks(self, path: str | os.PathLike[str]) -> Iterator[bytes]:
         """The bytes of a file, at most a block (1 MiB) at a time: for files larger than memory."""
-        return PureBackend(self.path, self.index).pieces(self.row(path))
+        return FileReader(self.path, self.index).pieces(self.row(path))
 
     def row(self, path: str | os.PathLike[str]) -> int:
         """Number of the file at a path, for `read_at`.

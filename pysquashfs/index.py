@@ -1,4 +1,4 @@
-"""What is in an image and where, as columns: one array per field, shared by all processes and back ends.
+"""What is in an image and where, as columns: one array per field, shared by all readers.
 
 The trap: a list of a million Python objects is copied into every worker, since reading one changes its
 reference count. Arrays are not copied (and may be a mapped file, see `index_file`).
@@ -29,7 +29,7 @@ class Entries:
     """The columns that files and others share; row i belongs to path i."""
 
     names: Names
-    reference: Array  # uint64: block of the inode << 16 | offset in it, as libsquashfs takes it
+    reference: Array  # uint64: block of the inode << 16 | offset in it
     number: Array  # uint32: inode number
     kind: Array  # uint8: layout.FILE, layout.DIRECTORY, ...
     flags: Array  # uint8: RAW or 0

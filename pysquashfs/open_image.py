@@ -1,11 +1,8 @@
 """The state of an image per process and thread, and what all of them share.
 
-The trap: a process must not use what another one opened. Every process and thread gets its own back end at
+The trap: a process must not use what another one opened. Every process and thread gets its own reader at
 its first read; the index is shared; a pickle contains only the path. Notebook 06 passes one object to the
 workers of a DataLoader.
-
-There are two back ends: pure Python, and with libsquashfs. Both use the same `Index`, so they agree on what
-is in an image. `auto` is the pure one, which is faster for files that are stored raw, and needs no library.
 """
 
 from __future__ import annotations
@@ -15,32 +12,20 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Literal, Self, TypeAlias
+from typing import Any, Self
 
 from pysquashfs import index_file
 from pysquashfs.errors import ClosedError, SquashFSError
+from pysquashfs.file_reader import FileReader
 from pysquashfs.image_file import ImageFile
 from pysquashfs.index import Index
-from pysquashfs.pure import PureBackend
-
-Backend: TypeAlias = Literal["auto", "pure", "libsquashfs"]
-BACKENDS = ("auto", "pure", "libsquashfs")
 
 
 class OpenImage:
     """Life cycle of an image; `SquashFS` adds the methods that read."""
 
-    def __init__(
-        self, path: str | os.PathLike[str], backend: Backend = "auto", *, cache: bool = True
-    ) -> None:
+    def __init__(self, path: str | os.PathLike[str], *, cache: bool = True) -> None:
         self.path = Path(path)
-        if backend not in BACKENDS:
-            raise SquashFSError(
-                f"the back end {backend!r} is not known",
-                expected=f"one of {', '.join(BACKENDS)}",
-                next_step='Use backend="auto"',
-            )
-        self.backend = "pure" if backend == "auto" else backend
         self._cache = cache
         self._closed = False
         self._forget()
@@ -49,7 +34,7 @@ class OpenImage:
         self._count = len(self._index.files)
 
     def _forget(self) -> None:
-        """Drop the state of this process; back ends close when the last read in them is done."""
+        """Drop the state of this process; readers close when the last read in them is done."""
         self._local = threading.local()
         self._pool: tuple[int, int, ThreadPoolExecutor] | None = None
 
@@ -75,25 +60,17 @@ class OpenImage:
             self._index = index
         return index
 
-    def _backend(self) -> PureBackend:
-        """The back end of this process and thread."""
+    def _reader(self) -> FileReader:
+        """The reader of this process and thread."""
         local = self._local
-        if getattr(local, "pid", 0) == os.getpid():
-            found: PureBackend = local.backend
-            return found
-        local.backend = self._open_backend()
-        local.pid = os.getpid()
-        return self._backend()
-
-    def _open_backend(self) -> PureBackend:
-        if self.backend == "pure":
-            return PureBackend(self.path, self.index)
-        from pysquashfs.libsquashfs import LibraryBackend
-
-        return LibraryBackend(self.path, self.index)
+        if getattr(local, "pid", 0) != os.getpid():
+            local.reader = FileReader(self.path, self.index)
+            local.pid = os.getpid()
+        found: FileReader = local.reader
+        return found
 
     def _threads(self, count: int) -> ThreadPoolExecutor:
-        """Threads of this process; they are kept, since each has a back end."""
+        """Threads of this process; they are kept, since each has a reader."""
         pool = self._pool
         if pool is None or pool[:2] != (os.getpid(), count):
             pool = os.getpid(), count, ThreadPoolExecutor(count, thread_name_prefix="squashfs")
@@ -131,7 +108,7 @@ class OpenImage:
         self._index = None
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}({str(self.path)!r}, backend={self.backend!r})"
+        return f"{type(self).__name__}({str(self.path)!r})"
 
 
 def _identity(index: Index) -> tuple[bytes, int, int]:

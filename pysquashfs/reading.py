@@ -53,8 +53,8 @@ def read_many(image: OpenImage, rows: Sequence[int], threads: int) -> list[bytes
 
     def read(number: int) -> list[bytes]:
         announce(number + threads)
-        backend = image._backend()
-        return [backend.read(row, concurrent=threads > 1) for row in wanted[groups[number]].tolist()]
+        reader = image._reader()
+        return [reader.read(row, concurrent=threads > 1) for row in wanted[groups[number]].tolist()]
 
     for number in range(threads):
         announce(number)

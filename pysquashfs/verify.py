@@ -13,10 +13,10 @@ import numpy as np
 
 from pysquashfs import layout, metadata
 from pysquashfs.errors import SquashFSError
+from pysquashfs.file_reader import FileReader
 from pysquashfs.image_file import ImageFile
 from pysquashfs.index import Index
 from pysquashfs.info import raw_bytes
-from pysquashfs.pure import PureBackend
 from pysquashfs.reading import spans
 
 _MAX_FAULTS = 100  # a longer report would not help
@@ -56,7 +56,7 @@ def verify(path: Path, index: Index) -> Report:
         SquashFSError: The image cannot be opened any more.
     """
     image = ImageFile(path)
-    fresh = PureBackend(path, index)
+    fresh = FileReader(path, index)
     faults = _tables(image, index)
     rows = np.unique(index.files.reference, return_index=True)[1]  # hard links once
     rows = rows[np.argsort(spans(index, rows)[0], kind="stable")]

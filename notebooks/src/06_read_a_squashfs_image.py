@@ -99,7 +99,7 @@ written, photo_bytes = {}, sum(len(data) for _, data in photos)
 for number, (name, options) in enumerate(settings.items()):
     path = setup.scratch / f"setting-{number}.sqfs"
     write_squashfs(path, photos, overwrite=True, **options)
-    written[name] = SquashFS(path, backend="pure", cache=False)
+    written[name] = SquashFS(path, cache=False)
     print(f"{name:20} saves {1 - path.stat().st_size / photo_bytes:6.2%}")
 
 # %% [markdown]
@@ -168,7 +168,7 @@ print(RECOMMENDED)
 # %%
 from contextlib import ExitStack
 
-from pysquashfs import libsquashfs, mount
+from pysquashfs import mount
 from pysquashfs.mounting import how_to_mount
 
 keys = [reader.key(index) for index in random.Random(1).sample(range(len(reader)), 200)]
@@ -181,7 +181,6 @@ def read_files(folder):
 
 
 # %%
-backends = ["pure"] + ["libsquashfs"] * (libsquashfs.available() is not None)
 with ExitStack() as stack:
     ways = {"plain files": partial(read_files, source.root)}
     for way in how_to_mount(packed):
@@ -189,14 +188,12 @@ with ExitStack() as stack:
         if way.available and way.inside:
             folder = stack.enter_context(mount(packed, way=way.name))
             ways[f"mount, {way.name}"] = partial(read_files, folder)
-    for backend in backends:
-        opened = stack.enter_context(SquashFS(packed, backend=backend))
-        ways[f"library, {backend}"] = partial(read_some, opened, len(keys))
+    ways["library"] = partial(read_some, stack.enter_context(SquashFS(packed)), len(keys))
     speeds = measure.compare(ways, rounds=4, unit="images")
 
 # %%
 mounted = [name for name in speeds.runs if name.startswith("mount")]
-gains = [speeds.times("library, pure", name).median for name in mounted] or [1.0]
+gains = [speeds.times("library", name).median for name in mounted] or [1.0]
 title = f"The library reads {min(gains):.1f} to {max(gains):.1f} times as many images per second as a mount"
 title = title if mounted else "No mount works here; the library needs none"
 show.figure(figures.bars(speeds, title, note="warm page cache"))
@@ -234,7 +231,7 @@ texts = {}
 for codec, options in codecs.items():
     path = setup.scratch / f"text-{codec[:4]}.sqfs"
     write_squashfs(path, documents, overwrite=True, **options)
-    texts[codec] = SquashFS(path, backend="pure", cache=False)
+    texts[codec] = SquashFS(path, cache=False)
 rates = measure.compare({n: partial(read_some, f, 300) for n, f in texts.items()}, rounds=3, unit="files")
 stored = {codec: opened.info()["image_bytes"] / 300 for codec, opened in texts.items()}
 for codec in texts:

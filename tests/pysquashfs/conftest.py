@@ -6,10 +6,6 @@ import subprocess
 import pytest
 from squashfs_trees import RECOMMENDED, plant, run
 
-from pysquashfs import libsquashfs
-
-IN_CI = os.environ.get("CI", "").lower() in ("1", "true")
-
 
 @pytest.fixture(scope="session")
 def trees(tmp_path_factory):
@@ -34,14 +30,6 @@ def mksquashfs(need_tool):
         return out
 
     return make
-
-
-@pytest.fixture(scope="session")
-def need_libsquashfs():
-    """The C library: skip where it is missing, but fail in CI."""
-    if libsquashfs.available() is None:
-        message = "libsquashfs is missing (package libsquashfs1)"
-        pytest.fail(message) if IN_CI else pytest.skip(message)
 
 
 @pytest.fixture

@@ -91,7 +91,7 @@ def test_info_tells_how_an_image_is_made(call, image):
 
 
 def test_cat_writes_the_bytes_and_nothing_else(image):
-    done = run("cat", image, "a/1", "a/b/2", "z", "--backend", "pure")
+    done = run("cat", image, "a/1", "a/b/2", "z")
     assert (done.returncode, done.stderr) == (0, b"")
     assert done.stdout == b"one" + ITEMS["a/b/2"]
 

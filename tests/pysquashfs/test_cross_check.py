@@ -1,13 +1,15 @@
-"""Everybody reads our images; `test_backends` reads those of everybody."""
+"""We read the images of all makers, and their tools read ours."""
 
+import io
 import os
 import subprocess
+import tarfile
 
 import pytest
 from squashfs_peers import PACKAGES, TOOLS, by_the_kernel
-from squashfs_trees import content, run
+from squashfs_trees import content, reads_as, run
 
-from pysquashfs import SquashFS, pack
+from pysquashfs import SquashFS, SquashFSError, pack
 
 COMPRESSIONS = ["none", "gzip", "zstd", "lz4", "xz"]
 MANY = 100_000
@@ -44,6 +46,50 @@ def planted(block_bytes):
 def by_us(image):
     with SquashFS(image, cache=False) as opened:
         return {name: opened.read(name) for name in opened}
+
+
+def check(path, root):
+    with SquashFS(path, cache=False) as image:
+        reads_as(image, root)
+
+
+LAYOUTS = [
+    [],
+    ["-no-fragments"],
+    ["-always-use-fragments", "-no-duplicates"],
+    ["-noI", "-noId", "-noD", "-noF", "-no-xattrs"],
+    ["-no-sparse", "-no-exports", "-noF"],
+]
+
+
+@pytest.mark.parametrize(("compressor", "block_bytes"), PAIRS[3:])
+def test_images_of_all_makers_are_read(trees, mksquashfs, need_tool, tmp_path, compressor, block_bytes):
+    tree, tool = trees(block_bytes), need_tool("gensquashfs", "squashfs-tools-ng")
+    for number, layout in enumerate(LAYOUTS if block_bytes == 4096 else LAYOUTS[:1]):
+        options = ["-comp", compressor, "-b", block_bytes, *layout]
+        check(mksquashfs(tree, tmp_path / f"{number}", *options), tree)
+    run(tool, "-q", "-D", tree, "-c", compressor, "-b", block_bytes, tmp_path / "x")
+    check(tmp_path / "x", tree)
+
+
+@pytest.mark.parametrize("compressor", COMPRESSIONS[1:])
+def test_images_of_tar2sqfs_are_read(trees, need_tool, tmp_path, compressor):
+    stream = io.BytesIO()
+    with tarfile.open(fileobj=stream, mode="w", format=tarfile.GNU_FORMAT) as tar:
+        tar.add(trees(4096), arcname=".")
+    tool = need_tool("tar2sqfs", "squashfs-tools-ng")
+    run(tool, "-q", "-c", compressor, "-b", 4096, tmp_path / "x", input=stream.getvalue())
+    check(tmp_path / "x", trees(4096))
+
+
+@pytest.mark.parametrize("compressor", ["lzo", "lzma"])
+def test_compressors_that_are_not_known_are_refused(trees, mksquashfs, tmp_path, compressor):
+    try:
+        image = mksquashfs(trees(4096), tmp_path / "x", "-comp", compressor)
+    except AssertionError:
+        pytest.skip(f"this mksquashfs was built without {compressor}")
+    with pytest.raises(SquashFSError, match=f"the compressor '{compressor}' is not supported"):
+        SquashFS(image)
 
 
 @pytest.fixture(scope="session")

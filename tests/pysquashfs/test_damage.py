@@ -6,8 +6,9 @@ import zlib
 
 import pytest
 from squashfs_crafted import BLOCK, Node, craft, file, folder, symlink
+from squashfs_trees import content
 
-from pysquashfs import SquashFS, SquashFSError, image_file, layout, parsing
+from pysquashfs import SquashFS, SquashFSError, image_file, layout, pack, parsing
 from pysquashfs.errors import DamagedImageError
 from smallfiles.measure.workers import peak_memory
 
@@ -20,7 +21,7 @@ def refused(path, image, match):
     path.write_bytes(image)
     tracemalloc.start()
     began_s = time.process_time()
-    with pytest.raises(SquashFSError, match=match) as caught, SquashFS(path, backend="pure") as opened:
+    with pytest.raises(SquashFSError, match=match) as caught, SquashFS(path) as opened:
         for row in range(len(opened)):
             opened.read_at(row)
         opened.list()
@@ -236,6 +237,22 @@ def test_verify_names_damaged_files_and_says_what_it_cannot_see(mksquashfs, tmp_
         assert "squashfs stores no checksum of data" in report.notes[0]
 
 
+@pytest.mark.parametrize("compression", ["gzip", "zstd", "lz4", "xz"])
+def test_a_damaged_block_is_named_and_the_other_files_are_read(tmp_path, compression):
+    files = {f"{number}": content(4000, "text", number) for number in range(9)}
+    path = pack(tmp_path / "x", files.items(), compression=compression, block_bytes=BLOCK).path
+    with SquashFS(path, cache=False) as image:
+        row, start = image.row("4"), int(image.index.files.start[image.row("4")])
+        stored = int(image.index.words[image.index.files.first_word[row]])
+    damaged = bytearray(path.read_bytes())
+    damaged[start : start + stored] = b"\xff" * stored
+    path.write_bytes(damaged)
+    with SquashFS(path, cache=False) as image:
+        with pytest.raises(DamagedImageError, match=str(path)):
+            image.read("4")
+        assert all(image.read(name) == files[name] for name in files.keys() - {"4"})
+
+
 # Mutations
 
 
@@ -284,7 +301,7 @@ def mutate(image, random):
 
 def use(path):
     """Everything that one can ask of an image."""
-    with SquashFS(path, backend="pure", cache=False) as image:
+    with SquashFS(path, cache=False) as image:
         for item in image.list():
             image.stat(item)
         for row in range(len(image)):

@@ -212,7 +212,7 @@ def raw_image(tmp_path):
 
 
 def test_a_view_is_read_only_and_stays_when_the_image_is_closed_and_removed(raw_image):
-    with SquashFS(raw_image, "pure") as opened:
+    with SquashFS(raw_image) as opened:
         views = [opened.view_at(row) for row in range(3)]
         truth = [opened.read_at(row) for row in range(3)]
         assert isinstance(views[0], memoryview) and views[0].readonly and opened.view_at(-1) == truth[2]
@@ -224,15 +224,15 @@ def test_a_view_is_read_only_and_stays_when_the_image_is_closed_and_removed(raw_
 
 def test_what_cannot_be_viewed_comes_as_bytes(raw_image, tmp_path, monkeypatch):
     pack(tmp_path / "z", [("a", b"first" * 1000)], compression="gzip")
-    with SquashFS(tmp_path / "z", "pure") as packed:
+    with SquashFS(tmp_path / "z") as packed:
         assert packed.view_at(0) == b"first" * 1000 and isinstance(packed.view_at(0), bytes)
     monkeypatch.setattr("pysquashfs.image_file.is_local", lambda descriptor: False)
-    with SquashFS(raw_image, "pure") as far:
+    with SquashFS(raw_image) as far:
         assert isinstance(far.view_at(0), bytes) and far.view_at(0) == b"first" * 1000
 
 
 def test_a_view_of_an_image_that_was_cut_is_refused_in_a_sentence(raw_image):
-    with SquashFS(raw_image, "pure") as opened:
+    with SquashFS(raw_image) as opened:
         opened.view_at(0)
         os.truncate(raw_image, 4096)
         with pytest.raises(SquashFSError, match="became shorter"):

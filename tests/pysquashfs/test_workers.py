@@ -4,12 +4,15 @@ import gc
 import os
 import pickle
 import threading
+from concurrent.futures import ThreadPoolExecutor
+from multiprocessing import get_context
 
+import numpy as np
 import pytest
 from squashfs_trees import content
 
 from pysquashfs import SquashFS, SquashFSError
-from pysquashfs.errors import ClosedError, DamagedImageError, NotFoundError
+from pysquashfs.errors import ClosedError
 
 COUNT = 300
 
@@ -56,13 +59,6 @@ def test_a_pickle_of_an_image_that_was_replaced_is_refused(image, mksquashfs, tm
         pickle.loads(pickle.dumps(closed)).read_at(0)
 
 
-def test_errors_travel_between_processes_as_they_are():
-    for kind in (SquashFSError, DamagedImageError, NotFoundError):
-        error = kind("x: got", expected="this", next_step="Do that")
-        copy = pickle.loads(pickle.dumps(error))
-        assert (type(copy), str(copy)) == (kind, "x: got; expected this. Do that.")
-
-
 def test_closing_while_others_read_gives_whole_bytes_or_a_sentence(image):
     right = [numbered(number) for number in range(COUNT)]
     for _ in range(20):
@@ -83,6 +79,45 @@ def test_closing_while_others_read_gives_whole_bytes_or_a_sentence(image):
         for thread in threads:
             thread.join()
         assert wrong == []
+
+
+def read_all(opened, seed):
+    rows = np.random.default_rng(seed).permutation(len(opened) * COUNT).tolist()
+    return [row for row in rows if opened[row // COUNT].read_at(row % COUNT) != numbered(row % COUNT)]
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
+def test_workers_read_right_bytes_of_what_the_parent_opened(images, method):
+    opened = [SquashFS(path) for path in images]
+    first = [image.read_at(0) for image in opened]  # readers that a fork takes along
+    for _ in range(2 if method == "fork" else 1):  # the second forks from a parent that has read more
+        with get_context(method).Pool(2) as pool:
+            assert pool.starmap(read_all, [(opened, seed) for seed in range(2)], chunksize=1) == [[], []]
+    assert [image.read_at(0) for image in opened] == first
+
+
+def test_threads_read_right_bytes_while_others_fork(image):
+    right, codes, stop = [numbered(number) for number in range(COUNT)], [], threading.Event()
+    rows = np.random.default_rng(0).integers(0, COUNT, 3000).tolist()
+    with SquashFS(image) as opened, ThreadPoolExecutor(8) as pool:
+
+        def fork():
+            while not stop.is_set() and len(codes) < 10:
+                child = os.fork()
+                if child == 0:  # the parent has a pool of threads, which a child may not use
+                    os._exit(int(opened.read_many(range(20), threads=3) != right[:20]))
+                codes.append(os.waitpid(child, 0)[1])
+
+        assert opened.read_many(range(COUNT), threads=4) == right
+        forker = threading.Thread(target=fork)
+        forker.start()
+        assert list(pool.map(opened.read_at, rows)) == [right[row] for row in rows]
+        for at in range(0, len(rows), 100):
+            some = rows[at : at + 100]
+            assert opened.read_many(some, threads=4) == [right[row] for row in some]
+        stop.set()
+        forker.join()
+    assert set(codes) == {0}
 
 
 def test_no_descriptor_stays_open(image):

@@ -14,7 +14,7 @@ from squashfs_trees import content
 from pysquashfs import SquashFS, SquashFSError, pack
 from pysquashfs.image_file import ImageFile
 from pysquashfs.superblock import read as read_superblock
-from pysquashfs.writer import ImageWriter, PackedImage, Settings
+from pysquashfs.writer import ImageWriter, PackedImage, Settings, sources
 
 BLOCK = 4096
 SIZES = [0, 1, BLOCK - 1, BLOCK, BLOCK + 1, 3 * BLOCK, 3 * BLOCK + 17]
@@ -159,6 +159,26 @@ def test_any_tree_comes_back_or_is_refused_with_a_sentence(
         return
     pack(out, items, block_bytes=BLOCK, overwrite=True, **chosen)
     assert read_back(out) == tree
+
+
+@pytest.mark.parametrize(("sleep_s", "threads"), [(0.0, False), (0.002, True)])
+def test_files_are_read_by_threads_only_where_they_must_be_waited_for(
+    tmp_path, monkeypatch, sleep_s, threads
+):
+    read, by = sources._small, set()
+
+    def slow(path):
+        time.sleep(sleep_s) if sleep_s else None
+        by.add(threading.current_thread().name)
+        return read(path)
+
+    monkeypatch.setattr(sources, "_small", slow)
+    items = {f"{number}.txt": b"%d" % number * 1000 for number in range(100)}
+    for name, data in items.items():
+        (tmp_path / name).write_bytes(data)
+    pack(tmp_path / "x.sqfs", [(name, tmp_path / name) for name in items])
+    assert any("squash-read" in name for name in by) == threads
+    assert read_back(tmp_path / "x.sqfs") == items
 
 
 # What is refused

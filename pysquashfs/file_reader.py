@@ -1,4 +1,4 @@
-"""The back end that needs nothing installed: bytes by position and the decompressors of Python.
+"""The bytes of single files: by position, with the decompressors of Python.
 
 A file that is stored raw and in one piece, as this project packs them, is one slice of the mapped image
 on a local disk, and one `pread` on a parallel file system.
@@ -27,7 +27,7 @@ _MAX_GROWTH = 64  # … this multiple of the size of the image
 _RUN_BYTES = 32 << 20  # blocks that are fetched by one pread
 
 
-class PureBackend:
+class FileReader:
     """Reads files of one image; one for each process and thread.
 
     Args:
