@@ -1,16 +1,12 @@
 import io
-import json
 
 import numpy as np
 import pytest
 from PIL import Image
 
 from benchmarks import decoding
-from benchmarks.__main__ import main
-from benchmarks.batch_decoders import quality_of
 from benchmarks.decoding import METHODS, PEERS, installed
 from benchmarks.pipelines import SIZE
-from smallfiles.errors import UsageError
 from smallfiles.measure import BenchConfig
 from smallfiles.sources import synthetic
 
@@ -30,15 +26,6 @@ def folder(tmp_path_factory):
     (root / "c0").mkdir()
     (root / "c0" / "odd.png").write_bytes(_jpeg(99, "PNG"))
     return root
-
-
-def test_only_jpegs_are_measured_and_not_too_many(folder, tmp_path):
-    assert len(decoding.jpegs(folder, 400)) == 10
-    assert len(decoding.jpegs(folder, 3)) == 3
-    (tmp_path / "a").mkdir()
-    (tmp_path / "a" / "only.png").write_bytes(_jpeg(1, "PNG"))
-    with pytest.raises(UsageError, match="no JPEG"):
-        decoding.jpegs(tmp_path, 5)
 
 
 def picture_of(method, seed=0):
@@ -101,15 +88,6 @@ def test_a_method_that_fails_gives_a_reason_and_the_others_go_on(folder, monkeyp
     assert [each.name for each in result.failed] == ["simplejpeg", "Pillow, antialias"] * 2
 
 
-def test_the_quality_for_ffcv_gives_files_of_that_size():
-    def at(quality):
-        out = io.BytesIO()
-        Image.open(io.BytesIO(_jpeg(0, "PNG"))).save(out, "JPEG", quality=quality)
-        return out.getvalue()
-
-    assert abs(quality_of([at(60)]) - 60) <= 15
-
-
 @pytest.mark.parametrize("name", PEERS)
 def test_every_peer_gives_all_pictures(name, folder, monkeypatch):
     if not installed(PEERS[name]):
@@ -119,15 +97,3 @@ def test_every_peer_gives_all_pictures(name, folder, monkeypatch):
     if result.failed and "ffmpeg" in result.failed[0].why.lower():
         pytest.skip("SPDL found no FFmpeg")
     assert [record.samples for record in result.records] == [10, 10]
-
-
-def test_the_command_shows_a_table_and_keeps_records(measured, folder, tmp_path, capsys, monkeypatch):
-    asked = []
-    monkeypatch.setattr(decoding, "bench_decoding", lambda *words: asked.append(words) or measured)
-    saved = tmp_path / "r.json"
-    words = ["decode", str(folder), "--repeats", "2", "--count", "8", "--save", str(saved)]
-    assert main(words) == 0
-    assert asked == [(folder, BenchConfig(repeats=2, count=8))]
-    assert "simplejpeg" in capsys.readouterr().out
-    assert len(json.loads(saved.read_text())["records"]) == 6
-    assert main(["decode", str(folder), str(folder)]) == 2

@@ -56,17 +56,6 @@ def test_a_panel_has_its_finding_axes_from_zero_and_a_dot_for_every_run():
     assert [len(line.get_xdata()) for line in dots] == [3, 3]
 
 
-def test_long_titles_stay_inside_the_figure():
-    long = [dataclasses.replace(PLAIN, name="concatenation")] + [
-        record(f"a method with a long name {n}", [300, 301, 302]) for n in range(4)
-    ]
-    figure = plots.throughput(long)
-    figure.draw_without_rendering()
-    title = figure.subfigs[0]._suptitle.get_window_extent()
-    assert title.x1 <= figure.bbox.x1
-    assert title.y0 >= figure.axes[0].get_window_extent().y1
-
-
 def test_a_name_has_one_colour_in_all_panels_of_a_palette_without_doubles():
     cold = [dataclasses.replace(r, cache="cold") for r in (PLAIN, ALSO_FAST, FAST)]
     colours = []
@@ -75,12 +64,6 @@ def test_a_name_has_one_colour_in_all_panels_of_a_palette_without_doubles():
         colours.append(dict(zip(names, [bar.get_facecolor() for bar in axes.patches], strict=True)))
     assert colours[0] == colours[1]
     assert len({*plots.COLOURS, plots.REFERENCE_COLOUR}) == len(plots.COLOURS) + 1
-
-
-def test_alt_text_says_finding_and_numbers():
-    text = plots.alt_text([PLAIN, FAST])
-    assert plots.finding([PLAIN, FAST]) in text
-    assert "arrow 300" in text
 
 
 def test_saving_twice_gives_the_same_bytes(tmp_path):

@@ -22,13 +22,10 @@ from smallfiles import formats, sources
 from smallfiles.cli import main
 from smallfiles.errors import UsageError
 from smallfiles.measure import load, ratio
-from smallfiles.measure.bench import Target
 from smallfiles.measure.loading import LoadBenchConfig, bench_loading, run
-from smallfiles.measure.loading.advice import STAGES, tables
-from smallfiles.measure.loading.ours import run_ours
+from smallfiles.measure.loading.advice import STAGES
 from smallfiles.measure.workers import WorkerPool
 from smallfiles.pack import PackConfig, pack
-from smallfiles.samples import Sample, Schema
 from smallfiles.sources import synthetic
 
 COUNT = 20
@@ -89,26 +86,10 @@ def test_the_stages_of_a_batch_are_told_for_each_file(result):
     assert stages[1].extra["decode_s"] < stages[0].extra["decode_s"]
 
 
-def test_tables_show_rates_waits_and_stages(result):
-    text = tables(result.records)
-    for words in ("arrow, processes", "first batch", "99 of 100", "decode", "transfer"):
-        assert words in text
-
-
 def test_nothing_is_left_running_or_lying_about(result, folder):
     assert not multiprocessing.active_children()
     assert not [path for path in folder.iterdir() if "bench" in path.name]
     assert not [path for path in Path("/dev/shm").iterdir() if str(os.getpid()) in path.name]
-
-
-def target(folder, samples):
-    return Target(folder / "x.arrow", "arrow", "arrow", samples, 0)
-
-
-@pytest.mark.parametrize("mode", ["processes", "threads"])
-def test_an_epoch_of_ours_has_every_sample(folder, mode):
-    found = run_ours(target(folder, 13), mode, 2, SMALL)
-    assert found.samples == 13 and len(found.waits_s) == 2 and found.first_s is not None
 
 
 @pytest.mark.parametrize("name", [name for name in PEERS if name.startswith(OF_THE_CORE)])
@@ -130,15 +111,6 @@ def test_engines_of_others_give_every_sample(folder, name):
     (record,) = [r for r in result.records if r.what != STAGES]
     assert record.name == name and record.samples >= COUNT
     assert not [path for path in folder.iterdir() if "bench" in path.name]
-
-
-def test_material_holds_the_very_bytes(folder, tmp_path):
-    reader = formats.open(folder / "x.arrow")
-    material.files(reader, tmp_path / material.FILES)
-    paths, labels = material.listed(tmp_path)
-    held = sorted(map(bytes, reader.read_many(range(COUNT))))
-    assert sorted(Path(path).read_bytes() for path in paths) == held
-    assert sorted(labels) == sorted(reader.target(index) for index in range(COUNT))
 
 
 def test_what_is_not_installed_is_named_with_the_line_that_installs_it(folder, monkeypatch):
@@ -187,25 +159,12 @@ def test_a_peer_that_fails_is_a_line_and_costs_others_nothing(folder, tmp_path, 
     assert "Traceback" not in errors and not multiprocessing.active_children()
 
 
-def test_names_that_nothing_has_are_refused(folder):
-    with pytest.raises(UsageError, match="no candidate is called arow, threads"):
-        bench_loading([folder / "x.arrow"], dataclasses.replace(SMALL, only=("arow, threads",)))
-
-
 def test_files_of_different_sets_are_refused(folder, tmp_path):
     source = sources.load(folder / "data")
     part = sources.Source(source.manifest.select(range(5)), source.store, source.kind)
     pack(part, tmp_path / "y.h5")
     with pytest.raises(UsageError, match=r"y\.h5 has 5 samples"):
         bench_loading([folder / "x.arrow", tmp_path / "y.h5"], SMALL)
-
-
-def test_captions_are_refused(tmp_path):
-    schema = Schema(1, 3, 3, target="captions")
-    module = formats.get("arrow")
-    module.write(iter([Sample("a", b"abc", ["a dog"])]), tmp_path / "c.arrow", schema=schema, options=None)
-    with pytest.raises(UsageError, match="pictures with labels"):
-        bench_loading([tmp_path / "c.arrow"], SMALL)
 
 
 def test_the_command_line_measures_and_keeps(result, folder, tmp_path, capsys, monkeypatch):

@@ -60,14 +60,6 @@ def test_on_slow_storage_small_files_are_waited_for_one_by_one(data: Path) -> No
     assert dd.filesystem.startswith("fuse")
 
 
-def test_a_cold_copy_forgets_the_cache_before_each_run(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    dropped: list[int] = []
-    monkeypatch.setattr(staging.page_cache, "can_be_cold", lambda path: True)
-    monkeypatch.setattr(staging.page_cache, "drop", lambda files, clean=False: dropped.append(len(files)))
-    staging.bench_staging(data, BenchConfig(repeats=2, count=20, caches=("cold",)), slow=None)
-    assert len(dropped) == 1 + 3 * 3 and min(dropped) > 20  # once to write back; each run and warm-up
-
-
 def test_a_command_that_fails_or_is_missing_is_a_line(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     before = left()
     monkeypatch.setenv("PATH", os.pathsep.join([str(_failing(data.parent, "cp")), os.environ["PATH"]]))

