@@ -259,11 +259,6 @@ def test_a_missing_package_is_no_bug_and_comes_with_the_line_that_installs_it(
     assert f"Run: python -m pip install -c requirements.lock -e '.{extra}'.\n" in done.stderr
 
 
-@pytest.mark.parametrize("module", ["smallfiles.nothing", "helpers", "_lzma"])
-def test_a_missing_module_that_no_package_brings_is_a_bug(module, capsys):
-    assert "bug in the package" in outcome(ModuleNotFoundError(name=module), capsys)[1]
-
-
 def test_ctrl_c_is_one_sentence_and_130(capsys):
     code, text = outcome(KeyboardInterrupt(), capsys)
     assert code == 130

@@ -25,12 +25,7 @@ def main(how, where, name, log, epochs, pause_s):
     if how == "attach":
         loader = ring.attach(name, where=Path(where), wait_s=60)
     else:
-        config = ring.RingConfig(
-            name=name,
-            slots=6,
-            producers=2,
-            where=Path(where),
-        )
+        config = ring.RingConfig(name=name, slots=6, producers=2, where=Path(where))
         loader = ring.open_ring(Numbers(), PLAN, config)
     with loader, Path(log).open("a") as file:
         while loader.schedule.epoch < int(epochs):
@@ -45,13 +40,7 @@ def main(how, where, name, log, epochs, pause_s):
 
 def fill(where, name, epochs, delay_s, seed="0"):
     """A filler without a trainer."""
-    config = ring.RingConfig(
-        name=name,
-        epochs=int(epochs),
-        slots=6,
-        producers=2,
-        where=Path(where),
-    )
+    config = ring.RingConfig(name=name, epochs=int(epochs), slots=6, producers=2, where=Path(where))
     filler = ring.Filler(
         Numbers(delay_s=float(delay_s)),
         EpochPlan(samples=50, batch=8, seed=5 + int(seed)),

@@ -160,14 +160,6 @@ def test_the_transform_is_chosen_by_flags():
     assert chosen("--transform", "none") is None
 
 
-def test_raw_bytes_travel_by_ring_too(packed, where):
-    config = LoaderConfig(batch=6, mode="main")
-    expected = make_loader(packed, config)
-    with ring.open_ring(expected.dataset.maker, expected.plan, RingConfig(slots=3, where=where)) as loader:
-        for ours, theirs in zip(loader, expected, strict=True):
-            assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
-
-
 def test_a_bad_picture_is_named_as_the_loader_names_it(packed, where, tmp_path):
     reader = formats.open(packed)
     samples = [
@@ -191,9 +183,3 @@ def test_a_bad_picture_is_named_as_the_loader_names_it(packed, where, tmp_path):
                 with pytest.raises(type(ours.value)) as theirs:
                     list(expected)
                 assert str(ours.value) == str(theirs.value)
-
-
-def test_a_usage_error_of_a_name_has_exit_code_2(capsys):
-    assert main(["ring", "status", "../x"]) == 2
-    with pytest.raises(UsageError):
-        ring.status("../x")

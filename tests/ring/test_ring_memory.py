@@ -1,7 +1,6 @@
 """How much memory a ring takes, and what happens when it is not there."""
 
 import multiprocessing.forkserver
-import os
 import re
 from pathlib import Path
 
@@ -13,7 +12,7 @@ from smallfiles import ring
 from smallfiles.errors import ResourceError
 from smallfiles.loading.plan import EpochPlan
 from smallfiles.ring import memory
-from smallfiles.ring.memory import Memory, choose_slots
+from smallfiles.ring.memory import choose_slots
 
 MB = 1 << 20
 
@@ -41,42 +40,6 @@ def test_what_is_not_asked_for_is_a_quarter_of_what_is_free(free):
     assert chosen(most=1) == 2
     free(4 * MB)
     assert chosen() == 2
-
-
-def test_what_is_asked_for_leaves_a_margin(free):
-    free(100 * MB)
-    assert chosen(slots=90) == 90
-    with pytest.raises(
-        ResourceError, match=r"91 slots of 1.0 MB takes 95.4 MB of /dev/shm, where 105 MB are free"
-    ):
-        chosen(slots=91)
-    with pytest.raises(ResourceError, match=r"at most 90 slots.* Ask for 90 slots or fewer \(--slots\)"):
-        chosen(slots=95)
-    free(2 * MB)
-    with pytest.raises(ResourceError, match="Lower the batch size"):
-        chosen()
-
-
-def test_slots_do_not_overlap_and_are_shared(tmp_path):
-    ours = Memory.create(tmp_path, 3, 8192)
-    theirs = Memory(os.dup(ours.fd), 3, 8192)
-    assert list(tmp_path.iterdir()) == []  # it has no name
-    for slot in range(3):
-        ours.block(slot)[:] = slot + 1
-    for slot in range(3):
-        assert set(theirs.block(slot).tolist()) == {slot + 1}
-    kept = theirs.block(1)
-    ours.close()
-    theirs.close()
-    theirs.close()
-    assert set(kept.tolist()) == {2}
-
-
-def test_memory_of_another_size_is_refused(tmp_path):
-    ours = Memory.create(tmp_path, 3, 8192)
-    with pytest.raises(ResourceError, match="same version"):
-        Memory(os.dup(ours.fd), 4, 8192)
-    ours.close()
 
 
 PLAN = EpochPlan(samples=4000, batch=400, seed=1)

@@ -121,26 +121,3 @@ class Ring(RuleBasedStateMachine):
 
 Ring.TestCase.settings = settings(max_examples=100, stateful_step_count=50, deadline=None)
 TestBatchesComeInOrderWholeAndOnce = Ring.TestCase
-
-
-def test_a_report_about_a_slot_of_another_producer_is_ignored():
-    state = RingState(2, Position(0, 0), after)
-    _, slot = state.claim(1)
-    assert state.made(2, slot, "x") is None
-    assert state.made(1, 77, "x") is None
-    assert state.ready == 0
-    assert not state.done(Position(0, 0))
-
-
-def test_a_jump_keeps_what_is_ready_and_revives_no_dropped_claim():
-    state = RingState(6, Position(0, 0), after)
-    old = [state.claim(1)[1] for _ in range(3)]
-    state.seek(Position(2, 0))
-    state.seek(Position(0, 0))
-    new = [state.claim(2)[1] for _ in range(3)]
-    state.seek(Position(0, 1))
-    assert state.made(1, old[1], "x") is None
-    assert state.made(2, new[1], "x") == Position(0, 1)
-    assert not state.done(Position(0, 1))  # it is not delivered
-    state.seek(Position(0, 1))
-    assert state.ready == 1
