@@ -70,6 +70,7 @@ PLANS: dict[str, Plan] = {
     "11": Plan("Choose a format", minutes=40, seconds=30, wants=("folder",)),
     "ex11": Plan("Exercise 11", minutes=40, seconds=2),
     "12": Plan("When it breaks", minutes=30, seconds=30, wants=("folder",)),
+    "ex12": Plan("Exercise 12", minutes=30, seconds=2),
     "13": Plan("Bring your own data", 35, seconds=20, wants=("segmentation", "table"), small=200),
     "ex13": Plan("Exercise 13", minutes=30, seconds=2, wants=("segmentation", "table"), small=200),
 }

@@ -3,6 +3,7 @@
     notebooks/src/NN_slug.py    ->  notebooks/NN_slug.ipynb
     solutions/src/NN_slug.py    ->  exercises/NN_slug.ipynb and solutions/NN_slug.ipynb
     solutions/src/NN_slug.sbatch -> exercises/NN_slug.sbatch and solutions/NN_slug.sbatch
+    the tables of notebook 12      -> docs/symptoms.md
 
 Run `python tools/build_notebooks.py` after an edit and commit both. `--check` builds nothing: it
 prints the difference and exits with 1 where a built file is not what its source says. The syntax of
@@ -13,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import difflib
+import re
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -23,6 +25,7 @@ from percent import SourceTextError, parse, to_notebook
 
 SCRIPT_SUFFIXES = (".sbatch", ".sh")
 FOLDERS = ("notebooks", "exercises", "solutions")
+SYMPTOMS = "The tables of [notebook 12](../notebooks/{}.ipynb), built from its text: edit them there."
 BUILT_SUFFIXES = (".ipynb", *SCRIPT_SUFFIXES)
 
 
@@ -39,6 +42,8 @@ def build(root: Path) -> Iterator[Built]:
     """Everything that the sources under `root` make, in order of their names."""
     for source in sorted((root / "notebooks" / "src").glob("*.py")):
         yield Built(root / "notebooks" / f"{source.stem}.ipynb", _built(source), source)
+        if tables := _symptoms(source):
+            yield Built(root / "docs" / "symptoms.md", tables, source)
     for source in sorted((root / "solutions" / "src").glob("*")):
         if source.suffix == ".py" or source.suffix in SCRIPT_SUFFIXES:
             name = source.name if source.suffix in SCRIPT_SUFFIXES else f"{source.stem}.ipynb"
@@ -56,6 +61,17 @@ def _built(source: Path, side: Side | None = None) -> str:
         return to_notebook(choose_cells(cells, side) if side else cells)
     except SourceTextError as error:
         raise SourceTextError(f"{source}, {error}") from error
+
+
+def _symptoms(source: Path) -> str:
+    """The tables of symptoms as a page of their own, with links from its folder to the notebooks."""
+    text = source.read_text(encoding="utf-8")
+    tables = [
+        cell.text for cell in parse(text) if cell.text.startswith("### ") and "| Symptom |" in cell.text
+    ]
+    page = "\n\n".join([f"# Symptom, cause, remedy\n\n{SYMPTOMS.format(source.stem)}", *tables])
+    linked = page.replace("](#", f"](../notebooks/{source.stem}.ipynb#").replace("\n### ", "\n## ")
+    return re.sub(r"\]\((\d\d_)", r"](../notebooks/\1", linked) + "\n" if tables else ""
 
 
 def write(root: Path) -> list[Path]:

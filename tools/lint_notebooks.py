@@ -57,7 +57,6 @@ SHOWS: dict[str, tuple[str, ...]] = {
     ),
     "10": ('init_process_group("gloo"', "DDP(", "loss.backward()", "signal.signal("),
     "11": ("formats.open(", "measure.compare", "open_slow", "def mean_wait(", "simulate(", "saturation("),
-    "12": ("os.pread(", "set_epoch(", "copied_mb(", "unshare", "RLIMIT_NOFILE", "sched_setaffinity("),
     "13": ("sources.load(", "tv_tensors.Mask(", "Mask(view)", "make_loader", "blob(", "csv.DictReader"),
 }
 """What a notebook teaches: names that a reader must see in its visible cells, not behind a call."""
@@ -74,8 +73,8 @@ HEADINGS = (
     QUIZ,
     "Next",
 )
-APPENDIX = {"12": ("Find your symptom", *HEADINGS[2:3], *HEADINGS[4:])}
-"""The parts of an appendix: one looks things up in it, so it begins with symptoms and has no exercise."""
+REFERENCE = {"12": ("Find your symptom", *HEADINGS[2:])}
+"""The parts of a reference: one looks things up in it, so it begins with symptoms."""
 
 FORBIDDEN = {
     r"!\s*(pip|wget|curl|conda|apt)\b": "installs or downloads",
@@ -210,7 +209,7 @@ def _anatomy(page: Page) -> Iterator[str]:
     if not found or found[0][0] != 1 or not found[0][1].startswith(f"{number} · "):
         yield f"the first heading is not `# {number} · Title`"
     titles = [title for level, title in found if level == 2]
-    parts = APPENDIX.get(number, HEADINGS)
+    parts = REFERENCE.get(number, HEADINGS)
     present = [title for title in titles if title in parts]
     if present != list(parts):
         yield f"the parts are {present}, not {list(parts)} in this order"

@@ -3,34 +3,71 @@
 #
 # **Minutes** 30 · **Machine** any Linux computer with two CPUs · **Needs** nothing · **Data** 400 synthetic images
 #
-# This appendix is for looking things up. It reproduces each failure in a few lines, and then cures it. All of them have
-# cost people days. The worst raise no error.
+# This notebook is for looking things up. Find your symptom in the tables; the failures below them are made to happen and
+# cured, in folded cells that you open when you need them. The worst failures raise no error.
 
 # %% [markdown] id="symptoms"
 # ## Find your symptom
 #
-# | What you see | Where |
-# |---|---|
-# | accuracy is lower with workers than without | [shared offset](#Shared-offset) |
-# | `h5py objects cannot be pickled` | [shared offset](#Shared-offset) |
-# | a pretrained model reaches 0.1 % on ImageNet | [wrong label order](#Wrong-label-order) |
-# | every epoch has the same batches | [same order](#Same-order-in-every-epoch) |
-# | fewer samples than images; `you need to add an explicit nodesplitter` | [shards](#Samples-lost-in-shards) |
-# | fewer samples than yesterday, no error | [half a copy](#Half-a-copy) |
-# | the second benchmark is ten times as fast | [page cache](#Page-cache-in-a-benchmark) |
-# | memory grows with the workers, until the job is killed | [growing workers](#Growing-workers) |
-# | `Bus error`, `unable to allocate shared memory` | [shared memory](#Shared-memory-is-full) |
-# | `killed by signal: Killed` | [growing workers](#Growing-workers), or any other use of memory |
-# | `received 0 items of ancdata`, `Too many open files` | [open files](#Too-many-open-files) |
-# | `offset overflow while concatenating arrays` | [2 GiB](#More-than-2-GiB-in-one-array) |
-# | `No space left on device`, and `df` shows space | [inodes](#No-space-left) |
-# | `Unable to lock file`, `No locks available` | [locks](#Locked-file) |
-# | `mount: must be superuser`, `failed to setup loop device` | [no mount](#No-mount-without-root) |
-# | `lmdb.Error: Function not implemented` | [LMDB](#LMDB-on-a-parallel-file-system) |
-# | the node has less memory than it should | [leftovers](#Leftovers-in-memory) |
-# | workers crawl although you asked for CPUs | [one CPU](#One-CPU-for-all-workers) |
-# | `Temporary failure in name resolution`, or a job that hangs | [network](#No-network) |
-# | `Can't get attribute … on <module '__main__'` | [lost class](#A-class-that-workers-cannot-find) |
+# Search this page for the words that you see. *Below* are the failures that this notebook makes happen and cures.
+
+# %% [markdown]
+# ### No error, but wrong
+#
+# | Symptom | Cause | Remedy | Where |
+# |---|---|---|---|
+# | Accuracy is lower with 4 workers than with none | forked workers share the position of a file opened before them ([pytorch#11887](https://github.com/pytorch/pytorch/issues/11887)) | open it at the first read of each process, or use `os.pread`; close HDF5 files before workers start | [below](#Shared-offset), [04.4](04_pack_hdf5.ipynb#4-·-Close-the-file-before-workers-start), [06.4](06_read_a_squashfs_image.ipynb#4-·-Share-one-file-between-workers) |
+# | A pretrained model scores 0.1 % on ImageNet | `label = ID - 1`: the order of the development kit, not of the sorted wnids ([timm#1081](https://github.com/huggingface/pytorch-image-models/issues/1081)) | label = rank of the sorted wnid; check images 1 to 4: 65, 970, 230, 809 | [below](#Wrong-label-order), [02.3](02_describe_a_dataset.ipynb#3-·-Catch-the-wrong-label-order) |
+# | Every epoch has the same order | `sampler.set_epoch(epoch)` was forgotten ([pytorch#31771](https://github.com/pytorch/pytorch/issues/31771)), or shards are shuffled with one seed | call it; `make_loader` counts epochs itself | [below](#Same-order-in-every-epoch), [10.2](10_run_it_on_many_nodes.ipynb#2-·-Read-each-sample-once) |
+# | Two images became one sample | webdataset cuts keys at the first dot | no dots in names; `pack` writes them as `%2E` | [below](#Samples-lost-in-shards), [05.1](05_shard_a_dataset.ipynb#1-·-Look-inside-a-shard) |
+# | More GPUs, and an epoch takes as long; or `you need to add an explicit nodesplitter` | the split over the ranks is missing: every rank reads everything | split over ranks, then workers; more shards than workers; count keys over all ranks | [below](#Samples-lost-in-shards), [05.4](05_shard_a_dataset.ipynb#4-·-Deal-the-shards-out), [10.2](10_run_it_on_many_nodes.ipynb#2-·-Read-each-sample-once) |
+# | Fewer samples than yesterday | a copy, a tar or an extraction was interrupted; nothing marks its end | write under a temporary name and rename; `smallfiles verify` | [below](#Half-a-copy), [05.5](05_shard_a_dataset.ipynb#5-·-Cut-a-shard) |
+# | A batch holds few classes | packed in class order, or more classes than the buffer can mix | shuffle while packing (`pack --shuffle SEED`) and keep a buffer | [05.2](05_shard_a_dataset.ipynb#2-·-Mix-the-samples) |
+# | ImageFolder finds one class, or a class called `masks` | it takes each folder for a class: wrappers, splits, masks, annotations | read the notes of `pack`; say which parts belong together (`--field 'mask=masks/{stem}.png'`), or that they are classes (`--source folder`) | [02.1](02_describe_a_dataset.ipynb#1-·-Walk-once,-write-down-what-is-there), [13](13_bring_your_own_data.ipynb) |
+# | Images of length zero in an HDF5 file | the writer was killed after a `flush()` | publish only complete files, as `pack` does | [04.1](04_pack_hdf5.ipynb#1-·-Look-inside-a-file) |
+# | The second benchmark is several times as fast | the page cache ([DALI#1415](https://github.com/NVIDIA/DALI/issues/1415)) | state warm or cold; `smallfiles bench` measures both | [below](#Page-cache-in-a-benchmark), [01.2](01_count_the_cost_of_small_files.ipynb#2-·-Time-a-single-open) |
+
+# %% [markdown]
+# ### Memory
+#
+# | Symptom | Cause | Remedy | Where |
+# |---|---|---|---|
+# | Memory grows during the first epoch; at the end `killed by signal: Killed` | reading a Python object changes its reference count, which copies its page into the worker ([pytorch#13246](https://github.com/pytorch/pytorch/issues/13246)) | columns (Arrow, NumPy) instead of lists and dicts | [below](#Growing-workers), [02.5](02_describe_a_dataset.ipynb#5-·-Count-the-memory-of-workers) |
+# | `Bus error`, `unable to allocate shared memory` | `/dev/shm` is full: batches on their way, or staged data; a container has 64 MB there ([pytorch#5040](https://github.com/pytorch/pytorch/issues/5040)) | fewer batches ahead, bytes instead of floats, threads; `--shm-size` | [below](#Shared-memory-is-full), [08.3](08_keep_the_gpu_fed.ipynb#3-·-Add-workers) |
+# | `Too many open files`, `received 0 items of ancdata` | each tensor kept from a worker holds an open file ([pytorch#973](https://github.com/pytorch/pytorch/issues/973)) | `.clone()` what you keep, raise `ulimit -n`, or `set_sharing_strategy("file_system")` | [below](#Too-many-open-files) |
+# | `offset overflow while concatenating arrays` | a `binary` column of a record batch ends at 2 GiB ([arrow#10776](https://github.com/apache/arrow/issues/10776)) | more batches, or `large_binary` | [below](#More-than-2-GiB-in-one-array), [03.1](03_pack_arrow.ipynb#1-·-Build-a-small-file-by-hand) |
+# | The job is killed while it stages | a file in `/dev/shm` is memory of the job | request more memory, or stage to a disk | [07.1](07_stage_a_dataset.ipynb#1-·-Find-the-place) |
+# | The node has less memory than it should | copies that a killed job left in `/dev/shm` | `smallfiles staged --sweep` | [below](#Leftovers-in-memory), [07.5](07_stage_a_dataset.ipynb#5-·-Clean-up,-also-when-killed) |
+
+# %% [markdown]
+# ### Storage
+#
+# | Symptom | Cause | Remedy | Where |
+# |---|---|---|---|
+# | `No space left on device`, and `df -h` shows space; `Disk quota exceeded` | inodes, or a quota of files, are used up | `df -i`, the site's quota command; pack, also environments (`slurm/env/build.sh`) | [below](#No-space-left), [01.1](01_count_the_cost_of_small_files.ipynb#1-·-Count-inodes-and-blocks), [06.5](06_read_a_squashfs_image.ipynb#5-·-Put-an-environment-into-one-file) |
+# | Reading is slow, and more threads do not help | the rate of the metadata server is reached | fewer requests: one packed file | [01.4](01_count_the_cost_of_small_files.ipynb#4-·-Keep-many-opens-in-flight) |
+# | `Unable to lock file`, `No locks available` | another process has the HDF5 file open, or the file system has no locks ([h5py#1101](https://github.com/h5py/h5py/issues/1101)) | for complete files `locking=False`, or `HDF5_USE_FILE_LOCKING=FALSE` before the import | [below](#Locked-file), [04.5](04_pack_hdf5.ipynb#5-·-Meet-the-file-lock) |
+# | Random reads from HDF5 fetch many times the bytes | chunks, perhaps compressed | contiguous storage: a blob and its offsets | [04.3](04_pack_hdf5.ipynb#3-·-Read-one-sample-at-random) |
+# | An Arrow file of 1,000 rows per batch gives 5 to 50 images/s | an `OSFile` fetches the whole record batch for one image | fewer rows per batch, or a memory map | [03.3](03_pack_arrow.ipynb#3-·-Choose-the-rows-per-batch) |
+# | A squashfs file is as large as the folder, and slow | packed with the defaults: gzip, fragments | pack raw; `python -m pysquashfs info FILE` | [06.1](06_read_a_squashfs_image.ipynb#1-·-Choose-the-settings) |
+# | `mount: must be superuser`, `failed to setup loop device` | mounting needs root, or FUSE and a device file ([enroot#180](https://github.com/NVIDIA/enroot/issues/180)) | read it with the library | [below](#No-mount-without-root), [06.2](06_read_a_squashfs_image.ipynb#2-·-Compare-the-library-with-a-mount) |
+# | `lmdb.Error: Function not implemented`, or an LMDB that breaks | its authors advise against network file systems ([py-lmdb#228](https://github.com/jnwatson/py-lmdb/issues/228), [#281](https://github.com/jnwatson/py-lmdb/issues/281)) | copy it to the node, `lmdb.open(path, readonly=True, lock=False, readahead=False)`; or use another format | [below](#LMDB-on-a-parallel-file-system) |
+
+# %% [markdown]
+# ### Workers, ranks, jobs
+#
+# | Symptom | Cause | Remedy | Where |
+# |---|---|---|---|
+# | `h5py objects cannot be pickled` | a `Dataset` is pickled for workers that are not forked | keep the path, open in the worker | [below](#Shared-offset), [04.4](04_pack_hdf5.ipynb#4-·-Close-the-file-before-workers-start) |
+# | `Can't get attribute … on <module '__main__'` | workers that are not forked import your class, and a notebook is no module | put it into a file, or `multiprocessing_context="fork"` | [below](#A-class-that-workers-cannot-find) |
+# | Training hangs at the end of an epoch | a rank has fewer steps; the others wait for its gradients | equal numbers of batches on all ranks | [05.4](05_shard_a_dataset.ipynb#4-·-Deal-the-shards-out) |
+# | Training hangs at its start | a program waits for `SLURM_NTASKS` ranks that nobody started | `srun`; `SLURM_STEP_NUM_TASKS` | [10.1](10_run_it_on_many_nodes.ipynb#1-·-Find-your-place) |
+# | Workers crawl although CPUs were requested | since Slurm 22.05 `srun` ignores the script's `--cpus-per-task` ([reframe#2655](https://github.com/reframe-hpc/reframe/issues/2655)) | `srun --cpus-per-task="$SLURM_CPUS_PER_TASK"`; count the CPUs that you may use | [below](#One-CPU-for-all-workers), [10.1](10_run_it_on_many_nodes.ipynb#1-·-Find-your-place) |
+# | The GPU waits, however much is prefetched | batches come too slowly on average | find the longest stage; crop before scaling | [08.1](08_keep_the_gpu_fed.ipynb#1-·-Follow-a-batch), [08.5](08_keep_the_gpu_fed.ipynb#5-·-Look-at-the-waiting) |
+# | Staged data is gone before training starts | a `trap` inside `$(…)` fires at the end of that subshell | set the trap in the script itself | [07](07_stage_a_dataset.ipynb#On-the-cluster) |
+# | A start of many ranks takes minutes | each opens a thousand files to import PyTorch | the environment as one file | [00.2](00_start_here.ipynb#2-·-Count-the-files-behind-one-import), [06.5](06_read_a_squashfs_image.ipynb#5-·-Put-an-environment-into-one-file) |
+# | `Temporary failure in name resolution`, `Connection refused`, or a job that hangs | compute nodes have no internet | download on a login node, set `HF_HUB_OFFLINE=1`; set timeouts | [below](#No-network) |
+# | More nodes, but no more images per second | the shared storage is at its limit | stage to each node, or use fewer nodes | [10.3](10_run_it_on_many_nodes.ipynb#3-·-Train-on-all-of-them) |
 
 # %% [markdown] id="setup"
 # ## Set up
@@ -44,10 +81,10 @@ from helpers import figures, show, start
 setup = start("12")
 
 # %% [markdown]
-# There are two helpers: one shows the last line of an error, the other runs a function in a forked process, to protect
-# this kernel.
+# Two *folded* helpers: one shows the last line of an error, the other runs a function in a forked process, to protect this
+# kernel. Then we pack shards that can be broken.
 
-# %%
+# %% jupyter={"source_hidden": true}
 import multiprocessing
 import os
 import subprocess
@@ -70,7 +107,6 @@ def in_child(call, *arguments):
     with ProcessPoolExecutor(1, mp_context=fork) as pool:
         return pool.submit(said, call, *arguments).result()
 
-
 # %%
 from smallfiles import formats
 from smallfiles.formats import tar
@@ -83,24 +119,27 @@ if not out.exists():
 shard = min(out.glob("*.tar"))
 reader = formats.open(shard)
 
+# %% [markdown] id="recall"
+# > **Recall** (10). Eight ranks finish an epoch without an error. How do you know that each sample was read exactly once?
+#
+# <details>
+# <summary>Answer</summary>
+#
+# Only by counting the keys over all ranks: a missing split repeats samples, a wrong one loses some, and neither raises
+# an error.
+#
+# </details>
+
 # %% [markdown] id="wrong" tags=["core"]
 # ## 1 · Wrong samples, and no error
 #
 # ### Shared offset
 #
-# - **Symptom** Accuracy is lower with workers than without. Or: `h5py objects cannot be pickled`.
-# - **Cause** A file that is opened before the workers start is one open file in all of them, with one position where
-#   the next read begins ([pytorch#11887](https://github.com/pytorch/pytorch/issues/11887)).
-# - **Remedy** Open it at the first read of each process, or name the position in each read
-#   ([06](06_read_a_squashfs_image.ipynb)). An HDF5 file must also be closed in the parent when workers start
-#   ([04](04_pack_hdf5.ipynb)).
+# The *folded* cell defines a `Dataset` that reads through one open file: with `seek` and `read`, or by position.
 #
 # > **Predict.** Of 12,000 samples, how many are wrong without workers, with one, and with two?
 
-# %%
-guess = 10  # change me: wrong samples with two workers
-
-# %%
+# %% jupyter={"source_hidden": true}
 from torch.utils.data import DataLoader, Dataset, RandomSampler
 
 truth = [bytes(reader.read(index)) for index in range(len(reader))]
@@ -122,6 +161,8 @@ class IsRight(Dataset):
         file.seek(start)
         return file.read(stop - start) == truth[index]
 
+# %%
+guess = 10  # change me: wrong samples with two workers
 
 # %%
 def wrong(workers, by_position):
@@ -139,10 +180,10 @@ title = title if two else "This time the two workers never met: run the cell aga
 figures.bars(counts, title, x="wrong samples of 12,000", guess=guess)
 
 # %% [markdown]
-# How often two workers collide is chance. A single worker does not collide, so a test with one worker passes. Since
-# Python 3.14 workers get a pickled `Dataset` instead, and an open HDF5 file cannot be pickled. The remedy is the same:
+# How often two workers collide is chance, and a single one passes every test. Workers that are not forked need a pickled
+# `Dataset`; the *folded* cell pickles an open HDF5 file, and our reader.
 
-# %%
+# %% jupyter={"source_hidden": true}
 import pickle
 
 import h5py
@@ -154,13 +195,9 @@ print(len(pickle.dumps(reader)), "bytes: our reader, which opens the file again 
 # %% [markdown]
 # ### Wrong label order
 #
-# - **Symptom** A pretrained model is right for 0.1 % of ImageNet's validation images. Labels are in range.
-# - **Cause** The development kit counts classes from 1 in its own order, models from 0 in the order of sorted wnids
-#   ([timm#1081](https://github.com/huggingface/pytorch-image-models/issues/1081)).
-# - **Remedy** Rank of the sorted wnid, never `ID - 1`; look at images whose label is known
-#   ([02](02_describe_a_dataset.ipynb)).
+# The *folded* cell gives the first four validation images the labels of three orders, and asks our check.
 
-# %%
+# %% jupyter={"source_hidden": true}
 from smallfiles.manifest import Manifest
 from smallfiles.sources import imagenet
 
@@ -171,12 +208,9 @@ for labels in ((490, 361, 171, 822), (489, 360, 170, 821), (65, 970, 230, 809)):
 # %% [markdown]
 # ### Same order in every epoch
 #
-# - **Symptom** Every epoch has the same batches; the model learns less than it should.
-# - **Cause** `DistributedSampler` draws its order from seed and epoch, but is not given the epoch
-#   ([pytorch#31771](https://github.com/pytorch/pytorch/issues/31771)).
-# - **Remedy** `set_epoch`, or a loader that counts ([10](10_run_it_on_many_nodes.ipynb)).
+# The *folded* cell draws two epochs without `set_epoch`, and one with it.
 
-# %%
+# %% jupyter={"source_hidden": true}
 from torch.utils.data import DistributedSampler
 
 sampler = DistributedSampler(range(20), num_replicas=2, rank=0)
@@ -187,15 +221,9 @@ print("after set_epoch(1): ", list(sampler)[:5])
 # %% [markdown]
 # ### Samples lost in shards
 #
-# - **Symptom** Fewer samples than images, or each of them several times. Or: `you need to add an explicit
-#   nodesplitter`.
-# - **Cause** webdataset cuts names at the first dot, so `cat.v1.jpg` and `cat.v2.jpg` become one sample; and it refuses
-#   several ranks until you choose how to split. A split over ranks only repeats samples in each worker; with fewer
-#   shards than workers, some workers get none, and training hangs at the end.
-# - **Remedy** No dots in keys (`pack` writes `%2E`), both splits, more shards than workers, and count keys
-#   ([05](05_shard_a_dataset.ipynb)).
+# The *folded* cell reads two images with dots in their names as one sample, then starts a second rank without a split.
 
-# %%
+# %% jupyter={"source_hidden": true}
 import tarfile
 from unittest.mock import patch
 
@@ -213,20 +241,18 @@ with patch.dict(os.environ, RANK="0", WORLD_SIZE="2"):
 # %% [markdown]
 # ### Half a copy
 #
-# - **Symptom** Fewer samples than yesterday.
-# - **Cause** A copy or an extraction was interrupted. A tar that ends between two samples looks like a shorter one, and
-#   a tree with half of its files like a smaller data set. webdataset's `ShardWriter` writes under the final name from
-#   the start.
-# - **Remedy** Compare with a record of the whole: end mark, index, digest or manifest. Write under a temporary name,
-#   then rename ([03](03_pack_arrow.ipynb)).
+# The *folded* cell cuts a shard between two samples.
 
-# %%
+# %% jupyter={"source_hidden": true}
 cut = setup.scratch / "cut.tar"
 cut.write_bytes(shard.read_bytes()[: places[len(places) // 2][0] - 512])  # before a header
 print("webdataset:", sum(1 for _ in wds.WebDataset(str(cut), shardshuffle=False)), "samples, no error")
 print("our reader:", said(len, formats.open(cut)))
 
-# %%
+# %% [markdown]
+# An extraction that a time limit stopped looks like a smaller data set (*folded*):
+
+# %% jupyter={"source_hidden": true}
 import shutil
 
 tree = setup.scratch / "extracted"
@@ -242,13 +268,9 @@ print(said(source.manifest.check_files, found.store)[:120])
 # %% [markdown]
 # ### Page cache in a benchmark
 #
-# - **Symptom** The second run is several times as fast as the first.
-# - **Cause** The first run brings the bytes into memory, the second finds them there
-#   ([DALI#1415](https://github.com/NVIDIA/DALI/issues/1415)).
-# - **Remedy** State which of the two you measure, prepare it before each run, and alternate
-#   ([01](01_count_the_cost_of_small_files.ipynb)).
+# The *folded* cell drops a file from the page cache and reads it twice.
 
-# %%
+# %% jupyter={"source_hidden": true}
 from time import perf_counter
 
 from smallfiles.measure import cache
@@ -271,14 +293,11 @@ for run in ("first", "second"):
 #
 # ### Growing workers
 #
-# - **Symptom** Memory grows during the first epoch, although nothing is kept. At the end: `killed by signal: Killed`.
-# - **Cause** Reading a Python object changes its reference count, and its page is copied into the worker
-#   ([pytorch#13246](https://github.com/pytorch/pytorch/issues/13246)).
-# - **Remedy** Columns: Arrow or NumPy ([02](02_describe_a_dataset.ipynb)).
+# The *folded* cell reads every tenth path in a worker, and counts what the worker had to copy.
 #
 # > **Predict.** A worker looks at every tenth path of 300,000. How much of the list does it copy?
 
-# %%
+# %% jupyter={"source_hidden": true}
 import pyarrow as pa
 
 paths = [f"ILSVRC/Data/CLS-LOC/train/n{n % 1000:08d}/n{n % 1000:08d}_{n}.JPEG" for n in range(300_000)]
@@ -303,16 +322,9 @@ for name in tables:
 # %% [markdown]
 # ### Shared memory is full
 #
-# - **Symptom** `unable to allocate shared memory`, or `killed by signal: Bus error`.
-# - **Cause** Workers pass their batches through `/dev/shm`. A container has 64 MB there, and staged data fills it too
-#   ([pytorch#5040](https://github.com/pytorch/pytorch/issues/5040)).
-# - **Remedy** Fewer or smaller batches ahead (bytes, not floats), threads, `--shm-size` for containers. `make_loader`
-#   computes the memory it needs before it starts ([08](08_keep_the_gpu_fed.ipynb)).
+# The *folded* cell gives a loader a `/dev/shm` of 8 MB, on a private mount where the system allows one.
 #
-# To reproduce it, we give a process a `/dev/shm` of 8 MB. Where the system allows it, any user may make a private
-# mount:
-
-# %%
+# %% jupyter={"source_hidden": true}
 def with_limits(folder, limits, *command):
     """The output of a command for which a folder has these limits."""
     mount = f'mount -t tmpfs -o {limits} none "$0" && exec "$@"'
@@ -333,13 +345,13 @@ except RuntimeError as error:
 print(with_limits("/dev/shm", "size=8m", sys.executable, "-c", LOADER))
 
 # %% [markdown]
-# PyTorch reserves the memory first, so it can raise an error. Programs that do not, and older versions, touch a page
-# that is not available, and get the signal SIGBUS. A map of a truncated file causes the same signal, on every machine.
-# The second worker below dies of signal 9, like those of a job that exceeds its memory limit; then check the memory of
-# the job, not `/dev/shm`.
+# PyTorch reserves the memory first, so it can raise an error. Other programs touch a page that is not there, and get the
+# signal SIGBUS; a map of a truncated file causes it too. In the *folded* cell a second worker dies of signal 9, as over
+# the job's memory limit.
 
-# %%
+# %% jupyter={"source_hidden": true}
 import mmap
+import signal
 
 torn = setup.scratch / "torn"
 torn.write_bytes(bytes(1 << 20))
@@ -359,9 +371,6 @@ class Victim(Dataset):
         return self.die()
 
 
-# %%
-import signal
-
 for die in (lambda: view[5_000], lambda: os.kill(os.getpid(), signal.SIGKILL)):
     try:
         list(DataLoader(Victim(die), num_workers=1, multiprocessing_context="fork"))
@@ -371,12 +380,9 @@ for die in (lambda: view[5_000], lambda: os.kill(os.getpid(), signal.SIGKILL)):
 # %% [markdown]
 # ### Too many open files
 #
-# - **Symptom** `Too many open files`, in older versions `received 0 items of ancdata`.
-# - **Cause** Each tensor from a worker is an open file for as long as you keep it
-#   ([pytorch#973](https://github.com/pytorch/pytorch/issues/973)).
-# - **Remedy** Keep a copy, not the tensor; raise `ulimit -n`; or `set_sharing_strategy("file_system")`.
+# The *folded* cell keeps 200 batches where a process may open 60 more files: as they come, and cloned.
 
-# %%
+# %% jupyter={"source_hidden": true}
 import resource
 
 import torch
@@ -395,12 +401,9 @@ print("cloned:           ", in_child(keep_batches, True))
 # %% [markdown]
 # ### More than 2 GiB in one array
 #
-# - **Symptom** `offset overflow while concatenating arrays`.
-# - **Cause** The offsets in a `binary` column are 32-bit numbers
-#   ([arrow#10776](https://github.com/apache/arrow/issues/10776)).
-# - **Remedy** Keep the data in chunks, one record batch each, or choose `large_binary` ([03](03_pack_arrow.ipynb)).
+# The *folded* cell joins 33 pieces of 64 MiB to one `binary` array.
 
-# %%
+# %% jupyter={"source_hidden": true}
 chunk = pa.array([bytes(1 << 20)] * 64)  # 64 MiB
 photos = pa.chunked_array([chunk] * 33)  # the same chunk 33 times, which takes no memory
 print(said(photos.combine_chunks))
@@ -411,14 +414,11 @@ print(len(pa.table({"data": photos}).to_batches()), "record batches of", chunk.n
 #
 # ### No space left
 #
-# - **Symptom** `No space left on device`, although `df -h` shows space. Or: `Disk quota exceeded`.
-# - **Cause** A file system, or your quota, has run out of bytes or of inodes. Error 28 means either, 122 is a quota.
-# - **Remedy** `df -i`, your site's quota command, `smallfiles doctor`; then pack, environments included
-#   ([00](00_start_here.ipynb), [06](06_read_a_squashfs_image.ipynb)).
+# The *folded* cell makes files in a folder with room for 12 MB and for five inodes.
 #
 # > **Predict.** A folder has room for 12 MB and for five inodes. How many empty files fit?
 
-# %%
+# %% jupyter={"source_hidden": true}
 import errno
 
 TOUCH = "cd $0; for n in 1 2 3 4 5; do touch $n; done; df -h . | tail -1; df -i . | tail -1"
@@ -431,13 +431,9 @@ for number in (errno.ENOSPC, errno.EDQUOT):
 # %% [markdown]
 # ### Locked file
 #
-# - **Symptom** `Unable to lock file`, or `No locks available`.
-# - **Cause** HDF5 locks a file whenever it is opened. Another process has it open for writing, or the file system has
-#   no locks ([h5py#1101](https://github.com/h5py/h5py/issues/1101)).
-# - **Remedy** For complete files `locking=False`, or `HDF5_USE_FILE_LOCKING=FALSE` before the import. Never while a
-#   program writes to it ([04](04_pack_hdf5.ipynb)).
+# The *folded* cell opens an HDF5 file while this kernel has it open for writing.
 
-# %%
+# %% jupyter={"source_hidden": true}
 ASK = "import h5py, sys; h5py.File(sys.argv[1], 'r'); print('opened')"
 path = setup.scratch / "one.h5"
 with h5py.File(path, "r+"):
@@ -449,13 +445,9 @@ with h5py.File(path, "r+"):
 # %% [markdown]
 # ### No mount without root
 #
-# - **Symptom** `must be superuser to use mount`, or `failed to setup loop device`.
-# - **Cause** Mounting a squashfs file needs a loop device, and so root, or FUSE and a device file
-#   ([enroot#180](https://github.com/NVIDIA/enroot/issues/180)).
-# - **Remedy** Read it with a library ([06](06_read_a_squashfs_image.ipynb)). (If you are root here, the mount is not
-#   tried.)
+# The *folded* cell tries a mount (not as root), and then reads without one.
 
-# %%
+# %% jupyter={"source_hidden": true}
 squashed = setup.scratch / "train.sqfs"
 if not squashed.exists():
     pack(source, squashed, PackConfig(verify="none"))
@@ -468,15 +460,9 @@ print(by_library.key(7), len(by_library.read(7)), "bytes, no mount")
 # %% [markdown]
 # ### LMDB on a parallel file system
 #
-# - **Symptom** `lmdb.Error: …: Function not implemented`, or `No locks available`. It cannot be shown here: it needs
-#   Lustre, NFS or the like.
-# - **Cause** LMDB maps its file and locks it, and its authors advise against using it there
-#   ([py-lmdb#228](https://github.com/jnwatson/py-lmdb/issues/228),
-#   [#281](https://github.com/jnwatson/py-lmdb/issues/281)).
-# - **Remedy** Stage it to the node ([07](07_stage_a_dataset.ipynb)), then `lmdb.open(path, readonly=True, lock=False,
-#   readahead=False)`; or use another format. Check where your data is:
+# This one cannot be shown here: it needs Lustre, NFS or the like. The *folded* cell says where your data is.
 
-# %%
+# %% jupyter={"source_hidden": true}
 from smallfiles import machine
 
 for place in (setup.scratch, Path.home()):
@@ -486,11 +472,9 @@ for place in (setup.scratch, Path.home()):
 # %% [markdown]
 # ### Leftovers in memory
 #
-# - **Symptom** `df -h` shows a `/dev/shm` that is half full before your job has begun.
-# - **Cause** A killed job cannot clean up, and files in `/dev/shm` stay until they are removed.
-# - **Remedy** `smallfiles staged --sweep`, or the next `stage` ([07](07_stage_a_dataset.ipynb)).
+# The *folded* cell kills a job that has staged its data, and removes what it left.
 
-# %%
+# %% jupyter={"source_hidden": true}
 from smallfiles import staging
 
 
@@ -512,15 +496,11 @@ print("removed:", staging.sweep_all([node]), "- left:", len(staging.listing([nod
 #
 # ### One CPU for all workers
 #
-# - **Symptom** More workers bring nothing, and `top` shows them sharing one CPU.
-# - **Cause** Since Slurm 22.05, `srun` ignores the script's `--cpus-per-task`
-#   ([reframe#2655](https://github.com/reframe-hpc/reframe/issues/2655)).
-# - **Remedy** `srun --cpus-per-task="$SLURM_CPUS_PER_TASK"`, and count the CPUs that you may use
-#   ([10](10_run_it_on_many_nodes.ipynb)).
+# The *folded* cell binds a process to one CPU, as `srun` does, and counts CPUs in three ways.
 #
 # > **Predict.** A task is bound to one CPU of a script that requested two. What do three ways to count CPUs return?
 
-# %%
+# %% jupyter={"source_hidden": true}
 def in_a_task():
     os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:1])  # what srun does
     os.environ["SLURM_CPUS_PER_TASK"] = "2"  # what the script asked for
@@ -532,14 +512,9 @@ print("the variable {}, os.cpu_count() {}, os.sched_getaffinity {}".format(*in_c
 # %% [markdown]
 # ### No network
 #
-# - **Symptom** `Connection refused`, `Network is unreachable`, `Temporary failure in name resolution`. Or the job
-#   hangs.
-# - **Cause** Compute nodes cannot reach the internet. Either the request is refused at once, or there is no answer and
-#   a program without a timeout waits until the time limit.
-# - **Remedy** Download on a login node into a folder that jobs can read (`TORCH_HOME`, `HF_HOME`), then set
-#   `HF_HUB_OFFLINE=1`; give every request a timeout.
+# The *folded* cell asks a port where nobody listens, and a server that never answers.
 
-# %%
+# %% jupyter={"source_hidden": true}
 import socket
 import urllib.request
 
@@ -555,12 +530,9 @@ silent.close()
 # %% [markdown]
 # ### A class that workers cannot find
 #
-# - **Symptom** `Can't get attribute … on <module '__main__'`, then `DataLoader worker exited unexpectedly`.
-# - **Cause** Workers that are not forked (the default since Python 3.14) import the module of your class, and a
-#   notebook is not a module.
-# - **Remedy** Put the class into a file and import it, or set `multiprocessing_context="fork"`.
+# The *folded* cell starts a worker for a class of the main program, by spawn and by fork.
 
-# %%
+# %% jupyter={"source_hidden": true}
 PROGRAM = """
 import multiprocessing
 class Images:
@@ -579,6 +551,12 @@ for method in ("spawn", "fork"):
 # %%
 file.close()
 view.close()
+
+# %% [markdown] id="exercise"
+# ## Exercise
+#
+# [Exercise 12](../exercises/12_when_it_breaks.ipynb): six jobs have failed. Read their logs, find the cause in the
+# tables above, and write down the cure.
 
 # %% [markdown] id="cluster"
 # ## On the cluster

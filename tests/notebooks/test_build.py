@@ -1,9 +1,11 @@
 """The build makes what the sources say, and says so when it does not."""
 
 import json
+import re
 
 import pytest
 from build_notebooks import main
+from percent import from_notebook
 
 NOTEBOOK = "# %% [markdown]\n# # 01 · Count\n\n# %%\nprint(1)\n"
 SOLUTION = "# %%\n# --8<-- solution\nanswer = 42\n# --8<-- stub\n# answer = None\n# --8<-- end\n"
@@ -93,3 +95,14 @@ def test_a_source_that_cannot_be_read_is_named_with_file_and_line(checkout, caps
 
 def test_the_notebooks_of_this_checkout_are_what_their_sources_say(repository, capsys):
     assert main(["--root", str(repository), "--check"]) == 0, capsys.readouterr().out[-3000:]
+
+
+def test_each_row_of_the_symptoms_leads_to_a_heading(repository):
+    """The tables of notebook 12 and their page in the docs are one text; a heading that was renamed is found."""
+    page = (repository / "docs/symptoms.md").read_text(encoding="utf-8")
+    targets = re.findall(r"\]\(\.\./notebooks/([^)#]+)#?([^)]*)\)", page)
+    assert len(targets) > 40 and "](#" not in page
+    for name, anchor in targets:
+        cells = from_notebook((repository / "notebooks" / name).read_text(encoding="utf-8"))
+        found = [title.replace(" ", "-") for c in cells for title in re.findall(r"^#+ (.+)$", c.text, re.M)]
+        assert not anchor or anchor in found, f"{name} has no heading {anchor}"

@@ -215,9 +215,9 @@ def test_an_experiment_that_asks_for_no_guess_is_found(problems):
     assert sum("asks for no guess" in problem for problem in problems(cells)) == 3
 
 
-def test_an_appendix_begins_with_the_symptoms_and_has_no_exercise(problems):
-    found = problems(drop("## Exercise"), name="12_breaks.ipynb")
-    assert any("not ['Find your symptom', 'Set up', 'On the cluster'" in problem for problem in found)
+def test_a_reference_begins_with_the_symptoms(problems):
+    found = problems(good_notebook(), name="12_breaks.ipynb")
+    assert any("not ['Find your symptom', 'Set up', 'Exercise', 'On the cluster'" in p for p in found)
 
 
 @pytest.mark.parametrize(

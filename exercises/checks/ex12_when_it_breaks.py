@@ -1,0 +1,305 @@
+"""Exercise 12: six jobs that failed, their causes, and the line that cures each.
+
+    causes     the cause of each job, by its letter
+    lines      the cured line of the three job scripts: run by real bash, with a played srun
+    programs   the cured line of the three Python programs: run here
+
+A line is judged by what it does: which CPUs a step gets, how much shared memory a loader takes, what an epoch
+reads. The trap: a cure for the wrong cause often makes the symptom rarer, so the checks look at the cause.
+Notebook 12 sends participants here.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import subprocess
+import tempfile
+from collections import Counter
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.utils.data import DistributedSampler
+
+from exercises.checks.attempt import Attempt, NotStarted
+from exercises.checks.check import check
+
+CAUSES = (
+    "one CPU for all workers",
+    "no network on compute nodes",
+    "shared memory is full",
+    "memory limit of the job",
+    "files kept open by tensors",
+    "limit of inodes",
+    "same order in every epoch",
+    "shared position of an open file",
+    "names cut at the first dot",
+    "a copy that was interrupted",
+)
+RIGHT = dict(zip("ABCDEF", (CAUSES[n] for n in (0, 1, 2, 6, 4, 8)), strict=True))
+WHY = {
+    "A": "8 workers share one CPU: the process may use 1, although the script requested 8",
+    "B": "the name of a server could not be resolved: a compute node does not reach the internet",
+    "C": "signal 7, Bus error, is a page of /dev/shm that is not there, and df shows it full",
+    "D": "the two epochs begin with the same numbers",
+    "E": "the error names open files: each tensor that a worker sends holds one as long as it is kept",
+    "F": "half of the samples, each with two images: their names differ only after a dot",
+}
+NOT = {
+    (
+        "C",
+        "memory limit of the job",
+    ): "over the job's limit a process dies of signal 9, Killed; this is signal 7",
+    (
+        "E",
+        "limit of inodes",
+    ): "no room for new files is another error (28); here a process holds too many open",
+    ("F", "a copy that was interrupted"): "the number of images is right: two of them are in each sample",
+    ("F", "shared position of an open file"): "it happens without workers too, and no byte is wrong",
+    ("D", "shared position of an open file"): "every sample is right; only their order repeats",
+}
+ORIGINAL = {
+    "A": "srun python train.py --workers 8",
+    "B": "srun python finetune.py --model resnet50",
+    "C": "srun --cpus-per-task=16 python train.py --workers 16 --prefetch 8 --batch 256",
+    "D": "pass",
+    "E": "kept.append(batch)",
+    "F": 'name = f"{stem}.jpg"',
+}
+
+
+def _begun(attempt: Attempt, letters: str) -> dict[str, str]:
+    """The answers to these jobs."""
+    answers = attempt.answer
+    attempt.require(
+        isinstance(answers, Mapping), answers, f"a dict of {len(letters)} texts", "write one text per job"
+    )
+    begun = {letter: answers.get(letter) for letter in letters}
+    if all(text in (None, "", ORIGINAL[letter]) for letter, text in begun.items()):
+        raise NotStarted
+    for letter, text in begun.items():
+        attempt.given(f"job {letter}")
+        attempt.require(
+            isinstance(text, str) and text != "", text, "a text", f"the answer to job {letter} is missing"
+        )
+    return {letter: str(text).strip() for letter, text in begun.items()}
+
+
+# --- Task 1: the causes ---
+
+
+@check(buys="A cause that is found from one log saves the three jobs that would have tried guesses.")
+def causes(attempt: Attempt) -> None:
+    """`causes` names the cause of each job, in the words of the list."""
+    for letter, cause in _begun(attempt, "ABCDEF").items():
+        attempt.given(f"job {letter}: {cause!r}")
+        attempt.require(
+            cause in CAUSES, repr(cause), f"one of: {'; '.join(CAUSES)}", "take the words of the list"
+        )
+        because = NOT.get((letter, cause), f"look again at the log of {letter}: {WHY[letter]}")
+        attempt.require(cause == RIGHT[letter], cause, "another cause", because)
+
+
+# --- Task 2: job scripts ---
+
+SRUN = """#!/bin/bash
+printf 'cpus=%s\\n' "${SRUN_CPUS_PER_TASK:-}" >>"$PLAYED"
+printf 'home=%s\\n' "${TORCH_HOME:-}" >>"$PLAYED"
+printf 'arg=%s\\n' "$@" >>"$PLAYED"
+"""
+SCRATCH = "/scratch/of/the/job"
+SHM_BYTES = 8e9
+IMAGE_BYTES = 4 * 3 * 224 * 224
+
+
+def _played(attempt: Attempt, line: str) -> tuple[str, str, list[str]]:
+    """Run a line in bash: CPUs and TORCH_HOME in its environment, and the arguments of srun."""
+    with tempfile.TemporaryDirectory() as place:
+        played, srun = Path(place, "played"), Path(place, "srun")
+        srun.write_text(SRUN, encoding="utf-8")
+        srun.chmod(0o755)
+        environment = {
+            "PATH": f"{place}:{os.environ['PATH']}",
+            "SLURM_CPUS_PER_TASK": "8",
+            "SCRATCH": SCRATCH,
+            "PLAYED": str(played),
+            "HOME": place,
+        }
+        run = subprocess.run(
+            ["bash", "-c", line], env=environment, cwd=place, capture_output=True, text=True, timeout=5
+        )
+        ran = played.exists()
+        said = (run.stderr or run.stdout).strip()[-200:] or "srun was not called"
+        attempt.require(
+            ran and run.returncode == 0, said, "one call of srun", "the line must start the program with srun"
+        )
+        lines = played.read_text(encoding="utf-8").splitlines()
+    found = [entry.removeprefix("arg=") for entry in lines if entry.startswith("arg=")]
+    return lines[0].removeprefix("cpus="), lines[1].removeprefix("home="), found
+
+
+def _option(words: list[str], *names: str) -> str | None:
+    """The value of an option in any of the ways to write it."""
+    for place, word in enumerate(words):
+        for name in names:
+            if word == name:
+                return words[place + 1] if place + 1 < len(words) else ""
+            if word.startswith(f"{name}=") or (len(name) == 2 and word.startswith(name)):
+                return word.removeprefix(name).removeprefix("=")
+    return None
+
+
+def _whole(attempt: Attempt, words: list[str], name: str) -> int:
+    text = _option(words, name)
+    attempt.require(
+        bool(text) and str(text).isdecimal(),
+        f"{name} {text}",
+        f"{name} with a number",
+        f"keep the option {name}",
+    )
+    return int(str(text))
+
+
+def _cured_cpus(attempt: Attempt, line: str) -> None:
+    variable, _, words = _played(attempt, line)
+    before = words[: words.index("python")] if "python" in words else words
+    cpus = _option(before, "--cpus-per-task", "-c") or variable
+    because = "srun does not take over the script's CPUs: pass them on with --cpus-per-task"
+    if cpus.startswith("$"):
+        because = "in single quotes bash does not replace the variable: use double quotes"
+    elif _option(words, "--workers") == "1":
+        because = "one worker fits one CPU, and is as slow as before: the step must get the 8 CPUs"
+    attempt.require(cpus == "8", f"CPUs of the step: {cpus or 'those of the default, 1'}", "8", because)
+    attempt.require(
+        _option(words, "--workers") == "8",
+        shlex.join(words),
+        "--workers 8",
+        "the 8 workers were right; leave them",
+    )
+
+
+def _cured_network(attempt: Attempt, line: str) -> None:
+    _, home, words = _played(attempt, line)
+    because = "the file is there already: PyTorch looks in $TORCH_HOME/hub/checkpoints, and you can set it"
+    if any("TORCH_HOME" in word for word in words):
+        because = "this is an argument of the program: write the variable before srun"
+    elif any(tool in line for tool in ("wget", "curl", "download")):
+        because = "a download in the job needs the network that is not there; it was done on the login node"
+    elif "$" in home:
+        because = "in single quotes bash does not replace the variable: use double quotes"
+    elif home.rstrip("/").endswith(("hub", "checkpoints")):
+        because = "TORCH_HOME is the folder above hub/checkpoints"
+    got = f"TORCH_HOME={home or ' (not set)'}"
+    attempt.require(home.rstrip("/") == f"{SCRATCH}/torch", got, f"TORCH_HOME={SCRATCH}/torch", because)
+
+
+def _cured_shm(attempt: Attempt, line: str) -> None:
+    _, _, words = _played(attempt, line)
+    workers, ahead = _whole(attempt, words, "--workers"), _whole(attempt, words, "--prefetch")
+    batch = _whole(attempt, words, "--batch")
+    attempt.expect(256, batch, because="another batch size is another training: keep 256")
+    attempt.require(
+        workers >= 8,
+        f"{workers} workers",
+        "at least 8 of the 16",
+        "so few workers starve the GPU; each of them needs fewer batches ahead",
+    )
+    need = workers * ahead * batch * IMAGE_BYTES
+    because = (
+        "workers x prefetch x batch x 224 x 224 x 3 floats of 4 bytes must fit into /dev/shm"
+        if _option(words, "--mem") is None
+        else "--mem is the memory of the job; /dev/shm keeps its own size"
+    )
+    attempt.require(
+        0 < need <= SHM_BYTES,
+        f"{need / 1e9:.1f} GB of batches",
+        f"at most {SHM_BYTES / 1e9:.0f} GB, and some",
+        because,
+    )
+
+
+@check(buys="The same three lines decide whether a reservation of 64 nodes computes or waits.", limit_s=20)
+def lines(attempt: Attempt) -> None:
+    """`cures["A"]`, `cures["B"]`, `cures["C"]`: the marked line of each job script, cured."""
+    for letter, line in _begun(attempt, "ABC").items():
+        attempt.given(f"job {letter}: {line}")
+        {"A": _cured_cpus, "B": _cured_network, "C": _cured_shm}[letter](attempt, line)
+
+
+# --- Task 3: programs ---
+
+STEMS = ("cat.v1", "cat.v2", "cat_v1", "catv1", "cat-v1", "dog", "dog.v1.small")
+
+
+def _executed(attempt: Attempt, line: str, names: dict[str, Any]) -> dict[str, Any]:
+    with attempt.guarded():
+        exec(compile(line, "your line", "exec"), names)
+    return names
+
+
+def _cured_order(attempt: Attempt, line: str) -> None:
+    orders = []
+    for rank in range(2):
+        sampler: Any = DistributedSampler(range(20), num_replicas=2, rank=rank)  # type: ignore[arg-type]
+        mine = []
+        for epoch in range(3):
+            _executed(attempt, line, {"sampler": sampler, "epoch": epoch, "rank": rank, "torch": torch})
+            mine.append(list(sampler))
+        orders.append(mine)
+    same = orders[0][0] == orders[0][1] or orders[0][1] == orders[0][2]
+    because = "the sampler draws from its own seed and epoch, and knows the epoch only from set_epoch(epoch)"
+    if "set_epoch" in line and same:
+        because = "the same number in every epoch is the same order: pass `epoch`"
+    attempt.require(not same, f"twice {orders[0][1][:4]}", "another order in each epoch", because)
+    for epoch in range(3):
+        read = sorted(orders[0][epoch] + orders[1][epoch])
+        because = "ranks must draw from the same seed, or they read samples twice and miss others"
+        attempt.require(read == list(range(20)), read, "each of 20 samples once over both ranks", because)
+
+
+def _cured_tensors(attempt: Attempt, line: str) -> None:
+    batch: Any = torch.arange(4.0)
+    batch.share_memory_()
+    kept: list[Any] = []
+    _executed(attempt, line, {"kept": kept, "batch": batch, "torch": torch})
+    attempt.require(
+        len(kept) == 1, f"{len(kept)} kept", "one per batch", "keep the batch: append a copy of it"
+    )
+    attempt.require(
+        [float(value) for value in kept[0]] == [0, 1, 2, 3],
+        kept[0],
+        "the values of the batch",
+        "keep its values",
+    )
+    batch += 1
+    shared = float(kept[0][0]) != 0
+    because = "detach() and numpy() are views of the same shared memory, and hold its file: use clone()"
+    attempt.require(not shared, "memory that is still shared", "a copy of its own", because)
+
+
+def _cured_names(attempt: Attempt, line: str) -> None:
+    names = [str(_executed(attempt, line, {"stem": stem}).get("name")) for stem in STEMS]
+    keys = Counter(name.partition(".")[0] for name in names)
+    met = {stem: name for stem, name in zip(STEMS, names, strict=True) if keys[name.partition(".")[0]] > 1}
+    attempt.require(
+        all(name.endswith(".jpg") for name in names), names[0], "….jpg", "the suffix is the field"
+    )
+    because = "webdataset takes what is before the first dot for the key"
+    if len(set(names)) < len(names):
+        because = (
+            "two images now have one name: put something for the dot that no other name contains, as %2E"
+        )
+    attempt.require(not met, met, "names that differ before the first dot", because)
+    parts = [name.partition(".")[2] for name in names]
+    attempt.require(set(parts) == {"jpg"}, parts, "the field jpg in each", "a dot before the suffix is left")
+
+
+@check(buys="Each sample once, in a new order, and a job that is alive at the end of the epoch.")
+def programs(attempt: Attempt) -> None:
+    """`cures["D"]`, `cures["E"]`, `cures["F"]`: the marked line of each program, cured."""
+    cured: dict[str, Callable[[Attempt, str], None]] = {"D": _cured_order, "E": _cured_tensors}
+    for letter, line in _begun(attempt, "DEF").items():
+        attempt.given(f"job {letter}: {line}")
+        cured.get(letter, _cured_names)(attempt, line)

@@ -1,0 +1,226 @@
+# %% [markdown] id="top"
+# # Exercise 12 · Diagnose six broken jobs
+#
+# ★★☆ · 30 minutes · after [notebook 12](../notebooks/12_when_it_breaks.ipynb)
+#
+# Six colleagues send you a job that failed, with the end of its log. Find the cause of each first; then change one line
+# of each. The tables of notebook 12 help.
+
+# %% id="start"
+import sys
+
+sys.path.append("..")
+from helpers import show, start
+
+setup = start("ex12")
+
+# %% [markdown] id="jobs"
+# ## The jobs
+#
+# The line to change is marked with `# <--`.
+#
+# **A** is slow.
+#
+# ```bash
+# #SBATCH --ntasks=1 --cpus-per-task=8
+# srun python train.py --workers 8              # <--
+# ```
+# ```
+# slurm 23.02 · os.cpu_count() 128 · CPUs that this process may use: 1
+# epoch 0: 96 images/s, waiting for data 91 %
+# ```
+#
+# **B** runs on the login node. There the weights are in `$SCRATCH/torch/hub/checkpoints`, which jobs can read.
+#
+# ```bash
+# srun python finetune.py --model resnet50      # <--
+# ```
+# ```
+# Downloading: "https://download.pytorch.org/models/resnet50-11ad3fa6.pth" to "~/.cache/torch/hub/checkpoints/…"
+# URLError: <urlopen error [Errno -3] Temporary failure in name resolution>
+# ```
+#
+# **C** dies in its first epoch. Its images are floats, 3 x 224 x 224.
+#
+# ```bash
+# srun --cpus-per-task=16 python train.py --workers 16 --prefetch 8 --batch 256     # <--
+# ```
+# ```
+# RuntimeError: DataLoader worker (pid 4711) is killed by signal: Bus error.
+# df -h /dev/shm:    Size 8.0G   Used 8.0G   Avail 0
+# ```
+#
+# **D** learns less than it should, on two ranks.
+#
+# ```python
+# for epoch in range(epochs):
+#     pass                                      # <--
+#     for index in sampler:                     # a DistributedSampler
+#         train(index)
+# ```
+# ```
+# rank 0 epoch 0: samples 4, 13, 7, 3 …      rank 0 epoch 1: samples 4, 13, 7, 3 …
+# ```
+#
+# **E** collects the predictions of all batches.
+#
+# ```python
+# kept = []
+# for batch in DataLoader(images, num_workers=8):
+#     kept.append(batch)                        # <--
+# ```
+# ```
+# RuntimeError: Too many open files. Communication with the workers is no longer possible.
+# ```
+#
+# **F** reads half of the samples, with any number of workers. The tar was written by this program:
+#
+# ```python
+# for stem in stems:                            # "cat.v1", "cat.v2", "cat_v1", "dog" …
+#     name = f"{stem}.jpg"                      # <--
+#     archive.addfile(member(name, data[stem]), io.BytesIO(data[stem]))
+# ```
+# ```
+# 1,000 images written; webdataset: 500 samples, cat: ['v1.jpg', 'v2.jpg'] …
+# ```
+
+# %% [markdown] id="causes"
+# ## Task 1: the causes
+#
+# Give the cause of each job, in the words of this list:
+#
+# `causes: dict[str, str]`
+
+# %% id="causes-list"
+from exercises.checks import ex12_when_it_breaks as check
+
+print(*check.CAUSES, sep="\n")
+
+# %% id="causes-answer"
+causes = {
+    # --8<-- solution
+    "A": "one CPU for all workers",
+    "B": "no network on compute nodes",
+    "C": "shared memory is full",
+    "D": "same order in every epoch",
+    "E": "files kept open by tensors",
+    "F": "names cut at the first dot",
+    # --8<-- stub
+    # "A": None,  # your answers: six texts of the list
+    # "B": None,
+    # "C": None,
+    # "D": None,
+    # "E": None,
+    # "F": None,
+    # --8<-- end
+}
+
+# %% id="causes-check"
+found = check.causes(causes)
+found
+
+# %% [markdown] id="causes-hints"
+# <details>
+# <summary>Hint 1: where to look</summary>
+#
+# In A at the two numbers of CPUs, in C at the number of the signal, in E at what is "open", in F at the dots.
+#
+# </details>
+#
+# <details>
+# <summary>Hint 2: four that do not fit</summary>
+#
+# A job over its memory limit is `Killed`, signal 9. A limit of inodes is `No space left on device`. A shared position
+# needs two workers. An interrupted copy has fewer images, not fewer samples of two images.
+#
+# </details>
+
+# %% [markdown] id="lines"
+# ## Task 2: the job scripts
+#
+# Cure A, B and C: write the marked line anew. Keep 8 workers in A, and the batch of 256 and at least 8 workers in C. Bash
+# runs your line here, with a played `srun`:
+#
+# `cures: dict[str, str]`
+
+# %% id="lines-answer"
+cures = {
+    # --8<-- solution
+    "A": 'srun --cpus-per-task="$SLURM_CPUS_PER_TASK" python train.py --workers 8',
+    "B": 'TORCH_HOME="$SCRATCH/torch" srun python finetune.py --model resnet50',
+    "C": "srun --cpus-per-task=16 python train.py --workers 16 --prefetch 2 --batch 256",
+    # --8<-- stub
+    # "A": "srun python train.py --workers 8",  # your code: one line for each job
+    # "B": "srun python finetune.py --model resnet50",
+    # "C": "srun --cpus-per-task=16 python train.py --workers 16 --prefetch 8 --batch 256",
+    # --8<-- end
+}
+
+# %% id="lines-check"
+scripts = check.lines(cures)
+scripts
+
+# %% [markdown] id="lines-hints"
+# <details>
+# <summary>Hint 1: C in numbers</summary>
+#
+# `workers * prefetch * batch * 3 * 224 * 224 * 4` bytes wait in `/dev/shm`, which has 8 GB.
+#
+# </details>
+#
+# <details>
+# <summary>Hint 2: B</summary>
+#
+# PyTorch downloads what it does not find in `$TORCH_HOME/hub/checkpoints`; without the variable it looks in your home.
+#
+# </details>
+
+# %% [markdown] id="programs"
+# ## Task 3: the programs
+#
+# Cure D, E and F in the same way. In F no two images may get one name, whatever their stems are; the suffix stays
+# `.jpg`:
+#
+# `more: dict[str, str]`
+
+# %% id="programs-answer"
+more = {
+    # --8<-- solution
+    "D": "sampler.set_epoch(epoch)",
+    "E": "kept.append(batch.clone())",
+    "F": 'name = stem.replace(".", "%2E") + ".jpg"',
+    # --8<-- stub
+    # "D": "pass",  # your code: one line for each job
+    # "E": "kept.append(batch)",
+    # "F": 'name = f"{stem}.jpg"',
+    # --8<-- end
+}
+
+# %% id="programs-check"
+programs = check.programs(more)
+programs
+
+# %% [markdown] id="programs-hints"
+# <details>
+# <summary>Hint 1: D and E</summary>
+#
+# Both are one call of a method: of the sampler, with the number of the epoch; of the tensor, for memory of its own.
+#
+# </details>
+#
+# <details>
+# <summary>Hint 2: F</summary>
+#
+# `cat.v1` must not become `cat_v1`, which is another image, nor `cat`. Percent signs, as in web addresses, are rarely in
+# names: `%2E` is a dot.
+#
+# </details>
+
+# %% [markdown] id="use"
+# ## A job of yours
+
+# %% id="compare"
+if not (found and scripts and programs):
+    show.say("Solve all tasks first.")
+else:
+    show.say("Think of the last job of yours that failed. Which row of notebook 12 is it? If there is none: what would it say?")
