@@ -98,7 +98,7 @@ def test_the_notebooks_of_this_checkout_are_what_their_sources_say(repository, c
 
 
 def test_each_row_of_the_symptoms_leads_to_a_heading(repository):
-    """The tables of notebook 12 and their page in the docs are one text; a heading that was renamed is found."""
+    """The tables of notebook 12 and their page in the docs are one text."""
     page = (repository / "docs/symptoms.md").read_text(encoding="utf-8")
     targets = re.findall(r"\]\(\.\./notebooks/([^)#]+)#?([^)]*)\)", page)
     assert len(targets) > 40 and "](#" not in page
