@@ -60,3 +60,19 @@ def test_a_file_that_lacks_something_or_holds_too_much_is_refused(release, tmp_p
     found = release.faults(tmp_path / "x.tar.gz", tmp_path / "x.whl")
     assert "helpers does not belong into the wheel" in found
     assert {"smallfiles/py.typed is missing", "CHANGELOG.md is missing"} <= set(found)
+
+
+def test_both_forges_run_the_whole_of_ci_on_each_python_and_build_release_and_site(repository, release):
+    github = yaml.safe_load((repository / ".github/workflows/check.yml").read_text())["jobs"]
+    gitlab = yaml.safe_load((repository / ".gitlab-ci.yml").read_text())
+    said = {
+        "github": {
+            name: " ".join(step.get("run", "") for step in job["steps"]) for name, job in github.items()
+        },
+        "gitlab": {name: " ".join(job["script"]) for name, job in gitlab.items() if "script" in (job or {})},
+    }
+    for forge in said.values():
+        assert "bash .ci/run" in forge["test"] and "make release" in forge["release"]
+        assert any("make site" in script for script in forge.values())
+    (matrix,) = gitlab["test"]["parallel"]["matrix"]
+    assert github["test"]["strategy"]["matrix"]["python"] == matrix["VERSION"] == list(release.VERSIONS[:3])
