@@ -34,6 +34,10 @@ def add(verbs: Verbs) -> None:
     parser.add_argument("out", type=Path, metavar="OUT", help="a packed file or folder of shards")
     parser.add_argument("--format", metavar="NAME", help=f"overrides the suffix of OUT: {FORMATS}")
     parser.add_argument("--picture", type=Path, metavar="FILE", help="draw samples (.html or .png)")
+    parser.add_argument(
+        "--croissant", action="store_true", help="write OUT.croissant.json, a card of the set"
+    )
+    parser.add_argument("--licence", metavar="URL", help="of the set, for its card")
     parser.add_argument("--seed", type=int, metavar="S", help="of the choice of samples to draw (0)")
 
 
@@ -42,23 +46,26 @@ def run(arguments: argparse.Namespace) -> int:
 
     Format, layout, number of samples, classes, fields and which were added later, how and from what it was
     packed, the first keys and the distribution of sizes. Reads the index only, and with --picture the samples
-    that it draws: look at them before you train for days.
+    that it draws: look at them before you train for days. --croissant writes what catalogues of data sets and
+    the library mlcroissant read: files, fields, classes, split. It reads every byte once, for SHA-256.
 
     Examples:
         smallfiles inspect train.arrow
         smallfiles inspect train.arrow --picture sheet.html
         smallfiles inspect train.tars --json
+        smallfiles inspect train.tars --croissant --licence https://spdx.org/licenses/CC-BY-4.0
     """
-    from smallfiles import contact_sheet, formats
+    from smallfiles import contact_sheet, croissant, formats
     from smallfiles.digests import added_fields
     from smallfiles.pack.compare import fields_of
 
-    if arguments.seed is not None and arguments.picture is None:
-        raise UsageError(
-            "--seed is given without --picture",
-            expected="it with --picture, since nothing else is chosen by chance",
-            next_step="Give --picture FILE too, or leave --seed out",
-        )
+    for name, needed in (("seed", "picture"), ("licence", "croissant")):
+        if getattr(arguments, name) is not None and not getattr(arguments, needed):
+            raise UsageError(
+                f"--{name} is given without --{needed}",
+                expected=f"it with --{needed}, which alone uses it",
+                next_step=f"Give --{needed} too, or leave --{name} out",
+            )
     began = perf_counter()
     with closing(formats.open(arguments.out, arguments.format)) as reader:
         facts = reader.info()
@@ -73,6 +80,8 @@ def run(arguments: argparse.Namespace) -> int:
         if arguments.picture is not None:
             sheet = contact_sheet.write(reader, arguments.picture, arguments.seed or 0)
             facts["picture"] = f"{arguments.picture}: {sheet.note}"
+        if arguments.croissant:
+            facts["croissant"] = str(croissant.write(reader, arguments.licence))
     facts |= {"classes": classes, "first_keys": keys, "size_histogram": _histogram(sizes)}
     facts["bytes"] = int(facts.get("bytes", sum(sizes)))
     facts["seconds"] = round(perf_counter() - began, 3)
