@@ -29,7 +29,7 @@ from smallfiles.measure.cache import can_be_cold, drop
 from smallfiles.measure.record import Record
 from smallfiles.options import words
 from smallfiles.progress import bytes_text, say_notes
-from smallfiles.scaling import WAYS, Forecast, Storage, Work, simulate
+from smallfiles.scaling import BROADCAST, WAYS, Forecast, Storage, Work, simulate
 from smallfiles.scaling.config import TrainingPlan
 
 _LOOKED_AT, _SECONDS, _IN_FLIGHT = 400, 15.0, 16
@@ -74,7 +74,7 @@ class Advice:
     """What to do, and why.
 
     Args:
-        way: One of `scaling.WAYS`.
+        way: One of `scaling.WAYS`, or `broadcast`.
         hours: Of all epochs, for each way that is possible.
         forecasts: For each way.
         workers: Per GPU.
@@ -193,7 +193,8 @@ def advise(found: Measured, plan: TrainingPlan, data: str, options: SourceOption
         decode_s=found.decode_s,
     )
     everything = found.samples * found.sample_bytes
-    possible = {name: way for name, way in WAYS.items() if not way.staged or everything <= found.local_bytes}
+    ways = {**WAYS, **(BROADCAST if plan.nodes > 1 else {})}
+    possible = {name: way for name, way in ways.items() if not way.staged or everything <= found.local_bytes}
     forecasts = {name: simulate(work, storage, way, plan.nodes) for name, way in possible.items()}
     hours = {
         name: (each.first_epoch_s + (plan.epochs - 1) * each.epoch_s) / 3600
@@ -246,7 +247,7 @@ def costs_of(records: Sequence[Record]) -> tuple[Work, Storage]:
     return work, storage
 
 
-_SIMPLEST = ("packed", "staged", "shards", "files")
+_SIMPLEST = ("packed", "staged", "broadcast", "shards", "files")
 """Of two ways that take equally long, the first is advised: one file is easier to keep than many."""
 
 
@@ -267,6 +268,9 @@ def _commands(
     flags = "".join(f" {word}" for word in map(shlex.quote, words(options)))
     lines = [f"smallfiles pack {shlex.quote(data)} {out}{more}{flags}"]
     lines += [f"smallfiles stage {out}   # once per node, in the job"] if best == "staged" else []
+    lines += (
+        [f"smallfiles stage {out} --broadcast   # once, in the job script"] if best == "broadcast" else []
+    )
     lines += [f"smallfiles train {out} --batch {plan.batch} --workers {workers}{order}"]
     return tuple(lines) if best != "files" else (f"smallfiles train {out}   # after packing: {lines[0]}",)
 

@@ -11,12 +11,14 @@ from typing import TYPE_CHECKING, TypeVar
 from smallfiles.cli.arguments import Verbs, add_run
 from smallfiles.cli.output import in_seconds, report
 from smallfiles.options import add_flags, from_args
-from smallfiles.scaling.config import WAYS, Storage, Work
+from smallfiles.progress import bytes_text
+from smallfiles.scaling.config import BROADCAST, WAYS, Storage, Work
 
 if TYPE_CHECKING:
     from smallfiles.scaling import Forecast
 
 Given = TypeVar("Given", Work, Storage)
+_EACH = {**WAYS, **BROADCAST}
 _NODES = (1, 10, 100, 1000, 10_000)
 
 
@@ -24,7 +26,7 @@ def add(verbs: Verbs) -> None:
     """Add the verb."""
     parser = add_run(verbs, "simulate", run)
     parser.add_argument("--nodes", type=int, nargs="+", default=_NODES, metavar="N", help="numbers of nodes")
-    ways = parser.add_argument("--way", choices=WAYS, action="append", help="how samples are stored")
+    ways = parser.add_argument("--way", choices=_EACH, action="append", help="how samples are stored")
     ways.help = f"{ways.help}; all of them if not given"
     records = parser.add_argument("--records", type=Path, nargs="+", default=(), metavar="R.json")
     records.help = "what smallfiles bench read and bench load saved; what flags say goes before"
@@ -53,12 +55,12 @@ def run(arguments: argparse.Namespace) -> int:
         measured = costs_of([record for path in arguments.records for record in load(path)])
         work, storage = _over(measured[0], work), _over(measured[1], storage)
     found = {
-        name: [simulate(work, storage, WAYS[name], nodes) for nodes in arguments.nodes]
-        for name in arguments.way or WAYS
+        name: [simulate(work, storage, _EACH[name], nodes) for nodes in arguments.nodes]
+        for name in arguments.way or _EACH
     }
     full = {}
     for name in found:
-        parts = saturation(work, storage, WAYS[name])
+        parts = saturation(work, storage, _EACH[name])
         full[name] = {part: at for part, at in parts.items() if at < float("inf")}
     rows = [
         {"way": name, **asdict(each), "limit": each.limit, "change_first": each.change_first}
@@ -98,8 +100,10 @@ def _table(name: str, forecasts: list[Forecast]) -> str:
             in_seconds(each.first_epoch_s),
             in_seconds(each.epoch_s),
             f"{each.waiting:.0%}",
+            bytes_text(each.shared_bytes),
             each.limit,
         ]
         for each in forecasts
     ]
-    return aligned((f"{name}: nodes", "first epoch", "each other", "GPUs wait", "limit"), rows)
+    heads = (f"{name}: nodes", "first epoch", "each other", "GPUs wait", "first read", "limit")
+    return aligned(heads, rows)

@@ -13,7 +13,7 @@ from smallfiles.cli.arguments import Verbs, add_run
 from smallfiles.cli.output import in_seconds, report, say, size_of
 from smallfiles.errors import UsageError
 from smallfiles.options import add_flags, from_args
-from smallfiles.progress import bytes_text
+from smallfiles.progress import bytes_text, plural
 from smallfiles.staging.config import StageConfig
 
 if TYPE_CHECKING:
@@ -45,6 +45,8 @@ def _add_stage(verbs: Verbs) -> None:
     parser.add_argument("out", type=Path, metavar="OUT", help="a packed file or folder of shards")
     add = parser.add_argument
     add("--to", type=Path, metavar="DIR", help="copy into this folder permanently, resumable")
+    add("--broadcast", action="store_true", help="in a job script: to all nodes of the job, read once")
+    add("--dry-run", action="store_true", help="only say where it would go, and what would be read")
     add("--where", default="auto", metavar="DIR", help="node-local directory; auto chooses and says why")
 
     add_flags(parser, StageConfig)
@@ -63,6 +65,10 @@ def _stage(arguments: argparse.Namespace) -> int:
     the node removes what a killed job left. One process per node copies, all others wait and use the same
     copy; every block is compared with the digest from packing.
 
+    With --broadcast, in a job script and without srun, every node of the job gets the copy at the same path,
+    while shared storage is read once: sbcast of Slurm sends it. A node that it does not reach copies itself,
+    which is said. Release it with: srun --ntasks-per-node=1 smallfiles unstage
+
     With --to the copy goes to a folder that outlives the job: to scratch, from an archive that compute nodes
     cannot see. Run the same command again to resume an interrupted copy.
 
@@ -70,13 +76,24 @@ def _stage(arguments: argparse.Namespace) -> int:
         smallfiles stage train.arrow
         smallfiles stage train.tars --where /dev/shm --leave-bytes 4000000000
         smallfiles stage train.tars --shards rank   # each rank its own shards
+        smallfiles stage train.tars --broadcast     # all nodes of the job
         smallfiles stage archive/train.tars --to scratch/data
     """
     from smallfiles import machine, staging
 
     config = from_args(StageConfig, arguments)
     machine.warn_on_login_node("staging", size_bytes=size_of(arguments.out))
-    if arguments.to is None:
+    if arguments.broadcast and arguments.to is not None:
+        raise UsageError(
+            "--broadcast was given together with --to",
+            expected="either a permanent folder (--to) or storage of the job's nodes",
+            next_step="Leave one of them out",
+        )
+    if arguments.dry_run and arguments.to is None:
+        return _dry_run(arguments, config)
+    if arguments.broadcast:
+        copy = staging.stage_broadcast(arguments.out, arguments.where, config=config)
+    elif arguments.to is None:
         copy = staging.stage_for_job(arguments.out, arguments.where, config=config)
     elif arguments.where != "auto":
         raise UsageError(
@@ -92,6 +109,20 @@ def _stage(arguments: argparse.Namespace) -> int:
     for note in copy.notes:
         say(f"note: {note}")
     return 0
+
+
+def _dry_run(arguments: argparse.Namespace, config: StageConfig) -> int:
+    from smallfiles.staging.broadcast import dry_run
+
+    found = dry_run(arguments.out, arguments.where, config, arguments.broadcast)
+    read, saved = bytes_text(found["read_bytes"]), bytes_text(found["saved_bytes"])
+    say(
+        f"{bytes_text(found['bytes'])} to {found['place']} on {plural(found['nodes'], 'node')}: "
+        f"{read} would be read from shared storage, {saved} less than by a copy per node"
+    )
+    for note in found["notes"]:
+        say(f"note: {note}")
+    return report(arguments, found)
 
 
 def _unstage(arguments: argparse.Namespace) -> int:

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 from smallfiles import lazy
 
 if TYPE_CHECKING:
+    from smallfiles.scaling.config import BROADCAST as BROADCAST
     from smallfiles.scaling.config import WAYS as WAYS
     from smallfiles.scaling.config import Storage as Storage
     from smallfiles.scaling.config import Way as Way

@@ -100,12 +100,14 @@ class Way:
         requests: Requests to storage targets per sample.
         striped: Whether the files are spread over `Storage.stripes` targets, or over all of them.
         staged: Whether each node copies everything first.
+        broadcast: Whether one node copies instead, and the others receive it from there.
     """
 
     operations: float
     requests: float
     striped: bool = False
     staged: bool = False
+    broadcast: bool = False
 
 
 WAYS = {
@@ -115,6 +117,9 @@ WAYS = {
     "staged": Way(operations=0, requests=0, staged=True),
 }
 """One file per sample; one packed file, read at random; shards, read in order; a copy on each node."""
+
+BROADCAST = {"broadcast": Way(operations=0, requests=0, staged=True, broadcast=True)}
+"""The same copies, read once by one node and sent to the others by `sbcast`."""
 
 
 @dataclass(frozen=True)

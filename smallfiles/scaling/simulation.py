@@ -28,6 +28,9 @@ Times: TypeAlias = npt.NDArray[np.float64]
 _ROUNDS, _BATCHES = 12, 20_000
 """Minimum of both, or the whole epoch: few workers need many rounds to average out chance."""
 
+_BLOCK_BYTES, _FANOUT = 8 << 20, 8
+"""Of `sbcast`: bytes per message, and to how many nodes each node forwards it."""
+
 _FULL = 0.9
 """A station with more use than this delays the training."""
 
@@ -119,6 +122,7 @@ class Forecast:
         nodes: Number of nodes.
         epoch_s: Seconds of an epoch, after the first.
         first_epoch_s: Seconds of the first, staging included.
+        shared_bytes: Bytes that all nodes read from shared storage in the first.
         waiting: Share of the time in which GPUs wait for data.
         use: Share of the time in which each part is busy.
     """
@@ -126,6 +130,7 @@ class Forecast:
     nodes: int
     epoch_s: float
     first_epoch_s: float
+    shared_bytes: float
     waiting: float
     use: dict[str, float]
 
@@ -207,13 +212,18 @@ def simulate(work: Work, storage: Storage, way: Way, nodes: int) -> Forecast:
     if nodes < 1:
         raise UsageError(f"nodes is {nodes}", expected="1 or more", next_step="Choose another number")
     first_s, waiting, use = _epoch(work, storage, way, nodes, 1.0)
+    everything = float(work.samples * work.sample_bytes)
     if way.staged:
-        return Forecast(nodes, first_s, first_s + _staging_s(work, storage, nodes), waiting, use)
-    missed = max(0.0, 1 - storage.cache_bytes / (work.samples * work.sample_bytes))
+        readers = 1 if way.broadcast else nodes
+        staging_s = _reading_s(everything, storage, readers)
+        if way.broadcast:
+            staging_s += _sending_s(everything, storage, nodes)
+        return Forecast(nodes, first_s, first_s + staging_s, readers * everything, waiting, use)
+    missed = max(0.0, 1 - storage.cache_bytes / everything)
     later_s, waiting, use = (
         (first_s, waiting, use) if missed == 1 else _epoch(work, storage, way, nodes, missed)
     )
-    return Forecast(nodes, later_s, first_s, waiting, use)
+    return Forecast(nodes, later_s, first_s, everything, waiting, use)
 
 
 def _epoch(
@@ -248,11 +258,29 @@ def _epoch(
     )
 
 
-def _staging_s(work: Work, storage: Storage, nodes: int) -> float:
-    """Every node copies everything, from all stripes at once."""
-    everything = float(work.samples * work.sample_bytes)
+def _reading_s(everything: float, storage: Storage, readers: int) -> float:
+    """So many nodes read everything, from all stripes at once."""
     spread = min(storage.stripes, storage.targets)
-    return max(everything / storage.node_bytes_s, nodes * everything / (spread * storage.target_bytes_s))
+    return max(everything / storage.node_bytes_s, readers * everything / (spread * storage.target_bytes_s))
+
+
+def _sending_s(everything: float, storage: Storage, nodes: int) -> float:
+    """`sbcast` sends a block to all nodes, and the next one when all have it."""
+    blocks = everything / _BLOCK_BYTES
+    return blocks * _last_arrival_s(nodes, _BLOCK_BYTES / storage.node_bytes_s, storage.latency_s)
+
+
+def _last_arrival_s(nodes: int, block_s: float, latency_s: float) -> float:
+    """When the last node of a tree has a block; each node sends it to the first node of several spans."""
+    spans = [nodes // _FANOUT + (number < nodes % _FANOUT) for number in range(_FANOUT)]
+    return max(
+        (
+            (number + 1) * block_s + latency_s + _last_arrival_s(span - 1, block_s, latency_s)
+            for number, span in enumerate(spans)
+            if span
+        ),
+        default=0.0,
+    )
 
 
 def saturation(work: Work, storage: Storage, way: Way) -> dict[str, float]:

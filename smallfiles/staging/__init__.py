@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 from smallfiles import lazy
 
 if TYPE_CHECKING:
+    from smallfiles.staging.broadcast import stage_broadcast as stage_broadcast
     from smallfiles.staging.config import StageConfig as StageConfig
     from smallfiles.staging.config import Staged as Staged
     from smallfiles.staging.copies import copies_of as copies_of

@@ -155,6 +155,23 @@ def check_room(place: NodeLocal, output: Output, config: StageConfig) -> None:
         )
 
 
+def choose(where: str | Path, output: Output, config: StageConfig) -> tuple[NodeLocal, str]:
+    """The first place that has the room, and the sentence that explains the choice.
+
+    Raises:
+        ResourceError: No place has it.
+    """
+    found, passed = candidates(where, output.source)
+    for place in found:
+        try:
+            check_room(place, output, config)
+        except ResourceError as error:
+            passed.append(error.got)
+        else:
+            return place, why(place, output, passed, reused=False)
+    raise nowhere(output, passed)
+
+
 def nowhere(output: Output, passed: list[str]) -> ResourceError:
     """The error when no place is left."""
     return ResourceError(

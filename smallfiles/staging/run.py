@@ -257,9 +257,13 @@ def _copy(
 ) -> tuple[Sequence[str], dict[str, Any]]:
     """Copy an output into a slot."""
     placement.check_room(place, output, config)
-    names = copy_files(output, slot.copying).names
+    return copy_files(output, slot.copying).names, facts_of(output)
+
+
+def facts_of(output: Output) -> dict[str, Any]:
+    """What the marker says of a copy."""
     facts = {"name": output.name, "source": str(output.source)}
-    return names, {**facts, "bytes": output.bytes, "verified": output.has_digests}
+    return {**facts, "bytes": output.bytes, "verified": output.has_digests}
 
 
 _locks: dict[int, tuple[int, bool, Callable[[], object]]] = {}

@@ -7,7 +7,7 @@ import pytest
 
 from smallfiles.cli import main
 from smallfiles.errors import UsageError
-from smallfiles.scaling import WAYS, Storage, Way, Work, saturation, simulate
+from smallfiles.scaling import BROADCAST, WAYS, Storage, Way, Work, saturation, simulate
 
 FAST = Storage(
     metadata_ops_s=1e12, latency_s=0, targets=1000, target_bytes_s=1e15, request_s=0, node_bytes_s=1e15
@@ -74,6 +74,22 @@ def test_a_copy_on_each_node_costs_once_and_then_nothing():
     found = simulate(WORK, shared, WAYS["staged"], 50)
     assert found.first_epoch_s - found.epoch_s == pytest.approx(50 * 100e9 / 10e9)
     assert found.waiting < 0.01
+
+
+@pytest.mark.parametrize("nodes", [1, 2, 8, 9, 50, 72, 200, 600, 1024, 2048])
+def test_a_broadcast_reads_once_and_grows_with_the_depth_of_the_tree(nodes):
+    """Each full level costs eight sends of a block, one after another; the last one as many as are left."""
+    storage = dataclasses.replace(FAST, targets=10, stripes=10, target_bytes_s=1e9, node_bytes_s=12e9)
+    found = simulate(WORK, storage, BROADCAST["broadcast"], nodes)
+    depth, left = 0, float(nodes)
+    while left > 8:
+        depth, left = depth + 1, left / 8 - 1
+    expected = 100e9 / 10e9 + (8 * depth + left) * 100e9 / 12e9
+    assert found.first_epoch_s - found.epoch_s == pytest.approx(expected, rel=0.1)
+    assert found.shared_bytes == 100e9
+    separate = simulate(WORK, storage, WAYS["staged"], nodes)
+    assert separate.shared_bytes == nodes * 100e9
+    assert (found.first_epoch_s < separate.first_epoch_s) is (nodes >= 8)
 
 
 def test_what_a_page_cache_keeps_is_not_asked_for_again():

@@ -1,5 +1,6 @@
 """A real Slurm with two nodes, started once, and jobs really submitted to it."""
 
+import contextlib
 import json
 import os
 import shutil
@@ -93,15 +94,20 @@ class Cluster:
             assert state == "COMPLETED", f"{job} {number} {state}:\n{self.log(number, how.get('work'))}"
         return self.log(numbers[-1], how.get("work"))
 
+    def on_nodes(self, *words):
+        """Run a command in each node's own view of its disk and memory; what it printed, by node."""
+        found = {}
+        for folder in sorted(Path(self.environment["SLURM_CONF"]).parent.glob("n[0-9]*")):
+            enter = ["nsenter", "--mount", "--target", (folder / "slurmd.pid").read_text().strip()]
+            command = [*(enter if os.geteuid() == 0 else ()), *map(str, words)]
+            found[folder.name] = subprocess.run(command, capture_output=True, text=True, timeout=60).stdout
+        return found
 
-@pytest.fixture(scope="session")
-def cluster(repository, need_tool, tmp_path_factory):
-    """Two nodes with four CPUs each, in a folder of their own, and a data set in a path with a space."""
-    for name in ("slurmctld", "slurmd", "munged"):
-        os.environ["PATH"] += ":/usr/sbin"
-        need_tool(name, "slurm-wlm, munge")
+
+@contextlib.contextmanager
+def started(repository, work, nodes=2, cpus=4):
+    """A cluster in a folder of its own."""
     place = Path(tempfile.mkdtemp(prefix="sfbm"))  # short: it holds sockets
-    work = tmp_path_factory.mktemp("a work folder")
     ours = ("SLURM", "SBATCH", "COURSE")
     clean = {key: value for key, value in os.environ.items() if not key.startswith(ours)}
     environment = {
@@ -113,12 +119,23 @@ def cluster(repository, need_tool, tmp_path_factory):
     }
     place.chmod(0o755)
     how = {"env": environment, "timeout": 120}
-    up = subprocess.run([repository / "slurm/local/up"], capture_output=True, text=True, **how)
+    command = [repository / "slurm/local/up", str(nodes), str(cpus)]
+    up = subprocess.run(command, capture_output=True, text=True, **how)
     assert up.returncode == 0, up.stderr
     try:
-        running = Cluster(repository, environment, work)
-        running.done("00_make_data", work / "data", "--count", "240", "--seed", "1")
-        yield running
+        yield Cluster(repository, environment, work)
     finally:
         subprocess.run([repository / "slurm/local/down"], check=True, **how)
         shutil.rmtree(place)
+
+
+@pytest.fixture(scope="session")
+def cluster(repository, need_tool, tmp_path_factory):
+    """Two nodes with four CPUs each, in a folder of their own, and a data set in a path with a space."""
+    for name in ("slurmctld", "slurmd", "munged"):
+        os.environ["PATH"] += ":/usr/sbin"
+        need_tool(name, "slurm-wlm, munge")
+    work = tmp_path_factory.mktemp("a work folder")
+    with started(repository, work) as running:
+        running.done("00_make_data", work / "data", "--count", "240", "--seed", "1")
+        yield running

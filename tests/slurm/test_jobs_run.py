@@ -104,9 +104,10 @@ def test_a_probe_leaves_a_record(cluster, arrow):
     assert "inside job" in log and "samples/s" in log
 
 
-def shared_memory():
-    """What lies in memory that others see; semaphores come and go with any process of this machine."""
-    return {path for path in Path("/dev/shm").iterdir() if not path.name.startswith("sem.")}
+def shared_memory(cluster):
+    """What lies in memory of the nodes; semaphores come and go with any process."""
+    lines = "\n".join(cluster.on_nodes("ls", "-A", "/dev/shm").values()).splitlines()
+    return {line for line in lines if not line.startswith("sem.")}
 
 
 @pytest.mark.parametrize("job", ["05_shuffle_memory", "05_shuffle_disk"])
@@ -119,13 +120,13 @@ def test_a_tar_of_tars_is_shuffled_fully_and_nothing_stays_on_the_node(cluster, 
                 for path in sorted(folder.iterdir()):
                     tar.add(path, path.name)
             outer.add(inner, inner.name)
-    before = shared_memory()
+    before = shared_memory(cluster)
     cluster.done(job, source, tmp_path / "out.tars", work=tmp_path)
     with closing(formats.open(tmp_path / "out.tars")) as reader:
         keys = [reader.key(number) for number in range(len(reader))]
         assert len(keys) == 240 and keys != sorted(keys)
         assert len({key.partition("/")[0] for key in keys[:40]}) > 3  # classes are mixed
-    assert shared_memory() <= before
+    assert shared_memory(cluster) <= before
 
 
 def test_what_the_archive_holds_is_fetched_verified_and_staged(cluster, manifest, tmp_path):
@@ -233,7 +234,7 @@ def test_a_ring_is_filled_by_one_step_and_emptied_by_another(cluster, arrow):
     log = cluster.done("08_ring", arrow)
     assert re.findall(r"^epoch (\d): 240 samples", log, re.M) == ["0", "1", "2"]
     assert "24 of them trained" in log and "you have no ring in /dev/shm" in log  # as `ring clean` says
-    assert not list(Path("/dev/shm").glob("smallfiles-ring-*/job-*"))
+    assert "smallfiles-ring" not in "".join(cluster.on_nodes("find", "/dev/shm", "-name", "job-*").values())
 
 
 def test_a_loader_is_tuned_and_the_best_setting_recommended(cluster, arrow, tmp_path):
@@ -305,7 +306,8 @@ class TestTwoUsers:
 
 def test_a_node_is_clean_after_its_job(cluster):
     state = Path(cluster.environment["SLURM_CONF"]).parent
-    assert not list(state.glob("n*/local/*"))
+    folders = [*state.glob("n*/local"), *state.glob("local")]
+    assert "".join(cluster.on_nodes("find", *folders, "-mindepth", 1).values()) == ""
 
 
 class TestJupyter:

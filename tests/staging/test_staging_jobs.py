@@ -15,9 +15,10 @@ import pytest
 from programs import wait_for
 from staging_tools import exit_code, forked, listed, names, packed
 
-from smallfiles import liveness, staging
+from smallfiles import digests, liveness, staging
 from smallfiles.cli import main
 from smallfiles.machine import nodelocal
+from smallfiles.staging import broadcast
 from smallfiles.staging.slots import Slot
 
 STAGE = f"'{sys.executable}' -m smallfiles stage"
@@ -182,6 +183,40 @@ def test_a_heavy_copy_on_a_login_node_is_warned_of(source, node, command, monkey
 
 def test_flags_that_contradict_are_a_sentence(source, tmp_path):
     assert main(["stage", str(source), "--to", str(tmp_path / "x"), "--where", str(tmp_path)]) == 2
+
+
+@pytest.mark.parametrize(
+    ("variables", "note"),
+    [
+        ({}, "this is no job of Slurm"),
+        ({"SLURM_JOB_NODELIST": "n[1-2]", "PATH": ""}, "srun and sbcast and scontrol cannot be found here"),
+    ],
+)
+def test_where_nothing_can_be_broadcast_this_node_copies_and_says_so(
+    variables, note, source, node, command, monkeypatch
+):
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    done = command("stage", source, "--where", node, "--broadcast", "--json")
+    copy = json.loads(done.stdout)
+    assert Path(copy["path"]).read_bytes() == source.read_bytes() and note in copy["notes"][-1]
+    assert command("unstage", copy["path"]).returncode == 0
+
+
+def test_a_dry_run_says_what_would_be_read_and_saved_and_copies_nothing(source, node, command, monkeypatch):
+    monkeypatch.setenv("SLURM_JOB_NUM_NODES", "8")
+    monkeypatch.setattr(broadcast, "why_not", lambda: None)
+    size = source.stat().st_size + digests.sidecar(source).stat().st_size
+    for words, read in (((), 8 * size), (("--broadcast",), size)):
+        done = command("stage", source, "--where", node, "--dry-run", "--json", *words)
+        record = json.loads(done.stdout)
+        assert (record["nodes"], record["read_bytes"], record["saved_bytes"]) == (8, read, 8 * size - read)
+    assert "would be read from shared storage" in done.stderr and names(node) == []
+
+
+def test_a_broadcast_of_one_ranks_shards_or_to_a_permanent_folder_is_refused(source, tmp_path):
+    for words in (["--shards", "rank"], ["--to", str(tmp_path / "x")]):
+        assert main(["stage", str(source), "--broadcast", *words]) == 2
 
 
 def test_unstage_works_with_the_name_or_path_that_was_staged(source, node, tmp_path, command):

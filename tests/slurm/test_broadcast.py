@@ -1,0 +1,276 @@
+"""A broadcast between nodes with memory of their own, from a slow shared folder that counts its bytes."""
+
+import json
+import os
+import random
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from conftest import started
+from programs import wait_for
+
+from smallfiles import slowfs
+from smallfiles.digests import digest_file, sidecar
+
+NODES, PROCESS = 4, "smallfiles.staging.receiving"
+pytestmark = pytest.mark.timeout(300)
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory):
+    """A folder of two shards and a file, through a slow mount; it must be there before the nodes are."""
+    reason = slowfs.why_not()
+    if reason or os.geteuid():
+        pytest.skip(reason or "only root can give each node memory of its own")
+    folder = tmp_path_factory.mktemp("shared") / "a set"
+    (folder / "x.tars").mkdir(parents=True)
+    draw = random.Random(1)
+    for path in (folder / "x.tars/0.tar", folder / "x.tars/1.tar", folder / "x.arrow"):
+        path.write_bytes(draw.randbytes(9 << 20))
+        digest_file(path).save(sidecar(path))
+    for parent in folder.parents[:2]:
+        parent.chmod(0o755)
+    config = slowfs.SlowConfig(latency_s=0.002)
+    with slowfs.mounted(folder, config) as slow:
+        yield slow
+
+
+@pytest.fixture(scope="module")
+def nodes(repository, shared, need_tool, tmp_path_factory):
+    for name in ("slurmctld", "slurmd", "munged"):
+        os.environ["PATH"] += ":/usr/sbin"
+        need_tool(name, "slurm-wlm, munge")
+    with started(repository, tmp_path_factory.mktemp("work"), NODES, 2) as running:
+        yield running
+
+
+class Allocation:
+    """Nodes of a job, as in a shell after `salloc`."""
+
+    def __init__(self, cluster, count, user=0):
+        self.cluster, self.number = cluster, ""
+        self.names = [f"n{number + 1}" for number in range(count)]
+        command = [
+            "sbatch",
+            "--parsable",
+            "--overcommit",
+            f"--nodes={count}",
+            f"--ntasks={count}",
+            "-o/dev/null",
+            "--wrap=sleep 900",
+        ]
+        done = subprocess.run(
+            command, env=cluster.environment, user=user, cwd="/", capture_output=True, text=True
+        )
+        assert done.returncode == 0, done.stderr
+        self.number, self.user = done.stdout.strip(), user
+        wait_for(lambda: cluster.state(self.number)[0] == "RUNNING", 60)
+        names = re.search(r"\bNodeList=(n\S+)", cluster.run("scontrol", "show", "job", self.number))[1]
+        self.environment = {
+            **cluster.environment,
+            "SLURM_JOB_ID": self.number,
+            "SLURM_JOB_NODELIST": names,
+            "PYTHONPATH": str(cluster.root),
+        }
+
+    def start(self, *words, path="", where="/dev/shm"):
+        environment = {**self.environment, "PATH": f"{path}{os.pathsep}{os.environ['PATH']}"}
+        command = [sys.executable, "-m", "smallfiles", "stage", *map(str, words), "--broadcast", "--json"]
+        command += ["--where", where, "--leave-bytes", "0"]
+        pipe = subprocess.PIPE
+        return subprocess.Popen(
+            command, env=environment, stdout=pipe, stderr=pipe, text=True, user=self.user, cwd="/"
+        )
+
+    def stage(self, *words, **how):
+        """Broadcast; what it reports."""
+        process = self.start(*words, **how)
+        out, err = process.communicate(timeout=200)
+        assert process.returncode == 0, err
+        return json.loads(out)
+
+    def staged_on(self, path):
+        """Checksum of all files of a copy, by node."""
+        found = self.cluster.on_nodes(
+            "sh", "-c", f"cd '{Path(path).parent}' && find . -type f | sort | xargs cat | md5sum"
+        )
+        return [found[name] for name in self.names]
+
+    def unstage(self, *names):
+        """Release the copies on these nodes, or on all; what is left there of this job's user."""
+        names = names or self.names
+        count = str(len(names))
+        command = [
+            "srun",
+            "--overlap",
+            f"-N{count}",
+            f"-n{count}",
+            "--ntasks-per-node=1",
+            "-w",
+            ",".join(names),
+        ]
+        command += [sys.executable, "-m", "smallfiles", "unstage"]
+        how = {"env": self.environment, "user": self.user, "cwd": "/", "capture_output": True, "text": True}
+        done = subprocess.run(command, **how)
+        assert done.returncode == 0, done.stderr
+        words = ("-mindepth", "1", "-not", "-name", "sem.*", "-user", self.user)
+        found = self.cluster.on_nodes("find", "/dev/shm", *words)
+        return "".join(found[name] for name in names)
+
+    def end(self):
+        self.cluster.run("scancel", self.number, check=False)
+        self.cluster.wait(self.number)
+
+
+@pytest.fixture
+def job(nodes):
+    allocation = Allocation(nodes, NODES)
+    yield allocation
+    allocation.end()
+
+
+def size_of(folder):
+    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+
+
+@pytest.mark.parametrize("count", [2, NODES])
+@pytest.mark.parametrize("name", ["x.tars", "x.arrow"])
+def test_shared_storage_is_read_once_and_every_node_has_the_same_bytes(nodes, shared, name, count):
+    job = Allocation(nodes, count)
+    try:
+        before = shared.counts()["bytes"]
+        copy = job.stage(shared.path / name)
+        assert shared.counts()["bytes"] - before <= 1.1 * copy["bytes"]
+        whole = job.staged_on(copy["path"])
+        assert len(set(whole)) == 1 and len(whole) == count
+        assert copy["verified"] and f"sent to {count} nodes by sbcast" in copy["notes"][-1]
+        assert job.stage(shared.path / name)["reused"]
+        assert job.unstage() == ""
+    finally:
+        job.end()
+
+
+def test_nodes_that_lost_their_copies_get_them_again_and_the_others_keep_theirs(job, shared):
+    first = job.stage(shared.path / "x.arrow")
+    whole = job.staged_on(first["path"])
+    assert job.unstage("n1", "n3") == ""
+    before = shared.counts()["bytes"]
+    again = job.stage(shared.path / "x.arrow")
+    assert job.staged_on(again["path"]) == whole and not again["reused"]
+    assert shared.counts()["bytes"] - before <= 1.1 * again["bytes"]
+    assert "sent to 2 nodes" in again["notes"][-1]
+    assert job.unstage() == ""
+
+
+def tool(folder, name, script):
+    """A command that comes before the one of Slurm."""
+    folder.mkdir(exist_ok=True)
+    (folder / name).write_text(f"#!/bin/bash\n{script}\n")
+    (folder / name).chmod(0o755)
+    return str(folder)
+
+
+def test_a_block_damaged_on_the_way_is_found_and_copied_from_the_source(job, shared, tmp_path):
+    """The last two words of the command are the source and the target."""
+    real = subprocess.run(["which", "sbcast"], capture_output=True, text=True).stdout.strip()
+    damage = f"""
+        words=("$@"); source=${{words[-2]}} bad=$(mktemp -p '{tmp_path}')
+        cp "$source" "$bad"; printf x | dd of="$bad" bs=1 seek=5000000 conv=notrunc 2>/dev/null
+        exec {real} "${{words[@]:0:$#-2}}" "$bad" "${{words[-1]}}"
+    """
+    copy = job.stage(shared.path / "x.arrow", path=tool(tmp_path / "bin", "sbcast", damage))
+    assert len(set(job.staged_on(copy["path"]))) == 1
+    own = [note for note in copy["notes"] if "copied 4.2 MB from shared storage" in note]
+    assert len(own) == NODES
+    assert job.unstage() == ""
+
+
+def test_where_sbcast_fails_every_node_copies_by_itself_and_says_so(job, shared, tmp_path):
+    path = tool(tmp_path / "bin", "sbcast", "echo 'no such luck' >&2; exit 3")
+    copy = job.stage(shared.path / "x.tars", path=path)
+    assert len(set(job.staged_on(copy["path"]))) == 1
+    assert any("sbcast failed: no such luck" in note for note in copy["notes"])
+    assert sum("from shared storage" in note for note in copy["notes"]) == NODES
+    assert job.unstage() == ""
+
+
+def processes(job, node):
+    """The broadcast's process on a node."""
+    for place in Path("/proc").iterdir():
+        try:
+            if place.name.isdigit() and PROCESS.encode() in (place / "cmdline").read_bytes():
+                words = (place / "environ").read_bytes().split(b"\0")
+                if {f"SLURMD_NODENAME={node}".encode(), f"SLURM_JOB_ID={job.number}".encode()} <= set(words):
+                    yield int(place.name)
+        except OSError:
+            continue
+
+
+def kill_one(job, source, draw):
+    """Broadcast, and kill the process of one node at a random moment; whether there was one."""
+    process, victim = job.start(source), draw.choice(job.names)
+    until, killed = time.monotonic() + draw.uniform(0, 4), False
+    time.sleep(draw.uniform(0, 0.5))
+    while not killed and process.poll() is None and time.monotonic() < until + 20:
+        for pid in processes(job, victim):
+            if time.monotonic() >= until:
+                os.kill(pid, signal.SIGKILL)
+                killed = True
+        time.sleep(0.05)
+    out, err = process.communicate(timeout=200)
+    assert process.returncode == 0, err
+    copies = job.staged_on(json.loads(out)["path"])
+    assert len(set(copies)) == 1 and len(copies) == len(job.names), (copies, err)
+    assert job.unstage() == ""
+    return killed
+
+
+def storm(job, source, kills, seed):
+    draw, killed, rounds = random.Random(seed), 0, 0
+    while killed < kills:
+        killed, rounds = killed + kill_one(job, source, draw), rounds + 1
+        assert rounds < 10 * kills, "the processes end before they can be killed"
+
+
+def test_nodes_killed_at_any_moment_lose_nothing_and_leave_nothing(job, shared):
+    storm(job, shared.path / "x.arrow", 5, 0)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3000)
+def test_two_hundred_kills_lose_nothing_and_leave_nothing(job, shared):
+    storm(job, shared.path / "x.arrow", 200, 1)
+
+
+def test_a_broadcast_that_is_killed_leaves_nothing_and_may_be_started_again(job, shared):
+    for pause_s in (1.0, 2.0, 3.0):
+        process = job.start(shared.path / "x.tars")
+        time.sleep(pause_s)
+        process.kill()
+        process.communicate()
+        for node in job.names:
+            wait_for(lambda node=node: not list(processes(job, node)), 60)
+        if process.returncode < 0:
+            assert job.unstage() == ""
+    assert len(set(job.staged_on(job.stage(shared.path / "x.tars")["path"]))) == 1
+    assert job.unstage() == ""
+
+
+def test_two_broadcasts_at_once_do_not_meet(job, nodes, shared):
+    other = Allocation(nodes, NODES)
+    try:
+        running = [each.start(shared.path / "x.tars") for each in (job, other)]
+        done = [process.communicate(timeout=200) for process in running]
+        assert [process.returncode for process in running] == [0, 0], done
+        paths = {json.loads(out)["path"] for out, _ in done}
+        assert len(paths) == 1 and len(set(job.staged_on(*paths))) == 1
+        job.unstage()
+        assert len(set(other.staged_on(*paths))) == 1  # which the other job still keeps
+        assert other.unstage() == ""
+    finally:
+        other.end()
