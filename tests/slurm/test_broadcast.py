@@ -2,6 +2,7 @@
 
 import json
 import os
+import pwd
 import random
 import re
 import signal
@@ -22,21 +23,27 @@ pytestmark = pytest.mark.timeout(300)
 
 
 @pytest.fixture(scope="module")
-def shared(tmp_path_factory):
-    """A folder of two shards and a file, through a slow mount; it must be there before the nodes are."""
-    reason = slowfs.why_not()
-    if reason or os.geteuid():
-        pytest.skip(reason or "only root can give each node memory of its own")
+def folder(tmp_path_factory):
+    """A set of two shards, and one of one file, which all users may read."""
     folder = tmp_path_factory.mktemp("shared") / "a set"
     (folder / "x.tars").mkdir(parents=True)
     draw = random.Random(1)
     for path in (folder / "x.tars/0.tar", folder / "x.tars/1.tar", folder / "x.arrow"):
         path.write_bytes(draw.randbytes(9 << 20))
         digest_file(path).save(sidecar(path))
-    for parent in folder.parents[:2]:
-        parent.chmod(0o755)
-    config = slowfs.SlowConfig(latency_s=0.002)
-    with slowfs.mounted(folder, config) as slow:
+    for parent in folder.parents:
+        if parent.is_relative_to("/tmp") and parent != Path("/tmp"):
+            parent.chmod(parent.stat().st_mode | 0o011)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def shared(folder):
+    """It through a slow mount; the mount must be there before the nodes are."""
+    reason = slowfs.why_not()
+    if reason or os.geteuid():
+        pytest.skip(reason or "only root can give each node memory of its own")
+    with slowfs.mounted(folder, slowfs.SlowConfig(latency_s=0.002)) as slow:
         yield slow
 
 
@@ -71,16 +78,19 @@ class Allocation:
         self.number, self.user = done.stdout.strip(), user
         wait_for(lambda: cluster.state(self.number)[0] == "RUNNING", 60)
         names = re.search(r"\bNodeList=(n\S+)", cluster.run("scontrol", "show", "job", self.number))[1]
+        packages = Path(pytest.__file__).parents[1]
+        self.python = [sys.executable if user == os.geteuid() else "/usr/bin/python3"]
         self.environment = {
             **cluster.environment,
             "SLURM_JOB_ID": self.number,
             "SLURM_JOB_NODELIST": names,
-            "PYTHONPATH": str(cluster.root),
+            "PYTHONPATH": f"{cluster.root}:{packages}",
         }
+        self.how = {"env": self.environment, "user": user, "cwd": "/", "text": True, "capture_output": True}
 
     def start(self, *words, path="", where="/dev/shm"):
         environment = {**self.environment, "PATH": f"{path}{os.pathsep}{os.environ['PATH']}"}
-        command = [sys.executable, "-m", "smallfiles", "stage", *map(str, words), "--broadcast", "--json"]
+        command = [*self.python, "-m", "smallfiles", "stage", *map(str, words), "--broadcast", "--json"]
         command += ["--where", where, "--leave-bytes", "0"]
         pipe = subprocess.PIPE
         return subprocess.Popen(
@@ -114,9 +124,8 @@ class Allocation:
             "-w",
             ",".join(names),
         ]
-        command += [sys.executable, "-m", "smallfiles", "unstage"]
-        how = {"env": self.environment, "user": self.user, "cwd": "/", "capture_output": True, "text": True}
-        done = subprocess.run(command, **how)
+        command += [*self.python, "-m", "smallfiles", "unstage"]
+        done = subprocess.run(command, **self.how)
         assert done.returncode == 0, done.stderr
         words = ("-mindepth", "1", "-not", "-name", "sem.*", "-user", self.user)
         found = self.cluster.on_nodes("find", "/dev/shm", *words)
@@ -261,16 +270,22 @@ def test_a_broadcast_that_is_killed_leaves_nothing_and_may_be_started_again(job,
     assert job.unstage() == ""
 
 
-def test_two_broadcasts_at_once_do_not_meet(job, nodes, shared):
-    other = Allocation(nodes, NODES)
+@pytest.mark.parametrize("name", ["root", "nobody"])
+def test_two_broadcasts_at_once_do_not_meet(job, nodes, folder, name):
+    """Of one user they share copies, which each job keeps; another user has a folder of its own."""
+    other = Allocation(nodes, NODES, pwd.getpwnam(name).pw_uid)
     try:
-        running = [each.start(shared.path / "x.tars") for each in (job, other)]
+        seen = subprocess.run([*other.python, "-c", "import pyarrow, smallfiles"], **other.how)
+        if seen.returncode:
+            pytest.skip(f"{name} has no Python with the packages here: {seen.stderr.strip()[-200:]}")
+        running = [each.start(folder / "x.tars") for each in (job, other)]
         done = [process.communicate(timeout=200) for process in running]
         assert [process.returncode for process in running] == [0, 0], done
-        paths = {json.loads(out)["path"] for out, _ in done}
-        assert len(paths) == 1 and len(set(job.staged_on(*paths))) == 1
+        paths = [json.loads(out)["path"] for out, _ in done]
+        assert len({*job.staged_on(paths[0]), *other.staged_on(paths[1])}) == 1
+        assert len(set(paths)) == (1 if name == "root" else 2)
         job.unstage()
-        assert len(set(other.staged_on(*paths))) == 1  # which the other job still keeps
+        assert len(set(other.staged_on(paths[1]))) == 1  # which the other job still keeps
         assert other.unstage() == ""
     finally:
         other.end()
