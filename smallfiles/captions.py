@@ -169,7 +169,7 @@ class CaptionDataset(Dataset[CaptionItem]):
 
     def __init__(self, path: Path, vocabulary: Vocabulary) -> None:
         self.reader, self.vocabulary = formats.open(path), vocabulary
-        if self.reader.target_kind != "captions":
+        if "captions" not in self.reader.fields:
             raise FormatError(
                 f"{path} holds labels",
                 expected="captions",
@@ -180,8 +180,7 @@ class CaptionDataset(Dataset[CaptionItem]):
         return len(self.reader)
 
     def __getitem__(self, index: int) -> CaptionItem:
-        captions = self.reader.target(index)
-        texts = captions if isinstance(captions, list) else []
+        texts = self.reader.table(["captions"], [index])["captions"][0].as_py()
         image = bytes(self.reader.read(index))  # a view into the file cannot leave this process
         return CaptionItem(self.reader.key(index), image, [self.vocabulary.encode(text) for text in texts])
 

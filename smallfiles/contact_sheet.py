@@ -26,8 +26,10 @@ import numpy.typing as npt
 from PIL import Image, ImageDraw, ImageFont
 
 from smallfiles import previews
+from smallfiles.arrays import one_chunk, to_numpy
 from smallfiles.atomic import replaced
 from smallfiles.errors import SmallfilesError, UsageError
+from smallfiles.fields import further_fields, further_files, is_blob
 from smallfiles.keys import printable
 from smallfiles.previews import Shown
 from smallfiles.progress import plural
@@ -149,9 +151,9 @@ def _chosen(reader: Reader, rng: np.random.Generator) -> tuple[list[tuple[str, S
 
 
 def _labels(reader: Reader) -> npt.NDArray[np.int64] | None:
-    if reader.target_kind != "label" or not len(reader):
+    if "label" not in reader.fields or not len(reader):
         return None
-    labels = np.array(reader.targets(0, len(reader)), np.int64)
+    labels = to_numpy(one_chunk(reader.table(["label"])["label"]))
     return None if (labels == UNLABELLED).all() else labels
 
 
@@ -168,7 +170,7 @@ def _tile(reader: Reader, row: int) -> Tile:
     first = _part(key.name, lambda: _of_first(reader, row, key.suffix.lower()))
     more = [
         _part(name, lambda: previews.of_partner(bytes(blob.read(row)), suffix.lower(), first))  # noqa: B023
-        for name, suffix in reader.blob_suffixes.items()
+        for name, suffix in further_files(reader.fields).items()
         for blob in [reader.blob(name)]
     ]
     values: dict[str, Any] = {}
@@ -188,15 +190,18 @@ def _part(name: str, show: Callable[[], Shown]) -> Tile:
 
 
 def _of_first(reader: Reader, row: int, suffix: str) -> Shown:
-    target = reader.target(row)
     shown = previews.of_file(bytes(reader.read(row)), suffix)
-    return replace(shown, lines=(*shown.lines, *target[:2])) if isinstance(target, list) else shown
+    if "captions" not in reader.fields:
+        return shown
+    captions = reader.table(["captions"], [row])["captions"][0].as_py()
+    return replace(shown, lines=(*shown.lines, *captions[:2]))
 
 
 def _of_values(reader: Reader, row: int, found: dict[str, Any]) -> tuple[str, ...]:
     """Lines of the further values of a sample, which are put into `found`."""
-    table = reader.values
-    found.update((name, table.column(name)[row].as_py()) for name in table.column_names)
+    further = further_fields(reader.fields)
+    names = [name for name, kind in further.items() if not is_blob(kind)]
+    found.update(reader.table(names, [row]).to_pylist()[0])
     return previews.of_values(found, reader.classes)
 
 

@@ -17,7 +17,7 @@ import json
 import os
 import re
 import stat
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -32,7 +32,7 @@ import xxhash
 
 from smallfiles.arrays import one_chunk
 from smallfiles.errors import DamagedFileError, FormatError, UsageError, refuse_shortage
-from smallfiles.fields import as_text
+from smallfiles.fields import META, TARGETS, as_text
 from smallfiles.samples import Buffer
 
 ALGORITHM = "xxh3_128"
@@ -102,7 +102,7 @@ def name_hashes(names: pa.StringArray) -> npt.NDArray[np.uint64]:
 
 
 def set_digest(
-    keys: pa.Array, targets: pa.Array, order: RowOrder | None = None, values: pa.Table | None = None
+    keys: pa.Array, values: pa.Table | Mapping[str, pa.Array], order: RowOrder | None = None
 ) -> str:
     """Name a data set by its content, whatever the order of its samples.
 
@@ -114,9 +114,9 @@ def set_digest(
 
     Args:
         keys: String array of unique keys.
-        targets: Integer array (labels) or list-of-strings array (captions), same length.
+        values: Columns in the order of the keys: integers `label` or lists of strings `captions`, and all
+            others; JSON objects (`meta`) are no part of it.
         order: What `byte_order(keys)` returned, if known.
-        values: Columns of further values, in the order of the keys.
 
     Returns:
         The word sha256, a colon, and 64 hexadecimal digits.
@@ -124,6 +124,8 @@ def set_digest(
     Raises:
         UsageError: Lengths differ, or an entry is null.
     """
+    names = values.column_names if isinstance(values, pa.Table) else [*values]
+    targets = one_chunk(values[next(name for name in TARGETS if name in names)])
     if len(keys) != len(targets) or keys.null_count or targets.null_count:
         raise UsageError(
             f"{len(keys):,} keys and {len(targets):,} targets, some of them null",
@@ -131,7 +133,7 @@ def set_digest(
             next_step="Check what the targets were read from",
         )
     order = byte_order(keys) if order is None else order
-    further = [] if values is None else [(name, values.column(name)) for name in sorted(values.column_names)]
+    further = [(name, values[name]) for name in sorted(names) if name not in TARGETS and name != META]
     digest = hashlib.sha256()
     for start in range(0, len(keys), _ROWS_AT_ONCE):
         some, theirs = (in_order(column, order, start, _ROWS_AT_ONCE) for column in (keys, targets))

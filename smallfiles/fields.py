@@ -23,6 +23,7 @@ import pyarrow.compute as pc
 
 from smallfiles.arrays import from_numpy, one_chunk, scalar, to_numpy
 from smallfiles.faults import fault, short
+from smallfiles.folders import IMAGE_SUFFIXES
 
 RESERVED = (
     *("key", "path", "data", "label", "labels", "captions", "caption", "target", "targets", "meta"),
@@ -30,6 +31,18 @@ RESERVED = (
 )
 """Names that formats and batches use themselves."""
 
+TARGETS = ("label", "captions")
+"""Values that every format, other programs and the set digest know by their names: whole numbers, texts."""
+
+META = "meta"
+"""The field of a JSON object of each sample, as text; it is no part of the set digest."""
+
+_FIRST = {
+    "image": (*IMAGE_SUFFIXES, ".pgm", ".gif", ".jp2", ".avif", ".jxl"),
+    "audio": (".wav", ".flac", ".ogg", ".mp3"),
+    "array": (".npy",),
+    "text": (".txt",),
+}
 MAX_NAME_BYTES = 100
 _BLOB_NAME = re.compile(r"[A-Za-z0-9_-]+")
 _PLAIN = {str(kind): kind for kind in (pa.int64(), pa.float64(), pa.float32(), pa.bool_(), pa.string())}
@@ -47,6 +60,38 @@ def name_problem(name: object, *, blob: bool = False) -> str | None:
     if blob and not _BLOB_NAME.fullmatch(name):
         return "is no part of a file name (letters, digits, _ and -), which the field of a file must be"
     return None
+
+
+def is_blob(kind: str) -> bool:
+    """Whether the kind of a field is the suffix of files, and not a type of values."""
+    return not kind or kind.startswith(".")
+
+
+def further_files(fields: Mapping[str, str]) -> dict[str, str]:
+    """Name and suffix of each field of files but the first, of all fields of a reader."""
+    return {name: kind for name, kind in list(fields.items())[1:] if is_blob(kind)}
+
+
+def further_fields(fields: Mapping[str, str]) -> dict[str, str]:
+    """The same, and name and type of all values but the label, captions and JSON objects."""
+    return {name: kind for name, kind in list(fields.items())[1:] if name not in TARGETS and name != META}
+
+
+def name_of_first(key: str) -> str:
+    """The name of the first file of samples, by the suffix of one of their keys.
+
+    Example:
+        >>> name_of_first("birds/1.jpg"), name_of_first("1.wav"), name_of_first("1.xyz")
+        ('image', 'audio', 'data')
+    """
+    suffix = suffix_of(key)
+    return next((name for name, suffixes in _FIRST.items() if suffix in suffixes), "data")
+
+
+def suffix_of(key: str) -> str:
+    """The suffix of a key in lower case, with its dot; empty without one."""
+    name = key.rpartition("/")[2]
+    return "." + name.rpartition(".")[2].lower() if "." in name else ""
 
 
 def check_names(names: Iterable[object], *, blob: bool = False) -> None:

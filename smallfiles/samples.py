@@ -6,17 +6,21 @@ writer releases samples soon. Notebook 03 shows why views are worth it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, Protocol, TypeAlias, runtime_checkable
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 Target: TypeAlias = int | list[str]
 TargetKind: TypeAlias = Literal["label", "captions"]
 Meta: TypeAlias = dict[str, Any]
 Buffer: TypeAlias = bytes | bytearray | memoryview
+Rows: TypeAlias = "Sequence[int] | npt.NDArray[np.int64]"
+"""Numbers of samples."""
 
 UNLABELLED = -1
 """The label of a sample whose class is not known, as in a test split."""
@@ -169,8 +173,8 @@ class Reader(Protocol):
     def __len__(self) -> int: ...
 
     @property
-    def target_kind(self) -> TargetKind:
-        """Whether samples carry labels or captions."""
+    def fields(self) -> Mapping[str, str]:
+        """Name and kind of each field, the first one first: `.jpg` for files, `int64` for values."""
 
     @property
     def classes(self) -> tuple[str, ...]:
@@ -182,33 +186,30 @@ class Reader(Protocol):
     def key(self, index: int) -> str:
         """Key of one sample."""
 
-    def target(self, index: int) -> Target:
-        """Label or captions of one sample."""
+    def table(self, names: Iterable[str] | None = None, rows: Rows | None = None) -> pa.Table:
+        """The values of fields: `label` or `captions`, `meta`, and all others.
 
-    def targets(self, start: int, stop: int) -> list[Target]:
-        """Labels or captions of a run of samples, without a call per sample."""
+        Args:
+            names: Of the fields; None takes those of all values.
+            rows: Numbers of samples, in any order; None takes all samples. Few rows are read from where they
+                are, so that a process holds no copy of the columns of a million samples.
+        """
+
+    def target(self, index: int) -> Target:
+        """Label or captions of one sample, from `table`; a million of them are read faster at once."""
 
     def meta(self, index: int) -> Meta | None:
-        """JSON object of one sample, or None."""
+        """JSON object of one sample, from `table`; None if it has none."""
 
-    @property
-    def blob_suffixes(self) -> Mapping[str, str]:
-        """Name and suffix of each further file of a sample."""
-
-    @property
-    def values(self) -> pa.Table:
-        """The columns of further values, a row for each sample; no column where there are none."""
-
-    @property
-    def packed_values(self) -> pa.Table:
-        """The same without those that `annotate` added later."""
+    def added(self) -> Mapping[str, pa.Array]:
+        """The values that `annotate` added later, which `table` has too."""
 
     @property
     def set_digest(self) -> str | None:
         """The set digest of what was packed, where the file records it."""
 
     def blob(self, name: str) -> Blob:
-        """The bytes of a field of further files."""
+        """The bytes of a field of files; those of the first are the reader's own."""
 
     def size(self, index: int) -> int:
         """Number of encoded bytes of a sample, without reading them if the format allows it."""

@@ -38,9 +38,9 @@ def defined(rows):
 
 
 def of_rows(rows, kind):
-    return set_digest(
-        pa.array([key for key, _ in rows], pa.string()), pa.array([target for _, target in rows], kind)
-    )
+    name = "captions" if pa.types.is_list(kind) else "label"
+    keys = pa.array([key for key, _ in rows], pa.string())
+    return set_digest(keys, {name: pa.array([target for _, target in rows], kind)})
 
 
 @given(st.data(), KEYS, st.booleans(), st.integers(0, 9))
@@ -58,7 +58,7 @@ def test_integer_widths_and_slices_of_arrays_give_the_same_set_digest(monkeypatc
     expected = defined(list(zip(keys, labels, strict=True)))
     for kind in (pa.uint8(), pa.int16(), pa.int32(), pa.int64()):
         padded_keys, padded = pa.array(["x", *keys, "y"]), pa.array([0, *labels, 0], kind)
-        assert set_digest(padded_keys.slice(1, 20), padded.slice(1, 20)) == expected
+        assert set_digest(padded_keys.slice(1, 20), {"label": padded.slice(1, 20)}) == expected
 
 
 @pytest.mark.parametrize(
@@ -66,7 +66,7 @@ def test_integer_widths_and_slices_of_arrays_give_the_same_set_digest(monkeypatc
 )
 def test_missing_keys_or_labels_have_no_digest(keys, labels):
     with pytest.raises(UsageError, match="null"):
-        set_digest(pa.array(keys, pa.string()), pa.array(labels, pa.int32()))
+        set_digest(pa.array(keys, pa.string()), {"label": pa.array(labels, pa.int32())})
 
 
 def pieces(data, seed):

@@ -278,7 +278,7 @@ print(batch["weight"].dtype, batch["weight"].tolist(), "and labels", batch["targ
 
 # %%
 plants = formats.open(weighed)
-weights = plants.values["weight"].to_pylist()
+weights = plants.table(["weight"])["weight"].to_pylist()
 panels = {}
 for index in (7, 20, 50):
     title = f"{plants.classes[plants.target(index)]}\n{weights[index]} g"

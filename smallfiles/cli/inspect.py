@@ -57,7 +57,6 @@ def run(arguments: argparse.Namespace) -> int:
     """
     from smallfiles import contact_sheet, croissant, formats
     from smallfiles.digests import added_fields
-    from smallfiles.pack.compare import fields_of
 
     for name, needed in (("seed", "picture"), ("licence", "croissant")):
         if getattr(arguments, name) is not None and not getattr(arguments, needed):
@@ -72,10 +71,9 @@ def run(arguments: argparse.Namespace) -> int:
         sizes = _sizes(reader)
         keys = [reader.key(index) for index in range(min(_KEYS, len(reader)))]
         classes = list(reader.classes)
-        facts = {"path": str(arguments.out), **facts, "samples": len(reader), "target": reader.target_kind}
-        facts["fields"] = fields_of(reader)
-        own = (*reader.blob_suffixes, *reader.packed_values.column_names)
-        facts["added_fields"] = [name for name in facts["fields"] if name not in own]
+        facts = {"path": str(arguments.out), **facts, "samples": len(reader)}
+        facts["fields"] = dict(reader.fields)
+        facts["added_fields"] = [*reader.added()]
         facts["added_by"] = [file.name for file in added_fields(arguments.out)]
         if arguments.picture is not None:
             sheet = contact_sheet.write(reader, arguments.picture, arguments.seed or 0)

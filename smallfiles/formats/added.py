@@ -54,19 +54,18 @@ def write(reader: Reader, values: pa.Table, path: Path) -> ContentDigest:
     return digest
 
 
-def joined(reader: Reader, files: Iterable[Path]) -> pa.Table:
-    """The values of a packed set, and those that were added to it.
+def columns(reader: Any, files: Iterable[Path]) -> dict[str, pa.Array]:
+    """The values that were added to a packed set.
 
     Args:
         reader: Of the packed set.
-        files: With further ones.
+        files: With these values.
 
     Raises:
         FormatError: A file is damaged, belongs to other samples, or has a field that is there already.
     """
-    packed = reader.packed_values
-    columns = {name: packed.column(name) for name in packed.column_names}
-    taken = dict.fromkeys((*reader.blob_suffixes, *columns), reader.path)
+    columns: dict[str, pa.Array] = {}
+    taken = dict.fromkeys((*reader.blobs(), *reader._kinds()), reader.path) if (files := [*files]) else {}
     for file in files:
         added = read(file, reader)
         for name in added.column_names:
@@ -76,8 +75,8 @@ def joined(reader: Reader, files: Iterable[Path]) -> pa.Table:
                     expected="another name for each field",
                     next_step=f"Move {file.name} away, and annotate again with --field OTHER={name}",
                 )
-            columns[name], taken[name] = added.column(name), file
-    return pa.table(columns) if len(columns) > packed.num_columns else packed
+            columns[name], taken[name] = one_chunk(added.column(name)), file
+    return columns
 
 
 def read(file: Path, reader: Reader, *, full: bool = False) -> pa.Table:

@@ -20,12 +20,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from smallfiles.arrays import scalar, to_numpy
+from smallfiles.arrays import from_numpy, scalar, to_numpy
 from smallfiles.errors import DamagedFileError
+from smallfiles.fields import META
 from smallfiles.formats.bytefile import ByteFile, damaged
-from smallfiles.formats.columns import SampleColumns
+from smallfiles.formats.columns import CAPTIONS, SampleColumns
 from smallfiles.formats.reader import OpenedFile, numbered_keys
-from smallfiles.samples import Target
 
 NAMES = (
     *("offsets", "labels", "targets", "caption_data", "caption_offsets", "caption_rows"),
@@ -48,13 +48,13 @@ def arrays_of(
         if name == "label":
             yield labels, to_numpy(found).astype(kind, copy=False)
         elif name == "captions":
-            yield from _texts("caption", found.flatten())
+            yield from _text_arrays("caption", found.flatten())
             yield "caption_rows", _offsets(found)
         else:
-            yield from _texts(name, pc.fill_null(found, scalar("")) if found.null_count else found)
+            yield from _text_arrays(name, pc.fill_null(found, scalar("")) if found.null_count else found)
 
 
-def _texts(name: str, found: pa.StringArray) -> Iterator[tuple[str, np.ndarray]]:
+def _text_arrays(name: str, found: pa.StringArray) -> Iterator[tuple[str, np.ndarray]]:
     offsets, data = _offsets(found), found.buffers()[2]
     yield f"{name}_data", np.frombuffer(data or b"", np.uint8, int(offsets[-1]))
     yield f"{name}_offsets", offsets
@@ -79,7 +79,6 @@ class Blob(OpenedFile):
         super().__init__(file, record)
         self.arrays = arrays
         self._labels = arrays.get("labels", arrays.get("targets"))
-        self.target_kind = "captions" if self._labels is None else "label"
         self.count = self._count()
 
     @abstractmethod
@@ -125,35 +124,43 @@ class Blob(OpenedFile):
     def key(self, index: int) -> str:
         return self._text("key", index) if "key_offsets" in self.arrays else str(index)
 
-    def meta_text(self, index: int) -> str | None:
-        return self._text("meta", index) if "meta_offsets" in self.arrays else None
+    def kinds(self) -> dict[str, pa.DataType]:
+        target = {"label": pa.int64()} if self._labels is not None else {"captions": CAPTIONS}
+        return target | ({META: pa.string()} if "meta_offsets" in self.arrays else {})
 
-    def target(self, index: int) -> Target:
+    def column(self, name: str) -> pa.Array:
+        if name == META:
+            found = self._texts(META, "meta_offsets", self.count)
+            return pc.if_else(pc.equal(found, scalar("")), scalar(None), found)
         if self._labels is not None:
-            return int(self._labels.item(index))
-        rows = self.array("caption_rows")
-        first, last = int(rows[index]), int(rows[index + 1])
-        if not 0 <= first <= last <= len(self.array("caption_offsets")) - 1:
-            raise self.damaged(f"sample {index} has captions {first} to {last}")
-        return [self._text("caption", row) for row in range(first, last)]
-
-    def targets(self, start: int, stop: int) -> list[Target]:
-        return super().targets(start, stop) if self._labels is None else self._labels[start:stop].tolist()
+            return from_numpy(np.require(self._labels, np.int64, ["C", "A"]))
+        texts = self._texts("caption", "caption_offsets", len(self.array("caption_offsets")) - 1)
+        borders = self._borders("caption_rows", len(texts))
+        return pa.Array.from_buffers(CAPTIONS, self.count, [None, borders], children=[texts])
 
     def all_keys(self) -> pa.StringArray:
         """The keys, without a copy of their bytes."""
-        if "key_offsets" not in self.arrays or not self.count:
+        if "key_offsets" not in self.arrays:
             return numbered_keys(self.count)
-        data, offsets = self.array("key_data"), self.array("key_offsets")
-        if offsets[-1] > len(data) or len(data) > 2**31 - 1 or (offsets[1:] < offsets[:-1]).any():
-            raise self.damaged("its keys reach beyond their bytes")
-        buffers = [None, pa.py_buffer(offsets.astype("<i4")), pa.py_buffer(data)]
+        return self._texts("key", "key_offsets", self.count)
+
+    def _borders(self, name: str, most: int) -> pa.Buffer:
+        """Offsets, which only grow and stay within `most`."""
+        found = self.array(name)
+        if len(found) and (found[-1] > most or most > 2**31 - 1 or (found[1:] < found[:-1]).any()):
+            raise self.damaged(f"its {name} reach beyond what they divide")
+        return pa.py_buffer(found.astype("<i4"))
+
+    def _texts(self, name: str, offsets: str, count: int) -> pa.StringArray:
+        """A column of texts, without a copy of their bytes."""
+        data = self.array(f"{name}_data")
+        buffers = [None, self._borders(offsets, len(data)), pa.py_buffer(data)]
         try:
-            keys = pa.Array.from_buffers(pa.string(), self.count, buffers)
-            keys.validate(full=True)
+            found = pa.Array.from_buffers(pa.string(), max(count, 0), buffers)
+            found.validate(full=True)
         except pa.ArrowInvalid as error:
-            raise self.damaged(f"its keys are no texts ({error})") from error
-        return keys
+            raise self.damaged(f"its {name}_data are no texts ({error})") from error
+        return found
 
     def about(self) -> dict[str, Any]:
         return {"layout": self.layout}

@@ -24,6 +24,7 @@ import pyarrow.compute as pc
 
 from smallfiles.arrays import GrowingNumbers, GrowingStrings, column, from_numpy, one_chunk, scalar
 from smallfiles.errors import FormatError, first_few
+from smallfiles.fields import META, TARGETS
 from smallfiles.formats.output import ArrowSink
 from smallfiles.keys import MAX_COMPONENT_BYTES, is_writable_name, key_problem
 from smallfiles.samples import Buffer, Sample, Schema, Target, TargetKind
@@ -115,19 +116,19 @@ def write_table(batch: pa.RecordBatch, append: Callable[[list[Buffer]], object])
     sink.flush()
 
 
-def read_table(source: Any, *numbers: str) -> tuple[dict[str, pa.Array], dict[bytes, bytes]]:
+def read_table(source: Any, numbers: Container[str]) -> tuple[dict[str, pa.Array], dict[bytes, bytes]]:
     """The columns of an Arrow file from `write_table`, fully validated: native code follows their offsets.
 
     Args:
         source: The file, or its bytes; not copied.
-        *numbers: Names of integer columns in addition to key, `label` or `captions`, and meta.
+        numbers: Names of integer columns in addition to the label.
 
     Returns:
         Columns by name, and the metadata of the file.
 
     Raises:
         ValueError: It is another file.
-        KeyError: It has no targets.
+        KeyError: It has no keys, or neither labels nor captions.
         pa.ArrowException: It is damaged.
     """
     reader = pa.ipc.open_file(source)
@@ -136,13 +137,13 @@ def read_table(source: Any, *numbers: str) -> tuple[dict[str, pa.Array], dict[by
     batch = reader.get_batch(0)
     batch.validate(full=True)
     found = dict(zip(batch.schema.names, batch.columns, strict=True))
-    kinds = {"key": pa.string(), "label": pa.int64(), "captions": CAPTIONS, "meta": pa.string()}
-    kinds |= dict.fromkeys(numbers, pa.int64())
-    for name in kinds.keys() & found.keys():
-        column = found[name]
-        if column.type != kinds[name] or (name != "meta" and column.null_count):
-            raise ValueError(f"column {name} has type {column.type} and {column.null_count} nulls")
-    found["target"] = found["label" if "label" in found else "captions"]
+    kinds = {"key": pa.string(), "label": pa.int64(), "captions": CAPTIONS, META: pa.string()}
+    for name, values in found.items():
+        kind = pa.int64() if name in numbers else kinds.get(name, values.type)
+        if values.type != kind or (values.null_count and (name in numbers or name in kinds) and name != META):
+            raise ValueError(f"column {name} has type {values.type} and {values.null_count} nulls")
+    if "key" not in found or not found.keys() & {*TARGETS}:
+        raise KeyError("key, label or captions")
     return found, batch.schema.metadata or {}
 
 

@@ -11,20 +11,22 @@ import json
 import operator
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from multiprocessing.reduction import ForkingPickler
 from pathlib import Path
 from typing import Any, Generic, Protocol, TypeVar
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
-from smallfiles.arrays import from_numpy
+from smallfiles.arrays import from_numpy, one_chunk
 from smallfiles.digests import added_fields
 from smallfiles.errors import ReaderClosedError, UsageError
+from smallfiles.fields import META, TARGETS, name_of_first, suffix_of
 from smallfiles.formats import added, provenance
 from smallfiles.formats.bytefile import Access, ByteFile, damaged
-from smallfiles.samples import Blob, Buffer, Meta, Reader, Sample, Target, TargetKind
+from smallfiles.samples import Blob, Buffer, Meta, Reader, Rows, Sample, Target
 
 Handle = TypeVar("Handle")
 
@@ -47,8 +49,8 @@ class BaseReader(Reader, Generic[Handle]):
     def __init__(self, path: Path, access: Access = "auto") -> None:
         self.path, self._access = Path(path), access
         self._opened: tuple[int, Handle] | None = None
-        self._packed: pa.Table | None = None
-        self._values: pa.Table | None = None
+        self._columns: dict[str, pa.Array] = {}
+        self._added: dict[str, pa.Array] | None = None
         self._closed = False
 
     @abstractmethod
@@ -84,29 +86,92 @@ class BaseReader(Reader, Generic[Handle]):
         self.close()
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_opened": None, "_packed": None, "_values": None}
+        return {**self.__dict__, "_opened": None, "_columns": {}, "_added": None}
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({str(self.path)!r})"
 
     @property
-    def blob_suffixes(self) -> Mapping[str, str]:
+    def fields(self) -> Mapping[str, str]:
+        """Name and kind of each field: the suffix of its files, or the Arrow type of its values."""
+        values = {**self._kinds(), **{name: each.type for name, each in self.added().items()}}
+        return {**self.blobs(), **{name: str(kind) for name, kind in values.items()}}
+
+    def blobs(self) -> dict[str, str]:
+        """Name and suffix of each field of files, the first one first."""
+        key, further = self.key(0) if len(self) else "", self._further()
+        first = name_of_first(key)
+        return {"data" if first in {**further, **self._kinds()} else first: suffix_of(key), **further}
+
+    @abstractmethod
+    def _kinds(self) -> Mapping[str, pa.DataType]:
+        """Name and type of the values that were packed."""
+
+    def _further(self) -> Mapping[str, str]:
         """Name and suffix of each further file of a sample (formats that have some override)."""
         return {}
 
-    @property
-    def values(self) -> pa.Table:
-        """The columns of further values, read once; workers that are forked later share their memory."""
-        if self._values is None:
-            self._values = added.joined(self, self._added_fields())
-        return self._values
+    def added(self) -> dict[str, pa.Array]:
+        """The values that were added later, over the memory of their files."""
+        if self._added is None:
+            self._added = added.columns(self, self._added_fields())
+        return self._added
 
-    @property
-    def packed_values(self) -> pa.Table:
-        """The same without those that were added later."""
-        if self._packed is None:
-            self._packed = self._read_values()
-        return self._packed
+    def table(self, names: Iterable[str] | None = None, rows: Rows | None = None) -> pa.Table:
+        """The values of fields, of all samples or of some; see `Reader.table`.
+
+        Raises:
+            UsageError: There is no such field of values, or no such sample.
+        """
+        at = None if rows is None else self._checked_rows(rows)
+        packed, later = self._kinds(), self.added()
+        found = {}
+        for name in (*packed, *later) if names is None else names:
+            if name in packed:
+                found[name] = self._column(name) if at is None else self._taken(name, at)
+            elif name in later:
+                found[name] = later[name] if at is None else later[name].take(from_numpy(at))
+            else:
+                raise self._unknown_field(name, "values", [*packed, *later])
+        return pa.table(found) if found else no_values(len(self) if at is None else len(at))
+
+    @abstractmethod
+    def _read_column(self, name: str) -> pa.Array | pa.ChunkedArray:
+        """The values of a field that was packed, of all samples; over the memory of the file if possible."""
+
+    def _column(self, name: str) -> pa.Array:
+        """The same, read once; workers that are forked later share its memory."""
+        self._handle()
+        if name not in self._columns:
+            self._columns[name] = one_chunk(self._read_column(name))
+        return self._columns[name]
+
+    def _taken(self, name: str, rows: npt.NDArray[np.int64]) -> pa.Array:
+        """Some of its rows."""
+        return self._column(name).take(from_numpy(rows))
+
+    def _checked_rows(self, rows: Rows) -> npt.NDArray[np.int64]:
+        found, count = np.asarray(rows, np.int64), len(self)
+        for row in found[(found < 0) | (found >= count)].tolist():
+            self._checked(row)
+        return np.where(found < 0, found + count, found)
+
+    def target(self, index: int) -> Target:
+        """Label or captions of one sample."""
+        name = next(name for name in TARGETS if name in self._kinds())
+        found: Target = self.table([name], [index])[name][0].as_py()
+        return found
+
+    def meta(self, index: int) -> Meta | None:
+        """JSON object of one sample, or None.
+
+        Raises:
+            DamagedFileError: It is none.
+        """
+        if META not in self._kinds():
+            self._checked(index)
+            return None
+        return self._object(self.table([META], [index])[META][0].as_py(), index)
 
     def _added_fields(self) -> list[Path]:
         """The files with values that were added later."""
@@ -122,23 +187,24 @@ class BaseReader(Reader, Generic[Handle]):
         """The record of how it was packed (formats that store one override)."""
         return {}
 
-    def _read_values(self) -> pa.Table:
-        """Read the columns of further values (formats that have some override)."""
-        return no_values(len(self))
-
     def blob(self, name: str) -> Blob:
-        """The bytes of a field of further files.
+        """The bytes of a field of files; those of the first are the reader's own.
 
         Raises:
             UsageError: There is no such field.
         """
-        if name not in self.blob_suffixes:
-            raise UsageError(
-                f"{self.path} has no field {name!r} of files",
-                expected=f"one of {', '.join(self.blob_suffixes)}" if self.blob_suffixes else "no such name",
-                next_step="Look at its fields with: smallfiles inspect",
-            )
-        return self._blob(name)
+        if name in self._further():
+            return self._blob(name)
+        if name not in self.blobs():
+            raise self._unknown_field(name, "files", self.blobs())
+        return self
+
+    def _unknown_field(self, name: str, what: str, known: Iterable[str]) -> UsageError:
+        return UsageError(
+            f"{self.path} has no field {name!r} of {what}",
+            expected=f"one of {', '.join(known)}",
+            next_step="Look at its fields with: smallfiles inspect",
+        )
 
     def _blob(self, name: str) -> Blob:
         raise NotImplementedError
@@ -158,17 +224,13 @@ class BaseReader(Reader, Generic[Handle]):
         """
         return None
 
-    def targets(self, start: int, stop: int) -> list[Target]:
-        """Labels or captions of a run of samples (formats may override)."""
-        return [self.target(index) for index in range(start, stop)]
-
     def read_many(self, indices: Sequence[int]) -> list[Buffer]:
         """Several samples in the requested order, fetched in stored order (formats may override)."""
         found = {index: self.read(index) for index in sorted(set(indices))}
         return [found[index] for index in indices]
 
     def __iter__(self) -> Iterator[Sample]:
-        blobs = [self.blob(name) for name in self.blob_suffixes]
+        blobs = [self.blob(name) for name in self._further()]
         for index in range(len(self)):
             data = self.read(index)  # before the others: a compressed file is read in stored order
             more = tuple(blob.read(index) for blob in blobs)
@@ -331,7 +393,6 @@ class OpenedFile(ABC):
     """
 
     count: int
-    target_kind: TargetKind = "label"
 
     def __init__(self, file: ByteFile, record: Mapping[str, Any] | None = None) -> None:
         self.file, self.path, self.record = file, file.path, dict(record or {})
@@ -357,33 +418,24 @@ class OpenedFile(ABC):
         """The key of one sample."""
 
     @abstractmethod
-    def target(self, index: int) -> Target:
-        """Label or captions of one sample."""
-
-    def targets(self, start: int, stop: int) -> list[Target]:
-        """Labels or captions of a run of samples."""
-        return [self.target(index) for index in range(start, stop)]
+    def kinds(self) -> Mapping[str, pa.DataType]:
+        """Name and type of the values of samples."""
 
     @abstractmethod
-    def meta_text(self, index: int) -> str | None:
-        """The JSON object of one sample as text."""
+    def column(self, name: str) -> pa.Array | pa.ChunkedArray:
+        """The values of one field, of all samples."""
 
     @abstractmethod
     def place(self, index: int) -> tuple[ByteFile, int, int]:
         """File, first byte, and one after the last byte of one sample."""
 
-    @property
-    def blob_suffixes(self) -> Mapping[str, str]:
+    def further(self) -> Mapping[str, str]:
         """Name and suffix of each further file of a sample."""
         return provenance.blob_suffixes(self.record)
 
     def blob_place(self, name: str, index: int) -> tuple[ByteFile, int, int]:
         """The place of a further file."""
         raise NotImplementedError
-
-    def values(self) -> pa.Table:
-        """Read the columns of further values."""
-        return no_values(self.count)
 
     @abstractmethod
     def payload_bytes(self) -> int:
@@ -406,10 +458,6 @@ class FileReader(PlacedReader[AnyOpened]):
         return self._handle().count
 
     @property
-    def target_kind(self) -> TargetKind:
-        return self._handle().target_kind
-
-    @property
     def classes(self) -> tuple[str, ...]:
         return self._handle().classes
 
@@ -419,29 +467,17 @@ class FileReader(PlacedReader[AnyOpened]):
     def key(self, index: int) -> str:
         return self._handle().key(self._checked(index))
 
-    def target(self, index: int) -> Target:
-        return self._handle().target(self._checked(index))
-
-    def targets(self, start: int, stop: int) -> list[Target]:
-        """Labels or captions of a run of samples; the mapped pages that this touched are released."""
-        opened = self._handle()
-        found = opened.targets(start, stop)
-        opened.file.forget()
-        return found
-
-    def meta(self, index: int) -> Meta | None:
-        index = self._checked(index)
-        return self._object(self._handle().meta_text(index), index)
-
     def _place(self, index: int) -> tuple[ByteSource, int, int]:
         return self._handle().place(index)
 
-    @property
-    def blob_suffixes(self) -> Mapping[str, str]:
-        return self._handle().blob_suffixes
+    def _further(self) -> Mapping[str, str]:
+        return self._handle().further()
 
-    def _read_values(self) -> pa.Table:
-        return self._handle().values()
+    def _kinds(self) -> Mapping[str, pa.DataType]:
+        return self._handle().kinds()
+
+    def _read_column(self, name: str) -> pa.Array | pa.ChunkedArray:
+        return self._handle().column(name)
 
     def _provenance(self) -> Mapping[str, Any]:
         return self._handle().record

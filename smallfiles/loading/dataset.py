@@ -28,6 +28,7 @@ from torch.utils.data import Dataset, get_worker_info
 
 from smallfiles import formats
 from smallfiles.errors import SmallfilesError, UsageError
+from smallfiles.fields import TARGETS
 from smallfiles.loading.batches import (
     Array,
     Batch,
@@ -215,7 +216,10 @@ def name_of_data(reader: Reader) -> str:
     spread = np.linspace(0, max(count - 1, 0), 64 if recorded else 4096).astype(np.int64)
     drawn = np.random.default_rng(count).integers(0, max(count, 1), _KEYS_SEEN)
     keys = [reader.key(row) for row in _rows(drawn if count > _KEYS_SEEN else np.arange(count))]
-    seen = [(reader.size(row), reader.target(row)) for row in _rows(spread) if count]
+    rows = _rows(spread) if count else []
+    name = next(name for name in TARGETS if name in reader.fields)
+    targets = reader.table([name], rows)[name].to_pylist()
+    seen = [*zip(map(reader.size, rows), targets, strict=True)]
     return xxhash.xxh3_128_hexdigest(json.dumps([recorded, count, keys, seen]).encode())
 
 

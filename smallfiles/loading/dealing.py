@@ -61,7 +61,7 @@ def warn_if_unmixed(plan: EpochPlan, reader: Reader) -> None:
         plan: Of a stream; there is no warning for other plans, or on ranks other than the first.
         reader: Gives the labels, of which a sample is read.
     """
-    if not (plan.streams and plan.shuffle) or plan.rank or reader.target_kind != "label":
+    if not (plan.streams and plan.shuffle) or plan.rank or "label" not in reader.fields:
         return
     streamed = _some_batches(plan)
     rng = np.random.default_rng(plan.seed)
@@ -92,7 +92,8 @@ def _some_batches(plan: EpochPlan) -> list[SampleOrder]:
 
 
 def _mean_classes(reader: Reader, batches: list[SampleOrder]) -> float:
-    return float(np.mean([len({reader.target(row) for row in batch.tolist()}) for batch in batches] or [0]))
+    some = (reader.table(["label"], batch)["label"].unique() for batch in batches)
+    return float(np.mean([*map(len, some)] or [0]))
 
 
 def _more_helps(plan: EpochPlan) -> bool:

@@ -21,7 +21,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from smallfiles.arrays import column, from_numpy
 from smallfiles.errors import (
     FormatError,
     MissingPackageError,
@@ -31,6 +30,7 @@ from smallfiles.errors import (
     SourceError,
     UsageError,
 )
+from smallfiles.fields import META, further_files, is_blob
 from smallfiles.images.faults import DamagedImageError
 from smallfiles.loading.batches import Array, Batch, Fault, Indices, Layout, SampleRngs, allocate
 from smallfiles.loading.config import OnError
@@ -42,14 +42,14 @@ _INT64: np.dtype[Any] = np.dtype(np.int64)
 
 @dataclass(frozen=True)
 class FieldBatches:
-    """Batches of named fields: `index` (int64 [B]), `target` (int64 [B]) or captions, and their arrays.
+    """Batches of named fields: `index` (int64 [B]), the label as `target` (int64 [B]), and all others.
 
     Make one with `field_batches`, which checks the fields.
 
     Args:
         reader: A packed set.
         makers: Of the first field and further files, by name.
-        columns: Of the fields of values, by name.
+        columns: Of the fields of values, by name, and their types.
         first: Name of the first field.
         seed: Of all augmentation.
         on_error: What to do about a sample that cannot be read or decoded.
@@ -57,7 +57,7 @@ class FieldBatches:
 
     reader: Reader
     makers: Mapping[str, Maker]
-    columns: Mapping[str, Value]
+    columns: Mapping[str, tuple[Value, pa.DataType]]
     first: str
     seed: int = 0
     on_error: OnError = "stop"
@@ -65,21 +65,14 @@ class FieldBatches:
     @property
     def fixed(self) -> bool:
         """See `BatchMaker`."""
-        if not self.labelled:
-            return False
-        kinds = self.reader.values.schema if self.columns else pa.schema([])
-        of_values = (value.is_fixed(kinds.field(name).type) for name, value in self.columns.items())
-        return all(maker.shape is not None for maker in self.makers.values()) and all(of_values)
+        return all(maker.shape is not None for maker in self.makers.values()) and all(
+            value.is_fixed(kind) for value, kind in self.columns.values()
+        )
 
     @property
     def transform(self) -> Any:
         """What makes the first field, if it is a picture."""
         return getattr(self.makers.get(self.first), "transform", None)
-
-    @property
-    def labelled(self) -> bool:
-        """Whether batches have the label of each sample."""
-        return self.reader.target_kind == "label"
 
     def layout(self, count: int) -> Layout:
         """See `BatchMaker`; an upper bound if the batches are not fixed."""
@@ -88,7 +81,11 @@ class FieldBatches:
             if maker.shape is None:
                 found[name] = (count * self._most(name), *_part(maker)), np.dtype(maker.dtype)
                 found[offsets_of(name)] = (count + 1,), _INT64
-        for arrays in self._values(range(len(self.reader))).values():
+        for name, (value, kind) in self.columns.items():
+            if value.is_fixed(kind):
+                found[array_of(name)] = value.layout(count, kind)
+                continue
+            arrays = value.columns(array_of(name), self.reader.table([name])[name])
             bounds = _bounds(count, arrays)
             found |= {each: ((bounds[each], *a.shape[1:]), a.dtype) for each, a in arrays.items()}
         return found
@@ -97,24 +94,12 @@ class FieldBatches:
         """Of the arrays of fixed shape that are filled sample by sample."""
         shapes = {name: maker.shape for name, maker in self.makers.items() if maker.shape is not None}
         found: Layout = {n: ((count, *shape), np.dtype(self.makers[n].dtype)) for n, shape in shapes.items()}
-        numbers = ("target", "index") if self.labelled else ("index",)
-        return found | dict.fromkeys(numbers, ((count,), _INT64))
-
-    def _values(self, rows: Sequence[int]) -> dict[str, dict[str, Array]]:
-        """The arrays of the values of these samples, by field; captions are one."""
-        found = {}
-        if self.columns:
-            table = self.reader.values.select(list(self.columns)).take(from_numpy(np.array(rows, np.int64)))
-            found = {name: value.columns(name, table.column(name)) for name, value in self.columns.items()}
-        if not self.labelled:
-            captions = column([self.reader.target(row) for row in rows], pa.list_(pa.string()))
-            found["captions"] = Value().columns("captions", captions)
-        return found
+        return found | {"index": ((count,), _INT64)}
 
     def _most(self, name: str) -> int:
         """The most rows or bytes of one sample in a field without a fixed shape."""
-        if name in self.reader.values.column_names:
-            return pc.max(pc.list_value_length(self.reader.values.column(name))).as_py() or 0
+        if not is_blob(self.reader.fields.get(name, "")):
+            return pc.max(pc.list_value_length(self.reader.table([name])[name])).as_py() or 0
         blob = self.reader if name == self.first else self.reader.blob(name)
         return max((blob.size(index) for index in range(len(blob))), default=0)
 
@@ -123,7 +108,7 @@ class FieldBatches:
         numbers = [int(index) for index in indices]
         arrays = _lead(self._fixed(len(numbers)), out)
         arrays |= {name: np.empty(len(numbers), object) for name in self.makers if name not in arrays}
-        put = _Put(self, arrays, SampleRngs(self.seed, epoch))
+        put = _Put(self, arrays, SampleRngs(self.seed, epoch), numbers)
         blobs = [self.reader, *map(self.reader.blob, put.blobs)]
         found = fill(self.reader, blobs, numbers, epoch, arrays, put, self.on_error)
         return Batch(self._joined(found, out), found.faults)
@@ -137,8 +122,9 @@ class FieldBatches:
                 empty = np.empty((0, *_part(self.makers[name])), self.makers[name].dtype)
                 more[name] = np.concatenate([empty, *parts])
                 more[offsets_of(name)] = np.cumsum([0, *map(len, parts)], dtype=np.int64)
-        for arrays in self._values(found.arrays["index"].tolist()).values():
-            more |= arrays
+        table = self.reader.table(self.columns, found.arrays["index"])
+        for name, (value, _) in self.columns.items():
+            more |= value.columns(array_of(name), table[name])
         if out is None:
             return done | more
         places = _lead({name: (array.shape, array.dtype) for name, array in more.items()}, out)
@@ -154,17 +140,21 @@ class _Put:
         batches: The makers.
         arrays: To fill, by name.
         rngs: The generator of each sample.
+        numbers: Of the samples.
     """
 
-    def __init__(self, batches: FieldBatches, arrays: dict[str, Array], rngs: SampleRngs) -> None:
-        self._target, self._targets, self._rngs = batches.reader.target, arrays.get("target"), rngs
-        values, makers = batches.reader.values, batches.makers
-        known = {*values.column_names}
+    def __init__(
+        self, batches: FieldBatches, arrays: dict[str, Array], rngs: SampleRngs, numbers: list[int]
+    ) -> None:
+        self._rngs = rngs
+        makers, fields = batches.makers, batches.reader.fields
+        known = [name for name in makers if name != batches.first and not is_blob(fields[name])]
         self.blobs = [name for name in makers if name != batches.first and name not in known]
         files = enumerate([batches.first, *self.blobs])
         self._of_blobs = [(each, makers[name], arrays[name]) for each, name in files if name in makers]
+        table = batches.reader.table(known, numbers)
         self._of_values = [
-            (values.column(name), maker, arrays[name]) for name, maker in makers.items() if name in known
+            (dict(zip(numbers, table[name], strict=True)), makers[name], arrays[name]) for name in known
         ]
 
     def __call__(self, place: int, index: int, data: Sequence[Buffer]) -> None:
@@ -178,8 +168,6 @@ class _Put:
         for values, maker, array in self._of_values:
             item = Item(b"", first, self._rngs.at(index), values[index].as_py())
             array[place] = maker.of(item, None)
-        if self._targets is not None:
-            self._targets[place] = self._target(index)
 
 
 def field_batches(
@@ -203,8 +191,10 @@ def field_batches(
     Raises:
         UsageError: Two names are no fields, or a maker does not fit its field.
     """
-    given, further = dict(fields or {}), list(reader.blob_suffixes)
-    values = reader.values.column_names
+    given, further = dict(fields or {}), further_files(reader.fields)
+    values = {each.name: each.type for each in reader.table(rows=[]).schema}
+    if META not in given:  # a text that is for people; and batches with it have no fixed size
+        values.pop(META, None)
     firsts = [name for name in given if name not in further and name not in values]
     if len(firsts) > 1 or (firsts and transform is not None) or {*firsts} & {"target", "index"}:
         raise UsageError(
@@ -222,11 +212,12 @@ def field_batches(
         if maker is not None:
             maker = _checked(name, maker, False)
             makers[name] = maker.bound(blob) if hasattr(maker, "bound") else maker
-    columns: dict[str, Value] = {}
-    for name in values:
+    columns: dict[str, tuple[Value, pa.DataType]] = {}
+    for name, kind in values.items():
         maker = given.get(name, Value())
         if isinstance(maker, Value):
-            columns[name] = maker.bound(reader.values.column(name))
+            of_lists = pa.types.is_list(kind)  # which may all have one length
+            columns[name] = (maker.bound(reader.table([name])[name]) if of_lists else maker), kind
         elif maker is not None:
             makers[name] = _checked(name, maker, True)
     return FieldBatches(reader, makers, columns, first, seed, on_error)
@@ -244,6 +235,11 @@ def _checked(name: str, maker: Any, of_values: bool) -> Any:
             next_step="Choose one of these (smallfiles.loading.makers)",
         )
     return maker
+
+
+def array_of(name: str) -> str:
+    """Name of the array of a field of values: `target` for the label, as training programs call it."""
+    return "target" if name == "label" else name
 
 
 def offsets_of(name: str) -> str:

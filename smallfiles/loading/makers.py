@@ -421,6 +421,11 @@ class Value:
         """Whether a batch of values of this type has a shape that does not depend on them."""
         return not _depth(kind) or (_depth(kind) == 1 and self.length > 0)
 
+    def layout(self, count: int, kind: pa.DataType) -> tuple[tuple[int, ...], np.dtype[Any]]:
+        """Shape and type of the array for a batch of values of a type for which `is_fixed` holds."""
+        of_each = (self.length,) if pa.types.is_list(kind) else ()
+        return (count, *of_each), np.dtype((kind.value_type if of_each else kind).to_pandas_dtype())
+
     def columns(self, name: str, column: pa.Array | pa.ChunkedArray) -> dict[str, Values]:
         """The arrays of some rows, by name: numbers, or elements and their offsets.
 

@@ -21,6 +21,7 @@ from smallfiles.arrays import from_numpy, give_back_memory, one_chunk, plain_all
 from smallfiles.digests import set_digest
 from smallfiles.errors import ManifestError, first_few
 from smallfiles.faults import check_files, summary_of
+from smallfiles.fields import META
 from smallfiles.manifest import columns as checks
 from smallfiles.manifest import picking
 from smallfiles.manifest.reading import read_document
@@ -100,7 +101,7 @@ class Manifest:
         manifest = cls(table, name, split, tuple(classes), root_hint, tuple(sorted(blobs)))
         # Sorting is expensive; the search for repeated paths and the digest share it.
         order = checks.checked_order(manifest.paths)
-        manifest.__dict__["digest"] = set_digest(manifest.paths, manifest.targets, order, manifest.values)
+        manifest.__dict__["digest"] = set_digest(manifest.paths, manifest.columns, order)
         return manifest
 
     @classmethod
@@ -158,10 +159,9 @@ class Manifest:
         return int(self.table.num_rows)
 
     def __getstate__(self) -> dict[str, Any]:
-        # The arrays of `paths`, `targets` and `values` are part of the table and would be pickled twice.
-        return {
-            name: value for name, value in self.__dict__.items() if name not in ("paths", "targets", "values")
-        }
+        # The arrays of `paths`, `targets` and `columns` are part of the table and would be pickled twice.
+        twice = ("paths", "targets", "columns")
+        return {name: value for name, value in self.__dict__.items() if name not in twice}
 
     def __repr__(self) -> str:
         what = f"{len(self.classes)} classes" if self.target_kind == "label" else "captions"
@@ -183,8 +183,18 @@ class Manifest:
         return one_chunk(self.table.column(self.target_kind))
 
     @cached_property
+    def columns(self) -> pa.Table:
+        """The columns of values: `label` (int64) or `captions`, `meta` if any sample has it, all others."""
+        own = {self.target_kind: self.targets, META: self.table[META] if self.has_meta else None}
+        found = {name: column for name, column in own.items() if column is not None}
+        if self.target_kind == "label":
+            found["label"] = self.targets.cast(pa.int64())
+        further = self.values
+        return pa.table(found | {name: further[name] for name in further.column_names})
+
+    @property
     def values(self) -> pa.Table:
-        """The columns of further values; none where there are only labels or captions."""
+        """The same without labels, captions and JSON objects."""
         return self.table.drop_columns([*(set(self.table.column_names) & {*checks.COLUMNS}), *self.blobs])
 
     @cached_property
@@ -235,7 +245,7 @@ class Manifest:
     @cached_property
     def digest(self) -> str:
         """The set digest: identifies the data set, independent of the order of its rows."""
-        return set_digest(self.paths, self.targets, values=self.values)
+        return set_digest(self.paths, self.columns)
 
     def with_sizes(self, sizes: Any) -> Manifest:
         """The same manifest with the bytes of each sample filled in."""

@@ -32,7 +32,7 @@ from smallfiles.faults import summary_of
 from smallfiles.fields import value_table
 from smallfiles.folders import SourceOptions
 from smallfiles.formats import added
-from smallfiles.pack.compare import differing, fields_of
+from smallfiles.pack.compare import differing
 from smallfiles.progress import plural
 from smallfiles.samples import Reader
 from smallfiles.sources.record import left_out
@@ -158,7 +158,7 @@ def _refuse_taken(reader: Reader, values: pa.Table) -> None:
     """Refuse names of fields that the set has already; its files of fields are checked on the way."""
     for file in added_fields(reader.path):
         added.read(file, reader, full=True)
-    taken = sorted(fields_of(reader).keys() & {*values.column_names})
+    taken = sorted(reader.fields.keys() & {*values.column_names})
     if taken:
         raise UsageError(
             f"{reader.path} has the {plural(len(taken), 'field')} {first_few(taken, len(taken))} already",

@@ -19,7 +19,7 @@ import xxhash
 from smallfiles import formats
 from smallfiles.arrays import as_mask, from_numpy, one_chunk
 from smallfiles.errors import FormatError, PackError
-from smallfiles.fields import as_text
+from smallfiles.fields import META, as_text, further_fields
 from smallfiles.manifest import Manifest
 from smallfiles.progress import Progress
 from smallfiles.samples import Reader
@@ -103,42 +103,30 @@ def compare(
 def _compare_table(reader: Reader, path: Path, expected: Expected) -> None:
     if len(reader) != len(expected.rows):
         raise _differs(path, f"the number of samples ({len(reader)} instead of {len(expected.rows)})")
-    keys, manifest, values = reader.keys(), expected.manifest, reader.values
-    if fields_of(reader) != manifest.fields:
-        raise _differs(path, f"its fields ({', '.join(fields_of(reader)) or 'none'})")
+    keys, manifest, values = reader.keys(), expected.manifest, expected.manifest.columns
+    if further_fields(reader.fields) != manifest.fields:
+        raise _differs(path, f"its fields ({', '.join(further_fields(reader.fields)) or 'none'})")
     for start in range(0, len(expected.rows), ROWS_AT_ONCE):
-        rows = from_numpy(expected.rows[start : start + ROWS_AT_ONCE])
-        if not keys.slice(start, len(rows)).equals(manifest.paths.take(rows)):
+        rows = expected.rows[start : start + ROWS_AT_ONCE]
+        theirs = values.take(from_numpy(rows))
+        if not keys.slice(start, len(rows)).equals(manifest.paths.take(from_numpy(rows))):
             raise _differs(path, "a key or the order of keys")
-        targets = manifest.targets.take(rows)
-        if reader.targets(start, start + len(rows)) != targets.to_pylist():
-            raise _differs(path, "a label or caption")
+        ours = reader.table(values.column_names, np.arange(start, start + len(rows)))
         for name in values.column_names:
-            if differing(values[name].slice(start, len(rows)), manifest.values[name].take(rows)):
-                raise _differs(path, f"a value of {name}")
-        if manifest.has_meta:
-            _compare_metas(reader, path, start, manifest.table["meta"].take(rows))
+            if different := differing(ours[name], theirs[name], name):
+                raise _differs(path, f"the {name} of {reader.key(start + different[0])}")
 
 
-def fields_of(reader: Reader) -> dict[str, str]:
-    """Suffix of each further file, and type of each further value, as `Manifest.fields`."""
-    return {**reader.blob_suffixes, **{each.name: str(each.type) for each in reader.values.schema}}
-
-
-def differing(ours: pa.ChunkedArray, theirs: pa.ChunkedArray) -> list[int]:
-    """Rows in which columns of values differ, bit by bit: NaN is equal to itself."""
+def differing(ours: pa.ChunkedArray, theirs: pa.ChunkedArray, name: str = "") -> list[int]:
+    """Rows in which columns of values differ, bit by bit: NaN is equal to itself, and JSON by its meaning."""
+    if name == META:
+        pairs = enumerate(zip(ours.to_pylist(), theirs.to_pylist(), strict=True))
+        return [row for row, (a, b) in pairs if a != b and json.loads(a or "null") != json.loads(b or "null")]
     found: list[int] = []
     for start in range(0, len(ours), ROWS_AT_ONCE):
         texts = (as_text(one_chunk(each.slice(start, ROWS_AT_ONCE))) for each in (ours, theirs))
         found += (start + np.flatnonzero(~as_mask(pc.equal(*texts)))).tolist()
     return found
-
-
-def _compare_metas(reader: Reader, path: Path, start: int, texts: pa.ChunkedArray) -> None:
-    for index, text in enumerate(texts, start):
-        stated = text.as_py()
-        if reader.meta(index) != (None if stated is None else json.loads(stated)):
-            raise _differs(path, f"the JSON object (meta) of {reader.key(index)}")
 
 
 def _differs(path: Path, what: str) -> PackError:

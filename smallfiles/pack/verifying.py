@@ -13,21 +13,21 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import product
 from pathlib import Path
-from typing import Any, Literal, TypeAlias
+from typing import Literal, TypeAlias
 
 import numpy as np
 import pyarrow as pa
 
 from smallfiles import digests, formats
-from smallfiles.arrays import column, from_numpy, integers
+from smallfiles.arrays import from_numpy
 from smallfiles.digests import ContentDigest, sidecar
 from smallfiles.errors import FormatError, ResourceError, SmallfilesError, first_few
 from smallfiles.faults import summary_of
+from smallfiles.fields import META, TARGETS, further_fields, further_files
 from smallfiles.formats import added
 from smallfiles.formats.files.reading import MANIFEST, manifest_of
 from smallfiles.manifest import Manifest
-from smallfiles.manifest.columns import by_row
-from smallfiles.pack.compare import differing, fields_of
+from smallfiles.pack.compare import differing
 from smallfiles.pack.config import described
 from smallfiles.progress import plural, progress
 from smallfiles.samples import Blob, Buffer, Reader
@@ -174,7 +174,7 @@ def _named(reader: Reader, damage: Sequence[tuple[Path, int, int]]) -> Iterator[
     """Say which samples each damaged block hurts, where the format can tell; one pass over the samples."""
     hurt: dict[tuple[Path, int], list[str]] = {(file, block): [] for file, block, _ in damage}
     block_bytes = {file: size for file, _, size in damage}
-    blobs = [reader, *map(reader.blob, reader.blob_suffixes)] if hurt else []
+    blobs = [reader, *map(reader.blob, further_files(reader.fields))] if hurt else []
     for index, blob in product(range(len(reader)), blobs):
         span = blob.span(index)
         if span is None or (size := block_bytes.get(span[0])) is None:
@@ -197,19 +197,20 @@ def _check_added(reader: Reader, files: Sequence[Path], found: VerifyReport) -> 
     try:
         for file in files:
             added.read(file, reader, full=True)
-        _ = reader.values  # refuses a name that is there twice
+        _ = reader.fields  # refuses a name that is there twice
     except FormatError as error:
         found.problems.append(str(error))
 
 
 def _check_samples(reader: Reader, truth: _Truth | None, found: VerifyReport) -> None:
     """One pass over all samples: read, and compare with what a manifest or the source says."""
-    targets: list[Any] = []
-    files: dict[str, Blob] = {"": reader, **{name: reader.blob(name) for name in reader.blob_suffixes}}
+    files: dict[str, Blob] = {
+        "": reader,
+        **{name: reader.blob(name) for name in further_files(reader.fields)},
+    }
     unstated = dict.fromkeys(files, 0)
     with progress(len(reader), f"verify {reader.path.name}") as bar:
         for index in range(len(reader)):
-            targets.append(reader.target(index))
             before = found.bytes
             for name, blob in files.items():
                 data = blob.read(index)
@@ -222,7 +223,7 @@ def _check_samples(reader: Reader, truth: _Truth | None, found: VerifyReport) ->
                 elif truth is not None and name:
                     truth.compare_blob(name, index, data)
                 elif truth is not None:
-                    truth.compare(index, data, targets[-1])
+                    truth.compare(index, data)
             bar.advance(1, bytes=found.bytes - before)
     for name, count in unstated.items() if reader.info()["format"] == "files" else ():
         if count:
@@ -231,16 +232,13 @@ def _check_samples(reader: Reader, truth: _Truth | None, found: VerifyReport) ->
             found.notes.append(f"{plural(count, name or 'sample')} without a SHA-256 in {manifest}")
     if truth is not None:
         truth.finish()
-    _check_set(reader, targets, found)
+    _check_set(reader, found)
 
 
-def _check_set(reader: Reader, targets: list[Any], found: VerifyReport) -> None:
-    if reader.target_kind == "label":
-        with summary_of(reader.path):  # those of others may be beyond 64 bits
-            known = integers(targets, "label", by_row)
-    else:
-        known = column(targets, pa.list_(pa.string()))
-    actual = digests.set_digest(reader.keys(), known, values=reader.packed_values)
+def _check_set(reader: Reader, found: VerifyReport) -> None:
+    with summary_of(reader.path):  # labels of others may be beyond 64 bits
+        packed = reader.table().drop_columns([*reader.added()])
+        actual = digests.set_digest(reader.keys(), packed)
     provenance = reader.info().get("provenance") or {}
     schema = provenance.get("schema", {})
     planned, digest = schema.get("count", len(reader)), schema.get("manifest_digest")
@@ -281,9 +279,8 @@ class _Truth:
         self._hashes = _hashes(source.manifest)
         self._room = bytearray(0)
         self._unread = 0
-        theirs, ours = source.manifest.fields, fields_of(reader)
-        later = set(reader.values.column_names) - set(reader.packed_values.column_names)
-        ours = {name: kind for name, kind in ours.items() if name in theirs or name not in later}
+        theirs, ours = source.manifest.fields, further_fields(reader.fields)
+        ours = {name: kind for name, kind in ours.items() if name in theirs or name not in reader.added()}
         if theirs != ours:
             found.differences.append(
                 f"the fields beside the first file and the target are {_listed(ours)}, and in the source "
@@ -300,18 +297,13 @@ class _Truth:
                 "the source's: keys, targets and JSON objects were compared with it, not bytes"
             )
 
-    def compare(self, index: int, data: Buffer, target: Any) -> None:
+    def compare(self, index: int, data: Buffer) -> None:
         """Compare one sample; what differs goes to the findings."""
         key, row = self._reader.key(index), int(self._rows[index])
         if row < 0:
             self._found.differences.append(f"{key} is not in the source")
             return
         self._found.against += 1
-        manifest = self._source.manifest
-        if target != manifest.target(row):
-            self._found.differences.append(f"{key} has another label or caption in the source")
-        if self._reader.meta(index) != (manifest.meta(row) if manifest.has_meta else None):
-            self._found.differences.append(f"{key} has another JSON object (meta) in the source")
         if self._scaled is not None:
             return
         stated = None if self._hashes is None else self._hashes[row].as_py()
@@ -363,11 +355,19 @@ class _Truth:
     def _compare_values(self) -> None:
         """Compare all values, column by column, and name the first rows that differ."""
         known = np.flatnonzero(self._rows >= 0)
-        ours = self._reader.values.take(from_numpy(known))
-        theirs = self._source.manifest.values.take(from_numpy(self._rows[known]))
-        for name in sorted({*ours.column_names} & {*theirs.column_names}):
-            for row in known[differing(ours[name], theirs[name])[:_NAMED]].tolist():
+        theirs = self._source.manifest.columns.take(from_numpy(self._rows[known]))
+        ours = self._reader.table(None, known)
+        every = {each.name: each.type for each in (*ours.schema, *theirs.schema)}
+        both = {*ours.column_names} & {*theirs.column_names}
+        for name in sorted({*both, *(every.keys() & {*TARGETS, META})}):
+            pair = [_column(each, name, every[name]) for each in (ours, theirs)]
+            for row in known[differing(pair[0], pair[1], name)[:_NAMED]].tolist():
                 self._found.differences.append(f"{self._reader.key(row)} has another {name} in the source")
+
+
+def _column(table: pa.Table, name: str, kind: pa.DataType) -> pa.ChunkedArray:
+    """A column, or nulls where a table has none of this name."""
+    return table[name] if name in table.column_names else pa.chunked_array([pa.nulls(len(table), kind)])
 
 
 def _listed(fields: Mapping[str, str]) -> str:

@@ -8,33 +8,33 @@ packed file. Notebook 03 makes one.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Mapping
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from smallfiles import formats
-from smallfiles.arrays import column, integers, joined, scalar, suffixes_of
+from smallfiles.arrays import joined, scalar, suffixes_of
 from smallfiles.digests import added_fields
 from smallfiles.errors import SourceError, UsageError
 from smallfiles.faults import summary_of
+from smallfiles.fields import META, further_files
 from smallfiles.folders import IMAGE_SUFFIXES, SourceOptions
 from smallfiles.formats import provenance
 from smallfiles.formats.files.reading import MANIFEST
 from smallfiles.manifest import Manifest
-from smallfiles.manifest.columns import by_row
 from smallfiles.manifest.writing import FORMAT
 from smallfiles.progress import plural
-from smallfiles.samples import UNLABELLED, Blob, ByteStore, Reader
+from smallfiles.samples import UNLABELLED, Blob, ByteStore, Reader, TargetKind
 from smallfiles.sources.folder import FolderStore
 from smallfiles.sources.record import NamedStore, Source
 
 _HEAD_BYTES = 1024
-_ROWS_AT_ONCE = 4096
 BLOB_MARK = "\x1f"
 """Between the key of a sample and the field of its further file; no name of a file has it."""
 _SINGLE = ("arrow", "hdf5", "squashfs", "lmdb")
@@ -138,11 +138,8 @@ def load(path: Path, format: str, options: SourceOptions) -> Source:
     with summary_of(path):
         manifest = _manifest(reader, schema, options.split)
     notes: tuple[str, ...] = ()
-    if (
-        reader.target_kind == "label"
-        and not pc.any(pc.not_equal(manifest.targets, scalar(UNLABELLED))).as_py()
-    ):
-        pictured = any(suffix in IMAGE_SUFFIXES for suffix in reader.blob_suffixes.values())
+    if "label" in reader.fields and not pc.any(pc.not_equal(manifest.targets, scalar(UNLABELLED))).as_py():
+        pictured = any(suffix in IMAGE_SUFFIXES for suffix in further_files(reader.fields).values())
         if _is_foreign_tar(path, format) and not (options.unlabelled or pictured):
             raise SourceError(
                 f"{path} contains {plural(len(manifest), 'image')} without labels",
@@ -178,39 +175,25 @@ def _is_our_tar(path: Path) -> bool:
 
 
 def _manifest(reader: Reader, schema: Mapping[str, Any], split: str | None) -> Manifest:
-    label = reader.target_kind == "label"
-    has_meta = schema.get("has_meta", True)
+    values = dict(zip((table := reader.table()).column_names, table.columns, strict=True))
+    kind: TargetKind = "label" if "label" in values else "captions"
     return Manifest.from_columns(
         reader.keys(),
-        _column(reader, "label", reader.target, pa.int64() if label else pa.list_(pa.string())),
+        values.pop(kind),
         name=str(schema.get("name", reader.path.name.partition(".")[0] or "dataset")),
         split=str(schema.get("split", split or "train")),
         classes=reader.classes,
-        sizes=_column(reader, "size", reader.size, pa.int64()),
-        metas=_column(reader, "meta", lambda index: _text(reader.meta(index)), pa.string())
-        if has_meta
-        else None,
-        target=reader.target_kind,
-        blobs={name: _blob_paths(reader, name, suffix) for name, suffix in reader.blob_suffixes.items()},
-        values={name: reader.values[name] for name in reader.values.column_names},
+        sizes=np.fromiter(map(reader.size, range(len(reader))), np.int64, len(reader)),
+        metas=values.pop(META, None),
+        target=kind,
+        blobs={name: _blob_paths(reader, name, each) for name, each in further_files(reader.fields).items()},
+        values=values,
     )
 
 
 def _blob_paths(reader: Reader, name: str, suffix: str) -> pa.StringArray:
     """Names of the files of a further field, as `PackedStore` finds them."""
     return joined(reader.keys(), scalar(f"{BLOB_MARK}{name}{suffix}"))
-
-
-def _column(reader: Reader, what: str, of: Callable[[int], Any], kind: pa.DataType) -> pa.Array:
-    """One value per sample; few exist as Python objects at a time."""
-
-    def parts() -> Iterator[pa.Array]:
-        for start in _starts(reader):
-            rows = range(start, min(start + _ROWS_AT_ONCE, len(reader)))
-            values = [of(row) for row in rows]  # foreign labels may exceed the range of a column
-            yield integers(values, what, by_row) if kind == pa.int64() else column(values, kind)
-
-    return pa.concat_arrays([column([], kind), *parts()])
 
 
 def flags_of(reader: Reader) -> dict[str, Any]:
@@ -232,18 +215,10 @@ def flags_of(reader: Reader) -> dict[str, Any]:
     if others:
         images = IMAGE_SUFFIXES if set(suffixes.unique().to_pylist()) & {*IMAGE_SUFFIXES} else ()
         found["suffixes"] = (*images, *others)
-    if reader.target_kind == "label" and not reader.classes:
-        targets = (reader.targets(at, min(at + _ROWS_AT_ONCE, len(reader))) for at in _starts(reader))
-        found |= {"unlabelled": True} if all({UNLABELLED}.issuperset(some) for some in targets) else {}
+    if "label" in reader.fields and not reader.classes:
+        labels = reader.table(["label"])["label"].unique().to_pylist()
+        found |= {"unlabelled": True} if {UNLABELLED}.issuperset(labels) else {}
     return found
-
-
-def _starts(reader: Reader) -> range:
-    return range(0, len(reader), _ROWS_AT_ONCE)
-
-
-def _text(meta: Any) -> str | None:
-    return None if meta is None else json.dumps(meta, ensure_ascii=False)
 
 
 def with_added_fields(manifest: Manifest, path: Path) -> Manifest:
@@ -251,9 +226,9 @@ def with_added_fields(manifest: Manifest, path: Path) -> Manifest:
     if not added_fields(path):
         return manifest
     with closing(formats.open(path, "files")) as reader:
-        table, values = manifest.table, reader.values
-    for name in sorted(set(values.column_names) - set(manifest.values.column_names)):
-        table = table.append_column(name, values.column(name))
+        table, more = manifest.table, reader.added()
+    for name in sorted(more):
+        table = table.append_column(name, more[name])
     return replace(manifest, table=table)
 
 

@@ -19,6 +19,7 @@ from torch import nn
 
 from smallfiles import images, objectstore
 from smallfiles.errors import ResourceError, UsageError, first_few
+from smallfiles.fields import further_fields
 from smallfiles.loading import LoaderConfig, make_loader
 from smallfiles.loading.batches import Fault
 from smallfiles.loading.dataset import name_of_data
@@ -185,7 +186,7 @@ def _loader(reader: Reader, config: TrainConfig, group: Group, task: Task) -> An
 
 def _fields(task: Task, reader: Reader, view: Any) -> dict[str, Any]:
     """The makers of what a task needs; all other fields stay unread."""
-    return dict.fromkeys([*reader.blob_suffixes, *reader.values.column_names]) | task.makers(view)
+    return dict.fromkeys(further_fields(reader.fields)) | task.makers(view)
 
 
 def _epochs(run: _Run) -> TrainReport:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import itertools
 from pathlib import Path
 
+import pyarrow.compute as pc
 import torch
 from torch import nn
 
@@ -104,14 +105,13 @@ def class_count(reader: Reader, path: Path) -> int:
         raise FormatError(
             f"{path} has no samples", expected="at least one", next_step="Name the file of a training set"
         )
-    if not isinstance(reader.target(0), int):
+    if "label" not in reader.fields:
         raise FormatError(
             f"{path} has captions", expected="labels", next_step="Pack a set with one class per sample"
         )
     if reader.classes:
         return len(reader.classes)
-    labels = (reader.target(number) for number in range(len(reader)))
-    return 1 + max(0, max(label for label in labels if isinstance(label, int)))
+    return 1 + max(0, int(pc.max(reader.table(["label"])["label"]).as_py()))
 
 
 def check_same_classes(reader: Reader, path: Path, val: Reader, val_path: Path) -> None:

@@ -20,6 +20,7 @@ from torch import nn
 
 from smallfiles.arrays import one_chunk, spread
 from smallfiles.errors import FormatError, UsageError, first_few
+from smallfiles.fields import further_fields, is_blob
 from smallfiles.images.faults import ImageError
 from smallfiles.loading.makers import Image, Mask, Value, class_numbers
 from smallfiles.samples import UNLABELLED, Reader
@@ -160,8 +161,8 @@ class Regress:
 
     def __init__(self, reader: Reader, field: str, path: Path) -> None:
         self.field = field
-        column = one_chunk(reader.values.column(field))
-        found = Value().bound(reader.values.column(field)).columns(field, column)
+        column = one_chunk(reader.table([field])[field])
+        found = Value().bound(column).columns(field, column)
         numbers = found.get(field)
         if column.null_count or numbers is None or len(found) > 1 or not np.isfinite(numbers).all():
             raise FormatError(
@@ -206,12 +207,12 @@ def task_of(reader: Reader, path: Path, field: str = "") -> Task:
         UsageError: There is no such field, or several and none was named.
         FormatError: It cannot be learned.
     """
-    masks = [
-        name for name, suffix in reader.blob_suffixes.items() if suffix in (".png", ".gif", ".tif", ".bmp")
-    ]
-    numbers = [each.name for each in reader.values.schema if _is_number(each.type)]
-    further = [*masks, *(each.name for each in reader.values.schema if pa.types.is_floating(each.type))]
-    if not field and (not further or reader.target_kind != "label" or reader.classes or _is_labelled(reader)):
+    fields = further_fields(reader.fields)
+    masks = [name for name, kind in fields.items() if kind in (".png", ".gif", ".tif", ".bmp")]
+    values = reader.table([name for name, kind in fields.items() if not is_blob(kind)], []).schema
+    numbers = [each.name for each in values if _is_number(each.type)]
+    further = [*masks, *(each.name for each in values if pa.types.is_floating(each.type))]
+    if not field and (not further or "label" not in reader.fields or reader.classes or _is_labelled(reader)):
         field = "label"
     elif not field and len(further) == 1:
         field = further[0]
@@ -230,7 +231,8 @@ def task_of(reader: Reader, path: Path, field: str = "") -> Task:
 
 
 def _is_labelled(reader: Reader) -> bool:
-    return any(reader.target(row) != UNLABELLED for row in spread(len(reader), 1024))
+    some = reader.table(["label"], spread(len(reader), 1024))["label"].unique().to_pylist()
+    return some not in ([], [UNLABELLED])
 
 
 def _is_number(kind: pa.DataType) -> bool:

@@ -12,8 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 
 from smallfiles import formats
+from smallfiles.fields import further_fields, is_blob
 from smallfiles.samples import Sample, Schema
 
 
@@ -118,6 +120,11 @@ def schema_of(samples: Sequence[Sample], *, captions: bool = False, **more: Any)
 def facts(samples: Iterator[Sample] | Sequence[Sample]) -> list[tuple[Any, ...]]:
     """Comparable content of samples, whatever kind of buffer holds their bytes."""
     return [(s.key, bytes(s.data), s.target, s.meta) for s in samples]
+
+
+def further(reader: Any) -> pa.Table:
+    """All values of a reader but label, captions and JSON objects."""
+    return reader.table(name for name, kind in further_fields(reader.fields).items() if not is_blob(kind))
 
 
 def poisoned(samples: Sequence[Sample]) -> Iterator[Sample]:

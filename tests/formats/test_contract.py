@@ -92,8 +92,9 @@ def test_what_goes_in_comes_out(variant, tmp_path, captions, metas):
     assert sets.facts(reader) == sets.facts(samples)
     assert reader.keys().to_pylist() == [s.key for s in samples]
     assert [reader.size(i) for i in range(len(reader))] == [len(s.data) for s in samples]
-    assert reader.targets(1, len(samples)) == [s.target for s in samples[1:]]
-    assert reader.target_kind == schema.target
+    some = reader.table([schema.target], range(1, len(samples)))
+    assert some[schema.target].to_pylist() == [s.target for s in samples[1:]]
+    assert schema.target in reader.fields and ("meta" in reader.fields) == schema.has_meta
     assert (packed.samples, packed.payload_bytes) == (len(samples), schema.total_bytes)
     assert packed.format == variant.format and all(file.exists() for file in packed.files)
     assert packed.file_bytes == sum(p.stat().st_size for p in tmp_path.rglob("*") if p.is_file())
@@ -126,7 +127,7 @@ def test_an_empty_set_and_a_single_empty_sample_survive(variant, tmp_path, capti
         reader = formats.open(out)
         assert sets.facts(reader) == sets.facts(samples)
         assert reader.keys().to_pylist() == [s.key for s in samples]
-        assert reader.target_kind == ("captions" if captions else "label")
+        assert ("captions" if captions else "label") in reader.fields
         with pytest.raises(IndexError):
             reader.read(len(samples))
 
@@ -359,16 +360,6 @@ def test_a_batch_is_announced_in_stored_order_before_its_first_read(variant, pac
     if all(reader.span(index) for index in wanted):
         assert announced == [reader.span(index) for index in (0, 2, 3, len(samples) - 1)]
     assert [bytes(each) for each in data] == [bytes(samples[index].data) for index in wanted]
-
-
-def test_targets_of_a_run_let_go_of_the_pages_that_were_looked_at(variant, packs, monkeypatch):
-    if variant.format in ("files", "tar"):
-        pytest.skip("their targets lie in a file of their own")
-    out, samples = packs(variant)
-    told = []
-    monkeypatch.setattr(ByteFile, "forget", lambda file: told.append(file.path))
-    assert formats.open(out).targets(1, 4) == [sample.target for sample in samples[1:4]]
-    assert told == [out]
 
 
 def test_what_is_read_compares_with_bytes_and_cannot_be_written(variant, packs):
@@ -608,10 +599,3 @@ def test_what_is_no_packed_file_is_refused_with_its_path_and_never_waited_for(va
     out.mkdir()
     with pytest.raises(FormatError, match=re.escape(out.name)):
         len(formats.open(out))
-
-
-def test_without_further_fields_there_is_a_row_of_no_columns_for_each_sample(packs, variant):
-    out, samples = packs(variant)
-    with formats.open(out) as reader:
-        assert (len(reader.values), reader.values.column_names) == (len(samples), [])
-        assert not reader.blob_suffixes

@@ -2,6 +2,7 @@
 
 import random
 
+import contract_sets as sets
 import h5py
 import numpy as np
 import pyarrow as pa
@@ -10,7 +11,7 @@ import pytest
 from smallfiles import formats
 from smallfiles.digests import ContentDigest, digest_file, sidecar
 from smallfiles.errors import DamagedFileError, FormatError
-from smallfiles.fields import as_text, value_table
+from smallfiles.fields import as_text, further_fields, further_files, value_table
 from smallfiles.formats import hdf5, lmdb
 from smallfiles.manifest import Manifest
 from smallfiles.pack import PackConfig, pack
@@ -66,20 +67,21 @@ def facts(reader):
     files = {
         name: [bytes(data) for data in map(reader.blob(name).read, range(len(reader)))] for name in BLOBS
     }
-    return files, {name: as_text(reader.values[name].combine_chunks()) for name in reader.values.column_names}
+    values = sets.further(reader)
+    return files, {name: as_text(values[name].combine_chunks()) for name in values.column_names}
 
 
 def test_all_fields_come_back_bit_by_bit_with_what_is_null(out):
     samples, schema = made()
     with formats.open(out) as reader:
-        assert reader.values.schema == schema.values.schema
+        assert sets.further(reader).schema == schema.values.schema
         files, texts = facts(reader)
         for name in COLUMNS:
             assert texts[name].equals(as_text(schema.values[name].combine_chunks())), name
-            assert reader.values[name].is_null().equals(schema.values[name].is_null()), name
+            assert reader.table()[name].is_null().equals(schema.values[name].is_null()), name
         assert [bytes(sample.data) for sample in reader] == [sample.data for sample in samples]
         assert files == {name: [s.blobs[n] for s in samples] for n, name in enumerate(BLOBS)}
-        assert reader.blob_suffixes == dict.fromkeys(BLOBS, ".png")
+        assert further_files(reader.fields) == dict.fromkeys(BLOBS, ".png")
         path, start, stop = reader.blob("wave-1").span(3)
         assert path.read_bytes()[start:stop] == samples[3].blobs[1] and reader.blob("mask").size(-1) == 48
         assert reader.info()["bytes"] == sum(len(s.data) + sum(map(len, s.blobs)) for s in samples)
@@ -92,7 +94,7 @@ def test_fewer_samples_than_planned_are_stored_in_their_own_order(tmp_path):
     with formats.open(tmp_path / "some.h5") as reader:
         expected = schema.values.take([7, 0, 2])
         for name in COLUMNS:
-            found, wanted = reader.values[name].combine_chunks(), expected[name].combine_chunks()
+            found, wanted = reader.table()[name].combine_chunks(), expected[name].combine_chunks()
             assert as_text(found).equals(as_text(wanted)), name
         assert bytes(reader.blob("wave-1").read(2)) == samples[2].blobs[1]
 
@@ -337,4 +339,4 @@ def test_a_set_of_one_image_and_one_label_has_no_group_of_fields(tmp_path):
     with h5py.File(tmp_path / "x.h5") as file:
         assert set(file["train"]) == {"data", "offsets", "labels", "key_data", "key_offsets"}
     with formats.open(tmp_path / "x.h5") as reader:
-        assert not reader.blob_suffixes and reader.values.shape == (1, 0)
+        assert not further_fields(reader.fields)

@@ -7,12 +7,13 @@ import subprocess
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
+import contract_sets as sets
 import pyarrow as pa
 import pytest
 
 from smallfiles import formats, sources
 from smallfiles.errors import DamagedFileError, FormatError, PackError, ReaderClosedError, SmallfilesError
-from smallfiles.fields import as_text, value_table
+from smallfiles.fields import as_text, further_fields, further_files, value_table
 from smallfiles.formats.squashfs import member
 from smallfiles.manifest import Manifest
 from smallfiles.pack import PackConfig, pack, verify
@@ -68,9 +69,9 @@ def facts(samples):
 
 def check(reader):
     """The reader gives all that was written."""
-    assert dict(reader.blob_suffixes) == {"depth": ".npy", "mask": ".png"}
+    assert further_files(reader.fields) == {"depth": ".npy", "mask": ".png"}
     assert facts(reader) == facts(SAMPLES)
-    for number, name in enumerate(reader.blob_suffixes):
+    for number, name in enumerate(further_files(reader.fields)):
         blob = reader.blob(name)
         wanted = [3, 0, 5, 3, -1]
         assert blob.read_many(wanted) == [SAMPLES[index].blobs[number] for index in wanted]
@@ -79,9 +80,9 @@ def check(reader):
             if (span := blob.span(index)) is not None:
                 assert span[0].read_bytes()[span[1] : span[2]] == sample.blobs[number]
     wanted = value_table(VALUES)
-    assert reader.values.schema == wanted.schema
+    assert sets.further(reader).schema == wanted.schema
     for name in VALUES:
-        found = as_text(reader.values[name].combine_chunks())
+        found = as_text(reader.table()[name].combine_chunks())
         assert found.equals(as_text(wanted[name].combine_chunks())), name
 
 
@@ -227,7 +228,7 @@ def test_a_set_of_one_file_and_a_label_is_written_as_before(layout, tmp_path):
         table = pa.ipc.open_file(pysquashfs_table(tmp_path / name))
         assert table.schema.names == ["key", "label", *places]
     with formats.open(tmp_path / name) as reader:
-        assert not reader.blob_suffixes and reader.values.num_columns == 0 and len(reader.values) == 6
+        assert not further_fields(reader.fields)
         assert "fields" not in reader.info()["provenance"]
 
 

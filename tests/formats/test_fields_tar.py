@@ -8,13 +8,14 @@ import subprocess
 import tarfile
 import warnings
 
+import contract_sets as sets
 import pyarrow as pa
 import pytest
 import webdataset as wds
 
 from smallfiles import sources
 from smallfiles.errors import DamagedFileError, FormatError, SmallfilesError, SourceError
-from smallfiles.fields import as_text, value_table
+from smallfiles.fields import as_text, further_files, value_table
 from smallfiles.formats import tar
 from smallfiles.formats.tar import index
 from smallfiles.manifest import Manifest
@@ -72,10 +73,9 @@ def write(out, some=None, options=None, **changes):
 def facts(reader):
     """All fields of all samples, the values as texts that no other value has."""
     rows = [(s.key, bytes(s.data), s.target, s.meta, [bytes(blob) for blob in s.blobs]) for s in reader]
-    values = {
-        name: as_text(reader.values[name].combine_chunks()).to_pylist() for name in reader.values.column_names
-    }
-    return rows, values, dict(reader.blob_suffixes)
+    table = sets.further(reader)
+    values = {name: as_text(table[name].combine_chunks()).to_pylist() for name in table.column_names}
+    return rows, values, further_files(reader.fields)
 
 
 def expected(target):
@@ -104,7 +104,7 @@ def test_all_fields_come_back_bit_by_bit_with_and_without_the_index(tmp_path, na
         reader = tar.open(path)
         assert facts(reader) == expected(target)
     assert reader.info()["indexed"] == indexed
-    assert reader.values.schema.equals(VALUES.schema)
+    assert sets.further(reader).schema.equals(VALUES.schema)
     every = [len(data) for s in samples() for data in (s.data, *s.blobs)]
     assert reader.info()["bytes"] == sum(every)
 
@@ -179,10 +179,10 @@ def test_masks_that_shardwriter_wrote_are_a_field(tmp_path):
         UserWarning, match=r"further files of each sample: s0\.mask\.png as mask, beside s0\.jpg"
     ):
         reader = tar.open(tmp_path)
-        assert dict(reader.blob_suffixes) == {"mask": ".png"}
+        assert further_files(reader.fields) == {"mask": ".png"}
     assert [bytes(reader.blob("mask").read(n)) for n in range(5)] == [b"m%d" % n for n in range(5)]
     assert [(s.target, s.meta) for s in reader] == [(n, {"n": n}) for n in range(5)]
-    assert reader.values.column_names == []
+    assert sets.further(reader).column_names == []
 
 
 def put(path, members):
@@ -277,7 +277,7 @@ def test_a_member_that_only_some_have_is_left_aside_with_its_count(tmp_path):
     put(tmp_path / "in/0.tar", {"0.jpg": "x", "0.cls": "1", "0.seg.png": "m"})
     put(tmp_path / "in/1.tar", {"1.jpg": "x", "1.cls": "1"})
     with pytest.warns(UserWarning, match=r"since not all shards have it: seg \(\.png\)"):
-        assert dict(tar.open(tmp_path / "in").blob_suffixes) == {}
+        assert further_files(tar.open(tmp_path / "in").fields) == {}
 
 
 def test_further_members_of_a_compressed_tar_of_others_are_left_aside_as_before(tmp_path):
@@ -416,7 +416,7 @@ def test_shards_with_different_fields_do_not_mix(tmp_path, other, indexed):
     write(tmp_path / "in/1.tar", rest, **other)
     if not indexed:
         drop_indexes(tmp_path / "in")
-    with pytest.raises(FormatError, match=r"shards with different further fields: .*mask \(\.png\)"):
+    with pytest.raises(FormatError, match=r"shards with different fields: .*mask \(\.png\)"):
         len(tar.open(tmp_path / "in"))
 
 

@@ -131,7 +131,7 @@ def test_everything_comes_back_without_the_index_which_reading_does_not_write(
     assert [reader.size(i) for i in range(len(reader))] == [len(s.data) for s in samples]
     assert reader.keys().to_pylist() == [s.key for s in samples]
     if samples:
-        assert (reader.target_kind, reader.classes) == (schema(samples).target, ("a", "b"))
+        assert (schema(samples).target in reader.fields, reader.classes) == (True, ("a", "b"))
     assert sorted(tmp_path.rglob("*")) == before
 
 
@@ -280,7 +280,7 @@ def test_shards_of_labels_and_of_captions_do_not_mix(tmp_path, labels, indexed):
     write(tmp_path / "captions.tar", CAPTIONS)
     if not indexed:
         drop_indexes(tmp_path / "labels.tar")
-    with pytest.raises(FormatError, match="with captions"):
+    with pytest.raises(FormatError, match="different fields: .*captions"):
         len(tar.open(tmp_path))
 
 

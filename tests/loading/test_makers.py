@@ -119,7 +119,8 @@ def test_masks_and_boxes_are_those_of_torchvision_given_the_same_view(path, view
     for index in range(COUNT):
         mask = tv_tensors.Mask(np.array(Pillow.open(io.BytesIO(reader.blob("mask").read(index))))[None])
         size = tuple(mask.shape[1:])
-        boxes = torch.tensor(reader.values["boxes"][index].as_py(), dtype=torch.float32).reshape(-1, 4)
+        (row,) = reader.table(["boxes"], [index])["boxes"].to_pylist()
+        boxes = torch.tensor(row, dtype=torch.float32).reshape(-1, 4)
         boxes = tv_tensors.BoundingBoxes(boxes, format="XYXY", canvas_size=size)
         seen = view.view(size[1], size[0], rngs.at(index))
         for change in (

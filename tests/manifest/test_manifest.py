@@ -123,7 +123,7 @@ def test_an_empty_set_is_a_manifest_of_either_kind():
 
 def test_the_digest_is_the_set_digest_and_ignores_order_sizes_and_names_unlike_equality():
     manifest = labelled(20)
-    assert manifest.digest == set_digest(manifest.paths, manifest.targets)
+    assert manifest.digest == set_digest(manifest.paths, manifest.columns)
     for other in (
         manifest.select(manifest.order(3)),
         labelled(20, split="val"),

@@ -96,10 +96,10 @@ def test_fields_that_were_added_are_pushed_pulled_and_read_from_the_store(here, 
     copied = {path.name for path in tmp_path.glob("copy*")}
     assert {f"copy{suffix}.new.fields.arrow", f"copy{suffix}.new.fields.arrow.digest.json"} <= copied
     assert f"copy{suffix}.faults.json" in copied
-    assert formats.open(tmp_path / f"copy{suffix}").values["place"].to_pylist() == [*range(30)]
+    assert formats.open(tmp_path / f"copy{suffix}").table(["place"])["place"].to_pylist() == [*range(30)]
     if suffix == ".tars":
         with streaming.open(here, where=tmp_path) as reader:
-            assert reader.values["place"].to_pylist() == [*range(30)]
+            assert reader.table(["place"])["place"].to_pylist() == [*range(30)]
 
 
 def test_a_second_push_sends_nothing(far_place, line, packed):

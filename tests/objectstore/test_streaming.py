@@ -193,7 +193,7 @@ def far_masks(far, masked, opened):
 
 def test_further_fields_are_read_at_random_with_a_request_for_several(far_masks, masked, line):
     mask, samples = far_masks.blob("mask"), masked[1]
-    assert far_masks.values["age"].to_pylist() == [n / 7 for n in range(100)]
+    assert far_masks.table(["age"])["age"].to_pylist() == [n / 7 for n in range(100)]
     assert mask.size(-1) == 99 * 40
     line.seen.clear()
     wanted = [99, 3, 20, 21, 22, 23, 3]

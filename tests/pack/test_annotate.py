@@ -56,7 +56,7 @@ def keys_of(out: Path) -> list[str]:
 
 
 def added_rows(out: Path) -> list[tuple[float, str | None]]:
-    values = formats.open(out).values
+    values = formats.open(out).table()
     return list(zip(values["score"].to_pylist(), values["word"].to_pylist(), strict=True))
 
 
@@ -88,7 +88,7 @@ def test_columns_are_read_as_packed_ones_and_nothing_packed_is_written(
     assert {file: data for file, data in contents(out).items() if file in before} == before
     assert added_rows(out) == wanted(keys_of(out))
     reader = pickle.loads(pickle.dumps(formats.open(out)))
-    assert reader.values.column_names == ["score", "word"] and not reader.packed_values.column_names
+    assert [*reader.added()] == ["score", "word"]
     found = verify(out, sources.load(tree))
     assert found.verdict == "intact" and not found.differences, found
     assert (
@@ -110,7 +110,7 @@ def test_packing_again_packs_added_fields_too(name: str, other: str, tree: Path,
     again = tmp_path / other
     pack(sources.load(out), again, PackConfig(shuffle=5))
     assert added_rows(again) == wanted(keys_of(again))
-    assert formats.open(again).packed_values.column_names == ["score", "word"]
+    assert [*formats.open(again).fields][-2:] == ["score", "word"] and not formats.open(again).added()
     assert verify(again, sources.load(out)).verdict == "intact"
 
 
@@ -172,11 +172,11 @@ def test_the_fields_of_another_set_order_or_name_are_refused_in_a_sentence(
         shutil.copy(annotated, other.parent)
         expected = {"order": "digest of 64 keys", "rows": "number of samples", "set": "set digest"}[name]
         with pytest.raises(FormatError, match=f"was not made for .*{expected}"):
-            _ = formats.open(other).values
+            _ = formats.open(other).fields
         assert any("was not made for" in problem for problem in verify(other).problems)
     shutil.copy(annotated, out.with_name("out.arrow.again.fields.arrow"))
     with pytest.raises(FormatError, match="has the field 'score', and so has"):
-        _ = formats.open(out).values
+        _ = formats.open(out).fields
     assert not verify(out).intact
 
 
@@ -191,7 +191,7 @@ def test_keys_beyond_those_that_opening_compares_are_compared_by_verify(tmp_path
     with pa.ipc.new_file(made, batch.schema) as writer:
         writer.write_table(batch)
     digests.digest_file(made).save(digests.sidecar(made))
-    assert len(formats.open(out).values) == 200
+    assert len(formats.open(out).table()) == 200
     assert any("all keys" in problem for problem in verify(out).problems)
 
 
@@ -211,7 +211,7 @@ def test_no_flipped_byte_is_read_as_another_value_unseen(annotated: Path, out: P
     assert verify(out).intact
     annotated.write_bytes(whole[:-100])
     with pytest.raises(FormatError):
-        _ = formats.open(out).values
+        _ = formats.open(out).fields
     digests.sidecar(annotated).unlink()
     annotated.write_bytes(whole)
     assert verify(out).verdict == "unproven"

@@ -61,8 +61,9 @@ def coco_set(root: Path, document: dict, split: str = "train2017", missing: tupl
 def packed_values(folder: Path, out: Path, *flags: str) -> tuple[tuple[str, ...], dict[str, dict]]:
     assert main(["pack", str(folder), str(out), *flags]) == 0
     reader = formats.open(out)
-    assert reader.targets(0, len(reader)) == [-1] * len(reader)
-    return reader.classes, dict(zip(reader.keys().to_pylist(), reader.values.to_pylist(), strict=True))
+    rows = reader.table().to_pylist()
+    assert {row.pop("label") for row in rows} == {-1}
+    return reader.classes, dict(zip(reader.keys().to_pylist(), rows, strict=True))
 
 
 def test_a_packed_coco_set_has_every_value_that_its_json_has(tmp_path, capsys):

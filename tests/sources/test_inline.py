@@ -56,7 +56,7 @@ def test_pictures_masks_labels_and_values_of_all_files_are_packed(tmp_path, path
         number = keys.index(key)
         assert bytes(packed.read(place)) == _JPEG + b"%d" % number and packed.target(place) == number % 3
         assert bytes(packed.blob("seg").read(place)) == _PNG + b"%d" % number
-        assert packed.values["score"][place].as_py() == number / 7
+        assert packed.table(["score"])["score"][place].as_py() == number / 7
     assert main(["verify", str(out), "--against", str(tmp_path / "set")]) == 0
 
 

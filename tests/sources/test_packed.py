@@ -75,7 +75,7 @@ def test_other_labels_in_a_packed_output_are_found_by_verify(tmp_path: Path) -> 
     pack(dataclasses.replace(source, manifest=wrong), tmp_path / "wrong.arrow")
     report = verify(tmp_path / "wrong.arrow", sources.load(tmp_path / "x.h5"))
     assert report.verdict == "differs"
-    assert report.differences == [f"{kept.path(0)} has another label or caption in the source"]
+    assert report.differences == [f"{kept.path(0)} has another label in the source"]
 
 
 def test_renamed_plain_files_are_still_read_by_their_manifest(tmp_path: Path) -> None:

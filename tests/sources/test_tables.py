@@ -18,6 +18,7 @@ from source_sets import contents, plant, rows
 from smallfiles import formats, sources
 from smallfiles.cli import main
 from smallfiles.errors import ManifestError, SmallfilesError, SourceError, UsageError
+from smallfiles.fields import further_files
 from smallfiles.pack import PackConfig, pack
 
 _TEXT = st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=8)
@@ -145,8 +146,9 @@ def test_a_table_is_packed_with_fields_templates_and_all_values(pictures, tmp_pa
     )
     assert f"t.csv: image from {line}\n" in capsys.readouterr().err
     packed = formats.open(out)
-    assert packed.classes == ("a", "b") and packed.targets(0, 3) == [1, 0, 1]
-    assert packed.values.slice(2).to_pylist() == [{"id": 2, "site": "z"}] and packed.meta(2) is None
+    assert packed.classes == ("a", "b")
+    assert packed.table(["label"])["label"].to_pylist() == [1, 0, 1]
+    assert packed.table(["id", "site"], [2]).to_pylist() == [{"id": 2, "site": "z"}] and not packed.meta(2)
     assert bytes(packed.read(2)) == b"data of a/02.jpg"
 
 
@@ -284,15 +286,12 @@ def test_the_fields_of_a_table_are_packed_and_verified_without_saying_them_again
     fields = ["--field", "mask=mask", "--field", "label=kind", "--field", "age=years"]
     assert main(["pack", str(table), str(out), "--check", "none", *fields]) == 0
     packed = formats.open(out)
-    assert packed.keys().to_pylist() == ["i/0.jpg", "i/1.jpg", "i/2.jpg"] and packed.targets(0, 3) == [
-        1,
-        0,
-        1,
-    ]
-    assert bytes(packed.blob("mask").read(2)) == b"data of m/2.png" and packed.blob_suffixes == {
+    assert packed.keys().to_pylist() == ["i/0.jpg", "i/1.jpg", "i/2.jpg"]
+    assert packed.table(["label"])["label"].to_pylist() == [1, 0, 1]
+    assert bytes(packed.blob("mask").read(2)) == b"data of m/2.png" and further_files(packed.fields) == {
         "mask": ".png"
     }
-    assert packed.values.to_pylist() == [{"age": age} for age in (1.5, None, 3)]
+    assert packed.table(["age"]).to_pylist() == [{"age": age} for age in (1.5, None, 3)]
     capsys.readouterr()
     assert main(["inspect", str(out)]) == 0
     assert "mask (.png)" in (said := capsys.readouterr().out) and "--field age=years" in said

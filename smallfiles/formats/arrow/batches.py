@@ -10,29 +10,33 @@ from __future__ import annotations
 import struct
 import threading
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from smallfiles.arrays import GrowingStrings, as_integers, scalar
+from smallfiles.arrays import GrowingStrings, as_integers, column, from_numpy, scalar
 from smallfiles.errors import FormatError
-from smallfiles.fields import value_column
+from smallfiles.fields import TARGETS, stored_type, value_column
 from smallfiles.formats import provenance
 from smallfiles.formats.arrow import columns
 from smallfiles.formats.arrow.footer import Cuts, blocks, row_counts
+from smallfiles.formats.arrow.values import ValueColumn, can_gather
 from smallfiles.formats.arrow.writing import CUTS, PROVENANCE
 from smallfiles.formats.bytefile import Access, ByteFile, damage_reported, damaged
+from smallfiles.formats.columns import CAPTIONS
 from smallfiles.formats.reader import OpenedFile, numbered_keys
-from smallfiles.samples import UNLABELLED, Target
+from smallfiles.samples import UNLABELLED
 
 _FILE_MAGIC = b"ARROW1"
 _STREAM_START = b"\xff\xff\xff\xff"
 _STREAM_END = b"\xff\xff\xff\xff\0\0\0\0"
-_KEYS_AT_ONCE = 128
+_BATCHES_AT_ONCE = 128
+_TYPES = {"label": pa.int64(), "captions": CAPTIONS}
 _SMALL_COLUMNS_BYTES = 64 << 10  # keys, labels, captions of some 64 rows
 
 
@@ -117,7 +121,6 @@ class Opened(OpenedFile):
         self._metadata = self.schema.metadata or {}
         self.record = provenance.loads(self._metadata.get(PROVENANCE))
         self.columns = columns.find(self.schema, path)
-        self.target_kind = "label" if self.columns.captions is None else "captions"
         self._prepare()
 
     @property
@@ -144,17 +147,25 @@ class Opened(OpenedFile):
     def _prepare(self) -> None:
         self._cuts = Cuts.loads(self._metadata.get(CUTS))
         counts = self._row_counts()
-        self._starts = as_integers(np.concatenate([[0], np.cumsum(counts)]))
+        self._borders = np.concatenate([[0], np.cumsum(counts)])
+        self._starts = as_integers(self._borders)
         self.count = int(self._starts[-1])
-        self._labels = as_integers(np.zeros(self._number))
         self._first, *further = (
             BinaryColumn(column, self.schema.field(column).type, self._number)
             for column in (self.columns.data, *self.columns.blobs.values())
         )
         self._further = dict(zip(self.columns.blobs, further, strict=True))
-        label = self.columns.label
-        letter = "q" if label is None else columns.LETTERS[self.schema.field(label).type]
-        self._label = struct.Struct("<" + letter)
+        self._kinds = {
+            name: _TYPES.get(name) or stored_type(self.schema.field(number).type)
+            for name, number in self.columns.values.items()
+        }
+        if not self._kinds.keys() & {*TARGETS}:
+            self._kinds = {"label": pa.int64(), **self._kinds}
+        self._gathered = {
+            name: ValueColumn(number, self.schema.field(number).type, self._number)
+            for name, number in self.columns.values.items()
+            if can_gather(self.schema.field(number).type)
+        }
         if self._number:
             self.batch(self._number - 1)  # a wrong row count in the last header would give a wrong length
 
@@ -212,13 +223,6 @@ class Opened(OpenedFile):
         """The same of a further field."""
         return self._further[name].place(self, index)
 
-    def _locate_labels(self, number: int) -> int:
-        """Look up where the labels of a batch are in the file; -1 where some are null."""
-        assert self.columns.label is not None
-        labels = self.batch(number).column(self.columns.label)
-        found = self._labels[number] = -1 if labels.null_count else self.offset(labels.buffers()[1])
-        return found
-
     def offset(self, buffer: pa.Buffer) -> int:
         """Where a buffer of a batch is in the file."""
         offset: int = buffer.address - self._base
@@ -231,63 +235,56 @@ class Opened(OpenedFile):
         return offset
 
     def key(self, index: int) -> str:
-        return str(index) if self.columns.key is None else self._value(self.columns.key, index) or ""
-
-    def meta_text(self, index: int) -> str | None:
-        return None if self.columns.meta is None else self._value(self.columns.meta, index)
-
-    def target(self, index: int) -> Target:
-        if self.columns.captions is not None:
-            return _captions(self._value(self.columns.captions, index))
-        if self.columns.label is None:
-            return UNLABELLED
+        if self.columns.key is None:
+            return str(index)
         number, row = self.where(index)
-        labels = self._labels[number] or self._locate_labels(number)
-        if labels < 0:  # some are null
-            value = self._value(self.columns.label, index)
-            return UNLABELLED if value is None else int(value)
-        return int(self._label.unpack_from(self._view, labels + row * self._label.size)[0])
+        return self.batch(number).column(self.columns.key)[row].as_py() or ""
 
-    def targets(self, start: int, stop: int) -> list[Target]:
-        """Labels or captions of a run of samples, one record batch at a time."""
-        if self.columns.captions is not None:
-            return [_captions(value) for value in self._values(self.columns.captions, start, stop)]
-        if self.columns.label is None:
-            return [UNLABELLED] * (stop - start)
-        values = self._values(self.columns.label, start, stop)
-        return [UNLABELLED if value is None else value for value in values]
+    def kinds(self) -> dict[str, pa.DataType]:
+        return self._kinds
 
-    def _value(self, column: int, index: int) -> Any:
-        number, row = self.where(index)
-        return self.batch(number).column(column)[row].as_py()
+    def column(self, name: str) -> pa.ChunkedArray:
+        """The values of all samples, copied out of all batches."""
+        if name not in self.columns.values:
+            return pa.chunked_array([from_numpy(np.full(self.count, UNLABELLED, np.int64))])
+        number, parts = self.columns.values[name], []
+        for first in range(0, self._number, _BATCHES_AT_ONCE):
+            last = min(first + _BATCHES_AT_ONCE, self._number)
+            some = pa.concat_arrays([self.batch(n).column(number) for n in range(first, last)])
+            parts.append(self._as_value(name, some))
+            self.file.forget()
+        return pa.chunked_array(parts, self._kinds[name])
 
-    def _values(self, column: int, start: int, stop: int) -> Iterator[Any]:
-        while start < stop:
-            number, row = self.where(start)
-            count = min(stop, self._starts[number + 1]) - start
-            yield from self.batch(number).column(column).slice(row, count).to_pylist()
-            start += count
+    def taken(self, name: str, rows: npt.NDArray[np.int64]) -> pa.Array | pa.ChunkedArray:
+        """The values of some samples, read from where they are."""
+        if name in self._gathered:
+            numbers = np.searchsorted(self._borders, rows, "right") - 1
+            found = self._gathered[name].take(self, numbers, rows - self._borders[numbers])
+            return self._as_value(name, found)
+        return self.column(name).take(from_numpy(rows))
+
+    def _as_value(self, name: str, found: pa.Array) -> pa.Array:
+        """A column in the type in which values are held; what is null in those of others gets a meaning."""
+        kind = self._kinds[name]
+        if name == "label" and (found.null_count or found.type != kind):
+            try:
+                return pc.fill_null(found.cast(kind), scalar(UNLABELLED))
+            except pa.ArrowInvalid as error:
+                raise FormatError(
+                    f"{self.path} has a label beyond 64 bits ({error})",
+                    expected="labels of 64 bits",
+                    next_step="Write it again with class numbers",
+                ) from error
+        if name == "captions" and (found.null_count or found.type != kind):
+            texts = ([each] if isinstance(each, str) else each or [] for each in found.to_pylist())
+            return column([*texts], CAPTIONS)
+        return found if found.type == kind else value_column(name, found)
 
     def payload_bytes(self) -> int:
         """Sum of the encoded bytes; visits every batch."""
         return sum(each.total_bytes(self) for each in (self._first, *self._further.values()))
 
-    def values(self) -> pa.Table:
-        """The columns of further values, copied out of all batches once."""
-        numbers = list(self.columns.values.values())
-        if not numbers:
-            return super().values()
-        kinds = pa.schema([self.schema.field(number) for number in numbers])
-        batches = [
-            pa.RecordBatch.from_arrays([batch.column(number) for number in numbers], schema=kinds)
-            for batch in map(self.batch, range(self._number))
-        ]
-        table = pa.Table.from_batches(batches, kinds).combine_chunks()
-        self.file.forget()
-        return pa.table({name: value_column(name, table.column(name)) for name in table.column_names})
-
-    @property
-    def blob_suffixes(self) -> dict[str, str]:
+    def further(self) -> dict[str, str]:
         """Name and suffix of each further field of files."""
         suffixes = provenance.blob_suffixes(self.record)
         return {name: suffixes.get(name, "") for name in self.columns.blobs}
@@ -297,8 +294,8 @@ class Opened(OpenedFile):
         if self.columns.key is None:
             return numbered_keys(self.count)
         keys = GrowingStrings()
-        for first in range(0, self._number, _KEYS_AT_ONCE):
-            last = min(first + _KEYS_AT_ONCE, self._number)
+        for first in range(0, self._number, _BATCHES_AT_ONCE):
+            last = min(first + _BATCHES_AT_ONCE, self._number)
             some = pa.concat_arrays([self.batch(n).column(self.columns.key) for n in range(first, last)])
             keys.extend(pc.fill_null(some, scalar("")) if some.null_count else some)
             self.file.forget()
@@ -311,10 +308,6 @@ class Opened(OpenedFile):
             "batches": self._number,
             "columns": {field.name: str(field.type) for field in self.schema},
         }
-
-
-def _captions(value: list[str] | str | None) -> list[str]:
-    return [value] if isinstance(value, str) else value or []
 
 
 def _hugging_face_classes(text: bytes | None) -> tuple[str, ...]:

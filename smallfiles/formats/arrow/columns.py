@@ -12,24 +12,12 @@ from pathlib import Path
 import pyarrow as pa
 
 from smallfiles.errors import FormatError
-from smallfiles.fields import is_storable, name_problem
+from smallfiles.fields import META, is_storable, name_problem
 
 _DATA = ("data", "image_data", "image", "jpg", "jpeg", "png", "img", "bytes", "content")
 _LABELS = ("label", "labels", "target", "targets", "cls", "class", "fine_label")
 _CAPTIONS = ("captions", "caption")
 _KEYS = ("key", "__key__", "path", "file_name", "filename", "name")
-
-# struct-module letters of integer types, to read one label at an offset
-LETTERS = {
-    pa.int8(): "b",
-    pa.uint8(): "B",
-    pa.int16(): "h",
-    pa.uint16(): "H",
-    pa.int32(): "i",
-    pa.uint32(): "I",
-    pa.int64(): "q",
-    pa.uint64(): "Q",
-}
 
 
 @dataclass(frozen=True)
@@ -38,19 +26,14 @@ class ArrowColumns:
 
     Args:
         data: Encoded bytes (binary, or a struct with a binary field `bytes`).
-        label: Integer labels.
-        captions: Lists of strings, or one string each.
         key: Strings.
-        meta: JSON objects as strings (only in our files).
         blobs: Further columns of bytes by name.
-        values: Further columns of values by name.
+        values: Columns of values by name: `label` (integers) or `captions` (lists of strings, or one string
+            each), `meta` (JSON objects as strings), and further ones.
     """
 
     data: int
-    label: int | None
-    captions: int | None
     key: int | None
-    meta: int | None
     blobs: dict[str, int]
     values: dict[str, int]
 
@@ -72,7 +55,7 @@ def find(schema: pa.Schema, path: Path) -> ArrowColumns:
     """
     fits = {
         "data": [i for i, field in enumerate(schema) if is_binary(field.type)],
-        "label": [i for i, field in enumerate(schema) if field.type in LETTERS],
+        "label": [i for i, field in enumerate(schema) if pa.types.is_integer(field.type)],
         "captions": [i for i, field in enumerate(schema) if _is_strings(field.type)],
         "key": [i for i, field in enumerate(schema) if _is_text(field.type)],
     }
@@ -85,12 +68,14 @@ def find(schema: pa.Schema, path: Path) -> ArrowColumns:
             next_step="Rename or cast the column that holds the images",
         )
     label, captions = _targets(schema, fits, path)
-    key, meta = (_choose(names, fits["key"], known, alone=False) for known in (_KEYS, ("meta",)))
+    key, meta = (_choose(names, fits["key"], known, alone=False) for known in (_KEYS, (META,)))
     taken = {data, label, captions, key, meta}
     rest = {field.name: i for i, field in enumerate(schema) if i not in taken and _is_field(field)}
     blobs = {name: i for name, i in rest.items() if is_binary(schema.field(i).type)}
-    values = {name: i for name, i in rest.items() if name not in blobs}
-    return ArrowColumns(data, label, captions, key, meta, blobs, values)
+    known = {"label": label, "captions": captions, META: meta}
+    values = {name: i for name, i in known.items() if i is not None}
+    values |= {name: i for name, i in rest.items() if name not in blobs}
+    return ArrowColumns(data, key, blobs, values)
 
 
 def _is_field(field: pa.Field) -> bool:

@@ -9,6 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
 from smallfiles.formats.arrow.batches import Opened
 from smallfiles.formats.reader import FileReader
 
@@ -20,6 +24,12 @@ class ArrowReader(FileReader[Opened]):
 
     def _open(self) -> Opened:
         return Opened(self.path, self._access)
+
+    def _column(self, name: str) -> pa.ChunkedArray:
+        return self._handle().column(name)  # not kept: a few rows are read without it
+
+    def _taken(self, name: str, rows: npt.NDArray[np.int64]) -> pa.Array | pa.ChunkedArray:
+        return self._handle().taken(name, rows)
 
     def _prefetch_places(self, indices: Sequence[int]) -> None:
         self._handle().prefetch_batches(indices)

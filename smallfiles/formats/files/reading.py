@@ -20,7 +20,7 @@ from smallfiles.formats import provenance
 from smallfiles.formats.bytefile import damaged
 from smallfiles.formats.reader import BaseReader
 from smallfiles.manifest import Manifest
-from smallfiles.samples import UNLABELLED, BlobField, Buffer, Meta, Schema, Target, TargetKind
+from smallfiles.samples import UNLABELLED, BlobField, Buffer, Schema
 
 MANIFEST = "manifest.json"
 
@@ -38,20 +38,16 @@ class FilesReader(BaseReader[Manifest]):
     def __init__(self, path: Path) -> None:
         super().__init__(path)
         self._prefix = f"{self.path}/"
-        self._further: dict[str, Manifest] = {}  # of the fields of further files, read when they are needed
+        self._of_fields: dict[str, Manifest] = {}  # of the fields of further files, read when they are needed
 
     def _open(self) -> Manifest:
         return _load(self.path / MANIFEST)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**super().__getstate__(), "_further": {}}
+        return {**super().__getstate__(), "_of_fields": {}}
 
     def __len__(self) -> int:
         return len(self._handle())
-
-    @property
-    def target_kind(self) -> TargetKind:
-        return self._handle().target_kind
 
     @property
     def classes(self) -> tuple[str, ...]:
@@ -63,19 +59,15 @@ class FilesReader(BaseReader[Manifest]):
     def key(self, index: int) -> str:
         return self._handle().path(self._checked(index))
 
-    def target(self, index: int) -> Target:
-        return self._handle().target(self._checked(index))
-
-    def meta(self, index: int) -> Meta | None:
-        return self._handle().meta(self._checked(index))
-
-    @property
-    def blob_suffixes(self) -> Mapping[str, str]:
+    def _further(self) -> Mapping[str, str]:
         fields = self._handle().fields
         return {name: fields[name] for name in self._handle().blobs}
 
-    def _read_values(self) -> pa.Table:
-        return self._handle().values
+    def _kinds(self) -> Mapping[str, pa.DataType]:
+        return {each.name: each.type for each in self._handle().columns.schema}
+
+    def _read_column(self, name: str) -> pa.ChunkedArray:
+        return self._handle().columns[name]
 
     def _blob(self, name: str) -> _Field:
         return _Field(self, name)
@@ -83,9 +75,9 @@ class FilesReader(BaseReader[Manifest]):
     def further(self, name: str) -> Manifest:
         """The manifest of the further files of a field."""
         paths = self._handle().blob_paths(name)
-        if name not in self._further:
-            self._further[name] = _load_further(self.path / manifest_of(name), paths)
-        return self._further[name]
+        if name not in self._of_fields:
+            self._of_fields[name] = _load_further(self.path / manifest_of(name), paths)
+        return self._of_fields[name]
 
     def sha256(self, index: int, field: str = "") -> str | None:
         if field:
@@ -143,7 +135,7 @@ class FilesReader(BaseReader[Manifest]):
         schema = Schema(
             *(len(manifest), 0, 0, manifest.target_kind),
             manifest_digest=manifest.digest,
-            blobs=tuple(BlobField(*field) for field in self.blob_suffixes.items()),
+            blobs=tuple(BlobField(*field) for field in self._further().items()),
             values=manifest.values,
             **about,
         )

@@ -15,6 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from smallfiles.errors import ManifestError
+from smallfiles.fields import type_named
 from smallfiles.formats.blob import Blob
 from smallfiles.formats.bytefile import Access, ByteFile
 from smallfiles.formats.hdf5.layout import Found, find, row_lengths, row_place
@@ -52,13 +53,19 @@ class _Opened(Blob):
                 self._offsets[name] = self.found.fields[name].offsets(self.count)
         return self._offsets[name]
 
-    def values(self) -> pa.Table:
-        columns = {}
+    def kinds(self) -> dict[str, pa.DataType]:
+        further = {}
         for name, field in self.found.fields.items():
             if not field.is_blob:
                 with self._reported(name):
-                    columns[name] = field.column(self.count)
-        return pa.table(columns) if columns else super().values()
+                    further[name] = type_named(field.kind)
+        return super().kinds() | further
+
+    def column(self, name: str) -> pa.Array:
+        if name not in self.found.fields:
+            return super().column(name)
+        with self._reported(name):
+            return self.found.fields[name].column(self.count)
 
     @contextmanager
     def _reported(self, name: str) -> Iterator[None]:

@@ -64,7 +64,7 @@ def find(names: Names, path: Path, split: str | None) -> Foreign:
         found = by_folder(Files(path, keys, column(others, pa.string()), classes_flag=_FLAG), split)
     kept = np.flatnonzero(found.keep)
     labels = from_numpy(found.labels.astype(np.int64))
-    samples = Samples(keys.take(from_numpy(kept)), labels, found.classes)
+    samples = Samples(keys.take(from_numpy(kept)), {"label": labels}, found.classes)
     return Foreign(samples, [chosen[row][0] for row in kept.tolist()], found.split, len(names) - len(kept))
 
 

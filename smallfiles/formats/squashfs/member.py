@@ -34,7 +34,7 @@ from smallfiles.errors import (
     SmallfilesError,
     refuse_shortage,
 )
-from smallfiles.fields import is_storable, name_problem, value_table
+from smallfiles.fields import META, TARGETS, is_storable, name_problem, value_column
 from smallfiles.formats import provenance
 from smallfiles.formats.bytefile import damage_reported
 from smallfiles.formats.columns import SampleColumns, read_table, write_table
@@ -126,22 +126,18 @@ class Samples:
 
     Args:
         keys: Of all samples.
-        targets: int64 labels, or lists of captions.
+        values: Columns by name: `label` or `captions`, `meta` if there are JSON objects, and all others.
         classes: Names of the classes in label order.
-        metas: JSON texts or nulls, or None.
         sizes: Bytes of each file, by field; the first has no name. Empty if only the inodes contain them.
         starts: Offsets of their bytes likewise.
-        values: Columns of further values; None if there are none.
         record: Provenance; empty for files of other programs.
     """
 
     keys: pa.StringArray
-    targets: pa.Array
+    values: Mapping[str, pa.Array]
     classes: tuple[str, ...]
-    metas: pa.StringArray | None = None
     sizes: Mapping[str, np.ndarray] = field(default_factory=dict)
     starts: Mapping[str, np.ndarray] = field(default_factory=dict)
-    values: pa.Table | None = None
     record: dict[str, Any] = field(default_factory=dict)
 
 
@@ -159,27 +155,19 @@ def load(data: Buffer, path: Path) -> Samples:
         buffer = pa.py_buffer(data)
         kinds = pa.ipc.open_file(buffer).schema
         places = [name for name in kinds.names if name.rpartition("/")[2] in ("bytes", "start")]
-        found, metadata = read_table(buffer, *places)
+        found, metadata = read_table(buffer, places)
         record = provenance.loads(metadata.get(PROVENANCE))
         sizes, starts = (
             {name.rpartition("/")[0]: to_numpy(found[name]) for name in places if name.endswith(what)}
             for what in ("bytes", "start")
         )
-        values = {
-            each.name: found[each.name]
+        values = {name: found[name] for name in (*TARGETS, META) if name in found}
+        values |= {
+            each.name: value_column(each.name, found[each.name])
             for each in kinds
             if name_problem(each.name) is None and is_storable(each.type)
         }
-        return Samples(
-            found["key"],
-            found["target"],
-            provenance.class_names(record),
-            found.get("meta"),
-            sizes,
-            starts,
-            value_table(values) if values else None,
-            record,
-        )
+        return Samples(found["key"], values, provenance.class_names(record), sizes, starts, record)
 
 
 @contextmanager

@@ -28,7 +28,7 @@ from smallfiles.formats.columns import further_names
 from smallfiles.formats.reader import FileReader, OpenedFile, PlacedBlob, Places
 from smallfiles.formats.squashfs import foreign, member
 from smallfiles.formats.squashfs.member import PLACE_BYTES, TABLE, Extent, Samples, as_sentences
-from smallfiles.samples import Buffer, Target
+from smallfiles.samples import Buffer
 
 
 class _Files:
@@ -101,7 +101,6 @@ class _Opened(OpenedFile):
             self.foreign: foreign.Foreign | None = None
             self.samples = self._placed(self.block.inode_table) or self._found(split)
         self.count, self.record = len(self.samples.keys), self.samples.record
-        self.target_kind = "label" if pa.types.is_integer(self.samples.targets.type) else "captions"
 
     @property
     def classes(self) -> tuple[str, ...]:
@@ -114,16 +113,11 @@ class _Opened(OpenedFile):
     def key(self, index: int) -> str:
         return str(self.samples.keys[index].as_py())
 
-    def target(self, index: int) -> Target:
-        target: Target = self.samples.targets[index].as_py()
-        return target
+    def kinds(self) -> dict[str, pa.DataType]:
+        return {name: column.type for name, column in self.samples.values.items()}
 
-    def targets(self, start: int, stop: int) -> list[Target]:
-        found: list[Target] = self.samples.targets.slice(start, stop - start).to_pylist()
-        return found
-
-    def meta_text(self, index: int) -> str | None:
-        return None if self.samples.metas is None else self.samples.metas[index].as_py()
+    def column(self, name: str) -> pa.Array:
+        return self.samples.values[name]
 
     def _placed(self, data_end: int) -> Samples | None:
         """The samples of a file whose table contains their offsets: no inode is read."""
@@ -164,15 +158,10 @@ class _Opened(OpenedFile):
                 raise damaged(self.path, "samples have other sizes than its table says")
         return samples
 
-    @property
-    def blob_suffixes(self) -> dict[str, str]:
+    def further(self) -> dict[str, str]:
         """Name and suffix of each further field of files, in the order of the table."""
         suffixes = provenance.blob_suffixes(self.record)
         return {field: suffixes.get(field, "") for field in self.files if field}
-
-    def values(self) -> pa.Table:
-        """The columns of further values, over the memory of the table."""
-        return super().values() if self.samples.values is None else self.samples.values
 
     def place(self, index: int) -> tuple[ByteFile, int, int]:
         return self.files[""].place(index)

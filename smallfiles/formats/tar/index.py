@@ -12,7 +12,7 @@ opens a shard with and without an index.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -24,6 +24,7 @@ import pyarrow as pa
 from smallfiles.arrays import column, from_numpy, one_chunk, to_numpy
 from smallfiles.digests import hash_block
 from smallfiles.errors import DamagedFileError, FormatError, refuse_shortage
+from smallfiles.fields import META, TARGETS
 from smallfiles.formats import provenance
 from smallfiles.formats.bytefile import Access, ByteFile, damaged
 from smallfiles.formats.columns import CAPTIONS, SampleColumns, read_table, write_table
@@ -36,6 +37,8 @@ SUFFIX = ".index.arrow"
 _FACTS = b"smallfiles.tar"
 _EDGE_BYTES = 4096
 _PLACE = ("offset", "size")
+_OWN = (*TARGETS, META)
+"""Columns of values that an index names as the field; others have a prefix."""
 _BLOB, _VALUE = "blob.", "value."
 _TARGET_TYPES: dict[TargetKind, pa.DataType] = {"label": pa.int64(), "captions": CAPTIONS}
 
@@ -56,40 +59,29 @@ class Index:
         keys: One key per sample.
         offsets: Start of the data in the (unpacked) tar stream.
         sizes: Bytes of the data.
-        targets: int64 labels, or lists of captions.
-        metas: JSON objects as text; null for none.
+        values: Columns by name: `label` or `captions`, `meta`, and further values.
         provenance: How the shard was made; empty for tars from elsewhere.
         file_bytes: Size of the tar file when the index was made.
         edges: Hash of the tar file's first and last 4 KiB.
         raw_bytes: Size of the tar in a compressed file; 0 if it is plain.
         blobs: The places of further files, by field.
-        values: The columns of further values; None if there are none.
     """
 
     keys: pa.StringArray
     offsets: npt.NDArray[np.int64]
     sizes: npt.NDArray[np.int64]
-    targets: pa.Array
-    metas: pa.StringArray
+    values: Mapping[str, pa.Array]
     provenance: dict[str, Any] = field(default_factory=dict)
     file_bytes: int = 0
     edges: str = ""
     raw_bytes: int = 0
     blobs: dict[str, Places] = field(default_factory=dict)
-    values: pa.Table | None = None
 
     @property
     def fields(self) -> dict[str, str]:
-        """Suffix of each further file, and type of each further value."""
-        values = [] if self.values is None else list(self.values.schema)
-        return {each.name: str(each.type) for each in values} | {
-            name: each.suffix for name, each in self.blobs.items()
-        }
-
-    @property
-    def target_kind(self) -> TargetKind:
-        """Whether samples carry labels or captions."""
-        return "label" if pa.types.is_integer(self.targets.type) else "captions"
+        """Name and kind of each further file and value, JSON objects excepted: some shards may lack them."""
+        values = {name: str(each.type) for name, each in self.values.items() if name != META}
+        return values | {name: each.suffix for name, each in self.blobs.items()}
 
 
 def place_columns(blobs: Iterable[str]) -> list[str]:
@@ -99,15 +91,15 @@ def place_columns(blobs: Iterable[str]) -> list[str]:
 
 def of_columns(columns: SampleColumns, schema: Schema, **facts: Any) -> Index:
     """The index of a shard that was written; `facts` are its other fields."""
-    keys, targets, metas = map(columns.finish, ("key", columns.target_kind, "meta"))
+    keys = columns.finish("key")
+    values = {name: columns.finish(name) for name in (columns.target_kind, META)}
     names = place_columns(blob.name for blob in schema.blobs)
     offsets, sizes, *more = (to_numpy(columns.finish(name)) for name in names)
     blobs = {
         blob.name: Places(blob.suffix, *pair)
         for blob, *pair in zip(schema.blobs, more[::2], more[1::2], strict=True)
     }
-    values = pa.table(columns.take_values()) if schema.values is not None else None
-    return Index(keys, offsets, sizes, targets, metas, blobs=blobs, values=values, **facts)
+    return Index(keys, offsets, sizes, values | columns.take_values(), blobs=blobs, **facts)
 
 
 def index_path(path: Path) -> Path:
@@ -129,13 +121,16 @@ def of_annotated(annotated: Annotated, kind: TargetKind, access: Access) -> Inde
         kind: The kind of target of the whole set.
         access: How the file is opened.
     """
-    data = annotated.data
+    data, further = annotated.data, annotated.values
     return Index(
         data.names,
         data.offsets,
         data.sizes,
-        column(annotated.targets(kind), _TARGET_TYPES[kind]),
-        column(annotated.metas, pa.string()),
+        {
+            kind: column(annotated.targets(kind), _TARGET_TYPES[kind]),
+            META: column(annotated.metas, pa.string()),
+            **({} if further is None else {name: one_chunk(further[name]) for name in further.column_names}),
+        },
         provenance=data.record,
         file_bytes=data.file_bytes,
         edges=edges(ByteFile(data.path, access)),
@@ -144,7 +139,6 @@ def of_annotated(annotated: Annotated, kind: TargetKind, access: Access) -> Inde
             name: Places(each.suffix, each.data.offsets, each.data.sizes)
             for name, each in annotated.blobs.items()
         },
-        values=annotated.values,
     )
 
 
@@ -163,12 +157,10 @@ def save(index: Index, path: Path, *, digest: bool) -> list[Path]:
     }
     out = index_path(path)
     columns = {"key": index.keys, "offset": from_numpy(index.offsets), "size": from_numpy(index.sizes)}
-    columns |= {index.target_kind: index.targets, "meta": index.metas}
+    columns |= {name: each for name, each in index.values.items() if name in _OWN}
     further = [from_numpy(each) for places in index.blobs.values() for each in places[1:]]
     columns |= dict(zip(place_columns(index.blobs)[2:], further, strict=True))
-    if index.values is not None:
-        names = index.values.column_names
-        columns |= {f"{_VALUE}{name}": one_chunk(index.values[name]) for name in names}
+    columns |= {f"{_VALUE}{name}": each for name, each in index.values.items() if name not in _OWN}
     batch = pa.record_batch([*columns.values()], names=[*columns])
     batch = batch.replace_schema_metadata({_FACTS: json.dumps(facts, sort_keys=True)})
     with OutputFile(out, digest=digest) as file:
@@ -186,7 +178,7 @@ def load(path: Path, access: Access) -> Index:
     try:
         opener = pa.OSFile if access == "pread" else pa.memory_map
         with opener(str(file)) as source:  # buffers outlive the descriptor
-            found, metadata = read_table(source, "offset", "size")
+            found, metadata = read_table(source, _PLACE)
         facts = json.loads(metadata[_FACTS])
         record = provenance.loads(facts["provenance"])
         blobs, values = _further(found, record)
@@ -197,21 +189,21 @@ def load(path: Path, access: Access) -> Index:
             found["key"],
             to_numpy(found["offset"]),
             to_numpy(found["size"]),
-            found["target"],
-            found["meta"],
+            {name: found[name] for name in _OWN if name in found} | values,
             record,
             int(facts["file_bytes"]),
             str(facts["edges"]),
             raw_bytes,
             blobs,
-            values,
         )
     except (OSError, pa.ArrowException, ValueError, KeyError, TypeError, RecursionError) as error:
         refuse_shortage(error, file)
         raise _bad_index(file, str(error)) from error
 
 
-def _further(found: dict[str, pa.Array], record: dict[str, Any]) -> tuple[dict[str, Places], pa.Table | None]:
+def _further(
+    found: dict[str, pa.Array], record: dict[str, Any]
+) -> tuple[dict[str, Places], dict[str, pa.Array]]:
     """The places of further files, and the columns of further values; as the record names them."""
     blobs, suffixes, stored = {}, provenance.blob_suffixes(record), list(found)
     for name in sorted(suffixes, key=lambda name: stored.index(place_columns([name])[2])):
@@ -223,7 +215,7 @@ def _further(found: dict[str, pa.Array], record: dict[str, Any]) -> tuple[dict[s
     values = {name: found[f"{_VALUE}{name}"] for name in kinds}
     if odd := [name for name, found_values in values.items() if str(found_values.type) != kinds[name]]:
         raise ValueError(f"values {odd[0]} of type {values[odd[0]].type}")
-    return blobs, pa.table(values) if values else None
+    return blobs, values
 
 
 def _bad_index(file: Path, problem: str) -> DamagedFileError:

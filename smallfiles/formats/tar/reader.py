@@ -22,9 +22,13 @@ from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
+from smallfiles.arrays import from_numpy
 from smallfiles.errors import FormatError, SourceError, first_few, raised_as
+from smallfiles.fields import META, TARGETS
 from smallfiles.formats import provenance
 from smallfiles.formats.bytefile import Access, ByteFile, damaged
 from smallfiles.formats.reader import ByteSource, PlacedBlob, PlacedReader
@@ -33,7 +37,7 @@ from smallfiles.formats.tar.options import NAME, SUFFIXES
 from smallfiles.formats.tar.streams import StreamedStore, cannot_read, compression_of
 from smallfiles.manifest.listing import Files
 from smallfiles.progress import plural
-from smallfiles.samples import Buffer, Meta, Target, TargetKind
+from smallfiles.samples import Buffer
 
 _NUMBERED = re.compile(r"shard-(\d{6,})\.tar(\.gz|\.zst)?")
 _MOST_OPEN_SHARDS = 128
@@ -53,6 +57,10 @@ class Shards:
         self.spread = access == "auto" and len(paths) > self.most_open
         self.paths, self.indexes, self._access = paths, indexes, "pread" if self.spread else access
         self.starts = [0, *accumulate(len(found.keys) for found in indexes)]
+        self.first = next((found for found in indexes if len(found.keys)), indexes[0])
+        has_meta = any(found.values[META].null_count < len(found.keys) for found in indexes)
+        values = self.first.values.items()
+        self.kinds = {name: each.type for name, each in values if name != META or has_meta}
         self._stores: dict[int, ByteSource] = {}
         self._keys: pa.StringArray | None = None
 
@@ -137,12 +145,6 @@ class TarReader(PlacedReader[Shards]):
         ]
         if len(annotated) > 1:
             _refuse_repeated(annotated, self.path)
-        if len({each.target_kind for each in indexes if len(each.keys)}) > 1:
-            raise FormatError(
-                f"{self.path} holds shards with labels and shards with captions",
-                expected="shards of one data set",
-                next_step="Move them into a folder for each set",
-            )
         if len({tuple(sorted(each.fields.items())) for each in indexes if len(each.keys)}) > 1:
             raise self._mixed(indexes)
         self._warn(annotated, notes)
@@ -161,7 +163,7 @@ class TarReader(PlacedReader[Shards]):
         told = [", ".join(f"{name} ({kind})" for name, kind in each) or "none" for each in found]
         shown = " and ".join([*dict.fromkeys(told)][:2])
         return FormatError(
-            f"{self.path} holds shards with different further fields: {shown}",
+            f"{self.path} holds shards with different fields: {shown}",
             expected="shards of one data set",
             next_step="Move them into a folder for each set",
         )
@@ -183,15 +185,6 @@ class TarReader(PlacedReader[Shards]):
         return self._handle().starts[-1]
 
     @property
-    def target_kind(self) -> TargetKind:
-        return self._first().target_kind
-
-    def _first(self) -> index.Index:
-        """The index of the first shard that is not empty."""
-        indexes = self._handle().indexes
-        return next((found for found in indexes if len(found.keys)), indexes[0])
-
-    @property
     def classes(self) -> tuple[str, ...]:
         return provenance.class_names(self._handle().indexes[0].provenance) or self._classes
 
@@ -207,36 +200,14 @@ class TarReader(PlacedReader[Shards]):
     def keys(self) -> pa.StringArray:
         return self._handle().keys()
 
-    def _row(self, position: int) -> tuple[index.Index, int]:
-        """The index of a sample's shard, and its row there."""
-        shards = self._handle()
-        number, row = shards.place(self._checked(position))
-        return shards.indexes[number], row
-
     def key(self, index: int) -> str:
-        found, row = self._row(index)
-        return str(found.keys[row].as_py())
-
-    def target(self, index: int) -> Target:
-        found, row = self._row(index)
-        target: Target = found.targets[row].as_py()
-        return target
-
-    def targets(self, start: int, stop: int) -> list[Target]:
-        shards, found = self._handle(), []
-        while start < stop:
-            number, row = shards.place(start)
-            found += shards.indexes[number].targets.slice(row, stop - start).to_pylist()
-            start = shards.starts[number + 1]
-        return found
-
-    def meta(self, index: int) -> Meta | None:
-        found, row = self._row(index)
-        return self._object(found.metas[row].as_py(), index)
+        shards = self._handle()
+        number, row = shards.place(self._checked(index))
+        return str(shards.indexes[number].keys[row].as_py())
 
     def size(self, index: int) -> int:
-        found, row = self._row(index)
-        return int(found.sizes[row])
+        _, start, stop = self._handle().span(self._checked(index))
+        return stop - start
 
     def _place(self, index: int) -> tuple[ByteSource, int, int]:
         return self._blob_place("", index)
@@ -277,18 +248,40 @@ class TarReader(PlacedReader[Shards]):
         number, start, stop = shards.span(self._checked(index), name)
         return None if shards.indexes[number].raw_bytes else (shards.paths[number], start, stop)
 
-    @property
-    def blob_suffixes(self) -> dict[str, str]:
-        return {name: each.suffix for name, each in self._first().blobs.items()}
+    def _further(self) -> dict[str, str]:
+        return {name: each.suffix for name, each in self._handle().first.blobs.items()}
 
     def _blob(self, name: str) -> TarBlob:
         return TarBlob(self, name)
 
-    def _read_values(self) -> pa.Table:
-        tables = [found.values for found in self._handle().indexes if len(found.keys)]
-        if not tables or tables[0] is None:
-            return super()._read_values()
-        return pa.concat_tables(tables).combine_chunks()
+    def _kinds(self) -> dict[str, pa.DataType]:
+        return self._handle().kinds
+
+    def _read_column(self, name: str) -> pa.ChunkedArray:
+        kind = self._kinds()[name]
+        parts = [each.values[name] for each in self._handle().indexes if len(each.keys)]
+        return pa.chunked_array(parts, kind)
+
+    def _column(self, name: str) -> pa.Array | pa.ChunkedArray:
+        return self._read_column(name)  # over the memory of the indexes
+
+    def _taken(self, name: str, rows: npt.NDArray[np.int64]) -> pa.Array:
+        """Some rows, shard by shard: Arrow would first join the columns of all."""
+        shards = self._handle()
+        if len(shards.indexes) == 1:
+            return shards.indexes[0].values[name].take(from_numpy(rows))
+        order = np.argsort(rows, kind="stable")
+        cuts = np.searchsorted(rows[order], shards.starts)
+        parts = [
+            found.values[name].take(from_numpy(rows[order[first:last]] - start))
+            for found, start, first, last in zip(shards.indexes, shards.starts, cuts, cuts[1:], strict=False)
+            if first < last
+        ]
+        back = np.empty_like(order)
+        back[order] = np.arange(len(order))
+        return (
+            pa.concat_arrays(parts).take(from_numpy(back)) if parts else shards.first.values[name].slice(0, 0)
+        )
 
     def _provenance(self) -> Mapping[str, Any]:
         return self._handle().indexes[0].provenance
@@ -301,7 +294,7 @@ class TarReader(PlacedReader[Shards]):
             "samples": len(self),
             "bytes": sum(map(index.payload_bytes, shards.paths, shards.indexes)),
             "file_bytes": sum(found.file_bytes for found in shards.indexes),
-            "target": self.target_kind,
+            "target": next(name for name in TARGETS if name in shards.kinds),
             "shards": len(shards.paths),
             "indexed": not self._scanned,
             "compressed": self.compressed,

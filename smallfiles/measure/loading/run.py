@@ -110,9 +110,9 @@ def _target(path: Path, most: int) -> Target:
     format = formats.name_of(path, None)
     with contextlib.closing(formats.open(path, format)) as reader:
         samples = min(len(reader), most)
-        if not samples or reader.target_kind != "label":
+        if not samples or "label" not in reader.fields:
             raise UsageError(
-                f"{path} has {len(reader)} samples with {reader.target_kind}",
+                f"{path} has {len(reader)} samples with the fields {', '.join(reader.fields)}",
                 expected="pictures with labels",
                 next_step="Pack a data set with labels, or measure reading with: bench read",
             )
