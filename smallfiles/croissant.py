@@ -20,6 +20,7 @@ import pyarrow as pa
 from smallfiles.atomic import write_json
 from smallfiles.digests import SIDECAR_SUFFIX, added_fields
 from smallfiles.errors import UsageError, writing
+from smallfiles.fields import META, TARGETS, further_files
 from smallfiles.progress import bytes_text, note, progress
 
 if TYPE_CHECKING:
@@ -167,7 +168,7 @@ Kind = tuple[str, "dict[str, Any] | None", "list[dict[str, Any]]"]
 def _of_members(reader: Reader, archives: list[str]) -> list[Kind]:
     """The record sets of a tar output: one for each kind of member."""
     suffixes = {Path(key).suffix for key in reader.keys().to_pylist()}
-    blobs = dict(reader.blob_suffixes)
+    blobs = further_files(reader.fields)
     further = [f"*.{name}{suffix}" for name, suffix in blobs.items() if suffix in suffixes]
     if further:
         note(f"mlcroissant 1.1 does not exclude {', '.join(further)} from its records of samples")
@@ -185,9 +186,11 @@ def _of_members(reader: Reader, archives: list[str]) -> list[Kind]:
         for name, suffix in blobs.items()
     ]
     values = [
-        _field(each.name, each.type, {"jsonPath": f"$.{each.name}"}) for each in reader.packed_values.schema
+        _field(each.name, each.type, {"jsonPath": f"$.{each.name}"})
+        for each in _packed(reader)
+        if each.name not in TARGETS
     ]
-    if reader.target_kind == "label":
+    if "label" in reader.fields:
         kinds.append(("labels", ["*.cls"], [_field("label", "sc:Integer", content)]))
     elif not values:
         values = [_field("captions", pa.list_(pa.string()), {"jsonPath": "$"})]
@@ -215,16 +218,23 @@ def _of_members(reader: Reader, archives: list[str]) -> list[Kind]:
 def _columns(reader: Reader) -> list[dict[str, Any]]:
     """The fields of a format whose columns `mlcroissant` cannot read: described."""
     kind = _kind({Path(key).suffix for key in reader.keys().to_pylist()})
-    target: Any = "sc:Integer" if reader.target_kind == "label" else pa.list_(pa.string())
-    plain = [("key", "sc:Text"), ("data", kind), (reader.target_kind, target)]
-    plain += [(name, _kind([suffix])) for name, suffix in reader.blob_suffixes.items()]
-    plain += [(each.name, each.type) for each in reader.packed_values.schema]
+    plain: list[tuple[str, Any]] = [("key", "sc:Text"), ("data", kind)]
+    of_values = {each.name: "sc:Integer" if each.name == "label" else each.type for each in _packed(reader)}
+    plain += [(name, type_) for name, type_ in of_values.items() if name in TARGETS]
+    plain += [(name, _kind([suffix])) for name, suffix in further_files(reader.fields).items()]
+    plain += [(name, type_) for name, type_ in of_values.items() if name not in TARGETS]
     return [_field(name, type_, {"column": name}) for name, type_ in plain]
+
+
+def _packed(reader: Reader) -> list[pa.Field]:
+    """The values that were packed, JSON objects excepted."""
+    every = reader.table(rows=[]).schema
+    return [each for each in every if each.name != META and each.name not in reader.added()]
 
 
 def _new(reader: Reader) -> Iterable[pa.Field]:
     """The columns that `annotate` added."""
-    return (each for each in reader.values.schema if each.name not in reader.packed_values.column_names)
+    return (pa.field(name, column.type) for name, column in reader.added().items())
 
 
 def _kind(suffixes: Iterable[str]) -> str:
