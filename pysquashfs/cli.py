@@ -74,7 +74,6 @@ def _add_pack(add: Callable[..., Any]) -> None:
     add("--level", type=int, metavar="N", help="of the compressor")
     add("--block-bytes", type=int, default=131072, metavar="N", help="4096 to 1048576, a power of two")
     add("--fragments", action="store_true", help="share blocks between file ends: smaller, slow at random")
-    add("--in-flight", type=int, metavar="N", help="files read at a time; measured if not given")
     add("--threads", type=int, metavar="N", help="number of threads that compress")
     add("--overwrite", action="store_true", help="replace an image of that name")
 
@@ -195,7 +194,7 @@ def _pack(arguments: argparse.Namespace) -> int:
     from pysquashfs.writer.folder import folder_items
 
     began = perf_counter()
-    names = ("compression", "level", "block_bytes", "fragments", "in_flight", "threads", "overwrite")
+    names = ("compression", "level", "block_bytes", "fragments", "threads", "overwrite")
     chosen = {name: getattr(arguments, name) for name in names}
     found = pack(arguments.out, folder_items(arguments.source), **chosen)
     _report(arguments, vars(found), began, f"packed {found.files:,} files into {found.path}")

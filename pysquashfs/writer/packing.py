@@ -9,7 +9,7 @@ from pathlib import Path
 
 from pysquashfs.writer.image import ImageWriter
 from pysquashfs.writer.output import Output, publishing
-from pysquashfs.writer.settings import DEFAULT_BLOCK_BYTES, Settings, refused
+from pysquashfs.writer.settings import DEFAULT_BLOCK_BYTES, Settings
 from pysquashfs.writer.sources import Item, pieces, read_ahead
 
 
@@ -39,7 +39,6 @@ def pack(
     block_bytes: int = DEFAULT_BLOCK_BYTES,
     fragments: bool = False,
     threads: int | None = None,
-    in_flight: int | None = None,
     overwrite: bool = False,
 ) -> PackedImage:
     """Pack many small files into one image, in the order of `items`.
@@ -59,8 +58,6 @@ def pack(
         block_bytes: A power of two from 4,096 to 1,048,576.
         fragments: Store the ends of files in shared blocks: smaller, and slow to read at random.
         threads: Number of threads that compress; None for all CPUs of this process.
-        in_flight: Files that are opened and read at a time. None for 8 if reads wait, and for one, without
-            threads, if files are in memory.
         overwrite: Whether an image of that name may be replaced.
 
     Returns:
@@ -75,14 +72,12 @@ def pack(
         PackedImage(path=PosixPath('x.sqfs'), files=2, bytes=48213, image_bytes=53248)
     """
     settings = Settings(compression, level, block_bytes, fragments, threads)
-    if in_flight is not None and in_flight < 1:
-        raise refused(f"the number of files in flight is {in_flight!r}", "1 or more")
     out = Path(out)
     with (
         publishing(out, overwrite=overwrite) as (descriptor, _),
         contextlib.closing(Output(descriptor, out)) as output,
         _writer(output, settings) as writer,
-        contextlib.closing(read_ahead(items, in_flight)) as found,
+        contextlib.closing(read_ahead(items)) as found,
     ):
         for name, source in found:
             writer.add_pieces(name, pieces(source) if isinstance(source, Path) else [source])

@@ -30,7 +30,7 @@ _TRIED = 32
 _IN_FLIGHT = 8
 
 
-def read_ahead(items: Iterable[Item], in_flight: int | None) -> Generator[Item, None, None]:
+def read_ahead(items: Iterable[Item]) -> Generator[Item, None, None]:
     """The items in their order, with small files replaced by their bytes.
 
     Holds at most 8 MiB per file in flight. An item that is no path is passed on before the next one is
@@ -38,32 +38,28 @@ def read_ahead(items: Iterable[Item], in_flight: int | None) -> Generator[Item, 
 
     Args:
         items: (name, bytes or path).
-        in_flight: How many files are opened and read at a time; None to measure it on the first ones.
 
     Raises:
         SquashFSError: A file cannot be read or changed its size.
     """
-    left = iter(items)
-    if in_flight is None:
-        waits = 0
-        for name, source in islice(left, _TRIED):
-            began = Watch()
-            data = _small(source) if isinstance(source, Path) else source
-            waits += began.waited_s() > AT_ONCE_S
-            yield name, data
-        in_flight = _IN_FLIGHT if 2 * waits > _TRIED else 1
-    if in_flight > 1:
-        yield from _by_threads(left, in_flight)
+    left, waits = iter(items), 0
+    for name, source in islice(left, _TRIED):
+        began = Watch()
+        data = _small(source) if isinstance(source, Path) else source
+        waits += began.waited_s() > AT_ONCE_S
+        yield name, data
+    if 2 * waits > _TRIED:
+        yield from _by_threads(left)
         return
     for name, source in left:
         yield name, _small(source) if isinstance(source, Path) else source
 
 
-def _by_threads(items: Iterable[Item], in_flight: int) -> Iterator[Item]:
+def _by_threads(items: Iterable[Item]) -> Iterator[Item]:
     waiting: deque[tuple[list[tuple[str, Path]], Future[list[Buffer | Path]]]] = deque()
     batch: list[tuple[str, Path]] = []
     with contextlib.ExitStack() as stack:
-        pool = ThreadPoolExecutor(in_flight, "squash-read")
+        pool = ThreadPoolExecutor(_IN_FLIGHT, "squash-read")
         stack.callback(pool.shutdown, wait=True, cancel_futures=True)
 
         def submit() -> None:
@@ -84,7 +80,7 @@ def _by_threads(items: Iterable[Item], in_flight: int) -> Iterator[Item]:
                 batch.append((name, source))
                 if len(batch) == _BATCH:
                     submit()
-                    yield from done(in_flight)
+                    yield from done(_IN_FLIGHT)
             else:
                 submit()
                 yield from done(0)

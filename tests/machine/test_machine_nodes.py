@@ -70,13 +70,3 @@ def test_pack_warns_and_goes_on(tmp_path, here_is_a_login_node, capsys):
     (tmp_path / "data" / "cat" / "1.jpg").write_bytes(b"\xff\xd8\xff" + bytes(2000) + b"\xff\xd9")
     assert main(["pack", str(tmp_path / "data"), str(tmp_path / "x.arrow")]) == 0
     assert "warning: packing 2.0 kB in 1 file is heavy work" in capsys.readouterr().err
-
-
-def test_files_of_unknown_size_are_counted_alone(here_is_a_login_node, capsys):
-    machine.warn_on_login_node("packing", size_bytes=0, files=49_668)
-    assert "warning: packing 49,668 files is heavy work" in capsys.readouterr().err
-
-
-def test_bench_warns_before_it_measures(tmp_path, here_is_a_login_node, capsys):
-    assert main(["bench", "read", str(tmp_path / "none.arrow")]) == 1
-    assert "warning: measuring " in capsys.readouterr().err

@@ -220,11 +220,6 @@ def test_lfs_is_asked_for_the_folder_that_exists(tmp_path, on_lustre):
     assert (tmp_path / "asked").read_text() == f"getstripe -d {tmp_path.resolve()}\n"
 
 
-def test_elsewhere_than_on_lustre_nothing_is_asked(tmp_path, monkeypatch):
-    monkeypatch.setattr("smallfiles.machine.quotas.ask", lambda *words: pytest.fail("asked"))
-    assert striping(tmp_path) is None
-
-
 # --- asking -----------------------------------------------------------------------------------
 
 
@@ -255,14 +250,3 @@ def test_a_tool_that_hangs_is_killed_with_its_children(tool, tmp_path):
     tool("lfs", f"sleep 60 & echo $! > {tmp_path}/pid; echo half; wait")
     assert ask(("lfs",), timeout_s=2) is None
     wait_for(lambda: not alive(tmp_path / "pid"), 30)
-
-
-def test_children_that_a_tool_leaves_behind_are_not_waited_for(tool, tmp_path):
-    tool("lfs", f"sleep 30 & echo $! > {tmp_path}/pid; echo done")
-    assert ask(("lfs",), timeout_s=20) == "done\n"
-    os.kill(int((tmp_path / "pid").read_text()), 9)  # it lives
-
-
-def test_without_time_nothing_is_asked(tool, tmp_path):
-    tool("lfs", f"touch {tmp_path}/asked")
-    assert ask(("lfs",), timeout_s=0) is None and not (tmp_path / "asked").exists()

@@ -109,15 +109,6 @@ def test_torchrun_takes_the_same_path_and_has_the_last_word_inside_a_job(name, h
     assert place(LoaderConfig(rank=0, world_size=1)) == Ranks()  # what is given counts
 
 
-def test_a_launcher_in_the_manner_of_torchrun_may_leave_things_out():
-    assert ranks({"RANK": "3", "WORLD_SIZE": "4"}) == Ranks(3, 4, 3, 4, 0, 1, "torchrun")
-
-
-def test_unreadable_tasks_a_node_are_worked_out():
-    env = tasks(SLURMS[0], "srun")[0]
-    assert ranks(env | {"SLURM_STEP_TASKS_PER_NODE": "four"}).local_world_size == 2
-
-
 @pytest.mark.parametrize(
     ("text", "told"), [*((text, "RANK") for text in ("two", "-1", "1.5", "²")), ("4", "rank 4 of 4")]
 )

@@ -106,6 +106,7 @@ def test_the_number_in_the_environment_ends_it(folder):
     process.communicate(b"\n")
 
 
+@pytest.mark.slow
 def test_the_benchmark_measures_uploads_and_downloads_on_both_servers(servers, tmp_path, capsys):
     from benchmarks.__main__ import main
 

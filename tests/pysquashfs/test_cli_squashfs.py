@@ -109,7 +109,7 @@ def test_pack_takes_every_setting(call, tmp_path):
     (tmp_path / "d/e/f").write_bytes(content(10_000, "text"))
     (tmp_path / "d/twin").symlink_to("e/f")
     words = ["--compression", "zstd", "--level", "5", "--block-bytes", "4096", "--fragments"]
-    words += ["--in-flight", "2", "--threads", "1"]
+    words += ["--threads", "1"]
     code, out, err = call("pack", tmp_path / "d", tmp_path / "x.sqfs", *words, "--json")
     assert (code, err, json.loads(out)["files"], json.loads(out)["bytes"]) == (0, "", 2, 20_000)
     facts = json.loads(call("info", tmp_path / "x.sqfs", "--json")[1])

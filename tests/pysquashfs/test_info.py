@@ -59,23 +59,6 @@ def test_large_blocks_with_fragments_are_named_as_the_reason(photographs, mksqua
     assert "-noD -noF -no-fragments" in found["recommended"]
 
 
-def test_the_amplification_is_what_a_reader_unpacks(photographs, mksquashfs, tmp_path, monkeypatch):
-    from pysquashfs import compression
-
-    path = mksquashfs(photographs, tmp_path / "x", "-comp", "gzip", "-b", "128K")
-    unpacked = []
-    real = compression.decompress
-    with SquashFS(path) as image:
-        monkeypatch.setattr(
-            compression, "decompress", lambda *args: unpacked.append(real(*args)) or unpacked[-1]
-        )
-        for row in range(len(image)):
-            image._forget()  # no cache from one read to the next
-            image.read_at(row)
-        found = image.info()
-    assert sum(map(len, unpacked)) / found["bytes"] == pytest.approx(found["read_amplification"])
-
-
 def test_data_that_compresses_is_told_so(texts, mksquashfs, tmp_path):
     found = info(mksquashfs(texts, tmp_path / "x", "-comp", "gzip", "-no-fragments"))
     assert found["findings"][0].startswith("Compression with gzip saves 100%")
@@ -83,12 +66,6 @@ def test_data_that_compresses_is_told_so(texts, mksquashfs, tmp_path):
     assert (found["recommended"], found["share_raw"]) == ("", 0)
     found = info(mksquashfs(texts, tmp_path / "y", "-comp", "gzip", "-b", "1M", "-no-duplicates"))
     assert "-comp zstd -Xcompression-level 3 -no-fragments" in found["recommended"]
-
-
-def test_raw_fragments_are_two_reads_and_no_unpacking(photographs, mksquashfs, tmp_path):
-    found = info(mksquashfs(photographs, tmp_path / "x", "-noD", "-noF", "-b", "8K", "-always-use-fragments"))
-    assert (found["read_amplification"], found["share_raw"]) == (1, 1)
-    assert found["findings"][0].endswith("lie in several pieces; -no-fragments makes them one read each.")
 
 
 def test_hard_links_count_once_in_what_is_stored(tmp_path):

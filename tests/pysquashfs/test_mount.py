@@ -5,7 +5,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import warnings
 from contextlib import suppress
 from pathlib import Path
 
@@ -217,17 +216,6 @@ def test_a_busy_mount_is_detached_with_a_warning(fuse, image, monkeypatch):
     assert held.read()
     held.close()
     wait_for(lambda: not [line for line in processes() if str(image) in line])
-
-
-def test_a_file_that_is_closed_soon_is_waited_for(fuse, image):
-    with mount(image) as folder:
-        path = next(iter(files_of(folder).values()))
-        code = f"import time; f = open({str(path)!r}); print(flush=True); time.sleep(0.7)"
-        reader = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE)
-        assert reader.stdout.readline()  # it has opened the file
-        warnings.simplefilter("error")
-    assert not folder.exists()
-    reader.communicate()
 
 
 def test_a_full_folder_and_one_of_something_else_are_refused(fuse, image, tmp_path):

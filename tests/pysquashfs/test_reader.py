@@ -181,9 +181,7 @@ def test_a_replaced_image_is_noticed(trees, mksquashfs, tmp_path):
 def test_a_missing_package_is_named_with_the_line_that_installs_it(trees, mksquashfs, tmp_path, monkeypatch):
     made = mksquashfs(trees(4 * KIB), tmp_path / "x", "-comp", "zstd")
     monkeypatch.setitem(__import__("sys").modules, "zstandard", None)
-    with pytest.raises(
-        MissingToolError, match=r"python -m pip install -c requirements.lock -e '\.\[formats\]'"
-    ):
+    with pytest.raises(MissingToolError, match="Run: python -m pip install zstandard"):
         SquashFS(made)
 
 

@@ -16,7 +16,6 @@ from ring_trainer import PLAN, digest, run
 
 from smallfiles import ring
 from smallfiles.ring import RingError, RingWarning
-from smallfiles.ring.folder import RingFiles
 
 
 @pytest.fixture
@@ -261,24 +260,6 @@ def test_a_filler_that_did_not_hear_of_it_is_no_reason_to_repeat(programs, where
     assert trainer.wait() == 0
     assert filler.wait() == 0
     check(lines(log), 9, repeats=1)
-
-
-def test_a_successor_that_connects_before_the_last_messages_were_read_continues_after_them(
-    programs, where, tmp_path
-):
-    log = tmp_path / "log"
-    filler = programs("fill", where, "train", 9, 0)
-    trainer = programs("attach", where, "train", log, 9, 0.05)
-    wait_for(lambda: len(lines(log)) > 3)
-    os.kill(filler.pid, signal.SIGSTOP)
-    last = quiet(log)[-1]
-    trainer.kill()
-    successor = RingFiles.of("train", where).connect()
-    successor.send({"hello": "trainer", "want": None})
-    os.kill(filler.pid, signal.SIGCONT)
-    position = tuple(successor.receive(60)["position"])
-    successor.close()
-    assert position in (tuple(map(int, last[:2])), after(last))
 
 
 @pytest.mark.parametrize(

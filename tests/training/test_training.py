@@ -293,12 +293,6 @@ class TestWords:
         assert found["faults"] == 2 and found["samples"] == 8
         assert [each["faults"][0]["key"] for each in found["epochs"]] == ["2.jpg"] * 2
 
-    def test_one_line_at_most_every_interval_says_how_far_an_epoch_is(self, data, capsys, monkeypatch):
-        monkeypatch.setattr("smallfiles.progress.LOG_INTERVAL_S", 0.0)
-        training.train(*data, config(epochs=1, batch=200))
-        err = capsys.readouterr().err
-        assert "epoch 0: 200 of 400 samples" in err and "measuring: " in err
-
     @pytest.mark.parametrize(
         ("words", "said"),
         [
@@ -350,11 +344,6 @@ def test_records_travel_as_text_and_nothing_is_unpickled(started, free_port):
 
 
 class TestConfig:
-    @pytest.mark.parametrize("wrong", [{"epochs": 0}, {"size": 8}, {"rate": 0}, {"model": "vgg"}])
-    def test_nonsense_is_refused(self, wrong):
-        with pytest.raises(errors.UsageError):
-            training.TrainConfig(**wrong)
-
     def test_captions_are_no_classes(self, tmp_path):
         synthetic.make(tmp_path / "f", "flickr30k", count=12, classes=2, seed=0, size=(64, 64))
         pack.pack(sources.load(tmp_path / "f"), tmp_path / "f.arrow", pack.PackConfig())
