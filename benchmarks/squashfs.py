@@ -22,7 +22,7 @@ import numpy as np
 from benchmarks.ways import PACKAGES, RANDOM, TOUCHED, measure_ways, usable_ways
 from pysquashfs import SquashFS, pack
 from pysquashfs.info import RECOMMENDED
-from pysquashfs.writer.folder import folder_items
+from pysquashfs.writer import folder_items
 from smallfiles.errors import PackError
 from smallfiles.measure import cache as page_cache
 from smallfiles.measure.bench import Bench

@@ -190,8 +190,7 @@ def _cat(arguments: argparse.Namespace) -> int:
 
 
 def _pack(arguments: argparse.Namespace) -> int:
-    from pysquashfs.writer import pack
-    from pysquashfs.writer.folder import folder_items
+    from pysquashfs.writer import folder_items, pack
 
     began = perf_counter()
     names = ("compression", "level", "block_bytes", "fragments", "threads", "overwrite")

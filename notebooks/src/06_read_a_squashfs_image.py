@@ -348,7 +348,7 @@ import shutil
 from importlib.util import find_spec
 from pathlib import Path
 
-from pysquashfs.writer.folder import folder_items
+from pysquashfs.writer import folder_items
 
 place = setup.scratch / "environment"
 shutil.rmtree(place, ignore_errors=True)

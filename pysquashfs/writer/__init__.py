@@ -9,7 +9,7 @@ and whole by default. Notebook 06 measures both.
 """
 
 from pysquashfs.writer.image import ImageWriter
-from pysquashfs.writer.packing import PackedImage, pack
+from pysquashfs.writer.packing import PackedImage, folder_items, pack
 from pysquashfs.writer.settings import Settings
 
-__all__ = ["ImageWriter", "PackedImage", "Settings", "pack"]
+__all__ = ["ImageWriter", "PackedImage", "Settings", "folder_items", "pack"]

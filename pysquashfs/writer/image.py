@@ -12,11 +12,10 @@ from collections.abc import Iterable
 from pysquashfs import layout
 from pysquashfs.compression import Buffer
 from pysquashfs.errors import SquashFSError
-from pysquashfs.writer.blocks import Blocks
+from pysquashfs.writer.blocks import Blocks, Tails
 from pysquashfs.writer.metadata import Sink
 from pysquashfs.writer.settings import Settings
 from pysquashfs.writer.tables import Tables
-from pysquashfs.writer.tails import Tails
 from pysquashfs.writer.tree import Tree
 
 SUPERBLOCK_BYTES = layout.SUPERBLOCK.size

@@ -3,31 +3,34 @@
 On a parallel file system opening a file takes a millisecond and more, however small it is; so a few
 threads open and read ahead. If files are in memory, threads only add cost, and one loop reads them.
 
-The trap: a file may vanish or grow after it was listed. Its size in the image must be the stored size, so
-one more byte than expected is requested of each file.
+The traps: by the clock alone, a busy processor looks like a slow disk, so a read counts as waiting only if
+the kernel says that the thread slept. And a file may vanish or grow after it was listed. Its size in the
+image must be the stored size, so one more byte than expected is requested of each file.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
+import resource
 import stat
 from collections import deque
 from collections.abc import Generator, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from itertools import islice
 from pathlib import Path
+from time import perf_counter
 from typing import TypeAlias
 
 from pysquashfs.compression import Buffer
 from pysquashfs.errors import SquashFSError
-from pysquashfs.waiting import AT_ONCE_S, Watch
 
 Item: TypeAlias = tuple[str, Buffer | Path]
 PIECE_BYTES = 1 << 20  # a multiple of every block size; files up to this are read whole and ahead
 _BATCH = 8  # files that a thread reads per task
 _TRIED = 32
 _IN_FLIGHT = 8
+_AT_ONCE_S = 100e-6  # reads that wait longer are worth a thread each
 
 
 def read_ahead(items: Iterable[Item]) -> Generator[Item, None, None]:
@@ -46,7 +49,7 @@ def read_ahead(items: Iterable[Item]) -> Generator[Item, None, None]:
     for name, source in islice(left, _TRIED):
         began = Watch()
         data = _small(source) if isinstance(source, Path) else source
-        waits += began.waited_s() > AT_ONCE_S
+        waits += began.waited_s() > _AT_ONCE_S
         yield name, data
     if 2 * waits > _TRIED:
         yield from _by_threads(left)
@@ -168,3 +171,26 @@ def _changed(path: Path, size: int) -> SquashFSError:
         expected=f"the {size:,} bytes that it had before",
         next_step="Pack again when nothing writes to it",
     )
+
+
+_THREAD = getattr(resource, "RUSAGE_THREAD", resource.RUSAGE_SELF)  # of this thread alone, on Linux
+
+
+class Watch:
+    """Measures, from its creation on, whether its thread waited.
+
+    On a busy machine everything takes longer, even reads from memory. But the kernel counts how often a
+    thread gave up the processor by itself, and not because its time slice ended.
+    """
+
+    def __init__(self) -> None:
+        self._slept, self._began = _slept(), perf_counter()
+
+    def waited_s(self) -> float:
+        """Time since the start; 0 if the thread never slept."""
+        took_s = perf_counter() - self._began
+        return took_s if _slept() > self._slept else 0.0
+
+
+def _slept() -> int:
+    return resource.getrusage(_THREAD).ru_nvcsw

@@ -18,12 +18,16 @@ import numpy as np
 from pysquashfs import layout
 from pysquashfs.compression import Buffer
 from pysquashfs.errors import SquashFSError
-from pysquashfs.writer import inodes
-from pysquashfs.writer.blocks import Blocks
-from pysquashfs.writer.listings import Listing
-from pysquashfs.writer.metadata import MetadataWriter, Sink, write_table
+from pysquashfs.writer.blocks import Blocks, Tails
+from pysquashfs.writer.metadata import (
+    Listing,
+    MetadataWriter,
+    Sink,
+    file_inode,
+    folder_inode,
+    write_table,
+)
 from pysquashfs.writer.settings import Settings
-from pysquashfs.writer.tails import Tails
 from pysquashfs.writer.tree import Tree
 
 _MOST_INODES = 0xFFFF_FFFE
@@ -148,13 +152,13 @@ class Tables:
             )
         self._places[folder] = self._inodes.tell()
         self._inodes.append(
-            inodes.folder_inode(number, parent, len(inside), listing.size, listing.at, listing.indices)
+            folder_inode(number, parent, len(inside), listing.size, listing.at, listing.indices)
         )
 
     def _file_inode(self, number: int, file: int) -> tuple[int, bytes]:
         words = self._words[self._first_words[file] : self._first_words[file + 1]]
         start = self._blocks.starts[file] if len(words) else 0
-        return inodes.file_inode(number, start, self._sizes[file], words.tobytes(), *self._tails.place(file))
+        return file_inode(number, start, self._sizes[file], words.tobytes(), *self._tails.place(file))
 
 
 def flags(settings: Settings) -> int:
