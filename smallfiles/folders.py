@@ -156,7 +156,7 @@ SUPPORTED = {
         *("kind", "split", "labels", "columns", "unlabelled", "strict", "suffixes", "follow_links")
     },
     "a folder with boxes": {"kind", "split", "labels", "unlabelled", "strict", "suffixes", "follow_links"},
-    "a tar": {"kind", "split", "unlabelled", "strict", "suffixes"},
+    "a tar": {"kind", "split", "labels", "columns", "unlabelled", "strict", "suffixes"},
     "a manifest": {"split", "root"},
     "a packed output": {"split"},
     "shards of others": {"split", "unlabelled", "suffixes"},

@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import shlex
 import tarfile
-import zipfile
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
@@ -17,19 +16,18 @@ from pathlib import Path
 from typing import Any
 
 from smallfiles.errors import SourceError
-from smallfiles.folders import IMAGE_SUFFIXES, SourceOptions
+from smallfiles.folders import SourceOptions
 from smallfiles.formats.files.reading import MANIFEST
 from smallfiles.formats.tar import fields
 from smallfiles.formats.tar.streams import compression_of
 from smallfiles.manifest import Manifest
 from smallfiles.options import option, words
-from smallfiles.progress import plural
 from smallfiles.samples import ByteStore
 from smallfiles.sources import annotations as boxes
-from smallfiles.sources import flickr30k, folder, imagenet, inline, packed, tables, tarball
+from smallfiles.sources import flickr30k, folder, imagenet, inline, packed, tables, tarball, zips
 from smallfiles.sources.imagenet import official
 from smallfiles.sources.record import Source
-from smallfiles.sources.scanning import list_folder, unlistable
+from smallfiles.sources.scanning import unlistable
 from smallfiles.sources.table_files import is_table
 
 
@@ -39,8 +37,8 @@ def load(path: Path, kind: str = "auto", **options: Any) -> Source:
     Many metadata operations are in flight, since each waits for the parallel file system.
 
     Args:
-        path: A folder of images or of tars, a tar file (also compressed, or a tar of tars), a table of paths
-            (.csv, .jsonl, .parquet ...), a packed output or a manifest (.json).
+        path: A folder of images, of tars or of zips, a tar file (also compressed, or a tar of tars) or a zip,
+            a table of paths (.csv, .jsonl, .parquet ...), a packed output or a manifest (.json).
         kind: `folder`, `imagenet`, `flickr30k`, `tarball` or `auto`.
         options: Fields of `SourceOptions`, such as `split`.
 
@@ -107,7 +105,7 @@ def _load(path: Path, options: SourceOptions) -> Source:
         nearest = next((parent for parent in path.absolute().parents if parent.exists()), Path("/"))
         raise SourceError(
             f"{path} does not exist (but {nearest} does)",
-            expected="a folder, a tar file or a manifest",
+            expected="a folder, a tar or zip file or a manifest",
             next_step="Check the path, and whether this file system is mounted on this node",
         )
     if path.suffix == ".json" and path.is_file():
@@ -124,7 +122,7 @@ def _load(path: Path, options: SourceOptions) -> Source:
     if not path.is_file():
         raise SourceError(
             f"{path} is neither a file nor a folder",
-            expected="a folder, a tar file or a manifest",
+            expected="a folder, a tar or zip file or a manifest",
             next_step="Check the path",
         )
     return _from_tar(path, options)
@@ -145,7 +143,7 @@ def _from_folder(path: Path, options: SourceOptions) -> Source:
         "imagenet": (imagenet.load, imagenet.recognises),
         "flickr30k": (flickr30k.load, flickr30k.recognises),
         "boxes": (boxes.load, partial(boxes.recognises, options=options)),
-        "tarball": (tarball.load_folder, tarball.tars_in),
+        "tarball": (tarball.load_folder, tarball.archives_in),
         "folder": (folder.load, Path.is_dir),
     }
     if kind == "auto" and options.labels is None and (found := tables.find_metadata(path, options)):
@@ -154,11 +152,7 @@ def _from_folder(path: Path, options: SourceOptions) -> Source:
         kind = next(name for name, (_, recognises) in readers.items() if recognises(path))
     if kind == "folder" and options.labels is not None:
         return tables.join(path, tables.Metadata(options.labels), options)
-    try:
-        return readers[kind][0](path, options)
-    except SourceError:
-        _refuse_zips(path)
-        raise
+    return readers[kind][0](path, options)
 
 
 def _from_tar(path: Path, options: SourceOptions) -> Source:
@@ -167,41 +161,16 @@ def _from_tar(path: Path, options: SourceOptions) -> Source:
         raise SourceError(
             f"{path} is a file", expected=f"a folder of kind {kind}", next_step="Check the path"
         )
-    if zipfile.is_zipfile(path):
-        raise _zipped(path, [path])
-    if compression_of(path) is None and not _begins_as_tar(path):
+    if path.suffix.lower() != zips.SUFFIX and compression_of(path) is None and not _begins_as_tar(path):
         raise SourceError(
-            f"{path} is no tar file and no manifest",
-            expected="a folder, a tar file or a manifest (.json)",
+            f"{path} is no tar file, no zip file and no manifest",
+            expected="a folder, a tar or zip file or a manifest (.json)",
             next_step="Give the folder of the images; a packed file needs a suffix such as .arrow or .h5",
         )
     archive = tarball.open_archive(path)
     if kind == "imagenet" or (kind == "auto" and not archive.is_ours and official.role_of(archive)):
         return official.from_archive(archive, options)
     return tarball.from_archive(archive, options)
-
-
-def _zipped(path: Path, zips: list[Path]) -> SourceError:
-    """The error for zip files, whose members are compressed and have names without an encoding."""
-    what = "is a zip file" if zips == [path] else f"holds {plural(len(zips), 'zip file')} and no images"
-    return SourceError(
-        f"{path} {what}",
-        expected="a folder, a tar file or a manifest",
-        next_step=f"Make a tar of it without unpacking: bsdtar -cf {shlex.quote(zips[0].stem)}.tar "
-        f"@{shlex.quote(str(zips[0]))} (or unzip it to a local disk)",
-    )
-
-
-def _refuse_zips(folder: Path) -> None:
-    """Raise SourceError if a folder contains zip files and no images."""
-    listed = list_folder(folder)
-    zips = [folder / name for name in listed.files if name.lower().endswith(".zip")]
-    if (
-        zips
-        and not listed.folders
-        and not any(name.lower().endswith(IMAGE_SUFFIXES) for name in listed.files)
-    ):
-        raise _zipped(folder, zips)
 
 
 def _begins_as_tar(path: Path) -> bool:
@@ -254,7 +223,7 @@ def _store_at(root: Path, options: SourceOptions, first: str) -> tuple[ByteStore
     if format := packed.format_of(root):
         return packed.open_store(root, format), ()
     if root.is_dir():
-        if f"{first.partition('/')[0]}.tar" not in tarball.tars_in(root):
+        if first.partition("/")[0] not in (name[:-4] for name in tarball.archives_in(root)):
             return folder.FolderStore(root), ()
         archive = tarball.open_folder(root, replace(options, unlabelled=True))
         return tarball.TarStore(archive), archive.notes

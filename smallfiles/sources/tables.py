@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -69,6 +70,23 @@ class Metadata:
     below: str = ""
     others: tuple[Path, ...] = ()
     notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Files:
+    """The files that the rows of a table are matched with.
+
+    Args:
+        samples: Paths of those that may be first files.
+        all: Paths of all, if they are inside another file; None for a folder.
+        sizes: Bytes of each sample, if they are known.
+        store: Reads them; that of the folder by default.
+    """
+
+    samples: pa.StringArray
+    all: pa.StringArray | None = None
+    sizes: npt.NDArray[np.int64] | None = None
+    store: ByteStore | None = None
 
 
 @dataclass(frozen=True)
@@ -158,24 +176,44 @@ def _tells_more_than_folders(table: pa.Table) -> bool:
 def join(folder: Path, found: Metadata, options: SourceOptions) -> Source:
     """Read a folder with a table of its labels, matched by relative path, file name or stem; see `load`."""
     options.refuse_unsupported("a folder with a table", folder)
+    tree, _, tree_notes = find_samples(folder / found.below, options)
+    source = _joined(folder, Files(tree.paths(found.below)), found, options, (*found.notes, *tree_notes))
+    return replace(source, kind="folder with a table", notes=(*source.notes, *tree.notes()))
+
+
+def join_files(path: Path, files: Files, options: SourceOptions, notes: tuple[str, ...]) -> Source:
+    """The same for files that are inside another, with the table `options.labels`."""
+    assert options.labels is not None
+    source = _joined(path, files, Metadata(options.labels), options, notes)
+    return replace(source, kind=f"{path.suffix[1:] or 'folder of archives'} with a table")
+
+
+def _joined(
+    where: Path, files: Files, found: Metadata, options: SourceOptions, notes: tuple[str, ...]
+) -> Source:
     path, below = found.file, found.below
     table = read_table(path)
     usual = "file_name" if path.name in _METADATA else IDS
-    roles = roles_of(table, path, options, usual, folder / below)
-    tree, _, tree_notes = find_samples(folder / below, options)
-    files, names = tree.paths(below), _below(below, _complete(_paths(table, roles.image, path), path))
-    rows, way = matched(names, files, path, folder, "--field image=images/{id}.jpg")
-    keys = files.take(rows)
+    roles = roles_of(table, path, options, usual, where / below)
+    names = _below(below, _complete(_paths(table, roles.image, path), path))
+    rows, way = matched(names, files.samples, path, where, "--field image=images/{id}.jpg")
+    order = pc.array_sort_indices(rows) if files.store else None  # as they are read, if that must be in order
+    left = left_out(names.filter(rows.is_null()), "row", "of the table without a file")
+    if order is not None:
+        table, rows = table.take(order), rows.take(order)
+    keys = files.samples.take(rows)
     blobs = {name: _below(below, paths) for name, paths in _blobs(table, roles, path).items()}
-    notes = left_out(names.filter(rows.is_null()), "row", "of the table without a file")
-    extra = files
+    if files.all is not None:
+        blobs = {n: pc.if_else(pc.is_in(paths, files.all), paths, scalar(None)) for n, paths in blobs.items()}
+    extra = files.samples
     for paths in (keys, *blobs.values()):
         extra = extra.filter(pc.invert(pc.is_in(extra, paths)))
-    notes += left_out(extra, "file", "not in the table")
-    refuse_if_strict(notes, options)
-    notes = (*found.notes, *tree_notes, f"rows and files matched by {way}", *notes, *tree.notes())
-    source = source_of(Rows(path, table, roles, keys, blobs, folder, found.others), options, notes)
-    return replace(source, kind="folder with a table")
+    left += left_out(extra, "file", "not in the table")
+    refuse_if_strict(left, options)
+    sizes = None if files.sizes is None else from_numpy(files.sizes).take(rows)
+    joined_rows = Rows(path, table, roles, keys, blobs, where, found.others, sizes)
+    notes = (*notes, f"rows and files matched by {way}", *left)
+    return source_of(joined_rows, options, notes, files.store)
 
 
 def _below(folder: str, paths: pa.Array) -> pa.Array:

@@ -1,8 +1,8 @@
-"""Any tar file as a source, read in place: nothing is unpacked, no inode is spent.
+"""Any tar or zip file as a source, read in place: nothing is unpacked, no inode is spent.
 
 Labels come from class folders (as in ImageFolder), from webdataset's `.cls`, `.txt` and `.json` members, or
-are missing. A tar of tars and a folder of tars, one per class, are indexed as a whole; a tar.gz is read
-sequentially.
+are missing. A tar of tars and a folder of tars or zips, one per class, are indexed as a whole; a tar.gz is
+read sequentially.
 
 The trap: unpacking 1.28 million files onto a parallel file system costs hours and a quota of inodes, although
 a plain tar allows random access. Every read names its position (`preadv`), so that threads and forked
@@ -36,6 +36,7 @@ from smallfiles.manifest.class_folders import Labelled, by_folder, folders_of
 from smallfiles.manifest.listing import HEAD_BYTES, Files
 from smallfiles.progress import plural
 from smallfiles.samples import UNLABELLED
+from smallfiles.sources import tables, zips
 from smallfiles.sources.folder import no_classes
 from smallfiles.sources.record import NamedStore, Source
 from smallfiles.sources.scanning import list_folder
@@ -62,25 +63,26 @@ def load(path: Path, options: SourceOptions | None = None) -> Source:
 
 
 def open_archive(path: Path) -> Archive:
-    """Index a tar."""
+    """Index a tar or a zip."""
     with raised_as(FormatError, SourceError):
-        return index(path)
+        return zips.index(path) if path.suffix.lower() == zips.SUFFIX else index(path)
 
 
-def tars_in(folder: Path) -> list[str]:
-    """The tars of a folder, by name, if it contains neither folders nor images."""
+def archives_in(folder: Path) -> list[str]:
+    """The tars of a folder, or else its zips, by name, if it contains neither folders nor images."""
     listed = list_folder(folder)
     if listed.folders or any(name.lower().endswith(IMAGE_SUFFIXES) for name in listed.files):
         return []
-    return [name for name in listed.files if name.endswith(".tar")]
+    tars, zipped = ([n for n in listed.files if n.endswith(suffix)] for suffix in (".tar", zips.SUFFIX))
+    return tars or zipped
 
 
 def load_folder(folder: Path, options: SourceOptions) -> Source:
     """Read a folder of tars, one per class, as the outer tar of ImageNet-21k unpacks to.
 
     Args:
-        folder: The tars; the key of a sample is `tar/member`. Its class is the name of its tar where these
-            can be classes (see `formats.tar.by_name`), or where `options.kind` is `tarball`.
+        folder: The tars or zips; the key of a sample is `tar/member`. Its class is the name of its tar where
+            these can be classes (see `formats.tar.by_name`), or where `options.kind` is `tarball`.
         options: See `SourceOptions`.
 
     Raises:
@@ -88,17 +90,18 @@ def load_folder(folder: Path, options: SourceOptions) -> Source:
     """
     archive = open_folder(folder, options)
     others = len(list_folder(folder).files) - len(archive.tars)
-    notes = (f"left out: {plural(others, 'file')} other than tars",) if others else ()
+    kinds = f"{_kind_of(archive)}s"
+    notes = (f"left out: {plural(others, 'file')} other than {kinds}",) if others else ()
     if others and options.strict:
         raise SourceError(
-            f"{folder} contains {plural(others, 'file')} other than tars",
-            expected="only tars, since strict was given",
+            f"{folder} contains {plural(others, 'file')} other than {kinds}",
+            expected=f"only {kinds}, since strict was given",
             next_step="Remove what does not belong there, or leave out strict",
         )
     source = from_archive(archive, options)
     if source.kind == "tarball" and source.manifest.classes:
-        notes = ("classes are named by the tars", *notes)
-    return replace(source, kind="folder of tars", notes=source.notes + notes)
+        notes = (f"classes are named by the {kinds}", *notes)
+    return replace(source, kind=f"folder of {kinds}", notes=source.notes + notes)
 
 
 def open_folder(folder: Path, options: SourceOptions) -> Archive:
@@ -107,47 +110,61 @@ def open_folder(folder: Path, options: SourceOptions) -> Archive:
     Raises:
         SourceError: There are none, or they cannot be read as one set.
     """
-    names = tars_in(folder)
+    names = archives_in(folder)
     if not names:
         raise SourceError(
-            f"{folder} is not a folder of tar files only",
-            expected="a tar file, or a folder of tar files without folders or images",
+            f"{folder} is not a folder of tar or zip files only",
+            expected="a tar or zip file, or a folder of them without folders or images",
             next_step="Give one of these, or leave the kind at auto",
         )
     with ThreadPoolExecutor(_TARS_INDEXED_AT_ONCE, thread_name_prefix="index") as pool:
         archives = list(pool.map(lambda name: open_archive(folder / name), names))
-    stems = [name.removesuffix(".tar") for name in names]
+    stems = [name[:-4] for name in names]
     for archive in archives:
-        _refuse_as_class(archive, all(map(canonical_split, stems)))
+        _refuse_as_class(archive, options.labels is not None or all(map(canonical_split, stems)))
     first_rows = np.cumsum([0, *(len(one.names) for one in archives[:-1])]).tolist()
-    return Archive(
-        folder,
-        None,
-        0,
-        pa.concat_arrays(
+    whole = replace(
+        archives[0],
+        path=folder,
+        file_bytes=0,
+        names=pa.concat_arrays(
             [pc.binary_join_element_wise(s, a.names, "/") for s, a in zip(stems, archives, strict=True)]
         ),
-        np.concatenate([one.offsets for one in archives]),
-        np.concatenate([one.sizes for one in archives]),
-        {k + r: text for k, a in zip(first_rows, archives, strict=True) for r, text in a.contents.items()},
-        tuple(f"{one.path.name}: {note}" for one in archives for note in one.notes),
+        offsets=np.concatenate([one.offsets for one in archives]),
+        sizes=np.concatenate([one.sizes for one in archives]),
+        contents={k + r: t for k, a in zip(first_rows, archives, strict=True) for r, t in a.contents.items()},
+        notes=tuple(f"{one.path.name}: {note}" for one in archives for note in one.notes),
+        raw_bytes=0,
+        replaced=(),
+        folders=(),
         tars={stem: one.file_bytes for stem, one in zip(stems, archives, strict=True)},
         inside=(*stems, *(name for one in archives for name in one.inside)),
     )
+    of_zips = {
+        n: o.members[""] for n, o in zip(stems, archives, strict=True) if isinstance(o, zips.ZipArchive)
+    }
+    return replace(whole, members=of_zips) if isinstance(whole, zips.ZipArchive) else whole
 
 
-def _refuse_as_class(archive: Archive, is_split: bool) -> None:
+def _kind_of(archive: Archive) -> str:
+    return "zip" if isinstance(archive, zips.ZipArchive) else "tar"
+
+
+def _refuse_as_class(archive: Archive, is_no_class: bool) -> None:
     """Raise SourceError if a tar in a folder cannot be one class, since its labels would be wrong."""
     if archive.is_ours:
         got, next_step = "is a shard of pack", "Give the folder a name that ends in .tars"
     elif archive.compression:
         got, next_step = f"is compressed ({archive.compression})", "Decompress the tars"
-    elif not is_split and len(tops := folders_of(archive.names)) > 1:
+    elif not is_no_class and len(tops := folders_of(archive.names)) > 1:
         got = f"holds {plural(len(tops), 'folder')} ({first_few(tops, len(tops))})"
-        next_step = "If they are shards of one set, end the folder's name in .tars; else give them one by one"
+        next_step = "If they are shards of one set, give a table of labels (--labels)" + (
+            ", or end the folder's name in .tars" * (_kind_of(archive) == "tar")
+        )
     else:
         return
-    raise SourceError(f"{archive.path} {got}", expected="a plain tar of one class", next_step=next_step)
+    expected = f"a plain {_kind_of(archive)} of one class"
+    raise SourceError(f"{archive.path} {got}", expected=expected, next_step=next_step)
 
 
 def samples_of(archive: Archive, options: SourceOptions) -> Archive:
@@ -169,6 +186,14 @@ def samples_of(archive: Archive, options: SourceOptions) -> Archive:
 def from_archive(archive: Archive, options: SourceOptions) -> Source:
     """An indexed archive as a source, labelled by side files or else by class folders."""
     options.refuse_unsupported("a tar", archive.path)
+    if options.labels is not None and not archive.is_ours:
+        return _with_table(archive, options)
+    if options.labels is not None or options.columns:
+        raise SourceError(
+            f"{archive.path} {'was made by pack' if archive.is_ours else 'has no table for --field'}",
+            expected="a table of labels for the files inside (--labels), and --field for its columns",
+            next_step="Give both, or neither" if not archive.is_ours else "Add columns with annotate",
+        )
     if archive.is_ours:
         return _annotated_source(fields.read(archive), options)
     options, notes = _with_suffix(archive, options)
@@ -193,6 +218,14 @@ def from_archive(archive: Archive, options: SourceOptions) -> Source:
     if not (found.classes or options.unlabelled):
         notes += (f"no targets: label {UNLABELLED} for all",)
     return _source(samples, found.labels, found.split, found.classes, "tarball", notes)
+
+
+def _with_table(archive: Archive, options: SourceOptions) -> Source:
+    """Samples labelled by a table elsewhere, in the order of the archive."""
+    options, notes = _with_suffix(archive, options)
+    samples = samples_of(archive, options)
+    files = tables.Files(samples.names, archive.names, samples.sizes, TarStore(archive))
+    return tables.join_files(archive.path, files, options, notes + archive.notes)
 
 
 def _with_suffix(archive: Archive, options: SourceOptions) -> tuple[SourceOptions, tuple[str, ...]]:
@@ -300,7 +333,7 @@ class TarStore(NamedStore):
 
     def __init__(self, archive: Archive) -> None:
         super().__init__(archive.path)
-        self.kind = "folder of tars" if archive.tars else "tar"
+        self.kind = f"folder of {_kind_of(archive)}s" if archive.tars else _kind_of(archive)
         self.sequential = archive.compression is not None
         self._archive = archive
         self._open = lru_cache(_TARS_OPEN_AT_ONCE)(self._opened)
@@ -320,7 +353,7 @@ class TarStore(NamedStore):
             return size  # without moving in a stream, for the call with a larger buffer
         try:
             opened = self._open(path.partition("/")[0] if self._archive.tars else "")
-            if isinstance(opened, StreamedStore):
+            if not isinstance(opened, ByteFile):
                 buffer[:size] = opened.read(start, start + size)
                 return size
             got = opened.read_into(start, buffer[:size])
@@ -340,13 +373,13 @@ class TarStore(NamedStore):
         start, size = int(self._archive.offsets[row]), int(self._archive.sizes[row])
         opened = self._open(path.partition("/")[0] if self._archive.tars else "")
         stop = start + min(size, HEAD_BYTES)
-        return opened.read(start, stop) if isinstance(opened, StreamedStore) else opened.fetch(start, stop)
+        return opened.fetch(start, stop) if isinstance(opened, ByteFile) else opened.read(start, stop)
 
-    def _opened(self, tar: str) -> ByteFile | StreamedStore:
+    def _opened(self, tar: str) -> ByteFile | StreamedStore | zips.ZippedFile:
         archive = self._archive
         if archive.compression is not None:
             return StreamedStore(self.path, archive.compression, archive.raw_bytes)
-        file = ByteFile(self.path / f"{tar}.tar" if tar else self.path, "pread")
+        file = ByteFile(self.path / f"{tar}.{_kind_of(archive)}" if tar else self.path, "pread")
         expected_bytes = archive.tars.get(tar, archive.file_bytes)
         if file.size != expected_bytes:
             raise SourceError(
@@ -354,7 +387,7 @@ class TarStore(NamedStore):
                 expected=f"the {expected_bytes:,} bytes it had when it was indexed",
                 next_step="Index it again, since it was changed",
             )
-        return file
+        return zips.ZippedFile(file, archive.members[tar]) if isinstance(archive, zips.ZipArchive) else file
 
     def __getstate__(self) -> dict[str, Any]:
         return {**super().__getstate__(), "_open": None}

@@ -347,3 +347,12 @@ def test_a_lookup_finds_exactly_the_names_it_was_given(names, other):
     lookup = Lookup(pa.array(listed, pa.string()))
     assert [lookup.row(name) for name in listed] == list(range(len(listed)))
     assert lookup.row(other) == (listed.index(other) if other in names else -1)
+
+
+@pytest.mark.parametrize("compress", [bytes, gzip.compress])
+def test_a_table_labels_the_samples_of_a_tar_in_its_own_order(tmp_path, compress):
+    path = put(tmp_path / "t.tar", compress(tar_bytes({f"x/{k}.jpg": k.encode() for k in "abc"})))
+    put(tmp_path / "t.csv", b"filename,label\nc.jpg,2\na.jpg,0\nb.jpg,1\n")
+    source = sources.load(path, labels=tmp_path / "t.csv")
+    assert rows(source) == {"x/a.jpg": 0, "x/b.jpg": 1, "x/c.jpg": 2}
+    assert contents(source) == {f"x/{k}.jpg": k.encode() for k in "abc"}

@@ -35,7 +35,7 @@ from smallfiles.formats.tar.streams import ForwardFile, compression_of
 from smallfiles.keys import key_problem
 from smallfiles.progress import plural
 
-_CONTENTS_OF = tuple(f".{name}".encode() for name in ANNOTATIONS)
+CONTENTS_OF = tuple(f".{name}".encode() for name in ANNOTATIONS)
 _SERVICE = "|".join(map(re.escape, SERVICE_FOLDERS))
 _HIDDEN = rf"(^|/)\.|^__[^/]*__/|(?i:(^|/)({_SERVICE})/)"  # the second as webdataset does
 _HOSTILE = r"^/|(^|/)\.\.?(/|$)|//|[\x00\n]"
@@ -126,14 +126,14 @@ def index(path: Path) -> Archive:
     if compression is None:
         plain = ByteFile(path, "pread")
         plain.expect_short_reads()
-        outer = Scanner(plain.fetch, str(path), _CONTENTS_OF).scan(end=plain.size)
+        outer = Scanner(plain.fetch, str(path), CONTENTS_OF).scan(end=plain.size)
         raw_bytes = _refuse_bad_end(outer, plain)
         outer = _expanded(outer, plain)
     else:
         with contextlib.closing(ForwardFile(path, compression)) as stream:
-            outer = Scanner(stream.fetch, str(path), _CONTENTS_OF, inline=True).scan()
+            outer = Scanner(stream.fetch, str(path), CONTENTS_OF, inline=True).scan()
             raw_bytes = _refuse_bad_end(outer, stream)
-    return replace(_columns(path, compression, path.stat().st_size, outer), raw_bytes=raw_bytes)
+    return replace(columns_of(path, compression, path.stat().st_size, outer), raw_bytes=raw_bytes)
 
 
 def _refuse_bad_end(outer: Members, file: ByteFile | ForwardFile) -> int:
@@ -167,7 +167,7 @@ def _expanded(outer: Members, file: ByteFile) -> Members:
     def scan(row: int) -> Members:
         name = f"{file.path}:{outer.names[row].decode('utf-8', 'replace')}"
         begin = outer.offsets[row]
-        found = Scanner(file.fetch, name, _CONTENTS_OF, inline=True).scan(begin, begin + outer.sizes[row])
+        found = Scanner(file.fetch, name, CONTENTS_OF, inline=True).scan(begin, begin + outer.sizes[row])
         refuse_incomplete(found, name)
         return found
 
@@ -183,7 +183,7 @@ def _expanded(outer: Members, file: ByteFile) -> Members:
     return whole
 
 
-def _columns(path: Path, compression: str | None, file_bytes: int, found: Members) -> Archive:
+def columns_of(path: Path, compression: str | None, file_bytes: int, found: Members) -> Archive:
     """Names as text, without those that are hidden or were replaced by later members."""
     names, notes = _as_text(found.names, path), list[str]()
     hidden = as_mask(pc.match_substring_regex(names, _HIDDEN)) & (not found.is_ours)

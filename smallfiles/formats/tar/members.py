@@ -30,7 +30,7 @@ ReadAt = Callable[[int, int], bytes]
 """`read(start, stop)`: the bytes from one position to another, fewer only at the end of the archive."""
 
 _MAX_EXTENSION_BYTES = 16 << 20
-_MAX_CONTENT_BYTES = 16 << 20
+MAX_CONTENT_BYTES = 16 << 20
 _MAX_SIZE = 1 << 63
 _CHECK_AT_ONCE = 4096
 _REGULAR = frozenset(b"\x0007")
@@ -213,7 +213,7 @@ class Scanner:
             refuse_incomplete(members, inner.where)
             found.extend(members, prefix_of(name))
             return
-        if size <= _MAX_CONTENT_BYTES and name[-5:].lower().endswith(self.contents_of):
+        if size <= MAX_CONTENT_BYTES and name[-5:].lower().endswith(self.contents_of):
             found.contents[len(found.names)] = self.read(data, data + size)
         found.names.append(name)
         found.offsets.append(data)
