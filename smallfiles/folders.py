@@ -32,12 +32,18 @@ IMAGE_BEGINNINGS = {
 _ARRAYS = [".npy", ".npz", ".pt", ".pth", ".safetensors", ".pkl", ".h5", ".hdf5", ".nc", ".mat", ".raw"]
 _MEDIA = [".wav", ".flac", ".mp3", ".ogg", ".opus", ".mp4", ".avi", ".mkv", ".mov", ".jp2", ".exr", ".svg"]
 _SCIENCE = [".pdb", ".cif", ".fits", ".dcm", ".nii", ".mha", ".root", ".las", ".ply", ".obj", ".pcd", ".edf"]
-DATA_SUFFIXES = frozenset(_ARRAYS + _MEDIA + _SCIENCE)
+DATA_SUFFIXES = frozenset([*_ARRAYS, *_MEDIA, *_SCIENCE, ".nii.gz"])
 _TEXT_SUFFIXES = frozenset([".txt", ".json"])
 FILE_SUFFIXES = (*IMAGE_SUFFIXES, *sorted(DATA_SUFFIXES | _TEXT_SUFFIXES))
 """Suffixes of the files of samples, whatever is in them."""
 _COMPANIONS = _TEXT_SUFFIXES | {".cls", ".csv", ".tsv", ".xml", ".md", ".html", ".yaml", ".log"}
 """Files that may be labels or documents of others."""
+
+
+def suffix_of(name: str) -> str:
+    """The suffix of a file name; with the one before it where that says what was compressed."""
+    lower = name.lower()
+    return lower[-7:] if lower.endswith(".nii.gz") else Path(name).suffix
 
 
 def data_suffix(counts: Mapping[str, int]) -> str | None:
@@ -177,7 +183,8 @@ class SourceOptions:
         columns: `NAME=SPEC`: the column of a table that is a field (`image`, `label`, `captions`, `mask`, or
             any name of a value); a SPEC with braces is a template of paths, such as `images/{id}.jpg`. In a
             folder without a table, the further files of each image: `mask=masks/{stem}.png`, also with
-            `{name}` and `{dir}`; and which files are the images, if not all others: `image=images/{name}`.
+            `{name}` and `{dir}`; and which files are the images, if not all others: `image=images/{name}`,
+            or `image=a/{id}_0.png` with `mask=b/{id}.png`.
         unlabelled: Give every sample the label -1 instead of requiring class folders.
         strict: Refuse what would otherwise be left out with a note.
         suffixes: Which files are samples; case does not matter.
@@ -195,7 +202,8 @@ class SourceOptions:
         (),
         "column of a table or template of paths that is a field: label=species, mask=m/{id}.png; in a folder "
         "the path of a further file by {stem}, {name} and {dir} of the first, e.g. mask=masks/{stem}.png or "
-        "mask={dir}/../masks/{stem}.png (and image=images/{name} if others are no images); repeatable",
+        "mask={dir}/../masks/{stem}.png (and image=images/{name} if others are no images; or "
+        "image=a/{id}_0.png with mask=b/{id}.png); repeatable",
         flag="field",
         metavar="NAME=SPEC",
         many=True,

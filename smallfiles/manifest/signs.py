@@ -44,6 +44,7 @@ PART_OF_STEM = r"(?i:[ _.-](?:mask|masks|seg|segmentation|gt|groundtruth|label|l
 """The end of the stem of a file that belongs to another."""
 
 _MARKED = PART_OF_STEM + r"\.[^./]+$"
+_CLIPS = frozenset({"clip", "video", "seq", "sequence", "shot", "scene", "take", "frames"})
 _TEXTS = (".txt", ".cls")
 _PHOTOGRAPHS = frozenset({"RGB", "RGBA", "RGBX", "CMYK", "YCbCr"})
 _SCALE = re.compile(r"x[2348]$")
@@ -93,14 +94,21 @@ def _found(folders: Folders, below: str, labels: bool) -> tuple[str, str] | None
         if parts := _domains(names) or _parted(folders, below, names):
             return parts, cure + fields
         if _are_split_inside(tops):
-            return f"{_listed(names)} each contain splits ({_listed(_inside(tops))})", "Put the splits above"
+            what = f"{_listed(names)} each contain splits ({_listed(_inside(tops))})"
+            return what, "Put the splits above" + fields
     if marked := _marked(folders, below):
         return (
             f"masks are next to their pictures ({_listed(marked)})",
             "Move these into a folder of their own" + fields,
         )
     if len(names) > 1 and (parts := _samples(folders, below, tops)):
-        return parts, "Sort the pictures into one folder and the rest into another" + fields
+        return parts, (
+            "Sort the pictures into one folder and the rest into another, with one mask made of several "
+            "(numpy.maximum of k * mask k, say)" + fields
+        )
+    if labels and len(names) > 1 and _are_clips(folders, below, names):
+        what = f"{_listed(names)} by their names and those of their files each hold the frames of a sample"
+        return what, 'Write each into one file, as numpy.save("1.npy", numpy.stack(frames)), and pack these'
     if labels and names and (texts := _texts_of_pictures(folders, below)):
         what = f"class folders contain texts with the names of their pictures ({_listed(texts)})"
         return what, "Move the texts away, or make a manifest with their contents"
@@ -212,6 +220,13 @@ def _samples(folders: Folders, below: str, tops: dict[str, set[str]]) -> str | N
     if not are_alike or not any(PARTS & set(words_of(name.partition(".")[0])) for name in held[0]):
         return None
     return f"{_listed(tops)} each contain the parts of one sample ({_listed(sorted(held[0]))})"
+
+
+def _are_clips(folders: Folders, below: str, names: Sequence[str]) -> bool:
+    """Whether folders are called `clip1`, `clip2` and hold numbered files alike: frames of a sample each."""
+    few = [_stems(folders, f"{below}{name}/") for name in names[:_FOLDERS_LOOKED_AT]]
+    are_numbered = all(len(stems) > 1 and _are_counters(stems) for stems in few)
+    return are_numbered and _are_counters(names) and all(_CLIPS & {*words_of(name)} for name in names)
 
 
 def _marked(folders: Folders, below: str) -> list[str]:

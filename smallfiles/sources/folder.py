@@ -31,7 +31,7 @@ from smallfiles.manifest import Manifest
 from smallfiles.manifest.class_folders import Labelled, by_class, by_folder
 from smallfiles.manifest.listing import HEAD_BYTES, Files
 from smallfiles.progress import plural
-from smallfiles.sources.partners import Partners
+from smallfiles.sources.partners import FLAGS, Partners
 from smallfiles.sources.partners import find as find_partners
 from smallfiles.sources.record import Source
 from smallfiles.sources.scanning import (
@@ -261,8 +261,8 @@ def find_samples(path: Path, options: SourceOptions) -> tuple[Tree, SourceOption
 
 def _labelled(path: Path, tree: Tree, names: pa.StringArray, options: SourceOptions) -> Labelled:
     """Label by class folder, or else by annotations; only a test split may have neither."""
-    look, flag = partial(_head, path), "--field mask=masks/{stem}.png"
-    files = Files(path, names, tree.other_paths(), tree.empty(), look, fields_flag=flag)
+    look = partial(_head, path)
+    files = Files(path, names, tree.other_paths(), tree.empty(), look, fields_flag=FLAGS)
     found = by_folder(
         files,
         options.split,

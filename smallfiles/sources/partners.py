@@ -3,7 +3,8 @@
     images/001.jpg       masks/001.png           twins: the same stem, or 001_mask.png; above or below splits
     cat/a.jpg            cat/a.mask.png          side by side, as in a tar that was unpacked; a_mask.png too
     0001/image.jpg       0001/mask.png           one folder per sample, with the same names in each
-    --field mask=masks/{stem}.png                or as the user says
+    --field mask=masks/{stem}.png                or as the user says, also where names differ:
+    --field image=imagesTr/{id}_0000.nii.gz --field mask=labelsTr/{id}.nii.gz
 
 A field is named after its folder, or the part of the file's name, in the singular: `masks/` is `mask`,
 `SegmentationClass/` is `segmentation`. `_image` follows where the name means something else (`label_image`).
@@ -60,6 +61,12 @@ _MARK_OR_SCALE = rf"({PART_OF_STEM}|x[2348]|(?i:\.jpe?g|\.png))$"
 _MARKED = rf"(?s)^(?P<stem>.*[^/])(?P<mark>{PART_OF_STEM})\.[^./]+$"
 _DOTTED = r"(?s)^(?P<stem>(?:.*/)?[^/.]+)(?P<mark>\.[A-Za-z][A-Za-z0-9_-]*)\.[^./]+$"
 _MAY_BE_PART = rf"({PART_OF_STEM}|\.[A-Za-z][A-Za-z0-9_-]*)\.[^./]+$"
+FLAGS = (
+    "--field mask=masks/{stem}.png, or "
+    "--field image=imagesTr/{id}_0000.nii.gz --field mask=labelsTr/{id}.nii.gz"
+)
+"""How a user says which files belong together."""
+
 _LEAST_SHARE = 0.5
 _BESIDE = "side by side"
 _MOST_FILES = 16
@@ -204,9 +211,9 @@ def unclear(path: Path, what: str, expected: str) -> SourceError:
     return SourceError(
         f"{path} contains parts of samples that do not fit together: {what}",
         expected=expected,
-        next_step="Correct the names, or say which files belong together (--field mask=masks/{stem}.png); or "
-        "give one folder at a time, with --unlabelled if there are no class folders in it; or use --source "
-        "folder if they are classes",
+        next_step=f"Correct the names, or say which files belong together ({FLAGS}); or give one folder at a "
+        "time, with --unlabelled if there are no class folders in it; or use --source folder if they are "
+        "classes",
     )
 
 
@@ -346,12 +353,15 @@ def _named(path: Path, tree: Tree, columns: Sequence[str]) -> Partners:
     own = templates.pop("image", "{dir}/{name}")
     if not templates or len(templates) + (f"image={own}" in columns) < len(columns):
         raise _senseless(" --field ".join(columns))
-    named = pa.concat_arrays([_filled(template, files) for template in templates.values()])
-    firsts = files.filter(pc.and_(pc.equal(_filled(own, files), files), pc.invert(pc.is_in(files, named))))
+    parts = _parts_of_paths(files, own)
+    named = pa.concat_arrays([_filled(template, parts) for template in templates.values()])
+    is_first = pc.and_(pc.equal(_filled(own, parts), files), pc.invert(pc.is_in(files, named)))
+    firsts = files.filter(pc.fill_null(is_first, False))
+    parts = _parts_of_paths(firsts, own)
     there = pa.concat_arrays([files, tree.other_paths()])
     blobs = {}
     for name, template in templates.items():
-        wanted = _filled(template, firsts)
+        wanted = _filled(template, parts)
         blobs[name] = found = _where(pc.is_in(wanted, there), wanted)
         if found.null_count == len(found):
             first = f" ({wanted[0]} for {firsts[0]})" if len(firsts) else ""
@@ -380,8 +390,9 @@ def _in_folders_with(firsts: pa.StringArray, blobs: Iterable[pa.StringArray]) ->
 
 def _template(text: str) -> tuple[str, str]:
     name, equals, template = text.partition("=")
-    known = {*parts_of(template)[1::2]}
-    if not equals or not known & {"stem", "name"} or known - {"stem", "name", "dir"}:
+    known = parts_of(template)[1::2]
+    is_clear = {*known} - {"dir"} and len({*known}) == len(known) and all(map(str.isidentifier, known))
+    if not equals or not is_clear:
         raise _senseless(text)
     return name, template
 
@@ -390,16 +401,29 @@ def _senseless(text: str) -> UsageError:
     return UsageError(
         f"--field is {text}, for a folder without a table",
         expected="a further file of each image, such as mask=masks/{stem}.png, where {stem}, {name} and "
-        "{dir} are the image's name without suffix, its name and its folder; also image=images/{name}",
+        "{dir} are the image's name without suffix, its name and its folder; also image=images/{name}, or "
+        "image=a/{id}_0.png with any other name in both",
         next_step="Correct it, or give a table of labels too (--labels)",
     )
 
 
-def _filled(template: str, files: pa.StringArray) -> pa.StringArray:
-    """The path that a template names for each file."""
+def _parts_of_paths(files: pa.StringArray, own: str) -> dict[str, pa.StringArray]:
+    """What a template may name of each file: its name, stem and folder, and what other names stand for."""
     name = file_names_of(files)
-    values = {"name": name, "stem": stems_of(name), "dir": pc.utf8_rtrim(folders_of(files), characters="/")}
-    found = filled(template, values.__getitem__)
+    known = {"name": name, "stem": stems_of(name), "dir": pc.utf8_rtrim(folders_of(files), characters="/")}
+    texts = parts_of(own)
+    if not {*texts[1::2]} - known.keys():
+        return known
+    groups = (re.escape(part) if n % 2 == 0 else rf"(?P<{part}>.+)" for n, part in enumerate(texts))
+    found = pc.extract_regex(files, f"(?s)^{''.join(groups)}$")
+    return {**known, **{part: pc.struct_field(found, part) for part in texts[1::2] if part not in known}}
+
+
+def _filled(template: str, parts: Mapping[str, pa.StringArray]) -> pa.StringArray:
+    """The path that a template names for each file; null for a file without these parts."""
+    if not parts.keys() >= {*parts_of(template)[1::2]}:
+        raise _senseless(template)
+    found = filled(template, parts.__getitem__)
     found = pc.replace_substring_regex(pc.replace_substring_regex(found, r"(^|/)(\./)+", r"\1"), r"^/+", "")
     for _ in range(template.count("../")):
         found = pc.replace_substring_regex(found, r"[^/]+/\.\./", "", max_replacements=1)

@@ -26,7 +26,7 @@ import pyarrow.compute as pc
 from smallfiles.arrays import column, one_chunk
 from smallfiles.errors import SourceError, first_few, refuse_shortage
 from smallfiles.faults import is_utf8
-from smallfiles.folders import is_hidden
+from smallfiles.folders import is_hidden, suffix_of
 from smallfiles.progress import plural
 
 _IN_FLIGHT = 32
@@ -111,7 +111,7 @@ class Tree:
     def others(self) -> Counter[str]:
         """Number of files that are not samples, by suffix."""
         names = chain.from_iterable(folder.others for folder in self.folders)
-        return Counter(Path(name).suffix or "suffix-less" for name in names)
+        return Counter(suffix_of(name) or "suffix-less" for name in names)
 
     def notes(self) -> tuple[str, ...]:
         """Sentences on what was left out."""

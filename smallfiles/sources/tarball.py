@@ -25,7 +25,14 @@ import pyarrow.compute as pc
 
 from smallfiles.arrays import as_mask
 from smallfiles.errors import FormatError, SourceError, first_few, raised_as
-from smallfiles.folders import IMAGE_SUFFIXES, SourceOptions, canonical_split, choose_split, data_suffix
+from smallfiles.folders import (
+    IMAGE_SUFFIXES,
+    SourceOptions,
+    canonical_split,
+    choose_split,
+    data_suffix,
+    suffix_of,
+)
 from smallfiles.formats import provenance
 from smallfiles.formats.bytefile import ByteFile
 from smallfiles.formats.tar import by_name, fields
@@ -232,8 +239,7 @@ def _with_suffix(archive: Archive, options: SourceOptions) -> tuple[SourceOption
     """The options with the suffix of most data files, if there are no images; and a note on it."""
     if options.suffixes != IMAGE_SUFFIXES or archive.having(IMAGE_SUFFIXES).any():
         return options, ()
-    counts = Counter(Path(name).suffix for name in archive.names.to_pylist())
-    suffix = data_suffix(counts)
+    suffix = data_suffix(Counter(map(suffix_of, archive.names.to_pylist())))
     if suffix is None:
         return options, ()
     return replace(options, suffixes=(suffix,)), (f"no images: {suffix} files taken as samples",)

@@ -180,7 +180,8 @@ LAYOUTS = {
         "{no,yes}/{1,2}{.wav,.xml,.md}", "no yes", "no images: .wav files taken", 4, tar_fields="md xml"
     ),
     "texts": Layout("{bad,good}/{1,2}.txt README", "bad good", "no images: .txt files taken", 4),
-    "frames": Layout("{clip1,clip2}/{001,002,003}.jpg", "clip1 clip2", "same file names"),
+    "frames": Layout("{clip1,clip2}/{001,002,003}.jpg", says="the frames of a sample.*numpy.save"),
+    "frames in classes": Layout("{run,jump}/{clip1,clip2}/{001,002}.jpg", "jump run"),
     "frames and a mask": Layout("{f1,f2}/{1,2}.jpg {f1,f2}/mask.mask", says="parts of one sample"),
     "no data": Layout("{a,b}/{1,2}.py", says="no images.*--suffix"),
     "overridden": Layout(

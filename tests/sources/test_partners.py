@@ -196,10 +196,42 @@ def test_templates_say_which_files_belong_together_and_override_what_is_recognis
 
 
 @pytest.mark.parametrize(
+    ("files", "given", "expected"),
+    [
+        (  # nnU-Net
+            ("imagesTr/{}_0000.nii.gz", "imagesTr/{}_0001.nii.gz", "labelsTr/{}.nii.gz"),
+            ("image=imagesTr/{id}_0000.nii.gz", "t2=imagesTr/{id}_0001.nii.gz", "mask=labelsTr/{id}.nii.gz"),
+            {"t2": "imagesTr/{}_0001.nii.gz", "mask": "labelsTr/{}.nii.gz"},
+        ),
+        (  # Cityscapes
+            *(
+                ("leftImg8bit/train/ulm/{}_leftImg8bit.png", "gtFine/train/ulm/{}_gtFine_labelIds.png"),
+                ("image=leftImg8bit/{id}_leftImg8bit.png", "mask=gtFine/{id}_gtFine_labelIds.png"),
+            ),
+            {"mask": "gtFine/train/ulm/{}_gtFine_labelIds.png"},
+        ),
+    ],
+    ids=["nnU-Net", "Cityscapes"],
+)
+def test_twins_of_other_names_are_refused_with_the_flags_that_work(tmp_path, files, given, expected):
+    for name in ("ulm_000001", "ulm_000002"):
+        plant(tmp_path, *(file.format(name) for file in files))
+    said = refusal(tmp_path)
+    assert "--field image=imagesTr/{id}_0000.nii.gz --field mask=labelsTr/{id}.nii.gz" in said
+    found = fields(sources.load(tmp_path, columns=given))
+    assert found == {
+        files[0].format(name): {field: file.format(name) for field, file in expected.items()}
+        for name in ("ulm_000001", "ulm_000002")
+    }
+
+
+@pytest.mark.parametrize(
     "given",
     [
         *("mask", "mask=species", "mask=masks/a.png", "mask={id}.png", "image=images", "image=images/{name}"),
         "mask=a/{stem}.x mask=b/{stem}.x",
+        "image=a/{1}.png mask=b/{1}.png",
+        "image=a/{id}{id}.png mask=b/{id}.png",
     ],
 )
 def test_a_template_that_makes_no_sense_is_refused(tmp_path, given):
