@@ -73,6 +73,8 @@ PLANS: dict[str, Plan] = {
     "ex12": Plan("Exercise 12", minutes=30, seconds=2),
     "13": Plan("Bring your own data", 35, seconds=20, wants=("segmentation", "table"), small=200),
     "ex13": Plan("Exercise 13", minutes=30, seconds=2, wants=("segmentation", "table"), small=200),
+    "14": Plan("Wrap up", minutes=40, seconds=20, wants=("segmentation",), small=200),
+    "ex14": Plan("Exercise 14", minutes=40, seconds=5, wants=("segmentation",), small=200),
 }
 
 

@@ -173,7 +173,7 @@ def measure_missing(folder: Path) -> None:
             if wanted := {name: one for name, one in values.items() if f"{notebook} {name}" in gone}:
                 note(notebook, **wanted)
     if "02 inodes" in gone:
-        note("02", inodes=sum(1 + len(names) for _, _, names in os.walk(folder)))
+        note("02", inodes=max(1, sum(1 + len(names) for _, _, names in os.walk(folder))))
     if rest := missing():
         notebooks = ", ".join(sorted({one.split()[0] for one in rest}))
         show.say(f"Still missing: {', '.join(rest)}. Run these notebooks for them: {notebooks}.")

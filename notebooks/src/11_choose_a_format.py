@@ -33,9 +33,20 @@
 import sys
 
 sys.path.append("..")
-from helpers import figures, show, start
+from helpers import figures, show, start, worksheet
 
 setup = start("11")
+
+# %% [markdown] id="recall"
+# > **Recall** (09). A round trip takes 50 ms. You fetch objects of 100 kB, one request at a time. How many MB arrive per
+# > second at most? And with 8 in flight?
+#
+# <details>
+# <summary>Answer</summary>
+#
+# 2 MB: 20 round trips of 0.1 MB. With 8 in flight 16 MB, as long as the network is not the limit.
+#
+# </details>
 
 # %% [markdown] id="read" tags=["core"]
 # ## 1 · Read every format
@@ -370,6 +381,14 @@ print(*advice.reasons, "", advice.way, *advice.commands, sep="\n")
 # Read the reasons, not only the last line. For 400 images on a local disk the advice is nearly always the same. For
 # your own data, on its own file system, it is not.
 #
+# What you measured in the notebooks decides more than our numbers do. Here is your worksheet; what is missing and takes
+# seconds is measured now.
+
+# %%
+worksheet.measure_missing(setup.path())
+worksheet.page()
+
+# %% [markdown]
 # <details>
 # <summary>Other people's loaders</summary>
 #
@@ -453,4 +472,5 @@ show.command(TrainingPlan(nodes=64, step_s=0.02), "DATA")
 # %% [markdown] id="next"
 # ## Next
 #
-# [12 · When it breaks](12_when_it_breaks.ipynb): symptoms, causes, remedies.
+# [12 · When it breaks](12_when_it_breaks.ipynb): symptoms, causes, remedies. Then [14 · Wrap up](14_wrap_up.ipynb) puts your
+# numbers to use.

@@ -1,0 +1,195 @@
+"""Exercise 14: a delivery of trees: what is wrong with it, its packed file, and the numbers that defend it.
+
+    faults    ids without image, mask or row, and damaged images
+    packed    the whole samples in one file, with mask, species and height
+    defence   seconds of opens and of decoding per epoch, and which of the two is the limit
+
+The check makes deliveries of its own, from other seeds than the notebook. The trap: a program that follows
+the table sees no image without a row, and one that follows the files sees no row without an image.
+"""
+
+from __future__ import annotations
+
+import io
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from PIL import Image
+
+from exercises.checks.attempt import Attempt, diagnose
+from exercises.checks.check import check
+from helpers.experiments.nb14 import Delivery, delivered
+from smallfiles import formats
+
+SEEDS = (5, 6)
+GROUPS = ("no image", "no mask", "no row", "damaged")
+
+
+def _small_source(folder: Path) -> Path:
+    """Eight small images and masks, which the deliveries are made of."""
+    rng = np.random.default_rng(0)
+    for part in ("images", "masks"):
+        (folder / part).mkdir(parents=True)
+    for number in range(8):
+        pixels = Image.fromarray(rng.integers(0, 255, (40, 48, 3), np.uint8))
+        pixels.save(folder / "images" / f"{number:05d}.jpg")
+        mask = Image.fromarray((rng.random((40, 48)) < 0.5).astype(np.uint8))
+        mask.save(folder / "masks" / f"{number:05d}.png")
+    return folder
+
+
+@contextmanager
+def deliveries() -> Iterator[list[Delivery]]:
+    """Two deliveries, removed afterwards."""
+    with tempfile.TemporaryDirectory() as place:
+        source = _small_source(Path(place, "source"))
+        yield [delivered(source, Path(place, f"delivery {seed}"), seed, 20) for seed in SEEDS]
+
+
+def truth(delivery: Delivery) -> dict[str, set[str]]:
+    """The right answer to the first task."""
+    groups = (delivery.no_image, delivery.no_mask, delivery.no_row, delivery.damaged)
+    return {name: set(group) for name, group in zip(GROUPS, groups, strict=True)}
+
+
+# --- Task 1 ---
+
+MISSED = {
+    "no image": "go through the rows: each id needs images/ID.jpg",
+    "no mask": "go through the rows: each id needs masks/ID.png",
+    "no row": "go through the images as well: some of them are not in the table",
+    "damaged": "Image.open reads the header only: call load(), which needs the whole image",
+}
+
+
+@check(buys="A wrong sample that is found before packing costs a mail; afterwards it costs a training.")
+def faults(attempt: Attempt) -> None:
+    """`faults(folder)` names the ids of each fault."""
+    with deliveries() as made:
+        for delivery in made:
+            got = attempt(delivery.folder, _shown=f"{delivery.folder.name!r}")
+            named = isinstance(got, dict) and set(got) == set(GROUPS)
+            attempt.require(named, got, f"a dict of {', '.join(GROUPS)}", "each fault has one entry")
+            for name, right in truth(delivery).items():
+                found = set(got[name])
+                because = _why_other(name, found, right, delivery)
+                attempt.require(found == right, f"{name}: {sorted(found)}", f"{sorted(right)}", because)
+
+
+def _why_other(name: str, found: set[str], right: set[str], delivery: Delivery) -> str:
+    if any(str(one).endswith((".jpg", ".png")) for one in found):
+        return "these are names of files; the table has ids, without folder and suffix"
+    if "Thumbs" in found or "Thumbs.db" in found:
+        return "Thumbs.db is no image: look at *.jpg only"
+    if any("." not in str(one) for one in found) or found >= set(delivery.rows):
+        return "ids have a dot: cut the suffix only, as Path.stem does"
+    if name == "damaged" and found & delivery.no_image:
+        return "an image that is missing is not a damaged one"
+    if name in ("no image", "no mask") and found & delivery.no_row:
+        return "these are not in the table: no row"
+    return MISSED[name]
+
+
+# --- Task 2 ---
+
+
+@check(
+    buys="One file with every field in one row: opened once per worker, not twice per tree.",
+    limit_s=30,
+)
+def packed(attempt: Attempt) -> None:
+    """`packed(folder, out)` packs the whole samples with mask, species and height."""
+    with deliveries() as made:
+        for delivery in made:
+            out = delivery.folder.parent / f"{delivery.folder.name}.arrow"
+            with attempt.guarded():
+                attempt.given(f"packed({delivery.folder.name!r}, {out.name!r})")
+                attempt.answer(delivery.folder, out)
+            attempt.require(out.exists(), "no file", out.name, "pack to `out`")
+            _judge_packed(attempt, delivery, formats.open(out))
+
+
+def _judge_packed(attempt: Attempt, delivery: Delivery, reader: Any) -> None:
+    keys = [Path(str(key)).name.removesuffix(".jpg") for key in reader.keys()]  # noqa: SIM118
+    extra, lost = set(keys) - set(delivery.sound), set(delivery.sound) - set(keys)
+    because = "leave out what is not whole, and nothing else: on_error='skip'"
+    if extra & delivery.no_row:
+        because = "an image without a row has no species: pack the table, not the folder"
+    attempt.require(not extra and not lost, f"{len(keys)} samples", f"{len(delivery.sound)}", because)
+    attempt.require(
+        "mask" in reader.blob_suffixes,
+        list(reader.blob_suffixes),
+        "a field mask",
+        "say where masks are: mask=masks/{id}.png",
+    )
+    labelled = reader.target(0) >= 0 and bool(reader.classes)
+    attempt.require(
+        labelled, f"label {reader.target(0)}", "the species as label", "name the column: label=species"
+    )
+    species = [delivery.rows[key][0] for key in keys]
+    got = [reader.classes[reader.target(index)] for index in range(len(keys))]
+    attempt.require(got == species, got, str(species), "the species is not that of the row: join by id")
+    heights = reader.values["height_m"].to_pylist() if "height_m" in reader.values.column_names else None
+    right = [delivery.rows[key][1] for key in keys]
+    attempt.require(heights == right, heights, str(right), "keep the height as a value, unchanged")
+    masks = reader.blob("mask")
+    for index, key in enumerate(keys):
+        pixels = np.asarray(Image.open(io.BytesIO(bytes(masks.read(index)))))
+        whole = np.asarray(Image.open(delivery.folder / "survey" / "masks" / f"{key}.png"))
+        same = pixels.shape == whole.shape and bool((pixels == whole).all())
+        attempt.require(same, f"another mask at {key}", "its own", "the mask belongs to another image")
+
+
+# --- Task 3 ---
+
+CASES = (
+    # trees, nodes, CPUs per node, numbers
+    (500_000, 16, 32, {"opens_per_s": 2_000.0, "cpu_ms": 1.0}),
+    (500_000, 1, 4, {"opens_per_s": 20_000.0, "cpu_ms": 4.0}),
+    (10_000, 2, 8, {"opens_per_s": 500.0, "cpu_ms": 2.0}),
+)
+
+
+@check(buys="Two divisions tell which resource to ask for, before anybody asks for 64 nodes.")
+def defence(attempt: Attempt) -> None:
+    """`defence(trees, nodes, cpus, numbers)` gives opens_s, decode_s and the limit."""
+    for trees, nodes, cpus, numbers in CASES:
+        got = attempt(trees, nodes, cpus, numbers)
+        named = isinstance(got, dict) and set(got) == {"opens_s", "decode_s", "limit"}
+        attempt.require(named, got, "a dict of opens_s, decode_s, limit", "three entries")
+        opens, decode = 2 * trees / numbers["opens_per_s"], trees * numbers["cpu_ms"] / 1000 / nodes / cpus
+        _expect(
+            attempt,
+            "opens_s",
+            got["opens_s"],
+            opens,
+            (opens / 2, "a tree is two files: its image and its mask"),
+            (opens / nodes, "all nodes share the server: more nodes do not open faster"),
+            (opens / 2 / nodes, "two files per tree, and one server for all nodes"),
+            (2 * opens, "opens_per_s counts whole files, look-up and open together"),
+        )
+        _expect(
+            attempt,
+            "decode_s",
+            got["decode_s"],
+            decode,
+            (1000 * decode, "cpu_ms is in milliseconds"),
+            (decode * nodes, "every node decodes its part: divide by the nodes"),
+            (decode * cpus, "all CPUs of a node decode: divide by them"),
+            (decode * nodes * cpus, "all CPUs of all nodes decode at the same time"),
+        )
+        right = "opens" if opens > decode else "CPUs"
+        because = "both go on at the same time, so the longer one is the limit: 'opens' or 'CPUs'"
+        attempt.require(got["limit"] == right, got["limit"], right, because)
+
+
+def _expect(attempt: Attempt, name: str, got: Any, right: float, *mistakes: tuple[float, str]) -> None:
+    number = isinstance(got, int | float) and not isinstance(got, bool)
+    attempt.require(number, f"{name}: {got!r}", "a number of seconds", "one number, in seconds")
+    rounded = [(float(f"{value:.6g}"), text) for value, text in mistakes]
+    because = diagnose(float(f"{got:.6g}"), *rounded, otherwise="divide the work by what is done per second")
+    attempt.require(abs(got - right) <= 1e-6 * right, f"{name}: {got:.6g}", f"{right:.6g}", because)

@@ -1,0 +1,319 @@
+# %% [markdown] id="top"
+# # 14 · Wrap up
+#
+# **Minutes** 40 · **Machine** any Linux computer with two CPUs · **Needs** 01 and 03 are enough · **Data** 200 synthetic images
+#
+# A folder arrives that nobody has seen: trees, photographed from the air, with masks and a table of heights. You look
+# at it, decide, pack, stage and train, and defend each decision with numbers that you measured. Everything runs here;
+# nothing needs a cluster.
+
+# %% [markdown] id="questions"
+# ## Questions
+#
+# - What is wrong with a delivery, and who has to decide about it?
+# - Which way of storing suits it, on how many nodes?
+# - Is the copy worth its time?
+# - Does loading limit *my* training?
+
+# %% [markdown] id="objectives"
+# ## After this you can
+#
+# - find the faults of a delivery before they become wrong samples,
+# - forecast an epoch with your own measurements,
+# - bring a data set from a folder to a running training,
+# - defend a way of storing with numbers.
+
+# %% [markdown] id="setup"
+# ## Set up
+#
+# `worksheet` holds *my numbers*: what you measured in the other notebooks.
+
+# %% id="start"
+import sys
+
+sys.path.append("..")
+from helpers import figures, show, start, worksheet
+
+setup = start("14")
+
+# %%
+from helpers.experiments.nb14 import delivered
+
+seed = 2026  # change me: another seed is another delivery
+delivery = delivered(setup.path(), setup.scratch / "delivery", seed).folder
+print(*sorted(path.relative_to(delivery).as_posix() for path in delivery.rglob("*"))[:8], "…", sep="\n")
+
+# %% [markdown] id="recall"
+# > **Recall** (12). A worker was `killed by signal: Bus error`. Where do you look? And if it was `Killed`?
+#
+# <details>
+# <summary>Answer</summary>
+#
+# At `/dev/shm`, which was full; at the memory limit of the job, whose signal is 9.
+#
+# </details>
+
+# %% [markdown] id="look" tags=["core"]
+# ## 1 · Look before you pack
+#
+# First the folder as it is. `sources.load` says what it takes for what:
+
+# %%
+from smallfiles import sources
+
+print(*sources.load(delivery).notes, sep="\n")
+
+# %% [markdown]
+# It pairs images and masks by name, and it leaves the table out, because nobody said how its rows belong to the files.
+# So samples have no class. We say it: the column `id` is in the names of both files.
+
+# %%
+table = delivery / "survey" / "trees.csv"
+print(*table.read_text().splitlines()[:3], sep="\n")
+columns = ("image=images/{id}.jpg", "mask=masks/{id}.png", "label=species")
+source = sources.load(table, columns=columns)
+print(*source.notes, sep="\n")
+
+# %% [markdown]
+# > **Predict.** The table has 60 rows. How many of them make whole samples?
+
+# %%
+guess = 60  # change me: whole samples
+
+# %%
+from smallfiles.errors import SmallfilesError
+from smallfiles.pack import PackConfig, pack
+
+packed = setup.scratch / "trees.arrow"
+try:
+    pack(source, packed, PackConfig())
+except SmallfilesError as error:
+    print(str(error).replace(f"{delivery}/", ""))
+
+# %% [markdown]
+# `pack` refuses and names every missing file. Leaving samples out is a decision about the data, so somebody has to make
+# it: ask the people who delivered it, or say `--on-error skip` and keep the list. Two more faults are not in that
+# message. One image is cut off; `pack` notices it when it reads it. And some images have no row:
+
+# %%
+report = pack(source, packed, PackConfig(on_error="skip"))
+images = {path.stem for path in (delivery / "survey" / "images").glob("*.jpg")}
+known = set(source.manifest.values["id"].to_pylist())
+print(f"{report.samples} samples packed, {len(report.skipped)} rows left out:")
+print(*("  " + one.reason.replace(f"{delivery}/survey/", "") for one in report.skipped), sep="\n")
+print("images without a row:", *sorted(images - known))
+
+# %%
+counts = {
+    "rows of the table": len(source.manifest),
+    "images": len(images),
+    "masks": len(list((delivery / "survey" / "masks").iterdir())),
+    "whole samples": report.samples,
+}
+title = f"Of {len(source.manifest)} rows {report.samples} make whole samples: each count alone looks complete"
+figures.bars({name: float(count) for name, count in counts.items()}, title, x="number", guess=guess)
+
+# %% [markdown] id="decide" tags=["core"]
+# ## 2 · Decide with your numbers
+#
+# This was a sample. The whole survey has 500,000 trees, on a file system that many share, and you train on 1 to 100
+# nodes. What is missing from your worksheet is measured now, in seconds, with whole images of the same kind:
+
+# %%
+worksheet.measure_missing(setup.path())
+
+# %% [markdown]
+# The forecast of notebook 11 needs the time to decode an image, which is yours, and the rate of the metadata server for
+# you, which is your site's. If you do not know it, take what you measured as a first guess, times the two operations of
+# a file. (On a laptop that is a fast server for one user.)
+#
+# > **Predict.** On 16 nodes, which way has the shortest epoch: files, one packed file, shards, or a copy per node?
+
+# %%
+from dataclasses import replace
+
+from smallfiles.scaling import WAYS, Storage, Work, simulate
+
+trees = 500_000
+sample_bytes = report.payload_bytes // report.samples
+work = Work(samples=trees, sample_bytes=sample_bytes, decode_s=float(worksheet.value("08", "cpu_ms")) / 1000)
+storage = Storage(metadata_ops_s=2 * float(worksheet.value("01", "opens_per_s")))
+files = replace(WAYS["files"], operations=2 * WAYS["files"].operations)  # an image and its mask
+ways = {**WAYS, "files": files}
+nodes = (1, 2, 4, 8, 16, 32, 64)
+epochs = {name: {n: simulate(work, storage, way, n).epoch_s for n in nodes} for name, way in ways.items()}
+
+# %%
+best = min(epochs, key=lambda name: epochs[name][16])
+title = f"On 16 nodes {best} is the fastest way: {epochs[best][16]:.0f} s per epoch, files {epochs['files'][16]:.0f} s"
+figures.lines(epochs, title, x="nodes", y="time of an epoch (s)", log="xy", marks={"yours": 16})
+
+# %%
+for name, way in ways.items():
+    forecast = simulate(work, storage, way, 16)
+    print(f"{name:7} GPUs wait {forecast.waiting:4.0%}; the limit is {forecast.limit}")
+
+# %% [markdown]
+# Read the figure from the left: as long as a line halves with twice the nodes, nothing that they share is the limit.
+# Where two lines coincide, the GPUs or the CPUs are the limit, and the way of storing does not matter for speed. Files
+# still cost inodes: two per tree, a million in all. Compare that with your quota.
+
+# %% [markdown] id="pack" tags=["core"]
+# ## 3 · Pack, verify, stage
+#
+# The packed file is complete or absent, and its digest is beside it. `verify` reads everything again:
+
+# %%
+from smallfiles.pack import verify
+
+checked = verify(packed)
+print(f"{checked.samples} samples read again, problems: {checked.problems or 'none'}")
+
+# %% [markdown]
+# > **Predict.** A training of 10 epochs: does a copy in `/dev/shm` pay off here?
+
+# %%
+from statistics import median
+
+from smallfiles import formats, measure, staging
+
+
+def read_epoch(path):
+    """Read image and mask of every sample."""
+    reader = formats.open(path)
+    masks = reader.blob("mask")
+    return len([bytes(reader.read(i)) + bytes(masks.read(i)) for i in range(len(reader))])
+
+
+with staging.staged(packed, config=staging.StageConfig(leave_bytes=256 << 20)) as copy:
+    ways = {"where it is": lambda: read_epoch(packed), "staged": lambda: read_epoch(copy.path)}
+    reading = measure.compare(ways, rounds=5, unit="samples")
+paid = copy.seconds / (reading.seconds("where it is") - reading.seconds("staged"))
+title = f"The copy took {copy.seconds:.2f} s; " + (f"it has paid off after {paid:.0f} epochs" if paid > 0 else "here it never pays")
+figures.bars({name: reading.rates_per_s(name) for name in ways}, title, x="samples per second")
+
+# %% [markdown]
+# Here both are memory: the packed file is in the page cache, and a copy gains little or nothing. Where your storage is
+# slow the copy pays after few epochs (notebook 07). Decide by your own two numbers: seconds of the copy, and seconds
+# that it saves per epoch.
+
+# %% [markdown] id="train" tags=["core"]
+# ## 4 · Train, and look at the waiting
+#
+# A batch has an image and its mask, cropped together, and the height as a number. A small network learns the mask:
+#
+# > **Predict.** Which share of the time does this training wait for its data, without workers and with two?
+
+# %%
+from smallfiles.images import RandomResizedCrop
+from smallfiles.loading import Image, LoaderConfig, Mask, make_loader
+
+view = RandomResizedCrop(96)
+fields = {"image": Image(view), "mask": Mask(view)}
+batch = next(iter(make_loader(packed, LoaderConfig(batch=8), fields=fields)))
+print({name: (str(one.dtype), tuple(one.shape)) for name, one in batch.items() if hasattr(one, "dtype")})
+
+# %%
+from smallfiles.training import TrainConfig, train
+
+waits = {}
+for workers in (0, 2):
+    loader = LoaderConfig(batch=10, workers=workers, mode="main" if workers == 0 else "threads")
+    done = train(packed, config=TrainConfig(loader=loader, target="mask", size=96, epochs=2))
+    waits[f"{workers} workers"] = [100 * epoch.waiting_share for epoch in done.epochs]
+
+# %%
+title = " and ".join(f"{median(runs):.0f} % with {name}" for name, runs in waits.items())
+figures.bars(waits, f"This training waits {title}", x="waiting (% of the time)")
+
+# %% [markdown]
+# Here the steps run on the CPUs, and take so long that there is little waiting to see. A GPU makes a step 10 to 100 times
+# as fast, but not the decoding: then the same loader may be the limit. So measure on the node that you will use, and
+# with your own training. The command `smallfiles train trees.arrow --target mask` prints this share for every epoch.
+
+# %% [markdown] id="defend" tags=["core"]
+# ## 5 · Defend it
+#
+# > **Predict.** Which of your numbers would change your decision if it were ten times as large?
+
+# %%
+worksheet.page()
+
+# %%
+limit = simulate(work, storage, WAYS[best], 16)
+show.say(
+    f"We store {trees:,} trees as **{best}**: on 16 nodes an epoch takes {limit.epoch_s:.0f} s, and its limit is "
+    f"{limit.limit}. As files it would take {epochs['files'][16]:.0f} s and {2 * trees:,} inodes."
+)
+
+# %% [markdown]
+# Change one number and run the forecast again. If the decision stays, the number need not be exact.
+
+# %%
+for factor in (0.1, 1, 10):
+    other = replace(storage, metadata_ops_s=factor * storage.metadata_ops_s)
+    times = {name: simulate(work, other, {**WAYS, "files": files}[name], 16).epoch_s for name in WAYS}
+    print(f"{other.metadata_ops_s:12,.0f} operations/s:", *(f"{name} {seconds:.0f} s " for name, seconds in times.items()))
+
+# %% [markdown] id="exercise"
+# ## Exercise
+#
+# In [Exercise 14](../exercises/14_wrap_up.ipynb) another delivery arrives. You find its faults, pack it, and defend your
+# decision; the check knows the truth about it.
+
+# %% [markdown] id="cluster"
+# ## On the cluster
+#
+# The same as commands, with your site's file system and your own folder:
+
+# %%
+config = PackConfig(on_error="skip")
+show.command(config, "survey/trees.csv", "trees.arrow")
+show.command(staging.StageConfig(), "trees.arrow")
+
+# %% [markdown] id="key-points"
+# ## Key points
+#
+# - Count rows, files and pairs before packing: each count alone looks complete.
+# - `pack` refuses what is missing; leaving samples out is a decision that somebody makes and writes down.
+# - A forecast takes a decoding time and a rate of operations; measure the first, ask your site for the second.
+# - A decision that stays when a number is ten times as large does not depend on that number.
+# - The share of waiting in your own training is what all this is for.
+
+# %% [markdown] id="quiz"
+# ## Check yourself
+#
+# **1.** A table has 60 rows, a folder 60 images. May you zip them? (a) Yes, the counts agree. (b) Yes, after sorting.
+# (c) No.
+#
+# <details>
+# <summary>Answer</summary>
+#
+# **(c)**: in this delivery two rows have no image and two images have no row, and the counts agree. (b) Sorting shifts
+# every pair after the first gap.
+#
+# </details>
+#
+# **2.** Your forecast says that GPUs are the limit for shards and for one packed file. Which do you take? (a) Shards.
+# (b) One file. (c) Either, by what else you need.
+#
+# <details>
+# <summary>Answer</summary>
+#
+# **(c)**: both keep the GPUs busy. Random access speaks for one file, streaming from an object store for shards.
+#
+# </details>
+#
+# **3.** A copy takes 60 s and saves 2 s per epoch, and you train 10 epochs. (a) Stage. (b) Do not stage. (c) Stage twice.
+#
+# <details>
+# <summary>Answer</summary>
+#
+# **(b)**: it pays off after 30 epochs. (a) would cost 40 s.
+#
+# </details>
+
+# %% [markdown] id="next"
+# ## Next
+#
+# Your own training. Keep the page of your numbers, and look up what breaks in [12](12_when_it_breaks.ipynb).
