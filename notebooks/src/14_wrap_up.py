@@ -214,12 +214,15 @@ batch = next(iter(make_loader(packed, LoaderConfig(batch=8), fields=fields)))
 print({name: (str(one.dtype), tuple(one.shape)) for name, one in batch.items() if hasattr(one, "dtype")})
 
 # %%
+import torch
+
 from smallfiles.training import TrainConfig, train
 
+torch.set_num_threads(1)  # one CPU trains, so that the other can load
 waits = {}
 for workers in (0, 2):
-    loader = LoaderConfig(batch=10, workers=workers, mode="main" if workers == 0 else "threads")
-    done = train(packed, config=TrainConfig(loader=loader, target="mask", size=96, epochs=2))
+    loader = LoaderConfig(batch=18, workers=workers, mode="main" if workers == 0 else "threads")
+    done = train(packed, config=TrainConfig(loader=loader, target="mask", size=64, epochs=3))
     waits[f"{workers} workers"] = [100 * epoch.waiting_share for epoch in done.epochs]
 
 # %%
@@ -227,9 +230,9 @@ title = " and ".join(f"{median(runs):.0f} % with {name}" for name, runs in waits
 figures.bars(waits, f"This training waits {title}", x="waiting (% of the time)")
 
 # %% [markdown]
-# Here the steps run on the CPUs, and take so long that there is little waiting to see. A GPU makes a step 10 to 100 times
-# as fast, but not the decoding: then the same loader may be the limit. So measure on the node that you will use, and
-# with your own training. The command `smallfiles train trees.arrow --target mask` prints this share for every epoch.
+# Without workers every batch is made while the network waits; two threads make the next ones during a step. A GPU makes
+# a step 10 to 100 times as fast as this CPU, but not the decoding: then two workers may be too few. So measure on the
+# node that you will use. `smallfiles train trees.arrow --target mask` prints this share for every epoch.
 
 # %% [markdown] id="defend" tags=["core"]
 # ## 5 · Defend it
