@@ -26,6 +26,7 @@ from pathlib import Path
 from percent import Cell, from_notebook
 
 MAX_CELL_LINES = 20
+MAX_FOLDED_LINES = 45
 MAX_MEDIAN_LINES = 8
 MAX_FUNCTION_LINES = 20
 CODE_CELLS = range(15, 36)
@@ -39,16 +40,14 @@ TASK_WORDS = 60
 SHOWS: dict[str, tuple[str, ...]] = {
     "00": ("usable_cpus", "addaudithook", "NotImplementedError"),
     "01": ("perf_counter_ns", "os.open", "os.readv", "measure.compare", "ThreadPoolExecutor", "open_slow"),
-    "02": ("Manifest.load", "(Dataset)", "Private_Dirty", "fork.Process", "WeightedRandomSampler"),
+    "02": ("Manifest.load", "(Dataset)", "Private_Dirty", "WeightedRandomSampler"),
     "03": ("pa.ipc.new_file", "pa.memory_map", "pa.OSFile", "get_batch", "(Dataset)", "DataLoader("),
     "04": ("h5py.File", "vlen_dtype", "torch.utils.data.Dataset", "DataLoader(", "multiprocessing_context"),
-    "05": ("wds.WebDataset", ".shuffle(", "DataLoader(", "split_by_node", "make_loader", "group_by_keys"),
+    "05": ("wds.WebDataset", ".shuffle(", "DataLoader(", "split_by_node", "make_loader", "ShardWriter("),
     "06": ("os.pread(", "DataLoader(", "file.seek("),
     "07": ("fcntl.flock(", "os.replace(", "shutil.copyfile("),
     "08": ("DataLoader(", "num_workers=", "prefetch_factor=", "class Views(Dataset)"),
     "09": (
-        "S3SigV4Auth(",
-        "continuation-token",
         '"range"',
         "ThreadPoolExecutor",
         "DataLoader(",
@@ -161,8 +160,9 @@ def _manner(page: Page) -> Iterator[str]:
 def _code(page: Page) -> Iterator[str]:
     for cell in page.code:
         first = cell.text.split("\n")[0]
-        if code_lines(cell) > MAX_CELL_LINES:
-            yield f"the cell {first!r} has {code_lines(cell)} lines, more than {MAX_CELL_LINES}"
+        most = MAX_FOLDED_LINES if folded(cell) else MAX_CELL_LINES
+        if code_lines(cell) > most:
+            yield f"the cell {first!r} has {code_lines(cell)} lines, more than {most}"
         try:
             tree = ast.parse(cell.text)
         except SyntaxError as error:

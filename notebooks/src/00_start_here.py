@@ -37,8 +37,8 @@
 # ## Set up
 #
 # Every notebook begins with this cell. It finds the course's package, checks the kernel, makes or finds the data, and
-# says how long the notebook takes. Run it with **Shift+Enter**. If a later cell says `name 'setup' is not defined`, this
-# one has not run yet.
+# says how long the notebook takes. Run it with **Shift+Enter**. If a later cell says `name 'setup' is not defined`,
+# this one has not run yet.
 
 # %% id="start"
 import sys
@@ -296,4 +296,5 @@ show.command(picture)
 # %% [markdown] id="next"
 # ## Next
 #
-# Notebook 01, [Count the cost of small files](01_count_the_cost_of_small_files.ipynb), measures what one open, one read and one inode cost, here and now.
+# Notebook 01, [Count the cost of small files](01_count_the_cost_of_small_files.ipynb), measures what one open, one read
+# and one inode cost, here and now.

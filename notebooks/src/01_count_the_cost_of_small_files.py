@@ -32,7 +32,7 @@
 import sys
 
 sys.path.append("..")
-from helpers import figures, show, start
+from helpers import figures, show, start, worksheet
 
 setup = start("01")
 
@@ -116,7 +116,8 @@ figures.lines(factors, title, x="allocation unit (B)", y="bytes taken per byte s
 #
 # *What a parallel file system does for `open` and `read`. On this machine one kernel does all of it.*
 #
-# > **Predict.** Which takes longest on this machine: stat, open, read or close? Write down how many seconds an open takes.
+# > **Predict.** Which takes longest on this machine: stat, open, read or close? Write down how many seconds an open
+# > takes.
 
 # %%
 guess = 1e-3  # change me: seconds for one open; the figure below shows it
@@ -179,8 +180,8 @@ show.say(f"The slowest open took **{slowest / half:,.0f} times** as long as the 
 # The time axis is logarithmic. Look at the right ends: a mean hides the few slow calls, and a batch is only ready when
 # its slowest file is.
 #
-# > **Predict.** ImageNet has 1,281,167 training images. How long does it take to open all of them one after the other, at
-# > the speed measured here, and on a busy server that takes 2 ms per request?
+# > **Predict.** ImageNet has 1,281,167 training images. How long does it take to open all of them one after the other,
+# > at the speed measured here, and on a busy server that takes 2 ms per request?
 
 # %%
 images, request_s = 1_281_167, 0.002
@@ -393,7 +394,8 @@ show.command(config, "read", [files.name, one_file.name])
 # ## Key points
 #
 # - A small file costs an inode, at least one allocation unit, and an open; its bytes are the smallest part.
-# - Opens take microseconds from a warm cache and may take milliseconds from a server. Look at the slowest, not the mean.
+# - Opens take microseconds from a warm cache and may take milliseconds from a server. Look at the slowest, not the
+#   mean.
 # - Below a certain size, measured above, opening costs more than the bytes. One large file is opened once.
 # - Opens in flight hide latency until the server's rate is reached; then they only queue.
 
@@ -436,5 +438,5 @@ show.command(config, "read", [files.name, one_file.name])
 # %% [markdown] id="next"
 # ## Next
 #
-# Notebook 02, [Describe a data set with a JSON manifest](02_describe_a_dataset.ipynb), lists the files once, so that no job has to search for them
-# again.
+# Notebook 02, [Describe a data set with a JSON manifest](02_describe_a_dataset.ipynb), lists the files once, so that no
+# job has to search for them again.

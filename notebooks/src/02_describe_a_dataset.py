@@ -1,14 +1,15 @@
 # %% [markdown] id="top"
 # # 02 · Describe a data set with a JSON manifest
 #
-# **Minutes** 30 · **Machine** any Linux computer with two CPUs · **Needs** notebook 00 · **Data** made by the set-up cell
+# **Minutes** 30 · **Machine** any Linux computer with two CPUs · **Needs** notebook 00 · **Data** made by the set-up
+# cell
 #
 # Before a program can read images it needs a list: which samples are there, and what is the target of each? Many
 # programs rebuild this list at every start, by walking through a million files. A *manifest* is that list, written
 # once.
 #
-# This notebook makes manifests of four kinds of data set, catches wrong labels in them, and measures what a list of
-# paths costs in memory.
+# This notebook makes manifests of four kinds of data set, catches wrong labels, and measures what a list of paths costs
+# in memory.
 
 # %% [markdown] id="questions"
 # ## Questions
@@ -16,7 +17,6 @@
 # - Where do ImageNet and Flickr30K keep their labels and captions?
 # - When are two manifests the same data set?
 # - How do I see that labels are in the wrong order?
-# - What can be wrong with a manifest, and how do I notice?
 # - Why does memory grow while DataLoader workers only read?
 
 # %% [markdown] id="objectives"
@@ -37,9 +37,20 @@
 import sys
 
 sys.path.append("..")
-from helpers import figures, show, start
+from helpers import figures, show, start, worksheet
 
 setup = start("02")
+
+# %% [markdown] id="recall"
+# > **Recall** (00). `df -h` shows 2 TB free, and yet no file can be created. What else can have run out, and how do you
+# > ask?
+#
+# <details>
+# <summary>Answer</summary>
+#
+# The inodes, or your quota of files: `df -i`, and your site's quota command.
+#
+# </details>
 
 # %% [markdown] id="walk" tags=["core"]
 # ## 1 · Walk once, write down what is there
@@ -76,9 +87,9 @@ for layout, data in setup.data.items():
 
 # %% [markdown]
 # Only in the class folders (`n01440764` is a *wnid*, WordNet's name of a class). For Kaggle's tree the labels are in a
-# CSV file, for the official tar in the development kit, and the tar is read without unpacking it. (So is ImageNet-21k's
-# folder of one tar per class.) Flickr30K has captions in up to three files. The notes list what was guessed or left
-# out. Read them: a wrong guess costs a training run. `images/` and `masks/` are no classes: a stem is a sample.
+# CSV file, for the official tar in the development kit, and the tar is read without unpacking it. Flickr30K has
+# captions in up to three files. The notes list what was guessed or left out. Read them: a wrong guess costs a training
+# run.
 #
 # Captions come as a `.token` file and as `results.csv`, in which one row has lost a delimiter.
 #
@@ -106,13 +117,18 @@ wild = manifest.select(np.concatenate(kept))
 counts = np.bincount(wild.targets, minlength=len(wild.classes))
 by_class = dict(zip(wild.classes, counts.tolist()))
 
-# %%
+# %% [markdown]
+# The folded cell draws it, and notes the inodes of the set for your numbers.
+
+# %% jupyter={"source_hidden": true}
+folders = {path.rpartition("/")[0] for path in manifest.paths.to_pylist()}
+worksheet.note("02", inodes=len(manifest) + len(folders))
 share = counts.max() / counts.sum()
-title = f"{counts.max()} images of the commonest class, {counts.min()} of the rarest: a model that always answers the first is right {share:.0%} of the time"
+title = f"{counts.max()} images of the commonest class, {counts.min()} of the rarest: always answering with the commonest is right for {share:.0%} of the images"
 figures.bars(by_class, title, x="images")
 
 # %% [markdown]
-# A network that always answers "the first class" looks good on such a set. The usual remedy needs only this column:
+# A network that always gives the same answer looks good on such a set. The usual remedy needs only this column:
 # draw samples with weights, so that all classes are equally frequent.
 
 # %%
@@ -123,14 +139,16 @@ weights = 1 / counts[np.asarray(wild.targets)]
 drawn = list(WeightedRandomSampler(weights, 1_000, generator=torch.Generator().manual_seed(0)))
 np.bincount(np.asarray(wild.targets)[drawn])
 
-# %%
+# %% [markdown]
+# The sizes of the files, drawn by the folded cell:
+
+# %% jupyter={"source_hidden": true}
 half = np.median(manifest.sizes)
 title = f"Half of the files are smaller than {half / 1e3:.0f} kB; one in a hundred is larger than {np.percentile(manifest.sizes, 99) / 1e3:.0f} kB"
 figures.histogram({"all images": manifest.sizes.tolist()}, title, x="file size (B)")
 
 # %% [markdown]
-# In your own data, look for classes with few images, which are learnt badly, and for a few very large files, which
-# delay their batches.
+# In your own data, look for classes with few images, and for a few very large files, which delay their batches.
 
 # %% [markdown] id="write" tags=["core"]
 # ## 2 · Write it down, name it, divide it
@@ -152,9 +170,9 @@ show.say(f"The walk sent requests for {len(manifest):,} files, the reading for o
 # is a round trip over the network to a server that all users share.
 #
 # Two kinds of JSON are supported: ours, with a header and columns, and the flat `{path: label}` of the Jülich course
-# (given on this subject at the Jülich Supercomputing Centre).
+# (given on this subject at the Jülich Supercomputing Centre). The folded cell shows both.
 
-# %%
+# %% jupyter={"source_hidden": true}
 manifest.save_flat(setup.scratch / "flat.json")
 for name in ("train.json", "flat.json"):
     lines = (setup.scratch / name).read_text().splitlines()
@@ -196,9 +214,10 @@ for rank, piece in enumerate(pieces):
 #
 # ImageNet's validation images are labelled by `ILSVRC2012_ID`, a number from 1 to 1000 in the development kit. Models
 # from torchvision, timm and Keras use another order: label = rank of the wnid among all sorted wnids, from 0. Here are
-# two copies of the same pictures: one sorted into folders named by wnid, one official, with a development kit.
+# two copies of the same pictures, made by the folded cell: one sorted into folders named by wnid, one official, with a
+# development kit.
 
-# %%
+# %% jupyter={"source_hidden": true}
 from smallfiles.sources import imagenet, synthetic
 
 copies = {"prepared": setup.scratch / "prepared", "official": setup.scratch / "official"}
@@ -210,8 +229,8 @@ print("IDs of images 1 to 5:   ", *devkit.ground_truth[:5])
 print("labels of images 1 to 5:", *by_kit.targets[:5])
 
 # %% [markdown]
-# > **Predict.** A colleague writes `label = ID - 1`. All labels are in range, and nothing fails. A perfect model, trained
-# > on sorted wnids, is tested with them: what accuracy is reported?
+# > **Predict.** A colleague writes `label = ID - 1`. All labels are in range, and nothing fails. A perfect model,
+# > trained on sorted wnids, is tested with them: what accuracy is reported?
 
 # %%
 names = [path.rpartition("/")[2] for path in by_folder.paths.to_pylist()]
@@ -221,12 +240,6 @@ guesses = {"ID": ids, "ID - 1": ids - 1, "rank": ranks}
 accuracy = {name: (labels == right).mean() for name, labels in guesses.items()}
 for name, share in accuracy.items():
     print(f"label = {name:7} agrees with the folders for {share:6.1%} of the images")
-
-# %%
-show.say(
-    f"With `ID - 1` the perfect model scores **{accuracy['ID - 1']:.1%}**; guessing among "
-    f"{len(by_kit.classes)} classes scores {1 / len(by_kit.classes):.1%}."
-)
 
 # %% [markdown]
 # On the real set this looks like a broken model with an accuracy near 0.1 %, as users report ([DynamicViT
@@ -273,7 +286,10 @@ suspects = [
     '{"cat/1.jpg": 0, "cat/2.j',
 ]
 
-# %%
+# %% [markdown]
+# The folded cell asks both:
+
+# %% jupyter={"source_hidden": true}
 import json
 
 
@@ -285,7 +301,6 @@ def answer(read, *arguments):
         return getattr(error, "got", "refused").replace(f"{setup.scratch}/", "")
 
 
-# %%
 for text in suspects:
     suspect = setup.scratch / "suspect.json"
     suspect.write_text(text)
@@ -297,15 +312,13 @@ for text in suspects:
 # leading slash would lead out of the data folder. Each message names the file, the count and the first few culprits.
 #
 # A manifest can also contradict itself or the disk. So rows are compared with the digest, labels with the class list,
-# and paths with the files:
+# and paths with the files. The folded cell makes one mistake of each kind:
 
-# %%
+# %% jupyter={"source_hidden": true}
 edited = json.loads(path.read_text())
 edited["columns"]["label"][0] = int(edited["columns"]["label"][0] == 0)
 path.with_name("edited.json").write_text(json.dumps(edited))
 print(answer(Manifest.load, path.with_name("edited.json")))
-
-# %%
 print(answer(lambda: Manifest.from_columns(["1.jpg", "2.jpg"], [1, 2], classes=["cat", "dog"])))
 gone = Manifest.from_columns([manifest.path(0), "gone/1.jpg"], [0, 0])
 print(answer(lambda: gone.check_files(source.store)))
@@ -340,7 +353,10 @@ class Columns(Dataset):
         return self.manifest.path(index), self.manifest.target(index)
 
 
-# %%
+# %% [markdown]
+# The folded cell writes a manifest of many rows and loads it both ways:
+
+# %% jupyter={"source_hidden": true}
 rows = 500 * setup.count
 large = setup.scratch / "large.json"
 names = (f"ILSVRC/Data/CLS-LOC/train/n{n % 1000:08d}/n{n % 1000:08d}_{n}.JPEG" for n in range(rows))
@@ -348,19 +364,26 @@ large.write_text(json.dumps({name: number % 1000 for number, name in enumerate(n
 datasets = {"list of paths": ListOfPaths(large), "columns": Columns(large)}
 
 # %% [markdown]
-# The kernel reports how much memory belongs to one process alone (`Private_Dirty`). So we fork, read samples, and look.
+# The kernel reports how much memory belongs to one process alone:
 
 # %%
-import gc
-import multiprocessing
 from pathlib import Path
-
-STOPS = (0.05, 0.25, 1.0)  # shares of the epoch
 
 
 def private_mb():
     lines = Path("/proc/self/smaps_rollup").read_text().splitlines()
     return sum(int(line.split()[1]) for line in lines if line.startswith("Private_Dirty")) / 1000
+
+
+# %% [markdown]
+# In the folded cell `fork_workers` forks, lets each worker read its samples in random order, and notes what it has
+# copied after 5 %, 25 % and all of them.
+
+# %% jupyter={"source_hidden": true}
+import gc
+import multiprocessing
+
+STOPS = (0.05, 0.25, 1.0)  # shares of the epoch
 
 
 def work(dataset, number, workers, answers):
@@ -375,7 +398,6 @@ def work(dataset, number, workers, answers):
     answers.put(found)
 
 
-# %%
 fork = multiprocessing.get_context("fork")
 
 
@@ -392,13 +414,16 @@ def fork_workers(dataset, workers=4):
 
 
 # %% [markdown]
-# > **Predict.** Four workers share an epoch, so each looks at a quarter of the samples, in random order. How much memory
-# > does each of them copy: nothing, a quarter of the list, or nearly all of it? Write megabytes.
+# > **Predict.** Four workers share an epoch, so each looks at a quarter of the samples, in random order. How much
+# > memory does each of them copy: nothing, a quarter of the list, or nearly all of it? Write megabytes.
 
 # %%
 guess = 5  # change me: megabytes per worker, for the list of paths
 
-# %%
+# %% [markdown]
+# The folded cell runs four workers for each, and draws.
+
+# %% jupyter={"source_hidden": true}
 copied = {}
 for name, dataset in datasets.items():
     found = fork_workers(dataset)
@@ -406,9 +431,7 @@ for name, dataset in datasets.items():
         copied[f"{name}, {stop:.0%} read"] = column
 worst, columns = (np.median(copied[f"{name}, 100% read"]) for name in datasets)
 title = f"In one epoch of {rows:,} samples each worker copies {worst:.0f} MB of a list, and {columns:.1f} MB of columns"
-figures.bars(copied, title, x="MB that each worker copied", note="a dot per worker", guess=guess)
-
-# %%
+show.figure(figures.bars(copied, title, x="MB that each worker copied", note="a dot per worker", guess=guess))
 show.say(
     f"For ImageNet's 1,281,167 paths, 8 workers would copy about **{8 * worst * 1_281_167 / rows / 1000:.1f} GB**."
 )
@@ -420,9 +443,8 @@ show.say(
 # ([pytorch#13246](https://github.com/pytorch/pytorch/issues/13246)). A columnar table has no object per sample: a few
 # large buffers hold all paths, and nothing writes to them.
 #
-# One caution: since Python 3.14 workers no longer start by fork unless you ask for it
-# ([pytorch#138957](https://github.com/pytorch/pytorch/issues/138957)). Then each gets a copy of the whole data set
-# object, list or table, so keep it small.
+# Since Python 3.14 workers no longer start by fork unless you ask for it
+# ([pytorch#138957](https://github.com/pytorch/pytorch/issues/138957)). Then each gets a copy of the whole object.
 
 # %% [markdown] id="exercise"
 # ## Exercise
@@ -471,8 +493,8 @@ show.command(config, "imagenet", "train.json")
 # <details>
 # <summary>Answer</summary>
 #
-# **(b)**. 0.1 % is guessing among 1,000 classes, which is what another order looks like. (a) Nothing is trained here. (c)
-# Another size costs a few percent, not all of them.
+# **(b)**. 0.1 % is guessing among 1,000 classes, which is what another order looks like. (a) Nothing is trained here.
+# (c) Another size costs a few percent, not all of them.
 #
 # </details>
 #

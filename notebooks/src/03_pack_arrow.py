@@ -36,9 +36,20 @@
 import sys
 
 sys.path.append("..")
-from helpers import figures, show, start
+from helpers import figures, show, start, worksheet
 
 setup = start("03")
+
+# %% [markdown] id="recall"
+# > **Recall** (01). A read of a small file takes two requests of 2 ms each, and the storage serves 4 requests at once.
+# > From how many reads in flight does another one bring nothing?
+#
+# <details>
+# <summary>Answer</summary>
+#
+# From 4: all servers are then busy, with 4 / (2 × 2 ms) = 1,000 files per second. Further reads only queue.
+#
+# </details>
 
 # %% [markdown] id="inside" tags=["core"]
 # ## 1 · Build a small file by hand
@@ -89,9 +100,12 @@ print(reader.num_record_batches, "batches; the second one has", reader.get_batch
 # starts at the end, and then goes straight to any batch. A writer that is killed never writes the footer, and its file
 # cannot be opened.
 #
-# One limit is easily reached. The offsets of the rows of a `binary` column are 32-bit numbers, so one batch holds at
-# most 2 GiB of images ([arrow#10776](https://github.com/apache/arrow/issues/10776)). Use several batches, as here, or
-# the type `large_binary`.
+# One limit is easily reached: one batch of a `binary` column holds at most 2 GiB
+# ([arrow#10776](https://github.com/apache/arrow/issues/10776)). Use several batches, as here.
+#
+# One more thing belongs to packing. A parallel file system keeps a file on one disk, unless its folder says otherwise,
+# and that disk then serves all nodes. *Striping* spreads a file over several: `lfs setstripe -c -1 FOLDER` on Lustre,
+# before the file is written. [Notebook 11](11_choose_a_format.ipynb) shows what it is worth.
 
 # %% [markdown] id="views" tags=["core"]
 # ## 2 · Look at an image without copying it
@@ -135,16 +149,14 @@ def is_view(buffer):
     return 0 <= buffer.address - whole.address < whole.size
 
 
-column = pa.ipc.open_file(whole).get_batch(2)["data"]
-_, borders, values = column.buffers()  # where rows begin, and the bytes of all rows
-print("the column's bytes are a view:", is_view(values))
-print("column[5] is a view:          ", is_view(column[5].as_buffer()))
+image = pa.ipc.open_file(whole).get_batch(2)["data"][5].as_buffer()
+print("an image of the batch is a view:", is_view(image))
 
 # %% [markdown]
-# If pyarrow copies one cell, that is cheap. A copy of a batch is not. Compression rules out views, because the bytes in
-# the file are then not those of the images. JPEG does not even shrink:
+# Compression rules out views, because the bytes in the file are then not those of the images. JPEG does not even
+# shrink, as the folded cell shows:
 
-# %%
+# %% jupyter={"source_hidden": true}
 path, options = setup.scratch / "zstd.arrow", pa.ipc.IpcWriteOptions(compression="zstd")
 table = pa.ipc.open_file(whole).read_all()
 with pa.OSFile(str(path), "wb") as file, pa.ipc.new_file(file, table.schema, options=options) as writer:
@@ -223,9 +235,15 @@ for count, path in files.items():
     for way in ways:
         rates.setdefault(way, {})[count] = result.rates_per_s(way)
 
-# %%
+# %% [markdown]
+# The folded cell draws this and notes your number.
+
+# %% jupyter={"source_hidden": true}
 import numpy as np
 
+osfile = rates["OSFile"]
+most = max(n for n in osfile if np.median(osfile[n]) >= np.median(osfile[1]) / 2)
+worksheet.note("03", rows_per_batch=most)
 falls = {way: np.median(runs[1]) / np.median(runs[256]) for way, runs in rates.items()}
 slower = {way: f"{fall:.0f} times slower" if fall > 1.5 else "about as fast" for way, fall in falls.items()}
 title = "With 256 rows per batch instead of 1: " + ", ".join(f"{way} {text}" for way, text in slower.items())
@@ -239,22 +257,19 @@ figures.lines(rates, title, **axes, log="xy", note="random reads, warm cache", g
 #
 # So the choice depends on the readers:
 #
-# - *Unknown readers, perhaps through an `OSFile`*: 1 to 4 rows. The headers cost some 250 bytes each, next to nothing
-#   beside 100 kB of image.
+# - *Unknown readers, perhaps through an `OSFile`*: 1 to 4 rows; the headers cost some 250 bytes each.
 # - *Readers that map the file and read only the image*, like ours: any number. `pack` uses 64.
 #
-# Both rules are for random reads; for a sequential reader the number hardly matters. A map has a cost of its own: on a
-# parallel file system each page that is touched may become a request to a server, so there our reader fetches each
-# image with one call instead (`access="pread"`).
+# A map has a cost of its own: on a parallel file system each page that is touched may become a request to a server, so
+# there our reader fetches each image with one call (`access="pread"`).
 
 # %% [markdown] id="juelich" tags=["core"]
 # ## 4 · Feed a DataLoader
 #
 # The Jülich course writes one row per batch, `image_data: binary, label: uint16`, so batch i is sample i. Its loader
-# opens an `OSFile`, which is sound for one row per batch, as the last figure shows. Our package writes this layout too.
-# Here is a similar `Dataset`. It opens the file at the first read of each process, never in `__init__`: a worker must
-# not use a file that its parent has opened (notebook 04 shows what happens otherwise, and why HDF5 needs one more
-# step).
+# opens an `OSFile`, which is sound for one row per batch. Here is a similar `Dataset`. It opens the file at the first
+# read of each process, never in `__init__`: a worker must not use a file that its parent has opened (notebook 04 shows
+# what happens otherwise).
 
 # %%
 import os
@@ -283,10 +298,8 @@ theirs = setup.scratch / "theirs.arrow"
 if not theirs.exists():
     pack(source, theirs, PackConfig(options=arrow.Options(layout="juelich")))
 images = ArrowImages(theirs)
-len(images), images[7][1]
 
 
-# %%
 def total_bytes(batch):  # runs in the worker; decoding would go here
     return sum(len(data) for data, _ in batch), [label for _, label in batch]
 
@@ -294,15 +307,13 @@ def total_bytes(batch):  # runs in the worker; decoding would go here
 settings = {"shuffle": True, "num_workers": 2, "multiprocessing_context": "fork"}
 loader = DataLoader(images, batch_size=32, collate_fn=total_bytes, **settings)
 sizes, labels = zip(*loader)
-print(
-    f"{len(loader)} batches, {sum(sizes):,} of {report.payload_bytes:,} bytes; first labels {labels[0][:6]}"
-)
+print(f"{len(loader)} batches, {sum(sizes):,} of {report.payload_bytes:,} bytes; first labels {labels[0][:6]}")
 
 # %% [markdown]
 # > **Predict.** Which fetches the most images per second: this `Dataset`, our reader of the same file, or our reader of
-# > our layout? And how do plain files compare?
+# > our layout? And how do plain files compare? The folded cell compares the four.
 
-# %%
+# %% jupyter={"source_hidden": true}
 names = source.manifest.paths.to_pylist()
 
 
@@ -328,18 +339,17 @@ figures.bars(measure.compare(ways, rounds=5, unit="images"), note="random reads,
 
 # %% [markdown]
 # Two things are not in this figure. Plain files are read from a warm cache here, where an open is cheap. And decoding a
-# JPEG takes far longer than fetching it, so fetching twice as fast does not mean training twice as fast. Packing saves
-# work for the metadata server.
+# JPEG takes far longer than fetching it. Packing saves work for the metadata server.
 
 # %% [markdown] id="killed" tags=["optional"]
 # ## 5 · Kill a pack, and trust what is there
 #
-# *Optional, 6 minutes.* Packing ImageNet takes long enough to hit a time limit. The next cell packs in a separate
+# *Optional, 6 minutes.* Packing ImageNet takes long enough to hit a time limit. The folded cell packs in a separate
 # process, and kills it with SIGKILL as soon as bytes appear, as a scheduler does.
 #
 # > **Predict.** What does a listing show afterwards: a short file, a damaged file, or nothing?
 
-# %%
+# %% jupyter={"source_hidden": true}
 import subprocess
 import time
 
@@ -355,9 +365,8 @@ print("ended with", process.wait(), "- visible:", [p.name for p in out.parent.gl
 print("hidden:", [p.name for p in out.parent.glob(".*")])
 
 # %% [markdown]
-# The file grows inside a hidden folder. It gets its name at the very end, when it is complete and was read back. So a
-# file under its final name can be trusted. The next run of the same command removes the folder of the dead run. (A set
-# of shards resumes after its last finished shard; notebook 05.)
+# The file grows inside a hidden folder. It gets its name at the very end, when it is complete and was read back. The
+# next run of the same command removes the folder of the dead run.
 
 # %%
 out.unlink(missing_ok=True)  # in case this machine was quicker than the kill
@@ -365,8 +374,7 @@ report = pack(source, out, config)
 sorted(path.name for path in out.parent.iterdir()), report.verified
 
 # %% [markdown]
-# Next to the file is its *digest*, a list of hashes of its blocks. Inside is its *provenance*: what was packed, how,
-# and by which version, but not the time, user or host. Equal inputs therefore give equal bytes, and large files can be
+# Next to the file is its *digest*, a list of hashes of its blocks. Equal inputs give equal bytes, so large files can be
 # compared by their small digests. We compare the file of section 2 with the one packed after the kill.
 
 # %%
@@ -380,11 +388,9 @@ ContentDigest.load(sidecar(out)) == ContentDigest.load(sidecar(packed))
 # %%
 from smallfiles.pack import verify
 
-with out.open("r+b") as file:
-    file.seek(1_000_000)
-    byte = file.read(1)[0]
-    file.seek(1_000_000)
-    file.write(bytes([byte ^ 1]))
+content = bytearray(out.read_bytes())
+content[1_000_000] ^= 1
+out.write_bytes(content)
 print(verify(out).problems)
 
 # %% [markdown]
@@ -395,8 +401,7 @@ print(verify(out).problems)
 # ## Exercise
 #
 # [Exercise 03](../exercises/03_pack_arrow.ipynb) is the longest so far: build the complete Flickr30K file of section 1,
-# from a table with a broken row, and read it with a DataLoader whose batches are padded captions. Each task has its own
-# check, which opens your file.
+# from a table with a broken row, and read it with a DataLoader whose batches are padded captions.
 
 # %% [markdown] id="cluster"
 # ## On the cluster
@@ -423,8 +428,8 @@ show.command(config, "imagenet/train", "imagenet_train.arrow")
 # %% [markdown] id="quiz"
 # ## Check yourself
 #
-# **1.** A colleague reads your file of 1,000 rows per batch through `pa.OSFile`, one image at a time, and gets 20 images
-# per second. What do you advise? (a) More workers. (b) Compression. (c) Fewer rows per batch, or a memory map.
+# **1.** A colleague reads your file of 1,000 rows per batch through `pa.OSFile`, one image at a time, and gets 20
+# images per second. What do you advise? (a) More workers. (b) Compression. (c) Fewer rows per batch, or a memory map.
 #
 # <details>
 # <summary>Answer</summary>

@@ -3,16 +3,14 @@
 #
 # **Minutes** 30 · **Machine** any Linux computer with two CPUs · **Needs** nothing · **Data** 400 synthetic images
 #
-# HDF5 is supported on every cluster, in every language and by most simulation codes. It can hold a million images in
-# one file. It can also be far slower than necessary, and silently return wrong images to a training job. Both depend on
-# a few lines that you write.
+# HDF5 is supported on every cluster and in every language. It can hold a million images in one file. It can also be far
+# slower than necessary, and silently return wrong images to a training job. Both depend on a few lines that you write.
 
 # %% [markdown] id="questions"
 # ## Questions
 #
 # - Where in an HDF5 file is my image?
 # - Which line makes writing slow?
-# - What do chunks and compression cost when samples are read at random?
 # - Why are samples wrong as soon as a DataLoader has workers?
 # - What does "unable to lock file" mean?
 
@@ -20,10 +18,9 @@
 # ## After this you can
 #
 # - look into any HDF5 file, and distinguish rows of variable length from one run of bytes with offsets,
-# - write bytes without turning them into a Python list,
 # - choose between contiguous, chunked and compressed storage by the cost of a random read,
 # - write a `Dataset` whose workers read the right samples, and say which process must close the file,
-# - get around a file lock, and know when not to.
+# - get around a file lock.
 
 # %% [markdown] id="setup"
 # ## Set up
@@ -32,9 +29,20 @@
 import sys
 
 sys.path.append("..")
-from helpers import figures, show, start
+from helpers import figures, show, start, worksheet
 
 setup = start("04")
+
+# %% [markdown] id="recall"
+# > **Recall** (02). A worker only *reads* the paths in a list. Why does its memory grow all the same?
+#
+# <details>
+# <summary>Answer</summary>
+#
+# Reading a Python object changes its reference count, so the page that holds it is copied into the worker. A column of
+# Arrow or NumPy has no such counts.
+#
+# </details>
 
 # %% [markdown] id="inside" tags=["core"]
 # ## 1 · Look inside a file
@@ -105,23 +113,25 @@ with h5py.File(blob) as file:
 # %% [markdown]
 # ![Strips of bytes: in HDF5 vlen, references lead to one heap per image; in HDF5 blob, images lie back to back and offsets follow.](pictures/bytes_of_formats.svg)
 #
-# *Compare the second and third strip. Not to scale: images fill nearly all of each file.*
+# *Compare the second and third strip. Not to scale.*
 #
 # A row holds a length and an address, nothing else. The image is elsewhere, in a *heap*, and the library follows the
 # address at each read. The Jülich course's loaders read this layout. In the blob a sample is a slice: two neighbours in
-# `offsets` are its start and its stop, so n images have n + 1 offsets. The last one is easily forgotten.
+# `offsets` are its start and its stop, so n images have n + 1 offsets.
 #
 # What is left of a file whose job was killed after ten of twenty images? HDF5 keeps a part of the written data in
-# memory, until the file is closed or `flush()` is called. So we kill a writer with and without a flush, and cut a
-# complete file in half.
+# memory, until the file is closed or `flush()` is called. The folded cell kills a writer with and without a flush, cuts
+# a complete file in half, and opens all three.
 #
 # > **Predict.** Which of the three files opens?
 
-# %%
+# %% jupyter={"source_hidden": true}
 import multiprocessing
 import os
 import signal
 from pathlib import Path
+
+from smallfiles.errors import SmallfilesError
 
 
 def write_until_killed(path, flush):
@@ -135,7 +145,6 @@ def write_until_killed(path, flush):
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-# %%
 left = {name: setup.scratch / f"{name}.h5" for name in ("killed", "flushed, killed", "cut in half")}
 left["cut in half"].write_bytes(vlen.read_bytes()[: vlen.stat().st_size // 2])
 for name in ("killed", "flushed, killed"):
@@ -143,10 +152,6 @@ for name in ("killed", "flushed, killed"):
     writer = multiprocessing.get_context("fork").Process(target=write_until_killed, args=arguments)
     writer.start()
     writer.join()
-
-# %%
-from smallfiles.errors import SmallfilesError
-
 for name, path in left.items():
     try:
         with h5py.File(path) as file:
@@ -160,9 +165,8 @@ except SmallfilesError as error:
     show.say(f"Our reader of the flushed file: *{error}*")
 
 # %% [markdown]
-# Without `flush()` the file does not open, and neither does half of a file. With `flush()`, which careful programs
-# call, it opens in its full shape, and its last rows are empty. So `pack` writes under another name, and publishes only
-# a complete file.
+# Without `flush()` the file does not open, and neither does half of a file. With `flush()` it opens in its full shape,
+# and its last rows are empty. So `pack` writes under another name, and publishes only a complete file.
 
 # %% [markdown] id="writing" tags=["optional"]
 # ## 2 · Write bytes, not a list of them
@@ -181,10 +185,10 @@ ways = {
 print(measure.compare(ways, rounds=5))
 
 # %% [markdown]
-# `list(data)` makes a list entry of 8 bytes for each byte. `np.frombuffer` uses the bytes where they are. Now we write
-# whole files, also with our writer, which lays out the file with HDF5 and then writes the bytes directly:
+# `list(data)` makes a list entry of 8 bytes for each byte. `np.frombuffer` uses the bytes where they are. The folded
+# cell writes whole files, also with our writer, which lays out the file with HDF5 and then writes the bytes directly:
 
-# %%
+# %% jupyter={"source_hidden": true}
 from smallfiles.samples import Schema
 
 few, out = samples[:60], setup.scratch / "write.h5"
@@ -208,7 +212,7 @@ figures.bars(measure.compare(ways, rounds=5, unit="images written"))
 
 # %% [markdown]
 # A row of variable length needs a place in a heap; a blob needs none. The third bar cuts the blob into *chunks* and
-# compresses them. The next section shows what that brings.
+# compresses them.
 
 # %% [markdown] id="reading" tags=["core"]
 # ## 3 · Read one sample at random
@@ -239,10 +243,10 @@ def reader_of(opened):
 
 
 # %% [markdown]
-# h5py also reads from a Python file object, so we can count what the library fetches:
+# h5py also reads from a Python file object, so the folded cell can count what the library fetches:
 
 
-# %%
+# %% jupyter={"source_hidden": true}
 import io
 
 
@@ -266,9 +270,8 @@ title = f"Chunks cost {read_per_byte['1 MiB chunks']:.0f} bytes read per byte de
 figures.bars(read_per_byte, title, x="bytes read per byte delivered", guess=guess)
 
 # %% [markdown]
-# A JPEG is compressed already, so gzip saves next to nothing. (HDF5 keeps the last chunks in a cache, of 1 MiB here. A
-# real data set is larger than any cache.) And the speed? We hash every byte, so that no reader wins by not reading. Two
-# more ways use our reader: it asks HDF5 only *where* the bytes are, closes the file, and reads them itself.
+# A JPEG is compressed already, so gzip saves next to nothing. And the speed? We hash every byte, so that no reader wins
+# by not reading. Our reader asks HDF5 only *where* the bytes are, closes the file, and reads them itself.
 
 # %%
 from functools import partial
@@ -282,27 +285,26 @@ def read_all(read):
 
 opened = {name: h5py.File(path, rdcc_nbytes=1 << 20) for name, path in layouts.items()}
 ways = {name: partial(read_all, reader_of(file)) for name, file in opened.items()}
-for access in ("pread", "mmap"):
-    ways[f"our reader, {access}"] = partial(read_all, hdf5.open(blob, access=access).read)
+ways["our reader"] = partial(read_all, hdf5.open(blob).read)
 found = measure.compare(ways, rounds=5, unit="images")
 
-# %%
+# %% [markdown]
+# The folded cell draws the rates, notes your number, and closes the files.
+
+# %% jupyter={"source_hidden": true}
 gzip, vlen_gain = (found.times("blob", name).median for name in ("gzip chunks", "vlen"))
 title = f"A blob gives {vlen_gain:.1f} times as many images per second as vlen, and {gzip:.0f} times as many as gzip chunks"
 rates = {name: found.rates_per_s(name) for name in layouts}
 show.figure(figures.bars(rates, title, x="images per second", note="random reads, warm cache"))
-for access in ("pread", "mmap"):
-    print(f"our reader of the blob, {access}: {found.times(f'our reader, {access}', 'blob').median:.1f} times h5py")
+print(f"our reader of the blob: {found.times('our reader', 'blob').median:.1f} times h5py")
+worksheet.note("04", layout=max(rates, key=lambda name: np.median(rates[name])))
+for file in opened.values():
+    file.close()
 
 # %% [markdown]
 # These rates are those of a warm page cache, where reading unneeded bytes is cheap. On a parallel file system they come
 # over the network. Chunks are made for slices of large arrays; samples that are read whole belong in contiguous
-# storage. `mmap` maps the file into memory, `pread` fetches each sample with one call; our reader uses `pread` on
-# parallel file systems.
-
-# %%
-for file in opened.values():
-    file.close()
+# storage.
 
 # %% [markdown] id="fork" tags=["core"]
 # ## 4 · Close the file before workers start
@@ -332,7 +334,7 @@ class OpenedInInit(torch.utils.data.Dataset):  # do not copy this
 # %% [markdown]
 # We read 2,000 samples at random and compare each with what was packed. HDF5 has several *drivers* that read files. The
 # default one names the position in each read (`pread`), if HDF5 was built that way. The driver `stdio` seeks and then
-# reads, as the default one does where it was built without `pread`.
+# reads.
 
 # %%
 from torch.utils.data import DataLoader, RandomSampler
@@ -344,7 +346,6 @@ def hashed(batch):  # runs in the worker
     return [(index, xxhash.xxh3_64_intdigest(data)) for index, data in batch]
 
 
-# %%
 def count_wrong(dataset, workers=2, count=2_000):
     settings = {"multiprocessing_context": "fork", "timeout": 60} if workers else {}
     chosen = RandomSampler(dataset, replacement=True, num_samples=count)
@@ -365,10 +366,8 @@ for name, how in {"default driver": {}, "stdio": {"driver": "stdio"}}.items():
 
 # %% [markdown]
 # With `stdio` and two workers some samples are wrong, without any error. (How many is chance: a few in a thousand, or
-# more than half; if there are none, run the cell again.) So the same program can be right on one machine and wrong on
-# the next. The symptoms are wrong data or odd errors from inside HDF5
-# ([pytorch#11887](https://github.com/pytorch/pytorch/issues/11887),
-# [pytorch#3415](https://github.com/pytorch/pytorch/issues/3415)).
+# more than half; if there are none, run the cell again.) The same program can be right on one machine and wrong on the
+# next ([pytorch#11887](https://github.com/pytorch/pytorch/issues/11887)).
 #
 # The usual advice is to open the file at the first read, in the process that reads:
 
@@ -412,9 +411,9 @@ for closes in (False, True):
 # %% [markdown]
 # While the parent still has the file open, samples are wrong again. HDF5 keeps a table of its open files, and a fork
 # copies this table. A worker that opens one of them gets the parent's *descriptor*, the kernel's number of an open
-# file, with the shared offset:
+# file, with the shared offset. The folded cell looks for descriptors of one file in parent and worker:
 
-# %%
+# %% jupyter={"source_hidden": true}
 import shutil
 
 alone = Path(shutil.copy(blob, setup.scratch / "alone.h5"))  # not open anywhere
@@ -426,7 +425,6 @@ def descriptors(batch=()):
     return [int(link.name) for link in links if os.path.realpath(link) == os.path.realpath(alone)]
 
 
-# %%
 dataset = OpenedInWorker(alone)
 for when in ("open", "closed"):
     dataset[0] if when == "open" else dataset.close()
@@ -435,12 +433,11 @@ for when in ("open", "closed"):
 
 # %% [markdown]
 # So the rule has two halves: open in the process that reads, *and have the file closed in the parent when workers
-# start*. `os.register_at_fork(before=…)` closes it at each fork, so that it cannot be forgotten; exercise 04 uses that.
-# This is HDF5's own rule: Python's `open` and pyarrow give each process that opens a file a new descriptor. Our reader,
-# too, reads through a descriptor of its own, and names the position in each read, so it may be open when workers start:
+# start*. `os.register_at_fork(before=…)` closes it at each fork; exercise 04 uses that. Our reader has a descriptor of
+# its own, and names the position in each read, so it may be open when workers start, as the folded cell shows:
 
 
-# %%
+# %% jupyter={"source_hidden": true}
 class ByOurReader(torch.utils.data.Dataset):
     def __init__(self, path):
         self.reader = formats.open(path)
@@ -452,7 +449,6 @@ class ByOurReader(torch.utils.data.Dataset):
         return index, bytes(self.reader.read(index))
 
 
-# %%
 dataset = ByOurReader(blob)
 dataset[0]
 with h5py.File(blob, driver="stdio"):
@@ -461,8 +457,7 @@ with h5py.File(blob, driver="stdio"):
 # %% [markdown]
 # A second problem has the same remedy: keep the path. From Python 3.14 on, workers on Linux are no longer simply forked
 # ([pytorch#138957](https://github.com/pytorch/pytorch/issues/138957)), and everything the parent passes to them is
-# pickled. An open file cannot be pickled, a path can. (Your class must then be in a module: a worker cannot import it
-# from a notebook. That is why the cells above request `"fork"`.)
+# pickled. An open file cannot be pickled, a path can. (Your class must then be in a module, not in a notebook.)
 
 # %%
 import pickle
@@ -478,12 +473,12 @@ print("our reader, after a read:", len(pickle.dumps(dataset.reader)), "bytes")
 # ## 5 · Meet the file lock
 #
 # *Optional, 5 minutes.* HDF5 locks the whole file whenever it is opened, so that no process reads a file while another
-# writes it. In the next cell this kernel holds a file open, and a second process tries to open it.
+# writes it. In the folded cell this kernel holds a file open, and a second process tries to open it.
 #
 # > **Predict.** This kernel has the file open for reading. May another process read it, or write to it? And if this
 # > kernel has it open for writing?
 
-# %%
+# %% jupyter={"source_hidden": true}
 import subprocess
 
 ASK = "import h5py, sys; h5py.File(sys.argv[1], sys.argv[2])"
@@ -505,12 +500,10 @@ for held in ("r", "r+"):
         print(f"             read, variable set after import: {ask('r', LATE)}")
 
 # %% [markdown]
-# A forgotten open notebook is enough to stop a job that appends. Some parallel file systems have no locks at all; then
-# even reading fails, with "No locks available" ([h5py#1101](https://github.com/h5py/h5py/issues/1101)). For files that
-# no longer change, switch locks off: with `h5py.File(path, locking=False)`, or with the variable
+# A forgotten open notebook is enough to stop a job that appends. Some parallel file systems have no locks; then even
+# reading fails, with "No locks available" ([h5py#1101](https://github.com/h5py/h5py/issues/1101)). For files that no
+# longer change, and only for those, switch locks off: `h5py.File(path, locking=False)`, or
 # `HDF5_USE_FILE_LOCKING=FALSE`, set before HDF5 is imported.
-#
-# Do not switch them off while a program writes to the file: there the lock protects you.
 
 # %% [markdown] id="exercise"
 # ## Exercise
@@ -560,17 +553,6 @@ show.command(PackConfig(options=hdf5.Options(layout="blob")), "DATA_FOLDER", "tr
 #
 # **(b)**. A chunk is read whole for each image in it. (a) JPEG is compressed already; gzip saves a percent or two. (c)
 # Compressing takes time for every byte, as section 2 shows.
-#
-# </details>
-#
-# **3.** Reading on scratch fails with "unable to lock file", and the file no longer changes. What do you do? (a) Copy
-# the file. (b) Set `os.environ["HDF5_USE_FILE_LOCKING"]` after the imports. (c) Open it with `locking=False`.
-#
-# <details>
-# <summary>Answer</summary>
-#
-# **(c)**. The file is complete, so no lock is needed. (a) A copy on the same file system has the same problem. (b) HDF5
-# reads the variable when it is loaded; after the import it is too late, as section 5 showed.
 #
 # </details>
 

@@ -1,13 +1,12 @@
 # %% [markdown] id="top"
 # # 05 · Shard a data set into tar files
 #
-# **Minutes** 40 · **Machine** any Linux computer with two CPUs · **Needs** nothing · **Data** three small synthetic sets
+# **Minutes** 40 · **Machine** any Linux computer with two CPUs · **Needs** nothing · **Data** three small synthetic
+# sets
 #
-# A tar file is a sequence of files, one after the other. No special library is needed to read it, it streams from a
-# disk, a server or an object store, and every tool supports it. So large data sets are distributed as hundreds of tar
-# files, called *shards*.
-#
-# Shards are easy for one process on one disk. This notebook shows what goes wrong with many.
+# A tar file is a sequence of files, one after the other. It needs no special library, and streams from a disk, a server
+# or an object store. So large data sets are distributed as hundreds of tar files, called *shards*. They are easy for
+# one process. This notebook shows what goes wrong with many.
 
 # %% [markdown] id="questions"
 # ## Questions
@@ -16,14 +15,12 @@
 # - Does a shuffle buffer replace a shuffle?
 # - How large should a shard be, and should it be compressed?
 # - How do many workers read each sample exactly once?
-# - Which readers notice that half a shard is missing?
 
 # %% [markdown] id="objectives"
 # ## After this you can
 #
-# - pack images and labels so that webdataset and others read them, and feed them to a DataLoader,
-# - choose between shuffling while packing and while reading, knowing the limits of each,
-# - choose size and compression of shards by measurement,
+# - write shards that webdataset and others read, and feed them to a DataLoader,
+# - choose the size of shards by measurement,
 # - count whether ranks and workers together read each sample once,
 # - find a truncated shard.
 
@@ -34,49 +31,70 @@
 import sys
 
 sys.path.append("..")
-from helpers import figures, show, start
+from helpers import figures, show, start, worksheet
 
 setup = start("05")
+
+# %% [markdown] id="recall"
+# > **Recall** (03). You ask an `OSFile` for one image of a record batch of 256. What is read?
+#
+# <details>
+# <summary>Answer</summary>
+#
+# The whole batch. A memory map reads only the pages of the image that you touch.
+#
+# </details>
 
 # %% [markdown] id="inside" tags=["core"]
 # ## 1 · Look inside a shard
 #
-# `pack` with an output that ends in `.tars` makes a folder of shards. Here a shard holds at most 100 images.
-
-# %%
-import tempfile
-from pathlib import Path
-
-from smallfiles import formats, sources
-from smallfiles.formats import tar
-from smallfiles.pack import PackConfig, pack
-
-place = Path(tempfile.mkdtemp(dir=setup.scratch))  # a new one, so that this cell may run twice
-packed = pack(setup.source("folder"), place / "train.tars", PackConfig(options=tar.Options(max_count=100)))
-shards = [str(path) for path in sorted(packed.path.glob("*.tar"))]
-
-# %% [markdown]
+# The writer of [webdataset](https://github.com/webdataset/webdataset) makes a shard from dictionaries: a key, and a
+# field for each suffix.
+#
 # > **Predict.** Each image has a label. How many members does a shard of 100 images have, and in which order?
 
 # %%
 import tarfile
+import tempfile
+from pathlib import Path
 
-with tarfile.open(shards[0]) as archive:
+import numpy as np
+import webdataset as wds
+
+source = setup.source("folder")
+images = list(zip(source.manifest.paths.to_pylist(), source.manifest.targets.to_pylist(), strict=True))
+place = Path(tempfile.mkdtemp(dir=setup.scratch))  # a new one, so that this cell may run twice
+shard = place / "by-hand-000000.tar"
+with wds.ShardWriter(f"{place}/by-hand-%06d.tar", maxcount=100, verbose=0) as writer:
+    for path, label in images[:100]:
+        data = (setup.folder() / path).read_bytes()
+        writer.write({"__key__": Path(path).with_suffix("").as_posix(), "jpg": data, "cls": label})
+with tarfile.open(shard) as archive:
     members = archive.getnames()
 len(members), members[:4]
 
 # %% [markdown]
-# The convention comes from [webdataset](https://github.com/webdataset/webdataset): neighbours that share a name up to
-# the first dot are one sample. `.cls` holds a label, `.json` captions, and `.meta` anything else about the image; each
-# suffix is a *field*, and `.mask.png` would be one more. Only the order keeps the parts together. [tarp](https://github.com/webdataset/tarp) and webdataset's writer keep the order
-# of their input; a plain tar needs `tar --sort=name`.
+# Neighbours that share a name up to the first dot are one sample. `.cls` holds a label, `.json` captions; each suffix
+# is a *field*, and `.mask.png` would be one more. Only the order keeps the parts together: a plain tar needs `tar
+# --sort=name`.
 #
+# `pack` writes the same members, with an index and a digest for each shard, and publishes only complete shards:
+
+# %%
+from smallfiles import formats
+from smallfiles.formats import tar
+from smallfiles.pack import PackConfig, pack
+
+packed = pack(source, place / "train.tars", PackConfig(options=tar.Options(max_count=100)))
+shards = [str(path) for path in sorted(packed.path.glob("*.tar"))]
+with tarfile.open(shards[0]) as archive:
+    print(archive.getnames()[:4])
+
+# %% [markdown]
 # webdataset reads such shards as a pipeline that ends in a DataLoader:
 
 # %%
-import numpy as np
 import torch
-import webdataset as wds
 from torch.utils.data import DataLoader
 
 
@@ -93,13 +111,12 @@ pipeline = (
     .batched(32)
 )
 loader = DataLoader(pipeline, batch_size=None, num_workers=2, multiprocessing_context="fork")
-images, labels = next(iter(loader))
-images.shape, torch.as_tensor(labels)[:8]
+pictures, labels = next(iter(loader))
+pictures.shape, torch.as_tensor(labels)[:8]
 
 # %% [markdown]
-# Here is the same with our loader. webdataset reads shard after shard; `order="stream"` reads ranges of a few MB from
-# all of them. It plans the order for all processes and their workers at once, so the splits of section 4 cannot be
-# forgotten:
+# webdataset reads shard after shard. Our loader's `order="stream"` reads ranges of a few MB from all of them, and plans
+# the order for all processes at once, so the splits of section 4 cannot be forgotten:
 
 # %%
 from smallfiles.loading import LoaderConfig, make_loader
@@ -109,11 +126,12 @@ batch = next(iter(ours))
 sorted(batch), len(ours)
 
 # %% [markdown]
-# "Up to the *first* dot" is a trap. Here are two images with a version in their names, in one tar, sorted by name.
+# "Up to the *first* dot" is a trap. The folded cell packs two images with a version in their names into one tar, sorted
+# by name.
 #
-# > **Predict.** How many samples will webdataset make of them?
+# > **Predict.** How many samples will webdataset make of `cat.v1.jpg` and `cat.v2.jpg`, with a label each?
 
-# %%
+# %% jupyter={"source_hidden": true}
 folder = place / "cats"
 folder.mkdir()
 for name in ("cat.v1.cls", "cat.v1.jpg", "cat.v2.cls", "cat.v2.jpg"):
@@ -125,8 +143,7 @@ for sample in wds.WebDataset(str(place / "plain.tar"), shardshuffle=False):
     print(sample["__key__"], [name for name in sample if name[0] != "_"])
 
 # %% [markdown]
-# One sample with four parts, and no error: both images are lost. Where names would collide like this, `pack` prints a
-# note and writes the dot as `%2E`; its reader restores the names.
+# One sample with four parts, and no error: both images are lost. `pack` writes such a dot as `%2E`, with a note.
 
 # %% [markdown] id="mix" tags=["core"]
 # ## 2 · Mix the samples
@@ -145,23 +162,8 @@ for one in (ordered, mixed):
     print(one.path.name, [reader.target(index) for index in range(24)])
 
 # %% [markdown]
-# ImageNet-21k is similar: `winter21_whole.tar` holds a tar per class, and is often unpacked into a folder of these
-# tars. Its layout, with six images:
-
-# %%
-inner = place / "winter21_whole"
-inner.mkdir()
-for wnid in ("n00004475", "n00005787"):
-    with tarfile.open(inner / f"{wnid}.tar", "w") as archive:
-        for number in range(3):
-            archive.add(folder / "cat.v1.jpg", f"{wnid}_{number}.JPEG")
-with tarfile.open(place / "winter21_whole.tar", "w") as archive:
-    archive.add(inner, inner.name)
-for path in (place / "winter21_whole.tar", inner):
-    many = sources.load(path)
-    print(f"{many.kind}: {many.manifest.path(0)}, classes {many.manifest.classes}")
-
-# %% [markdown]
+# (ImageNet-21k, a tar per class or one tar of these tars, is read in place too.)
+#
 # webdataset shuffles while it reads: first the list of shards, then samples in a *buffer*. The buffer fills from the
 # stream, and samples are drawn from it at random, one at a time. With a small set any buffer looks good, so we use only
 # sample numbers: a tenth of ImageNet, 1,000 classes in shards of 1,000 images, through webdataset's own buffer.
@@ -186,11 +188,11 @@ def arrival(stored, buffer, epoch, shard=1_000):
 
 
 # %% [markdown]
-# We measure two things per epoch: how many classes a batch holds, and how many of its pairs of images were also in one
-# batch in the previous epoch. A shuffle of the whole set in each epoch gives the ideal values.
+# The folded cell measures two things per epoch: how many classes a batch holds, and how many of its pairs of images
+# were also in one batch in the previous epoch. A shuffle of the whole set in each epoch gives the ideal values.
 
 
-# %%
+# %% jupyter={"source_hidden": true}
 def classes_per_batch(order):
     batches = np.sort(labels[order].reshape(-1, batch))
     return 1 + (np.diff(batches) != 0).sum(axis=1).mean()
@@ -223,17 +225,18 @@ for name, stored in packings.items():
         first, second = arrival(stored, buffer, 1), arrival(stored, buffer, 2)
         held.setdefault(name, {})[buffer] = classes_per_batch(second)
         met.setdefault(name, {})[buffer] = met_again(first, second)
+
+# %% [markdown]
+# The folded cell adds the ideal and draws both.
+
+# %% jupyter={"source_hidden": true}
 ideal = [np.random.default_rng(epoch).permutation(samples) for epoch in (1, 2)]
 held["ideal"] = dict.fromkeys(held["in class order"], classes_per_batch(ideal[1]))
 met["ideal"] = dict.fromkeys(held["in class order"], met_again(*ideal))
-
-# %%
 plain, best = held["shuffled at packing"][1], held["in class order"][65_536]
 title = f"Shuffled at packing, a batch holds {plain:.0f} classes without any buffer; in class order {best:.0f}, with the largest"
 axes = {"x": "images in the shuffle buffer; 1 is none", "log": "x", "ideal": "ideal"}
-figures.lines(held, title, **axes, y=f"classes in a batch of {batch}", guess=guess)
-
-# %%
+show.figure(figures.lines(held, title, **axes, y=f"classes in a batch of {batch}", guess=guess))
 none, some = met["shuffled at packing"][1], met["shuffled at packing"][4_096]
 title = f"Without a buffer {none:.0f} % of the pairs meet again in the next epoch; with 4,096 images, {some:.1f} %"
 figures.lines(met, title, **axes, y="pairs that had met before, %")
@@ -241,9 +244,7 @@ figures.lines(met, title, **axes, y="pairs that had met before, %")
 # %% [markdown]
 # (In the second figure the two packings coincide.) A shuffle while packing mixes the classes of every batch, without
 # any buffer. But it shuffles only once, so the same neighbours leave a shard together in each epoch. Only a buffer
-# separates them, and it takes memory: 4,096 images of 100 kB are 0.4 GB per worker. A worker's buffer sees only the
-# shards of that worker, and webdataset starts to return samples when it holds 100, whatever its size
-# ([#62](https://github.com/webdataset/webdataset/issues/62)).
+# separates them, and it takes memory: 4,096 images of 100 kB are 0.4 GB per worker.
 #
 # <details>
 # <summary>Optional: where does a full shuffle happen?</summary>
@@ -261,8 +262,10 @@ figures.lines(met, title, **axes, y="pairs that had met before, %")
 #
 # *Optional, 8 minutes.* Here webdataset's own reader reads 256 images in shards of 1 to 256 images: from this disk, and
 # with a wait of 2 ms before each open, as on a busy parallel file system.
+#
+# The folded cell reads shards with webdataset's own functions, and a pause before each open.
 
-# %%
+# %% jupyter={"source_hidden": true}
 from time import sleep
 
 from webdataset.tariterators import group_by_keys, tar_file_expander
@@ -301,32 +304,31 @@ for count in (1, 4, 16, 64, 256):
     for name in ways:
         rates[name][count] = result.rates_per_s(name)
 
-# %%
-gains = {name: np.median(line[256]) / np.median(line[1]) for name, line in rates.items()}
-words = ", ".join(f"{gain:.1f} times as fast ({name})" for name, gain in gains.items())
-title = f"256 images per shard instead of one: {words}"
+# %% [markdown]
+# The folded cell finds the size from which larger shards bring less than 10 %, draws, and notes your number.
+
+# %% jupyter={"source_hidden": true}
+enough = {}
+for name, line in rates.items():
+    middle = {count: np.median(runs) for count, runs in line.items()}
+    enough[name] = min(count for count in middle if middle[count] >= 0.9 * max(middle.values()))
+words = ", ".join(f"{count} images ({name})" for name, count in enough.items())
+title = f"Larger shards bring nothing from {words} on"
+worksheet.note("05", shard_images=enough["2 ms per open"])
 figures.lines(rates, title, x="images per shard", y="images per second", log="x")
 
 # %% [markdown]
-# So shards can be too small. Can they be too large? A shard is the smallest unit that a worker gets. Take ImageNet's
-# 1,281,167 images at the mean size of ours, and 64 GPUs with 8 workers each:
-
-# %%
-total = 1_281_167 * packed.payload_bytes / packed.samples
-for shard_bytes in (100e6, 1e9, 10e9):
-    count = round(total / shard_bytes)
-    print(
-        f"{shard_bytes / 1e9:4.1f} GB: {count:5,} shards for 512 workers, {max(0, 512 - count)} of them idle"
-    )
-
-# %% [markdown]
-# Shards of some 100 MB need one open for about a thousand images, and there are enough of them for all workers. Aalto
-# University advises 1 to 10 GB: its jobs run on a few GPUs, and fewer files are easier to copy and to keep. Both are
-# right; it depends on the number of your workers.
+# So shards can be too small. Can they be too large? A shard is the smallest unit that a worker gets. ImageNet's 150 GB
+# are 1,500 shards of 100 MB, 150 of 1 GB, or 15 of 10 GB: of 512 workers (64 GPUs with 8 each), 0, 362 or 497 would be
+# idle.
 #
-# Shards can be compressed. That pays only if fetching the saved bytes would take longer than unpacking:
+# Shards of some 100 MB need one open for a thousand images, and there are enough for all workers. For a few GPUs, 1 GB
+# is as good, and fewer files are easier to keep.
+#
+# Shards can be compressed. That pays only if fetching the saved bytes would take longer than unpacking, which the
+# folded cell measures:
 
-# %%
+# %% jupyter={"source_hidden": true}
 import gzip
 from time import perf_counter
 
@@ -342,19 +344,19 @@ for name, data in {"JPEG": jpegs, "captions": "\n".join(chain.from_iterable(capt
     )
 
 # %% [markdown]
-# JPEG is compressed already. Text shrinks well, ours better than real captions, since it is more repetitive.
+# JPEG is compressed already; text shrinks well.
 
 # %% [markdown] id="deal" tags=["core"]
 # ## 4 · Deal the shards out
 #
-# A training run has one *rank* per GPU, and each rank has workers that read. All start with the same list of shards, so
-# two splits are needed: over the ranks, then over the workers. webdataset does both on request.
+# A training run has one *rank* per GPU, and each rank has workers. All start with the same list of shards, so two
+# splits are needed: over the ranks, then over the workers.
 #
 # ![Eight shards are split over two ranks, then over two workers each; every worker has a shuffle buffer that mixes its own two shards.](pictures/shards_to_batches.svg)
 #
 # *From shards to batches: two splits, then a buffer in each worker.*
 #
-# We read one epoch with real workers, count the keys, and then forget one split.
+# We read one epoch, count the keys, and then forget one split.
 
 # %%
 import os
@@ -392,8 +394,7 @@ for name, splitters in {
     )
 
 # %% [markdown]
-# Neither mistake raises an error. An epoch takes longer, and GPUs or workers repeat each other's samples. Only counting
-# shows it.
+# Neither mistake raises an error. GPUs or workers repeat each other's samples. Only counting shows it.
 #
 # > **Predict.** Now both splits, but 3 shards for 4 workers. What happens to the fourth worker, and to its rank?
 
@@ -403,8 +404,7 @@ show.say(f"The ranks got **{by_rank}** samples. They exchange gradients at each 
 
 # %% [markdown]
 # That is how training hangs at the end of an epoch ([#68](https://github.com/webdataset/webdataset/issues/68)). Make
-# more shards than workers, of equal size, and stop all ranks at the same number of batches. Our loader does so, here
-# for rank 0 and rank 1:
+# more shards than workers, and stop all ranks at the same number of batches, as our loader does:
 
 # %%
 came = Counter()
@@ -414,26 +414,25 @@ for rank in range(2):
 len(came), set(came.values())
 
 # %% [markdown]
-# If shards are in class order and each worker gets whole shards, it sees few classes: the more workers, the fewer. Our
-# streams are dealt ranges of all shards instead.
+# If shards are in class order and each worker gets whole shards, it sees few classes. Our streams are dealt ranges of
+# all shards instead.
 #
 # > **Predict.** Shards in class order, 1 to 8 workers: how many classes does a batch of 16 hold, compared with a random
-# > order?
+# > order? The folded cell counts them.
 
-# %%
+# %% jupyter={"source_hidden": true}
 per_batch = {}
 for order in ("stream", "random"):
     for workers in (1, 2, 4, 8):
         settings = LoaderConfig(batch=16, workers=workers, mode="threads", order=order)
-        held = [len(batch["target"].unique()) for batch in make_loader(ordered.path, settings)]
-        per_batch.setdefault(order, {})[workers] = round(float(np.mean(held)), 1)
+        mixed_in = [len(batch["target"].unique()) for batch in make_loader(ordered.path, settings)]
+        per_batch.setdefault(order, {})[workers] = round(float(np.mean(mixed_in)), 1)
 per_batch
 
 # %% [markdown]
-# The number of workers does not change the mix. But a buffer of 1,024 images mixes a few dozen classes, not a thousand
-# in order: then the loader warns how many classes a batch holds, and advises packing with `--shuffle`.
+# The number of workers does not change the mix. But a buffer mixes a few dozen classes, not a thousand in order: then
+# the loader warns, and advises packing with `--shuffle`.
 #
-# %% [markdown]
 # > **Predict.** Does `shardshuffle` change the order of shards in the second epoch?
 
 # %%
@@ -470,9 +469,8 @@ except SmallfilesError as error:
     show.say(f"Our reader: *{error}*")
 
 # %% [markdown]
-# A tar ends with two blocks of zeros, but no program has to check for them. Our reader does. A tar has no table of
-# contents either, so `pack` writes an index for each shard, for random access, and our reader compares sizes with it. A
-# shard that is complete but changed is found by its digest: `smallfiles verify`.
+# A tar ends with two blocks of zeros, but no program has to check for them. Our reader does, and compares sizes with
+# the index that `pack` wrote. A shard that is complete but changed is found by its digest: `smallfiles verify`.
 
 # %% [markdown] id="exercise"
 # ## Exercise
@@ -484,9 +482,9 @@ except SmallfilesError as error:
 # ## On the cluster
 #
 # Packing waits for many small reads, so let eight tasks of a job array pack one part each. All of them cut the same
-# shuffled list at the same places. Is the result the same as that of one run, byte for byte? Here with two parts:
+# shuffled list at the same places. The folded cell asks whether two parts give the bytes of one run:
 
-# %%
+# %% jupyter={"source_hidden": true}
 out = Path(tempfile.mkdtemp(dir=setup.scratch)) / "parts.tars"
 for number in (1, 2):
     pack(official, out, PackConfig(options=sixty, shuffle=0, part=(number, 2)))
@@ -495,7 +493,8 @@ all(path.read_bytes() == (mixed.path / path.name).read_bytes() for path in merge
 
 # %% [markdown]
 # These are the commands for ImageNet. In the job array, put `"$SLURM_ARRAY_TASK_ID/8"` in place of `1/8`; the second
-# command runs once, after all parts.
+# command runs once, after all parts. Large shards on a parallel file system should be *striped*, spread over several
+# disks ([notebook 03](03_pack_arrow.ipynb)).
 
 # %%
 show.command(PackConfig(shuffle=0, part=(1, 8)), "ILSVRC2012_img_train.tar", "train.tars")
@@ -506,7 +505,6 @@ show.command(PackConfig(shuffle=0, merge=True), "ILSVRC2012_img_train.tar", "tra
 #
 # - A sample is a run of neighbours in a shard that share a name up to the first dot.
 # - A shuffle while packing mixes classes; a buffer while reading separates old neighbours. Neither replaces the other.
-#   Ranges of all shards mix a dozen classes without a shuffle, with any number of workers, but not a thousand.
 # - Some 100 MB per shard: few opens, and several shards per worker. Compress text, not JPEG.
 # - Split over ranks, then over workers, and count keys: repeats and losses raise no error.
 # - A truncated tar looks like a shorter one; only its end, its index or its digest reveal it.
@@ -535,19 +533,9 @@ show.command(PackConfig(shuffle=0, merge=True), "ILSVRC2012_img_train.tar", "tra
 # 4 GPUs. (c) A buffer changes the order, not the amount.
 #
 # </details>
-#
-# **3.** You train on 2 nodes of 4 GPUs, with 6 workers each. How many shards of ImageNet do you make?
-# (a) 14 of 10 GB. (b) 1,400 of 100 MB. (c) 1,281,167 of one image.
-#
-# <details>
-# <summary>Answer</summary>
-#
-# **(b)**. 48 workers get 29 shards each. (a) leaves 34 workers idle. (c) is the problem we began with.
-#
-# </details>
 
 # %% [markdown] id="next"
 # ## Next
 #
-# Notebook 06, [Read a squashfs file without mounting it](06_read_a_squashfs_image.ipynb), keeps the folder tree as it is, in one
-# file. First pack a data set of your own with the command above.
+# Notebook 06, [Read a squashfs file without mounting it](06_read_a_squashfs_image.ipynb), keeps the folder tree as it
+# is, in one file. First pack a data set of your own with the command above.

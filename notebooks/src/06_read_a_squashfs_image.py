@@ -79,6 +79,17 @@ reader.key(7), reader.target(7), reader.classes[reader.target(7)], reader.span(7
 # labels, nor the order in which the samples were packed. Those are in `.smallfiles/samples.arrow` inside the file,
 # where our reader finds them. The last pair shows where this sample begins and ends: it is stored in one piece.
 
+# %% [markdown] id="recall"
+# > **Recall** (04). Images of 100 kB are stored in chunks of 1 MiB. What does one random image cost?
+#
+# <details>
+# <summary>Answer</summary>
+#
+# At least one whole chunk, ten times its bytes, and two where it lies across a border. A contiguous blob costs its
+# bytes.
+#
+# </details>
+
 # %% [markdown] id="settings" tags=["core"]
 # ## 1 · Choose the settings
 #
@@ -162,8 +173,8 @@ print(RECOMMENDED)
 # bytes, and with FUSE also another process. The library knows the position of each file from its index, and reads the
 # bytes there.
 #
-# > **Predict.** Everything is in the page cache. Which is fastest for a random image: the folder of plain files, a mount, or
-# > the library?
+# > **Predict.** Everything is in the page cache. Which is fastest for a random image: the folder of plain files, a
+# > mount, or the library?
 
 # %%
 from contextlib import ExitStack
@@ -326,7 +337,8 @@ show.figure(figures.bars(wrong, title, x="wrong samples of 12,000, two workers",
 # %% [markdown] id="environment" tags=["optional"]
 # ## 5 · Put an environment into one file
 #
-# *Optional, 6 minutes.* Notebook 00 counted the files that a fresh Python opens for one import. Most of them are modules:
+# *Optional, 6 minutes.* Notebook 00 counted the files that a fresh Python opens for one import. Most of them are
+# modules:
 
 # %%
 import subprocess
@@ -428,8 +440,8 @@ show.command(config, "DATA_FOLDER", "train.sqfs")
 # %% [markdown] id="quiz"
 # ## Check yourself
 #
-# **1.** A colleague's `train.sqfs` of photographs is as large as the folder, but random reads are slow. First suspicion?
-# (a) squashfs is slow (b) it was packed with the defaults: gzip and fragments (c) it must be mounted
+# **1.** A colleague's `train.sqfs` of photographs is as large as the folder, but random reads are slow. First
+# suspicion? (a) squashfs is slow (b) it was packed with the defaults: gzip and fragments (c) it must be mounted
 #
 # <details>
 # <summary>Answer</summary>

@@ -3,18 +3,16 @@
 #
 # **Minutes** 35 · **Machine** any Linux computer with two CPUs · **Needs** nothing · **Data** 400 synthetic images
 #
-# A packed file on a parallel file system is read again in every epoch, by every rank, while other jobs read their
-# files. A node has storage of its own: a disk, or memory that looks like a folder. To *stage* is to copy the file there
-# first.
+# A packed file on a parallel file system is read again in every epoch, by every rank. A node has storage of its own: a
+# disk, or memory that looks like a folder. To *stage* is to copy the file there first.
 #
-# The gain is easy, but jobs can easily break each other's copies. A laptop's disk is too fast to show the gain, so this
-# notebook reads through `slowfs`, a folder whose slowness we choose.
+# Jobs can easily break each other's copies. A laptop's disk is too fast to show the gain, so this notebook reads
+# through `slowfs`, a folder whose slowness we choose.
 
 # %% [markdown] id="questions"
 # ## Questions
 #
 # - Where is the storage of this node, and how much of it may I use?
-# - What does a copy cost, with every byte verified?
 # - What happens when eight ranks stage the same file at once?
 # - After how many epochs has the copy paid off?
 # - What cleans up after a job that was killed?
@@ -24,8 +22,7 @@
 #
 # - find node-local storage, and determine how much of it your job may fill,
 # - stage a file once per node, verified, from Python and from a job script,
-# - compute after how many epochs staging pays off, and recognise when it never does,
-# - leave nothing behind, and remove what a killed job left.
+# - compute after how many epochs staging pays off.
 
 # %% [markdown] id="setup"
 # ## Set up
@@ -34,7 +31,7 @@
 import sys
 
 sys.path.append("..")
-from helpers import figures, show, start
+from helpers import figures, show, start, worksheet
 
 setup = start("07")
 
@@ -53,18 +50,29 @@ from smallfiles.progress import bytes_text
 from smallfiles.slowfs import SlowConfig, open_slow
 from smallfiles.staging import placement
 
-# %%
+# %% [markdown]
+# The folded cell packs the images, and makes a folder for copies that is removed when the kernel ends.
+
+# %% jupyter={"source_hidden": true}
 source = setup.source()
 packed = setup.scratch / "train.arrow"
 if not packed.exists():
     pack(source, packed, PackConfig(verify="none"))
 size = packed.stat().st_size
-
-# %%
 candidates, _ = placement.candidates(placement.AUTO, packed)  # where copies could go
 roomy = [place.path for place in candidates if place.free_bytes > 8 * size + (512 << 20)]
 here = Path(tempfile.mkdtemp(prefix="smallfiles-notebook-", dir=roomy[0] if roomy else setup.scratch))
 _ = atexit.register(shutil.rmtree, here, ignore_errors=True)
+
+# %% [markdown] id="recall"
+# > **Recall** (05). The samples were shuffled while packing. What does a buffer at reading still add?
+#
+# <details>
+# <summary>Answer</summary>
+#
+# It separates old neighbours: without it the same samples leave a shard together in every epoch.
+#
+# </details>
 
 # %% [markdown] id="place" tags=["core"]
 # ## 1 · Find the place
@@ -73,9 +81,11 @@ _ = atexit.register(shutil.rmtree, here, ignore_errors=True)
 # `SMALLFILES_NODE_LOCAL` is ours: set it if your site uses yet another name. `/dev/shm` exists on nearly every Linux
 # machine: a folder whose files are in memory.
 #
-# > **Predict.** Which of these are set here? And how much of `/dev/shm` may you fill: all that `df` shows as free?
+# > **Predict.** Which variables are set here? And how much of `/dev/shm` may you fill: all that `df` shows as free?
+#
+# The folded cell lists the names that sites use, and what this job may fill.
 
-# %%
+# %% jupyter={"source_hidden": true}
 from smallfiles.machine import nodelocal
 
 for variable, path in nodelocal.named_directories():
@@ -87,9 +97,10 @@ print("not set:", *(name for name in nodelocal.VARIABLES if name not in os.envir
 
 # %% [markdown]
 # The last number is the smaller of two: the free space of the folder, and the rest of your job's memory limit. On most
-# clusters a file in `/dev/shm` counts as memory of the job that wrote it. A file of 256 MiB shows this.
+# clusters a file in `/dev/shm` counts as memory of the job that wrote it. The folded cell writes a file of 256 MiB and
+# asks the kernel.
 
-# %%
+# %% jupyter={"source_hidden": true}
 from smallfiles.machine.nodelocal import memory_headroom_bytes
 
 
@@ -99,7 +110,6 @@ def memory_of_files():
     return 1024 * int(line.split()[1])
 
 
-# %%
 shm = nodelocal.node_local(nodelocal.SHARED_MEMORY)
 count = min(256, shm.free_bytes // (4 << 20))  # MiB
 before = memory_of_files(), memory_headroom_bytes()
@@ -111,13 +121,17 @@ print(f"a file of {count} MiB: files take {(after[0] - before[0]) >> 20} MiB mor
 print(f"and this job may fill {(before[1] - after[1]) >> 20} MiB less (others use memory too)")
 
 # %% [markdown]
-# So the copy competes with the loader: its workers need memory for images and batches, and send batches through
-# `/dev/shm` too. When it is full, a worker fails, or dies with a *bus error*
-# ([pytorch#5040](https://github.com/pytorch/pytorch/issues/5040)). `stage` therefore keeps some room free.
+# So the copy competes with the loader, whose workers send batches through `/dev/shm` too. When it is full, a worker
+# dies with a *bus error* ([pytorch#5040](https://github.com/pytorch/pytorch/issues/5040)). `stage` keeps some room
+# free.
+#
+# <details>
+# <summary>A private /dev/shm</summary>
 #
 # Some sites give each job a *private* `/dev/shm` (in Slurm: `job_container/tmpfs`). Then two jobs on a node cannot
-# share a copy, a shell that you open on the node with `ssh` does not see it, and all of it vanishes with the job. On
-# other sites it is shared, and files left by a job stay until they are removed.
+# share a copy, and all of it vanishes with the job. On other sites files left by a job stay until they are removed.
+#
+# </details>
 #
 # Now we stage the packed file. (A million small files would cost a million opens: pack first.)
 
@@ -134,9 +148,9 @@ with staging.staged(packed, here, config=config) as copy:
 # %% [markdown] id="rates" tags=["optional"]
 # ## 2 · Measure the copy
 #
-# *Optional, 8 minutes.* Three ways bring the same images to memory: `dd` with the packed file, `stage`, and `cp -r`
-# with the small files. `stage` also hashes each block and compares it with the digest taken while packing. We read
-# first from a warm page cache, then from a `slowfs` that takes 2 ms for each look-up, open and read request.
+# *Optional, 8 minutes.* Three ways bring the same images to memory: `dd` with the packed file, `stage`, which also
+# compares each block with its digest, and `cp -r` with the small files. We read from a warm page cache, then from a
+# `slowfs` that takes 2 ms for each look-up and open.
 #
 # > **Predict.** Order the three by speed, warm and from slow storage. How many times faster is `stage` than `cp -r`
 # > from slow storage?
@@ -161,14 +175,16 @@ def by_cp(folder):
     return size >> 20
 
 
-# %%
+# %% [markdown]
+# The folded cell compares them in three rounds, and removes the copies:
+
+# %% jupyter={"source_hidden": true}
+from functools import partial
+
+
 def clean():
     shutil.rmtree(here / "files", ignore_errors=True)
     (here / "dd").unlink(missing_ok=True)
-
-
-# %%
-from functools import partial
 
 
 def compare(file, folder):
@@ -179,16 +195,17 @@ def compare(file, folder):
     return found
 
 
+# %%
 warm = compare(packed, source.root)
 title = f"Warm: stage has {warm.times('stage, one file', 'dd, one file').median:.2f} times the speed of dd"
 show.figure(figures.bars(warm, title, note="warm page cache"))
 
 # %% [markdown]
-# `dd` reads and writes with one thread and checks nothing. `stage` has several readers, each of which hashes a piece
-# while it is still in the processor's cache. For `cp -r` this is the best case: no job finds a million files in memory.
-# The same from slow storage:
+# `dd` reads with one thread and checks nothing. `stage` has several readers, each of which hashes a piece while it is
+# in the processor's cache. For `cp -r` this is the best case: no job finds a million files in memory. The folded cell
+# does the same from slow storage:
 
-# %%
+# %% jupyter={"source_hidden": true}
 latency = SlowConfig(latency_s=0.002)
 with open_slow(packed.parent, latency) as slow_packed, open_slow(source.root, latency) as slow_files:
     if slow_packed.how == "fuse":
@@ -202,29 +219,24 @@ with open_slow(packed.parent, latency) as slow_packed, open_slow(source.root, la
 
 # %% [markdown]
 # Each small file costs a look-up and an open; the packed file costs only a few. So packing pays even before staging.
-# `stage` may be slower than `dd` here: it also reads the digest, which is one more look-up and open, and it checks size
-# and time before and after. With 40 MB these few operations of 2 ms are a good part of the time; with gigabytes they
-# are not. Then only the hashing remains, which needs a free CPU.
+# `stage` may be slower than `dd` here, since it also reads the digest and checks size and time; with gigabytes only the
+# hashing remains.
 #
-# Why check at all? Copies rarely fail, but then they fail silently. We flip one bit of the source, as a failing disk
-# would.
+# Why check at all? Copies rarely fail, but then they fail silently. The folded cell flips one bit of the source, as a
+# failing disk would.
 #
 # > **Predict.** Which of the two will notice it, `cp` or `stage`?
 
-# %%
+# %% jupyter={"source_hidden": true}
 from smallfiles import digests
 from smallfiles.errors import SmallfilesError
 
-# %%
 broken = Path(tempfile.mkdtemp(dir=setup.scratch)) / packed.name
 for path in (packed, digests.sidecar(packed)):
     shutil.copyfile(path, broken.with_name(path.name))
-with broken.open("r+b") as file:
-    file.seek(size // 2)
-    byte = file.read(1)[0]
-    file.seek(-1, os.SEEK_CUR)
-    file.write(bytes([byte ^ 1]))
-# %%
+data = bytearray(broken.read_bytes())
+data[size // 2] ^= 1
+broken.write_bytes(data)
 print("cp ends with code", subprocess.run(["cp", broken, broken.with_name("copied")], check=False).returncode)
 try:
     by_stage(broken)
@@ -262,62 +274,48 @@ def once_per_node(source, rank):
 # %% [markdown]
 # Four processes call one of these at the same moment. The storage delivers 100 MB per second.
 #
-# > **Predict.** When does the last rank have its copy, with the first function and with the second? How much memory do the
-# > copies take?
+# > **Predict.** How much memory do the copies take, with the first function and with the second? And how often do the
+# > four ranks ask the storage for the file?
+
+# %%
+guess = 100  # change me: MB in memory after four copies
 
 # %%
 import multiprocessing
 from concurrent.futures import ProcessPoolExecutor
 
 fork = multiprocessing.get_context("fork")
-
-
-def timed(work, source, rank):
-    began = time.monotonic()
-    did = work(source, rank)
-    return began, time.monotonic(), did
-
-
-# %%
 storage = SlowConfig(latency_s=0.002, servers=8, bandwidth_bytes_s=100e6)
-rows, last, memory = {}, {}, {}
+did, memory = {}, {}
 with open_slow(packed.parent, storage) as slow, ProcessPoolExecutor(4, mp_context=fork) as pool:
     file = slow / packed.name if slow.how == "fuse" else packed
-    for name, work in {"each": each_for_itself, "once": once_per_node}.items():
-        ranks = [pool.submit(timed, work, file, rank) for rank in range(4)]
-        spans = [run.result() for run in ranks]
-        first = min(began for began, _, _ in spans)
-        for rank, (began, ended, did) in enumerate(spans):
-            rows[f"{name}, rank {rank}"] = [(began - first, ended - first, did)]
-        last[name] = max(ended for _, ended, _ in spans) - first
-        memory[name] = sum(path.stat().st_size for path in here.glob("*train.arrow"))
-        for path in here.glob("*train.arrow"):
+    for name, work in {"each for itself": each_for_itself, "once per node": once_per_node}.items():
+        did[name] = list(pool.map(work, [file] * 4, range(4)))
+        copies = list(here.glob("*train.arrow"))
+        memory[name] = sum(path.stat().st_size for path in copies) / 1e6
+        for path in copies:
             path.unlink()
+print(did)
 
 # %%
-each, once = (f"{bytes_text(memory[name])} after {last[name]:.1f} s" for name in ("each", "once"))
-title = f"Four copies take {each}, one copy for all {once}"
-show.figure(figures.timeline(rows, title, note="storage of 100 MB per second"))
+each, once = memory.values()
+title = f"Four ranks fill {each:.0f} MB of memory with copies of their own, {once:.0f} MB with one for all"
+show.figure(figures.bars(memory, title, x="MB in node-local memory", guess=guess))
 
 # %% [markdown]
-# The times may be similar: ranks of one node that read the same file at once often share the kernel's cache, so the
-# storage delivers it about once. The memory is not shared. On four nodes, or at different times, the storage delivers
-# it each time.
+# Four times the memory, on any machine: with 60 GB instead of 44 MB, that ends the job. The times are often similar,
+# since ranks of one node that read the same file at once share the kernel's cache. At different times, or on four
+# nodes, the storage delivers it each time.
 #
 # The kernel gives the lock to one process, and the others sleep until it is free. Then they look, and find the copy.
-# The check for free space also comes after the lock, since otherwise eight ranks would each find room, and fill the
-# memory eight times.
 #
 # ![Two nodes with four ranks each. On each node one rank copies train.arrow from the parallel file system to /dev/shm; the others wait, then all read the copy.](pictures/stage_once_a_node.svg)
 #
 # *One rank per node copies; the others wait for the lock and find the copy finished.*
 #
-# Locks have a second advantage: the kernel releases them when their holder dies. A lock *file*, which programs create
-# and remove, stays forever when its owner is killed. And a file copied under its final name looks complete before it
-# is.
-#
-# `stage` does these four steps, verifies, and keeps the copy as long as any process uses it. With large sets, each rank
-# can stage only its own shards: `--shards rank`.
+# The kernel releases a lock when its holder dies; a lock *file* stays forever when its owner is killed. And a file
+# copied under its final name looks complete before it is. `stage` does these four steps, verifies, and keeps the copy
+# as long as any process uses it.
 
 # %% [markdown] id="epochs" tags=["core"]
 # ## 4 · Count the epochs
@@ -329,6 +327,7 @@ show.figure(figures.timeline(rows, title, note="storage of 100 MB per second"))
 # %%
 import numpy as np
 
+config = staging.StageConfig(leave_bytes=256 << 20)
 order = np.random.default_rng(0).permutation(len(source.manifest))
 paths = source.manifest.paths.to_pylist()
 
@@ -338,16 +337,11 @@ def epoch(path):
     reader = formats.open(path)
     for index in order:
         bytes(reader.read(index))
-    reader.close()
 
 
 def epoch_of_files(folder):
     for index in order:
         (folder / paths[index]).read_bytes()
-
-
-# %%
-config = staging.StageConfig(leave_bytes=256 << 20)
 
 
 def copy_and_give_back(path, to):
@@ -361,6 +355,11 @@ def copy_and_give_back(path, to):
 
 # %%
 guess = 3  # change me: staging has paid off after so many epochs
+
+# %% [markdown]
+# The folded cell opens both folders through the slow storage and measures the four.
+
+# %% jupyter={"source_hidden": true}
 with (
     open_slow(source.root, storage) as slow_files,
     open_slow(packed.parent, storage) as slow_packed,
@@ -376,7 +375,10 @@ with (
 seconds = {name: found.seconds(name) for name in parts}
 print({name: f"{value:.2f} s" for name, value in seconds.items()}, "" if mounted else slow_packed.summary)
 
-# %%
+# %% [markdown]
+# The folded cell draws the seconds since the start, with and without staging.
+
+# %% jupyter={"source_hidden": true}
 saved = seconds["packed file"] - seconds["staged copy"]
 paid = seconds["copying"] / saved if saved > 0 else float("inf")
 shown = range(min(20, max(4, int(2 * min(paid, 20)))) + 1)
@@ -384,22 +386,19 @@ lines = {
     "packed file, read there": {n: n * seconds["packed file"] for n in shown},
     "staged first": {n: seconds["copying"] + n * seconds["staged copy"] for n in shown},
 }
-# %%
 title = f"Staging has paid off after {paid:.2f} epochs" if saved > 0 else "Here the copy never pays: it is not faster"
+if saved > 0:
+    worksheet.note("07", break_even_epochs=paid)
 marks = {"has paid": paid} if paid < shown[-1] else None
 axes = {"x": "epochs read", "y": "seconds since the start"}
 show.figure(figures.lines(lines, title, **axes, guess=guess, marks=marks, note="slopes: medians"))
-
-# %% [markdown]
-# The staged line begins with the copy; its slope is an epoch from this node. A copy reads each byte once, as an epoch
-# does, so expect the lines to meet near one epoch, whatever the bandwidth. They meet earlier if the copy uses more
-# readers than the epoch; later if an epoch from this node is not fast either. And compared with the small files?
-
-# %%
 saved = seconds["small files"] - seconds["staged copy"]
 print(f"compared with small files: after {seconds['copying'] / saved:.2f} epochs" if saved > 0 else "never")
 
 # %% [markdown]
+# A copy reads each byte once, as an epoch does, so expect the lines to meet near one epoch, whatever the bandwidth; or
+# earlier, if the copy uses more readers than the epoch.
+#
 # But reading an epoch is not training an epoch. While the GPU computes, the loader reads ahead. If training takes
 # longer than reading, it hides the storage.
 #
@@ -413,18 +412,19 @@ for share in (0.0, 0.5, 0.9, 1.0):
     print(f"training needs {training:.2f} s per epoch: staging pays off {when}")
 
 # %% [markdown]
-# So measure an epoch of your training, not a raw read. Two more facts can decide. A set that fits into the *page cache*
-# may come from there in the second epoch, without staging, until the memory is needed. And with staging your job loads
-# the shared storage once, not in every epoch, which helps other users.
+# So measure an epoch of your training, not a raw read. A set that fits into the *page cache* may come from there in the
+# second epoch, until the memory is needed. And with staging your job loads the shared storage once, not in every epoch.
 
 # %% [markdown] id="clean" tags=["core"]
 # ## 5 · Clean up, also when killed
 #
 # Memory that a job leaves in `/dev/shm` is missing for every later job on the node. So a copy is removed with the last
 # process that uses it. Two signals can interrupt this: SIGTERM, which comes before a time limit, and SIGKILL, which no
-# program can catch. We send both to a process that copies, and to one that uses a copy.
+# program can catch. The folded cell starts a process that copies, or uses a copy, sends it a signal, and looks at what
+# is left.
 
-# %%
+
+# %% jupyter={"source_hidden": true}
 import signal
 
 
@@ -439,13 +439,16 @@ def left_behind():
     return [one for one in staging.listing([victims]) if one.bytes and victims in one.path.parents]
 
 
-# %%
+def reached(moment, ready):
+    return ready.is_set() or moment == "copying" and any(one.bytes > 1 << 20 for one in left_behind())
+
+
 def end(file, moment, number):
     """What one process leaves when this signal meets it, and what the next one finds."""
     ready = fork.Event()
     process = fork.Process(target=stage_and_use, args=(file, ready))
     process.start()
-    while not (ready.is_set() if moment == "using" else ready.is_set() or any(one.bytes > 1 << 20 for one in left_behind())):
+    while not reached(moment, ready):
         time.sleep(0.002)
     os.kill(process.pid, number)
     process.join()
@@ -493,28 +496,24 @@ print(f"{len(staging.listing())} staged copies of yours are on this node.")
 #
 # So there is an earlier staging step: from the archive to scratch, on a node that sees both. It takes long and is often
 # interrupted, so `smallfiles stage --to` records each block that it has copied, and continues where it stopped. On
-# Lustre it spreads a large file over several servers (*striping*), so that many nodes read it at full speed; small
-# files are better on one.
+# Lustre it *stripes* a large file ([notebook 03](03_pack_arrow.ipynb)), so that many nodes read it at full speed.
 #
 # </details>
 
 # %% [markdown] id="exercise"
 # ## Exercise
 #
-# In [Exercise 07](../exercises/07_stage_a_dataset.ipynb) you write a staging function that survives two jobs at once, and,
-# as a second part, a full disk and SIGTERM. The check tries all of them.
+# In [Exercise 07](../exercises/07_stage_a_dataset.ipynb) you write a staging function that survives two jobs at once,
+# and, as a second part, a full disk and SIGTERM. The check tries all of them.
 
 # %% [markdown] id="cluster"
 # ## On the cluster
 #
-# There are two commands. The first copies a set from the archive to scratch, on a transfer node. The second runs at the
-# start of a job script, prints the path of the copy, and ends; the copy then belongs to the job. `train.tars` is a
-# folder of shards ([notebook 05](05_shard_a_dataset.ipynb)); the same line stages a single file.
+# The first command copies a set from the archive to scratch, on a transfer node. The second runs at the start of a job
+# script, prints the path of the copy, and ends; the copy then belongs to the job.
 
 # %%
 show.command(staging.StageConfig(), "archive/train.tars", "auto", "scratch/data")
-
-# %%
 show.command(staging.StageConfig(), "scratch/data/train.tars")
 
 # %% [markdown]
@@ -526,9 +525,7 @@ show.command(staging.StageConfig(), "scratch/data/train.tars")
 # smallfiles bench read "$staged"
 # ```
 #
-# Both are available as jobs. `SITE` is your cluster's file in `slurm/sites`; the second job follows automatically and
-# compares reading the copy with reading the original. If you have no cluster, `slurm/local/up` starts one here if Slurm
-# is installed; its site is `local`.
+# Both are available as jobs. `SITE` is your cluster's file in `slurm/sites`; the second job follows automatically.
 #
 # ```bash
 # slurm/submit SITE 07_fetch -- archive/train.tars scratch/data
@@ -540,15 +537,14 @@ show.command(staging.StageConfig(), "scratch/data/train.tars")
 # - Node-local storage has many names; in `/dev/shm` a file is memory of the job, so its limit counts, not `df`.
 # - Pack first: a copy is then one long read, and each block is verified while it is copied.
 # - Lock, look, copy to a temporary name, verify, rename: one rank copies, all use the copy.
-# - The copy's time divided by the time saved per epoch gives the epochs until staging pays off; if training is slower
-#   than reading, it never does.
+# - Copying, divided by the time saved per epoch, gives the epochs until staging pays off; it may never.
 # - Clean up at exit and on SIGTERM; the next job removes what SIGKILL leaves, since the lock is free.
 
 # %% [markdown] id="quiz"
 # ## Check yourself
 #
-# **1.** Your job has 64 GB of memory, `df` shows 250 GB free in `/dev/shm`, and your packed set has 60 GB. You stage it.
-# (a) It fits, `df` says so (b) the job is killed while it copies or trains (c) the rest is swapped to disk
+# **1.** Your job has 64 GB of memory, `df` shows 250 GB free in `/dev/shm`, and your packed set has 60 GB. You stage
+# it. (a) It fits, `df` says so (b) the job is killed while it copies or trains (c) the rest is swapped to disk
 #
 # <details>
 # <summary>Answer</summary>
@@ -568,17 +564,6 @@ show.command(staging.StageConfig(), "scratch/data/train.tars")
 # **(b) and (c)**. Ranks that look at the same moment all see no copy and all write to it. A rank that looks a little
 # later sees the name, although the bytes are still being written. (a) is true only if the first has finished before the
 # second looks.
-#
-# </details>
-#
-# **3.** Reading an epoch takes 10 minutes, training on it 12 minutes, and the copy 8 minutes. When has staging saved
-# you time? (a) in the first epoch (b) after 0.8 epochs (c) never
-#
-# <details>
-# <summary>Answer</summary>
-#
-# **(c)**: training already hides the reading, so nothing is saved. (a) and (b) divide by what reading saves, but an
-# epoch still takes 12 minutes. Other users gain, though: you read the storage only once.
 #
 # </details>
 

@@ -5,25 +5,22 @@
 # synthetic images
 #
 # A packed file delivers bytes as fast as memory. A GPU needs batches: decoded, cropped, scaled and stacked. The CPUs of
-# your job do that work, and it usually decides how long the GPU waits. This notebook follows one batch, finds the
-# bottleneck, and removes it.
+# your job do that work, and it usually decides how long the GPU waits.
 
 # %% [markdown] id="questions"
 # ## Questions
 #
 # - Where does the time of a batch go?
-# - Which order of the same work is cheapest?
 # - How many workers does a `DataLoader` need, and should they be processes or threads?
 # - When does a ring of ready batches in memory help?
-# - How do I know that training waits?
 
 # %% [markdown] id="objectives"
 # ## After this you can
 #
-# - plot where a batch's time goes, and name the stage to improve,
+# - name the stage of a batch to improve,
 # - put decoding, cropping and scaling in the cheapest order,
 # - choose a `DataLoader`'s settings by measuring,
-# - build a ring buffer, use a safe one, and recognise when neither helps,
+# - recognise when a ring buffer helps,
 # - read the share of time that training spends waiting.
 
 # %% [markdown] id="setup"
@@ -33,7 +30,7 @@
 import sys
 
 sys.path.append("..")
-from helpers import figures, show, start
+from helpers import figures, show, start, worksheet
 
 setup = start("08")
 
@@ -42,29 +39,38 @@ import io
 import time
 from functools import partial
 from statistics import median
-from time import perf_counter
 
 import numpy as np
 import torch
 from PIL import Image
 
-# %%
 from smallfiles import formats, images, measure
 from smallfiles.pack import PackConfig, pack
 
-packed = setup.scratch / "train.arrow"
+source, packed = setup.source(), setup.scratch / "train.arrow"
 if not packed.exists():
-    pack(setup.source(), packed, PackConfig())
+    pack(source, packed, PackConfig())
 reader = formats.open(packed)
+
+# %% [markdown] id="recall"
+# > **Recall** (06). Two forked workers `seek` and `read` in one open file. What goes wrong, and what cures it?
+#
+# <details>
+# <summary>Answer</summary>
+#
+# They share its position, so one reads where the other has moved to, without an error. `os.pread` names the position in
+# each read.
+#
+# </details>
 
 # %% [markdown] id="follow" tags=["core"]
 # ## 1 · Follow a batch
 #
-# A forum post asked how to keep a GPU busy with views like these: the shorter side of an image is scaled to a random length
-# from 256 to 480 pixels, then 224 x 224 pixels are cut out. We draw the parameters first, so that four programs can
-# make the same view:
+# A forum post asked how to keep a GPU busy with views like these: the shorter side of an image is scaled to a random
+# length from 256 to 480 pixels, then 224 x 224 pixels are cut out. The folded cell draws these numbers once per image,
+# so that three programs can make the same view:
 
-# %%
+# %% jupyter={"source_hidden": true}
 from smallfiles.images.crops import Box
 
 
@@ -80,13 +86,11 @@ def draw_view(index):
 
 
 # %% [markdown]
-# Each function below yields the name of the stage it has just finished, so that one clock can time all of them. The
-# first two are common. The first converts to floats, then scales, as the loaders of the Jülich course do:
+# Each program yields the name of a stage when it is finished. The first is common: it converts to floats, then
+# scales, as the loaders of the Jülich course do. The second crops before it scales, and leaves floats to the GPU:
 
 # %%
 from torchvision.transforms.v2 import functional as F
-
-MEAN, STD = list(images.IMAGENET_MEAN), list(images.IMAGENET_STD)
 
 
 def floats_scale_crop(data, short, k, box):
@@ -94,51 +98,50 @@ def floats_scale_crop(data, short, k, box):
     yield "decode", picture
     floats = F.to_dtype(F.to_image(picture), torch.float32, scale=True)
     view = F.crop(F.resize(floats, [short]), round(box.top / k), round(box.left / k), 224, 224)
-    yield "augment", F.normalize(view, MEAN, STD)
+    yield "augment", F.normalize(view, list(images.IMAGENET_MEAN), list(images.IMAGENET_STD))
 
 
-def scale_crop_floats(data, short, k, box):
-    picture = Image.open(io.BytesIO(data)).convert("RGB")
-    yield "decode", picture
-    view = F.crop(F.resize(picture, [short]), round(box.top / k), round(box.left / k), 224, 224)
-    yield "augment", F.normalize(F.to_dtype(F.to_image(view), torch.float32, scale=True), MEAN, STD)
-
-
-# %% [markdown]
-# The other two crop before they scale, and leave floats to the GPU. The last does not even decode the hidden part:
-
-# %%
-from smallfiles.images.picture import open_picture
+def scaled(pixels):
+    view = np.empty((224, 224, 3), np.uint8)
+    images.resize(pixels, view)
+    return torch.from_numpy(view)
 
 
 def crop_scale(data, short, k, box):
     pixels = images.decode(data)
     yield "decode", pixels
-    view = np.empty((224, 224, 3), np.uint8)
-    images.resize(pixels[box.top : box.top + box.height, box.left : box.left + box.width], view)
-    yield "augment", torch.from_numpy(view)
+    yield "augment", scaled(pixels[box.top : box.top + box.height, box.left : box.left + box.width])
+
+
+# %% [markdown]
+# The third does not even decode the hidden part:
+
+# %%
+from smallfiles.images.picture import open_picture
 
 
 def only_the_part(data, short, k, box):
     part = open_picture(data).part(box, 224, 224, None)
     yield "decode", part
-    view = np.empty((224, 224, 3), np.uint8)
-    images.resize(part, view)
-    yield "augment", torch.from_numpy(view)
+    yield "augment", scaled(part)
 
 
 # %% [markdown]
-# The clock adds to each stage the time since the one before it ended.
+# The folded cell is a clock: `follow` adds to each stage the time since the one before it ended. A worker process must
+# also *send* its batch to the trainer; `send_ms` times a `DataLoader` that does nothing else.
 
 
-# %%
+# %% jupyter={"source_hidden": true}
+import warnings
+
+
 def follow(order, indices):
     """Milliseconds per stage of one batch, and the batch."""
-    spent, views, began = dict.fromkeys(("read", "decode", "augment", "collate"), 0.0), [], perf_counter()
+    spent, views, began = dict.fromkeys(("read", "decode", "augment", "collate"), 0.0), [], time.perf_counter()
 
     def lap(stage):
         nonlocal began
-        now = perf_counter()
+        now = time.perf_counter()
         spent[stage] += 1e3 * (now - began)
         began = now
 
@@ -153,46 +156,41 @@ def follow(order, indices):
     return spent, batch
 
 
-# %% [markdown]
-# A worker process must also *send* its batch to the trainer. A `DataLoader` that does nothing else shows what that
-# costs:
-
-# %%
 from torch.utils.data import DataLoader
+
+
+torch.set_num_threads(1)  # as in every worker of a DataLoader
+warnings.filterwarnings("ignore", message="This DataLoader will create")  # more workers than CPUs: section 3
 
 
 def send_ms(batch):
     """Milliseconds until the next copy of this batch has arrived from a worker process."""
     loader = DataLoader([batch] * 13, batch_size=None, num_workers=1, collate_fn=torch.clone)
-    times, asked = [], perf_counter()
+    times, asked = [], time.perf_counter()
     for sent in loader:
         sent.view(-1)[::4096].sum()  # touch every page
-        times.append(1e3 * (perf_counter() - asked))
-        asked = perf_counter()
+        times.append(1e3 * (time.perf_counter() - asked))
+        asked = time.perf_counter()
     return median(times[1:])
 
 
 # %% [markdown]
-# > **Predict.** How many times faster than the first program is the last? And which stage is the longest in each? Write
-# > the factor down; the figure will show it.
+# > **Predict.** How many times faster than the first program is the last? And which stage is the longest in each?
 
 # %%
 guess = 1.5  # change me: the last program is so many times as fast as the first
-orders = {
-    "floats, scale, crop": floats_scale_crop,
-    "scale, crop, floats": scale_crop_floats,
-    "crop, scale": crop_scale,
-    "only the part": only_the_part,
-}
+orders = {"floats, scale, crop": floats_scale_crop, "crop, scale": crop_scale, "only the part": only_the_part}
 drawn = [draw_view(index) for index in range(len(reader))]
-torch.set_num_threads(1)  # as in every worker of a DataLoader
 runs, first = {name: [] for name in orders}, {}
 for number in range(6):
     for name, order in orders.items():
         spent, first[name] = follow(order, range(16 * number, 16 * number + 16))
         runs[name].append(spent)
 
-# %%
+# %% [markdown]
+# The folded cell takes the medians and draws them:
+
+# %% jupyter={"source_hidden": true}
 bars = {}
 for name, each in runs.items():
     bars[name] = {stage: median(run[stage] for run in each[1:]) for stage in each[0]}
@@ -201,24 +199,20 @@ total = {name: sum(stages.values()) for name, stages in bars.items()}
 slow, quick = total["floats, scale, crop"], total["only the part"]
 title = f"The same 16 views in {slow:.0f} or {quick:.0f} ms: {slow / quick:.1f} times"
 show.figure(figures.bars(bars, title, x="milliseconds of one worker per batch", guess=slow / guess))
-
-# %% [markdown]
-# Are these really the same views? Their pixels differ a little, since each order rounds and smooths at a different
-# step:
-
-# %%
 reference = first["floats, scale, crop"]
 for name, batch in first.items():
     floats = batch if batch.is_floating_point() else images.normalise(batch)
-    difference = 255 * float((floats - reference).abs().mean()) * np.mean(STD)
+    difference = 255 * float((floats - reference).abs().mean()) * np.mean(images.IMAGENET_STD)
     print(f"{name:20} {difference:4.1f} of 255 from the first, {batch.nbytes / 1e6:4.1f} MB to send")
 
 # %% [markdown]
+# The pixels differ a little, since each order rounds and smooths at a different step.
+#
 # Two habits cost time. *Scaling pixels that are then thrown away*: crop first. *Floats too early*: four bytes instead
 # of one in every later stage, sending included. `images.normalise` converts a whole batch on the GPU.
 #
 # The file is in this machine's page cache, so *read* is small. On a cold parallel file system it may be most of the bar
-# ([notebook 01](01_count_the_cost_of_small_files.ipynb)): pack and stage first.
+# ([notebook 01](01_count_the_cost_of_small_files.ipynb)).
 
 # %% [markdown] id="views" tags=["optional"]
 # ## 2 · Choose the views
@@ -230,26 +224,20 @@ for name, batch in first.items():
 
 # %%
 jpegs = [bytes(reader.read(index)) for index in range(24)]
-kinds = {
-    "RandomShortSide": images.RandomShortSide(),
-    "RandomResizedCrop": images.RandomResizedCrop(),
-    "… and colours": images.RandomResizedCrop(jitter=images.ColourJitter()),
-}
+crop, colours = images.RandomResizedCrop(), images.RandomResizedCrop(jitter=images.ColourJitter())
+kinds = {"RandomShortSide": images.RandomShortSide(), "RandomResizedCrop": crop, "… and colours": colours}
 
 
 def view_all(transform):
     return len([transform(data, np.random.default_rng(n)) for n, data in enumerate(jpegs)])
 
 
-
-# %%
 speeds = measure.compare({name: partial(view_all, kind) for name, kind in kinds.items()}, unit="images")
-colours = speeds.times("… and colours", "RandomResizedCrop").median
-show.figure(figures.bars(speeds, f"With colours, views come at {colours:.2f} times the speed"))
+gain = speeds.times("… and colours", "RandomResizedCrop").median
+figures.bars(speeds, f"With colours, views come at {gain:.2f} times the speed")
 
 # %% [markdown]
-# Colours are changed on the finished view. Before cropping, the same change would touch the whole image of 500 x 375
-# pixels, 3.7 times as many.
+# Colours are changed on the finished view; before cropping, 3.7 times as many pixels would change.
 #
 # <details>
 # <summary>Larger photographs: decode them at a reduced size</summary>
@@ -270,32 +258,27 @@ show.figure(figures.bars(speeds, f"With colours, views come at {colours:.2f} tim
 # %%
 from torch.utils.data import Dataset
 
+names, labels = source.manifest.paths.to_pylist()[:96], source.manifest.targets
+
 
 class Views(Dataset):
-    """Views of a packed file. The file is opened by each worker, at its first sample."""
-
-    def __init__(self, path, transform, count):
-        self.path, self.transform, self.count, self.file = path, transform, count, None
+    def __init__(self, root):
+        self.root, self.transform = root, images.RandomResizedCrop()
 
     def __len__(self):
-        return self.count
+        return len(names)
 
     def __getitem__(self, index):
-        self.file = self.file or formats.open(self.path)
-        view = self.transform(self.file.read(index), np.random.default_rng())  # new in every epoch
-        return torch.from_numpy(view), self.file.target(index)
+        data = (self.root / names[index]).read_bytes()
+        return torch.from_numpy(self.transform(data, np.random.default_rng())), int(labels[index])
 
 
 # %%
-views = Views(packed, images.RandomResizedCrop(), len(reader))
-
-
-def by_processes(workers):
+def by_processes(root, workers):
     return DataLoader(
-        views,
-        batch_size=16,
+        Views(root),
+        batch_size=8,
         shuffle=True,
-        drop_last=True,
         num_workers=workers,  # 0: the trainer makes its batches itself
         multiprocessing_context="fork" if workers else None,  # others import their classes from a module
         prefetch_factor=2 if workers else None,  # batches ready ahead, per worker
@@ -305,70 +288,70 @@ def by_processes(workers):
 
 
 # %% [markdown]
-# `make_loader` returns the same kind of `DataLoader`. It adds what you would otherwise write yourself: whole batches
-# made in place, an order that is the same for any number of workers, resuming at a batch, and *threads* instead of
-# processes.
+# We read the same files twice: from this machine's memory, and through `slowfs`, where each look-up and each open takes
+# 4 ms ([notebook 01](01_count_the_cost_of_small_files.ipynb)).
+#
+# > **Predict.** How many workers are best from memory? And from slow storage: fewer, as many, or more?
 
 # %%
-from smallfiles.loading import LoaderConfig, make_loader
-
-
-def by_threads(workers):
-    settings = LoaderConfig(batch=16, workers=workers, mode="threads", drop_last=True)
-    return make_loader(packed, settings, transform=images.RandomResizedCrop())
-
-
-# %% [markdown]
-# > **Predict.** How many workers are best on this machine? Are threads slower, since Python runs one thread at a time?
+guess = 2  # change me: the best number of workers from slow storage
 
 # %%
-guess = 4  # change me: the best number of workers here
-
-# %%
-import warnings
-
-warnings.filterwarnings("ignore", message="This DataLoader will create")  # too many is the experiment
-loaders = {("processes", n): by_processes(n) for n in (0, 1, 2, 4)}
-loaders |= {("threads", n): by_threads(n) for n in (1, 2, 4)}
+from smallfiles.slowfs import SlowConfig, open_slow
 
 
 def epoch(loader):
-    """Images in one epoch without any training."""
-    return 16 * sum(1 for _ in loader)
+    return sum(len(labels) for _, labels in loader)
 
 
-tasks = {f"{kind} {n}": partial(epoch, loader) for (kind, n), loader in loaders.items()}
-result = measure.compare(tasks, rounds=3, unit="images")
-
-# %%
-lines = {"processes": {}, "threads": {0: result.rates_per_s("processes 0")}}
-for kind, n in loaders:
-    lines[kind][n] = result.rates_per_s(f"{kind} {n}")
-kind, best = max(loaders, key=lambda case: median(lines[case[0]][case[1]]))
-gain = result.times(f"{kind} {best}", "processes 0").median
-close = [n for n in tasks if n != f"{kind} {best}" and result.spread(n).overlaps(result.spread(f"{kind} {best}"))]
-title = f"Best here: {kind} {best}, {gain:.1f} times as fast as no workers" if best else "Best here: no workers"
-title += f" ({setup.cpus} CPUs)"
-title += f"; within the spread: {', '.join(close)}" if close else ""
-marks = {"CPUs": setup.cpus} if setup.cpus <= 8 else None
-show.figure(figures.lines(lines, title, x="workers", y="images per second", guess=guess, marks=marks))
-loaders.clear()  # the worker processes end with their loaders
-tasks.clear()
+with open_slow(setup.folder(), SlowConfig(latency_s=0.004)) as slow:
+    roots = {"memory": setup.folder()} | ({"slow storage": slow.path} if slow.how == "fuse" else {})
+    loaders = {(where, n): by_processes(root, n) for where, root in roots.items() for n in (0, 1, 2, 4, 8)}
+    tasks = {f"{where}, {n}": partial(epoch, loader) for (where, n), loader in loaders.items()}
+    result = measure.compare(tasks, rounds=2, unit="images")
+    loaders.clear(), tasks.clear()  # the worker processes end with their loaders
 
 # %% [markdown]
-# Expect the best number to be near the number of CPUs, with no gain beyond it, or a loss. Where the dots overlap, the
-# order is chance: take the smaller number. Decoding and scaling happen in C, where Python's lock is released, so
-# threads really work at the same time. A thread leaves its batch in the trainer's memory; a process must send it. But
-# with many threads their Python parts wait for each other, so `make_loader` uses up to four threads, and processes
-# beyond that. Count the CPUs of your job, not those of the node ([notebook 00](00_start_here.ipynb)).
+# The folded cell draws a line per storage and notes your numbers.
+
+# %% jupyter={"source_hidden": true}
+lines = {where: {n: result.rates_per_s(f"{where}, {n}") for n in (0, 1, 2, 4, 8)} for where in roots}
+best = {where: max(line, key=lambda n: median(line[n])) for where, line in lines.items()}
+gain = {where: median(lines[where][n]) / median(lines[where][0]) for where, n in best.items()}
+title = "; ".join(f"from {where} {n} workers give {gain[where]:.1f} times the images" for where, n in best.items())
+title = f"Compared with no workers, {title} ({setup.cpus} CPUs)"
+marks = {"CPUs": setup.cpus} if setup.cpus <= 8 else None
+show.figure(figures.lines(lines, title, x="workers", y="images per second", guess=guess, marks=marks))
+began = time.process_time()
+for index in range(48):
+    list(only_the_part(bytes(reader.read(index)), *drawn[index]))
+cpu_ms = 1e3 * (time.process_time() - began) / 48
+worksheet.note("08", images_per_s=median(lines["memory"][best["memory"]]), cpu_ms=cpu_ms)
+show.say("" if slow.how == "fuse" else slow.summary)
+
+# %% [markdown]
+# A worker does two jobs. It *computes*: from memory, expect the best number to be near the number of CPUs, with little
+# or no gain beyond it. And it *waits*: a worker that sleeps until its file arrives needs no CPU, so from slow storage
+# more workers than CPUs help, until the CPUs are busy all the time. Packing and staging remove the waiting; then as
+# many workers as CPUs suffice. Count the CPUs of your job, not those of the node ([notebook 00](00_start_here.ipynb)).
+#
+# <details>
+# <summary>Threads instead of processes</summary>
+#
+# Workers need not be processes. Decoding and scaling happen in C, where Python's lock is released, so *threads* really
+# work at the same time. A thread leaves its batch in the trainer's memory; a process must send it. But the Python parts
+# of many threads wait for each other, so `make_loader`, which returns a `DataLoader` with either, uses up to four
+# threads and processes beyond that. It also makes whole batches in place, keeps the order for any number of workers,
+# and resumes at a batch.
+#
+# </details>
 #
 # Workers make batches ahead, which take memory.
 #
 # > **Predict.** Batches of 256, 8 workers, 2 batches ahead per worker: how many gigabytes as bytes, and as floats?
 
 # %%
-one = 256 * 224 * 224 * 3
-print(f"{8 * 2 * one / 1e9:.1f} GB as bytes, {4 * 8 * 2 * one / 1e9:.1f} GB as floats")
+f"{8 * 2 * 256 * 224 * 224 * 3 / 1e9:.1f} GB as bytes, four times as much as floats"
 
 # %% [markdown]
 # Processes keep them in `/dev/shm`. If that is too small, a worker fails or dies with a *bus error* ([notebook
@@ -428,17 +411,18 @@ print(f"{len(means)} batches through {SLOTS} slots; at most {max(waiting)} waite
 
 # %% [markdown]
 # Training holds one slot itself, so at most 5 can wait. No batch was copied. But if the producer is killed, training
-# sleeps forever; the position of training is not recorded; two producers would mix up the order. `smallfiles.ring`
-# handles all that, and returns the same batches as the `DataLoader`.
+# sleeps forever, and two producers would mix up the order. `smallfiles.ring` handles that, and returns the same batches
+# as the `DataLoader`.
 #
-# **Does a ring make training faster?** Here both storage and steps are sleeps, so the answer is the same on any
-# machine. A step takes 20 ms, a batch 9 ms. But the storage stalls for 0.27 s in every 0.6 s, as a busy file system
-# does. Before each epoch training pauses for 0.4 s, as for an evaluation. The two buffers differ in one line: a
-# `DataLoader` starts each epoch empty, a ring continues to fill.
+# **Does a ring make training faster?** The folded cell simulates storage, a producer and training with sleeps, so the
+# answer is the same on any machine. A step takes 20 ms, a batch 9 ms. But the storage stalls for 0.27 s in every 0.6 s,
+# as a busy file system does, and training pauses for 0.4 s before each epoch, as for an evaluation. A `DataLoader`
+# starts each epoch empty; a ring continues to fill.
 
-# %%
+# %% jupyter={"source_hidden": true}
 import queue
 import threading
+from concurrent.futures import ThreadPoolExecutor
 
 STEP_S, PERIOD_S, STALL_S, PAUSE_S, EPOCHS, BATCHES = 0.02, 0.6, 0.27, 0.4, 2, 100
 
@@ -455,7 +439,11 @@ def produce(count, ready, level, *kind):
         level[time.monotonic()] = ready.qsize()
 
 
-# %%
+# %% [markdown]
+# The folded cell trains with one buffer, and returns when each step asked for a batch and got it:
+
+
+# %% jupyter={"source_hidden": true}
 def train(slots, goes_on, make_s=0.009, stalls=True):
     """Steps that wait for batches: when each asked and got, and how many batches were ready."""
     ready, done, level = queue.Queue(slots), [], {}
@@ -480,18 +468,19 @@ def train(slots, goes_on, make_s=0.009, stalls=True):
 # > And with storage that never stalls but needs 30 ms per batch?
 
 # %%
-from concurrent.futures import ThreadPoolExecutor
-
 buffers = {"2 ahead": (2, False), "16 ahead": (16, False), "ring of 16": (16, True)}
 began = time.monotonic()
 with ThreadPoolExecutor(6) as pool:  # sleeping needs no CPU, so all six run at once
     stalled = {name: pool.submit(train, *buffer) for name, buffer in buffers.items()}
     too_slow = {name: pool.submit(train, *buffer, 0.03, False) for name, buffer in buffers.items()}
-stalled = {name: run.result() for name, run in stalled.items()}
-too_slow = {name: run.result() for name, run in too_slow.items()}
+
+# %% [markdown]
+# The folded cell computes the waiting and draws how full two of the buffers were.
+
+# %% jupyter={"source_hidden": true}
+stalled, too_slow = ({name: run.result() for name, run in runs.items()} for runs in (stalled, too_slow))
 
 
-# %%
 def share(done):
     waited = sum(got - asked for asked, got in done)
     return waited / (waited + len(done) * STEP_S)
@@ -499,8 +488,6 @@ def share(done):
 
 for name in buffers:
     print(f"{name:11} waits {share(stalled[name][0]):4.0%} with stalls, {share(too_slow[name][0]):4.0%} if too slow")
-
-# %%
 times = np.arange(began, began + 4, 0.01)  # the level every 10 ms, not only at requests
 
 
@@ -517,30 +504,25 @@ show.figure(figures.lines(levels, title, x="seconds", y="batches ready"))
 # %% [markdown]
 # A buffer bridges a stall if it is full when the stall begins and holds more steps than the stall lasts. A larger
 # `prefetch_factor` can do that too, except at the start of each epoch. If the supply is too slow on average, every
-# buffer runs empty; the ring then gains only what it made during the pauses.
+# buffer runs empty.
 #
-# So a ring helps where batches come in bursts, where training pauses, or where training must be restarted without
-# losing the ready batches. It never replaces CPUs. Now the forum's own numbers: 30 GB of RAM disk, 1,000 batches,
-# refilled below 800.
-
-# %%
-disk_bytes, batches, refill_below = 30e9, 1000, 800
-views_per_batch = disk_bytes / batches / (224 * 224 * 3)
-print(f"a batch of 30 MB is {views_per_batch / 4:.0f} views as floats, or {views_per_batch:.0f} as bytes")
-for step_s in (0.05, 0.2):
-    bridged = f"{refill_below} batches bridge {refill_below * step_s:.0f} s"
-    print(f"steps of {step_s} s: {bridged}; a stall of 5 s needs {5 / step_s:.0f} batches")
-
-# %% [markdown]
-# The threshold only wastes 200 batches: a producer that sleeps at a queue refills at once, at no cost. And 1,000
-# batches bridge stalls that hardly any storage has, with memory that your job pays for. Use bytes, and a few dozen
-# slots.
+# So a ring helps where batches come in bursts or training pauses. It never replaces CPUs.
+#
+# <details>
+# <summary>The forum's own numbers</summary>
+#
+# They were 30 GB of RAM disk and 1,000 batches,
+# refilled below 800. At 50 ms per step 800 batches bridge 40 s; a stall of 5 s needs 100. The threshold only wastes 200
+# batches, since a producer that sleeps at a queue refills at once, and your job pays for the memory. Use bytes, and a
+# few dozen slots.
+#
+# </details>
 
 # %% [markdown] id="train" tags=["core"]
 # ## 5 · Look at the waiting
 #
 # The decisive number is the share of time in which training waits for a batch. Measuring it takes four lines in any
-# loop. A GPU does not use the CPUs while it computes, so we simulate a step with a sleep of 40 ms.
+# loop. A GPU does not use the CPUs, so we simulate a step with a sleep of 40 ms.
 
 
 # %%
@@ -548,11 +530,11 @@ def steps(loader, step_s=0.04):
     """Seconds of an epoch's steps, and seconds of waiting for data."""
     batches = iter(loader)
     next(batches)  # the first batch also starts the workers
-    asked, waited, count = perf_counter(), 0.0, 0
+    asked, waited, count = time.perf_counter(), 0.0, 0
     for _ in batches:
-        waited += perf_counter() - asked
+        waited += time.perf_counter() - asked
         time.sleep(step_s)  # forward, backward, optimizer.step(), and torch.cuda.synchronize()
-        asked = perf_counter()
+        asked = time.perf_counter()
         count += 1
     return {"steps": count * step_s, "waiting": waited}
 
@@ -562,18 +544,18 @@ def steps(loader, step_s=0.04):
 # > that another program fills?
 
 # %%
+from smallfiles.loading import LoaderConfig, make_loader
+
 found = {}
-for name, settings in {
-    "main thread": LoaderConfig(batch=16, mode="main"),
-    "1 thread": LoaderConfig(batch=16, workers=1, mode="threads"),
-    "2 threads": LoaderConfig(batch=16, workers=2, mode="threads"),
-}.items():
+for name, workers, mode in (("main thread", 0, "main"), ("1 thread", 1, "threads"), ("2 threads", 2, "threads")):
+    settings = LoaderConfig(batch=16, workers=workers, mode=mode)
     found[name] = steps(make_loader(packed, settings, transform=images.RandomResizedCrop()))
 
 # %% [markdown]
-# In a terminal you would start the filler by hand, with this command. Here a helper starts it as a program of its own:
+# In a terminal you would start the filler by hand, with the command below. The folded cell starts it as a program of
+# its own, measures, and draws:
 
-# %%
+# %% jupyter={"source_hidden": true}
 import os
 
 from helpers.experiments.nb08 import filling
@@ -584,18 +566,14 @@ config = RingConfig(name=f"notebook-08-{os.getpid()}", slots=12, producers=2, ep
 show.command(config, "train.arrow", "--batch", "16")
 with filling(config, packed, "--batch", "16"), ring.attach(config.name) as batches:
     found["ring"] = steps(batches)
-
-# %%
 waiting = {name: spent["waiting"] / sum(spent.values()) for name, spent in found.items()}
 best = min(waiting, key=waiting.get)
 title = f"Training waits {waiting['main thread']:.0%} of the time for its own batches, {waiting[best]:.0%} with: {best}"
 show.figure(figures.bars(found, title, x="seconds per epoch"))
 
 # %% [markdown]
-# Less waiting means more images per second, since the steps take the same time in all four. On a busy or slow machine
-# one worker may not keep up; then no buffer can. `smallfiles train` reports this number as `waiting_share` for every
-# epoch. Training finds a ring by its name and waits until the filler is there. If one of them is killed, the other
-# waits for its successor and continues at the next batch.
+# Less waiting means more images per second, since the steps take the same time in all four. On a busy machine one
+# worker may not keep up; then no buffer can. `smallfiles train` reports this number as `waiting_share` for every epoch.
 
 # %% [markdown] id="exercise"
 # ## Exercise
@@ -610,20 +588,21 @@ show.figure(figures.bars(found, title, x="seconds per epoch"))
 
 # %%
 from smallfiles.measure.loading import LoadBenchConfig
+from smallfiles.training import TrainConfig
 
 show.command(LoadBenchConfig(workers=(1, 2, 4, 8), batch=256), ["train.arrow"])
 
 # %% [markdown]
-# Then train with the best setting, or from a ring. The filler is a second step of the same job, as `slurm/submit SITE
-# 08_ring` starts it. It must be the same job: the ring counts against its memory, and many sites give each job a
-# private `/dev/shm`.
+# Then train with the best setting, or from a ring, whose filler is a second step of the *same* job (`slurm/submit SITE
+# 08_ring`): the ring counts against its memory, and many sites give each job a private `/dev/shm`. The folded cell
+# prints the commands.
 
-# %%
+# %% jupyter={"source_hidden": true}
+from smallfiles.loading import LoaderConfig
 from smallfiles.ring import RingConfig
-from smallfiles.training import TrainConfig
 
-best = LoaderConfig(batch=256, workers=8, mode="processes")
-show.command(TrainConfig(loader=best, model="resnet50", size=224, epochs=90), "train.arrow", "val.arrow")
+loader = LoaderConfig(batch=256, workers=8, mode="processes")
+show.command(TrainConfig(loader=loader, model="resnet50", size=224, epochs=90), "train.arrow", "val.arrow")
 show.command(RingConfig(name="imagenet", slots=64, epochs=90), "train.arrow", "--batch", "256")
 show.command(TrainConfig(ring="imagenet", model="resnet50", size=224, epochs=90), "train.arrow")
 
@@ -632,7 +611,8 @@ show.command(TrainConfig(ring="imagenet", model="resnet50", size=224, epochs=90)
 #
 # - A batch is read, decoded, augmented, collated and sent: measure all stages before you change one.
 # - Crop first, then scale; keep bytes, and convert to floats on the GPU.
-# - Start with as many workers as the job has CPUs, threads if they are few and processes if they are many; then measure.
+# - Workers compute and wait: from packed, staged files start with as many as the job has CPUs, from slow storage with
+#   more.
 # - A ring, or more prefetching, bridges stalls and pauses. It does not help if batches come too slowly on average.
 # - The share of time spent waiting shows whether any of this matters.
 
@@ -645,8 +625,9 @@ show.command(TrainConfig(ring="imagenet", model="resnet50", size=224, epochs=90)
 # <details>
 # <summary>Answer</summary>
 #
-# **(c)**: it is the only one that makes a batch cheaper. (a) and (b) store batches that were made earlier, but here batches
-# come too slowly on average, so any buffer runs empty. (d) speeds up the copy to the GPU, which is not the longest stage.
+# **(c)**: it is the only one that makes a batch cheaper. (a) and (b) store batches that were made earlier, but here
+# batches come too slowly on average, so any buffer runs empty. (d) speeds up the copy to the GPU, which is not the
+# longest stage.
 #
 # </details>
 #
@@ -661,8 +642,8 @@ show.command(TrainConfig(ring="imagenet", model="resnet50", size=224, epochs=90)
 #
 # </details>
 #
-# **3.** A loader gives 900 images per second and the GPU trains 600 per second. You make the loader twice as fast. Training
-# becomes (a) twice as fast (b) 1.5 times as fast (c) no faster (d) slower
+# **3.** A loader gives 900 images per second and the GPU trains 600 per second. You make the loader twice as fast.
+# Training becomes (a) twice as fast (b) 1.5 times as fast (c) no faster (d) slower
 #
 # <details>
 # <summary>Answer</summary>

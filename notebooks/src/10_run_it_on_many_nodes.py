@@ -4,11 +4,11 @@
 # **Minutes** 35 · **Machine** any Linux computer with two CPUs · **Needs** nothing; uses Slurm if it is here ·
 # **Data** 400 synthetic images
 #
-# A program that reads on your laptop should read on two nodes, and on two hundred, without changing a line. For that,
-# each process must know its number and how many there are, and the job script must pass on the resources it was given.
+# A program that reads on your laptop should read on two hundred nodes without changing a line. For that, each process
+# must know its number and how many there are, and the job script must pass on the resources it was given.
 #
-# This notebook simulates two nodes on this machine: its processes get the environment variables that real ones would
-# get. If Slurm is available, it submits the same reading as a real job at the end.
+# This notebook simulates two nodes: its processes get the environment variables that real ones would get. If Slurm is
+# available, it submits the same reading as a real job at the end.
 
 # %% [markdown] id="questions"
 # ## Questions
@@ -17,16 +17,14 @@
 # - Is each sample read exactly once, and how would I notice if not?
 # - What happens to the speed when I add nodes?
 # - What happens at the time limit?
-# - What belongs in a job script?
 
 # %% [markdown] id="objectives"
 # ## After this you can
 #
 # - read rank, local rank and node from the variables of `srun` or `torchrun`,
 # - count over all ranks that an epoch was read exactly once,
-# - train with DDP, and measure by weak scaling whether the storage is the limit,
-# - stop a training before its time limit and resume it,
-# - read, write and submit a job script.
+# - measure by weak scaling whether the storage is the limit,
+# - stop a training before its time limit and resume it.
 
 # %% [markdown] id="setup"
 # ## Set up
@@ -35,7 +33,7 @@
 import sys
 
 sys.path.append("..")
-from helpers import figures, show, start
+from helpers import figures, show, start, worksheet
 
 setup = start("10")
 
@@ -46,7 +44,7 @@ from pathlib import Path
 
 import torch
 
-from smallfiles import images, measure
+from smallfiles import images
 from smallfiles.loading import LoaderConfig, make_loader
 from smallfiles.pack import PackConfig, pack
 
@@ -56,6 +54,17 @@ if not packed.exists():
     pack(source, packed, PackConfig(verify="none"))
 samples = len(source.manifest)
 
+# %% [markdown] id="recall"
+# > **Recall** (08). A step takes 20 ms and a batch 30 ms on average. Does a ring of 1,000 slots end the waiting?
+#
+# <details>
+# <summary>Answer</summary>
+#
+# No: a buffer bridges stalls, but if batches come too slowly on average it runs empty. Make a batch cheaper, or use
+# more CPUs.
+#
+# </details>
+
 # %% [markdown] id="place" tags=["core"]
 # ## 1 · Find your place
 #
@@ -63,8 +72,7 @@ samples = len(source.manifest)
 # starts the *tasks*: on two nodes with two tasks each, four processes. The number of a task among all tasks is its
 # *rank*; its number on its node is its *local rank*. `torchrun` does the same with other names.
 #
-# We compare six processes: the script itself; the shell of `salloc`, on sites where it opens on a compute node; a task
-# of `srun`; a process of `torchrun`, alone and started inside `srun`; and one on a laptop.
+# We compare six processes; the shell of `salloc` is that of sites where it opens on a compute node.
 #
 # > **Predict.** Which of them are one of four?
 
@@ -83,51 +91,63 @@ print(nodes.table(launched))
 
 # %% [markdown]
 # The lower half shows the results of `smallfiles.machine.ranks`. It checks torchrun first, because inside `srun` the
-# variables of both are set, and torchrun's are the newer ones. Then it looks for a *step*, which is what `srun` starts,
-# and counts the tasks **of that step**.
+# variables of both are set. Then it looks for a *step*, which is what `srun` starts, and counts the tasks **of that
+# step**.
 #
 # Both the script and the salloc shell see `SLURM_NTASKS=4`, although each is one process. A program that uses this
 # number reads a quarter of the data, or waits forever for three others. The script has no `SLURM_STEP_ID`. The salloc
-# shell has one, since Slurm runs it as a special step, but that step has one task: so use `SLURM_STEP_NUM_TASKS`. (If
-# the `salloc` shell runs on the login node, it is like the script: no step.)
+# shell has one, since Slurm runs it as a special step, but that step has one task: so use `SLURM_STEP_NUM_TASKS`.
 #
-# Where do ranks connect to each other? Slurm names the nodes, and all ranks use the first name:
-
-# %%
-from smallfiles.machine.ranks import rendezvous
-
-rendezvous({"SLURM_JOB_NODELIST": "n[07-12],gpu3", "SLURM_JOB_ID": "4711"})
-
-# %% [markdown]
-# The port is computed from the job number, so that two jobs on a node do not collide. `MASTER_ADDR=localhost` works on
-# a laptop; in a job the ranks of each node would then look for the others on their own node.
+# <details>
+# <summary>Where do ranks connect to each other?</summary>
+#
+# Slurm names the nodes in `SLURM_JOB_NODELIST`, and all ranks use the first name; the port is computed from the job
+# number, so that two jobs on a node do not collide (`smallfiles.machine.ranks.rendezvous`). `MASTER_ADDR=localhost`
+# works on a laptop; in a job the ranks of each node would look for the others on their own node.
+#
+# </details>
 #
 # A rank also needs its CPUs. The script requests them with `--cpus-per-task=2`. But since Slurm 22.05, `srun` ignores
 # this option of the script ([reframe#2655](https://github.com/reframe-hpc/reframe/issues/2655)): where a cluster binds
 # tasks to CPUs, each task gets one. `SLURM_CPUS_PER_TASK` is still 2, so a program that uses it starts two workers.
 #
-# > **Predict.** A rank decodes with two workers, bound to two CPUs or to one. How many images per second does it lose?
+# > **Predict.** A rank decodes with two workers, bound to two CPUs or to one. How many CPU seconds per second can it
+# > get?
 
 # %%
 from functools import partial
 from itertools import islice
+from statistics import median
 
 
 def decode(cpus):
-    """Images decoded by two workers in one rank that may use so many CPUs."""
+    """CPUs that a rank may use, and CPU seconds that its two workers get per second."""
     os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:cpus])
     loader = make_loader(packed, LoaderConfig(batch=20, workers=2, mode="threads"), transform=view)
-    return sum(len(batch["index"]) for batch in islice(loader, 8))
+    batches = iter(loader)
+    next(batches)  # the workers have started
+    began, used = time.perf_counter(), time.process_time()
+    list(batches)
+    return len(os.sched_getaffinity(0)), (time.process_time() - used) / (time.perf_counter() - began)
 
 
-view = images.RandomResizedCrop(64)
-one_rank = [nodes.srun(0, nodes=1, per_node=1)]
-ways = {f"bound to {n}": lambda n=n: nodes.play(partial(decode, n), one_rank)[0] for n in (2, 1)}
-cost = measure.compare(ways, rounds=3, unit="images")
-show.figure(figures.bars(cost, note="two workers, CPUs as named"))
+view, rank_0 = images.RandomResizedCrop(224), [nodes.srun(0, nodes=1, per_node=1)]
+bound = {f"bound to {n}": nodes.play(partial(decode, n), rank_0)[0] for n in (2, 1)}
 
 # %% [markdown]
-# Whatever the loss, there is no error and no warning. Repeat the option, which is right in all versions: `srun
+# The folded cell draws both numbers:
+
+# %% jupyter={"source_hidden": true}
+drawn = {}
+for name, (allowed, got) in bound.items():
+    drawn |= {f"{name}, allowed": allowed, f"{name}, got": got}
+allowed = [may for may, _ in bound.values()]
+title = f"Two workers may use {allowed[0]} CPUs or, bound to one, {allowed[1]}: no more, whatever their number"
+figures.bars(drawn, title, x="CPUs, and CPU seconds per second")
+
+# %% [markdown]
+# On a calm machine the two workers get nearly what is allowed; a busy one gives less. Whatever the loss, there is no
+# error and no warning. Repeat the option, which is right in all versions: `srun
 # --cpus-per-task="$SLURM_CPUS_PER_TASK" python …`. And count CPUs with `os.sched_getaffinity`, as `make_loader` does.
 
 # %% [markdown] id="once" tags=["core"]
@@ -159,7 +179,10 @@ came = {
     "python without srun": nodes.play(read, [nodes.script()] * 4),
 }
 
-# %%
+# %% [markdown]
+# The folded cell counts and draws.
+
+# %% jupyter={"source_hidden": true}
 from collections import Counter
 
 words = {0: "never", 1: "once", 2: "twice", 4: "four times"}
@@ -174,16 +197,15 @@ title = f"Each of {samples} samples came exactly once with: {', '.join(right) or
 show.figure(figures.bars(often, title, x="samples of the epoch, by how often they came"))
 
 # %% [markdown]
-# Nothing failed in the wrong runs. The loss would fall in both; one simply trains on half of the data, and the other
-# does the same work four times. A rank cannot notice this, since it sees each of its samples once. So count once over
-# all ranks, as the job below does, before you train for days.
+# Nothing failed in the wrong runs. The loss would fall in both. A rank cannot notice this, since it sees each of its
+# samples once. So count once over all ranks, as the job below does, before you train for days.
 #
-# What if the samples cannot be divided evenly?
+# What if the samples cannot be divided evenly? The folded cell asks PyTorch's sampler and ours.
 #
 # > **Predict.** 10 samples, 4 ranks: how many does PyTorch's sampler read, and how many does ours? And for one rank and
 # > two epochs, which of the printed orders are equal?
 
-# %%
+# %% jupyter={"source_hidden": true}
 from torch.utils.data import DistributedSampler
 
 from smallfiles.loading import EpochPlan
@@ -200,9 +222,7 @@ print("PyTorch after set_epoch(1):", list(sampler)[:6])
 # %% [markdown]
 # PyTorch repeats two samples so that all ranks take the same number of steps. In validation that makes the accuracy
 # wrong. And without `sampler.set_epoch(epoch)`, every epoch has the same order
-# ([pytorch#31771](https://github.com/pytorch/pytorch/issues/31771)); `make_loader` counts epochs automatically. Unequal
-# shares have a risk of their own: a rank with one more step waits for the others' gradients until a timeout ends the
-# job. In `smallfiles.training` a rank without samples takes part with a weight of zero.
+# ([pytorch#31771](https://github.com/pytorch/pytorch/issues/31771)); `make_loader` counts epochs automatically.
 
 # %% [markdown] id="scale" tags=["core"]
 # ## 3 · Train on all of them
@@ -258,12 +278,11 @@ for name, wrap in {"without DDP": lambda model: model, "with DDP": DDP}.items():
 
 # %% [markdown]
 # Each rank has its own batch, and so its own loss. Without DDP the models drift apart, without any error. With DDP they
-# stay equal; two ranks with batches of 8 do the same as one with batches of 16.
+# stay equal.
 #
-# *Weak scaling* means more ranks with the same work per rank. Ideally twice the ranks read twice as much in the same
-# time. Here each rank stands for a node and takes ten steps. A step is simulated by a sleep of 30 ms, so that the ranks
-# do not compete for this machine's CPUs. The data comes from one slow storage of 50 MB per second, then from copies, as
-# after staging.
+# *Weak scaling* means more ranks with the same work per rank. Here each rank stands for a node and takes ten steps. A
+# step is simulated by a sleep of 30 ms, so that the ranks do not compete for this machine's CPUs. The data comes from
+# one slow storage of 50 MB per second, then from copies, as after staging.
 #
 # > **Predict.** An image is about 100 kB, and a step takes 10 of them. For how many ranks is the storage fast enough?
 
@@ -286,34 +305,36 @@ from smallfiles.slowfs import SlowConfig, open_slow
 
 scaled = {"one slow storage": {}, "copies": {}}
 with open_slow(packed.parent, SlowConfig(latency_s=0.002, bandwidth_bytes_s=50e6)) as slow:
-    if slow.how != "fuse":
-        show.say(f"Both lines read this disk. {slow.summary}")
-    for where, path in zip(scaled, (slow / packed.name if slow.how == "fuse" else packed, packed), strict=True):
+    far = slow.path / packed.name if slow.how == "fuse" else packed  # else both lines read this disk
+    paths = {"one slow storage": far, "copies": packed}
+    for where, path in paths.items():
         for count in (1, 2, 4):
             places = [nodes.srun(rank, nodes=count, per_node=1) for rank in range(count)]
             scaled[where][count] = [sum(nodes.play(partial(ten_steps, path), places)) for _ in range(3)]
 
-# %%
-from statistics import median
+# %% [markdown]
+# The folded cell compares with one rank, draws, and notes your number.
 
-one, four = ({where: median(line[n]) for where, line in scaled.items()} for n in (1, 4))
-worth = {where: four[where] / one[where] for where in scaled}
+# %% jupyter={"source_hidden": true}
+speed = {where: {n: median(runs) for n, runs in line.items()} for where, line in scaled.items()}
+worth = {where: line[4] / line[1] for where, line in speed.items()}
 title = f"4 ranks are worth {worth['one slow storage']:.1f} on one storage and {worth['copies']:.1f} with copies"
-lines = {**scaled, "ideal": {count: count * one["copies"] for count in (1, 2, 4)}}
+lines = {**scaled, "ideal": {count: count * speed["copies"][1] for count in (1, 2, 4)}}
 axes = {"x": "ranks, one per node", "y": "samples per second, all ranks"}
 show.figure(figures.lines(lines, title, **axes, ideal="ideal", guess=guess))
+shared = speed["one slow storage"]
+worksheet.note("10", ranks_fed=max(n for n in shared if shared[n] >= 0.8 * n * shared[1]))
 
 # %% [markdown]
 # Beyond the bend of a line, more nodes bring little. The bend moves to the right if each node reads less from the
-# shared storage ([notebook 07](07_stage_a_dataset.ipynb)). On a cluster, other jobs use the same storage: repeat this
-# at another time of day.
+# shared storage ([notebook 07](07_stage_a_dataset.ipynb)).
 
 # %% [markdown] id="limit" tags=["core"]
 # ## 4 · Outlive the time limit
 #
 # Every job has a time limit, and is killed when it reaches it. With `--signal=USR1@90`, Slurm sends all ranks a signal
-# 90 seconds before. A handler must do next to nothing, so it only records the signal; the loop checks for it after each
-# step. The ranks must stop at the *same* step, or one waits for the others' gradients: so they add up their signals.
+# 90 seconds before. The handler only records it; the loop checks after each step. The ranks must stop at the *same*
+# step, or one waits for the others' gradients: so they add up their signals.
 
 # %%
 import signal
@@ -340,9 +361,13 @@ def train(folder, epochs=3):
     return f"done, last loss {loss:.6f}"
 
 
-# %%
+# %% [markdown]
+# The folded cell saves the state under another name and renames it, so that a kill in between leaves the last good
+# checkpoint; and plays Slurm, which sends the signal.
+
+
+# %% jupyter={"source_hidden": true}
 def leave(folder, state):
-    """Save under a temporary name, then rename: a kill in between leaves the last good checkpoint."""
     if ranks().rank == 0:
         torch.save(state, folder / "part")
         os.replace(folder / "part", folder / "checkpoint.pt")
@@ -372,15 +397,15 @@ print("in one go: ", nodes.play(partial(train, whole), two)[0])
 
 # %% [markdown]
 # The losses are equal, because the loader's order is a function of seed and epoch: the position in it is one number,
-# and no sample is repeated or left out. (With momentum or Adam, save the optimizer's state too.) With a checkpoint only
-# at the end of each epoch, each time limit would cost up to an epoch. `smallfiles train` does all this and exits with
-# code 75, and the script then requeues its job.
+# and no sample is repeated or left out. (With momentum or Adam, save the optimizer's state too.) `smallfiles train`
+# does all this and exits with code 75, and the script then requeues its job.
 #
 # Sometimes fewer nodes are free than before. The state then applies to what all ranks together had left.
 #
-# > **Predict.** 4 ranks stop after 3 batches of 16. How many of the 400 images does one of 3 ranks still get?
+# > **Predict.** 4 ranks stop after 3 batches of 16. How many of the 400 images does one of 3 ranks still get? The
+# > folded cell counts.
 
-# %%
+# %% jupyter={"source_hidden": true}
 size, state, most = 4, None, 3  # ranks; where to go on; batches until the time limit
 
 
@@ -392,7 +417,6 @@ def read(rank):
     return [index for batch in islice(loader, most) for index in batch["index"].tolist()], loader.state_dict()
 
 
-# %%
 first = [read(rank) for rank in range(size)]
 size, state, most = 3, first[0][1], None
 second = [read(rank) for rank in range(size)]
@@ -412,15 +436,15 @@ print(jobs.find(root, "10_read").path.read_text())
 
 # %% [markdown]
 # Slurm reads the `#SBATCH` lines up to the first command, and silently ignores later ones. `--ntasks-per-node` sets the
-# number of ranks. `%x-%j` names the log, whose folder must exist. `set -eo pipefail` ends the job at the first command
+# number of ranks. `set -eo pipefail` ends the job at the first command
 # that fails. `task` comes from `lib.sh`: it is `srun --cpus-per-task="$cpus"`. There is no account and no partition:
 # they belong to the site's file, so that the script runs everywhere.
 #
 # Packing needs no communication between ranks, so it is a *job array*: independent jobs, each with a number.
 #
-# > **Predict.** What does task 3 of 4 pack, if the array is `--array=1-4`?
+# > **Predict.** What does task 3 of 4 pack, if the array is `--array=1-4`? The folded cell shows the script's lines.
 
-# %%
+# %% jupyter={"source_hidden": true}
 array = jobs.find(root, "05_pack_tar")
 print(*[word for word in array.directives if "array" in word])
 print(array.path.read_text().splitlines()[-1])
@@ -428,10 +452,10 @@ print("then:", array.then)
 
 # %% [markdown]
 # It packs part `3/4`; all tasks cut at the same borders of shards. The job named after *then* is submitted with a
-# *dependency*: it starts when all parts have succeeded, and joins them to the bytes of a single run.
+# *dependency*: it starts when all parts have succeeded, and joins them.
 #
-# Now we submit a real job. `submit` first checks for mistakes that would otherwise appear after an hour in the queue.
-# The job goes to the local cluster, if `slurm/local/up` has started one, or to your site, if `COURSE_SITE` names it.
+# Now we submit a real job, to the local cluster, if `slurm/local/up` has started one, or to your site, if `COURSE_SITE`
+# names it.
 
 # %%
 sent = nodes.submit("10_read", packed, "seen")
@@ -470,9 +494,8 @@ show.command(config, "train.arrow")
 #   shell and a laptop are alone.
 # - Only a count over all ranks shows that each sample was read exactly once.
 # - When more nodes do not read faster, the storage is at its limit: stage, or use fewer nodes.
-# - Request a signal before the time limit, write a checkpoint, exit with a special code, and requeue the job.
-# - A job script requests nodes, tasks, CPUs and time, passes the CPUs on to `srun`, and names nothing specific to a
-#   site.
+# - Request a signal before the time limit, write a checkpoint, and requeue the job.
+# - A job script passes the CPUs on to `srun`, and names nothing specific to a site.
 
 # %% [markdown] id="quiz"
 # ## Check yourself
@@ -495,19 +518,8 @@ show.command(config, "train.arrow")
 # <details>
 # <summary>Answer</summary>
 #
-# **(b)**: counts per rank say nothing about *which* samples; all four may have read the same quarter. (a) is the mistake of
-# section 2. (c): PyTorch's sampler repeats one sample here, which is harmless in training.
-#
-# </details>
-#
-# **3.** On 8 nodes your job reads 1.1 times as much as on 4. What do you try first?
-# (a) 16 nodes (b) more workers per rank (c) staging to node-local storage (d) larger batches
-#
-# <details>
-# <summary>Answer</summary>
-#
-# **(c)**: the shared storage is at its limit, and a copy takes it out of the loop. (a) and (b) send more requests to
-# the same storage. (d) reads as many bytes per sample as before.
+# **(b)**: counts per rank say nothing about *which* samples; all four may have read the same quarter. (a) is the
+# mistake of section 2. (c): PyTorch's sampler repeats one sample here, which is harmless in training.
 #
 # </details>
 

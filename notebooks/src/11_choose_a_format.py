@@ -435,8 +435,8 @@ show.command(TrainingPlan(nodes=64, step_s=0.02), "DATA")
 # %% [markdown] id="quiz"
 # ## Check yourself
 #
-# **1.** On one node, from memory, Arrow is twice as fast as tar. Your training takes (a) half the time (b) about the same
-# time (c) twice the time
+# **1.** On one node, from memory, Arrow is twice as fast as tar. Your training takes (a) half the time (b) about the
+# same time (c) twice the time
 #
 # <details>
 # <summary>Answer</summary>

@@ -4,9 +4,9 @@
 # **Minutes** 35 · **Machine** any Linux computer with two CPUs, no GPU needed · **Needs** notebook 03 · **Data** 200
 # synthetic images with masks, and 200 with a table of labels
 #
-# So far a sample was an image and a label. Yours may have a mask, a number to predict, a text or a list as well. Each of
-# these is a *field*: a field of files (a *blob* per sample, such as an image or a mask) or of *values* (a column of a
-# table). This notebook brings two such sets from the folder to the batch, shows the three mistakes that no program
+# So far a sample was an image and a label. Yours may have a mask, a number to predict, a text or a list as well. Each
+# of these is a *field*: a field of files (a *blob* per sample, such as an image or a mask) or of *values* (a column of
+# a table). This notebook brings two such sets from the folder to the batch, shows the three mistakes that no program
 # reports, and ends with your own folder.
 
 # %% [markdown] id="questions"
@@ -38,6 +38,17 @@ from helpers import figures, show, start
 
 setup = start("13")
 
+# %% [markdown] id="recall"
+# > **Recall** (11). A metadata server is busy half of the time. How long does a request wait, in operations? And at 90
+# > %?
+#
+# <details>
+# <summary>Answer</summary>
+#
+# 1 and 9: load / (1 - load). Plan for 70 %.
+#
+# </details>
+
 # %% [markdown] id="masks" tags=["core"]
 # ## 1 · Pack images with their masks
 #
@@ -50,8 +61,8 @@ for part in ("images", "masks"):
     print(f"{part + '/':8} {len(names)} files: {', '.join(names[:3])} …")
 
 # %% [markdown]
-# > **Predict.** A class per sub-folder is the rule of `ImageFolder`. How many classes does it find here, and what is the
-# > label of an image?
+# > **Predict.** A class per sub-folder is the rule of `ImageFolder`. How many classes does it find here, and what is
+# > the label of an image?
 
 # %%
 from torchvision.datasets import ImageFolder
@@ -150,8 +161,8 @@ def apart(image, mask):
 guess = 5  # change me: per cent of the pixels with a wrong class
 
 # %% [markdown]
-# The remedy: draw the crop *once*, for both. In torchvision, say what a mask is (`tv_tensors.Mask`), and pass both in one
-# call:
+# The remedy: draw the crop *once*, for both. In torchvision, say what a mask is (`tv_tensors.Mask`), and pass both in
+# one call:
 
 # %%
 import torch
@@ -264,8 +275,8 @@ print(*load().notes)
 
 # %% [markdown]
 # As a class, 36.99 would become 36, or each weight a class of its own. The first is refused, and the second is what you
-# get from `sorted(set(weights))` in a script of your own. Every column that is no label stays a value with its type, and
-# comes in the batch:
+# get from `sorted(set(weights))` in a script of your own. Every column that is no label stays a value with its type,
+# and comes in the batch:
 
 # %%
 weighed = setup.scratch / "weighed.arrow"
@@ -343,9 +354,10 @@ title = f"A second file adds {added[0]:.0f} µs to a sample, a second packed blo
 figures.bars(spent, title, x="microseconds per sample", note="warm cache")
 
 # %% [markdown]
-# These are warm reads on this disk; on a busy machine the dots overlap. On a parallel file system each open is a round trip to a busy server ([notebook
-# 01](01_count_the_cost_of_small_files.ipynb)), so the second file doubles the waiting; in a packed file both blobs are
-# in the same place. What remains is the work on the CPU, since a mask must be decoded as well:
+# These are warm reads on this disk; on a busy machine the dots overlap. On a parallel file system each open is a round
+# trip to a busy server ([notebook 01](01_count_the_cost_of_small_files.ipynb)), so the second file doubles the waiting;
+# in a packed file both blobs are in the same place. What remains is the work on the CPU, since a mask must be decoded
+# as well:
 
 # %%
 from itertools import islice
@@ -467,6 +479,6 @@ show.command(TrainConfig(target="mask", epochs=20), "shapes.arrow")
 # %% [markdown] id="next"
 # ## Next
 #
-# Pack your own set with its fields, then choose workers as in [08](08_keep_the_gpu_fed.ipynb) and run it as in [10 · Run
-# it on many nodes](10_run_it_on_many_nodes.ipynb). If something breaks, look it up in [12 · When it
+# Pack your own set with its fields, then choose workers as in [08](08_keep_the_gpu_fed.ipynb) and run it as in [10 ·
+# Run it on many nodes](10_run_it_on_many_nodes.ipynb). If something breaks, look it up in [12 · When it
 # breaks](12_when_it_breaks.ipynb).
