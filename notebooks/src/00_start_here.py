@@ -11,6 +11,10 @@
 #
 # *The map of the course. The lengths are schematic; you will measure the real ones.*
 #
+# Clusters keep data on a *parallel file system*: many servers that look like one folder to all nodes. The most common
+# one is *Lustre*. It stores bytes on its *targets*, groups of disks behind servers of their own, while other servers
+# keep the names. *Striping* spreads one large file over several targets, so that all of them deliver it.
+#
 # This first notebook shows what machine you are using, and how notebooks, exercises and checks work.
 #
 # The whole course takes two days. If you have three hours, take 01 (sections 2 to 4), 05 (1, 2, 4), 08 (1, 3), 07 (3,
@@ -87,7 +91,11 @@ f"{bytes_text(limit.limit_bytes)}, limited by {limit.source}"
 place = machine.filesystem(setup.scratch)
 place.kind, bytes_text(place.free_bytes), place.inodes_free
 
-# %%
+# %% [markdown]
+# The folded cell draws what this machine is. (A *folded* cell holds code that is not the lesson. Click on its bar to
+# open it.)
+
+# %% jupyter={"source_hidden": true}
 from helpers import machine_report
 
 picture = machine_report.describe(setup.scratch)
@@ -157,18 +165,12 @@ size = sum(map(os.path.getsize, opened["import torch"]))
 title = f"For import torch, a fresh Python opens {counts['import torch']:,} files, {bytes_text(size)} together"
 figures.bars(counts, title, x="files opened by a fresh Python", guess=guess)
 
-# %%
-processes = 64
-show.say(
-    f"If {processes} processes start from a parallel file system at once, its metadata server "
-    f"answers **{processes * counts['import torch']:,} opens** before the first image is read."
-)
-
 # %% [markdown]
-# The first bar is little more than Python itself. On your own disk an open takes microseconds, which nobody notices. On
-# a parallel file system it is a request over the network to a server that all users share. Many small requests are the
-# theme of this course; here they come from your environment, later from your data. Notebook 01 measures what one open
-# costs.
+# The first bar is little more than Python itself. If 64 processes of a job import torch at once, multiply the last bar
+# by 64: so many opens reach the server before the first image is read. On your own disk an open takes microseconds,
+# which nobody notices. On a parallel file system it is a request over the network to a server that all users share.
+# Many small requests are the theme of this course; here they come from your environment, later from your data. Notebook
+# 01 measures what one open costs.
 
 # %% [markdown] id="order" tags=["optional"]
 # ## 3 · Run cells in order

@@ -53,7 +53,10 @@ from smallfiles.progress import bytes_text
 # > **Predict.** The demo set has one folder for each of ten classes. How many inodes do its images take? How many does
 # > the Python environment of this notebook take?
 
-# %%
+# %% [markdown]
+# The folded cell walks through both:
+
+# %% jupyter={"source_hidden": true}
 most = 5_000 if setup.shared else 1_000_000  # on a shared file system, others wait for the same server
 
 
@@ -70,7 +73,6 @@ def walk(root):
     return np.array(list(files.values())), folders
 
 
-# %%
 trees = {"demo set": setup.folder(), "environment": sys.prefix}
 sizes = {}
 for name, root in trees.items():
@@ -163,7 +165,10 @@ for kind in kinds:
     times["close"] += timed(os.close, descriptors)[0]
     times["stat"] += timed(os.stat, asked)[0]
 
-# %%
+# %% [markdown]
+# The folded cell draws all calls.
+
+# %% jupyter={"source_hidden": true}
 half, slowest = np.median(times["open"]), max(times["open"])
 title = f"Half of the opens take less than {1e6 * half:.0f} µs"
 if "read, cold" in times:
@@ -199,9 +204,9 @@ show.say(f"Known names here: **{here:,.0f} s**. New names there: **{there / 3600
 #
 # Opening costs the same for a small file and for a large one, so the price per byte depends on the file size. We write
 # the same bytes twice: as many files of one size, and as one large file that is read in pieces of that size. Both are
-# read in random order.
+# read in random order. The folded cell writes them.
 
-# %%
+# %% jupyter={"source_hidden": true}
 import random
 
 
@@ -264,26 +269,34 @@ for size in (1_000, 4_000, 16_000, 64_000, 256_000, 1_000_000, 4_000_000):
         for way in result.runs:
             rates.setdefault(f"{way}, {state}", {})[size] = result.rates_per_s(way)
 
-# %%
+# %% [markdown]
+# The folded cell draws the rates.
+
+# %% jupyter={"source_hidden": true}
 best = {name: {size: max(runs) for size, runs in line.items()} for name, line in rates.items()}
 many, one = best["many files, warm"], best["one file, warm"]  # other programs only slow a run down
 even = next((size for size in many if 2 * many[size] >= one[size]), None)
-title = f"Warm, best runs: pieces of 1 kB come out of one file {one[1000] / many[1000]:.1f} times as fast as out of many; "
-title += f"from {bytes_text(even)} on many reach half of its speed" if even else "many files never reach half of that speed"
+title = f"Many files reach half the speed of one from {bytes_text(even)} on" if even else "Many files never reach half the speed of one"
+title += f"; at 1 kB one file is {one[1000] / many[1000]:.1f} times as fast (warm, best runs)"
 figures.lines(rates, title, x="size of a file or piece (B)", y="read per second (B)", log="xy", guess=guess)
 
 # %% [markdown]
 # Compare the two warm lines, and the two cold ones. Where they are far apart, opening dominates; where they meet,
 # moving the bytes does.
 #
-# A disk with moving heads adds a price that this machine may not have: a *seek* of 5 to 10 ms to each new place, in
-# which it could have read 1 to 2 MB. The kernel softens this with *read-ahead*: it fetches more than was asked for, 128
-# kB and more. Reads in order profit from this; at random, those bytes are wasted.
+# <details>
+# <summary>Disks with moving heads</summary>
 #
-# Now the demo set itself. We pack it into one file (Arrow, explained in notebook 03) and read single images from both,
-# in random order, with a warm cache. Our images are about 100 kB: what does the figure above predict?
+# They add a price that this machine may not have: a *seek* of 5 to 10 ms to each new place, in which the disk could
+# have read 1 to 2 MB. The kernel softens this with *read-ahead*: it fetches more than was asked for, 128 kB and more.
+# Reads in order profit from this; at random, those bytes are wasted.
+#
+# </details>
+#
+# Now the demo set itself. The folded cell packs it into one file (Arrow, explained in notebook 03) and reads single
+# images from both, in random order, with a warm cache. Our images are about 100 kB: what does the figure above predict?
 
-# %%
+# %% jupyter={"source_hidden": true}
 from smallfiles.measure import BenchConfig, bench_reads
 from smallfiles.pack import PackConfig, pack
 
@@ -294,8 +307,7 @@ config = BenchConfig(repeats=5, count=400, orders=("random",), caches=("warm",))
 figures.bars(bench_reads([files, one_file], config).records)
 
 # %% [markdown]
-# If Arrow wins by more than the previous figure predicts, this is why: there, both ways copy the bytes into the
-# program, but the Arrow file is mapped into memory and nothing is copied. Notebook 03 explains this.
+# If Arrow wins by more than the figure predicts, this is why: the file is mapped into memory, and nothing is copied.
 
 # %% [markdown] id="in-flight" tags=["core"]
 # ## 4 · Keep many opens in flight
@@ -346,19 +358,24 @@ with slowfs.open_slow(folder, storage) as slow:
     found["slow storage"] = rates_in_flight(slow.store)
 show.say(slow.summary)
 
-# %%
+# %% [markdown]
+# The folded cell adds what the two numbers promise, draws, and notes yours.
+
+# %% jupyter={"source_hidden": true}
 found["promised"] = {k: min(k, storage.servers) / (2 * storage.latency_s) for k in found["slow storage"]}
 rate = {k: np.median(runs) for k, runs in found["slow storage"].items()}
 enough = min(k for k in rate if rate[k] >= 0.9 * max(rate.values()))
 title = f"Slow storage: {enough} opens in flight are {rate[enough] / rate[1]:.1f} times as fast as one"
 axes = {"x": "opens in flight", "y": "files per second"}
-figures.lines(found, title, **axes, log="xy", guess=guess, ideal="promised")
+show.figure(figures.lines(found, title, **axes, log="xy", guess=guess, ideal="promised"))
+cold = found.get("cold cache", found["warm cache"])
+best = max(map(np.median, cold.values()))
+worksheet.note("01", latency_ms=1e3 / np.median(cold[1]), opens_per_s=best)
 
 # %% [markdown]
 # The slow storage has two limits. While few opens are in flight, latency is the limit, and each further one helps. Once
-# all 4 servers are busy, further ones only queue. (This machine's CPUs run both reader and server. Where they are busy,
-# the line stays below its promise; with 16 servers and two CPUs it always does. Try it.) With a warm cache there is no
-# disk to wait for: threads gain no more than the additional CPUs give, and they slow each other down.
+# all 4 servers are busy, further ones only queue. (Where this machine's CPUs are busy, the line stays below its
+# promise.) With a warm cache there is no disk to wait for: threads gain no more than the additional CPUs give.
 #
 # So `smallfiles pack` keeps 32 opens in flight where the files lie on shared storage:
 

@@ -49,6 +49,17 @@ from smallfiles import formats, measure
 from smallfiles.pack import PackConfig, pack
 from smallfiles.progress import bytes_text
 
+# %% [markdown] id="recall"
+# > **Recall** (04). Images of 100 kB are stored in chunks of 1 MiB. What does one random image cost?
+#
+# <details>
+# <summary>Answer</summary>
+#
+# At least one whole chunk, ten times its bytes, and two where it lies across a border. A contiguous blob costs its
+# bytes.
+#
+# </details>
+
 # %% [markdown] id="inside"
 # ## Look inside
 #
@@ -78,17 +89,6 @@ reader.key(7), reader.target(7), reader.classes[reader.target(7)], reader.span(7
 # Each sample is a file at its own path, so a mount or `unsquashfs` restores the tree. A tree does not contain the
 # labels, nor the order in which the samples were packed. Those are in `.smallfiles/samples.arrow` inside the file,
 # where our reader finds them. The last pair shows where this sample begins and ends: it is stored in one piece.
-
-# %% [markdown] id="recall"
-# > **Recall** (04). Images of 100 kB are stored in chunks of 1 MiB. What does one random image cost?
-#
-# <details>
-# <summary>Answer</summary>
-#
-# At least one whole chunk, ten times its bytes, and two where it lies across a border. A contiguous blob costs its
-# bytes.
-#
-# </details>
 
 # %% [markdown] id="settings" tags=["core"]
 # ## 1 · Choose the settings
@@ -129,7 +129,10 @@ def read_some(opened, count=60):
 
 found = measure.compare({n: partial(read_some, f) for n, f in written.items()}, rounds=3, unit="images")
 
-# %%
+# %% [markdown]
+# The folded cell draws the time of a read, and what each file fetches.
+
+# %% jupyter={"source_hidden": true}
 base, raw = "mksquashfs defaults", "raw, no fragments"
 gain = found.times(raw, base).median
 title = f"Raw and without fragments, a random read is {gain:.0f} times as fast as with mksquashfs's defaults"
@@ -175,8 +178,10 @@ print(RECOMMENDED)
 #
 # > **Predict.** Everything is in the page cache. Which is fastest for a random image: the folder of plain files, a
 # > mount, or the library?
+#
+# The folded cell mounts the file in every way that works here, and compares.
 
-# %%
+# %% jupyter={"source_hidden": true}
 from contextlib import ExitStack
 
 from pysquashfs import mount
@@ -191,7 +196,6 @@ def read_files(folder):
     return len(keys)
 
 
-# %%
 with ExitStack() as stack:
     ways = {"plain files": partial(read_files, source.root)}
     for way in how_to_mount(packed):
@@ -201,8 +205,6 @@ with ExitStack() as stack:
             ways[f"mount, {way.name}"] = partial(read_files, folder)
     ways["library"] = partial(read_some, stack.enter_context(SquashFS(packed)), len(keys))
     speeds = measure.compare(ways, rounds=4, unit="images")
-
-# %%
 mounted = [name for name in speeds.runs if name.startswith("mount")]
 gains = [speeds.times("library", name).median for name in mounted] or [1.0]
 title = f"The library reads {min(gains):.1f} to {max(gains):.1f} times as many images per second as a mount"
@@ -216,13 +218,14 @@ show.figure(figures.bars(speeds, title, note="warm page cache"))
 # %% [markdown] id="compression" tags=["optional"]
 # ## 3 · Compress what compresses
 #
-# *Optional, 5 minutes.* Annotations are often JSON, which is mostly repetition. We make 300 documents like those of
-# detection data sets.
+# *Optional, 5 minutes.* Annotations are often JSON, which is mostly repetition, as in detection data sets.
 #
 # > **Predict.** zstd makes them several times smaller. Is reading them faster or slower when the file is in memory? And
 # > on a busy parallel file system?
+#
+# The folded cell makes 300 such documents, packs them in three ways, and compares.
 
-# %%
+# %% jupyter={"source_hidden": true}
 import json
 
 
@@ -235,7 +238,6 @@ def document(number):
     return f"{number % 10}/{number:06}.json", json.dumps({"width": 640, "objects": boxes}, indent=1).encode()
 
 
-# %%
 documents = [document(number) for number in range(300)]
 codecs = {"raw": {}, "gzip": {"compression": "gzip"}, "zstd, level 3": {"compression": "zstd", "level": 3}}
 texts = {}
@@ -247,8 +249,6 @@ rates = measure.compare({n: partial(read_some, f, 300) for n, f in texts.items()
 stored = {codec: opened.info()["image_bytes"] / 300 for codec, opened in texts.items()}
 for codec in texts:
     print(f"{codec:14} {stored[codec]:7,.0f} bytes per file {rates.spread(codec).median:9,.0f} files/s")
-
-# %%
 longer_s = 1 / rates.spread("zstd, level 3").median - 1 / rates.spread("raw").median
 below = (stored["raw"] - stored["zstd, level 3"]) / longer_s if longer_s > 0 else float("inf")
 show.say(f"zstd is ahead as soon as one reader gets **less than {below / 1e6:,.0f} MB/s** from the storage.")
@@ -339,8 +339,10 @@ show.figure(figures.bars(wrong, title, x="wrong samples of 12,000, two workers",
 #
 # *Optional, 6 minutes.* Notebook 00 counted the files that a fresh Python opens for one import. Most of them are
 # modules:
+#
+# The folded cell counts those of three imports.
 
-# %%
+# %% jupyter={"source_hidden": true}
 import subprocess
 
 COUNT = "import sys; __import__(sys.argv[1]); print(sum(hasattr(m, '__file__') for m in [*sys.modules.values()]))"
@@ -352,8 +354,10 @@ for module in ("json", "numpy", "torch"):
 # Each process of a job requests all of them from the metadata server, in the same second as all others. The environment
 # is a small-file problem too, and one squashfs file solves it. A whole environment is too large to pack here, so we
 # take one package, and put it on storage where each operation takes 2 ms.
+#
+# The folded cell copies the package `networkx` and packs it:
 
-# %%
+# %% jupyter={"source_hidden": true}
 import compileall
 import py_compile
 import shutil
@@ -372,8 +376,10 @@ print(f"{made.files:,} files, {bytes_text(made.bytes)}; one file, {bytes_text(ma
 
 # %% [markdown]
 # > **Predict.** How long does one import take from many files there, and from one file on the same storage?
+#
+# The folded cell imports it in a fresh interpreter from both.
 
-# %%
+# %% jupyter={"source_hidden": true}
 from time import perf_counter
 
 from smallfiles.slowfs import SlowConfig, open_slow
@@ -388,7 +394,6 @@ def import_from(folder, slow):
     return seconds, sum(after[kind] - before[kind] for kind in after if kind not in ("read", "bytes"))
 
 
-# %%
 imports = {}
 with open_slow(place, SlowConfig(latency_s=0.002)) as slow:
     if slow.how == "fuse":
@@ -408,10 +413,6 @@ print("" if imports else f"Not measured here: {slow.summary}")
 # ```bash
 # slurm/env/build.sh venv.sqfs .venv
 # ```
-
-# %%
-file.close()
-reader.close()
 
 # %% [markdown] id="exercise"
 # ## Exercise

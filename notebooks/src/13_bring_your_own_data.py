@@ -113,7 +113,10 @@ def pair(index):
     return (Picture.open(io.BytesIO(data.read(index))) for data in (reader, masks))
 
 
-# %%
+# %% [markdown]
+# The folded cell draws three images with the outlines of their masks:
+
+# %% jupyter={"source_hidden": true}
 from matplotlib.figure import Figure
 
 
@@ -286,8 +289,10 @@ print(batch["weight"].dtype, batch["weight"].tolist(), "and labels", batch["targ
 
 # %% [markdown]
 # The same look as before: does the species fit the picture, and does a larger object weigh more?
+#
+# The folded cell draws three images and all weights.
 
-# %%
+# %% jupyter={"source_hidden": true}
 plants = formats.open(weighed)
 weights = plants.table(["weight"])["weight"].to_pylist()
 panels = {}
@@ -296,8 +301,6 @@ for index in (7, 20, 50):
     panels[title] = Picture.open(io.BytesIO(plants.read(index))), None
 shown = "; ".join(panels).replace("\n", ", ")
 draw(panels, f"Three images with their species and weight: {shown}.")
-
-# %%
 title = f"As classes, these weights would be {len(set(weights))}, with {len(weights) / len(set(weights)):.1f} images each"
 figures.histogram({"weight": weights}, title, x="weight (g)")
 
@@ -310,8 +313,10 @@ figures.histogram({"weight": weights}, title, x="weight (g)")
 #
 # *Optional, 8 minutes.* As files, a sample with a mask takes two opens. To see what the second one costs, and only
 # that, we also make a set of the same bytes in one file per sample, image and mask one after the other:
+#
+# The folded cell writes it, and packs it too.
 
-# %%
+# %% jupyter={"source_hidden": true}
 joined = setup.scratch / "joined"
 joined.mkdir(exist_ok=True)
 files = list(zip(source.manifest.paths.to_pylist(), source.manifest.blob_paths("mask").to_pylist()))
@@ -340,8 +345,10 @@ assert len({read(7) for read in tasks.values()}) == 1, "all four read the same b
 
 # %% [markdown]
 # > **Predict.** How many microseconds per sample does the second file add? And the second blob in a packed file?
+#
+# The folded cell measures all four, and draws.
 
-# %%
+# %% jupyter={"source_hidden": true}
 from functools import partial
 
 from smallfiles import measure
@@ -358,8 +365,10 @@ figures.bars(spent, title, x="microseconds per sample", note="warm cache")
 # trip to a busy server ([notebook 01](01_count_the_cost_of_small_files.ipynb)), so the second file doubles the waiting;
 # in a packed file both blobs are in the same place. What remains is the work on the CPU, since a mask must be decoded
 # as well:
+#
+# The folded cell decodes batches without and with masks.
 
-# %%
+# %% jupyter={"source_hidden": true}
 from itertools import islice
 
 settings = LoaderConfig(batch=20, mode="main")
