@@ -34,7 +34,7 @@ from smallfiles.scaling.config import TrainingPlan
 
 _LOOKED_AT, _SECONDS, _IN_FLIGHT = 400, 15.0, 16
 _DECODED = 60
-_SMALLEST_SHARD, _LARGEST_SHARD = 64 << 20, 4 << 30
+_SMALLEST_SHARD, _LARGEST_SHARD = 64 << 20, 1 << 30
 _SHARDS_PER_WORKER = 4
 _USUAL = SourceOptions()
 _SPARE = 0.25  # of the node's memory, for the training itself

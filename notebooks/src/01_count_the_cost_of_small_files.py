@@ -7,7 +7,7 @@
 # opened before it can be read. On a laptop you hardly notice. On the file system of a cluster, the same habits keep a
 # GPU waiting.
 #
-# This notebook measures what small files cost here, and then on storage that we make as slow as a busy cluster's.
+# This notebook measures what small files cost here, and on storage as slow as a busy cluster's.
 
 # %% [markdown] id="questions"
 # ## Questions
@@ -82,8 +82,8 @@ for name, root in trees.items():
     print(f"{name:12} {len(files) + folders:6,} inodes, holds {held}, takes {taken} on disk")
 
 # %% [markdown]
-# The second number is often a surprise: an environment of Python packages is a data set of small files too. (The count
-# stops at 5,000 files if this file system is shared.)
+# An environment of Python packages is a data set of small files too. (The count stops at 5,000 files if this file
+# system is shared.)
 #
 # Here the units are small. Large file systems use large *blocks*, of 4 MiB for instance, so that many disks work on one
 # file; but they divide a block into *sub-blocks* for small files: 1/32 of a block in Storage Scale 4 (GPFS), 8 KiB
@@ -377,9 +377,9 @@ worksheet.note("01", latency_ms=1e3 / np.median(cold[1]), opens_per_s=best)
 # all 4 servers are busy, further ones only queue. (Where this machine's CPUs are busy, the line stays below its
 # promise.) With a warm cache there is no disk to wait for: threads gain no more than the additional CPUs give.
 #
-# So `smallfiles pack` keeps 32 opens in flight where the files lie on shared storage:
+# So `smallfiles pack` keeps 32 opens in flight where the files lie on shared storage, as the folded cell shows:
 
-# %%
+# %% jupyter={"source_hidden": true}
 from dataclasses import replace
 
 with slowfs.open_slow(folder, storage) as slow:
@@ -388,9 +388,8 @@ packed = report.samples / report.seconds
 show.say(f"Packed {packed:,.0f} images per second, **{packed / rate[1]:.1f} times** as fast as one at a time.")
 
 # %% [markdown]
-# A server is shared. If your job uses all its capacity, all other users wait: thirty participants with 64 opens each
-# would stall a real one. On a shared file system the toolbox's measurements therefore stop at 20,000 operations, with 4
-# in flight (`smallfiles.measure.bench`), and so do the cells above.
+# A server is shared. If your job uses all its capacity, all other users wait. On a shared file system the toolbox's
+# measurements, and the cells above, therefore keep to 4 opens in flight and 20,000 operations.
 
 # %% [markdown] id="exercise"
 # ## Exercise

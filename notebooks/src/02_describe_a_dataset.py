@@ -30,8 +30,7 @@
 # %% [markdown] id="setup"
 # ## Set up
 #
-# The cell makes or finds small copies of real data sets. Layouts, names and odd files are those of the originals; the
-# pictures are synthetic.
+# The cell makes or finds small copies of real data sets, with synthetic pictures.
 
 # %% id="start"
 import sys
@@ -71,9 +70,8 @@ manifest.table.slice(0, 2).to_pylist()
 
 # %% [markdown]
 # One row is one sample: its *path*, relative to the root of the data; its *target*, here a label; and its size. A label
-# is a number: the position of the class in a list. The path is also the *key* that identifies the sample from now on.
-# Image and target are *fields*; a sample may have more, such as a mask or a number
-# ([13](13_bring_your_own_data.ipynb)).
+# is the position of the class in a list. The path is also the *key* that identifies the sample from now on. Image and
+# target are *fields*; a sample may have more ([13](13_bring_your_own_data.ipynb)).
 #
 # > **Predict.** Four data sets are on this disk: class folders, Kaggle's tree, ImageNet's official tar files,
 # > Flickr30K. In which of them does the path of a validation image contain its class?
@@ -128,8 +126,7 @@ title = f"{counts.max()} images of the commonest class, {counts.min()} of the ra
 figures.bars(by_class, title, x="images")
 
 # %% [markdown]
-# A network that always gives the same answer looks good on such a set. The usual remedy needs only this column:
-# draw samples with weights, so that all classes are equally frequent.
+# The usual remedy needs only this column: draw samples with weights, so that all classes are equally frequent.
 
 # %%
 import torch
@@ -153,7 +150,7 @@ figures.histogram({"all images": manifest.sizes.tolist()}, title, x="file size (
 # %% [markdown] id="write" tags=["core"]
 # ## 2 · Write it down, name it, divide it
 #
-# Training does not need another walk. It needs the list.
+# Training needs the list, not another walk.
 #
 # > **Predict.** How many times faster is reading one JSON file than walking through the tree, on this disk?
 
@@ -166,8 +163,7 @@ print(measure.compare({"walk": setup.source, "read": lambda: Manifest.load(path)
 show.say(f"The walk sent requests for {len(manifest):,} files, the reading for one.")
 
 # %% [markdown]
-# On a warm local disk each request takes microseconds, so a small data set shows little. On a parallel file system each
-# is a round trip over the network to a server that all users share.
+# On a parallel file system each request is a round trip over the network to a server that all users share.
 #
 # Two kinds of JSON are supported: ours, with a header and columns, and the flat `{path: label}` of the Jülich course
 # (given on this subject at the Jülich Supercomputing Centre). The folded cell shows both.
@@ -206,7 +202,6 @@ for rank, piece in enumerate(pieces):
     print(f"process {rank}: {len(np.unique(piece))} classes in a piece, {len(own)} in every fourth row")
 
 # %% [markdown]
-# A process that sees few classes computes batch statistics of these only, and if it is lost, so are its classes.
 # `slice` takes every fourth row; loaders shuffle on top of it.
 
 # %% [markdown] id="order" tags=["core"]
@@ -308,8 +303,8 @@ for text in suspects:
     print("   ", answer(Manifest.load, suspect))
 
 # %% [markdown]
-# Of two equal keys `json` silently keeps the last, so an image with two labels looks fine. A path with `..` or a
-# leading slash would lead out of the data folder. Each message names the file, the count and the first few culprits.
+# Of two equal keys `json` silently keeps the last. A path with `..` or a leading slash would lead out of the data
+# folder.
 #
 # A manifest can also contradict itself or the disk. So rows are compared with the digest, labels with the class list,
 # and paths with the files. The folded cell makes one mistake of each kind:
@@ -438,19 +433,15 @@ show.say(
 
 # %% [markdown]
 # Reading is writing: Python counts the references to each object *in the object*. Reading a path changes its count, so
-# the page is copied. Objects of many samples share a page, so most of it is copied after a small part of an epoch. It
-# looks like a leak, and has been discussed at length
+# the page is copied. It looks like a leak, and has been discussed at length
 # ([pytorch#13246](https://github.com/pytorch/pytorch/issues/13246)). A columnar table has no object per sample: a few
 # large buffers hold all paths, and nothing writes to them.
-#
-# Since Python 3.14 workers no longer start by fork unless you ask for it
-# ([pytorch#138957](https://github.com/pytorch/pytorch/issues/138957)). Then each gets a copy of the whole object.
 
 # %% [markdown] id="exercise"
 # ## Exercise
 #
 # In [Exercise 02](../exercises/02_describe_a_dataset.ipynb) you build the validation manifest from a development kit,
-# and then a guard that catches the wrong label order in other manifests. It takes 20 minutes.
+# and then a guard that catches the wrong label order in other manifests.
 
 # %% [markdown] id="cluster"
 # ## On the cluster
@@ -469,8 +460,7 @@ show.command(config, "imagenet", "train.json")
 # - Labels are in folder names, CSV files or a development kit; captions in up to three files; notes list what was odd.
 # - Two manifests with one digest are the same data set, in any order.
 # - Label = rank of the sorted wnid, never `ID - 1`; check it with images whose label is known.
-# - JSON that can be read may still be wrong: duplicates, paths that lead out of the folder, labels outside the class
-#   list.
+# - JSON that can be read may still be wrong: duplicates, paths out of the folder, labels outside the class list.
 # - Python objects are copied into each worker by reading them; columns are not.
 
 # %% [markdown] id="quiz"
@@ -497,19 +487,8 @@ show.command(config, "imagenet", "train.json")
 # (c) Another size costs a few percent, not all of them.
 #
 # </details>
-#
-# **3.** Memory grows during the first epoch, with 16 workers and a list of 10 million paths. What helps?
-# (a) `del` in the workers. (b) More swap. (c) Columns in place of the list.
-#
-# <details>
-# <summary>Answer</summary>
-#
-# **(c)**. A column has no reference counts that reading could change. (a) The pages are copied by reading, before
-# anything could be deleted. (b) Swap makes the copies slower, not fewer.
-#
-# </details>
 
 # %% [markdown] id="next"
 # ## Next
 #
-# Notebook 03, [Pack samples into Arrow](03_pack_arrow.ipynb), writes the samples of a manifest into one file.
+# [03 · Pack samples into Arrow](03_pack_arrow.ipynb) writes them into one file.

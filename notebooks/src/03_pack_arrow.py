@@ -71,8 +71,7 @@ rows[0]["captions"][:2]
 
 # %% [markdown]
 # A *record batch* is a number of rows, stored column by column: all keys, then all captions, then the bytes of all
-# images, one after the other. A file is a sequence of record batches. Here we write two of three rows each. Each column
-# is a *field* of the sample; a mask would be one more ([13](13_bring_your_own_data.ipynb)).
+# images, one after the other. A file is a sequence of record batches. Here we write two of three rows each.
 #
 # ![Strips of bytes: in Arrow, HDF5 blob and squashfs images lie back to back; in HDF5 vlen each lies in a heap, in tar behind a header.](pictures/bytes_of_formats.svg)
 #
@@ -97,8 +96,7 @@ print(reader.num_record_batches, "batches; the second one has", reader.get_batch
 
 # %% [markdown]
 # Before the last six letters is the *footer*: the schema again, and the position of each record batch. So a reader
-# starts at the end, and then goes straight to any batch. A writer that is killed never writes the footer, and its file
-# cannot be opened.
+# starts at the end, and then goes straight to any batch. A writer that is killed never writes the footer.
 #
 # One limit is easily reached: one batch of a `binary` column holds at most 2 GiB
 # ([arrow#10776](https://github.com/apache/arrow/issues/10776)). Use several batches, as here.
@@ -138,10 +136,10 @@ for name, way in {"OSFile": pa.OSFile, "memory map": pa.memory_map}.items():
     print(f"{name:10} read {bytes_text(moved.read)}, for a batch of {bytes_text(batch.nbytes)}")
 
 # %% [markdown]
-# The `OSFile` fetched the whole batch. The map returned a *view*: positions inside the file, with no image read yet. We
-# can check this by the address of the buffer:
+# The `OSFile` fetched the whole batch. The map returned a *view*: positions inside the file, with no image read yet.
+# The folded cell checks this by the address of the buffer:
 
-# %%
+# %% jupyter={"source_hidden": true}
 whole = pa.memory_map(str(packed)).read_buffer()
 
 
@@ -260,7 +258,7 @@ figures.lines(rates, title, **axes, log="xy", note="random reads, warm cache", g
 # - *Unknown readers, perhaps through an `OSFile`*: 1 to 4 rows; the headers cost some 250 bytes each.
 # - *Readers that map the file and read only the image*, like ours: any number. `pack` uses 64.
 #
-# A map has a cost of its own: on a parallel file system each page that is touched may become a request to a server, so
+# But on a parallel file system each page that is touched may become a request to a server, so
 # there our reader fetches each image with one call (`access="pread"`).
 
 # %% [markdown] id="juelich" tags=["core"]
@@ -338,8 +336,8 @@ ways = {
 figures.bars(measure.compare(ways, rounds=5, unit="images"), note="random reads, warm cache")
 
 # %% [markdown]
-# Two things are not in this figure. Plain files are read from a warm cache here, where an open is cheap. And decoding a
-# JPEG takes far longer than fetching it. Packing saves work for the metadata server.
+# Plain files are read from a warm cache here, where an open is cheap. And decoding a JPEG takes far longer than
+# fetching it.
 
 # %% [markdown] id="killed" tags=["optional"]
 # ## 5 · Kill a pack, and trust what is there
@@ -375,18 +373,14 @@ sorted(path.name for path in out.parent.iterdir()), report.verified
 
 # %% [markdown]
 # Next to the file is its *digest*, a list of hashes of its blocks. Equal inputs give equal bytes, so large files can be
-# compared by their small digests. We compare the file of section 2 with the one packed after the kill.
+# compared by their small digests. The folded cell compares the file of section 2 with the one packed after the kill.
+# Disks and networks occasionally damage files, so it then flips one bit and runs `verify`.
 
-# %%
+# %% jupyter={"source_hidden": true}
 from smallfiles.digests import ContentDigest, sidecar
-
-ContentDigest.load(sidecar(out)) == ContentDigest.load(sidecar(packed))
-
-# %% [markdown]
-# Disks and networks occasionally damage files. We flip one bit and run `verify`.
-
-# %%
 from smallfiles.pack import verify
+
+print("equal digests:", ContentDigest.load(sidecar(out)) == ContentDigest.load(sidecar(packed)))
 
 content = bytearray(out.read_bytes())
 content[1_000_000] ^= 1
@@ -406,7 +400,7 @@ print(verify(out).problems)
 # %% [markdown] id="cluster"
 # ## On the cluster
 #
-# Run the same command as a job on a compute node. Put the output on the scratch file system, not into your home.
+# Run the same command as a job, with the output on the scratch file system.
 
 # %%
 show.command(config, "imagenet/train", "imagenet_train.arrow")

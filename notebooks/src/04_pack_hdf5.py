@@ -302,9 +302,8 @@ for file in opened.values():
     file.close()
 
 # %% [markdown]
-# These rates are those of a warm page cache, where reading unneeded bytes is cheap. On a parallel file system they come
-# over the network. Chunks are made for slices of large arrays; samples that are read whole belong in contiguous
-# storage.
+# In a warm page cache, reading unneeded bytes is cheap. On a parallel file system they come over the network. Chunks
+# are made for slices of large arrays; samples that are read whole belong in contiguous storage.
 
 # %% [markdown] id="fork" tags=["core"]
 # ## 4 · Close the file before workers start
@@ -514,7 +513,7 @@ for held in ("r", "r+"):
 # %% [markdown] id="cluster"
 # ## On the cluster
 #
-# In a job the same packing is one line. Choose `-O layout=vlen` instead if the file is for Jülich's loaders.
+# In a job the same packing is one line.
 
 # %%
 show.command(PackConfig(options=hdf5.Options(layout="blob")), "DATA_FOLDER", "train.h5")
@@ -523,12 +522,11 @@ show.command(PackConfig(options=hdf5.Options(layout="blob")), "DATA_FOLDER", "tr
 # ## Key points
 #
 # - An image is stored in a heap behind a row of variable length, or in one run of bytes between two offsets.
-# - `np.array(list(data))` makes a list entry for each byte; `np.frombuffer` uses the bytes where they are.
+# - `np.frombuffer` uses the bytes where they are; `np.array(list(data))` makes a list entry for each.
 # - Chunks are read whole, and JPEG does not shrink: store samples contiguous.
 # - Workers share the offset of a file that was opened before they started, and HDF5 passes it on even if they open the
 #   file again: close it in the parent before workers start.
-# - "Unable to lock file" means that another process has it open, or that there are no locks. Switch them off only for
-#   files that are complete.
+# - Switch locks off only for files that are complete.
 
 # %% [markdown] id="quiz"
 # ## Check yourself
@@ -559,5 +557,4 @@ show.command(PackConfig(options=hdf5.Options(layout="blob")), "DATA_FOLDER", "tr
 # %% [markdown] id="next"
 # ## Next
 #
-# Notebook 05, [Shard a data set into tar files](05_shard_a_dataset.ipynb), packs the same images into files that are
-# read from front to back, and shows how random their order can be.
+# [05 · Shard a data set into tar files](05_shard_a_dataset.ipynb): files that are read from front to back.

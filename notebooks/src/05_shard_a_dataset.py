@@ -448,8 +448,7 @@ print(wds.__version__, "the same order" if first == second else "another order")
 # %% [markdown] id="cut" tags=["optional"]
 # ## 5 · Cut a shard
 #
-# *Optional, 4 minutes.* A copy job reached its time limit. Its last file ends in the middle, by chance between two
-# samples.
+# *Optional, 4 minutes.* A copy job reached its time limit. Its last file ends between two samples.
 #
 # > **Predict.** Which of them notice: Python's `tarfile`, webdataset, our reader?
 
@@ -505,7 +504,7 @@ show.command(PackConfig(shuffle=0, merge=True), "ILSVRC2012_img_train.tar", "tra
 #
 # - A sample is a run of neighbours in a shard that share a name up to the first dot.
 # - A shuffle while packing mixes classes; a buffer while reading separates old neighbours. Neither replaces the other.
-# - Some 100 MB per shard: few opens, and several shards per worker. Compress text, not JPEG.
+# - Shards of 100 MB to 1 GB, several per worker.
 # - Split over ranks, then over workers, and count keys: repeats and losses raise no error.
 # - A truncated tar looks like a shorter one; only its end, its index or its digest reveal it.
 
@@ -537,5 +536,4 @@ show.command(PackConfig(shuffle=0, merge=True), "ILSVRC2012_img_train.tar", "tra
 # %% [markdown] id="next"
 # ## Next
 #
-# Notebook 06, [Read a squashfs file without mounting it](06_read_a_squashfs_image.ipynb), keeps the folder tree as it
-# is, in one file. First pack a data set of your own with the command above.
+# [06 · Read a squashfs file without mounting it](06_read_a_squashfs_image.ipynb) keeps the tree.

@@ -133,7 +133,7 @@ print(f"and this job may fill {(before[1] - after[1]) >> 20} MiB less (others us
 #
 # </details>
 #
-# Now we stage the packed file. (A million small files would cost a million opens: pack first.)
+# Now we stage the packed file.
 
 # %%
 config = staging.StageConfig(leave_bytes=256 << 20)  # room for workers; left out, it is chosen for you
@@ -142,8 +142,8 @@ with staging.staged(packed, here, config=config) as copy:
     print(*copy.notes, sep="\n")
 
 # %% [markdown]
-# Only you may enter the folder, since all users of the node share `/dev/shm`. The long name in the path is derived from
-# the content: the same file under two paths is one copy.
+# Only you may enter the folder. The long name in the path is derived from the content: the same file under two paths is
+# one copy.
 
 # %% [markdown] id="rates" tags=["optional"]
 # ## 2 · Measure the copy
@@ -246,8 +246,8 @@ except SmallfilesError as error:
 # %% [markdown] id="once" tags=["core"]
 # ## 3 · Copy once per node
 #
-# A node with eight GPUs runs eight ranks, and all begin the same way: stage, then train. What if each simply copies?
-# What if they *lock, look, copy to a temporary name, rename*?
+# A node with eight GPUs runs eight ranks. What if each simply copies? What if they *lock, look, copy to a temporary
+# name, rename*?
 
 
 # %%
@@ -320,9 +320,8 @@ show.figure(figures.bars(memory, title, x="MB in node-local memory", guess=guess
 # %% [markdown] id="epochs" tags=["core"]
 # ## 4 · Count the epochs
 #
-# The copy takes time before the first image arrives. It has paid off when the epochs have saved that time. So we
-# measure four things with one reader: an epoch from small files and one from the packed file, both on the slow storage;
-# staging; and an epoch from the copy. Each epoch reads all images in random order.
+# The copy has paid off when the epochs have saved its time. So we measure four things: an epoch from small files and
+# one from the packed file, both on the slow storage; staging; and an epoch from the copy. Each reads in random order.
 
 # %%
 import numpy as np
@@ -399,8 +398,7 @@ print(f"compared with small files: after {seconds['copying'] / saved:.2f} epochs
 # A copy reads each byte once, as an epoch does, so expect the lines to meet near one epoch, whatever the bandwidth; or
 # earlier, if the copy uses more readers than the epoch.
 #
-# But reading an epoch is not training an epoch. While the GPU computes, the loader reads ahead. If training takes
-# longer than reading, it hides the storage.
+# But while the GPU computes, the loader reads ahead. If training takes longer than reading, it hides the storage.
 #
 # > **Predict.** Training alone takes as long as reading from the slow storage. When has staging paid off?
 
@@ -472,9 +470,9 @@ with open_slow(packed.parent, storage) as slow:
 print(f"in the end: {sum(one.bytes for one in left_behind())} bytes")
 
 # %% [markdown]
-# On SIGTERM a handler removes the copy, and then lets the signal end the process. After SIGKILL the lock is free and
-# the files are there: that is how the next process knows that their owner is dead. It removes half a copy, and uses a
-# complete one. Which copies of yours are on this node?
+# On SIGTERM a handler removes the copy. After SIGKILL the lock is free and the files are there: that is how the next
+# process knows that their owner is dead. It removes half a copy, and uses a complete one. Which copies of yours are
+# here?
 
 # %%
 shutil.rmtree(here)
@@ -504,7 +502,7 @@ print(f"{len(staging.listing())} staged copies of yours are on this node.")
 # ## Exercise
 #
 # In [Exercise 07](../exercises/07_stage_a_dataset.ipynb) you write a staging function that survives two jobs at once,
-# and, as a second part, a full disk and SIGTERM. The check tries all of them.
+# a full disk and SIGTERM.
 
 # %% [markdown] id="cluster"
 # ## On the cluster
@@ -525,7 +523,7 @@ show.command(staging.StageConfig(), "scratch/data/train.tars")
 # smallfiles bench read "$staged"
 # ```
 #
-# Both are available as jobs. `SITE` is your cluster's file in `slurm/sites`; the second job follows automatically.
+# Both are available as jobs.
 #
 # ```bash
 # slurm/submit SITE 07_fetch -- archive/train.tars scratch/data
@@ -570,5 +568,5 @@ show.command(staging.StageConfig(), "scratch/data/train.tars")
 # %% [markdown] id="next"
 # ## Next
 #
-# The data is now as close as it can be. If the GPU still waits, the reason is not reading. Decoding, augmenting and
-# sending batches are next: [08 · Keep the GPU fed](08_keep_the_gpu_fed.ipynb).
+# The data is now as close as it can be. Decoding, augmenting and sending batches are next: [08 · Keep the GPU
+# fed](08_keep_the_gpu_fed.ipynb).

@@ -258,7 +258,7 @@ figures.bars(speeds, f"With colours, views come at {gain:.2f} times the speed")
 # %%
 from torch.utils.data import Dataset
 
-names, labels = source.manifest.paths.to_pylist()[:96], source.manifest.targets
+names, labels = source.manifest.paths.to_pylist()[:64], source.manifest.targets
 
 
 class Views(Dataset):
@@ -277,7 +277,7 @@ class Views(Dataset):
 def by_processes(root, workers):
     return DataLoader(
         Views(root),
-        batch_size=8,
+        batch_size=4,
         shuffle=True,
         num_workers=workers,  # 0: the trainer makes its batches itself
         multiprocessing_context="fork" if workers else None,  # others import their classes from a module
@@ -289,7 +289,7 @@ def by_processes(root, workers):
 
 # %% [markdown]
 # We read the same files twice: from this machine's memory, and through `slowfs`, where each look-up and each open takes
-# 4 ms ([notebook 01](01_count_the_cost_of_small_files.ipynb)).
+# 10 ms ([notebook 01](01_count_the_cost_of_small_files.ipynb)).
 #
 # > **Predict.** How many workers are best from memory? And from slow storage: fewer, as many, or more?
 
@@ -304,7 +304,7 @@ def epoch(loader):
     return sum(len(labels) for _, labels in loader)
 
 
-with open_slow(setup.folder(), SlowConfig(latency_s=0.004)) as slow:
+with open_slow(setup.folder(), SlowConfig(latency_s=0.01)) as slow:
     roots = {"memory": setup.folder()} | ({"slow storage": slow.path} if slow.how == "fuse" else {})
     loaders = {(where, n): by_processes(root, n) for where, root in roots.items() for n in (0, 1, 2, 4, 8)}
     tasks = {f"{where}, {n}": partial(epoch, loader) for (where, n), loader in loaders.items()}
@@ -317,11 +317,12 @@ with open_slow(setup.folder(), SlowConfig(latency_s=0.004)) as slow:
 # %% jupyter={"source_hidden": true}
 lines = {where: {n: result.rates_per_s(f"{where}, {n}") for n in (0, 1, 2, 4, 8)} for where in roots}
 best = {where: max(line, key=lambda n: median(line[n])) for where, line in lines.items()}
-gain = {where: median(lines[where][n]) / median(lines[where][0]) for where, n in best.items()}
-title = "; ".join(f"from {where} {n} workers give {gain[where]:.1f} times the images" for where, n in best.items())
-title = f"Compared with no workers, {title} ({setup.cpus} CPUs)"
+alone = {where: median(line[0]) for where, line in lines.items()}
+gains = {where: {n: [one / alone[where] for one in runs] for n, runs in line.items()} for where, line in lines.items()}
+most = (f"{median(gains[where][n]):.1f} times the images with {n} (from {where})" for where, n in best.items())
+title = f"Compared with no workers: {', '.join(most)}; {setup.cpus} CPUs"
 marks = {"CPUs": setup.cpus} if setup.cpus <= 8 else None
-show.figure(figures.lines(lines, title, x="workers", y="images per second", guess=guess, marks=marks))
+show.figure(figures.lines(gains, title, x="workers", y="times no workers", guess=guess, marks=marks))
 began = time.process_time()
 for index in range(48):
     list(only_the_part(bytes(reader.read(index)), *drawn[index]))

@@ -107,7 +107,7 @@ print(nodes.table(launched))
 #
 # </details>
 #
-# A rank also needs its CPUs. The script requests them with `--cpus-per-task=2`. But since Slurm 22.05, `srun` ignores
+# A rank also needs its CPUs: `--cpus-per-task=2`. But since Slurm 22.05, `srun` ignores
 # this option of the script ([reframe#2655](https://github.com/reframe-hpc/reframe/issues/2655)): where a cluster binds
 # tasks to CPUs, each task gets one. `SLURM_CPUS_PER_TASK` is still 2, so a program that uses it starts two workers.
 #
@@ -197,8 +197,8 @@ title = f"Each of {samples} samples came exactly once with: {', '.join(right) or
 show.figure(figures.bars(often, title, x="samples of the epoch, by how often they came"))
 
 # %% [markdown]
-# Nothing failed in the wrong runs. The loss would fall in both. A rank cannot notice this, since it sees each of its
-# samples once. So count once over all ranks, as the job below does, before you train for days.
+# Nothing failed in the wrong runs, and the loss would fall in both. So count once over all ranks, as the job below
+# does, before you train for days.
 #
 # What if the samples cannot be divided evenly? The folded cell asks PyTorch's sampler and ours.
 #
@@ -228,8 +228,7 @@ print("PyTorch after set_epoch(1):", list(sampler)[:6])
 # ## 3 · Train on all of them
 #
 # Now the ranks communicate. `init_process_group` connects them; `DistributedDataParallel` (DDP) averages their
-# gradients in each `backward()`. With GPUs you write `"nccl"` instead of `"gloo"`, and choose the GPU by the local
-# rank.
+# gradients in each `backward()`. With GPUs, write `"nccl"` in place of `"gloo"`.
 
 # %%
 import torch.distributed as dist
@@ -326,8 +325,7 @@ shared = speed["one slow storage"]
 worksheet.note("10", ranks_fed=max(n for n in shared if shared[n] >= 0.8 * n * shared[1]))
 
 # %% [markdown]
-# Beyond the bend of a line, more nodes bring little. The bend moves to the right if each node reads less from the
-# shared storage ([notebook 07](07_stage_a_dataset.ipynb)).
+# Beyond the bend of a line, more nodes bring little; staging moves it ([notebook 07](07_stage_a_dataset.ipynb)).
 
 # %% [markdown] id="limit" tags=["core"]
 # ## 4 · Outlive the time limit
@@ -383,7 +381,7 @@ def slurm_sends_usr1(pids):
 
 
 # %% [markdown]
-# Two ranks train, and get the signal in the second epoch. Then the same call runs again; and once more without a stop.
+# Two ranks train, and get the signal in the second epoch. Then the same call runs again; and once without a stop.
 #
 # > **Predict.** Will the last loss of the interrupted training be the same, almost the same, or clearly different?
 
@@ -397,10 +395,10 @@ print("in one go: ", nodes.play(partial(train, whole), two)[0])
 
 # %% [markdown]
 # The losses are equal, because the loader's order is a function of seed and epoch: the position in it is one number,
-# and no sample is repeated or left out. (With momentum or Adam, save the optimizer's state too.) `smallfiles train`
-# does all this and exits with code 75, and the script then requeues its job.
+# and no sample is repeated or left out. `smallfiles train` does all this, and saves the optimizer's state too; it exits
+# with code 75, and the script then requeues its job.
 #
-# Sometimes fewer nodes are free than before. The state then applies to what all ranks together had left.
+# Sometimes fewer nodes are free than before. The state then applies to what was left.
 #
 # > **Predict.** 4 ranks stop after 3 batches of 16. How many of the 400 images does one of 3 ranks still get? The
 # > folded cell counts.
@@ -471,7 +469,7 @@ print(sent.log or "No job, no log.")
 # %% [markdown] id="cluster"
 # ## On the cluster
 #
-# Each rank of `10_train` runs this command; after a stop, the same command resumes:
+# Each rank of `10_train` runs this command, also to resume:
 
 # %%
 from smallfiles.training import TrainConfig
@@ -490,8 +488,7 @@ show.command(config, "train.arrow")
 # %% [markdown] id="key-points"
 # ## Key points
 #
-# - Check torchrun's variables first, then the step of `srun` with its own number of tasks. A job script, an salloc
-#   shell and a laptop are alone.
+# - Check torchrun's variables first, then the step of `srun`. A job script, an salloc shell and a laptop are alone.
 # - Only a count over all ranks shows that each sample was read exactly once.
 # - When more nodes do not read faster, the storage is at its limit: stage, or use fewer nodes.
 # - Request a signal before the time limit, write a checkpoint, and requeue the job.
@@ -526,5 +523,5 @@ show.command(config, "train.arrow")
 # %% [markdown] id="next"
 # ## Next
 #
-# Now the data is described, packed, staged, and fed on many nodes. Try it with your own: `slurm/submit` without
-# arguments lists the sites and the jobs. [11 · Choose a format](11_choose_a_format.ipynb) compares the formats.
+# `slurm/submit` without arguments lists the sites and the jobs. [11 · Choose a format](11_choose_a_format.ipynb)
+# compares the formats.

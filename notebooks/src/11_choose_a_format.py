@@ -73,8 +73,10 @@ for suffix, one in packed.items():
 # All keep the bytes of a JPEG unchanged, so none is much larger than another. They differ in the number of files, and
 # in how a reader finds sample 237. Zarr stores arrays, so the images become one long array, and their offsets a second
 # one:
+#
+# The folded cell writes them.
 
-# %%
+# %% jupyter={"source_hidden": true}
 import zarr
 
 images = [np.frombuffer(one, np.uint8) for one in formats.open(out / "train.files").read_many(range(setup.count))]
@@ -112,7 +114,10 @@ ways = {suffix: partial(read, readers[suffix], order) for suffix in SUFFIXES}
 result = measure.compare(ways | {"zarr": partial(read_zarr, order)}, unit="images")
 print(result)
 
-# %%
+# %% [markdown]
+# The folded cell draws the rates.
+
+# %% jupyter={"source_hidden": true}
 rates = {name: result.rates_per_s(name) for name in (*ways, "zarr")}
 plain = np.median(rates["files"])
 best = max(SUFFIXES, key=lambda suffix: np.median(rates[suffix]))
@@ -121,9 +126,9 @@ title = f"In random order from memory, {best} is {times:.1f} times as fast as pl
 figures.bars(rates, title, x="images per second", guess=guess * plain)
 
 # %% [markdown]
-# Compare that with the next step: each image must be decoded.
+# Compare that with the next step: each image must be decoded. The folded cell measures it.
 
-# %%
+# %% jupyter={"source_hidden": true}
 from smallfiles.images import RandomResizedCrop
 
 view, rng = RandomResizedCrop(224), np.random.default_rng(0)
@@ -142,8 +147,8 @@ for name, runs in rates.items():
 
 # %% [markdown]
 # From memory, reading is a few percent of the work in every format but one: such a chart is no reason to choose among
-# the others. The zarr library is made for large slices: one image per call takes half the time of decoding or more. On
-# a cluster the bytes come from storage that other jobs use too.
+# the others. The zarr library is made for large slices. On a cluster the bytes come from storage that other jobs use
+# too.
 
 # %% [markdown] id="ask" tags=["core"]
 # ## 2 · Count what the storage is asked
@@ -164,7 +169,10 @@ with open_slow(out, SlowConfig(latency_s=0.002)) as slow:
         read(formats.open(slow / f"train.{suffix}"), order[:100])
         asked[suffix] = {name: (count - before[name]) / 100 for name, count in slow.counts().items()}
 
-# %%
+# %% [markdown]
+# The folded cell prints them per image.
+
+# %% jupyter={"source_hidden": true}
 for suffix, counts in asked.items():
     operations, size = counts["lookup"] + counts["open"] + counts["list"], counts["bytes"] / 1000
     print(f"{suffix:6} {operations:5.2f} metadata operations, {counts['reads']:5.2f} reads, {size:4.0f} kB per image")
@@ -230,7 +238,10 @@ figures.lines(waits, title, x="load of the server", y="wait, in operations", gue
 # Now we compare the model with storage that we can measure: `slowfs` with 4 operations at a time, 2 ms each on average.
 # Threads read files from it. `simulate` makes the forecast; it has a queue like ours for each part of a cluster.
 
-# %%
+# %% [markdown]
+# The folded cell reads with 1 to 16 threads.
+
+# %% jupyter={"source_hidden": true}
 from concurrent.futures import ThreadPoolExecutor
 
 from smallfiles.scaling import Storage, Way, Work, simulate
@@ -247,7 +258,6 @@ def files_per_s(root, threads):
     return counted.rates_per_s("read")
 
 
-# %%
 measured = {}
 with open_slow(setup.path(), SlowConfig(latency_s=0)) as fast, open_slow(setup.path(), storage) as slow:
     mounts = slow.how == "fuse"
@@ -255,7 +265,10 @@ with open_slow(setup.path(), SlowConfig(latency_s=0)) as fast, open_slow(setup.p
     for threads in THREADS if mounts else ():
         measured[threads] = files_per_s(slow.path, threads)
 
-# %%
+# %% [markdown]
+# The folded cell forecasts the same, and draws both.
+
+# %% jupyter={"source_hidden": true}
 per_file = 2  # a look-up and an open, as counted above
 free = {"latency_s": 0, "request_s": 0, "target_bytes_s": 1e15, "node_bytes_s": 1e15}
 server = Storage(metadata_ops_s=4 / 0.002, metadata_threads=4, **free)
@@ -277,85 +290,82 @@ figures.lines(series, title, x="threads that read", y="files per second")
 # ## 4 · From 1 to 10,000 nodes
 #
 # We forecast ImageNet with 4 GPUs per node, 8 workers per GPU, 64 images per step of 50 ms, and the decoding time
-# measured above. The storage is a medium-sized Lustre: 24 *targets* (its disks) of 0.7 GB/s, 0.5 ms per read request,
-# 100,000 metadata operations per second. All GPUs step together.
+# measured above. The storage is a medium-sized Lustre: 24 *targets* of 0.7 GB/s, 0.5 ms per read request, 100,000
+# metadata operations per second. Hundreds of other jobs use the same metadata server, so files are drawn twice: as if
+# we had all of it, and with a twentieth.
 #
-# > **Predict.** At how many nodes do plain files stop getting faster? And one packed file?
+# > **Predict.** At how many nodes do plain files stop getting faster, with a twentieth of the metadata server? And one
+# > packed file?
 
 # %%
 guess = 100  # change me: nodes
 
 # %%
-from smallfiles.scaling import WAYS, Storage, Work, simulate
+from dataclasses import replace
+
+from smallfiles.scaling import BROADCAST, WAYS, Storage, Work, simulate
 
 work, lustre = Work(decode_s=decode_s), Storage()
+crowded = replace(lustre, metadata_ops_s=lustre.metadata_ops_s / 20)
 nodes = [1, 3, 10, 30, 100, 300, 1_000, 3_000, 10_000]
-found = {name: {count: simulate(work, lustre, way, count) for count in nodes} for name, way in WAYS.items()}
-
-# %%
-epochs = {name: {count: one.epoch_s for count, one in forecasts.items()} for name, forecasts in found.items()}
-never = {count: work.samples / (count * work.node_samples_s) for count in nodes}
-hundred = found["files"][100].epoch_s / found["shards"][100].epoch_s
-title = f"On 100 nodes an epoch from files takes {hundred:.1f} times as long as one from shards"
-figures.lines({**epochs, "never waiting": never}, title, x="nodes", y="time of an epoch (s)", log="xy", guess=guess)
+cases = {name: (lustre, way) for name, way in (WAYS | BROADCAST).items()}
+cases["files, a twentieth"] = crowded, WAYS["files"]
+found = {name: {n: simulate(work, place, way, n) for n in nodes} for name, (place, way) in cases.items()}
 
 # %% [markdown]
-# Where a line turns flat, a resource shared by all nodes is the limit. Beyond it you pay for GPUs that wait:
+# The folded cell draws them. Where lines coincide, the dashed one lies on the other.
 
-# %%
-some = (1, 10, 100, 1_000, 10_000)
-print("GPUs wait", "".join(f"{count:8,}" for count in some), "nodes")
+# %% jupyter={"source_hidden": true}
+names = ("files, a twentieth", "files", "packed", "shards", "staged")
+epochs = {name: {count: one.epoch_s for count, one in found[name].items()} for name in names}
+epochs["never waiting"] = {count: work.samples / (count * work.node_samples_s) for count in nodes}
+few = found["files, a twentieth"][100].epoch_s / found["packed"][100].epoch_s
+title = f"Packing pays where metadata is the limit: {few:.0f} times on 100 nodes with a twentieth of the server. "
+title += "Striping and long reads pay where disks are"
+axes = {"x": "nodes", "y": "time of an epoch (s)", "log": "xy", "ideal": "never waiting"}
+show.figure(figures.lines(epochs, title, **axes, guess=guess))
 for name, forecasts in found.items():
-    waiting = "".join(f"{forecasts[count].waiting:8.0%}" for count in some)
-    print(f"{name:9} {waiting}   the limit on 1,000 nodes: {forecasts[1_000].limit}")
+    waiting = ", ".join(f"{forecasts[count].waiting:4.0%} on {count:,}" for count in (1, 10, 100, 1_000))
+    print(f"{name:18} GPUs wait {waiting}; the limit there: {forecasts[1_000].limit}")
 
 # %% [markdown]
-# The first bottleneck follows from a division, without any simulation: what the storage can do per second, divided by
-# what one node needs per second.
+# Where a line turns flat, a resource shared by all nodes is the limit, and beyond it you pay for GPUs that wait. The
+# first bottleneck follows from a division, without any simulation: what the storage can do per second, divided by what
+# one node needs per second.
 
 # %%
 from smallfiles.scaling import saturation
 
 rate = work.node_samples_s
 print(f"one node needs {rate:,.0f} images/s = {2 * rate:,.0f} operations/s = {rate * work.sample_bytes / 1e6:,.0f} MB/s")
-for name in ("files", "packed", "shards"):
-    full = saturation(work, lustre, WAYS[name])
-    print(f"{name:7}", {part: round(count, 1) for part, count in full.items() if count < 1e6})
+for name in ("files, a twentieth", "files", "packed", "shards"):
+    full = saturation(work, *cases[name])
+    print(f"{name:18}", {part: round(count, 1) for part, count in full.items() if count < 1e6})
 
 # %% [markdown]
-# Files and single reads of a packed file fill the targets with *requests*: half a millisecond for each image. A read
-# from a shard brings ten images, so bytes are the limit: enough for some 20 nodes. Beyond that, only a copy on each
-# node helps. Its cost is paid once, but grows with the number of nodes.
+# With a small share of the metadata server, files stop at the first node. With all of it they would be as good as one
+# packed file: both fill the targets with *requests*, half a millisecond for each image. A read from a shard brings ten
+# images, so bytes are the limit: enough for some 20 nodes. Beyond that, only a copy on each node helps.
 #
-# So are plain files as good as one packed file? Here they are, since we had the whole metadata server. In reality
-# hundreds of other jobs use it too, and we get a share.
+# A packed file has a risk of its own: *without* striping it is on a single target. And a copy costs something before
+# the first epoch, unless one node reads and sends it to the others (`stage --broadcast`).
 #
-# > **Predict.** 100 nodes read files. How long is an epoch if we get a fifth of the operations, or a twentieth?
-
-# %%
-from dataclasses import replace
-
-for share in (1, 1 / 5, 1 / 20):
-    place = replace(lustre, metadata_ops_s=share * lustre.metadata_ops_s)
-    shared = {name: simulate(work, place, WAYS[name], 100).epoch_s for name in ("files", "packed", "shards")}
-    times = ", ".join(f"{name} {seconds:4.0f} s" for name, seconds in shared.items())
-    print(f"{place.metadata_ops_s:8,.0f} operations per second for us: {times}")
-
-# %% [markdown]
-# An epoch from files takes 2 x 1,281,167 operations in any case. A packed file takes a few. But it has a risk of its
-# own: one packed file *without* striping is on a single target.
+# > **Predict.** On 100 nodes: how long is an epoch from a packed file on one target? And how long do staging and the
+# > first epoch take?
 
 # %%
 alone = Storage(stripes=1)
 for count in (1, 10, 100):
     one, many = (simulate(work, place, WAYS["packed"], count).epoch_s for place in (alone, lustre))
-    first = found["staged"][count].first_epoch_s
-    print(f"{count:4} nodes: {one:6,.0f} s on one target, {many:4,.0f} s on 24; staging and first epoch {first:,.0f} s")
+    print(f"{count:4} nodes: an epoch takes {one:6,.0f} s from one target, {many:4,.0f} s from 24;", end=" ")
+    first = (found[name][count].first_epoch_s for name in ("staged", "broadcast"))
+    print("staging and first epoch {:,.0f} s, broadcast {:,.0f} s".format(*first))
 
 # %% [markdown]
-# `lfs setstripe -c -1 FOLDER` before the file is written prevents that: on 10 nodes and more, one target is slower than
-# files, even with a twentieth of the metadata server. In short: packing pays where metadata is the limit, striping and
-# long reads where disks are, and a copy per node where all nodes together need more than the storage can deliver.
+# `lfs setstripe -c -1 FOLDER` before the file is written stripes it ([notebook 03](03_pack_arrow.ipynb)): on 10 nodes
+# and more, one target is slower than files, even with a twentieth of the metadata server. In short: packing pays where
+# metadata is the limit, striping and long reads where disks are, and a copy per node where all nodes together need more
+# than the storage can deliver.
 
 # %% [markdown] id="choose" tags=["core"]
 # ## 5 · Choose
@@ -364,22 +374,32 @@ for count in (1, 10, 100):
 #
 # *Four questions; the first ones exclude the most.*
 #
-# `advise` answers them for your own data: it reads a few hundred files, decodes some, and uses the results in the
-# model.
+# `advise` answers them with numbers. Here for the second project of exercise 11: ImageNet-21k, 14 million images of 110
+# kB, on 16 nodes with room for 400 GB each, where opening and reading a file takes 4 ms.
 #
-# > **Predict.** 16 nodes train 90 epochs on the images of this notebook. What will it recommend?
+# > **Predict.** How many times longer do 30 epochs take from files than with the best way?
 
 # %%
-from smallfiles.advise import advise, measure_folder
+from smallfiles.advise import Measured, advise
 from smallfiles.scaling.config import TrainingPlan
 
-plan = TrainingPlan(nodes=16, epochs=90, step_s=0.05)
-advice = advise(measure_folder(setup.path()), plan, "data")
-print(*advice.reasons, "", advice.way, *advice.commands, sep="\n")
+files = {"kind": "lustre", "shared": True, "cold": True, "alone_s": 0.004, "together_s": 0.0005}
+node = {"decode_s": 0.003, "cpus": 64, "local_bytes": int(400e9)}
+many = Measured(samples=14_197_122, sample_bytes=110_000, **files, **node)
+advice = advise(many, TrainingPlan(nodes=16, epochs=30, step_s=0.1, metadata_ops_s=20_000), "imagenet21k")
+print(*advice.reasons, "", *advice.commands, sep="\n")
 
 # %% [markdown]
-# Read the reasons, not only the last line. For 400 images on a local disk the advice is nearly always the same. For
-# your own data, on its own file system, it is not.
+# The folded cell draws the hours of each way.
+
+# %% jupyter={"source_hidden": true}
+times = advice.hours["files"] / min(advice.hours.values())
+title = f"30 epochs from files take {times:.1f} times as long as the best way; advised: {advice.way}"
+figures.bars(advice.hours, title, x="hours for 30 epochs")
+
+# %% [markdown]
+# Read the reasons, not only the last line. Ways that differ by a few percent are equal: take the simpler one. For your
+# own data, on its own file system, the command below measures what was given here.
 #
 # What you measured in the notebooks decides more than our numbers do. Here is your worksheet; what is missing and takes
 # seconds is measured now.
