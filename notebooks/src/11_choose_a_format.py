@@ -38,8 +38,8 @@ from helpers import figures, show, start, worksheet
 setup = start("11")
 
 # %% [markdown] id="recall"
-# > **Recall** (09). A round trip takes 50 ms. You fetch objects of 100 kB, one request at a time. How many MB arrive per
-# > second at most? And with 8 in flight?
+# > **Recall** (09). A round trip takes 50 ms. You fetch objects of 100 kB, one request at a time. How many MB arrive
+# > per second at most? And with 8 in flight?
 #
 # <details>
 # <summary>Answer</summary>
@@ -329,9 +329,8 @@ for name, forecasts in found.items():
     print(f"{name:18} GPUs wait {waiting}; the limit there: {forecasts[1_000].limit}")
 
 # %% [markdown]
-# Where a line turns flat, a resource shared by all nodes is the limit, and beyond it you pay for GPUs that wait. The
-# first bottleneck follows from a division, without any simulation: what the storage can do per second, divided by what
-# one node needs per second.
+# Where a line turns flat, a resource shared by all nodes is the limit. The first bottleneck follows from a division:
+# what the storage can do per second, divided by what one node needs.
 
 # %%
 from smallfiles.scaling import saturation
@@ -398,8 +397,8 @@ title = f"30 epochs from files take {times:.1f} times as long as the best way; a
 figures.bars(advice.hours, title, x="hours for 30 epochs")
 
 # %% [markdown]
-# Read the reasons, not only the last line. Ways that differ by a few percent are equal: take the simpler one. For your
-# own data, on its own file system, the command below measures what was given here.
+# Ways that differ by a few percent are equal: take the simpler one. For your own data, the command below measures what
+# was given here.
 #
 # What you measured in the notebooks decides more than our numbers do. Here is your worksheet; what is missing and takes
 # seconds is measured now.
@@ -492,5 +491,5 @@ show.command(TrainingPlan(nodes=64, step_s=0.02), "DATA")
 # %% [markdown] id="next"
 # ## Next
 #
-# [12 · When it breaks](12_when_it_breaks.ipynb): symptoms, causes, remedies. Then [14 · Wrap up](14_wrap_up.ipynb) puts your
-# numbers to use.
+# [12 · When it breaks](12_when_it_breaks.ipynb): symptoms, causes, remedies. Then [14 · Wrap up](14_wrap_up.ipynb) puts
+# your numbers to use.
