@@ -27,7 +27,7 @@ from smallfiles.cli.output import lenient, say
 
 _MODULES = (
     *("doctor", "demo", "synth", "manifest", "pack", "annotate", "verify", "inspect", "stage", "objects"),
-    *("bench", "slowfs", "train", "ring", "epoch", "simulate", "advise"),
+    *("bench", "slowfs", "train", "ring", "epoch", "simulate", "advise", "profile"),
 )
 """Of the verbs, in the order of the help."""
 
@@ -82,6 +82,8 @@ def parse(
     """
     words = list(sys.argv[1:] if argv is None else argv)
     found = argparse.Namespace() if arguments is None else arguments
+    behind = words.index("--") if "--" in words and words[0] == "profile" else len(words)
+    words, stranger = words[:behind], words[behind + 1 :]  # the words of somebody's program are its own
     program = build_parser()
     _, rest = program.parse_known_args(_topic_first(program, words), found)
     parser: Parser = found.parser  # that of the verb, or of its topic
@@ -91,6 +93,8 @@ def parse(
     if not hasattr(found, "run"):  # a word is missing: say which ones there are
         parser.print_help(sys.stderr)
         parser.exit(2)
+    if stranger:
+        found.program = stranger
     if rest:
         found.paths = [*found.paths, *map(Path, rest)]
     return found

@@ -101,7 +101,7 @@ def add(verbs: Verbs) -> None:
     for name, topic in TOPICS.items():
         _add_topic(add_verb(topics, name, topic.measure), topic)
     parser = add_run(verbs, "figure", _figure)
-    parser.add_argument("records", type=Path, metavar="R.json", help="what bench --save wrote")
+    parser.add_argument("records", type=Path, metavar="R.json", help="what bench or profile --save wrote")
     parser.add_argument("out", type=Path, metavar="OUT.png", help="the picture; OUT.svg is written too")
     parser.add_argument("--reference", metavar="NAME", help="compare with this one; the first if not given")
 
@@ -211,10 +211,14 @@ def _figure(arguments: argparse.Namespace) -> int:
         smallfiles bench read a.arrow a.h5 --save R.json
         smallfiles figure R.json R.png
     """
+    from smallfiles import profile
     from smallfiles.measure import drawing, load
 
     records = load(arguments.records)
-    figure, text = _drawn(records, arguments.reference)
+    watched = profile.is_record(arguments.records)
+    figure, text = (
+        profile.draw(profile.load(arguments.records)) if watched else _drawn(records, arguments.reference)
+    )
     arguments.out.parent.mkdir(parents=True, exist_ok=True)
     svg, png = drawing.save(figure, arguments.out.with_suffix(""))
     record = {"samples": sum(each.samples for each in records), "png": str(png), "alt": text}

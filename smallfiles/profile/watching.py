@@ -1,0 +1,314 @@
+"""Run somebody's program with the hooks in it, hand signals and its exit code on, and leave only the record.
+
+The traps: Ctrl-C in a terminal reaches the program without us, a signal of a scheduler may not; and a run
+that was killed cannot remove its folder, so the next one does.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import os
+import shutil
+import signal
+import tempfile
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from time import sleep
+from typing import Any
+
+from smallfiles import liveness, machine
+from smallfiles.atomic import write_json
+from smallfiles.errors import FormatError, UsageError, writing
+from smallfiles.measure.record import Record
+from smallfiles.profile import hooks
+from smallfiles.profile.numbers import Numbers, others_in, ranks_in
+from smallfiles.profile.report import forecast
+from smallfiles.profile.verdicts import judge
+from smallfiles.progress import bytes_text
+
+_PASSED_ON = {
+    signal.SIGINT,
+    signal.SIGTERM,
+    signal.SIGHUP,
+    signal.SIGQUIT,
+    signal.SIGUSR1,
+    signal.SIGUSR2,
+    signal.SIGCONT,
+}
+_BY_KERNEL = 0x80
+_LOOK_S = 0.25
+_PREFIX = "smallfiles-profile-"
+
+
+@contextlib.contextmanager
+def _private() -> Iterator[Path]:
+    """A folder for what the processes write; those of killed runs are removed."""
+    place = Path(tempfile.gettempdir())
+    for left in place.glob(f"{_PREFIX}{os.getuid()}-*-*-*"):
+        owner, started = map(int, left.name.split("-")[3:5])
+        if liveness.start_time(owner) != started:
+            shutil.rmtree(left, ignore_errors=True)
+    pid = os.getpid()
+    folder = Path(
+        tempfile.mkdtemp(prefix=f"{_PREFIX}{os.getuid()}-{pid}-{liveness.start_time(pid)}-")
+    ).resolve()
+    try:
+        shutil.copy(hooks.__file__, folder / "sitecustomize.py")
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def watch(program: Sequence[str], seconds: float, report: Callable[[Path, int | None], None]) -> int:
+    """Run a program and report on its training, when it was watched for long enough or has ended.
+
+    Args:
+        program: Its words.
+        seconds: How long it is watched from its first batch on; it goes on afterwards.
+        report: Called once with the folder of what was measured, and the exit code if it has ended.
+
+    Returns:
+        Its exit code; 128 and the number of the signal that ended it.
+
+    Raises:
+        UsageError: It cannot be started.
+    """
+    with _private() as folder:
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, {*_PASSED_ON, signal.SIGCHLD})
+        code, reported = None, False
+        try:
+            pid = _start(program, folder, seconds, before)
+            while code is None:
+                came = signal.sigtimedwait({*_PASSED_ON, signal.SIGCHLD}, _LOOK_S)
+                if came and came.si_signo in _PASSED_ON and came.si_code != _BY_KERNEL:
+                    os.kill(pid, came.si_signo)
+                ended, status = os.waitpid(pid, os.WNOHANG)
+                code = _code(status) if ended else None
+                if not reported and (code is not None or (folder / "stop").exists()):
+                    reported = True
+                    report(folder, code)
+        finally:
+            while signal.sigtimedwait({*_PASSED_ON, signal.SIGCHLD}, 0):
+                pass
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+    return code
+
+
+def _code(status: int) -> int:
+    code = os.waitstatus_to_exitcode(status)
+    return code if code >= 0 else 128 - code
+
+
+def _start(program: Sequence[str], folder: Path, seconds: float, mask: Any) -> int:
+    path = os.pathsep.join(filter(None, [str(folder), os.environ.get("PYTHONPATH")]))
+    environment = {**os.environ, "PYTHONPATH": path, hooks.FOLDER: str(folder), hooks.SECONDS: str(seconds)}
+    try:
+        return os.posix_spawnp(
+            program[0],
+            list(program),
+            environment,
+            setsigmask=mask,
+            setsigdef=[signal.SIGPIPE, signal.SIGXFSZ],
+        )
+    except OSError as error:
+        raise UsageError(
+            f"{program[0]} cannot be started ({error.strerror})",
+            expected="a program behind --, such as: smallfiles profile -- python train.py",
+            next_step="Check its name and path",
+        ) from error
+
+
+def record_of(ranks: Sequence[Numbers], code: int | None = None) -> dict[str, Any]:
+    """The record of a training: numbers, verdict, forecast, machine."""
+    found = judge(ranks)
+    worst = max(ranks, key=lambda each: each["waiting"] or 0.0)
+    return {
+        "what": "smallfiles profile",
+        "ranks": list(ranks),
+        "verdict": dataclasses.asdict(found),
+        "forecast": forecast(worst, found.step_s, found.now_s),
+        "exit_code": code,
+        "machine": machine.describe(),
+        "records": [_stages(worst).as_json()] if worst["sample_s"] and worst["samples_s"] else [],
+    }
+
+
+def _stages(n: Numbers) -> Record:
+    """What a batch costs a worker, as `smallfiles simulate --records` reads it."""
+    made_s = n["batch_s"] if n["in_decode"] is None else n["batch_s"] * (1 - n["in_open"] - n["in_read"])
+    count, size = (n["epoch_steps"] or n["steps"]) * n["batch_samples"], int(n["file_bytes"] or 1)
+    return Record(
+        what="stages of a watched loader",
+        name="profile",
+        format=n["filesystem"] or "unknown",
+        rates_per_s=(n["samples_s"],),
+        samples=n["made"],
+        bytes=n["asked_bytes"],
+        seconds=n["seconds"],
+        filesystem=n["filesystem"] or "unknown",
+        cache="warm",
+        touched="by the training",
+        set_samples=count,
+        set_bytes=count * size,
+        workers=n["workers"] or 0,
+        batch=n["batch_samples"],
+        extra={"decode_s": made_s, "augment_s": 0.0, "collate_s": 0.0},
+    )
+
+
+def measured(folder: Path, code: int | None) -> dict[str, Any] | str:
+    """The record of what was measured; a sentence if there is none."""
+    if ranks := ranks_in(folder):
+        return record_of(ranks, code)
+    ended = "" if code is None else f"; it ended with exit code {code}"
+    others = others_in(folder)
+    if not others:
+        return (
+            f"no Python of it ran with our hooks, so nothing was measured{ended}. Start Python itself behind "
+            "--, without -I, -E or -S; look at one that runs with --pid"
+        )
+    faults = [each["unpatched"] for each in others if "unpatched" in each]
+    if faults:
+        return f"this version of the loader cannot be watched ({faults[0]}){ended}. Look at it with --pid"
+    opens = sum(each["opens"] for each in others)
+    return (
+        f"it asked no DataLoader for a batch{ended}; its {len(others)} Python processes opened {opens:,} "
+        "files. Expected a training with a DataLoader of PyTorch, WebLoader or an iterator of DALI"
+    )
+
+
+def is_record(path: Path) -> bool:
+    """Whether a file is the record of a watched training."""
+    try:
+        return bool(json.loads(path.read_text(encoding="utf-8"))["what"] == "smallfiles profile")
+    except (OSError, ValueError, KeyError, TypeError):
+        return False
+
+
+def load(path: Path) -> dict[str, Any]:
+    """Read a record.
+
+    Raises:
+        FormatError: It is none.
+    """
+    if is_record(path):
+        return dict(json.loads(path.read_text(encoding="utf-8")))
+    raise FormatError(
+        f"{path} is no record of a watched training",
+        expected="what smallfiles profile --save wrote",
+        next_step="Run: smallfiles profile --save p.json -- python train.py",
+    )
+
+
+def save(record: dict[str, Any], path: Path) -> None:
+    """Write a record, complete or not at all."""
+    with writing(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_json(path, record)
+
+
+def join(paths: Sequence[Path]) -> dict[str, Any]:
+    """One record of those of several nodes."""
+    return record_of([rank for path in paths for rank in load(path)["ranks"]])
+
+
+def look_at(pid: int, seconds: float) -> dict[str, Any]:
+    """What can be seen of a running program from outside: processes, processors, reads, open files.
+
+    Args:
+        pid: Its number, or that of a rank.
+        seconds: How long it is looked at.
+
+    Raises:
+        UsageError: There is no such process, or it is another user's.
+    """
+    before = _family(pid)
+    if not before or not os.access(f"/proc/{pid}/io", os.R_OK):
+        raise UsageError(
+            f"process {pid} cannot be looked at",
+            expected="a running process of your own on this machine",
+            next_step="Find its number with: pgrep -u $USER -f train.py",
+        )
+    states: Counter[str] = Counter()
+    for _ in range(max(1, round(seconds / _LOOK_S))):
+        sleep(_LOOK_S)
+        states.update(_stat(each)[0] for each in before if _stat(each))
+    after = _family(pid)
+    both = [(before[each], after[each]) for each in before.keys() & after.keys()]
+    total = {
+        name: sum(b[name] - a[name] for a, b in both) / seconds
+        for name in ("cpu", "rchar", "syscr", "read_bytes")
+    }
+    files = Counter(str(Path(each).parent) for each in _open_files(before))
+    cpus = len(os.sched_getaffinity(pid))
+    return {
+        "processes": len(before),
+        "cpus": cpus,
+        "cpus_used": total["cpu"],
+        "asked_bytes_s": total["rchar"],
+        "device_bytes_s": total["read_bytes"],
+        "reads_s": total["syscr"],
+        "blocked": states["D"] / max(1, states.total()),
+        "folders": dict(files.most_common(3)),
+        "missing": ["waiting", "headroom", "names of files that are opened and closed at once"],
+        "next": f"srun --cpus-per-task={2 * cpus}, if its workers decode"
+        if total["cpu"] > 0.8 * cpus
+        else "start it with: smallfiles profile -- PROGRAM",
+    }
+
+
+def seen(found: dict[str, Any]) -> Iterator[str]:
+    """What `look_at` found, in words."""
+    yield (
+        f"{found['processes']} processes use {found['cpus_used']:.1f} of {found['cpus']} CPUs; blocked in "
+        f"the kernel (storage, mostly) {found['blocked']:.0%} of the time"
+    )
+    yield (
+        f"they read {bytes_text(found['asked_bytes_s'])}/s in {found['reads_s']:,.0f} calls per second, "
+        f"{bytes_text(found['device_bytes_s'])}/s from a device of this machine"
+    )
+    yield f"files that stay open are in: {', '.join(found['folders']) or 'no folder of data'}"
+    yield f"missing for a verdict: {', '.join(found['missing'])}"
+    yield f"next: {found['next']}"
+
+
+def _stat(pid: int) -> list[str]:
+    """State, parent and the further fields of /proc/PID/stat; none if it has ended."""
+    return hooks.read_text(f"/proc/{pid}/stat").rpartition(")")[2].split()
+
+
+def _family(pid: int) -> dict[int, dict[str, float]]:
+    """Processor seconds and reads of a process and all below it."""
+    parents = {
+        int(each.name): _stat(int(each.name))[1:2] for each in Path("/proc").iterdir() if each.name.isdigit()
+    }
+    found, more = [pid] if parents.get(pid) else [], [pid]
+    while more:
+        more = [each for each, parent in parents.items() if parent and int(parent[0]) in more]
+        found += more
+    ticks = os.sysconf("SC_CLK_TCK")
+    rows = {}
+    for each in found:
+        fields, lines = _stat(each), hooks.read_text(f"/proc/{each}/io").splitlines()
+        read = {name: float(value) for name, value in (line.split(": ") for line in lines)}
+        if fields and read:
+            rows[each] = read | {"cpu": (int(fields[11]) + int(fields[12])) / ticks}
+    return rows
+
+
+def _open_files(pids: Iterable[int]) -> Iterator[str]:
+    """Regular files of data that processes hold open."""
+    for pid in pids:
+        with contextlib.suppress(OSError):
+            for each in Path(f"/proc/{pid}/fd").iterdir():
+                with contextlib.suppress(OSError):
+                    target = os.readlink(each)  # noqa: PTH115 - also of what is no path
+                    if (
+                        target.startswith("/")
+                        and Path(target).is_file()
+                        and not target.startswith(("/dev", "/proc"))
+                    ):
+                        yield target

@@ -1,0 +1,289 @@
+"""Trainings of strangers: `python loops.py KIND FAULT [FOLDER]`; sleeping imitates a GPU.
+
+Each kind is the loop that its own documentation has; each fault is planted in the making of a sample, in the
+loader's settings, or between two steps. What is printed at the end depends on each sample and on the order.
+"""
+
+import functools
+import io
+import os
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch.utils.data import DataLoader, Dataset
+
+BATCH = 8
+SLOW_S, FAST_S = 0.006, 0.0002
+
+
+def burn(seconds):
+    """Use a processor for so long, however busy the machine is."""
+    until = time.thread_time() + seconds
+    while time.thread_time() < until:
+        sum(range(50))
+
+
+@functools.cache
+def picture():
+    from PIL import Image
+
+    image, file = (
+        Image.fromarray(np.random.default_rng(0).integers(0, 255, (480, 640, 3), np.uint8)),
+        io.BytesIO(),
+    )
+    image.save(file, "JPEG", quality=90)
+    return file.getvalue()
+
+
+@functools.cache
+def files(folder):
+    return sorted(path for path in Path(folder).rglob("*") if path.is_file())
+
+
+KEPT = {}
+
+
+def work(fault, index, folder):
+    """What a worker does for one sample."""
+    if fault in ("few_cpus", "few_workers", "no_workers", "many_workers"):
+        burn(SLOW_S)
+    elif fault == "threads":
+        data = torch.ones(400, 400)
+        for _ in range(3):
+            data = data @ data / 400
+    elif fault == "decode":
+        from PIL import Image
+
+        with Image.open(io.BytesIO(picture())) as image:
+            image.convert("RGB")
+    elif fault in ("opens", "storage"):
+        path = files(folder)[index % len(files(folder))]
+        with open(path, "rb") as file:
+            file.read()
+    elif fault == "small_reads":
+        descriptor = os.open(files(folder)[0], os.O_RDONLY)
+        for number in range(6000):
+            os.pread(descriptor, 24, 24 * number)
+        os.close(descriptor)
+    elif fault == "cold":
+        if index not in KEPT:
+            time.sleep(SLOW_S * 2)
+            KEPT[index] = True
+    elif fault == "one_rank":
+        time.sleep(SLOW_S * 2 if os.environ["RANK"] == "1" else 0)
+    elif fault == "healthy_cpu":
+        burn(FAST_S)
+    size = 280 if fault == "shm" else 96 if fault == "copies" else 8
+    return torch.full((3, size, size), float(index % 100)), index
+
+
+class Samples(Dataset):
+    def __init__(self, fault, count, folder):
+        self.fault, self.count, self.folder = fault, count, folder
+
+    def __len__(self):
+        return self.count
+
+    def __getitem__(self, index):
+        return work(self.fault, index, self.folder)
+
+
+def slow_start(_):
+    time.sleep(0.5)
+
+
+def many_threads(_):
+    torch.set_num_threads(4)
+
+
+WORKERS = {
+    "few_workers": 1,
+    "no_workers": 0,
+    "many_workers": 12,
+    "few_cpus": 3,
+    "threads": 2,
+    "decode": 2,
+    "opens": 3,
+}
+EPOCHS = {"restarted": 6, "cold": 3}
+START = {"restarted": slow_start, "threads": many_threads}
+STEP_S = {"restarted": 0.02, "copies": 0.01, "healthy_slow": 0.1, "cold": 0.03}
+
+
+def settings(fault):
+    """The settings of the loader, as a stranger would write them."""
+    workers = WORKERS.get(fault, 2)
+    more = (
+        {"persistent_workers": fault not in ("restarted",), "worker_init_fn": START.get(fault)}
+        if workers
+        else {}
+    )
+    return {"num_workers": workers, **more}
+
+
+def count_of(fault):
+    return BATCH * {"restarted": 12, "cold": 24, "healthy_slow": 40}.get(fault, 48)
+
+
+def between(fault, images):
+    """What the main thread does with a batch, besides the model."""
+    if fault == "copies":
+        for _ in range(12):
+            images = images.clone()
+            images = images.permute(0, 2, 3, 1).contiguous()
+            images = images.permute(0, 3, 1, 2).contiguous()
+    return images
+
+
+class Total:
+    """Stands for the model: sleeps, and remembers what came in which order."""
+
+    def __init__(self, fault):
+        self.fault, self.value = fault, 0
+
+    def step(self, images, indices):
+        between(self.fault, images)
+        time.sleep(STEP_S.get(self.fault, 0.03 if self.fault.startswith("healthy") else 0.008))
+        for index in indices.tolist():
+            self.value = (self.value * 31 + index) % 1_000_003
+
+
+def plain(fault, folder):
+    total = Total(fault)
+    loader = DataLoader(
+        Samples(fault, count_of(fault), folder), BATCH, shuffle=fault != "cold", **settings(fault)
+    )
+    for _ in range(EPOCHS.get(fault, 1)):
+        for images, indices in loader:
+            total.step(images, indices)
+            if fault == "one_rank":
+                torch.distributed.all_reduce(torch.zeros(1))
+    return total.value
+
+
+def lightning(fault, folder):
+    import warnings
+
+    import lightning as L
+
+    warnings.simplefilter("ignore")
+
+    class Model(L.LightningModule):
+        def __init__(self):
+            super().__init__()
+            self.layer, self.total = torch.nn.Linear(1, 1), Total(fault)
+
+        def training_step(self, batch, number):
+            self.total.step(*batch)
+            return self.layer(torch.ones(1, 1)).sum()
+
+        def configure_optimizers(self):
+            return torch.optim.SGD(self.parameters(), 0.1)
+
+    loader = DataLoader(
+        Samples(fault, count_of(fault), folder), BATCH, shuffle=fault != "cold", **settings(fault)
+    )
+    model = Model()
+    quiet = {
+        "logger": False,
+        "enable_checkpointing": False,
+        "enable_progress_bar": False,
+        "enable_model_summary": False,
+    }
+    L.Trainer(max_epochs=EPOCHS.get(fault, 1), accelerator="cpu", devices=1, **quiet).fit(model, loader)
+    return model.total.value
+
+
+def hf(fault, folder):
+    import tempfile
+
+    from transformers import Trainer, TrainingArguments
+
+    class Model(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer, self.total = torch.nn.Linear(1, 1), Total(fault)
+
+        def forward(self, images=None, indices=None):
+            return {"loss": self.layer(torch.ones(1, 1)).sum()}
+
+    class Own(Trainer):
+        def training_step(self, model, inputs, *more):
+            model.total.step(inputs["images"], inputs["indices"])
+            return super().training_step(model, inputs, *more)
+
+    class Dicts(Samples):
+        def __getitem__(self, index):
+            return dict(zip(("images", "indices"), super().__getitem__(index), strict=True))
+
+    chosen, model = settings(fault), Model()
+    with tempfile.TemporaryDirectory() as out:
+        arguments = TrainingArguments(
+            out,
+            per_device_train_batch_size=BATCH,
+            num_train_epochs=EPOCHS.get(fault, 1),
+            use_cpu=True,
+            report_to=[],
+            dataloader_num_workers=chosen["num_workers"],
+            disable_tqdm=True,
+            save_strategy="no",
+            logging_strategy="no",
+            dataloader_persistent_workers=chosen.get("persistent_workers", False),
+            remove_unused_columns=False,
+        )
+        trainer = Own(model, arguments, train_dataset=Dicts(fault, count_of(fault), folder))
+        if chosen.get("worker_init_fn"):
+            make = trainer.get_train_dataloader
+
+            def with_start():
+                loader = make()
+                loader.worker_init_fn = chosen["worker_init_fn"]
+                return loader
+
+            trainer.get_train_dataloader = with_start
+        trainer.train()
+    return model.total.value
+
+
+class Fields:
+    """Makes a sample of a member of a shard; a lambda could not be pickled."""
+
+    def __init__(self, fault, folder):
+        self.fault, self.folder = fault, folder
+
+    def __call__(self, sample):
+        return work(self.fault, int(sample["__key__"]), self.folder)
+
+
+def webdataset(fault, folder):
+    import tempfile
+
+    import webdataset as wds
+
+    chosen, total, count = settings(fault), Total(fault), count_of(fault)
+    with tempfile.TemporaryDirectory() as place:
+        shards = max(1, chosen["num_workers"]) * (1 if fault == "many_workers" else 4)
+        for number in range(shards):
+            with wds.TarWriter(f"{place}/{number:02}.tar") as tar:
+                for index in range(number * count // shards, (number + 1) * count // shards):
+                    tar.write({"__key__": f"{index:06}", "txt": str(index)})
+        urls = f"{place}/{{00..{shards - 1:02}}}.tar" if shards > 1 else f"{place}/00.tar"
+        data = wds.WebDataset(urls, shardshuffle=False).map(Fields(fault, folder)).batched(BATCH)
+        loader = wds.WebLoader(data, batch_size=None, **chosen)
+        for _ in range(EPOCHS.get(fault, 1)):
+            for images, indices in loader:
+                total.step(torch.as_tensor(images), torch.as_tensor(indices))
+    return total.value
+
+
+if __name__ == "__main__":
+    kind, fault, *rest = sys.argv[1:]
+    torch.manual_seed(0)
+    if fault == "few_cpus":
+        os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
+    if fault == "one_rank":
+        torch.distributed.init_process_group("gloo")
+    print("total", globals()[kind](fault, rest[0] if rest else ""))

@@ -1,0 +1,221 @@
+"""Somebody's training is watched: it stays what it is, and the report says what limits it."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from smallfiles.cli import main
+from smallfiles.profile import TABLE, load
+
+LOOPS = Path(__file__).with_name("loops.py")
+ROOT = LOOPS.parents[2]
+
+
+class Watched:
+    """A program behind `smallfiles profile`, and what became of it."""
+
+    def __init__(self, tmp_path, *program, options=(), **environment):
+        self.record_path = tmp_path / "a record.json"
+        self.tmp = tmp_path / "tmp"
+        self.tmp.mkdir(exist_ok=True)
+        command = [sys.executable, "-m", "smallfiles", "profile", "--save", str(self.record_path), *options]
+        paths = os.pathsep.join(filter(None, [environment.pop("PYTHONPATH", ""), str(ROOT)]))
+        around = {**os.environ, "PYTHONPATH": paths, "TMPDIR": str(self.tmp), **environment}
+        self.process = subprocess.Popen(
+            [*command, "--", *map(str, program)],
+            env=around,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    def end(self):
+        self.out, self.report = self.process.communicate(timeout=200)
+        left = [path for path in self.tmp.iterdir() if path.name.startswith("smallfiles-profile")]
+        assert left == [], "files of the measurement stayed behind"
+        return self.process.returncode
+
+    @property
+    def verdict(self):
+        assert self.end() == 0, self.report
+        return load(self.record_path)["verdict"]["name"]
+
+
+def watch(tmp_path, kind, fault, *more):
+    return Watched(tmp_path, sys.executable, LOOPS, kind, fault, *more)
+
+
+def script(tmp_path, text):
+    path = tmp_path / "their script.py"
+    path.write_text(text)
+    return path
+
+
+NAMED = {
+    "few_workers": "too few workers",
+    "no_workers": "too few workers",
+    "copies": "the main thread copies",
+    "restarted": "workers are restarted in each epoch",
+    "many_workers": "too many workers",
+    "threads": "threads are oversubscribed",
+    "cold": "the first epoch is cold, later ones are warm",
+    "decode": "decoding is the limit",
+    "few_cpus": "too few CPUs are bound",
+    "small_reads": "small reads",
+}
+KINDS = {"plain": None, "webdataset": "webdataset", "lightning": "lightning", "hf": "transformers"}
+EVERY_DAY = [("plain", "few_workers"), ("plain", "copies"), ("webdataset", "restarted")]
+
+
+def case(kind, fault):
+    return pytest.param(kind, fault, marks=() if (kind, fault) in EVERY_DAY else pytest.mark.slow)
+
+
+@pytest.mark.parametrize("kind, fault", [case(kind, fault) for kind in KINDS for fault in NAMED])
+def test_a_planted_fault_is_named(kind, fault, tmp_path):
+    if KINDS[kind]:
+        pytest.importorskip(KINDS[kind])
+    if fault == "few_cpus" and (os.cpu_count() or 1) < 2:
+        pytest.skip("one CPU is all there is")
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "one.bin").write_bytes(bytes(200_000))
+    assert watch(tmp_path, kind, fault, tmp_path / "data").verdict == NAMED[fault]
+
+
+HEALTHY = ["healthy", "healthy_cpu", "healthy_slow"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("fault", HEALTHY)
+@pytest.mark.slow
+def test_a_healthy_training_raises_no_alarm(kind, fault, tmp_path):
+    if KINDS[kind]:
+        pytest.importorskip(KINDS[kind])
+    assert watch(tmp_path, kind, fault).verdict == "loading is not the limit"
+
+
+def test_the_program_keeps_its_output_its_results_and_its_exit_code(tmp_path):
+    """Its batches are collected ahead in the middle of an epoch: their order must not change."""
+    text = (
+        LOOPS.read_text().replace('print("total"', 'print("total", os.environ["PYTHONHASHSEED"]')
+        + "    sys.exit(7)\n"
+    )
+    path = script(tmp_path, text)
+    alone = subprocess.run(
+        [sys.executable, path, "plain", "healthy_cpu"],
+        env={**os.environ, "PYTHONHASHSEED": "5"},
+        capture_output=True,
+        text=True,
+    )
+    watched = Watched(tmp_path, sys.executable, path, "plain", "healthy_cpu", PYTHONHASHSEED="5")
+    assert watched.end() == alone.returncode == 7
+    assert watched.out == alone.stdout != ""
+    assert load(watched.record_path)["ranks"][0]["headroom_by"] == "measured"
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGKILL])
+def test_a_killed_program_keeps_its_exit_code_and_leaves_only_the_record(number, tmp_path):
+    """A signal to `profile` reaches the program, as if it stood alone."""
+    path = script(
+        tmp_path,
+        LOOPS.read_text().replace("time.sleep(STEP_S", "print(os.getpid(), flush=True);time.sleep(STEP_S"),
+    )
+    watched = Watched(tmp_path, sys.executable, path, "plain", "healthy_slow")
+    pid = int(watched.process.stdout.readline())
+    time.sleep(2)
+    os.kill(pid if number == signal.SIGKILL else watched.process.pid, number)
+    code = watched.end()
+    assert code in ({128 + number} if number != signal.SIGINT else {1, 130})
+    assert load(watched.record_path)["ranks"][0]["steps"] > 3
+
+
+def test_a_program_without_a_loader_gets_a_sentence(tmp_path):
+    watched = Watched(
+        tmp_path,
+        sys.executable,
+        "-c",
+        "print(open(__import__('sys').argv[1]).read()); raise SystemExit(3)",
+        LOOPS,
+    )
+    assert watched.end() == 3 and watched.out.startswith('"""Trainings')
+    assert "asked no DataLoader for a batch" in watched.report and "exit code 3" in watched.report
+    assert not watched.record_path.exists()
+
+
+@pytest.mark.parametrize(
+    "program, said",
+    [
+        (("sh", "-c", "exit 4"), "no Python of it"),
+        ((sys.executable, "-I", "-c", "raise SystemExit(4)"), "without -I, -E or -S"),
+        ((sys.executable, "-c", "import os; os.fork() and os.wait(); os._exit(4)"), "nothing was measured"),
+    ],
+)
+def test_a_program_that_cannot_be_watched_gets_a_sentence(program, said, tmp_path):
+    watched = Watched(tmp_path, *program)
+    assert watched.end() == 4
+    assert said in watched.report
+
+
+def test_a_program_that_is_not_there_is_an_error_of_usage(tmp_path, capsys):
+    assert main(["profile", "--", "no-such-program"]) == 2
+    assert "cannot be started" in capsys.readouterr().err
+    assert main(["profile"]) == 2
+    assert main(["profile", "--pid", "999999999"]) == 2
+
+
+def test_a_site_keeps_its_own_sitecustomize(tmp_path):
+    site = tmp_path / "site"
+    site.mkdir()
+    (site / "sitecustomize.py").write_text("import sys; sys.of_the_site = 'yes'")
+    text = "import sys, sitecustomize; print(sys.of_the_site, sitecustomize.__file__)"
+    watched = Watched(tmp_path, sys.executable, "-c", text, PYTHONPATH=str(site))
+    assert watched.end() == 0 and watched.out.split()[0] == "yes" and str(site) in watched.out
+    assert "asked no DataLoader" in watched.report
+
+
+def test_workers_are_seen_however_they_are_started_and_a_crash_is_reported(tmp_path):
+    text = LOOPS.read_text().replace(
+        '"num_workers": w', '"multiprocessing_context": "spawn", "num_workers": w'
+    )
+    path = script(tmp_path, text + "    raise OSError('theirs')\n")
+    watched = Watched(tmp_path, sys.executable, path, "plain", "few_workers")
+    assert watched.end() == 1 and "OSError: theirs" in watched.report
+    rank = load(watched.record_path)["ranks"][0]
+    assert rank["making"] > 0.3 and rank["made"] > 100
+
+
+def test_records_of_nodes_are_joined_drawn_and_simulated(tmp_path, capsys):
+    watched = watch(tmp_path, "plain", "no_workers")
+    assert watched.end() == 0
+    record = load(watched.record_path)
+    slow, quick = record["ranks"][0], {**record["ranks"][0], "rank": "1", "waiting": 0.01}
+    for name, rank in (("a", slow), ("b", quick)):
+        (tmp_path / f"{name}.json").write_text(json.dumps({**record, "ranks": [rank]}))
+    assert main(["profile", "--json", "--join", str(tmp_path / "a.json"), str(tmp_path / "b.json")]) == 0
+    assert json.loads(capsys.readouterr().out)["verdict"]["name"] == "one rank waits for another"
+    assert main(["figure", str(watched.record_path), str(tmp_path / "p.png")]) == 0
+    assert (tmp_path / "p.png").stat().st_size > 10_000
+    assert main(["simulate", "--records", str(watched.record_path), "--nodes", "1"]) == 0
+
+
+def test_a_running_program_is_looked_at_from_outside(capsys):
+    process = subprocess.Popen([sys.executable, "-c", "while True: sum(range(1000))"])
+    try:
+        assert main(["profile", "--json", "--pid", str(process.pid), "--seconds", "1"]) == 0
+        found = json.loads(capsys.readouterr().out)
+        assert found["cpus_used"] > 0.05 and "waiting" in found["missing"]
+    finally:
+        process.kill()
+        process.wait()
+
+
+def test_the_sheet_of_symptoms_has_every_verdict():
+    sheet = (ROOT / "docs/symptoms.md").read_text()
+    missing = [each.name for each in TABLE if f"| {each.name} |" not in sheet]
+    assert missing == [] and "| one rank waits for another |" in sheet
