@@ -69,6 +69,29 @@
 # | `Temporary failure in name resolution`, `Connection refused`, or a job that hangs | compute nodes have no internet | download on a login node, set `HF_HUB_OFFLINE=1`; set timeouts | [below](#No-network) |
 # | More nodes, but no more images per second | the shared storage is at its limit | stage to each node, or use fewer nodes | [10.3](10_run_it_on_many_nodes.ipynb#3-·-Train-on-all-of-them) |
 
+# %% [markdown]
+# ### Loading limits my training
+#
+# The verdicts of `smallfiles profile -- python train.py`, which watches any training; the first that holds is shown.
+#
+# | Symptom | It rests on | Remedy |
+# |---|---|---|
+# | one rank waits for another | waiting of the ranks differs by 20 points or more, the least is below half of the most | give the slow rank what it lacks |
+# | batches are too large for /dev/shm | workers × batches ahead × bytes of a batch, 80 % of `/dev/shm` or more | `prefetch_factor=1`, fewer workers |
+# | workers are restarted in each epoch | their start takes 20 % of an epoch or more | `persistent_workers=True` |
+# | the main thread copies | 20 % of the time or more in copies, collating or conversions between two batches | do it in the workers; `pin_memory=True`, `non_blocking=True` |
+# | the first epoch is cold, later ones are warm | waiting in the first epoch 20 % or more, in later ones less than 40 % of that | `smallfiles stage OUT` before the training |
+# | loading is not the limit | waiting below 10 % | look at the model |
+# | threads are oversubscribed | more busy threads × workers than CPUs, all CPUs wanted | `OMP_NUM_THREADS=1`, `cv2.setNumThreads(0)` |
+# | small reads | 40 reads per sample or more, below 16 kB each | `smallfiles pack DIR`, larger chunks |
+# | opens on a file system with slow metadata | 30 % of a worker's time or more in opens | `smallfiles pack DIR train.arrow` |
+# | the storage is the limit | 40 % of a worker's time or more in reads | pack, then `smallfiles stage` |
+# | too few CPUs are bound | as many CPUs wanted as bound, and the node has more | `srun --cpus-per-task=N` |
+# | too many workers | three workers or more per CPU, all CPUs wanted | `num_workers` = CPUs |
+# | too few workers | workers make batches 70 % of the time or more, and CPUs are free; or there are none | `num_workers=N` |
+# | decoding is the limit | all CPUs wanted, 30 % of a worker's time or more in decoding and augmentation | `smallfiles pack DIR OUT --resize 256` |
+# | CPUs are the limit | all CPUs wanted, for something else | more CPUs, or less work per sample |
+
 # %% [markdown] id="setup"
 # ## Set up
 
