@@ -17,7 +17,7 @@ scripts = .ci/run tools/*.sh $(wildcard solutions/*.sbatch) $(wildcard slurm/*.s
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo test test-all check setup setup-dev bench bench-peers lab notebooks kernel site preflight release lock clean
+.PHONY: help demo test test-all check setup setup-dev bench bench-peers lab notebooks kernel site slides preflight release lock clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1|\2/p' Makefile | while IFS='|' read -r name text; do \
@@ -83,6 +83,9 @@ release: setup-dev ## build sdist and wheel into dist/, check them, try them on 
 lock: setup-dev ## resolve the newest versions into requirements.lock
 	$(py) -m uv pip compile pyproject.toml --universal --python-version 3.11 --all-extras --upgrade \
 	  --no-emit-index-url --no-emit-find-links --no-header --no-annotate --quiet -o requirements.lock
+
+slides: setup-dev ## slides of all notebooks in site_output/slides.html, for a browser or as PDF
+	$(py) tools/build_slides.py
 
 preflight: setup ## all that the week before a course asks, in one report (SITE=NAME with Slurm)
 	@$(py) -m helpers.preflight $(SITE)

@@ -246,6 +246,9 @@ def _recorded(notebook: str, name: str) -> str:
     if number.record is None:
         return "no record"
     file, what, case = number.record
-    records = json.loads((CHECKOUT / "results" / file).read_text(encoding="utf-8"))["records"]
+    path = CHECKOUT / "results" / file
+    if not path.is_file():  # a copy of the course without its records
+        return "no record"
+    records = json.loads(path.read_text(encoding="utf-8"))["records"]
     found = next(one for one in records if (one["what"], one["name"]) == (what, case))
     return _text(notebook, name, number.of(found))

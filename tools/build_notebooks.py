@@ -4,6 +4,7 @@
     solutions/src/NN_slug.py    ->  exercises/NN_slug.ipynb and solutions/NN_slug.ipynb
     solutions/src/NN_slug.sbatch -> exercises/NN_slug.sbatch and solutions/NN_slug.sbatch
     the tables of notebook 12      -> docs/symptoms.md
+    results/                       -> docs/expected.md
 
 Run `python tools/build_notebooks.py` after an edit and commit both. `--check` builds nothing: it
 prints the difference and exits with 1 where a built file is not what its source says. The syntax of
@@ -20,6 +21,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import expected
 from gaps import Side, choose_cells, derive
 from percent import SourceTextError, parse, to_notebook
 
@@ -49,6 +51,8 @@ def build(root: Path) -> Iterator[Built]:
             name = source.name if source.suffix in SCRIPT_SUFFIXES else f"{source.stem}.ipynb"
             yield Built(root / "exercises" / name, _built(source, "exercise"), source)
             yield Built(root / "solutions" / name, _built(source, "solution"), source)
+    if (root / "results").is_dir():
+        yield Built(root / "docs" / "expected.md", expected.table(root / "results"), root / "results")
 
 
 def _built(source: Path, side: Side | None = None) -> str:

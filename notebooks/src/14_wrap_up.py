@@ -270,9 +270,11 @@ for factor in (0.1, 1, 10):
 # The same as commands, with your site's file system and your own folder:
 
 # %%
+from smallfiles.staging import StageConfig
+
 config = PackConfig(on_error="skip")
 show.command(config, "survey/trees.csv", "trees.arrow")
-show.command(staging.StageConfig(), "trees.arrow")
+show.command(StageConfig(), "trees.arrow")
 
 # %% [markdown] id="key-points"
 # ## Key points

@@ -2,9 +2,12 @@
 
 import json
 import re
+import shutil
 
 import pytest
 from build_notebooks import main
+from build_slides import page
+from expected import table
 from percent import from_notebook
 
 NOTEBOOK = "# %% [markdown]\n# # 01 · Count\n\n# %%\nprint(1)\n"
@@ -106,3 +109,30 @@ def test_each_row_of_the_symptoms_leads_to_a_heading(repository):
         cells = from_notebook((repository / "notebooks" / name).read_text(encoding="utf-8"))
         found = [title.replace(" ", "-") for c in cells for title in re.findall(r"^#+ (.+)$", c.text, re.M)]
         assert not anchor or anchor in found, f"{name} has no heading {anchor}"
+
+
+def test_the_slides_hold_all_notebooks_and_load_nothing(repository):
+    """Questions, key points and pictures of each; a lecture hall may have no network."""
+    html = page(repository)
+    sections = html.split("<section>")[1:]
+    for source in sorted((repository / "notebooks/src").glob("*.py")):
+        number = source.stem[:2]
+        mine = [section for section in sections if f"<small>{number}." in section]
+        assert any("Key points" in section for section in mine), source.stem
+        assert sum("Predict." in section for section in mine) >= 3, source.stem
+        if "![" in source.read_text(encoding="utf-8"):
+            assert any("data:image/svg+xml;base64," in section for section in mine), source.stem
+    loaded = re.findall(r"""(?:src|href)=["']([^"']+)|url\(([^)]+)\)|@import""", html)
+    assert loaded and all(one.startswith("data:") for one, _ in loaded)
+
+
+def test_expected_numbers_follow_the_records(repository, tmp_path):
+    shutil.copytree(repository / "results", tmp_path / "results")
+    before = table(tmp_path / "results")
+    assert before == (repository / "docs/expected.md").read_text(encoding="utf-8")
+    path = tmp_path / "results" / "slow.json"
+    found = json.loads(path.read_text())
+    serial = next(one for one in found["records"] if one["name"] == "serial script")
+    serial["rates_per_s"][0] = 17.0
+    path.write_text(json.dumps(found))
+    assert "one file after the other | 17 to " in table(tmp_path / "results")
