@@ -22,5 +22,45 @@ export OMP_NUM_THREADS=$cpus SRUN_CPUS_PER_TASK=$cpus
 # A task of this job; repeated, since versions differ in which variables srun reads.
 task() { srun --cpus-per-task="$cpus" "$@"; }
 
+# One task on each node of the job, beside whatever runs there.
+each_node() {
+    local nodes=${SLURM_JOB_NUM_NODES:-1}
+    srun --overlap --nodes="$nodes" --ntasks="$nodes" --ntasks-per-node=1 "$@"
+}
+
+# The Python environment as one file, which slurm/env/build.sh made: use_environment env.sqfs
+#
+# Thousands of look-ups at each `import torch`, on every rank, become one read of one file per job: sbcast
+# carries it to the memory of each node, where it is compared with its checksum and mounted, or unpacked
+# where mounts are closed. It is removed at the end; a job with a trap of its own calls `unuse` there.
+use_environment() {
+    local file=$1 sum=- ended=
+    environment=${SLURM_TMPDIR:-/dev/shm}/environment-$SLURM_JOB_ID
+    if [[ -r $file.sha256 ]]; then read -r sum _ <"$file.sha256"; fi
+    each_node mkdir -m 700 "$environment"
+    trap unuse EXIT
+    sbcast "$file" "$environment/env.sqfs" || echo "use_environment: sbcast failed, so each node copies $file itself" >&2
+    # A mount ends with its job step, so this step lasts until `unuse`.
+    each_node bash "$COURSE_ROOT/slurm/env/mount.sh" "$file" "$environment" "$sum" &
+    environment_step=$!
+    while [[ -z ${ended-} ]]; do
+        kill -0 "$environment_step" 2>/dev/null || ended=yes # well, after unpacking; or not
+        if each_node test -e "$environment/ready" 2>/dev/null; then
+            PATH=$environment/venv/bin:$PATH
+            return
+        fi
+        sleep 0.5
+    done
+    echo "use_environment: $file could not be used on every node; see above" >&2
+    return 1
+}
+
+unuse() {
+    # shellcheck disable=SC2016  # for the node's shell
+    each_node bash -c '{ fusermount3 -uz "$0/venv" || fusermount -uz "$0/venv"; } 2>/dev/null
+        rm -rf --one-file-system "$0"' "${environment:?}" || true
+    if [[ -n ${environment_step-} ]]; then wait "$environment_step" || true; fi
+}
+
 printf '%s: job %s of %s, %s, %s CPUs per task, %s\n' "${SLURM_JOB_NAME-}" "${SLURM_JOB_ID-}" "$COURSE_SITE" \
     "${SLURM_JOB_NODELIST-}" "$cpus" "$(date +%F\ %T)"

@@ -26,10 +26,13 @@ trap 'rm -f "$part"' EXIT
 env -u SOURCE_DATE_EPOCH mksquashfs "$venv" "$part" -noappend -no-progress -quiet "${level[@]}" \
     -b 128K -no-xattrs -all-root -mkfs-time 0 -all-time 0 -no-exports
 unsquashfs -s "$part" >/dev/null || refuse "the image cannot be read back"
+sha256sum "$part" | cut -d ' ' -f 1 >"$out.sha256" # sbcast checks nothing: each node compares with this
 mv "$part" "$out"
 printf '%s: %s, made of %s files\n' "$out" "$(du -h "$out" | cut -f1)" "$(find "$venv" | wc -l)"
 cat <<EOF
-Use it in a job:
+Use it in a job, on all of its nodes:
+  source "$root/slurm/lib.sh"; use_environment "$out"
+Or by hand:
   python3 -m pysquashfs mount "$out" FOLDER && FOLDER/bin/smallfiles …
   or: squashfuse_ll "$out" FOLDER        (unmount: fusermount -u FOLDER)
   or: apptainer exec -B "$out":$venv:image-src=/ IMAGE smallfiles …

@@ -289,3 +289,49 @@ def test_two_broadcasts_at_once_do_not_meet(job, nodes, folder, name):
         assert other.unstage() == ""
     finally:
         other.end()
+
+
+@pytest.fixture(scope="module")
+def image(repository, need_tool, tmp_path_factory):
+    """A small environment as one file."""
+    need_tool("mksquashfs", "squashfs-tools")
+    need_tool("squashfuse_ll", "squashfuse")
+    folder = tmp_path_factory.mktemp("environment")
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder / "a venv"], check=True)
+    packages = next((folder / "a venv").glob("lib/python*/site-packages"))
+    (packages / "only_in_the_image.py").write_text("found = 42\n")
+    command = [repository / "slurm/env/build.sh", folder / "an env.sqfs", folder / "a venv"]
+    subprocess.run(command, check=True, capture_output=True)
+    return folder / "an env.sqfs"
+
+
+@pytest.mark.parametrize("way", ["mounted", "unpacked", "damaged on the way"])
+def test_an_environment_in_one_file_is_used_on_every_node_and_removed(nodes, image, way, tmp_path):
+    bin_folder = tmp_path / "bin"
+    bin_folder.mkdir()
+    if way == "unpacked":
+        for name in ("squashfuse_ll", "squashfuse"):
+            tool(bin_folder, name, "exit 1")
+            (bin_folder / name).chmod(0o644)
+    if way == "damaged on the way":
+        real = subprocess.run(["which", "sbcast"], capture_output=True, text=True).stdout.strip()
+        tool(bin_folder, "sbcast", f'head -c 5000 "$1" > "{tmp_path}/bad"; exec {real} "{tmp_path}/bad" "$2"')
+    script = tmp_path / "job.sh"
+    code = "import only_in_the_image, sys; print(only_in_the_image.found, sys.prefix)"
+    script.write_text(f"""#!/bin/bash
+        set -e
+        source "$COURSE_ROOT/slurm/lib.sh"
+        PATH='{bin_folder}':$PATH
+        use_environment '{image}'
+        srun --overlap -N{NODES} -n{NODES} --ntasks-per-node=1 python -c '{code}'
+    """)
+    environment = nodes.environment | {"COURSE_ROOT": str(nodes.root), "COURSE_SITE": "local"}
+    command = ["sbatch", "--wait", f"-N{NODES}", f"-n{NODES}", "-o", tmp_path / "log", script]
+    done = subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, text=True)
+    log = (tmp_path / "log").read_text()
+    assert done.returncode == 0, log
+    assert len(re.findall(r"^42 \S+/environment-\d+/venv$", log, re.M)) == NODES, log
+    assert log.count("copies") == (NODES if way == "damaged on the way" else 0), log
+    place = Path(environment["SLURM_CONF"]).parent
+    left = nodes.on_nodes("find", place / "local", "/dev/shm", "-name", "environment-*")
+    assert "".join(left.values()) == ""
