@@ -28,6 +28,14 @@ each_node() {
     srun --overlap --nodes="$nodes" --ntasks="$nodes" --ntasks-per-node=1 "$@"
 }
 
+# Before a large file is written on Lustre: several storage targets for new files of its folder, where it has one.
+stripe() {
+    local folder
+    folder=$(dirname "$1")
+    mkdir -p "$folder"
+    if [[ $(lfs getstripe -c -d "$folder" 2>/dev/null) == 1 ]]; then lfs setstripe -c 4 "$folder"; fi
+}
+
 # The Python environment as one file, which slurm/env/build.sh made: use_environment env.sqfs
 #
 # Thousands of look-ups at each `import torch`, on every rank, become one read of one file per job: sbcast

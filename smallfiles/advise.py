@@ -55,6 +55,7 @@ class Measured:
         decode_s: Median time to decode and crop one; 0 if they are no images.
         cpus: That this job may use.
         local_bytes: Most that fits into one node-local place.
+        stripes: Storage targets of a new file there, on Lustre; 0 if that is not known.
     """
 
     samples: int
@@ -67,6 +68,7 @@ class Measured:
     decode_s: float
     cpus: int
     local_bytes: int
+    stripes: int = 0
 
 
 @dataclass(frozen=True)
@@ -136,6 +138,7 @@ def measure_folder(folder: Path, options: SourceOptions = _USUAL) -> Measured:
         local_bytes=max(
             (min(p.free_bytes, memory if p.in_memory else p.free_bytes) for p in places), default=0
         ),
+        stripes=max(0, striping.count) if (striping := machine.striping(folder)) is not None else 0,
     )
 
 
@@ -183,6 +186,9 @@ def advise(found: Measured, plan: TrainingPlan, data: str, options: SourceOption
     storage = replace(Storage(), latency_s=min(found.alone_s / 2, 60.0), cache_bytes=float(found.local_bytes))
     if plan.metadata_ops_s is not None:
         storage = replace(storage, metadata_ops_s=plan.metadata_ops_s)
+    wanted_stripes = machine.stripes_for(found.samples * found.sample_bytes)
+    if found.stripes:
+        storage = replace(storage, stripes=max(found.stripes, wanted_stripes))
     work = Work(
         samples=found.samples,
         sample_bytes=found.sample_bytes,
@@ -203,6 +209,8 @@ def advise(found: Measured, plan: TrainingPlan, data: str, options: SourceOption
     best = min(hours, key=lambda name: (round(hours[name] / min(hours.values()), 1), _SIMPLEST.index(name)))
     shard_bytes = _shard_bytes(everything, plan.nodes * plan.gpus * workers) if best == "shards" else 0
     commands = _commands(best, data, options, shard_bytes, plan, workers)
+    if 0 < found.stripes < wanted_stripes and best not in ("files", "shards"):
+        commands = (f"lfs setstripe -c {wanted_stripes} .   # before the file is written", *commands)
     return Advice(best, hours, forecasts, workers, shard_bytes, commands, _reasons(found, plan))
 
 

@@ -261,7 +261,7 @@ def _striping(folder: Path) -> Iterator[Finding]:
     count = "all storage targets" if found.count < 0 else f"{found.count} of the storage targets"
     grown = ", once a file has grown" if found.components > 1 else ""
     value = f"{count}, {bytes_text(found.size_bytes)} each{grown}"
-    advice = "Right for small files; for packed ones of many GB: lfs setstripe -c 8 DIR, before packing."
+    advice = "Right for small files; before packing 1 GB or more: lfs setstripe -c 4 DIR (16 from 100 GB)."
     yield judged(f"striping {folder}", value, (found.count == 1, "ok", advice))
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from smallfiles.cli.arguments import Verbs, add_run, add_source_flags, load_source, parse_options
-from smallfiles.cli.output import in_seconds, look_at, report
+from smallfiles.cli.output import in_seconds, look_at, report, say
 from smallfiles.options import add_flags, from_args
 from smallfiles.pack.config import PackConfig
 from smallfiles.progress import bytes_text, plural
@@ -104,6 +104,8 @@ def _pack(arguments: argparse.Namespace, source: Source, config: PackConfig) -> 
     from smallfiles.pack import pack
 
     _warn(source)
+    for line in _striping(arguments.out, source):
+        say(line)
     done = pack(source, arguments.out, config)
     lines = [*_lines(done), *_order(arguments, source, config)]
     if config.part is None:
@@ -147,9 +149,21 @@ def _warn(source: Source) -> None:
     """Say so if this is a login node and the work is heavy."""
     from smallfiles.machine import warn_on_login_node
 
-    sizes = source.manifest.sizes
     files = len(source.manifest) if source.root is not None and source.root.is_dir() else 0
-    warn_on_login_node("packing", size_bytes=0 if sizes is None else int(sizes.sum()), files=files)
+    warn_on_login_node("packing", size_bytes=_bytes_of(source), files=files)
+
+
+def _striping(out: Path, source: Source) -> Iterator[str]:
+    """What to set on Lustre before one large file is written."""
+    from smallfiles.machine import striping_note
+
+    if out.suffix not in (".tars", ".files"):
+        note = striping_note(out.absolute().parent, _bytes_of(source))
+        yield from () if note is None else (f"note: {note}",)
+
+
+def _bytes_of(source: Source) -> int:
+    return 0 if source.manifest.sizes is None else int(source.manifest.sizes.sum())
 
 
 def _turning(done: PackReport) -> str:
@@ -182,5 +196,6 @@ def _dry_run(arguments: argparse.Namespace, source: Source, config: PackConfig) 
         f"{plural(planned.files, 'data file')}; {bytes_text(planned.free_bytes)} are free there",
         *sentences,
         *_order(arguments, source, config),
+        *_striping(arguments.out, source),
         f"inodes: {planned.inodes_now:,} now, {planned.inodes_then:,} then, {saved:,} saved",
     )

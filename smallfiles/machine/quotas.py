@@ -19,6 +19,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import shlex
 import shutil
 import signal
 import subprocess
@@ -231,6 +232,26 @@ def striping(path: Path, timeout_s: float = TIMEOUT_S) -> Striping | None:
         return None
     text = ask(("lfs", "getstripe", "-d", str(existing(path))), timeout_s)
     return None if text is None else parse_getstripe(text)
+
+
+STRIPED_BYTES = 1 << 30
+"""A file on Lustre that is at least as large is read faster from several storage targets."""
+
+
+def stripes_for(size_bytes: int) -> int:
+    """How many storage targets a file of this size should lie on."""
+    return 1 if size_bytes < STRIPED_BYTES else 4 if size_bytes < 100 * STRIPED_BYTES else 16
+
+
+def striping_note(folder: Path, size_bytes: int) -> str | None:
+    """What to do before a file of this size is written to a folder; None if nothing."""
+    found, wanted = striping(folder), stripes_for(size_bytes)
+    if found is None or wanted == 1 or found.count != 1:
+        return None
+    return (
+        f"a file in {folder} lies on 1 storage target of Lustre, from which all nodes would read; "
+        f"before it is written: lfs setstripe -c {wanted} {shlex.quote(str(folder))}"
+    )
 
 
 def parse_getstripe(text: str) -> Striping | None:

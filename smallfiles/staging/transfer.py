@@ -27,7 +27,7 @@ from smallfiles.staging.outputs import Member, Output
 from smallfiles.staging.run import UNVERIFIED
 
 _INODES_TO_LEAVE = 100
-_STRIPED_BYTES, _STRIPES, _STRIPE_S = 1 << 30, 4, 30
+_STRIPE_S = 30
 
 
 def stage_to(src: Path | str, folder: Path | str, *, config: StageConfig | None = None) -> Staged:
@@ -129,8 +129,9 @@ def _stripe(output: Output, folder: Path) -> None:
     """Stripe large files on Lustre over several servers; the layout is fixed by the first byte."""
     lfs = shutil.which("lfs")
     largest = max(member.bytes for member in output.members)
-    if lfs is None or largest < _STRIPED_BYTES or machine.filesystem(folder).kind != "lustre":
+    stripes = machine.stripes_for(largest)
+    if lfs is None or stripes == 1 or machine.filesystem(folder).kind != "lustre":
         return
-    command = [lfs, "setstripe", "-c", str(_STRIPES), str(folder)]
+    command = [lfs, "setstripe", "-c", str(stripes), str(folder)]
     with contextlib.suppress(OSError, subprocess.TimeoutExpired):  # slower without it, but correct
         subprocess.run(command, capture_output=True, timeout=_STRIPE_S, check=False)

@@ -6,7 +6,8 @@ import os
 import pytest
 from programs import wait_for
 
-from smallfiles.machine import Quota, Striping, filesystem, quota, striping
+from smallfiles.cli import main
+from smallfiles.machine import Quota, Striping, filesystem, quota, striping, striping_note
 from smallfiles.machine.filesystems import Mount
 from smallfiles.machine.quotas import ask, parse_getstripe, parse_lfs_quota, parse_mmlsquota, parse_quota
 
@@ -218,6 +219,25 @@ def test_lfs_is_asked_for_the_folder_that_exists(tmp_path, on_lustre):
     on_lustre(f"echo $@ > {tmp_path}/asked; echo 'stripe_count: 8 stripe_size: 1048576'")
     assert striping(tmp_path / "not" / "yet") == Striping(8, MIB)
     assert (tmp_path / "asked").read_text() == f"getstripe -d {tmp_path.resolve()}\n"
+
+
+@pytest.mark.parametrize(
+    ("count", "size", "stripes"), [(1, 2 << 30, 4), (1, 200 << 30, 16), (1, MIB, None), (8, 2 << 30, None)]
+)
+def test_a_large_file_on_one_target_is_told_what_to_set_before(count, size, stripes, tmp_path, on_lustre):
+    on_lustre(f"echo 'stripe_count: {count} stripe_size: 1048576'")
+    note = striping_note(tmp_path / "a folder", size)
+    assert (note is None) is (stripes is None)
+    assert stripes is None or f"lfs setstripe -c {stripes} '{tmp_path}/a folder'" in note
+
+
+def test_packing_says_so_before_the_first_byte(tmp_path, on_lustre, monkeypatch, capsys):
+    monkeypatch.setattr("smallfiles.machine.quotas.STRIPED_BYTES", 10)
+    on_lustre("echo 'stripe_count: 1 stripe_size: 1048576'")
+    (tmp_path / "data" / "a").mkdir(parents=True)
+    (tmp_path / "data" / "a" / "1.jpg").write_bytes(b"x" * 100)
+    assert main(["pack", str(tmp_path / "data"), str(tmp_path / "x.arrow"), "--dry-run"]) == 0
+    assert "lfs setstripe -c 4" in capsys.readouterr().out
 
 
 # --- asking -----------------------------------------------------------------------------------

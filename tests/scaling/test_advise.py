@@ -56,6 +56,21 @@ def test_many_nodes_that_cannot_hold_a_copy_are_told_to_use_shards_of_a_fair_siz
     assert TarOptions(max_bytes=found.shard_bytes)
 
 
+def test_a_large_file_that_would_lie_on_one_target_is_striped_first_and_reckoned_so():
+    plan, fits = TrainingPlan(nodes=4), dataclasses.replace(IMAGENET, local_bytes=0)
+    one, many = (advise(dataclasses.replace(fits, stripes=count), plan, "x") for count in (1, 16))
+    assert one.hours == many.hours and one.way in ("packed", "shards")
+    assert (one.commands[0].startswith("lfs setstripe -c 16 ")) is (one.way == "packed")
+    assert not any("lfs" in command for command in many.commands)
+
+
+def test_a_broadcast_is_weighed_for_many_nodes_and_not_for_one():
+    room = dataclasses.replace(IMAGENET, local_bytes=500 * GB)
+    one, many = (advise(room, TrainingPlan(nodes=nodes), "x") for nodes in (1, 256))
+    assert "broadcast" not in one.hours and many.hours["broadcast"] < many.hours["staged"]
+    assert many.forecasts["staged"].shared_bytes == 256 * many.forecasts["broadcast"].shared_bytes
+
+
 def test_a_small_set_on_one_node_is_told_to_use_one_packed_file():
     small = dataclasses.replace(IMAGENET, samples=10_000, alone_s=0.0001)
     found = advise(small, TrainingPlan(nodes=1, gpus=1, step_s=0.2), "flowers")

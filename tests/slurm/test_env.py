@@ -67,3 +67,18 @@ def test_the_container_installs_what_the_project_needs(repository):
     for name in re.findall(r"^    (\S+) /opt/smallfiles/", text, re.M):
         assert (repository / name).exists(), name
     assert "-c requirements.lock" in text and "[formats]" in text
+
+
+@pytest.mark.parametrize(("count", "asked"), [("1", ["setstripe -c 4 {}"]), ("8", []), ("", [])])
+def test_a_job_stripes_the_folder_of_a_large_file_where_it_has_one_target(repository, count, asked, tmp_path):
+    folder, stand_in = tmp_path / "an output", tmp_path / "bin" / "lfs"
+    stand_in.parent.mkdir()
+    stand_in.write_text(
+        f"#!/bin/sh\nif [ $1 = getstripe ]; then echo {count}; else echo $@ >> '{tmp_path}/asked'; fi\n"
+    )
+    stand_in.chmod(0o755)
+    script = f"source '{repository}/slurm/lib.sh'; PATH='{stand_in.parent}':$PATH; stripe '{folder}/x.arrow'"
+    environment = {**os.environ, "COURSE_ROOT": str(repository), "COURSE_SITE": "local"}
+    subprocess.run(["bash", "-ec", script], env=environment, check=True, capture_output=True)
+    found = (tmp_path / "asked").read_text().splitlines() if (tmp_path / "asked").exists() else []
+    assert found == [line.format(folder) for line in asked] and folder.is_dir()

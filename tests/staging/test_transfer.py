@@ -12,7 +12,7 @@ from staging_tools import MIB, exit_code, forked, names, packed, shards, slowly
 
 from smallfiles import digests, machine, staging
 from smallfiles.errors import BusyError, OutputExistsError, ResourceError, UsageError
-from smallfiles.staging import copying, transfer
+from smallfiles.staging import copying
 
 
 def same(source, copy):
@@ -166,7 +166,7 @@ def test_large_files_on_lustre_are_striped_before_the_first_byte(source, tmp_pat
     monkeypatch.setenv("PATH", f"{tools}:{os.environ['PATH']}")
     real = machine.filesystem
     staging.stage_to(source, tmp_path / "local")
-    monkeypatch.setattr(transfer, "_STRIPED_BYTES", MIB)
+    monkeypatch.setattr("smallfiles.machine.quotas.STRIPED_BYTES", MIB)
     monkeypatch.setattr(machine, "filesystem", lambda path: replace(real(path), kind="lustre"))
     staging.stage_to(source, tmp_path / "lustre")
     (call,) = (tmp_path / "called").read_text().splitlines()
