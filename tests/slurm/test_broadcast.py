@@ -69,7 +69,7 @@ class Allocation:
             f"--nodes={count}",
             f"--ntasks={count}",
             "-o/dev/null",
-            "--wrap=sleep 900",
+            "--wrap=sleep 9000",
         ]
         done = subprocess.run(
             command, env=cluster.environment, user=user, cwd="/", capture_output=True, text=True
