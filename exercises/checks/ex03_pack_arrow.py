@@ -3,7 +3,7 @@
     read_captions       results.csv, its bad row repaired
     write_flickr30k     one row per image; the check opens the file
     captions_of         the text without the images
-    make_loader         batches of padded numbers from two workers
+    caption_loader         batches of padded numbers from two workers
     flickr30k_file      looks at a file that is already there, made by a job from the whole set
 
 The five mistakes of a published solution are among those that are known: the wrong delimiter, a NaN
@@ -351,8 +351,8 @@ _FOUND = "what a notebook defines is in no module that a worker can import: take
 
 
 @check(buys="The same loader feeds a GPU from any packed file, with workers of any kind.", limit_s=60)
-def make_loader(attempt: Attempt) -> None:
-    """`make_loader(arrow_file, batch_size)` gives batches of padded numbers from two workers."""
+def caption_loader(attempt: Attempt) -> None:
+    """`caption_loader(arrow_file, batch_size)` gives batches of padded numbers from two workers."""
     with tempfile.TemporaryDirectory(prefix="smallfiles-") as place:
         for images, size in ((11, 4), (6, 3)):  # the last batch is full, and is not
             path = Path(place) / f"{images}.arrow"

@@ -149,7 +149,7 @@ def _started(attempt: Attempt) -> Path:
 
 
 def _examine(attempt: Attempt, path: Path) -> None:
-    """Two nodes, two ranks on each, two CPUs per rank, a limit, a signal, leave to be queued again."""
+    """Two nodes, two ranks on each, two CPUs per rank, a time limit, a signal before it, and `--requeue`."""
     found = asked(path)
     _, kind, notice_s = signal_of(path) or (False, "", 0)
     four = found.get("--ntasks") == "4" and not found.get("--ntasks-per-node")

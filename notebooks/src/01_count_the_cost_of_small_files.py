@@ -114,7 +114,7 @@ figures.lines(factors, title, x="allocation unit (B)", y="bytes taken per byte s
 # To read a file, a program opens it, reads, and closes it. Often it asks for the size first (`stat`). Each step calls
 # the *kernel*: here the core of Linux, not that of a notebook. We time every call, one kind per pass over the files.
 #
-# ![Two sequences. A file per image: ask the metadata server, wait, read, again and again. One large file: ask once, then read long runs.](pictures/open_and_read.svg)
+# ![Two sequences. A file per image: ask the metadata server, wait, read, again and again. One large file: ask once, then read long runs in order, or single images at random.](pictures/open_and_read.svg)
 #
 # *What a parallel file system does for `open` and `read`. On this machine one kernel does all of it.*
 #

@@ -203,7 +203,7 @@ text
 # Use `CaptionDataset`, `Vocabulary` and `collate` from `smallfiles.captions`; the vocabulary holds all words that occur
 # at least twice in the file. Four to six lines:
 #
-# `make_loader(arrow_file: Path, batch_size: int) -> DataLoader`
+# `caption_loader(arrow_file: Path, batch_size: int) -> DataLoader`
 
 # %% id="loader"
 from torch.utils.data import DataLoader
@@ -211,7 +211,7 @@ from torch.utils.data import DataLoader
 from smallfiles.captions import CaptionDataset, Vocabulary, collate
 
 
-def make_loader(arrow_file: Path, batch_size: int) -> DataLoader:
+def caption_loader(arrow_file: Path, batch_size: int) -> DataLoader:
     """Batches of images and padded captions, from two workers."""
     # --8<-- solution
     texts = [text for captions in captions_of(arrow_file) for text in captions]
@@ -223,7 +223,7 @@ def make_loader(arrow_file: Path, batch_size: int) -> DataLoader:
 
 
 # %% id="check-loader"
-loaded = check.make_loader(make_loader)
+loaded = check.caption_loader(caption_loader)
 loaded
 
 # %% [markdown] id="hints-loader"
@@ -259,7 +259,7 @@ else:
 
 # %% id="batch"
 if solved:
-    loader = make_loader(packed, batch_size=32)
+    loader = caption_loader(packed, batch_size=32)
     batch = next(iter(loader))
     print("tokens", tuple(batch.tokens.shape), "of", len(loader.dataset.vocabulary), "words")
     print(batch.keys[0], "·", loader.dataset.vocabulary.decode(batch.tokens[0][0].tolist()))

@@ -309,4 +309,4 @@ WRONG_LOADERS = [
     (partial(loader_of, vocabulary=bytes_vocabulary), "str() of bytes"),
 ]
 RIGHT_LOADERS = [loader_of, partial(loader_of, num_workers=1, collate_fn=partial(captions.collate))]
-TestMakeLoader = judged(ex03.make_loader, WRONG_LOADERS, RIGHT_LOADERS)
+TestMakeLoader = judged(ex03.caption_loader, WRONG_LOADERS, RIGHT_LOADERS)
