@@ -418,6 +418,8 @@ def _draw_guess(
     axes.axvline(shown, color=GUESS_COLOUR, lw=1.6, ls=(0, (5, 2)), zorder=3)
     if axes.get_yscale() == "linear":
         axes.set_ylim(bottom, top + (0.12 * top if top > bottom else -0.5))  # room for the words
+    else:
+        axes.set_ylim(bottom, top * (top / bottom) ** 0.12)
     if words:
         outside = " ▸" if guess > shown else " ◂" if guess < shown else ""
         _label_line(axes, shown, f"your guess: {_amount(guess, unit)}{outside}", GUESS_COLOUR, 0.94)
