@@ -25,7 +25,11 @@ from smallfiles.sources.record import Source
 
 ROOT = Path(__file__).resolve().parents[1]
 BLOCK = re.compile(r"^## (.+?)$.*?^```(python|bash)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-RECIPES = {name: block for name, *block in BLOCK.findall((ROOT / "docs/recipes.md").read_text())}
+RECIPES = {
+    name: block
+    for page in ("recipes", "how_to_pack", "pysquashfs")
+    for name, *block in BLOCK.findall((ROOT / f"docs/{page}.md").read_text())
+}
 PAGES = ["README.md", "CONTRIBUTING.md", *sorted(f"docs/{page.name}" for page in ROOT.glob("docs/*.md"))]
 MOST_LINES = 15
 
