@@ -152,19 +152,35 @@ def _training(work: Work, storage: Storage, way: Way, nodes: int, epochs: int) -
     return epochs * max(seconds.values())
 
 
+def _gpus(work: Work, storage: Storage, way: Way, nodes: int, epochs: int) -> float:
+    return epochs * _seconds(work, storage, way, nodes)["GPUs"]
+
+
+def _slowed(work: Work, storage: Storage) -> float:
+    """Bytes per second of a target that also takes `request_s` for each sample."""
+    return 1 / (1 / storage.target_bytes_s + storage.request_s / work.sample_bytes)
+
+
 _SUM = "the parts work at the same time: take the slowest"
 _ONE = "this is one epoch; there are `epochs` of them"
 _NEVER = "this training never waits: take the slowest part, and add the copy where the way is staged"
 _ONCE = "a copy is made once, and read in every epoch: do not multiply it by the epochs"
 _EACH = "every node makes a copy of everything: the targets deliver `nodes` times the data set"
+_BYTES_ONLY = "a copy reads long runs: only bytes count, not request_s for each image"
+_FIRST = "the copy comes before the first epoch: add the two"
 _OWN_COPY = "an epoch from a copy asks nothing of the storage or the network; only the GPUs are left"
 TRAINING_MISTAKES: tuple[Mistake, ...] = (
     (lambda w, s, y, n, e: e * sum(_seconds(w, s, y, n).values()), _SUM),
     (lambda w, s, y, n, e: max(_seconds(w, s, y, n).values()), _ONE),
-    (lambda w, s, y, n, e: e * _seconds(w, s, y, n)["GPUs"], _NEVER),
+    (lambda w, s, y, n, e: max(_copy_s(w, s, n), _gpus(w, s, y, n, e)) if y.staged else math.nan, _FIRST),
+    (lambda w, s, y, n, e: _gpus(w, s, y, n, e), _NEVER),
     (lambda w, s, y, n, e: _training(w, s, y, n, e) + (e - 1) * _copy_s(w, s, n), _ONCE),
-    (lambda w, s, y, n, e: _copy_s(w, s, 1) + e * _seconds(w, s, y, n)["GPUs"], _EACH),
+    (lambda w, s, y, n, e: _copy_s(w, s, 1) + _gpus(w, s, y, n, e), _EACH),
     (lambda w, s, y, n, e: _copy_s(w, s, n) + e * max(_seconds(w, s, y, n).values()), _OWN_COPY),
+    (
+        lambda w, s, y, n, e: _copy_s(w, replace(s, target_bytes_s=_slowed(w, s)), n) + _gpus(w, s, y, n, e),
+        _BYTES_ONLY,
+    ),
     (lambda w, s, y, n, e: _training(w, s, y, n, e) / 3600, "these are hours; return seconds"),
 )
 

@@ -103,14 +103,17 @@ print(f"{report.samples} samples packed, {len(report.skipped)} rows left out:")
 print(*("  " + one.reason.replace(f"{delivery}/survey/", "") for one in report.skipped), sep="\n")
 print("images without a row:", *sorted(images - known))
 
-# %%
+# %% [markdown]
+# Did you count enough? The *folded* cell draws four counts of the same delivery:
+
+# %% jupyter={"source_hidden": true}
 counts = {
     "rows of the table": len(source.manifest),
     "images": len(images),
     "masks": len(list((delivery / "survey" / "masks").iterdir())),
     "whole samples": report.samples,
 }
-title = f"Of {len(source.manifest)} rows {report.samples} make whole samples: each count alone looks complete"
+title = f"Of {len(source.manifest)} rows {report.samples} make whole samples"
 figures.bars({name: float(count) for name, count in counts.items()}, title, x="number", guess=guess)
 
 # %% [markdown] id="decide" tags=["core"]
@@ -136,8 +139,9 @@ from smallfiles.scaling import WAYS, Storage, Work, simulate
 
 trees = 500_000
 sample_bytes = report.payload_bytes // report.samples
-work = Work(samples=trees, sample_bytes=sample_bytes, decode_s=float(worksheet.value("08", "cpu_ms")) / 1000)
-storage = Storage(metadata_ops_s=2 * float(worksheet.value("01", "opens_per_s")))
+decode_s = worksheet.value("08", "cpu_ms") / 1000
+work = Work(samples=trees, sample_bytes=sample_bytes, decode_s=decode_s)
+storage = Storage(metadata_ops_s=2 * worksheet.value("01", "opens_per_s"))  # a look-up and an open per file
 files = replace(WAYS["files"], operations=2 * WAYS["files"].operations)  # an image and its mask
 ways = {**WAYS, "files": files}
 nodes = (1, 2, 4, 8, 16, 32, 64)
@@ -145,7 +149,8 @@ epochs = {name: {n: simulate(work, storage, way, n).epoch_s for n in nodes} for 
 
 # %%
 best = min(epochs, key=lambda name: epochs[name][16])
-title = f"On 16 nodes {best} is the fastest way: {epochs[best][16]:.0f} s per epoch, files {epochs['files'][16]:.0f} s"
+fast, slow = (epochs[name][16] for name in (best, "files"))
+title = f"On 16 nodes {best} is the fastest way: {fast:.0f} s per epoch, files {slow:.0f} s"
 figures.lines(epochs, title, x="nodes", y="time of an epoch (s)", log="xy", marks={"yours": 16})
 
 # %%
@@ -189,7 +194,8 @@ with staging.staged(packed, config=staging.StageConfig(leave_bytes=256 << 20)) a
     ways = {"where it is": lambda: read_epoch(packed), "staged": lambda: read_epoch(copy.path)}
     reading = measure.compare(ways, rounds=5, unit="samples")
 paid = copy.seconds / (reading.seconds("where it is") - reading.seconds("staged"))
-title = f"The copy took {copy.seconds:.2f} s; " + (f"it has paid off after {paid:.0f} epochs" if paid > 0 else "here it never pays")
+pays = f"it has paid off after {paid:.0f} epochs" if paid > 0 else "here it never pays"
+title = f"The copy took {copy.seconds:.2f} s; {pays}"
 figures.bars({name: reading.rates_per_s(name) for name in ways}, title, x="samples per second")
 
 # %% [markdown]
@@ -227,12 +233,12 @@ for workers in (0, 2):
 
 # %%
 title = " and ".join(f"{median(runs):.0f} % with {name}" for name, runs in waits.items())
-figures.bars(waits, f"This training waits {title}", x="waiting (% of the time)")
+figures.bars(waits, f"This training waits {title}", x="share of the time spent waiting (%)")
 
 # %% [markdown]
-# Without workers every batch is made while the network waits; two threads make the next ones during a step. A GPU makes
-# a step 10 to 100 times as fast as this CPU, but not the decoding: then two workers may be too few. So measure on the
-# node that you will use. `smallfiles train trees.arrow --target mask` prints this share for every epoch.
+# Without workers every batch is made while the network waits; two threads make the next ones during a step. A GPU
+# makes the steps shorter, but not the decoding: then two workers may be too few. So measure on the node that you will
+# use. `smallfiles train trees.arrow --target mask` prints this share for every epoch.
 
 # %% [markdown] id="defend" tags=["core"]
 # ## 5 · Defend it
@@ -258,6 +264,52 @@ for factor in (0.1, 1, 10):
     times = {name: simulate(work, other, {**WAYS, "files": files}[name], 16).epoch_s for name in WAYS}
     print(f"{other.metadata_ops_s:12,.0f} operations/s:", *(f"{name} {seconds:.0f} s " for name, seconds in times.items()))
 
+# %% [markdown] id="profile"
+# ### Watch your own training
+#
+# `smallfiles profile` runs a training unchanged and says whether loading limits it. Name yours below. Without one, a
+# stand-in is watched, which the *folded* cell writes: one worker waits 5 ms for each of 8 samples per batch, and a step
+# takes 10 ms.
+#
+# > **Predict.** What does it say of the stand-in, and what does it propose?
+
+# %% jupyter={"source_hidden": true}
+STAND_IN = """
+import time
+import torch
+from torch.utils.data import DataLoader, Dataset
+
+class Waits(Dataset):
+    def __len__(self):
+        return 600
+    def __getitem__(self, index):
+        time.sleep(0.005)
+        return torch.zeros(3, 32, 32)
+
+for batch in DataLoader(Waits(), batch_size=8, num_workers=1, multiprocessing_context="fork"):
+    time.sleep(0.01)
+"""
+(setup.scratch / "stand_in.py").write_text(STAND_IN)
+
+# %%
+program = []  # change me: the words that start your training, such as ["python", "/path/to/train.py"]
+
+# %% [markdown]
+# The *folded* cell runs `smallfiles profile --seconds 3 -- …` with that program, or with the stand-in:
+
+# %% jupyter={"source_hidden": true}
+import os
+import subprocess
+
+chosen = program or [sys.executable, setup.scratch / "stand_in.py"]
+watch = [sys.executable, "-m", "smallfiles", "profile", "--seconds", "3", "--", *chosen]
+where = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+print(subprocess.run(watch, env=where, capture_output=True, text=True).stderr)
+
+# %% [markdown]
+# The verdict names the limit, the next step to try, and what it would gain. [Notebook 12](12_when_it_breaks.ipynb) lists
+# all verdicts and what they rest on.
+
 # %% [markdown] id="exercise"
 # ## Exercise
 #
@@ -276,6 +328,11 @@ config = PackConfig(on_error="skip")
 show.command(config, "survey/trees.csv", "trees.arrow")
 show.command(StageConfig(), "trees.arrow")
 
+# %% [markdown]
+# ```bash
+# smallfiles profile -- python train.py          # or as a job: slurm/submit SITE 12_profile
+# ```
+
 # %% [markdown] id="key-points"
 # ## Key points
 #
@@ -283,7 +340,7 @@ show.command(StageConfig(), "trees.arrow")
 # - `pack` refuses what is missing; leaving samples out is a decision that somebody makes and writes down.
 # - A forecast takes a decoding time and a rate of operations; measure the first, ask your site for the second.
 # - A decision that stays when a number is ten times as large does not depend on that number.
-# - The share of waiting in your own training is what all this is for.
+# - The share of waiting in your own training is what all this is for: `smallfiles profile -- python train.py`.
 
 # %% [markdown] id="quiz"
 # ## Check yourself

@@ -1,7 +1,7 @@
 # %% [markdown] id="top"
 # # Exercise 01 · Predict what a million files cost
 #
-# ★★☆ · 20 minutes · after [notebook 01](../notebooks/01_count_the_cost_of_small_files.ipynb)
+# ★☆☆ · 20 minutes · after [notebook 01](../notebooks/01_count_the_cost_of_small_files.ipynb)
 #
 # Before you copy a data set to a cluster, two questions can be answered with pencil and paper: do its files fit into
 # the inode quota, and how long does a job wait for its opens? Write both answers as functions, then measure the second.

@@ -1,7 +1,7 @@
 # %% [markdown] id="top"
 # # Exercise 02 · Build the validation manifest from the devkit
 #
-# ★★☆ · 20 minutes · after [notebook 02](../notebooks/02_describe_a_dataset.ipynb)
+# ★☆☆ · 20 minutes · after [notebook 02](../notebooks/02_describe_a_dataset.ipynb)
 #
 # The names of ImageNet's validation images do not contain their class. The development kit lists the classes, in an
 # order of its own: line 7 belongs to `ILSVRC2012_val_00000007.JPEG`. First you write the manifest, then a guard that

@@ -1,10 +1,11 @@
 # %% [markdown] id="top"
 # # Exercise 03 · Pack Flickr30K into one Arrow file
 #
-# ★★★ · 40 minutes · after [notebook 03](../notebooks/03_pack_arrow.ipynb)
+# A ★★☆ · 25 minutes, B ★★★ · 15 minutes · after [notebook 03](../notebooks/03_pack_arrow.ipynb)
 #
 # Flickr30K is 31,783 photographs with five captions each. One published solution loses a caption, stores each
-# photograph five times, and reads gigabytes to get a few megabytes of text. Yours will do better.
+# photograph five times, and reads gigabytes to get a few megabytes of text. Yours will do better. Part A (tasks 1 and 2)
+# builds the file, part B (tasks 3 and 4) reads it.
 #
 # The data is a synthetic copy with the same traps. To use the real one, set `COURSE_DATA` to its folder before you
 # start the server; the second cell below then links 400 of its images.
@@ -38,7 +39,7 @@ lines[:4]
 [line for line in lines if line.count("|") == 1]
 
 # %% [markdown] id="task-captions"
-# ## Task 1: read the captions
+# ## Task 1 (part A): read the captions
 #
 # Return the captions of each image in the order of their numbers, without blanks around them. Repair the broken row,
 # wherever it is. A caption may contain a `|` itself. Six to ten lines:
@@ -94,7 +95,7 @@ read
 # </details>
 
 # %% [markdown] id="task-file"
-# ## Task 2: write the file
+# ## Task 2 (part A): write the file
 #
 # Write one row per image, sorted by name: `key: string` (the file name), `captions: list<string>`, `data: binary` (the
 # bytes of the file, unchanged). Use at most 128 rows per record batch. Images and table are a few folders deep. Return
@@ -152,7 +153,7 @@ written
 # </details>
 
 # %% [markdown] id="task-text"
-# ## Task 3: get the text without the images
+# ## Task 3 (part B): get the text without the images
 #
 # Return the captions of every image in a file like yours, as Python lists. Do not read the images for that: the check
 # counts the bytes that your code moves. Columns may be in another order. Two or three lines:
@@ -197,7 +198,7 @@ text
 # attribute`, and the loader with `DataLoader worker exited unexpectedly`.
 
 # %% [markdown] id="task-loader"
-# ## Task 4: feed a training loop
+# ## Task 4 (part B): feed a training loop
 #
 # Return a `DataLoader` with two workers that returns every image in stored order, with its captions as padded numbers.
 # Use `CaptionDataset`, `Vocabulary` and `collate` from `smallfiles.captions`; the vocabulary holds all words that occur

@@ -1,7 +1,7 @@
 # %% [markdown] id="top"
 # # Exercise 09 · Stream an epoch, though requests fail
 #
-# ★★☆ · 30 minutes · after [notebook 09](../notebooks/09_stream_shards.ipynb)
+# ★★★ · 30 minutes · after [notebook 09](../notebooks/09_stream_shards.ipynb)
 #
 # Each rank of a training reads its shards from an object store. The line breaks now and then, and sometimes the server
 # is busy. First you read one object in spite of that, then an epoch, with several requests in flight.

@@ -1,7 +1,7 @@
 # %% [markdown] id="top"
 # # Exercise 11 · Recommend a way of storing
 #
-# ★★☆ · 40 minutes · after [notebook 11](../notebooks/11_choose_a_format.ipynb)
+# ★★★ · 40 minutes · after [notebook 11](../notebooks/11_choose_a_format.ipynb)
 #
 # Three groups ask you how to store their images. You estimate their trainings by hand: the time that each part of a
 # cluster takes for an epoch if nothing else took time. Then you recommend, with numbers.

@@ -1,6 +1,7 @@
 """Parts, trainings and choices: each known wrong answer gets its own diagnosis, every right way passes."""
 
 import functools
+from dataclasses import replace
 
 import pytest
 from telling import assert_told, judged
@@ -48,14 +49,20 @@ WRONG_PARTS = [
 TestParts = judged(ex11.parts, WRONG_PARTS, [pencil])
 
 
-def training(work, storage, way, nodes, epochs, *, copies=1, of=None, epoch=None, combine=max, times=1.0):
+def training(
+    work, storage, way, nodes, epochs, *, copies=1, of=None, epoch=None, combine=max, times=1.0, **more
+):
     """The solution, with one thing changed."""
     seconds, everything = pencil(work, storage, way, nodes), work.samples * work.sample_bytes
     if not way.staged:
         return times * epochs * combine(seconds.values())
     at_once = storage.targets * storage.target_bytes_s
     copy = max(everything / storage.node_bytes_s, (of or nodes) * everything / at_once)
-    return times * (copies * copy + epochs * (combine(seconds.values()) if epoch else seconds["GPUs"]))
+    if more.get("target_time"):
+        with_seeks = pencil(work, storage, replace(way, requests=1), nodes)["targets"]
+        copy = max(everything / storage.node_bytes_s, nodes * with_seeks)
+    join = more.get("join", sum)
+    return times * join((copies * copy, epochs * (combine(seconds.values()) if epoch else seconds["GPUs"])))
 
 
 WRONG_TRAININGS = [
@@ -65,6 +72,8 @@ WRONG_TRAININGS = [
     (lambda *c: training(*c, copies=20), "do not multiply"),
     (lambda *c: training(*c, of=1), "`nodes` times"),
     (lambda *c: training(*c, epoch=True), "only the GPUs"),
+    (lambda *c: training(*c, target_time=True), "a copy reads long runs"),
+    (lambda *c: training(*c, join=max), "comes before the first epoch"),
     (lambda *c: training(*c, times=1 / 3600), "these are hours"),
 ]
 TestTraining = judged(ex11.training_s, WRONG_TRAININGS, [training])
