@@ -44,6 +44,7 @@ _FIRST = {
     "text": (".txt",),
 }
 MAX_NAME_BYTES = 100
+_BOXES = re.compile(r"(?:^|_)b?box(?:es)?$")
 _BLOB_NAME = re.compile(r"[A-Za-z0-9_-]+")
 _PLAIN = {str(kind): kind for kind in (pa.int64(), pa.float64(), pa.float32(), pa.bool_(), pa.string())}
 _ESCAPES = (("\\", "\\\\"), ("\0", "\\0"), ("\n", "\\n"), ('"', '\\"'))
@@ -75,6 +76,11 @@ def further_files(fields: Mapping[str, str]) -> dict[str, str]:
 def further_fields(fields: Mapping[str, str]) -> dict[str, str]:
     """The same, and name and type of all values but the label, captions and JSON objects."""
     return {name: kind for name, kind in list(fields.items())[1:] if name not in TARGETS and name != META}
+
+
+def is_boxes(name: str) -> bool:
+    """Whether a field is called box, boxes, bbox or bboxes, or ends with `_` and one of these."""
+    return _BOXES.search(name) is not None
 
 
 def name_of_first(key: str) -> str:

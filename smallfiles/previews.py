@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import colorsys
 import io
-import re
 import wave
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -25,6 +24,7 @@ import numpy.typing as npt
 from PIL import Image, ImageDraw, UnidentifiedImageError
 
 from smallfiles import images
+from smallfiles.fields import is_boxes
 from smallfiles.folders import IMAGE_SUFFIXES
 from smallfiles.progress import plural
 
@@ -37,7 +37,6 @@ _MOST_FRAMES = 10_000_000
 _ONE_CHANNEL = ("1", "L", "P", "I", "I;16", "I;16B", "I;16L")
 _TEXTS = (".txt", ".json", ".csv", ".tsv", ".md", ".xml", ".html", ".yaml", ".pdb")
 _SOUNDS = (".wav", ".flac", ".ogg", ".opus", ".mp3")
-_BOXES = re.compile(r"(?:^|_)b?box(?:es)?$")
 _LABELS = ("box_labels", "labels")
 _COLOURS = ("#e69f00", "#56b4e9", "#009e73", "#f0e442", "#0072b2", "#d55e00", "#cc79a7")
 """Of Okabe and Ito, which people who are colour-blind tell apart."""
@@ -151,10 +150,11 @@ def colour_of(number: int) -> Colour:
 
 
 def outlined(first: Shown, values: Mapping[str, Any]) -> Image.Image | None:
-    """The picture with the boxes of its sample, and the outlines of its polygons.
+    """The picture with the boxes of its sample, the outlines of its polygons, and its points.
 
     Boxes are a column of lists of four numbers [x1, y1, x2, y2] (see `boxes_in`), polygons the column
-    `segments` of lists of x and y in turn. Labels of boxes choose their colours.
+    `segments` of lists of x and y in turn, points the column `keypoints` of lists of x, y and visibility.
+    Labels of boxes choose their colours.
 
     Args:
         first: What is shown of the sample's first file.
@@ -169,10 +169,22 @@ def outlined(first: Shown, values: Mapping[str, Any]) -> Image.Image | None:
             left, top, right, bottom = (value * scale for value in box)
             corners = (min(left, right), min(top, bottom), max(left, right), max(top, bottom))
             pen.rectangle(corners, outline=colour_of(label + 1), width=2)
-    for points in values.get("segments") or ():
-        if isinstance(points, list) and len(points) >= 6 and len(points) % 2 == 0:
+    for points in _lists_of_numbers(values.get("segments")):
+        if len(points) >= 6 and len(points) % 2 == 0:
             pen.polygon([value * scale for value in points], outline="white")
+    for points in _lists_of_numbers(values.get("keypoints")):
+        for x, y, is_there in zip(points[::3], points[1::3], points[2::3], strict=False):
+            if is_there:
+                x, y = x * scale, y * scale
+                pen.ellipse((x - 2, y - 2, x + 2, y + 2), fill="#f0e442", outline="black")
     return picture
+
+
+def _lists_of_numbers(value: Any) -> list[list[float]]:
+    lists = value if isinstance(value, list) else []
+    return [
+        each for each in lists if isinstance(each, list) and all(isinstance(n, int | float) for n in each)
+    ]
 
 
 def boxes_in(values: Mapping[str, Any]) -> dict[str, tuple[list[list[float]], list[int]]]:
@@ -187,7 +199,7 @@ def boxes_in(values: Mapping[str, Any]) -> dict[str, tuple[list[list[float]], li
     """
     found = {}
     for name, value in values.items():
-        if not _BOXES.search(name) or not isinstance(value, list):
+        if not is_boxes(name) or not isinstance(value, list):
             continue
         boxes = [value] if _is_box(value) else value
         if all(map(_is_box, boxes)):
@@ -198,7 +210,7 @@ def boxes_in(values: Mapping[str, Any]) -> dict[str, tuple[list[list[float]], li
 
 
 def _is_box(value: Any) -> bool:
-    return isinstance(value, list) and len(value) == 4 and all(isinstance(n, int | float) for n in value)
+    return len(_lists_of_numbers([value])) == 1 and len(value) == 4
 
 
 def of_values(values: Mapping[str, Any], classes: Sequence[str], most: int = 8) -> tuple[str, ...]:

@@ -6,6 +6,8 @@ import json
 import re
 import tarfile
 import wave
+import zipfile
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -13,10 +15,10 @@ import pytest
 from PIL import Image as Pillow
 from pyarrow import parquet
 
-from smallfiles import formats, sources
+from smallfiles import formats
+from smallfiles.cli import main
 from smallfiles.images import CentreCrop
 from smallfiles.loading import Array, Boxes, Image, Mask, Value, field_batches
-from smallfiles.pack import PackConfig, pack
 
 COUNT, SIDE = 6, 32
 VIEW = CentreCrop(SIDE, SIDE)  # all of a picture of this size
@@ -168,130 +170,148 @@ def with_masks(root, first="images/{n}.png", second="masks/{n}.png"):
     return plant(pictures(root, first), second, map(png, MASKS))
 
 
+def zipped(root, **groups):
+    for name, numbers in groups.items():
+        with zipfile.ZipFile(root / f"{name}.zip", "w", zipfile.ZIP_DEFLATED) as archive:
+            for n in numbers:
+                archive.writestr(f"{CLASSES[n % 2]}/{n}.png", png(PICTURES[n]))
+    return root
+
+
+def zips_and_table(root):
+    (root.parent / "t.csv").write_text("id,label\n" + "".join(f"{n},{LABELS[n]}\n" for n in range(COUNT)))
+    return zipped(root, a=range(3), b=range(3, COUNT))
+
+
 SEEN, SEGMENTED = {"image": Image(VIEW)}, {"image": Image(VIEW), "mask": Mask(VIEW)}
 KINDS = {
-    # kind: how its files are made, options of the source, makers, what a batch must hold
-    "class folders": (lambda r: pictures(r, "{c}/{n}.png"), {}, SEEN, {"image": PICTURES, "target": LABELS}),
-    "images and masks": (with_masks, {}, SEGMENTED, {"image": PICTURES, "mask": MASKS}),
+    # kind: how its files are made, makers, what a batch must hold
+    "class folders": (lambda r: pictures(r, "{c}/{n}.png"), SEEN, {"image": PICTURES, "target": LABELS}),
+    "images and masks": (with_masks, SEGMENTED, {"image": PICTURES, "mask": MASKS}),
     "splits of images and masks": (
         lambda r: with_masks(r, "train/images/{n}.png", "train/masks/{n}.png"),
-        {},
         SEGMENTED,
         {"mask": MASKS},
     ),
     "masks beside images": (
         lambda r: with_masks(r, "{n}.png", "{n}.mask.png"),
-        {},
         SEGMENTED,
         {"mask": MASKS},
     ),
     "one folder a sample": (
         lambda r: with_masks(r, "{n}/image.png", "{n}/mask.png"),
-        {},
         SEGMENTED,
         {"image": PICTURES, "mask": MASKS},
     ),
     "masks by a template": (
         lambda r: with_masks(r, "a/{n}.png", "b/m{n}.png"),
-        {"columns": ("image=a/{name}", "mask=b/m{stem}.png")},
         SEGMENTED,
         {"mask": MASKS},
     ),
+    "masks of other names (nnU-Net, Cityscapes)": (
+        lambda r: with_masks(r, "imagesTr/{n}_0000.png", "labelsTr/{n}.png"),
+        SEGMENTED,
+        {"image": PICTURES, "mask": MASKS},
+    ),
+    "a zip file": (
+        lambda r: zipped(r, set=range(COUNT)) / "set.zip",
+        SEEN,
+        {"image": PICTURES, "target": LABELS},
+    ),
+    "zips and a table": (zips_and_table, SEEN, {"image": PICTURES, "target": LABELS}),
     "images and depth": (
         lambda r: plant(pictures(r, "rgb/{n}.png"), "depth/{n}.npy", map(npy, ARRAYS)),
-        {},
         {"image": Image(VIEW), "depth": Array()},
         {"image": PICTURES, "depth": ARRAYS},
     ),
     "class names in a table": (
         lambda r: table(pictures(r), species=[CLASSES[each] for each in LABELS]),
-        {"columns": ("label=species",)},
         SEEN,
         {"image": PICTURES, "target": LABELS},
     ),
     "numbers in a table": (
         lambda r: table(pictures(r), score=NUMBERS),
-        {},
         SEEN,
         {"image": PICTURES, "score": NUMBERS},
     ),
     "masks and numbers in a table": (
         lambda r: table(with_masks(r), id=range(COUNT), score=NUMBERS),
-        {"columns": ("mask=masks/{id}.png", "image=filename")},
         SEGMENTED,
         {"mask": MASKS, "score": NUMBERS},
     ),
     "vectors in JSON lines": (
         lambda r: lines(pictures(r), at=[each.ravel().tolist() for each in ARRAYS]),
-        {},
         SEEN,
         {"at": [each.ravel() for each in ARRAYS]},
     ),
     "boxes in JSON lines": (
         lambda r: lines(pictures(r), boxes=BOXES),
-        {},
         {"image": Image(VIEW), "boxes": Boxes(VIEW)},
         {"boxes": BOXES},
     ),
     "several labels": (
         lambda r: lines(pictures(r), tags=[[1] * n for n in range(COUNT)]),
-        {},
         SEEN,
         {"tags": [[1] * n for n in range(COUNT)]},
     ),
     "captions": (
         lambda r: table(pictures(r), caption=[f"picture {n}" for n in range(COUNT)]),
-        {},
         SEEN,
         {"image": PICTURES},
     ),
     "arrays": (
         lambda r: plant(r, "{c}/{n}.npy", map(npy, ARRAYS)),
-        {},
         {"array": Array()},
         {"array": ARRAYS, "target": LABELS},
     ),
     "sounds": (
         lambda r: plant(r, "{c}/{n}.wav", map(wav, range(COUNT))),
         {},
-        {},
         {"data": [np.frombuffer(wav(n), np.uint8) for n in range(COUNT)], "target": LABELS},
     ),
     "texts": (
         lambda r: plant(r, "{c}/{n}.txt", [f"text {n}".encode() for n in range(COUNT)]),
         {},
-        {},
         {"data": [list(f"text {n}".encode()) for n in range(COUNT)]},
     ),
-    "COCO": (coco, {}, {"image": Image(VIEW), "boxes": Boxes(VIEW)}, {"image": PICTURES, "boxes": BOXES}),
-    "YOLO": (yolo, {}, {"image": Image(VIEW), "boxes": Boxes(VIEW)}, {"boxes": BOXES}),
-    "Pascal VOC": (voc, {}, {"image": Image(VIEW), "boxes": Boxes(VIEW)}, {"boxes": BOXES}),
+    "COCO": (coco, {"image": Image(VIEW), "boxes": Boxes(VIEW)}, {"image": PICTURES, "boxes": BOXES}),
+    "YOLO": (yolo, {"image": Image(VIEW), "boxes": Boxes(VIEW)}, {"boxes": BOXES}),
+    "Pascal VOC": (voc, {"image": Image(VIEW), "boxes": Boxes(VIEW)}, {"boxes": BOXES}),
     "a shard of webdataset": (
         shard,
-        {},
         {"image": Image(VIEW), "seg": Mask(VIEW)},
         {"image": PICTURES, "seg": MASKS, "target": LABELS},
     ),
-    "Parquet with images": (hub, {}, SEEN, {"image": PICTURES, "target": LABELS, "score": NUMBERS}),
+    "Parquet with images": (hub, SEEN, {"image": PICTURES, "target": LABELS, "score": NUMBERS}),
     "metadata.csv": (
         metadata,
-        {},
         {"image": Image(VIEW), "score": Value()},
         {"image": PICTURES, "score": NUMBERS},
     ),
 }
 
 
+RECIPES = (Path(__file__).parents[1] / "docs/recipes.md").read_text()
+COMMANDS = dict(re.findall(r"^\| ([^|`]+) \| .* \| `smallfiles (pack data.*)` \|$", RECIPES, re.MULTILINE))
+
+
+def test_the_table_of_what_can_be_packed_has_every_kind():
+    assert COMMANDS.keys() == KINDS.keys()
+
+
 @pytest.mark.parametrize("suffix", ["arrow", "tar"])
 @pytest.mark.parametrize("kind", KINDS)
-def test_each_kind_of_data_comes_into_a_batch_as_it_is(kind, suffix, tmp_path):
-    make, options, makers, truth = KINDS[kind]
+def test_each_kind_of_data_comes_into_a_batch_as_it_is_by_its_command(kind, suffix, tmp_path, monkeypatch):
+    make, makers, truth = KINDS[kind]
     (tmp_path / "data").mkdir()
-    source, out = make(tmp_path / "data"), tmp_path / f"out.{suffix}"
-    pack(sources.load(source, **options), out, PackConfig(verify="full"))
+    out = tmp_path / f"out.{suffix}"
+    command = COMMANDS[kind].replace("out.arrow", out.name).split()
+    monkeypatch.chdir(tmp_path)
+    assert make(tmp_path / "data") == tmp_path / command[1]
+    assert main([*command, "--verify", "full"]) == 0
     batch = field_batches(formats.open(out), makers).make(range(COUNT), 0).arrays
     keys = formats.open(out).keys().to_pylist()
-    numbers = [int(re.findall(r"\d+", key)[-1]) for key in keys]
+    numbers = [int(re.findall(r"\d+", key.replace("_0000", ""))[-1]) for key in keys]
     for name, expected in truth.items():
         offsets = batch.get("offsets" if name == "data" else f"{name}_offsets")
         for row, number in enumerate(numbers):

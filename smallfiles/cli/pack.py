@@ -77,8 +77,9 @@ def run(arguments: argparse.Namespace) -> int:
     blue (or pixels, with --store raw), turned upright, without EXIF and without alpha, which training ignores
     too. --quality is lowered for a JPEG that would be larger than its source. Images that are small enough
     and need no turn keep their bytes. Images with a palette or with 1, 16 or 32 bits per pixel are refused
-    where scaling would change their values; a mask of 8 bits of grey looks like a photograph and is scaled
-    like one, so pack masks without --resize. Shards and parts are cut by the sizes of the sources.
+    where scaling would change their values. Masks beside images (PNG) get the nearest pixels and stay PNG
+    with their palette, and boxes, keypoints and segments move with their image; a folder of masks alone looks
+    like photographs and is scaled like them. Shards and parts are cut by the sizes of the sources.
 
     Examples:
         smallfiles pack data train.arrow

@@ -25,7 +25,7 @@ from smallfiles.errors import UsageError
 from smallfiles.images.crops import Box
 from smallfiles.images.crops import short_side as scaled_size
 from smallfiles.images.decoding import Pixels, decode, orientation, to_ppm, turned
-from smallfiles.images.faults import ImageError
+from smallfiles.images.faults import ImageError, not_a_picture
 from smallfiles.images.header import is_jpeg
 from smallfiles.images.picture import Picture, open_picture, raw_pixels
 from smallfiles.images.resizing import resize
@@ -71,6 +71,34 @@ def resize_ahead(
     return to_ppm(pixels) if store == "raw" else _encoded(pixels, quality, len(data))
 
 
+def resize_values(data: Buffer, short_side: int) -> bytes:
+    """Scale a picture of values, such as a mask, down as `resize_ahead` scales its image.
+
+    Args:
+        data: A PNG; a palette stays, and no value becomes another.
+        short_side: In pixels; a smaller picture keeps its bytes.
+
+    Returns:
+        A PNG of the nearest pixels, at most `len(data)` bytes.
+
+    Raises:
+        ImageError: No picture, or one that would take more bytes.
+    """
+    try:
+        with Image.open(io.BytesIO(data)) as picture:
+            picture.load()
+            if min(picture.size) <= short_side:
+                return bytes(data)
+            size = scaled_size(*picture.size, short_side)
+            out = io.BytesIO()
+            picture.resize(size, Image.Resampling.NEAREST).save(out, "PNG", optimize=True)
+    except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
+        raise not_a_picture(str(error)) from error
+    if out.tell() > len(data):
+        raise _larger(size, out.tell(), len(data))
+    return out.getvalue()
+
+
 def _encoded(pixels: Pixels, quality: int, most: int) -> bytes:
     """A file of at most `most` bytes: the quality goes down until it fits; flat colours fit as a PNG."""
     data: bytes = simplejpeg.encode_jpeg(pixels, quality, "RGB", "420")
@@ -81,8 +109,12 @@ def _encoded(pixels: Pixels, quality: int, most: int) -> bytes:
             return data
     if len(data := _saved(pixels, "PNG")) <= most:
         return data
-    raise ImageError(
-        f"at {pixels.shape[1]} x {pixels.shape[0]} pixels it takes {len(data):,} bytes, its source {most:,}",
+    raise _larger((pixels.shape[1], pixels.shape[0]), len(data), most)
+
+
+def _larger(size: tuple[int, int], found: int, most: int) -> ImageError:
+    return ImageError(
+        f"at {size[0]} x {size[1]} pixels it takes {found:,} bytes, its source {most:,}",
         expected="images that become smaller when they are scaled",
         next_step="Pack it without --resize, or leave it out with --on-error skip",
     )

@@ -13,7 +13,7 @@ import json
 import os
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import compress, repeat
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,7 @@ import pyarrow as pa
 
 from smallfiles.arrays import from_numpy
 from smallfiles.errors import ResourceError, SmallfilesError, writing
+from smallfiles.images.faults import ImageError
 from smallfiles.pack.compare import joint_checksum
 from smallfiles.pack.config import Scaling, Skipped
 from smallfiles.pack.examine import examiner
@@ -62,11 +63,15 @@ class Feed:
         first = self._read_ahead(
             job.source.manifest.paths,
             job.sizes[own],
-            scale=None if scaling is None else _scale(scaling),
+            scale=None if scaling is None else _scale(scaling, has_parts=job.has_parts),
             planned=None if scaling is None else job.planned[own],
         )
         further = [
-            self._read_ahead(job.source.manifest.blob_paths(name), sizes[own])
+            self._read_ahead(
+                job.source.manifest.blob_paths(name),
+                sizes[own],
+                scale=None if scaling is None else _scale_further(scaling, job.schema.fields[name]),
+            )
             for name, sizes in job.blob_sizes.items()
         ]
         self._reads: Iterator[tuple[Read, ...]] = zip(first, *further, strict=True)
@@ -168,18 +173,45 @@ def _first_error(reads: tuple[Read, ...]) -> SmallfilesError | None:
     return next((read.error for read in reads if read.error is not None), None)
 
 
-def _scale(scaling: Scaling) -> Scale:
+def _scale(scaling: Scaling, *, has_parts: bool) -> Scale:
+    """Scale first files; one that EXIF turns is refused where a mask or boxes would not turn with it."""
     from smallfiles.images import resize_ahead  # imports PyTorch, which other packing does not need
+    from smallfiles.images.decoding import orientation
 
-    def scale(path: str, data: memoryview) -> bytes:
+    def scale(data: memoryview) -> bytes:
+        if has_parts and orientation(data) > 1:
+            raise ImageError(
+                "its EXIF says to turn it, and its mask or boxes would not turn with it",
+                expected="images that are stored upright, if they are scaled with masks or boxes",
+                next_step="Turn both first, pack without --resize, or leave it out with --on-error skip",
+            )
+        return resize_ahead(data, scaling.short_side, scaling.store, scaling.quality)
+
+    return _named(scale)
+
+
+def _scale_further(scaling: Scaling, suffix: str) -> Scale | None:
+    """Scale photographs like first files, PNGs by their nearest pixels; None for texts, which stay."""
+    from smallfiles.images import resize_values
+
+    short_side = scaling.short_side
+    if suffix == ".png" and short_side is not None:
+        return _named(lambda data: resize_values(data, short_side))
+    return _scale(scaling, has_parts=True) if suffix in (".jpg", ".jpeg") else None
+
+
+def _named(scale: Callable[[memoryview], bytes]) -> Scale:
+    """The same with errors that name the file."""
+
+    def named(path: str, data: memoryview) -> bytes:
         try:
-            return resize_ahead(data, scaling.short_side, scaling.store, scaling.quality)
+            return scale(data)
         except SmallfilesError as error:
             raise type(error)(
                 f"{path}: {error.got}", expected=error.expected, next_step=error.next_step
             ) from error
 
-    return scale
+    return named
 
 
 class _Paths:

@@ -43,10 +43,12 @@ from smallfiles.pack.config import (
 from smallfiles.pack.reading import waits
 from smallfiles.samples import ByteStore, Schema
 from smallfiles.sources import Source
+from smallfiles.sources.annotations.moving import moved, moving
 
 IN_FLIGHT = 32
 ROWS_AT_ONCE = 4096  # strings and futures that exist at once; a million would cost a gigabyte
 _PIXEL_BYTES = 3
+_SCALED_SUFFIXES = (".png", ".jpg", ".jpeg", ".txt", ".json")
 _USUAL_SHAPE = 4 / 3
 _PIXELS_PER_BYTE = 8  # of a file that is hardly more than one colour; photographs have fewer
 
@@ -112,6 +114,11 @@ class Job:
         return _is_sharded(self.out)
 
     @property
+    def has_parts(self) -> bool:
+        """Whether pictures have further files, boxes or points that must fit them."""
+        return bool(self.blob_sizes or moving(self.source.manifest.values.column_names))
+
+    @property
     def spooled(self) -> bool:
         """Whether samples are made before the first is written, since their sizes must be known then.
 
@@ -164,6 +171,9 @@ def prepare(source: Source, out: Path, config: PackConfig) -> Job:
             next_step="Look at the manifest, or choose another --split",
         )
     _refuse_senseless(source, out, config)
+    if config.resize is not None:
+        _refuse_unscalable(source, name, config)
+        source = moved(source, config.resize)
     if name in ("squashfs", "files"):
         _refuse_collisions(source.manifest, out)
     in_flight = _in_flight(source, config)
@@ -297,22 +307,17 @@ def _refuse_senseless(source: Source, out: Path, config: PackConfig) -> None:
             expected="a source that can be read in any order",
             next_step="Decompress it first (gzip -dk, zstd -dk), or pack without --shuffle",
         )
-    if source.manifest.blobs and (source.store.sequential or config.scaling is not None):
-        what = "compressed" if source.store.sequential else "to be scaled"
+    if source.manifest.blobs and source.store.sequential:
         raise UsageError(
-            f"{source.store.describe()}, with several files per sample, is {what}",
-            expected="files that can be read in any order, and packed as they are",
-            next_step="Decompress it first (gzip -dk, zstd -dk)"
-            if source.store.sequential
-            else "Pack without --resize: a mask would no longer fit its image",
+            f"{source.store.describe()}, with several files per sample, is compressed",
+            expected="files that can be read in any order",
+            next_step="Decompress it first (gzip -dk, zstd -dk)",
         )
-    if config.scaling is not None and {"boxes", "keypoints", "segments"} & {
-        *source.manifest.values.column_names
-    }:
+    if config.upright and (source.manifest.blobs or moving(source.manifest.values.column_names)):
         raise UsageError(
-            f"the images of {source.store.describe()} are to be scaled or turned, and have boxes or points",
-            expected="images that stay as they are, since boxes count their pixels",
-            next_step="Pack without --resize and --upright, and scale both in training",
+            f"the images of {source.store.describe()} are to be turned, and have masks, boxes or points",
+            expected="images that stay as they are, since these would not turn with them",
+            next_step="Pack without --upright, and turn both in training",
         )
     walked = source.root is not None and source.root.is_dir() and source.kind not in ("manifest", "table")
     if walked and source.root and out.resolve().is_relative_to(source.root.resolve()):
@@ -320,6 +325,24 @@ def _refuse_senseless(source: Source, out: Path, config: PackConfig) -> None:
             f"the output {out} lies inside the data {source.root}",
             expected="an output elsewhere, since the data is only read",
             next_step="Give another place for the output",
+        )
+
+
+def _refuse_unscalable(source: Source, format: str, config: PackConfig) -> None:
+    """Refuse further files that cannot be scaled with their image."""
+    fields = {name: source.manifest.fields[name] for name in source.manifest.blobs}
+    odd = [f"{name} ({suffix})" for name, suffix in fields.items() if suffix not in _SCALED_SUFFIXES]
+    if odd:
+        raise UsageError(
+            f"images are to be scaled, and have further files that cannot be: {first_few(odd, len(odd))}",
+            expected="masks in PNG, photographs in JPEG, and texts, which stay as they are",
+            next_step="Convert them, or pack without --resize",
+        )
+    if fields and (config.store == "raw" or format == "hdf5"):
+        raise UsageError(
+            f"images with further files are to be scaled as {config.store} into {format}",
+            expected="JPEG in another format than HDF5, where sizes have a bound beforehand",
+            next_step="Pack with --store jpeg into .arrow, .tar, .sqfs or .files",
         )
 
 

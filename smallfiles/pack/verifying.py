@@ -32,6 +32,7 @@ from smallfiles.pack.config import described
 from smallfiles.progress import plural, progress
 from smallfiles.samples import Blob, Buffer, Reader
 from smallfiles.sources import Source
+from smallfiles.sources.annotations.moving import moved
 from smallfiles.sources.packed import resize_of
 
 Verdict: TypeAlias = Literal["intact", "damaged", "differs", "unproven"]
@@ -292,6 +293,8 @@ class _Truth:
         if self._scaled is not None and self._scaled == source.resize:
             self._scaled = None
         if self._scaled is not None:
+            if short_side := self._scaled.get("short_side"):
+                self._source = moved(source, int(short_side))
             found.notes.append(
                 f"images were {described(self._scaled)} while packing, so their bytes are not "
                 "the source's: keys, targets and JSON objects were compared with it, not bytes"
@@ -314,7 +317,7 @@ class _Truth:
     def compare_blob(self, name: str, index: int, data: Buffer) -> None:
         """Compare a further file of a sample likewise."""
         row = int(self._rows[index])
-        if row >= 0 and name in self._blob_paths:
+        if self._scaled is None and row >= 0 and name in self._blob_paths:
             self._compare_bytes(self._blob_paths[name][row].as_py(), data)
 
     def _compare_bytes(self, key: str, data: Buffer) -> None:

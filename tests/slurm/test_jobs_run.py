@@ -1,6 +1,7 @@
 """Every job, submitted to a real Slurm; its results looked at, not its exit code."""
 
 import hashlib
+import io
 import json
 import os
 import pwd
@@ -17,6 +18,7 @@ from urllib.error import HTTPError
 from urllib.request import Request, urlopen
 
 import pytest
+from PIL import Image
 from programs import wait_for
 
 from helpers.experiments.nb10 import players as environments
@@ -74,6 +76,24 @@ def test_a_packing_job_writes_what_the_source_holds(cluster, manifest, job, name
     out = cluster.work / name
     cluster.done(job, manifest, out)
     assert pack.verify(out, sources.load(manifest)).intact
+
+
+@pytest.mark.parametrize("given", ["twins", "table"])
+def test_a_packing_job_packs_masks_and_tables_too_and_scales_them_together(cluster, given):
+    data, out = cluster.work / f"with {given}", cluster.work / f"{given}.arrow"
+    for folder, mode in (("images", "RGB"), ("masks", "L")):
+        (data / folder).mkdir(parents=True)
+        for n in range(4):
+            Image.effect_noise((96, 64), 90).convert(mode).save(data / folder / f"{n}.png")
+    rows = "".join(f"{n},{n / 2},{'ab'[n % 2]}\n" for n in range(4))
+    (data / "t.csv").write_text(f"id,age,label\n{rows}")
+    fields = ["--field", "image=images/{id}.png", "--field", "mask=masks/{id}.png"] * (given == "table")
+    cluster.done("03_pack_arrow", data / "t.csv" if fields else data, out, *fields, "--resize", "32")
+    with closing(formats.open(out)) as reader:
+        assert len(reader) == 4 and ("age" in reader.fields) == bool(fields)
+        for n in range(4):
+            with Image.open(io.BytesIO(bytes(reader.blob("mask").read(n)))) as mask:
+                assert mask.size == (48, 32)
 
 
 def test_an_array_of_which_two_parts_were_packed_goes_on_and_ends_in_the_bytes_of_one_run(cluster, manifest):

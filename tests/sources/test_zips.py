@@ -78,7 +78,7 @@ def test_a_table_labels_the_samples_of_a_zip_with_masks_and_values(tmp_path, cap
     assert reader.keys().to_pylist() == [f"images/{n}.png" for n in (0, 1, 3)]
     assert [reader.target(n) for n in range(3)] == [0, 1, 1]
     assert bytes(reader.blob("mask").read(2)) == b"masks3"
-    assert reader.values["age"].to_pylist() == [2.5, 4.5, 1.5]
+    assert reader.table()["age"].to_pylist() == [2.5, 4.5, 1.5]
     assert main(["pack", *command[:1], str(tmp_path / "p.arrow"), *command[2:], "--strict"]) == 1
     assert main(["pack", *command[:1], str(tmp_path / "p.arrow"), *fields]) == 1
     assert "has no table for --field" in capsys.readouterr().err

@@ -1,0 +1,115 @@
+"""Boxes and points that move with their pictures where these are scaled before packing.
+
+Fields called box, boxes, bbox or bboxes, or ending with `_` and one of these, are lists of x and y in turn,
+as are `segments`; `keypoints` have a visibility after each pair, and `area` counts pixels. What is at most
+1 everywhere are fractions of the picture, which stay.
+
+The trap: boxes count the pixels of the file they were drawn on, and nothing fails if that file shrinks: they
+only lie elsewhere. So a column of boxes that cannot be moved is refused. docs/recipes.md has an example.
+"""
+
+from __future__ import annotations
+
+import io
+from contextlib import suppress
+from dataclasses import replace
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+from PIL import Image
+
+from smallfiles.arrays import from_numpy, one_chunk, to_numpy
+from smallfiles.errors import SmallfilesError, UsageError
+from smallfiles.fields import is_boxes
+from smallfiles.samples import ByteStore
+from smallfiles.sources.annotations.boxes import lists
+from smallfiles.sources.record import Source
+from smallfiles.sources.scanning import in_flight
+
+_HEAD_BYTES = 1 << 16
+Factors = npt.NDArray[np.float64]
+
+
+def moving(names: list[str]) -> list[str]:
+    """The fields among these that count pixels of the picture."""
+    found = [name for name in names if is_boxes(name) or name in ("keypoints", "segments")]
+    return [*found, *(name for name in names if name == "area" and "boxes" in found)]
+
+
+def moved(source: Source, short_side: int) -> Source:
+    """The source with boxes and points as they lie in its scaled pictures.
+
+    Args:
+        source: Its pictures are opened once, for their sizes.
+        short_side: What pictures with a longer shorter side are scaled to.
+
+    Raises:
+        UsageError: Boxes or points are no lists of numbers.
+    """
+    manifest = source.manifest
+    names = moving(manifest.values.column_names)
+    if not names:
+        return source
+    from smallfiles.images.crops import short_side as scaled_size
+
+    def factors(path: str) -> tuple[float, float]:
+        with suppress(SmallfilesError, OSError, ValueError, SyntaxError, Image.DecompressionBombError):
+            width, height = _size(source.store, path)
+            if min(width, height) > short_side:
+                columns, rows = scaled_size(width, height, short_side)
+                return columns / width, rows / height
+        return 1.0, 1.0  # packing names the picture that cannot be read
+
+    scale = np.array(in_flight(factors, manifest.paths.to_pylist()), np.float64)
+    table = manifest.table
+    for name in names:
+        place = table.column_names.index(name)
+        table = table.set_column(place, name, _moved(one_chunk(table[name]), name, scale))
+    return replace(source, manifest=replace(manifest, table=table))
+
+
+def _size(store: ByteStore, path: str) -> tuple[int, int]:
+    """Width and height of a picture, from its first bytes if these suffice."""
+    size = store.size(path)
+    for most in (_HEAD_BYTES, size):
+        data = bytearray(min(most, size))
+        store.read_into(path, memoryview(data))
+        try:
+            with Image.open(io.BytesIO(data)) as picture:
+                return picture.size
+        except (OSError, ValueError, SyntaxError):
+            if most >= size:
+                raise
+    raise AssertionError("the second time all is read")
+
+
+def _moved(column: pa.Array, name: str, scale: Factors) -> pa.Array:
+    """A column of lists, or of lists of lists, with each number scaled as its place among x and y says."""
+    levels, flat, rows = [], column, np.arange(len(column))
+    place = np.zeros(len(column), np.int64)
+    while pa.types.is_list(flat.type):
+        counts = to_numpy(pc.fill_null(pc.list_value_length(flat), 0)).astype(np.int64)
+        levels.append((counts, flat.is_null()))
+        rows, flat = np.repeat(rows, counts), flat.flatten()
+        place = np.arange(len(rows)) - np.repeat(np.cumsum(counts) - counts, counts)
+    is_number = pa.types.is_integer(flat.type) or pa.types.is_floating(flat.type)
+    if not levels or not is_number or flat.null_count:
+        raise UsageError(
+            f"pictures are to be scaled, and their field {name} ({column.type}) cannot be moved with them",
+            expected="lists of numbers for boxes and points",
+            next_step="Pack without --resize, or leave the field out of the table",
+        )
+    numbers = to_numpy(flat.cast(pa.float64()))
+    if not len(numbers) or numbers.max() <= 1:
+        return column
+    if name == "area":
+        by = scale[rows].prod(axis=1)
+    else:
+        axes = np.column_stack([scale, np.ones(len(scale))])
+        by = axes[rows, place % (3 if name == "keypoints" else 2)]
+    found: pa.Array = from_numpy(numbers * by)
+    for counts, missing in reversed(levels):
+        found = pc.if_else(missing, pa.scalar(None, pa.list_(found.type)), lists(counts, found))
+    return found
