@@ -81,7 +81,7 @@ _FREE, _RECOVERING = 1, 2
 def read_text(path: str) -> str:
     """The text of a file of /proc; empty where it cannot be read."""
     try:
-        with open(path) as file:  # noqa: PTH123 - before a program, imports cost
+        with open(path) as file:
             return file.read()
     except OSError:
         return ""
@@ -100,13 +100,7 @@ def samples(batch: Any) -> int:
     """Length of the first array in a batch; 0 if there is none."""
     if hasattr(batch, "shape"):
         return int(batch.shape[0]) if len(batch.shape) else 0
-    parts = (
-        list(batch.values())
-        if hasattr(batch, "values")
-        else batch
-        if isinstance(batch, (list, tuple))
-        else []
-    )
+    parts = batch.values() if hasattr(batch, "values") else batch if isinstance(batch, (list, tuple)) else ()
     return next((found for found in map(samples, parts) if found), 0)
 
 
@@ -145,15 +139,12 @@ class Watch:
         """Count a file that is opened for reading; one in 2^k of the names is kept."""
         if flags & 3 or isinstance(path, int) or self.done:
             return
-        try:
-            name = os.fsdecode(path)
-        except TypeError:
-            return
+        name = os.fsdecode(path)
         if name.startswith(_SYSTEM) or name.endswith((".py", ".pyc", ".so")):
             return
         self.opens += 1
         if not name.startswith("/"):
-            name = os.path.join(os.getcwd(), name)  # noqa: PTH118, PTH109
+            name = os.path.join(os.getcwd(), name)
         number = zlib.crc32(name.encode("utf-8", "surrogateescape"))
         if number % self.every == 0:
             self.paths.setdefault(number, [name, 0])[1] += 1
@@ -189,40 +180,30 @@ class Watch:
 
     def write(self) -> None:
         """Write the record of this process, complete or not at all."""
-        folder = os.environ.get(FOLDER, "")
-        now = time.perf_counter()
-        if (
-            self.role == "rank"
-            and not self.done
-            and now - self.began - self.paused_s > float(os.environ.get(SECONDS, "inf"))
-        ):
-            self.done = True
-        if self.role == "worker" and os.path.exists(os.path.join(folder, "stop")):  # noqa: PTH110, PTH118
-            self.done = True
+        folder, now = os.environ.get(FOLDER, ""), time.perf_counter()
+        lasted_s = now - self.began - self.paused_s
+        stop, path = f"{folder}/stop", f"{folder}/{os.getpid()}.json"
+        over = (
+            lasted_s > float(os.environ.get(SECONDS, "inf")) if self.role == "rank" else os.path.exists(stop)
+        )
+        self.done = self.done or (over and self.role != "other")
         statm = read_text("/proc/self/statm").split()
-        page = os.sysconf("SC_PAGE_SIZE")
-        read = {name: value - self.zero.get(name, 0) for name, value in _counters().items()}
         record = {
             **self.facts,
             **{"role": self.role, "pid": os.getpid(), "seconds": now - self.began, "paused_s": self.paused_s},
             **{"cpu_s": time.process_time() - self.cpu, "epochs": self.epochs, "steps": self.steps},
             **{"looks": self.looks, "fetch": self.fetch, "opens": self.opens, "every": self.every},
-            **{
-                "paths": list(self.paths.values()),
-                "read": read,
-                "rank": os.environ.get("RANK", ""),
-                "done": self.done,
-            },
-            "own_bytes": page * (int(statm[1]) - int(statm[2])) if len(statm) > 2 else 0,
-            "threads": len(os.listdir("/proc/self/task")),  # noqa: PTH208
+            **{"paths": list(self.paths.values()), "rank": os.environ.get("RANK", ""), "done": self.done},
+            "read": {name: value - self.zero.get(name, 0) for name, value in _counters().items()},
+            "own_bytes": os.sysconf("SC_PAGE_SIZE") * (int(statm[1]) - int(statm[2])),
         }
-        path = os.path.join(folder, f"{os.getpid()}.json")  # noqa: PTH118
         try:
-            with self.lock, open(path + ".part", "w") as file:  # noqa: PTH123
-                json.dump(record, file)
-                os.replace(path + ".part", path)  # noqa: PTH105
+            with self.lock:
+                with open(path + ".part", "w") as file:
+                    json.dump(record, file)
+                os.replace(path + ".part", path)
             if self.done and self.role == "rank":
-                os.close(os.open(os.path.join(folder, "stop"), os.O_CREAT | os.O_WRONLY))  # noqa: PTH118
+                os.close(os.open(stop, os.O_CREAT | os.O_WRONLY))
         except (OSError, RuntimeError):  # the folder is gone, or a counter grew while it was written
             pass
 
@@ -231,9 +212,7 @@ class Watch:
         if self.role != "rank":
             self.start("rank")
         ahead = getattr(iterator, "_smallfiles_ahead", None)
-        fresh = not getattr(
-            iterator, "_num_yielded", 1
-        )  # also of persistent workers, which keep their iterator
+        fresh = not getattr(iterator, "_num_yielded", 1)  # persistent workers keep their iterator
         if self.inside or (self.done and not ahead):
             return original(iterator)
         if fresh or not hasattr(iterator, "_smallfiles_epoch"):
@@ -316,7 +295,7 @@ class Watch:
         while len(ahead) < _AHEAD and size < room and time.perf_counter() - began < _AHEAD_S:
             try:
                 ahead.append(original(iterator))
-            except BaseException as error:  # is raised where the program would have met it
+            except Exception as error:  # is raised where the program would have met it
                 ahead.append(error)
                 break
             size += nbytes(ahead[-1])
@@ -520,7 +499,10 @@ class _Finder:
 
 def _audit(event: str, words: Any) -> None:
     if event == "open":
-        _watch.opened(*words)
+        with contextlib.suppress(
+            TypeError
+        ):  # of somebody's own event; what an audit hook raises fails the open
+            _watch.opened(*words)
 
 
 def _after_fork() -> None:
@@ -538,7 +520,7 @@ def install() -> None:
     """Call on the site's own `sitecustomize`, then watch this process."""
     folder = os.environ.get(FOLDER, "")
     sys.path[:] = [entry for entry in sys.path if os.path.realpath(entry or ".") != folder]
-    if os.path.isdir(folder):  # noqa: PTH112 - else the measurement has ended, or this runs elsewhere
+    if os.path.isdir(folder):
         sys.addaudithook(_audit)
         sys.meta_path.insert(0, _Finder)
         os.register_at_fork(after_in_child=_after_fork)

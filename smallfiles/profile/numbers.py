@@ -120,14 +120,17 @@ def _times(rank: dict[str, Any]) -> Numbers:
         }
     else:
         found |= {"headroom": None, "headroom_by": rank.get("no_headroom", "an epoch has too few steps")}
-    return found | _epochs(rank, wait, period, steady, first, epoch)
+    return found | _epochs(rank, got, wait, period, steady, first, epoch)
 
 
-def _epochs(rank: dict[str, Any], wait: Any, period: Any, steady: Any, first: Any, epoch: Any) -> Numbers:
+def _epochs(
+    rank: dict[str, Any], got: Any, wait: Any, period: Any, steady: Any, first: Any, epoch: Any
+) -> Numbers:
     """The first batches of later epochs, and waiting in the first epoch against later ones."""
-    again = [each for each in rank["epochs"][1:] if each.get("ended") and each["init_s"]]
+    again = [each for each in rank["epochs"][1:] if each["init_s"] and each["number"] in epoch]
     starting = sum(each["init_s"] + float(wait[first & (epoch == each["number"])].sum()) for each in again)
-    lasted = sum(each["ended"] - each["began"] + each["init_s"] for each in again)
+    last = {each["number"]: float(got[epoch == each["number"]].max()) for each in again}
+    lasted = sum(each.get("ended", last[each["number"]]) - each["began"] + each["init_s"] for each in again)
     steps = sum(int((epoch == each["number"]).sum()) for each in again)
     early, late = steady & (epoch == 0), steady & (epoch > 0)
     both = min(early.sum(), late.sum()) >= 4
@@ -224,7 +227,6 @@ def _processors(rank: dict[str, Any], workers: Sequence[dict[str, Any]]) -> Numb
         "cpus_used": used / wall,
         "cpus_wanted": (used + sum(queued)) / wall if known else None,
         "queued": sum(queued) / max(used + sum(queued), 1e-9) if known else None,
-        "threads": max((each["threads"] for each in workers or ours), default=1),
     }
 
 

@@ -85,7 +85,7 @@ def _at_work(n: Numbers) -> int:
 def workers_wanted(n: Numbers) -> int:
     """Workers that make batches as fast as the model takes them; blocked ones need no CPU of their own."""
     need = -(-n["batch_s"] // max(n.get("free_s") or n["compute_s"], 1e-4)) + 1
-    busy = max(n["sample_cpu_s"] / n["sample_s"], 0.05)
+    busy = min(1.0, max(n["sample_cpu_s"] / n["sample_s"] / max(1 - n["queued"], 0.05), 0.05))
     return int(max(1, min(need, max(n["cpus"], n["cpus"] / busy), 64)))
 
 

@@ -13,8 +13,7 @@ import os
 import shutil
 import signal
 import tempfile
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from time import sleep
 from typing import Any
@@ -216,7 +215,7 @@ def join(paths: Sequence[Path]) -> dict[str, Any]:
 
 
 def look_at(pid: int, seconds: float) -> dict[str, Any]:
-    """What can be seen of a running program from outside: processes, processors, reads, open files.
+    """What can be seen of a running program from outside: its processes, processors and reads.
 
     Args:
         pid: Its number, or that of a rank.
@@ -226,89 +225,57 @@ def look_at(pid: int, seconds: float) -> dict[str, Any]:
         UsageError: There is no such process, or it is another user's.
     """
     before = _family(pid)
-    if not before or not os.access(f"/proc/{pid}/io", os.R_OK):
+    sleep(seconds if pid in before else 0)
+    after = _family(pid)
+    if pid not in before or pid not in after:
         raise UsageError(
-            f"process {pid} cannot be looked at",
+            f"process {pid} cannot be looked at for {seconds:g} s",
             expected="a running process of your own on this machine",
             next_step="Find its number with: pgrep -u $USER -f train.py",
         )
-    states: Counter[str] = Counter()
-    for _ in range(max(1, round(seconds / _LOOK_S))):
-        sleep(_LOOK_S)
-        states.update(_stat(each)[0] for each in before if _stat(each))
-    after = _family(pid)
     both = [(before[each], after[each]) for each in before.keys() & after.keys()]
-    total = {
-        name: sum(b[name] - a[name] for a, b in both) / seconds
-        for name in ("cpu", "rchar", "syscr", "read_bytes")
-    }
-    files = Counter(str(Path(each).parent) for each in _open_files(before))
+    rates = {name: sum(b[name] - a[name] for a, b in both) / seconds for name in before[pid]}
     cpus = len(os.sched_getaffinity(pid))
+    crowded = rates["cpu"] > 0.8 * cpus
     return {
-        "processes": len(before),
+        "processes": len(both),
         "cpus": cpus,
-        "cpus_used": total["cpu"],
-        "asked_bytes_s": total["rchar"],
-        "device_bytes_s": total["read_bytes"],
-        "reads_s": total["syscr"],
-        "blocked": states["D"] / max(1, states.total()),
-        "folders": dict(files.most_common(3)),
-        "missing": ["waiting", "headroom", "names of files that are opened and closed at once"],
-        "next": f"srun --cpus-per-task={2 * cpus}, if its workers decode"
-        if total["cpu"] > 0.8 * cpus
-        else "start it with: smallfiles profile -- PROGRAM",
+        "cpus_used": rates["cpu"],
+        "asked_bytes_s": rates["rchar"],
+        "device_bytes_s": rates["read_bytes"],
+        "reads_s": rates["syscr"],
+        "missing": ["waiting", "headroom", "names of files", "what workers do"],
+        "next": (f"srun --cpus-per-task={2 * cpus}; " if crowded else "")
+        + "smallfiles profile -- PROGRAM says more",
     }
 
 
 def seen(found: dict[str, Any]) -> Iterator[str]:
     """What `look_at` found, in words."""
-    yield (
-        f"{found['processes']} processes use {found['cpus_used']:.1f} of {found['cpus']} CPUs; blocked in "
-        f"the kernel (storage, mostly) {found['blocked']:.0%} of the time"
-    )
+    yield f"{found['processes']} processes use {found['cpus_used']:.1f} of {found['cpus']} CPUs"
     yield (
         f"they read {bytes_text(found['asked_bytes_s'])}/s in {found['reads_s']:,.0f} calls per second, "
-        f"{bytes_text(found['device_bytes_s'])}/s from a device of this machine"
+        f"{bytes_text(found['device_bytes_s'])}/s of it from devices of this machine"
     )
-    yield f"files that stay open are in: {', '.join(found['folders']) or 'no folder of data'}"
     yield f"missing for a verdict: {', '.join(found['missing'])}"
     yield f"next: {found['next']}"
 
 
-def _stat(pid: int) -> list[str]:
-    """State, parent and the further fields of /proc/PID/stat; none if it has ended."""
-    return hooks.read_text(f"/proc/{pid}/stat").rpartition(")")[2].split()
-
-
 def _family(pid: int) -> dict[int, dict[str, float]]:
-    """Processor seconds and reads of a process and all below it."""
-    parents = {
-        int(each.name): _stat(int(each.name))[1:2] for each in Path("/proc").iterdir() if each.name.isdigit()
-    }
-    found, more = [pid] if parents.get(pid) else [], [pid]
+    """Processor seconds and reads of a process and all below it, where they may be read."""
+    stats = {each: hooks.read_text(f"/proc/{each}/stat").rpartition(")")[2].split() for each in _processes()}
+    found = more = {pid} & stats.keys()
     while more:
-        more = [each for each, parent in parents.items() if parent and int(parent[0]) in more]
-        found += more
-    ticks = os.sysconf("SC_CLK_TCK")
+        more = {each for each, stat in stats.items() if stat and int(stat[1]) in more}
+        found = found | more
     rows = {}
     for each in found:
-        fields, lines = _stat(each), hooks.read_text(f"/proc/{each}/io").splitlines()
-        read = {name: float(value) for name, value in (line.split(": ") for line in lines)}
-        if fields and read:
-            rows[each] = read | {"cpu": (int(fields[11]) + int(fields[12])) / ticks}
+        lines = hooks.read_text(f"/proc/{each}/io").splitlines()
+        if lines and stats[each]:
+            cpu = sum(map(int, stats[each][11:13])) / os.sysconf("SC_CLK_TCK")
+            rows[each] = {"cpu": cpu} | {k: float(v) for k, v in (line.split(": ") for line in lines)}
     return rows
 
 
-def _open_files(pids: Iterable[int]) -> Iterator[str]:
-    """Regular files of data that processes hold open."""
-    for pid in pids:
-        with contextlib.suppress(OSError):
-            for each in Path(f"/proc/{pid}/fd").iterdir():
-                with contextlib.suppress(OSError):
-                    target = os.readlink(each)  # noqa: PTH115 - also of what is no path
-                    if (
-                        target.startswith("/")
-                        and Path(target).is_file()
-                        and not target.startswith(("/dev", "/proc"))
-                    ):
-                        yield target
+def _processes() -> list[int]:
+    return [int(each.name) for each in Path("/proc").iterdir() if each.name.isdigit()]

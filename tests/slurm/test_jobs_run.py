@@ -271,6 +271,14 @@ def test_a_loader_is_tuned_and_the_best_setting_recommended(cluster, arrow, tmp_
     assert record.with_suffix(".png").stat().st_size > 10_000 and record.with_suffix(".svg").exists()
 
 
+def test_a_training_is_watched_on_its_node_and_keeps_its_exit_code(cluster, tmp_path):
+    text = "import torch, time\nfor x in torch.utils.data.DataLoader(range(320), 8): time.sleep(0.01)\n"
+    (tmp_path / "their train.py").write_text(text)
+    log = cluster.done("12_profile", "python", tmp_path / "their train.py", work=tmp_path)
+    assert "verdict: loading is not the limit" in log and "40 steps of 8 samples" in log
+    assert len(list(tmp_path.glob("profile-*-0.json"))) == 1
+
+
 def test_formats_are_packed_by_an_array_and_compared_in_one_run(cluster, manifest):
     out = cluster.work / "compared"
     log = cluster.done("11_compare", manifest, out)
