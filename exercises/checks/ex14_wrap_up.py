@@ -121,8 +121,8 @@ def _judge_packed(attempt: Attempt, delivery: Delivery, reader: Any) -> None:
         because = "an image without a row has no species: pack the table, not the folder"
     attempt.require(not extra and not lost, f"{len(keys)} samples", f"{len(delivery.sound)}", because)
     attempt.require(
-        "mask" in reader.blob_suffixes,
-        list(reader.blob_suffixes),
+        "mask" in reader.fields,
+        list(reader.fields),
         "a field mask",
         "say where masks are: mask=masks/{id}.png",
     )
@@ -133,7 +133,7 @@ def _judge_packed(attempt: Attempt, delivery: Delivery, reader: Any) -> None:
     species = [delivery.rows[key][0] for key in keys]
     got = [reader.classes[reader.target(index)] for index in range(len(keys))]
     attempt.require(got == species, got, str(species), "the species is not that of the row: join by id")
-    heights = reader.values["height_m"].to_pylist() if "height_m" in reader.values.column_names else None
+    heights = reader.table(["height_m"])["height_m"].to_pylist() if "height_m" in reader.fields else None
     right = [delivery.rows[key][1] for key in keys]
     attempt.require(heights == right, heights, str(right), "keep the height as a value, unchanged")
     masks = reader.blob("mask")
