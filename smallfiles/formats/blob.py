@@ -20,8 +20,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from smallfiles.arrays import from_numpy, scalar, to_numpy
+from smallfiles.arrays import from_numpy, integers, scalar, to_numpy
 from smallfiles.errors import DamagedFileError
+from smallfiles.faults import summary_of
 from smallfiles.fields import META
 from smallfiles.formats.bytefile import ByteFile, damaged
 from smallfiles.formats.columns import CAPTIONS, SampleColumns
@@ -133,6 +134,9 @@ class Blob(OpenedFile):
             found = self._texts(META, "meta_offsets", self.count)
             return pc.if_else(pc.equal(found, scalar("")), scalar(None), found)
         if self._labels is not None:
+            if self._labels.dtype == np.uint64:  # of another program: NumPy would make -1 of the largest
+                with summary_of(self.path):
+                    return integers(self._labels.tolist(), "label", "row {}".format)
             return from_numpy(np.require(self._labels, np.int64, ["C", "A"]))
         texts = self._texts("caption", "caption_offsets", len(self.array("caption_offsets")) - 1)
         borders = self._borders("caption_rows", len(texts))

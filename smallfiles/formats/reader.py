@@ -51,6 +51,7 @@ class BaseReader(Reader, Generic[Handle]):
         self._opened: tuple[int, Handle] | None = None
         self._columns: dict[str, pa.Array] = {}
         self._added: dict[str, pa.Array] | None = None
+        self._blobs: dict[str, str] | None = None
         self._closed = False
 
     @abstractmethod
@@ -99,9 +100,12 @@ class BaseReader(Reader, Generic[Handle]):
 
     def blobs(self) -> dict[str, str]:
         """Name and suffix of each field of files, the first one first."""
-        key, further = self.key(0) if len(self) else "", self._further()
-        first = name_of_first(key)
-        return {"data" if first in {**further, **self._kinds()} else first: suffix_of(key), **further}
+        if self._blobs is None:
+            key, further = self.key(0) if len(self) else "", self._further()
+            first = name_of_first(key)
+            first = "data" if first in {**further, **self._kinds()} else first
+            self._blobs = {first: suffix_of(key), **further}
+        return self._blobs
 
     @abstractmethod
     def _kinds(self) -> Mapping[str, pa.DataType]:
@@ -125,15 +129,18 @@ class BaseReader(Reader, Generic[Handle]):
         """
         at = None if rows is None else self._checked_rows(rows)
         packed, later = self._kinds(), self.added()
-        found = {}
-        for name in (*packed, *later) if names is None else names:
-            if name in packed:
-                found[name] = self._column(name) if at is None else self._taken(name, at)
-            elif name in later:
-                found[name] = later[name] if at is None else later[name].take(from_numpy(at))
-            else:
+        wanted = [*packed, *later] if names is None else [*names]
+        for name in wanted:
+            if name not in packed and name not in later:
                 raise self._unknown_field(name, "values", [*packed, *later])
-        return pa.table(found) if found else no_values(len(self) if at is None else len(at))
+        own = [name for name in wanted if name in packed]
+        found = {name: self._column(name) for name in own} if at is None else self._taken(own, at)
+        for name in wanted:
+            if name in later:
+                found[name] = later[name] if at is None else later[name].take(from_numpy(at))
+        if not found:
+            return no_values(len(self) if at is None else len(at))
+        return pa.table([found[name] for name in wanted], names=wanted)
 
     @abstractmethod
     def _read_column(self, name: str) -> pa.Array | pa.ChunkedArray:
@@ -146,9 +153,9 @@ class BaseReader(Reader, Generic[Handle]):
             self._columns[name] = one_chunk(self._read_column(name))
         return self._columns[name]
 
-    def _taken(self, name: str, rows: npt.NDArray[np.int64]) -> pa.Array:
-        """Some of its rows."""
-        return self._column(name).take(from_numpy(rows))
+    def _taken(self, names: Sequence[str], rows: npt.NDArray[np.int64]) -> dict[str, Any]:
+        """Some rows of columns."""
+        return {name: self._column(name).take(from_numpy(rows)) for name in names}
 
     def _checked_rows(self, rows: Rows) -> npt.NDArray[np.int64]:
         found, count = np.asarray(rows, np.int64), len(self)

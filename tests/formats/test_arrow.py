@@ -1,6 +1,7 @@
 """Arrow files: what others read of ours, what we read of others', and where a batch ends."""
 
 import os
+import random
 import resource
 
 import contract_sets as sets
@@ -11,12 +12,13 @@ import pyarrow as pa
 import pytest
 
 from smallfiles import formats
-from smallfiles.errors import DamagedFileError, FormatError
+from smallfiles.errors import DamagedFileError, FormatError, UsageError
+from smallfiles.fields import value_table
 from smallfiles.formats import arrow
 from smallfiles.formats.arrow import footer, writing
 from smallfiles.formats.bytefile import ByteFile
 from smallfiles.measure.workers import peak_memory
-from smallfiles.samples import Sample, Schema
+from smallfiles.samples import BlobField, Sample, Schema
 
 ITEMS = [(sets.content(n), n * 7 % 1000) for n in range(40)]
 SAMPLES = [Sample(f"n{n % 3}/{n}.jpg", data, label) for n, (data, label) in enumerate(ITEMS)]
@@ -338,3 +340,38 @@ def test_a_sample_larger_than_a_batch_is_not_copied(out):
         assert [len(some.as_buffer()) for some in found] == [0, 3, 128 << 20, 0, 2]
         assert found[3].as_py() + found[4].as_py() == b"de"
     assert taken[0] < 64 << 20
+
+
+def test_batches_that_further_files_cut_are_counted_right(tmp_path):
+    """The rule by which batches were cut is recorded; a reader does not look into each of them."""
+    samples = [Sample(f"{n}.jpg", b"x" * 10, n, None, (bytes(3000),)) for n in range(90)]
+    schema = Schema(90, 900, 10, blobs=(BlobField("mask", ".png", 270_000, 3000),))
+    options = arrow.Options(rows_per_batch=4, max_batch_bytes=7000)
+    arrow.write(samples, tmp_path / "x.arrow", schema=schema, options=options)
+    reader = formats.open(tmp_path / "x.arrow")
+    assert len(reader) == 90 and reader.info()["batches"] == 45
+    assert reader.table(["label"], [89, 0, 50])["label"].to_pylist() == [89, 0, 50]
+
+
+def test_values_of_some_rows_are_those_of_the_column(tmp_path):
+    """Rows from many record batches, of every type, with and without missing values."""
+    count, chance = 300, random.Random(1)
+    columns = {
+        "whole": [chance.choice([None, n]) for n in range(count)],
+        "dense": [n * 3 for n in range(count)],
+        "truth": [chance.choice([None, True, False]) for _ in range(count)],
+        "small": pa.array([n / 7 for n in range(count)], pa.float32()),
+        "words": [chance.choice([None, "", "ü" * (n % 5)]) for n in range(count)],
+        "boxes": [chance.choice([None, [], [[1.0, None], None, [float(n)]]]) for n in range(count)],
+        "tags": [chance.choice([[], ["a", None, "日本"], None]) for _ in range(count)],
+    }
+    samples = [Sample(f"{n}.jpg", b"x", n, None, (), n) for n in range(count)]
+    schema = Schema(count, count, 1, values=value_table(columns))
+    arrow.write(samples, tmp_path / "x.arrow", schema=schema, options=arrow.Options(rows_per_batch=7))
+    reader = formats.open(tmp_path / "x.arrow")
+    rows = [chance.randrange(-count, count) for _ in range(100)]
+    for some in (rows, [], [0]):
+        whole = reader.table().take(pa.array([row % count for row in some], pa.int64()))
+        assert reader.table(None, some).to_pylist() == whole.to_pylist()
+    with pytest.raises(UsageError, match="no field 'mask' of values"):
+        reader.table(["mask"])

@@ -280,7 +280,7 @@ def test_shards_of_labels_and_of_captions_do_not_mix(tmp_path, labels, indexed):
     write(tmp_path / "captions.tar", CAPTIONS)
     if not indexed:
         drop_indexes(tmp_path / "labels.tar")
-    with pytest.raises(FormatError, match=r"different fields: .*captions"):
+    with pytest.raises(FormatError, match=r"different fields: .*captions|with captions"):
         len(tar.open(tmp_path))
 
 

@@ -247,7 +247,8 @@ def test_the_command_says_what_was_added_and_inspect_shows_it(
     assert "exists already" in capsys.readouterr().err
     assert main(["inspect", str(out), "--json"]) == 0
     facts = json.loads(capsys.readouterr().out)
-    assert facts["fields"] == {"age": "double"} and facts["added_fields"] == ["age"]
+    assert facts["fields"] == {"image": ".jpeg", "label": "int64", "age": "double"}
+    assert facts["added_fields"] == ["age"]
     assert main(["inspect", str(out)]) == 0
     told = capsys.readouterr().out
     assert "age (double)" in told and "out.arrow.people.fields.arrow" in told

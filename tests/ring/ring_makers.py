@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 
 from smallfiles.loading.batches import Batch, Fault, SampleRngs, allocate
 
@@ -28,8 +29,12 @@ class Fifty:
     def size(self, row):
         return 100 + row
 
-    def target(self, row):
-        return row % 3
+    @property
+    def fields(self):
+        return {"data": ".raw", "label": "int64"}
+
+    def table(self, names, rows):
+        return pa.table({"label": [row % 3 for row in rows]})
 
 
 @dataclass(frozen=True)

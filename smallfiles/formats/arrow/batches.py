@@ -19,8 +19,9 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from smallfiles.arrays import GrowingStrings, as_integers, column, from_numpy, scalar
+from smallfiles.arrays import GrowingStrings, as_integers, column, from_numpy, integers, scalar
 from smallfiles.errors import FormatError
+from smallfiles.faults import summary_of
 from smallfiles.fields import TARGETS, stored_type, value_column
 from smallfiles.formats import provenance
 from smallfiles.formats.arrow import columns
@@ -255,26 +256,24 @@ class Opened(OpenedFile):
             self.file.forget()
         return pa.chunked_array(parts, self._kinds[name])
 
-    def taken(self, name: str, rows: npt.NDArray[np.int64]) -> pa.Array | pa.ChunkedArray:
+    def taken(self, names: Sequence[str], rows: npt.NDArray[np.int64]) -> dict[str, Any]:
         """The values of some samples, read from where they are."""
-        if name in self._gathered:
-            numbers = np.searchsorted(self._borders, rows, "right") - 1
-            found = self._gathered[name].take(self, numbers, rows - self._borders[numbers])
-            return self._as_value(name, found)
-        return self.column(name).take(from_numpy(rows))
+        numbers = np.searchsorted(self._borders, rows, "right") - 1
+        own = rows - self._borders[numbers]
+        return {
+            name: self._as_value(name, self._gathered[name].take(self, numbers, own))
+            if name in self._gathered
+            else self.column(name).take(from_numpy(rows))
+            for name in names
+        }
 
     def _as_value(self, name: str, found: pa.Array) -> pa.Array:
         """A column in the type in which values are held; what is null in those of others gets a meaning."""
         kind = self._kinds[name]
         if name == "label" and (found.null_count or found.type != kind):
-            try:
-                return pc.fill_null(found.cast(kind), scalar(UNLABELLED))
-            except pa.ArrowInvalid as error:
-                raise FormatError(
-                    f"{self.path} has a label beyond 64 bits ({error})",
-                    expected="labels of 64 bits",
-                    next_step="Write it again with class numbers",
-                ) from error
+            with summary_of(self.path):  # those of others may be beyond 64 bits
+                whole = found.to_pylist() if found.type == pa.uint64() else found
+                return pc.fill_null(integers(whole, name, "row {}".format, nullable=True), scalar(UNLABELLED))
         if name == "captions" and (found.null_count or found.type != kind):
             texts = ([each] if isinstance(each, str) else each or [] for each in found.to_pylist())
             return column([*texts], CAPTIONS)

@@ -8,6 +8,7 @@ Short, since the opened file is in `batches`.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -28,8 +29,8 @@ class ArrowReader(FileReader[Opened]):
     def _column(self, name: str) -> pa.ChunkedArray:
         return self._handle().column(name)  # not kept: a few rows are read without it
 
-    def _taken(self, name: str, rows: npt.NDArray[np.int64]) -> pa.Array | pa.ChunkedArray:
-        return self._handle().taken(name, rows)
+    def _taken(self, names: Sequence[str], rows: npt.NDArray[np.int64]) -> dict[str, Any]:
+        return self._handle().taken(names, rows)
 
     def _prefetch_places(self, indices: Sequence[int]) -> None:
         self._handle().prefetch_batches(indices)

@@ -56,7 +56,8 @@ class ValueColumn:
             numbers: Of their record batches.
             rows: Their places in these.
         """
-        for number in np.unique(numbers[~self._known[numbers]]).tolist():
+        known = self._known[numbers]
+        for number in [] if known.all() else np.unique(numbers[~known]).tolist():
             column = opened.batch(number).column(self._number)
             found = [opened.offset(each) if each else _NOTHING for each in column.buffers()]
             self._places[number] = found
@@ -77,9 +78,11 @@ class _Gather:
 
     def values(self, kind: pa.DataType, numbers: _Numbers, rows: _Numbers, at: int) -> pa.Array:
         """One level of values, whose buffers begin with number `at`."""
-        valid = self._bits(self._places[numbers, at], rows)
-        validity = None if valid.all() else pa.py_buffer(np.packbits(valid, bitorder="little"))
-        starts = self._places[numbers, at + 1]
+        marks, starts = self._places[numbers, at], self._places[numbers, at + 1]
+        valid, validity = None, None
+        if (marks != _NOTHING).any():
+            valid = self._bits(marks, rows)
+            validity = pa.py_buffer(np.packbits(valid, bitorder="little"))
         if pa.types.is_boolean(kind):
             bits = np.packbits(self._bits(starts, rows), bitorder="little")
             return pa.Array.from_buffers(kind, len(rows), [validity, pa.py_buffer(bits)])
@@ -89,7 +92,8 @@ class _Gather:
                 kind, len(rows), [validity, self._read(starts + rows * width, width)]
             )
         borders = np.frombuffer(self._read(starts + rows * 4, 8), np.int32).reshape(-1, 2).astype(np.int64)
-        lengths = np.where(valid, borders[:, 1] - borders[:, 0], 0)
+        lengths = borders[:, 1] - borders[:, 0]
+        lengths = lengths if valid is None else np.where(valid, lengths, 0)
         ends = np.append(0, np.cumsum(lengths))
         if ends[-1] > _LARGEST:
             raise too_large()
@@ -104,6 +108,9 @@ class _Gather:
 
     def _read(self, starts: _Numbers, width: int) -> pa.Buffer:
         """So many bytes at each offset, in a row."""
+        if width == 8 and not (starts & 7).any():  # as in all files that pyarrow writes
+            words = self._bytes[: len(self._bytes) & ~7].view(np.int64)
+            return pa.py_buffer(words[starts >> 3])
         return pa.py_buffer(self._bytes[starts[:, None] + np.arange(width)].reshape(-1))
 
     def _bits(self, starts: _Numbers, rows: _Numbers) -> npt.NDArray[np.bool_]:

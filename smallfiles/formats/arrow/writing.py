@@ -136,7 +136,8 @@ def _arrow_schema(schema: Schema, options: ArrowOptions, rows: int) -> pa.Schema
         fields = [key, label if schema.target == "label" else captions, *meta, *values]
         fields.append(pa.field("data", data, nullable=False))
         fields += [pa.field(blob.name, _binary(blob, max_bytes), nullable=False) for blob in schema.blobs]
-    cuts = {"rows": rows, "bytes": max_bytes, "largest": schema.largest_bytes}
+    largest = schema.largest_bytes + sum(blob.largest_bytes for blob in schema.blobs)
+    cuts = {"rows": rows, "bytes": max_bytes, "largest": largest}
     record = provenance.record("arrow", schema, options)
     return pa.schema(
         fields, {PROVENANCE: provenance.dumps(record), CUTS: json.dumps(cuts, separators=(",", ":"))}

@@ -265,23 +265,20 @@ class TarReader(PlacedReader[Shards]):
     def _column(self, name: str) -> pa.Array | pa.ChunkedArray:
         return self._read_column(name)  # over the memory of the indexes
 
-    def _taken(self, name: str, rows: npt.NDArray[np.int64]) -> pa.Array:
+    def _taken(self, names: Sequence[str], rows: npt.NDArray[np.int64]) -> dict[str, Any]:
         """Some rows, shard by shard: Arrow would first join the columns of all."""
-        shards = self._handle()
-        if len(shards.indexes) == 1:
-            return shards.indexes[0].values[name].take(from_numpy(rows))
-        order = np.argsort(rows, kind="stable")
+        shards, order = self._handle(), np.argsort(rows, kind="stable")
+        back = np.empty_like(order)
+        back[order] = np.arange(len(order))
         cuts = np.searchsorted(rows[order], shards.starts)
         parts = [
-            found.values[name].take(from_numpy(rows[order[first:last]] - start))
+            (found.values, from_numpy(rows[order[first:last]] - start))
             for found, start, first, last in zip(shards.indexes, shards.starts, cuts, cuts[1:], strict=False)
             if first < last
         ]
-        back = np.empty_like(order)
-        back[order] = np.arange(len(order))
-        return (
-            pa.concat_arrays(parts).take(from_numpy(back)) if parts else shards.first.values[name].slice(0, 0)
-        )
+        some = {name: [values[name].take(own) for values, own in parts] for name in names}
+        nothing = {name: shards.first.values[name].slice(0, 0) for name in names}
+        return {name: pa.concat_arrays([nothing[name], *some[name]]).take(from_numpy(back)) for name in names}
 
     def _provenance(self) -> Mapping[str, Any]:
         return self._handle().indexes[0].provenance
