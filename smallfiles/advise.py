@@ -26,6 +26,7 @@ from smallfiles.errors import SmallfilesError, UsageError
 from smallfiles.folders import SourceOptions
 from smallfiles.machine.nodelocal import named_directories, node_local, problem_of
 from smallfiles.measure.cache import can_be_cold, drop
+from smallfiles.measure.probe import METADATA, READS
 from smallfiles.measure.record import Record
 from smallfiles.options import words
 from smallfiles.progress import bytes_text, say_notes
@@ -171,7 +172,13 @@ def _decode_s(source: sources.Source, names: Sequence[str], buffer: memoryview) 
     return median(times)
 
 
-def advise(found: Measured, plan: TrainingPlan, data: str, options: SourceOptions = _USUAL) -> Advice:
+def advise(
+    found: Measured,
+    plan: TrainingPlan,
+    data: str,
+    options: SourceOptions = _USUAL,
+    records: Sequence[Record] = (),
+) -> Advice:
     """What to do with data that was measured.
 
     Args:
@@ -179,11 +186,13 @@ def advise(found: Measured, plan: TrainingPlan, data: str, options: SourceOption
         plan: The training.
         data: How the data is named in commands.
         options: How it is read.
+        records: What was measured on the storage, as for `costs_of`.
     """
     wanted = plan.gpus * plan.batch / plan.step_s
     most = max(1, found.cpus // plan.gpus)
     workers = max(1, min(most, int(np.ceil(1.2 * wanted * found.decode_s / plan.gpus))))
-    storage = replace(Storage(), latency_s=min(found.alone_s / 2, 60.0), cache_bytes=float(found.local_bytes))
+    storage = costs_of(records)[1] if records else Storage()
+    storage = replace(storage, latency_s=min(found.alone_s / 2, 60.0), cache_bytes=float(found.local_bytes))
     if plan.metadata_ops_s is not None:
         storage = replace(storage, metadata_ops_s=plan.metadata_ops_s)
     wanted_stripes = machine.stripes_for(found.samples * found.sample_bytes)
@@ -231,10 +240,13 @@ def costs_of(records: Sequence[Record]) -> tuple[Work, Storage]:
     reads = [each for each in records if each.what == "random reads"]
     reads = [each for each in reads if each.cache == "cold"] or reads
     stages = [each for each in records if "decode_s" in each.extra]
-    if not reads and not stages:
+    probed = {each.name: each for each in records if each.what in (METADATA, READS)}
+    if probed:
+        storage = _probed(probed)
+    if not reads and not stages and not probed:
         raise UsageError(
             "the records hold no random reads and no stages of a batch",
-            expected="records of smallfiles bench read or bench load",
+            expected="records of smallfiles bench read, bench load or doctor --share",
             next_step="Measure them: smallfiles bench read x.files x.arrow --save read.json",
         )
     for each in [*reads, *stages][:1]:
@@ -253,6 +265,13 @@ def costs_of(records: Sequence[Record]) -> tuple[Work, Storage]:
         made_s = sum(each.extra[f"{stage}_s"] for stage in ("decode", "augment", "collate"))
         work = replace(work, batch=each.batch, decode_s=made_s / each.batch)
     return work, storage
+
+
+def _probed(found: dict[str, Record]) -> Storage:
+    """An open and a small read are waits of one; the fastest reads fill what one node gets."""
+    small = min((each for each in found.values() if each.what == READS), key=lambda each: each.bytes)
+    fastest = max(each.bytes / each.seconds for each in found.values())
+    return Storage(node_bytes_s=fastest, latency_s=found["open"].seconds, request_s=small.seconds)
 
 
 _SIMPLEST = ("packed", "staged", "broadcast", "shards", "files")

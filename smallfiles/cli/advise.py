@@ -24,6 +24,8 @@ def add(verbs: Verbs) -> None:
     """Add the verb."""
     parser = add_run(verbs, "advise", run)
     parser.add_argument("dir", type=Path, metavar="DIR", help="your data, as for `pack`")
+    records = parser.add_argument("--records", type=Path, nargs="+", default=(), metavar="R.json")
+    records.help = "what doctor --share or bench --save wrote on the storage of the training"
     add_flags(parser, TrainingPlan)
     add_source_flags(parser)
 
@@ -39,11 +41,13 @@ def run(arguments: argparse.Namespace) -> int:
         smallfiles advise /scratch/me/imagenet --nodes 64 --epochs 90 --gpus 4 --step-ms 30
     """
     from smallfiles.advise import advise, measure_folder
+    from smallfiles.measure.record import load
 
     began, plan = perf_counter(), from_args(TrainingPlan, arguments)
     options = from_args(SourceOptions, arguments)
     found = measure_folder(arguments.dir, options)
-    advice = advise(found, plan, str(arguments.dir), options)
+    records = [record for path in arguments.records for record in load(path)]
+    advice = advise(found, plan, str(arguments.dir), options, records)
     totals = {"samples": found.samples, "bytes": found.samples * found.sample_bytes}
     seconds = round(perf_counter() - began, 3)
     record = {**totals, "seconds": seconds, "measured": asdict(found), "advice": asdict(advice)}

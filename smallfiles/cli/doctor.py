@@ -10,6 +10,7 @@ from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING
 
+from smallfiles.atomic import refuse_existing
 from smallfiles.cli.arguments import Verbs, add_run
 from smallfiles.cli.failures import FAILED
 from smallfiles.cli.output import report, sign
@@ -25,6 +26,10 @@ def add(verbs: Verbs) -> None:
     parser = add_run(verbs, "doctor", run)
     parser.add_argument("paths", nargs="*", type=Path, metavar="DIR", help="further folders to examine")
     parser.add_argument("--workshop", action="store_true", help="also check whether a workshop can run here")
+    share = parser.add_argument(
+        "--share", type=Path, metavar="R.json", help="measure the first DIR, and write an"
+    )
+    share.help = f"{share.help} anonymous record: no user, host, account or path"
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -37,11 +42,18 @@ def run(arguments: argparse.Namespace) -> int:
         smallfiles doctor
         smallfiles doctor --workshop
         smallfiles doctor /scratch/me --json
+        smallfiles doctor /scratch/me --share scratch.json   # for simulate --records, and for others
     """
     from smallfiles.doctor import examine
 
     began = perf_counter()
     findings = examine(*arguments.paths, workshop=arguments.workshop)
+    if arguments.share is not None:
+        from smallfiles.measure.probe import probe
+        from smallfiles.measure.record import save
+
+        refuse_existing(arguments.share)
+        save(probe(arguments.paths[0] if arguments.paths else Path.cwd()), arguments.share)
     totals = {"samples": 0, "bytes": 0, "seconds": round(perf_counter() - began, 3)}
     report(arguments, totals | {"findings": [asdict(finding) for finding in findings]}, *_lines(findings))
     return FAILED if any(finding.verdict == "fail" for finding in findings) else 0

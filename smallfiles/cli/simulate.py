@@ -29,7 +29,9 @@ def add(verbs: Verbs) -> None:
     ways = parser.add_argument("--way", choices=_EACH, action="append", help="how samples are stored")
     ways.help = f"{ways.help}; all of them if not given"
     records = parser.add_argument("--records", type=Path, nargs="+", default=(), metavar="R.json")
-    records.help = "what smallfiles bench read and bench load saved; what flags say goes before"
+    records.help = (
+        "what smallfiles bench read, bench load or doctor --share saved; what flags say goes before"
+    )
     add_flags(parser.add_argument_group("the training"), Work)
     add_flags(parser.add_argument_group("the storage"), Storage)
 
@@ -105,5 +107,5 @@ def _table(name: str, forecasts: list[Forecast]) -> str:
         ]
         for each in forecasts
     ]
-    heads = (f"{name}: nodes", "first epoch", "each other", "GPUs wait", "first read", "limit")
+    heads = (f"{name}: nodes", "first epoch", "each other", "GPUs wait", "shared reads", "limit")
     return aligned(heads, rows)

@@ -3,7 +3,12 @@
 import dataclasses
 import io
 import json
+import random
+import re
 import shlex
+import socket
+import string
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,6 +18,9 @@ from smallfiles.advise import Measured, advise, costs_of, measure_folder
 from smallfiles.cli import build_parser, main
 from smallfiles.errors import SourceError
 from smallfiles.formats.tar.options import TarOptions
+from smallfiles.machine.filesystems import FileSystem
+from smallfiles.machine.nodelocal import NodeLocal
+from smallfiles.measure.probe import METADATA, anonymous
 from smallfiles.measure.record import Record, load, save
 from smallfiles.scaling.config import TrainingPlan
 
@@ -140,6 +148,43 @@ def record(what, name, format, rate, **more):
     facts = {"seconds": 1.0, "filesystem": "lustre", "touched": "all", "set_samples": 5000}
     facts |= {"samples": 100, "bytes": 100 * 70_000, "cache": "cold", "set_bytes": 5000 * 70_000}
     return Record(what, name, format, (rate,), **facts | more)
+
+
+def test_a_shared_record_gives_the_model_its_waits_and_names_nothing_of_the_machine(tmp_path, capsys):
+    place = tmp_path / "of somebody"
+    place.mkdir()
+    assert main(["doctor", str(place), "--share", str(tmp_path / "share.json")]) == 0
+    assert list(place.iterdir()) == []
+    text, records = (tmp_path / "share.json").read_text(), load(tmp_path / "share.json")
+    assert "somebody" not in text and str(tmp_path) not in text and socket.gethostname() not in text
+    rates = {each.name: each.seconds for each in records}
+    _, storage = costs_of(records)
+    assert (storage.latency_s, storage.request_s) == (rates["open"], rates["4096 bytes, 1 in flight"])
+    capsys.readouterr()
+    assert main(["simulate", "--nodes", "4", "--records", str(tmp_path / "share.json"), "--json"]) == 0
+    found = advise(IMAGENET, TrainingPlan(nodes=4), "x", records=records)
+    assert found.forecasts != advise(IMAGENET, TrainingPlan(nodes=4), "x").forecasts
+    assert main(["doctor", str(place), "--share", str(tmp_path / "share.json")]) == 1  # it is there already
+
+
+def test_records_of_a_thousand_odd_machines_hold_known_words_and_numbers_only():
+    draw = random.Random(0)
+    letters = string.ascii_letters + string.digits + "/-_.@ äß\n"
+    for _ in range(1000):
+        kind, path, variable = ("".join(draw.choices(letters, k=draw.randint(5, 30))) for _ in range(3))
+        kind = draw.choice([kind, f"fuse.{kind}", "lustre", "nfs4"])
+        free = draw.getrandbits(40) + 1000
+        disk = FileSystem(kind, False, 4096, 2 * free, free, None, None, Path("/", path))
+        local = NodeLocal(Path("/", path), variable, disk, free, False)
+        timed = [(METADATA, "open", 0, draw.uniform(1, 1e6))]
+        (first, second) = records = anonymous(kind, timed, [local])
+        assert {each.filesystem for each in records} <= {"lustre", "nfs4", "other"}
+        assert first.name == "open" and second.name == "free"
+        words = json.dumps([each.as_json() for each in records], ensure_ascii=False)
+        assert not any(secret in words for secret in (path, variable, str(free)))
+        assert re.findall(r'"(?:cpus|memory_bytes)": \d+', words)
+        numbers = [abs(value) for each in records for value in (each.bytes, each.rates_per_s[0])]
+        assert all(value == float(f"{value:.2g}") for value in numbers)
 
 
 def test_records_give_the_model_the_costs_that_were_measured(tmp_path, capsys):

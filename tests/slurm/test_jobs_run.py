@@ -118,7 +118,9 @@ def arrow(cluster, manifest):
 
 
 def test_a_probe_leaves_a_record(cluster, arrow):
-    log = cluster.done("01_probe", arrow, "--repeats", "1")
+    log = cluster.done("01_probe", arrow, "--share", "--repeats", "1")
+    (shared,) = cluster.work.glob("share-*.json")
+    assert str(cluster.work) not in shared.read_text() and "4096 bytes, 8 in flight" in shared.read_text()
     (record,) = cluster.work.glob("probe-*.json")
     assert json.loads(record.read_text())
     assert "inside job" in log and "samples/s" in log

@@ -1,0 +1,122 @@
+"""What a folder's file system does for one node, as records that may be published.
+
+Metadata operations and reads are timed on files that are made for it and removed. The trap: what is written
+here is read by strangers. So a record holds numbers, rounded to two digits, and words of closed lists, and
+nothing that names a user, a host, an account or a path; a file system of unknown kind is "other".
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from time import perf_counter
+
+import numpy as np
+
+from smallfiles import machine
+from smallfiles.errors import writing
+from smallfiles.machine.filesystems import SHARED_FUSE_KINDS, SHARED_KINDS
+from smallfiles.machine.nodelocal import NodeLocal, named_directories, node_local, problem_of
+from smallfiles.measure.cache import drop
+from smallfiles.measure.record import Record
+
+METADATA, READS, LOCAL = "metadata operations", "probe reads", "node-local storage"
+_FILES, _FILE_BYTES, _SECONDS = 100, 64 << 20, 1.0
+_SIZES, _IN_FLIGHT = (4 << 10, 128 << 10, 4 << 20), (1, 8)
+_LOCAL_KINDS = {"btrfs", "ext2", "ext3", "ext4", "overlay", "ramfs", "tmpfs", "xfs", "zfs"}
+_KINDS = _LOCAL_KINDS | SHARED_KINDS | SHARED_FUSE_KINDS | {f"fuse.{kind}" for kind in SHARED_FUSE_KINDS}
+
+
+def probe(folder: Path) -> list[Record]:
+    """Measure the file system of a folder, and the node-local storage, for some seconds.
+
+    Args:
+        folder: Where 64 MiB and a hundred small files are written, and removed.
+
+    Raises:
+        ResourceError: It cannot be written to.
+    """
+    timed: list[tuple[str, str, int, float]] = []
+    with writing(folder), tempfile.TemporaryDirectory(dir=folder, prefix=".smallfiles-probe-") as made:
+        names = [Path(made, str(number)) for number in range(_FILES)]
+        for name, work in _OPERATIONS.items():
+            began = perf_counter()
+            for path in names:
+                work(path)
+            timed.append((METADATA, name, 0, _FILES / (perf_counter() - began)))
+        large = Path(made, "large")
+        large.write_bytes(np.random.default_rng(0).bytes(_FILE_BYTES))
+        descriptor = os.open(large, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+            for size in _SIZES:
+                for flight in _IN_FLIGHT:
+                    drop([large])
+                    timed.append(
+                        (READS, f"{size} bytes, {flight} in flight", size, _reads(descriptor, size, flight))
+                    )
+        finally:
+            os.close(descriptor)
+    places = [node_local(path) for _, path in named_directories() if problem_of(path) is None]
+    return anonymous(machine.filesystem(folder).kind, timed, places)
+
+
+def anonymous(
+    kind: str, timed: Iterable[tuple[str, str, int, float]], places: Sequence[NodeLocal]
+) -> list[Record]:
+    """Records of numbers and known words only.
+
+    Args:
+        kind: Of the file system.
+        timed: What, name, bytes of one operation, operations per second.
+        places: Node-local storage.
+    """
+    rows = [(what, name, kind, size, rate) for what, name, size, rate in timed]
+    rows += [(LOCAL, "free", place.filesystem.kind, place.free_bytes, 1.0) for place in places]
+    about = {"cpus": machine.usable_cpus(), "memory_bytes": int(_rounded(machine.memory_limit_bytes()))}
+    return [
+        Record(
+            what,
+            name,
+            "files",
+            (_rounded(rate),),
+            samples=1,
+            bytes=int(_rounded(size)),
+            seconds=_rounded(1 / rate),
+            filesystem=found if found in _KINDS else "other",
+            cache="cold" if what == READS else "warm",
+            touched="all",
+            set_samples=1,
+            set_bytes=int(_rounded(size)),
+            machine=about,
+        )
+        for what, name, found, size, rate in rows
+    ]
+
+
+def _rounded(value: float) -> float:
+    return float(f"{value:.2g}")
+
+
+_OPERATIONS: dict[str, Callable[[Path], object]] = {
+    "create": lambda path: path.touch(),
+    "stat": os.stat,
+    "open": lambda path: os.close(os.open(path, os.O_RDONLY)),
+    "unlink": os.unlink,
+}
+"""In this order; the client may know names and attributes of files that it has just made."""
+
+
+def _reads(descriptor: int, size: int, flight: int) -> float:
+    """Reads per second, each of another block, for at most a second."""
+    blocks = np.random.default_rng(size).permutation(_FILE_BYTES // size).tolist()
+    began, done = perf_counter(), 0
+    with ThreadPoolExecutor(flight) as pool:
+        while done < len(blocks) and perf_counter() < began + _SECONDS:
+            batch = blocks[done : done + 4 * flight]
+            for _ in pool.map(lambda block: os.pread(descriptor, size, block * size), batch):
+                done += 1
+    return done / (perf_counter() - began)
