@@ -20,6 +20,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from pysquashfs.errors import DamagedImageError, SquashFSError
+from pysquashfs.mounts import read_mounts
 
 LOCAL = frozenset(
     {"bcachefs", "btrfs", "ext2", "ext3", "ext4", "f2fs", "overlay", "ramfs", "tmpfs", "xfs", "zfs"}
@@ -128,19 +129,8 @@ def is_local(descriptor: int) -> bool:
 
 @lru_cache(maxsize=64)
 def _kind(device: str) -> str:
-    """Type of the file system with this device number, or "" if it is unknown.
-
-    Lines look like `36 35 98:0 /root /mount rw,noatime master:1 - ext3 /dev/sda rw`.
-    """
-    try:
-        lines = _MOUNTS.read_text(errors="replace").splitlines()
-    except OSError:
-        return ""
-    for line in lines:
-        before, _, after = line.partition(" - ")
-        if before.split()[2:3] == [device]:
-            return after.partition(" ")[0]
-    return ""
+    """Type of the file system with this device number, or "" if it is unknown."""
+    return next((mount.kind for mount in read_mounts(_MOUNTS) if mount.device == device), "")
 
 
 def _no_image(path: Path, fault: str) -> SquashFSError:

@@ -8,9 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pysquashfs.mounts import Mount, read_mounts
 from smallfiles import machine
 from smallfiles.errors import ResourceError
-from smallfiles.machine.filesystems import Mount, mount_of, read_mounts
+from smallfiles.machine.filesystems import mount_of
 
 SHARED = "lustre gpfs mmfs beegfs nfs nfs4 ceph cifs panfs orangefs afs wekafs fuse.sshfs fuse.dfuse"
 LOCAL = "ext4 xfs tmpfs btrfs zfs overlay fuse.squashfuse fuseblk ramfs"

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
-from smallfiles.machine.filesystems import Mount, read_mounts
+from pysquashfs.mounts import Mount, read_mounts
 
 
 @dataclass(frozen=True)

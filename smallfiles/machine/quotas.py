@@ -30,7 +30,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import unquote
 
-from smallfiles.machine.filesystems import Mount, existing, filesystem, mount_of, read_mounts
+from pysquashfs.mounts import Mount, read_mounts
+from smallfiles.machine.filesystems import existing, filesystem, mount_of
 
 LUSTRE = frozenset({"lustre", "lustre_lite"})
 _GPFS = frozenset({"gpfs", "mmfs"})

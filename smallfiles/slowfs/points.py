@@ -15,8 +15,9 @@ import socket
 import subprocess
 from pathlib import Path
 
+from pysquashfs.mounts import read_mounts
 from smallfiles.errors import ResourceError, UsageError
-from smallfiles.machine.filesystems import mount_of, read_mounts
+from smallfiles.machine.filesystems import mount_of
 
 SUBTYPE = "smallfiles-slowfs"
 KIND = f"fuse.{SUBTYPE}"

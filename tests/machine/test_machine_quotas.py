@@ -6,9 +6,9 @@ import os
 import pytest
 from programs import wait_for
 
+from pysquashfs.mounts import Mount
 from smallfiles.cli import main
 from smallfiles.machine import Quota, Striping, filesystem, quota, striping, striping_note
-from smallfiles.machine.filesystems import Mount
 from smallfiles.machine.quotas import ask, parse_getstripe, parse_lfs_quota, parse_mmlsquota, parse_quota
 
 KIB = 1024

@@ -6,8 +6,8 @@ import shutil
 import pytest
 from programs import wait_for
 
+from pysquashfs.mounts import read_mounts
 from smallfiles.errors import ResourceError
-from smallfiles.machine.filesystems import read_mounts
 from smallfiles.slowfs import points
 
 IN_CI = os.environ.get("CI", "").lower() in ("1", "true")
