@@ -81,10 +81,13 @@ print(*source.notes, sep="\n")
 guess = 60  # change me: whole samples
 
 # %%
+import tempfile
+from pathlib import Path
+
 from smallfiles.errors import SmallfilesError
 from smallfiles.pack import PackConfig, pack
 
-packed = setup.scratch / "trees.arrow"
+packed = Path(tempfile.mkdtemp(dir=setup.scratch)) / "trees.arrow"  # a new one, so that this cell may run twice
 try:
     pack(source, packed, PackConfig())
 except SmallfilesError as error:
