@@ -13,8 +13,7 @@ from source_sets import plant
 
 from smallfiles import formats, sources
 from smallfiles.cli import main
-from smallfiles.errors import ManifestError, SourceError, UsageError
-from smallfiles.pack import PackConfig, pack
+from smallfiles.errors import ManifestError, SourceError
 from smallfiles.sources.annotations.yolo_names import read_names
 
 SIZE = (64, 48)
@@ -230,12 +229,6 @@ def test_a_damaged_coco_json_is_refused(tmp_path, end):
     file.write_text(file.read_text()[:-1] + end)
     with pytest.raises(SourceError, match=r"instances_train2017\.json cannot be read"):
         sources.load(tmp_path)
-
-
-def test_images_with_boxes_are_not_scaled(tmp_path):
-    source = sources.load(coco_set(tmp_path / "set", coco(["1.jpg"], [BOX])))
-    with pytest.raises(UsageError, match="boxes count their pixels"):
-        pack(source, tmp_path / "out.arrow", PackConfig(resize=32))
 
 
 @pytest.mark.parametrize(
