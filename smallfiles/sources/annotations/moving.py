@@ -10,7 +10,6 @@ only lie elsewhere. So a column of boxes that cannot be moved is refused. docs/r
 
 from __future__ import annotations
 
-import io
 from contextlib import suppress
 from dataclasses import replace
 
@@ -18,17 +17,15 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
-from PIL import Image
 
 from smallfiles.arrays import from_numpy, one_chunk, to_numpy
-from smallfiles.errors import SmallfilesError, UsageError
+from smallfiles.errors import SourceError, UsageError
 from smallfiles.fields import is_boxes
-from smallfiles.samples import ByteStore
 from smallfiles.sources.annotations.boxes import lists
+from smallfiles.sources.annotations.record import picture_size
 from smallfiles.sources.record import Source
 from smallfiles.sources.scanning import in_flight
 
-_HEAD_BYTES = 1 << 16
 Factors = npt.NDArray[np.float64]
 
 
@@ -55,12 +52,12 @@ def moved(source: Source, short_side: int) -> Source:
     from smallfiles.images.crops import short_side as scaled_size
 
     def factors(path: str) -> tuple[float, float]:
-        with suppress(SmallfilesError, OSError, ValueError, SyntaxError, Image.DecompressionBombError):
-            width, height = _size(source.store, path)
+        with suppress(SourceError):  # packing names the picture that cannot be read
+            width, height, _ = picture_size(source.store, path) or (0, 0, False)
             if min(width, height) > short_side:
                 columns, rows = scaled_size(width, height, short_side)
                 return columns / width, rows / height
-        return 1.0, 1.0  # packing names the picture that cannot be read
+        return 1.0, 1.0
 
     scale = np.array(in_flight(factors, manifest.paths.to_pylist()), np.float64)
     table = manifest.table
@@ -68,21 +65,6 @@ def moved(source: Source, short_side: int) -> Source:
         place = table.column_names.index(name)
         table = table.set_column(place, name, _moved(one_chunk(table[name]), name, scale))
     return replace(source, manifest=replace(manifest, table=table))
-
-
-def _size(store: ByteStore, path: str) -> tuple[int, int]:
-    """Width and height of a picture, from its first bytes if these suffice."""
-    size = store.size(path)
-    for most in (_HEAD_BYTES, size):
-        data = bytearray(min(most, size))
-        store.read_into(path, memoryview(data))
-        try:
-            with Image.open(io.BytesIO(data)) as picture:
-                return picture.size
-        except (OSError, ValueError, SyntaxError):
-            if most >= size:
-                raise
-    raise AssertionError("the second time all is read")
 
 
 def _moved(column: pa.Array, name: str, scale: Factors) -> pa.Array:

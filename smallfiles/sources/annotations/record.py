@@ -5,6 +5,8 @@ Short, since the readers need it, and the room that would hold it imports them.
 
 from __future__ import annotations
 
+import io
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,9 +14,12 @@ import pyarrow as pa
 
 from smallfiles.errors import SourceError
 from smallfiles.folders import canonical_split
+from smallfiles.manifest.listing import HEAD_BYTES
+from smallfiles.samples import ByteStore
 from smallfiles.sources.annotations.boxes import Boxes, Numbers
 from smallfiles.sources.scanning import Folder, list_folder
 
+_EXIF = b"Exif\0\0"
 ANNOTATIONS = "annotations"
 """Name of a folder, in lower case."""
 
@@ -51,6 +56,27 @@ def look(path: Path) -> dict[str, Folder]:
         name for name in root.folders if name.lower() == ANNOTATIONS or canonical_split(name, root.folders)
     ]
     return {"": root} | {name: list_folder(path / name) for name in within}
+
+
+def picture_size(store: ByteStore, key: str) -> tuple[int, int, bool] | None:
+    """Width and height of a picture, and whether EXIF turns it; None if this cannot be read."""
+    from PIL import Image  # no other source needs it, nor what follows
+
+    from smallfiles.images.decoding import orientation
+    from smallfiles.images.header import read_header
+
+    head = memoryview(bytearray(HEAD_BYTES))
+    got = store.read_into(key, head)
+    for most in (HEAD_BYTES, got):
+        if most > HEAD_BYTES:  # the header is longer, or this store reads whole files
+            head = memoryview(bytearray(got))
+            store.read_into(key, head)
+        data = head[:got]
+        header = read_header(data)
+        with suppress(Exception):  # Pillow raises what it likes
+            size = (header.width, header.height) if header else Image.open(io.BytesIO(data)).size
+            return *size, _EXIF in bytes(data) and orientation(data) > 1
+    return None
 
 
 def none_left(path: Path, what: str, expected: str) -> SourceError:

@@ -14,10 +14,8 @@ while the stored pixels are not turned. Such images are named.
 
 from __future__ import annotations
 
-import io
 from array import array
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -27,12 +25,10 @@ import pyarrow as pa
 from smallfiles.arrays import column
 from smallfiles.errors import SourceError, first_few
 from smallfiles.folders import SourceOptions, canonical_split, choose_split
-from smallfiles.images.header import read_header
 from smallfiles.manifest.class_folders import own_split
-from smallfiles.manifest.listing import HEAD_BYTES
 from smallfiles.progress import plural
 from smallfiles.sources.annotations.boxes import Boxes, Numbers, corners_of, number_lists
-from smallfiles.sources.annotations.record import Annotated, none_left
+from smallfiles.sources.annotations.record import Annotated, none_left, picture_size
 from smallfiles.sources.annotations.yolo_names import read_names
 from smallfiles.sources.folder import FolderStore, no_images
 from smallfiles.sources.record import left_out
@@ -42,7 +38,6 @@ _LOOKED_AT = 64
 _ANY = 1 << 31
 _VISIBLE = 2.0
 _NONE = array("d")
-_EXIF = b"Exif\0\0"
 _SLACK = 0.01
 """By how much a fraction may lie outside of 0 to 1."""
 
@@ -227,32 +222,20 @@ def _sizes(path: Path, keys: list[str | None]) -> tuple[Numbers, list[str]]:
     """Width and height of each image, 0 where there is no key, and the images that EXIF turns."""
     store = FolderStore(path)
 
-    found = in_flight(lambda key: _size(store, key) if key else (0, 0, False), keys)
+    def size(key: str | None) -> tuple[int, int, bool]:
+        if key is None:
+            return 0, 0, False
+        if found := picture_size(store, key):
+            return found
+        raise SourceError(
+            f"the size of {store.root / key} cannot be read",
+            expected="an image, since YOLO's boxes are fractions of it",
+            next_step="Fetch the file again, or remove it together with its label file",
+        )
+
+    found = in_flight(size, keys)
     turned = [key for key, (_, _, is_turned) in zip(keys, found, strict=True) if key and is_turned]
     return np.array([each[:2] for each in found], np.int64).reshape(len(found), 2), turned
-
-
-def _size(store: FolderStore, key: str) -> tuple[int, int, bool]:
-    """Width and height of one image, and whether EXIF turns it."""
-    from PIL import Image  # no other source needs it, nor what follows
-
-    from smallfiles.images.decoding import orientation
-
-    head = memoryview(bytearray(HEAD_BYTES))
-    got = store.read_into(key, head)
-    for data in (head[:got], None):
-        if data is None:  # the header is longer
-            data = memoryview(bytearray(got))
-            data = data[: store.read_into(key, data)]
-        header = read_header(data)
-        with suppress(Exception):  # Pillow raises what it likes
-            size = (header.width, header.height) if header else Image.open(io.BytesIO(data)).size
-            return *size, _EXIF in bytes(data) and orientation(data) > 1
-    raise SourceError(
-        f"the size of {store.root / key} cannot be read",
-        expected="an image, since YOLO's boxes are fractions of it",
-        next_step="Fetch the file again, or remove it together with its label file",
-    )
 
 
 def _boxes(found: list[list[_Line]], sizes: Numbers, has_points: bool) -> Boxes:
