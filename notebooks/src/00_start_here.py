@@ -18,8 +18,9 @@
 # This first notebook shows what machine you are using, and how notebooks, exercises and checks work.
 #
 # The whole course takes two days. If you have three hours, take 01 (sections 2 to 4), 05 (1, 2, 4), 08 (1, 3), 07 (3,
-# 4), 10 (1, 2, 5) and 11 (5). *Optional* sections can always wait. If something breaks, look it up in [12 · When it
-# breaks](12_when_it_breaks.ipynb); for masks, numbers and tables of your own, see [13](13_bring_your_own_data.ipynb).
+# 4), and the chart of 11 (5) with your own data. *Optional* sections can always wait. If something breaks, look it up
+# in [12 · When it breaks](12_when_it_breaks.ipynb); for masks, numbers and tables of your own, see
+# [13](13_bring_your_own_data.ipynb).
 
 # %% [markdown] id="questions"
 # ## Questions

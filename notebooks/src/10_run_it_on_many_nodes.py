@@ -107,9 +107,9 @@ print(nodes.table(launched))
 #
 # </details>
 #
-# A rank also needs its CPUs: `--cpus-per-task=2`. But since Slurm 22.05, `srun` ignores
-# this option of the script ([reframe#2655](https://github.com/reframe-hpc/reframe/issues/2655)): where a cluster binds
-# tasks to CPUs, each task gets one. `SLURM_CPUS_PER_TASK` is still 2, so a program that uses it starts two workers.
+# A rank also needs its CPUs: `--cpus-per-task=2`. But since Slurm 22.05, `srun` ignores this option of the script
+# ([reframe#2655](https://github.com/reframe-hpc/reframe/issues/2655)): where a cluster binds tasks to CPUs, each task
+# gets one. `SLURM_CPUS_PER_TASK` is still 2, so a program that uses it starts two workers.
 #
 # > **Predict.** A rank decodes with two workers, bound to two CPUs or to one. How many CPU seconds per second can it
 # > get?
@@ -434,9 +434,9 @@ print(jobs.find(root, "10_read").path.read_text())
 
 # %% [markdown]
 # Slurm reads the `#SBATCH` lines up to the first command, and silently ignores later ones. `--ntasks-per-node` sets the
-# number of ranks. `set -eo pipefail` ends the job at the first command
-# that fails. `task` comes from `lib.sh`: it is `srun --cpus-per-task="$cpus"`. There is no account and no partition:
-# they belong to the site's file, so that the script runs everywhere.
+# number of ranks. `set -eo pipefail` ends the job at the first command that fails. `task` comes from `lib.sh`: it is
+# `srun --cpus-per-task="$cpus"`. There is no account and no partition: they belong to the site's file, so that the
+# script runs everywhere.
 #
 # Packing needs no communication between ranks, so it is a *job array*: independent jobs, each with a number.
 #
