@@ -235,7 +235,7 @@ figures.lines(waits, title, x="load of the server", y="wait, in operations", gue
 # The line is the formula of the simplest queue, known as M/M/1: load / (1 - load). At 80 % it is 4. The dots scatter
 # near full load, since long queues form and empty slowly. If storage is "only 90 % busy", all users wait.
 #
-# Now we compare the model with storage that we can measure: `slowfs` with 4 operations at a time, 2 ms each on average.
+# Now we compare the model with storage that we can measure: `slowfs` with 4 operations at a time, 6 ms each on average.
 # Threads read files from it. `simulate` makes the forecast; it has a queue like ours for each part of a cluster.
 
 # %% [markdown]
@@ -246,9 +246,9 @@ from concurrent.futures import ThreadPoolExecutor
 
 from smallfiles.scaling import Storage, Way, Work, simulate
 
-storage = SlowConfig(latency_s=0.002, servers=4, jitter=1.0)
+storage = SlowConfig(latency_s=0.006, servers=4, jitter=1.0)
 names = sorted(path for path in setup.path().rglob("*.jp*g"))
-THREADS, EACH = (1, 2, 4, 8, 16), 25
+THREADS, EACH = (1, 2, 4, 8, 16), 16
 
 
 def files_per_s(root, threads):
@@ -271,7 +271,7 @@ with open_slow(setup.path(), SlowConfig(latency_s=0)) as fast, open_slow(setup.p
 # %% jupyter={"source_hidden": true}
 per_file = 2  # a look-up and an open, as counted above
 free = {"latency_s": 0, "request_s": 0, "target_bytes_s": 1e15, "node_bytes_s": 1e15}
-server = Storage(metadata_ops_s=4 / 0.002, metadata_threads=4, **free)
+server = Storage(metadata_ops_s=4 / 0.006, metadata_threads=4, **free)
 forecast = {}
 for threads in THREADS:
     job = Work(samples=4_000 * threads, batch=1, gpus=1, workers=threads, step_s=0, decode_s=alone_s)
