@@ -86,7 +86,9 @@ def _times(rank: dict[str, Any]) -> Numbers:
     first = np.append(True, epoch[1:] != epoch[:-1])[: len(steps)]
     paused = np.append((kind[1:] == _FREE) & (kind[:-1] != _FREE), False)[: len(steps)]
     steady = same & ~first & ~paused & (kind == 0)
-    enough = int(steady.sum()) >= _LEAST_STEPS
+    enough = (
+        int(steady.sum()) >= _LEAST_STEPS and not rank["threaded"]
+    )  # a thread of the program waits for us
     free = same & (kind == _FREE)
     batch = rank.get("batch_samples") or 0
     period_s = float(period[steady].mean()) if enough else None

@@ -132,7 +132,7 @@ def draw(record: dict[str, Any]) -> tuple[Figure, str]:
         for row, n in enumerate(ranks):
             steps = n["timeline"]
             waits = [(asked, got - asked) for asked, got, *_ in steps]
-            works = [(a[1], b[0] - a[1]) for a, b in pairwise(steps) if a[2] == b[2]]
+            works = [(a[1], b[0] - a[1]) for a, b in pairwise(steps) if a[2] == b[2] and a[3] >= b[3] % 2]
             above.broken_barh(
                 works, (row - 0.35, 0.7), color=drawing.COLOURS[2], label="computing" if not row else None
             )
@@ -140,7 +140,8 @@ def draw(record: dict[str, Any]) -> tuple[Figure, str]:
                 waits, (row - 0.35, 0.7), color=drawing.COLOURS[5], label="waiting" if not row else None
             )
         above.set_yticks(range(len(ranks)), [f"rank {n['rank'] or 0}" for n in ranks])
-        above.set_xlabel("seconds")
+        above.set_xlabel("seconds; white: paused")
+        above.invert_yaxis()
         above.legend(loc="lower right", bbox_to_anchor=(1, 1), ncols=2, frameon=False)
         worst = max(ranks, key=lambda n: n["waiting"] or 0)
         shares = {kind: [100 * (worst[f"in_{kind}"] or 0)] for kind in KINDS}

@@ -95,7 +95,9 @@ def _more_workers(n: Numbers) -> float:
 
 
 def _waits(n: Numbers) -> bool:
-    return bool(n["waiting"] >= LIMIT)
+    """Loading is the limit; workers that are idle most of the time are late now and then, not too slow."""
+    idle = n.get("workers") and n["making"] < 0.3 and n["waiting"] < 0.3
+    return bool(n["waiting"] >= LIMIT and not idle)
 
 
 def _crowded(n: Numbers) -> bool:

@@ -7,6 +7,7 @@ loader's settings, or between two steps. What is printed at the end depends on e
 import functools
 import io
 import os
+import resource
 import sys
 import time
 from pathlib import Path
@@ -286,4 +287,8 @@ if __name__ == "__main__":
         os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
     if fault == "one_rank":
         torch.distributed.init_process_group("gloo")
+    before = sum(cpu[0] + cpu[1] for cpu in map(resource.getrusage, (0, -1)))  # of us and of our children
     print("total", globals()[kind](fault, rest[0] if rest else ""))
+    if "COUNT_CPU" in os.environ:
+        after = sum(cpu[0] + cpu[1] for cpu in map(resource.getrusage, (0, -1)))
+        print("cpu_s_per_step", (after - before) * BATCH / count_of(fault))
