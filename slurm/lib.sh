@@ -42,22 +42,21 @@ stripe() {
 # carries it to the memory of each node, where it is compared with its checksum and mounted, or unpacked
 # where mounts are closed. It is removed at the end; a job with a trap of its own calls `unuse` there.
 use_environment() {
-    local file=$1 sum=- ended=
+    local file=$1 sum=- nodes=${SLURM_JOB_NUM_NODES:-1} ready
     environment=${SLURM_TMPDIR:-/dev/shm}/environment-$SLURM_JOB_ID
     if [[ -r $file.sha256 ]]; then read -r sum _ <"$file.sha256"; fi
     each_node mkdir -m 700 "$environment"
     trap unuse EXIT
     sbcast "$file" "$environment/env.sqfs" || echo "use_environment: sbcast failed, so each node copies $file itself" >&2
-    # A mount ends with its job step, so this step lasts until `unuse`.
-    each_node bash "$COURSE_ROOT/slurm/env/mount.sh" "$file" "$environment" "$sum" &
+    # A mount ends with its job step, so this step lasts until `unuse`; each node says when it is ready.
+    exec {ready}< <(each_node bash "$COURSE_ROOT/slurm/env/mount.sh" "$file" "$environment" "$sum")
     environment_step=$!
-    while [[ -z ${ended-} ]]; do
-        kill -0 "$environment_step" 2>/dev/null || ended=yes # well, after unpacking; or not
-        if each_node test -e "$environment/ready" 2>/dev/null; then
+    while read -r -u "$ready" _; do
+        nodes=$((nodes - 1))
+        if ((nodes == 0)); then
             PATH=$environment/venv/bin:$PATH
             return
         fi
-        sleep 0.5
     done
     echo "use_environment: $file could not be used on every node; see above" >&2
     return 1

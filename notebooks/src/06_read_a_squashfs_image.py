@@ -408,10 +408,11 @@ print("" if imports else f"Not measured here: {slow.summary}")
 
 # %% [markdown]
 # Look-ups and listings of the squashfs file happen on this node; the storage only receives reads of one open file. The
-# whole environment of this course is packed by one script, which prints the lines that use it in a job:
+# whole environment of this course is packed by one script. One line of a job broadcasts it to all nodes and mounts it:
 #
 # ```bash
 # slurm/env/build.sh venv.sqfs .venv
+# source slurm/lib.sh; use_environment venv.sqfs       # in the job
 # ```
 
 # %% [markdown] id="exercise"

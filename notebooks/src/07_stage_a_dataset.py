@@ -508,7 +508,7 @@ print(f"{len(staging.listing())} staged copies of yours are on this node.")
 # ## On the cluster
 #
 # The first command copies a set from the archive to scratch, on a transfer node. The second runs at the start of a job
-# script, prints the path of the copy, and ends; the copy then belongs to the job.
+# script, and prints the path of the copy, which belongs to the job.
 
 # %%
 show.command(staging.StageConfig(), "archive/train.tars", "auto", "scratch/data")
@@ -523,10 +523,11 @@ show.command(staging.StageConfig(), "scratch/data/train.tars")
 # smallfiles bench read "$staged"
 # ```
 #
-# Both are available as jobs.
+# With `--broadcast` all nodes read it once: Slurm passes it on. As jobs:
 #
 # ```bash
 # slurm/submit SITE 07_fetch -- archive/train.tars scratch/data
+# slurm/submit SITE 07_broadcast -- train.arrow seen
 # ```
 
 # %% [markdown] id="key-points"

@@ -480,6 +480,7 @@ show.command(config, "train.arrow")
 # %% [markdown]
 # ```bash
 # slurm/submit SITE 10_read -- train.arrow seen       # check, show, send
+# slurm/submit SITE 07_broadcast -- train.arrow seen  # the same from copies: two nodes, read once
 # slurm/submit SITE 10_train --sbatch=--nodes=8       # options of sbatch override those of the script
 # squeue --me                                         # is it waiting or running, and why
 # scancel NUMBER                                      # end it

@@ -2,7 +2,7 @@
 # One node's part of use_environment (slurm/lib.sh): mount.sh FILE FOLDER SHA256
 #
 # FOLDER/env.sqfs is what sbcast wrote. It is compared with SHA256 ("-" if that is not known), copied from
-# FILE if it is not the same, and mounted at FOLDER/venv until somebody unmounts it. FOLDER/ready says so.
+# FILE if it is not the same, and mounted at FOLDER/venv until it is unmounted. It says "ready" then.
 set -euo pipefail
 file=$1 folder=$2 sum=$3 here=$2/env.sqfs
 
@@ -21,15 +21,15 @@ fi
 mkdir -m 700 "$folder/venv"
 mounter=$(command -v squashfuse_ll || command -v squashfuse || true)
 if [[ -n $mounter && -w /dev/fuse ]]; then
-    "$mounter" -f "$here" "$folder/venv" &
+    "$mounter" -f "$here" "$folder/venv" >&2 &
     server=$!
     while kill -0 "$server" 2>/dev/null && ! mountpoint -q "$folder/venv"; do sleep 0.1; done
     mountpoint -q "$folder/venv" || refuse "$mounter could not mount $here"
-    touch "$folder/ready"
+    echo ready
     wait "$server"
 else
     command -v unsquashfs >/dev/null || refuse "neither squashfuse nor unsquashfs can be used here"
     unsquashfs -quiet -no-progress -force -dest "$folder/venv" "$here" >/dev/null
     rm "$here"
-    touch "$folder/ready"
+    echo ready
 fi
