@@ -275,6 +275,11 @@ class _Truth:
     """The source that a packed file is compared with, sample by sample."""
 
     def __init__(self, reader: Reader, source: Source, found: VerifyReport) -> None:
+        self._scaled = resize_of(reader)
+        if self._scaled is not None and self._scaled == source.resize:
+            self._scaled = None
+        if self._scaled is not None and (short_side := self._scaled.get("short_side")):
+            source = moved(source, int(short_side))
         self._reader, self._source, self._found = reader, source, found
         self._rows = _rows_of(reader.keys(), source.manifest)
         self._hashes = _hashes(source.manifest)
@@ -289,12 +294,7 @@ class _Truth:
             )
         names = [name for name in source.manifest.blobs if name in ours]
         self._blob_paths = {name: source.manifest.blob_paths(name) for name in names}
-        self._scaled = resize_of(reader)
-        if self._scaled is not None and self._scaled == source.resize:
-            self._scaled = None
         if self._scaled is not None:
-            if short_side := self._scaled.get("short_side"):
-                self._source = moved(source, int(short_side))
             found.notes.append(
                 f"images were {described(self._scaled)} while packing, so their bytes are not "
                 "the source's: keys, targets and JSON objects were compared with it, not bytes"

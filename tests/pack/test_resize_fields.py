@@ -58,7 +58,7 @@ def test_boxes_points_and_areas_move_with_their_image_and_fractions_stay(tmp_pat
     rows = [
         {
             "filename": f"images/{n}.jpg", "boxes": [[0, 0, w, h], [w / 2, h / 4, w, h]][: n + 1],
-            "bbox": [0.0, 0.0, float(w), float(h)], "near_box": None if n == 1 else [w, h, w, h],
+            "bbox": [0.0, 0.0, float(w), float(h)], "near_box": None if n == 1 else [int(w), int(h)] * 2,
             "keypoints": [[w, h, 2.0, w / 2, h / 2, 1.0]], "segments": [[0.0, 0.0, w, 0.0, w, h]] * n,
             "area": [float(w * h)], "unit_box": [0.25, 0.5, 0.75, 1.0], "age": 7.5,
         }
