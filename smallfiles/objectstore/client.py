@@ -2,7 +2,7 @@
 
     store = Store(StoreUrl.parse("s3://course/train"))
     found = store.head("train-000000.tar")                       # its bytes and its ETag
-    data = store.get_range(found.name, 0, 1 << 20, if_match=found.etag)
+    data = store.get_range(found.name, 0, 1 << 20)
 
 After a busy server (503 SlowDown) or a broken connection a request is sent again, each time after a longer
 pause; keys that expired are read again. A store may be used by several threads, and by forked workers, which
@@ -126,37 +126,22 @@ class Store:
         data: bytes = self._repeated(name, lambda: self._object(name)["Body"].read())
         return data
 
-    def get_range(self, name: str, start: int, stop: int, *, if_match: str = "") -> bytearray:
-        """The bytes of an object from `start` to `stop`; see `read_into`."""
-        data = bytearray(stop - start)
-        self.read_into(name, start, memoryview(data), if_match=if_match)
-        return data
-
-    def read_into(self, name: str, start: int, buffer: memoryview, *, if_match: str = "") -> str:
-        """Fill a buffer with the bytes of an object from `start` on, with as many requests as it takes.
-
-        Args:
-            name: Name of the object.
-            start: First byte.
-            buffer: What is to be filled.
-            if_match: The ETag that the object must have; without one, that of the first answer.
-
-        Returns:
-            The ETag.
+    def get_range(self, name: str, start: int, stop: int) -> bytearray:
+        """The bytes of an object from `start` to `stop`, with as many requests as it takes.
 
         Raises:
-            ConditionError: It is another object now.
+            ConditionError: The object was replaced meanwhile.
             NoObjectError: There is none.
             SourceError: It ends too early, or the server no longer answers.
         """
-        done, retries = 0, _Retries(self, name)
+        data, etag = bytearray(stop - start), ""
+        buffer, done, retries = memoryview(data), 0, _Retries(self, name)
         while done < len(buffer):
-            more = {"Range": f"bytes={start + done}-{start + len(buffer) - 1}"}
-            more |= {"IfMatch": f'"{if_match}"'} if if_match else {}
+            more = {"Range": f"bytes={start + done}-{stop - 1}"} | ({"IfMatch": f'"{etag}"'} if etag else {})
             before = done
             try:
                 answer = self._object(name, **more)
-                if_match = self._checked(answer, name, start + done, if_match)
+                etag = self._checked(answer, name, start + done, etag)
                 with answer["Body"] as body:
                     while done < len(buffer) and (count := body.readinto(buffer[done:][:_PIECE_BYTES])):
                         done += count
@@ -166,7 +151,7 @@ class Store:
                 raise
             except Exception as error:
                 retries.after(error, progressed=done - before >= _PROGRESS_BYTES)
-        return if_match
+        return data
 
     def _checked(self, answer: Any, name: str, start: int, etag: str) -> str:
         found, span = _etag(answer), answer.get("ContentRange", "")
@@ -183,18 +168,18 @@ class Store:
             )
         return found
 
-    def entries(self, under: str = "") -> Iterator[Entry]:
-        """All objects whose names begin with `under`, however many; in the order of the server."""
-        prefix = self.place.key("") + under
+    def entries(self) -> Iterator[Entry]:
+        """All objects, however many, in the order of the server."""
+        prefix = self.place.key("")
         more: dict[str, str] = {}
         while True:
             page = self._ask("list_objects_v2", "", Prefix=prefix, **more)
-            with self._valid_answer(under):
+            with self._valid_answer(""):
                 page["IsTruncated"]  # which every listing has, and no login page of a network
                 found = [(each["Key"], int(each["Size"]), _etag(each)) for each in page.get("Contents", ())]
             for key, size, etag in found:
                 if key.startswith(prefix):
-                    yield Entry(key[len(self.place.key("")) :], size, etag)
+                    yield Entry(key[len(prefix) :], size, etag)
             token = page.get("NextContinuationToken", "")
             if not page.get("IsTruncated") or token in ("", more.get("ContinuationToken")):
                 return

@@ -46,7 +46,7 @@ def test_what_is_put_is_read_back_by_bytes_and_by_range(store):
     assert (entry.bytes, entry.etag) == (len(DATA), etag)
     assert store.get("a b+é.bin") == DATA
     for start, stop in ((0, 1), (1_000_003, 3_000_000), (len(DATA) - 1, len(DATA)), (7, 7)):
-        assert store.get_range("a b+é.bin", start, stop, if_match=etag) == DATA[start:stop]
+        assert store.get_range("a b+é.bin", start, stop) == DATA[start:stop]
     store.delete("a b+é.bin")
     with pytest.raises(NoObjectError, match="is not there"):
         store.head("a b+é.bin")
@@ -83,9 +83,9 @@ def test_all_keys_of_several_pages_are_listed_and_none_of_a_neighbour(server):
 
 
 def test_reading_continues_inside_the_object_after_the_line_broke(far, line):
-    etag = far.put("a", DATA)
+    far.put("a", DATA)
     line.cut_after, line.cuts = 1_200_000, 3
-    assert far.get_range("a", 1000, len(DATA), if_match=etag) == DATA[1000:]
+    assert far.get_range("a", 1000, len(DATA)) == DATA[1000:]
     starts = [1000, *(1000 + n * 1_048_576 for n in (1, 2, 3))]  # 1 MiB of each answer was whole
     assert len(line.asked("GET .*/a$")) == len(starts)
 
@@ -119,26 +119,24 @@ def test_an_answer_that_is_too_short_is_completed(far, line):
 
 
 def test_an_object_that_is_replaced_while_it_is_read_is_never_mixed(far, line, servers):
-    old = far.put("a", DATA)
+    far.put("a", DATA)
     line.cut_after, line.cuts = 2_000_000, 1
     line.before = lambda method, target: (
         line.asked("GET") and len(line.asked("GET")) == 2 and direct.put("a", DATA[::-1])
     )
     direct = servers("rclone").store(str(far.place))
     with pytest.raises(ConditionError, match="was replaced while it was read"):
-        far.get_range("a", 0, len(DATA), if_match=old)
-    line.before = lambda method, target: None
+        far.get_range("a", 0, len(DATA))
     line.seen.clear()
     far.put("a", DATA)
-    line.cuts, line.etag = 1, '"another"'
+    line.cuts = 1  # and a server that ignores conditions
+    line.before = lambda method, target: len(line.asked("GET")) == 2 and setattr(line, "etag", '"another"')
     with pytest.raises(ConditionError):
-        far.get_range("a", 0, len(DATA), if_match=old)
+        far.get_range("a", 0, len(DATA))
 
 
 def test_conditions_hold_where_the_server_respects_them(store, server):
     etag = store.put("a", b"one")
-    with pytest.raises(ConditionError):
-        store.get_range("a", 0, 3, if_match="0" * 32)
     if server.name == "seaweedfs":
         with pytest.raises(ConditionError):
             store.put("a", b"two", create=True)
@@ -316,12 +314,12 @@ def test_a_pickle_that_is_not_for_a_worker_holds_no_keys_and_a_copy_keeps_them(s
 
 
 def test_a_store_is_used_by_threads_with_few_connections(far, line):
-    etag = far.put("a", DATA)
+    far.put("a", DATA)
     answers = []
 
     def read():
         for n in range(5):
-            found = far.get_range("a", n, n + 1_000_000, if_match=etag)
+            found = far.get_range("a", n, n + 1_000_000)
             answers.append(found == DATA[n : n + 1_000_000])
 
     threads = [threading.Thread(target=read) for _ in range(8)]
