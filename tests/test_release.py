@@ -1,5 +1,6 @@
 """A release: one version, a changelog that names what went, and files that hold what a stranger needs."""
 
+import json
 import re
 
 import pytest
@@ -76,3 +77,18 @@ def test_both_forges_run_the_whole_of_ci_on_each_python_and_build_release_and_si
         assert any("make site" in script for script in forge.values())
     (matrix,) = gitlab["test"]["parallel"]["matrix"]
     assert github["test"]["strategy"]["matrix"]["python"] == matrix["VERSION"] == list(release.VERSIONS[:3])
+
+
+def test_the_devcontainer_and_the_app_for_open_ondemand_name_only_what_exists(repository):
+    container = json.loads((repository / ".devcontainer/devcontainer.json").read_text())
+    steps = [container[name] for name in ("postCreateCommand", "postStartCommand", "postAttachCommand")]
+    targets = (repository / "Makefile").read_text()
+    assert all(step in ("make setup", "make lab") or (repository / step).exists() for step in steps)
+    assert all(f"\n{step.removeprefix('make ')}: " in targets for step in steps if step.startswith("make "))
+    app = repository / "slurm/ondemand"
+    form = yaml.safe_load((app / "form.yml").read_text())
+    asked = set(
+        re.findall(r"(?:context\.|<%= )(\w+)", "".join(each.read_text() for each in app.rglob("*.sh.erb")))
+    )
+    assert "course" in asked and asked - {"require"} <= set(form["form"]) >= set(form["attributes"])
+    assert yaml.safe_load((app / "manifest.yml").read_text())["role"] == "batch_connect"
