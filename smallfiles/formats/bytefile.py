@@ -104,12 +104,14 @@ class ByteFile:
         """
         if not 0 <= start < stop <= self.size:
             return
-        with contextlib.suppress(OSError):  # only advice: reading works without it
+        try:
             if self.mapped:
                 before = start % mmap.PAGESIZE
                 self._mapping.madvise(mmap.MADV_WILLNEED, start - before, stop - start + before)
             elif hasattr(os, "posix_fadvise"):
                 os.posix_fadvise(self._descriptor, start, stop - start, os.POSIX_FADV_WILLNEED)
+        except OSError:  # only advice: reading works without it
+            pass
 
     def forget(self) -> None:
         """Release mapped pages that are not needed again; the page cache keeps them."""

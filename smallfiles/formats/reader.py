@@ -11,7 +11,7 @@ import json
 import operator
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from multiprocessing.reduction import ForkingPickler
 from pathlib import Path
 from typing import Any, Generic, Protocol, TypeVar
@@ -158,10 +158,12 @@ class BaseReader(Reader, Generic[Handle]):
         return {name: self._column(name).take(from_numpy(rows)) for name in names}
 
     def _checked_rows(self, rows: Rows) -> npt.NDArray[np.int64]:
-        found, count = np.asarray(rows, np.int64), len(self)
-        for row in found[(found < 0) | (found >= count)].tolist():
-            self._checked(row)
-        return np.where(found < 0, found + count, found)
+        found, count = np.array(rows), len(self)
+        if found.dtype != np.int64:  # numbers that only look whole are refused
+            found = np.array([operator.index(row) for row in rows], np.int64)
+        for place in np.flatnonzero((found < 0) | (found >= count)).tolist():
+            found[place] = self._checked(int(found[place]))
+        return found
 
     def target(self, index: int) -> Target:
         """Label or captions of one sample."""
@@ -291,9 +293,17 @@ class Places(ABC):
     def _place(self, index: int) -> tuple[ByteSource, int, int]:
         """ByteSource, first byte and one after the last of a sample; `index` was checked."""
 
+    def _placer(self) -> Callable[[int], tuple[ByteSource, int, int]]:
+        """`_place` for many samples (formats may look up once what is the same for all)."""
+        return self._place
+
     @abstractmethod
     def _checked(self, index: int) -> int:
         """`index` counted from the front."""
+
+    @abstractmethod
+    def _checked_rows(self, rows: Rows) -> npt.NDArray[np.int64]:
+        """Several, counted from the front."""
 
     def _prefetch_places(self, indices: Sequence[int]) -> None:  # noqa: B027  # a format may need none
         """Announce what `_place` will look at, where that is spread over the file."""
@@ -319,10 +329,11 @@ class Places(ABC):
         All are announced to the kernel in stored order before the first is read, so that a cold batch
         waits for its samples together, not for one after the other.
         """
-        wanted = [self._checked(index) for index in indices]
+        wanted = self._checked_rows(indices).tolist()
         order = sorted(set(wanted))
         self._prefetch_places(order)
-        places = {index: self._place(index) for index in order}
+        place = self._placer()
+        places = {index: place(index) for index in order}
         for store, start, stop in places.values():
             store.prefetch(start, stop)
         found = {index: memoryview(store.read(*place)) for index, (store, *place) in places.items()}
@@ -333,6 +344,7 @@ class PlacedReader(Places, BaseReader[Handle]):
     """Reads a format in which each sample is one run of bytes; the format only says where."""
 
     _checked = BaseReader._checked
+    _checked_rows = BaseReader._checked_rows
 
     def _blob_place(self, name: str, index: int) -> tuple[ByteSource, int, int]:
         """The place of a further file of a sample (formats that have some override)."""
@@ -358,6 +370,9 @@ class PlacedBlob(Places):
 
     def _checked(self, index: int) -> int:
         return self._reader._checked(index)
+
+    def _checked_rows(self, rows: Rows) -> npt.NDArray[np.int64]:
+        return self._reader._checked_rows(rows)
 
     def _place(self, index: int) -> tuple[ByteSource, int, int]:
         return self._reader._blob_place(self._name, index)
@@ -476,6 +491,9 @@ class FileReader(PlacedReader[AnyOpened]):
 
     def _place(self, index: int) -> tuple[ByteSource, int, int]:
         return self._handle().place(index)
+
+    def _placer(self) -> Callable[[int], tuple[ByteSource, int, int]]:
+        return self._handle().place
 
     def _further(self) -> Mapping[str, str]:
         return self._handle().further()

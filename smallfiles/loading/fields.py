@@ -160,6 +160,9 @@ class _Put:
     def __call__(self, place: int, index: int, data: Sequence[Buffer]) -> None:
         first = data[0]
         for number, maker, array in self._of_blobs:
+            if type(maker) is Ragged:  # draws nothing
+                array[place] = np.frombuffer(data[number], np.uint8)
+                continue
             item = Item(data[number], first, self._rngs.at(index))
             if maker.shape is not None:
                 maker.of(item, array[place])
