@@ -32,7 +32,7 @@ from collections import Counter, deque
 from collections.abc import Callable
 from typing import Any
 
-LOOK_S = 0.05
+LOOK_S = 0.1
 FOLDER = "SMALLFILES_PROFILE_FOLDER"
 SECONDS = "SMALLFILES_PROFILE_SECONDS"
 _STEPS = 20_000
