@@ -313,7 +313,7 @@ for name, line in rates.items():
     middle = {count: np.median(runs) for count, runs in line.items()}
     enough[name] = min(count for count in middle if middle[count] >= 0.9 * max(middle.values()))
 words = ", ".join(f"{count} images ({name})" for name, count in enough.items())
-title = f"Larger shards bring nothing from {words} on"
+title = f"Shards larger than this bring little: {words}"
 worksheet.note("05", shard_images=enough["2 ms per open"])
 figures.lines(rates, title, x="images per shard", y="images per second", log="x")
 

@@ -72,9 +72,7 @@ for suffix, one in packed.items():
 # %% [markdown]
 # All keep the bytes of a JPEG unchanged, so none is much larger than another. They differ in the number of files, and
 # in how a reader finds sample 237. Zarr stores arrays, so the images become one long array, and their offsets a second
-# one:
-#
-# The folded cell writes them.
+# one. The folded cell writes them.
 
 # %% jupyter={"source_hidden": true}
 import zarr
@@ -146,12 +144,12 @@ for name, runs in rates.items():
     print(f"{name:6} reading takes {share:6.2%} of the time of decoding")
 
 # %% [markdown]
-# From memory, reading is a few percent of the work in every format but one: such a chart is no reason to choose among
-# the others. The zarr library is made for large slices. On a cluster the bytes come from storage that other jobs use
+# From memory, reading is a few percent of the work in every format but one: such a chart does not help you
+# to choose among the others. The zarr library is made for large slices. On a cluster the bytes come from storage that other jobs use
 # too.
 
 # %% [markdown] id="ask" tags=["core"]
-# ## 2 · Count what the storage is asked
+# ## 2 · Count the requests to the storage
 #
 # `slowfs` presents a folder as slow storage, and counts operations. We read 100 images at random from each format, with
 # nothing cached.
@@ -199,7 +197,7 @@ for name, way in WAYS.items():
 # ## 3 · Wait in a queue
 #
 # A metadata server can do a fixed number of operations per second. Requests of thousands of workers arrive at random.
-# Eight lines simulate this, with times in units of one operation:
+# A short loop simulates this, with times in units of one operation:
 
 # %%
 

@@ -3,13 +3,13 @@
 #
 # **Minutes** 30 · **Machine** any Linux computer with two CPUs · **Needs** nothing · **Data** 400 synthetic images
 #
-# This notebook is for looking things up. Find your symptom in the tables; the failures below them are made to happen and
-# cured, in folded cells that you open when you need them. The worst failures raise no error.
+# This notebook is for looking things up. Find your symptom in the tables; the failures below them are reproduced and
+# cured in folded cells, which you open when you need them. The worst failures raise no error.
 
 # %% [markdown] id="symptoms"
 # ## Find your symptom
 #
-# Search this page for the words that you see. *Below* are the failures that this notebook makes happen and cures.
+# Search this page for the words of your error message. *Below* links to a failure that this notebook reproduces and cures.
 
 # %% [markdown]
 # ### No error, but wrong

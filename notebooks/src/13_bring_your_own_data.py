@@ -71,7 +71,7 @@ wrong = ImageFolder(folder)
 print(f"{len(wrong)} samples of the classes {wrong.classes}")
 
 # %% [markdown]
-# Twice as many samples as images, and a network that learns to tell photographs from masks. Nothing complained.
+# Twice as many samples as images, and a network that learns to tell photographs from masks, without an error.
 # `sources.load` knows the names that such folders usually have, and pairs their files by name. Read its notes, which
 # `pack` shows: they say what it took for what.
 
@@ -161,7 +161,7 @@ def apart(image, mask):
 # > **Predict.** Of the pixels of this mask, which share has the wrong class?
 
 # %%
-guess = 5  # change me: per cent of the pixels with a wrong class
+guess = 5  # change me: percent of the pixels with a wrong class
 
 # %% [markdown]
 # The remedy: draw the crop *once*, for both. In torchvision, say what a mask is (`tv_tensors.Mask`), and pass both in
@@ -186,14 +186,14 @@ panels = {f.__name__: f(image, as_mask(mask)) for f in (apart, together)}
 draw(panels, "Left, the outline of the mask lies beside the object. Right, it follows the object.")
 
 # %% [markdown]
-# Left, the loss punishes the network for being right. Shapes, types and the number of samples are all as they should
+# Left, a correct answer of the network increases the loss. Shapes, types and the number of samples are all as they should
 # be, so only a picture shows it, or a count. Here a mask takes the place of the image, to count the pixels in which the
 # two crops differ:
 
 
 # %%
 def wrong_pixels(crops, index):
-    """Per cent of the pixels whose class is not that of the pixel in the image."""
+    """Percentage of the pixels whose class is not that of the pixel in the image."""
     mask = as_mask([*pair(index)][1])
     of_image, of_mask = crops(mask, mask)
     return 100 * float((of_image != of_mask).float().mean())
@@ -278,7 +278,7 @@ print(*load().notes)
 
 # %% [markdown]
 # As a class, 36.99 would become 36, or each weight a class of its own. The first is refused, and the second is what you
-# get from `sorted(set(weights))` in a script of your own. Every column that is no label stays a value with its type,
+# get from `sorted(set(weights))` in a script of your own. Every column that is not the label stays a value with its type,
 # and comes in the batch:
 
 # %%
@@ -288,9 +288,8 @@ batch = next(iter(make_loader(weighed, LoaderConfig(batch=4), transform=view)))
 print(batch["weight"].dtype, batch["weight"].tolist(), "and labels", batch["target"].tolist())
 
 # %% [markdown]
-# The same look as before: does the species fit the picture, and does a larger object weigh more?
-#
-# The folded cell draws three images and all weights.
+# Look at the samples again: does the species fit the picture, and does a larger object weigh more? The folded cell draws
+# three images and all weights.
 
 # %% jupyter={"source_hidden": true}
 plants = formats.open(weighed)
@@ -312,9 +311,7 @@ figures.histogram({"weight": weights}, title, x="weight (g)")
 # ## 4 · Pay for the second file
 #
 # *Optional, 8 minutes.* As files, a sample with a mask takes two opens. To see what the second one costs, and only
-# that, we also make a set of the same bytes in one file per sample, image and mask one after the other:
-#
-# The folded cell writes it, and packs it too.
+# that, the folded cell writes the same bytes as one file per sample, the mask after its image, and packs them too.
 
 # %% jupyter={"source_hidden": true}
 joined = setup.scratch / "joined"
@@ -364,9 +361,7 @@ figures.bars(spent, title, x="microseconds per sample", note="warm cache")
 # These are warm reads on this disk; on a busy machine the dots overlap. On a parallel file system each open is a round
 # trip to a busy server ([notebook 01](01_count_the_cost_of_small_files.ipynb)), so the second file doubles the waiting;
 # in a packed file both blobs are in the same place. What remains is the work on the CPU, since a mask must be decoded
-# as well:
-#
-# The folded cell decodes batches without and with masks.
+# as well. The folded cell decodes batches without and with masks.
 
 # %% jupyter={"source_hidden": true}
 from itertools import islice

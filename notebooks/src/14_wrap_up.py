@@ -122,16 +122,17 @@ figures.bars({name: float(count) for name, count in counts.items()}, title, x="n
 # %% [markdown] id="decide" tags=["core"]
 # ## 2 · Decide with your numbers
 #
-# This was a sample. The whole survey has 500,000 trees, on a file system that many share, and you train on 1 to 100
-# nodes. What is missing from your worksheet is measured now, in seconds, with whole images of the same kind:
+# This was a sample. The whole survey has 500,000 trees, on a file system that many users share, and you train on 1 to
+# 64 nodes. What is missing from your worksheet is measured now, within seconds, with the images of this delivery:
 
 # %%
 worksheet.measure_missing(setup.path())
 
 # %% [markdown]
-# The forecast of notebook 11 needs the time to decode an image, which is yours, and the rate of the metadata server for
-# you, which is your site's. If you do not know it, take what you measured as a first guess, times the two operations of
-# a file. (On a laptop that is a fast server for one user.)
+# The forecast of [notebook 11](11_choose_a_format.ipynb) needs two numbers: the time to decode an image, which you have
+# measured, and the operations per second that the metadata server does for you, which your site knows. As a first guess
+# we take the files that you opened per second, times the two operations per file. (On a laptop that is a fast server
+# with one user.)
 #
 # > **Predict.** On 16 nodes, which way has the shortest epoch: files, one packed file, shards, or a copy per node?
 
@@ -146,7 +147,7 @@ decode_s = worksheet.value("08", "cpu_ms") / 1000
 work = Work(samples=trees, sample_bytes=sample_bytes, decode_s=decode_s)
 storage = Storage(metadata_ops_s=2 * worksheet.value("01", "opens_per_s"))  # a look-up and an open per file
 files = replace(WAYS["files"], operations=2 * WAYS["files"].operations)  # an image and its mask
-ways = {**WAYS, "files": files}
+ways = {**WAYS, "files": files}  # the four ways of notebook 11
 nodes = (1, 2, 4, 8, 16, 32, 64)
 epochs = {name: {n: simulate(work, storage, way, n).epoch_s for n in nodes} for name, way in ways.items()}
 
@@ -162,7 +163,7 @@ for name, way in ways.items():
     print(f"{name:7} GPUs wait {forecast.waiting:4.0%}; the limit is {forecast.limit}")
 
 # %% [markdown]
-# Read the figure from the left: as long as a line halves with twice the nodes, nothing that they share is the limit.
+# Read the figure from the left: as long as a line halves with twice the nodes, nothing that the nodes share is the limit.
 # Where two lines coincide, the GPUs or the CPUs are the limit, and the way of storing does not matter for speed. Files
 # still cost inodes: two per tree, a million in all. Compare that with your quota.
 
@@ -194,12 +195,12 @@ def read_epoch(path):
 
 
 with staging.staged(packed, config=staging.StageConfig(leave_bytes=256 << 20)) as copy:
-    ways = {"where it is": lambda: read_epoch(packed), "staged": lambda: read_epoch(copy.path)}
-    reading = measure.compare(ways, rounds=5, unit="samples")
+    places = {"where it is": lambda: read_epoch(packed), "staged": lambda: read_epoch(copy.path)}
+    reading = measure.compare(places, rounds=5, unit="samples")
 paid = copy.seconds / (reading.seconds("where it is") - reading.seconds("staged"))
 pays = f"it has paid off after {paid:.0f} epochs" if paid > 0 else "here it never pays"
 title = f"The copy took {copy.seconds:.2f} s; {pays}"
-figures.bars({name: reading.rates_per_s(name) for name in ways}, title, x="samples per second")
+figures.bars({name: reading.rates_per_s(name) for name in places}, title, x="samples per second")
 
 # %% [markdown]
 # Here both are memory: the packed file is in the page cache, and a copy gains little or nothing. Where your storage is
@@ -252,7 +253,7 @@ figures.bars(waits, f"This training waits {title}", x="share of the time spent w
 worksheet.page()
 
 # %%
-limit = simulate(work, storage, WAYS[best], 16)
+limit = simulate(work, storage, ways[best], 16)
 show.say(
     f"We store {trees:,} trees as **{best}**: on 16 nodes an epoch takes {limit.epoch_s:.0f} s, and its limit is "
     f"{limit.limit}. As files it would take {epochs['files'][16]:.0f} s and {2 * trees:,} inodes."
@@ -264,7 +265,7 @@ show.say(
 # %%
 for factor in (0.1, 1, 10):
     other = replace(storage, metadata_ops_s=factor * storage.metadata_ops_s)
-    times = {name: simulate(work, other, {**WAYS, "files": files}[name], 16).epoch_s for name in WAYS}
+    times = {name: simulate(work, other, way, 16).epoch_s for name, way in ways.items()}
     print(f"{other.metadata_ops_s:12,.0f} operations/s:", *(f"{name} {seconds:.0f} s " for name, seconds in times.items()))
 
 # %% [markdown] id="profile"
@@ -322,7 +323,7 @@ print(subprocess.run(watch, env=where, capture_output=True, text=True).stderr)
 # %% [markdown] id="cluster"
 # ## On the cluster
 #
-# The same as commands, with your site's file system and your own folder:
+# The same steps as commands, for your own folder on your site's file system:
 
 # %%
 from smallfiles.staging import StageConfig

@@ -138,8 +138,8 @@ found
 # %% [markdown] id="lines"
 # ## Task 2: the job scripts
 #
-# Cure A, B and C: write the marked line anew. Keep 8 workers in A, and the batch of 256 and at least 8 workers in C. Bash
-# runs your line here, with a played `srun`:
+# Cure A, B and C: rewrite the marked line. Keep 8 workers in A, and the batch of 256 and at least 8 workers in C. Bash
+# runs your line here, with a simulated `srun`:
 #
 # `cures: dict[str, str]`
 
@@ -178,7 +178,7 @@ scripts
 # %% [markdown] id="programs"
 # ## Task 3: the programs
 #
-# Cure D, E and F in the same way. In F no two images may get one name, whatever their stems are; the suffix stays
+# Cure D, E and F in the same way. In F no two images may get the same name, whatever their stems are; the suffix stays
 # `.jpg`:
 #
 # `more: dict[str, str]`

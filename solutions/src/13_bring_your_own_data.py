@@ -3,7 +3,7 @@
 #
 # ★★☆ · 30 minutes · after [notebook 13](../notebooks/13_bring_your_own_data.ipynb)
 #
-# Three small functions that every script for data of one's own contains, and that are wrong more often than any other:
+# Three small functions that scripts for your own data contain, and that are easily wrong:
 # which mask belongs to which image, which row of a table to which file, and what a column is to the loss.
 
 # %% id="start"
@@ -181,5 +181,5 @@ else:
     show.say(f"Pairs as `smallfiles` finds them: **{same}**. Labels as `smallfiles` numbers them: **{right}**.")
 
 # %% [markdown] id="meaning"
-# The CSV file has only texts, also for the weight: `float(row["weight"])` is your decision. The toolbox decides once for
+# The CSV file holds only text, also for the weight: `float(row["weight"])` is your decision. The toolbox decides once for
 # the whole column, and writes down what it decided.

@@ -165,7 +165,7 @@ defended
 # %% [markdown] id="use"
 # ## With your numbers
 #
-# When all checks have passed, your functions take this delivery over:
+# When all checks have passed, your functions process this delivery:
 
 # %% id="compare"
 if not (found and whole and defended):
