@@ -89,14 +89,30 @@ def resize_values(data: Buffer, short_side: int) -> bytes:
             picture.load()
             if min(picture.size) <= short_side:
                 return bytes(data)
+            _refuse_deep_colours(data)
             size = scaled_size(*picture.size, short_side)
+            scaled = picture.resize(size, Image.Resampling.NEAREST)
+            palette, most = scaled.getpalette() or [], int(np.asarray(scaled).max())
+            if scaled.mode == "P" and len(palette) <= 3 * most:  # else numbers beyond its colours would be cut
+                scaled.putpalette(palette + [0] * (3 * most + 3 - len(palette)))
             out = io.BytesIO()
-            picture.resize(size, Image.Resampling.NEAREST).save(out, "PNG", optimize=True)
+            scaled.save(out, "PNG", optimize=True)
     except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
         raise not_a_picture(str(error)) from error
     if out.tell() > len(data):
         raise _larger(size, out.tell(), len(data))
     return out.getvalue()
+
+
+def _refuse_deep_colours(data: Buffer) -> None:
+    """Refuse a PNG of several channels of 16 bits, of which Pillow reads 8."""
+    bits, colours = bytes(data[24:26])
+    if bits == 16 and colours:
+        raise ImageError(
+            "its channels have 16 bits, of which scaling would keep 8",
+            expected="a mask of one channel, or channels of 8 bits",
+            next_step="Pack it without --resize, or leave it out with --on-error skip",
+        )
 
 
 def _encoded(pixels: Pixels, quality: int, most: int) -> bytes:

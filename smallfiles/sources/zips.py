@@ -14,6 +14,7 @@ import stat
 import struct
 import zipfile
 import zlib
+from bisect import bisect_left
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -62,7 +63,8 @@ class ZippedFile:
         Raises:
             DamagedFileError: It is not what the directory says.
         """
-        _, packed, size, crc, method = self.members[self.members["offset"].searchsorted(start)].tolist()
+        row = bisect_left(self.members["offset"], start)  # numpy would copy the whole column first
+        _, packed, size, crc, method = self.members[row].tolist()
         header = bytes(self.file.read(start, start + _HEADER_BYTES))
         begin = start + _HEADER_BYTES + sum(struct.unpack("<HH", header[26:]))
         data, wanted = bytes(self.file.read(begin, begin + packed)), stop - start
@@ -89,9 +91,9 @@ def index(path: Path) -> ZipArchive:
 
 
 def _indexed(path: Path, infos: list[zipfile.ZipInfo]) -> ZipArchive:
-    found, rows = Members(), []
+    found, files = Members(), list[zipfile.ZipInfo]()
     for info in infos:
-        name = info.filename.encode()
+        name = (info.orig_filename if "\0" in info.orig_filename else info.filename).encode()
         if info.is_dir():
             found.folders.append(name.rstrip(b"/"))
         elif stat.S_ISLNK(info.external_attr >> 16):
@@ -101,10 +103,9 @@ def _indexed(path: Path, infos: list[zipfile.ZipInfo]) -> ZipArchive:
             found.names.append(name)
             found.offsets.append(info.header_offset)
             found.sizes.append(info.file_size)
-            rows.append(
-                (info.header_offset, info.compress_size, info.file_size, info.CRC, info.compress_type)
-            )
-    file, members = ByteFile(path, "pread"), np.sort(np.array(rows, _ROW), order="offset")
+            files.append(info)
+    rows = ((i.header_offset, i.compress_size, i.file_size, i.CRC, i.compress_type) for i in files)
+    file, members = ByteFile(path, "pread"), np.sort(np.fromiter(rows, _ROW, len(files)), order="offset")
     _refuse_unreadable(path, infos)
     _refuse_bomb(file, members)
     texts = [

@@ -2,6 +2,8 @@
 
 import io
 import json
+import struct
+import zlib
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +13,7 @@ from PIL import Image
 from smallfiles import formats, sources
 from smallfiles.cli import main
 from smallfiles.errors import PackError, UsageError
+from smallfiles.images import ImageError, resize_values
 from smallfiles.pack import PackConfig, pack, verify
 
 SHORT = 32
@@ -85,6 +88,51 @@ def test_boxes_points_and_areas_move_with_their_image_and_fractions_stay(tmp_pat
     assert verify(tmp_path / "x.arrow", against=sources.load(root / "t.jsonl")).differences
 
 
+def png(values: np.ndarray, colours: int, palette: bytes = b"") -> bytes:
+    """A PNG as other programs write it: 8 or 16 bits, with a palette that may lack colours."""
+    bits = 8 * values.dtype.itemsize
+    rows = b"".join(b"\0" + row.astype(f">u{bits // 8}").tobytes() for row in values)
+    head = struct.pack(">IIBBBBB", values.shape[1], values.shape[0], bits, colours, 0, 0, 0)
+    parts = [(b"IHDR", head), *[(b"PLTE", palette)] * bool(palette), (b"IDAT", zlib.compress(rows))]
+    chunks = [
+        struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+        for kind, data in [*parts, (b"IEND", b"")]
+    ]
+    return b"\x89PNG\r\n\x1a\n" + b"".join(chunks)
+
+
+def test_a_mask_keeps_numbers_beyond_its_palette_and_one_of_deep_colours_is_refused():
+    values = np.random.default_rng(0).choice(np.uint8([0, 1, 255]), (64, 80))
+    scaled = Image.open(io.BytesIO(resize_values(png(values, 3, bytes(6)), SHORT)))
+    assert scaled.size == (40, 32) and np.unique(scaled).tolist() == [0, 1, 255]
+    with pytest.raises(ImageError, match="16 bits, of which scaling would keep 8"):
+        resize_values(png(np.zeros((64, 80, 3), np.uint16), 2), SHORT)
+
+
+@pytest.mark.parametrize(
+    ("name", "row", "says"),
+    [
+        ("keypoints", [0.25, 0.5, 2.0], None),
+        ("bbox", [0, 0, 1, 1], "moves"),
+        ("bbox", [0.1, 0.2, 0.5, 1.001], "may be of pixels or of fractions"),
+        ("boxes", [[8.0, 8.0, 9.0, 9.0, 3.0]], "lists of 4 numbers and 1 more"),
+        ("keypoints", [8.0, 8.0, 2.0, 9.0, 9.0], "lists of 3 numbers and 2 more"),
+    ],
+)
+def test_points_are_moved_left_or_refused_by_what_their_numbers_say(tmp_path, name, row, says):
+    root = planted(tmp_path / "in")
+    rows = [{"filename": f"images/{n}.jpg", name: row} for n in range(3)]
+    (root / "t.jsonl").write_text("".join(json.dumps(each) + "\n" for each in rows))
+    source = sources.load(root / "t.jsonl")
+    if says in (None, "moves"):
+        pack(source, tmp_path / "x.arrow", CONFIG)
+        found = formats.open(tmp_path / "x.arrow").table()[name].to_pylist()
+        assert found[1] == (row if says is None else [0, 0, 0.5, 0.5])
+    else:
+        with pytest.raises(UsageError, match=says):
+            pack(source, tmp_path / "x.arrow", CONFIG)
+
+
 def test_an_image_that_exif_turns_is_refused_where_its_mask_would_not_turn(tmp_path):
     root = planted(tmp_path / "in")
     exif = Image.Exif()
@@ -117,4 +165,4 @@ def test_boxes_as_text_are_refused_and_not_left_behind(tmp_path, capsys):
     root = planted(tmp_path / "in")
     (root / "t.csv").write_text("filename,bbox\n" + "".join(f"images/{n}.jpg,0 0 9 9\n" for n in range(3)))
     assert main(["pack", str(root / "t.csv"), str(tmp_path / "x.arrow"), "--resize", "32"]) == 2
-    assert "bbox (string) cannot be moved" in capsys.readouterr().err
+    assert "bbox cannot be moved with them, since it is string" in capsys.readouterr().err

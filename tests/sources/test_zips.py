@@ -91,6 +91,9 @@ def test_links_are_left_aside_and_hostile_names_refused(tmp_path):
     assert "1 symbolic link left aside (cat/link.jpg)" in " ".join(sources.load(path).notes)
     for name in ("../1.jpg", "/etc/1.jpg", "a/../../1.jpg"):
         assert repr(name) in refused(put(tmp_path / "h.zip", {name: b"x"}))
+    data = put(tmp_path / "h.zip", {"cat/1.jpg?.exe": b"x"}).read_bytes()  # zipfile would cut it at a NUL
+    (tmp_path / "h.zip").write_bytes(data.replace(b"1.jpg?", b"1.jpg\0"))
+    assert r"1.jpg\x00.exe" in refused(tmp_path / "h.zip")
 
 
 def test_what_cannot_be_read_in_place_is_refused_with_the_way(tmp_path):

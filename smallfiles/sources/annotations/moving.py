@@ -1,8 +1,8 @@
 """Boxes and points that move with their pictures where these are scaled before packing.
 
-Fields called box, boxes, bbox or bboxes, or ending with `_` and one of these, are lists of x and y in turn,
-as are `segments`; `keypoints` have a visibility after each pair, and `area` counts pixels. What is at most
-1 everywhere are fractions of the picture, which stay.
+Fields called box, boxes, bbox or bboxes, or ending with `_` and one of these, are lists of four numbers, x and
+y in turn, as are `segments`; `keypoints` have a visibility after each pair, and `area` counts pixels. Numbers
+with fractions that are at most 1 everywhere are fractions of the picture, which stay.
 
 The trap: boxes count the pixels of the file they were drawn on, and nothing fails if that file shrinks: they
 only lie elsewhere. So a column of boxes that cannot be moved is refused. docs/recipes.md has an example.
@@ -27,6 +27,10 @@ from smallfiles.sources.record import Source
 from smallfiles.sources.scanning import in_flight
 
 Factors = npt.NDArray[np.float64]
+_PERIOD = {"keypoints": 3, "segments": 2, "area": 1}
+"""Numbers after which x comes again; in boxes four, since a fifth would be a class, a score or an angle."""
+_MOST_UNCLEAR = 2
+_VISIBILITY = 2
 
 
 def moving(names: list[str]) -> list[str]:
@@ -67,6 +71,14 @@ def moved(source: Source, short_side: int) -> Source:
     return replace(source, manifest=replace(manifest, table=table))
 
 
+def _immovable(name: str, what: str) -> UsageError:
+    return UsageError(
+        f"pictures are to be scaled, and their field {name} cannot be moved with them, since it {what}",
+        expected="lists of numbers of pixels for boxes (four each) and points (x, y, visibility)",
+        next_step="Pack without --resize, or leave the field out of the table",
+    )
+
+
 def _moved(column: pa.Array, name: str, scale: Factors) -> pa.Array:
     """A column of lists, or of lists of lists, with each number scaled as its place among x and y says."""
     levels, flat, rows = [], column, np.arange(len(column))
@@ -78,19 +90,19 @@ def _moved(column: pa.Array, name: str, scale: Factors) -> pa.Array:
         place = np.arange(len(rows)) - np.repeat(np.cumsum(counts) - counts, counts)
     is_number = pa.types.is_integer(flat.type) or pa.types.is_floating(flat.type)
     if not levels or not is_number or flat.null_count:
-        raise UsageError(
-            f"pictures are to be scaled, and their field {name} ({column.type}) cannot be moved with them",
-            expected="lists of numbers for boxes and points",
-            next_step="Pack without --resize, or leave the field out of the table",
-        )
+        raise _immovable(name, f"is {column.type}")
+    period = _PERIOD.get(name, 4)
+    if odd := set((levels[-1][0] % period).tolist()) - {0}:
+        raise _immovable(name, f"has lists of {period} numbers and {odd.pop()} more")
     numbers = to_numpy(flat.cast(pa.float64()))
-    if not len(numbers) or numbers.max() <= 1:
-        return column
-    if name == "area":
-        by = scale[rows].prod(axis=1)
-    else:
-        axes = np.column_stack([scale, np.ones(len(scale))])
-        by = axes[rows, place % (3 if name == "keypoints" else 2)]
+    axis = np.full(len(place), 3) if name == "area" else place % period % (3 if period == 3 else 2)
+    most = np.abs(numbers[axis != _VISIBILITY]).max(initial=0)
+    if most <= _MOST_UNCLEAR and (numbers % 1).any():
+        if most <= 1:
+            return column
+        raise _immovable(name, f"reaches {most:g}, and may be of pixels or of fractions of the picture")
+    axes = np.column_stack([scale, np.ones(len(scale)), scale.prod(axis=1)])
+    by = axes[rows, axis]
     found: pa.Array = from_numpy(numbers * by)
     for counts, missing in reversed(levels):
         found = pc.if_else(missing, pa.scalar(None, pa.list_(found.type)), lists(counts, found))
