@@ -93,7 +93,7 @@ def resize_values(data: Buffer, short_side: int) -> bytes:
             size = scaled_size(*picture.size, short_side)
             scaled = picture.resize(size, Image.Resampling.NEAREST)
             palette, most = scaled.getpalette() or [], int(np.asarray(scaled).max())
-            if scaled.mode == "P" and len(palette) <= 3 * most:  # else numbers beyond its colours would be cut
+            if scaled.mode == "P" and len(palette) <= 3 * most:  # else larger numbers would be cut
                 scaled.putpalette(palette + [0] * (3 * most + 3 - len(palette)))
             out = io.BytesIO()
             scaled.save(out, "PNG", optimize=True)

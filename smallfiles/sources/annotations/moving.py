@@ -1,8 +1,8 @@
 """Boxes and points that move with their pictures where these are scaled before packing.
 
-Fields called box, boxes, bbox or bboxes, or ending with `_` and one of these, are lists of four numbers, x and
-y in turn, as are `segments`; `keypoints` have a visibility after each pair, and `area` counts pixels. Numbers
-with fractions that are at most 1 everywhere are fractions of the picture, which stay.
+Fields called box, boxes, bbox or bboxes, or ending with `_` and one of these, are lists of four numbers, x
+and y in turn, as are `segments`; `keypoints` have a visibility after each pair, and `area` counts pixels.
+Numbers that are not whole and at most 1 everywhere are fractions of the picture, which stay.
 
 The trap: boxes count the pixels of the file they were drawn on, and nothing fails if that file shrinks: they
 only lie elsewhere. So a column of boxes that cannot be moved is refused. docs/recipes.md has an example.
