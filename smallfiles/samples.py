@@ -94,6 +94,7 @@ class Schema:
         blobs: The fields of further files.
         values: The columns of further values (see `smallfiles.fields`); `Sample.row` says which row is whose.
         columns: Which column of the source's table was which field, if that was said.
+        first: Name of the first file's field; empty if it is the one that its suffix gives.
     """
 
     count: int
@@ -111,6 +112,7 @@ class Schema:
     blobs: tuple[BlobField, ...] = ()
     values: pa.Table | None = field(default=None, compare=False, repr=False)
     columns: tuple[str, ...] = ()
+    first: str = ""
 
     @property
     def fields(self) -> dict[str, str]:

@@ -8,10 +8,12 @@ Notebook 05 teaches it.
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import asdict, is_dataclass
 from typing import Any
 
 import smallfiles
+from smallfiles.fields import name_problem
 from smallfiles.samples import Schema, TargetKind
 
 PACKAGE = "smallfiles"
@@ -30,7 +32,8 @@ def record(format_name: str, schema: Schema, options: Any) -> dict[str, Any]:
     Returns:
         A JSON object; `resize` is in it only if images were scaled before packing, and `came_as` (the
         `member_suffixes` of the schema) only if the source was a tar of another program; `fields` and
-        `columns` only if there are more than the first file and its target.
+        `columns` only if there are more than the first file and its target; `first` only if its field was
+        given a name.
     """
     odd: dict[str, Any] = {} if schema.resize is None else {"resize": dict(schema.resize)}
     if schema.member_suffixes:
@@ -38,6 +41,8 @@ def record(format_name: str, schema: Schema, options: Any) -> dict[str, Any]:
     if schema.fields:
         odd["fields"] = schema.fields
         odd |= {"columns": list(schema.columns)} if schema.columns else {}
+    if schema.first:
+        odd["first"] = schema.first
     return odd | {
         "package": PACKAGE,
         "version": smallfiles.__version__,
@@ -98,6 +103,12 @@ def blob_suffixes(provenance: dict[str, Any]) -> dict[str, str]:
     found = provenance.get("fields")
     fields = found.items() if isinstance(found, dict) else ()
     return {str(name): kind for name, kind in fields if isinstance(kind, str) and kind.startswith(".")}
+
+
+def first_field(provenance: Mapping[str, Any]) -> str:
+    """What `Schema.first` was; empty if the record does not have it."""
+    found = provenance.get("first")
+    return "" if name_problem(found) else str(found)
 
 
 def columns(provenance: dict[str, Any]) -> tuple[str, ...]:

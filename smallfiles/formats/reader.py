@@ -102,10 +102,14 @@ class BaseReader(Reader, Generic[Handle]):
         """Name and suffix of each field of files, the first one first."""
         if self._blobs is None:
             key, further = self.key(0) if len(self) else "", self._further()
-            first = name_of_first(key)
+            first = self._first() or name_of_first(key)
             first = "data" if first in {**further, **self._kinds()} else first
             self._blobs = {first: suffix_of(key), **further}
         return self._blobs
+
+    def _first(self) -> str:
+        """The name that was given to the field of the first file; empty if none was."""
+        return provenance.first_field(self._provenance())
 
     @abstractmethod
     def _kinds(self) -> Mapping[str, pa.DataType]:

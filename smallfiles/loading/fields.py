@@ -30,7 +30,7 @@ from smallfiles.errors import (
     SourceError,
     UsageError,
 )
-from smallfiles.fields import META, further_files, is_blob
+from smallfiles.fields import META, further_files, is_blob, name_of_first
 from smallfiles.images.faults import DamagedImageError
 from smallfiles.loading.batches import Array, Batch, Fault, Indices, Layout, SampleRngs, allocate
 from smallfiles.loading.config import OnError
@@ -186,7 +186,8 @@ def field_batches(
     Args:
         reader: A packed set.
         fields: Makers by the names of fields. The first file of a sample has the one name that is no further
-            field's: `image`, `audio`, `data`, as you like. None for a field leaves it out.
+            field's: `image`, `audio`, `data`, as you like; by default `image` with a transform, else the one
+            that `--field` gave it, or `data`. None for a field leaves it out.
         transform: Of pictures, for the first file; the same as `fields={"image": Image(transform)}`.
         seed: Of all augmentation.
         on_error: What to do about a sample that cannot be read or decoded.
@@ -206,7 +207,9 @@ def field_batches(
             f"{', '.join([*further, *values]) or 'none'} in {reader.path}",
             next_step="Correct the names; smallfiles inspect shows the fields of a packed file",
         )
-    first = firsts[0] if firsts else "image" if transform is not None else "data"
+    named = next(iter(reader.fields))
+    own = named if len(reader) and named != name_of_first(reader.key(0)) else "data"
+    first = firsts[0] if firsts else "image" if transform is not None else own
     if transform is not None:
         given[first] = Image(transform)
     makers: dict[str, Maker] = {}

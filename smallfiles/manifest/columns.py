@@ -75,6 +75,14 @@ def check_header(name: object, split: object, classes: Iterable[object], root_hi
         raise fault(f"the root_hint {root_hint} is an absolute path", "a path relative to the manifest file")
 
 
+def check_first(first: Any, others: Iterable[str]) -> None:
+    """Check the name of the first file's field, if there is one."""
+    if first != "":
+        check_names([first])
+    if first in others:
+        raise fault(f"the first file and another field are called {short(first)}", "a name for each field")
+
+
 def target_kind_of(targets: Any) -> TargetKind:
     """Whether these are labels or captions; an empty list counts as labels."""
     if is_arrow(targets):

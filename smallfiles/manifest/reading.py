@@ -19,7 +19,10 @@ from smallfiles.fields import typed_column
 from smallfiles.manifest.columns import OPTIONAL, repeated_paths
 from smallfiles.manifest.writing import FORMAT, VERSION
 
-HEADER = ("format", "version", "name", "split", "classes", "root_hint", "target", "digest", "count", "fields")
+HEADER = (
+    *("format", "version", "name", "split", "classes", "root_hint", "target", "digest", "count", "fields"),
+    "first",
+)
 _NEXT = "Check that this is the right file, or make it again: smallfiles manifest"
 
 
@@ -77,7 +80,8 @@ def _interpreted(path: Path, header: dict[str, Any], columns: dict[str, Any]) ->
         "metas": columns.get("meta"),
     }
     arguments |= _fields(header, columns)
-    arguments |= {name: header[name] for name in ("name", "split", "classes", "root_hint") if name in header}
+    plain = ("name", "split", "classes", "root_hint", "first")
+    arguments |= {name: header[name] for name in plain if name in header}
     return Document(arguments, header.get("digest"))
 
 

@@ -21,7 +21,7 @@ from smallfiles.arrays import from_numpy, give_back_memory, one_chunk, plain_all
 from smallfiles.digests import set_digest
 from smallfiles.errors import ManifestError, first_few
 from smallfiles.faults import check_files, summary_of
-from smallfiles.fields import META
+from smallfiles.fields import META, name_of_first
 from smallfiles.manifest import columns as checks
 from smallfiles.manifest import picking
 from smallfiles.manifest.reading import read_document
@@ -48,6 +48,7 @@ class Manifest:
         root_hint: Folder or archive that the paths are relative to, itself relative to the manifest
             file; empty if unknown.
         blobs: Names of the fields of further files, a mask for example, in their order.
+        first: Name of the field of the first file; empty if it is the one that its suffix gives.
     """
 
     table: pa.Table = field(hash=False)
@@ -56,6 +57,7 @@ class Manifest:
     classes: tuple[str, ...] = ()
     root_hint: str = ""
     blobs: tuple[str, ...] = ()
+    first: str = ""
 
     @classmethod
     def from_columns(
@@ -73,6 +75,7 @@ class Manifest:
         target: TargetKind | None = None,
         blobs: Mapping[str, Any] | None = None,
         values: Mapping[str, Any] | None = None,
+        first: str = "",
     ) -> Manifest:
         """Make a manifest of columns, after checking them.
 
@@ -89,6 +92,7 @@ class Manifest:
             target: `label` or `captions`; needed only where `targets` is empty.
             blobs: Paths of further files of each sample, by the name of their field.
             values: Further values of each sample, by name: integers, floats, truth values, texts, lists.
+            first: Name of the field of `paths`; by default the one that their suffix gives.
 
         Raises:
             ManifestError: Names what is wrong, with the count and the first few.
@@ -98,7 +102,10 @@ class Manifest:
         optional = {"bytes": sizes, "sha256": sha256, "meta": metas}
         blobs, values = blobs or {}, values or {}
         table = checks.checked_table(paths, targets, kind, len(classes), optional, blobs, values)
-        manifest = cls(table, name, split, tuple(classes), root_hint, tuple(sorted(blobs)))
+        checks.check_first(first, (*blobs, *values))
+        if len(table) and first == name_of_first(table["path"][0].as_py()):
+            first = ""
+        manifest = cls(table, name, split, tuple(classes), root_hint, tuple(sorted(blobs)), first)
         # Sorting is expensive; the search for repeated paths and the digest share it.
         order = checks.checked_order(manifest.paths)
         manifest.__dict__["digest"] = set_digest(manifest.paths, manifest.columns, order)
@@ -136,6 +143,7 @@ class Manifest:
         header = {name: getattr(self, name) for name in ("name", "split", "classes", "root_hint")}
         header |= {"target": self.target_kind, "digest": self.digest, "count": len(self)}
         header |= {"fields": self.fields} if self.fields else {}
+        header |= {"first": self.first} if self.first else {}
         write_columns(Path(path), header, self.table)
 
     def save_flat(self, path: Path) -> None:
@@ -339,6 +347,7 @@ class Manifest:
             manifest_digest=self.digest,
             blobs=tuple(BlobField(name, self.fields[name]) for name in self.blobs),
             values=self.values if self.values.column_names else None,
+            first=self.first,
         )
 
     def check_files(self, store: ByteStore) -> None:

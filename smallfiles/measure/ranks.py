@@ -20,6 +20,7 @@ from smallfiles import machine, objectstore
 from smallfiles.atomic import write_json
 from smallfiles.errors import FormatError, OutputExistsError, first_few
 from smallfiles.loading import LoaderConfig, make_loader
+from smallfiles.loading.makers import Ragged
 from smallfiles.machine.ranks import ranks
 from smallfiles.progress import plural
 
@@ -104,7 +105,7 @@ def read_share(path: Path, folder: Path, config: LoaderConfig) -> Share:
         raise OutputExistsError(
             f"{record} exists already", expected="an empty folder", next_step="Use a new folder for each run"
         )
-    loader = make_loader(objectstore.open_anywhere(path), config)
+    loader = make_loader(objectstore.open_anywhere(path), config, fields={"data": Ragged()})
     seen: list[np.ndarray[Any, Any]] = []
     size, began = 0, perf_counter()
     for batch in loader:

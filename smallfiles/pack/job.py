@@ -296,6 +296,8 @@ def _digest(
     }
     if schema.fields:
         facts |= {"fields": schema.fields, "columns": schema.columns}
+    if schema.first:
+        facts["first"] = schema.first
     return hashlib.sha256(json.dumps(facts, sort_keys=True, default=str).encode()).hexdigest()
 
 

@@ -34,6 +34,7 @@ from smallfiles.progress import plural
 from smallfiles.sources.partners import FLAGS, Partners
 from smallfiles.sources.partners import find as find_partners
 from smallfiles.sources.record import Source
+from smallfiles.sources.roles import given_first
 from smallfiles.sources.scanning import (
     Tree,
     bad_line,
@@ -202,6 +203,7 @@ def _source(
         sizes=sizes_of(path, paths) if options.sizes else None,
         metas=None if metas is None else _texts_in(path, metas.take(rows)),
         blobs={name: files.take(rows) for name, files in (blobs or {}).items()},
+        first=given_first("image", options),
     )
     return Source(manifest, FolderStore(path), "folder", notes, path)
 

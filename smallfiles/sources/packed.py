@@ -23,7 +23,7 @@ from smallfiles.arrays import joined, scalar, suffixes_of
 from smallfiles.digests import added_fields
 from smallfiles.errors import SourceError, UsageError
 from smallfiles.faults import summary_of
-from smallfiles.fields import META, further_files
+from smallfiles.fields import META, further_files, name_problem
 from smallfiles.folders import IMAGE_SUFFIXES, SourceOptions
 from smallfiles.formats import provenance
 from smallfiles.formats.files.reading import MANIFEST
@@ -188,6 +188,7 @@ def _manifest(reader: Reader, schema: Mapping[str, Any], split: str | None) -> M
         target=kind,
         blobs={name: _blob_paths(reader, name, each) for name, each in further_files(reader.fields).items()},
         values=values,
+        first="" if name_problem(first := next(iter(reader.fields))) else first,
     )
 
 

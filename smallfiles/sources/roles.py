@@ -198,6 +198,12 @@ def given_fields(names: Sequence[str], path: Path, options: SourceOptions) -> di
     return dict(pairs)
 
 
+def given_first(name: str, options: SourceOptions) -> str:
+    """The name of the first file's field if `--field` gave it and a field can have it, else nothing."""
+    given = name in (text.partition("=")[0] for text in options.columns)
+    return name if given and not name_problem(name) else ""
+
+
 def _field(text: str) -> tuple[str, str]:
     name, equals, spec = text.partition("=")
     if not (name and equals and spec):

@@ -43,6 +43,7 @@ from smallfiles.sources.roles import (
     Roles,
     check_columns,
     filled,
+    given_first,
     known_targets,
     roles_of,
     sentence,
@@ -354,6 +355,7 @@ def source_of(
             target=roles.kind,
             blobs=rows.blobs,
             values=values,
+            first=given_first(roles.first, options),
         )
     taken = sentence(roles, manifest.values.schema, path, _listed(classes, is_sorted=not rows.classes))
     notes = (taken, *split_notes, *notes, *without, *absent)

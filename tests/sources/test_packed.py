@@ -14,7 +14,9 @@ from source_sets import plant
 
 from smallfiles import formats, sources
 from smallfiles.cli import main
-from smallfiles.errors import SmallfilesError, SourceError, UsageError
+from smallfiles.errors import ManifestError, SmallfilesError, SourceError, UsageError
+from smallfiles.loading.fields import field_batches
+from smallfiles.loading.makers import Ragged
 from smallfiles.manifest import Manifest
 from smallfiles.pack import PackConfig, pack, verify
 from smallfiles.sources import Source
@@ -185,3 +187,36 @@ def test_a_zarr_store_is_refused_with_the_way_to_read_it(tmp_path):
     for use in (formats.open, sources.load, lambda path: formats.name_of(path)):
         with pytest.raises(UsageError, match=r"only the zarr library reads.*zarr\.open_group"):
             use(store)
+
+
+@pytest.mark.parametrize("name", ["m.json", *OUTPUTS])
+def test_the_first_file_keeps_the_name_that_it_was_given(name: str, tmp_path: Path) -> None:
+    for key in KEYS:
+        plant(tmp_path, key, data=jpeg(key))
+    (tmp_path / "t.csv").write_text("filename,species\n" + "".join(f"{key},{key[0]}\n" for key in KEYS))
+    named, plain = tmp_path / name, tmp_path / f"plain-{name}"
+    command = "manifest" if name == "m.json" else "pack"
+    for out, field in ((named, "photo"), (plain, "image")):
+        given = ("--field", f"{field}=filename", "--field", "label=species")
+        where = ("-o", str(out)) if command == "manifest" else (str(out),)
+        assert main([command, str(tmp_path / "t.csv"), *where, *given]) == 0
+    pack(sources.load(named), tmp_path / "again.arrow")
+    pack(sources.load(plain), tmp_path / "usual.arrow")
+    pack(sources.load(tmp_path / "t.csv"), tmp_path / "derived.arrow")
+    again = formats.open(tmp_path / "again.arrow")
+    assert list(again.fields) == ["photo", "label"] and bytes(again.blob("photo").read(0)) == jpeg(KEYS[0])
+    assert field_batches(again).make([0], 0).arrays["photo"].tobytes() == jpeg(KEYS[0])
+    assert "view" in field_batches(again, {"view": Ragged()}).make([0], 0).arrays
+    assert (tmp_path / "usual.arrow").read_bytes() == (tmp_path / "derived.arrow").read_bytes()
+    if command == "pack":
+        assert list(formats.open(named).fields) == ["photo", "label"]
+
+
+def test_a_manifest_whose_first_file_has_the_name_of_another_field_is_refused(tmp_path: Path) -> None:
+    for first, got in (
+        ("age", "and another field are called"),
+        ("label", "used for something else"),
+        (3, "text"),
+    ):
+        with pytest.raises(ManifestError, match=got):
+            Manifest.from_columns(["a.jpg"], [1], values={"age": [3]}, first=first)

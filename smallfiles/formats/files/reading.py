@@ -63,6 +63,9 @@ class FilesReader(BaseReader[Manifest]):
         fields = self._handle().fields
         return {name: fields[name] for name in self._handle().blobs}
 
+    def _first(self) -> str:
+        return self._handle().first
+
     def _kinds(self) -> Mapping[str, pa.DataType]:
         return {each.name: each.type for each in self._handle().columns.schema}
 
@@ -131,7 +134,7 @@ class FilesReader(BaseReader[Manifest]):
         if all(each is not None for each in known):  # else left out, since it would take one stat per file
             payload = sum(int(each.sum()) for each in known if each is not None)
             sizes = {"bytes": payload, "file_bytes": payload + (self.path / MANIFEST).stat().st_size}
-        about = {name: getattr(manifest, name) for name in ("name", "split", "classes", "has_meta")}
+        about = {name: getattr(manifest, name) for name in ("name", "split", "classes", "has_meta", "first")}
         schema = Schema(
             *(len(manifest), 0, 0, manifest.target_kind),
             manifest_digest=manifest.digest,

@@ -151,6 +151,7 @@ def _save_manifests(columns: SampleColumns, schema: Schema, out: Path, digest: b
         target=schema.target,
         blobs=paths,
         values=values,
+        first=schema.first,
         **facts[""],
     ).save(out / MANIFEST)
     files = save_digest(out / MANIFEST, BlockHasher() if digest else None)
