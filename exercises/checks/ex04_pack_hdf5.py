@@ -214,7 +214,7 @@ READS = 20
 _ASIDE, _MARK = 5, 6  # bytes at which no sample begins
 
 
-@check(buys="A path and a number travel to any worker, and none reads through another's handle.", limit_s=20)
+@check(buys="Any worker can get a path and a number, and none reads through another's handle.", limit_s=20)
 def read_sample(attempt: Attempt) -> None:
     """`read_sample(path, index)` is the bytes and the label of one sample."""
     with tempfile.TemporaryDirectory(prefix="exercise-04-", ignore_cleanup_errors=True) as name:
@@ -226,8 +226,8 @@ def read_sample(attempt: Attempt) -> None:
         _right(attempt, many, items, range(len(items) - 4, len(items)), SMALL)
         with _counted() as opened:
             _right(attempt, many, items, range(READS))
-        because = "each open asks the metadata server, as small files do; keep what you opened, by path and "
-        because += "process"
+        because = "each open is a request to the metadata server, as with small files; keep what you opened, "
+        because += "by path and process"
         got = f"{len(opened)} opens for {READS} samples"
         attempt.require(len(opened) <= 2, got, "one open per process, at its first read", because)
         _frugal(attempt, many, items)

@@ -33,9 +33,9 @@ _SHARED = "the workers inherit one open file with one offset, and each seeks whe
 _SHARED += "read: use os.pread, which takes the position as an argument"
 _THREADS = "threads share the open file of their process, and its offset, as long as you seek; use os.pread"
 _NUMBER = "the number of a descriptor means nothing in another process: leave it behind in __getstate__"
-_OPENS = "each open is a question to the metadata server, and one large file was made to ask it once; keep it"
-_WHOLE = "your reader takes in the whole file, and a real one does not fit into a worker's memory"
-_ALONG = "your reader takes samples along when it is pickled, and every worker keeps a copy"
+_OPENS = "each open is a request to the metadata server, and a large file needs one per process; keep it"
+_WHOLE = "your reader reads the whole file into memory, and a real one does not fit there"
+_ALONG = "your reader holds samples when it is pickled, and every worker keeps a copy"
 
 
 class Trial(NamedTuple):
@@ -77,7 +77,7 @@ def count_wrong(read: Callable[[int], Any], truth: Sequence[bytes], seconds: flo
 
 
 @check(
-    buys="A job with eight workers per GPU now trains on the images that its labels belong to.",
+    buys="A job with eight workers per GPU now trains on images that belong to their labels.",
     limit_s=30,
     errors={
         NameError: "a name is not defined; compare it with the cells above, and import what you use",

@@ -286,7 +286,7 @@ _LISTS = "each pixel becomes an object of Python on the way: no tolist(), no tor
 
 
 @check(
-    buys="A quarter of the bytes goes to the trainer and to the GPU, which makes floats of them in no time.",
+    buys="A quarter of the bytes is sent to the trainer and to the GPU, which makes floats of them quickly.",
     limit_s=20,
     errors={ValueError: _STACK, TypeError: _STACK},
 )

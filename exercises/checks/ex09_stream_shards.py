@@ -71,7 +71,7 @@ _ANEW = "you begin at byte 0 again: on a bad line that may never end; ask from l
 _JOINED = "bytes are missing or come twice: ask from len(data) on, and append what comes to data"
 _TRY = "a busy server is a matter of moments: catch Busy, pause, and ask again"
 _PAUSE = "you ask again at once: hundreds of ranks that do so keep the server busy; pause before the next try"
-_TOTAL = "you count all failures together: on a long object begin to count anew when bytes came"
+_TOTAL = "you count all failures together: on a long object start counting again when bytes arrive"
 _ENDLESS = "you never give up: a job that waits for a server that is gone holds its GPUs for hours"
 _PART = "the server is gone, and you return a part as if it were the object: let the last Busy out"
 _NEVER = "no try makes a missing object appear: catch Busy alone, and let other errors out at once"
@@ -177,7 +177,7 @@ _AHEAD = (
     "all is asked for at once (pool.map and lists do that), and waits in memory: keep in_flight on their way"
 )
 _DRAINS = "slices of names drain at each border, and the line is idle: submit the next name when one is taken"
-_LOST = "a fetch failed, and its object is missing without a word: .result() raises, so let it out"
+_LOST = "a fetch failed, and its object is missing without an error: .result() raises, so let it out"
 
 
 def _stream(attempt: Attempt, store: Store, names: list[str], rank: int, ranks: int) -> Iterator[bytes]:

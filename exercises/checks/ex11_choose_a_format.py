@@ -168,7 +168,7 @@ _ONCE = "a copy is made once, and read in every epoch: do not multiply it by the
 _EACH = "every node makes a copy of everything: the targets deliver `nodes` times the data set"
 _BYTES_ONLY = "a copy reads long runs: only bytes count, not request_s for each image"
 _FIRST = "the copy comes before the first epoch: add the two"
-_OWN_COPY = "an epoch from a copy asks nothing of the storage or the network; only the GPUs are left"
+_OWN_COPY = "an epoch from a copy uses neither the storage nor the network; only the GPUs are left"
 TRAINING_MISTAKES: tuple[Mistake, ...] = (
     (lambda w, s, y, n, e: e * sum(_seconds(w, s, y, n).values()), _SUM),
     (lambda w, s, y, n, e: max(_seconds(w, s, y, n).values()), _ONE),

@@ -183,7 +183,7 @@ COLUMNS: tuple[tuple[list[Any], torch.dtype, list[float], str], ...] = (
 
 
 @check(
-    buys="The loss fits what you predict: classes are told apart, numbers come near.",
+    buys="The loss fits what you predict: a class is right or wrong, a number is more or less close.",
     errors={
         TypeError: _NONE,
         RuntimeError: _NONE,

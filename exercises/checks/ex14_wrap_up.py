@@ -66,7 +66,7 @@ MISSED = {
 }
 
 
-@check(buys="A wrong sample that is found before packing costs a mail; afterwards it costs a training.")
+@check(buys="A wrong sample that is found before packing costs an e-mail; afterwards it costs a training.")
 def faults(attempt: Attempt) -> None:
     """`faults(folder)` names the ids of each fault."""
     with deliveries() as made:

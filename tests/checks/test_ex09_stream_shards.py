@@ -71,7 +71,7 @@ WRONG_READS = [
     (reading(from_=lambda data: len(data) and len(data) + 1), "come twice"),
     (reading(catch=()), "catch Busy"),
     (reading(pause_s=0), "pause before the next try"),
-    (reading(resets=False), "count anew"),
+    (reading(resets=False), "start counting again"),
     (reading(tries=10**9, pause_s=0.002), "never give up"),
     (reading(part=True), "return a part"),
     (reading(catch=Exception), "catch Busy alone"),
@@ -159,6 +159,6 @@ WRONG_STREAMS = [
     (by_map, "waits in memory"),
     (by_slices, "drain at each border"),
     (as_a_list, "waits in memory"),
-    (streaming(skips=Exception), "without a word"),
+    (streaming(skips=Exception), "missing without an error"),
 ]
 TestStream = judged(ex09.stream, WRONG_STREAMS, [streaming(), refills_first, refills_late])
