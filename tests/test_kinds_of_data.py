@@ -198,7 +198,7 @@ KINDS = {
         SEGMENTED,
         {"mask": MASKS},
     ),
-    "one folder a sample": (
+    "one folder per sample": (
         lambda r: with_masks(r, "{n}/image.png", "{n}/mask.png"),
         SEGMENTED,
         {"image": PICTURES, "mask": MASKS},

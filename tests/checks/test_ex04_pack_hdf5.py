@@ -166,7 +166,7 @@ WRONG_READERS = [
     (reading(lambda g, i: part(g, i, more=-1)), "these bytes are others"),
     (reading(lambda g, i: part(g, min(i + 1, 8))), "these bytes are others"),
     (reading(key=lambda path: os.getpid()), "belong to its path"),
-    (each_time, "asks the metadata server"),
+    (each_time, "request to the metadata server"),
     (cached_whole(), "load the whole data set"),
     (reading(key=lambda path: path, closes=False), "parent and workers share that handle"),
     (raw(lambda path: path.open("rb", buffering=0), seek_and_read), "parent and workers share that handle"),
