@@ -75,6 +75,9 @@ def test_hugging_face_datasets_reads_our_file(out, tmp_path):
     loaded = datasets.load_dataset("arrow", **how)
     assert [row["data"] for row in loaded] == [data for data, _ in ITEMS]
     assert loaded["label"][:] == [label for _, label in ITEMS]
+    assert loaded.features["label"].names == [*map(str, range(1000))]
+    as_pictures = loaded.cast_column("data", datasets.Image(decode=False))
+    assert [row["data"]["bytes"] for row in as_pictures] == [data for data, _ in ITEMS]
 
 
 def test_the_juelich_loader_reads_our_juelich_layout(out):

@@ -7,7 +7,9 @@ file fetches a whole batch to get one row. So use 1 to 4 rows per batch for unkn
 number for ours or one that maps the file.
 `layout="juelich"` writes what the Jülich course's loader reads: `image_data: binary, label: uint16`,
 one row per batch (followed by our `key` and `meta`, which it ignores). Hugging Face reads both with
-`load_dataset("arrow", data_files="x.arrow")`; its `Dataset.from_file` needs an IPC stream.
+`load_dataset("arrow", data_files="x.arrow")`, ours with class names; `.cast_column("data", Image())` gives
+pictures, since only a struct of bytes and path can say that it holds some. Its `Dataset.from_file` needs an
+IPC stream.
 
 The trap: an Arrow `binary` column holds at most 2 GiB per batch. So the writer also cuts batches by
 bytes, and uses `large_binary` if a single sample is larger. Notebook 03 teaches it.

@@ -27,7 +27,7 @@ from smallfiles.formats import provenance
 from smallfiles.formats.arrow import columns
 from smallfiles.formats.arrow.footer import Cuts, blocks, row_counts
 from smallfiles.formats.arrow.values import ValueColumn, can_gather
-from smallfiles.formats.arrow.writing import CUTS, PROVENANCE
+from smallfiles.formats.arrow.writing import CUTS, FEATURES, PROVENANCE
 from smallfiles.formats.bytefile import Access, ByteFile, damage_reported, damaged
 from smallfiles.formats.columns import CAPTIONS
 from smallfiles.formats.reader import OpenedFile, numbered_keys
@@ -127,7 +127,7 @@ class Opened(OpenedFile):
     @property
     def classes(self) -> tuple[str, ...]:
         """Class names from the provenance, or from the features of Hugging Face `datasets`."""
-        return super().classes or _hugging_face_classes(self._metadata.get(b"huggingface"))
+        return super().classes or _hugging_face_classes(self._metadata.get(FEATURES))
 
     def _row_counts(self) -> np.ndarray:
         found = self._blocks

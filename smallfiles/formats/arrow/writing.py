@@ -7,7 +7,7 @@ from the memory into which they were read. Notebook 03.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -27,6 +27,7 @@ BINARY_LIMIT = 2**31 - 1
 UINT16 = range(2**16)
 PROVENANCE = b"smallfiles"
 CUTS = b"smallfiles.cuts"
+FEATURES = b"huggingface"
 
 
 @dataclass(frozen=True)
@@ -122,7 +123,7 @@ def _flush(batch: _Batch, writer: pa.RecordBatchWriter, sink: ArrowSink) -> None
 
 def _arrow_schema(schema: Schema, options: ArrowOptions, rows: int) -> pa.Schema:
     max_bytes = options.max_batch_bytes
-    data = _binary(schema, max_bytes)
+    data, features = _binary(schema, max_bytes), {}
     key = pa.field("key", pa.string(), nullable=False)
     meta = [pa.field("meta", pa.string())] if schema.has_meta else []
     if options.layout == "juelich":
@@ -130,8 +131,9 @@ def _arrow_schema(schema: Schema, options: ArrowOptions, rows: int) -> pa.Schema
         fields = [pa.field("image_data", data), pa.field("label", pa.uint16()), key, *meta]
     else:
         # Small columns first, so that reading keys and labels touches one page per batch.
+        features = _features(schema.classes)
         captions = pa.field("captions", CAPTIONS, nullable=False)
-        label = pa.field("label", pa.int64(), nullable=False)
+        label = pa.field("label", pa.int64(), nullable=bool(features))
         values = [] if schema.values is None else list(schema.values.schema)
         fields = [key, label if schema.target == "label" else captions, *meta, *values]
         fields.append(pa.field("data", data, nullable=False))
@@ -139,9 +141,16 @@ def _arrow_schema(schema: Schema, options: ArrowOptions, rows: int) -> pa.Schema
     largest = schema.largest_bytes + sum(blob.largest_bytes for blob in schema.blobs)
     cuts = {"rows": rows, "bytes": max_bytes, "largest": largest}
     record = provenance.record("arrow", schema, options)
-    return pa.schema(
-        fields, {PROVENANCE: provenance.dumps(record), CUTS: json.dumps(cuts, separators=(",", ":"))}
-    )
+    about = {PROVENANCE: provenance.dumps(record), CUTS: json.dumps(cuts, separators=(",", ":"))}
+    return pa.schema(fields, about | features)
+
+
+def _features(classes: Sequence[str]) -> dict[bytes, str]:
+    """Class names for Hugging Face `datasets`, which takes a nullable label only, and no name twice."""
+    if not classes or len({*classes}) < len(classes):
+        return {}
+    label = {"names": list(classes), "_type": "ClassLabel"}
+    return {FEATURES: provenance.dumps({"info": {"features": {"label": label}}})}
 
 
 def _binary(sizes: Schema | BlobField, max_bytes: int) -> pa.DataType:
