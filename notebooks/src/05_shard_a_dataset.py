@@ -414,8 +414,8 @@ for rank in range(2):
 len(came), set(came.values())
 
 # %% [markdown]
-# If shards are in class order and each worker gets whole shards, it sees few classes. Our streams are dealt ranges of
-# all shards instead.
+# If shards are in class order, a worker that gets whole shards reads few classes. Our streams get ranges of all shards
+# instead.
 #
 # > **Predict.** Shards in class order, 1 to 8 workers: how many classes does a batch of 16 hold, compared with a random
 # > order? The folded cell counts them.

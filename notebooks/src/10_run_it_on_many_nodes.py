@@ -200,7 +200,7 @@ show.figure(figures.bars(often, title, x="samples of the epoch, by how often the
 # Nothing failed in the wrong runs, and the loss would fall in both. So count once over all ranks, as the job below
 # does, before you train for days.
 #
-# What if the samples cannot be divided evenly? The folded cell asks PyTorch's sampler and ours.
+# What if the samples cannot be divided evenly? The folded cell tries PyTorch's sampler and ours.
 #
 # > **Predict.** 10 samples, 4 ranks: how many does PyTorch's sampler read, and how many does ours? And for one rank and
 # > two epochs, which of the printed orders are equal?
@@ -361,7 +361,7 @@ def train(folder, epochs=3):
 
 # %% [markdown]
 # The folded cell saves the state under another name and renames it, so that a kill in between leaves the last good
-# checkpoint; and plays Slurm, which sends the signal.
+# checkpoint; and simulates Slurm, which sends the signal.
 
 
 # %% jupyter={"source_hidden": true}

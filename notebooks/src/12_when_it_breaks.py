@@ -218,7 +218,7 @@ print(len(pickle.dumps(reader)), "bytes: our reader, which opens the file again 
 # %% [markdown]
 # ### Wrong label order
 #
-# The *folded* cell gives the first four validation images the labels of three orders, and asks our check.
+# The *folded* cell gives the first four validation images the labels of three orders, and calls our check.
 
 # %% jupyter={"source_hidden": true}
 from smallfiles.manifest import Manifest
@@ -483,7 +483,8 @@ print(by_library.key(7), len(by_library.read(7)), "bytes, no mount")
 # %% [markdown]
 # ### LMDB on a parallel file system
 #
-# This one cannot be shown here: it needs Lustre, NFS or the like. The *folded* cell says where your data is.
+# This one cannot be shown here: it needs Lustre, NFS or the like. The *folded* cell prints the file system of
+# your data.
 
 # %% jupyter={"source_hidden": true}
 from smallfiles import machine
@@ -535,7 +536,7 @@ print("the variable {}, os.cpu_count() {}, os.sched_getaffinity {}".format(*in_c
 # %% [markdown]
 # ### No network
 #
-# The *folded* cell asks a port where nobody listens, and a server that never answers.
+# The *folded* cell connects to a port where nothing listens, and to a server that never answers.
 
 # %% jupyter={"source_hidden": true}
 import socket

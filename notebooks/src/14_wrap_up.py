@@ -95,7 +95,7 @@ except SmallfilesError as error:
 
 # %% [markdown]
 # `pack` refuses and names every missing file. Leaving samples out is a decision about the data, so somebody has to make
-# it: ask the people who delivered it, or say `--on-error skip` and keep the list. Two more faults are not in that
+# it: ask the people who delivered it, or pass `--on-error skip` and keep the list. Two more faults are not in that
 # message. One image is cut off; `pack` notices it when it reads it. And some images have no row:
 
 # %%
