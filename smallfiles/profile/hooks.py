@@ -22,45 +22,35 @@ import importlib.util
 import json
 import linecache
 import os
-import platform
 import re
+import resource
+import signal
 import sys
 import threading
 import time
 import zlib
+from _thread import start_new_thread
 from collections import Counter, deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 LOOK_S = 0.1
-FOLDER = "SMALLFILES_PROFILE_FOLDER"
-SECONDS = "SMALLFILES_PROFILE_SECONDS"
+FOLDER, SECONDS = "SMALLFILES_PROFILE_FOLDER", "SMALLFILES_PROFILE_SECONDS"
+_folder, _seconds = os.environ.get(FOLDER, ""), float(os.environ.get(SECONDS, "inf"))
 _STEPS = 20_000
 _AHEAD, _AHEAD_BYTES, _AHEAD_S = 16, 1 << 30, 20.0
 _PATHS = 512
 _CALLS = {
     "x86_64": {"open": (2, 257, 437, 4, 5, 6, 262, 332, 217, 3), "read": (0, 17, 19, 295, 9)},
     "aarch64": {"open": (56, 437, 79, 80, 291, 61, 57), "read": (63, 67, 65, 69, 222)},
-}.get(platform.machine(), {})
+}.get(os.uname().machine, {})
 _BLOCKED_IN = {number: name for name, numbers in _CALLS.items() for number in numbers}
+_DECODE = r"PIL/(ImageFile|\w*ImagePlugin)\.py|simplejpeg|turbojpeg|torchvision/io/|soundfile|:\w*decod"
+_AUGMENT = r"/transforms/|albumentations|kornia|PIL/Image\.py:(resize|crop|tran)|:\w*(augment|resize)"
+_READ = r"PIL/Image\.py:(open|preinit)|/(tarfile|zipfile|h5py/\S+|webdataset/tariterators)\.py"
 _NAMES = (
     ("collate", re.compile(r"_utils/(collate|pin_memory)\.py|:\w*collate")),
-    (
-        "decode",
-        re.compile(
-            r"PIL/(ImageFile|\w*ImagePlugin)\.py|simplejpeg|turbojpeg|torchvision/io/|soundfile|:\w*decod"
-        ),
-    ),
-    (
-        "augment",
-        re.compile(
-            r"/transforms/|albumentations|kornia|PIL/Image\.py:(resize|crop|tran)|:\w*(augment|resize)"
-        ),
-    ),
-    (
-        "read",
-        re.compile(r"PIL/Image\.py:(open|preinit)|/(tarfile|zipfile|h5py/\S+|webdataset/tariterators)\.py"),
-    ),
+    *(("decode", re.compile(_DECODE)), ("augment", re.compile(_AUGMENT)), ("read", re.compile(_READ))),
 )
 """What a worker does, by `file:function` of its frames, from the innermost outwards."""
 _LINES = (
@@ -76,32 +66,57 @@ _COPY_LINE = re.compile(
 )
 _MODEL = re.compile(r"torch/(nn|autograd|optim|_tensor|fx|_dynamo)|:(forward|backward)$", re.MULTILINE)
 _FREE, _RECOVERING = 1, 2
+_KNOWN = ("torch.utils.data.", "accelerate.", "lightning.", "webdataset.")
 
 
 def read_text(path: str) -> str:
-    """The text of a file of /proc; empty where it cannot be read."""
+    """The first 64 KiB of a file of /proc; empty where it cannot be read."""
     try:
-        with open(path) as file:
-            return file.read()
+        descriptor = os.open(path, os.O_RDONLY)
+        try:
+            return os.read(descriptor, 1 << 16).decode("utf-8", "replace")
+        finally:
+            os.close(descriptor)
     except OSError:
         return ""
 
 
+def arrays(batch: Any) -> Iterator[Any]:
+    """The arrays in a batch, however nested."""
+    if hasattr(batch, "shape"):
+        yield batch
+    elif hasattr(batch, "values") or isinstance(batch, (list, tuple)):
+        for part in batch.values() if hasattr(batch, "values") else batch:
+            if not isinstance(part, (str, bytes, int, float)):
+                yield from arrays(part)
+
+
 def nbytes(batch: Any) -> int:
-    """Bytes of the arrays in a batch, however nested."""
-    if isinstance(batch, dict) or hasattr(batch, "items"):
-        return sum(map(nbytes, batch.values()))
-    if isinstance(batch, (list, tuple)):
-        return sum(map(nbytes, batch[:4096]))
-    return int(getattr(batch, "nbytes", 0) or 0)
+    """Bytes of the arrays in a batch."""
+    return sum(int(getattr(each, "nbytes", 0) or 0) for each in arrays(batch))
 
 
 def samples(batch: Any) -> int:
-    """Length of the first array in a batch; 0 if there is none."""
-    if hasattr(batch, "shape"):
-        return int(batch.shape[0]) if len(batch.shape) else 0
-    parts = batch.values() if hasattr(batch, "values") else batch if isinstance(batch, (list, tuple)) else ()
-    return next((found for found in map(samples, parts) if found), 0)
+    """Length of the first array in a batch; where there is none, of the batch itself."""
+    found = next((int(each.shape[0]) for each in arrays(batch) if len(each.shape)), 0)
+    return found or (len(batch) if isinstance(batch, (list, tuple)) else 0)
+
+
+class Epoch:
+    """An iterator of the program from its first batch to its end, with the batches collected ahead."""
+
+    def __init__(self, **facts: Any) -> None:
+        self.facts, self.recovering = facts, 0
+        self.ahead: deque[tuple[Any, Exception | None]] = deque()
+
+    def batch(self, iterator: Any, original: Callable[[Any], Any]) -> Any:
+        """The batch that is next in the order of the program."""
+        if not self.ahead:
+            return original(iterator)
+        batch, error = self.ahead.popleft()
+        if error is not None:  # raised where the program would have met it
+            raise error
+        return batch
 
 
 class Watch:
@@ -113,27 +128,21 @@ class Watch:
         self.steps: list[list[float]] = []
         self.facts: dict[str, Any] = {}
         self.looks: Counter[str] = Counter()
-        self.fetch: Counter[str] = Counter()
+        self.fetch: dict[str, float] = dict.fromkeys(("s", "thread_s", "process_s", "batches"), 0)
         self.opens, self.every, self.paths = 0, 1, {}  # type: int, int, dict[int, list[Any]]
-        self.looking_s = 0.0
-        self.inside, self.fetching, self.tried, self.paused_s = 0, 0, False, 0.0
-        self.kinds: deque[int] = deque()
+        self.inside, self.fetching, self.tried = 0, 0, False
+        self.looking_s, self.paused_s = 0.0, 0.0
         self.gaps: deque[tuple[Any, Any]] = deque()
         self.cpu, self.zero = time.process_time(), _counters()
-        self.thread, self.clock = threading.current_thread(), None  # type: threading.Thread, int | None
+        self.thread, self.task = threading.get_ident(), f"/proc/self/task/{threading.get_native_id()}"
         self.lock = threading.Lock()
 
-    def start(self, role: str) -> None:
-        """Begin: the first batch is asked for, or a worker runs."""
-        self.__init__(role)  # type: ignore[misc]
-        threading.Thread(target=self.look_on, name="smallfiles-profile", daemon=True).start()
-        if role == "rank":  # a child of multiprocessing ends without atexit
-            from multiprocessing.util import Finalize
-
-            with contextlib.suppress(OSError, IndexError):
-                self.clock = os.open(f"/proc/self/task/{threading.get_native_id()}/schedstat", os.O_RDONLY)
-                self.queued_s()
-            Finalize(None, self.write, exitpriority=0)
+    def attempt(self, measure: Callable[..., Any], *words: Any) -> Any:
+        """Measure something; what fails ends the measurement, and never the program."""
+        try:
+            return measure(*words)
+        except Exception as error:
+            self.done, self.facts["failed"] = True, f"{measure.__name__}: {type(error).__name__} {error}"
 
     def opened(self, path: Any, mode: Any, flags: Any) -> None:
         """Count a file that is opened for reading; one in 2^k of the names is kept."""
@@ -154,193 +163,234 @@ class Watch:
 
     def look_on(self) -> None:
         """Sample the main thread until the measurement ends, and write now and then."""
-        task, write_at = f"/proc/self/task/{self.thread.native_id}/syscall", time.perf_counter() + 1.0
+        signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())  # they are for the program's threads
+        write_at = time.perf_counter() + 1.0
         while not self.done:
             time.sleep(LOOK_S)
             if _watch is not self:
                 return
-            self.look(task)
+            self.attempt(self.look)
             self.looking_s = time.thread_time()
             if time.perf_counter() > write_at:
                 began = time.perf_counter()
                 self.write()
                 write_at = time.perf_counter() + max(1.0, 50 * (time.perf_counter() - began))
+        self.write()
 
-    def look(self, task: str) -> None:
+    def look(self) -> None:
         """One sample: what the main thread does, and in which call of the kernel it is blocked."""
-        frame = sys._current_frames().get(self.thread.ident or 0)
-        if frame is None:
-            return
         if self.fetching:
-            number = read_text(task).partition(" ")[0]
+            number = read_text(f"{self.task}/syscall").partition(" ")[0]
             blocked = _BLOCKED_IN.get(int(number)) if number.isdigit() else None
-            self.looks[f"fetch {blocked or _kind(frame)}"] += 1
+            self.looks[f"fetch {blocked or _kind(*_stack(self.thread))}"] += 1
         elif self.role == "rank":
-            self.looks["next" if self.inside else "copy" if _copies(frame) else "outside"] += 1
+            at = "next" if self.inside else "copy" if _copies(*_stack(self.thread)) else "outside"
+            self.looks[at] += 1
 
     def write(self) -> None:
-        """Write the record of this process, complete or not at all."""
-        folder, now = os.environ.get(FOLDER, ""), time.perf_counter()
-        lasted_s = now - self.began - self.paused_s
-        stop, path = f"{folder}/stop", f"{folder}/{os.getpid()}.json"
-        over = (
-            lasted_s > float(os.environ.get(SECONDS, "inf")) if self.role == "rank" else os.path.exists(stop)
-        )
-        self.done = self.done or (over and self.role != "other")
-        statm = read_text("/proc/self/statm").split()
-        record = {
-            **self.facts,
-            **{"role": self.role, "pid": os.getpid(), "seconds": now - self.began, "paused_s": self.paused_s},
-            **{"cpu_s": time.process_time() - self.cpu, "epochs": self.epochs, "steps": self.steps},
-            **{"looks": self.looks, "fetch": self.fetch, "opens": self.opens, "every": self.every},
-            **{"paths": list(self.paths.values()), "rank": os.environ.get("RANK", ""), "done": self.done},
-            "read": {name: value - self.zero.get(name, 0) for name, value in _counters().items()},
-            "own_bytes": os.sysconf("SC_PAGE_SIZE") * (int(statm[1]) - int(statm[2])),
-        }
-        try:
-            with self.lock:
-                with open(path + ".part", "w") as file:
-                    json.dump(record, file)
-                os.replace(path + ".part", path)
+        """Write the record of this process, complete or not at all; a full disk ends nothing."""
+        with contextlib.suppress(Exception), self.lock:
+            stop, path, now = f"{_folder}/stop", f"{_folder}/{os.getpid()}.json", time.perf_counter()
+            stopped = os.path.exists(stop)
+            if self.role == "rank":
+                self.done = self.done or now - self.began - self.paused_s > _seconds
+            elif self.role == "other" and stopped:
+                return
+            else:
+                self.done = stopped
+            statm = read_text("/proc/self/statm").split()
+            record = {
+                **self.facts,
+                **{
+                    "role": self.role,
+                    "pid": os.getpid(),
+                    "seconds": now - self.began,
+                    "paused_s": self.paused_s,
+                },
+                **{"cpu_s": time.process_time() - self.cpu, "epochs": self.epochs, "steps": self.steps},
+                **{"looks": self.looks, "fetch": self.fetch, "opens": self.opens, "every": self.every},
+                **{"paths": list(self.paths.values()), "rank": os.environ.get("RANK", ""), "done": self.done},
+                "read": {name: value - self.zero.get(name, 0) for name, value in _counters().items()},
+                "own_bytes": os.sysconf("SC_PAGE_SIZE") * (int(statm[1]) - int(statm[2])),
+            }
+            text = json.dumps(record)
+            with open(path + ".part", "w") as file:
+                file.write(text)
+            os.replace(path + ".part", path)
             if self.done and self.role == "rank":
                 os.close(os.open(stop, os.O_CREAT | os.O_WRONLY))
-        except (OSError, RuntimeError):  # the folder is gone, or a counter grew while it was written
-            pass
 
     def next(self, iterator: Any, original: Callable[[Any], Any]) -> Any:
         """The next batch of the program, with the time it took to come."""
-        if self.role != "rank":
-            self.start("rank")
-        ahead = getattr(iterator, "_smallfiles_ahead", None)
-        fresh = not getattr(iterator, "_num_yielded", 1)  # persistent workers keep their iterator
-        if self.inside or (self.done and not ahead):
+        me = threading.get_ident()
+        if self.inside == me:  # a loader inside a loader
             return original(iterator)
-        if fresh or not hasattr(iterator, "_smallfiles_epoch"):
-            self.begin_epoch(iterator)
-            ahead = None
-        self.inside = 1
+        if self.role == "other":
+            return _begin("rank").next(iterator, original)
+        if not getattr(iterator, "_num_yielded", 1):  # persistent workers keep their iterator
+            iterator._smallfiles = None
+        epoch = getattr(iterator, "_smallfiles", None)
+        if self.done or self.inside or self.role == "worker":
+            return epoch.batch(iterator, original) if epoch else original(iterator)
+        self.inside = me
         try:
-            if not self.tried and self.may_collect(iterator):
-                ahead = self.collect(iterator, original)
-            asked, idle, queued = time.perf_counter(), _moment(), self.queued_s()
-            batch = ahead.popleft() if ahead else original(iterator)
-            if isinstance(batch, BaseException):
-                raise batch
-            clocks = asked, time.perf_counter(), self.queued_s() - queued
+            self.attempt(self.before, iterator, original)
+            epoch = getattr(iterator, "_smallfiles", None) or Epoch()
+            free, asked = bool(epoch.ahead), self.attempt(self.clocks)
+            batch = epoch.batch(iterator, original)
+            got = self.attempt(self.clocks)
         except BaseException:
-            iterator._smallfiles_epoch["ended"] = time.perf_counter() - self.began
+            epoch = getattr(iterator, "_smallfiles", None) or Epoch()
+            epoch.facts["ended"] = time.perf_counter() - self.began
             raise
         finally:
             self.inside = 0
-        self.note(iterator._smallfiles_epoch["number"], clocks, (idle, _moment()), batch)
-        if ahead is not None and not ahead:
-            iterator._smallfiles_ahead = None
-            if cuda := _cuda():
-                cuda.synchronize()
+        if not self.done:
+            self.attempt(self.after, epoch, free, asked, got, batch)
         return batch
 
-    def begin_epoch(self, iterator: Any) -> None:
-        """An iterator is asked for its first batch."""
-        self.facts.update(_facts(iterator))
-        self.facts["threaded"] = threading.current_thread() is not threading.main_thread()
-        init_s, dataset = getattr(iterator, "_smallfiles_init_s", 0.0), getattr(iterator, "_dataset", None)
-        iterator._smallfiles_ahead, iterator._smallfiles_init_s = None, 0.0
-        iterator._smallfiles_epoch = {"number": len(self.epochs), "init_s": init_s, "of": _length(iterator)}
-        iterator._smallfiles_epoch |= {"loader": id(dataset), "began": time.perf_counter() - self.began}
-        self.epochs.append(iterator._smallfiles_epoch)
+    def before(self, iterator: Any, original: Callable[[Any], Any]) -> None:
+        """Begin an epoch, or collect the next batches once."""
+        if getattr(iterator, "_smallfiles", None) is None:
+            self.facts.update(_facts(iterator))
+            init_s = iterator.__dict__.pop("_smallfiles_init_s", 0.0)
+            about = {"number": len(self.epochs), "init_s": init_s, "of": _length(iterator)}
+            iterator._smallfiles = Epoch(**about, began=time.perf_counter() - self.began)
+            self.epochs.append(iterator._smallfiles.facts)
+        elif not self.tried and len(self.steps) >= 12 and self.steps[-4][2] == self.steps[-1][2]:
+            here = iterator._smallfiles.facts["number"]
+            done = sum(step[2] == here for step in self.steps)
+            if self.steps[-4][2] == here and (_length(iterator) or 1 << 30) - done > 6:
+                self.tried, self.facts["no_headroom"] = True, self.hindrance(iterator)
+                if not self.facts["no_headroom"]:
+                    self.collect(iterator, original)
 
-    def queued_s(self) -> float:
-        """How long this thread was ready to run and got no processor; that is no wait for data."""
-        if self.clock is None:
-            return 0.0
-        return int(os.pread(self.clock, 64, 0).split()[1]) / 1e9
+    def clocks(self) -> tuple[float, float, Any]:
+        """Now, how long this thread was queued for a processor, and the place in the GPU's queue."""
+        queued = (read_text(f"{self.task}/schedstat").split() or ["0", "0"])[1]
+        return time.perf_counter(), int(queued) / 1e9, _moment()
 
-    def note(self, epoch: int, clocks: tuple[float, float, float], gap: Any, batch: Any) -> None:
+    def after(self, epoch: Epoch, free: bool, asked: Any, got: Any, batch: Any) -> None:
         """Keep a step: when its batch was asked for and came, its epoch, its kind, time without a CPU."""
-        kind, (asked, got, queued) = self.kinds.popleft() if self.kinds else 0, clocks
-        self.steps.append(
-            [*(round(at, 6) for at in (asked - self.began, got - self.began)), epoch, kind, round(queued, 6)]
-        )
-        self.done = self.done or len(self.steps) >= _STEPS
+        kind = _FREE if free else _RECOVERING if epoch.recovering > 0 else 0
+        epoch.recovering -= kind == _RECOVERING
+        at = (round(asked[0] - self.began, 6), round(got[0] - self.began, 6))
+        self.steps.append([*at, epoch.facts["number"], kind, round(got[1] - asked[1], 6)])
+        if len(self.steps) >= _STEPS:
+            self.done = True
         if len(self.steps) in (1, 4, 16):
-            self.facts.update(batch_bytes=nbytes(batch), batch_samples=samples(batch))
-        if gap[1] is not None:
-            self.gaps.append(gap)
+            self.facts["batch_bytes"] = nbytes(batch)
+            self.facts["batch_samples"] = self.facts["batch_size"] or samples(batch)
+        if got[2] is not None:
+            self.gaps.append((asked[2], got[2]))
         while self.gaps and self.gaps[0][1].query():
             begin, end = self.gaps.popleft()
             self.facts["gpu_idle_s"] = self.facts.get("gpu_idle_s", 0.0) + begin.elapsed_time(end) / 1000
+        if free and not epoch.ahead and (cuda := _cuda()):
+            cuda.synchronize()
 
-    def may_collect(self, iterator: Any) -> bool:
-        """Whether batches can be made ahead here without changing what the program computes."""
-        if len(self.steps) < 12 or iterator._smallfiles_epoch["number"] != self.steps[-4][2]:
-            return False
-        left = _shm()[1] - _asked_ahead(iterator) * self.facts.get("batch_bytes", 0)
-        sampler = type(getattr(iterator, "_index_sampler", None)).__module__
-        known = ("torch.utils.data.", "accelerate.", "lightning.", "webdataset.")
-        if not getattr(iterator, "_num_workers", 0):
-            self.facts["no_headroom"], self.tried = "batches are made in the main process", True
-        elif not sampler.startswith(known) or hasattr(iterator, "state_dict"):
-            self.facts["no_headroom"], self.tried = "its order may depend on what the training draws", True
-        elif left < 8 * self.facts.get("batch_bytes", 0):
-            self.facts["no_headroom"], self.tried = "/dev/shm has no room for it", True
-        done = sum(step[2] == self.steps[-1][2] for step in self.steps)
-        return not self.tried and (_length(iterator) or 1 << 30) - done > 6
+    def room_bytes(self, iterator: Any) -> int:
+        """Bytes that may be collected: a quarter of free memory, half of /dev/shm, at most 1 GB."""
+        shm: int = _shm()[1] - _asked_ahead(iterator) * self.facts.get("batch_bytes", 0)
+        return min(_AHEAD_BYTES, shm // 2, int(read_text(f"{_folder}/room") or 0) // 4)
 
-    def collect(self, iterator: Any, original: Callable[[Any], Any]) -> deque[Any]:
+    def hindrance(self, iterator: Any) -> str:
+        """Why batches cannot be made ahead without changing what the program computes; empty if they can."""
+        if not self.facts["workers"]:
+            return "batches are made in the main process"
+        if self.facts["threaded"]:
+            return "a thread of the program takes the batches"
+        if getattr(iterator, "_timeout", 0):
+            return "the loader has a timeout"
+        if hasattr(iterator, "state_dict") or not _keeps_order(getattr(iterator, "_index_sampler", None)):
+            return "its order may depend on what the training draws"
+        full = self.room_bytes(iterator) < 4 * self.facts.get("batch_bytes", 0)
+        return "memory or /dev/shm has no room for it" if full else ""
+
+    def collect(self, iterator: Any, original: Callable[[Any], Any]) -> None:
         """Collect the next batches of the program while it is paused, and let the workers come to rest."""
-        began, size, self.tried = time.perf_counter(), 0, True
-        ahead: deque[Any] = deque()
-        iterator._smallfiles_ahead = ahead
-        room = min(_AHEAD_BYTES, (_shm()[1] - _asked_ahead(iterator) * self.facts.get("batch_bytes", 0)) // 2)
-        while len(ahead) < _AHEAD and size < room and time.perf_counter() - began < _AHEAD_S:
-            try:
-                ahead.append(original(iterator))
-            except Exception as error:  # is raised where the program would have met it
-                ahead.append(error)
+        began, room, epoch = time.perf_counter(), self.room_bytes(iterator), iterator._smallfiles
+        files = resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 2  # each tensor of a worker may hold one
+        while len(epoch.ahead) < _AHEAD and room > 0 and len(os.listdir("/proc/self/fd")) < files:
+            if time.perf_counter() - began > _AHEAD_S:
                 break
-            size += nbytes(ahead[-1])
+            try:
+                epoch.ahead.append((original(iterator), None))
+            except Exception as error:
+                epoch.ahead.append((None, error))
+                break
+            room -= nbytes(epoch.ahead[-1][0])
         while not _at_rest(iterator) and time.perf_counter() - began < _AHEAD_S:
             time.sleep(0.01)
         if cuda := _cuda():
             cuda.synchronize()
-        free = sum(not isinstance(batch, BaseException) for batch in ahead)
-        self.kinds = deque([_FREE] * free + [_RECOVERING] * (_asked_ahead(iterator) + 2))
+        epoch.recovering = _asked_ahead(iterator) + 2
         self.paused_s += time.perf_counter() - began
-        return ahead
 
     def fetched(self, fetch: Callable[..., Any], *words: Any) -> Any:
         """Make a batch, in a worker or in the main process, on clocks of time and of processors."""
+        if self.fetching:  # for a loader inside a loader
+            return fetch(*words)
         clocks = time.perf_counter(), time.thread_time(), time.process_time() - self.looking_s
         self.fetching += 1
         try:
             return fetch(*words)
         finally:
             self.fetching -= 1
-            self.fetch["s"] += time.perf_counter() - clocks[0]  # type: ignore[assignment]
-            self.fetch["thread_s"] += time.thread_time() - clocks[1]  # type: ignore[assignment]
-            self.fetch["process_s"] += time.process_time() - self.looking_s - clocks[2]  # type: ignore[assignment]
+            self.fetch["s"] += time.perf_counter() - clocks[0]
+            self.fetch["thread_s"] += time.thread_time() - clocks[1]
+            self.fetch["process_s"] += time.process_time() - self.looking_s - clocks[2]
             self.fetch["batches"] += 1
 
 
-def _kind(frame: Any) -> str:
+def _begin(role: str) -> Watch:
+    """Measure from now on: the first batch is asked for, or a worker runs."""
+    global _watch
+    _watch = Watch(role)
+    with contextlib.suppress(Exception):  # not of `threading`: the program may join all threads that it lists
+        start_new_thread(_watch.look_on, ())
+        if role == "rank":  # a child of multiprocessing ends without atexit
+            from multiprocessing.util import Finalize
+
+            Finalize(None, _watch.write, exitpriority=0)
+    return _watch
+
+
+def _stack(thread: int) -> tuple[str, list[str]]:
+    """The innermost line of a thread, and `file:function` of its frames, of which none is kept alive."""
+    frame, names = sys._current_frames().get(thread), []
+    where = (frame.f_code.co_filename, frame.f_lineno or 0) if frame else ("", 0)
+    while frame is not None:
+        names.append(f"{frame.f_code.co_filename}:{frame.f_code.co_name}")
+        frame = frame.f_back if len(names) < 60 else None
+    return linecache.getline(*where), names
+
+
+def _kind(line: str, names: list[str]) -> str:
     """What a worker works on."""
-    line, at = linecache.getline(frame.f_code.co_filename, frame.f_lineno), frame
-    while at is not None and not at.f_code.co_filename.endswith("_utils/fetch.py"):
-        name = f"{at.f_code.co_filename}:{at.f_code.co_name}"
+    for name in names:
+        if "_utils/fetch.py:" in name:
+            break
         for kind, pattern in _NAMES:
             if pattern.search(name):
                 return kind
-        at = at.f_back
     return next((kind for kind, pattern in _LINES if pattern.search(line)), "other")
 
 
-def _copies(frame: Any) -> bool:
+def _copies(line: str, names: list[str]) -> bool:
     """Whether the main thread copies or prepares a batch between two steps, outside of the model."""
-    line, at, names = linecache.getline(frame.f_code.co_filename, frame.f_lineno), frame, ""
-    while at is not None and names.count("\n") < 4:
-        names += f"{at.f_code.co_filename}:{at.f_code.co_name}\n"
-        at = at.f_back
-    return not _MODEL.search(names) and bool(_COPY.search(names) or _COPY_LINE.search(line))
+    text = "\n".join(names[:4])
+    return not _MODEL.search(text) and bool(_COPY.search(text) or _COPY_LINE.search(line))
+
+
+def _keeps_order(sampler: Any) -> bool:
+    """Whether a sampler, and what it wraps, draws its order alone: none is written by the program."""
+    while sampler is not None:
+        if not type(sampler).__module__.startswith(_KNOWN):
+            return False
+        within = (getattr(sampler, name, None) for name in ("batch_sampler", "_batch_sampler", "sampler"))
+        sampler = next((each for each in within if each is not None), None)
+    return True
 
 
 def _counters() -> dict[str, int]:
@@ -348,7 +398,7 @@ def _counters() -> dict[str, int]:
     lines = (line.split(": ") for line in read_text("/proc/self/io").splitlines())
     run = read_text("/proc/self/schedstat").split()
     found = {name: int(value) for name, value in lines if name in ("rchar", "syscr", "read_bytes")}
-    return found | ({"queued_ns": int(run[1])} if len(run) > 1 else {})
+    return {**found, **({"queued_ns": int(run[1])} if len(run) > 1 else {})}
 
 
 def _shm() -> tuple[int, int]:
@@ -384,8 +434,11 @@ def _length(iterator: Any) -> int | None:
 
 def _facts(iterator: Any) -> dict[str, Any]:
     """What the loader is set to, and what the process may use."""
+    size = getattr(getattr(iterator, "_index_sampler", None), "batch_size", None)
     return {
         "kind": type(iterator).__name__,
+        "batch_size": size if isinstance(size, int) else None,
+        "threaded": threading.current_thread() is not threading.main_thread(),
         "workers": getattr(iterator, "_num_workers", None),
         "prefetch": getattr(iterator, "_prefetch_factor", None),
         "persistent": getattr(iterator, "_persistent_workers", None),
@@ -422,8 +475,8 @@ def _patch_torch(module: Any) -> None:
 
     @functools.wraps(loop)
     def worker_loop(*words: Any, **more: Any) -> Any:
-        _watch.start("worker")
-        _watch.facts["parent"] = _parent()
+        watch = _begin("worker")
+        watch.attempt(lambda: watch.facts.update(parent=_parent()))
         try:
             return loop(*words, **more)
         finally:
@@ -498,35 +551,28 @@ class _Finder:
 
 
 def _audit(event: str, words: Any) -> None:
-    if event == "open":
-        with contextlib.suppress(
-            TypeError
-        ):  # of somebody's own event; what an audit hook raises fails the open
+    try:  # what an audit hook raises fails the open; at the end of Python even our imports are gone
+        if event == "open":
             _watch.opened(*words)
+    except Exception:
+        pass
 
 
 def _after_fork() -> None:
     global _watch
-    if _watch.clock is not None:
-        os.close(_watch.clock)
     _watch = Watch()
-
-
-def _at_exit() -> None:
-    _watch.write()
 
 
 def install() -> None:
     """Call on the site's own `sitecustomize`, then watch this process."""
-    folder = os.environ.get(FOLDER, "")
-    sys.path[:] = [entry for entry in sys.path if os.path.realpath(entry or ".") != folder]
-    if os.path.isdir(folder):
-        sys.addaudithook(_audit)
-        sys.meta_path.insert(0, _Finder)
-        os.register_at_fork(after_in_child=_after_fork)
-        atexit.register(_at_exit)
+    sys.path[:] = [entry for entry in sys.path if os.path.realpath(entry or ".") != _folder]
     own = sys.modules.pop("sitecustomize")
     try:
+        if os.path.isdir(_folder):
+            sys.addaudithook(_audit)
+            sys.meta_path.insert(0, _Finder)
+            os.register_at_fork(after_in_child=_after_fork)
+            atexit.register(lambda: _watch.write())
         importlib.import_module("sitecustomize")  # the site's
     except ImportError as error:
         if error.name != "sitecustomize":
@@ -535,14 +581,8 @@ def install() -> None:
 
 
 _SYSTEM = (
-    "/proc/",
-    "/sys/",
-    "/dev/null",
-    "/dev/urandom",
-    "/etc/",
-    "/usr/lib",
-    sys.prefix + "/",
-    sys.base_prefix + "/lib",
+    *("/proc/", "/sys/", "/dev/null", "/dev/urandom", "/etc/", "/usr/lib"),
+    *(sys.prefix + "/", sys.base_prefix + "/lib"),
 )
 _watch = Watch()
 if __name__ == "sitecustomize":

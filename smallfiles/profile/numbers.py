@@ -69,7 +69,7 @@ def numbers(rank: dict[str, Any], workers: Sequence[dict[str, Any]]) -> Numbers:
 
 _KEPT = (
     *("rank", "world", "kind", "workers", "prefetch", "persistent", "cpus_node", "gpu", "threaded"),
-    *("batch_bytes", "batch_samples", "no_headroom", "unpatched", "done"),
+    *("batch_bytes", "batch_samples", "no_headroom", "failed", "done"),
 )
 
 
@@ -79,16 +79,12 @@ def _times(rank: dict[str, Any]) -> Numbers:
     steps = np.array(rank["steps"] or np.empty((0, 5)), dtype=float).reshape(-1, 5)
     asked, got, epoch, kind, queued = steps.T
     same = np.append(epoch[1:] == epoch[:-1], False)
-    wait, period = (
-        np.maximum(0.0, got - asked - queued * bool(rank["workers"])),
-        np.append(asked[1:] - asked[:-1], 0.0),
-    )
+    wait = np.maximum(0.0, got - asked - queued * bool(rank["workers"]))
+    period = np.append(asked[1:] - asked[:-1], 0.0)
     first = np.append(True, epoch[1:] != epoch[:-1])[: len(steps)]
     paused = np.append((kind[1:] == _FREE) & (kind[:-1] != _FREE), False)[: len(steps)]
     steady = same & ~first & ~paused & (kind == 0)
-    enough = (
-        int(steady.sum()) >= _LEAST_STEPS and not rank["threaded"]
-    )  # a thread of the program waits for us
+    enough = int(steady.sum()) >= _LEAST_STEPS and not rank["threaded"]  # there another thread waits
     free = same & (kind == _FREE)
     batch = rank.get("batch_samples") or 0
     period_s = float(period[steady].mean()) if enough else None
@@ -111,17 +107,14 @@ def _times(rank: dict[str, Any]) -> Numbers:
     if rank.get("gpu") and rank.get("gpu_idle_s") is not None and waiting is not None:
         found["waiting"] = min(1.0, rank["gpu_idle_s"] / max(float(period[same].sum()), 1e-9))
     if found["free_s"]:
-        found |= {
-            "headroom": max(1.0, period_s / found["free_s"]) if period_s else None,
-            "headroom_by": "measured",
-        }
+        headroom = max(1.0, period_s / found["free_s"]) if period_s else None
+        found |= {"headroom": headroom, "headroom_by": "measured"}
     elif enough and not rank["workers"] and not rank.get("gpu"):
-        found |= {
-            "headroom": period_s / found["compute_s"] if found["compute_s"] else None,
-            "headroom_by": "subtracted",
-        }
+        headroom = period_s / found["compute_s"] if found["compute_s"] else None
+        found |= {"headroom": headroom, "headroom_by": "subtracted"}
     else:
-        found |= {"headroom": None, "headroom_by": rank.get("no_headroom", "an epoch has too few steps")}
+        why = rank.get("failed") or rank.get("no_headroom") or "an epoch has too few steps"
+        found |= {"headroom": None, "headroom_by": why}
     return found | _epochs(rank, got, wait, period, steady, first, epoch)
 
 
@@ -175,10 +168,8 @@ def _files(makers: Sequence[dict[str, Any]]) -> Numbers:
     names = Counter[str]()
     for each in makers:
         names.update({path: n for path, n in each["paths"] if zlib.crc32(os.fsencode(path)) % every == 0})
-    opens, seconds = (
-        sum(each["opens"] for each in makers),
-        max((each["seconds"] for each in makers), default=0),
-    )
+    opens = sum(each["opens"] for each in makers)
+    seconds = max((each["seconds"] for each in makers), default=0)
     sizes = [size for size in map(_size, names) if size is not None]
     folder = _home(names)
     place = machine.filesystem(folder) if folder else None

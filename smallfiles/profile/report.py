@@ -13,33 +13,52 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 _PERCENT = (
-    "waiting",
-    "waiting_first",
-    "waiting_later",
-    "waiting_most",
-    "waiting_least",
-    "startup",
-    "copying",
-    "making",
-    "queued",
-    "small",
-    "shm_use",
+    "waiting waiting_first waiting_later waiting_most waiting_least startup copying making queued small"
 )
+_NAMES = {
+    "samples_s": "samples per second",
+    "opens_s": "opens per second",
+    "asked_bytes_s": "bytes asked for per second",
+    "compute_s": "computing per step",
+    "startup_s": "start of workers per epoch",
+    "startup": "share of starting workers",
+    "waiting_bytes": "batches in /dev/shm",
+    "shm_bytes": "size of /dev/shm",
+    "read_bytes": "bytes per read",
+    "batch_bytes": "bytes per batch",
+    "making": "workers at work",
+    "copying": "share of copying",
+    "queued": "queued for a CPU",
+    "threads_busy": "busy threads per worker",
+    "cpus": "CPUs bound",
+    "cpus_wanted": "CPUs wanted",
+    "cpus_node": "CPUs of the node",
+    "waiting_first": "waiting in the first epoch",
+    "waiting_later": "waiting in later epochs",
+    "waiting_most": "longest waiting",
+    "waiting_least": "shortest waiting",
+    "slowest": "slowest rank",
+    **{f"in_{kind}": f"time in {kind}" for kind in KINDS},
+}
+"""How a number is called in a report, where its name needs words."""
 
 
 def text_of(name: str, value: Any) -> str:
     """A number as it is written in a report."""
     if value is None or isinstance(value, str):
         return value or "unknown"
-    if name in _PERCENT or name.startswith("in_"):
+    if name in _PERCENT.split() or name.startswith("in_"):
         return f"{value:.0%}"
     if "bytes" in name:
-        return bytes_text(value) + "/s" * name.endswith("bytes_s")
-    if name in ("samples_s", "opens_s"):
-        return f"{value:,.0f} per second"
-    if name.endswith("_s"):
+        return bytes_text(value)
+    if name.endswith("_s") and name not in ("samples_s", "opens_s"):
         return f"{value:.2f} s" if value >= 1 else f"{1000 * value:.1f} ms"
     return f"{value:,.1f}" if isinstance(value, float) else f"{value:,}"
+
+
+def counted(count: int | None, name: str) -> str:
+    """A number of things."""
+    return f"{'unknown' if count is None else format(count, ',')} {name}{'s' * (count != 1)}"
 
 
 def lines(record: dict[str, Any]) -> Iterator[str]:
@@ -52,7 +71,8 @@ def lines(record: dict[str, Any]) -> Iterator[str]:
         yield from _of_rank(n)
     verdict = record["verdict"]
     yield f"verdict: {verdict['name']}"
-    facts = (f"{name.replace('_', ' ')} {text_of(name, value)}" for name, value in verdict["because"].items())
+    because = verdict["because"].items()
+    facts = (f"{_NAMES.get(name, name.replace('_', ' '))} {text_of(name, value)}" for name, value in because)
     yield f"  because   {', '.join(facts)}"
     if verdict["missing"]:
         yield f"  missing   {', '.join(verdict['missing'])}"
@@ -66,8 +86,8 @@ def _of_rank(n: Numbers) -> Iterator[str]:
         return text_of(name, n[name])
 
     yield (
-        f"rank {n['rank'] or 0}: {n['steps']:,} steps of {say('batch_samples')} samples in "
-        f"{n['seconds']:.1f} s, {say('samples_s')}; first batch after {say('first_batch_s')}"
+        f"rank {n['rank'] or 0}: {counted(n['steps'], 'step')} of {counted(n['batch_samples'], 'sample')} in "
+        f"{n['seconds']:.1f} s, {say('samples_s')} per second; first batch after {say('first_batch_s')}"
     )
     yield (
         f"  waiting   {say('waiting')} of the time; {say('wait_p50_s')} per step at the median, "
@@ -78,8 +98,8 @@ def _of_rank(n: Numbers) -> Iterator[str]:
     else:
         yield f"  headroom  not measured: {n['headroom_by']}"
     yield (
-        f"  files     {say('opens_s')} opened by Python, {say('files')} different, {say('file_bytes')} each, "
-        f"{say('small')} below 1 MB; {say('filesystem')}, {say('folder')}"
+        f"  files     {say('opens_s')} per second opened by Python, {say('files')} different, "
+        f"{say('file_bytes')} each, {say('small')} below 1 MB; {say('filesystem')}, {say('folder')}"
     )
     yield (
         f"  reading   {say('asked_bytes')} asked for, {say('device_bytes')} from the device, "
@@ -87,8 +107,8 @@ def _of_rank(n: Numbers) -> Iterator[str]:
     )
     parts = ", ".join(f"{kind} {n[f'in_{kind}']:.0%}" for kind in KINDS if n[f"in_{kind}"])
     yield (
-        f"  batches   {say('batch_s')} to make one; {say('making')} of the time of {say('workers')} workers: "
-        f"{parts or 'unknown'}"
+        f"  batches   {say('batch_s')} to make one; {say('making')} of the time of "
+        f"{counted(n['workers'], 'worker')}: {parts or 'unknown'}"
     )
     yield (
         f"  CPUs      {say('cpus')} bound of {say('cpus_node')}, {say('cpus_used')} used, "
@@ -112,13 +132,9 @@ def forecast(n: Numbers, step_s: Sequence[float] | None, now_s: float | None) ->
 
 
 def _duration(seconds: float) -> str:
-    return (
-        f"{seconds / 60:.0f} min"
-        if seconds >= 600
-        else f"{seconds:.0f} s"
-        if seconds >= 20
-        else f"{seconds:.1f} s"
-    )
+    if seconds >= 600:
+        return f"{seconds / 60:.0f} min"
+    return f"{seconds:.{int(seconds < 20)}f} s"
 
 
 def draw(record: dict[str, Any]) -> tuple[Figure, str]:
@@ -133,12 +149,9 @@ def draw(record: dict[str, Any]) -> tuple[Figure, str]:
             steps = n["timeline"]
             waits = [(asked, got - asked) for asked, got, *_ in steps]
             works = [(a[1], b[0] - a[1]) for a, b in pairwise(steps) if a[2] == b[2] and a[3] >= b[3] % 2]
-            above.broken_barh(
-                works, (row - 0.35, 0.7), color=drawing.COLOURS[2], label="computing" if not row else None
-            )
-            above.broken_barh(
-                waits, (row - 0.35, 0.7), color=drawing.COLOURS[5], label="waiting" if not row else None
-            )
+            for parts, low, number, name in ((works, 0.0, 2, "computing"), (waits, -0.35, 5, "waiting")):
+                colour, label = drawing.COLOURS[number], name if row == 0 else None
+                above.broken_barh(parts, (row + low, 0.35), color=colour, lw=0.3, label=label)
         above.set_yticks(range(len(ranks)), [f"rank {n['rank'] or 0}" for n in ranks])
         above.set_xlabel("seconds; white: paused")
         above.invert_yaxis()
@@ -151,4 +164,4 @@ def draw(record: dict[str, Any]) -> tuple[Figure, str]:
             f"{text_of('waiting', worst['waiting'])} waiting for data: {record['verdict']['name']}"
         )
         figure.suptitle(title, x=0.01, ha="left", fontsize=11, fontweight="bold")
-    return figure, f"Timeline of {len(ranks)} ranks, and bars of what workers do. {title}"
+    return figure, f"Timeline of {counted(len(ranks), 'rank')}, and bars of what workers do. {title}"

@@ -21,6 +21,7 @@ from typing import Any
 from smallfiles import liveness, machine
 from smallfiles.atomic import write_json
 from smallfiles.errors import FormatError, UsageError, writing
+from smallfiles.machine.nodelocal import memory_headroom_bytes
 from smallfiles.measure.record import Record
 from smallfiles.profile import hooks
 from smallfiles.profile.numbers import Numbers, others_in, ranks_in
@@ -28,15 +29,8 @@ from smallfiles.profile.report import forecast
 from smallfiles.profile.verdicts import judge
 from smallfiles.progress import bytes_text
 
-_PASSED_ON = {
-    signal.SIGINT,
-    signal.SIGTERM,
-    signal.SIGHUP,
-    signal.SIGQUIT,
-    signal.SIGUSR1,
-    signal.SIGUSR2,
-    signal.SIGCONT,
-}
+_TO_END = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT}
+_PASSED_ON = {*_TO_END, signal.SIGUSR1, signal.SIGUSR2, signal.SIGCONT}
 _BY_KERNEL = 0x80
 _LOOK_S = 0.25
 _PREFIX = "smallfiles-profile-"
@@ -45,17 +39,19 @@ _PREFIX = "smallfiles-profile-"
 @contextlib.contextmanager
 def _private() -> Iterator[Path]:
     """A folder for what the processes write; those of killed runs are removed."""
-    place = Path(tempfile.gettempdir())
-    for left in place.glob(f"{_PREFIX}{os.getuid()}-*-*-*"):
-        owner, started = map(int, left.name.split("-")[3:5])
-        if liveness.start_time(owner) != started:
+    pid, place = os.getpid(), Path(tempfile.gettempdir())
+    mine = f"{_PREFIX}{os.getuid()}-"
+    for left in place.glob(f"{mine}*-*-*"):
+        owner, started = left.name[len(mine) :].split("-")[:2]
+        if owner.isdigit() and started != str(liveness.start_time(int(owner))):
             shutil.rmtree(left, ignore_errors=True)
-    pid = os.getpid()
-    folder = Path(
-        tempfile.mkdtemp(prefix=f"{_PREFIX}{os.getuid()}-{pid}-{liveness.start_time(pid)}-")
-    ).resolve()
+    with writing(place):
+        folder = Path(
+            tempfile.mkdtemp(prefix=f"{mine}{pid}-{liveness.start_time(pid)}-", dir=place)
+        ).resolve()
     try:
-        shutil.copy(hooks.__file__, folder / "sitecustomize.py")
+        with writing(folder):
+            shutil.copy(hooks.__file__, folder / "sitecustomize.py")
         yield folder
     finally:
         shutil.rmtree(folder, ignore_errors=True)
@@ -81,6 +77,9 @@ def watch(program: Sequence[str], seconds: float, report: Callable[[Path, int | 
         try:
             pid = _start(program, folder, seconds, before)
             while code is None:
+                if not reported:
+                    with contextlib.suppress(OSError):  # the disk is full
+                        (folder / "room").write_text(str(memory_headroom_bytes()))
                 came = signal.sigtimedwait({*_PASSED_ON, signal.SIGCHLD}, _LOOK_S)
                 if came and came.si_signo in _PASSED_ON and came.si_code != _BY_KERNEL:
                     os.kill(pid, came.si_signo)
@@ -104,14 +103,9 @@ def _code(status: int) -> int:
 def _start(program: Sequence[str], folder: Path, seconds: float, mask: Any) -> int:
     path = os.pathsep.join(filter(None, [str(folder), os.environ.get("PYTHONPATH")]))
     environment = {**os.environ, "PYTHONPATH": path, hooks.FOLDER: str(folder), hooks.SECONDS: str(seconds)}
+    defaults = [signal.SIGPIPE, signal.SIGXFSZ]  # of which ours, as a Python, ignores
     try:
-        return os.posix_spawnp(
-            program[0],
-            list(program),
-            environment,
-            setsigmask=mask,
-            setsigdef=[signal.SIGPIPE, signal.SIGXFSZ],
-        )
+        return os.posix_spawnp(program[0], list(program), environment, setsigmask=mask, setsigdef=defaults)
     except OSError as error:
         raise UsageError(
             f"{program[0]} cannot be started ({error.strerror})",

@@ -182,6 +182,95 @@ def test_a_site_keeps_its_own_sitecustomize(tmp_path):
     assert "asked no DataLoader" in watched.report
 
 
+STRANGE = """
+import multiprocessing, os, signal, threading, sys
+import torch
+from torch.utils.data import BatchSampler, DataLoader, Sampler
+
+class Own(Sampler):
+    def __len__(self): return 320
+    def __iter__(self): return (int(torch.randint(10**6, ())) for _ in range(320))
+
+class Words:
+    def __len__(self): return 320
+    def __getitem__(self, index): return [str(part) for part in DataLoader(range(2))], str(index)
+
+class Frame:  # as of pandas: its values are no function
+    values = 3
+    def __init__(self, parts): self.parts = parts
+
+def main():
+    torch.manual_seed(1)
+    seen = 0
+    loader = DataLoader(Words(), 8, sampler=Own(), num_workers=2, collate_fn=Frame)
+    for batch in loader:
+        seen = hash((seen, tuple(int(part[1]) for part in batch.parts), float(torch.rand(()))))
+        os.environ.clear()
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR1})
+    os.kill(os.getpid(), signal.SIGUSR1)
+    assert signal.sigwait({signal.SIGUSR1}) == signal.SIGUSR1
+    for each in threading.enumerate():
+        if each is not threading.current_thread():
+            each.join()
+    open_before = len(os.listdir("/proc/self/fd"))
+    list(DataLoader(range(99), 3))
+    assert len(os.listdir("/proc/self/fd")) == open_before
+    if (child := os.fork()) == 0:
+        os._exit(len(list(DataLoader(range(4)))))
+    print(seen, os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+
+class Late:
+    def __del__(self, open=open, name=__file__, print=print): print(len(open(name).read()) > 9)
+
+late = Late()
+if __name__ == "__main__":
+    main()
+"""
+"""Its sampler draws what the training draws, the environment is emptied, a signal waits."""
+
+
+def test_a_strange_program_stays_what_it_is(tmp_path):
+    path = script(tmp_path, STRANGE)
+    alone = subprocess.run([sys.executable, path], capture_output=True, text=True)
+    watched = Watched(tmp_path, sys.executable, path)
+    assert (watched.end(), watched.out) == (alone.returncode, alone.stdout), watched.report + alone.stderr
+    assert alone.returncode == 0 and "Traceback" not in watched.report
+    record = load(watched.record_path)
+    assert [rank["workers"] for rank in record["ranks"] if rank["workers"]] == [2]
+    assert not list(Path("/").glob("[0-9]*.json*")), "written to where an empty variable points"
+
+
+FEW_FILES = """
+import resource, torch
+from torch.utils.data import DataLoader
+resource.setrlimit(resource.RLIMIT_NOFILE, (200, 200))
+loader = DataLoader(range(400), 8, num_workers=2, collate_fn=lambda batch: [torch.ones(1) for _ in range(16)])
+print(sum(len(batch) for batch in loader))
+"""
+
+
+def test_collecting_ahead_takes_no_files_that_the_program_needs(tmp_path):
+    """Each tensor of a worker holds an open file."""
+    watched = Watched(tmp_path, sys.executable, script(tmp_path, FEW_FILES))
+    assert (watched.end(), watched.out) == (0, "800\n"), watched.report
+
+
+def test_folders_of_killed_runs_are_removed_and_those_of_others_are_left(tmp_path):
+    (tmp_path / "tmp").mkdir()
+    mine = f"smallfiles-profile-{os.getuid()}-"
+    for name in (f"{mine}99999999-1-x", f"{mine}a-b-c", f"{mine}{os.getpid()}-0-x"):
+        (tmp_path / "tmp" / name).mkdir()
+    watched = Watched(tmp_path, "true")
+    watched.process.communicate()
+    assert [path.name for path in (tmp_path / "tmp").iterdir()] == [f"{mine}a-b-c"]
+
+
+def test_without_a_place_for_the_measurement_there_is_a_sentence(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "missing"))
+    assert main(["profile", "--", "true"]) != 0
+    assert "Traceback" not in (said := capsys.readouterr().err) and "missing" in said
+
+
 def test_workers_are_seen_however_they_are_started_and_a_crash_is_reported(tmp_path):
     text = LOOPS.read_text().replace(
         '"num_workers": w', '"multiprocessing_context": "spawn", "num_workers": w'
