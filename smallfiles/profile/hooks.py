@@ -220,13 +220,13 @@ class Watch:
             if self.done and self.role == "rank":
                 os.close(os.open(stop, os.O_CREAT | os.O_WRONLY))
 
-    def next(self, iterator: Any, original: Callable[[Any], Any]) -> Any:
+    def next(self, original: Callable[[Any], Any], iterator: Any) -> Any:
         """The next batch of the program, with the time it took to come."""
         me = threading.get_ident()
         if self.inside == me:  # a loader inside a loader
             return original(iterator)
         if self.role == "other":
-            return _begin("rank").next(iterator, original)
+            return _begin("rank").next(original, iterator)
         if not getattr(iterator, "_num_yielded", 1):  # persistent workers keep their iterator
             iterator._smallfiles = None
         epoch = getattr(iterator, "_smallfiles", None)
@@ -469,14 +469,16 @@ def _at_rest(iterator: Any) -> bool:
 
 def _patch_torch(module: Any) -> None:
     """Put clocks around the parts of a DataLoader."""
+    from multiprocessing import parent_process
+
     base, several = module._BaseDataLoaderIter, module._MultiProcessingDataLoaderIter
     worker, fetchers = module._utils.worker, module._utils.fetch
     loop, init = worker._worker_loop, several.__init__
 
     @functools.wraps(loop)
     def worker_loop(*words: Any, **more: Any) -> Any:
-        watch = _begin("worker")
-        watch.attempt(lambda: watch.facts.update(parent=_parent()))
+        parent = parent_process()
+        _begin("worker").facts["parent"] = parent.pid if parent else os.getppid()
         try:
             return loop(*words, **more)
         finally:
@@ -491,32 +493,17 @@ def _patch_torch(module: Any) -> None:
     worker._worker_loop, several.__init__ = worker_loop, timed_init
     _patch_next(base)
     for fetcher in (fetchers._MapDatasetFetcher, fetchers._IterableDatasetFetcher):
-        fetcher.fetch = _timed_fetch(fetcher.fetch)
-
-
-def _timed_fetch(original: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(original)
-    def fetch(self: Any, index: Any) -> Any:
-        return _watch.fetched(original, self, index)
-
-    return fetch
+        _wrap(fetcher, "fetch", lambda *words: _watch.fetched(*words))
 
 
 def _patch_next(kind: Any) -> None:
-    original = kind.__next__
-
-    @functools.wraps(original)
-    def timed_next(self: Any) -> Any:
-        return _watch.next(self, original)
-
-    kind.__next__ = timed_next
+    _wrap(kind, "__next__", lambda *words: _watch.next(*words))
 
 
-def _parent() -> int:
-    from multiprocessing import parent_process
-
-    parent = parent_process()
-    return os.getppid() if parent is None else int(parent.pid or 0)
+def _wrap(kind: Any, name: str, measured: Callable[..., Any]) -> None:
+    """Call a method of a class through `measured`, which gets it first."""
+    original = getattr(kind, name)
+    setattr(kind, name, functools.wraps(original)(lambda *words: measured(original, *words)))
 
 
 _PATCHES: dict[str, Callable[[Any], None]] = {

@@ -255,6 +255,18 @@ def test_collecting_ahead_takes_no_files_that_the_program_needs(tmp_path):
     assert (watched.end(), watched.out) == (0, "800\n"), watched.report
 
 
+TIMEOUT = """
+from torch.utils.data import DataLoader
+print(sum(map(len, DataLoader(range(400), 8, num_workers=1, timeout=60))))
+"""
+
+
+def test_a_loader_with_a_timeout_is_not_asked_faster_than_the_training_does(tmp_path):
+    watched = Watched(tmp_path, sys.executable, script(tmp_path, TIMEOUT))
+    assert (watched.end(), watched.out) == (0, "400\n"), watched.report
+    assert load(watched.record_path)["ranks"][0]["headroom_by"] == "the loader has a timeout"
+
+
 def test_folders_of_killed_runs_are_removed_and_those_of_others_are_left(tmp_path):
     (tmp_path / "tmp").mkdir()
     mine = f"smallfiles-profile-{os.getuid()}-"
