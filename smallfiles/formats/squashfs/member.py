@@ -182,4 +182,7 @@ def as_sentences() -> Iterator[None]:
             kind = DamagedFileError
         elif isinstance(error, MissingToolError):
             kind = MissingPackageError
-        raise kind(error.got, expected=error.expected, next_step=error.next_step) from error
+        same = kind(error.got, expected=error.expected, next_step=error.next_step)
+        if isinstance(cause := error.__cause__, ModuleNotFoundError):  # our sentence names the extra too
+            same = MissingPackageError.of_import(cause, error.expected.removeprefix("it for ")) or same
+        raise same from error
