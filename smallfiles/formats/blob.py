@@ -25,7 +25,7 @@ from smallfiles.errors import DamagedFileError
 from smallfiles.faults import summary_of
 from smallfiles.fields import META
 from smallfiles.formats.bytefile import ByteFile, damaged
-from smallfiles.formats.columns import CAPTIONS, SampleColumns
+from smallfiles.formats.columns import CAPTIONS, TARGET_TYPES, SampleColumns
 from smallfiles.formats.reader import OpenedFile, numbered_keys
 
 NAMES = (
@@ -126,8 +126,8 @@ class Blob(OpenedFile):
         return self._text("key", index) if "key_offsets" in self.arrays else str(index)
 
     def kinds(self) -> dict[str, pa.DataType]:
-        target = {"label": pa.int64()} if self._labels is not None else {"captions": CAPTIONS}
-        return target | ({META: pa.string()} if "meta_offsets" in self.arrays else {})
+        target = "captions" if self._labels is None else "label"
+        return {target: TARGET_TYPES[target]} | ({META: pa.string()} if "meta_offsets" in self.arrays else {})
 
     def column(self, name: str) -> pa.Array:
         if name == META:

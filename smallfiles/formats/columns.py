@@ -27,9 +27,10 @@ from smallfiles.errors import FormatError, first_few
 from smallfiles.fields import META, TARGETS
 from smallfiles.formats.output import ArrowSink
 from smallfiles.keys import MAX_COMPONENT_BYTES, is_writable_name, key_problem
-from smallfiles.samples import Buffer, Sample, Schema, Target, TargetKind
+from smallfiles.samples import Buffer, Sample, Schema, Target
 
 CAPTIONS = pa.list_(pa.string())
+TARGET_TYPES = {"label": pa.int64(), "captions": CAPTIONS}
 INT64 = range(-(2**63), 2**63)
 _ROWS_AT_ONCE = 4096
 _STEM = r"^(.*[^/])\.[^./]*$"
@@ -59,18 +60,13 @@ class Rows:
         self._labelled = schema.target == "label"
         self.kinds: dict[str, pa.DataType] = {
             "key": pa.string(),
-            schema.target: (label_type or pa.int64()) if self._labelled else CAPTIONS,
+            schema.target: (self._labelled and label_type) or TARGET_TYPES[schema.target],
             **({"meta": pa.string()} if schema.has_meta else {}),
             **(more or {}),
         }
         self._rows: list[tuple[Any, ...]] = []
         self._numbers = array("q")  # of a whole file, where the rows are those of one
         self.value_names = () if schema.values is None else tuple(schema.values.column_names)
-
-    @property
-    def target_kind(self) -> TargetKind:
-        """Whether samples carry labels or captions."""
-        return self._schema.target
 
     def __len__(self) -> int:
         return len(self._rows)
@@ -137,7 +133,7 @@ def read_table(source: Any, numbers: Container[str]) -> tuple[dict[str, pa.Array
     batch = reader.get_batch(0)
     batch.validate(full=True)
     found = dict(zip(batch.schema.names, batch.columns, strict=True))
-    kinds = {"key": pa.string(), "label": pa.int64(), "captions": CAPTIONS, META: pa.string()}
+    kinds = {"key": pa.string(), META: pa.string(), **TARGET_TYPES}
     for name, values in found.items():
         kind = pa.int64() if name in numbers else kinds.get(name, values.type)
         if values.type != kind or (values.null_count and (name in numbers or name in kinds) and name != META):

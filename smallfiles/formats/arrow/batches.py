@@ -29,7 +29,7 @@ from smallfiles.formats.arrow.footer import Cuts, blocks, row_counts
 from smallfiles.formats.arrow.values import ValueColumn, can_gather
 from smallfiles.formats.arrow.writing import CUTS, FEATURES, PROVENANCE
 from smallfiles.formats.bytefile import Access, ByteFile, damage_reported, damaged
-from smallfiles.formats.columns import CAPTIONS
+from smallfiles.formats.columns import CAPTIONS, TARGET_TYPES
 from smallfiles.formats.reader import OpenedFile, numbered_keys
 from smallfiles.samples import UNLABELLED
 
@@ -37,7 +37,6 @@ _FILE_MAGIC = b"ARROW1"
 _STREAM_START = b"\xff\xff\xff\xff"
 _STREAM_END = b"\xff\xff\xff\xff\0\0\0\0"
 _BATCHES_AT_ONCE = 128
-_TYPES = {"label": pa.int64(), "captions": CAPTIONS}
 _SMALL_COLUMNS_BYTES = 64 << 10  # keys, labels, captions of some 64 rows
 
 
@@ -157,7 +156,7 @@ class Opened(OpenedFile):
         )
         self._further = dict(zip(self.columns.blobs, further, strict=True))
         self._kinds = {
-            name: _TYPES.get(name) or stored_type(self.schema.field(number).type)
+            name: TARGET_TYPES.get(name) or stored_type(self.schema.field(number).type)
             for name, number in self.columns.values.items()
         }
         if not self._kinds.keys() & {*TARGETS}:

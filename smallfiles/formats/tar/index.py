@@ -27,7 +27,7 @@ from smallfiles.errors import DamagedFileError, FormatError, refuse_shortage
 from smallfiles.fields import META, TARGETS
 from smallfiles.formats import provenance
 from smallfiles.formats.bytefile import Access, ByteFile, damaged
-from smallfiles.formats.columns import CAPTIONS, SampleColumns, read_table, write_table
+from smallfiles.formats.columns import TARGET_TYPES, SampleColumns, read_table, write_table
 from smallfiles.formats.output import OutputFile
 from smallfiles.formats.tar.fields import Annotated
 from smallfiles.formats.tar.further import value_kinds
@@ -40,7 +40,6 @@ _PLACE = ("offset", "size")
 _OWN = (*TARGETS, META)
 """Columns of values that an index names as the field; others have a prefix."""
 _BLOB, _VALUE = "blob.", "value."
-_TARGET_TYPES: dict[TargetKind, pa.DataType] = {"label": pa.int64(), "captions": CAPTIONS}
 
 
 class Places(NamedTuple):
@@ -92,7 +91,7 @@ def place_columns(blobs: Iterable[str]) -> list[str]:
 def of_columns(columns: SampleColumns, schema: Schema, **facts: Any) -> Index:
     """The index of a shard that was written; `facts` are its other fields."""
     keys = columns.finish("key")
-    values = {name: columns.finish(name) for name in (columns.target_kind, META)}
+    values = {name: columns.finish(name) for name in (schema.target, META)}
     names = place_columns(blob.name for blob in schema.blobs)
     offsets, sizes, *more = (to_numpy(columns.finish(name)) for name in names)
     blobs = {
@@ -127,7 +126,7 @@ def of_annotated(annotated: Annotated, kind: TargetKind, access: Access) -> Inde
         data.offsets,
         data.sizes,
         {
-            kind: column(annotated.targets(kind), _TARGET_TYPES[kind]),
+            kind: column(annotated.targets(kind), TARGET_TYPES[kind]),
             META: column(annotated.metas, pa.string()),
             **({} if further is None else {name: one_chunk(further[name]) for name in further.column_names}),
         },
