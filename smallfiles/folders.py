@@ -15,6 +15,7 @@ from typing import Literal
 
 from smallfiles.errors import SourceError
 from smallfiles.options import check, flag_of, option
+from smallfiles.progress import plural
 
 IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".webp", ".tif", ".tiff", ".gif")
 IMAGE_BEGINNINGS = {
@@ -44,6 +45,19 @@ def suffix_of(name: str) -> str:
     """The suffix of a file name; with the one before it where that says what was compressed."""
     lower = name.lower()
     return lower[-7:] if lower.endswith(".nii.gz") else Path(name).suffix
+
+
+def by_suffix(names: Iterable[str]) -> Counter[str]:
+    """Number of files with each suffix."""
+    return Counter(suffix_of(name) or "suffix-less" for name in names)
+
+
+def in_words(counts: Counter[str], most: int = 3) -> str:
+    """`3 .csv files, 1 .md file, 2 other files`."""
+    shown = counts.most_common(most)
+    rest = counts.total() - sum(count for _, count in shown)
+    named = [plural(count, f"{suffix} file") for suffix, count in shown]
+    return ", ".join(named + [plural(rest, "other file")] * bool(rest)) or "no files"
 
 
 def data_suffix(counts: Mapping[str, int]) -> str | None:

@@ -26,7 +26,7 @@ import pyarrow.compute as pc
 from smallfiles.arrays import column, one_chunk
 from smallfiles.errors import SourceError, first_few, refuse_shortage
 from smallfiles.faults import is_utf8
-from smallfiles.folders import is_hidden, suffix_of
+from smallfiles.folders import by_suffix, in_words, is_hidden
 from smallfiles.progress import plural
 
 _IN_FLIGHT = 32
@@ -101,17 +101,12 @@ class Tree:
 
     def contents(self) -> str:
         """A summary such as `3 .csv files and no images`."""
-        others = self.others()
-        counts = [plural(count, f"{suffix} file") for suffix, count in others.most_common(3)]
-        rest = sum(others.values()) - sum(count for _, count in others.most_common(3))
-        counts += [plural(rest, "other file")] if rest else []
-        images = plural(len(self), "image") if len(self) else "no images"
-        return f"{', '.join(counts)} and {images}" if counts else images
+        others, images = self.others(), plural(len(self), "image") if len(self) else "no images"
+        return f"{in_words(others)} and {images}" if others else images
 
     def others(self) -> Counter[str]:
         """Number of files that are not samples, by suffix."""
-        names = chain.from_iterable(folder.others for folder in self.folders)
-        return Counter(suffix_of(name) or "suffix-less" for name in names)
+        return by_suffix(chain.from_iterable(folder.others for folder in self.folders))
 
     def notes(self) -> tuple[str, ...]:
         """Sentences on what was left out."""
@@ -119,7 +114,7 @@ class Tree:
         if hidden := [folder.prefix + name for folder in self.folders for name in folder.hidden]:
             notes.append(f"{plural(len(hidden), 'hidden name')} left out: {first_few(hidden, len(hidden))}")
         if others := self.others():
-            notes.append("left out: " + ", ".join(plural(n, f"{s} file") for s, n in others.most_common(5)))
+            notes.append(f"left out: {in_words(others, 5)}")
         left = list(chain.from_iterable(folder.left for folder in self.folders))
         if left:
             notes.append(f"not followed: {first_few(left, len(left))}")

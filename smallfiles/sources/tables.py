@@ -18,7 +18,6 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -444,28 +443,24 @@ def _of_split(rows: Rows, options: SourceOptions) -> tuple[pa.Array, str, tuple[
     )
 
 
-def _looked_up(rows: Rows) -> tuple[Any, tuple[str, ...]]:
+def _looked_up(rows: Rows) -> tuple[pa.Array, tuple[str, ...]]:
     """Bytes of each first file, null where it is missing, and notes on missing files of all fields."""
-    sizes, absent = _sizes(rows.root, rows.keys, rows.path, rows.roles.first)
-    for name, paths in rows.blobs.items():
-        absent += tuple(f"{name}: {note}" for note in _sizes(rows.root, paths, rows.path, name)[1])
-    return sizes, absent
-
-
-def _sizes(root: Path, keys: pa.Array, path: Path, name: str) -> tuple[Any, tuple[str, ...]]:
-    """Bytes of each file of a field, null where it is missing, and a note on these."""
-    sizes = sizes_of(root, keys, missing=-1)
-    absent = keys.take(from_numpy(np.flatnonzero(sizes < 0))).to_pylist()
-    if not absent:
-        return sizes, ()
-    if len(absent) == len(keys):
-        raise _error(
-            f"no file of {path} for the field {name} is in {root} (the first is {absent[0]})",
-            "paths relative to this folder",
-            f"Give the right one (--root DIR), or a template (--field {name}=folder/{{id}}.jpg)",
-        )
-    known = column([None if size < 0 else size for size in sizes.tolist()], pa.int64())
-    return known, (f"{plural(len(absent), 'file')} missing in {root}: {first_few(absent, len(absent))}",)
+    first, notes, found = rows.roles.first, list[str](), {}
+    for name, paths in {first: rows.keys, **rows.blobs}.items():
+        sizes = sizes_of(rows.root, paths, missing=-1)
+        absent = paths.take(from_numpy(np.flatnonzero(sizes < 0))).to_pylist()
+        if absent and len(absent) == len(paths):
+            raise _error(
+                f"no file of {rows.path} for the field {name} is in {rows.root} (the first is {absent[0]})",
+                "paths relative to this folder",
+                f"Give the right one (--root DIR), or a template (--field {name}=folder/{{id}}.jpg)",
+            )
+        if absent:
+            what = f"{plural(len(absent), 'file')} missing in {rows.root}: {first_few(absent, len(absent))}"
+            notes.append(what if name == first else f"{name}: {what}")
+        known = [None if size < 0 else size for size in sizes.tolist()] if absent else None
+        found[name] = from_numpy(sizes) if known is None else column(known, pa.int64())
+    return found[first], tuple(notes)
 
 
 def refuse_if_strict(notes: tuple[str, ...], options: SourceOptions) -> None:

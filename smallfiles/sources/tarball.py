@@ -12,7 +12,6 @@ processes may share a descriptor. Notebook 05 compares this with unpacking.
 from __future__ import annotations
 
 import json
-from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import lru_cache
@@ -28,10 +27,11 @@ from smallfiles.errors import FormatError, SourceError, first_few, raised_as
 from smallfiles.folders import (
     IMAGE_SUFFIXES,
     SourceOptions,
+    by_suffix,
     canonical_split,
     choose_split,
     data_suffix,
-    suffix_of,
+    in_words,
 )
 from smallfiles.formats import provenance
 from smallfiles.formats.bytefile import ByteFile
@@ -147,10 +147,12 @@ def open_folder(folder: Path, options: SourceOptions) -> Archive:
         tars={stem: one.file_bytes for stem, one in zip(stems, archives, strict=True)},
         inside=(*stems, *(name for one in archives for name in one.inside)),
     )
-    of_zips = {
-        n: o.members[""] for n, o in zip(stems, archives, strict=True) if isinstance(o, zips.ZipArchive)
+    if not isinstance(whole, zips.ZipArchive):
+        return whole
+    inside = {
+        s: a.members[""] for s, a in zip(stems, archives, strict=True) if isinstance(a, zips.ZipArchive)
     }
-    return replace(whole, members=of_zips) if isinstance(whole, zips.ZipArchive) else whole
+    return replace(whole, members=inside)
 
 
 def _kind_of(archive: Archive) -> str:
@@ -182,8 +184,9 @@ def samples_of(archive: Archive, options: SourceOptions) -> Archive:
     """
     samples = archive.select(archive.having(options.suffixes))
     if not len(samples.names):
+        there = in_words(by_suffix(archive.names.to_pylist()))
         raise SourceError(
-            f"{archive.path} is no data set: it holds {archive.contents_in_words()} and no images",
+            f"{archive.path} is no data set: it holds {there} and no images",
             expected=f"files ending in {', '.join(options.suffixes)}",
             next_step="Check the path, or name the suffixes of your samples (--suffix)",
         )
@@ -239,7 +242,7 @@ def _with_suffix(archive: Archive, options: SourceOptions) -> tuple[SourceOption
     """The options with the suffix of most data files, if there are no images; and a note on it."""
     if options.suffixes != IMAGE_SUFFIXES or archive.having(IMAGE_SUFFIXES).any():
         return options, ()
-    suffix = data_suffix(Counter(map(suffix_of, archive.names.to_pylist())))
+    suffix = data_suffix(by_suffix(archive.names.to_pylist()))
     if suffix is None:
         return options, ()
     return replace(options, suffixes=(suffix,)), (f"no images: {suffix} files taken as samples",)

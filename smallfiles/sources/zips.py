@@ -32,8 +32,9 @@ from smallfiles.sources.scanning import in_flight
 SUFFIX = ".zip"
 _HEADER_BYTES = 30
 _ENCRYPTED = 1
-_MOST_TIMES, _MOST_BYTES = 200, 1 << 30
-"""Unpacked, a zip may have so many times its size, or so many bytes: the larger of both."""
+_MOST_TIMES, _MOST_TIMES_TEXT, _MOST_BYTES = 200, 20, 1 << 30
+"""Unpacked, a zip may have so many times its size (its annotations, which stay in memory, fewer), or so many
+bytes: the larger of both."""
 
 Table = npt.NDArray[np.void]
 _ROW = np.dtype([("offset", "<i8"), ("packed", "<i8"), ("size", "<i8"), ("crc", "<u4"), ("method", "<u2")])
@@ -107,12 +108,16 @@ def _indexed(path: Path, infos: list[zipfile.ZipInfo]) -> ZipArchive:
     rows = ((i.header_offset, i.compress_size, i.file_size, i.CRC, i.compress_type) for i in files)
     file, members = ByteFile(path, "pread"), np.sort(np.fromiter(rows, _ROW, len(files)), order="offset")
     _refuse_unreadable(path, infos)
-    _refuse_bomb(file, members)
+    ends = members["offset"] + _HEADER_BYTES + members["packed"]
+    if (ends[:-1] > members["offset"][1:]).any():
+        raise damaged(path, "members overlap, so that they unpack to more than they are")
+    _refuse_bomb(file, sum(found.sizes), _MOST_TIMES)
     texts = [
         row
         for row, size in enumerate(found.sizes)
         if found.names[row].lower().endswith(tar.CONTENTS_OF) and size <= MAX_CONTENT_BYTES
     ]
+    _refuse_bomb(file, sum(found.sizes[row] for row in texts), _MOST_TIMES_TEXT)
     opened = ZippedFile(file, members)
     read = in_flight(
         lambda row: opened.read(found.offsets[row], found.offsets[row] + found.sizes[row]), texts
@@ -146,14 +151,10 @@ def _refuse_unreadable(path: Path, infos: list[zipfile.ZipInfo]) -> None:
         )
 
 
-def _refuse_bomb(file: ByteFile, members: Table) -> None:
-    ends = members["offset"] + _HEADER_BYTES + members["packed"]
-    if (ends[:-1] > members["offset"][1:]).any():
-        raise damaged(file.path, "members overlap, so that they unpack to more than they are")
-    total = sum(members["size"].tolist())
-    if total > max(_MOST_BYTES, _MOST_TIMES * file.size):
+def _refuse_bomb(file: ByteFile, total: int, times: int) -> None:
+    if total > max(_MOST_BYTES, times * file.size):
         raise FormatError(
             f"{file.path} has {bytes_text(file.size)} and unpacks to {bytes_text(total)}",
-            expected=f"at most {_MOST_TIMES} times its size",
+            expected=f"at most {times} times its size",
             next_step="If that is right, unzip it to a local disk, and pack that folder",
         )

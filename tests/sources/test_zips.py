@@ -109,7 +109,9 @@ def test_what_cannot_be_read_in_place_is_refused_with_the_way(tmp_path):
 
 def test_bombs_are_refused_before_anything_is_unpacked(tmp_path, monkeypatch):
     monkeypatch.setattr(zips, "_MOST_BYTES", 1 << 20)
-    assert "unpacks to" in refused(put(tmp_path / "flat.zip", {"cat/1.jpg": bytes(8 << 20)}))
+    assert "at most 200 times" in refused(put(tmp_path / "flat.zip", {"cat/1.jpg": bytes(8 << 20)}))
+    texts = {f"{n}.json": os.urandom(1000) * 50 for n in range(40)}  # each would be held in memory
+    assert "at most 20 times" in refused(put(tmp_path / "texts.zip", texts))
     one, two = zipfile.ZipInfo("cat/1.jpg"), zipfile.ZipInfo("cat/2.jpg")
     with zipfile.ZipFile(tmp_path / "same.zip", "w") as archive:
         archive.writestr(one, b"x" * 1000)

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -102,12 +101,6 @@ class Archive:
             for suffix in suffixes:
                 found[start : start + len(lower)] |= as_mask(pc.ends_with(lower, suffix))
         return found
-
-    def contents_in_words(self) -> str:
-        """`3 .csv files` and so on, for messages."""
-        suffixes = Counter(Path(name.as_py()).suffix or "suffix-less" for name in self.names)
-        shown = [plural(count, f"{suffix} file") for suffix, count in suffixes.most_common(3)]
-        return ", ".join(shown) or "no files"
 
 
 def index(path: Path) -> Archive:

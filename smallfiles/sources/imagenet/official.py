@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from smallfiles.errors import SourceError
-from smallfiles.folders import SourceOptions, canonical_split, choose_split
+from smallfiles.folders import SourceOptions, by_suffix, canonical_split, choose_split, in_words
 from smallfiles.formats.tar.archive import Archive
 from smallfiles.sources.imagenet.labels import find_label_files, label, manifest_of
 from smallfiles.sources.record import Source
@@ -69,8 +69,9 @@ def from_archive(archive: Archive, options: SourceOptions, notes: tuple[str, ...
     options.refuse_unsupported("ImageNet in tars", archive.path)
     split = role_of(archive)
     if split is None:
+        there = in_words(by_suffix(archive.names.to_pylist()))
         raise SourceError(
-            f"{archive.path} is no tar of ImageNet: it contains {archive.contents_in_words()}",
+            f"{archive.path} is no tar of ImageNet: it contains {there}",
             expected=f"{' or '.join(TARS.values())}",
             next_step="Check the path, or read it as any tar (kind tarball)",
         )
