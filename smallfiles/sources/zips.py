@@ -31,7 +31,7 @@ from smallfiles.sources.scanning import in_flight
 
 SUFFIX = ".zip"
 _HEADER_BYTES = 30
-_ENCRYPTED = 1
+_ENCRYPTED, _WINDOWS = 1, 0
 _MOST_TIMES, _MOST_TIMES_TEXT, _MOST_BYTES = 200, 20, 1 << 30
 """Unpacked, a zip may have so many times its size (its annotations, which stay in memory, fewer), or so many
 bytes: the larger of both."""
@@ -95,7 +95,9 @@ def _indexed(path: Path, infos: list[zipfile.ZipInfo]) -> ZipArchive:
     found, files = Members(), list[zipfile.ZipInfo]()
     for info in infos:
         name = (info.orig_filename if "\0" in info.orig_filename else info.filename).encode()
-        if info.is_dir():
+        if info.create_system == _WINDOWS:  # whose .NET wrote backslashes for years
+            name = name.replace(b"\\", b"/")
+        if name.endswith(b"/"):
             found.folders.append(name.rstrip(b"/"))
         elif stat.S_ISLNK(info.external_attr >> 16):
             found.skipped["symbolic link"] += 1

@@ -46,6 +46,20 @@ def test_class_folders_in_a_zip_are_labels_and_every_format_verifies_against_it(
         assert not verify(out, against=sources.load(path)).differences
 
 
+def test_backslashes_of_windows_are_folders_and_lead_nowhere_else(tmp_path):
+    def of_windows(*names):
+        members = {zipfile.ZipInfo(name): b"x" for name in names}
+        for info in members:
+            info.create_system = 0
+        return put(tmp_path / "t.zip", members)
+
+    assert rows(sources.load(of_windows("cat\\", "cat\\1.jpg", "dog\\2.jpg"))) == {
+        "cat/1.jpg": 0,
+        "dog/2.jpg": 1,
+    }
+    assert "'../1.jpg'" in refused(of_windows("..\\1.jpg"))
+
+
 def test_what_lies_beside_a_sample_in_a_zip_is_its_target(tmp_path):
     members = {f"{n}.{kind}": data for n in "01" for kind, data in (("jpg", b"x"), ("cls", n.encode()))}
     assert rows(sources.load(put(tmp_path / "t.zip", members))) == {"0.jpg": 0, "1.jpg": 1}
