@@ -33,7 +33,7 @@ from smallfiles.manifest import Manifest
 from smallfiles.progress import plural, progress
 from smallfiles.samples import Target
 from smallfiles.sources.folder import FolderStore
-from smallfiles.sources.record import Lookup, Source
+from smallfiles.sources.record import NamedStore, Source
 
 _TRANSFORMS = ("transform", "target_transform", "transforms")
 _PNG_MODES = ("1", "L", "LA", "P", "RGB", "RGBA", "I;16")
@@ -181,7 +181,7 @@ def _notes(items: _Items, keys: Sequence[str]) -> tuple[str, ...]:
     )
 
 
-class DatasetStore:
+class DatasetStore(NamedStore):
     """Reads samples from the data set itself, and encodes those that are pixels.
 
     Args:
@@ -192,24 +192,25 @@ class DatasetStore:
         hashes: And their xxh3, uint64.
     """
 
+    made_from = "the data set"
     sequential = False
 
     def __init__(
         self, items: _Items, names: pa.StringArray, targets: pa.Array, sizes: np.ndarray, hashes: np.ndarray
     ) -> None:
-        self._items, self._names, self._targets = items, names, targets
+        self._items, self._keys, self._targets = items, names, targets
         self._sizes, self._hashes = sizes, hashes
-        self._begin()
+        self._lock = threading.Lock()
+        super().__init__(Path())
 
-    def _begin(self) -> None:
-        self._lookup, self._lock = Lookup(self._names), threading.Lock()
+    def _names(self) -> pa.StringArray:
+        return self._keys
 
     def size(self, path: str) -> int:
         """Bytes of one sample."""
         return int(self._sizes[self._row(path)])
 
-    def read_into(self, path: str, buffer: memoryview) -> int:
-        """Read one sample into the start of `buffer`; see `ByteStore.read_into`."""
+    def _bytes(self, path: str) -> bytes:
         number = self._row(path)
         with self._lock:
             data, given = self._items.encoded(number)
@@ -220,30 +221,17 @@ class DatasetStore:
                 expected="the same picture each time",
                 next_step="Make the data set without augmentation, which belongs in the loader",
             )
-        if len(data) <= len(buffer):
-            buffer[: len(data)] = data
-        return len(data)
-
-    def _row(self, path: str) -> int:
-        row = self._lookup.row(path)
-        if row < 0:
-            raise SourceError(
-                f"{path} is no sample of {self.describe()}",
-                expected="a key of its manifest",
-                next_step="Make the source again from the data set",
-            )
-        return row
+        return data
 
     def describe(self) -> str:
         """`data set CIFAR10`."""
         return _name_of(self._items.dataset)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_lock": None, "_lookup": None}
+        return {**super().__getstate__(), "_lock": None}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state)
-        self._begin()
+        self.__dict__.update(state, _lock=threading.Lock())
 
 
 def _refuse_transforms(dataset: Any) -> None:

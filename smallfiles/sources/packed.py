@@ -30,7 +30,7 @@ from smallfiles.formats.files.reading import MANIFEST
 from smallfiles.manifest import Manifest
 from smallfiles.manifest.writing import FORMAT
 from smallfiles.progress import plural
-from smallfiles.samples import UNLABELLED, Blob, ByteStore, Reader, TargetKind
+from smallfiles.samples import UNLABELLED, Blob, Buffer, ByteStore, Reader, TargetKind
 from smallfiles.sources.folder import FolderStore
 from smallfiles.sources.record import NamedStore, Source
 
@@ -96,13 +96,9 @@ class PackedStore(NamedStore):
         blob, row = self._find(path)
         return blob.size(row)
 
-    def read_into(self, path: str, buffer: memoryview) -> int:
-        """Read a file into the start of `buffer`; see `ByteStore.read_into`."""
+    def _bytes(self, path: str) -> Buffer:
         blob, row = self._find(path)
-        data = blob.read(row)
-        if len(data) <= len(buffer):
-            buffer[: len(data)] = data
-        return len(data)
+        return blob.read(row)
 
 
 def open_store(path: Path, format: str) -> ByteStore:

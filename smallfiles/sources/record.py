@@ -21,7 +21,7 @@ from smallfiles.digests import name_hashes
 from smallfiles.errors import SourceError, first_few
 from smallfiles.manifest import Manifest
 from smallfiles.progress import plural
-from smallfiles.samples import ByteStore
+from smallfiles.samples import Buffer, ByteStore
 
 
 @dataclass(frozen=True)
@@ -71,6 +71,20 @@ class NamedStore:
 
     def _names(self) -> pa.StringArray:
         raise NotImplementedError
+
+    def _bytes(self, path: str) -> Buffer:
+        raise NotImplementedError
+
+    def size(self, path: str) -> int:
+        """Bytes of one file."""
+        return len(self._bytes(path))
+
+    def read_into(self, path: str, buffer: memoryview) -> int:
+        """Read a file into the start of `buffer`; see `ByteStore.read_into`."""
+        data = self._bytes(path)
+        if len(data) <= len(buffer):
+            buffer[: len(data)] = data
+        return len(data)
 
     def _row(self, path: str) -> int:
         lookup = self._lookup

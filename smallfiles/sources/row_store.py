@@ -77,18 +77,7 @@ class RowStore(NamedStore):
         self._groups: list[Group] = []
         self._kept: OrderedDict[tuple[int, str], pa.ChunkedArray] = OrderedDict()
 
-    def size(self, path: str) -> int:
-        """Bytes of one file."""
-        return len(self._find(path))
-
-    def read_into(self, path: str, buffer: memoryview) -> int:
-        """Read a file into the start of `buffer`; see `ByteStore.read_into`."""
-        data = self._find(path)
-        if len(data) <= len(buffer):
-            buffer[: len(data)] = data
-        return len(data)
-
-    def _find(self, path: str) -> memoryview:
+    def _bytes(self, path: str) -> memoryview:
         key, mark, _ = path.partition(BLOB_MARK)
         name = self._columns[number_of(path)] if mark else self._first
         with self._lock:
