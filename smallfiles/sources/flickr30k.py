@@ -27,7 +27,7 @@ from smallfiles.folders import SourceOptions, choose_split
 from smallfiles.manifest import Manifest
 from smallfiles.progress import plural
 from smallfiles.sources.folder import FolderStore
-from smallfiles.sources.record import Source
+from smallfiles.sources.record import Source, refuse_if_strict
 from smallfiles.sources.scanning import Tree, bad_line, lines_of, list_folder, read_text, sizes_of, walk
 
 CAPTIONS_EACH = 5
@@ -178,12 +178,7 @@ def _left_over(names: list[str], captions: Captions, split: str, options: Source
         notes += _listed(sorted(captions.of.keys() - counts), "with captions missing")
     uneven = [name for name in names if counts[name] not in (0, CAPTIONS_EACH)]
     notes += _listed(uneven, f"with another number of captions than {CAPTIONS_EACH}")
-    if options.strict and notes:
-        raise SourceError(
-            "; ".join(notes),
-            expected=f"{CAPTIONS_EACH} captions for each image and an image for each caption",
-            next_step="Fetch what is missing, or leave out strict",
-        )
+    refuse_if_strict(notes, options, "Flickr30K")
     return notes
 
 

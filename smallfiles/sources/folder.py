@@ -33,7 +33,7 @@ from smallfiles.manifest.listing import HEAD_BYTES, Files
 from smallfiles.progress import plural
 from smallfiles.sources.partners import FLAGS, Partners
 from smallfiles.sources.partners import find as find_partners
-from smallfiles.sources.record import Source
+from smallfiles.sources.record import Source, refuse_if_strict
 from smallfiles.sources.roles import given_first
 from smallfiles.sources.scanning import (
     Tree,
@@ -148,7 +148,7 @@ def load(path: Path, options: SourceOptions | None = None) -> Source:
     partners = find_partners(path, tree, options)
     if partners is not None:
         return _with_partners(path, tree, partners, options, notes)
-    _refuse_more(tree, options)
+    refuse_if_strict(tree.notes(), options, path)
     names = tree.paths()
     found = _labelled(path, tree, names, options)
     return _source(path, names, found, options, notes + found.notes + tree.notes())
@@ -176,7 +176,7 @@ def _with_partners(
         )
     used = [*partners.blobs.values(), partners.firsts, partners.lost, metas, labels]
     tree = tree.without(pa.chunked_array([each for each in used if each is not None]))
-    _refuse_more(tree, options)
+    refuse_if_strict(tree.notes(), options, path)
     notes += found.notes + tree.notes()
     return _source(path, partners.firsts, found, options, notes, partners.blobs, metas)
 
@@ -206,15 +206,6 @@ def _source(
         first=given_first("image", options),
     )
     return Source(manifest, FolderStore(path), "folder", notes, path)
-
-
-def _refuse_more(tree: Tree, options: SourceOptions) -> None:
-    if options.strict and tree.notes():
-        raise SourceError(
-            f"{tree.root} holds more than samples ({'; '.join(tree.notes())})",
-            expected="samples only, since strict was given",
-            next_step="Remove what does not belong there, or leave out strict",
-        )
 
 
 def _texts_in(root: Path, files: pa.StringArray) -> pa.StringArray:

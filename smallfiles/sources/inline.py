@@ -39,7 +39,7 @@ from smallfiles.manifest import Manifest
 from smallfiles.progress import plural, progress
 from smallfiles.samples import ByteStore
 from smallfiles.sources import tables
-from smallfiles.sources.record import Source, left_out
+from smallfiles.sources.record import Source, left_out, refuse_if_strict
 from smallfiles.sources.roles import roles_inside
 from smallfiles.sources.row_store import (
     KEPT_BYTES,
@@ -124,7 +124,7 @@ def load(found: Found, options: SourceOptions) -> Source:
         keys = numbered_keys(count, suffixes[roles.image])
     empty = [f"number {row}" for row in np.flatnonzero(~as_mask(there)).tolist()]
     notes = left_out(empty, "row", f"without {roles.image}")
-    tables.refuse_if_strict(notes, options)
+    refuse_if_strict(notes, options, found.root)
     if (pc.sum(inside[roles.image].sizes).as_py() or 0) > KEPT_BYTES and path.suffix.lower() == ".parquet":
         notes += (_IN_ORDER,)
     rows = tables.Rows(

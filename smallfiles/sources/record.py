@@ -19,6 +19,7 @@ import xxhash
 
 from smallfiles.digests import name_hashes
 from smallfiles.errors import SourceError, first_few
+from smallfiles.folders import SourceOptions
 from smallfiles.manifest import Manifest
 from smallfiles.progress import plural
 from smallfiles.samples import Buffer, ByteStore
@@ -53,6 +54,16 @@ def left_out(names: Collection[object] | pa.Array, one: str, which: str) -> tupl
     """A note on what has no place in a source, with the count and the first few; none if there is nothing."""
     few = first_few(names, len(names))
     return (f"{plural(len(names), one)} {which} left out: {few}",) if len(names) else ()
+
+
+def refuse_if_strict(notes: tuple[str, ...], options: SourceOptions, where: object) -> None:
+    """Raise SourceError if something was left out or is odd and nothing may be."""
+    if notes and options.strict:
+        raise SourceError(
+            f"{where} has more than whole samples: {'; '.join(notes)}",
+            expected="nothing left out, since strict was given",
+            next_step="Complete or remove what is named, or leave out strict",
+        )
 
 
 class NamedStore:

@@ -34,7 +34,7 @@ from smallfiles.manifest.columns import path_column
 from smallfiles.progress import plural
 from smallfiles.samples import UNLABELLED, ByteStore
 from smallfiles.sources.folder import FolderStore, find_samples
-from smallfiles.sources.record import Source, left_out
+from smallfiles.sources.record import Source, left_out, refuse_if_strict
 from smallfiles.sources.roles import (
     IDS,
     MORE_FILES,
@@ -209,7 +209,7 @@ def _joined(
     for paths in (keys, *blobs.values()):
         extra = extra.filter(pc.invert(pc.is_in(extra, paths)))
     left += left_out(extra, "file", "not in the table")
-    refuse_if_strict(left, options)
+    refuse_if_strict(left, options, path)
     sizes = None if files.sizes is None else from_numpy(files.sizes).take(rows)
     joined_rows = Rows(path, table, roles, keys, blobs, where, found.others, sizes)
     notes = (*notes, f"rows and files matched by {way}", *left)
@@ -340,7 +340,7 @@ def source_of(
         borders = from_numpy(np.arange(len(targets) + 1)).cast(pa.int32())
         targets = pa.ListArray.from_arrays(borders, targets)
     sizes, absent = _looked_up(rows) if store is None and options.sizes else (rows.sizes, ())
-    refuse_if_strict(without + absent, options)
+    refuse_if_strict(without + absent, options, path)
     values = {name: values_in(rows.table, spec, path) for name, spec in roles.values.items()}
     with summary_of(path):
         manifest = Manifest.from_columns(
@@ -461,12 +461,6 @@ def _looked_up(rows: Rows) -> tuple[pa.Array, tuple[str, ...]]:
         known = [None if size < 0 else size for size in sizes.tolist()] if absent else None
         found[name] = from_numpy(sizes) if known is None else column(known, pa.int64())
     return found[first], tuple(notes)
-
-
-def refuse_if_strict(notes: tuple[str, ...], options: SourceOptions) -> None:
-    """Raise SourceError if something was left out and nothing may be."""
-    if notes and options.strict:
-        raise _error("; ".join(notes), "nothing left out, since strict was given", "Complete the table")
 
 
 def _error(got: str, expected: str, next_step: str) -> SourceError:

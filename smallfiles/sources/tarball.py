@@ -45,7 +45,7 @@ from smallfiles.progress import plural
 from smallfiles.samples import UNLABELLED
 from smallfiles.sources import tables, zips
 from smallfiles.sources.folder import no_classes
-from smallfiles.sources.record import NamedStore, Source
+from smallfiles.sources.record import NamedStore, Source, refuse_if_strict
 from smallfiles.sources.scanning import list_folder
 
 _TARS_INDEXED_AT_ONCE = 32
@@ -99,12 +99,7 @@ def load_folder(folder: Path, options: SourceOptions) -> Source:
     others = len(list_folder(folder).files) - len(archive.tars)
     kinds = f"{_kind_of(archive)}s"
     notes = (f"left out: {plural(others, 'file')} other than {kinds}",) if others else ()
-    if others and options.strict:
-        raise SourceError(
-            f"{folder} contains {plural(others, 'file')} other than {kinds}",
-            expected=f"only {kinds}, since strict was given",
-            next_step="Remove what does not belong there, or leave out strict",
-        )
+    refuse_if_strict(notes, options, folder)
     source = from_archive(archive, options)
     if source.kind == "tarball" and source.manifest.classes:
         notes = (f"classes are named by the {kinds}", *notes)
@@ -213,12 +208,7 @@ def from_archive(archive: Archive, options: SourceOptions) -> Source:
     if any(annotated.kinds) and not _has_classes(archive, annotated, options):
         source = _annotated_source(*_of_split(annotated, options))
         return replace(source, notes=notes + source.notes)
-    if options.strict and (notes := archive.notes + annotated.notes):
-        raise SourceError(
-            f"{archive.path} contains more than samples ({'; '.join(notes)})",
-            expected="samples only, since strict was given",
-            next_step="Make it again without what does not belong there, or leave out strict",
-        )
+    refuse_if_strict(archive.notes + annotated.notes, options, archive.path)
     found = _by_folder(archive, annotated, options)
     if not (found.classes or options.unlabelled or found.split == "test" or annotated.pictured):
         count, expected = len(annotated.data.names), "one folder per class, or a .cls file for each image"

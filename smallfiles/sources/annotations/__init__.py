@@ -18,7 +18,6 @@ from pathlib import Path
 import numpy as np
 
 from smallfiles.arrays import from_numpy
-from smallfiles.errors import SourceError
 from smallfiles.faults import summary_of
 from smallfiles.folders import SourceOptions
 from smallfiles.manifest import Manifest
@@ -27,7 +26,7 @@ from smallfiles.samples import UNLABELLED
 from smallfiles.sources.annotations import coco, voc, yolo
 from smallfiles.sources.annotations.record import Annotated, look
 from smallfiles.sources.folder import FolderStore
-from smallfiles.sources.record import Source
+from smallfiles.sources.record import Source, refuse_if_strict
 from smallfiles.sources.scanning import sizes_of
 
 
@@ -52,12 +51,7 @@ def load(path: Path, options: SourceOptions) -> Source:
     found = read(path, options)
     flawed, outside = found.boxes.check(found.keys, found.sizes)
     faults = found.left_out + flawed
-    if faults and options.strict:
-        raise SourceError(
-            "; ".join(faults),
-            expected="nothing left out and no odd box, since strict was given",
-            next_step="Correct the annotations",
-        )
+    refuse_if_strict(faults, options, path)
     with summary_of(path):
         manifest = Manifest.from_columns(
             found.keys,
