@@ -113,7 +113,9 @@ def test_a_mask_keeps_numbers_beyond_its_palette_and_one_of_deep_colours_is_refu
     ("name", "row", "says"),
     [
         ("keypoints", [0.25, 0.5, 2.0], None),
-        ("bbox", [0, 0, 1, 1], "moves"),
+        ("bbox", [0, 0, 2, 1], "moves"),
+        ("bbox", [0, 0, 1, 1], "may be of pixels or of fractions"),
+        ("boxes", [[0.0, 0.0, 0.0, 0.0]], None),
         ("bbox", [0.1, 0.2, 0.5, 1.001], "may be of pixels or of fractions"),
         ("boxes", [[8.0, 8.0, 9.0, 9.0, 3.0]], "lists of 4 numbers and 1 more"),
         ("keypoints", [8.0, 8.0, 2.0, 9.0, 9.0], "lists of 3 numbers and 2 more"),
@@ -127,7 +129,7 @@ def test_points_are_moved_left_or_refused_by_what_their_numbers_say(tmp_path, na
     if says in (None, "moves"):
         pack(source, tmp_path / "x.arrow", CONFIG)
         found = formats.open(tmp_path / "x.arrow").table()[name].to_pylist()
-        assert found[1] == (row if says is None else [0, 0, 0.5, 0.5])
+        assert found[1] == (row if says is None else [0, 0, 1, 0.5])
     else:
         with pytest.raises(UsageError, match=says):
             pack(source, tmp_path / "x.arrow", CONFIG)

@@ -2,7 +2,7 @@
 
 Fields called box, boxes, bbox or bboxes, or ending with `_` and one of these, are lists of four numbers, x
 and y in turn, as are `segments`; `keypoints` have a visibility after each pair, and `area` counts pixels.
-Numbers that are not whole and at most 1 everywhere are fractions of the picture, which stay.
+Numbers that are at most 1 everywhere, and not all whole, are fractions of the picture, which stay.
 
 The trap: boxes count the pixels of the file they were drawn on, and nothing fails if that file shrinks: they
 only lie elsewhere. So a column of boxes that cannot be moved is refused. docs/recipes.md has an example.
@@ -96,10 +96,11 @@ def _moved(column: pa.Array, name: str, scale: Factors) -> pa.Array:
         raise _immovable(name, f"has lists of {period} numbers and {odd.pop()} more")
     numbers = to_numpy(flat.cast(pa.float64()))
     axis = np.full(len(place), 3) if name == "area" else place % period % (3 if period == 3 else 2)
-    most = np.abs(numbers[axis != _VISIBILITY]).max(initial=0)
-    if most <= _MOST_UNCLEAR and (numbers % 1).any():
-        if most <= 1:
-            return column
+    places = numbers[axis != _VISIBILITY]
+    most, are_whole = np.abs(places).max(initial=0), not (places % 1).any()
+    if not most or (most <= 1 and not are_whole):
+        return column
+    if most <= 1 or (most <= _MOST_UNCLEAR and not are_whole):
         raise _immovable(name, f"reaches {most:g}, and may be of pixels or of fractions of the picture")
     axes = np.column_stack([scale, np.ones(len(scale)), scale.prod(axis=1)])
     by = axes[rows, axis]
