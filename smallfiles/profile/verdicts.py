@@ -51,9 +51,7 @@ class Verdict:
     now: str = "period_s"
 
 
-def _step_s(
-    n: Numbers, sample_s: float, workers: int, opening_s: float = 0.0, reading_s: float = 0.0
-) -> float:
+def _step_s(n: Numbers, sample_s: float, workers: int) -> float:
     """Seconds of a step by the cost model, with workers that need so long for a sample."""
     work = Work(
         samples=n["batch_samples"] * 4_000,
@@ -62,10 +60,10 @@ def _step_s(
         workers=max(1, workers),
         prefetch=n.get("prefetch") or 2,
         step_s=n.get("free_s") or n["compute_s"],
-        decode_s=max(0.0, sample_s - opening_s - reading_s),
+        decode_s=sample_s,
         sample_bytes=1,
     )
-    storage = Storage(metadata_ops_s=1e12, latency_s=opening_s / 2, targets=4096, request_s=reading_s)
+    storage = Storage(metadata_ops_s=1e12, latency_s=0.0, targets=4096, request_s=0.0)
     return simulate(work, storage, WAYS["files"], 1).epoch_s / 4_000
 
 

@@ -25,12 +25,12 @@ from smallfiles.machine.nodelocal import memory_headroom_bytes
 from smallfiles.measure.record import Record
 from smallfiles.profile import hooks
 from smallfiles.profile.numbers import Numbers, others_in, ranks_in
-from smallfiles.profile.report import forecast
+from smallfiles.profile.report import counted, forecast
 from smallfiles.profile.verdicts import judge
 from smallfiles.progress import bytes_text
 
-_TO_END = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT}
-_PASSED_ON = {*_TO_END, signal.SIGUSR1, signal.SIGUSR2, signal.SIGCONT}
+_ENDING = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT}
+_PASSED_ON = {*_ENDING, signal.SIGUSR1, signal.SIGUSR2, signal.SIGCONT}
 _BY_KERNEL = 0x80
 _LOOK_S = 0.25
 _PREFIX = "smallfiles-profile-"
@@ -168,8 +168,9 @@ def measured(folder: Path, code: int | None) -> dict[str, Any] | str:
         return f"this version of the loader cannot be watched ({faults[0]}){ended}. Look at it with --pid"
     opens = sum(each["opens"] for each in others)
     return (
-        f"it asked no DataLoader for a batch{ended}; its {len(others)} Python processes opened {opens:,} "
-        "files. Expected a training with a DataLoader of PyTorch, WebLoader or an iterator of DALI"
+        f"it asked no DataLoader for a batch{ended}; its Python processes ({len(others)}) "
+        f"opened {counted(opens, 'file')}. Expected a training with a DataLoader of "
+        "PyTorch, WebLoader or an iterator of DALI"
     )
 
 
@@ -246,7 +247,7 @@ def look_at(pid: int, seconds: float) -> dict[str, Any]:
 
 def seen(found: dict[str, Any]) -> Iterator[str]:
     """What `look_at` found, in words."""
-    yield f"{found['processes']} processes use {found['cpus_used']:.1f} of {found['cpus']} CPUs"
+    yield f"processes: {found['processes']}; they use {found['cpus_used']:.1f} of {found['cpus']} CPUs"
     yield (
         f"they read {bytes_text(found['asked_bytes_s'])}/s in {found['reads_s']:,.0f} calls per second, "
         f"{bytes_text(found['device_bytes_s'])}/s of it from devices of this machine"
