@@ -294,10 +294,11 @@ def _commands(
     order = " --order stream" if best == "shards" else ""
     flags = "".join(f" {word}" for word in map(shlex.quote, words(options)))
     lines = [f"smallfiles pack {shlex.quote(data)} {out}{more}{flags}"]
-    lines += [f"smallfiles stage {out}   # once per node, in the job"] if best == "staged" else []
-    lines += (
-        [f"smallfiles stage {out} --broadcast   # once, in the job script"] if best == "broadcast" else []
-    )
+    if best in ("staged", "broadcast"):
+        how, when = (
+            ("", "per node, in the job") if best == "staged" else (" --broadcast", "in the job script")
+        )
+        lines.append(f"smallfiles stage {out}{how}   # once {when}")
     lines += [f"smallfiles train {out} --batch {plan.batch} --workers {workers}{order}"]
     return tuple(lines) if best != "files" else (f"smallfiles train {out}   # after packing: {lines[0]}",)
 

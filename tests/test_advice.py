@@ -23,6 +23,9 @@ SAID_BY = {
     "measure/loading": ["bench load"],
     "measure/reading.py": ["bench read"],
     "advise.py": ["train"],  # it writes that command
+    "doctor.py": ["pack"],  # it speaks of what an extra brings to that command
+    "profile": ["profile"],
+    "sources/annotations/moving.py": ["pack"],
     "demo": ["demo"],
     "digests.py": ["verify"],
     "cli/failures.py": list(VERBS),

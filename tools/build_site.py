@@ -43,6 +43,7 @@ def main() -> int:
         fold(path)
     write_pages(source / "docs")
     code = sphinx(source, html, "draft" if options.no_execute else "executed")
+    name_folds(html)
     (html / "index.html").write_text(ENTRY.format("docs/index.html"))
     sys.stdout.write(f"{html / 'index.html'}\n" if code == 0 else "")
     return code
@@ -120,6 +121,15 @@ def fold(path: Path) -> None:
         if cell.metadata.get("jupyter", {}).get("source_hidden"):
             cell.metadata["tags"] = [*cell.metadata.get("tags", ()), "hide-input"]
     path.write_text(nbformat.writes(notebook) + "\n", encoding="utf-8")  # type: ignore[no-untyped-call]
+
+
+def name_folds(html: Path) -> None:
+    """Let a folded cell have the name that is read on it: the one for screen readers is another."""
+    for path in html.rglob("*.html"):
+        text = path.read_text(encoding="utf-8")
+        path.write_text(
+            text.replace('<summary aria-label="Toggle hidden content">', "<summary>"), encoding="utf-8"
+        )
 
 
 def execute(notebook: Any, folder: Path) -> None:

@@ -29,7 +29,9 @@ def as_built(model: dict[str, Any], path: str, **_: Any) -> None:
     notebook = model["content"]
     notebook["metadata"] = METADATA
     for cell in notebook["cells"]:
-        cell["metadata"] = {key: value for key, value in cell["metadata"].items() if key == "tags"}
+        cell["metadata"] = {
+            key: value for key, value in cell["metadata"].items() if key in ("tags", "jupyter")
+        }
         if cell["cell_type"] == "code":
             cell["outputs"], cell["execution_count"] = [], None
 

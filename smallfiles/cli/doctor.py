@@ -10,7 +10,6 @@ from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING
 
-from smallfiles.atomic import refuse_existing
 from smallfiles.cli.arguments import Verbs, add_run
 from smallfiles.cli.failures import FAILED
 from smallfiles.cli.output import report, sign
@@ -26,10 +25,8 @@ def add(verbs: Verbs) -> None:
     parser = add_run(verbs, "doctor", run)
     parser.add_argument("paths", nargs="*", type=Path, metavar="DIR", help="further folders to examine")
     parser.add_argument("--workshop", action="store_true", help="also check whether a workshop can run here")
-    share = parser.add_argument(
-        "--share", type=Path, metavar="R.json", help="measure the first DIR, and write an"
-    )
-    share.help = f"{share.help} anonymous record: no user, host, account or path"
+    text = "measure the first DIR, and write an anonymous record: no user, host, account or path"
+    parser.add_argument("--share", type=Path, metavar="R.json", help=text)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -49,6 +46,7 @@ def run(arguments: argparse.Namespace) -> int:
     began = perf_counter()
     findings = examine(*arguments.paths, workshop=arguments.workshop)
     if arguments.share is not None:
+        from smallfiles.atomic import refuse_existing  # not for the help
         from smallfiles.measure.probe import probe
         from smallfiles.measure.record import save
 
@@ -64,4 +62,4 @@ def _lines(findings: list[Finding]) -> Iterator[str]:
     for finding in findings:
         yield f"{sign(*_SIGNS[finding.verdict])} {finding.name:<{width}}  {finding.value}"
         if finding.advice:
-            yield textwrap.indent(textwrap.fill(finding.advice, 96 - width), " " * (width + 4))
+            yield textwrap.indent(textwrap.fill(finding.advice, max(40, 96 - width)), " " * (width + 4))

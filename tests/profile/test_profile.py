@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -22,8 +23,9 @@ class Watched:
 
     def __init__(self, tmp_path, *program, options=(), **environment):
         self.record_path = tmp_path / "a record.json"
-        self.tmp = tmp_path / "tmp"
-        self.tmp.mkdir(exist_ok=True)
+        # Short: a worker's socket is below it, and the path of a socket ends at 107 bytes.
+        self.folder = tempfile.TemporaryDirectory(prefix="sf-")
+        self.tmp = Path(self.folder.name)
         command = [sys.executable, "-m", "smallfiles", "profile", "--save", str(self.record_path), *options]
         paths = os.pathsep.join(filter(None, [environment.pop("PYTHONPATH", ""), str(ROOT)]))
         around = {**os.environ, "PYTHONPATH": paths, "TMPDIR": str(self.tmp), **environment}
@@ -36,7 +38,11 @@ class Watched:
         )
 
     def end(self):
-        self.out, self.report = self.process.communicate(timeout=200)
+        try:
+            self.out, self.report = self.process.communicate(timeout=200)
+        except subprocess.TimeoutExpired:
+            self.process.terminate()  # which ends the program too
+            raise
         left = [path for path in self.tmp.iterdir() if path.name.startswith("smallfiles-profile")]
         assert left == [], "files of the measurement stayed behind"
         return self.process.returncode
