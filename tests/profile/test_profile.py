@@ -190,6 +190,7 @@ def test_a_site_keeps_its_own_sitecustomize(tmp_path):
 
 STRANGE = """
 import multiprocessing, os, signal, threading, sys
+os.environ.update(OMP_NUM_THREADS="1", OPENBLAS_NUM_THREADS="1", MKL_NUM_THREADS="1")  # pools take signals
 import torch
 from torch.utils.data import BatchSampler, DataLoader, Sampler
 
@@ -212,12 +213,12 @@ def main():
     for batch in loader:
         seen = hash((seen, tuple(int(part[1]) for part in batch.parts), float(torch.rand(()))))
         os.environ.clear()
-    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR1})
-    os.kill(os.getpid(), signal.SIGUSR1)
-    assert signal.sigwait({signal.SIGUSR1}) == signal.SIGUSR1
     for each in threading.enumerate():
         if each is not threading.current_thread():
             each.join()
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR1})
+    os.kill(os.getpid(), signal.SIGUSR1)
+    assert signal.sigwait({signal.SIGUSR1}) == signal.SIGUSR1
     open_before = len(os.listdir("/proc/self/fd"))
     list(DataLoader(range(99), 3))
     assert len(os.listdir("/proc/self/fd")) == open_before
@@ -278,7 +279,7 @@ def test_folders_of_killed_runs_are_removed_and_those_of_others_are_left(tmp_pat
     mine = f"smallfiles-profile-{os.getuid()}-"
     for name in (f"{mine}99999999-1-x", f"{mine}a-b-c", f"{mine}{os.getpid()}-0-x"):
         (tmp_path / "tmp" / name).mkdir()
-    watched = Watched(tmp_path, "true")
+    watched = Watched(tmp_path, "true", TMPDIR=str(tmp_path / "tmp"))
     watched.process.communicate()
     assert [path.name for path in (tmp_path / "tmp").iterdir()] == [f"{mine}a-b-c"]
 
