@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 
 import pytest
-from conftest import started
+from local_slurm import started
 from programs import wait_for
 
 from smallfiles import slowfs
