@@ -22,7 +22,7 @@ from smallfiles.locks import check, existing_folder, folder_name
 from smallfiles.machine import nodelocal
 from smallfiles.staging import run
 from smallfiles.staging.placement import folder_kind, host_kind
-from smallfiles.staging.slots import Slot, remove_unused, slots, sweep
+from smallfiles.staging.slots import TRIES, Slot, remove_unused, slots, sweep
 
 State = Literal["finished", "being copied", "leftover"]
 
@@ -147,7 +147,7 @@ def unstage_all(places: Sequence[Path] = ()) -> list[Unstaged]:
 
 def _release(slot: Slot) -> None:
     slot.release(this_job())
-    remove_unused(slot)
+    remove_unused(slot, TRIES)
 
 
 def _folders(places: Sequence[Path]) -> Iterator[Path]:

@@ -32,7 +32,7 @@ from smallfiles.errors import writing
 from smallfiles.liveness import Owner, this_process
 
 LOCK_SUFFIX = ".lock"
-_TRIES, _PAUSE_S = 4, 0.01
+TRIES, _PAUSE_S = 10, 0.01
 
 
 @dataclass(frozen=True)
@@ -142,7 +142,7 @@ class Slot:
         """Remove everything but the lock; the marker first, so that the rest is never taken for finished."""
         with contextlib.suppress(FileNotFoundError):
             self.marker.unlink()
-        for _ in range(_TRIES):
+        for _ in range(TRIES):
             shutil.rmtree(self.home, ignore_errors=True)
             if not os.path.lexists(self.home):
                 return
@@ -162,12 +162,12 @@ class Slot:
 
     def leave(self, descriptor: int) -> None:
         """Stop using the copy; the last user removes it, unless a running job has a lease on it."""
-        for attempt in range(_TRIES):
+        for attempt in range(TRIES):
             if locks.is_last(descriptor):
                 if locks.names(self.lock, descriptor) and not self.holders():
                     return self.remove(descriptor)
                 break
-            if attempt < _TRIES - 1:
+            if attempt < TRIES - 1:
                 time.sleep(_PAUSE_S)  # `listing` may hold the lock for a moment
         os.close(descriptor)
 
@@ -194,10 +194,15 @@ def sweep(folder: Path, spare: str = "") -> list[str]:
     return [slot.key for slot in slots(folder) if slot.key != spare and remove_unused(slot)]
 
 
-def remove_unused(slot: Slot) -> bool:
+def remove_unused(slot: Slot, tries: int = 1) -> bool:
     """Remove a copy without a user and without the lease of a running job; whether it was removed."""
-    descriptor = locks.try_lock(slot.lock, shared=False, create=slot.home.exists())
-    if descriptor is None:
+    for attempt in range(tries):
+        descriptor = locks.try_lock(slot.lock, shared=False, create=slot.home.exists())
+        if descriptor is not None:
+            break
+        if attempt < tries - 1:
+            time.sleep(_PAUSE_S)  # `listing` may hold the lock for a moment
+    else:
         return False
     if slot.holders():
         os.close(descriptor)

@@ -15,11 +15,11 @@ import pytest
 from programs import wait_for
 from staging_tools import exit_code, forked, listed, names, packed
 
-from smallfiles import digests, liveness, staging
+from smallfiles import digests, liveness, locks, staging
 from smallfiles.cli import main
 from smallfiles.machine import nodelocal
 from smallfiles.staging import broadcast
-from smallfiles.staging.slots import Slot
+from smallfiles.staging.slots import Slot, slots
 
 STAGE = f"'{sys.executable}' -m smallfiles stage"
 Command = Callable[..., subprocess.CompletedProcess[str]]
@@ -168,6 +168,15 @@ def test_unstage_as_json_and_a_wrong_path(source, node, command):
     assert record == {"copies": [{"path": path, "removed": True, "note": "removed"}]}
     wrong = command("unstage", source)
     assert wrong.returncode == 2 and "not a staged copy" in wrong.stderr and source.exists()
+
+
+def test_unstage_removes_a_copy_that_a_listing_looks_at_in_that_moment(source, node, command, monkeypatch):
+    path = command("stage", source, "--where", node, "--leave-bytes", 0).stdout.strip()
+    (slot,) = slots(next(node.iterdir()))
+    listing = [locks.try_lock(slot.lock, shared=False)]
+    monkeypatch.setattr("time.sleep", lambda pause_s: listing and os.close(listing.pop()))
+    assert "removed" in command("unstage", path).stderr
+    assert listing == [] and names(node) == []
 
 
 def test_a_heavy_copy_on_a_login_node_is_warned_of(source, node, command, monkeypatch):
