@@ -245,6 +245,42 @@ def test_rows_that_a_small_file_only_names_take_no_memory(tmp_path):
         len(hdf5.open(tmp_path / "x.h5"))
 
 
+@pytest.mark.parametrize("written", [0, 1])
+def test_encoded_rows_that_a_small_file_only_names_take_no_memory(tmp_path, written):
+    with h5py.File(tmp_path / "x.h5", "w") as file:
+        group = file.create_group("train")
+        group["targets"] = np.zeros(3, np.int64)
+        rows = group.create_dataset("images", (1 << 40,), h5py.vlen_dtype(np.uint8), chunks=(4,))
+        for row in range(written):
+            rows[row] = np.zeros(5, np.uint8)
+    with pytest.raises(DamagedFileError, match=r"images names .* rows, which are not stored"):
+        len(hdf5.open(tmp_path / "x.h5"))
+
+
+@pytest.mark.parametrize(
+    ("length", "number", "heap_bytes", "cut", "found"),
+    [
+        (5, 7, 37, 0, True),
+        (4, 7, 37, 0, True),  # a shorter row in a longer object
+        (6, 7, 38, 0, False),  # a longer one would be of the object behind it
+        (5, 8, 37, 0, False),
+        (5, 7, 36, 0, False),  # the heap ends one byte before its object
+        (5, 7, 37, 1, False),  # the file does
+    ],
+)
+def test_a_row_lies_within_its_object_its_heap_and_the_file(tmp_path, length, number, heap_bytes, cut, found):
+    heap = b"GCOL" + bytes([1, 0, 0, 0]) + struct.pack("<Q", heap_bytes)
+    content = b"before" + heap + struct.pack("<HHIQ", 7, 1, 0, 5) + b"there"
+    (tmp_path / "x").write_bytes(content[: len(content) - cut])
+    file, row = ByteFile(tmp_path / "x"), struct.pack("<IQI", length, 2, number)
+    if found:
+        start, stop = layout.row_place(file, row, 4)
+        assert content[start:stop] == b"there"[:length]
+    else:
+        with pytest.raises(DamagedFileError, match="does not hold its row"):
+            layout.row_place(file, row, 4)
+
+
 def test_a_heap_that_leads_nowhere_is_given_up_soon(tmp_path):
     """Behind as many objects as a heap may have it is not looked for, though it is there."""
     heap = b"GCOL" + bytes([1, 0, 0, 0]) + struct.pack("<Q", 40 << 20)
