@@ -4,13 +4,11 @@ Each is installed into an empty environment of each Python at hand, with the pin
 used from outside the clone. Names that are new are added to docs/public_names.txt; one that went needs a
 line in CHANGELOG.md. PYTHONS="/path/to/python3.12 …" names more Pythons than those on PATH.
 
-Usage: python tools/release.py [--lowest]
-
-`--lowest` tries the oldest versions of the core that pyproject.toml allows instead.
 """
 
 from __future__ import annotations
 
+import argparse
 import ast
 import os
 import shutil
@@ -171,6 +169,13 @@ def _run(*words: object) -> None:
 
 
 def main() -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--lowest", action="store_true", help="try the oldest versions of the core that pyproject.toml allows"
+    )
+    lowest = parser.parse_args().lowest
     if missing := unexplained():
         print(f"release: {', '.join(missing)} went; expected a line in {CHANGES.name} with each name in `…`.")
         return 1
@@ -179,7 +184,7 @@ def main() -> int:
     if wrong := faults(sdist, wheel):
         print(f"release: {'; '.join(wrong)}.")
         return 1
-    here, lowest = pythons(), "--lowest" in sys.argv
+    here = pythons()
     for version, python in here.items():
         pins = DIST / f"lowest-{version}.txt" if lowest else ROOT / "requirements.lock"
         if lowest:
