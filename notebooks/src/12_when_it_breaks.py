@@ -88,7 +88,7 @@
 # | the storage is the limit | 40 % of a worker's time or more in reads | pack, then `smallfiles stage` |
 # | too few CPUs are bound | as many CPUs wanted as bound, and the node has more | `srun --cpus-per-task=N` |
 # | too many workers | three workers or more per CPU, all CPUs wanted | `num_workers` = CPUs |
-# | too few workers | workers make batches 70 % of the time or more, and CPUs are free; or there are none | `num_workers=N` |
+# | too few workers | workers make batches half of the time or more, and CPUs are free; or there are none | `num_workers=N` |
 # | decoding is the limit | all CPUs wanted, 30 % of a worker's time or more in decoding and augmentation | `smallfiles pack DIR OUT --resize 256` |
 # | CPUs are the limit | all CPUs wanted, for something else | more CPUs, or less work per sample |
 

@@ -29,7 +29,7 @@ import sys
 import threading
 import time
 import zlib
-from _thread import start_new_thread
+from _thread import allocate_lock, start_new_thread
 from collections import Counter, deque
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -37,7 +37,7 @@ from typing import Any
 LOOK_S = 0.1
 FOLDER, SECONDS = "SMALLFILES_PROFILE_FOLDER", "SMALLFILES_PROFILE_SECONDS"
 _folder, _seconds = os.environ.get(FOLDER, ""), float(os.environ.get(SECONDS, "inf"))
-_STEPS = 20_000
+_STEPS, _FIRST_LOOKS = 20_000, 50
 _AHEAD, _AHEAD_BYTES, _AHEAD_S = 16, 1 << 30, 20.0
 _PATHS = 512
 _CALLS = {
@@ -135,7 +135,8 @@ class Watch:
         self.gaps: deque[tuple[Any, Any]] = deque()
         self.cpu, self.zero = time.process_time(), _counters()
         self.thread, self.task = threading.get_ident(), f"/proc/self/task/{threading.get_native_id()}"
-        self.lock = threading.Lock()
+        self.lock, self.wake, self.looking, self.looker = allocate_lock(), allocate_lock(), False, 0
+        self.wake.acquire()
 
     def attempt(self, measure: Callable[..., Any], *words: Any) -> Any:
         """Measure something; what fails ends the measurement, and never the program."""
@@ -161,16 +162,35 @@ class Watch:
                 self.every *= 2
                 self.paths = {n: p for n, p in self.paths.items() if n % self.every == 0}
 
+    def start_looking(self) -> None:
+        """Sample the main thread from now on."""
+        self.looker = 0
+        with contextlib.suppress(Exception):  # not of `threading`: the program may join all that it lists
+            start_new_thread(self.look_on, ())
+            self.looking = True
+
+    def stop_looking(self) -> None:
+        """End the thread before a fork, of which Python 3.12 warns where there are two."""
+        if self.looking:
+            self.wake.release()
+            task, until = "/proc/self/task/{}", time.perf_counter() + 1.0
+            while time.perf_counter() < until and (
+                not self.looker or os.path.exists(task.format(self.looker))
+            ):
+                time.sleep(0.0005)
+            self.looking = False
+
     def look_on(self) -> None:
-        """Sample the main thread until the measurement ends, and write now and then."""
+        """Sample the main thread until the measurement or the thread ends, and write now and then."""
         signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())  # they are for the program's threads
+        self.looker, before_s = threading.get_native_id(), self.looking_s
         write_at = time.perf_counter() + 1.0
         while not self.done:
-            time.sleep(LOOK_S)
-            if _watch is not self:
+            often = sum(self.looks.values()) < _FIRST_LOOKS  # a short program is seen too
+            if self.wake.acquire(timeout=LOOK_S / 4 if often else LOOK_S):
                 return
             self.attempt(self.look)
-            self.looking_s = time.thread_time()
+            self.looking_s = before_s + time.thread_time()
             if time.perf_counter() > write_at:
                 began = time.perf_counter()
                 self.write()
@@ -210,7 +230,9 @@ class Watch:
                 **{"cpu_s": time.process_time() - self.cpu, "epochs": self.epochs, "steps": self.steps},
                 **{"looks": self.looks, "fetch": self.fetch, "opens": self.opens, "every": self.every},
                 **{"paths": list(self.paths.values()), "rank": os.environ.get("RANK", ""), "done": self.done},
-                "read": {name: value - self.zero.get(name, 0) for name, value in _counters().items()},
+                "read": {
+                    name: value - self.zero.get(name, 0) for name, value in _counters(self.looker).items()
+                },
                 "own_bytes": os.sysconf("SC_PAGE_SIZE") * (int(statm[1]) - int(statm[2])),
             }
             text = json.dumps(record)
@@ -233,6 +255,8 @@ class Watch:
         if self.done or self.inside or self.role == "worker":
             return epoch.batch(iterator, original) if epoch else original(iterator)
         self.inside = me
+        if not self.looking:
+            self.start_looking()
         try:
             self.attempt(self.before, iterator, original)
             epoch = getattr(iterator, "_smallfiles", None) or Epoch()
@@ -331,6 +355,8 @@ class Watch:
         """Make a batch, in a worker or in the main process, on clocks of time and of processors."""
         if self.fetching:  # for a loader inside a loader
             return fetch(*words)
+        if self.role == "worker" and not (self.looking or self.done):
+            self.start_looking()
         clocks = time.perf_counter(), time.thread_time(), time.process_time() - self.looking_s
         self.fetching += 1
         try:
@@ -347,8 +373,8 @@ def _begin(role: str) -> Watch:
     """Measure from now on: the first batch is asked for, or a worker runs."""
     global _watch
     _watch = Watch(role)
-    with contextlib.suppress(Exception):  # not of `threading`: the program may join all threads that it lists
-        start_new_thread(_watch.look_on, ())
+    _watch.start_looking()
+    with contextlib.suppress(Exception):
         if role == "rank":  # a child of multiprocessing ends without atexit
             from multiprocessing.util import Finalize
 
@@ -393,12 +419,13 @@ def _keeps_order(sampler: Any) -> bool:
     return True
 
 
-def _counters() -> dict[str, int]:
-    """Reads of this process, and nanoseconds that its main thread ran and was queued for a processor."""
+def _counters(ours: int = 0) -> dict[str, int]:
+    """Reads of this process, and nanoseconds that its threads, without ours, were queued for a processor."""
     lines = (line.split(": ") for line in read_text("/proc/self/io").splitlines())
-    run = read_text("/proc/self/schedstat").split()
     found = {name: int(value) for name, value in lines if name in ("rchar", "syscr", "read_bytes")}
-    return {**found, **({"queued_ns": int(run[1])} if len(run) > 1 else {})}
+    tasks = (task for task in os.listdir("/proc/self/task") if int(task) != ours)
+    runs = [run for task in tasks if len(run := read_text(f"/proc/self/task/{task}/schedstat").split()) > 1]
+    return {**found, **({"queued_ns": sum(int(run[1]) for run in runs)} if runs else {})}
 
 
 def _shm() -> tuple[int, int]:
@@ -469,10 +496,24 @@ def _at_rest(iterator: Any) -> bool:
 
 def _patch_torch(module: Any) -> None:
     """Put clocks around the parts of a DataLoader."""
+    for fetcher in (module._utils.fetch._MapDatasetFetcher, module._utils.fetch._IterableDatasetFetcher):
+        _wrap(fetcher, "fetch", lambda *words: _watch.fetched(*words))
+    _patch_next(module._BaseDataLoaderIter)
+    _patch_workers(module._MultiProcessingDataLoaderIter, module._utils.worker)
+
+
+def _patch_stateful(module: Any) -> None:
+    """The same for a StatefulDataLoader, which has workers of its own and the fetchers of PyTorch."""
+    worker = sys.modules[module._worker_loop.__module__]
+    _patch_next(module._StatefulBaseDataLoaderIter)
+    _patch_workers(module._StatefulMultiProcessingDataLoaderIter, worker)
+    module._worker_loop = worker._worker_loop
+
+
+def _patch_workers(several: Any, worker: Any) -> None:
+    """Watch each worker, and how long their start takes."""
     from multiprocessing import parent_process
 
-    base, several = module._BaseDataLoaderIter, module._MultiProcessingDataLoaderIter
-    worker, fetchers = module._utils.worker, module._utils.fetch
     loop, init = worker._worker_loop, several.__init__
 
     @functools.wraps(loop)
@@ -491,9 +532,6 @@ def _patch_torch(module: Any) -> None:
         self._smallfiles_init_s = time.perf_counter() - began
 
     worker._worker_loop, several.__init__ = worker_loop, timed_init
-    _patch_next(base)
-    for fetcher in (fetchers._MapDatasetFetcher, fetchers._IterableDatasetFetcher):
-        _wrap(fetcher, "fetch", lambda *words: _watch.fetched(*words))
 
 
 def _patch_next(kind: Any) -> None:
@@ -508,9 +546,7 @@ def _wrap(kind: Any, name: str, measured: Callable[..., Any]) -> None:
 
 _PATCHES: dict[str, Callable[[Any], None]] = {
     "torch.utils.data.dataloader": _patch_torch,
-    "torchdata.stateful_dataloader.stateful_dataloader": lambda module: _patch_next(
-        module._StatefulBaseDataLoaderIter
-    ),
+    "torchdata.stateful_dataloader.stateful_dataloader": _patch_stateful,
     "nvidia.dali.plugin.pytorch": lambda module: _patch_next(module.DALIGenericIterator),
 }
 
@@ -558,7 +594,7 @@ def install() -> None:
         if os.path.isdir(_folder):
             sys.addaudithook(_audit)
             sys.meta_path.insert(0, _Finder)
-            os.register_at_fork(after_in_child=_after_fork)
+            os.register_at_fork(before=lambda: _watch.stop_looking(), after_in_child=_after_fork)
             atexit.register(lambda: _watch.write())
         importlib.import_module("sitecustomize")  # the site's
     except ImportError as error:

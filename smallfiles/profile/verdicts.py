@@ -94,13 +94,16 @@ def _more_workers(n: Numbers) -> float:
 
 def _waits(n: Numbers) -> bool:
     """Loading is the limit; workers that are idle most of the time are late now and then, not too slow."""
-    idle = n.get("workers") and n["making"] < 0.3 and n["waiting"] < 0.3
-    return bool(n["waiting"] >= LIMIT and not idle)
+    waiting = n["waiting"]
+    return bool(waiting >= LIMIT and not (n.get("workers") and waiting < 0.3 and n["making"] < 0.3))
 
 
 def _crowded(n: Numbers) -> bool:
-    """Processes of this rank want as many processors as it may use."""
-    return bool(n["cpus_wanted"] >= 0.8 * n["cpus"])
+    """Processes of this rank want as many processors as it may use, while its workers make batches."""
+    at_work = (
+        max(0.5, n["making"]) if n.get("workers") else 1.0
+    )  # they rest at the start, the end and in between
+    return bool(n["cpus_wanted"] >= 0.8 * n["cpus"] * at_work)
 
 
 TABLE = (
@@ -184,7 +187,7 @@ TABLE = (
     ),
     Verdict(
         "too few workers",
-        lambda n: n["workers"] == 0 or (n["making"] >= 0.7 and not _crowded(n)),
+        lambda n: n["workers"] == 0 or (n["making"] >= 0.5 and not _crowded(n)),
         ("workers", "making", "cpus"),
         "num_workers={workers_wanted}",
         _more_workers,
