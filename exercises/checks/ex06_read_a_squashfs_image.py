@@ -1,11 +1,12 @@
-"""Exercise 06: a reader of one large file that is right in every process and thread.
+"""Exercise 06: a reader of one large file that is right in every process and in every thread.
 
 The answer is a class. It is tried alone, after a fork with a read in the parent, in threads, and as a
 spawned worker would get it: pickled, in a process in which the parent's descriptors are closed.
 
-The trap: forked workers that read at the same time meet by chance. So besides counting wrong samples, the
-check looks whether a worker's read moved an offset that the parent shares, which is no chance. Notebook 06
-sends participants here.
+The trap: readers meet by chance, and a check that counts wrong samples passes by chance too. So it also
+looks whether a worker's read moved an offset that the parent shares, and has two threads wait for each
+other where they are about to read: one that seeks is then wrong each time, and one that holds a lock is
+alone. Notebook 06 sends participants here.
 """
 
 from __future__ import annotations
@@ -17,23 +18,35 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from pathlib import Path
+from types import FrameType
 from typing import Any, NamedTuple
 
 from exercises.checks.attempt import Attempt
 from exercises.checks.check import check
 from exercises.checks.forked import child, in_worker, offsets_of
 
-COUNT, _READS, _SECONDS = 24, 60, 0.4
+COUNT, _READS, _SECONDS, _MEET_S, _POOL = 24, 60, 0.4, 1.0, 4
 _BYTES, _SPARE_S = bytes | bytearray | memoryview, 5.0
+_READING = {"read", "readinto", "readinto1", "pread", "preadv"}
 _SHARED = "the workers inherit one open file with one offset, and each seeks where another one is about to "
 _SHARED += "read: use os.pread, which takes the position as an argument"
-_THREADS = "threads share the open file of their process, and its offset, as long as you seek; use os.pread"
+_THREADS = (
+    "the threads of a process share its open file and the offset: one seeks, another one seeks, and the "
+)
+_THREADS += "first reads at the wrong place; use os.pread, which takes the position as an argument"
+_DUP = "os.dup gives a second number of the same open file, and both have one offset; use os.pread"
+_LOCK = "a lock makes it right, and one thread reads while all others wait: on a parallel file system, where "
+_LOCK += "a read mostly waits, four threads are then as slow as one; os.pread needs no lock"
 _NUMBER = "the number of a descriptor means nothing in another process: leave it behind in __getstate__"
 _OPENS = "each open is a request to the metadata server, and a large file needs one per process; keep it"
+_PER_THREAD = (
+    "a file for each thread is right, and costs an open for each: 1,000 workers of 8 threads send 8,000 "
+)
+_PER_THREAD += "requests to the metadata server; with os.pread all threads share one open file"
 _WHOLE = "your reader reads the whole file into memory, and a real one does not fit there"
 _ALONG = "your reader holds samples when it is pickled, and every worker keeps a copy"
 
@@ -50,13 +63,16 @@ class Trial(NamedTuple):
         return f"{name}: **{self.wrong:,} wrong samples** and {self.errors:,} errors in {self.reads:,} reads"
 
 
-def count_wrong(read: Callable[[int], Any], truth: Sequence[bytes], seconds: float = 1.0) -> Trial:
-    """Have two forked workers read samples at random for a while, and compare each with the truth.
+def count_wrong(
+    read: Callable[[int], Any], truth: Sequence[bytes], seconds: float = 1.0, *, threads: bool = False
+) -> Trial:
+    """Read samples at random for a while, several at once, and compare each with the truth.
 
     Args:
-        read: From the number of a sample to its bytes; opened by the caller, before the fork.
+        read: From the number of a sample to its bytes; opened by the caller, before a fork.
         truth: What each sample is.
         seconds: How long the workers read; one that dies or hangs counts as an error.
+        threads: Four threads of this process read, instead of two forked workers.
     """
 
     def work(seed: int) -> tuple[int, int, int]:
@@ -70,14 +86,45 @@ def count_wrong(read: Callable[[int], Any], truth: Sequence[bytes], seconds: flo
                 errors += 1
         return reads, wrong, errors
 
-    with ExitStack() as stack:
-        pool = [stack.enter_context(child(partial(work, seed))) for seed in range(2)]
-        found = [one.report(seconds + _SPARE_S) for one in pool]
-    return Trial(*map(sum, zip(*(f if isinstance(f, list) else (0, 0, 1) for f in found), strict=True)))
+    if threads:
+        with _switching():
+            found = _in_threads(_POOL, work, seconds + _SPARE_S)
+    else:
+        with ExitStack() as stack:
+            pool = [stack.enter_context(child(partial(work, seed))) for seed in range(2)]
+            found = [one.report(seconds + _SPARE_S) for one in pool]
+    counts = (one if isinstance(one, list | tuple) else (0, 0, 1) for one in found)
+    return Trial(*map(sum, zip(*counts, strict=True)))
+
+
+def _in_threads(count: int, work: Callable[[int], Any], limit_s: float) -> list[Any]:
+    """What `work(number)` returns in threads that run at once; None where nothing came in this time."""
+    found: list[Any] = [None] * count
+
+    def run(number: int) -> None:
+        found[number] = work(number)
+
+    pool = [threading.Thread(target=run, args=(number,), daemon=True) for number in range(count)]
+    for thread in pool:
+        thread.start()
+    for thread in pool:
+        thread.join(limit_s)
+    return found
+
+
+@contextmanager
+def _switching() -> Iterator[None]:
+    """Threads take turns as often as possible in this block."""
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        yield
+    finally:
+        sys.setswitchinterval(interval)
 
 
 @check(
-    buys="A job with eight workers per GPU now trains on images that belong to their labels.",
+    buys="A worker with four threads now has four reads in flight, and each image belongs to its label.",
     limit_s=30,
     errors={
         NameError: "a name is not defined; compare it with the cells above, and import what you use",
@@ -94,6 +141,7 @@ def reader(attempt: Attempt) -> None:
         tried.alone()
         tried.in_forked_workers()
         tried.in_threads()
+        tried.side_by_side()
         tried.pickled()
         tried.frugal()
 
@@ -160,31 +208,39 @@ class Tried:
 
     def in_threads(self) -> None:
         """Four threads that take turns as often as possible."""
-        made, faults, end = self.made(), list[str](), time.monotonic() + _SECONDS
-
-        def work(seed: int) -> None:
-            chance = random.Random(seed)
-            while time.monotonic() < end and len(faults) < 100:
-                index = chance.randrange(COUNT)
-                try:
-                    if bytes(made[index]) != self.truth[index]:
-                        faults.append("wrong bytes")
-                except Exception as error:  # whatever a participant's code raises
-                    faults.append(f"{type(error).__name__}: {error}"[:200])
-
-        interval = sys.getswitchinterval()
-        sys.setswitchinterval(1e-6)
-        try:
-            threads = [threading.Thread(target=work, args=(seed,), daemon=True) for seed in range(4)]
-            for thread in threads:
-                thread.start()
-            for thread in threads:
-                thread.join(5)
-        finally:
-            sys.setswitchinterval(interval)
+        trial = count_wrong(self.made().__getitem__, self.truth, _SECONDS, threads=True)
         self.attempt.given("one reader in four threads")
-        got = f"{len(faults)} faults, such as {faults[:1]}"
-        self.attempt.require(not faults, got, "the right bytes in all threads", _THREADS)
+        got = f"{trial.wrong:,} wrong samples of {trial.reads:,}, {trial.errors:,} errors"
+        whole = not (trial.wrong or trial.errors)
+        self.attempt.require(whole, got, "the right bytes in all threads", self.why_in_threads())
+
+    def side_by_side(self) -> None:
+        """Two threads that wait for each other where they are about to read."""
+        made, wanted, meeting, waited = self.made(), (5, 7), threading.Barrier(2), set[int]()
+
+        def meet(frame: FrameType, event: str, called: Any) -> None:
+            me = threading.get_ident()
+            if event == "c_call" and getattr(called, "__name__", "") in _READING and me not in waited:
+                waited.add(me)
+                with suppress(threading.BrokenBarrierError):
+                    meeting.wait(_MEET_S)
+
+        def work(number: int) -> bool:
+            sys.setprofile(meet)
+            try:
+                return bytes(made[wanted[number]]) == self.truth[wanted[number]]
+            finally:
+                sys.setprofile(None)
+
+        found = _in_threads(len(wanted), work, _MEET_S + _SPARE_S)
+        self.attempt.given("one reader in two threads that meet when they are about to read")
+        self.attempt.require(all(found), "wrong bytes", "the right bytes in both", self.why_in_threads())
+        self.attempt.require(not meeting.broken, "one read at a time", "two reads at once", _LOCK)
+
+    def why_in_threads(self) -> str:
+        """What makes threads wrong; a copy of a descriptor deserves a word of its own."""
+        codes = (getattr(method, "__code__", None) for method in vars(self.attempt.answer).values())
+        return _DUP if any(code and {"dup", "dup2"} & {*code.co_names} for code in codes) else _THREADS
 
     def pickled(self) -> None:
         """As a spawned worker gets it, which has none of this process's open files."""
@@ -205,18 +261,20 @@ class Tried:
         self.right(in_worker(as_spawned), _NUMBER)
 
     def frugal(self) -> None:
-        """Refuse what is right and expensive: opening each time, and reading everything."""
+        """Refuse what is right and expensive: opening too often, and reading everything."""
         counted = in_worker(self.costs, limit_s=10)
-        self.attempt.given(f"{_READS} reads in one process")
+        self.attempt.given(f"{_READS} reads in one process, then more in {_POOL} threads")
         got = counted["error"] if isinstance(counted, dict) else "no answer in 10 s"
         self.attempt.require(isinstance(counted, list), got, "the cost of reading", _WHOLE)
-        opens, read, wanted = counted
+        opens, in_threads, read, wanted = counted
         few = read <= 4 * wanted + (1 << 20)
         self.attempt.require(few, f"{read:,} bytes read", f"about the {wanted:,} that were asked for", _WHOLE)
         self.attempt.require(opens <= 2, f"the file was opened {opens} times", "once", _OPENS)
+        got = f"{in_threads} more opens by {_POOL} threads"
+        self.attempt.require(not in_threads, got, "one open per process", _PER_THREAD)
 
-    def costs(self) -> tuple[int, int, int]:
-        """Opens of the file, bytes that this process read, bytes that it asked for."""
+    def costs(self) -> tuple[int, int, int, int]:
+        """Opens of the file, more by threads, bytes that this process read, bytes that it asked for."""
         opens = []
 
         def note(event: str, arguments: tuple[Any, ...]) -> None:
@@ -227,7 +285,9 @@ class Tried:
         before = _read_so_far()
         made = self.attempt.answer(self.path, self.places)
         wanted = sum(len(made[number % COUNT]) for number in range(_READS))
-        return len(opens), _read_so_far() - before, wanted
+        read, alone = _read_so_far() - before, len(opens)
+        _in_threads(_POOL, made.__getitem__, _SPARE_S)
+        return alone, len(opens) - alone, read, wanted
 
 
 def _read_so_far() -> int:

@@ -418,8 +418,8 @@ print("" if imports else f"Not measured here: {slow.summary}")
 # %% [markdown] id="exercise"
 # ## Exercise
 #
-# [Exercise 06](../exercises/06_read_a_squashfs_image.ipynb): a reader returns wrong samples with two workers. Find out
-# why, and write one that is right with fork, with spawn and in threads.
+# [Exercise 06](../exercises/06_read_a_squashfs_image.ipynb): a reader opens the file in each process, and still returns
+# wrong samples: in threads. Find out why, and write one that is right with fork, with spawn and in threads.
 
 # %% [markdown] id="cluster"
 # ## On the cluster

@@ -7,6 +7,7 @@ import threading
 import pytest
 from telling import judged
 
+from exercises.checks import Attempt, Wrong
 from exercises.checks import ex06_read_a_squashfs_image as ex06
 
 # ruff: noqa: SIM115 - answers that leave files open are what is tried
@@ -50,8 +51,27 @@ class RightByMapping(Answer):
         return {**self.__dict__, "mapped": None}
 
 
-class RightForEachThread(Answer):
-    """Seeking is right where nobody shares the file."""
+class RightWithoutAProcess(Answer):
+    """A position in each read makes one open file right in forked workers too."""
+
+    def __init__(self, path, places):
+        super().__init__(path, places)
+        self.file = open(path, "rb")
+
+    def get(self, start, size):
+        return os.pread(self.file.fileno(), size, start)
+
+    def __reduce__(self):
+        return type(self), (self.path, self.places)
+
+
+def read_at(file, start, size):
+    file.seek(start)
+    return file.read(size)
+
+
+class FileForEachThread(Answer):
+    """Seeking is right where nobody shares the file, and each thread opens it."""
 
     def __init__(self, path, places):
         super().__init__(path, places)
@@ -69,12 +89,7 @@ class RightForEachThread(Answer):
         self.__dict__.update(state, local=threading.local())
 
 
-def read_at(file, start, size):
-    file.seek(start)
-    return file.read(size)
-
-
-class Colleague(Answer):
+class OpenedInInit(Answer):
     def __init__(self, path, places):
         self.file, self.places = open(path, "rb"), places
 
@@ -82,7 +97,7 @@ class Colleague(Answer):
         return read_at(self.file, start, size)
 
 
-class WithALock(Colleague):
+class LockAcrossProcesses(OpenedInInit):
     def __init__(self, path, places):
         super().__init__(path, places)
         self.lock = threading.Lock()
@@ -101,14 +116,49 @@ class LateButShared(Right):
         return read_at(self.opened, start, size)
 
 
-class SeeksInItsProcess(Right):
+class Colleague(Right):
+    """As exercise 06 gives it: a file of its own in each process, and a seek."""
+
     def get(self, start, size):
         if self.opened[0] != os.getpid():
-            self.opened = (os.getpid(), open(self.path, "rb", buffering=0))
+            self.opened = (os.getpid(), open(self.path, "rb"))
         return read_at(self.opened[1], start, size)
 
 
-class OpenedEarly(Colleague):
+class WithALock(Colleague):
+    def __init__(self, path, places):
+        super().__init__(path, places)
+        self.lock = threading.Lock()
+
+    def get(self, start, size):
+        with self.lock:
+            return super().get(start, size)
+
+    def __reduce__(self):
+        return type(self), (self.path, self.places)
+
+
+class LockForEachPart(WithALock):
+    """Another thread comes in between the two."""
+
+    def get(self, start, size):
+        if self.opened[0] != os.getpid():
+            self.opened = (os.getpid(), open(self.path, "rb"))
+        with self.lock:
+            self.opened[1].seek(start)
+        with self.lock:
+            return self.opened[1].read(size)
+
+
+class CopyForEachThread(Right):
+    def get(self, start, size):
+        if self.opened[0] != os.getpid():
+            self.opened = (os.getpid(), os.open(self.path, os.O_RDONLY))
+        with open(os.dup(self.opened[1]), "rb", buffering=0) as file:
+            return read_at(file, start, size)
+
+
+class CannotBePickled(OpenedInInit):
     def get(self, start, size):
         return os.pread(self.file.fileno(), size, start)
 
@@ -156,11 +206,15 @@ def empty_reads_all(file, start, size):
 
 
 WRONG = [
-    (Colleague, "use os.pread, which takes the position"),
-    (WithALock, "a lock of threading works within one process"),
+    (Colleague, "the threads of a process share its open file"),
+    (LockForEachPart, "one seeks, another one seeks"),
+    (CopyForEachThread, "os.dup gives a second number of the same open file"),
+    (WithALock, "four threads are then as slow as one"),
+    (FileForEachThread, "a file for each thread is right, and costs an open"),
+    (OpenedInInit, "use os.pread, which takes the position"),
+    (LockAcrossProcesses, "a lock of threading works within one process"),
     (LateButShared, "open anew where os.getpid() is another one"),
-    (SeeksInItsProcess, "as long as you seek"),
-    (OpenedEarly, "leave it behind in __getstate__"),
+    (CannotBePickled, "leave it behind in __getstate__"),
     (NumberTravels, "the number of a descriptor means nothing in another process"),
     (each_time(read_at), "needs one per process"),
     (KeepsSamples, "holds samples when it is pickled"),
@@ -178,10 +232,11 @@ def reader(tmp_path, monkeypatch):
     assert list(tmp_path.iterdir()) == []  # no file is left behind
 
 
-TestReader = judged("reader", WRONG, [Right, RightByMapping, RightForEachThread])
+TestReader = judged("reader", WRONG, [Right, RightByMapping, RightWithoutAProcess])
 
 
-def test_wrong_samples_of_forked_workers_are_counted(tmp_path):
+@pytest.mark.parametrize("threads", [False, True])
+def test_wrong_samples_of_workers_and_of_threads_are_counted(tmp_path, threads):
     truth = [bytes([number]) * (100 + number) for number in range(12)]
     starts = [sum(map(len, truth[:number])) for number in range(12)]
     (tmp_path / "data").write_bytes(b"".join(truth))
@@ -192,9 +247,19 @@ def test_wrong_samples_of_forked_workers_are_counted(tmp_path):
             os.sched_yield()  # so that the other worker comes in between
             return file.read(len(truth[index]))
 
-        good = ex06.count_wrong(lambda n: os.pread(file.fileno(), len(truth[n]), starts[n]), truth, 0.3)
+        def positional(index):
+            return os.pread(file.fileno(), len(truth[index]), starts[index])
+
+        good = ex06.count_wrong(positional, truth, 0.3, threads=threads)
         assert good.wrong == good.errors == 0 and good.reads > 100
-        assert ex06.count_wrong(seeking, truth).wrong > 0
+        assert ex06.count_wrong(seeking, truth, threads=threads).wrong > 0
+
+
+def test_two_threads_that_meet_are_wrong_each_time_if_they_seek(tmp_path):
+    tried = ex06.Tried(Attempt(Colleague, "reader"), tmp_path / "samples.sqfs")
+    for _ in range(5):
+        with pytest.raises(Wrong, match="one seeks, another one seeks"):
+            tried.side_by_side()
 
 
 def test_a_worker_that_dies_or_raises_is_counted():
