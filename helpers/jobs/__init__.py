@@ -7,6 +7,6 @@ Notebook 10 teaches it; `slurm/submit` is its short form.
 
 from helpers.jobs.script import Argument, Job, find, names
 from helpers.jobs.site import Site, load
-from helpers.jobs.submission import Submission, plan, send
+from helpers.jobs.submission import Submission, outputs, plan, send
 
-__all__ = ["Argument", "Job", "Site", "Submission", "find", "load", "names", "plan", "send"]
+__all__ = ["Argument", "Job", "Site", "Submission", "find", "load", "names", "outputs", "plan", "send"]

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from helpers.jobs.script import Argument, Job, find, names
@@ -23,6 +23,7 @@ def problems(
     given: Mapping[str, str],
     words: Sequence[str] = (),
     options: Sequence[str] = (),
+    made: Collection[Path] = (),
 ) -> Iterator[str]:
     """Each reason not to submit, as a sentence that ends in what to do.
 
@@ -33,6 +34,7 @@ def problems(
         given: The value of each positional argument.
         words: The other arguments of the job.
         options: What `sbatch` is given besides the site's.
+        made: What jobs that run before it will have written.
     """
     if shutil.which("sbatch", path=site["PATH"]) is None:
         yield (
@@ -54,6 +56,8 @@ def problems(
                 f"{argument.name} is not known ({argument.default}); give it behind --, "
                 f"or set it in {site.personal}"
             )
+        elif argument.is_read and Path(value) in made:
+            continue
         elif argument.is_read and not Path(value).exists():
             yield f"{argument.name}: {value} does not exist; {_how_to_get(root, site, argument)}"
         elif argument.is_written:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import shlex
 import subprocess
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from string import Template
@@ -74,7 +74,12 @@ class Submission:
 
 
 def plan(
-    root: Path, site_name: str, job_name: str, words: Sequence[str] = (), options: Sequence[str] = ()
+    root: Path,
+    site_name: str,
+    job_name: str,
+    words: Sequence[str] = (),
+    options: Sequence[str] = (),
+    made: Collection[Path] = (),
 ) -> list[Submission]:
     """The job and those that follow it, checked, not sent.
 
@@ -84,6 +89,7 @@ def plan(
         job_name: A file of `slurm/jobs`.
         words: Arguments for the job: first the positional ones, then what its command takes.
         options: More options for `sbatch`, such as `--time=02:00:00`.
+        made: What jobs that run before it will have written.
 
     Raises:
         UsageError: No such site or job.
@@ -91,7 +97,7 @@ def plan(
     """
     site, job = load(root, site_name), script.find(root, job_name)
     given, rest = _arguments(site, job, words)
-    found = list(problems(root, site, job, given, rest, options))
+    found = list(problems(root, site, job, given, rest, options, made))
     if found:
         raise SubmitError(
             f"{job.name} cannot run on {site.name}: " + "; and ".join(found),
@@ -105,6 +111,13 @@ def plan(
         whose = [option for option in options if option.partition("=")[0] in _WHOSE]
         chain.append(_submission(root, site, job, [*given.values(), *rest], whose))
     return chain
+
+
+def outputs(root: Path, site_name: str, job_name: str) -> list[Path]:
+    """What a job writes if it is given no arguments; there is nothing to submit where it exists."""
+    site, job = load(root, site_name), script.find(root, job_name)
+    given, _ = _arguments(site, job, ())
+    return [Path(given[argument.name]) for argument in job.arguments if argument.is_written]
 
 
 def _arguments(site: Site, job: Job, words: Sequence[str]) -> tuple[dict[str, str], list[str]]:

@@ -1,6 +1,8 @@
 """`make preflight`: one report of what the week before asks; what is missing is named with what to do."""
 
 import json
+import os
+import sys
 
 import pytest
 
@@ -43,6 +45,19 @@ def test_a_job_that_a_site_cannot_run_fails_with_the_reason(capsys):
     assert {f"job {name}" for name in preflight.JOBS} <= set(found)
     assert found["job 00_make_data"]["verdict"] == "fail"
     assert "SBATCH_ACCOUNT" in found["job 00_make_data"]["value"]
+
+
+def test_a_job_is_judged_with_what_the_jobs_before_it_make(tmp_path, capsys, monkeypatch):
+    for name in ("sbatch", "slurm.conf"):
+        (tmp_path / name).touch(0o755)
+    places = {"SMALLFILES_CLUSTER": tmp_path, "COURSE_VENV": sys.prefix, "COURSE_WORK": tmp_path / "work"}
+    for name, value in {"PATH": f"{tmp_path}:{os.environ['PATH']}", **places}.items():
+        monkeypatch.setenv(name, str(value))
+    _, found = report(capsys, "local")
+    assert {found[f"job {name}"]["verdict"] for name in preflight.JOBS} == {"ok"}, found
+    (tmp_path / "work").mkdir()
+    (tmp_path / "work" / "train.arrow").touch()
+    assert "has run" in report(capsys, "local")[1]["job 03_pack_arrow"]["value"]
 
 
 def test_an_unknown_site_and_a_relative_folder_are_told_in_a_sentence(capsys, monkeypatch):
