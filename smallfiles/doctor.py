@@ -186,8 +186,8 @@ def _scheduler() -> Iterator[Finding]:
             "SLURM",
             f"{sbatch}, not inside a job: is this a login node?",
             "warn",
-            "On a login node only look and submit: pack, measure and train inside a job (salloc or sbatch). "
-            "Ignore this on your own machine.",
+            "A login node is for looking around and submitting jobs: pack, measure and train inside a job "
+            "(salloc or sbatch). Ignore this on your own machine.",
         )
     else:
         yield Finding("SLURM", "not here", advice="Nothing to do: job scripts need it, the course does not.")

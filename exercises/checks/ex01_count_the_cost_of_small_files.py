@@ -8,11 +8,15 @@ from __future__ import annotations
 
 import copy
 import math
+import os
 from collections.abc import Callable, Sequence
+from itertools import islice
+from pathlib import Path
 from typing import Any, TypeAlias
 
 from exercises.checks.attempt import Attempt
 from exercises.checks.check import check
+from exercises.checks.verdict import Verdict
 
 Mistake: TypeAlias = tuple[Callable[..., float], str]
 """What a wrong idea gives, as a function of the case, and the sentence that helps."""
@@ -37,6 +41,7 @@ CASES = (
     (3_600, 0.0, 1, 1_000.0, 1),  # a server without any wait
     (0, 0.002, 8, 1_000.0, 1),  # nothing to open
 )
+_MOST = 100_000  # files of a participant's folder that are listed
 FEW = (3, 0.5, 64, 100_000.0, 1)  # fewer files than places in flight
 
 
@@ -65,16 +70,44 @@ INODE_MISTAKES: tuple[Mistake, ...] = (
 )
 
 
-@check(buys="You know before a copy starts whether its files fit into the quota, not when it stops half-way.")
+_BUYS = "You know before a copy starts whether its files fit into the quota, not when it stops half-way."
+
+
+@check(buys=_BUYS)
 def inodes_needed(attempt: Attempt) -> None:
     """`inodes_needed(paths)` counts files, all folders above them, and the top folder."""
-    for paths in TREES:
+    _count(attempt, TREES)
+
+
+def own_inodes(answer: Any, folder: Path) -> Verdict:
+    """`inodes_needed` on a folder of the participant's, which is listed and not changed.
+
+    Args:
+        answer: The participant's function.
+        folder: Any folder; of a large one the first 100,000 files are taken.
+    """
+    files = (Path(at, name) for at, _, names in os.walk(folder) for name in names)
+    paths = [path.relative_to(folder).as_posix() for path in islice(files, _MOST)]
+
+    @check(
+        buys=f"{folder.name} needs {inodes(paths):,} inodes for {len(paths):,} files, wherever you copy it."
+    )
+    def own_inodes(attempt: Attempt) -> None:
+        attempt.require(bool(paths), f"no file in {folder}", "a folder with files", "name another folder")
+        _count(attempt, [paths])
+
+    return own_inodes(answer)
+
+
+def _count(attempt: Attempt, trees: Sequence[list[str]]) -> None:
+    """Refuse the first wrong count of these lists of files."""
+    for paths in trees:
         got, right = attempt(paths), inodes(paths)
         because = "inodes are counted, so return their number as an int; len() gives one"
         attempt.require(type(got) is int, got, f"{right}, a whole number (int)", because)
         because = _TOP
         if paths and got != right:
-            because = _why(attempt, INODE_MISTAKES, [(p,) for p in TREES], (paths,), got)
+            because = _why(attempt, INODE_MISTAKES, [(p,) for p in trees], (paths,), got)
         attempt.expect(right, got, because=because)
 
 

@@ -12,16 +12,21 @@ sends participants here.
 from __future__ import annotations
 
 import math
+import random
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import torch
+from PIL import Image
 
 from exercises.checks.attempt import Attempt
 from exercises.checks.check import check
+from exercises.checks.verdict import Verdict
 
 # --- Task 1: masks ---
 
+_OPENED = 500  # images of a participant's set
 Paths = list[str]
 FOLDERS: tuple[tuple[Paths, Paths], ...] = (
     # images, masks
@@ -95,6 +100,44 @@ def _why_paired(images: Paths, masks: Paths, got: dict[str, str], right: dict[st
         return f"{missing[0]} has a mask and is left out: change only the first folder and the suffix"
     wrong = next((image for image in got if got[image] != right.get(image)), "")
     return f"the mask of {wrong} does not belong to it"
+
+
+def own_pairs(found: dict[Path, Path], folder: Path) -> Verdict:
+    """What pairs of the participant's own data show by themselves: nobody knows the right answer here.
+
+    Args:
+        found: The mask of each image, as paths of files; of many pairs 500 are opened.
+        folder: Where they are, for the messages.
+    """
+
+    @check(buys=f"Each of the {len(found):,} images has a mask of its own, of its own size.", limit_s=120)
+    def own_pairs(attempt: Attempt) -> None:
+        attempt.given(f"{len(found):,} pairs in {folder}")
+        because = "no mask was found: does the cell name your folders and suffixes?"
+        attempt.require(bool(found), "no pair", "a mask for each image", because)
+        seen: dict[Path, Path] = {}
+        for image, mask in found.items():
+            twice = f"{mask} for {seen.get(mask)} and {image}"
+            because = "a mask belongs to one image: are two images of this name in different folders?"
+            attempt.require(mask not in seen, twice, "a mask of its own for each image", because)
+            seen[mask] = image
+        for image in random.Random(0).sample(list(found), min(_OPENED, len(found))):
+            sizes = [_size_of(attempt, path) for path in (image, found[image])]
+            because = "a mask of another size is that of another image, or one of them was scaled"
+            got = f"{image} of {sizes[0]}, {found[image]} of {sizes[1]}"
+            attempt.require(sizes[0] == sizes[1], got, "the same width and height", because)
+
+    return own_pairs(found)
+
+
+def _size_of(attempt: Attempt, path: Path) -> tuple[int, int]:
+    """Width and height; only the header is read."""
+    try:
+        with Image.open(path) as image:
+            return image.size
+    except OSError as error:
+        because = "the file is not there, or is no image that Pillow reads"
+        raise attempt.wrong(f"{type(error).__name__}: {path}", "an image file", because) from error
 
 
 # --- Task 2: a table ---

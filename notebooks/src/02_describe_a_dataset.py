@@ -122,7 +122,7 @@ by_class = dict(zip(wild.classes, counts.tolist()))
 folders = {path.rpartition("/")[0] for path in manifest.paths.to_pylist()}
 worksheet.note("02", inodes=len(manifest) + len(folders))
 share = counts.max() / counts.sum()
-title = f"{counts.max()} images of the commonest class, {counts.min()} of the rarest: always answering with the commonest is right for {share:.0%} of the images"
+title = f"The largest class has {counts.max()} images, the smallest {counts.min()}: a model that always names the largest scores {share:.0%}"
 figures.bars(by_class, title, x="images")
 
 # %% [markdown]

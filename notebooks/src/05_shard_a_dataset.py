@@ -312,8 +312,8 @@ enough = {}
 for name, line in rates.items():
     middle = {count: np.median(runs) for count, runs in line.items()}
     enough[name] = min(count for count in middle if middle[count] >= 0.9 * max(middle.values()))
-words = ", ".join(f"{count} images ({name})" for name, count in enough.items())
-title = f"Shards larger than this bring little: {words}"
+words = " and ".join(f"{count} images ({name})" for name, count in enough.items())
+title = f"Shards are large enough from {words}"
 worksheet.note("05", shard_images=enough["2 ms per open"])
 figures.lines(rates, title, x="images per shard", y="images per second", log="x")
 

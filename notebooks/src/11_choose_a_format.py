@@ -181,12 +181,10 @@ for suffix, counts in asked.items():
 # little ahead. So to the storage there are not six formats but four *ways* of reading:
 
 # %%
-from dataclasses import asdict
-
 from smallfiles.scaling import WAYS
 
 for name, way in WAYS.items():
-    print(f"{name:7}", asdict(way))
+    print(f"{name:7} {way.operations:5} operations and {way.requests:3} reads per image, striped: {way.striped}")
 
 # %% [markdown]
 # *files*: two operations and one read per image. *packed*: one large file, striped over storage servers, one read per
@@ -340,8 +338,8 @@ for name in ("files, a twentieth", "files", "packed", "shards"):
     print(f"{name:18}", {part: round(count, 1) for part, count in full.items() if count < 1e6})
 
 # %% [markdown]
-# With a small share of the metadata server, files stop at the first node. With all of it they would be as good as one
-# packed file: both fill the targets with *requests*, half a millisecond for each image. A read from a shard brings ten
+# With a twentieth of the metadata server, files gain nothing beyond the first nodes. With all of it they would be as good
+# as one packed file: both fill the targets with *requests*, half a millisecond for each image. A read from a shard brings ten
 # images, so bytes are the limit: enough for some 20 nodes. Beyond that, only a copy on each node helps.
 #
 # A packed file has a risk of its own: *without* striping it is on a single target. And a copy costs something before

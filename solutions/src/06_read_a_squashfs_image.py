@@ -62,9 +62,9 @@ show.say(count_wrong(read, truth, threads=True).summary("In four threads"))
 # %% [markdown] id="task"
 # ## Task
 #
-# Write a reader that is right everywhere: in threads that all read at once; in forked workers, also if the parent has
-# read before; after pickling, as in spawned workers. Open the file once per process, however many threads it has, and
-# never hold all of it. Eight to fifteen lines:
+# Write a reader that is right in threads that read at once, in forked workers, also if the parent has read before, and
+# after pickling, as for spawned workers. Open the file once per process, for all threads, and never hold all
+# of it. Eight to fifteen lines:
 #
 # `Reader(path: Path, places: list[tuple[int, int]])`, `reader[index: int] -> bytes`
 

@@ -5,7 +5,7 @@ from pathlib import PurePosixPath
 
 from hypothesis import given
 from hypothesis import strategies as st
-from telling import judged
+from telling import assert_told, judged
 
 from exercises.checks import ex01_count_the_cost_of_small_files as ex01
 
@@ -79,3 +79,13 @@ TestHours = judged(ex01.hours_to_open, WRONG_HOURS, [hours, waves])
 def test_the_check_counts_inodes_as_a_file_system_does(names):
     paths = [f"{name}/{number}.jpg" for number, name in enumerate(sorted(names))]
     assert ex01.inodes(paths) == walking(paths)
+
+
+def test_a_folder_of_ones_own_is_counted_as_the_cases_are(tmp_path):
+    for name in ("a/b/1.jpg", "a/2.jpg", "c/b/3.jpg"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).touch()
+    verdict = ex01.own_inodes(lambda p: len(p) + len(parents(p)), tmp_path)
+    assert verdict and "8 inodes for 3 files" in str(verdict)
+    assert_told(ex01.own_inodes(len, tmp_path), "files alone")
+    assert_told(ex01.own_inodes(len, tmp_path / "a" / "none"), "name another folder")

@@ -3,7 +3,8 @@
 from pathlib import PurePosixPath
 
 import torch
-from telling import judged
+from PIL import Image
+from telling import assert_told, judged
 
 from exercises.checks import ex13_bring_your_own_data as ex13
 
@@ -47,6 +48,21 @@ WRONG_PAIRS = [
     (lambda i, m: {a: m[0] for a in i if m}, "does not belong to it"),
 ]
 TestPairs = judged(ex13.pairs, WRONG_PAIRS, [ex13.right_pairs, by_parts])
+
+
+def test_pairs_of_ones_own_are_judged_by_what_they_show(tmp_path):
+    for name, size in {"1.jpg": (4, 3), "2.jpg": (3, 4), "1.png": (4, 3), "2.png": (3, 4)}.items():
+        Image.new("L", size).save(tmp_path / name)
+    one, two, first, second = (tmp_path / name for name in ("1.jpg", "2.jpg", "1.png", "2.png"))
+    assert ex13.own_pairs({one: first, two: second}, tmp_path)
+    for wrong, told in (
+        ({}, "no mask was found"),
+        ({one: first, two: first}, "a mask belongs to one image"),
+        ({one: second, two: first}, "a mask of another size"),
+        ({one: tmp_path / "3.png"}, "the file is not there"),
+    ):
+        assert_told(ex13.own_pairs(wrong, tmp_path), told)
+
 
 # Task 2
 
