@@ -200,6 +200,7 @@ def histogram(
         axes.hist(np.clip(single, low, high), bins=edges, weights=heights, color=colour)
         middle = median(single)
         axes.axvline(middle, color=INK, lw=1.2)
+        axes.set_ylim(top=1.35 * axes.get_ylim()[1])  # room for the number above the bars
         _label_line(axes, middle, f"median {_amount(middle, _unit(x)[1])}", INK, 0.86)
         axes.set_title(name, loc="left", fontsize=9, pad=3)
         _plain(axes)

@@ -282,7 +282,7 @@ suspects = [
 ]
 
 # %% [markdown]
-# The folded cell asks both:
+# The folded cell tries both:
 
 # %% jupyter={"source_hidden": true}
 import json

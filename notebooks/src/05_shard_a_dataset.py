@@ -312,8 +312,8 @@ enough = {}
 for name, line in rates.items():
     middle = {count: np.median(runs) for count, runs in line.items()}
     enough[name] = min(count for count in middle if middle[count] >= 0.9 * max(middle.values()))
-words = " and ".join(f"{count} images ({name})" for name, count in enough.items())
-title = f"Shards are large enough from {words}"
+words = [f"{count} images" if count < 256 else "more than 64 images" for count in enough.values()]
+title = f"Shards of {words[0]} are large enough on this disk; with 2 ms per open, of {words[1]}"
 worksheet.note("05", shard_images=enough["2 ms per open"])
 figures.lines(rates, title, x="images per shard", y="images per second", log="x")
 
@@ -426,8 +426,9 @@ for order in ("stream", "random"):
     for workers in (1, 2, 4, 8):
         settings = LoaderConfig(batch=16, workers=workers, mode="threads", order=order)
         mixed_in = [len(batch["target"].unique()) for batch in make_loader(ordered.path, settings)]
-        per_batch.setdefault(order, {})[workers] = round(float(np.mean(mixed_in)), 1)
-per_batch
+        per_batch.setdefault(order, []).append(f"{np.mean(mixed_in):.1f} with {workers}")
+for order, means in per_batch.items():
+    print(f"{order:7} classes per batch by workers:", ", ".join(means))
 
 # %% [markdown]
 # The number of workers does not change the mix. But a buffer mixes a few dozen classes, not a thousand in order: then

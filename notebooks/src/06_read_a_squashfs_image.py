@@ -436,7 +436,7 @@ show.command(config, "DATA_FOLDER", "train.sqfs")
 # - Photographs: raw, no fragments. Compressing them saves almost nothing and costs every read.
 # - A library reads by position and needs neither mount nor root; a mount is for programs that need files.
 # - Compress text with zstd at level 3; it pays below a bandwidth that you can measure.
-# - Forked workers share the offset of an open file: name the position in each read.
+# - Forked workers and threads share the offset of an open file: name the position in each read.
 # - An environment is thousands of small files: as one squashfs file it needs a fraction of the metadata requests.
 
 # %% [markdown] id="quiz"

@@ -319,9 +319,9 @@ lines = {where: {n: result.rates_per_s(f"{where}, {n}") for n in (0, 1, 2, 4, 8)
 best = {where: max(line, key=lambda n: median(line[n])) for where, line in lines.items()}
 alone = {where: median(line[0]) for where, line in lines.items()}
 gains = {where: {n: [one / alone[where] for one in runs] for n, runs in line.items()} for where, line in lines.items()}
-said = {where: f"{median(gains[where][n]):.1f} times the images with {n}" for where, n in best.items()}
-words = "; ".join(f"from {where} {said[where] if n else 'none are best'}" for where, n in best.items())
-title = f"Compared with no workers: {words}"
+said = {where: f"{n} workers bring {median(gains[where][n]):.1f} times the images" for where, n in best.items()}
+words = "; ".join(f"from {where} {said[where] if n else 'workers bring nothing'}" for where, n in best.items())
+title = words[0].upper() + words[1:].replace(" 1 workers bring", " 1 worker brings")
 marks = {"CPUs": setup.cpus} if setup.cpus <= 8 else None
 show.figure(figures.lines(gains, title, x="workers", y="times no workers", guess=guess, marks=marks))
 began = time.process_time()

@@ -244,7 +244,7 @@ print(len(names), "names of all pages")
 # %% [markdown] id="flight" tags=["core"]
 # ## 3 · Keep requests in flight
 #
-# While one request is under way, others can be sent too. A stream knows its order, so it can send requests early:
+# While one request is under way, others can be sent too. A stream's order is known, so it can send requests early:
 #
 # ![One request at a time: each waits for the network, then brings its bytes. Four in flight: the waiting overlaps, and bytes arrive nearly all the time.](pictures/requests_in_flight.svg)
 #

@@ -200,7 +200,7 @@ def wrong(workers, by_position):
 counts = {f"seek and read, num_workers={n}": wrong(n, False) for n in (0, 1, 2)}
 counts["os.pread, num_workers=2"] = wrong(2, True)
 two = counts["seek and read, num_workers=2"]
-title = f"{two:,} of 12,000 samples are wrong when two workers share an offset, 0 with os.pread"
+title = f"{two:,} of 12,000 samples are wrong when two workers share an offset, {counts['os.pread, num_workers=2']:,} with os.pread"
 title = title if two else "This time the two workers never met: run the cell again"
 figures.bars(counts, title, x="wrong samples of 12,000", guess=guess)
 

@@ -186,7 +186,7 @@ panels = {f.__name__: f(image, as_mask(mask)) for f in (apart, together)}
 draw(panels, "Left, the outline of the mask lies beside the object. Right, it follows the object.")
 
 # %% [markdown]
-# Left, a correct answer of the network increases the loss. Shapes, types and the number of samples are all as they should
+# On the left, a correct answer of the network increases the loss. Shapes, types and the number of samples are all as they should
 # be, so only a picture shows it, or a count. Here a mask takes the place of the image, to count the pixels in which the
 # two crops differ:
 

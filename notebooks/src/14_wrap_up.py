@@ -318,7 +318,7 @@ print(subprocess.run(watch, env=where, capture_output=True, text=True).stderr)
 # ## Exercise
 #
 # In [Exercise 14](../exercises/14_wrap_up.ipynb) another delivery arrives. You find its faults, pack it, and defend your
-# decision; the check knows the truth about it.
+# decision; the check compares your answer with the faults that were put in.
 
 # %% [markdown] id="cluster"
 # ## On the cluster

@@ -139,5 +139,5 @@ else:
     )
 
 # %% [markdown] id="meaning"
-# On the drawn copy *other* is the right answer: its images have the names of real ones and other labels. A guard that
-# knows a few images by name raises the same alarm when files were renumbered or mixed up.
+# On the drawn copy *other* is the right answer: its images have the names of real ones and other labels. A guard with
+# the labels of a few known images raises the same alarm when files were renumbered or mixed up.

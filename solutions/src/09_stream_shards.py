@@ -58,7 +58,7 @@ whole
 # <details>
 # <summary>Hint 1: what is missing</summary>
 #
-# A loop that runs while `len(data) < size`, and asks from `len(data)` on, needs no special case for a broken line.
+# A loop that runs while `len(data) < size`, and requests the bytes from `len(data)` on, needs no special case for a broken line.
 #
 # </details>
 #

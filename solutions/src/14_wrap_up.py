@@ -23,8 +23,8 @@ print(*sorted(path.relative_to(delivery).as_posix() for path in delivery.rglob("
 # %% [markdown] id="faults"
 # ## Task 1: the faults
 #
-# Return the ids of `survey/trees.csv` (column `id`) without `images/ID.jpg` or `masks/ID.png`, the images that no row
-# knows, and the images that cannot be decoded, as sets under `"no image"`, `"no mask"`, `"no row"`, `"damaged"`:
+# Return the ids of `survey/trees.csv` (column `id`) without `images/ID.jpg` or `masks/ID.png`, the images without a
+# row, and the images that cannot be decoded, as sets under `"no image"`, `"no mask"`, `"no row"`, `"damaged"`:
 #
 # `faults(folder: Path) -> dict[str, set[str]]`
 
