@@ -67,10 +67,7 @@ def numbers(rank: dict[str, Any], workers: Sequence[dict[str, Any]]) -> Numbers:
     return found | {"startup": found.get("startup")} | _processors(rank, workers) | _memory(rank, workers)
 
 
-_KEPT = (
-    *("rank", "world", "kind", "workers", "prefetch", "persistent", "cpus_node", "gpu", "threaded"),
-    *("batch_bytes", "batch_samples", "no_headroom", "failed", "done"),
-)
+_KEPT = ("rank", "workers", "prefetch", "persistent", "cpus_node", "batch_bytes", "batch_samples")
 
 
 def _times(rank: dict[str, Any]) -> Numbers:
@@ -151,11 +148,10 @@ def _making(rank: dict[str, Any], makers: Sequence[dict[str, Any]]) -> Numbers:
     made = fetch["batches"] * (rank.get("batch_samples") or 0)
     lived = sum(each["seconds"] for each in makers)
     return {f"in_{kind}": looks[kind] / total if total >= 10 else None for kind in KINDS} | {
-        "copying": rank["looks"].get("copy", 0) / own if own >= 20 else None,
+        "copying": rank["looks"].get("copy", 0) / own if own >= 10 else None,
         "batch_s": fetch["s"] / fetch["batches"] if fetch["batches"] else None,
         "sample_s": fetch["s"] / made if made else None,
         "sample_cpu_s": fetch["thread_s"] / made if made else None,
-        "sample_all_cpu_s": fetch["process_s"] / made if made else None,
         "threads_busy": fetch["process_s"] / fetch["thread_s"] if fetch["thread_s"] > 0.05 else None,
         "making": min(1.0, fetch["s"] / lived) if lived else None,
         "made": made,
@@ -184,7 +180,6 @@ def _files(makers: Sequence[dict[str, Any]]) -> Numbers:
         "small": float(np.mean([size < SMALL_BYTES for size in sizes])) if sizes else None,
         "folder": str(folder) if folder else None,
         "filesystem": place.kind if place else None,
-        "shared": place.shared if place else None,
         "asked_bytes": read["rchar"],
         "device_bytes": read["read_bytes"] if place and not place.shared else None,
         "reads": read["syscr"],

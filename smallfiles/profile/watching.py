@@ -23,12 +23,14 @@ from smallfiles.atomic import write_json
 from smallfiles.errors import FormatError, UsageError, writing
 from smallfiles.machine.nodelocal import memory_headroom_bytes
 from smallfiles.measure.record import Record
-from smallfiles.profile import hooks
+from smallfiles.profile.hooks.moments import read_text
+from smallfiles.profile.hooks.watch import FOLDER, SECONDS
 from smallfiles.profile.numbers import Numbers, others_in, ranks_in
 from smallfiles.profile.report import counted, forecast
 from smallfiles.profile.verdicts import judge
 from smallfiles.progress import bytes_text
 
+_HOOKS = Path(__file__).with_name("hooks")
 _ENDING = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT}
 _PASSED_ON = {*_ENDING, signal.SIGUSR1, signal.SIGUSR2, signal.SIGCONT}
 _BY_KERNEL = 0x80
@@ -51,7 +53,8 @@ def _private() -> Iterator[Path]:
         ).resolve()
     try:
         with writing(folder):
-            shutil.copy(hooks.__file__, folder / "sitecustomize.py")
+            shutil.copytree(_HOOKS, folder / "smallfiles_hooks", ignore=shutil.ignore_patterns("__pycache__"))
+            (folder / "sitecustomize.py").write_text("from smallfiles_hooks import install\n\ninstall()\n")
         yield folder
     finally:
         shutil.rmtree(folder, ignore_errors=True)
@@ -102,7 +105,7 @@ def _code(status: int) -> int:
 
 def _start(program: Sequence[str], folder: Path, seconds: float, mask: Any) -> int:
     path = os.pathsep.join(filter(None, [str(folder), os.environ.get("PYTHONPATH")]))
-    environment = {**os.environ, "PYTHONPATH": path, hooks.FOLDER: str(folder), hooks.SECONDS: str(seconds)}
+    environment = {**os.environ, "PYTHONPATH": path, FOLDER: str(folder), SECONDS: str(seconds)}
     defaults = [signal.SIGPIPE, signal.SIGXFSZ]  # of which ours, as a Python, ignores
     try:
         return os.posix_spawnp(program[0], list(program), environment, setsigmask=mask, setsigdef=defaults)
@@ -258,14 +261,14 @@ def seen(found: dict[str, Any]) -> Iterator[str]:
 
 def _family(pid: int) -> dict[int, dict[str, float]]:
     """Processor seconds and reads of a process and all below it, where they may be read."""
-    stats = {each: hooks.read_text(f"/proc/{each}/stat").rpartition(")")[2].split() for each in _processes()}
+    stats = {each: read_text(f"/proc/{each}/stat").rpartition(")")[2].split() for each in _processes()}
     found = more = {pid} & stats.keys()
     while more:
         more = {each for each, stat in stats.items() if stat and int(stat[1]) in more}
         found = found | more
     rows = {}
     for each in found:
-        lines = hooks.read_text(f"/proc/{each}/io").splitlines()
+        lines = read_text(f"/proc/{each}/io").splitlines()
         if lines and stats[each]:
             cpu = sum(map(int, stats[each][11:13])) / os.sysconf("SC_CLK_TCK")
             rows[each] = {"cpu": cpu} | {k: float(v) for k, v in (line.split(": ") for line in lines)}

@@ -1,0 +1,91 @@
+"""What the kernel and the stack of a thread say about this process at one moment."""
+
+from __future__ import annotations
+
+import linecache
+import os
+import re
+import sys
+
+_CALLS = {
+    "x86_64": {"open": (2, 257, 437, 4, 5, 6, 262, 332, 217, 3), "read": (0, 17, 19, 295, 9)},
+    "aarch64": {"open": (56, 437, 79, 80, 291, 61, 57), "read": (63, 67, 65, 69, 222)},
+}.get(os.uname().machine, {})
+BLOCKED_IN = {number: name for name, numbers in _CALLS.items() for number in numbers}
+_DECODE = r"PIL/(ImageFile|\w*ImagePlugin)\.py|simplejpeg|turbojpeg|torchvision/io/|soundfile|:\w*decod"
+_AUGMENT = r"/transforms/|albumentations|kornia|PIL/Image\.py:(resize|crop|tran)|:\w*(augment|resize)"
+_READ = r"PIL/Image\.py:(open|preinit)|/(tarfile|zipfile|h5py/\S+|webdataset/tariterators)\.py"
+_NAMES = (
+    ("collate", re.compile(r"_utils/(collate|pin_memory)\.py|:\w*collate")),
+    *(("decode", re.compile(_DECODE)), ("augment", re.compile(_AUGMENT)), ("read", re.compile(_READ))),
+)
+"""What a worker does, by `file:function` of its frames, from the innermost outwards."""
+_LINES = (
+    ("decode", re.compile(r"imdecode|imread|decode|decompress|\.convert\(|frombuffer")),
+    ("augment", re.compile(r"resize|crop|flip|normali[sz]e|rotate|augment|transform")),
+    ("collate", re.compile(r"(torch|np)\.stack")),
+    ("read", re.compile(r"open\(|\.p?read\w*\(|np\.load|fromfile")),
+)
+"""The same, by the innermost line."""
+_COPY = re.compile(r":\w*(move_data_to_device|send_to_device|batch_to_device|pin_memory|collate)")
+_COPY_LINE = re.compile(
+    r"\.(to|cuda|pin_memory|clone|float|contiguous|permute)\(|\b(torch|np)\.(stack|cat|as_?tensor)"
+)
+_MODEL = re.compile(r"torch/(nn|autograd|optim|_tensor|fx|_dynamo)|:(forward|backward)$", re.MULTILINE)
+
+
+def read_text(path: str) -> str:
+    """The first 64 KiB of a file of /proc; empty where it cannot be read."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY)
+        try:
+            return os.read(descriptor, 1 << 16).decode("utf-8", "replace")
+        finally:
+            os.close(descriptor)
+    except OSError:
+        return ""
+
+
+def stack(thread: int) -> tuple[str, list[str]]:
+    """The innermost line of a thread, and `file:function` of its frames, of which none is kept alive."""
+    frame, names = sys._current_frames().get(thread), []
+    where = (frame.f_code.co_filename, frame.f_lineno or 0) if frame else ("", 0)
+    while frame is not None:
+        names.append(f"{frame.f_code.co_filename}:{frame.f_code.co_name}")
+        frame = frame.f_back if len(names) < 60 else None
+    return linecache.getline(*where), names
+
+
+def kind(line: str, names: list[str]) -> str:
+    """What a worker works on."""
+    for name in names:
+        if "_utils/fetch.py:" in name:
+            break
+        for kind, pattern in _NAMES:
+            if pattern.search(name):
+                return kind
+    return next((kind for kind, pattern in _LINES if pattern.search(line)), "other")
+
+
+def copies(line: str, names: list[str]) -> bool:
+    """Whether the main thread copies or prepares a batch between two steps, outside of the model."""
+    text = "\n".join(names[:4])
+    return not _MODEL.search(text) and bool(_COPY.search(text) or _COPY_LINE.search(line))
+
+
+def counters(ours: int = 0) -> dict[str, int]:
+    """Reads of this process, and nanoseconds that its threads, without ours, were queued for a processor."""
+    lines = (line.split(": ") for line in read_text("/proc/self/io").splitlines())
+    found = {name: int(value) for name, value in lines if name in ("rchar", "syscr", "read_bytes")}
+    tasks = (task for task in os.listdir("/proc/self/task") if int(task) != ours)
+    runs = [run for task in tasks if len(run := read_text(f"/proc/self/task/{task}/schedstat").split()) > 1]
+    return {**found, **({"queued_ns": sum(int(run[1]) for run in runs)} if runs else {})}
+
+
+def shm() -> tuple[int, int]:
+    """Size and free bytes of /dev/shm."""
+    try:
+        found = os.statvfs("/dev/shm")
+    except OSError:
+        return 0, 0
+    return found.f_blocks * found.f_frsize, found.f_bavail * found.f_frsize

@@ -1,0 +1,330 @@
+"""The measurements of one process: its steps, what its main thread does, the files that it opens."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import resource
+import signal
+import sys
+import threading
+import time
+import zlib
+from _thread import allocate_lock, start_new_thread
+from collections import Counter, deque
+from collections.abc import Callable
+from typing import Any
+
+from . import loaders, moments
+from .loaders import asked_ahead
+
+LOOK_S = 0.1
+FOLDER, SECONDS = "SMALLFILES_PROFILE_FOLDER", "SMALLFILES_PROFILE_SECONDS"
+folder, _seconds = os.environ.get(FOLDER, ""), float(os.environ.get(SECONDS, "inf"))
+_STEPS = 20_000
+_AHEAD, _AHEAD_BYTES, _AHEAD_S = 16, 1 << 30, 20.0
+_PATHS = 512
+_FREE, _RECOVERING = 1, 2
+_SYSTEM = (
+    *("/proc/", "/sys/", "/dev/null", "/dev/urandom", "/etc/", "/usr/lib"),
+    *(sys.prefix + "/", sys.base_prefix + "/lib"),
+)
+
+
+class Epoch:
+    """An iterator of the program from its first batch to its end, with the batches collected ahead."""
+
+    def __init__(self, **facts: Any) -> None:
+        self.facts, self.recovering = facts, 0
+        self.ahead: deque[tuple[Any, Exception | None]] = deque()
+
+    def batch(self, iterator: Any, original: Callable[[Any], Any]) -> Any:
+        """The batch that is next in the order of the program."""
+        if not self.ahead:
+            return original(iterator)
+        batch, error = self.ahead.popleft()
+        if error is not None:  # raised where the program would have met it
+            raise error
+        return batch
+
+
+class Watch:
+    """The measurements of this process; a new one after each fork."""
+
+    def __init__(self, role: str = "other") -> None:
+        self.role, self.began, self.done = role, time.perf_counter(), False
+        self.epochs: list[dict[str, Any]] = []
+        self.steps: list[list[float]] = []
+        self.facts: dict[str, Any] = {}
+        self.looks: Counter[str] = Counter()
+        self.fetch: dict[str, float] = dict.fromkeys(("s", "thread_s", "process_s", "batches"), 0)
+        self.opens, self.every, self.paths = 0, 1, {}  # type: int, int, dict[int, list[Any]]
+        self.inside, self.fetching, self.tried = 0, 0, False
+        self.looking_s, self.paused_s = 0.0, 0.0
+        self.gaps: deque[tuple[Any, Any]] = deque()
+        self.cpu, self.zero = time.process_time(), moments.counters()
+        self.thread, self.task = threading.get_ident(), f"/proc/self/task/{threading.get_native_id()}"
+        self.lock, self.wake, self.looking, self.looker = allocate_lock(), allocate_lock(), False, 0
+        self.wake.acquire()
+
+    def attempt(self, measure: Callable[..., Any], *words: Any) -> Any:
+        """Measure something; what fails ends the measurement, and never the program."""
+        try:
+            return measure(*words)
+        except Exception as error:
+            self.done, self.facts["failed"] = True, f"{measure.__name__}: {type(error).__name__} {error}"
+
+    def opened(self, path: Any, mode: Any, flags: Any) -> None:
+        """Count a file that is opened for reading; one in 2^k of the names is kept."""
+        if flags & 3 or isinstance(path, int) or self.done:
+            return
+        name = os.fsdecode(path)
+        if name.startswith(_SYSTEM) or name.endswith((".py", ".pyc", ".so")):
+            return
+        self.opens += 1
+        if not name.startswith("/"):
+            name = os.path.join(os.getcwd(), name)
+        number = zlib.crc32(name.encode("utf-8", "surrogateescape"))
+        if number % self.every == 0:
+            self.paths.setdefault(number, [name, 0])[1] += 1
+            while len(self.paths) > _PATHS:
+                self.every *= 2
+                self.paths = {n: p for n, p in self.paths.items() if n % self.every == 0}
+
+    def start_looking(self) -> None:
+        """Sample the main thread from now on."""
+        self.looker = 0
+        with contextlib.suppress(Exception):  # not of `threading`: the program may join all that it lists
+            start_new_thread(self.look_on, ())
+            self.looking = True
+
+    def stop_looking(self) -> None:
+        """End the thread before a fork, of which Python 3.12 warns where there are two."""
+        if self.looking:
+            self.wake.release()
+            task, until = "/proc/self/task/{}", time.perf_counter() + 1.0
+            while time.perf_counter() < until and (
+                not self.looker or os.path.exists(task.format(self.looker))
+            ):
+                time.sleep(0.0005)
+            self.looking = False
+
+    def look_on(self) -> None:
+        """Sample the main thread until the measurement or the thread ends, and write now and then."""
+        signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())  # they are for the program's threads
+        self.looker, before_s = threading.get_native_id(), self.looking_s
+        write_at = time.perf_counter() + 1.0
+        while not self.done:
+            if self.wake.acquire(timeout=LOOK_S):
+                return
+            self.attempt(self.look)
+            self.looking_s = before_s + time.thread_time()
+            if time.perf_counter() > write_at:
+                began = time.perf_counter()
+                self.write()
+                write_at = time.perf_counter() + max(1.0, 50 * (time.perf_counter() - began))
+        self.write()
+
+    def look(self) -> None:
+        """One sample: what the main thread does, and in which call of the kernel it is blocked."""
+        if self.fetching:
+            number = moments.read_text(f"{self.task}/syscall").partition(" ")[0]
+            blocked = moments.BLOCKED_IN.get(int(number)) if number.isdigit() else None
+            self.looks[f"fetch {blocked or moments.kind(*moments.stack(self.thread))}"] += 1
+        elif self.role == "rank":
+            at = (
+                "next"
+                if self.inside
+                else "copy"
+                if moments.copies(*moments.stack(self.thread))
+                else "outside"
+            )
+            self.looks[at] += 1
+
+    def write(self) -> None:
+        """Write the record of this process, complete or not at all; a full disk ends nothing."""
+        with contextlib.suppress(Exception), self.lock:
+            stop, path, now = f"{folder}/stop", f"{folder}/{os.getpid()}.json", time.perf_counter()
+            stopped = os.path.exists(stop)
+            if self.role == "rank":
+                self.done = self.done or now - self.began - self.paused_s > _seconds
+            elif self.role == "other" and stopped:
+                return
+            else:
+                self.done = stopped
+            statm = moments.read_text("/proc/self/statm").split()
+            record = {
+                **self.facts,
+                **{
+                    "role": self.role,
+                    "pid": os.getpid(),
+                    "seconds": now - self.began,
+                    "paused_s": self.paused_s,
+                },
+                **{"cpu_s": time.process_time() - self.cpu, "epochs": self.epochs, "steps": self.steps},
+                **{"looks": self.looks, "fetch": self.fetch, "opens": self.opens, "every": self.every},
+                **{"paths": list(self.paths.values()), "rank": os.environ.get("RANK", "")},
+                "read": {
+                    name: value - self.zero.get(name, 0)
+                    for name, value in moments.counters(self.looker).items()
+                },
+                "own_bytes": os.sysconf("SC_PAGE_SIZE") * (int(statm[1]) - int(statm[2])),
+            }
+            text = json.dumps(record)
+            with open(path + ".part", "w") as file:
+                file.write(text)
+            os.replace(path + ".part", path)
+            if self.done and self.role == "rank":
+                os.close(os.open(stop, os.O_CREAT | os.O_WRONLY))
+
+    def next(self, original: Callable[[Any], Any], iterator: Any) -> Any:
+        """The next batch of the program, with the time it took to come."""
+        me = threading.get_ident()
+        if self.inside == me:  # a loader inside a loader
+            return original(iterator)
+        if self.role == "other":
+            return begin("rank").next(original, iterator)
+        if not getattr(iterator, "_num_yielded", 1):  # persistent workers keep their iterator
+            iterator._smallfiles = None
+        epoch = getattr(iterator, "_smallfiles", None)
+        if self.done or self.inside or self.role == "worker":
+            return epoch.batch(iterator, original) if epoch else original(iterator)
+        self.inside = me
+        if not self.looking:
+            self.start_looking()
+        try:
+            self.attempt(self.before, iterator, original)
+            epoch = getattr(iterator, "_smallfiles", None) or Epoch()
+            free, asked = bool(epoch.ahead), self.attempt(self.clocks)
+            batch = epoch.batch(iterator, original)
+            got = self.attempt(self.clocks)
+        except BaseException:
+            epoch = getattr(iterator, "_smallfiles", None) or Epoch()
+            epoch.facts["ended"] = time.perf_counter() - self.began
+            raise
+        finally:
+            self.inside = 0
+        if not self.done:
+            self.attempt(self.after, epoch, free, asked, got, batch)
+        return batch
+
+    def before(self, iterator: Any, original: Callable[[Any], Any]) -> None:
+        """Begin an epoch, or collect the next batches once."""
+        if getattr(iterator, "_smallfiles", None) is None:
+            self.facts.update(loaders.facts(iterator))
+            init_s = iterator.__dict__.pop("_smallfiles_init_s", 0.0)
+            about = {"number": len(self.epochs), "init_s": init_s, "of": loaders.length(iterator)}
+            iterator._smallfiles = Epoch(**about, began=time.perf_counter() - self.began)
+            self.epochs.append(iterator._smallfiles.facts)
+        elif not self.tried and len(self.steps) >= 12 and self.steps[-4][2] == self.steps[-1][2]:
+            here = iterator._smallfiles.facts["number"]
+            done = sum(step[2] == here for step in self.steps)
+            if self.steps[-4][2] == here and (loaders.length(iterator) or 1 << 30) - done > 6:
+                self.tried, self.facts["no_headroom"] = True, self.hindrance(iterator)
+                if not self.facts["no_headroom"]:
+                    self.collect(iterator, original)
+
+    def clocks(self) -> tuple[float, float, Any]:
+        """Now, how long this thread was queued for a processor, and the place in the GPU's queue."""
+        queued = (moments.read_text(f"{self.task}/schedstat").split() or ["0", "0"])[1]
+        return time.perf_counter(), int(queued) / 1e9, loaders.moment()
+
+    def after(self, epoch: Epoch, free: bool, asked: Any, got: Any, batch: Any) -> None:
+        """Keep a step: when its batch was asked for and came, its epoch, its kind, time without a CPU."""
+        kind = _FREE if free else _RECOVERING if epoch.recovering > 0 else 0
+        epoch.recovering -= kind == _RECOVERING
+        at = (round(asked[0] - self.began, 6), round(got[0] - self.began, 6))
+        self.steps.append([*at, epoch.facts["number"], kind, round(got[1] - asked[1], 6)])
+        if len(self.steps) >= _STEPS:
+            self.done = True
+        if len(self.steps) in (1, 4, 16):
+            self.facts["batch_bytes"] = loaders.nbytes(batch)
+            self.facts["batch_samples"] = self.facts["batch_size"] or loaders.samples(batch)
+        if got[2] is not None:
+            self.gaps.append((asked[2], got[2]))
+        while self.gaps and self.gaps[0][1].query():
+            begin, end = self.gaps.popleft()
+            self.facts["gpu_idle_s"] = self.facts.get("gpu_idle_s", 0.0) + begin.elapsed_time(end) / 1000
+        if free and not epoch.ahead and (cuda := loaders.cuda()):
+            cuda.synchronize()
+
+    def room_bytes(self, iterator: Any) -> int:
+        """Bytes that may be collected: a quarter of free memory, half of /dev/shm, at most 1 GB."""
+        shm: int = moments.shm()[1] - asked_ahead(iterator) * self.facts.get("batch_bytes", 0)
+        return min(_AHEAD_BYTES, shm // 2, int(moments.read_text(f"{folder}/room") or 0) // 4)
+
+    def hindrance(self, iterator: Any) -> str:
+        """Why batches cannot be made ahead without changing what the program computes; empty if they can."""
+        if not self.facts["workers"]:
+            return "batches are made in the main process"
+        if self.facts["threaded"]:
+            return "a thread of the program takes the batches"
+        if getattr(iterator, "_timeout", 0):
+            return "the loader has a timeout"
+        if hasattr(iterator, "state_dict") or not loaders.keeps_order(
+            getattr(iterator, "_index_sampler", None)
+        ):
+            return "its order may depend on what the training draws"
+        full = self.room_bytes(iterator) < 4 * self.facts.get("batch_bytes", 0)
+        return "memory or /dev/shm has no room for it" if full else ""
+
+    def collect(self, iterator: Any, original: Callable[[Any], Any]) -> None:
+        """Collect the next batches of the program while it is paused, and let the workers come to rest."""
+        began, room, epoch = time.perf_counter(), self.room_bytes(iterator), iterator._smallfiles
+        files = resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 2  # each tensor of a worker may hold one
+        while len(epoch.ahead) < _AHEAD and room > 0 and len(os.listdir("/proc/self/fd")) < files:
+            if time.perf_counter() - began > _AHEAD_S:
+                break
+            try:
+                epoch.ahead.append((original(iterator), None))
+            except Exception as error:
+                epoch.ahead.append((None, error))
+                break
+            room -= loaders.nbytes(epoch.ahead[-1][0])
+        while not loaders.at_rest(iterator) and time.perf_counter() - began < _AHEAD_S:
+            time.sleep(0.01)
+        if cuda := loaders.cuda():
+            cuda.synchronize()
+        epoch.recovering = asked_ahead(iterator) + 2
+        self.paused_s += time.perf_counter() - began
+
+    def fetched(self, fetch: Callable[..., Any], *words: Any) -> Any:
+        """Make a batch, in a worker or in the main process, on clocks of time and of processors."""
+        if self.fetching:  # for a loader inside a loader
+            return fetch(*words)
+        if self.role == "worker" and not (self.looking or self.done):
+            self.start_looking()
+        clocks = time.perf_counter(), time.thread_time(), time.process_time() - self.looking_s
+        self.fetching += 1
+        try:
+            return fetch(*words)
+        finally:
+            self.fetching -= 1
+            self.fetch["s"] += time.perf_counter() - clocks[0]
+            self.fetch["thread_s"] += time.thread_time() - clocks[1]
+            self.fetch["process_s"] += time.process_time() - self.looking_s - clocks[2]
+            self.fetch["batches"] += 1
+
+
+def begin(role: str) -> Watch:
+    """Measure from now on: the first batch is asked for, or a worker runs."""
+    global current
+    current = Watch(role)
+    current.start_looking()
+    with contextlib.suppress(Exception):
+        if role == "rank":  # a child of multiprocessing ends without atexit
+            from multiprocessing.util import Finalize
+
+            Finalize(None, current.write, exitpriority=0)
+    return current
+
+
+def begin_again() -> None:
+    """A forked child is a process of its own."""
+    global current
+    current = Watch()
+
+
+current = Watch()
+"""Of this process."""
