@@ -219,9 +219,6 @@ with open_slow(packed.parent, latency) as slow_packed, open_slow(source.root, la
 
 # %% [markdown]
 # Each small file costs a look-up and an open; the packed file costs only a few. So packing pays even before staging.
-# `stage` may be slower than `dd` here, since it also reads the digest and checks size and time; with gigabytes only the
-# hashing remains.
-#
 # Why check at all? Copies rarely fail, but then they fail silently. The folded cell flips one bit of the source, as a
 # failing disk would.
 #
@@ -304,10 +301,7 @@ show.figure(figures.bars(memory, title, x="MB in node-local memory", guess=guess
 
 # %% [markdown]
 # Four times the memory, on any machine: with 60 GB instead of 44 MB, that ends the job. The times are often similar,
-# since ranks of one node that read the same file at once share the kernel's cache. At different times, or on four
-# nodes, the storage delivers it each time.
-#
-# The kernel gives the lock to one process, and the others sleep until it is free. Then they look, and find the copy.
+# since ranks of one node share the kernel's cache.
 #
 # ![Two nodes with four ranks each. On each node one rank copies train.arrow from the parallel file system to /dev/shm; the others wait, then all read the copy.](pictures/stage_once_a_node.svg)
 #
@@ -316,6 +310,36 @@ show.figure(figures.bars(memory, title, x="MB in node-local memory", guess=guess
 # The kernel releases a lock when its holder dies; a lock *file* stays forever when its owner is killed. And a file
 # copied under its final name looks complete before it is. `stage` does these four steps, verifies, and keeps the copy
 # as long as any process uses it.
+
+# %% [markdown]
+# But 200 nodes still read the set 200 times. With `stage --broadcast` one node reads it, and Slurm's `sbcast` passes each
+# block on, from every node to at most eight others.
+#
+# > **Predict.** On a Lustre of 24 targets, from how many nodes on is this faster for ImageNet?
+
+# %%
+guess = 2  # change me: nodes
+
+# %% [markdown]
+# The folded cell asks the model of [notebook 11](11_choose_a_format.ipynb).
+
+# %% jupyter={"source_hidden": true}
+from smallfiles.scaling import BROADCAST, WAYS, Storage, Work, simulate
+
+work, lustre = Work(), Storage()  # 1.28 million images of 110 kB; 24 targets of 0.7 GB/s, 12 GB/s per node
+copying, read = {}, {}
+for name, way in {"each node reads": WAYS["staged"], "broadcast": BROADCAST["broadcast"]}.items():
+    forecasts = [simulate(work, lustre, way, 2**power) for power in range(10)]
+    copying[name] = {each.nodes: each.first_epoch_s - each.epoch_s for each in forecasts}
+    read[name] = f"{forecasts[-1].shared_bytes / 1e12:.1f} TB"
+pays = min(n for n, seconds in copying["broadcast"].items() if seconds < copying["each node reads"][n])
+title = f"Simulated: from {pays} nodes on, a broadcast is faster"
+axes = {"x": "nodes", "y": "time until all have a copy (s)", "log": "xy"}
+show.figure(figures.lines(copying, title, **axes, guess=guess, note="a model, not a measurement"))
+print("read from shared storage by 512 nodes:", read)
+
+# %% [markdown]
+# The tree costs eight sends per level, so few nodes copy faster alone; many share what the targets deliver.
 
 # %% [markdown] id="epochs" tags=["core"]
 # ## 4 · Count the epochs
@@ -523,7 +547,7 @@ show.command(staging.StageConfig(), "scratch/data/train.tars")
 # smallfiles bench read "$staged"
 # ```
 #
-# With `--broadcast` all nodes read it once: Slurm passes it on. As jobs:
+# As jobs:
 #
 # ```bash
 # slurm/submit SITE 07_fetch -- archive/train.tars scratch/data

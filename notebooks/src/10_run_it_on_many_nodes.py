@@ -424,7 +424,7 @@ print([len(indices) for indices, _ in second], f"{len(came)} images came, each {
 # %% [markdown] id="script" tags=["core"]
 # ## 5 · Read a job script, and submit it
 #
-# This is the whole script for reading as in section 2, from `slurm/jobs`:
+# This is the script for reading as in section 2:
 
 # %%
 from helpers import jobs
@@ -452,13 +452,14 @@ print("then:", array.then)
 # It packs part `3/4`; all tasks cut at the same borders of shards. The job named after *then* is submitted with a
 # *dependency*: it starts when all parts have succeeded, and joins them.
 #
-# Now we submit a real job, to the local cluster, if `slurm/local/up` has started one, or to your site, if `COURSE_SITE`
-# names it.
+# Now we submit two jobs; the second reads copies that one node sent to all. They go to the local cluster
+# (`slurm/local/up`), or to the site that `COURSE_SITE` names.
 
 # %%
-sent = nodes.submit("10_read", packed, "seen")
-show.say(f"```bash\n{sent.command}\n```\n\n{sent.summary}")
-print(sent.log or "No job, no log.")
+for job in ("10_read", "07_broadcast"):
+    sent = nodes.submit(job, packed, "seen")
+    show.say(f"```bash\n{sent.command}\n```\n\n{sent.summary}")
+    print(sent.log or "No job, no log.")
 
 # %% [markdown] id="exercise"
 # ## Exercise
@@ -480,7 +481,6 @@ show.command(config, "train.arrow")
 # %% [markdown]
 # ```bash
 # slurm/submit SITE 10_read -- train.arrow seen       # check, show, send
-# slurm/submit SITE 07_broadcast -- train.arrow seen  # the same from copies: two nodes, read once
 # slurm/submit SITE 10_train --sbatch=--nodes=8       # options of sbatch override those of the script
 # squeue --me                                         # is it waiting or running, and why
 # scancel NUMBER                                      # end it
