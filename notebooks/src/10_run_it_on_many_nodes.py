@@ -434,7 +434,7 @@ print(jobs.find(root, "10_read").path.read_text())
 
 # %% [markdown]
 # Slurm reads the `#SBATCH` lines up to the first command, and silently ignores later ones. `--ntasks-per-node` sets the
-# number of ranks. `set -eo pipefail` ends the job at the first command that fails. `task` comes from `lib.sh`: it is
+# number of ranks. `set -eo pipefail` ends the job at the first command that fails. `task`, from `lib.sh`, is
 # `srun --cpus-per-task="$cpus"`. There is no account and no partition: they belong to the site's file, so that the
 # script runs everywhere.
 #

@@ -20,6 +20,7 @@ from pathlib import Path
 from helpers import jobs
 from helpers.jobs import Submission
 from helpers.kernel import CHECKOUT as ROOT
+from smallfiles.digests import SIDECAR_SUFFIX
 from smallfiles.errors import SmallfilesError
 from smallfiles.pack import PackConfig, pack
 from smallfiles.sources import Source
@@ -75,8 +76,9 @@ def submit(job: str, packed: Path, *words: str) -> Submitted:
     try:
         work = jobs.load(ROOT, site).work or packed.parent
         with _folder_there(work) as folder:
-            data = folder / packed.name
-            shutil.copyfile(packed, data)  # the scratch of a notebook may be on this machine alone
+            data = folder / packed.name  # the scratch of a notebook may be on this machine alone
+            for suffix in ("", SIDECAR_SUFFIX):
+                shutil.copyfile(packed.with_name(packed.name + suffix), data.with_name(data.name + suffix))
             given = [str(data), str(folder / words[0]), *words[1:]]
             chain = jobs.plan(ROOT, site, job, given)
             return _waited(_command(site, job, given), chain[0], jobs.send(chain)[0])
