@@ -153,8 +153,9 @@ def lines(
             median_line(axes, name, points, measured.index(name))
     _scale(axes, drawn, x, y, log)
     _draw_guess(axes, guess, _unit(x)[1])
+    below = 0.94 if guess is None or guess is ... else 0.85
     for number, (name, place) in enumerate((marks or {}).items()):
-        _mark(axes, name, place, 0.85 - 0.08 * number)
+        _mark(axes, name, place, below - 0.08 * number)
     if len(axes.get_legend_handles_labels()[0]) > 1:
         axes.legend(frameon=False, loc="lower left", bbox_to_anchor=(-0.01, 1.0), ncols=4, borderpad=0)
     values = "; ".join(_ends(name, points, _unit(x)[1], _unit(y)[1]) for name, points in drawn.items())
@@ -341,6 +342,7 @@ def _stack(axes: Axes, rows: Mapping[str, Mapping[str, Runs]]) -> None:
 def _mark(axes: Axes, name: str, place: float | Sequence[tuple[float, float]], height: float) -> None:
     if isinstance(place, int | float):
         axes.axvline(place, color=REFERENCE_COLOUR, lw=1.2, ls=(0, (1, 2)), zorder=0)
+        _make_room(axes)
         _label_line(axes, place, name, FAINT, height)
         return
     for number, (begin, end) in enumerate(place):
@@ -413,14 +415,11 @@ def _draw_guess(
         axes.set_yticks(axes.get_yticks(), [f"your guess ▸ {n}" if n == guess else n for n in names])
         axes.get_yticklabels()[row].set_color(GUESS_COLOUR)
         return
-    (low, high), (bottom, top) = axes.get_xlim(), axes.get_ylim()
+    low, high = axes.get_xlim()
     shown = min(max(float(guess), low), high * (10 if axes.get_xscale() == "log" else 2))
     axes.set_xlim(low, max(high, shown * 1.02))
     axes.axvline(shown, color=GUESS_COLOUR, lw=1.6, ls=(0, (5, 2)), zorder=3)
-    if axes.get_yscale() == "linear":
-        axes.set_ylim(bottom, top + (0.12 * top if top > bottom else -0.5))  # room for the words
-    else:
-        axes.set_ylim(bottom, top * (top / bottom) ** 0.12)
+    _make_room(axes)
     if words:
         outside = " ▸" if guess > shown else " ◂" if guess < shown else ""
         _label_line(axes, shown, f"your guess: {_amount(guess, unit)}{outside}", GUESS_COLOUR, 0.94)
@@ -440,6 +439,15 @@ def _guessed(guess: Guess, unit: str) -> str:
     if guess is None or guess is ...:
         return ""
     return f"; your guess was {guess if isinstance(guess, str) else _amount(guess, unit)}"
+
+
+def _make_room(axes: Axes) -> None:
+    """Above all that is drawn, for words next to a vertical line."""
+    bottom, top = axes.get_ylim()
+    if axes.get_yscale() == "linear":
+        axes.set_ylim(bottom, top + (0.12 * top if top > bottom else -0.5))
+    else:
+        axes.set_ylim(bottom, top * (top / bottom) ** 0.12)
 
 
 def _label_line(axes: Axes, place: float, text: str, colour: str, height: float) -> None:

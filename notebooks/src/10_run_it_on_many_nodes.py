@@ -142,7 +142,7 @@ drawn = {}
 for name, (allowed, got) in bound.items():
     drawn |= {f"{name}, allowed": allowed, f"{name}, got": got}
 allowed = [may for may, _ in bound.values()]
-title = f"Two workers may use {allowed[0]} CPUs or, bound to one, {allowed[1]}: no more, whatever their number"
+title = f"Two workers share {allowed[0]} CPUs, and only {allowed[1]} if they are bound to one"
 figures.bars(drawn, title, x="CPUs, and CPU seconds per second")
 
 # %% [markdown]
@@ -193,7 +193,7 @@ for way, shares in came.items():
     often[way] = {word: counts[word] for word in words.values() if counts[word]}
     print(f"{way:20} {dict(often[way])}, ranks read {[len(share) for share in shares]}")
 right = [way for way, counts in often.items() if list(counts) == ["once"]]
-title = f"Each of {samples} samples came exactly once with: {', '.join(right) or 'none of them'}"
+title = f"Each of {samples} samples came exactly once with {', '.join(right) or 'none of them'} only"
 show.figure(figures.bars(often, title, x="samples of the epoch, by how often they came"))
 
 # %% [markdown]
