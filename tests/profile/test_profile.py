@@ -76,7 +76,6 @@ NAMED = {
     "small_reads": "small reads",
 }
 KINDS = {"plain": None, "webdataset": "webdataset", "lightning": "lightning", "hf": "transformers"}
-SHORT = [("webdataset", "many_workers")]  # its twelve workers make the whole epoch ahead
 EVERY_DAY = [("plain", "few_workers"), ("plain", "copies"), ("webdataset", "restarted")]
 
 
@@ -84,9 +83,7 @@ def case(kind, fault):
     return pytest.param(kind, fault, marks=() if (kind, fault) in EVERY_DAY else pytest.mark.slow)
 
 
-@pytest.mark.parametrize(
-    "kind, fault", [case(kind, fault) for kind in KINDS for fault in NAMED if (kind, fault) not in SHORT]
-)
+@pytest.mark.parametrize("kind, fault", [case(kind, fault) for kind in KINDS for fault in NAMED])
 def test_a_planted_fault_is_named(kind, fault, tmp_path):
     if KINDS[kind]:
         pytest.importorskip(KINDS[kind])
