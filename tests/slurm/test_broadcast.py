@@ -220,11 +220,10 @@ def processes(job, node):
             continue
 
 
-def kill_one(job, source, draw):
+def kill_one(job, source, draw, length_s):
     """Broadcast, and kill the process of one node at a random moment; whether there was one."""
     process, victim = job.start(source), draw.choice(job.names)
-    until, killed = time.monotonic() + draw.uniform(0, 4), False
-    time.sleep(draw.uniform(0, 0.5))
+    until, killed = time.monotonic() + draw.uniform(0, length_s), False
     while not killed and process.poll() is None and time.monotonic() < until + 20:
         for pid in processes(job, victim):
             if time.monotonic() >= until:
@@ -240,14 +239,17 @@ def kill_one(job, source, draw):
 
 
 def storm(job, source, kills, seed):
-    draw, killed, rounds = random.Random(seed), 0, 0
+    draw, killed, rounds, began = random.Random(seed), 0, 0, time.monotonic()
+    job.stage(source)
+    length_s = time.monotonic() - began  # of one without a kill: a later moment would rarely meet a process
+    assert job.unstage() == ""
     while killed < kills:
-        killed, rounds = killed + kill_one(job, source, draw), rounds + 1
+        killed, rounds = killed + kill_one(job, source, draw, length_s), rounds + 1
         assert rounds < 10 * kills, "the processes end before they can be killed"
 
 
 def test_nodes_killed_at_any_moment_lose_nothing_and_leave_nothing(job, shared):
-    storm(job, shared.path / "x.arrow", 5, 0)
+    storm(job, shared.path / "x.arrow", 10, 0)
 
 
 @pytest.mark.slow
