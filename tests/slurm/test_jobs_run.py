@@ -170,6 +170,17 @@ def test_a_broadcast_job_reads_every_sample_from_copies_that_are_gone_afterwards
     assert shared_memory(cluster) <= before
 
 
+def test_a_broadcast_job_that_is_queued_again_starts_over_without_leftovers(cluster, arrow, tmp_path):
+    before = shared_memory(cluster)
+    (number,) = cluster.submit("07_broadcast", arrow, tmp_path / "seen", work=tmp_path)
+    wait_for(lambda: "ready after" in cluster.log(number, tmp_path), 60)
+    cluster.run("scontrol", "requeue", number)
+    cluster.start_soon(number)
+    assert cluster.wait(number) == "COMPLETED", cluster.log(number, tmp_path)
+    assert "read each of 240 samples exactly once" in cluster.log(number, tmp_path)
+    assert shared_memory(cluster) <= before
+
+
 def test_two_nodes_stream_what_was_pushed_and_no_log_holds_a_key(cluster, manifest, tmp_path):
     shards, options = tmp_path / "train.tars", formats.get("tar").Options(max_count=20)
     pack.pack(sources.load(manifest), shards, pack.PackConfig(options=options))
