@@ -1,4 +1,4 @@
-"""Pages of the site that are taken from the code and from results/: commands, API, comparison.
+"""Pages of the site that are taken from the code and from results/: commands, API, comparison, storage.
 
 Nothing of them is written by hand, so nothing of them can be out of date. The trap: autodoc looks for the
 names of a module in `dir()`, where names that are imported when asked for are missing; so each is listed.
@@ -15,8 +15,10 @@ from types import ModuleType
 
 from smallfiles.cli import build_parser
 from smallfiles.measure.drawing import alt_text, as_page, throughput
+from smallfiles.measure.probe import LOCAL, METADATA
 from smallfiles.measure.record import Record, load
 from smallfiles.measure.table import reference_of, times
+from smallfiles.progress import bytes_text
 
 RESULTS = Path(__file__).resolve().parents[1] / "results"
 ROOMS = "machine sources manifest formats pack staging objectstore images loading ring training"
@@ -32,6 +34,7 @@ def write_pages(docs: Path) -> None:
     for number, module in enumerate(MODULES):
         (docs / "api" / f"{number:02}_{module.rpartition('.')[2]}.md").write_text(api_page(module))
     (docs / "comparison.md").write_text(comparison_page(docs))
+    (docs / "storage.md").write_text(storage_page())
 
 
 def cli_page() -> str:
@@ -92,6 +95,43 @@ def comparison_page(docs: Path) -> str:
         for number, group in enumerate(groups(load(path))):
             parts += section(group, REFERENCES.get(path.name), docs / "figures" / f"{path.stem}-{number}.svg")
     return "\n\n".join(parts) + "\n"
+
+
+def storage_page() -> str:
+    """A column for each shared record of a storage: what an operation takes, and what reads deliver."""
+    shared = {
+        path.stem.replace("_", " "): load(path) for path in sorted((RESULTS / "storage").glob("*.json"))
+    }
+    head = [f"{name} ({records[0].filesystem})" for name, records in shared.items()]
+    rows = dict.fromkeys((record.what, record.name) for records in shared.values() for record in records)
+    lines = ["| | " + " | ".join(head) + " |", "|---|" + "---:|" * len(head)]
+    for what, name in rows:
+        found = [{(each.what, each.name): each for each in records} for records in shared.values()]
+        cells = [_storage_text(each[what, name]) if (what, name) in each else "" for each in found]
+        lines.append(f"| {what}: {name} | {' | '.join(cells)} |")
+    return (
+        "\n\n".join(
+            (
+                "# What storage is like, here and elsewhere",
+                "Each column is one anonymous record of `smallfiles doctor DIR --share R.json` or of the job "
+                "`slurm/submit SITE 01_probe -- --share`: one machine, one moment, and whoever else used the storage then. "
+                "To add yours, send its file for `results/storage`; it has no user, host, account or path. "
+                "`smallfiles simulate --records R.json` and `smallfiles advise DIR --records R.json` reckon with it. "
+                "The folders of `slowfs` are only read, so they have no record; their latency is what you set.",
+                "\n".join(lines),
+            )
+        )
+        + "\n"
+    )
+
+
+def _storage_text(record: Record) -> str:
+    rate = record.spread.median
+    if record.what == LOCAL:
+        return bytes_text(record.bytes)
+    if record.what == METADATA:
+        return f"{1e6 / rate:,.0f} µs" if rate < 1e5 else f"{1e6 / rate:.1f} µs"
+    return f"{rate:,.0f} per s, {bytes_text(round(rate * record.bytes))}/s"
 
 
 def groups(records: list[Record]) -> list[list[Record]]:
