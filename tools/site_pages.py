@@ -109,20 +109,14 @@ def storage_page() -> str:
         found = [{(each.what, each.name): each for each in records} for records in shared.values()]
         cells = [_storage_text(each[what, name]) if (what, name) in each else "" for each in found]
         lines.append(f"| {what}: {name} | {' | '.join(cells)} |")
-    return (
-        "\n\n".join(
-            (
-                "# What storage is like, here and elsewhere",
-                "Each column is one anonymous record of `smallfiles doctor DIR --share R.json` or of the job "
-                "`slurm/submit SITE 01_probe -- --share`: one machine, one moment, and whoever else used the storage then. "
-                "To add yours, send its file for `results/storage`; it has no user, host, account or path. "
-                "`smallfiles simulate --records R.json` and `smallfiles advise DIR --records R.json` reckon with it. "
-                "The folders of `slowfs` are only read, so they have no record; their latency is what you set.",
-                "\n".join(lines),
-            )
-        )
-        + "\n"
+    text = (
+        "Each column is one anonymous record of `smallfiles doctor DIR --share R.json` or of the job "
+        "`slurm/submit SITE 01_probe -- --share`: one machine, one moment, and whoever else used the storage "
+        "then. To add yours, send its file for `results/storage`; it has no user, host, account or path. "
+        "`smallfiles simulate --records R.json` and `smallfiles advise DIR --records R.json` reckon with it. "
+        "Folders of `slowfs` are only read, so they have no record; their latency is what you set."
     )
+    return "\n\n".join(("# What storage is like, here and elsewhere", text, "\n".join(lines))) + "\n"
 
 
 def _storage_text(record: Record) -> str:
