@@ -100,9 +100,8 @@ def _waits(n: Numbers) -> bool:
 
 def _crowded(n: Numbers) -> bool:
     """Processes of this rank want as many processors as it may use, while its workers make batches."""
-    at_work = (
-        max(0.5, n["making"]) if n.get("workers") else 1.0
-    )  # they rest at the start, the end and in between
+    # Workers rest at the start, at the end and in between.
+    at_work = max(0.5, n["making"]) if n.get("workers") else 1.0
     return bool(n["cpus_wanted"] >= 0.8 * n["cpus"] * at_work)
 
 

@@ -102,13 +102,13 @@ class Watch:
     def stop_looking(self) -> None:
         """End the thread before a fork, of which Python 3.12 warns where there are two."""
         if self.looking:
+            self.looking = False  # first: another thread may fork meanwhile
             self.wake.release()
             task, until = "/proc/self/task/{}", time.perf_counter() + 1.0
             while time.perf_counter() < until and (
                 not self.looker or os.path.exists(task.format(self.looker))
             ):
                 time.sleep(0.0005)
-            self.looking = False
 
     def look_on(self) -> None:
         """Sample the main thread until the measurement or the thread ends, and write now and then."""
