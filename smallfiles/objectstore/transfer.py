@@ -53,7 +53,7 @@ from smallfiles.progress import Progress, progress
 from smallfiles.staging.copying import create
 
 _INODES_TO_LEAVE = 100
-_TRIES = 3
+_TRIES, _PAUSE_S = 3, 0.5
 _T = TypeVar("_T")
 _md5 = partial(hashlib.md5, usedforsecurity=False)
 
@@ -250,6 +250,10 @@ def _publish(store: Store, catalog: Catalog, published: Catalog | None) -> None:
         OutputExistsError: Another data set was published meanwhile.
     """
     changed = _changed(catalog, store.entries())
+    for _ in range(_TRIES):
+        if changed:  # another push may be replacing an object by the same bytes, where conditions are ignored
+            time.sleep(_PAUSE_S)
+            changed = _changed(catalog, store.entries())
     _published(store, catalog)
     if changed:
         raise SourceError(
