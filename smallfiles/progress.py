@@ -53,6 +53,7 @@ def progress(
         An object whose `advance(n, bytes)` is called as work gets done.
     """
     shown: _Silent | _Bar | _LogLines
+    what = printable(what)  # it may name an output
     if enabled is False:
         shown = _Silent()
     elif _in_notebook() or _is_terminal():

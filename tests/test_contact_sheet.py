@@ -122,10 +122,17 @@ def test_other_kinds_of_data_are_shown_as_what_they_are(tmp_path, key, data, sha
 
 
 @pytest.mark.parametrize(
-    "data", [array(np.arange(9))[:-3], array(np.array([{}], object)), b"", b"RIFF", b"\x93NUMPY"]
+    "data",
+    [
+        *(array(np.arange(9))[:-3], array(np.array([{}], object)), b"", b"RIFF", b"\x93NUMPY"),
+        sound()[:24] + bytes(4) + sound()[28:],  # frames per second: 0
+    ],
 )
+@pytest.mark.parametrize("soundfile", [True, False])
 @pytest.mark.parametrize("suffix", ["npy", "wav"])
-def test_arrays_and_sounds_that_cannot_be_read_give_a_reason(tmp_path, data, suffix):
+def test_arrays_and_sounds_that_cannot_be_read_give_a_reason(tmp_path, monkeypatch, data, suffix, soundfile):
+    if not soundfile:
+        monkeypatch.setitem(sys.modules, "soundfile", None)
     ((_, tile),) = tiles_of(opened(tmp_path, [Sample(f"a.{suffix}", data, -1)]))
     assert tile.problem and tile.picture is None
 

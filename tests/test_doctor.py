@@ -242,6 +242,10 @@ def test_a_missing_package_comes_with_the_line_that_installs_it(monkeypatch):
     assert "-e '.[formats]'" in found("extra formats").advice
 
 
+def test_a_package_without_a_module_is_found():
+    assert found("extra s3").value == "installed"
+
+
 def test_a_torch_that_cannot_be_loaded_is_a_failure_with_its_reason_and_a_driver_that_fails_is_told(
     monkeypatch,
 ):

@@ -1,5 +1,8 @@
+import contextlib
+import io
 import json
 import posixpath
+import sys
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -110,6 +113,37 @@ def test_no_control_character_of_a_name_reaches_the_terminal(bad, tmp_path, caps
         told = "".join(capsys.readouterr())
         assert "c/a" in told and f"a{bad}b" not in told, command
         assert bad == "\n" or bad not in told, command
+
+
+class Terminal(io.StringIO):
+    def isatty(self):
+        return True
+
+
+def test_no_control_character_of_a_path_or_a_word_reaches_the_terminal(tmp_path, capsys, monkeypatch):
+    bad = "\x1b[2J"
+    (tmp_path / "tree/c").mkdir(parents=True)
+    (tmp_path / "tree/c/1.jpg").write_bytes(b"\xff\xd8\xff data \xff\xd9")
+    out = str(tmp_path / f"a{bad}.arrow")
+    for command in (
+        ["pack", str(tmp_path / "tree"), out],
+        ["inspect", out],
+        ["verify", out],
+        ["manifest", str(tmp_path / "tree"), str(tmp_path / f"{bad}.json")],
+        ["pack", str(tmp_path / "tree"), out, f"--{bad}"],
+        ["inspect", out, out],
+        [bad],
+    ):
+        with contextlib.suppress(SystemExit):
+            main(command)
+        told = "".join(capsys.readouterr())
+        assert "[2J" in told and bad not in told, command
+    main(["stage", out, "--to", str(tmp_path / "there")])
+    there = capsys.readouterr().out
+    assert bad in there  # for $(...)
+    monkeypatch.setattr(sys, "stdout", Terminal())
+    main(["stage", out, "--to", str(tmp_path / "there")])
+    assert sys.stdout.getvalue() == printable(there.rstrip("\n")) + "\n"
 
 
 def test_what_can_be_read_stays_as_it_is():

@@ -18,6 +18,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from smallfiles.cli.output import escaped
 from smallfiles.errors import UsageError
 from smallfiles.folders import SourceOptions
 from smallfiles.options import add_flags, from_args, given
@@ -47,7 +48,7 @@ class Parser(argparse.ArgumentParser):
         """Unlike argparse, raise errors of standard output, and do not print to standard error instead."""
         if message and file is not None:
             with contextlib.suppress(*[OSError] * (file is sys.stderr)):
-                file.write(message)
+                file.write(escaped(message))  # words of the command line are in it
 
 
 def add_verb(verbs: Verbs, name: str, documented: Callable[..., object]) -> Parser:

@@ -77,7 +77,7 @@ def run_pull(arguments: argparse.Namespace) -> int:
 
 
 def _report(arguments: argparse.Namespace, moved: Moved, done: str) -> int:
-    report(arguments, moved.as_json(), str(moved.url if done == "sent" else moved.path))
+    report(arguments, moved.as_json(), moved.url if done == "sent" else moved.path)
     moving = bytes_text(moved.bytes - moved.kept_bytes)
     say(
         f"{plural(moved.objects, 'object')}, {plural(moved.samples, 'sample')}: "

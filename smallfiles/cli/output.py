@@ -21,13 +21,24 @@ def print_json(record: dict[str, Any]) -> None:
     print(json.dumps(record, indent=2).replace("\x7f", r"\u007f"))
 
 
-def report(arguments: argparse.Namespace, record: dict[str, Any], *lines: str) -> int:
-    """Print the result of a verb: the record with --json, else lines; returns the exit code 0."""
+def report(arguments: argparse.Namespace, record: dict[str, Any], *lines: str | Path) -> int:
+    """Print the result of a verb: the record with --json, else lines; returns the exit code 0.
+
+    Names in them cannot control a terminal. A Path is for `$(...)`, so only a terminal gets it with escapes.
+    """
     if arguments.json:
         print_json(record)
     elif lines:
-        print(*lines, sep="\n")
+        as_it_is = not sys.stdout.isatty()
+        print(
+            *(line if as_it_is and isinstance(line, Path) else escaped(str(line)) for line in lines), sep="\n"
+        )
     return 0
+
+
+def escaped(text: str) -> str:
+    """Lines that cannot control the terminal."""
+    return "\n".join(map(printable, text.split("\n")))
 
 
 def lenient(*streams: TextIO | None) -> None:
@@ -48,7 +59,7 @@ def sign(wanted: str, plain: str) -> str:
 
 def say(message: str) -> None:
     """A message on standard error; names in it cannot control the terminal."""
-    print("\n".join(map(printable, message.split("\n"))), file=sys.stderr)
+    print(escaped(message), file=sys.stderr)
 
 
 def size_of(out: Path) -> int:

@@ -103,7 +103,7 @@ def _stage(arguments: argparse.Namespace) -> int:
         )
     else:
         copy = staging.stage_to(arguments.out, arguments.to, config=config)
-    report(arguments, copy.as_json(), str(copy.path))
+    report(arguments, copy.as_json(), copy.path)
     done = "was there already" if copy.reused else f"copied at {bytes_text(copy.rate)}/s"
     say(f"{copy.path.name}: {bytes_text(copy.bytes)} {done}, ready after {in_seconds(copy.seconds)}")
     for note in copy.notes:

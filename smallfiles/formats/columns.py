@@ -124,7 +124,7 @@ def read_table(source: Any, numbers: Container[str]) -> tuple[dict[str, pa.Array
 
     Raises:
         ValueError: It is another file.
-        KeyError: It has no keys, no column of JSON objects, or neither labels nor captions.
+        KeyError: It has no keys, or neither labels nor captions.
         pa.ArrowException: It is damaged.
     """
     reader = pa.ipc.open_file(source)
@@ -138,8 +138,8 @@ def read_table(source: Any, numbers: Container[str]) -> tuple[dict[str, pa.Array
         kind = pa.int64() if name in numbers else kinds.get(name, values.type)
         if values.type != kind or (values.null_count and (name in numbers or name in kinds) and name != META):
             raise ValueError(f"column {name} has type {values.type} and {values.null_count} nulls")
-    if not {"key", META} <= found.keys() or not found.keys() & {*TARGETS}:
-        raise KeyError(f"key, {META}, label or captions")
+    if "key" not in found or not found.keys() & {*TARGETS}:
+        raise KeyError("key, label or captions")
     return found, batch.schema.metadata or {}
 
 

@@ -22,7 +22,7 @@ import numpy.typing as npt
 import simplejpeg
 from PIL import Image
 
-from smallfiles.images.faults import damaged, not_a_picture, too_large
+from smallfiles.images.faults import PILLOW_RAISES, damaged, not_a_picture, too_large
 from smallfiles.images.header import Header, is_jpeg, read_header, tidied
 from smallfiles.samples import Buffer
 
@@ -127,7 +127,7 @@ def _by_pillow(data: Buffer) -> Pixels:
             pixels = np.array(_eight_bits(picture).convert("RGB"))
     except Image.DecompressionBombError as error:
         raise too_large(" ".join(re.findall(r"\d+ pixels", str(error))[:1]), LARGEST_PIXELS) from error
-    except (OSError, ValueError, SyntaxError, EOFError, IndexError, KeyError, TypeError) as error:
+    except PILLOW_RAISES as error:
         raise not_a_picture(_reason(data, error)) from error
     return pixels
 

@@ -25,7 +25,7 @@ from smallfiles.errors import UsageError
 from smallfiles.images.crops import Box
 from smallfiles.images.crops import short_side as scaled_size
 from smallfiles.images.decoding import Pixels, decode, orientation, to_ppm, turned
-from smallfiles.images.faults import ImageError, not_a_picture
+from smallfiles.images.faults import PILLOW_RAISES, ImageError, not_a_picture
 from smallfiles.images.header import is_jpeg
 from smallfiles.images.picture import Picture, open_picture, raw_pixels
 from smallfiles.images.resizing import resize
@@ -97,7 +97,7 @@ def resize_values(data: Buffer, short_side: int) -> bytes:
                 scaled.putpalette(palette + [0] * (3 * most + 3 - len(palette)))
             out = io.BytesIO()
             scaled.save(out, "PNG", optimize=True)
-    except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
+    except PILLOW_RAISES as error:
         raise not_a_picture(str(error)) from error
     if out.tell() > len(data):
         raise _larger(size, out.tell(), len(data))

@@ -2,7 +2,17 @@
 
 from __future__ import annotations
 
+import struct
+
+from PIL import Image
+
 from smallfiles.errors import SmallfilesError
+
+PILLOW_RAISES = (
+    *(OSError, ValueError, SyntaxError, EOFError, IndexError, KeyError, TypeError),
+    *(struct.error, Image.DecompressionBombError),
+)
+"""What Pillow raises for bytes that are no picture, or a damaged one."""
 
 
 class ImageError(SmallfilesError):

@@ -21,7 +21,7 @@ from PIL import Image
 from smallfiles.images import turbo
 from smallfiles.images.crops import Box
 from smallfiles.images.decoding import Pixels, check_size, decode_by_pillow, decode_reduced
-from smallfiles.images.faults import not_a_picture
+from smallfiles.images.faults import PILLOW_RAISES, not_a_picture
 from smallfiles.images.header import Header, read_header
 from smallfiles.samples import Buffer
 
@@ -113,7 +113,7 @@ def size_of(data: Buffer) -> tuple[int, int]:
     try:
         with Image.open(io.BytesIO(data)) as picture:
             width, height = picture.size
-    except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
+    except PILLOW_RAISES as error:
         raise not_a_picture("its header is not that of a picture") from error
     return width, height
 

@@ -32,11 +32,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import torch
 
+from smallfiles import npy
 from smallfiles.arrays import one_chunk, scalar, text_bytes
 from smallfiles.errors import FormatError, MissingPackageError, UsageError
 from smallfiles.fields import list_borders
 from smallfiles.images.crops import View
-from smallfiles.images.faults import not_a_picture
+from smallfiles.images.faults import PILLOW_RAISES, not_a_picture
 from smallfiles.images.picture import size_of
 from smallfiles.loading.batches import Array as Values
 from smallfiles.progress import plural
@@ -176,7 +177,7 @@ def class_numbers(data: Buffer) -> Values:
                     f"a mask of mode {picture.mode}, where each pixel should be a class number"
                 )
             found = np.asarray(picture)
-    except (OSError, ValueError, SyntaxError, Pillow.DecompressionBombError) as error:
+    except PILLOW_RAISES as error:
         raise not_a_picture(str(error)) from error
     return found.astype(np.uint8) if found.dtype == np.bool_ else found
 
@@ -240,12 +241,12 @@ class Array:
         """With the shape and type of the first sample that can be read, where they were left out."""
         if self.shape is not None and self.dtype is not None:
             return self
-        first = _first(blob, load_array)
+        first = _first(blob, _array)
         return Array(self.shape or first.shape, np.dtype(self.dtype or first.dtype))
 
     def of(self, item: Item, out: Values | None) -> None:
         """See `Maker`."""
-        found = load_array(item.data)
+        found = _array(item.data)
         assert out is not None
         if found.shape != out.shape or found.dtype != out.dtype:
             raise FormatError(
@@ -256,21 +257,15 @@ class Array:
         out[...] = found
 
 
-def load_array(data: Buffer) -> Values:
-    """The array of a `.npy` file.
-
-    Raises:
-        FormatError: It is none, or holds pickled objects.
-    """
+def _array(data: Buffer) -> Values:
     try:
-        found: Values = np.load(io.BytesIO(data), allow_pickle=False)
-    except (ValueError, OSError, EOFError) as error:
+        return npy.view(data)
+    except ValueError as error:
         raise FormatError(
             f"the bytes are no array ({str(error).splitlines()[0]})",
             expected="a .npy file of numbers, as numpy.save writes it",
             next_step="Save it again without objects, or leave it out",
         ) from error
-    return found
 
 
 @dataclass(frozen=True)

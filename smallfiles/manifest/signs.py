@@ -190,6 +190,8 @@ def _mode(folders: Folders, prefix: str) -> str:
     """The kind of the pictures in a folder, from the headers of two."""
     from PIL import Image
 
+    from smallfiles.images.faults import PILLOW_RAISES
+
     look, found = folders.files.look, set()
     if look is None:
         return "files"
@@ -197,7 +199,7 @@ def _mode(folders: Folders, prefix: str) -> str:
         try:
             with Image.open(io.BytesIO(look(name))) as picture:
                 found.add("photographs" if picture.mode in _PHOTOGRAPHS else "pictures of one channel")
-        except (OSError, ValueError, SyntaxError, Image.DecompressionBombError):
+        except PILLOW_RAISES:
             found.add("other files")
     return found.pop() if len(found) == 1 else "files of several kinds"
 

@@ -11,14 +11,13 @@ behind the header counts. Notebook 03 shows what it finds.
 
 from __future__ import annotations
 
-import io
 import struct
 from collections.abc import Callable
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from smallfiles import npy
 from smallfiles.errors import SmallfilesError, SourceError
 from smallfiles.folders import IMAGE_BEGINNINGS, IMAGE_SUFFIXES
 
@@ -30,7 +29,6 @@ _EXIF = b"Exif\0\0"
 _EXIF_BEGINS_WITHIN = 64  # behind the start marker, or behind a JFIF segment of 18 bytes
 _EXIF_BYTES = 1024
 _ORIENTATION = 0x0112
-_ARRAY_SUFFIX = ".npy"
 
 
 def examiner(level: str) -> Examine:
@@ -95,8 +93,11 @@ def check_decode(path: str, data: memoryview) -> bool:
         SourceError: What is wrong, with the path.
     """
     rotated = check_header(path, data)
-    if path.lower().endswith(_ARRAY_SUFFIX):
-        _check_array(path, data)
+    if path.lower().endswith(npy.SUFFIX):
+        try:
+            npy.view(data)
+        except ValueError as error:
+            raise _bad(path, f"does not decode as an array of NumPy ({error})", "a whole array") from error
     if not path.lower().endswith(IMAGE_SUFFIXES):
         return rotated
     from smallfiles.images.decoding import decode
@@ -114,20 +115,9 @@ def not_decodable(paths: pa.ChunkedArray | pa.Array) -> int:
     Args:
         paths: Of all samples.
     """
-    suffixes = "|".join(suffix.replace(".", r"\.") for suffix in (*IMAGE_SUFFIXES, _ARRAY_SUFFIX))
+    suffixes = "|".join(suffix.replace(".", r"\.") for suffix in (*IMAGE_SUFFIXES, npy.SUFFIX))
     known = pc.match_substring_regex(paths, f"(?:{suffixes})$", ignore_case=True)
     return len(paths) - int(pc.sum(known).as_py() or 0)
-
-
-def _check_array(path: str, data: memoryview) -> None:
-    """Refuse an array of NumPy whose shape does not fit its bytes, or that would run code (a pickle)."""
-    file = io.BytesIO(data)
-    try:
-        np.lib.format.read_array(file, allow_pickle=False)
-    except (ValueError, EOFError, SyntaxError, OverflowError, MemoryError) as error:
-        raise _bad(path, f"does not decode as an array of NumPy ({error})", "a whole array") from error
-    if behind := len(data) - file.tell():
-        raise _bad(path, f"has {behind:,} bytes behind its array of NumPy", "a whole array")
 
 
 def _was_cut_off(data: memoryview) -> bool:

@@ -29,6 +29,7 @@ from PIL import Image
 
 from smallfiles.errors import SourceError, first_few
 from smallfiles.folders import IMAGE_BEGINNINGS, canonical_split
+from smallfiles.images.faults import PILLOW_RAISES
 from smallfiles.manifest import Manifest
 from smallfiles.progress import plural, progress
 from smallfiles.samples import Target
@@ -356,7 +357,7 @@ def _is_picture_of(path: str, image: Image.Image) -> bool:
     try:
         with Image.open(path) as stored:
             same = stored.convert(image.mode)
-    except (OSError, ValueError):
+    except PILLOW_RAISES:
         return False
     return same.size == image.size and same.tobytes() == image.tobytes()
 

@@ -122,7 +122,8 @@ def file_columns(path: Path) -> tuple[str, ...]:
     """The columns of a Parquet or Arrow file that hold files, as structs of `bytes` and `path`."""
     try:
         schema = schema_of(path)
-    except (OSError, pa.ArrowException):
+        schema.names  # noqa: B018 - a name may be no UTF-8
+    except (OSError, ValueError, pa.ArrowException):
         return ()  # reading says why
     return tuple(
         field.name

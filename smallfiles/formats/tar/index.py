@@ -178,6 +178,8 @@ def load(path: Path, access: Access) -> Index:
         opener = pa.OSFile if access == "pread" else pa.memory_map
         with opener(str(file)) as source:  # buffers outlive the descriptor
             found, metadata = read_table(source, _PLACE)
+        if META not in found:
+            raise ValueError(f"it has no column {META}")
         facts = json.loads(metadata[_FACTS])
         record = provenance.loads(facts["provenance"])
         blobs, values = _further(found, record)
