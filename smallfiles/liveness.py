@@ -86,6 +86,16 @@ def this_job() -> Owner:
     return _owner("session", str(leader), start_time(leader))
 
 
+def names_of_this_job() -> list[Owner]:
+    """The owners that leases of this job may name.
+
+    A shell that ran `stage` may have become this process, for bash does not fork for the last command of
+    `bash -c`: its number and start time are ours then.
+    """
+    me = os.getpid()
+    return [this_job(), *(_owner(kind, str(me), start_time(me)) for kind in ("process", "session"))]
+
+
 def _owner(kind: str, name: str, started: int) -> Owner:
     return Owner(kind, name, started, boot(), world(), time.time(), socket.gethostname())
 

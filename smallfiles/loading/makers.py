@@ -33,7 +33,7 @@ import pyarrow.compute as pc
 import torch
 
 from smallfiles import npy
-from smallfiles.arrays import one_chunk, scalar, text_bytes
+from smallfiles.arrays import as_mask, one_chunk, scalar, text_bytes, to_numpy
 from smallfiles.errors import FormatError, MissingPackageError, UsageError
 from smallfiles.fields import list_borders
 from smallfiles.images.crops import View
@@ -454,7 +454,8 @@ class Value:
                     next_step=f'Say what stands for it: fields={{"{name}": Value(missing=-1)}}',
                 )
             found = pc.fill_null(found, pa.scalar(float("nan") if missing is None else missing, found.type))
-        return np.array(found.to_numpy(zero_copy_only=False))  # a copy: torch wants to write
+        numbers: Values = as_mask(found) if pa.types.is_boolean(found.type) else to_numpy(found)
+        return numbers.copy()  # torch wants to write
 
 
 def _levels(column: pa.Array | pa.ChunkedArray) -> list[pa.Array]:

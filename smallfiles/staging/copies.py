@@ -17,7 +17,7 @@ from typing import Literal
 from smallfiles import locks, machine
 from smallfiles.atomic import bytes_and_files_in
 from smallfiles.errors import UsageError
-from smallfiles.liveness import Owner, this_job
+from smallfiles.liveness import Owner, names_of_this_job
 from smallfiles.locks import check, existing_folder, folder_name
 from smallfiles.machine import nodelocal
 from smallfiles.staging import run
@@ -146,7 +146,8 @@ def unstage_all(places: Sequence[Path] = ()) -> list[Unstaged]:
 
 
 def _release(slot: Slot) -> None:
-    slot.release(this_job())
+    for owner in names_of_this_job():
+        slot.release(owner)
     remove_unused(slot, TRIES)
 
 

@@ -93,6 +93,23 @@ def test_what_a_command_without_a_leader_of_its_session_stages_belongs_to_its_pa
     assert (owner.text, owner.is_alive()) == (f"process {os.getppid()}", True)
 
 
+AS_ROOT = ("--user", "--map-root-user") * (os.geteuid() != 0)
+IN_A_NAMESPACE = ("unshare", *AS_ROOT, "--pid", "--fork", "--mount-proc")
+
+
+@pytest.mark.parametrize("within", [(), IN_A_NAMESPACE])  # its session's leader; one that it cannot see
+def test_a_shell_that_becomes_its_last_command_keeps_no_copy(source, node, within):
+    if within and subprocess.run([*within, "true"], capture_output=True).returncode:
+        pytest.skip("no namespace with a mount of its own /proc")
+    script = f"""
+        staged=$({STAGE} '{source}' --where '{node}' --leave-bytes 0)
+        cmp "$staged" '{source}'
+        '{sys.executable}' -m smallfiles unstage --where '{node}'"""
+    command = [*within, "bash", "-ec", script]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, start_new_session=True)
+    assert (done.returncode, names(node)) == (0, []), done.stderr
+
+
 def in_job(number):
     return {**os.environ, "SLURM_JOB_ID": number}
 
