@@ -54,7 +54,4 @@ def view(data: Buffer) -> npt.NDArray[Any]:
         raise ValueError(
             f"{dtype} {list(shape)} takes {count * dtype.itemsize:,} bytes, and {len(data) - start:,} follow"
         )
-    order = "F" if by_columns else "C"
-    if not count:
-        return np.empty(shape, dtype, order)
-    return np.frombuffer(data, dtype, count, start).reshape(shape, order=order)
+    return np.ndarray(shape, dtype, data, start, order="F" if by_columns else "C")
