@@ -171,12 +171,19 @@ def to_numpy(column: pa.Array) -> npt.NDArray[Any]:
 
     Arrow's own `to_numpy` would first import pandas where that is installed: a second and 40 MB for nothing.
     """
-    kind = f"{'f' if pa.types.is_floating(column.type) else 'i'}{column.type.bit_width // 8}"
+    kind = numpy_type(column.type)
     if not len(column):
         return np.zeros(0, kind)
     stored = np.frombuffer(column.buffers()[1], kind, column.offset + len(column))
     stored.flags.writeable = False
     return stored[column.offset :]
+
+
+def numpy_type(kind: pa.DataType) -> np.dtype[Any]:
+    """The type in NumPy of numbers or truth values; Arrow's `to_pandas_dtype` needed pandas before 18."""
+    if pa.types.is_boolean(kind):
+        return np.dtype(np.bool_)
+    return np.dtype(f"{'f' if pa.types.is_floating(kind) else 'i'}{kind.bit_width // 8}")
 
 
 def text_bytes(texts: pa.StringArray) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.uint8]]:

@@ -33,7 +33,7 @@ import pyarrow.compute as pc
 import torch
 
 from smallfiles import npy
-from smallfiles.arrays import as_mask, one_chunk, scalar, text_bytes, to_numpy
+from smallfiles.arrays import as_mask, numpy_type, one_chunk, scalar, text_bytes, to_numpy
 from smallfiles.errors import FormatError, MissingPackageError, UsageError
 from smallfiles.fields import list_borders
 from smallfiles.images.crops import View
@@ -419,7 +419,7 @@ class Value:
     def layout(self, count: int, kind: pa.DataType) -> tuple[tuple[int, ...], np.dtype[Any]]:
         """Shape and type of the array for a batch of values of a type for which `is_fixed` holds."""
         of_each = (self.length,) if pa.types.is_list(kind) else ()
-        return (count, *of_each), np.dtype((kind.value_type if of_each else kind).to_pandas_dtype())
+        return (count, *of_each), numpy_type(kind.value_type if of_each else kind)
 
     def columns(self, name: str, column: pa.Array | pa.ChunkedArray) -> dict[str, Values]:
         """The arrays of some rows, by name: numbers, or elements and their offsets.

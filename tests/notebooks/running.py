@@ -43,11 +43,17 @@ class Executed:
         return "".join(o["text"] for o in self.outputs if o.get("name") == "stderr")
 
 
-def execute(path: Path, folder: Path, kept: Path | None = None, sections: tuple[str, ...] = ()) -> Executed:
-    """Run every cell, or those of some sections; a failure names the file, the cell and its source."""
+def execute(
+    path: Path, folder: Path, kept: Path | None = None, sections: tuple[str, ...] = (), last: str = ""
+) -> Executed:
+    """Run every cell, or those of some sections, and a last one that the notebook does not have; a failure
+    names the file, the cell and its source.
+    """
     notebook = nbformat.read(path, as_version=4)
     if sections:
         notebook.cells = [cell for cell in notebook.cells if cell.id.startswith(sections)]
+    if last:
+        notebook.cells.append(nbformat.v4.new_code_cell(last))
     client = NotebookClient(
         notebook,
         timeout=CELL_LIMIT_S,

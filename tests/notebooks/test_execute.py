@@ -42,6 +42,23 @@ def test_a_notebook_runs_and_draws_a_figure(path, participant, forked):
     assert re.search(r'<img alt="[^"]{20,}', executed.html), "no figure with a description was drawn"
 
 
+def test_no_notebook_or_record_holds_the_keys_of_its_store(participant, course_cache, forked):
+    path = ROOT / "notebooks" / "09_stream_shards.ipynb"
+    whole = course_cache / "executed.ipynb"
+    execute(
+        path,
+        participant,
+        whole,
+        last="print(server.keys.key_id, server.keys.secret, file=open('their keys', 'w'))",
+    )
+    keys = (participant / "their keys").read_text().split()
+    assert [len(key) for key in keys] == [20, 40]
+    (participant / "their keys").unlink()
+    files = [file for place in (participant, course_cache) for file in place.rglob("*") if file.is_file()]
+    assert whole in files
+    assert [file for file in files if any(key.encode() in file.read_bytes() for key in keys)] == []
+
+
 @each("notebooks")
 def test_every_command_that_a_notebook_prints_is_one_that_the_command_line_takes(path):
     if not kept(path).exists():
