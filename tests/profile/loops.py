@@ -1,7 +1,8 @@
 """Trainings of strangers: `python loops.py KIND FAULT [FOLDER]`; sleeping imitates a GPU.
 
 Each kind is the loop that its own documentation has; each fault is planted in the making of a sample, in the
-loader's settings, or between two steps. What is printed at the end depends on each sample and on the order.
+loader's settings, or between two steps; one of the healthy loops has a model that computes. What is printed at
+the end depends on each sample and on the order.
 """
 
 import functools
@@ -108,6 +109,8 @@ WORKERS = {
     "threads": 2,
     "decode": 2,
     "opens": 3,
+    "healthy_one": 1,
+    "healthy_many": 6,
 }
 EPOCHS = {"restarted": 6, "cold": 3}
 START = {"restarted": slow_start, "threads": many_threads}
@@ -147,7 +150,8 @@ class Total:
 
     def step(self, images, indices):
         between(self.fault, images)
-        time.sleep(STEP_S.get(self.fault, 0.03 if self.fault.startswith("healthy") else 0.008))
+        seconds = STEP_S.get(self.fault, 0.03 if self.fault.startswith("healthy") else 0.008)
+        (burn if self.fault == "healthy_model" else time.sleep)(seconds)
         for index in indices.tolist():
             self.value = (self.value * 31 + index) % 1_000_003
 

@@ -94,7 +94,7 @@ def test_a_planted_fault_is_named(kind, fault, tmp_path):
     assert watch(tmp_path, kind, fault, tmp_path / "data").verdict == NAMED[fault]
 
 
-HEALTHY = ["healthy", "healthy_cpu", "healthy_slow"]
+HEALTHY = [f"healthy{what}" for what in ("", "_cpu", "_slow", "_one", "_many", "_model")]
 
 
 @pytest.mark.parametrize("kind", KINDS)
