@@ -1,8 +1,8 @@
 """Trainings of strangers: `python loops.py KIND FAULT [FOLDER]`; sleeping imitates a GPU.
 
 Each kind is the loop that its own documentation has; each fault is planted in the making of a sample, in the
-loader's settings, or between two steps; one of the healthy loops has a model that computes. What is printed at
-the end depends on each sample and on the order.
+loader's settings, or between two steps; one of the healthy loops has a model that computes. What is
+printed at the end depends on each sample and on the order.
 """
 
 import functools
