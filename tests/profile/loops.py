@@ -2,7 +2,8 @@
 
 Each kind is the loop that its own documentation has; each fault is planted in the making of a sample, in the
 loader's settings, or between two steps; one of the healthy loops has a model that computes. What is
-printed at the end depends on each sample and on the order.
+printed at the end depends on each sample and on the order. With CURED in the environment a fault is not
+there, with WORKERS the loader has so many.
 """
 
 import functools
@@ -19,6 +20,7 @@ from torch.utils.data import DataLoader, Dataset
 
 BATCH = 8
 SLOW_S, FAST_S = 0.006, 0.0002
+CURED = "CURED" in os.environ
 
 
 def burn(seconds):
@@ -33,7 +35,9 @@ def picture():
     from PIL import Image
 
     image, file = (
-        Image.fromarray(np.random.default_rng(0).integers(0, 255, (480, 640, 3), np.uint8)),
+        Image.fromarray(
+            np.random.default_rng(0).integers(0, 255, (192, 256, 3) if CURED else (480, 640, 3), np.uint8)
+        ),
         io.BytesIO(),
     )
     image.save(file, "JPEG", quality=90)
@@ -67,11 +71,11 @@ def work(fault, index, folder):
             file.read()
     elif fault == "small_reads":
         descriptor = os.open(files(folder)[0], os.O_RDONLY)
-        for number in range(6000):
-            os.pread(descriptor, 24, 24 * number)
+        for number in range(1 if CURED else 6000):
+            os.pread(descriptor, 24 * 6000 if CURED else 24, 24 * number)
         os.close(descriptor)
     elif fault == "cold":
-        if index not in KEPT:
+        if index not in KEPT and not CURED:
             time.sleep(SLOW_S * 2)
             KEPT[index] = True
     elif fault == "one_rank":
@@ -98,7 +102,7 @@ def slow_start(_):
 
 
 def many_threads(_):
-    torch.set_num_threads(4)
+    torch.set_num_threads(1 if CURED else 4)
 
 
 WORKERS = {
@@ -119,9 +123,9 @@ STEP_S = {"restarted": 0.02, "copies": 0.01, "healthy_slow": 0.1, "cold": 0.03}
 
 def settings(fault):
     """The settings of the loader, as a stranger would write them."""
-    workers = WORKERS.get(fault, 2)
+    workers = int(os.environ.get("WORKERS", WORKERS.get(fault, 2)))
     more = (
-        {"persistent_workers": fault not in ("restarted",), "worker_init_fn": START.get(fault)}
+        {"persistent_workers": CURED or fault != "restarted", "worker_init_fn": START.get(fault)}
         if workers
         else {}
     )
@@ -135,7 +139,7 @@ def count_of(fault):
 
 def between(fault, images):
     """What the main thread does with a batch, besides the model."""
-    until = time.thread_time() + (0.02 if fault == "copies" else 0)
+    until = time.thread_time() + (0.02 if fault == "copies" and not CURED else 0)
     while time.thread_time() < until:
         images = images.clone().permute(0, 2, 3, 1).contiguous()
         images = images.permute(0, 3, 1, 2).contiguous()
@@ -287,7 +291,7 @@ def webdataset(fault, folder):
 if __name__ == "__main__":
     kind, fault, *rest = sys.argv[1:]
     torch.manual_seed(0)
-    if fault == "few_cpus":
+    if fault == "few_cpus" and not CURED:
         os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
     if fault == "one_rank":
         torch.distributed.init_process_group("gloo")

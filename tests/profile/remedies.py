@@ -1,0 +1,63 @@
+"""Whether what is proposed helps: `python tests/profile/remedies.py [KIND ...]` plants faults and cures them.
+
+Both runs are watched, and the seconds of a step compared with the forecast of the first. A remedy has kept
+its promise if the step got shorter by at least half of what the middle of the forecast says.
+"""
+
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+LOOPS = Path(__file__).with_name("loops.py")
+FAULTS = (
+    *("few_workers", "no_workers", "many_workers", "few_cpus", "restarted"),
+    *("cold", "small_reads", "threads", "decode", "copies"),
+)
+NOW = {"restarted": "whole_s", "cold": "early_s"}
+
+
+def watched(kind, fault, folder, **environment):
+    """The record of one run."""
+    record = Path(folder, "record.json")
+    command = [sys.executable, "-m", "smallfiles", "profile", "--save", str(record), "--"]
+    subprocess.run(
+        [*command, sys.executable, str(LOOPS), kind, fault, str(Path(folder, "data"))],
+        env={**os.environ, **environment},
+        capture_output=True,
+        check=True,
+    )
+    return json.loads(record.read_text())
+
+
+def main(*kinds):
+    kept = []
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder, "data").mkdir()
+        Path(folder, "data", "one.bin").write_bytes(bytes(200_000))
+        for kind in kinds:
+            for fault in FAULTS:
+                first = watched(kind, fault, folder)
+                verdict = first["verdict"]
+                workers = re.fullmatch(r"num_workers=(\d+)", verdict["next"])
+                how = {"WORKERS": workers[1]} if workers else {"CURED": "1"}
+                after = watched(kind, fault, folder, **how)
+                name = NOW.get(fault, "period_s")
+                was, came = (1000 * record["ranks"][0][name] for record in (first, after))
+                forecast = verdict["step_s"] and [1000 * seconds for seconds in verdict["step_s"]]
+                promised = was - sum(forecast) / 2 if forecast else 0
+                kept.append(was - came >= promised / 2 and came < was)
+                told = "{:.1f} to {:.1f}".format(*forecast) if forecast else "none"
+                print(
+                    f"{kind} {fault}: {verdict['name']}; {was:.1f} ms, forecast {told}, came {came:.1f}"
+                    f"{'' if kept[-1] else '  NOT KEPT'}",
+                    flush=True,
+                )
+    print(f"{sum(kept)} of {len(kept)} kept")
+
+
+if __name__ == "__main__":
+    main(*(sys.argv[1:] or ["plain", "webdataset"]))
