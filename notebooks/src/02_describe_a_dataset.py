@@ -25,7 +25,7 @@
 # - make a manifest of a tree, a tar file, ImageNet or Flickr30K, and read its notes,
 # - name a data set by its digest, split it, and divide it among processes,
 # - distinguish ImageNet's two label orders,
-# - explain why a dict of paths is copied into each worker, and avoid it.
+# - explain why a list of paths is copied into each worker, and avoid it.
 
 # %% [markdown] id="setup"
 # ## Set up
@@ -85,13 +85,13 @@ for layout, data in setup.data.items():
 
 # %% [markdown]
 # Only in the class folders (`n01440764` is a *wnid*, WordNet's name of a class). For Kaggle's tree the labels are in a
-# CSV file, for the official tar in the development kit, and the tar is read without unpacking it. Flickr30K has
-# captions in up to three files. The notes list what was guessed or left out. Read them: a wrong guess costs a training
-# run.
+# CSV file, for the official tar in the *development kit*, a second archive, and the tar is read without unpacking it.
+# The notes list what was guessed or left out. Read them: a wrong guess costs a training run.
 #
-# Captions come as a `.token` file and as `results.csv`, in which one row has lost a delimiter.
+# Flickr30K has its captions in up to three files: a `.token` file, `results.csv`, in which one row has lost a delimiter,
+# and Karpathy's JSON, which also has the splits.
 #
-# > **Predict.** Do both files give the same data set?
+# > **Predict.** Do the first two files give the same data set?
 
 # %%
 flickr = setup.path("flickr30k")
@@ -103,8 +103,8 @@ for name, file in {file.name: file for file in flickr.rglob("results*")}.items()
 # A *digest* is a fingerprint, here of all paths and captions. Equal digests mean equal data sets, although the files
 # differ: the broken row was repaired, as its note says.
 #
-# Now that everything is in a table, statistics of the data set cost no request to the file system. All classes of our
-# demo set have the same number of images. Real sets are rarely so tidy, so we thin it out:
+# Now statistics of the data set cost no request to the file system. All classes of our demo set have equally many
+# images. Real sets are rarely so tidy, so we thin it out:
 
 # %%
 import numpy as np
@@ -163,10 +163,10 @@ print(measure.compare({"walk": setup.source, "read": lambda: Manifest.load(path)
 show.say(f"The walk sent requests for {len(manifest):,} files, the reading for one.")
 
 # %% [markdown]
-# On a parallel file system each request is a round trip over the network to a server that all users share.
+# On a parallel file system each request is a round trip to a server that all users share.
 #
-# Two kinds of JSON are supported: ours, with a header and columns, and the flat `{path: label}` of the Jülich course
-# (given on this subject at the Jülich Supercomputing Centre). The folded cell shows both.
+# Two kinds of JSON are supported: ours, with a header and columns, and the flat `{path: label}` of a course given at the
+# Jülich Supercomputing Centre. The folded cell shows both.
 
 # %% jupyter={"source_hidden": true}
 manifest.save_flat(setup.scratch / "flat.json")
@@ -185,10 +185,12 @@ changed = Manifest.from_columns(manifest.paths, labels)
 shuffled.digest == manifest.digest, changed.digest == manifest.digest
 
 # %% [markdown]
-# The digest does not depend on the order, so a shuffled copy is still the same set. To check that they have the same
-# data, two people compare one line instead of a million files.
+# The digest does not depend on the order. To check that they have the same samples and targets, two people compare one
+# line instead of a million. It does not cover the bytes of the images: packed files have digests for these
+# ([07.2](07_stage_a_dataset.ipynb#2-·-Measure-the-copy)).
 #
-# `split_off` draws a stratified part, the same for the same seed. The rest is divided among the processes of a job.
+# `split_off` draws the same share of each class, the same samples for one seed. The rest is divided among the processes
+# of a job.
 #
 # > **Predict.** A walk finds the images class by class. How many classes does each of four processes see if each takes
 # > a quarter in one piece? And if each takes every fourth row?
@@ -208,9 +210,8 @@ for rank, piece in enumerate(pieces):
 # ## 3 · Catch the wrong label order
 #
 # ImageNet's validation images are labelled by `ILSVRC2012_ID`, a number from 1 to 1000 in the development kit. Models
-# from torchvision, timm and Keras use another order: label = rank of the wnid among all sorted wnids, from 0. Here are
-# two copies of the same pictures, made by the folded cell: one sorted into folders named by wnid, one official, with a
-# development kit.
+# from torchvision, timm and Keras use another order: label = rank of the wnid among all sorted wnids, from 0. The
+# folded cell makes two copies of the same pictures: one in folders named by wnid, one official.
 
 # %% jupyter={"source_hidden": true}
 from smallfiles.sources import imagenet, synthetic
@@ -235,6 +236,7 @@ guesses = {"ID": ids, "ID - 1": ids - 1, "rank": ranks}
 accuracy = {name: (labels == right).mean() for name, labels in guesses.items()}
 for name, share in accuracy.items():
     print(f"label = {name:7} agrees with the folders for {share:6.1%} of the images")
+print(f"guessing among {len(by_folder.classes)} classes: {1 / len(by_folder.classes):.1%}")
 
 # %% [markdown]
 # On the real set this looks like a broken model with an accuracy near 0.1 %, as users report ([DynamicViT
@@ -349,7 +351,7 @@ class Columns(Dataset):
 
 
 # %% [markdown]
-# The folded cell writes a manifest of many rows and loads it both ways:
+# The folded cell writes a manifest of many rows, loads it both ways, and prints how large the list is:
 
 # %% jupyter={"source_hidden": true}
 rows = 500 * setup.count
@@ -357,6 +359,8 @@ large = setup.scratch / "large.json"
 names = (f"ILSVRC/Data/CLS-LOC/train/n{n % 1000:08d}/n{n % 1000:08d}_{n}.JPEG" for n in range(rows))
 large.write_text(json.dumps({name: number % 1000 for number, name in enumerate(names)}))
 datasets = {"list of paths": ListOfPaths(large), "columns": Columns(large)}
+listed = sum(sys.getsizeof(each) for pair in datasets["list of paths"].samples for each in (pair, *pair))
+print(f"the objects in the list of {rows:,} paths and labels: {listed / 1e6:.0f} MB")
 
 # %% [markdown]
 # The kernel reports how much memory belongs to one process alone:
@@ -371,7 +375,7 @@ def private_mb():
 
 
 # %% [markdown]
-# In the folded cell `fork_workers` forks, lets each worker read its samples in random order, and notes what it has
+# In the folded cell `fork_workers` lets each forked worker read its samples in random order, and notes what it has
 # copied after 5 %, 25 % and all of them.
 
 # %% jupyter={"source_hidden": true}
@@ -433,8 +437,7 @@ show.say(
 
 # %% [markdown]
 # Reading is writing: Python counts the references to each object *in the object*. Reading a path changes its count, so
-# the page is copied. It looks like a leak, and has been discussed at length
-# ([pytorch#13246](https://github.com/pytorch/pytorch/issues/13246)). A columnar table has no object per sample: a few
+# the page is copied. It looks like a leak ([pytorch#13246](https://github.com/pytorch/pytorch/issues/13246)). A columnar table has no object per sample: a few
 # large buffers hold all paths, and nothing writes to them.
 
 # %% [markdown] id="exercise"
@@ -458,7 +461,7 @@ show.command(config, "imagenet", "train.json")
 # ## Key points
 #
 # - Labels are in folder names, CSV files or a development kit; captions in up to three files; notes list what was odd.
-# - Two manifests with one digest are the same data set, in any order.
+# - Two manifests with one digest list the same samples and targets, in any order.
 # - Label = rank of the sorted wnid, never `ID - 1`; check it with images whose label is known.
 # - JSON that can be read may still be wrong: duplicates, paths out of the folder, labels outside the class list.
 # - Python objects are copied into each worker by reading them; columns are not.
