@@ -104,8 +104,8 @@ from helpers import figures, show, start
 setup = start("12")
 
 # %% [markdown]
-# Two *folded* helpers: one shows the last line of an error, the other runs a function in a forked process, to protect this
-# kernel. Then we pack shards that can be broken.
+# The *folded* cell has two helpers: one returns the last line of an error, the other runs a function in a forked process,
+# to protect this kernel. Then we pack a shard that can be broken.
 
 # %% jupyter={"source_hidden": true}
 import multiprocessing
@@ -205,9 +205,10 @@ title = title if two else "This time the two workers never met: run the cell aga
 figures.bars(counts, title, x="wrong samples of 12,000", guess=guess)
 
 # %% [markdown]
-# How often two workers collide is chance: without the pause it may be one sample in an epoch, or a third of them. A single
-# worker passes every test. Workers that are not forked need a pickled
-# `Dataset`; the *folded* cell pickles an open HDF5 file, and our reader.
+# How often two workers collide is chance: without the pause it may be one sample in an epoch. A single worker passes
+# every test.
+#
+# Workers that are not forked need a pickled `Dataset`; the *folded* cell pickles an open HDF5 file, and our reader.
 
 # %% jupyter={"source_hidden": true}
 import pickle
@@ -247,7 +248,8 @@ print("after set_epoch(1): ", list(sampler)[:5])
 # %% [markdown]
 # ### Samples lost in shards
 #
-# The *folded* cell reads two images with dots in their names as one sample, then starts a second rank without a split.
+# In the *folded* cell two images with dots in their names become one sample, and with `%2E` two. Then two ranks read two
+# shards, without a split and with one.
 
 # %% jupyter={"source_hidden": true}
 import tarfile
@@ -255,14 +257,22 @@ from unittest.mock import patch
 
 import webdataset as wds
 
-dotted = setup.scratch / "dotted.tar"
-with tarfile.open(dotted, "w") as archive:
-    for name in ("cat.v1.jpg", "cat.v2.jpg"):
-        archive.add(setup.folder() / source.manifest.path(0), name)
-for sample in wds.WebDataset(str(dotted), shardshuffle=False):
-    print(sample["__key__"], [part for part in sample if part[0] != "_"])
-with patch.dict(os.environ, RANK="0", WORLD_SIZE="2"):
-    print(said(list, wds.WebDataset(str(dotted), shardshuffle=False)))
+shards = {".": str(setup.scratch / "dotted.tar"), "%2E": str(setup.scratch / "escaped.tar")}
+for dot, tarred in shards.items():
+    with tarfile.open(tarred, "w") as archive:
+        for name in (f"cat{dot}v1.jpg", f"cat{dot}v2.jpg"):
+            archive.add(setup.folder() / source.manifest.path(0), name)
+
+
+def keys_of(urls, **settings):
+    return [sample["__key__"] for sample in wds.WebDataset(urls, shardshuffle=False, **settings)]
+
+
+print("samples:", {dot: keys_of(tarred) for dot, tarred in shards.items()})
+for rank in "01":
+    with patch.dict(os.environ, RANK=rank, WORLD_SIZE="2"):
+        print(f"rank {rank}, no split:", said(keys_of, [*shards.values()]))
+        print(f"rank {rank}, split:   ", keys_of([*shards.values()], nodesplitter=wds.split_by_node))
 
 # %% [markdown]
 # ### Half a copy
@@ -309,8 +319,8 @@ else:
 buffer = bytearray(1 << 20)  # used again: new memory would cost more than a warm read
 for run in ("first", "second"):
     began = perf_counter()
-    with plain.open("rb", buffering=0) as file:
-        while file.readinto(buffer):
+    with plain.open("rb", buffering=0) as opened:
+        while opened.readinto(buffer):
             pass
     print(f"{run} run: {plain.stat().st_size / (perf_counter() - began) / 1e6:,.0f} MB/s")
 
@@ -342,14 +352,16 @@ def copied_mb(name):
 
 
 tables = {"list": paths, "column": pa.array(paths)}
+print(f"the paths of the list take {sum(map(sys.getsizeof, paths)) / 1e6:.0f} MB")
 for name in tables:
     print(f"{name}: {in_child(copied_mb, name)} MB copied by the worker")
 
 # %% [markdown]
 # ### Shared memory is full
 #
-# The *folded* cell gives a loader a `/dev/shm` of 8 MB, on a private mount where the system allows one.
-#
+# The *folded* cell gives a loader a `/dev/shm` of 8 MB, on a private mount where the system allows one, for batches of
+# floats and of bytes.
+
 # %% jupyter={"source_hidden": true}
 def with_limits(folder, limits, *command):
     """The output of a command for which a folder has these limits."""
@@ -361,14 +373,17 @@ def with_limits(folder, limits, *command):
 
 
 LOADER = """
+import sys
 import torch
 from torch.utils.data import DataLoader
+samples = torch.zeros(8, 600_000, dtype=getattr(torch, sys.argv[1]))
 try:
-    list(DataLoader(torch.zeros(8, 1_000_000), batch_size=4, num_workers=1))
+    print(sum(map(len, DataLoader(samples, batch_size=4, num_workers=1))), "samples arrived")
 except RuntimeError as error:
     print(str(error).strip().splitlines()[-1])
 """
-print(with_limits("/dev/shm", "size=8m", sys.executable, "-c", LOADER))
+for dtype in ("float32", "uint8"):
+    print(f"{dtype}:", with_limits("/dev/shm", "size=8m", sys.executable, "-c", LOADER, dtype))
 
 # %% [markdown]
 # PyTorch reserves the memory first, so it can raise an error. Other programs touch a page that is not there, and get the
@@ -427,7 +442,7 @@ print("cloned:           ", in_child(keep_batches, True))
 # %% [markdown]
 # ### More than 2 GiB in one array
 #
-# The *folded* cell joins 33 pieces of 64 MiB to one `binary` array.
+# The *folded* cell joins 33 pieces of 64 MiB into one `binary` array.
 
 # %% jupyter={"source_hidden": true}
 chunk = pa.array([bytes(1 << 20)] * 64)  # 64 MiB
@@ -455,6 +470,8 @@ for number in (errno.ENOSPC, errno.EDQUOT):
     print(number, os.strerror(number))
 
 # %% [markdown]
+# The folder itself takes one inode, so the fifth file is refused although no byte is used.
+#
 # ### Locked file
 #
 # The *folded* cell opens an HDF5 file while this kernel has it open for writing.
@@ -525,7 +542,8 @@ print("removed:", staging.sweep_all([node]), "- left:", len(staging.listing([nod
 #
 # The *folded* cell binds a process to one CPU, as `srun` does, and counts CPUs in three ways.
 #
-# > **Predict.** A task is bound to one CPU of a script that requested two. What do three ways to count CPUs return?
+# > **Predict.** A task is bound to one CPU of a script that requested two. What do `SLURM_CPUS_PER_TASK`,
+# > `os.cpu_count()` and `os.sched_getaffinity` report?
 
 # %% jupyter={"source_hidden": true}
 def in_a_task():
@@ -537,6 +555,8 @@ def in_a_task():
 print("the variable {}, os.cpu_count() {}, os.sched_getaffinity {}".format(*in_child(in_a_task)))
 
 # %% [markdown]
+# Only the last counts what you may use: choose `num_workers` by it.
+#
 # ### No network
 #
 # The *folded* cell connects to a port where nothing listens, and to a server that never answers.
