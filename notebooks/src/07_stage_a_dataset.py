@@ -42,6 +42,7 @@ import shutil
 import subprocess
 import tempfile
 import time
+from functools import partial
 from pathlib import Path
 
 from smallfiles import formats, measure, staging
@@ -51,7 +52,8 @@ from smallfiles.slowfs import SlowConfig, open_slow
 from smallfiles.staging import placement
 
 # %% [markdown]
-# The folded cell packs the images, and makes a folder for copies that is removed when the kernel ends.
+# The folded cell packs the images, and makes a folder for copies that is removed when the kernel ends. `late`
+# replaces slow storage where no folder can be mounted.
 
 # %% jupyter={"source_hidden": true}
 source = setup.source()
@@ -63,6 +65,12 @@ candidates, _ = placement.candidates(placement.AUTO, packed)  # where copies cou
 roomy = [place.path for place in candidates if place.free_bytes > 8 * size + (512 << 20)]
 here = Path(tempfile.mkdtemp(prefix="smallfiles-notebook-", dir=roomy[0] if roomy else setup.scratch))
 _ = atexit.register(shutil.rmtree, here, ignore_errors=True)
+
+
+def late(seconds, work, *arguments):
+    time.sleep(seconds)
+    return work(*arguments)
+
 
 # %% [markdown] id="recall"
 # > **Recall** (05). The samples were shuffled while packing. What does a buffer at reading still add?
@@ -121,9 +129,9 @@ print(f"a file of {count} MiB: files take {(after[0] - before[0]) >> 20} MiB mor
 print(f"and this job may fill {(before[1] - after[1]) >> 20} MiB less (others use memory too)")
 
 # %% [markdown]
-# So the copy competes with the loader, whose workers send batches through `/dev/shm` too. When it is full, a worker
-# dies with a *bus error* ([pytorch#5040](https://github.com/pytorch/pytorch/issues/5040)). `stage` keeps some room
-# free.
+# So the copy competes with the loader, whose workers send batches through `/dev/shm` too. When it is full, loading
+# fails, in some versions with a *bus error* ([pytorch#5040](https://github.com/pytorch/pytorch/issues/5040)). `stage`
+# keeps some room free.
 #
 # <details>
 # <summary>A private /dev/shm</summary>
@@ -179,17 +187,15 @@ def by_cp(folder):
 # The folded cell compares them in three rounds, and removes the copies:
 
 # %% jupyter={"source_hidden": true}
-from functools import partial
-
-
 def clean():
     shutil.rmtree(here / "files", ignore_errors=True)
     (here / "dd").unlink(missing_ok=True)
 
 
-def compare(file, folder):
-    ways = {"cp -r, small files": partial(by_cp, folder)}
-    ways |= {"dd, one file": partial(by_dd, file), "stage, one file": partial(by_stage, file)}
+def compare(file, folder, wait_s=0.0):
+    ways = {"cp -r, small files": partial(late, wait_s * len(source.manifest), by_cp, folder)}
+    ways |= {"dd, one file": partial(late, wait_s, by_dd, file)}
+    ways |= {"stage, one file": partial(late, wait_s, by_stage, file)}
     found = measure.compare(ways, rounds=3, unit="MiB", before=clean)
     clean()
     return found
@@ -201,21 +207,22 @@ title = f"Warm: stage has {warm.times('stage, one file', 'dd, one file').median:
 show.figure(figures.bars(warm, title, note="warm page cache"))
 
 # %% [markdown]
-# `dd` reads with one thread and checks nothing. `stage` has several readers, each of which hashes a piece while it is
-# in the processor's cache. For `cp -r` this is the best case: no job finds a million files in memory. The folded cell
-# does the same from slow storage:
+# `dd` checks nothing. `stage` hashes each piece while it is in the processor's cache: this needs a free CPU, and with
+# 44 MB its start shows. For `cp -r` this is the best case: no job finds a million files in memory. The folded cell does
+# the same from slow storage:
 
 # %% jupyter={"source_hidden": true}
 latency = SlowConfig(latency_s=0.002)
 with open_slow(packed.parent, latency) as slow_packed, open_slow(source.root, latency) as slow_files:
     if slow_packed.how == "fuse":
-        slow = compare(slow_packed / packed.name, slow_files.path)
-        gain = slow.times("stage, one file", "cp -r, small files").median
-        title = f"From slow storage, one packed file is copied {gain:.0f} times as fast as small files"
-        small = slow.spread("cp -r, small files").median
-        show.figure(figures.bars(slow, title, note="2 ms per operation", guess=guess * small))
-    else:
-        show.say(slow_packed.summary)
+        note, slow = "2 ms per operation", compare(slow_packed / packed.name, slow_files.path)
+    else:  # slept: a look-up and an open of each file
+        note, slow = "2 ms per operation, slept: nothing can be mounted here", compare(packed, source.root, 0.004)
+gain = slow.times("stage, one file", "cp -r, small files").median
+title = f"From slow storage, stage copies the packed file {gain:.0f} times as fast as cp -r the small files"
+plain = slow.spread("cp -r, small files").median
+speeds = {name: [rate / plain for rate in slow.rates_per_s(name)] for name in slow.runs}
+show.figure(figures.bars(speeds, title, x="times the speed of cp -r", note=note, guess=guess))
 
 # %% [markdown]
 # Each small file costs a look-up and an open; the packed file costs only a few. So packing pays even before staging.
@@ -269,10 +276,9 @@ def once_per_node(source, rank):
 
 
 # %% [markdown]
-# Four processes call one of these at the same moment. The storage delivers 100 MB per second.
+# Four processes call one of these at the same moment.
 #
-# > **Predict.** How much memory do the copies take, with the first function and with the second? And how often do the
-# > four ranks ask the storage for the file?
+# > **Predict.** How much memory do the copies take, with the first function and with the second? How many ranks copy?
 
 # %%
 guess = 100  # change me: MB in memory after four copies
@@ -300,8 +306,7 @@ title = f"Four ranks fill {each:.0f} MB of memory with copies of their own, {onc
 show.figure(figures.bars(memory, title, x="MB in node-local memory", guess=guess))
 
 # %% [markdown]
-# Four times the memory, on any machine: with 60 GB instead of 44 MB, that ends the job. The times are often similar,
-# since ranks of one node share the kernel's cache.
+# Four times the memory, on any machine: with 60 GB instead of 44 MB, that ends the job.
 #
 # ![Two nodes with four ranks each. On each node one rank copies train.arrow from the parallel file system to /dev/shm; the others wait, then all read the copy.](pictures/stage_once_a_node.svg)
 #
@@ -315,7 +320,8 @@ show.figure(figures.bars(memory, title, x="MB in node-local memory", guess=guess
 # But 200 nodes still read the set 200 times. With `stage --broadcast` one node reads it, and Slurm's `sbcast` passes each
 # block on, from every node to at most eight others.
 #
-# > **Predict.** On a Lustre of 24 targets, from how many nodes on is this faster for ImageNet?
+# > **Predict.** ImageNet has 141 GB, the targets of a Lustre deliver 17 GB/s in all, a node sends and receives 12 GB/s.
+# > From how many nodes on is a broadcast faster?
 
 # %%
 guess = 2  # change me: nodes
@@ -341,7 +347,8 @@ show.figure(figures.lines(drawn, title, **axes, guess=guess, note="a model, not 
 print("read from shared storage by 512 nodes:", read)
 
 # %% [markdown]
-# The tree costs eight sends per level, so few nodes copy faster alone; many share what the targets deliver.
+# A node sends to its eight one after the other, so a few nodes are faster if each reads for itself. With many, the
+# targets are the limit.
 
 # %% [markdown] id="epochs" tags=["core"]
 # ## 4 · Count the epochs
@@ -382,7 +389,7 @@ def copy_and_give_back(path, to):
 guess = 3  # change me: staging has paid off after so many epochs
 
 # %% [markdown]
-# The folded cell opens both folders through the slow storage and measures the four.
+# The folded cell measures the four.
 
 # %% jupyter={"source_hidden": true}
 with (
@@ -392,13 +399,15 @@ with (
 ):
     mounted = slow_packed.how == "fuse"
     file, folder = (slow_packed / packed.name, slow_files.path) if mounted else (packed, source.root)
+    bytes_s = 0.0 if mounted else size / storage.bandwidth_bytes_s
+    opens_s = 0.0 if mounted else 2 * storage.latency_s * len(order)
     elsewhere = Path(tempfile.mkdtemp(dir=here))
-    parts = {"small files": lambda: epoch_of_files(folder), "packed file": lambda: epoch(file)}
-    parts |= {"staged copy": lambda: epoch(copy.path)}
-    parts |= {"copying": lambda: copy_and_give_back(file, elsewhere)}
+    parts = {"small files": partial(late, opens_s + bytes_s, epoch_of_files, folder)}
+    parts |= {"packed file": partial(late, bytes_s, epoch, file), "staged copy": partial(epoch, copy.path)}
+    parts |= {"copying": partial(late, bytes_s, copy_and_give_back, file, elsewhere)}
     found = measure.compare(parts, rounds=3)
 seconds = {name: found.seconds(name) for name in parts}
-print({name: f"{value:.2f} s" for name, value in seconds.items()}, "" if mounted else slow_packed.summary)
+print({name: f"{value:.2f} s" for name, value in seconds.items()})
 
 # %% [markdown]
 # The folded cell draws the seconds since the start, with and without staging.
@@ -416,7 +425,8 @@ if saved > 0:
     worksheet.note("07", break_even_epochs=paid)
 marks = {"has paid": paid} if paid < shown[-1] else None
 axes = {"x": "epochs read", "y": "seconds since the start"}
-show.figure(figures.lines(lines, title, **axes, guess=guess, marks=marks, note="slopes: medians"))
+note = "slopes: medians" if mounted else "slopes: medians; waits slept: nothing can be mounted here"
+show.figure(figures.lines(lines, title, **axes, guess=guess, marks=marks, note=note))
 saved = seconds["small files"] - seconds["staged copy"]
 print(f"compared with small files: after {seconds['copying'] / saved:.2f} epochs" if saved > 0 else "never")
 
@@ -443,9 +453,9 @@ for share in (0.0, 0.5, 0.9, 1.0):
 # ## 5 · Clean up, also when killed
 #
 # Memory that a job leaves in `/dev/shm` is missing for every later job on the node. So a copy is removed with the last
-# process that uses it. Two signals can interrupt this: SIGTERM, which comes before a time limit, and SIGKILL, which no
-# program can catch. The folded cell starts a process that copies, or uses a copy, sends it a signal, and looks at what
-# is left.
+# process that uses it. Two signals can interrupt this: SIGTERM, which Slurm sends at the time limit, and SIGKILL, which
+# follows and which no program can catch. The folded cell starts a process that copies, or uses a copy, sends it a
+# signal, and looks at what is left.
 
 
 # %% jupyter={"source_hidden": true}
@@ -581,7 +591,7 @@ show.command(staging.StageConfig(), "scratch/data/train.tars")
 # </details>
 #
 # **2.** All ranks run `if not copy.exists(): shutil.copyfile(source, copy)`. What can go wrong?
-# (a) nothing, the later ranks find the copy (b) a rank reads half a copy (c) it copies several times
+# (a) nothing, the later ranks find the copy (b) a rank reads half a copy (c) several ranks copy
 #
 # <details>
 # <summary>Answer</summary>
