@@ -189,8 +189,8 @@ shuffled.digest == manifest.digest, changed.digest == manifest.digest
 # line instead of a million. It does not cover the bytes of the images: packed files have digests for these
 # ([07.2](07_stage_a_dataset.ipynb#2-·-Measure-the-copy)).
 #
-# `split_off` draws the same share of each class, the same samples for one seed. The rest is divided among the processes
-# of a job.
+# `split_off` draws the same share of each class, and the same samples for the same seed. The rest is divided among the
+# processes of a job.
 #
 # > **Predict.** A walk finds the images class by class. How many classes does each of four processes see if each takes
 # > a quarter in one piece? And if each takes every fourth row?

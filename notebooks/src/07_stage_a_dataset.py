@@ -207,8 +207,8 @@ title = f"Warm: stage has {warm.times('stage, one file', 'dd, one file').median:
 show.figure(figures.bars(warm, title, note="warm page cache"))
 
 # %% [markdown]
-# `dd` checks nothing. `stage` hashes each piece while it is in the processor's cache: this needs a free CPU, and with
-# 44 MB its start shows. For `cp -r` this is the best case: no job finds a million files in memory. The folded cell does
+# `dd` checks nothing. `stage` hashes each piece while it is in the processor's cache: this needs a free CPU, and
+# start-up counts at 44 MB. For `cp -r` this is the best case: no job finds a million files in memory. The folded cell does
 # the same from slow storage:
 
 # %% jupyter={"source_hidden": true}
