@@ -48,8 +48,8 @@ setup = start("04")
 # ## 1 · Look inside a file
 #
 # An HDF5 file is a small file system: *groups* are its folders, *data sets* are its files, and each data set is an
-# array with a type and a shape. Images have different sizes, so they do not fit a rectangular array. There are two
-# solutions. The first is a data set of *variable-length rows*, one per image:
+# array with a type and a shape. Images have different sizes, so they do not fit a rectangular array. One solution is a
+# data set of *variable-length rows*, one per image:
 
 # %%
 import h5py
@@ -74,7 +74,7 @@ def write_vlen(samples, path):
 
 
 # %% [markdown]
-# The second stores all images one after the other in one run of bytes, a *blob*, and records in `offsets` where each of
+# The other stores all images one after the other in one run of bytes, a *blob*, and records in `offsets` where each of
 # them begins:
 
 
@@ -116,7 +116,7 @@ with h5py.File(blob) as file:
 # *Compare the second and third strip. Not to scale.*
 #
 # A row holds a length and an address, nothing else. The image is elsewhere, in a *heap*, and the library follows the
-# address at each read. The Jülich course's loaders read this layout. In the blob a sample is a slice: two neighbours in
+# address at each read. (The Jülich course's loaders read such rows.) In the blob a sample is a slice: two neighbours in
 # `offsets` are its start and its stop, so n images have n + 1 offsets.
 #
 # What is left of a file whose job was killed after ten of twenty images? HDF5 keeps a part of the written data in
@@ -165,8 +165,8 @@ except SmallfilesError as error:
     show.say(f"Our reader of the flushed file: *{error}*")
 
 # %% [markdown]
-# Without `flush()` the file does not open, and neither does half of a file. With `flush()` it opens in its full shape,
-# and its last rows are empty. So `pack` writes under another name, and publishes only a complete file.
+# Only the flushed file opens: in its full shape, but its last rows are empty. So `pack` writes under another name, and
+# publishes only a complete file.
 
 # %% [markdown] id="writing" tags=["optional"]
 # ## 2 · Write bytes, not a list of them
@@ -186,7 +186,7 @@ print(measure.compare(ways, rounds=5))
 
 # %% [markdown]
 # `list(data)` makes a list entry of 8 bytes for each byte. `np.frombuffer` uses the bytes where they are. The folded
-# cell writes whole files, also with our writer, which lays out the file with HDF5 and then writes the bytes directly:
+# cell writes whole files, also with our writer, which asks HDF5 only for the layout:
 
 # %% jupyter={"source_hidden": true}
 from smallfiles.samples import Schema
@@ -194,6 +194,14 @@ from smallfiles.samples import Schema
 few, out = samples[:60], setup.scratch / "write.h5"
 sizes = [len(sample.data) for sample in few]
 schema = Schema(len(few), sum(sizes), max(sizes))
+
+
+def write_from_lists():
+    with h5py.File(out, "w") as file:
+        images = file.create_dataset("train/images", len(few), h5py.vlen_dtype(np.uint8))
+        for index, sample in enumerate(few):
+            images[index] = np.array(list(sample.data), np.uint8)
+    return len(few)
 
 
 def write_ours():
@@ -204,17 +212,19 @@ def write_ours():
 
 ways = {
     "vlen": lambda: write_vlen(few, out) or len(few),
+    "vlen from lists": write_from_lists,
     "blob": lambda: write_blob(few, out) or len(few),
     "blob in gzip chunks": lambda: write_blob(few, out, chunks=(1 << 20,), compression="gzip") or len(few),
     "blob by our writer": write_ours,
 }
 wrote = measure.compare(ways, rounds=5, unit="images written")
-slower = wrote.times("blob", "blob in gzip chunks").median
-figures.bars(wrote, f"In gzip chunks, writing a blob takes {slower:.0f} times as long")
+lists, gzip = (wrote.times(*pair).median for pair in (("vlen", "vlen from lists"), ("blob", "blob in gzip chunks")))
+title = f"From lists, writing vlen takes {lists:.0f} times as long; in gzip chunks, a blob takes {gzip:.0f} times as long"
+figures.bars(wrote, title)
 
 # %% [markdown]
-# A row of variable length needs a place in a heap; a blob needs none. The third bar cuts the blob into *chunks* and
-# compresses them.
+# Two things make writing slow: the lists, and compressing the *chunks* into which a blob is cut. The other rates depend
+# on the disk, and vary.
 
 # %% [markdown] id="reading" tags=["core"]
 # ## 3 · Read one sample at random
@@ -245,7 +255,8 @@ def reader_of(opened):
 
 
 # %% [markdown]
-# h5py also reads from a Python file object, so the folded cell can count what the library fetches:
+# h5py also reads from a Python file object, so the folded cell can count what the library fetches. (`rdcc_nbytes` limits
+# the cache to one chunk, because real data exceed any cache.)
 
 
 # %% jupyter={"source_hidden": true}
@@ -253,27 +264,29 @@ import io
 
 
 class CountingFile(io.FileIO):
-    count = 0
+    count = calls = 0
 
     def readinto(self, buffer):
         got = super().readinto(buffer)
-        self.count += got
+        self.count, self.calls = self.count + got, self.calls + 1
         return got
 
 
-read_per_byte = {}
+read_per_byte, reads = {}, {}
 order = np.random.default_rng(0).permutation(len(samples))[:60]
 for name, path in layouts.items():
     with CountingFile(path) as file, h5py.File(file, rdcc_nbytes=1 << 20) as opened:
-        read, before = reader_of(opened), file.count
+        read, before, calls = reader_of(opened), file.count, file.calls
         delivered = sum(len(read(index)) for index in order)
-        read_per_byte[name] = (file.count - before) / delivered
+        read_per_byte[name], reads[name] = (file.count - before) / delivered, (file.calls - calls) / len(order)
 title = f"Chunks cost {read_per_byte['1 MiB chunks']:.0f} bytes read per byte delivered, a blob {read_per_byte['blob']:.1f}"
-figures.bars(read_per_byte, title, x="bytes read per byte delivered", guess=guess)
+show.figure(figures.bars(read_per_byte, title, x="bytes read per byte delivered", guess=guess))
+print("reads per image:", *(f" {name} {count:.1f}" for name, count in reads.items()))
 
 # %% [markdown]
-# A JPEG is compressed already, so gzip saves next to nothing. And the speed? We hash every byte, so that no reader wins
-# by not reading. Our reader asks HDF5 only *where* the bytes are, closes the file, and reads them itself.
+# A JPEG is compressed already, so gzip saves next to nothing. `vlen` needs several reads per image: the row, the head of
+# its heap, the image. And the speed? We hash every byte, so that no reader wins by not reading. Our reader asks HDF5
+# only *where* the bytes are, closes the file, and reads them itself.
 
 # %%
 from functools import partial
@@ -304,8 +317,9 @@ for file in opened.values():
     file.close()
 
 # %% [markdown]
-# In a warm page cache, reading unneeded bytes is cheap. On a parallel file system they come over the network. Chunks
-# are made for slices of large arrays; samples that are read whole belong in contiguous storage.
+# In a warm page cache, unneeded bytes and reads are cheap. On a parallel file system the bytes come over the network,
+# and each read is a request. Chunks are made for slices of large arrays; samples that are read whole belong in
+# contiguous storage.
 
 # %% [markdown] id="fork" tags=["core"]
 # ## 4 · Close the file before workers start
@@ -366,9 +380,13 @@ for name, how in {"default driver": {}, "stdio": {"driver": "stdio"}}.items():
     dataset.group.file.close()
 
 # %% [markdown]
-# With `stdio` and two workers some samples are wrong, without any error. (How many is chance: a few in a thousand, or
-# more than half; if there are none, run the cell again.) The same program can be right on one machine and wrong on the
-# next ([pytorch#11887](https://github.com/pytorch/pytorch/issues/11887)).
+# With `stdio` and two workers some samples are wrong, without any error. (How many is chance; if there are none, run the
+# cell again.) The same program can be right on one machine and wrong on the next
+# ([pytorch#11887](https://github.com/pytorch/pytorch/issues/11887)).
+#
+# ![Left: two workers share one offset, worker 2 moves it, and worker 1 reads image B instead of A. Right: with pread each names its position.](pictures/shared_offset.svg)
+#
+# *Left: `stdio`. Right: a driver that uses `pread`.*
 #
 # The usual advice is to open the file at the first read, in the process that reads:
 
@@ -456,8 +474,8 @@ with h5py.File(blob, driver="stdio"):
     print("our reader, all open in the parent:", count_wrong(dataset))
 
 # %% [markdown]
-# A second problem has the same remedy: keep the path. From Python 3.14 on, workers on Linux are no longer simply forked
-# ([pytorch#138957](https://github.com/pytorch/pytorch/issues/138957)), and everything the parent passes to them is
+# A second problem has the same remedy: keep the path. From Python 3.14 on, workers on Linux are no longer copies of the
+# parent ([pytorch#138957](https://github.com/pytorch/pytorch/issues/138957)), and everything it passes to them is
 # pickled. An open file cannot be pickled, a path can. (Your class must then be in a module, not in a notebook.)
 
 # %%
@@ -474,7 +492,7 @@ print("our reader, after a read:", len(pickle.dumps(dataset.reader)), "bytes")
 # ## 5 · Meet the file lock
 #
 # *Optional, 5 minutes.* HDF5 locks the whole file whenever it is opened, so that no process reads a file while another
-# writes it. In the folded cell this kernel holds a file open, and a second process tries to open it.
+# writes it. The folded cell tries it with two processes.
 #
 # > **Predict.** This kernel has the file open for reading. May another process read it, or write to it? And if this
 # > kernel has it open for writing?
@@ -490,21 +508,21 @@ def ask(mode, code=ASK, **variables):
     """What another process gets that opens the file."""
     command = [sys.executable, "-c", f"import sys; {code}", str(blob), mode]
     end = subprocess.run(command, env={**os.environ, **variables}, capture_output=True, text=True)
-    return "opened" if end.returncode == 0 else end.stderr.strip().splitlines()[-1][:75]
+    return "opened" if end.returncode == 0 else end.stderr.strip().splitlines()[-1].rpartition("(")[2].rstrip(")")
 
 
 for held in ("r", "r+"):
     with h5py.File(blob, held):
         print(f"held for {held}:  read {ask('r')}")
         print(f"             write {ask('r+')}")
-        print(f"             read, variable set before import: {ask('r', HDF5_USE_FILE_LOCKING='FALSE')}")
-        print(f"             read, variable set after import: {ask('r', LATE)}")
+        print(f"             read, locks off before import: {ask('r', HDF5_USE_FILE_LOCKING='FALSE')}")
+        print(f"             read, locks off after import: {ask('r', LATE)}")
 
 # %% [markdown]
-# A forgotten open notebook is enough to stop a job that appends. Some parallel file systems have no locks; then even
-# reading fails, with "No locks available" ([h5py#1101](https://github.com/h5py/h5py/issues/1101)). For files that no
-# longer change, and only for those, switch locks off: `h5py.File(path, locking=False)`, or
-# `HDF5_USE_FILE_LOCKING=FALSE`, set before HDF5 is imported.
+# Many may read at once; a writer needs the file alone. So a forgotten open notebook stops a job that appends. Some
+# parallel file systems have no locks; then even reading fails, with "No locks available"
+# ([h5py#1101](https://github.com/h5py/h5py/issues/1101)). For files that no longer change, and only for those, switch
+# locks off: `h5py.File(path, locking=False)`, or `HDF5_USE_FILE_LOCKING=FALSE`, set before HDF5 is imported.
 
 # %% [markdown] id="exercise"
 # ## Exercise
@@ -515,7 +533,7 @@ for held in ("r", "r+"):
 # %% [markdown] id="cluster"
 # ## On the cluster
 #
-# In a job the same packing is one line.
+# The same packing, in a job:
 
 # %%
 show.command(PackConfig(options=hdf5.Options(layout="blob")), "DATA_FOLDER", "train.h5")
@@ -524,7 +542,7 @@ show.command(PackConfig(options=hdf5.Options(layout="blob")), "DATA_FOLDER", "tr
 # ## Key points
 #
 # - An image is stored in a heap behind a row of variable length, or in one run of bytes between two offsets.
-# - `np.frombuffer` uses the bytes where they are; `np.array(list(data))` makes a list entry for each.
+# - Write `np.frombuffer(data, np.uint8)`, never `np.array(list(data))`.
 # - Chunks are read whole, and JPEG does not shrink: store samples contiguous.
 # - Workers share the offset of a file that was opened before they started, and HDF5 passes it on even if they open the
 #   file again: close it in the parent before workers start.
