@@ -3,8 +3,8 @@
 #
 # **Minutes** 40 · **Machine** any Linux computer with two CPUs · **Needs** nothing · **Data** 128 synthetic images
 #
-# An object store keeps *objects* in *buckets*. It is accessed over HTTP, it is cheap, and it grows without limit. It is
-# not a file system: there are no folders, nothing is renamed or appended to, and each request waits for the network.
+# An object store keeps *objects* in *buckets*, and is accessed over HTTP. It is cheap and large, but not a file system:
+# there are no folders, nothing is renamed or appended to, and each request waits for the network.
 #
 # This notebook starts a real S3 server on this machine, and puts a network of any latency in front of it.
 
@@ -37,9 +37,8 @@ setup = start("09")
 
 # %% [markdown]
 # The server is `rclone serve s3`, which stores each object as a file. Its access keys are drawn anew each time and
-# passed on in the environment: a key that is written into a notebook stays in its history. `Line` sits in front of the
-# server and delays each request as we choose. The folded cell starts them, with 1,500 small
-# objects for section 2.
+# passed on in the environment: a key written into a notebook stays in its history. `Line`, in front of the server,
+# delays each request as we choose. The folded cell starts them, with 1,500 small objects for section 2.
 
 # %% jupyter={"source_hidden": true}
 import os
@@ -103,7 +102,7 @@ answer = ask("GET", "hello.txt")
 print(answer.status, answer.headers["ETag"], answer.read())
 
 # %% [markdown]
-# The *ETag* changes with the content of an object. `Store` keeps its connections open and retries. We read objects of 1
+# The *ETag* changes with the content of an object. Our `Store` keeps connections open and retries. We read objects of 1
 # kB to 10 MB, first without added latency, then with 20 ms, as to a data centre in the next country.
 #
 # > **Predict.** With 20 ms, how many images of 100 kB arrive per second, one after the other? Above which size does the
@@ -142,9 +141,9 @@ title = f"With 20 ms, objects of 100 kB come at {images:.1f} MB/s, objects of 10
 figures.lines(lines, title, x="size of the object (B)", y="throughput (B/s)", log="xy")
 
 # %% [markdown]
-# One request at a time brings at most 50 objects per second at 20 ms, whatever the bandwidth. Expect less than 5 MB/s
-# for images of 100 kB, and 10 to 50 times as much for objects of 10 MB. So we store shards, not images ([notebook
-# 05](05_shard_a_dataset.ipynb)).
+# One request at a time brings at most 50 objects per second at 20 ms: less than 5 MB/s for images of 100 kB, whatever the
+# bandwidth. An object of bandwidth x latency takes twice as long as without latency: that is 2 MB at 100 MB/s, and 25 MB
+# at 10 Gbit/s. So we store shards, not images ([notebook 05](05_shard_a_dataset.ipynb)).
 
 # %% [markdown] id="push" tags=["core"]
 # ## 2 · Push shards, and publish them last
@@ -178,7 +177,7 @@ gain = seconds["1 in flight"] / seconds["8 in flight"]
 figures.bars(seconds, f"With 8 requests in flight {moved.objects} objects are pushed {gain:.1f} times as fast", x="time (s)")
 
 # %% [markdown]
-# Expect 2 to 3 times, not 8: this machine does the server's work too, and some requests wait. The *manifest object*
+# Expect 2 to 3 times, not 8: listing and publishing wait for all others, and the server runs on this machine too. The *manifest object*
 # `smallfiles.json`, which names each object with its digest, is written last: when all others are there and were
 # compared. The folded cell kills a push in the middle, as a time limit does.
 #
@@ -237,18 +236,18 @@ while token:
 print(len(names), "names of all pages")
 
 # %% [markdown]
-# A page ends at 1,000 names. A program that reads only the first page trains on a part. And a page cannot be requested
-# before the previous one has arrived: ImageNet, as an object per image, has 1,282 pages, 26 s at 20 ms; 512 ranks that
+# A program that reads only the first page trains on a part. And a page cannot be requested before the previous one has
+# arrived: ImageNet, as an object per image, has 1,282 pages, 26 s at 20 ms; 512 ranks that
 # list it send 656,000 requests. One request per node for the manifest object replaces all that.
 
 # %% [markdown] id="flight" tags=["core"]
 # ## 3 · Keep requests in flight
 #
-# While one request is under way, others can be sent too. A stream's order is known, so it can send requests early:
+# The order of a stream is known, so a reader can send requests early:
 #
 # ![One request at a time: each waits for the network, then brings its bytes. Four in flight: the waiting overlaps, and bytes arrive nearly all the time.](pictures/requests_in_flight.svg)
 #
-# *The latency is as long as before, but the requests wait at the same time.*
+# *The latency is the same, but the waiting overlaps.*
 
 # %%
 from concurrent.futures import ThreadPoolExecutor
@@ -284,9 +283,9 @@ loaders = {n: make_loader(reader, config) for n, reader in readers.items()}
 
 # %% [markdown]
 # The first reader on a node fetches the manifest and an index per shard. All others only check that the manifest has
-# not changed, so the start of hundreds of ranks does not flood the store.
+# not changed, so hundreds of ranks do not flood the store.
 #
-# The other baseline is a folder of images copied to a store, one object per image, by the folded cell:
+# For comparison, the folded cell also stores each image as an object:
 
 # %% jupyter={"source_hidden": true}
 files = objectstore.Store(objectstore.StoreUrl.parse("s3://course/files"))
@@ -305,7 +304,7 @@ def one_by_one(count=8):
 
 
 # %% [markdown]
-# > **Predict.** At how many milliseconds of latency do 8 requests in flight bring four times as many images as one?
+# > **Predict.** From how many milliseconds of latency on do 8 requests in flight bring twice as many images as one?
 
 # %%
 guess = 10  # change me: milliseconds
@@ -323,16 +322,22 @@ for added_ms in (0, 5, 20, 50):
 # The folded cell draws this and notes your number.
 
 # %% jupyter={"source_hidden": true}
+from itertools import pairwise
+
 at_20 = {n: median(lines[f"{n} in flight"][20]) for n in loaders}
 worksheet.note("09", in_flight=min(n for n in at_20 if at_20[n] > 0.9 * max(at_20.values())))
 far = {name: median(line[50]) for name, line in lines.items()}
 gain, single = far["8 in flight"] / far["1 in flight"], far["8 in flight"] / far["object per image"]
 title = f"At 50 ms, 8 in flight bring {gain:.1f} times the images of one, {single:.0f} times those of single objects"
-figures.lines(lines, title, x="added latency, ms", y="images per second", guess=guess)
+gains = {ms: median(lines["8 in flight"][ms]) / median(lines["1 in flight"][ms]) for ms in (0, 5, 20, 50)}
+crossed = [(a, b) for a, b in pairwise(gains) if gains[a] < 2 <= gains[b]]
+marks = {"twice as many": a + (b - a) * (2 - gains[a]) / (gains[b] - gains[a]) for a, b in crossed[:1]}
+figures.lines(lines, title, x="added latency, ms", y="images per second", guess=guess, marks=marks)
 
 # %% [markdown]
-# Without latency expect little difference: moving the bytes dominates. At 50 ms a single request in flight waits nearly
-# all the time, and each doubling helps, until bytes, hashes or the server are the limit: 3 to 6 times with 8 in flight.
+# Without latency expect little difference: moving the bytes dominates. 8 in flight bring twice as many when the 16 waits of
+# an epoch take about as long as its bytes. At 50 ms a single request in flight waits nearly all the time, and each
+# doubling helps, until bytes, hashes or the server are the limit: 3 to 7 times with 8 in flight.
 #
 # <details>
 # <summary>How many requests does your network need?</summary>
@@ -385,7 +390,7 @@ print(f"{len(came)} of {packed.samples} samples, each {set(came.values())} times
 print(f"{line.count()['requests']} requests for {len(shards)} shards")
 
 # %% [markdown]
-# No sample was lost. Not every reader achieves that. Here are three ways to get one shard:
+# No sample was lost: six more requests fetched the rest. Not every reader does that. Here are three ways to get one shard:
 
 # %%
 
@@ -428,7 +433,7 @@ for way in (takes_what_came, begins_anew, goes_on):
 # The first raises no error: when the line breaks, `read(n)` of `http.client` returns the bytes so far, and a tar that
 # ends early looks like a shorter one. The second is right, but may never end if connections break before a shard is
 # complete. The third requests the rest by a range, *if* the object still has the same ETag, so it never joins two
-# versions. `Store` does this, waits longer after each failure, and never skips the rest.
+# versions. `Store` does this, and waits longer after each failure.
 
 # %% [markdown] id="keep" tags=["optional"]
 # ## 5 · Keep shards on the node
@@ -482,8 +487,8 @@ print(f"a fixed part is kept: {found_on_the_node(False):.0%} of the requests are
 print(f"the oldest is dropped: {found_on_the_node(True):.0%}; always in the same order {found_on_the_node(True, False):.0%}")
 
 # %% [markdown]
-# An epoch reads each shard once. A shard that was just read is needed again in the next epoch, and by then it has
-# usually been dropped. Therefore we keep a fixed part of the shards.
+# A shard that was just read is needed again only in the next epoch, and by then it has usually been dropped. So we keep a
+# fixed part of the shards.
 
 # %% [markdown] id="exercise"
 # ## Exercise
@@ -494,7 +499,7 @@ print(f"the oldest is dropped: {found_on_the_node(True):.0%}; always in the same
 # %% [markdown] id="cluster"
 # ## On the cluster
 #
-# Push once, from a node that can reach the store:
+# Push once:
 
 # %%
 show.command(TransferConfig(workers=32), "push", "train.tars", "s3://course/train")
@@ -505,14 +510,14 @@ show.command(TransferConfig(workers=32), "push", "train.tars", "s3://course/trai
 # slurm/submit SITE 09_stream -- train.tars s3://course/train seen
 # ```
 #
-# The job pushes missing objects, streams an epoch on two nodes, and counts that each sample was read once. First find
-# out whether your compute nodes can reach the store: on many clusters only some can.
+# The job pushes missing objects, streams an epoch on two nodes, and counts in the folder `seen` that each sample was read
+# once. First find out whether your compute nodes can reach the store: on many clusters only some can.
 
 # %% [markdown] id="key-points"
 # ## Key points
 #
 # - One request at a time brings at most one object per round trip: store shards.
-# - Requests in flight hide latency: bandwidth x latency / request size of them.
+# - Requests in flight hide latency. Enough are bandwidth x latency / request size, and one more.
 # - A manifest object, written last, shows what is complete. A listing does not, and a page of it ends at 1,000 names.
 # - An answer that breaks off is continued by range and If-Match.
 # - Keep a fixed part of the shards on the node. Keep keys out of programs.
@@ -526,8 +531,8 @@ show.command(TransferConfig(workers=32), "push", "train.tars", "s3://course/trai
 # <details>
 # <summary>Answer</summary>
 #
-# **(c)**: 20 requests per second of 100 kB. (a) is the network, which is idle nearly all the time. (b) would need 60
-# requests in flight.
+# **(c)**: 20 requests per second of 100 kB. (a) is the network, which is idle nearly all the time. (b) would need some
+# 60 requests in flight.
 #
 # </details>
 #
@@ -537,8 +542,8 @@ show.command(TransferConfig(workers=32), "push", "train.tars", "s3://course/trai
 # <details>
 # <summary>Answer</summary>
 #
-# **(a)**, in a reader that ignores it: the rest of a shard is missing. (b) would be an error, or one image. (c) is an
-# error that names the place.
+# **(a)**, in a reader that ignores it: the rest of a shard is missing. (b) would be an error, or one image less. (c)
+# stops the program: with an error, or a bus error.
 #
 # </details>
 
