@@ -56,7 +56,7 @@ print(*sorted(path.relative_to(delivery).as_posix() for path in delivery.rglob("
 # %% [markdown] id="look" tags=["core"]
 # ## 1 · Look before you pack
 #
-# First the folder as it is. `sources.load` says what it takes for what:
+# First the folder as it is. `sources.load` says how it reads it:
 
 # %%
 from smallfiles import sources
@@ -65,7 +65,7 @@ print(*sources.load(delivery).notes, sep="\n")
 
 # %% [markdown]
 # It pairs images and masks by name, and it leaves the table out, because nobody said how its rows belong to the files.
-# So samples have no class. We say it: the column `id` is in the names of both files.
+# So samples have no class. Templates tell it: the column `id` is in the names of both files.
 
 # %%
 table = delivery / "survey" / "trees.csv"
@@ -96,7 +96,7 @@ except SmallfilesError as error:
 # %% [markdown]
 # `pack` refuses and names every missing file. Leaving samples out is a decision about the data, so somebody has to make
 # it: ask the people who delivered it, or pass `--on-error skip` and keep the list. Two more faults are not in that
-# message. One image is cut off; `pack` notices it when it reads it. And some images have no row:
+# message. One image is cut off; `pack` notices that when it reads the image. And some images have no row:
 
 # %%
 report = pack(source, packed, PackConfig(on_error="skip"))
@@ -107,17 +107,20 @@ print(*("  " + one.reason.replace(f"{delivery}/survey/", "") for one in report.s
 print("images without a row:", *sorted(images - known))
 
 # %% [markdown]
-# Did you count enough? The *folded* cell draws four counts of the same delivery:
+# So every count has other gaps. The *folded* cell draws what is wrong in each of them, with your guess:
 
 # %% jupyter={"source_hidden": true}
+masks = {path.stem for path in (delivery / "survey" / "masks").glob("*.png")}
+whole = known - {Path(one.key).stem for one in report.skipped}
+places = {"row": known, "image": images, "mask": masks}
+faults = {"whole": whole, "cut off": known & images & masks - whole}
+faults |= {f"no {name}": (known | images | masks) - there for name, there in places.items()}
 counts = {
-    "rows of the table": len(source.manifest),
-    "images": len(images),
-    "masks": len(list((delivery / "survey" / "masks").iterdir())),
-    "whole samples": report.samples,
+    f"{name}s": {fault: float(len(there & ids)) for fault, ids in faults.items() if there & ids}
+    for name, there in places.items()
 }
-title = f"Of {len(source.manifest)} rows {report.samples} make whole samples"
-figures.bars({name: float(count) for name, count in counts.items()}, title, x="number", guess=guess)
+counted = ", ".join(f"{len(there)} {name}s" for name, there in places.items())
+figures.bars(counts, f"{counted}, but only {len(whole)} whole samples", x="number", guess=guess)
 
 # %% [markdown] id="decide" tags=["core"]
 # ## 2 · Decide with your numbers
@@ -134,7 +137,7 @@ worksheet.measure_missing(setup.path())
 # we take the files that you opened per second, times the two operations per file. (On a laptop that is a fast server
 # with one user.)
 #
-# > **Predict.** On 16 nodes, which way has the shortest epoch: files, one packed file, shards, or a copy per node?
+# > **Predict.** On 64 nodes, which way has the shortest epoch: files, one packed file, shards, or a copy per node?
 
 # %%
 from dataclasses import replace
@@ -146,26 +149,76 @@ sample_bytes = report.payload_bytes // report.samples
 decode_s = worksheet.value("08", "cpu_ms") / 1000
 work = Work(samples=trees, sample_bytes=sample_bytes, decode_s=decode_s)
 storage = Storage(metadata_ops_s=2 * worksheet.value("01", "opens_per_s"))  # a look-up and an open per file
-files = replace(WAYS["files"], operations=2 * WAYS["files"].operations)  # an image and its mask
-ways = {**WAYS, "files": files}  # the four ways of notebook 11
+ways = {**WAYS, "files": replace(WAYS["files"], operations=4)}  # those of notebook 11; a tree has an image and a mask
 nodes = (1, 2, 4, 8, 16, 32, 64)
 epochs = {name: {n: simulate(work, storage, way, n).epoch_s for n in nodes} for name, way in ways.items()}
 
-# %%
-best = min(epochs, key=lambda name: epochs[name][16])
-fast, slow = (epochs[name][16] for name in (best, "files"))
-title = f"On 16 nodes {best} is the fastest way: {fast:.0f} s per epoch, files {slow:.0f} s"
-figures.lines(epochs, title, x="nodes", y="time of an epoch (s)", log="xy", marks={"yours": 16})
+# %% [markdown]
+# The *folded* cell draws the forecast, and names what limits each way:
 
-# %%
+# %% jupyter={"source_hidden": true}
+fastest = min(epochs, key=lambda name: epochs[name][64])
+fast, slow = (epochs[name][64] for name in (fastest, "files"))
+title = f"Forecast: on 64 nodes {fastest} has the shortest epoch, {fast:.1f} s; files take {slow:.0f} s"
+axes = {"x": "nodes", "y": "seconds per epoch", "log": "xy"}
+show.figure(figures.lines(epochs, title, **axes, note="a model, not a measurement"))
 for name, way in ways.items():
-    forecast = simulate(work, storage, way, 16)
+    forecast = simulate(work, storage, way, 64)
     print(f"{name:7} GPUs wait {forecast.waiting:4.0%}; the limit is {forecast.limit}")
 
 # %% [markdown]
 # Read the figure from the left: as long as a line halves with twice the nodes, nothing that the nodes share is the limit.
-# Where two lines coincide, the GPUs or the CPUs are the limit, and the way of storing does not matter for speed. Files
-# still cost inodes: two per tree, a million in all. Compare that with your quota.
+# Where two lines coincide, the GPUs or the CPUs are the limit, and the way of storing does not matter for speed. *Targets*
+# are the disks of the file system: from one packed file, each sample is a request to them. Files also cost inodes: two
+# per tree, a million in all. Compare that with your quota.
+
+# %% [markdown]
+# The way with the shortest epoch need not be the fastest. Before the first epoch of *staged*, every node copies the whole
+# survey, and all of them read from the same targets. The time of a whole training includes that:
+
+# %%
+planned = 10  # change me: epochs of your training
+
+
+def whole_training(epochs=planned, work=work, storage=storage):
+    """Seconds of a training on 64 nodes for each way, copying included."""
+    found = {name: simulate(work, storage, way, 64) for name, way in ways.items()}
+    return {name: one.first_epoch_s + (epochs - 1) * one.epoch_s for name, one in found.items()}
+
+
+copied, read = trees * sample_bytes / 1e9, storage.targets * storage.target_bytes_s / 1e9
+print(f"64 nodes copy {copied:.0f} GB each; the targets deliver {read:.1f} GB/s to all of them together")
+
+# %% [markdown]
+# > **Predict.** After how many epochs has the copy paid off, compared with one packed file? And with shards?
+
+# %%
+guess = 5  # change me: epochs, compared with one packed file
+
+# %% [markdown]
+# The *folded* cell computes both, and draws the time of a whole training:
+
+# %% jupyter={"source_hidden": true}
+from math import ceil
+
+once = {name: simulate(work, storage, ways[name], 64) for name in ("packed", "shards", "staged")}
+copy_s = once["staged"].first_epoch_s - once["staged"].epoch_s
+
+
+def paid_off(other):
+    saved_s = once[other].epoch_s - once["staged"].epoch_s
+    return f"after {ceil(copy_s / saved_s):,} epochs" if saved_s > 0 else "never"
+
+
+trained = {n: whole_training(n) for n in (1, 10, 20, 40, 80)}
+drawn = {name: {n: times[name] for n, times in trained.items()} for name in once}
+title = f"Forecast: on 64 nodes a copy pays off {paid_off('packed')} against one file, {paid_off('shards')} against shards"
+axes = {"x": "epochs", "y": "seconds of training", "marks": {"planned": planned}}
+figures.lines(drawn, title, **axes, guess=guess, note="a model, not a measurement")
+
+# %% [markdown]
+# A copy costs the same for 1 epoch as for 100. Two numbers decide: the seconds of the copy, and the seconds that it saves
+# per epoch.
 
 # %% [markdown] id="pack" tags=["core"]
 # ## 3 · Pack, verify, stage
@@ -179,7 +232,7 @@ checked = verify(packed)
 print(f"{checked.samples} samples read again, problems: {checked.problems or 'none'}")
 
 # %% [markdown]
-# > **Predict.** A training of 10 epochs: does a copy in `/dev/shm` pay off here?
+# > **Predict.** Does a copy in `/dev/shm` pay off here, for this small file?
 
 # %%
 from statistics import median
@@ -197,15 +250,11 @@ def read_epoch(path):
 with staging.staged(packed, config=staging.StageConfig(leave_bytes=256 << 20)) as copy:
     places = {"where it is": lambda: read_epoch(packed), "staged": lambda: read_epoch(copy.path)}
     reading = measure.compare(places, rounds=5, unit="samples")
-paid = copy.seconds / (reading.seconds("where it is") - reading.seconds("staged"))
-pays = f"it has paid off after {paid:.0f} epochs" if paid > 0 else "here it never pays"
-title = f"The copy took {copy.seconds:.2f} s; {pays}"
-figures.bars({name: reading.rates_per_s(name) for name in places}, title, x="samples per second")
+print(f"copied in {copy.seconds:.3f} s;", *(f" an epoch {name}: {reading.seconds(name):.4f} s" for name in places))
 
 # %% [markdown]
-# Here both are memory: the packed file is in the page cache, and a copy gains little or nothing. Where your storage is
-# slow the copy pays after few epochs (notebook 07). Decide by your own two numbers: seconds of the copy, and seconds
-# that it saves per epoch.
+# Here both are memory: the packed file is in the page cache, and a copy gains little or nothing. Where storage is slow a
+# copy pays after few epochs (notebook 07).
 
 # %% [markdown] id="train" tags=["core"]
 # ## 4 · Train, and look at the waiting
@@ -235,7 +284,10 @@ for workers in (0, 2):
     done = train(packed, config=TrainConfig(loader=loader, target="mask", size=64, epochs=3))
     waits[f"{workers} workers"] = [100 * epoch.waiting_share for epoch in done.epochs]
 
-# %%
+# %% [markdown]
+# The *folded* cell draws the waiting of each epoch:
+
+# %% jupyter={"source_hidden": true}
 title = " and ".join(f"{median(runs):.0f} % with {name}" for name, runs in waits.items())
 figures.bars(waits, f"This training waits {title}", x="share of the time spent waiting (%)")
 
@@ -253,23 +305,33 @@ figures.bars(waits, f"This training waits {title}", x="share of the time spent w
 worksheet.page()
 
 # %%
-limit = simulate(work, storage, ways[best], 16)
+times = whole_training()
+best = min(times, key=times.get)
+limit = simulate(work, storage, ways[best], 64).limit
 show.say(
-    f"We store {trees:,} trees as **{best}**: on 16 nodes an epoch takes {limit.epoch_s:.0f} s, and its limit is "
-    f"{limit.limit}. As files it would take {epochs['files'][16]:.0f} s and {2 * trees:,} inodes."
+    f"Our way for {trees:,} trees: **{best}**. On 64 nodes {planned} epochs take {times[best]:,.0f} s, limited by {limit}; "
+    f"from files they would take {times['files']:,.0f} s and {2 * trees:,} inodes."
 )
 
 # %% [markdown]
-# Change one number and run the forecast again. If the decision stays, the number need not be exact.
+# Change one number at a time, and run the forecast again. If the decision stays, the number need not be exact.
 
 # %%
-for factor in (0.1, 1, 10):
-    other = replace(storage, metadata_ops_s=factor * storage.metadata_ops_s)
-    times = {name: simulate(work, other, way, 16).epoch_s for name, way in ways.items()}
-    print(f"{other.metadata_ops_s:12,.0f} operations/s:", *(f"{name} {seconds:.0f} s " for name, seconds in times.items()))
+changes = {
+    "10 x the operations/s": {"storage": replace(storage, metadata_ops_s=10 * storage.metadata_ops_s)},
+    "10 x the decoding time": {"work": replace(work, decode_s=10 * decode_s)},
+    "10 x the epochs": {"epochs": 10 * planned},
+}
+for what, change in changes.items():
+    times = whole_training(**change)
+    print(f"{what:22} {min(times, key=times.get):7}", *(f" {name} {seconds:,.0f} s" for name, seconds in times.items()))
 
-# %% [markdown] id="profile"
-# ### Watch your own training
+# %% [markdown]
+# The operations matter to files only, and decoding to all ways alike. The number of epochs decides about a copy, which is
+# paid once.
+
+# %% [markdown] id="profile" tags=["core"]
+# ## Watch your own training
 #
 # `smallfiles profile` runs a training unchanged and says whether loading limits it. Name yours below. Without one, a
 # stand-in is watched, which the *folded* cell writes: one worker waits 5 ms for each of 8 samples per batch, and a step
@@ -293,7 +355,7 @@ class Waits(Dataset):
 for batch in DataLoader(Waits(), batch_size=8, num_workers=1, multiprocessing_context="fork"):
     time.sleep(0.01)
 """
-(setup.scratch / "stand_in.py").write_text(STAND_IN)
+_ = (setup.scratch / "stand_in.py").write_text(STAND_IN)
 
 # %%
 program = []  # change me: the words that start your training, such as ["python", "/path/to/train.py"]
@@ -343,6 +405,7 @@ show.command(StageConfig(), "trees.arrow")
 # - Count rows, files and pairs before packing: each count alone looks complete.
 # - `pack` refuses what is missing; leaving samples out is a decision that somebody makes and writes down.
 # - A forecast takes a decoding time and a rate of operations; measure the first, ask your site for the second.
+# - A copy is paid once: compare whole trainings, not epochs.
 # - A decision that stays when a number is ten times as large does not depend on that number.
 # - The share of waiting in your own training is what all this is for: `smallfiles profile -- python train.py`.
 
