@@ -350,8 +350,8 @@ figures.lines(lines, title, x="added latency, ms", y="images per second", guess=
 # %% [markdown] id="once" tags=["core"]
 # ## 4 · Read each sample once, on a line that breaks
 #
-# `cortx_pytorch` reads shards from S3 into a plain DataLoader. Programs written for it run on our reader with their
-# import changed:
+# The package `cortx_pytorch` reads shards from S3 into a plain DataLoader. Programs written for it run on our reader with
+# their import changed:
 
 # %%
 import numpy as np
