@@ -72,7 +72,7 @@ table = delivery / "survey" / "trees.csv"
 print(*table.read_text().splitlines()[:3], sep="\n")
 columns = ("image=images/{id}.jpg", "mask=masks/{id}.png", "label=species")
 source = sources.load(table, columns=columns)
-print(*source.notes, sep="\n")
+print(*(note.replace(f"{delivery}/", "") for note in source.notes), sep="\n")
 
 # %% [markdown]
 # > **Predict.** The table has 60 rows. How many of them make whole samples?
@@ -259,7 +259,8 @@ print(f"copied in {copy.seconds:.3f} s;", *(f" an epoch {name}: {reading.seconds
 # %% [markdown] id="train" tags=["core"]
 # ## 4 · Train, and look at the waiting
 #
-# A batch has an image and its mask, cropped together, and the height as a number. A small network learns the mask:
+# A batch has images and their masks, cropped together, the heights as numbers, and the ids as bytes with offsets. A small
+# network learns the mask:
 #
 # > **Predict.** Which share of the time does this training wait for its data, without workers and with two?
 
@@ -270,7 +271,7 @@ from smallfiles.loading import Image, LoaderConfig, Mask, make_loader
 view = RandomResizedCrop(96)
 fields = {"image": Image(view), "mask": Mask(view)}
 batch = next(iter(make_loader(packed, LoaderConfig(batch=8), fields=fields)))
-print({name: (str(one.dtype), tuple(one.shape)) for name, one in batch.items() if hasattr(one, "dtype")})
+print(*(f"{name:10} {one.dtype} {tuple(one.shape)}" for name, one in batch.items() if hasattr(one, "dtype")), sep="\n")
 
 # %%
 import torch
@@ -299,7 +300,8 @@ figures.bars(waits, f"This training waits {title}", x="share of the time spent w
 # %% [markdown] id="defend" tags=["core"]
 # ## 5 · Defend it
 #
-# > **Predict.** Which of your numbers would change your decision if it were ten times as large?
+# > **Predict.** Which would change your decision if it were ten times as large: the operations per second, the time to
+# > decode an image, or the epochs?
 
 # %%
 worksheet.page()
@@ -318,13 +320,13 @@ show.say(
 
 # %%
 changes = {
-    "10 x the operations/s": {"storage": replace(storage, metadata_ops_s=10 * storage.metadata_ops_s)},
-    "10 x the decoding time": {"work": replace(work, decode_s=10 * decode_s)},
-    "10 x the epochs": {"epochs": 10 * planned},
+    "10 times the operations/s": {"storage": replace(storage, metadata_ops_s=10 * storage.metadata_ops_s)},
+    "10 times the decoding time": {"work": replace(work, decode_s=10 * decode_s)},
+    "10 times the epochs": {"epochs": 10 * planned},
 }
 for what, change in changes.items():
     times = whole_training(**change)
-    print(f"{what:22} {min(times, key=times.get):7}", *(f" {name} {seconds:,.0f} s" for name, seconds in times.items()))
+    print(f"{what:26} {min(times, key=times.get):7}", *(f" {name} {seconds:,.0f} s" for name, seconds in times.items()))
 
 # %% [markdown]
 # The operations matter to files only, and decoding to all ways alike. The number of epochs decides about a copy, which is
