@@ -177,9 +177,9 @@ gain = seconds["1 in flight"] / seconds["8 in flight"]
 figures.bars(seconds, f"With 8 requests in flight {moved.objects} objects are pushed {gain:.1f} times as fast", x="time (s)")
 
 # %% [markdown]
-# Expect 2 to 3 times, not 8: listing and publishing wait for all others, and the server runs on this machine too. The *manifest object*
-# `smallfiles.json`, which names each object with its digest, is written last: when all others are there and were
-# compared. The folded cell kills a push in the middle, as a time limit does.
+# Expect 2 to 4 times, not 8: listing and publishing wait for all others, and the server runs on this machine too. The
+# *manifest object* `smallfiles.json`, which names each object with its digest, is written last: when all others are
+# there and were compared. The folded cell kills a push in the middle, as a time limit does.
 #
 # > **Predict.** What does a listing show? What does a reader do?
 
