@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from smallfiles import slowfs
 from smallfiles.cli import main
 from smallfiles.profile import TABLE, load
 
@@ -92,6 +93,28 @@ def test_a_planted_fault_is_named(kind, fault, tmp_path):
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / "one.bin").write_bytes(bytes(200_000))
     assert watch(tmp_path, kind, fault, tmp_path / "data").verdict == NAMED[fault]
+
+
+SLOW_FOLDERS = {
+    "opens": ("opens on a file system with slow metadata", 2_000, slowfs.SlowConfig(latency_s=0.01)),
+    "storage": ("the storage is the limit", 400_000, slowfs.SlowConfig(latency_s=0, bandwidth_bytes_s=2e7)),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("fault", SLOW_FOLDERS)
+def test_a_slow_folder_is_named(kind, fault, tmp_path):
+    if KINDS[kind]:
+        pytest.importorskip(KINDS[kind])
+    if reason := slowfs.why_not():
+        pytest.skip(reason)
+    name, size, config = SLOW_FOLDERS[fault]
+    (tmp_path / "data").mkdir()
+    for number in range(400):
+        (tmp_path / "data" / f"{number:04}.bin").write_bytes(bytes(size))
+    with slowfs.mounted(tmp_path / "data", config) as shared:
+        assert watch(tmp_path, kind, fault, shared.path).verdict == name
 
 
 HEALTHY = [f"healthy{what}" for what in ("", "_cpu", "_slow", "_one", "_many", "_model")]
