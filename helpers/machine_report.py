@@ -20,6 +20,8 @@ from smallfiles.machine import FileSystem
 from smallfiles.progress import bytes_text
 
 SHARED_MEMORY = Path("/dev/shm")
+_LEAST_BYTES = 4096
+"""What one file takes on most disks, however small it is; larger blocks are often divided."""
 
 
 @dataclass(frozen=True)
@@ -64,7 +66,10 @@ class MachineReport:
         share = f"We may use {self.cpus_usable} of {self.cpus_present} CPUs"
         if self.bytes_an_inode is None:
             return f"{share}; the {self.places[0].filesystem.kind} of the data counts no inodes"
-        return f"{share}; files below {bytes_text(self.bytes_an_inode)} use up inodes before bytes"
+        each = bytes_text(self.bytes_an_inode)
+        if self.bytes_an_inode < min(_LEAST_BYTES, self.places[0].filesystem.block_bytes):
+            return f"{share}; with {each} for each inode, bytes run out before inodes"
+        return f"{share}; files below {each} use up inodes before bytes"
 
     @property
     def alt_text(self) -> str:
