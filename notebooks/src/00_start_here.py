@@ -12,8 +12,8 @@
 # *The map of the course. The lengths are schematic; you will measure the real ones.*
 #
 # Clusters keep data on a *parallel file system*: many servers that look like one folder to all nodes. The most common
-# one is *Lustre*. It stores bytes on its *targets*, groups of disks behind servers of their own, while other servers
-# keep the names. *Striping* spreads one large file over several targets, so that all of them deliver it.
+# one is *Lustre*. Some of its servers keep the names of files; others keep the bytes, on groups of disks called
+# *targets*. *Striping* spreads one large file over several targets, so that all of them deliver it.
 #
 # This first notebook shows what machine you are using, and how notebooks, exercises and checks work.
 #
@@ -85,8 +85,8 @@ f"{bytes_text(limit.limit_bytes)}, limited by {limit.source}"
 # A file system has two limits too. One is its size in bytes. The other is the number of *inodes*: each file and each
 # folder takes one, however small it is. Quotas on clusters limit both.
 #
-# > **Predict.** Divide the free bytes by the free inodes of this file system. Is the result larger or smaller than
-# > a typical photo of 100 kB?
+# > **Predict.** The set-up cell shows the free bytes of this file system, and for how many files there is room. If you
+# > fill it with photos of 100 kB, which of the two runs out first?
 
 # %%
 place = machine.filesystem(setup.scratch)
@@ -103,9 +103,9 @@ picture = machine_report.describe(setup.scratch)
 show.figure(machine_report.draw(picture), alt=picture.alt_text)
 
 # %% [markdown]
-# The title is computed from the result, as in all figures of this course. Data sets whose files are smaller than the
-# size in the title run out of inodes first: "No space left on device" then appears although many bytes are free. On a
-# cluster the inode quota is often far tighter than the file system itself.
+# The title is computed from the result, as in all figures of this course. The size in it is free bytes divided by free
+# inodes. If your files are larger, bytes run out first. If they are smaller, inodes do: "No space left on device" then
+# appears although many bytes are free. On a cluster the inode quota is often far tighter than the file system itself.
 #
 # The `doctor` checks all of this at once, and the installed packages. Each line that needs attention comes with advice.
 
@@ -139,13 +139,13 @@ import sys
 paths = set()
 sys.addaudithook(lambda event, about: paths.add(str(about[0])) if event == "open" else None)
 __import__(sys.argv[1])
-paths |= {line.split()[-1] for line in open("/proc/self/maps") if "/" in line}
+paths |= {line.rstrip().split(maxsplit=5)[5] for line in open("/proc/self/maps") if "/" in line}
 print(*sorted(paths), sep="\\n")
 """
 
 
 def files_opened_by(module):
-    """The files that a fresh Python opens to import a module, its own start included."""
+    """The files that a fresh Python opens to import a module, and the shared libraries it has mapped."""
     end = subprocess.run([sys.executable, "-c", COUNT, module], capture_output=True, text=True, check=True)
     return [
         path for path in end.stdout.splitlines() if os.path.isfile(path) and not path.startswith("/proc/")
@@ -167,11 +167,11 @@ title = f"For import torch, a fresh Python opens {counts['import torch']:,} file
 figures.bars(counts, title, x="files opened by a fresh Python", guess=guess)
 
 # %% [markdown]
-# The first bar is little more than Python itself. If 64 processes of a job import torch at once, multiply the last bar
-# by 64: so many opens reach the server before the first image is read. On your own disk an open takes microseconds,
-# which nobody notices. On a parallel file system it is a request over the network to a server that all users share.
-# Many small requests are the theme of this course; here they come from your environment, later from your data. Notebook
-# 01 measures what one open costs.
+# The first bar is a small module and the libraries of Python itself. If 64 processes of a job import torch at once,
+# multiply the last bar by 64: so many opens reach the server before the first image is read. On your own disk an open
+# takes microseconds, which nobody notices. On a parallel file system it is a request over the network to a server that
+# all users share. Many small requests are the theme of this course; here they come from your environment, later from
+# your data. Notebook 01 measures what one open costs.
 
 # %% [markdown] id="order" tags=["optional"]
 # ## 3 · Run cells in order
