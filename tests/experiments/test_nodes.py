@@ -4,6 +4,7 @@ import dataclasses
 import os
 import signal
 import time
+from functools import partial
 
 import pytest
 
@@ -69,6 +70,26 @@ class TestPlaying:
         monkeypatch.setattr(players, "_END_S", 0.1)
         with pytest.raises(ResourceError, match="sent nothing"):
             nodes.play(lambda: time.sleep(60), [nodes.srun(0)])
+
+
+class TestStorage:
+    @staticmethod
+    def took_s(storage):
+        began = time.monotonic()
+        for _ in range(5):
+            storage().into(bytes(1000), None, None)
+        return time.monotonic() - began
+
+    def test_ranks_that_share_one_wait_for_each_other_and_ranks_with_their_own_do_not(self):
+        places = [nodes.srun(rank) for rank in range(4)]
+        shared = nodes.Storage(50_000)  # 20 ms for each of the 20 pieces
+        began = time.monotonic()
+        slowest = max(nodes.play(lambda: self.took_s(lambda: shared), places))
+        assert time.monotonic() - began >= 0.39 and slowest > 0.2
+
+    def test_a_rank_waits_for_its_own_bytes(self):
+        (own,) = nodes.play(lambda: self.took_s(partial(nodes.Storage, 1e6)), [nodes.srun(0)])
+        assert own >= 0.005
 
 
 class TestSubmitting:
