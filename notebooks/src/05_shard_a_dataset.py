@@ -51,7 +51,7 @@ setup = start("05")
 # The writer of [webdataset](https://github.com/webdataset/webdataset) makes a shard from dictionaries: a key, and a
 # field for each suffix.
 #
-# > **Predict.** Each image has a label. How many members does a shard of 100 images have, and in which order?
+# > **Predict.** Each image has a label. How many files are in a shard of 100 images, and in which order?
 
 # %%
 import tarfile
@@ -122,8 +122,7 @@ pictures.shape, torch.as_tensor(labels)[:8]
 from smallfiles.loading import LoaderConfig, make_loader
 
 ours = make_loader(packed.path, LoaderConfig(batch=32, workers=2, order="stream", buffer=200))
-batch = next(iter(ours))
-sorted(batch), len(ours)
+sorted(next(iter(ours))), len(ours)
 
 # %% [markdown]
 # "Up to the *first* dot" is a trap. The folded cell packs two images with a version in their names into one tar, sorted
@@ -162,8 +161,6 @@ for one in (ordered, mixed):
     print(one.path.name, [reader.target(index) for index in range(24)])
 
 # %% [markdown]
-# (ImageNet-21k, a tar per class or one tar of these tars, is read in place too.)
-#
 # webdataset shuffles while it reads: first the list of shards, then samples in a *buffer*. The buffer fills from the
 # stream, and samples are drawn from it at random, one at a time. With a small set any buffer looks good, so we use only
 # sample numbers: a tenth of ImageNet, 1,000 classes in shards of 1,000 images, through webdataset's own buffer.
@@ -221,13 +218,13 @@ packings = {
 }
 held, met = {}, {}
 for name, stored in packings.items():
-    for buffer in (1, 16, 256, 4_096, 65_536):
+    for buffer in (1, 16, 256, 4_096, 16_384, 65_536):
         first, second = arrival(stored, buffer, 1), arrival(stored, buffer, 2)
         held.setdefault(name, {})[buffer] = classes_per_batch(second)
         met.setdefault(name, {})[buffer] = met_again(first, second)
 
 # %% [markdown]
-# The folded cell adds the ideal and draws both.
+# The folded cell adds the ideal, marks where half of it lies, and draws both.
 
 # %% jupyter={"source_hidden": true}
 ideal = [np.random.default_rng(epoch).permutation(samples) for epoch in (1, 2)]
@@ -236,7 +233,10 @@ met["ideal"] = dict.fromkeys(held["in class order"], met_again(*ideal))
 plain, best = held["shuffled at packing"][1], held["in class order"][65_536]
 title = f"Shuffled at packing, a batch holds {plain:.0f} classes without any buffer; in class order {best:.0f}, with the largest"
 axes = {"x": "images in the shuffle buffer; 1 is none", "log": "x", "ideal": "ideal"}
-show.figure(figures.lines(held, title, **axes, y=f"classes in a batch of {batch}", guess=guess))
+below = [buffer for buffer, found in held["in class order"].items() if found < held["ideal"][1] / 2]
+marks = {"half of the ideal": [(max(below), min(set(held["ideal"]) - set(below)))]}
+y = f"classes in a batch of {batch}"
+show.figure(figures.lines(held, title, **axes, y=y, guess=guess, marks=marks))
 none, some = met["shuffled at packing"][1], met["shuffled at packing"][4_096]
 title = f"Without a buffer {none:.0f} % of the pairs meet again in the next epoch; with 4,096 images, {some:.1f} %"
 figures.lines(met, title, **axes, y="pairs that had met before, %")
@@ -253,17 +253,15 @@ figures.lines(met, title, **axes, y="pairs that had met before, %")
 # holds the set in memory, the other distributes it over many files on a disk, and then shuffles each of them in memory.
 # Our `pack` reads each image where it is, with many reads in flight, and holds only a few. On storage that is slow at
 # random reads, stage the tar first (notebook 07): to `/dev/shm` if it fits, like the first job, otherwise to a local
-# disk.
+# disk. ImageNet-21k, a tar per class or one tar of these tars, is read in place too.
 #
 # </details>
 
 # %% [markdown] id="size" tags=["optional"]
 # ## 3 · Choose the size of a shard
 #
-# *Optional, 8 minutes.* Here webdataset's own reader reads 256 images in shards of 1 to 256 images: from this disk, and
-# with a wait of 2 ms before each open, as on a busy parallel file system.
-#
-# The folded cell reads shards with webdataset's own functions, and a pause before each open.
+# *Optional, 8 minutes.* We read 256 images in shards of 1 to 256 images: from this disk, and with a wait of 2 ms before
+# each open, as on a busy parallel file system. The folded cell does so with webdataset's own functions.
 
 # %% jupyter={"source_hidden": true}
 from time import sleep
@@ -284,7 +282,7 @@ def stream(paths, open_s):
 
 
 # %% [markdown]
-# > **Predict.** Beyond which size does a larger shard bring nothing, with and without the wait?
+# > **Predict.** With and without the wait: how much faster are shards of 256 images than shards of one?
 
 # %%
 from dataclasses import replace
@@ -305,22 +303,21 @@ for count in (1, 4, 16, 64, 256):
         rates[name][count] = result.rates_per_s(name)
 
 # %% [markdown]
-# The folded cell finds the size from which larger shards bring less than 10 %, draws, and notes your number.
+# The folded cell draws, and notes from which size larger shards bring less than 10 %.
 
 # %% jupyter={"source_hidden": true}
-enough = {}
-for name, line in rates.items():
-    middle = {count: np.median(runs) for count, runs in line.items()}
-    enough[name] = min(count for count in middle if middle[count] >= 0.9 * max(middle.values()))
-words = [f"{count} images" if count < 256 else "more than 64 images" for count in enough.values()]
-title = f"Shards of {words[0]} are large enough on this disk; with 2 ms per open, of {words[1]}"
-worksheet.note("05", shard_images=enough["2 ms per open"])
+middle = {name: {count: np.median(runs) for count, runs in line.items()} for name, line in rates.items()}
+gain = {name: found[256] / found[1] for name, found in middle.items()}
+title = f"With 2 ms per open, shards of 256 are {gain['2 ms per open']:.0f} times as fast as shards of 1; on this disk {gain['this disk']:.1f} times"
+slow = middle["2 ms per open"]
+enough = min(count for count in slow if slow[count] >= 0.9 * max(slow.values()))
+worksheet.note("05", shard_images=enough)
 figures.lines(rates, title, x="images per shard", y="images per second", log="x")
 
 # %% [markdown]
-# So shards can be too small. Can they be too large? A shard is the smallest unit that a worker gets. ImageNet's 150 GB
-# are 1,500 shards of 100 MB, 150 of 1 GB, or 15 of 10 GB: of 512 workers (64 GPUs with 8 each), 0, 362 or 497 would be
-# idle.
+# So shards can be too small. (If 256 was noted, larger may be better still.) Can they be too large? A shard is the
+# smallest unit that a worker gets. ImageNet's 150 GB are 1,500 shards of 100 MB, 150 of 1 GB, or 15 of 10 GB: of 512
+# workers (64 GPUs with 8 each), 0, 362 or 497 would be idle.
 #
 # Shards of some 100 MB need one open for a thousand images, and there are enough for all workers. For a few GPUs, 1 GB
 # is as good, and fewer files are easier to keep.
@@ -344,7 +341,7 @@ for name, data in {"JPEG": jpegs, "captions": "\n".join(chain.from_iterable(capt
     )
 
 # %% [markdown]
-# JPEG is compressed already; text shrinks well.
+# JPEG is compressed already. Text shrinks, though real captions less than these repetitive ones.
 
 # %% [markdown] id="deal" tags=["core"]
 # ## 4 · Deal the shards out
@@ -396,43 +393,62 @@ for name, splitters in {
 # %% [markdown]
 # Neither mistake raises an error. GPUs or workers repeat each other's samples. Only counting shows it.
 #
-# > **Predict.** Now both splits, but 3 shards for 4 workers. What happens to the fourth worker, and to its rank?
+# > **Predict.** Now both splits, and the 4 shards for 3 ranks. How many of the 400 samples does each rank get?
 
 # %%
-counts, by_rank = read_epoch(shards[:3], **both)
-show.say(f"The ranks got **{by_rank}** samples. They exchange gradients at each step, so one waits for the other until a timeout.")
+counts, by_rank = read_epoch(shards, ranks=3, **both)
+show.say(f"The ranks got **{by_rank}** samples. They exchange gradients at each step, so one waits for the others until a timeout.")
 
 # %% [markdown]
 # That is how training hangs at the end of an epoch ([#68](https://github.com/webdataset/webdataset/issues/68)). Make
-# more shards than workers, and stop all ranks at the same number of batches, as our loader does:
+# many more shards than workers and end all ranks after the same number of batches (`.with_epoch`), or deal out samples
+# instead of shards, as our loader does:
 
 # %%
-came = Counter()
-for rank in range(2):
-    settings = LoaderConfig(batch=32, workers=2, order="stream", rank=rank, world_size=2)
-    came.update(index for batch in make_loader(packed.path, settings) for index in batch["index"].tolist())
-len(came), set(came.values())
+by_rank = []
+for rank in range(3):
+    settings = LoaderConfig(batch=32, workers=2, order="stream", rank=rank, world_size=3)
+    by_rank.append([index for batch in make_loader(packed.path, settings) for index in batch["index"].tolist()])
+came = Counter(chain.from_iterable(by_rank))
+len(came), set(came.values()), [len(indices) for indices in by_rank]
 
 # %% [markdown]
-# If shards are in class order, a worker that gets whole shards reads few classes. Our streams get ranges of all shards
-# instead.
+# A worker that gets whole shards mixes only those. If they are in class order, its batches hold few classes.
 #
-# > **Predict.** Shards in class order, 1 to 8 workers: how many classes does a batch of 16 hold, compared with a random
-# > order? The folded cell counts them.
+# > **Predict.** Shards in class order, 1 to 8 workers: how many of the 10 classes does a batch of 16 hold, from
+# > webdataset and from our streams? The folded cell counts them.
 
 # %% jupyter={"source_hidden": true}
-per_batch = {}
-for order in ("stream", "random"):
-    for workers in (1, 2, 4, 8):
-        settings = LoaderConfig(batch=16, workers=workers, mode="threads", order=order)
-        mixed_in = [len(batch["target"].unique()) for batch in make_loader(ordered.path, settings)]
-        per_batch.setdefault(order, []).append(f"{np.mean(mixed_in):.1f} with {workers}")
-for order, means in per_batch.items():
-    print(f"{order:7} classes per batch by workers:", ", ".join(means))
+from functools import partial
+
+in_order = [str(path) for path in sorted(ordered.path.glob("*.tar"))]
+
+
+def from_webdataset(workers):
+    """One worker after the other, each with the shards that `split_by_worker` deals to it."""
+    for mine in filter(None, (in_order[number::workers] for number in range(workers))):
+        dataset = wds.WebDataset(mine, shardshuffle=100, seed=0).shuffle(1024)
+        yield from dataset.map(lambda sample: int(sample["cls"])).batched(16, collation_fn=list)
+
+
+def from_ours(workers, order):
+    settings = LoaderConfig(batch=16, workers=workers, mode="threads", order=order)
+    return (batch["target"] for batch in make_loader(ordered.path, settings))
+
+
+ways = {"webdataset": from_webdataset, "our streams": partial(from_ours, order="stream")}
+ways["random order"] = partial(from_ours, order="random")
+per_batch = {
+    name: {count: np.mean([len(np.unique(targets)) for targets in way(count)]) for count in (1, 2, 4, 8)}
+    for name, way in ways.items()
+}
+theirs, ours = per_batch["webdataset"][8], per_batch["our streams"][8]
+title = f"With 8 workers, a batch holds {theirs:.1f} classes from webdataset and {ours:.1f} from our streams"
+figures.lines(per_batch, title, x="workers", y="classes in a batch of 16", log="x", ideal="random order")
 
 # %% [markdown]
-# The number of workers does not change the mix. But a buffer mixes a few dozen classes, not a thousand in order: then
-# the loader warns, and advises packing with `--shuffle`.
+# All buffers are larger than this set. Yet with webdataset, more workers mean fewer classes. A thousand classes in
+# order are too many for any buffer: then our loader warns, and advises packing with `--shuffle`.
 #
 # > **Predict.** Does `shardshuffle` change the order of shards in the second epoch?
 
@@ -444,7 +460,7 @@ print(wds.__version__, "the same order" if first == second else "another order")
 # %% [markdown]
 # In webdataset 1.0.2 it does not ([#502](https://github.com/webdataset/webdataset/pull/502)). It also shuffles after
 # splitting, so each worker keeps its shards forever, which has harmed training
-# ([#73](https://github.com/webdataset/webdataset/pull/73)). In the exercise you will do better.
+# ([#73](https://github.com/webdataset/webdataset/pull/73)).
 
 # %% [markdown] id="cut" tags=["optional"]
 # ## 5 · Cut a shard
