@@ -8,7 +8,7 @@
 # must know its number and how many there are, and the job script must pass on the resources it was given.
 #
 # This notebook simulates two nodes: its processes get the environment variables that real ones would get. If Slurm is
-# available, it submits the same reading as a real job at the end.
+# available, it submits a real job at the end.
 
 # %% [markdown] id="questions"
 # ## Questions
@@ -72,9 +72,9 @@ samples = len(source.manifest)
 # starts the *tasks*: on two nodes with two tasks each, four processes. The number of a task among all tasks is its
 # *rank*; its number on its node is its *local rank*. `torchrun` does the same with other names.
 #
-# We compare six processes; the shell of `salloc` is that of sites where it opens on a compute node.
+# Below are six processes, by how they were started. (The shell of `salloc` is on a compute node, as at some sites.)
 #
-# > **Predict.** Which of them are one of four?
+# > **Predict.** Which of them are one of four, and which are alone?
 
 # %%
 from helpers.experiments import nb10 as nodes
@@ -107,9 +107,9 @@ print(nodes.table(launched))
 #
 # </details>
 #
-# A rank also needs its CPUs: `--cpus-per-task=2`. But since Slurm 22.05, `srun` ignores this option of the script
-# ([reframe#2655](https://github.com/reframe-hpc/reframe/issues/2655)): where a cluster binds tasks to CPUs, each task
-# gets one. `SLURM_CPUS_PER_TASK` is still 2, so a program that uses it starts two workers.
+# A rank also needs its CPUs: `--cpus-per-task=2`. But in some versions of Slurm, from 22.05 on, `srun` ignores this
+# option of the script ([reframe#2655](https://github.com/reframe-hpc/reframe/issues/2655)): where a cluster binds tasks
+# to CPUs, each task gets one. `SLURM_CPUS_PER_TASK` is still 2, so a program that uses it starts two workers.
 #
 # > **Predict.** A rank decodes with two workers, bound to two CPUs or to one. How many CPU seconds per second can it
 # > get?
@@ -121,33 +121,25 @@ from statistics import median
 
 
 def decode(cpus):
-    """CPUs that a rank may use, and CPU seconds that its two workers get per second."""
+    """CPU seconds per second that a rank with two workers gets, bound to so many CPUs."""
     os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:cpus])
     loader = make_loader(packed, LoaderConfig(batch=20, workers=2, mode="threads"), transform=view)
     batches = iter(loader)
     next(batches)  # the workers have started
     began, used = time.perf_counter(), time.process_time()
     list(batches)
-    return len(os.sched_getaffinity(0)), (time.process_time() - used) / (time.perf_counter() - began)
+    return (time.process_time() - used) / (time.perf_counter() - began)
 
 
 view, rank_0 = images.RandomResizedCrop(224), [nodes.srun(0, nodes=1, per_node=1)]
-bound = {f"bound to {n}": nodes.play(partial(decode, n), rank_0)[0] for n in (2, 1)}
+on_two, on_one = (nodes.play(partial(decode, n), rank_0)[0] for n in (2, 1))
+title = f"Bound to two CPUs, the workers get {on_two:.1f} CPU seconds per second; bound to one, {on_one:.1f}"
+busy = "" if on_two > 1.2 * on_one else ", since this machine is busy"
+got = {"SLURM_CPUS_PER_TASK": 2, "bound to two": on_two, "bound to one": on_one}
+figures.bars(got, title + busy, x="CPU seconds per second")
 
 # %% [markdown]
-# The folded cell draws both numbers:
-
-# %% jupyter={"source_hidden": true}
-drawn = {}
-for name, (allowed, got) in bound.items():
-    drawn |= {f"{name}, allowed": allowed, f"{name}, got": got}
-allowed = [may for may, _ in bound.values()]
-title = f"Two workers share {allowed[0]} CPUs, and only {allowed[1]} if they are bound to one"
-figures.bars(drawn, title, x="CPUs, and CPU seconds per second")
-
-# %% [markdown]
-# On a calm machine the two workers get nearly what is allowed; a busy one gives less. Whatever the loss, there is no
-# error and no warning. Repeat the option, which is right in all versions: `srun
+# Nothing fails, and nothing warns you. Repeat the option, which is right in all versions: `srun
 # --cpus-per-task="$SLURM_CPUS_PER_TASK" python …`. And count CPUs with `os.sched_getaffinity`, as `make_loader` does.
 
 # %% [markdown] id="once" tags=["core"]
@@ -191,19 +183,19 @@ for way, shares in came.items():
     times = Counter(index for share in shares for index in share)
     counts = Counter(words[times[index]] for index in range(samples))
     often[way] = {word: counts[word] for word in words.values() if counts[word]}
-    print(f"{way:20} {dict(often[way])}, ranks read {[len(share) for share in shares]}")
+    print(f"{way:20} ranks read {[len(share) for share in shares]} samples")
 right = [way for way, counts in often.items() if list(counts) == ["once"]]
 title = f"Each of {samples} samples came exactly once with {', '.join(right) or 'none of them'} only"
 show.figure(figures.bars(often, title, x="samples of the epoch, by how often they came"))
 
 # %% [markdown]
-# Nothing failed in the wrong runs, and the loss would fall in both. So count once over all ranks, as the job below
-# does, before you train for days.
+# Nothing failed in the wrong runs, the loss would fall, and in one even the numbers per rank are right. So count once
+# over all ranks, as the job below does.
 #
 # What if the samples cannot be divided evenly? The folded cell tries PyTorch's sampler and ours.
 #
-# > **Predict.** 10 samples, 4 ranks: how many does PyTorch's sampler read, and how many does ours? And for one rank and
-# > two epochs, which of the printed orders are equal?
+# > **Predict.** 10 samples, 4 ranks: how many does PyTorch's sampler read, and how many does ours? And has the second
+# > epoch another order?
 
 # %% jupyter={"source_hidden": true}
 from torch.utils.data import DistributedSampler
@@ -220,8 +212,8 @@ sampler.set_epoch(1)
 print("PyTorch after set_epoch(1):", list(sampler)[:6])
 
 # %% [markdown]
-# PyTorch repeats two samples so that all ranks take the same number of steps. In validation that makes the accuracy
-# wrong. And without `sampler.set_epoch(epoch)`, every epoch has the same order
+# PyTorch repeats two samples so that all ranks take the same number of steps. In validation these count twice. Without
+# `sampler.set_epoch(epoch)`, every epoch has the same order
 # ([pytorch#31771](https://github.com/pytorch/pytorch/issues/31771)); `make_loader` counts epochs automatically.
 
 # %% [markdown] id="scale" tags=["core"]
@@ -279,37 +271,33 @@ for name, wrap in {"without DDP": lambda model: model, "with DDP": DDP}.items():
 # Each rank has its own batch, and so its own loss. Without DDP the models drift apart, without any error. With DDP they
 # stay equal.
 #
-# *Weak scaling* means more ranks with the same work per rank. Here each rank stands for a node and takes ten steps. A
-# step is simulated by a sleep of 30 ms, so that the ranks do not compete for this machine's CPUs. The data comes from
-# one slow storage of 50 MB per second, then from copies, as after staging.
+# *Weak scaling* means more ranks with the same work per rank. Each rank here stands for a node and takes ten steps.
+# Steps and storage are simulated by sleeping, so ranks do not compete for CPUs: a step takes 30 ms, and a storage sends
+# 80 MB per second. First all ranks share one storage; then each has a copy, as after staging.
 #
-# > **Predict.** An image is about 100 kB, and a step takes 10 of them. For how many ranks is the storage fast enough?
+# > **Predict.** An image is about 100 kB, and a step takes 10 of them. For how many ranks is one storage fast enough?
 
 # %%
-guess = 2  # change me: the storage is fast enough for so many ranks
+guess = 1  # change me: one storage is fast enough for so many ranks
 
 
-def ten_steps(path):
+def ten_steps(storage):
     """Samples per second of this rank."""
-    loader = make_loader(path, LoaderConfig(batch=10, workers=1, mode="threads", drop_last=True))
-    began, steps = time.perf_counter(), 0
+    loader = make_loader(packed, LoaderConfig(batch=10, workers=1, mode="threads"), transform=storage())
+    began = time.perf_counter()
     for _ in islice(loader, 10):
         time.sleep(0.03)  # a simulated training step
-        steps += 1
-    return 10 * steps / (time.perf_counter() - began)
+    return 100 / (time.perf_counter() - began)
 
 
 # %%
-from smallfiles.slowfs import SlowConfig, open_slow
-
-scaled = {"one slow storage": {}, "copies": {}}
-with open_slow(packed.parent, SlowConfig(latency_s=0.002, bandwidth_bytes_s=50e6)) as slow:
-    far = slow.path / packed.name if slow.how == "fuse" else packed  # else both lines read this disk
-    paths = {"one slow storage": far, "copies": packed}
-    for where, path in paths.items():
-        for count in (1, 2, 4):
-            places = [nodes.srun(rank, nodes=count, per_node=1) for rank in range(count)]
-            scaled[where][count] = [sum(nodes.play(partial(ten_steps, path), places)) for _ in range(3)]
+one = nodes.Storage(80e6)  # bytes per second
+storages = {"one storage": lambda: one, "a copy per rank": lambda: nodes.Storage(80e6)}
+scaled = {where: {} for where in storages}
+for where, storage in storages.items():
+    for count in (1, 2, 4):
+        places = [nodes.srun(rank, nodes=count, per_node=1) for rank in range(count)]
+        scaled[where][count] = [sum(nodes.play(partial(ten_steps, storage), places)) for _ in range(3)]
 
 # %% [markdown]
 # The folded cell compares with one rank, draws, and notes your number.
@@ -317,15 +305,16 @@ with open_slow(packed.parent, SlowConfig(latency_s=0.002, bandwidth_bytes_s=50e6
 # %% jupyter={"source_hidden": true}
 speed = {where: {n: median(runs) for n, runs in line.items()} for where, line in scaled.items()}
 worth = {where: line[4] / line[1] for where, line in speed.items()}
-title = f"4 ranks are worth {worth['one slow storage']:.1f} on one storage and {worth['copies']:.1f} with copies"
-lines = {**scaled, "ideal": {count: count * speed["copies"][1] for count in (1, 2, 4)}}
+title = f"4 ranks are worth {worth['one storage']:.1f} on one storage and {worth['a copy per rank']:.1f} with copies"
+lines = {**scaled, "ideal": {count: count * speed["a copy per rank"][1] for count in (1, 2, 4)}}
 axes = {"x": "ranks, one per node", "y": "samples per second, all ranks"}
 show.figure(figures.lines(lines, title, **axes, ideal="ideal", guess=guess))
-shared = speed["one slow storage"]
+shared = speed["one storage"]
 worksheet.note("10", ranks_fed=max(n for n in shared if shared[n] >= 0.8 * n * shared[1]))
 
 # %% [markdown]
-# Beyond the bend of a line, more nodes bring little; staging moves it ([notebook 07](07_stage_a_dataset.ipynb)).
+# Each rank needs 1 MB per 30 ms, or 33 MB per second: 80 are enough for two. Beyond that bend, more nodes bring little;
+# staging moves it ([notebook 07](07_stage_a_dataset.ipynb)).
 
 # %% [markdown] id="limit" tags=["core"]
 # ## 4 · Outlive the time limit
@@ -398,7 +387,7 @@ print("in one go: ", nodes.play(partial(train, whole), two)[0])
 # and no sample is repeated or left out. `smallfiles train` does all this, and saves the optimizer's state too; it exits
 # with code 75, and the script then requeues its job.
 #
-# Sometimes fewer nodes are free than before. The state then applies to what was left.
+# Sometimes fewer nodes are free than before. They share what is left of the epoch.
 #
 # > **Predict.** 4 ranks stop after 3 batches of 16. How many of the 400 images does one of 3 ranks still get? The
 # > folded cell counts.
@@ -424,7 +413,7 @@ print([len(indices) for indices, _ in second], f"{len(came)} images came, each {
 # %% [markdown] id="script" tags=["core"]
 # ## 5 · Read a job script, and submit it
 #
-# This is the script for reading as in section 2:
+# This script reads as in section 2:
 
 # %%
 from helpers import jobs
@@ -499,7 +488,7 @@ show.command(config, "train.arrow")
 # ## Check yourself
 #
 # **1.** In your job script you write `python train.py` without `srun`, with `--ntasks=8`. What happens?
-# (a) Slurm starts it eight times (b) it starts once (c) an error
+# (a) Slurm starts it eight times. (b) It starts once. (c) There is an error.
 #
 # <details>
 # <summary>Answer</summary>
@@ -511,7 +500,7 @@ show.command(config, "train.arrow")
 # </details>
 #
 # **2.** Each of 4 ranks reports "epoch done, 320,292 samples" for a set of 1,281,167. Was each sample read once?
-# (a) yes, that is a quarter each (b) not necessarily (c) no, the sum must be exactly 1,281,167
+# (a) Yes, that is a quarter each. (b) Not necessarily. (c) No, the sum must be exactly 1,281,167.
 #
 # <details>
 # <summary>Answer</summary>
