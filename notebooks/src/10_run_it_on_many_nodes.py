@@ -314,7 +314,8 @@ worksheet.note("10", ranks_fed=max(n for n in shared if shared[n] >= 0.8 * n * s
 
 # %% [markdown]
 # Each rank needs 1 MB per 30 ms, or 33 MB per second: 80 are enough for two. Beyond that bend, more nodes bring little;
-# staging moves it ([notebook 07](07_stage_a_dataset.ipynb)).
+# staging moves it ([notebook 07](07_stage_a_dataset.ipynb)). For real numbers, compare the rates in the logs of
+# `10_train`.
 
 # %% [markdown] id="limit" tags=["core"]
 # ## 4 · Outlive the time limit
@@ -470,7 +471,7 @@ show.command(config, "train.arrow")
 # %% [markdown]
 # ```bash
 # slurm/submit SITE 10_read -- train.arrow seen       # check, show, send
-# slurm/submit SITE 10_train --sbatch=--nodes=8       # options of sbatch override those of the script
+# slurm/submit SITE 10_train --sbatch=--nodes=8       # overrides the script; compare samples/s with 1, 2 and 4
 # squeue --me                                         # is it waiting or running, and why
 # scancel NUMBER                                      # end it
 # ```
