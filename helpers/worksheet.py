@@ -6,8 +6,8 @@
     worksheet.page()
 
 The trap: a number without its unit and its machine is worthless a week later, so each has a meaning and a
-unit here, and is noted with the day and the CPUs. Beside it is a recorded number, where `results` has one for
-the same thing; nothing is made up for the others.
+unit here, and is noted with the day and the CPUs. Beside it is the number that the same notebook noted on a
+recorded machine (`results/my_numbers.json`).
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -34,30 +33,16 @@ class Number:
     Args:
         meaning: What it is.
         unit: Of the value; empty for a count or a word.
-        record: File in `results`, operation and name of a recorded number for the same thing.
-        of: The number that a record stands for.
     """
 
     meaning: str
     unit: str = ""
-    record: tuple[str, str, str] | None = None
-    of: Callable[[dict[str, Any]], float] = lambda record: record["spread"]["median"]
 
-
-_SLOW = "packing at 2 ms an operation"
-_CROP = ("decode.json", "decoding and augmenting, 1 at work", "ours, antialias")
 
 NUMBERS: dict[str, dict[str, Number]] = {
     "01": {
-        "latency_ms": Number(
-            "one small file opened and read, one at a time",
-            "ms",
-            ("slow.json", _SLOW, "serial script"),
-            lambda record: 1000 / record["spread"]["median"],
-        ),
-        "opens_per_s": Number(
-            "small files opened and read, many in flight", "files/s", ("slow.json", _SLOW, "bare readers")
-        ),
+        "latency_ms": Number("one small file opened and read, one at a time", "ms"),
+        "opens_per_s": Number("small files opened and read, many in flight", "files/s"),
     },
     "02": {"inodes": Number("files and folders of the data set")},
     "03": {
@@ -67,17 +52,8 @@ NUMBERS: dict[str, dict[str, Number]] = {
     "05": {"shard_images": Number("images per shard from which larger shards bring nothing")},
     "07": {"break_even_epochs": Number("epochs after which staging has paid off")},
     "08": {
-        "images_per_s": Number(
-            "training views by the best loader",
-            "images/s",
-            ("peers.json", "epoch of JPEG, 2 workers", "arrow, processes"),
-        ),
-        "cpu_ms": Number(
-            "processor time to decode and crop one image",
-            "ms",
-            _CROP,
-            lambda record: 1000 * record["extra"]["cpu_s"] / record["samples"],
-        ),
+        "images_per_s": Number("training views by the best loader", "images/s"),
+        "cpu_ms": Number("processor time to decode and crop one image", "ms"),
     },
     "09": {"in_flight": Number("requests in flight from which more bring nothing")},
     "10": {"ranks_fed": Number("ranks that one shared storage keeps busy")},
@@ -140,14 +116,14 @@ def missing() -> list[str]:
 
 
 def page() -> None:
-    """Show all numbers with their meaning, and a recorded one beside each where there is one."""
-    sheet = _read(_path())
-    rows = [_row(n, name, sheet.get(n, {}).get(name)) for n, names in NUMBERS.items() for name in names]
+    """Show all numbers with their meaning, and beside each the recorded one."""
+    mine, recorded = _read(_path()), _read(CHECKOUT / "results" / "my_numbers.json")
+    rows = [_row(n, name, mine, recorded) for n, names in NUMBERS.items() for name in names]
     head = ["| | what | mine | measured | recorded |", "|---|---|---|---|---|"]
     show.say(
         "\n".join(head + rows)
-        + "\n\n*Recorded*: two cores of a virtual machine; for 01 from a folder with 2 ms per operation, "
-        "as on a busy parallel file system ([results](../results/README.md))."
+        + "\n\n*Recorded*: two cores of a virtual machine, images in a folder with 2 ms per operation, as on "
+        "a busy parallel file system ([results](../results/README.md))."
     )
 
 
@@ -232,23 +208,13 @@ def _text(notebook: str, name: str, value: Value) -> str:
     return f"{digits} {NUMBERS[notebook][name].unit}".strip()
 
 
-def _row(notebook: str, name: str, found: dict[str, Any] | None) -> str:
-    number = NUMBERS[notebook][name]
-    mine, when = ("", f"run notebook {notebook}")
+def _row(
+    notebook: str, name: str, mine: dict[str, dict[str, Any]], recorded: dict[str, dict[str, Any]]
+) -> str:
+    found, known = (sheet.get(notebook, {}).get(name) for sheet in (mine, recorded))
+    value, when = ("", f"run notebook {notebook}")
     if found is not None:
-        mine = f"**{_text(notebook, name, found['value'])}**"
+        value = f"**{_text(notebook, name, found['value'])}**"
         when = f"{found['day']}, {found['cpus']} CPUs"
-    return f"| {notebook} | {number.meaning} | {mine} | {when} | {_recorded(notebook, name)} |"
-
-
-def _recorded(notebook: str, name: str) -> str:
-    number = NUMBERS[notebook][name]
-    if number.record is None:
-        return "no record"
-    file, what, case = number.record
-    path = CHECKOUT / "results" / file
-    if not path.is_file():  # a copy of the course without its records
-        return "no record"
-    records = json.loads(path.read_text(encoding="utf-8"))["records"]
-    found = next(one for one in records if (one["what"], one["name"]) == (what, case))
-    return _text(notebook, name, number.of(found))
+    beside = "no record" if known is None else _text(notebook, name, known["value"])
+    return f"| {notebook} | {NUMBERS[notebook][name].meaning} | {value} | {when} | {beside} |"
