@@ -9,7 +9,7 @@
 # be read without fetching its neighbours.
 #
 # Apache Arrow is a format for tables that almost every data tool reads. This notebook stores images in it, and shows
-# which settings make the difference between a hundred and thousands of images per second.
+# which settings decide whether it delivers hundreds or many thousands of images per second.
 
 # %% [markdown] id="questions"
 # ## Questions
@@ -42,12 +42,12 @@ setup = start("03")
 
 # %% [markdown] id="recall"
 # > **Recall** (01). A read of a small file takes two requests of 2 ms each, and the storage serves 4 requests at once.
-# > From how many reads in flight does another one bring nothing?
+# > With how many reads in flight does one more bring nothing?
 #
 # <details>
 # <summary>Answer</summary>
 #
-# From 4: all servers are then busy, with 4 / (2 × 2 ms) = 1,000 files per second. Further reads only queue.
+# With 4: all servers are then busy, with 4 / (2 × 2 ms) = 1,000 files per second. Further reads only queue.
 #
 # </details>
 
@@ -98,12 +98,12 @@ print(reader.num_record_batches, "batches; the second one has", reader.get_batch
 # Before the last six letters is the *footer*: the schema again, and the position of each record batch. So a reader
 # starts at the end, and then goes straight to any batch. A writer that is killed never writes the footer.
 #
-# One limit is easily reached: one batch of a `binary` column holds at most 2 GiB
-# ([arrow#10776](https://github.com/apache/arrow/issues/10776)). Use several batches, as here.
+# One limit is easily reached: a batch of a `binary` column holds at most 2 GiB
+# ([arrow#10776](https://github.com/apache/arrow/issues/10776)).
 #
-# One more thing belongs to packing. A parallel file system keeps a file on one disk, unless its folder says otherwise,
-# and that disk then serves all nodes. *Striping* spreads a file over several: `lfs setstripe -c -1 FOLDER` on Lustre,
-# before the file is written. [Notebook 11](11_choose_a_format.ipynb) shows what it is worth.
+# One more thing belongs to packing. Lustre usually keeps a file on one disk, which then serves all nodes. *Striping*
+# spreads a file over several: `lfs setstripe -c -1 FOLDER`, before the file is written. [Notebook
+# 11](11_choose_a_format.ipynb) shows what it is worth.
 
 # %% [markdown] id="views" tags=["core"]
 # ## 2 · Look at an image without copying it
@@ -137,7 +137,7 @@ for name, way in {"OSFile": pa.OSFile, "memory map": pa.memory_map}.items():
 
 # %% [markdown]
 # The `OSFile` fetched the whole batch. The map returned a *view*: positions inside the file, with no image read yet.
-# The folded cell checks this by the address of the buffer:
+# Only an image that you take out, `batch["data"][5]`, is copied. The folded cell checks both by address:
 
 # %% jupyter={"source_hidden": true}
 whole = pa.memory_map(str(packed)).read_buffer()
@@ -147,8 +147,9 @@ def is_view(buffer):
     return 0 <= buffer.address - whole.address < whole.size
 
 
-image = pa.ipc.open_file(whole).get_batch(2)["data"][5].as_buffer()
-print("an image of the batch is a view:", is_view(image))
+column = pa.ipc.open_file(whole).get_batch(2)["data"]
+print("the images of the batch are a view:", is_view(column.buffers()[-1]))
+print("an image taken out of it is a view:", is_view(column[5].as_buffer()))
 
 # %% [markdown]
 # Compression rules out views, because the bytes in the file are then not those of the images. JPEG does not even
@@ -167,8 +168,8 @@ print(f"and a batch from the map allocates {bytes_text(moved.arrow)}")
 # %% [markdown] id="rows" tags=["core"]
 # ## 3 · Choose the rows per batch
 #
-# With one row per batch there are many headers, and the footer has an entry for each image. With many rows there are
-# few headers, but a batch is many megabytes. We write the same images five times:
+# With one row per batch there are many headers, and the footer has an entry for each image. With many rows a
+# batch is many megabytes. We write the same images five times:
 
 
 # %%
@@ -204,9 +205,9 @@ def by_get_batch(batches, rows_per_batch):
 
 
 def by_our_reader(reader):
-    for index in order:
+    for index in order * 10:  # it is fast, so it needs more to be measured
         xxhash.xxh3_64_intdigest(reader.read(index))
-    return len(order)
+    return len(order) * 10
 
 
 # %% [markdown]
@@ -221,17 +222,13 @@ from functools import partial
 
 from smallfiles import measure
 
-rates = {}
+tasks = {}
 for count, path in files.items():
     osfile, mapped = pa.OSFile(str(path)), pa.memory_map(str(path))
-    ways = {
-        "OSFile": partial(by_get_batch, pa.ipc.open_file(osfile), count),
-        "memory map": partial(by_get_batch, pa.ipc.open_file(mapped), count),
-        "our reader": partial(by_our_reader, arrow.open(path, access="mmap")),
-    }
-    result = measure.compare(ways, rounds=5, unit="images")
-    for way in ways:
-        rates.setdefault(way, {})[count] = result.rates_per_s(way)
+    tasks[f"OSFile, {count}"] = partial(by_get_batch, pa.ipc.open_file(osfile), count)
+    tasks[f"memory map, {count}"] = partial(by_get_batch, pa.ipc.open_file(mapped), count)
+    tasks[f"our reader, {count}"] = partial(by_our_reader, arrow.open(path, access="mmap"))
+result = measure.compare(tasks, rounds=5, unit="images")
 
 # %% [markdown]
 # The folded cell draws this and notes your number.
@@ -239,6 +236,8 @@ for count, path in files.items():
 # %% jupyter={"source_hidden": true}
 import numpy as np
 
+names = ("OSFile", "memory map", "our reader")
+rates = {way: {count: result.rates_per_s(f"{way}, {count}") for count in files} for way in names}
 osfile = rates["OSFile"]
 most = max(n for n in osfile if np.median(osfile[n]) >= np.median(osfile[1]) / 2)
 worksheet.note("03", rows_per_batch=most)
@@ -264,10 +263,10 @@ figures.lines(rates, title, **axes, log="xy", note="random reads, warm cache", g
 # %% [markdown] id="juelich" tags=["core"]
 # ## 4 · Feed a DataLoader
 #
-# The Jülich course writes one row per batch, `image_data: binary, label: uint16`, so batch i is sample i. Its loader
-# opens an `OSFile`, which is sound for one row per batch. Here is a similar `Dataset`. It opens the file at the first
-# read of each process, never in `__init__`: a worker must not use a file that its parent has opened (notebook 04 shows
-# what happens otherwise).
+# The course of the Jülich Supercomputing Centre writes one row per batch, `image_data: binary, label: uint16`: batch i
+# is sample i. Its loader opens an `OSFile`, which is sound for one row. Here is a similar `Dataset`. It opens the
+# file at the first read of each process, never in `__init__`: a worker must not use a file that its parent has opened
+# (notebook 04 shows why).
 
 # %%
 import os
@@ -309,7 +308,7 @@ print(f"{len(loader)} batches, {sum(sizes):,} of {report.payload_bytes:,} bytes;
 
 # %% [markdown]
 # > **Predict.** Which fetches the most images per second: this `Dataset`, our reader of the same file, or our reader of
-# > our layout? And how do plain files compare? The folded cell compares the four.
+# > our own file? And how do plain files compare? The folded cell compares the four.
 
 # %% jupyter={"source_hidden": true}
 names = source.manifest.paths.to_pylist()
@@ -322,22 +321,23 @@ def read_file(index):
 
 
 def fetch(read):
-    for index in order:
+    for index in order * 10:
         xxhash.xxh3_64_intdigest(read(index))
-    return len(order)
+    return len(order) * 10
 
 
 ways = {
     "plain files": partial(fetch, read_file),
     "the Dataset above": partial(fetch, lambda index: images[index][0]),
-    "our reader, their layout": partial(fetch, formats.open(theirs).read),
-    "our reader, our layout": partial(fetch, formats.open(packed).read),
+    "our reader of their file": partial(fetch, formats.open(theirs).read),
+    "our reader of our file": partial(fetch, formats.open(packed).read),
 }
 figures.bars(measure.compare(ways, rounds=5, unit="images"), note="random reads, warm cache")
 
 # %% [markdown]
-# Plain files are read from a warm cache here, where an open is cheap. And decoding a JPEG takes far longer than
-# fetching it.
+# The `Dataset` copies each image and makes Arrow objects for it. Our reader only cuts it out of the file, so the layout
+# hardly matters. Plain files come from a warm cache here, where an open is cheap. Decoding takes longer than any of
+# these.
 
 # %% [markdown] id="killed" tags=["optional"]
 # ## 5 · Kill a pack, and trust what is there
@@ -363,13 +363,13 @@ print("ended with", process.wait(), "- visible:", [p.name for p in out.parent.gl
 print("hidden:", [p.name for p in out.parent.glob(".*")])
 
 # %% [markdown]
-# The file grows inside a hidden folder. It gets its name at the very end, when it is complete and was read back. The
-# next run of the same command removes the folder of the dead run.
+# The file grows inside a hidden folder. It gets its name at the very end, when it is complete and a part was read back.
+# The next run removes the folder of the dead one.
 
 # %%
 out.unlink(missing_ok=True)  # in case this machine was quicker than the kill
 report = pack(source, out, config)
-sorted(path.name for path in out.parent.iterdir()), report.verified
+print(*sorted(path.name for path in out.parent.iterdir()), "-", report.verified, "images read back")
 
 # %% [markdown]
 # Next to the file is its *digest*, a list of hashes of its blocks. Equal inputs give equal bytes, so large files can be
@@ -388,8 +388,8 @@ out.write_bytes(content)
 print(verify(out).problems)
 
 # %% [markdown]
-# A JPEG has no checksum of its own, so a flipped bit would often go unnoticed. `verify` names the samples of the
-# damaged block, so you know what to fetch again.
+# A JPEG has no checksum, so a flipped bit would often go unnoticed. `verify` names the samples of the damaged block, so
+# you know what to fetch again.
 
 # %% [markdown] id="exercise"
 # ## Exercise
@@ -400,7 +400,7 @@ print(verify(out).problems)
 # %% [markdown] id="cluster"
 # ## On the cluster
 #
-# Run the same command as a job, with the output on the scratch file system.
+# `slurm/submit SITE 03_pack_arrow` runs this as a job, with the output on scratch.
 
 # %%
 show.command(config, "imagenet/train", "imagenet_train.arrow")
@@ -452,8 +452,8 @@ show.command(config, "imagenet/train", "imagenet_train.arrow")
 # <summary>Answer</summary>
 #
 # **(b)**. `pack` gives the name only to a complete file. (a) is too cautious. (c) A script that writes to the final
-# name leaves half a file under it. Half an Arrow file lacks its footer and does not open. A tar file looks complete,
-# and so does an HDF5 file that was flushed before the job was killed.
+# name leaves half a file under it. Half an Arrow file lacks its footer and does not open. Half a tar file looks
+# complete, and so does half an HDF5 file if it was flushed.
 #
 # </details>
 
