@@ -5,9 +5,9 @@
 # synthetic images with masks, and 200 with a table of labels
 #
 # So far a sample was an image and a label. Yours may have a mask, a number to predict, a text or a list as well. Each
-# of these is a *field*: a field of files (a *blob* per sample, such as an image or a mask) or of *values* (a column of
-# a table). This notebook brings two such sets from the folder to the batch, shows the three mistakes that no program
-# reports, and ends with your own folder.
+# of these is a *field*. A field holds either *blobs*, the bytes of one file per sample such as an image or a mask, or
+# *values*, a column of a table. This notebook brings two such sets from the folder to the batch, shows mistakes that
+# raise no error, and ends with your own folder.
 
 # %% [markdown] id="questions"
 # ## Questions
@@ -23,7 +23,7 @@
 #
 # - pack images with masks, and a table with numbers, and check what was recognised,
 # - give an image and its mask the same random view,
-# - join a table to its files by name, and keep floats from becoming classes,
+# - join a table to its files by name, also one that comes later, and keep floats from becoming classes,
 # - say what a further field costs in files and packed,
 # - try all of this on your own data without writing a byte.
 
@@ -39,13 +39,13 @@ from helpers import figures, show, start
 setup = start("13")
 
 # %% [markdown] id="recall"
-# > **Recall** (11). A metadata server is busy half of the time. How long does a request wait, in operations? And at 90
-# > %?
+# > **Recall** (11). A metadata server is busy for half of the time. For how many operations does a request wait on
+# > average? And if it is busy for 90 % of the time?
 #
 # <details>
 # <summary>Answer</summary>
 #
-# 1 and 9: load / (1 - load). Plan for 70 %.
+# For 1, and for 9: load / (1 - load). So plan for 70 %.
 #
 # </details>
 
@@ -81,7 +81,8 @@ from smallfiles.pack import PackConfig, pack
 
 source = sources.load(folder)
 packed = setup.scratch / "shapes.arrow"
-pack(source, packed, PackConfig())
+if not packed.exists():  # finished output is never overwritten
+    pack(source, packed, PackConfig())
 print(f"further fields: {source.manifest.fields}")
 
 # %% [markdown]
@@ -158,7 +159,7 @@ def apart(image, mask):
 # %% [markdown]
 # `crop` draws a place at each call, so the two get different ones.
 #
-# > **Predict.** Of the pixels of this mask, which share has the wrong class?
+# > **Predict.** In what share of the pixels does such a mask then disagree with its image?
 
 # %%
 guess = 5  # change me: percent of the pixels with a wrong class
@@ -186,9 +187,9 @@ panels = {f.__name__: f(image, as_mask(mask)) for f in (apart, together)}
 draw(panels, "Left, the outline of the mask lies beside the object. Right, it follows the object.")
 
 # %% [markdown]
-# On the left, a correct answer of the network increases the loss. Shapes, types and the number of samples are all as they should
-# be, so only a picture shows it, or a count. Here a mask takes the place of the image, to count the pixels in which the
-# two crops differ:
+# On the left, a correct answer of the network increases the loss. Shapes, types and the number of samples are all as
+# they should be, so only a picture shows it, or a count. Here a mask takes the place of the image, to count the pixels
+# in which the two crops differ:
 
 
 # %%
@@ -202,7 +203,7 @@ def wrong_pixels(crops, index):
 found = {f.__name__: [wrong_pixels(f, index) for index in range(100)] for f in (apart, together)}
 middle = {name: np.median(runs) for name, runs in found.items()}
 title = f"Cropped apart, {middle['apart']:.0f} % of the pixels have a wrong class; together, {middle['together']:.0f} %"
-figures.bars(found, title, x="wrong pixels in a mask (%)", note="a dot per mask", guess=guess)
+figures.bars(found, title, x="wrong pixels in a mask (%)", note="one run per mask", guess=guess)
 
 # %% [markdown]
 # A mask must also not be scaled like an image. The mean of classes 1 and 3 is 2, and that is another class:
@@ -226,8 +227,8 @@ batch = next(iter(make_loader(packed, LoaderConfig(batch=8), fields=fields)))
 {name: (str(tensor.dtype), tuple(tensor.shape)) for name, tensor in batch.items()}
 
 # %% [markdown]
-# `training.train` does the same and trains a small network. `target` says which field it learns; the type of the field
-# decides the rest, here a class for each pixel:
+# `training.train` uses the same makers and trains a small network. `target` says which field it learns; the type of the
+# field decides the rest, here a class for each pixel:
 
 # %%
 from smallfiles.training import TrainConfig, train
@@ -251,7 +252,7 @@ for row, name in zip(rows[:3], files):
     print(name, "|", *row.values())
 
 # %% [markdown]
-# > **Predict.** If you glue sorted files and rows together, as `zip` does here, how many of the 200 images get their
+# > **Predict.** If you pair sorted files and rows by position, as `zip` does here, how many of the 200 images get their
 # > own row?
 
 # %%
@@ -277,21 +278,24 @@ load("label=weight")
 print(*load().notes)
 
 # %% [markdown]
-# As a class, 36.99 would become 36, or each weight a class of its own. The first is refused, and the second is what you
-# get from `sorted(set(weights))` in a script of your own. Every column that is not the label stays a value with its type,
-# and comes in the batch:
+# As a class, 22.9 would become 22, or each weight a class of its own. The first is refused, and the second is what you
+# get from `sorted(set(weights))` in a script of your own. Every column that is not the label stays a value with its
+# type, and arrives in the batch:
 
 # %%
 weighed = setup.scratch / "weighed.arrow"
-pack(load(), weighed, PackConfig())
+if not weighed.exists():
+    pack(load(), weighed, PackConfig())
 batch = next(iter(make_loader(weighed, LoaderConfig(batch=4), transform=view)))
 print(batch["weight"].dtype, batch["weight"].tolist(), "and labels", batch["target"].tolist())
 
 # %% [markdown]
-# Look at the samples again: does the species fit the picture, and does a larger object weigh more? The folded cell draws
-# three images and all weights.
+# Look at the samples again: does the species fit the picture, and does a larger object weigh more? The folded cell
+# draws three images, and the classes that the weights would make.
 
 # %% jupyter={"source_hidden": true}
+from collections import Counter
+
 plants = formats.open(weighed)
 weights = plants.table(["weight"])["weight"].to_pylist()
 panels = {}
@@ -300,12 +304,32 @@ for index in (7, 20, 50):
     panels[title] = Picture.open(io.BytesIO(plants.read(index))), None
 shown = "; ".join(panels).replace("\n", ", ")
 draw(panels, f"Three images with their species and weight: {shown}.")
-title = f"As classes, these weights would be {len(set(weights))}, with {len(weights) / len(set(weights)):.1f} images each"
-figures.histogram({"weight": weights}, title, x="weight (g)")
+sizes = Counter(min(count, 5) for count in Counter(weights).values())
+title = f"Weights as classes: {len(set(weights))} classes for {len(weights)} images, and {sizes[1]} have a single image"
+names = {1: "1 image", **{n: f"{n} images" for n in (2, 3, 4)}, 5: "5 or more"}
+figures.bars({name: sizes[n] for n, name in names.items() if sizes[n]}, title, x="classes with so many images")
 
 # %% [markdown]
+# No network learns a class from one image, and classes do not know that 22 g is nearer to 23 g than to 60 g.
+#
 # `make_loader` gives `float64` as Arrow stores it; `.float()` before the loss. Missing numbers come as NaN, and missing
 # whole numbers are refused until you say what stands for them (`Value(missing=-1)`).
+#
+# > **Predict.** Next week a colleague sends a score for each image, in a table of its own. Do you have to pack again?
+
+# %%
+from smallfiles.pack import annotate
+
+scores, added = setup.scratch / "scores.csv", setup.scratch / "weighed.arrow.scores.fields.arrow"
+lines = [f"{row['filename']},{len(row['species'])}" for row in rows]  # in place of real scores
+scores.write_text("\n".join(["filename,score", *lines]))
+if not added.exists():
+    annotate(weighed, scores, key="filename")
+print(f"{weighed.stat().st_size:,} and {added.stat().st_size:,} bytes; fields: {list(formats.open(weighed).fields)}")
+
+# %% [markdown]
+# No: `annotate` joins the table by name and writes the new column to a small file beside the packed one. From then on
+# the score is read as if it had been packed.
 
 # %% [markdown] id="price" tags=["optional"]
 # ## 4 · Pay for the second file
@@ -320,7 +344,8 @@ files = list(zip(source.manifest.paths.to_pylist(), source.manifest.blob_paths("
 for index in range(len(reader)):
     (joined / f"{index:05d}.raw").write_bytes(bytes(reader.read(index)) + bytes(masks.read(index)))
 out = setup.scratch / "joined.arrow"
-pack(sources.load(joined, suffixes=(".raw",), unlabelled=True), out, PackConfig())
+if not out.exists():
+    pack(sources.load(joined, suffixes=(".raw",), unlabelled=True), out, PackConfig())
 one_blob = formats.open(out)
 
 # %%
@@ -359,9 +384,9 @@ figures.bars(spent, title, x="microseconds per sample", note="warm cache")
 
 # %% [markdown]
 # These are warm reads on this disk; on a busy machine the dots overlap. On a parallel file system each open is a round
-# trip to a busy server ([notebook 01](01_count_the_cost_of_small_files.ipynb)), so the second file doubles the waiting;
-# in a packed file both blobs are in the same place. What remains is the work on the CPU, since a mask must be decoded
-# as well. The folded cell decodes batches without and with masks.
+# trip to a busy server ([notebook 01](01_count_the_cost_of_small_files.ipynb)), so the second file doubles the waiting.
+# A second packed blob is only one more read of a file that is already open. What remains is the work on the CPU, since
+# a mask must be decoded as well. The folded cell decodes batches without and with masks.
 
 # %% jupyter={"source_hidden": true}
 from itertools import islice
@@ -408,7 +433,7 @@ from smallfiles.pack import plan
 
 if mine is not None:
     planned = plan(mine, setup.scratch / "mine.arrow", PackConfig())
-    print(f"{planned.samples:,} samples, {planned.payload_bytes / 1e9:.2f} GB; packed, files: {planned.files}")
+    print(f"{planned.samples:,} samples, {planned.payload_bytes / 1e9:.2f} GB; files once packed: {planned.files}")
 else:
     show.say("Put a path of your own into the cell above, if you have one here.")
 
@@ -441,10 +466,10 @@ show.command(TrainConfig(target="mask", epochs=20), "shapes.arrow")
 #
 # - A sample is a key and its fields: blobs (files) and values (columns), packed together in one row.
 # - Read the notes of `load` and look at pictures before training; wrong pairs raise no error.
-# - Draw a random view once, and give it to image, mask and boxes. Scale masks by the nearest pixel.
-# - Join tables by name, never by order. A float is a value, not a class.
+# - Draw a random view once, and give it to image and mask. Scale masks by the nearest pixel.
+# - Join tables by name, never by order. A float is a value, not a class. A later column needs no second packing.
 # - A second file per sample is a second open, a round trip on a parallel file system; a second blob in a packed file
-#   is in the same row. Decoding costs the same in both.
+#   is one more read of an open file. Decoding costs the same in both.
 
 # %% [markdown] id="quiz"
 # ## Check yourself
