@@ -68,7 +68,7 @@ reader = formats.open(packed)
 #
 # A forum post asked how to keep a GPU busy with views like these: the shorter side of an image is scaled to a random
 # length from 256 to 480 pixels, then 224 x 224 pixels are cut out. The folded cell picks length and place once per
-# image, so that three programs can make the same view:
+# image, so that four programs can make the same view:
 
 # %% jupyter={"source_hidden": true}
 from smallfiles.images.crops import Box
@@ -85,20 +85,22 @@ def draw_view(index):
     return short, k, Box(top, left, side, side)
 
 
+drawn = [draw_view(index) for index in range(len(reader))]
+
+
 # %% [markdown]
-# Each program yields the name of a stage when it is finished. The first is common: it converts to floats, then
-# scales, as in a published course. The second crops before it scales, and leaves floats to the GPU:
+# Each program yields the name of a stage when it is finished. The first is common: it scales, then crops, with floats
+# as in a published course, or with bytes. The next crops before it scales, and leaves floats to the GPU:
 
 # %%
 from torchvision.transforms.v2 import functional as F
 
 
-def floats_scale_crop(data, short, k, box):
+def scale_crop(data, short, k, box, dtype):
     picture = Image.open(io.BytesIO(data)).convert("RGB")
     yield "decode", picture
-    floats = F.to_dtype(F.to_image(picture), torch.float32, scale=True)
-    view = F.crop(F.resize(floats, [short]), round(box.top / k), round(box.left / k), 224, 224)
-    yield "augment", F.normalize(view, list(images.IMAGENET_MEAN), list(images.IMAGENET_STD))
+    whole = F.resize(F.to_dtype(F.to_image(picture), dtype, scale=True), [short])
+    yield "augment", F.crop(whole, round(box.top / k), round(box.left / k), 224, 224)
 
 
 def scaled(pixels):
@@ -114,7 +116,7 @@ def crop_scale(data, short, k, box):
 
 
 # %% [markdown]
-# The third does not even decode the hidden part:
+# The last does not even decode the hidden part:
 
 # %%
 from smallfiles.images.picture import open_picture
@@ -179,8 +181,11 @@ def send_ms(batch):
 
 # %%
 guess = 1.5  # change me: the last program is so many times as fast as the first
-orders = {"floats, scale, crop": floats_scale_crop, "crop, scale": crop_scale, "only the part": only_the_part}
-drawn = [draw_view(index) for index in range(len(reader))]
+
+# %%
+orders = {"floats, scale, crop": partial(scale_crop, dtype=torch.float32)}
+orders["bytes, scale, crop"] = partial(scale_crop, dtype=torch.uint8)
+orders |= {"crop, scale": crop_scale, "only the part": only_the_part}
 runs, first = {name: [] for name in orders}, {}
 for number in range(10):
     for name, order in orders.items():
@@ -188,7 +193,7 @@ for number in range(10):
         runs[name].append(spent)
 
 # %% [markdown]
-# The folded cell draws the fastest of the batches:
+# The folded cell draws the fastest batches:
 
 # %% jupyter={"source_hidden": true}
 bars = {}
@@ -200,20 +205,26 @@ slow, quick = total["floats, scale, crop"], total["only the part"]
 note = "each stage: the fastest of 9 batches, since other programs only slow one down"
 title = f"Cropped first and kept as bytes, a batch takes {quick:.0f} instead of {slow:.0f} ms"
 show.figure(figures.bars(bars, title, x="time of one worker per batch (ms)", note=note, guess=slow / guess))
-reference = first["floats, scale, crop"]
+
+
+def pixels(batch):
+    """From 0 to 255, colours first."""
+    batch = 255 * batch if batch.is_floating_point() else batch.float()
+    return batch if batch.shape[1] == 3 else batch.movedim(-1, 1)
+
+
 for name, batch in first.items():
-    floats = batch if batch.is_floating_point() else images.normalise(batch)
-    difference = 255 * float((floats - reference).abs().mean()) * np.mean(images.IMAGENET_STD)
+    difference = float((pixels(batch) - pixels(first["floats, scale, crop"])).abs().mean())
     print(f"{name:20} {difference:4.1f} of 255 from the first, {batch.nbytes / 1e6:4.1f} MB to send")
 
 # %% [markdown]
 # The pixels differ a little, since each order rounds and smooths at a different step.
 #
-# Two habits cost time. *Scaling pixels that are then thrown away*: crop first. *Floats too early*: four bytes instead
-# of one in every later stage, sending included. `images.normalise` converts a whole batch on the GPU.
+# Two habits cost time. *Floats too early*: they take longer to scale and, with four bytes instead of one, to send.
+# `images.normalise` converts a whole batch on the GPU. *Scaling pixels that are then thrown away*: crop first.
 #
-# The file is in this machine's page cache, so *read* is small. On a cold parallel file system it may be most of the bar
-# ([notebook 01](01_count_the_cost_of_small_files.ipynb)).
+# *Read* is small here, from the page cache. On a cold parallel file system it may be most of the bar ([notebook
+# 01](01_count_the_cost_of_small_files.ipynb)).
 
 # %% [markdown] id="views" tags=["optional"]
 # ## 2 · Choose the views
@@ -357,8 +368,7 @@ worksheet.note("08", images_per_s=max(middle["memory"].values()), cpu_ms=cpu_ms)
 # > **Predict.** Batches of 256, 8 workers, 2 batches ahead per worker: how many gigabytes as bytes, and as floats?
 
 # %%
-numbers = 8 * 2 * 256 * 224 * 224 * 3
-f"{numbers / 1e9:.1f} GB as bytes, {4 * numbers / 1e9:.1f} GB as floats"
+[f"{8 * 2 * 256 * 224 * 224 * 3 * size / 1e9:.1f} GB as {kind}" for kind, size in (("bytes", 1), ("floats", 4))]
 
 # %% [markdown]
 # Processes keep them in `/dev/shm`. If that is too small, a worker fails or dies with a *bus error* ([notebook
