@@ -227,6 +227,15 @@ batch = next(iter(make_loader(packed, LoaderConfig(batch=8), fields=fields)))
 {name: (str(tensor.dtype), tuple(tensor.shape)) for name, tensor in batch.items()}
 
 # %% [markdown]
+# The folded cell draws three views of this batch, with the outlines of their masks:
+
+# %% jupyter={"source_hidden": true}
+objects = [float((mask > 0).float().mean()) for mask in batch["mask"]]  # the share of the view that is object
+shown = sorted(range(len(objects)), key=lambda i: abs(objects[i] - 0.3))[:3]
+panels = {f"sample {int(batch['index'][i])}": (batch["image"][i].permute(1, 2, 0), batch["mask"][i]) for i in shown}
+draw(panels, "Three views of a batch. The outlines of the masks follow the objects.")
+
+# %% [markdown]
 # `training.train` uses the same makers and trains a small network. `target` says which field it learns; the type of the
 # field decides the rest, here a class for each pixel:
 
