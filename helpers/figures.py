@@ -175,6 +175,8 @@ def histogram(
 ) -> Drawing:
     """How single values spread: a panel for each name on one axis, with the median's number at the median.
 
+    On a logarithmic axis a dot marks the largest value, whose bar may be far away and too low to see.
+
     Args:
         values: For each name, all of its values.
         title: The finding, in a sentence.
@@ -191,7 +193,7 @@ def histogram(
         for name, single in values.items()
         if (kept := [v for v in _runs(single) if v > 0 or not log])
     }
-    caption = _caption("height: percent of the values, line: median", note)
+    caption = _caption(f"height: percent of the values, line: median{', dot: largest' * log}", note)
     figure = _begin(title, 0.95 * len(values) + 0.7, caption, values)
     panels = figure.subplots(len(values), 1, sharex=True, squeeze=False)[:, 0]
     low, high = _range(values, log)
@@ -203,6 +205,9 @@ def histogram(
         axes.axvline(middle, color=INK, lw=1.2)
         axes.set_ylim(top=1.35 * axes.get_ylim()[1])  # room for the number above the bars
         _label_line(axes, middle, f"median {_amount(middle, _unit(x)[1])}", INK, 0.86)
+        if log:
+            axes.plot(max(single), 0, "o", ms=5, color=colour, clip_on=False, zorder=4)
+            _label_line(axes, max(single), _amount(max(single), _unit(x)[1]), FAINT, 0.3)
         axes.set_title(name, loc="left", fontsize=9, pad=3)
         _plain(axes)
     if log:
@@ -217,6 +222,9 @@ def histogram(
         for axes in panels:
             _draw_guess(axes, guess, _unit(x)[1], words=axes is panels[0])
     medians = ", ".join(f"{name} {_amount(median(v), _unit(x)[1])}" for name, v in values.items())
+    if log:
+        largest = ", ".join(f"{name} {_amount(max(v), _unit(x)[1])}" for name, v in values.items())
+        medians += f"; largest: {largest}"
     found = f"Histogram. {title}. Median {_unit(x)[0]}: {medians}{_guessed(guess, _unit(x)[1])}."
     return _finish(figure, found)
 

@@ -137,6 +137,14 @@ def test_amounts_have_their_units_at_the_ticks():
     assert "500 MB/s at 1 kB to 2 GB/s at 1 MB" in drawn.alt
 
 
+def test_the_largest_value_is_a_dot_on_a_logarithmic_axis():
+    drawn = histogram(log=True)
+    dots = [line for axes in drawn.figure.axes for line in axes.lines if line.get_marker() == "o"]
+    assert [line.get_xdata()[0] for line in dots] == [9e-6, 9e-5]
+    assert "largest: open 9 µs, read 90 µs" in drawn.alt and "largest" in drawn.figure.get_supxlabel()
+    assert "largest" not in histogram().alt + histogram().figure.get_supxlabel()
+
+
 def test_rates_start_at_zero_unless_the_axis_is_logarithmic():
     assert lines().figure.axes[0].get_ylim()[0] == 0
     assert bars().figure.axes[0].get_xlim()[0] == 0
