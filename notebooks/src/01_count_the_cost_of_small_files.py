@@ -50,8 +50,8 @@ from smallfiles.progress import bytes_text
 # location of the bytes. A quota on a cluster limits inodes as well as bytes. The bytes are stored in *allocation units*
 # of a fixed size, so the end of the last unit stays empty.
 #
-# > **Predict.** The demo set has one folder for each of ten classes. How many inodes do its images take? How many does
-# > the Python environment of this notebook take?
+# > **Predict.** The demo set has one folder for each of ten classes. How many inodes does it take? How many does the
+# > Python environment of this notebook take?
 
 # %% [markdown]
 # The folded cell walks through both:
@@ -82,8 +82,8 @@ for name, root in trees.items():
     print(f"{name:12} {len(files) + folders:6,} inodes, holds {held}, takes {taken} on disk")
 
 # %% [markdown]
-# An environment of Python packages is a data set of small files too. (The count stops at 5,000 files if this file
-# system is shared.)
+# Each image takes an inode, and so does each folder. An environment of Python packages is a data set of small files too.
+# (The count stops at 5,000 files if this file system is shared.)
 #
 # Here the units are small. Large file systems use large *blocks*, of 4 MiB for instance, so that many disks work on one
 # file; but they divide a block into *sub-blocks* for small files: 1/32 of a block in Storage Scale 4 (GPFS), 8 KiB
@@ -91,7 +91,7 @@ for name, root in trees.items():
 
 # %%
 units = [512 << shift for shift in range(0, 14)]
-real = {"ext4, XFS": 4 << 10, "Storage Scale 4": 128 << 10}  # a sub-block of a block of 4 MiB
+real = {"ext4, XFS": 4 << 10, "Storage Scale 5": 8 << 10, "Storage Scale 4": 128 << 10}  # with blocks of 4 MiB
 
 
 def taken(file_bytes, unit):
@@ -99,14 +99,13 @@ def taken(file_bytes, unit):
 
 
 factors = {name: {unit: taken(file_bytes, unit) for unit in units} for name, file_bytes in sizes.items()}
-worst = ", ".join(f"{line[units[-1]]:.0f} times its bytes ({name})" for name, line in factors.items())
-title = f"In units of {units[-1] >> 20} MiB a tree would take {worst}"
+small, large = (factors["environment"][real[f"Storage Scale {version}"]] for version in (5, 4))
+title = f"The environment takes {small:.2f} times its bytes in units of 8 KiB, {large:.2f} times in units of 128 KiB"
 figures.lines(factors, title, x="allocation unit (B)", y="bytes taken per byte stored", log="xy", marks=real)
 
 # %% [markdown]
-# The lines are computed from the file sizes. While the unit is smaller than the *mean* file, a line is flat; beyond
-# that, each doubling of the unit doubles the space. Find out your file system's unit before you worry about space:
-# usually the inodes are the tighter limit.
+# The lines are computed from the file sizes. A unit much smaller than the *mean* file wastes little; once it is larger
+# than nearly all files, each doubling of the unit doubles the space. Usually the inodes are the tighter limit.
 
 # %% [markdown] id="operations" tags=["core"]
 # ## 2 · Time a single open
@@ -118,8 +117,7 @@ figures.lines(factors, title, x="allocation unit (B)", y="bytes taken per byte s
 #
 # *What a parallel file system does for `open` and `read`. On this machine one kernel does all of it.*
 #
-# > **Predict.** Which takes longest on this machine: stat, open, read or close? Write down how many seconds an open
-# > takes.
+# > **Predict.** Which takes longest on this machine: stat, open, read or close? How many seconds does an open take?
 
 # %%
 guess = 1e-3  # change me: seconds for one open; the figure below shows it
@@ -140,9 +138,8 @@ def timed(call, items):
 
 
 # %% [markdown]
-# One effect spoils such measurements: only the first look-up of a name is expensive. The kernel keeps the answer, so an
-# `open` right after a `stat` of the same file looks cheap. Therefore we use one half of the files for `stat` and the
-# other half for the rest.
+# One cost is missing below: only the first look-up of a name is expensive. The kernel keeps the answer, and the cell
+# asks for the sizes of all files before it times anything. So we time `stat` and `open` of *known* names.
 
 # %%
 from pathlib import Path
@@ -151,53 +148,51 @@ from smallfiles.measure import cache
 
 source = setup.source()
 folder = setup.folder()
-paths = [str(folder / path) for path in source.manifest.paths.to_pylist()][:400]
-asked, opened = paths[::2], paths[1::2]
-buffer = bytearray(max(map(os.path.getsize, opened)))
+paths = [str(folder / path) for path in source.manifest.paths.to_pylist()][:200]
+buffer = bytearray(max(map(os.path.getsize, paths)))  # from here on the kernel knows every name
 kinds = ["read, cold"] * cache.can_be_cold(folder) + ["read, warm"] * 5
 times = {name: [] for name in ("stat", "open", *kinds, "close")}
 for kind in kinds:
     if kind == "read, cold":
-        cache.drop(map(Path, opened))  # the kernel forgets the bytes, but not the names
-    seconds, descriptors = timed(lambda path: os.open(path, os.O_RDONLY), opened)
+        cache.drop(map(Path, paths))  # the kernel forgets the bytes, but not the names
+    seconds, descriptors = timed(lambda path: os.open(path, os.O_RDONLY), paths)
     times["open"] += seconds
     times[kind] += timed(lambda descriptor: os.readv(descriptor, [buffer]), descriptors)[0]
     times["close"] += timed(os.close, descriptors)[0]
-    times["stat"] += timed(os.stat, asked)[0]
+    times["stat"] += timed(os.stat, paths)[0]
 
 # %% [markdown]
 # The folded cell draws all calls.
 
 # %% jupyter={"source_hidden": true}
 half, slowest = np.median(times["open"]), max(times["open"])
-title = f"Half of the opens take less than {1e6 * half:.0f} µs"
+title = f"The median open takes {1e6 * half:.1f} µs, the slowest {slowest / half:,.0f} times as long"
 if "read, cold" in times:
     factor = np.median(times["read, cold"]) / np.median(times["read, warm"])
     title += f"; a cold read takes {factor:.0f} times as long as a warm one"
-show.figure(figures.histogram(times, title, x="time of one call (s)", log=True, guess=guess))
-show.say(f"The slowest open took **{slowest / half:,.0f} times** as long as the median.")
+figures.histogram(times, title, x="time of one call (s)", log=True, guess=guess)
 
 # %% [markdown]
 # *Warm* means that the kernel still holds the bytes in memory, in the *page cache*. *Cold* means that we asked it to
 # forget them (`posix_fadvise`), so they come from the disk; files in memory (tmpfs) cannot be cold. That is only half
 # of cold: names and inodes stay known, and only root can make the kernel forget those.
 #
-# The time axis is logarithmic. Look at the right ends: a mean hides the few slow calls, and a batch is only ready when
-# its slowest file is.
+# The time axis is logarithmic, and a dot marks the slowest call. The median hides such calls, but a sum contains them,
+# and a batch is only ready when its slowest file is.
 #
 # > **Predict.** ImageNet has 1,281,167 training images. How long does it take to open all of them one after the other,
 # > at the speed measured here, and on a busy server that takes 2 ms per request?
 
 # %%
 images, request_s = 1_281_167, 0.002
-here = images * half
+here = images * np.mean(times["open"])  # a sum needs the mean: the slow calls count
 there = images * 2 * request_s  # unknown names: a look-up, then the open
-show.say(f"Known names here: **{here:,.0f} s**. New names there: **{there / 3600:.1f} hours**, before the first byte.")
+show.say(f"Known names here: **{here:,.0f} s**; if every open took the median, {images * half:,.0f} s.")
+show.say(f"New names there: **{there / 3600:.1f} hours**, before the first byte.")
 
 # %% [markdown]
-# We count two requests, because our opens found their names in memory, and those of a job on a fresh node do not. The 2
-# ms are an assumption; your cluster has its own number, which changes during the day. The command near the end measures
-# it: one second divided by the rate of plain files is the time per file.
+# We count two requests, since a fresh node knows no names. The 2 ms are an assumption; the command near the end measures
+# your cluster's number: one second divided by the rate of plain files is the time per file.
 
 # %% [markdown] id="sizes" tags=["core"]
 # ## 3 · Trade many files for one
@@ -243,8 +238,8 @@ def read_one(large, size):
 
 
 # %% [markdown]
-# `measure.compare` calls both in rounds whose order changes, so a disturbance hits both of them. It returns every run,
-# and the figure shows them as dots.
+# `measure.compare` calls both in rounds whose order changes, so a disturbance hits both of them. In the figure
+# each run is a dot.
 #
 # > **Predict.** At which size does reading the bytes take as long as opening the file? There, many files reach half of
 # > the speed of one.
@@ -278,7 +273,7 @@ many, one = best["many files, warm"], best["one file, warm"]  # other programs o
 even = next((size for size in many if 2 * many[size] >= one[size]), None)
 title = f"Many files reach half the speed of one from {bytes_text(even)} on" if even else "Many files never reach half the speed of one"
 title += f"; at 1 kB one file is {one[1000] / many[1000]:.1f} times as fast (warm, best runs)"
-figures.lines(rates, title, x="size of a file or piece (B)", y="read per second (B)", log="xy", guess=guess)
+figures.lines(rates, title, x="size of a file or piece (B)", y="bytes read per second (B/s)", log="xy", guess=guess)
 
 # %% [markdown]
 # Compare the two warm lines, and the two cold ones. Where they are far apart, opening dominates; where they meet,
@@ -359,7 +354,8 @@ with slowfs.open_slow(folder, storage) as slow:
 show.say(slow.summary)
 
 # %% [markdown]
-# The folded cell adds what the two numbers promise, draws, and notes yours.
+# The folded cell draws the rates beside what the two numbers promise, and notes yours on a *worksheet* for notebooks 11
+# and 14.
 
 # %% jupyter={"source_hidden": true}
 found["promised"] = {k: min(k, storage.servers) / (2 * storage.latency_s) for k in found["slow storage"]}
@@ -375,7 +371,8 @@ worksheet.note("01", latency_ms=1e3 / np.median(cold[1]), opens_per_s=best)
 # %% [markdown]
 # The slow storage has two limits. While few opens are in flight, latency is the limit, and each further one helps. Once
 # all 4 servers are busy, further ones only queue. (Where this machine's CPUs are busy, the line stays below its
-# promise.) With a warm cache there is no disk to wait for: threads gain no more than the additional CPUs give.
+# promise.) With a warm cache there is no disk to wait for: threads gain no more than additional CPUs give, and many
+# threads may lose: they cost time to start, and take turns at Python's lock.
 #
 # So `smallfiles pack` keeps 32 opens in flight where the files lie on shared storage, as the folded cell shows:
 
@@ -409,9 +406,9 @@ show.command(config, "read", [files.name, one_file.name])
 # %% [markdown] id="key-points"
 # ## Key points
 #
-# - A small file costs an inode, at least one allocation unit, and an open; its bytes are the smallest part.
-# - Opens take microseconds from a warm cache and may take milliseconds from a server. Look at the slowest, not the
-#   mean.
+# - A small file costs an inode, at least one allocation unit, and an open, however few bytes it holds.
+# - Opens take microseconds from a warm cache and may take milliseconds from a server. Look at the slowest, not only at
+#   the median.
 # - Below a certain size, measured above, opening costs more than the bytes. One large file is opened once.
 # - Opens in flight hide latency until the server's rate is reached; then they only queue.
 
