@@ -87,21 +87,22 @@ reader.key(7), reader.target(7), reader.classes[reader.target(7)], reader.span(7
 
 # %% [markdown]
 # Each sample is a file at its own path, so a mount or `unsquashfs` restores the tree. A tree does not contain the
-# labels, nor the order in which the samples were packed. Those are in `.smallfiles/samples.arrow` inside the file,
-# where our reader finds them. The last pair shows where this sample begins and ends: it is stored in one piece.
+# labels, nor the order in which the samples were packed. Those are in a few files of our own, in the folder `.smallfiles`
+# inside. The last pair shows where this sample begins and ends: it is stored in one piece.
 
 # %% [markdown] id="settings" tags=["core"]
 # ## 1 · Choose the settings
 #
 # squashfs was made for live CDs: everything is cut into *blocks* and compressed, and the ends of files are put together
 # into shared blocks, *fragments*. That saves space, but a photograph does not get smaller. These are the defaults of
-# `mksquashfs`, and two variations:
+# `mksquashfs`, the same with its option `-b 1M` for larger blocks, and two variations without fragments:
 
 # %%
 from pysquashfs import pack as write_squashfs
 
 settings = {
     "mksquashfs defaults": {"compression": "gzip", "level": 9, "fragments": True},
+    "mksquashfs -b 1M": {"compression": "gzip", "level": 9, "fragments": True, "block_bytes": 1 << 20},
     "gzip, no fragments": {"compression": "gzip"},
     "raw, no fragments": {},
 }
@@ -134,8 +135,9 @@ found = measure.compare({n: partial(read_some, f) for n, f in written.items()}, 
 
 # %% jupyter={"source_hidden": true}
 base, raw = "mksquashfs defaults", "raw, no fragments"
-gain = found.times(raw, base).median
-title = f"Raw and without fragments, a random read is {gain:.0f} times as fast as with mksquashfs's defaults"
+gain, more = (found.times(raw, name).median for name in (base, "mksquashfs -b 1M"))
+title = f"Raw and without fragments, a random read is {gain:.0f} times as fast as with mksquashfs's defaults, "
+title += f"{more:.0f} times as with blocks of 1 MiB"
 times = {name: [1 / rate for rate in found.rates_per_s(name)] for name in written}
 x = "time per random read (s)"
 show.figure(figures.bars(times, title, x=x, guess=np.median(times[base]) / guess, note="warm page cache"))
@@ -143,10 +145,9 @@ for name, opened in written.items():
     print(f"{name:20} fetches {opened.info()['read_amplification']:5.2f} bytes per byte delivered")
 
 # %% [markdown]
-# Expect a factor of 8 to 30. Unpacking gzip costs most of it. Fragments cost more than it appears here: several files,
-# or their ends, share a block, which must be fetched and unpacked in full for each of them. A reader keeps the
-# fragments that it unpacked last, which helps with 240 files; with a million, the next one is hardly ever among them.
-# Blocks of 1 MiB, which `mksquashfs -b 1M` makes, multiply all of this.
+# Expect a factor of 8 to 40 against the defaults, which unpacking gzip explains. Fragments matter with large blocks:
+# several images share one, which must be fetched and unpacked in full for each of them. A reader keeps the fragments that
+# it unpacked last, which helps with 240 images; with a million, the next one is hardly ever among them.
 #
 # So the size of a squashfs file does not show its speed. But any squashfs file can be examined:
 
@@ -206,9 +207,10 @@ with ExitStack() as stack:
     ways["library"] = partial(read_some, stack.enter_context(SquashFS(packed)), len(keys))
     speeds = measure.compare(ways, rounds=4, unit="images")
 mounted = [name for name in speeds.runs if name.startswith("mount")]
-gains = [speeds.times("library", name).median for name in mounted] or [1.0]
+gains = [speeds.times("library", name).median for name in mounted or ["plain files"]]
 title = f"The library reads {min(gains):.1f} to {max(gains):.1f} times as many images per second as a mount"
-title = title if mounted else "No mount works here; the library needs none"
+if not mounted:
+    title = f"No mount works here; the library reads {gains[0]:.1f} times as many images per second as plain files"
 show.figure(figures.bars(speeds, title, note="warm page cache"))
 
 # %% [markdown]
@@ -223,10 +225,11 @@ show.figure(figures.bars(speeds, title, note="warm page cache"))
 # > **Predict.** zstd makes them several times smaller. Is reading them faster or slower when the file is in memory? And
 # > on a busy parallel file system?
 #
-# The folded cell makes 300 such documents, packs them in three ways, and compares.
+# The folded cell makes 300 such documents, packs them in four ways, and computes the rate from slower storage.
 
 # %% jupyter={"source_hidden": true}
 import json
+from time import perf_counter
 
 
 def document(number):
@@ -239,30 +242,36 @@ def document(number):
 
 
 documents = [document(number) for number in range(300)]
-codecs = {"raw": {}, "gzip": {"compression": "gzip"}, "zstd, level 3": {"compression": "zstd", "level": 3}}
-texts = {}
-for codec, options in codecs.items():
-    path = setup.scratch / f"text-{codec[:4]}.sqfs"
+codecs = {"raw": {}, "gzip": {"compression": "gzip"}}
+codecs |= {f"zstd, level {level}": {"compression": "zstd", "level": level} for level in (3, 15)}
+texts, stored = {}, {}
+for number, (codec, options) in enumerate(codecs.items()):
+    path, began = setup.scratch / f"text-{number}.sqfs", perf_counter()
     write_squashfs(path, documents, overwrite=True, **options)
+    seconds = perf_counter() - began
     texts[codec] = SquashFS(path, cache=False)
-rates = measure.compare({n: partial(read_some, f, 300) for n, f in texts.items()}, rounds=3, unit="files")
-stored = {codec: opened.info()["image_bytes"] / 300 for codec, opened in texts.items()}
-for codec in texts:
-    print(f"{codec:14} {stored[codec]:7,.0f} bytes per file {rates.spread(codec).median:9,.0f} files/s")
-longer_s = 1 / rates.spread("zstd, level 3").median - 1 / rates.spread("raw").median
-below = (stored["raw"] - stored["zstd, level 3"]) / longer_s if longer_s > 0 else float("inf")
-show.say(f"zstd is ahead as soon as one reader gets **less than {below / 1e6:,.0f} MB/s** from the storage.")
+    stored[codec] = texts[codec].info()["image_bytes"] / len(documents)
+    print(f"{codec:14} packed in {1000 * seconds:5,.0f} ms, {stored[codec]:7,.0f} bytes per file")
+found = measure.compare({n: partial(read_some, f, 300) for n, f in texts.items()}, rounds=3, unit="files")
+read_s = {codec: 1 / found.spread(codec).median for codec in ("raw", "gzip", "zstd, level 3")}
+bytes_s = np.geomspace(50e6, 10e9, 41)
+rates = {codec: {b: 1 / (each_s + stored[codec] / b) for b in bytes_s} for codec, each_s in read_s.items()}
+longer_s = read_s["zstd, level 3"] - read_s["raw"]
+pays = (stored["raw"] - stored["zstd, level 3"]) / longer_s if longer_s > 0 else bytes_s[-1]
+title = f"zstd pays if one reader gets less than {pays / 1e6:,.0f} MB/s from the storage"
+axes = {"x": "what one reader gets from the storage (B/s)", "y": "files per second", "log": "xy", "marks": {"equal": pays}}
+show.figure(figures.lines(rates, title, **axes, note="computed from the measured times of reads from memory"))
 
 # %% [markdown]
-# Unpacking takes time; reading fewer bytes saves time. Compare the number with the rate of one reader on your file
-# system on a busy day (`smallfiles bench read`). So store images raw, and text with zstd if the storage is slower than
-# that. Measure before you choose a higher level: level 15, the default of `mksquashfs`, took 12 to 23 times as long to
-# pack when this course was made, for files 10 % smaller.
+# Unpacking takes time; reading fewer bytes saves time. Compare the place where both are equal with the rate of one reader
+# on your file system on a busy day (`smallfiles bench read`). So store images raw, and text with zstd if the storage is
+# slower than that. Level 15, the default of `mksquashfs`, takes many times as long to pack and saves little more.
 
 # %% [markdown] id="sharing" tags=["core"]
 # ## 4 · Share one file between workers
 #
-# Here are two small readers of a kind found in many projects. Both know the position of each sample.
+# Here are two small readers of a kind found in many projects. Both know the position of each sample. The first reads a
+# header, here of two bytes, and then the rest.
 
 # %%
 places = [reader.span(index)[1:] for index in range(len(reader))]
@@ -273,7 +282,7 @@ file = open(packed, "rb", buffering=0)
 def seek_then_read(index):
     start, stop = places[index]
     file.seek(start)
-    return file.read(stop - start)
+    return file.read(2) + file.read(stop - start - 2)
 
 
 def read_at_position(index):
@@ -315,7 +324,7 @@ def count_wrong(read):
 
 
 # %%
-readers = {"seek, then read": seek_then_read, "os.pread": read_at_position, "smallfiles": reader.read}
+readers = {"seek, then read": seek_then_read, "os.pread": read_at_position, "our reader": reader.read}
 wrong = {name: count_wrong(read) for name, read in readers.items()}
 seen = f"{wrong['seek, then read']:,} of 12,000 samples are wrong, with os.pread {wrong['os.pread']:,}"
 title = f"With seek and read, {seen}"
@@ -324,7 +333,7 @@ show.figure(figures.bars(wrong, title, x="wrong samples of 12,000, two workers",
 # %% [markdown]
 # An open file has an *offset*, and forked workers share it, as in [notebook 04](04_pack_hdf5.ipynb). One worker seeks,
 # the other seeks too, and then the first reads: from the right file, but the wrong sample. Training continues, with
-# images that do not belong to their labels. How often the workers collide depends on chance and on your CPUs; if the
+# broken images and wrong labels. How often the workers collide depends on chance and on your CPUs; if the
 # first bar is 0, run the cell again.
 #
 # ![Left: two workers share one offset, worker 2 moves it, and worker 1 reads image B instead of A. Right: with pread each names its position.](pictures/shared_offset.svg)
@@ -337,25 +346,23 @@ show.figure(figures.bars(wrong, title, x="wrong samples of 12,000, two workers",
 # %% [markdown] id="environment" tags=["optional"]
 # ## 5 · Put an environment into one file
 #
-# *Optional, 6 minutes.* Notebook 00 counted the files that a fresh Python opens for one import. Most of them are
-# modules:
-#
-# The folded cell counts those of three imports.
+# *Optional, 6 minutes.* Notebook 00 counted the files that a fresh Python opens for one import. Most of them are modules.
+# The folded cell counts the modules of four imports.
 
 # %% jupyter={"source_hidden": true}
 import subprocess
 
 COUNT = "import sys; __import__(sys.argv[1]); print(sum(hasattr(m, '__file__') for m in [*sys.modules.values()]))"
-for module in ("json", "numpy", "torch"):
-    end = subprocess.run([sys.executable, "-c", COUNT, module], capture_output=True, text=True, check=True)
-    print(f"import {module:6} loads {int(end.stdout):6,} modules")
+modules = {}
+for name in ("json", "numpy", "networkx", "torch"):
+    end = subprocess.run([sys.executable, "-c", COUNT, name], capture_output=True, text=True, check=True)
+    modules[name] = int(end.stdout)
+    print(f"import {name:8} loads {modules[name]:6,} modules")
 
 # %% [markdown]
-# Each process of a job requests all of them from the metadata server, in the same second as all others. The environment
-# is a small-file problem too, and one squashfs file solves it. A whole environment is too large to pack here, so we
-# take one package, and put it on storage where each operation takes 2 ms.
-#
-# The folded cell copies the package `networkx` and packs it:
+# All processes of a job start in the same second, and each requests all of its modules from the metadata server. The
+# environment is a small-file problem too, and one squashfs file solves it. A whole environment is too large to pack
+# here, so the folded cell packs one package, `networkx`:
 
 # %% jupyter={"source_hidden": true}
 import compileall
@@ -375,7 +382,8 @@ made = write_squashfs(place / "packages.sqfs", folder_items(place / "files"), co
 print(f"{made.files:,} files, {bytes_text(made.bytes)}; one file, {bytes_text(made.image_bytes)}")
 
 # %% [markdown]
-# > **Predict.** How long does one import take from many files there, and from one file on the same storage?
+# > **Predict.** Now put it on storage where each look-up and each open takes 2 ms. How long does the import take from
+# > many files, and from one file? The number of its modules is above.
 #
 # The folded cell imports it in a fresh interpreter from both.
 
@@ -386,12 +394,12 @@ from smallfiles.slowfs import SlowConfig, open_slow
 
 
 def import_from(folder, slow):
-    """Seconds of a fresh interpreter, and operations of the slow storage."""
+    """Seconds of a fresh interpreter, and metadata operations of the slow storage."""
     before, began = slow.counts(), perf_counter()
     variables = {**os.environ, "PYTHONPATH": str(folder), "PYTHONDONTWRITEBYTECODE": "1"}
     subprocess.run([sys.executable, "-c", "import networkx"], env=variables, cwd=folder, check=True)
     seconds, after = perf_counter() - began, slow.counts()
-    return seconds, sum(after[kind] - before[kind] for kind in after if kind not in ("read", "bytes"))
+    return seconds, sum(after[kind] - before[kind] for kind in after if kind not in ("reads", "bytes"))
 
 
 imports = {}
@@ -403,8 +411,10 @@ with open_slow(place, SlowConfig(latency_s=0.002)) as slow:
         with mount(slow.path / "packages.sqfs", way=ways[0]) as folder:
             imports["one squashfs file"] = import_from(folder, slow)
 for name, (seconds, operations) in imports.items():
-    print(f"{name:18} {seconds:5.1f} s, {operations:6,} operations")
-print("" if imports else f"Not measured here: {slow.summary}")
+    print(f"{name:18} {seconds:5.1f} s, {operations:6,} metadata operations")
+if not imports:
+    print(f"Two operations per module would take {2 * modules['networkx'] * slow.config.latency_s:.1f} s from many files.")
+    print(f"Not measured here: {slow.summary}")
 
 # %% [markdown]
 # Look-ups and listings of the squashfs file happen on this node; the storage only receives reads of one open file. The
