@@ -4,9 +4,8 @@
 # **Minutes** 40 · **Machine** any Linux computer with two CPUs · **Needs** nothing · **Data** 400 synthetic images
 #
 # You know files, Arrow, HDF5, tar shards and squashfs. New here are LMDB, a file of keys and values, and Zarr, an array
-# cut into chunks, which we use through its own library. Which one should you use? That depends more on your storage and
-# the number of nodes than on the format. On one computer we can measure. For 10,000 nodes we need a model, which must
-# first be compared with a measurement.
+# cut into chunks. Which one should you use? That depends more on your storage and the number of nodes than on the format.
+# On one computer we can measure. For 10,000 nodes we need a model, which must first be compared with a measurement.
 
 # %% [markdown] id="questions"
 # ## Questions
@@ -71,8 +70,7 @@ for suffix, one in packed.items():
 
 # %% [markdown]
 # All keep the bytes of a JPEG unchanged, so none is much larger than another. They differ in the number of files, and
-# in how a reader finds sample 237. Zarr stores arrays, so the images become one long array, and their offsets a second
-# one. The folded cell writes them.
+# in how a reader finds sample 237. Zarr stores arrays, so the images become one long array. The folded cell writes it.
 
 # %% jupyter={"source_hidden": true}
 import zarr
@@ -110,7 +108,6 @@ def read_zarr(indices):
 
 ways = {suffix: partial(read, readers[suffix], order) for suffix in SUFFIXES}
 result = measure.compare(ways | {"zarr": partial(read_zarr, order)}, unit="images")
-print(result)
 
 # %% [markdown]
 # The folded cell draws the rates.
@@ -119,11 +116,12 @@ print(result)
 rates = {name: result.rates_per_s(name) for name in (*ways, "zarr")}
 plain = np.median(rates["files"])
 times = sorted(np.median(rates[suffix]) / plain for suffix in SUFFIXES[1:])
-title = f"From memory, packed formats are {times[0]:.1f} to {times[-1]:.1f} times as fast as plain files"
+title = f"From memory, packed formats are {times[0]:.1f} to {times[-1]:.1f} times as fast as plain files; "
+title += f"with the zarr library only {np.median(rates['zarr']) / plain:.0%} as fast"
 figures.bars(rates, title, x="images per second", guess=guess * plain)
 
 # %% [markdown]
-# Compare that with the next step: each image must be decoded. The folded cell measures it.
+# Compare that with the next step: each image must be decoded. The folded cell measures it, and adds the times.
 
 # %% jupyter={"source_hidden": true}
 from smallfiles.images import RandomResizedCrop
@@ -138,14 +136,15 @@ def decode():
 
 decoding = measure.compare({"decode and crop": decode}, rounds=3, unit="images")
 decode_s = 1 / np.median(decoding.rates_per_s("decode and crop"))
-for name, runs in rates.items():
-    share = 1 / np.median(runs) / decode_s
-    print(f"{name:6} reading takes {share:6.2%} of the time of decoding")
+reading_s = {name: 1 / np.median(runs) for name, runs in rates.items()}
+both = {name: {"read from memory": seconds, "decode and crop": decode_s} for name, seconds in reading_s.items()}
+most, zarr_too = (seconds / decode_s for seconds in (max(reading_s[name] for name in SUFFIXES), reading_s["zarr"]))
+title = f"Reading from memory adds at most {most:.1%} to decoding, with the zarr library {zarr_too:.0%}"
+figures.bars(both, title, x="time of an image (s)", note="medians")
 
 # %% [markdown]
-# From memory, reading is a few percent of the work in every format but one: such a chart does not help you
-# to choose among the others. The zarr library is made for large slices. On a cluster the bytes come from storage that other jobs use
-# too.
+# From memory, reading is a few percent of the work in every format but one, so this does not help you to choose among the
+# others. (The zarr library is made for large slices.) On a cluster the bytes come from storage that other jobs use too.
 
 # %% [markdown] id="ask" tags=["core"]
 # ## 2 · Count the requests to the storage
@@ -173,6 +172,7 @@ with open_slow(out, SlowConfig(latency_s=0.002)) as slow:
 for suffix, counts in asked.items():
     operations, size = counts["lookup"] + counts["open"] + counts["list"], counts["bytes"] / 1000
     print(f"{suffix:6} {operations:5.2f} metadata operations, {counts['reads']:5.2f} reads, {size:4.0f} kB per image")
+print("" if asked else "Counting needs a mount. The text below says what it finds.")
 
 # %% [markdown]
 # Plain files cost about two operations per image: a look-up and an open. A packed format costs a few when it is opened,
@@ -186,9 +186,8 @@ for name, way in WAYS.items():
     print(f"{name:7} {way.operations:5} operations and {way.requests:3} reads per image, striped: {way.striped}")
 
 # %% [markdown]
-# *files*: two operations and one read per image. *packed*: one large file, striped over storage servers, one read per
-# image. *shards*: read from start to end, so one read of 1 MB brings ten images. *staged*: each node copies everything
-# once.
+# *packed*: one large file, striped over storage servers. *shards*: read from start to end, so one read of 1 MB brings ten
+# images. *staged*: each node copies everything once.
 
 # %% [markdown] id="queue" tags=["core"]
 # ## 3 · Wait in a queue
@@ -217,23 +216,22 @@ def mean_wait(use, requests=50_000):
 guess = 0.5  # change me: a share of the time
 
 # %%
-uses = [0.1, 0.3, 0.5, 0.7, 0.8, 0.9]
+uses = [0.1, 0.3, 0.5, 0.7, 0.8, 0.85, 0.9]
 waits = {
     "simulated": {use: [mean_wait(use) for _ in range(3)] for use in uses},
-    "theory": {use: use / (1 - use) for use in uses},
+    "theory": {use: use / (1 - use) for use in np.linspace(0.05, 0.92, 88)},
 }
-half, nearly = (np.median(waits["simulated"][use]) for use in (0.5, 0.9))
-title = f"At 50 % load a request waits {half:.1f} operations, at 90 % {nearly:.1f}"
-figures.lines(waits, title, x="load of the server", y="wait, in operations", guess=guess)
+half, most, nearly = (np.median(waits["simulated"][use]) for use in (0.5, 0.8, 0.9))
+title = f"A request waits {half:.1f} operations at 50 % load, {most:.1f} at 80 %, {nearly:.1f} at 90 %"
+figures.lines(waits, title, x="load of the server", y="wait, in operations", guess=guess, ideal="theory")
 
 # %% [markdown]
-# The line is the formula of the simplest queue, known as M/M/1: load / (1 - load). At 80 % it is 4. The dots scatter
+# The dashed line is the formula of the simplest queue, known as M/M/1: load / (1 - load). At 80 % it is 4. The dots scatter
 # near full load, since long queues form and empty slowly. If storage is "only 90 % busy", all users wait.
 #
 # Now we compare the model with storage that we can measure: `slowfs` with 4 operations at a time, 6 ms each on average.
-# Threads read files from it. `simulate` makes the forecast; it has a queue like ours for each part of a cluster.
-
-# %% [markdown]
+# `simulate` makes the forecast; it has a queue like ours for each part of a cluster.
+#
 # The folded cell reads with 1 to 16 threads.
 
 # %% jupyter={"source_hidden": true}
@@ -242,50 +240,48 @@ from concurrent.futures import ThreadPoolExecutor
 from smallfiles.scaling import Storage, Way, Work, simulate
 
 storage = SlowConfig(latency_s=0.006, servers=4, jitter=1.0)
-names = sorted(path for path in setup.path().rglob("*.jp*g"))
-THREADS, EACH = (1, 2, 4, 8, 16), 16
+names = setup.source().manifest.paths.to_pylist()
+largest, THREADS, EACH = max(map(len, images)), (1, 2, 4, 8, 16), 16
 
 
-def files_per_s(root, threads):
-    paths = [root / path.relative_to(setup.path()) for path in rng.choice(names, threads * EACH)]
+def files_per_s(store, threads):
+    chosen = [names[row] for row in rng.integers(len(names), size=threads * EACH)]
     with ThreadPoolExecutor(threads) as pool:
-        counted = measure.compare({"read": lambda: len(list(pool.map(Path.read_bytes, paths)))}, rounds=2)
+        reads = partial(pool.map, lambda name: store.read_into(name, memoryview(bytearray(largest))), chosen)
+        counted = measure.compare({"read": lambda: len(list(reads()))}, rounds=2)
     return counted.rates_per_s("read")
 
 
-measured = {}
-with open_slow(setup.path(), SlowConfig(latency_s=0)) as fast, open_slow(setup.path(), storage) as slow:
-    mounts = slow.how == "fuse"
-    alone_s = 1 / np.median(files_per_s(fast.path if mounts else setup.path(), 1))  # without any delay
-    for threads in THREADS if mounts else ():
-        measured[threads] = files_per_s(slow.path, threads)
+root = setup.folder()
+with open_slow(root, SlowConfig(latency_s=0)) as fast, open_slow(root, storage) as slow:
+    alone_s = 1 / np.median(files_per_s(fast.store, 1))  # without any delay
+    measured = {threads: files_per_s(slow.store, threads) for threads in THREADS}
 
 # %% [markdown]
 # The folded cell forecasts the same, and draws both.
 
 # %% jupyter={"source_hidden": true}
-per_file = 2  # a look-up and an open, as counted above
+per_file = 2  # a look-up and an open
 free = {"latency_s": 0, "request_s": 0, "target_bytes_s": 1e15, "node_bytes_s": 1e15}
 server = Storage(metadata_ops_s=4 / 0.006, metadata_threads=4, **free)
 forecast = {}
 for threads in THREADS:
     job = Work(samples=4_000 * threads, batch=1, gpus=1, workers=threads, step_s=0, decode_s=alone_s)
     forecast[threads] = job.samples / simulate(job, server, Way(per_file, 0), 1).epoch_s
-series = {"forecast": forecast} | ({"measured": measured} if measured else {})
-error = max(abs(forecast[n] / np.median(runs) - 1) for n, runs in measured.items()) if measured else 0
-title = f"The forecast is at most {error:.0%} off" if measured else "A forecast; this machine cannot mount the storage"
-figures.lines(series, title, x="threads that read", y="files per second")
+error = max(abs(forecast[n] / np.median(runs) - 1) for n, runs in measured.items())
+axes = {"x": "threads that read", "y": "files per second", "ideal": "forecast"}
+figures.lines({"measured": measured, "forecast": forecast}, f"The forecast is at most {error:.0%} off", **axes)
 
 # %% [markdown]
 # Up to 4 threads, each thread adds its share. Beyond that, the server is the limit, and more threads only wait longer.
-# The forecast uses nothing of this measurement, only the latency, the operations per file, the 4 servers, and the time
-# of a read without delay. Expect the two to differ by 10 to 30 %, more on a busy machine.
+# The forecast uses only the latency, the operations per file, the 4 servers, and the time of a read without delay. Expect
+# the two to differ by 10 to 30 %, more on a busy machine.
 
 # %% [markdown] id="nodes" tags=["core"]
 # ## 4 · From 1 to 10,000 nodes
 #
 # We forecast ImageNet with 4 GPUs per node, 8 workers per GPU, 64 images per step of 50 ms, and the decoding time
-# measured above. The storage is a medium-sized Lustre: 24 *targets* of 0.7 GB/s, 0.5 ms per read request, 100,000
+# measured above. The storage is a medium-sized Lustre: 24 *targets* (disks) of 0.7 GB/s, 0.5 ms per read request, 100,000
 # metadata operations per second. Hundreds of other jobs use the same metadata server, so files are drawn twice: as if
 # we had all of it, and with a twentieth.
 #
@@ -314,18 +310,19 @@ found = {name: {n: simulate(work, place, way, n) for n in nodes} for name, (plac
 names = ("files, a twentieth", "files", "packed", "shards", "staged")
 epochs = {name: {count: one.epoch_s for count, one in found[name].items()} for name in names}
 epochs["never waiting"] = {count: work.samples / (count * work.node_samples_s) for count in nodes}
-few = found["files, a twentieth"][100].epoch_s / found["packed"][100].epoch_s
-title = f"Packing pays where metadata is the limit: {few:.0f} times on 100 nodes with a twentieth of the server. "
-title += "Striping and long reads pay where disks are"
-axes = {"x": "nodes", "y": "time of an epoch (s)", "log": "xy", "ideal": "never waiting"}
-show.figure(figures.lines(epochs, title, **axes, guess=guess))
-for name, forecasts in found.items():
-    waiting = ", ".join(f"{forecasts[count].waiting:4.0%} on {count:,}" for count in (1, 10, 100, 1_000))
-    print(f"{name:18} GPUs wait {waiting}; the limit there: {forecasts[1_000].limit}")
+crowded_s, packed_s, staged_s = (epochs[name][100] for name in ("files, a twentieth", "packed", "staged"))
+title = f"On 100 nodes, files with a twentieth of the metadata server take {crowded_s / packed_s:.0f} times as long as one packed file, "
+title += f"and that takes {packed_s / staged_s:.0f} times as long as a copy per node"
+axes = {"x": "nodes", "y": "seconds per epoch", "log": "xy", "ideal": "never waiting"}
+show.figure(figures.lines(epochs, title, **axes, guess=guess, note="a model; only decoding was measured"))
+for name in names:
+    waiting = ", ".join(f"{found[name][count].waiting:4.0%} on {count:,}" for count in (1, 10, 100, 1_000))
+    print(f"{name:18} GPUs wait {waiting}; the limit on 1,000: {found[name][1_000].limit}")
 
 # %% [markdown]
-# Where a line turns flat, a resource shared by all nodes is the limit. The first bottleneck follows from a division:
-# what the storage can do per second, divided by what one node needs.
+# Where a line turns flat, a resource shared by all nodes is the limit. At the right end such a line rises, since no epoch is shorter
+# than a step, and a step of 40,000 GPUs takes 2.6 million images. The first bottleneck follows from a division: what the
+# storage can do per second, divided by what one node needs.
 
 # %%
 from smallfiles.scaling import saturation
@@ -341,8 +338,8 @@ for name in ("files, a twentieth", "files", "packed", "shards"):
 # as one packed file: both fill the targets with *requests*, half a millisecond for each image. A read from a shard brings ten
 # images, so bytes are the limit: enough for some 20 nodes. Beyond that, only a copy on each node helps.
 #
-# A packed file has a risk of its own: *without* striping it is on a single target. And a copy costs something before
-# the first epoch, unless one node reads and sends it to the others (`stage --broadcast`).
+# A packed file has a risk of its own: *without* striping it is on a single target. And a copy costs time before the first
+# epoch; less on many nodes if one of them reads it and sends it to the others (`stage --broadcast`).
 #
 # > **Predict.** On 100 nodes: how long is an epoch from a packed file on one target? And how long do staging and the
 # > first epoch take?
@@ -357,9 +354,8 @@ for count in (1, 10, 100):
 
 # %% [markdown]
 # `lfs setstripe -c -1 FOLDER` before the file is written stripes it ([notebook 03](03_pack_arrow.ipynb)): on 10 nodes
-# and more, one target is slower than files, even with a twentieth of the metadata server. In short: packing pays where
-# metadata is the limit, striping and long reads where disks are, and a copy per node where all nodes together need more
-# than the storage can deliver.
+# and more, one target is slower than files, even with a twentieth of the metadata server. Staging on 100 nodes happens to
+# take as long, since the set is read 100 times; a broadcast reads it once.
 
 # %% [markdown] id="choose" tags=["core"]
 # ## 5 · Choose
@@ -371,7 +367,8 @@ for count in (1, 10, 100):
 # `advise` answers them with numbers. Here for the second project of exercise 11: ImageNet-21k, 14 million images of 110
 # kB, on 16 nodes with room for 400 GB each, where opening and reading a file takes 4 ms.
 #
-# > **Predict.** How many times longer do 30 epochs take from files than with the best way?
+# > **Predict.** 64 GPUs take 64 images each per 0.1 s, and the metadata server does 20,000 operations per second. How many
+# > times longer do 30 epochs take from files than with the best way?
 
 # %%
 from smallfiles.advise import Measured, advise
@@ -395,8 +392,7 @@ figures.bars(advice.hours, title, x="hours for 30 epochs")
 # Ways that differ by a few percent are equal: take the simpler one. For your own data, the command below measures what
 # was given here.
 #
-# What you measured in the notebooks decides more than our numbers do. Here is your worksheet; what is missing and takes
-# seconds is measured now.
+# Your own numbers decide more than ours. Here is your worksheet; missing numbers that take only seconds are measured now.
 
 # %%
 worksheet.measure_missing(setup.path())
@@ -443,7 +439,7 @@ show.command(TrainingPlan(nodes=64, step_s=0.02), "DATA")
 # - To the storage there are four ways: files, one packed file, shards, a copy per node.
 # - Waiting grows as load / (1 - load): plan for 70 %, not for 100 %.
 # - The limit that all nodes share decides: operations and requests per second, then bytes per second.
-# - Packing pays where metadata is the limit, as on a shared cluster; striping and long reads pay where disks are.
+# - Packing pays where metadata is the limit, as on a shared cluster; striping and long reads pay where the targets are.
 # - Stripe what you pack, stage what fits, shard the rest. Measure on two nodes before you request 64.
 
 # %% [markdown] id="quiz"
