@@ -91,7 +91,7 @@ for name, root in trees.items():
 
 # %%
 units = [512 << shift for shift in range(0, 14)]
-real = {"ext4, XFS": 4 << 10, "Storage Scale 5": 8 << 10, "Storage Scale 4": 128 << 10}  # with blocks of 4 MiB
+real = {"ext4": 4 << 10, "Storage Scale 5": 8 << 10, "Storage Scale 4": 128 << 10}  # with blocks of 4 MiB
 
 
 def taken(file_bytes, unit):
