@@ -114,7 +114,7 @@ def storage_page() -> str:
         "`slurm/submit SITE 01_probe -- --share`: one machine, one moment, and whoever else used the storage "
         "then. To add yours, send its file for `results/storage`; it has no user, host, account or path. "
         "`smallfiles simulate --records R.json` and `smallfiles advise DIR --records R.json` reckon with it. "
-        "Folders of `slowfs` are only read, so they have no record; their latency is what you set."
+        "The slow folders are those of `smallfiles slowfs`, which are only read."
     )
     return "\n\n".join(("# What storage is like, here and elsewhere", text, "\n".join(lines))) + "\n"
 

@@ -3,6 +3,7 @@
 import dataclasses
 import io
 import json
+import os
 import random
 import re
 import shlex
@@ -165,6 +166,21 @@ def test_a_shared_record_gives_the_model_its_waits_and_names_nothing_of_the_mach
     found = advise(IMAGENET, TrainingPlan(nodes=4), "x", records=records)
     assert found.forecasts != advise(IMAGENET, TrainingPlan(nodes=4), "x").forecasts
     assert main(["doctor", str(place), "--share", str(tmp_path / "share.json")]) == 1  # it is there already
+
+
+def test_a_folder_that_is_only_read_is_measured_with_its_files(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(os, "access", lambda *question: False)
+    words = ["doctor", str(tmp_path), "--share"]
+    assert main([*words, str(tmp_path / "no.json")]) == 2
+    assert "cannot be written to, and none of its first 100 files has 65.5 kB" in capsys.readouterr().err
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a" / "large.bin").write_bytes(bytes(3 << 20))
+    (tmp_path / "b.txt").touch()
+    main([*words, str(tmp_path / "share.json")])  # which also finds that nothing can be written there
+    names = [each.name for each in load(tmp_path / "share.json")]
+    assert names[:2] == ["stat", "open"] and "131072 bytes, 8 in flight" in names
+    assert not [name for name in names if "4194304" in name or name == "create"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a", "b.txt", "share.json"]
 
 
 def test_records_of_a_thousand_odd_machines_hold_known_words_and_numbers_only():
