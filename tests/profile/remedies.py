@@ -45,18 +45,15 @@ def main(*kinds):
                 workers = re.fullmatch(r"num_workers=(\d+)", verdict["next"])
                 how = {"WORKERS": workers[1]} if workers else {"CURED": "1"}
                 after = watched(kind, fault, folder, **how)
-                name = NOW.get(fault, "period_s")
-                was, came = (1000 * record["ranks"][0][name] for record in (first, after))
-                forecast = verdict["step_s"] and [1000 * seconds for seconds in verdict["step_s"]]
-                promised = was - sum(forecast) / 2 if forecast else 0
-                kept.append(was - came >= promised / 2 and came < was)
-                told = "{:.1f} to {:.1f}".format(*forecast) if forecast else "none"
-                print(
-                    f"{kind} {fault}: {verdict['name']}; {was:.1f} ms, forecast {told}, came {came:.1f}"
-                    f"{'' if kept[-1] else '  NOT KEPT'}",
-                    flush=True,
-                )
-    print(f"{sum(kept)} of {len(kept)} kept")
+                ranks = [record["ranks"][0] for record in (first, after)]
+                was, came = (1000 * (rank[NOW.get(fault, "period_s")] or rank["period_s"]) for rank in ranks)
+                about = f"{kind} {fault}: {verdict['name']}, {verdict['next']}; {was:.1f} ms, "
+                if verdict["step_s"]:
+                    low, high = (1000 * seconds for seconds in verdict["step_s"])
+                    kept.append(was - came >= (was - (low + high) / 2) / 2)
+                    about += f"forecast {low:.1f} to {high:.1f}, {'' if kept[-1] else 'NOT KEPT, '}"
+                print(f"{about}came {came:.1f}", flush=True)
+    print(f"{sum(kept)} of {len(kept)} forecasts kept")
 
 
 if __name__ == "__main__":
