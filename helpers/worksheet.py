@@ -122,8 +122,8 @@ def page() -> None:
     head = ["| | what | mine | measured | recorded |", "|---|---|---|---|---|"]
     show.say(
         "\n".join(head + rows)
-        + "\n\n*Recorded*: two cores of a virtual machine, images in a folder with 2 ms per operation, as on "
-        "a busy parallel file system ([results](../results/README.md))."
+        + "\n\n*Recorded*: a virtual machine with two cores, and images on its own disk "
+        "([results](../results/README.md))."
     )
 
 
