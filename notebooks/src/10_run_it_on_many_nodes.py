@@ -132,11 +132,11 @@ def decode(cpus):
 
 
 view, rank_0 = images.RandomResizedCrop(224), [nodes.srun(0, nodes=1, per_node=1)]
-on_two, on_one = (nodes.play(partial(decode, n), rank_0)[0] for n in (2, 1))
+on_two, on_one = (max(nodes.play(partial(decode, n), rank_0)[0] for _ in range(3)) for n in (2, 1))
 title = f"Bound to two CPUs, the workers get {on_two:.1f} CPU seconds per second; bound to one, {on_one:.1f}"
-busy = "" if on_two > 1.2 * on_one else ", since this machine is busy"
+busy = "" if on_two > 1.2 * on_one else ", since this machine is busy; measure again on an idle machine"
 got = {"SLURM_CPUS_PER_TASK": 2, "bound to two": on_two, "bound to one": on_one}
-figures.bars(got, title + busy, x="CPU seconds per second")
+figures.bars(got, title + busy, x="CPU seconds per second", note="best of 3")
 
 # %% [markdown]
 # Nothing fails, and nothing warns you. Repeat the option, which is right in all versions: `srun
@@ -212,15 +212,16 @@ sampler.set_epoch(1)
 print("PyTorch after set_epoch(1):", list(sampler)[:6])
 
 # %% [markdown]
-# PyTorch repeats two samples so that all ranks take the same number of steps. In validation these count twice. Without
-# `sampler.set_epoch(epoch)`, every epoch has the same order
+# PyTorch repeats two samples so that all ranks take the same number of steps. In validation these count twice.
+# Ours repeats none, so a rank may have one step less, and the others would wait for it forever: set `drop_last=True`.
+# `smallfiles train` handles it. Without `sampler.set_epoch(epoch)`, every epoch has the same order
 # ([pytorch#31771](https://github.com/pytorch/pytorch/issues/31771)); `make_loader` counts epochs automatically.
 
 # %% [markdown] id="scale" tags=["core"]
 # ## 3 · Train on all of them
 #
-# Now the ranks communicate. `init_process_group` connects them; `DistributedDataParallel` (DDP) averages their
-# gradients in each `backward()`. With GPUs, write `"nccl"` in place of `"gloo"`.
+# `init_process_group` connects the ranks; `DistributedDataParallel` (DDP) averages their gradients in each `backward()`.
+# With GPUs, write `"nccl"` for `"gloo"`.
 
 # %%
 import torch.distributed as dist
@@ -244,7 +245,7 @@ def meet():
 # %%
 def step(model, optimizer, batch):
     optimizer.zero_grad()
-    floats = images.normalise(batch["image"].permute(0, 2, 3, 1))  # on the GPU, if there is one
+    floats = images.normalise(batch["image"].permute(0, 2, 3, 1))  # uint8 to floats
     loss = cross_entropy(model(floats), batch["target"])
     loss.backward()  # DDP: the gradients of all ranks are averaged here
     optimizer.step()
@@ -291,8 +292,9 @@ def ten_steps(storage):
 
 
 # %%
-one = nodes.Storage(80e6)  # bytes per second
-storages = {"one storage": lambda: one, "a copy per rank": lambda: nodes.Storage(80e6)}
+rate = 80e6  # change me: bytes per second
+one = nodes.Storage(rate)
+storages = {"one storage": lambda: one, "a copy per rank": lambda: nodes.Storage(rate)}
 scaled = {where: {} for where in storages}
 for where, storage in storages.items():
     for count in (1, 2, 4):
@@ -300,7 +302,7 @@ for where, storage in storages.items():
         scaled[where][count] = [sum(nodes.play(partial(ten_steps, storage), places)) for _ in range(3)]
 
 # %% [markdown]
-# The folded cell compares with one rank, draws, and notes your number.
+# The folded cell draws, and notes your number.
 
 # %% jupyter={"source_hidden": true}
 speed = {where: {n: median(runs) for n, runs in line.items()} for where, line in scaled.items()}
@@ -314,8 +316,7 @@ worksheet.note("10", ranks_fed=max(n for n in shared if shared[n] >= 0.8 * n * s
 
 # %% [markdown]
 # Each rank needs 1 MB per 30 ms, or 33 MB per second: 80 are enough for two. Beyond that bend, more nodes bring little;
-# staging moves it ([notebook 07](07_stage_a_dataset.ipynb)). For real numbers, compare the rates in the logs of
-# `10_train`.
+# staging moves it ([notebook 07](07_stage_a_dataset.ipynb)).
 
 # %% [markdown] id="limit" tags=["core"]
 # ## 4 · Outlive the time limit
@@ -351,7 +352,7 @@ def train(folder, epochs=3):
 
 # %% [markdown]
 # The folded cell saves the state under another name and renames it, so that a kill in between leaves the last good
-# checkpoint; and simulates Slurm, which sends the signal.
+# checkpoint; and simulates Slurm's signal.
 
 
 # %% jupyter={"source_hidden": true}
@@ -384,11 +385,11 @@ print("second run:", nodes.play(partial(train, cut), two)[0])
 print("in one go: ", nodes.play(partial(train, whole), two)[0])
 
 # %% [markdown]
-# The losses are equal, because the loader's order is a function of seed and epoch: the position in it is one number,
-# and no sample is repeated or left out. `smallfiles train` does all this, and saves the optimizer's state too; it exits
-# with code 75, and the script then requeues its job.
+# The losses are equal, because the loader's order and crops are functions of seed, epoch and sample: the position is one
+# number, and no sample is repeated or left out. `smallfiles train` does all this, and saves the optimizer's state too;
+# it exits with code 75, and the script requeues its job.
 #
-# Sometimes fewer nodes are free than before. They share what is left of the epoch.
+# If fewer nodes are free than before, they share what is left of the epoch.
 #
 # > **Predict.** 4 ranks stop after 3 batches of 16. How many of the 400 images does one of 3 ranks still get? The
 # > folded cell counts.
@@ -397,7 +398,7 @@ print("in one go: ", nodes.play(partial(train, whole), two)[0])
 size, state, most = 4, None, 3  # ranks; where to go on; batches until the time limit
 
 
-def read(rank):
+def read_part(rank):
     """What a rank reads, and the state that it leaves."""
     loader = make_loader(packed, LoaderConfig(batch=16, mode="main", rank=rank, world_size=size))
     if state:
@@ -405,11 +406,11 @@ def read(rank):
     return [index for batch in islice(loader, most) for index in batch["index"].tolist()], loader.state_dict()
 
 
-first = [read(rank) for rank in range(size)]
+first = [read_part(rank) for rank in range(size)]
 size, state, most = 3, first[0][1], None
-second = [read(rank) for rank in range(size)]
+second = [read_part(rank) for rank in range(size)]
 came = Counter(index for indices, _ in first + second for index in indices)
-print([len(indices) for indices, _ in second], f"{len(came)} images came, each {set(came.values())} times")
+print([len(indices) for indices, _ in second], f"{len(came)} images came, how often each: {sorted(set(came.values()))}")
 
 # %% [markdown] id="script" tags=["core"]
 # ## 5 · Read a job script, and submit it
@@ -425,8 +426,7 @@ print(jobs.find(root, "10_read").path.read_text())
 # %% [markdown]
 # Slurm reads the `#SBATCH` lines up to the first command, and silently ignores later ones. `--ntasks-per-node` sets the
 # number of ranks. `set -eo pipefail` ends the job at the first command that fails. `task`, from `lib.sh`, is
-# `srun --cpus-per-task="$cpus"`. There is no account and no partition: they belong to the site's file, so that the
-# script runs everywhere.
+# `srun --cpus-per-task="$cpus"`. Account and partition are in the site's file, so the script runs everywhere.
 #
 # Packing needs no communication between ranks, so it is a *job array*: independent jobs, each with a number.
 #
@@ -439,8 +439,8 @@ print(array.path.read_text().splitlines()[-1])
 print("then:", array.then)
 
 # %% [markdown]
-# It packs part `3/4`; all tasks cut at the same borders of shards. The job named after *then* is submitted with a
-# *dependency*: it starts when all parts have succeeded, and joins them.
+# It packs part `3/4`; all tasks compute the same shard borders, so the parts fit together. The job named after *then*
+# is submitted with a *dependency*: it starts when all parts have succeeded, and joins them.
 #
 # Now we submit two jobs; the second reads copies that one node sent to all. They go to the local cluster
 # (`slurm/local/up`), or to the site that `COURSE_SITE` names.
