@@ -1,11 +1,11 @@
 # %% [markdown] id="top"
 # # 11 · Choose a format
 #
-# **Minutes** 40 · **Machine** any Linux computer with two CPUs · **Needs** nothing · **Data** 400 synthetic images
+# **Minutes** 40 · **Machine** any Linux computer with two CPUs · **Needs** 03 to 06 help · **Data** 400 synthetic images
 #
 # You know files, Arrow, HDF5, tar shards and squashfs. New here are LMDB, a file of keys and values, and Zarr, an array
 # cut into chunks. Which one should you use? That depends more on your storage and the number of nodes than on the format.
-# On one computer we can measure. For 10,000 nodes we need a model, which must first be compared with a measurement.
+# For 10,000 nodes we need a model, compared with a measurement first.
 
 # %% [markdown] id="questions"
 # ## Questions
@@ -118,10 +118,11 @@ plain = np.median(rates["files"])
 times = sorted(np.median(rates[suffix]) / plain for suffix in SUFFIXES[1:])
 title = f"From memory, packed formats are {times[0]:.1f} to {times[-1]:.1f} times as fast as plain files; "
 title += f"with the zarr library only {np.median(rates['zarr']) / plain:.0%} as fast"
-figures.bars(rates, title, x="images per second", guess=guess * plain)
+ratios = {name: [rate / plain for rate in runs] for name, runs in rates.items()}
+figures.bars(ratios, title, x="times as fast as files", guess=guess, note="warm: each ran once before")
 
 # %% [markdown]
-# Compare that with the next step: each image must be decoded. The folded cell measures it, and adds the times.
+# Next, each image must be decoded. The folded cell measures it, and adds the times.
 
 # %% jupyter={"source_hidden": true}
 from smallfiles.images import RandomResizedCrop
@@ -140,11 +141,11 @@ reading_s = {name: 1 / np.median(runs) for name, runs in rates.items()}
 both = {name: {"read from memory": seconds, "decode and crop": decode_s} for name, seconds in reading_s.items()}
 most, zarr_too = (seconds / decode_s for seconds in (max(reading_s[name] for name in SUFFIXES), reading_s["zarr"]))
 title = f"Reading from memory adds at most {most:.1%} to decoding, with the zarr library {zarr_too:.0%}"
-figures.bars(both, title, x="time of an image (s)", note="medians")
+figures.bars(both, title, x="time of an image (s)", note="medians of wall time; notebook 08 counts CPU time")
 
 # %% [markdown]
-# From memory, reading is a few percent of the work in every format but one, so this does not help you to choose among the
-# others. (The zarr library is made for large slices.) On a cluster the bytes come from storage that other jobs use too.
+# From memory, reading is at most a few percent of the work in every format but one, so this does not help you to choose
+# among the others. (The zarr library is made for large slices.) On a cluster the bytes come from storage that other jobs use too.
 
 # %% [markdown] id="ask" tags=["core"]
 # ## 2 · Count the requests to the storage
@@ -187,7 +188,7 @@ for name, way in WAYS.items():
 
 # %% [markdown]
 # *packed*: one large file, striped over storage servers. *shards*: read from start to end, so one read of 1 MB brings ten
-# images. *staged*: each node copies everything once.
+# images (above we read them at random). *staged*: each node copies everything once.
 
 # %% [markdown] id="queue" tags=["core"]
 # ## 3 · Wait in a queue
@@ -275,7 +276,8 @@ figures.lines({"measured": measured, "forecast": forecast}, f"The forecast is at
 # %% [markdown]
 # Up to 4 threads, each thread adds its share. Beyond that, the server is the limit, and more threads only wait longer.
 # The forecast uses only the latency, the operations per file, the 4 servers, and the time of a read without delay. Expect
-# them to differ by 5 to 30 %, more on a busy machine.
+# them to differ by 5 to 30 %, more on a busy machine. Below the limit it is low: its workers deliver in order, as a
+# DataLoader's do; our threads do not.
 
 # %% [markdown] id="nodes" tags=["core"]
 # ## 4 · From 1 to 10,000 nodes
@@ -309,7 +311,9 @@ found = {name: {n: simulate(work, place, way, n) for n in nodes} for name, (plac
 # %% jupyter={"source_hidden": true}
 names = ("files, a twentieth", "files", "packed", "shards", "staged")
 epochs = {name: {count: one.epoch_s for count, one in found[name].items()} for name in names}
-epochs["never waiting"] = {count: work.samples / (count * work.node_samples_s) for count in nodes}
+epochs["never waiting"] = {
+    count: max(work.step_s, work.samples / (count * work.node_samples_s)) for count in nodes
+}
 crowded_s, packed_s, staged_s = (epochs[name][100] for name in ("files, a twentieth", "packed", "staged"))
 title = f"On 100 nodes, files with a twentieth of the metadata server take {crowded_s / packed_s:.0f} times as long as one packed file, "
 title += f"and that takes {packed_s / staged_s:.0f} times as long as a copy per node"
@@ -320,8 +324,9 @@ for name in names:
     print(f"{name:18} GPUs wait {waiting}; the limit on 1,000: {found[name][1_000].limit}")
 
 # %% [markdown]
-# Where a line turns flat, a resource shared by all nodes is the limit. At the right end such a line rises, since no epoch is shorter
-# than a step, and a step of 40,000 GPUs takes 2.6 million images. The first bottleneck follows from a division: what the
+# Where a line is flat before 100 nodes, a resource shared by all nodes is the limit. At the right end an epoch is a few
+# steps: *staged* waits for its first batches, and the others rise, since a step of 40,000 GPUs takes 2.6 million images.
+# The first bottleneck follows from a division: what the
 # storage can do per second, divided by what one node needs.
 
 # %%
@@ -360,7 +365,7 @@ for count in (1, 10, 100):
 # %% [markdown] id="choose" tags=["core"]
 # ## 5 · Choose
 #
-# ![A chart of four questions. Object store: tar shards, streamed. Fits into a node: one packed file, staged. Programs need paths: squashfs. Any sample at any time: one striped packed file. Otherwise tar shards, read in order.](pictures/choose_a_format.svg)
+# ![Four questions. Object store: tar shards, streamed. Fits into a node: one packed file, staged; squashfs if programs need paths. Programs need paths: squashfs. Any sample at any time: one striped packed file. Otherwise tar shards, read in order.](pictures/choose_a_format.svg)
 #
 # *Four questions; the first ones exclude the most.*
 #
@@ -389,10 +394,9 @@ title = f"30 epochs from files take {times:.1f} times as long as the best way; a
 figures.bars(advice.hours, title, x="hours for 30 epochs")
 
 # %% [markdown]
-# Ways that differ by a few percent are equal: take the simpler one. For your own data, the command below measures what
-# was given here.
+# Ways that differ by a few percent are equal: take the simpler one.
 #
-# Your own numbers decide more than ours. Here is your worksheet; missing numbers that take only seconds are measured now.
+# Here is your worksheet; missing numbers that take only seconds are measured now.
 
 # %%
 worksheet.measure_missing(setup.path())
@@ -418,7 +422,7 @@ worksheet.page()
 # %% [markdown] id="cluster"
 # ## On the cluster
 #
-# This takes one minute on a compute node, with your own data:
+# This measures what was given above, on your own data, in one minute on a compute node:
 
 # %%
 show.command(TrainingPlan(nodes=64, step_s=0.02), "DATA")
@@ -439,20 +443,20 @@ show.command(TrainingPlan(nodes=64, step_s=0.02), "DATA")
 # - To the storage there are four ways: files, one packed file, shards, a copy per node.
 # - Waiting grows as load / (1 - load): plan for 70 %, not for 100 %.
 # - The limit that all nodes share decides: operations and requests per second, then bytes per second.
-# - Packing pays where metadata is the limit, as on a shared cluster; striping and long reads pay where the targets are.
-# - Stripe what you pack, stage what fits, shard the rest. Measure on two nodes before you request 64.
+# - Packing pays where metadata is the limit; striping and long reads pay where the targets are.
+# - Stripe what you pack, stage what fits, shard the rest.
 
 # %% [markdown] id="quiz"
 # ## Check yourself
 #
-# **1.** On one node, from memory, Arrow is twice as fast as tar. Your training takes (a) half the time (b) about the
-# same time (c) twice the time
+# **1.** On one node, from memory, one packed format is twice as fast as another. Your training takes (a) half the time
+# (b) about the same time (c) twice the time
 #
 # <details>
 # <summary>Answer</summary>
 #
-# **(b)**: reading is a few percent of the work. (a) would hold if training did nothing but read. (c) Arrow is not
-# slower.
+# **(b)**: reading is at most a few percent of the work. (a) would hold if training did nothing but read. (c) A
+# faster format does not make training slower.
 #
 # </details>
 #
