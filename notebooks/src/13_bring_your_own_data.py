@@ -206,6 +206,8 @@ title = f"Cropped apart, {middle['apart']:.0f} % of the pixels have a wrong clas
 figures.bars(found, title, x="wrong pixels in a mask (%)", note="one run per mask", guess=guess)
 
 # %% [markdown]
+# Most pixels are background in both; of the object far more is wrong.
+#
 # A mask must also not be scaled like an image. The mean of classes 1 and 3 is 2, and that is another class:
 
 # %%
@@ -300,26 +302,31 @@ print(batch["weight"].dtype, batch["weight"].tolist(), "and labels", batch["targ
 
 # %% [markdown]
 # Look at the samples again: does the species fit the picture, and does a larger object weigh more? The folded cell
-# draws three images, and the classes that the weights would make.
+# draws three images of one species at one scale, lightest first, and the classes that the weights would make.
 
 # %% jupyter={"source_hidden": true}
 from collections import Counter
 
 plants = formats.open(weighed)
 weights = plants.table(["weight"])["weight"].to_pylist()
-panels = {}
-for index in (7, 20, 50):
-    title = f"{plants.classes[plants.target(index)]}\n{weights[index]} g"
-    panels[title] = Picture.open(io.BytesIO(plants.read(index))), None
+labels = [plants.target(index) for index in range(len(plants))]
+same = sorted((index for index, label in enumerate(labels) if label == labels[7]), key=weights.__getitem__)
+panels, chosen = {}, (same[0], same[len(same) // 2], same[-1])
+pictures = [Picture.open(io.BytesIO(plants.read(index))) for index in chosen]
+for index, picture in zip(chosen, pictures):
+    canvas = Picture.new("RGB", tuple(map(max, zip(*(one.size for one in pictures)))), "white")
+    canvas.paste(picture)
+    panels[f"{plants.classes[labels[index]]}\n{weights[index]} g"] = canvas, None
 shown = "; ".join(panels).replace("\n", ", ")
-draw(panels, f"Three images with their species and weight: {shown}.")
+draw(panels, f"Three images of one species with their weights, lightest first: {shown}.")
 sizes = Counter(min(count, 5) for count in Counter(weights).values())
 title = f"Weights as classes: {len(set(weights))} classes for {len(weights)} images, and {sizes[1]} have a single image"
 names = {1: "1 image", **{n: f"{n} images" for n in (2, 3, 4)}, 5: "5 or more"}
 figures.bars({name: sizes[n] for n, name in names.items() if sizes[n]}, title, x="classes with so many images")
 
 # %% [markdown]
-# No network learns a class from one image, and classes do not know that 22 g is nearer to 23 g than to 60 g.
+# Small shapes beside the large one are decoys. No network learns a class from one image, and classes do not know that
+# 22 g is nearer to 23 g than to 60 g.
 #
 # `make_loader` gives `float64` as Arrow stores it; `.float()` before the loss. Missing numbers come as NaN, and missing
 # whole numbers are refused until you say what stands for them (`Value(missing=-1)`).
@@ -386,8 +393,8 @@ from smallfiles import measure
 
 result = measure.compare({name: partial(read_all, read) for name, read in tasks.items()}, rounds=9, unit="samples")
 spent = {name: [1e6 / rate for rate in result.rates_per_s(name)] for name in tasks}
-pairs = ("2 files", "1 file"), ("packed, 2 blobs", "packed, 1 blob")  # of one round each
-added = [max(0, np.median(np.subtract(spent[two], spent[one]))) for two, one in pairs]
+pairs = ("2 files", "1 file"), ("packed, 2 blobs", "packed, 1 blob")
+added = [max(0, np.median(spent[two]) - np.median(spent[one])) for two, one in pairs]
 title = f"A second file adds {added[0]:.0f} µs to a sample, a second packed blob {added[1]:.0f} µs"
 figures.bars(spent, title, x="microseconds per sample", note="warm cache")
 
@@ -410,32 +417,34 @@ def decode(loader):
     return 20 * sum(1 for _ in islice(loader, 5))
 
 
-result = measure.compare({name: partial(decode, each) for name, each in loaders.items()}, rounds=3, unit="samples")
+result = measure.compare({name: partial(decode, each) for name, each in loaders.items()}, rounds=7, unit="samples")
 share = result.times("image", "image and mask").median - 1
 figures.bars(result, f"With the mask to decode, an epoch takes {share:.0%} longer")
+
+# %% [markdown]
+# So a mask can need more workers than the image alone ([notebook 08](08_keep_the_gpu_fed.ipynb)).
 
 # %% [markdown] id="own" tags=["core"]
 # ## 5 · Try your own folder
 #
-# Write the path of a folder, table or archive of yours into this cell. Nothing is written to it. Without one, the cells
-# below do nothing.
+# Write the path of a folder, table or archive of yours into this cell. Nothing is written to it. Without one, our
+# table is tried.
 #
 # > **Predict.** Which fields will be recognised, and which files will be left out?
 
 # %%
 import os
 
-own = os.environ.get("COURSE_DATA", "")  # change me: the path of your own folder or table
+own = os.environ.get("COURSE_DATA") or str(table)  # change me: the path of your own folder or table
 columns = ()  # change me if needed, such as ("mask=labels/{stem}.png", "label=species")
 
 # %%
 mine = None
-if own:
-    try:
-        mine = sources.load(own, columns=columns)
-        print(f"{len(mine.manifest)} samples, further fields {mine.manifest.fields or 'none'}", *mine.notes, sep="\n")
-    except SmallfilesError as error:
-        print(error)  # the last sentence says what to try
+try:
+    mine = sources.load(own, columns=columns)
+    print(f"{len(mine.manifest)} samples, further fields {mine.manifest.fields or 'none'}", *mine.notes, sep="\n")
+except SmallfilesError as error:
+    print(error)  # the last sentence says what to try
 
 # %%
 from smallfiles.pack import plan
@@ -443,8 +452,6 @@ from smallfiles.pack import plan
 if mine is not None:
     planned = plan(mine, setup.scratch / "mine.arrow", PackConfig())
     print(f"{planned.samples:,} samples, {planned.payload_bytes / 1e9:.2f} GB; files once packed: {planned.files}")
-else:
-    show.say("Put a path of your own into the cell above, if you have one here.")
 
 # %% [markdown]
 # Check three things in the notes: the number of samples, the fields, and what was left out. If your layout is not
@@ -493,8 +500,8 @@ show.command(TrainConfig(target="mask", epochs=20), "shapes.arrow")
 #
 # </details>
 #
-# **2.** The validation score is good, but training never gets near it; validation uses a centre crop. What do you look
-# at first?
+# **2.** The validation score is far better than the training score in every epoch; validation uses a centre crop. What
+# do you look at first?
 #
 # <details>
 # <summary>Answer</summary>
