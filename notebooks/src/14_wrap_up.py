@@ -107,7 +107,7 @@ print(*("  " + one.reason.replace(f"{delivery}/survey/", "") for one in report.s
 print("images without a row:", *sorted(images - known))
 
 # %% [markdown]
-# So every count has other gaps. The *folded* cell draws what is wrong in each of them, with your guess:
+# So each count hides other gaps. The *folded* cell draws what is wrong in each of them, with your guess:
 
 # %% jupyter={"source_hidden": true}
 masks = {path.stem for path in (delivery / "survey" / "masks").glob("*.png")}
@@ -126,7 +126,8 @@ figures.bars(counts, f"{counted}, but only {len(whole)} whole samples", x="numbe
 # ## 2 · Decide with your numbers
 #
 # This was a sample. The whole survey has 500,000 trees, on a file system that many users share, and you train on 1 to
-# 64 nodes. What is missing from your worksheet is measured now, within seconds, with the images of this delivery:
+# 64 nodes. What is missing from your worksheet is measured now, within seconds, with the images that this delivery was
+# made from:
 
 # %%
 worksheet.measure_missing(setup.path())
@@ -135,7 +136,7 @@ worksheet.measure_missing(setup.path())
 # The forecast of [notebook 11](11_choose_a_format.ipynb) needs two numbers: the time to decode an image, which you have
 # measured, and the operations per second that the metadata server does for you, which your site knows. As a first guess
 # we take the files that you opened per second, times the two operations per file. (On a laptop that is a fast server
-# with one user.)
+# with one user.) A mask must be decoded too; section 5 tries ten times the time.
 #
 # > **Predict.** On 64 nodes, which way has the shortest epoch: files, one packed file, shards, or a copy per node?
 
@@ -144,12 +145,12 @@ from dataclasses import replace
 
 from smallfiles.scaling import WAYS, Storage, Work, simulate
 
-trees = 500_000
-sample_bytes = report.payload_bytes // report.samples
+trees, sample_bytes = 500_000, report.payload_bytes // report.samples
 decode_s = worksheet.value("08", "cpu_ms") / 1000
 work = Work(samples=trees, sample_bytes=sample_bytes, decode_s=decode_s)
 storage = Storage(metadata_ops_s=2 * worksheet.value("01", "opens_per_s"))  # a look-up and an open per file
-ways = {**WAYS, "files": replace(WAYS["files"], operations=4)}  # those of notebook 11; a tree has an image and a mask
+twice = {"files": {"operations": 4, "requests": 2}, "packed": {"requests": 2}}  # a tree has an image and a mask
+ways = WAYS | {name: replace(WAYS[name], **counts) for name, counts in twice.items()}  # those of notebook 11
 nodes = (1, 2, 4, 8, 16, 32, 64)
 epochs = {name: {n: simulate(work, storage, way, n).epoch_s for n in nodes} for name, way in ways.items()}
 
@@ -169,8 +170,8 @@ for name, way in ways.items():
 # %% [markdown]
 # Read the figure from the left: as long as a line halves with twice the nodes, nothing that the nodes share is the limit.
 # Where two lines coincide, the GPUs or the CPUs are the limit, and the way of storing does not matter for speed. *Targets*
-# are the disks of the file system: from one packed file, each sample is a request to them. Files also cost inodes: two
-# per tree, a million in all. Compare that with your quota.
+# are the disks of the file system: from one packed file, each sample is two requests to them, one for the mask. Files
+# also cost inodes: two per tree, a million in all. Compare that with your quota.
 
 # %% [markdown]
 # The way with the shortest epoch need not be the fastest. Before the first epoch of *staged*, every node copies the whole
@@ -190,7 +191,7 @@ copied, read = trees * sample_bytes / 1e9, storage.targets * storage.target_byte
 print(f"64 nodes copy {copied:.0f} GB each; the targets deliver {read:.1f} GB/s to all of them together")
 
 # %% [markdown]
-# > **Predict.** After how many epochs has the copy paid off, compared with one packed file? And with shards?
+# > **Predict.** After how many epochs has the copy paid off, compared with one packed file? And compared with shards?
 
 # %%
 guess = 5  # change me: epochs, compared with one packed file
@@ -218,7 +219,7 @@ figures.lines(drawn, title, **axes, guess=guess, note="a model, not a measuremen
 
 # %% [markdown]
 # A copy costs the same for 1 epoch as for 100. Two numbers decide: the seconds of the copy, and the seconds that it saves
-# per epoch.
+# per epoch. On many nodes a broadcast ([notebook 11](11_choose_a_format.ipynb)) makes the first much smaller.
 
 # %% [markdown] id="pack" tags=["core"]
 # ## 3 · Pack, verify, stage
@@ -253,8 +254,8 @@ with staging.staged(packed, config=staging.StageConfig(leave_bytes=256 << 20)) a
 print(f"copied in {copy.seconds:.3f} s;", *(f" an epoch {name}: {reading.seconds(name):.4f} s" for name in places))
 
 # %% [markdown]
-# Here both are memory: the packed file is in the page cache, and a copy gains little or nothing. Where storage is slow a
-# copy pays after few epochs (notebook 07).
+# Here both are memory: the packed file is in the page cache, and a copy gains little or nothing. On one node with slow
+# storage a copy pays after few epochs ([notebook 07](07_stage_a_dataset.ipynb)).
 
 # %% [markdown] id="train" tags=["core"]
 # ## 4 · Train, and look at the waiting
@@ -321,12 +322,13 @@ show.say(
 # %%
 changes = {
     "10 times the operations/s": {"storage": replace(storage, metadata_ops_s=10 * storage.metadata_ops_s)},
+    "a tenth of the operations/s": {"storage": replace(storage, metadata_ops_s=storage.metadata_ops_s / 10)},
     "10 times the decoding time": {"work": replace(work, decode_s=10 * decode_s)},
     "10 times the epochs": {"epochs": 10 * planned},
 }
 for what, change in changes.items():
     times = whole_training(**change)
-    print(f"{what:26} {min(times, key=times.get):7}", *(f" {name} {seconds:,.0f} s" for name, seconds in times.items()))
+    print(f"{what:27} {min(times, key=times.get):7}", *(f" {name} {seconds:,.0f} s" for name, seconds in times.items()))
 
 # %% [markdown]
 # The operations matter to files only, and decoding to all ways alike. The number of epochs decides about a copy, which is
@@ -375,8 +377,8 @@ where = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
 print(subprocess.run(watch, env=where, capture_output=True, text=True).stderr)
 
 # %% [markdown]
-# The verdict names the limit, the next step to try, and what it would gain. [Notebook 12](12_when_it_breaks.ipynb) lists
-# all verdicts and what they rest on.
+# The rate leaves out the steps that ran on kept data to measure the headroom. The verdict names the limit, the next step
+# to try, and what it would gain. [Notebook 12](12_when_it_breaks.ipynb) lists all verdicts and what they rest on.
 
 # %% [markdown] id="exercise"
 # ## Exercise
@@ -408,7 +410,7 @@ show.command(StageConfig(), "trees.arrow")
 # - `pack` refuses what is missing; leaving samples out is a decision that somebody makes and writes down.
 # - A forecast takes a decoding time and a rate of operations; measure the first, ask your site for the second.
 # - A copy is paid once: compare whole trainings, not epochs.
-# - A decision that stays when a number is ten times as large does not depend on that number.
+# - A decision that stays when a number is ten times as large, or a tenth, hardly depends on it.
 # - The share of waiting in your own training is what all this is for: `smallfiles profile -- python train.py`.
 
 # %% [markdown] id="quiz"
