@@ -4,7 +4,8 @@
 # **Minutes** 30 · **Machine** any Linux computer with two CPUs · **Needs** nothing · **Data** 400 synthetic images
 #
 # HDF5 is supported on every cluster and in every language. It can hold a million images in one file. It can also be far
-# slower than necessary, and silently return wrong images to a training job. Both depend on a few lines that you write.
+# slower than necessary, and give a training job wrong bytes without raising an error. Both depend on a few lines that
+# you write.
 
 # %% [markdown] id="questions"
 # ## Questions
@@ -47,9 +48,9 @@ setup = start("04")
 # %% [markdown] id="inside" tags=["core"]
 # ## 1 · Look inside a file
 #
-# An HDF5 file is a small file system: *groups* are its folders, *data sets* are its files, and each data set is an
-# array with a type and a shape. Images have different sizes, so they do not fit a rectangular array. One solution is a
-# data set of *variable-length rows*, one per image:
+# An HDF5 file is a small file system: *groups* are its folders, *data sets* are its files, each an array with a type
+# and a shape. Images of different sizes do not fit a rectangular array. One solution is a data set of *variable-length
+# rows*, one per image:
 
 # %%
 import h5py
@@ -74,8 +75,7 @@ def write_vlen(samples, path):
 
 
 # %% [markdown]
-# The other stores all images one after the other in one run of bytes, a *blob*, and records in `offsets` where each of
-# them begins:
+# The other stores all images in one run of bytes, a *blob*, and records in `offsets` where each begins:
 
 
 # %%
@@ -113,7 +113,7 @@ with h5py.File(blob) as file:
 # %% [markdown]
 # ![Strips of bytes: in HDF5 vlen, references lead to one heap per image; in HDF5 blob, images lie back to back and offsets follow.](pictures/bytes_of_formats.svg)
 #
-# *Compare the second and third strip. Not to scale.*
+# *Second and third strip. Not to scale.*
 #
 # A row holds a length and an address, nothing else. The image is elsewhere, in a *heap*, and the library follows the
 # address at each read. (The Jülich course's loaders read such rows.) In the blob a sample is a slice: two neighbours in
@@ -223,8 +223,8 @@ title = f"From lists, writing vlen takes {lists:.0f} times as long; in gzip chun
 figures.bars(wrote, title)
 
 # %% [markdown]
-# Two things make writing slow: the lists, and compressing the *chunks* into which a blob is cut. The other rates depend
-# on the disk, and vary.
+# Writing an image takes far longer than `np.frombuffer`, so for whole files the factor is smaller. Two things are
+# slow: the lists, and compressing the *chunks* into which a blob is cut.
 
 # %% [markdown] id="reading" tags=["core"]
 # ## 3 · Read one sample at random
@@ -239,10 +239,11 @@ figures.bars(wrote, title)
 guess = 2  # change me: bytes read per byte delivered, from 1 MiB chunks
 
 # %%
+chunk_bytes = 1 << 20  # change me, then run again
 layouts = {"vlen": vlen, "blob": blob}
-for name, compression in {"1 MiB chunks": None, "gzip chunks": "gzip"}.items():
+for name, compression in {"raw chunks": None, "gzip chunks": "gzip"}.items():
     layouts[name] = setup.scratch / f"{name}.h5"
-    write_blob(samples, layouts[name], chunks=(1 << 20,), compression=compression)
+    write_blob(samples, layouts[name], chunks=(chunk_bytes,), compression=compression)
 
 
 def reader_of(opened):
@@ -255,8 +256,8 @@ def reader_of(opened):
 
 
 # %% [markdown]
-# h5py also reads from a Python file object, so the folded cell can count what the library fetches. (`rdcc_nbytes` limits
-# the cache to one chunk, because real data exceed any cache.)
+# h5py also reads from a Python file object, so the folded cell can count what the library fetches. (`rdcc_nbytes`
+# limits the cache to one chunk, because real data exceed any cache.)
 
 
 # %% jupyter={"source_hidden": true}
@@ -275,17 +276,17 @@ class CountingFile(io.FileIO):
 read_per_byte, reads = {}, {}
 order = np.random.default_rng(0).permutation(len(samples))[:60]
 for name, path in layouts.items():
-    with CountingFile(path) as file, h5py.File(file, rdcc_nbytes=1 << 20) as opened:
+    with CountingFile(path) as file, h5py.File(file, rdcc_nbytes=chunk_bytes) as opened:
         read, before, calls = reader_of(opened), file.count, file.calls
         delivered = sum(len(read(index)) for index in order)
         read_per_byte[name], reads[name] = (file.count - before) / delivered, (file.calls - calls) / len(order)
-title = f"Chunks cost {read_per_byte['1 MiB chunks']:.0f} bytes read per byte delivered, a blob {read_per_byte['blob']:.1f}"
+title = f"Chunks cost {read_per_byte['raw chunks']:.0f} bytes read per byte delivered, a blob {read_per_byte['blob']:.1f}"
 show.figure(figures.bars(read_per_byte, title, x="bytes read per byte delivered", guess=guess))
 print("reads per image:", *(f" {name} {count:.1f}" for name, count in reads.items()))
 
 # %% [markdown]
-# A JPEG is compressed already, so gzip saves next to nothing. `vlen` needs several reads per image: the row, the head of
-# its heap, the image. And the speed? We hash every byte, so that no reader wins by not reading. Our reader asks HDF5
+# A JPEG is compressed already, so gzip saves next to nothing. `vlen` needs several reads per image: the row, the head
+# of its heap, the image. And the speed? We hash every byte, so that no reader wins by not reading. Our reader asks HDF5
 # only *where* the bytes are, closes the file, and reads them itself.
 
 # %%
@@ -298,7 +299,7 @@ def read_all(read):
     return len(order)
 
 
-opened = {name: h5py.File(path, rdcc_nbytes=1 << 20) for name, path in layouts.items()}
+opened = {name: h5py.File(path, rdcc_nbytes=chunk_bytes) for name, path in layouts.items()}
 ways = {name: partial(read_all, reader_of(file)) for name, file in opened.items()}
 ways["our reader"] = partial(read_all, hdf5.open(blob).read)
 found = measure.compare(ways, rounds=5, unit="images")
@@ -317,9 +318,9 @@ for file in opened.values():
     file.close()
 
 # %% [markdown]
-# In a warm page cache, unneeded bytes and reads are cheap. On a parallel file system the bytes come over the network,
-# and each read is a request. Chunks are made for slices of large arrays; samples that are read whole belong in
-# contiguous storage.
+# Here unneeded bytes and reads come from memory, and already slow reading down. On a parallel file system the bytes
+# come over the network, and each read is a request. Chunks are made for slices of large arrays; samples that are read
+# whole belong in contiguous storage.
 
 # %% [markdown] id="fork" tags=["core"]
 # ## 4 · Close the file before workers start
@@ -347,7 +348,7 @@ class OpenedInInit(torch.utils.data.Dataset):  # do not copy this
 
 
 # %% [markdown]
-# We read 2,000 samples at random and compare each with what was packed. HDF5 has several *drivers* that read files. The
+# We read 2,000 samples at random and compare. HDF5 has several *drivers* that read files. The
 # default one names the position in each read (`pread`), if HDF5 was built that way. The driver `stdio` seeks and then
 # reads.
 
@@ -380,9 +381,9 @@ for name, how in {"default driver": {}, "stdio": {"driver": "stdio"}}.items():
     dataset.group.file.close()
 
 # %% [markdown]
-# With `stdio` and two workers some samples are wrong, without any error. (How many is chance; if there are none, run the
-# cell again.) The same program can be right on one machine and wrong on the next
-# ([pytorch#11887](https://github.com/pytorch/pytorch/issues/11887)).
+# With `stdio` and two workers some samples are wrong, and the read raises no error, though a JPEG decoder often would.
+# (How many is chance; if there are none, run the cell again.) The same program can be right on one machine, wrong on
+# the next ([pytorch#11887](https://github.com/pytorch/pytorch/issues/11887)).
 #
 # ![Left: two workers share one offset, worker 2 moves it, and worker 1 reads image B instead of A. Right: with pread each names its position.](pictures/shared_offset.svg)
 #
@@ -428,9 +429,10 @@ for closes in (False, True):
     dataset.close()
 
 # %% [markdown]
-# While the parent still has the file open, samples are wrong again. HDF5 keeps a table of its open files, and a fork
-# copies this table. A worker that opens one of them gets the parent's *descriptor*, the kernel's number of an open
-# file, with the shared offset. The folded cell looks for descriptors of one file in parent and worker:
+# While the parent still has the file open, samples are wrong again (how many, if any, is chance). HDF5 keeps a table of
+# its open files, and a fork copies this table. A worker that opens one of them gets the parent's *descriptor*, the
+# kernel's number of an open file, with the shared offset. The folded cell looks for descriptors of one file in parent
+# and worker:
 
 # %% jupyter={"source_hidden": true}
 import shutil
@@ -474,9 +476,9 @@ with h5py.File(blob, driver="stdio"):
     print("our reader, all open in the parent:", count_wrong(dataset))
 
 # %% [markdown]
-# A second problem has the same remedy: keep the path. From Python 3.14 on, workers on Linux are no longer copies of the
-# parent ([pytorch#138957](https://github.com/pytorch/pytorch/issues/138957)), and everything it passes to them is
-# pickled. An open file cannot be pickled, a path can. (Your class must then be in a module, not in a notebook.)
+# A second problem has the same remedy: keep the path. From Python 3.14 on, workers on Linux are no longer copies
+# ([pytorch#138957](https://github.com/pytorch/pytorch/issues/138957)), and what they get is pickled. An open file
+# cannot be pickled, a path can. (Your class must then be in a module, not in a notebook.)
 
 # %%
 import pickle
@@ -519,7 +521,7 @@ for held in ("r", "r+"):
         print(f"             read, locks off after import: {ask('r', LATE)}")
 
 # %% [markdown]
-# Many may read at once; a writer needs the file alone. So a forgotten open notebook stops a job that appends. Some
+# Many may read; a writer needs the file alone. So a forgotten open notebook stops a job that appends. Some
 # parallel file systems have no locks; then even reading fails, with "No locks available"
 # ([h5py#1101](https://github.com/h5py/h5py/issues/1101)). For files that no longer change, and only for those, switch
 # locks off: `h5py.File(path, locking=False)`, or `HDF5_USE_FILE_LOCKING=FALSE`, set before HDF5 is imported.
@@ -551,15 +553,16 @@ show.command(PackConfig(options=hdf5.Options(layout="blob")), "DATA_FOLDER", "tr
 # %% [markdown] id="quiz"
 # ## Check yourself
 #
-# **1.** A colleague's training ends with a slightly lower accuracy with 4 workers than with `num_workers=0`, each time.
-# There is no error. What do you check first? (a) The learning rate. (b) Where the file is opened and closed. (c) The
-# number of CPUs.
+# **1.** A colleague trains on decoded pixels, all images of equal size. With 4 workers the accuracy is slightly lower
+# than with `num_workers=0`, each time, without an error. What do you check first? (a) The learning rate. (b) Where the
+# file is opened and closed. (c) The number of CPUs.
 #
 # <details>
 # <summary>Answer</summary>
 #
 # **(b)**. Workers that share an offset return a few images that do not belong to their labels, so the loss still falls.
-# (a) The learning rate did not change with the workers. (c) Too few CPUs make loading slow, not wrong.
+# (Of JPEG files, many would fail to decode.) (a) The learning rate did not change with the workers. (c) Too few CPUs
+# make loading slow, not wrong.
 #
 # </details>
 #
@@ -569,8 +572,8 @@ show.command(PackConfig(options=hdf5.Options(layout="blob")), "DATA_FOLDER", "tr
 # <details>
 # <summary>Answer</summary>
 #
-# **(b)**. A chunk is read whole for each image in it. (a) JPEG is compressed already; gzip saves a percent or two. (c)
-# Compressing takes time for every byte, as section 2 shows.
+# **(b)**. A chunk is read whole for each image. (a) JPEG is compressed already; gzip saves a percent or two. (c)
+# Compressing takes time.
 #
 # </details>
 
