@@ -54,7 +54,7 @@ PLANS: dict[str, Plan] = {
     "04": Plan("Pack samples into HDF5", minutes=30, seconds=30, wants=("folder",)),
     "ex04": Plan("Exercise 04", minutes=30, seconds=5, wants=("folder",)),
     "05": Plan(
-        "Shard a data set into tar files", 40, 35, wants=("folder", "official", "flickr30k"), least=400
+        "Shard a data set into tar files", 40, 40, wants=("folder", "official", "flickr30k"), least=400
     ),
     "ex05": Plan("Exercise 05", minutes=20, seconds=10, wants=("folder",)),
     "06": Plan("Read a squashfs file without mounting it", 35, seconds=45, wants=("folder",), least=400),

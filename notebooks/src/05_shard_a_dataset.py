@@ -4,9 +4,9 @@
 # **Minutes** 40 · **Machine** any Linux computer with two CPUs · **Needs** nothing · **Data** three small synthetic
 # sets
 #
-# A tar file is a sequence of files, one after the other. It needs no special library, and streams from a disk, a server
-# or an object store. So large data sets are distributed as hundreds of tar files, called *shards*. They are easy for
-# one process. This notebook shows what goes wrong with many.
+# A tar file is a sequence of files. It needs no special library, and streams from a disk, a server or an object store.
+# So large data sets are distributed as hundreds of tar files, called *shards*. They are easy for one process. This
+# notebook shows what goes wrong with many.
 
 # %% [markdown] id="questions"
 # ## Questions
@@ -74,11 +74,12 @@ with tarfile.open(shard) as archive:
 len(members), members[:4]
 
 # %% [markdown]
-# Neighbours that share a name up to the first dot are one sample. `.cls` holds a label, `.json` captions; each suffix
-# is a *field*, and `.mask.png` would be one more. Only the order keeps the parts together: a plain tar needs `tar
-# --sort=name`.
+# Neighbours that share a name up to the first dot are one sample. webdataset's writer sorts its fields by name. `.cls`
+# holds a label, `.json` captions; each suffix is a *field*, and `.mask.png` would be one more. Only the order keeps the
+# parts together: a plain tar needs `tar --sort=name`.
 #
-# `pack` writes the same members, with an index and a digest for each shard, and publishes only complete shards:
+# `pack` writes the same members, images first, with an index and a digest for each shard, and publishes only complete
+# shards:
 
 # %%
 from smallfiles import formats
@@ -115,14 +116,14 @@ pictures, labels = next(iter(loader))
 pictures.shape, torch.as_tensor(labels)[:8]
 
 # %% [markdown]
-# webdataset reads shard after shard. Our loader's `order="stream"` reads ranges of a few MB from all of them, and plans
-# the order for all processes at once, so the splits of section 4 cannot be forgotten:
+# webdataset reads shard after shard. Our loader's `order="stream"` reads ranges from all of them, and plans the order
+# for all processes at once, so the splits of section 4 cannot be forgotten:
 
 # %%
 from smallfiles.loading import LoaderConfig, make_loader
 
 ours = make_loader(packed.path, LoaderConfig(batch=32, workers=2, order="stream", buffer=200))
-sorted(next(iter(ours))), len(ours)
+sorted(next(iter(ours))), len(ours)  # what a batch holds (bytes and where each image begins), and how many batches
 
 # %% [markdown]
 # "Up to the *first* dot" is a trap. The folded cell packs two images with a version in their names into one tar, sorted
@@ -148,22 +149,23 @@ for sample in wds.WebDataset(str(place / "plain.tar"), shardshuffle=False):
 # ## 2 · Mix the samples
 #
 # A batch should represent the whole set. But data is usually sorted: ImageNet is a tar of one tar per class. We pack it
-# as it comes, and again in an order drawn from a seed. Both read the tar of tars in place; nothing is unpacked.
+# as it comes, and again in an order drawn from a seed, both from the tar in place.
 
 # %%
 official = setup.source("official", split="train")
-sixty = tar.Options(max_count=60)
+sharding = tar.Options(max_count=60)  # change me: images in a shard
 place = Path(tempfile.mkdtemp(dir=setup.scratch))
-ordered = pack(official, place / "ordered.tars", PackConfig(options=sixty))
-mixed = pack(official, place / "mixed.tars", PackConfig(options=sixty, shuffle=0))
+ordered = pack(official, place / "ordered.tars", PackConfig(options=sharding))
+mixed = pack(official, place / "mixed.tars", PackConfig(options=sharding, shuffle=0))
 for one in (ordered, mixed):
     reader = formats.open(one.path)
     print(one.path.name, [reader.target(index) for index in range(24)])
 
 # %% [markdown]
-# webdataset shuffles while it reads: first the list of shards, then samples in a *buffer*. The buffer fills from the
-# stream, and samples are drawn from it at random, one at a time. With a small set any buffer looks good, so we use only
-# sample numbers: a tenth of ImageNet, 1,000 classes in shards of 1,000 images, through webdataset's own buffer.
+# webdataset shuffles while it reads: first the list of shards, then samples in a *buffer*. It starts to draw at random
+# when the buffer holds 100 samples (`initial=`), and fills it meanwhile, so the first batches are mixed worst. With a
+# small set any buffer looks good, so we use only sample numbers: a tenth of ImageNet, 1,000 classes in shards of 1,000
+# images, through webdataset's own buffer.
 
 # %%
 import random
@@ -298,7 +300,7 @@ for count in (1, 4, 16, 64, 256):
     folder = pack(few, place / f"{count}.tars", PackConfig(options=options, check="none", digest=False)).path
     paths = sorted(folder.glob("*.tar"))
     ways = {"this disk": partial(stream, paths, 0), "2 ms per open": partial(stream, paths, 0.002)}
-    result = measure.compare(ways, rounds=3, unit="images")
+    result = measure.compare(ways, rounds=7, unit="images")
     for name in ways:
         rates[name][count] = result.rates_per_s(name)
 
@@ -312,15 +314,16 @@ title = f"With 2 ms per open, shards of 256 are {gain['2 ms per open']:.0f} time
 slow = middle["2 ms per open"]
 enough = min(count for count in slow if slow[count] >= 0.9 * max(slow.values()))
 worksheet.note("05", shard_images=enough)
-figures.lines(rates, title, x="images per shard", y="images per second", log="x")
+note = f"noted: {'at least ' if enough == max(slow) else ''}{enough} images"
+figures.lines(rates, title, x="images per shard", y="images per second", log="xy", note=note)
 
 # %% [markdown]
-# So shards can be too small. (If 256 was noted, larger may be better still.) Can they be too large? A shard is the
+# So shards can be too small. Can they be too large? A shard is the
 # smallest unit that a worker gets. ImageNet's 150 GB are 1,500 shards of 100 MB, 150 of 1 GB, or 15 of 10 GB: of 512
 # workers (64 GPUs with 8 each), 0, 362 or 497 would be idle.
 #
 # Shards of some 100 MB need one open for a thousand images, and there are enough for all workers. For a few GPUs, 1 GB
-# is as good, and fewer files are easier to keep.
+# is as good.
 #
 # Shards can be compressed. That pays only if fetching the saved bytes would take longer than unpacking, which the
 # folded cell measures:
@@ -351,7 +354,7 @@ for name, data in {"JPEG": jpegs, "captions": "\n".join(chain.from_iterable(capt
 #
 # ![Eight shards are split over two ranks, then over two workers each; every worker has a shuffle buffer that mixes its own two shards.](pictures/shards_to_batches.svg)
 #
-# *From shards to batches: two splits, then a buffer in each worker.*
+# *Two splits, then a buffer in each worker.*
 #
 # We read one epoch, count the keys, and then forget one split.
 
@@ -396,8 +399,8 @@ for name, splitters in {
 # > **Predict.** Now both splits, and the 4 shards for 3 ranks. How many of the 400 samples does each rank get?
 
 # %%
-counts, by_rank = read_epoch(shards, ranks=3, **both)
-show.say(f"The ranks got **{by_rank}** samples. They exchange gradients at each step, so one waits for the others until a timeout.")
+counts, by_rank = read_epoch(shards, ranks=3, **both)  # change me: ranks
+show.say(f"The ranks got **{by_rank}** samples. They exchange gradients at each step, so one with more waits for the others until a timeout.")
 
 # %% [markdown]
 # That is how training hangs at the end of an epoch ([#68](https://github.com/webdataset/webdataset/issues/68)). Make
@@ -413,7 +416,7 @@ came = Counter(chain.from_iterable(by_rank))
 len(came), set(came.values()), [len(indices) for indices in by_rank]
 
 # %% [markdown]
-# A worker that gets whole shards mixes only those. If they are in class order, its batches hold few classes.
+# Whole shards also limit the mixing.
 #
 # > **Predict.** Shards in class order, 1 to 8 workers: how many of the 10 classes does a batch of 16 hold, from
 # > webdataset and from our streams? The folded cell counts them.
@@ -444,11 +447,14 @@ per_batch = {
 }
 theirs, ours = per_batch["webdataset"][8], per_batch["our streams"][8]
 title = f"With 8 workers, a batch holds {theirs:.1f} classes from webdataset and {ours:.1f} from our streams"
-figures.lines(per_batch, title, x="workers", y="classes in a batch of 16", log="x", ideal="random order")
+axes = {"x": "workers", "y": "classes in a batch of 16", "log": "x", "ideal": "random order"}
+figures.lines(per_batch, title, **axes, note=f"{len(in_order)} shards")
 
 # %% [markdown]
-# All buffers are larger than this set. Yet with webdataset, more workers mean fewer classes. A thousand classes in
-# order are too many for any buffer: then our loader warns, and advises packing with `--shuffle`.
+# All buffers are larger than this set. Yet a worker of webdataset mixes only its own shards; with more workers than
+# shards, that is one or none. With 8, our streams lie above random: each comes evenly from all parts of the set. A
+# thousand classes in order are too many for any buffer that fits in memory: then our loader warns, and advises packing
+# with `--shuffle`.
 #
 # > **Predict.** Does `shardshuffle` change the order of shards in the second epoch?
 
@@ -503,8 +509,8 @@ except SmallfilesError as error:
 # %% jupyter={"source_hidden": true}
 out = Path(tempfile.mkdtemp(dir=setup.scratch)) / "parts.tars"
 for number in (1, 2):
-    pack(official, out, PackConfig(options=sixty, shuffle=0, part=(number, 2)))
-merged = pack(official, out, PackConfig(options=sixty, shuffle=0, merge=True))
+    pack(official, out, PackConfig(options=sharding, shuffle=0, part=(number, 2)))
+merged = pack(official, out, PackConfig(options=sharding, shuffle=0, merge=True))
 all(path.read_bytes() == (mixed.path / path.name).read_bytes() for path in merged.path.glob("*.tar"))
 
 # %% [markdown]
