@@ -87,14 +87,14 @@ reader.key(7), reader.target(7), reader.classes[reader.target(7)], reader.span(7
 
 # %% [markdown]
 # Each sample is a file at its own path, so a mount or `unsquashfs` restores the tree. A tree does not contain the
-# labels, nor the order in which the samples were packed. Those are in a few files of our own, in the folder `.smallfiles`
-# inside. The last pair shows where this sample begins and ends: it is stored in one piece.
+# labels, nor the order in which the samples were packed. Those are in a few files of our own, in the folder
+# `.smallfiles` inside. The last pair shows where this sample begins and ends: it is stored in one piece.
 
 # %% [markdown] id="settings" tags=["core"]
 # ## 1 · Choose the settings
 #
-# squashfs was made for live CDs: everything is cut into *blocks* and compressed, and the ends of files are put together
-# into shared blocks, *fragments*. That saves space, but a photograph does not get smaller. These are the defaults of
+# squashfs was made for live CDs: everything is cut into *blocks* and compressed, and the ends of files share blocks,
+# *fragments*. But a photograph does not get smaller. These are the defaults of
 # `mksquashfs`, the same with its option `-b 1M` for larger blocks, and two variations without fragments:
 
 # %%
@@ -128,26 +128,27 @@ def read_some(opened, count=60):
     return count
 
 
-found = measure.compare({n: partial(read_some, f) for n, f in written.items()}, rounds=3, unit="images")
+found = measure.compare({n: partial(read_some, f) for n, f in written.items()}, rounds=5, unit="images")
 
 # %% [markdown]
-# The folded cell draws the time of a read, and what each file fetches.
+# The folded cell draws the times, and computes what each file would fetch without a cache.
 
 # %% jupyter={"source_hidden": true}
 base, raw = "mksquashfs defaults", "raw, no fragments"
 gain, more = (found.times(raw, name).median for name in (base, "mksquashfs -b 1M"))
 title = f"Raw and without fragments, a random read is {gain:.0f} times as fast as with mksquashfs's defaults, "
 title += f"{more:.0f} times as with blocks of 1 MiB"
-times = {name: [1 / rate for rate in found.rates_per_s(name)] for name in written}
-x = "time per random read (s)"
-show.figure(figures.bars(times, title, x=x, guess=np.median(times[base]) / guess, note="warm page cache"))
+rates = {name: np.array(found.rates_per_s(name)) for name in written}
+times = {name: np.median(rates[raw]) / runs for name, runs in rates.items() if name != raw}
+x, note = f"time of a random read; 1 is {raw}", f"warm page cache; 1 is {1e6 / np.median(rates[raw]):.0f} µs"
+show.figure(figures.bars(times, title, x=x, guess=guess, note=note))
 for name, opened in written.items():
-    print(f"{name:20} fetches {opened.info()['read_amplification']:5.2f} bytes per byte delivered")
+    print(f"{name:20} would fetch {opened.info()['read_amplification']:5.2f} bytes per byte delivered")
 
 # %% [markdown]
 # Expect a factor of 8 to 40 against the defaults, most of it from unpacking gzip. Fragments matter with large blocks:
-# several images share one, which must be fetched and unpacked in full for each of them. A reader keeps the fragments that
-# it unpacked last, which helps with 240 images; with a million, the next one is hardly ever among them.
+# several images share one, which is fetched and unpacked whole for each. Our reader keeps the last 8 MiB of them, so
+# with 240 images the defaults can even beat *gzip, no fragments*; with a million this hardly helps.
 #
 # So the size of a squashfs file does not show its speed. But any squashfs file can be examined:
 
@@ -205,7 +206,7 @@ with ExitStack() as stack:
             folder = stack.enter_context(mount(packed, way=way.name))
             ways[f"mount, {way.name}"] = partial(read_files, folder)
     ways["library"] = partial(read_some, stack.enter_context(SquashFS(packed)), len(keys))
-    speeds = measure.compare(ways, rounds=4, unit="images")
+    speeds = measure.compare(ways, rounds=8, unit="images")
 mounted = [name for name in speeds.runs if name.startswith("mount")]
 gains = [speeds.times("library", name).median for name in mounted or ["plain files"]]
 title = f"The library reads {min(gains):.1f} to {max(gains):.1f} times as many images per second as a mount"
@@ -214,8 +215,8 @@ if not mounted:
 show.figure(figures.bars(speeds, title, note="warm page cache"))
 
 # %% [markdown]
-# This is the best case for mounts: all names and bytes are in memory already. In a first epoch each name is looked up
-# in a cold file. Use a mount when a program needs files and cannot be changed.
+# This is the best case for mounts: all names and bytes are in memory already. Use a mount when a program needs files
+# and cannot be changed.
 
 # %% [markdown] id="compression" tags=["optional"]
 # ## 3 · Compress what compresses
@@ -263,15 +264,16 @@ axes = {"x": "what one reader gets from the storage (B/s)", "y": "files per seco
 show.figure(figures.lines(rates, title, **axes, note="computed from the measured times of reads from memory"))
 
 # %% [markdown]
-# Unpacking takes time; reading fewer bytes saves time. Compare the place where both are equal with the rate of one reader
-# on your file system on a busy day (`smallfiles bench read`). So store images raw, and text with zstd if the storage is
-# slower than that. Level 15, the default of `mksquashfs`, takes many times as long to pack and saves little more.
+# Unpacking takes time; reading fewer bytes saves time. Compare the place where both are equal with the rate of one
+# reader on your file system on a busy day (`smallfiles bench read`). So store images raw, and text with zstd if the
+# storage is slower than that. Level 15, `mksquashfs`'s default for zstd, takes many times as long to pack and saves
+# little more.
 
 # %% [markdown] id="sharing" tags=["core"]
 # ## 4 · Share one file between workers
 #
-# Here are two small readers of a kind found in many projects. Both know the position of each sample. The first reads a
-# header, here of two bytes, and then the rest.
+# Here are two small readers, as in many projects. Both know the position of each sample. The first reads a header, here
+# of two bytes, and then the rest.
 
 # %%
 places = [reader.span(index)[1:] for index in range(len(reader))]
@@ -332,9 +334,9 @@ show.figure(figures.bars(wrong, title, x="wrong samples of 12,000, two workers",
 
 # %% [markdown]
 # An open file has an *offset*, and forked workers share it, as in [notebook 04](04_pack_hdf5.ipynb). One worker seeks,
-# the other seeks too, and then the first reads: from the right file, but the wrong sample. Training continues, with
-# broken images and wrong labels. How often the workers collide depends on chance and on your CPUs; if the
-# first bar is 0, run the cell again.
+# the other seeks too, and then the first reads: from the right file, but the wrong sample. The read reports nothing.
+# A JPEG decoder rejects most of these bytes, and blames the file; raw arrays would train on, under wrong labels. How
+# often the workers collide depends on chance and on your CPUs; if the first bar is 0, run the cell again.
 #
 # ![Left: two workers share one offset, worker 2 moves it, and worker 1 reads image B instead of A. Right: with pread each names its position.](pictures/shared_offset.svg)
 #
@@ -347,22 +349,23 @@ show.figure(figures.bars(wrong, title, x="wrong samples of 12,000, two workers",
 # ## 5 · Put an environment into one file
 #
 # *Optional, 6 minutes.* Notebook 00 counted the files that a fresh Python opens for one import. Most of them are modules.
-# The folded cell counts the modules of four imports.
+# The folded cell counts those in memory after four imports.
 
 # %% jupyter={"source_hidden": true}
 import subprocess
 
-COUNT = "import sys; __import__(sys.argv[1]); print(sum(hasattr(m, '__file__') for m in [*sys.modules.values()]))"
-modules = {}
+COUNT = """import sys; name = sys.argv[1]; __import__(name)
+print(sum(hasattr(m, '__file__') for m in [*sys.modules.values()]), sum(m.split('.')[0] == name for m in sys.modules))"""
+own = {}
 for name in ("json", "numpy", "networkx", "torch"):
     end = subprocess.run([sys.executable, "-c", COUNT, name], capture_output=True, text=True, check=True)
-    modules[name] = int(end.stdout)
-    print(f"import {name:8} loads {modules[name]:6,} modules")
+    total, own[name] = map(int, end.stdout.split())
+    print(f"after import {name + ':':9} {total:6,} modules, {own[name]:4,} of them {name}'s own")
 
 # %% [markdown]
-# All processes of a job start in the same second, and each requests all of its modules from the metadata server. The
-# environment is a small-file problem too, and one squashfs file solves it. A whole environment is too large to pack
-# here, so the folded cell packs one package, `networkx`:
+# All processes of a job start in the same second, and each requests its modules from the metadata server. So an
+# environment is a small-file problem too. A whole one is too large to pack here; the folded cell packs one package,
+# `networkx`:
 
 # %% jupyter={"source_hidden": true}
 import compileall
@@ -383,7 +386,7 @@ print(f"{made.files:,} files, {bytes_text(made.bytes)}; one file, {bytes_text(ma
 
 # %% [markdown]
 # > **Predict.** Now put it on storage where each look-up and each open takes 2 ms. How long does the import take from
-# > many files, and from one file? The number of its modules is above.
+# > many files, and from one file? The number of its own modules is above.
 #
 # The folded cell imports it in a fresh interpreter from both.
 
@@ -411,18 +414,20 @@ with open_slow(place, SlowConfig(latency_s=0.002)) as slow:
         with mount(slow.path / "packages.sqfs", way=ways[0]) as folder:
             imports["one squashfs file"] = import_from(folder, slow)
 for name, (seconds, operations) in imports.items():
-    print(f"{name:18} {seconds:5.1f} s, {operations:6,} metadata operations")
+    each = operations / own["networkx"]
+    print(f"{name:18} {seconds:5.1f} s, {operations:6,} metadata operations, {each:.1f} per module")
 if not imports:
     print(slow.summary)
-    print(f"Two operations per module would take {2 * modules['networkx'] * slow.config.latency_s:.1f} s from many files.")
+    print(f"Four operations per module would take {4 * own['networkx'] * slow.config.latency_s:.1f} s from many files.")
 
 # %% [markdown]
-# Look-ups and listings of the squashfs file happen on this node; the storage only receives reads of one open file. The
-# whole environment of this course is packed by one script. One line of a job broadcasts it to all nodes and mounts it:
+# For each module Python looks at its folder, twice at its source, and opens the compiled file. Look-ups in the squashfs
+# file happen on this node; the storage only receives reads of one open file. The first line packs the environment of
+# this course; the second, in a job, broadcasts and mounts it:
 #
 # ```bash
 # slurm/env/build.sh venv.sqfs .venv
-# source slurm/lib.sh; use_environment venv.sqfs       # in the job
+# source slurm/lib.sh; use_environment venv.sqfs
 # ```
 
 # %% [markdown] id="exercise"
@@ -470,7 +475,7 @@ show.command(config, "DATA_FOLDER", "train.sqfs")
 # <summary>Answer</summary>
 #
 # **(b)**: each worker has its own object, but all share one open file and its offset (so not c). For the kernel nothing
-# is wrong, so there is no exception (a). Open the file in each process, or use `os.pread`.
+# is wrong, so the read raises nothing (a); a decoder may. Open the file in each process, or use `os.pread`.
 #
 # </details>
 #
