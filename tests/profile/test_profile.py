@@ -153,7 +153,7 @@ def test_a_killed_program_keeps_its_exit_code_and_leaves_only_the_record(number,
     """A signal to `profile` reaches the program, as if it stood alone."""
     path = script(
         tmp_path,
-        LOOPS.read_text().replace("time.sleep(STEP_S", "print(os.getpid(), flush=True);time.sleep(STEP_S"),
+        LOOPS.read_text().replace("seconds = STEP_S", "print(os.getpid(), flush=True); seconds = STEP_S"),
     )
     watched = Watched(tmp_path, sys.executable, path, "plain", "healthy_slow")
     pid = int(watched.process.stdout.readline())
