@@ -168,7 +168,7 @@ def _parse(path: Path, text: str) -> Any:
         cut = error.pos >= len(text.rstrip()) or error.msg.startswith("Unterminated")
         got = "ends in the middle" if cut else "is not JSON"
         raise _fault(
-            f"{path} {got}: {error.msg} at line {error.lineno:,}, column {error.colno:,}",
+            f"{path} {got}: {error.msg.removesuffix(' at')} at line {error.lineno:,}, column {error.colno:,}",
             "a complete JSON object",
         ) from error
     except RecursionError as error:

@@ -184,7 +184,7 @@ def loaded_message(path, content):
         ("null", "a JSON null"),
         ("true", "a JSON truth value"),
         ('{"a": 1,\n "b": 2', "ends in the middle"),
-        ('{"a": 1,\n "b', "line 2, column 2"),
+        ('{"a": 1,\n "b', "starting at line 2, column 2"),
         ('{"a": 1,\n "b": 2,}', "is not JSON"),
         ('{"a": 1,\n "b": oops}', "line 2, column 7"),
         ('{"a": 1} x', "is not JSON"),
