@@ -151,6 +151,8 @@ def draw(picture: MachineReport) -> Drawing:
             rows[f"{name}\ninodes are not counted"] = 0.0
         else:
             inodes = f"{_count_text(found.inodes_free)} inodes free"
+            if found.inodes_free:
+                inodes += f", one for each {bytes_text(found.free_bytes / found.inodes_free)}"
             rows[f"{name}\n{inodes}"] = found.inodes_free / (found.inodes_total or 1)
     drawn = figures.bars(
         {name: 100 * share for name, share in rows.items()},

@@ -104,8 +104,10 @@ show.figure(machine_report.draw(picture), alt=picture.alt_text)
 
 # %% [markdown]
 # The title is computed from the result, as in all figures of this course. The size in it is free bytes divided by free
-# inodes. If your files are larger, bytes run out first. If they are smaller, inodes do: "No space left on device" then
-# appears although many bytes are free. On a cluster the inode quota is often far tighter than the file system itself.
+# inodes, as beside the bar of the inodes. If your files are larger, bytes run out first. If they are smaller, inodes
+# do, unless this size is below one disk block (4 kB on most disks), which even a tiny file takes. When inodes run out,
+# "No space left on device" appears although many bytes are free. On a cluster the inode quota is often far tighter than
+# the file system itself.
 #
 # The `doctor` checks all of this at once, and the installed packages. Each line that needs attention comes with advice.
 
@@ -167,7 +169,7 @@ title = f"For import torch, a fresh Python opens {counts['import torch']:,} file
 figures.bars(counts, title, x="files opened by a fresh Python", guess=guess)
 
 # %% [markdown]
-# The first bar is a small module and the libraries of Python itself. If 64 processes of a job import torch at once,
+# The first bar is a small module and the libraries of Python itself. If the 64 nodes of a job import torch at once,
 # multiply the last bar by 64: so many opens reach the server before the first image is read. On your own disk an open
 # takes microseconds, which nobody notices. On a parallel file system it is a request over the network to a server that
 # all users share. Many small requests are the theme of this course; here they come from your environment, later from
@@ -195,10 +197,11 @@ counter += 1
 counter
 
 # %% [markdown]
-# The number in brackets to the left of a cell shows the order in which cells ran. When results look odd, look there
-# first. The remedy is always the same: **Kernel > Restart Kernel and Run All Cells** starts a fresh process and runs
-# the page from top to bottom. If a cell shows an error, run the cells above it first. A measurement that was taken out
-# of order looks like any other number, so only you can notice.
+# Three runs give 3; after the first cell again, the next run gives 1. The number in brackets to the left of a cell
+# shows the order in which cells ran. When results look odd, look there first. The remedy is always the same: **Kernel >
+# Restart Kernel and Run All Cells** starts a fresh process and runs the page from top to bottom. If a cell shows an
+# error, run the cells above it first. A measurement that was taken out of order looks like any other number, so only
+# you can notice.
 
 # %% [markdown] id="checks" tags=["core"]
 # ## 4 · Pass a check
@@ -219,7 +222,7 @@ check.inodes_of_a_copy(inodes_of_a_copy)
 # %% [markdown]
 # The circle means that nothing was tried yet. Now we fill the gap, in a hurry.
 #
-# > **Predict.** Is this right? Which arguments will the check use, what will it get, and what does it expect?
+# > **Predict.** Is this right? What should it return for 96 files in 4 folders?
 
 
 # %% tags=["raises-exception"]
@@ -231,7 +234,7 @@ check.inodes_of_a_copy(inodes_of_a_copy)
 
 # %% [markdown]
 # The cross comes with the first case that failed, and often a guess at the mistake behind it. Attempts are not counted.
-# Correct the function and run both again.
+# Correct the function above and run it again; only then look at the next cell, which is ours.
 
 
 # %%
@@ -265,7 +268,7 @@ show.command(picture)
 #
 # - Ask for the CPUs and memory that you may use, not for those that are installed.
 # - A file system is full when its bytes or its inodes run out, whichever comes first.
-# - One `import` opens hundreds of files; a job of many processes multiplies that.
+# - One `import` opens tens of files, or more than a thousand; a job on many nodes multiplies that.
 # - A kernel remembers the order in which cells ran; restart and run all when in doubt.
 # - A check shows ○ not started, ✗ not yet and why, or ✓ passed.
 

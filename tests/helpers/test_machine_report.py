@@ -76,6 +76,7 @@ def text_of(figure):
 def test_the_figure_shows_the_finding_as_its_title_each_number_and_bars_from_zero():
     shown = text_of(draw(picture()).figure)
     assert picture().finding in shown and "4 of 128" in shown and "10.0 GB of 100 GB" in shown
+    assert "2.0 million inodes free, one for each 500 kB" in shown
     assert all(axes.get_xlim()[0] == 0 for axes in draw(picture()).figure.axes)
     assert not re.search(r"None|nan|\{", picture().alt_text)
 
