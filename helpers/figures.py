@@ -66,6 +66,7 @@ def bars(
     *,
     x: str = "",
     note: str = "",
+    dots: str = "runs",
     guess: Guess = None,
 ) -> Drawing:
     """A bar for each name, as long as the median of its runs; the axis starts at zero.
@@ -76,6 +77,7 @@ def bars(
         title: The finding, in a sentence; required for a column.
         x: What the axis counts. A unit in brackets at its end, such as "time (s)", goes to the numbers.
         note: Under which conditions, such as "warm cache".
+        dots: What the dots are, if not runs of the same measurement.
         guess: A place on the axis, or the name of a bar. `None` and `...` draw nothing.
 
     Raises:
@@ -95,7 +97,7 @@ def bars(
     title = title[:1].upper() + title[1:]
     totals = {name: total for name, value in rows.items() if (total := _total(value))}
     stacked = {name: value for name, value in rows.items() if isinstance(value, Mapping) and name in totals}
-    caption = _caption(_how("bar", next(iter(totals.values()), [])), note)
+    caption = _caption(_how("bar", next(iter(totals.values()), []), dots), note)
     figure = _begin(title, 0.42 * len(rows) + 0.55 + 0.25 * bool(stacked), caption, totals)
     axes = figure.subplots()
     label, unit = _unit(x)
@@ -300,8 +302,8 @@ def _caption(how: str, note: str) -> str:
     return " · ".join(filter(None, (how, note, here)))
 
 
-def _how(what: str, runs: Sequence[float]) -> str:
-    return f"{what}: median, dots: {len(runs)} runs" if len(runs) > 1 else ""
+def _how(what: str, runs: Sequence[float], dots: str = "runs") -> str:
+    return f"{what}: median, dots: {len(runs)} {dots}" if len(runs) > 1 else ""
 
 
 def _runs(value: Runs) -> list[float]:

@@ -103,8 +103,8 @@ for name, file in {file.name: file for file in flickr.rglob("results*")}.items()
 # A *digest* is a fingerprint, here of all paths and captions. Equal digests mean equal data sets, although the files
 # differ: the broken row was repaired, as its note says.
 #
-# Now statistics of the data set cost no request to the file system. All classes of our demo set have equally many
-# images. Real sets are rarely so tidy, so we thin it out:
+# Now statistics cost no request to the file system. Our demo set has equally many images per class. Real sets rarely
+# do, so we thin it out:
 
 # %%
 import numpy as np
@@ -126,7 +126,8 @@ title = f"The largest class has {counts.max()} images, the smallest {counts.min(
 figures.bars(by_class, title, x="images")
 
 # %% [markdown]
-# The usual remedy needs only this column: draw samples with weights, so that all classes are equally frequent.
+# The usual remedy needs only this column: draw samples with weights, so that all classes are equally frequent; the
+# smallest class's few images then come many times each.
 
 # %%
 import torch
@@ -150,8 +151,6 @@ figures.histogram({"all images": manifest.sizes.tolist()}, title, x="file size (
 # %% [markdown] id="write" tags=["core"]
 # ## 2 · Write it down, name it, divide it
 #
-# Training needs the list, not another walk.
-#
 # > **Predict.** How many times faster is reading one JSON file than walking through the tree, on this disk?
 
 # %%
@@ -163,7 +162,7 @@ print(measure.compare({"walk": setup.source, "read": lambda: Manifest.load(path)
 show.say(f"The walk sent requests for {len(manifest):,} files, the reading for one.")
 
 # %% [markdown]
-# On a parallel file system each request is a round trip to a server that all users share.
+# On a parallel file system each request is a round trip.
 #
 # Two kinds of JSON are supported: ours, with a header and columns, and the flat `{path: label}` of a course given at the
 # Jülich Supercomputing Centre. The folded cell shows both.
@@ -185,9 +184,8 @@ changed = Manifest.from_columns(manifest.paths, labels)
 shuffled.digest == manifest.digest, changed.digest == manifest.digest
 
 # %% [markdown]
-# The digest does not depend on the order. To check that they have the same samples and targets, two people compare one
-# line instead of a million. It does not cover the bytes of the images: packed files have digests for these
-# ([07.2](07_stage_a_dataset.ipynb#2-·-Measure-the-copy)).
+# The digest does not depend on the order. Two people compare one line instead of a million. It does not cover the bytes
+# of the images: packed files have digests for these ([07.2](07_stage_a_dataset.ipynb#2-·-Measure-the-copy)).
 #
 # `split_off` draws the same share of each class, and the same samples for the same seed. The rest is divided among the
 # processes of a job.
@@ -196,15 +194,16 @@ shuffled.digest == manifest.digest, changed.digest == manifest.digest
 # > a quarter in one piece? And if each takes every fourth row?
 
 # %%
+processes = 4  # change me
 train, val = manifest.split_off(0.1, seed=0)
 train = train.select(np.argsort(train.targets, kind="stable"))
-pieces = np.array_split(np.asarray(train.targets), 4)
+pieces = np.array_split(np.asarray(train.targets), processes)
 for rank, piece in enumerate(pieces):
-    own = np.unique(train.slice(rank, 4).targets)
-    print(f"process {rank}: {len(np.unique(piece))} classes in a piece, {len(own)} in every fourth row")
+    own = np.unique(train.slice(rank, processes).targets)
+    print(f"process {rank}: {len(np.unique(piece))} classes in a piece, {len(own)} in its slice")
 
 # %% [markdown]
-# `slice` takes every fourth row; loaders shuffle on top of it.
+# `slice` deals the rows out in turn; loaders shuffle on top of it. Try more processes than classes.
 
 # %% [markdown] id="order" tags=["core"]
 # ## 3 · Catch the wrong label order
@@ -240,9 +239,10 @@ print(f"guessing among {len(by_folder.classes)} classes: {1 / len(by_folder.clas
 
 # %% [markdown]
 # On the real set this looks like a broken model with an accuracy near 0.1 %, as users report ([DynamicViT
-# 17](https://github.com/raoyongming/DynamicViT/issues/17), [timm
-# 1081](https://github.com/huggingface/pytorch-image-models/issues/1081)). To distinguish the orders, look at images
-# whose label is known. Validation images 1 to 4 have IDs 490, 361, 171, 822, and sorted labels 65, 970, 230, 809.
+# 17](https://github.com/raoyongming/DynamicViT/issues/17), [torchvision
+# 484](https://github.com/pytorch/vision/issues/484)). (`ID` is right where it happens to be the rank.) To distinguish
+# the orders, look at images whose label is known. Validation images 1 to 4 have IDs 490, 361, 171, 822, and sorted
+# labels 65, 970, 230, 809.
 #
 # > **Predict.** In one manifest the first two of four labels were repaired by hand. What will the check report?
 
@@ -266,8 +266,7 @@ for labels in strangers:
 # %% [markdown] id="refuse" tags=["optional"]
 # ## 4 · Refuse what is wrong
 #
-# *Optional, 5 minutes.* A manifest may come from a colleague, a script, an archive. Python's `json` reads any JSON; a
-# manifest must also make sense.
+# *Optional, 5 minutes.* Python's `json` reads any JSON; a manifest must also make sense.
 #
 # > **Predict.** Which of these eight does `json.loads` refuse?
 
@@ -376,13 +375,13 @@ def private_mb():
 
 # %% [markdown]
 # In the folded cell `fork_workers` lets each forked worker read its samples in random order, and notes what it has
-# copied after 5 %, 25 % and all of them.
+# copied after 1.25 %, 6.25 % and 25 % of the list.
 
 # %% jupyter={"source_hidden": true}
 import gc
 import multiprocessing
 
-STOPS = (0.05, 0.25, 1.0)  # shares of the epoch
+STOPS = (0.0125, 0.0625, 0.25)  # shares of the list; each of four workers reads a quarter
 
 
 def work(dataset, number, workers, answers):
@@ -390,7 +389,7 @@ def work(dataset, number, workers, answers):
     order = np.random.default_rng(0).permutation(rows)[number::workers].tolist()
     before, looked, found = private_mb(), 0, []
     for stop in STOPS:
-        while looked < stop * len(order):
+        while looked < stop * rows:
             dataset[order[looked]]  # all that a worker does with the list
             looked += 1
         found.append(private_mb() - before)
@@ -427,17 +426,18 @@ copied = {}
 for name, dataset in datasets.items():
     found = fork_workers(dataset)
     for stop, column in zip(STOPS, zip(*found)):
-        copied[f"{name}, {stop:.0%} read"] = column
-worst, columns = (np.median(copied[f"{name}, 100% read"]) for name in datasets)
+        copied[f"{name}, {100 * stop:g}% read"] = column
+worst, columns = (np.median(copied[f"{name}, 25% read"]) for name in datasets)
 title = f"In one epoch of {rows:,} samples each worker copies {worst:.0f} MB of a list, and {columns:.1f} MB of columns"
-show.figure(figures.bars(copied, title, x="MB that each worker copied", note="a dot per worker", guess=guess))
+show.figure(figures.bars(copied, title, x="MB that each worker copied", dots="workers", guess=guess))
 show.say(
     f"For ImageNet's 1,281,167 paths, 8 workers would copy about **{8 * worst * 1_281_167 / rows / 1000:.1f} GB**."
 )
 
 # %% [markdown]
 # Reading is writing: Python counts the references to each object *in the object*. Reading a path changes its count, so
-# the page is copied. It looks like a leak ([pytorch#13246](https://github.com/pytorch/pytorch/issues/13246)). A columnar table has no object per sample: a few
+# its page is copied, with dozens of neighbours: a few random reads copy much of the list. It looks like a leak
+# ([pytorch#13246](https://github.com/pytorch/pytorch/issues/13246)). A columnar table has no object per sample: a few
 # large buffers hold all paths, and nothing writes to them.
 
 # %% [markdown] id="exercise"

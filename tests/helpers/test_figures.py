@@ -107,6 +107,11 @@ def test_the_caption_tells_the_conditions_and_the_machine(draw):
     assert "warm cache, ext4" in caption and "CPUs" in caption
 
 
+def test_dots_that_are_no_runs_are_named():
+    caption = figures.bars({"list": [1.0, 2.0]}, "Two workers", x="MB", dots="workers").figure.get_supxlabel()
+    assert "dots: 2 workers" in caption
+
+
 @ALL
 def test_a_figure_needs_a_title_that_says_what_was_found(draw):
     with pytest.raises(UsageError, match="no title"):
