@@ -4,8 +4,7 @@
 # **Minutes** 30 · **Machine** any Linux computer with two CPUs · **Needs** notebook 00 · **Data** 400 synthetic images
 #
 # A data set of a million images is a million files. Each one takes an inode and some disk blocks, and each one must be
-# opened before it can be read. On a laptop you hardly notice. On the file system of a cluster, the same habits keep a
-# GPU waiting.
+# opened before it can be read. On a laptop you hardly notice; on a cluster it keeps a GPU waiting.
 #
 # This notebook measures what small files cost here, and on storage as slow as a busy cluster's.
 
@@ -83,11 +82,10 @@ for name, root in trees.items():
 
 # %% [markdown]
 # Each image takes an inode, and so does each folder. An environment of Python packages is a data set of small files too.
-# (The count stops at 5,000 files if this file system is shared.)
 #
-# Here the units are small. Large file systems use large *blocks*, of 4 MiB for instance, so that many disks work on one
-# file; but they divide a block into *sub-blocks* for small files: 1/32 of a block in Storage Scale 4 (GPFS), 8 KiB
-# since version 5. So the unit counts, not the block:
+# Here the units are small. Large file systems use large *blocks*, such as 4 MiB, so that many disks work on one file;
+# but they divide a block into *sub-blocks* for small files: 1/32 of a block in Storage Scale 4 (GPFS), 8 KiB since
+# version 5. So the unit counts, not the block:
 
 # %%
 units = [512 << shift for shift in range(0, 14)]
@@ -104,8 +102,8 @@ title = f"The environment takes {small:.2f} times its bytes in units of 8 KiB, {
 figures.lines(factors, title, x="allocation unit (B)", y="bytes taken per byte stored", log="xy", marks=real)
 
 # %% [markdown]
-# The lines are computed from the file sizes. A unit much smaller than the *mean* file wastes little; once it is larger
-# than nearly all files, each doubling of the unit doubles the space. Usually the inodes are the tighter limit.
+# A unit much smaller than the *mean* file wastes little; once it is larger than nearly all files, each doubling of the
+# unit doubles the space. Usually the inodes are the tighter limit.
 
 # %% [markdown] id="operations" tags=["core"]
 # ## 2 · Time a single open
@@ -188,11 +186,13 @@ images, request_s = 1_281_167, 0.002
 here = images * np.mean(times["open"])  # a sum needs the mean: the slow calls count
 there = images * 2 * request_s  # unknown names: a look-up, then the open
 show.say(f"Known names here: **{here:,.0f} s**; if every open took the median, {images * half:,.0f} s.")
-show.say(f"New names there: **{there / 3600:.1f} hours**, before the first byte.")
+show.say(f"The slowest call alone is {slowest / sum(times['open']):.0%} of all that were timed.")
+show.say(f"New names there: **{there / 3600:.1f} hours** of opens alone, without a single byte.")
 
 # %% [markdown]
-# We count two requests, since a fresh node knows no names. The 2 ms are an assumption; the command near the end measures
-# your cluster's number: one second divided by the rate of plain files is the time per file.
+# We count two requests, since a fresh node knows no names (Lustre combines them: halve it). The 2 ms are an assumption;
+# the command near the end bounds your cluster's number: one second divided by the rate of plain files is the time per
+# file.
 
 # %% [markdown] id="sizes" tags=["core"]
 # ## 3 · Trade many files for one
@@ -238,8 +238,7 @@ def read_one(large, size):
 
 
 # %% [markdown]
-# `measure.compare` calls both in rounds whose order changes, so a disturbance hits both of them. In the figure
-# each run is a dot.
+# `measure.compare` calls both in rounds whose order changes, so a disturbance hits both of them.
 #
 # > **Predict.** At which size does reading the bytes take as long as opening the file? There, many files reach half of
 # > the speed of one.
@@ -270,21 +269,26 @@ for size in (1_000, 4_000, 16_000, 64_000, 256_000, 1_000_000, 4_000_000):
 # %% jupyter={"source_hidden": true}
 best = {name: {size: max(runs) for size, runs in line.items()} for name, line in rates.items()}
 many, one = best["many files, warm"], best["one file, warm"]  # other programs only slow a run down
-even = next((size for size in many if 2 * many[size] >= one[size]), None)
-title = f"Many files reach half the speed of one from {bytes_text(even)} on" if even else "Many files never reach half the speed of one"
+slower = max((size for size in many if 2 * many[size] < one[size]), default=0)
+even = next((bytes_text(size) for size in many if size > slower), None)
+title = f"Many files reach half the speed of one from {even} on" if even else f"At {bytes_text(slower)} many files are still below half the speed of one"
+opening = np.median(times["open"]) + np.median(times["close"])
+read_rate = np.mean([*map(os.path.getsize, paths)]) / np.median(times["read, warm"])
+marks = {"open = read (section 2)": opening * read_rate}
 title += f"; at 1 kB one file is {one[1000] / many[1000]:.1f} times as fast (warm, best runs)"
-figures.lines(rates, title, x="size of a file or piece (B)", y="bytes read per second (B/s)", log="xy", guess=guess)
+axes = {"x": "size of a file or piece (B)", "y": "bytes read per second (B/s)", "log": "xy"}
+figures.lines(rates, title, **axes, guess=guess, marks=marks)
 
 # %% [markdown]
 # Compare the two warm lines, and the two cold ones. Where they are far apart, opening dominates; where they meet,
-# moving the bytes does.
+# moving the bytes does. The dotted line is section 2's prediction. Where lines cross, or the measurement disagrees,
+# look at the dots (noise), and at how much of the data the CPU's own caches can hold.
 #
 # <details>
 # <summary>Disks with moving heads</summary>
 #
-# They add a price that this machine may not have: a *seek* of 5 to 10 ms to each new place, in which the disk could
-# have read 1 to 2 MB. The kernel softens this with *read-ahead*: it fetches more than was asked for, 128 kB and more.
-# Reads in order profit from this; at random, those bytes are wasted.
+# They need a *seek* of 5 to 10 ms to each new place, in which the disk could have read 1 to 2 MB. *Read-ahead* softens
+# this: the kernel fetches 128 kB and more at a time. Reads in order profit; at random, those bytes are wasted.
 #
 # </details>
 #
@@ -302,7 +306,7 @@ config = BenchConfig(repeats=5, count=400, orders=("random",), caches=("warm",))
 figures.bars(bench_reads([files, one_file], config).records)
 
 # %% [markdown]
-# If Arrow wins by more than the figure predicts, this is why: the file is mapped into memory, and nothing is copied.
+# If Arrow wins by more, this is why: the file is mapped into memory, and nothing is copied.
 
 # %% [markdown] id="in-flight" tags=["core"]
 # ## 4 · Keep many opens in flight
@@ -331,9 +335,9 @@ def rates_in_flight(store, before=None):
 
 
 # %% [markdown]
-# We measure this machine, with a warm and a cold cache, and then slow storage. A laptop has none, so the course brings
-# `slowfs`: it mounts the same folder a second time, with 2 ms of latency for each look-up and each open. It serves 4
-# requests at once, and further ones queue. It is a small model of a parallel file system; change its two numbers.
+# We measure this machine, warm and cold, and then slow storage: `slowfs` mounts the same folder a second time, with 2
+# ms of latency for each look-up and each open. It serves 4 requests at once, and further ones queue. It models a
+# parallel file system; change its two numbers.
 #
 # > **Predict.** A read takes two requests, a look-up and an open, of 2 ms each. How many opens in flight does the slow
 # > storage need before more of them bring nothing?
@@ -360,8 +364,8 @@ show.say(slow.summary)
 # %% jupyter={"source_hidden": true}
 found["promised"] = {k: min(k, storage.servers) / (2 * storage.latency_s) for k in found["slow storage"]}
 rate = {k: np.median(runs) for k, runs in found["slow storage"].items()}
-enough = min(k for k in rate if rate[k] >= 0.9 * max(rate.values()))
-title = f"Slow storage: {enough} opens in flight are {rate[enough] / rate[1]:.1f} times as fast as one"
+enough, limit = min(rate, key=lambda k: abs(k - storage.servers)), max(found["promised"].values())
+title = f"Slow storage: one open in flight reaches {rate[1] / limit:.0%} of the servers' rate, {enough} reach {rate[enough] / limit:.0%}"
 axes = {"x": "opens in flight", "y": "files per second"}
 show.figure(figures.lines(found, title, **axes, log="xy", guess=guess, ideal="promised"))
 cold = found.get("cold cache", found["warm cache"])
@@ -374,7 +378,8 @@ worksheet.note("01", latency_ms=1e3 / np.median(cold[1]), opens_per_s=best)
 # promise.) With a warm cache there is no disk to wait for: threads gain no more than additional CPUs give, and many
 # threads may lose: they cost time to start, and take turns at Python's lock.
 #
-# So `smallfiles pack` keeps 32 opens in flight where the files lie on shared storage, as the folded cell shows:
+# `smallfiles pack` cannot know the number of servers, so it keeps 32 in flight on shared storage; lower it (`in_flight`)
+# where your site asks. The folded cell packs from the slow storage:
 
 # %% jupyter={"source_hidden": true}
 from dataclasses import replace
@@ -385,23 +390,23 @@ packed = report.samples / report.seconds
 show.say(f"Packed {packed:,.0f} images per second, **{packed / rate[1]:.1f} times** as fast as one at a time.")
 
 # %% [markdown]
-# A server is shared. If your job uses all its capacity, all other users wait. On a shared file system the toolbox's
-# measurements, and the cells above, therefore keep to 4 opens in flight and 20,000 operations.
+# If your job uses all of a server's capacity, all other users wait. On a shared file system the toolbox's measurements,
+# and the cells above, therefore keep to 4 opens in flight and 20,000 operations.
 
 # %% [markdown] id="exercise"
 # ## Exercise
 #
 # In [Exercise 01](../exercises/01_count_the_cost_of_small_files.ipynb) you predict how many inodes a data set takes and
-# how many hours its opens keep a job waiting. Then you measure whether you were right.
+# how many hours its opens keep a job waiting, and measure whether you were right.
 
 # %% [markdown] id="cluster"
 # ## On the cluster
 #
-# This command compares many files with one file. Copy both packed files to the file system that your jobs use, and run
-# it in a job on one node. With `--cache both` it also measures cold reads.
+# This command compares many files with one file, warm and cold. Copy both packed files to the file system that your jobs
+# use, from another node than the one that runs it. Even cold, the names are known, so this is a lower bound.
 
 # %%
-show.command(config, "read", [files.name, one_file.name])
+show.command(BenchConfig(repeats=5, count=400, orders=("random",)), "read", [files.name, one_file.name])
 
 # %% [markdown] id="key-points"
 # ## Key points
@@ -433,7 +438,7 @@ show.command(config, "read", [files.name, one_file.name])
 # <summary>Answer</summary>
 #
 # **(c)**. The server's rate is reached, about 2,000 files per second; only fewer requests help. (a) More threads queue,
-# and slow down all other users. (b) The CPUs of your node wait for the server; more of them wait just as long.
+# and slow down all other users. (b) More CPUs wait for the server just as long.
 #
 # </details>
 #
@@ -444,7 +449,7 @@ show.command(config, "read", [files.name, one_file.name])
 # <summary>Answer</summary>
 #
 # **(b)**. A fresh node does not know names and inodes either, so each file takes another request. (a) would be true if
-# a cache held nothing but bytes. (c) Nothing is faster on a node whose caches are empty.
+# a cache held nothing but bytes. (c) Empty caches make nothing faster.
 #
 # </details>
 
