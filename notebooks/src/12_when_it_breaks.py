@@ -3,13 +3,14 @@
 #
 # **Minutes** 30 · **Machine** any Linux computer with two CPUs · **Needs** nothing · **Data** 400 synthetic images
 #
-# This notebook is for looking things up. Find your symptom in the tables; the failures below them are reproduced and
-# cured in folded cells, which you open when you need them. The worst failures raise no error.
+# This notebook is for looking things up. Find your symptom in the tables; the failures below them are reproduced, and
+# mostly cured, in folded cells, which you open when you need them. The worst failures raise no error.
 
 # %% [markdown] id="symptoms"
 # ## Find your symptom
 #
-# Search this page for the words of your error message. *Below* links to a failure that this notebook reproduces and cures.
+# Search this page for the words of your error message. *Below* links to the failure, reproduced here where that is
+# possible.
 
 # %% [markdown]
 # ### No error, but wrong
@@ -17,7 +18,7 @@
 # | Symptom | Cause | Remedy | Where |
 # |---|---|---|---|
 # | Accuracy is lower with 4 workers than with none | forked workers share the position of a file opened before them ([pytorch#11887](https://github.com/pytorch/pytorch/issues/11887)) | open it at the first read of each process, or use `os.pread`; close HDF5 files before workers start | [below](#Shared-offset), [04.4](04_pack_hdf5.ipynb#4-·-Close-the-file-before-workers-start), [06.4](06_read_a_squashfs_image.ipynb#4-·-Share-one-file-between-workers) |
-# | A pretrained model scores 0.1 % on ImageNet | `label = ID - 1`: the order of the development kit, not of the sorted wnids ([timm#1081](https://github.com/huggingface/pytorch-image-models/issues/1081)) | label = rank of the sorted wnid; check images 1 to 4: 65, 970, 230, 809 | [below](#Wrong-label-order), [02.3](02_describe_a_dataset.ipynb#3-·-Catch-the-wrong-label-order) |
+# | A pretrained model scores 0.1 % on ImageNet | `label = ID - 1`: the order of the development kit, not of the sorted wnids ([torchvision#484](https://github.com/pytorch/vision/issues/484)) | label = rank of the sorted wnid; check images 1 to 4: 65, 970, 230, 809 | [below](#Wrong-label-order), [02.3](02_describe_a_dataset.ipynb#3-·-Catch-the-wrong-label-order) |
 # | Every epoch has the same order | `sampler.set_epoch(epoch)` was forgotten ([pytorch#31771](https://github.com/pytorch/pytorch/issues/31771)), or shards are shuffled with one seed | call it; `make_loader` counts epochs itself | [below](#Same-order-in-every-epoch), [10.2](10_run_it_on_many_nodes.ipynb#2-·-Read-each-sample-once) |
 # | Two images became one sample | webdataset cuts keys at the first dot | no dots in names; `pack` writes them as `%2E` | [below](#Samples-lost-in-shards), [05.1](05_shard_a_dataset.ipynb#1-·-Look-inside-a-shard) |
 # | More GPUs, and an epoch takes as long; or `you need to add an explicit nodesplitter` | the split over the ranks is missing: every rank reads everything | split over ranks, then workers; more shards than workers; count keys over all ranks | [below](#Samples-lost-in-shards), [05.4](05_shard_a_dataset.ipynb#4-·-Deal-the-shards-out), [10.2](10_run_it_on_many_nodes.ipynb#2-·-Read-each-sample-once) |
@@ -81,9 +82,9 @@
 # | workers are restarted in each epoch | their start takes 20 % of an epoch or more | `persistent_workers=True` |
 # | the main thread copies | 20 % of the time or more in copies, collating or conversions between two batches | do it in the workers; `pin_memory=True`, `non_blocking=True` |
 # | the first epoch is cold, later ones are warm | waiting in the first epoch 20 % or more, in later ones less than 40 % of that | `smallfiles stage OUT` before the training |
-# | loading is not the limit | waiting below 10 % | look at the model |
-# | threads are oversubscribed | more busy threads × workers than CPUs, all CPUs wanted | `OMP_NUM_THREADS=1`, `cv2.setNumThreads(0)` |
-# | small reads | 40 reads per sample or more, below 16 kB each | `smallfiles pack DIR`, larger chunks |
+# | loading is not the limit | waiting below 10 %, or below 30 % with idle workers | look at the model |
+# | threads are oversubscribed | 1.4 busy threads per worker or more, busy threads × workers more than CPUs, all CPUs wanted | `OMP_NUM_THREADS=1`, `cv2.setNumThreads(0)` |
+# | small reads | 40 reads per sample or more, below 16 kB each, and 20 % of a worker's time in them | `smallfiles pack DIR`, larger chunks |
 # | opens on a file system with slow metadata | 30 % of a worker's time or more in opens | `smallfiles pack DIR train.arrow` |
 # | the storage is the limit | 40 % of a worker's time or more in reads | pack, then `smallfiles stage` |
 # | too few CPUs are bound | as many CPUs wanted as bound, and the node has more | `srun --cpus-per-task=N` |
@@ -148,8 +149,8 @@ reader = formats.open(shard)
 # <details>
 # <summary>Answer</summary>
 #
-# Only by counting the keys over all ranks: a missing split repeats samples, a wrong one loses some, and neither raises
-# an error.
+# Only by counting the keys over all ranks: a missing split repeats samples, a wrong one loses some, and only some
+# loaders (webdataset, below) refuse a missing one.
 #
 # </details>
 
@@ -218,6 +219,27 @@ import h5py
 with h5py.File(setup.scratch / "one.h5", "w") as opened:
     print(said(pickle.dumps, opened))
 print(len(pickle.dumps(reader)), "bytes: our reader, which opens the file again where it is unpickled")
+
+# %% [markdown]
+# ### A class that workers cannot find
+#
+# The *folded* cell starts a worker for a class of the main program, by spawn and by fork.
+
+# %% jupyter={"source_hidden": true}
+PROGRAM = """
+import multiprocessing
+class Images:
+    def __getitem__(self, index): return index
+if __name__ == "__main__":
+    worker = multiprocessing.get_context(METHOD).Process(target=Images().__getitem__, args=(0,))
+    worker.start()
+    worker.join()
+    print("exit code", worker.exitcode)
+"""
+for method in ("spawn", "fork"):
+    code = PROGRAM.replace("METHOD", repr(method))
+    end = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    print(f"{method}: {end.stdout.strip()} {end.stderr.strip().splitlines()[-1:]}")
 
 # %% [markdown]
 # ### Wrong label order
@@ -329,9 +351,14 @@ for run in ("first", "second"):
 #
 # ### Growing workers
 #
-# The *folded* cell reads every tenth path in a worker, and counts what the worker had to copy.
-#
-# > **Predict.** A worker looks at every tenth path of 300,000. How much of the list does it copy?
+# > **Predict.** A worker looks at every tenth path of 300,000. How much of the list does it copy? How much if it looks at
+# > every hundredth?
+
+# %%
+step = 10  # change me: 100, 1000
+
+# %% [markdown]
+# The *folded* cell makes a list and a column of paths, and reads them:
 
 # %% jupyter={"source_hidden": true}
 import pyarrow as pa
@@ -346,7 +373,7 @@ def private_mb():
 
 def copied_mb(name):
     table, before = tables[name], private_mb()
-    for index in range(0, len(table), 10):
+    for index in range(0, len(table), step):
         table[index]
     return round(private_mb() - before)
 
@@ -555,7 +582,7 @@ def in_a_task():
 print("the variable {}, os.cpu_count() {}, os.sched_getaffinity {}".format(*in_child(in_a_task)))
 
 # %% [markdown]
-# Only the last counts what you may use: choose `num_workers` by it.
+# Only the last sees the binding; a container's quota is a further limit, which `smallfiles doctor` counts too.
 #
 # ### No network
 #
@@ -573,27 +600,6 @@ for name, port in {"refused": nobody, "silent": silent.getsockname()[1]}.items()
     ask = urllib.request.build_opener(through).open
     print(f"{name}:", said(ask, "https://example.org/weights.pth", None, 0.5))
 silent.close()
-
-# %% [markdown]
-# ### A class that workers cannot find
-#
-# The *folded* cell starts a worker for a class of the main program, by spawn and by fork.
-
-# %% jupyter={"source_hidden": true}
-PROGRAM = """
-import multiprocessing
-class Images:
-    def __getitem__(self, index): return index
-if __name__ == "__main__":
-    worker = multiprocessing.get_context(METHOD).Process(target=Images().__getitem__, args=(0,))
-    worker.start()
-    worker.join()
-    print("exit code", worker.exitcode)
-"""
-for method in ("spawn", "fork"):
-    code = PROGRAM.replace("METHOD", repr(method))
-    end = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    print(f"{method}: {end.stdout.strip()} {end.stderr.strip().splitlines()[-1:]}")
 
 # %%
 file.close()
@@ -626,7 +632,7 @@ show.command(machine_report.describe(setup.scratch))
 #
 # - Failures without an error are found by counting: samples, labels, keys.
 # - Open files in the process that reads them, and close HDF5 files in the parent before workers start.
-# - Memory has several limits: those of the job, of `/dev/shm`, of open files, of 32-bit numbers.
+# - Processes have several limits: memory, `/dev/shm`, open files, 32-bit offsets.
 # - "No space left" may mean inodes, "bus error" may mean `/dev/shm`: read the message as a symptom.
 # - Count what you may use, not what is installed or was requested.
 
