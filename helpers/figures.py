@@ -14,7 +14,7 @@ Notebook 01 draws the first.
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from statistics import median
 from types import EllipsisType
 from typing import TYPE_CHECKING
@@ -136,7 +136,8 @@ def lines(
         log: The logarithmic axes, "x", "y" or "xy"; others of y start at zero.
         note: Under which conditions, such as "warm cache".
         guess: A place on the x axis. `None` and `...` draw nothing.
-        marks: More places on the x axis by name, or stretches from where to where.
+        marks: More places on the x axis by name, or stretches from where to where, hatched from the second
+            name on.
         ideal: Name of the series that was computed, not measured: grey, without marks.
 
     Raises:
@@ -155,9 +156,9 @@ def lines(
             median_line(axes, name, points, measured.index(name))
     _scale(axes, drawn, x, y, log)
     _draw_guess(axes, guess, _unit(x)[1])
-    below = 0.94 if guess is None or guess is ... else 0.85
+    below, hatches = 0.94 if guess is None or guess is ... else 0.85, iter(_HATCHES)
     for number, (name, place) in enumerate((marks or {}).items()):
-        _mark(axes, name, place, below - 0.08 * number)
+        _mark(axes, name, place, below - 0.08 * number, hatches)
     if len(axes.get_legend_handles_labels()[0]) > 1:
         axes.legend(frameon=False, loc="lower left", bbox_to_anchor=(-0.01, 1.0), ncols=4, borderpad=0)
     values = "; ".join(_ends(name, points, _unit(x)[1], _unit(y)[1]) for name, points in drawn.items())
@@ -349,15 +350,18 @@ def _stack(axes: Axes, rows: Mapping[str, Mapping[str, Runs]]) -> None:
     axes.legend(frameon=False, loc="lower left", bbox_to_anchor=(-0.01, 1.0), ncols=5, borderpad=0)
 
 
-def _mark(axes: Axes, name: str, place: float | Sequence[tuple[float, float]], height: float) -> None:
+def _mark(
+    axes: Axes, name: str, place: float | Sequence[tuple[float, float]], height: float, hatches: Iterator[str]
+) -> None:
     if isinstance(place, int | float):
         axes.axvline(place, color=REFERENCE_COLOUR, lw=1.2, ls=(0, (1, 2)), zorder=0)
         _make_room(axes)
         _label_line(axes, place, name, FAINT, height)
         return
+    hatch = next(hatches, _HATCHES[-1])
     for number, (begin, end) in enumerate(place):
-        label = None if number else name
-        axes.axvspan(begin, end, color=REFERENCE_COLOUR, alpha=0.25, lw=0, zorder=0, label=label)
+        span = axes.axvspan(begin, end, lw=0, zorder=0, label=None if number else name)
+        span.set(color=REFERENCE_COLOUR, alpha=0.8 if hatch else 0.25, hatch=hatch, fill=not hatch)
 
 
 def _scale(axes: Axes, series: Mapping[str, Points], x: str, y: str, log: str) -> None:

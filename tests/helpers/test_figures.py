@@ -162,6 +162,14 @@ def test_marks_are_places_or_stretches_with_a_name():
     assert [text.get_text() for text in axes.get_legend().get_texts()].count("storage stands still") == 1
 
 
+def test_stretches_of_two_names_can_be_told_apart():
+    axes = lines(marks={"storage stands still": [(3, 5)], "training pauses": [(8, 9)]}).figure.axes[0]
+    assert [(patch.get_fill(), bool(patch.get_hatch())) for patch in axes.patches] == [
+        (True, False),
+        (False, True),
+    ]
+
+
 @ALL
 def test_no_text_is_smaller_than_eleven_pixels(draw):
     drawn = draw(guess=1.0, note="warm cache")
