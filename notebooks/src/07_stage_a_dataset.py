@@ -109,24 +109,29 @@ print("not set:", *(name for name in nodelocal.VARIABLES if name not in os.envir
 # asks the kernel.
 
 # %% jupyter={"source_hidden": true}
-from smallfiles.machine.nodelocal import memory_headroom_bytes
-
-
 def memory_of_files():
     """Memory that holds files, as the kernel counts it for this machine."""
     line = next(line for line in open("/proc/meminfo") if line.startswith("Shmem:"))
     return 1024 * int(line.split()[1])
 
 
+def memory_of_job():
+    """Memory that counts against a limit of this job, from its own control group upwards."""
+    names = {1: "memory.usage_in_bytes", 2: "memory.current"}
+    return [int((folder / names[version]).read_text()) for version, folder, _ in nodelocal.memory_limits(Path("/"))]
+
+
 shm = nodelocal.node_local(nodelocal.SHARED_MEMORY)
 count = min(256, shm.free_bytes // (4 << 20))  # MiB
-before = memory_of_files(), memory_headroom_bytes()
-trial = Path(shm.path, f"smallfiles-trial-{os.getpid()}")
-trial.write_bytes(bytes(1 << 20) * count)
-after = memory_of_files(), memory_headroom_bytes()
+trial, piece = Path(shm.path, f"smallfiles-trial-{os.getpid()}"), bytes(1 << 20)
+files, job = memory_of_files(), memory_of_job()
+with open(trial, "wb") as file:
+    for _ in range(count):
+        file.write(piece)
+more = [now - before for now, before in zip(memory_of_job(), job, strict=True)]
+print(f"a file of {count} MiB: files take {(memory_of_files() - files) >> 20} MiB more memory,")
+print(f"and this job {more[0] >> 20} MiB more (others use memory too)" if more else "and this job has no limit here")
 trial.unlink()
-print(f"a file of {count} MiB: files take {(after[0] - before[0]) >> 20} MiB more memory,")
-print(f"and this job may fill {(before[1] - after[1]) >> 20} MiB less (others use memory too)")
 
 # %% [markdown]
 # So the copy competes with the loader, whose workers send batches through `/dev/shm` too. When it is full, loading
@@ -184,7 +189,7 @@ def by_cp(folder):
 
 
 # %% [markdown]
-# The folded cell compares them in three rounds, and removes the copies:
+# The folded cell compares them in five rounds, and removes the copies:
 
 # %% jupyter={"source_hidden": true}
 def clean():
@@ -196,7 +201,7 @@ def compare(file, folder, wait_s=0.0):
     ways = {"cp -r, small files": partial(late, wait_s * len(source.manifest), by_cp, folder)}
     ways |= {"dd, one file": partial(late, wait_s, by_dd, file)}
     ways |= {"stage, one file": partial(late, wait_s, by_stage, file)}
-    found = measure.compare(ways, rounds=3, unit="MiB", before=clean)
+    found = measure.compare(ways, rounds=5, unit="MiB", before=clean)
     clean()
     return found
 
@@ -219,14 +224,14 @@ with open_slow(packed.parent, latency) as slow_packed, open_slow(source.root, la
     else:  # slept: a look-up and an open of each file
         note, slow = "2 ms per operation, slept: nothing can be mounted here", compare(packed, source.root, 0.004)
 gain = slow.times("stage, one file", "cp -r, small files").median
-title = f"From slow storage, stage copies the packed file {gain:.0f} times as fast as cp -r the small files"
+title = f"From slow storage, stage is some {gain:.0f} times as fast as cp -r of the small files"
 plain = slow.spread("cp -r, small files").median
 speeds = {name: [rate / plain for rate in slow.rates_per_s(name)] for name in slow.runs}
 show.figure(figures.bars(speeds, title, x="times the speed of cp -r", note=note, guess=guess))
 
 # %% [markdown]
 # Each small file costs a look-up and an open; the packed file costs only a few. So packing pays even before staging.
-# Why check at all? Copies rarely fail, but then they fail silently. The folded cell flips one bit of the source, as a
+# Why check at all? Disks and copies rarely fail, but then silently. The folded cell flips one bit of the source, as a
 # failing disk would.
 #
 # > **Predict.** Which of the two will notice it, `cp` or `stage`?
@@ -312,9 +317,9 @@ show.figure(figures.bars(memory, title, x="MB in node-local memory", guess=guess
 #
 # *One rank per node copies; the others wait for the lock and find the copy finished.*
 #
-# The kernel releases a lock when its holder dies; a lock *file* stays forever when its owner is killed. And a file
-# copied under its final name looks complete before it is. `stage` does these four steps, verifies, and keeps the copy
-# as long as any process uses it.
+# The kernel releases a lock when its holder dies; a lock that *is* a file stays forever when its owner is killed. And a
+# file copied under its final name looks complete before it is. `stage` does these four steps, verifies, and keeps the
+# copy as long as any process uses it.
 
 # %% [markdown]
 # But 200 nodes still read the set 200 times. With `stage --broadcast` one node reads it, and Slurm's `sbcast` passes each
@@ -347,8 +352,8 @@ show.figure(figures.lines(drawn, title, **axes, guess=guess, note="a model, not 
 print("read from shared storage by 512 nodes:", read)
 
 # %% [markdown]
-# A node sends to its eight one after the other, so a few nodes are faster if each reads for itself. With many, the
-# targets are the limit.
+# A broadcast reads first, then sends each block to one node after the other, so with few nodes it is slower. With many,
+# the targets are the limit.
 
 # %% [markdown] id="epochs" tags=["core"]
 # ## 4 · Count the epochs
@@ -439,7 +444,8 @@ print(f"compared with small files: after {seconds['copying'] / saved:.2f} epochs
 # > **Predict.** Training alone takes as long as reading from the slow storage. When has staging paid off?
 
 # %%
-for share in (0.0, 0.5, 0.9, 1.0):
+mine = 0.7  # change me: your training, as a share of reading
+for share in (0.0, 0.5, 0.9, 1.0, mine):
     training = share * seconds["packed file"]  # an epoch cannot be shorter than this
     saved = max(training, seconds["packed file"]) - max(training, seconds["staged copy"])
     when = f"after {seconds['copying'] / saved:.1f} epochs" if saved > 0 else "never"
@@ -544,7 +550,7 @@ print(f"{len(staging.listing())} staged copies of yours are on this node.")
 # ## On the cluster
 #
 # The first command copies a set from the archive to scratch, on a transfer node. The second runs at the start of a job
-# script, and prints the path of the copy, which belongs to the job.
+# script, and prints the path of a copy that outlives the command.
 
 # %%
 show.command(staging.StageConfig(), "archive/train.tars", "auto", "scratch/data")
@@ -585,8 +591,7 @@ show.command(staging.StageConfig(), "scratch/data/train.tars")
 # <summary>Answer</summary>
 #
 # **(b)**: on most clusters the file counts as memory of your job, and 4 GB are not enough for training. (a) `df` shows
-# the limit of the folder, which is that of the node. (c) compute nodes usually have no swap, and a job's limit includes
-# it.
+# the limit of the folder, which is that of the node. (c) compute nodes usually have no swap.
 #
 # </details>
 #
