@@ -90,7 +90,7 @@ drawn = [draw_view(index) for index in range(len(reader))]
 
 # %% [markdown]
 # Each program yields the name of a stage when it is finished. The first is common: it scales, then crops, with floats
-# as in a published course, or with bytes. The next crops before it scales, and leaves floats to the GPU:
+# or with bytes. The next crops before it scales, and leaves floats to the GPU:
 
 # %%
 from torchvision.transforms.v2 import functional as F
@@ -203,7 +203,7 @@ for name, each in runs.items():
 total = {name: sum(stages.values()) for name, stages in bars.items()}
 slow, quick = total["floats, scale, crop"], total["only the part"]
 note = "each stage: the fastest of 9 batches, since other programs only slow one down"
-title = f"Cropped first and kept as bytes, a batch takes {quick:.0f} instead of {slow:.0f} ms"
+title = f"Only the part decoded, and kept as bytes, a batch takes {quick:.0f} instead of {slow:.0f} ms"
 show.figure(figures.bars(bars, title, x="time of one worker per batch (ms)", note=note, guess=slow / guess))
 
 
@@ -220,8 +220,9 @@ for name, batch in first.items():
 # %% [markdown]
 # The pixels differ a little, since each order rounds and smooths at a different step.
 #
-# Two habits cost time. *Floats too early*: they take longer to scale and, with four bytes instead of one, to send.
-# `images.normalise` converts a whole batch on the GPU. *Scaling pixels that are then thrown away*: crop first.
+# Augmenting is longest in the first, decoding in the others. Two habits cost time. *Floats too early*: they take longer
+# to scale and, with four bytes instead of one, to send. `images.normalise` converts a whole batch on the GPU. *Scaling
+# pixels that are then thrown away*: crop first.
 #
 # *Read* is small here, from the page cache. On a cold parallel file system it may be most of the bar ([notebook
 # 01](01_count_the_cost_of_small_files.ipynb)).
@@ -246,7 +247,7 @@ def view_all(transform):
 
 speeds = measure.compare({name: partial(view_all, kind) for name, kind in kinds.items()}, unit="images")
 longer = speeds.times("RandomResizedCrop", "… and colours").median - 1
-figures.bars(speeds, f"A view with other colours takes {longer:.0%} longer")
+figures.bars(speeds, f"A view with other colours takes about {longer:.0%} longer")
 
 # %% [markdown]
 # `RandomShortSide` shows a third of an image on average, `RandomResizedCrop` a half: more to decode. Colours are
@@ -308,7 +309,7 @@ def by_processes(store, workers):
 # > **Predict.** How many workers are best from memory? And from slow storage: fewer, as many, or more?
 
 # %%
-guess = 2  # change me: the best number of workers from slow storage
+guess = 3  # change me: the best number of workers from slow storage
 
 # %%
 from smallfiles.slowfs import SlowConfig, open_slow
@@ -322,7 +323,7 @@ with open_slow(setup.folder(), SlowConfig(latency_s=0.01)) as slow:
     stores = {"memory": source.store, "slow storage": slow.store}
     loaders = {(where, n): by_processes(store, n) for where, store in stores.items() for n in (0, 1, 2, 4, 8)}
     tasks = {f"{where}, {n}": partial(epoch, loader) for (where, n), loader in loaders.items()}
-    result = measure.compare(tasks, rounds=3, unit="images")
+    result = measure.compare(tasks, rounds=5, unit="images")
     loaders.clear(), tasks.clear()  # the worker processes end with their loaders
 
 # %% [markdown]
@@ -332,14 +333,14 @@ with open_slow(setup.folder(), SlowConfig(latency_s=0.01)) as slow:
 lines = {where: {n: result.rates_per_s(f"{where}, {n}") for n in (0, 1, 2, 4, 8)} for where in stores}
 middle = {where: {n: median(runs) for n, runs in line.items()} for where, line in lines.items()}
 best = {where: next(n for n in line if line[n] > 0.9 * max(line.values())) for where, line in middle.items()}
-gains = {where: {n: [one / middle[where][0] for one in lines[where][n]] for n in lines[where]} for where in stores}
-said = {where: f"{n} workers bring {median(gains[where][n]):.1f} times the images" for where, n in best.items()}
+gains = {where: middle[where][n] / middle[where][0] for where, n in best.items()}
+said = {where: f"{n} workers bring {gains[where]:.1f} times the images" for where, n in best.items()}
 words = "; ".join(f"from {where} {said[where] if n else 'workers bring nothing'}" for where, n in best.items())
 note = "title: the fewest workers within 10 % of the best"
 title = words[0].upper() + words[1:].replace(" 1 workers bring", " 1 worker brings")
 marks = {"CPUs": setup.cpus} if setup.cpus <= 8 else None
-axes = {"x": "workers", "y": "speed, compared with no workers"}
-show.figure(figures.lines(gains, title, **axes, note=note, guess=guess, marks=marks))
+axes = {"x": "workers", "y": "images per second"}
+show.figure(figures.lines(lines, title, **axes, note=note, guess=guess, marks=marks))
 began = time.process_time()
 for index in range(48):
     list(only_the_part(bytes(reader.read(index)), *drawn[index]))
@@ -445,7 +446,7 @@ STEP_S, PERIOD_S, STALL_S, PAUSE_S, EPOCHS, BATCHES = 0.02, 0.6, 0.27, 0.4, 2, 1
 
 
 def storage(make_s, stalls):
-    left_s = PERIOD_S - time.monotonic() % PERIOD_S
+    left_s = PERIOD_S - (time.monotonic() - ORIGIN) % PERIOD_S
     time.sleep(make_s + (left_s if stalls and left_s < STALL_S else 0))
 
 
@@ -485,8 +486,9 @@ def train(slots, goes_on, make_s=0.009, stalls=True):
 # > And with storage that never stalls but needs 30 ms per batch?
 
 # %%
-buffers = {"2 ahead": (2, False), "16 ahead": (16, False), "ring of 16": (16, True)}
-began = time.monotonic()
+AHEAD = 16  # change me: the fewest slots with which the ring waits 0 %
+buffers = {"2 ahead": (2, False), f"{AHEAD} ahead": (AHEAD, False), f"ring of {AHEAD}": (AHEAD, True)}
+ORIGIN = time.monotonic()  # of the stalls
 with ThreadPoolExecutor(6) as pool:  # sleeping needs no CPU, so all six run at once
     stalled = {name: pool.submit(train, *buffer) for name, buffer in buffers.items()}
     too_slow = {name: pool.submit(train, *buffer, 0.03, False) for name, buffer in buffers.items()}
@@ -505,22 +507,23 @@ def share(done):
 
 for name in buffers:
     print(f"{name:11} waits {share(stalled[name][0]):4.0%} with stalls, {share(too_slow[name][0]):4.0%} if too slow")
-times = np.arange(began, began + 4, 0.01)  # the level every 10 ms, not only at requests
+times = np.arange(ORIGIN, ORIGIN + 4, 0.01)  # the level every 10 ms, not only at requests
 
 
 def sampled(level):
     at, values = np.array(list(level)), np.array(list(level.values()))
-    return {float(t - began): float(values[max(0, np.searchsorted(at, t) - 1)]) for t in times}
+    return {float(t - ORIGIN): float(values[max(0, np.searchsorted(at, t) - 1)]) for t in times}
 
 
-starts = np.arange(began - began % PERIOD_S + PERIOD_S - STALL_S, began + 4, PERIOD_S) - began
-stalls = [(max(0, start), min(4, start + STALL_S)) for start in starts.tolist()]
-
-
-levels = {name: sampled(level) for name, (_, level) in stalled.items() if name != "16 ahead"}
-few, ring = share(stalled["2 ahead"][0]), share(stalled["ring of 16"][0])
-title = f"Stalls cost {few:.0%} of the time with 2 batches ahead, {ring:.0%} with a ring of 16"
-show.figure(figures.lines(levels, title, x="seconds", y="batches ready", marks={"storage stalls": stalls}))
+stalls = [(start, min(4, start + STALL_S)) for start in np.arange(PERIOD_S - STALL_S, 4, PERIOD_S).tolist()]
+ring = stalled[f"ring of {AHEAD}"]
+pause = ring[0][BATCHES][0] - ORIGIN  # the first step of the second epoch comes after it
+marks = {"storage stalls": stalls, "pauses of training (ring)": [(0, PAUSE_S), (pause - PAUSE_S, pause)]}
+drawn = {"2 ahead": stalled["2 ahead"], f"ring of {AHEAD}": ring}
+levels = {name: sampled(level) for name, (_, level) in drawn.items()}
+few = share(stalled["2 ahead"][0])
+title = f"Stalls cost {few:.0%} of the time with 2 batches ahead, {share(ring[0]):.0%} with a ring of {AHEAD}"
+show.figure(figures.lines(levels, title, x="seconds", y="batches ready", marks=marks))
 
 # %% [markdown]
 # A buffer bridges a stall if it is full when the stall begins and holds more steps than the stall lasts. A larger
@@ -541,8 +544,8 @@ show.figure(figures.lines(levels, title, x="seconds", y="batches ready", marks={
 # %% [markdown] id="train" tags=["core"]
 # ## 5 · Look at the waiting
 #
-# The decisive number is the share of time in which training waits for a batch. Measuring it takes four lines in any
-# loop. A GPU does not use the CPUs, so we simulate a step with a sleep of 40 ms.
+# The decisive number is the share of time in which training waits for a batch. Measuring it takes four lines. A GPU
+# does not use the CPUs, so we simulate a step with a sleep of 40 ms.
 
 
 # %%
@@ -550,13 +553,13 @@ def steps(loader, step_s=0.04):
     """Seconds of an epoch's steps, and seconds of waiting for data."""
     batches = iter(loader)
     next(batches)  # the first batch also starts the workers
-    asked, waited, count = time.perf_counter(), 0.0, 0
+    asked = began = time.perf_counter()
+    waited = 0.0
     for _ in batches:
         waited += time.perf_counter() - asked
         time.sleep(step_s)  # forward, backward, optimizer.step(), and torch.cuda.synchronize()
         asked = time.perf_counter()
-        count += 1
-    return {"steps": count * step_s, "waiting": waited}
+    return {"steps": asked - began - waited, "waiting": waited}
 
 
 # %% [markdown]
@@ -591,8 +594,8 @@ title = f"Training waits {waiting['main thread']:.0%} of the time if it makes it
 show.figure(figures.bars(found, title, x="seconds per epoch"))
 
 # %% [markdown]
-# Less waiting means more images per second, since the steps take the same time in all four. On a busy machine one
-# worker may not keep up; then no buffer can. `smallfiles train` reports this number as `waiting_share` for every epoch.
+# Where the steps take the same time, less waiting means more images per second. One producer makes no more batches than
+# one thread, and here no stall needs a ring. `smallfiles train` reports this number as `waiting_share` for every epoch.
 
 # %% [markdown] id="exercise"
 # ## Exercise
