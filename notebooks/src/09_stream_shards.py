@@ -123,8 +123,9 @@ def get(size):
     return len(store.get(f"{size}"))
 
 
+far_s = 0.02  # change me: ping your store
 lines = {}
-for added_s in (0, 0.02):
+for added_s in (0, far_s):
     line.set(latency_s=added_s)
     found = measure.compare({f"{size}": partial(get, size) for size in sizes}, rounds=3, unit="bytes")
     lines[f"{1000 * added_s:.0f} ms added"] = {size: found.rates_per_s(f"{size}") for size in sizes}
@@ -135,9 +136,10 @@ for added_s in (0, 0.02):
 # %% jupyter={"source_hidden": true}
 from statistics import median
 
-slow = {size: median(runs) for size, runs in lines["20 ms added"].items()}
+added = f"{1000 * far_s:.0f} ms"
+slow = {size: median(runs) for size, runs in lines[f"{added} added"].items()}
 images, large = slow[100_000] / 1e6, slow[10_000_000] / 1e6
-title = f"With 20 ms, objects of 100 kB come at {images:.1f} MB/s, objects of 10 MB at {large:,.0f} MB/s"
+title = f"With {added}, objects of 100 kB come at {images:.1f} MB/s, objects of 10 MB at {large:,.0f} MB/s"
 figures.lines(lines, title, x="size of the object (B)", y="throughput (B/s)", log="xy")
 
 # %% [markdown]
@@ -174,7 +176,7 @@ for workers in (1, 2, 4, 8):
     moved = objectstore.push(packed.path, f"s3://course/push-{workers}", config=TransferConfig(workers))
     seconds[f"{workers} in flight"] = moved.seconds
 gain = seconds["1 in flight"] / seconds["8 in flight"]
-figures.bars(seconds, f"With 8 requests in flight {moved.objects} objects are pushed {gain:.1f} times as fast", x="time (s)")
+figures.bars(seconds, f"With 8 requests in flight {moved.objects} objects are pushed {gain:.1f} times as fast", x="time (s)", note="each once")
 
 # %% [markdown]
 # Expect 2 to 4 times, not 8: listing and publishing wait for all others, and the server runs on this machine too. The
@@ -237,8 +239,8 @@ print(len(names), "names of all pages")
 
 # %% [markdown]
 # A program that reads only the first page trains on a part. And a page cannot be requested before the previous one has
-# arrived: ImageNet, as an object per image, has 1,282 pages, 26 s at 20 ms; 512 ranks that
-# list it send 656,000 requests. One request per node for the manifest object replaces all that.
+# arrived: ImageNet, as an object per image, has 1,282 pages, 26 s at 20 ms; 512 ranks that list it send 656,000
+# requests. A reader needs the manifest object instead: one request, and once per node an index per shard.
 
 # %% [markdown] id="flight" tags=["core"]
 # ## 3 · Keep requests in flight
@@ -257,18 +259,19 @@ remote = objectstore.Store(objectstore.StoreUrl.parse(url))
 
 
 def all_shards(in_flight):
-    """Bytes of all shards, several of which are on their way at a time."""
+    """MB of all shards, several of which are on their way at a time."""
     with ThreadPoolExecutor(in_flight) as pool:
-        return sum(map(len, pool.map(remote.get, shards)))
+        return sum(map(len, pool.map(remote.get, shards))) // 1_000_000
 
 
-print(measure.compare({f"{n} in flight": partial(all_shards, n) for n in (1, 4)}, rounds=2, unit="bytes"))
+line.set(latency_s=0.05)
+print(measure.compare({f"{n} in flight": partial(all_shards, n) for n in (1, 4)}, rounds=2, unit="MB"))
 
 # %% [markdown]
-# `pool.map` requests all shards at once and keeps those not used yet: an epoch of ImageNet would take 140 GB of memory.
-# In the exercise you write a better one. `objectstore.open` returns a reader for `make_loader` that holds only its
-# requests in flight and compares each block of 4 MiB with its digest. Ranges of all shards come in an order drawn from
-# seed and epoch, and a buffer mixes their samples, as with local files:
+# `pool.map` never waits for its reader, and keeps shards not used yet: an epoch of ImageNet would take 140 GB of
+# memory. In the exercise you write a better one. `objectstore.open` returns a reader for `make_loader` that holds only
+# its requests in flight and compares each block of 4 MiB with its digest. Ranges of all shards come in an order drawn
+# from seed and epoch, and a buffer mixes their samples, as with local files:
 
 # %%
 from smallfiles.loading import LoaderConfig, make_loader
@@ -327,23 +330,24 @@ from itertools import pairwise
 at_20 = {n: median(lines[f"{n} in flight"][20]) for n in loaders}
 worksheet.note("09", in_flight=min(n for n in at_20 if at_20[n] > 0.9 * max(at_20.values())))
 far = {name: median(line[50]) for name, line in lines.items()}
-gain, single = far["8 in flight"] / far["1 in flight"], far["8 in flight"] / far["object per image"]
-title = f"At 50 ms, 8 in flight bring {gain:.1f} times the images of one, {single:.0f} times those of single objects"
+gain, single = far["8 in flight"] / far["1 in flight"], far["1 in flight"] / far["object per image"]
+title = f"At 50 ms, shards bring {single:.0f} times the images of single objects, and 8 in flight {gain:.1f} times as many again"
 gains = {ms: median(lines["8 in flight"][ms]) / median(lines["1 in flight"][ms]) for ms in (0, 5, 20, 50)}
 crossed = [(a, b) for a, b in pairwise(gains) if gains[a] < 2 <= gains[b]]
 marks = {"twice as many": a + (b - a) * (2 - gains[a]) / (gains[b] - gains[a]) for a, b in crossed[:1]}
-figures.lines(lines, title, x="added latency, ms", y="images per second", guess=guess, marks=marks)
+figures.lines(lines, title, x="added latency, ms", y="images per second", log="y", guess=guess, marks=marks)
 
 # %% [markdown]
-# Without latency expect little difference: moving the bytes dominates. 8 in flight bring twice as many when the 16 waits of
-# an epoch take about as long as its bytes. At 50 ms a single request in flight waits nearly all the time, and each
+# Without latency only the work of server and reader overlaps. 8 in flight bring twice as many when the 16 waits of an
+# epoch take about as long as its bytes. At 50 ms a single request in flight waits nearly all the time, and each
 # doubling helps, until bytes, hashes or the server are the limit: 3 to 7 times with 8 in flight.
 #
 # <details>
 # <summary>How many requests does your network need?</summary>
 #
 # As many as fit into a round trip, bandwidth x latency / 16 MiB, plus the one that is arriving: with 1.25 GB/s, 2.5 at
-# 20 ms and 8.5 at 100 ms.
+# 20 ms and 8.5 at 100 ms. If a connection is slower than the network, as at most stores, you need at least bandwidth /
+# its speed.
 #
 # </details>
 
@@ -412,7 +416,9 @@ def begins_anew(key):
 def goes_on(key):
     head, data = ask("HEAD", key).headers, b""
     while len(data) < int(head["content-length"]):
-        answer = ask("GET", key, **{"range": f"bytes={len(data)}-", "if-match": head["etag"]})
+        answer = ask("GET", key, **{"range": f"bytes={len(data)}-"})
+        if answer.headers["etag"] != head["etag"]:
+            raise OSError(f"{key} has changed")
         while piece := answer.read(65536):
             data += piece
     return data
@@ -430,10 +436,10 @@ for way in (takes_what_came, begins_anew, goes_on):
     print(f"{way.__name__:15} returns {len(data) / size:4.0%}; {count['bytes'] / size:4.0%} travelled")
 
 # %% [markdown]
-# The first raises no error: when the line breaks, `read(n)` of `http.client` returns the bytes so far, and a tar that
-# ends early looks like a shorter one. The second is right, but may never end if connections break before a shard is
-# complete. The third requests the rest by a range, *if* the object still has the same ETag, so it never joins two
-# versions. `Store` does this, and waits longer after each failure.
+# The first raises no error: when the line breaks, `read(n)` of `http.client` returns the bytes so far, and a tar cut
+# between two files looks like a shorter one. The second is right, but may never end if connections break before a shard
+# is complete. The third requests the rest by a range and compares the ETag, so it never joins two versions. `Store`
+# does this, and waits longer after each failure.
 
 # %% [markdown] id="keep" tags=["optional"]
 # ## 5 · Keep shards on the node
@@ -445,11 +451,12 @@ for way in (takes_what_came, begins_anew, goes_on):
 # > **Predict.** With room for half of the shards, how long does a second epoch take, compared with keeping nothing?
 
 # %%
+KEEP = 0.5  # change me: share of the shards that fits
 line.set(latency_s=0.02)
 total = sum(path.stat().st_size for path in packed.path.glob("*.tar"))
 config, epochs = LoaderConfig(batch=32, mode="main", order="stream", buffer=64), {}
-for name, keep_bytes in {"keeps nothing": 0, "keeps half": total // 2, "keeps all": total}.items():
-    reader = objectstore.open(url, in_flight=2, keep_bytes=keep_bytes)
+for name, share in {"keeps nothing": 0.0, f"keeps {KEEP:.0%}": KEEP, "keeps all": 1.0}.items():
+    reader = objectstore.open(url, in_flight=2, keep_bytes=int(share * total))
     loader, epochs[name] = make_loader(reader, config), {}
     for number in (1, 2, 3):
         began = time.perf_counter()
@@ -463,13 +470,13 @@ for name, keep_bytes in {"keeps nothing": 0, "keeps half": total // 2, "keeps al
 # %% jupyter={"source_hidden": true}
 second = {name: seconds[2] for name, seconds in epochs.items()}
 less = {name: second[name] / second["keeps nothing"] for name in second}
-title = f"A second epoch takes {less['keeps all']:.0%} of the time with all kept, {less['keeps half']:.0%} with half"
-figures.lines(epochs, title, x="epoch", y="seconds")
+some = f"keeps {KEEP:.0%}"
+title = f"A second epoch takes {less['keeps all']:.0%} of the time with all kept, {less[some]:.0%} with {KEEP:.0%} kept"
+figures.lines(epochs, title, x="epoch", y="seconds", note="each once")
 
 # %% [markdown]
-# The first epoch can be slower: shards to be kept are fetched whole. Keeping half of the shards saves about half of the
-# requests in every later epoch. The usual rule for caches drops the shard that was used longest ago. The folded cell
-# simulates both rules, for 16 shards and room for 8:
+# Keeping half of the shards saves about half of the requests in every later epoch. The usual rule for caches drops the
+# shard that was used longest ago. The folded cell simulates both rules, for 16 shards and room for 8:
 
 # %% jupyter={"source_hidden": true}
 def found_on_the_node(drops_oldest, shuffled=True, shards=16, room=8, epochs=500):
@@ -517,9 +524,10 @@ show.command(TransferConfig(workers=32), "push", "train.tars", "s3://course/trai
 # ## Key points
 #
 # - One request at a time brings at most one object per round trip: store shards.
-# - Requests in flight hide latency. Enough are bandwidth x latency / request size, and one more.
+# - Requests in flight hide latency. Enough are bandwidth x latency / request size, and one more, if one connection fills
+#   the network.
 # - A manifest object, written last, shows what is complete. A listing does not, and a page of it ends at 1,000 names.
-# - An answer that breaks off is continued by range and If-Match.
+# - An answer that breaks off is continued by range, and its ETag compared.
 # - Keep a fixed part of the shards on the node. Keep keys out of programs.
 
 # %% [markdown] id="quiz"
