@@ -7,7 +7,7 @@
 
 The trap: a number without its unit and its machine is worthless a week later, so each has a meaning and a
 unit here, and is noted with the day and the CPUs. Beside it is the number that the same notebook noted on a
-recorded machine (`results/my_numbers.json`).
+recorded machine (`results/worksheet/my_numbers.json`).
 """
 
 from __future__ import annotations
@@ -117,7 +117,7 @@ def missing() -> list[str]:
 
 def page() -> None:
     """Show all numbers with their meaning, and beside each the recorded one."""
-    mine, recorded = _read(_path()), _read(CHECKOUT / "results" / "my_numbers.json")
+    mine, recorded = _read(_path()), _read(CHECKOUT / "results" / "worksheet" / "my_numbers.json")
     rows = [_row(n, name, mine, recorded) for n, names in NUMBERS.items() for name in names]
     head = ["| | what | mine | measured | recorded |", "|---|---|---|---|---|"]
     show.say(
