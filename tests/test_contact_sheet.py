@@ -14,6 +14,7 @@ from smallfiles import contact_sheet, formats, previews
 from smallfiles.cli import main
 from smallfiles.errors import UsageError
 from smallfiles.formats import arrow
+from smallfiles.images import ImageError
 from smallfiles.samples import BlobField, Sample
 from tests.formats import contract_sets as sets
 
@@ -135,6 +136,17 @@ def test_arrays_and_sounds_that_cannot_be_read_give_a_reason(tmp_path, monkeypat
         monkeypatch.setitem(sys.modules, "soundfile", None)
     ((_, tile),) = tiles_of(opened(tmp_path, [Sample(f"a.{suffix}", data, -1)]))
     assert tile.problem and tile.picture is None
+
+
+@pytest.mark.parametrize("mode", ["L", "P", "I;16", "1"])
+def test_a_mask_with_a_broken_chunk_gives_a_reason(mode):
+    kept = io.BytesIO()
+    Image.new(mode, (9, 7)).save(kept, "PNG")
+    data = bytearray(kept.getvalue())
+    at = data.index(b"IDAT") - 1  # the last byte of its length: the next chunk begins in its bytes
+    data[at] = 0
+    with pytest.raises(ImageError):
+        previews.of_partner(bytes(data), ".png", previews.Shown())
 
 
 def test_a_sound_needs_no_package_where_python_reads_it(tmp_path, monkeypatch):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import io
 import json
 import math
 import re
@@ -215,6 +216,12 @@ def test_missing_files_are_counted_and_all_missing_are_refused(pictures):
 GOOD = b"path,label\na/00.jpg,1\n"
 
 
+def parquet_with_a_name_in_latin_1():
+    file = io.BytesIO()
+    parquet.write_table(pa.table({"path": ["a/00.jpg"], "label": [1], "grXsse": [2]}), file)
+    return file.getvalue().replace(b"grXsse", b"gr\xf6sse")
+
+
 @pytest.mark.parametrize(
     ("name", "data", "options", "words"),
     [
@@ -222,6 +229,7 @@ GOOD = b"path,label\na/00.jpg,1\n"
         ("t.csv", b"path,label\n", {}, "no rows"),
         ("t.jsonl", b"{\n", {}, "cannot be read as a table"),
         ("t.parquet", b"PAR1", {}, "cannot be read as a table"),
+        ("t.parquet", parquet_with_a_name_in_latin_1(), {}, "cannot be read as a table.*utf-8"),
         ("t.csv", b"path,label\na.jpg,caf\xe9\n", {}, "UTF-?8"),
         ("t.csv", b"path,l\xe9\na.jpg,1\n", {}, "utf-8"),
         ("t.csv", b"path,label\na.jpg\n", {}, "Expected 2 columns, got 1"),
