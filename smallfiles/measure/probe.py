@@ -12,7 +12,6 @@ import os
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from itertools import islice, product
 from pathlib import Path
 from time import perf_counter
@@ -53,7 +52,10 @@ def probe(folder: Path) -> list[Record]:
     if os.access(folder, os.W_OK):
         with writing(folder), tempfile.TemporaryDirectory(dir=folder, prefix=".smallfiles-probe-") as made:
             names, large = [Path(made, str(number)) for number in range(_FILES)], Path(made, "large")
-            large.write_bytes(np.random.default_rng(0).bytes(_FILE_BYTES))
+            with large.open("wb") as file:
+                file.write(np.random.default_rng(0).bytes(_FILE_BYTES))
+                file.flush()
+                os.fsync(file.fileno())
             timed = [*_operations(names, _OPERATIONS), *_large_reads(large)]
     else:
         names, large = _there(folder)
@@ -89,8 +91,6 @@ def _large_reads(path: Path) -> Iterator[Timed]:
     """Of each size that the file has often enough."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
-        with suppress(OSError):  # a read-only file system
-            os.fsync(descriptor)
         whole = min(os.fstat(descriptor).st_size, _FILE_BYTES)
         for size, flight in product((size for size in _SIZES if size * _LEAST <= whole), _IN_FLIGHT):
             drop([path])
