@@ -59,7 +59,7 @@ def find_or_make(layout: str, count: int, folder: Path) -> tuple[Path, float]:
         ResourceError: The cache cannot be written to, or is full.
     """
     path = folder / f"{layout}-{count}"
-    for place in _places(path):
+    for place in places_of(path):
         if place.is_dir():  # needs no lock and no write permission: a teacher may have prepared it
             return place, 0.0
     with writable(folder):
@@ -87,7 +87,7 @@ def _made(layout: str, count: int, path: Path) -> tuple[Path, float]:
     return path, 0.0
 
 
-def _places(path: Path) -> tuple[Path, ...]:
+def places_of(path: Path) -> tuple[Path, ...]:
     """Where a data set may be: here, or prepared in a course that is installed for all users."""
     return (path,) if os.environ.get("COURSE_CACHE") else (path, CHECKOUT / "course_data" / path.name)
 

@@ -16,7 +16,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from helpers import jobs, worksheet
-from helpers.cache import cache_folder
+from helpers.cache import cache_folder, places_of
 from helpers.kernel import CHECKOUT
 from helpers.plans import PLANS
 from smallfiles.cli.failures import guarded
@@ -98,8 +98,8 @@ def _installation(root: Path) -> Iterator[Finding]:
 def _data() -> Iterator[Finding]:
     """Whether the data sets of all notebooks are there."""
     wanted = {f"{layout}-{plan.small}" for plan in PLANS.values() for layout in plan.wants}
-    places = (cache_folder(), CHECKOUT / "course_data")
-    gone = sorted(name for name in wanted if not any((place / name).is_dir() for place in places))
+    cache = cache_folder()
+    gone = sorted(name for name in wanted if not any(place.is_dir() for place in places_of(cache / name)))
     advice = "Make them once for all: the guide's loop over PLANS, under `One installation for all`."
     value = f"{len(wanted) - len(gone)} of {len(wanted)} are made"
     yield judged("data sets", value + (f"; not {', '.join(gone)}" if gone else ""), (gone, "warn", advice))
