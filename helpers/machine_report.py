@@ -20,8 +20,6 @@ from smallfiles.machine import FileSystem
 from smallfiles.progress import bytes_text
 
 SHARED_MEMORY = Path("/dev/shm")
-_LEAST_BYTES = 4096
-"""What one file takes on most disks, however small it is; larger blocks are often divided."""
 
 
 @dataclass(frozen=True)
@@ -55,21 +53,15 @@ class MachineReport:
         return shlex.join(["smallfiles", "doctor", *folders])
 
     @property
-    def bytes_an_inode(self) -> float | None:
-        """Free bytes for each free inode where the data lie: smaller files use up the inodes first."""
-        place = self.places[0].filesystem
-        return place.free_bytes / place.inodes_free if place.inodes_free else None
-
-    @property
     def finding(self) -> str:
         """The sentence that the figure supports."""
         share = f"We may use {self.cpus_usable} of {self.cpus_present} CPUs"
-        if self.bytes_an_inode is None:
-            return f"{share}; the {self.places[0].filesystem.kind} of the data counts no inodes"
-        each = bytes_text(self.bytes_an_inode)
-        if self.bytes_an_inode < min(_LEAST_BYTES, self.places[0].filesystem.block_bytes):
-            return f"{share}; with {each} for each inode, bytes run out before inodes"
-        return f"{share}; files below {each} use up inodes before bytes"
+        place = self.places[0].filesystem
+        free = f"{place.free_bytes / (place.total_bytes or 1):.0%} of the bytes"
+        if place.inodes_free is None:
+            return f"{share}; {free} for the data are free, and inodes are not counted"
+        inodes = f"{place.inodes_free / (place.inodes_total or 1):.0%} of the inodes"
+        return f"{share}; {free} and {inodes} for the data are free"
 
     @property
     def alt_text(self) -> str:

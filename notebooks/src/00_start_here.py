@@ -5,7 +5,7 @@
 #
 # A GPU waits. It could process thousands of images per second, but each image is a file of its own, each file must be
 # found, opened and read, and a thousand other jobs use the same file system. This course measures where the time goes,
-# and shows six ways to stop the waiting: pack, map, shard, stage, feed, stream.
+# and shows how to stop the waiting: a list instead of a walk, packing, staging, feeding, streaming.
 #
 # ![An epoch as a bar, for each notebook: the part in which the GPU waits shrinks from file per image to packed, staged and fed.](pictures/course.svg)
 #
@@ -71,8 +71,16 @@ os.cpu_count(), machine.usable_cpus()
 # %% [markdown]
 # The first number counts the installed CPUs. The second counts those that the scheduler, the container or the batch
 # system grants to this process. Start as many workers as the second one allows. If both are equal, no limit is set
-# here; run the cell again inside a job and compare.
-#
+# here; so we set one, as a batch system does:
+
+# %%
+allowed = os.sched_getaffinity(0)
+os.sched_setaffinity(0, {min(allowed)})  # one CPU for this process
+limited = os.cpu_count(), machine.usable_cpus()
+os.sched_setaffinity(0, allowed)
+limited
+
+# %% [markdown]
 # The same is true of memory, and exceeding the smaller number is worse than slow: the job is killed.
 
 # %%
@@ -90,7 +98,8 @@ f"{bytes_text(limit.limit_bytes)}, limited by {limit.source}"
 
 # %%
 place = machine.filesystem(setup.scratch)
-place.kind, bytes_text(place.free_bytes), place.inodes_free
+print(f"{place.kind}: {bytes_text(place.free_bytes)} are free, and inodes: {place.inodes_free}")
+print(f"photos of 100 kB that the bytes have room for: {place.free_bytes // 100_000}")
 
 # %% [markdown]
 # The folded cell draws what this machine is. (A *folded* cell holds code that is not the lesson. Click on its bar to
@@ -103,11 +112,11 @@ picture = machine_report.describe(setup.scratch)
 show.figure(machine_report.draw(picture), alt=picture.alt_text)
 
 # %% [markdown]
-# The title is computed from the result, as in all figures of this course. The size in it is free bytes divided by free
-# inodes, as beside the bar of the inodes. If your files are larger, bytes run out first. If they are smaller, inodes
-# do, unless this size is below one disk block (4 kB on most disks), which even a tiny file takes. When inodes run out,
-# "No space left on device" appears although many bytes are free. On a cluster the inode quota is often far tighter than
-# the file system itself.
+# The title is computed from the result, as in all figures of this course. Beside a bar of inodes stands the number of
+# free bytes for each. If your files are larger, bytes run out first. If they are smaller, inodes do, unless this number
+# is below one disk block (4 kB on most disks), which even a tiny file takes. When inodes run out, "No space left on
+# device" appears although many bytes are free. On a cluster the inode quota is often far tighter than the file system
+# itself.
 #
 # The `doctor` checks all of this at once, and the installed packages. Each line that needs attention comes with advice.
 
@@ -165,12 +174,12 @@ guess = 100  # change me: files that import torch opens
 opened = {f"import {module}": files_opened_by(module) for module in ("json", "numpy", "torch")}
 counts = {name: len(paths) for name, paths in opened.items()}
 size = sum(map(os.path.getsize, opened["import torch"]))
-title = f"For import torch, a fresh Python opens {counts['import torch']:,} files, {bytes_text(size)} together"
+title = f"import torch opens {counts['import torch']:,} files with a total size of {bytes_text(size)}"
 figures.bars(counts, title, x="files opened by a fresh Python", guess=guess)
 
 # %% [markdown]
 # The first bar is a small module and the libraries of Python itself. If the 64 nodes of a job import torch at once,
-# multiply the last bar by 64: so many opens reach the server before the first image is read. On your own disk an open
+# multiply the last bar by 64: that many opens reach the server before the first image is read. On your own disk an open
 # takes microseconds, which nobody notices. On a parallel file system it is a request over the network to a server that
 # all users share. Many small requests are the theme of this course; here they come from your environment, later from
 # your data. Notebook 01 measures what one open costs.
@@ -277,8 +286,8 @@ show.command(picture)
 #
 # Each notebook ends with such questions. Choose an answer first, then unfold ours.
 #
-# **1.** Your job was given 4 CPUs on a node of 128. How many DataLoader workers do you start?
-# (a) `os.cpu_count()`. (b) About 4. (c) As many as the memory allows.
+# **1.** Your job was given 4 CPUs on a node of 128. How many DataLoader workers do you start? (a) `os.cpu_count()`. (b)
+# About 4. (c) As many as the memory allows.
 #
 # <details>
 # <summary>Answer</summary>
@@ -294,8 +303,8 @@ show.command(picture)
 # <details>
 # <summary>Answer</summary>
 #
-# **(a)**. `df -i` and the file quota show how many are left. (b) Too little memory ends a process, with a different
-# message. (c) A slow disk is slow; it is not full.
+# **(a)**. `df -i` shows how many are left. (b) Too little memory ends a process, with a different message. (c) A slow
+# disk is slow; it is not full.
 #
 # </details>
 

@@ -30,17 +30,13 @@ def test_this_machine_is_drawn_with_its_own_numbers(tmp_path):
 
 
 def test_the_finding_is_computed():
-    assert picture().finding == "We may use 4 of 128 CPUs; files below 500 kB use up inodes before bytes"
-
-
-def test_where_even_the_smallest_files_use_up_the_bytes_first_it_is_said():
-    found = picture(StoragePlace("data", disk(free=4 * 10**9)))
-    assert found.finding.endswith("with 2.0 kB for each inode, bytes run out before inodes")
+    free = "50% of the bytes and 50% of the inodes for the data are free"
+    assert picture().finding == f"We may use 4 of 128 CPUs; {free}"
 
 
 def test_a_file_system_that_counts_no_inodes_is_said():
     found = picture(StoragePlace("data", disk("btrfs", inodes_free=None, inodes_total=None)))
-    assert found.finding.endswith("the btrfs of the data counts no inodes")
+    assert found.finding.endswith("50% of the bytes for the data are free, and inodes are not counted")
     assert "inodes are not counted" in text_of(draw(found).figure)
 
 
