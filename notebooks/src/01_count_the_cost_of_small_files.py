@@ -81,7 +81,8 @@ for name, root in trees.items():
     print(f"{name:12} {len(files) + folders:6,} inodes, holds {held}, takes {taken} on disk")
 
 # %% [markdown]
-# Each image takes an inode, and so does each folder. An environment of Python packages is a data set of small files too.
+# Each image takes an inode, and so does each folder. An environment of Python packages is a data set of small files
+# too.
 #
 # Here the units are small. Large file systems use large *blocks*, such as 4 MiB, so that many disks work on one file;
 # but they divide a block into *sub-blocks* for small files: 1/32 of a block in Storage Scale 4 (GPFS), 8 KiB since
@@ -186,13 +187,13 @@ images, request_s = 1_281_167, 0.002
 here = images * np.mean(times["open"])  # a sum needs the mean: the slow calls count
 there = images * 2 * request_s  # unknown names: a look-up, then the open
 show.say(f"Known names here: **{here:,.0f} s**; if every open took the median, {images * half:,.0f} s.")
-show.say(f"The slowest call alone is {slowest / sum(times['open']):.0%} of all that were timed.")
+alone = f"{slowest / sum(times['open']):.0%} of all that were timed"
+show.say(f"The slowest call alone is {alone}: the first number is as uncertain as that one call.")
 show.say(f"New names there: **{there / 3600:.1f} hours** of opens alone, without a single byte.")
 
 # %% [markdown]
 # We count two requests, since a fresh node knows no names (Lustre combines them: halve it). The 2 ms are an assumption;
-# the command near the end bounds your cluster's number: one second divided by the rate of plain files is the time per
-# file.
+# the command near the end bounds your cluster's number: 1 / (files per second) is the time per file.
 
 # %% [markdown] id="sizes" tags=["core"]
 # ## 3 · Trade many files for one
@@ -271,7 +272,9 @@ best = {name: {size: max(runs) for size, runs in line.items()} for name, line in
 many, one = best["many files, warm"], best["one file, warm"]  # other programs only slow a run down
 slower = max((size for size in many if 2 * many[size] < one[size]), default=0)
 even = next((bytes_text(size) for size in many if size > slower), None)
-title = f"Many files reach half the speed of one from {even} on" if even else f"At {bytes_text(slower)} many files are still below half the speed of one"
+title = f"At {bytes_text(slower)} many files are still below half the speed of one"
+if even:
+    title = f"Many files reach half the speed of one {f'between {bytes_text(slower)} and' if slower else 'from the smallest size on,'} {even}"
 opening = np.median(times["open"]) + np.median(times["close"])
 read_rate = np.mean([*map(os.path.getsize, paths)]) / np.median(times["read, warm"])
 marks = {"open = read (section 2)": opening * read_rate}
@@ -281,14 +284,15 @@ figures.lines(rates, title, **axes, guess=guess, marks=marks)
 
 # %% [markdown]
 # Compare the two warm lines, and the two cold ones. Where they are far apart, opening dominates; where they meet,
-# moving the bytes does. The dotted line is section 2's prediction. Where lines cross, or the measurement disagrees,
-# look at the dots (noise), and at how much of the data the CPU's own caches can hold.
+# moving the bytes does. They part at about the time of an open times the rate of a read. The dotted line takes both
+# from section 2; if reads are faster here, the size is larger. With 4 ms per file and 1 GB/s, as on a busy cluster, it
+# is 4 MB: nearly every photo is a small file.
 #
 # <details>
 # <summary>Disks with moving heads</summary>
 #
 # They need a *seek* of 5 to 10 ms to each new place, in which the disk could have read 1 to 2 MB. *Read-ahead* softens
-# this: the kernel fetches 128 kB and more at a time. Reads in order profit; at random, those bytes are wasted.
+# this for reads in order: the kernel fetches 128 kB and more at a time. At random it does not help.
 #
 # </details>
 #
@@ -304,9 +308,6 @@ for out in (files, one_file):
     pack(source, out, PackConfig(verify="none"))
 config = BenchConfig(repeats=5, count=400, orders=("random",), caches=("warm",))
 figures.bars(bench_reads([files, one_file], config).records)
-
-# %% [markdown]
-# If Arrow wins by more, this is why: the file is mapped into memory, and nothing is copied.
 
 # %% [markdown] id="in-flight" tags=["core"]
 # ## 4 · Keep many opens in flight
@@ -358,25 +359,24 @@ with slowfs.open_slow(folder, storage) as slow:
 show.say(slow.summary)
 
 # %% [markdown]
-# The folded cell draws the rates beside what the two numbers promise, and notes yours on a *worksheet* for notebooks 11
-# and 14.
+# The folded cell draws the rates beside those expected from the two numbers, and notes yours on a *worksheet* for
+# notebooks 11 and 14.
 
 # %% jupyter={"source_hidden": true}
-found["promised"] = {k: min(k, storage.servers) / (2 * storage.latency_s) for k in found["slow storage"]}
+found["expected"] = {k: min(k, storage.servers) / (2 * storage.latency_s) for k in found["slow storage"]}
 rate = {k: np.median(runs) for k, runs in found["slow storage"].items()}
-enough, limit = min(rate, key=lambda k: abs(k - storage.servers)), max(found["promised"].values())
+enough, limit = min(rate, key=lambda k: abs(k - storage.servers)), max(found["expected"].values())
 title = f"Slow storage: one open in flight reaches {rate[1] / limit:.0%} of the servers' rate, {enough} reach {rate[enough] / limit:.0%}"
 axes = {"x": "opens in flight", "y": "files per second"}
-show.figure(figures.lines(found, title, **axes, log="xy", guess=guess, ideal="promised"))
+show.figure(figures.lines(found, title, **axes, log="xy", guess=guess, ideal="expected"))
 cold = found.get("cold cache", found["warm cache"])
 best = max(map(np.median, cold.values()))
 worksheet.note("01", latency_ms=1e3 / np.median(cold[1]), opens_per_s=best)
 
 # %% [markdown]
 # The slow storage has two limits. While few opens are in flight, latency is the limit, and each further one helps. Once
-# all 4 servers are busy, further ones only queue. (Where this machine's CPUs are busy, the line stays below its
-# promise.) With a warm cache there is no disk to wait for: threads gain no more than additional CPUs give, and many
-# threads may lose: they cost time to start, and take turns at Python's lock.
+# all 4 servers are busy, further ones only queue. With a warm cache there is no disk to wait for: threads gain no more
+# than additional CPUs give, and many threads may lose: they take turns at Python's lock.
 #
 # `smallfiles pack` cannot know the number of servers, so it keeps 32 in flight on shared storage; lower it (`in_flight`)
 # where your site asks. The folded cell packs from the slow storage:
@@ -402,10 +402,13 @@ show.say(f"Packed {packed:,.0f} images per second, **{packed / rate[1]:.1f} time
 # %% [markdown] id="cluster"
 # ## On the cluster
 #
-# This command compares many files with one file, warm and cold. Copy both packed files to the file system that your jobs
-# use, from another node than the one that runs it. Even cold, the names are known, so this is a lower bound.
+# This command compares many files with one file, warm and cold. Before you close this notebook, copy the folder
+# `set.files` and the file `set.arrow`, printed below, to the file system of your jobs. Do it on another node than the
+# one that runs the command, which would still have them in memory. Even cold, the names are known, so this is a lower
+# bound.
 
 # %%
+print(files, one_file, sep="\n")
 show.command(BenchConfig(repeats=5, count=400, orders=("random",)), "read", [files.name, one_file.name])
 
 # %% [markdown] id="key-points"
@@ -421,18 +424,18 @@ show.command(BenchConfig(repeats=5, count=400, orders=("random",)), "read", [fil
 # ## Check yourself
 #
 # **1.** Copying a data set fails with "No space left on device", and `df -h` shows 40 % free. What is most likely?
-# (a) The disk is broken. (b) The inodes or a quota of files are used up. (c) Deleted files still take space.
+# (a) The disk is broken. (b) The inodes are used up. (c) Deleted files still take space.
 #
 # <details>
 # <summary>Answer</summary>
 #
-# **(b)**. The message means bytes *or* inodes; `df -i` and your quota show which. (a) A broken disk causes input/output
+# **(b)**. `df -i` shows it. (A full quota usually says *Disk quota exceeded*.) (a) A broken disk causes input/output
 # errors. (c) Deleted files that a program holds open take space, but `df -h` would show them as used.
 #
 # </details>
 #
-# **2.** Reading 100,000 files with 8 threads takes 50 s on the cluster, with 64 threads also 50 s. What helps?
-# (a) 512 threads. (b) A node with more CPUs. (c) Fewer, larger files.
+# **2.** Reading 100,000 files with 8 threads takes 50 s on the cluster, with 64 threads also 50 s. What helps? (a) 512
+# threads. (b) A node with more CPUs. (c) Fewer, larger files.
 #
 # <details>
 # <summary>Answer</summary>
