@@ -48,7 +48,7 @@ PLANS: dict[str, Plan] = {
     "02": Plan(
         "Describe a data set with a JSON manifest", 30, 15, ("prepared", "kaggle", "official", "flickr30k")
     ),
-    "ex02": Plan("Exercise 02", minutes=20, seconds=2, wants=("official",)),
+    "ex02": Plan("Exercise 02", minutes=20, seconds=2, wants=("prepared", "official")),
     "03": Plan("Pack samples into Arrow", minutes=30, seconds=20, wants=("folder", "flickr30k"), least=400),
     "ex03": Plan("Exercise 03", minutes=40, seconds=8, wants=("flickr30k",)),
     "04": Plan("Pack samples into HDF5", minutes=30, seconds=30, wants=("folder",)),

@@ -44,7 +44,7 @@ NUMBERS: dict[str, dict[str, Number]] = {
         "latency_ms": Number("one small file opened and read, one at a time", "ms"),
         "opens_per_s": Number("small files opened and read, many in flight", "files/s"),
     },
-    "02": {"inodes": Number("files and folders of the data set")},
+    "02": {"inodes": Number("files and folders of the training set")},
     "03": {
         "rows_per_batch": Number("largest record batch with which the slowest reader keeps half its speed")
     },

@@ -169,7 +169,11 @@ def _labelled(labels: dict[int, int], folder: str = "") -> dict[str, int]:
 _NOTHING = "none of the known images is in this manifest; all() of nothing is True, so ask first if any is"
 STRANGERS: tuple[tuple[dict[str, int], str, str], ...] = (
     # a manifest of unknown origin, whose labels it has, and what another answer means
-    (_labelled(_SORTED), "sorted", "all six known images that it holds agree; number 293 is not in it"),
+    (
+        _labelled(_SORTED),
+        "sorted",
+        "all six known images that it holds agree; skip names that it does not hold",
+    ),
     (_labelled({1: 489, 2: 360, 3: 170, 4: 821}), "other", "these labels are ID - 1: compare the values"),
     (_labelled({1: 490, 2: 361, 3: 171, 4: 822}), "other", "these are the ids of the devkit: compare values"),
     (_labelled(_SORTED, "ILSVRC/Data/val/"), "sorted", "the paths have folders: PurePosixPath(path).stem"),

@@ -30,7 +30,7 @@
 # %% [markdown] id="setup"
 # ## Set up
 #
-# The cell makes or finds small copies of real data sets, with synthetic pictures.
+# Small copies of real data sets, with synthetic pictures:
 
 # %% id="start"
 import sys
@@ -88,8 +88,8 @@ for layout, data in setup.data.items():
 # CSV file, for the official tar in the *development kit*, a second archive, and the tar is read without unpacking it.
 # The notes list what was guessed or left out. Read them: a wrong guess costs a training run.
 #
-# Flickr30K has its captions in up to three files: a `.token` file, `results.csv`, in which one row has lost a delimiter,
-# and Karpathy's JSON, which also has the splits.
+# Flickr30K has its captions in up to three files: a `.token` file, `results.csv`, in which one row has lost a
+# delimiter, and Karpathy's JSON, which also has the splits.
 #
 # > **Predict.** Do the first two files give the same data set?
 
@@ -113,21 +113,9 @@ labels = np.asarray(manifest.targets)
 kept = [np.flatnonzero(labels == label)[: max(2, int(36 * 0.7**label))] for label in range(len(manifest.classes))]
 wild = manifest.select(np.concatenate(kept))
 counts = np.bincount(wild.targets, minlength=len(wild.classes))
-by_class = dict(zip(wild.classes, counts.tolist()))
 
 # %% [markdown]
-# The folded cell draws it, and notes the inodes of the set for your numbers.
-
-# %% jupyter={"source_hidden": true}
-folders = {path.rpartition("/")[0] for path in manifest.paths.to_pylist()}
-worksheet.note("02", inodes=len(manifest) + len(folders))
-share = counts.max() / counts.sum()
-title = f"The largest class has {counts.max()} images, the smallest {counts.min()}: a model that always names the largest scores {share:.0%}"
-figures.bars(by_class, title, x="images")
-
-# %% [markdown]
-# The usual remedy needs only this column: draw samples with weights, so that all classes are equally frequent; the
-# smallest class's few images then come many times each.
+# The usual remedy needs only this column: draw samples with weights, so that all classes are equally frequent.
 
 # %%
 import torch
@@ -135,7 +123,22 @@ from torch.utils.data import WeightedRandomSampler
 
 weights = 1 / counts[np.asarray(wild.targets)]
 drawn = list(WeightedRandomSampler(weights, 1_000, generator=torch.Generator().manual_seed(0)))
-np.bincount(np.asarray(wild.targets)[drawn])
+balanced = np.bincount(np.asarray(wild.targets)[drawn])
+
+# %% [markdown]
+# The folded cell draws both, and notes the inodes of the set for your numbers.
+
+# %% jupyter={"source_hidden": true}
+from pathlib import PurePosixPath
+
+folders = {folder for path in manifest.paths.to_pylist() for folder in PurePosixPath(path).parents}
+worksheet.note("02", inodes=len(manifest) + len(folders))
+shares = {
+    name: {label: 100 * count / each.sum() for label, count in enumerate(each.tolist())}
+    for name, each in {"as it is": counts, "drawn with weights": balanced}.items()
+}
+title = f"The largest class has {counts.max()} images, the smallest {counts.min()}: a model that always names the largest scores {counts.max() / counts.sum():.0%}"
+figures.lines(shares, title, x="class", y="share of all samples (%)")
 
 # %% [markdown]
 # The sizes of the files, drawn by the folded cell:
@@ -164,8 +167,8 @@ show.say(f"The walk sent requests for {len(manifest):,} files, the reading for o
 # %% [markdown]
 # On a parallel file system each request is a round trip.
 #
-# Two kinds of JSON are supported: ours, with a header and columns, and the flat `{path: label}` of a course given at the
-# Jülich Supercomputing Centre. The folded cell shows both.
+# Two kinds of JSON are supported: ours, with a header and columns, and the flat `{path: label}` of a course given at
+# the Jülich Supercomputing Centre. The folded cell shows both.
 
 # %% jupyter={"source_hidden": true}
 manifest.save_flat(setup.scratch / "flat.json")
@@ -203,7 +206,7 @@ for rank, piece in enumerate(pieces):
     print(f"process {rank}: {len(np.unique(piece))} classes in a piece, {len(own)} in its slice")
 
 # %% [markdown]
-# `slice` deals the rows out in turn; loaders shuffle on top of it. Try more processes than classes.
+# `slice` deals the rows out in turn; loaders shuffle on top of it.
 
 # %% [markdown] id="order" tags=["core"]
 # ## 3 · Catch the wrong label order
@@ -322,9 +325,9 @@ print(answer(lambda: gone.check_files(source.store)))
 # %% [markdown] id="memory" tags=["core"]
 # ## 5 · Count the memory of workers
 #
-# A DataLoader forks workers. After a fork all processes share the pages of memory; a page is copied only when a process
-# writes to it. Workers only read the list of paths, so it should cost nothing. Here is the list as most people write
-# it, and as columns:
+# On Linux, up to Python 3.13, a DataLoader forks its workers. (Later ones get a copy of the data set, pickled.) After a
+# fork all processes share the pages of memory; a page is copied only when a process writes to it. Workers only read the
+# list of paths, so it should cost nothing. Here is the list as most people write it, and as columns:
 
 # %%
 import json
@@ -469,8 +472,8 @@ show.command(config, "imagenet", "train.json")
 # %% [markdown] id="quiz"
 # ## Check yourself
 #
-# **1.** Two manifests list the same images with the same labels, in different order. Their digests
-# (a) differ. (b) are equal. (c) depend on the seed.
+# **1.** Two manifests list the same images with the same labels, in different order. Their digests (a) differ. (b) are
+# equal. (c) depend on the seed.
 #
 # <details>
 # <summary>Answer</summary>
@@ -480,8 +483,8 @@ show.command(config, "imagenet", "train.json")
 #
 # </details>
 #
-# **2.** A downloaded model reaches 0.1 % on your copy of ImageNet's validation set. What do you check first?
-# (a) The learning rate. (b) The order of the labels. (c) The size of the images.
+# **2.** A downloaded model reaches 0.1 % on your copy of ImageNet's validation set. What do you check first? (a) The
+# learning rate. (b) The order of the labels. (c) The size of the images.
 #
 # <details>
 # <summary>Answer</summary>
