@@ -108,7 +108,7 @@ class Traffic:
 def watched() -> Iterator[Traffic]:
     """Count while the block runs."""
     found = Traffic()
-    pool, before = pa.default_memory_pool(), _read_bytes()
+    pool = pa.default_memory_pool()
     counting = pa.proxy_memory_pool(pool)
     _POOLS.append(counting)
     tracing = tracemalloc.is_tracing()
@@ -117,15 +117,17 @@ def watched() -> Iterator[Traffic]:
     tracemalloc.reset_peak()
     held = tracemalloc.get_traced_memory()[0]
     pa.set_memory_pool(counting)
+    before = _read_bytes()
+    counting_itself = _read_bytes() - before  # what the counter reads to know its count
     try:
         yield found
     finally:
+        found.read = max(0, _read_bytes() - before - 2 * counting_itself)
         pa.set_memory_pool(pool)
         found.python = tracemalloc.get_traced_memory()[1] - held
         if not tracing:
             tracemalloc.stop()
         found.arrow = max(0, counting.max_memory() or 0)
-        found.read = _read_bytes() - before
 
 
 def _read_bytes() -> int:

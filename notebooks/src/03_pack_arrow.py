@@ -84,8 +84,8 @@ with pa.OSFile(str(small), "wb") as file, pa.ipc.new_file(file, schema) as write
         writer.write(pa.RecordBatch.from_pylist(rows[first : first + 3], schema=schema))
 
 # %% [markdown]
-# > **Predict.** The JPEG files are already compressed, and Arrow adds headers. How much larger is the file than the six
-# > images together: about 0.1 %, 1 % or 10 %?
+# > **Predict.** The JPEG files are already compressed, Arrow adds headers, and we add five captions each. How much
+# > larger is the file than the six images together: about 0.1 %, 1 % or 10 %?
 
 # %%
 payload = sum(len(row["data"]) for row in rows)
@@ -98,12 +98,12 @@ print(reader.num_record_batches, "batches; the second one has", reader.get_batch
 # Before the last six letters is the *footer*: the schema again, and the position of each record batch. So a reader
 # starts at the end, and then goes straight to any batch. A writer that is killed never writes the footer.
 #
-# One limit is easily reached: a batch of a `binary` column holds at most 2 GiB
+# One limit: a batch of a `binary` column holds at most 2 GiB
 # ([arrow#10776](https://github.com/apache/arrow/issues/10776)).
 #
-# One more thing belongs to packing. Lustre usually keeps a file on one disk, which then serves all nodes. *Striping*
-# spreads a file over several: `lfs setstripe -c -1 FOLDER`, before the file is written. [Notebook
-# 11](11_choose_a_format.ipynb) shows what it is worth.
+# One more thing belongs to packing. Lustre usually keeps a file on one *target*, which then serves all nodes.
+# *Striping* spreads it over several: `lfs setstripe -c 4 FOLDER` (`-c 16` from 100 GB), before the file is written.
+# [Notebook 11](11_choose_a_format.ipynb) shows what it is worth.
 
 # %% [markdown] id="views" tags=["core"]
 # ## 2 · Look at an image without copying it
@@ -124,7 +124,7 @@ samples = list(formats.open(packed))  # key, bytes and label of each image, in m
 report.samples, report.file_bytes
 
 # %% [markdown]
-# > **Predict.** We ask for one record batch, which holds 64 images. How many bytes does each way read?
+# > **Predict.** We ask for one record batch, which holds 64 images. How many bytes does each way copy?
 
 # %%
 from helpers.experiments.nb03 import watched
@@ -133,11 +133,12 @@ from smallfiles.progress import bytes_text
 for name, way in {"OSFile": pa.OSFile, "memory map": pa.memory_map}.items():
     with watched() as moved:
         batch = pa.ipc.open_file(way(str(packed))).get_batch(2)
-    print(f"{name:10} read {bytes_text(moved.read)}, for a batch of {bytes_text(batch.nbytes)}")
+    print(f"{name:10} copied {bytes_text(moved.read)}, for a batch of {bytes_text(batch.nbytes)}")
 
 # %% [markdown]
-# The `OSFile` fetched the whole batch. The map returned a *view*: positions inside the file, with no image read yet.
-# Only an image that you take out, `batch["data"][5]`, is copied. The folded cell checks both by address:
+# The `OSFile` copied the whole batch. The map returned a *view*: positions inside the file; this process has copied
+# nothing. (The kernel may fetch the pages all the same: section 3.) Only an image that you take out,
+# `batch["data"][5]`, is copied. The folded cell checks both by address:
 
 # %% jupyter={"source_hidden": true}
 whole = pa.memory_map(str(packed)).read_buffer()
@@ -168,8 +169,8 @@ print(f"and a batch from the map allocates {bytes_text(moved.arrow)}")
 # %% [markdown] id="rows" tags=["core"]
 # ## 3 · Choose the rows per batch
 #
-# With one row per batch there are many headers, and the footer has an entry for each image. With many rows a
-# batch is many megabytes. We write the images several times:
+# With one row per batch there are many headers, and the footer has an entry for each image. With many rows a batch is
+# many megabytes. We write the images several times:
 
 
 # %%
@@ -194,7 +195,8 @@ import random
 
 import xxhash
 
-order = random.Random(0).sample(range(len(samples)), 60)  # the same for all
+every = random.Random(0).sample(range(len(samples)), len(samples))
+order = every[:60]  # for the slow ones
 
 
 def by_get_batch(batches, rows_per_batch):
@@ -205,9 +207,9 @@ def by_get_batch(batches, rows_per_batch):
 
 
 def by_our_reader(reader):
-    for index in order * 10:  # it is fast, so it needs more to be measured
+    for index in every:  # it is fast, so it needs more to be measured
         xxhash.xxh3_64_intdigest(reader.read(index))
-    return len(order) * 10
+    return len(every)
 
 
 # %% [markdown]
@@ -242,7 +244,7 @@ osfile = rates["OSFile"]
 fewest, largest = min(files), max(files)
 most = max(n for n in osfile if np.median(osfile[n]) >= np.median(osfile[fewest]) / 2)
 beyond = [n for n in osfile if n > most]
-marks = {"OSFile at half of its speed": [(most, min(beyond))]} if beyond else None
+marks = {"OSFile falls to half of its speed": [(most, min(beyond))]} if beyond else None
 worksheet.note("03", rows_per_batch=most)
 falls = {way: np.median(runs[fewest]) / np.median(runs[largest]) for way, runs in rates.items()}
 slower = {way: f"{fall:.0f} times slower" if fall > 1.5 else "about as fast" for way, fall in falls.items()}
@@ -252,22 +254,23 @@ figures.lines(rates, title, **axes, log="xy", note="random reads, warm cache", g
 
 # %% [markdown]
 # An `OSFile` fetches the whole batch for one image. A map does not, and yet pyarrow's `get_batch` is not free: it tells
-# the operating system that the whole batch will be needed soon (`madvise`), which visits every page of it. Our reader
-# calls `get_batch` once per batch; afterwards an image is just two numbers, start and stop.
+# the operating system that the whole batch will be needed soon (`madvise`), which visits every page of it, and fetches
+# those that are not in memory: with a cold cache, a map reads the whole batch too. Our reader calls `get_batch` once
+# per batch; afterwards an image is just two numbers, start and stop.
 #
 # So the choice depends on the readers:
 #
 # - *Unknown readers, perhaps through an `OSFile`*: 1 row; 250 bytes of headers cost little.
 # - *Readers that map the file and read only the image*, like ours: any number. `pack` uses 64.
 #
-# But on a parallel file system each page that is touched may become a request to a server, so
-# there our reader fetches each image with one call (`access="pread"`).
+# But on a parallel file system each page that is touched may become a request to a server, so there our reader fetches
+# each image with one call (`access="pread"`).
 
 # %% [markdown] id="juelich" tags=["core"]
 # ## 4 · Feed a DataLoader
 #
 # The course of the Jülich Supercomputing Centre writes one row per batch, `image_data: binary, label: uint16`: batch i
-# is sample i. Its loader opens an `OSFile`, which is sound for one row. Here is a similar `Dataset`. It opens the
+# is sample i. Its loader opens an `OSFile`. Here is a similar `Dataset`. It opens the
 # file at the first read of each process, never in `__init__`: a worker must not use a file that its parent has opened
 # (notebook 04 shows why).
 
@@ -304,7 +307,7 @@ def total_bytes(batch):  # runs in the worker; decoding would go here
     return sum(len(data) for data, _ in batch), [label for _, label in batch]
 
 
-settings = {"shuffle": True, "num_workers": 2, "multiprocessing_context": "fork"}
+settings = {"shuffle": True, "num_workers": 2, "multiprocessing_context": "fork"}  # why fork: notebook 04
 loader = DataLoader(images, batch_size=32, collate_fn=total_bytes, **settings)
 sizes, labels = zip(*loader)
 print(f"{len(loader)} batches, {sum(sizes):,} of {report.payload_bytes:,} bytes; first labels {labels[0][:6]}")
@@ -324,9 +327,9 @@ def read_file(index):
 
 
 def fetch(read):
-    for index in order * 10:
+    for index in every * 2:  # all images: 60 would fit into the CPU's caches
         xxhash.xxh3_64_intdigest(read(index))
-    return len(order) * 10
+    return len(every) * 2
 
 
 ways = {
@@ -335,12 +338,14 @@ ways = {
     "our reader of their file": partial(fetch, formats.open(theirs).read),
     "our reader of our file": partial(fetch, formats.open(packed).read),
 }
-figures.bars(measure.compare(ways, rounds=5, unit="images"), note="random reads, warm cache")
+fetched = measure.compare(ways, rounds=5, unit="images")
+own, ours = (fetched.times(name, "plain files").median for name in ("the Dataset above", "our reader of our file"))
+title = f"The Dataset above is {own:.1f} times as fast as plain files, our reader {ours:.1f} times"
+figures.bars(fetched, title, note="random reads, warm cache")
 
 # %% [markdown]
 # The `Dataset` copies each image and makes Arrow objects for it. Our reader only cuts it out of the file, so the layout
-# hardly matters. All come from warm caches here, the 60 images perhaps even from the CPU's, and an open is cheap.
-# Decoding takes longer than any of these.
+# hardly matters. Decoding takes longer than any of these.
 
 # %% [markdown] id="killed" tags=["optional"]
 # ## 5 · Kill a pack, and trust what is there
@@ -377,7 +382,7 @@ print(*sorted(path.name for path in out.parent.iterdir()), "-", report.verified,
 # %% [markdown]
 # Next to the file is its *digest*, a list of hashes of its blocks. Equal inputs give equal bytes, so large files can be
 # compared by their small digests. The folded cell compares the file of section 2 with the one packed after the kill.
-# Disks and networks occasionally damage files, so it then flips one bit and runs `verify`.
+# Then it flips one bit and runs `verify`.
 
 # %% jupyter={"source_hidden": true}
 from smallfiles.digests import ContentDigest, sidecar
@@ -409,14 +414,14 @@ print(verify(out).problems)
 show.command(config, "imagenet/train", "imagenet_train.arrow")
 
 # %% [markdown]
-# Afterwards `smallfiles inspect imagenet_train.arrow` shows the schema and the provenance, and `verify` compares
-# the file with its digest after each move between file systems.
+# Afterwards `smallfiles inspect imagenet_train.arrow` shows the schema and the provenance, and `verify` compares the
+# file with its digest after each move between file systems.
 
 # %% [markdown] id="key-points"
 # ## Key points
 #
 # - A schema names the columns; one row per image, with `list<string>` for its captions.
-# - A batch from a memory map is a view: positions inside the file, with nothing read yet. Compression rules this out.
+# - A batch from a memory map is a view: positions inside the file, with nothing copied yet. Compression rules this out.
 # - An `OSFile` fetches the whole record batch for one image: one row for unknown readers, any number for readers that
 #   read only the image.
 # - A `Dataset` opens the file in the process that reads it.
@@ -426,30 +431,30 @@ show.command(config, "imagenet/train", "imagenet_train.arrow")
 # ## Check yourself
 #
 # **1.** A colleague reads your file of 1,000 rows per batch through `pa.OSFile`, one image at a time, and gets 20
-# images per second. What do you advise? (a) More workers. (b) Compression. (c) Fewer rows per batch, or a memory map.
+# images per second. What do you advise? (a) More workers. (b) Compression. (c) Fewer rows per batch.
 #
 # <details>
 # <summary>Answer</summary>
 #
 # **(c)**. Each image costs a copy of its batch, 100 MB: from memory that is 10 to 200 images per second, depending on
-# the machine. (a) Workers would move these bytes in parallel, and still waste them. (b) Compression makes it worse: the
-# batch must then be unpacked, too.
+# the machine. A map alone saves the copy, but `get_batch` still asks for the whole batch. (a) Workers would move these
+# bytes in parallel, and still waste them. (b) Compression makes it worse: the batch must then be unpacked, too.
 #
 # </details>
 #
-# **2.** `batch.nbytes` says 6.4 MB, and the process has read nothing. How can that be?
-# (a) The batch is a view of the map. (b) The file is in the page cache. (c) Arrow reads in the background.
+# **2.** `batch.nbytes` says 6.4 MB, and the process has copied nothing. How can that be? (a) The batch is a view of the
+# map. (b) The file is in the page cache. (c) Arrow reads in the background.
 #
 # <details>
 # <summary>Answer</summary>
 #
-# **(a)**. A view has a size without having been read; bytes move when they are used. (b) A cached file is still copied
-# by `read`. (c) pyarrow starts no such reads; `madvise` at most lets the kernel fetch pages early.
+# **(a)**. A view has a size without having been copied. (b) A cached file is still copied by `read`. (c) pyarrow starts
+# no thread for this.
 #
 # </details>
 #
-# **3.** After a time limit, `train.arrow` is there. May you train on it?
-# (a) Never. (b) Yes, if `pack` wrote it. (c) Yes, whichever program wrote it.
+# **3.** After a time limit, `train.arrow` is there. May you train on it? (a) Never. (b) Yes, if `pack` wrote it. (c)
+# Yes, whichever program wrote it.
 #
 # <details>
 # <summary>Answer</summary>

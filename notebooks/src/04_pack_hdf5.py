@@ -116,8 +116,8 @@ with h5py.File(blob) as file:
 # *Second and third strip. Not to scale.*
 #
 # A row holds a length and an address, nothing else. The image is elsewhere, in a *heap*, and the library follows the
-# address at each read. (The Jülich course's loaders read such rows.) In the blob a sample is a slice: two neighbours in
-# `offsets` are its start and its stop, so n images have n + 1 offsets.
+# address at each read. In the blob a sample is a slice: two neighbours in `offsets` are its start and its stop, so n
+# images have n + 1 offsets.
 #
 # What is left of a file whose job was killed after ten of twenty images? HDF5 keeps a part of the written data in
 # memory, until the file is closed or `flush()` is called. The folded cell kills a writer with and without a flush, cuts
@@ -171,7 +171,7 @@ except SmallfilesError as error:
 # %% [markdown] id="writing" tags=["optional"]
 # ## 2 · Write bytes, not a list of them
 #
-# *Optional, 5 minutes.* Many scripts turn the bytes of a file into an array with `np.array(list(data))`. NumPy has
+# *Optional, 5 minutes.* Many scripts make an array of a file's bytes with `np.array(list(data))`. NumPy has
 # `np.frombuffer` for that.
 #
 # > **Predict.** How many times faster is the second for one image: 2 times, 100 times, or more than 1,000 times?
@@ -185,8 +185,8 @@ ways = {
 print(measure.compare(ways, rounds=5))
 
 # %% [markdown]
-# `list(data)` makes a list entry of 8 bytes for each byte. `np.frombuffer` uses the bytes where they are. The folded
-# cell writes whole files, also with our writer, which asks HDF5 only for the layout:
+# `list(data)` makes a list entry of 8 bytes for each byte. `np.frombuffer` uses the bytes where they are, so its time
+# does not depend on the size. The folded cell writes whole files, also with our writer, which asks HDF5 only for the layout:
 
 # %% jupyter={"source_hidden": true}
 from smallfiles.samples import Schema
@@ -219,7 +219,7 @@ ways = {
 }
 wrote = measure.compare(ways, rounds=5, unit="images written")
 lists, gzip = (wrote.times(*pair).median for pair in (("vlen", "vlen from lists"), ("blob", "blob in gzip chunks")))
-title = f"From lists, writing vlen takes {lists:.0f} times as long; in gzip chunks, a blob takes {gzip:.0f} times as long"
+title = f"From lists, writing vlen takes {lists:.0f} times as long; in gzip chunks, a blob takes {gzip:.0f} times as long as without"
 figures.bars(wrote, title)
 
 # %% [markdown]
@@ -230,7 +230,8 @@ figures.bars(wrote, title)
 # ## 3 · Read one sample at random
 #
 # Training reads samples in random order. HDF5 can store a data set *contiguous*, as one run, or in *chunks*, which can
-# be compressed. A chunk is fetched and unpacked as a whole, even to read one byte of it.
+# be compressed. A chunk that is compressed, or that fits HDF5's chunk cache, is fetched as a whole, even to read one
+# byte of it.
 #
 # > **Predict.** Images are about 100 kB, chunks 1 MiB. How many bytes are read per byte of image delivered? Does gzip
 # > reduce that?
@@ -311,16 +312,15 @@ found = measure.compare(ways, rounds=5, unit="images")
 gzip, vlen_gain = (found.times("blob", name).median for name in ("gzip chunks", "vlen"))
 title = f"A blob gives {vlen_gain:.1f} times as many images per second as vlen, and {gzip:.0f} times as many as gzip chunks"
 rates = {name: found.rates_per_s(name) for name in layouts}
-show.figure(figures.bars(rates, title, x="images per second", note="random reads, warm cache"))
-print(f"our reader of the blob: {found.times('our reader', 'blob').median:.1f} times h5py")
 worksheet.note("04", layout=max(rates, key=lambda name: np.median(rates[name])))
+rates["blob, our reader"] = found.rates_per_s("our reader")
+show.figure(figures.bars(rates, title, x="images per second", note="random reads, warm cache"))
 for file in opened.values():
     file.close()
 
 # %% [markdown]
-# Here unneeded bytes and reads come from memory, and already slow reading down. On a parallel file system the bytes
-# come over the network, and each read is a request. Chunks are made for slices of large arrays; samples that are read
-# whole belong in contiguous storage.
+# On a parallel file system the bytes come over the network, and each read is a request. Chunks are made for slices of
+# large arrays; samples that are read whole belong in contiguous storage.
 
 # %% [markdown] id="fork" tags=["core"]
 # ## 4 · Close the file before workers start
@@ -348,9 +348,8 @@ class OpenedInInit(torch.utils.data.Dataset):  # do not copy this
 
 
 # %% [markdown]
-# We read 2,000 samples at random and compare. HDF5 has several *drivers* that read files. The
-# default one names the position in each read (`pread`), if HDF5 was built that way. The driver `stdio` seeks and then
-# reads.
+# We read 2,000 samples at random and compare. HDF5 has several *drivers*. The default one usually names the position in
+# each read (`pread`). The driver `stdio` seeks and then reads.
 
 # %%
 from torch.utils.data import DataLoader, RandomSampler
@@ -382,8 +381,9 @@ for name, how in {"default driver": {}, "stdio": {"driver": "stdio"}}.items():
 
 # %% [markdown]
 # With `stdio` and two workers some samples are wrong, and the read raises no error, though a JPEG decoder often would.
-# (How many is chance; if there are none, run the cell again.) The same program can be right on one machine, wrong on
-# the next ([pytorch#11887](https://github.com/pytorch/pytorch/issues/11887)).
+# (How many is chance; if there are none, run the cell again.) h5py from PyPI uses `pread`: its zeros are no luck.
+# Another build may seek, so the same program can be wrong on the next machine
+# ([pytorch#11887](https://github.com/pytorch/pytorch/issues/11887)).
 #
 # ![Left: two workers share one offset, worker 2 moves it, and worker 1 reads image B instead of A. Right: with pread each names its position.](pictures/shared_offset.svg)
 #
@@ -429,10 +429,9 @@ for closes in (False, True):
     dataset.close()
 
 # %% [markdown]
-# While the parent still has the file open, samples are wrong again (how many, if any, is chance). HDF5 keeps a table of
-# its open files, and a fork copies this table. A worker that opens one of them gets the parent's *descriptor*, the
-# kernel's number of an open file, with the shared offset. The folded cell looks for descriptors of one file in parent
-# and worker:
+# While the parent still has the file open, samples are wrong again. HDF5 keeps a table of its open files, and a fork
+# copies this table. A worker that opens one of them gets the parent's *descriptor*, the kernel's number of an open
+# file, with the shared offset. The folded cell looks for descriptors of one file in parent and worker:
 
 # %% jupyter={"source_hidden": true}
 import shutil
@@ -521,8 +520,8 @@ for held in ("r", "r+"):
         print(f"             read, locks off after import: {ask('r', LATE)}")
 
 # %% [markdown]
-# Many may read; a writer needs the file alone. So a forgotten open notebook stops a job that appends. Some
-# parallel file systems have no locks; then even reading fails, with "No locks available"
+# Many may read; a writer needs the file alone. So a forgotten open notebook stops a job that appends. Some parallel
+# file systems have no locks; then even reading fails, with "No locks available"
 # ([h5py#1101](https://github.com/h5py/h5py/issues/1101)). For files that no longer change, and only for those, switch
 # locks off: `h5py.File(path, locking=False)`, or `HDF5_USE_FILE_LOCKING=FALSE`, set before HDF5 is imported.
 
@@ -545,9 +544,9 @@ show.command(PackConfig(options=hdf5.Options(layout="blob")), "DATA_FOLDER", "tr
 #
 # - An image is stored in a heap behind a row of variable length, or in one run of bytes between two offsets.
 # - Write `np.frombuffer(data, np.uint8)`, never `np.array(list(data))`.
-# - Chunks are read whole, and JPEG does not shrink: store samples contiguous.
-# - Workers share the offset of a file that was opened before they started, and HDF5 passes it on even if they open the
-#   file again: close it in the parent before workers start.
+# - Chunks of usual sizes are read whole, and JPEG does not shrink: store samples contiguous.
+# - Workers may share the offset of a file that was opened before they started, and HDF5 may pass it on even if they
+#   open the file again: close it in the parent before workers start.
 # - Switch locks off only for files that are complete.
 
 # %% [markdown] id="quiz"
@@ -566,8 +565,8 @@ show.command(PackConfig(options=hdf5.Options(layout="blob")), "DATA_FOLDER", "tr
 #
 # </details>
 #
-# **2.** A colleague stores your JPEG files with `chunks=True, compression="gzip"`, "to save space". What happens? (a)
-# The file becomes much smaller. (b) Random reads fetch and unpack many times the bytes. (c) Writing gets faster.
+# **2.** A colleague stores your JPEG files with `chunks=(1 << 20,), compression="gzip"`, "to save space". What happens?
+# (a) The file becomes much smaller. (b) Random reads fetch and unpack many times the bytes. (c) Writing gets faster.
 #
 # <details>
 # <summary>Answer</summary>
