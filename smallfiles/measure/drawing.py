@@ -120,11 +120,12 @@ def as_svg(figure: Figure) -> str:
 
 def as_page(figure: Figure) -> str:
     """The figure as SVG text whose colours follow the page, light or dark."""
-    svg = as_svg(figure)
+    svg = as_svg(figure).replace("#000000", "var(--ink)")
     for name, (light, _) in _PAGE.items():
         svg = svg.replace(light.lower(), f"var(--{name})")
     light, dark = (";".join(f"--{name}:{pair[n]}" for name, pair in _PAGE.items()) for n in (0, 1))
-    style = f"<style>:root{{{light}}}@media (prefers-color-scheme:dark){{:root{{{dark}}}}}</style>"
+    style = f"<style>:root{{{light}}}@media (prefers-color-scheme:dark){{:root{{{dark}}}}}"
+    style += "svg{fill:var(--ink)}</style>"  # matplotlib writes no colour where it fills in black
     return svg.replace("<defs>", f"{style}<defs>", 1)
 
 

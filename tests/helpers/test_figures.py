@@ -7,6 +7,7 @@ import xml.etree.ElementTree as ET
 import pytest
 
 from helpers import figures, show
+from helpers.show import Drawing
 from smallfiles.errors import UsageError
 from smallfiles.measure import drawing
 from smallfiles.measure.drawing import GUESS_COLOUR
@@ -186,6 +187,16 @@ def test_a_cell_that_ends_with_a_figure_shows_it_in_the_colours_of_its_page():
     assert "prefers-color-scheme:dark" in svg
     assert not re.findall(r"#ffffff(?!;--|})", svg.split("</style>", 1)[1]), "paper that stays white"
     assert "#222222" not in svg.split("<defs>", 1)[1]
+
+
+def test_a_figure_of_a_cells_own_is_no_black_on_a_dark_page():
+    from matplotlib.figure import Figure
+
+    own = Figure()
+    own.subplots().set_title("apart")
+    page = Drawing(own, "An empty picture.")._repr_mimebundle_()["text/html"]
+    svg = base64.b64decode(page.split("base64,")[1].split('"')[0]).decode()
+    assert "#000000" not in svg and "svg{fill:var(--ink)}" in svg
 
 
 def test_a_figure_in_the_middle_of_a_cell_is_shown_on_demand(capsys):
