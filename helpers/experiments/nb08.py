@@ -142,7 +142,7 @@ class GoodRead:
 
 def good_picture(data: bytes, box: Box, size: int) -> Pixels:
     """A view, of which only the part is decoded."""
-    return scaled(open_picture(data).part(box, size, size, None), size)
+    return scaled(open_picture(data).part(box, box.height, box.width), size)
 
 
 def good_collate(pictures: list[Pixels], labels: list[int]) -> dict[str, torch.Tensor]:

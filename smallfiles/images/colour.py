@@ -21,6 +21,8 @@ from smallfiles.images.decoding import Pixels
 
 _GREY = np.array([0.299, 0.587, 0.114])
 _AFFINE = npt.NDArray[np.float64]
+_CONTRAST, _SATURATION = 1, 2
+"""Places of these two among the changes; brightness is the first."""
 
 
 @dataclass(frozen=True)
@@ -60,22 +62,16 @@ class ColourJitter:
             mean: Mean red, green and blue of the picture.
         """
         matrix, shift = np.eye(3), np.zeros(3)
-        steps = (self._brightness, self._contrast, self._saturation)
-        for step in rng.permutation(len(steps)):
-            mixed, moved = steps[step](rng, matrix @ mean + shift)
+        strengths = (self.brightness, self.contrast, self.saturation)
+        for step in rng.permutation(len(strengths)):
+            factor = _factor(strengths[step], rng)
+            mixed, moved = np.eye(3) * factor, np.zeros(3)
+            if step == _CONTRAST:
+                moved += (1 - factor) * float(_GREY @ (matrix @ mean + shift))
+            elif step == _SATURATION:
+                mixed += (1 - factor) * _GREY
             matrix, shift = mixed @ matrix, mixed @ shift + moved
         return matrix, shift
-
-    def _brightness(self, rng: np.random.Generator, mean: _AFFINE) -> tuple[_AFFINE, _AFFINE]:
-        return np.eye(3) * _factor(self.brightness, rng), np.zeros(3)
-
-    def _contrast(self, rng: np.random.Generator, mean: _AFFINE) -> tuple[_AFFINE, _AFFINE]:
-        factor = _factor(self.contrast, rng)
-        return np.eye(3) * factor, np.full(3, (1 - factor) * float(_GREY @ mean))
-
-    def _saturation(self, rng: np.random.Generator, mean: _AFFINE) -> tuple[_AFFINE, _AFFINE]:
-        factor = _factor(self.saturation, rng)
-        return np.eye(3) * factor + (1 - factor) * _GREY, np.zeros(3)
 
 
 def _factor(strength: float, rng: np.random.Generator) -> float:

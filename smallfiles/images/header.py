@@ -13,9 +13,9 @@ from smallfiles.samples import Buffer
 
 _START = b"\xff\xd8\xff"
 _END = b"\xff\xd9"
-_FRAMES = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
 _SCAN = 0xDA
-_COMPONENTS = (1, 3)  # CMYK is left to Pillow, whose colours published results were made with
+_COLOURS = ("Gray", "YCbCr", "RGB")  # CMYK is left to Pillow, whose colours published results were made with
+_BLOCK_WIDTHS = {"Gray": 8, "444": 8, "440": 8, "422": 16, "420": 16, "411": 32}
 _STANDALONE = frozenset((0x01, *range(0xD0, 0xD8)))
 
 
@@ -42,12 +42,18 @@ def is_jpeg(data: Buffer) -> bool:
 
 def read_header(data: Buffer) -> Header | None:
     """The header of a JPEG of 8 bits, grey or in three colours; None for everything else."""
+    import simplejpeg  # here, since packing looks for damage without it
+
     if not is_jpeg(data):
         return None
     try:
-        return _parsed(data)
-    except (IndexError, ValueError):
+        height, width, colours, sampling = simplejpeg.decode_jpeg_header(data)
+    except ValueError:
         return None
+    block_width = _BLOCK_WIDTHS.get(sampling)
+    if colours not in _COLOURS or block_width is None:
+        return None
+    return Header(width, height, block_width, complete=bytes(data[-2:]) == _END)
 
 
 def tidied(data: Buffer, *, padding: bool = True) -> bytes | None:
@@ -76,36 +82,3 @@ def tidied(data: Buffer, *, padding: bool = True) -> bytes | None:
         kept.append(whole[at:stop])
         at = stop
     return None
-
-
-def _parsed(data: Buffer) -> Header | None:
-    at, frame = 2, 0
-    while True:
-        if data[at] != 0xFF:
-            return None
-        marker = data[at + 1]
-        if marker == _SCAN:
-            break
-        if marker == 0xFF:  # padding
-            at += 1
-        elif marker in _STANDALONE:
-            at += 2
-        else:
-            if marker in _FRAMES:
-                frame = at + 4
-            at += 2 + (data[at + 2] << 8 | data[at + 3])
-    return _frame(data, frame) if frame else None
-
-
-def _frame(data: Buffer, at: int) -> Header | None:
-    bits, components = data[at], data[at + 5]
-    height, width = data[at + 1] << 8 | data[at + 2], data[at + 3] << 8 | data[at + 4]
-    sampling = [data[at + 7 + 3 * number] for number in range(components)]
-    if bits != 8 or components not in _COMPONENTS or not width or not height:
-        return None
-    return Header(
-        width=width,
-        height=height,
-        block_width=8 * max(each >> 4 for each in sampling) if components > 1 else 8,
-        complete=bytes(data[-2:]) == _END,
-    )

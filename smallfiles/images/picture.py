@@ -51,15 +51,16 @@ class Picture:
     header: Header | None
     pixels: Pixels | None
 
-    def part(self, box: Box, rows: int, columns: int, gap: float | None = REDUCING_GAP) -> Pixels:
+    def part(self, box: Box, rows: int, columns: int) -> Pixels:
         """The pixels of a part that will be scaled to `rows` x `columns`.
+
+        A JPEG is decoded at a reduced size if at least `REDUCING_GAP` times the pixels that scaling needs, in
+        each direction, are left.
 
         Args:
             box: The part, in pixels of the whole picture.
             rows: Height after scaling.
             columns: Width after scaling.
-            gap: A JPEG is decoded at a reduced size if at least this many times the pixels that
-                scaling needs, in each direction, are left; None never does.
 
         Returns:
             uint8, rows x columns x 3 of the part, perhaps reduced; not to be written to.
@@ -69,7 +70,7 @@ class Picture:
         """
         if self.header is None:
             return self._cut(box, self.pixels)
-        denominator = _denominator(box, rows, columns, gap)
+        denominator = _denominator(box, rows, columns)
         if turbo.library() is not None:
             found = turbo.decode_part(self.data, self.header, box, denominator)
             if found is not None:
@@ -130,9 +131,7 @@ def raw_pixels(data: Buffer) -> Pixels | None:
     return np.frombuffer(data, np.uint8, offset=found.end()).reshape(height, width, 3)
 
 
-def _denominator(box: Box, rows: int, columns: int, gap: float | None) -> int:
-    """The strongest reduction in decoding that leaves `gap` times the pixels needed."""
-    if gap is None:
-        return 1
-    spare = min(box.height / rows, box.width / columns) / gap
+def _denominator(box: Box, rows: int, columns: int) -> int:
+    """The strongest reduction in decoding that leaves enough pixels to scale from."""
+    spare = min(box.height / rows, box.width / columns) / REDUCING_GAP
     return next((each for each in _DENOMINATORS if spare >= each), 1)

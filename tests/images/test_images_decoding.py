@@ -170,13 +170,14 @@ def test_a_part_is_equal_to_the_part_of_the_whole_picture(options, data):
     assert (found == expected).all()
 
 
-def test_reduced_parts_lie_where_they_should(engine):
+def test_reduced_parts_lie_where_they_should(engine, monkeypatch):
+    monkeypatch.setattr("smallfiles.images.picture.REDUCING_GAP", 1.0)
     data = jpeg(640, 480)
     smooth = by_pillow(data)
     for denominator, box in ((2, (100, 150, 200, 256)), (4, (32, 64, 400, 512)), (8, (3, 5, 470, 601))):
         box = images.crops.Box(*box)
         picture = open_picture(data)
-        part = picture.part(box, box.height // denominator, box.width // denominator, 1.0)
+        part = picture.part(box, box.height // denominator, box.width // denominator)
         assert part.shape[:2] == (box.height // denominator, box.width // denominator)
         cut = smooth[box.top : box.top + box.height, box.left : box.left + box.width]
         small = np.asarray(Image.fromarray(cut).resize(part.shape[1::-1], Image.Resampling.BOX))
