@@ -96,12 +96,11 @@ def views(block: Array, layout: Layout) -> dict[str, Array]:
         block: uint8, contiguous, of at least `nbytes(layout)`.
         layout: The arrays in it.
     """
-    found, start = {}, 0
+    at, start = {}, 0
     for name, (shape, dtype) in layout.items():
-        stop = start + prod(shape) * dtype.itemsize
-        found[name] = block[start:stop].view(dtype).reshape(shape)
+        at[name] = shape, dtype.str, start
         start += _padded(shape, dtype)
-    return found
+    return found_at(block, at)
 
 
 def places(arrays: Mapping[str, Array], block: Array) -> Places:

@@ -309,9 +309,9 @@ class Rows:
         self._indices, self._epoch = split_numbers(numbers, len(dataset))
         self._batch: LoadedBatch | None = None
 
-    def deliver(self, allocate: Callable[[Layout], Block] | None = None) -> Delivered:
+    def deliver(self) -> Delivered:
         """The whole batch, ready to send."""
-        return deliver(self._maker, self._indices, self._epoch, allocate)
+        return deliver(self._maker, self._indices, self._epoch)
 
     def __len__(self) -> int:
         return len(self._whole()["index"])

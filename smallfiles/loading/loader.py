@@ -30,7 +30,7 @@ from smallfiles import machine
 from smallfiles.errors import UsageError
 from smallfiles.loading.batches import BatchMaker, Fault, nbytes
 from smallfiles.loading.callables import Called
-from smallfiles.loading.config import LoaderConfig, Mode, ReadOrder, default_workers, place
+from smallfiles.loading.config import LoaderConfig, Mode, default_workers, place
 from smallfiles.loading.dataset import (
     AnyTransform,
     Block,
@@ -58,7 +58,6 @@ from smallfiles.loading.worker_errors import (
     files_of,
 )
 from smallfiles.progress import plural
-from smallfiles.samples import Reader
 
 T = TypeVar("T")
 
@@ -77,10 +76,14 @@ class Loader(DataLoader[Any]):
         memory: Workers and their memory, for messages.
         every_step: Whether a batch of which all samples were left out is returned empty. With several ranks
             it is; otherwise one rank would take fewer steps, and the others would wait for it forever.
+        threads: Number of threads of the trainer that make the batches; the batches are the same.
+        ahead: Batches that each of them makes ahead.
     """
 
     memory = WorkerMemory(0, 0, 0)
     every_step = False
+    threads = 0
+    ahead = 0
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -136,7 +139,18 @@ class Loader(DataLoader[Any]):
         return self._deliver(batches, epoch, start)
 
     def _begin(self, epoch: int, start: int) -> Iterator[Delivered]:
-        return super().__iter__()
+        if not self.threads:
+            return super().__iter__()
+        allocate = Block.pinned if self.pin_memory and torch.cuda.is_available() else None
+        numbers, dataset = range(start, start + self.threads), self.dataset
+        if isinstance(dataset, StreamDataset):
+            parts = [dataset.part(epoch, number, self.threads, allocate) for number in numbers]
+            return InThreads(parts, self.ahead)
+        assert isinstance(dataset, SampleDataset)
+        self.schedule.take()
+        orders = self.schedule.plan_of(epoch).batches(epoch)
+        make = partial(deliver, dataset.maker, epoch=epoch, allocate=allocate)
+        return InThreads([map(make, islice(orders, n, None, self.threads)) for n in numbers], self.ahead)
 
     def _deliver(self, batches: Iterator[Delivered], epoch: int, number: int) -> Iterator[LoadedBatch]:
         any_left, lost = number > 0, self.fault_count
@@ -232,33 +246,6 @@ class InThreads(Iterator[T]):
             pool.shutdown(False, cancel_futures=True)
 
 
-class ThreadLoader(Loader):
-    """A `Loader` whose batches are made by threads of the trainer; the batches are the same.
-
-    Attributes:
-        threads: Number of threads.
-        ahead: Batches that each makes ahead.
-    """
-
-    threads = 1
-    ahead = 2
-
-    def _begin(self, epoch: int, start: int) -> Iterator[Delivered]:
-        allocate = Block.pinned if self.pin_memory and torch.cuda.is_available() else None
-        dataset = self.dataset
-        if isinstance(dataset, StreamDataset):
-            lanes = [
-                dataset.part(epoch, start + number, self.threads, allocate) for number in range(self.threads)
-            ]
-            return InThreads(lanes, self.ahead)
-        assert isinstance(dataset, SampleDataset)
-        self.schedule.take()
-        orders = self.schedule.plan_of(epoch).batches(epoch)
-        make = partial(deliver, dataset.maker, epoch=epoch, allocate=allocate)
-        parts = [islice(orders, start + number, None, self.threads) for number in range(self.threads)]
-        return InThreads([map(make, part) for part in parts], self.ahead)
-
-
 def make_loader(
     source: Source,
     config: LoaderConfig | None = None,
@@ -298,6 +285,10 @@ def make_loader(
     processes, files = (workers, files_of(maker.reader.path)) if mode == "processes" else (0, ())
     memory = WorkerMemory(processes, config.prefetch, batch_bytes, files)
     check_shared_memory(memory)
+    is_remote = hasattr(maker.reader, "following")
+    dealt: dict[str, Any] = {}
+    if config.order == "stream" or (config.order is None and is_remote):
+        dealt = {"streams": max(1, workers), **stream_fields(maker.reader, config.buffer)}
     plan = EpochPlan(
         samples=len(maker.reader),
         batch=config.batch,
@@ -307,24 +298,10 @@ def make_loader(
         world_size=where.world_size,
         drop_last=config.drop_last,
         data=name_of_data(maker.reader),
-        **(
-            {"streams": max(1, workers), **stream_fields(maker.reader, config.buffer)}
-            if choose_order(config, maker.reader) == "stream"
-            else {}
-        ),
+        **dealt,
     )
     warn_if_unmixed(plan, maker.reader)
     return _assemble(maker, plan, config, mode, workers, memory)
-
-
-def choose_order(config: LoaderConfig, reader: Reader) -> ReadOrder:
-    """The order of reading; by default a remote store is streamed.
-
-    Args:
-        config: May set the order.
-        reader: The samples.
-    """
-    return config.order or ("stream" if hasattr(reader, "following") else "random")
 
 
 def choose_mode(config: LoaderConfig, workers: int, batch_bytes: int) -> Mode:
@@ -380,12 +357,9 @@ def _assemble(
     else:
         batches = EpochBatches(plan)
         settings |= {"dataset": SampleDataset(maker), "batch_sampler": batches, "collate_fn": collate}
-    if mode != "threads":
-        loader = Loader(**settings)
-    else:
-        loader = in_threads = ThreadLoader(**settings)
-        in_threads.threads, in_threads.ahead = workers, config.prefetch
+    loader = Loader(**settings)
     loader.memory, loader.every_step = memory, plan.world_size > 1
+    loader.threads, loader.ahead = workers if mode == "threads" else 0, config.prefetch
     return loader
 
 

@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch.utils.data import IterableDataset, get_worker_info
 
-from smallfiles.errors import SmallfilesError, UsageError
+from smallfiles.errors import SmallfilesError
 from smallfiles.formats.reader import Ahead
 from smallfiles.loading.batches import BatchMaker, Layout
 from smallfiles.loading.dataset import Block, Delivered, deliver
@@ -85,12 +85,6 @@ class StreamDataset(IterableDataset[Delivered]):
     """
 
     def __init__(self, maker: BatchMaker, plan: EpochPlan) -> None:
-        if not plan.streams:
-            raise UsageError(
-                "the plan of a stream has no streams",
-                expected="one for each worker",
-                next_step="Set streams, or use SampleDataset for random order",
-            )
         self.maker, self.schedule = maker, Schedule(plan)
         # Shared with workers, which persist from epoch to epoch.
         clock: Any = torch.zeros(2, dtype=torch.int64)

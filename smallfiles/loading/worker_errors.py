@@ -140,20 +140,16 @@ def _summary(error: BaseException) -> str:
     return "\n".join(texts)
 
 
-def check_shared_memory(memory: WorkerMemory, folder: Path = SHM) -> None:
+def check_shared_memory(memory: WorkerMemory) -> None:
     """Refuse settings that would end in a bus error.
-
-    Args:
-        memory: Of the loader.
-        folder: Where shared memory is.
 
     Raises:
         ResourceError: It has too little free space for the batches made ahead.
     """
-    free = machine.filesystem(folder).free_bytes
+    free = machine.filesystem(SHM).free_bytes
     if memory.workers and memory.ahead_bytes > free:
         raise ResourceError(
-            f"{folder} has {_mib(free)} free, and {memory.workers} workers with {memory.prefetch} batches "
+            f"{SHM} has {_mib(free)} free, and {memory.workers} workers with {memory.prefetch} batches "
             f"ahead need {_mib(memory.ahead_bytes)}",
             expected="room for all batches in transit",
             next_step=_LESS_SHM,

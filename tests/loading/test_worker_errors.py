@@ -165,9 +165,9 @@ def in_little_shared_memory(path):
     """Ask for processes, and for whatever fits."""
     with pytest.raises(ResourceError, match="/dev/shm has 0 MiB free, and 2 workers with 4 batches ahead"):
         make_loader(path, replace(PROCESSES, batch=256, prefetch=4), transform=sets.Stub())
-    print(type(make_loader(path, LoaderConfig(workers=8, batch=256), transform=sets.Stub())).__name__)
+    print(make_loader(path, LoaderConfig(workers=8, batch=256), transform=sets.Stub()).threads, "threads")
 
 
 def test_a_real_small_dev_shm_is_refused_with_its_size(path):
     done = on_small_disk(Path("/dev/shm"), "size=64k", in_little_shared_memory, path)
-    assert "ThreadLoader" in done.stdout, done.stderr
+    assert "8 threads" in done.stdout, done.stderr
