@@ -101,10 +101,11 @@ class ManifestConfig(SourceOptions):
 
 
 def _load(path: Path, options: SourceOptions) -> Source:
-    if not path.exists():
+    if not (path.is_dir() or path.is_file()):
         nearest = next((parent for parent in path.absolute().parents if parent.exists()), Path("/"))
+        what = "is neither a file nor a folder" if path.exists() else f"does not exist (but {nearest} does)"
         raise SourceError(
-            f"{path} does not exist (but {nearest} does)",
+            f"{path} {what}",
             expected="a folder, a tar or zip file or a manifest",
             next_step="Check the path, and whether this file system is mounted on this node",
         )
@@ -119,12 +120,6 @@ def _load(path: Path, options: SourceOptions) -> Source:
         return _from_packed(path, format, options)
     if path.is_dir():
         return _from_folder(path, options)
-    if not path.is_file():
-        raise SourceError(
-            f"{path} is neither a file nor a folder",
-            expected="a folder, a tar or zip file or a manifest",
-            next_step="Check the path",
-        )
     return _from_tar(path, options)
 
 

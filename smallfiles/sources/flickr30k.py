@@ -27,7 +27,7 @@ from smallfiles.folders import SourceOptions, choose_split
 from smallfiles.manifest import Manifest
 from smallfiles.progress import plural
 from smallfiles.sources.folder import FolderStore
-from smallfiles.sources.record import Source, refuse_if_strict
+from smallfiles.sources.record import Source, noted, refuse_if_strict
 from smallfiles.sources.scanning import Tree, bad_line, lines_of, list_folder, read_text, sizes_of, walk
 
 CAPTIONS_EACH = 5
@@ -161,29 +161,25 @@ def _of_split(
                 next_step=f"Put it there, give its path (--labels PATH), or take all (--split {ALL})",
             )
         return names, ALL, ()
-    notes = _listed([name for name in names if name not in split_of], "in no split")
+    notes = noted([name for name in names if name not in split_of], "image", "in no split")
     if options.split == ALL:
         return names, ALL, notes
     split, more = choose_split(list(dict.fromkeys(split_of.values())), options.split, path)
     absent = {name for name, its in split_of.items() if its == split} - set(names)
-    notes += _listed(sorted(absent), f"of split {split} missing")
+    notes += noted(sorted(absent), "image", f"of split {split} missing")
     return [name for name in names if split_of.get(name) == split], split, more + notes
 
 
 def _left_over(names: list[str], captions: Captions, split: str, options: SourceOptions) -> tuple[str, ...]:
     """Images without captions, and captions without images."""
     counts = {name: len(captions.of.get(name, ())) for name in names}
-    notes = _listed([name for name in names if not counts[name]], "without captions left out")
+    notes = noted([name for name in names if not counts[name]], "image", "without captions left out")
     if split == ALL:
-        notes += _listed(sorted(captions.of.keys() - counts), "with captions missing")
+        notes += noted(sorted(captions.of.keys() - counts), "image", "with captions missing")
     uneven = [name for name in names if counts[name] not in (0, CAPTIONS_EACH)]
-    notes += _listed(uneven, f"with another number of captions than {CAPTIONS_EACH}")
+    notes += noted(uneven, "image", f"with another number of captions than {CAPTIONS_EACH}")
     refuse_if_strict(notes, options, "Flickr30K")
     return notes
-
-
-def _listed(names: list[str], what: str) -> tuple[str, ...]:
-    return (f"{plural(len(names), 'image')} {what}: {first_few(names, len(names))}",) if names else ()
 
 
 @dataclass
@@ -229,9 +225,8 @@ def read(path: Path) -> Captions:
             repeated.append(f"{image}#{number}")
         else:
             there[number] = caption.strip()
-    for names, what in ((empty, "empty caption"), (repeated, "caption number given twice")):
-        if names:
-            found.notes.append(f"{plural(len(names), what)}: {first_few(names, len(names))}")
+    found.notes += noted(empty, "empty caption", "left out")
+    found.notes += noted(repeated, "caption number", "given twice")
     return found
 
 

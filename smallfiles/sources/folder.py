@@ -26,14 +26,14 @@ import pyarrow as pa
 
 from smallfiles.arrays import column, from_numpy
 from smallfiles.errors import SourceError, first_few, refuse_shortage
-from smallfiles.folders import IMAGE_SUFFIXES, SourceOptions, data_suffix
+from smallfiles.folders import IMAGE_SUFFIXES, SourceOptions
 from smallfiles.manifest import Manifest
 from smallfiles.manifest.class_folders import Labelled, by_class, by_folder
 from smallfiles.manifest.listing import HEAD_BYTES, Files
 from smallfiles.progress import plural
 from smallfiles.sources.partners import FLAGS, Partners
 from smallfiles.sources.partners import find as find_partners
-from smallfiles.sources.record import Source, refuse_if_strict
+from smallfiles.sources.record import Source, noted, refuse_if_strict, with_data_suffix
 from smallfiles.sources.roles import given_first
 from smallfiles.sources.scanning import (
     Tree,
@@ -242,13 +242,11 @@ def find_samples(path: Path, options: SourceOptions) -> tuple[Tree, SourceOption
         SourceError: There are no images, and no other suffix is clear.
     """
     tree = walk(path, options.suffixes, follow_links=options.follow_links)
-    suffix = data_suffix(tree.others()) if options.suffixes == IMAGE_SUFFIXES and not len(tree) else None
-    if suffix is not None:
-        options = replace(options, suffixes=(suffix,))
+    options, notes = (options, ()) if len(tree) else with_data_suffix(options, tree.others())
+    if notes:
         tree = walk(path, options.suffixes, follow_links=options.follow_links)
     if not len(tree):
         raise no_images(tree, options)
-    notes = (f"no images: {suffix} files taken as samples",) if suffix else ()
     return tree, options, notes
 
 
@@ -298,10 +296,8 @@ def _by_annotations(root: Path, names: pa.StringArray, *, strict: bool) -> Label
     of = column([class_of.get(name) for name in found], pa.string())
     classes = sorted(set(class_of.values()) | set(_all_classes(root)))
     labelled = by_class(names, of, classes, file.name, strict=strict)
-    notes = (f"labels read from {file.name}", *labelled.notes)
-    if absent := sorted(class_of.keys() - set(found)):
-        notes += (f"{plural(len(absent), 'annotated image')} missing: {first_few(absent, len(absent))}",)
-    return replace(labelled, notes=notes)
+    absent = noted(sorted(class_of.keys() - set(found)), "annotated image", "missing")
+    return replace(labelled, notes=(f"labels read from {file.name}", *labelled.notes, *absent))
 
 
 def _read_annotations(file: Path) -> dict[str, str]:

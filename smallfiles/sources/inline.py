@@ -32,14 +32,13 @@ from smallfiles.folders import (
     IMAGE_SUFFIXES,
     SourceOptions,
     canonical_split,
-    choose_split,
     is_hidden,
 )
 from smallfiles.manifest import Manifest
 from smallfiles.progress import plural, progress
 from smallfiles.samples import ByteStore
 from smallfiles.sources import tables
-from smallfiles.sources.record import Source, left_out, refuse_if_strict
+from smallfiles.sources.record import Source, chosen_split, left_out, refuse_if_strict
 from smallfiles.sources.roles import roles_inside
 from smallfiles.sources.row_store import (
     KEPT_BYTES,
@@ -93,9 +92,8 @@ def find(path: Path, split: str | None) -> Found | None:
     splits: dict[str, list[Path]] = {}
     for file in files:
         splits.setdefault(_split_of(file, path), []).append(file)
-    name, notes = choose_split(sorted(splits), split, path)
+    name, canonical, notes = chosen_split(sorted(splits), split, path)
     _refuse_missing(splits[name], path)
-    canonical = canonical_split(name, splits) or name
     return Found(path, tuple(splits[name]), columns, canonical, notes)
 
 

@@ -7,8 +7,8 @@ a caption, folders left out) is listed in `Source.notes`. Notebook 02 reads them
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from stat import S_ISDIR
 from typing import Any
@@ -19,8 +19,9 @@ import xxhash
 
 from smallfiles.digests import name_hashes
 from smallfiles.errors import SourceError, first_few
-from smallfiles.folders import SourceOptions
+from smallfiles.folders import IMAGE_SUFFIXES, SourceOptions, canonical_split, choose_split, data_suffix
 from smallfiles.manifest import Manifest
+from smallfiles.manifest.class_folders import own_split
 from smallfiles.progress import plural
 from smallfiles.samples import Buffer, ByteStore
 
@@ -50,10 +51,48 @@ class Source:
     columns: tuple[str, ...] = ()
 
 
-def left_out(names: Collection[object] | pa.Array, one: str, which: str) -> tuple[str, ...]:
-    """A note on what has no place in a source, with the count and the first few; none if there is nothing."""
+def noted(names: Collection[object] | pa.Array, one: str, what: str) -> tuple[str, ...]:
+    """A note on what is odd, with the count and the first few; none if there is nothing."""
     few = first_few(names, len(names))
-    return (f"{plural(len(names), one)} {which} left out: {few}",) if len(names) else ()
+    return (f"{plural(len(names), one)} {what}: {few}",) if len(names) else ()
+
+
+def left_out(names: Collection[object] | pa.Array, one: str, which: str) -> tuple[str, ...]:
+    """A note on what has no place in a source."""
+    return noted(names, one, f"{which} left out")
+
+
+def chosen_split(found: Iterable[str], wanted: str | None, where: Path) -> tuple[str, str, tuple[str, ...]]:
+    """The chosen one of the splits of a source, as it is spelled there, its usual name, and notes.
+
+    Args:
+        found: The splits; an empty name is what belongs to none, and is chosen if there are no others.
+        wanted: The requested split, or None.
+        where: The source; its name may be that of a split.
+
+    Raises:
+        SourceError: The requested split does not exist, or none was requested and there is no train split.
+    """
+    named = [name for name in found if name]
+    if not named:
+        return "", *own_split(where, wanted)
+    name, notes = choose_split(named, wanted, where)
+    return name, canonical_split(name, named) or name, notes
+
+
+def with_data_suffix(
+    options: SourceOptions, counts: Mapping[str, int]
+) -> tuple[SourceOptions, tuple[str, ...]]:
+    """The options for a source without images: with the suffix of most data files, and a note on it.
+
+    Args:
+        options: The suffixes that a user asked for stay.
+        counts: Number of files with each suffix.
+    """
+    suffix = data_suffix(counts) if options.suffixes == IMAGE_SUFFIXES else None
+    if suffix is None:
+        return options, ()
+    return replace(options, suffixes=(suffix,)), (f"no images: {suffix} files taken as samples",)
 
 
 def refuse_if_strict(notes: tuple[str, ...], options: SourceOptions, where: object) -> None:

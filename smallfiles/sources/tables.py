@@ -34,7 +34,7 @@ from smallfiles.manifest.columns import path_column
 from smallfiles.progress import plural
 from smallfiles.samples import UNLABELLED, ByteStore
 from smallfiles.sources.folder import FolderStore, find_samples
-from smallfiles.sources.record import Source, left_out, refuse_if_strict
+from smallfiles.sources.record import Source, chosen_split, left_out, refuse_if_strict
 from smallfiles.sources.roles import (
     IDS,
     MORE_FILES,
@@ -435,12 +435,8 @@ def _of_split(rows: Rows, options: SourceOptions) -> tuple[pa.Array, str, tuple[
     found = of.filter(keys.is_valid()).unique().to_pylist()
     if None in found or not all(canonical_split(name, found) for name in found):
         return pc.is_valid(keys), *own_split(path if canonical_split(path.stem) else rows.root, options.split)
-    chosen, notes = choose_split(sorted(found), options.split, path)
-    return (
-        pc.and_(keys.is_valid(), pc.equal(of, scalar(chosen))),
-        canonical_split(chosen, found) or chosen,
-        notes,
-    )
+    chosen, split, notes = chosen_split(sorted(found), options.split, path)
+    return pc.and_(keys.is_valid(), pc.equal(of, scalar(chosen))), split, notes
 
 
 def _looked_up(rows: Rows) -> tuple[pa.Array, tuple[str, ...]]:

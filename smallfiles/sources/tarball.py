@@ -30,7 +30,6 @@ from smallfiles.folders import (
     by_suffix,
     canonical_split,
     choose_split,
-    data_suffix,
     in_words,
 )
 from smallfiles.formats import provenance
@@ -45,28 +44,11 @@ from smallfiles.progress import plural
 from smallfiles.samples import UNLABELLED
 from smallfiles.sources import tables, zips
 from smallfiles.sources.folder import no_classes
-from smallfiles.sources.record import NamedStore, Source, refuse_if_strict
+from smallfiles.sources.record import NamedStore, Source, refuse_if_strict, with_data_suffix
 from smallfiles.sources.scanning import list_folder
 
 _TARS_INDEXED_AT_ONCE = 32
 _TARS_OPEN_AT_ONCE = 64  # ImageNet-21k has 20,000, and a process may often open 1,024 files
-
-
-def load(path: Path, options: SourceOptions | None = None) -> Source:
-    """Read a tar file as a source.
-
-    Args:
-        path: A tar, tar.gz (bz2, xz, zst) or tar of tars.
-        options: See `SourceOptions`.
-
-    Returns:
-        Samples in the order of the archive.
-
-    Raises:
-        SourceError: Not a tar, damaged, or without samples.
-    """
-    options = options or SourceOptions()
-    return from_archive(open_archive(path), options)
 
 
 def open_archive(path: Path) -> Archive:
@@ -230,12 +212,9 @@ def _with_table(archive: Archive, options: SourceOptions) -> Source:
 
 def _with_suffix(archive: Archive, options: SourceOptions) -> tuple[SourceOptions, tuple[str, ...]]:
     """The options with the suffix of most data files, if there are no images; and a note on it."""
-    if options.suffixes != IMAGE_SUFFIXES or archive.having(IMAGE_SUFFIXES).any():
+    if archive.having(IMAGE_SUFFIXES).any():
         return options, ()
-    suffix = data_suffix(by_suffix(archive.names.to_pylist()))
-    if suffix is None:
-        return options, ()
-    return replace(options, suffixes=(suffix,)), (f"no images: {suffix} files taken as samples",)
+    return with_data_suffix(options, by_suffix(archive.names.to_pylist()))
 
 
 def _by_folder(archive: Archive, annotated: fields.Annotated, options: SourceOptions) -> Labelled:

@@ -94,6 +94,15 @@ LAYOUTS = {
     "input and target": Layout("{input,target}/{1,2}.png", kept=2, in_tar=_PARTS, fields="target_image"),
     "splits": Layout("{train,val,test}/{cat,dog}/{1,2}.jpg", "cat dog", "train was taken", 4),
     "splits asked for": Layout("{train,val}/{cat,dog}/{1,2}.jpg", "cat dog", "", 4, "val", {"split": "val"}),
+    "a class that one split lacks": Layout(
+        "train/{cat,dog}/1.jpg val/dog/3.jpg test/elk/4.jpg", "cat dog", "", 1, "val", {"split": "val"}
+    ),
+    "a split that is not there": Layout(
+        "{train,val}/{cat,dog}/1.jpg", says="no split 'extra'.*train, val", asked={"split": "extra"}
+    ),
+    "a test split without labels": Layout(
+        "train/{cat,dog}/1.jpg test/1.jpg", "", "label -1", 1, "test", {"split": "test"}
+    ),
     "splits in a wrapper": Layout("archive/{train,test}/{a,b}/{1,2}.jpg", "a b", "train was taken", 4),
     "splits twice": Layout("seg_{train,test}/seg_%/{sea,wood}/1.jpg", "sea wood", "seg_train was taken", 2),
     "splits beside others": Layout(

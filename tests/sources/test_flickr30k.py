@@ -115,7 +115,7 @@ def test_empty_nan_and_repeated_captions_are_named(tmp_path):
     found = flickr30k.read(path)
     assert found.ordered("a.jpg") == ["ok"]
     told = " ".join(found.notes)
-    assert "2 empty captions: a.jpg#0, a.jpg#1" in told and "a.jpg#2" in told
+    assert "2 empty captions left out: a.jpg#0, a.jpg#1" in told and "a.jpg#2" in told
 
 
 @pytest.mark.parametrize(

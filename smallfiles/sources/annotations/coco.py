@@ -15,8 +15,7 @@ import json
 import re
 from array import array
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -28,13 +27,11 @@ import pyarrow.compute as pc
 from smallfiles.arrays import as_mask, folders_of, strings
 from smallfiles.errors import SourceError, first_few
 from smallfiles.faults import short, summary_of
-from smallfiles.folders import SourceOptions, canonical_split, choose_split
-from smallfiles.manifest.class_folders import own_split
+from smallfiles.folders import SourceOptions, canonical_split
 from smallfiles.manifest.columns import by_row
-from smallfiles.progress import plural
-from smallfiles.sources.annotations.boxes import Boxes, Numbers, corners_of, number_lists
+from smallfiles.sources.annotations.boxes import Boxes, Numbers, number_lists
 from smallfiles.sources.annotations.record import Annotated, none_left
-from smallfiles.sources.record import left_out
+from smallfiles.sources.record import chosen_split, left_out, noted
 from smallfiles.sources.scanning import Folder, list_folder, read_text, walk
 
 _LOOKED_AT = 1 << 18
@@ -112,19 +109,16 @@ def _choose(
     by_split: dict[str, list[Path]] = {}
     for file in files:
         by_split.setdefault(_split_of(file, path), []).append(file)
-    named = [name for name in by_split if name]
-    name, notes = choose_split(named, options.split, path) if named else ("", ())
-    if len(by_split[name]) > 1:
+    name, split, notes = chosen_split(by_split, options.split, path)
+    fitting = by_split[name]
+    if len(fitting) > 1:
         raise SourceError(
             f"{path} has several files of boxes{f' of {name}' * bool(name)}: "
-            + first_few(by_split[name], len(by_split[name])),
+            + first_few(fitting, len(fitting)),
             expected="the choice of one",
-            next_step=f"Add --labels {by_split[name][0]}",
+            next_step=f"Add --labels {fitting[0]}",
         )
-    if not named:
-        split, notes = own_split(path, options.split)
-        return by_split[name][0], name, split, notes
-    return by_split[name][0], name, canonical_split(name, named) or name, notes
+    return fitting[0], name, split, notes
 
 
 def _split_of(file: Path, root: Path) -> str:
@@ -144,7 +138,7 @@ def _on_disk(
         raise none_left(file, "has no images", "at least one")
     tiers = _folders(path, file, split)
     for way in ("", "by their file names alone, "):
-        texts = [_base(name) if way else name.removeprefix("./") for name in names]
+        texts = [re.sub(r"(?s)^.*[/\\]", "", name) if way else name.removeprefix("./") for name in names]
         probes = texts[:: max(1, len(texts) // _PROBES)]
         for tier in tiers:
             best = max(tier, key=lambda below: sum((path / below / probe).is_file() for probe in probes))
@@ -159,10 +153,6 @@ def _on_disk(
     raise none_left(
         file, f"names no image in {path} (the first is {short(names[0])})", "its images in or below it"
     )
-
-
-def _base(name: str) -> str:
-    return name.replace("\\", "/").rpartition("/")[2]
 
 
 def _folders(path: Path, file: Path, split: str) -> list[list[str]]:
@@ -214,13 +204,9 @@ def _boxes(
         segments,
         owners,
     )
-    twice = [
-        each for each, count in Counter(map(str, document.column(boxed, "id", int, str))).items() if count > 1
-    ]
-    if twice:
-        notes += (
-            f"{plural(len(twice), 'annotation id')} given twice, all kept: {first_few(twice, len(twice))}",
-        )
+    ids = Counter(map(str, document.column(boxed, "id", int, str)))
+    twice = [each for each, count in ids.items() if count > 1]
+    notes += noted(twice, "annotation id", "given twice, all kept")
     dropped = left_out(unknown, "annotation", "of unknown image ids")
     dropped += left_out(plain, "annotation", "without a box")
     dropped += left_out(encoded, "mask", "in run lengths (RLE)")
@@ -260,8 +246,7 @@ def _corners(document: _Document, boxed: list[dict[str, Any]]) -> Numbers:
         box = each["bbox"]
         if type(box) is not list or len(box) != 4 or not set(map(type, box)) <= _NUMBERS:
             raise document.bad(f"has the bbox {short(box)} (of the annotation {short(each.get('id'))})")
-    with document.floats("bbox"):
-        found = corners_of([each["bbox"] for each in boxed])
+    found = document.floats("bbox", [each["bbox"] for each in boxed]).reshape(-1, 4)
     found[:, 2:] += found[:, :2]
     return found
 
@@ -331,14 +316,12 @@ class _Document:
         found = [usual if (number := each.get(name)) is None else number for each in objects]
         if not set(map(type, found)) <= {*_NUMBERS, bool}:
             self.column(objects, name, int, float, bool)
-        with self.floats(name):
-            return np.array(found, np.float64)
+        return self.floats(name, found)
 
-    @contextmanager
-    def floats(self, name: str) -> Iterator[None]:
-        """Refuse a whole number that is larger than all floats."""
+    def floats(self, name: str, numbers: Sequence[Any]) -> Numbers:
+        """Numbers as floats; a whole number that is larger than all floats is refused."""
         try:
-            yield
+            return np.array(numbers, np.float64)
         except OverflowError:
             raise self.bad(f"has a {name} that is too large") from None
 

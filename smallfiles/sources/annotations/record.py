@@ -5,7 +5,6 @@ Short, since the readers need it, and the room that would hold it imports them.
 
 from __future__ import annotations
 
-import io
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -60,10 +59,8 @@ def look(path: Path) -> dict[str, Folder]:
 
 def picture_size(store: ByteStore, key: str) -> tuple[int, int, bool] | None:
     """Width and height of a picture, and whether EXIF turns it; None if this cannot be read."""
-    from PIL import Image  # no other source needs it, nor what follows
-
-    from smallfiles.images.decoding import orientation
-    from smallfiles.images.header import read_header
+    from smallfiles.images.decoding import orientation  # no other source needs it, nor what follows
+    from smallfiles.images.picture import size_of
 
     head = memoryview(bytearray(HEAD_BYTES))
     got = store.read_into(key, head)
@@ -72,10 +69,8 @@ def picture_size(store: ByteStore, key: str) -> tuple[int, int, bool] | None:
             head = memoryview(bytearray(got))
             store.read_into(key, head)
         data = head[:got]
-        header = read_header(data)
         with suppress(Exception):  # Pillow raises what it likes
-            size = (header.width, header.height) if header else Image.open(io.BytesIO(data)).size
-            return *size, _EXIF in bytes(data) and orientation(data) > 1
+            return *size_of(data), _EXIF in bytes(data) and orientation(data) > 1
     return None
 
 

@@ -17,20 +17,18 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from xml.etree.ElementTree import Element, TreeBuilder
-from xml.parsers import expat
+from xml.etree.ElementTree import XML, Element, ParseError, TreeBuilder, XMLParser
 
 import numpy as np
 import pyarrow as pa
 
 from smallfiles.arrays import column
 from smallfiles.errors import SourceError
-from smallfiles.folders import SourceOptions, canonical_split, choose_split
-from smallfiles.manifest.class_folders import own_split
+from smallfiles.folders import SourceOptions, canonical_split
 from smallfiles.progress import plural
 from smallfiles.sources.annotations.boxes import Boxes, corners_of
 from smallfiles.sources.annotations.record import ANNOTATIONS, Annotated, look, none_left
-from smallfiles.sources.record import left_out
+from smallfiles.sources.record import chosen_split, left_out
 from smallfiles.sources.scanning import Folder, in_flight, lines_of, read_text, unlistable, walk
 
 _LOOKED_AT = 4096
@@ -92,8 +90,9 @@ def read(path: Path, options: SourceOptions) -> Annotated:
     files = [xml for pair in pairs for xml in pair.xmls.values()]
     xmls = dict(zip(files, in_flight(lambda file: _read(path / file), files), strict=True))
     classes = sorted({box.name for xml in xmls.values() for box in xml.boxes})
-    chosen, split, notes, absent = _of_split(path, pairs, options)
-    named = [(key, pair.xmls.get(stem)) for pair, stem, key in chosen]
+    chosen, split, notes = _of_split(path, pairs, options)
+    absent = [stem for pair, stem in chosen if stem not in pair.images]
+    named = [(pair.images[stem], pair.xmls.get(stem)) for pair, stem in chosen if stem in pair.images]
     kept = [(key, xmls[xml]) for key, xml in named if xml is not None]
     if not kept:
         raise none_left(path, f"has no XML for the {plural(len(named), 'image')} of {split}", "one for each")
@@ -151,33 +150,17 @@ def _pairs(folders: Sequence[Folder]) -> list[_Pair]:
 
 def _of_split(
     path: Path, pairs: Sequence[_Pair], options: SourceOptions
-) -> tuple[list[tuple[_Pair, str, str]], str, tuple[str, ...], list[str]]:
-    """Pair, stem and path of each image of the split, its usual name, notes, and names without image."""
-    everything = [(pair, stem, key) for pair in pairs for stem, key in pair.images.items()]
+) -> tuple[list[tuple[_Pair, str]], str, tuple[str, ...]]:
+    """Pair and stem of each image of the split, also of listed ones without a file, its name, and notes."""
     lists = {pair.folder: _lists(path / pair.folder / "../ImageSets/Main") for pair in pairs}
-    named = sorted({name for each in lists.values() for name in each})
-    if named:
-        name, notes = choose_split(named, options.split, path)
-        stems = {pair.folder: lists[pair.folder].get(name, []) for pair in pairs}
-        chosen = [
-            (pair, stem, pair.images[stem])
-            for pair in pairs
-            for stem in stems[pair.folder]
-            if stem in pair.images
-        ]
-        absent = [stem for pair in pairs for stem in stems[pair.folder] if stem not in pair.images]
-        return chosen, canonical_split(name) or name, notes, absent
+    listed = {name for each in lists.values() for name in each}
     folders = {pair.folder: next(filter(canonical_split, pair.folder.split("/")), "") for pair in pairs}
-    named = sorted({name for name in folders.values() if name})
-    if not named:
-        return everything, *own_split(path, options.split), []
-    name, notes = choose_split(named, options.split, path)
-    return (
-        [each for each in everything if folders[each[0].folder] == name],
-        canonical_split(name) or name,
-        notes,
-        [],
-    )
+    name, split, notes = chosen_split(sorted(listed or {*folders.values()}), options.split, path)
+    if listed:
+        chosen = [(pair, stem) for pair in pairs for stem in lists[pair.folder].get(name, [])]
+    else:
+        chosen = [(pair, stem) for pair in pairs if folders[pair.folder] == name for stem in pair.images]
+    return chosen, split, notes
 
 
 def _lists(folder: Path) -> dict[str, list[str]]:
@@ -194,7 +177,7 @@ def _read(file: Path) -> _Xml:
         width, height = (int(_number(root.find(f"size/{side}"))) for side in ("width", "height"))
     except OSError as error:
         raise unlistable(error, file) from error
-    except (expat.ExpatError, ValueError, OverflowError, LookupError) as error:
+    except (ParseError, ValueError, OverflowError, LookupError) as error:
         raise SourceError(
             f"{file} cannot be read ({error})",
             expected="an XML as Pascal VOC's: annotation/object with name and bndbox/xmin, ymin, xmax, ymax",
@@ -221,19 +204,14 @@ def _number(found: Element | None, usual: float | None = 0.0) -> float:
     return float(text)
 
 
-def _parsed(data: bytes) -> Element:
-    """The root of an XML without a document type."""
-
-    def refuse(*_: object) -> None:
+class _WithoutDoctype(TreeBuilder):
+    def doctype(self, *_: object) -> None:
         raise ValueError("it has a document type, which may define entities")
 
-    builder, parser = TreeBuilder(), expat.ParserCreate()
-    parser.buffer_text = True
-    parser.StartDoctypeDeclHandler = refuse
-    parser.StartElementHandler, parser.EndElementHandler = builder.start, builder.end
-    parser.CharacterDataHandler = builder.data
-    parser.Parse(data, True)
-    root: Element = builder.close()
+
+def _parsed(data: bytes) -> Element:
+    """The root of an XML without a document type."""
+    root = XML(data, XMLParser(target=_WithoutDoctype()))
     if root.tag != "annotation":
         raise ValueError(f"its root is {root.tag[:40]}")
     return root

@@ -23,15 +23,14 @@ import numpy as np
 import pyarrow as pa
 
 from smallfiles.arrays import column
-from smallfiles.errors import SourceError, first_few
-from smallfiles.folders import SourceOptions, canonical_split, choose_split
-from smallfiles.manifest.class_folders import own_split
+from smallfiles.errors import SourceError
+from smallfiles.folders import SourceOptions, canonical_split
 from smallfiles.progress import plural
 from smallfiles.sources.annotations.boxes import Boxes, Numbers, corners_of, number_lists
 from smallfiles.sources.annotations.record import Annotated, none_left, picture_size
 from smallfiles.sources.annotations.yolo_names import read_names
 from smallfiles.sources.folder import FolderStore, no_images
-from smallfiles.sources.record import left_out
+from smallfiles.sources.record import chosen_split, left_out, noted
 from smallfiles.sources.scanning import Folder, bad_line, in_flight, lines_of, read_text, walk
 
 _LOOKED_AT = 64
@@ -132,11 +131,12 @@ def read(path: Path, options: SourceOptions) -> Annotated:
     sizes, turned = _sizes(path, [key if lines else None for key, lines in zip(keys, found, strict=True)])
     without = texts.count(None)
     notes += (f"{plural(without, 'image')} without a label file: no boxes",) if without else ()
-    if turned:
-        notes += (
-            f"{plural(len(turned), 'image')} that EXIF turns: boxes taken as of the stored pixels, which "
-            f"is wrong if they were drawn on the turned image: {first_few(turned, len(turned))}",
-        )
+    notes += noted(
+        turned,
+        "image",
+        "that EXIF turns: boxes taken as of the stored pixels, which is wrong if they were drawn on the "
+        "turned image",
+    )
     return Annotated(
         column(keys, pa.string()),
         sizes,
@@ -163,14 +163,11 @@ def _of_split(
     for folder in folders:
         split = next((part for part in folder.path.split("/") if canonical_split(part)), "")
         named.setdefault(split, []).append(folder)
-    rest = named.pop("", [])
-    if not named:
-        return rest, *own_split(path, options.split)
-    chosen, notes = choose_split(list(named), options.split, path)
-    if rest:
-        count = sum(len(folder.files) for folder in rest)
+    chosen, split, notes = chosen_split(named, options.split, path)
+    if chosen and "" in named:
+        count = sum(len(folder.files) for folder in named[""])
         notes += (f"{plural(count, 'image')} outside of the splits left out",)
-    return named[chosen], canonical_split(chosen, named) or chosen, notes
+    return named.get(chosen, []), split, notes
 
 
 def _lines(file: Path | None, kind: _Kind) -> list[_Line]:

@@ -15,8 +15,7 @@ from pathlib import Path
 from smallfiles.folders import SourceOptions, canonical_split
 from smallfiles.sources import folder
 from smallfiles.sources.imagenet import official, trees
-from smallfiles.sources.imagenet.devkit import Devkit, is_devkit
-from smallfiles.sources.imagenet.devkit import load as load_devkit
+from smallfiles.sources.imagenet.devkit import Devkit, is_devkit, load_devkit
 from smallfiles.sources.imagenet.labels import WNID, read_mapping, read_solution
 from smallfiles.sources.imagenet.order import check_label_order
 from smallfiles.sources.record import Source

@@ -52,7 +52,7 @@ def is_devkit(path: Path) -> bool:
     return (path / "data" / META).is_file() or (path / META).is_file()
 
 
-def load(path: Path) -> Devkit:
+def load_devkit(path: Path) -> Devkit:
     """Read a development kit.
 
     Args:

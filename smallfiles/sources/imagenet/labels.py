@@ -24,8 +24,7 @@ from smallfiles.errors import SourceError, first_few
 from smallfiles.folders import SourceOptions
 from smallfiles.manifest import Manifest
 from smallfiles.manifest.class_folders import Labelled, by_class, unlabelled
-from smallfiles.sources.imagenet.devkit import Devkit, is_devkit
-from smallfiles.sources.imagenet.devkit import load as load_devkit
+from smallfiles.sources.imagenet.devkit import Devkit, is_devkit, load_devkit
 from smallfiles.sources.imagenet.order import refuse_other_order
 from smallfiles.sources.scanning import bad_line, lines_of, read_text
 
@@ -135,13 +134,14 @@ def find_label_files(folders: Iterable[Path], labels: Path | None) -> LabelFiles
         SourceError: The user's path does not exist or is not a label file.
     """
     searched = tuple(dict.fromkeys([*([labels] if labels else []), *folders]))
-    mapping = solution = kit = None
-    for folder in searched:
-        mapping = mapping or _file(folder, MAPPING)
-        solution = solution or _file(folder, VAL_SOLUTION)
-        kits = (folder, folder / DEVKIT, folder / f"{DEVKIT}.tar.gz", folder / f"{DEVKIT}.tar")
-        kit = kit or next((path for path in kits if is_devkit(path)), None)
-    if labels is not None and not _is_used(labels, mapping, solution, kit):
+    mapping, solution = (
+        next((path for each in searched for path in (each, each / name) if _is_file_called(name, path)), None)
+        for name in (MAPPING, VAL_SOLUTION)
+    )
+    kits = (each / name for each in searched for name in ("", DEVKIT, f"{DEVKIT}.tar.gz", f"{DEVKIT}.tar"))
+    kit = next(filter(is_devkit, kits), None)
+    used = [path for path in (mapping, solution, kit) if path is not None]
+    if labels is not None and not any(path == labels or labels in path.parents for path in used):
         raise SourceError(
             f"{labels} contains no labels of ImageNet" if labels.exists() else f"{labels} does not exist",
             expected=f"{MAPPING}, {VAL_SOLUTION}, {DEVKIT} or a folder with these",
@@ -150,14 +150,8 @@ def find_label_files(folders: Iterable[Path], labels: Path | None) -> LabelFiles
     return LabelFiles(mapping, solution, kit, searched)
 
 
-def _file(path: Path, name: str) -> Path | None:
-    if path.name == name and path.is_file():
-        return path
-    return path / name if (path / name).is_file() else None
-
-
-def _is_used(labels: Path, *found: Path | None) -> bool:
-    return any(path is not None and (path == labels or labels in path.parents) for path in found)
+def _is_file_called(name: str, path: Path) -> bool:
+    return path.name == name and path.is_file()
 
 
 def read_mapping(path: Path) -> dict[str, str]:

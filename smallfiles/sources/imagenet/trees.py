@@ -15,12 +15,11 @@ from __future__ import annotations
 from pathlib import Path
 
 from smallfiles.errors import first_few
-from smallfiles.folders import SourceOptions, canonical_split, choose_split
-from smallfiles.manifest.class_folders import own_split
+from smallfiles.folders import SourceOptions, canonical_split
 from smallfiles.progress import plural
 from smallfiles.sources import folder
 from smallfiles.sources.imagenet.labels import WNID, find_label_files, label, manifest_of
-from smallfiles.sources.record import Source
+from smallfiles.sources.record import Source, chosen_split
 from smallfiles.sources.scanning import Tree, lines_of, list_folder, read_text, sizes_of, walk
 
 _DATA = ("ILSVRC", "Data", "CLS-LOC")
@@ -70,10 +69,8 @@ def _find_split(
 ) -> tuple[str, str, tuple[str, ...]]:
     """Folder of the split, its canonical name, and notes; there may be other folders too."""
     found = [name for name in list_folder(root / below).folders if canonical_split(name)]
-    if not found:
-        return "", *own_split(root, options.split)
-    name, notes = choose_split(found, options.split or own, root / below)
-    return f"{below}/{name}".lstrip("/"), canonical_split(name) or name, notes
+    name, split, notes = chosen_split(found, options.split or own, root / below if found else root)
+    return f"{below}/{name}".lstrip("/") if name else "", split, notes
 
 
 def _classes_of_train(split: Path) -> list[str]:

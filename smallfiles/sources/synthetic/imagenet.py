@@ -170,30 +170,32 @@ def write_devkit(plan: SyntheticPlan, root: Path) -> None:
 
 
 def _write_meta(plan: SyntheticPlan, path: Path) -> None:
-    """Write the struct array `synsets`: one row per node; the leaves are the classes."""
+    """Write the struct array `synsets`: the classes by ascending ILSVRC2012_ID, then the root above them."""
     import scipy.io  # here, since the import takes longer than drawing a hundred pictures
 
     counts = np.bincount([plan.label(index) for index in plan.train_indices], minlength=plan.classes)
-    images = dict(zip(wordnet.ilsvrc_ids(plan.classes, plan.seed), counts.tolist(), strict=True))
-    nodes = wordnet.synsets(plan.classes, plan.seed)
-    table = np.zeros((len(nodes), 1), [(field, object) for field in _FIELDS])
-    for row, node in enumerate(nodes):
-        table[row, 0] = _matlab_row(node, images.get(node.ilsvrc_id, 0))
+    ids = wordnet.ilsvrc_ids(plan.classes, plan.seed)
+    names, words = wordnet.wnids(plan.classes), wordnet.words(plan.classes)
+    table = np.zeros((plan.classes + 1, 1), [(field, object) for field in _FIELDS])
+    for number, wnid, word, count in zip(ids, names, words, counts.tolist(), strict=True):
+        table[number - 1, 0] = _matlab_row(number, wnid, word, count)
+    root = ("n20000000", "entity", 0, range(1, plan.classes + 1), 1)
+    table[-1, 0] = _matlab_row(plan.classes + 1, *root)
     scipy.io.savemat(str(path), {"synsets": table})
-    with path.open(
-        "r+b"
-    ) as file:  # scipy writes the time of day into the first 116 bytes, which are free text
+    with path.open("r+b") as file:  # scipy writes the time of day into its first 116 bytes, a free text
         file.write(_MAT_TITLE.ljust(116))
 
 
-def _matlab_row(node: wordnet.Synset, images: int) -> tuple[object, ...]:
+def _matlab_row(
+    number: int, wnid: str, words: str, images: int, children: Sequence[int] = (), height: int = 0
+) -> tuple[object, ...]:
     return (
-        np.uint16(node.ilsvrc_id),
-        node.wnid,
-        node.words,
-        f"a picture of {node.words}",
-        np.uint16(len(node.children)),
-        np.array([node.children], np.uint16).reshape(1, -1),
-        np.uint8(node.height),
+        np.uint16(number),
+        wnid,
+        words,
+        f"a picture of {words}",
+        np.uint16(len(children)),
+        np.array([children], np.uint16).reshape(1, -1),
+        np.uint8(height),
         np.uint32(images),
     )

@@ -10,20 +10,8 @@ Source: the wnids and words of ILSVRC2012 (`LOC_synset_mapping.txt`), words from
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-
-
-@dataclass(frozen=True)
-class Synset:
-    """One node of the tree in `meta.mat`; `ilsvrc_id` counts from 1, leaves first."""
-
-    ilsvrc_id: int
-    wnid: str
-    words: str
-    children: tuple[int, ...] = ()
-    height: int = 0
 
 
 @lru_cache(maxsize=1)
@@ -49,10 +37,3 @@ def ilsvrc_ids(classes: int, seed: int) -> tuple[int, ...]:
     if classes > 1 and ids == sorted(ids):
         ids.reverse()
     return tuple(ids)
-
-
-def synsets(classes: int, seed: int) -> list[Synset]:
-    """Leaves by ascending ILSVRC2012_ID, then the root above them, as in `meta.mat`."""
-    named = zip(ilsvrc_ids(classes, seed), wnids(classes), words(classes), strict=True)
-    leaves = sorted((Synset(*row) for row in named), key=lambda node: node.ilsvrc_id)
-    return [*leaves, Synset(classes + 1, "n20000000", "entity", tuple(range(1, classes + 1)), 1)]
