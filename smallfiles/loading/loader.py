@@ -55,7 +55,6 @@ from smallfiles.loading.worker_errors import (
     WorkerMemory,
     check_shared_memory,
     explained,
-    files_of,
 )
 from smallfiles.progress import plural
 
@@ -282,8 +281,7 @@ def make_loader(
         workers = 0
     batch_bytes = _batch_bytes(maker, config.batch)
     mode = _checked_mode(choose_mode(config, workers, batch_bytes), config, maker)
-    processes, files = (workers, files_of(maker.reader.path)) if mode == "processes" else (0, ())
-    memory = WorkerMemory(processes, config.prefetch, batch_bytes, files)
+    memory = WorkerMemory(workers if mode == "processes" else 0, config.prefetch, batch_bytes)
     check_shared_memory(memory)
     is_remote = hasattr(maker.reader, "following")
     dealt: dict[str, Any] = {}
