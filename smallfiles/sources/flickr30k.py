@@ -51,7 +51,7 @@ def recognises(path: Path) -> bool:
     return bool(_find(path))
 
 
-def load(path: Path, options: SourceOptions | None = None) -> Source:
+def load(path: Path, options: SourceOptions) -> Source:
     """Read Flickr30K.
 
     Args:
@@ -65,7 +65,6 @@ def load(path: Path, options: SourceOptions | None = None) -> Source:
     Raises:
         SourceError: No images, no caption file, or one that cannot be read.
     """
-    options = options or SourceOptions()
     options.refuse_unsupported("Flickr30K", path)
     images, notes = _image_folder(path, options)
     file, splits, chosen = _caption_files(path, images.root, options)

@@ -127,7 +127,7 @@ class FolderStore:
         )
 
 
-def load(path: Path, options: SourceOptions | None = None) -> Source:
+def load(path: Path, options: SourceOptions) -> Source:
     """Read a tree of class folders.
 
     The folders of one level are listed, and files sized, with many operations in flight.
@@ -142,7 +142,6 @@ def load(path: Path, options: SourceOptions | None = None) -> Source:
     Raises:
         SourceError: It is no such tree; the message describes what was found.
     """
-    options = options or SourceOptions()
     options.refuse_unsupported("class folders", path)
     tree, options, notes = find_samples(path, options)
     partners = find_partners(path, tree, options)

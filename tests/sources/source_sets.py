@@ -6,6 +6,11 @@ import io
 import tarfile
 from pathlib import Path
 
+import pytest
+
+from smallfiles import sources
+from smallfiles.errors import SourceError
+
 
 def plant(root: Path, *names: str, data: bytes | None = None) -> Path:
     """Put files into a folder; each holds its own name, or `data`."""
@@ -39,3 +44,10 @@ def contents(source) -> dict[str, bytes]:
         assert source.store.read_into(path, memoryview(buffer)) == len(buffer)
         found[path] = bytes(buffer)
     return found
+
+
+def refused(path: Path, **options) -> str:
+    """The sentence with which a source is refused."""
+    with pytest.raises(SourceError) as caught:
+        sources.load(path, **options)
+    return str(caught.value)

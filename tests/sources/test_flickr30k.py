@@ -6,10 +6,11 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from source_sets import plant, rows
+from source_sets import plant, refused, rows
 
+from smallfiles import sources
 from smallfiles.errors import SourceError
-from smallfiles.sources import SourceOptions, flickr30k
+from smallfiles.sources import flickr30k
 
 HEADER = "image_name| comment_number| comment"
 IMAGES = ("1000092795.jpg", "10002456.jpg", "2199200615.jpg")
@@ -47,15 +48,9 @@ def kaggle(tmp_path) -> Path:
     return tmp_path
 
 
-def refused(path: Path, **options) -> str:
-    with pytest.raises(SourceError) as caught:
-        flickr30k.load(path, SourceOptions(**options))
-    return str(caught.value)
-
-
 def test_one_row_an_image_with_its_captions_in_order_from_every_level(kaggle):
     for level in (".", "flickr30k_images", "flickr30k_images/flickr30k_images"):
-        source = flickr30k.load(kaggle / level)
+        source = sources.load(kaggle / level)
         assert rows(source) == CAPTIONS and list(rows(source)) == sorted(IMAGES)
         assert source.manifest.target_kind == "captions" and source.manifest.split == "all"
         assert source.root == kaggle / "flickr30k_images/flickr30k_images"
@@ -72,7 +67,7 @@ def test_token_csv_and_karpathy_say_the_same(tmp_path):
     ):
         folder = plant(tmp_path / Path(name).stem, *IMAGES)
         (folder / name).write_text(text)
-        digests.add(flickr30k.load(folder, SourceOptions(split="all")).manifest.digest)
+        digests.add(sources.load(folder, split="all").manifest.digest)
     assert len(digests) == 1
 
 
@@ -80,7 +75,7 @@ def test_the_row_that_lost_its_delimiter_is_repaired_and_noted(kaggle):
     text = csv_text().replace("2199200615.jpg| 4| Caption 4", "2199200615.jpg| 4   Caption 4")
     for folder in kaggle.rglob("results.csv"):
         folder.write_text(text)
-    source = flickr30k.load(kaggle)
+    source = sources.load(kaggle)
     assert rows(source) == CAPTIONS
     assert any("lost delimiter repaired in 1 row (line 16)" in note for note in source.notes)
 
@@ -140,13 +135,13 @@ def test_karpathys_splits_are_joined_though_images_are_missing_on_either_side(ka
     splits = {IMAGES[0]: "train", IMAGES[1]: "val", "77.jpg": "train"}
     captions = {**CAPTIONS, "77.jpg": ["gone"] * 5}
     (kaggle / "dataset_flickr30k.json").write_text(karpathy(splits, captions))
-    source = flickr30k.load(kaggle)
+    source = sources.load(kaggle)
     assert rows(source) == {IMAGES[0]: CAPTIONS[IMAGES[0]]} and source.manifest.split == "train"
     told = " ".join(source.notes)
     assert "train was taken" in told and f"1 image in no split: {IMAGES[2]}" in told
     assert "1 image of split train missing: 77.jpg" in told
-    assert list(rows(flickr30k.load(kaggle, SourceOptions(split="val")))) == [IMAGES[1]]
-    assert len(flickr30k.load(kaggle, SourceOptions(split="all")).manifest) == 3
+    assert list(rows(sources.load(kaggle, split="val"))) == [IMAGES[1]]
+    assert len(sources.load(kaggle, split="all").manifest) == 3
     assert "train, val" in refused(kaggle, split="test")
 
 
@@ -154,7 +149,7 @@ def test_what_a_join_leaves_over_is_told_and_refused_on_demand(kaggle):
     captions = {IMAGES[0]: CAPTIONS[IMAGES[0]], IMAGES[1]: CAPTIONS[IMAGES[1]][:3], "9.jpg": ["gone"]}
     for file in kaggle.rglob("results.csv"):
         file.write_text(csv_text(captions))
-    source = flickr30k.load(kaggle)
+    source = sources.load(kaggle)
     assert list(rows(source)) == [IMAGES[0], IMAGES[1]]
     told = " ".join(source.notes)
     assert f"1 image without captions left out: {IMAGES[2]}" in told
@@ -165,20 +160,22 @@ def test_what_a_join_leaves_over_is_told_and_refused_on_demand(kaggle):
 
 def test_two_caption_files_that_differ_are_told(kaggle):
     (kaggle / "flickr30k_images/flickr30k_images/results.csv").write_text(csv_text({IMAGES[0]: ["other"]}))
-    told = " ".join(flickr30k.load(kaggle).notes)
+    told = " ".join(sources.load(kaggle).notes)
     assert "flickr30k_images/flickr30k_images/results.csv has other captions" in told
 
 
 def test_captions_may_be_elsewhere_and_must_be_of_these_images(tmp_path):
     plant(tmp_path / "pictures", *IMAGES)
-    assert "has images" in refused(tmp_path / "pictures")
+    assert "has images" in refused(tmp_path / "pictures", kind="flickr30k")
     (tmp_path / "my_captions.txt").write_text(token_text())
-    source = flickr30k.load(tmp_path / "pictures", SourceOptions(labels=tmp_path / "my_captions.txt"))
+    source = sources.load(tmp_path / "pictures", "flickr30k", labels=tmp_path / "my_captions.txt")
     assert rows(source) == CAPTIONS
-    told = refused(tmp_path / "pictures", split="val", labels=tmp_path / "my_captions.txt")
+    told = refused(tmp_path / "pictures", kind="flickr30k", split="val", labels=tmp_path / "my_captions.txt")
     assert "has no file that lists its images; expected dataset_flickr30k.json" in told
     plant(tmp_path / "others", "a.jpg")
-    assert "none of the 1 image" in refused(tmp_path / "others", labels=tmp_path / "my_captions.txt")
+    assert "none of the 1 image" in refused(
+        tmp_path / "others", kind="flickr30k", labels=tmp_path / "my_captions.txt"
+    )
     (tmp_path / "none").mkdir()
     (tmp_path / "none/results.csv").write_text(csv_text())
-    assert "1 .csv file and no images" in refused(tmp_path / "none")
+    assert "1 .csv file and no images" in refused(tmp_path / "none", kind="flickr30k")

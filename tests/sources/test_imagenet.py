@@ -8,11 +8,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 from scipy.io import savemat
-from source_sets import contents, plant, rows, tar_bytes
+from source_sets import contents, plant, refused, rows, tar_bytes
 
+from smallfiles import sources
 from smallfiles.errors import SourceError
 from smallfiles.manifest import Manifest
-from smallfiles.sources import SourceOptions, imagenet
+from smallfiles.sources import imagenet
 
 # Ids that do not follow the sorted wnids, as in the real development kit.
 IDS = {3: "n01440764", 1: "n01751748", 4: "n02105855", 2: "n03146219"}
@@ -64,12 +65,6 @@ def official(tmp_path) -> Path:
     return tmp_path
 
 
-def refused(path: Path, **options) -> str:
-    with pytest.raises(SourceError) as caught:
-        imagenet.load(path, SourceOptions(**options))
-    return str(caught.value)
-
-
 TRAIN_KEYS = {
     f"ILSVRC/Data/CLS-LOC/train/{wnid}/{wnid}_{k}.JPEG": label
     for label, wnid in enumerate(SORTED)
@@ -82,7 +77,7 @@ VAL_LABELS = {val(k): SORTED.index(IDS[i]) for k, i in enumerate(TRUTH, 1)}
     "level", [".", "ILSVRC", "ILSVRC/Data", "ILSVRC/Data/CLS-LOC", "ILSVRC/Data/CLS-LOC/train"]
 )
 def test_kaggles_tree_has_the_same_keys_at_every_level(kaggle, level):
-    source = imagenet.load(kaggle / level)
+    source = sources.load(kaggle / level)
     assert rows(source) == TRAIN_KEYS and source.manifest.classes == tuple(SORTED)
     assert source.kind == "imagenet, Kaggle tree" and source.manifest.split == "train"
     first = source.manifest.path(0)
@@ -92,22 +87,22 @@ def test_kaggles_tree_has_the_same_keys_at_every_level(kaggle, level):
 def test_kaggles_validation_labels_come_from_the_solution_file_and_its_test_split_has_none(kaggle):
     expected = {f"ILSVRC/Data/CLS-LOC/val/{name}": label for name, label in VAL_LABELS.items()}
     for source in (
-        imagenet.load(kaggle, SourceOptions(split="val")),
-        imagenet.load(kaggle / "ILSVRC/Data/CLS-LOC/val"),
+        sources.load(kaggle, split="val"),
+        sources.load(kaggle / "ILSVRC/Data/CLS-LOC/val"),
     ):
         assert rows(source) == expected
         assert source.manifest.split == "val" and "labels read from LOC_val_solution.csv" in source.notes
-    source = imagenet.load(kaggle, SourceOptions(split="test"))
+    source = sources.load(kaggle, split="test")
     assert rows(source) == {"ILSVRC/Data/CLS-LOC/test/ILSVRC2012_test_00000001.JPEG": -1}
 
 
 def test_an_interrupted_extraction_is_told_and_a_class_without_images_keeps_its_label(kaggle):
     train = kaggle / "ILSVRC/Data/CLS-LOC/train"
     (train / f"{SORTED[1]}/{SORTED[1]}_7.JPEG").unlink()
-    told = " ".join(imagenet.load(kaggle).notes)
+    told = " ".join(sources.load(kaggle).notes)
     assert f"train_cls.txt lists 8 images and 7 are there; missing: {SORTED[1]}/{SORTED[1]}_7" in told
     shutil.rmtree(train / SORTED[0])
-    source = imagenet.load(kaggle)
+    source = sources.load(kaggle)
     assert source.manifest.classes == tuple(SORTED) and set(rows(source).values()) == {1, 2, 3}
     assert f"1 class without images: {SORTED[0]}" in source.notes
 
@@ -119,7 +114,7 @@ def test_a_folder_that_is_no_class_is_refused_by_name(kaggle):
 
 def test_images_missing_in_the_solution_file_are_told_or_refused(kaggle):
     plant(kaggle, f"ILSVRC/Data/CLS-LOC/val/{val(77)}")
-    source = imagenet.load(kaggle, SourceOptions(split="val"))
+    source = sources.load(kaggle, split="val")
     assert len(source.manifest) == 5
     assert any(f"1 image not in LOC_val_solution.csv left out: {val(77)}" in note for note in source.notes)
     assert val(77) in refused(kaggle, split="val", strict=True)
@@ -130,7 +125,7 @@ def test_a_validation_set_without_any_labels_says_what_is_missing(kaggle):
     message = refused(kaggle, split="val")
     assert "LOC_val_solution.csv" in message and "ILSVRC2012_devkit_t12" in message
     devkit = make_devkit(kaggle / "elsewhere")
-    source = imagenet.load(kaggle, SourceOptions(split="val", labels=devkit))
+    source = sources.load(kaggle, split="val", labels=devkit)
     assert {path.rpartition("/")[2]: label for path, label in rows(source).items()} == VAL_LABELS
 
 
@@ -140,14 +135,14 @@ def test_a_prepared_tree_reads_as_torchvision_reads_it(tmp_path):
     plant(tmp_path, *(f"train/{wnid}/{wnid}_{k}.JPEG" for wnid in SORTED for k in (1, 2)))
     plant(tmp_path, *(f"val/{IDS[i]}/{val(k)}" for k, i in enumerate(TRUTH, 1)))
     for split in ("train", "val"):
-        source = imagenet.load(tmp_path, SourceOptions(split=split))
+        source = sources.load(tmp_path, split=split)
         theirs = ImageFolder(str(tmp_path / split))
         assert [str(tmp_path / path) for path in rows(source)] == [path for path, _ in theirs.samples]
         assert (
             list(rows(source).values()) == theirs.targets and list(source.manifest.classes) == theirs.classes
         )
         assert source.kind == "imagenet, prepared tree"
-        assert list(rows(imagenet.load(tmp_path / split)).values()) == theirs.targets
+        assert list(rows(sources.load(tmp_path / split)).values()) == theirs.targets
 
 
 def test_a_prepared_tree_with_a_flat_val_folder_uses_the_devkit(tmp_path):
@@ -156,20 +151,20 @@ def test_a_prepared_tree_with_a_flat_val_folder_uses_the_devkit(tmp_path):
     )
     make_devkit(tmp_path)
     for path in (tmp_path, tmp_path / "val"):
-        source = imagenet.load(path, SourceOptions(split="val"))
+        source = sources.load(path, split="val")
         assert list(rows(source).values()) == list(VAL_LABELS.values())
         assert "labels read from the devkit" in source.notes
 
 
 def test_the_official_tars_are_read_in_place_and_that_of_tests_is_unlabelled(official):
     for path in (official, official / "ILSVRC2012_img_train.tar"):
-        source = imagenet.load(path)
+        source = sources.load(path)
         expected = {f"{w}/{w}_{k}.JPEG": label for label, w in enumerate(SORTED) for k in (7, 10)}
         assert rows(source) == expected and source.kind == "imagenet, official tar"
         assert contents(source)[f"{SORTED[2]}/{SORTED[2]}_10.JPEG"] == f"{SORTED[2]}10".encode()
     data = tar_bytes({"test/ILSVRC2012_test_00000001.JPEG": b"x"})
     (official / "ILSVRC2012_img_test_v10102019.tar").write_bytes(data)
-    source = imagenet.load(official, SourceOptions(split="test"))
+    source = sources.load(official, split="test")
     assert rows(source) == {"test/ILSVRC2012_test_00000001.JPEG": -1}
 
 
@@ -180,7 +175,7 @@ def test_the_official_val_tar_gets_its_labels_from_the_devkit(official, packed):
         with tarfile.open(official / "ILSVRC2012_devkit_t12.tar.gz", "w:gz") as archive:
             archive.add(kit, "ILSVRC2012_devkit_t12")
         kit.rename(official / "away")
-    source = imagenet.load(official, SourceOptions(split="val"))
+    source = sources.load(official, split="val")
     assert rows(source) == VAL_LABELS and source.manifest.classes == tuple(SORTED)
     assert "is the val split" in refused(official / "ILSVRC2012_img_val.tar", split="train")
 
@@ -188,7 +183,7 @@ def test_the_official_val_tar_gets_its_labels_from_the_devkit(official, packed):
 def test_a_val_tar_without_a_devkit_says_what_is_missing(official):
     (official / "ILSVRC2012_devkit_t12").rename(official / "away")
     assert "ILSVRC2012_devkit_t12" in refused(official, split="val")
-    rows(imagenet.load(official, SourceOptions(split="val", labels=official / "away")))
+    rows(sources.load(official, split="val", labels=official / "away"))
 
 
 @pytest.mark.parametrize(
@@ -274,10 +269,12 @@ def test_the_real_classes_with_labels_of_another_order_are_refused(tmp_path):
         (tmp_path / "LOC_val_solution.csv").write_text("ImageId,PredictionString\n" + rows)
 
     solve(SORTED_VAL)
-    source = imagenet.load(tmp_path, SourceOptions(split="val"))
+    source = sources.load(tmp_path, "imagenet", split="val")
     assert list(rows(source).values()) == list(SORTED_VAL.values())
     solve({**SORTED_VAL, **{k: n - 1 for k, n in DEVKIT_VAL.items()}})
-    assert "are in the order 'devkit'; expected the order 'sorted'" in refused(tmp_path, split="val")
+    assert "are in the order 'devkit'; expected the order 'sorted'" in refused(
+        tmp_path, kind="imagenet", split="val"
+    )
 
 
 def test_what_is_not_imagenet_is_not_recognised(tmp_path):

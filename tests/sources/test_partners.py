@@ -4,11 +4,11 @@ import re
 from contextlib import closing
 
 import pytest
-from source_sets import plant, rows
+from source_sets import plant, refused, rows
 
 from smallfiles import formats, sources
 from smallfiles.cli import main
-from smallfiles.errors import ManifestError, SourceError, UsageError
+from smallfiles.errors import ManifestError, UsageError
 
 PAIRS = ("images/1.jpg", "images/2.jpg", "masks/1.png", "masks/2.png")
 
@@ -19,12 +19,6 @@ def fields(source) -> dict[str, dict[str, str]]:
     columns = {name: manifest.blob_paths(name).to_pylist() for name in manifest.blobs}
     paths = manifest.paths.to_pylist()
     return {path: {name: columns[name][row] for name in columns} for row, path in enumerate(paths)}
-
-
-def refusal(path, **options) -> str:
-    with pytest.raises(SourceError) as caught:
-        sources.load(path, **options)
-    return str(caught.value)
 
 
 def test_pairs_are_said_in_one_line_and_need_no_flag_without_labels(tmp_path):
@@ -113,7 +107,7 @@ def test_samples_and_files_without_a_partner_are_named_left_out_and_refused_unde
     assert list(fields(source)) == ["images/1.jpg", "images/2.jpg", "images/3.jpg"]
     assert "1 sample without mask left out: images/4.jpg" in source.notes
     assert "2 files of no sample left out: masks/9.png, overlays/1.png" in source.notes
-    said = refusal(tmp_path, strict=True)
+    said = refused(tmp_path, strict=True)
     assert "images/4.jpg" in said and "masks/9.png" in said
 
 
@@ -144,7 +138,7 @@ def test_samples_and_files_without_a_partner_are_named_left_out_and_refused_unde
     ],
 )
 def test_what_is_unclear_is_refused_with_the_flag_that_settles_it(tmp_path, files, says):
-    said = refusal(plant(tmp_path, *files))
+    said = refused(plant(tmp_path, *files))
     assert re.search(says, said) and "--field mask=masks/{stem}.png" in said
 
 
@@ -188,11 +182,11 @@ def test_templates_say_which_files_belong_together_and_override_what_is_recognis
     assert fields(upwards) == {f"images/{n}.jpg": {"mask": f"masks/{n}.png"} for n in (1, 2)}
     assert "sample" in str(upwards.notes) and "scans/a/1.jpg" in str(upwards.notes)
     plant(tmp_path, "images/1.png")
-    assert "images/1.jpg, images/1.png are of one" in refusal(
+    assert "images/1.jpg, images/1.png are of one" in refused(
         tmp_path, columns=("mask={dir}/../masks/{stem}.png",)
     )
-    assert "out/1.gif for" in refusal(tmp_path, columns=("mask=out/{stem}.gif",))
-    assert "outside/1.png for" in refusal(tmp_path, columns=("mask={dir}/../../../outside/{stem}.png",))
+    assert "out/1.gif for" in refused(tmp_path, columns=("mask=out/{stem}.gif",))
+    assert "outside/1.png for" in refused(tmp_path, columns=("mask={dir}/../../../outside/{stem}.png",))
 
 
 @pytest.mark.parametrize(
@@ -216,7 +210,7 @@ def test_templates_say_which_files_belong_together_and_override_what_is_recognis
 def test_twins_of_other_names_are_refused_with_the_flags_that_work(tmp_path, files, given, expected):
     for name in ("ulm_000001", "ulm_000002"):
         plant(tmp_path, *(file.format(name) for file in files))
-    said = refusal(tmp_path)
+    said = refused(tmp_path)
     assert "--field image=imagesTr/{id}_0000.nii.gz --field mask=labelsTr/{id}.nii.gz" in said
     found = fields(sources.load(tmp_path, columns=given))
     assert found == {
@@ -248,9 +242,9 @@ def test_json_and_cls_files_beside_samples_are_their_objects_and_labels(tmp_path
     assert rows(source) == {"all/1.jpg": 5, "all/2.jpg": 6}
     assert [source.manifest.meta(row) for row in (0, 1)] == [None, {"age": 3}]
     (tmp_path / "all/1.cls").write_text("five")
-    assert "1.cls holds 'five'" in refusal(tmp_path)
+    assert "1.cls holds 'five'" in refused(tmp_path)
     (tmp_path / "all/1.cls").unlink()
-    assert "not every sample has one" in refusal(tmp_path)
+    assert "not every sample has one" in refused(tmp_path)
     (tmp_path / "all/2.json").write_text("[1]")
     with pytest.raises(ManifestError, match=r"JSON object.*all/2\.jpg"):
         sources.load(tmp_path, unlabelled=True)

@@ -11,19 +11,16 @@ import string
 import tarfile
 from pathlib import Path
 
-import pyarrow as pa
 import pytest
 import zstandard
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from source_sets import contents, rows, tar_bytes
+from source_sets import contents, refused, rows, tar_bytes
 
 from smallfiles import sources
 from smallfiles.errors import SourceError
 from smallfiles.folders import canonical_split, is_hidden
 from smallfiles.pack import PackConfig, pack
-from smallfiles.sources import tarball
-from smallfiles.sources.record import Lookup
 
 
 def special(path: Path, *infos: tarfile.TarInfo) -> Path:
@@ -37,12 +34,6 @@ def special(path: Path, *infos: tarfile.TarInfo) -> Path:
 def put(path: Path, data: bytes) -> Path:
     path.write_bytes(data)
     return path
-
-
-def refused(path: Path, **options) -> str:
-    with pytest.raises(SourceError) as caught:
-        sources.load(path, **options)
-    return str(caught.value)
 
 
 TREE = {"dog/1.jpg": b"one", "cat/2.jpg": b"", "cat/sub/3.PNG": b"x" * 1500, "dog/4.jpg": bytes(512)}
@@ -83,7 +74,7 @@ def test_members_of_eight_gigabytes_are_indexed(tmp_path):
             file.truncate(len(header) + info.size)  # sparse on disk
             file.seek(0, os.SEEK_END)
             file.write(bytes(1024))
-        assert tarball.index(path).sizes.tolist() == [9 << 30]
+        assert sources.load(path, unlabelled=True).manifest.sizes.tolist() == [9 << 30]
 
 
 @pytest.mark.parametrize("side", ["cls", "txt"])
@@ -278,14 +269,6 @@ def test_a_store_travels_to_other_processes(tmp_path, method):
     contents(source)  # opened before the fork
     with multiprocessing.get_context(method).Pool(1) as pool:
         assert pool.apply(contents, (source,)) == TREE
-
-
-@given(st.sets(st.text(max_size=8), max_size=60), st.text(max_size=8))
-def test_a_lookup_finds_exactly_the_names_it_was_given(names, other):
-    listed = sorted(names)
-    lookup = Lookup(pa.array(listed, pa.string()))
-    assert [lookup.row(name) for name in listed] == list(range(len(listed)))
-    assert lookup.row(other) == (listed.index(other) if other in names else -1)
 
 
 @pytest.mark.parametrize("compress", [bytes, gzip.compress])

@@ -9,7 +9,7 @@ import zipfile
 
 import numpy as np
 import pytest
-from source_sets import contents, rows
+from source_sets import contents, refused, rows
 
 from smallfiles import formats, sources
 from smallfiles.cli import main
@@ -26,12 +26,6 @@ def put(path, members, method=zipfile.ZIP_DEFLATED):
         for name, data in members.items():
             archive.writestr(name, data)
     return path
-
-
-def refused(path, **options):
-    with pytest.raises(SourceError) as caught:
-        sources.load(path, **options)
-    return str(caught.value)
 
 
 @pytest.mark.parametrize("method", [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED])

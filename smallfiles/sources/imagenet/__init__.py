@@ -34,7 +34,7 @@ __all__ = [
 ]
 
 
-def load(path: Path, options: SourceOptions | None = None) -> Source:
+def load(path: Path, options: SourceOptions) -> Source:
     """Read ImageNet from a tree at any of its levels, a folder with the official tars, or one of them.
 
     Args:
@@ -44,7 +44,6 @@ def load(path: Path, options: SourceOptions | None = None) -> Source:
     Raises:
         SourceError: It is not ImageNet, lacks the split or its labels, or labels are in another order.
     """
-    options = options or SourceOptions()
     if path.is_file():
         return official.from_archive(open_archive(path), options)
     if official.find_tars(path):
