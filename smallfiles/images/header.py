@@ -3,6 +3,8 @@
 Reading it costs microseconds and decoding costs a thousand, so the part to decode is chosen from here.
 The trap: the size that files carry in EXIF or JFIF may be that of a preview; only the frame header
 counts. Notebook 08 teaches it.
+
+Short, since packing looks for damage with it, without the packages that decode.
 """
 
 from __future__ import annotations

@@ -107,11 +107,7 @@ def places(arrays: Mapping[str, Array], block: Array) -> Places:
     """The places of arrays in the block of bytes that holds them."""
     base = block.__array_interface__["data"][0]
     return {
-        name: (
-            array.shape,
-            array.dtype.str,
-            array.__array_interface__["data"][0] - base if array.size else 0,
-        )
+        name: (array.shape, array.dtype.str, array.__array_interface__["data"][0] - base if array.size else 0)
         for name, array in arrays.items()
     }
 

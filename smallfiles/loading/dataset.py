@@ -228,10 +228,7 @@ def _rows(found: Array) -> list[int]:
 
 
 def deliver(
-    maker: BatchMaker,
-    indices: Indices,
-    epoch: int,
-    allocate: Callable[[Layout], Block] | None = None,
+    maker: BatchMaker, indices: Indices, epoch: int, allocate: Callable[[Layout], Block] | None = None
 ) -> Delivered:
     """Make a batch in the memory it needs: shared memory in a worker, else plain or given memory.
 

@@ -49,9 +49,7 @@ def stream_fields(reader: Reader, buffer: int) -> dict[str, Any]:
     if buffer == 1 or info.get("compressed"):
         return fields
     mean = int(info.get("bytes", 0)) // max(len(reader), 1)
-    return fields | {
-        "run": max(1, min(RUN_SAMPLES, RUN_BYTES // max(mean, 1), len(reader) // RANGES)),
-    }
+    return fields | {"run": max(1, min(RUN_SAMPLES, RUN_BYTES // max(mean, 1), len(reader) // RANGES))}
 
 
 def warn_if_unmixed(plan: EpochPlan, reader: Reader) -> None:

@@ -42,15 +42,7 @@ from smallfiles.folders import DATA_SUFFIXES, IMAGE_SUFFIXES, SourceOptions, can
 from smallfiles.manifest.class_folders import Labelled
 from smallfiles.manifest.signs import PART_OF_STEM
 from smallfiles.progress import plural
-from smallfiles.sources.naming import (
-    WHOLES,
-    field_name,
-    folders_above,
-    is_part,
-    place,
-    singular,
-    sites,
-)
+from smallfiles.sources.naming import WHOLES, field_name, folders_above, is_part, place, singular, sites
 from smallfiles.sources.record import left_out
 from smallfiles.sources.roles import filled, parts_of
 from smallfiles.sources.scanning import Folder, Tree

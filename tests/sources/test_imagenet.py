@@ -14,6 +14,7 @@ from smallfiles import sources
 from smallfiles.errors import SourceError
 from smallfiles.manifest import Manifest
 from smallfiles.sources import imagenet
+from smallfiles.sources.imagenet import labels
 
 # Ids that do not follow the sorted wnids, as in the real development kit.
 IDS = {3: "n01440764", 1: "n01751748", 4: "n02105855", 2: "n03146219"}
@@ -86,10 +87,7 @@ def test_kaggles_tree_has_the_same_keys_at_every_level(kaggle, level):
 
 def test_kaggles_validation_labels_come_from_the_solution_file_and_its_test_split_has_none(kaggle):
     expected = {f"ILSVRC/Data/CLS-LOC/val/{name}": label for name, label in VAL_LABELS.items()}
-    for source in (
-        sources.load(kaggle, split="val"),
-        sources.load(kaggle / "ILSVRC/Data/CLS-LOC/val"),
-    ):
+    for source in (sources.load(kaggle, split="val"), sources.load(kaggle / "ILSVRC/Data/CLS-LOC/val")):
         assert rows(source) == expected
         assert source.manifest.split == "val" and "labels read from LOC_val_solution.csv" in source.notes
     source = sources.load(kaggle, split="test")
@@ -215,16 +213,16 @@ def test_a_wrong_line_of_a_solution_file_is_named(tmp_path, text, line):
     path = tmp_path / "LOC_val_solution.csv"
     path.write_text(text)
     with pytest.raises(SourceError, match=f"line {line} of"):
-        imagenet.read_solution(path)
+        labels.read_solution(path)
 
 
 def test_a_mapping_line_is_split_at_its_first_blank(tmp_path):
     path = tmp_path / "LOC_synset_mapping.txt"
     path.write_text("n02012849 crane\r\nn01440764 tench, Tinca tinca\n")
-    assert imagenet.read_mapping(path) == {"n02012849": "crane", "n01440764": "tench, Tinca tinca"}
+    assert labels.read_mapping(path) == {"n02012849": "crane", "n01440764": "tench, Tinca tinca"}
     path.write_text("tench n01440764\n")
     with pytest.raises(SourceError, match="line 1 of"):
-        imagenet.read_mapping(path)
+        labels.read_mapping(path)
 
 
 SORTED_VAL = {1: 65, 2: 970, 3: 230, 4: 809, 5: 516, 6: 57, 293: 0}

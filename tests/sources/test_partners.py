@@ -115,10 +115,7 @@ def test_samples_and_files_without_a_partner_are_named_left_out_and_refused_unde
     ("files", "says"),
     [
         ((*PAIRS, "images/1.png"), "images/1.jpg, images/1.png are of one sample"),
-        (
-            (*PAIRS, "masks/1_mask.tif"),
-            "masks/1.png, masks/1_mask.tif are of one",
-        ),
+        ((*PAIRS, "masks/1_mask.tif"), "masks/1.png, masks/1_mask.tif are of one"),
         ((*PAIRS, "depth/x.png", "depth/y.png"), "only 0 of 2 files have a depth"),
         (
             ("images/a.jpg", "images/b.jpg", "images/c.jpg", "masks/a.png", "masks/x.png", "masks/y.png"),

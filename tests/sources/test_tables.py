@@ -129,8 +129,7 @@ def test_values_keep_their_types_and_what_no_field_can_be_goes_into_meta(picture
 
 
 @pytest.mark.parametrize(
-    ("values", "expected"),
-    [(["one", "two"], [["one"], ["two"]]), ([["a", "b"], []], [["a", "b"], []])],
+    ("values", "expected"), [(["one", "two"], [["one"], ["two"]]), ([["a", "b"], []], [["a", "b"], []])]
 )
 def test_a_column_of_texts_is_taken_as_captions(pictures, values, expected):
     path = write(pictures / "t.parquet", {"file_name": ["a/00.jpg", "a/01.jpg"], "text": values})

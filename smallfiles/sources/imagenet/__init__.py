@@ -15,23 +15,14 @@ from pathlib import Path
 from smallfiles.folders import SourceOptions, canonical_split
 from smallfiles.sources import folder
 from smallfiles.sources.imagenet import official, trees
-from smallfiles.sources.imagenet.devkit import Devkit, is_devkit, load_devkit
-from smallfiles.sources.imagenet.labels import WNID, read_mapping, read_solution
+from smallfiles.sources.imagenet.devkit import is_devkit, load_devkit
+from smallfiles.sources.imagenet.labels import WNID
 from smallfiles.sources.imagenet.order import check_label_order
 from smallfiles.sources.record import Source
 from smallfiles.sources.scanning import list_folder
 from smallfiles.sources.tarball import open_archive
 
-__all__ = [
-    "Devkit",
-    "check_label_order",
-    "is_devkit",
-    "load",
-    "load_devkit",
-    "read_mapping",
-    "read_solution",
-    "recognises",
-]
+__all__ = ["check_label_order", "is_devkit", "load", "load_devkit", "recognises"]
 
 
 def load(path: Path, options: SourceOptions) -> Source:
