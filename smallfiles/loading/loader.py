@@ -280,7 +280,8 @@ def make_loader(
     if config.mode == "main":
         workers = 0
     batch_bytes = _batch_bytes(maker, config.batch)
-    mode = _checked_mode(choose_mode(config, workers, batch_bytes), config, maker)
+    draws = isinstance(getattr(maker, "transform", None), Called)
+    mode = choose_mode(config, workers, batch_bytes, draws_from_process=draws)
     memory = WorkerMemory(workers if mode == "processes" else 0, config.prefetch, batch_bytes)
     check_shared_memory(memory)
     is_remote = hasattr(maker.reader, "following")
@@ -302,7 +303,9 @@ def make_loader(
     return _assemble(maker, plan, config, mode, workers, memory)
 
 
-def choose_mode(config: LoaderConfig, workers: int, batch_bytes: int) -> Mode:
+def choose_mode(
+    config: LoaderConfig, workers: int, batch_bytes: int, *, draws_from_process: bool = False
+) -> Mode:
     """Where batches are made; resolves `auto`.
 
     Sending a batch from a process takes 60 microseconds per image of 224 pixels (measured), since its pages
@@ -313,28 +316,24 @@ def choose_mode(config: LoaderConfig, workers: int, batch_bytes: int) -> Mode:
         config: May set the mode.
         workers: Number of workers.
         batch_bytes: Size of a batch.
+        draws_from_process: The transform draws from random generators that threads would share.
+
+    Raises:
+        UsageError: Such a transform is to be called in threads.
     """
     if not workers:
         return "main"
-    if config.mode != "auto":
-        return config.mode
-    fits = (
-        WorkerMemory(workers, config.prefetch, batch_bytes).ahead_bytes <= machine.filesystem(SHM).free_bytes
-    )
-    return "processes" if fits and workers > MOST_THREADS else "threads"
-
-
-def _checked_mode(mode: Mode, config: LoaderConfig, maker: BatchMaker) -> Mode:
-    """Processes instead of threads for transforms that draw from the generators of the process."""
-    if mode != "threads" or not isinstance(getattr(maker, "transform", None), Called):
-        return mode
-    if config.mode == "threads":
+    if draws_from_process and config.mode == "threads":
         raise UsageError(
             "mode threads was given for a transform that is not of smallfiles.images",
             expected="processes, each of which has its own random generators",
             next_step="Leave the mode out, or choose processes or main",
         )
-    return "processes"
+    if config.mode != "auto":
+        return config.mode
+    needed = WorkerMemory(workers, config.prefetch, batch_bytes).ahead_bytes
+    fits = workers > MOST_THREADS and needed <= machine.filesystem(SHM).free_bytes
+    return "processes" if fits or draws_from_process else "threads"
 
 
 def _assemble(
