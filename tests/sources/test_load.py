@@ -18,9 +18,6 @@ def make_tar(path: Path, *names: str) -> Path:
 
 
 def test_a_path_is_recognised_for_what_it_is(tmp_path):
-    plant(tmp_path / "plain", "cat/1.jpg", "dog/2.jpg")
-    plant(tmp_path / "prepared", "train/n01440764/n01440764_1.JPEG", "val/n01440764/x.JPEG")
-    plant(tmp_path / "kaggle", "ILSVRC/Data/CLS-LOC/train/n01440764/n01440764_1.JPEG")
     plant(tmp_path / "tiny", "wnids.txt", "train/n01440764/images/1.JPEG", "train/n01443537/images/2.JPEG")
     (tmp_path / "tiny/wnids.txt").write_text("n01440764\n")
     plant(tmp_path / "flickr", "flickr30k_images/flickr30k_images/1.jpg")
@@ -30,9 +27,6 @@ def test_a_path_is_recognised_for_what_it_is(tmp_path):
     make_tar(tmp_path / "wds.tar", "1.jpg", "1.txt")
     make_tar(tmp_path / "renamed.tar", "n01440764/n01440764_1.JPEG")
     for name, kind in {
-        "plain": "folder",
-        "prepared": "imagenet, prepared tree",
-        "kaggle": "imagenet, Kaggle tree",
         "tiny": "tiny-imagenet",
         "flickr": "flickr30k",
         "any.tar": "tarball",
