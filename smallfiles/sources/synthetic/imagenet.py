@@ -59,21 +59,21 @@ def folder_paths(plan: SyntheticPlan) -> list[str]:
 
 def prepared_paths(plan: SyntheticPlan) -> list[str]:
     """`train/<wnid>/…` and `val/<wnid>/…`, as training code for ImageNet expects."""
-    train = [f"train/{_wnid(plan, i)}/{_train_name(plan, i)}" for i in plan.train_indices]
-    return train + [f"val/{_wnid(plan, i)}/{_val_name(plan, i)}" for i in plan.val_indices]
+    train = [f"train/{_wnid(plan, i)}/{_train_name(plan, i)}" for i in plan.indices("train")]
+    return train + [f"val/{_wnid(plan, i)}/{_val_name(plan, i)}" for i in plan.indices("val")]
 
 
 def kaggle_paths(plan: SyntheticPlan) -> list[str]:
     """Kaggle's tree: class folders for training, flat validation and test."""
-    train = [f"{_KAGGLE}/train/{_wnid(plan, i)}/{_train_name(plan, i)}" for i in plan.train_indices]
-    val = [f"{_KAGGLE}/val/{_val_name(plan, i)}" for i in plan.val_indices]
-    return train + val + [f"{_KAGGLE}/test/{_test_name(plan, i)}" for i in plan.test_indices]
+    train = [f"{_KAGGLE}/train/{_wnid(plan, i)}/{_train_name(plan, i)}" for i in plan.indices("train")]
+    val = [f"{_KAGGLE}/val/{_val_name(plan, i)}" for i in plan.indices("val")]
+    return train + val + [f"{_KAGGLE}/test/{_test_name(plan, i)}" for i in plan.indices("test")]
 
 
 def official_paths(plan: SyntheticPlan) -> list[str]:
     """The tar, the tar inside it, the member."""
-    train = [f"{_TRAIN_TAR}/{_wnid(plan, i)}.tar/{_train_name(plan, i)}" for i in plan.train_indices]
-    return train + [f"{_VAL_TAR}/{_val_name(plan, i)}" for i in plan.val_indices]
+    train = [f"{_TRAIN_TAR}/{_wnid(plan, i)}.tar/{_train_name(plan, i)}" for i in plan.indices("train")]
+    return train + [f"{_VAL_TAR}/{_val_name(plan, i)}" for i in plan.indices("val")]
 
 
 def _wnid(plan: SyntheticPlan, index: int) -> str:
@@ -98,17 +98,17 @@ def write_kaggle_tables(plan: SyntheticPlan, root: Path) -> None:
     """Write Kaggle's lists, class names and boxes."""
     named = zip(wordnet.wnids(plan.classes), wordnet.words(plan.classes), strict=True)
     _write_lines(root / "LOC_synset_mapping.txt", [f"{wnid} {words}" for wnid, words in named])
-    boxed = [i for i in plan.train_indices if i % 5 in (0, 3)]  # 42 % of ImageNet's have a box
+    boxed = [i for i in plan.indices("train") if i % 5 in (0, 3)]  # 42 % of ImageNet's have a box
     _write_solution(root / "LOC_train_solution.csv", plan, {i: _train_name(plan, i) for i in boxed})
-    val = {i: _val_name(plan, i) for i in plan.val_indices}
+    val = {i: _val_name(plan, i) for i in plan.indices("val")}
     _write_solution(root / "LOC_val_solution.csv", plan, val)
     lists = root / "ILSVRC/ImageSets/CLS-LOC"
     lists.mkdir(parents=True)
-    for name, indices in (("train_cls", plan.train_indices), ("train_loc", boxed)):
+    for name, indices in (("train_cls", plan.indices("train")), ("train_loc", boxed)):
         names = sorted(_train_name(plan, i) for i in indices)
         _write_list(lists / f"{name}.txt", [f"{name.split('_')[0]}/{name}" for name in names])
     _write_list(lists / "val.txt", list(val.values()))
-    _write_list(lists / "test.txt", [_test_name(plan, i) for i in plan.test_indices])
+    _write_list(lists / "test.txt", [_test_name(plan, i) for i in plan.indices("test")])
 
 
 def _write_list(path: Path, names: Sequence[str]) -> None:
@@ -136,7 +136,7 @@ def _write_lines(path: Path, lines: Iterable[str]) -> None:
 def write_official_tars(plan: SyntheticPlan, root: Path, draw: Draw) -> None:
     """Write the tar of tars and the flat one."""
     members: list[list[int]] = [[] for _ in range(plan.classes)]
-    for index in plan.train_indices:
+    for index in plan.indices("train"):
         members[plan.label(index)].append(index)
     files = draw(index for indices in members for index in indices)
     with tarfile.open(root / _TRAIN_TAR, "w", format=tarfile.USTAR_FORMAT) as outer:
@@ -148,7 +148,7 @@ def write_official_tars(plan: SyntheticPlan, root: Path, draw: Draw) -> None:
                         _add(tar, _train_name(plan, index), next(files))
                 _add(outer, f"{wnid}.tar", inner)
     with tarfile.open(root / _VAL_TAR, "w", format=tarfile.USTAR_FORMAT) as tar:
-        for index, data in zip(plan.val_indices, draw(plan.val_indices), strict=True):
+        for index, data in zip(plan.indices("val"), draw(plan.indices("val")), strict=True):
             _add(tar, _val_name(plan, index), data)
 
 
@@ -165,7 +165,7 @@ def write_devkit(plan: SyntheticPlan, root: Path) -> None:
     (root / _DEVKIT).mkdir(parents=True)
     _write_meta(plan, root / _DEVKIT / "meta.mat")
     ids = wordnet.ilsvrc_ids(plan.classes, plan.seed)
-    truth = [ids[plan.label(index)] for index in plan.val_indices]
+    truth = [ids[plan.label(index)] for index in plan.indices("val")]
     _write_lines(root / _DEVKIT / "ILSVRC2012_validation_ground_truth.txt", map(str, truth))
 
 
@@ -173,7 +173,7 @@ def _write_meta(plan: SyntheticPlan, path: Path) -> None:
     """Write the struct array `synsets`: the classes by ascending ILSVRC2012_ID, then the root above them."""
     import scipy.io  # here, since the import takes longer than drawing a hundred pictures
 
-    counts = np.bincount([plan.label(index) for index in plan.train_indices], minlength=plan.classes)
+    counts = np.bincount([plan.label(index) for index in plan.indices("train")], minlength=plan.classes)
     ids = wordnet.ilsvrc_ids(plan.classes, plan.seed)
     names, words = wordnet.wnids(plan.classes), wordnet.words(plan.classes)
     table = np.zeros((plan.classes + 1, 1), [(field, object) for field in _FIELDS])

@@ -40,20 +40,10 @@ class SyntheticPlan:
         """Number of pictures in all splits."""
         return self.train + self.val + self.test
 
-    @property
-    def train_indices(self) -> range:
-        """Indices of the training pictures."""
-        return range(self.train)
-
-    @property
-    def val_indices(self) -> range:
-        """Indices of the validation pictures."""
-        return range(self.train, self.train + self.val)
-
-    @property
-    def test_indices(self) -> range:
-        """Indices of the test pictures."""
-        return range(self.train + self.val, self.count)
+    def indices(self, split: str) -> range:
+        """Indices of the pictures of `train`, `val` or `test`."""
+        first = {"train": 0, "val": self.train, "test": self.train + self.val}[split]
+        return range(first, first + {"train": self.train, "val": self.val, "test": self.test}[split])
 
     def label(self, index: int) -> int:
         """Class of a picture: each run of `classes` pictures contains every class once, shuffled."""
