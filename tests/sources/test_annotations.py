@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import random
+import re
 from pathlib import Path
 
 import pytest
 import yaml
 from PIL import Image
-from source_sets import plant
+from source_sets import plant, refused
 
 from smallfiles import formats, sources
 from smallfiles.cli import main
@@ -129,8 +130,7 @@ def test_what_coco_lists_without_a_match_is_named_and_refused_if_strict(tmp_path
     ):
         assert said in source.notes
     assert values(source)["train2017/a.jpg"]["boxes"] == [[1, 2, 4, 6], [5, 5, 3, 8], [60, 5, 69, 8]]
-    with pytest.raises(SourceError, match=r"gone\.jpg.*extra\.jpg.*999.*strict was given"):
-        sources.load(folder, strict=True)
+    assert re.search(r"gone\.jpg.*extra\.jpg.*999.*strict was given", refused(folder, strict=True))
 
 
 def test_equal_names_in_two_splits_of_coco_are_not_confused(tmp_path):
@@ -145,10 +145,8 @@ def test_equal_names_in_two_splits_of_coco_are_not_confused(tmp_path):
     assert (val.manifest.split, val.manifest.paths.to_pylist()) == ("val", ["val2017/2.jpg"])
     assert val.manifest.values.column("boxes").to_pylist() == [[]]
     (tmp_path / "val2017/2.jpg").unlink()
-    with pytest.raises(SourceError, match=r"instances_val2017\.json names no image in"):
-        sources.load(tmp_path, split="val")
-    with pytest.raises(SourceError, match="no split 'test'"):
-        sources.load(tmp_path, split="test")
+    assert "instances_val2017.json names no image in" in refused(tmp_path, split="val")
+    assert "no split 'test'" in refused(tmp_path, split="test")
 
 
 @pytest.mark.parametrize(
@@ -171,8 +169,7 @@ def test_one_of_several_coco_files_is_chosen_by_name(tmp_path):
     for name, x in (("a", 1), ("b", 2)):
         picture(tmp_path / "images/1.jpg")
         write(tmp_path / f"{name}.json", json.dumps(coco(["1.jpg"], [{"image_id": 7, "bbox": [x, 1, 1, 1]}])))
-    with pytest.raises(SourceError, match=r"several files of boxes: .*a\.json, .*b\.json.*--labels"):
-        sources.load(tmp_path)
+    assert re.search(r"several files of boxes: .*a\.json, .*b\.json.*--labels", refused(tmp_path))
     source = sources.load(tmp_path, labels=tmp_path / "b.json")
     assert values(source)["images/1.jpg"]["boxes"] == [[2, 1, 3, 2]]
 
@@ -227,8 +224,7 @@ def test_a_damaged_coco_json_is_refused(tmp_path, end):
     coco_set(tmp_path, coco(["1.jpg"], [BOX]))
     file = tmp_path / "annotations/instances_train2017.json"
     file.write_text(file.read_text()[:-1] + end)
-    with pytest.raises(SourceError, match=r"instances_train2017\.json cannot be read"):
-        sources.load(tmp_path)
+    assert "instances_train2017.json cannot be read" in refused(tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -307,8 +303,7 @@ def test_points_of_yolo_become_pixels_and_keep_their_visibility(tmp_path, shape,
 def test_a_malformed_line_of_yolo_is_refused_with_file_and_number(tmp_path, line):
     root = yolo_set(tmp_path, f"1 0.5 0.5 1 1\n{line}\n")
     write(root / "classes.txt", "cat\ndog\n")
-    with pytest.raises(SourceError, match=r"line 2 of .*labels/1\.txt is .*a class below 2"):
-        sources.load(root)
+    assert re.search(r"line 2 of .*labels/1\.txt is .*a class below 2", refused(root))
 
 
 def test_images_that_exif_turns_and_label_files_without_an_image_are_named(tmp_path):
@@ -319,16 +314,14 @@ def test_images_that_exif_turns_and_label_files_without_an_image_are_named(tmp_p
     notes = " | ".join(sources.load(root).notes)
     assert "without class names: 2 boxes in 2 images" in notes
     assert "1 image that EXIF turns" in notes and "turned image: images/1.jpg" in notes
-    with pytest.raises(SourceError, match=r"1 label file without an image left out: labels/3\.txt"):
-        sources.load(root, strict=True)
+    assert "1 label file without an image left out: labels/3.txt" in refused(root, strict=True)
 
 
 def test_the_size_of_an_image_is_read_behind_a_long_header_and_refused_without_one(tmp_path):
     root = yolo_set(tmp_path, icc_profile=bytes(200_000))
     assert values(sources.load(root))["images/1.jpg"]["boxes"] == [[0, 0, 64, 48]]
     (root / "images/1.jpg").write_bytes(b"no image")
-    with pytest.raises(SourceError, match=r"size of .*images/1\.jpg cannot be read"):
-        sources.load(root)
+    assert re.search(r"size of .*images/1\.jpg cannot be read", refused(root))
 
 
 @pytest.mark.parametrize(
@@ -435,8 +428,7 @@ def test_voc_files_without_a_partner_are_named_and_refused_if_strict(tmp_path):
     assert "1 XML without an image left out: Annotations/a.xml" in sources.load(root).notes
     for image in (root / "JPEGImages").iterdir():
         image.unlink()
-    with pytest.raises(SourceError, match="no images beside its XML files"):
-        sources.load(root)
+    assert "no images beside its XML files" in refused(root)
 
 
 @pytest.mark.parametrize(

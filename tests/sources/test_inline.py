@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
 from pyarrow import parquet
-from source_sets import contents, plant, rows
+from source_sets import contents, plant, refused, rows
 
 from smallfiles import formats, sources
 from smallfiles.cli import main
-from smallfiles.errors import SourceError
 from smallfiles.pack import PackConfig, pack
 from smallfiles.sources import ManifestConfig
 
@@ -64,15 +64,13 @@ def test_the_split_is_in_the_name_of_the_file(tmp_path):
     root = repository(tmp_path / "set")
     source = sources.load(root, split="test")
     assert len(source.manifest) == 3 and source.manifest.split == "test"
-    with pytest.raises(SourceError, match="no split 'val'"):
-        sources.load(root, split="val")
+    assert "no split 'val'" in refused(root, split="val")
 
 
 def test_a_numbered_file_that_was_not_downloaded_is_named(tmp_path):
     root = repository(tmp_path / "set")
     (root / "data/train-00001-of-00002.parquet").unlink()
-    with pytest.raises(SourceError, match=r"not train-00001-of-00002.*Download"):
-        sources.load(root)
+    assert re.search(r"not train-00001-of-00002.*Download", refused(root))
     assert len(sources.load(root / "data/train-00000-of-00002.parquet").manifest) == 12
 
 
@@ -111,8 +109,7 @@ def test_rows_without_a_file_are_left_out_and_named(tmp_path):
     source = sources.load(tmp_path / "t.parquet")
     assert list(rows(source).values()) == [0, 1]
     assert "1 row without image left out: number 2" in source.notes
-    with pytest.raises(SourceError, match="strict"):
-        sources.load(tmp_path / "t.parquet", strict=True)
+    assert "strict" in refused(tmp_path / "t.parquet", strict=True)
 
 
 @pytest.mark.parametrize(
@@ -133,8 +130,7 @@ def test_what_cannot_be_read_is_refused_in_a_sentence(tmp_path, picture, options
 
 def test_a_group_of_rows_that_memory_cannot_hold_is_refused(tmp_path, monkeypatch):
     monkeypatch.setattr("smallfiles.sources.table_files._LARGEST_GROUP_BYTES", 100)
-    with pytest.raises(SourceError, match=r"group of rows of .*row_group_size"):
-        sources.load(repository(tmp_path / "set"))
+    assert re.search(r"group of rows of .*row_group_size", refused(repository(tmp_path / "set")))
 
 
 def test_images_beside_a_stray_table_of_pictures_stay_a_folder_of_images(tmp_path):

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 from programs import bound_by_modes
-from source_sets import contents, plant, rows, tar_bytes
+from source_sets import contents, plant, refused, rows, tar_bytes
 
 from smallfiles import sources
 from smallfiles.errors import ManifestError, SourceError, UsageError
@@ -71,8 +71,7 @@ def test_a_manifest_finds_its_bytes_by_its_hint_beside_it_or_by_root(tmp_path):
         assert list(contents(sources.load(tmp_path / "hinted.json"))) == ["cat/1.jpg", "dog/2.jpg"]
     with pytest.raises(SourceError, match=r"the data of .*hinted\.json is not at .*gone"):
         sources.load(tmp_path / "hinted.json", root=tmp_path / "gone")
-    with pytest.raises(SourceError, match="is of split 'train'"):
-        sources.load(tmp_path / "hinted.json", split="val")
+    assert "is of split 'train'" in refused(tmp_path / "hinted.json", split="val")
 
 
 def test_a_juelich_manifest_reads_the_kaggle_tree_and_tells_its_label_order(tmp_path):

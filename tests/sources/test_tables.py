@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyarrow import feather, parquet
-from source_sets import contents, plant, rows
+from source_sets import contents, plant, refused, rows
 
 from smallfiles import formats, sources
 from smallfiles.cli import main
@@ -173,8 +173,7 @@ def test_labels_join_a_folder_by_path_name_or_stem_and_what_is_left_is_named(tmp
     said = "; ".join(source.notes)
     assert f"1 row of the table without a file left out: {names[2]}" in said
     assert "1 file not in the table left out: y/4.jpg" in said
-    with pytest.raises(SourceError, match="strict"):
-        sources.load(tmp_path / "tree", labels=labels, strict=True)
+    assert "strict" in refused(tmp_path / "tree", labels=labels, strict=True)
 
 
 def test_metadata_of_hugging_face_is_found_and_classes_count_over_all_splits(tmp_path):
@@ -195,8 +194,7 @@ def test_a_column_of_splits_is_followed_and_rows_without_label_are_left_out(pict
     assert rows(source) == {"a/00.jpg": 0, "a/03.jpg": 2} and source.manifest.split == "train"
     assert "1 row without class left out: a/02.jpg" in source.notes
     assert rows(sources.load(path, split="val")) == {"a/01.jpg": 1}
-    with pytest.raises(SourceError, match=r"1 row without class .*strict"):
-        sources.load(path, strict=True)
+    assert re.search(r"1 row without class .*strict", refused(path, strict=True))
     write(path, table | {"split": [0, 1, 0, 0]})
     found = sources.load(path).manifest
     assert len(found) == 3 and found.values["split"].to_pylist() == [0, 1, 0]
@@ -208,8 +206,7 @@ def test_missing_files_are_counted_and_all_missing_are_refused(pictures):
     assert (
         source.notes[-1] == f"2 files missing in {pictures}: b.jpg, c.jpg" and source.manifest.sizes is None
     )
-    with pytest.raises(SourceError, match=r"no file of .*t.csv for .* is in .*--root DIR"):
-        sources.load(path, root=pictures / "a")
+    assert re.search(r"no file of .*t.csv for .* is in .*--root DIR", refused(path, root=pictures / "a"))
 
 
 GOOD = b"path,label\na/00.jpg,1\n"

@@ -6,6 +6,7 @@ import lzma
 import multiprocessing
 import os
 import pickle
+import re
 import resource
 import string
 import tarfile
@@ -175,11 +176,9 @@ def test_files_next_to_class_tars_are_left_out_or_refused(tmp_path):
     source = sources.load(folder)
     assert source.manifest.classes == ("n01440764", "n02084071")
     assert "left out: 1 file other than tars" in source.notes
-    with pytest.raises(SourceError, match="1 file other than tars"):
-        sources.load(folder, strict=True)
+    assert "1 file other than tars" in refused(folder, strict=True)
     put(folder / "1.jpg", b"x")  # images of its own: the tars are what lies beside
-    with pytest.raises(SourceError, match="1 image outside of any class folder"):
-        sources.load(folder)
+    assert "1 image outside of any class folder" in refused(folder)
 
 
 @pytest.mark.parametrize(
@@ -208,8 +207,7 @@ def test_a_class_tar_that_shrank_since_it_was_indexed_is_refused(tmp_path):
 def test_shards_of_pack_are_no_classes(tmp_path):
     source = sources.load(class_tars(tmp_path / "in"))
     pack(source, tmp_path / "out.tars", PackConfig(check="none")).path.rename(tmp_path / "renamed")
-    with pytest.raises(SourceError, match=r"is a shard of pack.*ends in \.tars"):
-        sources.load(tmp_path / "renamed")
+    assert re.search(r"is a shard of pack.*ends in \.tars", refused(tmp_path / "renamed"))
 
 
 def test_names_that_cannot_travel_are_refused_by_name(tmp_path):
