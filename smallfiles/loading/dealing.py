@@ -67,8 +67,7 @@ def warn_if_unmixed(plan: EpochPlan, reader: Reader) -> None:
     got, expected = _mean_classes(reader, streamed), _mean_classes(reader, at_random)
     if got >= _MIXED * expected:
         return
-    own = plan.samples_per_rank()[0] // plan.streams
-    held = f", or hold more than {plan.buffer:,} samples in the buffer" if plan.buffer < own else ""
+    held = f", or hold more than {plan.buffer:,} samples in the buffer" if _more_helps(plan) else ""
     warnings.warn(
         f"{reader.path}: a batch of {plan.batch} holds {got:.1f} classes in stream order, and {expected:.1f} "
         "in random order, because the set was packed class by class, which makes training worse. "
@@ -93,3 +92,7 @@ def _some_batches(plan: EpochPlan) -> list[SampleOrder]:
 def _mean_classes(reader: Reader, batches: list[SampleOrder]) -> float:
     some = (reader.table(["label"], batch)["label"].unique() for batch in batches)
     return float(np.mean([*map(len, some)] or [0]))
+
+
+def _more_helps(plan: EpochPlan) -> bool:
+    return plan.buffer < plan.samples_per_rank()[0] // plan.streams

@@ -55,6 +55,7 @@ from smallfiles.loading.worker_errors import (
     WorkerMemory,
     check_shared_memory,
     explained,
+    files_of,
 )
 from smallfiles.progress import plural
 
@@ -282,7 +283,8 @@ def make_loader(
     batch_bytes = _batch_bytes(maker, config.batch)
     draws = isinstance(getattr(maker, "transform", None), Called)
     mode = choose_mode(config, workers, batch_bytes, draws_from_process=draws)
-    memory = WorkerMemory(workers if mode == "processes" else 0, config.prefetch, batch_bytes)
+    processes, files = (workers, files_of(maker.reader.path)) if mode == "processes" else (0, ())
+    memory = WorkerMemory(processes, config.prefetch, batch_bytes, files)
     check_shared_memory(memory)
     is_remote = hasattr(maker.reader, "following")
     dealt: dict[str, Any] = {}

@@ -47,16 +47,30 @@ class WorkerMemory:
         workers: Number of processes.
         prefetch: Batches that each makes ahead.
         batch_bytes: Size of a batch.
+        files: The files that are read, with their sizes when the loader was made.
     """
 
     workers: int
     prefetch: int
     batch_bytes: int
+    files: tuple[tuple[Path, int], ...] = ()
 
     @property
     def ahead_bytes(self) -> int:
         """Shared memory for all batches made ahead, and the one in use."""
         return (self.workers * self.prefetch + 1) * self.batch_bytes
+
+
+def files_of(path: Path) -> tuple[tuple[Path, int], ...]:
+    """The files of a packed file or folder of shards, and their sizes.
+
+    Args:
+        path: Of a reader; a folder of plain files, perhaps millions, is not mapped and not listed.
+    """
+    found = [path] if path.is_file() else []
+    if path.is_dir() and path.suffix != ".files":
+        found = sorted(each for each in path.iterdir() if each.is_file())
+    return tuple((each, each.stat().st_size) for each in found)
 
 
 def explained(call: Callable[[], T], memory: WorkerMemory) -> T:
@@ -160,14 +174,24 @@ def _died(pids: str, signal: str, memory: WorkerMemory) -> WorkerDiedError:
             "workers or a smaller prefetch, or threads (--mode threads)"
         )
     elif signal.startswith("Bus error"):
-        how, free = "got a bus error", _mib(machine.filesystem(SHM).free_bytes)
-        expected = (
-            f"{_mib(memory.ahead_bytes)} of shared memory for batches ({SHM} has {free} free now), and files "
-            "that nobody cuts while they are read"
-        )
-        next_step = f"{_LESS_SHM}; if there is enough, check the files (smallfiles verify)"
+        how, expected, next_step = _bus_error(memory)
     worker = f"a worker of the loader (process {pids.strip(', ')})"
     return WorkerDiedError(f"{worker} {how}", expected=expected, next_step=next_step)
+
+
+def _bus_error(memory: WorkerMemory) -> tuple[str, str, str]:
+    """What we got, what was expected, and what to do next."""
+    for path, before in memory.files:
+        now = path.stat().st_size if path.exists() else 0
+        if now < before:
+            return (
+                f"got a bus error: {path} has {now:,} bytes, and had {before:,} when the loader was made",
+                "packed files that keep their size while they are read",
+                "Copy it again from an intact source or pack it again, and find out what writes to it",
+            )
+    free = _mib(machine.filesystem(SHM).free_bytes)
+    expected = f"{_mib(memory.ahead_bytes)} of shared memory for batches ({SHM} has {free} free now)"
+    return "got a bus error", expected, _LESS_SHM
 
 
 def _too_many_files(text: str) -> ResourceError:

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from smallfiles.errors import UsageError
-from smallfiles.loading.plan import Earlier, EpochPlan, through_buffer
+from smallfiles.loading.plan import Earlier, EpochPlan, spread, through_buffer
 
 
 def all_ranks(plan, epoch):
@@ -194,6 +194,15 @@ def test_ranges_read_side_by_side_are_each_read_in_order_and_few_at_a_time():
     assert all((np.diff(order[places]) == 1).all() for places in at)
     opened = [sum(places[0] <= place <= places[-1] for places in at) for place in range(1000)]
     assert max(opened) == 4 == np.median(opened)
+
+
+@given(st.integers(0, 400), st.integers(0, 3))
+def test_few_numbers_that_follow_each_other_come_from_both_halves(count, seed):
+    order = spread(count, np.random.default_rng(seed))
+    assert sorted(order) == list(range(count))
+    half = 1 << max(count - 1, 0).bit_length() >> 1
+    if count == 2 * half:
+        assert (np.diff(order < half) != 0).all()
 
 
 @pytest.mark.parametrize(

@@ -14,10 +14,12 @@ import numpy as np
 import pytest
 from programs import Program, on_small_disk
 
+from smallfiles import formats
 from smallfiles.errors import ResourceError
 from smallfiles.loading import BadSampleError, LoaderConfig, WorkerDiedError, make_loader
 from smallfiles.loading.loader import choose_mode
 from smallfiles.loading.worker_errors import WorkerMemory, check_shared_memory, explain, explained
+from smallfiles.samples import Sample, Schema
 
 PROCESSES = LoaderConfig(mode="processes", workers=2, batch=8)
 
@@ -46,7 +48,7 @@ def path(tmp_path_factory):
     ("number", "words"),
     [
         (signal.SIGKILL, ("killed by signal 9", "--mem", "MiB for all its processes")),
-        (signal.SIGBUS, ("bus error", "/dev/shm has", "--mode threads", "smallfiles verify")),
+        (signal.SIGBUS, ("bus error", "/dev/shm has", "--mode threads")),
         (signal.SIGTERM, ("Terminated", "--mode main")),
     ],
 )
@@ -60,6 +62,22 @@ def test_a_worker_that_is_killed_is_a_sentence_with_what_to_change(path, order, 
     subprocess.run(["true"], check=True)  # the end of any child makes torch look for dead workers again
     with pytest.raises(WorkerDiedError):  # with new workers
         list(loader)
+
+
+@pytest.mark.parametrize("name", ["x.arrow", "x.tars"])
+def test_a_file_that_was_cut_while_it_was_read_is_named_with_its_sizes(tmp_path, name):
+    rows = [Sample(f"{n}.jpg", b"good" + bytes(99_996), 0) for n in range(60)]
+    path, module = tmp_path / name, formats.get(formats.name_of(Path(name)))
+    module.write(rows, path, schema=Schema(60, 6_000_000, 100_000), options=module.Options(), digest=False)
+    batches = iter(make_loader(path, replace(PROCESSES, workers=1, prefetch=1), transform=sets.Stub()))
+    next(batches)
+    (victim,) = [path] if path.is_file() else path.glob("*.tar")
+    size = victim.stat().st_size
+    os.truncate(victim, 4096)
+    with pytest.raises(
+        WorkerDiedError, match=f"got a bus error: {victim} has 4,096 bytes, and had {size:,} when"
+    ):
+        list(batches)
 
 
 def test_the_workers_end_soon_after_a_failure(tmp_path):
