@@ -1,11 +1,12 @@
 # %% [markdown] id="top"
 # # 11 · Choose a format
 #
-# **Minutes** 40 · **Machine** any Linux computer with two CPUs · **Needs** 03 to 06 help · **Data** 400 synthetic images
+# **Minutes** 40 · **Machine** any Linux computer with two CPUs · **Needs** 03 to 06 help · **Data** 400 synthetic
+# images
 #
 # You know files, Arrow, HDF5, tar shards and squashfs. New here are LMDB, a file of keys and values, and Zarr, an array
-# cut into chunks. Which one should you use? That depends more on your storage and the number of nodes than on the format.
-# For 10,000 nodes we need a model, compared with a measurement first.
+# cut into chunks. Which to use depends more on your storage and the number of nodes than on the format. For 10,000
+# nodes we need a model, compared with a measurement first.
 
 # %% [markdown] id="questions"
 # ## Questions
@@ -50,7 +51,7 @@ setup = start("11")
 # %% [markdown] id="read" tags=["core"]
 # ## 1 · Read every format
 #
-# We pack the same images once in each format. The suffix of the output chooses it.
+# We pack the same images in each format; the suffix of the output chooses it.
 
 # %%
 import tempfile
@@ -69,8 +70,8 @@ for suffix, one in packed.items():
     print(f"{suffix:6} {one.files:4} files, {extra:6.2%} more bytes than the images")
 
 # %% [markdown]
-# All keep the bytes of a JPEG unchanged, so none is much larger than another. They differ in the number of files, and
-# in how a reader finds sample 237. Zarr stores arrays, so the images become one long array. The folded cell writes it.
+# All keep the bytes of a JPEG unchanged, so they hardly differ in size, but in the number of files, and in how a reader
+# finds sample 237. Zarr stores arrays, so the images become one long array. The folded cell writes it.
 
 # %% jupyter={"source_hidden": true}
 import zarr
@@ -118,11 +119,11 @@ plain = np.median(rates["files"])
 times = sorted(np.median(rates[suffix]) / plain for suffix in SUFFIXES[1:])
 title = f"From memory, packed formats are {times[0]:.1f} to {times[-1]:.1f} times as fast as plain files; "
 title += f"with the zarr library only {np.median(rates['zarr']) / plain:.0%} as fast"
-ratios = {name: [rate / plain for rate in runs] for name, runs in rates.items()}
+ratios = {name: [float(f"{rate / plain:.2g}") for rate in runs] for name, runs in rates.items()}
 figures.bars(ratios, title, x="times as fast as files", guess=guess, note="warm: each ran once before")
 
 # %% [markdown]
-# Next, each image must be decoded. The folded cell measures it, and adds the times.
+# The folded cell measures decoding, and adds the times.
 
 # %% jupyter={"source_hidden": true}
 from smallfiles.images import RandomResizedCrop
@@ -144,14 +145,13 @@ title = f"Reading from memory adds at most {most:.1%} to decoding, with the zarr
 figures.bars(both, title, x="time of an image (s)", note="medians of wall time; notebook 08 counts CPU time")
 
 # %% [markdown]
-# From memory, reading is at most a few percent of the work in every format but one, so this does not help you to choose
-# among the others. (The zarr library is made for large slices.) On a cluster the bytes come from storage that other jobs use too.
+# From memory, reading is at most a few percent of the work in every format but one, so this does not decide among the
+# others. (The zarr library is made for large slices.) On a cluster the storage is shared.
 
 # %% [markdown] id="ask" tags=["core"]
 # ## 2 · Count the requests to the storage
 #
-# `slowfs` presents a folder as slow storage, and counts operations. We read 100 images at random from each format, with
-# nothing cached.
+# `slowfs` presents a folder as slow storage, and counts operations. We read 100 images at random, with nothing cached.
 #
 # > **Predict.** How many look-ups and opens per image: files? One packed file? Shards?
 
@@ -177,8 +177,8 @@ print("" if asked else "Counting needs a mount. The text below says what it find
 
 # %% [markdown]
 # Plain files cost about two operations per image: a look-up and an open. A packed format costs a few when it is opened,
-# however many images it holds. The packed formats hardly differ: each image is one or two reads, and the kernel reads a
-# little ahead. So to the storage there are not six formats but four *ways* of reading:
+# however many images it holds. The packed formats hardly differ: each image is one or two reads. So to the storage
+# there are only four *ways* of reading:
 
 # %%
 from smallfiles.scaling import WAYS
@@ -187,14 +187,14 @@ for name, way in WAYS.items():
     print(f"{name:7} {way.operations:5} operations and {way.requests:3} reads per image, striped: {way.striped}")
 
 # %% [markdown]
-# *packed*: one large file, striped over storage servers. *shards*: read from start to end, so one read of 1 MB brings ten
-# images (above we read them at random). *staged*: each node copies everything once.
+# *packed*: one large file, striped over storage servers. *shards*: read from start to end, so one read of 1 MB brings
+# ten images (above we read them at random). *staged*: each node copies everything once.
 
 # %% [markdown] id="queue" tags=["core"]
 # ## 3 · Wait in a queue
 #
-# A metadata server can do a fixed number of operations per second. Requests of thousands of workers arrive at random.
-# A short loop simulates this, with times in units of one operation:
+# A metadata server does a fixed number of operations per second. Requests of many workers arrive at random. A short
+# loop simulates this, with times in units of one operation:
 
 # %%
 
@@ -227,11 +227,12 @@ title = f"A request waits {half:.1f} operations at 50 % load, {most:.1f} at 80 %
 figures.lines(waits, title, x="load of the server", y="wait, in operations", guess=guess, ideal="theory")
 
 # %% [markdown]
-# The dashed line is the formula of the simplest queue, known as M/M/1: load / (1 - load). At 80 % it is 4. The dots scatter
-# near full load, since long queues form and empty slowly. If storage is "only 90 % busy", all users wait.
+# The dashed line is the formula of the simplest queue, known as M/M/1: load / (1 - load). At 80 % it is 4. At 100,000
+# operations per second, 9 operations are 0.09 ms, which prefetching hides. But near 100 % the curve has no end, and
+# other users move you along it: leave room.
 #
-# Now we compare the model with storage that we can measure: `slowfs` with 4 operations at a time, 6 ms each on average.
-# `simulate` makes the forecast; it has a queue like ours for each part of a cluster.
+# Next we compare a forecast with a measurement: `slowfs` with 4 operations at a time, 6 ms each on average. `simulate`
+# has queues for each part of a cluster, and workers that stop when their buffer is full.
 #
 # The folded cell reads with 1 to 16 threads.
 
@@ -259,7 +260,7 @@ with open_slow(root, SlowConfig(latency_s=0)) as fast, open_slow(root, storage) 
     measured = {threads: files_per_s(slow.store, threads) for threads in THREADS}
 
 # %% [markdown]
-# The folded cell forecasts the same, and draws both.
+# The folded cell draws it beside the forecast.
 
 # %% jupyter={"source_hidden": true}
 per_file = 2  # a look-up and an open
@@ -274,29 +275,29 @@ axes = {"x": "threads that read", "y": "files per second", "ideal": "forecast"}
 figures.lines({"measured": measured, "forecast": forecast}, f"The forecast is at most {error:.0%} off", **axes)
 
 # %% [markdown]
-# Up to 4 threads, each thread adds its share. Beyond that, the server is the limit, and more threads only wait longer.
-# The forecast uses only the latency, the operations per file, the 4 servers, and the time of a read without delay. Expect
-# them to differ by 5 to 30 %, more on a busy machine. Below the limit it is low: its workers deliver in order, as a
-# DataLoader's do; our threads do not.
+# Up to 4 threads, each adds its share. Beyond, the server is the limit, and more threads only wait longer. The forecast
+# uses only the latency, the operations per file, the 4 servers, and the time of a read without delay. Expect 5 to 30 %
+# of difference, more on a busy machine. Below the limit it is low, partly because its workers deliver in order, as a
+# DataLoader's do, partly because it serves requests in rounds.
 
 # %% [markdown] id="nodes" tags=["core"]
 # ## 4 · From 1 to 10,000 nodes
 #
 # We forecast ImageNet with 4 GPUs per node, 8 workers per GPU, 64 images per step of 50 ms, and the decoding time
-# measured above. The storage is a medium-sized Lustre: 24 *targets* (disks) of 0.7 GB/s, 0.5 ms per read request, 100,000
-# metadata operations per second. Hundreds of other jobs use the same metadata server, so files are drawn twice: as if
-# we had all of it, and with a twentieth.
+# measured above, on a medium-sized Lustre: 24 *targets* (groups of disks) of 0.7 GB/s, 0.5 ms per read request, 100,000
+# metadata operations per second: orders of magnitude, as in Dell's white paper on HPC storage with Lustre (2017). Other
+# jobs use the same metadata server, so files are drawn twice: with all of it, and with a twentieth.
 #
-# > **Predict.** At how many nodes do plain files stop getting faster, with a twentieth of the metadata server? And one
-# > packed file?
+# > **Predict.** At how many nodes does one packed file stop getting faster? And plain files, with a twentieth of the
+# > metadata server?
 
 # %%
-guess = 100  # change me: nodes
+guess = 100  # change me: nodes, for one packed file
 
 # %%
 from dataclasses import replace
 
-from smallfiles.scaling import BROADCAST, WAYS, Storage, Work, simulate
+from smallfiles.scaling import BROADCAST, WAYS, Storage, Work, saturation, simulate
 
 work, lustre = Work(decode_s=decode_s), Storage()  # later try yours: Storage(targets=…, metadata_ops_s=…)
 crowded = replace(lustre, metadata_ops_s=lustre.metadata_ops_s / 20)
@@ -318,20 +319,19 @@ crowded_s, packed_s, staged_s = (epochs[name][100] for name in ("files, a twenti
 title = f"On 100 nodes, files with a twentieth of the metadata server take {crowded_s / packed_s:.0f} times as long as one packed file, "
 title += f"and that takes {packed_s / staged_s:.0f} times as long as a copy per node"
 axes = {"x": "nodes", "y": "seconds per epoch", "log": "xy", "ideal": "never waiting"}
+axes["marks"] = {"packed is full": saturation(work, *cases["packed"])["targets"]}
 show.figure(figures.lines(epochs, title, **axes, guess=guess, note="a model; only decoding was measured"))
 for name in names:
     waiting = ", ".join(f"{found[name][count].waiting:4.0%} on {count:,}" for count in (1, 10, 100, 1_000))
     print(f"{name:18} GPUs wait {waiting}; the limit on 1,000: {found[name][1_000].limit}")
 
 # %% [markdown]
-# Where a line is flat before 100 nodes, a resource shared by all nodes is the limit. At the right end an epoch is a few
-# steps: *staged* waits for its first batches, and the others rise, since a step of 40,000 GPUs takes 2.6 million images.
-# The first bottleneck follows from a division: what the
-# storage can do per second, divided by what one node needs.
+# Where a line is flat before 100 nodes, something that all nodes share is the limit. At the right end *staged* waits
+# for its first batches, and the others rise: a step of 40,000 GPUs takes 2.6 million images, more than ImageNet has, so
+# the last points are for one full step. The first bottleneck is a division: what the storage can do per second, divided
+# by what one node needs.
 
 # %%
-from smallfiles.scaling import saturation
-
 rate = work.node_samples_s
 print(f"one node needs {rate:,.0f} images/s = {2 * rate:,.0f} operations/s = {rate * work.sample_bytes / 1e6:,.0f} MB/s")
 for name in ("files, a twentieth", "files", "packed", "shards"):
@@ -339,12 +339,13 @@ for name in ("files, a twentieth", "files", "packed", "shards"):
     print(f"{name:18}", {part: round(count, 1) for part, count in full.items() if count < 1e6})
 
 # %% [markdown]
-# With a twentieth of the metadata server, files gain nothing beyond the first nodes. With all of it they would be as good
-# as one packed file: both fill the targets with *requests*, half a millisecond for each image. A read from a shard brings ten
-# images, so bytes are the limit: enough for some 20 nodes. Beyond that, only a copy on each node helps.
+# With a twentieth of the metadata server, half a node could fill it. But then an operation takes 13 ms, so the 32
+# workers of a node cannot ask so fast: three nodes fill it, and more gain nothing. With all of it they equal one packed
+# file: both fill the targets with *requests*, half a millisecond per image. A read from a shard brings ten images, so
+# bytes are the limit, enough for some 20 nodes. Beyond that, only a copy on each node helps.
 #
-# A packed file has a risk of its own: *without* striping it is on a single target. And a copy costs time before the first
-# epoch; less on many nodes if one of them reads it and sends it to the others (`stage --broadcast`).
+# *Without* striping, a packed file is on a single target. And a copy costs time before the first epoch; less if one
+# node reads it and sends it to the others (`stage --broadcast`).
 #
 # > **Predict.** On 100 nodes: how long is an epoch from a packed file on one target? And how long do staging and the
 # > first epoch take?
@@ -358,8 +359,7 @@ for count in (1, 10, 100):
     print("staging and first epoch {:,.0f} s, broadcast {:,.0f} s".format(*first))
 
 # %% [markdown]
-# `lfs setstripe -c -1 FOLDER` before the file is written stripes it ([notebook 03](03_pack_arrow.ipynb)): on 10 nodes
-# and more, one target is slower than files, even with a twentieth of the metadata server. Staging on 100 nodes happens to
+# `lfs setstripe -c -1 FOLDER` before the file is written stripes it over all targets, since all nodes read it ([notebook 03](03_pack_arrow.ipynb) uses fewer). On 10 nodes and more, one target is slower than files, even with a twentieth of the metadata server. Staging on 100 nodes happens to
 # take as long, since the set is read 100 times; a broadcast reads it once.
 
 # %% [markdown] id="choose" tags=["core"]
@@ -367,13 +367,12 @@ for count in (1, 10, 100):
 #
 # ![Four questions. Object store: tar shards, streamed. Fits into a node: one packed file, staged; squashfs if programs need paths. Programs need paths: squashfs. Any sample at any time: one striped packed file. Otherwise tar shards, read in order.](pictures/choose_a_format.svg)
 #
-# *Four questions; the first ones exclude the most.*
+# *Four questions.*
 #
-# `advise` answers them with numbers. Here for the second project of exercise 11: ImageNet-21k, 14 million images of 110
-# kB, on 16 nodes with room for 400 GB each, where opening and reading a file takes 4 ms.
+# `advise` answers them with numbers. Here for data like that of the second project of exercise 11: ImageNet-21k, 14 million images of 110 kB, on 8 nodes with room for 400 GB each, where opening and reading a file takes 4 ms.
 #
-# > **Predict.** 64 GPUs take 64 images each per 0.1 s, and the metadata server does 20,000 operations per second. How many
-# > times longer do 30 epochs take from files than with the best way?
+# > **Predict.** 32 GPUs take 64 images each per 0.1 s, and the metadata server does 20,000 operations per second. How
+# > many times longer do 30 epochs take from files than with the best way?
 
 # %%
 from smallfiles.advise import Measured, advise
@@ -382,7 +381,7 @@ from smallfiles.scaling.config import TrainingPlan
 files = {"kind": "lustre", "shared": True, "cold": True, "alone_s": 0.004, "together_s": 0.0005}
 node = {"decode_s": 0.003, "cpus": 64, "local_bytes": int(400e9)}
 many = Measured(samples=14_197_122, sample_bytes=110_000, **files, **node)
-advice = advise(many, TrainingPlan(nodes=16, epochs=30, step_s=0.1, metadata_ops_s=20_000), "imagenet21k")
+advice = advise(many, TrainingPlan(nodes=8, epochs=30, step_s=0.1, metadata_ops_s=20_000), "imagenet21k")
 print(*advice.reasons, "", *advice.commands, sep="\n")
 
 # %% [markdown]
@@ -394,9 +393,9 @@ title = f"30 epochs from files take {times:.1f} times as long as the best way; a
 figures.bars(advice.hours, title, x="hours for 30 epochs")
 
 # %% [markdown]
-# Ways that differ by a few percent are equal: take the simpler one.
+# Ways that differ by a few percent are equal: take the simpler.
 #
-# Here is your worksheet; missing numbers that take only seconds are measured now.
+# Your worksheet; missing numbers that take only seconds are measured now.
 
 # %%
 worksheet.measure_missing(setup.path())
@@ -409,7 +408,7 @@ worksheet.page()
 # FFCV, DALI, SPDL, LitData and MosaicML Streaming have formats or decoders of their own. `make bench-peers` measures
 # those that are installed, on the same files in one run; the [records](../results/README.md) hold our measurements.
 # They differ mostly in decoding: they too read one large file or a few shards. Change your loader when decoding is your
-# limit ([notebook 08](08_keep_the_gpu_fed.ipynb)), and your way of storing when the storage is.
+# limit ([notebook 08](08_keep_the_gpu_fed.ipynb)).
 #
 # </details>
 
@@ -422,14 +421,14 @@ worksheet.page()
 # %% [markdown] id="cluster"
 # ## On the cluster
 #
-# This measures what was given above, on your own data, in one minute on a compute node:
+# On a compute node, this measures in one minute what was given above:
 
 # %%
 show.command(TrainingPlan(nodes=64, step_s=0.02), "DATA")
 
 # %% [markdown]
-# Ask your site for the metadata rate and the number of targets. Then measure your choice on one, two and four nodes,
-# before you request 64:
+# Ask your site for the metadata rate and the number of targets, and measure your choice on one, two and four nodes
+# first:
 #
 # ```bash
 # smallfiles bench read train.arrow train.tars --save read.json
@@ -441,7 +440,8 @@ show.command(TrainingPlan(nodes=64, step_s=0.02), "DATA")
 #
 # - From memory all formats that `pack` writes are fast enough; decoding costs far more.
 # - To the storage there are four ways: files, one packed file, shards, a copy per node.
-# - Waiting grows as load / (1 - load): plan for 70 %, not for 100 %.
+# - Requests wait as load / (1 - load); prefetching hides this almost up to 100 %. Plan for 70 %, since others use the
+#   server too.
 # - The limit that all nodes share decides: operations and requests per second, then bytes per second.
 # - Packing pays where metadata is the limit; striping and long reads pay where the targets are.
 # - Stripe what you pack, stage what fits, shard the rest.
@@ -455,20 +455,20 @@ show.command(TrainingPlan(nodes=64, step_s=0.02), "DATA")
 # <details>
 # <summary>Answer</summary>
 #
-# **(b)**: reading is at most a few percent of the work. (a) would hold if training did nothing but read. (c) A
-# faster format does not make training slower.
+# **(b)**: reading is at most a few percent of the work. (a) would hold if training did nothing but read. (c) A faster
+# format does not make training slower.
 #
 # </details>
 #
 # **2.** A metadata server does 100,000 operations per second. Each image costs two, each node takes 5,000 images per
-# second. GPUs begin to wait
-# (a) at 10 nodes (b) somewhat before 10 nodes (c) at 20 nodes
+# second. GPUs begin to wait at (a) 5 nodes (b) about 10 nodes (c) 20 nodes
 #
 # <details>
 # <summary>Answer</summary>
 #
-# **(b)**: 10 nodes need all of its capacity, and a queue grows long before a server is full. (c) forgets that each
-# image costs two operations.
+# **(b)**: 10 nodes need all of its capacity. Requests queue before that, but workers fetch ahead and hide it: the model
+# gives 0 % waiting on 9 nodes and 9 % on 11. (a) assumes four operations per image. (c) forgets that each image costs
+# two.
 #
 # </details>
 #
@@ -478,8 +478,8 @@ show.command(TrainingPlan(nodes=64, step_s=0.02), "DATA")
 # <details>
 # <summary>Answer</summary>
 #
-# **(b)**: one disk serves 200 nodes, and striping is one command and a copy. (a) helps only if the shards are on
-# several targets. (c) More workers send requests to the same disk.
+# **(b)**: one target serves 200 nodes, and striping is one command and a copy. (a) helps only if the shards are on
+# several targets. (c) More workers send requests to the same target.
 #
 # </details>
 

@@ -92,6 +92,14 @@ def test_a_broadcast_reads_once_and_grows_with_the_depth_of_the_tree(nodes):
     assert (found.first_epoch_s < separate.first_epoch_s) is (nodes >= 8)
 
 
+@pytest.mark.parametrize(("nodes", "waiting"), [(9, 0.0), (10, 0.0), (11, 0.09)])
+def test_workers_that_fetch_ahead_hide_the_queue_of_a_server_until_it_is_full(nodes, waiting):
+    """A question of notebook 11: 5,000 images per second and node, 2 operations each, 100,000 per second."""
+    work = Work(samples=5_000_000, step_s=256 / 5_000, decode_s=1e-4)
+    endless = Storage(request_s=0, target_bytes_s=1e15, node_bytes_s=1e15)
+    assert simulate(work, endless, WAYS["files"], nodes).waiting == pytest.approx(waiting, abs=0.01)
+
+
 def test_what_a_page_cache_keeps_is_not_asked_for_again():
     full = dataclasses.replace(FAST, stripes=1, target_bytes_s=100e6)
     cached = dataclasses.replace(full, cache_bytes=75e9)  # of 100 GB
