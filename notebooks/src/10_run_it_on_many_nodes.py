@@ -4,11 +4,11 @@
 # **Minutes** 35 · **Machine** any Linux computer with two CPUs · **Needs** nothing; uses Slurm if it is here ·
 # **Data** 400 synthetic images
 #
-# A program that reads on your laptop should read on two hundred nodes without changing a line. For that, each process
-# must know its number and how many there are, and the job script must pass on the resources it was given.
+# A program that reads on your laptop should read on two hundred nodes unchanged. For that, each process must know its
+# number and how many there are, and the job script must pass its resources on.
 #
-# This notebook simulates two nodes: its processes get the environment variables that real ones would get. If Slurm is
-# available, it submits a real job at the end.
+# This notebook simulates two nodes: its processes get the environment variables of real ones. If Slurm is available, it
+# submits real jobs at the end.
 
 # %% [markdown] id="questions"
 # ## Questions
@@ -69,8 +69,7 @@ samples = len(source.manifest)
 # ## 1 · Find your place
 #
 # `sbatch` puts a script into the queue. When the job starts, the script runs **once**, on the first node. In it, `srun`
-# starts the *tasks*: on two nodes with two tasks each, four processes. The number of a task among all tasks is its
-# *rank*; its number on its node is its *local rank*. `torchrun` does the same with other names.
+# starts the *tasks*: on two nodes with two tasks each, four processes. Its number among all tasks is its *rank*, that on its node its *local rank*. `torchrun` does the same with other names.
 #
 # Below are six processes, by how they were started. (The shell of `salloc` is on a compute node, as at some sites.)
 #
@@ -90,53 +89,58 @@ launched = {
 print(nodes.table(launched))
 
 # %% [markdown]
-# The lower half shows the results of `smallfiles.machine.ranks`. It checks torchrun first, because inside `srun` the
-# variables of both are set. Then it looks for a *step*, which is what `srun` starts, and counts the tasks **of that
-# step**.
+# The lower half shows the results of `smallfiles.machine.ranks`. It checks torchrun first: inside `srun` the variables
+# of both are set. Then it looks for a *step*, which is what `srun` starts, and counts the tasks **of that step**.
 #
-# Both the script and the salloc shell see `SLURM_NTASKS=4`, although each is one process. A program that uses this
-# number reads a quarter of the data, or waits forever for three others. The script has no `SLURM_STEP_ID`. The salloc
-# shell has one, since Slurm runs it as a special step, but that step has one task: so use `SLURM_STEP_NUM_TASKS`.
+# Script and salloc shell see `SLURM_NTASKS=4`, although each is one process. A program that uses this number reads a
+# quarter of the data, or waits half an hour for three others. The script has no `SLURM_STEP_ID`. The salloc shell has
+# one, but that special step has one task: so use `SLURM_STEP_NUM_TASKS`.
 #
 # <details>
 # <summary>Where do ranks connect to each other?</summary>
 #
 # Slurm names the nodes in `SLURM_JOB_NODELIST`, and all ranks use the first name; the port is computed from the job
-# number, so that two jobs on a node do not collide (`smallfiles.machine.ranks.rendezvous`). `MASTER_ADDR=localhost`
+# number, so that two jobs on a node rarely collide (`smallfiles.machine.ranks.rendezvous`). `MASTER_ADDR=localhost`
 # works on a laptop; in a job the ranks of each node would look for the others on their own node.
 #
 # </details>
 #
-# A rank also needs its CPUs: `--cpus-per-task=2`. But in some versions of Slurm, from 22.05 on, `srun` ignores this
-# option of the script ([reframe#2655](https://github.com/reframe-hpc/reframe/issues/2655)): where a cluster binds tasks
-# to CPUs, each task gets one. `SLURM_CPUS_PER_TASK` is still 2, so a program that uses it starts two workers.
+# A rank also needs its CPUs: `--cpus-per-task=2`. But from Slurm 22.05
+# ([reframe#2655](https://github.com/reframe-hpc/reframe/issues/2655)) until 23.11
+# ([ulhpc-docs#51](https://github.com/ULHPC/ulhpc-docs/issues/51)) `srun` ignores this option of the script: where a
+# cluster binds tasks to CPUs, each task gets one. `SLURM_CPUS_PER_TASK` is still 2, so a program that uses it starts
+# two workers.
 #
-# > **Predict.** A rank decodes with two workers, bound to two CPUs or to one. How many CPU seconds per second can it
-# > get?
+# > **Predict.** Bound to one CPU of two, which of the numbers below tells a rank so?
+
+# %%
+guess = "os.cpu_count()"  # change me: one of the four names below
 
 # %%
 from functools import partial
 from itertools import islice
-from statistics import median
+
+from smallfiles.loading.config import default_workers
+from smallfiles.machine.ranks import ranks
 
 
-def decode(cpus):
-    """CPU seconds per second that a rank with two workers gets, bound to so many CPUs."""
+def count(cpus):
+    """Numbers of CPUs that a rank is told, and the workers that make_loader starts."""
     os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:cpus])
-    loader = make_loader(packed, LoaderConfig(batch=20, workers=2, mode="threads"), transform=view)
-    batches = iter(loader)
-    next(batches)  # the workers have started
-    began, used = time.perf_counter(), time.process_time()
-    list(batches)
-    return (time.process_time() - used) / (time.perf_counter() - began)
+    variable = int(os.environ["SLURM_CPUS_PER_TASK"])
+    return variable, os.cpu_count(), len(os.sched_getaffinity(0)), default_workers(ranks())
 
 
-view, rank_0 = images.RandomResizedCrop(224), [nodes.srun(0, nodes=1, per_node=1)]
-on_two, on_one = (max(nodes.play(partial(decode, n), rank_0)[0] for _ in range(3)) for n in (2, 1))
-title = f"Bound to two CPUs, the workers get {on_two:.1f} CPU seconds per second; bound to one, {on_one:.1f}"
-busy = "" if on_two > 1.2 * on_one else ", since this machine is busy; measure again on an idle machine"
-got = {"SLURM_CPUS_PER_TASK": 2, "bound to two": on_two, "bound to one": on_one}
-figures.bars(got, title + busy, x="CPU seconds per second", note="best of 3")
+# %% [markdown]
+# The folded cell counts, and draws.
+
+# %% jupyter={"source_hidden": true}
+names = ("SLURM_CPUS_PER_TASK", "os.cpu_count()", "os.sched_getaffinity", "workers of make_loader")
+rank_0 = [nodes.srun(0, nodes=1, per_node=1)]
+on_two, on_one = (dict(zip(names, nodes.play(partial(count, cpus), rank_0)[0])) for cpus in (2, 1))
+print("bound to two:", on_two)
+title = f"Of a rank bound to one CPU, only {' and '.join(name for name in names if on_one[name] == 1)} say so"
+figures.bars(on_one, title, x="CPUs or workers of a rank that is bound to one CPU", guess=guess)
 
 # %% [markdown]
 # Nothing fails, and nothing warns you. Repeat the option, which is right in all versions: `srun
@@ -165,7 +169,7 @@ def read_by_local_rank():
 
 # %%
 tasks = [nodes.srun(rank) for rank in range(4)]
-came = {
+taken = {
     "srun": nodes.play(read, tasks),
     "local rank as rank": nodes.play(read_by_local_rank, tasks),
     "python without srun": nodes.play(read, [nodes.script()] * 4),
@@ -179,20 +183,20 @@ from collections import Counter
 
 words = {0: "never", 1: "once", 2: "twice", 4: "four times"}
 often = {}
-for way, shares in came.items():
+for way, shares in taken.items():
     times = Counter(index for share in shares for index in share)
     counts = Counter(words[times[index]] for index in range(samples))
     often[way] = {word: counts[word] for word in words.values() if counts[word]}
-    print(f"{way:20} ranks read {[len(share) for share in shares]} samples")
+    print(f"{way:20} ranks read {[len(share) for share in shares]} samples: {often[way]}")
 right = [way for way, counts in often.items() if list(counts) == ["once"]]
-title = f"Each of {samples} samples came exactly once with {', '.join(right) or 'none of them'} only"
-show.figure(figures.bars(often, title, x="samples of the epoch, by how often they came"))
+title = f"Only with {', '.join(right) or 'none of them'} was each of the {samples} samples read exactly once"
+show.figure(figures.bars(often, title, x="samples of the epoch, by how often they were read"))
 
 # %% [markdown]
-# Nothing failed in the wrong runs, the loss would fall, and in one even the numbers per rank are right. So count once
-# over all ranks, as the job below does.
+# Nothing failed in the wrong runs, and in one the numbers per rank are right. So count over all ranks, as the job below
+# does.
 #
-# What if the samples cannot be divided evenly? The folded cell tries PyTorch's sampler and ours.
+# What if the samples cannot be divided evenly? The folded cell tries two samplers.
 #
 # > **Predict.** 10 samples, 4 ranks: how many does PyTorch's sampler read, and how many does ours? And has the second
 # > epoch another order?
@@ -212,9 +216,9 @@ sampler.set_epoch(1)
 print("PyTorch after set_epoch(1):", list(sampler)[:6])
 
 # %% [markdown]
-# PyTorch repeats two samples so that all ranks take the same number of steps. In validation these count twice.
-# Ours repeats none, so a rank may have one step less, and the others would wait for it forever: set `drop_last=True`.
-# `smallfiles train` handles it. Without `sampler.set_epoch(epoch)`, every epoch has the same order
+# PyTorch repeats two samples so that all ranks take the same number of steps. In validation these count twice. Ours
+# repeats none, so a rank may have one step less, and the others wait for it until they time out (section 3): set
+# `drop_last=True`. `smallfiles train` handles it. Without `sampler.set_epoch(epoch)`, every epoch has the same order
 # ([pytorch#31771](https://github.com/pytorch/pytorch/issues/31771)); `make_loader` counts epochs automatically.
 
 # %% [markdown] id="scale" tags=["core"]
@@ -227,8 +231,6 @@ print("PyTorch after set_epoch(1):", list(sampler)[:6])
 import torch.distributed as dist
 from torch.nn.functional import cross_entropy
 from torch.nn.parallel import DistributedDataParallel as DDP
-
-from smallfiles.machine.ranks import ranks
 
 
 def meet():
@@ -272,9 +274,34 @@ for name, wrap in {"without DDP": lambda model: model, "with DDP": DDP}.items():
 # Each rank has its own batch, and so its own loss. Without DDP the models drift apart, without any error. With DDP they
 # stay equal.
 #
-# *Weak scaling* means more ranks with the same work per rank. Each rank here stands for a node and takes ten steps.
-# Steps and storage are simulated by sleeping, so ranks do not compete for CPUs: a step takes 30 ms, and a storage sends
-# 80 MB per second. First all ranks share one storage; then each has a copy, as after staging.
+# > **Predict.** Rank 0 takes three steps, rank 1 only two. What happens to rank 0 while rank 1 writes a checkpoint? And
+# > if rank 1 exits?
+
+# %%
+from datetime import timedelta
+
+
+def uneven(pause_s):
+    here = ranks()
+    dist.init_process_group("gloo", rank=here.rank, world_size=here.world_size, timeout=timedelta(seconds=3))
+    try:
+        for _ in range(3 - here.rank):
+            dist.all_reduce(torch.ones(1))
+        time.sleep(pause_s)  # a checkpoint, for example
+        return "done"
+    except RuntimeError as error:
+        return str(error).partition("] ")[2].partition(". ")[0]
+
+
+for pause_s in (5, 0):
+    print(f"rank 1 needs {pause_s} s; the ends of both:", *nodes.play(partial(uneven, pause_s), two), sep="\n  ")
+
+# %% [markdown]
+# We set the timeout to 3 s. By default it is 10 minutes with NCCL and 30 with gloo: the training seems to hang.
+#
+# *Weak scaling* means more ranks with the same work per rank. Each rank stands for a node and takes ten steps. Steps
+# and storage only sleep, so ranks do not compete for CPUs: a step takes 30 ms, and a storage sends 80 MB per second.
+# First all ranks share one storage; then each has a copy, as after staging.
 #
 # > **Predict.** An image is about 100 kB, and a step takes 10 of them. For how many ranks is one storage fast enough?
 
@@ -305,9 +332,11 @@ for where, storage in storages.items():
 # The folded cell draws, and notes your number.
 
 # %% jupyter={"source_hidden": true}
+from statistics import median
+
 speed = {where: {n: median(runs) for n, runs in line.items()} for where, line in scaled.items()}
 worth = {where: line[4] / line[1] for where, line in speed.items()}
-title = f"4 ranks are worth {worth['one storage']:.1f} on one storage and {worth['a copy per rank']:.1f} with copies"
+title = f"4 ranks are {worth['one storage']:.1f} times as fast as one from one storage, {worth['a copy per rank']:.1f} times with copies"
 lines = {**scaled, "ideal": {count: count * speed["a copy per rank"][1] for count in (1, 2, 4)}}
 axes = {"x": "ranks, one per node", "y": "samples per second, all ranks"}
 show.figure(figures.lines(lines, title, **axes, ideal="ideal", guess=guess))
@@ -321,9 +350,9 @@ worksheet.note("10", ranks_fed=max(n for n in shared if shared[n] >= 0.8 * n * s
 # %% [markdown] id="limit" tags=["core"]
 # ## 4 · Outlive the time limit
 #
-# Every job has a time limit, and is killed when it reaches it. With `--signal=USR1@90`, Slurm sends all ranks a signal
-# 90 seconds before. The handler only records it; the loop checks after each step. The ranks must stop at the *same*
-# step, or one waits for the others' gradients: so they add up their signals.
+# A job is killed at its time limit. With `--signal=USR1@90`, Slurm sends all ranks a signal 90 seconds before. The
+# handler only records it; the loop checks after each step. The ranks must stop at the *same* step, or one waits for the
+# others' gradients: so they add up their signals.
 
 # %%
 import signal
@@ -351,8 +380,8 @@ def train(folder, epochs=3):
 
 
 # %% [markdown]
-# The folded cell saves the state under another name and renames it, so that a kill in between leaves the last good
-# checkpoint; and simulates Slurm's signal.
+# The folded cell saves the state under another name and renames it, so that a kill leaves the last good checkpoint; and
+# simulates Slurm's signal.
 
 
 # %% jupyter={"source_hidden": true}
@@ -372,7 +401,7 @@ def slurm_sends_usr1(pids):
 
 
 # %% [markdown]
-# Two ranks train, and get the signal in the second epoch. Then the same call runs again; and once without a stop.
+# Two ranks train, and get the signal in the second epoch. The same call runs again; and once without a stop.
 #
 # > **Predict.** Will the last loss of the interrupted training be the same, almost the same, or clearly different?
 
@@ -385,9 +414,9 @@ print("second run:", nodes.play(partial(train, cut), two)[0])
 print("in one go: ", nodes.play(partial(train, whole), two)[0])
 
 # %% [markdown]
-# The losses are equal, because the loader's order and crops are functions of seed, epoch and sample: the position is one
-# number, and no sample is repeated or left out. `smallfiles train` does all this, and saves the optimizer's state too;
-# it exits with code 75, and the script requeues its job.
+# The losses are equal, because order and crops are functions of seed, epoch and sample: the position is one number, and
+# no sample is repeated or left out. `smallfiles train` does all this, and saves the optimizer's state too; it exits
+# with code 75, and the script requeues its job.
 #
 # If fewer nodes are free than before, they share what is left of the epoch.
 #
@@ -409,8 +438,8 @@ def read_part(rank):
 first = [read_part(rank) for rank in range(size)]
 size, state, most = 3, first[0][1], None
 second = [read_part(rank) for rank in range(size)]
-came = Counter(index for indices, _ in first + second for index in indices)
-print([len(indices) for indices, _ in second], f"{len(came)} images came, how often each: {sorted(set(came.values()))}")
+times = Counter(index for indices, _ in first + second for index in indices)
+print([len(indices) for indices, _ in second], f"{len(times)} images were read, how often each: {sorted(set(times.values()))}")
 
 # %% [markdown] id="script" tags=["core"]
 # ## 5 · Read a job script, and submit it
@@ -425,8 +454,8 @@ print(jobs.find(root, "10_read").path.read_text())
 
 # %% [markdown]
 # Slurm reads the `#SBATCH` lines up to the first command, and silently ignores later ones. `--ntasks-per-node` sets the
-# number of ranks. `set -eo pipefail` ends the job at the first command that fails. `task`, from `lib.sh`, is
-# `srun --cpus-per-task="$cpus"`. Account and partition are in the site's file, so the script runs everywhere.
+# number of ranks. `set -eo pipefail` ends the job at the first command that fails. `task`, from `lib.sh`, is `srun
+# --cpus-per-task="$cpus"`. Account and partition are in the site's file, so the script runs everywhere.
 #
 # Packing needs no communication between ranks, so it is a *job array*: independent jobs, each with a number.
 #
@@ -439,17 +468,36 @@ print(array.path.read_text().splitlines()[-1])
 print("then:", array.then)
 
 # %% [markdown]
-# It packs part `3/4`; all tasks compute the same shard borders, so the parts fit together. The job named after *then*
-# is submitted with a *dependency*: it starts when all parts have succeeded, and joins them.
+# It packs part `3/4`; all tasks compute the same shard borders. The job named after *then* has a *dependency*: it
+# starts when all parts have succeeded, and joins them.
 #
-# Now we submit two jobs; the second reads copies that one node sent to all. They go to the local cluster
-# (`slurm/local/up`), or to the site that `COURSE_SITE` names.
+# We submit two jobs; the second reads copies that one node sent to all. They go to the local cluster
+# (`slurm/local/up`), or to the site in `COURSE_SITE`.
 
 # %%
 for job in ("10_read", "07_broadcast"):
     sent = nodes.submit(job, packed, "seen")
     show.say(f"```bash\n{sent.command}\n```\n\n{sent.summary}")
     print(sent.log or "No job, no log.")
+
+# %% [markdown]
+# <details>
+# <summary>Recorded on the local cluster</summary>
+#
+# ```
+# 10_read: job 1 of local, n[1-2], 2 CPUs per task
+# rank 0 of 4 on n1: 100 samples in 194 ms with 2 CPUs
+# rank 2 of 4 on n2: 100 samples in 82 ms with 2 CPUs
+# rank 1 of 4 on n1: 100 samples in 21 ms with 2 CPUs
+# rank 3 of 4 on n2: 100 samples in 115 ms with 2 CPUs
+# rank 0 on n1: 100 samples in 194 ms
+# rank 1 on n1: 100 samples in 21 ms
+# rank 2 on n2: 100 samples in 82 ms
+# rank 3 on n2: 100 samples in 115 ms
+# 4 ranks on 2 nodes read each of 400 samples exactly once, 2,058 samples/s
+# ```
+#
+# </details>
 
 # %% [markdown] id="exercise"
 # ## Exercise
@@ -488,20 +536,20 @@ show.command(config, "train.arrow")
 # %% [markdown] id="quiz"
 # ## Check yourself
 #
-# **1.** In your job script you write `python train.py` without `srun`, with `--ntasks=8`. What happens?
-# (a) Slurm starts it eight times. (b) It starts once. (c) There is an error.
+# **1.** In your job script you write `python train.py` without `srun`, with `--ntasks=8`. What happens? (a) Slurm
+# starts it eight times. (b) It starts once. (c) There is an error.
 #
 # <details>
 # <summary>Answer</summary>
 #
 # **(b)**: the script is one process on the first node, and so is the program it starts. (a) is what `srun python
 # train.py` does. There is no error (c): the other seven tasks are never started, and a program that uses `SLURM_NTASKS`
-# waits for them.
+# waits for them until it times out.
 #
 # </details>
 #
-# **2.** Each of 4 ranks reports "epoch done, 320,292 samples" for a set of 1,281,167. Was each sample read once?
-# (a) Yes, that is a quarter each. (b) Not necessarily. (c) No, the sum must be exactly 1,281,167.
+# **2.** Each of 4 ranks reports "epoch done, 320,292 samples" for a set of 1,281,167. Was each sample read once? (a)
+# Yes, that is a quarter each. (b) Not necessarily. (c) No, the sum must be exactly 1,281,167.
 #
 # <details>
 # <summary>Answer</summary>
