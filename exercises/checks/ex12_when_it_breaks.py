@@ -151,6 +151,24 @@ def _option(words: list[str], *names: str) -> str | None:
     return None
 
 
+def _program(attempt: Attempt, words: list[str], original: str) -> tuple[list[str], dict[str, str]]:
+    """The options of srun, and the variables that `--export` or `env` set for the original program."""
+    python, file = original.split()
+    start = words.index(python) if python in words else len(words)
+    attempt.require(
+        words[start + 1 : start + 2] == [file],
+        shlex.join(words),
+        original,
+        "leave the program and its arguments as they were",
+    )
+    before = words[:start]
+    export = (_option(before, "--export") or "ALL").split(",")
+    because = "--export without ALL keeps all other variables from the program"
+    attempt.require("ALL" in export, f"--export={','.join(export)}", "--export=ALL,NAME=VALUE", because)
+    given = [*export, *(before[before.index("env") :] if "env" in before else [])]
+    return before, dict(word.split("=", 1) for word in given if "=" in word)
+
+
 def _whole(attempt: Attempt, words: list[str], name: str) -> int:
     text = _option(words, name)
     attempt.require(
@@ -164,7 +182,7 @@ def _whole(attempt: Attempt, words: list[str], name: str) -> int:
 
 def _cured_cpus(attempt: Attempt, line: str) -> None:
     variable, _, words = _played(attempt, line)
-    before = words[: words.index("python")] if "python" in words else words
+    before, _ = _program(attempt, words, "python train.py")
     cpus = _option(before, "--cpus-per-task", "-c") or variable
     because = "srun does not take over the script's CPUs: pass them on with --cpus-per-task"
     if cpus.startswith("$"):
@@ -182,8 +200,10 @@ def _cured_cpus(attempt: Attempt, line: str) -> None:
 
 def _cured_network(attempt: Attempt, line: str) -> None:
     _, home, words = _played(attempt, line)
+    _, given = _program(attempt, words, "python finetune.py")
+    home = given.get("TORCH_HOME", home)
     because = "the file is there already: PyTorch looks in $TORCH_HOME/hub/checkpoints, and you can set it"
-    if any("TORCH_HOME" in word for word in words):
+    if "TORCH_HOME" not in given and any("TORCH_HOME" in word for word in words):
         because = "this is an argument of the program: write the variable before srun"
     elif any(tool in line for tool in ("wget", "curl", "download")):
         because = "a download in the job needs the network that is not there; it was done on the login node"
@@ -193,10 +213,13 @@ def _cured_network(attempt: Attempt, line: str) -> None:
         because = "TORCH_HOME is the folder above hub/checkpoints"
     got = f"TORCH_HOME={home or ' (not set)'}"
     attempt.require(home.rstrip("/") == f"{SCRATCH}/torch", got, f"TORCH_HOME={SCRATCH}/torch", because)
+    model = _option(words, "--model")
+    attempt.require(model == "resnet50", f"--model {model}", "--model resnet50", "leave the arguments")
 
 
 def _cured_shm(attempt: Attempt, line: str) -> None:
     _, _, words = _played(attempt, line)
+    _program(attempt, words, "python train.py")
     workers, ahead = _whole(attempt, words, "--workers"), _whole(attempt, words, "--prefetch")
     batch = _whole(attempt, words, "--batch")
     attempt.expect(256, batch, because="another batch size is another training: keep 256")
@@ -230,7 +253,7 @@ def lines(attempt: Attempt) -> None:
 
 # --- Task 3: programs ---
 
-STEMS = ("cat.v1", "cat.v2", "cat_v1", "catv1", "cat-v1", "dog", "dog.v1.small")
+STEMS = ("cat.v1", "cat.v2", "cat_v1", "catv1", "cat-v1", "cat%2Ev1", "dog", "dog.v1.small")
 
 
 def _executed(attempt: Attempt, line: str, names: dict[str, Any]) -> dict[str, Any]:
@@ -291,6 +314,8 @@ def _cured_names(attempt: Attempt, line: str) -> None:
         because = (
             "two images now have one name: put something for the dot that no other name contains, as %2E"
         )
+        if set(met) == {"cat.v1", "cat%2Ev1"}:
+            because = "two images now have one name: a stem may hold %2E already, so write % as %25 first"
     attempt.require(not met, met, "names that differ before the first dot", because)
     parts = [name.partition(".")[2] for name in names]
     attempt.require(set(parts) == {"jpg"}, parts, "the field jpg in each", "a dot before the suffix is left")

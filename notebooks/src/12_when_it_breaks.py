@@ -18,7 +18,7 @@
 # | Symptom | Cause | Remedy | Where |
 # |---|---|---|---|
 # | Accuracy is lower with 4 workers than with none | forked workers share the position of a file opened before them ([pytorch#11887](https://github.com/pytorch/pytorch/issues/11887)) | open it at the first read of each process, or use `os.pread`; close HDF5 files before workers start | [below](#Shared-offset), [04.4](04_pack_hdf5.ipynb#4-·-Close-the-file-before-workers-start), [06.4](06_read_a_squashfs_image.ipynb#4-·-Share-one-file-between-workers) |
-# | A pretrained model scores 0.1 % on ImageNet | `label = ID - 1`: the order of the development kit, not of the sorted wnids ([torchvision#484](https://github.com/pytorch/vision/issues/484)) | label = rank of the sorted wnid; check images 1 to 4: 65, 970, 230, 809 | [below](#Wrong-label-order), [02.3](02_describe_a_dataset.ipynb#3-·-Catch-the-wrong-label-order) |
+# | A pretrained model scores 0.1 % on ImageNet | `label = ID - 1`: the order of the development kit, not of the sorted wnids ([mmpretrain#11](https://github.com/open-mmlab/mmpretrain/issues/11)) | label = rank of the sorted wnid; check images 1 to 4: 65, 970, 230, 809 | [below](#Wrong-label-order), [02.3](02_describe_a_dataset.ipynb#3-·-Catch-the-wrong-label-order) |
 # | Every epoch has the same order | `sampler.set_epoch(epoch)` was forgotten ([pytorch#31771](https://github.com/pytorch/pytorch/issues/31771)), or shards are shuffled with one seed | call it; `make_loader` counts epochs itself | [below](#Same-order-in-every-epoch), [10.2](10_run_it_on_many_nodes.ipynb#2-·-Read-each-sample-once) |
 # | Two images became one sample | webdataset cuts keys at the first dot | no dots in names; `pack` writes them as `%2E` | [below](#Samples-lost-in-shards), [05.1](05_shard_a_dataset.ipynb#1-·-Look-inside-a-shard) |
 # | More GPUs, and an epoch takes as long; or `you need to add an explicit nodesplitter` | the split over the ranks is missing: every rank reads everything | split over ranks, then workers; more shards than workers; count keys over all ranks | [below](#Samples-lost-in-shards), [05.4](05_shard_a_dataset.ipynb#4-·-Deal-the-shards-out), [10.2](10_run_it_on_many_nodes.ipynb#2-·-Read-each-sample-once) |
@@ -49,7 +49,7 @@
 # | Reading is slow, and more threads do not help | the rate of the metadata server is reached | fewer requests: one packed file | [01.4](01_count_the_cost_of_small_files.ipynb#4-·-Keep-many-opens-in-flight) |
 # | `Unable to lock file`, `No locks available` | another process has the HDF5 file open, or the file system has no locks ([h5py#1101](https://github.com/h5py/h5py/issues/1101)) | for complete files `locking=False`, or `HDF5_USE_FILE_LOCKING=FALSE` before the import | [below](#Locked-file), [04.5](04_pack_hdf5.ipynb#5-·-Meet-the-file-lock) |
 # | Random reads from HDF5 fetch many times the bytes | chunks, perhaps compressed | contiguous storage: a blob and its offsets | [04.3](04_pack_hdf5.ipynb#3-·-Read-one-sample-at-random) |
-# | An Arrow file of 1,000 rows per batch gives 5 to 50 images/s | an `OSFile` fetches the whole record batch for one image | fewer rows per batch, or a memory map | [03.3](03_pack_arrow.ipynb#3-·-Choose-the-rows-per-batch) |
+# | An Arrow file of 1,000 rows per batch gives 10 to 200 images/s | an `OSFile` fetches the whole record batch for one image | fewer rows per batch, or a memory map | [03.3](03_pack_arrow.ipynb#3-·-Choose-the-rows-per-batch) |
 # | A squashfs file is as large as the folder, and slow | packed with the defaults: gzip, fragments | pack raw; `python -m pysquashfs info FILE` | [06.1](06_read_a_squashfs_image.ipynb#1-·-Choose-the-settings) |
 # | `mount: must be superuser`, `failed to setup loop device` | mounting needs root, or FUSE and a device file ([enroot#180](https://github.com/NVIDIA/enroot/issues/180)) | read it with the library | [below](#No-mount-without-root), [06.2](06_read_a_squashfs_image.ipynb#2-·-Compare-the-library-with-a-mount) |
 # | `lmdb.Error: Function not implemented`, or an LMDB that breaks | its authors advise against network file systems ([py-lmdb#228](https://github.com/jnwatson/py-lmdb/issues/228), [#281](https://github.com/jnwatson/py-lmdb/issues/281)) | copy it to the node, `lmdb.open(path, readonly=True, lock=False, readahead=False)`; or use another format | [below](#LMDB-on-a-parallel-file-system) |
@@ -61,9 +61,9 @@
 # |---|---|---|---|
 # | `h5py objects cannot be pickled` | a `Dataset` is pickled for workers that are not forked | keep the path, open in the worker | [below](#Shared-offset), [04.4](04_pack_hdf5.ipynb#4-·-Close-the-file-before-workers-start) |
 # | `Can't get attribute … on <module '__main__'` | workers that are not forked import your class, and a notebook is no module | put it into a file, or `multiprocessing_context="fork"` | [below](#A-class-that-workers-cannot-find) |
-# | Training hangs at the end of an epoch | a rank has fewer steps; the others wait for its gradients | equal numbers of batches on all ranks | [05.4](05_shard_a_dataset.ipynb#4-·-Deal-the-shards-out) |
+# | Training hangs at the end of an epoch | a rank has fewer steps; the others wait for its gradients, in PyTorch for 10 to 30 minutes | equal numbers of batches on all ranks | [05.4](05_shard_a_dataset.ipynb#4-·-Deal-the-shards-out), [10.3](10_run_it_on_many_nodes.ipynb#3-·-Train-on-all-of-them) |
 # | Training hangs at its start | a program waits for `SLURM_NTASKS` ranks that nobody started | `srun`; `SLURM_STEP_NUM_TASKS` | [10.1](10_run_it_on_many_nodes.ipynb#1-·-Find-your-place) |
-# | Workers crawl although CPUs were requested | from Slurm 22.05 until 23.11 `srun` ignores the script's `--cpus-per-task` ([reframe#2655](https://github.com/reframe-hpc/reframe/issues/2655)) | `srun --cpus-per-task="$SLURM_CPUS_PER_TASK"`; count the CPUs that you may use | [below](#One-CPU-for-all-workers), [10.1](10_run_it_on_many_nodes.ipynb#1-·-Find-your-place) |
+# | Workers crawl although CPUs were requested | from Slurm 22.05 until 23.11 `srun` ignores the script's `--cpus-per-task` ([reframe#2655](https://github.com/reframe-hpc/reframe/issues/2655), [ulhpc-docs#51](https://github.com/ULHPC/ulhpc-docs/issues/51)) | `srun --cpus-per-task="$SLURM_CPUS_PER_TASK"`; count the CPUs that you may use | [below](#One-CPU-for-all-workers), [10.1](10_run_it_on_many_nodes.ipynb#1-·-Find-your-place) |
 # | The GPU waits, however much is prefetched | batches come too slowly on average | find the longest stage; crop before scaling | [08.1](08_keep_the_gpu_fed.ipynb#1-·-Follow-a-batch), [08.5](08_keep_the_gpu_fed.ipynb#5-·-Look-at-the-waiting) |
 # | Staged data is gone before training starts | a `trap` inside `$(…)` fires at the end of that subshell | set the trap in the script itself | [07](07_stage_a_dataset.ipynb#On-the-cluster) |
 # | A start of many ranks takes minutes | each opens a thousand files to import PyTorch | the environment as one file | [00.2](00_start_here.ipynb#2-·-Count-the-files-behind-one-import), [06.5](06_read_a_squashfs_image.ipynb#5-·-Put-an-environment-into-one-file) |
@@ -105,8 +105,8 @@ from helpers import figures, show, start
 setup = start("12")
 
 # %% [markdown]
-# The *folded* cell has two helpers: one returns the last line of an error, the other runs a function in a forked process,
-# to protect this kernel. Then we pack a shard that can be broken.
+# The *folded* cell has two helpers: one returns the last line of an error, the other runs a function in a forked
+# process, to protect this kernel. Then we pack a shard that can be broken.
 
 # %% jupyter={"source_hidden": true}
 import multiprocessing
@@ -144,7 +144,8 @@ shard = min(out.glob("*.tar"))
 reader = formats.open(shard)
 
 # %% [markdown] id="recall"
-# > **Recall** (10). Eight ranks finish an epoch without an error. How do you know that each sample was read exactly once?
+# > **Recall** (10). Eight ranks finish an epoch without an error. How do you know that each sample was read exactly
+# > once?
 #
 # <details>
 # <summary>Answer</summary>
@@ -159,8 +160,8 @@ reader = formats.open(shard)
 #
 # ### Shared offset
 #
-# The *folded* cell defines a `Dataset` that reads through one open file: with `seek` and `read`, or by position. Between
-# the two calls it lets another process run, as a busy node does.
+# The *folded* cell defines a `Dataset` that reads through one open file: with `seek` and `read`, or by position.
+# Between the two calls it lets another process run, as a busy node does.
 #
 # > **Predict.** Of 12,000 samples, how many are wrong without workers, with one, and with two?
 
@@ -270,8 +271,8 @@ print("after set_epoch(1): ", list(sampler)[:5])
 # %% [markdown]
 # ### Samples lost in shards
 #
-# In the *folded* cell two images with dots in their names become one sample, and with `%2E` two. Then two ranks read two
-# shards, without a split and with one.
+# In the *folded* cell two images with dots in their names become one sample, and with `%2E` two. Then two ranks read
+# two shards, without a split and with one.
 
 # %% jupyter={"source_hidden": true}
 import tarfile
@@ -351,8 +352,8 @@ for run in ("first", "second"):
 #
 # ### Growing workers
 #
-# > **Predict.** A worker looks at every tenth path of 300,000. How much of the list does it copy? How much if it looks at
-# > every hundredth?
+# > **Predict.** A worker looks at every tenth path of 300,000. How much of the list does it copy? How much if it looks
+# > at every hundredth?
 
 # %%
 step = 10  # change me: 100, 1000
@@ -384,6 +385,9 @@ for name in tables:
     print(f"{name}: {in_child(copied_mb, name)} MB copied by the worker")
 
 # %% [markdown]
+# A path takes about 100 bytes, so a page of 4 kB holds some 39: each tenth touches every page, and writing its
+# reference count copies the page. With every hundredth about two pages in five are copied.
+#
 # ### Shared memory is full
 #
 # The *folded* cell gives a loader a `/dev/shm` of 8 MB, on a private mount where the system allows one, for batches of
@@ -413,9 +417,9 @@ for dtype in ("float32", "uint8"):
     print(f"{dtype}:", with_limits("/dev/shm", "size=8m", sys.executable, "-c", LOADER, dtype))
 
 # %% [markdown]
-# PyTorch reserves the memory first, so it can raise an error. Other programs touch a page that is not there, and get the
-# signal SIGBUS; a map of a truncated file causes it too. In the *folded* cell a second worker dies of signal 9, as over
-# the job's memory limit.
+# PyTorch reserves the memory first, so it can raise an error. Other programs touch a page that is not there, and get
+# the signal SIGBUS; a map of a truncated file causes it too. In the *folded* cell a second worker dies of signal 9, as
+# over the job's memory limit.
 
 # %% jupyter={"source_hidden": true}
 import mmap
@@ -482,9 +486,7 @@ print(len(pa.table({"data": photos}).to_batches()), "record batches of", chunk.n
 #
 # ### No space left
 #
-# The *folded* cell makes files in a folder with room for 12 MB and for five inodes.
-#
-# > **Predict.** A folder has room for 12 MB and for five inodes. How many empty files fit?
+# > **Predict.** A folder has room for 12 MB and for five inodes. How many empty files fit? The *folded* cell tries.
 
 # %% jupyter={"source_hidden": true}
 import errno
@@ -515,7 +517,7 @@ with h5py.File(path, "r+"):
 # %% [markdown]
 # ### No mount without root
 #
-# The *folded* cell tries a mount (not as root), and then reads without one.
+# The *folded* cell tries a mount, and then reads without one.
 
 # %% jupyter={"source_hidden": true}
 squashed = setup.scratch / "train.sqfs"
@@ -524,14 +526,16 @@ if not squashed.exists():
 if os.geteuid() != 0:
     tried = subprocess.run(["mount", "-o", "loop", squashed, small], capture_output=True, text=True)
     print(tried.stderr.strip())
+else:
+    print("You are root here, so a mount would be allowed.")
 by_library = formats.open(squashed)
 print(by_library.key(7), len(by_library.read(7)), "bytes, no mount")
 
 # %% [markdown]
 # ### LMDB on a parallel file system
 #
-# This one cannot be shown here: it needs Lustre, NFS or the like. The *folded* cell prints the file system of
-# your data.
+# This one cannot be shown here: it needs Lustre, NFS or the like. The *folded* cell prints the file system of your
+# data.
 
 # %% jupyter={"source_hidden": true}
 from smallfiles import machine
@@ -569,13 +573,13 @@ print("removed:", staging.sweep_all([node]), "- left:", len(staging.listing([nod
 #
 # The *folded* cell binds a process to one CPU, as `srun` does, and counts CPUs in three ways.
 #
-# > **Predict.** A task is bound to one CPU of a script that requested two. What do `SLURM_CPUS_PER_TASK`,
+# > **Predict.** A task is bound to one CPU of a script that requested eight. What do `SLURM_CPUS_PER_TASK`,
 # > `os.cpu_count()` and `os.sched_getaffinity` report?
 
 # %% jupyter={"source_hidden": true}
 def in_a_task():
     os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:1])  # what srun does
-    os.environ["SLURM_CPUS_PER_TASK"] = "2"  # what the script asked for
+    os.environ["SLURM_CPUS_PER_TASK"] = "8"  # what the script requested
     return os.environ["SLURM_CPUS_PER_TASK"], os.cpu_count(), len(os.sched_getaffinity(0))
 
 
@@ -632,26 +636,26 @@ show.command(machine_report.describe(setup.scratch))
 #
 # - Failures without an error are found by counting: samples, labels, keys.
 # - Open files in the process that reads them, and close HDF5 files in the parent before workers start.
-# - Processes have several limits: memory, `/dev/shm`, open files, 32-bit offsets.
+# - Memory, `/dev/shm` and open files have limits of their own, and so has one Arrow array: 2 GiB.
 # - "No space left" may mean inodes, "bus error" may mean `/dev/shm`: read the message as a symptom.
 # - Count what you may use, not what is installed or was requested.
 
 # %% [markdown] id="quiz"
 # ## Check yourself
 #
-# **1.** A reader is right with one worker and wrong with two. What do you look for?
-# (a) A file that is opened in `__init__`. (b) A full `/dev/shm`. (c) The seed.
+# **1.** A reader is right with one worker and wrong with two. What do you look for? (a) A file that is opened in
+# `__init__`. (b) A full `/dev/shm`. (c) The seed.
 #
 # <details>
 # <summary>Answer</summary>
 #
-# **(a)**. Two workers share its offset. (b) would be an error. (c) A seed changes the order, and bytes still match their
-# label.
+# **(a)**. Two workers share its offset. (b) would be an error. (c) A seed changes the order, and bytes still match
+# their label.
 #
 # </details>
 #
-# **2.** A worker is "killed by signal: Bus error". What do you do first?
-# (a) Ask for more memory for the job. (b) Look at `df -h` of `/dev/shm`. (c) Replace the node's memory.
+# **2.** A worker is "killed by signal: Bus error". What do you do first? (a) Ask for more memory for the job. (b) Look
+# at `df -h` of `/dev/shm`. (c) Replace the node's memory.
 #
 # <details>
 # <summary>Answer</summary>
@@ -661,8 +665,8 @@ show.command(machine_report.describe(setup.scratch))
 #
 # </details>
 #
-# **3.** A job that reads well on the login node hangs on a compute node in `from_pretrained`. Why?
-# (a) The GPU is busy. (b) The workers share a file. (c) It waits for the internet.
+# **3.** A job that reads well on the login node hangs on a compute node in `from_pretrained`. Why? (a) The GPU is busy.
+# (b) The workers share a file. (c) It waits for the internet.
 #
 # <details>
 # <summary>Answer</summary>

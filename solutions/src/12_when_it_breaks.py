@@ -188,7 +188,7 @@ more = {
     # --8<-- solution
     "D": "sampler.set_epoch(epoch)",
     "E": "kept.append(batch.clone())",
-    "F": 'name = stem.replace(".", "%2E") + ".jpg"',
+    "F": 'name = stem.replace("%", "%25").replace(".", "%2E") + ".jpg"',
     # --8<-- stub
     # "D": "pass",  # your code: one line for each job
     # "E": "kept.append(batch)",
@@ -211,8 +211,7 @@ programs
 # <details>
 # <summary>Hint 2: F</summary>
 #
-# `cat.v1` must not become `cat_v1`, which is another image, nor `cat`. Percent signs, as in web addresses, are rarely in
-# names: `%2E` is a dot.
+# `cat.v1` must not become `cat_v1`, which is another image, nor `cat`. In web addresses `%2E` is a dot. But a stem may already hold `%2E`: so first write each percent sign as `%25`.
 #
 # </details>
 

@@ -36,6 +36,10 @@ WRONG_LINES = [
     (but(LINES, A="srun python train.py --workers 8 --cpus-per-task=8"), "srun does not take over"),
     (but(LINES, A=A.replace("workers 8", "workers 16")), "the 8 workers were right"),
     (but(LINES, A="python train.py --workers 8"), "start the program with srun"),
+    (but(LINES, A="srun -c8 sleep 1 --workers 8"), "leave the program"),
+    (but(LINES, B=B.replace("finetune.py", "other.py")), "leave the program"),
+    (but(LINES, B=B.replace("resnet50", "resnet18")), "leave the arguments"),
+    (but(LINES, B='srun --export=TORCH_HOME="$SCRATCH/torch" python finetune.py'), "without ALL"),
     (but(LINES, B=ex12.ORIGINAL["B"]), "the file is there already"),
     (but(LINES, B="srun python finetune.py --model resnet50 TORCH_HOME=$SCRATCH/torch"), "before srun"),
     (but(LINES, B=f"false wget x; {ex12.ORIGINAL['B']}"), "needs the network"),
@@ -52,12 +56,14 @@ RIGHT_LINES = [
     LINES,
     but(LINES, A="srun -c8 python train.py --workers=8", B=f"export {B.replace(' srun', '; srun')}"),
     but(LINES, A="SRUN_CPUS_PER_TASK=$SLURM_CPUS_PER_TASK srun python train.py --workers 8"),
+    but(LINES, B='srun --export=ALL,TORCH_HOME="$SCRATCH/torch" python finetune.py --model resnet50'),
+    but(LINES, B='srun env TORCH_HOME="$SCRATCH/torch" python finetune.py --model=resnet50'),
     but(LINES, C=C.replace("16 --prefetch 2", "8 --prefetch=4")),
 ]
 TestLines = judged(ex12.lines, WRONG_LINES, RIGHT_LINES)
 
 D, E = "sampler.set_epoch(epoch)", "kept.append(batch.clone())"
-F = 'name = stem.replace(".", "%2E") + ".jpg"'
+F = 'name = stem.replace("%", "%25").replace(".", "%2E") + ".jpg"'
 PROGRAMS = {"D": D, "E": E, "F": F}
 WRONG_PROGRAMS = [
     (but(PROGRAMS, D=ex12.ORIGINAL["D"]), "knows the epoch only from set_epoch"),
@@ -73,12 +79,14 @@ WRONG_PROGRAMS = [
     (but(PROGRAMS, F='name = stem.split(".")[0] + ".jpg"'), "two images now have one name"),
     (but(PROGRAMS, F='name = stem.replace(".", "_") + ".jpg"'), "two images now have one name"),
     (but(PROGRAMS, F='name = stem.replace(".", "")+ ".jpg"'), "two images now have one name"),
+    (but(PROGRAMS, F='name = stem.replace(".", "%2E") + ".jpg"'), "write % as %25 first"),
+    (but(PROGRAMS, F='name = stem.replace(".", "%2E").replace("%", "%25") + ".jpg"'), "write % as %25 first"),
     (but(PROGRAMS, F='name = stem.replace(".", "%2E")'), "the suffix is the field"),
 ]
 RIGHT_PROGRAMS = [
     PROGRAMS,
     but(PROGRAMS, D="sampler.seed = epoch", E="kept.append(batch.numpy().copy())"),
-    but(PROGRAMS, E="kept += [torch.clone(batch)]", F="name = '%2E'.join(stem.split('.')) + '.jpg'"),
+    but(PROGRAMS, E="kept += [torch.clone(batch)]", F="name = stem.encode().hex() + '.jpg'"),
 ]
 TestPrograms = judged(ex12.programs, WRONG_PROGRAMS, RIGHT_PROGRAMS)
 
