@@ -220,6 +220,7 @@ COLUMNS: tuple[tuple[list[Any], torch.dtype, list[float], str], ...] = (
         [2.0, 1.0, 2.0],
         "2.0 is a float: whole values by chance are no classes",
     ),
+    ([7, 7.5], torch.float32, [7.0, 7.5], "one float makes the column values"),
     ([None, 1.5], torch.float32, [math.nan, 1.5], "None among floats is a missing value: NaN"),
     ([1.5, None], torch.float32, [1.5, math.nan], "None among floats is a missing value: NaN"),
 )

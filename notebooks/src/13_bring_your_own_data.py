@@ -5,9 +5,9 @@
 # synthetic images with masks, and 200 with a table of labels
 #
 # So far a sample was an image and a label. Yours may have a mask, a number to predict, a text or a list as well. Each
-# of these is a *field*. A field holds either *blobs*, the bytes of one file per sample such as an image or a mask, or
-# *values*, a column of a table. This notebook brings two such sets from the folder to the batch, shows mistakes that
-# raise no error, and ends with your own folder.
+# of these is a *field*. A field holds either *blobs*, the bytes of one file per sample such as an image or a mask (in
+# 04 a *blob* was many of these back to back), or *values*, a column of a table. This notebook brings two such sets from
+# the folder to the batch, shows mistakes that raise no error, and ends with your own folder.
 
 # %% [markdown] id="questions"
 # ## Questions
@@ -15,7 +15,7 @@
 # - How do samples of several files get into one packed file?
 # - How do an image and its mask stay together through random crops?
 # - Which columns of a table are labels, and which are numbers?
-# - What does a second file per sample cost?
+# - What does a second file per sample cost (optional section 4)?
 # - What does the toolbox make of my folder?
 
 # %% [markdown] id="objectives"
@@ -24,7 +24,7 @@
 # - pack images with masks, and a table with numbers, and check what was recognised,
 # - give an image and its mask the same random view,
 # - join a table to its files by name, also one that comes later, and keep floats from becoming classes,
-# - say what a further field costs in files and packed,
+# - say what a further field costs in files and packed (optional section 4),
 # - try all of this on your own data without writing a byte.
 
 # %% [markdown] id="setup"
@@ -45,7 +45,7 @@ setup = start("13")
 # <details>
 # <summary>Answer</summary>
 #
-# For 1, and for 9: load / (1 - load). So plan for 70 %.
+# For 1, and for 9: load / (1 - load).
 #
 # </details>
 
@@ -159,10 +159,10 @@ def apart(image, mask):
 # %% [markdown]
 # `crop` draws a place at each call, so the two get different ones.
 #
-# > **Predict.** In what share of the pixels does such a mask then disagree with its image?
+# > **Predict.** In what share of the pixels of the object does such a mask then disagree with its image?
 
 # %%
-guess = 5  # change me: percent of the pixels with a wrong class
+guess = 20  # change me: percent of the object's pixels with a wrong class
 
 # %% [markdown]
 # The remedy: draw the crop *once*, for both. In torchvision, say what a mask is (`tv_tensors.Mask`), and pass both in
@@ -189,25 +189,24 @@ draw(panels, "Left, the outline of the mask lies beside the object. Right, it fo
 # %% [markdown]
 # On the left, a correct answer of the network increases the loss. Shapes, types and the number of samples are all as
 # they should be, so only a picture shows it, or a count. Here a mask takes the place of the image, to count the pixels
-# in which the two crops differ:
+# of the object in which the two crops differ:
 
 
 # %%
 def wrong_pixels(crops, index):
-    """Percentage of the pixels whose class is not that of the pixel in the image."""
+    """Percentage of the object's pixels, in either crop, whose classes differ; NaN where neither shows it."""
     mask = as_mask([*pair(index)][1])
     of_image, of_mask = crops(mask, mask)
-    return 100 * float((of_image != of_mask).float().mean())
+    in_object = (of_image > 0) | (of_mask > 0)
+    return 100 * float((of_image != of_mask)[in_object].float().mean())
 
 
 found = {f.__name__: [wrong_pixels(f, index) for index in range(100)] for f in (apart, together)}
-middle = {name: np.median(runs) for name, runs in found.items()}
-title = f"Cropped apart, {middle['apart']:.0f} % of the pixels have a wrong class; together, {middle['together']:.0f} %"
-figures.bars(found, title, x="wrong pixels in a mask (%)", note="one run per mask", guess=guess)
+middle = {name: np.nanmedian(runs) for name, runs in found.items()}
+title = f"Cropped apart, {middle['apart']:.0f} % of the object's pixels have a wrong class; together, {middle['together']:.0f} %"
+figures.bars(found, title, x="wrong pixels of the object (%)", dots="masks", guess=guess)
 
 # %% [markdown]
-# Most pixels are background in both; of the object far more is wrong.
-#
 # A mask must also not be scaled like an image. The mean of classes 1 and 3 is 2, and that is another class:
 
 # %%
@@ -322,7 +321,7 @@ draw(panels, f"Three images of one species with their weights, lightest first: {
 sizes = Counter(min(count, 5) for count in Counter(weights).values())
 title = f"Weights as classes: {len(set(weights))} classes for {len(weights)} images, and {sizes[1]} have a single image"
 names = {1: "1 image", **{n: f"{n} images" for n in (2, 3, 4)}, 5: "5 or more"}
-figures.bars({name: sizes[n] for n, name in names.items() if sizes[n]}, title, x="classes with so many images")
+figures.bars({name: sizes[n] for n, name in names.items() if sizes[n]}, title, x="number of classes")
 
 # %% [markdown]
 # Small shapes beside the large one are decoys. No network learns a class from one image, and classes do not know that
@@ -419,7 +418,7 @@ def decode(loader):
 
 result = measure.compare({name: partial(decode, each) for name, each in loaders.items()}, rounds=7, unit="samples")
 share = result.times("image", "image and mask").median - 1
-figures.bars(result, f"With the mask to decode, an epoch takes {share:.0%} longer")
+figures.bars(result, f"With the mask to decode, {1 - 1 / (1 + share):.0%} fewer samples per second")
 
 # %% [markdown]
 # So a mask can need more workers than the image alone ([notebook 08](08_keep_the_gpu_fed.ipynb)).
@@ -484,8 +483,8 @@ show.command(TrainConfig(target="mask", epochs=20), "shapes.arrow")
 # - Read the notes of `load` and look at pictures before training; wrong pairs raise no error.
 # - Draw a random view once, and give it to image and mask. Scale masks by the nearest pixel.
 # - Join tables by name, never by order. A float is a value, not a class. A later column needs no second packing.
-# - A second file per sample is a second open, a round trip on a parallel file system; a second blob in a packed file
-#   is one more read of an open file. Decoding costs the same in both.
+# - A second file per sample is a second open, a round trip on a parallel file system; a second blob in a packed file is
+#   one more read of an open file. Decoding costs the same in both.
 
 # %% [markdown] id="quiz"
 # ## Check yourself

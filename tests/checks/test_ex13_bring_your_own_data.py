@@ -153,5 +153,9 @@ WRONG_TARGETS = [
     (lambda v: right_target(v, texts=lambda t: torch.tensor([int(x) for x in t])), "a text is no number"),
     (lambda v: right_target(v) if isinstance(v[0], str | float) else numbered(v), "7 stays 7"),
     (lambda v: right_target(v).tolist(), "return one tensor"),
+    (
+        lambda v: torch.tensor([int(x) for x in v]) if isinstance(v[0], int) else right_target(v),
+        "one float makes",
+    ),
 ]
 TestTarget = judged(ex13.target, WRONG_TARGETS, [right_target])
