@@ -2,7 +2,7 @@
 
     faults    ids without image, mask or row, and damaged images
     packed    the whole samples in one file, with mask, species and height
-    defence   seconds of opens and of decoding per epoch, and which of the two is the limit
+    defence   seconds of opens and of decoding per epoch, which of the two is the limit, and the way to store
 
 The check makes deliveries of its own, from other seeds than the notebook. The trap: a program that follows
 the table sees no image without a row, and one that follows the files sees no row without an image.
@@ -156,11 +156,11 @@ CASES = (
 
 @check(buys="Two divisions tell which resource to ask for, before anybody asks for 64 nodes.")
 def defence(attempt: Attempt) -> None:
-    """`defence(trees, nodes, cpus, numbers)` gives opens_s, decode_s and the limit."""
+    """`defence(trees, nodes, cpus, numbers)` gives opens_s, decode_s, the limit and the way."""
     for trees, nodes, cpus, numbers in CASES:
         got = attempt(trees, nodes, cpus, numbers)
-        named = isinstance(got, dict) and set(got) == {"opens_s", "decode_s", "limit"}
-        attempt.require(named, got, "a dict of opens_s, decode_s, limit", "three entries")
+        named = isinstance(got, dict) and set(got) == {"opens_s", "decode_s", "limit", "way"}
+        attempt.require(named, got, "a dict of opens_s, decode_s, limit, way", "four entries")
         opens, decode = 2 * trees / numbers["opens_per_s"], trees * numbers["cpu_ms"] / 1000 / nodes / cpus
         _expect(
             attempt,
@@ -185,6 +185,9 @@ def defence(attempt: Attempt) -> None:
         right = "opens" if opens > decode else "CPUs"
         because = "both go on at the same time, so the longer one is the limit: 'opens' or 'CPUs'"
         attempt.require(got["limit"] == right, got["limit"], right, because)
+        way = "packed" if opens > decode else "files"
+        because = "packing removes opens: it pays where they are the limit; where CPUs are, files do as well"
+        attempt.require(got["way"] == way, got["way"], way, because)
 
 
 def _expect(attempt: Attempt, name: str, got: Any, right: float, *mistakes: tuple[float, str]) -> None:

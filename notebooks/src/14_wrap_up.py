@@ -1,7 +1,8 @@
 # %% [markdown] id="top"
 # # 14 · Wrap up
 #
-# **Minutes** 40 · **Machine** any Linux computer with two CPUs · **Needs** 01 and 03 are enough · **Data** 200 synthetic images
+# **Minutes** 40 · **Machine** any Linux computer with two CPUs · **Needs** 01 and 03 are enough · **Data** 200
+# synthetic images
 #
 # A folder arrives that nobody has seen: trees, photographed from the air, with masks and a table of heights. You look
 # at it, decide, pack, stage and train, and defend each decision with numbers that you measured. Everything runs here;
@@ -56,11 +57,12 @@ print(*sorted(path.relative_to(delivery).as_posix() for path in delivery.rglob("
 # %% [markdown] id="look" tags=["core"]
 # ## 1 · Look before you pack
 #
-# First the folder as it is. `sources.load` says how it reads it:
+# First what was written about it, and the folder as it is. `sources.load` says how it reads it:
 
 # %%
 from smallfiles import sources
 
+print((delivery / "README.txt").read_text())
 print(*sources.load(delivery).notes, sep="\n")
 
 # %% [markdown]
@@ -120,7 +122,7 @@ counts = {
     for name, there in places.items()
 }
 counted = ", ".join(f"{len(there)} {name}s" for name, there in places.items())
-figures.bars(counts, f"{counted}, but only {len(whole)} whole samples", x="number", guess=guess)
+figures.bars(counts, f"{counted}, but only {len(whole)} whole samples", x="rows, images, masks", guess=guess)
 
 # %% [markdown] id="decide" tags=["core"]
 # ## 2 · Decide with your numbers
@@ -135,8 +137,8 @@ worksheet.measure_missing(setup.path())
 # %% [markdown]
 # The forecast of [notebook 11](11_choose_a_format.ipynb) needs two numbers: the time to decode an image, which you have
 # measured, and the operations per second that the metadata server does for you, which your site knows. As a first guess
-# we take the files that you opened per second, times the two operations per file. (On a laptop that is a fast server
-# with one user.) A mask must be decoded too; section 5 tries ten times the time.
+# we take the files that you opened per second, times the two operations per file. On a laptop this is too good by far:
+# no one shares it. A mask must be decoded too; section 5 tries ten times the time.
 #
 # > **Predict.** On 64 nodes, which way has the shortest epoch: files, one packed file, shards, or a copy per node?
 
@@ -168,14 +170,14 @@ for name, way in ways.items():
     print(f"{name:7} GPUs wait {forecast.waiting:4.0%}; the limit is {forecast.limit}")
 
 # %% [markdown]
-# Read the figure from the left: as long as a line halves with twice the nodes, nothing that the nodes share is the limit.
-# Where two lines coincide, the GPUs or the CPUs are the limit, and the way of storing does not matter for speed. *Targets*
-# are the disks of the file system: from one packed file, each sample is two requests to them, one for the mask. Files
-# also cost inodes: two per tree, a million in all. Compare that with your quota.
+# Read the figure from the left: as long as a line halves with twice the nodes, nothing that the nodes share is the
+# limit. Where two lines coincide, the GPUs or the CPUs are the limit, and the way of storing does not matter for speed.
+# *Targets* are groups of disks: from one packed file, each sample is two requests to them, one for the mask. Files also
+# cost inodes: two per tree, a million in all. Compare that with your quota.
 
 # %% [markdown]
-# The way with the shortest epoch need not be the fastest. Before the first epoch of *staged*, every node copies the whole
-# survey, and all of them read from the same targets. The time of a whole training includes that:
+# The way with the shortest epoch need not be the fastest. Before the first epoch of *staged*, every node copies the
+# whole survey, and all of them read from the same targets. The time of a whole training includes that:
 
 # %%
 planned = 10  # change me: epochs of your training
@@ -200,31 +202,39 @@ guess = 5  # change me: epochs, compared with one packed file
 # The *folded* cell computes both, and draws the time of a whole training:
 
 # %% jupyter={"source_hidden": true}
-from math import ceil
+from math import ceil, inf
 
 once = {name: simulate(work, storage, ways[name], 64) for name in ("packed", "shards", "staged")}
 copy_s = once["staged"].first_epoch_s - once["staged"].epoch_s
 
 
-def paid_off(other):
+def break_even(other):
+    """Epochs after which the copy has paid off; infinite where it saves nothing."""
     saved_s = once[other].epoch_s - once["staged"].epoch_s
-    return f"after {ceil(copy_s / saved_s):,} epochs" if saved_s > 0 else "never"
+    return ceil(copy_s / saved_s) if saved_s > 0 else inf
 
 
-trained = {n: whole_training(n) for n in (1, 10, 20, 40, 80)}
+def words(epochs):
+    return f"after {epochs:,} epochs" if epochs < inf else "never"
+
+
+against = {name: break_even(name) for name in ("packed", "shards")}
+trained = {n: whole_training(n) for n in (1, 2, 5, 10, 20, 40, 80)}
 drawn = {name: {n: times[name] for n, times in trained.items()} for name in once}
-title = f"Forecast: on 64 nodes a copy pays off {paid_off('packed')} against one file, {paid_off('shards')} against shards"
-axes = {"x": "epochs", "y": "seconds of training", "marks": {"planned": planned}}
+title = f"Forecast: on 64 nodes a copy pays off {words(against['packed'])} against one file, {words(against['shards'])} against shards"
+marks = {"planned": planned, **{f"against {name}": n for name, n in against.items() if n <= 80}}
+axes = {"x": "epochs", "y": "seconds of training", "log": "xy", "marks": marks}
 figures.lines(drawn, title, **axes, guess=guess, note="a model, not a measurement")
 
 # %% [markdown]
-# A copy costs the same for 1 epoch as for 100. Two numbers decide: the seconds of the copy, and the seconds that it saves
-# per epoch. On many nodes a broadcast ([notebook 11](11_choose_a_format.ipynb)) makes the first much smaller.
+# A copy costs the same for 1 epoch as for 100. Two numbers decide: the seconds of the copy, and the seconds that it
+# saves per epoch. On many nodes a broadcast ([notebook 11](11_choose_a_format.ipynb)) makes the first much smaller.
 
 # %% [markdown] id="pack" tags=["core"]
 # ## 3 · Pack, verify, stage
 #
-# The packed file is complete or absent, and its digest is beside it. `verify` reads everything again:
+# These few samples go into one file, whatever you decided for the whole survey. The file is complete or absent, and its
+# digest is beside it. `verify` reads everything again:
 
 # %%
 from smallfiles.pack import verify
@@ -254,14 +264,14 @@ with staging.staged(packed, config=staging.StageConfig(leave_bytes=256 << 20)) a
 print(f"copied in {copy.seconds:.3f} s;", *(f" an epoch {name}: {reading.seconds(name):.4f} s" for name in places))
 
 # %% [markdown]
-# Here both are memory: the packed file is in the page cache, and a copy gains little or nothing. On one node with slow
-# storage a copy pays after few epochs ([notebook 07](07_stage_a_dataset.ipynb)).
+# Here both are memory: the packed file is in the page cache. So a copy cannot gain, and may read slower. On one node
+# with slow storage a copy pays after few epochs ([notebook 07](07_stage_a_dataset.ipynb)).
 
 # %% [markdown] id="train" tags=["core"]
 # ## 4 · Train, and look at the waiting
 #
-# A batch has images and their masks, cropped together, the heights as numbers, and the ids as bytes with offsets. A small
-# network learns the mask:
+# A batch has images and their masks, cropped together, the heights as numbers, and the ids as bytes with offsets. A
+# small network learns the mask:
 #
 # > **Predict.** Which share of the time does this training wait for its data, without workers and with two?
 
@@ -290,13 +300,81 @@ for workers in (0, 2):
 # The *folded* cell draws the waiting of each epoch:
 
 # %% jupyter={"source_hidden": true}
-title = " and ".join(f"{median(runs):.0f} % with {name}" for name, runs in waits.items())
-figures.bars(waits, f"This training waits {title}", x="share of the time spent waiting (%)")
+shares = {name: median(runs) for name, runs in waits.items()}
+texts = {name: f"{share:.1f} %" if share >= 0.1 else "less than 0.1 %" for name, share in shares.items()}
+title = " and ".join(f"{text} with {name}" for name, text in texts.items())
+figures.bars(waits, f"This training waits {title}", x="share of the time spent waiting (%)", dots="epochs")
 
 # %% [markdown]
 # Without workers every batch is made while the network waits; two threads make the next ones during a step. A GPU
 # makes the steps shorter, but not the decoding: then two workers may be too few. So measure on the node that you will
 # use. `smallfiles train trees.arrow --target mask` prints this share for every epoch.
+
+# %% [markdown] id="profile"
+# ### Watch your own training
+#
+# `smallfiles profile` runs a training unchanged and says whether loading limits it. Name yours below. Without one, a
+# stand-in is watched, which the *folded* cell writes: workers wait 5 ms for each of 8 samples per batch, and a step takes
+# 10 ms. It takes the number of workers as its argument, here 1.
+#
+# > **Predict.** What does it say of the stand-in, and what does it propose?
+
+# %% jupyter={"source_hidden": true}
+STAND_IN = """
+import sys
+import time
+import torch
+from torch.utils.data import DataLoader, Dataset
+
+class Waits(Dataset):
+    def __len__(self):
+        return 600
+    def __getitem__(self, index):
+        time.sleep(0.005)
+        return torch.zeros(3, 32, 32)
+
+began = time.perf_counter()
+for batch in DataLoader(Waits(), batch_size=8, num_workers=int(sys.argv[1]), multiprocessing_context="fork"):
+    time.sleep(0.01)
+print(f"{time.perf_counter() - began:.1f} s")
+"""
+_ = (setup.scratch / "stand_in.py").write_text(STAND_IN)
+
+# %%
+program = []  # change me: the words that start your training, such as ["python", "/path/to/train.py"]
+
+# %% [markdown]
+# The *folded* cell runs `smallfiles profile --seconds 3 -- …` with that program, or with the stand-in; lines of which
+# nothing is known here are left out:
+
+# %% jupyter={"source_hidden": true}
+import os
+import subprocess
+
+stand_in = [sys.executable, setup.scratch / "stand_in.py"]
+chosen = program or [*stand_in, "1"]
+watch = [sys.executable, "-m", "smallfiles", "profile", "--seconds", "3", "--", *chosen]
+where = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+told = subprocess.run(watch, env=where, capture_output=True, text=True).stderr
+print(*(line for line in told.splitlines() if "unknown" not in line), sep="\n")
+
+# %% [markdown]
+# The rate leaves out the steps that ran on kept data to measure the headroom. The verdict names the limit, the next
+# step to try, and what it would gain. Does it? The *folded* cell runs the stand-in with 1 worker and with the proposed
+# number:
+
+# %% jupyter={"source_hidden": true}
+import re
+
+proposed = re.search(r"num_workers=(\d+)", told)
+for workers in ("1", proposed[1]) if proposed and not program else ():
+    done = subprocess.run([*stand_in, workers], capture_output=True, text=True)
+    print(f"num_workers={workers}: an epoch takes {done.stdout.strip()}")
+
+# %% [markdown]
+# The forecast leaves out the start of the workers, about 0.1 s each, which a longer epoch hides. PyTorch warns about
+# more workers than CPUs; these wait, so they need none. [Notebook 12](12_when_it_breaks.ipynb) lists all verdicts and
+# what they rest on.
 
 # %% [markdown] id="defend" tags=["core"]
 # ## 5 · Defend it
@@ -331,76 +409,36 @@ for what, change in changes.items():
     print(f"{what:27} {min(times, key=times.get):7}", *(f" {name} {seconds:,.0f} s" for name, seconds in times.items()))
 
 # %% [markdown]
-# The operations matter to files only, and decoding to all ways alike. The number of epochs decides about a copy, which is
-# paid once.
-
-# %% [markdown] id="profile" tags=["core"]
-# ## Watch your own training
-#
-# `smallfiles profile` runs a training unchanged and says whether loading limits it. Name yours below. Without one, a
-# stand-in is watched, which the *folded* cell writes: one worker waits 5 ms for each of 8 samples per batch, and a step
-# takes 10 ms.
-#
-# > **Predict.** What does it say of the stand-in, and what does it propose?
-
-# %% jupyter={"source_hidden": true}
-STAND_IN = """
-import time
-import torch
-from torch.utils.data import DataLoader, Dataset
-
-class Waits(Dataset):
-    def __len__(self):
-        return 600
-    def __getitem__(self, index):
-        time.sleep(0.005)
-        return torch.zeros(3, 32, 32)
-
-for batch in DataLoader(Waits(), batch_size=8, num_workers=1, multiprocessing_context="fork"):
-    time.sleep(0.01)
-"""
-_ = (setup.scratch / "stand_in.py").write_text(STAND_IN)
-
-# %%
-program = []  # change me: the words that start your training, such as ["python", "/path/to/train.py"]
-
-# %% [markdown]
-# The *folded* cell runs `smallfiles profile --seconds 3 -- …` with that program, or with the stand-in:
-
-# %% jupyter={"source_hidden": true}
-import os
-import subprocess
-
-chosen = program or [sys.executable, setup.scratch / "stand_in.py"]
-watch = [sys.executable, "-m", "smallfiles", "profile", "--seconds", "3", "--", *chosen]
-where = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-print(subprocess.run(watch, env=where, capture_output=True, text=True).stderr)
-
-# %% [markdown]
-# The rate leaves out the steps that ran on kept data to measure the headroom. The verdict names the limit, the next step
-# to try, and what it would gain. [Notebook 12](12_when_it_breaks.ipynb) lists all verdicts and what they rest on.
+# The operations matter to files only, and decoding to all ways alike. The number of epochs decides about a copy, which
+# is paid once.
 
 # %% [markdown] id="exercise"
 # ## Exercise
 #
-# In [Exercise 14](../exercises/14_wrap_up.ipynb) another delivery arrives. You find its faults, pack it, and defend your
-# decision; the check compares your answer with the faults that were put in.
+# In [Exercise 14](../exercises/14_wrap_up.ipynb) another delivery arrives. You find its faults, pack it, and defend
+# your decision; the check compares your answer with the faults that were put in.
 
 # %% [markdown] id="cluster"
 # ## On the cluster
 #
-# The same steps as commands, for your own folder on your site's file system:
+# The commands of *your* decision, for your own folder on your site's file system:
 
 # %%
 from smallfiles.staging import StageConfig
 
-config = PackConfig(on_error="skip")
-show.command(config, "survey/trees.csv", "trees.arrow")
-show.command(StageConfig(), "trees.arrow")
+times = whole_training()
+best = min(times, key=times.get)
+out = "trees.tars" if best == "shards" else "trees.arrow"
+fields = " ".join(f"--field '{column}'" for column in columns)
+command = f"{PackConfig(on_error='skip').to_cli('survey/trees.csv', out)} {fields}"
+show.say("Your way is files, so nothing is packed." if best == "files" else f"```bash\n{command}\n```")
+if best == "staged":
+    show.command(StageConfig(), out)
 
 # %% [markdown]
 # ```bash
-# smallfiles profile -- python train.py          # or as a job: slurm/submit SITE 12_profile
+# smallfiles inspect trees.arrow --picture sheet.html    # or trees.tars: look at image and mask
+# smallfiles profile -- python train.py                  # or as a job: slurm/submit SITE 12_profile
 # ```
 
 # %% [markdown] id="key-points"
@@ -437,12 +475,13 @@ show.command(StageConfig(), "trees.arrow")
 #
 # </details>
 #
-# **3.** A copy takes 60 s and saves 2 s per epoch, and you train 10 epochs. (a) Stage. (b) Do not stage. (c) Stage twice.
+# **3.** A copy takes 60 s and saves 2 s per epoch, and you train 10 epochs. (a) Stage. (b) Do not stage. (c) Stage
+# twice.
 #
 # <details>
 # <summary>Answer</summary>
 #
-# **(b)**: it pays off after 30 epochs. (a) would cost 40 s.
+# **(b)**: it pays off after 30 epochs. (a) would cost 40 s. (c) A second copy costs another 60 s and saves nothing.
 #
 # </details>
 

@@ -123,9 +123,9 @@ whole
 # %% [markdown] id="defence"
 # ## Task 3: the defence
 #
-# As files, each tree is an image and a mask. `numbers` has `opens_per_s` (files per second that the storage gives to
-# *all* nodes) and `cpu_ms` (one image decoded by one CPU). Return `opens_s` and `decode_s` per epoch, and the `limit`,
-# `"opens"` or `"CPUs"`:
+# As files, each tree is an image and a mask. `numbers` has `opens_per_s` (files per second for *all* nodes) and `cpu_ms`
+# (one CPU decodes one image). Return `opens_s` and `decode_s` per epoch, the `limit`, `"opens"` or `"CPUs"`, and the
+# `way`: `"files"` if opens are not the limit, else `"packed"`:
 #
 # `defence(trees, nodes, cpus, numbers) -> dict`
 
@@ -133,13 +133,14 @@ whole
 
 
 def defence(trees: int, nodes: int, cpus: int, numbers: dict[str, float]) -> dict:
-    """Seconds per epoch of the two resources, and the limit."""
+    """Seconds per epoch of the two resources, the limit, and the way to store."""
     # --8<-- solution
     opens_s = 2 * trees / numbers["opens_per_s"]
     decode_s = trees * numbers["cpu_ms"] / 1000 / (nodes * cpus)
-    return {"opens_s": opens_s, "decode_s": decode_s, "limit": "opens" if opens_s > decode_s else "CPUs"}
+    limit, way = ("opens", "packed") if opens_s > decode_s else ("CPUs", "files")
+    return {"opens_s": opens_s, "decode_s": decode_s, "limit": limit, "way": way}
     # --8<-- stub
-    # raise NotImplementedError  # your code: about three lines
+    # raise NotImplementedError  # your code: about four lines
     # --8<-- end
 
 
@@ -175,5 +176,5 @@ else:
     report = packed(delivery, Path(tempfile.mkdtemp(dir=setup.scratch)) / "trees.arrow")
     worksheet.measure_missing(setup.path())
     mine = {"opens_per_s": worksheet.value("01", "opens_per_s"), "cpu_ms": worksheet.value("08", "cpu_ms")}
-    limit = defence(500_000, 16, setup.cpus, mine)
-    show.say(f"Faults: {counts}. Packed: **{report.samples}** samples. With your numbers, 500,000 trees as files on 16 nodes: {limit}.")
+    decided = defence(500_000, 16, setup.cpus, mine)
+    show.say(f"Faults: {counts}. Packed: **{report.samples}** samples. With your numbers, 500,000 trees on 16 nodes: {decided}.")

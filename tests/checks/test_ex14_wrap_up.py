@@ -82,11 +82,12 @@ WRONG_PACKED = [
 TestPacked = judged(ex14.packed, WRONG_PACKED, [packed])
 
 
-def seconds(trees, nodes, cpus, numbers, opens=1.0, decode=1.0, limit=None):
+def seconds(trees, nodes, cpus, numbers, opens=1.0, decode=1.0, limit=None, way=None):
     opens_s = opens * 2 * trees / numbers["opens_per_s"]
     decode_s = decode * trees * numbers["cpu_ms"] / 1000 / nodes / cpus
     longer = "opens" if opens_s > decode_s else "CPUs"
-    return {"opens_s": opens_s, "decode_s": decode_s, "limit": limit or longer}
+    way = way or {"opens": "packed", "CPUs": "files"}[longer]
+    return {"opens_s": opens_s, "decode_s": decode_s, "limit": limit or longer, "way": way}
 
 
 WRONG_DEFENCES = [
@@ -98,6 +99,8 @@ WRONG_DEFENCES = [
     (lambda t, n, c, m: seconds(t, n, c, m, decode=c), "divide by them"),
     (lambda t, n, c, m: seconds(t, n, c, m, decode=n * c), "all CPUs of all nodes"),
     (lambda t, n, c, m: seconds(t, n, c, m, limit="both"), "the longer one is the limit"),
+    (lambda t, n, c, m: seconds(t, n, c, m, way="packed"), "packing removes opens"),
+    (lambda t, n, c, m: seconds(t, n, c, m, way="files"), "packing removes opens"),
     (lambda t, n, c, m: {**seconds(t, n, c, m), "opens_s": "long"}, "one number, in seconds"),
 ]
 TestDefence = judged(ex14.defence, WRONG_DEFENCES, [seconds])
