@@ -128,7 +128,8 @@ def forecast(n: Numbers, step_s: Sequence[float] | None, now_s: float | None) ->
     steps = n["epoch_steps"] or 1000
     low, high, now = (_duration(each * steps) for each in (*step_s, now_s))
     what = "an epoch" if n["epoch_steps"] else "1,000 steps"
-    return f"{what} would take {low} to {high} instead of {now}"
+    span = low if low == high else f"{low} to {high}"
+    return f"{what} would take {span} instead of {now}"
 
 
 def _duration(seconds: float) -> str:

@@ -13,7 +13,7 @@ import pytest
 
 from smallfiles import slowfs
 from smallfiles.cli import main
-from smallfiles.profile import TABLE, load
+from smallfiles.profile import TABLE, load, report
 
 LOOPS = Path(__file__).with_name("loops.py")
 ROOT = LOOPS.parents[2]
@@ -370,3 +370,11 @@ def test_the_sheet_of_symptoms_has_every_verdict():
     sheet = (ROOT / "docs/symptoms.md").read_text()
     missing = [each.name for each in TABLE if f"| {each.name} |" not in sheet]
     assert missing == [] and "| one rank waits for another |" in sheet
+
+
+@pytest.mark.parametrize(
+    ("step_s", "span"), [((0.0101, 0.0103), "1.0 s"), ((0.0101, 0.021), "1.0 s to 2.1 s")]
+)
+def test_a_forecast_of_an_epoch_is_a_range_only_where_its_ends_differ(step_s, span):
+    said = report.forecast({"epoch_steps": 100}, step_s, 0.04)
+    assert said == f"an epoch would take {span} instead of 4.0 s"
