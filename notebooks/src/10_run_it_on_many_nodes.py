@@ -69,7 +69,8 @@ samples = len(source.manifest)
 # ## 1 · Find your place
 #
 # `sbatch` puts a script into the queue. When the job starts, the script runs **once**, on the first node. In it, `srun`
-# starts the *tasks*: on two nodes with two tasks each, four processes. Its number among all tasks is its *rank*, that on its node its *local rank*. `torchrun` does the same with other names.
+# starts the *tasks*: on two nodes with two tasks each, four processes. Its number among all tasks is its *rank*, that
+# on its node its *local rank*. `torchrun` does the same with other names.
 #
 # Below are six processes, by how they were started. (The shell of `salloc` is on a compute node, as at some sites.)
 #
@@ -224,8 +225,8 @@ print("PyTorch after set_epoch(1):", list(sampler)[:6])
 # %% [markdown] id="scale" tags=["core"]
 # ## 3 · Train on all of them
 #
-# `init_process_group` connects the ranks; `DistributedDataParallel` (DDP) averages their gradients in each `backward()`.
-# With GPUs, write `"nccl"` for `"gloo"`.
+# `init_process_group` connects the ranks; `DistributedDataParallel` (DDP) averages their gradients in each
+# `backward()`. With GPUs, write `"nccl"` for `"gloo"`.
 
 # %%
 import torch.distributed as dist

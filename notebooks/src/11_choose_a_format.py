@@ -359,8 +359,10 @@ for count in (1, 10, 100):
     print("staging and first epoch {:,.0f} s, broadcast {:,.0f} s".format(*first))
 
 # %% [markdown]
-# `lfs setstripe -c -1 FOLDER` before the file is written stripes it over all targets, since all nodes read it ([notebook 03](03_pack_arrow.ipynb) uses fewer). On 10 nodes and more, one target is slower than files, even with a twentieth of the metadata server. Staging on 100 nodes happens to
-# take as long, since the set is read 100 times; a broadcast reads it once.
+# `lfs setstripe -c -1 FOLDER` before the file is written stripes it over all targets, since all nodes read it
+# ([notebook 03](03_pack_arrow.ipynb) uses fewer). On 10 nodes and more, one target is slower than files, even with a
+# twentieth of the metadata server. Staging on 100 nodes happens to take as long, since the set is read 100 times; a
+# broadcast reads it once.
 
 # %% [markdown] id="choose" tags=["core"]
 # ## 5 · Choose
@@ -369,7 +371,8 @@ for count in (1, 10, 100):
 #
 # *Four questions.*
 #
-# `advise` answers them with numbers. Here for data like that of the second project of exercise 11: ImageNet-21k, 14 million images of 110 kB, on 8 nodes with room for 400 GB each, where opening and reading a file takes 4 ms.
+# `advise` answers them with numbers. Here for data like that of the second project of exercise 11: ImageNet-21k, 14
+# million images of 110 kB, on 8 nodes with room for 400 GB each, where opening and reading a file takes 4 ms.
 #
 # > **Predict.** 32 GPUs take 64 images each per 0.1 s, and the metadata server does 20,000 operations per second. How
 # > many times longer do 30 epochs take from files than with the best way?

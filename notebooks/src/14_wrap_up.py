@@ -314,8 +314,8 @@ figures.bars(waits, f"This training waits {title}", x="share of the time spent w
 # ### Watch your own training
 #
 # `smallfiles profile` runs a training unchanged and says whether loading limits it. Name yours below. Without one, a
-# stand-in is watched, which the *folded* cell writes: workers wait 5 ms for each of 8 samples per batch, and a step takes
-# 10 ms. It takes the number of workers as its argument, here 1.
+# stand-in is watched, which the *folded* cell writes: workers wait 5 ms for each of 8 samples per batch, and a step
+# takes 10 ms. It takes the number of workers as its argument, here 1.
 #
 # > **Predict.** What does it say of the stand-in, and what does it propose?
 
@@ -421,9 +421,9 @@ for what, change in changes.items():
 # %% [markdown] id="cluster"
 # ## On the cluster
 #
-# The commands of *your* decision, for your own folder on your site's file system:
+# The *folded* cell shows the commands of *your* decision, for your own folder on your site's file system:
 
-# %%
+# %% jupyter={"source_hidden": true}
 from smallfiles.staging import StageConfig
 
 times = whole_training()
