@@ -69,8 +69,7 @@ samples = len(source.manifest)
 # ## 1 · Find your place
 #
 # `sbatch` puts a script into the queue. When the job starts, the script runs **once**, on the first node. In it, `srun`
-# starts the *tasks*: on two nodes with two tasks each, four processes. Its number among all tasks is its *rank*, that
-# on its node its *local rank*. `torchrun` does the same with other names.
+# starts the *tasks*: on two nodes with two tasks each, four processes. A task's number among all tasks is its *rank*, on its node its *local rank*. `torchrun` does the same with other names.
 #
 # Below are six processes, by how they were started. (The shell of `salloc` is on a compute node, as at some sites.)
 #
