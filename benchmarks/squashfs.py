@@ -65,7 +65,7 @@ def _measure_cold(bench: Bench, image: Path, config: BenchConfig) -> None:
     if not page_cache.can_be_cold(image):
         bench.notes.append("cold reads were not measured: the image lies in memory")
         return
-    with SquashFS(image, cache=False) as opened:
+    with SquashFS(image) as opened:
         rows = np.random.default_rng(config.seed).permutation(len(opened))[: config.count].tolist()
         size = sum(len(opened.view_at(row)) for row in rows)
     cases = [
@@ -76,7 +76,7 @@ def _measure_cold(bench: Bench, image: Path, config: BenchConfig) -> None:
 
 
 def _read_cold(image: Path, rows: Sequence[int], threads: int) -> Outcome:
-    with SquashFS(image, cache=False) as opened:
+    with SquashFS(image) as opened:
         page_cache.drop([image])
         total, began = 0, perf_counter()
         if not threads:

@@ -56,7 +56,7 @@ def plain_files(folder: Path, names: Sequence[str]) -> Iterator[Read]:
 @contextmanager
 def by_library(image: Path, names: Sequence[str]) -> Iterator[Read]:
     """`pysquashfs`, a copy of each file."""
-    with SquashFS(image, cache=False) as opened:
+    with SquashFS(image) as opened:
         rows = [opened.row(name) for name in names]
         yield lambda number: opened.read_at(rows[number])
 
@@ -64,7 +64,7 @@ def by_library(image: Path, names: Sequence[str]) -> Iterator[Read]:
 @contextmanager
 def by_views(image: Path, names: Sequence[str]) -> Iterator[Read]:
     """`pysquashfs` without a copy of its own: into one buffer, as a loader copies into its batch."""
-    with SquashFS(image, cache=False) as opened:
+    with SquashFS(image) as opened:
         rows = [opened.row(name) for name in names]
         room = memoryview(bytearray(max((opened.stat(name).size for name in names), default=0)))
 
@@ -150,7 +150,7 @@ def measure_ways(
     Raises:
         UsageError: A way gave other bytes than the first.
     """
-    with SquashFS(image, cache=False) as opened:
+    with SquashFS(image) as opened:
         names = [name for name in opened.paths if not name.startswith(".")]
     order = np.random.default_rng(config.seed).permutation(len(names))[: config.count]
     picked = [names[index] for index in order]

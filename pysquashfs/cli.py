@@ -15,7 +15,7 @@ import json
 import os
 import sys
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
@@ -26,15 +26,13 @@ if TYPE_CHECKING:
     from pysquashfs.image import SquashFS
 
 FAILED, USAGE, INTERRUPTED, PIPE_CLOSED = 1, 2, 130, 141
-_MODES = {"directory": "d", "file": "-", "symlink": "l", "block device": "b", "character device": "c"}
 
 _WHY = """\
 Squashfs images without a mount, root or a C library.
 
   python -m pysquashfs pack photos photos.sqfs        a folder becomes one file
   python -m pysquashfs info photos.sqfs               how it is made, and why it is slow if it is
-  python -m pysquashfs list photos.sqfs train --long
-  python -m pysquashfs cat photos.sqfs train/1.jpg > 1.jpg
+  python -m pysquashfs list photos.sqfs train
 """
 
 
@@ -56,10 +54,7 @@ def build_parser() -> argparse.ArgumentParser:
 
     add = verb("list", "list what is in an image, or in a folder of it", _list)
     add("folder", nargs="?", default="", metavar="FOLDER", help="list what is below it")
-    add("--long", action="store_true", help="with type, permissions, size and target of links")
     verb("info", "show how an image is made, and why it is slow if it is", _info)
-    add = verb("cat", "write files of an image to standard output", _cat)
-    add("paths", nargs="+", metavar="PATH")
     _add_pack(verb("pack", "pack a folder into one image", _pack))
     add = verb("mount", "show an image as a folder until Ctrl-C; without root if FUSE is available", _mount)
     add("folder", type=Path, nargs="?", metavar="FOLDER", help="where; a temporary folder if not given")
@@ -70,11 +65,10 @@ def build_parser() -> argparse.ArgumentParser:
 def _add_pack(add: Callable[..., Any]) -> None:
     add("source", type=Path, metavar="DIR", help="the folder; links to files are followed")
     add("out", type=Path, metavar="IMAGE", help="a name that does not exist yet")
-    add("--compression", choices=("none", "gzip", "zstd", "lz4", "xz"), default="none")
+    add("--compression", choices=("none", "gzip", "zstd"), default="none")
     add("--level", type=int, metavar="N", help="of the compressor")
     add("--block-bytes", type=int, default=131072, metavar="N", help="4096 to 1048576, a power of two")
     add("--fragments", action="store_true", help="share blocks between file ends: smaller, slow at random")
-    add("--threads", type=int, metavar="N", help="number of threads that compress")
     add("--overwrite", action="store_true", help="replace an image of that name")
 
 
@@ -118,10 +112,6 @@ def _sentence(error: Exception) -> str:
     if isinstance(error, OSError):
         where = f"{error.filename}: " if error.filename else ""
         return f"{where}{error.strerror or error}; expected it to work. Check path, permissions and space."
-    if isinstance(error, ModuleNotFoundError) and error.name:
-        package = error.name.partition(".")[0]
-        line = f"python -m pip install {package}"
-        return f"the Python package {package} is not installed; expected it for this command. Run: {line}."
     return f"this is a bug ({type(error).__name__}: {error}). Run it again with --debug and report it."
 
 
@@ -139,19 +129,9 @@ def _list(arguments: argparse.Namespace) -> int:
                 {"image": str(arguments.image), "entries": [vars(image.stat(path)) for path in paths]}
             )
             return 0
-        for line in _lines(image, paths, arguments.long):
-            print(line)
+        for path in paths:
+            print(path if path.isprintable() else ascii(path)[1:-1])
     return 0
-
-
-def _lines(image: SquashFS, paths: Sequence[str], long: bool) -> Iterator[str]:
-    for path in paths:
-        if not long:
-            yield _shown(path)
-            continue
-        found = image.stat(path)
-        target = f" -> {_shown(found.target)}" if found.target is not None else ""
-        yield f"{_MODES.get(found.kind, '?')}{found.mode:04o} {found.size:>14,} {_shown(path)}{target}"
 
 
 def _info(arguments: argparse.Namespace) -> int:
@@ -174,26 +154,11 @@ def _info(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _cat(arguments: argparse.Namespace) -> int:
-    if arguments.json:
-        raise SquashFSError(
-            "cat was asked for JSON", expected="bytes as they are", next_step="Leave --json out"
-        )
-    with _open(arguments) as image:
-        rows = [image.row(path) for path in arguments.paths]  # if one is missing, nothing is written
-        for row, path in zip(rows, arguments.paths, strict=True):
-            whole = image.index.files.size[row] <= 1 << 20
-            for piece in [image.read_at(row)] if whole else image.chunks(path):
-                sys.stdout.buffer.write(piece)
-        sys.stdout.buffer.flush()
-    return 0
-
-
 def _pack(arguments: argparse.Namespace) -> int:
     from pysquashfs.writer import folder_items, pack
 
     began = perf_counter()
-    names = ("compression", "level", "block_bytes", "fragments", "threads", "overwrite")
+    names = ("compression", "level", "block_bytes", "fragments", "overwrite")
     chosen = {name: getattr(arguments, name) for name in names}
     found = pack(arguments.out, folder_items(arguments.source), **chosen)
     _report(arguments, vars(found), began, f"packed {found.files:,} files into {found.path}")
@@ -251,11 +216,6 @@ def _report(arguments: argparse.Namespace, facts: dict[str, Any], began: float, 
 
 def _print_json(record: dict[str, Any]) -> None:
     print(json.dumps(record, indent=2, default=str))  # ASCII, so that names that are not UTF-8 stay exact
-
-
-def _shown(path: str) -> str:
-    """A name with control characters escaped."""
-    return path if path.isprintable() else ascii(path)[1:-1]
 
 
 def _say(message: str) -> None:

@@ -2,7 +2,8 @@
 
 The trap: a few hundred bytes can expand to gigabytes, and a frame may contain a wrong size. No call here
 returns more than `limit` bytes (and one more, to detect it). zstd and lz4 are optional packages; they are
-imported when an image needs them.
+imported when an image needs them. Images of other makers are read with all of `NAMES`; ours are written with
+gzip or zstd, since lz4 and xz are worse at either end.
 """
 
 from __future__ import annotations
@@ -17,9 +18,10 @@ from typing import Any
 from pysquashfs.errors import MissingToolError, SquashFSError
 
 Buffer = bytes | bytearray | memoryview
-NAMES = ("none", "gzip", "zstd", "lz4", "xz")
-DEFAULT_LEVELS = {"gzip": 6, "zstd": 3, "lz4": 0, "xz": 6}
-LEVELS = {"gzip": (1, 9), "zstd": (1, 22), "lz4": (0, 12), "xz": (0, 9)}
+NAMES = ("gzip", "zstd", "lz4", "xz")
+LEVELS = {"gzip": (1, 9), "zstd": (1, 22)}
+"""The lowest and the highest level of those that are written."""
+
 _PACKAGES = {"zstd": "zstandard", "lz4": "lz4.block"}
 _MAX_WINDOW_BYTES = 8 << 20  # blocks have at most 1 MiB, so a larger window is wrong
 _XZ_MEMORY_BYTES = 64 << 20
@@ -74,31 +76,26 @@ def decompress(name: str, data: Buffer, limit: int) -> bytes:
         BlockError: The block is damaged, cut off, or larger than `limit`.
     """
     try:
-        return decompressor(name)(data, limit)
+        return _DECOMPRESSORS[name](data, limit)
     except BlockError:
         raise
     except Exception as error:  # each library has its own; lz4 raises RuntimeError, zstandard ZstdError
         raise BlockError(f"{type(error).__name__}: {error}") from error
 
 
-def decompressor(name: str) -> Callable[[Buffer, int], bytes]:
-    """The function behind `decompress`; it may raise what its library raises."""
-    return _DECOMPRESSORS[name]
-
-
-def compress(name: str, data: Buffer, level: int | None = None, *, block_bytes: int = 131072) -> bytes:
+def compress(name: str, data: Buffer, level: int | None = None) -> bytes:
     """One block, compressed so that the kernel can read it. Equal input gives equal bytes.
 
     Args:
-        name: The compressor.
+        name: One of `LEVELS`.
         data: The block.
-        level: See `LEVELS`; None for the default.
-        block_bytes: Block size of the image (xz may not use a larger dictionary).
+        level: None for the default.
     """
-    if name == "none":
-        return bytes(data)
-    level = DEFAULT_LEVELS[name] if level is None else level
-    return _COMPRESSORS[name](data, level, block_bytes)
+    if name == "gzip":
+        return zlib.compress(data, 6 if level is None else level)
+    compressor = import_module("zstandard").ZstdCompressor(level=3 if level is None else level)
+    found: bytes = compressor.compress(data)
+    return found
 
 
 def _gunzip(data: Buffer, limit: int) -> bytes:
@@ -144,36 +141,9 @@ def _whole(found: bytes, ended: bool, limit: int) -> bytes:
     return found
 
 
-def _to_gzip(data: Buffer, level: int, block_bytes: int) -> bytes:
-    return zlib.compress(data, level)
-
-
-def _to_zstd(data: Buffer, level: int, block_bytes: int) -> bytes:
-    found: bytes = import_module("zstandard").ZstdCompressor(level=level).compress(data)
-    return found
-
-
-def _to_lz4(data: Buffer, level: int, block_bytes: int) -> bytes:
-    mode = {"mode": "high_compression", "compression": level} if level else {}
-    found: bytes = import_module("lz4.block").compress(data, store_size=False, **mode)
-    return found
-
-
-def _to_xz(data: Buffer, level: int, block_bytes: int) -> bytes:
-    filters = [{"id": lzma.FILTER_LZMA2, "preset": level, "dict_size": max(block_bytes, 8192)}]
-    return lzma.compress(data, format=lzma.FORMAT_XZ, check=lzma.CHECK_CRC32, filters=filters)
-
-
 _DECOMPRESSORS: dict[str, Callable[[Buffer, int], bytes]] = {
-    "none": lambda data, limit: _whole(bytes(data), True, limit),
     "gzip": _gunzip,
     "xz": _unxz,
     "zstd": _unzstd,
     "lz4": _unlz4,
-}
-_COMPRESSORS: dict[str, Callable[[Buffer, int, int], bytes]] = {
-    "gzip": _to_gzip,
-    "zstd": _to_zstd,
-    "lz4": _to_lz4,
-    "xz": _to_xz,
 }

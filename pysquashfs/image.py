@@ -46,9 +46,7 @@ class SquashFS(OpenImage):
     folder adds requests to the metadata server of the parallel file system.
 
     Args:
-        path: The image.
-        cache: Keep the index of a large image beside it (`NAME.index`) if the folder is writable; an image
-            of a million files then opens in under half a second.
+        path: The image. One of a million files opens in a few seconds.
 
     Raises:
         SquashFSError: The image is missing, damaged, hostile, or needs what is not installed.

@@ -1,7 +1,7 @@
 """What is in an image and where, as columns: one array per field, shared by all readers.
 
 The trap: a list of a million Python objects is copied into every worker, since reading one changes its
-reference count. Arrays are not copied (and may be a mapped file, see `index_file`).
+reference count. Arrays are not copied.
 
 Regular files are the samples, numbered in the order of their paths as bytes. Everything else (folders,
 symlinks, devices) is in `others`.

@@ -31,11 +31,9 @@ FLAG_FRAGMENTS_RAW: Final = 0x0008
 FLAG_NO_FRAGMENTS: Final = 0x0010
 FLAG_ALWAYS_FRAGMENTS: Final = 0x0020
 FLAG_NO_XATTRS: Final = 0x0200
-FLAG_COMPRESSOR_OPTIONS: Final = 0x0400  # a raw metadata block with options follows the superblock
 
 COMPRESSORS: Final = {1: "gzip", 2: "lzma", 3: "lzo", 4: "xz", 5: "lz4", 6: "zstd"}
 COMPRESSOR_IDS: Final = {name: number for number, name in COMPRESSORS.items()}
-LZ4_OPTIONS: Final = Struct("<II")  # version (1), flags (1 = high compression); always stored for lz4
 
 # Metadata (inodes, directories, the entries of the other tables) is stored in blocks of exactly 8 KiB
 # when decompressed, except the last of a table. Each follows a 16-bit header: its stored size, and

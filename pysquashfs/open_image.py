@@ -14,7 +14,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from pysquashfs import index_file
+from pysquashfs import parsing
 from pysquashfs.errors import ClosedError, SquashFSError
 from pysquashfs.file_reader import FileReader
 from pysquashfs.image_file import ImageFile
@@ -24,12 +24,11 @@ from pysquashfs.index import Index
 class OpenImage:
     """Life cycle of an image; `SquashFS` adds the methods that read."""
 
-    def __init__(self, path: str | os.PathLike[str], *, cache: bool = True) -> None:
+    def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(path)
-        self._cache = cache
         self._closed = False
         self._forget()
-        self._index: Index | None = self._load()
+        self._index: Index | None = parsing.parse(ImageFile(self.path))
         self._identity = _identity(self._index)
         self._count = len(self._index.files)
 
@@ -37,9 +36,6 @@ class OpenImage:
         """Drop the state of this process; readers close when the last read in them is done."""
         self._local = threading.local()
         self._pool: tuple[int, int, ThreadPoolExecutor] | None = None
-
-    def _load(self) -> Index:
-        return index_file.open_index(ImageFile(self.path), keep=self._cache)
 
     @property
     def index(self) -> Index:
@@ -50,7 +46,7 @@ class OpenImage:
         # both load; the last index is kept.
         index = self._index
         if index is None:
-            index = self._load()
+            index = parsing.parse(ImageFile(self.path))
             if _identity(index) != self._identity:
                 raise SquashFSError(
                     f"{self.path} is another image than the one that was opened",

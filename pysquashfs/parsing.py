@@ -1,15 +1,12 @@
 """Make the index of an image from its tables.
 
-1.28 million files take a few seconds; `index_file` keeps the result beside the image.
-
 The trap: every later read trusts the positions in an index. So all of them are checked against the size of
-the image here, whether they come from its tables or from a stored index.
+the image here. 1.28 million files take a few seconds.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -59,7 +56,9 @@ def _parse(image: ImageFile) -> Index:
     others = _others(nodes, found, np.flatnonzero(~is_file))
     starts, sizes = fragments["start"].astype(np.int64), fragments["word"].copy()
     index = Index(block, image.size, image.mtime_ns, files, others, words, starts, sizes, ids)
-    check(index, image.path)
+    fault = next(_faults(index), None)
+    if fault is not None:
+        raise DamagedImageError.of(image.path, fault, "everything inside the image")
     return index
 
 
@@ -119,19 +118,8 @@ def _joined(arrays: list[Array], kind: Any) -> Array:
     return np.concatenate(arrays) if arrays else np.zeros(0, kind)
 
 
-def check(index: Index, path: Path) -> None:
-    """Check that an index is possible, so that reads need not.
-
-    Raises:
-        DamagedImageError: It points out of the image or out of itself.
-    """
-    faults = _faults(index)
-    fault = next(faults, None)
-    if fault is not None:
-        raise DamagedImageError.of(path, fault, "everything inside the image")
-
-
 def _faults(index: Index) -> Iterator[str]:
+    """Where an index points out of the image or out of itself: checked once, so that reads need not."""
     files, block = index.files, index.superblock
     end, ids = block.bytes_used, len(index.ids)
     raw = files.flags & RAW != 0

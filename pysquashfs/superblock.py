@@ -49,11 +49,7 @@ def read(image: ImageFile) -> Superblock:
     """
     if image.size < layout.SUPERBLOCK.size:
         raise _not_squashfs(image, f"it has {image.size} bytes")
-    return parse(image.read(0, layout.SUPERBLOCK.size, "the superblock"), image)
-
-
-def parse(raw: bytes, image: ImageFile) -> Superblock:
-    """The 96 bytes `raw`, checked against their file."""
+    raw = image.read(0, layout.SUPERBLOCK.size, "the superblock")
     fields = layout.SUPERBLOCK.unpack(raw)
     magic, inodes, mtime_s, block_bytes, fragments, compressor, block_log, flags, ids = fields[:9]
     if magic != layout.MAGIC:

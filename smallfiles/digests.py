@@ -39,7 +39,7 @@ ALGORITHM = "xxh3_128"
 _READ_AT_ONCE = 4  # blocks
 BLOCK_BYTES = 4 << 20
 SIDECAR_SUFFIX = ".digest.json"
-_OTHERS = (".idx", ".index.arrow", ".index", ".faults.json", ".resized.json")
+_OTHERS = (".idx", ".index.arrow", ".faults.json", ".resized.json")
 SIDECARS = (SIDECAR_SUFFIX, *_OTHERS, *(suffix + SIDECAR_SUFFIX for suffix in _OTHERS))
 """Suffixes of the small files next to a packed one, all of which follow from it."""
 
@@ -235,7 +235,8 @@ class ContentDigest:
             )
         except (ValueError, KeyError, TypeError) as error:
             raise _no_digest(where, error) from error
-        if digest.algorithm != ALGORITHM or len(digest.blocks) != digest._block_count():
+        count = -(-digest.file_bytes // digest.block_bytes)
+        if digest.algorithm != ALGORITHM or len(digest.blocks) != count:
             had = f"{len(digest.blocks)} blocks of {digest.algorithm} for {digest.file_bytes} bytes"
             raise FormatError(
                 f"{where} has {had}",
@@ -243,9 +244,6 @@ class ContentDigest:
                 next_step="Pack again, or use the version of this package that wrote it",
             )
         return digest
-
-    def _block_count(self) -> int:
-        return -(-self.file_bytes // self.block_bytes)
 
     def block_is_intact(self, number: int, data: Buffer) -> bool:
         """Whether `data` is block `number`; staging checks each block that it copied."""

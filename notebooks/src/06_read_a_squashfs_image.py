@@ -111,7 +111,7 @@ written, photo_bytes = {}, sum(len(data) for _, data in photos)
 for number, (name, options) in enumerate(settings.items()):
     path = setup.scratch / f"setting-{number}.sqfs"
     write_squashfs(path, photos, overwrite=True, **options)
-    written[name] = SquashFS(path, cache=False)
+    written[name] = SquashFS(path)
     print(f"{name:20} saves {1 - path.stat().st_size / photo_bytes:6.2%}")
 
 # %% [markdown]
@@ -250,7 +250,7 @@ for number, (codec, options) in enumerate(codecs.items()):
     path, began = setup.scratch / f"text-{number}.sqfs", perf_counter()
     write_squashfs(path, documents, overwrite=True, **options)
     seconds = perf_counter() - began
-    texts[codec] = SquashFS(path, cache=False)
+    texts[codec] = SquashFS(path)
     stored[codec] = texts[codec].info()["image_bytes"] / len(documents)
     print(f"{codec:14} packed in {1000 * seconds:5,.0f} ms, {stored[codec]:7,.0f} bytes per file")
 found = measure.compare({n: partial(read_some, f, 300) for n, f in texts.items()}, rounds=3, unit="files")

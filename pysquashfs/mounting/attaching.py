@@ -27,7 +27,7 @@ from pysquashfs.mounting import table
 from pysquashfs.mounting.ways import command, unmount_command
 
 _BUSY_S = 2.0  # time for open files to close before a mount is only detached
-_COMMAND_S = 20.0
+_COMMAND_S = 30.0
 _PAUSE_S = 0.02
 # Reads a line if this process unmounted by itself; the end of the pipe if this process ended before.
 _WATCH = 'read -r _ && exit; folder=$1; made=$2; shift 2; "$@"; [ -z "$made" ] || rmdir -- "$folder"'
@@ -59,14 +59,13 @@ class Attached:
         _end(self.server, busy=busy)
 
 
-def attach(way: str, image: Path, folder: Path, timeout_s: float, *, made: bool) -> Attached | str:
+def attach(way: str, image: Path, folder: Path, *, made: bool) -> Attached | str:
     """Mount an image and wait until the folder can be read.
 
     Args:
         way: As in `Way.name`.
         image: The image, resolved.
         folder: The mount point, resolved; empty.
-        timeout_s: How long that may take.
         made: Whether the mount point was made for this, and is removed with the mount.
 
     Returns:
@@ -78,10 +77,10 @@ def attach(way: str, image: Path, folder: Path, timeout_s: float, *, made: bool)
         with tempfile.TemporaryFile() as output:
             words = command(way, image, folder)
             if way == "kernel":
-                fault = _run(words, timeout_s)
+                fault = _run(words)
             else:
                 server, fault = _start(words, output)
-            fault = fault or _wait(folder, timeout_s, server, output)
+            fault = fault or _wait(folder, server, output)
         attached = not fault
     finally:
         if not attached:
@@ -103,7 +102,7 @@ def unmount(folder: Path) -> bool:
     deadline, busy = time.monotonic() + _BUSY_S, False
     while (mounted := table.at(folder)) is not None:
         lazy = time.monotonic() > deadline
-        fault = _run(unmount_command(mounted.kind, folder, lazy=lazy), _COMMAND_S)
+        fault = _run(unmount_command(mounted.kind, folder, lazy=lazy))
         if not fault and lazy:
             busy = True
             warnings.warn(
@@ -132,9 +131,9 @@ def _start(words: list[str], output: IO[bytes]) -> tuple[subprocess.Popen[bytes]
         return None, f"{words[0]} cannot be run ({error})"
 
 
-def _wait(folder: Path, timeout_s: float, server: subprocess.Popen[bytes] | None, output: IO[bytes]) -> str:
+def _wait(folder: Path, server: subprocess.Popen[bytes] | None, output: IO[bytes]) -> str:
     """Wait until a mount is there and can be read: "", or what is wrong after that time."""
-    deadline, fault = time.monotonic() + timeout_s, "there was no time"
+    deadline, fault = time.monotonic() + _COMMAND_S, ""
     while time.monotonic() < deadline:
         fault = "nothing was mounted" if table.at(folder) is None else table.answer(folder)
         if not fault:
@@ -142,18 +141,18 @@ def _wait(folder: Path, timeout_s: float, server: subprocess.Popen[bytes] | None
         if server is not None and server.poll() is not None:
             return _text(output) or f"it ended with {server.returncode}"
         time.sleep(_PAUSE_S)
-    return f"{fault} within {timeout_s:g} s"
+    return f"{fault} within {_COMMAND_S:g} s"
 
 
-def _run(words: list[str], timeout_s: float) -> str:
+def _run(words: list[str]) -> str:
     """Run a command: "" if it worked, otherwise its output."""
     with tempfile.TemporaryFile() as output:  # not a pipe, which a process in the background would keep open
         try:
             done = subprocess.run(
-                words, stdin=subprocess.DEVNULL, stdout=output, stderr=output, timeout=timeout_s
+                words, stdin=subprocess.DEVNULL, stdout=output, stderr=output, timeout=_COMMAND_S
             )
         except subprocess.TimeoutExpired:
-            return f"{words[0]} did not end within {timeout_s:g} s"
+            return f"{words[0]} did not end within {_COMMAND_S:g} s"
         except (OSError, ValueError) as error:
             return f"{words[0]} cannot be run ({error})"
         return "" if done.returncode == 0 else _text(output) or f"{words[0]} ended with {done.returncode}"

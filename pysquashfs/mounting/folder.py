@@ -16,7 +16,7 @@ from pysquashfs import superblock
 from pysquashfs.image_file import ImageFile
 from pysquashfs.mounting import table
 from pysquashfs.mounting.attaching import Attached, MountError, attach, unmount
-from pysquashfs.mounting.ways import Way, how_to_mount
+from pysquashfs.mounting.ways import how_to_mount
 
 
 @contextlib.contextmanager
@@ -25,7 +25,6 @@ def mount(
     where: str | os.PathLike[str] | None = None,
     *,
     way: str | None = None,
-    timeout_s: float = 30,
 ) -> Iterator[Path]:
     """Show an image as a folder while the block runs.
 
@@ -36,7 +35,6 @@ def mount(
         image: The image.
         where: An empty or new folder; None for a private one, which is removed afterwards.
         way: One of `how_to_mount`; None for the first that works.
-        timeout_s: How long mounting may take.
 
     Yields:
         The folder.
@@ -53,9 +51,8 @@ def mount(
     path = Path(image).resolve()
     target = None if where is None else Path(os.path.realpath(where))
     _clear_stale(path, target)
-    ways = _choose(path, way)
     with _mount_point(target) as (folder, made):
-        attached = _mount(path, folder, ways, timeout_s, made=made)
+        attached = _mount(path, folder, way, made=made)
         try:
             yield folder
         finally:
@@ -73,37 +70,20 @@ def _clear_stale(image: Path, target: Path | None) -> None:
                     _remove(mounted.folder)
 
 
-def _choose(image: Path, name: str | None) -> list[Way]:
-    """The ways to try."""
-    ways = how_to_mount(image)
-    chosen = [way for way in ways if name in (None, way.name)]
-    if not any(way.available and way.inside for way in chosen):
-        raise _no_way(
-            image, ways, [f"{way.name}: {way.reason}" for way in chosen] or [f"there is no way {name!r}"]
-        )
-    return [way for way in chosen if way.available and way.inside]
-
-
 @contextlib.contextmanager
 def _mount_point(target: Path | None) -> Iterator[tuple[Path, bool]]:
     """A folder to mount on, and whether it was made for this."""
-    owner, made = os.getpid(), target is None
-    if target is None:
-        folder = Path(os.path.realpath(tempfile.mkdtemp(prefix=table.PREFIX)))  # 0700
-    else:
-        folder = target
-        try:
-            made = not folder.exists()
-            folder.mkdir(mode=0o700, exist_ok=True)
-            empty = not any(folder.iterdir())
-        except OSError as error:
-            raise MountError(
-                f"{folder}: {error.strerror}", expected="an empty or new folder", next_step="Give another one"
-            ) from error
-        if not empty:
-            raise MountError(
-                f"{folder} is not empty", expected="an empty or new folder", next_step="Give another one"
-            )
+    owner, made, fault = os.getpid(), target is None, ""
+    folder = target or Path(os.path.realpath(tempfile.mkdtemp(prefix=table.PREFIX)))  # 0700
+    try:
+        made = made or not folder.exists()
+        folder.mkdir(mode=0o700, exist_ok=True)
+        if any(folder.iterdir()):
+            fault = "is not empty"
+    except OSError as error:
+        fault = f"cannot be used ({error.strerror})"
+    if fault:
+        raise MountError(f"{folder} {fault}", expected="an empty or new folder", next_step="Give another one")
     try:
         yield folder, made
     finally:
@@ -116,21 +96,19 @@ def _remove(folder: Path) -> None:
         folder.rmdir()
 
 
-def _mount(image: Path, folder: Path, ways: list[Way], timeout_s: float, *, made: bool) -> Attached:
-    """Mount by the first way that works."""
-    faults = []
+def _mount(image: Path, folder: Path, name: str | None, *, made: bool) -> Attached:
+    """Mount by the first way that works, or by the one of this name."""
+    ways, faults = how_to_mount(image), []
     for way in ways:
-        found = attach(way.name, image, folder, timeout_s, made=made)
-        if isinstance(found, Attached):
-            return found
-        faults.append(f"{way.name}: {found}")
-    raise _no_way(image, how_to_mount(image), faults)
-
-
-def _no_way(image: Path, ways: list[Way], faults: list[str]) -> MountError:
+        if name in (None, way.name):
+            usable = way.available and way.inside
+            found = attach(way.name, image, folder, made=made) if usable else way.reason
+            if isinstance(found, Attached):
+                return found
+            faults.append(f"{way.name}: {found}")
     line = next((way.line for way in ways if way.available and not way.inside), None)
-    return MountError(
-        f"{image} cannot be mounted here ({'; '.join(faults)})",
+    raise MountError(
+        f"{image} cannot be mounted here ({'; '.join(faults) or f'there is no way {name!r}'})",
         expected="squashfuse and fusermount3, or root",
         next_step=f"Start your program with: {line}" if line else "Read it without a mount: SquashFS(path)",
     )

@@ -80,14 +80,13 @@ def unmount_command(kind: str, folder: Path, *, lazy: bool) -> list[str]:
 def _squashfs_mount(image: Path) -> Way:
     where = "/user-environment"
     line = f"squashfs-mount {shlex.quote(f'{image}:{where}')} -- python train.py --data {where}"
-    reason = "as fast as the kernel and without root; it starts your program with the image mounted"
+    missing = ""
+    good = "as fast as the kernel and without root; it starts your program with the image mounted"
     if ":" in str(image):
-        return Way("squashfs-mount", line, False, "it cannot take a path with a colon", False)
-    if shutil.which("squashfs-mount") is None:
-        return Way(
-            "squashfs-mount", line, False, "squashfs-mount is not installed (a few sites have it)", False
-        )
-    return Way("squashfs-mount", line, True, reason, False)
+        missing = "it cannot take a path with a colon"
+    elif shutil.which("squashfs-mount") is None:
+        missing = "squashfs-mount is not installed (a few sites have it)"
+    return Way("squashfs-mount", line, not missing, missing or good, False)
 
 
 def _fuse(tool: str, image: Path) -> Way:

@@ -8,6 +8,7 @@ Fragments save space for small files that compress; photographs are neither.
 
 from __future__ import annotations
 
+import os
 from array import array
 from collections import deque
 from collections.abc import Sequence
@@ -49,8 +50,8 @@ class Blocks:
         self._batch: list[tuple[int, bytes]] = []
         self._batch_bytes = 0
         self._waiting: deque[tuple[list[tuple[int, bytes]], Future[list[bytes]]]] = deque()
-        self._most_waiting = _BATCHES_AHEAD * settings.usable_threads
-        self._pool = None if settings.raw else ThreadPoolExecutor(settings.usable_threads, "squash")
+        self._most_waiting = _BATCHES_AHEAD * usable_cpus()
+        self._pool = None if settings.raw else ThreadPoolExecutor(usable_cpus(), "squash")
 
     def begin(self) -> None:
         """Start the next file, to which the following blocks belong."""
@@ -131,9 +132,13 @@ class Blocks:
             self._pool.shutdown(wait=True, cancel_futures=True)
 
 
+def usable_cpus() -> int:
+    """CPUs of this process: as many threads compress."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 def _compressed(blocks: list[bytes], settings: Settings) -> list[bytes]:
-    name, level, size = settings.compression, settings.level, settings.block_bytes
-    return [compression.compress(name, block, level, block_bytes=size) for block in blocks]
+    return [compression.compress(settings.compression, block, settings.level) for block in blocks]
 
 
 class Tails:

@@ -46,11 +46,10 @@ class ImageWriter:
     def __init__(self, sink: Sink, settings: Settings | None = None) -> None:
         self.settings = settings or Settings()
         self._sink = sink
-        head = bytes(SUPERBLOCK_BYTES) + _compressor_options(self.settings)
-        sink([head])
+        sink([bytes(SUPERBLOCK_BYTES)])
         self._tree = Tree()
         self._sizes = array("Q")
-        self._blocks = Blocks(sink, self.settings, len(head))
+        self._blocks = Blocks(sink, self.settings, SUPERBLOCK_BYTES)
         self._tails = Tails(self._blocks, self.settings.block_bytes, self.settings.fragments)
         self.bytes = 0
 
@@ -123,11 +122,3 @@ class ImageWriter:
     def abandon(self) -> None:
         """Stop the threads that compress, without `close`."""
         self._blocks.close()
-
-
-def _compressor_options(settings: Settings) -> bytes:
-    """The options block, which only lz4 requires."""
-    if settings.image_compressor != "lz4":
-        return b""
-    options = layout.LZ4_OPTIONS.pack(1, 1 if settings.level else 0)
-    return layout.METADATA_HEADER.pack(len(options) | layout.METADATA_RAW) + options

@@ -56,7 +56,7 @@ class MetadataWriter:
             self._open.clear()
 
     def _store(self, block: bytes) -> None:
-        stored = compression.compress(self._compressor, block, block_bytes=layout.METADATA_BYTES)
+        stored = compression.compress(self._compressor, block)
         header = len(stored)
         if header >= len(block):
             stored, header = block, len(block) | layout.METADATA_RAW

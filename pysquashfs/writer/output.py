@@ -77,7 +77,7 @@ class Output:
 
 
 @contextlib.contextmanager
-def publishing(out: Path, *, overwrite: bool) -> Iterator[tuple[int, Path]]:
+def publishing(out: Path, *, overwrite: bool) -> Iterator[int]:
     """Lock `.NAME.packing` while the block runs; give it its final name if the block succeeds.
 
     Args:
@@ -85,7 +85,7 @@ def publishing(out: Path, *, overwrite: bool) -> Iterator[tuple[int, Path]]:
         overwrite: Whether an image of that name may be replaced.
 
     Yields:
-        A descriptor of the empty file, and its path.
+        A descriptor of the empty file.
 
     Raises:
         SquashFSError: The name exists, another run is writing it, or the file system refuses.
@@ -97,7 +97,7 @@ def publishing(out: Path, *, overwrite: bool) -> Iterator[tuple[int, Path]]:
     try:
         with write_errors(out):
             os.ftruncate(descriptor, 0)
-        yield descriptor, path
+        yield descriptor
         with write_errors(out):
             _publish(path, out, overwrite)
     except BaseException:
@@ -141,25 +141,18 @@ def _publish(path: Path, out: Path, overwrite: bool) -> None:
         else:
             path.unlink()
     with contextlib.suppress(OSError):  # some network file systems refuse this, and do not need it
-        sync(out.parent)
-
-
-def sync(path: Path) -> None:
-    """Sync a file or a folder to disk."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+        folder = os.open(out.parent, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
 
 
 def _refuse_existing(out: Path, overwrite: bool) -> None:
     if os.path.lexists(out) and not (overwrite and out.is_file()):
         raise SquashFSError(
             f"{out} exists already",
-            expected="a name that does not exist"
-            if not overwrite
-            else "a file, or a name that does not exist",
+            expected="a name that does not exist; with overwrite, a file may be there",
             next_step="Choose another name, or remove it if it is not needed",
         )
 

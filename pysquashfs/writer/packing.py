@@ -44,7 +44,6 @@ def pack(
     level: int | None = None,
     block_bytes: int = DEFAULT_BLOCK_BYTES,
     fragments: bool = False,
-    threads: int | None = None,
     overwrite: bool = False,
 ) -> PackedImage:
     """Pack many small files into one image, in the order of `items`.
@@ -59,11 +58,10 @@ def pack(
     Args:
         out: The image; it appears when it is complete.
         items: (name, bytes or path of a file) pairs; names are relative with `/`. Iterated once.
-        compression: "none", "gzip", "zstd", "lz4" or "xz".
+        compression: "none", "gzip" or "zstd".
         level: Of the compressor.
         block_bytes: A power of two from 4,096 to 1,048,576.
         fragments: Store the ends of files in shared blocks: smaller, and slow to read at random.
-        threads: Number of threads that compress; None for all CPUs of this process.
         overwrite: Whether an image of that name may be replaced.
 
     Returns:
@@ -77,27 +75,17 @@ def pack(
         >>> pack(Path("x.sqfs"), [("a/1.txt", b"one"), ("2.jpg", Path("photo.jpg"))])  # doctest: +SKIP
         PackedImage(path=PosixPath('x.sqfs'), files=2, bytes=48213, image_bytes=53248)
     """
-    settings = Settings(compression, level, block_bytes, fragments, threads)
+    settings = Settings(compression, level, block_bytes, fragments)
     out = Path(out)
-    with (
-        publishing(out, overwrite=overwrite) as (descriptor, _),
-        contextlib.closing(Output(descriptor, out)) as output,
-        _writer(output, settings) as writer,
-        contextlib.closing(read_ahead(items)) as found,
-    ):
-        for name, source in found:
+    with contextlib.ExitStack() as stack:
+        descriptor = stack.enter_context(publishing(out, overwrite=overwrite))
+        output = stack.enter_context(contextlib.closing(Output(descriptor, out)))
+        writer = ImageWriter(output.append, settings)
+        stack.callback(writer.abandon)
+        for name, source in stack.enter_context(contextlib.closing(read_ahead(items))):
             writer.add_pieces(name, pieces(source) if isinstance(source, Path) else [source])
         output.finish(writer.close())
     return PackedImage(out, writer.files, writer.bytes, output.bytes)
-
-
-@contextlib.contextmanager
-def _writer(output: Output, settings: Settings) -> Iterator[ImageWriter]:
-    writer = ImageWriter(output.append, settings)
-    try:
-        yield writer
-    finally:
-        writer.abandon()
 
 
 def folder_items(root: Path) -> Iterator[tuple[str, Path]]:

@@ -27,16 +27,16 @@ from pysquashfs.errors import SquashFSError
 
 Item: TypeAlias = tuple[str, Buffer | Path]
 PIECE_BYTES = 1 << 20  # a multiple of every block size; files up to this are read whole and ahead
-_BATCH = 8  # files that a thread reads per task
 _TRIED = 32
 _IN_FLIGHT = 8
+_AHEAD = 64  # files that are read or wait to be written
 _AT_ONCE_S = 100e-6  # reads that wait longer are worth a thread each
 
 
 def read_ahead(items: Iterable[Item]) -> Generator[Item, None, None]:
     """The items in their order, with small files replaced by their bytes.
 
-    Holds at most 8 MiB per file in flight. An item that is no path is passed on before the next one is
+    Holds at most 65 files of up to 1 MiB. An item that is no path is passed on before the next one is
     requested, so the iterator of items may reuse one buffer.
 
     Args:
@@ -47,9 +47,9 @@ def read_ahead(items: Iterable[Item]) -> Generator[Item, None, None]:
     """
     left, waits = iter(items), 0
     for name, source in islice(left, _TRIED):
-        began = Watch()
+        began, slept = perf_counter(), _slept()
         data = _small(source) if isinstance(source, Path) else source
-        waits += began.waited_s() > _AT_ONCE_S
+        waits += _slept() > slept and perf_counter() - began > _AT_ONCE_S
         yield name, data
     if 2 * waits > _TRIED:
         yield from _by_threads(left)
@@ -59,36 +59,23 @@ def read_ahead(items: Iterable[Item]) -> Generator[Item, None, None]:
 
 
 def _by_threads(items: Iterable[Item]) -> Iterator[Item]:
-    waiting: deque[tuple[list[tuple[str, Path]], Future[list[Buffer | Path]]]] = deque()
-    batch: list[tuple[str, Path]] = []
+    waiting: deque[tuple[str, Future[Buffer | Path]]] = deque()
     with contextlib.ExitStack() as stack:
         pool = ThreadPoolExecutor(_IN_FLIGHT, "squash-read")
-        stack.callback(pool.shutdown, wait=True, cancel_futures=True)
-
-        def submit() -> None:
-            nonlocal batch
-            if batch:
-                waiting.append((batch, pool.submit(lambda files: [_small(path) for _, path in files], batch)))
-                batch = []
+        stack.callback(pool.shutdown, cancel_futures=True)
 
         def done(most_waiting: int) -> Iterator[Item]:
             while len(waiting) > most_waiting:
-                names, task = waiting.popleft()
-                found = task.result()
-                for (name, _), data in zip(names, found, strict=True):
-                    yield name, data
+                name, task = waiting.popleft()
+                yield name, task.result()
 
         for name, source in items:
             if isinstance(source, Path):
-                batch.append((name, source))
-                if len(batch) == _BATCH:
-                    submit()
-                    yield from done(_IN_FLIGHT)
+                waiting.append((name, pool.submit(_small, source)))
+                yield from done(_AHEAD)
             else:
-                submit()
                 yield from done(0)
                 yield name, source
-        submit()
         yield from done(0)
 
 
@@ -176,21 +163,6 @@ def _changed(path: Path, size: int) -> SquashFSError:
 _THREAD = getattr(resource, "RUSAGE_THREAD", resource.RUSAGE_SELF)  # of this thread alone, on Linux
 
 
-class Watch:
-    """Measures, from its creation on, whether its thread waited.
-
-    On a busy machine everything takes longer, even reads from memory. But the kernel counts how often a
-    thread gave up the processor by itself, and not because its time slice ended.
-    """
-
-    def __init__(self) -> None:
-        self._slept, self._began = _slept(), perf_counter()
-
-    def waited_s(self) -> float:
-        """Time since the start; 0 if the thread never slept."""
-        took_s = perf_counter() - self._began
-        return took_s if _slept() > self._slept else 0.0
-
-
 def _slept() -> int:
+    """How often this thread gave up the processor by itself, and not because its time slice ended."""
     return resource.getrusage(_THREAD).ru_nvcsw

@@ -30,8 +30,6 @@ from pysquashfs.writer.metadata import (
 from pysquashfs.writer.settings import Settings
 from pysquashfs.writer.tree import Tree
 
-_MOST_INODES = 0xFFFF_FFFE
-
 
 class Tables:
     """Write the tables of one image.
@@ -105,8 +103,6 @@ class Tables:
     def _write_folders(self) -> tuple[int, int]:
         """Write all inodes and listings; returns where the root's inode is."""
         tree = self._tree
-        if tree.files + tree.folders > _MOST_INODES:
-            raise _too_many(f"{tree.files:,} files", "at most 4,294,967,294 files and folders")
         rows, bounds = tree.by_folder()
         parents, children, child_bounds = tree.parents(), *tree.folders_in_folders()
         # A folder's inode is numbered after those of its files, and folders are numbered from last to first.
@@ -147,8 +143,10 @@ class Tables:
                 listing.add(name, self._places[child], self._numbers[child], layout.DIRECTORY)
         listing.finish()
         if listing.size > 0xFFFF_FFF0 or self._inodes.stored_bytes > 0xFFFF_FFF0:
-            raise _too_many(
-                f"the folder {tree.folder_path(folder)!r}", "listings and inodes of less than 4 GiB"
+            raise SquashFSError(
+                f"the image would hold the folder {tree.folder_path(folder)!r}",
+                expected="listings and inodes of less than 4 GiB",
+                next_step="Make several images",
             )
         self._places[folder] = self._inodes.tell()
         self._inodes.append(
@@ -166,11 +164,4 @@ def flags(settings: Settings) -> int:
     found = layout.FLAG_NO_XATTRS
     if settings.raw:
         found |= layout.FLAG_DATA_RAW | layout.FLAG_FRAGMENTS_RAW
-    found |= layout.FLAG_ALWAYS_FRAGMENTS if settings.fragments else layout.FLAG_NO_FRAGMENTS
-    if settings.image_compressor == "lz4":
-        found |= layout.FLAG_COMPRESSOR_OPTIONS
-    return found
-
-
-def _too_many(got: str, expected: str) -> SquashFSError:
-    return SquashFSError(f"the image would hold {got}", expected=expected, next_step="Make several images")
+    return found | (layout.FLAG_ALWAYS_FRAGMENTS if settings.fragments else layout.FLAG_NO_FRAGMENTS)

@@ -117,7 +117,7 @@ def test_no_bytes_of_masks_are_looked_for_in_inodes_where_they_are_stored_raw(tm
 def pysquashfs_table(path):
     import pysquashfs
 
-    return pysquashfs.SquashFS(path, cache=False).read(member.TABLE)
+    return pysquashfs.SquashFS(path).read(member.TABLE)
 
 
 def test_other_programs_unpack_each_file_beside_the_first(out, layout, tmp_path, need_tool):

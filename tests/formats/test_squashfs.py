@@ -122,7 +122,7 @@ def test_a_mounted_image_is_the_tree_that_was_packed(odd, way, need_tool):
 
 
 def test_the_readme_inside_says_how_to_read_the_labels_without_us(tmp_path):
-    image = SquashFS(write(tmp_path / "x.sqfs"), cache=False)
+    image = SquashFS(write(tmp_path / "x.sqfs"))
     text = image.read(member.README).decode()
     lines = [line.strip() for line in text.splitlines() if line.startswith("    ")]
     (tmp_path / "samples.arrow").write_bytes(image.read(member.TABLE))

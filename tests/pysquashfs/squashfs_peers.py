@@ -1,18 +1,13 @@
 """Other programs that read images: each gives a dictionary of names and bytes."""
 
-import io
 import os
 import subprocess
-import tarfile
 import time
 
 from squashfs_trees import run
 
 PACKAGES = {
     "unsquashfs": "squashfs-tools",
-    "rdsquashfs": "squashfs-tools-ng",
-    "sqfs2tar": "squashfs-tools-ng",
-    "squashfuse": "squashfuse",
     "squashfuse_ll": "squashfuse",
     "7z": "p7zip-full",
 }
@@ -32,17 +27,6 @@ def folder_bytes(root):
 def by_unsquashfs(image, scratch, tool):
     run(tool, "-quiet", "-no-progress", "-processors", "2", "-d", scratch / "unsquashed", image)
     return folder_bytes(scratch / "unsquashed")
-
-
-def by_rdsquashfs(image, scratch, tool):
-    (scratch / "rd").mkdir()
-    run(tool, "-q", "-u", "/", "-p", scratch / "rd", image)
-    return folder_bytes(scratch / "rd")
-
-
-def by_sqfs2tar(image, scratch, tool):
-    with tarfile.open(fileobj=io.BytesIO(run(tool, image))) as archive:
-        return {m.name: archive.extractfile(m).read() for m in archive if m.isfile()}
 
 
 def by_7z(image, scratch, tool):
@@ -79,9 +63,6 @@ def by_the_kernel(image, scratch):
 
 TOOLS = {
     "unsquashfs": by_unsquashfs,
-    "rdsquashfs": by_rdsquashfs,
-    "sqfs2tar": by_sqfs2tar,
-    "squashfuse": _by_fuse,
     "squashfuse_ll": _by_fuse,
     "7z": by_7z,
 }

@@ -6,11 +6,10 @@ from pathlib import Path
 
 import numpy as np
 
+from pysquashfs import info
+
 LONG = "l" * 251 + ".bin"
-RECOMMENDED = [
-    *("-noappend", "-no-progress", "-quiet", "-comp", "gzip", "-noD", "-noF", "-no-fragments"),
-    *("-no-xattrs", "-all-root", "-mkfs-time", "0", "-all-time", "0", "-no-exports"),
-]
+RECOMMENDED = info.RECOMMENDED.split()[3:]  # without the program, the folder and the image
 
 
 def content(size, kind, seed=0):

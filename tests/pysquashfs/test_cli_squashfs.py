@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from programs import wait_for
-from squashfs_crafted import craft, file, folder, symlink
+from squashfs_crafted import craft, file, folder
 from squashfs_peers import folder_bytes
 from squashfs_trees import content
 
@@ -43,16 +43,14 @@ def call(capfd):
 def test_help_is_quick_and_names_every_verb():
     done = run("--help")
     assert done.returncode == 0
-    for verb in ("list", "info", "cat", "pack", "mount", "verify"):
+    for verb in ("list", "info", "pack", "mount", "verify"):
         assert f"\n    {verb} ".encode() in done.stdout
     code = "import sys, pysquashfs.cli as c; c.main(['--help']); print('numpy' in sys.modules)"
     found = subprocess.run([sys.executable, "-c", code], env=ENVIRONMENT, capture_output=True, check=True)
     assert found.stdout.endswith(b"False\n")
 
 
-@pytest.mark.parametrize(
-    "words", [[], ["frobnicate"], ["list"], ["cat", "x"], ["pack", "x"], ["list", "x", "--no"]]
-)
+@pytest.mark.parametrize("words", [[], ["frobnicate"], ["list"], ["pack", "x"], ["list", "x", "--no"]])
 def test_a_command_line_that_makes_no_sense_is_2(call, words):
     code, out, err = call(*words)
     assert (code, out) == (2, "")
@@ -62,9 +60,6 @@ def test_a_command_line_that_makes_no_sense_is_2(call, words):
 def test_list_shows_what_is_there(call, image):
     assert call("list", image) == (0, "a\na/1\na/b\na/b/2\nz\né\n", "")
     assert call("list", image, "a/") == (0, "a/1\na/b\na/b/2\n", "")
-    _, out, _ = call("list", image, "--long")
-    assert out.splitlines()[0].split() == ["d0755", "0", "a"]
-    assert out.splitlines()[3].split() == ["-0644", "3,000,000", "a/b/2"]
     entries = json.loads(call("list", image, "--json")[1])["entries"]
     assert [entry["path"] for entry in entries] == ["a", "a/1", "a/b", "a/b/2", "z", "é"]
     assert entries[1]["size"] == 3
@@ -72,14 +67,12 @@ def test_list_shows_what_is_there(call, image):
 
 def test_what_a_terminal_would_obey_is_escaped_and_json_is_exact(call, tmp_path):
     names = [b"\x1b[31mred", b"two\nlines", b"\xff"]
-    entries = [(name, file(b"x")) for name in names] + [(b"link", symlink(b"\x07bell"))]
-    (tmp_path / "x").write_bytes(craft(folder(*entries)))
-    code, out, _ = call("list", tmp_path / "x", "--long")
+    (tmp_path / "x").write_bytes(craft(folder(*((name, file(b"x")) for name in names))))
+    code, out, _ = call("list", tmp_path / "x")
     assert code == 0
-    assert "\x1b" not in out and "\x07" not in out
-    assert "\\x1b[31mred" in out and "two\\nlines" in out and "link -> \\x07bell" in out
+    assert "\x1b" not in out and "\\x1b[31mred" in out and "two\\nlines" in out
     found = json.loads(call("list", tmp_path / "x", "--json")[1])["entries"]
-    assert {os.fsencode(entry["path"]) for entry in found} == {*names, b"link"}
+    assert {os.fsencode(entry["path"]) for entry in found} == set(names)
 
 
 def test_info_tells_how_an_image_is_made(call, image):
@@ -90,26 +83,11 @@ def test_info_tells_how_an_image_is_made(call, image):
     assert (facts["files"], facts["bytes"], facts["compressor"]) == (4, 3_000_008, "gzip")
 
 
-def test_cat_writes_the_bytes_and_nothing_else(image):
-    done = run("cat", image, "a/1", "a/b/2", "z")
-    assert (done.returncode, done.stderr) == (0, b"")
-    assert done.stdout == b"one" + ITEMS["a/b/2"]
-
-
-def test_cat_writes_nothing_when_a_path_is_missing(call, image):
-    code, out, err = call("cat", image, "a/1", "nope")
-    assert (code, out) == (1, "")
-    assert err.startswith("error: ") and "'nope' does not exist" in err
-    assert call("cat", image, "a")[2].count("is a directory") == 1
-    assert call("cat", image, "z", "--json")[0] == 1
-
-
 def test_pack_takes_every_setting(call, tmp_path):
     (tmp_path / "d/e").mkdir(parents=True)
     (tmp_path / "d/e/f").write_bytes(content(10_000, "text"))
     (tmp_path / "d/twin").symlink_to("e/f")
     words = ["--compression", "zstd", "--level", "5", "--block-bytes", "4096", "--fragments"]
-    words += ["--threads", "1"]
     code, out, err = call("pack", tmp_path / "d", tmp_path / "x.sqfs", *words, "--json")
     assert (code, err, json.loads(out)["files"], json.loads(out)["bytes"]) == (0, "", 2, 20_000)
     facts = json.loads(call("info", tmp_path / "x.sqfs", "--json")[1])
@@ -145,43 +123,27 @@ def test_verify_fails_for_a_damaged_image(call, image):
 
 def test_failures_are_one_sentence_and_1(call, tmp_path):
     (tmp_path / "noise").write_bytes(os.urandom(5000))
-    for words in (
-        ["list", tmp_path / "no"],
-        ["info", tmp_path / "noise"],
-        ["verify", tmp_path],
-        ["cat", "x", "y"],
-    ):
+    for words in (["list", tmp_path / "no"], ["info", tmp_path / "noise"], ["verify", tmp_path]):
         code, out, err = call(*words)
         assert (code, out, err.count("\n")) == (1, "", 1)
         assert err.startswith("error: ") and "expected" in err
 
 
 def test_a_bug_is_told_as_one_and_debug_shows_where(call, image, monkeypatch):
-    monkeypatch.setattr(cli, "_lines", lambda *_: 1 / 0)
+    monkeypatch.setattr(cli, "_open", lambda *_: 1 / 0)
     code, _, err = call("list", image)
     assert code == 1 and "this is a bug (ZeroDivisionError" in err and "Traceback" not in err
     assert "Traceback" in call("list", image, "--debug")[2]
 
 
-def test_a_missing_package_is_no_bug(call, image, monkeypatch):
-    def broken(*_):
-        raise ModuleNotFoundError(name="numpy.linalg")
-
-    monkeypatch.setattr(cli, "_lines", broken)
-    code, _, err = call("list", image)
-    assert code == 1 and "the Python package numpy is not installed" in err
-    assert err.endswith("Run: python -m pip install numpy.\n")
-
-
-def test_a_reader_that_stops_early_is_no_failure(image, tmp_path):
+def test_a_reader_that_stops_early_is_no_failure(tmp_path):
     pack(tmp_path / "many.sqfs", ((f"{i:06d}", b"") for i in range(50_000)))
-    for words in (["list", tmp_path / "many.sqfs"], ["cat", image, "a/b/2"]):
-        command = [sys.executable, "-m", "pysquashfs", *map(str, words)]
-        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=ENVIRONMENT)
-        process.stdout.read(10)
-        process.stdout.close()
-        assert (process.stderr.read(), process.wait(timeout=60)) == (b"", 141)
-        process.stderr.close()
+    command = [sys.executable, "-m", "pysquashfs", "list", str(tmp_path / "many.sqfs")]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=ENVIRONMENT)
+    process.stdout.read(10)
+    process.stdout.close()
+    assert (process.stderr.read(), process.wait(timeout=60)) == (b"", 141)
+    process.stderr.close()
 
 
 def test_names_are_shown_where_the_terminal_knows_ascii_only(image):

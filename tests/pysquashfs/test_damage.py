@@ -237,17 +237,17 @@ def test_verify_names_damaged_files_and_says_what_it_cannot_see(mksquashfs, tmp_
         assert "squashfs stores no checksum of data" in report.notes[0]
 
 
-@pytest.mark.parametrize("compression", ["gzip", "zstd", "lz4", "xz"])
+@pytest.mark.parametrize("compression", ["gzip", "zstd"])
 def test_a_damaged_block_is_named_and_the_other_files_are_read(tmp_path, compression):
     files = {f"{number}": content(4000, "text", number) for number in range(9)}
     path = pack(tmp_path / "x", files.items(), compression=compression, block_bytes=BLOCK).path
-    with SquashFS(path, cache=False) as image:
+    with SquashFS(path) as image:
         row, start = image.row("4"), int(image.index.files.start[image.row("4")])
         stored = int(image.index.words[image.index.files.first_word[row]])
     damaged = bytearray(path.read_bytes())
     damaged[start : start + stored] = b"\xff" * stored
     path.write_bytes(damaged)
-    with SquashFS(path, cache=False) as image:
+    with SquashFS(path) as image:
         with pytest.raises(DamagedImageError, match=str(path)):
             image.read("4")
         assert all(image.read(name) == files[name] for name in files.keys() - {"4"})
@@ -301,7 +301,7 @@ def mutate(image, random):
 
 def use(path):
     """Everything that one can ask of an image."""
-    with SquashFS(path, cache=False) as image:
+    with SquashFS(path) as image:
         for item in image.list():
             image.stat(item)
         for row in range(len(image)):

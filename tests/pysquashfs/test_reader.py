@@ -7,10 +7,11 @@ from pathlib import PurePosixPath
 
 import numpy as np
 import pytest
-from squashfs_trees import LONG, RECOMMENDED, content, reads_as, run
+from squashfs_trees import LONG, content, reads_as, run
 
 from pysquashfs import SquashFS, SquashFSError, image_file, pack
 from pysquashfs.errors import ClosedError, ImageIndexError, MissingToolError, NotFoundError
+from pysquashfs.names import STEP, Names
 
 KIB = 1024
 
@@ -41,23 +42,10 @@ def test_extended_inodes_are_read(need_tool, tmp_path):
     tool, out = need_tool("tar2sqfs", "squashfs-tools-ng"), tmp_path / "x"
     run(tool, "-q", "-b", 4096, out, input=stream.getvalue())
     with SquashFS(out) as image:
-        kinds = {int.from_bytes(inode, "little") for inode in _inode_types(image, out)}
-        assert {9, 10, 13} <= kinds
         assert [image.read_at(row) for row in range(5)] == [
             content(size, "noise") for size in [0, 1, 4096, 4097, 20_000]
         ]
         assert (image.stat("d/link").target, image.stat("d/fifo").kind) == ("4", "fifo")
-
-
-def _inode_types(image, path):
-    from pysquashfs.image_file import ImageFile
-    from pysquashfs.metadata import Table
-
-    block = image.index.superblock
-    table = Table(ImageFile(path), block.inode_table, block.directory_table, block.compressor, "inodes")
-    for entries in (image.index.files, image.index.others):
-        at = table.positions(entries.reference >> 16, entries.reference & 0xFFFF, "a test")
-        yield from (table.raw[p : p + 2] for p in at.tolist())
 
 
 def test_an_image_is_mapped_on_a_local_disk_only(tmp_path, monkeypatch):
@@ -90,6 +78,20 @@ def test_names_sort_as_bytes_and_are_found(trees, mksquashfs, tmp_path):
         assert image.list("empty folder") == []
         for missing in ("", "nothing", "a-b/", "a-bc", "text/100.bin\0", "zzz", "text\x000.bin"):
             assert missing not in image or missing == "a-b/"
+
+
+@pytest.mark.parametrize("count", [0, 1, STEP - 1, STEP, STEP + 1, 5 * STEP + 3])
+def test_every_name_is_found_and_no_other(count):
+    paths = sorted({b"%d/%d" % (number % 7, number * 7919 % 10007) for number in range(count)})
+    names = Names.of(paths)
+    assert [names.find(path) for path in paths] == list(range(len(paths)))
+    for path in [*paths[::5], b"", b"5", b"~", b"3/", b"\0", b"0/0"]:
+        for other in (path + b"0", path[:-1], path + b"\0", b"\0" + path):
+            assert names.find(other) == (paths.index(other) if other in paths else -1)
+    for folder_ in (b"", b"3", b"33", b"9"):
+        prefix = folder_ + b"/" if folder_ else b""
+        inside = [row for row, path in enumerate(paths) if path.startswith(prefix)]
+        assert list(names.below(folder_)) == inside
 
 
 def test_a_hard_link_is_one_inode_with_two_names(trees, mksquashfs, tmp_path):
@@ -194,12 +196,6 @@ def test_what_is_no_image_is_refused(tmp_path, name):
     (tmp_path / "text").write_text("hello " * 100)
     with pytest.raises(SquashFSError, match=f"{name}.*expected a squashfs image"):
         SquashFS(path)
-
-
-def test_the_recommended_options_are_those_that_info_recommends():
-    from pysquashfs.info import RECOMMENDED as line
-
-    assert line.split()[3:] == RECOMMENDED
 
 
 @pytest.fixture

@@ -27,7 +27,7 @@ ITEMS = [
 
 
 def read_back(path):
-    with SquashFS(path, cache=False) as image:
+    with SquashFS(path) as image:
         return {name: image.read(name) for name in image}
 
 
@@ -39,13 +39,13 @@ def left_in(folder):
 
 
 @pytest.mark.parametrize("fragments", [False, True])
-@pytest.mark.parametrize("compression", ["none", "gzip", "zstd", "lz4", "xz"])
+@pytest.mark.parametrize("compression", ["none", "gzip", "zstd"])
 def test_what_goes_in_comes_out(tmp_path, compression, fragments):
     done = pack(tmp_path / "x.sqfs", ITEMS, block_bytes=BLOCK, compression=compression, fragments=fragments)
     assert read_back(tmp_path / "x.sqfs") == dict(ITEMS)
     total = sum(len(data) for _, data in ITEMS)
     assert done == PackedImage(tmp_path / "x.sqfs", len(ITEMS), total, os.path.getsize(tmp_path / "x.sqfs"))
-    with SquashFS(tmp_path / "x.sqfs", cache=False) as image:
+    with SquashFS(tmp_path / "x.sqfs") as image:
         assert image.verify().faults == ()
     assert left_in(tmp_path) == ["x.sqfs"]
 
@@ -84,12 +84,15 @@ def test_a_buffer_may_be_reused_as_soon_as_the_next_item_is_asked_for(tmp_path):
             assert read_back(tmp_path / "x.sqfs") == expected
 
 
-def test_equal_items_give_equal_bytes_whatever_the_threads_and_the_time(tmp_path):
+def test_equal_items_give_equal_bytes_whatever_the_threads_and_the_time(tmp_path, monkeypatch):
     for compression in ("none", "gzip", "zstd"):
         chosen = {"compression": compression, "fragments": True, "block_bytes": BLOCK, "overwrite": True}
-        first = pack(tmp_path / "a", ITEMS, threads=1, **chosen).path.read_bytes()
-        time.sleep(0.01)
-        assert pack(tmp_path / "b", ITEMS, threads=3, **chosen).path.read_bytes() == first
+        images = []
+        for cpus in (1, 3):
+            monkeypatch.setattr("pysquashfs.writer.blocks.usable_cpus", lambda cpus=cpus: cpus)
+            images.append(pack(tmp_path / "x", ITEMS, **chosen).path.read_bytes())
+            time.sleep(0.01)
+        assert images[0] == images[1]
 
 
 def test_nothing_of_time_user_or_permissions_is_stored(tmp_path):
@@ -97,7 +100,7 @@ def test_nothing_of_time_user_or_permissions_is_stored(tmp_path):
     source.write_bytes(b"secret")
     source.chmod(0o600)
     pack(tmp_path / "x.sqfs", [("a/b", source)])
-    with SquashFS(tmp_path / "x.sqfs", cache=False) as image:
+    with SquashFS(tmp_path / "x.sqfs") as image:
         file, folder = image.stat("a/b"), image.stat("a")
     assert (file.mode, file.mtime_s, file.uid, file.gid) == (0o644, 0, 0, 0)
     assert (folder.mode, folder.mtime_s, folder.uid, folder.gid) == (0o755, 0, 0, 0)
@@ -110,14 +113,14 @@ def test_data_lies_in_the_order_of_the_items_and_raw_files_in_one_piece(tmp_path
     whole = pack(tmp_path / "x.sqfs", items, block_bytes=BLOCK).path.read_bytes()
     together = b"".join(data for _, data in items)
     assert whole[96 : 96 + len(together)] == together
-    with SquashFS(tmp_path / "x.sqfs", cache=False) as image:
+    with SquashFS(tmp_path / "x.sqfs") as image:
         facts = image.info()
     assert (facts["share_raw"], facts["share_one_read"], facts["read_amplification"]) == (1.0, 1.0, 1.0)
 
 
 def test_what_does_not_become_smaller_is_stored_raw(tmp_path):
     noise, text = content(3 * BLOCK, "noise"), content(3 * BLOCK, "text")
-    for compression in ("gzip", "zstd", "lz4", "xz"):
+    for compression in ("gzip", "zstd"):
         image = pack(tmp_path / f"{compression}.sqfs", [("n", noise), ("t", text)], compression=compression)
         assert noise in image.path.read_bytes()
         assert text not in image.path.read_bytes()
@@ -223,9 +226,9 @@ def test_the_longest_names_are_taken(tmp_path):
 @pytest.mark.parametrize(
     "chosen",
     [
-        *({"compression": "lzo"}, {"compression": "GZIP"}, {"compression": "gzip", "level": 0}, {"level": 1}),
+        *({"compression": "lz4"}, {"compression": "GZIP"}, {"compression": "gzip", "level": 0}, {"level": 1}),
         *({"compression": "zstd", "level": 23}, {"block_bytes": 0}, {"block_bytes": 100_000}),
-        *({"block_bytes": 2 << 20}, {"threads": 0}),
+        {"block_bytes": 2 << 20},
     ],
 )
 def test_settings_that_make_no_sense_are_refused(tmp_path, chosen):

@@ -139,7 +139,7 @@ class _Opened(OpenedFile):
     def _found(self, split: str | None) -> Samples:
         """The samples of any other squashfs file, by its inodes."""
         # Without an index file beside it, since the squashfs file may be about to be renamed.
-        self.image = image = SquashFS(self.path, cache=False)
+        self.image = image = SquashFS(self.path)
         if TABLE not in image.paths:
             self.foreign = found = foreign.find(image.paths, self.path, split)
             self.files[""] = _FilesByInode(self.file, image, found.rows)
