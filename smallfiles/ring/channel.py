@@ -149,30 +149,13 @@ def pair() -> tuple[Channel, Channel]:
     return Channel(ours), Channel(theirs)
 
 
-class Listener:
-    """The named socket that trainers connect to.
-
-    Args:
-        address: Path of the socket; one that is left over there is replaced.
-    """
-
-    def __init__(self, address: str) -> None:
-        self.socket = close_in_children(socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET))
-        Path(address).unlink(missing_ok=True)
-        self.socket.bind(address)
-        self.socket.listen(16)
-
-    def fileno(self) -> int:
-        """The descriptor, for a selector."""
-        return self.socket.fileno()
-
-    def accept(self) -> Channel:
-        """The next connection."""
-        return Channel(self.socket.accept()[0])
-
-    def close(self) -> None:
-        """Accept no more connections."""
-        self.socket.close()
+def listen(address: str) -> socket.socket:
+    """The socket at this path that trainers connect to; one that is left over there is replaced."""
+    listener = close_in_children(socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET))
+    Path(address).unlink(missing_ok=True)
+    listener.bind(address)
+    listener.listen(16)
+    return listener
 
 
 def connect(address: str) -> Channel:

@@ -94,7 +94,7 @@ class TrainerSide:
 
     def _on_connect(self) -> None:
         with contextlib.suppress(OSError):
-            peer = self._listener.accept()
+            peer = Channel(self._listener.accept()[0])
             self._peers.append(peer)
             self._selector.register(peer, selectors.EVENT_READ, lambda: self._on_message(peer))
 

@@ -17,6 +17,7 @@ import contextlib
 import json
 import os
 import re
+import socket
 import struct
 import time
 from collections.abc import Iterator
@@ -29,7 +30,7 @@ from smallfiles import locks
 from smallfiles.atomic import write_json
 from smallfiles.errors import OutputExistsError, ResourceError, UsageError
 from smallfiles.machine.nodelocal import SHARED_MEMORY
-from smallfiles.ring.channel import Channel, Listener, close_in_children, connect
+from smallfiles.ring.channel import Channel, close_in_children, connect, listen
 from smallfiles.ring.state import Position
 
 _KIND = "ring-"
@@ -110,10 +111,10 @@ class RingFiles:
     def _path(self, suffix: str) -> Path:
         return self.folder / f"{self.name}{suffix}"
 
-    def listen(self) -> Listener:
+    def listen(self) -> socket.socket:
         """The filler's socket; the lock must be ours."""
         with self._socket() as address:
-            return Listener(address)
+            return listen(address)
 
     def connect(self) -> Channel | None:
         """A channel to the filler of the ring; None if there is none.

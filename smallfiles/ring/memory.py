@@ -79,12 +79,6 @@ class Memory:
     def __init__(self, fd: int, slots: int, one_bytes: int) -> None:
         self.fd, self.slots, self.one_bytes = fd, slots, one_bytes
         try:
-            if os.fstat(fd).st_size != slots * one_bytes:
-                raise ResourceError(
-                    f"the ring's memory has {os.fstat(fd).st_size:,} bytes",
-                    expected=f"{slots} slots of {one_bytes:,} bytes",
-                    next_step="Start the filler and the trainer from the same version of this package",
-                )
             # Never unmapped explicitly: the mapping lasts as long as the last array over it.
             self._bytes: Block = np.frombuffer(mmap.mmap(fd, slots * one_bytes), np.uint8)
         except BaseException:

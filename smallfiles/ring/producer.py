@@ -25,36 +25,28 @@ _REASON_LENGTH = 300
 
 
 def run_process(sock: socket.socket, maker: BatchMaker, plan: EpochPlan) -> None:
-    """The main function of a producer process."""
+    """The main function of a producer process: make batches until the filler is gone.
+
+    Args:
+        sock: To the filler.
+        maker: Makes batches.
+        plan: Defines which samples are in them.
+    """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     torch = sys.modules.get("torch")
     if torch is not None:
         torch.set_num_threads(1)  # as in a DataLoader's worker: there is a producer for each CPU
-    produce(Channel(sock), maker, plan)
-
-
-def produce(channel: Channel, maker: BatchMaker, plan: EpochPlan) -> None:
-    """Make batches until the filler is gone.
-
-    Args:
-        channel: To the filler.
-        maker: Makes batches.
-        plan: Defines which samples are in them.
-    """
-    with contextlib.closing(channel):
+    with contextlib.closing(Channel(sock)) as channel:
         channel.send({"hello": "producer"})
         welcome, fds = channel.receive_fds()
         if welcome is None or not fds:
             return
-        memory = Memory(fds[0], welcome["slots"], welcome["slot_bytes"])
-        try:
-            order = BatchOrder(plan, None)
+        order = BatchOrder(plan, None)
+        with contextlib.closing(Memory(fds[0], welcome["slots"], welcome["slot_bytes"])) as memory:
             while (task := channel.receive()) is not None:
                 if not channel.send(_done(task, maker, order, memory)):
                     return
-        finally:
-            memory.close()
 
 
 def _done(task: Message, maker: BatchMaker, order: BatchOrder, memory: Memory) -> Message:

@@ -133,18 +133,6 @@ def test_a_maker_that_cannot_be_sent_is_refused(plan, config):
         ring.open_ring(Local(), plan, config())
 
 
-def test_two_rings_at_once_do_not_meet(maker, plan, config, same):
-    other = Numbers(seed=1)
-    with (
-        ring.open_ring(maker, plan, config(name="train")) as first,
-        ring.open_ring(other, plan, config(name="val")) as second,
-        ring.open_ring(other, plan, config()) as third,
-    ):
-        for number, batches in enumerate(zip(first, second, third, strict=True)):
-            for batch, made_by in zip(batches, (maker, other, other), strict=True):
-                same(batch, made_by, plan, 0, number)
-
-
 def test_a_second_ring_of_the_same_name_is_refused(maker, plan, config):
     with ring.open_ring(maker, plan, config(name="train")) as loader:
         with pytest.raises(
