@@ -118,6 +118,13 @@ def end(process: subprocess.Popen[bytes], within_s: float = 5.0) -> None:
         process.wait()
 
 
+def own_environment() -> dict[str, str]:
+    """The environment for a Python process that imports the same package as this one."""
+    package = str(Path(__file__).resolve().parents[1])
+    paths = filter(None, (package, os.environ.get("PYTHONPATH")))
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
+
+
 def _exists(pid: int) -> bool:
     try:
         os.kill(pid, 0)

@@ -44,10 +44,10 @@ EVERY_TRAIN = TrainConfig(EVERY_LOADER, "mask", "resnet18", 2, 96, 0.1, 5, check
             PackConfig(merge=True, verify="none", upright=True),
         )),
         *((each, each.to_cli(Path("a b.h5")), None) for each in (
-            StageConfig(), StageConfig(5, "rank")
+            StageConfig(), StageConfig(5)
         )),
         *((each, each.to_cli("a b", "c"), None) for each in (
-            SlowConfig(), SlowConfig(0.0025, 8, 2e8, 0.5, 3), SlowConfig(0, 1, 1.5e6)
+            SlowConfig(), SlowConfig(0.0025, 8, 2e8, 0.5), SlowConfig(0, 1, 1.5e6)
         )),
         *((each, each.to_cli(), None) for each in (
             DemoConfig(), DemoConfig(Path("d e"), 9, Path("o"), 2, 1)
@@ -154,7 +154,7 @@ NONSENSE: dict[type, list[tuple[str, object, str]]] = {
         ("bandwidth_bytes_s", 0, "--bandwidth-mb is 0"),
         ("jitter", -0.1, "--jitter is -0.1"),
     ],
-    StageConfig: [("leave_bytes", -1, "--leave-bytes is -1"), ("shards", "some", "--shards is some")],
+    StageConfig: [("leave_bytes", -1, "--leave-bytes is -1")],
 }
 
 

@@ -31,9 +31,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from types import FrameType
 
-import smallfiles
 from smallfiles.errors import MissingPackageError, ResourceError
-from smallfiles.liveness import end, start_time
+from smallfiles.liveness import end, own_environment, start_time
 from smallfiles.objectstore.access import Keys
 
 _START_S, _POLL_S = 20.0, 0.25
@@ -150,14 +149,9 @@ def _free_port() -> int:
 
 
 def _start(folder: Path, port: int, keys: Keys, until: int, log: int) -> subprocess.Popen[bytes]:
-    package = str(Path(smallfiles.__file__).resolve().parents[1])
-    others = {name: value for name, value in os.environ.items() if not name.startswith(("RCLONE_", "AWS_"))}
-    path = os.pathsep.join(filter(None, (package, os.environ.get("PYTHONPATH"))))
-    ours = {
-        "RCLONE_AUTH_KEY": f'"{keys.key_id},{keys.secret}"',
-        "RCLONE_CONFIG": os.devnull,
-        "PYTHONPATH": path,
-    }
+    environment = own_environment()
+    others = {name: value for name, value in environment.items() if not name.startswith(("RCLONE_", "AWS_"))}
+    ours = {"RCLONE_AUTH_KEY": f'"{keys.key_id},{keys.secret}"', "RCLONE_CONFIG": os.devnull}
     serve = [rclone(), "serve", "s3", "--addr", f"127.0.0.1:{port}", str(folder.absolute())]
     watch = [sys.executable, "-m", __name__, str(until), str(start_time(until)), *serve]
     return subprocess.Popen(

@@ -16,7 +16,6 @@ class SlowConfig(Settings):
         servers: Maximum number of concurrent operations; others queue. None for no limit.
         bandwidth_bytes_s: Bytes per second of all reads together; None for no limit.
         jitter: Standard deviation of the latency relative to its mean, with a long tail.
-        seed: Seed of the jitter.
     """
 
     latency_s: float = option(
@@ -38,7 +37,6 @@ class SlowConfig(Settings):
         metavar="B",
     )
     jitter: float = option(0.0, "relative standard deviation of the latency", least=0, most=10, metavar="J")
-    seed: int = option(0, "seed of the jitter", least=0, metavar="S")
 
     def summary(self) -> str:
         """The storage in a few words: `2 ms an operation, 8 at once, 500 MB/s`."""

@@ -37,7 +37,7 @@ class Delays:
         self.config = config
         self._counts = (memoryview(bytearray(COUNTS_BYTES)) if memory is None else memory).cast("q")
         self._lock = threading.Lock()
-        self._random = random.Random(config.seed)
+        self._random = random.Random(0)
         self._busy_until = [0.0] * (config.servers or 0)  # a heap: the first free server
         self._link_busy_until = 0.0
         variance = math.log1p(config.jitter**2)

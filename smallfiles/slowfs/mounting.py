@@ -24,9 +24,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-import smallfiles
 from smallfiles.errors import ResourceError
-from smallfiles.liveness import end
+from smallfiles.liveness import end, own_environment
 from smallfiles.slowfs import points
 from smallfiles.slowfs.config import SlowConfig
 from smallfiles.slowfs.delays import COUNTED, COUNTS_BYTES, Delays, sleep_until
@@ -108,8 +107,6 @@ def _place(folder: Path, at: Path | None) -> tuple[Path, bool]:
 
 
 def _start(request: MountRequest) -> subprocess.Popen[bytes]:
-    package = str(Path(smallfiles.__file__).resolve().parents[1])
-    path = os.pathsep.join(filter(None, (package, os.environ.get("PYTHONPATH"))))
     return subprocess.Popen(
         request.command(),
         stdin=subprocess.DEVNULL,
@@ -117,7 +114,7 @@ def _start(request: MountRequest) -> subprocess.Popen[bytes]:
         stderr=subprocess.STDOUT,
         pass_fds=[request.counts],
         cwd="/",
-        env={**os.environ, "PYTHONPATH": path},
+        env=own_environment(),
         start_new_session=True,  # Ctrl-C must reach this process only, which ends it
     )
 

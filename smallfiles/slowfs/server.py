@@ -25,6 +25,7 @@ import sys
 import threading
 import time
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -113,47 +114,39 @@ class Sender(threading.Thread):
             os.writev(self._channel, message)
 
 
-class Answering(threading.Thread):
-    """Receives requests from the kernel and computes their answers, until it is unmounted."""
+def _receive(channel: int, tree: Tree, sender: Sender) -> None:
+    """Answer one request of the kernel after the other, until it is unmounted."""
+    buffer = bytearray(protocol.REQUEST_BYTES)
+    view = memoryview(buffer)
+    while True:
+        try:
+            length = os.readv(channel, (buffer,))
+        except OSError as error:
+            if error.errno in (errno.EINTR, errno.EAGAIN, errno.ENOENT):  # withdrawn while it was read
+                continue
+            return  # ENODEV: unmounted
+        _answer(view[:length], tree, sender)
 
-    def __init__(self, channel: int, tree: Tree, sender: Sender) -> None:
-        super().__init__(daemon=True, name="slowfs-answer")
-        self._channel, self._tree, self._sender = channel, tree, sender
 
-    def run(self) -> None:
-        """One request after the other; a failure becomes the answer."""
-        buffer = bytearray(protocol.REQUEST_BYTES)
-        view = memoryview(buffer)
-        while True:
-            try:
-                length = os.readv(self._channel, (buffer,))
-            except OSError as error:
-                if error.errno in (errno.EINTR, errno.EAGAIN, errno.ENOENT):  # withdrawn while it was read
-                    continue
-                return  # ENODEV: unmounted
-            self._answer(view[:length])
-
-    def _answer(self, request: memoryview) -> None:
-        _, operation, number, node, *_ = protocol.IN_HEADER.unpack_from(request)
-        body = request[protocol.IN_HEADER.size :]
-        if operation in protocol.UNANSWERED:
-            return
-        if operation == Operation.INIT:
-            self._sender.send(number, protocol.init_out(body))
-            _report(READY)
-            return
-        find = self._tree.answers.get(operation)
-        if find is None:
-            self._sender.send(number, b"", error=errno.ENOSYS)
-            return
+def _answer(request: memoryview, tree: Tree, sender: Sender) -> None:
+    """Compute the answer of a request; a failure becomes the answer."""
+    _, operation, number, node, *_ = protocol.IN_HEADER.unpack_from(request)
+    body = request[protocol.IN_HEADER.size :]
+    find = tree.answers.get(operation)
+    if operation == Operation.INIT:
+        sender.send(number, protocol.init_out(body))
+        _report(READY)
+    elif find is None:
+        if operation not in protocol.UNANSWERED:
+            sender.send(number, b"", error=errno.ENOSYS)
+    else:
         try:
             answer = find(node, body)
+            sender.send(number, answer.body, answer.leave_at)
         except OSError as error:
-            self._sender.send(number, b"", getattr(error, "leave_at", 0.0), error.errno or errno.EIO)
+            sender.send(number, b"", getattr(error, "leave_at", 0.0), error.errno or errno.EIO)
         except Exception:  # every request needs an answer, or the caller waits forever
-            self._sender.send(number, b"", error=errno.EIO)
-        else:
-            self._sender.send(number, answer.body, answer.leave_at)
+            sender.send(number, b"", error=errno.EIO)
 
 
 def _report(word: str) -> None:
@@ -172,7 +165,8 @@ def serve(request: MountRequest) -> None:
     channel = mount(Path(request.point))
     try:
         sender = Sender(channel)
-        threads = [Answering(channel, tree, sender) for _ in range(_THREADS)]
+        receiver = partial(threading.Thread, target=_receive, args=(channel, tree, sender), daemon=True)
+        threads = [receiver() for _ in range(_THREADS)]
         for thread in (sender, *threads):
             thread.start()
         while signal.sigtimedwait(SIGNALS, _LOOK_S) is None:

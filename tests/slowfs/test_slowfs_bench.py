@@ -3,8 +3,7 @@
 import pytest
 
 from benchmarks.__main__ import main
-from benchmarks.slow import CEILING, SERIAL, bench_slow
-from smallfiles.errors import UsageError
+from benchmarks.slow import CEILING, SERIAL
 from smallfiles.measure.record import load
 from smallfiles.slowfs import KIND
 from smallfiles.sources import synthetic
@@ -35,8 +34,3 @@ def test_the_command_saves_a_record_of_every_method_with_its_storage_and_shows_t
     by_name = {record.name: record for record in records}
     assert by_name[SERIAL].extra["in_flight"] == 1 and by_name["tar"].extra["in_flight"] == 32
     assert by_name[SERIAL].spread.maximum <= 1 / (2 * 0.001)  # a look-up and an open for each sample
-
-
-def test_what_is_no_folder_is_refused(images):
-    with pytest.raises(UsageError, match="is not a folder"):
-        bench_slow(images / "nothing")
