@@ -20,7 +20,6 @@ import shutil
 import time
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -33,41 +32,27 @@ _SYNCED_AT_ONCE = 16
 """A server or journal takes several requests to sync at the price of one."""
 
 
-@dataclass(frozen=True)
 class Draft:
     """The private folder of one run, and the right to it.
 
     Args:
         out: The final name.
-        folder: `.NAME.packing` next to it.
         lease: The right to write and publish.
+
+    Attributes:
+        folder: `.NAME.packing` next to it.
+        data: Its files will be published under their own names.
+        main: The data file, or the folder of shards.
+        records: Records for a resuming run; never published.
+        partial: Incomplete files; never used by another run.
         since: When the run began (`time.monotonic`).
     """
 
-    out: Path
-    folder: Path
-    lease: Lease
-    since: float = field(default_factory=time.monotonic)
-
-    @property
-    def data(self) -> Path:
-        """Its files will be published under their own names."""
-        return self.folder / "data"
-
-    @property
-    def main(self) -> Path:
-        """The data file, or the folder of shards."""
-        return self.data / self.out.name
-
-    @property
-    def records(self) -> Path:
-        """Records for a resuming run; never published."""
-        return self.folder / "records"
-
-    @property
-    def partial(self) -> Path:
-        """Incomplete files; never used by another run."""
-        return self.folder / f"partial-{self.lease.token}"
+    def __init__(self, out: Path, lease: Lease) -> None:
+        self.out, self.lease, self.folder = out, lease, folder_of(out)
+        self.data, self.records = self.folder / "data", self.folder / "records"
+        self.main, self.partial = self.data / out.name, self.folder / f"partial-{lease.token}"
+        self.since = time.monotonic()
 
     def clear(self, *, keep_finished: bool = False) -> None:
         """Remove the files of an earlier run: all, or only the unfinished."""
@@ -141,7 +126,7 @@ def drafted(out: Path, doing: str) -> Iterator[Draft]:
     """
     ours = None
     try:
-        ours = Draft(out, folder_of(out), _leased(out, doing))
+        ours = Draft(out, _leased(out, doing))
         refuse_existing(out)  # it may have appeared before we had the lock
         with writing(out):
             ours.make()
@@ -224,7 +209,7 @@ def sweep(out: Path) -> None:
             return
     with contextlib.suppress(OSError, SmallfilesError):
         lease = Lease(folder, lambda who: _busy(out, "writing", who), wait=False)
-        Draft(out, folder, lease).discard()
+        Draft(out, lease).discard()
         lease.release()
 
 

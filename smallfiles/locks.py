@@ -235,8 +235,7 @@ class Lease:
     def is_ours(self) -> bool:
         """Whether the lease file is still that of this process."""
         found = _read_lease(self._path)
-        content = None if found is None else found.token_and_owner
-        return content is not None and content[0] == self.token
+        return found is not None and found.token == self.token
 
     def check(self) -> None:
         """Raise PackError if another process has taken over."""
@@ -285,31 +284,23 @@ class _LeaseFile:
     text: str
     time_ns: int
     inode: int
-
-    @property
-    def token_and_owner(self) -> tuple[str, Owner] | None:
-        """Its content; None if it is incomplete, or of another version."""
-        try:
-            record = json.loads(self.text)
-            return record.pop("token"), Owner(**record)
-        except (ValueError, TypeError, KeyError, AttributeError):
-            return None
-
-    @property
-    def owner(self) -> Owner | None:
-        """The owner; None if the content cannot be read."""
-        found = self.token_and_owner
-        return None if found is None else found[1]
+    token: str
+    owner: Owner | None  # None if the content is incomplete, or of another version
 
 
 def _read_lease(path: Path) -> _LeaseFile | None:
     """The lease file as it is now; None if there is none."""
     try:
         with path.open(encoding="utf-8", errors="replace") as file:
-            found = os.fstat(file.fileno())
-            return _LeaseFile(file.read(), found.st_mtime_ns, found.st_ino)
+            found, text = os.fstat(file.fileno()), file.read()
     except FileNotFoundError:
         return None
+    token, owner = "", None
+    with contextlib.suppress(ValueError, TypeError, KeyError, AttributeError):
+        record = json.loads(text)
+        token = str(record.pop("token"))
+        owner = Owner(**record)
+    return _LeaseFile(text, found.st_mtime_ns, found.st_ino, token, owner)
 
 
 def _name_if_free(draft: Path, path: Path) -> None:

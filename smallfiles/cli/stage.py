@@ -24,13 +24,7 @@ def add(verbs: Verbs) -> None:
     """Add the verbs."""
     _add_stage(verbs)
     unstage, staged = add_run(verbs, "unstage", _unstage), add_run(verbs, "staged", _staged)
-    unstage.add_argument(
-        "paths",
-        nargs="*",
-        type=Path,
-        metavar="PATH",
-        help="the path that `stage` printed, or that was staged",
-    )
+    unstage.add_argument("paths", nargs="*", type=Path, metavar="PATH", help="the path that `stage` printed")
     staged.add_argument(
         "--sweep", action="store_true", help="first remove the leftovers of ended processes and jobs"
     )
@@ -75,7 +69,6 @@ def _stage(arguments: argparse.Namespace) -> int:
     Examples:
         smallfiles stage train.arrow
         smallfiles stage train.tars --where /dev/shm --leave-bytes 4000000000
-        smallfiles stage train.tars --shards rank   # each rank its own shards
         smallfiles stage train.tars --broadcast     # all nodes of the job
         smallfiles stage archive/train.tars --to scratch/data
     """
@@ -102,7 +95,7 @@ def _stage(arguments: argparse.Namespace) -> int:
             next_step="Leave one of them out",
         )
     else:
-        copy = staging.stage_to(arguments.out, arguments.to, config=config)
+        copy = staging.stage_to(arguments.out, arguments.to)
     report(arguments, copy.as_json(), copy.path)
     done = "was there already" if copy.reused else f"copied at {bytes_text(copy.rate)}/s"
     say(f"{copy.path.name}: {bytes_text(copy.bytes)} {done}, ready after {in_seconds(copy.seconds)}")
@@ -136,16 +129,11 @@ def _unstage(arguments: argparse.Namespace) -> int:
 
     Examples:
         smallfiles unstage
-        smallfiles unstage train.arrow
         smallfiles unstage /dev/shm/smallfiles-1000/4f…/data/train.arrow
     """
     from smallfiles import staging
 
-    if arguments.paths:
-        meant = [copy for path in arguments.paths for copy in staging.copies_of(path, arguments.where)]
-        done = [staging.unstage(copy) for copy in meant]
-    else:
-        done = staging.unstage_all(arguments.where)
+    done = [staging.unstage(path) for path in arguments.paths] or staging.unstage_all(arguments.where)
     for one in done:
         say(f"{one.path}: {one.note}")
     return report(arguments, {"copies": [{**vars(one), "path": str(one.path)} for one in done]})

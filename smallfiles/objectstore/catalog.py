@@ -26,7 +26,7 @@ from smallfiles.keys import is_writable_name, key_problem, printable
 from smallfiles.objectstore.client import NoObjectError, Store
 from smallfiles.objectstore.config import MANIFEST
 from smallfiles.samples import Buffer
-from smallfiles.staging import StageConfig, outputs
+from smallfiles.staging import outputs
 
 _KIND = "smallfiles objects"
 _VERSION = 1
@@ -204,16 +204,15 @@ class Catalog:
     def _refuse_odd_names(self, where: str) -> None:
         names = [item.name for item in self.items]
         for name in (self.name, *names):
-            problem = key_problem(name) or ("leads into a folder" if "/" in name else None)
-            problem = problem or (None if is_writable_name(name) else "is too long")
-            problem = problem or (
-                "has characters that no name of ours has" if printable(name) != name else None
-            )
-            if (
-                problem
-                or name.startswith(".")
-                or not (self.is_folder or name == self.name or self._is_beside(name))
-            ):
+            problem = key_problem(name)
+            if problem is None and "/" in name:
+                problem = "leads into a folder"
+            elif problem is None and not is_writable_name(name):
+                problem = "is too long"
+            elif problem is None and printable(name) != name:
+                problem = "has characters that no name of ours has"
+            known = self.is_folder or name == self.name or self._is_beside(name)
+            if problem or name.startswith(".") or not known:
                 raise _odd(f"{where} has the name {name!r}, which {problem or 'is not one of a data set'}")
         if len(set(names)) < len(names):
             raise _odd(f"{where} has a name twice")
@@ -233,14 +232,9 @@ def of_output(out: Path) -> tuple[Catalog, list[Path]]:
     Raises:
         SmallfilesError: It does not exist, is damaged, or is a tree of small files.
     """
-    found = outputs.find(out, StageConfig())
-    is_folder = found.source.is_dir()
+    found = outputs.find(out)
     names = {member.name for member in found.members}
-    members = [
-        member
-        for member in found.members
-        if not (member.name.endswith(SIDECAR_SUFFIX) and member.name.removesuffix(SIDECAR_SUFFIX) in names)
-    ]
+    members = [each for each in found.members if not _is_digest_of_one(each.name, names)]
     items: list[Item] = []
     provenance: dict[str, Any] = {}
     for member in members:
@@ -252,10 +246,14 @@ def of_output(out: Path) -> tuple[Catalog, list[Path]]:
                 provenance = provenance or reader.info().get("provenance") or {}
         digest = member.digest or digest_file(member.source)
         items.append(Item(name, digest, samples, member.digest is not None))
-    format = formats.name_of(found.source)
+    format, is_folder = formats.name_of(found.source), found.source.is_dir()
     catalog = Catalog(found.name, format, is_folder, tuple(items), provenance)
     catalog._refuse_odd_names(str(out))
     return catalog, [member.source for member in members]
+
+
+def _is_digest_of_one(name: str, names: set[str]) -> bool:
+    return name.endswith(SIDECAR_SUFFIX) and name.removesuffix(SIDECAR_SUFFIX) in names
 
 
 def read_blocks(store: Store, item: Item, block: int, count: int) -> bytearray:

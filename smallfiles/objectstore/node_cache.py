@@ -25,20 +25,20 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from smallfiles import locks
 from smallfiles.digests import adds_to
-from smallfiles.errors import FormatError, ResourceError, writing
+from smallfiles.errors import FormatError, writing
 from smallfiles.formats.bytefile import ByteFile
 from smallfiles.formats.output import write_all
 from smallfiles.formats.tar import index
+from smallfiles.machine.nodelocal import NodeLocal
 from smallfiles.objectstore.catalog import Catalog, Item, read_blocks
 from smallfiles.objectstore.client import NoObjectError, Store
 from smallfiles.objectstore.config import MANIFEST, PART_BYTES
 from smallfiles.staging import placement
 from smallfiles.staging.config import StageConfig
 from smallfiles.staging.outputs import Member, Output
-from smallfiles.staging.run import Use, once
-from smallfiles.staging.slots import Slot, sweep
+from smallfiles.staging.run import Use, facts_of, once, slot_at
+from smallfiles.staging.slots import Slot
 
 _IN_FLIGHT = 16
 _OPEN_FILES = 64
@@ -64,20 +64,12 @@ class NodeCache:
         self._files: dict[str, ByteFile] = {}
         self._kept: set[str] = set()
         self._use: Use | None = None
-        passed = []
-        found, _ = placement.candidates(where, None)
-        for place in found:
-            try:
-                self._place = place
-                self._slot = Slot(
-                    locks.private_folder(place.path, placement.folder_kind(place.filesystem)), self._key
-                )
-                sweep(self._slot.folder, spare=self._key)
-                self.begin(store)
-                return
-            except ResourceError as error:
-                passed.append(error.got)
-        raise placement.nowhere(self._output(0), passed)
+        placement.in_first(where, self._output(0), partial(self._begin_at, store))
+
+    def _begin_at(self, store: Store, place: NodeLocal) -> None:
+        self._place = place
+        self._slot = slot_at(place, self._key)
+        self.begin(store)
 
     def begin(self, store: Store) -> tuple[Path, list[Item]]:
         """Fetch the manifest and the indexes, unless they are on this node.
@@ -166,14 +158,15 @@ class NodeCache:
             contents = list(
                 pool.map(lambda item: read_blocks(store, item, 0, len(item.digest.blocks)), small)
             )
-        placement.check_room(self._place, self._output(sum(map(len, contents))), StageConfig(leave_bytes=0))
+        whole = self._output(sum(map(len, contents)))
+        placement.check_room(self._place, whole, StageConfig(leave_bytes=0))
         with writing(folder):
             folder.mkdir()
             (folder / MANIFEST).write_text(catalog.text, encoding="utf-8")
             for item, content in zip(small, contents, strict=True):
                 (folder / item.name).write_bytes(content)
         names = [MANIFEST, *(item.name for item in small)]
-        return [f"{self._name}/{name}" for name in names], self._facts(sum(map(len, contents)))
+        return [f"{self._name}/{name}" for name in names], facts_of(whole) | {"verified": True}
 
     def _fetch(self, item: Item, store: Store, pool: ThreadPoolExecutor, file: int, path: Path) -> None:
         step = item.blocks_of(PART_BYTES)
@@ -189,9 +182,6 @@ class NodeCache:
             for one in writes:
                 one.cancel()
             wait(writes)  # none may write into a closed file
-
-    def _facts(self, total_bytes: int) -> dict[str, Any]:
-        return {"name": self._name, "source": self._url, "bytes": total_bytes, "verified": True}
 
     def __getstate__(self) -> dict[str, Any]:
         return {name: value for name, value in self.__dict__.items() if name != "_end"} | {

@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from smallfiles.staging.broadcast import stage_broadcast as stage_broadcast
     from smallfiles.staging.config import StageConfig as StageConfig
     from smallfiles.staging.config import Staged as Staged
-    from smallfiles.staging.copies import copies_of as copies_of
     from smallfiles.staging.copies import listing as listing
     from smallfiles.staging.copies import sweep_all as sweep_all
     from smallfiles.staging.copies import unstage as unstage

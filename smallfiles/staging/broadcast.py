@@ -29,7 +29,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from smallfiles.errors import ResourceError, UsageError
+from smallfiles.errors import ResourceError
 from smallfiles.machine.ranks import ranks
 from smallfiles.progress import bytes_text, plural, progress
 from smallfiles.staging import outputs, placement
@@ -67,32 +67,25 @@ def stage_broadcast(
     Args:
         src: As for `stage`.
         where: As for `stage`; the same path is used on all nodes.
-        config: As for `stage`; all shards.
+        config: As for `stage`.
 
     Returns:
         The copy, which is at the same path on every node and belongs to the job. Its notes name the nodes
         that copied by themselves, and why.
 
     Raises:
-        UsageError: Only the shards of a rank were asked for.
         ResourceError: A node has no copy; the others keep theirs.
         DamagedFileError: The source is not what was packed.
         SourceError: The source is missing, or changed while it was copied.
     """
     started, config = time.perf_counter(), config or StageConfig()
-    if config.shards != "all":
-        raise UsageError(
-            "--broadcast was given together with --shards rank",
-            expected="all shards on every node",
-            next_step="Leave one of them out",
-        )
     problem = why_not()
     nodes = [] if problem else _node_names()
     if problem or len(nodes) < 2:
         copy = stage_for_job(src, where, config=config)
         note = f"not broadcast, but copied by this node alone: {problem or 'the job has one node'}"
         return replace(copy, notes=(*copy.notes, note))
-    output = outputs.find(Path(src), config)
+    output = outputs.find(Path(src))
     place, why = placement.choose(where, output, config)
     job = _Job(output, {"source": str(output.source), "place": str(place.path), "config": asdict(config)})
     job.receive(nodes if output.has_digests and not place.filesystem.shared else [])
@@ -113,7 +106,7 @@ def dry_run(src: Path, where: str, config: StageConfig, broadcast: bool) -> dict
         Bytes of the set, number of nodes, bytes that all nodes read from shared storage, bytes that a
         broadcast saves, and notes.
     """
-    output = outputs.find(src, config)
+    output = outputs.find(src)
     place, why = placement.choose(where, output, config)
     problem, count = why_not(), int(os.environ.get("SLURM_JOB_NUM_NODES", "1"))
     sent = broadcast and problem is None and output.has_digests

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from smallfiles.options import Settings, option
-
-Shards = Literal["all", "rank"]
 
 
 @dataclass(frozen=True)
@@ -18,11 +16,9 @@ class StageConfig(Settings):
     Args:
         leave_bytes: Bytes that must stay free after the copy, for workers and their batches; None
             leaves 1 GiB plus half a GiB per CPU in memory (at most a quarter of the limit), little on disk.
-        shards: All shards of a folder, or every n-th, as this rank reads them.
     """
 
     leave_bytes: int | None = option(None, "room to leave for workers and their batches", least=0)
-    shards: Shards = option("all", "all shards, or those of this rank")
 
     def to_cli(self, src: Path, where: str = "auto", to: Path | None = None) -> str:
         """The equivalent command."""

@@ -86,33 +86,6 @@ def sweep_all(places: Sequence[Path] = ()) -> int:
     return removed
 
 
-def copies_of(name: Path | str, places: Sequence[Path] = ()) -> list[Path]:
-    """The copies that a name refers to.
-
-    Args:
-        name: A copy, the path that was staged, or its last part.
-        places: As for `listing`.
-
-    Raises:
-        UsageError: Nothing of that name is staged here.
-    """
-    path = Path(os.path.normpath(Path(name).absolute()))
-    if _own_folders() & set(path.parent.parts):
-        return [path]
-    facts = [(slot, slot.facts()) for folder in _folders(places) for slot in slots(folder)]
-    known = [(slot.data / str(fact["name"]), str(fact.get("source"))) for slot, fact in facts if fact]
-    found = [copy for copy, source in known if source == str(path)]
-    if not found and Path(name).name == str(name):
-        found = [copy for copy, _ in known if copy.name == str(name)]
-    if not found:
-        raise UsageError(
-            f"{name} is not a staged copy",
-            expected="a path that `stage` returned, or the name of what was staged",
-            next_step="List what is staged with: smallfiles staged; say --where DIR if you gave one",
-        )
-    return found
-
-
 def unstage(path: Path | str) -> Unstaged:
     """Release a copy; it is removed if no other process or job uses it.
 

@@ -24,8 +24,6 @@ from pathlib import Path
 from smallfiles import machine
 from smallfiles.digests import BLOCK_BYTES, SIDECARS, ContentDigest, added_fields, adds_to, sidecar
 from smallfiles.errors import DamagedFileError, FormatError, SourceError, UsageError
-from smallfiles.machine.ranks import ranks
-from smallfiles.staging.config import StageConfig
 
 _SMALL_BYTES = 1 << 20
 _MANY = 100
@@ -91,16 +89,15 @@ class Output:
         return all(member.digest is not None for member in self.members if member.is_data)
 
 
-def find(src: Path, config: StageConfig) -> Output:
+def find(src: Path) -> Output:
     """Describe what to copy; opens only the small digest files.
 
     Args:
         src: A packed file or a folder of shards.
-        config: Whose shards.
 
     Raises:
         SourceError: It does not exist, or is neither a regular file nor a folder.
-        UsageError: It is a tree of small files, or this rank has no shard.
+        UsageError: It is a tree of small files.
         DamagedFileError: A file has another size than its digest says.
     """
     src = Path(os.path.normpath(src.absolute()))  # not resolved: a link keeps its own name
@@ -110,20 +107,19 @@ def find(src: Path, config: StageConfig) -> Output:
         found = _status(src)
         names = around.result()
         if found is not None and stat.S_ISDIR(found.st_mode):
-            pending = _shards(pool, src, config)
+            pending = _shards(pool, src)
         else:
             pending = [pool.submit(_member, src, src.name, names, is_data=True, found=found)]
         pending += _sidecars(pool, src, src.name, names)
-        if config.shards == "all":  # the rows of added fields are those of all shards
-            for path in added_fields(src, names):
-                pending.append(pool.submit(_member, path, path.name, names, is_data=True))
-                pending += _sidecars(pool, path, path.name, names)
+        for path in added_fields(src, names):
+            pending.append(pool.submit(_member, path, path.name, names, is_data=True))
+            pending += _sidecars(pool, path, path.name, names)
         members = [member for one in pending if (member := one.result()) is not None]
         return Output(src, tuple(members), _key(members), shared.result())
 
 
-def _shards(pool: ThreadPoolExecutor, folder: Path, config: StageConfig) -> list[Future[Member | None]]:
-    """The packed files that this rank reads, and their sidecars."""
+def _shards(pool: ThreadPoolExecutor, folder: Path) -> list[Future[Member | None]]:
+    """The packed files in a folder, and their sidecars."""
     try:
         names = {name for name in _names(folder) if not name.startswith(".")}
     except OSError as error:
@@ -132,7 +128,7 @@ def _shards(pool: ThreadPoolExecutor, folder: Path, config: StageConfig) -> list
     found = dict(zip(data, pool.map(_status, data), strict=True))
     _refuse_tree(folder, list(found.values()))
     pending = []
-    for path in _of_rank(folder, data, config):
+    for path in data:
         name = f"{folder.name}/{path.name}"
         pending.append(pool.submit(_member, path, name, names, is_data=True, found=found[path]))
         pending += _sidecars(pool, path, name, names)
@@ -207,19 +203,6 @@ def _refuse_tree(folder: Path, found: Sequence[os.stat_result | None]) -> None:
 def _belongs_to_another(name: str, names: set[str]) -> bool:
     ended = (name.removesuffix(suffix) for suffix in SIDECARS if name.endswith(suffix))
     return adds_to(name) is not None or any(other in names for other in ended)
-
-
-def _of_rank(folder: Path, data: list[Path], config: StageConfig) -> list[Path]:
-    if config.shards == "all":
-        return data
-    here = ranks()
-    if here.world_size > len(data):
-        raise UsageError(
-            f"{folder} has {len(data):,} shards for {here.world_size} ranks",
-            expected="a shard for each rank",
-            next_step="Stage all shards (--shards all), or pack smaller shards (-O max_bytes=…)",
-        )
-    return data[here.rank :: here.world_size]
 
 
 def _status(path: Path) -> os.stat_result | None:

@@ -10,7 +10,9 @@ from __future__ import annotations
 import hashlib
 import os
 import socket
+from collections.abc import Callable
 from pathlib import Path
+from typing import TypeVar
 
 from smallfiles import machine
 from smallfiles.errors import ResourceError, UsageError
@@ -26,14 +28,15 @@ _GIB = 1 << 30
 _ON_DISK_BYTES = 256 << 20
 _INODES_TO_LEAVE = 100
 _CONTROL_FILES = 8
+_T = TypeVar("_T")
 
 
-def candidates(where: str | Path, source: Path | None) -> tuple[list[NodeLocal], list[str]]:
+def candidates(where: str | Path, source: Path) -> tuple[list[NodeLocal], list[str]]:
     """Places to try, the best first, and the rejected ones, in sentences.
 
     Args:
         where: `auto`, or a directory.
-        source: What to copy; a copy on the same storage would be useless. None if it is on no file system.
+        source: What to copy; a copy on the same storage would be useless.
 
     Raises:
         ResourceError: The requested directory cannot be used.
@@ -51,7 +54,7 @@ def candidates(where: str | Path, source: Path | None) -> tuple[list[NodeLocal],
     for variable, path in nodelocal.named_directories():
         named = _named(variable, path)
         problem = nodelocal.problem_of(path)
-        if problem is None and source is not None and _same_storage(path, source):
+        if problem is None and _same_storage(path, source):
             problem = f"is on the same storage as {source.name}"
         if problem is None:
             found.append(nodelocal.node_local(path, variable))
@@ -61,7 +64,7 @@ def candidates(where: str | Path, source: Path | None) -> tuple[list[NodeLocal],
 
 
 def _same_storage(one: Path, other: Path) -> bool:
-    return one.stat().st_dev == other.stat().st_dev
+    return other.exists() and one.stat().st_dev == other.stat().st_dev  # not so the URL of a store
 
 
 def _requested(path: Path) -> NodeLocal:
@@ -151,7 +154,7 @@ def check_room(place: NodeLocal, output: Output, config: StageConfig) -> None:
             expected=f"{bytes_text(need)} for {output.name} and {bytes_text(leave)} in addition"
             + (" for workers and their batches" if now.in_memory else ""),
             next_step=("Ask for more memory (--mem)" if now.in_memory else "Remove what is not needed there")
-            + ", stage a rank's own shards (--shards rank), or choose another place with --where",
+            + ", or choose another place with --where",
         )
 
 
@@ -161,20 +164,35 @@ def choose(where: str | Path, output: Output, config: StageConfig) -> tuple[Node
     Raises:
         ResourceError: No place has it.
     """
+    _, place, passed = in_first(where, output, lambda place: check_room(place, output, config))
+    return place, why(place, output, passed, reused=False)
+
+
+def in_first(
+    where: str | Path, output: Output, use: Callable[[NodeLocal], _T]
+) -> tuple[_T, NodeLocal, list[str]]:
+    """Use the first place that can be used.
+
+    Args:
+        where: `auto`, or a directory.
+        output: What to copy there.
+        use: Raises a ResourceError where it cannot be used.
+
+    Returns:
+        What `use` returned, that place, and the rejected ones, in sentences.
+
+    Raises:
+        ResourceError: No place can be used.
+    """
     found, passed = candidates(where, output.source)
     for place in found:
         try:
-            check_room(place, output, config)
+            return use(place), place, passed
         except ResourceError as error:
+            if str(where) != AUTO:
+                raise
             passed.append(error.got)
-        else:
-            return place, why(place, output, passed, reused=False)
-    raise nowhere(output, passed)
-
-
-def nowhere(output: Output, passed: list[str]) -> ResourceError:
-    """The error when no place is left."""
-    return ResourceError(
+    raise ResourceError(
         f"no storage of this node takes {output.name} ({bytes_text(output.bytes)}): " + "; ".join(passed),
         expected="a directory with room, named by SLURM_TMPDIR, TMPDIR or the site, or /dev/shm",
         next_step="Read it where it is, ask for more memory, or name a place with --where DIR",

@@ -20,15 +20,14 @@ from typing import Any
 from smallfiles import locks
 from smallfiles.errors import SmallfilesError, writing
 from smallfiles.liveness import this_job
-from smallfiles.locks import private_folder
 from smallfiles.machine.nodelocal import NodeLocal
 from smallfiles.staging import outputs, placement
 from smallfiles.staging.broadcast import ARRIVING
 from smallfiles.staging.config import StageConfig
 from smallfiles.staging.copying import copy_files
 from smallfiles.staging.outputs import Output
-from smallfiles.staging.run import facts_of, once
-from smallfiles.staging.slots import Slot, sweep
+from smallfiles.staging.run import facts_of, once, slot_at
+from smallfiles.staging.slots import Slot
 
 
 class _StoppedError(Exception):
@@ -57,11 +56,9 @@ def _say(state: str, **more: Any) -> None:
 
 def _stage(order: dict[str, Any]) -> dict[str, Any]:
     config = StageConfig(**order["config"])
-    output = outputs.find(Path(order["source"]), config)
+    output = outputs.find(Path(order["source"]))
     (place,), _ = placement.candidates(order["place"], output.source)
-    folder = private_folder(place.path, placement.folder_kind(place.filesystem))
-    slot, copied = Slot(folder, output.key), [0]
-    sweep(folder, spare=slot.key)
+    slot, copied = slot_at(place, output.key), [0]
     if order["receive"] and slot.facts() is None and locks.is_held(slot.lock, shared=False):
         raise _StoppedError  # another job copies it: two that wait for each other's nodes would wait in vain
     use = once(slot, output, partial(_fill, place, output, config, order["receive"], copied))

@@ -72,7 +72,7 @@ def stage(src: Path | str, where: str | Path = "auto", *, config: StageConfig | 
     Args:
         src: A packed file or a folder of shards.
         where: `auto`, or a directory of this node.
-        config: Room to leave, whose shards.
+        config: Room to leave.
 
     Returns:
         The copy; pass its `path` to `smallfiles.formats.open`. It is removed when the last process that
@@ -144,33 +144,27 @@ def _release(path: Path, use: Use) -> None:
 
 def _stage(src: Path, where: str | Path, config: StageConfig) -> tuple[Staged, Use]:
     started = time.perf_counter()
-    output = outputs.find(src, config)
-    found, passed = placement.candidates(where, output.source)
-    for place in found:
-        try:
-            use = _stage_at(place, output, config)
-        except ResourceError as error:
-            if str(where) != placement.AUTO:
-                raise
-            passed.append(error.got)
-            continue
-        path = use.slot.data / output.name
-        _uses.setdefault(path, []).append(use)
-        notes = (placement.why(place, output, passed, reused=use.reused),) + (
-            () if output.has_digests else (UNVERIFIED,)
-        )
-        seconds = time.perf_counter() - started
-        rate = 0.0 if use.reused else output.bytes / max(use.copy_s, 1e-9)
-        files = len(output.members)
-        return Staged(path, output.bytes, use.reused, seconds, rate, files, output.has_digests, notes), use
-    raise placement.nowhere(output, passed)
+    output = outputs.find(src)
+    use, place, passed = placement.in_first(where, output, lambda place: _stage_at(place, output, config))
+    path = use.slot.data / output.name
+    _uses.setdefault(path, []).append(use)
+    why = placement.why(place, output, passed, reused=use.reused)
+    notes = (why,) if output.has_digests else (why, UNVERIFIED)
+    seconds = time.perf_counter() - started
+    rate = 0.0 if use.reused else output.bytes / max(use.copy_s, 1e-9)
+    files = len(output.members)
+    return Staged(path, output.bytes, use.reused, seconds, rate, files, output.has_digests, notes), use
 
 
 def _stage_at(place: NodeLocal, output: Output, config: StageConfig) -> Use:
+    return once(slot_at(place, output.key), output, partial(_copy, place, output, config))
+
+
+def slot_at(place: NodeLocal, key: str) -> Slot:
+    """The slot of this content at a place, from which the leftovers of others are removed."""
     folder = private_folder(place.path, placement.folder_kind(place.filesystem))
-    slot = Slot(folder, output.key)
-    sweep(folder, spare=slot.key)
-    return once(slot, output, partial(_copy, place, output, config))
+    sweep(folder, spare=key)
+    return Slot(folder, key)
 
 
 def once(slot: Slot, output: Output, make: Make) -> Use:

@@ -22,7 +22,7 @@ import os
 import shutil
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -35,47 +35,27 @@ LOCK_SUFFIX = ".lock"
 TRIES, _PAUSE_S = 10, 0.01
 
 
-@dataclass(frozen=True)
 class Slot:
     """The place of one copy.
 
     Args:
         folder: The private folder on some node-local storage.
         key: Identifies the content.
+
+    Attributes:
+        lock: The lock file.
+        home: Everything but the lock.
+        copying: The unfinished copy.
+        data: The finished copy.
+        leases: The jobs that keep it.
+        marker: Written last.
     """
 
-    folder: Path
-    key: str
-
-    @property
-    def lock(self) -> Path:
-        """The lock file."""
-        return self.folder / f"{self.key}{LOCK_SUFFIX}"
-
-    @property
-    def home(self) -> Path:
-        """Everything but the lock."""
-        return self.folder / self.key
-
-    @property
-    def copying(self) -> Path:
-        """The unfinished copy."""
-        return self.home / "copying"
-
-    @property
-    def data(self) -> Path:
-        """The finished copy."""
-        return self.home / "data"
-
-    @property
-    def leases(self) -> Path:
-        """The jobs that keep it."""
-        return self.home / "leases"
-
-    @property
-    def marker(self) -> Path:
-        """Written last."""
-        return self.home / "done.json"
+    def __init__(self, folder: Path, key: str) -> None:
+        self.folder, self.key = folder, key
+        self.lock, self.home = folder / f"{key}{LOCK_SUFFIX}", folder / key
+        self.copying, self.data = self.home / "copying", self.home / "data"
+        self.leases, self.marker = self.home / "leases", self.home / "done.json"
 
     def begin(self) -> None:
         """Remove what an ended process left and start anew; needs the exclusive lock."""

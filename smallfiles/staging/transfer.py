@@ -21,7 +21,7 @@ from smallfiles.digests import ContentDigest, sidecar
 from smallfiles.errors import OutputExistsError, UsageError, writing
 from smallfiles.progress import bytes_text
 from smallfiles.staging import outputs
-from smallfiles.staging.config import StageConfig, Staged
+from smallfiles.staging.config import Staged
 from smallfiles.staging.copying import copy_files
 from smallfiles.staging.outputs import Member, Output
 from smallfiles.staging.run import UNVERIFIED
@@ -30,13 +30,12 @@ _INODES_TO_LEAVE = 100
 _STRIPE_S = 30
 
 
-def stage_to(src: Path | str, folder: Path | str, *, config: StageConfig | None = None) -> Staged:
+def stage_to(src: Path | str, folder: Path | str) -> Staged:
     """Copy a packed output to a folder that outlives the job; verified, and resumable by its digest.
 
     Args:
         src: A packed file or a folder of shards.
         folder: Where to put it, on scratch; created if missing.
-        config: Whose shards.
 
     Returns:
         The copy, `reused` if it already existed.
@@ -49,8 +48,7 @@ def stage_to(src: Path | str, folder: Path | str, *, config: StageConfig | None 
         BusyError: Another run copies to the same name.
     """
     started = time.perf_counter()
-    config = config or StageConfig()
-    output = outputs.find(Path(src), config)
+    output = outputs.find(Path(src))
     out = _target(output, Path(folder))
     sweep(out)
     notes: tuple[str, ...] = () if output.has_digests else (UNVERIFIED,)

@@ -14,7 +14,7 @@ from smallfiles import digests, formats, locks, slowfs, staging
 from smallfiles.errors import DamagedFileError, FormatError, SourceError, UsageError
 from smallfiles.slowfs import SlowConfig
 from smallfiles.slowfs.delays import CHARGED
-from smallfiles.staging import StageConfig, copying, outputs
+from smallfiles.staging import copying, outputs
 
 
 def test_a_copy_is_equal_private_and_goes_with_its_block(source, node):
@@ -53,7 +53,7 @@ def test_a_server_is_asked_little_and_not_one_thing_after_the_other(tmp_path, no
         asked = slow.counts()
         assert sum(asked[kind] for kind in CHARGED) <= 14
         began = time.perf_counter()
-        found = outputs.find(slow.path / folder.name, ROOMY)
+        found = outputs.find(slow.path / folder.name)
         assert time.perf_counter() - began < 200 * 0.1
     assert len(found.members) == 60 and found.has_digests and found.shared
 
@@ -62,16 +62,16 @@ def test_a_digest_that_never_ends_is_not_waited_for(tmp_path):
     source = packed(tmp_path / "x.arrow", digest=False)
     os.mkfifo(f"{source}.digest.json")
     with pytest.raises(FormatError, match="no plain file"):
-        outputs.find(source, ROOMY)
+        outputs.find(source)
 
 
 def test_a_folder_of_too_many_names_to_list_is_asked_about_each(tmp_path):
     source = packed(tmp_path / "closed" / "x.arrow")
     source.with_name("x.arrow.idx").write_text("v1.2 0")
-    many = outputs.find(source, ROOMY)
+    many = outputs.find(source)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(outputs, "_LISTED", 2)  # too many names to list them
-        assert outputs.find(source, ROOMY) == many
+        assert outputs.find(source) == many
     assert [member.name for member in many.members] == ["x.arrow", "x.arrow.digest.json", "x.arrow.idx"]
 
 
@@ -191,20 +191,6 @@ def test_a_folder_of_shards_is_copied_with_what_lies_beside_it(tmp_path, node):
         assert (copy.path.parent / "train.tars.faults.json").exists()
 
 
-def test_a_rank_copies_its_own_shards_as_its_launcher_counts_them(tmp_path, node, monkeypatch):
-    folder = shards(tmp_path / "train.tars")
-    monkeypatch.setenv("WORLD_SIZE", "3")
-    for rank in (0, 1, 2):
-        monkeypatch.setenv("RANK", str(rank))
-        with staging.staged(folder, node, config=StageConfig(leave_bytes=0, shards="rank")) as copy:
-            found = {name for name in names(copy.path) if name.endswith(".tar")}
-            assert found == {f"shard-{n:06d}.tar" for n in range(rank, 4, 3)}
-            assert len(names(copy.path)) == 3 * len(found)
-    monkeypatch.setenv("WORLD_SIZE", "5")
-    with pytest.raises(UsageError, match="4 shards for 5 ranks"):
-        staging.stage(folder, node, config=StageConfig(leave_bytes=0, shards="rank"))
-
-
 def test_what_cannot_be_staged_is_a_sentence(tmp_path, node):
     tree = tmp_path / "tree"
     for number in range(120):
@@ -236,15 +222,14 @@ def test_a_size_that_is_not_the_digests_is_refused_before_copying(source, node):
 
 
 def test_a_changed_digest_changes_the_key_and_so_does_a_new_time_without_one(tmp_path):
-    config = StageConfig()
     source = packed(tmp_path / "x.arrow", 5000)
-    first = outputs.find(source, config).key
+    first = outputs.find(source).key
     os.utime(source, ns=(1, 1))
-    assert outputs.find(source, config).key == first
+    assert outputs.find(source).key == first
     digests.sidecar(source).unlink()
-    bare = outputs.find(source, config).key
+    bare = outputs.find(source).key
     os.utime(source, ns=(2, 2))
-    assert len({first, bare, outputs.find(source, config).key}) == 3
+    assert len({first, bare, outputs.find(source).key}) == 3
 
 
 def test_a_previous_handler_stays_in_charge_and_exit_cleans_up(source, node):

@@ -8,6 +8,7 @@ import os
 import shutil
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -136,13 +137,13 @@ def test_a_source_that_changes_during_the_copy_is_noticed(change, source, node, 
     assert names(node) == []
 
 
-@pytest.mark.parametrize("stage", [staging.stage, staging.stage_to])
+@pytest.mark.parametrize("stage", [partial(staging.stage, config=ROOMY), staging.stage_to])
 def test_a_damaged_source_is_named_by_block_and_nothing_is_published(stage, source, node):
     with source.open("r+b") as file:
         file.seek(5 * MIB)
         file.write(b"flipped")
     with pytest.raises(DamagedFileError, match=r"train\.arrow is not what was packed: block 1 "):
-        stage(source, node, config=ROOMY)
+        stage(source, node)
     assert not [path for path in node.rglob(source.name) if ".packing" not in str(path)]
     shutil.rmtree(node / f".{source.name}.packing", ignore_errors=True)
 
@@ -210,7 +211,7 @@ def test_a_link_in_place_of_a_lock_is_not_followed(source, tmp_path, node):
     from smallfiles.staging import outputs
 
     ours = locks.private_folder(node)
-    key = outputs.find(source, ROOMY).key
+    key = outputs.find(source).key
     (ours / f"{key}.lock").symlink_to(tmp_path / "victim")
     with pytest.raises(SmallfilesError):
         staging.stage(source, node, config=ROOMY)

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 from programs import wait_for
-from staging_tools import exit_code, forked, listed, names, packed
+from staging_tools import exit_code, forked, listed, names
 
 from smallfiles import digests, liveness, locks, staging
 from smallfiles.cli import main
@@ -240,20 +240,5 @@ def test_a_dry_run_says_what_would_be_read_and_saved_and_copies_nothing(source, 
     assert "would be read from shared storage" in done.stderr and names(node) == []
 
 
-def test_a_broadcast_of_one_ranks_shards_or_to_a_permanent_folder_is_refused(source, tmp_path):
-    for words in (["--shards", "rank"], ["--to", str(tmp_path / "x")]):
-        assert main(["stage", str(source), "--broadcast", *words]) == 2
-
-
-def test_unstage_works_with_the_name_or_path_that_was_staged(source, node, tmp_path, command):
-    other = packed(tmp_path / "elsewhere" / source.name, seed=3)
-    stage = ("--where", node, "--leave-bytes", 0)
-    for name in (source.name, source, f"{source.parent}/../{source.parent.name}/{source.name}"):
-        path = Path(command("stage", source, *stage, job="11").stdout.strip())
-        kept = Path(command("stage", other, *stage, job="11").stdout.strip())
-        done = command("unstage", name, "--where", node, job="11")
-        assert done.returncode == 0 and "removed" in done.stderr, done.stderr
-        assert not path.exists() and kept.exists() is (name != source.name)
-        command("unstage", kept, job="11")
-    typo = command("unstage", "train.arow", "--where", node)
-    assert typo.returncode == 2 and "train.arow is not a staged copy" in typo.stderr
+def test_a_broadcast_to_a_permanent_folder_is_refused(source, tmp_path):
+    assert main(["stage", str(source), "--broadcast", "--to", str(tmp_path / "x")]) == 2
