@@ -211,17 +211,17 @@ class Failure:
                 next_step="Check AWS_ENDPOINT_URL and the network, then run it again",
             )
         if code == "NoSuchBucket":
-            got, next_step = (
+            return SourceError(
                 f"{server} has no bucket for {where}",
-                "Check its name, or create it with your site's tools",
+                expected="a bucket that exists",
+                next_step="Check its name, or create it with your site's tools",
             )
-            return SourceError(got, expected="a bucket that exists", next_step=next_step)
         if self.status == 404:
-            got, next_step = (
+            return NoObjectError(
                 f"{where} is not there",
-                f"List what is: smallfiles ls {where.rpartition('/')[0]}",
+                expected="an object of that name",
+                next_step=f"List what is: smallfiles ls {where.rpartition('/')[0]}",
             )
-            return NoObjectError(got, expected="an object of that name", next_step=next_step)
         if self.status == 412:
             return replaced(where)
         region = f" (it is {self.region})" if self.region else ""
@@ -232,9 +232,10 @@ class Failure:
                 next_step=f"Check AWS_ENDPOINT_URL and AWS_REGION{region}",
             )
         if code in EXPIRED:
-            got = f"{where}: the keys have expired ({code})"
             return UsageError(
-                got, expected="keys that are valid", next_step="Get new ones, then run it again"
+                f"{where}: the keys have expired ({code})",
+                expected="keys that are valid",
+                next_step="Get new ones, then run it again",
             )
         if code in _REFUSED:
             return UsageError(
@@ -249,17 +250,19 @@ class Failure:
                 next_step=f"Check AWS_REGION{region}, and the clock with: date -u",
             )
         if self.status == 416:
-            got, next_step = (
+            return SourceError(
                 f"{where} ends before the requested bytes",
-                "Push it again; it was changed",
+                expected="an object of the size in its manifest",
+                next_step="Push it again; it was changed",
             )
-            return SourceError(got, expected="an object of the size in its manifest", next_step=next_step)
-        again = " at every try" if self.is_passing else ""
-        got = f"{where}: {server} answered {code} ({self.status}){again}"
-        if again:
-            next_step = "Run it again when the server is less busy"
-            return ResourceError(got, expected="success", next_step=next_step)
-        return SourceError(got, expected="success", next_step="Ask those who run the server")
+        got = f"{where}: {server} answered {code} ({self.status})"
+        if not self.is_passing:
+            return SourceError(got, expected="success", next_step="Ask those who run the server")
+        return ResourceError(
+            f"{got} at every try",
+            expected="success",
+            next_step="Run it again when the server is less busy",
+        )
 
 
 _NO_KEYS = {

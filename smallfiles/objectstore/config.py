@@ -12,14 +12,13 @@ Short, since the command line imports it at every start.
 from __future__ import annotations
 
 import re
-import shlex
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from smallfiles.errors import UsageError
 from smallfiles.keys import key_problem
-from smallfiles.options import check, option, words
+from smallfiles.options import Settings, option
 
 MANIFEST = "smallfiles.json"
 PART_BYTES = 16 << 20
@@ -73,7 +72,7 @@ def without_password(url: str) -> str:
 
 
 @dataclass(frozen=True)
-class TransferConfig:
+class TransferConfig(Settings):
     """How to move objects.
 
     Args:
@@ -82,12 +81,9 @@ class TransferConfig:
 
     workers: int = option(8, "requests in flight", least=1, most=256)
 
-    def __post_init__(self) -> None:
-        check(self)
-
     def to_cli(self, verb: str, source: str, target: str) -> str:
         """The command that does the same."""
-        return shlex.join(["smallfiles", verb, source, target, *words(self)])
+        return self.command(verb, source, target)
 
 
 @dataclass(frozen=True)

@@ -42,7 +42,8 @@ from smallfiles.machine.ranks import ranks
 from smallfiles.objectstore.access import Keys
 from smallfiles.objectstore.client import Store
 from smallfiles.objectstore.config import StoreUrl, TransferConfig
-from smallfiles.objectstore.streaming import RemoteTar, open_store
+from smallfiles.objectstore.streaming import RemoteTar
+from smallfiles.objectstore.streaming import open as open_shards
 from smallfiles.objectstore.transfer import push
 from smallfiles.pack import PackConfig, pack
 from smallfiles.samples import Buffer, Target
@@ -133,12 +134,11 @@ class RemoteDataset(IterableDataset[Item]):
         client: From `make_client`.
         bucket: Where the shards are.
         folder: Beginning of their names.
-        seed: Determines the order, together with the number of the epoch.
     """
 
-    def __init__(self, client: Client, bucket: str, folder: str, *, seed: int = 0) -> None:
-        self.reader: RemoteTar = open_store(client.store(bucket, folder))
-        self._seed, self._batch = seed, 0
+    def __init__(self, client: Client, bucket: str, folder: str) -> None:
+        self.reader: RemoteTar = open_shards(client.store(bucket, folder))
+        self._batch = 0
         self._steps: tuple[Step, ...] = ()
         epoch: Any = torch.tensor(-1)
         self._epoch = epoch.share_memory_()  # so that persistent workers see it change
@@ -194,7 +194,7 @@ class RemoteDataset(IterableDataset[Item]):
         plan = EpochPlan(
             samples=len(self.reader),
             batch=self._batch or 1,
-            seed=self._seed,
+            seed=0,
             rank=here.rank,
             world_size=here.world_size,
             streams=count,

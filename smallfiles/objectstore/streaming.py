@@ -47,12 +47,12 @@ STRETCH_PARTS = 3
 
 
 def open(
-    url: str, *, keep_bytes: int = 0, where: str | Path = "auto", in_flight: int = IN_FLIGHT
+    url: str | Store, *, keep_bytes: int = 0, where: str | Path = "auto", in_flight: int = IN_FLIGHT
 ) -> RemoteTar:
     """Open pushed shards for streams; random access fetches whole blocks, 4 MiB for a sample of 100 kB.
 
     Args:
-        url: Where they were pushed to: `s3://BUCKET/PREFIX`.
+        url: Where they were pushed to: `s3://BUCKET/PREFIX`; or a store with keys of its own.
         keep_bytes: Size of the shards that are kept on this node from the first epoch on.
         where: Where on this node: `auto`, or a directory.
         in_flight: Requests in flight, per process. A stream holds 16 MiB for each request, and for each of
@@ -63,19 +63,13 @@ def open(
         UsageError: There are no keys, or the store refuses them.
         ResourceError: This node has no room.
     """
-    return open_store(Store(StoreUrl.parse(url)), keep_bytes=keep_bytes, where=where, in_flight=in_flight)
-
-
-def open_store(
-    store: Store, *, keep_bytes: int = 0, where: str | Path = "auto", in_flight: int = IN_FLIGHT
-) -> RemoteTar:
-    """`open` for a store whose server and keys are not those of the environment."""
     if keep_bytes < 0 or in_flight < 1:
         raise UsageError(
             f"{keep_bytes:,} bytes to keep and {in_flight:,} requests in flight",
             expected="0 or more bytes, and 1 or more requests",
             next_step="Choose other numbers",
         )
+    store = url if isinstance(url, Store) else Store(StoreUrl.parse(url))
     return RemoteTar(store, NodeCache(store, keep_bytes, where), in_flight)
 
 

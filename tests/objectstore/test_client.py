@@ -8,7 +8,6 @@ import multiprocessing
 import os
 import pickle
 import string
-import threading
 import time
 import traceback
 from concurrent.futures import ThreadPoolExecutor
@@ -133,14 +132,6 @@ def test_an_object_that_is_replaced_while_it_is_read_is_never_mixed(far, line, s
     line.before = lambda method, target: len(line.asked("GET")) == 2 and setattr(line, "etag", '"another"')
     with pytest.raises(ConditionError):
         far.get_range("a", 0, len(DATA))
-
-
-def test_conditions_hold_where_the_server_respects_them(store, server):
-    etag = store.put("a", b"one")
-    if server.name == "seaweedfs":
-        with pytest.raises(ConditionError):
-            store.put("a", b"two", create=True)
-        assert store.get("a") == b"one" and store.head("a").etag == etag
 
 
 def test_keys_that_expired_are_read_again(far, line, servers, tmp_path, monkeypatch):
@@ -311,20 +302,6 @@ def test_a_pickle_that_is_not_for_a_worker_holds_no_keys_and_a_copy_keeps_them(s
         assert copied(store).get("a") == b"b"
         assert copied(shim).store(store.place.bucket, store.place.prefix).get("a") == b"b"
     assert pickle.loads(pickle.dumps(shim)).keys is None
-
-
-def test_a_store_is_used_by_threads_with_few_connections(far, line):
-    far.put("a", DATA)
-    answers = []
-
-    def read():
-        for n in range(5):
-            found = far.get_range("a", n, n + 1_000_000)
-            answers.append(found == DATA[n : n + 1_000_000])
-
-    threads = [threading.Thread(target=read) for _ in range(8)]
-    _ = [t.start() for t in threads], [t.join() for t in threads]
-    assert answers == [True] * 40
 
 
 @pytest.mark.parametrize(

@@ -70,7 +70,7 @@ def opened(tmp_path, monkeypatch):
     place.mkdir()
 
     def open(store, **more):
-        readers.append(streaming.open_store(store, **{"where": place, **more}))
+        readers.append(streaming.open(store, **{"where": place, **more}))
         return readers[-1]
 
     open.place = place
@@ -314,21 +314,6 @@ def test_a_stream_continues_inside_a_shard_after_the_line_broke(pushed, opened, 
     loader = stream(opened(pushed))
     assert contents(loader) == planned(loader, packed)
     assert line.cuts == 0
-
-
-@pytest.mark.parametrize("on_error", ["stop", "skip"])
-def test_a_damaged_block_costs_its_samples_and_no_others(pushed, opened, packed, line, on_error):
-    line.only, line.flip = "shard-000011.tar$", 5
-    reader = opened(pushed)
-    loader = stream(reader, on_error=on_error)
-    if on_error == "stop":
-        with pytest.raises(BadSampleError, match=r"shard-000011\.tar: block \d of \d is not what was packed"):
-            contents(loader)
-        return
-    found = contents(loader)
-    lost = set(range(COUNT)) - {index for index, _, _ in found}
-    assert lost == {n for n in range(11 * EACH, 12 * EACH) if reader.size(n)}
-    assert len(loader.faults) == len(lost)
 
 
 def test_of_several_blocks_in_a_request_a_damaged_one_costs_only_its_samples(pushed, opened, packed):
