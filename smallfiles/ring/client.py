@@ -14,7 +14,7 @@ import warnings
 from collections.abc import Callable
 from typing import Any
 
-from smallfiles.errors import SmallfilesError, first_few
+from smallfiles.errors import first_few
 from smallfiles.ring.channel import Channel, Message, RingError, from_message
 from smallfiles.ring.folder import RingFiles, lives, names
 from smallfiles.ring.memory import Memory
@@ -43,7 +43,7 @@ class RingClient:
     """
 
     def __init__(
-        self, files: RingFiles, wait_s: float, own_filler: Callable[[], SmallfilesError | None] | None = None
+        self, files: RingFiles, wait_s: float, own_filler: Callable[[], Exception | None] | None = None
     ) -> None:
         self.files, self._own_filler = files, own_filler
         self._identity: str | None = None

@@ -29,7 +29,7 @@ from smallfiles.ring.config import RingConfig
 from smallfiles.ring.folder import RingFiles
 from smallfiles.ring.memory import Memory
 from smallfiles.ring.order import BatchOrder, description
-from smallfiles.ring.pool import ProducerPool
+from smallfiles.ring.pool import Hub, ProducerPool
 from smallfiles.ring.report import RingStatus, State, epoch_and_batch
 from smallfiles.ring.state import END, Position, RingState
 
@@ -45,31 +45,20 @@ class TrainerSide:
 
     Args:
         files: Of the ring; they record where the trainer is.
-        state: Of the slots.
-        memory: The slots.
-        selector: The loop waits on it; the data of each registered object is the function that reads from it.
-        note: Called with each sentence about an event.
+        hub: Shared with the producers.
         status: Gives the answer to a status request.
     """
 
-    def __init__(
-        self,
-        files: RingFiles,
-        state: RingState,
-        memory: Memory,
-        selector: selectors.BaseSelector,
-        note: Callable[[str], None],
-        status: Callable[[], Message],
-    ) -> None:
-        self._files, self._state, self._memory = files, state, memory
-        self._selector, self._note, self._status = selector, note, status
+    def __init__(self, files: RingFiles, hub: Hub, status: Callable[[], Message]) -> None:
+        self._files, self._status = files, status
+        self._state, self._memory, self._selector, self._note = hub
         self._listener = files.listen()
         self._peers: list[Channel] = []  # including the trainer
         self._trainer: Channel | None = None
         self.trainer_pid: int | None = None
         self.consumed = 0
         self.waited_s = 0.0
-        files.keep(state.position, create=True)
+        files.keep(self._state.position, create=True)
 
     def open(self) -> None:
         """Accept connections."""
@@ -219,10 +208,10 @@ class Filler:
             contextlib.closing(Memory.create(files.folder, slots, one_bytes))
         )
         self._selector = cleanup.enter_context(contextlib.closing(selectors.PollSelector()))
-        hub = (self._state, self._memory, self._selector, self._note)
-        self._pool = ProducerPool(maker, order, *hub, on_made)
+        hub = Hub(self._state, self._memory, self._selector, self._note)
+        self._pool = ProducerPool(maker, order, hub, on_made)
         cleanup.callback(self._pool.close)  # may take seconds, so connections are closed before
-        self._trainers = TrainerSide(files, *hub, lambda: asdict(self.status()))
+        self._trainers = TrainerSide(files, hub, lambda: asdict(self.status()))
         cleanup.callback(self._trainers.close)
         files.describe(record)
 

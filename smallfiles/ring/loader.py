@@ -16,7 +16,7 @@ from time import perf_counter
 from typing import Any
 
 from smallfiles import signals
-from smallfiles.errors import SmallfilesError, UsageError
+from smallfiles.errors import UsageError
 from smallfiles.loading.batches import BatchMaker, Fault, found_at
 from smallfiles.loading.dataset import LoadedBatch, name_of_data, to_tensors
 from smallfiles.loading.fields import none_left
@@ -51,7 +51,7 @@ class OwnFiller:
 
     def __init__(self, filler: Filler) -> None:
         self.filler, self._pid = filler, os.getpid()
-        self.error: SmallfilesError | None = None
+        self.error: Exception | None = None
         self._thread = threading.Thread(target=self._run, name="ring filler", daemon=True)
         self._thread.start()
         signals.add(self.end)
@@ -59,14 +59,8 @@ class OwnFiller:
     def _run(self) -> None:
         try:
             self.filler.run()
-        except SmallfilesError as error:
-            self.error = error
         except Exception as error:
-            self.error = RingError(
-                f"the filler failed: {type(error).__name__}: {error}",
-                expected="a filler that runs until it is stopped",
-                next_step="Report this as a bug of the package",
-            )
+            self.error = error
 
     def end(self) -> None:
         """Stop it and wait until it has removed everything."""

@@ -17,7 +17,7 @@ from collections import Counter, deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from multiprocessing.process import BaseProcess
-from typing import Any
+from typing import Any, NamedTuple
 
 from smallfiles.errors import ResourceError
 from smallfiles.loading.batches import BatchMaker
@@ -37,6 +37,22 @@ _BY_SIGNAL: dict[int, str] = {
     signal.SIGBUS: "was killed by a bus error (signal 7): shared memory or a mapped file is no longer there",
     signal.SIGSEGV: "crashed (signal 11) inside a library",
 }
+
+
+class Hub(NamedTuple):
+    """What producers and trainers of a ring share.
+
+    Args:
+        state: Of the slots; decides which batch comes next.
+        memory: The slots.
+        selector: The loop waits on it; the data of each registered object is the function that reads from it.
+        note: Called with each sentence about an event.
+    """
+
+    state: RingState
+    memory: Memory
+    selector: selectors.BaseSelector
+    note: Callable[[str], None]
 
 
 @dataclass(eq=False)
@@ -72,25 +88,13 @@ class ProducerPool:
     Args:
         maker: Makes batches.
         order: Defines which samples are in a batch.
-        state: Of the slots; decides which batch comes next.
-        memory: The slots.
-        selector: The loop waits on it; the data of each registered object is the function that reads from it.
-        note: Called with each sentence about an event.
+        hub: Shared with the side of the trainers.
         on_made: Called for each batch made.
     """
 
-    def __init__(
-        self,
-        maker: BatchMaker,
-        order: BatchOrder,
-        state: RingState,
-        memory: Memory,
-        selector: selectors.BaseSelector,
-        note: Callable[[str], None],
-        on_made: Callable[[], None],
-    ) -> None:
-        self._maker, self._state, self._order, self._memory = maker, state, order, memory
-        self._selector, self._note, self._on_made = selector, note, on_made
+    def __init__(self, maker: BatchMaker, order: BatchOrder, hub: Hub, on_made: Callable[[], None]) -> None:
+        self._maker, self._order, self._on_made = maker, order, on_made
+        self._state, self._memory, self._selector, self._note = hub
         self._context: Any = multiprocessing.get_context("forkserver")
         # Imported once, for all producers and their replacements.
         self._context.set_forkserver_preload(["__main__", "smallfiles.ring.producer", type(maker).__module__])
