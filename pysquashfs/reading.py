@@ -13,7 +13,6 @@ import numpy as np
 import numpy.typing as npt
 
 from pysquashfs import layout
-from pysquashfs.errors import SquashFSError
 from pysquashfs.image_file import ImageFile
 from pysquashfs.index import RAW, Index, block_counts
 
@@ -21,7 +20,6 @@ if TYPE_CHECKING:
     from pysquashfs.open_image import OpenImage
 
 Array = npt.NDArray[Any]
-MAX_THREADS = 256
 _GROUP = 64  # files that a thread reads at a time
 _NEAR_BYTES = 32 << 10  # ranges with smaller gaps are announced as one
 
@@ -30,14 +28,8 @@ def read_many(image: OpenImage, rows: Sequence[int], threads: int) -> list[bytes
     """The files of these rows, in the order of `rows`. See `SquashFS.read_many`.
 
     Raises:
-        SquashFSError: A file is damaged, or the arguments make no sense.
+        SquashFSError: A file is damaged.
     """
-    if not 1 <= threads <= MAX_THREADS:
-        raise SquashFSError(
-            f"read_many was asked for {threads!r} threads",
-            expected=f"1 to {MAX_THREADS}",
-            next_step="Correct the call",
-        )
     wanted = np.array(list(dict.fromkeys(rows)), np.int64)
     starts, sizes = spans(image.index, wanted)
     by_place = np.argsort(starts, kind="stable")

@@ -17,7 +17,6 @@ import numpy as np
 
 from pysquashfs import layout
 from pysquashfs.compression import Buffer
-from pysquashfs.errors import SquashFSError
 from pysquashfs.writer.blocks import Blocks, Tails
 from pysquashfs.writer.metadata import (
     Listing,
@@ -142,12 +141,6 @@ class Tables:
                 child = inside[row - len(files)]
                 listing.add(name, self._places[child], self._numbers[child], layout.DIRECTORY)
         listing.finish()
-        if listing.size > 0xFFFF_FFF0 or self._inodes.stored_bytes > 0xFFFF_FFF0:
-            raise SquashFSError(
-                f"the image would hold the folder {tree.folder_path(folder)!r}",
-                expected="listings and inodes of less than 4 GiB",
-                next_step="Make several images",
-            )
         self._places[folder] = self._inodes.tell()
         self._inodes.append(
             folder_inode(number, parent, len(inside), listing.size, listing.at, listing.indices)
