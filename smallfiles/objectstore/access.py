@@ -63,11 +63,10 @@ class Keys:
             return _no_stored_keys, ()
         return Keys, (self.key_id, self.secret, self.token)
 
-    def __copy__(self) -> Keys:
+    def __deepcopy__(self, memo: object = None) -> Keys:
         return self
 
-    def __deepcopy__(self, memo: object) -> Keys:
-        return self
+    __copy__ = __deepcopy__
 
 
 def _no_stored_keys() -> None:

