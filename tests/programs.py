@@ -43,9 +43,8 @@ class Program:
         self.pid = self.process.pid
 
     def wait(self, limit_s=100.0):
-        """Its exit code."""
-        self.process.join(limit_s)
-        assert self.process.exitcode is not None, "it took too long"
+        """Its exit code; to join it would wait for its children too."""
+        wait_for(lambda: self.process.exitcode is not None, limit_s)
         return self.process.exitcode
 
     def kill(self, number=signal.SIGKILL):

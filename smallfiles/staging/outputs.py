@@ -18,7 +18,6 @@ import stat
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from itertools import islice
 from pathlib import Path
 
 from smallfiles import machine
@@ -27,7 +26,6 @@ from smallfiles.errors import DamagedFileError, FormatError, SourceError, UsageE
 
 _SMALL_BYTES = 1 << 20
 _MANY = 100
-_LISTED = 1000
 _REQUESTS_IN_FLIGHT = 16
 
 
@@ -121,7 +119,7 @@ def find(src: Path) -> Output:
 def _shards(pool: ThreadPoolExecutor, folder: Path) -> list[Future[Member | None]]:
     """The packed files in a folder, and their sidecars."""
     try:
-        names = {name for name in _names(folder) if not name.startswith(".")}
+        names = {found.name for found in folder.iterdir() if not found.name.startswith(".")}
     except OSError as error:
         raise unreadable(folder, error) from error
     data = [folder / name for name in sorted(names) if not _belongs_to_another(name, names)]
@@ -170,16 +168,10 @@ def _member(
     return Member(name, path, found.st_size, identity(found), digest, is_data)
 
 
-def _names(folder: Path, limit: int | None = None) -> set[str]:
-    with os.scandir(folder) as entries:
-        return {entry.name for entry in islice(entries, limit)}
-
-
 def _names_around(path: Path) -> set[str] | None:
-    """Names in its folder: one request instead of one per suffix. None if it is large or unreadable."""
+    """Names in its folder: few requests instead of one per suffix. None if it may not be listed."""
     with contextlib.suppress(OSError):
-        names = _names(path.parent, _LISTED)
-        return names if len(names) < _LISTED else None
+        return {found.name for found in path.parent.iterdir()}
     return None
 
 

@@ -6,7 +6,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from staging_tools import listed, names, packed
+from staging_tools import listed, names, packed, programs
 
 from smallfiles.cli import main
 from smallfiles.machine import nodelocal
@@ -23,6 +23,8 @@ def own_variables(monkeypatch):
 def nothing_in_shared_memory():
     """Others of this user may stage there meanwhile: what nobody alive holds is ours."""
     yield
+    while programs:
+        programs.pop().end()
     run.release_all()
     assert [copy for copy in listed(Path("/dev/shm")) if copy.state == "leftover"] == []
 

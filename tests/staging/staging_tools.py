@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import os
-import sys
 import time
 
 import numpy as np
+from programs import Program
 
 from smallfiles import digests, staging
-from smallfiles.staging import copying
+from smallfiles.staging import copying, run
 
 MIB = 1 << 20
 ROOMY = staging.StageConfig(leave_bytes=0)
+programs = []
 
 
 def packed(path, size=9 * MIB + 12_345, *, seed=0, digest=True):
@@ -55,31 +55,13 @@ def slowly(pause_s):
 
 
 def forked(work):
-    """Run `work` in a forked child; its answer is the exit code, 99 for an exception."""
-    pid = os.fork()
-    if pid:
-        return pid
-    code = 99
+    """Run `work` in a forked child, which releases at its end what it has staged."""
+    programs.append(Program(_released, work))
+    return programs[-1]
+
+
+def _released(work):
     try:
-        code = work() or 0
-        from smallfiles.staging import run
-
-        run.release_all()  # what atexit does in a process of its own
-    except BaseException as error:
-        print(f"child: {type(error).__name__}: {error}", file=sys.stderr, flush=True)
+        return work()
     finally:
-        os._exit(code)
-
-
-def exit_code(pid, limit_s=60.0):
-    """Wait for a child; negative for the signal that ended it."""
-    until = time.monotonic() + limit_s
-    while True:
-        done, status = os.waitpid(pid, os.WNOHANG)
-        if done:
-            return os.waitstatus_to_exitcode(status)
-        if time.monotonic() > until:
-            os.kill(pid, 9)
-            os.waitpid(pid, 0)
-            raise AssertionError(f"child {pid} did not end in {limit_s} s")
-        time.sleep(0.002)
+        run.release_all()  # what atexit does in a process of its own

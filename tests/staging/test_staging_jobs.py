@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 from programs import wait_for
-from staging_tools import exit_code, forked, listed, names
+from staging_tools import forked, listed, names
 
 from smallfiles import digests, liveness, locks, staging
 from smallfiles.cli import main
@@ -172,11 +172,11 @@ def test_a_process_is_known_by_its_start_time_too(monkeypatch, tmp_path):
     assert me.is_alive() and str(os.getpid()) in me.text
     assert not liveness.Owner(**{**vars(me), "started": me.started + 1}).is_alive()
     assert liveness.Owner(**{**vars(me), "started": 1, "world": "pid:[1]"}).is_alive()  # cannot be known
-    pid = forked(lambda: 0)
-    assert exit_code(pid) == 0
-    assert liveness.start_time(pid) == 0
+    ended = forked(lambda: 0)
+    assert ended.wait() == 0
+    assert liveness.start_time(ended.pid) == 0
     monkeypatch.setattr(liveness, "_PROC", tmp_path / "none")  # as on macOS
-    assert liveness.start_time(pid) == 0 < liveness.start_time(os.getpid())
+    assert liveness.start_time(ended.pid) == 0 < liveness.start_time(os.getpid())
 
 
 def test_unstage_as_json_and_a_wrong_path(source, node, command):
@@ -207,8 +207,9 @@ def test_a_heavy_copy_on_a_login_node_is_warned_of(source, node, command, monkey
     shutil.rmtree(node / "scratch")
 
 
-def test_flags_that_contradict_are_a_sentence(source, tmp_path):
-    assert main(["stage", str(source), "--to", str(tmp_path / "x"), "--where", str(tmp_path)]) == 2
+@pytest.mark.parametrize("words", [["--where", "."], ["--broadcast"]])
+def test_flags_that_contradict_are_a_sentence(words, source, tmp_path):
+    assert main(["stage", str(source), "--to", str(tmp_path / "x"), *words]) == 2
 
 
 @pytest.mark.parametrize(
@@ -238,7 +239,3 @@ def test_a_dry_run_says_what_would_be_read_and_saved_and_copies_nothing(source, 
         record = json.loads(done.stdout)
         assert (record["nodes"], record["read_bytes"], record["saved_bytes"]) == (8, read, 8 * size - read)
     assert "would be read from shared storage" in done.stderr and names(node) == []
-
-
-def test_a_broadcast_to_a_permanent_folder_is_refused(source, tmp_path):
-    assert main(["stage", str(source), "--broadcast", "--to", str(tmp_path / "x")]) == 2

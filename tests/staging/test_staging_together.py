@@ -12,7 +12,7 @@ from functools import partial
 
 import pytest
 from programs import wait_for
-from staging_tools import MIB, ROOMY, exit_code, forked, listed, names, packed, slowly
+from staging_tools import MIB, ROOMY, forked, listed, names, packed, slowly
 
 from smallfiles import liveness, locks, machine, progress, staging
 from smallfiles.digests import hash_block
@@ -55,7 +55,7 @@ def grown(node):
 def test_eight_ranks_at_once_make_one_copy_and_leave_nothing(source, node, tmp_path):
     log = tmp_path / "log"
     ranks = [forked(reading(source, node, log, 0.002, meet=8)) for _ in range(8)]
-    assert [exit_code(pid) for pid in ranks] == [0] * 8
+    assert [each.wait() for each in ranks] == [0] * 8
     assert sorted(lines(log)) == ["copied"] + ["reused"] * 7
     assert names(node) == []
 
@@ -69,7 +69,7 @@ def test_a_rank_killed_at_its_first_step_leaves_nothing_that_a_sweep_does_not_ta
         os.kill(os.getpid(), signal.SIGKILL)
         return 1
 
-    assert exit_code(forked(work)) == -9
+    assert forked(work).wait() == -9
     assert names(node) != []
     staging.sweep_all([node])
     assert names(node) == []
@@ -79,11 +79,11 @@ def test_two_jobs_share_a_copy_and_the_last_one_out_removes_it(source, node, tmp
     log = tmp_path / "log"
     short = forked(reading(source, node, log, meet=2))
     long = forked(reading(source, node, log, meet=3))
-    assert exit_code(short) == 0
+    assert short.wait() == 0
     assert names(node) and sorted(lines(log)) == ["copied", "reused"]
     with log.open("a") as file:
         file.write("go\n")
-    assert exit_code(long) == 0
+    assert long.wait() == 0
     assert names(node) == []
 
 
@@ -93,9 +93,8 @@ def test_another_rank_takes_over_when_the_copying_one_is_killed(source, node, tm
     wait_for(lambda: grown(node))
     waiting = [forked(reading(source, node, log, meet=3)) for _ in range(3)]
     time.sleep(0.1)
-    os.kill(first, signal.SIGKILL)
-    assert exit_code(first) == -9
-    assert [exit_code(pid) for pid in waiting] == [0] * 3
+    assert first.kill() == -9
+    assert [each.wait() for each in waiting] == [0] * 3
     assert sorted(lines(log)) == ["copied", "reused", "reused"]
     assert names(node) == []
 
@@ -121,10 +120,9 @@ def test_a_child_of_a_killed_copier_does_not_keep_the_others_waiting(source, nod
     first = forked(work)
     wait_for(lambda: grown(node) and (tmp_path / "child").exists())
     child = int((tmp_path / "child").read_text())
-    os.kill(first, signal.SIGKILL)
-    assert exit_code(first) == -9
+    assert first.kill() == -9
     try:
-        assert exit_code(forked(reading(source, node, tmp_path / "log")), 10) == 0
+        assert forked(reading(source, node, tmp_path / "log")).wait(10) == 0
     finally:
         os.kill(child, signal.SIGKILL)
 
@@ -149,10 +147,9 @@ def test_a_signal_ends_the_process_as_ever_and_leaves_nothing(
         except KeyboardInterrupt:
             return 7
 
-    pid = forked(work)
+    program = forked(work)
     wait_for(lambda: lines(log) if finished else grown(node))
-    os.kill(pid, number)
-    assert exit_code(pid) == code
+    assert program.kill(number) == code
     assert names(node) == [] and bool(lines(log)) == finished
 
 
@@ -174,10 +171,9 @@ def test_a_child_that_still_reads_keeps_its_file_when_sigterm_comes(source, node
         time.sleep(30)
         return 1
 
-    pid = forked(work)
+    program = forked(work)
     wait_for((tmp_path / "opened").exists)
-    os.kill(pid, signal.SIGTERM)
-    assert exit_code(pid) == -signal.SIGTERM
+    assert program.kill(signal.SIGTERM) == -signal.SIGTERM
     assert names(node) == []
     go.touch()
     wait_for(answer.exists)
@@ -190,7 +186,7 @@ def killed_while_using(source, node):
         os.kill(os.getpid(), signal.SIGKILL)
         return 1
 
-    assert exit_code(forked(work)) == -9
+    assert forked(work).wait() == -9
 
 
 def test_what_a_killed_job_left_is_listed_and_removed_by_the_next(source, node, tmp_path):
@@ -245,11 +241,10 @@ def test_a_killed_jobs_living_worker_keeps_the_copy(source, node, tmp_path):
         time.sleep(30)
         return 1
 
-    pid = forked(work)
+    program = forked(work)
     wait_for((tmp_path / "worker").exists)
     worker = int((tmp_path / "worker").read_text())
-    os.kill(pid, signal.SIGKILL)
-    assert exit_code(pid) == -9
+    assert program.kill() == -9
     assert staging.sweep_all([node]) == 0 and listed(node)[0].in_use
     os.kill(worker, signal.SIGKILL)
     wait_for(lambda: staging.sweep_all([node]))
@@ -297,8 +292,8 @@ def storm(source, node, log, kills, seed):
         ranks = [forked(reading(source, node, log, draw.choice((0, 0.003)), 0.01)) for _ in range(3)]
         for victim in ranks[: draw.choice((1, 2, 2, 2))]:
             time.sleep(draw.uniform(0, 0.02))
-            os.kill(victim, draw.choice((signal.SIGKILL, signal.SIGKILL, signal.SIGTERM)))
-        codes = [exit_code(pid) for pid in ranks]
+            os.kill(victim.pid, draw.choice((signal.SIGKILL, signal.SIGKILL, signal.SIGTERM)))
+        codes = [each.wait() for each in ranks]
         assert set(codes) <= {0, -9, -15} and codes[-1] == 0
         killed += sum(code < 0 for code in codes)
     assert staging.sweep_all([node]) <= 1  # what the last one killed left
@@ -321,7 +316,7 @@ def test_a_thousand_random_kills_lose_nothing_and_leave_nothing(tmp_path):
         storm(source, tmp_path / f"node{seed}", tmp_path / f"log{seed}", 500, seed)
         return 0
 
-    assert [exit_code(pid, 850) for pid in [forked(partial(lane, seed)) for seed in (1, 2)]] == [0, 0]
+    assert [each.wait(850) for each in [forked(partial(lane, seed)) for seed in (1, 2)]] == [0, 0]
     assert run._locks == {}
 
 

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import os
-import signal
 from dataclasses import replace
 
 import pytest
 from programs import wait_for
-from staging_tools import MIB, exit_code, forked, names, packed, shards, slowly
+from staging_tools import MIB, forked, names, packed, shards, slowly
 
 from smallfiles import digests, machine, staging
 from smallfiles.errors import BusyError, OutputExistsError, ResourceError, UsageError
@@ -78,10 +77,9 @@ def test_a_killed_transfer_goes_on_where_its_digest_says_that_it_was(digest, tmp
         staging.stage_to(source, scratch)
         return 0
 
-    pid = forked(work)
+    program = forked(work)
     wait_for(lambda: growing.exists() and growing.stat().st_blocks * 512 > 12 * MIB)
-    os.kill(pid, signal.SIGKILL)
-    assert exit_code(pid) == -9
+    assert program.kill() == -9
     assert not (scratch / "x.arrow").exists()
     copy = staging.stage_to(source, scratch)
     assert same(source, copy.path) and any("by an earlier run" in note for note in copy.notes) == digest
@@ -138,9 +136,9 @@ def test_many_transfers_at_once_end_in_one_copy_and_in_sentences(source, tmp_pat
                 return 4
             return 0
 
-        pids = [forked(work) for _ in range(4)]
+        programs = [forked(work) for _ in range(4)]
         start.touch()
-        codes = [exit_code(pid) for pid in pids]
+        codes = [each.wait() for each in programs]
         told = start.with_suffix(".error")
         assert set(codes) == {0}, told.read_text() if told.exists() else codes
         assert same(source, scratch / source.name)
