@@ -10,6 +10,7 @@ was closed. Both are waited for. Notebook 06 mounts an image.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import signal
@@ -18,7 +19,7 @@ import tempfile
 import threading
 import time
 import warnings
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO
 
@@ -71,23 +72,21 @@ def attach(way: str, image: Path, folder: Path, *, made: bool) -> Attached | str
     Returns:
         The mount, or why there is none.
     """
-    server, watcher = None, _watch("squashfs" if way == "kernel" else "fuse", folder, made=made)
-    attached = False
-    try:
-        with tempfile.TemporaryFile() as output:
-            words = command(way, image, folder)
-            if way == "kernel":
-                fault = _run(words)
-            else:
-                server, fault = _start(words, output)
-            fault = fault or _wait(folder, server, output)
-        attached = not fault
-    finally:
-        if not attached:
-            busy = unmount(folder)
-            watcher.communicate(b"done\n")
-            _end(server, busy=busy)
-    return fault or Attached(folder, server, watcher, os.getpid())
+    watcher = _watch("squashfs" if way == "kernel" else "fuse", folder, made=made)
+    attached, words = Attached(folder, None, watcher, os.getpid()), command(way, image, folder)
+    with contextlib.ExitStack() as unless_attached, tempfile.TemporaryFile() as output:
+        unless_attached.callback(lambda: attached.detach())
+        if way != "kernel":
+            # In a session of its own, so that Ctrl-C reaches only the program, which then unmounts.
+            server = subprocess.Popen(
+                words, stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True
+            )
+            attached = replace(attached, server=server)
+        fault = _run(words) if way == "kernel" else ""
+        fault = fault or _wait(folder, attached.server, output)
+        if not fault:
+            unless_attached.pop_all()
+    return fault or attached
 
 
 def unmount(folder: Path) -> bool:
@@ -118,17 +117,6 @@ def unmount(folder: Path) -> bool:
         elif fault:
             time.sleep(_PAUSE_S)
     return busy
-
-
-def _start(words: list[str], output: IO[bytes]) -> tuple[subprocess.Popen[bytes] | None, str]:
-    """Start a FUSE server as a child, so that its end is noticed."""
-    try:
-        # In a session of its own, so that Ctrl-C reaches only the program, which then unmounts.
-        return subprocess.Popen(
-            words, stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True
-        ), ""
-    except (OSError, ValueError) as error:
-        return None, f"{words[0]} cannot be run ({error})"
 
 
 def _wait(folder: Path, server: subprocess.Popen[bytes] | None, output: IO[bytes]) -> str:
