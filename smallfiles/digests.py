@@ -31,7 +31,7 @@ import pyarrow.compute as pc
 import xxhash
 
 from smallfiles.arrays import one_chunk
-from smallfiles.errors import DamagedFileError, FormatError, UsageError, refuse_shortage
+from smallfiles.errors import DamagedFileError, FormatError, refuse_shortage
 from smallfiles.fields import META, TARGETS, as_text
 from smallfiles.samples import Buffer
 
@@ -114,24 +114,15 @@ def set_digest(
 
     Args:
         keys: String array of unique keys.
-        values: Columns in the order of the keys: integers `label` or lists of strings `captions`, and all
-            others; JSON objects (`meta`) are no part of it.
+        values: Columns without nulls in the order of the keys: integers `label` or lists of strings
+            `captions`, and all others; JSON objects (`meta`) are no part of it.
         order: What `byte_order(keys)` returned, if known.
 
     Returns:
         The word sha256, a colon, and 64 hexadecimal digits.
-
-    Raises:
-        UsageError: Lengths differ, or an entry is null.
     """
     names = values.column_names if isinstance(values, pa.Table) else [*values]
     targets = one_chunk(values[next(name for name in TARGETS if name in names)])
-    if len(keys) != len(targets) or keys.null_count or targets.null_count:
-        raise UsageError(
-            f"{len(keys):,} keys and {len(targets):,} targets, some of them null",
-            expected="one key and one target a sample",
-            next_step="Check what the targets were read from",
-        )
     order = byte_order(keys) if order is None else order
     further = [(name, values[name]) for name in sorted(names) if name not in TARGETS and name != META]
     digest = hashlib.sha256()

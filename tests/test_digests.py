@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from smallfiles import digests
 from smallfiles.digests import BlockHasher, ContentDigest, digest_file, set_digest
-from smallfiles.errors import DamagedFileError, FormatError, UsageError
+from smallfiles.errors import DamagedFileError, FormatError
 
 KEYS = st.lists(st.text(st.characters(exclude_categories=["Cs"]), max_size=12), max_size=20, unique=True)
 LABELS = st.integers(-(2**63), 2**63 - 1)
@@ -59,14 +59,6 @@ def test_integer_widths_and_slices_of_arrays_give_the_same_set_digest(monkeypatc
     for kind in (pa.uint8(), pa.int16(), pa.int32(), pa.int64()):
         padded_keys, padded = pa.array(["x", *keys, "y"]), pa.array([0, *labels, 0], kind)
         assert set_digest(padded_keys.slice(1, 20), {"label": padded.slice(1, 20)}) == expected
-
-
-@pytest.mark.parametrize(
-    ("keys", "labels"), [(["a"], [0, 1]), (["a", None], [0, 1]), (["a", "b"], [0, None])]
-)
-def test_missing_keys_or_labels_have_no_digest(keys, labels):
-    with pytest.raises(UsageError, match="null"):
-        set_digest(pa.array(keys, pa.string()), {"label": pa.array(labels, pa.int32())})
 
 
 def pieces(data, seed):

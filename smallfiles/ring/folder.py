@@ -28,7 +28,7 @@ from typing import Any
 
 from smallfiles import locks
 from smallfiles.atomic import write_json
-from smallfiles.errors import OutputExistsError, ResourceError, UsageError
+from smallfiles.errors import OutputExistsError, UsageError
 from smallfiles.machine.nodelocal import SHARED_MEMORY
 from smallfiles.ring.channel import Channel, close_in_children, connect, listen
 from smallfiles.ring.state import Position
@@ -150,12 +150,6 @@ class RingFiles:
             OutputExistsError: A live process owns a ring of this name.
             ResourceError: The folder cannot be created, or is not private.
         """
-        if not self.folder.parent.is_dir():
-            raise ResourceError(
-                f"{self.folder.parent} is not there",
-                expected="a folder in memory, such as /dev/shm",
-                next_step="Choose another place (--where)",
-            )
         locks.private_folder(self.folder.parent, _KIND)
         for _ in range(_PROBES):
             lock = locks.try_lock(self._path(_LOCK), shared=False)
