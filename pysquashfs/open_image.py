@@ -41,7 +41,11 @@ class OpenImage:
     def index(self) -> Index:
         """What is in the image, as columns."""
         if self._closed:
-            raise self._was_closed()
+            raise ClosedError(
+                f"{self.path} was closed",
+                expected="an open image",
+                next_step="Open it again with SquashFS(path)",
+            )
         # No lock: if another thread held it during a fork, the child would wait for ever. Two threads may
         # both load; the last index is kept.
         index = self._index
@@ -80,11 +84,6 @@ class OpenImage:
             self._pool[2].shutdown()
         self._forget()
         self._index = None
-
-    def _was_closed(self) -> ClosedError:
-        return ClosedError(
-            f"{self.path} was closed", expected="an open image", next_step="Open it again with SquashFS(path)"
-        )
 
     def __enter__(self) -> Self:
         return self

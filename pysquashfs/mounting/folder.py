@@ -61,9 +61,9 @@ def mount(
 
 def _clear_stale(image: Path, target: Path | None) -> None:
     """Remove mounts of this image, or at the target, whose server was killed, with their folders."""
-    there = table.at(target) if target is not None else None
-    for mounted in [*table.of_image(image), *([there] if there else [])]:
-        if table.answer(mounted.folder) == "its server is gone":
+    for mounted in table.mounts():
+        ours = mounted.source == f"{table.MARK}{image}" or mounted.folder == target
+        if ours and table.answer(mounted.folder) == "its server is gone":
             with contextlib.suppress(MountError):  # of another user
                 unmount(mounted.folder)
                 if mounted.folder.name.startswith(table.PREFIX):

@@ -32,11 +32,6 @@ def at(folder: Path) -> Mount | None:
     return next((mounted for mounted in mounts() if mounted.folder == folder), None)
 
 
-def of_image(image: Path) -> list[Mount]:
-    """Our FUSE mounts of this image, including those that do not respond."""
-    return [mounted for mounted in mounts() if mounted.source == f"{MARK}{image}"]
-
-
 def answer(folder: Path) -> str:
     """Try to read a mount point: "" if that works, otherwise what is wrong with it."""
     try:

@@ -102,7 +102,7 @@ def test_odd_names_of_images_and_mount_points_work(fuse, image, tree, tmp_path, 
             assert folder == where
             same(folder, tree)
             assert table.at(where) is not None
-            assert (table.at(where) in table.of_image(odd)) == (way != "kernel")
+            assert (table.at(where).source == f"{table.MARK}{odd}") == (way != "kernel")
         assert where.is_dir()  # it was there before
         assert not any(where.iterdir())
 
