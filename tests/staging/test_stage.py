@@ -247,13 +247,6 @@ def test_a_previous_handler_stays_in_charge_and_exit_cleans_up(source, node):
     assert names(node) == []
 
 
-def test_handlers_are_put_back_when_nothing_is_staged(source, node):
-    before = [signal.getsignal(n) for n in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)]
-    with staging.staged(source, node, config=ROOMY):
-        pass
-    assert [signal.getsignal(n) for n in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)] == before
-
-
 def test_a_forked_worker_that_ends_takes_nothing_away(source, node):
     with staging.staged(source, node, config=ROOMY) as copy:
         assert forked(lambda: 0 if copy.path.exists() else 1).wait() == 0
