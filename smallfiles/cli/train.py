@@ -16,7 +16,7 @@ from smallfiles.errors import first_few
 from smallfiles.loading.config import LoaderConfig
 from smallfiles.machine import warn_on_login_node
 from smallfiles.machine.ranks import ranks
-from smallfiles.options import add_flags, given
+from smallfiles.options import add_flags, from_args, given
 from smallfiles.progress import plural
 from smallfiles.signals import listening
 from smallfiles.training.config import TrainConfig, check_ring
@@ -60,7 +60,7 @@ def run(arguments: argparse.Namespace) -> int:
     with listening() as asked_to_stop:
         from smallfiles import training
 
-        config = TrainConfig.from_args(arguments)
+        config = from_args(TrainConfig, arguments, loader=LoaderConfig.from_args(arguments))
         check_ring(config, arguments.val is not None, given(LoaderConfig, arguments))
         warn_on_login_node("training", size_bytes=size_of(arguments.data) * config.epochs)
         done = training.train(arguments.data, arguments.val, config, asked_to_stop)

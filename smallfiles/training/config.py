@@ -6,7 +6,6 @@ together, and its help says so. Notebooks 08 and 10 print the commands.
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -15,7 +14,7 @@ from typing import Literal
 
 from smallfiles.errors import UsageError
 from smallfiles.loading.config import LoaderConfig
-from smallfiles.options import Settings, flag_of, from_args, option, words
+from smallfiles.options import Settings, flag_of, option, words
 
 Model = Literal["small", "resnet18", "resnet50"]
 OF_THE_RING = tuple(each.name for each in dataclasses.fields(LoaderConfig) if each.name != "seed")
@@ -82,11 +81,6 @@ class TrainConfig(Settings):
         """
         measured = [] if val is None else ["--val", str(val)]
         return self.command("train", str(data), *measured, more=words(self.loader))
-
-    @classmethod
-    def from_args(cls, args: argparse.Namespace) -> TrainConfig:
-        """The settings from a parser with these flags and those of a loader."""
-        return from_args(cls, args, loader=LoaderConfig.from_args(args))
 
 
 def check_ring(config: TrainConfig, measures: bool, typed: Sequence[str] = ()) -> None:

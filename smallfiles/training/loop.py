@@ -27,7 +27,7 @@ from smallfiles.loading.fields import none_left
 from smallfiles.progress import plural, progress
 from smallfiles.samples import Reader
 from smallfiles.training import checkpoint
-from smallfiles.training.config import TrainConfig, check_ring
+from smallfiles.training.config import OF_MEASURING, TrainConfig, check_ring
 from smallfiles.training.group import Group, inner, joined, weight
 from smallfiles.training.models import check_same_classes
 from smallfiles.training.step_timer import StepTimer, next_batch
@@ -93,7 +93,7 @@ class TrainReport:
 
 @dataclass
 class _Run:
-    """The objects of one rank."""
+    """The objects of one rank, and what is done so far."""
 
     config: TrainConfig
     group: Group
@@ -104,7 +104,10 @@ class _Run:
     asked_to_stop: Sequence[int]
     task: Task
     path: Path
+    reports: list[EpochReport] = field(default_factory=list)
+    resumed_at: tuple[int, int] | None = None
     start: int = 0  # the first step of a resumed epoch
+    begun: tuple[float, float] = (0.0, 0.0)  # of that epoch: samples, and the sum of their losses
 
 
 def train(
@@ -190,22 +193,19 @@ def _fields(task: Task, reader: Reader, view: Any) -> dict[str, Any]:
 
 
 def _epochs(run: _Run) -> TrainReport:
-    reports, resumed_at, begun = _resume(run)
-    first, start = (resumed_at or (0, 0))[0], run.start
-    for epoch in range(first, run.config.epochs):
+    _resume(run)
+    for epoch in range(run.resumed_at[0] if run.resumed_at else 0, run.config.epochs):
         run.loader.set_epoch(epoch)
-        report = _epoch(run, epoch, start, reports, begun)
+        report = _epoch(run, epoch)
         if report is None:
-            return TrainReport(reports, True, resumed_at)
-        reports.append(report)
-        _keep(run, reports, epoch + 1, 0)
-        start, begun = 0, (0.0, 0.0)
-    return TrainReport(reports, False, resumed_at)
+            return TrainReport(run.reports, True, run.resumed_at)
+        run.reports.append(report)
+        _keep(run, epoch + 1, 0)
+        run.start, run.begun = 0, (0.0, 0.0)
+    return TrainReport(run.reports, False, run.resumed_at)
 
 
-def _epoch(
-    run: _Run, epoch: int, start: int, before: Sequence[EpochReport], begun: tuple[float, float]
-) -> EpochReport | None:
+def _epoch(run: _Run, epoch: int) -> EpochReport | None:
     """Train one epoch, or the rest of it; None if a signal stopped it."""
     config, group, plan = run.config, run.group, run.loader.plan
     sizes, own = plan.samples_per_rank(), plan.length()
@@ -214,23 +214,23 @@ def _epoch(
     clock, trained, lost = StepTimer(group.device), 0, torch.zeros((), device=group.device)
 
     def sums() -> list[float]:
-        mine = begun if group.is_first else (0.0, 0.0)
+        mine = run.begun if group.is_first else (0.0, 0.0)
         return group.total(mine[0] + trained, mine[1] + float(lost))
 
     run.loader.fault_count, run.loader.faults = 0, []
     loaders = [run.loader]
     batches = clock.batches(run.loader)
-    planned = [_planned(sizes, plan.batch, step) for step in range(start, stop)]
+    planned = [_planned(sizes, plan.batch, step) for step in range(run.start, stop)]
     with progress(sum(planned), f"epoch {epoch}", enabled=None if group.is_first else False) as shown:
-        for step, of_all in enumerate(planned, start):
+        for step, of_all in enumerate(planned, run.start):
             batch = next_batch(batches, run.asked_to_stop) if step < own else None
             if group.largest(len(run.asked_to_stop)):  # before the step, which all ranks take or none
-                _keep(run, before, epoch, step, sums())
+                _keep(run, epoch, step, sums())
                 return None
             size, loss = _step(run, clock, batch, of_all)
             trained, lost = trained + size, lost + loss * size
             if step + 1 < stop and config.every and (step + 1) % config.every == 0:
-                _keep(run, before, epoch, step + 1, sums())
+                _keep(run, epoch, step + 1, sums())
             shown.advance(of_all)
     if stop == steps:
         next(batches, None)  # the loader notices that its last batch was used, and ends the pass
@@ -240,8 +240,8 @@ def _epoch(
     _check_any(samples, run.path, epoch, group, loaders)
     accuracy = None
     if run.val is not None:
-        _keep(run, before, epoch, stop, [samples, loss_sum])  # validation may last longer than the job
-        accuracy = evaluate(run.model, run.task, run.val, config, group, run.asked_to_stop, loaders)
+        _keep(run, epoch, stop, [samples, loss_sum])  # validation may last longer than the job
+        accuracy = _evaluate(run, run.val, loaders)
         if accuracy is None:
             return None
     mean_loss = loss_sum / max(samples, 1)
@@ -278,7 +278,7 @@ def _planned(sizes: Sequence[int], batch: int, step: int) -> int:
     return sum(min(batch, max(0, size - step * batch)) for size in sizes)
 
 
-def _resume(run: _Run) -> tuple[list[EpochReport], tuple[int, int] | None, tuple[float, float]]:
+def _resume(run: _Run) -> None:
     """Resume from the last checkpoint, if there is one."""
     folder = run.config.checkpoint
     state = None if folder is None else checkpoint.load(folder)
@@ -292,14 +292,14 @@ def _resume(run: _Run) -> tuple[list[EpochReport], tuple[int, int] | None, tuple
             next_step="Keep checkpoints on the shared file system, and start again",
         )
     if state is None or place is None:
-        return [], None, (0.0, 0.0)
+        return
     run.loader.load_state_dict(state.loader)
     same = run.loader.schedule.state_dict()["plan"] == state.loader["plan"]
     run.start = place[1] if same else 0  # on another number of ranks: from the first step of the rest
     try:
         inner(run.model).load_state_dict(state.model)
         run.optimizer.load_state_dict(state.optimizer)
-        reports = [EpochReport(**each) for each in state.epochs]
+        run.reports = [EpochReport(**each) for each in state.epochs]
         fits = _fits(run.optimizer)
     except (RuntimeError, ValueError, KeyError, TypeError, AttributeError, IndexError):
         fits = False
@@ -311,7 +311,7 @@ def _resume(run: _Run) -> tuple[list[EpochReport], tuple[int, int] | None, tuple
         )
     for settings in run.optimizer.param_groups:
         settings |= run.optimizer.defaults  # including the learning rate of this run
-    return reports, place, state.begun
+    run.resumed_at, run.begun = place, state.begun
 
 
 def _fits(optimizer: torch.optim.Optimizer) -> bool:
@@ -328,14 +328,12 @@ def _fits(optimizer: torch.optim.Optimizer) -> bool:
     )
 
 
-def _keep(
-    run: _Run, reports: Sequence[EpochReport], epoch: int, step: int, begun: Sequence[float] = (0.0, 0.0)
-) -> None:
+def _keep(run: _Run, epoch: int, step: int, begun: Sequence[float] = (0.0, 0.0)) -> None:
     """Write a checkpoint whose next step is `step` of `epoch`; one rank writes for all."""
     if run.config.checkpoint is None or not run.group.is_first:
         return
     place = run.loader.schedule.state_at(epoch, step)
-    written = [dataclasses.asdict(each) for each in reports]
+    written = [dataclasses.asdict(each) for each in run.reports]
     model, optimizer = inner(run.model).state_dict(), run.optimizer.state_dict()
     state = checkpoint.State(model, optimizer, place, written, (begun[0], begun[1]))
     checkpoint.save(run.config.checkpoint, state)
@@ -357,38 +355,23 @@ def _check_any(samples: float, path: Path, epoch: int, group: Group, loaders: Se
         raise none_left(path, faults, epoch, plural(count, "sample"))
 
 
-def evaluate(
-    model: nn.Module,
-    task: Task,
-    reader: Reader,
-    config: TrainConfig,
-    group: Group,
-    asked_to_stop: Sequence[int],
-    loaders: list[Any],
-) -> float | None:
+def _evaluate(run: _Run, reader: Reader, loaders: list[Any]) -> float | None:
     """Mean over the samples of what the task measures; each rank measures its part.
 
     Args:
-        model: On the device of `group`.
-        task: What it learned.
+        run: The model and what it learned.
         reader: The samples.
-        config: The settings.
-        group: The ranks.
-        asked_to_stop: Checked before each batch; once it is not empty, the result is None.
         loaders: The loader is appended; it counts damaged samples.
+
+    Returns:
+        None if a signal stopped it, which is asked before each batch.
     """
-    where = group.where
-    loader_config = LoaderConfig(
-        batch=config.loader.batch,
-        shuffle=False,
-        workers=config.loader.workers,
-        mode=config.loader.mode,
-        on_error=config.loader.on_error,
-        rank=where.rank,
-        world_size=where.world_size,
-    )
+    config, group, task, asked_to_stop = run.config, run.group, run.task, run.asked_to_stop
+    same = {name: getattr(config.loader, name) for name in OF_MEASURING}
+    rank, ranks = group.where.rank, group.where.world_size
+    loader_config = LoaderConfig(shuffle=False, rank=rank, world_size=ranks, **same)
     transform = images.CentreCrop(resize=round(config.size * 8 / 7), crop=config.size)
-    network = inner(model).eval()
+    network = inner(run.model).eval()
     right, seen = 0.0, 0
     loader = make_loader(reader, loader_config, fields=_fields(task, reader, transform))
     loaders.append(loader)

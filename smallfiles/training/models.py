@@ -85,12 +85,6 @@ def _block(before: int, after: int, stride: int) -> nn.Sequential:
     )
 
 
-def segmenter(classes: int, seed: int) -> nn.Module:
-    """A network that computes a class for each pixel, with weights that depend on the seed alone."""
-    torch.manual_seed(seed)
-    return Segmenter(classes)
-
-
 def class_count(reader: Reader, path: Path) -> int:
     """The number of classes of a set.
 

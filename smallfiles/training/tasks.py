@@ -4,6 +4,11 @@
     Segment    a mask beside the image         cross-entropy of each pixel, share of pixels that are right
     Regress    a number, or a list of numbers  squared error, mean absolute error
 
+Each names its `field`, the `outputs` of its network for a sample or pixel, and its `measure`. `makers` are
+those of the fields that it needs, `target` is what the network should compute, checked and in CPU memory,
+`nothing` the target of a rank without a batch, `loss` a mean over samples, and `right` the sum of what is
+measured.
+
 The trap: a network takes any whole number for a class, and 37.5 years become 37 without an error. So what is
 learned follows from the type of the field, and is said. Notebook 13 trains on a field.
 """
@@ -11,7 +16,7 @@ learned follows from the type of the field, and is said. Notebook 13 trains on a
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -25,43 +30,11 @@ from smallfiles.images.faults import ImageError
 from smallfiles.loading.makers import Image, Mask, Value, class_numbers
 from smallfiles.samples import UNLABELLED, Reader
 from smallfiles.training.config import Model
-from smallfiles.training.models import build, check_targets, class_count, segmenter
+from smallfiles.training.models import Segmenter, build, check_targets, class_count
 
 IGNORED = 255
 """The class of pixels that are not learned, as in VOC."""
 _MASKS = 64
-
-
-class Task(Protocol):
-    """What is learned.
-
-    Attributes:
-        field: Name of the field.
-        outputs: Numbers that the network computes, for each sample or each pixel.
-        measure: What `right` sums up to, in words.
-    """
-
-    field: str
-    outputs: int
-    measure: str
-
-    def makers(self, view: Any) -> dict[str, Any]:
-        """Of the fields that are needed."""
-
-    def network(self, model: Model, seed: int) -> nn.Module:
-        """A network for it."""
-
-    def target(self, batch: Any) -> torch.Tensor:
-        """What the network should compute, in CPU memory, checked."""
-
-    def nothing(self, size: int) -> torch.Tensor:
-        """The target of one sample, for a rank without a batch."""
-
-    def loss(self, scores: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
-        """Mean over the samples."""
-
-    def right(self, scores: torch.Tensor, target: torch.Tensor) -> float:
-        """Sum over the samples of what is measured."""
 
 
 class Classify:
@@ -122,7 +95,8 @@ class Segment:
                 expected="small, the only one here that computes a class for each pixel",
                 next_step="Leave --model out",
             )
-        return segmenter(self.outputs, seed)
+        torch.manual_seed(seed)
+        return Segmenter(self.outputs)
 
     def target(self, batch: Any) -> torch.Tensor:
         target: torch.Tensor = batch[self.field].long()
@@ -193,6 +167,9 @@ class Regress:
 
     def right(self, scores: torch.Tensor, target: torch.Tensor) -> float:
         return float(((scores - target).abs().cpu() * self.spread).mean(1).sum())
+
+
+Task: TypeAlias = Classify | Segment | Regress
 
 
 def task_of(reader: Reader, path: Path, field: str = "") -> Task:
