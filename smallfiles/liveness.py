@@ -146,7 +146,7 @@ def _session_is_alive(leader: int, started: int) -> bool:
     now = start_time(leader)
     if now and now != started:
         return False
-    members = (_stat_fields(pid) for pid in _processes())
+    members = (_stat_fields(pid) for pid in processes())
     return any(len(fields) > 3 and fields[3] == str(leader) and fields[0] not in "ZX" for fields in members)
 
 
@@ -154,7 +154,7 @@ def _job_is_alive(owner: Owner) -> bool:
     variable, _, number = owner.name.partition("=")
     if os.environ.get(variable) == number:
         return True
-    if any(_belongs(pid, variable, number) for pid in _processes()):
+    if any(_belongs(pid, variable, number) for pid in processes()):
         return True
     answer = _ask_scheduler(variable, number)
     return time.time() - owner.since_s < GRACE_S if answer is None else answer
@@ -183,7 +183,8 @@ def _ask_scheduler(variable: str, number: str) -> bool | None:
     return bool(done.stdout.split())
 
 
-def _processes() -> list[int]:
+def processes() -> list[int]:
+    """The numbers of all processes."""
     try:
         return [int(path.name) for path in _PROC.iterdir() if path.name.isdigit()]
     except OSError:

@@ -103,7 +103,6 @@ def add(verbs: Verbs) -> None:
     parser = add_run(verbs, "figure", _figure)
     parser.add_argument("records", type=Path, metavar="R.json", help="what bench or profile --save wrote")
     parser.add_argument("out", type=Path, metavar="OUT.png", help="the picture; OUT.svg is written too")
-    parser.add_argument("--reference", metavar="NAME", help="compare with this one; the first if not given")
 
 
 def _add_topic(parser: Parser, topic: Topic) -> None:
@@ -214,18 +213,16 @@ def _figure(arguments: argparse.Namespace) -> int:
     from smallfiles import profile
     from smallfiles.measure import drawing, load
 
-    records = load(arguments.records)
-    watched = profile.is_record(arguments.records)
-    figure, text = (
-        profile.draw(profile.load(arguments.records)) if watched else _drawn(records, arguments.reference)
-    )
+    watched = profile.found_in(arguments.records)
+    records = [] if watched else load(arguments.records)
+    figure, text = profile.draw(watched) if watched else _drawn(records)
     arguments.out.parent.mkdir(parents=True, exist_ok=True)
     svg, png = drawing.save(figure, arguments.out.with_suffix(""))
     record = {"samples": sum(each.samples for each in records), "png": str(png), "alt": text}
     return report(arguments, record, f"wrote {png} and {svg}\n{text}")
 
 
-def _drawn(records: Sequence[Record], reference: str | None) -> tuple[Figure, str]:
+def _drawn(records: Sequence[Record]) -> tuple[Figure, str]:
     """Bars a condition; for loaders with several numbers of workers, lines over these."""
     from smallfiles.measure import drawing
     from smallfiles.measure.loading.advice import advice
@@ -234,4 +231,4 @@ def _drawn(records: Sequence[Record], reference: str | None) -> tuple[Figure, st
     if advice(epochs) and len({record.workers for record in epochs}) > 1:
         return drawing.tuning(epochs), drawing.tuning_in_words(epochs)
     groups = [list(group) for _, group in groupby(records, key=lambda record: (record.what, record.cache))]
-    return drawing.throughput(*groups, reference=reference), drawing.alt_text(*groups, reference=reference)
+    return drawing.throughput(*groups), drawing.alt_text(*groups)

@@ -55,7 +55,9 @@ def run(arguments: argparse.Namespace) -> int:
             next_step="Run: smallfiles profile -- python train.py",
         )
     if arguments.join:
-        return _show(arguments, profile.join(arguments.join))
+        found = profile.join(arguments.join)
+        _save(arguments, found)
+        return report(arguments, found, *profile.lines(found))
     if arguments.pid is not None:
         found = profile.look_at(arguments.pid, arguments.seconds or 10.0)
         return report(arguments, found, *profile.seen(found))
@@ -71,20 +73,15 @@ def _tell(arguments: argparse.Namespace, *ended: Any) -> None:
         if isinstance(found, str):
             say(f"smallfiles profile: {found}.")
             return
-        if arguments.save:
-            profile.save(found, arguments.save)
-        say(
-            json.dumps(found)
-            if arguments.json
-            else "\n".join(["", "smallfiles profile", *profile.lines(found)])
-        )
+        _save(arguments, found)
+        lines = ["", "smallfiles profile", *profile.lines(found)]
+        say(json.dumps(found) if arguments.json else "\n".join(lines))
     except Exception as error:  # the exit code stays the program's
         say(f"smallfiles profile: {summary(error)}")
 
 
-def _show(arguments: argparse.Namespace, found: dict[str, Any]) -> int:
-    from smallfiles import profile
+def _save(arguments: argparse.Namespace, found: dict[str, Any]) -> None:
+    from smallfiles.measure.record import write
 
     if arguments.save:
-        profile.save(found, arguments.save)
-    return report(arguments, found, *profile.lines(found))
+        write(found, arguments.save)

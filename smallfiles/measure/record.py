@@ -209,6 +209,11 @@ def save(records: Sequence[Record], path: Path, failed: Sequence[Failed] = ()) -
     content: dict[str, Any] = {"records": [record.as_json() for record in records]}
     if failed:
         content["failed"] = [dataclasses.asdict(each) for each in failed]
+    write(content, path)
+
+
+def write(content: dict[str, Any], path: Path) -> None:
+    """Write a record as JSON, complete or not at all, into a folder that is made if it is missing."""
     with writing(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         write_json(path, content)

@@ -40,12 +40,24 @@ def memory_folder(need_bytes: int, parent: Path = SHARED_MEMORY) -> Iterator[Pat
         ResourceError: There is no such place, or not enough room.
     """
     _check_room(need_bytes, parent)
-    _sweep(parent)
-    folder = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=parent))  # mode 0700
+    ended = signals.listening((signal.SIGTERM,), lambda: sys.exit(128 + signal.SIGTERM))
+    with private_folder(parent, _PREFIX) as folder, ended:
+        yield folder
+
+
+@contextlib.contextmanager
+def private_folder(parent: Path, prefix: str) -> Iterator[Path]:
+    """A new folder, removed when the block ends; those that killed runs left are removed first.
+
+    Args:
+        parent: Where to create it.
+        prefix: Of its name, and of theirs.
+    """
+    _sweep(parent, prefix)
+    folder = Path(tempfile.mkdtemp(prefix=prefix, dir=parent))  # mode 0700
     lock = locks.try_lock(folder / _LOCK, shared=False)  # ends with this process, for `_sweep`
     try:
-        with signals.listening((signal.SIGTERM,), lambda: sys.exit(128 + signal.SIGTERM)):
-            yield folder
+        yield folder
     finally:
         shutil.rmtree(folder, ignore_errors=True)
         if lock is not None:
@@ -68,9 +80,9 @@ def _check_room(need_bytes: int, parent: Path) -> None:
         )
 
 
-def _sweep(parent: Path) -> None:
+def _sweep(parent: Path, prefix: str) -> None:
     """Remove the folders of killed runs."""
-    for folder in parent.glob(f"{_PREFIX}*"):
+    for folder in parent.glob(f"{prefix}*"):
         with contextlib.suppress(OSError):  # of another user, or already removed
             lock, ours = folder / _LOCK, folder.lstat().st_uid == os.getuid()
             if ours and lock.exists() and not locks.is_held(lock, shared=False):

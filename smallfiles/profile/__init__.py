@@ -20,12 +20,11 @@ if TYPE_CHECKING:
     from smallfiles.profile.report import draw as draw
     from smallfiles.profile.report import lines as lines
     from smallfiles.profile.verdicts import TABLE as TABLE
-    from smallfiles.profile.watching import is_record as is_record
+    from smallfiles.profile.watching import found_in as found_in
     from smallfiles.profile.watching import join as join
     from smallfiles.profile.watching import load as load
     from smallfiles.profile.watching import look_at as look_at
     from smallfiles.profile.watching import measured as measured
-    from smallfiles.profile.watching import save as save
     from smallfiles.profile.watching import seen as seen
     from smallfiles.profile.watching import watch as watch
 

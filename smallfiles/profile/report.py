@@ -7,7 +7,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from smallfiles.profile.numbers import KINDS, Numbers
-from smallfiles.progress import bytes_text
+from smallfiles.progress import bytes_text, plural
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -56,11 +56,6 @@ def text_of(name: str, value: Any) -> str:
     return f"{value:,.1f}" if isinstance(value, float) else f"{value:,}"
 
 
-def counted(count: int | None, name: str) -> str:
-    """A number of things."""
-    return f"{'unknown' if count is None else format(count, ',')} {name}{'s' * (count != 1)}"
-
-
 def lines(record: dict[str, Any]) -> Iterator[str]:
     """The report.
 
@@ -86,7 +81,7 @@ def _of_rank(n: Numbers) -> Iterator[str]:
         return text_of(name, n[name])
 
     yield (
-        f"rank {n['rank'] or 0}: {counted(n['steps'], 'step')} of {counted(n['batch_samples'], 'sample')} in "
+        f"rank {n['rank'] or 0}: {plural(n['steps'], 'step')} of {say('batch_samples')} samples in "
         f"{n['seconds']:.1f} s, {say('samples_s')} per second; first batch after {say('first_batch_s')}"
     )
     yield (
@@ -108,7 +103,7 @@ def _of_rank(n: Numbers) -> Iterator[str]:
     parts = ", ".join(f"{kind} {n[f'in_{kind}']:.0%}" for kind in KINDS if n[f"in_{kind}"])
     yield (
         f"  batches   {say('batch_s')} to make one; {say('making')} of the time of "
-        f"{counted(n['workers'], 'worker')}: {parts or 'unknown'}"
+        f"{say('workers')} workers: {parts or 'unknown'}"
     )
     yield (
         f"  CPUs      {say('cpus')} bound of {say('cpus_node')}, {say('cpus_used')} used, "
@@ -165,4 +160,4 @@ def draw(record: dict[str, Any]) -> tuple[Figure, str]:
             f"{text_of('waiting', worst['waiting'])} waiting for data: {record['verdict']['name']}"
         )
         figure.suptitle(title, x=0.01, ha="left", fontsize=11, fontweight="bold")
-    return figure, f"Timeline of {counted(len(ranks), 'rank')}, and bars of what workers do. {title}"
+    return figure, f"Timeline of {plural(len(ranks), 'rank')}, and bars of what workers do. {title}"

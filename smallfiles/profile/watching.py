@@ -19,16 +19,15 @@ from time import sleep
 from typing import Any
 
 from smallfiles import liveness, machine
-from smallfiles.atomic import write_json
 from smallfiles.errors import FormatError, UsageError, writing
 from smallfiles.machine.nodelocal import memory_headroom_bytes
-from smallfiles.measure.record import Record
+from smallfiles.measure.scratch import private_folder
 from smallfiles.profile.hooks.moments import read_text
 from smallfiles.profile.hooks.watch import FOLDER, SECONDS
 from smallfiles.profile.numbers import Numbers, others_in, ranks_in
-from smallfiles.profile.report import counted, forecast
+from smallfiles.profile.report import forecast
 from smallfiles.profile.verdicts import judge
-from smallfiles.progress import bytes_text
+from smallfiles.progress import bytes_text, plural
 
 _HOOKS = Path(__file__).with_name("hooks")
 _ENDING = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT}
@@ -40,24 +39,15 @@ _PREFIX = "smallfiles-profile-"
 
 @contextlib.contextmanager
 def _private() -> Iterator[Path]:
-    """A folder for what the processes write; those of killed runs are removed."""
-    pid, place = os.getpid(), Path(tempfile.gettempdir())
-    mine = f"{_PREFIX}{os.getuid()}-"
-    for left in place.glob(f"{mine}*-*-*"):
-        owner, started = left.name[len(mine) :].split("-")[:2]
-        if owner.isdigit() and started != str(liveness.start_time(int(owner))):
-            shutil.rmtree(left, ignore_errors=True)
-    with writing(place):
-        folder = Path(
-            tempfile.mkdtemp(prefix=f"{mine}{pid}-{liveness.start_time(pid)}-", dir=place)
-        ).resolve()
-    try:
+    """A folder for what the processes write, with the hooks that they run."""
+    place = Path(tempfile.gettempdir())
+    with contextlib.ExitStack() as stack:
+        with writing(place):
+            folder = stack.enter_context(private_folder(place, _PREFIX)).resolve()
         with writing(folder):
             shutil.copytree(_HOOKS, folder / "smallfiles_hooks", ignore=shutil.ignore_patterns("__pycache__"))
             (folder / "sitecustomize.py").write_text("from smallfiles_hooks import install\n\ninstall()\n")
         yield folder
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 def watch(program: Sequence[str], seconds: float, report: Callable[[Path, int | None], None]) -> int:
@@ -128,31 +118,7 @@ def record_of(ranks: Sequence[Numbers], code: int | None = None) -> dict[str, An
         "forecast": forecast(worst, found.step_s, found.now_s),
         "exit_code": code,
         "machine": machine.describe(),
-        "records": [_stages(worst).as_json()] if worst["sample_s"] and worst["samples_s"] else [],
     }
-
-
-def _stages(n: Numbers) -> Record:
-    """What a batch costs a worker, as `smallfiles simulate --records` reads it."""
-    made_s = n["batch_s"] if n["in_decode"] is None else n["batch_s"] * (1 - n["in_open"] - n["in_read"])
-    count, size = (n["epoch_steps"] or n["steps"]) * n["batch_samples"], int(n["file_bytes"] or 1)
-    return Record(
-        what="stages of a watched loader",
-        name="profile",
-        format=n["filesystem"] or "unknown",
-        rates_per_s=(n["samples_s"],),
-        samples=n["made"],
-        bytes=n["asked_bytes"],
-        seconds=n["seconds"],
-        filesystem=n["filesystem"] or "unknown",
-        cache="warm",
-        touched="by the training",
-        set_samples=count,
-        set_bytes=count * size,
-        workers=n["workers"] or 0,
-        batch=n["batch_samples"],
-        extra={"decode_s": made_s, "augment_s": 0.0, "collate_s": 0.0},
-    )
 
 
 def measured(folder: Path, code: int | None) -> dict[str, Any] | str:
@@ -172,17 +138,18 @@ def measured(folder: Path, code: int | None) -> dict[str, Any] | str:
     opens = sum(each["opens"] for each in others)
     return (
         f"it asked no DataLoader for a batch{ended}; its Python processes ({len(others)}) "
-        f"opened {counted(opens, 'file')}. Expected a training with a DataLoader of "
+        f"opened {plural(opens, 'file')}. Expected a training with a DataLoader of "
         "PyTorch, WebLoader or an iterator of DALI"
     )
 
 
-def is_record(path: Path) -> bool:
-    """Whether a file is the record of a watched training."""
+def found_in(path: Path) -> dict[str, Any] | None:
+    """The record in a file; None if the file holds something else."""
     try:
-        return bool(json.loads(path.read_text(encoding="utf-8"))["what"] == "smallfiles profile")
+        record = json.loads(path.read_text(encoding="utf-8"))
+        return dict(record) if record["what"] == "smallfiles profile" else None
     except (OSError, ValueError, KeyError, TypeError):
-        return False
+        return None
 
 
 def load(path: Path) -> dict[str, Any]:
@@ -191,20 +158,13 @@ def load(path: Path) -> dict[str, Any]:
     Raises:
         FormatError: It is none.
     """
-    if is_record(path):
-        return dict(json.loads(path.read_text(encoding="utf-8")))
+    if (record := found_in(path)) is not None:
+        return record
     raise FormatError(
         f"{path} is no record of a watched training",
         expected="what smallfiles profile --save wrote",
         next_step="Run: smallfiles profile --save p.json -- python train.py",
     )
-
-
-def save(record: dict[str, Any], path: Path) -> None:
-    """Write a record, complete or not at all."""
-    with writing(path):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_json(path, record)
 
 
 def join(paths: Sequence[Path]) -> dict[str, Any]:
@@ -261,7 +221,9 @@ def seen(found: dict[str, Any]) -> Iterator[str]:
 
 def _family(pid: int) -> dict[int, dict[str, float]]:
     """Processor seconds and reads of a process and all below it, where they may be read."""
-    stats = {each: read_text(f"/proc/{each}/stat").rpartition(")")[2].split() for each in _processes()}
+    stats = {
+        each: read_text(f"/proc/{each}/stat").rpartition(")")[2].split() for each in liveness.processes()
+    }
     found = more = {pid} & stats.keys()
     while more:
         more = {each for each, stat in stats.items() if stat and int(stat[1]) in more}
@@ -273,7 +235,3 @@ def _family(pid: int) -> dict[int, dict[str, float]]:
             cpu = sum(map(int, stats[each][11:13])) / os.sysconf("SC_CLK_TCK")
             rows[each] = {"cpu": cpu} | {k: float(v) for k, v in (line.split(": ") for line in lines)}
     return rows
-
-
-def _processes() -> list[int]:
-    return [int(each.name) for each in Path("/proc").iterdir() if each.name.isdigit()]
