@@ -15,27 +15,18 @@ from smallfiles.options import Settings, option
 Cache: TypeAlias = Literal["warm", "cold"]
 ReadOrder: TypeAlias = Literal["random", "sequential"]
 Mode: TypeAlias = Literal["processes", "threads", "ring"]
-Step: TypeAlias = Literal[
-    "resnet50-a100",
-    "resnet50-h100",
-    "retinanet-a100",
-    "retinanet-h100",
-    "retinanet-b200",
-    "retinanet-mi355",
-    "unet3d-a100",
-    "unet3d-h100",
-    "cosmoflow-a100",
-    "cosmoflow-h100",
-]
+Step: TypeAlias = Literal["resnet50-a100", "resnet50-h100", "retinanet-b200"]
 MODES: tuple[Mode, ...] = get_args(Mode)
 BATCH = 64
 PREFETCH = 2
 """Batches that each worker makes ahead."""
 
 # `computation_time` and `batch_size` of configs/dlio/workload/<name, with _ for ->.yaml of mlcommons/storage.
-_MS = (435, 224, 210, 180, 47.55, 63.4, 636, 323, 5.51, 3.5)
-_BATCHES = (400, 400, 16, 16, 24, 32, 7, 7, 1, 1)
-STEPS: dict[Step, tuple[float, int]] = dict(zip(get_args(Step), zip(_MS, _BATCHES, strict=True), strict=True))
+STEPS: dict[Step, tuple[float, int]] = {
+    "resnet50-a100": (435, 400),
+    "resnet50-h100": (224, 400),
+    "retinanet-b200": (47.55, 24),
+}
 """The training steps that MLPerf Storage emulates: milliseconds, and samples of one accelerator."""
 
 

@@ -52,13 +52,6 @@ def methods(others: str = "") -> dict[str, Method]:
     return {REFERENCE: concatenate, **more}
 
 
-def imported(name: str, others: str) -> Method:
-    """A method, after its imports."""
-    if others and name != REFERENCE:
-        importlib.import_module(others).prepare(name)
-    return methods(others)[name]
-
-
 def listed(source: Source) -> tuple[list[str], list[int]]:
     """Paths and labels of a data set of plain files; captions become 0."""
     paths = [f"{source.store.root}/{path}" for path in source.manifest.paths.to_pylist()]  # type: ignore[attr-defined]
@@ -102,19 +95,13 @@ def packed(task: Task, place: WorkerState) -> dict[str, Any]:
     some = source.manifest.select(range(min(task.samples, len(source.manifest))))
     source = replace(source, manifest=some, notes=())
     total_bytes = _warm(source)
-    work = _by_method(task, source) if task.careful is None else _by_us(task, source, task.careful)
+    work = _by_method(task, source) if task.careful is None else _by_us(task, source)
     pa.array([0])  # imports pandas if installed: a second that must not count for a method
-    ready_bytes = status_bytes("VmRSS")
     began, cpu_began = perf_counter(), _cpu_s()
     work()
     seconds, cpu_s, peak_bytes = perf_counter() - began, _cpu_s() - cpu_began, status_bytes("VmHWM")
-    costs = {
-        "cpu_s": cpu_s,
-        "peak_above_interpreter_bytes": peak_bytes - place.began_bytes,
-        "peak_above_imports_bytes": peak_bytes - ready_bytes,
-    }
-    done = {"samples": len(source.manifest), "bytes": total_bytes, "seconds": seconds}
-    return {**done, "extra": costs}
+    costs = {"cpu_s": cpu_s, "peak_above_interpreter_bytes": peak_bytes - place.began_bytes}
+    return {"samples": len(some), "bytes": total_bytes, "seconds": seconds, "extra": costs}
 
 
 def _cpu_s() -> float:
@@ -136,7 +123,7 @@ def _warm(source: Source) -> int:
     return total
 
 
-def _by_us(task: Task, source: Source, careful: bool) -> Callable[[], object]:
+def _by_us(task: Task, source: Source) -> Callable[[], object]:
     from smallfiles import formats
     from smallfiles.pack import PackConfig, pack
 
@@ -144,13 +131,15 @@ def _by_us(task: Task, source: Source, careful: bool) -> Callable[[], object]:
     config = PackConfig(
         format=task.name,
         in_flight=1,
-        verify="sample" if careful else "none",
-        check="header" if careful else "none",
-        digest=careful,
+        verify="sample" if task.careful else "none",
+        check="header" if task.careful else "none",
+        digest=bool(task.careful),
     )
     return lambda: pack(source, task.out, config)
 
 
 def _by_method(task: Task, source: Source) -> Callable[[], object]:
-    method, (paths, labels) = imported(task.name, task.others), listed(source)
+    if task.others and task.name != REFERENCE:
+        importlib.import_module(task.others).prepare(task.name)
+    method, (paths, labels) = methods(task.others)[task.name], listed(source)
     return lambda: method(paths, labels, task.out)
