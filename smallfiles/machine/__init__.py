@@ -30,35 +30,29 @@ from smallfiles.machine.quotas import striping as striping
 from smallfiles.machine.quotas import striping_note as striping_note
 
 
-def usable_cpus(root: Path = Path("/")) -> int:
+def usable_cpus() -> int:
     """Number of CPUs that this process may use.
 
     More readers than CPUs help only while they wait; more decoders than CPUs slow each other down.
-
-    Args:
-        root: Where `proc` and `sys` are; another folder in tests.
 
     Returns:
         The CPUs of the affinity mask, limited by the CPU quota of the control group; at least 1.
     """
     affinity = getattr(os, "sched_getaffinity", None)  # Linux only
     allowed = len(affinity(0)) if affinity else os.cpu_count() or 1
-    quota = cpu_quota(root)
+    quota = cpu_quota()
     return allowed if quota is None else min(allowed, quota)
 
 
-def memory_limit_bytes(root: Path = Path("/")) -> int:
+def memory_limit_bytes() -> int:
     """Memory that the processes of this job may use together.
 
     Files in `/dev/shm` and the buffers of all workers count towards it.
 
-    Args:
-        root: Where `proc` and `sys` are; another folder in tests.
-
     Returns:
         The limit in bytes: the lowest of the control groups', or the physical memory.
     """
-    return memory_limit(root).limit_bytes
+    return memory_limit().limit_bytes
 
 
 def describe() -> dict[str, Any]:
@@ -81,9 +75,9 @@ def describe() -> dict[str, Any]:
     }
 
 
-def _cpu_model(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
+def _cpu_model() -> str:
     """Name of the model; on ARM, where the kernel has none, the architecture."""
-    for line in read_lines(cpuinfo):
+    for line in read_lines(Path("/proc/cpuinfo")):
         name, _, value = line.partition(":")
         if name.strip() == "model name":
             return value.strip()

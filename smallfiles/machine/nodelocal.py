@@ -72,17 +72,16 @@ def problem_of(path: Path) -> str | None:
     return f"is on {found.kind}, which other nodes share" if found.shared else None
 
 
-def node_local(path: Path, variable: str = "", root: Path = Path("/")) -> NodeLocal:
+def node_local(path: Path, variable: str = "") -> NodeLocal:
     """Measure one directory.
 
     Args:
         path: An existing directory.
         variable: The variable that names it.
-        root: Where `proc` and `sys` are; another folder in tests.
     """
     found = filesystem(path)
     in_memory = found.kind in IN_MEMORY
-    free = min(found.free_bytes, memory_headroom_bytes(root)) if in_memory else found.free_bytes
+    free = min(found.free_bytes, memory_headroom_bytes()) if in_memory else found.free_bytes
     return NodeLocal(path, variable, found, free, in_memory)
 
 

@@ -219,19 +219,18 @@ class Striping:
     components: int = 1
 
 
-def striping(path: Path, timeout_s: float = TIMEOUT_S) -> Striping | None:
+def striping(path: Path) -> Striping | None:
     """The striping of a file, or of the new files of a folder.
 
     Args:
         path: Any path; if it does not exist, the nearest parent that does is examined.
-        timeout_s: Seconds that `lfs` may take.
 
     Returns:
         The layout; None if this is not Lustre, or `lfs` is missing or does not answer.
     """
     if filesystem(path).kind not in LUSTRE:
         return None
-    text = ask(("lfs", "getstripe", "-d", str(existing(path))), timeout_s)
+    text = ask(("lfs", "getstripe", "-d", str(existing(path))))
     return None if text is None else parse_getstripe(text)
 
 

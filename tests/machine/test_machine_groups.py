@@ -55,12 +55,6 @@ CASES = {
         },
         (v2(20 * GIB), 4),
     ),
-    "the slice of a user on a login node is a limit too": (
-        UNIFIED,
-        "0::/user.slice/user-1000.slice/session-5.scope\n",
-        {"user.slice/user-1000.slice/memory.max": 8 * GIB, "user.slice/memory.max": "max"},
-        (v2(8 * GIB), None),
-    ),
     "a hybrid node takes memory from version 1, and an empty version 2 is harmless": (
         HYBRID,
         "9:memory:/slurm/job_7\n0::/system.slice/slurmd.service\n",
@@ -128,11 +122,9 @@ def test_the_limits_of_the_own_group_count(tmp_path, case):
         path.write_text(f"{text}\n")
     (tmp_path / "outside").mkdir()
     assert (machine.memory_limit(tmp_path), machine.cpu_quota(tmp_path)) == expected
-    assert machine.memory_limit_bytes(tmp_path) == expected[0].limit_bytes
-    assert 1 <= machine.usable_cpus(tmp_path) <= (expected[1] or len(os.sched_getaffinity(0)))
 
 
 def test_without_proc_and_sys_the_limits_are_the_machines_own(tmp_path):
     physical = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    assert machine.memory_limit_bytes(tmp_path) == physical
+    assert machine.memory_limit(tmp_path).limit_bytes == physical
     assert machine.cpu_quota(tmp_path) is None

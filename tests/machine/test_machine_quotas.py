@@ -6,10 +6,9 @@ import os
 import pytest
 from programs import wait_for
 
-from pysquashfs.mounts import Mount
 from smallfiles.cli import main
 from smallfiles.machine import Quota, Striping, filesystem, quota, striping, striping_note
-from smallfiles.machine.quotas import ask, parse_getstripe, parse_lfs_quota, parse_mmlsquota, parse_quota
+from smallfiles.machine.quotas import ask, parse_getstripe
 
 KIB = 1024
 LUSTRE = """\
@@ -42,31 +41,6 @@ Disk quotas for user me (uid 1234):
 /dev/mapper/vg-home 14684160* 14680064 20971520 1769812345  160021       0       0       0
 server:/export/my\\040data 512  1000  2000       0    77     80      90       0
 """
-
-
-def test_lfs_quota_is_read_with_its_wrapped_lines_excesses_and_doubts():
-    (found,) = parse_lfs_quota(LUSTRE.format(id=1234), "user")
-    assert found == Quota("user", 982177580 * KIB, 10**9 * KIB, 443208, 500000, "lfs quota")
-    assert found.share == pytest.approx(0.982, abs=0.001)
-    (found,) = parse_lfs_quota(WRAPPED, "project")
-    assert found == Quota("project", 5242880 * KIB, 6291456 * KIB, 12, None, "lfs quota")
-
-
-def test_mmlsquota_is_read_by_the_names_in_its_header():
-    user, group, fileset = parse_mmlsquota(GPFS, "fs1")
-    assert user == Quota("user", 2 << 30, 12 << 30, 4000, 500000, "mmlsquota")
-    assert group.limit_bytes is None and group.limit_files is None and group.share == 0
-    assert (fileset.holder, fileset.share) == ("fileset", 0.5)
-
-
-@pytest.mark.parametrize(
-    "text", ["", "Disk quotas for user me (uid 1234): none\n", "nonsense\n" * 3, "::::\n"]
-)
-def test_no_quota_is_none(text):
-    mount = Mount("/", "/", "ext4", "/dev/sda1", frozenset())
-    assert list(parse_lfs_quota(text, "user")) == []
-    assert list(parse_mmlsquota(text, "fs1")) == []
-    assert list(parse_quota(text, mount)) == []
 
 
 @pytest.fixture
@@ -111,7 +85,11 @@ def test_on_lustre_the_tightest_of_user_group_and_project_counts(place):
         esac""",
     )
     found = quota(path / "not yet", table=mounted("lustre", "10.0.0.1@o2ib:/fs"))
-    assert found is not None and found.holder == "project" and found.share > 0.99
+    assert found == Quota("project", 5242880 * KIB, 5242881 * KIB, 12, None, "lfs quota")
+    (path / "project").write_text("nonsense")
+    found = quota(path, table=mounted("lustre", "10.0.0.1@o2ib:/fs"))
+    assert found == Quota("user", 982177580 * KIB, 10**9 * KIB, 443208, 500000, "lfs quota")
+    assert found.share == pytest.approx(0.982, abs=0.001)
 
 
 HOME = Quota("user", 14684160 * KIB, 20971520 * KIB, 160021, None, "quota")
@@ -121,6 +99,8 @@ HOME = Quota("user", 14684160 * KIB, 20971520 * KIB, 160021, None, "quota")
     ("kind", "source", "asked", "answer", "expected"),
     [
         ("gpfs", "/dev/fs2", "mmlsquota -Y", GPFS, Quota("user", 5 * KIB, 10 * KIB, 1, None, "mmlsquota")),
+        ("gpfs", "/dev/fs1", "mmlsquota -Y", GPFS, Quota("fileset", 1 << 30, 2 << 30, 10, None, "mmlsquota")),
+        ("gpfs", "/dev/fs1", "mmlsquota -Y", "::::", None),
         ("ext4", "/dev/mapper/vg-home", "quota -w -p", LINUX, HOME),
         ("ext4", "/dev/sda1", "quota -w -p", LINUX, None),
     ],
@@ -136,9 +116,10 @@ def test_elsewhere_the_file_system_itself_counts(place, kind, source, asked, ans
 
 def test_tools_that_hang_cost_the_time_that_was_given_and_no_more(place):
     mounted, tool, path = place
-    tool("lfs", f"echo >> {path}/asked; sleep 60")
+    tool("lfs", f"echo >> {path}/asked; sleep 60 & echo $! > {path}/pid; echo half; wait")
     assert quota(path, timeout_s=2, table=mounted("lustre", "x")) is None
     assert len((path / "asked").read_bytes()) == 1  # it would be several times
+    wait_for(lambda: not alive(path / "pid"), 30)  # its children are killed too
 
 
 def test_without_tools_limits_or_a_table_it_is_none(place):
@@ -264,9 +245,3 @@ def test_a_tool_that_is_missing_fails_or_cannot_be_started_is_no_answer(tool):
     assert ask(("lfs",)) is None
     tool("quota", "").write_bytes(b"\x7fELF but not really")
     assert ask(("quota",)) is None
-
-
-def test_a_tool_that_hangs_is_killed_with_its_children(tool, tmp_path):
-    tool("lfs", f"sleep 60 & echo $! > {tmp_path}/pid; echo half; wait")
-    assert ask(("lfs",), timeout_s=2) is None
-    wait_for(lambda: not alive(tmp_path / "pid"), 30)
