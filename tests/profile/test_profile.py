@@ -296,22 +296,23 @@ print(sum(len(batch) for batch in loader))
 """
 
 
-def test_collecting_ahead_takes_no_files_that_the_program_needs(tmp_path):
-    """Each tensor of a worker holds an open file."""
-    watched = Watched(tmp_path, sys.executable, script(tmp_path, FEW_FILES))
-    assert (watched.end(), watched.out) == (0, "800\n"), watched.report
-
-
 TIMEOUT = """
 from torch.utils.data import DataLoader
 print(sum(map(len, DataLoader(range(400), 8, num_workers=1, timeout=60))))
 """
 
 
-def test_a_loader_with_a_timeout_is_not_asked_faster_than_the_training_does(tmp_path):
-    watched = Watched(tmp_path, sys.executable, script(tmp_path, TIMEOUT))
-    assert (watched.end(), watched.out) == (0, "400\n"), watched.report
-    assert load(watched.record_path)["ranks"][0]["headroom_by"] == "the loader has a timeout"
+@pytest.mark.parametrize(
+    ("text", "out", "headroom"),
+    [
+        pytest.param(FEW_FILES, "800\n", "measured", id="few open files, of which each tensor holds one"),
+        pytest.param(TIMEOUT, "400\n", "the loader has a timeout", id="a timeout"),
+    ],
+)
+def test_collecting_ahead_takes_nothing_that_the_program_needs(tmp_path, text, out, headroom):
+    watched = Watched(tmp_path, sys.executable, script(tmp_path, text))
+    assert (watched.end(), watched.out) == (0, out), watched.report
+    assert load(watched.record_path)["ranks"][0]["headroom_by"] == headroom
 
 
 def test_folders_of_killed_runs_are_removed_and_those_of_others_are_left(tmp_path):

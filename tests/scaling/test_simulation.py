@@ -69,13 +69,6 @@ def test_a_round_trip_costs_each_worker_and_no_server():
     assert found.limit == "workers"
 
 
-def test_a_copy_on_each_node_costs_once_and_then_nothing():
-    shared = dataclasses.replace(FAST, targets=10, stripes=10, target_bytes_s=1e9, local_bytes_s=1e12)
-    found = simulate(WORK, shared, WAYS["staged"], 50)
-    assert found.first_epoch_s - found.epoch_s == pytest.approx(50 * 100e9 / 10e9)
-    assert found.waiting < 0.01
-
-
 @pytest.mark.parametrize("nodes", [1, 2, 8, 9, 50, 72, 200, 600, 1024, 2048])
 def test_a_broadcast_reads_once_and_grows_with_the_depth_of_the_tree(nodes):
     """Each full level costs eight sends of a block, one after another; the last one as many as are left."""
@@ -88,7 +81,8 @@ def test_a_broadcast_reads_once_and_grows_with_the_depth_of_the_tree(nodes):
     assert found.first_epoch_s - found.epoch_s == pytest.approx(expected, rel=0.1)
     assert found.shared_bytes == 100e9
     separate = simulate(WORK, storage, WAYS["staged"], nodes)
-    assert separate.shared_bytes == nodes * 100e9
+    assert separate.shared_bytes == nodes * 100e9 and separate.waiting < 0.05
+    assert separate.first_epoch_s - separate.epoch_s == pytest.approx(max(nodes / 10e9, 1 / 12e9) * 100e9)
     assert (found.first_epoch_s < separate.first_epoch_s) is (nodes >= 8)
 
 
@@ -106,12 +100,6 @@ def test_what_a_page_cache_keeps_is_not_asked_for_again():
     plain, kept = simulate(WORK, full, WAYS["packed"], 8), simulate(WORK, cached, WAYS["packed"], 8)
     assert kept.first_epoch_s == plain.epoch_s == plain.first_epoch_s
     assert kept.epoch_s == pytest.approx(plain.epoch_s / 4, rel=0.05)
-
-
-def test_more_nodes_never_make_an_epoch_that_waits_much_faster():
-    found = [simulate(Work(), Storage(), WAYS["files"], nodes).epoch_s for nodes in (1, 4, 16, 64)]
-    assert found[0] > 2 * found[1]
-    assert found[3] > 0.8 * found[2]
 
 
 def test_ten_thousand_nodes_are_simulated_and_equal_arguments_give_equal_forecasts():

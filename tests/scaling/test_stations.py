@@ -57,11 +57,3 @@ def test_many_queues_at_once_are_as_each_alone_round_after_round(data, count, se
         which = data.draw(arrays.arrays(np.int64, count, elements=st.integers(0, servers - 1)))
         expected = one_after_the_other(arrivals, service, which, free)
         assert stations.serve(arrivals, service, which) == pytest.approx(expected, abs=1e-6)
-
-
-def test_a_queue_never_works_on_more_requests_than_it_has_servers():
-    rng = np.random.default_rng(0)
-    arrivals, service = rng.uniform(0, 10, 500), rng.exponential(0.5, 500)
-    leave = Station(3).serve(arrivals, service)
-    began = leave - service
-    assert max(int(((began <= t + 1e-9) & (t + 1e-9 < leave)).sum()) for t in began) == 3
