@@ -41,7 +41,7 @@ def test_the_core_packs_verifies_inspects_annotates_and_stages(name, place):
     for words in (
         ["pack", "images", out],
         ["verify", out, "--against", "images"],
-        ["inspect", out, "--picture", f"{name}.png"],
+        ["inspect", out, "--picture", f"{name}.html"],
         ["annotate", out, "scores.csv", "--key", "key"],
         ["stage", out, "--to", f"staged {name}"],
     ):

@@ -9,7 +9,7 @@ from typing import Literal
 import pytest
 
 from smallfiles import cli
-from smallfiles.cli import pack, synth
+from smallfiles.cli import demo, pack
 from smallfiles.demo import DemoConfig
 from smallfiles.errors import UsageError
 from smallfiles.loading import LoaderConfig
@@ -25,6 +25,10 @@ from smallfiles.training import TrainConfig
 EVERY_LOADER = LoaderConfig(8, 3, "threads", 4, 9, False, True, "skip", "stream", 7, 1, 2)
 EVERY_LOAD = LoadBenchConfig(3, 99, (1, 4), ("ring", "threads"), ("a, b", "c"), 8, 160, 7, False)
 EVERY_TRAIN = TrainConfig(EVERY_LOADER, "mask", "resnet18", 2, 96, 0.1, 5, checkpoint=Path("a b"), every=3)
+
+
+def read_train(arguments):
+    return from_args(TrainConfig, arguments, loader=LoaderConfig.from_args(arguments))
 
 
 @pytest.mark.parametrize(
@@ -52,18 +56,18 @@ EVERY_TRAIN = TrainConfig(EVERY_LOADER, "mask", "resnet18", 2, 96, 0.1, 5, check
         *((each, each.to_cli(), None) for each in (
             DemoConfig(), DemoConfig(Path("d e"), 9, Path("o"), 2, 1)
         )),
-        *((each, each.to_cli("x.arrow", "v.arrow"), TrainConfig.from_args) for each in (
+        *((each, each.to_cli("x.arrow", "v.arrow"), read_train) for each in (
             *(TrainConfig(), EVERY_TRAIN, TrainConfig(ring="r", wait=9.0)),
             TrainConfig(LoaderConfig(start_method="spawn", pin_memory=False)),
         )),
         *((each, each.to_cli("x.arrow", "--batch", "8"), None) for each in (
             RingConfig(), RingConfig("r", slots=9, producers=2, epochs=3, where=Path("/tmp/a b"))
         )),
-        (synth.SynthConfig("kaggle", 9, 1, 4), None, None),
+        (demo.SynthConfig("kaggle", 9, 1, 4), None, None),
     ],
 )  # fmt: skip
 def test_a_command_means_the_configuration_that_printed_it(config, command, read):
-    if isinstance(config, synth.SynthConfig):
+    if isinstance(config, demo.SynthConfig):
         command = shlex.join(["smallfiles", "synth", "out", *words(config)])
     arguments = cli.parse(shlex.split(command)[1:])
     assert (read(arguments) if read else from_args(type(config), arguments)) == config

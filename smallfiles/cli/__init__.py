@@ -26,8 +26,8 @@ from smallfiles.cli.failures import guarded
 from smallfiles.cli.output import lenient, say
 
 _MODULES = (
-    *("doctor", "demo", "synth", "manifest", "pack", "annotate", "verify", "inspect", "stage", "objects"),
-    *("bench", "slowfs", "train", "ring", "epoch", "simulate", "advise", "profile"),
+    *("doctor", "demo", "manifest", "pack", "verify", "inspect", "stage", "objects"),
+    *("bench", "slowfs", "train", "ring", "simulate", "profile"),
 )
 """Of the verbs, in the order of the help."""
 

@@ -1,4 +1,4 @@
-"""`simulate`: forecast a training on one to ten thousand nodes."""
+"""`simulate`: forecast a training on one to ten thousand nodes; `advise`: measure data, and recommend."""
 
 from __future__ import annotations
 
@@ -6,15 +6,19 @@ import argparse
 from collections.abc import Iterator
 from dataclasses import asdict, fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from time import perf_counter
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from smallfiles.cli.arguments import Verbs, add_run
+from smallfiles.cli.arguments import Verbs, add_run, add_source_flags
 from smallfiles.cli.output import in_seconds, report
+from smallfiles.folders import SourceOptions
 from smallfiles.options import add_flags, from_args
-from smallfiles.progress import bytes_text
-from smallfiles.scaling.config import BROADCAST, WAYS, Storage, Work
+from smallfiles.progress import bytes_text, plural
+from smallfiles.scaling.config import BROADCAST, WAYS, Storage, TrainingPlan, Work
 
 if TYPE_CHECKING:
+    from smallfiles.advise import Advice
+    from smallfiles.measure import Record
     from smallfiles.scaling import Forecast
 
 Given = TypeVar("Given", Work, Storage)
@@ -23,17 +27,27 @@ _NODES = (1, 10, 100, 1000, 10_000)
 
 
 def add(verbs: Verbs) -> None:
-    """Add the verb."""
+    """Add the verbs."""
     parser = add_run(verbs, "simulate", run)
     parser.add_argument("--nodes", type=int, nargs="+", default=_NODES, metavar="N", help="numbers of nodes")
     ways = parser.add_argument("--way", choices=_EACH, action="append", help="how samples are stored")
     ways.help = f"{ways.help}; all of them if not given"
-    records = parser.add_argument("--records", type=Path, nargs="+", default=(), metavar="R.json")
-    records.help = (
-        "what smallfiles bench read, bench load or doctor --share saved; what flags say goes before"
-    )
+    saved = "what smallfiles bench read, bench load or doctor --share saved"
+    records: dict[str, Any] = {"type": Path, "nargs": "+", "default": (), "metavar": "R.json"}
+    parser.add_argument("--records", **records, help=f"{saved}; what flags say goes before")
     add_flags(parser.add_argument_group("the training"), Work)
     add_flags(parser.add_argument_group("the storage"), Storage)
+    parser = add_run(verbs, "advise", run_advise)
+    parser.add_argument("dir", type=Path, metavar="DIR", help="your data, as for `pack`")
+    parser.add_argument("--records", **records, help=f"{saved} on the storage of the training")
+    add_flags(parser, TrainingPlan)
+    add_source_flags(parser)
+
+
+def _records(arguments: argparse.Namespace) -> list[Record]:
+    from smallfiles.measure.record import load
+
+    return [record for path in arguments.records for record in load(path)]
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -52,9 +66,8 @@ def run(arguments: argparse.Namespace) -> int:
     work, storage = from_args(Work, arguments), from_args(Storage, arguments)
     if arguments.records:
         from smallfiles.advise import costs_of
-        from smallfiles.measure.record import load
 
-        measured = costs_of([record for path in arguments.records for record in load(path)])
+        measured = costs_of(_records(arguments))
         work, storage = _over(measured[0], work), _over(measured[1], storage)
     found = {
         name: [simulate(work, storage, _EACH[name], nodes) for nodes in arguments.nodes]
@@ -109,3 +122,44 @@ def _table(name: str, forecasts: list[Forecast]) -> str:
     ]
     heads = (f"{name}: nodes", "first epoch", "each other", "GPUs wait", "shared reads", "limit")
     return aligned(heads, rows)
+
+
+def run_advise(arguments: argparse.Namespace) -> int:
+    """Measure your own files for a minute, and recommend format, shards, staging and workers.
+
+    A few hundred files are read, and some decoded; the rest is a forecast as by smallfiles simulate.
+    Nothing is written.
+
+    Examples:
+        smallfiles advise data
+        smallfiles advise /scratch/me/imagenet --nodes 64 --epochs 90 --gpus 4 --step-ms 30
+    """
+    from smallfiles.advise import advise, measure_folder
+
+    began, plan = perf_counter(), from_args(TrainingPlan, arguments)
+    options = from_args(SourceOptions, arguments)
+    found = measure_folder(arguments.dir, options)
+    advice = advise(found, plan, str(arguments.dir), options, _records(arguments))
+    totals = {"samples": found.samples, "bytes": found.samples * found.sample_bytes}
+    seconds = round(perf_counter() - began, 3)
+    record = {**totals, "seconds": seconds, "measured": asdict(found), "advice": asdict(advice)}
+    return report(arguments, record, *_advised(advice, plan.epochs))
+
+
+def _advised(advice: Advice, epochs: int) -> Iterator[str]:
+    from smallfiles.measure.table import aligned
+
+    rows = [
+        [
+            name,
+            in_seconds(each.epoch_s),
+            f"{each.waiting:.0%}",
+            in_seconds(3600 * advice.hours[name]),
+            each.limit,
+        ]
+        for name, each in advice.forecasts.items()
+    ]
+    yield from (*advice.reasons, "")
+    yield aligned(("way", "an epoch", "GPUs wait", f"{epochs} epochs", "limit"), rows)
+    yield f"\n{advice.way}, with {plural(advice.workers, 'worker')} per GPU:"
+    yield from (f"  {command}" for command in advice.commands)

@@ -1,4 +1,4 @@
-"""`train`: a small real training that reports how long it waited for data."""
+"""`train`: a small real training that reports how long it waited for data; `epoch`: only read, and count."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from smallfiles.cli.arguments import Verbs, add_run
+from smallfiles.cli.failures import FAILED
 from smallfiles.cli.output import in_seconds, report, say, size_of
-from smallfiles.errors import first_few
+from smallfiles.errors import UsageError, first_few
 from smallfiles.loading.config import LoaderConfig
 from smallfiles.machine import warn_on_login_node
 from smallfiles.machine.ranks import ranks
@@ -22,6 +23,7 @@ from smallfiles.signals import listening
 from smallfiles.training.config import TrainConfig, check_ring
 
 if TYPE_CHECKING:
+    from smallfiles.measure.ranks import Count
     from smallfiles.training import TrainReport
 
 INTERRUPTED = 75
@@ -31,12 +33,16 @@ _DONE = {"skip": "left out", "repeat": "replaced by a neighbour", "keep": "kept 
 
 
 def add(verbs: Verbs) -> None:
-    """Add the verb."""
+    """Add the verbs."""
     parser = add_run(verbs, "train", run)
     parser.add_argument("data", type=Path, metavar="OUT", help="a packed file with labels, masks or numbers")
     parser.add_argument("--val", type=Path, metavar="OUT", help="measure on this one after each epoch")
     add_flags(parser, TrainConfig)
     add_flags(parser.add_argument_group("how batches are made"), LoaderConfig)
+    parser = add_run(verbs, "epoch", run_epoch)
+    parser.add_argument("paths", nargs="*", type=Path, metavar="PATH", help="a packed file and a folder")
+    parser.add_argument("--count", action="store_true", help="evaluate the records of a folder")
+    add_flags(parser, LoaderConfig)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -106,3 +112,59 @@ def _lines(done: TrainReport, config: TrainConfig) -> Iterator[str]:
     if done.epochs and len(done.epochs[-1].ranks) > 1:
         for rank in done.epochs[-1].ranks:
             yield f"  rank {rank['rank']} on node {rank['node']}: {rank['samples']:,} samples"
+
+
+def run_epoch(arguments: argparse.Namespace) -> int:
+    """Read an epoch on all ranks, and check that every sample comes once.
+
+    Under srun or torchrun each rank reads its share and writes a record into the folder. Afterwards, run it
+    once with --count: it evaluates the records and exits with 1 unless every sample came exactly once.
+
+    Examples:
+        smallfiles epoch train.arrow seen --workers 2   # under srun or torchrun
+        smallfiles epoch --count seen
+    """
+    from smallfiles.measure import ranks
+
+    wanted = 1 if arguments.count else 2
+    if len(arguments.paths) != wanted:
+        raise UsageError(
+            f"{plural(len(arguments.paths), 'path')} given",
+            expected="--count FOLDER" if arguments.count else "a packed file and a folder for the records",
+            next_step="See smallfiles epoch --help",
+        )
+    if arguments.count and given(LoaderConfig, arguments):
+        raise UsageError(
+            "--count is given together with flags of a loader, but reads no samples",
+            expected="--count FOLDER",
+            next_step="Leave the others out",
+        )
+    if arguments.count:
+        found = ranks.count(arguments.paths[0])
+        report(arguments, _counted(found), *_of_ranks(found))
+        return 0 if found.exact else FAILED
+    packed, folder = arguments.paths
+    share = ranks.read_share(packed, folder, LoaderConfig.from_args(arguments))
+    summary = (
+        f"rank {share.rank} of {share.world_size} on {share.node}: {share.samples:,} samples "
+        f"in {in_seconds(share.seconds)} with {share.cpus} CPUs"
+    )
+    return report(arguments, dataclasses.asdict(share), summary)
+
+
+def _counted(found: Count) -> dict[str, object]:
+    return {
+        "samples": sum(share.samples for share in found.shares),
+        "bytes": sum(share.bytes for share in found.shares),
+        "seconds": max(share.seconds for share in found.shares),
+        "exactly_once": found.exact,
+        "lost": list(found.lost),
+        "repeated": list(found.repeated),
+        "ranks": [dataclasses.asdict(share) for share in found.shares],
+    }
+
+
+def _of_ranks(found: Count) -> Iterator[str]:
+    for share in found.shares:
+        yield f"rank {share.rank} on {share.node}: {share.samples:,} samples in {in_seconds(share.seconds)}"
+    yield found.sentence()
