@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import mimetypes
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -89,29 +89,28 @@ def write(reader: Reader, licence: str | None = None) -> Path:
 
 def describe(reader: Reader, licence: str | None = None) -> dict[str, Any]:
     """The card as a JSON object; reads each file once, for its SHA-256."""
-    facts = reader.info()
+    facts, path = reader.info(), Path(reader.path)
     packed = (facts.get("provenance") or {}).get("schema") or {}
-    name, split = packed.get("name") or Path(reader.path).stem, packed.get("split") or ""
-    files = _files(Path(reader.path), facts["format"])
-    objects = _objects(files, Path(reader.path).parent)
+    objects = _objects(_files(path, facts["format"]), path.parent)
     archives = [each["@id"] for each in objects if each["encodingFormat"] == _TYPES[".tar"]]
-    sets = _of_members(reader, archives) if archives else [("samples", None, _columns(reader))]
-    added = added_fields(Path(reader.path))
-    records = [_record_set(*each, objects[0]["@id"]) for each in sets]
-    for file, one in zip(added, objects[len(objects) - len(added) :], strict=True):
-        fields = [_field(each.name, each.type, {"column": each.name}) for each in _new(reader)]
-        records.append(_record_set(file.name, None, fields, one["@id"]))
-    records += _classes(reader.classes) + _splits(split)
+    members = _members(reader, archives) if archives else []
+    records = [records for _, records in members] or [
+        _columns("samples", objects[0]["@id"], _fields_of(reader))
+    ]
+    added = {name: column.type for name, column in reader.added().items()}
+    later = added_fields(path)
+    for file, one in zip(later, objects[len(objects) - len(later) :], strict=True):
+        records.append(_columns(file.name, one["@id"], added))
     return {
         "@context": CONTEXT,
         "@type": "sc:Dataset",
         "conformsTo": "http://mlcommons.org/croissant/1.1",
-        "name": name,
+        "name": packed.get("name") or path.stem,
         "description": f"{len(reader):,} samples, packed by smallfiles as {facts['format']}.",
         **({"license": licence} if licence else {}),
         **({"identifier": reader.set_digest} if reader.set_digest else {}),
-        "distribution": objects + [file_set for _, file_set, _ in sets if file_set],
-        "recordSet": records,
+        "distribution": objects + [files for files, _ in members],
+        "recordSet": [*records, *_classes(reader.classes), *_splits(packed.get("split") or "")],
     }
 
 
@@ -161,47 +160,32 @@ def _encoding(suffix: str) -> str:
     return _TYPES.get(suffix) or mimetypes.types_map.get(suffix.lower()) or "application/octet-stream"
 
 
-Kind = tuple[str, "dict[str, Any] | None", "list[dict[str, Any]]"]
-"""Name of a record set, the members that it comes from, its fields."""
-
-
-def _of_members(reader: Reader, archives: list[str]) -> list[Kind]:
-    """The record sets of a tar output: one for each kind of member."""
+def _members(reader: Reader, archives: list[str]) -> list[tuple[dict[str, Any], dict[str, Any]]]:
+    """Of a tar output: for each kind of member those files, and their record set."""
     suffixes = {Path(key).suffix for key in reader.keys().to_pylist()}
     blobs = further_files(reader.fields)
     further = [f"*.{name}{suffix}" for name, suffix in blobs.items() if suffix in suffixes]
     if further:
         note(f"mlcroissant 1.1 does not exclude {', '.join(further)} from its records of samples")
     content, path = {"fileProperty": "content"}, {"fileProperty": "fullpath"}
-    image = _field("image" if _kind(suffixes) == "sc:ImageObject" else "data", _kind(suffixes), content)
-    kinds = [
-        (
-            "samples",
-            sorted(f"*{suffix}" for suffix in suffixes),
-            [_field("key", "sc:Text", path) | _ESCAPED, image],
-        )
-    ]
-    kinds += [
-        (name, [f"*.{name}{suffix}"], [_field(name, _kind([suffix]), content)])
-        for name, suffix in blobs.items()
-    ]
-    values = [
-        _field(each.name, each.type, {"jsonPath": f"$.{each.name}"})
-        for each in _packed(reader)
-        if each.name not in TARGETS
-    ]
+    image = "image" if _kind(suffixes) == "sc:ImageObject" else "data"
+    first = [("key", "sc:Text", path), (image, _kind(suffixes), content)]
+    kinds: list[tuple[str, list[str], list[tuple[str, Any, dict[str, str]]]]]
+    kinds = [("samples", sorted(f"*{suffix}" for suffix in suffixes), first)]
+    for name, suffix in blobs.items():
+        kinds.append((name, [f"*.{name}{suffix}"], [(name, _kind([suffix]), content)]))
+    packed = {each.name: each.type for each in _packed(reader) if each.name not in TARGETS}
+    values = [(name, kind, {"jsonPath": f"$.{name}"}) for name, kind in packed.items()]
     if "label" in reader.fields:
-        kinds.append(("labels", ["*.cls"], [_field("label", "sc:Integer", content)]))
+        kinds.append(("labels", ["*.cls"], [("label", "sc:Integer", content)]))
     elif not values:
-        values = [_field("captions", pa.list_(pa.string()), {"jsonPath": "$"})]
-    if (
-        values
-    ):  # twice: mlcroissant does not look into JSON that lies in an archive, so the second is its whole text
-        kinds += [("values", ["*.json"], values), ("json", ["*.json"], [_field("json", "sc:Text", content)])]
-    found: list[Kind] = []
+        values = [("captions", pa.list_(pa.string()), {"jsonPath": "$"})]
+    if values:  # twice: mlcroissant does not look into JSON in an archive, so the second is its whole text
+        kinds += [("values", ["*.json"], values), ("json", ["*.json"], [("json", "sc:Text", content)])]
+    found = []
     for name, includes, fields in kinds:
         encodings = sorted({_encoding("." + each.rpartition(".")[2]) for each in includes})
-        members = {
+        files = {
             "@type": "cr:FileSet",
             "@id": f"members-{name}",
             "name": f"members-{name}",
@@ -210,31 +194,33 @@ def _of_members(reader: Reader, archives: list[str]) -> list[Kind]:
             "includes": includes,
             **({"cr:excludes": further} if further and name == "samples" else {}),
         }
-        stem = _field("sample", "sc:Text", path) | {"transform": {"regex": _STEM}}
-        found.append((name, members, [stem, *fields]))
+        origin = {"fileSet": {"@id": files["@id"]}}
+        stem = _field(name, "sample", "sc:Text", origin | {"extract": path, "transform": {"regex": _STEM}})
+        rest = [_field(name, field, kind, origin | {"extract": where}) for field, kind, where in fields]
+        rest[0] |= _ESCAPED if name == "samples" else {}
+        found.append((files, _record_set(name, [stem, *rest])))
     return found
 
 
-def _columns(reader: Reader) -> list[dict[str, Any]]:
-    """The fields of a format whose columns `mlcroissant` cannot read: described."""
-    kind = _kind({Path(key).suffix for key in reader.keys().to_pylist()})
-    plain: list[tuple[str, Any]] = [("key", "sc:Text"), ("data", kind)]
-    of_values = {each.name: "sc:Integer" if each.name == "label" else each.type for each in _packed(reader)}
-    plain += [(name, type_) for name, type_ in of_values.items() if name in TARGETS]
-    plain += [(name, _kind([suffix])) for name, suffix in further_files(reader.fields).items()]
-    plain += [(name, type_) for name, type_ in of_values.items() if name not in TARGETS]
-    return [_field(name, type_, {"column": name}) for name, type_ in plain]
+def _columns(name: str, file: str, columns: Mapping[str, Any]) -> dict[str, Any]:
+    """The record set of columns that `mlcroissant` cannot read: described."""
+    origin = {"fileObject": {"@id": file}}
+    sources = {each: origin | {"extract": {"column": each}} for each in columns}
+    return _record_set(name, [_field(name, each, kind, sources[each]) for each, kind in columns.items()])
+
+
+def _fields_of(reader: Reader) -> dict[str, Any]:
+    values = {each.name: each.type for each in _packed(reader)}
+    targets = {name: values.pop(name) for name in TARGETS if name in values}
+    files = {name: _kind([suffix]) for name, suffix in further_files(reader.fields).items()}
+    first = _kind({Path(key).suffix for key in reader.keys().to_pylist()})
+    return {"key": "sc:Text", "data": first} | targets | files | values
 
 
 def _packed(reader: Reader) -> list[pa.Field]:
     """The values that were packed, JSON objects excepted."""
     every = reader.table(rows=[]).schema
     return [each for each in every if each.name != META and each.name not in reader.added()]
-
-
-def _new(reader: Reader) -> Iterable[pa.Field]:
-    """The columns that `annotate` added."""
-    return (pa.field(name, column.type) for name, column in reader.added().items())
 
 
 def _kind(suffixes: Iterable[str]) -> str:
@@ -244,15 +230,14 @@ def _kind(suffixes: Iterable[str]) -> str:
     return known.get("".join(kinds), "sc:Text")  # several kinds: no name of any
 
 
-def _field(name: str, kind: str | pa.DataType, extract: dict[str, str]) -> dict[str, Any]:
-    """A field without its record set and source, which `_record_set` adds."""
-    field: dict[str, Any] = {"name": name, "extract": extract}
+def _field(owner: str, name: str, kind: str | pa.DataType, source: dict[str, Any]) -> dict[str, Any]:
+    field: dict[str, Any] = {"@type": "cr:Field", "@id": f"{owner}/{name}", "name": name}
     depth = 0
-    while isinstance(kind, pa.DataType) and (pa.types.is_nested(kind) and hasattr(kind, "value_type")):
+    while isinstance(kind, pa.DataType) and pa.types.is_nested(kind) and hasattr(kind, "value_type"):
         kind, depth = kind.value_type, depth + 1
     if depth:
         field |= {"isArray": True, "arrayShape": ",".join(["-1"] * depth)}
-    return field | {"dataType": kind if isinstance(kind, str) else _scalar(kind)}
+    return field | {"dataType": kind if isinstance(kind, str) else _scalar(kind), "source": source}
 
 
 def _scalar(kind: pa.DataType) -> str:
@@ -268,45 +253,28 @@ def _scalar(kind: pa.DataType) -> str:
     return "sc:Text"
 
 
-def _record_set(
-    name: str, members: dict[str, Any] | None, fields: list[dict[str, Any]], file: str
-) -> dict[str, Any]:
-    origin = {"fileSet": {"@id": members["@id"]}} if members else {"fileObject": {"@id": file}}
-    whole = []
-    for field in fields:
-        rest = {key: value for key, value in field.items() if key not in ("extract", "transform")}
-        source = origin | {key: field[key] for key in ("extract", "transform") if key in field}
-        whole.append({"@type": "cr:Field", "@id": f"{name}/{field['name']}", **rest, "source": source})
-    return {
-        "@type": "cr:RecordSet",
-        "@id": name,
-        "name": name,
-        "key": {"@id": whole[0]["@id"]},
-        "field": whole,
-    }
+def _record_set(name: str, fields: list[dict[str, Any]], **more: Any) -> dict[str, Any]:
+    key = {"@id": fields[0]["@id"]}
+    return {"@type": "cr:RecordSet", "@id": name, "name": name, "key": key, "field": fields, **more}
 
 
-def _inline(
-    name: str, kind: str, columns: dict[str, str], rows: list[tuple[Any, ...]]
-) -> list[dict[str, Any]]:
+def _inline(name: str, kind: str, types: Sequence[str], rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """A record set whose rows stand in the card; none if there are no rows."""
-    names = [f"{name}/{column}" for column in columns]
+    if not rows:
+        return []
     fields = [
-        {"@type": "cr:Field", "@id": each, "name": column, "dataType": columns[column]}
-        for each, column in zip(names, columns, strict=True)
+        {"@type": "cr:Field", "@id": f"{name}/{column}", "name": column, "dataType": type_}
+        for column, type_ in zip(rows[0], types, strict=True)
     ]
-    data = [dict(zip(names, row, strict=True)) for row in rows]
-    one = {"@type": "cr:RecordSet", "@id": name, "name": name, "dataType": kind, "key": {"@id": names[0]}}
-    return [{**one, "field": fields, "data": data}] if rows else []
+    data = [{f"{name}/{column}": value for column, value in row.items()} for row in rows]
+    return [_record_set(name, fields, dataType=kind, data=data)]
 
 
 def _classes(classes: tuple[str, ...]) -> list[dict[str, Any]]:
-    return _inline(
-        "classes", "sc:Enumeration", {"label": "sc:Integer", "name": "sc:Text"}, list(enumerate(classes))
-    )
+    rows = [{"label": label, "name": name} for label, name in enumerate(classes)]
+    return _inline("classes", "sc:Enumeration", ("sc:Integer", "sc:Text"), rows)
 
 
 def _splits(split: str) -> list[dict[str, Any]]:
-    kind = _SPLITS.get(split)
-    rows = [(split, f"cr:{kind}")] if kind else []
-    return _inline("splits", "cr:Split", {"name": "sc:Text", "url": "sc:URL"}, rows)
+    rows = [{"name": split, "url": f"cr:{_SPLITS[split]}"}] if split in _SPLITS else []
+    return _inline("splits", "cr:Split", ("sc:Text", "sc:URL"), rows)
