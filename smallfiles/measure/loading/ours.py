@@ -5,9 +5,8 @@ measures the next epoch. A ring that is filled for two epochs has no work left w
 batch ready when it starts, since batches are taken as fast as they are made.
 
 The stages of a batch (read, decode, augment, collate, transfer) are measured separately: the work of one
-worker is repeated in one thread, stage by stage, on the samples of an epoch. `transfer` is the time to send
-a batch from a process to the trainer, page faults on both sides included, measured with constant batches;
-for threads it is zero.
+worker is repeated in one thread, stage by stage, on the samples of an epoch. `transfer` is the time to copy a
+batch into memory that the trainer sees too, as a worker process does; for threads it is zero.
 
 The traps: a measurement that includes the start measures mainly imports, so the time to the first batch is
 reported separately. And reading a memory-mapped file takes no time until a byte is touched, which makes the
@@ -17,8 +16,8 @@ decoder look slow; so each page is touched while reading is timed. Notebook 08 m
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from itertools import islice
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
@@ -28,7 +27,7 @@ import numpy as np
 from smallfiles import formats
 from smallfiles.images import RandomResizedCrop
 from smallfiles.images.picture import open_picture
-from smallfiles.loading.batches import Array, Batch, Indices, Layout, SampleRngs
+from smallfiles.loading.batches import Indices, SampleRngs
 from smallfiles.loading.fields import FieldBatches, field_batches
 from smallfiles.measure.bench import Target
 from smallfiles.measure.config import PREFETCH, LoadBenchConfig, Mode
@@ -42,7 +41,6 @@ if TYPE_CHECKING:
 
 
 BATCHES = 4
-_SENT = 24
 _PAGE_BYTES = 4096
 
 
@@ -154,40 +152,6 @@ def _last_batches(length: int, workers: int) -> int:
     return max(0, length - workers)
 
 
-@dataclass(frozen=True)
-class Constant:
-    """A maker whose batches cost nothing but their memory.
-
-    Args:
-        maker: The maker with the same layout.
-    """
-
-    maker: FieldBatches
-
-    fixed = True
-
-    @property
-    def reader(self) -> Reader:
-        """That of the maker."""
-        return self.maker.reader
-
-    def layout(self, count: int) -> Layout:
-        """That of the maker."""
-        return self.maker.layout(count)
-
-    def make(self, indices: Indices, epoch: int, out: Mapping[str, Array] | None = None) -> Batch:
-        """Zeros, written to each page as pixels would be."""
-        layout = self.layout(len(indices))
-        arrays = {
-            name: np.zeros(shape, kind) if out is None else out[name][: shape[0]]
-            for name, (shape, kind) in layout.items()
-        }
-        for array in arrays.values():
-            array[...] = 0
-        arrays["index"][...] = indices
-        return Batch(arrays)
-
-
 def stages_of(target: Target, config: LoadBenchConfig, place: WorkerState | None = None) -> dict[str, float]:
     """Seconds per batch, by stage.
 
@@ -198,95 +162,62 @@ def stages_of(target: Target, config: LoadBenchConfig, place: WorkerState | None
 
     Returns:
         `read_s`, encoded bytes, each page touched; `decode_s`, to the pixels of the crop; `augment_s`,
-        scaling and flipping it; `collate_s`, the rest of making a batch; `transfer_s`, from a worker
-        process to the trainer; `device_s`, from there to the GPU, 0 without one.
+        scaling and flipping it; `collate_s`, the rest of making a batch; `transfer_s`, into memory that the
+        trainer sees; `device_s`, from there to the GPU, 0 without one.
     """
     maker = _maker(target, config)
     order = np.random.default_rng(config.seed).permutation(target.samples)
     batches = [order[at : at + config.batch] for at in range(0, target.samples, config.batch)][:BATCHES]
-    found = [_stage_times(maker, batch, config) for batch in batches]
-    read_s, decode_s, whole_s, made_s = (float(np.median(column)) for column in zip(*found, strict=True))
-    transfer_s, device_s = _transfer_times(maker, config)
-    return {
-        "read_s": read_s,
-        "decode_s": decode_s,
-        "augment_s": max(0.0, whole_s - decode_s),
-        "collate_s": max(0.0, made_s - read_s - whole_s),
-        "transfer_s": transfer_s,
-        "device_s": device_s,
-    }
+    _stages(maker, batches[0][:2], config)  # the first call initialises libraries
+    found = [_stages(maker, batch, config) for batch in batches]
+    return {f"{name}_s": float(np.median([each[name] for each in found])) for name in found[0]}
 
 
-def _stage_times(
-    maker: FieldBatches, indices: Indices, config: LoadBenchConfig
-) -> tuple[float, float, float, float]:
-    """Seconds to read, to decode, to decode and augment, and to make the whole batch."""
-    numbers = [int(index) for index in indices]
-    transform = RandomResizedCrop(config.size)
-    began = perf_counter()
+def _stages(maker: FieldBatches, indices: Indices, config: LoadBenchConfig) -> dict[str, float]:
+    """Seconds of each stage of one batch."""
+    import torch
+
+    transform, rngs = RandomResizedCrop(config.size), SampleRngs(config.seed, 0)
+    numbers, out = [int(index) for index in indices], np.empty(transform.shape, transform.dtype)
+    clock = [perf_counter()]
     found = maker.reader.read_many(numbers)
     for data in found:
         np.frombuffer(data, np.uint8)[::_PAGE_BYTES].sum()
-    read_s = perf_counter() - began
-    rngs, out = SampleRngs(config.seed, 0), np.empty(transform.shape, transform.dtype)
-    pairs = list(zip(numbers, found, strict=True))
-    for index, data in pairs[:2]:  # the first call initialises libraries
+    clock.append(perf_counter())
+    for index, data in zip(numbers, found, strict=True):
+        _decode(transform, data, rngs.at(index))
+    clock.append(perf_counter())
+    for index, data in zip(numbers, found, strict=True):
         transform.into(data, rngs.at(index), out)
-    began = perf_counter()
-    for index, data in pairs:
-        _decoded(transform, data, rngs.at(index))
-    decode_s = perf_counter() - began
-    began = perf_counter()
-    for index, data in pairs:
-        transform.into(data, rngs.at(index), out)
-    whole_s = perf_counter() - began
-    began = perf_counter()
-    maker.make(indices, 0)
-    return read_s, decode_s, whole_s, perf_counter() - began
+    clock.append(perf_counter())
+    image = torch.from_numpy(maker.make(indices, 0).arrays["image"])
+    clock.append(perf_counter())
+    image.clone().share_memory_()  # type: ignore[no-untyped-call]
+    clock.append(perf_counter())
+    read_s, decode_s, whole_s, made_s, transfer_s = np.diff(clock).tolist()
+    return {
+        "read": read_s,
+        "decode": decode_s,
+        "augment": max(0.0, whole_s - decode_s),
+        "collate": max(0.0, made_s - read_s - whole_s),
+        "transfer": transfer_s,
+        "device": _to_gpu_s(image) if torch.cuda.is_available() else 0.0,
+    }
 
 
-def _decoded(transform: RandomResizedCrop, data: Buffer, rng: np.random.Generator) -> None:
+def _to_gpu_s(image: Any) -> float:
+    import torch
+
+    pinned = image.pin_memory()
+    torch.cuda.synchronize()
+    began = perf_counter()
+    pinned.to("cuda", non_blocking=True)
+    torch.cuda.synchronize()
+    return perf_counter() - began
+
+
+def _decode(transform: RandomResizedCrop, data: Buffer, rng: np.random.Generator) -> None:
     """The first half of the transform, with the same random numbers."""
     picture = open_picture(data)
     box = transform.box(picture.width, picture.height, rng)
     picture.part(box, transform.size, transform.size)
-
-
-def _transfer_times(maker: FieldBatches, config: LoadBenchConfig) -> tuple[float, float]:
-    """Seconds to send a batch from a process to the trainer, and from there to a GPU."""
-    import torch
-
-    from smallfiles.loading import LoaderConfig, make_loader
-
-    batch = min(config.batch, len(maker.reader))
-    settings = LoaderConfig(batch=batch, workers=1, mode="processes", rank=0, world_size=1, pin_memory=False)
-    loader = make_loader(Constant(maker), settings)
-    times, number, device_s = [], 0, 0.0
-    while number < _SENT:
-        clock = perf_counter()
-        for sent in loader:
-            _touch(sent["image"])
-            times.append(perf_counter() - clock)
-            number += 1
-            clock = perf_counter()
-            last = sent
-    if torch.cuda.is_available():
-        device_s = _copied(last["image"])
-    return float(np.median(times)), device_s
-
-
-def _touch(image: Any) -> None:
-    image.permute(0, 2, 3, 1).reshape(-1)[::_PAGE_BYTES].sum()
-
-
-def _copied(image: Any) -> float:
-    import torch
-
-    pinned, times = image.pin_memory(), []
-    for _ in range(5):
-        torch.cuda.synchronize()
-        began = perf_counter()
-        pinned.to("cuda", non_blocking=True)
-        torch.cuda.synchronize()
-        times.append(perf_counter() - began)
-    return float(np.median(times))
