@@ -81,7 +81,6 @@ class Advice:
         hours: Of all epochs, for each way that is possible.
         forecasts: For each way.
         workers: Per GPU.
-        shard_bytes: Where shards are advised, else 0.
         commands: To be pasted.
         reasons: Sentences.
     """
@@ -90,7 +89,6 @@ class Advice:
     hours: dict[str, float]
     forecasts: dict[str, Forecast]
     workers: int
-    shard_bytes: int
     commands: tuple[str, ...]
     reasons: tuple[str, ...]
 
@@ -220,7 +218,7 @@ def advise(
     commands = _commands(best, data, options, shard_bytes, plan, workers)
     if 0 < found.stripes < wanted_stripes and best not in ("files", "shards"):
         commands = (f"lfs setstripe -c {wanted_stripes} .   # before the file is written", *commands)
-    return Advice(best, hours, forecasts, workers, shard_bytes, commands, _reasons(found, plan))
+    return Advice(best, hours, forecasts, workers, commands, _reasons(found, plan))
 
 
 def costs_of(records: Sequence[Record]) -> tuple[Work, Storage]:

@@ -133,12 +133,6 @@ def test_a_single_stripe_is_told_with_what_packed_files_want(tmp_path, monkeypat
     assert (finding.value, bool(finding.advice)) == (value, bool(advice)) and advice in finding.advice
 
 
-@pytest.mark.parametrize("reason", [None, "/dev/fuse is not there"])
-def test_whether_folders_can_be_mounted_is_told_and_is_no_fault(monkeypatch, reason):
-    monkeypatch.setattr(doctor.slowfs, "why_not", lambda: reason)
-    assert found("FUSE").verdict == "ok" and (reason or "without root") in found("FUSE").value
-
-
 def test_a_small_or_missing_shared_memory_is_warned_about(tmp_path, monkeypatch, everything_lies_on):
     monkeypatch.setattr(nodelocal, "SHARED_MEMORY", tmp_path / "shm")
     assert found(str(tmp_path / "shm")).verdict == "warn"
@@ -240,10 +234,7 @@ def test_a_missing_package_comes_with_the_line_that_installs_it(monkeypatch):
     assert "pip install -c requirements.lock -e '.'" in packages.advice
     assert found("extra hdf5").value == "not installed: h5py" and found("extra hdf5").verdict == "ok"
     assert "-e '.[formats]'" in found("extra formats").advice
-
-
-def test_a_package_without_a_module_is_found():
-    assert found("extra s3").value == "installed"
+    assert found("extra s3").value == "installed"  # of which one is a program
 
 
 def test_a_torch_that_cannot_be_loaded_is_a_failure_with_its_reason_and_a_driver_that_fails_is_told(
@@ -285,5 +276,5 @@ def test_before_a_workshop_it_says_what_a_participant_would_lack(monkeypatch, ca
     cpus, slow = told["workshop: CPUs"], told["workshop: slowfs"]
     assert cpus["verdict"] == "warn" and cpus["value"] == "1, less than the 2 that a participant needs"
     assert slow["verdict"] == "warn" and slow["value"] == "no FUSE here" and slow["advice"]
-    assert "workshop: mksquashfs" in told
+    assert "workshop: mksquashfs" in told and told["FUSE"]["verdict"] == "ok"
     assert not any(each.name.startswith("workshop") for each in doctor.examine())

@@ -135,7 +135,7 @@ def _bench(arguments: argparse.Namespace) -> int:
     result = _measured(arguments, config)
     for note in result.notes:
         say(f"note: {note}")
-    _show(arguments, config, result, perf_counter() - began)  # before a full disk can keep it from us
+    _show(arguments, result, perf_counter() - began)  # before a full disk can keep it from us
     if not result.records:
         raise ResourceError(
             f"nothing could be measured: {result.failed[0].name}: {result.failed[0].why}",
@@ -184,7 +184,7 @@ def _measured(arguments: argparse.Namespace, config: Any) -> Result:
         return measure(found, config)
 
 
-def _show(arguments: argparse.Namespace, config: Any, result: Result, seconds: float) -> None:
+def _show(arguments: argparse.Namespace, result: Result, seconds: float) -> None:
     from smallfiles.measure.loading.advice import tables
     from smallfiles.measure.table import summary
 

@@ -138,11 +138,18 @@ def _lines(done: PackReport) -> Iterator[str]:
         f"packed {plural(done.samples, 'sample')} ({bytes_text(done.payload_bytes)}) into {done.path} "
         f"in {in_seconds(done.seconds)}, {rate:,.0f} samples/s"
     )
-    yield f"{plural(done.files, 'file')}, {bytes_text(done.file_bytes)}; {_verified(done)}"
+    verified = (
+        f"{plural(done.verified, 'sample')} read back and compared" if done.verified else "not read back"
+    )
+    yield f"{plural(done.files, 'file')}, {bytes_text(done.file_bytes)}; {verified}"
     if done.resize is not None:
         yield done.resize.sentence()
     if done.exif_rotated:
-        yield f"{plural(done.exif_rotated, 'image')} that EXIF says to turn: {_turning(done)}"
+        as_they_are = (
+            "packed as they are, and training sees them unturned, as with torchvision; --upright turns them"
+        )
+        turned = as_they_are if done.resize is None else "turned upright"
+        yield f"{plural(done.exif_rotated, 'image')} that EXIF says to turn: {turned}"
     if done.undecoded:
         yield f"{plural(done.undecoded, 'sample')} not decoded: --check decode knows images and .npy"
     if done.resumed:
@@ -180,16 +187,6 @@ def _striping(out: Path, source: Source) -> Iterator[str]:
 
 def _bytes_of(source: Source) -> int:
     return 0 if source.manifest.sizes is None else int(source.manifest.sizes.sum())
-
-
-def _turning(done: PackReport) -> str:
-    if done.resize is not None:
-        return "turned upright"
-    return "packed as they are, and training sees them unturned, as with torchvision; --upright turns them"
-
-
-def _verified(done: PackReport) -> str:
-    return f"{plural(done.verified, 'sample')} read back and compared" if done.verified else "not read back"
 
 
 def _dry_run(arguments: argparse.Namespace, source: Source, config: PackConfig) -> int:

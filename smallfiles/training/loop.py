@@ -269,7 +269,6 @@ def _step(run: _Run, clock: StepTimer, batch: Any, planned: int) -> tuple[int, t
     run.optimizer.zero_grad(set_to_none=True)
     torch.autograd.backward(loss * share)
     run.optimizer.step()
-    clock.end()
     return size, loss.detach()
 
 

@@ -34,10 +34,8 @@ class StepTimer:
     began: float = field(default_factory=perf_counter)
     first_batch_s: float = 0.0
     waits_s: list[float] = field(default_factory=list)
-    steps_s: list[float] = field(default_factory=list)
     _gaps: list[tuple[Any, Any]] = field(default_factory=list)
     _copy: Any = None
-    _at: float = 0.0
 
     def batches(self, source: Iterable[Any]) -> Iterator[Any]:
         """The batches of `source`, with the time spent on each; the first one includes starting workers."""
@@ -62,14 +60,9 @@ class StepTimer:
 
     def begin(self) -> None:
         """Record that a step begins: its batch is on the device."""
-        self._at = perf_counter()
         if self._copy is not None and len(self.waits_s) > 1:
             self._gaps.append((self._copy, self._moment()))
         self._copy = None
-
-    def end(self) -> None:
-        """Record that a step has been computed (or, on a GPU, queued)."""
-        self.steps_s.append(perf_counter() - self._at)
 
     def summary(self) -> dict[str, float]:
         """Seconds, share of waiting after the first batch, and percentiles of the wait."""

@@ -36,7 +36,7 @@ from smallfiles.measure import (
     workers,
 )
 from smallfiles.measure import cache as page_cache
-from smallfiles.measure.methods import methods
+from smallfiles.measure.methods import listed, methods
 from smallfiles.measure.protocol import Case, Outcome, interleaved
 from smallfiles.measure.record import Failed, Record, Spread, load, ratio, save
 from smallfiles.measure.scratch import PACKED
@@ -338,9 +338,7 @@ def test_reading_measures_every_format_order_and_cache(packed, on_disk):
     assert conditions == {(f"{o} reads", c) for o in ("random", "sequential") for c in ("warm", "cold")}
     assert len(result.records) == 4 * len(packed)
     for one in result.records:
-        assert one.repeats == 2
-        assert min(one.rates_per_s) > 0
-        assert one.extra["open_s"] > 0
+        assert one.repeats == 2 and min(one.rates_per_s) > 0 and one.extra["open_s"] > 0
         assert one.bytes == one.samples // one.set_samples * one.set_bytes
 
 
@@ -367,22 +365,16 @@ def test_packing_is_measured_in_processes_of_its_own_and_leaves_nothing(tiny_fol
         assert ratio(one, result.records[0]).median > 0
 
 
-@pytest.fixture
-def listed(tiny_source):
-    manifest = tiny_source.manifest
-    paths = [f"{tiny_source.store.root}/{path}" for path in manifest.paths.to_pylist()]
-    return paths, manifest.targets.to_pylist()
-
-
-def test_methods_of_others_write_what_they_were_given(listed, tmp_path):
-    wanted, labels = [Path(path).read_bytes() for path in listed[0]], listed[1]
-    METHODS["concatenation"](*listed, tmp_path / "out")
+def test_methods_of_others_write_what_they_were_given(tiny_source, tmp_path):
+    paths, labels = both = listed(tiny_source)
+    wanted = [Path(path).read_bytes() for path in paths]
+    METHODS["concatenation"](*both, tmp_path / "out")
     assert (tmp_path / "out").read_bytes() == b"".join(wanted)
-    METHODS["Jülich HDF5"](*listed, tmp_path / "out.h5")
+    METHODS["Jülich HDF5"](*both, tmp_path / "out.h5")
     with h5py.File(tmp_path / "out.h5") as file:
         assert file["train/targets"][:].tolist() == labels
         assert file["train/images"][3].tobytes() == wanted[3]
-    METHODS["Jülich Arrow"](*listed, tmp_path / "out.arrow")
+    METHODS["Jülich Arrow"](*both, tmp_path / "out.arrow")
     with pa.memory_map(str(tmp_path / "out.arrow")) as file:
         reader = pa.ipc.open_file(file)
         assert reader.num_record_batches == len(wanted)  # a batch a row

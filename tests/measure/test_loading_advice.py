@@ -2,6 +2,8 @@
 
 import dataclasses
 
+import pytest
+
 from smallfiles.cli import main
 from smallfiles.measure import Record, drawing, save
 from smallfiles.measure.loading.advice import STAGES, advice
@@ -53,14 +55,13 @@ def test_of_equally_fast_ones_the_fewest_workers_are_taken_and_then_the_fewest_p
     assert (found.mode, found.record.workers, found.level) == ("threads", 2, 3)
 
 
-def test_the_largest_number_measured_is_said_to_be_that():
-    (found,) = advice([epoch("threads", 1, 50, 51), epoch("threads", 2, 100, 101)])
-    assert found.most and found.sentence.endswith("more workers were not measured")
-
-
-def test_a_ring_is_recommended_with_the_command_that_fills_it():
-    (found,) = advice([epoch("threads", 1, 50, 51), epoch("ring", 2, 100, 101)])
-    assert "ring fill --producers 2, and train --ring:" in found.sentence
+@pytest.mark.parametrize(
+    ("mode", "said"),
+    [("threads", "--workers 2 --mode threads:"), ("ring", "--producers 2, and train --ring:")],
+)
+def test_the_largest_number_measured_is_said_to_be_that_with_the_command_that_uses_it(mode, said):
+    (found,) = advice([epoch("threads", 1, 50, 51), epoch(mode, 2, 100, 101)])
+    assert said in found.sentence and found.most and found.sentence.endswith("more workers were not measured")
 
 
 def test_loaders_of_others_stages_and_a_single_setting_give_no_advice():

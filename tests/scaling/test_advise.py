@@ -58,11 +58,9 @@ def test_many_nodes_that_cannot_hold_a_copy_are_told_to_use_shards_of_a_fair_siz
     assert "staged" not in found.hours
     assert any("does not fit" in reason for reason in found.reasons)
     readers = 32 * 4 * found.workers
-    assert found.shard_bytes == max(64 << 20, IMAGENET.samples * IMAGENET.sample_bytes // (4 * readers))
-    assert (
-        found.commands[0] == f"smallfiles pack /data/imagenet imagenet.tars -O max_bytes={found.shard_bytes}"
-    )
-    assert TarOptions(max_bytes=found.shard_bytes)
+    size = max(64 << 20, IMAGENET.samples * IMAGENET.sample_bytes // (4 * readers))
+    assert found.commands[0] == f"smallfiles pack /data/imagenet imagenet.tars -O max_bytes={size}"
+    assert TarOptions(max_bytes=size)
 
 
 def test_a_large_file_that_would_lie_on_one_target_is_striped_first_and_reckoned_so():
@@ -74,17 +72,13 @@ def test_a_large_file_that_would_lie_on_one_target_is_striped_first_and_reckoned
 
 
 def test_a_broadcast_is_weighed_for_many_nodes_and_not_for_one():
+    small = dataclasses.replace(IMAGENET, samples=10_000, alone_s=0.0001)
+    found = advise(small, TrainingPlan(nodes=1, gpus=1, step_s=0.2), "flowers")
+    assert (found.way, found.commands[0]) == ("packed", "smallfiles pack flowers flowers.arrow")
     room = dataclasses.replace(IMAGENET, local_bytes=500 * GB)
     one, many = (advise(room, TrainingPlan(nodes=nodes), "x") for nodes in (1, 256))
     assert "broadcast" not in one.hours and many.hours["broadcast"] < many.hours["staged"]
     assert many.forecasts["staged"].shared_bytes == 256 * many.forecasts["broadcast"].shared_bytes
-
-
-def test_a_small_set_on_one_node_is_told_to_use_one_packed_file():
-    small = dataclasses.replace(IMAGENET, samples=10_000, alone_s=0.0001)
-    found = advise(small, TrainingPlan(nodes=1, gpus=1, step_s=0.2), "flowers")
-    assert (found.way, found.shard_bytes) == ("packed", 0)
-    assert found.commands[0] == "smallfiles pack flowers flowers.arrow"
 
 
 def test_workers_are_as_many_as_decoding_needs_and_the_job_has():
