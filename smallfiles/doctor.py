@@ -341,14 +341,12 @@ def _is_writable(folder: Path) -> bool:
 
 
 def _software() -> Iterator[Finding]:
-    """Core packages, PyTorch, the JPEG decoder, extras."""
+    """Core packages, PyTorch, extras."""
     missing = [name for name in CORE_MODULES if not _is_installed(name)]
     value = f"missing: {', '.join(missing)}" if missing else f"all {len(CORE_MODULES)} of the core installed"
     yield judged("packages", value, (missing, "fail", f"Run: {install_line('')}"))
     if _is_installed("torch"):
         yield _torch()
-    if _is_installed("simplejpeg"):
-        yield _simplejpeg()
     for extra, (purpose, modules) in EXTRAS.items():
         missing = [name for name in modules if not _is_installed(name)]
         value = f"not installed: {', '.join(missing)}" if missing else "installed"
@@ -396,15 +394,6 @@ def _gpus(torch: Any) -> str:
             return f"{count} x {torch.cuda.get_device_name(0)}" if count else "no GPU here"
     except Exception as error:  # a driver that does not fit
         return f"GPU not usable ({error})"
-
-
-def _simplejpeg() -> Finding:
-    module = _import("simplejpeg")
-    if isinstance(module, Exception):
-        return Finding(
-            "JPEG decoder", f"cannot be imported ({module})", "fail", f"Run: {install_line('train')}"
-        )
-    return Finding("JPEG decoder", f"simplejpeg {getattr(module, '__version__', '')}".strip())
 
 
 def _workshop(folder: Path) -> Iterator[Finding]:

@@ -18,10 +18,8 @@ from smallfiles.ring.config import RingConfig
 from smallfiles.signals import SIGNALS, listening
 
 if TYPE_CHECKING:
-    from smallfiles.images import Transform
     from smallfiles.ring import Filler, RingStatus
 
-_TRANSFORMS = ("resized-crop", "short-side", "centre", "none")
 _OF_A_BATCH = ("batch", "seed", "shuffle", "drop_last", "on_error", "rank", "world_size")
 
 
@@ -44,51 +42,31 @@ def add(verbs: Verbs) -> None:
             add_flags(parser, RingConfig, ("name", "where"))
             filling = parser.add_argument_group("how the ring is filled")
             add_flags(filling, RingConfig, ("slots", "producers", "epochs"))
-            _add_transform_flags(parser)
+            filling.add_argument("--size", type=int, default=224, metavar="PIXELS", help="side of the crops")
             add_flags(parser.add_argument_group("which samples are in a batch"), LoaderConfig, _OF_A_BATCH)
         else:
             parser.add_argument("paths", nargs="*", type=Path, metavar="NAME", help="a ring")
             add_flags(parser, RingConfig, ("where",))
 
 
-def _add_transform_flags(parser: argparse.ArgumentParser) -> None:
-    add = parser.add_argument_group("what is done to an image").add_argument
-    add("--transform", choices=_TRANSFORMS, default="resized-crop", help="none keeps the encoded bytes")
-    add("--size", type=int, default=224, metavar="PIXELS", help="side of the crops")
-    add("--colour", action="store_true", help="change colours at random too")
-
-
-def transform_of(arguments: argparse.Namespace) -> Transform | None:
-    """The transform that a parsed command line asks for."""
-    from smallfiles import images
-
-    jitter = images.ColourJitter() if arguments.colour else None
-    size: int = arguments.size
-    if arguments.transform == "resized-crop":
-        return images.RandomResizedCrop(size, jitter=jitter)
-    if arguments.transform == "short-side":
-        return images.RandomShortSide((round(size * 256 / 224), round(size * 480 / 224)), size, jitter=jitter)
-    if arguments.transform == "centre":
-        return images.CentreCrop(round(size * 256 / 224), size)
-    return None
-
-
 def _fill(arguments: argparse.Namespace) -> int:
     """Make batches ahead of training and keep them in shared memory.
 
     Runs until all epochs are trained, or until Ctrl-C. The training attaches with
-    smallfiles.ring.attach(NAME), and may start before or after this command.
+    smallfiles.ring.attach(NAME), and may start before or after this command. Batches hold random crops, as
+    training takes them; for others call smallfiles.ring.open_ring in Python.
 
     Examples:
         smallfiles ring fill train.arrow --name train --slots 800 --epochs 90
-        smallfiles ring fill train.arrow --batch 256 --transform short-side --colour
+        smallfiles ring fill train.arrow --batch 256 --size 192
     """
+    from smallfiles.images import RandomResizedCrop
     from smallfiles.loading import SampleDataset, make_loader
     from smallfiles.ring import Filler, ring_name
 
     config = from_args(RingConfig, arguments)
     settings = replace(LoaderConfig.from_args(arguments), mode="main")
-    loader = make_loader(arguments.data, settings, transform=transform_of(arguments))
+    loader = make_loader(arguments.data, settings, transform=RandomResizedCrop(arguments.size))
     assert isinstance(loader.dataset, SampleDataset)
     plan = loader.plan
     config = replace(config, name=ring_name(config.name or "train", plan.rank, plan.world_size))

@@ -14,8 +14,7 @@ from PIL import Image
 from programs import Program, imported, wait_for
 
 from smallfiles import formats, images, ring
-from smallfiles.cli import main, parse
-from smallfiles.cli.ring import transform_of
+from smallfiles.cli import main
 from smallfiles.errors import UsageError
 from smallfiles.formats import arrow
 from smallfiles.loading import LoaderConfig, make_loader
@@ -146,18 +145,6 @@ def test_what_a_killed_filler_left_is_shown_and_cleaned(packed, where, capsys):
     for verb in ("status", "clean"):
         assert main(["ring", verb, "old", "--where", str(where)]) == 2
         assert "there is no ring called old" in capsys.readouterr().err
-
-
-def test_the_transform_is_chosen_by_flags():
-    def chosen(*words):
-        return transform_of(parse(["ring", "fill", "x.arrow", *words]))
-
-    assert chosen() == images.RandomResizedCrop(224)
-    assert chosen("--transform", "short-side", "--colour") == images.RandomShortSide(
-        (256, 480), 224, jitter=images.ColourJitter()
-    )
-    assert chosen("--transform", "centre", "--size", "112") == images.CentreCrop(128, 112)
-    assert chosen("--transform", "none") is None
 
 
 def test_a_bad_picture_is_named_as_the_loader_names_it(packed, where, tmp_path):
