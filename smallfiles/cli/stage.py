@@ -38,8 +38,9 @@ def _add_stage(verbs: Verbs) -> None:
     parser = add_run(verbs, "stage", _stage)
     parser.add_argument("out", type=Path, metavar="OUT", help="a packed file or folder of shards")
     add = parser.add_argument
-    add("--to", type=Path, metavar="DIR", help="copy into this folder permanently, resumable")
-    add("--broadcast", action="store_true", help="in a job script: to all nodes of the job, read once")
+    where = parser.add_mutually_exclusive_group().add_argument
+    where("--to", type=Path, metavar="DIR", help="copy into this folder permanently, resumable")
+    where("--broadcast", action="store_true", help="in a job script: to all nodes of the job, read once")
     add("--dry-run", action="store_true", help="only say where it would go, and what would be read")
     add("--where", default="auto", metavar="DIR", help="node-local directory; auto chooses and says why")
 
@@ -76,12 +77,6 @@ def _stage(arguments: argparse.Namespace) -> int:
 
     config = from_args(StageConfig, arguments)
     machine.warn_on_login_node("staging", size_bytes=size_of(arguments.out))
-    if arguments.broadcast and arguments.to is not None:
-        raise UsageError(
-            "--broadcast was given together with --to",
-            expected="either a permanent folder (--to) or storage of the job's nodes",
-            next_step="Leave one of them out",
-        )
     if arguments.dry_run and arguments.to is None:
         return _dry_run(arguments, config)
     if arguments.broadcast:

@@ -126,8 +126,7 @@ def run_epoch(arguments: argparse.Namespace) -> int:
     """
     from smallfiles.measure import ranks
 
-    wanted = 1 if arguments.count else 2
-    if len(arguments.paths) != wanted:
+    if len(arguments.paths) != (1 if arguments.count else 2):
         raise UsageError(
             f"{plural(len(arguments.paths), 'path')} given",
             expected="--count FOLDER" if arguments.count else "a packed file and a folder for the records",

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 from smallfiles.errors import UsageError
 from smallfiles.measure.loading.advice import advice, kind_of
-from smallfiles.measure.record import Record, Spread
+from smallfiles.measure.record import Record, Spread, factor_text
 from smallfiles.measure.table import reference_of
 
 if TYPE_CHECKING:
@@ -291,14 +291,10 @@ def _headline(record: Record) -> str:
 
 
 def _factor_text(factors: Sequence[float]) -> str:
-    low, high = _rounded(factors[0]), _rounded(factors[-1])
+    low, high = factor_text(factors[0]), factor_text(factors[-1])
     if len(factors) == 1 or low == high:
         return f"{'is' if len(factors) == 1 else 'are'} {high} times"
     return f"are {low} to {high} times"
-
-
-def _rounded(factor: float) -> str:
-    return f"{factor:.1f}" if factor < 10 else f"{factor:.0f}"
 
 
 def _and(names: Sequence[str]) -> str:

@@ -111,16 +111,10 @@ def _cpu_s() -> float:
 
 
 def _warm(source: Source) -> int:
-    """Read all samples once, into one small buffer, which adds little memory; their bytes."""
-    buffer = memoryview(bytearray(1 << 20))
-    total = 0
-    for path in source.manifest.paths.to_pylist():
-        size = source.store.read_into(path, buffer)
-        while size > len(buffer):
-            buffer = memoryview(bytearray(2 * len(buffer)))
-            size = source.store.read_into(path, buffer)
-        total += size
-    return total
+    """Read all samples once, into one buffer, which adds little memory; their bytes."""
+    paths = source.manifest.paths.to_pylist()
+    buffer = memoryview(bytearray(max(map(source.store.size, paths)) + 1))
+    return sum(source.store.read_into(path, buffer) for path in paths)
 
 
 def _by_us(task: Task, source: Source) -> Callable[[], object]:

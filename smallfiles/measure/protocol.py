@@ -22,7 +22,7 @@ from typing import Any, TypeVar
 
 from smallfiles import machine
 from smallfiles.errors import UsageError
-from smallfiles.measure.record import CLEAR, Spread, times_text
+from smallfiles.measure.record import CLEAR, Spread, factor_text
 from smallfiles.measure.table import aligned
 from smallfiles.measure.workers import reason
 from smallfiles.progress import progress
@@ -200,7 +200,7 @@ class Comparison:
         if best == first:
             return f"{first}: {self.spread(first).median:,.0f} {self.unit or 'calls'} per second"
         if gain.lower >= CLEAR:
-            return f"{best} is {times_text(gain)} as fast as {first}"
+            return f"{best} is {factor_text(gain.median)} times as fast as {first}"
         slower = gain.upper <= 1 / CLEAR
         return (
             f"nothing is faster than {first}" if slower else f"no clear difference between {best} and {first}"

@@ -179,9 +179,9 @@ def ratio(record: Record, reference: Record) -> Spread:
     return Spread.of([mine / theirs for mine, theirs in pairs])
 
 
-def times_text(factor: Spread) -> str:
-    """A factor as text: `6.7 times`, `25 times`."""
-    return f"{factor.median:.0f} times" if factor.median >= 9.95 else f"{factor.median:.1f} times"
+def factor_text(factor: float) -> str:
+    """A factor as text: `6.7`, `25`."""
+    return f"{factor:.1f}" if factor < 9.95 else f"{factor:.0f}"
 
 
 def versions_of(packages: Sequence[str]) -> dict[str, str]:

@@ -12,8 +12,17 @@ nodes of the cluster read from the same few disks.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from smallfiles.options import Settings, option
+
+
+def _milliseconds(default_s: float, help: str, flag: str, least: float = 0.0) -> Any:
+    return option(default_s, f"milliseconds {help}", flag=flag, scale=1e-3, least=least, metavar="T")
+
+
+def _megabytes(default: float, help: str, flag: str) -> Any:
+    return option(default, f"megabytes per second of {help}", flag=flag, scale=1e6, least=1, metavar="B")
 
 
 @dataclass(frozen=True)
@@ -37,12 +46,8 @@ class Work(Settings):
     gpus: int = option(4, "per node", least=1)
     workers: int = option(8, "per GPU", least=1)
     prefetch: int = option(2, "batches that each worker makes ahead", least=1)
-    step_s: float = option(
-        0.05, "milliseconds per training step", flag="step-ms", scale=1e-3, least=0, metavar="T"
-    )
-    decode_s: float = option(
-        0.003, "milliseconds to decode one sample", flag="decode-ms", scale=1e-3, least=0, metavar="T"
-    )
+    step_s: float = _milliseconds(0.05, "per training step", "step-ms")
+    decode_s: float = _milliseconds(0.003, "to decode one sample", "decode-ms")
 
     @property
     def node_samples_s(self) -> float:
@@ -69,23 +74,13 @@ class Storage(Settings):
 
     metadata_ops_s: float = option(100_000, "metadata operations per second", flag="metadata-ops", least=1)
     metadata_threads: int = option(64, "operations worked on at once", least=1)
-    latency_s: float = option(
-        0.0005, "milliseconds of a round trip", flag="latency-ms", scale=1e-3, least=0, metavar="T"
-    )
+    latency_s: float = _milliseconds(0.0005, "of a round trip", "latency-ms")
     targets: int = option(24, "storage targets", least=1)
-    target_bytes_s: float = option(
-        0.7e9, "megabytes per second of a target", flag="target-mb", scale=1e6, least=1, metavar="B"
-    )
-    request_s: float = option(
-        0.0005, "milliseconds of a read request", flag="request-ms", scale=1e-3, least=0, metavar="T"
-    )
+    target_bytes_s: float = _megabytes(0.7e9, "a target", "target-mb")
+    request_s: float = _milliseconds(0.0005, "of a read request", "request-ms")
     stripes: int = option(24, "targets that a packed file is spread over", least=1)
-    node_bytes_s: float = option(
-        12e9, "megabytes per second of a node's network", flag="node-mb", scale=1e6, least=1, metavar="B"
-    )
-    local_bytes_s: float = option(
-        5e9, "megabytes per second of a node's own copy", flag="local-mb", scale=1e6, least=1, metavar="B"
-    )
+    node_bytes_s: float = _megabytes(12e9, "a node's network", "node-mb")
+    local_bytes_s: float = _megabytes(5e9, "a node's own copy", "local-mb")
     cache_bytes: float = option(
         0.0, "gigabytes of a node's memory that keep what was read", flag="cache-gb", scale=1e9, least=0
     )
@@ -139,9 +134,7 @@ class TrainingPlan(Settings):
     epochs: int = option(90, "of the training", least=1)
     gpus: int = option(4, "per node", least=1)
     batch: int = option(64, "samples per GPU and step", least=1)
-    step_s: float = option(
-        0.05, "milliseconds of a training step", flag="step-ms", scale=1e-3, least=0.1e-3, metavar="T"
-    )
+    step_s: float = _milliseconds(0.05, "of a training step", "step-ms", least=0.1e-3)
     metadata_ops_s: float | None = option(
         None, "operations per second that the servers do for all; ask your site", flag="metadata-ops", least=1
     )
