@@ -76,16 +76,6 @@ def test_records_tell_conditions_rates_and_processor_time(measured):
     assert measured.records[0].conditions() != measured.records[1].conditions()
 
 
-def test_a_method_that_fails_gives_a_reason_and_the_others_go_on(folder, monkeypatch):
-    only(monkeypatch, "Pillow, antialias", "simplejpeg")
-    good = decoding.jpegs(folder, 3)
-    broken = [good[0], b"\xff\xd8\xff broken", good[1], good[2]]
-    monkeypatch.setattr(decoding, "jpegs", lambda source, most: broken)
-    result = decoding.bench_decoding(folder, BenchConfig(repeats=1))
-    assert result.records == ()
-    assert [each.name for each in result.failed] == ["simplejpeg", "Pillow, antialias"] * 2
-
-
 @pytest.mark.parametrize("name", PEERS)
 def test_every_peer_gives_all_pictures(name, folder, monkeypatch):
     if not installed(PEERS[name]):
