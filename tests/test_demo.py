@@ -32,7 +32,7 @@ def done(tmp_path_factory):
 
 def test_the_demo_walks_the_whole_road(done):
     config, result, _ = done
-    assert [row.name for row in result.rows] == ["plain files", "arrow", "hdf5", "tar", "squashfs"]
+    assert [row[0] for row in result.table.rows] == ["plain files", "arrow", "hdf5", "tar", "squashfs"]
     assert result.samples == 40
     names = {path.name for path in config.out.iterdir()}
     assert {"manifest.json", "packed", "report.html", "reads.svg", "reads.png"} <= names

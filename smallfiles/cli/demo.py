@@ -70,9 +70,9 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _lines(result: DemoResult, config: DemoConfig) -> Iterator[str]:
-    from smallfiles.demo.report import LEGEND, as_text
+    from smallfiles.demo.report import LEGEND
 
-    yield f"\n{as_text(result.rows)}\n"
+    yield f"\n{result.table}\n"
     about = f"{result.samples:,} samples, {bytes_text(result.bytes)}, {config.repeats} rounds. {LEGEND}"
     yield textwrap.fill(about, 104)
     yield f"\nin {in_seconds(result.seconds)}; the page: {result.report}; the figure: {result.figure}"

@@ -46,43 +46,41 @@ _SHORT = {"sequential reads": "in order", "random reads": "random"}
 
 
 @dataclass(frozen=True)
-class Row:
-    """One format in the demo's table.
+class Table:
+    """Cost and speed of each format, as text.
 
     Args:
-        name: Its name in figures.
-        files: Files and folders on the file system, each of which costs an inode.
-        file_bytes: Their size.
-        packed_per_s: Samples packed, verified and published per second.
-        rates_per_s: Median samples per second for each measured condition.
-        ratios: The ratio of each rate to that of plain files, as text.
+        header: Names of the columns, in two lines; those of cold reads only where they were measured.
+        rows: One for each format: name, files and folders, size, samples packed per second, and for each
+            condition the median of reads and its ratio to that of plain files.
+        inodes: Files and folders of each format on the file system, each of which costs an inode.
     """
 
-    name: str
-    files: int
-    file_bytes: int
-    packed_per_s: float
-    rates_per_s: dict[tuple[str, str], float]
-    ratios: dict[tuple[str, str], str]
+    header: list[str]
+    rows: list[list[str]]
+    inodes: list[int]
+
+    def __str__(self) -> str:
+        return aligned(self.header, self.rows)
 
 
-def rows_of(reports: Sequence[PackReport], records: Sequence[Record]) -> tuple[Row, ...]:
+def table_of(reports: Sequence[PackReport], records: Sequence[Record]) -> Table:
     """Join the results of packing and reading, by format."""
     first = {(record.what, record.cache): record for record in reversed(records)}
-    rows = []
-    for report in reports:
-        mine = [record for record in records if record.format == report.format]
-        rows.append(
-            Row(
-                name=mine[0].name,
-                files=_inodes_of(report),
-                file_bytes=report.file_bytes,
-                packed_per_s=report.samples / max(report.seconds, 1e-9),
-                rates_per_s={(r.what, r.cache): r.spread.median for r in mine},
-                ratios={(r.what, r.cache): times(r, first[r.what, r.cache]) for r in mine},
-            )
-        )
-    return tuple(rows)
+    measured = [condition for condition in CONDITIONS if condition in first]
+    header = ["format", "files,\nfolders", "size", "packed"]
+    for what, cache in measured:
+        header += [f"{_SHORT[what]},\n{cache}", "×\nplain"]  # noqa: RUF001 - the sign is meant
+    table = Table(header, [], [_inodes_of(report) for report in reports])
+    for report, inodes in zip(reports, table.inodes, strict=True):
+        mine = {(each.what, each.cache): each for each in records if each.format == report.format}
+        name, rate = mine[measured[0]].name, report.samples / max(report.seconds, 1e-9)
+        row = [name, f"{inodes:,}", bytes_text(report.file_bytes), f"{rate:,.0f}"]
+        for condition in measured:
+            found = mine[condition]
+            row += [f"{found.spread.median:,.0f}", times(found, first[condition])]
+        table.rows.append(row)
+    return table
 
 
 def _inodes_of(report: PackReport) -> int:
@@ -90,36 +88,11 @@ def _inodes_of(report: PackReport) -> int:
     return report.files + folders
 
 
-def header(rows: Sequence[Row]) -> list[str]:
-    """Names of the columns in two lines; those of cold reads only where they were measured."""
-    names = ["format", "files,\nfolders", "size", "packed"]
-    for what, cache in _measured(rows):
-        names += [f"{_SHORT[what]},\n{cache}", "×\nplain"]  # noqa: RUF001 - the sign is meant
-    return names
-
-
-def cells(row: Row) -> list[str]:
-    """One line of the table as text."""
-    line = [row.name, f"{row.files:,}", bytes_text(row.file_bytes), f"{row.packed_per_s:,.0f}"]
-    for condition in _measured([row]):
-        line += [f"{row.rates_per_s[condition]:,.0f}", row.ratios[condition]]
-    return line
-
-
-def as_text(rows: Sequence[Row]) -> str:
-    """The table for a terminal."""
-    return aligned(header(rows), [cells(row) for row in rows])
-
-
-def _measured(rows: Sequence[Row]) -> list[tuple[str, str]]:
-    return [condition for condition in CONDITIONS if condition in rows[0].rates_per_s]
-
-
-def publish(rows: Sequence[Row], reads: Result, config: DemoConfig, source: str) -> tuple[Path, Path]:
+def publish(table: Table, reads: Result, config: DemoConfig, source: str) -> tuple[Path, Path]:
     """Write figure, records and page next to the packed files; the page is written atomically.
 
     Args:
-        rows: The table.
+        table: What is measured.
         reads: Records and notes.
         config: Configuration of the run, for its command and folder.
         source: The packed data, in words.
@@ -133,7 +106,7 @@ def publish(rows: Sequence[Row], reads: Result, config: DemoConfig, source: str)
     save(reads.records, config.out / "records.json")
     page = config.out / "report.html"
     with replaced(page) as partial:
-        partial.write_text(_page(rows, reads, config, source, plots.as_svg(figure)), encoding="utf-8")
+        partial.write_text(_page(table, reads, config, source, plots.as_svg(figure)), encoding="utf-8")
     return page, png
 
 
@@ -143,33 +116,33 @@ def figure_groups(records: Sequence[Record]) -> list[list[Record]]:
     return [group for group in chosen if group]
 
 
-def _page(rows: Sequence[Row], reads: Result, config: DemoConfig, source: str, svg: str) -> str:
+def _page(table: Table, reads: Result, config: DemoConfig, source: str, svg: str) -> str:
     groups = figure_groups(reads.records)
     text = {
         "title": _TITLE,
-        "lead": f"{source}, packed into {len(rows)} formats, each read back and compared byte by byte.",
+        "lead": f"{source}, packed into {len(table.rows)} formats, each read back and compared byte by byte.",
         "legend": LEGEND,
         "alt": plots.alt_text(*groups),
         "command": config.to_cli(),
     }
     return Template(files("smallfiles.demo").joinpath("page.html").read_text(encoding="utf-8")).substitute(
         {name: html.escape(value) for name, value in text.items()},
-        findings=_items([f"{plots.finding(group)}." for group in groups] + [_inodes(rows)]),
-        header="".join(f'<th scope="col">{html.escape(name)}</th>' for name in header(rows)),
-        rows="\n".join(map(_line, rows)),
+        findings=_items([f"{plots.finding(group)}." for group in groups] + [_inodes(table.inodes)]),
+        header="".join(f'<th scope="col">{html.escape(name)}</th>' for name in table.header),
+        rows="\n".join(map(_line, table.rows)),
         method=_items(_method(reads)),
         machine=_pairs(reads.records[0].machine),
         figure=base64.b64encode(svg.encode()).decode(),
     )
 
 
-def _line(row: Row) -> str:
-    first, *rest = map(html.escape, cells(row))
+def _line(row: Sequence[str]) -> str:
+    first, *rest = map(html.escape, row)
     return f'<tr><th scope="row">{first}</th>' + "".join(f"<td>{cell}</td>" for cell in rest) + "</tr>"
 
 
-def _inodes(rows: Sequence[Row]) -> str:
-    plain, packed = rows[0].files, sorted({row.files for row in rows[1:]})
+def _inodes(counts: Sequence[int]) -> str:
+    plain, packed = counts[0], sorted(set(counts[1:]))
     became = f"{packed[0]:,}" if len(packed) == 1 else f"{packed[0]:,} to {packed[-1]:,}"
     return f"{plain:,} files and folders became {became} on the file system."
 

@@ -15,7 +15,7 @@ from time import perf_counter
 from smallfiles import sources
 from smallfiles.arrays import spread
 from smallfiles.demo import DemoConfig
-from smallfiles.demo.report import Row, publish, rows_of
+from smallfiles.demo.report import Table, publish, table_of
 from smallfiles.errors import OutputExistsError, UsageError
 from smallfiles.measure import BenchConfig, Result, bench_reads
 from smallfiles.pack import PackConfig, PackReport, pack
@@ -35,7 +35,7 @@ class DemoResult:
     """The result of a demo.
 
     Args:
-        rows: One for each format.
+        table: Cost and speed of each format.
         reads: The records and notes of the measurement.
         samples: Samples in the set.
         bytes: Their encoded bytes.
@@ -44,7 +44,7 @@ class DemoResult:
         figure: The figure as PNG; with an SVG of the same name.
     """
 
-    rows: tuple[Row, ...]
+    table: Table
     reads: Result
     samples: int
     bytes: int
@@ -61,7 +61,7 @@ def run(config: DemoConfig, say: Say) -> DemoResult:
         say: Takes one line about each step.
 
     Returns:
-        The rows of the table and where the report is.
+        The table and where the report is.
 
     Raises:
         UsageError: The output would lie inside the data.
@@ -72,10 +72,10 @@ def run(config: DemoConfig, say: Say) -> DemoResult:
     source = _load(config, say)
     reports = _pack_all(source, config, say)
     reads = _measure([report.path for report in reports], config, say)
-    rows = rows_of(reports, reads.records)
-    report, figure = publish(rows, reads, config, _source_text(source, config))
+    table = table_of(reports, reads.records)
+    report, figure = publish(table, reads, config, _source_text(source, config))
     return DemoResult(
-        rows,
+        table,
         reads,
         reports[0].samples,
         reports[0].payload_bytes,
