@@ -137,16 +137,11 @@ def parse_options(options_type: type[Any], pairs: Sequence[str]) -> Any:
         if not equals or key not in fields:
             raise UsageError(
                 f"the option {pair!r} is unknown to {format}",
-                expected=f"-O NAME=VALUE with one of {_listed(options_type)}",
+                expected=f"-O NAME=VALUE with one of {', '.join(fields) or 'none: it has no options'}",
                 next_step="Choose one of these",
             )
         values[key] = _typed(key, text, fields[key])
     return options_type(**values)
-
-
-def _listed(options_type: type[Any]) -> str:
-    shown = [f"{f.name} (now {getattr(options_type(), f.name)})" for f in dataclasses.fields(options_type)]
-    return ", ".join(shown) or "nothing: this format has no options"
 
 
 def _typed(key: str, text: str, kind: Any) -> Any:

@@ -134,7 +134,6 @@ def test_without_tools_limits_or_a_table_it_is_none(place):
 
 MIB = 1 << 20
 FOLDER = "stripe_count:  1 stripe_size:   1048576 pattern:       raid0 stripe_offset: -1\n"
-OLD_FOLDER = "/mnt/testfs\nstripe_count:   -1 stripe_size:    4194304 stripe_offset:  -1 \n"
 FILE = """\
 testfile
 lmm_stripe_count:  3
@@ -175,12 +174,10 @@ PROGRESSIVE = """\
     ("text", "expected"),
     [
         (FOLDER, Striping(1, MIB)),
-        (OLD_FOLDER, Striping(-1, 4 * MIB)),
         (FILE, Striping(3, 32 * MIB)),
         (PROGRESSIVE, Striping(-1, 16 * MIB, 3)),
         ("", None),
         ("error: getstripe failed for x.\n", None),
-        ("stripe_count: many stripe_size: some\n", None),
     ],
 )
 def test_recorded_answers_are_read(text, expected):

@@ -54,16 +54,12 @@ def test_lost_samples_are_named(packed, tmp_path, monkeypatch, capsys):
     assert "3 did not come (0, 1, 2)" in capsys.readouterr().out
 
 
-def test_a_missing_rank_is_told(packed, tmp_path, monkeypatch):
+def test_a_missing_rank_is_told_and_a_second_run_into_the_same_folder_refused(packed, tmp_path, monkeypatch):
     read(packed, tmp_path, monkeypatch, 1, 3)
     with pytest.raises(errors.FormatError, match=r"records of ranks 1; expected all of 0 to 2"):
         ranks.count(tmp_path)
-
-
-def test_a_second_run_into_the_same_folder_is_refused(packed, tmp_path, monkeypatch):
-    read(packed, tmp_path, monkeypatch, 0, 1)
     with pytest.raises(errors.OutputExistsError, match="new folder"):
-        read(packed, tmp_path, monkeypatch, 0, 1)
+        read(packed, tmp_path, monkeypatch, 1, 3)
 
 
 def test_the_command_line_reads_and_counts(packed, tmp_path, capsys):
