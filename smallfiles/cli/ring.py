@@ -60,13 +60,13 @@ def _fill(arguments: argparse.Namespace) -> int:
         smallfiles ring fill train.arrow --name train --slots 800 --epochs 90
         smallfiles ring fill train.arrow --batch 256 --size 192
     """
-    from smallfiles.images import RandomResizedCrop
+    from smallfiles import images
     from smallfiles.loading import SampleDataset, make_loader
     from smallfiles.ring import Filler, ring_name
 
     config = from_args(RingConfig, arguments)
     settings = replace(LoaderConfig.from_args(arguments), mode="main")
-    loader = make_loader(arguments.data, settings, transform=RandomResizedCrop(arguments.size))
+    loader = make_loader(arguments.data, settings, transform=images.RandomResizedCrop(arguments.size))
     assert isinstance(loader.dataset, SampleDataset)
     plan = loader.plan
     config = replace(config, name=ring_name(config.name or "train", plan.rank, plan.world_size))
