@@ -3,7 +3,7 @@
     write(reader, Path("sheet.html"))
 
 A label that slipped by one row, a class of empty pictures, masks instead of photographs: each is seen at a
-glance, and by no checksum. Samples are drawn by class, for everybody the same ones.
+glance, and by no checksum. Samples are drawn by class with a seed, so that two people look at the same ones.
 Below each stand its further fields: a mask laid over the image, say (see `previews`); boxes are drawn in it.
 The trap: a damaged file must not hide the others, nor be left out in silence; its reason takes its place.
 """
@@ -13,14 +13,17 @@ from __future__ import annotations
 import base64
 import html
 import io
+import itertools
+import textwrap
+import wave
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
-from PIL import Image
+from PIL import Image, ImageDraw, ImageFont
 
 from smallfiles import previews
 from smallfiles.arrays import one_chunk, to_numpy
@@ -34,8 +37,14 @@ from smallfiles.samples import UNLABELLED, Reader
 
 ROWS, COLUMNS = 24, 8
 """Classes on a sheet, and samples of each."""
-_OF_DATA = (OSError, ValueError, EOFError, RuntimeError, Image.DecompressionBombError)
+_MARGIN = 12  # pixels, as those that follow
+_LINE, _HEADING = 15, 22
+_LINES_BELOW, _CHARACTERS = 3, 24
+_MOST_LINES = 16
+_OF_DATA = (OSError, ValueError, EOFError, RuntimeError, wave.Error, Image.DecompressionBombError)
 """What reading damaged files ends with; soundfile's own error is a RuntimeError."""
+
+Font: TypeAlias = ImageFont.FreeTypeFont | ImageFont.ImageFont
 
 
 @dataclass(frozen=True)
@@ -71,48 +80,56 @@ class Sheet:
     """What is shown, and how much is not.
 
     Args:
-        groups: The samples.
-        note: How many they are, of how many, and how many of them cannot be shown.
+        shown: Samples on the sheet.
+        unreadable: Those among them of which a file cannot be shown.
+        note: One line of both, and of what was left out.
     """
 
     groups: list[Group]
+    shown: int
+    unreadable: int
     note: str
 
 
-def write(reader: Reader, path: Path) -> Sheet:
+def write(reader: Reader, path: Path, seed: int = 0) -> Sheet:
     """Draw samples of a set and write the sheet; it takes its name when it is complete.
 
     Args:
         reader: The set.
-        path: An `.html` page that needs no other file.
+        path: An `.html` page that needs no other file, or a `.png` picture.
+        seed: Of the choice of samples.
 
     Raises:
         UsageError: The path has another suffix.
     """
-    if path.suffix.lower() != ".html":
+    writers: dict[str, Callable[[Sheet, str, Path], None]] = {".html": _write_page, ".png": _write_picture}
+    chosen = writers.get(path.suffix.lower())
+    if chosen is None:
         raise UsageError(
             f"{path} is no name of a contact sheet",
-            expected="a name that ends with .html",
+            expected="a name that ends with .html or .png",
             next_step="Give another name, such as sheet.html",
         )
-    sheet = draw(reader)
+    sheet = draw(reader, seed)
     with replaced(path) as partial:
-        _write_page(sheet, reader.path.name, partial)
+        chosen(sheet, reader.path.name, partial)
     return sheet
 
 
-def draw(reader: Reader) -> Sheet:
+def draw(reader: Reader, seed: int = 0) -> Sheet:
     """Choose samples and make their tiles."""
-    chosen, classes = _chosen(reader, np.random.default_rng(0))
+    rng = np.random.default_rng(seed)
+    chosen, classes = _chosen(reader, rng)
     groups = [Group(title, [_tile(reader, int(row)) for row in rows]) for title, rows in chosen]
     tiles = [tile for group in groups for tile in group.tiles]
     unreadable = sum(any(part.problem for part in tile.parts) for tile in tiles)
     note = f"{len(tiles):,} of {plural(len(reader), 'sample')}"
     if classes:
         note += f", {len(groups):,} of {plural(classes, 'class', 'classes')}"
+    note += f", drawn with seed {seed}"
     if unreadable:
         note += f"; {unreadable:,} of them cannot be shown in full"
-    return Sheet(groups, note)
+    return Sheet(groups, len(tiles), unreadable, note)
 
 
 def _chosen(reader: Reader, rng: np.random.Generator) -> tuple[list[tuple[str, Sequence[int]]], int]:
@@ -203,7 +220,7 @@ _STYLE = (
     'body{font:14px/1.4 system-ui,"DejaVu Sans",sans-serif;margin:1.5rem;color:#222}'
     "h2{font-size:1rem;margin:1.2rem 0 .4rem}section{display:block}"
     f".row{{display:flex;flex-wrap:wrap;gap:10px}}figure{{margin:0;width:{previews.SIDE}px}}"
-    f"img{{display:block;width:100%;height:{previews.SIDE}px;object-fit:scale-down;object-position:0 0}}"
+    "img{display:block;max-width:100%;outline:1px solid #ddd;outline-offset:-1px}"
     "figcaption,pre,.problem{font-size:11px;font-family:inherit;margin:.2rem 0 0;white-space:pre-wrap;"
     "overflow-wrap:anywhere}figcaption{font-weight:600}.problem{color:#9b1c1c}"
 )
@@ -211,20 +228,104 @@ _STYLE = (
 
 def _section(group: Group) -> str:
     heading = f"<h2>{html.escape(printable(group.title))}</h2>\n" if group.title else ""
-    figures = "".join(f"<figure>{''.join(map(_part_of_page, tile.parts))}</figure>\n" for tile in group.tiles)
+    heights = _heights(group.tiles)
+    figures = "".join(_figure(tile, heights) for tile in group.tiles)
     return f'<section>\n{heading}<div class="row">\n{figures}</div>\n</section>'
 
 
-def _part_of_page(tile: Tile) -> str:
+def _figure(tile: Tile, heights: Sequence[tuple[int, int]]) -> str:
+    return f"<figure>{''.join(map(_part_of_page, tile.parts, heights))}</figure>\n"
+
+
+def _part_of_page(tile: Tile, heights: tuple[int, int]) -> str:
     name = html.escape(printable(tile.name), quote=True)
-    caption = f"<figcaption>{name}</figcaption>" if name else ""
-    text = html.escape("\n".join(map(printable, tile.lines)))
-    lines = f"<pre>{text}</pre>" if text else ""
+    lines = "\n".join(html.escape(printable(line)) for line in tile.lines)
+    inside, below = f"<pre>{lines}</pre>" if lines else "", f"<figcaption>{name}</figcaption>" if name else ""
     if tile.problem:
-        return f'<p class="problem">{html.escape(printable(tile.problem))}</p>{caption}'
-    if tile.picture is None:
-        return lines + caption
-    kept = io.BytesIO()
-    tile.picture.save(kept, "JPEG", quality=85)
-    source = base64.b64encode(kept.getvalue()).decode()
-    return f'<img alt="{name}" src="data:image/jpeg;base64,{source}">{caption}{lines}'
+        inside = f'<p class="problem">{html.escape(printable(tile.problem))}</p>'
+    elif tile.picture is not None:
+        kept = io.BytesIO()
+        tile.picture.save(kept, "JPEG", quality=85)
+        source = base64.b64encode(kept.getvalue()).decode()
+        below += inside
+        inside = f'<img alt="{name}" src="data:image/jpeg;base64,{source}">'
+    both = zip(heights, (inside, below), strict=True)
+    return "".join(f'<div style="min-height:{height}px">{part}</div>' for height, part in both)
+
+
+def _write_picture(sheet: Sheet, name: str, path: Path) -> None:
+    bold, plain = _font(13), _font(10)
+    rows = [
+        (g.title, g.tiles[n : n + COLUMNS]) for g in sheet.groups for n in range(0, len(g.tiles), COLUMNS)
+    ]
+    heights = [_heights(tiles) for _, tiles in rows]
+    below = sum(_HEADING + sum(map(sum, each)) + _MARGIN for each in heights)
+    canvas = Image.new("RGB", (COLUMNS * (previews.SIDE + _MARGIN) + _MARGIN, 60 + below), "white")
+    pen = ImageDraw.Draw(canvas)
+    pen.text((_MARGIN, 10), f"Samples of {printable(name)}", "black", font=bold)
+    pen.text((_MARGIN, 32), sheet.note, "black", font=plain)
+    top = 60
+    for (title, tiles), of_parts in zip(rows, heights, strict=True):
+        pen.text((_MARGIN, top), printable(title), "black", font=bold)
+        top += _HEADING
+        for number, (inside, lines) in enumerate(of_parts):
+            for column, tile in enumerate(tiles):
+                left = _MARGIN + column * (previews.SIDE + _MARGIN)
+                if number < len(tile.parts):
+                    _paste(canvas, tile.parts[number], (left, top), inside, plain)
+            top += inside + lines
+        top += _MARGIN
+    canvas.save(path, "PNG")
+
+
+def _heights(tiles: Sequence[Tile]) -> list[tuple[int, int]]:
+    """Pixels that each part of these samples needs: for its picture or text, and for the lines below."""
+    found = []
+    for parts in itertools.zip_longest(*(tile.parts for tile in tiles), fillvalue=Tile()):
+        texts = [_texts(part) for part in parts]
+        inside = max(part.picture.height if part.picture else 0 for part in parts)
+        inside = max(inside, *(_LINE * len(text) for text, _ in texts))
+        found.append((inside, _LINE * max(len(below) for _, below in texts) + 4))
+    return found
+
+
+def _texts(tile: Tile) -> tuple[list[str], list[str]]:
+    """Lines in place of a picture, and lines below it."""
+    named = [_cut(tile.name)] if tile.name else []
+    if tile.picture is not None:
+        return [], [*named, *map(_cut, tile.lines)][:_LINES_BELOW]
+    if tile.problem:
+        return _wrapped(tile.problem)[: previews.MOST_LINES], named
+    if tile.name:
+        return [_cut(line) for line in tile.lines][: previews.MOST_LINES], named
+    return [part for line in tile.lines for part in _wrapped(line)[:2]][:_MOST_LINES], named
+
+
+def _paste(canvas: Image.Image, tile: Tile, place: tuple[int, int], height: int, font: Font) -> None:
+    """A part of a sample: its picture or text, then its name and what is known of it."""
+    (left, top), pen = place, ImageDraw.Draw(canvas)
+    inside, below = _texts(tile)
+    if tile.picture is not None:
+        canvas.paste(tile.picture, place)
+    for n, line in enumerate(inside):
+        pen.text((left, top + n * _LINE), line, "#9b1c1c" if tile.problem else "black", font=font)
+    for n, line in enumerate(below):
+        pen.text((left, top + height + n * _LINE), line, "#444", font=font)
+
+
+def _wrapped(text: str) -> list[str]:
+    return textwrap.wrap(printable(text), _CHARACTERS)
+
+
+def _cut(line: str) -> str:
+    line = printable(line)
+    half = _CHARACTERS // 2
+    return line if len(line) <= _CHARACTERS else f"{line[:half]}…{line[-half + 1 :]}"
+
+
+def _font(size: int) -> Font:
+    """A font with the letters of most languages, where the system has one; else Pillow's own."""
+    try:
+        return ImageFont.truetype("DejaVuSans.ttf", size)
+    except OSError:
+        return ImageFont.load_default(size)

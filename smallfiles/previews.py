@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import colorsys
 import io
+import wave
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
@@ -31,7 +32,6 @@ from smallfiles.progress import plural
 SIDE = 144
 """Pixels of the longer side of a picture."""
 MOST_LINES = 9
-_MOST_VALUES = 8
 _MOST_CLASSES = 64
 """Different numbers in a mask; a picture of one channel with more is of grey values or depths."""
 _MOST_FRAMES = 10_000_000
@@ -65,7 +65,7 @@ def of_file(data: bytes, suffix: str) -> Shown:
     """A preview of a file.
 
     Raises:
-        ImageError, OSError, ValueError, RuntimeError, EOFError: It is damaged.
+        ImageError, OSError, ValueError, RuntimeError, EOFError, wave.Error: It is damaged.
     """
     if suffix == npy.SUFFIX:
         values = npy.view(data)
@@ -94,7 +94,7 @@ def of_partner(data: bytes, suffix: str, first: Shown) -> Shown:
         first: What is shown of the sample's first file.
 
     Raises:
-        ImageError, OSError, ValueError, RuntimeError, EOFError: It is damaged.
+        ImageError, OSError, ValueError, RuntimeError, EOFError, wave.Error: It is damaged.
     """
     numbers = _numbers(data, suffix)
     if numbers is None or not numbers.size:
@@ -214,15 +214,15 @@ def _is_box(value: Any) -> bool:
     return len(_lists_of_numbers([value])) == 1 and len(value) == 4
 
 
-def of_values(values: Mapping[str, Any], classes: Sequence[str]) -> tuple[str, ...]:
+def of_values(values: Mapping[str, Any], classes: Sequence[str], most: int = 8) -> tuple[str, ...]:
     """A line for each further value of a sample; of boxes, how many of which class."""
     boxes = boxes_in(values)
     lines = [f"{name}: {_counted(*boxes[name], classes)}" for name in boxes]
     told = [*boxes, *(_LABELS if any(labels for _, labels in boxes.values()) else ())]
     others = [name for name in values if name not in told]
     lines += [f"{name}: {_short(values[name])}" for name in others]
-    left = len(lines) - _MOST_VALUES
-    return (*lines[:_MOST_VALUES], f"and {left} more") if left > 0 else tuple(lines)
+    left = len(lines) - most
+    return (*lines[:most], f"and {left} more") if left > 0 else tuple(lines)
 
 
 def _counted(boxes: list[list[float]], labels: list[int], classes: Sequence[str]) -> str:
@@ -275,18 +275,32 @@ def _of_bytes(data: bytes, suffix: str) -> Shown:
 
 
 def _of_sound(data: bytes, suffix: str) -> Shown:
-    """The first channel, through soundfile where that is installed."""
+    """The first channel: through soundfile if it is there, else Python's own reader of WAV."""
     try:
         import soundfile
     except (ModuleNotFoundError, OSError):  # the second: its C library is missing
-        plain = _of_bytes(data, suffix)
-        return Shown(None, (*plain.lines, "needs soundfile"))
+        return _of_wave(data) if suffix == ".wav" else _of_bytes(data, suffix)
     with soundfile.SoundFile(io.BytesIO(data)) as sound:
-        if not sound.samplerate:
-            raise ValueError("a sampling rate of 0")
+        lines = _about_sound(sound.frames, sound.samplerate, sound.channels)
         values = sound.read(min(sound.frames, _MOST_FRAMES), dtype="float32", always_2d=True)[:, 0]
-        length = f"{sound.frames / sound.samplerate:.2f} s, {sound.samplerate} Hz"
-        return Shown(_curve(values), (length, plural(sound.channels, "channel")))
+    return Shown(_curve(values), lines)
+
+
+def _of_wave(data: bytes) -> Shown:
+    with wave.open(io.BytesIO(data)) as sound:
+        count, channels, width = sound.getnframes(), sound.getnchannels(), sound.getsampwidth()
+        lines = _about_sound(count, sound.getframerate(), channels)
+        frames = sound.readframes(min(count, _MOST_FRAMES))
+    kinds = {1: np.uint8, 2: np.int16, 4: np.int32}
+    if width not in kinds:
+        return Shown(None, (*lines, f"{8 * width} bits: needs soundfile"))
+    return Shown(_curve(np.frombuffer(frames, kinds[width])[::channels].astype(np.float64)), lines)
+
+
+def _about_sound(frames: int, rate: int, channels: int) -> tuple[str, str]:
+    if not rate:
+        raise wave.Error("a sampling rate of 0")
+    return f"{frames / rate:.2f} s, {rate} Hz", plural(channels, "channel")
 
 
 def _curve(values: Numbers) -> Image.Image:

@@ -1,6 +1,5 @@
 """The contact sheet shows what is in a set, and counts what it does not show."""
 
-import html
 import io
 import re
 import sys
@@ -46,7 +45,6 @@ def sound(seconds=0.5, rate=8000, width=2):
 
 def opened(tmp_path, samples, **more):
     out = tmp_path / "set.arrow"
-    tmp_path.mkdir(exist_ok=True)
     arrow.write(samples, out, schema=sets.schema_of(samples, **more))
     return formats.open(out)
 
@@ -55,8 +53,8 @@ def two_classes(count=40):
     return [Sample(f"{n % 2}/{n:03}.png", coloured(n % 2), n % 2) for n in range(count)]
 
 
-def tiles_of(reader):
-    return [tile for group in contact_sheet.draw(reader).groups for tile in group.tiles]
+def tiles_of(reader, seed=0):
+    return [(group.title, tile) for group in contact_sheet.draw(reader, seed).groups for tile in group.tiles]
 
 
 def test_samples_stand_under_their_class(tmp_path):
@@ -68,19 +66,33 @@ def test_samples_stand_under_their_class(tmp_path):
         for tile in group.tiles:
             assert tile.picture.getpixel((5, 5)) == COLOURS[label] and tile.lines == ("60 x 40",)
             assert int(tile.name[:3]) % 2 == label
-    assert sheet.note == "16 of 40 samples, 2 of 2 classes"
-    assert [tile.name for tile in tiles_of(reader)] == [t.name for g in sheet.groups for t in g.tiles]
-    many = [Sample(f"{n}.png", coloured(0, (4, 4)), n) for n in range(50)]
-    assert contact_sheet.draw(opened(tmp_path / "many", many)).note == "24 of 50 samples, 24 of 50 classes"
+    assert sheet.note == "16 of 40 samples, 2 of 2 classes, drawn with seed 0"
+
+
+def test_a_seed_names_the_choice(tmp_path):
+    reader = opened(tmp_path, two_classes())
+    names = {seed: [tile.name for _, tile in tiles_of(reader, seed)] for seed in (0, 1)}
+    assert names[0] == [tile.name for _, tile in tiles_of(reader, 0)] != names[1]
+
+
+def test_classes_that_do_not_fit_are_counted(tmp_path):
+    samples = [Sample(f"{n}.png", coloured(0, (4, 4)), n) for n in range(50)]
+    sheet = contact_sheet.draw(opened(tmp_path, samples))
+    assert f"{contact_sheet.ROWS} of 50 samples, {contact_sheet.ROWS} of 50 classes" in sheet.note
+    assert len(sheet.groups) == contact_sheet.ROWS
 
 
 def test_a_damaged_sample_gives_its_reason_and_hides_no_other(tmp_path):
     samples = two_classes(6)
     samples[2] = Sample("0/002.png", coloured(0)[:50], 0)
-    reader = opened(tmp_path, samples)
-    assert [tile.name for tile in tiles_of(reader) if tile.problem] == ["002.png"]
-    note = contact_sheet.draw(reader).note
-    assert note.startswith("6 of 6") and note.endswith("1 of them cannot be shown in full")
+    sheet = contact_sheet.draw(opened(tmp_path, samples))
+    problems = {tile.name: tile.problem for group in sheet.groups for tile in group.tiles}
+    assert [name for name, problem in problems.items() if problem] == ["002.png"]
+    assert (
+        sheet.shown == 6
+        and sheet.unreadable == 1
+        and sheet.note.endswith("1 of them cannot be shown in full")
+    )
 
 
 @pytest.mark.parametrize(
@@ -105,7 +117,7 @@ def test_a_damaged_sample_gives_its_reason_and_hides_no_other(tmp_path):
     ],
 )
 def test_other_kinds_of_data_are_shown_as_what_they_are(tmp_path, key, data, shape, lines):
-    (tile,) = tiles_of(opened(tmp_path, [Sample(key, data, -1)]))
+    ((_, tile),) = tiles_of(opened(tmp_path, [Sample(key, data, -1)]))
     assert (tile.problem, tile.lines) == ("", lines)
     assert (tile.picture and tile.picture.size) == shape
 
@@ -117,16 +129,13 @@ def test_other_kinds_of_data_are_shown_as_what_they_are(tmp_path, key, data, sha
         sound()[:24] + bytes(4) + sound()[28:],  # frames per second: 0
     ],
 )
+@pytest.mark.parametrize("soundfile", [True, False])
 @pytest.mark.parametrize("suffix", ["npy", "wav"])
-def test_arrays_and_sounds_that_cannot_be_read_give_a_reason(tmp_path, data, suffix):
-    (tile,) = tiles_of(opened(tmp_path, [Sample(f"a.{suffix}", data, -1)]))
+def test_arrays_and_sounds_that_cannot_be_read_give_a_reason(tmp_path, monkeypatch, data, suffix, soundfile):
+    if not soundfile:
+        monkeypatch.setitem(sys.modules, "soundfile", None)
+    ((_, tile),) = tiles_of(opened(tmp_path, [Sample(f"a.{suffix}", data, -1)]))
     assert tile.problem and tile.picture is None
-
-
-def test_without_its_package_a_sound_says_what_it_needs(tmp_path, monkeypatch):
-    monkeypatch.setitem(sys.modules, "soundfile", None)
-    (tile,) = tiles_of(opened(tmp_path, [Sample("a.flac", b"fLaC", -1)]))
-    assert tile.lines == (".flac, 4 bytes", "66 4c 61 43", "needs soundfile")
 
 
 @pytest.mark.parametrize("mode", ["L", "P", "I;16", "1"])
@@ -140,9 +149,19 @@ def test_a_mask_with_a_broken_chunk_gives_a_reason(mode):
         previews.of_partner(bytes(data), ".png", previews.Shown())
 
 
+def test_a_sound_needs_no_package_where_python_reads_it(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "soundfile", None)
+    names = {"a.wav": sound(), "b.wav": sound(width=3), "c.flac": b"fLaC"}
+    samples = [Sample(name, data, -1) for name, data in names.items()]
+    plain, deep, other = [tile for _, tile in tiles_of(opened(tmp_path, samples))]
+    assert plain.picture.size == (144, 72) and plain.lines == ("0.50 s, 8000 Hz", "1 channel")
+    assert deep.picture is None and deep.lines[-1] == "24 bits: needs soundfile"
+    assert other.lines[0] == ".flac, 4 bytes"
+
+
 def test_captions_are_shown(tmp_path):
     samples = [Sample("a.png", coloured(0), ["A dog .", "Two cats .", "No more ."])]
-    (tile,) = tiles_of(opened(tmp_path, samples, captions=True))
+    ((_, tile),) = tiles_of(opened(tmp_path, samples, captions=True))
     assert tile.lines == ("60 x 40", "A dog .", "Two cats .")
 
 
@@ -160,7 +179,7 @@ def with_fields(tmp_path, partner, suffix=".png", first=None, **values):
     samples = [Sample("a.png", first or coloured(0), 0, None, (partner,) * (partner is not None), 0)]
     blobs = (BlobField("mask", suffix, len(partner), len(partner)),) if partner is not None else ()
     table = pa.table({name: pa.array([value]) for name, value in values.items()}) if values else None
-    (tile,) = tiles_of(opened(tmp_path, samples, blobs=blobs, values=table, classes=("cat", "dog")))
+    ((_, tile),) = tiles_of(opened(tmp_path, samples, blobs=blobs, values=table, classes=("cat", "dog")))
     return tile
 
 
@@ -179,11 +198,15 @@ def test_a_mask_is_scaled_with_a_large_image_without_mixing_its_classes(tmp_path
     classes = np.zeros((400, 600), np.uint8)
     classes[:200], classes[200:, 300:] = 3, 1
     (mask,) = with_fields(tmp_path, grey(classes), first=coloured(0, (600, 400))).more
-    (other,) = with_fields(tmp_path / "other", grey(classes)).more
-    assert other.lines == ("600 x 400, other size", "classes 0, 1, 3")
     assert mask.picture.size == (144, 96)
     colours = {colour for _, colour in mask.picture.getcolors()}
     assert len(colours) == 3 and COLOURS[0] in colours
+
+
+def test_a_mask_of_another_size_is_not_laid_over(tmp_path):
+    (mask,) = with_fields(tmp_path, grey(HALF[:20])).more
+    assert mask.lines == ("60 x 20, other size", "classes 0, 2") and mask.picture.size == (60, 20)
+    assert mask.picture.getpixel((0, 0)) == (255, 255, 255)
 
 
 def test_depths_are_shown_from_black_to_white(tmp_path):
@@ -211,8 +234,14 @@ def test_further_files_are_shown_as_what_they_are(tmp_path, data, suffix, lines)
 def test_a_damaged_partner_gives_its_reason_in_its_place(tmp_path, data):
     tile = with_fields(tmp_path, data)
     assert tile.picture is not None and not tile.problem and tile.more[0].problem
-    damaged = with_fields(tmp_path / "both", grey(HALF), first=coloured(0)[:50])
-    assert damaged.problem and damaged.more[0].lines == ("classes 0, 2",)
+    sheet = contact_sheet.Sheet([contact_sheet.Group("", [tile])], 1, 1, "")
+    contact_sheet._write_page(sheet, "set", tmp_path / "sheet.html")
+    assert tile.more[0].problem in (tmp_path / "sheet.html").read_text()
+
+
+def test_a_partner_is_shown_although_the_first_file_is_damaged(tmp_path):
+    tile = with_fields(tmp_path, grey(HALF), first=coloured(0)[:50])
+    assert tile.problem and tile.more[0].lines == ("classes 0, 2",)
 
 
 @pytest.mark.parametrize("name", ["boxes", "bbox", "face_boxes"])
@@ -253,13 +282,16 @@ def test_values_are_short_texts(tmp_path):
     assert many[-2:] == ("n7: 7", "and 22 more")
 
 
-@pytest.mark.parametrize(("mask", "pictures"), [(grey(HALF), 2), (grey(HALF)[:60], 1)])
-def test_the_page_holds_the_pictures_names_and_problems_of_all_fields(tmp_path, mask, pictures):
-    tile = with_fields(tmp_path, mask, text="<b>")
-    contact_sheet.write(formats.open(tmp_path / "set.arrow"), tmp_path / "sheet.html")
+def test_both_kinds_of_sheet_hold_the_pictures_and_names_of_all_fields(tmp_path):
+    tile = with_fields(tmp_path, grey(HALF), text="<b>")
+    sheet = contact_sheet.Sheet([contact_sheet.Group("", [tile] * 3)], 3, 0, "")
+    contact_sheet._write_page(sheet, "set", tmp_path / "sheet.html")
     page = (tmp_path / "sheet.html").read_text()
-    assert page.count("<img ") == pictures and "<figcaption>mask<" in page and "text: &lt;b&gt;" in page
-    assert html.escape(tile.more[0].problem) in page
+    assert page.count("<img ") == 6 and page.count("<figcaption>mask<") == 3 and "text: &lt;b&gt;" in page
+    contact_sheet._write_picture(sheet, "set", tmp_path / "sheet.png")
+    with Image.open(tmp_path / "sheet.png") as picture:
+        counts = {colour: count for count, colour in picture.getcolors(1 << 24)}
+    assert counts[COLOURS[0]] == 3 * (60 * 40 + 30 * 40)
 
 
 def test_names_cannot_write_into_the_page(tmp_path):
@@ -271,8 +303,15 @@ def test_names_cannot_write_into_the_page(tmp_path):
     assert not re.search(r'(src|href)="(?!data:)', page)
 
 
+def test_a_picture_holds_the_colours_of_its_samples(tmp_path):
+    contact_sheet.write(opened(tmp_path, two_classes(6)), tmp_path / "sheet.png")
+    with Image.open(tmp_path / "sheet.png") as picture:
+        colours = {colour for _, colour in picture.convert("RGB").getcolors(1 << 24)}
+    assert set(COLOURS) <= colours
+
+
 def test_another_suffix_is_refused_before_anything_is_read(tmp_path):
-    with pytest.raises(UsageError, match=r"\.html"):
+    with pytest.raises(UsageError, match=r"\.html or \.png"):
         contact_sheet.write(opened(tmp_path, two_classes(2)), tmp_path / "sheet.pdf")
     assert not (tmp_path / "sheet.pdf").exists()
 
@@ -280,8 +319,10 @@ def test_another_suffix_is_refused_before_anything_is_read(tmp_path):
 def test_inspect_writes_it_and_says_what_it_shows(tmp_path, capsys):
     path = opened(tmp_path, two_classes(6)).path
     sheet = tmp_path / "sheet.html"
-    assert main(["inspect", str(path), "--picture", str(sheet)]) == 0
-    assert "6 of 6 samples, 2 of 2 classes" in capsys.readouterr().out
+    assert main(["inspect", str(path), "--picture", str(sheet), "--seed", "3"]) == 0
+    assert "6 of 6 samples, 2 of 2 classes, drawn with seed 3" in capsys.readouterr().out
     assert sheet.read_text().startswith("<!DOCTYPE html>")
+    assert main(["inspect", str(path), "--seed", "3"]) == 2
+    assert "--picture" in capsys.readouterr().err
     assert main(["inspect", str(path), "--picture", str(tmp_path / "none" / "sheet.html")]) == 1
     assert "none" in capsys.readouterr().err

@@ -33,11 +33,12 @@ def add(verbs: Verbs) -> None:
     parser = add_run(verbs, "inspect", run)
     parser.add_argument("out", type=Path, metavar="OUT", help="a packed file or folder of shards")
     parser.add_argument("--format", metavar="NAME", help=f"overrides the suffix of OUT: {FORMATS}")
-    parser.add_argument("--picture", type=Path, metavar="FILE", help="draw samples (.html)")
+    parser.add_argument("--picture", type=Path, metavar="FILE", help="draw samples (.html or .png)")
     parser.add_argument(
         "--croissant", action="store_true", help="write OUT.croissant.json, a card of the set"
     )
     parser.add_argument("--licence", metavar="URL", help="of the set, for its card")
+    parser.add_argument("--seed", type=int, metavar="S", help="of the choice of samples to draw (0)")
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -57,12 +58,13 @@ def run(arguments: argparse.Namespace) -> int:
     from smallfiles import contact_sheet, croissant, formats
     from smallfiles.digests import added_fields
 
-    if arguments.licence is not None and not arguments.croissant:
-        raise UsageError(
-            "--licence is given without --croissant",
-            expected="it with --croissant, which alone uses it",
-            next_step="Give --croissant too, or leave --licence out",
-        )
+    for name, needed in (("seed", "picture"), ("licence", "croissant")):
+        if getattr(arguments, name) is not None and not getattr(arguments, needed):
+            raise UsageError(
+                f"--{name} is given without --{needed}",
+                expected=f"it with --{needed}, which alone uses it",
+                next_step=f"Give --{needed} too, or leave --{name} out",
+            )
     began = perf_counter()
     with closing(formats.open(arguments.out, arguments.format)) as reader:
         facts = reader.info()
@@ -74,7 +76,7 @@ def run(arguments: argparse.Namespace) -> int:
         facts["added_fields"] = [*reader.added()]
         facts["added_by"] = [file.name for file in added_fields(arguments.out)]
         if arguments.picture is not None:
-            sheet = contact_sheet.write(reader, arguments.picture)
+            sheet = contact_sheet.write(reader, arguments.picture, arguments.seed or 0)
             facts["picture"] = f"{arguments.picture}: {sheet.note}"
         if arguments.croissant:
             facts["croissant"] = str(croissant.write(reader, arguments.licence))
