@@ -26,7 +26,7 @@ from smallfiles.faults import summary_of
 from smallfiles.fields import META
 from smallfiles.formats.bytefile import ByteFile, damaged
 from smallfiles.formats.columns import CAPTIONS, TARGET_TYPES, SampleColumns
-from smallfiles.formats.reader import OpenedFile, numbered_keys
+from smallfiles.formats.placed import OpenedFile, numbered_keys
 
 NAMES = (
     *("offsets", "labels", "targets", "caption_data", "caption_offsets", "caption_rows"),

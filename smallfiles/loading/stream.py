@@ -19,7 +19,7 @@ import torch
 from torch.utils.data import IterableDataset, get_worker_info
 
 from smallfiles.errors import SmallfilesError
-from smallfiles.formats.reader import Ahead
+from smallfiles.formats.placed import Ahead
 from smallfiles.loading.batches import BatchMaker, Layout
 from smallfiles.loading.dataset import Block, Delivered, deliver
 from smallfiles.loading.fields import NOT_OF_DATA

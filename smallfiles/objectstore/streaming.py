@@ -29,7 +29,7 @@ import numpy as np
 
 from smallfiles import formats
 from smallfiles.errors import DamagedFileError, ResourceError, UsageError
-from smallfiles.formats import reader as formats_reader
+from smallfiles.formats import placed
 from smallfiles.formats.bytefile import ByteFile
 from smallfiles.formats.tar import index
 from smallfiles.formats.tar.reader import Shards, TarBlob, TarReader
@@ -145,7 +145,7 @@ class RemoteShards(Shards):
         )
         """The first sample of each stretch, which one stream reads in order; and one after the last."""
 
-    def store(self, number: int) -> formats_reader.ByteSource:
+    def store(self, number: int) -> placed.ByteSource:
         """A shard, from this node if it was kept here."""
         return self._cache.kept(self.known[number]) or self.far(number)
 
@@ -324,9 +324,9 @@ class ReadAhead:
     def __len__(self) -> int:
         return len(self._reader)
 
-    def blob(self, name: str) -> formats_reader.Ahead:
+    def blob(self, name: str) -> placed.Ahead:
         """A field of further files; from now on, they are held from `read_many` until they are read."""
-        return formats_reader.Ahead(self._reader.blob(name), self._further.setdefault(name, {}))
+        return placed.Ahead(self._reader.blob(name), self._further.setdefault(name, {}))
 
     def read_many(self, indices: Sequence[int]) -> list[Buffer]:
         """The next samples of the order; if one is damaged, `read` returns the others."""

@@ -30,7 +30,7 @@ from smallfiles.formats.arrow.values import ValueColumn, can_gather
 from smallfiles.formats.arrow.writing import CUTS, FEATURES, PROVENANCE
 from smallfiles.formats.bytefile import Access, ByteFile, damage_reported, damaged
 from smallfiles.formats.columns import CAPTIONS, TARGET_TYPES
-from smallfiles.formats.reader import OpenedFile, numbered_keys
+from smallfiles.formats.placed import OpenedFile, numbered_keys
 from smallfiles.samples import UNLABELLED
 
 _FILE_MAGIC = b"ARROW1"

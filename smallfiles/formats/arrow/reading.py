@@ -15,7 +15,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from smallfiles.formats.arrow.batches import Opened
-from smallfiles.formats.reader import FileReader
+from smallfiles.formats.placed import FileReader
 
 
 class ArrowReader(FileReader[Opened]):

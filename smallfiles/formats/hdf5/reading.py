@@ -19,7 +19,7 @@ from smallfiles.fields import type_named
 from smallfiles.formats.blob import Blob
 from smallfiles.formats.bytefile import Access, ByteFile
 from smallfiles.formats.hdf5.layout import Found, find, row_lengths, row_place
-from smallfiles.formats.reader import FileReader
+from smallfiles.formats.placed import FileReader
 
 
 class _Opened(Blob):

@@ -23,7 +23,7 @@ from smallfiles.formats import provenance
 from smallfiles.formats.blob import NAMES, Blob
 from smallfiles.formats.bytefile import ByteFile, damaged
 from smallfiles.formats.lmdb import writing as form
-from smallfiles.formats.reader import FileReader
+from smallfiles.formats.placed import FileReader
 from smallfiles.progress import plural
 from smallfiles.samples import UNLABELLED, Buffer
 

@@ -25,7 +25,7 @@ from smallfiles.arrays import as_integers
 from smallfiles.formats import provenance
 from smallfiles.formats.bytefile import Access, ByteFile, damaged
 from smallfiles.formats.columns import further_names
-from smallfiles.formats.reader import FileReader, OpenedFile, PlacedBlob, Places
+from smallfiles.formats.placed import FileReader, OpenedFile, PlacedBlob, Places
 from smallfiles.formats.squashfs import foreign, member
 from smallfiles.formats.squashfs.member import PLACE_BYTES, TABLE, Extent, Samples, as_sentences
 from smallfiles.samples import Buffer

@@ -31,7 +31,7 @@ from smallfiles.errors import FormatError, SourceError, first_few, raised_as
 from smallfiles.fields import META, TARGETS
 from smallfiles.formats import provenance
 from smallfiles.formats.bytefile import Access, ByteFile, damaged
-from smallfiles.formats.reader import ByteSource, PlacedBlob, PlacedReader
+from smallfiles.formats.placed import ByteSource, PlacedBlob, PlacedReader
 from smallfiles.formats.tar import archive, by_name, fields, grouping, index
 from smallfiles.formats.tar.options import NAME, SUFFIXES
 from smallfiles.formats.tar.streams import StreamedStore, cannot_read, compression_of
