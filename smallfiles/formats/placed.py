@@ -9,8 +9,10 @@ against its file before anything is read. Notebook 04 teaches offsets.
 
 from __future__ import annotations
 
+import mmap
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
@@ -23,6 +25,9 @@ from smallfiles.formats import provenance
 from smallfiles.formats.bytefile import ByteFile
 from smallfiles.formats.reader import BaseReader, Handle
 from smallfiles.samples import Blob, Buffer, Rows
+
+_AHEAD_BYTES = 128 << 10
+"""Bytes that are announced in one call: Linux may leave out what exceeds its read-ahead, by default this."""
 
 
 class ByteSource(Protocol):
@@ -75,21 +80,62 @@ class Places(ABC):
         store, start, stop = self._place(self._checked(index))
         return store.path, start, stop
 
-    def read_many(self, indices: Sequence[int]) -> list[Buffer]:
-        """Several samples in the requested order.
+    def _parts(self, order: list[int]) -> list[list[int]]:
+        """What of these samples is read at once (a format may bound what it opens for it)."""
+        return [order]
 
-        All are announced to the kernel in stored order before the first is read, so that a cold batch
-        waits for its samples together, not for one after the other.
-        """
-        wanted = self._checked_rows(indices).tolist()
-        order = sorted(set(wanted))
-        self._prefetch_places(order)
-        place = self._placer()
-        places = {index: place(index) for index in order}
-        for store, start, stop in places.values():
-            store.prefetch(start, stop)
-        found = {index: memoryview(store.read(*place)) for index, (store, *place) in places.items()}
-        return [found[index] for index in wanted]
+    def read_many(self, indices: Sequence[int]) -> list[Buffer]:
+        """Several samples in the requested order; see `read_fields`."""
+        return _read_placed([self], indices)[0]
+
+
+def read_fields(blobs: Sequence[Blob], indices: Sequence[int]) -> list[list[Buffer]]:
+    """Several samples of some fields of a reader, in the requested order.
+
+    All are announced to the kernel in stored order before the first is read, so that a cold batch
+    waits for its files together, not for one after the other.
+
+    Args:
+        blobs: The fields.
+        indices: Numbers of the samples.
+
+    Returns:
+        The bytes of each field.
+    """
+    placed: list[Any] = [each for each in blobs if getattr(type(each), "read_many", None) is Places.read_many]
+    if len(placed) < len(blobs):  # some read in another way
+        return [blob.read_many(indices) for blob in blobs]
+    return _read_placed(placed, indices)
+
+
+def _read_placed(fields: Sequence[Places], indices: Sequence[int]) -> list[list[Buffer]]:
+    wanted = fields[0]._checked_rows(indices).tolist()
+    order = sorted(set(wanted))
+    found = [data for part in fields[0]._parts(order) for data in _read_part(fields, part)]
+    row = {index: number * len(fields) for number, index in enumerate(order)}
+    return [[found[row[index] + number] for index in wanted] for number in range(len(fields))]
+
+
+def _read_part(fields: Sequence[Places], part: list[int]) -> list[Buffer]:
+    """The fields of one sample after the other."""
+    fields[0]._prefetch_places(part)
+    placers = [field._placer() for field in fields]
+    places = [place(index) for index in part for place in placers]
+    _announce(places)
+    return [memoryview(store.read(start, stop)) for store, start, stop in places]
+
+
+def _announce(places: list[tuple[ByteSource, int, int]]) -> None:
+    """Announce places; those that follow each other, as the files of a sample in a tar do, in one call."""
+    known: ByteSource | None = None
+    first = last = 0
+    for store, start, stop in [*places, (None, 0, 0)]:
+        near = store is known and 0 <= start - last <= mmap.PAGESIZE and stop - first <= _AHEAD_BYTES
+        if not near:
+            if known is not None:
+                known.prefetch(first, last)
+            known, first = store, start
+        last = stop
 
 
 class PlacedReader(Places, BaseReader[Handle]):
@@ -101,6 +147,10 @@ class PlacedReader(Places, BaseReader[Handle]):
     def _blob_place(self, name: str, index: int) -> tuple[ByteSource, int, int]:
         """The place of a further file of a sample (formats that have some override)."""
         raise NotImplementedError
+
+    def _blob_placer(self, name: str) -> Callable[[int], tuple[ByteSource, int, int]]:
+        """The same for many samples, as `_placer` is for the first file."""
+        return partial(self._blob_place, name)
 
     def _blob(self, name: str) -> Blob:
         return PlacedBlob(self, name)
@@ -128,6 +178,12 @@ class PlacedBlob(Places):
 
     def _place(self, index: int) -> tuple[ByteSource, int, int]:
         return self._reader._blob_place(self._name, index)
+
+    def _placer(self) -> Callable[[int], tuple[ByteSource, int, int]]:
+        return self._reader._blob_placer(self._name)
+
+    def _parts(self, order: list[int]) -> list[list[int]]:
+        return self._reader._parts(order)
 
 
 class Ahead:
@@ -261,6 +317,9 @@ class FileReader(PlacedReader[AnyOpened]):
 
     def _blob_place(self, name: str, index: int) -> tuple[ByteSource, int, int]:
         return self._handle().blob_place(name, index)
+
+    def _blob_placer(self, name: str) -> Callable[[int], tuple[ByteSource, int, int]]:
+        return partial(self._handle().blob_place, name)
 
     def info(self) -> dict[str, Any]:
         opened = self._handle()

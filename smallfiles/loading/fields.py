@@ -1,6 +1,6 @@
 """Batches of the fields of samples, each made by its maker; the handling of unreadable samples.
 
-The bytes of a batch are fetched in one call a field, in stored order, and each image is decoded directly into
+The bytes of a batch are fetched in one call, in stored order, and each image is decoded directly into
 its place. A sample that cannot be read or decoded stops the loader, is left out, is replaced by its
 neighbour, or contributes what a damaged JPEG still holds.
 
@@ -31,6 +31,7 @@ from smallfiles.errors import (
     UsageError,
 )
 from smallfiles.fields import META, further_files, is_blob, name_of_first
+from smallfiles.formats.placed import read_fields
 from smallfiles.images.faults import DamagedImageError
 from smallfiles.loading.batches import Array, Batch, Fault, Indices, Layout, SampleRngs, allocate
 from smallfiles.loading.config import OnError
@@ -383,9 +384,9 @@ def _made(
 def _read(
     blobs: Sequence[Blob], numbers: list[int]
 ) -> tuple[list[tuple[Buffer, ...] | None], dict[int, Exception]]:
-    """The bytes of all samples in one call a field; if that fails, one by one, with the errors by number."""
+    """The bytes of all samples in one call; if that fails, one by one, with the errors by number."""
     try:
-        return list(zip(*(blob.read_many(numbers) for blob in blobs), strict=True)), {}
+        return list(zip(*read_fields(blobs, numbers), strict=True)), {}
     except NOT_OF_DATA:
         raise
     except _OF_DATA:

@@ -55,12 +55,13 @@ class BinaryColumn:
         self._struct = kind.get_field_index("bytes") if pa.types.is_struct(kind) else None
         inner = kind if self._struct is None else kind.field(self._struct).type
         self._pair = struct.Struct("<qq" if pa.types.is_large_binary(inner) else "<ii")
+        self._width = self._pair.size // 2
 
     def place(self, opened: Opened, index: int) -> tuple[ByteFile, int, int]:
         """File, first byte, and one after the last byte, of a sample."""
         number, row = opened.where(index)
         offsets = self.offsets[number] or self._locate(opened, number)
-        start, stop = self._pair.unpack_from(opened.file.view, offsets + row * self._pair.size // 2)
+        start, stop = self._pair.unpack_from(opened.view, offsets + row * self._width)
         if not 0 <= start <= stop <= self._data_bytes[number]:
             raise damaged(opened.path, f"the offsets of sample {index} are {start} and {stop}")
         first: int = self._data[number]
@@ -74,7 +75,7 @@ class BinaryColumn:
         self._data[number] = opened.offset(values) if values is not None and values.size else 0
         self._data_bytes[number] = values.size if values is not None else 0
         # Last: other threads take it as the sign that the rest is known.
-        found: int = opened.offset(offsets) + data.offset * self._pair.size // 2
+        found: int = opened.offset(offsets) + data.offset * self._width
         self.offsets[number] = found
         return found
 
@@ -93,14 +94,14 @@ class Opened(OpenedFile):
         super().__init__(ByteFile(path, access))
         self._lock = threading.Lock()  # of this process alone, like the handle
         self._last: tuple[int, pa.RecordBatch | None] = (-1, None)
-        self._view = self.file.view
-        buffer = pa.py_buffer(self._view)
+        self.view = self.file.view
+        buffer = pa.py_buffer(self.view)
         self._base = buffer.address
         with damage_reported(path):
             self._load(buffer)
 
     def _load(self, buffer: pa.Buffer) -> None:
-        view, path = self._view, self.path
+        view, path = self.view, self.path
         self._blocks: np.ndarray | None = None
         if bytes(view[:6]) == _FILE_MAGIC:
             self._reader, self._batches = pa.ipc.open_file(buffer), []

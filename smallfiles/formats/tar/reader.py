@@ -18,6 +18,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import partial
 from itertools import accumulate
 from pathlib import Path
 from typing import Any
@@ -37,7 +38,6 @@ from smallfiles.formats.tar.options import NAME, SUFFIXES
 from smallfiles.formats.tar.streams import StreamedStore, cannot_read, compression_of
 from smallfiles.manifest.listing import Files
 from smallfiles.progress import plural
-from smallfiles.samples import Buffer
 
 _NUMBERED = re.compile(r"shard-(\d{6,})\.tar(\.gz|\.zst)?")
 _MOST_OPEN_SHARDS = 128
@@ -95,6 +95,20 @@ class Shards:
         places = found.blobs[field] if field else found
         start = places.offsets.item(row)
         return number, start, start + places.sizes.item(row)
+
+    def data(self, field: str, position: int) -> tuple[ByteSource, int, int]:
+        """The same, with the data of the shard in place of its number.
+
+        Raises:
+            DamagedFileError: The shard ends before.
+        """
+        number, start, stop = self.span(position, field)
+        store = self.store(number)
+        if not 0 <= start <= stop <= store.size:
+            key = self.indexes[number].keys[position - self.starts[number]]
+            what = f"it lacks bytes {start:,} to {stop:,}, where its index has {key}"
+            raise damaged(self.paths[number], what)
+        return store, start, stop
 
 
 class TarReader(PlacedReader[Shards]):
@@ -210,34 +224,22 @@ class TarReader(PlacedReader[Shards]):
         return stop - start
 
     def _place(self, index: int) -> tuple[ByteSource, int, int]:
-        return self._blob_place("", index)
+        return self._handle().data("", index)
+
+    def _placer(self) -> Callable[[int], tuple[ByteSource, int, int]]:
+        return self._blob_placer("")
 
     def _blob_place(self, name: str, index: int) -> tuple[ByteSource, int, int]:
-        shards = self._handle()
-        number, start, stop = shards.span(index, name)
-        store = shards.store(number)
-        if not 0 <= start <= stop <= store.size:
-            what = f"it lacks bytes {start:,} to {stop:,}, where its index has {self.key(index)}"
-            raise damaged(shards.paths[number], what)
-        return store, start, stop
+        return self._handle().data(name, index)
 
-    def read_many(self, indices: Sequence[int]) -> list[Buffer]:
-        return self._read_in_parts(indices, super().read_many)
+    def _blob_placer(self, name: str) -> Callable[[int], tuple[ByteSource, int, int]]:
+        return partial(self._handle().data, name)
 
-    def _read_in_parts(
-        self, indices: Sequence[int], read: Callable[[Sequence[int]], list[Buffer]]
-    ) -> list[Buffer]:
-        """What `read` reads, of few shards at a time where there are very many."""
+    def _parts(self, order: list[int]) -> list[list[int]]:
+        """Few where there are very many shards: each opens one in addition to those that are kept."""
         shards = self._handle()
-        if not shards.spread:
-            return read(indices)
-        order = sorted({self._checked(index) for index in indices})
-        found: dict[int, Buffer] = {}
-        few = max(1, shards.most_open // 8)  # each thread opens so many, in addition to those that are kept
-        for start in range(0, len(order), few):
-            part = order[start : start + few]
-            found |= dict(zip(part, read(part), strict=True))
-        return [found[self._checked(index)] for index in indices]
+        few = max(1, shards.most_open // 8) if shards.spread else max(1, len(order))
+        return [order[start : start + few] for start in range(0, len(order), few)]
 
     def span(self, index: int) -> tuple[Path, int, int] | None:
         """File and byte range of a sample's data; None in compressed shards."""
@@ -310,10 +312,6 @@ class TarBlob(PlacedBlob):
         """Number of bytes, from the index: the shard is not opened."""
         _, start, stop = self._reader._handle().span(self._checked(index), self._name)
         return stop - start
-
-    def read_many(self, indices: Sequence[int]) -> list[Buffer]:
-        """Several, in the requested order; of few shards at a time where there are very many."""
-        return self._reader._read_in_parts(indices, super().read_many)
 
     def span(self, index: int) -> tuple[Path, int, int] | None:
         """File and byte range; None in compressed shards."""
