@@ -14,7 +14,7 @@ Notebook 01 draws the first.
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from statistics import median
 from types import EllipsisType
 from typing import TYPE_CHECKING
@@ -51,6 +51,7 @@ if TYPE_CHECKING:
 Runs = float | Sequence[float]
 Points = Mapping[float, Sequence[float]]
 Guess = float | str | EllipsisType | None
+Writer = Callable[[float], str]
 
 _HATCHES = ("", "///", "...", "\\\\\\", "xx", "++")
 _SCALED = ("B", "B/s", "s", "bit/s")  # units with prefixes
@@ -67,6 +68,7 @@ def bars(
     x: str = "",
     note: str = "",
     dots: str = "runs",
+    base: str = "",
     guess: Guess = None,
 ) -> Drawing:
     """A bar for each name, as long as the median of its runs; the axis starts at zero.
@@ -78,6 +80,7 @@ def bars(
         x: What the axis counts. A unit in brackets at its end, such as "time (s)", goes to the numbers.
         note: Under which conditions, such as "warm cache".
         dots: What the dots are, if not runs of the same measurement.
+        base: The bar that the others are compared with: grey. In comparisons and records it is the first.
         guess: A place on the axis, or the name of a bar. `None` and `...` draw nothing.
 
     Raises:
@@ -101,16 +104,17 @@ def bars(
     figure = _begin(title, 0.42 * len(rows) + 0.55 + 0.25 * bool(stacked), caption, totals)
     axes = figure.subplots()
     label, unit = _unit(x)
-    compared = not isinstance(found, Mapping) and len(totals) > 1
+    text = _writer(unit, max(median(runs) for runs in totals.values()))
+    if not isinstance(found, Mapping) and len(totals) > 1:
+        base = next(iter(totals))
     if stacked:
         _stack(axes, stacked)
     colour = "none" if stacked else COLOURS[0]
-    colours = [REFERENCE_COLOUR if compared and not row else colour for row in range(len(totals))]
-    median_bars(axes, totals, colours, lambda value: _amount(value, unit))
+    median_bars(axes, totals, [REFERENCE_COLOUR if name == base else colour for name in totals], text)
     axes.set_xlabel(label)
-    _draw_guess(axes, guess, unit, list(totals))
-    values = ", ".join(f"{name} {_amount(median(runs), unit)}" for name, runs in totals.items())
-    return _finish(figure, f"Bar chart. {title}. {label}: {values}{_guessed(guess, unit)}.")
+    _draw_guess(axes, guess, text, list(totals))
+    values = ", ".join(f"{name} {text(median(runs))}" for name, runs in totals.items())
+    return _finish(figure, f"Bar chart. {title}. {label}: {values}{_guessed(guess, text)}.")
 
 
 @styled()
@@ -154,16 +158,16 @@ def lines(
             axes.plot(list(points), middle, ls=(0, (4, 3)), lw=1.4, color=REFERENCE_COLOUR, label=name)
         else:
             median_line(axes, name, points, measured.index(name))
-    _scale(axes, drawn, x, y, log)
-    _draw_guess(axes, guess, _unit(x)[1])
+    x_text, y_text = _scale(axes, drawn, x, y, log)
+    _draw_guess(axes, guess, x_text)
     below, hatches = 0.94 if guess is None or guess is ... else 0.85, iter(_HATCHES)
     for number, (name, place) in enumerate((marks or {}).items()):
         _mark(axes, name, place, below - 0.08 * number, hatches)
     if len(axes.get_legend_handles_labels()[0]) > 1:
-        axes.legend(frameon=False, loc="lower left", bbox_to_anchor=(-0.01, 1.0), ncols=4, borderpad=0)
-    values = "; ".join(_ends(name, points, _unit(x)[1], _unit(y)[1]) for name, points in drawn.items())
+        _legend(axes)
+    values = "; ".join(_ends(name, points, x_text, y_text) for name, points in drawn.items())
     axis = f"{_unit(y)[0]} by {_unit(x)[0]}"
-    return _finish(figure, f"Line chart. {title}. {axis}: {values}{_guessed(guess, _unit(x)[1])}.")
+    return _finish(figure, f"Line chart. {title}. {axis}: {values}{_guessed(guess, x_text)}.")
 
 
 @styled()
@@ -200,6 +204,7 @@ def histogram(
     figure = _begin(title, 0.95 * len(values) + 0.7, caption, values)
     panels = figure.subplots(len(values), 1, sharex=True, squeeze=False)[:, 0]
     low, high = _range(values, log)
+    text = _writer(_unit(x)[1], None if log else high)
     edges = np.geomspace(low, high, _BINS + 1) if log else np.linspace(low, high, _BINS + 1)
     for axes, (name, single), colour in zip(panels, values.items(), COLOURS * len(values), strict=False):
         heights = np.full(len(single), 100 / len(single))
@@ -207,15 +212,15 @@ def histogram(
         middle = median(single)
         axes.axvline(middle, color=INK, lw=1.2)
         axes.set_ylim(top=1.35 * axes.get_ylim()[1])  # room for the number above the bars
-        _label_line(axes, middle, f"median {_amount(middle, _unit(x)[1])}", INK, 0.86)
+        _label_line(axes, middle, f"median {text(middle)}", INK, 0.86)
         if log:
             axes.plot(max(single), 0, "o", ms=5, color=colour, clip_on=False, zorder=4)
-            _label_line(axes, max(single), _amount(max(single), _unit(x)[1]), FAINT, 0.3)
+            _label_line(axes, max(single), text(max(single)), FAINT, 0.3)
         axes.set_title(name, loc="left", fontsize=9, pad=3)
         _plain(axes)
     if log:
         panels[-1].set_xscale("log")
-    _axis(panels[-1].xaxis, x)
+    _axis(panels[-1].xaxis, text)
     panels[-1].set_xlabel(_unit(x)[0])
     if isinstance(guess, str):
         panels[_place(guess, list(values))].set_title(
@@ -223,12 +228,12 @@ def histogram(
         )
     else:
         for axes in panels:
-            _draw_guess(axes, guess, _unit(x)[1], words=axes is panels[0])
-    medians = ", ".join(f"{name} {_amount(median(v), _unit(x)[1])}" for name, v in values.items())
+            _draw_guess(axes, guess, text, words=axes is panels[0])
+    medians = ", ".join(f"{name} {text(median(v))}" for name, v in values.items())
     if log:
-        largest = ", ".join(f"{name} {_amount(max(v), _unit(x)[1])}" for name, v in values.items())
+        largest = ", ".join(f"{name} {text(max(v))}" for name, v in values.items())
         medians += f"; largest: {largest}"
-    found = f"Histogram. {title}. Median {_unit(x)[0]}: {medians}{_guessed(guess, _unit(x)[1])}."
+    found = f"Histogram. {title}. Median {_unit(x)[0]}: {medians}{_guessed(guess, text)}."
     return _finish(figure, found)
 
 
@@ -270,11 +275,12 @@ def timeline(
     axes.set_xlabel(x)
     axes.tick_params(axis="y", length=0)
     _plain(axes)
-    _draw_guess(axes, guess, _unit(x)[1])
+    text = _writer(_unit(x)[1])
+    _draw_guess(axes, guess, text)
     if kinds:
-        axes.legend(frameon=False, loc="lower left", bbox_to_anchor=(-0.01, 1.0), ncols=4, borderpad=0)
+        _legend(axes)
     spans_text = "; ".join(f"{name}: {_spans_text(spans)}" for name, spans in rows.items())
-    return _finish(figure, f"Timeline in {x}. {title}. {spans_text}{_guessed(guess, _unit(x)[1])}.")
+    return _finish(figure, f"Timeline in {x}. {title}. {spans_text}{_guessed(guess, text)}.")
 
 
 def _begin(title: str, height_in: float, caption: str, data: Mapping[str, object]) -> Figure:
@@ -347,7 +353,22 @@ def _stack(axes: Axes, rows: Mapping[str, Mapping[str, Runs]]) -> None:
             label=part,
         )
         ends = {name: end + widths[name] for name, end in ends.items()}
-    axes.legend(frameon=False, loc="lower left", bbox_to_anchor=(-0.01, 1.0), ncols=5, borderpad=0)
+    _legend(axes, 5)
+
+
+def _legend(axes: Axes, columns: int = 4) -> None:
+    """Above the axes, filled row by row: matplotlib alone fills columns, and so breaks the order."""
+    handles, labels = axes.get_legend_handles_labels()
+    order = [n for column in range(columns) for n in range(column, len(labels), columns)]
+    axes.legend(
+        [handles[n] for n in order],
+        [labels[n] for n in order],
+        frameon=False,
+        loc="lower left",
+        bbox_to_anchor=(-0.01, 1.0),
+        ncols=columns,
+        borderpad=0,
+    )
 
 
 def _mark(
@@ -364,7 +385,8 @@ def _mark(
         span.set(color=REFERENCE_COLOUR, alpha=0.8 if hatch else 0.25, hatch=hatch, fill=not hatch)
 
 
-def _scale(axes: Axes, series: Mapping[str, Points], x: str, y: str, log: str) -> None:
+def _scale(axes: Axes, series: Mapping[str, Points], x: str, y: str, log: str) -> tuple[Writer, Writer]:
+    """Limits, ticks and labels of both axes; how each writes its numbers."""
     places = sorted({place for points in series.values() for place in points})
     top = max(max(runs) for points in series.values() for runs in points.values()) or 1
     if "x" in log:
@@ -373,25 +395,36 @@ def _scale(axes: Axes, series: Mapping[str, Points], x: str, y: str, log: str) -
         axes.set_yscale("log")
     else:
         axes.set_ylim(0, 1.1 * top)
-    _axis(axes.xaxis, x)
-    _axis(axes.yaxis, y)
+    x_text = _writer(_unit(x)[1], None if "x" in log else max(places))
+    y_text = _writer(_unit(y)[1], None if "y" in log else top)
+    _axis(axes.xaxis, x_text)
+    _axis(axes.yaxis, y_text)
     if len(places) <= _MOST_TICKS:
-        axes.set_xticks(places, [_amount(place, _unit(x)[1]) for place in places])
+        axes.set_xticks(places, [x_text(place) for place in places])
         axes.set_xticks([], minor=True)
     axes.set_xlabel(_unit(x)[0])
     axes.set_ylabel(_unit(y)[0])
     axes.grid(color=GRID, lw=0.6)
     axes.set_axisbelow(True)
     _plain(axes)
+    return x_text, y_text
 
 
 def _plain(axes: Axes) -> None:
     axes.spines[["top", "right"]].set_visible(False)
 
 
-def _axis(axis: Axis, label: str) -> None:
-    unit = _unit(label)[1]
-    axis.set_major_formatter(lambda value, _: _amount(value, unit))
+def _axis(axis: Axis, text: Writer) -> None:
+    """Its numbers, and those between powers of ten where a logarithmic axis has room for them."""
+    from matplotlib.ticker import LogFormatter
+
+    class Between(LogFormatter):
+        def __call__(self, value: float, pos: int | None = None) -> str:
+            return text(value) if super().__call__(value, pos) else ""
+
+    axis.set_major_formatter(lambda value, _: text(value))
+    if axis.get_scale() == "log":
+        axis.set_minor_formatter(Between())
 
 
 def _unit(label: str) -> tuple[str, str]:
@@ -400,14 +433,33 @@ def _unit(label: str) -> tuple[str, str]:
     return (text, unit) if bracket and label.endswith(")") else (label, "")
 
 
-def _amount(value: float, unit: str) -> str:
-    """A number as text for an axis: `1,500`, `12 µs`, `100 kB`."""
-    if unit not in _SCALED or not value:
+def _writer(unit: str, largest: float | None = None) -> Writer:
+    """How an axis writes its numbers: `1,500`, `12 µs`, `100 kB`.
+
+    Args:
+        unit: Of the numbers.
+        largest: On a linear axis, whose numbers all get the prefix of this one.
+    """
+    common = None if largest is None else _power(largest, unit)
+    return lambda value: _amount(value, unit, common)
+
+
+def _amount(value: float, unit: str, common: int | None) -> str:
+    """With the common prefix, unless the number is too small for it to be read."""
+    if unit not in _SCALED:
         return f"{number_text(value)} {unit}".rstrip()
-    power = min(4, max(-3, int(np.floor(np.log10(abs(value)) / 3 + 1e-9))))
-    if unit != "s":
-        power = max(power, 0)
-    return f"{value / 1000**power:.3g} {['n', 'µ', 'm', '', 'k', 'M', 'G', 'T'][power + 3]}{unit}"
+    power = _power(value, unit)
+    if (common is not None and abs(value) >= 0.99 * 1000.0 ** (common - 1)) or not value:
+        power = common or 0
+    scaled = value / 1000**power
+    digits = f"{scaled:,.0f}" if abs(scaled) >= 1000 else f"{scaled:.3g}"
+    return f"{digits} {['n', 'µ', 'm', '', 'k', 'M', 'G', 'T'][power + 3]}{unit}"
+
+
+def _power(value: float, unit: str) -> int:
+    """Of 1,000, for the prefix; time has none above the second, and bytes none below one."""
+    power = int(np.floor(np.log10(abs(value)) / 3 + 1e-9)) if value else 0
+    return min(0, max(-3, power)) if unit == "s" else min(4, max(0, power))
 
 
 def _range(values: Mapping[str, Sequence[float]], log: bool) -> tuple[float, float]:
@@ -419,7 +471,7 @@ def _range(values: Mapping[str, Sequence[float]], log: bool) -> tuple[float, flo
 
 
 def _draw_guess(
-    axes: Axes, guess: Guess, unit: str, names: Sequence[str] = (), *, words: bool = True
+    axes: Axes, guess: Guess, text: Writer, names: Sequence[str] = (), *, words: bool = True
 ) -> None:
     """A dashed line at the guess; at the edge, with an arrow, if it lies far outside."""
     if guess is None or guess is ...:
@@ -433,10 +485,12 @@ def _draw_guess(
     shown = min(max(float(guess), low), high * (10 if axes.get_xscale() == "log" else 2))
     axes.set_xlim(low, max(high, shown * 1.02))
     axes.axvline(shown, color=GUESS_COLOUR, lw=1.6, ls=(0, (5, 2)), zorder=3)
+    for box in filter(None, (label.get_bbox_patch() for label in axes.texts)):
+        box.set_alpha(1)  # numbers stay readable where the line meets them
     _make_room(axes)
     if words:
         outside = " ▸" if guess > shown else " ◂" if guess < shown else ""
-        _label_line(axes, shown, f"your guess: {_amount(guess, unit)}{outside}", GUESS_COLOUR, 0.94)
+        _label_line(axes, shown, f"your guess: {text(guess)}{outside}", GUESS_COLOUR, 0.94)
 
 
 def _place(guess: str, names: Sequence[str]) -> int:
@@ -449,10 +503,10 @@ def _place(guess: str, names: Sequence[str]) -> int:
     )
 
 
-def _guessed(guess: Guess, unit: str) -> str:
+def _guessed(guess: Guess, text: Writer) -> str:
     if guess is None or guess is ...:
         return ""
-    return f"; your guess was {guess if isinstance(guess, str) else _amount(guess, unit)}"
+    return f"; your guess was {guess if isinstance(guess, str) else text(guess)}"
 
 
 def _make_room(axes: Axes) -> None:
@@ -480,15 +534,14 @@ def _label_line(axes: Axes, place: float, text: str, colour: str, height: float)
         va="center",
         color=colour,
         fontsize=9,
-        bbox={"facecolor": "white", "alpha": 0.8, "pad": 1, "edgecolor": "none"},
+        zorder=5,  # above another line
+        bbox={"facecolor": "white", "pad": 1, "edgecolor": "none"},
     )
 
 
-def _ends(name: str, points: Points, x_unit: str, y_unit: str) -> str:
+def _ends(name: str, points: Points, x_text: Writer, y_text: Writer) -> str:
     first, last = min(points), max(points)
-    begin, end = (
-        f"{_amount(median(points[place]), y_unit)} at {_amount(place, x_unit)}" for place in (first, last)
-    )
+    begin, end = (f"{y_text(median(points[place]))} at {x_text(place)}" for place in (first, last))
     return f"{name} from {begin} to {end}"
 
 

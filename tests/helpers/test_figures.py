@@ -5,6 +5,7 @@ import re
 import xml.etree.ElementTree as ET
 
 import pytest
+from matplotlib.colors import to_rgba
 
 from helpers import figures, show
 from helpers.show import Drawing
@@ -141,6 +142,33 @@ def test_amounts_have_their_units_at_the_ticks():
     assert axes.get_xlabel() == "time"
     drawn = figures.lines({"a": {1e3: 5e8, 1e6: 2e9}}, "t", x="size (B)", y="rate (B/s)", log="xy")
     assert "500 MB/s at 1 kB to 2 GB/s at 1 MB" in drawn.alt
+
+
+def test_a_linear_axis_has_one_unit_and_no_kiloseconds():
+    drawn = figures.bars({"one": 1.6, "eight": 0.83, "tiny": 2e-6}, "t", x="time (s)", guess=0.5)
+    axes = drawn.figure.axes[0]
+    assert {"1.6 s", "0.83 s", "2 µs", "your guess: 0.5 s"} <= set(texts(axes))
+    assert axes.xaxis.get_major_formatter()(0, 0) == "0 s"
+    drawn = figures.lines({"a": {1: 0.25, 2: 4290.0}}, "t", x="nodes", y="time (s)", log="y")
+    assert "250 ms at 1 to 4,290 s at 2" in drawn.alt
+
+
+def test_between_powers_of_ten_numbers_are_written_alike():
+    axes = figures.lines({"a": {1: 300.0, 2: 4500.0}}, "t", x="x", y="y", log="y").figure.axes[0]
+    axes.figure.canvas.draw()
+    assert "3,000" in [label.get_text() for label in axes.get_yticklabels(minor=True)]
+
+
+def test_a_legend_of_two_rows_keeps_the_order():
+    series = {name: {1: 1.0, 2: 2.0} for name in "abcdef"}
+    axes = figures.lines(series, "t", x="x", y="y").figure.axes[0]
+    names = [text.get_text() for text in axes.get_legend().get_texts()]
+    assert names == ["a", "e", "b", "f", "c", "d"], "by columns: two of two names, then two of one"
+
+
+def test_the_bar_to_compare_with_is_grey():
+    fills = [bar.get_facecolor() for bar in bars(base="one file").figure.axes[0].patches]
+    assert len(set(fills)) == 2 and fills[1] == to_rgba(drawing.REFERENCE_COLOUR)
 
 
 def test_the_largest_value_is_a_dot_on_a_logarithmic_axis():
