@@ -49,13 +49,13 @@ NUMBERS: dict[str, dict[str, Number]] = {
         "rows_per_batch": Number("largest record batch with which the slowest reader keeps half its speed")
     },
     "04": {"layout": Number("fastest HDF5 layout for random reads")},
-    "05": {"shard_images": Number("images per shard from which larger shards bring nothing")},
+    "05": {"shard_images": Number("images per shard that reach 90 % of the best measured")},
     "07": {"break_even_epochs": Number("epochs after which staging has paid off")},
     "08": {
         "images_per_s": Number("training views by the best loader", "images/s"),
         "cpu_ms": Number("processor time to decode and crop one image", "ms"),
     },
-    "09": {"in_flight": Number("requests in flight from which more bring nothing")},
+    "09": {"in_flight": Number("requests in flight that reach 90 % of the best measured")},
     "10": {"ranks_fed": Number("ranks that one shared storage keeps busy")},
 }
 

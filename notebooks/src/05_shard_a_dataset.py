@@ -6,7 +6,7 @@
 #
 # A tar file is a sequence of files. It needs no special library, and streams from a disk, a server or an object store.
 # So large data sets are distributed as hundreds of tar files, called *shards*. They are easy for one process. This
-# notebook shows what goes wrong with many.
+# notebook shows what goes wrong with many processes.
 
 # %% [markdown] id="questions"
 # ## Questions
@@ -116,8 +116,8 @@ pictures, labels = next(iter(loader))
 pictures.shape, torch.as_tensor(labels)[:8]
 
 # %% [markdown]
-# webdataset reads shard after shard. Our loader's `order="stream"` reads ranges from all of them, and plans the order
-# for all processes at once, so the splits of section 4 cannot be forgotten:
+# webdataset reads shard after shard. Our loader's `order="stream"` reads ranges of bytes from all of them, and plans
+# the order for all processes at once, so the splits of section 4 cannot be forgotten:
 
 # %%
 from smallfiles.loading import LoaderConfig, make_loader
@@ -126,8 +126,7 @@ ours = make_loader(packed.path, LoaderConfig(batch=32, workers=2, order="stream"
 sorted(next(iter(ours))), len(ours)  # what a batch holds (bytes and where each image begins), and how many batches
 
 # %% [markdown]
-# "Up to the *first* dot" is a trap. The folded cell packs two images with a version in their names into one tar, sorted
-# by name.
+# "Up to the *first* dot" is a trap. The folded cell packs two images with a version in their names into one tar.
 #
 # > **Predict.** How many samples will webdataset make of `cat.v1.jpg` and `cat.v2.jpg`, with a label each?
 
@@ -143,13 +142,14 @@ for sample in wds.WebDataset(str(place / "plain.tar"), shardshuffle=False):
     print(sample["__key__"], [name for name in sample if name[0] != "_"])
 
 # %% [markdown]
-# One sample with four parts, and no error: both images are lost. `pack` writes such a dot as `%2E`, with a note.
+# One sample with the fields `v1.cls` to `v2.jpg`. The pipeline above would stop, finding no `jpg`; one that skips bad
+# samples (`handler=wds.warn_and_continue`) loses both. `pack` writes such a dot as `%2E`, with a note.
 
 # %% [markdown] id="mix" tags=["core"]
 # ## 2 · Mix the samples
 #
 # A batch should represent the whole set. But data is usually sorted: ImageNet is a tar of one tar per class. We pack it
-# as it comes, and again in an order drawn from a seed, both from the tar in place.
+# as it comes, and again in an order drawn from a seed.
 
 # %%
 official = setup.source("official", split="train")
@@ -162,10 +162,9 @@ for one in (ordered, mixed):
     print(one.path.name, [reader.target(index) for index in range(24)])
 
 # %% [markdown]
-# webdataset shuffles while it reads: first the list of shards, then samples in a *buffer*. It starts to draw at random
-# when the buffer holds 100 samples (`initial=`), and fills it meanwhile, so the first batches are mixed worst. With a
-# small set any buffer looks good, so we use only sample numbers: a tenth of ImageNet, 1,000 classes in shards of 1,000
-# images, through webdataset's own buffer.
+# webdataset shuffles while it reads: first the list of shards, then samples in a *buffer*. With a small set any buffer
+# looks good, so we use only sample numbers: a tenth of ImageNet, 1,000 classes in shards of 1,000 images, through
+# webdataset's own buffer.
 
 # %%
 import random
@@ -226,7 +225,7 @@ for name, stored in packings.items():
         met.setdefault(name, {})[buffer] = met_again(first, second)
 
 # %% [markdown]
-# The folded cell adds the ideal, marks where half of it lies, and draws both.
+# The folded cell adds the ideal and half of it, and draws both.
 
 # %% jupyter={"source_hidden": true}
 ideal = [np.random.default_rng(epoch).permutation(samples) for epoch in (1, 2)]
@@ -245,17 +244,19 @@ figures.lines(met, title, **axes, y="pairs that had met before, %")
 
 # %% [markdown]
 # (In the second figure the two packings coincide.) A shuffle while packing mixes the classes of every batch, without
-# any buffer. But it shuffles only once, so the same neighbours leave a shard together in each epoch. Only a buffer
-# separates them, and it takes memory: 4,096 images of 100 kB are 0.4 GB per worker.
+# any buffer. In class order the whole ImageNet is worse than this tenth: with 4,096 images a batch holds 28 classes,
+# not 87, since a shard holds one class instead of eight.
+#
+# But packing shuffles only once, so the same neighbours leave a shard together in each epoch. Only a buffer separates
+# them, and it takes memory: 4,096 images of 100 kB are 0.4 GB per worker.
 #
 # <details>
 # <summary>Optional: where does a full shuffle happen?</summary>
 #
-# Packing in a random order reads every image from a random place. Aalto University's tools have two jobs for that: one
-# holds the set in memory, the other distributes it over many files on a disk, and then shuffles each of them in memory.
-# Our `pack` reads each image where it is, with many reads in flight, and holds only a few. On storage that is slow at
-# random reads, stage the tar first (notebook 07): to `/dev/shm` if it fits, like the first job, otherwise to a local
-# disk. ImageNet-21k, a tar per class or one tar of these tars, is read in place too.
+# Packing in a random order reads every image from a random place. Aalto University's tools hold the set in memory, or
+# distribute it over many files on a disk and shuffle each in memory. Our `pack` reads each image where it is, with many
+# reads in flight. On storage that is slow at random reads, stage the tar first (notebook 07): to `/dev/shm` if it fits,
+# otherwise to a local disk.
 #
 # </details>
 
@@ -292,8 +293,7 @@ from functools import partial
 
 from smallfiles import measure
 
-few = setup.source("folder")
-few = replace(few, manifest=few.manifest.select(range(16 if setup.shared else 256)))
+few = replace(source, manifest=source.manifest.select(range(16 if setup.shared else 256)))
 place, rates = Path(tempfile.mkdtemp(dir=setup.scratch)), {"this disk": {}, "2 ms per open": {}}
 for count in (1, 4, 16, 64, 256):
     options = tar.Options(max_count=count)
@@ -305,7 +305,7 @@ for count in (1, 4, 16, 64, 256):
         rates[name][count] = result.rates_per_s(name)
 
 # %% [markdown]
-# The folded cell draws, and notes from which size larger shards bring less than 10 %.
+# The folded cell draws, and notes the fewest images that reach 90 % of the best.
 
 # %% jupyter={"source_hidden": true}
 middle = {name: {count: np.median(runs) for count, runs in line.items()} for name, line in rates.items()}
@@ -318,12 +318,10 @@ note = f"noted: {'at least ' if enough == max(slow) else ''}{enough} images"
 figures.lines(rates, title, x="images per shard", y="images per second", log="xy", note=note)
 
 # %% [markdown]
-# So shards can be too small. Can they be too large? A shard is the
-# smallest unit that a worker gets. ImageNet's 150 GB are 1,500 shards of 100 MB, 150 of 1 GB, or 15 of 10 GB: of 512
-# workers (64 GPUs with 8 each), 0, 362 or 497 would be idle.
+# Shards can also be too large: a worker gets at least one. ImageNet's 140 GB are 1,400 shards of 100 MB, 140 of 1 GB,
+# or 14 of 10 GB: of 512 workers (64 GPUs with 8 each), 0, 372 or 498 would be idle.
 #
-# Shards of some 100 MB need one open for a thousand images, and there are enough for all workers. For a few GPUs, 1 GB
-# is as good.
+# So choose some 100 MB; for a few GPUs, 1 GB is as good.
 #
 # Shards can be compressed. That pays only if fetching the saved bytes would take longer than unpacking, which the
 # folded cell measures:
@@ -344,19 +342,19 @@ for name, data in {"JPEG": jpegs, "captions": "\n".join(chain.from_iterable(capt
     )
 
 # %% [markdown]
-# JPEG is compressed already. Text shrinks, though real captions less than these repetitive ones.
+# Text shrinks, though real captions less than these repetitive ones.
 
 # %% [markdown] id="deal" tags=["core"]
 # ## 4 · Deal the shards out
 #
-# A training run has one *rank* per GPU, and each rank has workers. All start with the same list of shards, so two
-# splits are needed: over the ranks, then over the workers.
+# A training run has one *rank* per GPU, and each rank has workers.
 #
 # ![Eight shards are split over two ranks, then over two workers each; every worker has a shuffle buffer that mixes its own two shards.](pictures/shards_to_batches.svg)
 #
 # *Two splits, then a buffer in each worker.*
 #
-# We read one epoch, count the keys, and then forget one split.
+# `wds.WebDataset` splits over workers by default, and with several ranks stops until you name a `nodesplitter`.
+# Passing `None`, or a `DataPipeline` without splits, does neither. We count the keys of one epoch, then switch one off.
 
 # %%
 import os
@@ -394,18 +392,19 @@ for name, splitters in {
     )
 
 # %% [markdown]
-# Neither mistake raises an error. GPUs or workers repeat each other's samples. Only counting shows it.
+# Once a split is switched off, nothing raises an error: GPUs or workers repeat each other's samples.
 #
 # > **Predict.** Now both splits, and the 4 shards for 3 ranks. How many of the 400 samples does each rank get?
 
 # %%
 counts, by_rank = read_epoch(shards, ranks=3, **both)  # change me: ranks
-show.say(f"The ranks got **{by_rank}** samples. They exchange gradients at each step, so one with more waits for the others until a timeout.")
+waits = " They exchange gradients at each step, so one with more waits for the others until a timeout."
+show.say(f"The ranks got **{by_rank}** samples.{waits if len(set(by_rank)) > 1 else ''}")
 
 # %% [markdown]
-# That is how training hangs at the end of an epoch ([#68](https://github.com/webdataset/webdataset/issues/68)). Make
-# many more shards than workers and end all ranks after the same number of batches (`.with_epoch`), or deal out samples
-# instead of shards, as our loader does:
+# With unequal numbers, training hangs at the end of an epoch
+# ([#188](https://github.com/webdataset/webdataset/issues/188)). Make many more shards than workers and end all ranks
+# after the same number of batches (`.with_epoch`), or deal out samples instead of shards, as our loader does:
 
 # %%
 by_rank = []
@@ -419,11 +418,13 @@ len(came), set(came.values()), [len(indices) for indices in by_rank]
 # Whole shards also limit the mixing.
 #
 # > **Predict.** Shards in class order, 1 to 8 workers: how many of the 10 classes does a batch of 16 hold, from
-# > webdataset and from our streams? The folded cell counts them.
+# > webdataset and from our streams? The folded cell counts them, and a second buffer behind webdataset's workers.
 
 # %% jupyter={"source_hidden": true}
+import warnings
 from functools import partial
 
+warnings.filterwarnings("ignore", message="This DataLoader will create")  # more workers than CPUs
 in_order = [str(path) for path in sorted(ordered.path.glob("*.tar"))]
 
 
@@ -434,27 +435,37 @@ def from_webdataset(workers):
         yield from dataset.map(lambda sample: int(sample["cls"])).batched(16, collation_fn=list)
 
 
+def mixed_again(workers):
+    """A second buffer, behind the worker processes."""
+    dataset = wds.WebDataset(in_order, shardshuffle=100, seed=0, empty_check=False).shuffle(1024)
+    targets = dataset.map(lambda sample: (int(sample["cls"]),)).batched(16)
+    loader = wds.WebLoader(targets, batch_size=None, num_workers=workers, multiprocessing_context="fork")
+    return (labels for (labels,) in loader.unbatched().shuffle(1000).batched(16))
+
+
 def from_ours(workers, order):
     settings = LoaderConfig(batch=16, workers=workers, mode="threads", order=order)
     return (batch["target"] for batch in make_loader(ordered.path, settings))
 
 
-ways = {"webdataset": from_webdataset, "our streams": partial(from_ours, order="stream")}
+ways = {"webdataset": from_webdataset, "webdataset, mixed again": mixed_again}
+ways["our streams"] = partial(from_ours, order="stream")
 ways["random order"] = partial(from_ours, order="random")
 per_batch = {
     name: {count: np.mean([len(np.unique(targets)) for targets in way(count)]) for count in (1, 2, 4, 8)}
     for name, way in ways.items()
 }
 theirs, ours = per_batch["webdataset"][8], per_batch["our streams"][8]
-title = f"With 8 workers, a batch holds {theirs:.1f} classes from webdataset and {ours:.1f} from our streams"
+again = per_batch["webdataset, mixed again"][8]
+title = f"With 8 workers, a batch holds {theirs:.1f} classes from webdataset, mixed again {again:.1f}, {ours:.1f} from our streams"
 axes = {"x": "workers", "y": "classes in a batch of 16", "log": "x", "ideal": "random order"}
 figures.lines(per_batch, title, **axes, note=f"{len(in_order)} shards")
 
 # %% [markdown]
 # All buffers are larger than this set. Yet a worker of webdataset mixes only its own shards; with more workers than
-# shards, that is one or none. With 8, our streams lie above random: each comes evenly from all parts of the set. A
-# thousand classes in order are too many for any buffer that fits in memory: then our loader warns, and advises packing
-# with `--shuffle`.
+# shards, that is one or none. A second buffer behind the workers cures it:
+# `WebLoader(…).unbatched().shuffle(1000).batched(16)`; it holds decoded samples in the trainer. A thousand classes in
+# order are too many for any buffer that fits in memory: then our loader warns, and advises packing with `--shuffle`.
 #
 # > **Predict.** Does `shardshuffle` change the order of shards in the second epoch?
 
@@ -514,9 +525,8 @@ merged = pack(official, out, PackConfig(options=sharding, shuffle=0, merge=True)
 all(path.read_bytes() == (mixed.path / path.name).read_bytes() for path in merged.path.glob("*.tar"))
 
 # %% [markdown]
-# These are the commands for ImageNet. In the job array, put `"$SLURM_ARRAY_TASK_ID/8"` in place of `1/8`; the second
-# command runs once, after all parts. Large shards on a parallel file system should be *striped*, spread over several
-# disks ([notebook 03](03_pack_arrow.ipynb)).
+# In the job array, put `"$SLURM_ARRAY_TASK_ID/8"` in place of `1/8`; the second command runs once, after all parts.
+# Large shards on a parallel file system should be *striped* ([notebook 03](03_pack_arrow.ipynb)).
 
 # %%
 show.command(PackConfig(shuffle=0, part=(1, 8)), "ILSVRC2012_img_train.tar", "train.tars")
@@ -529,24 +539,24 @@ show.command(PackConfig(shuffle=0, merge=True), "ILSVRC2012_img_train.tar", "tra
 # - A shuffle while packing mixes classes; a buffer while reading separates old neighbours. Neither replaces the other.
 # - Shards of 100 MB to 1 GB, several per worker.
 # - Split over ranks, then over workers, and count keys: repeats and losses raise no error.
-# - A truncated tar looks like a shorter one; only its end, its index or its digest reveal it.
+# - A tar cut between two files looks like a shorter one; only its end, its index or its digest reveal it.
 
 # %% [markdown] id="quiz"
 # ## Check yourself
 #
-# **1.** Your shards are in class order, and a colleague adds `.shuffle(1000)`. What does a batch of 256 hold?
-# (a) All classes. (b) A few classes. (c) One class.
+# **1.** ImageNet is in class order, in shards of 1,000 images, and a colleague adds `.shuffle(1000)`. How many classes
+# does a batch of 256 hold? (a) Nearly all. (b) About ten. (c) One.
 #
 # <details>
 # <summary>Answer</summary>
 #
-# **(b)**. The buffer holds about one class of ImageNet at a time, and parts of its neighbours. (a) would take a buffer
-# as large as the set. (c) would be a batch without any buffer.
+# **(b)**. The buffer holds a thousand images, and a shard about one class; only the shuffle of shards mixes further.
+# (a) would take a buffer as large as the set. (c) would be a batch without any buffer.
 #
 # </details>
 #
-# **2.** With 8 GPUs instead of 4, an epoch takes as long as before, and accuracy is the same. What is missing?
-# (a) The split over the ranks. (b) The split over the workers. (c) A larger buffer.
+# **2.** With 8 GPUs instead of 4, an epoch takes as long as before, and accuracy is the same. What is missing? (a) The
+# split over the ranks. (b) The split over the workers. (c) A larger buffer.
 #
 # <details>
 # <summary>Answer</summary>

@@ -325,7 +325,7 @@ show.figure(figures.bars(memory, title, x="MB in node-local memory", guess=guess
 # But 200 nodes still read the set 200 times. With `stage --broadcast` one node reads it, and Slurm's `sbcast` passes each
 # block on, from every node to at most eight others.
 #
-# > **Predict.** ImageNet has 141 GB, the targets of a Lustre deliver 17 GB/s in all, a node sends and receives 12 GB/s.
+# > **Predict.** ImageNet has 140 GB, the targets of a Lustre deliver 17 GB/s in all, a node sends and receives 12 GB/s.
 # > From how many nodes on is a broadcast faster?
 
 # %%

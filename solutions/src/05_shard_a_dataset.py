@@ -128,9 +128,11 @@ if not (dealt and shuffled):
     show.say("Solve both tasks first; then this cell reads with your function.")
 else:
     hands = [my_shards_in_epoch(shards, rank, 2, worker, 3, 0, 0) for rank, worker in places]
-    read = [wds.WebDataset(hand, shardshuffle=False) for hand in hands if hand]
-    keys = [sample["__key__"] for dataset in read for sample in dataset]
+    read = [list(wds.WebDataset(hand, shardshuffle=False)) if hand else [] for hand in hands]
+    keys = [sample["__key__"] for samples in read for sample in samples]
+    by_rank = [sum(map(len, read[:3])), sum(map(len, read[3:]))]
     show.say(
         f"{len(places)} processes read {[len(hand) for hand in hands]} shards, together "
-        f"**{len(keys)} samples, {len(set(keys))} of them different**; {packed.samples} were packed."
+        f"**{len(keys)} samples, {len(set(keys))} of them different**; {packed.samples} were packed. "
+        f"Rank 0 reads {by_rank[0]} samples, rank 1 {by_rank[1]}: end both after the same number of batches."
     )
