@@ -46,7 +46,7 @@ SHOWS: dict[str, tuple[str, ...]] = {
     "04": ("h5py.File", "vlen_dtype", "torch.utils.data.Dataset", "DataLoader(", "multiprocessing_context"),
     "05": ("wds.WebDataset", ".shuffle(", "DataLoader(", "split_by_node", "make_loader", "ShardWriter("),
     "06": ("os.pread(", "DataLoader(", "file.seek("),
-    "07": ("fcntl.flock(", "os.replace(", "shutil.copyfile("),
+    "07": ("fcntl.flock(", "os.replace(", "target.exists()"),
     "08": ("DataLoader(", "num_workers=", "prefetch_factor=", "class Views(Dataset)"),
     "09": (
         '"range"',

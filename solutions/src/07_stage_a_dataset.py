@@ -19,8 +19,9 @@ setup = start("ex07")
 # %% [markdown] id="task-a"
 # ## Task A: lock and rename
 #
-# ★★☆ · 20 minutes. Copy `src` into `folder` (make it, mode 700) and return the copy's path. Two jobs may call at once, and
-# one may be killed half-way. Half a copy never has the final name; a good copy is reused, an old one replaced:
+# ★★☆ · 20 minutes. Copy `src` into `folder` (make it, mode 700). Two jobs may call at once, and one may be killed
+# half-way: **the next call removes what it left**. Half a copy never has the final name; a good copy is reused, an old
+# one replaced:
 #
 # `stage(src: Path, folder: Path) -> Path`
 
