@@ -1,12 +1,12 @@
 # %% [markdown] id="top"
 # # 06 · Read a squashfs file without mounting it
 #
-# **Minutes** 35 · **Machine** any Linux computer with two CPUs · **Needs** nothing; shows more where `mksquashfs` and
-# FUSE are installed · **Data** 400 synthetic images
+# **Minutes** 35 · **Machine** any Linux computer with two CPUs · **Needs** nothing; shows more where `squashfuse` is
+# installed · **Data** 400 synthetic images
 #
 # A squashfs file holds a whole folder tree, read-only. Linux can mount it, so that every program sees files again. Many
 # sites do not allow mounts, but you do not need one: a library can read it too. Its speed depends on the settings with
-# which you pack. In this notebook an *image* is a photograph; the archive is called a *squashfs file*.
+# which you pack. Here an *image* is a photograph, the archive a *squashfs file*.
 
 # %% [markdown] id="questions"
 # ## Questions
@@ -94,8 +94,9 @@ reader.key(7), reader.target(7), reader.classes[reader.target(7)], reader.span(7
 # ## 1 · Choose the settings
 #
 # squashfs was made for live CDs: everything is cut into *blocks* and compressed, and the ends of files share blocks,
-# *fragments*. But a photograph does not get smaller. These are the defaults of
-# `mksquashfs`, the same with its option `-b 1M` for larger blocks, and two variations without fragments:
+# *fragments*. But a photograph does not get smaller. These are nearly the defaults of `mksquashfs`: our writer also
+# shares the ends of files larger than a block, as `-always-use-fragments` does. Then the same with `-b 1M`, and two
+# variations without fragments:
 
 # %%
 from pysquashfs import pack as write_squashfs
@@ -115,8 +116,8 @@ for number, (name, options) in enumerate(settings.items()):
     print(f"{name:20} saves {1 - path.stat().st_size / photo_bytes:6.2%}")
 
 # %% [markdown]
-# > **Predict.** The sizes hardly differ. How many times faster is a random read from *raw, no fragments* than one from
-# > the defaults?
+# > **Predict.** The sizes hardly differ. How many times faster is a random read from *raw, no fragments* than from the
+# > defaults?
 
 # %%
 guess = 2  # change me: raw without fragments is so many times as fast as the defaults
@@ -150,7 +151,7 @@ for name, opened in written.items():
 # several images share one, which is fetched and unpacked whole for each. Our reader keeps the last 8 MiB of them, so
 # with 240 images the defaults can even beat *gzip, no fragments*; with a million this hardly helps.
 #
-# So the size of a squashfs file does not show its speed. But any squashfs file can be examined:
+# So the size of a squashfs file does not show its speed. But any can be examined:
 
 # %%
 for name in (base, raw):
@@ -348,8 +349,8 @@ show.figure(figures.bars(wrong, title, x="wrong samples of 12,000, two workers",
 # %% [markdown] id="environment" tags=["optional"]
 # ## 5 · Put an environment into one file
 #
-# *Optional, 6 minutes.* Notebook 00 counted the files that a fresh Python opens for one import. Most of them are modules.
-# The folded cell counts those in memory after four imports.
+# *Optional, 6 minutes.* Notebook 00 counted the files that a fresh Python opens for one import. Most of them are
+# modules. The folded cell counts those in memory after four imports.
 
 # %% jupyter={"source_hidden": true}
 import subprocess
@@ -479,8 +480,8 @@ show.command(config, "DATA_FOLDER", "train.sqfs")
 #
 # </details>
 #
-# **3.** Your storage gives one reader 2,000 MB/s, and zstd pays below 900 MB/s. Should you compress annotations?
-# (a) yes, they get smaller (b) not for speed (c) never compress
+# **3.** Your storage gives one reader 2,000 MB/s, and zstd pays below 900 MB/s. Should you compress annotations? (a)
+# yes, they get smaller (b) not for speed (c) never compress
 #
 # <details>
 # <summary>Answer</summary>
