@@ -89,8 +89,9 @@ drawn = [draw_view(index) for index in range(len(reader))]
 
 
 # %% [markdown]
-# Each program yields the name of a stage when it is finished. The first is common: it scales, then crops, with floats
-# or with bytes. The next crops before it scales, and leaves floats to the GPU:
+# The stages are *read*, *decode* (JPEG to pixels), *augment* (pixels to the random view), *collate* (stack views into a
+# batch) and *send*. The first program is common: it scales, then crops. The second crops first. Both work with floats
+# or bytes:
 
 # %%
 from torchvision.transforms.v2 import functional as F
@@ -103,20 +104,16 @@ def scale_crop(data, short, k, box, dtype):
     yield "augment", F.crop(whole, round(box.top / k), round(box.left / k), 224, 224)
 
 
-def scaled(pixels):
-    view = np.empty((224, 224, 3), np.uint8)
-    images.resize(pixels, view)
-    return torch.from_numpy(view)
-
-
-def crop_scale(data, short, k, box):
-    pixels = images.decode(data)
-    yield "decode", pixels
-    yield "augment", scaled(pixels[box.top : box.top + box.height, box.left : box.left + box.width])
+# %%
+def crop_scale(data, short, k, box, dtype):
+    picture = Image.open(io.BytesIO(data)).convert("RGB")
+    yield "decode", picture
+    view = F.crop(F.to_image(picture), box.top, box.left, box.height, box.width)
+    yield "augment", F.resize(F.to_dtype(view, dtype, scale=True), [224, 224])
 
 
 # %% [markdown]
-# The last does not even decode the hidden part:
+# The last uses the toolbox: libjpeg-turbo without Pillow, and does not even decode the hidden part:
 
 # %%
 from smallfiles.images.picture import open_picture
@@ -125,12 +122,14 @@ from smallfiles.images.picture import open_picture
 def only_the_part(data, short, k, box):
     part = open_picture(data).part(box, 224, 224, None)
     yield "decode", part
-    yield "augment", scaled(part)
+    view = np.empty((224, 224, 3), np.uint8)
+    images.resize(part, view)
+    yield "augment", torch.from_numpy(view)
 
 
 # %% [markdown]
-# The folded cell is a clock: `follow` adds to each stage the time since the one before it ended. A worker process must
-# also *send* its batch to the trainer; `send_ms` times a `DataLoader` that does nothing else.
+# The folded cell is a clock: `follow` adds to each stage that a program yields the time since the one before. A worker
+# process must also *send* its batch to the trainer; `send_ms` times a `DataLoader` that does nothing else.
 
 
 # %% jupyter={"source_hidden": true}
@@ -183,9 +182,9 @@ def send_ms(batch):
 guess = 1.5  # change me: the last program is so many times as fast as the first
 
 # %%
-orders = {"floats, scale, crop": partial(scale_crop, dtype=torch.float32)}
-orders["bytes, scale, crop"] = partial(scale_crop, dtype=torch.uint8)
-orders |= {"crop, scale": crop_scale, "only the part": only_the_part}
+ways, kinds = (scale_crop, crop_scale), {"floats": torch.float32, "bytes": torch.uint8}
+orders = {f"{name}, {w.__name__}": partial(w, dtype=kind) for name, kind in kinds.items() for w in ways}
+orders["bytes, only_the_part"] = only_the_part
 runs, first = {name: [] for name in orders}, {}
 for number in range(10):
     for name, order in orders.items():
@@ -201,7 +200,7 @@ for name, each in runs.items():
     bars[name] = {stage: min(run[stage] for run in each[1:]) for stage in each[0]}
     bars[name]["send"] = send_ms(first[name])
 total = {name: sum(stages.values()) for name, stages in bars.items()}
-slow, quick = total["floats, scale, crop"], total["only the part"]
+slow, quick = total["floats, scale_crop"], total["bytes, only_the_part"]
 note = "each stage: the fastest of 9 batches, since other programs only slow one down"
 title = f"Only the part decoded, and kept as bytes, a batch takes {quick:.0f} instead of {slow:.0f} ms"
 show.figure(figures.bars(bars, title, x="time of one worker per batch (ms)", note=note, guess=slow / guess))
@@ -214,15 +213,16 @@ def pixels(batch):
 
 
 for name, batch in first.items():
-    difference = float((pixels(batch) - pixels(first["floats, scale, crop"])).abs().mean())
+    difference = float((pixels(batch) - pixels(first["floats, scale_crop"])).abs().mean())
     print(f"{name:20} {difference:4.1f} of 255 from the first, {batch.nbytes / 1e6:4.1f} MB to send")
 
 # %% [markdown]
-# The pixels differ a little, since each order rounds and smooths at a different step.
+# The pixels differ a little, since each order rounds and smooths at another step.
 #
-# Augmenting is longest in the first, decoding in the others. Two habits cost time. *Floats too early*: they take longer
-# to scale and, with four bytes instead of one, to send. `images.normalise` converts a whole batch on the GPU. *Scaling
-# pixels that are then thrown away*: crop first.
+# Augmenting is longest in the first, decoding with bytes. Two habits cost time. *Floats too early*: they take longer to
+# scale and, with four bytes instead of one, to send. `images.normalise` converts a whole batch on the GPU. *Scaling
+# pixels that are then thrown away*: cropping first saves a quarter of the augmenting of bytes, and two thirds with
+# floats. The rest of the last bar is the decoder.
 #
 # *Read* is small here, from the page cache. On a cold parallel file system it may be most of the bar ([notebook
 # 01](01_count_the_cost_of_small_files.ipynb)).
@@ -230,8 +230,8 @@ for name, batch in first.items():
 # %% [markdown] id="views" tags=["optional"]
 # ## 2 · Choose the views
 #
-# *Optional, 5 minutes.* `RandomShortSide` makes the forum's view. `RandomResizedCrop`, the usual one, takes 8 to 100 % of
-# the area and stretches it a little. Both can change colours too.
+# *Optional, 5 minutes.* `RandomShortSide` makes the forum's view. `RandomResizedCrop`, the usual one, takes 8 to 100 %
+# of the area and stretches it a little. Both can change colours too.
 #
 # > **Predict.** Which is the cheapest, and how much does changing colours add?
 
@@ -251,23 +251,21 @@ figures.bars(speeds, f"A view with other colours takes about {longer:.0%} longer
 
 # %% [markdown]
 # `RandomShortSide` shows a third of an image on average, `RandomResizedCrop` a half: more to decode. Colours are
-# changed on the finished view; before cropping, 3.7 times as many pixels would change.
+# changed on the finished view.
 #
 # <details>
 # <summary>Larger photographs: decode them at a reduced size</summary>
 #
 # A JPEG can be decoded at a half, a quarter or an eighth of its size for less work. Images of 500 x 375 pixels are too
-# small for that, since half of 375 is less than 224. With photographs four times as wide, expect 1.2 to 1.5 times the
-# speed in training, which shows parts, and 1.5 to 2 times in validation, which shows the whole image. Our transforms do
-# it automatically. If your images are that large, scale them once while packing: `pack --resize 256`. Every epoch is
-# then cheaper, but the detail is lost.
+# small for that, since half of 375 is less than 224. With larger photographs our transforms do it automatically; or
+# scale them once while packing: `pack --resize 256`. Every epoch is then cheaper, but the detail is lost.
 #
 # </details>
 
 # %% [markdown] id="workers" tags=["core"]
 # ## 3 · Add workers
 #
-# This is the loader you know: a `Dataset` that returns one sample, and a `DataLoader` that requests many.
+# This is the loader you know: a `Dataset` and a `DataLoader`.
 
 # %%
 from torch.utils.data import Dataset
@@ -303,8 +301,8 @@ def by_processes(store, workers):
 
 
 # %% [markdown]
-# We read the same files from two stores: from this machine's memory, and through `slowfs`, where each look-up and each
-# open takes 10 ms ([notebook 01](01_count_the_cost_of_small_files.ipynb)).
+# We read the same files from memory, and through `slowfs`, where each look-up and each open takes 3 ms ([notebook
+# 01](01_count_the_cost_of_small_files.ipynb)).
 #
 # > **Predict.** How many workers are best from memory? And from slow storage: fewer, as many, or more?
 
@@ -319,9 +317,10 @@ def epoch(loader):
     return sum(len(labels) for _, labels in loader)
 
 
-with open_slow(setup.folder(), SlowConfig(latency_s=0.01)) as slow:
+counts = (0, 1, 2, 4, 8, 16)
+with open_slow(setup.folder(), SlowConfig(latency_s=0.003)) as slow:
     stores = {"memory": source.store, "slow storage": slow.store}
-    loaders = {(where, n): by_processes(store, n) for where, store in stores.items() for n in (0, 1, 2, 4, 8)}
+    loaders = {(where, n): by_processes(store, n) for where, store in stores.items() for n in counts}
     tasks = {f"{where}, {n}": partial(epoch, loader) for (where, n), loader in loaders.items()}
     result = measure.compare(tasks, rounds=5, unit="images")
     loaders.clear(), tasks.clear()  # the worker processes end with their loaders
@@ -330,28 +329,30 @@ with open_slow(setup.folder(), SlowConfig(latency_s=0.01)) as slow:
 # The folded cell draws a line per store and notes your numbers.
 
 # %% jupyter={"source_hidden": true}
-lines = {where: {n: result.rates_per_s(f"{where}, {n}") for n in (0, 1, 2, 4, 8)} for where in stores}
+lines = {where: {n: result.rates_per_s(f"{where}, {n}") for n in counts} for where in stores}
 middle = {where: {n: median(runs) for n, runs in line.items()} for where, line in lines.items()}
 best = {where: next(n for n in line if line[n] > 0.9 * max(line.values())) for where, line in middle.items()}
 gains = {where: middle[where][n] / middle[where][0] for where, n in best.items()}
 said = {where: f"{n} workers bring {gains[where]:.1f} times the images" for where, n in best.items()}
 words = "; ".join(f"from {where} {said[where] if n else 'workers bring nothing'}" for where, n in best.items())
-note = "title: the fewest workers within 10 % of the best"
+fastest = max(counts, key=middle["memory"].get)
+note = f"title: the fewest workers within 10 % of the best; noted: from memory, with {fastest}"
 title = words[0].upper() + words[1:].replace(" 1 workers bring", " 1 worker brings")
-marks = {"CPUs": setup.cpus} if setup.cpus <= 8 else None
+marks = {"CPUs": setup.cpus} if setup.cpus <= 16 else None
 axes = {"x": "workers", "y": "images per second"}
 show.figure(figures.lines(lines, title, **axes, note=note, guess=guess, marks=marks))
 began = time.process_time()
 for index in range(48):
     list(only_the_part(bytes(reader.read(index)), *drawn[index]))
 cpu_ms = 1e3 * (time.process_time() - began) / 48
-worksheet.note("08", images_per_s=max(middle["memory"].values()), cpu_ms=cpu_ms)
+worksheet.note("08", images_per_s=middle["memory"][fastest], cpu_ms=cpu_ms)
 
 # %% [markdown]
-# A worker does two jobs. It *computes*: from memory, expect the best number to be near the number of CPUs, with little
-# or no gain beyond it. And it *waits*: a worker that sleeps until its file arrives needs no CPU, so from slow storage
-# more workers than CPUs help, until the CPUs are busy all the time. Packing and staging remove the waiting; then as
-# many workers as CPUs suffice. Count the CPUs of your job, not those of the node ([notebook 00](00_start_here.ipynb)).
+# A worker does two jobs. It *computes*: from memory, expect the best number to be near the number of CPUs. And it
+# *waits*: a worker that sleeps until its file arrives needs no CPU, so from slow storage more workers than CPUs help,
+# until the CPUs are busy. If other programs use the CPUs, or batches are as small as here, even no worker may be best:
+# sending a batch costs more than it saves. Count the CPUs of your job, not those of the node ([notebook
+# 00](00_start_here.ipynb)).
 #
 # <details>
 # <summary>Threads instead of processes</summary>
@@ -359,8 +360,7 @@ worksheet.note("08", images_per_s=max(middle["memory"].values()), cpu_ms=cpu_ms)
 # Workers need not be processes. Decoding and scaling happen in C, where Python's lock is released, so *threads* really
 # work at the same time. A thread leaves its batch in the trainer's memory; a process must send it. But the Python parts
 # of many threads wait for each other, so `make_loader`, which returns a `DataLoader` with either, uses up to four
-# threads and processes beyond that. It also makes whole batches in place, keeps the order for any number of workers,
-# and resumes at a batch.
+# threads, and processes beyond.
 #
 # </details>
 #
@@ -379,8 +379,7 @@ worksheet.note("08", images_per_s=max(middle["memory"].values()), cpu_ms=cpu_ms)
 # ## 4 · Build a ring
 #
 # *Optional, 12 minutes.* The idea in the forum: a second program fills a RAM disk with finished batches, and training
-# empties it. The core is memory that two processes share, cut into slots, and two queues of slot numbers. A process
-# that has nothing to do sleeps at a queue.
+# empties it. The core is memory that two processes share, cut into slots, and two queues of slot numbers.
 #
 # ![Twelve slots in a ring. Producers fill the next empty slots, training reads the oldest ready one and then frees it.](pictures/ring.svg)
 #
@@ -432,10 +431,10 @@ print(f"{len(means)} batches through {SLOTS} slots; at most {max(waiting)} waite
 # sleeps forever, and two producers would mix up the order. `smallfiles.ring` handles that, and returns the same batches
 # as the `DataLoader`.
 #
-# **Does a ring make training faster?** The folded cell simulates storage, a producer and training with sleeps, so the
-# answer is the same on any machine. A step takes 20 ms, a batch 9 ms. But the storage stalls for 0.27 s in every 0.6 s,
-# as a busy file system does, and training pauses for 0.4 s before each epoch, as for an evaluation. A `DataLoader`
-# starts each epoch empty; a ring continues to fill.
+# **Does a ring make training faster?** The folded cell simulates storage, a producer and training with sleeps. A step
+# takes 20 ms, a batch 9 ms. But the storage stalls for 0.27 s in every 0.6 s, as a busy file system does, and training
+# pauses for 0.4 s before each epoch, as for an evaluation. A `DataLoader` starts each epoch empty; a ring continues to
+# fill.
 
 # %% jupyter={"source_hidden": true}
 import queue
@@ -537,15 +536,15 @@ show.figure(figures.lines(levels, title, x="seconds", y="batches ready", marks=m
 #
 # They were 30 GB of RAM disk and 1,000 batches, refilled below 800. At 50 ms per step 800 batches bridge 40 s; a stall
 # of 5 s needs 100. The threshold only wastes 200 batches, since a producer that sleeps at a queue refills at once, and
-# your job pays for the memory. Use bytes, and a few dozen slots.
+# your job pays for the memory.
 #
 # </details>
 
 # %% [markdown] id="train" tags=["core"]
 # ## 5 · Look at the waiting
 #
-# The decisive number is the share of time in which training waits for a batch. Measuring it takes four lines. A GPU
-# does not use the CPUs, so we simulate a step with a sleep of 40 ms.
+# The decisive number is the share of time in which training waits for a batch. A GPU does not use the CPUs, so we
+# simulate a step with a sleep of 40 ms.
 
 
 # %%
@@ -632,7 +631,7 @@ show.command(TrainConfig(ring="imagenet", model="resnet50", size=224, epochs=90)
 # ## Key points
 #
 # - A batch is read, decoded, augmented, collated and sent: measure all stages before you change one.
-# - Crop first, then scale; keep bytes, and convert to floats on the GPU.
+# - Keep bytes, and convert to floats on the GPU; decode only what is shown, or crop before scaling.
 # - Workers compute and wait: from packed, staged files start with as many as the job has CPUs, from slow storage with
 #   more.
 # - A ring, or more prefetching, bridges stalls and pauses. It does not help if batches come too slowly on average.
@@ -641,8 +640,8 @@ show.command(TrainConfig(ring="imagenet", model="resnet50", size=224, epochs=90)
 # %% [markdown] id="quiz"
 # ## Check yourself
 #
-# **1.** With 8 workers on 8 CPUs, training waits 40 % of the time. Decoding is the longest stage. What helps?
-# (a) `prefetch_factor=16` (b) a ring of 1,000 slots (c) cropping before scaling (d) `pin_memory=True`
+# **1.** With 8 workers on 8 CPUs, training waits 40 % of the time. Decoding is the longest stage. What helps? (a)
+# `prefetch_factor=16` (b) a ring of 1,000 slots (c) decoding only the part that is shown (d) `pin_memory=True`
 #
 # <details>
 # <summary>Answer</summary>
@@ -653,8 +652,8 @@ show.command(TrainConfig(ring="imagenet", model="resnet50", size=224, epochs=90)
 #
 # </details>
 #
-# **2.** Your node has 128 CPUs, and your job got 8 of them. How many workers do you start with?
-# (a) 128 (b) `os.cpu_count()` (c) 8 (d) 2, the default of many tutorials
+# **2.** Your node has 128 CPUs, and your job got 8 of them. How many workers do you start with? (a) 128 (b)
+# `os.cpu_count()` (c) 8 (d) 2, the default of many tutorials
 #
 # <details>
 # <summary>Answer</summary>
@@ -671,7 +670,7 @@ show.command(TrainConfig(ring="imagenet", model="resnet50", size=224, epochs=90)
 # <summary>Answer</summary>
 #
 # **(c)**: the GPU is the limit, and hides the loading. For (a) and (b) the loader would have to be the limit. For (d)
-# the loader would have to slow down the GPU. But you can now give CPUs back, or share the node.
+# the loader would have to slow down the GPU. But you can now give CPUs back.
 #
 # </details>
 
