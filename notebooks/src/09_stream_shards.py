@@ -71,8 +71,8 @@ os.environ.update(server.environment | {"AWS_ENDPOINT_URL": line.url, "AWS_SESSI
 # %% [markdown] id="ask" tags=["core"]
 # ## 1 · Ask for an object
 #
-# A request is HTTP with a signature; the secret key is never sent. In the folded cell botocore,
-# the base of boto3, signs, and `ask` sends.
+# A request is HTTP with a signature; the secret key is never sent. In the folded cell botocore, on which boto3 is
+# built, signs the request, and `ask` sends it.
 
 # %% jupyter={"source_hidden": true}
 import http.client
@@ -143,15 +143,15 @@ title = f"With {added}, objects of 100 kB come at {images:.1f} MB/s, objects of 
 figures.lines(lines, title, x="size of the object (B)", y="throughput (B/s)", log="xy")
 
 # %% [markdown]
-# One request at a time brings at most 50 objects per second at 20 ms: less than 5 MB/s for images of 100 kB, whatever the
-# bandwidth. An object of bandwidth x latency takes twice as long as without latency: that is 2 MB at 100 MB/s, and 25 MB
-# at 10 Gbit/s. So we store shards, not images ([notebook 05](05_shard_a_dataset.ipynb)).
+# One request at a time brings at most 50 objects per second at 20 ms: less than 5 MB/s for images of 100 kB, whatever
+# the bandwidth. An object of bandwidth x latency takes twice as long as without latency: at 20 ms that is 2 MB with 100
+# MB/s, and 25 MB with 10 Gbit/s. So we store shards, not images ([notebook 05](05_shard_a_dataset.ipynb)).
 
 # %% [markdown] id="push" tags=["core"]
 # ## 2 · Push shards, and publish them last
 #
 # Here a shard holds 8 images, about 1 MB, so that our small set has 16 shards. Real shards are 100 MB, and a reader
-# requests 16 MiB at a time, some 150 images of ImageNet.
+# requests 16 MiB at a time.
 
 # %%
 from smallfiles import formats
@@ -217,7 +217,7 @@ print(f"pushed again: {moved.kept_bytes / moved.bytes:.0%} was there already; no
 #
 # > **Predict.** How many of the 1,500 names of the set-up does one request return?
 #
-# The folded cell asks for pages of names until there is no more.
+# The folded cell asks for all pages of names.
 
 # %% jupyter={"source_hidden": true}
 import xml.etree.ElementTree as XML
@@ -288,7 +288,7 @@ loaders = {n: make_loader(reader, config) for n, reader in readers.items()}
 # The first reader on a node fetches the manifest and an index per shard. All others only check that the manifest has
 # not changed, so hundreds of ranks do not flood the store.
 #
-# For comparison, the folded cell also stores each image as an object:
+# The folded cell also stores each image as an object:
 
 # %% jupyter={"source_hidden": true}
 files = objectstore.Store(objectstore.StoreUrl.parse("s3://course/files"))
@@ -339,8 +339,8 @@ figures.lines(lines, title, x="added latency, ms", y="images per second", log="y
 
 # %% [markdown]
 # Without latency only the work of server and reader overlaps. 8 in flight bring twice as many when the 16 waits of an
-# epoch take about as long as its bytes. At 50 ms a single request in flight waits nearly all the time, and each
-# doubling helps, until bytes, hashes or the server are the limit: 3 to 7 times with 8 in flight.
+# epoch are of the order of the time its bytes take. At 50 ms a single request in flight waits nearly all the time, and
+# each doubling helps, until bytes, hashes or the server are the limit: 3 to 7 times with 8 in flight.
 #
 # <details>
 # <summary>How many requests does your network need?</summary>
@@ -354,8 +354,8 @@ figures.lines(lines, title, x="added latency, ms", y="images per second", log="y
 # %% [markdown] id="once" tags=["core"]
 # ## 4 · Read each sample once, on a line that breaks
 #
-# The package `cortx_pytorch` reads shards from S3 into a plain DataLoader. Programs written for it run on our reader with
-# their import changed:
+# The package `cortx_pytorch` reads shards from S3 into a plain DataLoader. Programs written for it run on our reader
+# with their import changed:
 
 # %%
 import numpy as np
@@ -394,7 +394,7 @@ print(f"{len(came)} of {packed.samples} samples, each {set(came.values())} times
 print(f"{line.count()['requests']} requests for {len(shards)} shards")
 
 # %% [markdown]
-# No sample was lost: six more requests fetched the rest. Not every reader does that. Here are three ways to get one shard:
+# No sample was lost: six more requests fetched the rest. Not every reader does that. Three ways to get one shard:
 
 # %%
 
@@ -436,10 +436,10 @@ for way in (takes_what_came, begins_anew, goes_on):
     print(f"{way.__name__:15} returns {len(data) / size:4.0%}; {count['bytes'] / size:4.0%} travelled")
 
 # %% [markdown]
-# The first raises no error: when the line breaks, `read(n)` of `http.client` returns the bytes so far, and a tar cut
-# between two files looks like a shorter one. The second is right, but may never end if connections break before a shard
-# is complete. The third requests the rest by a range and compares the ETag, so it never joins two versions. `Store`
-# does this, and waits longer after each failure.
+# The first raises no error: when the line breaks, `read(n)` of `http.client` returns the bytes so far (`read()` without
+# a number would raise), and a tar cut between two files looks like a shorter one. The second is right, but may never
+# end if connections break before a shard is complete. The third requests the rest by a range and compares the ETag, so
+# it never joins two versions. `Store` does this, and waits longer after each failure.
 
 # %% [markdown] id="keep" tags=["optional"]
 # ## 5 · Keep shards on the node
@@ -494,8 +494,8 @@ print(f"a fixed part is kept: {found_on_the_node(False):.0%} of the requests are
 print(f"the oldest is dropped: {found_on_the_node(True):.0%}; always in the same order {found_on_the_node(True, False):.0%}")
 
 # %% [markdown]
-# A shard that was just read is needed again only in the next epoch, and by then it has usually been dropped. So we keep a
-# fixed part of the shards.
+# A shard that was just read is needed again only in the next epoch, and by then it has usually been dropped. So we keep
+# a fixed part of the shards.
 
 # %% [markdown] id="exercise"
 # ## Exercise
@@ -517,15 +517,15 @@ show.command(TransferConfig(workers=32), "push", "train.tars", "s3://course/trai
 # slurm/submit SITE 09_stream -- train.tars s3://course/train seen
 # ```
 #
-# The job pushes missing objects, streams an epoch on two nodes, and counts in the folder `seen` that each sample was read
-# once. First find out whether your compute nodes can reach the store: on many clusters only some can.
+# The job pushes missing objects, streams an epoch on two nodes, and counts in the folder `seen` that each sample was
+# read once. First find out whether your compute nodes can reach the store: on many clusters only some can.
 
 # %% [markdown] id="key-points"
 # ## Key points
 #
 # - One request at a time brings at most one object per round trip: store shards.
-# - Requests in flight hide latency. Enough are bandwidth x latency / request size, and one more, if one connection fills
-#   the network.
+# - Requests in flight hide latency. You need bandwidth x latency / request size of them, plus one, if one connection
+#   fills the network.
 # - A manifest object, written last, shows what is complete. A listing does not, and a page of it ends at 1,000 names.
 # - An answer that breaks off is continued by range, and its ETag compared.
 # - Keep a fixed part of the shards on the node. Keep keys out of programs.
@@ -544,14 +544,14 @@ show.command(TransferConfig(workers=32), "push", "train.tars", "s3://course/trai
 #
 # </details>
 #
-# **2.** An epoch has a few hundred images fewer than the day before, and there was no error. What do you look for
+# **2.** An epoch yields a few hundred images fewer than the day before, and there was no error. What do you look for
 # first? (a) A connection that broke off (b) A damaged JPEG (c) A full `/dev/shm`
 #
 # <details>
 # <summary>Answer</summary>
 #
-# **(a)**, in a reader that ignores it: the rest of a shard is missing. (b) would be an error, or one image less. (c)
-# stops the program: with an error, or a bus error.
+# **(a)**, in a reader that ignores it: the rest of a shard is missing. (b) would be an error, or one image fewer. (c)
+# stops the program.
 #
 # </details>
 
