@@ -128,8 +128,8 @@ def only_the_part(data, short, k, box):
 
 
 # %% [markdown]
-# The folded cell is a clock: `follow` adds to each stage that a program yields the time since the one before. A worker
-# process must also *send* its batch to the trainer; `send_ms` times a `DataLoader` that does nothing else.
+# The folded cell is a clock: `follow` adds to each stage that a program yields the processor time since the one before.
+# A worker process must also *send* its batch to the trainer; `send_ms` times a `DataLoader` that does nothing else.
 
 
 # %% jupyter={"source_hidden": true}
@@ -137,12 +137,12 @@ import warnings
 
 
 def follow(order, indices):
-    """Milliseconds per stage of one batch, and the batch."""
-    spent, views, began = dict.fromkeys(("read", "decode", "augment", "collate"), 0.0), [], time.perf_counter()
+    """Milliseconds of the processor per stage of one batch, and the batch."""
+    spent, views, began = dict.fromkeys(("read", "decode", "augment", "collate"), 0.0), [], time.thread_time()
 
     def lap(stage):
         nonlocal began
-        now = time.perf_counter()
+        now = time.thread_time()  # other programs hardly change it
         spent[stage] += 1e3 * (now - began)
         began = now
 
@@ -201,7 +201,7 @@ for name, each in runs.items():
     bars[name]["send"] = send_ms(first[name])
 total = {name: sum(stages.values()) for name, stages in bars.items()}
 slow, quick = total["floats, scale_crop"], total["bytes, only_the_part"]
-note = "each stage: the fastest of 9 batches, since other programs only slow one down"
+note = "each stage: processor time, the fastest of 9 batches; send: by the clock"
 title = f"Only the part decoded, and kept as bytes, a batch takes {quick:.0f} instead of {slow:.0f} ms"
 show.figure(figures.bars(bars, title, x="time of one worker per batch (ms)", note=note, guess=slow / guess))
 
@@ -217,7 +217,7 @@ for name, batch in first.items():
     print(f"{name:20} {difference:4.1f} of 255 from the first, {batch.nbytes / 1e6:4.1f} MB to send")
 
 # %% [markdown]
-# The pixels differ a little, since each order rounds and smooths at another step.
+# The pixels differ a little, since each rounds and smooths at another step.
 #
 # Augmenting is longest in the first, decoding with bytes. Two habits cost time. *Floats too early*: they take longer to
 # scale and, with four bytes instead of one, to send. `images.normalise` converts a whole batch on the GPU. *Scaling
