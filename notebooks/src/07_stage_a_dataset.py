@@ -189,7 +189,7 @@ def by_cp(folder):
 
 
 # %% [markdown]
-# The folded cell compares them in five rounds, and removes the copies:
+# The folded cell compares them warm, in five rounds:
 
 # %% jupyter={"source_hidden": true}
 def clean():
@@ -206,7 +206,6 @@ def compare(file, folder, wait_s=0.0):
     return found
 
 
-# %%
 warm = compare(packed, source.root)
 speed = {name.partition(",")[0]: warm.spread(name).median for name in warm.runs}
 best = max(speed, key=speed.get)
@@ -310,7 +309,10 @@ with ProcessPoolExecutor(4, mp_context=fork) as pool:
         (here / "train.arrow").unlink()
 print({name: [f"{mb:.0f} MB" for mb in found] for name, found in opened.items()})
 
-# %%
+# %% [markdown]
+# The folded cell draws the first.
+
+# %% jupyter={"source_hidden": true}
 torn, whole = opened["if_missing"], min(opened["once_per_node"])
 title = f"Ranks 1 to 3 open {min(torn[1:]):.0f} to {max(torn[1:]):.0f} of {size / 1e6:.0f} MB; "
 title += f"with lock and rename, each opens {whole:.0f}"
