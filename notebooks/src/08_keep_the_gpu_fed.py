@@ -120,7 +120,7 @@ from smallfiles.images.picture import open_picture
 
 
 def only_the_part(data, short, k, box):
-    part = open_picture(data).part(box, 224, 224, None)
+    part = open_picture(data).part(box, 224, 224)
     yield "decode", part
     view = np.empty((224, 224, 3), np.uint8)
     images.resize(part, view)
