@@ -102,7 +102,7 @@ class GrowingStrings:
 
 
 class GrowingNumbers:
-    """Whole numbers that grow likewise, null where unknown.
+    """Whole numbers that grow likewise.
 
     Args:
         kind: Their Arrow type.
@@ -110,32 +110,16 @@ class GrowingNumbers:
 
     def __init__(self, kind: pa.DataType) -> None:
         self._kind, self._data = kind, _Pages()
-        self._unknown: list[int] = []
 
-    def add(self, column: pa.Array) -> None:
-        """Append a column, cast to the type.
-
-        Raises:
-            pa.ArrowInvalid: A number is beyond the type.
-        """
-        column = column.cast(self._kind)
-        if column.null_count:
-            first = self._count()
-            self._unknown += [first + row for row, null in enumerate(column.is_null().to_pylist()) if null]
-        if len(column):
-            self._data.add(to_numpy(column).data.cast("B"))
+    def extend(self, numbers: pa.Array) -> None:
+        """Append an Arrow column of the type without nulls."""
+        if len(numbers):
+            self._data.add(to_numpy(numbers).data.cast("B"))
 
     def finish(self) -> pa.Array:
         """All of it as one Arrow array over the bytes collected, without a copy."""
-        validity = None
-        if self._unknown:
-            known = np.ones(self._count(), np.bool_)
-            known[self._unknown] = False
-            validity = pa.py_buffer(np.packbits(known, bitorder="little"))
-        return pa.Array.from_buffers(self._kind, self._count(), [validity, self._data.finish()])
-
-    def _count(self) -> int:
-        return len(self._data) * 8 // int(self._kind.bit_width)
+        count = len(self._data) * 8 // int(self._kind.bit_width)
+        return pa.Array.from_buffers(self._kind, count, [None, self._data.finish()])
 
 
 @contextmanager

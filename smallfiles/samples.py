@@ -7,16 +7,14 @@ writer releases samples soon. Notebook 03 shows why views are worth it.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal, Protocol, TypeAlias, runtime_checkable
+from typing import Any, NamedTuple, Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-Target: TypeAlias = int | list[str]
-TargetKind: TypeAlias = Literal["label", "captions"]
 Meta: TypeAlias = dict[str, Any]
 Buffer: TypeAlias = bytes | bytearray | memoryview
 Rows: TypeAlias = "Sequence[int] | npt.NDArray[np.int64]"
@@ -25,31 +23,34 @@ Rows: TypeAlias = "Sequence[int] | npt.NDArray[np.int64]"
 UNLABELLED = -1
 """The label of a sample whose class is not known, as in a test split."""
 
+OWN_TYPES = {"label": pa.int64(), "captions": pa.list_(pa.string()), "meta": pa.string()}
+"""The values that every format, other programs and the set digest know by their names: `meta` is JSON."""
 
-@dataclass(frozen=True, slots=True)
-class Sample:
+NO_VALUES = pa.table({})
+
+
+class Sample(NamedTuple):
     """One item of a data set on its way from a source to a packed file.
 
     Args:
         key: Relative POSIX path, unique in its set.
-        data: The encoded bytes (a JPEG file, say).
-        target: An integer label, or a list of captions.
-        meta: An optional JSON object.
-        blobs: The bytes of its further files, in the order of `Schema.blobs`.
-        row: Its row of `Schema.values`, if there are any.
+        blobs: The encoded bytes of its files: the first one (a JPEG file, say), then those of `Schema.blobs`.
+        row: Its row of `Schema.values`.
     """
 
     key: str
-    data: Buffer
-    target: Target
-    meta: Meta | None = None
-    blobs: tuple[Buffer, ...] = ()
-    row: int = -1
+    blobs: tuple[Buffer, ...]
+    row: int
+
+    @property
+    def data(self) -> Buffer:
+        """The bytes of its first file."""
+        return self.blobs[0]
 
     @property
     def size(self) -> int:
         """Bytes of all its files."""
-        return len(self.data) + sum(map(len, self.blobs)) if self.blobs else len(self.data)
+        return sum(map(len, self.blobs))
 
 
 @dataclass(frozen=True)
@@ -79,8 +80,9 @@ class Schema:
         count: Number of samples (an upper bound if failing samples are skipped).
         total_bytes: Sum of the encoded bytes; upper bound likewise.
         largest_bytes: The largest sample; decides between 32- and 64-bit offsets.
-        target: Whether samples carry labels or captions.
-        has_meta: Whether any sample carries a JSON object.
+        values: The columns of values, of which `Sample.row` says which row is whose: `label` or `captions`,
+            `meta` if any sample has a JSON object, and further ones (see `smallfiles.fields`). With neither
+            label nor captions, no class is known.
         shared_stems: What several keys have up to the first dot of their file name; a tar escapes the names
             of these keys, and of no others.
         name: Name of the data set.
@@ -92,7 +94,6 @@ class Schema:
         member_suffixes: Suffixes that captions (`txt`) and JSON objects (`json`) had in a tar of another
             program. A tar that is packed from it uses them too, since programs read members by name.
         blobs: The fields of further files.
-        values: The columns of further values (see `smallfiles.fields`); `Sample.row` says which row is whose.
         columns: Which column of the source's table was which field, if that was said.
         first: Name of the first file's field; empty if it is the one that its suffix gives.
     """
@@ -100,8 +101,7 @@ class Schema:
     count: int
     total_bytes: int
     largest_bytes: int
-    target: TargetKind = "label"
-    has_meta: bool = False
+    values: pa.Table = field(default_factory=lambda: NO_VALUES, compare=False, repr=False)
     shared_stems: frozenset[str] = frozenset()
     name: str = "dataset"
     split: str = "train"
@@ -110,17 +110,44 @@ class Schema:
     resize: Mapping[str, Any] | None = None
     member_suffixes: tuple[str, ...] = ()
     blobs: tuple[BlobField, ...] = ()
-    values: pa.Table | None = field(default=None, compare=False, repr=False)
     columns: tuple[str, ...] = ()
     first: str = ""
+
+    def __post_init__(self) -> None:
+        columns = dict(zip(self.values.column_names, self.values.columns, strict=True))
+        if not columns.keys() & {"label", "captions"}:
+            unknown = pa.py_buffer(np.full(self.count, UNLABELLED))  # pa.array would import pandas
+            columns["label"] = pa.Array.from_buffers(pa.int64(), self.count, [None, unknown])
+        own = {name: columns.pop(name) for name in OWN_TYPES if name in columns}
+        object.__setattr__(self, "values", pa.table(own | columns))
+
+    @classmethod
+    def of(cls, samples: Iterable[Sample], values: pa.Table = NO_VALUES, **facts: Any) -> Schema:
+        """The schema of samples that are all at hand, such as the few that a cell of a notebook writes.
+
+        Example:
+            >>> Schema.of([Sample("cat.jpg", (b"...",), 0)], pa.table({"label": [3]})).largest_bytes
+            3
+
+        Args:
+            samples: What will be written.
+            values: Their columns of values, such as `Reader.table` returns.
+            **facts: Other arguments; the sizes of `blobs` are counted here.
+        """
+        sizes = [[*map(len, each.blobs)] for each in samples]
+        blobs = facts.pop("blobs", ())
+        first, *further = zip(*sizes, strict=True) if sizes else [()] * (1 + len(blobs))
+        room = tuple(
+            replace(blob, total_bytes=sum(each), largest_bytes=max(each, default=0))
+            for blob, each in zip(blobs, further, strict=True)
+        )
+        return cls(len(sizes), sum(first), max(first, default=0), values, blobs=room, **facts)
 
     @property
     def fields(self) -> dict[str, str]:
         """Type of each further value as Arrow writes it, and suffix of each further file, for the record."""
-        values = [] if self.values is None else list(self.values.schema)
-        return {each.name: str(each.type) for each in values} | {
-            blob.name: blob.suffix for blob in self.blobs
-        }
+        kinds = {each.name: str(each.type) for each in self.values.schema if each.name not in OWN_TYPES}
+        return kinds | {blob.name: blob.suffix for blob in self.blobs}
 
 
 @dataclass(frozen=True)
@@ -197,11 +224,8 @@ class Reader(Protocol):
                 are, so that a process holds no copy of the columns of a million samples.
         """
 
-    def target(self, index: int) -> Target:
+    def target(self, index: int) -> Any:
         """Label or captions of one sample, from `table`; a million of them are read faster at once."""
-
-    def meta(self, index: int) -> Meta | None:
-        """JSON object of one sample, from `table`; None if it has none."""
 
     def added(self) -> Mapping[str, pa.Array]:
         """The values that `annotate` added later, which `table` has too."""
@@ -238,7 +262,7 @@ class Reader(Protocol):
         """Release the file; later reads raise an error."""
 
     def __iter__(self) -> Iterator[Sample]:
-        """All samples in stored order, complete with target and meta."""
+        """All samples in stored order; their rows are those of `table`."""
 
 
 class ByteStore(Protocol):

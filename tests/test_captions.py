@@ -5,6 +5,7 @@ import random
 
 import pytest
 import torch
+from given import Given, bare, schema_of
 from hypothesis import given
 from hypothesis import strategies as st
 from torch.utils.data import DataLoader
@@ -13,15 +14,13 @@ from smallfiles import captions
 from smallfiles.captions import END, PAD, SPECIAL, START, UNKNOWN, CaptionDataset, CaptionItem, Vocabulary
 from smallfiles.errors import FormatError, UsageError
 from smallfiles.formats import arrow
-from smallfiles.samples import Sample, Schema
 
 TEXTS = ["A dog runs , and a cat .", "The dog sleeps .", "Zwei Hunde : café !"]
 
 
 def packed(path, targets, kind="captions"):
-    samples = [Sample(f"{i}.jpg", bytes([i]) * (i + 1), target) for i, target in enumerate(targets)]
-    schema = Schema(count=len(samples), total_bytes=10_000, largest_bytes=100, target=kind)
-    arrow.write(samples, path, schema=schema)
+    samples = [Given(f"{i}.jpg", bytes([i]) * (i + 1), target) for i, target in enumerate(targets)]
+    arrow.write(bare(samples), path, schema=schema_of(samples, captions=kind == "captions"))
     return path
 
 

@@ -8,6 +8,7 @@ import wave
 import numpy as np
 import pyarrow as pa
 import pytest
+from given import Given, bare, schema_of
 from PIL import Image
 
 from smallfiles import contact_sheet, formats, previews
@@ -15,8 +16,7 @@ from smallfiles.cli import main
 from smallfiles.errors import UsageError
 from smallfiles.formats import arrow
 from smallfiles.images import ImageError
-from smallfiles.samples import BlobField, Sample
-from tests.formats import contract_sets as sets
+from smallfiles.samples import BlobField
 
 COLOURS = ((200, 30, 30), (30, 160, 60))
 
@@ -45,12 +45,12 @@ def sound(seconds=0.5, rate=8000, width=2):
 
 def opened(tmp_path, samples, **more):
     out = tmp_path / "set.arrow"
-    arrow.write(samples, out, schema=sets.schema_of(samples, **more))
+    arrow.write(bare(samples), out, schema=schema_of(samples, **more))
     return formats.open(out)
 
 
 def two_classes(count=40):
-    return [Sample(f"{n % 2}/{n:03}.png", coloured(n % 2), n % 2) for n in range(count)]
+    return [Given(f"{n % 2}/{n:03}.png", coloured(n % 2), n % 2) for n in range(count)]
 
 
 def tiles_of(reader, seed=0):
@@ -76,7 +76,7 @@ def test_a_seed_names_the_choice(tmp_path):
 
 
 def test_classes_that_do_not_fit_are_counted(tmp_path):
-    samples = [Sample(f"{n}.png", coloured(0, (4, 4)), n) for n in range(50)]
+    samples = [Given(f"{n}.png", coloured(0, (4, 4)), n) for n in range(50)]
     sheet = contact_sheet.draw(opened(tmp_path, samples))
     assert f"{contact_sheet.ROWS} of 50 samples, {contact_sheet.ROWS} of 50 classes" in sheet.note
     assert len(sheet.groups) == contact_sheet.ROWS
@@ -84,7 +84,7 @@ def test_classes_that_do_not_fit_are_counted(tmp_path):
 
 def test_a_damaged_sample_gives_its_reason_and_hides_no_other(tmp_path):
     samples = two_classes(6)
-    samples[2] = Sample("0/002.png", coloured(0)[:50], 0)
+    samples[2] = Given("0/002.png", coloured(0)[:50], 0)
     sheet = contact_sheet.draw(opened(tmp_path, samples))
     problems = {tile.name: tile.problem for group in sheet.groups for tile in group.tiles}
     assert [name for name, problem in problems.items() if problem] == ["002.png"]
@@ -117,7 +117,7 @@ def test_a_damaged_sample_gives_its_reason_and_hides_no_other(tmp_path):
     ],
 )
 def test_other_kinds_of_data_are_shown_as_what_they_are(tmp_path, key, data, shape, lines):
-    ((_, tile),) = tiles_of(opened(tmp_path, [Sample(key, data, -1)]))
+    ((_, tile),) = tiles_of(opened(tmp_path, [Given(key, data, -1)]))
     assert (tile.problem, tile.lines) == ("", lines)
     assert (tile.picture and tile.picture.size) == shape
 
@@ -134,7 +134,7 @@ def test_other_kinds_of_data_are_shown_as_what_they_are(tmp_path, key, data, sha
 def test_arrays_and_sounds_that_cannot_be_read_give_a_reason(tmp_path, monkeypatch, data, suffix, soundfile):
     if not soundfile:
         monkeypatch.setitem(sys.modules, "soundfile", None)
-    ((_, tile),) = tiles_of(opened(tmp_path, [Sample(f"a.{suffix}", data, -1)]))
+    ((_, tile),) = tiles_of(opened(tmp_path, [Given(f"a.{suffix}", data, -1)]))
     assert tile.problem and tile.picture is None
 
 
@@ -152,7 +152,7 @@ def test_a_mask_with_a_broken_chunk_gives_a_reason(mode):
 def test_a_sound_needs_no_package_where_python_reads_it(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "soundfile", None)
     names = {"a.wav": sound(), "b.wav": sound(width=3), "c.flac": b"fLaC"}
-    samples = [Sample(name, data, -1) for name, data in names.items()]
+    samples = [Given(name, data, -1) for name, data in names.items()]
     plain, deep, other = [tile for _, tile in tiles_of(opened(tmp_path, samples))]
     assert plain.picture.size == (144, 72) and plain.lines == ("0.50 s, 8000 Hz", "1 channel")
     assert deep.picture is None and deep.lines[-1] == "24 bits: needs soundfile"
@@ -160,7 +160,7 @@ def test_a_sound_needs_no_package_where_python_reads_it(tmp_path, monkeypatch):
 
 
 def test_captions_are_shown(tmp_path):
-    samples = [Sample("a.png", coloured(0), ["A dog .", "Two cats .", "No more ."])]
+    samples = [Given("a.png", coloured(0), ["A dog .", "Two cats .", "No more ."])]
     ((_, tile),) = tiles_of(opened(tmp_path, samples, captions=True))
     assert tile.lines == ("60 x 40", "A dog .", "Two cats .")
 
@@ -176,7 +176,7 @@ def grey(pixels, kind="PNG"):
 
 def with_fields(tmp_path, partner, suffix=".png", first=None, **values):
     """The tile of one sample: an image of 60 x 40 pixels, a further file, and values."""
-    samples = [Sample("a.png", first or coloured(0), 0, None, (partner,) * (partner is not None), 0)]
+    samples = [Given("a.png", first or coloured(0), 0, None, (partner,) * (partner is not None), 0)]
     blobs = (BlobField("mask", suffix, len(partner), len(partner)),) if partner is not None else ()
     table = pa.table({name: pa.array([value]) for name, value in values.items()}) if values else None
     ((_, tile),) = tiles_of(opened(tmp_path, samples, blobs=blobs, values=table, classes=("cat", "dog")))
@@ -295,7 +295,7 @@ def test_both_kinds_of_sheet_hold_the_pictures_and_names_of_all_fields(tmp_path)
 
 
 def test_names_cannot_write_into_the_page(tmp_path):
-    samples = [Sample("<script>x.png", coloured(0), ["<b>bold</b> & \x1b[2J"])]
+    samples = [Given("<script>x.png", coloured(0), ["<b>bold</b> & \x1b[2J"])]
     contact_sheet.write(opened(tmp_path, samples, captions=True), tmp_path / "sheet.html")
     page = (tmp_path / "sheet.html").read_text()
     assert "<script>" not in page and "<b>" not in page and "\x1b" not in page

@@ -58,7 +58,7 @@ def test_an_unusual_but_harmless_key_is_allowed(key):
 def test_no_format_stores_a_key_with_a_line_break(tmp_path, suffix):
     write = formats.get(formats.name_of(tmp_path / f"x{suffix}")).write
     with pytest.raises(FormatError, match=r"a\\nb.* a line break"):
-        write([Sample("a\nb.jpg", b"x", 0)], tmp_path / f"x{suffix}", schema=Schema(1, 1, 1))
+        write([Sample("a\nb.jpg", (b"x",), 0)], tmp_path / f"x{suffix}", schema=Schema(1, 1, 1))
 
 
 @given(st.one_of(TRICKY, ANY_TEXT))

@@ -27,6 +27,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
+import pyarrow as pa
 import torch
 from PIL import Image
 from torch.overrides import TorchFunctionMode
@@ -160,9 +161,9 @@ def reader(attempt: Attempt) -> None:
 
 
 def _packed(path: Path, word: str) -> Path:
-    samples = [Sample(f"{i:02}.bin", f"{word} {i}".encode() * 50, i % 5) for i in range(12)]
-    sizes = [len(sample.data) for sample in samples]
-    arrow.write(samples, path, schema=Schema(len(sizes), sum(sizes), max(sizes)), digest=False)
+    samples = [Sample(f"{i:02}.bin", (f"{word} {i}".encode() * 50,), i) for i in range(12)]
+    values = pa.table({"label": [number % 5 for number in range(12)]})
+    arrow.write(samples, path, schema=Schema.of(samples, values), digest=False)
     return path
 
 

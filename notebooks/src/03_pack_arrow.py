@@ -120,7 +120,8 @@ source = setup.source()
 packed = setup.scratch / "packed.arrow"
 config = PackConfig(options=arrow.Options(rows_per_batch=64))
 report = pack(source, packed, config)
-samples = list(formats.open(packed))  # key, bytes and label of each image, in memory
+reader = formats.open(packed)
+samples, labels = list(reader), reader.table(["label"])["label"]  # key and bytes of each image in memory, and its label
 report.samples, report.file_bytes
 
 # %% [markdown]
@@ -179,9 +180,9 @@ def write(rows_per_batch):
     schema = pa.schema({"data": pa.binary(), "label": pa.int64()})
     with pa.OSFile(str(path), "wb") as file, pa.ipc.new_file(file, schema) as writer:
         for first in range(0, len(samples), rows_per_batch):
-            part = samples[first : first + rows_per_batch]
-            columns = [[sample.data for sample in part], [sample.target for sample in part]]
-            writer.write(pa.RecordBatch.from_arrays(list(map(pa.array, columns)), schema=schema))
+            data = [sample.data for sample in samples[first : first + rows_per_batch]]
+            columns = [pa.array(data), labels[first : first + rows_per_batch].combine_chunks()]
+            writer.write(pa.RecordBatch.from_arrays(columns, schema=schema))
     return path
 
 

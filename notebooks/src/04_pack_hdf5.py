@@ -63,7 +63,10 @@ from smallfiles.pack import PackConfig, pack
 
 source = setup.source()
 pack(source, setup.scratch / "all.arrow", PackConfig(verify="none"))
-samples = list(formats.open(setup.scratch / "all.arrow"))  # key, bytes and label of each image, in memory
+reader = formats.open(setup.scratch / "all.arrow")
+samples = list(reader)  # key and bytes of each image, in memory
+values = reader.table(["label"])
+labels = values["label"].to_numpy()
 
 
 def write_vlen(samples, path):
@@ -71,7 +74,7 @@ def write_vlen(samples, path):
         images = file.create_dataset("train/images", len(samples), h5py.vlen_dtype(np.uint8))
         for index, sample in enumerate(samples):
             images[index] = np.frombuffer(sample.data, np.uint8)
-        file["train/targets"] = np.array([sample.target for sample in samples], np.int16)
+        file["train/targets"] = labels[: len(samples)].astype(np.int16)
 
 
 # %% [markdown]
@@ -87,7 +90,7 @@ def write_blob(samples, path, **storage):
         for sample, start, stop in zip(samples, offsets, offsets[1:]):
             data[start:stop] = np.frombuffer(sample.data, np.uint8)
         file["train/offsets"] = offsets
-        file["train/labels"] = np.array([sample.target for sample in samples], np.int64)
+        file["train/labels"] = labels[: len(samples)]
 
 
 # %%
@@ -192,8 +195,7 @@ print(measure.compare(ways, rounds=5))
 from smallfiles.samples import Schema
 
 few, out = samples[:60], setup.scratch / "write.h5"
-sizes = [len(sample.data) for sample in few]
-schema = Schema(len(few), sum(sizes), max(sizes))
+schema = Schema.of(few, values)
 
 
 def write_from_lists():

@@ -20,13 +20,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from smallfiles.arrays import from_numpy, integers, scalar, to_numpy
+from smallfiles.arrays import from_numpy, integers, scalar, text_bytes, to_numpy
 from smallfiles.errors import DamagedFileError
 from smallfiles.faults import summary_of
-from smallfiles.fields import META
+from smallfiles.fields import META, list_borders
 from smallfiles.formats.bytefile import ByteFile, damaged
-from smallfiles.formats.columns import CAPTIONS, TARGET_TYPES, SampleColumns
 from smallfiles.formats.placed import OpenedFile, numbered_keys
+from smallfiles.samples import OWN_TYPES
 
 NAMES = (
     *("offsets", "labels", "targets", "caption_data", "caption_offsets", "caption_rows"),
@@ -38,31 +38,26 @@ Arrays: TypeAlias = Mapping[str, np.ndarray]
 
 
 def arrays_of(
-    columns: SampleColumns, labels: str = "labels", kind: str = "<i8"
+    keys: pa.StringArray, values: Mapping[str, pa.Array], labels: str = "labels", kind: str = "<i8"
 ) -> Iterator[tuple[str, np.ndarray]]:
     """Name and values of each array: texts are a run of bytes and offsets; no JSON object is the empty text.
 
     Both file formats can store strings themselves, but each string then costs a look-up of its own.
     """
-    for name in columns.kinds:
-        found = columns.finish(name)
-        if name == "label":
-            yield labels, to_numpy(found).astype(kind, copy=False)
-        elif name == "captions":
-            yield from _text_arrays("caption", found.flatten())
-            yield "caption_rows", _offsets(found)
-        else:
-            yield from _text_arrays(name, pc.fill_null(found, scalar("")) if found.null_count else found)
+    yield from _text_arrays("key", keys)
+    if "label" in values:
+        yield labels, to_numpy(values["label"]).astype(kind, copy=False)
+    if "captions" in values:
+        yield from _text_arrays("caption", values["captions"].flatten())
+        yield "caption_rows", list_borders(values["captions"]).astype(np.uint64)
+    if META in values:
+        yield from _text_arrays(META, pc.fill_null(values[META], scalar("")))
 
 
 def _text_arrays(name: str, found: pa.StringArray) -> Iterator[tuple[str, np.ndarray]]:
-    offsets, data = _offsets(found), found.buffers()[2]
-    yield f"{name}_data", np.frombuffer(data or b"", np.uint8, int(offsets[-1]))
-    yield f"{name}_offsets", offsets
-
-
-def _offsets(found: pa.Array) -> np.ndarray:
-    return np.frombuffer(found.buffers()[1], np.int32, len(found) + 1).astype(np.uint64)
+    borders, data = text_bytes(found)
+    yield f"{name}_data", data
+    yield f"{name}_offsets", borders.astype(np.uint64)
 
 
 class Blob(OpenedFile):
@@ -127,7 +122,7 @@ class Blob(OpenedFile):
 
     def kinds(self) -> dict[str, pa.DataType]:
         target = "captions" if self._labels is None else "label"
-        return {target: TARGET_TYPES[target]} | ({META: pa.string()} if "meta_offsets" in self.arrays else {})
+        return {target: OWN_TYPES[target]} | ({META: pa.string()} if "meta_offsets" in self.arrays else {})
 
     def column(self, name: str) -> pa.Array:
         if name == META:
@@ -140,7 +135,7 @@ class Blob(OpenedFile):
             return from_numpy(np.require(self._labels, np.int64, ["C", "A"]))
         texts = self._texts("caption", "caption_offsets", len(self.array("caption_offsets")) - 1)
         borders = self._borders("caption_rows", len(texts))
-        return pa.Array.from_buffers(CAPTIONS, self.count, [None, borders], children=[texts])
+        return pa.Array.from_buffers(OWN_TYPES["captions"], self.count, [None, borders], children=[texts])
 
     def all_keys(self) -> pa.StringArray:
         """The keys, without a copy of their bytes."""

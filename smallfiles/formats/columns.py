@@ -1,16 +1,15 @@
-"""Everything about the samples except their bytes (keys, targets, JSON objects, positions) as Arrow columns.
+"""Everything about the samples except their bytes (keys, values, positions) as Arrow columns.
 
 Every format keeps these small columns together, so that a million keys and labels are read at once, and
 a label is found without its image. The trap: a million rows of Python objects take a gigabyte while a
 file is written, so they become columns a few thousand rows at a time. And a label that silently wraps
-(70,000 in 16 bits is 4,464) trains without any error, so each value is checked when it enters a file, and
-refused with the key of its sample. Notebooks 03 and 04 look at them.
+(70,000 in 16 bits is 4,464) trains without any error, so labels are checked before they enter a file, and
+refused with the key of their sample. Notebooks 03 and 04 look at them.
 """
 
 from __future__ import annotations
 
 import json
-import operator
 import re
 from array import array
 from collections.abc import Callable, Container, Mapping
@@ -18,21 +17,21 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from smallfiles.arrays import GrowingNumbers, GrowingStrings, column, from_numpy, one_chunk, scalar
+from smallfiles.arrays import GrowingNumbers, GrowingStrings, column, from_numpy, one_chunk, scalar, to_numpy
 from smallfiles.errors import FormatError, first_few
+from smallfiles.faults import is_utf8
 from smallfiles.fields import META, TARGETS
 from smallfiles.formats.output import ArrowSink
 from smallfiles.keys import MAX_COMPONENT_BYTES, is_writable_name, key_problem
-from smallfiles.samples import Buffer, Sample, Schema, Target
+from smallfiles.samples import OWN_TYPES, Buffer, Meta, Sample, Schema
 
-CAPTIONS = pa.list_(pa.string())
-TARGET_TYPES = {"label": pa.int64(), "captions": CAPTIONS}
 INT64 = range(-(2**63), 2**63)
 _ROWS_AT_ONCE = 4096
+_CANONICAL = json.JSONEncoder(sort_keys=True, separators=(",", ":")).encode
+_PLAIN = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 _STEM = r"^(.*[^/])\.[^./]*$"
 
 
@@ -41,10 +40,13 @@ class Rows:
 
     Args:
         out: The file, for messages.
-        schema: What is packed; it says whether targets are labels and whether there are JSON objects.
+        schema: What is packed, with the columns of all values.
         labels: The labels that the layout can hold.
-        label_type: Arrow type of labels.
-        more: Further columns, after these.
+        more: Further columns of numbers or texts, after the keys.
+
+    Raises:
+        FormatError: The columns of values are not what every format and program takes them for, or the layout
+            cannot hold a label.
     """
 
     def __init__(
@@ -53,20 +55,28 @@ class Rows:
         schema: Schema,
         *,
         labels: range = INT64,
-        label_type: pa.DataType | None = None,
         more: Mapping[str, pa.DataType] | None = None,
     ) -> None:
-        self._out, self._schema, self._allowed = out, schema, labels
-        self._labelled = schema.target == "label"
-        self.kinds: dict[str, pa.DataType] = {
-            "key": pa.string(),
-            schema.target: (self._labelled and label_type) or TARGET_TYPES[schema.target],
-            **({"meta": pa.string()} if schema.has_meta else {}),
-            **(more or {}),
-        }
+        self._out = out
+        self.kinds: dict[str, pa.DataType] = {"key": pa.string(), **(more or {})}
+        self._values = {name: one_chunk(schema.values[name]) for name in schema.values.column_names}
         self._rows: list[tuple[Any, ...]] = []
-        self._numbers = array("q")  # of a whole file, where the rows are those of one
-        self.value_names = () if schema.values is None else tuple(schema.values.column_names)
+        self._numbers = array("q")
+        for name, kind in OWN_TYPES.items():
+            found = self._values.get(name, column([], kind))
+            if found.type != kind or (found.null_count and name != META):
+                raise FormatError(
+                    f"the column {name} for {out} has the type {found.type} and {found.null_count} missing",
+                    expected=f"{kind}, for each sample" if name != META else f"{kind}, of a JSON object each",
+                    next_step="Convert the column of the schema",
+                )
+        found = to_numpy(self._values.get("label", column([], pa.int64())))
+        if len(found) and not (labels.start <= found.min() and found.max() < labels.stop):
+            raise FormatError(
+                f"the labels for {out} reach from {found.min()} to {found.max()}",
+                expected=f"labels from {labels.start} to {labels.stop - 1} in this layout",
+                next_step="Correct the manifest, or choose a format or layout that can hold them",
+            )
 
     def __len__(self) -> int:
         return len(self._rows)
@@ -79,29 +89,83 @@ class Rows:
             *more: Values of the further columns.
 
         Raises:
-            FormatError: It does not fit the schema.
+            FormatError: Its key is no valid one.
         """
-        out, key = self._out, key_of(sample, self._out)
-        target = label_of(sample, out, self._allowed) if self._labelled else captions_of(sample, out)
-        self.append(key, target, meta_text(sample, out, self._schema), *more, row=sample.row)
+        self.append(key_of(sample, self._out), sample.row, *more)
 
-    def append(self, key: str, target: Target, meta: str | None, *more: Any, row: int = -1) -> None:
-        """Add a row that was checked elsewhere; `row` is that of the further values."""
-        self._rows.append((key, target, meta, *more) if self._schema.has_meta else (key, target, *more))
-        if self.value_names:
-            self._numbers.append(row)
+    def append(self, key: str, row: int, *more: Any) -> None:
+        """The same with a key that was checked elsewhere."""
+        self._rows.append((key, *more))
+        self._numbers.append(row)
 
     def take(self) -> dict[str, pa.Array]:
-        """The columns of the rows that were added since the last call, by name."""
+        """The columns of the rows that were added since the last call, by name, and those of their values.
+
+        Raises:
+            FormatError: There is no such row of values.
+        """
+        found = self._taken()
+        numbers, self._numbers = self._numbers, array("q")
+        return found | self._values_of(numbers)
+
+    def _taken(self) -> dict[str, pa.Array]:
         rows, self._rows = self._rows, []
         columns = zip(*rows, strict=True) if rows else [()] * len(self.kinds)
         kinds = self.kinds.items()
         return {name: column(values, kind) for (name, kind), values in zip(kinds, columns, strict=True)}
 
-    def take_values(self) -> dict[str, pa.Array]:
-        """The columns of their further values likewise."""
-        numbers, self._numbers = self._numbers, array("q")
-        return values_of(self._schema, np.array(numbers, np.int64))
+    def _values_of(self, numbers: array[int]) -> dict[str, pa.Array]:
+        """The columns of the values of these rows; JSON objects in their canonical form."""
+        rows, count = np.array(numbers, np.int64), min(map(len, self._values.values()))
+        whole = len(rows) == count and bool((rows == np.arange(count)).all())
+        try:
+            at = from_numpy(rows)
+            found = self._values if whole else {name: each.take(at) for name, each in self._values.items()}
+        except IndexError as error:
+            raise no_row(self._out, int(rows.min()), int(rows.max()), count) from error
+        return {**found, META: _canonical(found[META], self._out)} if META in found else {**found}
+
+
+def _canonical(texts: pa.StringArray, out: Path) -> pa.StringArray:
+    """JSON objects as equal texts where they are equal."""
+    parts = [column([], pa.string())]
+    for start in range(0, len(texts), _ROWS_AT_ONCE):
+        some = texts.slice(start, _ROWS_AT_ONCE).to_pylist()
+        each = [None if text is None else json_text(object_of(text, out)) for text in some]
+        parts.append(column(each, pa.string()))
+    return pa.concat_arrays(parts)
+
+
+def no_row(out: Path, first: int, last: int, count: int) -> FormatError:
+    """The error for samples whose values are in rows that are not there."""
+    return FormatError(
+        f"the samples for {out} have rows from {first} to {last}, of {count:,}",
+        expected="for each sample its row in the columns of the schema",
+        next_step="Number the samples from 0 on",
+    )
+
+
+def object_of(text: str, out: Path) -> Meta:
+    """The JSON object in a text.
+
+    Args:
+        text: What should be one.
+        out: The output, for messages.
+
+    Raises:
+        FormatError: It is none.
+    """
+    try:
+        found = json.loads(text)
+        if isinstance(found, dict):
+            return found
+    except (ValueError, RecursionError):
+        pass
+    raise FormatError(
+        f"a JSON object for {out} is {text[:80]!r}",
+        expected="the text of an object in the column meta",
+        next_step="Write it with json.dumps",
+    )
 
 
 def write_table(batch: pa.RecordBatch, append: Callable[[list[Buffer]], object]) -> None:
@@ -133,7 +197,7 @@ def read_table(source: Any, numbers: Container[str]) -> tuple[dict[str, pa.Array
     batch = reader.get_batch(0)
     batch.validate(full=True)
     found = dict(zip(batch.schema.names, batch.columns, strict=True))
-    kinds = {"key": pa.string(), META: pa.string(), **TARGET_TYPES}
+    kinds = {"key": pa.string(), **OWN_TYPES}
     for name, values in found.items():
         kind = pa.int64() if name in numbers else kinds.get(name, values.type)
         if values.type != kind or (values.null_count and (name in numbers or name in kinds) and name != META):
@@ -143,62 +207,35 @@ def read_table(source: Any, numbers: Container[str]) -> tuple[dict[str, pa.Array
     return found, batch.schema.metadata or {}
 
 
-def values_of(schema: Schema, rows: npt.NDArray[np.int64]) -> dict[str, pa.Array]:
-    """The columns of the further values of these rows, by name."""
-    table = schema.values
-    if table is None or not table.column_names:
-        return {}
-    in_order = len(rows) == len(table) and bool((rows == np.arange(len(rows))).all())
-    taken = table if in_order else table.take(from_numpy(rows))
-    return {name: one_chunk(taken.column(name)) for name in table.column_names}
-
-
 class SampleColumns(Rows):
     """The columns of a whole file while they grow; arguments as for `Rows`."""
 
     def __init__(self, out: Path, schema: Schema, **more: Any) -> None:
         super().__init__(out, schema, **more)
-        self._grown: dict[str, Any] = {}
-        for name, kind in self.kinds.items():
-            whole = pa.types.is_integer(kind)
-            self._grown[name] = GrowingNumbers(kind) if whole else GrowingStrings() if name == "key" else []
+        self._grown = {
+            name: GrowingStrings() if pa.types.is_string(kind) else GrowingNumbers(kind)
+            for name, kind in self.kinds.items()
+        }
 
-    def append(self, key: str, target: Target, meta: str | None, *more: Any, row: int = -1) -> None:
-        """Add a row that was checked elsewhere."""
-        super().append(key, target, meta, *more, row=row)
+    def append(self, key: str, row: int, *more: Any) -> None:
+        """Add a row whose key was checked elsewhere."""
+        super().append(key, row, *more)
         if len(self._rows) == _ROWS_AT_ONCE:
             self._grow()
 
     def _grow(self) -> None:
-        if not self._rows:
-            return
-        for name, values in self.take().items():
-            grown = self._grown[name]
-            if name == "key":
-                grown.extend(values)
-            elif isinstance(grown, GrowingNumbers):
-                grown.add(values)
-            else:
-                grown.append(values)
+        for name, values in self._taken().items():
+            self._grown[name].extend(values)
 
-    def finish(self, name: str) -> pa.Array:
-        """A column as one array; it is not kept, so its memory is freed with the array.
+    def finish(self) -> tuple[dict[str, pa.Array], dict[str, pa.Array]]:
+        """The columns as one array each by name, and those of the values.
 
         Raises:
-            FormatError: It holds more than 2 GB of text.
+            ManifestError: One holds more than 2 GB of text.
         """
         self._grow()
-        grown = self._grown.pop(name)
-        if not isinstance(grown, list):
-            return grown.finish()
-        try:
-            return pa.concat_arrays([column([], self.kinds[name]), *grown])
-        except pa.ArrowInvalid as error:
-            raise FormatError(
-                f"the column {name} of {self._out} holds more than 2 GB of text",
-                expected="less in one file",
-                next_step="Pack into .arrow, or into .tars with a smaller max_bytes",
-            ) from error
+        found = {name: self._grown.pop(name).finish() for name in self.kinds}
+        return found, self._values_of(self._numbers)
 
 
 def refuse_fields(out: Path, schema: Schema, layout: str) -> None:
@@ -299,77 +336,7 @@ def further_names(keys: pa.StringArray, name: str, suffix: str) -> pa.StringArra
     return pc.binary_join_element_wise(stems, scalar(f"{name}{suffix}"), scalar("."))
 
 
-def label_of(sample: Sample, out: Path, allowed: range = INT64) -> int:
-    """The label, if it fits.
-
-    Raises:
-        FormatError: Not an integer, or outside `allowed`.
-    """
-    try:
-        label = int(operator.index(sample.target))  # type: ignore[arg-type]  # the check
-    except TypeError:
-        raise _unfit(sample, out, "an integer label, as the schema says") from None
-    if label not in allowed:
-        raise _unfit(sample, out, f"a label from {allowed.start} to {allowed.stop - 1} in this layout")
-    return label
-
-
-def captions_of(sample: Sample, out: Path) -> list[str]:
-    """The captions, if they are valid.
-
-    Raises:
-        FormatError: Not a list of valid Unicode strings.
-    """
-    captions = sample.target
-    if not isinstance(captions, list) or not all(isinstance(text, str) for text in captions):
-        raise _unfit(sample, out, "a list of captions, as the schema says")
-    try:
-        for text in captions:
-            text.encode()
-    except UnicodeEncodeError:
-        raise _unfit(sample, out, "captions of valid Unicode") from None
-    return captions
-
-
-def meta_text(sample: Sample, out: Path, schema: Schema, *, canonical: bool = True) -> str | None:
-    """The JSON object as compact text.
-
-    Args:
-        sample: Whose object.
-        out: The output, for messages.
-        schema: Whether there may be one.
-        canonical: Sort the keys and write ASCII, so that equal objects give equal text.
-
-    Raises:
-        FormatError: No JSON object, or one that the schema does not announce.
-    """
-    if sample.meta is None:
-        return None
-    problem = ""
-    if schema.has_meta and isinstance(sample.meta, dict):
-        try:
-            text = json_text(sample.meta, canonical=canonical)
-            text.encode()
-        except (TypeError, ValueError, RecursionError) as error:
-            problem = f" ({error})"
-        else:
-            return text
-    raise FormatError(
-        f"the JSON object of {sample.key!r} cannot be stored in {out}{problem}",
-        expected="a JSON object" if schema.has_meta else "none, since the schema has has_meta=False",
-        next_step="Correct it, or set has_meta in the schema",
-    )
-
-
 def json_text(value: Any, *, canonical: bool = True) -> str:
-    """Compact JSON; `canonical` as in `meta_text`."""
-    return json.dumps(value, sort_keys=canonical, ensure_ascii=canonical, separators=(",", ":"))
-
-
-def _unfit(sample: Sample, out: Path, expected: str) -> FormatError:
-    shown = repr(sample.target)
-    return FormatError(
-        f"the target of {sample.key!r} for {out} is {shown if len(shown) < 80 else shown[:77] + '...'}",
-        expected=expected,
-        next_step="Correct the manifest, or choose a format or layout that can hold it",
-    )
+    """Compact JSON; `canonical` sorts the keys and writes ASCII, so that equal objects give equal text."""
+    text = (_CANONICAL if canonical else _PLAIN)(value)
+    return text if is_utf8(text) else _CANONICAL(value)  # what is no Unicode stays escaped

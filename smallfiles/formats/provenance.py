@@ -13,8 +13,8 @@ from dataclasses import asdict, is_dataclass
 from typing import Any
 
 import smallfiles
-from smallfiles.fields import name_problem
-from smallfiles.samples import Schema, TargetKind
+from smallfiles.fields import META, TARGETS, name_problem
+from smallfiles.samples import Schema
 
 PACKAGE = "smallfiles"
 
@@ -43,6 +43,7 @@ def record(format_name: str, schema: Schema, options: Any) -> dict[str, Any]:
         odd |= {"columns": list(schema.columns)} if schema.columns else {}
     if schema.first:
         odd["first"] = schema.first
+    names = schema.values.column_names
     return odd | {
         "package": PACKAGE,
         "version": smallfiles.__version__,
@@ -52,9 +53,9 @@ def record(format_name: str, schema: Schema, options: Any) -> dict[str, Any]:
             "name": schema.name,
             "split": schema.split,
             "classes": list(schema.classes),
-            "target": schema.target,
+            "target": "captions" if "captions" in names else "label",
             "count": schema.count,
-            "has_meta": schema.has_meta,
+            "has_meta": META in names,
             "manifest_digest": schema.manifest_digest,
         },
     }
@@ -117,11 +118,7 @@ def columns(provenance: dict[str, Any]) -> tuple[str, ...]:
     return tuple(map(str, found)) if isinstance(found, list) else ()
 
 
-def target_kind(provenance: dict[str, Any]) -> TargetKind | None:
-    """Whether samples carry labels or captions; None if the record does not have it."""
-    match provenance.get("schema", {}).get("target"):
-        case "label":
-            return "label"
-        case "captions":
-            return "captions"
-    return None
+def target_of(provenance: dict[str, Any]) -> str | None:
+    """Whether samples carry `label` or `captions`; None if the record does not have it."""
+    found = provenance.get("schema", {}).get("target")
+    return found if found in TARGETS else None

@@ -7,7 +7,6 @@ reproduces the failure.
 
 from __future__ import annotations
 
-import json
 import operator
 import os
 from abc import abstractmethod
@@ -23,10 +22,10 @@ import pyarrow as pa
 from smallfiles.arrays import from_numpy, one_chunk
 from smallfiles.digests import added_fields
 from smallfiles.errors import ReaderClosedError, UsageError
-from smallfiles.fields import META, TARGETS, name_of_first, suffix_of
+from smallfiles.fields import TARGETS, name_of_first, suffix_of
 from smallfiles.formats import added, provenance
-from smallfiles.formats.bytefile import Access, damaged
-from smallfiles.samples import Blob, Buffer, Meta, Reader, Rows, Sample, Target
+from smallfiles.formats.bytefile import Access
+from smallfiles.samples import Blob, Buffer, Reader, Rows, Sample
 
 Handle = TypeVar("Handle")
 
@@ -169,22 +168,10 @@ class BaseReader(Reader, Generic[Handle]):
             found[place] = self._checked(int(found[place]))
         return found
 
-    def target(self, index: int) -> Target:
+    def target(self, index: int) -> Any:
         """Label or captions of one sample."""
         name = next(name for name in TARGETS if name in self._kinds())
-        found: Target = self.table([name], [index])[name][0].as_py()
-        return found
-
-    def meta(self, index: int) -> Meta | None:
-        """JSON object of one sample, or None.
-
-        Raises:
-            DamagedFileError: It is none.
-        """
-        if META not in self._kinds():
-            self._checked(index)
-            return None
-        return self._object(self.table([META], [index])[META][0].as_py(), index)
+        return self.table([name], [index])[name][0].as_py()
 
     def _added_fields(self) -> list[Path]:
         """The files with values that were added later."""
@@ -246,22 +233,7 @@ class BaseReader(Reader, Generic[Handle]):
         blobs = [self.blob(name) for name in self._further()]
         for index in range(len(self)):
             data = self.read(index)  # before the others: a compressed file is read in stored order
-            more = tuple(blob.read(index) for blob in blobs)
-            yield Sample(self.key(index), data, self.target(index), self.meta(index), more, index)
-
-    def _object(self, text: str | None, index: int) -> Meta | None:
-        """The JSON object of a sample from its text; None where there is none.
-
-        Raises:
-            DamagedFileError: It is no JSON object.
-        """
-        try:
-            found: Meta | None = json.loads(text) if text else None
-            if not isinstance(found, dict | None):
-                raise ValueError("no object")
-        except (ValueError, RecursionError) as error:
-            raise damaged(self.path, f"the JSON object of sample {index} is {error}") from error
-        return found
+            yield Sample(self.key(index), (data, *(blob.read(index) for blob in blobs)), index)
 
     def _checked(self, index: int) -> int:
         """`index` counted from the front; negative ones count from the end, as in a list."""

@@ -37,9 +37,9 @@ from smallfiles.arrays import column as arrow_column
 from smallfiles.digests import RowOrder, byte_order, in_order, name_hashes
 from smallfiles.errors import ManifestError, first_few
 from smallfiles.faults import counted, fault, is_utf8, named, short
-from smallfiles.fields import check_names, value_columns
+from smallfiles.fields import META, check_names, value_columns
 from smallfiles.keys import key_problem
-from smallfiles.samples import UNLABELLED, Meta, TargetKind
+from smallfiles.samples import UNLABELLED, Meta
 
 SUSPICIOUS_PATH = r"[\x00\n]|(^|/)\.{0,2}(/|$)"
 """Matches exactly the strings that `key_problem` objects to (a test compares the two)."""
@@ -83,8 +83,8 @@ def check_first(first: Any, others: Iterable[str]) -> None:
         raise fault(f"the first file and another field are called {short(first)}", "a name for each field")
 
 
-def target_kind_of(targets: Any) -> TargetKind:
-    """Whether these are labels or captions; an empty list counts as labels."""
+def target_name(targets: Any) -> str:
+    """Whether these are `label` or `captions`; an empty list counts as labels."""
     if is_arrow(targets):
         return (
             "captions" if pa.types.is_list(targets.type) or pa.types.is_large_list(targets.type) else "label"
@@ -311,44 +311,42 @@ def _stems(paths: pa.StringArray) -> Iterator[tuple[int, pa.StringArray]]:
 OPTIONAL: dict[str, Callable[[Any, Namer], pa.Array]] = {
     "bytes": size_column,
     "sha256": sha256_column,
-    "meta": meta_column,
+    META: meta_column,
 }
 
 
 def checked_table(
     paths: Any,
-    targets: Any,
-    kind: TargetKind,
-    class_count: int,
-    optional: dict[str, Any],
-    blobs: Mapping[str, Any],
     values: Mapping[str, Any],
+    class_count: int,
+    facts: Mapping[str, Any],
+    blobs: Mapping[str, Any],
 ) -> pa.Table:
     """All columns, checked except for repeated paths (see `checked_order`).
 
     Args:
         paths: See `Manifest.from_columns`, also for all others.
-        targets: Labels or captions.
-        kind: Which of the two.
+        values: Columns of values by name: labels or captions, JSON objects, and all others.
         class_count: Number of classes, 0 if unknown.
-        optional: Columns of `OPTIONAL`, None where there is none.
+        facts: Sizes and hashes by the name of their column, None where there are none.
         blobs: Paths of further files by the name of their field.
-        values: Columns of further values by name.
 
     Raises:
         ManifestError: Names the first kind of fault.
     """
-    check_lengths([("path", paths), (kind, targets), *optional.items(), *blobs.items(), *values.items()])
+    check_lengths([("path", paths), *values.items(), *facts.items(), *blobs.items()])
     found = {"path": path_column(paths)}
     name = by_path(found["path"])
-    if kind == "label":
-        found["label"] = label_column(targets, class_count, name)
+    if "label" in values:
+        found["label"] = label_column(values["label"], class_count, name)
     else:
-        found["captions"] = caption_column(targets, name)
-    for column, check in OPTIONAL.items():
-        if optional.get(column) is not None:
-            found[column] = check(optional[column], name)
-    return pa.table(found | blob_columns(found["path"], blobs, values) | value_columns(values))
+        found["captions"] = caption_column(values["captions"], name)
+    given = {**values, **facts}
+    found |= {
+        each: check(given[each], name) for each, check in OPTIONAL.items() if given.get(each) is not None
+    }
+    others = {each: column for each, column in values.items() if each not in found and each != META}
+    return pa.table(found | blob_columns(found["path"], blobs, others) | value_columns(others))
 
 
 def blob_columns(

@@ -73,13 +73,9 @@ def _interpreted(path: Path, header: dict[str, Any], columns: dict[str, Any]) ->
         raise _fault(f"{path} has the target {short(target)}", '"label" or "captions"')
     _check_columns(path, header, columns, target)
     _check_header(path, header, len(columns["path"]))
-    arguments = {"paths": columns["path"], "targets": columns[target], "target": target}
-    arguments |= {
-        "sizes": columns.get("bytes"),
-        "sha256": columns.get("sha256"),
-        "metas": columns.get("meta"),
-    }
-    arguments |= _fields(header, columns)
+    arguments = {"paths": columns["path"], "sizes": columns.get("bytes"), "sha256": columns.get("sha256")}
+    arguments |= {"metas": columns.get("meta"), **_fields(header, columns)}
+    arguments["values"][target] = columns[target]
     plain = ("name", "split", "classes", "root_hint", "first")
     arguments |= {name: header[name] for name in plain if name in header}
     return Document(arguments, header.get("digest"))

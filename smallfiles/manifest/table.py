@@ -6,7 +6,6 @@ which checks; operations that only pick rows do not check again. Notebook 02 tea
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -21,12 +20,12 @@ from smallfiles.arrays import from_numpy, give_back_memory, one_chunk, plain_all
 from smallfiles.digests import set_digest
 from smallfiles.errors import ManifestError, first_few
 from smallfiles.faults import check_files, summary_of
-from smallfiles.fields import META, name_of_first
+from smallfiles.fields import META, check_names, name_of_first
 from smallfiles.manifest import columns as checks
 from smallfiles.manifest import picking
 from smallfiles.manifest.reading import read_document
 from smallfiles.manifest.writing import write_columns, write_flat
-from smallfiles.samples import BlobField, ByteStore, Meta, Schema, Target, TargetKind
+from smallfiles.samples import OWN_TYPES, BlobField, ByteStore, Meta, Schema
 
 Indices = Sequence[int] | npt.NDArray[np.int64]
 
@@ -63,7 +62,7 @@ class Manifest:
     def from_columns(
         cls,
         paths: Any,
-        targets: Any,
+        targets: Any = None,
         *,
         name: str = "dataset",
         split: str = "train",
@@ -72,7 +71,6 @@ class Manifest:
         sizes: Any = None,
         sha256: Any = None,
         metas: Sequence[Meta | None] | pa.Array | None = None,
-        target: TargetKind | None = None,
         blobs: Mapping[str, Any] | None = None,
         values: Mapping[str, Any] | None = None,
         first: str = "",
@@ -81,7 +79,7 @@ class Manifest:
 
         Args:
             paths: Relative, normalised POSIX paths, unique; strings or an Arrow array.
-            targets: Integer labels (-1 is unknown) or lists of strings; a list or an array.
+            targets: Integer labels (-1 is unknown) or lists of strings; None if they are among `values`.
             name: Name of the data set.
             split: Which part of it this is.
             classes: Class names in label order.
@@ -89,19 +87,23 @@ class Manifest:
             sizes: Bytes of each sample, None where unknown.
             sha256: 64 hexadecimal digits of each, None where unknown.
             metas: A JSON object of each, None where there is none.
-            target: `label` or `captions`; needed only where `targets` is empty.
             blobs: Paths of further files of each sample, by the name of their field.
-            values: Further values of each sample, by name: integers, floats, truth values, texts, lists.
+            values: Further values of each sample, by name: integers, floats, truth values, texts, lists;
+                labels, captions and JSON objects too, as `label`, `captions` and `meta`.
             first: Name of the field of `paths`; by default the one that their suffix gives.
 
         Raises:
             ManifestError: Names what is wrong, with the count and the first few.
         """
         checks.check_header(name, split, classes, root_hint)
-        kind = target or checks.target_kind_of(targets)
-        optional = {"bytes": sizes, "sha256": sha256, "meta": metas}
-        blobs, values = blobs or {}, values or {}
-        table = checks.checked_table(paths, targets, kind, len(classes), optional, blobs, values)
+        blobs, values = blobs or {}, dict(values or {})
+        if targets is not None:
+            check_names(values)
+            values[checks.target_name(targets)] = targets
+        if metas is not None:
+            values[META] = metas
+        facts = {"bytes": sizes, "sha256": sha256}
+        table = checks.checked_table(paths, values, len(classes), facts, blobs)
         checks.check_first(first, (*blobs, *values))
         if len(table) and first == name_of_first(table["path"][0].as_py()):
             first = ""
@@ -176,8 +178,8 @@ class Manifest:
         return f"Manifest({self.name!r}, {self.split!r}, {len(self):,} samples, {what})"
 
     @property
-    def target_kind(self) -> TargetKind:
-        """Whether samples carry labels or captions."""
+    def target_kind(self) -> str:
+        """Whether samples carry `label` or `captions`."""
         return "label" if "label" in self.table.column_names else "captions"
 
     @cached_property
@@ -193,12 +195,10 @@ class Manifest:
     @cached_property
     def columns(self) -> pa.Table:
         """The columns of values: `label` (int64) or `captions`, `meta` if any sample has it, all others."""
-        own = {self.target_kind: self.targets, META: self.table[META] if self.has_meta else None}
-        found = {name: column for name, column in own.items() if column is not None}
-        if self.target_kind == "label":
-            found["label"] = self.targets.cast(pa.int64())
-        further = self.values
-        return pa.table(found | {name: further[name] for name in further.column_names})
+        kind, table, found = self.target_kind, self.table, self.values
+        if META in table.column_names and table[META].null_count < len(table):
+            found = found.add_column(0, META, table[META])
+        return found.add_column(0, kind, self.targets.cast(OWN_TYPES[kind]))
 
     @property
     def values(self) -> pa.Table:
@@ -226,17 +226,9 @@ class Manifest:
         """Path of one sample."""
         return str(self.paths[index].as_py())
 
-    def target(self, index: int) -> Target:
+    def target(self, index: int) -> Any:
         """Label or captions of one sample."""
-        found: Target = self.targets[index].as_py()
-        return found
-
-    def meta(self, index: int) -> Meta | None:
-        """JSON object of one sample, or None."""
-        if "meta" not in self.table.column_names:
-            return None
-        text = self.table.column("meta")[index].as_py()
-        return None if text is None else json.loads(text)
+        return self.targets[index].as_py()
 
     @property
     def sizes(self) -> npt.NDArray[np.int64] | None:
@@ -244,11 +236,6 @@ class Manifest:
         if "bytes" not in self.table.column_names or self.table.column("bytes").null_count:
             return None
         return to_numpy(one_chunk(self.table.column("bytes")))
-
-    @property
-    def has_meta(self) -> bool:
-        """Whether any sample carries a JSON object."""
-        return "meta" in self.table.column_names and self.table.column("meta").null_count < len(self)
 
     @cached_property
     def digest(self) -> str:
@@ -338,15 +325,13 @@ class Manifest:
             count=len(sizes),
             total_bytes=int(sizes.sum()),
             largest_bytes=int(sizes.max(initial=0)),
-            target=self.target_kind,
-            has_meta=self.has_meta,
+            values=self.columns,
             shared_stems=self.shared_stems(),
             name=self.name,
             split=self.split,
             classes=self.classes,
             manifest_digest=self.digest,
             blobs=tuple(BlobField(name, self.fields[name]) for name in self.blobs),
-            values=self.values if self.values.column_names else None,
             first=self.first,
         )
 

@@ -46,7 +46,7 @@ from smallfiles.objectstore.streaming import RemoteTar
 from smallfiles.objectstore.streaming import open as open_shards
 from smallfiles.objectstore.transfer import push
 from smallfiles.pack import PackConfig, pack
-from smallfiles.samples import Buffer, Target
+from smallfiles.samples import Buffer
 from smallfiles.sources import from_dataset
 
 Item: TypeAlias = Any
@@ -238,7 +238,7 @@ class RemoteDataset(IterableDataset[Item]):
         self._epoch.share_memory_()  # the tensor of a copy is not shared with workers yet
 
 
-def _as_dict(key: str, data: Buffer, target: Target) -> dict[str, Any]:
+def _as_dict(key: str, data: Buffer, target: int | list[str]) -> dict[str, Any]:
     suffix = key.rpartition(".")[2].lower()
     field = "jpg" if suffix == "jpeg" else suffix
     return {"__key__": key, field: data, "cls" if isinstance(target, int) else "json": target}

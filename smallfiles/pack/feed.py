@@ -9,12 +9,11 @@ images are scaled. Those wait in a nameless file next to the output, which is go
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from itertools import compress, repeat
+from itertools import compress
 from pathlib import Path
 from typing import Any
 
@@ -49,6 +48,7 @@ class Feed:
         progress: Advanced by every sample.
 
     Attributes:
+        piece: The data file.
         skipped: Samples that cannot be packed, in order.
         exif_rotated: How many say in EXIF that viewers should turn them.
         checksums: xxh3 of each sample of the piece, uint64 (0 for one that was left out).
@@ -57,7 +57,7 @@ class Feed:
     """
 
     def __init__(self, job: Job, piece: Piece, progress: Progress) -> None:
-        self._job, self._piece, self._progress = job, piece, progress
+        self._job, self.piece, self._progress = job, piece, progress
         scaling = job.config.scaling
         own = slice(piece.start, piece.stop)
         first = self._read_ahead(
@@ -87,13 +87,19 @@ class Feed:
         job = self._job
         return read_in_order(
             job.source.store,
-            _Paths(job, self._piece, paths),
+            _Paths(job, self.piece, paths),
             sizes,
             threads=job.threads,
             examine=examiner(job.config.check),
             checksums=job.config.verify != "none",
             **scaling,
         )
+
+    def _keys(self) -> Iterator[str]:
+        """The keys of the piece, a few thousand at a time."""
+        keys, count = _Paths(self._job, self.piece, self._job.source.manifest.paths), len(self.kept)
+        for start in range(0, count, ROWS_AT_ONCE):
+            yield from keys[start : min(start + ROWS_AT_ONCE, count)]
 
     def samples(self) -> Iterator[Sample]:
         """All that can be packed, in order.
@@ -103,13 +109,13 @@ class Feed:
             ResourceError: Reading failed for another reason than the sample.
         """
         seen = seen_bytes = 0
-        for reads, (key, target, meta, row) in zip(self._reads, _rows(self._job, self._piece), strict=True):
+        for reads, key in zip(self._reads, self._keys(), strict=True):
             read, error, checksum, size = reads[0], reads[0].error, reads[0].checksum, len(reads[0].data)
-            blobs: tuple[Buffer, ...] = ()
+            blobs: tuple[Buffer, ...] = (read.data,)
             if len(reads) > 1:
                 error, checksum = _first_error(reads), joint_checksum([each.checksum for each in reads])
-                blobs = tuple(each.data for each in reads[1:])
-                size += sum(map(len, blobs))
+                blobs = tuple(each.data for each in reads)
+                size = sum(map(len, blobs))
             seen, seen_bytes = seen + 1, seen_bytes + size
             if seen == _SHOWN_AT_ONCE:
                 self._progress.advance(seen, bytes=seen_bytes)
@@ -121,7 +127,7 @@ class Feed:
             self.checksums[read.position] = checksum
             self.sizes[read.position] = size
             self.kept[read.position] = True
-            yield Sample(key, read.data, target, meta, blobs, row)
+            yield Sample(key, blobs, read.position)
         self._progress.advance(seen, bytes=seen_bytes)
 
     @contextlib.contextmanager
@@ -140,12 +146,9 @@ class Feed:
                     file.write(sample.data)
             with writing(folder):
                 file.seek(0)
-            kept = compress(_rows(self._job, self._piece), self.kept)
+            kept = compress(enumerate(self._keys()), self.kept)
             sizes = self.sizes[self.kept].tolist()
-            yield (
-                Sample(key, file.read(size), target, meta, (), row)
-                for (key, target, meta, row), size in zip(kept, sizes, strict=True)
-            )
+            yield (Sample(key, (file.read(size),), row) for (row, key), size in zip(kept, sizes, strict=True))
 
     def faults_ahead(self, until_s: float) -> list[Skipped]:
         """Faults so far and further on, found without writing, so that one run names many bad samples.
@@ -155,7 +158,7 @@ class Feed:
         """
         for reads in self._reads:
             if error := _first_error(reads):
-                row = int(self._job.order[self._piece.start + reads[0].position])
+                row = int(self._job.order[self.piece.start + reads[0].position])
                 self.skipped.append(Skipped(self._job.source.manifest.path(row), error.got))
             if time.monotonic() > until_s:
                 break
@@ -231,17 +234,3 @@ class _Paths:
             self._first, self._names = span.start, self._paths.take(rows).to_pylist()
             first, last = 0, span.stop - span.start
         return self._names[first:last]
-
-
-def _rows(job: Job, piece: Piece) -> Iterator[tuple[str, Any, Any, int]]:
-    """(key, target, meta, row) of a piece, a few thousand at a time."""
-    table = job.source.manifest.table
-    names = ["path", job.schema.target, *(name for name in ("meta",) if name in table.column_names)]
-    for start in range(piece.start, piece.stop, ROWS_AT_ONCE):
-        rows = job.order[start : min(start + ROWS_AT_ONCE, piece.stop)]
-        some = table.select(names).take(from_numpy(rows))
-        keys, targets = some["path"].to_pylist(), some[job.schema.target].to_pylist()
-        metas: Any = repeat(None, len(rows))
-        if "meta" in names:
-            metas = (json.loads(text) if text is not None else None for text in some["meta"].to_pylist())
-        yield from zip(keys, targets, metas, rows.tolist(), strict=True)

@@ -26,7 +26,7 @@ import xxhash
 
 import smallfiles
 from smallfiles import atomic, formats, machine
-from smallfiles.arrays import give_back_memory
+from smallfiles.arrays import from_numpy, give_back_memory
 from smallfiles.digests import name_hashes
 from smallfiles.errors import PackError, SmallfilesError, UsageError, first_few
 from smallfiles.formats.columns import further_names
@@ -127,6 +127,12 @@ class Job:
         """
         scaling = self.config.scaling
         return scaling is not None and (scaling.store == "raw" or self.format == "hdf5")
+
+    def values_of(self, piece: Piece) -> pa.Table:
+        """The columns of values of the samples of a data file, in its order."""
+        columns, rows = self.source.manifest.columns, self.order[piece.start : piece.stop]
+        is_whole = self.config.shuffle is None and len(rows) == len(columns)
+        return columns if is_whole else columns.take(from_numpy(rows))
 
     def plan(self) -> PackPlan:
         """What this run would write, and what that saves."""

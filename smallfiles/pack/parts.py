@@ -17,7 +17,6 @@ import re
 import shutil
 import warnings
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -194,5 +193,5 @@ def _samples(job: Job, folders: Sequence[Path], rows: Sequence[int]) -> Iterator
     numbers = iter(rows)
     for folder in folders:
         reader = formats.open(folder / job.out.name, job.format)
-        yield from (replace(sample, row=row) for sample, row in zip(reader, numbers, strict=False))
+        yield from (sample._replace(row=row) for sample, row in zip(reader, numbers, strict=False))
         reader.close()

@@ -105,10 +105,11 @@ def _write_piece(job: Job, number: int, draft: Draft, bar: Progress) -> Written:
 
 
 def _write(job: Job, feed: Feed, path: Path, folder: Path) -> Packed:
+    schema = replace(job.schema, values=job.values_of(feed.piece))
     if not job.spooled:
-        return write_format(job, feed.samples(), path, job.schema)
+        return write_format(job, feed.samples(), path, schema)
     with feed.spooled(folder) as samples:
-        schema = exact(job.schema, int(feed.sizes.sum()), int(feed.sizes.max(initial=0)))
+        schema = exact(schema, int(feed.sizes.sum()), int(feed.sizes.max(initial=0)))
         return write_format(job, samples, path, schema)
 
 

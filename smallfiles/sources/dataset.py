@@ -32,13 +32,13 @@ from smallfiles.folders import IMAGE_BEGINNINGS, canonical_split
 from smallfiles.images.faults import PILLOW_RAISES
 from smallfiles.manifest import Manifest
 from smallfiles.progress import plural, progress
-from smallfiles.samples import Target
 from smallfiles.sources.folder import FolderStore
 from smallfiles.sources.record import NamedStore, Source
 
 _TRANSFORMS = ("transform", "target_transform", "transforms")
 _PNG_MODES = ("1", "L", "LA", "P", "RGB", "RGBA", "I;16")
 _absolute = os.path.abspath  # a Path would cost five times as much, a million times
+Target: TypeAlias = int | list[str]
 Samples: TypeAlias = Sequence[tuple[str, Target]]
 
 

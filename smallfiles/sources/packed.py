@@ -23,14 +23,14 @@ from smallfiles.arrays import joined, scalar, suffixes_of
 from smallfiles.digests import added_fields
 from smallfiles.errors import SourceError, UsageError
 from smallfiles.faults import summary_of
-from smallfiles.fields import META, further_files, name_problem
+from smallfiles.fields import further_files, name_problem
 from smallfiles.folders import IMAGE_SUFFIXES, SourceOptions
 from smallfiles.formats import provenance
 from smallfiles.formats.files.reading import MANIFEST
 from smallfiles.manifest import Manifest
 from smallfiles.manifest.writing import FORMAT
 from smallfiles.progress import plural
-from smallfiles.samples import UNLABELLED, Blob, Buffer, ByteStore, Reader, TargetKind
+from smallfiles.samples import UNLABELLED, Blob, Buffer, ByteStore, Reader
 from smallfiles.sources.folder import FolderStore
 from smallfiles.sources.record import NamedStore, Source
 
@@ -172,16 +172,12 @@ def _is_our_tar(path: Path) -> bool:
 
 def _manifest(reader: Reader, schema: Mapping[str, Any], split: str | None) -> Manifest:
     values = dict(zip((table := reader.table()).column_names, table.columns, strict=True))
-    kind: TargetKind = "label" if "label" in values else "captions"
     return Manifest.from_columns(
         reader.keys(),
-        values.pop(kind),
         name=str(schema.get("name", reader.path.name.partition(".")[0] or "dataset")),
         split=str(schema.get("split", split or "train")),
         classes=reader.classes,
         sizes=np.fromiter(map(reader.size, range(len(reader))), np.int64, len(reader)),
-        metas=values.pop(META, None),
-        target=kind,
         blobs={name: _blob_paths(reader, name, each) for name, each in further_files(reader.fields).items()},
         values=values,
         first="" if name_problem(first := next(iter(reader.fields))) else first,

@@ -23,7 +23,6 @@ from smallfiles.arrays import joined, scalar
 from smallfiles.errors import SourceError, UsageError, first_few
 from smallfiles.fields import is_storable, name_problem
 from smallfiles.folders import FILE_SUFFIXES, SourceOptions
-from smallfiles.samples import TargetKind
 
 PATHS = "file_name filename file_path filepath path file image img image_path img_path image_name image_file"
 IDS = f"{PATHS} id image_id name key stem"
@@ -55,7 +54,7 @@ class Roles:
     first: str
     image: str
     target: str | None
-    kind: TargetKind
+    kind: str
     blobs: Mapping[str, str] = field(default_factory=dict)
     values: Mapping[str, str] = field(default_factory=dict)
     meta: tuple[str, ...] = ()
@@ -128,10 +127,10 @@ def _roles(table: pa.Table, path: Path, options: SourceOptions, files: dict[str,
     }
     if twice := sorted(renamed.keys() & own.keys()):
         raise _unclear(options, f"gives a name twice: {twice[0]} is another column", "a name for each")
-    kind: TargetKind = "captions" if _known(free, _CAPTIONS) and not _known(free, _LABELS) else "label"
+    kind = "captions" if _known(free, _CAPTIONS) and not _known(free, _LABELS) else "label"
     target = None
     if targets:
-        kind, target = targets[0], given[targets[0]]  # type: ignore[assignment] # one of the two
+        kind, target = targets[0], given[targets[0]]
     elif not options.unlabelled and (known_targets(free) or not (own or renamed or further)):
         target = _usual(free, path, _CAPTIONS if kind == "captions" else _LABELS, kind)
     own.pop(str(target), None)

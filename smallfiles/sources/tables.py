@@ -345,15 +345,13 @@ def source_of(
     with summary_of(path):
         manifest = Manifest.from_columns(
             rows.keys,
-            targets,
             name=rows.name or (path.stem if root == path.absolute().parent else root.absolute().name),
             split=split,
             classes=classes,
             sizes=sizes,
             metas=_metas(rows.table.select(roles.meta)) if roles.meta else None,
-            target=roles.kind,
             blobs=rows.blobs,
-            values=values,
+            values=values | {roles.kind: targets},
             first=given_first(roles.first, options),
         )
     taken = sentence(roles, manifest.values.schema, path, _listed(classes, is_sorted=not rows.classes))

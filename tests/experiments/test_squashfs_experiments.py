@@ -16,7 +16,7 @@ from smallfiles.measure.bench import Bench
 from smallfiles.samples import Sample
 
 SAMPLES = [  # a little smaller when compressed, as photographs are
-    Sample(f"c{n % 3}/{n}.jpg", random.Random(n).randbytes(4800) + bytes(200), n % 3) for n in range(12)
+    Sample(f"c{n % 3}/{n}.jpg", (random.Random(n).randbytes(4800) + bytes(200),), n) for n in range(12)
 ]
 WHOLE = BenchConfig(repeats=1, count=12)
 

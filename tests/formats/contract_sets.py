@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import re
 import weakref
 import zlib
-from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+from given import Given, bare, of_reader
 
 from smallfiles import formats
 from smallfiles.fields import further_fields, is_blob
@@ -31,8 +30,11 @@ class Variant:
     captions: bool = True
 
     def write(
-        self, samples: Iterator[Sample] | Sequence[Sample], out: Path, schema: Schema, digest: bool = True
+        self, samples: Iterator[Given] | Sequence[Given], out: Path, schema: Schema, digest: bool = True
     ):
+        return self.write_bare(bare(samples), out, schema, digest)
+
+    def write_bare(self, samples: Iterable[Sample], out: Path, schema: Schema, digest: bool = True):
         module = formats.get(self.format)
         return module.write(
             samples, out, schema=schema, options=module.Options(**dict(self.options)), digest=digest
@@ -88,7 +90,7 @@ def content(number: int) -> bytes:
     return bytes((seed * k >> 7) & 255 for k in range(100 + seed % 700))
 
 
-def samples_of(variant: Variant, *, captions: bool = False, metas: bool = True) -> list[Sample]:
+def samples_of(variant: Variant, *, captions: bool = False, metas: bool = True) -> list[Given]:
     """Every odd name that the format allows; the last sample has no bytes."""
     low, high = variant.labels
     keys = [key for key in KEYS if variant.allows(key)]
@@ -98,27 +100,14 @@ def samples_of(variant: Variant, *, captions: bool = False, metas: bool = True) 
         data = b"" if key == "empty.jpg" else content(number)
         texts = [f"caption {n} of\n{key}" for n in range(number % 4)]
         meta = {"box": [number, 2.5, None], "ß": {"n": number}} if metas and number % 3 == 0 else None
-        made.append(Sample(key, data, texts if captions else labels[number], meta))
+        made.append(Given(key, data, texts if captions else labels[number], meta))
     return made
 
 
-def schema_of(samples: Sequence[Sample], *, captions: bool = False, **more: Any) -> Schema:
-    """The schema that a manifest of these samples would give."""
-    sizes = [len(sample.data) for sample in samples]
-    stems = Counter(re.sub(r"\.[^/]*$", "", sample.key) for sample in samples)
-    return Schema(
-        len(samples),
-        sum(sizes),
-        max(sizes, default=0),
-        target="captions" if captions else "label",
-        has_meta=any(sample.meta is not None for sample in samples),
-        shared_stems=frozenset(stem for stem, count in stems.items() if count > 1),
-        **more,
-    )
-
-
-def facts(samples: Iterator[Sample] | Sequence[Sample]) -> list[tuple[Any, ...]]:
+def facts(samples: Iterator[Given] | Sequence[Given]) -> list[tuple[Any, ...]]:
     """Comparable content of samples, whatever kind of buffer holds their bytes."""
+    if hasattr(samples, "read"):
+        samples = of_reader(samples)
     return [(s.key, bytes(s.data), s.target, s.meta) for s in samples]
 
 
@@ -127,7 +116,7 @@ def further(reader: Any) -> pa.Table:
     return reader.table(name for name, kind in further_fields(reader.fields).items() if not is_blob(kind))
 
 
-def poisoned(samples: Sequence[Sample]) -> Iterator[Sample]:
+def poisoned(samples: Sequence[Given]) -> Iterator[Given]:
     """The samples, each in a buffer that is overwritten as soon as nobody holds a view of it."""
     for sample in samples:
         memory = np.frombuffer(sample.data, np.uint8).copy()
@@ -135,7 +124,7 @@ def poisoned(samples: Sequence[Sample]) -> Iterator[Sample]:
         weakref.finalize(lent, memory.fill, 0xAA)
         view = lent.data
         del lent
-        yield Sample(sample.key, view, sample.target, sample.meta)
+        yield Given(sample.key, view, sample.target, sample.meta)
         del view
 
 

@@ -10,6 +10,7 @@ import juelich_loaders as juelich
 import numpy as np
 import pyarrow as pa
 import pytest
+from given import Given, bare, schema_of
 
 from smallfiles import formats
 from smallfiles.errors import DamagedFileError, FormatError, UsageError
@@ -21,7 +22,7 @@ from smallfiles.measure.workers import peak_memory
 from smallfiles.samples import BlobField, Sample, Schema
 
 ITEMS = [(sets.content(n), n * 7 % 1000) for n in range(40)]
-SAMPLES = [Sample(f"n{n % 3}/{n}.jpg", data, label) for n, (data, label) in enumerate(ITEMS)]
+SAMPLES = [Given(f"n{n % 3}/{n}.jpg", data, label) for n, (data, label) in enumerate(ITEMS)]
 
 
 @pytest.fixture
@@ -30,9 +31,8 @@ def out(tmp_path):
 
 
 def pack(out, samples=SAMPLES, **options):
-    captions = bool(samples) and isinstance(samples[0].target, list)
-    schema = sets.schema_of(samples, captions=captions, name="birds", classes=tuple(map(str, range(1000))))
-    arrow.write(samples, out, schema=schema, options=arrow.Options(**options))
+    schema = schema_of(samples, name="birds", classes=tuple(map(str, range(1000))))
+    arrow.write(bare(samples), out, schema=schema, options=arrow.Options(**options))
     return out
 
 
@@ -61,7 +61,7 @@ def test_pyarrow_and_duckdb_read_our_columns_and_types(out):
         counted = connection.execute("SELECT count(*), sum(octet_length(data)), max(label) FROM birds")
         assert counted.fetchone() == (40, sum(len(data) for data, _ in ITEMS), max(n for _, n in ITEMS))
     out.unlink()
-    pack(out, [Sample("a.jpg", b"1", ["one", "two\nlines"], {"n": 1}), Sample("b.jpg", b"2", [])])
+    pack(out, [Given("a.jpg", b"1", ["one", "two\nlines"], {"n": 1}), Given("b.jpg", b"2", [])])
     table = pa.ipc.open_file(out.read_bytes()).read_all()
     assert table["captions"].to_pylist() == [["one", "two\nlines"], []]
     assert table["meta"].to_pylist() == ['{"n":1}', None]
@@ -148,7 +148,7 @@ def test_a_table_without_images_and_a_compressed_one_are_refused_with_advice(out
 
 def test_batches_are_cut_by_rows_and_by_bytes(out):
     sizes = [400, 400, 400, 1500, 10, 10, 10, 10, 10, 0]
-    samples = [Sample(f"{n}", b"x" * size, 0) for n, size in enumerate(sizes)]
+    samples = [Given(f"{n}", b"x" * size, 0) for n, size in enumerate(sizes)]
     pack(out, samples, rows_per_batch=4, max_batch_bytes=1000)
     assert rows_of(out) == [2, 1, 1, 4, 2]
     assert sets.facts(formats.open(out)) == sets.facts(samples)
@@ -158,7 +158,7 @@ def test_batches_are_cut_by_rows_and_by_bytes(out):
 def test_row_counts_are_right_though_only_doubtful_batches_are_asked(out, seed):
     chance = np.random.default_rng(seed)
     sizes = chance.integers(0, chance.choice([50, 300, 900]), 300)
-    samples = [Sample(f"{n}", b"x" * int(size), n) for n, size in enumerate(sizes)]
+    samples = [Given(f"{n}", b"x" * int(size), n) for n, size in enumerate(sizes)]
     pack(out, samples, rows_per_batch=5, max_batch_bytes=1000)
     reader = formats.open(out)
     assert len(reader) == 300
@@ -243,7 +243,7 @@ def test_the_column_becomes_large_where_two_gigabytes_may_be_passed(
     out, monkeypatch, largest, batch_bytes, expected
 ):
     monkeypatch.setattr(writing, "BINARY_LIMIT", 1000)
-    samples = [Sample(f"{n}", bytes([n]) * largest, n) for n in range(5)]
+    samples = [Given(f"{n}", bytes([n]) * largest, n) for n in range(5)]
     pack(out, samples, max_batch_bytes=batch_bytes)
     assert str(pa.ipc.open_file(out.read_bytes()).schema.field("data").type) == expected
     assert sets.facts(formats.open(out)) == sets.facts(samples)
@@ -256,25 +256,24 @@ def test_more_than_two_gigabytes_in_one_sample_and_in_one_batch(tmp_path, rows):
     big[-1] = 7
     half = big[: (1 << 30) + 9]
     samples = [
-        Sample("big", big, 1),
-        Sample("half1", half, 2),
-        Sample("half2", half, 3),
-        Sample("small", b"x", 4),
+        Given("big", big, 1),
+        Given("half1", half, 2),
+        Given("half2", half, 3),
+        Given("small", b"x", 4),
     ]
-    sizes = [len(s.data) for s in samples]
     out = tmp_path / "big.arrow"
     options = arrow.Options(rows_per_batch=rows, max_batch_bytes=3 << 30)
-    arrow.write(samples, out, schema=Schema(4, sum(sizes), max(sizes)), options=options, digest=False)
+    arrow.write(bare(samples), out, schema=schema_of(samples), options=options, digest=False)
     for access in ("mmap", "pread"):
         reader = arrow.open(out, access=access)
-        assert [reader.size(n) for n in range(4)] == sizes
+        assert [reader.size(n) for n in range(4)] == [len(s.data) for s in samples]
         assert bytes(reader.read(0)[-3:]) == b"\0\0\7" and bytes(reader.read(3)) == b"x"
     out.unlink()
 
 
 def test_a_sample_larger_than_the_schema_says_is_refused(out):
     with pytest.raises(FormatError, match="at most 3"):
-        arrow.write([Sample("a.jpg", b"1234", 0)], out, schema=Schema(1, 3, 3))
+        arrow.write([Sample("a.jpg", (b"1234",), 0)], out, schema=Schema(1, 3, 3))
 
 
 def test_parallel_file_systems_are_read_by_pread(out, monkeypatch):
@@ -286,8 +285,8 @@ def test_parallel_file_systems_are_read_by_pread(out, monkeypatch):
 def test_looking_at_targets_leaves_the_images_on_disk(tmp_path):
     out = tmp_path / "set.arrow"
     data = os.urandom(1 << 20)
-    samples = [Sample(f"{n}", data, n) for n in range(100)]
-    arrow.write(samples, out, schema=sets.schema_of(samples), options=arrow.Options(rows_per_batch=10))
+    samples = [Given(f"{n}", data, n) for n in range(100)]
+    arrow.write(bare(samples), out, schema=schema_of(samples), options=arrow.Options(rows_per_batch=10))
     reader = arrow.open(out, access="mmap")
     assert len(reader) == 100
     before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
@@ -315,8 +314,8 @@ def test_a_rule_of_cutting_that_makes_no_sense_is_not_believed(text):
 
 
 def test_batches_that_were_not_met_are_announced_before_they_are_looked_into(out, monkeypatch):
-    samples = [Sample(f"{n}.jpg", bytes([n]) * 500_000, n) for n in range(12)]
-    arrow.write(samples, out, schema=Schema(12, 6_000_000, 500_000), options=arrow.Options(rows_per_batch=4))
+    samples = [Given(f"{n}.jpg", bytes([n]) * 500_000, n) for n in range(12)]
+    arrow.write(bare(samples), out, schema=schema_of(samples), options=arrow.Options(rows_per_batch=4))
     asked = []
     monkeypatch.setattr(ByteFile, "prefetch", lambda file, start, stop: asked.append((start, stop)))
     reader = arrow.open(out)
@@ -336,7 +335,7 @@ def test_a_sample_larger_than_a_batch_is_not_copied(out):
     data = [b"", b"abc", b"x" * (128 << 20), b"", b"de"]
     schema = Schema(len(data), sum(map(len, data)), 128 << 20)
     with peak_memory() as taken:
-        samples = (Sample(str(number), some, number) for number, some in enumerate(data))
+        samples = (Sample(str(number), (some,), number) for number, some in enumerate(data))
         arrow.write(samples, out, schema=schema, digest=False)
     with pa.memory_map(str(out)) as file:
         found = pa.ipc.open_file(file).read_all()["data"]
@@ -347,10 +346,10 @@ def test_a_sample_larger_than_a_batch_is_not_copied(out):
 
 def test_batches_that_further_files_cut_are_counted_right(tmp_path):
     """The rule by which batches were cut is recorded; a reader does not look into each of them."""
-    samples = [Sample(f"{n}.jpg", b"x" * 10, n, None, (bytes(3000),)) for n in range(90)]
-    schema = Schema(90, 900, 10, blobs=(BlobField("mask", ".png", 270_000, 3000),))
+    samples = [Given(f"{n}.jpg", b"x" * 10, n, None, (bytes(3000),)) for n in range(90)]
+    schema = schema_of(samples, blobs=(BlobField("mask", ".png"),))
     options = arrow.Options(rows_per_batch=4, max_batch_bytes=7000)
-    arrow.write(samples, tmp_path / "x.arrow", schema=schema, options=options)
+    arrow.write(bare(samples), tmp_path / "x.arrow", schema=schema, options=options)
     reader = formats.open(tmp_path / "x.arrow")
     assert len(reader) == 90 and reader.info()["batches"] == 45
     assert reader.table(["label"], [89, 0, 50])["label"].to_pylist() == [89, 0, 50]
@@ -368,9 +367,9 @@ def test_values_of_some_rows_are_those_of_the_column(tmp_path):
         "boxes": [chance.choice([None, [], [[1.0, None], None, [float(n)]]]) for n in range(count)],
         "tags": [chance.choice([[], ["a", None, "日本"], None]) for _ in range(count)],
     }
-    samples = [Sample(f"{n}.jpg", b"x", n, None, (), n) for n in range(count)]
-    schema = Schema(count, count, 1, values=value_table(columns))
-    arrow.write(samples, tmp_path / "x.arrow", schema=schema, options=arrow.Options(rows_per_batch=7))
+    samples = [Given(f"{n}.jpg", b"x", n, None, (), n) for n in range(count)]
+    schema = schema_of(samples, values=value_table(columns))
+    arrow.write(bare(samples), tmp_path / "x.arrow", schema=schema, options=arrow.Options(rows_per_batch=7))
     reader = formats.open(tmp_path / "x.arrow")
     rows = [chance.randrange(-count, count) for _ in range(100)]
     for some in (rows, [], [0]):

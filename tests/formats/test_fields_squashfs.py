@@ -10,6 +10,7 @@ from dataclasses import replace
 import contract_sets as sets
 import pyarrow as pa
 import pytest
+from given import Given, bare, of_reader, schema_of
 
 from smallfiles import formats, sources
 from smallfiles.errors import DamagedFileError, FormatError, PackError, ReaderClosedError, SmallfilesError
@@ -17,13 +18,13 @@ from smallfiles.fields import as_text, further_fields, further_files, value_tabl
 from smallfiles.formats.squashfs import member
 from smallfiles.manifest import Manifest
 from smallfiles.pack import PackConfig, pack, verify
-from smallfiles.samples import BlobField, Sample, Schema
+from smallfiles.samples import BlobField
 from smallfiles.sources.folder import FolderStore
 
 KEYS = ["images/001.bin", "images/ü 2.v1.bin", "no_suffix", ".hidden", "a.b/c", "x/" + "y" * 240 + ".bin"]
 BESIDE = ["images/001.", "images/ü 2.v1.", "no_suffix.", ".hidden.", "a.b/c.", "x/" + "y" * 240 + "."]
 SAMPLES = [
-    Sample(key, bytes(100 * i) + b"first", i, None, (b"depth %d" % i, bytes([i]) * 9000 * i), i)
+    Given(key, bytes(100 * i) + b"first", i, None, (b"depth %d" % i, bytes([i]) * 9000 * i), i)
     for i, key in enumerate(KEYS)
 ]
 VALUES = {
@@ -44,8 +45,10 @@ def write(folder, layout, samples=SAMPLES, values=VALUES, digest=True):
     name, options = LAYOUTS[layout]
     module = formats.get(formats.name_of(folder / name))
     blobs = (BlobField("depth", ".npy"), BlobField("mask", ".png"))
-    schema = Schema(len(samples), 0, 0, blobs=blobs, values=value_table(values) if values else None)
-    module.write(samples, folder / name, schema=schema, options=module.Options(**options), digest=digest)
+    schema = schema_of(samples, blobs=blobs, values=value_table(values) if values else None)
+    module.write(
+        bare(samples), folder / name, schema=schema, options=module.Options(**options), digest=digest
+    )
     return folder / name
 
 
@@ -64,6 +67,7 @@ def tree_of(folder):
 
 
 def facts(samples):
+    samples = of_reader(samples) if hasattr(samples, "read") else samples
     return {s.key: (bytes(s.data), s.target, tuple(map(bytes, s.blobs))) for s in samples}
 
 
@@ -152,7 +156,7 @@ def run(*words):
     ],
 )
 def test_names_of_further_files_that_collide_or_are_too_long_are_refused(layout, tmp_path, keys, named):
-    samples = [replace(SAMPLES[i], key=key) for i, key in enumerate(keys)]
+    samples = [SAMPLES[i]._replace(key=key) for i, key in enumerate(keys)]
     with pytest.raises(FormatError, match=named):
         write(tmp_path, layout, samples)
     path = tmp_path / "x.files" / keys[0]
@@ -172,7 +176,7 @@ def test_names_that_collide_are_refused_before_anything_is_read(tmp_path, name):
 
 def test_the_manifests_of_plain_files_are_never_written_over(tmp_path):
     with pytest.raises(FormatError, match="reserved"):
-        write(tmp_path, "files", [replace(SAMPLES[0], key="manifest.mask.json")])
+        write(tmp_path, "files", [SAMPLES[0]._replace(key="manifest.mask.json")])
 
 
 @pytest.mark.parametrize("name", ["mask", "depth"])
@@ -214,10 +218,10 @@ def test_further_plain_files_that_are_cut_off_or_misnamed_are_refused(tmp_path):
 
 
 def test_a_set_of_one_file_and_a_label_is_written_as_before(layout, tmp_path):
-    samples = [replace(sample, blobs=(), row=-1) for sample in SAMPLES]
+    samples = [sample._replace(blobs=(), row=-1) for sample in SAMPLES]
     name, options = LAYOUTS[layout]
     module = formats.get(formats.name_of(tmp_path / name))
-    module.write(samples, tmp_path / name, schema=Schema(6, 0, 0), options=module.Options(**options))
+    module.write(bare(samples), tmp_path / name, schema=schema_of(samples), options=module.Options(**options))
     if layout == "files":
         assert [p.name for p in sorted(tmp_path.glob("x.files/manifest*"))] == [
             "manifest.json",

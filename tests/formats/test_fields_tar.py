@@ -12,6 +12,7 @@ import contract_sets as sets
 import pyarrow as pa
 import pytest
 import webdataset as wds
+from given import Given, bare, of_reader, schema_of
 
 from smallfiles import sources
 from smallfiles.errors import DamagedFileError, FormatError, SmallfilesError, SourceError
@@ -23,7 +24,7 @@ from smallfiles.formats.tar import index
 from smallfiles.manifest import Manifest
 from smallfiles.pack import PackConfig, pack
 from smallfiles.pack.verifying import verify
-from smallfiles.samples import BlobField, Sample, Schema
+from smallfiles.samples import BlobField
 
 KEYS = ("a.jpg", "b.v2.jpg", "日本/c.png", "50%.jpg", "cls.jpg", "e/f.jpg")
 BLOBS = (BlobField("mask", ".png"), BlobField("png", ".png"), BlobField("Depth-1", ".npy"))
@@ -51,7 +52,7 @@ def samples(target="label", *, metas=True):
     """Six samples with three further files each, in another order than their values."""
     for number, row in enumerate((3, 0, 1, 2, 5, 4)):
         label = -1 if number % 2 else number
-        yield Sample(
+        yield Given(
             KEYS[number],
             b"\xff\xd8" + bytes(700 * number),
             label if target == "label" else [f"é {n}" for n in range(number % 3)],
@@ -61,20 +62,17 @@ def samples(target="label", *, metas=True):
         )
 
 
-def schema(target="label", **changes):
-    facts = {"target": target, "has_meta": True, "blobs": BLOBS, "values": VALUES, **changes}
-    return Schema(len(KEYS), 0, 0, **facts)
-
-
-def write(out, some=None, options=None, **changes):
-    made = schema(**changes)
-    some = samples(made.target) if some is None else some
-    return tar.write(iter(some), out, schema=made, options=options or tar.Options()).path
+def write(out, some=None, options=None, target="label", **changes):
+    some = [*samples(target)] if some is None else some
+    made = schema_of(some, **{"metas": True, "blobs": BLOBS, "values": VALUES, **changes})
+    return tar.write(bare(some), out, schema=made, options=options or tar.Options()).path
 
 
 def facts(reader):
     """All fields of all samples, the values as texts that no other value has."""
-    rows = [(s.key, bytes(s.data), s.target, s.meta, [bytes(blob) for blob in s.blobs]) for s in reader]
+    rows = [
+        (s.key, bytes(s.data), s.target, s.meta, [bytes(blob) for blob in s.blobs]) for s in of_reader(reader)
+    ]
     table = sets.further(reader)
     values = {name: as_text(table[name].combine_chunks()).to_pylist() for name in table.column_names}
     return rows, values, further_files(reader.fields)
@@ -125,7 +123,7 @@ def test_a_field_is_read_by_itself_in_any_order_and_says_where_it_is(tmp_path):
 
 
 def test_more_shards_than_are_kept_open_give_a_field_too(tmp_path):
-    few = [Sample(f"{n}.jpg", b"x", 0, None, (b"%d" % n,)) for n in range(150)]
+    few = [Given(f"{n}.jpg", b"x", 0, None, (b"%d" % n,)) for n in range(150)]
     path = write(tmp_path / "x.tars", few, tar.Options(max_count=1), blobs=BLOBS[:1], values=None)
     mask = tar.open(path).blob("mask")
     assert [bytes(data) for data in mask.read_many(range(149, -1, -1))] == [
@@ -161,7 +159,7 @@ def test_all_files_of_a_compressed_tar_are_read_in_one_pass(tmp_path, name):
 
 
 def test_shards_are_cut_by_the_bytes_of_all_files(tmp_path):
-    few = [Sample(f"{n}.jpg", b"x", 0, None, (bytes(60_000),)) for n in range(4)]
+    few = [Given(f"{n}.jpg", b"x", 0, None, (bytes(60_000),)) for n in range(4)]
     options = tar.Options(max_bytes=130_000)
     path = write(tmp_path / "x.tars", few, options, blobs=BLOBS[:1], values=None)
     assert tar.open(path).shard_sizes() == (2, 2)
@@ -171,7 +169,8 @@ def test_shards_are_cut_by_the_bytes_of_all_files(tmp_path):
 def test_fields_that_differ_only_in_case_are_refused_since_others_read_them_as_one(tmp_path, blobs):
     fields = tuple(BlobField(name, ".png") for name in blobs)
     with pytest.raises(FormatError, match="differ only in case"):
-        write(tmp_path / "x.tar", blobs=fields, values=None)
+        few = [Given("a.jpg", b"x", blobs=(b"", b""))]
+        write(tmp_path / "x.tar", few, blobs=fields, values=None)
 
 
 # Other programs
@@ -182,9 +181,16 @@ def test_webdataset_and_tar_see_members_named_by_their_fields(tmp_path, need_too
     found = list(wds.WebDataset(str(path), shardshuffle=False))
     for number, (theirs, ours) in enumerate(zip(found, samples(), strict=True)):
         first = "png" if number == 2 else "jpg"
-        bare = "png.png" if number == 2 else "png"  # a name that the first file does not have
+        other = "png.png" if number == 2 else "png"  # a name that the first file does not have
         own = {name for name in theirs if name[0] != "_"}
-        assert own == {first, "mask.png", bare, "depth-1.npy", "json", *(["cls"] if ours.target >= 0 else [])}
+        assert own == {
+            first,
+            "mask.png",
+            other,
+            "depth-1.npy",
+            "json",
+            *(["cls"] if ours.target >= 0 else []),
+        }
         assert (theirs[first], theirs["mask.png"], theirs["depth-1.npy"]) == (
             ours.data,
             ours.blobs[0],
@@ -210,7 +216,7 @@ def test_masks_that_shardwriter_wrote_are_a_field(tmp_path):
         reader = tar.open(tmp_path)
         assert further_files(reader.fields) == {"mask": ".png"}
     assert [bytes(reader.blob("mask").read(n)) for n in range(5)] == [b"m%d" % n for n in range(5)]
-    assert [(s.target, s.meta) for s in reader] == [(n, {"n": n}) for n in range(5)]
+    assert [(s.target, s.meta) for s in of_reader(reader)] == [(n, {"n": n}) for n in range(5)]
     assert sets.further(reader).column_names == []
 
 
@@ -314,7 +320,7 @@ def test_further_members_of_a_compressed_tar_of_others_are_left_aside_as_before(
     path = put(tmp_path / "x.tar", members)
     (tmp_path / "x.tar.gz").write_bytes(gzip.compress(path.read_bytes()))
     with pytest.warns(UserWarning, match=r"left aside, since the tar is compressed: a\.png"):
-        assert [(bytes(s.data), s.target) for s in tar.open(tmp_path / "x.tar.gz")] == [
+        assert [(bytes(s.data), s.target) for s in of_reader(tar.open(tmp_path / "x.tar.gz"))] == [
             (b"%d.jpg" % n, n) for n in range(3)
         ]
     packed = pack(sources.load(tmp_path / "x.tar.gz"), tmp_path / "o.tar", PackConfig(check="none")).path
@@ -334,7 +340,7 @@ def test_pictures_in_class_folders_keep_their_masks_and_labels(tmp_path):
     source = sources.load(path)
     assert (source.manifest.classes, source.manifest.targets.to_pylist()) == (("cat", "dog"), [0, 0, 1, 1])
     with pytest.warns(UserWarning, match="further files"):
-        assert [bytes(blob) for s in tar.open(path) for blob in s.blobs] == [b"catseg.png"] * 2 + [
+        assert [bytes(blob) for s in tar.open(path) for blob in s.blobs[1:]] == [b"catseg.png"] * 2 + [
             b"dogseg.png"
         ] * 2
 
@@ -441,7 +447,7 @@ def test_shards_with_different_fields_do_not_mix(tmp_path, other, indexed):
     (tmp_path / "in").mkdir()
     write(tmp_path / "in/0.tar")
     blobs = other.get("blobs", BLOBS)
-    rest = [Sample(f"z{s.key}", s.data, 0, None, s.blobs[: len(blobs)], s.row) for s in samples()]
+    rest = [Given(f"z{s.key}", s.data, 0, None, s.blobs[: len(blobs)], s.row) for s in samples()]
     write(tmp_path / "in/1.tar", rest, **other)
     if not indexed:
         drop_indexes(tmp_path / "in")

@@ -3,16 +3,15 @@
 import hashlib
 import json
 
-import contract_sets as sets
 import pytest
+from given import Given, bare, schema_of
 
 from smallfiles import formats
 from smallfiles.errors import DamagedFileError, FormatError
 from smallfiles.formats import files
 from smallfiles.manifest import Manifest
-from smallfiles.samples import Sample
 
-SAMPLES = [Sample("a/1.jpg", b"one", 0), Sample("a/b/2.jpg", b"two", 1), Sample("3", b"three", 1)]
+SAMPLES = [Given("a/1.jpg", b"one", 0), Given("a/b/2.jpg", b"two", 1), Given("3", b"three", 1)]
 
 
 @pytest.fixture
@@ -21,7 +20,7 @@ def out(tmp_path):
 
 
 def pack(out, samples=SAMPLES, **more):
-    return files.write(samples, out, schema=sets.schema_of(samples), **more)
+    return files.write(bare(samples), out, schema=schema_of(samples), **more)
 
 
 def test_samples_lie_at_their_keys_beside_a_manifest(out):
@@ -46,19 +45,19 @@ def test_the_manifest_keeps_the_hash_of_each_sample_when_digests_are_taken(out, 
 )
 def test_names_that_collide_are_refused_by_name(out, first, second):
     with pytest.raises(FormatError, match=r"collides|same|twice"):
-        pack(out, [Sample(first, b"1", 0), Sample(second, b"2", 0)])
+        pack(out, [Given(first, b"1", 0), Given(second, b"2", 0)])
 
 
 @pytest.mark.parametrize("key", ["x" * 256, "a/" + "ü" * 128, "/".join(["y" * 200] * 25), "manifest.json"])
 def test_names_that_no_file_can_have_are_refused_by_name(out, key):
     with pytest.raises(FormatError, match="expected a name that a file can have"):
-        pack(out, [Sample(key, b"1", 0)])
+        pack(out, [Given(key, b"1", 0)])
 
 
 @pytest.mark.parametrize("key", ["../x", "/x", "a/../../x"])
 def test_nothing_is_written_outside_of_the_folder(out, key):
     with pytest.raises(FormatError, match=r"leaves its folder|absolute"):
-        pack(out, [Sample(key, b"1", 0)])
+        pack(out, [Given(key, b"1", 0)])
     assert [p.name for p in out.parent.iterdir()] == ["set.files"] and not [*out.iterdir()]
 
 

@@ -13,16 +13,17 @@ import h5py
 import juelich_loaders as juelich
 import numpy as np
 import pytest
+from given import Given, bare, of_reader, schema_of
 
 from smallfiles import formats
 from smallfiles.errors import DamagedFileError, FormatError, UsageError
 from smallfiles.formats import hdf5
 from smallfiles.formats.bytefile import ByteFile
 from smallfiles.formats.hdf5 import layout
-from smallfiles.samples import Sample, Schema
+from smallfiles.samples import Schema
 
 ITEMS = [(sets.content(n), n * 7 % 1000) for n in range(40)]
-SAMPLES = [Sample(f"n{n % 3}/{n}.jpg", data, label) for n, (data, label) in enumerate(ITEMS)]
+SAMPLES = [Given(f"n{n % 3}/{n}.jpg", data, label) for n, (data, label) in enumerate(ITEMS)]
 LAYOUTS = ("blob", "vlen")
 
 
@@ -32,9 +33,8 @@ def out(tmp_path):
 
 
 def pack(out, samples=SAMPLES, layout="blob", **more):
-    captions = bool(samples) and isinstance(samples[0].target, list)
-    schema = sets.schema_of(samples, captions=captions, **more)
-    hdf5.write(samples, out, schema=schema, options=hdf5.Options(layout))
+    schema = schema_of(samples, **more)
+    hdf5.write(bare(samples), out, schema=schema, options=hdf5.Options(layout))
     return out
 
 
@@ -55,7 +55,7 @@ def by_h5py(out, **others):
 
 
 def test_h5py_reads_our_blob(out):
-    pack(out, [*SAMPLES, Sample("x", b"1", 1, {"n": 1})])
+    pack(out, [*SAMPLES, Given("x", b"1", 1, {"n": 1})])
     with h5py.File(out) as file:
         group = file["train"]
         offsets, keys = group["offsets"][:], group["key_offsets"][:]
@@ -68,7 +68,7 @@ def test_h5py_reads_our_blob(out):
 
 
 def test_h5py_reads_captions_by_two_levels_of_borders(out):
-    pack(out, [Sample("a", b"1", ["one", "zwölf"]), Sample("b", b"2", []), Sample("c", b"3", ["three"])])
+    pack(out, [Given("a", b"1", ["one", "zwölf"]), Given("b", b"2", []), Given("c", b"3", ["three"])])
     with h5py.File(out) as file:
         group = file["train"]
         assert group["caption_rows"][:].tolist() == [0, 2, 2, 3]
@@ -139,7 +139,7 @@ def test_an_interrupted_file_of_ours_is_told_from_a_finished_one(out, layout, er
         raise error("the source broke")
 
     with pytest.raises(error, match="the source broke"):
-        hdf5.write(stopping(), out, schema=sets.schema_of(SAMPLES), options=hdf5.Options(layout))
+        hdf5.write(bare(stopping()), out, schema=schema_of(SAMPLES), options=hdf5.Options(layout))
     with pytest.raises(DamagedFileError, match="writing it was interrupted"):
         len(formats.open(out))
 
@@ -147,14 +147,14 @@ def test_an_interrupted_file_of_ours_is_told_from_a_finished_one(out, layout, er
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("schema", [Schema(1, 10, 10), Schema(2, 3, 3)], ids=["count", "bytes"])
 def test_more_than_was_planned_is_refused(out, layout, schema):
-    samples = [Sample("a.jpg", b"12", 0), Sample("b.jpg", b"34", 0)]
+    samples = [Given("a.jpg", b"12", 0), Given("b.jpg", b"34", 0)]
     with pytest.raises(FormatError, match=r"b\.jpg.*room"):
-        hdf5.write(samples, out, schema=schema, options=hdf5.Options(layout))
+        hdf5.write(bare(samples), out, schema=schema, options=hdf5.Options(layout))
 
 
 def test_bytes_lie_where_a_block_device_likes_them(out):
     data = os.urandom(100_000)
-    pack(out, [Sample("a", data, 0), Sample("b", data, 1)])
+    pack(out, [Given("a", data, 0), Given("b", data, 1)])
     _, start, stop = formats.open(out).span(0)
     assert start % 4096 == 0 and out.read_bytes()[start:stop] == data
 
@@ -385,7 +385,7 @@ def test_the_advised_command_makes_a_file_that_opens(out, need_tool, tmp_path, c
     command = re.search(r"h5repack .* OLD NEW", str(caught.value))[0]
     mended = tmp_path / "new.h5"
     subprocess.run(command.replace("OLD", str(out)).replace("NEW", str(mended)).split(), check=True)
-    assert [(bytes(s.data), s.target) for s in formats.open(mended)] == [(b"one", 1), (b"two", 2)]
+    assert [(bytes(s.data), s.target) for s in of_reader(formats.open(mended))] == [(b"one", 1), (b"two", 2)]
 
 
 @pytest.mark.parametrize(

@@ -6,18 +6,19 @@ import warnings
 import contract_sets as sets
 import numpy as np
 import pytest
+from given import Given, bare, schema_of
 
 from smallfiles import formats
 from smallfiles.errors import FormatError
-from smallfiles.samples import Sample, Schema
+from smallfiles.samples import Schema
 
 lmdb = pytest.importorskip("lmdb")
 PICTURE = b"\xff\xd8\xff"
 
 
 def write_ours(path, count):
-    samples = [Sample(f"{n}.jpg", sets.content(n) * (n % 30), n) for n in range(count)]
-    formats.get("lmdb").write(samples, path, schema=sets.schema_of(samples))
+    samples = [Given(f"{n}.jpg", sets.content(n) * (n % 30), n) for n in range(count)]
+    formats.get("lmdb").write(bare(samples), path, schema=schema_of(samples))
     return samples
 
 
@@ -146,7 +147,7 @@ def test_a_sample_of_4_gib_is_refused_before_it_is_written(tmp_path):
 
     with pytest.raises(FormatError, match=r"huge\.jpg.*4,294,967,296 bytes"):
         formats.get("lmdb").write(
-            [Sample("a.jpg", large, 0), Sample("huge.jpg", Huge(), 0)],  # type: ignore[arg-type]
+            bare([Given("a.jpg", large), Given("huge.jpg", Huge())]),  # type: ignore[arg-type]
             tmp_path / "x.lmdb",
             schema=Schema(2, 1 << 33, 1 << 32),
         )

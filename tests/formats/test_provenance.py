@@ -20,7 +20,7 @@ def test_a_record_survives_json_and_equal_ones_are_equal_text():
     assert provenance.dumps(dict(reversed(made.items()))) == text
     assert made["options"] == {"rows": 64}
     assert provenance.class_names(made) == ("crane", "crane")
-    assert provenance.target_kind(made) == "label"
+    assert provenance.target_of(made) == "label"
 
 
 @pytest.mark.parametrize("text", [None, "", "[1]", "nonsense", b"\xff\xfe", "[" * 100_000, "3"])
@@ -32,4 +32,4 @@ def test_a_record_of_another_shape_gives_no_classes_and_no_kind():
     odd = provenance.loads(json.dumps({"schema": [1], "options": 3, "format": "x"}))
     assert odd == {"format": "x"}
     assert provenance.class_names(odd) == ()
-    assert provenance.target_kind(odd) is None
+    assert provenance.target_of(odd) is None

@@ -6,6 +6,7 @@ import subprocess
 
 import contract_sets as sets
 import pytest
+from given import Given, bare, of_reader, schema_of
 
 import pysquashfs
 from pysquashfs import SquashFS, SquashFSError, parsing, superblock
@@ -17,11 +18,10 @@ from smallfiles.errors import DamagedFileError, FormatError
 from smallfiles.formats import squashfs
 from smallfiles.formats.squashfs import member
 from smallfiles.pack import verify
-from smallfiles.samples import Sample
 
 LAYOUTS = [v for v in sets.VARIANTS if v.format == "squashfs"]
 PHOTOS = [
-    Sample(f"c{i % 3}/photo {i}.v{i % 2}.JPEG", random.Random(i).randbytes(977 * i), i % 3) for i in range(40)
+    Given(f"c{i % 3}/photo {i}.v{i % 2}.JPEG", random.Random(i).randbytes(977 * i), i % 3) for i in range(40)
 ]
 
 
@@ -36,8 +36,8 @@ def run(*words):
 
 
 def write(out, samples=PHOTOS, **options):
-    schema = sets.schema_of(samples, classes=("ä", "b", "c"), name="photos")
-    return squashfs.write(iter(samples), out, schema=schema, options=squashfs.Options(**options)).path
+    schema = schema_of(samples, classes=("ä", "b", "c"), name="photos")
+    return squashfs.write(bare(samples), out, schema=schema, options=squashfs.Options(**options)).path
 
 
 def plant(folder, samples=PHOTOS):
@@ -56,7 +56,7 @@ def tree_of(folder):
 
 def facts(samples):
     """Bytes and target of each key."""
-    return {s.key: (bytes(s.data), s.target) for s in samples}
+    return {key: (data, target) for key, data, target, _ in sets.facts(samples)}
 
 
 @pytest.fixture
@@ -89,7 +89,7 @@ def unsquash(need_tool):
 def odd(layout, tmp_path):
     """Samples with names of all kinds that fit into a path, and their image."""
     samples = [s for s in sets.samples_of(layout) if len(s.key) < 1000]
-    layout.write(samples, layout.out(tmp_path), sets.schema_of(samples))
+    layout.write(samples, layout.out(tmp_path), schema_of(samples))
     return samples, layout.out(tmp_path)
 
 
@@ -154,10 +154,10 @@ def test_an_image_by_mksquashfs_has_its_class_folders_as_labels(tmp_path, squash
 @pytest.mark.parametrize("split", ["", "train/"])
 def test_a_mounted_image_by_mksquashfs_has_the_same_classes_as_its_file(tmp_path, split, squash):
     wanted = {"ant/3.jpg": 0, "cat/1.jpg": 1, "cat/2.jpg": 1, "dog/1.jpg": 2}
-    plant(tmp_path / "tree", [Sample(split + name, name.encode(), 0) for name in wanted])
+    plant(tmp_path / "tree", [Given(split + name, name.encode(), 0) for name in wanted])
     image = squash(tmp_path / "tree", tmp_path / "x.sqfs")
     with formats.open(image) as reader:
-        assert {s.key.removeprefix(split): s.target for s in reader} == wanted
+        assert {s.key.removeprefix(split): s.target for s in of_reader(reader)} == wanted
         assert reader.classes == ("ant", "cat", "dog")
     try:
         with mount(image) as point:
@@ -200,7 +200,7 @@ def test_labels_of_foreign_images_follow_their_folders(tmp_path, keys, labels, c
 def test_another_split_of_a_foreign_image_is_read_when_asked_for(tmp_path):
     image = image_of(tmp_path, "train/b/1.jpg", "val/a/2.jpg", "val/b/3.jpg")
     with squashfs.open(image, split="val") as reader:
-        assert [(s.key, s.target) for s in reader] == [("val/a/2.jpg", 0), ("val/b/3.jpg", 1)]
+        assert [(s.key, s.target) for s in of_reader(reader)] == [("val/a/2.jpg", 0), ("val/b/3.jpg", 1)]
     with pytest.raises(FormatError, match="no split 'test'"):
         len(squashfs.open(image, split="test"))
 
@@ -239,7 +239,7 @@ def test_a_raw_image_opens_without_its_inodes_and_leaves_no_index_beside_it(tmp_
     ],
 )
 def test_keys_that_an_image_cannot_hold_are_refused_with_a_sentence(tmp_path, keys, what):
-    samples = [Sample(key, b"x", 0) for key in keys]
+    samples = [Given(key, b"x", 0) for key in keys]
     with pytest.raises(FormatError, match=what):
         write(tmp_path / "x.sqfs", samples)
 
@@ -249,7 +249,7 @@ def test_keys_that_an_image_cannot_hold_are_refused_with_a_sentence(tmp_path, ke
 
 @pytest.mark.parametrize("count", [60, pytest.param(2000, marks=pytest.mark.slow)])
 def test_every_flipped_byte_is_found_by_verify(tmp_path, count, capsys):
-    image = write(tmp_path / "x.sqfs", [*PHOTOS, Sample("big.bin", random.Random(0).randbytes(5 << 20), 1)])
+    image = write(tmp_path / "x.sqfs", [*PHOTOS, Given("big.bin", random.Random(0).randbytes(5 << 20), 1)])
     whole = bytearray(image.read_bytes())
     block = superblock.read(ImageFile(image))
     marks = [0, 4, 95, 96, block.inode_table - 33, block.inode_table - 1, block.inode_table, len(whole) - 1]

@@ -15,6 +15,7 @@ import contract_sets as sets
 import numpy as np
 import pytest
 import zstandard
+from given import Given, bare, schema_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -25,25 +26,24 @@ from smallfiles.formats.tar import headers, index, names
 from smallfiles.keys import key_problem
 from smallfiles.manifest import Manifest
 from smallfiles.measure.workers import peak_memory
-from smallfiles.samples import Sample, Schema
 
 ODD = [
-    Sample("train/n01440764/n01440764_1.JPEG", b"\xff\xd8" + bytes(range(256)) * 900, 3),
-    Sample("a.b/cat.v2.jpg", b"x" * 700, -1, {"box": [1, None, 2.5], "ß": "é\n"}),
-    Sample("a.b/cat.v3.jpg", b"x" * 512, 2**63 - 1),
-    Sample(".hidden", b"", -(2**63)),
-    Sample("__meta__/x.png", b"1", 1, {}),
-    Sample("carriage\rreturn/x.jpg", b"22", 0),
-    Sample("100%/50%.jpg", b"333", 0),
-    Sample("日本語/" + "ü" * 80 + ".webp", b"4444", 5),
-    Sample("long/" + "n" * 240 + ".jpg", b"55555", 6),
-    Sample("no suffix at all", b"666666", 7),
-    Sample("label.cls", b"7777777", 8),
+    Given("train/n01440764/n01440764_1.JPEG", b"\xff\xd8" + bytes(range(256)) * 900, 3),
+    Given("a.b/cat.v2.jpg", b"x" * 700, -1, {"box": [1, None, 2.5], "ß": "é\n"}),
+    Given("a.b/cat.v3.jpg", b"x" * 512, 2**63 - 1),
+    Given(".hidden", b"", -(2**63)),
+    Given("__meta__/x.png", b"1", 1, {}),
+    Given("carriage\rreturn/x.jpg", b"22", 0),
+    Given("100%/50%.jpg", b"333", 0),
+    Given("日本語/" + "ü" * 80 + ".webp", b"4444", 5),
+    Given("long/" + "n" * 240 + ".jpg", b"55555", 6),
+    Given("no suffix at all", b"666666", 7),
+    Given("label.cls", b"7777777", 8),
 ]
 CAPTIONS = [
-    Sample("1.jpg", b"one", ["A dog.", 'Two "quoted", dogs | 犬\nsecond line']),
-    Sample("2.jpg", b"two", []),
-    Sample("3.jpg", b"three", [""], {"n": 1}),
+    Given("1.jpg", b"one", ["A dog.", 'Two "quoted", dogs | 犬\nsecond line']),
+    Given("2.jpg", b"two", []),
+    Given("3.jpg", b"three", [""], {"n": 1}),
 ]
 VARIANTS = [
     ("x.tar", tar.Options()),
@@ -55,14 +55,13 @@ VARIANTS = [
 
 
 def schema(samples, **changes):
-    sizes = [len(s.data) for s in samples]
-    kind = "captions" if samples and isinstance(samples[0].target, list) else "label"
-    facts = {"target": kind, "has_meta": True, "classes": ("a", "b"), **changes}
-    return Schema(len(samples), sum(sizes), max(sizes, default=0), **facts)
+    return schema_of(
+        samples, **{"metas": True, "classes": ("a", "b"), "shared_stems": frozenset(), **changes}
+    )
 
 
 def write(out, samples, options=None, **changes):
-    return tar.write(iter(samples), out, schema=schema(samples, **changes), options=options)
+    return tar.write(bare(samples), out, schema=schema(samples, **changes), options=options)
 
 
 def drop_indexes(path):
@@ -105,9 +104,9 @@ def test_different_keys_never_share_a_stem(some):
 
 def test_only_keys_that_others_would_join_are_escaped(tmp_path):
     keys = ["cat/1.jpg", "cat/2.jpg", "cat/2.png", "cat/3.v1.jpg", "cat/4.jpg"]
-    samples = [Sample(key, key.encode(), 0) for key in keys]
+    samples = [Given(key, key.encode(), 0) for key in keys]
     manifest = Manifest.from_columns(keys, [0] * 5, sizes=[9] * 5)
-    tar.write(iter(samples), tmp_path / "x.tar", schema=manifest.schema())
+    tar.write(bare(samples), tmp_path / "x.tar", schema=manifest.schema())
     with tarfile.open(tmp_path / "x.tar") as archive:
         stored = [name for name in archive.getnames() if not name.endswith(".cls")]
     assert stored == ["cat/1.jpg", "cat/2%2Ejpg.jpg", "cat/2%2Epng.png", "cat/3%2Ev1%2Ejpg.jpg", "cat/4.jpg"]
@@ -131,22 +130,24 @@ def test_everything_comes_back_without_the_index_which_reading_does_not_write(
     assert [reader.size(i) for i in range(len(reader))] == [len(s.data) for s in samples]
     assert reader.keys().to_pylist() == [s.key for s in samples]
     if samples:
-        assert (schema(samples).target in reader.fields, reader.classes) == (True, ("a", "b"))
+        assert reader.classes == ("a", "b") and {*schema(samples).values.column_names} - {"meta"} <= {
+            *reader.fields
+        }
     assert sorted(tmp_path.rglob("*")) == before
 
 
 def test_captions_one_a_line_come_back_and_line_feeds_are_refused(tmp_path):
-    samples = [Sample("1.jpg", b"1", ["a", "", "b "]), Sample("2.jpg", b"2", []), Sample("3.jpg", b"", [""])]
+    samples = [Given("1.jpg", b"1", ["a", "", "b "]), Given("2.jpg", b"2", []), Given("3.jpg", b"", [""])]
     write(tmp_path / "x.tar", samples, member_suffixes=("txt",))
     drop_indexes(tmp_path / "x.tar")
     assert sets.facts(tar.open(tmp_path / "x.tar")) == sets.facts(samples)
-    with pytest.raises(FormatError, match=r"'1.jpg' .* has a line feed"):
+    with pytest.raises(FormatError, match=r"y\.tar has a line feed: 'Two"):
         write(tmp_path / "y.tar", CAPTIONS, member_suffixes=("txt",))
 
 
 def test_a_key_that_comes_twice_is_refused(tmp_path):
     with pytest.raises(FormatError, match="the same key"):
-        write(tmp_path / "x.tar", [Sample(key, b"1", 0) for key in ("a.jpg", "b.jpg", "a.jpg")])
+        write(tmp_path / "x.tar", [Given(key, b"1", 0) for key in ("a.jpg", "b.jpg", "a.jpg")])
 
 
 @settings(max_examples=40)
@@ -159,22 +160,22 @@ def test_a_key_that_comes_twice_is_refused(tmp_path):
 def test_shards_are_cut_where_the_plan_says(tmp_path_factory, sizes, max_bytes, max_count, packing):
     out = tmp_path_factory.mktemp("cut") / "x.tars"
     options = tar.Options(max_bytes=max_bytes, max_count=max_count, compression=packing)
-    samples = [Sample(f"{i}.jpg", bytes(size), i) for i, size in enumerate(sizes)]
+    samples = [Given(f"{i}.jpg", bytes(size), i) for i, size in enumerate(sizes)]
     packed = write(out, samples, options)
     borders = tar.plan_shards(np.array(sizes, np.int64), options)
     shards = [file for file in packed.files if file.name.endswith((".tar", ".tar.gz"))]
     assert [file.name for file in shards] == [tar.shard_name(n, options) for n in range(len(borders))]
     assert [len(tar.open(file)) for file in shards] == [stop - start for start, stop in borders]
     for number, (start, stop) in enumerate(borders):  # a job that writes one shard writes the same bytes
-        alone = out.parent / shards[number].name
-        tar.write_shard(samples[start:stop], alone, schema=schema(samples), options=options)
+        alone, own = out.parent / shards[number].name, [*bare(samples)][start:stop]
+        tar.write_shard(own, alone, schema=schema(samples), options=options)
         assert alone.read_bytes() == shards[number].read_bytes()
         assert index.index_path(alone).read_bytes() == index.index_path(shards[number]).read_bytes()
     shutil.rmtree(out.parent)
 
 
 def test_shards_stay_below_their_limit_except_for_one_large_sample(tmp_path):
-    samples = [Sample(f"{i}.jpg", bytes(s), 0) for i, s in enumerate([30_000, 30_000, 500_000, 1, 90_000])]
+    samples = [Given(f"{i}.jpg", bytes(s), 0) for i, s in enumerate([30_000, 30_000, 500_000, 1, 90_000])]
     write(tmp_path / "x.tars", samples, tar.Options(max_bytes=100_000))
     sizes = [file.stat().st_size for file in sorted((tmp_path / "x.tars").glob("*.tar"))]
     assert len(sizes) == 3
@@ -237,7 +238,7 @@ def test_a_compressed_tar_cut_anywhere_is_refused(tmp_path, name):
 
 
 def test_an_index_of_another_tar_is_refused(tmp_path, small):
-    others = [replace(s, data=bytes(len(s.data))) for s in ODD[:4]]
+    others = [s._replace(data=bytes(len(s.data))) for s in ODD[:4]]
     write(tmp_path / "y.tar", others, name="other")
     other = (tmp_path / "y.tar").read_bytes()
     small.write_bytes(other[: small.stat().st_size].ljust(small.stat().st_size, b"\0"))
@@ -299,7 +300,7 @@ def test_an_error_of_the_source_leaves_no_descriptor_open(tmp_path):
     before = set(os.listdir("/proc/self/fd"))
     for name in ("x.tar", "x.tars"):
         with pytest.raises(KeyError):
-            tar.write(failing(), tmp_path / name, schema=schema(ODD))
+            tar.write(bare(failing()), tmp_path / name, schema=schema(ODD))
     assert set(os.listdir("/proc/self/fd")) == before
 
 
@@ -364,7 +365,7 @@ def test_a_bomb_is_not_unpacked_into_memory(tmp_path, name):
 @pytest.mark.parametrize("name", ["x.tar.gz", "x.tar.zst"])
 @pytest.mark.parametrize("indexed", [True, False])
 def test_a_compressed_tar_is_read_in_stored_order_and_a_step_back_is_refused(tmp_path, name, indexed):
-    samples = [Sample(f"{i}.jpg", os.urandom(200_000), i) for i in range(4)]
+    samples = [Given(f"{i}.jpg", os.urandom(200_000), i) for i in range(4)]
     path = write(tmp_path / name, samples).path
     if not indexed:
         drop_indexes(path)
@@ -389,7 +390,7 @@ def test_samples_may_straddle_foreign_frames(tmp_path):
 
 @pytest.mark.parametrize("access", ["mmap", "pread"])
 def test_threads_share_a_reader_of_many_shards_without_a_descriptor_for_each(tmp_path, access):
-    samples = [Sample(f"{i}.jpg", os.urandom(3000), i) for i in range(200)]
+    samples = [Given(f"{i}.jpg", os.urandom(3000), i) for i in range(200)]
     write(tmp_path / "x.tars", samples, tar.Options(max_count=1))  # more than are kept open at once
     before = len(os.listdir("/proc/self/fd"))
     reader = tar.open(tmp_path / "x.tars", access)
@@ -419,7 +420,7 @@ def test_sizes_that_a_tar_cannot_have_are_not_summed_up(tmp_path, size):
 
 
 def test_a_batch_from_more_shards_than_a_process_may_open_is_read(tmp_path):
-    samples = [Sample(f"{number:03}.bin", b"%03d" % number, number) for number in range(300)]
+    samples = [Given(f"{number:03}.bin", b"%03d" % number, number) for number in range(300)]
     (tmp_path / "many").mkdir()
     for sample in samples:
         write(tmp_path / "many" / f"{sample.key}.tar", [sample])

@@ -7,6 +7,7 @@ from io import BytesIO
 
 import pytest
 import webdataset as wds
+from given import of_reader
 
 from smallfiles import formats, sources
 from smallfiles.errors import SmallfilesError, SourceError
@@ -87,7 +88,7 @@ def by_sources(path, **options):
 def by_formats(path):
     with warnings.catch_warnings(record=True, action="always") as said:
         reader = formats.open(path)
-        found = {sample.key: sample.target for sample in reader}
+        found = {sample.key: sample.target for sample in of_reader(reader)}
     assert -1 not in found.values() or "without a target" in str(said[0].message)
     return found
 
@@ -273,7 +274,7 @@ def test_captions_in_class_folders_say_that_these_are_no_classes(tmp_path):
     with pytest.raises(SourceError, match="class folders contain texts with the names"):
         sources.load(path)
     with pytest.warns(UserWarning, match=said):
-        assert [sample.target for sample in tar.open(path)] == [["c"], ["c"]]
+        assert [sample.target for sample in of_reader(tar.open(path))] == [["c"], ["c"]]
 
 
 def suffixes_of(path):
@@ -306,7 +307,7 @@ def test_a_webdataset_that_is_packed_again_keeps_the_names_of_its_members(tmp_pa
     for out in filter(None, (through, "y.tar")):
         path = pack(sources.load(path), tmp_path / out, PackConfig(check="none")).path
     assert suffixes_of(path) == [expected]
-    indexed = [(sample.key, sample.target, sample.meta) for sample in tar.open(path)]
+    indexed = [(sample.key, sample.target, sample.meta) for sample in of_reader(tar.open(path))]
     assert [target for _, target, _ in indexed] == targets
     (tmp_path / "y.tar.index.arrow").unlink()
-    assert [(sample.key, sample.target, sample.meta) for sample in tar.open(path)] == indexed
+    assert [(sample.key, sample.target, sample.meta) for sample in of_reader(tar.open(path))] == indexed

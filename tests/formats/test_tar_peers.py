@@ -13,25 +13,23 @@ import contract_sets as sets
 import pytest
 import webdataset as wds
 import zstandard
+from given import Given, bare, metas_in, of_reader, schema_of
 
 from smallfiles import sources
 from smallfiles.errors import FormatError, SmallfilesError
 from smallfiles.formats import tar
-from smallfiles.samples import Sample, Schema
 
 IMAGES = [
-    Sample(f"train/c{i % 3}/photo {i}.v{i % 2}.JPEG", os.urandom(100 * i), i % 3, {"i": i} if i % 2 else None)
+    Given(f"train/c{i % 3}/photo {i}.v{i % 2}.JPEG", os.urandom(100 * i), i % 3, {"i": i} if i % 2 else None)
     for i in range(40)
 ]
-CAPTIONED = [Sample(f"{i}.jpg", b"\xff\xd8" + bytes(i), [f"caption {i}", "ü"]) for i in range(7)]
+CAPTIONED = [Given(f"{i}.jpg", b"\xff\xd8" + bytes(i), [f"caption {i}", "ü"]) for i in range(7)]
 SUFFIXES = ["x.tar", "x.tar.gz", "x.tar.zst"]
 
 
 def write(out, samples, **options):
-    kind = "captions" if isinstance(samples[0].target, list) else "label"
-    has_meta = any(sample.meta for sample in samples)
-    facts = Schema(len(samples), 0, 0, target=kind, has_meta=has_meta, classes=("é", "b", "c"))
-    return tar.write(iter(samples), out, schema=facts, options=tar.Options(**options))
+    schema = schema_of(samples, classes=("é", "b", "c"))
+    return tar.write(bare(samples), out, schema=schema, options=tar.Options(**options))
 
 
 def run(*command):
@@ -78,13 +76,13 @@ def test_tarfile_gnu_tar_bsdtar_and_busybox_list_and_unpack_the_same(tmp_path, n
 
 
 def test_long_and_unicode_names_are_unpacked_by_gnu_tar(tmp_path, need_tool):
-    samples = [Sample("d" * 120 + "/日本 " + "ü" * 60 + ".jpg", b"1", 0), Sample("é.png", b"22", 1)]
+    samples = [Given("d" * 120 + "/日本 " + "ü" * 60 + ".jpg", b"1", 0), Given("é.png", b"22", 1)]
     write(tmp_path / "x.tar", samples)
     run(need_tool("tar", "tar"), "-xf", tmp_path / "x.tar", "-C", tmp_path)
     assert [(tmp_path / s.key).read_bytes() for s in samples] == [b"1", b"22"]
 
 
-LARGE = [Sample(f"{i:04}.jpg", os.urandom(20_000), i, {"i": i}) for i in range(150)]  # three megabytes
+LARGE = [Given(f"{i:04}.jpg", os.urandom(20_000), i, {"i": i}) for i in range(150)]  # three megabytes
 
 
 @pytest.mark.parametrize("compression", ["gzip", "zstd"])
@@ -249,11 +247,13 @@ def _by_formats(path):
 def _by_sources(path):
     source = sources.load(path)
     rows = []
-    for row in range(len(source.manifest)):
+    columns = source.manifest.columns
+    metas = metas_in(columns) if "meta" in columns.column_names else [None] * len(columns)
+    for row in range(len(columns)):
         key = source.manifest.path(row)
         buffer = bytearray(source.store.size(key))
         source.store.read_into(key, memoryview(buffer))
-        rows.append((key, bytes(buffer), source.manifest.target(row), source.manifest.meta(row)))
+        rows.append((key, bytes(buffer), source.manifest.target(row), metas[row]))
     return rows
 
 
@@ -291,7 +291,7 @@ def test_kinds_of_targets_are_decided_for_all_shards_together(tmp_path):
     tarfile_of(tmp_path / "0.tar", [("a.jpg", b"x"), ("a.cls", "1"), ("a.txt", "c")])
     tarfile_of(tmp_path / "1.tar", [("b.jpg", b"y"), ("b.txt", "d")])
     with pytest.warns(UserWarning, match="the labels are left aside"):
-        assert [s.target for s in tar.open(tmp_path)] == [["c"], ["d"]]
+        assert [s.target for s in of_reader(tar.open(tmp_path))] == [["c"], ["d"]]
     tarfile_of(tmp_path / "2.tar", [("c.jpg", b"y"), ("c.cls", "2")])
     with pytest.raises(FormatError, match="samples with labels and samples with captions"):
         len(tar.open(tmp_path))
@@ -303,8 +303,8 @@ def test_a_set_without_targets_is_said_once_to_be_unlabelled(tmp_path):
         tarfile_of(tmp_path / f"{number}.tar", members)
     with warnings.catch_warnings(record=True, action="always") as said:
         reader = tar.open(tmp_path)
-        assert [s.target for s in reader] == [-1] * 18
-        assert [s.target for s in pickle.loads(pickle.dumps(reader))] == [-1] * 18
+        assert [s.target for s in of_reader(reader)] == [-1] * 18
+        assert [s.target for s in of_reader(pickle.loads(pickle.dumps(reader)))] == [-1] * 18
     assert [str(one.message).startswith(f"{tmp_path}: 18 samples without a target") for one in said] == [True]
 
 
@@ -312,7 +312,7 @@ def test_class_folders_label_where_objects_tell_no_target(tmp_path):
     members = [("cat/1.jpg", b"x"), ("cat/1.json", obj(by="me")), ("dog/2.jpg", b"y"), ("dog/2.json", "{}")]
     source = sources.load(tarfile_of(tmp_path / "x.tar", members)).manifest
     assert source.targets.to_pylist() == [0, 1] and source.classes == ("cat", "dog")
-    assert [source.meta(row) for row in (0, 1)] == [{"by": "me"}, {}]
+    assert metas_in(source.table) == [{"by": "me"}, {}]
 
 
 @pytest.mark.parametrize("name", SUFFIXES)

@@ -4,10 +4,10 @@ import json
 from dataclasses import dataclass
 
 import numpy as np
+from given import Given, bare, schema_of
 from torch.utils.data import Dataset
 
 from smallfiles import formats
-from smallfiles.samples import Sample, Schema
 
 SIZE = 8
 
@@ -38,19 +38,17 @@ def stub_samples(count, bad=(), captions=False):
         head = b"torn" if number in bad else b"good"
         target = [f"a dog number {number} says {n}" for n in range(number % 6)] if captions else number % 7
         data = head + number.to_bytes(3, "big") + bytes(number % 50)
-        samples.append(Sample(f"d{number % 3}/{number:04}.jpg", data, target))
+        samples.append(Given(f"d{number % 3}/{number:04}.jpg", data, target))
     return samples
 
 
 def write(samples, out, **options):
     """Pack samples; the options are those of the format."""
-    captions = bool(samples) and isinstance(samples[0].target, list)
-    return write_many(iter(samples), len(samples), out, "captions" if captions else "label", **options)
+    return write_many(bare(samples), schema_of(samples), out, **options)
 
 
-def write_many(samples, count, out, target="label", **options):
+def write_many(samples, schema, out, **options):
     """Pack samples that come one by one."""
-    schema = Schema(count=count, total_bytes=count * 64, largest_bytes=64, target=target)
     module = formats.get(formats.name_of(out))
     module.write(samples, out, schema=schema, options=module.Options(**options), digest=False)
     return out

@@ -6,10 +6,11 @@ import warnings
 
 import loading_sets as sets
 import numpy as np
+import pyarrow as pa
 import pytest
 
 from smallfiles.loading import LoaderConfig, make_loader
-from smallfiles.samples import Sample
+from smallfiles.samples import Sample, Schema
 
 COUNT, BATCH = 8 * 16 * 64, 64
 GRID = list(itertools.product((1, 2, 8), (1, 4, 16)))
@@ -18,8 +19,9 @@ GRID = list(itertools.product((1, 2, 8), (1, 4, 16)))
 def packed(out, count, classes, order=None, **options):
     """Tiny samples in the order of their classes, or another."""
     rows = range(count) if order is None else order.tolist()
-    samples = (Sample(f"{n:06}.jpg", b"x", n * classes // count) for n in rows)
-    return sets.write_many(samples, count, out, **options)
+    samples = (Sample(f"{n:06}.jpg", (b"x",), n) for n in rows)
+    labels = pa.table({"label": np.arange(count) * classes // count})
+    return sets.write_many(samples, Schema(count, count, 1, labels), out, **options)
 
 
 def opened(path, rank=0, world=1, workers=1, **more):

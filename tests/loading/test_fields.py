@@ -11,6 +11,7 @@ import loading_sets as sets
 import numpy as np
 import PIL.Image
 import pytest
+from given import Given
 
 from smallfiles import formats
 from smallfiles.errors import (
@@ -24,7 +25,6 @@ from smallfiles.errors import (
 from smallfiles.images import CentreCrop
 from smallfiles.loading.batches import SampleRngs, allocate, nbytes
 from smallfiles.loading.fields import BadSampleError, field_batches
-from smallfiles.samples import Sample, Schema
 
 BAD = (3, 11, 12)
 
@@ -166,9 +166,8 @@ def test_what_a_damaged_photograph_still_gives_is_kept_and_counted_if_asked(tmp_
     picture.save(out, "JPEG")
     whole = out.getvalue()
     half = whole[: len(whole) // 2] + b"\xff\xd9"
-    rows = [Sample(f"{n}.jpg", half if n == 2 else whole, n) for n in range(4)]
-    schema = Schema(count=4, total_bytes=4 * len(whole), largest_bytes=len(whole))
-    formats.get("arrow").write(rows, tmp_path / "x.arrow", schema=schema)
+    rows = [Given(f"{n}.jpg", half if n == 2 else whole, n) for n in range(4)]
+    sets.write(rows, tmp_path / "x.arrow")
     reader = formats.open(tmp_path / "x.arrow")
     crop = CentreCrop(64, 64)
     with pytest.raises(BadSampleError, match=r"2\.jpg.*libjpeg warns"):

@@ -12,6 +12,7 @@ import loading_sets as sets
 import numpy as np
 import pytest
 import torch
+from given import Given, bare, schema_of
 from torch.utils.data import ConcatDataset, DataLoader
 from torchvision import transforms as v1
 from torchvision.transforms import v2
@@ -23,7 +24,6 @@ from smallfiles.loading.dataset import maker_of
 from smallfiles.loading.fields import field_batches
 from smallfiles.loading.loader import InThreads
 from smallfiles.pack import PackConfig, pack
-from smallfiles.samples import Sample, Schema
 from smallfiles.sources import synthetic
 
 COUNT = 101
@@ -168,13 +168,13 @@ def test_a_state_of_shards_cut_elsewhere_is_refused(tmp_path):
 def test_a_state_of_another_stored_order_is_refused_though_sizes_and_labels_are_equal(
     tmp_path, count, suffix
 ):
-    rows = [Sample(f"{n:04}.jpg", b"good" + bytes(3), 0) for n in range(count)]
+    rows = [Given(f"{n:04}.jpg", b"good" + bytes(3), 0) for n in range(count)]
     other = rows[3::-1] + rows[4:] if count == 100 else rows[9:] + rows[:9]
-    schema = Schema(count, 7 * count, 7, manifest_digest="of the set")
+    schema = schema_of(rows, manifest_digest="of the set")
     module, made = formats.get(formats.name_of(tmp_path / f"x.{suffix}")), []
     for name, order in (("a", rows), ("b", other), ("c", rows)):
         out = tmp_path / f"{name}.{suffix}"
-        module.write(order, out, schema=schema, options=module.Options(), digest=False)
+        module.write(bare(order), out, schema=schema, options=module.Options(), digest=False)
         made.append(loader(out, MODES[0]))
     state = made[0].state_dict()
     with pytest.raises(UsageError, match=r"the state is of a loader with \{'data'"):

@@ -4,10 +4,12 @@ import itertools
 from pathlib import Path
 
 import loading_sets as sets
+import numpy as np
+import pyarrow as pa
 import pytest
 
 from smallfiles.loading import LoaderConfig, make_loader
-from smallfiles.samples import Sample
+from smallfiles.samples import Sample, Schema
 
 
 def private_bytes(pid):
@@ -33,10 +35,11 @@ def worker_memory(loader, batches):
 @pytest.mark.filterwarnings("ignore:This DataLoader will create")
 def test_a_worker_costs_little_and_does_not_grow(tmp_path, count, workers, order):
     samples = (
-        Sample(f"n{number % 1000:08}/n{number % 1000:08}_{number}.JPEG", b"good" + bytes(12), number % 1000)
+        Sample(f"n{number % 1000:08}/n{number % 1000:08}_{number}.JPEG", (b"good" + bytes(12),), number)
         for number in range(count)
     )
-    path = sets.write_many(samples, count, tmp_path / "x.arrow")
+    labels = pa.table({"label": np.arange(count) % 1000})
+    path = sets.write_many(samples, Schema(count, 16 * count, 16, labels), tmp_path / "x.arrow")
     config = LoaderConfig(mode="processes", workers=workers, batch=64, order=order)
     loader = make_loader(path, config, transform=sets.Stub())
     first = worker_memory(loader, 100)

@@ -12,6 +12,7 @@ import pyarrow as pa
 import pytest
 import torch
 import torchvision.transforms.v2.functional as F
+from given import Given, bare, schema_of
 from PIL import Image as Pillow
 from torchvision import tv_tensors
 
@@ -35,7 +36,7 @@ from smallfiles.loading import (
 from smallfiles.loading.batches import SampleRngs
 from smallfiles.loading.fields import BadSampleError
 from smallfiles.loading.makers import Item, class_numbers
-from smallfiles.samples import BlobField, Sample, Schema
+from smallfiles.samples import BlobField
 
 COUNT = 40
 VIEW = RandomResizedCrop(24)
@@ -61,20 +62,14 @@ def sample(number, rng):
     rows, columns = 40 + number % 9, 50 - number % 11
     image = encoded(rng.integers(0, 256, (rows, columns, 3), np.uint8), "JPEG")
     mask = encoded(rng.integers(0, 5, (rows, columns), np.uint8), "PNG")
-    return Sample(f"{number:03}.jpg", image, -1, None, (mask,), number)
+    return Given(f"{number:03}.jpg", image, -1, None, (mask,), number)
 
 
 def write(samples, out, values=VALUES, suffix=".png"):
-    blobs = [data for each in samples for data in each.blobs]
     table = None if values is None else pa.table({name: pa.array(values[name]) for name in sorted(values)})
-    schema = Schema(
-        len(samples),
-        sum(len(each.data) for each in samples),
-        max(len(each.data) for each in samples),
-        blobs=(BlobField("mask", suffix, sum(map(len, blobs)), max(map(len, blobs))),) if blobs else (),
-        values=table,
-    )
-    formats.get("arrow").write(iter(samples), out, schema=schema)
+    blobs = (BlobField("mask", suffix),) if samples[0].blobs else ()
+    schema = schema_of(samples, blobs=blobs, values=table)
+    formats.get("arrow").write(bare(samples), out, schema=schema)
     return out
 
 
@@ -190,7 +185,7 @@ def test_a_missing_number_is_refused_or_has_a_stand_in(tmp_path):
 def test_a_mask_of_another_size_than_its_image_is_named_and_may_be_skipped(tmp_path):
     rng = np.random.default_rng(0)
     samples = [sample(number, rng) for number in range(4)]
-    samples[2] = replace(samples[2], blobs=(encoded(np.zeros((9, 9), np.uint8), "PNG"),))
+    samples[2] = samples[2]._replace(blobs=(encoded(np.zeros((9, 9), np.uint8), "PNG"),))
     reader = formats.open(write(samples, tmp_path / "x.arrow", None))
     fields = {"image": Image(VIEW), "mask": Mask(VIEW)}
     with pytest.raises(BadSampleError, match=r"'002.jpg'.*mask has 9 x 9 pixels, and its image 48 x 42"):
@@ -214,7 +209,7 @@ def arrays(shapes):
     for number, shape in enumerate(shapes):
         file = io.BytesIO()
         np.save(file, np.full(shape, number, np.float32))
-        yield Sample(f"{number}.npy", file.getvalue(), number, None, (), number)
+        yield Given(f"{number}.npy", file.getvalue(), number, None, (), number)
 
 
 def test_arrays_of_one_shape_go_straight_into_the_batch(tmp_path):
@@ -230,7 +225,7 @@ def test_an_array_of_another_shape_is_named_and_pickled_objects_are_never_loaded
         field_batches(reader, {"array": Array()}).make([0, 1], 0)
     file = io.BytesIO()
     np.save(file, np.array([{}], object), allow_pickle=True)
-    objects = [Sample("0.npy", file.getvalue(), 0)]
+    objects = [Given("0.npy", file.getvalue(), 0)]
     with pytest.raises(FormatError, match=r"no array.*pickled objects"):
         field_batches(formats.open(write(objects, tmp_path / "y.arrow", None)), {"array": Array()})
 
@@ -267,7 +262,7 @@ def test_a_crop_of_a_sound_holds_the_frames_of_the_file_and_its_place_is_the_sam
 
 
 def test_a_short_sound_is_filled_with_zeros_and_comes_in_batches(tmp_path):
-    samples = [Sample(f"{n}.wav", wav(SOUND[: 40 * n + 40]), n, None, (), n) for n in range(3)]
+    samples = [Given(f"{n}.wav", wav(SOUND[: 40 * n + 40]), n, None, (), n) for n in range(3)]
     reader = formats.open(write(samples, tmp_path / "x.arrow", None))
     batch = field_batches(reader, {"audio": Audio(100)}).make([0, 2], 0).arrays["audio"]
     assert batch.shape == (2, 1, 100) and batch.dtype == np.float32

@@ -12,14 +12,13 @@ from pathlib import Path
 import loading_sets as sets
 import numpy as np
 import pytest
+from given import Given
 from programs import Program, on_small_disk
 
-from smallfiles import formats
 from smallfiles.errors import ResourceError
 from smallfiles.loading import BadSampleError, LoaderConfig, WorkerDiedError, make_loader
 from smallfiles.loading.loader import choose_mode
 from smallfiles.loading.worker_errors import WorkerMemory, check_shared_memory, explain, explained
-from smallfiles.samples import Sample, Schema
 
 PROCESSES = LoaderConfig(mode="processes", workers=2, batch=8)
 
@@ -66,9 +65,8 @@ def test_a_worker_that_is_killed_is_a_sentence_with_what_to_change(path, order, 
 
 @pytest.mark.parametrize("name", ["x.arrow", "x.tars"])
 def test_a_file_that_was_cut_while_it_was_read_is_named_with_its_sizes(tmp_path, name):
-    rows = [Sample(f"{n}.jpg", b"good" + bytes(99_996), 0) for n in range(60)]
-    path, module = tmp_path / name, formats.get(formats.name_of(Path(name)))
-    module.write(rows, path, schema=Schema(60, 6_000_000, 100_000), options=module.Options(), digest=False)
+    rows = [Given(f"{n}.jpg", b"good" + bytes(99_996), 0) for n in range(60)]
+    path = sets.write(rows, tmp_path / name)
     batches = iter(make_loader(path, replace(PROCESSES, workers=1, prefetch=1), transform=sets.Stub()))
     next(batches)
     (victim,) = [path] if path.is_file() else path.glob("*.tar")

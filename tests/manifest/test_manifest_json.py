@@ -17,6 +17,7 @@ SCHEMAS = Path(__file__).resolve().parents[2] / "data_manifests"
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=10)
 TRICKY = st.text(st.sampled_from(['"', "\\", ",", " ", "\n", "]", "}", "1", ":", "é", "/", "🦉"]), max_size=8)
 PATH = st.one_of(TEXT, TRICKY).filter(lambda text: key_problem(text) is None)
+TEXTS = st.lists(st.one_of(TEXT, TRICKY), max_size=3)
 META = st.dictionaries(
     TEXT, st.recursive(st.none() | st.booleans() | st.integers() | TEXT | TRICKY, st.lists), max_size=3
 )
@@ -34,8 +35,7 @@ def manifests(draw):
     label = st.integers(-1, len(classes) - 1) if classes else st.integers(-(2**31), 2**31 - 1)
     return Manifest.from_columns(
         paths,
-        draw(column(st.lists(st.one_of(TEXT, TRICKY), max_size=3) if captions else label)),
-        target="captions" if captions else "label",
+        values={"captions": draw(column(TEXTS))} if captions else {"label": draw(column(label))},
         classes=classes,
         name=draw(st.sampled_from(["dataset", 'a "name",\n"path": [\n', "ü"])),
         sizes=draw(st.none() | column(st.none() | st.integers(0, (2**63 - 1) // 12))),

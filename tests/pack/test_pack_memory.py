@@ -19,7 +19,10 @@ ROWS = 60_000
 CHILD = """
 import sys
 from pathlib import Path
+import numpy as np
+import pyarrow as pa
 from smallfiles import formats, sources
+from smallfiles.arrays import from_numpy
 from smallfiles.measure.workers import status_bytes
 from smallfiles.pack import PackConfig, pack
 from smallfiles.samples import Sample, Schema
@@ -34,11 +37,12 @@ task, suffixes, rows, folder = sys.argv[1], sys.argv[2].split(","), int(sys.argv
 
 def samples(count):
     for row in range(count):
-        yield Sample(f"n{row // 100:08d}/n{row // 100:08d}_{row:08d}.JPG", b"0123456789", row // 100, None)
+        yield Sample(f"n{row // 100:08d}/n{row // 100:08d}_{row:08d}.JPG", (b"0123456789",), row)
 
 def write(out, count):
     module = formats.get({"arrow": "arrow", "h5": "hdf5", "sqfs": "squashfs", "tar": "tar"}[suffix])
-    schema = Schema(count, 10 * count, 10, "label", False, frozenset(), "n", "train", (), "sha256:0")
+    labels = pa.table({"label": from_numpy(np.arange(count) // 100)})
+    schema = Schema(count, 10 * count, 10, labels, name="n", manifest_digest="sha256:0")
     getattr(module, "write_shard", module.write)(samples(count), out, schema=schema)
 
 def work(count):

@@ -24,7 +24,7 @@ from smallfiles.errors import PackError
 from smallfiles.formats.tar import Options as TarOptions
 from smallfiles.manifest import Manifest
 from smallfiles.pack import PackConfig, compare, pack, verify
-from smallfiles.samples import Sample
+from smallfiles.samples import Sample, Schema
 from smallfiles.sources import Source
 
 SHARDS = PackConfig(options=TarOptions(max_count=10))
@@ -183,12 +183,10 @@ def test_a_json_object_that_was_not_written_stops_publication(
     module, writer = formats.get(name), "write_shard" if name == "tar" else "write"
     honest = getattr(module, writer)
 
-    def forgetful(samples: Iterable[Sample], *words: Any, **named: Any) -> Any:
-        rows = (
-            dataclasses.replace(sample, meta=None) if number == 7 else sample
-            for number, sample in enumerate(samples)
-        )
-        return honest(rows, *words, **named)
+    def forgetful(samples: Iterable[Sample], path: Path, *, schema: Schema, **named: Any) -> Any:
+        metas = [text if row != 7 else None for row, text in enumerate(schema.values["meta"].to_pylist())]
+        values = schema.values.set_column(1, "meta", pa.array(metas))
+        return honest(samples, path, schema=dataclasses.replace(schema, values=values), **named)
 
     monkeypatch.setattr(module, writer, forgetful)
     with pytest.raises(PackError, match=r"the meta of "):

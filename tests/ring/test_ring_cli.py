@@ -10,6 +10,7 @@ import signal
 import numpy as np
 import pytest
 import torch
+from given import Given, bare, of_reader, schema_of
 from PIL import Image
 from programs import Program, imported, wait_for
 
@@ -19,7 +20,6 @@ from smallfiles.errors import UsageError
 from smallfiles.formats import arrow
 from smallfiles.loading import LoaderConfig, make_loader
 from smallfiles.ring import RingConfig, memory
-from smallfiles.samples import Sample, Schema
 
 
 def jpeg(number):
@@ -32,10 +32,9 @@ def jpeg(number):
 
 @pytest.fixture(scope="module")
 def packed(tmp_path_factory):
-    samples = [Sample(f"{number}.jpg", jpeg(number), number % 3) for number in range(20)]
-    sizes = [len(sample.data) for sample in samples]
+    samples = [Given(f"{number}.jpg", jpeg(number), number % 3) for number in range(20)]
     out = tmp_path_factory.mktemp("packed") / "train.arrow"
-    arrow.write(samples, out, schema=Schema(20, sum(sizes), max(sizes), classes=("a", "b", "c")))
+    arrow.write(bare(samples), out, schema=schema_of(samples, classes=("a", "b", "c")))
     return out
 
 
@@ -150,10 +149,11 @@ def test_what_a_killed_filler_left_is_shown_and_cleaned(packed, where, capsys):
 def test_a_bad_picture_is_named_as_the_loader_names_it(packed, where, tmp_path):
     reader = formats.open(packed)
     samples = [
-        Sample(s.key, bytes(s.data) if i != 7 else b"\xff\xd8junk", s.target) for i, s in enumerate(reader)
+        Given(s.key, bytes(s.data) if i != 7 else b"\xff\xd8junk", s.target)
+        for i, s in enumerate(of_reader(reader))
     ]
     out = tmp_path / "bad.arrow"
-    arrow.write(samples, out, schema=Schema(20, 10**6, 10**5, classes=("a", "b", "c")))
+    arrow.write(bare(samples), out, schema=schema_of(samples, classes=("a", "b", "c")))
     for error_kind, size in (("stop", 6), ("skip", 6), ("skip", 1)):
         settings = LoaderConfig(batch=size, mode="main", on_error=error_kind)
         expected = make_loader(out, settings, transform=images.CentreCrop(64, 32))

@@ -10,6 +10,7 @@ import h5py
 import numpy as np
 import pyarrow as pa
 import pytest
+from given import of_reader
 from source_sets import plant
 
 from smallfiles import formats, sources
@@ -48,7 +49,7 @@ def truth(tmp_path: Path, kind: str) -> tuple[Source, dict[str, object]]:
 
 def held(out: Path) -> dict[str, object]:
     reader = formats.open(out)
-    return {s.key: (bytes(s.data), s.target, s.meta) for s in reader}
+    return {s.key: (bytes(s.data), s.target, s.meta) for s in of_reader(reader)}
 
 
 @pytest.mark.parametrize("kind", ["labels", "captions"])

@@ -4,6 +4,7 @@ import re
 from contextlib import closing
 
 import pytest
+from given import metas_in
 from source_sets import plant, refused, rows
 
 from smallfiles import formats, sources
@@ -237,7 +238,7 @@ def test_json_and_cls_files_beside_samples_are_their_objects_and_labels(tmp_path
     (tmp_path / "all/2.json").write_text('{"age": 3}')
     source = sources.load(tmp_path, strict=True)
     assert rows(source) == {"all/1.jpg": 5, "all/2.jpg": 6}
-    assert [source.manifest.meta(row) for row in (0, 1)] == [None, {"age": 3}]
+    assert metas_in(source.manifest.table) == [None, {"age": 3}]
     (tmp_path / "all/1.cls").write_text("five")
     assert "1.cls holds 'five'" in refused(tmp_path)
     (tmp_path / "all/1.cls").unlink()

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from given import metas_in
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyarrow import feather, parquet
@@ -121,7 +122,7 @@ def test_values_keep_their_types_and_what_no_field_can_be_goes_into_meta(picture
     kinds = {"boxes": "list<item: list<item: double>>", "loss": "float", "nothing": "string"}
     assert manifest.fields == kinds and math.isnan(manifest.values["loss"][0].as_py())
     assert manifest.values["boxes"].to_pylist() == [[[0.5, 1, 2, 3]], []]
-    assert [manifest.meta(row) for row in (0, 1)] == [
+    assert metas_in(manifest.table) == [
         {"index": None, "camera": {"iso": 100}},
         {"index": 8, "camera": None},
     ]
@@ -148,7 +149,8 @@ def test_a_table_is_packed_with_fields_templates_and_all_values(pictures, tmp_pa
     packed = formats.open(out)
     assert packed.classes == ("a", "b")
     assert packed.table(["label"])["label"].to_pylist() == [1, 0, 1]
-    assert packed.table(["id", "site"], [2]).to_pylist() == [{"id": 2, "site": "z"}] and not packed.meta(2)
+    assert packed.table(["id", "site"], [2]).to_pylist() == [{"id": 2, "site": "z"}]
+    assert "meta" not in packed.fields
     assert bytes(packed.read(2)) == b"data of a/02.jpg"
 
 

@@ -5,12 +5,13 @@ import io
 import numpy as np
 import pyarrow as pa
 import pytest
+from given import Given, bare, schema_of
 from PIL import Image
 
 from smallfiles import formats, training
 from smallfiles.errors import FormatError, UsageError
 from smallfiles.loading import LoaderConfig
-from smallfiles.samples import BlobField, Sample, Schema
+from smallfiles.samples import BlobField
 from smallfiles.training.tasks import Classify, Regress, Segment, task_of
 
 SIDE = 48
@@ -33,24 +34,16 @@ def squares(count, seed):
         mask[top : top + SIDE // 2, left : left + SIDE // 2] = 1
         pixels[mask == 1] = light
         yield (
-            Sample(f"{number}.png", encoded(pixels, "PNG"), -1, None, (encoded(mask, "PNG"),), number),
+            Given(f"{number}.png", encoded(pixels, "PNG"), -1, None, (encoded(mask, "PNG"),), number),
             light,
         )
 
 
 def pack(path, made, blob=True, **values):
-    samples = [
-        each if blob else Sample(each.key, each.data, each.target, None, (), each.row) for each in made
-    ]
-    masks = [len(data) for each in samples for data in each.blobs]
-    schema = Schema(
-        len(samples),
-        sum(len(each.data) for each in samples),
-        max(len(each.data) for each in samples),
-        blobs=(BlobField("mask", ".png", sum(masks), max(masks)),) if blob else (),
-        values=pa.table(values) if values else None,
-    )
-    formats.get("arrow").write(iter(samples), path, schema=schema)
+    samples = [each if blob else Given(each.key, each.data, each.target, None, (), each.row) for each in made]
+    blobs = (BlobField("mask", ".png"),) if blob else ()
+    schema = schema_of(samples, blobs=blobs, values=pa.table(values) if values else None)
+    formats.get("arrow").write(bare(samples), path, schema=schema)
     return path
 
 
@@ -87,7 +80,7 @@ def test_what_is_learned_is_the_label_or_the_only_other_field(tmp_path, made):
     masks = formats.open(pack(tmp_path / "m.arrow", samples))
     numbers = formats.open(pack(tmp_path / "n.arrow", samples, False, years=ones))
     vectors = formats.open(pack(tmp_path / "v.arrow", samples, False, at=pa.array([[1.0, 2.0]] * 8)))
-    labelled = [Sample(each.key, each.data, 1, None, each.blobs, each.row) for each in samples]
+    labelled = [Given(each.key, each.data, 1, None, each.blobs, each.row) for each in samples]
     labels = formats.open(pack(tmp_path / "l.arrow", labelled, years=ones))
     assert isinstance(task_of(masks, masks.path), Segment)
     assert isinstance(task_of(numbers, numbers.path), Regress)
@@ -114,7 +107,7 @@ def test_a_missing_number_is_not_learned_as_one(tmp_path, made):
 def test_a_class_that_no_output_stands_for_is_refused(tmp_path, made):
     samples = [sample for sample, _ in made]
     odd = encoded(np.full((SIDE, SIDE), 7, np.uint8), "PNG")
-    samples[2] = Sample("2.png", samples[2].data, -1, None, (odd,), 2)  # not among those looked at
+    samples[2] = Given("2.png", samples[2].data, -1, None, (odd,), 2)  # not among those looked at
     path = pack(tmp_path / "x.arrow", samples)
     with pytest.raises(FormatError, match="a mask in mask has the class 7; expected classes from 0 to 1"):
         training.train(path, None, CONFIG)

@@ -13,12 +13,12 @@ import PIL.Image
 import pytest
 import torch
 import torch.distributed as dist
+from given import Given, bare, schema_of
 from programs import Program, imported, wait_for
 
 from smallfiles import cli, errors, formats, pack, sources, training
 from smallfiles.cli.train import INTERRUPTED
 from smallfiles.loading import LoaderConfig
-from smallfiles.samples import Sample, Schema
 from smallfiles.sources import synthetic
 from smallfiles.training import checkpoint
 from smallfiles.training.group import joined
@@ -399,13 +399,11 @@ class TestClasses:
         """Equal grey pictures with these labels; of one half may be missing."""
         picture = io.BytesIO()
         PIL.Image.effect_noise((40, 40), 50).convert("RGB").save(picture, "JPEG")
-        samples = [Sample(f"{n}.jpg", picture.getvalue(), label) for n, label in enumerate(labels)]
+        samples = [Given(f"{n}.jpg", picture.getvalue(), label) for n, label in enumerate(labels)]
         if half is not None:
             cut = picture.getvalue()[: -(len(picture.getvalue()) - 623) * 9 // 10] + b"\xff\xd9"
-            samples[half] = Sample(f"{half}.jpg", cut, labels[half])
-        size = len(picture.getvalue())
-        schema = Schema(len(samples), size * len(samples), size, classes=classes)
-        formats.get("arrow").write(samples, path, schema=schema)
+            samples[half] = Given(f"{half}.jpg", cut, labels[half])
+        formats.get("arrow").write(bare(samples), path, schema=schema_of(samples, classes=classes))
         return path
 
     def test_sets_that_cannot_be_learned_or_measured_on_are_refused(self, data, tmp_path):

@@ -29,9 +29,8 @@ from smallfiles.formats.arrow.footer import Cuts, blocks, row_counts
 from smallfiles.formats.arrow.values import ValueColumn, can_gather
 from smallfiles.formats.arrow.writing import CUTS, FEATURES, PROVENANCE
 from smallfiles.formats.bytefile import Access, ByteFile, damage_reported, damaged
-from smallfiles.formats.columns import CAPTIONS, TARGET_TYPES
 from smallfiles.formats.placed import OpenedFile, numbered_keys
-from smallfiles.samples import UNLABELLED
+from smallfiles.samples import OWN_TYPES, UNLABELLED
 
 _FILE_MAGIC = b"ARROW1"
 _STREAM_START = b"\xff\xff\xff\xff"
@@ -157,7 +156,7 @@ class Opened(OpenedFile):
         )
         self._further = dict(zip(self.columns.blobs, further, strict=True))
         self._kinds = {
-            name: TARGET_TYPES.get(name) or stored_type(self.schema.field(number).type)
+            name: OWN_TYPES.get(name) or stored_type(self.schema.field(number).type)
             for name, number in self.columns.values.items()
         }
         if not self._kinds.keys() & {*TARGETS}:
@@ -276,7 +275,7 @@ class Opened(OpenedFile):
                 return pc.fill_null(integers(whole, name, "row {}".format, nullable=True), scalar(UNLABELLED))
         if name == "captions" and (found.null_count or found.type != kind):
             texts = ([each] if isinstance(each, str) else each or [] for each in found.to_pylist())
-            return column([*texts], CAPTIONS)
+            return column([*texts], OWN_TYPES["captions"])
         return found if found.type == kind else value_column(name, found)
 
     def payload_bytes(self) -> int:

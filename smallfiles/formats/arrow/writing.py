@@ -16,8 +16,9 @@ import numpy as np
 import pyarrow as pa
 
 from smallfiles.errors import FormatError, UsageError
+from smallfiles.fields import META
 from smallfiles.formats import provenance
-from smallfiles.formats.columns import CAPTIONS, INT64, Rows
+from smallfiles.formats.columns import INT64, Rows
 from smallfiles.formats.output import ArrowSink, OutputFile, packed
 from smallfiles.samples import BlobField, Buffer, Packed, Sample, Schema
 
@@ -89,10 +90,10 @@ def write(
     options = options or ArrowOptions()
     juelich, max_bytes = options.layout == "juelich", options.max_batch_bytes
     rows = 1 if juelich else options.rows_per_batch
-    if juelich and (schema.target != "label" or schema.fields):
+    odd = [*schema.fields, *({"captions"} & {*schema.values.column_names})]
+    if juelich and odd:
         raise FormatError(
-            f"{out} would hold {'captions' if schema.target != 'label' else ', '.join(schema.fields)} in the "
-            "Jülich layout",
+            f"{out} would hold {', '.join(odd)} in the Jülich layout",
             expected="integer labels, which is all that this layout has",
             next_step="Choose the layout smallfiles",
         )
@@ -125,18 +126,16 @@ def _arrow_schema(schema: Schema, options: ArrowOptions, rows: int) -> pa.Schema
     max_bytes = options.max_batch_bytes
     data, features = _binary(schema, max_bytes), {}
     key = pa.field("key", pa.string(), nullable=False)
-    meta = [pa.field("meta", pa.string())] if schema.has_meta else []
     if options.layout == "juelich":
         # Exactly the types of the Jülich file, followed by our columns.
+        meta = [each for each in schema.values.schema if each.name == META]
         fields = [pa.field("image_data", data), pa.field("label", pa.uint16()), key, *meta]
     else:
         # Small columns first, so that reading keys and labels touches one page per batch.
         features = _features(schema.classes)
-        captions = pa.field("captions", CAPTIONS, nullable=False)
-        label = pa.field("label", pa.int64(), nullable=bool(features))
-        values = [] if schema.values is None else list(schema.values.schema)
-        fields = [key, label if schema.target == "label" else captions, *meta, *values]
-        fields.append(pa.field("data", data, nullable=False))
+        complete = {"captions"} if features else {"captions", "label"}
+        fields = [key, *(each.with_nullable(each.name not in complete) for each in schema.values.schema)]
+        fields += [pa.field("data", data, nullable=False)]
         fields += [pa.field(blob.name, _binary(blob, max_bytes), nullable=False) for blob in schema.blobs]
     largest = schema.largest_bytes + sum(blob.largest_bytes for blob in schema.blobs)
     cuts = {"rows": rows, "bytes": max_bytes, "largest": largest}
@@ -194,7 +193,7 @@ class _Batch:
 
     def __init__(self, out: Path, schema: Schema, arrow_schema: pa.Schema, labels: range) -> None:
         self._out, self._arrow = out, arrow_schema
-        self.rows = Rows(out, schema, labels=labels, label_type=pa.uint16() if labels == UINT16 else None)
+        self.rows = Rows(out, schema, labels=labels)
         first = "data" if "data" in arrow_schema.names else "image_data"
         sizes = {first: schema.largest_bytes} | {blob.name: blob.largest_bytes for blob in schema.blobs}
         self._columns = [
@@ -209,11 +208,8 @@ class _Batch:
             FormatError: It does not fit the schema.
         """
         self.rows.add(sample)
-        first, *further = self._columns
-        self._append(first, sample, sample.data)
-        if further:
-            for column, data in zip(further, sample.blobs, strict=True):
-                self._append(column, sample, data)
+        for column, data in zip(self._columns, sample.blobs, strict=True):
+            self._append(column, sample, data)
 
     def _append(self, column: _Column, sample: Sample, data: Buffer) -> None:
         size = len(data)
@@ -230,7 +226,8 @@ class _Batch:
 
     def take(self, sink: ArrowSink) -> pa.RecordBatch:
         """The record batch; the samples' bytes appear only in what `sink` writes."""
-        columns = {**self.rows.take(), **self.rows.take_values()}
-        columns |= {each.name: each.take(sink) for each in self._columns}
+        columns = self.rows.take() | {each.name: each.take(sink) for each in self._columns}
         self.used = 0
+        if "image_data" in columns:
+            columns["label"] = columns["label"].cast(pa.uint16())
         return pa.record_batch([columns[field.name] for field in self._arrow], schema=self._arrow)

@@ -134,12 +134,11 @@ class FilesReader(BaseReader[Manifest]):
         if all(each is not None for each in known):  # else left out, since it would take one stat per file
             payload = sum(int(each.sum()) for each in known if each is not None)
             sizes = {"bytes": payload, "file_bytes": payload + (self.path / MANIFEST).stat().st_size}
-        about = {name: getattr(manifest, name) for name in ("name", "split", "classes", "has_meta", "first")}
+        about = {name: getattr(manifest, name) for name in ("name", "split", "classes", "first")}
         schema = Schema(
-            *(len(manifest), 0, 0, manifest.target_kind),
+            *(len(manifest), 0, 0, manifest.columns),
             manifest_digest=manifest.digest,
             blobs=tuple(BlobField(*field) for field in self._further().items()),
-            values=manifest.values,
             **about,
         )
         return {

@@ -71,17 +71,16 @@ def write(
     tree, count, payload = _Tree(out), 0, 0
     fields = ["", *(blob.name for blob in schema.blobs)]
     reserved = (*_RESERVED, *map(manifest_of, fields[1:]))
+    facts = [*_FACTS.items()][: 1 + digest]
     columns = SampleColumns(
         out,
         schema,
         labels=range(UNLABELLED, len(schema.classes)) if schema.classes else LABELS,
-        label_type=pa.int32(),
-        more={f"{field}/{name}": kind for field in fields for name, kind in _FACTS.items()},
+        more={f"{field}/{name}": kind for field in fields for name, kind in facts},
     )
     for sample in samples:
-        pieces = (sample.data, *sample.blobs)
-        columns.add(sample, *(fact for data in pieces for fact in _facts(data, digest)))
-        for name, data in zip(file_names(sample, schema, out, reserved), pieces, strict=True):
+        columns.add(sample, *(fact for data in sample.blobs for fact in _facts(data, digest)))
+        for name, data in zip(file_names(sample, schema, out, reserved), sample.blobs, strict=True):
             tree.write(name, data)
         count, payload = count + 1, payload + sample.size
     files = _save_manifests(columns, schema, out, digest)
@@ -122,20 +121,19 @@ class _Tree:
         return unwritable(name, self._path, what)
 
 
-def _facts(data: Buffer, digest: bool) -> tuple[int, str | None]:
-    return len(data), hashlib.sha256(data).hexdigest() if digest else None
+def _facts(data: Buffer, digest: bool) -> tuple[int] | tuple[int, str]:
+    return (len(data), hashlib.sha256(data).hexdigest()) if digest else (len(data),)
 
 
 def _save_manifests(columns: SampleColumns, schema: Schema, out: Path, digest: bool) -> tuple[Path, ...]:
     """Write the manifest of the samples, and one of the files of each further field; name them all."""
-    values = columns.take_values()
-    found = {name: columns.finish(name) for name in columns.kinds}
+    found, values = columns.finish()
     about: dict[str, Any] = {"name": schema.name, "split": schema.split, "root_hint": "."}
     facts = {
         field: {
             **about,
             "sizes": found[f"{field}/sizes"],
-            "sha256": found[f"{field}/sha256"] if digest else None,
+            "sha256": found.get(f"{field}/sha256"),
         }
         for field in ("", *(blob.name for blob in schema.blobs))
     }
@@ -145,10 +143,7 @@ def _save_manifests(columns: SampleColumns, schema: Schema, out: Path, digest: b
         Manifest.from_columns(theirs, unlabelled, **facts[name]).save(out / manifest_of(name))
     Manifest.from_columns(
         found["key"],
-        found[schema.target],
         classes=schema.classes,
-        metas=found.get("meta"),
-        target=schema.target,
         blobs=paths,
         values=values,
         first=schema.first,

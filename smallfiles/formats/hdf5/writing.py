@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 from array import array
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from itertools import chain
@@ -17,6 +17,7 @@ from typing import Any, Literal
 
 import h5py
 import numpy as np
+import pyarrow as pa
 
 from smallfiles.digests import BlockHasher
 from smallfiles.errors import FormatError, ResourceError, UsageError, writing
@@ -25,7 +26,7 @@ from smallfiles.formats.blob import arrays_of
 from smallfiles.formats.columns import SampleColumns, refuse_fields
 from smallfiles.formats.hdf5 import fields
 from smallfiles.formats.output import OutputFile, packed, save_digest
-from smallfiles.samples import Buffer, Packed, Sample, Schema
+from smallfiles.samples import OWN_TYPES, Buffer, Packed, Sample, Schema
 
 # Fixed, so that a newer library writes the same bytes; 1.8 allows attributes larger than 64 KiB.
 _LAYOUT: dict[str, Any] = {
@@ -98,18 +99,18 @@ def _write_blob(
             for number, (start, room) in enumerate(_lay_out(out, schema, options))
         ]
         for count, sample in enumerate(samples, 1):
-            data = (sample.data, *sample.blobs)
-            for run, each in zip(runs, data, strict=True):
-                _check_room(sample, count - 1, run.offsets[-1] + len(each), out, schema, run.room)
+            for run, data in zip(runs, sample.blobs, strict=True):
+                _check_room(sample, count - 1, run.offsets[-1] + len(data), out, schema, run.room)
             columns.add(sample)
-            for run, each in zip(runs, data, strict=True):
-                run.append(each)
+            for run, data in zip(runs, sample.blobs, strict=True):
+                run.append(data)
         for run in runs:
             run.file.flush()
             run.file.close()
         first, *further = (np.frombuffer(run.offsets, np.uint64) for run in runs)
-        own = chain([("offsets", first)], arrays_of(columns))
-        _complete(out, schema, chain(own, _fields(columns, schema, further)))
+        keys, values = columns.finish()
+        own = chain([("offsets", first)], arrays_of(keys["key"], values))
+        _complete(out, schema, chain(own, _fields(values, schema, further)))
         return packed(out, "hdf5", count, sum(run.offsets[-1] for run in runs), runs[0].file.finish())
 
 
@@ -131,23 +132,23 @@ class _Run:
 
 
 def _fields(
-    columns: SampleColumns, schema: Schema, offsets: Iterable[np.ndarray]
+    values: Mapping[str, pa.Array], schema: Schema, offsets: Iterable[np.ndarray]
 ) -> Iterator[tuple[str, np.ndarray]]:
     """Path and values of each array of the further fields."""
     found: dict[str, dict[str, np.ndarray]] = {}
     for blob, theirs in zip(schema.blobs, offsets, strict=True):
         found[blob.name] = {"offsets": theirs}
-    found |= {name: fields.arrays_of(values) for name, values in columns.take_values().items()}
+    found |= {name: fields.arrays_of(column) for name, column in values.items() if name not in OWN_TYPES}
     for field, arrays in found.items():
-        for name, values in fields.with_checksum(schema.fields[field], arrays).items():
-            yield f"{fields.HOME}/{field}/{name}", values
+        for name, each in fields.with_checksum(schema.fields[field], arrays).items():
+            yield f"{fields.HOME}/{field}/{name}", each
 
 
 def _write_vlen(
     samples: Iterable[Sample], out: Path, schema: Schema, options: HDF5Options, digest: bool
 ) -> Packed:
     """Write the layout that the Jülich loaders read, and our further columns."""
-    if schema.target != "label":
+    if "captions" in schema.values.column_names:
         raise FormatError(
             f"{out} would hold captions in the vlen layout",
             expected="integer labels, which is all that this layout has",
@@ -166,7 +167,8 @@ def _write_vlen(
                 images[count - 1] = np.frombuffer(sample.data, np.uint8)
         with _translated(out):
             file.flush()
-    _complete(out, schema, arrays_of(columns, "targets", "<i2"))
+    keys, values = columns.finish()
+    _complete(out, schema, arrays_of(keys["key"], values, "targets", "<i2"))
     files = save_digest(out, BlockHasher() if digest else None)
     return packed(out, "hdf5", count, payload, files)
 

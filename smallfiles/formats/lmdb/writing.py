@@ -89,10 +89,10 @@ def write(
             _put(file, sample.data, repr(sample.key))
             sizes.append(len(sample.data))
         record = provenance.dumps(provenance.record("lmdb", schema, options))
-        named = [(PROVENANCE, np.frombuffer(record.encode(), np.uint8)), *arrays_of(columns)]
+        keys, values = columns.finish()
+        named = [(PROVENANCE, np.frombuffer(record.encode(), np.uint8)), *arrays_of(keys["key"], values)]
         entries = [
-            (name.encode(), values.nbytes, _put(file, values.view(np.uint8).data, name))
-            for name, values in named
+            (name.encode(), each.nbytes, _put(file, each.view(np.uint8).data, name)) for name, each in named
         ]
         _finish(file, sizes, sorted(entries))
         return packed(out, "lmdb", len(sizes), sum(sizes), file.finish())

@@ -38,7 +38,7 @@ from smallfiles.fields import META, TARGETS, is_storable, name_problem, value_co
 from smallfiles.formats import provenance
 from smallfiles.formats.bytefile import damage_reported
 from smallfiles.formats.columns import SampleColumns, read_table, write_table
-from smallfiles.samples import Buffer, Schema
+from smallfiles.samples import OWN_TYPES, Buffer, Schema
 
 FOLDER = ".smallfiles"
 TABLE = f"{FOLDER}/samples.arrow"
@@ -98,16 +98,15 @@ def table(columns: SampleColumns, schema: Schema, options: Any, piece_bytes: int
         options: For the provenance record.
         piece_bytes: Size of each piece but the last; a single piece would be held twice.
     """
-    values = columns.take_values()
-    fields = [pa.field(name, kind, nullable=name == "meta") for name, kind in columns.kinds.items()]
+    found, values = columns.finish()
+    own = {name: values.pop(name) for name in OWN_TYPES if name in values}
+    required = {**found, **own}.keys() - {META}
+    found = {"key": found.pop("key"), **own, **found, **values}
     arrow_schema = pa.schema(
-        [*fields, *(pa.field(name, value.type) for name, value in values.items())],
+        [pa.field(name, column.type, nullable=name not in required) for name, column in found.items()],
         {PROVENANCE: provenance.dumps(provenance.record("squashfs", schema, options))},
     )
-    batch = pa.record_batch(
-        [*map(columns.finish, columns.kinds), *values.values()],
-        schema=arrow_schema,
-    )
+    batch = pa.record_batch([*found.values()], schema=arrow_schema)
     views: list[Buffer] = []
     write_table(batch, views.extend)
     held = bytearray()

@@ -122,7 +122,7 @@ def write(
 
 def _places(sample: Sample, position: int, placed: bool) -> Iterator[int]:
     """Size of each file of a sample, and where it begins if they follow each other in one piece."""
-    for data in (sample.data, *sample.blobs):
+    for data in sample.blobs:
         yield len(data)
         if placed:
             yield position
@@ -135,7 +135,7 @@ def _files(sample: Sample, schema: Schema, out: Path) -> list[tuple[str, Buffer]
     for name in names:
         if len(name.encode()) > MAX_PATH_BYTES:
             raise unwritable(name, out, f"has more than {MAX_PATH_BYTES:,} bytes")
-    return list(zip(names, (sample.data, *sample.blobs), strict=True))
+    return list(zip(names, sample.blobs, strict=True))
 
 
 def _add_table(writer: ImageWriter, file: OutputFile, pieces: Iterator[Buffer], placed: bool) -> None:

@@ -20,7 +20,6 @@ from smallfiles.formats.tar.fields import Annotated
 from smallfiles.manifest.class_folders import Labelled, by_folder
 from smallfiles.manifest.listing import Files
 from smallfiles.progress import plural
-from smallfiles.samples import TargetKind
 
 _WNID = re.compile(r"n\d{8}")
 _COUNTED = re.compile(r"[0-9a-f-]{16,}|\d+")  # hashes too
@@ -91,7 +90,7 @@ def refuse_unknown(annotated: Sequence[Annotated], path: Path) -> None:
         )
 
 
-def ignored_folders(annotated: Sequence[Annotated], kind: TargetKind, path: Path) -> tuple[str, ...]:
+def ignored_folders(annotated: Sequence[Annotated], kind: str, path: Path) -> tuple[str, ...]:
     """A note on folders that look like classes although captions are the targets."""
     if kind == "label" or any(one.data.is_ours for one in annotated):
         return ()

@@ -38,7 +38,7 @@ from smallfiles.formats.tar.further import Further, blobs_of, named, objects_of,
 from smallfiles.formats.tar.grouping import DATA_SUFFIXES, Rows, ambiguous
 from smallfiles.formats.tar.names import ANNOTATIONS
 from smallfiles.progress import plural
-from smallfiles.samples import UNLABELLED, Target, TargetKind
+from smallfiles.samples import UNLABELLED
 
 _LABEL_KEYS = ("label", "cls", "class", "target")
 _CAPTION_KEYS = ("captions", "caption", "txt", "text")
@@ -130,13 +130,13 @@ class Annotated:
         alone = found[True, None] + found[True, False]
         return alone, found[False, True], found[True, True], found[False, False]
 
-    def targets(self, kind: TargetKind) -> list[Target]:
-        """The targets, all of one kind; `UNLABELLED` or no captions for samples without."""
+    def targets(self, kind: str) -> list[Any]:
+        """The labels or captions, as `kind` says; `UNLABELLED` or no captions for samples without."""
         if kind == "label":
             return [UNLABELLED if label is None else label for label in self.labels]
         return [texts or [] for texts in self.captions]
 
-    def without(self, kind: TargetKind) -> list[str]:
+    def without(self, kind: str) -> list[str]:
         """Keys of the samples without a target of this kind."""
         found: Sequence[object] = self.labels if kind == "label" else self.captions
         missing = np.flatnonzero(np.array([target is None for target in found], bool))
@@ -162,7 +162,7 @@ def _without(annotated: Annotated, odd: Mapping[str, str]) -> Annotated:
     return replace(annotated, blobs=blobs, unknown=tuple(sorted(unknown)))
 
 
-def target_kind(annotated: Sequence[Annotated], where: Path) -> tuple[TargetKind, tuple[str, ...]]:
+def target_kind(annotated: Sequence[Annotated], where: Path) -> tuple[str, tuple[str, ...]]:
     """The kind of target of a set, decided for all its archives together.
 
     Args:
@@ -175,7 +175,7 @@ def target_kind(annotated: Sequence[Annotated], where: Path) -> tuple[TargetKind
     Raises:
         FormatError: Some samples have only labels, others only captions.
     """
-    recorded = {found for one in annotated if (found := provenance.target_kind(one.data.record))}
+    recorded = {found for one in annotated if (found := provenance.target_of(one.data.record))}
     labels, captions, both, empty = (
         sum(counts) for counts in zip(*(one.kinds for one in annotated), strict=True)
     )
@@ -187,14 +187,14 @@ def target_kind(annotated: Sequence[Annotated], where: Path) -> tuple[TargetKind
         )
     if recorded:
         return recorded.pop(), ()
-    kind: TargetKind = "captions" if captions or (empty and not labels + both) else "label"
+    kind = "captions" if captions or (empty and not labels + both) else "label"
     if not both:
         return kind, ()
     other = "captions" if kind == "label" else "labels"
     return kind, (f"{plural(both, 'sample')} with a label and captions: the {other} are left aside",)
 
 
-def unlabelled(annotated: Sequence[Annotated], kind: TargetKind) -> tuple[str, ...]:
+def unlabelled(annotated: Sequence[Annotated], kind: str) -> tuple[str, ...]:
     """A note on the samples without a target."""
     without = [key for one in annotated for key in one.without(kind)]
     if not without:
@@ -261,7 +261,7 @@ def _ours(archive: Archive) -> Annotated:
         metas = [json_text(one["meta"], canonical=False) if "meta" in one else None for one in objects]
         found = replace(found, data=data, blobs=blobs, values=values, captions=captions, metas=metas)
     further = blobs or found.values is not None  # then a class that is not known has no member
-    if not further or provenance.target_kind(archive.record) == "captions":
+    if not further or provenance.target_of(archive.record) == "captions":
         return found
     return replace(found, labels=[UNLABELLED if label is None else label for label in found.labels])
 

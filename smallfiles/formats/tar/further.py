@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -20,18 +21,19 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from smallfiles.arrays import as_mask, column
+from smallfiles.arrays import as_mask, column, one_chunk
 from smallfiles.errors import DamagedFileError, FormatError, ManifestError
+from smallfiles.fields import META, finite, typed_column
 from smallfiles.fields import RESERVED as USED
-from smallfiles.fields import finite, typed_column
 from smallfiles.formats import provenance
 from smallfiles.formats.bytefile import damaged
-from smallfiles.formats.columns import json_text
+from smallfiles.formats.columns import json_text, no_row, object_of
 from smallfiles.formats.tar.archive import Archive
 from smallfiles.formats.tar.names import RESERVED
-from smallfiles.samples import BlobField, Meta
+from smallfiles.samples import UNLABELLED, BlobField, Meta, Schema
 
 Rows = npt.NDArray[np.int64]
+_ROWS_AT_ONCE = 1024
 
 
 class Further(NamedTuple):
@@ -67,20 +69,81 @@ def member_suffix(name: str, suffix: str, first: str) -> str:
     return bare if name == bare and bare not in RESERVED and bare != first.lower() else name + suffix
 
 
-def object_text(
-    values: Mapping[str, pa.Array], row: int, captions: list[str] | None, meta: Meta | None
-) -> str:
-    """The text of a `.json` that holds the values of a sample.
+class Texts:
+    """The texts of the small members of samples, from the columns of their values.
 
     Args:
-        values: All columns.
-        row: That of the sample.
-        captions: If they are there too.
-        meta: Its JSON object, if it has one.
+        out: The shard, for messages.
+        schema: What is packed; it has the values.
+
+    Raises:
+        FormatError: A caption of several lines belongs into a `.txt`.
     """
-    found: dict[str, Any] = {} if captions is None else {"captions": captions}
-    found |= {name: finite(column[row].as_py()) for name, column in values.items()}
-    return json_text(found if meta is None else found | {"meta": meta}, canonical=False)
+
+    def __init__(self, out: Path, schema: Schema) -> None:
+        self._out = out
+        self._columns = {name: one_chunk(schema.values[name]) for name in schema.values.column_names}
+        self._count = len(schema.values)
+        self._says_unlabelled, self._in_lines = not schema.fields, "txt" in schema.member_suffixes
+        free = "captions" not in self._columns or self._in_lines
+        self._object_suffix = "json" if "json" in schema.member_suffixes and free else META
+        self._start, self._made = 0, list[tuple[dict[str, str], str | None]]()
+        captions = self._columns.get("captions")
+        if self._in_lines and captions is not None:
+            _refuse_line_feeds(captions.flatten(), out)
+
+    def of(self, row: int) -> tuple[dict[str, str], str | None]:
+        """The texts by suffix, and that of the JSON object if there is one.
+
+        Many rows are converted at once where they come in order, which costs a fraction.
+
+        Raises:
+            FormatError: There is no such row, or no such JSON object.
+        """
+        place = row - self._start
+        if not 0 <= place < len(self._made):
+            stop = row + (_ROWS_AT_ONCE if place == len(self._made) else 1)
+            self._start, place, self._made = row, 0, self._texts(row, stop)
+        if not self._made:
+            raise no_row(self._out, row, row, self._count)
+        return self._made[place]
+
+    def _texts(self, start: int, stop: int) -> list[tuple[dict[str, str], str | None]]:
+        columns = {name: column[start:stop].to_pylist() for name, column in self._columns.items()}
+        made = [dict[str, str]() for _ in range(start, min(stop, self._count))]
+        for members, label in zip(made, columns.pop("label", ()), strict=False):
+            if label != UNLABELLED or self._says_unlabelled:
+                members["cls"] = str(label)
+        if self._in_lines:
+            for members, captions in zip(made, columns.pop("captions", ()), strict=False):
+                members["txt"] = "".join(f"{caption}\n" for caption in captions)
+        metas = [
+            None if text is None else object_of(text, self._out)
+            for text in columns.pop(META, [None] * len(made))
+        ]
+        texts = [None if one is None else json_text(one, canonical=False) for one in metas]
+        if columns.keys() - {"captions"}:
+            rows = zip(*columns.values(), strict=True)
+            for members, row, meta in zip(made, rows, metas, strict=True):
+                one = dict(zip(columns, map(finite, row), strict=True))
+                members["json"] = json_text(one if meta is None else one | {META: meta}, canonical=False)
+            return [*zip(made, texts, strict=True)]
+        for members, captions in zip(made, columns.get("captions", ()), strict=False):
+            members["json"] = json_text(captions, canonical=False)
+        for members, text in zip(made, texts, strict=True):
+            if text is not None:
+                members[self._object_suffix] = text
+        return [*zip(made, texts, strict=True)]
+
+
+def _refuse_line_feeds(captions: pa.StringArray, out: Path) -> None:
+    found = pc.match_substring(captions, "\n")
+    if pc.any(found).as_py():
+        raise FormatError(
+            f"a caption for {out} has a line feed: {captions[pc.index(found, True).as_py()].as_py()[:80]!r}",
+            expected="one line per caption, as in the .txt of its source",
+            next_step="Correct the manifest",
+        )
 
 
 def value_kinds(record: Mapping[str, Any]) -> dict[str, str]:

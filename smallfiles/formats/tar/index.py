@@ -20,18 +20,19 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from smallfiles.arrays import column, from_numpy, one_chunk, to_numpy
+from smallfiles.arrays import column, from_numpy, one_chunk, scalar, to_numpy
 from smallfiles.digests import hash_block
 from smallfiles.errors import DamagedFileError, FormatError, refuse_shortage
 from smallfiles.fields import META, TARGETS
 from smallfiles.formats import provenance
 from smallfiles.formats.bytefile import Access, ByteFile, damaged
-from smallfiles.formats.columns import TARGET_TYPES, SampleColumns, read_table, write_table
+from smallfiles.formats.columns import SampleColumns, read_table, write_table
 from smallfiles.formats.output import OutputFile
 from smallfiles.formats.tar.fields import Annotated
 from smallfiles.formats.tar.further import value_kinds
-from smallfiles.samples import Schema, TargetKind
+from smallfiles.samples import OWN_TYPES, Schema
 
 SUFFIX = ".index.arrow"
 _FACTS = b"smallfiles.tar"
@@ -90,15 +91,17 @@ def place_columns(blobs: Iterable[str]) -> list[str]:
 
 def of_columns(columns: SampleColumns, schema: Schema, **facts: Any) -> Index:
     """The index of a shard that was written; `facts` are its other fields."""
-    keys = columns.finish("key")
-    values = {name: columns.finish(name) for name in (schema.target, META)}
+    found, values = columns.finish()
     names = place_columns(blob.name for blob in schema.blobs)
-    offsets, sizes, *more = (to_numpy(columns.finish(name)) for name in names)
+    offsets, sizes, *more = (to_numpy(found[name]) for name in names)
     blobs = {
         blob.name: Places(blob.suffix, *pair)
         for blob, *pair in zip(schema.blobs, more[::2], more[1::2], strict=True)
     }
-    return Index(keys, offsets, sizes, values | columns.take_values(), blobs=blobs, **facts)
+    own = {name: values.pop(name) for name in TARGETS if name in values}
+    texts = found[META]  # empty where there is none
+    own[META] = pc.if_else(pc.equal(pc.binary_length(texts), scalar(0)), scalar(None), texts)
+    return Index(found["key"], offsets, sizes, own | values, blobs=blobs, **facts)
 
 
 def index_path(path: Path) -> Path:
@@ -112,12 +115,12 @@ def edges(file: ByteFile) -> str:
     return hash_block(head + bytes(file.read(max(0, file.size - _EDGE_BYTES), file.size)))
 
 
-def of_annotated(annotated: Annotated, kind: TargetKind, access: Access) -> Index:
+def of_annotated(annotated: Annotated, kind: str, access: Access) -> Index:
     """The index of a tar without an index file.
 
     Args:
         annotated: Its samples.
-        kind: The kind of target of the whole set.
+        kind: Whether the whole set has `label` or `captions`.
         access: How the file is opened.
     """
     data, further = annotated.data, annotated.values
@@ -126,8 +129,8 @@ def of_annotated(annotated: Annotated, kind: TargetKind, access: Access) -> Inde
         data.offsets,
         data.sizes,
         {
-            kind: column(annotated.targets(kind), TARGET_TYPES[kind]),
-            META: column(annotated.metas, pa.string()),
+            kind: column(annotated.targets(kind), OWN_TYPES[kind]),
+            META: column(annotated.metas, OWN_TYPES[META]),
             **({} if further is None else {name: one_chunk(further[name]) for name in further.column_names}),
         },
         provenance=data.record,

@@ -19,17 +19,17 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from smallfiles.arrays import one_chunk
 from smallfiles.digests import name_hashes
 from smallfiles.errors import FormatError, writing
+from smallfiles.fields import META
 from smallfiles.formats import provenance
 from smallfiles.formats.bytefile import ByteFile
-from smallfiles.formats.columns import SampleColumns, captions_of, json_text, key_of, label_of, meta_text
+from smallfiles.formats.columns import SampleColumns, key_of
 from smallfiles.formats.output import OutputFile, packed
 from smallfiles.formats.tar import further, headers, index, names
 from smallfiles.formats.tar.options import NAME, SUFFIXES, Compression, TarOptions, compression_of
 from smallfiles.formats.tar.streams import compressor
-from smallfiles.samples import UNLABELLED, Buffer, Packed, Sample, Schema, Target
+from smallfiles.samples import Buffer, Packed, Sample, Schema
 
 SAMPLE_BYTES = 4 * headers.BLOCK_BYTES
 """What a sample counts in addition to its data: two headers, a target block, and one to spare."""
@@ -89,17 +89,13 @@ class Shard:
     ) -> None:
         self.samples = self.payload_bytes = self.counted_bytes = 0
         self._schema, self._options, self._digest = schema, options, digest
-        self._caption_suffix = "txt" if "txt" in schema.member_suffixes else "json"
-        free = schema.target == "label" or self._caption_suffix == "txt"
-        self._object_suffix = "json" if "json" in schema.member_suffixes and free else "meta"
         further.check_names(schema.blobs, path)
-        values = schema.values
-        self._values = (
-            {} if values is None else {name: one_chunk(values[name]) for name in values.column_names}
-        )
         places = dict.fromkeys(index.place_columns(blob.name for blob in schema.blobs), pa.int64())
-        self._columns_schema = replace(schema, has_meta=True)
-        self._columns = SampleColumns(path, self._columns_schema, more=places)
+        # JSON objects are written as they came, in the index too.
+        others = [name for name in schema.values.column_names if name != META]
+        plain = replace(schema, values=schema.values.select(others))
+        self._columns = SampleColumns(path, plain, more={**places, META: pa.string()})
+        self._texts = further.Texts(path, schema)
         self._record = provenance.record(NAME, schema, options)
         self._record["options"] |= _FORMER_OPTIONS
         self._compressor = compressor(compression) if compression else None
@@ -115,18 +111,12 @@ class Shard:
     def add(self, sample: Sample) -> None:
         """Append a sample; its data must stay as it is."""
         stem, suffix = names.split_key(key_of(sample, self._file.path), self._schema.shared_stems)
-        value, members = self._target_members(sample)
-        meta = meta_text(sample, self._file.path, self._columns_schema, canonical=False)
-        if self._values:
-            captions = None if members or isinstance(value, int) else value
-            members["json"] = further.object_text(self._values, sample.row, captions, sample.meta)
-        elif meta is not None:
-            members[self._object_suffix] = meta
+        members, meta = self._texts.of(sample.row)
         files = {suffix: sample.data}
-        for blob, data in zip(self._schema.blobs, sample.blobs, strict=True):
+        for blob, data in zip(self._schema.blobs, sample.blobs[1:], strict=True):
             files[further.member_suffix(blob.name, blob.suffix, suffix)] = data
         places = self._append_members(stem, files, members)
-        self._columns.append(sample.key, value, meta, *places, row=sample.row)
+        self._columns.append(sample.key, sample.row, *places, meta or "")
         self.samples += 1
         self.payload_bytes += sample.size
         self.counted_bytes += counted_bytes(sample.size)
@@ -153,23 +143,6 @@ class Shard:
         else:
             self._append(*pieces)
         return places
-
-    def _target_members(self, sample: Sample) -> tuple[Target, dict[str, str]]:
-        """The target, and the text of its member by suffix; none where the object of the values holds it."""
-        if self._schema.target == "label":
-            label = label_of(sample, self._file.path)
-            unsaid = label == UNLABELLED and bool(self._schema.fields)
-            return label, {} if unsaid else {"cls": str(label)}
-        target = captions_of(sample, self._file.path)
-        if self._caption_suffix == "json":
-            return target, {} if self._values else {"json": json_text(target, canonical=False)}
-        if any("\n" in caption for caption in target):
-            raise FormatError(
-                f"the sample {sample.key!r} for {self._file.path} has a line feed in a caption",
-                expected="one line per caption, as in the .txt of its source",
-                next_step="Correct the manifest",
-            )
-        return target, {"txt": "".join(f"{caption}\n" for caption in target)}
 
     def finish(self) -> list[Path]:
         """End the archive, and write its index and digests.

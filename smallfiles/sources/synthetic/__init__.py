@@ -21,12 +21,13 @@ from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path, PurePosixPath
 from time import monotonic
+from typing import Any
 
 from smallfiles.atomic import check_room, drafted
 from smallfiles.errors import OutputExistsError, UsageError, writing
 from smallfiles.machine import usable_cpus
 from smallfiles.progress import progress
-from smallfiles.samples import UNLABELLED, Target
+from smallfiles.samples import UNLABELLED
 from smallfiles.sources.synthetic import fields, flickr, imagenet, wordnet
 from smallfiles.sources.synthetic.plans import SyntheticPlan
 
@@ -59,12 +60,12 @@ class Made:
     bytes: int
     seconds: float
     files: tuple[str, ...] = field(default=(), repr=False)
-    targets: tuple[Target, ...] = field(default=(), repr=False)
+    targets: tuple[Any, ...] = field(default=(), repr=False)
     splits: tuple[str, ...] = field(default=(), repr=False)
     classes: tuple[str, ...] = ()
 
     @property
-    def truth(self) -> dict[str, Target]:
+    def truth(self) -> dict[str, Any]:
         """Target by file name without folders; names are unique in every layout."""
         return {PurePosixPath(f).name: target for f, target in zip(self.files, self.targets, strict=True)}
 
@@ -202,7 +203,7 @@ def _made(plan: SyntheticPlan, out: Path, layout: str, drawn_bytes: int, seconds
     )
 
 
-def _targets(plan: SyntheticPlan, layout: str) -> tuple[Sequence[Target], tuple[str, ...]]:
+def _targets(plan: SyntheticPlan, layout: str) -> tuple[Sequence[Any], tuple[str, ...]]:
     if layout == "flickr30k":
         return flickr.targets(plan), ()
     if layout == "segmentation":
