@@ -20,6 +20,7 @@ from smallfiles.machine import FileSystem
 from smallfiles.progress import bytes_text
 
 SHARED_MEMORY = Path("/dev/shm")
+_PHOTO_BYTES = 100_000
 
 
 @dataclass(frozen=True)
@@ -57,11 +58,10 @@ class MachineReport:
         """The sentence that the figure supports."""
         share = f"We may use {self.cpus_usable} of {self.cpus_present} CPUs"
         place = self.places[0].filesystem
-        free = f"{place.free_bytes / (place.total_bytes or 1):.0%} of the bytes"
-        if place.inodes_free is None:
-            return f"{share}; {free} for the data are free, and inodes are not counted"
-        inodes = f"{place.inodes_free / (place.inodes_total or 1):.0%} of the inodes"
-        return f"{share}; {free} and {inodes} for the data are free"
+        photos, inodes = place.free_bytes // _PHOTO_BYTES, place.inodes_free
+        if inodes is None or photos <= inodes:
+            return f"{share}; with photos of 100 kB the bytes run out first, after {photos:,}"
+        return f"{share}; with photos of 100 kB the inodes run out first, after {inodes:,}"
 
     @property
     def alt_text(self) -> str:

@@ -71,7 +71,9 @@ def _symptoms(source: Path) -> str:
     """The tables of symptoms as a page of their own, with links from its folder to the notebooks."""
     text = source.read_text(encoding="utf-8")
     tables = [
-        cell.text for cell in parse(text) if cell.text.startswith("### ") and "| Symptom |" in cell.text
+        cell.text
+        for cell in parse(text)
+        if cell.text.startswith("### ") and re.search(r"\| (Symptom|Verdict) \|", cell.text)
     ]
     page = "\n\n".join([f"# Symptom, cause, remedy\n\n{SYMPTOMS.format(source.stem)}", *tables])
     linked = page.replace("](#", f"](../notebooks/{source.stem}.ipynb#").replace("\n### ", "\n## ")

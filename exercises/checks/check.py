@@ -1,7 +1,7 @@
 """`@check`: from a plain function that tries an answer to a verdict that never hurts.
 
 The trap: a check has bugs too. If an answer of an odd kind trips it, the result is
-a ✗, not as a traceback into this package. Every exercise uses it.
+a ✗, not a traceback into this package. Every exercise uses it.
 """
 
 from __future__ import annotations

@@ -33,8 +33,8 @@ _ALIKE = {
     (True, False): "you forgot the workers: all of a rank read the same, so samples come once for each",
     (False, True): "you forgot the ranks: all GPUs train on the same samples, so more GPUs gain nothing",
 }
-_HASHED = "this hangs on the order of a set, or on hash(), which differs in each process; use the list's"
-_CHANCE = "asked twice the same it answers differently: leave nothing to chance but random.Random(seed …)"
+_HASHED = "this depends on the order of a set, or on hash(), which differs in each process; use the list's"
+_CHANCE = "the same call gave two different answers: leave nothing to chance but random.Random(seed …)"
 _OWN_DECK = "with rank or worker in the seed each shuffles a deck of its own; use seed and epoch only"
 _STARVES = (
     "late ranks get less, and others wait: split over the ranks first, then each share over its workers"

@@ -105,7 +105,8 @@ ASKS = {
     "nodes": "without --nodes Slurm may put all tasks on one node: ask for two, --nodes=2",
     "tasks": "each node runs two ranks: --ntasks-per-node=2",
     "cpus": "without --cpus-per-task each rank gets one CPU, and its loader workers wait for each other",
-    "time": "a job without --time gets the partition's limit, often a day, and waits longer in the queue",
+    "time": "a job without --time gets the partition's limit, often a day, and waits longer in the queue; "
+    "00:10:00 is ten minutes, 10:00:00 ten hours",
     "signal": "without --signal=USR1@90 Slurm kills the ranks at the limit, or so late that no time is left",
     "requeue": "without --requeue Slurm refuses to queue the job again, where sites have that off",
 }
@@ -133,6 +134,16 @@ def signal_of(path: Path) -> tuple[bool, str, int] | None:
     return None if match is None else ("B" in (match[1] or ""), match[2], int(match[3] or 60))
 
 
+def minutes_of(text: str) -> float:
+    """A time limit as Slurm writes it (`MM`, `MM:SS`, `HH:MM:SS`, `D-HH…`) in minutes; 0 if it is none."""
+    if not re.fullmatch(r"(\d+-)?\d+(:\d+){0,2}", text):
+        return 0.0
+    days, dash, rest = text.rpartition("-")
+    parts = [int(part) for part in rest.split(":")]
+    hours, minutes, seconds = ([*parts, 0, 0] if dash or len(parts) == 3 else [0, *parts, 0])[:3]
+    return (int(days or 0) * 24 + hours) * 60 + minutes + seconds / 60
+
+
 def _started(attempt: Attempt) -> Path:
     """The script, if somebody has begun to fill it and bash can read it."""
     path = Path(attempt.answer).absolute()
@@ -157,7 +168,7 @@ def _examine(attempt: Attempt, path: Path) -> None:
         ("--nodes", found.get("--nodes") == "2", "--nodes=2", "nodes"),
         ("--ntasks-per-node", four or found.get("--ntasks-per-node") == "2", "--ntasks-per-node=2", "tasks"),
         ("--cpus-per-task", found.get("--cpus-per-task") == "2", "--cpus-per-task=2", "cpus"),
-        ("--time", re.search("[1-9]", found.get("--time", "")) is not None, "--time=HH:MM:SS", "time"),
+        ("--time", 0 < minutes_of(found.get("--time", "")) <= 10, "--time=00:10:00", "time"),
         ("--signal", kind in ("USR1", "TERM", "10", "15") and notice_s >= 30, "--signal=USR1@90", "signal"),
         ("--requeue", "--requeue" in found, "--requeue", "requeue"),
     ):

@@ -20,7 +20,7 @@
 # The whole course takes two days. If you have three hours, take 01 (sections 2 to 4), 05 (1, 2, 4), 08 (1, 3), 07 (3,
 # 4), and the chart of 11 (5) with your own data. *Optional* sections can always wait. If something breaks, look it up
 # in [12 · When it breaks](12_when_it_breaks.ipynb); for masks, numbers and tables of your own, see
-# [13](13_bring_your_own_data.ipynb).
+# [13](13_bring_your_own_data.ipynb). Terms are explained in the [glossary](../docs/glossary.md).
 
 # %% [markdown] id="questions"
 # ## Questions
@@ -41,9 +41,9 @@
 # %% [markdown] id="setup"
 # ## Set up
 #
-# Every notebook begins with this cell. It finds the course's package, checks the kernel, makes or finds the data, and
-# says how long the notebook takes. Run it with **Shift+Enter**. If a later cell says `name 'setup' is not defined`,
-# this one has not run yet.
+# Every notebook begins with this cell. It finds the course's package, checks the kernel (the Python process behind this
+# page), makes or finds the data, and says how long the notebook takes. Run it with **Shift+Enter**. If a later cell
+# says `name 'setup' is not defined`, this one has not run yet.
 
 # %% id="start"
 import sys
@@ -112,11 +112,11 @@ picture = machine_report.describe(setup.scratch)
 show.figure(machine_report.draw(picture), alt=picture.alt_text)
 
 # %% [markdown]
-# The title is computed from the result, as in all figures of this course. Beside a bar of inodes stands the number of
-# free bytes for each. If your files are larger, bytes run out first. If they are smaller, inodes do, unless this number
-# is below one disk block (4 kB on most disks), which even a tiny file takes. When inodes run out, "No space left on
-# device" appears although many bytes are free. On a cluster the inode quota is often far tighter than the file system
-# itself.
+# The title is computed from the result, as in all figures of this course. The label of an inode bar says how many free
+# bytes there are for each free inode. If your files are larger, bytes run out first. If they are smaller, inodes do,
+# unless this number is below one disk block (4 kB on most disks), which even a tiny file takes. When inodes run out,
+# "No space left on device" appears although many bytes are free. On a cluster the inode quota is often far tighter than
+# the file system itself.
 #
 # The `doctor` checks all of this at once, and the installed packages. Each line that needs attention comes with advice.
 
@@ -175,28 +175,28 @@ opened = {f"import {module}": files_opened_by(module) for module in ("json", "nu
 counts = {name: len(paths) for name, paths in opened.items()}
 size = sum(map(os.path.getsize, opened["import torch"]))
 title = f"import torch opens {counts['import torch']:,} files with a total size of {bytes_text(size)}"
-figures.bars(counts, title, x="files opened by a fresh Python", guess=guess)
+figures.bars(counts, title, x="files opened by the import, and libraries mapped", guess=guess)
 
 # %% [markdown]
-# The first bar is a small module and the libraries of Python itself. If the 64 nodes of a job import torch at once,
-# multiply the last bar by 64: that many opens reach the server before the first image is read. On your own disk an open
-# takes microseconds, which nobody notices. On a parallel file system it is a request over the network to a server that
-# all users share. Many small requests are the theme of this course; here they come from your environment, later from
-# your data. Notebook 01 measures what one open costs.
+# The first bar is a small module and the libraries of Python itself. If 64 nodes start four ranks each, multiply the
+# last bar by 256: that many opens reach the server before the first image is read. (Most of the bytes are shared
+# libraries, of which only the pages in use are read.) On your own disk an open takes microseconds, which nobody
+# notices. On a parallel file system it is a request over the network to a server that all users share. Many small
+# requests are the theme of this course. Notebook 01 measures what one open costs.
 
 # %% [markdown] id="order" tags=["optional"]
 # ## 3 · Run cells in order
 #
 # *Optional, 3 minutes, if you are new to notebooks.* A *kernel* runs behind the page: one Python process that keeps all
 # its variables until it ends. Cells are pieces of text that are sent to it. The kernel does not know where on the page
-# a cell is, only which cell came first.
+# a cell is, only the order in which they arrive.
 
 # %%
 f"this kernel is process {os.getpid()}, Python {sys.version.split()[0]}"
 
 # %% [markdown]
 # > **Predict.** The next two cells start a counter and increase it. What does the second cell show if you run it three
-# > times? What after you ran the first one again?
+# > times? And if you then run the first one again?
 
 # %%
 counter = 0
@@ -206,11 +206,10 @@ counter += 1
 counter
 
 # %% [markdown]
-# Three runs give 3; after the first cell again, the next run gives 1. The number in brackets to the left of a cell
-# shows the order in which cells ran. When results look odd, look there first. The remedy is always the same: **Kernel >
-# Restart Kernel and Run All Cells** starts a fresh process and runs the page from top to bottom. If a cell shows an
-# error, run the cells above it first. A measurement that was taken out of order looks like any other number, so only
-# you can notice.
+# Three runs give 3; after you run the first cell again, the next run gives 1. The number in brackets to the left of a
+# cell shows the order in which cells ran. When results look odd, look there first. The remedy is always the same:
+# **Kernel > Restart Kernel and Run All Cells** starts a fresh process and runs the page from top to bottom. If a cell
+# shows an error, run the cells above it first.
 
 # %% [markdown] id="checks" tags=["core"]
 # ## 4 · Pass a check
@@ -229,7 +228,7 @@ def inodes_of_a_copy(files: int, folders: int) -> int:
 check.inodes_of_a_copy(inodes_of_a_copy)
 
 # %% [markdown]
-# The circle means that nothing was tried yet. Now we fill the gap, in a hurry.
+# The circle means that nothing has been tried yet. Now we fill the gap, in a hurry.
 #
 # > **Predict.** Is this right? What should it return for 96 files in 4 folders?
 

@@ -104,7 +104,7 @@ figures.lines(factors, title, x="allocation unit (B)", y="bytes taken per byte s
 
 # %% [markdown]
 # A unit much smaller than the *mean* file wastes little; once it is larger than nearly all files, each doubling of the
-# unit doubles the space. Usually the inodes are the tighter limit.
+# unit doubles the space.
 
 # %% [markdown] id="operations" tags=["core"]
 # ## 2 · Time a single open
@@ -137,8 +137,8 @@ def timed(call, items):
 
 
 # %% [markdown]
-# One cost is missing below: only the first look-up of a name is expensive. The kernel keeps the answer, and the cell
-# asks for the sizes of all files before it times anything. So we time `stat` and `open` of *known* names.
+# The first look-up of a name is expensive, and it is missing below. The kernel keeps the answer, and the cell asks for
+# the sizes of all files before it times anything. So we time `stat` and `open` of *known* names.
 
 # %%
 from pathlib import Path
@@ -276,25 +276,17 @@ title = f"At {bytes_text(slower)} many files are still below half the speed of o
 if even:
     title = f"Many files reach half the speed of one {f'between {bytes_text(slower)} and' if slower else 'from the smallest size on,'} {even}"
 opening = np.median(times["open"]) + np.median(times["close"])
-read_rate = np.mean([*map(os.path.getsize, paths)]) / np.median(times["read, warm"])
-marks = {"open = read (section 2)": opening * read_rate}
+marks = {"time of an open x rate": opening * max(one.values())}
 title += f"; at 1 kB one file is {one[1000] / many[1000]:.1f} times as fast (warm, best runs)"
 axes = {"x": "size of a file or piece (B)", "y": "bytes read per second (B/s)", "log": "xy"}
 figures.lines(rates, title, **axes, guess=guess, marks=marks)
 
 # %% [markdown]
-# Compare the two warm lines, and the two cold ones. Where they are far apart, opening dominates; where they meet,
-# moving the bytes does. They part at about the time of an open times the rate of a read. The dotted line takes both
-# from section 2; if reads are faster here, the size is larger. With 4 ms per file and 1 GB/s, as on a busy cluster, it
-# is 4 MB: nearly every photo is a small file.
-#
-# <details>
-# <summary>Disks with moving heads</summary>
-#
-# They need a *seek* of 5 to 10 ms to each new place, in which the disk could have read 1 to 2 MB. *Read-ahead* softens
-# this for reads in order: the kernel fetches 128 kB and more at a time. At random it does not help.
-#
-# </details>
+# Compare the two warm lines. Where they are far apart, opening dominates; where they meet, moving the bytes does. They
+# part at about the time of an open (section 2) times the rate of a large read: the dotted line. The cold lines part for
+# another reason: the names are still known, but each small file is a disk request of its own, while one request fetches
+# several pieces of the large file. With 4 ms per file and 1 GB/s, as on a busy cluster, it is 4 MB: nearly every photo
+# is a small file.
 #
 # Now the demo set itself. The folded cell packs it into one file (Arrow, explained in notebook 03) and reads single
 # images from both, in random order, with a warm cache. Our images are about 100 kB: what does the figure above predict?
@@ -330,15 +322,14 @@ def read_all(store, in_flight):
 
 
 def rates_in_flight(store, before=None):
-    ways = {str(k): partial(read_all, store, k) for k in ((1, 4) if setup.shared else (1, 4, 16, 64))}
+    ways = {str(k): partial(read_all, store, k) for k in ((1, 2, 4) if setup.shared else (1, 2, 4, 8, 16, 64))}
     result = measure.compare(ways, rounds=3, unit="files", before=before)
     return {int(k): result.rates_per_s(k) for k in result.runs}
 
 
 # %% [markdown]
 # We measure this machine, warm and cold, and then slow storage: `slowfs` mounts the same folder a second time, with 2
-# ms of latency for each look-up and each open. It serves 4 requests at once, and further ones queue. It models a
-# parallel file system; change its two numbers.
+# ms of latency for each look-up and each open. It serves 4 requests at once, and further ones queue.
 #
 # > **Predict.** A read takes two requests, a look-up and an open, of 2 ms each. How many opens in flight does the slow
 # > storage need before more of them bring nothing?
@@ -403,9 +394,9 @@ show.say(f"Packed {packed:,.0f} images per second, **{packed / rate[1]:.1f} time
 # ## On the cluster
 #
 # This command compares many files with one file, warm and cold. Before you close this notebook, copy the folder
-# `set.files` and the file `set.arrow`, printed below, to the file system of your jobs. Do it on another node than the
-# one that runs the command, which would still have them in memory. Even cold, the names are known, so this is a lower
-# bound.
+# `set.files` and the file `set.arrow`, printed below, to the file system of your jobs. Copy on one node and run the
+# command on another: the node that copied still has the files in memory. Even cold, the names are known, so the time
+# per file is a lower bound.
 
 # %%
 print(files, one_file, sep="\n")

@@ -86,7 +86,7 @@ for layout, data in setup.data.items():
 # %% [markdown]
 # Only in the class folders (`n01440764` is a *wnid*, WordNet's name of a class). For Kaggle's tree the labels are in a
 # CSV file, for the official tar in the *development kit*, a second archive, and the tar is read without unpacking it.
-# The notes list what was guessed or left out. Read them: a wrong guess costs a training run.
+# The notes list what was guessed or left out. A wrong guess costs a training run.
 #
 # Flickr30K has its captions in up to three files: a `.token` file, `results.csv`, in which one row has lost a
 # delimiter, and Karpathy's JSON, which also has the splits.
@@ -103,8 +103,7 @@ for name, file in {file.name: file for file in flickr.rglob("results*")}.items()
 # A *digest* is a fingerprint, here of all paths and captions. Equal digests mean equal data sets, although the files
 # differ: the broken row was repaired, as its note says.
 #
-# Now statistics cost no request to the file system. Our demo set has equally many images per class. Real sets rarely
-# do, so we thin it out:
+# Statistics cost no request. Our demo set has equally many images per class. Real sets rarely do, so we thin it out:
 
 # %%
 import numpy as np
@@ -115,7 +114,8 @@ wild = manifest.select(np.concatenate(kept))
 counts = np.bincount(wild.targets, minlength=len(wild.classes))
 
 # %% [markdown]
-# The usual remedy needs only this column: draw samples with weights, so that all classes are equally frequent.
+# The usual remedy needs only this column: draw samples with weights, so that all classes are equally frequent. The
+# price: each image of the smallest class comes about 50 times in 1,000 draws.
 
 # %%
 import torch
@@ -137,11 +137,11 @@ shares = {
     name: {label: 100 * count / each.sum() for label, count in enumerate(each.tolist())}
     for name, each in {"as it is": counts, "drawn with weights": balanced}.items()
 }
-title = f"The largest class has {counts.max()} images, the smallest {counts.min()}: a model that always names the largest scores {counts.max() / counts.sum():.0%}"
+title = f"The largest class has {counts.max()} of {counts.sum()} images, the smallest {counts.min()}; with weights all come about equally often"
 figures.lines(shares, title, x="class", y="share of all samples (%)")
 
 # %% [markdown]
-# The sizes of the files, drawn by the folded cell:
+# The folded cell draws the sizes:
 
 # %% jupyter={"source_hidden": true}
 half = np.median(manifest.sizes)
@@ -149,7 +149,7 @@ title = f"Half of the files are smaller than {half / 1e3:.0f} kB; one in a hundr
 figures.histogram({"all images": manifest.sizes.tolist()}, title, x="file size (B)")
 
 # %% [markdown]
-# In your own data, look for classes with few images, and for a few very large files, which delay their batches.
+# In your own data, look for classes with few images, and for very large files, which take longer to decode.
 
 # %% [markdown] id="write" tags=["core"]
 # ## 2 · Write it down, name it, divide it
@@ -162,7 +162,7 @@ from smallfiles import measure
 path = setup.scratch / "train.json"
 manifest.save(path)
 print(measure.compare({"walk": setup.source, "read": lambda: Manifest.load(path)}, rounds=7))
-show.say(f"The walk sent requests for {len(manifest):,} files, the reading for one.")
+show.say(f"The walk had to ask about {len(manifest):,} files, the reading about one.")
 
 # %% [markdown]
 # On a parallel file system each request is a round trip.
@@ -325,7 +325,7 @@ print(answer(lambda: gone.check_files(source.store)))
 # %% [markdown] id="memory" tags=["core"]
 # ## 5 · Count the memory of workers
 #
-# On Linux, up to Python 3.13, a DataLoader forks its workers. (Later ones get a copy of the data set, pickled.) After a
+# On Linux, up to Python 3.13, a DataLoader forks its workers. (From 3.14 on, each gets a pickled copy instead.) After a
 # fork all processes share the pages of memory; a page is copied only when a process writes to it. Workers only read the
 # list of paths, so it should cost nothing. Here is the list as most people write it, and as columns:
 
@@ -490,7 +490,7 @@ show.command(config, "imagenet", "train.json")
 # <summary>Answer</summary>
 #
 # **(b)**. 0.1 % is guessing among 1,000 classes, which is what another order looks like. (a) Nothing is trained here.
-# (c) Another size costs a few percent, not all of them.
+# (c) Another size lowers accuracy, but not to chance.
 #
 # </details>
 

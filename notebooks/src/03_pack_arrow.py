@@ -102,8 +102,8 @@ print(reader.num_record_batches, "batches; the second one has", reader.get_batch
 # ([arrow#10776](https://github.com/apache/arrow/issues/10776)).
 #
 # One more thing belongs to packing. Lustre usually keeps a file on one *target*, which then serves all nodes.
-# *Striping* spreads it over several: `lfs setstripe -c 4 FOLDER` (`-c 16` from 100 GB), before the file is written.
-# [Notebook 11](11_choose_a_format.ipynb) shows what it is worth.
+# *Striping* spreads it over several: `lfs setstripe -c 4 FOLDER`, or `-c -1` (all) for a file that all nodes read at
+# once, before it is written.
 
 # %% [markdown] id="views" tags=["core"]
 # ## 2 · Look at an image without copying it
@@ -138,8 +138,8 @@ for name, way in {"OSFile": pa.OSFile, "memory map": pa.memory_map}.items():
 
 # %% [markdown]
 # The `OSFile` copied the whole batch. The map returned a *view*: positions inside the file; this process has copied
-# nothing. (The kernel may fetch the pages all the same: section 3.) Only an image that you take out,
-# `batch["data"][5]`, is copied. The folded cell checks both by address:
+# nothing. (Linux may fetch the pages all the same: section 3.) Only an image that you take out, `batch["data"][5]`, is
+# copied. The folded cell checks both by address:
 
 # %% jupyter={"source_hidden": true}
 whole = pa.memory_map(str(packed)).read_buffer()
@@ -251,13 +251,13 @@ falls = {way: np.median(runs[fewest]) / np.median(runs[largest]) for way, runs i
 slower = {way: f"{fall:.0f} times slower" if fall > 1.5 else "about as fast" for way, fall in falls.items()}
 title = f"With {largest} rows per batch instead of {fewest}: " + ", ".join(f"{way} {text}" for way, text in slower.items())
 axes = {"x": "rows per record batch", "y": "images per second"}
-figures.lines(rates, title, **axes, log="xy", note="random reads, warm cache", guess=guess, marks=marks)
+figures.lines(rates, title, **axes, log="xy", note="random reads of 60 images (our reader: all), warm cache", guess=guess, marks=marks)
 
 # %% [markdown]
 # An `OSFile` fetches the whole batch for one image. A map does not, and yet pyarrow's `get_batch` is not free: it tells
-# the operating system that the whole batch will be needed soon (`madvise`), which visits every page of it, and fetches
-# those that are not in memory: with a cold cache, a map reads the whole batch too. Our reader calls `get_batch` once
-# per batch; afterwards an image is just two numbers, start and stop.
+# the operating system that the whole batch will be needed soon (`madvise`). Linux then visits its pages, up to a limit
+# of its own, and with a cold cache fetches those that are missing. Our reader calls `get_batch` once per batch;
+# afterwards an image is just two numbers, start and stop.
 #
 # So the choice depends on the readers:
 #
@@ -271,9 +271,8 @@ figures.lines(rates, title, **axes, log="xy", note="random reads, warm cache", g
 # ## 4 · Feed a DataLoader
 #
 # The course of the Jülich Supercomputing Centre writes one row per batch, `image_data: binary, label: uint16`: batch i
-# is sample i. Its loader opens an `OSFile`. Here is a similar `Dataset`. It opens the
-# file at the first read of each process, never in `__init__`: a worker must not use a file that its parent has opened
-# (notebook 04 shows why).
+# is sample i. Its loader opens an `OSFile`. Here is a similar `Dataset`. It opens the file at the first read of each
+# process, never in `__init__`: a worker must not use a file that its parent has opened (notebook 04 shows why).
 
 # %%
 import os
@@ -346,13 +345,13 @@ figures.bars(fetched, title, note="random reads, warm cache")
 
 # %% [markdown]
 # The `Dataset` copies each image and makes Arrow objects for it. Our reader only cuts it out of the file, so the layout
-# hardly matters. Decoding takes longer than any of these.
+# hardly matters. Decoding takes longer than any of these ([notebook 08](08_keep_the_gpu_fed.ipynb)).
 
 # %% [markdown] id="killed" tags=["optional"]
 # ## 5 · Kill a pack, and trust what is there
 #
 # *Optional, 6 minutes.* Packing ImageNet takes long enough to hit a time limit. The folded cell packs in a separate
-# process, and kills it with SIGKILL as soon as bytes appear, as a scheduler does.
+# process, and, as soon as bytes appear, kills it with SIGKILL, as a scheduler does in the end.
 #
 # > **Predict.** What does a listing show afterwards: a short file, a damaged file, or nothing?
 
@@ -372,8 +371,8 @@ print("ended with", process.wait(), "- visible:", [p.name for p in out.parent.gl
 print("hidden:", [p.name for p in out.parent.glob(".*")])
 
 # %% [markdown]
-# The file grows inside a hidden folder. It gets its name at the very end, when it is complete and a part was read back.
-# The next run removes the folder of the dead one.
+# The file grows inside a hidden folder. It gets its name at the very end, when it is complete and a part of it has been
+# read back. The next run removes the folder of the dead one.
 
 # %%
 out.unlink(missing_ok=True)  # in case this machine was quicker than the kill
@@ -397,8 +396,7 @@ out.write_bytes(content)
 print(verify(out).problems)
 
 # %% [markdown]
-# A JPEG has no checksum, so a flipped bit would often go unnoticed. `verify` names the samples of the damaged block, so
-# you know what to fetch again.
+# A JPEG has no checksum, so a flipped bit would often go unnoticed. `verify` names the samples of the damaged block.
 
 # %% [markdown] id="exercise"
 # ## Exercise
@@ -443,7 +441,7 @@ show.command(config, "imagenet/train", "imagenet_train.arrow")
 #
 # </details>
 #
-# **2.** `batch.nbytes` says 6.4 MB, and the process has copied nothing. How can that be? (a) The batch is a view of the
+# **2.** `batch.nbytes` says 7.5 MB, and the process has copied nothing. How can that be? (a) The batch is a view of the
 # map. (b) The file is in the page cache. (c) Arrow reads in the background.
 #
 # <details>
@@ -462,7 +460,7 @@ show.command(config, "imagenet/train", "imagenet_train.arrow")
 #
 # **(b)**. `pack` gives the name only to a complete file. (a) is too cautious. (c) A script that writes to the final
 # name leaves half a file under it. Half an Arrow file lacks its footer and does not open. Half a tar file looks
-# complete, and so does half an HDF5 file if it was flushed.
+# complete if it was cut between two files, and so does half an HDF5 file if it was flushed.
 #
 # </details>
 

@@ -75,8 +75,8 @@ len(members), members[:4]
 
 # %% [markdown]
 # Neighbours that share a name up to the first dot are one sample. webdataset's writer sorts its fields by name. `.cls`
-# holds a label, `.json` captions; each suffix is a *field*, and `.mask.png` would be one more. Only the order keeps the
-# parts together: a plain tar needs `tar --sort=name`.
+# holds a label, `.json` captions; each suffix is a *field*. Only the order keeps the parts together: a plain tar needs
+# `tar --sort=name`.
 #
 # `pack` writes the same members, images first, with an index and a digest for each shard, and publishes only complete
 # shards:
@@ -235,7 +235,7 @@ plain, best = held["shuffled at packing"][1], held["in class order"][65_536]
 title = f"Shuffled at packing, a batch holds {plain:.0f} classes without any buffer; in class order {best:.0f}, with the largest"
 axes = {"x": "images in the shuffle buffer; 1 is none", "log": "x", "ideal": "ideal"}
 below = [buffer for buffer, found in held["in class order"].items() if found < held["ideal"][1] / 2]
-marks = {"half of the ideal": [(max(below), min(set(held["ideal"]) - set(below)))]}
+marks = {"passes half of the ideal here": [(max(below), min(set(held["ideal"]) - set(below)))]}
 y = f"classes in a batch of {batch}"
 show.figure(figures.lines(held, title, **axes, y=y, guess=guess, marks=marks))
 none, some = met["shuffled at packing"][1], met["shuffled at packing"][4_096]
@@ -243,20 +243,18 @@ title = f"Without a buffer {none:.0f} % of the pairs meet again in the next epoc
 figures.lines(met, title, **axes, y="pairs that had met before, %")
 
 # %% [markdown]
-# (In the second figure the two packings coincide.) A shuffle while packing mixes the classes of every batch, without
-# any buffer. In class order the whole ImageNet is worse than this tenth: with 4,096 images a batch holds 28 classes,
-# not 87, since a shard holds one class instead of eight.
+# (In the second figure the two packings coincide. It is not 100 % without a buffer, since batches of 256 straddle
+# shards of 1,000.) A shuffle while packing mixes the classes of every batch, without any buffer. The whole ImageNet in
+# class order is worse: with 4,096 images 28 classes, not 87, since a shard holds one class instead of eight.
 #
 # But packing shuffles only once, so the same neighbours leave a shard together in each epoch. Only a buffer separates
-# them, and it takes memory: 4,096 images of 100 kB are 0.4 GB per worker.
+# them, at 0.4 GB per worker for 4,096 images of 100 kB.
 #
 # <details>
 # <summary>Optional: where does a full shuffle happen?</summary>
 #
 # Packing in a random order reads every image from a random place. Aalto University's tools hold the set in memory, or
-# distribute it over many files on a disk and shuffle each in memory. Our `pack` reads each image where it is, with many
-# reads in flight. On storage that is slow at random reads, stage the tar first (notebook 07): to `/dev/shm` if it fits,
-# otherwise to a local disk.
+# spread it over files and shuffle each. `pack` keeps many reads in flight.
 #
 # </details>
 
@@ -321,7 +319,8 @@ figures.lines(rates, title, x="images per shard", y="images per second", log="xy
 # Shards can also be too large: a worker gets at least one. ImageNet's 140 GB are 1,400 shards of 100 MB, 140 of 1 GB,
 # or 14 of 10 GB: of 512 workers (64 GPUs with 8 each), 0, 372 or 498 would be idle.
 #
-# So choose some 100 MB; for a few GPUs, 1 GB is as good.
+# At 2 ms per open, 250 images (25 MB) keep its cost to a tenth. A busy server takes longer, so choose about 100 MB; for
+# a few GPUs, 1 GB is as good.
 #
 # Shards can be compressed. That pays only if fetching the saved bytes would take longer than unpacking, which the
 # folded cell measures:
@@ -342,7 +341,7 @@ for name, data in {"JPEG": jpegs, "captions": "\n".join(chain.from_iterable(capt
     )
 
 # %% [markdown]
-# Text shrinks, though real captions less than these repetitive ones.
+# Text shrinks.
 
 # %% [markdown] id="deal" tags=["core"]
 # ## 4 · Deal the shards out
@@ -351,10 +350,10 @@ for name, data in {"JPEG": jpegs, "captions": "\n".join(chain.from_iterable(capt
 #
 # ![Eight shards are split over two ranks, then over two workers each; every worker has a shuffle buffer that mixes its own two shards.](pictures/shards_to_batches.svg)
 #
-# *Two splits, then a buffer in each worker.*
+# *Two splits.*
 #
 # `wds.WebDataset` splits over workers by default, and with several ranks stops until you name a `nodesplitter`.
-# Passing `None`, or a `DataPipeline` without splits, does neither. We count the keys of one epoch, then switch one off.
+# Passing `None`, or a `DataPipeline` without splits, neither splits nor stops. We count keys, then switch off one split at a time.
 
 # %%
 import os
@@ -462,10 +461,10 @@ axes = {"x": "workers", "y": "classes in a batch of 16", "log": "x", "ideal": "r
 figures.lines(per_batch, title, **axes, note=f"{len(in_order)} shards")
 
 # %% [markdown]
-# All buffers are larger than this set. Yet a worker of webdataset mixes only its own shards; with more workers than
-# shards, that is one or none. A second buffer behind the workers cures it:
-# `WebLoader(…).unbatched().shuffle(1000).batched(16)`; it holds decoded samples in the trainer. A thousand classes in
-# order are too many for any buffer that fits in memory: then our loader warns, and advises packing with `--shuffle`.
+# A worker of webdataset mixes only its own shards; with more workers than shards, that is one or none. A second buffer
+# behind the workers cures it: `WebLoader(…).unbatched().shuffle(1000).batched(16)`. Ours exceed random order, since
+# they take from all shards evenly. A thousand classes in order are too many for any buffer that fits in memory: then
+# our loader warns, and advises packing with `--shuffle`.
 #
 # > **Predict.** Does `shardshuffle` change the order of shards in the second epoch?
 
@@ -477,7 +476,8 @@ print(wds.__version__, "the same order" if first == second else "another order")
 # %% [markdown]
 # In webdataset 1.0.2 it does not ([#502](https://github.com/webdataset/webdataset/pull/502)). It also shuffles after
 # splitting, so each worker keeps its shards forever, which has harmed training
-# ([#73](https://github.com/webdataset/webdataset/pull/73)).
+# ([#73](https://github.com/webdataset/webdataset/pull/73)). A `DataPipeline` can shuffle first
+# ([#299](https://github.com/webdataset/webdataset/pull/299)); exercise 05 does.
 
 # %% [markdown] id="cut" tags=["optional"]
 # ## 5 · Cut a shard
@@ -503,7 +503,7 @@ except SmallfilesError as error:
 
 # %% [markdown]
 # A tar ends with two blocks of zeros, but no program has to check for them. Our reader does, and compares sizes with
-# the index that `pack` wrote. A shard that is complete but changed is found by its digest: `smallfiles verify`.
+# the index that `pack` wrote. `smallfiles verify` finds a changed one.
 
 # %% [markdown] id="exercise"
 # ## Exercise
@@ -525,8 +525,8 @@ merged = pack(official, out, PackConfig(options=sharding, shuffle=0, merge=True)
 all(path.read_bytes() == (mixed.path / path.name).read_bytes() for path in merged.path.glob("*.tar"))
 
 # %% [markdown]
-# In the job array, put `"$SLURM_ARRAY_TASK_ID/8"` in place of `1/8`; the second command runs once, after all parts.
-# Large shards on a parallel file system should be *striped* ([notebook 03](03_pack_arrow.ipynb)).
+# In the job array, put `"$SLURM_ARRAY_TASK_ID/8"` in place of `1/8`, with `--array=1-8`; the second command runs once,
+# after all parts. *Stripe* large shards ([notebook 03](03_pack_arrow.ipynb)).
 
 # %%
 show.command(PackConfig(shuffle=0, part=(1, 8)), "ILSVRC2012_img_train.tar", "train.tars")

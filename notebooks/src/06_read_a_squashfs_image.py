@@ -74,8 +74,8 @@ report = pack(source, packed, config)
 print(f"{report.samples:,} images, {bytes_text(report.file_bytes)}, {report.files} files")
 
 # %% [markdown]
-# The second file is the content digest. squashfs itself has no checksum of its data: a flipped byte is returned as if
-# it were right, and only the digest reveals it (`smallfiles verify`).
+# The second file is the content digest. squashfs itself has no checksum of its data: a flipped byte of what is stored
+# raw is returned as if it were right, and only the digest reveals it (`smallfiles verify`).
 
 # %%
 with SquashFS(packed) as opened:
@@ -94,7 +94,7 @@ reader.key(7), reader.target(7), reader.classes[reader.target(7)], reader.span(7
 # ## 1 · Choose the settings
 #
 # squashfs was made for live CDs: everything is cut into *blocks* and compressed, and the ends of files share blocks,
-# *fragments*. But a photograph does not get smaller. These are nearly the defaults of `mksquashfs`: our writer also
+# *fragments*. But a photograph does not get smaller. The first are nearly the defaults of `mksquashfs`: our writer also
 # shares the ends of files larger than a block, as `-always-use-fragments` does. Then the same with `-b 1M`, and two
 # variations without fragments:
 
@@ -102,8 +102,8 @@ reader.key(7), reader.target(7), reader.classes[reader.target(7)], reader.span(7
 from pysquashfs import pack as write_squashfs
 
 settings = {
-    "mksquashfs defaults": {"compression": "gzip", "level": 9, "fragments": True},
-    "mksquashfs -b 1M": {"compression": "gzip", "level": 9, "fragments": True, "block_bytes": 1 << 20},
+    "gzip, fragments": {"compression": "gzip", "level": 9, "fragments": True},
+    "gzip, fragments, 1M": {"compression": "gzip", "level": 9, "fragments": True, "block_bytes": 1 << 20},
     "gzip, no fragments": {"compression": "gzip"},
     "raw, no fragments": {},  # add a line of your own, such as {"compression": "zstd"}
 }
@@ -135,10 +135,10 @@ found = measure.compare({n: partial(read_some, f) for n, f in written.items()}, 
 # The folded cell draws the times, and computes what each file would fetch without a cache.
 
 # %% jupyter={"source_hidden": true}
-base, raw = "mksquashfs defaults", "raw, no fragments"
-gain, more = (found.times(raw, name).median for name in (base, "mksquashfs -b 1M"))
-title = f"Raw and without fragments, a random read is {gain:.0f} times as fast as with mksquashfs's defaults, "
-title += f"{more:.0f} times as with blocks of 1 MiB"
+base, raw = "gzip, fragments", "raw, no fragments"
+gain, more = (found.times(raw, name).median for name in (base, "gzip, fragments, 1M"))
+title = f"Raw and without fragments, a random read is {gain:.0f} times as fast as with gzip and fragments, "
+title += f"{more:.0f} times as fast as with blocks of 1 MiB"
 rates = {name: np.array(found.rates_per_s(name)) for name in written}
 times = {name: np.median(rates[raw]) / runs for name, runs in rates.items() if name != raw}
 x, note = f"time of a random read; 1 is {raw}", f"warm page cache; 1 is {1e6 / np.median(rates[raw]):.0f} µs"
@@ -175,9 +175,7 @@ print(RECOMMENDED)
 # %% [markdown] id="mount" tags=["optional"]
 # ## 2 · Compare the library with a mount
 #
-# *Optional, 5 minutes.* A mounted squashfs file is a folder. Each read calls the kernel for a name, a handle and the
-# bytes, and with FUSE also another process. The library knows the position of each file from its index, and reads the
-# bytes there.
+# *Optional, 5 minutes.* A mounted squashfs file is a folder.
 #
 # > **Predict.** Everything is in the page cache. Which is fastest for a random image: the folder of plain files, a
 # > mount, or the library?
@@ -216,8 +214,9 @@ if not mounted:
 show.figure(figures.bars(speeds, title, note="warm page cache"))
 
 # %% [markdown]
-# This is the best case for mounts: all names and bytes are in memory already. Use a mount when a program needs files
-# and cannot be changed.
+# With a mount each read calls the kernel for a name, a handle and the bytes, and with FUSE also another process. The
+# library knows the position of each file from its index, and reads the bytes there. This is the best case for mounts:
+# all names and bytes are in memory already. Use a mount when a program needs files and cannot be changed.
 
 # %% [markdown] id="compression" tags=["optional"]
 # ## 3 · Compress what compresses
@@ -265,8 +264,8 @@ axes = {"x": "what one reader gets from the storage (B/s)", "y": "files per seco
 show.figure(figures.lines(rates, title, **axes, note="computed from the measured times of reads from memory"))
 
 # %% [markdown]
-# Unpacking takes time; reading fewer bytes saves time. Compare the place where both are equal with the rate of one
-# reader on your file system on a busy day (`smallfiles bench read`). So store images raw, and text with zstd if the
+# Unpacking takes time; reading fewer bytes saves time. Compare the place where both are equal with the rate at which
+# one reader gets *large* reads on your file system on a busy day. So store images raw, and text with zstd if the
 # storage is slower than that. Level 15, `mksquashfs`'s default for zstd, takes many times as long to pack and saves
 # little more.
 
@@ -336,7 +335,7 @@ show.figure(figures.bars(wrong, title, x="wrong samples of 12,000, two workers",
 # %% [markdown]
 # An open file has an *offset*, and forked workers share it, as in [notebook 04](04_pack_hdf5.ipynb). One worker seeks,
 # the other seeks too, and then the first reads: from the right file, but the wrong sample. The read reports nothing.
-# A JPEG decoder rejects most of these bytes, and blames the file; raw arrays would train on, under wrong labels. How
+# A JPEG decoder usually rejects these bytes, and blames the file; raw arrays would train on, under wrong labels. How
 # often the workers collide depends on chance and on your CPUs; if the first bar is 0, run the cell again.
 #
 # ![Left: two workers share one offset, worker 2 moves it, and worker 1 reads image B instead of A. Right: with pread each names its position.](pictures/shared_offset.svg)
@@ -344,7 +343,7 @@ show.figure(figures.bars(wrong, title, x="wrong samples of 12,000, two workers",
 # *One open file has one offset, however many workers share it.*
 #
 # `os.pread` takes the position as an argument, so there is nothing to share. The package `PySquashfsImage` seeks and
-# then reads, and so do others. Check this for every reader of one large file.
+# then reads, and so do others.
 
 # %% [markdown] id="environment" tags=["optional"]
 # ## 5 · Put an environment into one file
@@ -465,7 +464,8 @@ show.command(config, "DATA_FOLDER", "train.sqfs")
 # <summary>Answer</summary>
 #
 # **(b)**: the size does not show it, since photographs do not compress; `python -m pysquashfs info` does. (a) raw and
-# without fragments it is as fast as plain files or faster. (c) a mount must unpack the same blocks.
+# without fragments, the library reads it faster than plain files; a mount is somewhat slower. (c) a mount must unpack
+# the same blocks.
 #
 # </details>
 #

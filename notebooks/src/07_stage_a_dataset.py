@@ -85,9 +85,9 @@ def late(seconds, work, *arguments):
 # %% [markdown] id="place" tags=["core"]
 # ## 1 · Find the place
 #
-# Sites give node-local storage many names. A variable may be unset, or point to a folder that all nodes share.
-# `SMALLFILES_NODE_LOCAL` is ours: set it if your site uses yet another name. `/dev/shm` exists on nearly every Linux
-# machine: a folder whose files are in memory.
+# Sites give node-local storage many names, such as `SLURM_TMPDIR`, `LOCAL_SCRATCH` or `TMPDIR`. A variable may be
+# unset, or point to a folder that all nodes share. `SMALLFILES_NODE_LOCAL` is ours: set it if your site uses yet
+# another name. `/dev/shm` exists on nearly every Linux machine: a folder whose files are in memory.
 #
 # > **Predict.** Which variables are set here? And how much of `/dev/shm` may you fill: all that `df` shows as free?
 #
@@ -142,7 +142,7 @@ trial.unlink()
 # <summary>A private /dev/shm</summary>
 #
 # Some sites give each job a *private* `/dev/shm` (in Slurm: `job_container/tmpfs`). Then two jobs on a node cannot
-# share a copy, and all of it vanishes with the job. On other sites files left by a job stay until they are removed.
+# share a copy, and all of it vanishes with the job.
 #
 # </details>
 #
@@ -225,15 +225,14 @@ with open_slow(packed.parent, latency) as slow_packed, open_slow(source.root, la
     else:  # slept: a look-up and an open of each file
         note, slow = "2 ms per operation, slept: nothing can be mounted here", compare(packed, source.root, 0.004)
 gain = slow.times("stage, one file", "cp -r, small files").median
-title = f"From slow storage, stage is some {gain:.0f} times as fast as cp -r of the small files"
+title = f"From slow storage, stage is about {gain:.0f} times as fast as cp -r of the small files"
 plain = slow.spread("cp -r, small files").median
 speeds = {name: [rate / plain for rate in slow.rates_per_s(name)] for name in slow.runs}
 figures.bars(speeds, title, x="times the speed of cp -r", note=note, base="cp -r, small files", guess=guess)
 
 # %% [markdown]
-# Each small file costs a look-up and an open; the packed file costs only a few. So packing pays even before staging.
-# Why check at all? Disks and copies rarely fail, but then silently. The folded cell flips one bit of the source, as a
-# failing disk would.
+# Each small file costs a look-up and an open; the packed file costs only a few. Why check at all? Disks and copies
+# rarely fail, but then silently. The folded cell flips one bit of the source, as a failing disk would.
 #
 # > **Predict.** Which of the two will notice it, `cp` or `stage`?
 
@@ -292,7 +291,7 @@ def once_per_node(source, rank):
 
 
 # %% [markdown]
-# > **Predict.** Four ranks start 0.1 s apart. How many of the 44 MB does each find, with either function?
+# > **Predict.** Four ranks start 0.1 s apart. How many of the 44 MB does each find, with each function?
 
 # %%
 guess = 44  # change me: MB that rank 1 finds with the first
@@ -331,8 +330,8 @@ show.figure(figures.bars(each, title, x="MB that a rank finds with if_missing", 
 
 # %% [markdown]
 # But 200 nodes still read the set 200 times. With `stage --broadcast` one node reads it, and Slurm's `sbcast` passes
-# each block on, from every node to at most eight others: a tree of one level up to 8 nodes, two from 9 and three from
-# 73 on.
+# each block on, from every node to at most [eight others](https://slurm.schedmd.com/sbcast.html): a tree of one level
+# up to 8 nodes, two from 9 and three from 73 on.
 #
 # > **Predict.** ImageNet has 140 GB, the targets of a Lustre deliver 17 GB/s in all, a node sends and receives 12 GB/s.
 # > From how many nodes on is a broadcast faster?
@@ -361,8 +360,7 @@ show.figure(figures.lines(drawn, title, **axes, guess=guess, note="a model, not 
 print("read from shared storage by 512 nodes:", read)
 
 # %% [markdown]
-# A broadcast reads first, then sends each block to one node after the other, so with few nodes it is slower. With many,
-# the targets are the limit.
+# A broadcast reads first, then sends each block to one node after the other, so with few nodes it is slower.
 
 # %% [markdown] id="epochs" tags=["core"]
 # ## 4 · Count the epochs
@@ -544,9 +542,9 @@ print(f"{len(staging.listing())} staged copies of yours are on this node.")
 #   Jülich after 90 days.
 # - *Node-local* storage is yours for the time of the job.
 #
-# So there is an earlier staging step: from the archive to scratch, on a node that sees both. It takes long and is often
-# interrupted, so `smallfiles stage --to` records each block that it has copied, and continues where it stopped. On
-# Lustre it *stripes* a large file ([notebook 03](03_pack_arrow.ipynb)), so that many nodes read it at full speed.
+# So there is an earlier staging step: from the archive to scratch, on a node that sees both. So `smallfiles stage --to`
+# records each block that it has copied, and continues where it stopped. On Lustre it *stripes* a large file ([notebook
+# 03](03_pack_arrow.ipynb)), so that many nodes read it at full speed.
 #
 # </details>
 
@@ -567,13 +565,16 @@ show.command(staging.StageConfig(), "archive/train.tars", "auto", "scratch/data"
 show.command(staging.StageConfig(), "scratch/data/train.tars")
 
 # %% [markdown]
-# Put the `trap` in the script itself: inside `$(…)` it would remove the copy before it is used.
+# Put the `trap` in the script: in `$(…)` it fires at once.
 #
 # ```bash
 # staged=$(smallfiles stage scratch/data/train.tars)
 # trap 'smallfiles unstage "$staged"' EXIT
 # smallfiles bench read "$staged"
 # ```
+#
+# This stages on one node. On several: `smallfiles stage --broadcast`, and `each_node smallfiles unstage` in the trap,
+# as `07_broadcast` does.
 #
 # As jobs:
 #
@@ -588,7 +589,7 @@ show.command(staging.StageConfig(), "scratch/data/train.tars")
 # - Node-local storage has many names; in `/dev/shm` a file is memory of the job, so its limit counts, not `df`.
 # - Pack first: a copy is then one long read, and each block is verified while it is copied.
 # - Lock, look, copy to a temporary name, verify, rename: one rank copies, all use the copy.
-# - Copying, divided by the time saved per epoch, gives the epochs until staging pays off; it may never.
+# - The time of the copy, divided by the time saved per epoch, gives the epochs until staging pays off; it may never.
 # - Clean up at exit and on SIGTERM; the next job removes what SIGKILL leaves, since the lock is free.
 
 # %% [markdown] id="quiz"
@@ -601,7 +602,8 @@ show.command(staging.StageConfig(), "scratch/data/train.tars")
 # <summary>Answer</summary>
 #
 # **(b)**: on most clusters the file counts as memory of your job, and 4 GB are not enough for training. (a) `df` shows
-# the limit of the folder, which is that of the node. (c) compute nodes usually have no swap.
+# the limit of the folder, which is that of the node. (c) swap, where a node has any, is far slower than the storage
+# that you left.
 #
 # </details>
 #
@@ -620,5 +622,4 @@ show.command(staging.StageConfig(), "scratch/data/train.tars")
 # %% [markdown] id="next"
 # ## Next
 #
-# The data is now as close as it can be. Decoding, augmenting and sending batches are next: [08 · Keep the GPU
-# fed](08_keep_the_gpu_fed.ipynb).
+# Decoding, augmenting and sending batches are next: [08 · Keep the GPU fed](08_keep_the_gpu_fed.ipynb).

@@ -68,7 +68,7 @@ reader = formats.open(packed)
 #
 # A forum post asked how to keep a GPU busy with views like these: the shorter side of an image is scaled to a random
 # length from 256 to 480 pixels, then 224 x 224 pixels are cut out. The folded cell picks length and place once per
-# image, so that four programs can make the same view:
+# image, so that all programs make the same view:
 
 # %% jupyter={"source_hidden": true}
 from smallfiles.images.crops import Box
@@ -128,8 +128,9 @@ def only_the_part(data, short, k, box):
 
 
 # %% [markdown]
-# The folded cell is a clock: `follow` adds to each stage that a program yields the processor time since the one before.
-# A worker process must also *send* its batch to the trainer; `send_ms` times a `DataLoader` that does nothing else.
+# The folded cell is a clock: whenever a program yields a stage, `follow` books the processor time since the previous
+# one. A worker process must also *send* its batch to the trainer; `send_ms` times a `DataLoader` that does nothing
+# else.
 
 
 # %% jupyter={"source_hidden": true}
@@ -202,7 +203,7 @@ for name, each in runs.items():
 total = {name: sum(stages.values()) for name, stages in bars.items()}
 slow, quick = total["floats, scale_crop"], total["bytes, only_the_part"]
 note = "each stage: processor time, the fastest of 9 batches; send: by the clock"
-title = f"Only the part decoded, and kept as bytes, a batch takes {quick:.0f} instead of {slow:.0f} ms"
+title = f"Decoding only what is shown, as bytes, makes a batch in {quick:.0f} instead of {slow:.0f} ms"
 show.figure(figures.bars(bars, title, x="time of one worker per batch (ms)", note=note, guess=slow / guess))
 
 
@@ -222,7 +223,7 @@ for name, batch in first.items():
 # Augmenting is longest in the first, decoding with bytes. Two habits cost time. *Floats too early*: they take longer to
 # scale and, with four bytes instead of one, to send. `images.normalise` converts a whole batch on the GPU. *Scaling
 # pixels that are then thrown away*: cropping first saves a quarter of the augmenting of bytes, and two thirds with
-# floats. The rest of the last bar is the decoder.
+# floats. What the last bar saves beyond that is two thirds the decoder, one third the toolbox's scaling.
 #
 # *Read* is small here, from the page cache. On a cold parallel file system it may be most of the bar ([notebook
 # 01](01_count_the_cost_of_small_files.ipynb)).
@@ -247,11 +248,11 @@ def view_all(transform):
 
 speeds = measure.compare({name: partial(view_all, kind) for name, kind in kinds.items()}, unit="images")
 longer = speeds.times("RandomResizedCrop", "… and colours").median - 1
-figures.bars(speeds, f"A view with other colours takes about {longer:.0%} longer")
+cheapest = max(kinds, key=lambda name: speeds.spread(name).median)
+figures.bars(speeds, f"{cheapest} is the cheapest; other colours take about {longer:.0%} longer")
 
 # %% [markdown]
-# `RandomShortSide` shows a third of an image on average, `RandomResizedCrop` a half: more to decode. Colours are
-# changed on the finished view.
+# `RandomShortSide` shows a third of an image on average, `RandomResizedCrop` a half: more to decode.
 #
 # <details>
 # <summary>Larger photographs: decode them at a reduced size</summary>
@@ -333,11 +334,12 @@ lines = {where: {n: result.rates_per_s(f"{where}, {n}") for n in counts} for whe
 middle = {where: {n: median(runs) for n, runs in line.items()} for where, line in lines.items()}
 best = {where: next(n for n in line if line[n] > 0.9 * max(line.values())) for where, line in middle.items()}
 gains = {where: middle[where][n] / middle[where][0] for where, n in best.items()}
-said = {where: f"{n} workers bring {gains[where]:.1f} times the images" for where, n in best.items()}
+said = {where: f"{n} workers give {gains[where]:.1f} times the images" for where, n in best.items()}
+said |= {where: "workers hardly help" for where in best if gains[where] < 1.2}
 words = "; ".join(f"from {where} {said[where] if n else 'workers bring nothing'}" for where, n in best.items())
 fastest = max(counts, key=middle["memory"].get)
 note = f"title: the fewest workers within 10 % of the best; noted: from memory, with {fastest}"
-title = words[0].upper() + words[1:].replace(" 1 workers bring", " 1 worker brings")
+title = words[0].upper() + words[1:].replace(" 1 workers give", " 1 worker gives")
 marks = {"CPUs": setup.cpus} if setup.cpus <= 16 else None
 axes = {"x": "workers", "y": "images per second"}
 show.figure(figures.lines(lines, title, **axes, note=note, guess=guess, marks=marks))
@@ -609,7 +611,6 @@ show.figure(figures.bars(found, title, x="seconds per epoch"))
 
 # %%
 from smallfiles.measure.loading import LoadBenchConfig
-from smallfiles.training import TrainConfig
 
 show.command(LoadBenchConfig(workers=(1, 2, 4, 8), batch=256), ["train.arrow"])
 
@@ -621,6 +622,7 @@ show.command(LoadBenchConfig(workers=(1, 2, 4, 8), batch=256), ["train.arrow"])
 # %% jupyter={"source_hidden": true}
 from smallfiles.loading import LoaderConfig
 from smallfiles.ring import RingConfig
+from smallfiles.training import TrainConfig
 
 loader = LoaderConfig(batch=256, workers=8, mode="processes")
 show.command(TrainConfig(loader=loader, model="resnet50", size=224, epochs=90), "train.arrow", "val.arrow")
@@ -632,8 +634,8 @@ show.command(TrainConfig(ring="imagenet", model="resnet50", size=224, epochs=90)
 #
 # - A batch is read, decoded, augmented, collated and sent: measure all stages before you change one.
 # - Keep bytes, and convert to floats on the GPU; decode only what is shown, or crop before scaling.
-# - Workers compute and wait: from packed, staged files start with as many as the job has CPUs, from slow storage with
-#   more.
+# - Workers compute and wait: from packed, staged files start with as many per rank as it has CPUs, from slow storage
+#   with more.
 # - A ring, or more prefetching, bridges stalls and pauses. It does not help if batches come too slowly on average.
 # - The share of time spent waiting shows whether any of this matters.
 

@@ -56,7 +56,7 @@ server = objectstore.Server(bucket.parent)  # folders in this folder are buckets
 line = Line(server.port)
 os.environ.pop("AWS_ENDPOINT_URL_S3", None)  # yours, if you have one, would win
 os.environ.update(server.environment | {"AWS_ENDPOINT_URL": line.url, "AWS_SESSION_TOKEN": ""})
-[name for name in os.environ if name.startswith("AWS_")]
+[*server.environment]  # the keys are in the environment, not in the notebook
 
 # %% [markdown] id="recall"
 # > **Recall** (07). Staging takes 60 s and makes each epoch 20 s shorter. When has it paid off? And when does it never?
@@ -139,13 +139,14 @@ from statistics import median
 added = f"{1000 * far_s:.0f} ms"
 slow = {size: median(runs) for size, runs in lines[f"{added} added"].items()}
 images, large = slow[100_000] / 1e6, slow[10_000_000] / 1e6
-title = f"With {added}, objects of 100 kB come at {images:.1f} MB/s, objects of 10 MB at {large:,.0f} MB/s"
+title = f"With {added}, {10 * images:.0f} images of 100 kB arrive per second ({images:.1f} MB/s); objects of 10 MB come at {large:,.0f} MB/s"
 figures.lines(lines, title, x="size of the object (B)", y="throughput (B/s)", log="xy")
 
 # %% [markdown]
 # One request at a time brings at most 50 objects per second at 20 ms: less than 5 MB/s for images of 100 kB, whatever
 # the bandwidth. An object of bandwidth x latency takes twice as long as without latency: at 20 ms that is 2 MB with 100
-# MB/s, and 25 MB with 10 Gbit/s. So we store shards, not images ([notebook 05](05_shard_a_dataset.ipynb)).
+# MB/s, and 25 MB with 10 Gbit/s; at ten times that size the latency costs a tenth. So we store shards, not images
+# ([notebook 05](05_shard_a_dataset.ipynb)).
 
 # %% [markdown] id="push" tags=["core"]
 # ## 2 · Push shards, and publish them last
@@ -213,7 +214,7 @@ now = objectstore.ls(half).note or "complete"
 print(f"pushed again: {moved.kept_bytes / moved.bytes:.0%} was there already; now {now}")
 
 # %% [markdown]
-# A reader that lists the objects would have trained on a part of the set, without an error. A listing has another trap.
+# A reader that lists the objects would have trained on a part of the set, without an error.
 #
 # > **Predict.** How many of the 1,500 names of the set-up does one request return?
 #
@@ -238,7 +239,7 @@ while token:
 print(len(names), "names of all pages")
 
 # %% [markdown]
-# A program that reads only the first page trains on a part. And a page cannot be requested before the previous one has
+# A program that reads only the first page trains on a part. A page cannot be requested before the previous one has
 # arrived: ImageNet, as an object per image, has 1,282 pages, 26 s at 20 ms; 512 ranks that list it send 656,000
 # requests. A reader needs the manifest object instead: one request, and once per node an index per shard.
 
@@ -249,7 +250,7 @@ print(len(names), "names of all pages")
 #
 # ![One request at a time: each waits for the network, then brings its bytes. Four in flight: the waiting overlaps, and bytes arrive nearly all the time.](pictures/requests_in_flight.svg)
 #
-# *The latency is the same, but the waiting overlaps.*
+# *The waiting overlaps.*
 
 # %%
 from concurrent.futures import ThreadPoolExecutor
@@ -259,7 +260,7 @@ remote = objectstore.Store(objectstore.StoreUrl.parse(url))
 
 
 def all_shards(in_flight):
-    """MB of all shards, several of which are on their way at a time."""
+    """MB of all shards, with several requests in flight."""
     with ThreadPoolExecutor(in_flight) as pool:
         return sum(map(len, pool.map(remote.get, shards))) // 1_000_000
 
@@ -306,6 +307,11 @@ def one_by_one(count=8):
     return sum(bool(files.get(f"{number}.jpg")) for number in range(count))
 
 
+def eight_at_once(count=32):
+    with ThreadPoolExecutor(8) as pool:
+        return sum(map(bool, pool.map(lambda number: files.get(f"{number}.jpg"), range(count))))
+
+
 # %% [markdown]
 # > **Predict.** From how many milliseconds of latency on do 8 requests in flight bring twice as many images as one?
 
@@ -313,7 +319,8 @@ def one_by_one(count=8):
 guess = 10  # change me: milliseconds
 
 # %%
-ways = {"object per image": one_by_one, **{f"{n} in flight": partial(epoch, loaders[n]) for n in loaders}}
+ways = {"object per image": one_by_one, "8 objects in flight": eight_at_once}
+ways |= {f"{n} in flight": partial(epoch, loaders[n]) for n in loaders}
 lines = {name: {} for name in ways}
 for added_ms in (0, 5, 20, 50):
     line.set(latency_s=added_ms / 1000)
@@ -338,9 +345,10 @@ marks = {"twice as many": a + (b - a) * (2 - gains[a]) / (gains[b] - gains[a]) f
 figures.lines(lines, title, x="added latency, ms", y="images per second", log="y", guess=guess, marks=marks)
 
 # %% [markdown]
-# Without latency only the work of server and reader overlaps. 8 in flight bring twice as many when the 16 waits of an
-# epoch are of the order of the time its bytes take. At 50 ms a single request in flight waits nearly all the time, and
-# each doubling helps, until bytes, hashes or the server are the limit: 3 to 7 times with 8 in flight.
+# Eight single images in flight hide the latency as one shard of eight does, but the store must answer eight requests
+# for it. Without latency only the work of server and reader overlaps. 8 in flight bring twice as many when the 16 waits
+# of an epoch are of the order of the time its bytes take. At 50 ms a single request in flight waits nearly all the
+# time, and each doubling helps, until bytes, hashes or the server are the limit: 3 to 7 times with 8 in flight.
 #
 # <details>
 # <summary>How many requests does your network need?</summary>
@@ -354,8 +362,7 @@ figures.lines(lines, title, x="added latency, ms", y="images per second", log="y
 # %% [markdown] id="once" tags=["core"]
 # ## 4 · Read each sample once, on a line that breaks
 #
-# The package `cortx_pytorch` reads shards from S3 into a plain DataLoader. Programs written for it run on our reader
-# with their import changed:
+# Programs written for the package `cortx_pytorch` run on our reader with their import changed:
 
 # %%
 import numpy as np
@@ -394,7 +401,7 @@ print(f"{len(came)} of {packed.samples} samples, each {set(came.values())} times
 print(f"{line.count()['requests']} requests for {len(shards)} shards")
 
 # %% [markdown]
-# No sample was lost: six more requests fetched the rest. Not every reader does that. Three ways to get one shard:
+# None was lost: six more requests fetched the rest. Three ways to get one shard:
 
 # %%
 
@@ -439,7 +446,7 @@ for way in (takes_what_came, begins_anew, goes_on):
 # The first raises no error: when the line breaks, `read(n)` of `http.client` returns the bytes so far (`read()` without
 # a number would raise), and a tar cut between two files looks like a shorter one. The second is right, but may never
 # end if connections break before a shard is complete. The third requests the rest by a range and compares the ETag, so
-# it never joins two versions. `Store` does this, and waits longer after each failure.
+# it never joins two versions. `Store` does this, and waits longer each time.
 
 # %% [markdown] id="keep" tags=["optional"]
 # ## 5 · Keep shards on the node
@@ -475,8 +482,9 @@ title = f"A second epoch takes {less['keeps all']:.0%} of the time with all kept
 figures.lines(epochs, title, x="epoch", y="seconds", note="each once")
 
 # %% [markdown]
-# Keeping half of the shards saves about half of the requests in every later epoch. The usual rule for caches drops the
-# shard that was used longest ago. The folded cell simulates both rules, for 16 shards and room for 8:
+# Keeping half of the shards saves about half of the requests in every later epoch. The usual rule for caches (LRU,
+# *least recently used*) drops the shard that was used longest ago. The folded cell simulates both rules, for 16 shards
+# and room for 8:
 
 # %% jupyter={"source_hidden": true}
 def found_on_the_node(drops_oldest, shuffled=True, shards=16, room=8, epochs=500):
@@ -491,11 +499,10 @@ def found_on_the_node(drops_oldest, shuffled=True, shards=16, room=8, epochs=500
 
 
 print(f"a fixed part is kept: {found_on_the_node(False):.0%} of the requests are saved")
-print(f"the oldest is dropped: {found_on_the_node(True):.0%}; always in the same order {found_on_the_node(True, False):.0%}")
+print(f"LRU: {found_on_the_node(True):.0%}; always in the same order {found_on_the_node(True, False):.0%}")
 
 # %% [markdown]
-# A shard that was just read is needed again only in the next epoch, and by then it has usually been dropped. So we keep
-# a fixed part of the shards.
+# A shard that was just read is needed again only in the next epoch, and by then it has usually been dropped.
 
 # %% [markdown] id="exercise"
 # ## Exercise

@@ -71,7 +71,8 @@ samples = len(source.manifest)
 # `sbatch` puts a script into the queue. When the job starts, the script runs **once**, on the first node. In it, `srun`
 # starts the *tasks*: on two nodes with two tasks each, four processes. A task's number among all tasks is its *rank*, on its node its *local rank*. `torchrun` does the same with other names.
 #
-# Below are six processes, by how they were started. (The shell of `salloc` is on a compute node, as at some sites.)
+# Below are six processes, by how they were started. (`salloc` opens a shell in a job; at some sites, as here, on a
+# compute node.)
 #
 # > **Predict.** Which of them are one of four, and which are alone?
 
@@ -93,8 +94,8 @@ print(nodes.table(launched))
 # of both are set. Then it looks for a *step*, which is what `srun` starts, and counts the tasks **of that step**.
 #
 # Script and salloc shell see `SLURM_NTASKS=4`, although each is one process. A program that uses this number reads a
-# quarter of the data, or waits half an hour for three others. The script has no `SLURM_STEP_ID`. The salloc shell has
-# one, but that special step has one task: so use `SLURM_STEP_NUM_TASKS`.
+# quarter of the data, or waits for three others until it times out. The script has no `SLURM_STEP_ID`. The salloc shell
+# has one, but that special step has one task: so use `SLURM_STEP_NUM_TASKS`.
 #
 # <details>
 # <summary>Where do ranks connect to each other?</summary>
@@ -111,10 +112,11 @@ print(nodes.table(launched))
 # cluster binds tasks to CPUs, each task gets one. `SLURM_CPUS_PER_TASK` is still 2, so a program that uses it starts
 # two workers.
 #
-# > **Predict.** Bound to one CPU of two, which of the numbers below tells a rank so?
+# > **Predict.** A rank is bound to one CPU of two. Which of these show it: `SLURM_CPUS_PER_TASK`, `os.cpu_count()`,
+# > `os.sched_getaffinity`, the workers of `make_loader`? Name one.
 
 # %%
-guess = "os.cpu_count()"  # change me: one of the four names below
+guess = "os.cpu_count()"  # change me
 
 # %%
 from functools import partial
@@ -139,12 +141,12 @@ names = ("SLURM_CPUS_PER_TASK", "os.cpu_count()", "os.sched_getaffinity", "worke
 rank_0 = [nodes.srun(0, nodes=1, per_node=1)]
 on_two, on_one = (dict(zip(names, nodes.play(partial(count, cpus), rank_0)[0])) for cpus in (2, 1))
 print("bound to two:", on_two)
-title = f"Of a rank bound to one CPU, only {' and '.join(name for name in names if on_one[name] == 1)} say so"
+title = f"Only {' and '.join(name for name in names if on_one[name] == 1)} show that the rank is bound to one CPU"
 figures.bars(on_one, title, x="CPUs or workers of a rank that is bound to one CPU", guess=guess)
 
 # %% [markdown]
-# Nothing fails, and nothing warns you. Repeat the option, which is right in all versions: `srun
-# --cpus-per-task="$SLURM_CPUS_PER_TASK" python …`. And count CPUs with `os.sched_getaffinity`, as `make_loader` does.
+# Repeat the option, which is right in all versions: `srun --cpus-per-task="$SLURM_CPUS_PER_TASK" python …`. And count
+# CPUs with `os.sched_getaffinity`, as `make_loader` does.
 
 # %% [markdown] id="once" tags=["core"]
 # ## 2 · Read each sample once
@@ -217,7 +219,7 @@ print("PyTorch after set_epoch(1):", list(sampler)[:6])
 
 # %% [markdown]
 # PyTorch repeats two samples so that all ranks take the same number of steps. In validation these count twice. Ours
-# repeats none, so a rank may have one step less, and the others wait for it until they time out (section 3): set
+# repeats none, so a rank may have one step less, and the others wait for it until they time out: set
 # `drop_last=True`. `smallfiles train` handles it. Without `sampler.set_epoch(epoch)`, every epoch has the same order
 # ([pytorch#31771](https://github.com/pytorch/pytorch/issues/31771)); `make_loader` counts epochs automatically.
 
@@ -271,8 +273,7 @@ for name, wrap in {"without DDP": lambda model: model, "with DDP": DDP}.items():
         print(f"{name:12} rank {rank}: loss {loss:.4f}, sum of |weights| {weights:.6f}")
 
 # %% [markdown]
-# Each rank has its own batch, and so its own loss. Without DDP the models drift apart, without any error. With DDP they
-# stay equal.
+# Each rank has its own batch, and so its own loss. Without DDP the models drift apart. With DDP they stay equal.
 #
 # > **Predict.** Rank 0 takes three steps, rank 1 only two. What happens to rank 0 while rank 1 writes a checkpoint? And
 # > if rank 1 exits?
@@ -294,7 +295,7 @@ def uneven(pause_s):
 
 
 for pause_s in (5, 0):
-    print(f"rank 1 needs {pause_s} s; the ends of both:", *nodes.play(partial(uneven, pause_s), two), sep="\n  ")
+    print(f"rank 1 needs {pause_s} s; what both ranks report:", *nodes.play(partial(uneven, pause_s), two), sep="\n  ")
 
 # %% [markdown]
 # We set the timeout to 3 s. By default it is 10 minutes with NCCL and 30 with gloo: the training seems to hang.
@@ -324,7 +325,7 @@ one = nodes.Storage(rate)
 storages = {"one storage": lambda: one, "a copy per rank": lambda: nodes.Storage(rate)}
 scaled = {where: {} for where in storages}
 for where, storage in storages.items():
-    for count in (1, 2, 4):
+    for count in (1, 2, 3, 4):
         places = [nodes.srun(rank, nodes=count, per_node=1) for rank in range(count)]
         scaled[where][count] = [sum(nodes.play(partial(ten_steps, storage), places)) for _ in range(3)]
 

@@ -70,8 +70,8 @@ for suffix, one in packed.items():
     print(f"{suffix:6} {one.files:4} files, {extra:6.2%} more bytes than the images")
 
 # %% [markdown]
-# All keep the bytes of a JPEG unchanged, so they hardly differ in size, but in the number of files, and in how a reader
-# finds sample 237. Zarr stores arrays, so the images become one long array. The folded cell writes it.
+# All keep the bytes of a JPEG unchanged, so they differ little in size. They differ in the number of files and in how a
+# reader finds sample 237. Zarr stores arrays, so the images become one long array. The folded cell writes it.
 
 # %% jupyter={"source_hidden": true}
 import zarr
@@ -146,7 +146,7 @@ figures.bars(both, title, x="time of an image (s)", note="medians of wall time; 
 
 # %% [markdown]
 # From memory, reading is at most a few percent of the work in every format but one, so this does not decide among the
-# others. (The zarr library is made for large slices.) On a cluster the storage is shared.
+# others.
 
 # %% [markdown] id="ask" tags=["core"]
 # ## 2 · Count the requests to the storage
@@ -176,9 +176,9 @@ for suffix, counts in asked.items():
 print("" if asked else "Counting needs a mount. The text below says what it finds.")
 
 # %% [markdown]
-# Plain files cost about two operations per image: a look-up and an open. A packed format costs a few when it is opened,
-# however many images it holds. The packed formats hardly differ: each image is one or two reads. So to the storage
-# there are only four *ways* of reading:
+# Plain files cost about two operations per image: a look-up and an open. A packed format costs a few at opening. The
+# packed formats hardly differ: each image is one or two reads, of half as many bytes again, probably since the kernel
+# reads what surrounds an image; the model leaves that out. There are four *ways* of reading:
 
 # %%
 from smallfiles.scaling import WAYS
@@ -188,7 +188,7 @@ for name, way in WAYS.items():
 
 # %% [markdown]
 # *packed*: one large file, striped over storage servers. *shards*: read from start to end, so one read of 1 MB brings
-# ten images (above we read them at random). *staged*: each node copies everything once.
+# ten images. *staged*: each node copies everything once.
 
 # %% [markdown] id="queue" tags=["core"]
 # ## 3 · Wait in a queue
@@ -276,9 +276,9 @@ figures.lines({"measured": measured, "forecast": forecast}, f"The forecast is at
 
 # %% [markdown]
 # Up to 4 threads, each adds its share. Beyond, the server is the limit, and more threads only wait longer. The forecast
-# uses only the latency, the operations per file, the 4 servers, and the time of a read without delay. Expect 5 to 30 %
-# of difference, more on a busy machine. Below the limit it is low, partly because its workers deliver in order, as a
-# DataLoader's do, partly because it serves requests in rounds.
+# uses only the latency, the operations per file, the 4 servers, and the time of a read without delay. Below the limit
+# it is low, partly because its workers deliver in order, as a DataLoader's do, partly because it serves requests in
+# rounds.
 
 # %% [markdown] id="nodes" tags=["core"]
 # ## 4 · From 1 to 10,000 nodes
@@ -339,10 +339,11 @@ for name in ("files, a twentieth", "files", "packed", "shards"):
     print(f"{name:18}", {part: round(count, 1) for part, count in full.items() if count < 1e6})
 
 # %% [markdown]
-# With a twentieth of the metadata server, half a node could fill it. But then an operation takes 13 ms, so the 32
-# workers of a node cannot ask so fast: three nodes fill it, and more gain nothing. With all of it they equal one packed
-# file: both fill the targets with *requests*, half a millisecond per image. A read from a shard brings ten images, so
-# bytes are the limit, enough for some 20 nodes. Beyond that, only a copy on each node helps.
+# With a twentieth of the metadata server, half a node could fill it. But it works on 64 operations at a time, so each
+# takes 64 / 5,000 s = 13 ms, and the 32 workers of a node cannot ask so fast: three nodes fill it, and more gain
+# nothing. With all of it they equal one packed file: both fill the targets with *requests*, half a millisecond per
+# image. A read from a shard brings ten images, so bytes are the limit, enough for some 20 nodes. Beyond that, only a
+# copy on each node helps.
 #
 # *Without* striping, a packed file is on a single target. And a copy costs time before the first epoch; less if one
 # node reads it and sends it to the others (`stage --broadcast`).
@@ -359,8 +360,7 @@ for count in (1, 10, 100):
     print("staging and first epoch {:,.0f} s, broadcast {:,.0f} s".format(*first))
 
 # %% [markdown]
-# `lfs setstripe -c -1 FOLDER` before the file is written stripes it over all targets, since all nodes read it
-# ([notebook 03](03_pack_arrow.ipynb) uses fewer). On 10 nodes and more, one target is slower than files, even with a
+# `lfs setstripe -c -1 FOLDER` before the file is written stripes it over all targets. On 10 nodes and more, one target is slower than files, even with a
 # twentieth of the metadata server. Staging on 100 nodes happens to take as long, since the set is read 100 times; a
 # broadcast reads it once.
 
@@ -369,7 +369,7 @@ for count in (1, 10, 100):
 #
 # ![Four questions. Object store: tar shards, streamed. Fits into a node: one packed file, staged; squashfs if programs need paths. Programs need paths: squashfs. Any sample at any time: one striped packed file. Otherwise tar shards, read in order.](pictures/choose_a_format.svg)
 #
-# *Four questions.*
+# *Questions.*
 #
 # `advise` answers them with numbers. Here for data like that of the second project of exercise 11: ImageNet-21k, 14
 # million images of 110 kB, on 8 nodes with room for 400 GB each, where opening and reading a file takes 4 ms.
@@ -381,7 +381,7 @@ for count in (1, 10, 100):
 from smallfiles.advise import Measured, advise
 from smallfiles.scaling.config import TrainingPlan
 
-files = {"kind": "lustre", "shared": True, "cold": True, "alone_s": 0.004, "together_s": 0.0005}
+files = {"kind": "lustre", "stripes": 1, "shared": True, "cold": True, "alone_s": 0.004, "together_s": 0.0005}
 node = {"decode_s": 0.003, "cpus": 64, "local_bytes": int(400e9)}
 many = Measured(samples=14_197_122, sample_bytes=110_000, **files, **node)
 advice = advise(many, TrainingPlan(nodes=8, epochs=30, step_s=0.1, metadata_ops_s=20_000), "imagenet21k")
@@ -396,9 +396,10 @@ title = f"30 epochs from files take {times:.1f} times as long as the best way; a
 figures.bars(advice.hours, title, x="hours for 30 epochs")
 
 # %% [markdown]
-# Ways that differ by a few percent are equal: take the simpler.
+# Ways that differ by a few percent are equal: take the simpler. So here, on 8 nodes, one striped file replaces the
+# chart's shards, and keeps random access.
 #
-# Your worksheet; missing numbers that take only seconds are measured now.
+# Your worksheet:
 
 # %%
 worksheet.measure_missing(setup.path())
@@ -410,8 +411,8 @@ worksheet.page()
 #
 # FFCV, DALI, SPDL, LitData and MosaicML Streaming have formats or decoders of their own. `make bench-peers` measures
 # those that are installed, on the same files in one run; the [records](../results/README.md) hold our measurements.
-# They differ mostly in decoding: they too read one large file or a few shards. Change your loader when decoding is your
-# limit ([notebook 08](08_keep_the_gpu_fed.ipynb)).
+# They differ mostly in decoding. Change your loader when decoding is your limit ([notebook
+# 08](08_keep_the_gpu_fed.ipynb)).
 #
 # </details>
 
@@ -430,8 +431,8 @@ worksheet.page()
 show.command(TrainingPlan(nodes=64, step_s=0.02), "DATA")
 
 # %% [markdown]
-# Ask your site for the metadata rate and the number of targets, and measure your choice on one, two and four nodes
-# first:
+# Ask your site for the metadata rate and the number of targets, and forecast with them; then measure your choice on
+# one, two and four nodes:
 #
 # ```bash
 # smallfiles bench read train.arrow train.tars --save read.json
@@ -443,8 +444,8 @@ show.command(TrainingPlan(nodes=64, step_s=0.02), "DATA")
 #
 # - From memory all formats that `pack` writes are fast enough; decoding costs far more.
 # - To the storage there are four ways: files, one packed file, shards, a copy per node.
-# - Requests wait as load / (1 - load); prefetching hides this almost up to 100 %. Plan for 70 %, since others use the
-#   server too.
+# - At one server requests wait as load / (1 - load): 2.3 operations at 70 %, 9 at 90 %. Prefetching hides this almost
+#   up to 100 %, but others use the server too: leave room.
 # - The limit that all nodes share decides: operations and requests per second, then bytes per second.
 # - Packing pays where metadata is the limit; striping and long reads pay where the targets are.
 # - Stripe what you pack, stage what fits, shard the rest.
@@ -463,8 +464,8 @@ show.command(TrainingPlan(nodes=64, step_s=0.02), "DATA")
 #
 # </details>
 #
-# **2.** A metadata server does 100,000 operations per second. Each image costs two, each node takes 5,000 images per
-# second. GPUs begin to wait at (a) 5 nodes (b) about 10 nodes (c) 20 nodes
+# **2.** A metadata server does 100,000 operations per second, and the targets are never the limit. Each image costs
+# two, each node takes 5,000 images per second. GPUs begin to wait at (a) 5 nodes (b) about 10 nodes (c) 20 nodes
 #
 # <details>
 # <summary>Answer</summary>

@@ -4,12 +4,12 @@
 # **Minutes** 30 · **Machine** any Linux computer with two CPUs · **Needs** nothing · **Data** 400 synthetic images
 #
 # This notebook is for looking things up. Find your symptom in the tables; the failures below them are reproduced, and
-# mostly cured, in folded cells, which you open when you need them. The worst failures raise no error.
+# mostly cured, in folded cells. Run the whole page first (**Kernel > Restart Kernel and Run All Cells**, 30 s): later
+# cells use names of earlier ones.
 
 # %% [markdown] id="symptoms"
 # ## Find your symptom
-#
-# Search this page for the words of your error message. *Below* links to the failure, reproduced here where that is
+# *Below* links to the failure, reproduced here where that is
 # possible.
 
 # %% [markdown]
@@ -49,7 +49,7 @@
 # | Reading is slow, and more threads do not help | the rate of the metadata server is reached | fewer requests: one packed file | [01.4](01_count_the_cost_of_small_files.ipynb#4-·-Keep-many-opens-in-flight) |
 # | `Unable to lock file`, `No locks available` | another process has the HDF5 file open, or the file system has no locks ([h5py#1101](https://github.com/h5py/h5py/issues/1101)) | for complete files `locking=False`, or `HDF5_USE_FILE_LOCKING=FALSE` before the import | [below](#Locked-file), [04.5](04_pack_hdf5.ipynb#5-·-Meet-the-file-lock) |
 # | Random reads from HDF5 fetch many times the bytes | chunks, perhaps compressed | contiguous storage: a blob and its offsets | [04.3](04_pack_hdf5.ipynb#3-·-Read-one-sample-at-random) |
-# | An Arrow file of 1,000 rows per batch gives 10 to 200 images/s | an `OSFile` fetches the whole record batch for one image | fewer rows per batch, or a memory map | [03.3](03_pack_arrow.ipynb#3-·-Choose-the-rows-per-batch) |
+# | An Arrow file of 1,000 rows per batch gives 10 to 200 images/s | an `OSFile` fetches the whole record batch for one image | fewer rows per batch, or a reader that maps the file and reads only the image (`formats.open`) | [03.3](03_pack_arrow.ipynb#3-·-Choose-the-rows-per-batch) |
 # | A squashfs file is as large as the folder, and slow | packed with the defaults: gzip, fragments | pack raw; `python -m pysquashfs info FILE` | [06.1](06_read_a_squashfs_image.ipynb#1-·-Choose-the-settings) |
 # | `mount: must be superuser`, `failed to setup loop device` | mounting needs root, or FUSE and a device file ([enroot#180](https://github.com/NVIDIA/enroot/issues/180)) | read it with the library | [below](#No-mount-without-root), [06.2](06_read_a_squashfs_image.ipynb#2-·-Compare-the-library-with-a-mount) |
 # | `lmdb.Error: Function not implemented`, or an LMDB that breaks | its authors advise against network file systems ([py-lmdb#228](https://github.com/jnwatson/py-lmdb/issues/228), [#281](https://github.com/jnwatson/py-lmdb/issues/281)) | copy it to the node, `lmdb.open(path, readonly=True, lock=False, readahead=False)`; or use another format | [below](#LMDB-on-a-parallel-file-system) |
@@ -61,7 +61,7 @@
 # |---|---|---|---|
 # | `h5py objects cannot be pickled` | a `Dataset` is pickled for workers that are not forked | keep the path, open in the worker | [below](#Shared-offset), [04.4](04_pack_hdf5.ipynb#4-·-Close-the-file-before-workers-start) |
 # | `Can't get attribute … on <module '__main__'` | workers that are not forked import your class, and a notebook is no module | put it into a file, or `multiprocessing_context="fork"` | [below](#A-class-that-workers-cannot-find) |
-# | Training hangs at the end of an epoch | a rank has fewer steps; the others wait for its gradients, in PyTorch for 10 to 30 minutes | equal numbers of batches on all ranks | [05.4](05_shard_a_dataset.ipynb#4-·-Deal-the-shards-out), [10.3](10_run_it_on_many_nodes.ipynb#3-·-Train-on-all-of-them) |
+# | Training hangs at the end of an epoch | a rank has fewer steps; the others wait for its gradients, in PyTorch for 10 minutes with NCCL, 30 with gloo | equal numbers of batches on all ranks | [05.4](05_shard_a_dataset.ipynb#4-·-Deal-the-shards-out), [10.3](10_run_it_on_many_nodes.ipynb#3-·-Train-on-all-of-them) |
 # | Training hangs at its start | a program waits for `SLURM_NTASKS` ranks that nobody started | `srun`; `SLURM_STEP_NUM_TASKS` | [10.1](10_run_it_on_many_nodes.ipynb#1-·-Find-your-place) |
 # | Workers crawl although CPUs were requested | from Slurm 22.05 until 23.11 `srun` ignores the script's `--cpus-per-task` ([reframe#2655](https://github.com/reframe-hpc/reframe/issues/2655), [ulhpc-docs#51](https://github.com/ULHPC/ulhpc-docs/issues/51)) | `srun --cpus-per-task="$SLURM_CPUS_PER_TASK"`; count the CPUs that you may use | [below](#One-CPU-for-all-workers), [10.1](10_run_it_on_many_nodes.ipynb#1-·-Find-your-place) |
 # | The GPU waits, however much is prefetched | batches come too slowly on average | find the longest stage; crop before scaling | [08.1](08_keep_the_gpu_fed.ipynb#1-·-Follow-a-batch), [08.5](08_keep_the_gpu_fed.ipynb#5-·-Look-at-the-waiting) |
@@ -75,9 +75,9 @@
 #
 # The verdicts of `smallfiles profile -- python train.py`, which watches any training; the first that holds is shown.
 #
-# | Symptom | It rests on | Remedy |
+# | Verdict | It rests on | Remedy |
 # |---|---|---|
-# | one rank waits for another | waiting of the ranks differs by 20 points or more, the least is below half of the most | give the slow rank what it lacks |
+# | one rank waits for another | waiting of the ranks differs by 20 percentage points or more, the least is below half of the most | give the slow rank what it lacks |
 # | batches are too large for /dev/shm | workers × batches ahead × bytes of a batch, 80 % of `/dev/shm` or more | `prefetch_factor=1`, fewer workers |
 # | workers are restarted in each epoch | their start takes 20 % of an epoch or more | `persistent_workers=True` |
 # | the main thread copies | 20 % of the time or more in copies, collating or conversions between two batches | do it in the workers; `pin_memory=True`, `non_blocking=True` |
@@ -163,7 +163,7 @@ reader = formats.open(shard)
 # The *folded* cell defines a `Dataset` that reads through one open file: with `seek` and `read`, or by position.
 # Between the two calls it lets another process run, as a busy node does.
 #
-# > **Predict.** Of 12,000 samples, how many are wrong without workers, with one, and with two?
+# > **Predict.** Of 12,000 samples, how many are wrong with two workers? And with one?
 
 # %% jupyter={"source_hidden": true}
 from torch.utils.data import DataLoader, Dataset, RandomSampler
@@ -204,11 +204,10 @@ counts["os.pread, num_workers=2"] = wrong(2, True)
 two = counts["seek and read, num_workers=2"]
 title = f"{two:,} of 12,000 samples are wrong when two workers share an offset, {counts['os.pread, num_workers=2']:,} with os.pread"
 title = title if two else "This time the two workers never met: run the cell again"
-figures.bars(counts, title, x="wrong samples of 12,000", guess=guess)
+figures.bars(counts, title, x="wrong samples of 12,000", guess=guess, note="with a pause between seek and read")
 
 # %% [markdown]
-# How often two workers collide is chance: without the pause it may be one sample in an epoch. A single worker passes
-# every test.
+# How often two workers collide is chance: without the pause it may be one sample in an epoch.
 #
 # Workers that are not forked need a pickled `Dataset`; the *folded* cell pickles an open HDF5 file, and our reader.
 
@@ -314,14 +313,14 @@ print("our reader:", said(len, formats.open(cut)))
 # %% jupyter={"source_hidden": true}
 import shutil
 
+from smallfiles import sources
+
 tree = setup.scratch / "extracted"
 for path in source.manifest.paths.to_pylist()[:100]:  # as a time limit leaves it
     (tree / path).parent.mkdir(parents=True, exist_ok=True)
     shutil.copyfile(setup.folder() / path, tree / path)
-from smallfiles import sources
-
 found = sources.load(tree)
-print("ImageFolder would see", len(found.manifest), "images, without an error")
+print("a listing finds", len(found.manifest), "images, without an error")
 print(said(source.manifest.check_files, found.store)[:120])
 
 # %% [markdown]
@@ -417,9 +416,10 @@ for dtype in ("float32", "uint8"):
     print(f"{dtype}:", with_limits("/dev/shm", "size=8m", sys.executable, "-c", LOADER, dtype))
 
 # %% [markdown]
-# PyTorch reserves the memory first, so it can raise an error. Other programs touch a page that is not there, and get
-# the signal SIGBUS; a map of a truncated file causes it too. In the *folded* cell a second worker dies of signal 9, as
-# over the job's memory limit.
+# Since late 2025 ([pytorch#161910](https://github.com/pytorch/pytorch/pull/161910)) PyTorch reserves the memory first,
+# and raises an error. Older versions, like other programs, touch a page that is not there, and get the signal SIGBUS; a
+# map of a truncated file causes it too. In the *folded* cell a second worker dies of signal 9, as over the job's memory
+# limit.
 
 # %% jupyter={"source_hidden": true}
 import mmap
@@ -523,11 +523,9 @@ with h5py.File(path, "r+"):
 squashed = setup.scratch / "train.sqfs"
 if not squashed.exists():
     pack(source, squashed, PackConfig(verify="none"))
-if os.geteuid() != 0:
-    tried = subprocess.run(["mount", "-o", "loop", squashed, small], capture_output=True, text=True)
-    print(tried.stderr.strip())
-else:
-    print("You are root here, so a mount would be allowed.")
+as_nobody = ["setpriv", "--reuid=65534", "--clear-groups"] if os.geteuid() == 0 else []
+tried = subprocess.run([*as_nobody, "mount", "-o", "loop", squashed, small], capture_output=True, text=True)
+print(tried.stderr.strip())
 by_library = formats.open(squashed)
 print(by_library.key(7), len(by_library.read(7)), "bytes, no mount")
 
@@ -542,7 +540,7 @@ from smallfiles import machine
 
 for place in (setup.scratch, Path.home()):
     lies_on = machine.filesystem(place)
-    print(f"{lies_on.kind:8} {'shared: stage first' if lies_on.shared else 'local: LMDB works'}")
+    print(f"{lies_on.kind:8} {'shared: stage first' if lies_on.shared else 'local: fine for LMDB'}")
 
 # %% [markdown]
 # ### Leftovers in memory
@@ -604,8 +602,6 @@ for name, port in {"refused": nobody, "silent": silent.getsockname()[1]}.items()
     ask = urllib.request.build_opener(through).open
     print(f"{name}:", said(ask, "https://example.org/weights.pth", None, 0.5))
 silent.close()
-
-# %%
 file.close()
 view.close()
 
@@ -660,8 +656,8 @@ show.command(machine_report.describe(setup.scratch))
 # <details>
 # <summary>Answer</summary>
 #
-# **(b)**. A page of shared memory was not available. (a) A job over its memory limit is killed by signal 9. (c) Broken
-# memory is very rare.
+# **(b)**. A page of shared memory was not available, as in older PyTorch with a full `/dev/shm`. (a) A job over its
+# memory limit is killed by signal 9. (c) Broken memory is very rare.
 #
 # </details>
 #

@@ -39,7 +39,7 @@ from helpers import figures, show, start
 setup = start("13")
 
 # %% [markdown] id="recall"
-# > **Recall** (11). A metadata server is busy for half of the time. For how many operations does a request wait on
+# > **Recall** (11). A metadata server is busy for half of the time. Behind how many operations does a request wait on
 # > average? And if it is busy for 90 % of the time?
 #
 # <details>
@@ -327,7 +327,7 @@ figures.bars({name: sizes[n] for n, name in names.items() if sizes[n]}, title, x
 # Small shapes beside the large one are decoys. No network learns a class from one image, and classes do not know that
 # 22 g is nearer to 23 g than to 60 g.
 #
-# `make_loader` gives `float64` as Arrow stores it; `.float()` before the loss. Missing numbers come as NaN, and missing
+# `make_loader` gives `float64` as Arrow stores it; call `.float()` before the loss. Missing numbers come as NaN, and missing
 # whole numbers are refused until you say what stands for them (`Value(missing=-1)`).
 #
 # > **Predict.** Next week a colleague sends a score for each image, in a table of its own. Do you have to pack again?
@@ -398,10 +398,10 @@ title = f"A second file adds {added[0]:.0f} µs to a sample, a second packed blo
 figures.bars(spent, title, x="microseconds per sample", note="warm cache")
 
 # %% [markdown]
-# These are warm reads on this disk; on a busy machine the dots overlap. On a parallel file system each open is a round
-# trip to a busy server ([notebook 01](01_count_the_cost_of_small_files.ipynb)), so the second file doubles the waiting.
-# A second packed blob is only one more read of a file that is already open. What remains is the work on the CPU, since
-# a mask must be decoded as well. The folded cell decodes batches without and with masks.
+# These are warm reads, from memory. On a parallel file system each open is a round trip to a busy server ([notebook
+# 01](01_count_the_cost_of_small_files.ipynb)), so expect a second file to double the waiting. A second packed blob is
+# only one more read of a file that is already open. What remains is the work on the CPU, since a mask must be decoded
+# as well. The folded cell decodes batches without and with masks.
 
 # %% jupyter={"source_hidden": true}
 from itertools import islice
@@ -447,10 +447,11 @@ except SmallfilesError as error:
 
 # %%
 from smallfiles.pack import plan
+from smallfiles.progress import bytes_text
 
 if mine is not None:
     planned = plan(mine, setup.scratch / "mine.arrow", PackConfig())
-    print(f"{planned.samples:,} samples, {planned.payload_bytes / 1e9:.2f} GB; files once packed: {planned.files}")
+    print(f"{planned.samples:,} samples, {bytes_text(planned.payload_bytes)}; files once packed: {planned.files}")
 
 # %% [markdown]
 # Check three things in the notes: the number of samples, the fields, and what was left out. If your layout is not
@@ -484,7 +485,7 @@ show.command(TrainConfig(target="mask", epochs=20), "shapes.arrow")
 # - Draw a random view once, and give it to image and mask. Scale masks by the nearest pixel.
 # - Join tables by name, never by order. A float is a value, not a class. A later column needs no second packing.
 # - A second file per sample is a second open, a round trip on a parallel file system; a second blob in a packed file is
-#   one more read of an open file. Decoding costs the same in both.
+#   one more read of an open file. Decoding costs the same either way.
 
 # %% [markdown] id="quiz"
 # ## Check yourself
@@ -500,13 +501,14 @@ show.command(TrainConfig(target="mask", epochs=20), "shapes.arrow")
 # </details>
 #
 # **2.** The validation score is far better than the training score in every epoch; validation uses a centre crop. What
-# do you look at first?
+# do you look at first? (a) The learning rate. (b) Image and mask of a training batch. (c) The number of validation
+# images.
 #
 # <details>
 # <summary>Answer</summary>
 #
-# At image and mask of a training batch, drawn over each other. A centre crop is the same for both in any case; random
-# crops are not, unless they are drawn once for both.
+# **(b)**, drawn over each other. A centre crop is the same for both in any case; random crops are not, unless they are
+# drawn once for both. (a) is the same for both scores. (c) makes a score noisy, not better in every epoch.
 #
 # </details>
 #

@@ -128,8 +128,7 @@ figures.bars(counts, f"{counted}, but only {len(whole)} whole samples", x="rows,
 # ## 2 · Decide with your numbers
 #
 # This was a sample. The whole survey has 500,000 trees, on a file system that many users share, and you train on 1 to
-# 64 nodes. What is missing from your worksheet is measured now, within seconds, with the images that this delivery was
-# made from:
+# 64 nodes. What takes only seconds is measured now, with the images that this delivery was made from:
 
 # %%
 worksheet.measure_missing(setup.path())
@@ -137,8 +136,9 @@ worksheet.measure_missing(setup.path())
 # %% [markdown]
 # The forecast of [notebook 11](11_choose_a_format.ipynb) needs two numbers: the time to decode an image, which you have
 # measured, and the operations per second that the metadata server does for you, which your site knows. As a first guess
-# we take the files that you opened per second, times the two operations per file. On a laptop this is too good by far:
-# no one shares it. A mask must be decoded too; section 5 tries ten times the time.
+# we take the files that you opened per second, times the two operations per file. This is only a guess: your disk is
+# slower than a metadata server, but nobody shares it. Section 5 tries ten times as many, and a tenth; and ten times the
+# decoding, since a mask must be decoded too.
 #
 # > **Predict.** On 64 nodes, which way has the shortest epoch: files, one packed file, shards, or a copy per node?
 
@@ -190,7 +190,7 @@ def whole_training(epochs=planned, work=work, storage=storage):
 
 
 copied, read = trees * sample_bytes / 1e9, storage.targets * storage.target_bytes_s / 1e9
-print(f"64 nodes copy {copied:.0f} GB each; the targets deliver {read:.1f} GB/s to all of them together")
+print(f"64 nodes copy {copied:.0f} GB each, which must fit; the targets deliver {read:.1f} GB/s to all of them together")
 
 # %% [markdown]
 # > **Predict.** After how many epochs has the copy paid off, compared with one packed file? And compared with shards?
@@ -221,8 +221,8 @@ def words(epochs):
 against = {name: break_even(name) for name in ("packed", "shards")}
 trained = {n: whole_training(n) for n in (1, 2, 5, 10, 20, 40, 80)}
 drawn = {name: {n: times[name] for n, times in trained.items()} for name in once}
-title = f"Forecast: on 64 nodes a copy pays off {words(against['packed'])} against one file, {words(against['shards'])} against shards"
-marks = {"planned": planned, **{f"against {name}": n for name, n in against.items() if n <= 80}}
+title = f"Forecast: on 64 nodes a copy pays off {words(against['packed'])} against one file, {words(against['shards'])} against shards; {planned} are planned"
+marks = {f"against {name}": n for name, n in against.items() if n <= 80}
 axes = {"x": "epochs", "y": "seconds of training", "log": "xy", "marks": marks}
 figures.lines(drawn, title, **axes, guess=guess, note="a model, not a measurement")
 
@@ -270,8 +270,7 @@ print(f"copied in {copy.seconds:.3f} s;", *(f" an epoch {name}: {reading.seconds
 # %% [markdown] id="train" tags=["core"]
 # ## 4 · Train, and look at the waiting
 #
-# A batch has images and their masks, cropped together, the heights as numbers, and the ids as bytes with offsets. A
-# small network learns the mask:
+# A batch has images and their masks, cropped together, the heights as numbers, and the ids as bytes with offsets:
 #
 # > **Predict.** Which share of the time does this training wait for its data, without workers and with two?
 
@@ -292,7 +291,7 @@ from smallfiles.training import TrainConfig, train
 torch.set_num_threads(1)  # one CPU trains, so that the other can load
 waits = {}
 for workers in (0, 2):
-    loader = LoaderConfig(batch=18, workers=workers, mode="main" if workers == 0 else "threads")
+    loader = LoaderConfig(batch=4, workers=workers, mode="main" if workers == 0 else "threads")
     done = train(packed, config=TrainConfig(loader=loader, target="mask", size=64, epochs=3))
     waits[f"{workers} workers"] = [100 * epoch.waiting_share for epoch in done.epochs]
 
@@ -303,7 +302,7 @@ for workers in (0, 2):
 shares = {name: median(runs) for name, runs in waits.items()}
 texts = {name: f"{share:.1f} %" if share >= 0.1 else "less than 0.1 %" for name, share in shares.items()}
 title = " and ".join(f"{text} with {name}" for name, text in texts.items())
-figures.bars(waits, f"This training waits {title}", x="share of the time spent waiting (%)", dots="epochs")
+figures.bars(waits, f"This training waits {title}", x="share of the time spent waiting (%)", dots="epochs", note="without the first batch of each epoch")
 
 # %% [markdown]
 # Without workers every batch is made while the network waits; two threads make the next ones during a step. A GPU
@@ -315,7 +314,7 @@ figures.bars(waits, f"This training waits {title}", x="share of the time spent w
 #
 # `smallfiles profile` runs a training unchanged and says whether loading limits it. Name yours below. Without one, a
 # stand-in is watched, which the *folded* cell writes: workers wait 5 ms for each of 8 samples per batch, and a step
-# takes 10 ms. It takes the number of workers as its argument, here 1.
+# takes 10 ms.
 #
 # > **Predict.** What does it say of the stand-in, and what does it propose?
 
@@ -359,9 +358,9 @@ told = subprocess.run(watch, env=where, capture_output=True, text=True).stderr
 print(*(line for line in told.splitlines() if "unknown" not in line), sep="\n")
 
 # %% [markdown]
-# The rate leaves out the steps that ran on kept data to measure the headroom. The verdict names the limit, the next
-# step to try, and what it would gain. Does it? The *folded* cell runs the stand-in with 1 worker and with the proposed
-# number:
+# *Headroom* is how much faster the training would be if data cost nothing: the profiler keeps some batches, then hands
+# them out without a wait. The rate leaves those steps out. The verdict names the limit, the next step to try, and what
+# it would gain. Does it? The *folded* cell runs the stand-in with 1 worker and with the proposed number:
 
 # %% jupyter={"source_hidden": true}
 import re
@@ -372,9 +371,8 @@ for workers in ("1", proposed[1]) if proposed and not program else ():
     print(f"num_workers={workers}: an epoch takes {done.stdout.strip()}")
 
 # %% [markdown]
-# The forecast leaves out the start of the workers, about 0.1 s each, which a longer epoch hides. PyTorch warns about
-# more workers than CPUs; these wait, so they need none. [Notebook 12](12_when_it_breaks.ipynb) lists all verdicts and
-# what they rest on.
+# The forecast leaves out the start of the workers, which a longer epoch hides. PyTorch warns about more workers than
+# CPUs; these wait, so they need none. [Notebook 12](12_when_it_breaks.ipynb) lists all verdicts and what they rest on.
 
 # %% [markdown] id="defend" tags=["core"]
 # ## 5 · Defend it
@@ -430,7 +428,7 @@ times = whole_training()
 best = min(times, key=times.get)
 out = "trees.tars" if best == "shards" else "trees.arrow"
 fields = " ".join(f"--field '{column}'" for column in columns)
-command = f"{PackConfig(on_error='skip').to_cli('survey/trees.csv', out)} {fields}"
+command = f"{PackConfig(on_error='skip', shuffle=0 if best == 'shards' else None).to_cli('survey/trees.csv', out)} {fields}"
 show.say("Your way is files, so nothing is packed." if best == "files" else f"```bash\n{command}\n```")
 if best == "staged":
     show.command(StageConfig(), out)

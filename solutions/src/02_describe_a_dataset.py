@@ -3,9 +3,9 @@
 #
 # ★☆☆ · 20 minutes · after [notebook 02](../notebooks/02_describe_a_dataset.ipynb)
 #
-# The names of ImageNet's validation images do not contain their class. The development kit lists the classes, in an
-# order of its own: line 7 belongs to `ILSVRC2012_val_00000007.JPEG`. First you write the manifest, then a guard that
-# catches the wrong order in other manifests.
+# The names of ImageNet's validation images do not contain their class. The development kit has a ground truth of one
+# line per image: line 7 holds the ILSVRC2012_ID of `ILSVRC2012_val_00000007.JPEG`. These IDs count the classes in an
+# order of their own. First you write the manifest, then a guard that catches the wrong order in other manifests.
 
 # %% id="start"
 import sys
@@ -117,8 +117,8 @@ guard
 # ## With the devkit on this disk
 #
 # When both checks have passed, your function builds the manifest of the course's small copy of ImageNet, and its labels
-# are compared with those that `smallfiles.sources` reads. Then your guard judges it, and the manifest of a colleague who
-# wrote `label = ID - 1`. The labels of seven images are known from another copy, whose folders are named by wnid.
+# are compared with those that `smallfiles.sources` reads. Then your guard judges it, and the manifest of a colleague
+# who wrote `label = ID - 1`. The labels of seven images are known from another copy, whose folders are named by wnid.
 # What will your guard return for each?
 
 # %% id="compare"

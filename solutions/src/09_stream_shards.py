@@ -58,7 +58,8 @@ whole
 # <details>
 # <summary>Hint 1: what is missing</summary>
 #
-# A loop that runs while `len(data) < size`, and requests the bytes from `len(data)` on, needs no special case for a broken line.
+# A loop that runs while `len(data) < size`, and requests the bytes from `len(data)` on, needs no special case for a
+# broken line.
 #
 # </details>
 #
@@ -73,9 +74,8 @@ whole
 # %% [markdown] id="epoch"
 # ## Task 2
 #
-# `fetch(name)` returns an object. Yield those of one rank, in order: ranks take names in turn, rank 0 the first. When
-# number *k* is yielded, *k + in_flight - 1* is requested already; of those not yet yielded, at most `in_flight` are
-# requested. Do not catch errors:
+# `fetch(name)` returns an object. Yield those of one rank, in order: ranks take names in turn, rank 0 the first. Keep
+# a window: at most `in_flight` objects are requested and not yet yielded, and whenever one is taken, the next is requested. Do not catch errors:
 #
 # `stream(fetch, names: list[str], rank: int, ranks: int, in_flight: int) -> Iterator[bytes]`
 

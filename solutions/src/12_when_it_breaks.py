@@ -62,7 +62,7 @@ setup = start("ex12")
 # rank 0 epoch 0: samples 4, 13, 7, 3 …      rank 0 epoch 1: samples 4, 13, 7, 3 …
 # ```
 #
-# **E** collects the predictions of all batches.
+# **E** keeps all batches of a small validation set.
 #
 # ```python
 # kept = []

@@ -124,6 +124,7 @@ WRONG_JOBS = [
     (changed((" --ntasks-per-node=2", "")), ex10.ASKS["tasks"]),
     (changed(("#SBATCH --cpus-per-task=2\n", "")), ex10.ASKS["cpus"]),
     (changed(("#SBATCH --time=00:10:00\n", "")), ex10.ASKS["time"]),
+    (changed(("--time=00:10:00", "--time=10:00:00")), ex10.ASKS["time"]),
     (changed(("#SBATCH --signal=USR1@90\n", "")), ex10.ASKS["signal"]),
     (changed(("USR1@90", "HUP@90")), ex10.ASKS["signal"]),
     (changed(("#SBATCH --requeue\n", "")), ex10.ASKS["requeue"]),
@@ -178,7 +179,7 @@ RIGHT_JOBS = [
     changed(("--nodes=2 --ntasks-per-node=2", "--nodes=2 --ntasks=4")),
     ending(f"if {SRUN}{PYTHON}; then exit 0; else code=$?; fi\n{IF_75}"),
     changed(TO_SCRIPT, (END, TRAP.format(srun=SRUN + PYTHON) + IF_75)),
-    changed(("USR1@90", "SIGTERM@120"), ("00:10:00", "0-1")),
+    changed(("USR1@90", "SIGTERM@120"), ("00:10:00", "0-0:10")),
 ]
 TestJob = judged("job", WRONG_JOBS, RIGHT_JOBS)
 
@@ -194,3 +195,19 @@ def test_the_script_beside_the_notebook_is_taken(tmp_path, monkeypatch):
     assert ex10.script("exercises") == ROOT / "exercises" / name
     (tmp_path / name).touch()
     assert ex10.script("exercises") == tmp_path / name
+
+
+@pytest.mark.parametrize(
+    ("text", "minutes"),
+    [
+        ("10", 10),
+        ("10:00", 10),
+        ("00:10:00", 10),
+        ("10:00:00", 600),
+        ("1-2", 1560),
+        ("0-0:5", 5),
+        ("soon", 0),
+    ],
+)
+def test_a_time_limit_is_read_as_slurm_reads_it(text, minutes):
+    assert ex10.minutes_of(text) == minutes

@@ -30,13 +30,15 @@ def test_this_machine_is_drawn_with_its_own_numbers(tmp_path):
 
 
 def test_the_finding_is_computed():
-    free = "50% of the bytes and 50% of the inodes for the data are free"
-    assert picture().finding == f"We may use 4 of 128 CPUs; {free}"
+    first = "with photos of 100 kB the inodes run out first, after 2,000,000"
+    assert picture().finding == f"We may use 4 of 128 CPUs; {first}"
+    found = picture(StoragePlace("data", disk(free=10**9)))
+    assert found.finding.endswith("the bytes run out first, after 10,000")
 
 
 def test_a_file_system_that_counts_no_inodes_is_said():
     found = picture(StoragePlace("data", disk("btrfs", inodes_free=None, inodes_total=None)))
-    assert found.finding.endswith("50% of the bytes for the data are free, and inodes are not counted")
+    assert found.finding.endswith("the bytes run out first, after 10,000,000")
     assert "inodes are not counted" in text_of(draw(found).figure)
 
 
