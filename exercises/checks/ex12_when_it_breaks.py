@@ -236,9 +236,9 @@ def _cured_shm(attempt: Attempt, line: str) -> None:
         else "--mem is the memory of the job; /dev/shm keeps its own size"
     )
     attempt.require(
-        0 < need <= SHM_BYTES,
+        0 < need <= 0.8 * SHM_BYTES,
         f"{need / 1e9:.1f} GB of batches",
-        f"at most {SHM_BYTES / 1e9:.0f} GB, and some",
+        f"at most {0.8 * SHM_BYTES / 1e9:.1f} GB, 80% of /dev/shm, and some",
         because,
     )
 

@@ -69,9 +69,9 @@ from smallfiles import machine
 os.cpu_count(), machine.usable_cpus()
 
 # %% [markdown]
-# The first number counts the installed CPUs. The second counts those that the scheduler, the container or the batch
-# system grants to this process. Start as many workers as the second one allows. If both are equal, no limit is set
-# here; so we set one, as a batch system does:
+# The first number counts the installed CPUs. The second counts those that the batch system or the container grants to
+# this process. Start as many workers as the second one allows. If both are equal, no limit is set here; so we set one,
+# as a batch system does:
 
 # %%
 allowed = os.sched_getaffinity(0)
@@ -98,8 +98,8 @@ f"{bytes_text(limit.limit_bytes)}, limited by {limit.source}"
 
 # %%
 place = machine.filesystem(setup.scratch)
-print(f"{place.kind}: {bytes_text(place.free_bytes)} are free, and inodes: {place.inodes_free}")
-print(f"photos of 100 kB that the bytes have room for: {place.free_bytes // 100_000}")
+print(f"{place.kind}: {bytes_text(place.free_bytes)} are free, and inodes: {place.inodes_free or 0:,} (0: not counted)")
+print(f"photos of 100 kB that the bytes have room for: {place.free_bytes // 100_000:,}")
 
 # %% [markdown]
 # The folded cell draws what this machine is. (A *folded* cell holds code that is not the lesson. Click on its bar to
@@ -178,8 +178,8 @@ title = f"import torch opens {counts['import torch']:,} files with a total size 
 figures.bars(counts, title, x="files opened by the import, and libraries mapped", guess=guess)
 
 # %% [markdown]
-# The first bar is a small module and the libraries of Python itself. If 64 nodes start four ranks each, multiply the
-# last bar by 256: that many opens reach the server before the first image is read. (Most of the bytes are shared
+# The first bar is a small module and the libraries of Python itself. If 64 nodes start four processes each, multiply
+# the last bar by 256: that many opens reach the server before the first image is read. (Most of the bytes are shared
 # libraries, of which only the pages in use are read.) On your own disk an open takes microseconds, which nobody
 # notices. On a parallel file system it is a request over the network to a server that all users share. Many small
 # requests are the theme of this course. Notebook 01 measures what one open costs.

@@ -173,11 +173,11 @@ figures.histogram(times, title, x="time of one call (s)", log=True, guess=guess)
 
 # %% [markdown]
 # *Warm* means that the kernel still holds the bytes in memory, in the *page cache*. *Cold* means that we asked it to
-# forget them (`posix_fadvise`), so they come from the disk; files in memory (tmpfs) cannot be cold. That is only half
-# of cold: names and inodes stay known, and only root can make the kernel forget those.
+# forget them (`posix_fadvise`), so they come from the disk. That is only half of cold: names and inodes stay known, and
+# only root can make the kernel forget those.
 #
-# The time axis is logarithmic, and a dot marks the slowest call. The median hides such calls, but a sum contains them,
-# and a batch is only ready when its slowest file is.
+# The time axis is logarithmic, and a dot marks the slowest call, here mostly another program's turn. The median hides
+# such calls, but a sum contains them, and a batch is only ready when its slowest file is.
 #
 # > **Predict.** ImageNet has 1,281,167 training images. How long does it take to open all of them one after the other,
 # > at the speed measured here, and on a busy server that takes 2 ms per request?
@@ -289,7 +289,7 @@ figures.lines(rates, title, **axes, guess=guess, marks=marks)
 # is a small file.
 #
 # Now the demo set itself. The folded cell packs it into one file (Arrow, explained in notebook 03) and reads single
-# images from both, in random order, with a warm cache. Our images are about 100 kB: what does the figure above predict?
+# images from both, in random order, with a warm cache.
 
 # %% jupyter={"source_hidden": true}
 from smallfiles.measure import BenchConfig, bench_reads
@@ -382,7 +382,7 @@ show.say(f"Packed {packed:,.0f} images per second, **{packed / rate[1]:.1f} time
 
 # %% [markdown]
 # If your job uses all of a server's capacity, all other users wait. On a shared file system the toolbox's measurements,
-# and the cells above, therefore keep to 4 opens in flight and 20,000 operations.
+# and the cells above, therefore keep to 4 opens in flight and 20,000 operations (`pack` takes more, once).
 
 # %% [markdown] id="exercise"
 # ## Exercise

@@ -247,6 +247,8 @@ most = max(n for n in osfile if np.median(osfile[n]) >= np.median(osfile[fewest]
 beyond = [n for n in osfile if n > most]
 marks = {"OSFile falls to half of its speed": [(most, min(beyond))]} if beyond else None
 worksheet.note("03", rows_per_batch=most)
+extra = {n: (path.stat().st_size - report.payload_bytes) / len(samples) for n, path in files.items()}
+print("bytes per image besides its own, by rows per batch:", {n: round(each) for n, each in extra.items()})
 falls = {way: np.median(runs[fewest]) / np.median(runs[largest]) for way, runs in rates.items()}
 slower = {way: f"{fall:.0f} times slower" if fall > 1.5 else "about as fast" for way, fall in falls.items()}
 title = f"With {largest} rows per batch instead of {fewest}: " + ", ".join(f"{way} {text}" for way, text in slower.items())
@@ -262,7 +264,8 @@ figures.lines(rates, title, **axes, log="xy", note="random reads of 60 images (o
 # So the choice depends on the readers:
 #
 # - *Unknown readers, perhaps through an `OSFile`*: 1 row; 250 bytes of headers cost little.
-# - *Readers that map the file and read only the image*, like ours: any number. `pack` uses 64.
+# - *Readers that map the file and read only the image*, like ours: any number below the 2 GiB of section 1, with fewer
+#   headers to visit. `pack` uses 64.
 #
 # But on a parallel file system each page that is touched may become a request to a server, so there our reader fetches
 # each image with one call (`access="pread"`).
@@ -372,7 +375,7 @@ print("hidden:", [p.name for p in out.parent.glob(".*")])
 
 # %% [markdown]
 # The file grows inside a hidden folder. It gets its name at the very end, when it is complete and a part of it has been
-# read back. The next run removes the folder of the dead one.
+# read back.
 
 # %%
 out.unlink(missing_ok=True)  # in case this machine was quicker than the kill

@@ -319,8 +319,8 @@ figures.lines(rates, title, x="images per shard", y="images per second", log="xy
 # Shards can also be too large: a worker gets at least one. ImageNet's 140 GB are 1,400 shards of 100 MB, 140 of 1 GB,
 # or 14 of 10 GB: of 512 workers (64 GPUs with 8 each), 0, 372 or 498 would be idle.
 #
-# At 2 ms per open, 250 images (25 MB) keep its cost to a tenth. A busy server takes longer, so choose about 100 MB; for
-# a few GPUs, 1 GB is as good.
+# At 2 ms per open, 250 images (25 MB) keep its cost to a tenth. A busy server takes longer, so choose 100 MB, for a few
+# GPUs 1 GB.
 #
 # Shards can be compressed. That pays only if fetching the saved bytes would take longer than unpacking, which the
 # folded cell measures:
@@ -341,7 +341,7 @@ for name, data in {"JPEG": jpegs, "captions": "\n".join(chain.from_iterable(capt
     )
 
 # %% [markdown]
-# Text shrinks.
+# Text shrinks, though real captions less than these.
 
 # %% [markdown] id="deal" tags=["core"]
 # ## 4 · Deal the shards out
@@ -350,10 +350,9 @@ for name, data in {"JPEG": jpegs, "captions": "\n".join(chain.from_iterable(capt
 #
 # ![Eight shards are split over two ranks, then over two workers each; every worker has a shuffle buffer that mixes its own two shards.](pictures/shards_to_batches.svg)
 #
-# *Two splits.*
+# *Two splits, then buffers.*
 #
-# `wds.WebDataset` splits over workers by default, and with several ranks stops until you name a `nodesplitter`.
-# Passing `None`, or a `DataPipeline` without splits, neither splits nor stops. We count keys, then switch off one split at a time.
+# `wds.WebDataset` splits over workers by default, and with several ranks raises an error until you name a `nodesplitter`. With `None`, or in a `DataPipeline` without splits, it neither splits nor raises. We count keys, then switch off one split at a time.
 
 # %%
 import os
@@ -477,7 +476,7 @@ print(wds.__version__, "the same order" if first == second else "another order")
 # In webdataset 1.0.2 it does not ([#502](https://github.com/webdataset/webdataset/pull/502)). It also shuffles after
 # splitting, so each worker keeps its shards forever, which has harmed training
 # ([#73](https://github.com/webdataset/webdataset/pull/73)). A `DataPipeline` can shuffle first
-# ([#299](https://github.com/webdataset/webdataset/pull/299)); exercise 05 does.
+# ([#299](https://github.com/webdataset/webdataset/pull/299)); in exercise 05 you write that order.
 
 # %% [markdown] id="cut" tags=["optional"]
 # ## 5 · Cut a shard
@@ -514,8 +513,8 @@ except SmallfilesError as error:
 # %% [markdown] id="cluster"
 # ## On the cluster
 #
-# Packing waits for many small reads, so let eight tasks of a job array pack one part each. All of them cut the same
-# shuffled list at the same places. The folded cell asks whether two parts give the bytes of one run:
+# Packing waits for many small reads, so let eight tasks of a job array pack one part each. The folded cell asks whether
+# two parts give the bytes of one run:
 
 # %% jupyter={"source_hidden": true}
 out = Path(tempfile.mkdtemp(dir=setup.scratch)) / "parts.tars"

@@ -94,9 +94,9 @@ reader.key(7), reader.target(7), reader.classes[reader.target(7)], reader.span(7
 # ## 1 · Choose the settings
 #
 # squashfs was made for live CDs: everything is cut into *blocks* and compressed, and the ends of files share blocks,
-# *fragments*. But a photograph does not get smaller. The first are nearly the defaults of `mksquashfs`: our writer also
-# shares the ends of files larger than a block, as `-always-use-fragments` does. Then the same with `-b 1M`, and two
-# variations without fragments:
+# *fragments*. But a photograph does not get smaller. Below are nearly the defaults of `mksquashfs` (our writer also
+# shares the ends of files larger than a block, as `-always-use-fragments` does), the same with `-b 1M`, and two
+# settings without fragments:
 
 # %%
 from pysquashfs import pack as write_squashfs
@@ -138,7 +138,7 @@ found = measure.compare({n: partial(read_some, f) for n, f in written.items()}, 
 base, raw = "gzip, fragments", "raw, no fragments"
 gain, more = (found.times(raw, name).median for name in (base, "gzip, fragments, 1M"))
 title = f"Raw and without fragments, a random read is {gain:.0f} times as fast as with gzip and fragments, "
-title += f"{more:.0f} times as fast as with blocks of 1 MiB"
+title += f"{more:.0f} times with blocks of 1 MiB as well"
 rates = {name: np.array(found.rates_per_s(name)) for name in written}
 times = {name: np.median(rates[raw]) / runs for name, runs in rates.items() if name != raw}
 x, note = f"time of a random read; 1 is {raw}", f"warm page cache; 1 is {1e6 / np.median(rates[raw]):.0f} µs"
@@ -215,8 +215,8 @@ show.figure(figures.bars(speeds, title, note="warm page cache"))
 
 # %% [markdown]
 # With a mount each read calls the kernel for a name, a handle and the bytes, and with FUSE also another process. The
-# library knows the position of each file from its index, and reads the bytes there. This is the best case for mounts:
-# all names and bytes are in memory already. Use a mount when a program needs files and cannot be changed.
+# library knows the position of each file from its index, and reads the bytes there. All names and bytes are in memory
+# here, so the bars show overheads alone. Use a mount when a program needs files and cannot be changed.
 
 # %% [markdown] id="compression" tags=["optional"]
 # ## 3 · Compress what compresses
@@ -298,7 +298,8 @@ sum(seek_then_read(index) != truth[index] for index in range(len(truth)))
 # No sample is wrong. Now we do the same in a `DataLoader` with two workers. Its `Dataset` returns whether each sample
 # is right.
 #
-# > **Predict.** How many of 12,000 samples are wrong: none, a few, or a quarter of them? Will there be an error?
+# > **Predict.** How many of 12,000 samples are wrong: none, one in a thousand, or one in ten and more? Will there be an
+# > error?
 
 # %%
 from torch.utils.data import DataLoader, Dataset, RandomSampler
@@ -335,8 +336,8 @@ show.figure(figures.bars(wrong, title, x="wrong samples of 12,000, two workers",
 # %% [markdown]
 # An open file has an *offset*, and forked workers share it, as in [notebook 04](04_pack_hdf5.ipynb). One worker seeks,
 # the other seeks too, and then the first reads: from the right file, but the wrong sample. The read reports nothing.
-# A JPEG decoder usually rejects these bytes, and blames the file; raw arrays would train on, under wrong labels. How
-# often the workers collide depends on chance and on your CPUs; if the first bar is 0, run the cell again.
+# Some of these bytes are another photograph, under the wrong label; others no decoder accepts, and it blames the file.
+# How often the workers collide depends on chance and on your CPUs; if the first bar is 0, run the cell again.
 #
 # ![Left: two workers share one offset, worker 2 moves it, and worker 1 reads image B instead of A. Right: with pread each names its position.](pictures/shared_offset.svg)
 #
@@ -464,8 +465,8 @@ show.command(config, "DATA_FOLDER", "train.sqfs")
 # <summary>Answer</summary>
 #
 # **(b)**: the size does not show it, since photographs do not compress; `python -m pysquashfs info` does. (a) raw and
-# without fragments, the library reads it faster than plain files; a mount is somewhat slower. (c) a mount must unpack
-# the same blocks.
+# without fragments, the library reads it faster than plain files; the kernel's mount is about as fast as these, FUSE
+# several times slower. (c) a mount must unpack the same blocks.
 #
 # </details>
 #

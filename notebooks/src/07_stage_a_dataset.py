@@ -6,8 +6,8 @@
 # A packed file on a parallel file system is read again in every epoch, by every rank. A node has storage of its own: a
 # disk, or memory that looks like a folder. To *stage* is to copy the file there first.
 #
-# Jobs can easily break each other's copies. A laptop's disk is too fast to show the gain, so this notebook reads
-# through `slowfs`, a folder whose slowness we choose.
+# A laptop's disk is too fast to show the gain, so this notebook reads through `slowfs`, a folder whose slowness we
+# choose.
 
 # %% [markdown] id="questions"
 # ## Questions
@@ -141,8 +141,7 @@ trial.unlink()
 # <details>
 # <summary>A private /dev/shm</summary>
 #
-# Some sites give each job a *private* `/dev/shm` (in Slurm: `job_container/tmpfs`). Then two jobs on a node cannot
-# share a copy, and all of it vanishes with the job.
+# With Slurm's `job_container/tmpfs` two jobs on a node cannot share a copy.
 #
 # </details>
 #
@@ -161,7 +160,7 @@ with staging.staged(packed, here, config=config) as copy:
 # %% [markdown] id="rates" tags=["optional"]
 # ## 2 · Measure the copy
 #
-# *Optional, 8 minutes.* Three ways bring the same images to memory: `dd` with the packed file, `stage`, which also
+# *Optional, 8 minutes.* Three ways to memory: `dd` with the packed file, `stage`, which also
 # compares each block with its digest, and `cp -r` with the small files. We read from a warm page cache, then from a
 # `slowfs` that takes 2 ms for each look-up and open.
 #
@@ -213,9 +212,8 @@ others = " and ".join(f"{name} reaches {speed[name] / speed[best]:.0%}" for name
 show.figure(figures.bars(warm, f"Warm, {best} is fastest; of its speed, {others}", note="warm page cache"))
 
 # %% [markdown]
-# `dd` checks nothing. `stage` hashes each piece while it is in the processor's cache: this needs a free CPU, and with
-# only 44 MB its start-up is a visible part. For `cp -r` this is the best case: no job finds a million files in memory.
-# The folded cell does the same from slow storage:
+# `stage` hashes each piece while it is in the processor's cache: this needs a free CPU, and with
+# only 44 MB its start-up is a visible part. The folded cell does the same from slow storage:
 
 # %% jupyter={"source_hidden": true}
 latency = SlowConfig(latency_s=0.002)
@@ -231,8 +229,8 @@ speeds = {name: [rate / plain for rate in slow.rates_per_s(name)] for name in sl
 figures.bars(speeds, title, x="times the speed of cp -r", note=note, base="cp -r, small files", guess=guess)
 
 # %% [markdown]
-# Each small file costs a look-up and an open; the packed file costs only a few. Why check at all? Disks and copies
-# rarely fail, but then silently. The folded cell flips one bit of the source, as a failing disk would.
+# Each small file costs a look-up and an open; the packed file costs only a few. Disks and copies rarely fail, but then
+# silently. The folded cell flips one bit of the source, as a failing disk would.
 #
 # > **Predict.** Which of the two will notice it, `cp` or `stage`?
 
@@ -309,7 +307,7 @@ with ProcessPoolExecutor(4, mp_context=fork) as pool:
 print({name: [f"{mb:.0f} MB" for mb in found] for name, found in opened.items()})
 
 # %% [markdown]
-# The folded cell draws the first.
+# The folded cell draws it.
 
 # %% jupyter={"source_hidden": true}
 torn, whole = opened["if_missing"], min(opened["once_per_node"])
@@ -319,11 +317,12 @@ each = {f"rank {rank}": mb for rank, mb in enumerate(torn)}
 show.figure(figures.bars(each, title, x="MB that a rank finds with if_missing", guess=guess))
 
 # %% [markdown]
-# Three ranks would have trained on a torn file. A copy for each rank is right, but takes four times the memory.
+# Three ranks would have opened a torn file: half an Arrow file stops them with an error, half a tar can pass for a
+# whole one. A copy for each rank is right, but takes four times the memory.
 #
 # ![Two nodes with four ranks each. On each node one rank copies train.arrow from the parallel file system to /dev/shm; the others wait, then all read the copy.](pictures/stage_once_a_node.svg)
 #
-# *One rank per node copies; the others wait, and find the copy finished.*
+# *One rank per node copies.*
 #
 # The kernel releases a lock when its holder dies; a lock that *is* a file stays forever when its owner is killed.
 # `stage` does these four steps, verifies, and keeps the copy as long as any process uses it.
@@ -360,7 +359,8 @@ show.figure(figures.lines(drawn, title, **axes, guess=guess, note="a model, not 
 print("read from shared storage by 512 nodes:", read)
 
 # %% [markdown]
-# A broadcast reads first, then sends each block to one node after the other, so with few nodes it is slower.
+# A broadcast first reads everything, then sends block by block, with a round trip per block and level, so with few
+# nodes it is slower. The model counts the network only, not the writing of section 2.
 
 # %% [markdown] id="epochs" tags=["core"]
 # ## 4 · Count the epochs
@@ -542,8 +542,8 @@ print(f"{len(staging.listing())} staged copies of yours are on this node.")
 #   Jülich after 90 days.
 # - *Node-local* storage is yours for the time of the job.
 #
-# So there is an earlier staging step: from the archive to scratch, on a node that sees both. So `smallfiles stage --to`
-# records each block that it has copied, and continues where it stopped. On Lustre it *stripes* a large file ([notebook
+# Hence an earlier staging step: from the archive to scratch, on a node that sees both. `smallfiles stage --to` records
+# each block that it has copied, and continues where it stopped. On Lustre it *stripes* a large file ([notebook
 # 03](03_pack_arrow.ipynb)), so that many nodes read it at full speed.
 #
 # </details>
@@ -558,14 +558,14 @@ print(f"{len(staging.listing())} staged copies of yours are on this node.")
 # ## On the cluster
 #
 # The first command copies a set from the archive to scratch, on a transfer node. The second runs at the start of a job
-# script, and prints the path of a copy that outlives the command.
+# script, and prints the path of a copy, which stays until `unstage`.
 
 # %%
 show.command(staging.StageConfig(), "archive/train.tars", "auto", "scratch/data")
 show.command(staging.StageConfig(), "scratch/data/train.tars")
 
 # %% [markdown]
-# Put the `trap` in the script: in `$(…)` it fires at once.
+# Set the `trap` in the script itself: inside `$(…)` it belongs to a subshell, which ends at once.
 #
 # ```bash
 # staged=$(smallfiles stage scratch/data/train.tars)
@@ -573,8 +573,8 @@ show.command(staging.StageConfig(), "scratch/data/train.tars")
 # smallfiles bench read "$staged"
 # ```
 #
-# This stages on one node. On several: `smallfiles stage --broadcast`, and `each_node smallfiles unstage` in the trap,
-# as `07_broadcast` does.
+# This stages on one node. On several: `smallfiles stage --broadcast`, and `each_node` (of `lib.sh`) `smallfiles
+# unstage` in the trap, as `07_broadcast` does.
 #
 # As jobs:
 #

@@ -69,7 +69,11 @@ samples = len(source.manifest)
 # ## 1 · Find your place
 #
 # `sbatch` puts a script into the queue. When the job starts, the script runs **once**, on the first node. In it, `srun`
-# starts the *tasks*: on two nodes with two tasks each, four processes. A task's number among all tasks is its *rank*, on its node its *local rank*. `torchrun` does the same with other names.
+# starts the *tasks*: on two nodes with two tasks each, four processes. A task's number among all tasks is its *rank*, on its node its *local rank*.
+#
+# ![The job script runs once, on node 0; srun starts four tasks on two nodes. Ranks count over all nodes, local ranks from 0 on each.](pictures/script_and_tasks.svg)
+#
+# *What runs where.*
 #
 # Below are six processes, by how they were started. (`salloc` opens a shell in a job; at some sites, as here, on a
 # compute node.)
@@ -192,7 +196,8 @@ for way, shares in taken.items():
     print(f"{way:20} ranks read {[len(share) for share in shares]} samples: {often[way]}")
 right = [way for way, counts in often.items() if list(counts) == ["once"]]
 title = f"Only with {', '.join(right) or 'none of them'} was each of the {samples} samples read exactly once"
-show.figure(figures.bars(often, title, x="samples of the epoch, by how often they were read"))
+named = {f"{way}: " + ", ".join(f"{n} {word}" for word, n in counts.items()): counts for way, counts in often.items()}
+show.figure(figures.bars(named, title, x="samples of the epoch, by how often they were read"))
 
 # %% [markdown]
 # Nothing failed in the wrong runs, and in one the numbers per rank are right. So count over all ranks, as the job below
@@ -219,7 +224,7 @@ print("PyTorch after set_epoch(1):", list(sampler)[:6])
 
 # %% [markdown]
 # PyTorch repeats two samples so that all ranks take the same number of steps. In validation these count twice. Ours
-# repeats none, so a rank may have one step less, and the others wait for it until they time out: set
+# repeats none, so a rank may have one step fewer, and the others wait for it until they time out: set
 # `drop_last=True`. `smallfiles train` handles it. Without `sampler.set_epoch(epoch)`, every epoch has the same order
 # ([pytorch#31771](https://github.com/pytorch/pytorch/issues/31771)); `make_loader` counts epochs automatically.
 
@@ -294,8 +299,8 @@ def uneven(pause_s):
         return str(error).partition("] ")[2].partition(". ")[0]
 
 
-for pause_s in (5, 0):
-    print(f"rank 1 needs {pause_s} s; what both ranks report:", *nodes.play(partial(uneven, pause_s), two), sep="\n  ")
+for what, pause_s in {"writes a checkpoint for 5 s": 5, "exits": 0}.items():
+    print(f"rank 1 {what}; both ranks report:", *nodes.play(partial(uneven, pause_s), two), sep="\n  ")
 
 # %% [markdown]
 # We set the timeout to 3 s. By default it is 10 minutes with NCCL and 30 with gloo: the training seems to hang.
@@ -311,12 +316,12 @@ guess = 1  # change me: one storage is fast enough for so many ranks
 
 
 def ten_steps(storage):
-    """Samples per second of this rank."""
-    loader = make_loader(packed, LoaderConfig(batch=10, workers=1, mode="threads"), transform=storage())
+    """Seconds of this rank for 100 samples."""
     began = time.perf_counter()
+    loader = make_loader(packed, LoaderConfig(batch=10, workers=1, mode="threads"), transform=storage())
     for _ in islice(loader, 10):
         time.sleep(0.03)  # a simulated training step
-    return 100 / (time.perf_counter() - began)
+    return time.perf_counter() - began
 
 
 # %%
@@ -327,7 +332,7 @@ scaled = {where: {} for where in storages}
 for where, storage in storages.items():
     for count in (1, 2, 3, 4):
         places = [nodes.srun(rank, nodes=count, per_node=1) for rank in range(count)]
-        scaled[where][count] = [sum(nodes.play(partial(ten_steps, storage), places)) for _ in range(3)]
+        scaled[where][count] = [100 * count / max(nodes.play(partial(ten_steps, storage), places)) for _ in range(3)]
 
 # %% [markdown]
 # The folded cell draws, and notes your number.
@@ -338,15 +343,15 @@ from statistics import median
 speed = {where: {n: median(runs) for n, runs in line.items()} for where, line in scaled.items()}
 worth = {where: line[4] / line[1] for where, line in speed.items()}
 title = f"4 ranks are {worth['one storage']:.1f} times as fast as one from one storage, {worth['a copy per rank']:.1f} times with copies"
-lines = {**scaled, "ideal": {count: count * speed["a copy per rank"][1] for count in (1, 2, 4)}}
+lines = {**scaled, "ideal": {count: count * speed["a copy per rank"][1] for count in (1, 2, 3, 4)}}
 axes = {"x": "ranks, one per node", "y": "samples per second, all ranks"}
 show.figure(figures.lines(lines, title, **axes, ideal="ideal", guess=guess))
 shared = speed["one storage"]
 worksheet.note("10", ranks_fed=max(n for n in shared if shared[n] >= 0.8 * n * shared[1]))
 
 # %% [markdown]
-# Each rank needs 1 MB per 30 ms, or 33 MB per second: 80 are enough for two. Beyond that bend, more nodes bring little;
-# staging moves it ([notebook 07](07_stage_a_dataset.ipynb)).
+# Each rank needs 1.1 MB per 30 ms, or 37 MB per second: 80 are enough for two, and are 720 images: no number of ranks
+# gets more. Staging moves this bend ([notebook 07](07_stage_a_dataset.ipynb)).
 
 # %% [markdown] id="limit" tags=["core"]
 # ## 4 · Outlive the time limit
@@ -454,9 +459,9 @@ root = Path(jobs.__file__).parents[2]
 print(jobs.find(root, "10_read").path.read_text())
 
 # %% [markdown]
-# Slurm reads the `#SBATCH` lines up to the first command, and silently ignores later ones. `--ntasks-per-node` sets the
-# number of ranks. `set -eo pipefail` ends the job at the first command that fails. `task`, from `lib.sh`, is `srun
-# --cpus-per-task="$cpus"`. Account and partition are in the site's file, so the script runs everywhere.
+# Slurm reads the `#SBATCH` lines up to the first command, and silently ignores later ones. `--nodes` times
+# `--ntasks-per-node` is the number of ranks. `set -eo pipefail` ends the job at the first command that fails. `task`,
+# from `lib.sh`, is `srun --cpus-per-task="$cpus"`. Account and partition are in the site's file.
 #
 # Packing needs no communication between ranks, so it is a *job array*: independent jobs, each with a number.
 #

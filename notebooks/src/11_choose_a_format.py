@@ -145,8 +145,8 @@ title = f"Reading from memory adds at most {most:.1%} to decoding, with the zarr
 figures.bars(both, title, x="time of an image (s)", note="medians of wall time; notebook 08 counts CPU time")
 
 # %% [markdown]
-# From memory, reading is at most a few percent of the work in every format but one, so this does not decide among the
-# others.
+# In every format but one, reading from memory is at most a few percent of the work, so it does not decide. Zarr reads
+# about twice the bytes of an image; the rest must be the library's own work.
 
 # %% [markdown] id="ask" tags=["core"]
 # ## 2 · Count the requests to the storage
@@ -176,9 +176,9 @@ for suffix, counts in asked.items():
 print("" if asked else "Counting needs a mount. The text below says what it finds.")
 
 # %% [markdown]
-# Plain files cost about two operations per image: a look-up and an open. A packed format costs a few at opening. The
-# packed formats hardly differ: each image is one or two reads, of half as many bytes again, probably since the kernel
-# reads what surrounds an image; the model leaves that out. There are four *ways* of reading:
+# Plain files cost about two operations per image: a look-up and an open. A packed format costs a few at opening. They
+# hardly differ: one or two reads per image, and half as many bytes again, which the model leaves out. There are four
+# *ways* of reading:
 
 # %%
 from smallfiles.scaling import WAYS
@@ -197,6 +197,9 @@ for name, way in WAYS.items():
 # loop simulates this, with times in units of one operation:
 
 # %%
+
+
+rng = np.random.default_rng(0)
 
 
 def mean_wait(use, requests=50_000):
@@ -276,17 +279,16 @@ figures.lines({"measured": measured, "forecast": forecast}, f"The forecast is at
 
 # %% [markdown]
 # Up to 4 threads, each adds its share. Beyond, the server is the limit, and more threads only wait longer. The forecast
-# uses only the latency, the operations per file, the 4 servers, and the time of a read without delay. Below the limit
-# it is low, partly because its workers deliver in order, as a DataLoader's do, partly because it serves requests in
-# rounds.
+# uses only the latency, the operations per file, the 4 servers, and the time of a read without delay. Around the limit
+# it is up to a quarter low. That is no harm here, where ways differ tenfold.
 
 # %% [markdown] id="nodes" tags=["core"]
 # ## 4 · From 1 to 10,000 nodes
 #
 # We forecast ImageNet with 4 GPUs per node, 8 workers per GPU, 64 images per step of 50 ms, and the decoding time
 # measured above, on a medium-sized Lustre: 24 *targets* (groups of disks) of 0.7 GB/s, 0.5 ms per read request, 100,000
-# metadata operations per second: orders of magnitude, as in Dell's white paper on HPC storage with Lustre (2017). Other
-# jobs use the same metadata server, so files are drawn twice: with all of it, and with a twentieth.
+# metadata operations per second, 64 at a time: orders of magnitude, as in Dell's white paper on HPC storage with Lustre
+# (2017). Other jobs use the same metadata server, so files are drawn twice: with all of it, and with a twentieth.
 #
 # > **Predict.** At how many nodes does one packed file stop getting faster? And plain files, with a twentieth of the
 # > metadata server?
@@ -319,17 +321,15 @@ crowded_s, packed_s, staged_s = (epochs[name][100] for name in ("files, a twenti
 title = f"On 100 nodes, files with a twentieth of the metadata server take {crowded_s / packed_s:.0f} times as long as one packed file, "
 title += f"and that takes {packed_s / staged_s:.0f} times as long as a copy per node"
 axes = {"x": "nodes", "y": "seconds per epoch", "log": "xy", "ideal": "never waiting"}
-axes["marks"] = {"packed is full": saturation(work, *cases["packed"])["targets"]}
+axes["marks"] = {"packed is full": saturation(work, *cases["packed"])["targets"], "fewer than 10 steps per epoch": [(500, 10_000)]}
 show.figure(figures.lines(epochs, title, **axes, guess=guess, note="a model; only decoding was measured"))
 for name in names:
     waiting = ", ".join(f"{found[name][count].waiting:4.0%} on {count:,}" for count in (1, 10, 100, 1_000))
     print(f"{name:18} GPUs wait {waiting}; the limit on 1,000: {found[name][1_000].limit}")
 
 # %% [markdown]
-# Where a line is flat before 100 nodes, something that all nodes share is the limit. At the right end *staged* waits
-# for its first batches, and the others rise: a step of 40,000 GPUs takes 2.6 million images, more than ImageNet has, so
-# the last points are for one full step. The first bottleneck is a division: what the storage can do per second, divided
-# by what one node needs.
+# Where a line is flat before 100 nodes, something that all nodes share is the limit. The first bottleneck is a
+# division: what the storage can do per second, divided by what one node needs.
 
 # %%
 rate = work.node_samples_s
@@ -339,11 +339,10 @@ for name in ("files, a twentieth", "files", "packed", "shards"):
     print(f"{name:18}", {part: round(count, 1) for part, count in full.items() if count < 1e6})
 
 # %% [markdown]
-# With a twentieth of the metadata server, half a node could fill it. But it works on 64 operations at a time, so each
-# takes 64 / 5,000 s = 13 ms, and the 32 workers of a node cannot ask so fast: three nodes fill it, and more gain
-# nothing. With all of it they equal one packed file: both fill the targets with *requests*, half a millisecond per
-# image. A read from a shard brings ten images, so bytes are the limit, enough for some 20 nodes. Beyond that, only a
-# copy on each node helps.
+# With a twentieth of the metadata server, half a node could fill it. But each operation then takes 64 / 5,000 s = 13
+# ms, and the 32 workers of a node cannot ask so fast: three nodes fill it, and more gain nothing. With all of it they
+# equal one packed file: both fill the targets with *requests*, half a millisecond per image. A read from a shard brings
+# ten images, so bytes are the limit, enough for some 20 nodes. Beyond that, only a copy on each node helps.
 #
 # *Without* striping, a packed file is on a single target. And a copy costs time before the first epoch; less if one
 # node reads it and sends it to the others (`stage --broadcast`).
@@ -367,11 +366,11 @@ for count in (1, 10, 100):
 # %% [markdown] id="choose" tags=["core"]
 # ## 5 · Choose
 #
-# ![Four questions. Object store: tar shards, streamed. Fits into a node: one packed file, staged; squashfs if programs need paths. Programs need paths: squashfs. Any sample at any time: one striped packed file. Otherwise tar shards, read in order.](pictures/choose_a_format.svg)
+# ![Four questions. Object store: tar shards, streamed. Fits a node, and a copy pays: one packed file, staged; squashfs if paths are needed. Programs need paths: squashfs. Any sample at any time: one striped file. Otherwise tar shards.](pictures/choose_a_format.svg)
 #
-# *Questions.*
+# *A copy pays off if the seconds saved per epoch, times epochs, exceed its own.*
 #
-# `advise` answers them with numbers. Here for data like that of the second project of exercise 11: ImageNet-21k, 14
+# `advise` answers them with numbers. Here for ImageNet-21k, 14
 # million images of 110 kB, on 8 nodes with room for 400 GB each, where opening and reading a file takes 4 ms.
 #
 # > **Predict.** 32 GPUs take 64 images each per 0.1 s, and the metadata server does 20,000 operations per second. How
@@ -397,9 +396,10 @@ figures.bars(advice.hours, title, x="hours for 30 epochs")
 
 # %% [markdown]
 # Ways that differ by a few percent are equal: take the simpler. So here, on 8 nodes, one striped file replaces the
-# chart's shards, and keeps random access.
+# chart's shards, and keeps random access. The metadata server alone would take 11.8 hours; with 3 workers per GPU, as
+# decoding needs, files also wait for each answer.
 #
-# Your worksheet:
+# Notebook 14 forecasts with your worksheet:
 
 # %%
 worksheet.measure_missing(setup.path())
@@ -448,7 +448,7 @@ show.command(TrainingPlan(nodes=64, step_s=0.02), "DATA")
 #   up to 100 %, but others use the server too: leave room.
 # - The limit that all nodes share decides: operations and requests per second, then bytes per second.
 # - Packing pays where metadata is the limit; striping and long reads pay where the targets are.
-# - Stripe what you pack, stage what fits, shard the rest.
+# - Stripe what you pack; stage what fits if the epochs pay for the copy; shard the rest.
 
 # %% [markdown] id="quiz"
 # ## Check yourself

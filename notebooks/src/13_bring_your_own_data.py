@@ -270,8 +270,8 @@ right = sum(row["filename"].endswith(name) for row, name in zip(rows, files))
 show.say(f"**{right} of {len(rows)}** images got their own row, and no error was raised.")
 
 # %% [markdown]
-# A table is joined *by name*, and what has no partner must be named. The weight is a trap of its own: it is a column of
-# numbers, and so is a column of labels.
+# A table is joined *by name*, and whatever has no partner must be reported. The weight is a trap of its own: it is a
+# column of numbers, and so is a column of labels.
 
 # %%
 from smallfiles.errors import SmallfilesError
@@ -374,7 +374,7 @@ def read_all(read):
 
 tasks = {
     "2 files": lambda i: b"".join((folder / name).read_bytes() for name in files[i]),
-    "1 file": lambda i: (joined / f"{i:05d}.raw").read_bytes(),
+    "1 file": lambda i: b"".join(((joined / f"{i:05d}.raw").read_bytes(), b"")),  # copied as above
     "packed, 2 blobs": lambda i: b"".join((reader.read(i), masks.read(i))),
     "packed, 1 blob": lambda i: bytes(one_blob.read(i)),
 }
@@ -485,7 +485,7 @@ show.command(TrainConfig(target="mask", epochs=20), "shapes.arrow")
 # - Draw a random view once, and give it to image and mask. Scale masks by the nearest pixel.
 # - Join tables by name, never by order. A float is a value, not a class. A later column needs no second packing.
 # - A second file per sample is a second open, a round trip on a parallel file system; a second blob in a packed file is
-#   one more read of an open file. Decoding costs the same either way.
+#   one more read of an open file. Packing does not save the decoding of the mask.
 
 # %% [markdown] id="quiz"
 # ## Check yourself

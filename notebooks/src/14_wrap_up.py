@@ -137,8 +137,7 @@ worksheet.measure_missing(setup.path())
 # The forecast of [notebook 11](11_choose_a_format.ipynb) needs two numbers: the time to decode an image, which you have
 # measured, and the operations per second that the metadata server does for you, which your site knows. As a first guess
 # we take the files that you opened per second, times the two operations per file. This is only a guess: your disk is
-# slower than a metadata server, but nobody shares it. Section 5 tries ten times as many, and a tenth; and ten times the
-# decoding, since a mask must be decoded too.
+# slower than a metadata server, but nobody shares it. Section 5 tries ten times as many, and a tenth.
 #
 # > **Predict.** On 64 nodes, which way has the shortest epoch: files, one packed file, shards, or a copy per node?
 
@@ -265,7 +264,7 @@ print(f"copied in {copy.seconds:.3f} s;", *(f" an epoch {name}: {reading.seconds
 
 # %% [markdown]
 # Here both are memory: the packed file is in the page cache. So a copy cannot gain, and may read slower. On one node
-# with slow storage a copy pays after few epochs ([notebook 07](07_stage_a_dataset.ipynb)).
+# with slow storage a copy pays after a few epochs ([notebook 07](07_stage_a_dataset.ipynb)).
 
 # %% [markdown] id="train" tags=["core"]
 # ## 4 · Train, and look at the waiting
@@ -372,13 +371,14 @@ for workers in ("1", proposed[1]) if proposed and not program else ():
 
 # %% [markdown]
 # The forecast leaves out the start of the workers, which a longer epoch hides. PyTorch warns about more workers than
-# CPUs; these wait, so they need none. [Notebook 12](12_when_it_breaks.ipynb) lists all verdicts and what they rest on.
+# CPUs; these mostly sleep, so they need no CPU of their own. [Notebook 12](12_when_it_breaks.ipynb) lists all verdicts
+# and what they rest on.
 
 # %% [markdown] id="defend" tags=["core"]
 # ## 5 · Defend it
 #
-# > **Predict.** Which would change your decision if it were ten times as large: the operations per second, the time to
-# > decode an image, or the epochs?
+# > **Predict.** Which would change your decision: ten times the operations per second, half of the targets, or ten
+# > times the epochs?
 
 # %%
 worksheet.page()
@@ -399,7 +399,9 @@ show.say(
 changes = {
     "10 times the operations/s": {"storage": replace(storage, metadata_ops_s=10 * storage.metadata_ops_s)},
     "a tenth of the operations/s": {"storage": replace(storage, metadata_ops_s=storage.metadata_ops_s / 10)},
-    "10 times the decoding time": {"work": replace(work, decode_s=10 * decode_s)},
+    "half of the targets": {
+        "storage": replace(storage, targets=storage.targets // 2, stripes=storage.stripes // 2)
+    },
     "10 times the epochs": {"epochs": 10 * planned},
 }
 for what, change in changes.items():
@@ -407,8 +409,9 @@ for what, change in changes.items():
     print(f"{what:27} {min(times, key=times.get):7}", *(f" {name} {seconds:,.0f} s" for name, seconds in times.items()))
 
 # %% [markdown]
-# The operations matter to files only, and decoding to all ways alike. The number of epochs decides about a copy, which
-# is paid once.
+# More operations help only files. With ten times as many, which a large server does, they equal one packed file: then
+# both wait for the targets. Half of the targets slows all others alike. Only the epochs change the decision, since a
+# copy is paid once.
 
 # %% [markdown] id="exercise"
 # ## Exercise

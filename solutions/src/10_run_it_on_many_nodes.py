@@ -3,7 +3,7 @@
 #
 # ★★★ · 40 minutes · after [notebook 10](../notebooks/10_run_it_on_many_nodes.ipynb)
 #
-# A process on many nodes must know its rank, and its job must end before the scheduler ends it. You write a function
+# Each process of a job must know its rank, and the job must end before the scheduler ends it. You write a function
 # and a job script for these. The check runs your script with a simulated Slurm. If a real one is available, the script
 # is submitted at the end.
 
@@ -46,6 +46,16 @@ from exercises.checks import ex10_run_it_on_many_nodes as check
 
 check.place(place)
 
+# %% [markdown] id="hints-place"
+# <details>
+# <summary>Hint: which process is which</summary>
+#
+# A process started by `srun` has `SLURM_STEP_NUM_TASKS`; the job script does not. The shell of `salloc` has it too,
+# with the value 1. Local ranks count from 0 on each node. Nodes may have different numbers of tasks, so compute
+# nothing: use the variables, and convert them with `int`.
+#
+# </details>
+
 # %% [markdown] id="task-job"
 # ## Task 2: the job script
 #
@@ -64,18 +74,9 @@ script = check.script("solutions")
 verdict = check.job(script)
 verdict
 
-# %% [markdown] id="hints"
+# %% [markdown] id="hints-job"
 # <details>
-# <summary>Hint 1: which process is which</summary>
-#
-# A process started by `srun` has `SLURM_STEP_NUM_TASKS`; the job script does not. The shell of `salloc` has it too,
-# with the value 1. Local ranks count from 0 on each node. Nodes may have different numbers of tasks, so compute
-# nothing: use the variables, and convert them with `int`.
-#
-# </details>
-#
-# <details>
-# <summary>Hint 2: the directives</summary>
+# <summary>Hint 1: the directives</summary>
 #
 # `--nodes`, `--ntasks-per-node`, `--cpus-per-task`, `--time=HH:MM:SS`, `--signal=NAME@SECONDS`, `--requeue`. With
 # `B:` before the name, the signal goes to the script instead of the ranks.
@@ -83,7 +84,7 @@ verdict
 # </details>
 #
 # <details>
-# <summary>Hint 3: the exit code</summary>
+# <summary>Hint 2: the exit code</summary>
 #
 # `set -e` ends the script at the first command that fails. A command in front of `||` may fail: `code=0`, then `srun …
 # || code=$?`, then `if ((code == 75))`. `scontrol requeue` takes the number of the job, `$SLURM_JOB_ID`. Notebook 10
