@@ -58,6 +58,7 @@ _SCALED = ("B", "B/s", "s", "bit/s")  # units with prefixes
 _MOST_TICKS = 8
 _BINS = 48
 _CAPTION_CHARACTERS = 104
+_LEGEND_CHARACTERS = 86
 
 
 @styled()
@@ -359,6 +360,8 @@ def _stack(axes: Axes, rows: Mapping[str, Mapping[str, Runs]]) -> None:
 def _legend(axes: Axes, columns: int = 4) -> None:
     """Above the axes, filled row by row: matplotlib alone fills columns, and so breaks the order."""
     handles, labels = axes.get_legend_handles_labels()
+    while sum(max(map(len, labels[n::columns]), default=0) + 6 for n in range(columns)) > _LEGEND_CHARACTERS:
+        columns -= 1  # long names; with the line before each they need so much room
     order = [n for column in range(columns) for n in range(column, len(labels), columns)]
     axes.legend(
         [handles[n] for n in order],
