@@ -4,7 +4,7 @@
 # **Minutes** 30 · **Machine** any Linux computer with two CPUs · **Needs** nothing · **Data** 400 synthetic images
 #
 # This notebook is for looking things up. Find your symptom in the tables; the failures below them are reproduced, and
-# mostly cured, in folded cells. Run the whole page first (**Kernel > Restart Kernel and Run All Cells**, 30 s): later
+# cured where that takes a line, in folded cells. Run the whole page first (**Kernel > Restart Kernel and Run All Cells**, 30 s): later
 # cells use names of earlier ones.
 
 # %% [markdown] id="symptoms"
@@ -67,7 +67,7 @@
 # | The GPU waits, however much is prefetched | batches come too slowly on average | find the longest stage; crop before scaling | [08.1](08_keep_the_gpu_fed.ipynb#1-·-Follow-a-batch), [08.5](08_keep_the_gpu_fed.ipynb#5-·-Look-at-the-waiting) |
 # | Staged data is gone before training starts | a `trap` inside `$(…)` fires at the end of that subshell | set the trap in the script itself | [07](07_stage_a_dataset.ipynb#On-the-cluster) |
 # | A start of many ranks takes minutes | each opens a thousand files to import PyTorch | the environment as one file | [00.2](00_start_here.ipynb#2-·-Count-the-files-behind-one-import), [06.5](06_read_a_squashfs_image.ipynb#5-·-Put-an-environment-into-one-file) |
-# | `Temporary failure in name resolution`, `Connection refused`, or a job that hangs | compute nodes have no internet | download on a login node, set `HF_HUB_OFFLINE=1`; set timeouts | [below](#No-network) |
+# | `Temporary failure in name resolution`, `Connection refused`, or a job that hangs | compute nodes have no internet | download on a login node into a folder that jobs can read, and name it (`TORCH_HOME`; `HF_HOME`, `HF_HUB_OFFLINE=1`); set timeouts | [below](#No-network) |
 # | More nodes, but no more images per second | the shared storage is at its limit | stage to each node, or use fewer nodes | [10.3](10_run_it_on_many_nodes.ipynb#3-·-Train-on-all-of-them) |
 
 # %% [markdown]
@@ -614,7 +614,7 @@ view.close()
 # %% [markdown] id="cluster"
 # ## On the cluster
 #
-# Before a long job, check the machine that it will run on; after packing, check what every rank reads:
+# Before a long job, check its machine; after packing, check what every rank reads:
 
 # %%
 from helpers import machine_report
@@ -675,4 +675,4 @@ show.command(machine_report.describe(setup.scratch))
 # %% [markdown] id="next"
 # ## Next
 #
-# Go back to the notebook that teaches it, or to your own data: [13](13_bring_your_own_data.ipynb).
+# Go back to the notebook that teaches it, or to your data: [13](13_bring_your_own_data.ipynb).

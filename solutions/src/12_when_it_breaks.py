@@ -164,7 +164,8 @@ scripts
 # <details>
 # <summary>Hint 1: C in numbers</summary>
 #
-# `workers * prefetch * batch * 3 * 224 * 224 * 4` bytes wait in `/dev/shm`, which has 8 GB.
+# `workers * prefetch * batch * 3 * 224 * 224 * 4` bytes wait in `/dev/shm`, which has 8 GB: fill at
+# most 80 % of it.
 #
 # </details>
 #
