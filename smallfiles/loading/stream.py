@@ -19,13 +19,13 @@ import torch
 from torch.utils.data import IterableDataset, get_worker_info
 
 from smallfiles.errors import SmallfilesError
-from smallfiles.formats.placed import Ahead
+from smallfiles.formats.placed import Ahead, read_fields
 from smallfiles.loading.batches import BatchMaker, Layout
 from smallfiles.loading.dataset import Block, Delivered, deliver
 from smallfiles.loading.fields import NOT_OF_DATA
 from smallfiles.loading.plan import EpochPlan
 from smallfiles.loading.schedule import Schedule
-from smallfiles.samples import Buffer, Reader
+from smallfiles.samples import Blob, Buffer, Reader
 
 READ_AHEAD = 64
 """Samples that are fetched in one call."""
@@ -51,6 +51,12 @@ class Window(Ahead):
         follow = getattr(reader, "following", None)  # of a remote store, which fetches ahead
         super().__init__(follow([each for each in reads if each not in self._done]) if follow else reader, {})
         self._read = 0
+        self._remote, self._further = follow is not None, dict[str, dict[int, Buffer]]()
+
+    def blob(self, name: str) -> Blob:
+        """A field of further files, which from now on are read ahead with the first ones."""
+        blob: Blob = self._reader.blob(name)
+        return blob if self._remote else Ahead(blob, self._further.setdefault(name, {}))
 
     def read_many(self, indices: Sequence[int]) -> list[Buffer]:
         """The next samples of `emits`."""
@@ -66,8 +72,11 @@ class Window(Ahead):
         return [found[index] for index in indices]
 
     def _fetch(self, wanted: list[int]) -> None:
+        held = [self._held, *self._further.values()]
+        blobs = [self._reader, *map(self._reader.blob, self._further)] if self._further else [self._reader]
         try:
-            self._held.update(zip(wanted, self._reader.read_many(wanted), strict=True))
+            for kept, found in zip(held, read_fields(blobs, wanted), strict=True):
+                kept.update(zip(wanted, found, strict=True))
         except NOT_OF_DATA:
             raise
         except SmallfilesError:  # raised again when the sample is requested

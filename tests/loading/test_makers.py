@@ -182,6 +182,24 @@ def test_a_missing_number_is_refused_or_has_a_stand_in(tmp_path):
     assert np.isnan(batch["f"][1])
 
 
+@pytest.mark.parametrize("name", ["x.tar", "x.tar.gz", "x.arrow"])
+@pytest.mark.parametrize("start", [0, 2])
+def test_the_masks_of_a_stream_belong_to_their_images(tmp_path, name, start):
+    rng = np.random.default_rng(0)
+    samples = [sample(number, rng) for number in range(COUNT)]
+    out = tmp_path / name
+    schema = schema_of(samples, blobs=(BlobField("mask", ".png"),), values=None)
+    formats.get(formats.name_of(out)).write(bare(samples), out, schema=schema)
+    loader = make_loader(out, replace(CONFIG, mode="main", order="stream"), fields={"image": Ragged()})
+    if start:  # as in a job that goes on
+        loader.load_state_dict({**loader.state_dict(), "epoch": 0, "batch": start})
+    batches = [*loader]
+    rows = rows_of(batches)
+    assert rows and all(bytes(row["image"]) == samples[n].data for n, row in rows.items())
+    assert all(bytes(row["mask"]) == samples[n].blobs[0] for n, row in rows.items())
+    assert len(rows) == COUNT - 16 * start
+
+
 def test_a_mask_of_another_size_than_its_image_is_named_and_may_be_skipped(tmp_path):
     rng = np.random.default_rng(0)
     samples = [sample(number, rng) for number in range(4)]
