@@ -14,20 +14,35 @@ Notebook 01 draws the first.
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from statistics import median
-from types import EllipsisType
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from helpers.axes import (
+    HATCHES,
+    Guess,
+    Points,
+    Writer,
+    draw_guess,
+    guessed,
+    label_line,
+    mark,
+    plain,
+    range_of,
+    row_of,
+    scale,
+    unit_of,
+    write_numbers,
+    writer,
+)
 from helpers.show import Drawing
 from smallfiles import machine
 from smallfiles.errors import UsageError
 from smallfiles.measure.drawing import (
     COLOURS,
     FAINT,
-    GRID,
     GUESS_COLOUR,
     INK,
     REFERENCE_COLOUR,
@@ -45,17 +60,10 @@ from smallfiles.measure.record import Record
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-    from matplotlib.axis import Axis
     from matplotlib.figure import Figure
 
 Runs = float | Sequence[float]
-Points = Mapping[float, Sequence[float]]
-Guess = float | str | EllipsisType | None
-Writer = Callable[[float], str]
 
-_HATCHES = ("", "///", "...", "\\\\\\", "xx", "++")
-_SCALED = ("B", "B/s", "s", "bit/s")  # units with prefixes
-_MOST_TICKS = 8
 _BINS = 48
 _CAPTION_CHARACTERS = 104
 _LEGEND_CHARACTERS = 86
@@ -104,8 +112,8 @@ def bars(
     caption = _caption(_how("bar", next(iter(totals.values()), []), dots), note)
     figure = _begin(title, 0.42 * len(rows) + 0.55 + 0.25 * bool(stacked), caption, totals)
     axes = figure.subplots()
-    label, unit = _unit(x)
-    text = _writer(unit, max(median(runs) for runs in totals.values()))
+    label, unit = unit_of(x)
+    text = writer(unit, max(median(runs) for runs in totals.values()))
     if not isinstance(found, Mapping) and len(totals) > 1:
         base = next(iter(totals))
     if stacked:
@@ -113,9 +121,9 @@ def bars(
     colour = "none" if stacked else COLOURS[0]
     median_bars(axes, totals, [REFERENCE_COLOUR if name == base else colour for name in totals], text)
     axes.set_xlabel(label)
-    _draw_guess(axes, guess, text, list(totals))
+    draw_guess(axes, guess, text, list(totals))
     values = ", ".join(f"{name} {text(median(runs))}" for name, runs in totals.items())
-    return _finish(figure, f"Bar chart. {title}. {label}: {values}{_guessed(guess, text)}.")
+    return _finish(figure, f"Bar chart. {title}. {label}: {values}{guessed(guess, text)}.")
 
 
 @styled()
@@ -159,16 +167,16 @@ def lines(
             axes.plot(list(points), middle, ls=(0, (4, 3)), lw=1.4, color=REFERENCE_COLOUR, label=name)
         else:
             median_line(axes, name, points, measured.index(name))
-    x_text, y_text = _scale(axes, drawn, x, y, log)
-    _draw_guess(axes, guess, x_text)
-    below, hatches = 0.94 if guess is None or guess is ... else 0.85, iter(_HATCHES)
+    x_text, y_text = scale(axes, drawn, x, y, log)
+    draw_guess(axes, guess, x_text)
+    below, hatches = 0.94 if guess is None or guess is ... else 0.85, iter(HATCHES)
     for number, (name, place) in enumerate((marks or {}).items()):
-        _mark(axes, name, place, below - 0.08 * number, hatches)
+        mark(axes, name, place, below - 0.08 * number, hatches)
     if len(axes.get_legend_handles_labels()[0]) > 1:
         _legend(axes)
     values = "; ".join(_ends(name, points, x_text, y_text) for name, points in drawn.items())
-    axis = f"{_unit(y)[0]} by {_unit(x)[0]}"
-    return _finish(figure, f"Line chart. {title}. {axis}: {values}{_guessed(guess, x_text)}.")
+    axis = f"{unit_of(y)[0]} by {unit_of(x)[0]}"
+    return _finish(figure, f"Line chart. {title}. {axis}: {values}{guessed(guess, x_text)}.")
 
 
 @styled()
@@ -204,8 +212,8 @@ def histogram(
     caption = _caption(f"height: percent of the values, line: median{', dot: largest' * log}", note)
     figure = _begin(title, 0.95 * len(values) + 0.7, caption, values)
     panels = figure.subplots(len(values), 1, sharex=True, squeeze=False)[:, 0]
-    low, high = _range(values, log)
-    text = _writer(_unit(x)[1], None if log else high)
+    low, high = range_of(values, log)
+    text = writer(unit_of(x)[1], None if log else high)
     edges = np.geomspace(low, high, _BINS + 1) if log else np.linspace(low, high, _BINS + 1)
     for axes, (name, single), colour in zip(panels, values.items(), COLOURS * len(values), strict=False):
         heights = np.full(len(single), 100 / len(single))
@@ -213,28 +221,28 @@ def histogram(
         middle = median(single)
         axes.axvline(middle, color=INK, lw=1.2)
         axes.set_ylim(top=1.35 * axes.get_ylim()[1])  # room for the number above the bars
-        _label_line(axes, middle, f"median {text(middle)}", INK, 0.86)
+        label_line(axes, middle, f"median {text(middle)}", INK, 0.86)
         if log:
             axes.plot(max(single), 0, "o", ms=5, color=colour, clip_on=False, zorder=4)
-            _label_line(axes, max(single), text(max(single)), FAINT, 0.3)
+            label_line(axes, max(single), text(max(single)), FAINT, 0.3)
         axes.set_title(name, loc="left", fontsize=9, pad=3)
-        _plain(axes)
+        plain(axes)
     if log:
         panels[-1].set_xscale("log")
-    _axis(panels[-1].xaxis, text)
-    panels[-1].set_xlabel(_unit(x)[0])
+    write_numbers(panels[-1].xaxis, text)
+    panels[-1].set_xlabel(unit_of(x)[0])
     if isinstance(guess, str):
-        panels[_place(guess, list(values))].set_title(
+        panels[row_of(guess, list(values))].set_title(
             f"{guess}  ◂ your guess", loc="left", fontsize=9, pad=3, color=GUESS_COLOUR
         )
     else:
         for axes in panels:
-            _draw_guess(axes, guess, text, words=axes is panels[0])
+            draw_guess(axes, guess, text, words=axes is panels[0])
     medians = ", ".join(f"{name} {text(median(v))}" for name, v in values.items())
     if log:
         largest = ", ".join(f"{name} {text(max(v))}" for name, v in values.items())
         medians += f"; largest: {largest}"
-    found = f"Histogram. {title}. Median {_unit(x)[0]}: {medians}{_guessed(guess, text)}."
+    found = f"Histogram. {title}. Median {unit_of(x)[0]}: {medians}{guessed(guess, text)}."
     return _finish(figure, found)
 
 
@@ -263,7 +271,7 @@ def timeline(
     axes = figure.subplots()
     kinds = list(dict.fromkeys(what for spans in rows.values() for _, _, what in spans))
     for number, kind in enumerate(kinds):
-        colour, hatch = COLOURS[number % len(COLOURS)], _HATCHES[number % len(_HATCHES)]
+        colour, hatch = COLOURS[number % len(COLOURS)], HATCHES[number % len(HATCHES)]
         for row, spans in enumerate(rows.values()):
             places = [(begin, end - begin) for begin, end, what in spans if what == kind]
             axes.broken_barh(
@@ -275,13 +283,13 @@ def timeline(
     axes.set_xlim(0, 1.02 * max((end for spans in rows.values() for _, end, _ in spans), default=1))
     axes.set_xlabel(x)
     axes.tick_params(axis="y", length=0)
-    _plain(axes)
-    text = _writer(_unit(x)[1])
-    _draw_guess(axes, guess, text)
+    plain(axes)
+    text = writer(unit_of(x)[1])
+    draw_guess(axes, guess, text)
     if kinds:
         _legend(axes)
     spans_text = "; ".join(f"{name}: {_spans_text(spans)}" for name, spans in rows.items())
-    return _finish(figure, f"Timeline in {x}. {title}. {spans_text}{_guessed(guess, text)}.")
+    return _finish(figure, f"Timeline in {x}. {title}. {spans_text}{guessed(guess, text)}.")
 
 
 def _begin(title: str, height_in: float, caption: str, data: Mapping[str, object]) -> Figure:
@@ -348,7 +356,7 @@ def _stack(axes: Axes, rows: Mapping[str, Mapping[str, Runs]]) -> None:
             0.5,
             list(ends.values()),
             color=COLOURS[number % len(COLOURS)],
-            hatch=_HATCHES[number % len(_HATCHES)],
+            hatch=HATCHES[number % len(HATCHES)],
             edgecolor="white",
             linewidth=0.5,
             label=part,
@@ -360,7 +368,10 @@ def _stack(axes: Axes, rows: Mapping[str, Mapping[str, Runs]]) -> None:
 def _legend(axes: Axes, columns: int = 4) -> None:
     """Above the axes, filled row by row: matplotlib alone fills columns, and so breaks the order."""
     handles, labels = axes.get_legend_handles_labels()
-    while sum(max(map(len, labels[n::columns]), default=0) + 6 for n in range(columns)) > _LEGEND_CHARACTERS:
+    while (
+        columns > 1
+        and sum(max(map(len, labels[n::columns]), default=0) + 6 for n in range(columns)) > _LEGEND_CHARACTERS
+    ):
         columns -= 1  # long names; with the line before each they need so much room
     order = [n for column in range(columns) for n in range(column, len(labels), columns)]
     axes.legend(
@@ -371,174 +382,6 @@ def _legend(axes: Axes, columns: int = 4) -> None:
         bbox_to_anchor=(-0.01, 1.0),
         ncols=columns,
         borderpad=0,
-    )
-
-
-def _mark(
-    axes: Axes, name: str, place: float | Sequence[tuple[float, float]], height: float, hatches: Iterator[str]
-) -> None:
-    if isinstance(place, int | float):
-        axes.axvline(place, color=REFERENCE_COLOUR, lw=1.2, ls=(0, (1, 2)), zorder=0)
-        _make_room(axes)
-        _label_line(axes, place, name, FAINT, height)
-        return
-    hatch = next(hatches, _HATCHES[-1])
-    for number, (begin, end) in enumerate(place):
-        span = axes.axvspan(begin, end, lw=0, zorder=0, label=None if number else name)
-        span.set(color=REFERENCE_COLOUR, alpha=0.8 if hatch else 0.25, hatch=hatch, fill=not hatch)
-
-
-def _scale(axes: Axes, series: Mapping[str, Points], x: str, y: str, log: str) -> tuple[Writer, Writer]:
-    """Limits, ticks and labels of both axes; how each writes its numbers."""
-    places = sorted({place for points in series.values() for place in points})
-    top = max(max(runs) for points in series.values() for runs in points.values()) or 1
-    if "x" in log:
-        axes.set_xscale("log")
-    if "y" in log:
-        axes.set_yscale("log")
-    else:
-        axes.set_ylim(0, 1.1 * top)
-    x_text = _writer(_unit(x)[1], None if "x" in log else max(places))
-    y_text = _writer(_unit(y)[1], None if "y" in log else top)
-    _axis(axes.xaxis, x_text)
-    _axis(axes.yaxis, y_text)
-    if len(places) <= _MOST_TICKS:
-        axes.set_xticks(places, [x_text(place) for place in places])
-        axes.set_xticks([], minor=True)
-    axes.set_xlabel(_unit(x)[0])
-    axes.set_ylabel(_unit(y)[0])
-    axes.grid(color=GRID, lw=0.6)
-    axes.set_axisbelow(True)
-    _plain(axes)
-    return x_text, y_text
-
-
-def _plain(axes: Axes) -> None:
-    axes.spines[["top", "right"]].set_visible(False)
-
-
-def _axis(axis: Axis, text: Writer) -> None:
-    """Its numbers, and those between powers of ten where a logarithmic axis has room for them."""
-    from matplotlib.ticker import LogFormatter
-
-    class Between(LogFormatter):
-        def __call__(self, value: float, pos: int | None = None) -> str:
-            return text(value) if super().__call__(value, pos) else ""
-
-    axis.set_major_formatter(lambda value, _: text(value))
-    if axis.get_scale() == "log":
-        axis.set_minor_formatter(Between())
-
-
-def _unit(label: str) -> tuple[str, str]:
-    """`"time (s)"` as `("time", "s")`."""
-    text, bracket, unit = label.removesuffix(")").rpartition(" (")
-    return (text, unit) if bracket and label.endswith(")") else (label, "")
-
-
-def _writer(unit: str, largest: float | None = None) -> Writer:
-    """How an axis writes its numbers: `1,500`, `12 µs`, `100 kB`.
-
-    Args:
-        unit: Of the numbers.
-        largest: On a linear axis, whose numbers all get the prefix of this one.
-    """
-    common = None if largest is None else _power(largest, unit)
-    return lambda value: _amount(value, unit, common)
-
-
-def _amount(value: float, unit: str, common: int | None) -> str:
-    """With the common prefix, unless the number is too small for it to be read."""
-    if unit not in _SCALED:
-        return f"{number_text(value)} {unit}".rstrip()
-    power = _power(value, unit)
-    if (common is not None and abs(value) >= 0.99 * 1000.0 ** (common - 1)) or not value:
-        power = common or 0
-    scaled = value / 1000**power
-    digits = f"{scaled:,.0f}" if abs(scaled) >= 1000 else f"{scaled:.3g}"
-    return f"{digits} {['n', 'µ', 'm', '', 'k', 'M', 'G', 'T'][power + 3]}{unit}"
-
-
-def _power(value: float, unit: str) -> int:
-    """Of 1,000, for the prefix; time has none above the second, and bytes none below one."""
-    power = int(np.floor(np.log10(abs(value)) / 3 + 1e-9)) if value else 0
-    return min(0, max(-3, power)) if unit == "s" else min(4, max(0, power))
-
-
-def _range(values: Mapping[str, Sequence[float]], log: bool) -> tuple[float, float]:
-    """From the smallest to the largest value; a linear axis starts at zero and leaves the last 1 % out."""
-    single = np.concatenate([np.asarray(each, dtype=float) for each in values.values()])
-    if log:
-        return float(single.min()) / 1.1, float(single.max()) * 1.1
-    return min(0.0, float(single.min())), float(np.percentile(single, 99)) * 1.05 or 1.0
-
-
-def _draw_guess(
-    axes: Axes, guess: Guess, text: Writer, names: Sequence[str] = (), *, words: bool = True
-) -> None:
-    """A dashed line at the guess; at the edge, with an arrow, if it lies far outside."""
-    if guess is None or guess is ...:
-        return
-    if isinstance(guess, str):
-        row = _place(guess, names)
-        axes.set_yticks(axes.get_yticks(), [f"your guess ▸ {n}" if n == guess else n for n in names])
-        axes.get_yticklabels()[row].set_color(GUESS_COLOUR)
-        return
-    low, high = axes.get_xlim()
-    shown = min(max(float(guess), low), high * (10 if axes.get_xscale() == "log" else 2))
-    axes.set_xlim(low, max(high, shown * 1.02))
-    axes.axvline(shown, color=GUESS_COLOUR, lw=1.6, ls=(0, (5, 2)), zorder=3)
-    for box in filter(None, (label.get_bbox_patch() for label in axes.texts)):
-        box.set_alpha(1)  # numbers stay readable where the line meets them
-    _make_room(axes)
-    if words:
-        outside = " ▸" if guess > shown else " ◂" if guess < shown else ""
-        _label_line(axes, shown, f"your guess: {text(guess)}{outside}", GUESS_COLOUR, 0.94)
-
-
-def _place(guess: str, names: Sequence[str]) -> int:
-    if guess in names:
-        return names.index(guess)
-    raise UsageError(
-        f"the guess {guess!r} is none of {', '.join(names) or 'the places on this axis'}",
-        expected="a number, or a name as the figure writes it",
-        next_step="Correct the guess in its cell",
-    )
-
-
-def _guessed(guess: Guess, text: Writer) -> str:
-    if guess is None or guess is ...:
-        return ""
-    return f"; your guess was {guess if isinstance(guess, str) else text(guess)}"
-
-
-def _make_room(axes: Axes) -> None:
-    """Above all that is drawn, for words next to a vertical line."""
-    bottom, top = axes.get_ylim()
-    if axes.get_yscale() == "linear":
-        axes.set_ylim(bottom, top + (0.12 * top if top > bottom else -0.5))
-    else:
-        axes.set_ylim(bottom, top * (top / bottom) ** 0.12)
-
-
-def _label_line(axes: Axes, place: float, text: str, colour: str, height: float) -> None:
-    """A text next to a vertical line, on the side with more room."""
-    transform = axes.get_xaxis_transform()
-    left = axes.transData.transform((place, 0))[0]
-    edge = axes.transAxes.transform((0.5, 0))[0]
-    side, shift = ("right", -5) if left > edge else ("left", 5)
-    axes.annotate(
-        text,
-        (place, height),
-        xycoords=transform,
-        xytext=(shift, 0),
-        textcoords="offset points",
-        ha=side,
-        va="center",
-        color=colour,
-        fontsize=9,
-        zorder=5,  # above another line
-        bbox={"facecolor": "white", "pad": 1, "edgecolor": "none"},
     )
 
 

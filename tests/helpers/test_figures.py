@@ -217,6 +217,12 @@ def test_a_cell_that_ends_with_a_figure_shows_it_in_the_colours_of_its_page():
     assert "#222222" not in svg.split("<defs>", 1)[1]
 
 
+def test_a_legend_of_very_long_names_has_one_column():
+    names = [f"{letter * 90}" for letter in "ab"]
+    drawn = figures.lines({name: {1: [1.0], 2: [2.0]} for name in names}, "Long", x="n", y="m")
+    assert [text.get_text() for text in drawn.figure.axes[0].get_legend().get_texts()] == names
+
+
 def test_a_figure_of_a_cells_own_is_no_black_on_a_dark_page():
     from matplotlib.figure import Figure
 

@@ -1,0 +1,207 @@
+"""The axes of a figure: how they write numbers, and the vertical lines on them for a guess or a mark.
+
+    text = writer("s", largest=12.0)        text(0.5) is "0.5 s", and so is its tick
+    draw_guess(axes, guess, text)           a dashed line with words, on the side with room
+
+The trap: a guess may lie far outside of what was measured; a line at its place would shrink the measurement
+to a dot, so it stands at the edge, with an arrow. All figures of `helpers.figures` use this.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from types import EllipsisType
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from smallfiles.errors import UsageError
+from smallfiles.measure.drawing import FAINT, GRID, GUESS_COLOUR, REFERENCE_COLOUR, number_text
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.axis import Axis
+
+Points = Mapping[float, Sequence[float]]
+Guess = float | str | EllipsisType | None
+Writer = Callable[[float], str]
+
+HATCHES = ("", "///", "...", "\\\\\\", "xx", "++")
+_SCALED = ("B", "B/s", "s", "bit/s")  # units with prefixes
+_MOST_TICKS = 8
+
+
+def mark(
+    axes: Axes, name: str, place: float | Sequence[tuple[float, float]], height: float, hatches: Iterator[str]
+) -> None:
+    """A place on the x axis, as a dotted line with its name, or stretches from where to where."""
+    if isinstance(place, int | float):
+        axes.axvline(place, color=REFERENCE_COLOUR, lw=1.2, ls=(0, (1, 2)), zorder=0)
+        _make_room(axes)
+        label_line(axes, place, name, FAINT, height)
+        return
+    hatch = next(hatches, HATCHES[-1])
+    for number, (begin, end) in enumerate(place):
+        span = axes.axvspan(begin, end, lw=0, zorder=0, label=None if number else name)
+        span.set(color=REFERENCE_COLOUR, alpha=0.8 if hatch else 0.25, hatch=hatch, fill=not hatch)
+
+
+def scale(axes: Axes, series: Mapping[str, Points], x: str, y: str, log: str) -> tuple[Writer, Writer]:
+    """Limits, ticks and labels of both axes; how each writes its numbers."""
+    places = sorted({place for points in series.values() for place in points})
+    top = max(max(runs) for points in series.values() for runs in points.values()) or 1
+    if "x" in log:
+        axes.set_xscale("log")
+    if "y" in log:
+        axes.set_yscale("log")
+    else:
+        axes.set_ylim(0, 1.1 * top)
+    x_text = writer(unit_of(x)[1], None if "x" in log else max(places))
+    y_text = writer(unit_of(y)[1], None if "y" in log else top)
+    write_numbers(axes.xaxis, x_text)
+    write_numbers(axes.yaxis, y_text)
+    if len(places) <= _MOST_TICKS:
+        axes.set_xticks(places, [x_text(place) for place in places])
+        axes.set_xticks([], minor=True)
+    axes.set_xlabel(unit_of(x)[0])
+    axes.set_ylabel(unit_of(y)[0])
+    axes.grid(color=GRID, lw=0.6)
+    axes.set_axisbelow(True)
+    plain(axes)
+    return x_text, y_text
+
+
+def plain(axes: Axes) -> None:
+    """Without the box around it."""
+    axes.spines[["top", "right"]].set_visible(False)
+
+
+def write_numbers(axis: Axis, text: Writer) -> None:
+    """Its numbers, and those between powers of ten where a logarithmic axis has room for them."""
+    from matplotlib.ticker import LogFormatter
+
+    class Between(LogFormatter):
+        def __call__(self, value: float, pos: int | None = None) -> str:
+            return text(value) if super().__call__(value, pos) else ""
+
+    axis.set_major_formatter(lambda value, _: text(value))
+    if axis.get_scale() == "log":
+        axis.set_minor_formatter(Between())
+
+
+def unit_of(label: str) -> tuple[str, str]:
+    """`"time (s)"` as `("time", "s")`."""
+    text, bracket, unit = label.removesuffix(")").rpartition(" (")
+    return (text, unit) if bracket and label.endswith(")") else (label, "")
+
+
+def writer(unit: str, largest: float | None = None) -> Writer:
+    """How an axis writes its numbers: `1,500`, `12 µs`, `100 kB`.
+
+    Args:
+        unit: Of the numbers.
+        largest: On a linear axis, whose numbers all get the prefix of this one.
+    """
+    common = None if largest is None else _power(largest, unit)
+    return lambda value: _amount(value, unit, common)
+
+
+def _amount(value: float, unit: str, common: int | None) -> str:
+    """With the common prefix, unless the number is too small for it to be read."""
+    if unit not in _SCALED:
+        return f"{number_text(value)} {unit}".rstrip()
+    power = _power(value, unit)
+    if (common is not None and abs(value) >= 0.99 * 1000.0 ** (common - 1)) or not value:
+        power = common or 0
+    scaled = value / 1000**power
+    digits = f"{scaled:,.0f}" if abs(scaled) >= 1000 else f"{scaled:.3g}"
+    return f"{digits} {['n', 'µ', 'm', '', 'k', 'M', 'G', 'T'][power + 3]}{unit}"
+
+
+def _power(value: float, unit: str) -> int:
+    """Of 1,000, for the prefix; time has none above the second, and bytes none below one."""
+    power = int(np.floor(np.log10(abs(value)) / 3 + 1e-9)) if value else 0
+    return min(0, max(-3, power)) if unit == "s" else min(4, max(0, power))
+
+
+def range_of(values: Mapping[str, Sequence[float]], log: bool) -> tuple[float, float]:
+    """From the smallest to the largest value; a linear axis starts at zero and leaves the last 1 % out."""
+    single = np.concatenate([np.asarray(each, dtype=float) for each in values.values()])
+    if log:
+        return float(single.min()) / 1.1, float(single.max()) * 1.1
+    return min(0.0, float(single.min())), float(np.percentile(single, 99)) * 1.05 or 1.0
+
+
+def draw_guess(
+    axes: Axes, guess: Guess, text: Writer, names: Sequence[str] = (), *, words: bool = True
+) -> None:
+    """A dashed line at the guess; at the edge, with an arrow, if it lies far outside."""
+    if guess is None or guess is ...:
+        return
+    if isinstance(guess, str):
+        row = row_of(guess, names)
+        axes.set_yticks(axes.get_yticks(), [f"your guess ▸ {n}" if n == guess else n for n in names])
+        axes.get_yticklabels()[row].set_color(GUESS_COLOUR)
+        return
+    low, high = axes.get_xlim()
+    shown = min(max(float(guess), low), high * (10 if axes.get_xscale() == "log" else 2))
+    axes.set_xlim(low, max(high, shown * 1.02))
+    axes.axvline(shown, color=GUESS_COLOUR, lw=1.6, ls=(0, (5, 2)), zorder=3)
+    for box in filter(None, (label.get_bbox_patch() for label in axes.texts)):
+        box.set_alpha(1)  # numbers stay readable where the line meets them
+    _make_room(axes)
+    if words:
+        outside = " ▸" if guess > shown else " ◂" if guess < shown else ""
+        label_line(axes, shown, f"your guess: {text(guess)}{outside}", GUESS_COLOUR, 0.94)
+
+
+def row_of(guess: str, names: Sequence[str]) -> int:
+    """Which of the names was guessed.
+
+    Raises:
+        UsageError: None of them.
+    """
+    if guess in names:
+        return names.index(guess)
+    raise UsageError(
+        f"the guess {guess!r} is none of {', '.join(names) or 'the places on this axis'}",
+        expected="a number, or a name as the figure writes it",
+        next_step="Correct the guess in its cell",
+    )
+
+
+def guessed(guess: Guess, text: Writer) -> str:
+    """The end of a description: what was guessed."""
+    if guess is None or guess is ...:
+        return ""
+    return f"; your guess was {guess if isinstance(guess, str) else text(guess)}"
+
+
+def _make_room(axes: Axes) -> None:
+    """Above all that is drawn, for words next to a vertical line."""
+    bottom, top = axes.get_ylim()
+    if axes.get_yscale() == "linear":
+        axes.set_ylim(bottom, top + (0.12 * top if top > bottom else -0.5))
+    else:
+        axes.set_ylim(bottom, top * (top / bottom) ** 0.12)
+
+
+def label_line(axes: Axes, place: float, text: str, colour: str, height: float) -> None:
+    """A text next to a vertical line, on the side with more room."""
+    transform = axes.get_xaxis_transform()
+    left = axes.transData.transform((place, 0))[0]
+    edge = axes.transAxes.transform((0.5, 0))[0]
+    side, shift = ("right", -5) if left > edge else ("left", 5)
+    axes.annotate(
+        text,
+        (place, height),
+        xycoords=transform,
+        xytext=(shift, 0),
+        textcoords="offset points",
+        ha=side,
+        va="center",
+        color=colour,
+        fontsize=9,
+        zorder=5,  # above another line
+        bbox={"facecolor": "white", "pad": 1, "edgecolor": "none"},
+    )
