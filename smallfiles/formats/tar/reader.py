@@ -11,6 +11,8 @@ access pays off in memory, on node-local flash and for staged data. Notebook 05 
 from __future__ import annotations
 
 import contextlib
+import copy
+import os
 import re
 import resource
 import warnings
@@ -21,7 +23,7 @@ from dataclasses import replace
 from functools import partial
 from itertools import accumulate
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -63,6 +65,12 @@ class Shards:
         self.kinds = {name: each.type for name, each in values if name != META or has_meta}
         self._stores: dict[int, ByteSource] = {}
         self._keys: pa.StringArray | None = None
+
+    def with_streams_of_its_own(self) -> Shards:
+        """The same indexes, and data that nobody else reads."""
+        found = copy.copy(self)
+        found._stores = {}
+        return found
 
     def keys(self) -> pa.StringArray:
         """The keys of all shards, concatenated once."""
@@ -206,6 +214,14 @@ class TarReader(PlacedReader[Shards]):
     def compressed(self) -> bool:
         """Whether samples can only be read in stored order."""
         return any(found.raw_bytes for found in self._handle().indexes)
+
+    def for_a_pass(self) -> Self:
+        """The reader of one pass in stored order, which unpacks compressed shards from where it begins."""
+        if not self.compressed:
+            return self
+        found = copy.copy(self)
+        found._opened = (os.getpid(), self._handle().with_streams_of_its_own())
+        return found
 
     def shard_sizes(self) -> tuple[int, ...]:
         """Number of samples in each shard, in stored order; loaders distribute ranges of them."""
