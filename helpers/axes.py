@@ -133,9 +133,24 @@ def range_of(values: Mapping[str, Sequence[float]], log: bool) -> tuple[float, f
 
 
 def draw_guess(
-    axes: Axes, guess: Guess, text: Writer, names: Sequence[str] = (), *, words: bool = True
+    axes: Axes,
+    guess: Guess,
+    text: Writer,
+    names: Sequence[str] = (),
+    *,
+    words: bool = True,
+    rows: Sequence[int] = (),
 ) -> None:
-    """A dashed line at the guess; at the edge, with an arrow, if it lies far outside."""
+    """A dashed line at the guess; at the edge, with an arrow, if it lies far outside.
+
+    Args:
+        axes: With what was measured.
+        guess: A place on the x axis, or one of the names.
+        text: How a number is written.
+        names: Of the bars.
+        words: Whether the line is named.
+        rows: The bars along which it goes; the whole height if not given.
+    """
     if guess is None or guess is ...:
         return
     if isinstance(guess, str):
@@ -146,7 +161,12 @@ def draw_guess(
     low, high = axes.get_xlim()
     shown = min(max(float(guess), low), high * (10 if axes.get_xscale() == "log" else 2))
     axes.set_xlim(low, max(high, shown * 1.02))
-    axes.axvline(shown, color=GUESS_COLOUR, lw=1.6, ls=(0, (5, 2)), zorder=3)
+    if rows:
+        above = 0.85 if min(rows) == 0 else 0.5  # up to the words
+        (line,) = axes.plot([shown, shown], [min(rows) - above, max(rows) + 0.5])
+    else:
+        line = axes.axvline(shown)
+    line.set(color=GUESS_COLOUR, linewidth=1.6, linestyle=(0, (5, 2)), zorder=3)
     for box in filter(None, (label.get_bbox_patch() for label in axes.texts)):
         box.set_alpha(1)  # numbers stay readable where the line meets them
     _make_room(axes)

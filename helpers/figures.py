@@ -78,7 +78,9 @@ def bars(
     note: str = "",
     dots: str = "runs",
     base: str = "",
+    groups: Sequence[str] = (),
     guess: Guess = None,
+    guess_of: str = "",
 ) -> Drawing:
     """A bar for each name, as long as the median of its runs; the axis starts at zero.
 
@@ -90,7 +92,9 @@ def bars(
         note: Under which conditions, such as "warm cache".
         dots: What the dots are, if not runs of the same measurement.
         base: The bar that the others are compared with: grey. In comparisons and records it is the first.
+        groups: Words in names; the bars of each have a colour of their own.
         guess: A place on the axis, or the name of a bar. `None` and `...` draw nothing.
+        guess_of: Beginning of the names of neighbouring bars that a place is a guess at; all if empty.
 
     Raises:
         UsageError: Nothing to draw, no title, or records of different conditions.
@@ -118,10 +122,12 @@ def bars(
         base = next(iter(totals))
     if stacked:
         _stack(axes, stacked)
-    colour = "none" if stacked else COLOURS[0]
-    median_bars(axes, totals, [REFERENCE_COLOUR if name == base else colour for name in totals], text)
+    colours = ["none" if stacked else COLOURS[_group(name, groups)] for name in totals]
+    colours = [REFERENCE_COLOUR if name == base else c for name, c in zip(totals, colours, strict=True)]
+    median_bars(axes, totals, colours, text)
     axes.set_xlabel(label)
-    draw_guess(axes, guess, text, list(totals))
+    rows_of = [row for row, name in enumerate(totals) if name.startswith(guess_of)] if guess_of else []
+    draw_guess(axes, guess, text, list(totals), rows=rows_of)
     values = ", ".join(f"{name} {text(median(runs))}" for name, runs in totals.items())
     return _finish(figure, f"Bar chart. {title}. {label}: {values}{guessed(guess, text)}.")
 
@@ -187,7 +193,9 @@ def histogram(
     x: str,
     log: bool = False,
     note: str = "",
+    marks: Mapping[str, float] | None = None,
     guess: Guess = None,
+    guess_of: str = "",
 ) -> Drawing:
     """How single values spread: a panel for each name on one axis, with the median's number at the median.
 
@@ -199,7 +207,9 @@ def histogram(
         x: What the axis counts. A unit in brackets at its end, such as "time (s)", goes to the numbers.
         log: Whether the axis is logarithmic.
         note: Under which conditions, such as "warm cache".
+        marks: Places on the axis by name; the axis reaches to them.
         guess: A place on the axis, or the name of a panel. `None` and `...` draw nothing.
+        guess_of: Name of the panel that a place is a guess at; all if empty.
 
     Raises:
         UsageError: Nothing to draw, or no title.
@@ -231,13 +241,18 @@ def histogram(
         panels[-1].set_xscale("log")
     write_numbers(panels[-1].xaxis, text)
     panels[-1].set_xlabel(unit_of(x)[0])
+    for number, (name, place) in enumerate((marks or {}).items()):
+        left, right = panels[-1].get_xlim()
+        panels[-1].set_xlim(min(left, place / 1.1 if log else place), max(right, 1.1 * place))
+        mark(panels[0], name, place, 0.86 - 0.12 * number, iter(()))
     if isinstance(guess, str):
         panels[row_of(guess, list(values))].set_title(
             f"{guess}  ◂ your guess", loc="left", fontsize=9, pad=3, color=GUESS_COLOUR
         )
     else:
-        for axes in panels:
-            draw_guess(axes, guess, text, words=axes is panels[0])
+        asked = [axes for axes, name in zip(panels, values, strict=True) if guess_of in ("", name)]
+        for axes in asked:
+            draw_guess(axes, guess, text, words=axes is asked[0])
     medians = ", ".join(f"{name} {text(median(v))}" for name, v in values.items())
     if log:
         largest = ", ".join(f"{name} {text(max(v))}" for name, v in values.items())
@@ -320,6 +335,11 @@ def _caption(how: str, note: str) -> str:
 
 def _how(what: str, runs: Sequence[float], dots: str = "runs") -> str:
     return f"{what}: median, dots: {len(runs)} {dots}" if len(runs) > 1 else ""
+
+
+def _group(name: str, groups: Sequence[str]) -> int:
+    """Which of the groups, by a word in its name; the first without any."""
+    return next((number for number, group in enumerate(groups) if group in name), 0)
 
 
 def _runs(value: Runs) -> list[float]:

@@ -103,6 +103,23 @@ def test_a_guess_by_name_marks_the_bar():
         bars(guess="no such bar")
 
 
+def test_a_guess_at_some_of_the_bars_is_a_line_along_these():
+    rows = {"list, 1%": 19.0, "list, 25%": 40.0, "columns, 1%": 0.2, "columns, 25%": 0.2}
+    drawn = figures.bars(rows, "t", x="MB", groups=("list", "columns"), guess=5, guess_of="list")
+    axes = drawn.figure.axes[0]
+    (line,) = [line for line in axes.lines if line.get_color() == GUESS_COLOUR]
+    assert min(line.get_ydata()) < 0 and max(line.get_ydata()) == 1.5
+    colours = [bar.get_facecolor() for bar in axes.patches]
+    assert colours == [to_rgba(drawing.COLOURS[number]) for number in (0, 0, 1, 1)]
+    assert "your guess: 5" in texts(axes)
+
+
+def test_a_guess_at_one_panel_stands_there_only():
+    panels = histogram(guess=0.00005, guess_of="read").figure.axes
+    guessed = [[line.get_color() for line in axes.lines].count(GUESS_COLOUR) for axes in panels]
+    assert guessed == [0, 1] and "your guess: 50 µs" in texts(panels[1])
+
+
 @ALL
 def test_the_caption_tells_the_conditions_and_the_machine(draw):
     caption = draw(note="warm cache, ext4").figure.get_supxlabel()
