@@ -235,12 +235,15 @@ class SlowFolder:
 
     @property
     def summary(self) -> str:
-        """Whether it is mounted, and how slow it is, in a sentence."""
+        """Whether it is mounted, and what takes how long, in a sentence or two."""
+        config = self.config
+        delays = f"takes {1e3 * config.latency_s:g} ms" + " on average" * bool(config.jitter)
+        delays += f", {config.servers} at once" if config.servers is not None else ""
+        if config.bandwidth_bytes_s is not None:
+            delays += f"; all reads together get {config.bandwidth_bytes_s / 1e6:g} MB/s"
         if self.how == "fuse":
-            return f"Mounted: every read there is delayed ({self.config.summary()})."
-        return (
-            f"Not mounted: {self.note}. Only reads through its store are delayed ({self.config.summary()})."
-        )
+            return f"Mounted: each look-up, open and listing {delays}."
+        return f"Not mounted: {self.note}. Through its store each look-up and each open {delays}."
 
     def __fspath__(self) -> str:
         return os.fspath(self.path)

@@ -115,6 +115,13 @@ class TestWithoutFuse:
         with pytest.raises(UsageError, match="not a folder"), slowfs.open_slow(folder / "a/1.jpg"):
             pass
 
+    def test_its_summary_says_why_it_is_not_mounted_and_what_takes_how_long(self, forbidden, folder):
+        with slowfs.open_slow(folder, SlowConfig(0.002, servers=4)) as slow:
+            assert forbidden in slow.summary
+            assert slow.summary.endswith(
+                "Through its store each look-up and each open takes 2 ms, 4 at once."
+            )
+
     def test_the_command_fails_in_a_sentence(self, forbidden, folder, tmp_path, capsys):
         assert main(["slowfs", str(folder), str(tmp_path / "slow")]) == 1
         told = capsys.readouterr().err
