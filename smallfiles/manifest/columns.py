@@ -183,8 +183,10 @@ def caption_column(captions: Any, name: Namer = by_row) -> pa.Array:
             return valid(found, kind, "caption")
         captions = found.to_pylist()
     bad = [row for row, entry in enumerate(captions) if not _is_captions(entry)]
+    expected = "a list of strings in UTF-8 for each sample"
+    if lists := [row for row in bad if isinstance(captions[row], list | tuple)]:
+        raise fault_of(lists, "list", "not of captions (text in UTF-8)", captions, name, expected)
     if bad:
-        expected = "a list of strings in UTF-8 for each sample"
         raise fault_of(bad, "sample", "without a list of captions", captions, name, expected)
     return arrow_column(captions, kind)
 

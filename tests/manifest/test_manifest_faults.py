@@ -100,7 +100,12 @@ def test_an_array_of_something_else_is_no_label_column(labels):
 )
 def test_captions_that_are_no_list_of_strings_are_named(captions):
     message = summary(["a", "b"], values={"captions": [["fine"], captions]})
-    assert "without a list of captions" in message and "('b')" in message
+    known = (
+        "1 list is not of captions"
+        if isinstance(captions, list)
+        else "1 sample is without a list of captions"
+    )
+    assert known in message and "('b')" in message
 
 
 @pytest.mark.parametrize(
