@@ -77,7 +77,7 @@ class Case:
 
 
 def interleaved(
-    cases: Sequence[Case], repeats: int, seed: int, what: str, failed: dict[str, str]
+    cases: Sequence[Case], repeats: int, seed: int, what: str, failed: dict[str, str], bar: bool = True
 ) -> dict[str, list[Outcome]]:
     """Run every case once per round, in `repeats` rounds, shuffled within the round.
 
@@ -87,6 +87,7 @@ def interleaved(
         seed: Of the order within rounds.
         what: Text of the progress bar.
         failed: Gets the reason of each failed case, which is not run again.
+        bar: Whether progress is shown.
 
     Returns:
         The outcomes of each case by name, in the order of the rounds, without the failed ones.
@@ -103,7 +104,7 @@ def interleaved(
     runs = [(case, False) for case in warm]
     for number in range(repeats):
         runs += [(case, True) for case in random.Random(f"{seed}/{number}").sample(list(cases), len(cases))]
-    with progress(len(runs), f"measuring {what}", unit="runs") as shown:
+    with progress(len(runs), f"measuring {what}", unit="runs", enabled=bar) as shown:
         for case, counts in runs:
             outcome = attempt(case.name, case.run, failed) if case.name in outcomes else None
             if outcome is None:
@@ -226,6 +227,7 @@ def compare(
     *,
     unit: str = "samples",
     before: Callable[[], object] | None = None,
+    bar: bool = True,
 ) -> Comparison:
     """Time functions side by side, in rounds of changing order.
 
@@ -239,6 +241,7 @@ def compare(
         unit: What the returned numbers count, in the plural.
         before: Called before each run, outside the clock, for example to empty the page cache; then each run
             is one call, without a first untimed one.
+        bar: Whether progress is shown; not where it is called in a loop that shows its own.
 
     Raises:
         UsageError: There is no function, all of them failed, or there are no rounds.
@@ -254,7 +257,7 @@ def compare(
         cases.append(
             Case(name, run if before else long_enough(run, _RUN_S, _MOST_CALLS), warm_up=before is None)
         )
-    found = interleaved(cases, rounds, 0, " and ".join(functions), failed)
+    found = interleaved(cases, rounds, 0, " and ".join(functions), failed, bar)
     if not found:
         reasons = "; ".join(f"{name}: {why}" for name, why in failed.items()) or "there is none"
         raise UsageError(

@@ -81,3 +81,14 @@ def test_a_factor_is_that_of_the_bars_and_its_spread_that_of_the_rounds():
     assert gain.median == result.spread("b").median / result.spread("a").median == 6
     assert (gain.minimum, gain.maximum) == (2, 6)
     assert result.finding == "b is 6.0 times as fast as a"
+
+
+@pytest.mark.parametrize("bar", [True, False])
+def test_progress_is_shown_unless_the_caller_shows_its_own(slept, bar, monkeypatch):
+    monkeypatch.setattr("smallfiles.progress._is_terminal", lambda: True)
+    bars = []
+    monkeypatch.setattr("smallfiles.progress._Bar.__init__", lambda self, *what: bars.append(what))
+    monkeypatch.setattr("smallfiles.progress._Bar.advance", lambda self, n=1, bytes=0: None)
+    monkeypatch.setattr("smallfiles.progress._Bar.close", lambda self: None)
+    measure.compare({"it": slept(0.1)}, rounds=1, bar=bar)
+    assert len(bars) == bar
