@@ -1,7 +1,8 @@
-"""The figure of notebook 00: this machine, and how much of it may be used.
+"""The figure of notebook 00: how many more files this machine takes, by its bytes and by its inodes.
 
-CPUs and memory as a share of those of the node; for each file system the free share of bytes and of inodes.
-The trap: a disk with plenty of free bytes may not take one more file, so both are drawn side by side.
+Two bars for each file system, and two more for a quota, where a tool reports one. The traps: a disk with
+plenty of free bytes may not take one more file, so both limits are drawn in one unit, photos of 100 kB; and
+`df` shows the file system, of which a quota grants only a part.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import os
 import shlex
 import tempfile
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,7 +18,7 @@ from helpers import figures
 from helpers.show import Drawing
 from smallfiles import machine
 from smallfiles.errors import SmallfilesError
-from smallfiles.machine import FileSystem
+from smallfiles.machine import FileSystem, Quota
 from smallfiles.progress import bytes_text
 
 SHARED_MEMORY = Path("/dev/shm")
@@ -25,10 +27,63 @@ _PHOTO_BYTES = 100_000
 
 @dataclass(frozen=True)
 class StoragePlace:
-    """A file system and what it is used for ("your data, home")."""
+    """A file system, what it is used for ("data, home"), and the tightest quota on it."""
 
     role: str
     filesystem: FileSystem
+    quota: Quota | None = None
+
+    @property
+    def limits(self) -> Iterator[Limit]:
+        """What is free: of the file system, then of the quota."""
+        found, name = self.filesystem, f"{self.role} ({self.filesystem.kind})"
+        yield Limit("There is room", name, found.free_bytes, found.inodes_free)
+        if self.quota is not None:
+            quota = self.quota
+            free_bytes = None if quota.limit_bytes is None else max(0, quota.limit_bytes - quota.used_bytes)
+            files = None if quota.limit_files is None else max(0, quota.limit_files - quota.used_files)
+            name = f"{self.role}, {quota.holder} quota"
+            yield Limit(f"Your {quota.holder} quota has room", name, free_bytes, files)
+
+
+@dataclass(frozen=True)
+class Limit:
+    """Free bytes and free inodes of a file system or of a quota; None where it sets no limit.
+
+    Args:
+        finding: The beginning of a sentence that goes on with "for so many photos".
+        name: For a label.
+        free_bytes: Bytes that may still be written.
+        free_inodes: Files and folders that may still be made.
+    """
+
+    finding: str
+    name: str
+    free_bytes: int | None
+    free_inodes: int | None
+
+    @property
+    def photos(self) -> dict[str, int]:
+        """How many photos of 100 kB each of the two has room for."""
+        found: dict[str, int] = {}
+        if self.free_bytes is not None:
+            found["bytes"] = self.free_bytes // _PHOTO_BYTES
+        if self.free_inodes is not None:
+            found["inodes"] = self.free_inodes
+        return found
+
+    @property
+    def labels(self) -> dict[str, str]:
+        """What is free, in words."""
+        found: dict[str, str] = {}
+        if self.free_bytes is not None:
+            found["bytes"] = f"bytes: {bytes_text(self.free_bytes)} free"
+            found["bytes"] += ", inodes not counted" if self.free_inodes is None else ""
+        if self.free_inodes is not None:
+            found["inodes"] = f"inodes: {_count_text(self.free_inodes)} free"
+            if self.free_inodes and self.free_bytes is not None:
+                found["inodes"] += f", one for each {bytes_text(self.free_bytes / self.free_inodes)}"
+        return found
 
 
 @dataclass(frozen=True)
@@ -56,19 +111,23 @@ class MachineReport:
     @property
     def finding(self) -> str:
         """The sentence that the figure supports."""
-        share = f"We may use {self.cpus_usable} of {self.cpus_present} CPUs"
-        place = self.places[0].filesystem
-        photos, inodes = place.free_bytes // _PHOTO_BYTES, place.inodes_free
-        if inodes is None or photos <= inodes:
-            return f"{share}; with photos of 100 kB the bytes run out first, after {photos:,}"
-        return f"{share}; with photos of 100 kB the inodes run out first, after {inodes:,}"
+        found = [
+            (count, what, limit) for limit in self.places[0].limits for what, count in limit.photos.items()
+        ]
+        photos, what, limit = min(found, key=lambda one: one[0])
+        return f"{limit.finding} for {photos:,} photos of 100 kB, then the {what} run out"
+
+    @property
+    def note(self) -> str:
+        """Our part of the node's memory; a caption names the CPUs."""
+        return f"{bytes_text(self.memory_limit_bytes)} of {bytes_text(self.memory_present_bytes)} memory"
 
     @property
     def alt_text(self) -> str:
         """The figure in words."""
-        free = [_summary(place) for place in self.places]
-        memory = f"{bytes_text(self.memory_limit_bytes)} of {bytes_text(self.memory_present_bytes)} memory"
-        return f"Bar chart. {self.finding}; {memory}. Free: {'; '.join(free)}."
+        free = [f"{limit.name} {_summary(limit)}" for place in self.places for limit in place.limits]
+        cpus = f"{self.cpus_usable} of {self.cpus_present} CPUs"
+        return f"Bar chart. {self.finding}. Free: {'; '.join(free)}. {cpus}, {self.note}."
 
 
 def describe(folder: Path) -> MachineReport:
@@ -103,52 +162,47 @@ def _temporary() -> Path:
 def _places(asked: list[tuple[str, Path]]) -> tuple[StoragePlace, ...]:
     """The file systems of these folders, each once, with all its roles."""
     roles: dict[Path, list[str]] = {}
-    found: dict[Path, FileSystem] = {}
+    found: dict[Path, tuple[Path, FileSystem]] = {}
     for role, folder in asked:
         try:
             place = machine.filesystem(folder)
         except SmallfilesError:  # one that cannot be looked at is left out of a picture
             continue
         roles.setdefault(place.mount, []).append(role)
-        found.setdefault(place.mount, place)
-    return tuple(StoragePlace(", ".join(roles[mount]), place) for mount, place in found.items())
+        found.setdefault(place.mount, (folder, place))
+    return tuple(
+        StoragePlace(", ".join(roles[mount]), place, None if place.kind == "tmpfs" else machine.quota(folder))
+        for mount, (folder, place) in found.items()
+    )
 
 
-def _summary(place: StoragePlace) -> str:
-    found = place.filesystem
-    inodes = "" if found.inodes_free is None else f" and {_count_text(found.inodes_free)} files"
-    return f"{place.role} ({found.kind}) {bytes_text(found.free_bytes)}{inodes}"
+def _summary(limit: Limit) -> str:
+    inodes = None if limit.free_inodes is None else f"{_count_text(limit.free_inodes)} files"
+    room = None if limit.free_bytes is None else bytes_text(limit.free_bytes)
+    return " and ".join(filter(None, (room, inodes)))
 
 
 def _count_text(count: int) -> str:
+    if count >= 1_000_000_000:
+        return f"{count / 1e9:,.1f} billion"
     return f"{count / 1e6:,.1f} million" if count >= 1_000_000 else f"{count:,}"
 
 
 def draw(picture: MachineReport) -> Drawing:
-    """Our part of the node, and what is free on each file system, in percent.
+    """How many photos each file system, and each quota, has room for: by its bytes, and by its inodes.
 
     Args:
         picture: From `describe`.
     """
-    memory = f"{bytes_text(picture.memory_limit_bytes)} of {bytes_text(picture.memory_present_bytes)}"
     rows = {
-        f"CPUs: {picture.cpus_usable} of {picture.cpus_present}": picture.cpus_usable / picture.cpus_present,
-        f"memory: {memory}": picture.memory_limit_bytes / picture.memory_present_bytes,
+        f"{limit.name}\n{limit.labels[what]}": float(photos)
+        for place in picture.places
+        for limit in place.limits
+        for what, photos in limit.photos.items()
     }
-    for place in picture.places:
-        found = place.filesystem
-        name = f"{place.role} ({found.kind})"
-        rows[f"{name}\n{bytes_text(found.free_bytes)} free"] = found.free_bytes / (found.total_bytes or 1)
-        if found.inodes_free is None:
-            rows[f"{name}\ninodes are not counted"] = 0.0
-        else:
-            inodes = f"{_count_text(found.inodes_free)} inodes free"
-            if found.inodes_free:
-                inodes += f", one for each {bytes_text(found.free_bytes / found.inodes_free)}"
-            rows[f"{name}\n{inodes}"] = found.inodes_free / (found.inodes_total or 1)
-    drawn = figures.bars(
-        {name: 100 * share for name, share in rows.items()},
-        picture.finding,
-        x="may be used, or is free (%)",
-    )
+    x, scale = "photos of 100 kB that there is room for", 1.0
+    if max(rows.values()) >= 1_000_000:  # the numbers of the axis would overlap
+        x, scale = f"millions of {x}", 1e-6
+    scaled = {name: scale * photos for name, photos in rows.items()}
+    drawn = figures.bars(scaled, picture.finding, x=x, note=picture.note, groups=("bytes", "inodes"))
     return Drawing(drawn.figure, picture.alt_text)

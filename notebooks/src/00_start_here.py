@@ -5,9 +5,10 @@
 #
 # A GPU waits. It could process thousands of images per second, but each image is a file of its own, each file must be
 # found, opened and read, and a thousand other jobs use the same file system. This course measures where the time goes,
-# and shows how to stop the waiting: a list instead of a walk, packing, staging, feeding, streaming.
+# and shows how to stop the waiting: a list instead of a walk, packing (many files in one), staging (a copy near the
+# GPU), feeding (decoding ahead), streaming (reading from a far store).
 #
-# ![An epoch as a bar, for each notebook: the part in which the GPU waits shrinks from file per image to packed, staged and fed.](pictures/course.svg)
+# ![A job's first epoch as a bar, for each notebook: the part in which the GPU waits shrinks from file per image to packed, staged and fed.](pictures/course.svg)
 #
 # *The map of the course. The lengths are schematic; you will measure the real ones.*
 #
@@ -75,13 +76,14 @@ os.cpu_count(), machine.usable_cpus()
 
 # %%
 allowed = os.sched_getaffinity(0)
-os.sched_setaffinity(0, {min(allowed)})  # one CPU for this process
+os.sched_setaffinity(0, {min(allowed)})  # one CPU for this thread and what it starts
 limited = os.cpu_count(), machine.usable_cpus()
 os.sched_setaffinity(0, allowed)
 limited
 
 # %% [markdown]
-# The same is true of memory, and exceeding the smaller number is worse than slow: the job is killed.
+# Memory too is installed and granted. The cell shows the smaller of the two, and who set it. A job that exceeds it is
+# killed, not slowed down.
 
 # %%
 from smallfiles.progress import bytes_text
@@ -98,12 +100,13 @@ f"{bytes_text(limit.limit_bytes)}, limited by {limit.source}"
 
 # %%
 place = machine.filesystem(setup.scratch)
-print(f"{place.kind}: {bytes_text(place.free_bytes)} are free, and inodes: {place.inodes_free or 0:,} (0: not counted)")
+inodes = "not counted" if place.inodes_free is None else f"{place.inodes_free:,} free"
+print(f"{place.kind}: {bytes_text(place.free_bytes)} free; inodes: {inodes}")
 print(f"photos of 100 kB that the bytes have room for: {place.free_bytes // 100_000:,}")
 
 # %% [markdown]
-# The folded cell draws what this machine is. (A *folded* cell holds code that is not the lesson. Click on its bar to
-# open it.)
+# The folded cell draws both limits, as photos, for each file system at hand. (A *folded* cell holds code that is not
+# the lesson. Click on its bar to open it.)
 
 # %% jupyter={"source_hidden": true}
 from helpers import machine_report
@@ -112,13 +115,14 @@ picture = machine_report.describe(setup.scratch)
 show.figure(machine_report.draw(picture), alt=picture.alt_text)
 
 # %% [markdown]
-# The title is computed from the result, as in all figures of this course. The label of an inode bar says how many free
-# bytes there are for each free inode. If your files are larger, bytes run out first. If they are smaller, inodes do,
-# unless this number is below one disk block (4 kB on most disks), which even a tiny file takes. When inodes run out,
-# "No space left on device" appears although many bytes are free. On a cluster the inode quota is often far tighter than
-# the file system itself.
+# The title is computed from the result, as in all figures of this course: the shortest bar of the data decides. The
+# label of an inode bar says how many free bytes there are for each free inode. If your files are larger, bytes run out
+# first. If they are smaller, inodes do, unless this number is below one disk block (4 kB on most disks), which even a
+# tiny file takes. When inodes run out, "No space left on device" appears although many bytes are free.
 #
-# The `doctor` checks all of this at once, and the installed packages. Each line that needs attention comes with advice.
+# On a cluster your quota, above all of inodes, is often far tighter than the file system. It has bars of its own here,
+# and a line below, where a tool reports it; otherwise ask your site. The `doctor` gives advice for each line that needs
+# attention.
 
 # %%
 from smallfiles import doctor
@@ -136,8 +140,7 @@ show.say(f"{len(odd) or 'None'} of {len(findings)} lines need attention.")
 # %% [markdown] id="imports" tags=["core"]
 # ## 2 · Count the files behind one import
 #
-# Data sets are not the only thing made of many small files. A Python package is a tree of them, and each `import` walks
-# through it: every module is a file that must be found, opened and read.
+# A Python package is a tree of small files too. At an `import` every module must be found, opened and read.
 #
 # To count them, we start a fresh Python with an *audit hook*, which is called at each open. Shared libraries are opened
 # by the linker and not by Python, so we add the files that the process has mapped.
@@ -178,23 +181,21 @@ title = f"import torch opens {counts['import torch']:,} files with a total size 
 figures.bars(counts, title, x="files opened by the import, and libraries mapped", guess=guess)
 
 # %% [markdown]
-# The first bar is a small module and the libraries of Python itself. If 64 nodes start four processes each, multiply
-# the last bar by 256: that many opens reach the server before the first image is read. (Most of the bytes are shared
-# libraries, of which only the pages in use are read.) On your own disk an open takes microseconds, which nobody
-# notices. On a parallel file system it is a request over the network to a server that all users share. Many small
-# requests are the theme of this course. Notebook 01 measures what one open costs.
+# The first bar is a small module and the libraries of Python itself. (Most of the bytes are shared libraries, of which
+# only the pages in use are read.) On your own disk an open takes microseconds, which nobody notices. On a parallel file
+# system it is a request over the network to a server that all users share.
+#
+# If the environment is on the parallel file system and 64 nodes start four processes each, up to 256 times the last bar
+# reaches its server before the first image is read; a node's cache spares some of it. The remedy is one file for the
+# whole environment ([06.5](06_read_a_squashfs_image.ipynb#5-·-Put-an-environment-into-one-file)). Notebook 01 measures
+# what one open costs.
 
 # %% [markdown] id="order" tags=["optional"]
 # ## 3 · Run cells in order
 #
 # *Optional, 3 minutes, if you are new to notebooks.* A *kernel* runs behind the page: one Python process that keeps all
-# its variables until it ends. Cells are pieces of text that are sent to it. The kernel does not know where on the page
-# a cell is, only the order in which they arrive.
-
-# %%
-f"this kernel is process {os.getpid()}, Python {sys.version.split()[0]}"
-
-# %% [markdown]
+# its variables until it ends. It does not know where on the page a cell is, only the order in which cells arrive.
+#
 # > **Predict.** The next two cells start a counter and increase it. What does the second cell show if you run it three
 # > times? And if you then run the first one again?
 
@@ -207,15 +208,14 @@ counter
 
 # %% [markdown]
 # Three runs give 3; after you run the first cell again, the next run gives 1. The number in brackets to the left of a
-# cell shows the order in which cells ran. When results look odd, look there first. The remedy is always the same:
-# **Kernel > Restart Kernel and Run All Cells** starts a fresh process and runs the page from top to bottom. If a cell
-# shows an error, run the cells above it first.
+# cell shows the order in which cells ran. The remedy is always the same: **Kernel > Restart Kernel and Run All Cells**
+# starts a fresh process and runs the page from top to bottom. If a cell shows an error, run the cells above it first.
 
 # %% [markdown] id="checks" tags=["core"]
 # ## 4 · Pass a check
 #
-# Each notebook has an exercise: a function with a gap, and a cell that checks it. A check has three possible results.
-# Here is a function that is not written yet. It should count the inodes that one copy of a data set takes.
+# Each notebook has an exercise: a function with a gap, and a cell that checks it. Here is a function that is not
+# written yet. It should count the inodes that one copy of a data set takes.
 
 # %% tags=["raises-exception"]
 from exercises.checks import ex00_start_here as check
@@ -241,8 +241,8 @@ def inodes_of_a_copy(files: int, folders: int) -> int:
 check.inodes_of_a_copy(inodes_of_a_copy)
 
 # %% [markdown]
-# The cross comes with the first case that failed, and often a guess at the mistake behind it. Attempts are not counted.
-# Correct the function above and run it again; only then look at the next cell, which is ours.
+# The cross comes with the first case that failed, and often a guess at the mistake behind it. Correct the function above
+# and run it again; only then look at the next cell, which is ours.
 
 
 # %%
@@ -255,21 +255,20 @@ check.inodes_of_a_copy(inodes_of_a_copy)
 # %% [markdown] id="exercise"
 # ## Exercise
 #
-# In [Exercise 00](../exercises/00_start_here.ipynb) you compute how many copies of a data set fit into a quota. It
-# takes five minutes and one line of code.
+# In [Exercise 00](../exercises/00_start_here.ipynb) you compute how many copies of a data set fit where two limits
+# count. It takes five minutes.
 
 # %% [markdown] id="cluster"
 # ## On the cluster
 #
 # A login node, a compute node and a job on it are three different machines, with different CPUs, limits and file
-# systems. So check again where your program will run. This command does it:
+# systems. So check again where your program will run:
 
 # %%
 show.command(picture)
 
 # %% [markdown]
-# Run it once on the login node and once inside a job, and compare the first lines. Add folders at the end to check
-# their file systems too.
+# Run it on the login node and inside a job, and compare the first lines. Folders at the end are checked too.
 
 # %% [markdown] id="key-points"
 # ## Key points

@@ -3,8 +3,8 @@
 #
 # ★☆☆ · 5 minutes · after [notebook 00](../notebooks/00_start_here.ipynb)
 #
-# A cluster gives you a quota of inodes. A colleague proposes to unpack the data set once per experiment. How often does
-# it fit?
+# A colleague proposes to unpack the data set once per experiment. How often does it fit, where bytes and inodes are
+# limited?
 
 # %% id="start"
 import sys
@@ -17,24 +17,28 @@ setup = start("ex00")
 # %% [markdown] id="task"
 # ## Task
 #
-# Each file and each folder takes one inode. Return how many whole copies of a data set fit into the inodes that are
-# free, as a whole number:
-#
-# `copies_that_fit(inodes_free: int, files: int, folders: int) -> int`
+# One copy takes `bytes_of_a_copy` bytes, and an inode for each of its `files` and `folders`. `bytes_free` and
+# `inodes_free` are what is left. Some file systems do not count inodes: then `inodes_free` is `None`. Return how many
+# whole copies fit, as a whole number.
 #
 # --8<-- solution
 # --8<-- stub
-# # Replace the last line of the function with your own; one line is enough.
+# # Replace the last line of the function with your own lines.
 # --8<-- end
 
 
 # %% id="answer"
-def copies_that_fit(inodes_free: int, files: int, folders: int) -> int:
+def copies_that_fit(
+    bytes_free: int, inodes_free: int | None, files: int, folders: int, bytes_of_a_copy: int
+) -> int:
     """How many whole copies fit."""
     # --8<-- solution
-    return inodes_free // (files + folders)
+    by_bytes = bytes_free // bytes_of_a_copy
+    if inodes_free is None:
+        return by_bytes
+    return min(by_bytes, inodes_free // (files + folders))
     # --8<-- stub
-    # raise NotImplementedError  # your code: one line that returns a whole number
+    # raise NotImplementedError  # your code: about four lines that return a whole number
     # --8<-- end
 
 
@@ -46,9 +50,9 @@ verdict
 
 # %% [markdown] id="hints"
 # <details>
-# <summary>Hint 1: what one copy takes</summary>
+# <summary>Hint 1: two limits</summary>
 #
-# You counted it in notebook 00: the files and the folders together.
+# Compute how often a copy fits into the bytes, and how often into the inodes. Which of the two numbers counts?
 #
 # </details>
 #
@@ -58,23 +62,29 @@ verdict
 # In Python `7 / 2` is `3.5` and `7 // 2` is `3`. Note that `//` binds tighter than `+`.
 #
 # </details>
+#
+# <details>
+# <summary>Hint 3: None is not zero</summary>
+#
+# `if not inodes_free` is true for 0 too, and then nothing fits. Ask `if inodes_free is None`.
+#
+# </details>
 
 # %% [markdown] id="use"
 # ## With your numbers
 #
-# ImageNet has 1,331,167 images of 144 GB, in 2,003 folders once both splits are sorted by class. When the check has
-# passed, this cell computes how many copies would fit into this file system.
+# ImageNet has 1,331,167 images, 155 GB as downloaded, in 2,003 folders once both splits are sorted by class. When the
+# check has passed, this cell computes how many copies would fit into this file system, and into a quota of 2 TB and 3
+# million inodes.
 
 # %% id="imagenet"
-free = setup.filesystem.inodes_free
+here = setup.filesystem
+imagenet = {"files": 1_331_167, "folders": 2_003, "bytes_of_a_copy": 155_000_000_000}
 if not verdict:
     show.say("Solve the exercise first; then this cell uses your function.")
-elif free is None:
-    show.say(f"This {setup.filesystem.kind} counts no inodes, so there is no such limit here.")
 else:
-    by_inodes = copies_that_fit(free, 1_331_167, 2_003)
-    by_bytes = setup.filesystem.free_bytes // 144_000_000_000
-    show.say(
-        f"The free inodes have room for {by_inodes} copies of ImageNet, the free bytes for {by_bytes}: "
-        f"**{min(by_inodes, by_bytes)}** fit. The smaller number counts."
-    )
+    copies = copies_that_fit(here.free_bytes, here.inodes_free, **imagenet)
+    quota = copies_that_fit(2_000_000_000_000, 3_000_000, **imagenet)
+    bytes_alone = copies_that_fit(2_000_000_000_000, None, **imagenet)
+    show.say(f"ImageNet fits **{copies}** times into this {here.kind}.")
+    show.say(f"Into the quota it fits **{quota}** times; its bytes alone have room for {bytes_alone}.")

@@ -1,28 +1,71 @@
 """The warm-up: each known wrong answer gets its own diagnosis."""
 
 import math
+from operator import add, truediv
 
 from telling import assert_told, judged
 
 from exercises.checks import ex00_start_here as ex00
 
+
+def tighter(by_inodes, by_bytes=lambda free, one: free // one, choose=min):
+    """An answer that takes None as it should, and makes a mistake elsewhere."""
+
+    def answer(bytes_free, inodes_free, files, folders, bytes_of_a_copy):
+        copies = by_bytes(bytes_free, bytes_of_a_copy)
+        return copies if inodes_free is None else choose(copies, by_inodes(inodes_free, files, folders))
+
+    return answer
+
+
+def whole(free, files, folders):
+    return free // (files + folders)
+
+
+def none_is_zero(bytes_free, inodes_free, files, folders, bytes_of_a_copy):
+    return min(bytes_free // bytes_of_a_copy, (inodes_free or 0) // (files + folders))
+
+
+def zero_is_none(bytes_free, inodes_free, files, folders, bytes_of_a_copy):
+    if not inodes_free:
+        return bytes_free // bytes_of_a_copy
+    return min(bytes_free // bytes_of_a_copy, inodes_free // (files + folders))
+
+
 WRONG_ANSWERS = [
-    (lambda free, files, folders: free // files, "folders take an inode each"),
-    (lambda free, files, folders: free // files + folders, "parentheses"),
-    (lambda free, files, folders: free / (files + folders), "`//` rounds down"),
-    (lambda free, files, folders: math.ceil(free / (files + folders)), "rounded up"),
-    (lambda free, files, folders: round(free / (files + folders)), "nearest"),
-    (lambda free, files, folders: free - files - folders, "subtracted"),
-    (lambda free, files, folders: (files + folders) // free, "other way round"),
-    (lambda free, files, folders: 10, "divide the free inodes"),
-    (lambda free, files, folders: "10", "`//` rounds down"),
+    (tighter(lambda free, files, folders: free // files), "folders take an inode each"),
+    (tighter(lambda free, files, folders: free // files + folders), "parentheses"),
+    (tighter(lambda free, files, folders: free / (files + folders), truediv), "`//` rounds down"),
+    (tighter(lambda *case: math.ceil(case[0] / sum(case[1:])), lambda a, b: math.ceil(a / b)), "rounded up"),
+    (tighter(lambda *case: round(case[0] / sum(case[1:])), lambda a, b: round(a / b)), "nearest"),
+    (tighter(lambda free, files, folders: free - files - folders), "subtracted"),
+    (tighter(lambda free, files, folders: (files + folders) // (free or 1)), "other way round"),
+    (tighter(whole, choose=max), "run out before: the smaller number counts"),
+    (tighter(whole, choose=add), "you added"),
+    (lambda free, inodes, files, folders, one: free // one, "but the inodes run out before"),
+    (tighter(whole, choose=lambda by_bytes, by_inodes: by_inodes), "but the bytes run out before"),
+    (
+        lambda free, inodes, files, folders, one: min(free // one, inodes // (files + folders)),
+        "inodes are not counted; then",
+    ),
+    (none_is_zero, "not that none is free"),
+    (zero_is_none, "0 free inodes are not None"),
+    (lambda *case: 7, "divide the free bytes"),
+    (lambda *case: "10", "`//` rounds down"),
 ]
 
 
+def first_the_inodes(bytes_free, inodes_free, files, folders, bytes_of_a_copy):
+    limits = [divmod(bytes_free, bytes_of_a_copy)[0]]
+    if inodes_free is not None:
+        limits.insert(0, whole(inodes_free, files, folders))
+    return sorted(limits)[0]
+
+
 RIGHT_ANSWERS = [
-    lambda free, files, folders: free // (files + folders),
-    lambda free, files, folders: math.floor(free / (files + folders)),
-    lambda free, files, folders: divmod(free, files + folders)[0],
+    tighter(whole),
+    tighter(lambda free, files, folders: math.floor(free / (files + folders))),
+    first_the_inodes,
 ]
 TestCopiesThatFit = judged(ex00.copies_that_fit, WRONG_ANSWERS, RIGHT_ANSWERS)
 

@@ -10,7 +10,7 @@ from helpers import machine_report
 from helpers.machine_report import MachineReport, StoragePlace, describe, draw
 from smallfiles.cli import build_parser
 from smallfiles.errors import ResourceError
-from smallfiles.machine import FileSystem, usable_cpus
+from smallfiles.machine import FileSystem, Quota, usable_cpus
 
 
 def disk(kind="lustre", free=10**12, inodes_free=2_000_000, inodes_total=4_000_000, mount="/"):
@@ -30,16 +30,58 @@ def test_this_machine_is_drawn_with_its_own_numbers(tmp_path):
 
 
 def test_the_finding_is_computed():
-    first = "with photos of 100 kB the inodes run out first, after 2,000,000"
-    assert picture().finding == f"We may use 4 of 128 CPUs; {first}"
+    assert picture().finding == "There is room for 2,000,000 photos of 100 kB, then the inodes run out"
     found = picture(StoragePlace("data", disk(free=10**9)))
-    assert found.finding.endswith("the bytes run out first, after 10,000")
+    assert found.finding == "There is room for 10,000 photos of 100 kB, then the bytes run out"
+
+
+def quota(limit_bytes=10**12, limit_files=1_000_000):
+    return Quota("user", 4 * 10**11, limit_bytes, 990_000, limit_files, "lfs quota")
+
+
+def test_a_quota_that_is_tighter_than_the_file_system_decides_and_has_its_own_bars():
+    found = picture(StoragePlace("data", disk(), quota()))
+    assert found.finding == "Your user quota has room for 10,000 photos of 100 kB, then the inodes run out"
+    shown = text_of(draw(found).figure)
+    assert (
+        "data, user quota bytes: 600 GB free" in shown
+        and "inodes: 10,000 free, one for each 60.0 MB" in shown
+    )
+    assert "data (lustre) bytes: 1.0 TB free" in shown
+    assert "data, user quota 600 GB and 10,000 files" in found.alt_text
+
+
+@pytest.mark.parametrize(
+    ("given", "end"),
+    [
+        (quota(limit_bytes=None), "10,000 photos of 100 kB, then the inodes run out"),
+        (
+            quota(limit_bytes=5 * 10**11, limit_files=None),
+            "1,000,000 photos of 100 kB, then the bytes run out",
+        ),
+        (quota(limit_files=980_000), "0 photos of 100 kB, then the inodes run out"),
+    ],
+    ids=["no limit of bytes", "no limit of files", "used up"],
+)
+def test_a_quota_of_one_kind_or_used_up_is_drawn(given, end):
+    found = picture(StoragePlace("data", disk(), given))
+    assert found.finding == f"Your user quota has room for {end}"
+    draw(found)
+
+
+def test_the_quota_is_asked_for_where_the_data_lie_and_not_for_memory(monkeypatch, tmp_path):
+    asked = []
+    monkeypatch.setattr(machine_report.machine, "quota", lambda folder: asked.append(folder) or quota())
+    found = describe(tmp_path)
+    assert asked[0] == tmp_path
+    assert found.places[0].quota == quota()
+    assert all(place.quota is None for place in found.places if place.filesystem.kind == "tmpfs")
 
 
 def test_a_file_system_that_counts_no_inodes_is_said():
     found = picture(StoragePlace("data", disk("btrfs", inodes_free=None, inodes_total=None)))
-    assert found.finding.endswith("the bytes run out first, after 10,000,000")
-    assert "inodes are not counted" in text_of(draw(found).figure)
+    assert found.finding.endswith("for 10,000,000 photos of 100 kB, then the bytes run out")
+    assert "1.0 TB free, inodes not counted" in text_of(draw(found).figure)
 
 
 def test_a_disk_without_a_free_inode_draws_and_speaks():
@@ -73,8 +115,9 @@ def text_of(figure):
 
 def test_the_figure_shows_the_finding_as_its_title_each_number_and_bars_from_zero():
     shown = text_of(draw(picture()).figure)
-    assert picture().finding in shown and "4 of 128" in shown and "10.0 GB of 100 GB" in shown
-    assert "2.0 million inodes free, one for each 500 kB" in shown
+    assert picture().finding in shown and "data (lustre) bytes: 1.0 TB free" in shown
+    assert "4 of 128 CPUs, 10.0 GB of 100 GB memory" in picture().alt_text
+    assert "inodes: 2.0 million free, one for each 500 kB" in shown
     assert all(axes.get_xlim()[0] == 0 for axes in draw(picture()).figure.axes)
     assert not re.search(r"None|nan|\{", picture().alt_text)
 
