@@ -3,8 +3,8 @@
 #
 # **Minutes** 30 · **Machine** any Linux computer with two CPUs · **Needs** notebook 00 · **Data** 400 synthetic images
 #
-# A data set of a million images is a million files. Each one takes an inode and some disk blocks, and each one must be
-# opened before it can be read. On a laptop you hardly notice; on a cluster it keeps a GPU waiting.
+# A data set of a million images is a million files. Each takes an inode and some disk blocks, and must be opened before
+# it can be read.
 #
 # This notebook measures what small files cost here, and on storage as slow as a busy cluster's.
 
@@ -37,8 +37,10 @@ setup = start("01")
 
 # %%
 import os
+from functools import partial
 
 import numpy as np
+from tqdm.auto import tqdm
 
 from smallfiles.progress import bytes_text
 
@@ -50,10 +52,7 @@ from smallfiles.progress import bytes_text
 # of a fixed size, so the end of the last unit stays empty.
 #
 # > **Predict.** The demo set has one folder for each of ten classes. How many inodes does it take? How many does the
-# > Python environment of this notebook take?
-
-# %% [markdown]
-# The folded cell walks through both:
+# > Python environment of this notebook take? The folded cell walks through both.
 
 # %% jupyter={"source_hidden": true}
 most = 5_000 if setup.shared else 1_000_000  # on a shared file system, others wait for the same server
@@ -81,12 +80,9 @@ for name, root in trees.items():
     print(f"{name:12} {len(files) + folders:6,} inodes, holds {held}, takes {taken} on disk")
 
 # %% [markdown]
-# Each image takes an inode, and so does each folder. An environment of Python packages is a data set of small files
-# too.
-#
 # Here the units are small. Large file systems use large *blocks*, such as 4 MiB, so that many disks work on one file;
 # but they divide a block into *sub-blocks* for small files: 1/32 of a block in Storage Scale 4 (GPFS), 8 KiB since
-# version 5. So the unit counts, not the block:
+# version 5. So the unit counts, not the block. (At most: Storage Scale keeps the smallest files in their inodes.)
 
 # %%
 units = [512 << shift for shift in range(0, 14)]
@@ -99,18 +95,18 @@ def taken(file_bytes, unit):
 
 factors = {name: {unit: taken(file_bytes, unit) for unit in units} for name, file_bytes in sizes.items()}
 small, large = (factors["environment"][real[f"Storage Scale {version}"]] for version in (5, 4))
-title = f"The environment takes {small:.2f} times its bytes in units of 8 KiB, {large:.2f} times in units of 128 KiB"
+title = f"The environment takes at most {small:.2f} times its bytes in units of 8 KiB, {large:.2f} times in units of 128 KiB"
 figures.lines(factors, title, x="allocation unit (B)", y="bytes taken per byte stored", log="xy", marks=real)
 
 # %% [markdown]
-# A unit much smaller than the *mean* file wastes little; once it is larger than nearly all files, each doubling of the
-# unit doubles the space.
+# A unit much smaller than the *mean* file wastes little; once it is larger than nearly all files, each doubling doubles
+# the space.
 
 # %% [markdown] id="operations" tags=["core"]
 # ## 2 · Time a single open
 #
 # To read a file, a program opens it, reads, and closes it. Often it asks for the size first (`stat`). Each step calls
-# the *kernel*: here the core of Linux, not that of a notebook. We time every call, one kind per pass over the files.
+# the *kernel*: here the core of Linux, not that of a notebook. We time every call, one kind per pass.
 #
 # ![Two sequences. A file per image: ask the metadata server, wait, read, again and again. One large file: ask once, then read long runs in order, or single images at random.](pictures/open_and_read.svg)
 #
@@ -137,8 +133,8 @@ def timed(call, items):
 
 
 # %% [markdown]
-# The first look-up of a name is expensive, and it is missing below. The kernel keeps the answer, and the cell asks for
-# the sizes of all files before it times anything. So we time `stat` and `open` of *known* names.
+# The first look-up of a name is expensive; then the kernel keeps the answer. The cell asks for all sizes first, so it
+# times `stat` and `open` of *known* names.
 
 # %%
 from pathlib import Path
@@ -169,38 +165,40 @@ title = f"The median open takes {1e6 * half:.1f} µs, the slowest {slowest / hal
 if "read, cold" in times:
     factor = np.median(times["read, cold"]) / np.median(times["read, warm"])
     title += f"; a cold read takes {factor:.0f} times as long as a warm one"
-figures.histogram(times, title, x="time of one call (s)", log=True, guess=guess)
+figures.histogram(times, title, x="time of one call (s)", log=True, guess=guess, guess_of="open")
 
 # %% [markdown]
 # *Warm* means that the kernel still holds the bytes in memory, in the *page cache*. *Cold* means that we asked it to
 # forget them (`posix_fadvise`), so they come from the disk. That is only half of cold: names and inodes stay known, and
 # only root can make the kernel forget those.
 #
-# The time axis is logarithmic, and a dot marks the slowest call, here mostly another program's turn. The median hides
-# such calls, but a sum contains them, and a batch is only ready when its slowest file is.
+# On a local disk the read takes longest, and the open of a known name almost nothing. So a laptop hides the problem: a
+# server turns these microseconds into milliseconds, and the bytes cost no more than before.
+#
+# A dot marks the slowest call, here probably another program's turn. The median hides such calls, but a sum contains
+# them, and a batch is only ready when its slowest file is.
 #
 # > **Predict.** ImageNet has 1,281,167 training images. How long does it take to open all of them one after the other,
 # > at the speed measured here, and on a busy server that takes 2 ms per request?
 
 # %%
 images, request_s = 1_281_167, 0.002
-here = images * np.mean(times["open"])  # a sum needs the mean: the slow calls count
 there = images * 2 * request_s  # unknown names: a look-up, then the open
-show.say(f"Known names here: **{here:,.0f} s**; if every open took the median, {images * half:,.0f} s.")
-alone = f"{slowest / sum(times['open']):.0%} of all that were timed"
-show.say(f"The slowest call alone is {alone}: the first number is as uncertain as that one call.")
+slow = f"one slow call of {1e3 * slowest:.1f} ms among {len(times['open']):,}"
+mean = images * np.mean(times["open"])
+show.say(f"Known names here: **{images * half:,.0f} s** by the median; by the mean, with {slow}, {mean:,.0f} s.")
 show.say(f"New names there: **{there / 3600:.1f} hours** of opens alone, without a single byte.")
 
 # %% [markdown]
-# We count two requests, since a fresh node knows no names (Lustre combines them: halve it). The 2 ms are an assumption;
-# the command near the end bounds your cluster's number: 1 / (files per second) is the time per file.
+# We count two requests, since a fresh node knows no names (Lustre combines them: halve it). The 2 ms are assumed; the
+# command near the end bounds your cluster's number: 1 / (files per second).
 
 # %% [markdown] id="sizes" tags=["core"]
 # ## 3 · Trade many files for one
 #
-# Opening costs the same for a small file and for a large one, so the price per byte depends on the file size. We write
-# the same bytes twice: as many files of one size, and as one large file that is read in pieces of that size. Both are
-# read in random order. The folded cell writes them.
+# Opening costs the same for a small file and for a large one, so the price per byte depends on the file size. The folded
+# cell writes the same bytes twice: as many files of one size, and as one large file that is read in pieces of that
+# size, both in random order.
 
 # %% jupyter={"source_hidden": true}
 import random
@@ -251,15 +249,15 @@ guess = 1_000_000  # change me: bytes
 from smallfiles import measure
 
 buffer = bytearray(4_000_000)
+compare = partial(measure.compare, rounds=5, unit="bytes", bar=False)
 rates = {}
-for size in (1_000, 4_000, 16_000, 64_000, 256_000, 1_000_000, 4_000_000):
+for size in tqdm((1_000, 4_000, 16_000, 64_000, 256_000, 1_000_000, 4_000_000), "measuring"):
     pieces, large = write_both(size)
     ways = {"many files": lambda: read_many(pieces), "one file": lambda: read_one(large, size)}
-    results = {"warm": measure.compare(ways, rounds=5, unit="bytes")}
+    results = {"warm": compare(ways)}
     if cache.can_be_cold(large):
         cache.drop([*pieces, large])
-        forget = lambda: cache.drop([*pieces, large], clean=True)
-        results["cold"] = measure.compare(ways, rounds=5, unit="bytes", before=forget)
+        results["cold"] = compare(ways, before=lambda: cache.drop([*pieces, large], clean=True))
     for state, result in results.items():
         for way in result.runs:
             rates.setdefault(f"{way}, {state}", {})[size] = result.rates_per_s(way)
@@ -276,40 +274,31 @@ title = f"At {bytes_text(slower)} many files are still below half the speed of o
 if even:
     title = f"Many files reach half the speed of one {f'between {bytes_text(slower)} and' if slower else 'from the smallest size on,'} {even}"
 opening = np.median(times["open"]) + np.median(times["close"])
-marks = {"time of an open x rate": opening * max(one.values())}
+marks = {"(open + close) × rate": opening * max(one.values())}
 title += f"; at 1 kB one file is {one[1000] / many[1000]:.1f} times as fast (warm, best runs)"
 axes = {"x": "size of a file or piece (B)", "y": "bytes read per second (B/s)", "log": "xy"}
-figures.lines(rates, title, **axes, guess=guess, marks=marks)
+show.figure(figures.lines(rates, title, **axes, guess=guess, marks=marks))
+product = f"{1e6 * opening:.1f} µs × {bytes_text(max(one.values()))}/s = {bytes_text(opening * max(one.values()))}"
+show.say(f"**Rule**: a file is small if it has fewer bytes than are read while it is opened. Yours, warm: {product}.")
 
 # %% [markdown]
-# Compare the two warm lines. Where they are far apart, opening dominates; where they meet, moving the bytes does. They
-# part at about the time of an open (section 2) times the rate of a large read: the dotted line. The cold lines part for
-# another reason: the names are still known, but each small file is a disk request of its own, while one request fetches
-# several pieces of the large file. With 4 ms per file and 1 GB/s, as on a busy cluster, it is 4 MB: nearly every photo
-# is a small file.
+# The warm lines part at about the dotted line: to its left opening dominates, to its right moving the bytes does. (The
+# highest rates are those of the CPU's cache, in which 16 MB stay.) With 4 ms per file and 1 GB/s, as on a busy cluster,
+# it is 4 MB: nearly every photo is a small file.
 #
-# Now the demo set itself. The folded cell packs it into one file (Arrow, explained in notebook 03) and reads single
-# images from both, in random order, with a warm cache.
-
-# %% jupyter={"source_hidden": true}
-from smallfiles.measure import BenchConfig, bench_reads
-from smallfiles.pack import PackConfig, pack
-
-files, one_file = setup.scratch / "set.files", setup.scratch / "set.arrow"
-for out in (files, one_file):
-    pack(source, out, PackConfig(verify="none"))
-config = BenchConfig(repeats=5, count=400, orders=("random",), caches=("warm",))
-figures.bars(bench_reads([files, one_file], config).records)
+# The cold lines part for another reason: names are still known, but each small file is a disk request of its own, while
+# one request fetches several pieces of the large file. Here the large file is small and every piece of it is read, so
+# neighbours come along. In a file of 150 GB read at random they do not: there only the opens are saved, or you read in
+# order ([05](05_shard_a_dataset.ipynb)).
 
 # %% [markdown] id="in-flight" tags=["core"]
 # ## 4 · Keep many opens in flight
 #
-# A program that waits for each answer before it sends the next request spends most of its time waiting. It can send
-# several requests at once, from several threads: they are then *in flight*.
+# A program that waits for each answer spends most of its time waiting. It can send several requests at once, from
+# several threads: they are then *in flight*.
 
 # %%
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 
 names = random.sample(source.manifest.paths.to_pylist(), 100)
 largest = max(map(source.store.size, names))
@@ -332,10 +321,11 @@ def rates_in_flight(store, before=None):
 # ms of latency for each look-up and each open. It serves 4 requests at once, and further ones queue.
 #
 # > **Predict.** A read takes two requests, a look-up and an open, of 2 ms each. How many opens in flight does the slow
-# > storage need before more of them bring nothing?
+# > storage need before more of them bring nothing, and how many files per second does it serve then?
 
 # %%
 guess = 64  # change me: opens in flight
+guess_rate = 2_000  # change me: files per second
 
 # %%
 from smallfiles import slowfs
@@ -354,20 +344,30 @@ show.say(slow.summary)
 # notebooks 11 and 14.
 
 # %% jupyter={"source_hidden": true}
-found["expected"] = {k: min(k, storage.servers) / (2 * storage.latency_s) for k in found["slow storage"]}
+ideal = {k: min(k, storage.servers) / (2 * storage.latency_s) for k in found["slow storage"]}
+found["slow storage, expected"] = ideal
 rate = {k: np.median(runs) for k, runs in found["slow storage"].items()}
-enough, limit = min(rate, key=lambda k: abs(k - storage.servers)), max(found["expected"].values())
-title = f"Slow storage: one open in flight reaches {rate[1] / limit:.0%} of the servers' rate, {enough} reach {rate[enough] / limit:.0%}"
+top = {k: max(runs) for k, runs in found["slow storage"].items()}  # other programs only slow a run down
+enough, limit = min(rate, key=lambda k: abs(k - storage.servers)), max(ideal.values())
+title = f"Slow storage: one open in flight reaches {top[1] / limit:.0%} of the servers' rate, {enough} reach {top[enough] / limit:.0%} (best runs)"
 axes = {"x": "opens in flight", "y": "files per second"}
-show.figure(figures.lines(found, title, **axes, log="xy", guess=guess, ideal="expected"))
+show.figure(figures.lines(found, title, **axes, log="xy", guess=guess, ideal="slow storage, expected"))
+show.say(
+    f"4 servers, two requests of 2 ms: at most 4 / (2 × 2 ms) = **{limit:,.0f} files/s**, "
+    f"measured {max(top.values()):,.0f}; your guess was {guess_rate:,}."
+)
 cold = found.get("cold cache", found["warm cache"])
 best = max(map(np.median, cold.values()))
 worksheet.note("01", latency_ms=1e3 / np.median(cold[1]), opens_per_s=best)
 
 # %% [markdown]
 # The slow storage has two limits. While few opens are in flight, latency is the limit, and each further one helps. Once
-# all 4 servers are busy, further ones only queue. With a warm cache there is no disk to wait for: threads gain no more
-# than additional CPUs give, and many threads may lose: they take turns at Python's lock.
+# all 4 servers are busy, further ones only queue. Four leave gaps while a thread takes its answer and sends the next
+# request; a few more fill them.
+#
+# With a warm cache there is nothing to wait for. Threads gain no more than additional CPUs give, and many may lose: 100 short
+# reads do not repay starting the threads and handing the work over, and they take turns at Python's lock. (So a file
+# takes longer here than in section 2.)
 #
 # `smallfiles pack` cannot know the number of servers, so it keeps 32 in flight on shared storage; lower it (`in_flight`)
 # where your site asks. The folded cell packs from the slow storage:
@@ -375,14 +375,16 @@ worksheet.note("01", latency_ms=1e3 / np.median(cold[1]), opens_per_s=best)
 # %% jupyter={"source_hidden": true}
 from dataclasses import replace
 
+from smallfiles.pack import PackConfig, pack
+
 with slowfs.open_slow(folder, storage) as slow:
     report = pack(replace(source, store=slow.store), setup.scratch / "slow.arrow", PackConfig(verify="none"))
 packed = report.samples / report.seconds
 show.say(f"Packed {packed:,.0f} images per second, **{packed / rate[1]:.1f} times** as fast as one at a time.")
 
 # %% [markdown]
-# If your job uses all of a server's capacity, all other users wait. On a shared file system the toolbox's measurements,
-# and the cells above, therefore keep to 4 opens in flight and 20,000 operations (`pack` takes more, once).
+# If your job uses all of a server's capacity, all other users wait. So on a shared file system our measurements keep to
+# 4 opens in flight and 20,000 operations (`pack` takes more, once).
 
 # %% [markdown] id="exercise"
 # ## Exercise
@@ -393,22 +395,26 @@ show.say(f"Packed {packed:,.0f} images per second, **{packed / rate[1]:.1f} time
 # %% [markdown] id="cluster"
 # ## On the cluster
 #
-# This command compares many files with one file, warm and cold. Before you close this notebook, copy the folder
-# `set.files` and the file `set.arrow`, printed below, to the file system of your jobs. Copy on one node and run the
-# command on another: the node that copied still has the files in memory. Even cold, the names are known, so the time
-# per file is a lower bound.
+# This command compares many files with one file, warm and cold. Before you close this notebook, copy the folder and the
+# file that the cell packs to the file system of your jobs. Run the command on another node: the one that copied still
+# has the files in memory. Even cold, the names are known, so the time per file is a lower bound.
 
 # %%
+from smallfiles.measure import BenchConfig
+
+files, one_file = setup.scratch / "set.files", setup.scratch / "set.arrow"
+for out in (files, one_file):
+    pack(source, out, PackConfig(verify="none"))
 print(files, one_file, sep="\n")
 show.command(BenchConfig(repeats=5, count=400, orders=("random",)), "read", [files.name, one_file.name])
 
 # %% [markdown] id="key-points"
 # ## Key points
 #
-# - A small file costs an inode, at least one allocation unit, and an open, however few bytes it holds.
+# - A small file costs an inode, usually an allocation unit, and an open, however few bytes it holds.
 # - Opens take microseconds from a warm cache and may take milliseconds from a server. Look at the slowest, not only at
 #   the median.
-# - Below a certain size, measured above, opening costs more than the bytes. One large file is opened once.
+# - Below a certain size, measured above, opening costs more than the bytes.
 # - Opens in flight hide latency until the server's rate is reached; then they only queue.
 
 # %% [markdown] id="quiz"
