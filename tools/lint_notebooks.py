@@ -41,7 +41,7 @@ TASK_WORDS = 60
 SHOWS: dict[str, tuple[str, ...]] = {
     "00": ("usable_cpus", "addaudithook", "NotImplementedError"),
     "01": ("perf_counter_ns", "os.open", "os.readv", "measure.compare", "ThreadPoolExecutor", "open_slow"),
-    "02": ("Manifest.load", "(Dataset)", "Private_Dirty", "WeightedRandomSampler"),
+    "02": ("Manifest.load", "(Dataset)", "Private_Dirty"),
     "03": ("pa.ipc.new_file", "pa.memory_map", "pa.OSFile", "get_batch", "(Dataset)", "DataLoader("),
     "04": ("h5py.File", "vlen_dtype", "torch.utils.data.Dataset", "DataLoader(", "multiprocessing_context"),
     "05": ("wds.WebDataset", ".shuffle(", "DataLoader(", "split_by_node", "make_loader", "ShardWriter("),

@@ -7,9 +7,6 @@
 # Before a program can read images it needs a list: which samples are there, and what is the target of each? Many
 # programs rebuild this list at every start, by walking through a million files. A *manifest* is that list, written
 # once.
-#
-# This notebook makes manifests of four kinds of data set, catches wrong labels, and measures what a list of paths costs
-# in memory.
 
 # %% [markdown] id="questions"
 # ## Questions
@@ -55,7 +52,7 @@ setup = start("02")
 # ## 1 · Walk once, write down what is there
 #
 # `sources.load` looks at a path, recognises the kind of data set, and walks through it once, with many requests in
-# flight. It returns the manifest and a store to read the bytes from.
+# flight. It returns the manifest and a store of the bytes.
 
 # %%
 from smallfiles import sources
@@ -70,11 +67,11 @@ manifest.table.slice(0, 2).to_pylist()
 
 # %% [markdown]
 # One row is one sample: its *path*, relative to the root of the data; its *target*, here a label; and its size. A label
-# is the position of the class in a list. The path is also the *key* that identifies the sample from now on. Image and
-# target are *fields*; a sample may have more ([13](13_bring_your_own_data.ipynb)).
+# is the position of the class in a list. The path is also the *key* of the sample. Image and target are *fields*; a
+# sample may have more ([13](13_bring_your_own_data.ipynb)).
 #
 # > **Predict.** Four data sets are on this disk: class folders, Kaggle's tree, ImageNet's official tar files,
-# > Flickr30K. In which of them does the path of a validation image contain its class?
+# > Flickr30K. In which of them does the path of a validation image contain its class or caption?
 
 # %%
 for layout, data in setup.data.items():
@@ -85,8 +82,7 @@ for layout, data in setup.data.items():
 
 # %% [markdown]
 # Only in the class folders (`n01440764` is a *wnid*, WordNet's name of a class). For Kaggle's tree the labels are in a
-# CSV file, for the official tar in the *development kit*, a second archive, and the tar is read without unpacking it.
-# The notes list what was guessed or left out. A wrong guess costs a training run.
+# CSV file, for the official tar in the *development kit*, a second archive. The notes list what was guessed or left out.
 #
 # Flickr30K has its captions in up to three files: a `.token` file, `results.csv`, in which one row has lost a
 # delimiter, and Karpathy's JSON file, which also has the splits.
@@ -100,60 +96,44 @@ for name, file in {file.name: file for file in flickr.rglob("results*")}.items()
     print(f"{name:24} {found.manifest.digest[:23]}…  {found.notes[-1]}")
 
 # %% [markdown]
-# A *digest* is a fingerprint, here of all paths and captions. Equal digests mean equal data sets, although the files
-# differ: the broken row was repaired, as its note says.
+# A *digest* is a fingerprint (section 2). Equal digests mean equal lists of samples and targets, although the files
+# differ: the broken row was repaired.
 #
-# With a manifest, statistics need no further look at the files. Our demo set has equally many images per class. Real
-# sets rarely do, so we thin it out:
+# Statistics need no further look at the files:
 
 # %%
 import numpy as np
 
-labels = np.asarray(manifest.targets)
-kept = [np.flatnonzero(labels == label)[: max(2, int(36 * 0.7**label))] for label in range(len(manifest.classes))]
-wild = manifest.select(np.concatenate(kept))
-counts = np.bincount(wild.targets, minlength=len(wild.classes))
+counts = np.bincount(manifest.targets, minlength=len(manifest.classes))
+print(f"{len(counts)} classes: the largest has {counts.max()} samples, the smallest {counts.min()}")
 
 # %% [markdown]
-# The usual remedy needs only this column: draw samples with weights, so that all classes are equally frequent. But each
-# image of the smallest then comes about 50 times.
-
-# %%
-import torch
-from torch.utils.data import WeightedRandomSampler
-
-weights = 1 / counts[np.asarray(wild.targets)]
-drawn = list(WeightedRandomSampler(weights, 1_000, generator=torch.Generator().manual_seed(0)))
-balanced = np.bincount(np.asarray(wild.targets)[drawn])
-
-# %% [markdown]
-# The folded cell draws both, and notes the inodes of the set for your numbers.
+# > **Predict.** On the busy cluster of notebook 01, a file below 4 MB costs more by its open than by its bytes. What
+# > share of these images is smaller?
+#
+# The folded cell draws the sizes, and notes the inodes of the set for your numbers.
 
 # %% jupyter={"source_hidden": true}
 from pathlib import PurePosixPath
 
 folders = {folder for path in manifest.paths.to_pylist() for folder in PurePosixPath(path).parents}
 worksheet.note("02", inodes=len(manifest) + len(folders))
-shares = {
-    name: {label: 100 * count / each.sum() for label, count in enumerate(each.tolist())}
-    for name, each in {"as it is": counts, "drawn with weights": balanced}.items()
-}
-own = shares["as it is"].values()
-title = f"The largest class has {max(own):.0f}% of the images, the smallest {min(own):.0f}%; with weights all are drawn about equally often"
-figures.lines(shares, title, x="class, the most frequent first", y="share of all samples (%)")
+file_bytes, limit = np.asarray(manifest.sizes), 4_000_000  # 4 ms for an open, at 1 GB/s
+title = f"{(file_bytes < limit).mean():.0%} of the files are smaller than 4 MB, half of them smaller than {np.median(file_bytes) / 1e3:.0f} kB"
+marks = {"4 MB: a large file on a busy cluster": limit}
+figures.histogram({"all images": file_bytes.tolist()}, title, x="file size (B)", log=True, marks=marks)
 
 # %% [markdown]
-# The folded cell draws the sizes:
-
-# %% jupyter={"source_hidden": true}
-half = np.median(manifest.sizes)
-title = f"Half of the files are smaller than {half / 1e3:.0f} kB; one in a hundred is larger than {np.percentile(manifest.sizes, 99) / 1e3:.0f} kB"
-figures.histogram({"all images": manifest.sizes.tolist()}, title, x="file size (B)")
+# On a busy cluster each photo is a small file.
 
 # %% [markdown] id="write" tags=["core"]
 # ## 2 · Write it down, name it, divide it
 #
-# > **Predict.** How many times faster is reading one JSON file than walking through the tree, on this disk?
+# A manifest is saved as one JSON file, with its *digest*: a fingerprint of all paths and targets. It does not cover the
+# bytes of the images: packed files have digests for these ([07.2](07_stage_a_dataset.ipynb#2-·-Measure-the-copy)).
+#
+# > **Predict.** How many times faster is reading the JSON file than walking through the tree, here, where the kernel
+# > knows all names?
 
 # %%
 from smallfiles import measure
@@ -164,11 +144,27 @@ print(measure.compare({"walk": setup.source, "read": lambda: Manifest.load(path)
 show.say(f"The walk had to ask about {len(manifest):,} files, the reading about one.")
 
 # %% [markdown]
-# On a parallel file system each request is a round trip: at 2 ms, ImageNet's take 43 minutes one by one, 80 s with 32
-# in flight.
+# The folded cell times the reading of a large manifest.
+
+# %% jupyter={"source_hidden": true}
+from time import perf_counter
+
+from helpers.experiments.nb02 import IMAGENET, long_manifest
+
+rows = 500 * setup.count
+large = long_manifest(setup.scratch, rows)
+began = perf_counter()
+Manifest.load(large)
+mb, seconds = (IMAGENET / rows * each for each in (large.stat().st_size / 1e6, perf_counter() - began))
+show.say(f"{rows:,} rows were read. At this rate ImageNet's {IMAGENET:,} are **{mb:,.0f} MB, read in {seconds:.1f} s**.")
+
+# %% [markdown]
+# That is one file instead of 1.3 million requests, each a round trip on a parallel file system: at 2 ms, 43 minutes one
+# by one. With 32 in flight 80 s, if the server answers 16,000 per second; at 5,000 it is 4 minutes
+# ([01](01_count_the_cost_of_small_files.ipynb)).
 #
-# Two kinds of JSON are supported: ours, with a header and columns, and the flat `{path: label}` of a course given at
-# the Jülich Supercomputing Centre. The folded cell shows both.
+# The folded cell shows our JSON, with a header and columns, and the flat `{path: label}` of a course given at the Jülich
+# Supercomputing Centre.
 
 # %% jupyter={"source_hidden": true}
 manifest.save_flat(setup.scratch / "flat.json")
@@ -187,8 +183,7 @@ changed = Manifest.from_columns(manifest.paths, labels)
 shuffled.digest == manifest.digest, changed.digest == manifest.digest
 
 # %% [markdown]
-# The digest does not depend on the order. Two people compare one line instead of a million. It does not cover the bytes
-# of the images: packed files have digests for these ([07.2](07_stage_a_dataset.ipynb#2-·-Measure-the-copy)).
+# The digest does not depend on the order.
 #
 # `split_off` draws the same share of each class, and the same samples for the same seed. The rest is divided among the
 # processes of a job.
@@ -206,7 +201,9 @@ for rank, piece in enumerate(pieces):
     print(f"process {rank}: {len(np.unique(piece))} classes in a piece, {len(own)} in its slice")
 
 # %% [markdown]
-# `slice` deals the rows out in turn; loaders shuffle on top of it.
+# In a piece each process sees a few classes only: its batches, and its BatchNorm, know no others, and no shuffle within
+# the piece mends that. `slice` deals the rows out in turn. The loaders of [08](08_keep_the_gpu_fed.ipynb) go further:
+# in each epoch they shuffle all rows anew, then deal.
 
 # %% [markdown] id="order" tags=["core"]
 # ## 3 · Catch the wrong label order
@@ -231,6 +228,9 @@ print("labels of images 1 to 5:", *by_kit.targets[:5])
 # > trained on sorted wnids, is tested with them: what accuracy is reported?
 
 # %%
+guess = 0.9  # change me: accuracy
+
+# %%
 names = [path.rpartition("/")[2] for path in by_folder.paths.to_pylist()]
 right = np.asarray(by_folder.targets)[np.argsort(names)]  # image 1, 2, 3 …
 ids, ranks = devkit.ground_truth, np.asarray(by_kit.targets)
@@ -238,7 +238,7 @@ guesses = {"ID": ids, "ID - 1": ids - 1, "rank": ranks}
 accuracy = {name: (labels == right).mean() for name, labels in guesses.items()}
 for name, share in accuracy.items():
     print(f"label = {name:7} agrees with the folders for {share:6.1%} of the images")
-print(f"guessing among {len(by_folder.classes)} classes: {1 / len(by_folder.classes):.1%}")
+print(f"your guess for ID - 1: {guess:.1%}; chance among {len(by_folder.classes)} classes: {1 / len(by_folder.classes):.1%}")
 
 # %% [markdown]
 # On the real set this looks like a broken model with an accuracy near 0.1 %, as users report ([DynamicViT
@@ -307,8 +307,7 @@ for text in suspects:
     print("   ", answer(Manifest.load, suspect))
 
 # %% [markdown]
-# Of two equal keys `json` silently keeps the last. A path with `..` or a leading slash would lead out of the data
-# folder.
+# Of two equal keys `json` silently keeps the last.
 #
 # A manifest can also contradict itself or the disk. So rows are compared with the digest, labels with the class list,
 # and paths with the files. The folded cell makes one mistake of each kind:
@@ -325,9 +324,10 @@ print(answer(lambda: gone.check_files(source.store)))
 # %% [markdown] id="memory" tags=["core"]
 # ## 5 · Count the memory of workers
 #
-# On Linux, up to Python 3.13, a DataLoader forks its workers. (From 3.14 on, each gets a pickled copy, of columns too.)
-# After a fork all processes share the pages of memory; a page is copied only when a process writes to it. Workers only
-# read the list of paths, so it should cost nothing. Here is the list as most people write it, and as columns:
+# On Linux, up to Python 3.13, a DataLoader forks its workers. (From 3.14 on the default is `forkserver`: each gets a
+# pickled copy, of columns too. `multiprocessing_context="fork"` brings sharing back; the loaders of 08 set it.) After a
+# fork all processes share the pages of memory; a page is copied only when a process writes to it. Workers only read the
+# list of paths, so it should cost nothing. Here is the list as most people write it, and as columns:
 
 # %%
 import json
@@ -337,7 +337,8 @@ from torch.utils.data import Dataset
 
 class ListOfPaths(Dataset):  # as torchvision's ImageFolder holds it
     def __init__(self, path):
-        self.samples = list(json.loads(path.read_text()).items())
+        columns = json.loads(path.read_text())["columns"]
+        self.samples = list(zip(columns["path"], columns["label"]))
 
     def __getitem__(self, index):
         path, label = self.samples[index]
@@ -353,13 +354,13 @@ class Columns(Dataset):
 
 
 # %% [markdown]
-# The folded cell writes a manifest of many rows, loads it both ways, and prints how large the list is:
+# The folded cell loads a large manifest both ways, and prints how large the list is:
 
 # %% jupyter={"source_hidden": true}
+from helpers.experiments.nb02 import IMAGENET, long_manifest
+
 rows = 500 * setup.count
-large = setup.scratch / "large.json"
-names = (f"ILSVRC/Data/CLS-LOC/train/n{n % 1000:08d}/n{n % 1000:08d}_{n}.JPEG" for n in range(rows))
-large.write_text(json.dumps({name: number % 1000 for number, name in enumerate(names)}))
+large = long_manifest(setup.scratch, rows)
 datasets = {"list of paths": ListOfPaths(large), "columns": Columns(large)}
 pairs = datasets["list of paths"].samples
 listed = sys.getsizeof(pairs) + sum(sys.getsizeof(each) for pair in pairs for each in (pair, *pair))
@@ -432,10 +433,11 @@ for name, dataset in datasets.items():
     for stop, column in zip(STOPS, zip(*found)):
         copied[f"{name}, {100 * stop:g}% read"] = column
 worst, columns = (np.median(copied[f"{name}, 25% read"]) for name in datasets)
-title = f"In one epoch of {rows:,} samples each worker copies {worst:.0f} MB of a list, and {columns:.1f} MB of columns"
-show.figure(figures.bars(copied, title, x="MB that each worker copied", dots="workers", guess=guess))
+title = f"Each worker copies {worst:.0f} MB of a list, {columns:.1f} MB of columns"
+axes = {"x": "MB that each worker copied", "dots": "workers", "note": f"{rows:,} samples"}
+show.figure(figures.bars(copied, title, **axes, groups=tuple(datasets), guess=guess, guess_of="list of paths"))
 show.say(
-    f"For ImageNet's 1,281,167 paths, 8 workers would copy about **{8 * worst * 1_281_167 / rows / 1000:.1f} GB**."
+    f"For ImageNet's {IMAGENET:,} paths, 8 workers would copy about **{8 * worst * IMAGENET / rows / 1000:.1f} GB**."
 )
 
 # %% [markdown]
@@ -448,7 +450,7 @@ show.say(
 # ## Exercise
 #
 # In [Exercise 02](../exercises/02_describe_a_dataset.ipynb) you build the validation manifest from a development kit,
-# and then a guard that catches the wrong label order in other manifests.
+# and a guard that catches the wrong label order in other manifests.
 
 # %% [markdown] id="cluster"
 # ## On the cluster
@@ -464,7 +466,7 @@ show.command(config, "imagenet", "train.json")
 # %% [markdown] id="key-points"
 # ## Key points
 #
-# - Labels are in folder names, CSV files or a development kit; captions in up to three files; notes list what was odd.
+# - Labels are in folder names, CSV files or a development kit; captions in up to three files.
 # - Two manifests with one digest list the same samples and targets, in any order.
 # - Label = rank of the sorted wnid, never `ID - 1`; check it with images whose label is known.
 # - JSON that can be read may still be wrong: duplicates, paths out of the folder, labels outside the class list.

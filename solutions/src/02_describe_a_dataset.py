@@ -1,7 +1,7 @@
 # %% [markdown] id="top"
 # # Exercise 02 · Build the validation manifest from the devkit
 #
-# ★☆☆ · 20 minutes · after [notebook 02](../notebooks/02_describe_a_dataset.ipynb)
+# ★★☆ · 20 minutes · after [notebook 02](../notebooks/02_describe_a_dataset.ipynb)
 #
 # The names of ImageNet's validation images do not contain their class. The development kit has a ground truth of one
 # line per image: line 7 holds the ILSVRC2012_ID of `ILSVRC2012_val_00000007.JPEG`. These IDs count the classes in an
@@ -143,3 +143,28 @@ else:
 # %% [markdown] id="meaning"
 # A guard with the labels of a few known images also raises the alarm when files were renumbered or mixed up. For the
 # real set you know six: validation images 1 to 6 are 65, 970, 230, 809, 516 and 57.
+
+# %% [markdown] id="own"
+# ## On your own manifest
+#
+# Write the path of a manifest of ImageNet's validation set, in either of the two JSON forms, or the path of the set
+# itself. Your guard says whether its labels are in sorted order. (The course's small copies have the names of that set
+# and other pictures, so for them it says `other`.)
+
+# %% id="own-path"
+own = ""  # change me: the path of a manifest or of a data set
+
+# %% id="own-check"
+from pathlib import Path
+
+from smallfiles import sources
+from smallfiles.manifest import Manifest
+
+if own and guard:
+    path = Path(own).expanduser()
+    manifest = Manifest.load(path) if path.suffix == ".json" else sources.load(path, split="val").manifest
+    flat = dict(zip(manifest.paths.to_pylist(), manifest.targets.to_pylist()))
+    known = sum(PurePosixPath(name).stem in check.KNOWN for name in flat)
+    show.say(f"**{label_order(flat, check.KNOWN)}**: {known} of {len(flat):,} samples are images whose label is known.")
+else:
+    show.say("Solve task 2, and write a path into the cell above; then this cell asks your guard.")
