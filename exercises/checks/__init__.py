@@ -21,8 +21,8 @@ cases, and give each wrong answer that people really write its own diagnosis. Mo
 their exercise: `ex00_start_here`.
 """
 
-from exercises.checks.attempt import Attempt, diagnose
+from exercises.checks.attempt import Attempt, NotStarted, close, diagnose
 from exercises.checks.check import check
 from exercises.checks.verdict import CheckFailed, Verdict, Wrong, shown
 
-__all__ = ["Attempt", "CheckFailed", "Verdict", "Wrong", "check", "diagnose", "shown"]
+__all__ = ["Attempt", "CheckFailed", "NotStarted", "Verdict", "Wrong", "check", "close", "diagnose", "shown"]

@@ -12,19 +12,22 @@ import copy
 import dis
 import io
 import linecache
+import math
 import signal
 import sys
 import sysconfig
+import tempfile
 import threading
 import time
 import traceback
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import Any, TypeVar
 
 from exercises.checks.verdict import Wrong, shown
 
+_Result = TypeVar("_Result")
 _STUB_OPERATIONS = {"RESUME", "NOP", "LOAD_CONST", "RETURN_VALUE", "RETURN_CONST", "COPY_FREE_VARS"}
 _OURS = Path(__file__).resolve().parent
 _LIBRARIES = tuple({sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib")})
@@ -51,6 +54,7 @@ class Attempt:
         self.answer = answer
         self.name = getattr(answer, "__name__", name)
         self.gave = self.name
+        self.kept = contextlib.ExitStack()
         self._errors = dict(errors or {})
         if answer is None or answer is ... or is_stub(answer):
             raise NotStarted
@@ -78,10 +82,32 @@ class Attempt:
         """Say what the next expectations look at, where it is not a call: "the file train.arrow"."""
         self.gave = what
 
+    def tried(self, what: str, work: Callable[..., _Result], *arguments: Any) -> _Result:
+        """What `work` returns, which runs the participant's code.
+
+        Args:
+            what: How messages call it: "reader[3]".
+            work: It may raise what it likes.
+            *arguments: What it is called with.
+        """
+        self.gave = what
+        with self.guarded():
+            return work(*arguments)
+
+    def folder(self) -> Path:
+        """A new empty folder, removed when the check ends."""
+        made = tempfile.TemporaryDirectory(prefix="smallfiles-", ignore_cleanup_errors=True)
+        return Path(self.kept.enter_context(made))
+
     def expect(self, expected: Any, got: Any, *, because: str) -> None:
         """Refuse anything but `expected`, of its own type (a whole number is not 2.0, nor True)."""
         if type(got) is not type(expected) or not _same(got, expected):
             raise self.wrong(shown(got), shown(expected), because)
+
+    def expect_dict(self, names: Iterable[str], got: Any, *, because: str) -> None:
+        """Refuse anything but a dict of these names, in any order."""
+        named = isinstance(got, dict) and set(got) == set(names)
+        self.require(named, got, f"a dict of {', '.join(names)}", because)
 
     def require(self, holds: bool, got: Any, expected: str, because: str) -> None:
         """Refuse what has not this property.
@@ -121,11 +147,20 @@ def diagnose(got: Any, *mistakes: tuple[Any, str], otherwise: str = "the result 
 
     Args:
         got: The result.
-        *mistakes: What a mistake gives here, and its diagnosis; the first that fits is taken.
+        *mistakes: What a mistake gives here, floats but for rounding, and its diagnosis; the first that
+            fits is taken.
         otherwise: When none fits.
     """
-    fits = (text for value, text in mistakes if type(value) is type(got) and _same(value, got))
-    return next(fits, otherwise)
+    for value, text in mistakes:
+        if close(got, value) if isinstance(value, float) else type(value) is type(got) and _same(value, got):
+            return text
+    return otherwise
+
+
+def close(got: Any, expected: float, tolerance: float = 0.001) -> bool:
+    """Whether a result is a number, and that one but for rounding."""
+    number = isinstance(got, int | float) and not isinstance(got, bool)
+    return number and math.isclose(got, expected, rel_tol=tolerance, abs_tol=1e-9)
 
 
 def is_stub(answer: Any) -> bool:

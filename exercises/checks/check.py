@@ -54,7 +54,8 @@ def check(
             try:
                 with time_limit(limit_s):
                     attempt = Attempt(answer, name, errors)
-                    body(attempt)
+                    with attempt.kept:
+                        body(attempt)
             except NotStarted as stub:
                 return Verdict(name, "not started", (("", str(stub) or start),))
             except Wrong as wrong:
