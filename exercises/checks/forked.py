@@ -3,7 +3,7 @@
 Functions of a notebook cannot be sent to a spawned process, since it cannot import the notebook, so the
 child is forked. The traps: a forked child that goes on after its work would run the rest of the kernel a
 second time, so it leaves by `os._exit`; and what it starts itself has to end with it, so it has a process
-group of its own. Exercises 04 and 07 use it.
+group of its own. Exercises 04, 06 and 07 use it.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ import select
 import signal
 import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -54,14 +55,10 @@ class Child:
     def caught(self, begun: Callable[[], bool]) -> bool:
         """Whether it is stopped now in the middle of its work: by itself, or by us when it has `begun`."""
         end = time.monotonic() + _LIMIT_S
-        while time.monotonic() < end and not self._stopped() and self.code is None:
+        while not self._stopped() and self.code is None and time.monotonic() < end:
             if begun():
                 time.sleep(20 * _POLL_S)  # it stops itself a little later, if it can
-                if not self._stopped():
-                    self.send(signal.SIGSTOP)
-                    while not self._stopped() and self.code is None:
-                        time.sleep(_POLL_S)
-                break
+                self.send(signal.SIGSTOP)
             time.sleep(_POLL_S)
         return self.code is None and not select.select([self._receiver], [], [], 0)[0]
 
@@ -92,14 +89,9 @@ class Child:
         return bool(pid) and os.WIFSTOPPED(status)
 
 
-@contextlib.contextmanager
-def child(work: Callable[[], Any]) -> Iterator[Child]:
+def child(work: Callable[[], Any]) -> AbstractContextManager[Child]:
     """A child that does not outlive the block."""
-    made = Child(work)
-    try:
-        yield made
-    finally:
-        made.close()
+    return contextlib.closing(Child(work))
 
 
 def in_worker(work: Callable[[], Any], limit_s: float = 5.0) -> Any:
