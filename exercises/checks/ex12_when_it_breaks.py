@@ -12,19 +12,17 @@ Notebook 12 sends participants here.
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import subprocess
-import tempfile
 from collections import Counter
-from collections.abc import Callable, Mapping
-from pathlib import Path
+from collections.abc import Mapping
 from typing import Any
 
 import torch
 from torch.utils.data import DistributedSampler
 
-from exercises.checks.attempt import Attempt, NotStarted
-from exercises.checks.check import check
+from exercises.checks import Attempt, NotStarted, check
 
 CAUSES = (
     "one CPU for all workers",
@@ -48,17 +46,11 @@ WHY = {
     "F": "half of the samples, each with two images: their names differ only after a dot",
 }
 NOT = {
-    (
-        "C",
-        "memory limit of the job",
-    ): "over the job's limit a process dies of signal 9, Killed; this is signal 7",
-    (
-        "E",
-        "limit of inodes",
-    ): "no room for new files is another error (28); here a process holds too many open",
-    ("F", "a copy that was interrupted"): "the number of images is right: two of them are in each sample",
-    ("F", "shared position of an open file"): "it happens without workers too, and no byte is wrong",
-    ("D", "shared position of an open file"): "every sample is right; only their order repeats",
+    "C: memory limit of the job": "over the job's limit a process dies of signal 9, Killed; this is signal 7",
+    "D: shared position of an open file": "every sample is right; only their order repeats",
+    "E: limit of inodes": "no room for new files is another error (28); here a process holds too many open",
+    "F: a copy that was interrupted": "the number of images is right: two of them are in each sample",
+    "F: shared position of an open file": "it happens without workers too, and no byte is wrong",
 }
 ORIGINAL = {
     "A": "srun python train.py --workers 8",
@@ -72,18 +64,15 @@ ORIGINAL = {
 
 def _begun(attempt: Attempt, letters: str) -> dict[str, str]:
     """The answers to these jobs."""
-    answers = attempt.answer
-    attempt.require(
-        isinstance(answers, Mapping), answers, f"a dict of {len(letters)} texts", "write one text per job"
-    )
+    answers, expected = attempt.answer, f"a dict of {len(letters)} texts"
+    attempt.require(isinstance(answers, Mapping), answers, expected, "write one text per job")
     begun = {letter: answers.get(letter) for letter in letters}
     if all(text in (None, "", ORIGINAL[letter]) for letter, text in begun.items()):
         raise NotStarted
     for letter, text in begun.items():
         attempt.given(f"job {letter}")
-        attempt.require(
-            isinstance(text, str) and text != "", text, "a text", f"the answer to job {letter} is missing"
-        )
+        because = f"the answer to job {letter} is missing"
+        attempt.require(isinstance(text, str) and text != "", text, "a text", because)
     return {letter: str(text).strip() for letter, text in begun.items()}
 
 
@@ -95,19 +84,16 @@ def causes(attempt: Attempt) -> None:
     """`causes` names the cause of each job, in the words of the list."""
     for letter, cause in _begun(attempt, "ABCDEF").items():
         attempt.given(f"job {letter}: {cause!r}")
-        attempt.require(
-            cause in CAUSES, repr(cause), f"one of: {'; '.join(CAUSES)}", "take the words of the list"
-        )
-        because = NOT.get((letter, cause), f"look again at the log of {letter}: {WHY[letter]}")
+        expected = f"one of: {'; '.join(CAUSES)}"
+        attempt.require(cause in CAUSES, repr(cause), expected, "take the words of the list")
+        because = NOT.get(f"{letter}: {cause}", f"look again at the log of {letter}: {WHY[letter]}")
         attempt.require(cause == RIGHT[letter], cause, "another cause", because)
 
 
 # --- Task 2: job scripts ---
 
 SRUN = """#!/bin/bash
-printf 'cpus=%s\\n' "${SRUN_CPUS_PER_TASK:-}" >>"$PLAYED"
-printf 'home=%s\\n' "${TORCH_HOME:-}" >>"$PLAYED"
-printf 'arg=%s\\n' "$@" >>"$PLAYED"
+printf '%s\\n' "${SRUN_CPUS_PER_TASK:-}" "${TORCH_HOME:-}" "$@" >"$PLAYED"
 """
 SCRATCH = "/scratch/of/the/job"
 SHM_BYTES = 8e9
@@ -116,51 +102,34 @@ IMAGE_BYTES = 4 * 3 * 224 * 224
 
 def _played(attempt: Attempt, line: str) -> tuple[str, str, list[str]]:
     """Run a line in bash: CPUs and TORCH_HOME in its environment, and the arguments of srun."""
-    with tempfile.TemporaryDirectory() as place:
-        played, srun = Path(place, "played"), Path(place, "srun")
-        srun.write_text(SRUN, encoding="utf-8")
-        srun.chmod(0o755)
-        environment = {
-            "PATH": f"{place}:{os.environ['PATH']}",
-            "SLURM_CPUS_PER_TASK": "8",
-            "SCRATCH": SCRATCH,
-            "PLAYED": str(played),
-            "HOME": place,
-        }
-        run = subprocess.run(
-            ["bash", "-c", line], env=environment, cwd=place, capture_output=True, text=True, timeout=5
-        )
-        ran = played.exists()
-        said = (run.stderr or run.stdout).strip()[-200:] or "srun was not called"
-        attempt.require(
-            ran and run.returncode == 0, said, "one call of srun", "the line must start the program with srun"
-        )
-        lines = played.read_text(encoding="utf-8").splitlines()
-    found = [entry.removeprefix("arg=") for entry in lines if entry.startswith("arg=")]
-    return lines[0].removeprefix("cpus="), lines[1].removeprefix("home="), found
+    place = attempt.folder()
+    played, srun = place / "played", place / "srun"
+    srun.write_text(SRUN, encoding="utf-8")
+    srun.chmod(0o755)
+    env = {"PATH": f"{place}:{os.environ['PATH']}", "HOME": str(place), "PLAYED": str(played)}
+    env |= {"SLURM_CPUS_PER_TASK": "8", "SCRATCH": SCRATCH}
+    command = ["bash", "-c", line]
+    run = subprocess.run(command, env=env, cwd=place, capture_output=True, text=True, timeout=5)
+    said = (run.stderr or run.stdout).strip()[-200:] or "srun was not called"
+    because = "the line must start the program with srun"
+    attempt.require(played.exists() and run.returncode == 0, said, "one call of srun", because)
+    cpus, home, *words = played.read_text(encoding="utf-8").splitlines()
+    return cpus, home, words
 
 
 def _option(words: list[str], *names: str) -> str | None:
     """The value of an option in any of the ways to write it."""
-    for place, word in enumerate(words):
-        for name in names:
-            if word == name:
-                return words[place + 1] if place + 1 < len(words) else ""
-            if word.startswith(f"{name}=") or (len(name) == 2 and word.startswith(name)):
-                return word.removeprefix(name).removeprefix("=")
-    return None
+    written = "|".join(f"{name}{' ?' if len(name) == 2 else '[= ]'}" for name in names)
+    found = re.search(rf"(?:^| )(?:{written})(\S+)", " ".join(words))
+    return found[1] if found else None
 
 
 def _program(attempt: Attempt, words: list[str], original: str) -> tuple[list[str], dict[str, str]]:
     """The options of srun, and the variables that `--export` or `env` set for the original program."""
     python, file = original.split()
     start = words.index(python) if python in words else len(words)
-    attempt.require(
-        words[start + 1 : start + 2] == [file],
-        shlex.join(words),
-        original,
-        "leave the program and its arguments as they were",
-    )
+    because = "leave the program and its arguments as they were"
+    attempt.require(words[start + 1 : start + 2] == [file], shlex.join(words), original, because)
     before = words[:start]
     export = (_option(before, "--export") or "ALL").split(",")
     because = "--export without ALL keeps all other variables from the program"
@@ -170,14 +139,9 @@ def _program(attempt: Attempt, words: list[str], original: str) -> tuple[list[st
 
 
 def _whole(attempt: Attempt, words: list[str], name: str) -> int:
-    text = _option(words, name)
-    attempt.require(
-        bool(text) and str(text).isdecimal(),
-        f"{name} {text}",
-        f"{name} with a number",
-        f"keep the option {name}",
-    )
-    return int(str(text))
+    text = _option(words, name) or ""
+    attempt.require(text.isdecimal(), f"{name} {text}", f"{name} with a number", f"keep the option {name}")
+    return int(text)
 
 
 def _cured_cpus(attempt: Attempt, line: str) -> None:
@@ -190,12 +154,8 @@ def _cured_cpus(attempt: Attempt, line: str) -> None:
     elif _option(words, "--workers") == "1":
         because = "one worker fits one CPU, and is as slow as before: the step must get the 8 CPUs"
     attempt.require(cpus == "8", f"CPUs of the step: {cpus or 'those of the default, 1'}", "8", because)
-    attempt.require(
-        _option(words, "--workers") == "8",
-        shlex.join(words),
-        "--workers 8",
-        "the 8 workers were right; leave them",
-    )
+    because = "the 8 workers were right; leave them"
+    attempt.require(_option(words, "--workers") == "8", shlex.join(words), "--workers 8", because)
 
 
 def _cured_network(attempt: Attempt, line: str) -> None:
@@ -220,27 +180,16 @@ def _cured_network(attempt: Attempt, line: str) -> None:
 def _cured_shm(attempt: Attempt, line: str) -> None:
     _, _, words = _played(attempt, line)
     _program(attempt, words, "python train.py")
-    workers, ahead = _whole(attempt, words, "--workers"), _whole(attempt, words, "--prefetch")
-    batch = _whole(attempt, words, "--batch")
+    workers, ahead, batch = (_whole(attempt, words, name) for name in ("--workers", "--prefetch", "--batch"))
     attempt.expect(256, batch, because="another batch size is another training: keep 256")
-    attempt.require(
-        workers >= 8,
-        f"{workers} workers",
-        "at least 8 of the 16",
-        "so few workers starve the GPU; each of them needs fewer batches ahead",
-    )
-    need = workers * ahead * batch * IMAGE_BYTES
-    because = (
-        "workers x prefetch x batch x 224 x 224 x 3 floats of 4 bytes must fit into /dev/shm"
-        if _option(words, "--mem") is None
-        else "--mem is the memory of the job; /dev/shm keeps its own size"
-    )
-    attempt.require(
-        0 < need <= 0.8 * SHM_BYTES,
-        f"{need / 1e9:.1f} GB of batches",
-        f"at most {0.8 * SHM_BYTES / 1e9:.1f} GB, 80% of /dev/shm, and some",
-        because,
-    )
+    because = "so few workers starve the GPU; each of them needs fewer batches ahead"
+    attempt.require(workers >= 8, f"{workers} workers", "at least 8 of the 16", because)
+    need, room = workers * ahead * batch * IMAGE_BYTES, 0.8 * SHM_BYTES
+    because = "workers x prefetch x batch x 224 x 224 x 3 floats of 4 bytes must fit into /dev/shm"
+    if _option(words, "--mem") is not None:
+        because = "--mem is the memory of the job; /dev/shm keeps its own size"
+    expected = f"at most {room / 1e9:.1f} GB, 80% of /dev/shm, and some"
+    attempt.require(0 < need <= room, f"{need / 1e9:.1f} GB of batches", expected, because)
 
 
 @check(buys="The same three lines decide whether a reservation of 64 nodes computes or waits.", limit_s=20)
@@ -253,6 +202,7 @@ def lines(attempt: Attempt) -> None:
 
 # --- Task 3: programs ---
 
+_ONE_NAME = "two images now have one name"
 STEMS = ("cat.v1", "cat.v2", "cat_v1", "catv1", "cat-v1", "cat%2Ev1", "dog", "dog.v1.small")
 
 
@@ -263,21 +213,19 @@ def _executed(attempt: Attempt, line: str, names: dict[str, Any]) -> dict[str, A
 
 
 def _cured_order(attempt: Attempt, line: str) -> None:
+    samplers: list[Any] = [DistributedSampler(range(20), 2, rank) for rank in range(2)]  # type: ignore[arg-type]
     orders = []
-    for rank in range(2):
-        sampler: Any = DistributedSampler(range(20), num_replicas=2, rank=rank)  # type: ignore[arg-type]
-        mine = []
-        for epoch in range(3):
+    for epoch in range(3):
+        for rank, sampler in enumerate(samplers):
             _executed(attempt, line, {"sampler": sampler, "epoch": epoch, "rank": rank, "torch": torch})
-            mine.append(list(sampler))
-        orders.append(mine)
-    same = orders[0][0] == orders[0][1] or orders[0][1] == orders[0][2]
+        orders.append([list(sampler) for sampler in samplers])
+    same = orders[0][0] == orders[1][0] or orders[1][0] == orders[2][0]
     because = "the sampler draws from its own seed and epoch, and knows the epoch only from set_epoch(epoch)"
     if "set_epoch" in line and same:
         because = "the same number in every epoch is the same order: pass `epoch`"
-    attempt.require(not same, f"twice {orders[0][1][:4]}", "another order in each epoch", because)
-    for epoch in range(3):
-        read = sorted(orders[0][epoch] + orders[1][epoch])
+    attempt.require(not same, f"twice {orders[1][0][:4]}", "another order in each epoch", because)
+    for first, second in orders:
+        read = sorted(first + second)
         because = "ranks must draw from the same seed, or they read samples twice and miss others"
         attempt.require(read == list(range(20)), read, "each of 20 samples once over both ranks", because)
 
@@ -287,15 +235,10 @@ def _cured_tensors(attempt: Attempt, line: str) -> None:
     batch.share_memory_()
     kept: list[Any] = []
     _executed(attempt, line, {"kept": kept, "batch": batch, "torch": torch})
-    attempt.require(
-        len(kept) == 1, f"{len(kept)} kept", "one per batch", "keep the batch: append a copy of it"
-    )
-    attempt.require(
-        [float(value) for value in kept[0]] == [0, 1, 2, 3],
-        kept[0],
-        "the values of the batch",
-        "keep its values",
-    )
+    because = "keep the batch: append a copy of it"
+    attempt.require(len(kept) == 1, f"{len(kept)} kept", "one per batch", because)
+    same = [float(value) for value in kept[0]] == [0, 1, 2, 3]
+    attempt.require(same, kept[0], "the values of the batch", "keep its values")
     batch += 1
     shared = float(kept[0][0]) != 0
     because = "detach() and numpy() are views of the same shared memory, and hold its file: use clone()"
@@ -306,16 +249,13 @@ def _cured_names(attempt: Attempt, line: str) -> None:
     names = [str(_executed(attempt, line, {"stem": stem}).get("name")) for stem in STEMS]
     keys = Counter(name.partition(".")[0] for name in names)
     met = {stem: name for stem, name in zip(STEMS, names, strict=True) if keys[name.partition(".")[0]] > 1}
-    attempt.require(
-        all(name.endswith(".jpg") for name in names), names[0], "….jpg", "the suffix is the field"
-    )
+    suffixed = all(name.endswith(".jpg") for name in names)
+    attempt.require(suffixed, names[0], "….jpg", "the suffix is the field")
     because = "webdataset takes what is before the first dot for the key"
-    if len(set(names)) < len(names):
-        because = (
-            "two images now have one name: put something for the dot that no other name contains, as %2E"
-        )
-        if set(met) == {"cat.v1", "cat%2Ev1"}:
-            because = "two images now have one name: a stem may hold %2E already, so write % as %25 first"
+    if set(met) == {"cat.v1", "cat%2Ev1"} and len(set(names)) < len(names):
+        because = f"{_ONE_NAME}: a stem may hold %2E already, so write % as %25 first"
+    elif len(set(names)) < len(names):
+        because = f"{_ONE_NAME}: put something for the dot that no other name contains, as %2E"
     attempt.require(not met, met, "names that differ before the first dot", because)
     parts = [name.partition(".")[2] for name in names]
     attempt.require(set(parts) == {"jpg"}, parts, "the field jpg in each", "a dot before the suffix is left")
@@ -324,7 +264,6 @@ def _cured_names(attempt: Attempt, line: str) -> None:
 @check(buys="Each sample once, in a new order, and a job that is alive at the end of the epoch.")
 def programs(attempt: Attempt) -> None:
     """`cures["D"]`, `cures["E"]`, `cures["F"]`: the marked line of each program, cured."""
-    cured: dict[str, Callable[[Attempt, str], None]] = {"D": _cured_order, "E": _cured_tensors}
     for letter, line in _begun(attempt, "DEF").items():
         attempt.given(f"job {letter}: {line}")
-        cured.get(letter, _cured_names)(attempt, line)
+        {"D": _cured_order, "E": _cured_tensors, "F": _cured_names}[letter](attempt, line)
