@@ -20,15 +20,13 @@ import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from exercises.checks.attempt import Attempt, NotStarted, diagnose
-from exercises.checks.check import check
+from exercises.checks import Attempt, NotStarted, check, diagnose
 from helpers.experiments.nb10 import players as environments
 from helpers.jobs import script as scripts
 
@@ -115,23 +113,15 @@ _SHORT = {"-N": "--nodes", "-n": "--ntasks", "-c": "--cpus-per-task", "-t": "--t
 
 def asked(path: Path) -> dict[str, str]:
     """Options by their long names; a flag has an empty value."""
-    found: dict[str, str] = {}
-    words = list(scripts.read(path).directives)
-    while words:
-        name, equals, value = words.pop(0).partition("=")
-        if not name.startswith("--") and len(name) > 2:
-            name, equals, value = name[:2], "=", name[2:]
-        name = _SHORT.get(name, name)
-        if not equals and words and not words[0].startswith("-"):
-            value = words.pop(0)
-        found[name] = value.strip("\"'")
-    return found
+    words = " ".join(scripts.read(path).directives)
+    pairs = re.findall(r"(--[\w-]+|-[a-zA-Z])[= ]?([^-\s]\S*)?", words)
+    return {_SHORT.get(name, name): value.strip("\"'") for name, value in pairs}
 
 
-def signal_of(path: Path) -> tuple[bool, str, int] | None:
-    """Whether the signal goes to the script alone, its name, and how many seconds ahead; None without."""
+def signal_of(path: Path) -> tuple[bool, str, int]:
+    """Whether the signal goes to the script alone, its name, and how many seconds ahead; 0 without."""
     match = re.fullmatch(r"([RB]{0,2}:)?(?:SIG)?(\w+)(?:@(\d+))?", asked(path).get("--signal", ""))
-    return None if match is None else ("B" in (match[1] or ""), match[2], int(match[3] or 60))
+    return ("B" in (match[1] or ""), match[2], int(match[3] or 60)) if match else (False, "", 0)
 
 
 def minutes_of(text: str) -> float:
@@ -162,7 +152,7 @@ def _started(attempt: Attempt) -> Path:
 def _examine(attempt: Attempt, path: Path) -> None:
     """Two nodes, two ranks on each, two CPUs per rank, a time limit, a signal before it, and `--requeue`."""
     found = asked(path)
-    _, kind, notice_s = signal_of(path) or (False, "", 0)
+    _, kind, notice_s = signal_of(path)
     four = found.get("--ntasks") == "4" and not found.get("--ntasks-per-node")
     for name, holds, expected, because in (
         ("--nodes", found.get("--nodes") == "2", "--nodes=2", "nodes"),
@@ -179,6 +169,7 @@ def _examine(attempt: Attempt, path: Path) -> None:
 # --- Task 2: what the script does ---
 
 Mode = Literal["finish", "stop", "fail"]
+Size = tuple[int, int, int]  # nodes, tasks per node, CPUs per task
 LIMIT_S, JOB, EXTRA = 15.0, "4711", ("--epochs", "7")
 _PLAYED = ("srun", "scontrol", "sbatch", "torchrun", "python", "smallfiles")
 DOES = {
@@ -206,7 +197,7 @@ class Play:
     """What a script did: its exit code (None if it had to be ended), its calls, its log, its arguments."""
 
     code: int | None
-    calls: tuple[dict[str, Any], ...]
+    calls: list[dict[str, Any]]
     log: str
     data: str
     checkpoints: str
@@ -221,30 +212,25 @@ class Play:
         return any(call["argv"] == ["requeue", JOB] for call in self.of("scontrol"))
 
 
-def play(path: Path, place: Path, mode: Mode, to_script: bool, nodes: int, per_node: int, cpus: int) -> Play:
+def play(path: Path, folder: Path, mode: Mode, job: Mapping[str, str]) -> Play:
     """Run a script with real bash; all names and paths hold a space.
 
     Args:
         path: The script.
-        place: An empty folder.
+        folder: A new folder.
         mode: Whether training ends well, is stopped by a signal, or fails.
-        to_script: The signal goes to the script alone, instead of to the tasks.
-        nodes: Of the job.
-        per_node: Tasks per node.
-        cpus: CPUs per task.
+        job: What Slurm sets in the environment of the script.
     """
-    folder = place / "a job"
     for name in ("calls", "tasks", "work", "venv/bin", "course/slurm/sites"):
         (folder / name).mkdir(parents=True)
     (folder / "mode").write_text(mode)
     data, checkpoints = str(folder / "work" / "train set.arrow"), str(folder / "work" / "my run")
     Path(data).touch()
-    told = {**environments.script(nodes, per_node, cpus), **_programs(folder), "SLURM_JOB_NAME": path.stem}
     with (folder / "log").open("wb") as log:
         shell = subprocess.Popen(
             ["bash", str(path), data, checkpoints, *EXTRA],
             cwd=folder / "work",
-            env={**told, "SLURM_RESTART_COUNT": "0", "HOME": str(folder / "work"), "LANG": "C.UTF-8"},
+            env={**job, **_programs(folder), "SLURM_JOB_NAME": path.stem, "SLURM_RESTART_COUNT": "0"},
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=subprocess.STDOUT,
@@ -253,18 +239,15 @@ def play(path: Path, place: Path, mode: Mode, to_script: bool, nodes: int, per_n
         code: int | None = None
         try:
             if mode == "stop":
-                _time_limit(shell, folder, nodes * per_node, to_script)
+                _time_limit(shell, folder, int(job["SLURM_NTASKS"]), signal_of(path)[0])
             with contextlib.suppress(subprocess.TimeoutExpired):
                 code = shell.wait(LIMIT_S)
         finally:  # a script that is ended leaves its background processes
             _send(signal.SIGKILL, shell.pid, *_tasks(folder))
             shell.wait()
-    calls = sorted(map(_read, (folder / "calls").glob("*.json")), key=lambda call: float(call["at"]))
-    return Play(code, tuple(calls), (folder / "log").read_text(errors="replace"), data, checkpoints)
-
-
-def _read(path: Path) -> dict[str, Any]:
-    return dict(json.loads(path.read_text()))
+    calls = [json.loads(call.read_text()) for call in (folder / "calls").glob("*.json")]
+    calls.sort(key=lambda call: float(call["at"]))
+    return Play(code, calls, (folder / "log").read_text(errors="replace"), data, checkpoints)
 
 
 def _tasks(folder: Path) -> list[int]:
@@ -295,6 +278,8 @@ def _programs(folder: Path) -> Mapping[str, str]:
         "COURSE_SITE": "played",
         "COURSE_VENV": str(folder / "venv"),
         "COURSE_WORK": str(folder / "work"),
+        "HOME": str(folder / "work"),
+        "LANG": "C.UTF-8",
     }
 
 
@@ -307,33 +292,29 @@ def _time_limit(shell: subprocess.Popen[bytes], folder: Path, ranks: int, to_scr
         time.sleep(0.01)
     if to_script:
         time.sleep(0.3)  # the shell may not wait yet
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(shell.pid, signal.SIGUSR1)
+        shell.send_signal(signal.SIGUSR1)
     else:
         _send(signal.SIGUSR1, *_tasks(folder))
 
 
-def _run(
-    attempt: Attempt, path: Path, mode: Mode, what: str, nodes: int = 2, each: int = 2, cpus: int = 2
-) -> Play:
+def _run(attempt: Attempt, path: Path, mode: Mode, what: str, size: Size = (2, 2, 2)) -> Play:
     """Play the script; it must train, in ranks that srun started, with the right arguments."""
     attempt.given(f"{path.name}, {what}")
-    to_script = bool((signal_of(path) or (False,))[0])
-    with tempfile.TemporaryDirectory(prefix="smallfiles-job-") as place:
-        found = play(path, Path(place), mode, to_script, nodes, each, cpus)
+    found = play(path, attempt.folder() / "a job", mode, environments.script(*size))
     ranks, last = found.of("train"), (found.log.strip().splitlines() or ["nothing"])[-1][-200:]
     by_srun = not found.of("torchrun") and any("SLURM_STEP_ID" in call["env"] for call in ranks)
     trained = bool(ranks or found.of("torchrun"))
     attempt.require(trained, f"in the log: {last}", "four ranks that train", DOES["no training"])
     attempt.require(by_srun, "python without srun, or torchrun", "srun", DOES["no srun"])
     if mode == "finish":  # asked to stop, ranks may not have begun
-        _all_right(attempt, found, nodes * each, cpus)
+        _all_right(attempt, found, size)
     return found
 
 
-def _all_right(attempt: Attempt, found: Play, count: int, cpus: int) -> None:
+def _all_right(attempt: Attempt, found: Play, size: Size) -> None:
     """Refuse a wrong number of ranks, of CPUs, and wrong arguments; on three nodes numbers are fixed ones."""
-    ranks = found.of("train")
+    nodes, each, cpus = size
+    ranks, count = found.of("train"), nodes * each
     few, cpu = ("few tasks", "cpus") if count == 4 else ("fixed", "fixed")
     attempt.require(len(ranks) == count, f"{len(ranks)} ranks", f"{count} ranks", DOES[few])
     steps = [call for call in found.of("srun") if "train" in call["argv"] or "bash" in str(call["argv"])]
@@ -361,8 +342,8 @@ def _arguments(attempt: Attempt, found: Play, argv: list[str], cpus: str) -> Non
 def _at_the_time_limit(attempt: Attempt, path: Path) -> None:
     """The signal comes; `train` leaves with 75."""
     found = _run(attempt, path, "stop", "shortly before its time limit")
-    because = "to script" if (signal_of(path) or (False,))[0] else "unheard"
-    heard = bool(found.of("stopped"))
+    because = "to script" if signal_of(path)[0] else "unheard"
+    heard = any(found.of("stopped"))
     attempt.require(heard, "ranks that are killed", "ranks that write a checkpoint", DOES[because])
     asked_for = [" ".join(call["argv"]) for call in (*found.of("scontrol"), *found.of("sbatch"))]
     knows = "requeue" in path.read_text(encoding="utf-8").split("set -eo", 1)[-1]
@@ -370,9 +351,10 @@ def _at_the_time_limit(attempt: Attempt, path: Path) -> None:
     attempt.require(found.requeued, f"{asked_for or 'nothing asked'}", f"requeue {JOB}", DOES[because])
 
 
-@check(
-    buys="A training of three days now runs where a day is the limit, on any number of nodes.", limit_s=90.0
-)
+_BUYS = "A training of three days now runs where a day is the limit, on any number of nodes."
+
+
+@check(buys=_BUYS, limit_s=90.0)
 def job(attempt: Attempt) -> None:
     """A job script that trains on two nodes and goes on after its time limit."""
     path = _started(attempt)
@@ -381,7 +363,7 @@ def job(attempt: Attempt) -> None:
     attempt.require(not found.requeued, "queued again", "done", DOES["always"])
     got = f"exit code {found.code}; in the log: {found.log.strip()[-120:] or 'nothing'}"
     attempt.require(found.code == 0, got, "exit code 0", DOES["code"])
-    _run(attempt, path, "finish", "sent with --nodes=3 --ntasks-per-node=1 --cpus-per-task=3", 3, 1, 3)
+    _run(attempt, path, "finish", "sent with --nodes=3 --ntasks-per-node=1 --cpus-per-task=3", (3, 1, 3))
     _at_the_time_limit(attempt, path)
     found = _run(attempt, path, "fail", "where training fails with code 3")
     attempt.require(not found.requeued, "queued again", "an end", DOES["always"])
