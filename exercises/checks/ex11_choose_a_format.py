@@ -13,10 +13,9 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
-from exercises.checks.attempt import Attempt
-from exercises.checks.check import check
+from exercises.checks import Attempt, check, close, diagnose
 from smallfiles.scaling import WAYS, Storage, Way, Work
 
 Case: TypeAlias = tuple[Work, Storage, Way, int]
@@ -82,48 +81,35 @@ _SEEK = "each of way.requests takes storage.request_s besides the bytes: a seek"
 _FEWER = "a sample needs way.requests requests, which may be less than one"
 _TOGETHER = "the targets work at the same time: divide by their number"
 _STRIPED = "a striped way lies on storage.stripes targets, any other on all storage.targets"
-_BITS = "node_bytes_s counts bytes, not bits"
-_GPUS = "a node has work.gpus of them"
-_BATCH = "a step takes work.batch samples, not one"
 
 
-def _times(name: str, factor: Callable[[Work, Storage, Way, int], float]) -> Callable[..., float]:
-    """The right answer for a part, so many times too long."""
-    return lambda w, s, y, n: _seconds(w, s, y, n)[name] * factor(w, s, y, n)
+def _times(factor: Callable[[Work, Storage, Way, int], float]) -> Callable[..., dict[str, float]]:
+    """The right seconds, so many times too long."""
+    return lambda *c: {name: right * factor(*c) for name, right in _seconds(*c).items()}
 
 
-_WRONG: dict[str, tuple[Mistake, ...]] = {
-    "metadata": (
-        (_times("metadata", lambda w, s, y, n: 1 / n), _SHARED),
-        (lambda w, s, y, n: w.samples / s.metadata_ops_s, _OPERATIONS),
-    ),
-    "targets": (
-        (_times("targets", lambda w, s, y, n: 1 / n), _SHARED),
-        (lambda w, s, y, n: _seconds(w, replace(s, request_s=0), y, n)["targets"], _SEEK),
-        (lambda w, s, y, n: _seconds(w, s, replace(y, requests=1), n)["targets"], _FEWER),
-        (_times("targets", lambda w, s, y, n: _spread(s, y)), _TOGETHER),
-        (lambda w, s, y, n: _seconds(w, s, replace(y, striped=not y.striped), n)["targets"], _STRIPED),
-    ),
-    "network": (
-        (_times("network", lambda w, s, y, n: n), f"this is one node's network; {_OWN}"),
-        (_times("network", lambda w, s, y, n: 8), _BITS),
-    ),
-    "GPUs": (
-        (_times("GPUs", lambda w, s, y, n: n), f"these are the GPUs of one node; {_OWN}"),
-        (_times("GPUs", lambda w, s, y, n: w.gpus), _GPUS),
-        (_times("GPUs", lambda w, s, y, n: w.batch), _BATCH),
-    ),
-}
-
-
-def _close(got: Any, expected: float, tolerance: float = 0.001) -> bool:
-    number = isinstance(got, int | float) and not isinstance(got, bool)
-    return number and math.isclose(got, expected, rel_tol=tolerance, abs_tol=1e-9)
+_WRONG: tuple[tuple[str, Callable[..., dict[str, float]], str], ...] = (
+    # part, what a mistake gives for it, and the sentence that helps
+    ("metadata", _times(lambda w, s, y, n: 1 / n), _SHARED),
+    ("metadata", lambda w, s, y, n: _seconds(w, s, replace(y, operations=1), n), _OPERATIONS),
+    ("targets", _times(lambda w, s, y, n: 1 / n), _SHARED),
+    ("targets", lambda w, s, y, n: _seconds(w, replace(s, request_s=0), y, n), _SEEK),
+    ("targets", lambda w, s, y, n: _seconds(w, s, replace(y, requests=1), n), _FEWER),
+    ("targets", _times(lambda w, s, y, n: _spread(s, y)), _TOGETHER),
+    ("targets", lambda w, s, y, n: _seconds(w, s, replace(y, striped=not y.striped), n), _STRIPED),
+    ("network", _times(lambda w, s, y, n: n), f"this is one node's network; {_OWN}"),
+    ("network", _times(lambda w, s, y, n: 8), "node_bytes_s counts bytes, not bits"),
+    ("GPUs", _times(lambda w, s, y, n: n), f"these are the GPUs of one node; {_OWN}"),
+    ("GPUs", _times(lambda w, s, y, n: w.gpus), "a node has work.gpus of them"),
+    ("GPUs", _times(lambda w, s, y, n: w.batch), "a step takes work.batch samples, not one"),
+)
 
 
 def _shown(work: Work, storage: Storage, way: Way, nodes: int, *more: int) -> str:
-    of = ", ".join(f"{name}={getattr(way, name)}" for name in ("operations", "requests", "striped", "staged"))
-    return ", ".join(["work", "storage", f"Way({of})", f"nodes={nodes}", *map(str, more)])
+    return ", ".join(["work", "storage", f"{way}", f"nodes={nodes}", *map(str, more)])
+
+
+_FORMULA = "samples, times what one sample costs, by what can be done at the same time"
 
 
 @check(buys="You can name the first bottleneck of a cluster before a job has run.")
@@ -131,13 +117,12 @@ def parts(attempt: Attempt) -> None:
     """`parts(work, storage, way, nodes)` gives the seconds that each part would take alone."""
     for case in CASES:
         got, right = attempt(*case, _shown=_shown(*case)), _seconds(*case)
-        named = isinstance(got, dict) and set(got) == set(NAMES)
-        attempt.require(named, got, f"a dict of {', '.join(NAMES)}", "the four parts have these names")
+        attempt.expect_dict(NAMES, got, because="the four parts have these names")
         for name in NAMES:
-            fits = (text for wrong, text in _WRONG[name] if _close(got[name], wrong(*case)))
-            because = next(fits, "samples, times what one sample costs, by what can be done at the same time")
+            known = ((wrong(*case)[name], text) for part, wrong, text in _WRONG if part == name)
+            because = diagnose(got[name], *known, otherwise=_FORMULA)
             attempt.given(f"{attempt.name}({_shown(*case)})[{name!r}]")
-            attempt.require(_close(got[name], right[name]), got[name], f"{right[name]:.6g} s", because)
+            attempt.require(close(got[name], right[name]), got[name], f"{right[name]:.6g} s", because)
 
 
 def _copy_s(work: Work, storage: Storage, nodes: int) -> float:
@@ -156,9 +141,10 @@ def _gpus(work: Work, storage: Storage, way: Way, nodes: int, epochs: int) -> fl
     return epochs * _seconds(work, storage, way, nodes)["GPUs"]
 
 
-def _slowed(work: Work, storage: Storage) -> float:
-    """Bytes per second of a target that also takes `request_s` for each sample."""
-    return 1 / (1 / storage.target_bytes_s + storage.request_s / work.sample_bytes)
+def _seeking(work: Work, storage: Storage) -> Storage:
+    """Storage whose targets also take `request_s` for each sample."""
+    seconds = 1 / storage.target_bytes_s + storage.request_s / work.sample_bytes
+    return replace(storage, target_bytes_s=1 / seconds)
 
 
 _SUM = "the parts work at the same time: take the slowest"
@@ -177,10 +163,7 @@ TRAINING_MISTAKES: tuple[Mistake, ...] = (
     (lambda w, s, y, n, e: _training(w, s, y, n, e) + (e - 1) * _copy_s(w, s, n), _ONCE),
     (lambda w, s, y, n, e: _copy_s(w, s, 1) + _gpus(w, s, y, n, e), _EACH),
     (lambda w, s, y, n, e: _copy_s(w, s, n) + e * max(_seconds(w, s, y, n).values()), _OWN_COPY),
-    (
-        lambda w, s, y, n, e: _copy_s(w, replace(s, target_bytes_s=_slowed(w, s)), n) + _gpus(w, s, y, n, e),
-        _BYTES_ONLY,
-    ),
+    (lambda w, s, y, n, e: _copy_s(w, _seeking(w, s), n) + _gpus(w, s, y, n, e), _BYTES_ONLY),
     (lambda w, s, y, n, e: _training(w, s, y, n, e) / 3600, "these are hours; return seconds"),
 )
 
@@ -191,22 +174,20 @@ def training_s(attempt: Attempt) -> None:
     staged = [(work, storage, WAYS["staged"], nodes) for work, storage, _, nodes in CASES[::3]]
     for case in (*CASES, *staged):
         got, right = attempt(*case, 20, _shown=_shown(*case, 20)), _training(*case, 20)
-        fits = (text for wrong, text in TRAINING_MISTAKES if _close(got, wrong(*case, 20)))
-        because = next(fits, "`epochs` times the slowest part; staged: one copy, then the GPUs alone")
-        attempt.require(_close(got, right), got, f"{right:.6g} s", because)
+        known = ((wrong(*case, 20), text) for wrong, text in TRAINING_MISTAKES)
+        otherwise = "`epochs` times the slowest part; staged: one copy, then the GPUs alone"
+        because = diagnose(got, *known, otherwise=otherwise)
+        attempt.require(close(got, right), got, f"{right:.6g} s", because)
 
 
 def hours_of(project: Project) -> dict[str, float]:
     """Of each way that is possible."""
-    everything = project.work.samples * project.work.sample_bytes
-    possible = {
-        name: way
-        for name, way in WAYS.items()
-        if not (way.staged and everything > project.room_bytes) and not (name == "shards" and project.jumps)
-    }
-    given = (project.nodes, project.epochs)
-    taken = {name: _training(project.work, project.storage, way, *given) for name, way in possible.items()}
-    return {name: seconds / 3600 for name, seconds in taken.items()}
+    everything, hours = project.work.samples * project.work.sample_bytes, {}
+    for name, way in WAYS.items():
+        too_large = way.staged and everything > project.room_bytes
+        if not too_large and not (name == "shards" and project.jumps):
+            hours[name] = _training(project.work, project.storage, way, project.nodes, project.epochs) / 3600
+    return hours
 
 
 _NO_ROOM = "the data set is larger than what a node can keep: samples x bytes, against room_bytes"
@@ -217,8 +198,7 @@ _NO_JUMPS = "this training picks any sample at any time; shards are read from st
 def choice(attempt: Attempt) -> None:
     """`choice` names a way of storing for each project, and its hours."""
     got = attempt.answer
-    named = isinstance(got, dict) and set(got) == set(PROJECTS)
-    attempt.require(named, got, f"a dict of {', '.join(PROJECTS)}", "each project has one entry")
+    attempt.expect_dict(PROJECTS, got, because="each project has one entry")
     for name, project in PROJECTS.items():
         attempt.given(f"choice[{name!r}]")
         pair = isinstance(got[name], tuple | list) and len(got[name]) == 2 and got[name][0] in WAYS
@@ -230,4 +210,4 @@ def choice(attempt: Attempt) -> None:
         because = f"it takes {possible[way]:.3g} h, and another way that is possible takes {least:.3g} h"
         attempt.require(possible[way] <= 1.01 * least, way, "the fastest way", because)
         because = "take your own training_s with the project's numbers, by 3,600"
-        attempt.require(_close(hours, possible[way], 0.05), hours, f"{possible[way]:.3g} h", because)
+        attempt.require(close(hours, possible[way], 0.05), hours, f"{possible[way]:.3g} h", because)

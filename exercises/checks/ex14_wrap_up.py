@@ -10,50 +10,24 @@ the table sees no image without a row, and one that follows the files sees no ro
 
 from __future__ import annotations
 
-import io
-import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-from PIL import Image
-
-from exercises.checks.attempt import Attempt, diagnose
-from exercises.checks.check import check
+from exercises.checks import Attempt, check, close, diagnose
 from helpers.experiments.nb14 import Delivery, delivered
 from smallfiles import formats
+from smallfiles.sources import synthetic
 
 SEEDS = (5, 6)
 GROUPS = ("no image", "no mask", "no row", "damaged")
 
 
-def _small_source(folder: Path) -> Path:
-    """Eight small images and masks, which the deliveries are made of."""
-    rng = np.random.default_rng(0)
-    for part in ("images", "masks"):
-        (folder / part).mkdir(parents=True)
-    for number in range(8):
-        pixels = Image.fromarray(rng.integers(0, 255, (40, 48, 3), np.uint8))
-        pixels.save(folder / "images" / f"{number:05d}.jpg")
-        mask = Image.fromarray((rng.random((40, 48)) < 0.5).astype(np.uint8))
-        mask.save(folder / "masks" / f"{number:05d}.png")
-    return folder
-
-
-@contextmanager
-def deliveries() -> Iterator[list[Delivery]]:
-    """Two deliveries, removed afterwards."""
-    with tempfile.TemporaryDirectory() as place:
-        source = _small_source(Path(place, "source"))
-        yield [delivered(source, Path(place, f"delivery {seed}"), seed, 20) for seed in SEEDS]
-
-
-def truth(delivery: Delivery) -> dict[str, set[str]]:
-    """The right answer to the first task."""
-    groups = (delivery.no_image, delivery.no_mask, delivery.no_row, delivery.damaged)
-    return {name: set(group) for name, group in zip(GROUPS, groups, strict=True)}
+def deliveries(attempt: Attempt) -> Iterator[Delivery]:
+    """Two deliveries of the same images."""
+    place = attempt.folder()
+    synthetic.make(place / "source", "segmentation", count=20, size=(48, 40))
+    return (delivered(place / "source", place / f"delivery {seed}", seed, 20) for seed in SEEDS)
 
 
 # --- Task 1 ---
@@ -69,18 +43,17 @@ MISSED = {
 @check(buys="A wrong sample that is found before packing costs an e-mail; afterwards it costs a training.")
 def faults(attempt: Attempt) -> None:
     """`faults(folder)` names the ids of each fault."""
-    with deliveries() as made:
-        for delivery in made:
-            got = attempt(delivery.folder, _shown=f"{delivery.folder.name!r}")
-            named = isinstance(got, dict) and set(got) == set(GROUPS)
-            attempt.require(named, got, f"a dict of {', '.join(GROUPS)}", "each fault has one entry")
-            for name, right in truth(delivery).items():
-                found = set(got[name])
-                because = _why_other(name, found, right, delivery)
-                attempt.require(found == right, f"{name}: {sorted(found)}", f"{sorted(right)}", because)
+    for delivery in deliveries(attempt):
+        got = attempt(delivery.folder, _shown=f"{delivery.folder.name!r}")
+        attempt.expect_dict(GROUPS, got, because="each fault has one entry")
+        groups = (delivery.no_image, delivery.no_mask, delivery.no_row, delivery.damaged)
+        for name, right in zip(GROUPS, map(set, groups), strict=True):
+            found = set(got[name])
+            because = _why_other(name, found, delivery)
+            attempt.require(found == right, f"{name}: {sorted(found)}", f"{sorted(right)}", because)
 
 
-def _why_other(name: str, found: set[str], right: set[str], delivery: Delivery) -> str:
+def _why_other(name: str, found: set[str], delivery: Delivery) -> str:
     if any(str(one).endswith((".jpg", ".png")) for one in found):
         return "these are names of files; the table has ids, without folder and suffix"
     if "Thumbs" in found or "Thumbs.db" in found:
@@ -97,20 +70,14 @@ def _why_other(name: str, found: set[str], right: set[str], delivery: Delivery) 
 # --- Task 2 ---
 
 
-@check(
-    buys="One file with every field in one row: opened once per worker, not twice per tree.",
-    limit_s=30,
-)
+@check(buys="One file with every field in one row: opened once per worker, not twice per tree.", limit_s=30)
 def packed(attempt: Attempt) -> None:
     """`packed(folder, out)` packs the whole samples with mask, species and height."""
-    with deliveries() as made:
-        for delivery in made:
-            out = delivery.folder.parent / f"{delivery.folder.name}.arrow"
-            with attempt.guarded():
-                attempt.given(f"packed({delivery.folder.name!r}, {out.name!r})")
-                attempt.answer(delivery.folder, out)
-            attempt.require(out.exists(), "no file", out.name, "pack to `out`")
-            _judge_packed(attempt, delivery, formats.open(out))
+    for delivery in deliveries(attempt):
+        folder, out = delivery.folder, delivery.folder.with_suffix(".arrow")
+        attempt.tried(f"packed({folder.name!r}, {out.name!r})", attempt.answer, folder, out)
+        attempt.require(out.exists(), "no file", out.name, "pack to `out`")
+        _judge_packed(attempt, delivery, formats.open(out))
 
 
 def _judge_packed(attempt: Attempt, delivery: Delivery, reader: Any) -> None:
@@ -120,16 +87,10 @@ def _judge_packed(attempt: Attempt, delivery: Delivery, reader: Any) -> None:
     if extra & delivery.no_row:
         because = "an image without a row has no species: pack the table, not the folder"
     attempt.require(not extra and not lost, f"{len(keys)} samples", f"{len(delivery.sound)}", because)
-    attempt.require(
-        "mask" in reader.fields,
-        list(reader.fields),
-        "a field mask",
-        "say where masks are: mask=masks/{id}.png",
-    )
-    labelled = reader.target(0) >= 0 and bool(reader.classes)
-    attempt.require(
-        labelled, f"label {reader.target(0)}", "the species as label", "name the column: label=species"
-    )
+    because = "say where masks are: mask=masks/{id}.png"
+    attempt.require("mask" in reader.fields, list(reader.fields), "a field mask", because)
+    labelled, found = reader.target(0) >= 0 and bool(reader.classes), f"label {reader.target(0)}"
+    attempt.require(labelled, found, "the species as label", "name the column: label=species")
     species = [delivery.rows[key][0] for key in keys]
     got = [reader.classes[reader.target(index)] for index in range(len(keys))]
     attempt.require(got == species, got, str(species), "the species is not that of the row: join by id")
@@ -138,9 +99,8 @@ def _judge_packed(attempt: Attempt, delivery: Delivery, reader: Any) -> None:
     attempt.require(heights == right, heights, str(right), "keep the height as a value, unchanged")
     masks = reader.blob("mask")
     for index, key in enumerate(keys):
-        pixels = np.asarray(Image.open(io.BytesIO(bytes(masks.read(index)))))
-        whole = np.asarray(Image.open(delivery.folder / "survey" / "masks" / f"{key}.png"))
-        same = pixels.shape == whole.shape and bool((pixels == whole).all())
+        own = delivery.folder / "survey" / "masks" / f"{key}.png"
+        same = bytes(masks.read(index)) == own.read_bytes()
         attempt.require(same, f"another mask at {key}", "its own", "the mask belongs to another image")
 
 
@@ -159,29 +119,22 @@ def defence(attempt: Attempt) -> None:
     """`defence(trees, nodes, cpus, numbers)` gives opens_s, decode_s, the limit and the way."""
     for trees, nodes, cpus, numbers in CASES:
         got = attempt(trees, nodes, cpus, numbers)
-        named = isinstance(got, dict) and set(got) == {"opens_s", "decode_s", "limit", "way"}
-        attempt.require(named, got, "a dict of opens_s, decode_s, limit, way", "four entries")
+        attempt.expect_dict(("opens_s", "decode_s", "limit", "way"), got, because="four entries")
         opens, decode = 2 * trees / numbers["opens_per_s"], trees * numbers["cpu_ms"] / 1000 / nodes / cpus
-        _expect(
-            attempt,
-            "opens_s",
-            got["opens_s"],
-            opens,
+        mistakes = (
             (opens / 2, "a tree is two files: its image and its mask"),
             (opens / nodes, "all nodes share the server: more nodes do not open faster"),
             (opens / 2 / nodes, "two files per tree, and one server for all nodes"),
             (2 * opens, "opens_per_s counts whole files, look-up and open together"),
         )
-        _expect(
-            attempt,
-            "decode_s",
-            got["decode_s"],
-            decode,
+        _expect(attempt, "opens_s", got["opens_s"], opens, *mistakes)
+        mistakes = (
             (1000 * decode, "cpu_ms is in milliseconds"),
             (decode * nodes, "every node decodes its part: divide by the nodes"),
             (decode * cpus, "all CPUs of a node decode: divide by them"),
             (decode * nodes * cpus, "all CPUs of all nodes decode at the same time"),
         )
+        _expect(attempt, "decode_s", got["decode_s"], decode, *mistakes)
         right = "opens" if opens > decode else "CPUs"
         because = "both go on at the same time, so the longer one is the limit: 'opens' or 'CPUs'"
         attempt.require(got["limit"] == right, got["limit"], right, because)
@@ -193,6 +146,5 @@ def defence(attempt: Attempt) -> None:
 def _expect(attempt: Attempt, name: str, got: Any, right: float, *mistakes: tuple[float, str]) -> None:
     number = isinstance(got, int | float) and not isinstance(got, bool)
     attempt.require(number, f"{name}: {got!r}", "a number of seconds", "one number, in seconds")
-    rounded = [(float(f"{value:.6g}"), text) for value, text in mistakes]
-    because = diagnose(float(f"{got:.6g}"), *rounded, otherwise="divide the work by what is done per second")
-    attempt.require(abs(got - right) <= 1e-6 * right, f"{name}: {got:.6g}", f"{right:.6g}", because)
+    because = diagnose(got, *mistakes, otherwise="divide the work by what is done per second")
+    attempt.require(close(got, right, 1e-6), f"{name}: {got:.6g}", f"{right:.6g}", because)
