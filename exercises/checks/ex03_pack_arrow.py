@@ -14,9 +14,9 @@ captions. Notebook 03 sends participants here.
 from __future__ import annotations
 
 import re
-import tempfile
 import traceback
 from collections.abc import Callable, Mapping, Sequence
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -26,9 +26,7 @@ import torch
 from PIL import Image
 from torch.utils.data import DataLoader, SequentialSampler
 
-from exercises.checks.attempt import Attempt
-from exercises.checks.check import check
-from exercises.checks.verdict import Verdict
+from exercises.checks import Attempt, Verdict, check
 from helpers.experiments.nb03 import HEADER, Truth, lay_out, practice_folder, row, truth_of, watched
 from smallfiles import formats
 from smallfiles.captions import CaptionBatch, CaptionDataset, Vocabulary, collate
@@ -88,10 +86,8 @@ def _expect_texts(attempt: Attempt, wanted: Mapping[Any, list[str]], given: Mapp
 # --- Task 1: the table ---
 
 
-_DOG = (
-    'A dog runs , jumps and barks .|Someone calls it " dog " .|A brown dog in a café .'
-    "|4 legs and a tail .|A dog , seen from the side ."
-)
+_DOG = 'A dog runs , jumps and barks .|Someone calls it " dog " .|A brown dog in a café .'
+_DOG += "|4 legs and a tail .|A dog , seen from the side ."
 _BOAT = 'A boat on a lake .|" Boats for hire , says a sign .|Two people row .|Clouds , water .|" Closed .'
 _DOGS = [("1000092795.jpg", number, text) for number, text in enumerate(_DOG.split("|"))]
 _BOATS = [("36979.jpg", number, text) for number, text in enumerate(_BOAT.split("|"))]
@@ -118,19 +114,18 @@ TABLES: dict[str, tuple[list[tuple[str, int, str]], int | None]] = {
 )
 def read_captions(attempt: Attempt) -> None:
     """`read_captions(csv_file)` gives the captions of each image, in the order of their numbers."""
-    with tempfile.TemporaryDirectory(prefix="smallfiles-") as place:
-        path = Path(place) / "results.csv"
-        for what, (rows, spoilt) in TABLES.items():
-            lines = [row(*cells, spoilt=n == spoilt) for n, cells in enumerate(rows)]
-            path.write_text("".join([HEADER, *lines]), encoding="utf-8")
-            got = attempt(path, _shown=f"results.csv: {what}")
-            because = "the result is looked up by image name later, so it has to be a dict"
-            attempt.require(isinstance(got, dict), got, "a dict: image name -> list of captions", because)
-            wanted: dict[str, list[str]] = {name: [] for name, _, _ in rows}
-            for name, _, text in sorted(rows, key=lambda cells: cells[1]):
-                wanted[name].append(text)
-            _expect_names(attempt, wanted, got)
-            _expect_texts(attempt, wanted, got)
+    path = attempt.folder() / "results.csv"
+    for what, (rows, spoilt) in TABLES.items():
+        lines = [row(*cells, spoilt=n == spoilt) for n, cells in enumerate(rows)]
+        path.write_text("".join([HEADER, *lines]), encoding="utf-8")
+        got = attempt(path, _shown=f"results.csv: {what}")
+        because = "the result is looked up by image name later, so it has to be a dict"
+        attempt.require(isinstance(got, dict), got, "a dict: image name -> list of captions", because)
+        wanted: dict[str, list[str]] = {name: [] for name, _, _ in rows}
+        for name, _, text in sorted(rows, key=lambda cells: cells[1]):
+            wanted[name].append(text)
+        _expect_names(attempt, wanted, got)
+        _expect_texts(attempt, wanted, got)
 
 
 def _expect_names(attempt: Attempt, wanted: Mapping[str, Any], got: Mapping[Any, Any]) -> None:
@@ -176,17 +171,20 @@ def write_flickr30k(answer: Any, folder: Path) -> Verdict:
 
     @check(buys=_BUYS.format(count=len(truth_of(folder).captions)), limit_s=120, errors=_ERRORS)
     def write_flickr30k(attempt: Attempt) -> None:
-        with tempfile.TemporaryDirectory(prefix="smallfiles-") as name:
-            small = truth_of(_awkward_folder(Path(name)))
-            practice = truth_of(practice_folder(folder, Path(name) / "part"))
-            for truth, what in ((small, "an awkward folder"), (practice, folder.name)):
-                count, out = len(truth.captions), Path(name) / f"{truth.folder.name}.arrow"
-                got = attempt(truth.folder, out, _shown=f"{count:,} images of {what}, {out.name}")
-                attempt.given(f"the file that write_flickr30k made of {what}")
-                _examine(attempt, out, truth)
-                attempt.expect(count, got, because="return the number of images that were written")
+        place = attempt.folder()
+        small = truth_of(_awkward_folder(place))
+        practice = truth_of(practice_folder(folder, place / "part"))
+        for truth, what in ((small, "an awkward folder"), (practice, folder.name)):
+            count, out = len(truth.captions), place / f"{truth.folder.name}.arrow"
+            got = attempt(truth.folder, out, _shown=f"{count:,} images of {what}, {out.name}")
+            attempt.given(f"the file that write_flickr30k made of {what}")
+            _examine(attempt, out, truth)
+            attempt.expect(count, got, because="return the number of images that were written")
 
     return write_flickr30k(answer)
+
+
+_TASKS_FIRST = "Solve the four tasks above first; this check then looks at the file that your functions made."
 
 
 def flickr30k_file(path: Path | None, folder: Path) -> Verdict:
@@ -197,11 +195,7 @@ def flickr30k_file(path: Path | None, folder: Path) -> Verdict:
         folder: The folder that it was made of; of a large set 2,000 images are compared in full.
     """
 
-    @check(
-        buys=_BUYS.format(count=len(truth_of(folder).captions)),
-        limit_s=600,
-        start="Solve the four tasks above first; this check then looks at the file that your functions made.",
-    )
+    @check(buys=_BUYS.format(count=len(truth_of(folder).captions)), limit_s=600, start=_TASKS_FIRST)
     def flickr30k_file(attempt: Attempt) -> None:
         attempt.given(f"the file {attempt.answer.name}, made of {folder.name}")
         _examine(attempt, attempt.answer, truth_of(folder))
@@ -214,12 +208,10 @@ def _examine(attempt: Attempt, path: Path, truth: Truth) -> None:
     reader = _opened(attempt, path)
     batches = [reader.get_batch(number) for number in range(reader.num_record_batches)]
     rows, texts = sum(batch.num_rows for batch in batches), sum(map(len, truth.captions.values()))
-    attempt.require(
-        rows <= len(truth.captions) or not texts - 5 <= rows <= texts,  # bad rows may be dropped too
-        f"{rows:,} rows for {len(truth.captions):,} images",
-        "one row per image, with the list of its captions",
-        "one row per caption stores every image five times; gather the captions of an image first",
-    )
+    one_each = rows <= len(truth.captions) or not texts - 5 <= rows <= texts  # bad rows may be dropped too
+    got = f"{rows:,} rows for {len(truth.captions):,} images"
+    because = "one row per caption stores every image five times; gather the captions of an image first"
+    attempt.require(one_each, got, "one row per image, with the list of its captions", because)
     _types(attempt, reader.schema)
     _names(attempt, [name for batch in batches for name in batch["key"].to_pylist()], list(truth.captions))
     _batches(attempt, [batch.num_rows for batch in batches])
@@ -286,11 +278,10 @@ def _bytes(attempt: Attempt, batches: Sequence[pa.RecordBatch], truth: Truth, mo
     """Compare images, at most so many, spread over the file."""
     step = max(1, -(-len(truth.captions) // most))
     images = (value for batch in batches for value in batch["data"])
-    for number, (name, value) in enumerate(zip(truth.captions, images, strict=True)):
-        if number % step == 0:
-            data, found = truth.data(name), (value.as_buffer().to_pybytes() if value.is_valid else b"")
-            because = "store what read_bytes() of this image gives (decoded? str() of bytes? another image?)"
-            attempt.require(found == data, f"{name}: {len(found):,} bytes", f"{len(data):,} bytes", because)
+    for name, value in islice(zip(truth.captions, images, strict=True), 0, None, step):
+        data, found = truth.data(name), (value.as_buffer().to_pybytes() if value.is_valid else b"")
+        because = "store what read_bytes() of this image gives (decoded? str() of bytes? another image?)"
+        attempt.require(found == data, f"{name}: {len(found):,} bytes", f"{len(data):,} bytes", because)
 
 
 # --- Task 3: text without images ---
@@ -305,19 +296,17 @@ _LISTS = [[f'Caption {n} of image {i} says " café " .' for n in range(i % 4)] f
 )
 def captions_of(attempt: Attempt) -> None:
     """`captions_of(arrow_file)` gives the captions of each image without reading the images."""
-    with tempfile.TemporaryDirectory(prefix="smallfiles-") as place:
-        for size in (100, _IMAGE_BYTES):
-            path = Path(place) / f"{size}.arrow"
-            _write(path, _LISTS, size)
-            with watched() as traffic:
-                got = attempt(path, _shown=f"a file of {len(_LISTS)} images of {bytes_text(size)}")
-            _expect_lists(attempt, _LISTS, got)
-        attempt.require(
-            traffic.most < len(_LISTS) * _IMAGE_BYTES // 8,
-            f"{bytes_text(traffic.most)} moved for {bytes_text(len(str(_LISTS)))} of text",
-            "the column of captions read, and no image",
-            "the whole file was read to get its captions; map it (pa.memory_map) and take one column",
-        )
+    place, many = attempt.folder(), len(_LISTS)
+    for size in (100, _IMAGE_BYTES):
+        path = place / f"{size}.arrow"
+        _write(path, _LISTS, size)
+        with watched() as traffic:
+            got = attempt(path, _shown=f"a file of {many} images of {bytes_text(size)}")
+        _expect_lists(attempt, _LISTS, got)
+    moved = f"{bytes_text(traffic.most)} moved for {bytes_text(len(str(_LISTS)))} of text"
+    because = "the whole file was read to get its captions; map it (pa.memory_map) and take one column"
+    little = traffic.most < many * _IMAGE_BYTES // 8
+    attempt.require(little, moved, "the column of captions read, and no image", because)
 
 
 def _write(path: Path, texts: list[list[str]], size: int = 100) -> None:
@@ -333,13 +322,13 @@ def _write(path: Path, texts: list[list[str]], size: int = 100) -> None:
 def _expect_lists(attempt: Attempt, expected: list[list[str]], got: Any) -> None:
     because = "this is still an object of Arrow or pandas; .to_pylist() makes lists of it"
     attempt.require(isinstance(got, list), type(got).__name__, "a list of lists of text", because)
+    flat = any(isinstance(item, str) for item in got)
     because = "an image without captions has an empty list"
     if got == expected[:8]:
         because = "only the first record batch was read"
-    elif any(isinstance(item, str) for item in got):
+    elif flat:
         because = "keep one list per image: not one list of all texts, nor str() of a list"
     found, wanted = f"{len(got)} items: {got[:2]} …", f"{len(expected)} lists, one per image"
-    flat = any(isinstance(item, str) for item in got)
     attempt.require(len(got) == len(expected) and not flat, found, wanted, because)
     _expect_texts(attempt, dict(enumerate(expected)), dict(enumerate(got)))
 
@@ -353,32 +342,31 @@ _FOUND = "what a notebook defines is in no module that a worker can import: take
 @check(buys="The same loader feeds a GPU from any packed file, with workers of any kind.", limit_s=60)
 def caption_loader(attempt: Attempt) -> None:
     """`caption_loader(arrow_file, batch_size)` gives batches of padded numbers from two workers."""
-    with tempfile.TemporaryDirectory(prefix="smallfiles-") as place:
-        for images, size in ((11, 4), (6, 3)):  # the last batch is full, and is not
-            path = Path(place) / f"{images}.arrow"
-            texts = [[*_DOG.split("|")[i % 3 :], "A dog .", f"Boat{i} ."] for i in range(images)]
-            _write(path, texts)
-            loader = attempt(path, size, _shown=f"a file of {images} images, batch_size={size}")
-            _look(attempt, loader, size, texts)
-            _compare(attempt, loader, size, path)
+    for images, size in ((11, 4), (6, 3)):  # the last batch is full, and is not
+        path = attempt.folder() / f"{images}.arrow"
+        texts = [[*_DOG.split("|")[i % 3 :], "A dog .", f"Boat{i} ."] for i in range(images)]
+        _write(path, texts)
+        loader = attempt(path, size, _shown=f"a file of {images} images, batch_size={size}")
+        right = CaptionDataset(path, Vocabulary.build(list(chain(*texts)), min_count=_MIN_COUNT))
+        _look(attempt, loader, right.vocabulary)
+        _compare(attempt, loader, size, right)
 
 
-def _look(attempt: Attempt, loader: Any, size: int, texts: list[list[str]]) -> None:
+def _look(attempt: Attempt, loader: Any, right: Vocabulary) -> None:
     """What can be said without starting a worker."""
     because = "wrap the data set: return DataLoader(CaptionDataset(…), …)"
     attempt.require(isinstance(loader, DataLoader), type(loader).__name__, "a DataLoader", because)
     for what in (loader.dataset, loader.collate_fn):
         got = f"{what!r}, which the notebook defines"
         attempt.require(not unreachable(what), got, "functions and classes of a module", _FOUND)
-    ordered = isinstance(loader.sampler, SequentialSampler)
-    for holds, got, because in (
-        (loader.num_workers > 0, "num_workers=0", "without workers the training process itself reads"),
-        (ordered, "another sampler", "the task asks for stored order; a shuffle belongs to training"),
-    ):
-        attempt.require(holds, got, "two workers, every image in stored order", because)
+    expected = "two workers, every image in stored order"
+    because = "without workers the training process itself reads"
+    attempt.require(loader.num_workers > 0, "num_workers=0", expected, because)
+    because = "the task asks for stored order; a shuffle belongs to training"
+    attempt.require(isinstance(loader.sampler, SequentialSampler), "another sampler", expected, because)
     vocabulary = getattr(loader.dataset, "vocabulary", None)
     if isinstance(vocabulary, Vocabulary):
-        _expect_words(attempt, vocabulary, texts)
+        _expect_words(attempt, vocabulary, right)
 
 
 def unreachable(what: Any) -> bool:
@@ -388,19 +376,16 @@ def unreachable(what: Any) -> bool:
     return kind.__module__ == "__main__" or "<" in kind.__qualname__
 
 
-def _expect_words(attempt: Attempt, vocabulary: Vocabulary, texts: list[list[str]]) -> None:
-    flat = [text for five in texts for text in five]
-    expected, words = Vocabulary.build(flat, min_count=_MIN_COUNT), vocabulary.words[4:]
+def _expect_words(attempt: Attempt, vocabulary: Vocabulary, right: Vocabulary) -> None:
+    words = vocabulary.words[4:]
     because = f"build it from all captions of the file, with min_count={_MIN_COUNT}, a list of texts"
     if any(re.match(r"b'|b\"|x[0-9a-f]{2}|xff", word) for word in words):
         because = "the vocabulary was built from str() of bytes, so it holds their Python spelling, not words"
-    attempt.require(vocabulary == expected, f"{len(words)} words", f"{len(expected) - 4} words", because)
+    attempt.require(vocabulary == right, f"{len(words)} words", f"{len(right) - 4} words", because)
 
 
-def _compare(attempt: Attempt, loader: DataLoader[Any], size: int, path: Path) -> None:
+def _compare(attempt: Attempt, loader: DataLoader[Any], size: int, right: CaptionDataset) -> None:
     because = "a worker could not make a batch; try loader.dataset[0] in a cell, and pass collate_fn=collate"
-    flat = [text for five in pa.ipc.open_file(path).read_all()["captions"].to_pylist() for text in five]
-    right = CaptionDataset(path, Vocabulary.build(flat, min_count=_MIN_COUNT))
     parts = [range(len(right))[start : start + size] for start in range(0, len(right), size)]
     try:
         batches = list(loader)

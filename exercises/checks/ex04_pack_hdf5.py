@@ -12,11 +12,9 @@ whether the worker has a descriptor of its own. Notebook 04 sends participants h
 from __future__ import annotations
 
 import os
-import tempfile
 import tracemalloc
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias
 from unittest import mock
@@ -24,15 +22,14 @@ from unittest import mock
 import h5py
 import numpy as np
 
-from exercises.checks.attempt import Attempt, diagnose
-from exercises.checks.check import check
+from exercises.checks import Attempt, check, diagnose
 from exercises.checks.forked import in_worker, offsets_of
 from smallfiles.measure.workers import peak_memory
 
-Item: TypeAlias = tuple[bytes, int]  # bytes and label
+Items: TypeAlias = Sequence[tuple[bytes, int]]  # bytes and label of each sample
 
 
-def _items(sizes: Sequence[int], labels: Sequence[int]) -> list[Item]:
+def _items(sizes: Sequence[int], labels: Sequence[int]) -> Items:
     chosen = np.random.default_rng(4)
     return [(chosen.bytes(size), label) for size, label in zip(sizes, labels, strict=True)]
 
@@ -43,12 +40,7 @@ _NOISE = 16 << 20  # libraries that load, and what an allocator keeps
 SMALL = _items([0, 90_000, 3, 0, 120_000, 1, 110_000, 64_000, 0], [999, 130, 0, 524, -1, 255, 300, 1, 65])
 
 
-def _large() -> list[Item]:
-    """Enough samples that holding all of them in memory is seen."""
-    return _items([100_000 + 977 * n for n in range(48)], [(n * 37) % 1000 for n in range(48)])
-
-
-def write_rows(items: Sequence[Item], path: Path) -> None:
+def write_rows(items: Items, path: Path) -> None:
     """The file that task 1 converts."""
     with h5py.File(path, "w", locking=False) as file:
         images = file.create_dataset("train/images", len(items), h5py.vlen_dtype(np.uint8))
@@ -57,7 +49,7 @@ def write_rows(items: Sequence[Item], path: Path) -> None:
         file["train/targets"] = np.array([label for _, label in items], np.int16)
 
 
-def write_run(items: Sequence[Item], path: Path) -> None:
+def write_run(items: Items, path: Path) -> None:
     """The file that task 2 reads."""
     with h5py.File(path, "w", locking=False) as file:
         file["train/data"] = np.frombuffer(b"".join(data for data, _ in items), np.uint8)
@@ -119,23 +111,20 @@ def _counted() -> Iterator[list[int]]:
 @check(buys="One open per worker, one read per sample: no list of files, no list of integers.", limit_s=20)
 def write_blob(attempt: Attempt) -> None:
     """`write_blob(vlen_path, out)` converts the file and returns the number of samples."""
-    with tempfile.TemporaryDirectory(prefix="exercise-04-", ignore_cleanup_errors=True) as name:
-        place = Path(name)
-        _converted(attempt, place / "rows.h5", SMALL)
-        peak = _converted(attempt, place / "photo.h5", _items([PHOTO], [3]))
-        because = "somewhere each byte becomes a Python object, as in list(…); a row is an array already"
-        got, expected = f"{peak:,} bytes of memory for a row of {PHOTO:,}", "a few times the row"
-        attempt.require(peak < 5 * PHOTO, got, expected, because)
-        many = _items([PHOTO] * 48, range(48))
-        peak, total = _converted(attempt, place / "many.h5", many), sum(len(data) for data, _ in many)
-        because = "you hold the whole data set in memory, and ImageNet has 140 GB; copy row by row"
-        got, expected = f"{peak:,} bytes of memory to convert {total:,}", "memory of a few samples"
-        attempt.require(peak < total / 2, got, expected, because)
-        _converted(attempt, place / "one.h5", [(b"\xff\xd8one\xff\xd9", 7)])
-        _converted(attempt, place / "empty.h5", [])
+    place = attempt.folder()
+    _converted(attempt, place / "rows.h5", SMALL)
+    peak = _converted(attempt, place / "photo.h5", _items([PHOTO], [3]))
+    because = "somewhere each byte becomes a Python object, as in list(…); a row is an array already"
+    got, expected = f"{peak:,} bytes of memory for a row of {PHOTO:,}", "a few times the row"
+    attempt.require(peak < 5 * PHOTO, got, expected, because)
+    peak, total = _converted(attempt, place / "many.h5", _items([PHOTO] * 48, range(48))), 48 * PHOTO
+    because = "you hold the whole data set in memory, and ImageNet has 140 GB; copy row by row"
+    got, expected = f"{peak:,} bytes of memory to convert {total:,}", "memory of a few samples"
+    attempt.require(peak < total / 2, got, expected, because)
+    _converted(attempt, place / "empty.h5", [])
 
 
-def _converted(attempt: Attempt, path: Path, items: Sequence[Item]) -> int:
+def _converted(attempt: Attempt, path: Path, items: Items) -> int:
     """Convert these samples and look at everything in the file; the most memory that it took."""
     out, counts = path.with_name(f"blob_{path.name}"), []
     write_rows(items, path)
@@ -155,7 +144,7 @@ def _converted(attempt: Attempt, path: Path, items: Sequence[Item]) -> int:
     return peak
 
 
-def _examine(attempt: Attempt, file: h5py.File, items: Sequence[Item]) -> None:
+def _examine(attempt: Attempt, file: h5py.File, items: Items) -> None:
     """Tell what is wrong first, in the order in which a reader would stumble."""
     names, group = ("data", "offsets", "labels"), file.get("train")
     found = sorted(group) if isinstance(group, h5py.Group) else []
@@ -217,28 +206,27 @@ _ASIDE, _MARK = 5, 6  # bytes at which no sample begins
 @check(buys="Any worker can get a path and a number, and none reads through another's handle.", limit_s=20)
 def read_sample(attempt: Attempt) -> None:
     """`read_sample(path, index)` is the bytes and the label of one sample."""
-    with tempfile.TemporaryDirectory(prefix="exercise-04-", ignore_cleanup_errors=True) as name:
-        many, few, items = Path(name) / "train.h5", Path(name) / "val.h5", _large()
-        write_run(items, many)
-        write_run(SMALL, few)
-        _right(attempt, many, items, range(3))
-        _right(attempt, few, SMALL, range(len(SMALL)), items)
-        _right(attempt, many, items, range(len(items) - 4, len(items)), SMALL)
-        with _counted() as opened:
-            _right(attempt, many, items, range(READS))
-        because = "each open is a request to the metadata server, as with small files; keep what you opened, "
-        because += "by path and process"
-        got = f"{len(opened)} opens for {READS} samples"
-        attempt.require(len(opened) <= 2, got, "one open per process, at its first read", because)
-        _frugal(attempt, many, items)
-        _fork_safe(attempt, many, items)
+    items = _items([100_000 + 977 * n for n in range(48)], [(n * 37) % 1000 for n in range(48)])
+    place = attempt.folder()
+    many, few = place / "train.h5", place / "val.h5"
+    write_run(items, many)
+    write_run(SMALL, few)
+    _right(attempt, many, items, range(3))
+    _right(attempt, few, SMALL, range(len(SMALL)), items)
+    _right(attempt, many, items, range(len(items) - 4, len(items)), SMALL)
+    with _counted() as opened:
+        _right(attempt, many, items, range(READS))
+    because = "each open is a request to the metadata server, as with small files; keep what you opened, "
+    because += "by path and process"
+    got = f"{len(opened)} opens for {READS} samples"
+    attempt.require(len(opened) <= 2, got, "one open per process, at its first read", because)
+    _frugal(attempt, place / "again.h5", items)
+    _fork_safe(attempt, many, items)
 
 
-def _right(
-    attempt: Attempt, path: Path, items: Sequence[Item], numbers: Sequence[int], others: Sequence[Item] = ()
-) -> None:
+def _right(attempt: Attempt, path: Path, items: Items, which: Sequence[int], others: Items = ()) -> None:
     """Each of these samples comes back as it was written, in the types of the task."""
-    for index in numbers:
+    for index in which:
         got, (wanted, label) = attempt(path, index, _shown=f"{path.name}, {index}"), items[index]
         pair = isinstance(got, tuple) and len(got) == 2
         attempt.require(pair, got, "a tuple (data, label)", "end with: return data, label")
@@ -253,18 +241,17 @@ def _right(
         attempt.expect(label, got[1], because="this is not the label of that sample")
 
 
-def _frugal(attempt: Attempt, path: Path, items: Sequence[Item]) -> None:
-    """Neither the first read of a new path nor a later one takes the memory of all samples."""
-    total, fresh = sum(len(data) for data, _ in items), path.with_name("again.h5")
+def _frugal(attempt: Attempt, fresh: Path, items: Items) -> None:
+    """The first read of a new path does not take the memory of all samples."""
+    total = sum(len(data) for data, _ in items)
     write_run(items, fresh)
     because = "you load the whole data set: data[...] and data[:] read all of it, in every worker; slice the "
     because += "HDF5 data set itself, data[start:stop]"
-    for which in (fresh, path):
-        peak = _peak_of(partial(attempt, which, 0, _shown=f"{which.name}, 0"))
-        attempt.require(peak < total / 2, f"{peak:,} bytes of memory", "memory of one sample", because)
+    peak = _peak_of(lambda: attempt(fresh, 0, _shown=f"{fresh.name}, 0"))
+    attempt.require(peak < total / 2, f"{peak:,} bytes of memory", "memory of one sample", because)
 
 
-def _fork_safe(attempt: Attempt, path: Path, items: Sequence[Item]) -> None:
+def _fork_safe(attempt: Attempt, path: Path, items: Items) -> None:
     """The parent has read; does a worker that is forked now read through a descriptor of its own?"""
     attempt(path, 0, _shown=f"{path.name}, 0")
     attempt.given(f"{attempt.name}({path.name}, 0) in the parent, then more in a forked worker")
@@ -281,21 +268,17 @@ def _fork_safe(attempt: Attempt, path: Path, items: Sequence[Item]) -> None:
     attempt.require(got["own"], shown, "a file that the worker opened itself", because)
 
 
-def _in_a_child(answer: Callable[..., Item], path: Path, items: Sequence[Item]) -> dict[str, int]:
+def _in_a_child(answer: Callable[..., tuple[bytes, int]], path: Path, items: Items) -> dict[str, int]:
     """Read in a forked process, and look which descriptors were used."""
-    shared = {os.dup(int(name)): place for name, place in offsets_of(path).items()}
+    shared = [os.dup(int(name)) for name in offsets_of(path)]
     by_hdf5 = bool(_held(path))
     for number in shared:
         os.lseek(number, _ASIDE, os.SEEK_SET)  # a shared offset that is used does not stay there
-    try:
-        with _counted() as opened:
-            wrong = sum(answer(path, n) != items[n] for n in range(READS))
-        moved = any(os.lseek(number, 0, os.SEEK_CUR) != _ASIDE for number in shared)
-        for number in shared:
-            os.lseek(number, _MARK, os.SEEK_SET)
-        others = {name: at for name, at in offsets_of(path).items() if int(name) not in shared}
-        own = not wrong and not moved and (not by_hdf5 or any(at != _MARK for at in others.values()))
-        return {"wrong": wrong, "own": own, "opened": len(opened)}
-    finally:
-        for number, place in shared.items():
-            os.lseek(number, place, os.SEEK_SET)
+    with _counted() as opened:
+        wrong = sum(answer(path, n) != items[n] for n in range(READS))
+    moved = any(os.lseek(number, 0, os.SEEK_CUR) != _ASIDE for number in shared)
+    for number in shared:
+        os.lseek(number, _MARK, os.SEEK_SET)
+    others = {name: at for name, at in offsets_of(path).items() if int(name) not in shared}
+    own = not wrong and not moved and (not by_hdf5 or any(at != _MARK for at in others.values()))
+    return {"wrong": wrong, "own": own, "opened": len(opened)}

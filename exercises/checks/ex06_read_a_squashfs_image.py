@@ -15,18 +15,17 @@ import os
 import pickle
 import random
 import sys
-import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack, suppress
 from functools import partial
+from operator import getitem
 from pathlib import Path
 from types import FrameType
 from typing import Any, NamedTuple
 
-from exercises.checks.attempt import Attempt
-from exercises.checks.check import check
+from exercises.checks import Attempt, check
 from exercises.checks.forked import child, in_worker, offsets_of
 
 COUNT, _READS, _SECONDS, _MEET_S, _POOL = 24, 60, 0.4, 1.0, 4
@@ -34,19 +33,15 @@ _BYTES, _SPARE_S = bytes | bytearray | memoryview, 5.0
 _READING = {"read", "readinto", "readinto1", "pread", "preadv"}
 _SHARED = "the workers inherit one open file with one offset, and each seeks where another one is about to "
 _SHARED += "read: use os.pread, which takes the position as an argument"
-_THREADS = (
-    "the threads of a process share its open file and the offset: one seeks, another one seeks, and the "
-)
-_THREADS += "first reads at the wrong place; use os.pread, which takes the position as an argument"
+_THREADS = "the threads of a process share its open file and the offset: one seeks, another one seeks, "
+_THREADS += "and the first reads at the wrong place; use os.pread, which takes the position as an argument"
 _DUP = "os.dup gives a second number of the same open file, and both have one offset; use os.pread"
 _LOCK = "a lock makes it right, and one thread reads while all others wait: on a parallel file system, where "
 _LOCK += "a read mostly waits, four threads are then as slow as one; os.pread needs no lock"
 _NUMBER = "the number of a descriptor means nothing in another process: leave it behind in __getstate__"
 _OPENS = "each open is a request to the metadata server, and a large file needs one per process; keep it"
-_PER_THREAD = (
-    "a file for each thread is right, and costs an open for each: 1,000 workers of 8 threads send 8,000 "
-)
-_PER_THREAD += "requests to the metadata server; with os.pread all threads share one open file"
+_PER_THREAD = "a file for each thread is right, and costs an open for each: 1,000 workers of 8 threads send "
+_PER_THREAD += "8,000 requests to the metadata server; with os.pread all threads share one open file"
 _WHOLE = "your reader reads the whole file into memory, and a real one does not fit there"
 _ALONG = "your reader holds samples when it is pickled, and every worker keeps a copy"
 
@@ -87,8 +82,7 @@ def count_wrong(
         return reads, wrong, errors
 
     if threads:
-        with _switching():
-            found = _in_threads(_POOL, work, seconds + _SPARE_S)
+        found = _in_threads(_POOL, work, seconds + _SPARE_S)
     else:
         with ExitStack() as stack:
             pool = [stack.enter_context(child(partial(work, seed))) for seed in range(2)]
@@ -98,36 +92,28 @@ def count_wrong(
 
 
 def _in_threads(count: int, work: Callable[[int], Any], limit_s: float) -> list[Any]:
-    """What `work(number)` returns in threads that run at once; None where nothing came in this time."""
-    found: list[Any] = [None] * count
+    """What `work(number)` returns in threads that take turns often; None where nothing came in this time."""
+    found, interval = [None] * count, sys.getswitchinterval()
 
     def run(number: int) -> None:
         found[number] = work(number)
 
     pool = [threading.Thread(target=run, args=(number,), daemon=True) for number in range(count)]
-    for thread in pool:
-        thread.start()
-    for thread in pool:
-        thread.join(limit_s)
-    return found
-
-
-@contextmanager
-def _switching() -> Iterator[None]:
-    """Threads take turns as often as possible in this block."""
-    interval = sys.getswitchinterval()
     sys.setswitchinterval(1e-6)
     try:
-        yield
+        for thread in pool:
+            thread.start()
+        for thread in pool:
+            thread.join(limit_s)
     finally:
         sys.setswitchinterval(interval)
+    return found
 
 
 @check(
     buys="A worker with four threads now has four reads in flight, and each image belongs to its label.",
     limit_s=30,
     errors={
-        NameError: "a name is not defined; compare it with the cells above, and import what you use",
         TypeError: "if about pickle: what is open cannot travel, leave it behind in __getstate__; if not, "
         "compare your class with the task",
         FileNotFoundError: "the path that is given must be opened, not another one",
@@ -136,14 +122,13 @@ def _switching() -> Iterator[None]:
 )
 def reader(attempt: Attempt) -> None:
     """`Reader(path, places)` with `reader[index]` gives the right bytes, wherever it is used."""
-    with tempfile.TemporaryDirectory(prefix="smallfiles-ex06-") as folder:
-        tried = Tried(attempt, Path(folder) / "samples.sqfs")
-        tried.alone()
-        tried.in_forked_workers()
-        tried.in_threads()
-        tried.side_by_side()
-        tried.pickled()
-        tried.frugal()
+    tried = Tried(attempt, attempt.folder() / "samples.sqfs")
+    tried.alone()
+    tried.in_forked_workers()
+    tried.in_threads()
+    tried.side_by_side()
+    tried.pickled()
+    tried.frugal()
 
 
 class Tried:
@@ -165,9 +150,8 @@ class Tried:
     def made(self, read: bool = True) -> Any:
         """A reader, which has read a sample as everybody does to look at one."""
         made = self.attempt(self.path, self.places, _shown=f"path, places of {COUNT} samples")
-        with self.attempt.guarded():
-            if read:
-                made[3]
+        if read:
+            self.attempt.tried(self.attempt.gave, getitem, made, 3)
         return made
 
     def right(self, answer: Any, because: str) -> None:
@@ -179,9 +163,7 @@ class Tried:
         """In this process, samples in any order."""
         made = self.made(read=False)
         for index in (5, 3, 23, 3, 1, 0):
-            self.attempt.given(f"reader[{index}]")
-            with self.attempt.guarded():
-                got = made[index]
+            got = self.attempt.tried(f"reader[{index}]", getitem, made, index)
             kind, expected = isinstance(got, _BYTES), f"{len(self.truth[index])} bytes"
             self.attempt.require(kind, got, expected, "the task asks for the bytes of the sample")
             because = _wrong_place(bytes(got), self.path, *self.places[index])
@@ -245,9 +227,8 @@ class Tried:
     def pickled(self) -> None:
         """As a spawned worker gets it, which has none of this process's open files."""
         made = self.made()
-        self.attempt.given("pickle.dumps(reader), after a read, as a spawned worker gets it")
-        with self.attempt.guarded():
-            sent = pickle.dumps(made)
+        what = "pickle.dumps(reader), after a read, as a spawned worker gets it"
+        sent = self.attempt.tried(what, pickle.dumps, made)
         small = len(sent) < sum(map(len, self.truth)) // 2
         self.attempt.require(small, f"{len(sent):,} bytes", "a path and places", _ALONG)
 

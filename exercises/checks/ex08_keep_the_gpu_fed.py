@@ -15,14 +15,11 @@ here.
 
 from __future__ import annotations
 
-import gc
 import io
 import random
-import tempfile
 import tracemalloc
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -32,8 +29,7 @@ import torch
 from PIL import Image
 from torch.overrides import TorchFunctionMode
 
-from exercises.checks.attempt import Attempt
-from exercises.checks.check import check
+from exercises.checks import Attempt, check
 from helpers.experiments.nb08 import SIDE, Disk, scaled
 from smallfiles import formats
 from smallfiles.formats import arrow
@@ -45,44 +41,33 @@ from smallfiles.samples import Sample, Schema
 # --- What an answer does ---
 
 
-@dataclass
-class Work:
+class Work(TorchFunctionMode):
     """Elements of the largest tensor of floats that a block made, and the most memory of it at once.
 
     The memory is that of numpy and Python; what Pillow allocates is not seen.
     """
 
-    floats: int = 0
-    peak_bytes: int = 0
-
-
-class _Watch(TorchFunctionMode):
-    def __init__(self, work: Work) -> None:
-        super().__init__()
-        self._work = work
+    floats = 0
+    peak_bytes = 0
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Look at what a function of torch gives."""
         found = func(*args, **(kwargs or {}))
         if isinstance(found, torch.Tensor):
-            self._work.floats = max(self._work.floats, found.numel() * found.is_floating_point())
+            self.floats = max(self.floats, found.numel() * found.is_floating_point())
         return found
 
 
 @contextmanager
 def measured() -> Iterator[Work]:
     """Count the work of a block; `tracemalloc` slows Python down, so nothing is timed in it."""
-    work, was_tracing = Work(), tracemalloc.is_tracing()
-    gc.collect()
     tracemalloc.start()
     try:
-        before, _ = tracemalloc.get_traced_memory()
-        tracemalloc.reset_peak()
-        with _Watch(work):
+        with Work() as work:
             yield work
-        work.peak_bytes = tracemalloc.get_traced_memory()[1] - before
+        work.peak_bytes = tracemalloc.get_traced_memory()[1]
     finally:
-        if not was_tracing:
-            tracemalloc.stop()
+        tracemalloc.stop()
 
 
 # --- Task 1: what limits ---
@@ -142,22 +127,22 @@ _ASKED: tuple[list[int], ...] = ([3, 1, 2], [7, 0], [1, 3, 3], [])
 )
 def reader(attempt: Attempt) -> None:
     """`Reader(disk, path)` opens the file at its first call, and gives bytes and labels."""
-    with tempfile.TemporaryDirectory(prefix="smallfiles-") as name:
-        first, second = (_packed(Path(name) / f"{word}.arrow", word) for word in ("first", "second"))
-        disk, asked = Disk(0.0), sum(map(len, _ASKED))
-        one = _made(attempt, disk, first)
-        for indices in _ASKED:
-            _ask(attempt, one, first, indices)
-        attempt.given(f"{len(_ASKED)} calls for {asked} samples")
-        opens = "the file is opened more than once; keep the handle on self, and open it only if it is None"
-        opens = opens if disk.opens else "nothing was opened by disk.open, so your file is not the disk's"
-        attempt.require(disk.opens == 1, f"{disk.opens} opens", "1 open, at the first call", opens)
-        reads = "read what is asked for, and keep no samples: all of them are 140 GB of ImageNet"
-        attempt.require(disk.reads == asked, f"{disk.reads} samples read", f"{asked} read", reads)
-        disk = Disk(0.0)
-        because = "a second reader got the file of the first: put the handle on self, not on the class"
-        _ask(attempt, _made(attempt, disk, second), second, [5], because)
-        attempt.require(disk.opens == 1, f"{disk.opens} opens", "one for each reader", because)
+    place = attempt.folder()
+    first, second = (_packed(place / f"{word}.arrow", word) for word in ("first", "second"))
+    disk, asked = Disk(0.0), sum(map(len, _ASKED))
+    one = _made(attempt, disk, first)
+    for indices in _ASKED:
+        _ask(attempt, one, first, indices)
+    attempt.given(f"{len(_ASKED)} calls for {asked} samples")
+    opens = "the file is opened more than once; keep the handle on self, and open it only if it is None"
+    opens = opens if disk.opens else "nothing was opened by disk.open, so your file is not the disk's"
+    attempt.require(disk.opens == 1, f"{disk.opens} opens", "1 open, at the first call", opens)
+    reads = "read what is asked for, and keep no samples: all of them are 140 GB of ImageNet"
+    attempt.require(disk.reads == asked, f"{disk.reads} samples read", f"{asked} read", reads)
+    disk = Disk(0.0)
+    because = "a second reader got the file of the first: put the handle on self, not on the class"
+    _ask(attempt, _made(attempt, disk, second), second, [5], because)
+    attempt.require(disk.opens == 1, f"{disk.opens} opens", "one for each reader", because)
 
 
 def _packed(path: Path, word: str) -> Path:
@@ -168,9 +153,7 @@ def _packed(path: Path, word: str) -> Path:
 
 
 def _made(attempt: Attempt, disk: Disk, path: Path) -> Any:
-    attempt.given(f"Reader(disk, {path.name!r})")
-    with attempt.guarded():
-        made = attempt.answer(disk, path)
+    made = attempt.tried(f"Reader(disk, {path.name!r})", attempt.answer, disk, path)
     because = "Reader is a class with __init__ and __call__, and is made once"
     attempt.require(callable(made), type(made).__name__, "a reader that can be called", because)
     because = "__init__ runs in the trainer, and workers share or cannot get its handle; open it in __call__"
@@ -179,9 +162,7 @@ def _made(attempt: Attempt, disk: Disk, path: Path) -> Any:
 
 
 def _ask(attempt: Attempt, one: Any, path: Path, indices: list[int], because: str = "") -> None:
-    attempt.given(f"reader({indices}) of {path.name}")
-    with attempt.guarded():
-        got = one(list(indices))
+    got = attempt.tried(f"reader({indices}) of {path.name}", one, list(indices))
     file = formats.open(path)
     true = [(bytes(file.read(index)), file.target(index)) for index in indices]
     attempt.require(isinstance(got, list), got, "a list of pairs", "a caller needs all: return a list")
@@ -225,7 +206,8 @@ def picture(attempt: Attempt) -> None:
         got = attempt(data, box, SIZE, _shown=f"{what}, {box}, {SIZE}")
         _expect_array(attempt, got)
         pixels = decode(data)
-        distance = _distance(got, _view(pixels, box))
+        view = pixels[box.top : box.top + box.height, box.left : box.left + box.width]
+        distance = _distance(got, scaled(view, SIZE))
         because = _other_view(got, pixels, box) if distance > _NEAR else ""
         attempt.require(not because, f"{distance:.0f} of 255 away", f"the view within {_NEAR:.0f}", because)
         kept.append((got, got.copy()))
@@ -234,10 +216,6 @@ def picture(attempt: Attempt) -> None:
     attempt.require(same, "views that changed when others were made", "a new array for each", because)
     for box, because in ((Box(0, 0, 500, 500), _FLOATS), (Box(300, 60, 60, 60), _WHOLE)):
         _count_work(attempt, smooth(500, 500), box, because)
-
-
-def _view(pixels: Pixels, box: Box) -> Pixels:
-    return scaled(pixels[box.top : box.top + box.height, box.left : box.left + box.width], SIZE)
 
 
 def _distance(one: Pixels, other: Pixels) -> float:
@@ -272,9 +250,8 @@ def _other_view(got: Pixels, pixels: Pixels, box: Box) -> str:
 def _count_work(attempt: Attempt, data: bytes, box: Box, because: str) -> None:
     """Whatever is larger than the picture was made needlessly."""
     pixels = 3 * 500 * 500
-    attempt.given(f"{box} of a JPEG of 500 x 500, {SIDE}")
-    with attempt.guarded(), measured() as work:
-        attempt.answer(data, box, SIDE)
+    with measured() as work:
+        attempt.tried(f"{box} of a JPEG of 500 x 500, {SIDE}", attempt.answer, data, box, SIDE)
     attempt.require(not work.floats, f"a tensor of {work.floats:,} floats", "bytes all the way", _FLOATS)
     little, got = work.peak_bytes <= _COPIES * pixels, f"{work.peak_bytes:,} bytes at once"
     attempt.require(little, got, f"little more than the {pixels:,} of the picture", because)
@@ -298,9 +275,8 @@ def collate(attempt: Attempt) -> None:
         true = chance.integers(0, 256, shape, dtype=np.uint8)
         pictures, labels = [view.copy() for view in true], list(range(shape[0]))[::-1]
         got = attempt(pictures, labels, _shown=f"{shape[0]} views of {shape[1]} x {shape[2]}, {labels}")
-        keys = sorted(map(str, got)) if isinstance(got, dict) else type(got).__name__
         because = "the training asks for batch['image'] and batch['target']"
-        attempt.require(keys == ["image", "target"], keys, "a dict of image and target", because)
+        attempt.expect_dict(("image", "target"), got, because=because)
         because = "image and target are one tensor each for the whole batch; a GPU gets it by one copy"
         tensors = all(isinstance(value, torch.Tensor) for value in got.values())
         attempt.require(tensors, got, "two tensors", because)
@@ -308,9 +284,8 @@ def collate(attempt: Attempt) -> None:
         because = "the loss of PyTorch takes labels as int64 only: dtype=torch.int64"
         attempt.require(got["target"].dtype == torch.int64, f"{got['target'].dtype}", "torch.int64", because)
         attempt.expect(labels, got["target"].tolist(), because="a label for each view, in their order")
-    attempt.given("4 views of 96 x 96, counted")
-    with attempt.guarded(), measured() as work:
-        attempt.answer(pictures, labels)
+    with measured() as work:
+        attempt.tried("4 views of 96 x 96, counted", attempt.answer, pictures, labels)
     because = "floats are made and thrown away: the views are bytes already"
     attempt.require(not work.floats, f"a tensor of {work.floats:,} floats", "bytes all the way", because)
     times = work.peak_bytes / true.nbytes
