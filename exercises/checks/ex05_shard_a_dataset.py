@@ -15,8 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from exercises.checks.attempt import Attempt
-from exercises.checks.check import check
+from exercises.checks import Attempt, check
 
 Hand: TypeAlias = list[str]
 Hands: TypeAlias = dict[tuple[int, int], Hand]
@@ -36,9 +35,7 @@ _ALIKE = {
 _HASHED = "this depends on the order of a set, or on hash(), which differs in each process; use the list's"
 _CHANCE = "the same call gave two different answers: leave nothing to chance but random.Random(seed …)"
 _OWN_DECK = "with rank or worker in the seed each shuffles a deck of its own; use seed and epoch only"
-_STARVES = (
-    "late ranks get less, and others wait: split over the ranks first, then each share over its workers"
-)
+_LATE = "late ranks get less, and others wait: split over the ranks first, then each share over its workers"
 
 
 def _in_turn(shards: Hand, rank: int, ranks: int, worker: int, workers: int) -> Hand:
@@ -50,18 +47,14 @@ def _slice(shards: Hand, rank: int, ranks: int, worker: int, workers: int) -> Ha
     return shards[place * length : (place + 1) * length]
 
 
+_FROM_1 = "ranks and workers count from 0, as SLURM_PROCID and worker ids do; yours begin at 1"
+_SUM = "rank + worker is the same number for different processes, such as 1 + 0 and 0 + 1"
 # What would have given these shards, and the sentence that helps.
 FORMULAS: tuple[tuple[Formula, str], ...] = (
     (lambda shards, rank, ranks, worker, workers: shards[rank::workers][worker::ranks], _CROSSED),
     (_slice, "rounding down loses the tail: no process reads what is left after equal slices"),
-    (
-        lambda shards, rank, ranks, worker, workers: _in_turn(shards[1:], rank, ranks, worker, workers),
-        "ranks and workers count from 0, as SLURM_PROCID and worker ids do; yours begin at 1",
-    ),
-    (
-        lambda shards, rank, ranks, worker, workers: shards[rank + worker :: ranks * workers],
-        "rank + worker is the same number for different processes, such as 1 + 0 and 0 + 1",
-    ),
+    (lambda shards, rank, *others: _in_turn(shards[1:], rank, *others), _FROM_1),
+    (lambda shards, rank, ranks, worker, workers: shards[rank + worker :: ranks * workers], _SUM),
 )
 
 
@@ -143,7 +136,7 @@ def _judge(attempt: Attempt, case: Case, *more: int) -> Hands:
     workers = [[len(hands[r, w]) for w in range(case.workers)] for r in range(case.ranks)]
     because = "a rank or worker with less to read waits for the others at each step, or hangs; deal in turn"
     if [*map(len, hands.values())] == [*map(len, case.dealt(_in_turn).values())]:
-        because = _STARVES
+        because = _LATE
     for counts in (of_rank, *workers):
         even = max(counts) - min(counts) <= 1
         attempt.require(even, f"{min(counts)} to {max(counts)} shards", "one shard apart at most", because)
@@ -183,13 +176,13 @@ def my_shards(attempt: Attempt) -> None:
         _judge(attempt, Case(*numbers))
 
 
+_TYPE = 'if it is about the seed: a seed is one number or text, such as random.Random(f"{seed} {epoch}"); '
+_TYPE += "if not, compare your first line with the task"
+
+
 @check(
     buys="Each epoch has an order of its own, and a run resumed in epoch 7 finds that of epoch 7.",
-    errors={
-        TypeError: "if it is about the seed: a seed is one number or text, such as "
-        'random.Random(f"{seed} {epoch}"); if not, compare your first line with the task',
-        IndexError: _NONE,
-    },
+    errors={TypeError: _TYPE, IndexError: _NONE},
 )
 def my_shards_in_epoch(attempt: Attempt) -> None:
     """`my_shards_in_epoch(shards, rank, ranks, worker, workers, seed, epoch)` shuffles, then deals."""

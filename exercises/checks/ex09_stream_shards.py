@@ -16,8 +16,7 @@ from itertools import islice
 from threading import Condition
 from typing import Any
 
-from exercises.checks.attempt import Attempt
-from exercises.checks.check import check
+from exercises.checks import Attempt, check
 
 DATA = bytes(range(251)) * 8
 ALL, IN_FLIGHT = len(DATA), 3
@@ -58,13 +57,7 @@ class Wire:
         raise gives(f"{name} from {start}")
 
 
-# What the line does; the last item again and again.
-WHOLE = (ALL,)
-CUT = (300, 500, ALL)
-BUSY = (Busy, 300, Busy, Busy, ALL)
-OFTEN_BUSY = (*(Busy, 200) * 7, ALL)
-GONE = (300, Busy)
-MISSING = (Missing,)
+OFTEN_BUSY = (*(Busy, 200) * 7, ALL)  # what the line does; the last item again and again
 
 _SHORT = "the line broke off, and less came than `size`, without an error: ask again for what is missing"
 _ANEW = "you begin at byte 0 again: on a bad line that may never end; ask from len(data) on"
@@ -101,9 +94,9 @@ def _read(attempt: Attempt, script: tuple[Any, ...], what: str) -> tuple[Wire, A
 def read_object(attempt: Attempt) -> None:
     """`read_object(ask, name, size)` returns the whole object, or lets an error out."""
     for script, what in (
-        (WHOLE, "on a good line"),
-        (CUT, "on a line that breaks off twice"),
-        (BUSY, "where the server is busy three times"),
+        ((ALL,), "on a good line"),
+        ((300, 500, ALL), "on a line that breaks off twice"),
+        ((Busy, 300, Busy, Busy, ALL), "where the server is busy three times"),
         (OFTEN_BUSY, "where the server is busy before each of seven pieces"),
     ):
         wire, got = _read(attempt, script, what)
@@ -118,9 +111,9 @@ def read_object(attempt: Attempt) -> None:
         attempt.require(not again, f"requests from {wire.starts}", "each byte asked for once", _ANEW)
         paused = min(wire.pauses, default=1) >= _LEAST_PAUSE_S
         attempt.require(paused, "the next request at once", "a pause after each Busy", _PAUSE)
-    _, got = _read(attempt, GONE, "where the server is gone after a piece")
+    _, got = _read(attempt, (300, Busy), "where the server is gone after a piece")
     attempt.require(isinstance(got, Busy), got, "Busy, after a few tries", _PART)
-    wire, got = _read(attempt, MISSING, "of a name that is not there")
+    wire, got = _read(attempt, (Missing,), "of a name that is not there")
     once = isinstance(got, Missing) and len(wire.starts) == 1
     attempt.require(once, f"{len(wire.starts)} requests, {got!r}", "Missing, after one request", _NEVER)
 
@@ -149,33 +142,23 @@ class Store:
             raise Missing(name)
         return name.encode()
 
-    def asked_for(self, most: int) -> int:
-        """How many were asked for a moment later, or as soon as they are more than `most`."""
+    def asked_for(self, count: int, within_s: float) -> int:
+        """How many were asked for when they are `count`, or after so many seconds."""
         with self._lock:
-            self._lock.wait_for(lambda: len(self.asked) > most, _AHEAD_S)
+            self._lock.wait_for(lambda: len(self.asked) >= count, within_s)
             return len(self.asked)
 
-    def was_asked_for(self, count: int) -> bool:
-        """Whether so many requests came, now or in a moment."""
-        with self._lock:
-            return self._lock.wait_for(lambda: len(self.asked) >= count, _MEETING_S)
 
-
-def _slice(names: list[str], rank: int, ranks: int) -> list[str]:
-    length = len(names) // ranks
-    return names[rank * length : (rank + 1) * length]
-
-
+_TAIL = "rounding down loses the tail, and neighbours stay together: deal in turn"
 _SPLITS: tuple[tuple[Callable[[list[str], int, int], list[str]], str], ...] = (
     (lambda names, rank, ranks: names, "every rank reads everything: deal the names out first"),
-    (_slice, "rounding down loses the tail, and neighbours stay together: deal in turn"),
+    (lambda names, rank, ranks: names[rank * (len(names) // ranks) :][: len(names) // ranks], _TAIL),
     (lambda names, rank, ranks: names[rank + 1 :: ranks], "ranks count from 0: rank 0 takes the first name"),
 )
 _SOONEST = "they come as they arrive, in another order each time: wait for them in the order of the names"
 _ONE = "one request after the other: submit the next ones to a pool before you wait for this one"
-_AHEAD = (
-    "all is asked for at once (pool.map and lists do that), and waits in memory: keep in_flight on their way"
-)
+_AHEAD = "all is asked for at once (pool.map and lists do that), and waits in memory: "
+_AHEAD += "keep in_flight on their way"
 _DRAINS = "slices of names drain at each border, and the line is idle: submit the next name when one is taken"
 _LOST = "a fetch failed, and its object is missing without an error: .result() raises, so let it out"
 
@@ -186,19 +169,18 @@ def _stream(attempt: Attempt, store: Store, names: list[str], rank: int, ranks: 
 
     shown = f"fetch, {len(names)} names, {rank}, {ranks}, {IN_FLIGHT}"
     found = attempt(fetch, names, rank, ranks, IN_FLIGHT, _shown=shown)
-    with attempt.guarded():
-        return iter(found)
+    return attempt.tried(attempt.gave, iter, found)
 
 
 def _list(attempt: Attempt, found: Iterator[bytes], most: int) -> list[str]:
     with attempt.guarded():
-        pieces = list(islice(found, most))
-        return [bytes(piece).decode() for piece in pieces]
+        return [bytes(piece).decode() for piece in islice(found, most)]
 
 
-@check(
-    buys="Latency now costs an epoch almost nothing, on any number of ranks, in the memory of some shards."
-)
+_BUYS = "Latency now costs an epoch almost nothing, on any number of ranks, in the memory of some shards."
+
+
+@check(buys=_BUYS)
 def stream(attempt: Attempt) -> None:
     """`stream(fetch, names, rank, ranks, in_flight)` yields one rank's objects, in order."""
     for count, ranks in ((8, 1), (8, 2), (7, 2), (1, 2), (10, 3)):
@@ -226,12 +208,13 @@ def _keeps_up(attempt: Attempt, names: list[str]) -> None:
     for taken in range(1, len(names) + 1):
         _list(attempt, found, 1)
         due = min(taken - 1 + IN_FLIGHT, len(names))
-        at_once = f"{store.most} at a time"
-        attempt.require(store.most >= IN_FLIGHT, at_once, f"{IN_FLIGHT} requests in flight", _ONE)
-        refilled, got = store.was_asked_for(due), f"{len(store.asked)} asked for when {taken} were taken"
-        attempt.require(refilled, got, f"{due} asked for", _DRAINS)
+        got = f"{store.most} at a time"
+        attempt.require(store.most >= IN_FLIGHT, got, f"{IN_FLIGHT} requests in flight", _ONE)
+        asked = store.asked_for(due, _MEETING_S)
+        got = f"{asked} asked for when {taken} were taken"
+        attempt.require(asked >= due, got, f"{due} asked for", _DRAINS)
         if taken == 2:
             bound = taken + IN_FLIGHT
-            asked = store.asked_for(bound)  # who asks for all needs a moment
+            asked = store.asked_for(bound + 1, _AHEAD_S)  # who asks for all needs a moment
             bounded = asked <= bound and store.most <= IN_FLIGHT
             attempt.require(bounded, f"{asked} asked for when 2 were taken", f"at most {bound}", _AHEAD)

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import math
 import random
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -20,9 +21,7 @@ from typing import Any
 import torch
 from PIL import Image
 
-from exercises.checks.attempt import Attempt
-from exercises.checks.check import check
-from exercises.checks.verdict import Verdict
+from exercises.checks import Attempt, Verdict, check
 
 # --- Task 1: masks ---
 
@@ -51,34 +50,23 @@ def right_pairs(images: Paths, masks: Paths) -> dict[str, str]:
     return {image: mask_of(image) for image in images if mask_of(image) in masks}
 
 
-def _stem(path: str) -> str:
-    return path.rpartition("/")[2].rpartition(".")[0]
-
-
-def _begins(images: Paths, masks: Paths) -> dict[str, str]:
-    return {image: mask for image in images for mask in masks if mask.startswith(mask_of(image)[:-4])}
-
-
+_NO_MASK = "an image has no mask; leave it out"
+_NO_PARTNER = "a list has files without a partner; leave them out"
+_TWICE = "1.jpg is in two folders: file names are not unique, so compare the path below images/"
+_BEGINS = "10 begins with 1: compare whole names"
 _MOVED = "paired by their place in two lists: one missing mask moves all that follow, so pair by name"
 PAIR_MISTAKES: tuple[tuple[Callable[[Paths, Paths], dict[str, str]], str], ...] = (
     (lambda i, m: dict(zip(sorted(i), sorted(m), strict=False)), _MOVED),
     (lambda i, m: dict(zip(i, m, strict=False)), _MOVED),
     (lambda i, m: {one: mask_of(one) for one in i}, "these masks are not all there: look each up in `masks`"),
-    (
-        lambda i, m: {a: b for a in i for b in m if _stem(a) == _stem(b)},
-        "1.jpg is in two folders: file names are not unique, so compare the path below images/",
-    ),
-    (_begins, "10 begins with 1: compare whole names"),
+    (lambda i, m: {a: b for a in i for b in m if Path(a).stem == Path(b).stem}, _TWICE),
+    (lambda i, m: {a: b for a in i for b in m if b.startswith(mask_of(a)[:-4])}, _BEGINS),
 )
 
 
 @check(
     buys="No image of your set trains on the mask of another one, also when a file is missing.",
-    errors={
-        KeyError: "an image has no mask; leave it out",
-        StopIteration: "an image has no mask; leave it out",
-        ValueError: "a list has files without a partner; leave them out",
-    },
+    errors={KeyError: _NO_MASK, StopIteration: _NO_MASK, ValueError: _NO_PARTNER},
 )
 def pairs(attempt: Attempt) -> None:
     """`pairs(images, masks)` is `{image: mask}`, by path."""
@@ -102,6 +90,9 @@ def _why_paired(images: Paths, masks: Paths, got: dict[str, str], right: dict[st
     return f"the mask of {wrong} does not belong to it"
 
 
+_UNREADABLE = "the file is not there, or is no image that Pillow reads"
+
+
 def own_pairs(found: dict[Path, Path], folder: Path) -> Verdict:
     """What pairs of the participant's own data show by themselves: nobody knows the right answer here.
 
@@ -109,35 +100,26 @@ def own_pairs(found: dict[Path, Path], folder: Path) -> Verdict:
         found: The mask of each image, as paths of files; of many pairs 500 are opened.
         folder: Where they are, for the messages.
     """
+    buys = f"Each of the {len(found):,} images has a mask of its own, of its own size."
 
-    @check(buys=f"Each of the {len(found):,} images has a mask of its own, of its own size.", limit_s=120)
+    @check(buys=buys, limit_s=120, errors={OSError: _UNREADABLE})
     def own_pairs(attempt: Attempt) -> None:
         attempt.given(f"{len(found):,} pairs in {folder}")
         because = "no mask was found: does the cell name your folders and suffixes?"
         attempt.require(bool(found), "no pair", "a mask for each image", because)
-        seen: dict[Path, Path] = {}
-        for image, mask in found.items():
-            twice = f"{mask} for {seen.get(mask)} and {image}"
-            because = "a mask belongs to one image: are two images of this name in different folders?"
-            attempt.require(mask not in seen, twice, "a mask of its own for each image", because)
-            seen[mask] = image
+        mask, _ = Counter(found.values()).most_common(1)[0]
+        images = [str(image) for image in found if found[image] == mask]
+        got = f"{mask} for {' and '.join(images[:2])}"
+        because = "a mask belongs to one image: are two images of this name in different folders?"
+        attempt.require(len(images) == 1, got, "a mask of its own for each image", because)
         for image in random.Random(0).sample(list(found), min(_OPENED, len(found))):
-            sizes = [_size_of(attempt, path) for path in (image, found[image])]
+            with attempt.guarded(), Image.open(image) as one, Image.open(found[image]) as other:
+                sizes = one.size, other.size
             because = "a mask of another size is that of another image, or one of them was scaled"
             got = f"{image} of {sizes[0]}, {found[image]} of {sizes[1]}"
             attempt.require(sizes[0] == sizes[1], got, "the same width and height", because)
 
     return own_pairs(found)
-
-
-def _size_of(attempt: Attempt, path: Path) -> tuple[int, int]:
-    """Width and height; only the header is read."""
-    try:
-        with Image.open(path) as image:
-            return image.size
-    except OSError as error:
-        because = "the file is not there, or is no image that Pillow reads"
-        raise attempt.wrong(f"{type(error).__name__}: {path}", "an image file", because) from error
 
 
 # --- Task 2: a table ---
@@ -154,22 +136,14 @@ def _paths(names: str) -> Paths:
     return [f"images/{name}.jpg" for name in names]
 
 
+_ORDER = "the rows of a table are in another order than the files: look up each path by its `filename`"
+_NO_ROW = "b has no row: put None in its place, or every later value moves to another file"
 TABLES: tuple[tuple[Paths, Rows, list[Any], str], ...] = (
     # paths, rows, the right answer, and what another one means
     (_paths("abc"), _rows(a=1.5, b=2.5, c=0.5), [1.5, 2.5, 0.5], "the values of column `name`, one per path"),
-    (
-        _paths("abc"),
-        _rows(c=0.5, a=1.5, b=2.5),
-        [1.5, 2.5, 0.5],
-        "the rows of a table are in another order than the files: look up each path by its `filename`",
-    ),
+    (_paths("abc"), _rows(c=0.5, a=1.5, b=2.5), [1.5, 2.5, 0.5], _ORDER),
     (_paths("cab"), _rows(a=1.5, b=2.5, c=0.5), [0.5, 1.5, 2.5], "keep the order of `paths`; do not sort"),
-    (
-        _paths("abc"),
-        _rows(c=0.5, a=1.5),
-        [1.5, None, 0.5],
-        "b has no row: put None in its place, or every later value moves to another file",
-    ),
+    (_paths("abc"), _rows(c=0.5, a=1.5), [1.5, None, 0.5], _NO_ROW),
     (_paths("b"), _rows(a=1.5, b=2.5), [2.5], "rows of files that are not in `paths` are left out"),
     (_paths("ab"), _rows(a=0.0, b=None), [0.0, None], "0.0 is a value: ask for a missing row, not for truth"),
     (_paths("a"), _rows(a=2.5) + _rows(a=2.5), [2.5], "a row that is there twice contradicts nothing"),
@@ -205,7 +179,9 @@ def _expect_refusal(attempt: Attempt) -> None:
 # --- Task 3: a class or a number ---
 
 _NONE = "None is no number: put float('nan') in its place"
+_TEXT = "a text is no number: number the sorted names"
 _NUMBERED = "these floats were numbered like classes; a value is to be predicted, and 2.5 is nearer to 2.0"
+_WHOLE = "2.0 is a float: whole values by chance are no classes"
 _CUT = "36.99 became 36: floats are values, float32"
 COLUMNS: tuple[tuple[list[Any], torch.dtype, list[float], str], ...] = (
     # column, the right type, the right elements, and what others mean
@@ -214,12 +190,7 @@ COLUMNS: tuple[tuple[list[Any], torch.dtype, list[float], str], ...] = (
     (["10", "9", "10"], torch.int64, [0, 1, 0], "texts are names of classes, also '10': sorted as texts"),
     ([4, 7, 4], torch.int64, [4, 7, 4], "whole numbers are classes already: 7 stays 7"),
     ([36.99, 0.5, 36.99], torch.float32, [36.99, 0.5, 36.99], _CUT),
-    (
-        [2.0, 1.0, 2.0],
-        torch.float32,
-        [2.0, 1.0, 2.0],
-        "2.0 is a float: whole values by chance are no classes",
-    ),
+    ([2.0, 1.0, 2.0], torch.float32, [2.0, 1.0, 2.0], _WHOLE),
     ([7, 7.5], torch.float32, [7.0, 7.5], "one float makes the column values"),
     ([None, 1.5], torch.float32, [math.nan, 1.5], "None among floats is a missing value: NaN"),
     ([1.5, None], torch.float32, [1.5, math.nan], "None among floats is a missing value: NaN"),
@@ -228,22 +199,15 @@ COLUMNS: tuple[tuple[list[Any], torch.dtype, list[float], str], ...] = (
 
 @check(
     buys="The loss fits what you predict: a class is right or wrong, a number is more or less close.",
-    errors={
-        TypeError: _NONE,
-        RuntimeError: _NONE,
-        ValueError: "a text is no number: number the sorted names",
-    },
+    errors={ValueError: _TEXT, TypeError: _NONE, RuntimeError: _NONE},
 )
 def target(attempt: Attempt) -> None:
     """`target(column)` is what a loss takes."""
     for column, dtype, right, because in COLUMNS:
         got = attempt(column)
-        attempt.require(
-            isinstance(got, torch.Tensor) and got.shape == (len(column),),
-            got,
-            f"a tensor of {len(column)} elements",
-            "return one tensor with an element per value",
-        )
+        one = isinstance(got, torch.Tensor) and got.shape == (len(column),)
+        because_one = "return one tensor with an element per value"
+        attempt.require(one, got, f"a tensor of {len(column)} elements", because_one)
         found = f"{got.dtype}, {got.tolist()}"
         attempt.require(got.dtype == dtype, found, f"{dtype}", _why_typed(column, got, because))
         same = torch.allclose(got, torch.tensor(right, dtype=dtype), equal_nan=True)
@@ -252,7 +216,7 @@ def target(attempt: Attempt) -> None:
 
 def _why_typed(column: list[Any], got: torch.Tensor, because: str) -> str:
     """What the type of an answer means, where it is the wrong one."""
-    if got.dtype == torch.float64 or got.dtype == torch.int32:
+    if got.dtype not in (torch.float32, torch.int64):
         return "PyTorch's losses take int64 for classes and float32 for values"
     known = [value for value in column if isinstance(value, float)]
     if not known:
