@@ -26,12 +26,13 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from exercises.checks.attempt import Attempt, NotStarted, line_of
-from exercises.checks.check import check
+from exercises.checks import Attempt, NotStarted, check
+from exercises.checks.attempt import line_of
 from exercises.checks.forked import Child, child
 
 NAME, SIZE_BYTES = "train.arrow", 2 << 20
 _PIECE_BYTES, _LARGE_BYTES, _DISK_BYTES = 64 << 10, 64 << 10, 512 << 10  # a small lock file is no matter
+_HALF_WAY = SIZE_BYTES // 4  # where a call stops itself, in the middle of its copy
 _WAITS_S, _ENDS_S, _LIMIT_S = 0.5, 4.0, 90.0
 
 # What each mistake does to other jobs of the node, and what to write instead.
@@ -166,10 +167,6 @@ class Scene:
         self.attempt, self.folder, self.src = attempt, place / "node", place / "slow" / NAME
         self.copy = self.folder / NAME
         self.src.parent.mkdir()
-        self.write()
-
-    def write(self) -> None:
-        """The source, packed again."""
         self.src.write_bytes(os.urandom(SIZE_BYTES))
 
     def refuse(self, wrong: bool, because: str, got: str, expected: str = f"a complete {NAME}") -> None:
@@ -185,9 +182,10 @@ class Scene:
         with child(functools.partial(_called, answer, self.src, self.folder, stop_at, most)) as one:
             yield one
 
-    def half_way(self, what: str) -> contextlib.AbstractContextManager[Child]:
-        """A call that stops itself in the middle of its copy."""
-        return self.job(what, SIZE_BYTES // 4)
+    def told(self, what: str, most: int | None = None) -> Any:
+        """What a call of the answer says of itself."""
+        with self.job(what, most=most) as one:
+            return one.report()
 
     def caught(self, one: Child) -> bool:
         """Whether it is in the middle; a copy by calls that we do not know may be too quick."""
@@ -195,8 +193,7 @@ class Scene:
 
     def finished(self, what: str = "", because: str = "bytes") -> Told:
         """Call the answer; it must give out a complete copy of the source as it is now."""
-        with self.job(what) as one:
-            return self.good(one.report(), because)
+        return self.good(self.told(what), because)
 
     def good(self, told: Told | None, because: str, failed: str = "error", none: str = "no return") -> Told:
         """Refuse the report of a call that did not give out a copy."""
@@ -226,8 +223,7 @@ class Scene:
 def into_a_new_folder(scene: Scene) -> None:
     """Nothing is there yet."""
     before = digest(scene.src)
-    with scene.job("where folder is not there yet") as one:
-        told = one.report()
+    told = scene.told("where folder is not there yet")
     scene.refuse(digest(scene.src) != before, "moved", "a source that is gone, or changed")
     missing = told is not None and told["error"] == "FileNotFoundError" and not scene.folder.exists()
     told = scene.good(told, "path", failed="no folder" if missing else "error")
@@ -256,7 +252,7 @@ def the_source_has_changed(scene: Scene) -> None:
     scene.finished()
     old, later = digest(scene.copy), scene.src.stat().st_mtime_ns + 10_000_000_000
     with scene.copy.open("rb") as in_use:
-        scene.write()
+        scene.src.write_bytes(os.urandom(SIZE_BYTES))
         os.utime(scene.src, ns=(later, later))
         scene.finished("after src was packed again", "old")
         changed = digest(Path(f"/proc/self/fd/{in_use.fileno()}")) != old
@@ -272,7 +268,7 @@ def half_a_copy_is_there(scene: Scene) -> None:
 
 def two_at_once(scene: Scene) -> None:
     """The second comes when the first is half-way."""
-    with scene.half_way("while another job is half-way with the same") as first:
+    with scene.job("while another job is half-way with the same", _HALF_WAY) as first:
         if not scene.caught(first):
             return
         half = scene.copy.exists() and digest(scene.copy) != digest(scene.src)
@@ -291,13 +287,12 @@ def two_at_once(scene: Scene) -> None:
 
 def after_a_killed_job(scene: Scene) -> None:
     """Nobody can act on kill -9 but the next."""
-    with scene.half_way("after another job was killed in the middle of the copy") as one:
+    with scene.job("after another job was killed in the middle of the copy", _HALF_WAY) as one:
         if not scene.caught(one):
             return
         one.send(signal.SIGKILL)
         one.ended()
-    with scene.job() as other:
-        scene.good(other.report(), "given half", none="stuck")
+    scene.good(scene.told(""), "given half", none="stuck")
     scene.clean("kill left", NAME)
 
 
@@ -318,8 +313,7 @@ def a_link_is_planted(scene: Scene) -> None:
     os.utime(victim, ns=(scene.src.stat().st_atime_ns, scene.src.stat().st_mtime_ns))
     before = digest(victim)
     scene.copy.symlink_to(victim)
-    with scene.job("where folder / src.name is a link to a file of yours") as one:
-        told = one.report()
+    told = scene.told("where folder / src.name is a link to a file of yours")
     scene.refuse(digest(victim) != before, "followed", "the file behind the link, overwritten", "it to stay")
     if told is None or not told.get("is_os_error"):  # refusing is right too
         scene.good(told, "followed")
@@ -331,8 +325,7 @@ def the_folder_is_a_link(scene: Scene) -> None:
     elsewhere = scene.folder.parent / "elsewhere"
     elsewhere.mkdir()
     scene.folder.symlink_to(elsewhere)
-    with scene.job("where folder is a symbolic link") as one:
-        told = one.report() or {}
+    told = scene.told("where folder is a symbolic link") or {}
     replaced = told.get("digest") == digest(scene.src) and not scene.folder.is_symlink()
     wrong = bool(large(elsewhere)) or not (told.get("is_os_error") or replaced)
     got = str(told.get("text") or told.get("path") or "nothing")
@@ -341,8 +334,7 @@ def the_folder_is_a_link(scene: Scene) -> None:
 
 def the_disk_is_full(scene: Scene) -> None:
     """No file may grow to the size of the source."""
-    with scene.job("on a disk that is too small for src", most=_DISK_BYTES) as one:
-        told = one.report() or {}
+    told = scene.told("on a disk that is too small for src", most=_DISK_BYTES) or {}
     scene.refuse(not told.get("error"), "full ignored", f"{told.get('path') or 'nothing'}", "OSError")
     scene.clean("full left")
     scene.refuse(not told["is_os_error"], "full ignored", told["text"], "OSError, which names the full disk")
@@ -351,7 +343,7 @@ def the_disk_is_full(scene: Scene) -> None:
 def ended_by_sigterm(scene: Scene) -> None:
     """The scheduler's first word."""
     neighbour = scene.neighbour()
-    with scene.half_way("ended by SIGTERM in the middle of the copy") as one:
+    with scene.job("ended by SIGTERM in the middle of the copy", _HALF_WAY) as one:
         if not scene.caught(one):
             return
         one.send(signal.SIGTERM)
