@@ -1,11 +1,12 @@
 """An epoch of a synchronous training: every worker of every GPU makes batches, all GPUs step together.
 
-In each round every worker makes one batch; for each of these batches all GPUs wait for the last one and step.
-A worker begins its next batch when it has room for it, as in a DataLoader. A batch visits each queue of the
-storage once; service times of metadata vary like sums of independent operations.
+GPUs take batches in order, as from a DataLoader: for each one all wait for the last of them, and step. A
+worker begins its next batch when it has room for it. A batch visits each queue of the storage once; service
+times of metadata vary like sums of independent operations.
 
-Arrivals at a queue are whole arrays, so that forty thousand GPUs are simulated in seconds: the departures of
-one server are a running maximum, D(i) = max(A(i), D(i-1)) + S(i) (Lindley, 1952).
+Each queue serves in the order of arrival. Time advances in short stretches, in which the requests of all
+workers are one array, so that forty thousand GPUs are simulated in seconds: the departures of one server are
+a running maximum, D(i) = max(A(i), D(i-1)) + S(i) (Lindley, 1952).
 
 The traps: all ranks step together, so one late batch among forty thousand delays all of them: with more
 nodes the mean wait approaches the worst one. And queues build up below 100 %: at 90 % use the mean wait is
@@ -27,6 +28,9 @@ from smallfiles.scaling.config import Storage, Way, Work
 Times: TypeAlias = npt.NDArray[np.float64]
 _ROUNDS, _BATCHES = 12, 20_000
 """Minimum of both, or the whole epoch: few workers need many rounds to average out chance."""
+
+_STRETCHES = 8
+"""In each stretch, one in so many workers gets at least one queue further; of eight or fewer, one does."""
 
 _BLOCK_BYTES, _FANOUT = 8 << 20, 8
 """Of `sbcast`: bytes per message, and to how many nodes each node forwards it."""
@@ -63,7 +67,7 @@ class Station:
             arrivals: Arrival time of each in seconds, in any order.
             service: Seconds of service of each.
         """
-        self._free = self._free or [0.0] * min(self.servers, len(arrivals))
+        self._free = self._free or [0.0] * self.servers
         free, leave = self._free, np.empty_like(arrivals)
         order = np.argsort(arrivals, kind="stable")
         for place, arrival, seconds in zip(
@@ -152,31 +156,37 @@ class _Queues:
         self._work, self._storage, self._way, self._missed = work, storage, way, missed
         self._random = np.random.default_rng(0)
         self._spread = min(storage.stripes, storage.targets) if way.striped else storage.targets
-        self._metadata = Station(storage.metadata_threads)
+        self._metadata = Station(min(storage.metadata_threads, nodes * work.gpus * work.workers))
         self._targets, self._network, self._own = Stations(self._spread), Stations(nodes), Stations(nodes)
+        self._bytes = missed * work.batch * work.sample_bytes
+        self._requests = missed * work.batch * way.requests
+        asking = (self._ask,) if way.operations else ()
+        self.in_order = (self._copy,) if way.staged else (*asking, self._read, self._send)
+        """The departures from each queue, for arrivals and nodes."""
 
-    def ready(self, start: Times, node: npt.NDArray[np.int64]) -> Times:
-        """When each batch is ready, begun at `start` by a worker of `node`."""
-        work, storage, way = self._work, self._storage, self._way
-        size = np.full(len(start), float(work.batch * work.sample_bytes))
-        if way.staged:
-            return self._own.serve(start, size / storage.local_bytes_s, node) + work.batch * work.decode_s
-        now, size = self._metadata_done(start, way.operations * work.batch), size * self._missed
-        requests = way.requests * work.batch * self._missed
-        reading = size / storage.target_bytes_s + requests * storage.request_s
-        now = self._targets.serve(now, reading, self._random.integers(self._spread, size=len(now)))
-        return self._network.serve(now, size / storage.node_bytes_s, node) + work.batch * work.decode_s
-
-    def _metadata_done(self, start: Times, operations: float) -> Times:
+    def _ask(self, arrivals: Times, node: npt.NDArray[np.int64]) -> Times:
         """When the metadata operations of each batch are done; their times add up."""
-        whole, rest = divmod(operations, 1)
-        count = whole + (self._random.random(len(start)) < rest)
+        whole, rest = divmod(self._way.operations * self._work.batch, 1)
+        count = whole + (self._random.random(len(arrivals)) < rest)
         asking, each_s = count > 0, self._storage.metadata_threads / self._storage.metadata_ops_s
-        done = start + count * self._storage.latency_s
+        done = arrivals + count * self._storage.latency_s
         if asking.any():
             service = each_s * self._random.gamma(count[asking])
-            done[asking] += self._metadata.serve(start[asking], service) - start[asking]
+            done[asking] += self._metadata.serve(arrivals[asking], service) - arrivals[asking]
         return done
+
+    def _read(self, arrivals: Times, node: npt.NDArray[np.int64]) -> Times:
+        reading_s = self._bytes / self._storage.target_bytes_s + self._requests * self._storage.request_s
+        which = self._random.integers(self._spread, size=len(arrivals))
+        return self._targets.serve(arrivals, np.full(len(arrivals), reading_s), which)
+
+    def _send(self, arrivals: Times, node: npt.NDArray[np.int64]) -> Times:
+        sending_s = self._bytes / self._storage.node_bytes_s
+        return self._network.serve(arrivals, np.full(len(arrivals), sending_s), node)
+
+    def _copy(self, arrivals: Times, node: npt.NDArray[np.int64]) -> Times:
+        copying_s = self._bytes / self._storage.local_bytes_s
+        return self._own.serve(arrivals, np.full(len(arrivals), copying_s), node)
 
     def alone_s(self) -> float:
         """Seconds per batch without any wait."""
@@ -195,6 +205,44 @@ class _Queues:
         for name, stations in (("network", self._network), ("own copy", self._own)):
             parts[name] = stations.busy_s / stations.count
         return {name: busy_s / seconds for name, busy_s in parts.items()}
+
+
+class _Makers:
+    """The workers of all GPUs: each makes every so-many-th batch of its GPU, one after the other."""
+
+    def __init__(self, work: Work, nodes: int, workers: int, queues: _Queues) -> None:
+        count = nodes * work.gpus * workers
+        self._workers, self._queues, self._decode_s = workers, queues, work.batch * work.decode_s
+        self._node = np.repeat(np.arange(nodes), work.gpus * workers)
+        self._step = np.tile(np.arange(workers), nodes * work.gpus)  # of the batch that each makes
+        self._queue, self._when = np.zeros(count, np.int64), np.zeros(count)  # the next one, and from when on
+        self._fewest = max(1, count // _STRETCHES)
+
+    def go_on(self, room: Times) -> tuple[npt.NDArray[np.int64], Times]:
+        """Workers go on for a stretch of time, queue by queue, so that each serves in the order of arrival.
+
+        No batch takes less than its decoding: in so short a stretch nobody ends one and begins another.
+
+        Args:
+            room: From when on a batch of each step can be begun; infinite if that is not known yet.
+
+        Returns:
+            The step of each batch that was made, and when it was ready.
+        """
+        when = np.where(self._queue == 0, np.maximum(self._when, room[self._step]), self._when)
+        until = max(np.partition(when, self._fewest - 1)[self._fewest - 1], when.min() + self._decode_s)
+        for number, serve in enumerate(self._queues.in_order):
+            now = np.flatnonzero((self._queue == number) & (when <= until) & (when < np.inf))
+            if len(now):
+                when[now] = serve(when[now], self._node[now])
+                self._queue[now] = number + 1
+        made = np.flatnonzero(self._queue == len(self._queues.in_order))
+        when[made] += self._decode_s
+        self._when = np.where(when < np.inf, when, self._when)
+        self._queue[made] = 0
+        steps = self._step[made]
+        self._step[made] += self._workers
+        return steps, when[made]
 
 
 def simulate(work: Work, storage: Storage, way: Way, nodes: int) -> Forecast:
@@ -235,20 +283,25 @@ def _epoch(
     workers = min(work.workers, steps)
     enough = max(_ROUNDS, _BATCHES // (ranks * workers))
     rounds = min(enough, -(-steps // workers))
-    node = np.repeat(np.arange(nodes), work.gpus * workers)
-    done, clock, waited_s = np.zeros((ranks, workers)), 0.0, 0.0
-    taken, half = np.zeros((rounds, workers)), (0.0, 0.0, 0)
-    for number in range(rounds):
-        room = taken[number - work.prefetch] if number >= work.prefetch else np.zeros(workers)
-        start = np.maximum(done, room)
-        done = queues.ready(start.ravel(), node).reshape(start.shape)
-        for worker in range(workers):
-            begin = max(clock, float(done[:, worker].max()))
+    clock, waited_s, half, taken, simulated = 0.0, 0.0, (0.0, 0.0, 0), 0, rounds * workers
+    missing, ready = np.full(simulated, ranks), np.zeros(simulated)  # batches of each step, and the last one
+    room = np.full(simulated + workers, np.inf)  # from when on a batch of each step can be begun
+    ahead = min(work.prefetch, rounds) * workers
+    room[:ahead] = 0.0
+    makers = _Makers(work, nodes, workers, queues)
+    while taken < simulated:
+        made, done = makers.go_on(room)
+        np.subtract.at(missing, made, 1)
+        np.maximum.at(ready, made, done)
+        while taken < simulated and not missing[taken]:
+            begin = max(clock, float(ready[taken]))
             waited_s, clock = waited_s + begin - clock, begin + work.step_s
-            taken[number, worker] = begin
-        if rounds == enough and number + 1 == rounds // 2:
-            half = (clock, waited_s, rounds // 2 * workers)
-    seconds, simulated = clock - half[0], rounds * workers
+            if taken + ahead < simulated:
+                room[taken + ahead] = begin
+            taken += 1
+            if rounds == enough and taken == rounds // 2 * workers:
+                half = (clock, waited_s, taken)
+    seconds = clock - half[0]
     each_s = seconds / (simulated - half[2])
     use = queues.use(clock) | {"workers": min(1.0, queues.alone_s() / (workers * each_s))}
     return (

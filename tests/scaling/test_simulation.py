@@ -86,6 +86,20 @@ def test_a_broadcast_reads_once_and_grows_with_the_depth_of_the_tree(nodes):
     assert (found.first_epoch_s < separate.first_epoch_s) is (nodes >= 8)
 
 
+@pytest.mark.parametrize("threads", [1, 2, 4, 16])
+def test_workers_that_wait_for_nobody_get_what_a_division_says(threads):
+    """Notebook 11: each adds its share until the server is full; a queue serves in the order of arrival."""
+    server = dataclasses.replace(FAST, metadata_ops_s=4 / 0.006, metadata_threads=4)
+    work = Work(samples=1_000 * threads, batch=1, gpus=1, workers=threads, step_s=0, decode_s=2e-4)
+    found = [
+        each.samples / simulate(each, server, Way(operations=2, requests=0), 1).epoch_s
+        for each in (dataclasses.replace(work, prefetch=ahead) for ahead in (1_000, 2))
+    ]
+    assert found[0] == pytest.approx(min(threads / 0.0122, 4 / 0.012), rel=0.05)
+    if 1 < threads <= 4:  # in order, with two ahead, a slow batch holds up the others
+        assert 0.75 * found[0] < found[1] < 0.95 * found[0]
+
+
 @pytest.mark.parametrize(("nodes", "waiting"), [(9, 0.0), (10, 0.0), (11, 0.09)])
 def test_workers_that_fetch_ahead_hide_the_queue_of_a_server_until_it_is_full(nodes, waiting):
     """A question of notebook 11: 5,000 images per second and node, 2 operations each, 100,000 per second."""
