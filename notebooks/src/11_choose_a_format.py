@@ -4,9 +4,9 @@
 # **Minutes** 40 · **Machine** any Linux computer with two CPUs · **Needs** 03 to 06 help · **Data** 400 synthetic
 # images
 #
-# You know files, Arrow, HDF5, tar shards and squashfs. New here are LMDB, a file of keys and values, and Zarr, an array
-# cut into chunks. Which to use depends more on your storage and the number of nodes than on the format. For 10,000
-# nodes we need a model, compared with a measurement first.
+# New here are LMDB, a file of keys and values, and Zarr, an array cut into chunks. Which to use depends more on your
+# storage and the number of nodes than on the format. For 10,000 nodes we need a model, compared with a measurement
+# first.
 
 # %% [markdown] id="questions"
 # ## Questions
@@ -70,23 +70,26 @@ for suffix, one in packed.items():
     print(f"{suffix:6} {one.files:4} files, {extra:6.2%} more bytes than the images")
 
 # %% [markdown]
-# All keep the bytes of a JPEG unchanged, so they differ little in size. They differ in the number of files and in how a
-# reader finds sample 237. Zarr stores arrays, so the images become one long array. The folded cell writes it.
+# They differ little in size, but in the number of files and in how a reader finds sample 237. Ours look up once where
+# each image lies, then read by position: packed formats must be about equal. Libraries differ more ([notebook
+# 04](04_pack_hdf5.ipynb)): we add h5py, and zarr with all images as one long array, which the folded cell writes.
 
 # %% jupyter={"source_hidden": true}
+import h5py
 import zarr
 
 images = [np.frombuffer(one, np.uint8) for one in formats.open(out / "train.files").read_many(range(setup.count))]
 borders = np.cumsum([0, *map(len, images)])
 how = {"chunks": (128 << 10,), "shards": (64 << 20,), "compressors": None}
-array = zarr.create_array(out / "train.zarr", data=np.concatenate(images), **how)
+arrays = {"h5py": h5py.File(out / "train.h5")["train/data"]}
+arrays["zarr"] = zarr.create_array(out / "train.zarr", data=np.concatenate(images), **how)
 
 # %% [markdown]
-# > **Predict.** Everything is in the page cache. How many times faster than plain files is the fastest format, in
+# > **Predict.** Everything is in the page cache. How many times faster than plain files is the fastest way, in
 # > random order?
 
 # %%
-guess = 3  # change me: times as fast as files
+guess = 20  # change me: times as fast as files
 
 # %%
 from functools import partial
@@ -102,28 +105,29 @@ def read(reader, indices):
     return sum(bytes(reader.read(index)) != b"" for index in indices)
 
 
-def read_zarr(indices):
-    """The library reads the whole chunks that an image lies in."""
+def read_array(array, indices):
+    """The same by a library: a slice of a long array."""
     return sum(array[borders[index] : borders[index + 1]].tobytes() != b"" for index in indices)
 
 
-ways = {suffix: partial(read, readers[suffix], order) for suffix in SUFFIXES}
-result = measure.compare(ways | {"zarr": partial(read_zarr, order)}, unit="images")
+calls = {suffix: partial(read, readers[suffix], order) for suffix in SUFFIXES}
+calls |= {name: partial(read_array, array, order) for name, array in arrays.items()}
+result = measure.compare(calls, unit="images")
 
 # %% [markdown]
 # The folded cell draws the rates.
 
 # %% jupyter={"source_hidden": true}
-rates = {name: result.rates_per_s(name) for name in (*ways, "zarr")}
-plain = np.median(rates["files"])
-times = sorted(np.median(rates[suffix]) / plain for suffix in SUFFIXES[1:])
-title = f"From memory, packed formats are {times[0]:.1f} to {times[-1]:.1f} times as fast as plain files; "
-title += f"with the zarr library only {np.median(rates['zarr']) / plain:.0%} as fast"
+rates = {name: result.rates_per_s(name) for name in calls}
+times = {name: np.median(runs) / np.median(rates["files"]) for name, runs in rates.items()}
+plain, own = np.median(rates["files"]), sorted(times[suffix] for suffix in SUFFIXES[1:])
+title = f"Read by position, packed formats are {own[0]:.1f} to {own[-1]:.1f} times as fast as plain files; "
+title += f"the library h5py {times['h5py']:.1f} times, zarr {times['zarr']:.2f} times"
 ratios = {name: [float(f"{rate / plain:.2g}") for rate in runs] for name, runs in rates.items()}
 figures.bars(ratios, title, x="times as fast as files", guess=guess, note="warm: each ran once before")
 
 # %% [markdown]
-# The folded cell measures decoding, and adds the times.
+# The folded cell compares reading with decoding.
 
 # %% jupyter={"source_hidden": true}
 from smallfiles.images import RandomResizedCrop
@@ -138,15 +142,14 @@ def decode():
 
 decoding = measure.compare({"decode and crop": decode}, rounds=3, unit="images")
 decode_s = 1 / np.median(decoding.rates_per_s("decode and crop"))
-reading_s = {name: 1 / np.median(runs) for name, runs in rates.items()}
-both = {name: {"read from memory": seconds, "decode and crop": decode_s} for name, seconds in reading_s.items()}
-most, zarr_too = (seconds / decode_s for seconds in (max(reading_s[name] for name in SUFFIXES), reading_s["zarr"]))
-title = f"Reading from memory adds at most {most:.1%} to decoding, with the zarr library {zarr_too:.0%}"
-figures.bars(both, title, x="time of an image (s)", note="medians of wall time; notebook 08 counts CPU time")
+shares = {name: [100 / rate / decode_s for rate in runs] for name, runs in rates.items()}
+most = max(np.median(shares[name]) for name in SUFFIXES)
+title = f"Reading takes {most:.1f} % of the time of decoding or less, with h5py {np.median(shares['h5py']):.0f} %, with zarr {np.median(shares['zarr']):.0f} %"
+figures.bars(shares, title, x="time to read, in percent of the time to decode and crop", note="from memory")
 
 # %% [markdown]
-# In every format but one, reading from memory is at most a few percent of the work, so it does not decide. Zarr reads
-# about twice the bytes of an image; the rest must be the library's own work.
+# Read by position, every format costs a few percent of decoding, so reading from memory does not decide. For data that
+# needs no decoding it may, and so may a library.
 
 # %% [markdown] id="ask" tags=["core"]
 # ## 2 · Count the requests to the storage
@@ -176,9 +179,10 @@ for suffix, counts in asked.items():
 print("" if asked else "Counting needs a mount. The text below says what it finds.")
 
 # %% [markdown]
-# Plain files cost about two operations per image: a look-up and an open. A packed format costs a few at opening. They
-# hardly differ: one or two reads per image, and half as many bytes again, which the model leaves out. There are four
-# *ways* of reading:
+# Plain files cost two operations per image, a look-up and an open; packed formats a few at opening. All cost one or two
+# reads per image (and half as many bytes again, which the model leaves out). So there are four *ways* to read: *files*;
+# *packed*, one large file, read at random, and *striped*: cut over many storage servers; *shards*, read from start to
+# end, so that a read of 1 MB brings ten images; *staged*, a copy on each node.
 
 # %%
 from smallfiles.scaling import WAYS
@@ -186,58 +190,49 @@ from smallfiles.scaling import WAYS
 for name, way in WAYS.items():
     print(f"{name:7} {way.operations:5} operations and {way.requests:3} reads per image, striped: {way.striped}")
 
-# %% [markdown]
-# *packed*: one large file, striped over storage servers. *shards*: read from start to end, so one read of 1 MB brings
-# ten images. *staged*: each node copies everything once.
-
 # %% [markdown] id="queue" tags=["core"]
 # ## 3 · Wait in a queue
 #
-# A metadata server does a fixed number of operations per second. Requests of many workers arrive at random. A short
-# loop simulates this, with times in units of one operation:
+# Requests of many workers arrive at random. A short loop simulates a server, with times in units of one operation:
 
 # %%
-
+import heapq
 
 rng = np.random.default_rng(0)
 
 
-def mean_wait(use, requests=50_000):
-    """How long a request waits, on average, at a server that is busy for this share of the time."""
-    gaps = rng.exponential(1 / use, requests)  # between arrivals
-    work = rng.exponential(1, requests)
-    wait = total = 0.0
-    for gap, length in zip(gaps, work):
-        total += wait
-        wait = max(0.0, wait + length - gap)
+def mean_wait(load, at_a_time=1, requests=50_000):
+    """How long a request waits, on average, at a server with this load."""
+    arrivals = rng.exponential(1 / (load * at_a_time), requests).cumsum()
+    lengths, free, total = rng.exponential(1, requests), [0.0] * at_a_time, 0.0
+    for arrives, length in zip(arrivals.tolist(), lengths.tolist()):
+        begins = max(arrives, free[0])  # when the first operation under way ends
+        heapq.heapreplace(free, begins + length)
+        total += begins - arrives
     return total / requests
 
 
 # %% [markdown]
-# > **Predict.** Above which load does a request wait longer than 4 operations, on average?
+# > **Predict.** Above which load does a request wait longer than 4 operations, on average, at a server of one at a time?
 
 # %%
 guess = 0.5  # change me: a share of the time
 
 # %%
-uses = [0.1, 0.3, 0.5, 0.7, 0.8, 0.85, 0.9]
-waits = {
-    "simulated": {use: [mean_wait(use) for _ in range(3)] for use in uses},
-    "theory": {use: use / (1 - use) for use in np.linspace(0.05, 0.92, 88)},
-}
-half, most, nearly = (np.median(waits["simulated"][use]) for use in (0.5, 0.8, 0.9))
-title = f"A request waits {half:.1f} operations at 50 % load, {most:.1f} at 80 %, {nearly:.1f} at 90 %"
-figures.lines(waits, title, x="load of the server", y="wait, in operations", guess=guess, ideal="theory")
+loads = [0.1, 0.3, 0.5, 0.7, 0.8, 0.85, 0.9]
+waits = {f"{n} at a time": {load: [mean_wait(load, n) for _ in range(3)] for load in loads} for n in (1, 64)}
+waits["load / (1 - load)"] = {load: load / (1 - load) for load in np.linspace(0.05, 0.92, 88)}
+most, nearly = (np.median(waits["1 at a time"][load]) for load in (0.8, 0.9))
+title = f"One at a time, a request waits {most:.1f} operations at 80 % load, {nearly:.1f} at 90 %; with 64, {np.median(waits['64 at a time'][0.9]):.2f} at 90 %"
+figures.lines(waits, title, x="load of the server", y="wait, in operations", guess=guess, ideal="load / (1 - load)")
 
 # %% [markdown]
-# The dashed line is the formula of the simplest queue, known as M/M/1: load / (1 - load). At 80 % it is 4. At 100,000
-# operations per second, 9 operations are 0.09 ms, which prefetching hides. But near 100 % the curve has no end, and
-# other users move you along it: leave room.
+# Requests come in bunches and differ in length. While none comes, the server is idle, and idle time cannot be saved up.
+# The dashed line is the formula of the simplest queue, M/M/1. With 64 at a time, as in section 4, a request hardly ever
+# finds all of them busy. But near 100 % every curve goes up without end, and other users move you along it: leave room.
 #
 # Next we compare a forecast with a measurement: `slowfs` with 4 operations at a time, 6 ms each on average. `simulate`
-# has queues for each part of a cluster, and workers that stop when their buffer is full.
-#
-# The folded cell reads with 1 to 16 threads.
+# has a queue for each part of a cluster. The folded cell reads with 1 to 16 threads, and draws both.
 
 # %% jupyter={"source_hidden": true}
 from concurrent.futures import ThreadPoolExecutor
@@ -246,14 +241,14 @@ from smallfiles.scaling import Storage, Way, Work, simulate
 
 storage = SlowConfig(latency_s=0.006, servers=4, jitter=1.0)
 names = setup.source().manifest.paths.to_pylist()
-largest, THREADS, EACH = max(map(len, images)), (1, 2, 4, 8, 16), 16
+largest, THREADS, EACH = max(map(len, images)), (1, 2, 4, 8, 16), 12
 
 
 def files_per_s(store, threads):
     chosen = [names[row] for row in rng.integers(len(names), size=threads * EACH)]
     with ThreadPoolExecutor(threads) as pool:
         reads = partial(pool.map, lambda name: store.read_into(name, memoryview(bytearray(largest))), chosen)
-        counted = measure.compare({"read": lambda: len(list(reads()))}, rounds=2)
+        counted = measure.compare({"read": lambda: len(list(reads()))}, rounds=3)
     return counted.rates_per_s("read")
 
 
@@ -262,33 +257,33 @@ with open_slow(root, SlowConfig(latency_s=0)) as fast, open_slow(root, storage) 
     alone_s = 1 / np.median(files_per_s(fast.store, 1))  # without any delay
     measured = {threads: files_per_s(slow.store, threads) for threads in THREADS}
 
-# %% [markdown]
-# The folded cell draws it beside the forecast.
-
-# %% jupyter={"source_hidden": true}
 per_file = 2  # a look-up and an open
 free = {"latency_s": 0, "request_s": 0, "target_bytes_s": 1e15, "node_bytes_s": 1e15}
 server = Storage(metadata_ops_s=4 / 0.006, metadata_threads=4, **free)
 forecast = {}
 for threads in THREADS:
-    job = Work(samples=4_000 * threads, batch=1, gpus=1, workers=threads, step_s=0, decode_s=alone_s)
+    job = Work(2_000, batch=1, gpus=1, workers=threads, prefetch=2_000, step_s=0, decode_s=alone_s)
     forecast[threads] = job.samples / simulate(job, server, Way(per_file, 0), 1).epoch_s
 error = max(abs(forecast[n] / np.median(runs) - 1) for n, runs in measured.items())
-axes = {"x": "threads that read", "y": "files per second", "ideal": "forecast"}
-figures.lines({"measured": measured, "forecast": forecast}, f"The forecast is at most {error:.0%} off", **axes)
+one_s = per_file * 0.006 + alone_s
+division = {n: min(n / one_s, 4 / (per_file * 0.006)) for n in THREADS}
+lines = {"measured": measured, "forecast": forecast, "division": division}
+axes = {"x": "threads that read", "y": "files per second", "ideal": "division"}
+figures.lines(lines, f"The forecast is at most {error:.0%} off", **axes)
 
 # %% [markdown]
-# Up to 4 threads, each adds its share. Beyond, the server is the limit, and more threads only wait longer. The forecast
-# uses only the latency, the operations per file, the 4 servers, and the time of a read without delay. Around the limit
-# it is up to a quarter low. That is no harm here, where ways differ tenfold.
+# Up to 4 threads, each adds its share; beyond, they only wait longer. The forecast uses the latency, the operations per
+# file, the 4 at a time, and the time of a read without delay; so does the division: threads / time of a file, or what
+# the server can do.
 
 # %% [markdown] id="nodes" tags=["core"]
 # ## 4 · From 1 to 10,000 nodes
 #
 # We forecast ImageNet with 4 GPUs per node, 8 workers per GPU, 64 images per step of 50 ms, and the decoding time
-# measured above, on a medium-sized Lustre: 24 *targets* (groups of disks) of 0.7 GB/s, 0.5 ms per read request, 100,000
-# metadata operations per second, 64 at a time: orders of magnitude, as in Dell's white paper on HPC storage with Lustre
-# (2017). Other jobs use the same metadata server, so files are drawn twice: with all of it, and with a twentieth.
+# measured above, without a page cache, on a medium-sized Lustre: 24 *targets* (groups of disks) of 0.7 GB/s, 100,000
+# metadata operations per second, 64 at a time: orders of magnitude, with their source in
+# [config.py](../smallfiles/scaling/config.py). 0.5 ms per read request is assumed. Other jobs use the same metadata
+# server, so files are drawn twice: with all of it, and with a twentieth.
 #
 # > **Predict.** At how many nodes does one packed file stop getting faster? And plain files, with a twentieth of the
 # > metadata server?
@@ -309,7 +304,8 @@ cases["files, a twentieth"] = crowded, WAYS["files"]
 found = {name: {n: simulate(work, place, way, n) for n in nodes} for name, (place, way) in cases.items()}
 
 # %% [markdown]
-# The folded cell draws them. Where lines coincide, the dashed one lies on the other.
+# The folded cell draws them. Lines rise where an epoch is one step or two: beyond 5,000 nodes a step is more than an
+# epoch.
 
 # %% jupyter={"source_hidden": true}
 names = ("files, a twentieth", "files", "packed", "shards", "staged")
@@ -319,17 +315,17 @@ epochs["never waiting"] = {
 }
 crowded_s, packed_s, staged_s = (epochs[name][100] for name in ("files, a twentieth", "packed", "staged"))
 title = f"On 100 nodes, files with a twentieth of the metadata server take {crowded_s / packed_s:.0f} times as long as one packed file, "
-title += f"and that takes {packed_s / staged_s:.0f} times as long as a copy per node"
+title += f"and that takes {packed_s / staged_s:.0f} times as long as a copy per node, once it is there"
 axes = {"x": "nodes", "y": "seconds per epoch", "log": "xy", "ideal": "never waiting"}
 axes["marks"] = {"packed is full": saturation(work, *cases["packed"])["targets"], "fewer than 10 steps per epoch": [(500, 10_000)]}
-show.figure(figures.lines(epochs, title, **axes, guess=guess, note="a model; only decoding was measured"))
+show.figure(figures.lines(epochs, title, **axes, guess=guess, note="a model without page cache; only decoding was measured"))
 for name in names:
     waiting = ", ".join(f"{found[name][count].waiting:4.0%} on {count:,}" for count in (1, 10, 100, 1_000))
     print(f"{name:18} GPUs wait {waiting}; the limit on 1,000: {found[name][1_000].limit}")
 
 # %% [markdown]
-# Where a line is flat before 100 nodes, something that all nodes share is the limit. The first bottleneck is a
-# division: what the storage can do per second, divided by what one node needs.
+# Lines are flat where something that all nodes share is full: what it can do per second, divided by what one node
+# needs.
 
 # %%
 rate = work.node_samples_s
@@ -347,21 +343,23 @@ for name in ("files, a twentieth", "files", "packed", "shards"):
 # *Without* striping, a packed file is on a single target. And a copy costs time before the first epoch; less if one
 # node reads it and sends it to the others (`stage --broadcast`).
 #
-# > **Predict.** On 100 nodes: how long is an epoch from a packed file on one target? And how long do staging and the
-# > first epoch take?
+# > **Predict.** On 100 nodes: how long is an epoch from a packed file on one target? And after how many epochs has a copy
+# > per node paid off, compared with the striped file?
 
 # %%
 alone = Storage(stripes=1)
 for count in (1, 10, 100):
     one, many = (simulate(work, place, WAYS["packed"], count).epoch_s for place in (alone, lustre))
-    print(f"{count:4} nodes: an epoch takes {one:6,.0f} s from one target, {many:4,.0f} s from 24;", end=" ")
-    first = (found[name][count].first_epoch_s for name in ("staged", "broadcast"))
-    print("staging and first epoch {:,.0f} s, broadcast {:,.0f} s".format(*first))
+    print(f"{count} nodes: an epoch takes {one:,.0f} s from one target, {many:,.0f} s from 24;", end=" ")
+    for name in ("staged", "broadcast"):
+        copy = found[name][count]
+        paid = (copy.first_epoch_s - copy.epoch_s) / max(many - copy.epoch_s, 1e-9)
+        print(f"{name}: {paid:,.0f} epochs", end=" " if name == "staged" else "\n")
 
 # %% [markdown]
-# `lfs setstripe -c -1 FOLDER` before the file is written stripes it over all targets. On 10 nodes and more, one target is slower than files, even with a
-# twentieth of the metadata server. Staging on 100 nodes happens to take as long, since the set is read 100 times; a
-# broadcast reads it once.
+# `lfs setstripe -c -1 FOLDER` before the file is written stripes it over all targets. On 10 nodes and more, one
+# target is slower than files with a twentieth of the metadata server. To stage on 100 nodes the set is read 100
+# times; a broadcast reads it once, so it pays off after a quarter of the epochs.
 
 # %% [markdown] id="choose" tags=["core"]
 # ## 5 · Choose
@@ -370,11 +368,11 @@ for count in (1, 10, 100):
 #
 # *A copy pays off if the seconds saved per epoch, times epochs, exceed its own.*
 #
-# `advise` answers them with numbers. Here for ImageNet-21k, 14
-# million images of 110 kB, on 8 nodes with room for 400 GB each, where opening and reading a file takes 4 ms.
+# `advise` answers them with numbers. Here for ImageNet-21k, 14 million images of 110 kB, on 8 nodes with room for 400
+# GB each, which `advise` also counts as page cache; opening and reading a file takes 4 ms.
 #
-# > **Predict.** 32 GPUs take 64 images each per 0.1 s, and the metadata server does 20,000 operations per second. How
-# > many times longer do 30 epochs take from files than with the best way?
+# > **Predict.** 32 GPUs take 64 images each per 0.1 s; the metadata server does 20,000 operations per second. How many
+# > times longer do 30 epochs take from files than with the best way?
 
 # %%
 from smallfiles.advise import Measured, advise
@@ -391,13 +389,15 @@ print(*advice.reasons, "", *advice.commands, sep="\n")
 
 # %% jupyter={"source_hidden": true}
 times = advice.hours["files"] / min(advice.hours.values())
-title = f"30 epochs from files take {times:.1f} times as long as the best way; advised: {advice.way}"
-figures.bars(advice.hours, title, x="hours for 30 epochs")
+hours = {"files, metadata alone": 30 * 2 * many.samples / 20_000 / 3600} | advice.hours
+title = f"With {advice.workers} workers per GPU, 30 epochs from files take {times:.1f} times as long as the best way; "
+title += f"metadata alone {hours['files, metadata alone'] / min(advice.hours.values()):.1f} times; advised: {advice.way}"
+figures.bars(hours, title, x="hours for 30 epochs", base="files, metadata alone")
 
 # %% [markdown]
 # Ways that differ by a few percent are equal: take the simpler. So here, on 8 nodes, one striped file replaces the
-# chart's shards, and keeps random access. The metadata server alone would take 11.8 hours; with 3 workers per GPU, as
-# decoding needs, files also wait for each answer.
+# chart's shards, and keeps random access. From files, 3 workers per GPU, enough for decoding, also wait for each
+# answer. With 8, which the CPUs allow, the metadata server alone is the limit: files take twice as long.
 #
 # Notebook 14 forecasts with your worksheet:
 
@@ -409,10 +409,8 @@ worksheet.page()
 # <details>
 # <summary>Other people's loaders</summary>
 #
-# FFCV, DALI, SPDL, LitData and MosaicML Streaming have formats or decoders of their own. `make bench-peers` measures
-# those that are installed, on the same files in one run; the [records](../results/README.md) hold our measurements.
-# They differ mostly in decoding. Change your loader when decoding is your limit ([notebook
-# 08](08_keep_the_gpu_fed.ipynb)).
+# `make bench-peers` measures FFCV, DALI, SPDL, LitData and MosaicML Streaming where installed ([our
+# records](../results/README.md)). They differ mostly in decoding.
 #
 # </details>
 
@@ -425,14 +423,13 @@ worksheet.page()
 # %% [markdown] id="cluster"
 # ## On the cluster
 #
-# On a compute node, this measures in one minute what was given above:
+# On a compute node, this measures what was given above:
 
 # %%
 show.command(TrainingPlan(nodes=64, step_s=0.02), "DATA")
 
 # %% [markdown]
-# Ask your site for the metadata rate and the number of targets, and forecast with them; then measure your choice on
-# one, two and four nodes:
+# Ask your site for the metadata rate and the number of targets, forecast, then measure on one, two and four nodes:
 #
 # ```bash
 # smallfiles bench read train.arrow train.tars --save read.json
@@ -442,13 +439,13 @@ show.command(TrainingPlan(nodes=64, step_s=0.02), "DATA")
 # %% [markdown] id="key-points"
 # ## Key points
 #
-# - From memory all formats that `pack` writes are fast enough; decoding costs far more.
+# - From memory all formats that `pack` writes are fast enough for JPEGs: decoding costs far more. Other data: measure.
 # - To the storage there are four ways: files, one packed file, shards, a copy per node.
-# - At one server requests wait as load / (1 - load): 2.3 operations at 70 %, 9 at 90 %. Prefetching hides this almost
-#   up to 100 %, but others use the server too: leave room.
+# - At a server of one operation at a time, requests wait 9 operations at 90 % load; with many at a time hardly, until
+#   close to 100 %.
 # - The limit that all nodes share decides: operations and requests per second, then bytes per second.
-# - Packing pays where metadata is the limit; striping and long reads pay where the targets are.
-# - Stripe what you pack; stage what fits if the epochs pay for the copy; shard the rest.
+# - Packing pays where metadata is the limit; striping and long reads where the targets are. Stage what fits if the
+#   epochs pay for the copy; shard the rest.
 
 # %% [markdown] id="quiz"
 # ## Check yourself
@@ -459,8 +456,7 @@ show.command(TrainingPlan(nodes=64, step_s=0.02), "DATA")
 # <details>
 # <summary>Answer</summary>
 #
-# **(b)**: reading is at most a few percent of the work. (a) would hold if training did nothing but read. (c) A faster
-# format does not make training slower.
+# **(b)**: reading is at most a few percent of the work.
 #
 # </details>
 #
@@ -471,19 +467,18 @@ show.command(TrainingPlan(nodes=64, step_s=0.02), "DATA")
 # <summary>Answer</summary>
 #
 # **(b)**: 10 nodes need all of its capacity. Requests queue before that, but workers fetch ahead and hide it: the model
-# gives 0 % waiting on 9 nodes and 9 % on 11. (a) assumes four operations per image. (c) forgets that each image costs
-# two.
+# gives 0 % waiting on 9 nodes and 9 % on 11. (a) assumes four operations per image. (c) forgets one operation.
 #
 # </details>
 #
-# **3.** 200 nodes train on 2 TB in one file on one storage target. What do you do first? (a) Convert to shards (b)
+# **3.** 200 nodes train on 2 TB in one file on one target. What do you do first? (a) Convert to shards (b)
 # Stripe the file over all targets (c) More workers
 #
 # <details>
 # <summary>Answer</summary>
 #
 # **(b)**: one target serves 200 nodes, and striping is one command and a copy. (a) helps only if the shards are on
-# several targets. (c) More workers send requests to the same target.
+# several targets.
 #
 # </details>
 
