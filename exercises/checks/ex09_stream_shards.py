@@ -5,7 +5,8 @@
     stream           task 2: the objects of one rank in order, the next ones on their way
 
 Answers are judged by the requests that they send, not by their speed. The trap it teaches: what a line broke
-off looks like a short object, and only a count shows it. Notebook 09 sends participants here.
+off looks like a short object, and only a count shows it; what was replaced meanwhile has the right size, and
+only its ETag shows it. Notebook 09 sends participants here.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from typing import Any
 
 from exercises.checks import Attempt, check
 
-DATA = bytes(range(251)) * 8
+DATA, OTHER = bytes(range(251)) * 8, bytes(range(250, -1, -1)) * 8
 ALL, IN_FLIGHT = len(DATA), 3
 _LEAST_PAUSE_S, _MOST_REQUESTS, _MEETING_S, _AHEAD_S = 0.001, 40, 3.0, 0.5
 
@@ -36,14 +37,14 @@ class _TooMany(BaseException):
 
 
 class Wire:
-    """A line to one object: what each request gives, in turn: so many bytes, or an exception."""
+    """A line to one object: each request gives, in turn, so many bytes, other data (its ETag) or an error."""
 
     def __init__(self, script: tuple[Any, ...]) -> None:
         self.script, self.starts = list(script), list[int]()
         self.pauses, self._failed = list[float](), 0.0
 
-    def ask(self, name: str, start: int) -> bytes:
-        """One request."""
+    def ask(self, name: str, start: int) -> tuple[bytes, str]:
+        """One request: bytes, and the ETag of the object that they are of."""
         if self._failed:
             self.pauses.append(time.perf_counter() - self._failed)
         self._failed = 0.0
@@ -52,12 +53,15 @@ class Wire:
             raise _TooMany
         gives = self.script.pop(0) if len(self.script) > 1 else self.script[0]
         if isinstance(gives, int):
-            return DATA[start : start + gives]
+            return DATA[start : start + gives], "v1"
+        if isinstance(gives, str):
+            return OTHER[start:], gives
         self._failed = time.perf_counter()
         raise gives(f"{name} from {start}")
 
 
 OFTEN_BUSY = (*(Busy, 200) * 7, ALL)  # what the line does; the last item again and again
+REPLACED = (300, "v2")
 
 _SHORT = "the line broke off, and less came than `size`, without an error: ask again for what is missing"
 _ANEW = "you begin at byte 0 again: on a bad line that may never end; ask from len(data) on"
@@ -67,6 +71,7 @@ _PAUSE = "you ask again at once: hundreds of ranks that do so keep the server bu
 _TOTAL = "you count all failures together: on a long object start counting again when bytes arrive"
 _ENDLESS = "you never give up: a job that waits for a server that is gone holds its GPUs for hours"
 _PART = "the server is gone, and you return a part as if it were the object: let the last Busy out"
+_MIXED = "the object was replaced after 300 bytes, with one of the same size: compare the ETags, and raise"
 _NEVER = "no try makes a missing object appear: catch Busy alone, and let other errors out at once"
 
 
@@ -74,7 +79,7 @@ def _read(attempt: Attempt, script: tuple[Any, ...], what: str) -> tuple[Wire, A
     """What an answer makes of a line; an exception of the line is a result too."""
     wire = Wire(script)
 
-    def ask(name: str, start: int) -> bytes:
+    def ask(name: str, start: int) -> tuple[bytes, str]:
         return wire.ask(name, start)
 
     try:
@@ -83,7 +88,7 @@ def _read(attempt: Attempt, script: tuple[Any, ...], what: str) -> tuple[Wire, A
         because = _JOINED if max(wire.starts) >= ALL else _ENDLESS
         raise attempt.wrong(f"more than {_MOST_REQUESTS} requests", "an end", because) from None
     except Exception as error:
-        if not isinstance(error.__cause__, Busy | Missing):
+        if not isinstance(error.__cause__, OSError if script is REPLACED else Busy | Missing):
             raise
         got = error.__cause__
     attempt.given(f"{attempt.name} {what}")
@@ -111,6 +116,9 @@ def read_object(attempt: Attempt) -> None:
         attempt.require(not again, f"requests from {wire.starts}", "each byte asked for once", _ANEW)
         paused = min(wire.pauses, default=1) >= _LEAST_PAUSE_S
         attempt.require(paused, "the next request at once", "a pause after each Busy", _PAUSE)
+    _, got = _read(attempt, REPLACED, "of an object that is replaced after a piece")
+    shown = got if isinstance(got, Exception) else "bytes of two versions"
+    attempt.require(isinstance(got, OSError), shown, "OSError", _MIXED)
     _, got = _read(attempt, (300, Busy), "where the server is gone after a piece")
     attempt.require(isinstance(got, Busy), got, "Busy, after a few tries", _PART)
     wire, got = _read(attempt, (Missing,), "of a name that is not there")

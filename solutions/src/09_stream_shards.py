@@ -17,9 +17,9 @@ setup = start("ex09")
 # %% [markdown] id="object"
 # ## Task 1
 #
-# `ask(name, start)` returns the bytes of an object from `start` on, but only some if the line breaks. If the server is
-# busy it raises `Busy`: pause for 10 ms or more, and ask again; re-raise the fifth `Busy` in a row. Do not catch other
-# errors. Return the whole object:
+# `ask(name, start)` returns `(data, etag)`: bytes of an object from `start` on, only some if the line breaks. A busy
+# server raises `Busy`: pause for 10 ms or more, and ask again; re-raise the fifth in a row. If the ETag changes, raise
+# `OSError`. Catch no other errors. Return the whole object:
 #
 # `read_object(ask, name: str, size: int) -> bytes`
 
@@ -32,19 +32,22 @@ from exercises.checks.ex09_stream_shards import Busy
 def read_object(ask, name: str, size: int) -> bytes:
     """An object of `size` bytes."""
     # --8<-- solution
-    data, failed = b"", 0
+    data, failed, version = b"", 0, None
     while len(data) < size:
         try:
-            data += ask(name, len(data))
-            failed = 0
+            more, etag = ask(name, len(data))
         except Busy:
             failed += 1
             if failed == 5:
                 raise
             time.sleep(0.01 * 2**failed)
+            continue
+        if version not in (None, etag):
+            raise OSError(f"{name} has changed")
+        data, failed, version = data + more, 0, etag
     return data
     # --8<-- stub
-    # raise NotImplementedError  # your code: about ten lines
+    # raise NotImplementedError  # your code: about fourteen lines
     # --8<-- end
 
 
@@ -66,8 +69,7 @@ whole
 # <details>
 # <summary>Hint 2: in a row</summary>
 #
-# Count failures, and reset the count to zero when bytes arrive. A bare `raise` in an `except` block raises the error
-# again.
+# Count failures, and reset the count to zero when bytes arrive.
 #
 # </details>
 
@@ -124,7 +126,8 @@ streamed
 # %% [markdown] id="use"
 # ## With your functions
 #
-# Two ranks stream shards from a real S3 server, over a line with 20 ms of latency that breaks five times.
+# Two ranks, here one after the other, stream shards from a real S3 server, over a line with 20 ms of latency that breaks
+# five times.
 
 # %% id="push"
 import os
@@ -158,8 +161,8 @@ from botocore.session import Session
 keys = Session().get_credentials()
 
 
-def ask(name: str, start: int) -> bytes:
-    """One request, and what comes before the line breaks."""
+def ask(name: str, start: int) -> tuple[bytes, str]:
+    """One request: what comes before the line breaks, and the ETag."""
     request = AWSRequest("GET", f"{line.url}/course/train/{name}", {"range": f"bytes={start}-"})
     S3SigV4Auth(keys, "s3", "us-east-1").add_auth(request)
     connection = http.client.HTTPConnection(line.url.removeprefix("http://"))
@@ -167,7 +170,7 @@ def ask(name: str, start: int) -> bytes:
     answer = connection.getresponse()
     if answer.status == 503:
         raise Busy
-    return b"".join(iter(lambda: answer.read(65536), b""))
+    return b"".join(iter(lambda: answer.read(65536), b"")), answer.headers["ETag"]
 
 
 # %% id="count"

@@ -12,15 +12,19 @@ from exercises.checks.ex09_stream_shards import Busy
 # Task 1
 
 
-def reading(*, tries=5, resets=True, anew=False, pause_s=0.01, catch=Busy, from_=len, part=False):
+def reading(
+    *, tries=5, resets=True, anew=False, pause_s=0.01, catch=Busy, from_=len, part=False, compares=True
+):
     """The solution, with one thing changed."""
 
     def answer(ask, name, size):
-        data, failed = b"", 0
+        data, failed, version = b"", 0, None
         while len(data) < size:
             try:
-                more = ask(name, from_(data))
-                data = more if anew else data + more
+                more, etag = ask(name, from_(data))
+                if compares and etag != (version or etag):
+                    raise OSError("changed")
+                data, version = more if anew else data + more, etag
                 failed = 0 if resets else failed
             except catch:
                 failed += 1
@@ -35,26 +39,32 @@ def reading(*, tries=5, resets=True, anew=False, pause_s=0.01, catch=Busy, from_
 
 
 def once(ask, name, size):
-    return ask(name, 0)
+    return ask(name, 0)[0]
 
 
-def recursive(ask, name, size, data=b"", tries=6):
+def recursive(ask, name, size, data=b"", tries=6, version=None):
     if len(data) >= size:
         return data
     try:
-        return recursive(ask, name, size, data + ask(name, len(data)))
+        more, etag = ask(name, len(data))
+        if version and etag != version:
+            raise OSError("changed")
+        return recursive(ask, name, size, data + more, 6, etag)
     except Busy:
         if tries == 1:
             raise
         time.sleep(0.002)
-        return recursive(ask, name, size, data, tries - 1)
+        return recursive(ask, name, size, data, tries - 1, version)
 
 
 def by_pieces(ask, name, size):
-    pieces, got, pauses = bytearray(), 0, iter([0.002] * 4)
+    pieces, got, pauses, versions = bytearray(), 0, iter([0.002] * 4), set()
     while got < size:
         try:
-            pieces += ask(name, got)
+            piece, etag = ask(name, got)
+            if len(versions := versions | {etag}) > 1:
+                raise ConnectionError("another version")
+            pieces += piece
             got, pauses = len(pieces), iter([0.002] * 4)
         except Busy as error:
             pause = next(pauses, None)
@@ -74,6 +84,9 @@ WRONG_READS = [
     (reading(resets=False), "start counting again"),
     (reading(tries=10**9, pause_s=0.002), "never give up"),
     (reading(part=True), "return a part"),
+    (reading(compares=False), "compare the ETag"),
+    (reading(compares=False, catch=Exception), "compare the ETag"),
+    (reading(catch=(Busy, ex09.Missing)), "catch Busy alone"),
     (reading(catch=Exception), "catch Busy alone"),
 ]
 TestReadObject = judged(ex09.read_object, WRONG_READS, [reading(), by_pieces, recursive])
