@@ -68,8 +68,9 @@ samples = len(source.manifest)
 # %% [markdown] id="place" tags=["core"]
 # ## 1 · Find your place
 #
-# `sbatch` puts a script into the queue. When the job starts, the script runs **once**, on the first node. In it, `srun`
-# starts the *tasks*: on two nodes with two tasks each, four processes. A task's number among all tasks is its *rank*, on its node its *local rank*.
+# `sbatch` puts a script into the queue. When the job starts, the script runs **once**, on the first node. In it,
+# `srun` starts the *tasks*: on two nodes with two tasks each, four processes. A task's number among all tasks is its
+# *rank*, on its node its *local rank*.
 #
 # ![The job script runs once, on node 0; srun starts four tasks on two nodes. Ranks count over all nodes, local ranks from 0 on each.](pictures/script_and_tasks.svg)
 #
@@ -127,7 +128,7 @@ from functools import partial
 from itertools import islice
 
 from smallfiles.loading.config import default_workers
-from smallfiles.machine.ranks import ranks
+from smallfiles.machine.ranks import ranks, rendezvous
 
 
 def count(cpus):
@@ -146,7 +147,8 @@ rank_0 = [nodes.srun(0, nodes=1, per_node=1)]
 on_two, on_one = (dict(zip(names, nodes.play(partial(count, cpus), rank_0)[0])) for cpus in (2, 1))
 print("bound to two:", on_two)
 title = f"Only {' and '.join(name for name in names if on_one[name] == 1)} show that the rank is bound to one CPU"
-figures.bars(on_one, title, x="CPUs or workers of a rank that is bound to one CPU", guess=guess)
+note = f"this machine has {os.cpu_count()} CPUs; on a node os.cpu_count() is 64 or more"
+figures.bars(on_one, title, x="CPUs or workers of a rank that is bound to one CPU", guess=guess, note=note)
 
 # %% [markdown]
 # Repeat the option, which is right in all versions: `srun --cpus-per-task="$SLURM_CPUS_PER_TASK" python …`. And count
@@ -156,7 +158,7 @@ figures.bars(on_one, title, x="CPUs or workers of a rank that is bound to one CP
 # ## 2 · Read each sample once
 #
 # We read an epoch on two nodes with two ranks each, three times: with tasks of `srun`; with a program that uses the
-# local rank as the rank; and with a script that starts python four times without `srun`.
+# local rank as the rank; and with a script that starts four pythons itself, as `mpirun` without Slurm support does.
 
 
 # %%
@@ -178,7 +180,7 @@ tasks = [nodes.srun(rank) for rank in range(4)]
 taken = {
     "srun": nodes.play(read, tasks),
     "local rank as rank": nodes.play(read_by_local_rank, tasks),
-    "python without srun": nodes.play(read, [nodes.script()] * 4),
+    "4 × python & in the script": nodes.play(read, [nodes.script()] * 4),
 }
 
 # %% [markdown]
@@ -193,7 +195,7 @@ for way, shares in taken.items():
     times = Counter(index for share in shares for index in share)
     counts = Counter(words[times[index]] for index in range(samples))
     often[way] = {word: counts[word] for word in words.values() if counts[word]}
-    print(f"{way:20} ranks read {[len(share) for share in shares]} samples: {often[way]}")
+    print(f"{way:26} ranks read {[len(share) for share in shares]} samples: {often[way]}")
 right = [way for way, counts in often.items() if list(counts) == ["once"]]
 title = f"Only with {', '.join(right) or 'none of them'} was each of the {samples} samples read exactly once"
 named = {f"{way}: " + ", ".join(f"{n} {word}" for word, n in counts.items()): counts for way, counts in often.items()}
@@ -225,14 +227,16 @@ print("PyTorch after set_epoch(1):", list(sampler)[:6])
 # %% [markdown]
 # PyTorch repeats two samples so that all ranks take the same number of steps. In validation these count twice. Ours
 # repeats none, so a rank may have one step fewer, and the others wait for it until they time out: set
-# `drop_last=True`. `smallfiles train` handles it. Without `sampler.set_epoch(epoch)`, every epoch has the same order
+# `drop_last=True` in training: the rest, other samples each epoch, is left out. In validation keep all, and add up
+# sums and counts once at the end. Without `sampler.set_epoch(epoch)`, every epoch has the same order
 # ([pytorch#31771](https://github.com/pytorch/pytorch/issues/31771)); `make_loader` counts epochs automatically.
 
 # %% [markdown] id="scale" tags=["core"]
 # ## 3 · Train on all of them
 #
 # `init_process_group` connects the ranks; `DistributedDataParallel` (DDP) averages their gradients in each
-# `backward()`. With GPUs, write `"nccl"` for `"gloo"`.
+# `backward()`. With GPUs, write `"nccl"`, call `torch.cuda.set_device(here.local_rank)`, and move model, batches and
+# `stop` to that GPU: this is what the local rank is for.
 
 # %%
 import torch.distributed as dist
@@ -243,7 +247,8 @@ from torch.nn.parallel import DistributedDataParallel as DDP
 def meet():
     """A model, its optimizer and the loader of this rank."""
     here = ranks()
-    dist.init_process_group("gloo", rank=here.rank, world_size=here.world_size)
+    meeting = "tcp://{}:{}".format(*rendezvous())  # where rank 0 is
+    dist.init_process_group("gloo", meeting, rank=here.rank, world_size=here.world_size)
     torch.manual_seed(0)  # the same first weights in all ranks
     model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(3 * 32 * 32, 10))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.005)
@@ -300,7 +305,7 @@ def uneven(pause_s):
 
 
 for what, pause_s in {"writes a checkpoint for 5 s": 5, "exits": 0}.items():
-    print(f"rank 1 {what}; both ranks report:", *nodes.play(partial(uneven, pause_s), two), sep="\n  ")
+    print(f"rank 1 {what}:", *map("rank {}: {}".format, (0, 1), nodes.play(partial(uneven, pause_s), two)), sep="\n  ")
 
 # %% [markdown]
 # We set the timeout to 3 s. By default it is 10 minutes with NCCL and 30 with gloo: the training seems to hang.
@@ -335,7 +340,7 @@ for where, storage in storages.items():
         scaled[where][count] = [100 * count / max(nodes.play(partial(ten_steps, storage), places)) for _ in range(3)]
 
 # %% [markdown]
-# The folded cell draws, and notes your number.
+# The folded cell draws. Your number is the rate of files of notebook 01, divided by the 333 images of a rank.
 
 # %% jupyter={"source_hidden": true}
 from statistics import median
@@ -344,14 +349,16 @@ speed = {where: {n: median(runs) for n, runs in line.items()} for where, line in
 worth = {where: line[4] / line[1] for where, line in speed.items()}
 title = f"4 ranks are {worth['one storage']:.1f} times as fast as one from one storage, {worth['a copy per rank']:.1f} times with copies"
 lines = {**scaled, "ideal": {count: count * speed["a copy per rank"][1] for count in (1, 2, 3, 4)}}
-axes = {"x": "ranks, one per node", "y": "samples per second, all ranks"}
-show.figure(figures.lines(lines, title, **axes, ideal="ideal", guess=guess))
-shared = speed["one storage"]
-worksheet.note("10", ranks_fed=max(n for n in shared if shared[n] >= 0.8 * n * shared[1]))
+axes = {"x": "ranks, one per node", "y": "samples per second, all ranks", "ideal": "ideal"}
+need = 10 * source.manifest.sizes.mean() / 0.03  # bytes per second of a rank
+marks = {f"{rate / 1e6:.0f} MB/s / {need / 1e6:.0f} MB/s = {rate / need:.1f} ranks": rate / need}
+show.figure(figures.lines(lines, title, **axes, guess=guess, marks=marks))
+if opens := worksheet.value("01", "opens_per_s", 0):  # 0: not measured yet
+    worksheet.note("10", ranks_fed=int(opens / (10 / 0.03)))
 
 # %% [markdown]
-# Each rank needs 1.1 MB per 30 ms, or 37 MB per second: 80 are enough for two, and are 720 images: no number of ranks
-# gets more. Staging moves this bend ([notebook 07](07_stage_a_dataset.ipynb)).
+# 80 MB per second are 720 images: no number of ranks gets more. Staging moves this bend ([notebook
+# 07](07_stage_a_dataset.ipynb)).
 
 # %% [markdown] id="limit" tags=["core"]
 # ## 4 · Outlive the time limit
@@ -424,7 +431,8 @@ print("in one go: ", nodes.play(partial(train, whole), two)[0])
 # no sample is repeated or left out. `smallfiles train` does all this, and saves the optimizer's state too; it exits
 # with code 75, and the script requeues its job.
 #
-# If fewer nodes are free than before, they share what is left of the epoch.
+# If fewer nodes are free than before, they share what is left of the epoch. The global batch is smaller then: scale the
+# learning rate, or the batch of a rank.
 #
 # > **Predict.** 4 ranks stop after 3 batches of 16. How many of the 400 images does one of 3 ranks still get? The
 # > folded cell counts.
@@ -450,7 +458,9 @@ print([len(indices) for indices, _ in second], f"{len(times)} images were read, 
 # %% [markdown] id="script" tags=["core"]
 # ## 5 · Read a job script, and submit it
 #
-# This script reads as in section 2:
+# This script reads as in section 2.
+#
+# > **Predict.** How many processes run `smallfiles epoch "$data"`, and how many `smallfiles epoch --count`?
 
 # %%
 from helpers import jobs
@@ -463,28 +473,14 @@ print(jobs.find(root, "10_read").path.read_text())
 # `--ntasks-per-node` is the number of ranks. `set -eo pipefail` ends the job at the first command that fails. `task`,
 # from `lib.sh`, is `srun --cpus-per-task="$cpus"`. Account and partition are in the site's file.
 #
-# Packing needs no communication between ranks, so it is a *job array*: independent jobs, each with a number.
+# So four processes read, and one counts: the script itself.
 #
-# > **Predict.** What does task 3 of 4 pack, if the array is `--array=1-4`? The folded cell shows the script's lines.
-
-# %% jupyter={"source_hidden": true}
-array = jobs.find(root, "05_pack_tar")
-print(*[word for word in array.directives if "array" in word])
-print(array.path.read_text().splitlines()[-1])
-print("then:", array.then)
-
-# %% [markdown]
-# It packs part `3/4`; all tasks compute the same shard borders. The job named after *then* has a *dependency*: it
-# starts when all parts have succeeded, and joins them.
-#
-# We submit two jobs; the second reads copies that one node sent to all. They go to the local cluster
-# (`slurm/local/up`), or to the site in `COURSE_SITE`.
+# We submit it to the local cluster (`slurm/local/up`), or to the site in `COURSE_SITE`:
 
 # %%
-for job in ("10_read", "07_broadcast"):
-    sent = nodes.submit(job, packed, "seen")
-    show.say(f"```bash\n{sent.command}\n```\n\n{sent.summary}")
-    print(sent.log or "No job, no log.")
+sent = nodes.submit("10_read", packed, "seen")
+show.say(f"```bash\n{sent.command}\n```\n\n{sent.summary}")
+print(sent.log or "No job, no log.")
 
 # %% [markdown]
 # <details>
@@ -554,14 +550,14 @@ show.command(config, "train.arrow")
 #
 # </details>
 #
-# **2.** Each of 4 ranks reports "epoch done, 320,292 samples" for a set of 1,281,167. Was each sample read once? (a)
-# Yes, that is a quarter each. (b) Not necessarily. (c) No, the sum must be exactly 1,281,167.
+# **2.** Each of 4 ranks reports "epoch done, 320,000 samples" for a set of 1,280,000. Was each sample read once? (a)
+# Yes, that is a quarter each. (b) Not necessarily. (c) No, the ranks must report different numbers.
 #
 # <details>
 # <summary>Answer</summary>
 #
 # **(b)**: counts per rank say nothing about *which* samples; all four may have read the same quarter. (a) is the
-# mistake of section 2. (c): PyTorch's sampler repeats one sample here, which is harmless in training.
+# mistake of section 2. (c): equal numbers are what a right split gives, too.
 #
 # </details>
 
