@@ -117,7 +117,7 @@ def read_object(attempt: Attempt) -> None:
         paused = min(wire.pauses, default=1) >= _LEAST_PAUSE_S
         attempt.require(paused, "the next request at once", "a pause after each Busy", _PAUSE)
     _, got = _read(attempt, REPLACED, "of an object that is replaced after a piece")
-    shown = got if isinstance(got, Exception) else "bytes of two versions"
+    shown = got if isinstance(got, Exception) else "bytes, and no error"
     attempt.require(isinstance(got, OSError), shown, "OSError", _MIXED)
     _, got = _read(attempt, (300, Busy), "where the server is gone after a piece")
     attempt.require(isinstance(got, Busy), got, "Busy, after a few tries", _PART)

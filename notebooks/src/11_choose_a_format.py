@@ -348,13 +348,13 @@ for name in ("files, a twentieth", "files", "packed", "shards"):
 
 # %%
 alone = Storage(stripes=1)
-for count in (1, 10, 100):
+for count in (10, 100, 1_000):
     one, many = (simulate(work, place, WAYS["packed"], count).epoch_s for place in (alone, lustre))
-    print(f"{count} nodes: an epoch takes {one:,.0f} s from one target, {many:,.0f} s from 24;", end=" ")
+    print(f"{count:5,} nodes: an epoch takes {one:,.0f} s from one target, {many:,.0f} s from 24; a copy has paid off")
     for name in ("staged", "broadcast"):
         copy = found[name][count]
-        paid = (copy.first_epoch_s - copy.epoch_s) / max(many - copy.epoch_s, 1e-9)
-        print(f"{name}: {paid:,.0f} epochs", end=" " if name == "staged" else "\n")
+        paid = (copy.first_epoch_s - copy.epoch_s) / (many - copy.epoch_s)
+        print(f"{name:>15} after {paid:,.0f} epochs")
 
 # %% [markdown]
 # `lfs setstripe -c -1 FOLDER` before the file is written stripes it over all targets. On 10 nodes and more, one
