@@ -350,10 +350,9 @@ figures.lines(drawn, title, x="added latency, ms", y="images per second", log="y
 
 # %% [markdown]
 # Eight single images in flight hide the latency as one shard of eight does, but the store must answer eight requests
-# for it. 8 in flight bring twice as many when the 16 waits
-# of an epoch are of the order of the time its bytes take. At 50 ms a single request in flight waits nearly all the
-# time, and each doubling helps, until bytes, hashes or the server are the limit: 3 to 7 times with 8 in flight. 16 are
-# all shards.
+# for it. Eight shards in flight bring twice as many as one when the 16 waits of an epoch take about as long as its
+# bytes. At 50 ms a single request in flight waits nearly all the time, and each doubling helps, until bytes, hashes or
+# the server are the limit: 3 to 7 times with 8 in flight. Sixteen are the whole set.
 #
 # <details>
 # <summary>How many requests does your network need?</summary>
@@ -504,7 +503,7 @@ print(f"a fixed part is kept: {found_on_the_node(False):.0%} of the requests are
 print(f"LRU: {found_on_the_node(True):.0%}; always in the same order {found_on_the_node(True, False):.0%}")
 
 # %% [markdown]
-# A shard that was just read is needed again only in the next epoch, and by then it has usually been dropped.
+# A shard that was just read is needed again in the next epoch, and by then it has usually been dropped.
 
 # %% [markdown] id="exercise"
 # ## Exercise

@@ -324,8 +324,8 @@ for name in names:
     print(f"{name:18} GPUs wait {waiting}; the limit on 1,000: {found[name][1_000].limit}")
 
 # %% [markdown]
-# Lines are flat where something that all nodes share is full: what it can do per second, divided by what one node
-# needs.
+# Lines are flat where something that all nodes share is full. From how many nodes on? Divide what it can do per
+# second by what one node needs.
 
 # %%
 rate = work.node_samples_s
@@ -359,7 +359,7 @@ for count in (10, 100, 1_000):
 # %% [markdown]
 # `lfs setstripe -c -1 FOLDER` before the file is written stripes it over all targets. On 10 nodes and more, one
 # target is slower than files with a twentieth of the metadata server. To stage on 100 nodes the set is read 100
-# times; a broadcast reads it once, so it pays off after a quarter of the epochs.
+# times; a broadcast reads it once, and pays off four times as early.
 
 # %% [markdown] id="choose" tags=["core"]
 # ## 5 · Choose
@@ -368,7 +368,7 @@ for count in (10, 100, 1_000):
 #
 # *A copy pays off if the seconds saved per epoch, times epochs, exceed its own.*
 #
-# `advise` answers them with numbers. Here for ImageNet-21k, 14 million images of 110 kB, on 8 nodes with room for 400
+# `advise` answers them with numbers, for ImageNet-21k: 14 million images of 110 kB, on 8 nodes with room for 400
 # GB each, which `advise` also counts as page cache; opening and reading a file takes 4 ms.
 #
 # > **Predict.** 32 GPUs take 64 images each per 0.1 s; the metadata server does 20,000 operations per second. How many

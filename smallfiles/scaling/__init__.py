@@ -1,7 +1,7 @@
 """Simulate one to ten thousand nodes: time of an epoch and waiting of GPUs, for each way to read.
 
     forecast = scaling.simulate(Work(), Storage(), WAYS["files"], nodes=64)
-    forecast.waiting                                       # 0.83: the share of time in which GPUs wait
+    forecast.waiting                                       # 0.90: the share of time in which GPUs wait
     scaling.saturation(Work(), Storage(), WAYS["files"])   # nodes at which each part of the storage is full
 
 Batches pass through queues: metadata server, storage targets, the network of their node, their worker.

@@ -3,7 +3,8 @@
 The defaults of `Storage` are those of a middle-sized Lustre of 24 hard-disk targets, in orders of magnitude.
 Dell's white paper "HPC Lustre Storage solution with Mellanox InfiniBand EDR" (mdtest and IOzone) gives up to
 544,000 stat calls per second, 29,000 creations and 160,000 removals; an open lies between the last two. The
-time of a read request is assumed. Measure your own: `smallfiles bench read` on your file system gives latency and bytes per second of one node.
+time of a read request is assumed. Measure your own: `smallfiles bench read` on your file system gives latency
+and bytes per second of one node.
 
 The trap: a packed file is on one storage target unless it is striped (`lfs setstripe -c -1`). Then all
 nodes of the cluster read from the same few disks.
