@@ -355,6 +355,8 @@ marks = {f"{rate / 1e6:.0f} MB/s / {need / 1e6:.0f} MB/s = {rate / need:.1f} ran
 show.figure(figures.lines(lines, title, **axes, guess=guess, marks=marks))
 if opens := worksheet.value("01", "opens_per_s", 0):  # 0: not measured yet
     worksheet.note("10", ranks_fed=int(opens / (10 / 0.03)))
+else:
+    print("Run notebook 01, then this cell again, for your number.")
 
 # %% [markdown]
 # 80 MB per second are 720 images: no number of ranks gets more. Staging moves this bend ([notebook
