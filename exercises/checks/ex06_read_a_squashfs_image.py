@@ -43,6 +43,10 @@ _OPENS = "each open is a request to the metadata server, and a large file needs 
 _PER_THREAD = "a file for each thread is right, and costs an open for each: 1,000 workers of 8 threads send "
 _PER_THREAD += "8,000 requests to the metadata server; with os.pread all threads share one open file"
 _WHOLE = "your reader reads the whole file into memory, and a real one does not fit there"
+_SHORT = "a read may return less than it was asked for, and the next one continues behind it: loop until "
+_SHORT += "all of the sample is there"
+_CUT = "the file ends within the sample, as after an interrupted copy: an empty read means the end, and half "
+_CUT += "an image must be an error"
 _ALONG = "your reader holds samples when it is pickled, and every worker keeps a copy"
 
 
@@ -129,6 +133,7 @@ def reader(attempt: Attempt) -> None:
     tried.side_by_side()
     tried.pickled()
     tried.frugal()
+    tried.short_reads()
 
 
 class Tried:
@@ -240,6 +245,23 @@ class Tried:
 
         self.attempt.given("the pickled reader in a worker that has none of this process's open files")
         self.right(in_worker(as_spawned), _NUMBER)
+
+    def short_reads(self) -> None:
+        """`os.pread` returns half of what it is asked for; then a sample reaches beyond the end."""
+
+        def halved() -> bool:
+            real = os.pread
+            vars(os)["pread"] = lambda descriptor, count, at: real(descriptor, (count + 1) // 2, at)
+            made = self.attempt.answer(self.path, self.places)
+            return all(bytes(made[index]) == self.truth[index] for index in (3, 7, 0))
+
+        self.attempt.given("reader[3] where os.pread returns half of the bytes")
+        self.right(in_worker(halved), _SHORT)
+        cut = [(self.path.stat().st_size - 10, 100)]
+        got = in_worker(lambda: len(self.attempt.answer(self.path, cut)[0]))
+        self.attempt.given("reader[0] where 100 bytes are wanted and the file ends after 10")
+        found = "no answer" if got is None else f"{got} bytes"
+        self.attempt.require(isinstance(got, dict), found, "an error", _CUT)
 
     def frugal(self) -> None:
         """Refuse what is right and expensive: opening too often, and reading everything."""

@@ -24,13 +24,24 @@ class Answer:
         return self.get(*self.places[index])
 
 
+def all_of(descriptor, start, size):
+    """`os.pread` as often as needed."""
+    data = b""
+    while len(data) < size:
+        part = os.pread(descriptor, size - len(data), start + len(data))
+        if not part:
+            raise EOFError
+        data += part
+    return data
+
+
 class Right(Answer):
     opened = (0, -1)
 
     def get(self, start, size):
         if self.opened[0] != os.getpid():
             self.opened = (os.getpid(), os.open(self.path, os.O_RDONLY))
-        return os.pread(self.opened[1], size, start)
+        return all_of(self.opened[1], start, size)
 
     def __getstate__(self):
         return {**self.__dict__, "opened": (0, -1)}
@@ -45,6 +56,8 @@ class RightByMapping(Answer):
         if self.mapped is None:
             with open(self.path, "rb") as file:
                 self.mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        if start + size > len(self.mapped):
+            raise EOFError
         return self.mapped[start : start + size]
 
     def __getstate__(self):
@@ -59,10 +72,33 @@ class RightWithoutAProcess(Answer):
         self.file = open(path, "rb")
 
     def get(self, start, size):
-        return os.pread(self.file.fileno(), size, start)
+        return all_of(self.file.fileno(), start, size)
 
     def __reduce__(self):
         return type(self), (self.path, self.places)
+
+
+class OneReadIsEnough(RightWithoutAProcess):
+    def get(self, start, size):
+        return os.pread(self.file.fileno(), size, start)
+
+
+class ShortAtTheEnd(RightWithoutAProcess):
+    """Reads on, and gives what there is."""
+
+    def get(self, start, size):
+        data = b""
+        while part := os.pread(self.file.fileno(), size - len(data), start + len(data)):
+            data += part
+        return data
+
+
+class NeverEnds(RightWithoutAProcess):
+    def get(self, start, size):
+        data = b""
+        while len(data) < size:
+            data += os.pread(self.file.fileno(), size - len(data), start + len(data))
+        return data
 
 
 def read_at(file, start, size):
@@ -215,6 +251,9 @@ WRONG = [
     (LockAcrossProcesses, "a lock of threading works within one process"),
     (LateButShared, "open anew where os.getpid() is another one"),
     (CannotBePickled, "leave it behind in __getstate__"),
+    (OneReadIsEnough, "the next one continues behind it"),
+    (ShortAtTheEnd, "half an image must be an error"),
+    (NeverEnds, "an empty read means the end"),
     (NumberTravels, "the number of a descriptor means nothing in another process"),
     (each_time(read_at), "needs one per process"),
     (KeepsSamples, "holds samples when it is pickled"),
