@@ -58,6 +58,7 @@ WHY = {
     "stuck": "the next job waits forever: a lock *file* stays when its owner dies; fcntl.flock lets go",
     "handler": "after your function SIGTERM still calls your handler: put the old one back in `finally`",
     "followed": "you wrote through a planted link: look with is_symlink; os.replace replaces the link itself",
+    "lock followed": "open empties the file behind a planted link: open a lock by os.open with os.O_NOFOLLOW",
     "folder followed": "`folder` was a planted link; look with folder.is_symlink() and raise OSError",
     "full ignored": "the disk was full, and you did not say so; let the OSError of the copy through",
     "full left": "your part keeps the full disk full: remove the temporary file in `finally`",
@@ -320,6 +321,23 @@ def a_link_is_planted(scene: Scene) -> None:
         scene.refuse(scene.copy.is_symlink(), "followed", "still a link", "a copy")
 
 
+def a_lock_is_a_link(scene: Scene) -> None:
+    """Under each other name that a call leaves, such as that of its lock, to a file of ours."""
+    scene.finished()
+    victim = scene.folder.parent / "victim"
+    for path in [path for path in scene.folder.rglob("*") if path.is_file() and path.name != NAME]:
+        path.unlink()
+        victim.write_bytes(os.urandom(SIZE_BYTES))
+        before = digest(victim)
+        path.symlink_to(victim)
+        scene.copy.unlink(missing_ok=True)
+        scene.told(f"where {path.name} in folder is a link to a file of yours")  # refusing is right too
+        scene.refuse(
+            digest(victim) != before, "lock followed", "the file behind the link, changed", "it to stay"
+        )
+        path.unlink(missing_ok=True)
+
+
 def the_folder_is_a_link(scene: Scene) -> None:
     """Planted where the folder should be."""
     elsewhere = scene.folder.parent / "elsewhere"
@@ -356,7 +374,7 @@ def ended_by_sigterm(scene: Scene) -> None:
 
 ONE_CALL = (into_a_new_folder, a_good_copy_is_there, the_source_has_changed, half_a_copy_is_there)
 LOCK_AND_RENAME = (*ONE_CALL, two_at_once, after_a_killed_job)
-LINKS = (the_handler_of_before, a_link_is_planted, the_folder_is_a_link)
+LINKS = (the_handler_of_before, a_link_is_planted, a_lock_is_a_link, the_folder_is_a_link)
 SIGNALS_AND_LINKS = (*LINKS, the_disk_is_full, ended_by_sigterm)
 
 

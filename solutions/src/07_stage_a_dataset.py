@@ -95,7 +95,8 @@ verdict
 # ## Task B: signals and links
 #
 # ★★★ · 20 minutes, optional. Make your function safe: SIGTERM and a full disk leave nothing behind (a full disk raises
-# `OSError`), the previous handler is restored, and planted links, as `folder` or under the final name, are not followed:
+# `OSError`), the previous handler is restored, and planted links, as `folder`, under the final name or as your lock
+# file, are not followed:
 #
 # `stage_safely(src: Path, folder: Path) -> Path`
 
@@ -118,13 +119,16 @@ def stage_safely(src: Path, folder: Path) -> Path:
     """As `stage`; whatever ends it leaves nothing, and no link leads it astray."""
     # --8<-- solution
     folder.mkdir(mode=0o700, exist_ok=True)
-    if folder.is_symlink():
-        raise FileExistsError(f"{folder} is a symbolic link")
+    if folder.is_symlink() or folder.stat().st_uid != os.getuid():
+        raise FileExistsError(f"{folder} is a symbolic link, or the folder of another user")
     copy = folder / src.name
-    with (folder / f".{src.name}.lock").open("w") as lock:
+    lock = os.open(folder / f".{src.name}.lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
+    try:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not is_good(src, copy):
             copy_aside(src, copy)
+    finally:
+        os.close(lock)
     return copy
     # --8<-- stub
     # raise NotImplementedError  # your code: stage, and about 8 lines more
@@ -148,7 +152,9 @@ check.stage_safely(stage_safely)
 # <summary>Hint 2: links</summary>
 #
 # `mkdir(exist_ok=True)` accepts a link to a folder: check `folder.is_symlink()` and raise an `OSError`. A link under
-# the final name is not a good copy, and `os.replace` replaces the link, not its target.
+# the final name is not a good copy, and `os.replace` replaces the link, not its target. `open("w")` empties the file
+# behind a link: open the lock file with `os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)`. The folder may
+# also be that of another user, which the check cannot try: compare `folder.stat().st_uid` with `os.getuid()`.
 #
 # </details>
 

@@ -24,8 +24,18 @@ from exercises.checks.verdict import Wrong
 
 @contextlib.contextmanager
 def locked(folder, name, how=fcntl.LOCK_EX):
-    with (folder / f".{name}.lock").open("w") as lock:
+    lock = os.open(folder / f".{name}.lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
+    try:
         fcntl.flock(lock, how)
+        yield
+    finally:
+        os.close(lock)
+
+
+@contextlib.contextmanager
+def locked_through_links(folder, name):
+    with (folder / f".{name}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
         yield
 
 
@@ -168,6 +178,7 @@ WRONG = [
     (broken(same=exists), WHY["old"]),
     (through_the_link, WHY["overwritten"]),
     (broken(same=functools.partial(same, look=os.stat)), WHY["followed"]),
+    (broken(lock=locked_through_links), WHY["lock followed"]),
     (broken(make=only_mkdir), WHY["folder followed"]),
     (swallowed, WHY["full ignored"]),
     (broken(clean=lambda part: None), WHY["full left"]),
