@@ -32,6 +32,7 @@ import sys
 
 sys.path.append("..")
 from helpers import figures, show, start, worksheet
+from helpers.experiments.nb07 import Slow, on_slow_storage
 
 setup = start("07")
 
@@ -48,12 +49,14 @@ from pathlib import Path
 from smallfiles import formats, measure, staging
 from smallfiles.pack import PackConfig, pack
 from smallfiles.progress import bytes_text
-from smallfiles.slowfs import SlowConfig, open_slow
+from smallfiles.slowfs import SlowConfig
 from smallfiles.staging import placement
 
+storage = SlowConfig(latency_s=0.002, servers=8, bandwidth_bytes_s=100e6)  # 2 ms for a look-up or an open
+config = staging.StageConfig(leave_bytes=256 << 20)  # of memory: room for workers; left out, it is chosen for you
+
 # %% [markdown]
-# The folded cell packs the images, and makes a folder for copies that is removed when the kernel ends. `late`
-# replaces slow storage where no folder can be mounted.
+# The folded cell packs the images, and makes a folder for copies that is removed when the kernel ends.
 
 # %% jupyter={"source_hidden": true}
 source = setup.source()
@@ -65,12 +68,6 @@ candidates, _ = placement.candidates(placement.AUTO, packed)  # where copies cou
 roomy = [place.path for place in candidates if place.free_bytes > 8 * size + (512 << 20)]
 here = Path(tempfile.mkdtemp(prefix="smallfiles-notebook-", dir=roomy[0] if roomy else setup.scratch))
 _ = atexit.register(shutil.rmtree, here, ignore_errors=True)
-
-
-def late(seconds, work, *arguments):
-    time.sleep(seconds)
-    return work(*arguments)
-
 
 # %% [markdown] id="recall"
 # > **Recall** (05). The samples were shuffled while packing. What does a buffer at reading still add?
@@ -86,8 +83,8 @@ def late(seconds, work, *arguments):
 # ## 1 · Find the place
 #
 # Sites give node-local storage many names, such as `SLURM_TMPDIR`, `LOCAL_SCRATCH` or `TMPDIR`. A variable may be
-# unset, or point to a folder that all nodes share. `SMALLFILES_NODE_LOCAL` is ours: set it if your site uses yet
-# another name. `/dev/shm` exists on nearly every Linux machine: a folder whose files are in memory.
+# unset, or point to a folder that all nodes share.  `/dev/shm` exists on nearly every Linux machine: a folder whose
+# files are in memory.
 #
 # > **Predict.** Which variables are set here? And how much of `/dev/shm` may you fill: all that `df` shows as free?
 #
@@ -138,42 +135,34 @@ trial.unlink()
 # fails, in some versions with a *bus error* ([pytorch#5040](https://github.com/pytorch/pytorch/issues/5040)). `stage`
 # keeps some room free.
 #
-# <details>
-# <summary>A private /dev/shm</summary>
-#
-# With Slurm's `job_container/tmpfs` two jobs on a node cannot share a copy.
-#
-# </details>
-#
 # Now we stage the packed file.
 
 # %%
-config = staging.StageConfig(leave_bytes=256 << 20)  # room for workers; left out, it is chosen for you
 with staging.staged(packed, here, config=config) as copy:
     print(copy.path.relative_to(here))
     print(*copy.notes, sep="\n")
 
 # %% [markdown]
-# Only you may enter the folder. The long name in the path is derived from the content: the same file under two paths is
-# one copy.
+# The long name in the path is derived from the content: the same file under two paths is one copy.
 
 # %% [markdown] id="rates" tags=["optional"]
 # ## 2 · Measure the copy
 #
-# *Optional, 8 minutes.* Three ways to memory: `dd` with the packed file, `stage`, which also
-# compares each block with its digest, and `cp -r` with the small files. We read from a warm page cache, then from a
-# `slowfs` that takes 2 ms for each look-up and open.
+# *Optional, 8 minutes.* Three ways to memory: `dd` with the packed file, `stage`, which also compares each block with
+# its digest, and `cp -r` with the small files. Each run also removes its copy. We read from a warm page cache, then
+# from slow storage: 2 ms for each look-up and open, 100 MB/s.
 #
 # > **Predict.** Order the three by speed, warm and from slow storage. How many times faster is `stage` than `cp -r`
 # > from slow storage?
 
 # %%
-guess = 3  # change me: from slow storage, stage is so many times as fast as cp -r
+guess = 20  # change me: from slow storage, stage is so many times as fast as cp -r
 
 
 # %%
 def by_dd(file):
     subprocess.run(["dd", f"if={file}", f"of={here / 'dd'}", "bs=4M", "status=none"], check=True)
+    (here / "dd").unlink()
     return size >> 20
 
 
@@ -184,53 +173,44 @@ def by_stage(file):
 
 def by_cp(folder):
     subprocess.run(["cp", "-r", folder, here / "files"], check=True)
+    shutil.rmtree(here / "files")
     return size >> 20
 
 
 # %% [markdown]
-# The folded cell compares them warm, in five rounds:
+# The folded cell compares them warm:
 
 # %% jupyter={"source_hidden": true}
-def clean():
-    shutil.rmtree(here / "files", ignore_errors=True)
-    (here / "dd").unlink(missing_ok=True)
+def compare(place, rounds):
+    ways = {"cp -r, small files": place.task(by_cp, place.files, opens=len(source.manifest), reads=size)}
+    ways |= {"dd, one file": place.task(by_dd, place.packed, reads=size)}
+    ways |= {"stage, one file": place.task(by_stage, place.packed, reads=size)}
+    return measure.compare(ways, rounds=rounds, unit="MiB")
 
 
-def compare(file, folder, wait_s=0.0):
-    ways = {"cp -r, small files": partial(late, wait_s * len(source.manifest), by_cp, folder)}
-    ways |= {"dd, one file": partial(late, wait_s, by_dd, file)}
-    ways |= {"stage, one file": partial(late, wait_s, by_stage, file)}
-    found = measure.compare(ways, rounds=5, unit="MiB", before=clean)
-    clean()
-    return found
-
-
-warm = compare(packed, source.root)
+warm = compare(Slow(packed, source.root), 5)
 speed = {name.partition(",")[0]: warm.spread(name).median for name in warm.runs}
 best = max(speed, key=speed.get)
 others = " and ".join(f"{name} reaches {speed[name] / speed[best]:.0%}" for name in speed if name != best)
 show.figure(figures.bars(warm, f"Warm, {best} is fastest; of its speed, {others}", note="warm page cache"))
 
 # %% [markdown]
-# `stage` hashes each piece while it is in the processor's cache: this needs a free CPU, and with
-# only 44 MB its start-up is a visible part. The folded cell does the same from slow storage:
+# `stage` hashes each piece, which needs a free CPU, and with only 44 MB its start-up is a visible part. The folded cell
+# does the same from slow storage:
 
 # %% jupyter={"source_hidden": true}
-latency = SlowConfig(latency_s=0.002)
-with open_slow(packed.parent, latency) as slow_packed, open_slow(source.root, latency) as slow_files:
-    if slow_packed.how == "fuse":
-        note, slow = "2 ms per operation", compare(slow_packed / packed.name, slow_files.path)
-    else:  # slept: a look-up and an open of each file
-        note, slow = "2 ms per operation, slept: nothing can be mounted here", compare(packed, source.root, 0.004)
+with on_slow_storage(packed, source.root, storage) as place:
+    slow, note = compare(place, 3), f"2 ms per operation, 100 MB/s{place.note}"
 gain = slow.times("stage, one file", "cp -r, small files").median
-title = f"From slow storage, stage is about {gain:.0f} times as fast as cp -r of the small files"
+title = f"From slow storage, stage is {gain:.1f} times as fast as cp -r of the small files"
 plain = slow.spread("cp -r, small files").median
 speeds = {name: [rate / plain for rate in slow.rates_per_s(name)] for name in slow.runs}
 figures.bars(speeds, title, x="times the speed of cp -r", note=note, base="cp -r, small files", guess=guess)
 
 # %% [markdown]
-# Each small file costs a look-up and an open; the packed file costs only a few. Disks and copies rarely fail, but then
-# silently. The folded cell flips one bit of the source, as a failing disk would.
+# Here the storage sets the pace: the bytes take 0.45 s in each way, verified or not. Each small file adds a look-up and
+# an open. Disks and copies rarely fail, but then silently. The folded cell flips one bit of the source, as a failing
+# disk would.
 #
 # > **Predict.** Which of the two will notice it, `cp` or `stage`?
 
@@ -292,7 +272,7 @@ def once_per_node(source, rank):
 # > **Predict.** Four ranks start 0.1 s apart. How many of the 44 MB does each find, with each function?
 
 # %%
-guess = 44  # change me: MB that rank 1 finds with the first
+guess = 30  # change me: MB that rank 1 finds with the first
 
 # %%
 import multiprocessing
@@ -313,8 +293,8 @@ print({name: [f"{mb:.0f} MB" for mb in found] for name, found in opened.items()}
 torn, whole = opened["if_missing"], min(opened["once_per_node"])
 title = f"Ranks 1 to 3 open {min(torn[1:]):.0f} to {max(torn[1:]):.0f} of {size / 1e6:.0f} MB; "
 title += f"with lock and rename, each opens {whole:.0f}"
-each = {f"rank {rank}": mb for rank, mb in enumerate(torn)}
-show.figure(figures.bars(each, title, x="MB that a rank finds with if_missing", guess=guess))
+each = {f"{name}, rank {rank}": mb for name, found in opened.items() for rank, mb in enumerate(found)}
+show.figure(figures.bars(each, title, x="MB that a rank finds", guess=guess))
 
 # %% [markdown]
 # Three ranks would have opened a torn file: half an Arrow file stops them with an error, half a tar can pass for a
@@ -329,50 +309,56 @@ show.figure(figures.bars(each, title, x="MB that a rank finds with if_missing", 
 
 # %% [markdown]
 # But 200 nodes still read the set 200 times. With `stage --broadcast` one node reads it, and Slurm's `sbcast` passes
-# each block on, from every node to at most [eight others](https://slurm.schedmd.com/sbcast.html): a tree of one level
-# up to 8 nodes, two from 9 and three from 73 on.
+# each block on, from every node to at most [eight others](https://slurm.schedmd.com/sbcast.html) in a tree.
 #
-# > **Predict.** ImageNet has 140 GB, the targets of a Lustre deliver 17 GB/s in all, a node sends and receives 12 GB/s.
-# > From how many nodes on is a broadcast faster?
+# > **Predict.** ImageNet has 140 GB, the targets of a Lustre deliver 17 GB/s in all, a node receives and passes on 12
+# > GB/s. From how many nodes on is a broadcast faster?
 
 # %%
 guess = 2  # change me: nodes
 
 # %% [markdown]
-# The folded cell asks a model.
+# The folded cell asks a model, also with slower nodes.
 
 # %% jupyter={"source_hidden": true}
+from dataclasses import replace
+
 from smallfiles.scaling import BROADCAST, WAYS, Storage, Work, simulate
 
-work, lustre = Work(gpus=1, workers=1), Storage()  # 1.28 million images of 110 kB; 24 targets of 0.7 GB/s, 12 GB/s per node
+work, lustre = Work(gpus=1, workers=1), Storage()  # 1.28 million images of 110 kB; 24 targets of 0.7 GB/s
+doublings = [2**power for power in range(10)]
+cases = {"each node reads": (WAYS["staged"], 12), "broadcast, 12 GB/s": (BROADCAST["broadcast"], 12)}
+cases |= {f"broadcast, {rate} GB/s": (BROADCAST["broadcast"], rate) for rate in (4, 1)}
 copying, read = {}, {}
-for name, way in {"each node reads": WAYS["staged"], "broadcast": BROADCAST["broadcast"]}.items():
-    forecasts = [simulate(work, lustre, way, nodes) for nodes in (*range(1, 33), 64, 128, 256, 512)]
+for name, (way, rate) in cases.items():
+    counts = sorted({*doublings, *(range(1, 33) if rate == 12 else ())})
+    forecasts = [simulate(work, replace(lustre, node_bytes_s=1e9 * rate), way, nodes) for nodes in counts]
     copying[name] = {each.nodes: each.first_epoch_s - each.epoch_s for each in forecasts}
     read[name] = f"{forecasts[-1].shared_bytes / 1e12:.1f} TB"
-slower = [n for n, seconds in copying["broadcast"].items() if seconds >= copying["each node reads"][n]]
-drawn = {name: {2**power: line[2**power] for power in range(10)} for name, line in copying.items()}
-title = f"Simulated: from {max(slower) + 1} nodes on, a broadcast is faster"
+alone = copying["each node reads"]
+slower = {name: max(n for n, seconds in line.items() if seconds >= alone[n]) for name, line in copying.items()}
+title = f"Simulated: with 12 GB/s a broadcast is faster from {slower['broadcast, 12 GB/s'] + 1} nodes on, "
+title += f"with 1 GB/s not with {slower['broadcast, 1 GB/s']} either"
+drawn = {name: {nodes: line[nodes] for nodes in doublings} for name, line in copying.items()}
 axes = {"x": "nodes", "y": "time until all have a copy (s)", "log": "xy"}
 axes |= {"marks": {"2 levels": 9, "3 levels": 73}}  # of the tree: 8 nodes, 64 more, …
 show.figure(figures.lines(drawn, title, **axes, guess=guess, note="a model, not a measurement"))
-print("read from shared storage by 512 nodes:", read)
+print("512 nodes read from shared storage:", {name: read[name] for name in list(cases)[:2]})
 
 # %% [markdown]
-# A broadcast first reads everything, then sends block by block, with a round trip per block and level, so with few
-# nodes it is slower. The model counts the network only, not the writing of section 2.
+# A broadcast first reads everything, then sends it block by block and level by level, so with few nodes it is slower.
+# All depends on what a node passes on: measure yours with `07_broadcast`. Only the printed line is certain: the storage
+# is read once.
 
 # %% [markdown] id="epochs" tags=["core"]
 # ## 4 · Count the epochs
 #
-# The copy has paid off when the epochs have saved its time. So we measure four things: an epoch from small files and
-# one from the packed file, both on the slow storage; staging; and an epoch from the copy. Each reads in random order.
+# The copy has paid off when the epochs have saved its time. So we measure an epoch from small files and one from the
+# packed file, both on the slow storage, staging, and an epoch from the copy.
 
 # %%
 import numpy as np
 
-storage = SlowConfig(latency_s=0.002, servers=8, bandwidth_bytes_s=100e6)
-config = staging.StageConfig(leave_bytes=256 << 20)
 order = np.random.default_rng(0).permutation(len(source.manifest))
 paths = source.manifest.paths.to_pylist()
 
@@ -395,8 +381,7 @@ def copy_and_give_back(path, to):
 
 
 # %% [markdown]
-# > **Predict.** After how many epochs has staging paid off, compared with reading the packed file there: half an epoch,
-# > one, three?
+# > **Predict.** After how many epochs has staging paid off, compared with reading the packed file there?
 
 # %%
 guess = 3  # change me: staging has paid off after so many epochs
@@ -406,18 +391,13 @@ guess = 3  # change me: staging has paid off after so many epochs
 
 # %% jupyter={"source_hidden": true}
 with (
-    open_slow(source.root, storage) as slow_files,
-    open_slow(packed.parent, storage) as slow_packed,
+    on_slow_storage(packed, source.root, storage) as place,
     staging.staged(packed, here, config=config) as copy,
 ):
-    mounted = slow_packed.how == "fuse"
-    file, folder = (slow_packed / packed.name, slow_files.path) if mounted else (packed, source.root)
-    bytes_s = 0.0 if mounted else size / storage.bandwidth_bytes_s
-    opens_s = 0.0 if mounted else 2 * storage.latency_s * len(order)
     elsewhere = Path(tempfile.mkdtemp(dir=here))
-    parts = {"small files": partial(late, opens_s + bytes_s, epoch_of_files, folder)}
-    parts |= {"packed file": partial(late, bytes_s, epoch, file), "staged copy": partial(epoch, copy.path)}
-    parts |= {"copying": partial(late, bytes_s, copy_and_give_back, file, elsewhere)}
+    parts = {"small files": place.task(epoch_of_files, place.files, opens=len(order), reads=size)}
+    parts |= {"packed file": place.task(epoch, place.packed, reads=size), "staged copy": partial(epoch, copy.path)}
+    parts |= {"copying": place.task(copy_and_give_back, place.packed, elsewhere, reads=size)}
     found = measure.compare(parts, rounds=3)
 seconds = {name: found.seconds(name) for name in parts}
 print({name: f"{value:.2f} s" for name, value in seconds.items()})
@@ -438,14 +418,14 @@ if saved > 0:
     worksheet.note("07", break_even_epochs=paid)
 marks = {"has paid": paid} if paid < shown[-1] else None
 axes = {"x": "epochs read", "y": "seconds since the start"}
-note = "slopes: medians" if mounted else "slopes: medians; waits slept: nothing can be mounted here"
-show.figure(figures.lines(lines, title, **axes, guess=guess, marks=marks, note=note))
+show.figure(figures.lines(lines, title, **axes, guess=guess, marks=marks, note=f"slopes: medians{place.note}"))
 saved = seconds["small files"] - seconds["staged copy"]
 print(f"compared with small files: after {seconds['copying'] / saved:.2f} epochs" if saved > 0 else "never")
 
 # %% [markdown]
-# A copy reads each byte once, as an epoch does, so expect the lines to meet near one epoch, whatever the bandwidth; or
-# earlier, if the copy uses more readers than the epoch.
+# A copy reads each byte once, as an epoch does. `slowfs` charges bytes and opens but no read requests, so here the
+# lines meet near one epoch. Expect less on a parallel file system: an epoch sends a request for each sample, a copy a
+# few large ones, perhaps from several readers.
 #
 # But while the GPU computes, the loader reads ahead. If training takes longer than reading, it hides the storage.
 #
@@ -460,16 +440,16 @@ for share in (0.0, 0.5, 0.9, 1.0, mine):
     print(f"training needs {training:.2f} s per epoch: staging pays off {when}")
 
 # %% [markdown]
-# So measure an epoch of your training, not a raw read. A set that fits into the *page cache* may come from there in the
-# second epoch, until the memory is needed. And with staging your job loads the shared storage once, not in every epoch.
+# So measure an epoch of your training, not a raw read. A set that fits into the *page cache* may come from there  in
+# the second epoch. And with staging your job loads the shared storage once, not in every epoch.
 
 # %% [markdown] id="clean" tags=["core"]
 # ## 5 · Clean up, also when killed
 #
-# Memory that a job leaves in `/dev/shm` is missing for every later job on the node. So a copy is removed with the last
-# process that uses it. Two signals can interrupt this: SIGTERM, which Slurm sends at the time limit, and SIGKILL, which
-# follows and which no program can catch. The folded cell starts a process that copies, or uses a copy, sends it a
-# signal, and looks at what is left.
+# Memory that a job leaves in `/dev/shm` is missing for later jobs. So a copy is removed with the last process that uses
+# it. Two signals can interrupt this: SIGTERM, which Slurm sends at the time limit, and SIGKILL, which follows and which
+# no program can catch. The folded cell starts a process that copies, or uses a copy, sends it a signal, and looks at
+# what is left.
 
 
 # %% jupyter={"source_hidden": true}
@@ -500,34 +480,37 @@ def end(file, moment, number):
         time.sleep(0.002)
     os.kill(process.pid, number)
     process.join()
-    left = ", ".join(f"{bytes_text(one.bytes)} ({one.state})" for one in left_behind())
+    left = sum(one.bytes for one in left_behind())
     with staging.staged(packed, victims, config=config) as copy:
-        found = "was used" if copy.reused else "was not used"
-    return f"left {left}, which {found} by the next" if left else "left nothing"
+        found = "used" if copy.reused else "removed"
+    if not left:
+        return "nothing", "left nothing"
+    return "half" if left < size else "all", f"left {bytes_text(left)}, which the next one {found}"
 
 
 # %% [markdown]
-# > **Predict.** In which of the four cases are files left? What does the next `stage` do with them?
+# > **Predict.** What is left in each of the four cases? What does the next `stage` do with it?
+
+# %%
+guess = {"SIGTERM while copying": "half", "SIGKILL while copying": "half"}  # change me: nothing, half or all
+guess |= {"SIGTERM while using": "all", "SIGKILL while using": "all"}
 
 # %%
 victims = Path(tempfile.mkdtemp(dir=here))
-with open_slow(packed.parent, storage) as slow:
-    file = slow / packed.name if slow.how == "fuse" else packed
-    for moment in ("copying", "using"):
-        for number in (signal.SIGTERM, signal.SIGKILL):
-            outcome = end(file if moment == "copying" else packed, moment, number)
-            print(f"{number.name} while {moment}: {outcome}")
+with on_slow_storage(packed, source.root, storage) as place:
+    for case, guessed in guess.items():
+        name, _, moment = case.split()
+        left, outcome = end(place.packed if moment == "copying" else packed, moment, signal.Signals[name])
+        print(f"{case}: {outcome}; your guess, {guessed}, is {'right' if guessed == left else 'wrong'}")
 print(f"in the end: {sum(one.bytes for one in left_behind())} bytes")
 
 # %% [markdown]
 # On SIGTERM a handler removes the copy. After SIGKILL the lock is free and the files are there: that is how the next
-# process knows that their owner is dead. It removes half a copy, and uses a complete one. Which copies of yours are
-# here?
+# process knows that their owner is dead. It removes half a copy, and uses a complete one.
 
 # %%
 shutil.rmtree(here)
-print(*(f"{one.path.name} {one.state} {one.owner}" for one in staging.listing()), sep="\n")
-print(f"{len(staging.listing())} staged copies of yours are on this node.")
+print("staged copies of yours on this node:", len(staging.listing()))
 
 # %% [markdown] id="tiers"
 # ## Storage of a centre, tier by tier
@@ -538,8 +521,8 @@ print(f"{len(staging.listing())} staged copies of yours are on this node.")
 # A centre has several kinds of storage, and data moves between them before a job starts:
 #
 # - The *archive* is large and keeps data for years, eventually on tape. Compute nodes often cannot access it.
-# - *Scratch* is the fast parallel file system that jobs read. Files that are not used for some time are purged, in
-#   Jülich after 90 days.
+# - *Scratch* is the fast parallel file system that jobs read. Files that are not used for some time are purged, at
+#   some sites after 90 days.
 # - *Node-local* storage is yours for the time of the job.
 #
 # Hence an earlier staging step: from the archive to scratch, on a node that sees both. `smallfiles stage --to` records
@@ -551,14 +534,14 @@ print(f"{len(staging.listing())} staged copies of yours are on this node.")
 # %% [markdown] id="exercise"
 # ## Exercise
 #
-# In [Exercise 07](../exercises/07_stage_a_dataset.ipynb) you write a staging function that survives two jobs at once,
-# a full disk and SIGTERM.
+# In [Exercise 07](../exercises/07_stage_a_dataset.ipynb) you write a staging function that survives two jobs at once, a
+# full disk and SIGTERM.
 
 # %% [markdown] id="cluster"
 # ## On the cluster
 #
-# The first command copies a set from the archive to scratch, on a transfer node. The second runs at the start of a job
-# script, and prints the path of a copy, which stays until `unstage`.
+# The first command copies from the archive to scratch, on a transfer node. The second, in a job script, prints the path
+# of a copy, which stays until `unstage`.
 
 # %%
 show.command(staging.StageConfig(), "archive/train.tars", "auto", "scratch/data")
@@ -568,13 +551,13 @@ show.command(staging.StageConfig(), "scratch/data/train.tars")
 # Set the `trap` in the script itself: inside `$(…)` it belongs to a subshell, which ends at once.
 #
 # ```bash
-# staged=$(smallfiles stage scratch/data/train.tars)
+# staged=$(smallfiles stage scratch/data/train.tars) || exit 1
 # trap 'smallfiles unstage "$staged"' EXIT
 # smallfiles bench read "$staged"
 # ```
 #
-# This stages on one node. On several: `smallfiles stage --broadcast`, and `each_node` (of `lib.sh`) `smallfiles
-# unstage` in the trap, as `07_broadcast` does.
+# On several nodes: `smallfiles stage --broadcast`, and `each_node smallfiles unstage` in the trap, as in
+# `07_broadcast`.
 #
 # As jobs:
 #
@@ -595,15 +578,16 @@ show.command(staging.StageConfig(), "scratch/data/train.tars")
 # %% [markdown] id="quiz"
 # ## Check yourself
 #
-# **1.** Your job has 64 GB of memory, `df` shows 250 GB free in `/dev/shm`, and your packed set has 60 GB. You stage
-# it. (a) It fits, `df` says so (b) the job is killed while it copies or trains (c) the rest is swapped to disk
+# **1.** Your job has 64 GB of memory, `df` shows 250 GB free in `/dev/shm`, and your packed set has 60 GB. You copy it
+# there with `cp`. (a) It fits, `df` says so (b) the job is killed while it copies or trains (c) the rest is swapped to
+# disk
 #
 # <details>
 # <summary>Answer</summary>
 #
-# **(b)**: on most clusters the file counts as memory of your job, and 4 GB are not enough for training. (a) `df` shows
-# the limit of the folder, which is that of the node. (c) swap, where a node has any, is far slower than the storage
-# that you left.
+# **(b)**: on most clusters the file counts as memory of your job, and 4 GB are not enough for training. `smallfiles
+# stage` refuses before the first byte. (a) `df` shows the limit of the folder, which is that of the node. (c) swap,
+# where a node has any, is far slower than the storage that you left.
 #
 # </details>
 #
@@ -616,6 +600,17 @@ show.command(staging.StageConfig(), "scratch/data/train.tars")
 # **(b) and (c)**. Ranks that look at the same moment all see no copy and all write to it. A rank that looks a little
 # later sees the name, although the bytes are still being written. (a) is true only if the first has finished before the
 # second looks.
+#
+# </details>
+#
+# **3.** Staging takes 100 s, an epoch 60 s from the storage and 55 s from the copy. You train 10 epochs. Does your job
+# end sooner? (a) yes, every epoch is faster (b) no (c) yes, from the second epoch on
+#
+# <details>
+# <summary>Answer</summary>
+#
+# **(b)**: the copy pays after 100 / (60 - 55) = 20 epochs (so not c), and faster epochs alone decide nothing (a). It
+# may still be right: if 30 other jobs read that storage too, yours then reads it once instead of ten times.
 #
 # </details>
 

@@ -10,7 +10,7 @@ ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = ("pysquashfs", "smallfiles", "helpers", "benchmarks")
 POINTS_AT = re.compile(r"[Nn]otebooks?\s+\d\d(?:(?:,|\s+to|\s+and|\s+or)\s+\d\d)*")
 ABOUT = {
-    **{f"helpers/experiments/nb{number}": {number} for number in ("03", "08", "09", "10")},
+    **{f"helpers/experiments/nb{number}": {number} for number in ("03", "07", "08", "09", "10")},
     "helpers/jobs": {"10"},
     "smallfiles/formats/arrow": {"03"},
     "smallfiles/formats/files": {"01"},
