@@ -52,7 +52,7 @@ NUMBERS: dict[str, dict[str, Number]] = {
     "05": {"shard_images": Number("images per shard that reach 90 % of the best measured")},
     "07": {"break_even_epochs": Number("epochs after which staging has paid off")},
     "08": {
-        "images_per_s": Number("training views by the best number of workers, or none", "images/s"),
+        "images_per_s": Number("views with changed colours, by the best number of workers", "images/s"),
         "cpu_ms": Number("processor time to decode and crop one image", "ms"),
     },
     "09": {"in_flight": Number("requests in flight that reach 90 % of the best measured")},

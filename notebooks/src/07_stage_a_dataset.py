@@ -83,7 +83,7 @@ _ = atexit.register(shutil.rmtree, here, ignore_errors=True)
 # ## 1 · Find the place
 #
 # Sites give node-local storage many names, such as `SLURM_TMPDIR`, `LOCAL_SCRATCH` or `TMPDIR`. A variable may be
-# unset, or point to a folder that all nodes share.  `/dev/shm` exists on nearly every Linux machine: a folder whose
+# unset, or point to a folder that all nodes share. `/dev/shm` exists on nearly every Linux machine: a folder whose
 # files are in memory.
 #
 # > **Predict.** Which variables are set here? And how much of `/dev/shm` may you fill: all that `df` shows as free?
@@ -440,8 +440,8 @@ for share in (0.0, 0.5, 0.9, 1.0, mine):
     print(f"training needs {training:.2f} s per epoch: staging pays off {when}")
 
 # %% [markdown]
-# So measure an epoch of your training, not a raw read. A set that fits into the *page cache* may come from there  in
-# the second epoch. And with staging your job loads the shared storage once, not in every epoch.
+# So measure an epoch of your training, not a raw read. A set that fits into the *page cache* may come from there in the
+# second epoch. And with staging your job loads the shared storage once, not in every epoch.
 
 # %% [markdown] id="clean" tags=["core"]
 # ## 5 · Clean up, also when killed
