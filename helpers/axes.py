@@ -109,7 +109,7 @@ def writer(unit: str, largest: float | None = None) -> Writer:
 def _amount(value: float, unit: str, common: int | None) -> str:
     """With the common prefix, unless the number is too small for it to be read."""
     if unit not in _SCALED:
-        return f"{number_text(value)} {unit}".rstrip()
+        return f"{number_text(value)}{'' if unit == '%' else ' '}{unit}".rstrip()
     power = _power(value, unit)
     if (common is not None and abs(value) >= 0.99 * 1000.0 ** (common - 1)) or not value:
         power = common or 0

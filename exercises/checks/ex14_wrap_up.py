@@ -1,8 +1,9 @@
 """Exercise 14: a delivery of trees: what is wrong with it, its packed file, and the numbers that defend it.
 
-    faults    ids without image, mask or row, and damaged images
-    packed    the whole samples in one file, with mask, species and height
-    defence   seconds of opens and of decoding per epoch, which of the two is the limit, and the way to store
+    faults      ids without image, mask or row, and damaged images
+    packed      the whole samples in one file, with mask, species and height
+    break_even  after how many epochs a copy has paid off
+    defence     seconds of a training from files, from one packed file and from copies, and the way to store
 
 The check makes deliveries of its own, from other seeds than the notebook. The trap: a program that follows
 the table sees no image without a row, and one that follows the files sees no row without an image.
@@ -10,12 +11,13 @@ the table sees no image without a row, and one that follows the files sees no ro
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from exercises.checks import Attempt, check, close, diagnose
-from helpers.experiments.nb14 import Delivery, delivered
+from helpers.delivery import Delivery, delivered
 from smallfiles import formats
 from smallfiles.sources import synthetic
 
@@ -106,40 +108,109 @@ def _judge_packed(attempt: Attempt, delivery: Delivery, reader: Any) -> None:
 
 # --- Task 3 ---
 
-CASES = (
-    # trees, nodes, CPUs per node, numbers
-    (500_000, 16, 32, {"opens_per_s": 2_000.0, "cpu_ms": 1.0}),
-    (500_000, 1, 4, {"opens_per_s": 20_000.0, "cpu_ms": 4.0}),
-    (10_000, 2, 8, {"opens_per_s": 500.0, "cpu_ms": 2.0}),
+COPIES = (
+    # seconds of the copy, of an epoch without it and with it; epochs
+    (60.0, 4.0, 2.0, 30),
+    (217.0, 5.25, 1.5, 58),
+    (10.0, 3.0, 0.5, 4),
+    (60.0, 2.0, 2.0, math.inf),
+    (60.0, 1.5, 2.0, math.inf),
 )
 
 
-@check(buys="Two divisions tell which resource to ask for, before anybody asks for 64 nodes.")
+@check(
+    buys="A copy that is worth its time, and none that is not: all nodes wait for it.",
+    errors={ZeroDivisionError: "a copy that saves nothing never pays off: math.inf"},
+)
+def break_even(attempt: Attempt) -> None:
+    """`break_even(copy_s, other_epoch_s, staged_epoch_s)` is the epochs after which a copy has paid off."""
+    for copy_s, other_s, staged_s, right in COPIES:
+        got = attempt(copy_s, other_s, staged_s)
+        number = isinstance(got, int | float) and not isinstance(got, bool)
+        attempt.require(number, got, "a number of epochs", "one number")
+        because = "a copy that saves nothing per epoch never pays off: math.inf"
+        if right < math.inf:
+            exact = copy_s / (other_s - staged_s)
+            because = diagnose(
+                float(got),
+                (float(int(exact)), "after so many epochs some of the copy is still to be saved: round up"),
+                (exact, "a whole number of epochs: round up"),
+                (float(right + 1), "it has paid off when both took equally long"),
+                (float(math.ceil(copy_s / other_s)), "an epoch saves the difference of both, not all of it"),
+                (float(math.ceil(copy_s / staged_s)), "an epoch saves the difference of both"),
+                otherwise="divide the seconds of the copy by those that an epoch saves, and round up",
+            )
+        attempt.require(got == right, got, f"{right}", because)
+
+
+# --- Task 4 ---
+
+CASES = (
+    # trees, nodes, CPUs per node, epochs, numbers
+    (500_000, 8, 32, 5, {"opens_per_s": 2_500.0, "read_mb_s": 1_000.0, "tree_mb": 0.1, "cpu_ms": 1.0}),
+    (500_000, 8, 32, 100, {"opens_per_s": 2_500.0, "read_mb_s": 1_000.0, "tree_mb": 0.1, "cpu_ms": 1.0}),
+    (500_000, 2, 4, 10, {"opens_per_s": 20_000.0, "read_mb_s": 5_000.0, "tree_mb": 0.1, "cpu_ms": 4.0}),
+    (10_000, 2, 8, 3, {"opens_per_s": 4_000.0, "read_mb_s": 100.0, "tree_mb": 0.1, "cpu_ms": 2.0}),
+)
+WAYS = ("files", "packed", "staged")
+
+
+@check(buys="A few divisions tell what a training takes before anybody asks for 64 nodes.")
 def defence(attempt: Attempt) -> None:
-    """`defence(trees, nodes, cpus, numbers)` gives opens_s, decode_s, the limit and the way."""
-    for trees, nodes, cpus, numbers in CASES:
-        got = attempt(trees, nodes, cpus, numbers)
-        attempt.expect_dict(("opens_s", "decode_s", "limit", "way"), got, because="four entries")
-        opens, decode = 2 * trees / numbers["opens_per_s"], trees * numbers["cpu_ms"] / 1000 / nodes / cpus
-        mistakes = (
-            (opens / 2, "a tree is two files: its image and its mask"),
-            (opens / nodes, "all nodes share the server: more nodes do not open faster"),
-            (opens / 2 / nodes, "two files per tree, and one server for all nodes"),
-            (2 * opens, "opens_per_s counts whole files, look-up and open together"),
+    """`defence(trees, nodes, cpus, epochs, numbers)` gives the seconds of three ways, and the way."""
+    for trees, nodes, cpus, epochs, numbers in CASES:
+        got = attempt(trees, nodes, cpus, epochs, numbers)
+        attempt.expect_dict((*WAYS, "way"), got, because="four entries")
+        opens, read = 2 * trees / numbers["opens_per_s"], trees * numbers["tree_mb"] / numbers["read_mb_s"]
+        alone = trees * numbers["cpu_ms"] / 1000  # decoding on one CPU
+        decode, copy = alone / nodes / cpus, nodes * read
+        right = {
+            "files": epochs * max(opens, read, decode),
+            "packed": epochs * max(read, decode),
+            "staged": copy + epochs * decode,
+        }
+        staged = (
+            (copy + epochs * 1000 * decode, "cpu_ms is in milliseconds"),
+            (copy + epochs * alone / cpus, "every node decodes its part: divide by the nodes"),
+            (copy + epochs * alone / nodes, "all CPUs of a node decode: divide by them"),
+            (copy + epochs * alone, "all CPUs of all nodes decode at the same time"),
+            (read + epochs * decode, "each node copies everything, and all share the storage: nodes times"),
+            (read / nodes + epochs * decode, "each node copies everything, not its part of it"),
+            (epochs * (copy + decode), "the copy is made once, not in each epoch"),
+            (epochs * max(copy, decode), "the copy is made once, before the first epoch: add it"),
+            (max(copy, epochs * decode), "training waits for the copy: add both, nothing overlaps here"),
+            (copy + decode, "this is one epoch: each of them decodes"),
+            (epochs * decode, "the copy is missing: it comes before the first epoch"),
+            (copy + epochs * max(read, decode), "after the copy nothing is read from the storage"),
         )
-        _expect(attempt, "opens_s", got["opens_s"], opens, *mistakes)
-        mistakes = (
-            (1000 * decode, "cpu_ms is in milliseconds"),
-            (decode * nodes, "every node decodes its part: divide by the nodes"),
-            (decode * cpus, "all CPUs of a node decode: divide by them"),
-            (decode * nodes * cpus, "all CPUs of all nodes decode at the same time"),
+        packed = (
+            (epochs * (read + decode), "reads and decoding overlap: the longer one counts, not the sum"),
+            (max(read, decode), "this is one epoch: a training has `epochs` of them"),
+            (
+                epochs * max(read / nodes, decode),
+                "all nodes share the storage: more nodes do not read faster",
+            ),
+            (epochs * max(read, opens, decode), "packing removes the opens"),
+            (epochs * decode, "one packed file is read from the storage in every epoch"),
         )
-        _expect(attempt, "decode_s", got["decode_s"], decode, *mistakes)
-        right = "opens" if opens > decode else "CPUs"
-        because = "both go on at the same time, so the longer one is the limit: 'opens' or 'CPUs'"
-        attempt.require(got["limit"] == right, got["limit"], right, because)
-        way = "packed" if opens > decode else "files"
-        because = "packing removes opens: it pays where they are the limit; where CPUs are, files do as well"
+        files = (
+            (epochs * max(opens / 2, read, decode), "a tree is two files: its image and its mask"),
+            (epochs * max(opens / nodes, read, decode), "all nodes share it: more nodes do not open faster"),
+            (
+                epochs * max(2 * opens, read, decode),
+                "opens_per_s counts whole files, look-up and open together",
+            ),
+            (epochs * (opens + read + decode), "they overlap: the longest one counts, not the sum"),
+            (epochs * (opens + decode), "they overlap: the longest one counts, not the sum"),
+            (max(opens, read, decode), "this is one epoch: a training has `epochs` of them"),
+        )
+        _expect(attempt, "staged", got["staged"], right["staged"], *staged)
+        _expect(attempt, "packed", got["packed"], right["packed"], *packed)
+        _expect(attempt, "files", got["files"], right["files"], *files)
+        way = min(WAYS, key=right.__getitem__)
+        because = "take the way with the shortest training; where opens are not the limit, files do as well"
+        if got["way"] == "staged":
+            because = "its epochs are the shortest, but the copy comes on top: compare whole trainings"
         attempt.require(got["way"] == way, got["way"], way, because)
 
 

@@ -1,8 +1,8 @@
 # %% [markdown] id="top"
 # # 14 · Wrap up
 #
-# **Minutes** 40 · **Machine** any Linux computer with two CPUs · **Needs** 01 and 03 are enough · **Data** 200
-# synthetic images
+# **Minutes** 40 · **Machine** any Linux computer with two CPUs · **Needs** 01 and 03; 11 and 13 help · **Data**
+# 200 synthetic images
 #
 # A folder arrives that nobody has seen: trees, photographed from the air, with masks and a table of heights. You look
 # at it, decide, pack, stage and train, and defend each decision with numbers that you measured. Everything runs here;
@@ -38,7 +38,7 @@ from helpers import figures, show, start, worksheet
 setup = start("14")
 
 # %%
-from helpers.experiments.nb14 import delivered
+from helpers.delivery import delivered
 
 seed = 2026  # change me: another seed is another delivery
 delivery = delivered(setup.path(), setup.scratch / "delivery", seed).folder
@@ -66,8 +66,8 @@ print((delivery / "README.txt").read_text())
 print(*sources.load(delivery).notes, sep="\n")
 
 # %% [markdown]
-# It pairs images and masks by name, and it leaves the table out, because nobody said how its rows belong to the files.
-# So samples have no class. Templates tell it: the column `id` is in the names of both files.
+# It pairs images and masks by name, and leaves the table out, because nobody said how its rows belong to the files.
+# Templates tell it: the column `id` is in the names of both files.
 
 # %%
 table = delivery / "survey" / "trees.csv"
@@ -80,16 +80,18 @@ print(*(note.replace(f"{delivery}/", "") for note in source.notes), sep="\n")
 # > **Predict.** The table has 60 rows. How many of them make whole samples?
 
 # %%
-guess = 60  # change me: whole samples
+guess = 50  # change me: whole samples
 
 # %%
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 
 from smallfiles.errors import SmallfilesError
 from smallfiles.pack import PackConfig, pack
 
 packed = Path(tempfile.mkdtemp(dir=setup.scratch)) / "trees.arrow"  # a new one, so that this cell may run twice
+source = replace(source, notes=())  # `pack` shows them, and they were printed above
 try:
     pack(source, packed, PackConfig())
 except SmallfilesError as error:
@@ -128,63 +130,66 @@ figures.bars(counts, f"{counted}, but only {len(whole)} whole samples", x="rows,
 # ## 2 · Decide with your numbers
 #
 # This was a sample. The whole survey has 500,000 trees, on a file system that many users share, and you train on 1 to
-# 64 nodes. What takes only seconds is measured now, with the images that this delivery was made from:
+# 64 nodes. Numbers of yours that are missing are measured now, in seconds:
 
 # %%
 worksheet.measure_missing(setup.path())
 
 # %% [markdown]
-# The forecast of [notebook 11](11_choose_a_format.ipynb) needs two numbers: the time to decode an image, which you have
-# measured, and the operations per second that the metadata server does for you, which your site knows. As a first guess
-# we take the files that you opened per second, times the two operations per file. This is only a guess: your disk is
-# slower than a metadata server, but nobody shares it. Section 5 tries ten times as many, and a tenth.
+# Two numbers of the forecast ([notebook 11](11_choose_a_format.ipynb)) are yours: the time to decode an image, and the
+# operations per second that the metadata server does for you. As a first guess these are the files that you opened per
+# second, times two operations per file: your disk is slower than a metadata server, but nobody shares it. All others
+# are defaults of `Storage()` and `Work()`: a middle-sized Lustre of 24 hard-disk targets, the packed file spread over
+# all of them, and nodes of four GPUs that take 64 samples each per 50 ms and cache nothing. Ask your site for its own.
+# Section 5 tries which of them matter, and twice the decoding, since a mask adds some
+# ([13](13_bring_your_own_data.ipynb)).
 #
 # > **Predict.** On 64 nodes, which way has the shortest epoch: files, one packed file, shards, or a copy per node?
 
 # %%
-from dataclasses import replace
-
-from smallfiles.scaling import WAYS, Storage, Work, simulate
+from smallfiles.scaling import BROADCAST, WAYS, Storage, Work, simulate
 
 trees, sample_bytes = 500_000, report.payload_bytes // report.samples
 decode_s = worksheet.value("08", "cpu_ms") / 1000
 work = Work(samples=trees, sample_bytes=sample_bytes, decode_s=decode_s)
 storage = Storage(metadata_ops_s=2 * worksheet.value("01", "opens_per_s"))  # a look-up and an open per file
 twice = {"files": {"operations": 4, "requests": 2}, "packed": {"requests": 2}}  # a tree has an image and a mask
-ways = WAYS | {name: replace(WAYS[name], **counts) for name, counts in twice.items()}  # those of notebook 11
-nodes = (1, 2, 4, 8, 16, 32, 64)
-epochs = {name: {n: simulate(work, storage, way, n).epoch_s for n in nodes} for name, way in ways.items()}
+ways = WAYS | {name: replace(WAYS[name], **counts) for name, counts in twice.items()} | BROADCAST
 
 # %% [markdown]
-# The *folded* cell draws the forecast, and names what limits each way:
+# The *folded* cell simulates an epoch of each way, draws it, and names its limit:
 
 # %% jupyter={"source_hidden": true}
+nodes = (1, 2, 4, 8, 16, 32, 64)
+epochs = {name: {n: simulate(work, storage, ways[name], n).epoch_s for n in nodes} for name in WAYS}
 fastest = min(epochs, key=lambda name: epochs[name][64])
 fast, slow = (epochs[name][64] for name in (fastest, "files"))
 title = f"Forecast: on 64 nodes {fastest} has the shortest epoch, {fast:.1f} s; files take {slow:.0f} s"
 axes = {"x": "nodes", "y": "seconds per epoch", "log": "xy"}
 show.figure(figures.lines(epochs, title, **axes, note="a model, not a measurement"))
-for name, way in ways.items():
-    forecast = simulate(work, storage, way, 64)
+for name in epochs:
+    forecast = simulate(work, storage, ways[name], 64)
     print(f"{name:7} GPUs wait {forecast.waiting:4.0%}; the limit is {forecast.limit}")
 
 # %% [markdown]
 # Read the figure from the left: as long as a line halves with twice the nodes, nothing that the nodes share is the
-# limit. Where two lines coincide, the GPUs or the CPUs are the limit, and the way of storing does not matter for speed.
-# *Targets* are groups of disks: from one packed file, each sample is two requests to them, one for the mask. Files also
-# cost inodes: two per tree, a million in all. Compare that with your quota.
+# limit. Where lines coincide *and still halve*, the nodes are the limit, and the way of storing does not matter for
+# speed; where they coincide and are flat, they wait for the same part of the storage. From one packed file, each sample
+# is two requests to the targets, one for the mask. Files also cost inodes: two per tree, a million in all. Compare that
+# with your quota.
 
 # %% [markdown]
-# The way with the shortest epoch need not be the fastest. Before the first epoch of *staged*, every node copies the
-# whole survey, and all of them read from the same targets. The time of a whole training includes that:
+# The way with the shortest epoch need not be the fastest: before the first epoch of *staged*, all nodes copy the whole
+# survey from the same targets. With a *broadcast* ([notebook 07](07_stage_a_dataset.ipynb)) one node reads it and sends
+# it to the others. The time of a whole training includes that:
 
 # %%
 planned = 10  # change me: epochs of your training
 
 
-def whole_training(epochs=planned, work=work, storage=storage):
-    """Seconds of a training on 64 nodes for each way, copying included."""
-    found = {name: simulate(work, storage, way, 64) for name, way in ways.items()}
+def whole_training(epochs=planned, work=work, storage=storage, nodes=64):
+    """Seconds of a training for each way, copying included."""
+    found = {name: simulate(work, storage, way, nodes) for name, way in ways.items()}
     return {name: one.first_epoch_s + (epochs - 1) * one.epoch_s for name, one in found.items()}
 
 
@@ -192,24 +197,24 @@ copied, read = trees * sample_bytes / 1e9, storage.targets * storage.target_byte
 print(f"64 nodes copy {copied:.0f} GB each, which must fit; the targets deliver {read:.1f} GB/s to all of them together")
 
 # %% [markdown]
-# > **Predict.** After how many epochs has the copy paid off, compared with one packed file? And compared with shards?
+# > **Predict.** After how many epochs has the copy of each node paid off, compared with shards?
 
 # %%
-guess = 5  # change me: epochs, compared with one packed file
+guess = 5  # change me: epochs
 
 # %% [markdown]
-# The *folded* cell computes both, and draws the time of a whole training:
+# The *folded* cell computes it, also for a broadcast, and draws the time of a whole training:
 
 # %% jupyter={"source_hidden": true}
 from math import ceil, inf
 
-once = {name: simulate(work, storage, ways[name], 64) for name in ("packed", "shards", "staged")}
-copy_s = once["staged"].first_epoch_s - once["staged"].epoch_s
+once = {name: simulate(work, storage, way, 64) for name, way in ways.items()}
 
 
-def break_even(other):
+def break_even(copy, other="shards"):
     """Epochs after which the copy has paid off; infinite where it saves nothing."""
-    saved_s = once[other].epoch_s - once["staged"].epoch_s
+    copy_s = once[copy].first_epoch_s - once[copy].epoch_s
+    saved_s = once[other].epoch_s - once[copy].epoch_s
     return ceil(copy_s / saved_s) if saved_s > 0 else inf
 
 
@@ -217,23 +222,22 @@ def words(epochs):
     return f"after {epochs:,} epochs" if epochs < inf else "never"
 
 
-against = {name: break_even(name) for name in ("packed", "shards")}
 trained = {n: whole_training(n) for n in (1, 2, 5, 10, 20, 40, 80)}
-drawn = {name: {n: times[name] for n, times in trained.items()} for name in once}
-title = f"Forecast: on 64 nodes a copy pays off {words(against['packed'])} against one file, {words(against['shards'])} against shards; {planned} are planned"
-marks = {f"against {name}": n for name, n in against.items() if n <= 80}
-axes = {"x": "epochs", "y": "seconds of training", "log": "xy", "marks": marks}
-figures.lines(drawn, title, **axes, guess=guess, note="a model, not a measurement")
+drawn = {name: {n: times[name] for n, times in trained.items()} for name in ways}
+title = f"Forecast for 64 nodes: against shards, a copy per node pays off {words(break_even('staged'))}, a broadcast {words(break_even('broadcast'))}"
+axes = {"x": "epochs", "y": "seconds of training", "log": "xy", "marks": {"planned": planned}}
+drawing = figures.lines(drawn, title, **axes, guess=guess, note="a model, not a measurement")
+drawing.figure.axes[0].set_ylim(top=3 * trained[80]["files"])  # the words are left of the longest trainings
+show.figure(drawing)
 
 # %% [markdown]
-# A copy costs the same for 1 epoch as for 100. Two numbers decide: the seconds of the copy, and the seconds that it
-# saves per epoch. On many nodes a broadcast ([notebook 11](11_choose_a_format.ipynb)) makes the first much smaller.
+# Copies have paid off where their line crosses that of another way. They cost the same for 1 epoch as for 100, so two
+# numbers decide: the seconds of the copy, and the seconds that it saves per epoch.
 
 # %% [markdown] id="pack" tags=["core"]
 # ## 3 · Pack, verify, stage
 #
-# These few samples go into one file, whatever you decided for the whole survey. The file is complete or absent, and its
-# digest is beside it. `verify` reads everything again:
+# These few samples go into one file, whatever you decided for the survey. `verify` reads it again:
 
 # %%
 from smallfiles.pack import verify
@@ -245,8 +249,6 @@ print(f"{checked.samples} samples read again, problems: {checked.problems or 'no
 # > **Predict.** Does a copy in `/dev/shm` pay off here, for this small file?
 
 # %%
-from statistics import median
-
 from smallfiles import formats, measure, staging
 
 
@@ -263,8 +265,8 @@ with staging.staged(packed, config=staging.StageConfig(leave_bytes=256 << 20)) a
 print(f"copied in {copy.seconds:.3f} s;", *(f" an epoch {name}: {reading.seconds(name):.4f} s" for name in places))
 
 # %% [markdown]
-# Here both are memory: the packed file is in the page cache. So a copy cannot gain, and may read slower. On one node
-# with slow storage a copy pays after a few epochs ([notebook 07](07_stage_a_dataset.ipynb)).
+# Here both are memory, since the packed file is in the page cache, so a copy cannot gain. It may read slower: both files
+# are mapped, and `/dev/shm` keeps smaller pages, so that a new map is filled in more steps.
 
 # %% [markdown] id="train" tags=["core"]
 # ## 4 · Train, and look at the waiting
@@ -292,21 +294,22 @@ waits = {}
 for workers in (0, 2):
     loader = LoaderConfig(batch=4, workers=workers, mode="main" if workers == 0 else "threads")
     done = train(packed, config=TrainConfig(loader=loader, target="mask", size=64, epochs=3))
-    waits[f"{workers} workers"] = [100 * epoch.waiting_share for epoch in done.epochs]
+    waits[f"{workers} workers"] = [round(100 * epoch.waiting_share, 1) for epoch in done.epochs]
 
 # %% [markdown]
 # The *folded* cell draws the waiting of each epoch:
 
 # %% jupyter={"source_hidden": true}
+from statistics import median
+
 shares = {name: median(runs) for name, runs in waits.items()}
-texts = {name: f"{share:.1f} %" if share >= 0.1 else "less than 0.1 %" for name, share in shares.items()}
-title = " and ".join(f"{text} with {name}" for name, text in texts.items())
+texts = {name: f"{share:g}%" if share >= 0.1 else "less than 0.1%" for name, share in shares.items()}
+title = " and ".join(f"{text} of its time with {name}" for name, text in texts.items())
 figures.bars(waits, f"This training waits {title}", x="share of the time spent waiting (%)", dots="epochs", note="without the first batch of each epoch")
 
 # %% [markdown]
 # Without workers every batch is made while the network waits; two threads make the next ones during a step. A GPU
-# makes the steps shorter, but not the decoding: then two workers may be too few. So measure on the node that you will
-# use. `smallfiles train trees.arrow --target mask` prints this share for every epoch.
+# makes the steps shorter, but not the decoding: then two may be too few. So measure on the node that you will use.
 
 # %% [markdown] id="profile"
 # ### Watch your own training
@@ -358,8 +361,9 @@ print(*(line for line in told.splitlines() if "unknown" not in line), sep="\n")
 
 # %% [markdown]
 # *Headroom* is how much faster the training would be if data cost nothing: the profiler keeps some batches, then hands
-# them out without a wait. The rate leaves those steps out. The verdict names the limit, the next step to try, and what
-# it would gain. Does it? The *folded* cell runs the stand-in with 1 worker and with the proposed number:
+# them out without a wait. *Other* is work that is neither reading nor decoding, here
+# the sleep. The verdict names the limit, the next step to try, and what it would gain. Does it? The *folded* cell runs
+# the stand-in with 1 worker and with the proposed number:
 
 # %% jupyter={"source_hidden": true}
 import re
@@ -371,14 +375,13 @@ for workers in ("1", proposed[1]) if proposed and not program else ():
 
 # %% [markdown]
 # The forecast leaves out the start of the workers, which a longer epoch hides. PyTorch warns about more workers than
-# CPUs; these mostly sleep, so they need no CPU of their own. [Notebook 12](12_when_it_breaks.ipynb) lists all verdicts
-# and what they rest on.
+# CPUs; these mostly sleep, so they need no CPU of their own. [12](12_when_it_breaks.ipynb) lists all verdicts.
 
 # %% [markdown] id="defend" tags=["core"]
 # ## 5 · Defend it
 #
-# > **Predict.** Which would change your decision: ten times the operations per second, half of the targets, or ten
-# > times the epochs?
+# > **Predict.** What changes the decision: ten times the operations per second, a file on one target, twice the decoding,
+# > four nodes, or ten times the epochs?
 
 # %%
 worksheet.page()
@@ -393,25 +396,31 @@ show.say(
 )
 
 # %% [markdown]
-# Change one number at a time, and run the forecast again. If the decision stays, the number need not be exact.
+# Change one number at a time. If the decision stays, the number need not be exact.
 
 # %%
 changes = {
+    "as it is": {},
     "10 times the operations/s": {"storage": replace(storage, metadata_ops_s=10 * storage.metadata_ops_s)},
     "a tenth of the operations/s": {"storage": replace(storage, metadata_ops_s=storage.metadata_ops_s / 10)},
-    "half of the targets": {
-        "storage": replace(storage, targets=storage.targets // 2, stripes=storage.stripes // 2)
-    },
+    "the file on one target": {"storage": replace(storage, stripes=1)},
+    "twice the decoding": {"work": replace(work, decode_s=2 * decode_s)},
+    "on 4 nodes": {"nodes": 4},
     "10 times the epochs": {"epochs": 10 * planned},
 }
+print(f"{'seconds of a training':27}", *(f"{name:>9}" for name in ways), "  shortest")
 for what, change in changes.items():
     times = whole_training(**change)
-    print(f"{what:27} {min(times, key=times.get):7}", *(f" {name} {seconds:,.0f} s" for name, seconds in times.items()))
+    print(f"{what:27}", *(f"{seconds:9,.0f}" for seconds in times.values()), f"  {min(times, key=times.get)}")
 
 # %% [markdown]
-# More operations help only files. With ten times as many, which a large server does, they equal one packed file: then
-# both wait for the targets. Half of the targets slows all others alike. Only the epochs change the decision, since a
-# copy is paid once.
+# - The operations concern only files. With enough of them, as a large server has, files equal one packed file: both wait
+#   for the targets.
+# - A packed file lies on one target, unless its folder is striped *before* packing (`lfs setstripe -c -1 FOLDER`, see
+#   [11](11_choose_a_format.ipynb)). Reading and staging it then take some 20 times as long. Shards are many files, on
+#   all targets anyway.
+# - On 4 nodes all ways but files are close.
+# - Ten times the epochs pay for copies, which are made once.
 
 # %% [markdown] id="exercise"
 # ## Exercise
@@ -433,11 +442,12 @@ out = "trees.tars" if best == "shards" else "trees.arrow"
 fields = " ".join(f"--field '{column}'" for column in columns)
 command = f"{PackConfig(on_error='skip', shuffle=0 if best == 'shards' else None).to_cli('survey/trees.csv', out)} {fields}"
 show.say("Your way is files, so nothing is packed." if best == "files" else f"```bash\n{command}\n```")
-if best == "staged":
-    show.command(StageConfig(), out)
+if best in ("staged", "broadcast"):
+    show.say(f"```bash\n{StageConfig().to_cli(out)}{' --broadcast' * (best == 'broadcast')}\n```")
 
 # %% [markdown]
 # ```bash
+# lfs setstripe -c -1 FOLDER                             # before packing into it, on Lustre
 # smallfiles inspect trees.arrow --picture sheet.html    # or trees.tars: look at image and mask
 # smallfiles profile -- python train.py                  # or as a job: slurm/submit SITE 12_profile
 # ```
@@ -447,9 +457,9 @@ if best == "staged":
 #
 # - Count rows, files and pairs before packing: each count alone looks complete.
 # - `pack` refuses what is missing; leaving samples out is a decision that somebody makes and writes down.
-# - A forecast takes a decoding time and a rate of operations; measure the first, ask your site for the second.
+# - A forecast rests on many numbers, most of them your site's: try which of them the decision depends on.
 # - A copy is paid once: compare whole trainings, not epochs.
-# - A decision that stays when a number is ten times as large, or a tenth, hardly depends on it.
+# - A packed file is as fast as its targets: stripe its folder before you pack.
 # - The share of waiting in your own training is what all this is for: `smallfiles profile -- python train.py`.
 
 # %% [markdown] id="quiz"

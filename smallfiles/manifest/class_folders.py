@@ -96,9 +96,13 @@ def _lookalikes(classes: Sequence[str]) -> tuple[str, ...]:
 
 def unlabelled(names: pa.StringArray, classes: Sequence[str] = ()) -> Labelled:
     """All images, with the label for unknown."""
-    note = f"{plural(len(names), 'image')} without a class: label {UNLABELLED}"
     labels = np.full(len(names), UNLABELLED, np.int32)
-    return Labelled(np.ones(len(names), bool), labels, tuple(classes), (note,))
+    return Labelled(np.ones(len(names), bool), labels, tuple(classes), (without_class(len(names)),))
+
+
+def without_class(count: int, what: str = "image") -> str:
+    """The note of so many images, or other samples, without a class."""
+    return f"{plural(count, what)} without a class: label {UNLABELLED}"
 
 
 def by_folder(

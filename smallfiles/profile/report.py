@@ -103,7 +103,7 @@ def _of_rank(n: Numbers) -> Iterator[str]:
     parts = ", ".join(f"{kind} {n[f'in_{kind}']:.0%}" for kind in KINDS if n[f"in_{kind}"])
     yield (
         f"  batches   {say('batch_s')} to make one; {say('making')} of the time of "
-        f"{say('workers')} workers: {parts or 'unknown'}"
+        f"{say('workers')} worker{'s' * (n['workers'] != 1)}: {parts or 'unknown'}"
     )
     yield (
         f"  CPUs      {say('cpus')} bound of {say('cpus_node')}, {say('cpus_used')} used, "

@@ -39,7 +39,7 @@ from smallfiles.arrays import (
 )
 from smallfiles.errors import SourceError, UsageError, first_few
 from smallfiles.folders import DATA_SUFFIXES, IMAGE_SUFFIXES, SourceOptions, canonical_split, words_of
-from smallfiles.manifest.class_folders import Labelled
+from smallfiles.manifest.class_folders import Labelled, without_class
 from smallfiles.manifest.signs import PART_OF_STEM
 from smallfiles.progress import plural
 from smallfiles.sources.naming import WHOLES, field_name, folders_above, is_part, place, singular, sites
@@ -127,8 +127,10 @@ class Partners:
         count = int((~lacking).sum())
         what = plural(count, "pair") if len(own.blobs) == 1 else plural(count, "sample")
         odd = (*(f"the test split has no {name}" for name in bare), *odd)
-        notes = (f"{self.note} ({what} {self.way})", *odd)
-        return replace(labels, keep=keep, labels=labels.labels[~lacking], notes=notes + labels.notes), own
+        all_of_them = without_class(len(kept))  # said before samples were left out
+        told = (without_class(count, "sample") if n == all_of_them else n for n in labels.notes)
+        notes = (f"{self.note} ({what} {self.way})", *odd, *told)
+        return replace(labels, keep=keep, labels=labels.labels[~lacking], notes=notes), own
 
     def _of_split(self, labels: Labelled) -> pa.BooleanArray:
         """Which of the lost files are not clearly those of another split."""

@@ -1,6 +1,7 @@
 """Exercise 14: each known wrong answer gets its own diagnosis, and right ones pass."""
 
 import csv
+import math
 
 from PIL import Image
 from telling import judged
@@ -82,25 +83,82 @@ WRONG_PACKED = [
 TestPacked = judged(ex14.packed, WRONG_PACKED, [packed])
 
 
-def seconds(trees, nodes, cpus, numbers, opens=1.0, decode=1.0, limit=None, way=None):
-    opens_s = opens * 2 * trees / numbers["opens_per_s"]
-    decode_s = decode * trees * numbers["cpu_ms"] / 1000 / nodes / cpus
-    longer = "opens" if opens_s > decode_s else "CPUs"
-    way = way or {"opens": "packed", "CPUs": "files"}[longer]
-    return {"opens_s": opens_s, "decode_s": decode_s, "limit": limit or longer, "way": way}
+def breaks_even(round_up=math.ceil, never=math.inf, saved=lambda other, staged: other - staged):
+    return lambda copy, other, staged: round_up(copy / saved(other, staged)) if other > staged else never
+
+
+WRONG_BREAK_EVENS = [
+    (breaks_even(round_up=int), "still to be saved: round up"),
+    (breaks_even(round_up=float), "a whole number of epochs"),
+    (breaks_even(round_up=lambda epochs: int(epochs) + 1), "when both took equally long"),
+    (breaks_even(never=0), "never pays off: math.inf"),
+    (lambda copy, other, staged: math.ceil(copy / (other - staged)), "never pays off: math.inf"),
+    (breaks_even(saved=lambda other, staged: other), "the difference of both, not all of it"),
+    (breaks_even(saved=lambda other, staged: staged + 0.25), "divide the seconds of the copy"),
+    (lambda copy, other, staged: "30", "one number"),
+]
+TestBreakEven = judged(
+    ex14.break_even, WRONG_BREAK_EVENS, [breaks_even(), breaks_even(lambda n: float(math.ceil(n)))]
+)
+
+
+def training(t, nodes, cpus, epochs, numbers, **changed):
+    """The right answer, with some of its parts changed."""
+    part = {
+        "opens": 2 * t / numbers["opens_per_s"],
+        "read": t * numbers["tree_mb"] / numbers["read_mb_s"],
+        "decode": t * numbers["cpu_ms"] / 1000 / nodes / cpus,
+        "overlap": max,
+        "count": epochs,
+        "copies": nodes,
+    }
+    part |= {name: change(part[name], nodes, cpus) for name, change in changed.items() if name in part}
+    both = (part["read"], part["decode"])
+    whole = {
+        "files": part["count"] * part["overlap"]((part["opens"], *both)),
+        "packed": part["count"] * part["overlap"](both),
+        "staged": part["copies"] * part["read"] + part["count"] * part["decode"],
+    }
+    whole |= {name: change(part, nodes) for name, change in changed.items() if name in whole}
+    return {**whole, "way": changed.get("way") or min(whole, key=whole.get)}
+
+
+def trained(**changed):
+    return lambda *given: training(*given, **changed)
+
+
+def shortest_epoch(trees, nodes, cpus, epochs, numbers):
+    """Whole trainings, but the way by one epoch."""
+    once = training(trees, nodes, cpus, 1, numbers, copies=lambda *_: 0)
+    return {**training(trees, nodes, cpus, epochs, numbers), "way": once["way"]}
 
 
 WRONG_DEFENCES = [
-    (lambda t, n, c, m: seconds(t, n, c, m, opens=0.5), "its image and its mask"),
-    (lambda t, n, c, m: seconds(t, n, c, m, opens=1 / n), "more nodes do not open faster"),
-    (lambda t, n, c, m: seconds(t, n, c, m, opens=2), "counts whole files"),
-    (lambda t, n, c, m: seconds(t, n, c, m, decode=1000), "in milliseconds"),
-    (lambda t, n, c, m: seconds(t, n, c, m, decode=n), "divide by the nodes"),
-    (lambda t, n, c, m: seconds(t, n, c, m, decode=c), "divide by them"),
-    (lambda t, n, c, m: seconds(t, n, c, m, decode=n * c), "all CPUs of all nodes"),
-    (lambda t, n, c, m: seconds(t, n, c, m, limit="both"), "the longer one is the limit"),
-    (lambda t, n, c, m: seconds(t, n, c, m, way="packed"), "packing removes opens"),
-    (lambda t, n, c, m: seconds(t, n, c, m, way="files"), "packing removes opens"),
-    (lambda t, n, c, m: {**seconds(t, n, c, m), "opens_s": "long"}, "one number, in seconds"),
+    (trained(decode=lambda s, n, c: 1000 * s), "cpu_ms is in milliseconds"),
+    (trained(decode=lambda s, n, c: n * s), "divide by the nodes"),
+    (trained(decode=lambda s, n, c: c * s), "divide by them"),
+    (trained(decode=lambda s, n, c: n * c * s), "all CPUs of all nodes"),
+    (trained(copies=lambda *_: 1), "each node copies everything, and all share"),
+    (trained(copies=lambda k, n, c: 1 / n), "not its part of it"),
+    (trained(copies=lambda *_: 0), "the copy is missing"),
+    (trained(count=lambda *_: 1), "this is one epoch"),
+    (trained(staged=lambda p, n: p["count"] * (n * p["read"] + p["decode"])), "not in each epoch"),
+    (trained(staged=lambda p, n: p["count"] * max(n * p["read"], p["decode"])), "before the first epoch"),
+    (trained(staged=lambda p, n: max(n * p["read"], p["count"] * p["decode"])), "add both"),
+    (trained(overlap=lambda *_: sum), "the longer one counts, not the sum"),
+    (trained(packed=lambda p, n: p["count"] * max(p["read"] / n, p["decode"])), "do not read faster"),
+    (trained(packed=lambda p, n: p["count"] * max(p["opens"], p["decode"])), "packing removes the opens"),
+    (trained(packed=lambda p, n: p["count"] * p["decode"]), "read from the storage in every epoch"),
+    (trained(packed=lambda p, n: max(p["read"], p["decode"])), "a training has `epochs` of them"),
+    (trained(opens=lambda s, *_: s / 2), "its image and its mask"),
+    (trained(opens=lambda s, n, c: s / n), "more nodes do not open faster"),
+    (trained(opens=lambda s, *_: 2 * s), "counts whole files"),
+    (trained(files=lambda p, n: p["count"] * (p["opens"] + p["decode"])), "the longest one counts"),
+    (trained(files=lambda p, n: max(p["opens"], p["decode"])), "a training has `epochs` of them"),
+    (shortest_epoch, "compare whole trainings"),
+    (trained(way="packed"), "the shortest training"),
+    (trained(way="files"), "the shortest training"),
+    (lambda *given: {**training(*given), "staged": "long"}, "one number, in seconds"),
+    (lambda *given: training(*given)["way"], "four entries"),
 ]
-TestDefence = judged(ex14.defence, WRONG_DEFENCES, [seconds])
+TestDefence = judged(ex14.defence, WRONG_DEFENCES, [training])

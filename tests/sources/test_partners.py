@@ -108,6 +108,7 @@ def test_samples_and_files_without_a_partner_are_named_left_out_and_refused_unde
     assert list(fields(source)) == ["images/1.jpg", "images/2.jpg", "images/3.jpg"]
     assert "1 sample without mask left out: images/4.jpg" in source.notes
     assert "2 files of no sample left out: masks/9.png, overlays/1.png" in source.notes
+    assert "3 samples without a class: label -1" in source.notes, "not those that were left out"
     said = refused(tmp_path, strict=True)
     assert "images/4.jpg" in said and "masks/9.png" in said
 

@@ -1,10 +1,11 @@
 """A delivery that nobody has seen: images, masks and a table, with what goes wrong in real ones.
 
-    delivered   writes it from a seed, and returns its folder
-    FAULTS      what may be wrong in it
+    delivered   writes it from a seed, and says what is wrong with it
+    SPECIES     the classes in its table
 
 The trap: faults of a real delivery come together, and a program that stops at the first one finds the others
-a day later each. Notebook 14 and its exercise look at such folders.
+a day later each. Notebook 13 tries such a folder where somebody has none, notebook 14 and its exercise take
+one over.
 """
 
 from __future__ import annotations
