@@ -4,10 +4,10 @@
 # **Minutes** 35 · **Machine** any Linux computer with two CPUs, no GPU needed · **Needs** notebook 03 · **Data** 200
 # synthetic images with masks, and 200 with a table of labels
 #
-# So far a sample was an image and a label. Yours may have a mask, a number to predict, a text or a list as well. Each
-# of these is a *field*. A field holds either *blobs*, the bytes of one file per sample such as an image or a mask (in
-# 04 a *blob* was many of these back to back), or *values*, a column of a table. This notebook brings two such sets from
-# the folder to the batch, shows mistakes that raise no error, and ends with your own folder.
+# So far a sample was an image and a label. Yours may have a mask, a number, a text or a list as well. Each of these is
+# a *field*. A field holds either *blobs*, the bytes of one file per sample such as an image or a mask (in
+# 04 a *blob* was many of these back to back), or *values*, a column of a table. This notebook brings two sets from the
+# folder to the batch, shows mistakes that raise no error, and ends with your own folder.
 
 # %% [markdown] id="questions"
 # ## Questions
@@ -15,7 +15,7 @@
 # - How do samples of several files get into one packed file?
 # - How do an image and its mask stay together through random crops?
 # - Which columns of a table are labels, and which are numbers?
-# - What does a second file per sample cost (optional section 4)?
+# - What does a second file per sample cost (optional)?
 # - What does the toolbox make of my folder?
 
 # %% [markdown] id="objectives"
@@ -24,7 +24,7 @@
 # - pack images with masks, and a table with numbers, and check what was recognised,
 # - give an image and its mask the same random view,
 # - join a table to its files by name, also one that comes later, and keep floats from becoming classes,
-# - say what a further field costs in files and packed (optional section 4),
+# - say what a further field costs in files and packed (optional),
 # - try all of this on your own data without writing a byte.
 
 # %% [markdown] id="setup"
@@ -72,8 +72,8 @@ print(f"{len(wrong)} samples of the classes {wrong.classes}")
 
 # %% [markdown]
 # Twice as many samples as images, and a network that learns to tell photographs from masks, without an error.
-# `sources.load` knows the names that such folders usually have, and pairs their files by name. Read its notes, which
-# `pack` shows: they say what it took for what.
+# `sources.load` knows the usual names of such folders, and pairs their files. Its notes, which `pack` shows, say what
+# it took for what.
 
 # %%
 from smallfiles import formats, sources
@@ -86,8 +86,8 @@ if not packed.exists():  # finished output is never overwritten
 print(f"further fields: {source.manifest.fields}")
 
 # %% [markdown]
-# For other names say it yourself: `--field mask=labels/{stem}_gt.png`. In the packed file each field is a column, and
-# the files of one sample are in one row:
+# For other names say it yourself: `--field mask=labels/{stem}_gt.png`. In the packed file each field is a column, each
+# sample a row:
 
 # %%
 import pyarrow as pa
@@ -97,7 +97,7 @@ with pa.memory_map(str(packed)) as file:
 
 # %% [markdown]
 # `read` gives the first blob, `blob(name)` the others. The numbers in a mask are classes, not brightness: 0 is the
-# background. Always look at some samples before training; `smallfiles inspect FILE --picture sheet.html` draws many.
+# background.
 
 # %%
 import io
@@ -159,14 +159,14 @@ def apart(image, mask):
 # %% [markdown]
 # `crop` draws a place at each call, so the two get different ones.
 #
-# > **Predict.** In what share of the pixels of the object does such a mask then disagree with its image?
+# > **Predict.** How much do object and mask then overlap? (Intersection over union, IoU: the pixels of both, in percent
+# > of the pixels of either.)
 
 # %%
-guess = 20  # change me: percent of the object's pixels with a wrong class
+guess = 60  # change me: percent
 
 # %% [markdown]
-# The remedy: draw the crop *once*, for both. In torchvision, say what a mask is (`tv_tensors.Mask`), and pass both in
-# one call:
+# The remedy: draw the crop *once*. In torchvision, say what a mask is (`tv_tensors.Mask`), and pass both in one call:
 
 # %%
 import torch
@@ -183,31 +183,31 @@ def as_mask(picture):
 
 torch.manual_seed(13)
 image, mask = pair(4)
-panels = {f.__name__: f(image, as_mask(mask)) for f in (apart, together)}
+titles = {apart: "apart: the mask lies beside the object", together: "together: it follows"}
+panels = {title: crops(image, as_mask(mask)) for crops, title in titles.items()}
 draw(panels, "Left, the outline of the mask lies beside the object. Right, it follows the object.")
 
 # %% [markdown]
-# On the left, a correct answer of the network increases the loss. Shapes, types and the number of samples are all as
-# they should be, so only a picture shows it, or a count. Here a mask takes the place of the image, to count the pixels
-# of the object in which the two crops differ:
+# On the left, a correct answer of the network increases the loss. Shapes, types and the number of samples are as they
+# should be, so only a picture shows it, or a count. Here a mask takes the place of the image, to count the overlap:
 
 
 # %%
-def wrong_pixels(crops, index):
-    """Percentage of the object's pixels, in either crop, whose classes differ; NaN where neither shows it."""
+def overlap(crops, index):
+    """Intersection over union of the object in both crops, in percent; NaN where neither shows it."""
     mask = as_mask([*pair(index)][1])
-    of_image, of_mask = crops(mask, mask)
-    in_object = (of_image > 0) | (of_mask > 0)
-    return 100 * float((of_image != of_mask)[in_object].float().mean())
+    of_image, of_mask = (crop > 0 for crop in crops(mask, mask))
+    return 100 * float((of_image & of_mask).sum() / (of_image | of_mask).sum())
 
 
-found = {f.__name__: [wrong_pixels(f, index) for index in range(100)] for f in (apart, together)}
+found = {f.__name__: [overlap(f, index) for index in range(100)] for f in (apart, together)}
 middle = {name: np.nanmedian(runs) for name, runs in found.items()}
-title = f"Cropped apart, {middle['apart']:.0f} % of the object's pixels have a wrong class; together, {middle['together']:.0f} %"
-figures.bars(found, title, x="wrong pixels of the object (%)", dots="masks", guess=guess)
+title = f"Cropped apart, mask and object overlap by {middle['apart']:.0f}% (IoU), together by {middle['together']:.0f}%"
+figures.bars(found, title, x="intersection over union (%)", dots="masks", guess=guess)
 
 # %% [markdown]
-# A mask must also not be scaled like an image. The mean of classes 1 and 3 is 2, and that is another class:
+# A mask must also not be scaled like an image: the mean of classes 1 and 3 is 2, which is another class. torchvision
+# takes the nearest pixel for every `tv_tensors.Mask`; here the mask is a plain picture:
 
 # %%
 for mode in ("NEAREST", "BILINEAR"):
@@ -237,8 +237,8 @@ panels = {f"sample {int(batch['index'][i])}": (batch["image"][i].permute(1, 2, 0
 draw(panels, "Three views of a batch. The outlines of the masks follow the objects.")
 
 # %% [markdown]
-# `training.train` uses the same makers and trains a small network. `target` says which field it learns; the type of the
-# field decides the rest, here a class for each pixel:
+# `training.train` uses the same makers and trains a small network. `target` is the field that it learns, whose type
+# decides the rest, here a class for each pixel:
 
 # %%
 from smallfiles.training import TrainConfig, train
@@ -250,7 +250,7 @@ for epoch in train(packed, config=config).epochs:
 # %% [markdown] id="table" tags=["core"]
 # ## 3 · Join a table
 #
-# The second set has one row per image: a species, and a weight in grams that a network is to predict.
+# The second set has one row per image: a species, and a weight in grams to predict.
 
 # %%
 import csv
@@ -262,16 +262,17 @@ for row, name in zip(rows[:3], files):
     print(name, "|", *row.values())
 
 # %% [markdown]
-# > **Predict.** If you pair sorted files and rows by position, as `zip` does here, how many of the 200 images get their
-# > own row?
+# > **Predict.** If you pair sorted files and rows by position, as `zip` does here, how many of 200 images get their own
+# > row?
 
 # %%
 right = sum(row["filename"].endswith(name) for row, name in zip(rows, files))
 show.say(f"**{right} of {len(rows)}** images got their own row, and no error was raised.")
 
 # %% [markdown]
-# A table is joined *by name*, and whatever has no partner must be reported. The weight is a trap of its own: it is a
-# column of numbers, and so is a column of labels.
+# That is chance: a shuffled list has one item at its own place on average, however long it is. A table is joined *by
+# name*, and whatever has no partner must be reported. The weight is a trap of its own: a column of numbers, as labels
+# are.
 
 # %%
 from smallfiles.errors import SmallfilesError
@@ -289,8 +290,7 @@ print(*load().notes)
 
 # %% [markdown]
 # As a class, 22.9 would become 22, or each weight a class of its own. The first is refused, and the second is what you
-# get from `sorted(set(weights))` in a script of your own. Every column that is not the label stays a value with its
-# type, and arrives in the batch:
+# get from `sorted(set(weights))`. Every column that is not the label stays a value with its type:
 
 # %%
 weighed = setup.scratch / "weighed.arrow"
@@ -300,37 +300,43 @@ batch = next(iter(make_loader(weighed, LoaderConfig(batch=4), transform=view)))
 print(batch["weight"].dtype, batch["weight"].tolist(), "and labels", batch["target"].tolist())
 
 # %% [markdown]
-# Look at the samples again: does the species fit the picture, and does a larger object weigh more? The folded cell
-# draws three images of one species at one scale, lightest first, and the classes that the weights would make.
+# Does a larger object weigh more? The pictures are those of section 1, so their masks say how large it is. The folded
+# cell joins them by name, and draws.
 
 # %% jupyter={"source_hidden": true}
 from collections import Counter
+from pathlib import Path
 
 plants = formats.open(weighed)
 weights = plants.table(["weight"])["weight"].to_pylist()
-labels = [plants.target(index) for index in range(len(plants))]
-same = sorted((index for index, label in enumerate(labels) if label == labels[7]), key=weights.__getitem__)
-panels, chosen = {}, (same[0], same[len(same) // 2], same[-1])
-pictures = [Picture.open(io.BytesIO(plants.read(index))) for index in chosen]
-for index, picture in zip(chosen, pictures):
-    canvas = Picture.new("RGB", tuple(map(max, zip(*(one.size for one in pictures)))), "white")
-    canvas.paste(picture)
-    panels[f"{plants.classes[labels[index]]}\n{weights[index]} g"] = canvas, None
-shown = "; ".join(panels).replace("\n", ", ")
-draw(panels, f"Three images of one species with their weights, lightest first: {shown}.")
-sizes = Counter(min(count, 5) for count in Counter(weights).values())
-title = f"Weights as classes: {len(set(weights))} classes for {len(weights)} images, and {sizes[1]} have a single image"
-names = {1: "1 image", **{n: f"{n} images" for n in (2, 3, 4)}, 5: "5 or more"}
-figures.bars({name: sizes[n] for n, name in names.items() if sizes[n]}, title, x="number of classes")
+sizes = {}  # pixels of the largest shape by the name of the picture; the others are decoys
+for index in range(len(reader)):
+    sizes[Path(reader.key(index)).stem] = np.bincount(np.asarray([*pair(index)][1]).ravel())[1:].max()
+singles = sum(count == 1 for count in Counter(weights).values())
+figure = Figure(figsize=(9, 3.4), layout="constrained")
+axes = figure.subplots()
+for number, species in enumerate(plants.classes):
+    own = [index for index in range(len(plants)) if plants.target(index) == number]
+    places = [sizes[Path(plants.key(index)).stem] for index in own]
+    axes.plot(places, [weights[index] for index in own], "os^Dv<>ph*"[number % 10], ms=5, color=f"C{number}", label=species)
+axes.set(xlabel="pixels of the object", ylabel="weight (g)", xscale="log", yscale="log", yticks=(3, 10, 30, 100))
+for axis in (axes.xaxis, axes.yaxis):
+    axis.set_major_formatter("{x:,.0f}")
+axes.spines[["top", "right"]].set_visible(False)
+axes.legend(loc="center left", bbox_to_anchor=(1, 0.5), frameon=False, fontsize=9)
+title = f"Weight grows with the object, along a line for each species; as classes: {len(set(weights))}, of which {singles} have one image"
+figure.suptitle(title, x=0.01, ha="left", fontsize=10, fontweight="bold")
+show.figure(figure, alt=f"Scatter plot of {len(weights)} images, weight by pixels of the object. {title}.")
 
 # %% [markdown]
-# Small shapes beside the large one are decoys. No network learns a class from one image, and classes do not know that
-# 22 g is nearer to 23 g than to 60 g.
+# From one image a network can only learn that image by heart, and none is left to validate with. And classes do not
+# know that 22 g is nearer to 23 g than to 60 g.
 #
 # `make_loader` gives `float64` as Arrow stores it; call `.float()` before the loss. Missing numbers come as NaN, and missing
 # whole numbers are refused until you say what stands for them (`Value(missing=-1)`).
 #
-# > **Predict.** Next week a colleague sends a score for each image, in a table of its own. Do you have to pack again?
+# A score that comes next week, in a table of its own, needs no second packing. `annotate` joins it by name and writes a
+# small file beside the packed one:
 
 # %%
 from smallfiles.pack import annotate
@@ -342,15 +348,11 @@ if not added.exists():
     annotate(weighed, scores, key="filename")
 print(f"{weighed.stat().st_size:,} and {added.stat().st_size:,} bytes; fields: {list(formats.open(weighed).fields)}")
 
-# %% [markdown]
-# No: `annotate` joins the table by name and writes the new column to a small file beside the packed one. From then on
-# the score is read as if it had been packed.
-
 # %% [markdown] id="price" tags=["optional"]
 # ## 4 · Pay for the second file
 #
-# *Optional, 8 minutes.* As files, a sample with a mask takes two opens. To see what the second one costs, and only
-# that, the folded cell writes the same bytes as one file per sample, the mask after its image, and packs them too.
+# *Optional, 8 minutes.* To see what only the second open costs, the folded cell writes the same bytes as one file per
+# sample, the mask after its image, and packs them too.
 
 # %% jupyter={"source_hidden": true}
 joined = setup.scratch / "joined"
@@ -383,7 +385,7 @@ assert len({read(7) for read in tasks.values()}) == 1, "all four read the same b
 # %% [markdown]
 # > **Predict.** How many microseconds per sample does the second file add? And the second blob in a packed file?
 #
-# The folded cell measures all four, and draws.
+# The folded cell measures all four:
 
 # %% jupyter={"source_hidden": true}
 from functools import partial
@@ -399,12 +401,23 @@ figures.bars(spent, title, x="microseconds per sample", note="warm cache")
 
 # %% [markdown]
 # These are warm reads, from memory. On a parallel file system each open is a round trip to a busy server ([notebook
-# 01](01_count_the_cost_of_small_files.ipynb)), so expect a second file to double the waiting. A second packed blob is
-# only one more read of a file that is already open. What remains is the work on the CPU, since a mask must be decoded
-# as well. The folded cell decodes batches without and with masks.
+# 01](01_count_the_cost_of_small_files.ipynb)), so expect a second file to double the waiting. A second packed blob
+# costs no open, but from storage it is a second request, unless it lies beside the first, as in shards. In an Arrow
+# file the masks of a record batch, by default 64 of them, come after all of its images.
+#
+# The mask must be decoded as well.
+#
+# > **Predict.** The mask has 1.5 kB, the image 112 kB. How much more processor time does a sample with its mask take?
+
+# %%
+guess = 20  # change me: percent more
+
+# %% [markdown]
+# The folded cell clocks batches without and with masks.
 
 # %% jupyter={"source_hidden": true}
 from itertools import islice
+from time import process_time
 
 settings = LoaderConfig(batch=20, mode="main")
 both, only = {"image": Image(view), "mask": Mask(view)}, {"image": Image(view)}
@@ -412,29 +425,41 @@ loaders = {"image": make_loader(packed, settings, fields=only)}
 loaders["image and mask"] = make_loader(packed, settings, fields=both)
 
 
-def decode(loader):
-    return 20 * sum(1 for _ in islice(loader, 5))
+def clocked(loader):
+    began = process_time()  # other programs hardly change it
+    return sum(1 for _ in islice(loader, 5)) and process_time() - began
 
 
-result = measure.compare({name: partial(decode, each) for name, each in loaders.items()}, rounds=7, unit="samples")
-share = result.times("image", "image and mask").median - 1
-figures.bars(result, f"With the mask to decode, {1 - 1 / (1 + share):.0%} fewer samples per second")
+clocked(loaders["image and mask"])  # the first batches take longer
+costs = {name: [] for name in loaders}
+for _ in range(9):
+    for name, loader in loaders.items():
+        costs[name].append(clocked(loader))
+alone = np.median(costs["image"])
+shares = {name: [100 * cost / alone for cost in runs] for name, runs in costs.items()}
+factor = np.median(shares["image and mask"]) / 100
+title = f"A mask to decode takes {factor - 1:.0%} more processor time: plan {factor:.1f} times the workers"
+figures.bars(shares, title, x="processor time per sample, of the image alone (%)", base="image", guess=100 + guess)
 
 # %% [markdown]
-# So a mask can need more workers than the image alone ([notebook 08](08_keep_the_gpu_fed.ipynb)).
+# Decoding goes by pixels, not by bytes, and the small file holds as many pixels as the image. So plan the workers
+# ([08](08_keep_the_gpu_fed.ipynb)), or pack both no larger than the network needs (`pack --resize 256`).
 
 # %% [markdown] id="own" tags=["core"]
 # ## 5 · Try your own folder
 #
-# Write the path of a folder, table or archive of yours into this cell. Nothing is written to it. Without one, our
-# table is tried.
+# Write the path of a folder, table or archive of yours into this cell. Nothing is written to it. Without one, a small
+# delivery is tried: photographs of trees, with masks and a table.
 #
 # > **Predict.** Which fields will be recognised, and which files will be left out?
 
 # %%
 import os
 
-own = os.environ.get("COURSE_DATA") or str(table)  # change me: the path of your own folder or table
+from helpers.delivery import delivered
+
+trees = delivered(setup.path("segmentation"), setup.scratch / "delivery", seed=1).folder
+own = os.environ.get("COURSE_DATA") or str(trees)  # change me: the path of your own folder or table
 columns = ()  # change me if needed, such as ("mask=labels/{stem}.png", "label=species")
 
 # %%
@@ -454,9 +479,9 @@ if mine is not None:
     print(f"{planned.samples:,} samples, {bytes_text(planned.payload_bytes)}; files once packed: {planned.files}")
 
 # %% [markdown]
-# Check three things in the notes: the number of samples, the fields, and what was left out. If your layout is not
-# recognised, a table with one row per sample always is: a column of paths for each kind of file, and the others are
-# values.
+# Check three things in the notes: the number of samples, the fields, and what was left out. In our delivery that is the
+# table, and with it the classes: [14](14_wrap_up.ipynb) mends it. A layout that is not recognised can be a table with
+# one row per sample: a column of paths for each kind of file, the others are values.
 
 # %% [markdown] id="exercise"
 # ## Exercise
@@ -484,8 +509,8 @@ show.command(TrainConfig(target="mask", epochs=20), "shapes.arrow")
 # - Read the notes of `load` and look at pictures before training; wrong pairs raise no error.
 # - Draw a random view once, and give it to image and mask. Scale masks by the nearest pixel.
 # - Join tables by name, never by order. A float is a value, not a class. A later column needs no second packing.
-# - A second file per sample is a second open, a round trip on a parallel file system; a second blob in a packed file is
-#   one more read of an open file. Packing does not save the decoding of the mask.
+# - A second file per sample is a second open, a round trip on a parallel file system. A second blob in a packed file
+#   needs no open; from storage it is a second request, unless it lies beside the first (shards). Both must be decoded.
 
 # %% [markdown] id="quiz"
 # ## Check yourself
@@ -512,7 +537,7 @@ show.command(TrainConfig(target="mask", epochs=20), "shapes.arrow")
 #
 # </details>
 #
-# **3.** A column `age` holds 7.0, 8.0 and 12.5. Is it a label?
+# **3.** A column `age` holds 7.0, 8.0 and 12.5. Is it a class?
 #
 # <details>
 # <summary>Answer</summary>
@@ -525,6 +550,5 @@ show.command(TrainConfig(target="mask", epochs=20), "shapes.arrow")
 # %% [markdown] id="next"
 # ## Next
 #
-# Pack your own set with its fields, then choose workers as in [08](08_keep_the_gpu_fed.ipynb) and run it as in [10 ·
-# Run it on many nodes](10_run_it_on_many_nodes.ipynb). If something breaks, look it up in [12 · When it
-# breaks](12_when_it_breaks.ipynb).
+# Pack your own set with its fields, choose workers as in [08](08_keep_the_gpu_fed.ipynb), and run it as in
+# [10](10_run_it_on_many_nodes.ipynb). What breaks is in [12](12_when_it_breaks.ipynb).
