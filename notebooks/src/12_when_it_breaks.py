@@ -3,14 +3,12 @@
 #
 # **Minutes** 30 · **Machine** any Linux computer with two CPUs · **Needs** nothing · **Data** 400 synthetic images
 #
-# This notebook is for looking things up. Find your symptom in the tables; the failures below them are reproduced, and
-# cured where that takes a line, in folded cells. Run the whole page first (**Kernel > Restart Kernel and Run All Cells**, 30 s): later
-# cells use names of earlier ones.
+# Find your symptom in the tables; below them failures are reproduced, and some cured, in folded cells. Run the whole page
+# first (**Kernel > Restart Kernel and Run All Cells**, 30 s): later cells use names of earlier ones.
 
 # %% [markdown] id="symptoms"
 # ## Find your symptom
-# *Below* links to the failure, reproduced here where that is
-# possible.
+# *Below* links to the failure.
 
 # %% [markdown]
 # ### No error, but wrong
@@ -24,7 +22,7 @@
 # | More GPUs, and an epoch takes as long; or `you need to add an explicit nodesplitter` | the split over the ranks is missing: every rank reads everything | split over ranks, then workers; more shards than workers; count keys over all ranks | [below](#Samples-lost-in-shards), [05.4](05_shard_a_dataset.ipynb#4-·-Deal-the-shards-out), [10.2](10_run_it_on_many_nodes.ipynb#2-·-Read-each-sample-once) |
 # | Fewer samples than yesterday | a copy, a tar or an extraction was interrupted; nothing marks its end | write under a temporary name and rename; `smallfiles verify` | [below](#Half-a-copy), [05.5](05_shard_a_dataset.ipynb#5-·-Cut-a-shard) |
 # | A batch holds few classes | packed in class order, or more classes than the buffer can mix | shuffle while packing (`pack --shuffle SEED`) and keep a buffer | [05.2](05_shard_a_dataset.ipynb#2-·-Mix-the-samples) |
-# | ImageFolder finds one class, or a class called `masks` | it takes each folder for a class: wrappers, splits, masks, annotations | read the notes of `pack`; say which parts belong together (`--field 'mask=masks/{stem}.png'`), or that they are classes (`--source folder`) | [02.1](02_describe_a_dataset.ipynb#1-·-Walk-once,-write-down-what-is-there), [13](13_bring_your_own_data.ipynb) |
+# | ImageFolder finds one class, or a class called `masks` | it takes each folder for a class: wrappers, splits, masks, annotations | say which parts belong together (`--field 'mask=masks/{stem}.png'`), or are classes (`--source folder`) | [02.1](02_describe_a_dataset.ipynb#1-·-Walk-once,-write-down-what-is-there), [13](13_bring_your_own_data.ipynb) |
 # | Images of length zero in an HDF5 file | the writer was killed after a `flush()` | publish only complete files, as `pack` does | [04.1](04_pack_hdf5.ipynb#1-·-Look-inside-a-file) |
 # | The second benchmark is several times as fast | the page cache ([DALI#1415](https://github.com/NVIDIA/DALI/issues/1415)) | state warm or cold; `smallfiles bench` measures both | [below](#Page-cache-in-a-benchmark), [01.2](01_count_the_cost_of_small_files.ipynb#2-·-Time-a-single-open) |
 
@@ -46,52 +44,58 @@
 # | Symptom | Cause | Remedy | Where |
 # |---|---|---|---|
 # | `No space left on device`, and `df -h` shows space; `Disk quota exceeded` | inodes, or a quota of files, are used up | `df -i`, the site's quota command; pack, also environments (`slurm/env/build.sh`) | [below](#No-space-left), [01.1](01_count_the_cost_of_small_files.ipynb#1-·-Count-inodes-and-blocks), [06.5](06_read_a_squashfs_image.ipynb#5-·-Put-an-environment-into-one-file) |
-# | Reading is slow, and more threads do not help | the rate of the metadata server is reached | fewer requests: one packed file | [01.4](01_count_the_cost_of_small_files.ipynb#4-·-Keep-many-opens-in-flight) |
+# | Opening many files is slow, and more threads do not help | the rate of the metadata server is reached | one packed file | [01.4](01_count_the_cost_of_small_files.ipynb#4-·-Keep-many-opens-in-flight) |
+# | Reading one large file is slow from many nodes | it lies on one storage target | `lfs getstripe FILE`; `lfs setstripe -c -1 FOLDER`, then write it again | [11.4](11_choose_a_format.ipynb#4-·-From-1-to-10,000-nodes) |
+# | `Stale file handle`; `Cannot send after transport endpoint shutdown` | a file was replaced while open ([libnfs#614](https://github.com/sahlberg/libnfs/pull/614)); the client lost its server ([Lustre](https://wiki.lustre.org/Lustre_Client_Eviction_Guide)) | publish under a new name; open again; resume from a checkpoint | [10.4](10_run_it_on_many_nodes.ipynb#4-·-Outlive-the-time-limit) |
 # | `Unable to lock file`, `No locks available` | another process has the HDF5 file open, or the file system has no locks ([h5py#1101](https://github.com/h5py/h5py/issues/1101)) | for complete files `locking=False`, or `HDF5_USE_FILE_LOCKING=FALSE` before the import | [below](#Locked-file), [04.5](04_pack_hdf5.ipynb#5-·-Meet-the-file-lock) |
 # | Random reads from HDF5 fetch many times the bytes | chunks, perhaps compressed | contiguous storage: a blob and its offsets | [04.3](04_pack_hdf5.ipynb#3-·-Read-one-sample-at-random) |
-# | An Arrow file of 1,000 rows per batch gives 10 to 200 images/s | an `OSFile` fetches the whole record batch for one image | fewer rows per batch, or a reader that maps the file and reads only the image (`formats.open`) | [03.3](03_pack_arrow.ipynb#3-·-Choose-the-rows-per-batch) |
+# | An Arrow file of 1,000 rows per batch gives 10 to 200 images/s | an `OSFile` fetches the whole record batch for one image | fewer rows per batch, or a reader that maps the file (`formats.open`) | [03.3](03_pack_arrow.ipynb#3-·-Choose-the-rows-per-batch) |
 # | A squashfs file is as large as the folder, and slow | packed with the defaults: gzip, fragments | pack raw; `python -m pysquashfs info FILE` | [06.1](06_read_a_squashfs_image.ipynb#1-·-Choose-the-settings) |
 # | `mount: must be superuser`, `failed to setup loop device` | mounting needs root, or FUSE and a device file ([enroot#180](https://github.com/NVIDIA/enroot/issues/180)) | read it with the library | [below](#No-mount-without-root), [06.2](06_read_a_squashfs_image.ipynb#2-·-Compare-the-library-with-a-mount) |
-# | `lmdb.Error: Function not implemented`, or an LMDB that breaks | its authors advise against network file systems ([py-lmdb#228](https://github.com/jnwatson/py-lmdb/issues/228), [#281](https://github.com/jnwatson/py-lmdb/issues/281)) | copy it to the node, `lmdb.open(path, readonly=True, lock=False, readahead=False)`; or use another format | [below](#LMDB-on-a-parallel-file-system) |
+# | `lmdb.Error: Function not implemented`, or an LMDB that breaks | its authors advise against network file systems ([py-lmdb#228](https://github.com/jnwatson/py-lmdb/issues/228), [#281](https://github.com/jnwatson/py-lmdb/issues/281)) | copy it to the node, `lmdb.open(path, readonly=True, lock=False, readahead=False)` | [below](#LMDB-on-a-parallel-file-system) |
 
 # %% [markdown]
 # ### Workers, ranks, jobs
 #
+# From the start of a job to its end:
+#
 # | Symptom | Cause | Remedy | Where |
 # |---|---|---|---|
+# | `Temporary failure in name resolution`, `Connection refused`, or a job that hangs | compute nodes have no internet | download on a login node into a folder that jobs can read, and name it (`TORCH_HOME`; `HF_HOME`, `HF_HUB_OFFLINE=1`); set timeouts | [below](#No-network) |
+# | A start of many ranks takes minutes | each opens a thousand files to import PyTorch | the environment as one file | [00.2](00_start_here.ipynb#2-·-Count-the-files-behind-one-import), [06.5](06_read_a_squashfs_image.ipynb#5-·-Put-an-environment-into-one-file) |
+# | Staged data is gone before training starts | a `trap` inside `$(…)` fires at the end of that subshell | set the trap in the script itself | [07](07_stage_a_dataset.ipynb#On-the-cluster) |
+# | Training hangs at its start | a program waits for `SLURM_NTASKS` ranks that nobody started | start the program with `srun`; count ranks by `SLURM_STEP_NUM_TASKS`, not by `SLURM_NTASKS` | [10.1](10_run_it_on_many_nodes.ipynb#1-·-Find-your-place) |
 # | `h5py objects cannot be pickled` | a `Dataset` is pickled for workers that are not forked | keep the path, open in the worker | [below](#Shared-offset), [04.4](04_pack_hdf5.ipynb#4-·-Close-the-file-before-workers-start) |
 # | `Can't get attribute … on <module '__main__'` | workers that are not forked import your class, and a notebook is no module | put it into a file, or `multiprocessing_context="fork"` | [below](#A-class-that-workers-cannot-find) |
-# | Training hangs at the end of an epoch | a rank has fewer steps; the others wait for its gradients, in PyTorch for 10 minutes with NCCL, 30 with gloo | equal numbers of batches on all ranks | [05.4](05_shard_a_dataset.ipynb#4-·-Deal-the-shards-out), [10.3](10_run_it_on_many_nodes.ipynb#3-·-Train-on-all-of-them) |
-# | Training hangs at its start | a program waits for `SLURM_NTASKS` ranks that nobody started | `srun`; `SLURM_STEP_NUM_TASKS` | [10.1](10_run_it_on_many_nodes.ipynb#1-·-Find-your-place) |
+# | `Cannot re-initialize CUDA in forked subprocess` | the dataset, a transform or the collate function uses CUDA in a worker ([pytorch#40403](https://github.com/pytorch/pytorch/issues/40403)) | move tensors in the main process, or `multiprocessing_context="spawn"` | [08.3](08_keep_the_gpu_fed.ipynb#3-·-Add-workers) |
 # | Workers crawl although CPUs were requested | from Slurm 22.05 until 23.11 `srun` ignores the script's `--cpus-per-task` ([reframe#2655](https://github.com/reframe-hpc/reframe/issues/2655), [ulhpc-docs#51](https://github.com/ULHPC/ulhpc-docs/issues/51)) | `srun --cpus-per-task="$SLURM_CPUS_PER_TASK"`; count the CPUs that you may use | [below](#One-CPU-for-all-workers), [10.1](10_run_it_on_many_nodes.ipynb#1-·-Find-your-place) |
 # | The GPU waits, however much is prefetched | batches come too slowly on average | find the longest stage; crop before scaling | [08.1](08_keep_the_gpu_fed.ipynb#1-·-Follow-a-batch), [08.5](08_keep_the_gpu_fed.ipynb#5-·-Look-at-the-waiting) |
-# | Staged data is gone before training starts | a `trap` inside `$(…)` fires at the end of that subshell | set the trap in the script itself | [07](07_stage_a_dataset.ipynb#On-the-cluster) |
-# | A start of many ranks takes minutes | each opens a thousand files to import PyTorch | the environment as one file | [00.2](00_start_here.ipynb#2-·-Count-the-files-behind-one-import), [06.5](06_read_a_squashfs_image.ipynb#5-·-Put-an-environment-into-one-file) |
-# | `Temporary failure in name resolution`, `Connection refused`, or a job that hangs | compute nodes have no internet | download on a login node into a folder that jobs can read, and name it (`TORCH_HOME`; `HF_HOME`, `HF_HUB_OFFLINE=1`); set timeouts | [below](#No-network) |
 # | More nodes, but no more images per second | the shared storage is at its limit | stage to each node, or use fewer nodes | [10.3](10_run_it_on_many_nodes.ipynb#3-·-Train-on-all-of-them) |
+# | Training hangs at the end of an epoch | a rank has fewer steps; the others wait for its gradients, in PyTorch for 10 minutes with NCCL, 30 with gloo | equal numbers of batches on all ranks | [05.4](05_shard_a_dataset.ipynb#4-·-Deal-the-shards-out), [10.3](10_run_it_on_many_nodes.ipynb#3-·-Train-on-all-of-them) |
 
 # %% [markdown]
 # ### Loading limits my training
 #
-# The verdicts of `smallfiles profile -- python train.py`, which watches any training; the first that holds is shown.
+# Verdicts of `smallfiles profile -- python train.py`, for any training; the first that holds is shown.
 #
-# | Verdict | It rests on | Remedy |
+# | Verdict | It rests on, at least | Remedy |
 # |---|---|---|
-# | one rank waits for another | waiting of the ranks differs by 20 percentage points or more, the least is below half of the most | give the slow rank what it lacks |
-# | batches are too large for /dev/shm | workers × batches ahead × bytes of a batch, 80 % of `/dev/shm` or more | `prefetch_factor=1`, fewer workers |
-# | workers are restarted in each epoch | their start takes 20 % of an epoch or more | `persistent_workers=True` |
-# | the main thread copies | 20 % of the time or more in copies, collating or conversions between two batches | do it in the workers; `pin_memory=True`, `non_blocking=True` |
-# | the first epoch is cold, later ones are warm | waiting in the first epoch 20 % or more, in later ones less than 40 % of that | `smallfiles stage OUT` before the training |
+# | one rank waits for another | one rank waits 20 percentage points more than another, which waits less than half as much | give the slow rank what it lacks |
+# | batches are too large for /dev/shm | workers × batches ahead × bytes of a batch, 80 % of `/dev/shm` | `prefetch_factor=1`, fewer workers |
+# | workers are restarted in each epoch | their start takes 20 % of an epoch | `persistent_workers=True` |
+# | the main thread copies | 20 % of the time in copies, collating or conversions between two batches | do it in the workers; `pin_memory=True`, `non_blocking=True` |
+# | the first epoch is cold, later ones are warm | waiting in the first epoch 20 %, in later ones less than 40 % of that | `smallfiles stage OUT` before the training |
 # | loading is not the limit | waiting below 10 %, or below 30 % with idle workers | look at the model |
-# | threads are oversubscribed | 1.4 busy threads per worker or more, busy threads × workers more than CPUs, all CPUs wanted | `OMP_NUM_THREADS=1`, `cv2.setNumThreads(0)` |
-# | small reads | 40 reads per sample or more, below 16 kB each, and 20 % of a worker's time in them | `smallfiles pack DIR`, larger chunks |
-# | opens on a file system with slow metadata | 30 % of a worker's time or more in opens | `smallfiles pack DIR train.arrow` |
-# | the storage is the limit | 40 % of a worker's time or more in reads | pack, then `smallfiles stage` |
+# | threads are oversubscribed | 1.4 busy threads per worker, busy threads × workers more than CPUs, all CPUs wanted | `OMP_NUM_THREADS=1`, `cv2.setNumThreads(0)` |
+# | small reads | 40 reads per sample, below 16 kB each, and 20 % of a worker's time in them | `smallfiles pack DIR`, larger chunks |
+# | opens on a file system with slow metadata | 30 % of a worker's time in opens | `smallfiles pack DIR train.arrow` |
+# | the storage is the limit | 40 % of a worker's time in reads | pack, then `smallfiles stage` |
 # | too few CPUs are bound | as many CPUs wanted as bound, and the node has more | `srun --cpus-per-task=N` |
-# | too many workers | three workers or more per CPU, all CPUs wanted | `num_workers` = CPUs |
-# | too few workers | workers make batches half of the time or more, and CPUs are free; or there are none | `num_workers=N` |
-# | decoding is the limit | all CPUs wanted, 30 % of a worker's time or more in decoding and augmentation | `smallfiles pack DIR OUT --resize 256` |
+# | too many workers | three workers per CPU, all CPUs wanted | `num_workers` = CPUs |
+# | too few workers | workers make batches half of the time, and CPUs are free; or there are none | `num_workers=N` |
+# | decoding is the limit | all CPUs wanted, 30 % of a worker's time in decoding and augmentation | `smallfiles pack DIR OUT --resize 256` |
 # | CPUs are the limit | all CPUs wanted, for something else | more CPUs, or less work per sample |
+# | numbers are missing for a verdict | fewer than 8 steps, or a number that this system does not give | a longer `--seconds`, or more batches per epoch |
 
 # %% [markdown] id="setup"
 # ## Set up
@@ -105,8 +109,7 @@ from helpers import figures, show, start
 setup = start("12")
 
 # %% [markdown]
-# The *folded* cell has two helpers: one returns the last line of an error, the other runs a function in a forked
-# process, to protect this kernel. Then we pack a shard that can be broken.
+# The *folded* cell has two helpers: the last line of an error, and a call in a forked process, to protect this kernel.
 
 # %% jupyter={"source_hidden": true}
 import multiprocessing
@@ -144,8 +147,7 @@ shard = min(out.glob("*.tar"))
 reader = formats.open(shard)
 
 # %% [markdown] id="recall"
-# > **Recall** (10). Eight ranks finish an epoch without an error. How do you know that each sample was read exactly
-# > once?
+# > **Recall** (10). Eight ranks finish an epoch without an error. How do you know that each sample was read once?
 #
 # <details>
 # <summary>Answer</summary>
@@ -170,7 +172,6 @@ from torch.utils.data import DataLoader, Dataset, RandomSampler
 
 truth = [bytes(reader.read(index)) for index in range(len(reader))]
 places = [reader.span(index)[1:] for index in range(len(reader))]
-file = shard.open("rb", buffering=0)
 
 
 class IsRight(Dataset):
@@ -192,6 +193,9 @@ class IsRight(Dataset):
 guess = 10  # change me: wrong samples with two workers
 
 # %%
+file = shard.open("rb", buffering=0)  # before the workers are forked
+
+
 def wrong(workers, by_position):
     chosen = RandomSampler(truth, replacement=True, num_samples=12_000)
     settings = {"num_workers": workers, "multiprocessing_context": "fork" if workers else None}
@@ -201,15 +205,16 @@ def wrong(workers, by_position):
 
 counts = {f"seek and read, num_workers={n}": wrong(n, False) for n in (0, 1, 2)}
 counts["os.pread, num_workers=2"] = wrong(2, True)
+file.close()
 two = counts["seek and read, num_workers=2"]
 title = f"{two:,} of 12,000 samples are wrong when two workers share an offset, {counts['os.pread, num_workers=2']:,} with os.pread"
 title = title if two else "This time the two workers never met: run the cell again"
 figures.bars(counts, title, x="wrong samples of 12,000", guess=guess, note="with a pause between seek and read")
 
 # %% [markdown]
-# How often two workers collide is chance: without the pause it may be one sample in an epoch.
+# Without the pause it may be one sample in an epoch.
 #
-# Workers that are not forked need a pickled `Dataset`; the *folded* cell pickles an open HDF5 file, and our reader.
+# Workers that are not forked pickle the `Dataset`: an open HDF5 file, and our reader (*folded*):
 
 # %% jupyter={"source_hidden": true}
 import pickle
@@ -223,7 +228,7 @@ print(len(pickle.dumps(reader)), "bytes: our reader, which opens the file again 
 # %% [markdown]
 # ### A class that workers cannot find
 #
-# The *folded* cell starts a worker for a class of the main program, by spawn and by fork.
+# A class of the main program in a worker, by spawn and by fork (*folded*):
 
 # %% jupyter={"source_hidden": true}
 PROGRAM = """
@@ -244,7 +249,7 @@ for method in ("spawn", "fork"):
 # %% [markdown]
 # ### Wrong label order
 #
-# The *folded* cell gives the first four validation images the labels of three orders, and calls our check.
+# The labels of the first four validation images in three orders, and our check (*folded*):
 
 # %% jupyter={"source_hidden": true}
 from smallfiles.manifest import Manifest
@@ -257,7 +262,7 @@ for labels in ((490, 361, 171, 822), (489, 360, 170, 821), (65, 970, 230, 809)):
 # %% [markdown]
 # ### Same order in every epoch
 #
-# The *folded* cell draws two epochs without `set_epoch`, and one with it.
+# Two epochs without `set_epoch`, and one with it (*folded*):
 
 # %% jupyter={"source_hidden": true}
 from torch.utils.data import DistributedSampler
@@ -270,8 +275,7 @@ print("after set_epoch(1): ", list(sampler)[:5])
 # %% [markdown]
 # ### Samples lost in shards
 #
-# In the *folded* cell two images with dots in their names become one sample, and with `%2E` two. Then two ranks read
-# two shards, without a split and with one.
+# Two images with dots in their names, and with `%2E`; two ranks without a split, and with one (*folded*):
 
 # %% jupyter={"source_hidden": true}
 import tarfile
@@ -299,7 +303,7 @@ for rank in "01":
 # %% [markdown]
 # ### Half a copy
 #
-# The *folded* cell cuts a shard between two samples.
+# A shard, cut between two samples (*folded*):
 
 # %% jupyter={"source_hidden": true}
 cut = setup.scratch / "cut.tar"
@@ -308,27 +312,12 @@ print("webdataset:", sum(1 for _ in wds.WebDataset(str(cut), shardshuffle=False)
 print("our reader:", said(len, formats.open(cut)))
 
 # %% [markdown]
-# An extraction that a time limit stopped looks like a smaller data set (*folded*):
+# ### Page cache in a benchmark
+#
+# A file, dropped from the page cache and read twice (*folded*):
 
 # %% jupyter={"source_hidden": true}
 import shutil
-
-from smallfiles import sources
-
-tree = setup.scratch / "extracted"
-for path in source.manifest.paths.to_pylist()[:100]:  # as a time limit leaves it
-    (tree / path).parent.mkdir(parents=True, exist_ok=True)
-    shutil.copyfile(setup.folder() / path, tree / path)
-found = sources.load(tree)
-print("a listing finds", len(found.manifest), "images, without an error")
-print(said(source.manifest.check_files, found.store)[:120])
-
-# %% [markdown]
-# ### Page cache in a benchmark
-#
-# The *folded* cell drops a file from the page cache and reads it twice.
-
-# %% jupyter={"source_hidden": true}
 from time import perf_counter
 
 from smallfiles.measure import cache
@@ -351,14 +340,13 @@ for run in ("first", "second"):
 #
 # ### Growing workers
 #
-# > **Predict.** A worker looks at every tenth path of 300,000. How much of the list does it copy? How much if it looks
-# > at every hundredth?
+# > **Predict.** A worker looks at every tenth path of 300,000, or at every hundredth. How much of the list does it copy?
 
 # %%
-step = 10  # change me: 100, 1000
+steps = (1, 10, 30, 100, 300, 1_000)  # change me: each so many paths are read
 
 # %% [markdown]
-# The *folded* cell makes a list and a column of paths, and reads them:
+# The *folded* cell reads a list and a column of paths in workers:
 
 # %% jupyter={"source_hidden": true}
 import pyarrow as pa
@@ -371,26 +359,26 @@ def private_mb():
     return sum(int(line.split()[1]) for line in lines if line.startswith("Private_Dirty")) / 1000
 
 
-def copied_mb(name):
+def copied_mb(name, step):
     table, before = tables[name], private_mb()
     for index in range(0, len(table), step):
         table[index]
-    return round(private_mb() - before)
+    return private_mb() - before
 
 
 tables = {"list": paths, "column": pa.array(paths)}
-print(f"the paths of the list take {sum(map(sys.getsizeof, paths)) / 1e6:.0f} MB")
-for name in tables:
-    print(f"{name}: {in_child(copied_mb, name)} MB copied by the worker")
+copied = {name: {step: in_child(copied_mb, name, step) for step in steps} for name in tables}
+texts = [f"each {step:,}th copies {copied['list'][step]:.0f} MB" for step in (10, 100, 1_000) if step in steps]
+title = f"Paths of a list: reading {', '.join(texts)}; of a column at most {max(copied['column'].values()):.1f} MB"
+figures.lines(copied, title, x="one of so many paths is read", y="copied by the worker (MB)", log="x")
 
 # %% [markdown]
-# A path takes about 100 bytes, so a page of 4 kB holds some 39: each tenth touches every page, and writing its
-# reference count copies the page. With every hundredth about two pages in five are copied.
+# A path takes 112 bytes, so a page of 4 kB holds 36: each tenth touches every page, and writing its reference count
+# copies the page. With every hundredth about one page in three is copied.
 #
 # ### Shared memory is full
 #
-# The *folded* cell gives a loader a `/dev/shm` of 8 MB, on a private mount where the system allows one, for batches of
-# floats and of bytes.
+# Batches of floats and of bytes in a `/dev/shm` of 8 MB (*folded*):
 
 # %% jupyter={"source_hidden": true}
 def with_limits(folder, limits, *command):
@@ -416,10 +404,11 @@ for dtype in ("float32", "uint8"):
     print(f"{dtype}:", with_limits("/dev/shm", "size=8m", sys.executable, "-c", LOADER, dtype))
 
 # %% [markdown]
-# Since late 2025 ([pytorch#161910](https://github.com/pytorch/pytorch/pull/161910)) PyTorch reserves the memory first,
-# and raises an error. Older versions, like other programs, touch a page that is not there, and get the signal SIGBUS; a
-# map of a truncated file causes it too. In the *folded* cell a second worker dies of signal 9, as over the job's memory
-# limit.
+# Since late 2025 ([pytorch#161910](https://github.com/pytorch/pytorch/pull/161910)) PyTorch reserves the memory first, and
+# raises an error; the reason after the name may be an older one
+# ([pytorch#176069](https://github.com/pytorch/pytorch/issues/176069)). Older versions touch a page that is not there, and
+# get the signal SIGBUS, as a map of a truncated file does (*folded*). A second worker dies of signal 9, as over the
+# memory limit.
 
 # %% jupyter={"source_hidden": true}
 import mmap
@@ -452,7 +441,7 @@ for die in (lambda: view[5_000], lambda: os.kill(os.getpid(), signal.SIGKILL)):
 # %% [markdown]
 # ### Too many open files
 #
-# The *folded* cell keeps 200 batches where a process may open 60 more files: as they come, and cloned.
+# 200 batches, kept as they come and cloned, where 60 more files may be open (*folded*):
 
 # %% jupyter={"source_hidden": true}
 import resource
@@ -473,7 +462,7 @@ print("cloned:           ", in_child(keep_batches, True))
 # %% [markdown]
 # ### More than 2 GiB in one array
 #
-# The *folded* cell joins 33 pieces of 64 MiB into one `binary` array.
+# 33 pieces of 64 MiB in one `binary` array (*folded*):
 
 # %% jupyter={"source_hidden": true}
 chunk = pa.array([bytes(1 << 20)] * 64)  # 64 MiB
@@ -499,11 +488,11 @@ for number in (errno.ENOSPC, errno.EDQUOT):
     print(number, os.strerror(number))
 
 # %% [markdown]
-# The folder itself takes one inode, so the fifth file is refused although no byte is used.
+# The folder takes one inode, so the fifth file is refused; no byte is used.
 #
 # ### Locked file
 #
-# The *folded* cell opens an HDF5 file while this kernel has it open for writing.
+# An HDF5 file that this kernel has open for writing (*folded*):
 
 # %% jupyter={"source_hidden": true}
 ASK = "import h5py, sys; h5py.File(sys.argv[1], 'r'); print('opened')"
@@ -517,7 +506,7 @@ with h5py.File(path, "r+"):
 # %% [markdown]
 # ### No mount without root
 #
-# The *folded* cell tries a mount, and then reads without one.
+# A mount, and reading without one (*folded*):
 
 # %% jupyter={"source_hidden": true}
 squashed = setup.scratch / "train.sqfs"
@@ -532,8 +521,7 @@ print(by_library.key(7), len(by_library.read(7)), "bytes, no mount")
 # %% [markdown]
 # ### LMDB on a parallel file system
 #
-# This one cannot be shown here: it needs Lustre, NFS or the like. The *folded* cell prints the file system of your
-# data.
+# This needs Lustre, NFS or the like. Your file systems (*folded*):
 
 # %% jupyter={"source_hidden": true}
 from smallfiles import machine
@@ -545,7 +533,7 @@ for place in (setup.scratch, Path.home()):
 # %% [markdown]
 # ### Leftovers in memory
 #
-# The *folded* cell kills a job that has staged its data, and removes what it left.
+# What a killed job leaves that had staged its data (*folded*):
 
 # %% jupyter={"source_hidden": true}
 from smallfiles import staging
@@ -569,9 +557,7 @@ print("removed:", staging.sweep_all([node]), "- left:", len(staging.listing([nod
 #
 # ### One CPU for all workers
 #
-# The *folded* cell binds a process to one CPU, as `srun` does, and counts CPUs in three ways.
-#
-# > **Predict.** A task is bound to one CPU of a script that requested eight. What do `SLURM_CPUS_PER_TASK`,
+# > **Predict.** A script requests eight CPUs, and a task is bound to one (*folded*). What do `SLURM_CPUS_PER_TASK`,
 # > `os.cpu_count()` and `os.sched_getaffinity` report?
 
 # %% jupyter={"source_hidden": true}
@@ -584,11 +570,11 @@ def in_a_task():
 print("the variable {}, os.cpu_count() {}, os.sched_getaffinity {}".format(*in_child(in_a_task)))
 
 # %% [markdown]
-# Only the last sees the binding; a container's quota is a further limit, which `smallfiles doctor` counts too.
+# Only the last sees the binding; `smallfiles doctor` counts a container's quota too.
 #
 # ### No network
 #
-# The *folded* cell connects to a port where nothing listens, and to a server that never answers.
+# A port where nothing listens, and a server that never answers (*folded*):
 
 # %% jupyter={"source_hidden": true}
 import socket
@@ -602,19 +588,16 @@ for name, port in {"refused": nobody, "silent": silent.getsockname()[1]}.items()
     ask = urllib.request.build_opener(through).open
     print(f"{name}:", said(ask, "https://example.org/weights.pth", None, 0.5))
 silent.close()
-file.close()
-view.close()
 
 # %% [markdown] id="exercise"
 # ## Exercise
 #
-# [Exercise 12](../exercises/12_when_it_breaks.ipynb): six jobs have failed. Read their logs, find the cause in the
-# tables above, and write down the cure.
+# [Exercise 12](../exercises/12_when_it_breaks.ipynb): find cause and cure of six failed jobs in their logs.
 
 # %% [markdown] id="cluster"
 # ## On the cluster
 #
-# Before a long job, check its machine; after packing, check what every rank reads:
+# Before a long job check its machine, after packing what every rank reads:
 
 # %%
 from helpers import machine_report
@@ -631,44 +614,44 @@ show.command(machine_report.describe(setup.scratch))
 # ## Key points
 #
 # - Failures without an error are found by counting: samples, labels, keys.
-# - Open files in the process that reads them, and close HDF5 files in the parent before workers start.
-# - Memory, `/dev/shm` and open files have limits of their own, and so has one Arrow array: 2 GiB.
-# - "No space left" may mean inodes, "bus error" may mean `/dev/shm`: read the message as a symptom.
+# - Open files in the process that reads them.
+# - Memory, `/dev/shm`, open files and an Arrow array (2 GiB) each have a limit.
+# - "No space left" may mean inodes, "bus error" may mean `/dev/shm`.
 # - Count what you may use, not what is installed or was requested.
 
 # %% [markdown] id="quiz"
 # ## Check yourself
 #
 # **1.** A reader is right with one worker and wrong with two. What do you look for? (a) A file that is opened in
-# `__init__`. (b) A full `/dev/shm`. (c) The seed.
+# `__init__`. (b) `shuffle=True` without a seed. (c) Random numbers that are alike in all workers.
 #
 # <details>
 # <summary>Answer</summary>
 #
-# **(a)**. Two workers share its offset. (b) would be an error. (c) A seed changes the order, and bytes still match
-# their label.
+# **(a)**. Two workers share its offset. (b) gives another order in each run, and (c) two images the same crop; but all
+# bytes are still those of their sample.
 #
 # </details>
 #
 # **2.** A worker is "killed by signal: Bus error". What do you do first? (a) Ask for more memory for the job. (b) Look
-# at `df -h` of `/dev/shm`. (c) Replace the node's memory.
+# at `df -h` of `/dev/shm`. (c) Raise `ulimit -n`.
 #
 # <details>
 # <summary>Answer</summary>
 #
 # **(b)**. A page of shared memory was not available, as in older PyTorch with a full `/dev/shm`. (a) A job over its
-# memory limit is killed by signal 9. (c) Broken memory is very rare.
+# memory limit is killed by signal 9. (c) would be `Too many open files`.
 #
 # </details>
 #
-# **3.** A job that reads well on the login node hangs on a compute node in `from_pretrained`. Why? (a) The GPU is busy.
-# (b) The workers share a file. (c) It waits for the internet.
+# **3.** A job that reads well on the login node hangs on a compute node in `from_pretrained`. Why? (a) The quota of
+# files is used up. (b) It waits for `SLURM_NTASKS` ranks. (c) It waits for the internet.
 #
 # <details>
 # <summary>Answer</summary>
 #
-# **(c)**. Download beforehand, and set `HF_HUB_OFFLINE=1`. (a) Nothing is computed yet. (b) would cause wrong samples,
-# not a hang.
+# **(c)**. Download beforehand, and set `HF_HUB_OFFLINE=1`. (a) is an error at once, `Disk quota exceeded`. (b) hangs
+# where the ranks meet, in `init_process_group`.
 #
 # </details>
 

@@ -76,7 +76,7 @@ setup = start("ex12")
 # **F** reads half of the samples, with any number of workers. The tar was written by this program:
 #
 # ```python
-# for stem in stems:                            # "cat.v1", "cat.v2", "cat_v1", "dog" …
+# for stem in stems:                            # "cat.v1", "cat.v2", "dog.v1", "dog.v2" …
 #     name = f"{stem}.jpg"                      # <--
 #     archive.addfile(member(name, data[stem]), io.BytesIO(data[stem]))
 # ```
@@ -212,7 +212,8 @@ programs
 # <details>
 # <summary>Hint 2: F</summary>
 #
-# `cat.v1` must not become `cat_v1`, which is another image, nor `cat`. In web addresses `%2E` is a dot. But a stem may already hold `%2E`: so first write each percent sign as `%25`.
+# `cat.v1` must not become `cat_v1`, which may be another image, nor `cat`. In web addresses `%2E` is a dot. But a stem may
+# already hold `%2E`: so first write each percent sign as `%25`.
 #
 # </details>
 
