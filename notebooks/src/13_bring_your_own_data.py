@@ -122,11 +122,11 @@ from matplotlib.figure import Figure
 
 
 def draw(panels, alt):
-    """Images side by side, each with the outline of its mask if it has one."""
+    """Images side by side, each with the outline of its mask."""
     figure = Figure(figsize=(9, 3), layout="constrained")
     for axes, (title, (image, mask)) in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels.items()):
         axes.imshow(np.asarray(image))
-        for width, colour in ((4, "black"), (2, "white")) if mask is not None else ():
+        for width, colour in ((4, "black"), (2, "white")):
             axes.contour(np.asarray(mask) > 0, [0.5], colors=colour, linewidths=width)
         axes.set_title(title, fontsize=10)
         axes.axis("off")
@@ -407,7 +407,7 @@ figures.bars(spent, title, x="microseconds per sample", note="warm cache")
 #
 # The mask must be decoded as well.
 #
-# > **Predict.** The mask has 1.5 kB, the image 112 kB. How much more processor time does a sample with its mask take?
+# > **Predict.** The mask has 1.5 kB, the image 112 kB. How much more processor time does a sample take with its mask?
 
 # %%
 guess = 20  # change me: percent more

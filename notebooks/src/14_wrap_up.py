@@ -136,12 +136,12 @@ figures.bars(counts, f"{counted}, but only {len(whole)} whole samples", x="rows,
 worksheet.measure_missing(setup.path())
 
 # %% [markdown]
-# Two numbers of the forecast ([notebook 11](11_choose_a_format.ipynb)) are yours: the time to decode an image, and the
-# operations per second that the metadata server does for you. As a first guess these are the files that you opened per
-# second, times two operations per file: your disk is slower than a metadata server, but nobody shares it. All others
-# are defaults of `Storage()` and `Work()`: a middle-sized Lustre of 24 hard-disk targets, the packed file spread over
-# all of them, and nodes of four GPUs that take 64 samples each per 50 ms and cache nothing. Ask your site for its own.
-# Section 5 tries which of them matter, and twice the decoding, since a mask adds some
+# The forecast of [notebook 11](11_choose_a_format.ipynb) takes the bytes of a tree from this delivery, and two numbers
+# from your machine: the time to decode an image, and, as a first guess of what the metadata server does for you, the
+# files that you opened per second, times two operations per file. Your disk is slower than a metadata server, but nobody
+# shares it. All other numbers are defaults of `Storage()` and `Work()`: a middle-sized Lustre of 24 hard-disk targets,
+# the packed file spread over all of them, and nodes of four GPUs that take 64 samples each per 50 ms and cache nothing.
+# Ask your site for its own. Section 5 tries which of them matter, and twice the decoding, since a mask adds some
 # ([13](13_bring_your_own_data.ipynb)).
 #
 # > **Predict.** On 64 nodes, which way has the shortest epoch: files, one packed file, shards, or a copy per node?
@@ -361,9 +361,9 @@ print(*(line for line in told.splitlines() if "unknown" not in line), sep="\n")
 
 # %% [markdown]
 # *Headroom* is how much faster the training would be if data cost nothing: the profiler keeps some batches, then hands
-# them out without a wait. *Other* is work that is neither reading nor decoding, here
-# the sleep. The verdict names the limit, the next step to try, and what it would gain. Does it? The *folded* cell runs
-# the stand-in with 1 worker and with the proposed number:
+# them out without a wait. *Other* is work that is neither reading nor decoding, here the sleep. The verdict names the
+# limit, the next step to try, and what it would gain. Does it? The *folded* cell runs the stand-in with 1 worker and
+# with the proposed number:
 
 # %% jupyter={"source_hidden": true}
 import re
@@ -466,7 +466,7 @@ if best in ("staged", "broadcast"):
 # ## Check yourself
 #
 # **1.** A table has 60 rows, a folder 60 images. May you zip them? (a) Yes, the counts agree. (b) Yes, after sorting.
-# (c) No.
+# (c) No, join them by name.
 #
 # <details>
 # <summary>Answer</summary>
@@ -486,13 +486,14 @@ if best in ("staged", "broadcast"):
 #
 # </details>
 #
-# **3.** A copy takes 60 s and saves 2 s per epoch, and you train 10 epochs. (a) Stage. (b) Do not stage. (c) Stage
-# twice.
+# **3.** A copy takes 60 s and saves 2 s per epoch, and you train 10 epochs. (a) Stage: each epoch is
+# shorter. (b) Do not stage. (c) Stage: from the second epoch on, the copy is free.
 #
 # <details>
 # <summary>Answer</summary>
 #
-# **(b)**: it pays off after 30 epochs. (a) would cost 40 s. (c) A second copy costs another 60 s and saves nothing.
+# **(b)**: it pays off after 30 epochs. (a) The epochs are shorter, but ten of them save 20 s, and the copy takes 60 s.
+# (c) is true, but these epochs do not save what the copy took before the first.
 #
 # </details>
 
