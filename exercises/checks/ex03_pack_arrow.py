@@ -6,7 +6,7 @@
     caption_loader         batches of padded numbers from two workers
     flickr30k_file      looks at a file that is already there, made by a job from the whole set
 
-The five mistakes of a published solution are among those that are known: the wrong delimiter, a NaN
+The five mistakes of a common first solution are among those that are known: the wrong delimiter, a NaN
 caption, an image stored once per caption, a vocabulary of `str(bytes)`, the whole file read to get its
 captions. Notebook 03 sends participants here.
 """

@@ -3,6 +3,7 @@
     practice_folder    the participant's own, or a part of it by links
     truth_of           what a packed file of a folder has to hold
     watched            bytes that a block moves: read by system calls, allocated by Arrow, made into objects
+    fetched            bytes that storage has delivered to this process
 
 The trap: of a large set the part must hold the row that lost its delimiter, or the exercise loses its point.
 And a mapped file that is only looked at moves nothing, although it seems to hold all data; so what counts is
@@ -117,12 +118,11 @@ def watched() -> Iterator[Traffic]:
     tracemalloc.reset_peak()
     held = tracemalloc.get_traced_memory()[0]
     pa.set_memory_pool(counting)
-    before = _read_bytes()
-    counting_itself = _read_bytes() - before  # what the counter reads to know its count
+    before, own = _counted("rchar")
     try:
         yield found
     finally:
-        found.read = max(0, _read_bytes() - before - 2 * counting_itself)
+        found.read = max(0, _counted("rchar")[0] - before - own)
         pa.set_memory_pool(pool)
         found.python = tracemalloc.get_traced_memory()[1] - held
         if not tracing:
@@ -130,10 +130,16 @@ def watched() -> Iterator[Traffic]:
         found.arrow = max(0, counting.max_memory() or 0)
 
 
-def _read_bytes() -> int:
-    """Bytes that this process has read by system calls; 0 where there is no /proc."""
+def fetched() -> int:
+    """Bytes that storage has delivered to this process; 0 where the system does not tell."""
+    return _counted("read_bytes")[0]
+
+
+def _counted(name: str) -> tuple[int, int]:
+    """A counter of this process, before it was read; and the bytes that reading it took."""
     try:
-        lines = Path("/proc/self/io").read_text(encoding="ascii").splitlines()
+        text = Path("/proc/self/io").read_text(encoding="ascii")
     except OSError:
-        return 0
-    return next((int(line.split()[1]) for line in lines if line.startswith("rchar:")), 0)
+        return 0, 0
+    found = (line.split() for line in text.splitlines())
+    return next((int(value) for key, value in found if key == f"{name}:"), 0), len(text)

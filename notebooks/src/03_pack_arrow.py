@@ -5,8 +5,8 @@
 # with labels, 400 with captions
 #
 # One large file in place of a million small ones means one inode, one open, and no further requests to the metadata
-# server. But a training loop reads images one by one and in random order. A packed file is only useful if one image can
-# be read without fetching its neighbours.
+# server. But training reads images in random order. A packed file is only useful if one image can be read without
+# fetching its neighbours.
 #
 # Apache Arrow is a format for tables that almost every data tool reads. This notebook stores images in it, and shows
 # which settings decide whether it delivers hundreds or many thousands of images per second.
@@ -58,6 +58,8 @@ setup = start("03")
 # type `list<string>` keeps the five captions of an image together in one row, so that the image is stored once.
 
 # %%
+from pathlib import Path
+
 import pyarrow as pa
 
 schema = pa.schema({"key": pa.string(), "captions": pa.list_(pa.string()), "data": pa.binary()})
@@ -65,17 +67,17 @@ flickr = setup.source("flickr30k", split="all")
 rows = []
 for index in range(6):
     key = flickr.manifest.path(index)
-    data = (flickr.root / key).read_bytes()
-    rows.append({"key": key, "captions": flickr.manifest.target(index), "data": data})
+    captions, data = flickr.manifest.target(index), (flickr.root / key).read_bytes()
+    rows.append({"key": key, "captions": captions, "data": data})
 rows[0]["captions"][:2]
 
 # %% [markdown]
 # A *record batch* is a number of rows, stored column by column: all keys, then all captions, then the bytes of all
 # images, one after the other. A file is a sequence of record batches. Here we write two of three rows each.
 #
-# ![Strips of bytes: in Arrow, HDF5 blob and squashfs images lie back to back; in HDF5 vlen each lies in a heap, in tar behind a header.](pictures/bytes_of_formats.svg)
+# ![A strip of bytes: schema; a record batch of keys, captions, offsets and three images back to back; the next batch; a footer.](pictures/bytes_of_arrow.svg)
 #
-# *Where images lie in four formats. Not to scale: images fill nearly all of each file.*
+# *Not to scale: images fill nearly all of the file.*
 
 # %%
 small = setup.scratch / "six.arrow"
@@ -99,11 +101,10 @@ print(reader.num_record_batches, "batches; the second one has", reader.get_batch
 # starts at the end, and then goes straight to any batch. A writer that is killed never writes the footer.
 #
 # One limit: a batch of a `binary` column holds at most 2 GiB
-# ([arrow#10776](https://github.com/apache/arrow/issues/10776)).
+# ([arrow#10776](https://github.com/apache/arrow/issues/10776)); more batches, or `pa.large_binary()`, avoid it.
 #
-# One more thing belongs to packing. Lustre usually keeps a file on one *target*, which then serves all nodes.
-# *Striping* spreads it over several: `lfs setstripe -c 4 FOLDER`, or `-c -1` (all) for a file that all nodes read at
-# once, before it is written.
+# Lustre usually keeps a file on one *target*, which then serves all nodes. *Striping* spreads it over several:
+# `lfs setstripe -c 4 FOLDER`, or `-c -1` (all) for a file that all nodes read at once, before it is written.
 
 # %% [markdown] id="views" tags=["core"]
 # ## 2 · Look at an image without copying it
@@ -112,7 +113,7 @@ print(reader.num_record_batches, "batches; the second one has", reader.get_batch
 # memory. A *memory map* makes the file appear as if it were memory; its pages are fetched when they are first touched.
 
 # %%
-from smallfiles import formats
+from smallfiles import formats, measure
 from smallfiles.formats import arrow
 from smallfiles.pack import PackConfig, pack
 
@@ -138,8 +139,9 @@ for name, way in {"OSFile": pa.OSFile, "memory map": pa.memory_map}.items():
 
 # %% [markdown]
 # The `OSFile` copied the whole batch. The map returned a *view*: positions inside the file; this process has copied
-# nothing. (Linux may fetch the pages all the same: section 3.) Only an image that you take out, `batch["data"][5]`, is
-# copied. The folded cell checks both by address:
+# nothing. (Linux may fetch the pages all the same: section 4.) Only an image that you take out, `batch["data"][5]`, is
+# copied. Compression rules out views, because the bytes in the file are then not those of the images. The folded cell
+# checks all three, and what zstd saves:
 
 # %% jupyter={"source_hidden": true}
 whole = pa.memory_map(str(packed)).read_buffer()
@@ -153,15 +155,10 @@ column = pa.ipc.open_file(whole).get_batch(2)["data"]
 print("the images of the batch are a view:", is_view(column.buffers()[-1]))
 print("an image taken out of it is a view:", is_view(column[5].as_buffer()))
 
-# %% [markdown]
-# Compression rules out views, because the bytes in the file are then not those of the images. JPEG does not even
-# shrink, as the folded cell shows:
-
-# %% jupyter={"source_hidden": true}
 path, options = setup.scratch / "zstd.arrow", pa.ipc.IpcWriteOptions(compression="zstd")
-table = pa.ipc.open_file(whole).read_all()
-with pa.OSFile(str(path), "wb") as file, pa.ipc.new_file(file, table.schema, options=options) as writer:
-    writer.write_table(table)
+everything = pa.ipc.open_file(whole).read_all()
+with pa.OSFile(str(path), "wb") as file, pa.ipc.new_file(file, everything.schema, options=options) as writer:
+    writer.write_table(everything)
 with watched() as moved:
     pa.ipc.open_file(pa.memory_map(str(path))).get_batch(2)
 print(f"zstd: the file has {path.stat().st_size / packed.stat().st_size:.1%} of the size,", end=" ")
@@ -173,44 +170,39 @@ print(f"and a batch from the map allocates {bytes_text(moved.arrow)}")
 # With one row per batch there are many headers, and the footer has an entry for each image. With many rows a batch is
 # many megabytes. We write the images several times:
 
-
 # %%
+table = pa.table({"data": [sample.data for sample in samples], "label": labels.combine_chunks()})
+
+
 def write(rows_per_batch):
     path = setup.scratch / f"{rows_per_batch}.arrow"
-    schema = pa.schema({"data": pa.binary(), "label": pa.int64()})
-    with pa.OSFile(str(path), "wb") as file, pa.ipc.new_file(file, schema) as writer:
-        for first in range(0, len(samples), rows_per_batch):
-            data = [sample.data for sample in samples[first : first + rows_per_batch]]
-            columns = [pa.array(data), labels[first : first + rows_per_batch].combine_chunks()]
-            writer.write(pa.RecordBatch.from_arrays(columns, schema=schema))
+    with pa.OSFile(str(path), "wb") as file, pa.ipc.new_file(file, table.schema) as writer:
+        writer.write_table(table, max_chunksize=rows_per_batch)
     return path
 
 
 files = {count: write(count) for count in (1, 4, 16, 64, 256)}  # change me: add a size
 
 # %% [markdown]
-# Then we read single images at random, in three ways, and hash every byte, since a view alone reads nothing.
+# We read single images at random, in three ways, and hash every byte, since a view alone reads nothing.
 
 # %%
 import random
 
 import xxhash
 
-every = random.Random(0).sample(range(len(samples)), len(samples))
-order = every[:60]  # for the slow ones
+order = random.Random(0).sample(range(len(samples)), len(samples))
 
 
-def by_get_batch(batches, rows_per_batch):
+def by_get_batch(file, rows_per_batch):
+    batches = pa.ipc.open_file(file)
+    return lambda index: batches.get_batch(index // rows_per_batch)["data"][index % rows_per_batch].as_buffer()
+
+
+def read_all(read):
     for index in order:
-        batch = batches.get_batch(index // rows_per_batch)
-        xxhash.xxh3_64_intdigest(batch["data"][index % rows_per_batch].as_buffer())
+        xxhash.xxh3_64_intdigest(read(index))
     return len(order)
-
-
-def by_our_reader(reader):
-    for index in every:  # it is fast, so it needs more to be measured
-        xxhash.xxh3_64_intdigest(reader.read(index))
-    return len(every)
 
 
 # %% [markdown]
@@ -223,14 +215,11 @@ guess = 100  # change me: rows per batch
 # %%
 from functools import partial
 
-from smallfiles import measure
-
 tasks = {}
 for count, path in files.items():
-    osfile, mapped = pa.OSFile(str(path)), pa.memory_map(str(path))
-    tasks[f"OSFile, {count}"] = partial(by_get_batch, pa.ipc.open_file(osfile), count)
-    tasks[f"memory map, {count}"] = partial(by_get_batch, pa.ipc.open_file(mapped), count)
-    tasks[f"our reader, {count}"] = partial(by_our_reader, arrow.open(path, access="mmap"))
+    tasks[f"OSFile, {count}"] = partial(read_all, by_get_batch(pa.OSFile(str(path)), count))
+    tasks[f"memory map, {count}"] = partial(read_all, by_get_batch(pa.memory_map(str(path)), count))
+    tasks[f"our reader, {count}"] = partial(read_all, arrow.open(path, access="mmap").read)
 result = measure.compare(tasks, rounds=5, unit="images")
 
 # %% [markdown]
@@ -253,29 +242,28 @@ falls = {way: np.median(runs[fewest]) / np.median(runs[largest]) for way, runs i
 slower = {way: f"{fall:.0f} times slower" if fall > 1.5 else "about as fast" for way, fall in falls.items()}
 title = f"With {largest} rows per batch instead of {fewest}: " + ", ".join(f"{way} {text}" for way, text in slower.items())
 axes = {"x": "rows per record batch", "y": "images per second"}
-figures.lines(rates, title, **axes, log="xy", note="random reads of 60 images (our reader: all), warm cache", guess=guess, marks=marks)
+figures.lines(rates, title, **axes, log="xy", note="random reads, warm cache", guess=guess, marks=marks)
 
 # %% [markdown]
-# An `OSFile` fetches the whole batch for one image. A map does not, and yet pyarrow's `get_batch` is not free: it tells
-# the operating system that the whole batch will be needed soon (`madvise`). Linux then visits its pages, up to a limit
-# of its own, and with a cold cache fetches those that are missing. Our reader calls `get_batch` once per batch;
-# afterwards an image is just two numbers, start and stop.
+# An `OSFile` copies the whole batch for one image. A map copies nothing, but `get_batch` tells Linux that the whole
+# batch will be needed soon (`madvise`). With a warm cache that only costs a visit to its pages; with a cold one, Linux
+# fetches them, up to a limit of its own. Our reader looks into each batch once; afterwards an image is just two
+# numbers, start and stop.
 #
 # So the choice depends on the readers:
 #
-# - *Unknown readers, perhaps through an `OSFile`*: 1 row; 250 bytes of headers cost little.
-# - *Readers that map the file and read only the image*, like ours: any number below the 2 GiB of section 1, with fewer
-#   headers to visit. `pack` uses 64.
-#
-# But on a parallel file system each page that is touched may become a request to a server, so there our reader fetches
-# each image with one call (`access="pread"`).
+# - *Unknown readers*, perhaps with `get_batch` for each image: 1 row; 250 bytes of headers cost little.
+# - *Readers that call it once per batch*, like ours: any number below the 2 GiB of section 1, with fewer headers to
+#   visit. `pack` uses 64.
 
 # %% [markdown] id="juelich" tags=["core"]
 # ## 4 · Feed a DataLoader
 #
-# The course of the Jülich Supercomputing Centre writes one row per batch, `image_data: binary, label: uint16`: batch i
-# is sample i. Its loader opens an `OSFile`. Here is a similar `Dataset`. It opens the file at the first read of each
-# process, never in `__init__`: a worker must not use a file that its parent has opened (notebook 04 shows why).
+# [One published
+# course](https://github.com/HelmholtzAI-FZJ/2024-06-course-Bringing-Deep-Learning-Workloads-to-JSC-supercomputers)
+# writes one row per batch, `image_data: binary, label: uint16`: batch i is sample i. Its loader opens an `OSFile`. Here
+# is a similar `Dataset`. It opens the file at the first read of each process, never in `__init__`: a worker should not
+# rely on a file that its parent has opened (notebook 04 shows why).
 
 # %%
 import os
@@ -296,59 +284,74 @@ class ArrowImages(Dataset):
         if self.process != os.getpid():  # the first read of this process
             self.batches, self.process = pa.ipc.open_file(pa.OSFile(self.path)), os.getpid()
         batch = self.batches.get_batch(index)
-        return batch["image_data"][0].as_buffer(), batch["label"][0].as_py()
+        return batch["data"][0].as_buffer(), batch["label"][0].as_py()
+
+    def __getstate__(self):  # what a worker gets that is not forked: no open file
+        return {"path": self.path, "process": None, "count": self.count}
 
 
 # %%
-theirs = setup.scratch / "theirs.arrow"
-if not theirs.exists():
-    pack(source, theirs, PackConfig(options=arrow.Options(layout="juelich")))
-images = ArrowImages(theirs)
-
-
 def total_bytes(batch):  # runs in the worker; decoding would go here
     return sum(len(data) for data, _ in batch), [label for _, label in batch]
 
 
 settings = {"shuffle": True, "num_workers": 2, "multiprocessing_context": "fork"}  # why fork: notebook 04
-loader = DataLoader(images, batch_size=32, collate_fn=total_bytes, **settings)
+loader = DataLoader(ArrowImages(files[1]), 32, collate_fn=total_bytes, **settings)
 sizes, labels = zip(*loader)
 print(f"{len(loader)} batches, {sum(sizes):,} of {report.payload_bytes:,} bytes; first labels {labels[0][:6]}")
 
 # %% [markdown]
-# > **Predict.** Which fetches the most images per second: this `Dataset`, our reader of the same file, or our reader of
-# > our own file? And how do plain files compare? The folded cell compares the four.
+# A data set is often larger than the page cache. We make Linux drop a file from it, and count what storage then
+# delivers for one image.
+#
+# > **Predict.** How many bytes leave the disk for one image of 0.1 MB, if a batch has 64 rows?
 
-# %% jupyter={"source_hidden": true}
-names = source.manifest.paths.to_pylist()
+# %%
+from helpers.experiments.nb03 import fetched  # bytes that this process got from storage
 
-
-def read_file(index):
-    buffer = bytearray(source.store.size(names[index]))
-    source.store.read_into(names[index], memoryview(buffer))
-    return buffer
+guess = 500  # change me: kB for one image
 
 
-def fetch(read):
-    for index in every * 2:  # all images: 60 would fit into the CPU's caches
-        xxhash.xxh3_64_intdigest(read(index))
-    return len(every) * 2
+def cold(path, read, index):
+    """Bytes fetched for one image of a file that is not in the page cache."""
+    with open(path, "rb") as file:
+        os.fsync(file.fileno())  # only what is on disk can be dropped
+        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+    before = fetched()
+    xxhash.xxh3_64_intdigest(read(index))
+    return fetched() - before
 
-
-ways = {
-    "plain files": partial(fetch, read_file),
-    "the Dataset above": partial(fetch, lambda index: images[index][0]),
-    "our reader of their file": partial(fetch, formats.open(theirs).read),
-    "our reader of our file": partial(fetch, formats.open(packed).read),
-}
-fetched = measure.compare(ways, rounds=5, unit="images")
-own, ours = (fetched.times(name, "plain files").median for name in ("the Dataset above", "our reader of our file"))
-title = f"The Dataset above is {own:.1f} times as fast as plain files, our reader {ours:.1f} times"
-figures.bars(fetched, title, note="random reads, warm cache")
 
 # %% [markdown]
-# The `Dataset` copies each image and makes Arrow objects for it. Our reader only cuts it out of the file, so the layout
-# hardly matters. Decoding takes longer than any of these ([notebook 08](08_keep_the_gpu_fed.ipynb)).
+# The folded cell reads eight images in each way, and draws the median.
+
+# %% jupyter={"source_hidden": true}
+import shutil
+
+eight = order[:8]
+image_files = [source.root / source.manifest.path(index) for index in range(len(source.manifest))]
+per_image = {"plain file": [cold(image_files[n], lambda n: image_files[n].read_bytes(), n) for n in eight]}
+kinds = {"OSFile": pa.OSFile, "memory map": pa.memory_map, "our reader": partial(arrow.open, access="pread")}
+for rows, name in ((1, "OSFile"), (1, "memory map"), (64, "OSFile"), (64, "memory map"), (64, "our reader")):
+    path = shutil.copy(files[rows], setup.scratch / f"cold-{len(per_image)}.arrow")  # pages that a map holds are not dropped
+    file = kinds[name](str(path))
+    read = file.read if name == "our reader" else by_get_batch(file, rows)
+    read(0)  # opens the file
+    per_image[f"{name}, {rows} row{'s' * (rows > 1)}"] = [cold(path, read, n) for n in eight]
+per_image = {name: [count / 1000 for count in counts] for name, counts in per_image.items()}
+middle = {name: np.median(runs) for name, runs in per_image.items()}
+if min(middle.values()):
+    osfile, mapped, ours = (f"{middle[f'{name}, 64 rows']:,.0f} kB" for name in kinds)
+    title = f"With 64 rows per batch, an OSFile fetches {osfile} for one image, a map {mapped}, our reader {ours}"
+    note = {"note": "cold cache", "dots": "images", "base": "plain file"}
+    show.figure(figures.bars(per_image, title, x="kB fetched from storage for one image", guess=guess, **note))
+else:
+    show.say("This file system does not say what it fetches, as those in memory and some on the network.")
+
+# %% [markdown]
+# For a map `get_batch` has Linux fetch the batch, up to its limit (0.1 MB to some MB). On a parallel file system our
+# reader uses `access="pread"`, as here: it announces the batch's header, and reads the image in one call. On the
+# storage of the recall question plain files stop at 1,000 per second, whichever program reads them.
 
 # %% [markdown] id="killed" tags=["optional"]
 # ## 5 · Kill a pack, and trust what is there
@@ -424,8 +427,8 @@ show.command(config, "imagenet/train", "imagenet_train.arrow")
 #
 # - A schema names the columns; one row per image, with `list<string>` for its captions.
 # - A batch from a memory map is a view: positions inside the file, with nothing copied yet. Compression rules this out.
-# - An `OSFile` fetches the whole record batch for one image: one row for unknown readers, any number for readers that
-#   read only the image.
+# - `get_batch` asks for the whole record batch, through an `OSFile` or a map: one row per batch for unknown readers, more
+#   for readers that call it once per batch.
 # - A `Dataset` opens the file in the process that reads it.
 # - A file that gets its name only when it is complete can be trusted; a digest shows whether it has changed since.
 

@@ -3,7 +3,7 @@
 #
 # A ★★☆ · 25 minutes, B ★★★ · 15 minutes · after [notebook 03](../notebooks/03_pack_arrow.ipynb)
 #
-# Flickr30K is 31,783 photographs with five captions each. One published solution loses a caption, stores each
+# Flickr30K is 31,783 photographs with five captions each. A common first solution loses a caption, stores each
 # photograph five times, and reads gigabytes to get a few megabytes of text. Yours will do better. Part A (tasks 1 and 2)
 # builds the file, part B (tasks 3 and 4) reads it.
 #
