@@ -5,7 +5,7 @@
 
 Each takes results of `smallfiles.measure`, or plain columns: a number for each name, or single runs, drawn
 as their median with a dot for each run. Names without runs, and NaN, are left out. The last line of a figure
-names the machine.
+names the machine, unless it shows counts.
 
 The trap: Jupyter shows a figure that is the last value of its cell; any other needs `show.figure`.
 Notebook 01 draws the first.
@@ -14,7 +14,7 @@ Notebook 01 draws the first.
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from statistics import median
 from typing import TYPE_CHECKING
 
@@ -77,10 +77,11 @@ def bars(
     x: str = "",
     note: str = "",
     dots: str = "runs",
-    base: str = "",
+    base: str | Collection[str] = "",
     groups: Sequence[str] = (),
     guess: Guess = None,
     guess_of: str = "",
+    counted: bool = False,
 ) -> Drawing:
     """A bar for each name, as long as the median of its runs; the axis starts at zero.
 
@@ -91,10 +92,11 @@ def bars(
         x: What the axis counts. A unit in brackets at its end, such as "time (s)", goes to the numbers.
         note: Under which conditions, such as "warm cache".
         dots: What the dots are, if not runs of the same measurement.
-        base: The bar that the others are compared with: grey. In comparisons and records it is the first.
+        base: The bar, or bars, that the others are compared with: grey. In comparisons and records the first.
         groups: Words in names; the bars of each have a colour of their own.
         guess: A place on the axis, or the name of a bar. `None` and `...` draw nothing.
         guess_of: Beginning of the names of neighbouring bars that a place is a guess at; all if empty.
+        counted: These are counts, the same on any machine, so the caption names none.
 
     Raises:
         UsageError: Nothing to draw, no title, or records of different conditions.
@@ -113,7 +115,7 @@ def bars(
     title = title[:1].upper() + title[1:]
     totals = {name: total for name, value in rows.items() if (total := _total(value))}
     stacked = {name: value for name, value in rows.items() if isinstance(value, Mapping) and name in totals}
-    caption = _caption(_how("bar", next(iter(totals.values()), []), dots), note)
+    caption = _caption(_how("bar", next(iter(totals.values()), []), dots), note, counted)
     figure = _begin(title, 0.42 * len(rows) + 0.55 + 0.25 * bool(stacked), caption, totals)
     axes = figure.subplots()
     label, unit = unit_of(x)
@@ -122,8 +124,9 @@ def bars(
         base = next(iter(totals))
     if stacked:
         _stack(axes, stacked)
+    bases = {base} if isinstance(base, str) else {*base}
     colours = ["none" if stacked else COLOURS[_group(name, groups)] for name in totals]
-    colours = [REFERENCE_COLOUR if name == base else c for name, c in zip(totals, colours, strict=True)]
+    colours = [REFERENCE_COLOUR if name in bases else c for name, c in zip(totals, colours, strict=True)]
     median_bars(axes, totals, colours, text)
     axes.set_xlabel(label)
     rows_of = [row for row, name in enumerate(totals) if name.startswith(guess_of)] if guess_of else []
@@ -144,6 +147,7 @@ def lines(
     guess: Guess = None,
     marks: Mapping[str, float | Sequence[tuple[float, float]]] | None = None,
     ideal: str = "",
+    counted: bool = False,
 ) -> Drawing:
     """A line through the medians of each series, a dot for each run.
 
@@ -158,12 +162,13 @@ def lines(
         marks: More places on the x axis by name, or stretches from where to where, hatched from the second
             name on.
         ideal: Name of the series that was computed, not measured: grey, without marks.
+        counted: These are counts, the same on any machine, so the caption names none.
 
     Raises:
         UsageError: Nothing to draw, or no title.
     """
     drawn = {name: runs for name, points in series.items() if (runs := _points(points))}
-    caption = _caption(_how("line", next(iter(next(iter(drawn.values()), {}).values()), [])), note)
+    caption = _caption(_how("line", next(iter(next(iter(drawn.values()), {}).values()), [])), note, counted)
     figure = _begin(title, 3.2, caption, drawn)
     axes = figure.subplots()
     measured = [name for name in drawn if name != ideal]
@@ -326,10 +331,10 @@ def _finish(figure: Figure, alt: str) -> Drawing:
     return Drawing(figure, " ".join(alt.split()))
 
 
-def _caption(how: str, note: str) -> str:
+def _caption(how: str, note: str, counted: bool = False) -> str:
     """How to read the figure, under which conditions, on which machine."""
     found = machine.describe()
-    here = f"{found['cpus_usable']} of {found['cpus_present']} CPUs, {found['cpu']}"
+    here = "" if counted else f"{found['cpus_usable']} of {found['cpus_present']} CPUs, {found['cpu']}"
     return " · ".join(filter(None, (how, note, here)))
 
 

@@ -77,7 +77,8 @@ def write_vlen(samples, path):
 
 
 # %% [markdown]
-# The other stores all images in one run of bytes, a *blob*, and records in `offsets` where each begins:
+# (Such files often call labels `targets`.) The other stores all images in one run of bytes, a *blob*, and records in
+# `offsets` where each begins:
 
 
 # %%
@@ -113,12 +114,11 @@ with h5py.File(blob) as file:
     print(start, stop, file["train/data"][start:stop].tobytes() == image)
 
 # %% [markdown]
-# ![Strips of bytes: in HDF5 vlen, references lead to one heap per image; in HDF5 blob, images lie back to back and offsets follow.](pictures/bytes_of_formats.svg)
-# *Second and third strip.*
-#
 # A row holds a length and an address, nothing else. The image is elsewhere, in a *heap*, and the library follows the
 # address at each read. In the blob a sample is a slice: two neighbours in `offsets` are its start and its stop, so n
 # images have n + 1 offsets.
+#
+# ![Strips of bytes: in HDF5 vlen, references lead to one heap per image; in HDF5 blob, images lie back to back and offsets follow.](pictures/bytes_of_hdf5.svg)
 #
 # What is left of a file whose job was killed after ten of twenty images? HDF5 keeps a part of the written data in
 # memory, until the file is closed or `flush()` is called. The folded cell kills a writer with and without a flush, cuts
@@ -183,11 +183,13 @@ ways = {
     "np.array(list(data))": lambda: np.array(list(data), dtype=np.uint8),
     "np.frombuffer(data)": lambda: np.frombuffer(data, np.uint8),
 }
-print(measure.compare(ways, rounds=5))
+times = measure.compare(ways, rounds=5).times("np.frombuffer(data)", "np.array(list(data))")
+print(f"np.frombuffer is {times.median:,.0f} times as fast")
 
 # %% [markdown]
-# `list(data)` makes a list entry of 8 bytes for each byte. `np.frombuffer` uses the bytes where they are, so its time
-# does not depend on the size. The folded cell writes whole files,
+# `list(data)` makes a list entry of 8 bytes for each byte. `np.frombuffer` copies nothing: it gives a read-only view. To
+# write a file, bytes are copied in any case, so there the factor is smaller. The folded cell writes files, one of them in
+# compressed *chunks*:
 
 # %% jupyter={"source_hidden": true}
 from smallfiles.samples import Schema
@@ -211,12 +213,9 @@ ways = {
 }
 wrote = measure.compare(ways, rounds=5, unit="images written")
 lists, gzip = (wrote.times(*pair).median for pair in (("vlen", "vlen from lists"), ("blob", "blob in gzip chunks")))
-title = f"From lists, writing vlen takes {lists:.0f} times as long; in gzip chunks, a blob takes {gzip:.0f} times as long as without"
-figures.bars(wrote, title)
-
-# %% [markdown]
-# Writing an image takes far longer than `np.frombuffer`, so for whole files the factor is smaller. Two things are
-# slow: the lists, and compressing the *chunks* into which a blob is cut.
+title = f"Lists make writing vlen {lists:.0f} times slower, gzip chunks writing a blob {gzip:.0f} times"
+written = {name: wrote.rates_per_s(name) for name in ways}
+figures.bars(written, title, x="images written per second", base=("vlen", "blob"), note="warm cache")
 
 # %% [markdown] id="reading" tags=["core"]
 # ## 3 · Read one sample at random
@@ -234,7 +233,7 @@ guess = 2  # change me: bytes read per byte delivered, from 1 MiB chunks
 # %%
 chunk_bytes = 1 << 20  # change me, then run again
 layouts = {"vlen": vlen, "blob": blob}
-for name, compression in {"raw chunks": None, "gzip chunks": "gzip"}.items():
+for name, compression in {"raw chunks": None, "raw chunks, no cache": None, "gzip chunks": "gzip"}.items():
     layouts[name] = setup.scratch / f"{name}.h5"
     write_blob(samples, layouts[name], chunks=(chunk_bytes,), compression=compression)
 
@@ -248,9 +247,13 @@ def reader_of(opened):
     return lambda index: data[offsets[index] : offsets[index + 1]]
 
 
+def cache_of(name):
+    """How HDF5 opens it; the cache is one chunk, or none, since real data exceed any cache."""
+    return {"rdcc_nbytes": 0 if name.endswith("no cache") else chunk_bytes}
+
+
 # %% [markdown]
-# h5py also reads from a Python file object, so the folded cell can count what the library fetches. (`rdcc_nbytes`
-# limits the cache to one chunk, because real data exceed any cache.)
+# h5py also reads from a Python file object, so the folded cell can count what the library fetches.
 
 
 # %% jupyter={"source_hidden": true}
@@ -267,21 +270,24 @@ class CountingFile(io.FileIO):
 
 
 read_per_byte, reads = {}, {}
-order = np.random.default_rng(0).permutation(len(samples))[:60]
+order = np.random.default_rng(0).permutation(len(samples))
 for name, path in layouts.items():
-    with CountingFile(path) as file, h5py.File(file, rdcc_nbytes=chunk_bytes) as opened:
+    with CountingFile(path) as file, h5py.File(file, **cache_of(name)) as opened:
         read, before, calls = reader_of(opened), file.count, file.calls
         delivered = sum(len(read(index)) for index in order)
-        read_per_byte[name], reads[name] = (file.count - before) / delivered, (file.calls - calls) / len(order)
-title = f"Chunks cost {read_per_byte['raw chunks']:.0f} bytes read per byte delivered, a blob {read_per_byte['blob']:.1f}"
-show.figure(figures.bars(read_per_byte, title, x="bytes read per byte delivered", guess=guess))
+        read_per_byte[name] = round((file.count - before) / delivered, 1)
+        reads[name] = (file.calls - calls) / len(order)
+title = f"A chunk that fits the cache costs {read_per_byte['raw chunks']:.0f} bytes read per byte delivered, "
+title += f"without a cache {read_per_byte['raw chunks, no cache']:.0f}"
+how = {"note": "random reads, cache of one chunk or none", "counted": True}
+show.figure(figures.bars(read_per_byte, title, x="bytes read per byte delivered", guess=guess, **how))
 print("reads per image:", *(f" {name} {count:.1f}" for name, count in reads.items()))
 
 # %% [markdown]
-# A chunk of 1 MiB is fetched for an image of 110 kB: a factor of 10. A JPEG is compressed already, so gzip saves next
-# to nothing. `vlen` needs several reads per image: the row, the head of its heap, the image. And the speed? We hash
-# every byte, so that no reader wins by not reading. Our reader asks HDF5 only *where* the bytes are, closes the file,
-# and takes them from a memory map (03).
+# A chunk that fits the cache is fetched whole: 1 MiB for an image of 110 kB. With `rdcc_nbytes=0` HDF5 reads only the
+# slice: if you are given raw chunks, open the file so. Compressed chunks have no such way out, and JPEG does not shrink.
+# `vlen` needs several reads per image: the row, the head of its heap, the image. And the speed? We hash every byte, so
+# that no reader wins by not reading. Our reader asks HDF5 only *where* the bytes are, and takes them from a memory map.
 
 # %%
 from functools import partial
@@ -293,7 +299,7 @@ def read_all(read):
     return len(order)
 
 
-opened = {name: h5py.File(path, rdcc_nbytes=chunk_bytes) for name, path in layouts.items()}
+opened = {name: h5py.File(path, **cache_of(name)) for name, path in layouts.items()}
 ways = {name: partial(read_all, reader_of(file)) for name, file in opened.items()}
 ways["our reader"] = partial(read_all, hdf5.open(blob).read)
 found = measure.compare(ways, rounds=5, unit="images")
@@ -305,16 +311,16 @@ found = measure.compare(ways, rounds=5, unit="images")
 gzip, vlen_gain = (found.times("blob", name).median for name in ("gzip chunks", "vlen"))
 title = f"A blob gives {vlen_gain:.1f} times as many images per second as vlen, and {gzip:.0f} times as many as gzip chunks"
 rates = {name: found.rates_per_s(name) for name in layouts}
-worksheet.note("04", layout=max(rates, key=lambda name: np.median(rates[name])))
+worksheet.note("04", layout=max(("vlen", "blob", "raw chunks", "gzip chunks"), key=lambda name: np.median(rates[name])))
 rates["blob, our reader (mapped)"] = found.rates_per_s("our reader")
 show.figure(figures.bars(rates, title, x="images per second", note="random reads, warm cache"))
 for file in opened.values():
     file.close()
 
 # %% [markdown]
-# In memory ten times the bytes cost no more than the three reads of vlen. On a parallel file system the bytes come over
-# the network, and each read is a request. Chunks are made for slices of large arrays; samples that are read whole
-# belong in contiguous storage.
+# In memory, ten times the bytes cost no more than what HDF5 does to find and convert a row of variable length. On a
+# parallel file system the bytes come over the network, and each read is a request. Chunks are made for slices of large
+# arrays; samples that are read whole belong in contiguous storage.
 
 # %% [markdown] id="fork" tags=["core"]
 # ## 4 · Close the file before workers start
@@ -375,7 +381,7 @@ for name, how in {"default driver": {}, "stdio": {"driver": "stdio"}}.items():
 
 # %% [markdown]
 # With `stdio` and two workers some samples are wrong, and the read raises no error, though a JPEG decoder often would.
-# (How many is chance; if there are none, run the cell again.) h5py from PyPI uses `pread`: its zeros are not luck.
+# (If there are none, run the cell again.) h5py from PyPI uses `pread`: its zeros are not luck.
 # Another build may seek, so the same program can be wrong on the next machine
 # ([pytorch#11887](https://github.com/pytorch/pytorch/issues/11887)).
 #
@@ -403,8 +409,9 @@ class OpenedInWorker(torch.utils.data.Dataset):
         return index, self.data[start:stop].tobytes()
 
     def close(self):
-        self.file.close()
-        self.process = None
+        if self.process:
+            self.file.close()
+        self.file = self.data = self.process = None
 
 
 # %% [markdown]
@@ -422,9 +429,10 @@ for closes in (False, True):
     dataset.close()
 
 # %% [markdown]
-# While the parent still has the file open, samples are wrong again. HDF5 keeps a table of its open files, and a fork
-# copies this table. A worker that opens one of them gets the parent's *descriptor*, the kernel's number of an open
-# file, with the shared offset. The folded cell looks for descriptors of one file in parent and worker:
+# While the parent still has the file open, samples are wrong again. (How many depends on how often workers collide.)
+# HDF5 keeps a table of its open files, and a fork copies it. A worker that opens one of them gets the parent's
+# *descriptor*, the kernel's number of an open file, with the shared offset. The folded cell looks for descriptors of
+# one file in parent and worker:
 
 # %% jupyter={"source_hidden": true}
 import shutil
@@ -446,9 +454,8 @@ for when in ("open", "closed"):
 
 # %% [markdown]
 # So the rule has two halves: open in the process that reads, *and have the file closed in the parent when workers
-# start*. `os.register_at_fork(before=…)` closes it at each fork; exercise 04 uses that. Our reader shares no offset:
-# here it maps the file into memory, on a parallel file system it uses `pread`. So it may be open when workers start, as
-# the folded cell shows:
+# start*. `os.register_at_fork(before=…)` closes it at each fork; exercise 04 uses that. Our reader shares no offset: it
+# maps the file or uses `pread`. So it may be open when workers start, as the folded cell shows:
 
 
 # %% jupyter={"source_hidden": true}
@@ -476,12 +483,14 @@ with h5py.File(blob, driver="stdio"):
 # %%
 import pickle
 
-with h5py.File(blob, "r") as file:
+dataset = OpenedInWorker(blob)
+dataset[0]
+for when in ("after a read", "after close()"):
     try:
-        pickle.dumps(file)
+        print(f"{when}: {len(pickle.dumps(dataset)):,} bytes")
     except TypeError as error:
-        print("h5py.File:", error)
-print("our reader, after a read:", len(pickle.dumps(dataset.reader)), "bytes")
+        print(f"{when}: {error}")
+    dataset.close()
 
 # %% [markdown] id="locks" tags=["optional"]
 # ## 5 · Meet the file lock
@@ -539,7 +548,7 @@ show.command(PackConfig(options=hdf5.Options(layout="blob")), "DATA_FOLDER", "tr
 #
 # - An image is stored in a heap behind a row of variable length, or in one run of bytes between two offsets.
 # - Write `np.frombuffer(data, np.uint8)`, never `np.array(list(data))`.
-# - Chunks of usual sizes are read whole, and JPEG does not shrink: store samples contiguous.
+# - Chunks are read whole if they are compressed or fit the cache, and JPEG does not shrink: store samples contiguous.
 # - Workers may share the offset of a file that was opened before they started, and HDF5 may pass it on even if they
 #   open the file again: close it in the parent before workers start.
 # - Switch locks off only for files that are complete.
@@ -548,15 +557,15 @@ show.command(PackConfig(options=hdf5.Options(layout="blob")), "DATA_FOLDER", "tr
 # ## Check yourself
 #
 # **1.** A colleague trains on decoded pixels, all images of equal size. With 4 workers the accuracy is slightly lower
-# than with `num_workers=0`, each time, without an error. What do you check first? (a) The learning rate. (b) Where the
-# file is opened and closed. (c) The number of CPUs.
+# than with `num_workers=0`, each time, without an error. What do you check first? (a) The random augmentation, since
+# each worker has its own seed. (b) Where the file is opened and closed. (c) The shuffle, since workers change the order.
 #
 # <details>
 # <summary>Answer</summary>
 #
 # **(b)**. Workers that share an offset return a few images that do not belong to their labels, so the loss still falls.
-# (Of JPEG files, many would fail to decode.) (a) The learning rate did not change with the workers. (c) Too few CPUs
-# make loading slow, not wrong.
+# (Of JPEG files, many would fail to decode.) (a) Other seeds give other views, not worse ones. (c) The parent draws the
+# order, and the loader returns batches in it, however many workers read.
 #
 # </details>
 #
