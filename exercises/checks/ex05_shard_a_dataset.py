@@ -1,4 +1,4 @@
-"""Exercise 05: which shards does this worker of this rank read, in this epoch?
+"""Exercise 05: which shards does this worker of this rank read, in this epoch, and when does a rank end?
 
 Answers are tried over a grid of ranks, workers and shards, fewer shards than processes included, and
 judged by what all processes together read. The trap it teaches: every process decides alone, so what
@@ -11,11 +11,11 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
-from exercises.checks import Attempt, check
+from exercises.checks import Attempt, check, diagnose
 
 Hand: TypeAlias = list[str]
 Hands: TypeAlias = dict[tuple[int, int], Hand]
@@ -204,3 +204,59 @@ def my_shards_in_epoch(attempt: Attempt) -> None:
         (other != second, f"that of seed {SEED}", "another order", "the seed does not reach the shuffle"),
     ):
         attempt.require(holds, got, expected, because)
+
+
+# --- Task 3: as many batches on each rank ---
+
+
+class Loader:
+    """The batches of a rank, numbered; notes how many were read, in how many passes.
+
+    Args:
+        size: How many a pass has.
+    """
+
+    def __init__(self, size: int) -> None:
+        self.size, self.read, self.passes = size, 0, 0
+
+    def __iter__(self) -> Iterator[int]:
+        self.passes += 1
+        for number in range(self.size):
+            self.read += 1
+            yield number
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Loader:
+        return self
+
+
+_NO_LIST = "batches come while you loop over them, as from a DataLoader: they cannot be counted or added"
+
+
+@check(
+    buys="Ranks with unequal shards end together: the last step of an epoch waits for nobody.",
+    errors={TypeError: _NO_LIST, AttributeError: _NO_LIST},
+)
+def exactly(attempt: Attempt) -> None:
+    """`exactly(batches, count)` gives so many batches, whatever a rank has."""
+    for size, count in ((3, 3), (5, 3), (3, 8), (1, 4), (4, 8), (2, 0)):
+        loader = Loader(size)
+        got = attempt(loader, count, _shown=f"{size} batches, {count}")
+        with attempt.guarded():
+            given = iter(got)
+            found = list(itertools.islice(given, 1))
+            ahead = loader.read
+            found += itertools.islice(given, count + size)
+        wanted = [number % size for number in range(count)]
+        because = diagnose(
+            found,
+            ([*range(min(size, count))], "a rank with too few batches begins again, or others wait for it"),
+            ([*range(size)], "a rank with too many batches stops after `count`, or waits for the others"),
+            ([*range(size), *[size - 1] * (count - size)], "begin again with the first, not with the last"),
+            otherwise="give the batches in their order, from the first on, `count` in all",
+        )
+        attempt.require(found == wanted, f"batches {found}", f"batches {wanted}", because)
+        because = "a list of batches fills the memory with images; yield one at a time"
+        attempt.require(ahead <= 2, f"{ahead} batches read for the first one", "one", because)
+        because = "itertools.cycle, or a list, keeps all batches of the first pass in memory; read them again"
+        needed = -(-count // size)
+        attempt.require(loader.passes >= needed, f"{loader.passes} pass", f"{needed} passes", because)

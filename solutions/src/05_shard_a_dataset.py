@@ -1,7 +1,7 @@
 # %% [markdown] id="top"
 # # Exercise 05 · Deal the shards out, each sample once
 #
-# ★★☆ · 20 minutes · after [notebook 05](../notebooks/05_shard_a_dataset.ipynb)
+# ★★☆ · 30 minutes · after [notebook 05](../notebooks/05_shard_a_dataset.ipynb)
 #
 # A training run has `ranks` processes, one per GPU, and each rank has `workers` that read for it. No process
 # coordinates them: each worker calls your function with its own numbers and reads the shards that it returns.
@@ -103,11 +103,56 @@ shuffled
 #
 # </details>
 
-# %% [markdown] id="use"
-# ## With your function
+# %% [markdown] id="equal"
+# ## Task 3
 #
-# The first cell packs the images into shards of 60. In the second, 2 ranks of 3 workers read one epoch as your function
-# directs.
+# Ranks have unequal numbers of batches, and must all end after the same number. `batches` are those of one rank: one or
+# more, which can be read again, as a DataLoader can. Return an iterator over exactly `count`: a rank with too few begins
+# again, one with too many stops:
+#
+# `exactly(batches: Iterable, count: int) -> Iterator`
+
+# %% id="equal-answer"
+import itertools
+from collections.abc import Iterable, Iterator
+
+
+def exactly(batches: Iterable, count: int) -> Iterator:
+    """So many batches, from as many passes as that takes."""
+    # --8<-- solution
+    passes = itertools.repeat(batches)
+    return itertools.islice(itertools.chain.from_iterable(passes), count)
+    # --8<-- stub
+    # raise NotImplementedError  # your code: two to five lines
+    # --8<-- end
+
+
+# %% id="equal-check"
+equal = check.exactly(exactly)
+equal
+
+# %% [markdown] id="equal-hints"
+# <details>
+# <summary>Hint 1: a loop in a loop</summary>
+#
+# The inner loop is one pass over `batches`, the outer one repeats it. A function with `yield` returns an iterator, and
+# `return` in it ends it.
+#
+# </details>
+#
+# <details>
+# <summary>Hint 2: why not cycle</summary>
+#
+# `itertools.cycle` keeps each element of the first pass, so in the second one all batches are in memory.
+# `itertools.chain.from_iterable(itertools.repeat(batches))` asks for a new pass instead; `itertools.islice` ends it.
+#
+# </details>
+
+# %% [markdown] id="use"
+# ## With your functions
+#
+# The first cell packs the images into shards of 60. In the second, 2 ranks of 3 workers read one epoch as your functions
+# direct.
 
 # %% id="read"
 import tempfile
@@ -124,15 +169,18 @@ places = [(rank, worker) for rank in range(2) for worker in range(3)]
 # %% id="count"
 import webdataset as wds
 
-if not (dealt and shuffled):
-    show.say("Solve both tasks first; then this cell reads with your function.")
+if not (dealt and shuffled and equal):
+    show.say("Solve the tasks first; then this cell reads with your functions.")
 else:
     hands = [my_shards_in_epoch(shards, rank, 2, worker, 3, 0, 0) for rank, worker in places]
     read = [list(wds.WebDataset(hand, shardshuffle=False)) if hand else [] for hand in hands]
-    keys = [sample["__key__"] for samples in read for sample in samples]
-    by_rank = [sum(map(len, read[:3])), sum(map(len, read[3:]))]
+    by_rank = [[sample["__key__"] for part in read[first : first + 3] for sample in part] for first in (0, 3)]
+    keys = by_rank[0] + by_rank[1]
+    batches = [[own[first : first + 32] for first in range(0, len(own), 32)] for own in by_rank]
+    count = -(-packed.samples // (2 * 32))  # rounded up
+    ended = [sum(1 for _ in exactly(of_rank, count)) for of_rank in batches]
     show.say(
         f"{len(places)} processes read {[len(hand) for hand in hands]} shards, together "
         f"**{len(keys)} samples, {len(set(keys))} of them different**; {packed.samples} were packed. "
-        f"Rank 0 reads {by_rank[0]} samples, rank 1 {by_rank[1]}: end both after the same number of batches."
+        f"The ranks have {[len(of_rank) for of_rank in batches]} batches of 32, and **both end after {ended}**."
     )

@@ -123,3 +123,49 @@ def test_one_shard_moved_doubled_or_lost_is_always_noticed(ranks, workers, shard
     place = chance.choice(case.places)
     hands[place] = hands[place][1:] if hands[place] and chance.random() < 0.5 else [*hands[place], "x.tar"]
     assert case.faults(hands)
+
+
+# The third task
+
+
+def looping(batches, count):
+    while True:
+        for batch in batches:
+            if count == 0:
+                return
+            yield batch
+            count -= 1
+
+
+def by_islice(batches, count):
+    return itertools.islice(itertools.chain.from_iterable(itertools.repeat(batches)), count)
+
+
+def whole_passes(batches, count):
+    given = 0
+    while given < count:
+        for batch in batches:
+            given += 1
+            yield batch
+
+
+def padded(batches, count):
+    given, batch = 0, None
+    for batch in itertools.islice(batches, count):
+        given += 1
+        yield batch
+    yield from [batch] * (count - given)
+
+
+WRONG_NUMBERS = [
+    (lambda batches, count: itertools.islice(batches, count), "begins again"),
+    (lambda batches, count: (batch for batch in batches), "stops after"),
+    (lambda batches, count: list(by_islice(batches, count)), "fills the memory"),
+    (lambda batches, count: itertools.islice(itertools.cycle(batches), count), "itertools.cycle"),
+    (lambda batches, count: batches * count, "cannot be counted"),
+    (lambda batches, count: batches[:count], "cannot be counted"),
+    (whole_passes, "stops after"),
+    (padded, "not with the last"),
+    (lambda batches, count: iter(sorted(by_islice(batches, count))), "fills the memory"),
+]
+TestExactly = judged(ex05.exactly, WRONG_NUMBERS, [looping, by_islice])
