@@ -52,7 +52,7 @@ PLANS: dict[str, Plan] = {
     "03": Plan("Pack samples into Arrow", minutes=30, seconds=20, wants=("folder", "flickr30k"), least=400),
     "ex03": Plan("Exercise 03", minutes=40, seconds=8, wants=("flickr30k",)),
     "04": Plan("Pack samples into HDF5", minutes=30, seconds=30, wants=("folder",)),
-    "ex04": Plan("Exercise 04", minutes=30, seconds=5, wants=("folder",)),
+    "ex04": Plan("Exercise 04", minutes=40, seconds=5, wants=("folder",)),
     "05": Plan("Shard a data set into tar files", 40, 40, wants=("folder", "official"), least=400),
     "ex05": Plan("Exercise 05", minutes=30, seconds=10, wants=("folder",)),
     "06": Plan("Read a squashfs file without mounting it", 35, seconds=45, wants=("folder",), least=400),

@@ -2,6 +2,7 @@
 
     write_blob     task 1: the file is opened and compared, memory and processor time are measured
     read_sample    task 2: read in this process, and in a forked worker
+    bytes_fetched  task 3: asked for slices of contiguous, chunked and compressed data
 
 The traps it teaches: n samples have n + 1 borders; a list of a photograph's bytes is a list of Python
 integers; a handle opened before a fork belongs to the parent, and works in a worker, most of the time; and
@@ -11,6 +12,7 @@ whether the worker has a descriptor of its own. Notebook 04 sends participants h
 
 from __future__ import annotations
 
+import itertools
 import os
 import tracemalloc
 from collections.abc import Callable, Iterator, Sequence
@@ -282,3 +284,51 @@ def _in_a_child(answer: Callable[..., tuple[bytes, int]], path: Path, items: Ite
     others = {name: at for name, at in offsets_of(path).items() if int(name) not in shared}
     own = not wrong and not moved and (not by_hdf5 or any(at != _MARK for at in others.values()))
     return {"wrong": wrong, "own": own, "opened": len(opened)}
+
+
+# --- Task 3: what a slice costs ---
+
+_CHUNK, _LENGTH = 1000, 10_300
+_SLICES = ((0, 10), (990, 1010), (2000, 3000), (10_250, 10_300), (500, 500), (2000, 4000), (0, _LENGTH))
+_CONTIGUOUS = "data.chunks is None where the storage is contiguous; there the slice alone is fetched"
+
+
+@check(
+    buys="You know what a file costs to read at random before a job of a thousand GPUs reads it.",
+    errors={TypeError: f"if it is about None: {_CONTIGUOUS}"},
+)
+def bytes_fetched(attempt: Attempt) -> None:
+    """`bytes_fetched(data, start, stop)` is what HDF5 fetches for a slice."""
+    chosen = np.random.default_rng(4)
+    values = chosen.integers(0, 1 + np.arange(_LENGTH) // 50, dtype=np.uint8)  # later chunks shrink less
+    with h5py.File(attempt.folder / "costs.h5", "w", locking=False) as file:
+        file.create_dataset("contiguous", data=values)
+        file.create_dataset("raw chunks", data=values, chunks=(_CHUNK,))
+        file.create_dataset("gzip chunks", data=values, chunks=(_CHUNK,), compression="gzip")
+        for kind, (start, stop) in itertools.product(file, _SLICES):
+            _cost(attempt, kind, file[kind], start, stop)
+
+
+def _cost(attempt: Attempt, kind: str, data: h5py.Dataset, start: int, stop: int) -> None:
+    """Compare one slice; a wrong number is looked for among those of known mistakes."""
+    got = attempt(data, start, stop, _shown=f"{kind} of {_CHUNK if data.chunks else 'none'}, {start}, {stop}")
+    attempt.require(type(got) is int, got, "a number of bytes", "return a plain int")
+    if data.chunks is None or start == stop:
+        because = "an empty slice fetches nothing" if start == stop else _CONTIGUOUS
+        attempt.expect(stop - start, got, because=because)
+        return
+    stored = [data.id.get_chunk_info(number).size for number in range(data.id.get_num_chunks())]
+    first, last = start // _CHUNK, (stop - 1) // _CHUNK
+    because = diagnose(
+        got,
+        (stop - start, "a chunk is fetched whole, even for one byte of it"),
+        (sum(stored), "these are all chunks; only those that the slice touches are fetched"),
+        (
+            (last - first + 1) * _CHUNK,
+            "this is the size before compression; get_chunk_info_by_coord has .size",
+        ),
+        (stored[first], "a slice may begin in one chunk and end in another"),
+        (sum(stored[first : stop // _CHUNK + 1]), "the slice ends before `stop`: no chunk that begins there"),
+        otherwise="sum .size of get_chunk_info_by_coord over the chunks from start // size * size up to stop",
+    )
+    attempt.expect(sum(stored[first : last + 1]), got, because=because)

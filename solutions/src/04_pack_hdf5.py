@@ -1,10 +1,10 @@
 # %% [markdown] id="top"
 # # Exercise 04 · Turn rows into one run of bytes
 #
-# ★★☆ · 30 minutes · after [notebook 04](../notebooks/04_pack_hdf5.ipynb)
+# ★★☆ · 40 minutes · after [notebook 04](../notebooks/04_pack_hdf5.ipynb)
 #
 # A colleague left an HDF5 file with one variable-length row per image. It was slow to write, and it is slow to read.
-# You convert it, and write the function with which all workers read it.
+# You convert it, write the function with which all workers read it, and find out what its chunks would cost.
 
 # %% id="start"
 import sys
@@ -165,10 +165,55 @@ read
 #
 # </details>
 
+# %% [markdown] id="task-cost"
+# ## Task 3: what does a slice cost?
+#
+# Return the bytes that HDF5 fetches for `data[start:stop]` of a data set with one dimension. From a contiguous one it is
+# the slice. From a chunked one it is each chunk that the slice touches, as large as it is stored. An empty slice costs
+# nothing. Four or five lines:
+#
+# `bytes_fetched(data: h5py.Dataset, start: int, stop: int) -> int`
+
+
+# %% id="cost"
+def bytes_fetched(data: h5py.Dataset, start: int, stop: int) -> int:
+    """Bytes in the file that a slice of `data` needs."""
+    # --8<-- solution
+    if data.chunks is None or start == stop:
+        return stop - start
+    size = data.chunks[0]
+    first = start // size * size
+    return sum(data.id.get_chunk_info_by_coord((place,)).size for place in range(first, stop, size))
+    # --8<-- stub
+    # raise NotImplementedError  # your code: 4 or 5 lines
+    # --8<-- end
+
+
+# %% id="check-cost"
+counted = check.bytes_fetched(bytes_fetched)
+counted
+
+# %% [markdown] id="hints-cost"
+# <details>
+# <summary>Hint 1: ask the data set</summary>
+#
+# `data.chunks` is `None`, or a tuple with the length of a chunk. `data.id.get_chunk_info_by_coord((place,)).size` is the
+# stored size of the chunk that begins at element `place`.
+#
+# </details>
+#
+# <details>
+# <summary>Hint 2: which chunks</summary>
+#
+# With chunks of 100, the slice from 250 to 400 touches those that begin at 200 and 300. `250 // 100 * 100` is the first;
+# `range(first, stop, size)` ends before `stop`, as the slice does.
+#
+# </details>
+
 # %% [markdown] id="use"
 # ## Use it
 #
-# When both checks have passed, this cell converts the colleague's file, and reads it at random in both layouts.
+# When the checks have passed, this cell converts the colleague's file, and reads it at random in both layouts.
 
 # %% id="rates"
 import random
@@ -185,7 +230,7 @@ def rate(read_one, count: int) -> float:
 
 
 # %% id="compare"
-if written and read:
+if written and read and counted:
     out = setup.scratch / f"blob-{time.time_ns()}.h5"  # a new one, since yours may be open still
     count = write_blob(vlen_path, out)
     read_sample(out, 0)  # opens it
@@ -196,15 +241,29 @@ if written and read:
     if blob < rows:
         show.say("Yours is slower. Does it look up names in the file, such as `offsets`, for each sample?")
 else:
-    show.say("Solve both tasks first; then this cell uses your functions.")
+    show.say("Solve the tasks first; then this cell uses your functions.")
 
 # %% [markdown] id="ours"
 # Our reader accepts your file as it is. It asks HDF5 only where the bytes are, and reads them directly.
 
 # %% id="reader"
-if written and read:
+if written and read and counted:
     from smallfiles import formats
 
     reader = formats.open(out)
     ours = rate(lambda index: bytes(reader.read(index)), count)
     show.say(f"Our reader: {ours:,.0f} samples/s from {len(reader)} samples of your file.")
+
+# %% [markdown] id="chunks"
+# What if the colleague had stored the same bytes in chunks of 1 MiB?
+
+# %% id="amount"
+if written and read and counted:
+    images = [bytes(reader.read(index)) for index in range(count)]
+    offsets = np.cumsum([0, *map(len, images)]).tolist()
+    for name in (None, "gzip"):
+        with h5py.File(setup.scratch / "chunks.h5", "w") as file:
+            whole = np.frombuffer(b"".join(images), np.uint8)
+            data = file.create_dataset("data", data=whole, chunks=(1 << 20,), compression=name)
+            fetched = sum(bytes_fetched(data, *offsets[index : index + 2]) for index in range(count))
+        show.say(f"Compression {name}: **{fetched / offsets[-1]:.1f} bytes** fetched per byte of image, in random order.")

@@ -188,6 +188,43 @@ RIGHT_READERS = [
 TestReader = judged(ex04.read_sample, WRONG_READERS, RIGHT_READERS)
 
 
+def costs(data, start, stop, *, end=lambda stop: stop, size_of=lambda info, size: info.size, begin=None):
+    """The right count, with places to break it."""
+    if data.chunks is None or start == stop:
+        return stop - start
+    size = data.chunks[0]
+    first = start // size * size if begin is None else begin
+    places = range(first, min(end(stop), len(data)), size)
+    return sum(size_of(data.id.get_chunk_info_by_coord((place,)), size) for place in places)
+
+
+def by_iterating(data, start, stop):
+    if start == stop:
+        return 0
+    found = []
+    if data.chunks:
+        data.id.chunk_iter(lambda info: found.append((info.chunk_offset[0], info.size)))
+        return sum(s for at, s in found if at < stop and at + data.chunks[0] > start)
+    return stop - start
+
+
+def counting(**how):
+    return functools.partial(costs, **how)
+
+
+WRONG_COSTS = [
+    (lambda data, start, stop: stop - start, "a chunk is fetched whole"),
+    (lambda data, start, stop: costs(data, start, stop) if data.chunks[0] else 0, "contiguous"),
+    (lambda data, start, stop: float(costs(data, start, stop)), "a plain int"),
+    (counting(size_of=lambda info, size: size), "before compression"),
+    (counting(end=lambda stop: stop + 1), "ends before `stop`"),
+    (counting(begin=0, end=lambda stop: 1 << 20), "all chunks"),
+    (lambda d, a, b: costs(d, a, min(b, a + 1)) if d.chunks else b - a, "begin in one chunk"),
+    (lambda d, a, b: costs(d, a, b) if a < b or not d.chunks else 1000, "an empty slice"),
+]
+TestCosts = judged(ex04.bytes_fetched, WRONG_COSTS, [costs, by_iterating])
+
+
 @pytest.mark.parametrize("how", [{}, {"locking": False}, {"mode": "r", "swmr": True}])
 def test_whatever_options_an_answer_opens_with_our_reader_takes_its_file_afterwards(tmp_path, how):
     read_sample = reading(how=lambda path: h5py.File(path, **how))
