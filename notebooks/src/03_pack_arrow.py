@@ -252,7 +252,7 @@ figures.lines(rates, title, **axes, log="xy", note="random reads, warm cache", g
 #
 # So the choice depends on the readers:
 #
-# - *Unknown readers*, perhaps with `get_batch` for each image: 1 row; 250 bytes of headers cost little.
+# - *Unknown readers*, perhaps with `get_batch` for each image: 1 row; its 300 bytes of headers cost little.
 # - *Readers that call it once per batch*, like ours: any number below the 2 GiB of section 1, with fewer headers to
 #   visit. `pack` uses 64.
 

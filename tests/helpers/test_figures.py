@@ -126,6 +126,15 @@ def test_the_caption_tells_the_conditions_and_the_machine(draw):
     assert "warm cache, ext4" in caption and "CPUs" in caption
 
 
+def test_the_caption_of_counts_names_no_machine():
+    rows, points = {"one": 1.0, "two": 2.0}, {"a": {1: 1.0, 2: 3.0}}
+    for drawn in (
+        figures.bars(rows, "Twice as much", x="bytes", note="cold", counted=True),
+        figures.lines(points, "Three times as much", x="rows", y="bytes", note="cold", counted=True),
+    ):
+        assert drawn.figure.get_supxlabel() == "cold"
+
+
 def test_dots_that_are_no_runs_are_named():
     caption = figures.bars({"list": [1.0, 2.0]}, "Two workers", x="MB", dots="workers").figure.get_supxlabel()
     assert "dots: 2 workers" in caption
@@ -186,6 +195,8 @@ def test_a_legend_of_two_rows_keeps_the_order():
 def test_the_bar_to_compare_with_is_grey():
     fills = [bar.get_facecolor() for bar in bars(base="one file").figure.axes[0].patches]
     assert len(set(fills)) == 2 and fills[1] == to_rgba(drawing.REFERENCE_COLOUR)
+    both = figures.bars({"a": 1.0, "b": 2.0, "c": 3.0}, "t", x="x", base=("a", "c")).figure.axes[0].patches
+    assert [bar.get_facecolor() == fills[1] for bar in both] == [True, False, True]
 
 
 def test_the_largest_value_is_a_dot_on_a_logarithmic_axis():
