@@ -301,7 +301,7 @@ def bytes_fetched(attempt: Attempt) -> None:
     """`bytes_fetched(data, start, stop)` is what HDF5 fetches for a slice."""
     chosen = np.random.default_rng(4)
     values = chosen.integers(0, 1 + np.arange(_LENGTH) // 50, dtype=np.uint8)  # later chunks shrink less
-    with h5py.File(attempt.folder / "costs.h5", "w", locking=False) as file:
+    with h5py.File(attempt.folder() / "costs.h5", "w", locking=False) as file:
         file.create_dataset("contiguous", data=values)
         file.create_dataset("raw chunks", data=values, chunks=(_CHUNK,))
         file.create_dataset("gzip chunks", data=values, chunks=(_CHUNK,), compression="gzip")

@@ -287,7 +287,7 @@ print("reads per image:", *(f" {name} {count:.1f}" for name, count in reads.item
 # A chunk that fits the cache is fetched whole: 1 MiB for an image of 110 kB. With `rdcc_nbytes=0` HDF5 reads only the
 # slice: if you are given raw chunks, open the file so. Compressed chunks have no such way out, and JPEG does not
 # shrink. `vlen` needs several reads per image: the row, the head of its heap, the image. For speeds we hash every byte,
-# so that no reader wins by not reading. Our reader asks HDF5 only *where* the bytes are, and takes them from a memory
+# so no reader wins by not reading. Our reader asks HDF5 only *where* the bytes are, and takes them from a memory
 # map.
 
 # %%
