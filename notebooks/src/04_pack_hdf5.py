@@ -253,7 +253,7 @@ def cache_of(name):
 
 
 # %% [markdown]
-# h5py also reads from a Python file object, so the folded cell can count what the library fetches.
+# h5py also reads from a Python file object, so the folded cell can count what it fetches.
 
 
 # %% jupyter={"source_hidden": true}
@@ -320,8 +320,8 @@ for file in opened.values():
 
 # %% [markdown]
 # In memory, ten times the bytes cost no more than what HDF5 does to find and convert a row of variable length. On a
-# parallel file system the bytes come over the network, and each read is a request. Chunks are made for slices of large
-# arrays; samples that are read whole belong in contiguous storage.
+# parallel file system the bytes come over the network, and each read is a request. Without a cache raw chunks keep up
+# with a blob, if every reader opens them so: store samples contiguous.
 
 # %% [markdown] id="fork" tags=["core"]
 # ## 4 · Close the file before workers start
