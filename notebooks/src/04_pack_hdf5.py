@@ -306,7 +306,7 @@ ways["our reader"] = partial(read_all, hdf5.open(blob).read)
 found = measure.compare(ways, rounds=5, unit="images")
 
 # %% [markdown]
-# The folded cell draws the rates, notes your number, and closes the files.
+# The folded cell draws the rates, notes your number, and closes all.
 
 # %% jupyter={"source_hidden": true}
 gzip, vlen_gain = (found.times("blob", name).median for name in ("gzip chunks", "vlen"))
