@@ -161,11 +161,11 @@ def test_bytes_lie_where_a_block_device_likes_them(out):
 
 def test_index_columns_may_be_chunked(out):
     with h5py.File(out, "w") as file:
-        file.create_dataset("set/data", data=np.arange(100, dtype=np.uint8))
-        file.create_dataset("set/offsets", data=np.array([0, 40, 100], np.uint64), chunks=(2,))
-        file.create_dataset("set/labels", data=np.array([1, 2]), chunks=(1,), compression="gzip")
+        file.create_dataset("set/data", data=np.zeros(2000, np.uint8))
+        file.create_dataset("set/offsets", data=np.arange(2001, dtype=np.uint64), chunks=(2,))
+        file.create_dataset("set/labels", data=np.repeat([1, 2], 1000), chunks=(2000,), compression="gzip")
     reader = formats.open(out)
-    assert [(len(reader.read(n)), reader.target(n)) for n in range(2)] == [(40, 1), (60, 2)]
+    assert [(len(reader.read(n)), reader.target(n)) for n in (0, 1999)] == [(1, 1), (1, 2)]
 
 
 @pytest.mark.parametrize("how", [{}, {"locking": False}], ids=str)
@@ -245,15 +245,23 @@ def test_rows_that_a_small_file_only_names_take_no_memory(tmp_path):
         len(hdf5.open(tmp_path / "x.h5"))
 
 
-@pytest.mark.parametrize("written", [0, 1])
-def test_encoded_rows_that_a_small_file_only_names_take_no_memory(tmp_path, written):
+@pytest.mark.parametrize(
+    ("count", "written", "said"),
+    [
+        (1 << 40, 0, "images names .* rows, which are not stored"),
+        (1 << 40, 1, "images names .* rows, which are not stored"),
+        (1 << 27, 1, "images names .* rows, which are not stored"),
+        (20_000, 1, "its columns have 3, 20000 "),  # so many may be stored
+    ],
+)
+def test_encoded_rows_that_a_small_file_only_names_take_no_memory(tmp_path, count, written, said):
     with h5py.File(tmp_path / "x.h5", "w") as file:
         group = file.create_group("train")
-        group["targets"] = np.zeros(3, np.int64)
-        rows = group.create_dataset("images", (1 << 40,), h5py.vlen_dtype(np.uint8), chunks=(4,))
+        group["targets"] = np.zeros(3, np.int8)
+        rows = group.create_dataset("images", (count,), h5py.vlen_dtype(np.uint8), chunks=(4,))
         for row in range(written):
             rows[row] = np.zeros(5, np.uint8)
-    with pytest.raises(DamagedFileError, match=r"images names .* rows, which are not stored"):
+    with pytest.raises(DamagedFileError, match=said):
         len(hdf5.open(tmp_path / "x.h5"))
 
 
@@ -281,11 +289,13 @@ def test_a_row_lies_within_its_object_its_heap_and_the_file(tmp_path, length, nu
             layout.row_place(file, row, 4)
 
 
-def test_a_heap_that_leads_nowhere_is_given_up_soon(tmp_path):
-    """Behind as many objects as a heap may have it is not looked for, though it is there."""
+@pytest.mark.parametrize(
+    "before", [struct.pack("<HHIQ", 1, 0, 0, 0) * (1 << 16), bytes(16)], ids=["many", "free"]
+)
+def test_a_heap_that_leads_nowhere_is_given_up_soon(tmp_path, before):
+    """Behind as many objects as a heap may have, or its free space, it is not looked for."""
     heap = b"GCOL" + bytes([1, 0, 0, 0]) + struct.pack("<Q", 40 << 20)
-    objects = struct.pack("<HHIQ", 1, 0, 0, 0) * (1 << 16) + struct.pack("<HHIQ", 2, 1, 0, 5) + b"there"
-    (tmp_path / "x").write_bytes(heap + objects)
+    (tmp_path / "x").write_bytes(heap + before + struct.pack("<HHIQ", 2, 1, 0, 5) + b"there")
     with pytest.raises(DamagedFileError, match="does not hold its row"):
         layout.row_place(ByteFile(tmp_path / "x"), struct.pack("<IQI", 5, 0, 2), 0)
 
@@ -343,6 +353,14 @@ def test_a_pipe_in_the_place_of_another_file_keeps_nobody_waiting(out, tmp_path)
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == len(KINDS)
 
 
+@pytest.mark.parametrize("note", ["by hand", 3])
+def test_files_of_others_may_have_an_attribute_of_our_name(out, note):
+    by_h5py(out)
+    with h5py.File(out, "r+") as file:
+        file.attrs["provenance"] = note
+    assert sets.facts(formats.open(out)) == [("a", b"one", 1, None), ("b", b"two", 2, None)]
+
+
 def test_links_beside_the_samples_are_left_alone(out, tmp_path):
     away = h5py.ExternalLink(str(tmp_path / "nothing"), "/x")
     by_h5py(out, other=away)
@@ -386,6 +404,24 @@ def test_the_advised_command_makes_a_file_that_opens(out, need_tool, tmp_path, c
     mended = tmp_path / "new.h5"
     subprocess.run(command.replace("OLD", str(out)).replace("NEW", str(mended)).split(), check=True)
     assert [(bytes(s.data), s.target) for s in of_reader(formats.open(mended))] == [(b"one", 1), (b"two", 2)]
+
+
+@pytest.mark.parametrize("chunks", [None, (2,)])
+def test_rows_at_short_addresses_are_not_called_damaged_and_the_advised_copy_opens(out, tmp_path, chunks):
+    sizes = h5py.h5p.create(h5py.h5p.FILE_CREATE)
+    sizes.set_sizes(4, 8)
+    with h5py.File(h5py.h5f.create(bytes(out), fcpl=sizes)) as file:
+        images = file.create_dataset("train/images", (2,), h5py.vlen_dtype(np.uint8), chunks=chunks)
+        images[0], images[1] = COLUMNS["data"][:3], COLUMNS["data"][3:]
+        file["train/targets"] = COLUMNS["labels"]
+    with pytest.raises(
+        FormatError, match=r"addresses of another size .* new\[name\] = old\[name\]\[\.\.\.\]"
+    ):
+        len(formats.open(out))
+    with h5py.File(out) as old, h5py.File(tmp_path / "new.h5", "w") as new:
+        for name in ("train/images", "train/targets"):
+            new[name] = old[name][...]
+    assert [bytes(sample.data) for sample in of_reader(formats.open(tmp_path / "new.h5"))] == [b"one", b"two"]
 
 
 @pytest.mark.parametrize(

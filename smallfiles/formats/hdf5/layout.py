@@ -258,17 +258,18 @@ def _rows(item: Any, file: ByteFile) -> np.ndarray:
     stored = item.id.get_storage_size()
     if item.size > _MAX_ROWS or (stored and item.size > file.size * _MAX_RATIO):
         raise damaged(file.path, f"{item.name} names {item.size:,} rows, which are not stored")
+    address_bytes, _ = item.file.id.get_create_plist().get_sizes()
+    if address_bytes != 8:
+        raise FormatError(
+            f"{file.path} has heap addresses of another size in {item.name}",
+            expected="addresses of 8 bytes",
+            next_step="Copy its data sets into a new file with h5py: new[name] = old[name][...]",
+        )
     if stored == 0 or item.chunks:  # nothing was written yet, or it is in pieces
         rows = np.zeros(item.size, np.dtype("V16"))
         if stored:
             _gather(item, rows, file)
         return rows
-    if stored != item.size * _ROW.size:
-        raise FormatError(
-            f"{file.path} has heap addresses of another size in {item.name}",
-            expected="addresses of 8 bytes",
-            next_step="Rewrite it with: h5repack OLD NEW",
-        )
     return np.frombuffer(file.view, np.dtype("V16"), item.size, _place(item, file))
 
 
