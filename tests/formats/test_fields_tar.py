@@ -309,10 +309,41 @@ def test_a_member_that_only_some_have_is_left_aside_with_its_count(tmp_path):
     assert source.manifest.blobs == ()
     said = "left aside, since not all samples have it, or a field cannot have its name: seg.png (1 of 3)"
     assert said in source.notes
-    put(tmp_path / "in/0.tar", {"0.jpg": "x", "0.cls": "1", "0.seg.png": "m"})
-    put(tmp_path / "in/1.tar", {"1.jpg": "x", "1.cls": "1"})
+    put(tmp_path / "in/0.tar", {"0.jpg": "x", "0.cls": "1", "0.seg.png": "m", "0.npy": "a"})
+    put(tmp_path / "in/1.tar", {"1.jpg": "x", "1.cls": "1", "1.npy": "a"})
+    put(tmp_path / "in/2.tar", {})  # takes no field away
     with pytest.warns(UserWarning, match=r"since not all shards have it: seg \(\.png\)"):
-        assert further_files(tar.open(tmp_path / "in").fields) == {}
+        assert further_files(tar.open(tmp_path / "in").fields) == {"npy": ".npy"}
+
+
+def test_a_shard_of_ours_loses_no_field_that_shards_of_others_lack(tmp_path):
+    put(tmp_path / "in/0.tar", numbered("jpg", "mask.png"))
+    put(tmp_path / "in/1.tar", {"7.jpg": "x"})
+    drop_indexes(
+        write(
+            tmp_path / "in/2.tar", blobs=BLOBS[:1], values=None, some=[Given("8.jpg", b"x", 0, None, (b"m",))]
+        )
+    )
+    with pytest.raises(FormatError, match=r"different fields: label .* and label .*mask \(\.png\)"):
+        len(tar.open(tmp_path / "in"))
+
+
+def test_samples_in_any_order_get_their_own_values(tmp_path):
+    some = [Given(f"{n}.jpg", b"x", n, {"n": n}, (), n) for n in range(6)]
+    order = (3, 2, 0, 1, 5, 4)
+    made = [*bare(some)]
+    schema = schema_of(some, values=VALUES)
+    path = tar.write([made[row] for row in order], tmp_path / "x.tar", schema=schema).path
+    drop_indexes(path)
+    assert [s.meta for s in of_reader(tar.open(path))] == [{"n": row} for row in order]
+    assert sets.further(tar.open(path))["count"].equals(VALUES["count"].take([*order]))
+
+
+def test_a_set_without_samples_keeps_its_fields_without_the_index_too(tmp_path):
+    path = write(tmp_path / "x.tar", [])
+    drop_indexes(path)
+    assert sets.further(tar.open(path)).schema.equals(VALUES.schema)
+    assert further_files(tar.open(path).fields) == {blob.name: blob.suffix for blob in BLOBS}
 
 
 def test_further_members_of_a_compressed_tar_of_others_are_left_aside_as_before(tmp_path):
@@ -404,6 +435,9 @@ def test_a_shard_without_index_that_lacks_a_field_is_refused(tmp_path, member, s
         len(tar.open(path))
 
 
+OBJECT = b'{"age":"nan","boxes":[],"count":null,"name":"","offset":null,"ok":null,"words":[]}'
+
+
 @pytest.mark.parametrize(
     ("old", "new", "said"),
     [
@@ -412,13 +446,18 @@ def test_a_shard_without_index_that_lacks_a_field_is_refused(tmp_path, member, s
         (b'"count":5', b'"conut":5', "a JSON object with the values"),
         (b'"ok":true', b'"ok":1234', "a value of the field 'ok' is no bool"),
         (b'"meta":{', b'"meta":[', "a JSON object"),
+        (b'{"n":[0,null]}', b"[0]", "a JSON object"),
+        (b'"captions":["\xc3\xa9 0"]', b'"captions":"e 0"', "a JSON object"),
+        (b'"captions":["\xc3\xa9 0"]', b'"captions":[0]', "a JSON object"),
+        (OBJECT, b"[]", "a JSON object"),
         (b'"double"', b'"dauble"', "the type of a field is 'dauble'"),
     ],
 )
 def test_values_in_a_shard_without_index_that_are_not_as_recorded_are_refused(tmp_path, old, new, said):
-    path = write(tmp_path / "x.tar")
+    path = write(tmp_path / "x.tar", target="captions" if b"captions" in old else "label")
     drop_indexes(path)
     whole = path.read_bytes()
+    assert old in whole
     path.write_bytes(whole.replace(old, new.ljust(len(old)), 1))
     with pytest.raises(DamagedFileError, match=rf"x\.tar is damaged.*{said}"):
         len(tar.open(path))

@@ -7,6 +7,7 @@ import random
 import resource
 import shutil
 import tarfile
+import warnings
 import zlib
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -125,7 +126,8 @@ def test_everything_comes_back_without_the_index_which_reading_does_not_write(
     drop_indexes(tmp_path / name)
     before = sorted(tmp_path.rglob("*"))
     reader = tar.open(tmp_path / name)
-    assert not reader.info()["indexed"]
+    with warnings.catch_warnings(action="error"):  # each sample has its member, unlabelled ones too
+        assert not reader.info()["indexed"]
     assert sets.facts(reader) == sets.facts(samples)
     assert [reader.size(i) for i in range(len(reader))] == [len(s.data) for s in samples]
     assert reader.keys().to_pylist() == [s.key for s in samples]
@@ -143,6 +145,15 @@ def test_captions_one_a_line_come_back_and_line_feeds_are_refused(tmp_path):
     assert sets.facts(tar.open(tmp_path / "x.tar")) == sets.facts(samples)
     with pytest.raises(FormatError, match=r"y\.tar has a line feed: 'Two"):
         write(tmp_path / "y.tar", CAPTIONS, member_suffixes=("txt",))
+
+
+def test_captions_and_an_object_have_a_member_each_and_the_object_stays_as_it_was_written(tmp_path):
+    samples = [*CAPTIONS, Given("4.jpg", b"four", ["x"], {"ß": "é", "a": [1.0]})]
+    write(tmp_path / "x.tar", samples, member_suffixes=("json",))
+    drop_indexes(tmp_path / "x.tar")
+    assert sets.facts(tar.open(tmp_path / "x.tar")) == sets.facts(samples)
+    with tarfile.open(tmp_path / "x.tar") as archive:
+        assert archive.extractfile("4.meta").read().decode() == '{"ß":"é","a":[1.0]}'
 
 
 def test_a_key_that_comes_twice_is_refused(tmp_path):

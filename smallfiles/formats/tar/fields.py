@@ -80,7 +80,7 @@ class Annotated:
     rivals: tuple[str, ...] = ()
 
     def select(self, keep: npt.NDArray[np.bool_]) -> Annotated:
-        """The samples for which `keep` is true."""
+        """The samples for which `keep` is true, of a tar of another program: it has no columns of values."""
         if keep.all():
             return self
         return replace(
@@ -90,7 +90,6 @@ class Annotated:
             captions=list(compress(self.captions, keep)),
             metas=list(compress(self.metas, keep)),
             blobs={name: Further(each.suffix, each.data.select(keep)) for name, each in self.blobs.items()},
-            values=None if self.values is None else self.values.take(from_numpy(np.flatnonzero(keep))),
         )
 
     def files(self) -> Archive:
