@@ -159,6 +159,13 @@ def test_bytes_lie_where_a_block_device_likes_them(out):
     assert start % 4096 == 0 and out.read_bytes()[start:stop] == data
 
 
+def test_neighbours_are_announced_in_one_call(out, monkeypatch):
+    reader, asked = formats.open(pack(out)), []
+    monkeypatch.setattr(ByteFile, "prefetch", lambda file, *place: asked.append(place))
+    reader.read_many(range(4, -1, -1))
+    assert asked == [(reader.span(0)[1], reader.span(4)[2])]
+
+
 def test_index_columns_may_be_chunked(out):
     with h5py.File(out, "w") as file:
         file.create_dataset("set/data", data=np.zeros(2000, np.uint8))

@@ -430,6 +430,13 @@ def test_sizes_that_a_tar_cannot_have_are_not_summed_up(tmp_path, size):
         tar.open(path).info()
 
 
+def test_an_index_whose_keys_are_no_text_is_refused_before_they_are_read(tmp_path):
+    path = index.index_path(write(tmp_path / "x.tar", ODD).path)
+    path.write_bytes(path.read_bytes().replace(b"no suffix at all", b"no suffix at \xff\xff\xff"))
+    with pytest.raises(DamagedFileError, match="cannot be read as an index"):
+        len(tar.open(tmp_path / "x.tar"))
+
+
 def test_a_batch_from_more_shards_than_a_process_may_open_is_read(tmp_path):
     samples = [Given(f"{number:03}.bin", b"%03d" % number, number) for number in range(300)]
     (tmp_path / "many").mkdir()
