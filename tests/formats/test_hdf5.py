@@ -159,6 +159,12 @@ def test_bytes_lie_where_a_block_device_likes_them(out):
     assert start % 4096 == 0 and out.read_bytes()[start:stop] == data
 
 
+def test_objects_that_differ_in_the_order_of_their_names_give_equal_bytes(tmp_path):
+    for name, one in (("x.h5", {"a": 1, "b": {"c": 2, "d": 3}}), ("y.h5", {"b": {"d": 3, "c": 2}, "a": 1})):
+        pack(tmp_path / name, [Given("x", b"1", 1, one)])
+    assert (tmp_path / "x.h5").read_bytes() == (tmp_path / "y.h5").read_bytes()
+
+
 def test_neighbours_are_announced_in_one_call(out, monkeypatch):
     reader, asked = formats.open(pack(out)), []
     monkeypatch.setattr(ByteFile, "prefetch", lambda file, *place: asked.append(place))
@@ -457,6 +463,8 @@ def test_borders_of_keys_that_make_no_sense_are_refused(out, wrong):
 
 
 PIXELS = np.arange(3 * 8 * 8 * 3, dtype=np.uint8).reshape(3, 8, 8, 3)
+ROWS_OF_ROWS = np.empty((1, 1), h5py.vlen_dtype(np.uint8))
+ROWS_OF_ROWS[0, 0] = np.zeros(5, np.uint8)
 
 
 @pytest.mark.parametrize(
@@ -465,6 +473,8 @@ PIXELS = np.arange(3 * 8 * 8 * 3, dtype=np.uint8).reshape(3, 8, 8, 3)
         ({"images": PIXELS, "labels": np.arange(3)}, "holds images, labels outside of any group"),
         ({"x_train": PIXELS, "y_train": np.arange(3)}, "holds x_train, y_train outside of any group"),
         ({"train/images": PIXELS, "train/labels": np.arange(3)}, r"of shape \(3, 8, 8, 3\)"),
+        ({"train/images": ROWS_OF_ROWS, "train/labels": np.arange(1)}, r"of shape \(1, 1\)"),
+        ({"train/images/0": PIXELS, "train/labels": np.arange(3)}, "has /train/images as no data set"),
         ({"train/pixels": PIXELS, "train/labels": np.arange(3)}, "has no samples of split 'train'"),
         ({}, "holds nothing"),
     ],

@@ -154,6 +154,7 @@ def test_captions_and_an_object_have_a_member_each_and_the_object_stays_as_it_wa
     assert sets.facts(tar.open(tmp_path / "x.tar")) == sets.facts(samples)
     with tarfile.open(tmp_path / "x.tar") as archive:
         assert archive.extractfile("4.meta").read().decode() == '{"ß":"é","a":[1.0]}'
+        assert "dogs | 犬" in archive.extractfile("1.json").read().decode()
 
 
 def test_a_key_that_comes_twice_is_refused(tmp_path):

@@ -289,6 +289,7 @@ LINES = {"jpg": b"x", "txt": b"a dog\n", "json": b'{"caption":"a dog","url":"u"}
 KEPT = {  # members of a sample: those of the same sample packed again
     "as img2dataset": (LINES, LINES),
     "a label and an object": ({"jpg": b"x", "cls": b"3", "json": b'{"n":1}'},) * 2,
+    "a label, and captions left aside": ({"jpg": b"x", "cls": b"3", "txt": b"a"}, {"jpg": b"x", "cls": b"3"}),
     "a list of captions": ({"jpg": b"x", "json": b'["a","b"]'},) * 2,
     "captions of two lines": (
         {"jpg": b"x", "txt": b"a", "json": b'{"caption":"a\\nb"}'},
