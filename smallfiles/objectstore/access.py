@@ -215,7 +215,7 @@ class Failure:
                 expected="a bucket that exists",
                 next_step="Check its name, or create it with your site's tools",
             )
-        if self.status == 404:
+        if self.status == 404 or code == "InvalidPart":  # a part that another push replaces at that moment
             return NoObjectError(
                 f"{where} is not there",
                 expected="an object of that name",

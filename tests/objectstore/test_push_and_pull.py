@@ -417,6 +417,16 @@ def test_an_upload_that_the_store_dropped_is_begun_anew(far_place, line, packed,
     assert dropped and files_of(tmp_path / "copy.arrow") == files_of(packed(".arrow"))
 
 
+def test_an_upload_whose_part_another_push_replaces_at_that_moment_is_completed_again(
+    far_place, line, packed, tmp_path, small_parts
+):
+    line.only, line.refuse = "POST .*uploadId", [(400, "InvalidPart")]
+    push(packed(".arrow"), far_place)
+    pull(far_place, tmp_path / "copy.arrow")
+    assert len(line.asked("POST .*uploadId")) == 2
+    assert files_of(tmp_path / "copy.arrow") == files_of(packed(".arrow"))
+
+
 @pytest.mark.parametrize("change", ["shorter", "other bytes", "missing"])
 def test_an_object_that_is_changed_before_the_manifest_is_written_is_noticed(far_place, line, packed, change):
     """As by a server without conditional writes, where two pushes may both begin."""
