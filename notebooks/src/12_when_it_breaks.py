@@ -23,7 +23,7 @@
 # | Fewer samples than yesterday | a copy, a tar or an extraction was interrupted; nothing marks its end | write under a temporary name and rename; `smallfiles verify` | [below](#Half-a-copy), [05.5](05_shard_a_dataset.ipynb#5-·-Cut-a-shard) |
 # | A batch holds few classes | packed in class order, or more classes than the buffer can mix | shuffle while packing (`pack --shuffle SEED`) and keep a buffer | [05.2](05_shard_a_dataset.ipynb#2-·-Mix-the-samples) |
 # | ImageFolder finds one class, or a class called `masks` | it takes each folder for a class: wrappers, splits, masks, annotations | say which parts belong together (`--field 'mask=masks/{stem}.png'`), or are classes (`--source folder`) | [02.1](02_describe_a_dataset.ipynb#1-·-Walk-once,-write-down-what-is-there), [13](13_bring_your_own_data.ipynb) |
-# | Images of length zero in an HDF5 file | the writer was killed after a `flush()` | publish only complete files, as `pack` does | [04.1](04_pack_hdf5.ipynb#1-·-Look-inside-a-file) |
+# | Augmentations repeat in every worker, or in every epoch | a NumPy generator made in `__init__` is copied by the fork; PyTorch seeds only the global ones ([pytorch#5059](https://github.com/pytorch/pytorch/issues/5059)) | make it at the first read, from `torch.initial_seed()` | [08.3](08_keep_the_gpu_fed.ipynb#3-·-Add-workers) |
 # | The second benchmark is several times as fast | the page cache ([DALI#1415](https://github.com/NVIDIA/DALI/issues/1415)) | state warm or cold; `smallfiles bench` measures both | [below](#Page-cache-in-a-benchmark), [01.2](01_count_the_cost_of_small_files.ipynb#2-·-Time-a-single-open) |
 
 # %% [markdown]
@@ -57,15 +57,13 @@
 # %% [markdown]
 # ### Workers, ranks, jobs
 #
-# From the start of a job to its end:
-#
 # | Symptom | Cause | Remedy | Where |
 # |---|---|---|---|
 # | `Temporary failure in name resolution`, `Connection refused`, or a job that hangs | compute nodes have no internet | download on a login node into a folder that jobs can read, and name it (`TORCH_HOME`; `HF_HOME`, `HF_HUB_OFFLINE=1`); set timeouts | [below](#No-network) |
 # | A start of many ranks takes minutes | each opens a thousand files to import PyTorch | the environment as one file | [00.2](00_start_here.ipynb#2-·-Count-the-files-behind-one-import), [06.5](06_read_a_squashfs_image.ipynb#5-·-Put-an-environment-into-one-file) |
 # | Staged data is gone before training starts | a `trap` inside `$(…)` fires at the end of that subshell | set the trap in the script itself | [07](07_stage_a_dataset.ipynb#On-the-cluster) |
 # | Training hangs at its start | a program waits for `SLURM_NTASKS` ranks that nobody started | start the program with `srun`; count ranks by `SLURM_STEP_NUM_TASKS`, not by `SLURM_NTASKS` | [10.1](10_run_it_on_many_nodes.ipynb#1-·-Find-your-place) |
-# | `h5py objects cannot be pickled` | a `Dataset` is pickled for workers that are not forked | keep the path, open in the worker | [below](#Shared-offset), [04.4](04_pack_hdf5.ipynb#4-·-Close-the-file-before-workers-start) |
+# | `h5py objects cannot be pickled` | a `Dataset` is pickled for workers that are not forked | keep the path, open in the worker | [below](#A-class-that-workers-cannot-find), [04.4](04_pack_hdf5.ipynb#4-·-Close-the-file-before-workers-start) |
 # | `Can't get attribute … on <module '__main__'` | workers that are not forked import your class, and a notebook is no module | put it into a file, or `multiprocessing_context="fork"` | [below](#A-class-that-workers-cannot-find) |
 # | `Cannot re-initialize CUDA in forked subprocess` | the dataset, a transform or the collate function uses CUDA in a worker ([pytorch#40403](https://github.com/pytorch/pytorch/issues/40403)) | move tensors in the main process, or `multiprocessing_context="spawn"` | [08.3](08_keep_the_gpu_fed.ipynb#3-·-Add-workers) |
 # | Workers crawl although CPUs were requested | from Slurm 22.05 until 23.11 `srun` ignores the script's `--cpus-per-task` ([reframe#2655](https://github.com/reframe-hpc/reframe/issues/2655), [ulhpc-docs#51](https://github.com/ULHPC/ulhpc-docs/issues/51)) | `srun --cpus-per-task="$SLURM_CPUS_PER_TASK"`; count the CPUs that you may use | [below](#One-CPU-for-all-workers), [10.1](10_run_it_on_many_nodes.ipynb#1-·-Find-your-place) |
@@ -76,9 +74,9 @@
 # %% [markdown]
 # ### Loading limits my training
 #
-# Verdicts of `smallfiles profile -- python train.py`, for any training; the first that holds is shown.
+# Verdicts of `smallfiles profile -- python train.py`; the first that holds is shown.
 #
-# | Verdict | It rests on, at least | Remedy |
+# | Verdict | Condition (a bare number is the least) | Remedy |
 # |---|---|---|
 # | one rank waits for another | one rank waits 20 percentage points more than another, which waits less than half as much | give the slow rank what it lacks |
 # | batches are too large for /dev/shm | workers × batches ahead × bytes of a batch, 80 % of `/dev/shm` | `prefetch_factor=1`, fewer workers |
@@ -92,7 +90,7 @@
 # | the storage is the limit | 40 % of a worker's time in reads | pack, then `smallfiles stage` |
 # | too few CPUs are bound | as many CPUs wanted as bound, and the node has more | `srun --cpus-per-task=N` |
 # | too many workers | three workers per CPU, all CPUs wanted | `num_workers` = CPUs |
-# | too few workers | workers make batches half of the time, and CPUs are free; or there are none | `num_workers=N` |
+# | too few workers | workers are busy half of the time, and CPUs are free; or `num_workers=0` | `num_workers=N` |
 # | decoding is the limit | all CPUs wanted, 30 % of a worker's time in decoding and augmentation | `smallfiles pack DIR OUT --resize 256` |
 # | CPUs are the limit | all CPUs wanted, for something else | more CPUs, or less work per sample |
 # | numbers are missing for a verdict | fewer than 8 steps, or a number that this system does not give | a longer `--seconds`, or more batches per epoch |
@@ -163,7 +161,7 @@ reader = formats.open(shard)
 # ### Shared offset
 #
 # The *folded* cell defines a `Dataset` that reads through one open file: with `seek` and `read`, or by position.
-# Between the two calls it lets another process run, as a busy node does.
+# Between the two calls it lets another process run.
 #
 # > **Predict.** Of 12,000 samples, how many are wrong with two workers? And with one?
 
@@ -214,39 +212,6 @@ figures.bars(counts, title, x="wrong samples of 12,000", guess=guess, note="with
 # %% [markdown]
 # Without the pause it may be one sample in an epoch.
 #
-# Workers that are not forked pickle the `Dataset`: an open HDF5 file, and our reader (*folded*):
-
-# %% jupyter={"source_hidden": true}
-import pickle
-
-import h5py
-
-with h5py.File(setup.scratch / "one.h5", "w") as opened:
-    print(said(pickle.dumps, opened))
-print(len(pickle.dumps(reader)), "bytes: our reader, which opens the file again where it is unpickled")
-
-# %% [markdown]
-# ### A class that workers cannot find
-#
-# A class of the main program in a worker, by spawn and by fork (*folded*):
-
-# %% jupyter={"source_hidden": true}
-PROGRAM = """
-import multiprocessing
-class Images:
-    def __getitem__(self, index): return index
-if __name__ == "__main__":
-    worker = multiprocessing.get_context(METHOD).Process(target=Images().__getitem__, args=(0,))
-    worker.start()
-    worker.join()
-    print("exit code", worker.exitcode)
-"""
-for method in ("spawn", "fork"):
-    code = PROGRAM.replace("METHOD", repr(method))
-    end = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    print(f"{method}: {end.stdout.strip()} {end.stderr.strip().splitlines()[-1:]}")
-
-# %% [markdown]
 # ### Wrong label order
 #
 # The labels of the first four validation images in three orders, and our check (*folded*):
@@ -340,10 +305,11 @@ for run in ("first", "second"):
 #
 # ### Growing workers
 #
-# > **Predict.** A worker looks at every tenth path of 300,000, or at every hundredth. How much of the list does it copy?
+# > **Predict.** A worker reads every n-th of 300,000 paths. At which n does it begin to copy less than the whole list?
 
 # %%
-steps = (1, 10, 30, 100, 300, 1_000)  # change me: each so many paths are read
+guess = 10  # change me: n
+steps = (1, 10, 30, 100, 300, 1_000)  # change me: every n-th path is read
 
 # %% [markdown]
 # The *folded* cell reads a list and a column of paths in workers:
@@ -368,13 +334,14 @@ def copied_mb(name, step):
 
 tables = {"list": paths, "column": pa.array(paths)}
 copied = {name: {step: in_child(copied_mb, name, step) for step in steps} for name in tables}
-texts = [f"each {step:,}th copies {copied['list'][step]:.0f} MB" for step in (10, 100, 1_000) if step in steps]
-title = f"Paths of a list: reading {', '.join(texts)}; of a column at most {max(copied['column'].values()):.1f} MB"
-figures.lines(copied, title, x="one of so many paths is read", y="copied by the worker (MB)", log="x")
+some = steps[1::2] or steps
+texts = [f"every {n:,}th{' path of a list copies' * (n == some[0])} {copied['list'][n]:.0f} MB" for n in some]
+title = f"Reading {', '.join(texts)}; of a column at most {max(copied['column'].values()):.1f} MB"
+figures.lines(copied, title, x="every n-th path is read, n", y="copied by the worker (MB)", log="x", guess=guess)
 
 # %% [markdown]
-# A path takes 112 bytes, so a page of 4 kB holds 36: each tenth touches every page, and writing its reference count
-# copies the page. With every hundredth about one page in three is copied.
+# A path takes 112 bytes, so a page of 4 kB holds 36: reading every tenth touches every page, and writing its reference
+# count copies the page. Beyond n = 36, pages are left out.
 #
 # ### Shared memory is full
 #
@@ -405,10 +372,9 @@ for dtype in ("float32", "uint8"):
 
 # %% [markdown]
 # Since late 2025 ([pytorch#161910](https://github.com/pytorch/pytorch/pull/161910)) PyTorch reserves the memory first, and
-# raises an error; the reason after the name may be an older one
+# raises an error; the reason printed after the file name may belong to an earlier error
 # ([pytorch#176069](https://github.com/pytorch/pytorch/issues/176069)). Older versions touch a page that is not there, and
-# get the signal SIGBUS, as a map of a truncated file does (*folded*). A second worker dies of signal 9, as over the
-# memory limit.
+# get SIGBUS, as a map of a truncated file does (*folded*). A second worker dies of signal 9, as over the memory limit.
 
 # %% jupyter={"source_hidden": true}
 import mmap
@@ -495,8 +461,11 @@ for number in (errno.ENOSPC, errno.EDQUOT):
 # An HDF5 file that this kernel has open for writing (*folded*):
 
 # %% jupyter={"source_hidden": true}
+import h5py
+
 ASK = "import h5py, sys; h5py.File(sys.argv[1], 'r'); print('opened')"
 path = setup.scratch / "one.h5"
+h5py.File(path, "w").close()
 with h5py.File(path, "r+"):
     for locking in ("TRUE", "FALSE"):
         variables = {**os.environ, "HDF5_USE_FILE_LOCKING": locking}
@@ -521,7 +490,7 @@ print(by_library.key(7), len(by_library.read(7)), "bytes, no mount")
 # %% [markdown]
 # ### LMDB on a parallel file system
 #
-# This needs Lustre, NFS or the like. Your file systems (*folded*):
+# Needs Lustre or NFS. Your file systems (*folded*):
 
 # %% jupyter={"source_hidden": true}
 from smallfiles import machine
@@ -533,7 +502,7 @@ for place in (setup.scratch, Path.home()):
 # %% [markdown]
 # ### Leftovers in memory
 #
-# What a killed job leaves that had staged its data (*folded*):
+# What a killed job leaves of staged data; a folder on disk stands in for `/dev/shm` (*folded*):
 
 # %% jupyter={"source_hidden": true}
 from smallfiles import staging
@@ -555,6 +524,37 @@ print("removed:", staging.sweep_all([node]), "- left:", len(staging.listing([nod
 # %% [markdown] id="job" tags=["core"]
 # ## 4 · Jobs that run elsewhere
 #
+# ### A class that workers cannot find
+#
+# Workers that are not forked pickle the `Dataset`. A class of the main program, by spawn and by fork (*folded*):
+
+# %% jupyter={"source_hidden": true}
+PROGRAM = """
+import multiprocessing
+class Images:
+    def __getitem__(self, index): return index
+if __name__ == "__main__":
+    worker = multiprocessing.get_context(METHOD).Process(target=Images().__getitem__, args=(0,))
+    worker.start()
+    worker.join()
+    print("exit code", worker.exitcode)
+"""
+for method in ("spawn", "fork"):
+    code = PROGRAM.replace("METHOD", repr(method))
+    end = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    print(f"{method}: {end.stdout.strip()} {end.stderr.strip().splitlines()[-1:]}")
+
+# %% [markdown]
+# An open HDF5 file, and our reader (*folded*):
+
+# %% jupyter={"source_hidden": true}
+import pickle
+
+with h5py.File(path) as opened:
+    print(said(pickle.dumps, opened))
+print(len(pickle.dumps(reader)), "bytes: our reader, which opens the file again where it is unpickled")
+
+# %% [markdown]
 # ### One CPU for all workers
 #
 # > **Predict.** A script requests eight CPUs, and a task is bound to one (*folded*). What do `SLURM_CPUS_PER_TASK`,
@@ -633,14 +633,15 @@ show.command(machine_report.describe(setup.scratch))
 #
 # </details>
 #
-# **2.** A worker is "killed by signal: Bus error". What do you do first? (a) Ask for more memory for the job. (b) Look
-# at `df -h` of `/dev/shm`. (c) Raise `ulimit -n`.
+# **2.** A worker is "killed by signal: Bus error". What do you do first? (a) Ask for more memory for the job. (b)
+# Compare the *size* in `df -h /dev/shm` with workers × batches ahead × bytes of a batch. (c) Raise `ulimit -n`.
 #
 # <details>
 # <summary>Answer</summary>
 #
-# **(b)**. A page of shared memory was not available, as in older PyTorch with a full `/dev/shm`. (a) A job over its
-# memory limit is killed by signal 9. (c) would be `Too many open files`.
+# **(b)**. A page of shared memory was not available, as in older PyTorch with a full `/dev/shm`. Its use is back to zero
+# once the workers are dead; only the size tells. (a) A job over its memory limit is killed by signal 9. (c) would be
+# `Too many open files`.
 #
 # </details>
 #
@@ -658,4 +659,4 @@ show.command(machine_report.describe(setup.scratch))
 # %% [markdown] id="next"
 # ## Next
 #
-# Go back to the notebook that teaches it, or to your data: [13](13_bring_your_own_data.ipynb).
+# Your own data: [13](13_bring_your_own_data.ipynb).

@@ -47,7 +47,7 @@ setup = start("ex12")
 # ```
 # ```
 # RuntimeError: DataLoader worker (pid 4711) is killed by signal: Bus error.
-# df -h /dev/shm:    Size 8.0G   Used 8.0G   Avail 0
+# df -h /dev/shm, while it ran:    Size 8.0G   Used 8.0G   Avail 0
 # ```
 #
 # **D** learns less than it should, on two ranks.
@@ -123,7 +123,7 @@ found
 # <details>
 # <summary>Hint 1: where to look</summary>
 #
-# In A at the two numbers of CPUs, in C at the number of the signal, in E at what is "open", in F at the dots.
+# In A at the two numbers of CPUs, in C at the signal, in E at what is "open", in F at the dots.
 #
 # </details>
 #
