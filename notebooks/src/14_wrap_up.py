@@ -4,9 +4,9 @@
 # **Minutes** 40 · **Machine** any Linux computer with two CPUs · **Needs** 01 and 03; 11 and 13 help · **Data**
 # 200 synthetic images
 #
-# A folder arrives that nobody has seen: trees, photographed from the air, with masks and a table of heights. You look
-# at it, decide, pack, stage and train, and defend each decision with numbers that you measured. Everything runs here;
-# nothing needs a cluster.
+# A folder arrives that nobody has seen: trees (here our shapes), photographed from the air, with masks and a table of
+# heights. You look at it, decide, pack, stage and train, and defend each decision with numbers that you measured. Nothing
+# needs a cluster.
 
 # %% [markdown] id="questions"
 # ## Questions
@@ -50,7 +50,7 @@ print(*sorted(path.relative_to(delivery).as_posix() for path in delivery.rglob("
 # <details>
 # <summary>Answer</summary>
 #
-# At `/dev/shm`, which was full; at the memory limit of the job, whose signal is 9.
+# At the size of `/dev/shm`, which was full; at the memory limit of the job, whose signal is 9.
 #
 # </details>
 
@@ -62,8 +62,7 @@ print(*sorted(path.relative_to(delivery).as_posix() for path in delivery.rglob("
 # %%
 from smallfiles import sources
 
-print((delivery / "README.txt").read_text())
-print(*sources.load(delivery).notes, sep="\n")
+print((delivery / "README.txt").read_text(), *sources.load(delivery).notes, sep="\n")
 
 # %% [markdown]
 # It pairs images and masks by name, and leaves the table out, because nobody said how its rows belong to the files.
@@ -136,13 +135,13 @@ figures.bars(counts, f"{counted}, but only {len(whole)} whole samples", x="rows,
 worksheet.measure_missing(setup.path())
 
 # %% [markdown]
-# The forecast of [notebook 11](11_choose_a_format.ipynb) takes the bytes of a tree from this delivery, and two numbers
-# from your machine: the time to decode an image, and, as a first guess of what the metadata server does for you, the
-# files that you opened per second, times two operations per file. Your disk is slower than a metadata server, but nobody
-# shares it. All other numbers are defaults of `Storage()` and `Work()`: a middle-sized Lustre of 24 hard-disk targets,
-# the packed file spread over all of them, and nodes of four GPUs that take 64 samples each per 50 ms and cache nothing.
-# Ask your site for its own. Section 5 tries which of them matter, and twice the decoding, since a mask adds some
-# ([13](13_bring_your_own_data.ipynb)).
+# The forecast of [notebook 11](11_choose_a_format.ipynb) takes:
+#
+# - *From you*: the bytes of a tree; the time to decode; the files that you opened per second, times two operations, as a
+#   first guess of the metadata server.
+# - *Defaults of `Storage()`; ask your site*: 24 hard-disk targets, 0.5 ms per read request, the packed file on all
+#   targets.
+# - *Training, defaults of `Work()`*: nodes of four GPUs that take 64 samples each per 50 ms, no cache.
 #
 # > **Predict.** On 64 nodes, which way has the shortest epoch: files, one packed file, shards, or a copy per node?
 
@@ -161,7 +160,7 @@ ways = WAYS | {name: replace(WAYS[name], **counts) for name, counts in twice.ite
 
 # %% jupyter={"source_hidden": true}
 nodes = (1, 2, 4, 8, 16, 32, 64)
-epochs = {name: {n: simulate(work, storage, ways[name], n).epoch_s for n in nodes} for name in WAYS}
+epochs = {name: {n: simulate(work, storage, ways[name], n).epoch_s for n in nodes} for name in (*list(WAYS)[1:], "files")}
 fastest = min(epochs, key=lambda name: epochs[name][64])
 fast, slow = (epochs[name][64] for name in (fastest, "files"))
 title = f"Forecast: on 64 nodes {fastest} has the shortest epoch, {fast:.1f} s; files take {slow:.0f} s"
@@ -173,10 +172,10 @@ for name in epochs:
 
 # %% [markdown]
 # Read the figure from the left: as long as a line halves with twice the nodes, nothing that the nodes share is the
-# limit. Where lines coincide *and still halve*, the nodes are the limit, and the way of storing does not matter for
-# speed; where they coincide and are flat, they wait for the same part of the storage. From one packed file, each sample
-# is two requests to the targets, one for the mask. Files also cost inodes: two per tree, a million in all. Compare that
-# with your quota.
+# limit. Where lines coincide and still halve, the nodes are the limit, and the way of storing does not matter for speed.
+# The small rise of shards at 64 nodes is chance of the model: an epoch has only 30 steps there. From one packed file,
+# each sample is two requests to the targets, one for the mask. Files also cost inodes: two per tree, a million in all.
+# Compare that with your quota.
 
 # %% [markdown]
 # The way with the shortest epoch need not be the fastest: before the first epoch of *staged*, all nodes copy the whole
@@ -223,11 +222,11 @@ def words(epochs):
 
 
 trained = {n: whole_training(n) for n in (1, 2, 5, 10, 20, 40, 80)}
-drawn = {name: {n: times[name] for n, times in trained.items()} for name in ways}
+drawn = {name: {n: times[name] for n, times in trained.items()} for name in ways if name != "files"}
 title = f"Forecast for 64 nodes: against shards, a copy per node pays off {words(break_even('staged'))}, a broadcast {words(break_even('broadcast'))}"
 axes = {"x": "epochs", "y": "seconds of training", "log": "xy", "marks": {"planned": planned}}
-drawing = figures.lines(drawn, title, **axes, guess=guess, note="a model, not a measurement")
-drawing.figure.axes[0].set_ylim(top=3 * trained[80]["files"])  # the words are left of the longest trainings
+drawing = figures.lines(drawn, title, **axes, guess=guess, note="a model, not a measurement; files take far longer")
+drawing.figure.axes[0].set_ylim(top=3 * trained[80]["packed"])  # the words are left of the longest trainings
 show.figure(drawing)
 
 # %% [markdown]
@@ -272,8 +271,6 @@ print(f"copied in {copy.seconds:.3f} s;", *(f" an epoch {name}: {reading.seconds
 # ## 4 · Train, and look at the waiting
 #
 # A batch has images and their masks, cropped together, the heights as numbers, and the ids as bytes with offsets:
-#
-# > **Predict.** Which share of the time does this training wait for its data, without workers and with two?
 
 # %%
 from smallfiles.images import RandomResizedCrop
@@ -283,6 +280,12 @@ view = RandomResizedCrop(96)
 fields = {"image": Image(view), "mask": Mask(view)}
 batch = next(iter(make_loader(packed, LoaderConfig(batch=8), fields=fields)))
 print(*(f"{name:10} {one.dtype} {tuple(one.shape)}" for name, one in batch.items() if hasattr(one, "dtype")), sep="\n")
+
+# %% [markdown]
+# > **Predict.** Which share of the time does a training wait for its data, without workers and with two?
+
+# %%
+guess = 50  # change me: percent, without workers
 
 # %%
 import torch
@@ -305,7 +308,7 @@ from statistics import median
 shares = {name: median(runs) for name, runs in waits.items()}
 texts = {name: f"{share:g}%" if share >= 0.1 else "less than 0.1%" for name, share in shares.items()}
 title = " and ".join(f"{text} of its time with {name}" for name, text in texts.items())
-figures.bars(waits, f"This training waits {title}", x="share of the time spent waiting (%)", dots="epochs", note="without the first batch of each epoch")
+figures.bars(waits, f"This training waits {title}", x="share of the time spent waiting (%)", dots="epochs", guess=guess, guess_of="0", note="without the first batch of each epoch")
 
 # %% [markdown]
 # Without workers every batch is made while the network waits; two threads make the next ones during a step. A GPU
@@ -380,8 +383,8 @@ for workers in ("1", proposed[1]) if proposed and not program else ():
 # %% [markdown] id="defend" tags=["core"]
 # ## 5 · Defend it
 #
-# > **Predict.** What changes the decision: ten times the operations per second, a file on one target, twice the decoding,
-# > four nodes, or ten times the epochs?
+# > **Predict.** What changes the decision: ten times the operations per second, a tenth of the time per request, a file
+# > on one target, four nodes, or ten times the epochs?
 
 # %%
 worksheet.page()
@@ -393,6 +396,7 @@ limit = simulate(work, storage, ways[best], 64).limit
 show.say(
     f"Our way for {trees:,} trees: **{best}**. On 64 nodes {planned} epochs take {times[best]:,.0f} s, limited by {limit}; "
     f"from files they would take {times['files']:,.0f} s and {2 * trees:,} inodes."
+    f" Files would waste {64 * work.gpus * (times['files'] - times[best]) / 3600:,.0f} GPU-hours."
 )
 
 # %% [markdown]
@@ -402,24 +406,25 @@ show.say(
 changes = {
     "as it is": {},
     "10 times the operations/s": {"storage": replace(storage, metadata_ops_s=10 * storage.metadata_ops_s)},
-    "a tenth of the operations/s": {"storage": replace(storage, metadata_ops_s=storage.metadata_ops_s / 10)},
+    "a tenth of the time per request": {"storage": replace(storage, request_s=storage.request_s / 10)},
     "the file on one target": {"storage": replace(storage, stripes=1)},
     "twice the decoding": {"work": replace(work, decode_s=2 * decode_s)},
     "on 4 nodes": {"nodes": 4},
     "10 times the epochs": {"epochs": 10 * planned},
 }
-print(f"{'seconds of a training':27}", *(f"{name:>9}" for name in ways), "  shortest")
+print(f"{'seconds of a training':31}", *(f"{name:>9}" for name in ways), "  shortest")
 for what, change in changes.items():
     times = whole_training(**change)
-    print(f"{what:27}", *(f"{seconds:9,.0f}" for seconds in times.values()), f"  {min(times, key=times.get)}")
+    print(f"{what:31}", *(f"{seconds:9,.0f}" for seconds in times.values()), f"  {min(times, key=times.get)}")
 
 # %% [markdown]
-# - The operations concern only files. With enough of them, as a large server has, files equal one packed file: both wait
-#   for the targets.
+# - The operations concern only files: with ten times as many, they equal one packed file, and both wait for the targets.
+#   One packed file waits for its *requests*, not for its bytes: with a tenth of their time, as on flash, it takes less
+#   than twice as long as shards, instead of five times.
 # - A packed file lies on one target, unless its folder is striped *before* packing (`lfs setstripe -c -1 FOLDER`, see
 #   [11](11_choose_a_format.ipynb)). Reading and staging it then take some 20 times as long. Shards are many files, on
 #   all targets anyway.
-# - On 4 nodes all ways but files are close.
+# - On 4 nodes all ways but files are within a third of each other.
 # - Ten times the epochs pay for copies, which are made once.
 
 # %% [markdown] id="exercise"
@@ -440,14 +445,14 @@ times = whole_training()
 best = min(times, key=times.get)
 out = "trees.tars" if best == "shards" else "trees.arrow"
 fields = " ".join(f"--field '{column}'" for column in columns)
-command = f"{PackConfig(on_error='skip', shuffle=0 if best == 'shards' else None).to_cli('survey/trees.csv', out)} {fields}"
+command = f"{PackConfig(on_error='skip', shuffle=seed if best == 'shards' else None).to_cli('survey/trees.csv', out)} {fields}"
 show.say("Your way is files, so nothing is packed." if best == "files" else f"```bash\n{command}\n```")
 if best in ("staged", "broadcast"):
     show.say(f"```bash\n{StageConfig().to_cli(out)}{' --broadcast' * (best == 'broadcast')}\n```")
 
 # %% [markdown]
 # ```bash
-# lfs setstripe -c -1 FOLDER                             # before packing into it, on Lustre
+# lfs setstripe -c -1 FOLDER                             # only for one packed file on Lustre, before packing into FOLDER
 # smallfiles inspect trees.arrow --picture sheet.html    # or trees.tars: look at image and mask
 # smallfiles profile -- python train.py                  # or as a job: slurm/submit SITE 12_profile
 # ```
@@ -459,7 +464,8 @@ if best in ("staged", "broadcast"):
 # - `pack` refuses what is missing; leaving samples out is a decision that somebody makes and writes down.
 # - A forecast rests on many numbers, most of them your site's: try which of them the decision depends on.
 # - A copy is paid once: compare whole trainings, not epochs.
-# - A packed file is as fast as its targets: stripe its folder before you pack.
+# - A packed file is as fast as its targets: stripe its folder before you pack; on hard disks its random requests are the
+#   limit.
 # - The share of waiting in your own training is what all this is for: `smallfiles profile -- python train.py`.
 
 # %% [markdown] id="quiz"

@@ -164,9 +164,9 @@ paid
 # %% [markdown] id="defence"
 # ## Task 4: the defence
 #
-# `numbers`: `opens_per_s` and `read_mb_s` are rates of the storage, for *all* nodes together; `tree_mb` is a tree, image
-# and mask; one CPU decodes a tree in `cpu_ms`. Opens, reads and decoding overlap. Return the seconds of the whole training
-# as `"files"`, `"packed"`, `"staged"`, and the shortest as `"way"`; of equal ones, the first:
+# `numbers`: for *all* nodes `opens_per_s` and `read_mb_s` of the storage; `tree_mb`; `cpu_ms` of one CPU per tree. Opens,
+# reads and decoding overlap; requests cost nothing: the packed file is read in order, like the notebook's shards. Return
+# the seconds of the training as `"files"`, `"packed"`, `"staged"`, and the first shortest as `"way"`:
 #
 # `defence(trees, nodes, cpus, epochs, numbers) -> dict`
 
