@@ -206,6 +206,15 @@ def _make_room(axes: Axes) -> None:
         axes.set_ylim(bottom, top * (top / bottom) ** 0.12)
 
 
+def end_with(axes: Axes, top: float) -> None:
+    """Let the y axis, its numbers and its grid end with the data: above them are only words."""
+    bottom = axes.get_ylim()[0]
+    axes.spines["left"].set_bounds(bottom, top)
+    for minor in (False, True):
+        places = axes.get_yticks(minor=minor)
+        axes.set_yticks([place for place in places if bottom <= place <= 1.01 * top], minor=minor)
+
+
 def label_line(axes: Axes, place: float, text: str, colour: str, height: float) -> None:
     """A text next to a vertical line, on the side with more room."""
     transform = axes.get_xaxis_transform()

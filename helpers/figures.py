@@ -26,6 +26,7 @@ from helpers.axes import (
     Points,
     Writer,
     draw_guess,
+    end_with,
     guessed,
     label_line,
     mark,
@@ -81,6 +82,7 @@ def bars(
     groups: Sequence[str] = (),
     guess: Guess = None,
     guess_of: str = "",
+    marks: Mapping[str, float] | None = None,
     counted: bool = False,
 ) -> Drawing:
     """A bar for each name, as long as the median of its runs; the axis starts at zero.
@@ -96,6 +98,7 @@ def bars(
         groups: Words in names; the bars of each have a colour of their own.
         guess: A place on the axis, or the name of a bar. `None` and `...` draw nothing.
         guess_of: Beginning of the names of neighbouring bars that a place is a guess at; all if empty.
+        marks: More places on the axis by name; the axis reaches to them.
         counted: These are counts, the same on any machine, so the caption names none.
 
     Raises:
@@ -131,6 +134,9 @@ def bars(
     axes.set_xlabel(label)
     rows_of = [row for row, name in enumerate(totals) if name.startswith(guess_of)] if guess_of else []
     draw_guess(axes, guess, text, list(totals), rows=rows_of)
+    for number, (name, place) in enumerate((marks or {}).items()):
+        axes.set_xlim(right=max(axes.get_xlim()[1], 1.02 * place))
+        mark(axes, name, place, (0.94 if guess is None or guess is ... else 0.85) - 0.08 * number, iter(()))
     values = ", ".join(f"{name} {text(median(runs))}" for name, runs in totals.items())
     return _finish(figure, f"Bar chart. {title}. {label}: {values}{guessed(guess, text)}.")
 
@@ -183,6 +189,8 @@ def lines(
     below, hatches = 0.94 if guess is None or guess is ... else 0.85, iter(HATCHES)
     for number, (name, place) in enumerate((marks or {}).items()):
         mark(axes, name, place, below - 0.08 * number, hatches)
+    if "y" in log:
+        end_with(axes, max(max(runs) for points in drawn.values() for runs in points.values()))
     if len(axes.get_legend_handles_labels()[0]) > 1:
         _legend(axes)
     values = "; ".join(_ends(name, points, x_text, y_text) for name, points in drawn.items())

@@ -34,10 +34,16 @@ class StoragePlace:
     quota: Quota | None = None
 
     @property
+    def in_memory(self) -> bool:
+        """Whether its bytes count against the limit of memory."""
+        return self.filesystem.kind == "tmpfs"
+
+    @property
     def limits(self) -> Iterator[Limit]:
         """What is free: of the file system, then of the quota."""
-        found, name = self.filesystem, f"{self.role} ({self.filesystem.kind})"
-        yield Limit("There is room", name, found.free_bytes, found.inodes_free)
+        found = self.filesystem
+        name = f"{self.role} ({'memory' if self.in_memory else found.kind})"
+        yield Limit("The data's file system has room", name, found.free_bytes, found.inodes_free)
         if self.quota is not None:
             quota = self.quota
             free_bytes = None if quota.limit_bytes is None else max(0, quota.limit_bytes - quota.used_bytes)
@@ -189,20 +195,23 @@ def _count_text(count: int) -> str:
 
 
 def draw(picture: MachineReport) -> Drawing:
-    """How many photos each file system, and each quota, has room for: by its bytes, and by its inodes.
+    """How many photos each file system, and each quota, has room for, by bytes and by inodes; memory is grey.
 
     Args:
         picture: From `describe`.
     """
-    rows = {
-        f"{limit.name}\n{limit.labels[what]}": float(photos)
-        for place in picture.places
-        for limit in place.limits
-        for what, photos in limit.photos.items()
-    }
+    rows: dict[str, float] = {}
+    memory: list[str] = []
+    for place in picture.places:
+        for limit in place.limits:
+            found = {f"{limit.name}\n{limit.labels[what]}": n for what, n in limit.photos.items()}
+            rows.update(found)
+            memory += [*found] if place.in_memory else []
     x, scale = "photos of 100 kB that there is room for", 1.0
     if max(rows.values()) >= 1_000_000:  # the numbers of the axis would overlap
         x, scale = f"millions of {x}", 1e-6
     scaled = {name: scale * photos for name, photos in rows.items()}
-    drawn = figures.bars(scaled, picture.finding, x=x, note=picture.note, groups=("bytes", "inodes"))
+    drawn = figures.bars(
+        scaled, picture.finding, x=x, note=picture.note, groups=("bytes", "inodes"), base=memory
+    )
     return Drawing(drawn.figure, picture.alt_text)

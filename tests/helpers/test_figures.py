@@ -213,6 +213,17 @@ def test_rates_start_at_zero_unless_the_axis_is_logarithmic():
     assert lines(log="xy").figure.axes[0].get_ylim()[0] > 0
 
 
+def test_a_logarithmic_axis_ends_with_the_data():
+    axes = lines(log="xy", guess=8.0, marks={"CPUs": 2}).figure.axes[0]
+    assert axes.spines["left"].get_bounds()[1] == 640 and axes.get_ylim()[1] > 1_000
+    assert max(axes.get_yticks()) == 100
+
+
+def test_a_mark_beside_bars_is_on_the_axis():
+    axes = bars(marks={"the disk": 3_000}).figure.axes[0]
+    assert "the disk" in texts(axes) and axes.get_xlim()[1] >= 3_000
+
+
 def test_marks_are_places_or_stretches_with_a_name():
     axes = lines(marks={"CPUs": 2, "storage stands still": [(3, 5), (8, 9)]}).figure.axes[0]
     assert "CPUs" in texts(axes) and [patch.get_x() for patch in axes.patches] == [3, 8]

@@ -5,12 +5,14 @@ import shlex
 from pathlib import Path
 
 import pytest
+from matplotlib.colors import to_rgba
 
 from helpers import machine_report
 from helpers.machine_report import MachineReport, StoragePlace, describe, draw
 from smallfiles.cli import build_parser
 from smallfiles.errors import ResourceError
 from smallfiles.machine import FileSystem, Quota, usable_cpus
+from smallfiles.measure.drawing import REFERENCE_COLOUR
 
 
 def disk(kind="lustre", free=10**12, inodes_free=2_000_000, inodes_total=4_000_000, mount="/"):
@@ -30,9 +32,14 @@ def test_this_machine_is_drawn_with_its_own_numbers(tmp_path):
 
 
 def test_the_finding_is_computed():
-    assert picture().finding == "There is room for 2,000,000 photos of 100 kB, then the inodes run out"
+    assert (
+        picture().finding
+        == "The data's file system has room for 2,000,000 photos of 100 kB, then the inodes run out"
+    )
     found = picture(StoragePlace("data", disk(free=10**9)))
-    assert found.finding == "There is room for 10,000 photos of 100 kB, then the bytes run out"
+    assert (
+        found.finding == "The data's file system has room for 10,000 photos of 100 kB, then the bytes run out"
+    )
 
 
 def quota(limit_bytes=10**12, limit_files=1_000_000):
@@ -93,7 +100,13 @@ def test_a_disk_without_a_free_inode_draws_and_speaks():
 def test_the_description_names_every_place():
     found = picture(StoragePlace("data, home", disk()), StoragePlace("/dev/shm", disk("tmpfs", 10**9, 100)))
     assert "data, home (lustre) 1.0 TB and 2.0 million files" in found.alt_text
-    assert "/dev/shm (tmpfs) 1.0 GB and 100 files" in found.alt_text
+    assert "/dev/shm (memory) 1.0 GB and 100 files" in found.alt_text
+
+
+def test_memory_is_grey():
+    found = picture(StoragePlace("data", disk()), StoragePlace("/dev/shm", disk("tmpfs", 10**9, 10**6)))
+    fills = [bar.get_facecolor() for bar in draw(found).figure.axes[0].patches]
+    assert [fill == to_rgba(REFERENCE_COLOUR) for fill in fills] == [False, False, True, True]
 
 
 def test_a_folder_that_cannot_be_looked_at_is_left_out(monkeypatch):
