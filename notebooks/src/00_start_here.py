@@ -12,11 +12,11 @@
 #
 # *The map of the course. The lengths are schematic; you will measure the real ones.*
 #
-# Clusters keep data on a *parallel file system*: many servers that look like one folder to all nodes. The most common
-# one is *Lustre*. Some of its servers keep the names of files; others keep the bytes, on groups of disks called
-# *targets*. *Striping* spreads one large file over several targets, so that all of them deliver it.
+# Most clusters keep data on *Lustre*, a *parallel file system*: many servers that look like one folder. Some of them
+# keep the names of files; others keep the bytes, on groups of disks called *targets*. *Striping* spreads one large file
+# over several targets, so that all of them deliver it.
 #
-# This first notebook shows what machine you are using, and how notebooks, exercises and checks work.
+# This notebook shows what machine you use, and how notebooks, exercises and checks work.
 #
 # The whole course takes two days. If you have three hours, take 01 (sections 2 to 4), 05 (1, 2, 4), 08 (1, 3), 07 (3,
 # 4), and the chart of 11 (5) with your own data. *Optional* sections can always wait. If something breaks, look it up
@@ -27,7 +27,7 @@
 # ## Questions
 #
 # - How much of this machine may I use?
-# - How many files does a Python program open before it does anything?
+# - How many files does one `import` open?
 # - Why does the order of cells matter?
 # - How do I know that an exercise is solved?
 
@@ -60,7 +60,7 @@ setup = start("00")
 # A program that starts one worker per CPU asks the operating system how many there are. On a cluster the answer is a
 # trap: the node may have 128 CPUs while your job was given 4.
 #
-# > **Predict.** How many CPUs does this machine have, and how many of them may this notebook use?
+# > **Predict.** How many CPUs are installed?
 
 # %%
 import os
@@ -71,8 +71,11 @@ os.cpu_count(), machine.usable_cpus()
 
 # %% [markdown]
 # The first number counts the installed CPUs. The second counts those that the batch system or the container grants to
-# this process. Start as many workers as the second one allows. If both are equal, no limit is set here; so we set one,
-# as a batch system does:
+# this process. Start as many workers as the second one allows, divided by the processes that share it: `torchrun`
+# starts one per GPU, and each sees all CPUs of the job. If both are equal, no limit is set here; so we set one, as a
+# batch system does.
+#
+# > **Predict.** Which of the two numbers changes?
 
 # %%
 allowed = os.sched_getaffinity(0)
@@ -117,8 +120,8 @@ show.figure(machine_report.draw(picture), alt=picture.alt_text)
 # %% [markdown]
 # The title is computed from the result, as in all figures of this course: the shortest bar of the data decides. The
 # label of an inode bar says how many free bytes there are for each free inode. If your files are larger, bytes run out
-# first. If they are smaller, inodes do, unless this number is below one disk block (4 kB on most disks), which even a
-# tiny file takes. When inodes run out, "No space left on device" appears although many bytes are free.
+# first; if they are smaller, inodes do. Then "No space left on device" appears although many bytes are free. `/dev/shm`
+# is memory: what lies there counts against the limit above.
 #
 # On a cluster your quota, above all of inodes, is often far tighter than the file system. It has bars of its own here,
 # and a line below, where a tool reports it; otherwise ask your site. The `doctor` gives advice for each line that needs
@@ -181,14 +184,14 @@ title = f"import torch opens {counts['import torch']:,} files with a total size 
 figures.bars(counts, title, x="files opened by the import, and libraries mapped", guess=guess)
 
 # %% [markdown]
-# The first bar is a small module and the libraries of Python itself. (Most of the bytes are shared libraries, of which
-# only the pages in use are read.) On your own disk an open takes microseconds, which nobody notices. On a parallel file
-# system it is a request over the network to a server that all users share.
+# The first bar is a small module and the libraries of Python itself. On your own disk an open takes microseconds, which
+# nobody notices. On a parallel file system it is a request over the network to a server that all users share.
 #
-# If the environment is on the parallel file system and 64 nodes start four processes each, up to 256 times the last bar
-# reaches its server before the first image is read; a node's cache spares some of it. The remedy is one file for the
-# whole environment ([06.5](06_read_a_squashfs_image.ipynb#5-·-Put-an-environment-into-one-file)). Notebook 01 measures
-# what one open costs.
+# If the environment is on the parallel file system and 64 nodes start four processes each, 256 times as many opens as
+# the last bar reach its server before the first image is read. The look-ups in `sys.path`, which we did not count, at
+# least double that; a node's cache spares some of both. The remedy is one file for the whole environment
+# ([06.5](06_read_a_squashfs_image.ipynb#5-·-Put-an-environment-into-one-file)). Notebook 01 measures what one open
+# costs.
 
 # %% [markdown] id="order" tags=["optional"]
 # ## 3 · Run cells in order
@@ -268,7 +271,7 @@ check.inodes_of_a_copy(inodes_of_a_copy)
 show.command(picture)
 
 # %% [markdown]
-# Run it on the login node and inside a job, and compare the first lines. Folders at the end are checked too.
+# Run it on the login node and inside a job, and compare the first lines.
 
 # %% [markdown] id="key-points"
 # ## Key points
@@ -282,16 +285,16 @@ show.command(picture)
 # %% [markdown] id="quiz"
 # ## Check yourself
 #
-# Each notebook ends with such questions. Choose an answer first, then unfold ours.
+# Choose an answer first, then unfold ours.
 #
-# **1.** Your job was given 4 CPUs on a node of 128. How many DataLoader workers do you start? (a) `os.cpu_count()`. (b)
-# About 4. (c) As many as the memory allows.
+# **1.** Your job has 4 GPUs and 32 CPUs on a node of 128; `torchrun` starts 4 processes. Workers per process? (a) 128.
+# (b) 32. (c) About 8.
 #
 # <details>
 # <summary>Answer</summary>
 #
-# **(b)**. The scheduler lets the job use 4 CPUs, however many are installed. (a) would start 128 processes that take
-# turns on 4 CPUs. (c) Memory is another limit; the smaller of the two counts.
+# **(c)**. Four processes share 32 CPUs. (a) 512 workers would take turns on 32 CPUs. (b) Each process sees 32, so 128
+# workers would.
 #
 # </details>
 #
@@ -301,8 +304,18 @@ show.command(picture)
 # <details>
 # <summary>Answer</summary>
 #
-# **(a)**. `df -i` shows how many are left. (b) Too little memory ends a process, with a different message. (c) A slow
-# disk is slow; it is not full.
+# **(a)**. `df -i` shows how many are left. On Lustre one full target gives the same message: `lfs df -h` shows each.
+# (b) Too little memory ends a process, with a different message. (c) A slow disk is not full.
+#
+# </details>
+#
+# **3.** 64 nodes, 4 processes each, 1,250 files per import, a server of 20,000 opens per second: how long at least? (a)
+# 0.06 s. (b) 1 s. (c) 16 s.
+#
+# <details>
+# <summary>Answer</summary>
+#
+# **(c)**. 256 × 1,250 / 20,000 = 16 s. (a) is one process alone. (b) holds for four nodes.
 #
 # </details>
 
