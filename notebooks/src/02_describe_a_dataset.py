@@ -5,8 +5,8 @@
 # cell
 #
 # Before a program can read images it needs a list: which samples are there, and what is the target of each? Many
-# programs rebuild this list at every start, by walking through a million files. A *manifest* is that list, written
-# once.
+# programs rebuild this list at every start, in every process, by walking through the folders; sizes, if needed, cost a
+# request per file. A *manifest* is that list, written once.
 
 # %% [markdown] id="questions"
 # ## Questions
@@ -27,7 +27,7 @@
 # %% [markdown] id="setup"
 # ## Set up
 #
-# Small copies of real data sets, with synthetic pictures:
+# Small copies, with synthetic pictures:
 
 # %% id="start"
 import sys
@@ -38,13 +38,13 @@ from helpers import figures, show, start, worksheet
 setup = start("02")
 
 # %% [markdown] id="recall"
-# > **Recall** (00). `df -h` shows 2 TB free, and yet no file can be created. What else can have run out, and how do you
-# > ask?
+# > **Recall** (00). 256 processes import torch from a parallel file system. Why does the first image wait, and what is
+# > the remedy?
 #
 # <details>
 # <summary>Answer</summary>
 #
-# The inodes, or your quota of files: `df -i`, and your site's quota command.
+# 256 processes open 1,250 files each, at one server. The remedy: the whole environment in one file.
 #
 # </details>
 
@@ -81,13 +81,18 @@ for layout, data in setup.data.items():
         print("    note:", note)
 
 # %% [markdown]
-# Only in the class folders (`n01440764` is a *wnid*, WordNet's name of a class). For Kaggle's tree the labels are in a
-# CSV file, for the official tar in the *development kit*, a second archive. The notes list what was guessed or left out.
+# Only in the class folders (`n01440764` is a *wnid*, WordNet's name of a class):
 #
-# Flickr30K has its captions in up to three files: a `.token` file, `results.csv`, in which one row has lost a
-# delimiter, and Karpathy's JSON file, which also has the splits.
+# | layout | class or caption | found by |
+# |---|---|---|
+# | class folders | the path | the walk |
+# | Kaggle's tree | a CSV file | the image's name |
+# | official tar | the *development kit*, a second archive | the image's number |
+# | Flickr30K | `.token`, `results.csv` (one row has lost a delimiter) or Karpathy's JSON (with splits) | the image's name |
 #
-# > **Predict.** Do the first two files give the same data set?
+# The notes list what was guessed or left out.
+#
+# > **Predict.** Do `.token` and `results.csv` give the same data set?
 
 # %%
 flickr = setup.path("flickr30k")
@@ -96,35 +101,7 @@ for name, file in {file.name: file for file in flickr.rglob("results*")}.items()
     print(f"{name:24} {found.manifest.digest[:23]}…  {found.notes[-1]}")
 
 # %% [markdown]
-# A *digest* is a fingerprint (section 2). Equal digests mean equal lists of samples and targets, although the files
-# differ: the broken row was repaired.
-#
-# Statistics need no further look at the files:
-
-# %%
-import numpy as np
-
-counts = np.bincount(manifest.targets, minlength=len(manifest.classes))
-print(f"{len(counts)} classes: the largest has {counts.max()} samples, the smallest {counts.min()}")
-
-# %% [markdown]
-# > **Predict.** On the busy cluster of notebook 01, a file below 4 MB costs more by its open than by its bytes. What
-# > share of these images is smaller?
-#
-# The folded cell draws the sizes, and notes the inodes of the set for your numbers.
-
-# %% jupyter={"source_hidden": true}
-from pathlib import PurePosixPath
-
-folders = {folder for path in manifest.paths.to_pylist() for folder in PurePosixPath(path).parents}
-worksheet.note("02", inodes=len(manifest) + len(folders))
-file_bytes, limit = np.asarray(manifest.sizes), 4_000_000  # 4 ms for an open, at 1 GB/s
-title = f"{(file_bytes < limit).mean():.0%} of the files are smaller than 4 MB, half of them smaller than {np.median(file_bytes) / 1e3:.0f} kB"
-marks = {"4 MB: a large file on a busy cluster": limit}
-figures.histogram({"all images": file_bytes.tolist()}, title, x="file size (B)", log=True, marks=marks)
-
-# %% [markdown]
-# On a busy cluster each photo is a small file.
+# Equal *digests* (section 2) mean equal lists of samples and targets: the broken row was repaired.
 
 # %% [markdown] id="write" tags=["core"]
 # ## 2 · Write it down, name it, divide it
@@ -132,8 +109,11 @@ figures.histogram({"all images": file_bytes.tolist()}, title, x="file size (B)",
 # A manifest is saved as one JSON file, with its *digest*: a fingerprint of all paths and targets. It does not cover the
 # bytes of the images: packed files have digests for these ([07.2](07_stage_a_dataset.ipynb#2-·-Measure-the-copy)).
 #
-# > **Predict.** How many times faster is reading the JSON file than walking through the tree, here, where the kernel
-# > knows all names?
+# > **Predict.** ImageNet's training set has 1,281,167 images in 1,000 folders. How many requests does a walk send to
+# > the metadata server if it asks for names and sizes? And for names only?
+
+# %%
+guess = 100_000  # change me: requests of the walk with sizes
 
 # %%
 from smallfiles import measure
@@ -141,36 +121,65 @@ from smallfiles import measure
 path = setup.scratch / "train.json"
 manifest.save(path)
 print(measure.compare({"walk": setup.source, "read": lambda: Manifest.load(path)}, rounds=7))
-show.say(f"The walk had to ask about {len(manifest):,} files, the reading about one.")
+show.say(f"The walk asked for the size of {len(manifest):,} files, the reading opened one file.")
 
 # %% [markdown]
-# The folded cell times the reading of a large manifest.
+# We count the folders that a walk lists (`scandir`), and the sizes that it asks for (`stat`).
+
+# %%
+import os
+from unittest import mock
+
+
+def asked_by(walk):
+    """How many folders of classes a walk lists, and how many sizes it asks for."""
+    with mock.patch("os.scandir", wraps=os.scandir) as listed, mock.patch("os.stat", wraps=os.stat) as sized:
+        walk()
+    return [len({str(call.args[0]) for call in calls.call_args_list} & known) for calls in (listed, sized)]
+
+
+files = {str(source.root / path) for path in manifest.paths.to_pylist()}
+known = files | {os.path.dirname(file) for file in files}
+walks = {"walk, names and sizes": setup.source, "walk, names only": lambda: list(os.walk(source.root))}
+asked = {name: asked_by(walk) for name, walk in walks.items()}
+asked
+
+# %% [markdown]
+# The folded cell scales both to ImageNet, notes the inodes for your numbers, times the reading of a large manifest, and
+# prints the head of ours.
 
 # %% jupyter={"source_hidden": true}
+from pathlib import PurePosixPath
 from time import perf_counter
+
+import numpy as np
 
 from helpers.experiments.nb02 import IMAGENET, long_manifest
 
+classes = len(known) - len(files)
+requests = {
+    name: 1_000 / classes * folders + IMAGENET / len(files) * sizes for name, (folders, sizes) in asked.items()
+}
+many, few = requests.values()
+title = f"{many:,.0f} requests with sizes, {few:,.0f} for names only, 1 for a manifest"
+axes = {"x": "requests to the metadata server for ImageNet's list", "note": "a listing counts as one"}
+asked_for = {"guess": guess, "guess_of": "walk, names and sizes", "counted": True}
+show.figure(figures.bars({**requests, "manifest": 1}, title, **axes, **asked_for))
+folders = {folder for path in manifest.paths.to_pylist() for folder in PurePosixPath(path).parents}
+worksheet.note("02", inodes=len(manifest) + len(folders))
 rows = 500 * setup.count
 large = long_manifest(setup.scratch, rows)
 began = perf_counter()
 Manifest.load(large)
 mb, seconds = (IMAGENET / rows * each for each in (large.stat().st_size / 1e6, perf_counter() - began))
 show.say(f"{rows:,} rows were read. At this rate ImageNet's {IMAGENET:,} are **{mb:,.0f} MB, read in {seconds:.1f} s**.")
+print(*(line[:90] for line in path.read_text().splitlines()[:13]), "…", sep="\n")
 
 # %% [markdown]
-# That is one file instead of 1.3 million requests, each a round trip on a parallel file system: at 2 ms, 43 minutes one
-# by one. With 32 in flight 80 s, if the server answers 16,000 per second; at 5,000 it is 4 minutes
-# ([01](01_count_the_cost_of_small_files.ipynb)).
-#
-# The folded cell shows our JSON, with a header and columns, and the flat `{path: label}` of a course given at the Jülich
-# Supercomputing Centre.
-
-# %% jupyter={"source_hidden": true}
-manifest.save_flat(setup.scratch / "flat.json")
-for name in ("train.json", "flat.json"):
-    lines = (setup.scratch / name).read_text().splitlines()
-    print(f"--- {name}", *(line[:90] for line in lines[:13]), "…", sep="\n")
+# A walk that needs names only (`ImageFolder`) lists 1,000 folders: seconds, in every process at every start. Ours asks
+# for sizes too, since packing, batching by size and quotas need them: 1.3 million requests, at 2 ms 43 minutes one by
+# one. With 32 in flight it is 80 s, if the server answers 16,000 per second and the client sends 32 (Lustre: 8 by
+# default, then 5 minutes; [01](01_count_the_cost_of_small_files.ipynb)). You pay once; the manifest keeps the sizes.
 
 # %% [markdown]
 # > **Predict.** The rows are shuffled; then one label is changed. Which of the two changes the digest?
@@ -194,7 +203,7 @@ shuffled.digest == manifest.digest, changed.digest == manifest.digest
 # %%
 processes = 4  # change me
 train, val = manifest.split_off(0.1, seed=0)
-train = train.select(np.argsort(train.targets, kind="stable"))
+train = train.select(np.argsort(train.targets, kind="stable"))  # class by class, as a walk finds them
 pieces = np.array_split(np.asarray(train.targets), processes)
 for rank, piece in enumerate(pieces):
     own = np.unique(train.slice(rank, processes).targets)
@@ -202,8 +211,8 @@ for rank, piece in enumerate(pieces):
 
 # %% [markdown]
 # In a piece each process sees a few classes only: its batches, and its BatchNorm, know no others, and no shuffle within
-# the piece mends that. `slice` deals the rows out in turn. The loaders of [08](08_keep_the_gpu_fed.ipynb) go further:
-# in each epoch they shuffle all rows anew, then deal.
+# the piece mends that. `slice` deals the rows out in turn. The loaders of [08](08_keep_the_gpu_fed.ipynb) shuffle all
+# rows anew in each epoch, then deal.
 
 # %% [markdown] id="order" tags=["core"]
 # ## 3 · Catch the wrong label order
@@ -213,6 +222,8 @@ for rank, piece in enumerate(pieces):
 # folded cell makes two copies of the same pictures: one in folders named by wnid, one official.
 
 # %% jupyter={"source_hidden": true}
+import numpy as np
+
 from smallfiles.sources import imagenet, synthetic
 
 copies = {"prepared": setup.scratch / "prepared", "official": setup.scratch / "official"}
@@ -241,11 +252,11 @@ for name, share in accuracy.items():
 print(f"your guess for ID - 1: {guess:.1%}; chance among {len(by_folder.classes)} classes: {1 / len(by_folder.classes):.1%}")
 
 # %% [markdown]
-# On the real set this looks like a broken model with an accuracy near 0.1 %, as users report ([DynamicViT
-# 17](https://github.com/raoyongming/DynamicViT/issues/17), [torchvision
-# 484](https://github.com/pytorch/vision/issues/484)). (`ID` is right where it happens to be the rank.) To distinguish
-# the orders, look at images whose label is known. Validation images 1 to 4 have IDs 490, 361, 171, 822, and sorted
-# labels 65, 970, 230, 809.
+# A wrong order is a permutation of the labels, so the accuracy is the share of images whose class keeps its place: for
+# `ID - 1` none of the 40 classes, for `ID` a few. On the real set about one in 1,000 is to be expected: it looks like a
+# broken model, as users report ([DynamicViT 17](https://github.com/raoyongming/DynamicViT/issues/17), [torchvision
+# 484](https://github.com/pytorch/vision/issues/484)). To distinguish the orders, look at images whose label is known.
+# Validation images 1 to 4 have IDs 490, 361, 171, 822, and sorted labels 65, 970, 230, 809.
 #
 # > **Predict.** In one manifest the first two of four labels were repaired by hand. What will the check report?
 
@@ -324,10 +335,9 @@ print(answer(lambda: gone.check_files(source.store)))
 # %% [markdown] id="memory" tags=["core"]
 # ## 5 · Count the memory of workers
 #
-# On Linux, up to Python 3.13, a DataLoader forks its workers. (From 3.14 on the default is `forkserver`: each gets a
-# pickled copy, of columns too. `multiprocessing_context="fork"` brings sharing back; the loaders of 08 set it.) After a
-# fork all processes share the pages of memory; a page is copied only when a process writes to it. Workers only read the
-# list of paths, so it should cost nothing. Here is the list as most people write it, and as columns:
+# On Linux, up to Python 3.13, a DataLoader forks its workers. After a fork all processes share the pages of memory; a
+# page is copied only when a process writes to it. Workers only read the list of paths, so it should cost nothing. Here
+# is the list as most people write it, and as columns:
 
 # %%
 import json
@@ -380,13 +390,15 @@ def private_mb():
 
 # %% [markdown]
 # In the folded cell `fork_workers` lets each forked worker read its samples in random order, and notes what it has
-# copied after 1.25 %, 6.25 % and 25 % of the list.
+# copied after 1.25 % and 25 % of the list.
 
 # %% jupyter={"source_hidden": true}
 import gc
 import multiprocessing
 
-STOPS = (0.0125, 0.0625, 0.25)  # shares of the list; each of four workers reads a quarter
+import numpy as np
+
+STOPS = (0.0125, 0.25)  # shares of the list; each of four workers reads a quarter
 
 
 def work(dataset, number, workers, answers):
@@ -435,22 +447,25 @@ for name, dataset in datasets.items():
 worst, columns = (np.median(copied[f"{name}, 25% read"]) for name in datasets)
 title = f"Each worker copies {worst:.0f} MB of a list, {columns:.1f} MB of columns"
 axes = {"x": "MB that each worker copied", "dots": "workers", "note": f"{rows:,} samples"}
+axes["marks"] = {"the whole list": listed / 1e6}
 show.figure(figures.bars(copied, title, **axes, groups=tuple(datasets), guess=guess, guess_of="list of paths"))
 show.say(
-    f"For ImageNet's {IMAGENET:,} paths, 8 workers would copy about **{8 * worst * IMAGENET / rows / 1000:.1f} GB**."
+    f"For ImageNet's {IMAGENET:,} paths, 8 workers of each of 4 GPUs' processes would copy about "
+    f"**{32 * worst * IMAGENET / rows / 1000:.1f} GB** per node."
 )
 
 # %% [markdown]
 # Reading is writing: Python counts the references to each object *in the object*. Reading a path changes its count, so
 # its page is copied, with dozens of neighbours: a few random reads copy much of the list. It looks like a leak
 # ([pytorch#13246](https://github.com/pytorch/pytorch/issues/13246)). A columnar table has no object per sample: a few
-# large buffers hold all paths, and nothing writes to them.
+# large buffers hold all paths, and nothing writes to them. (From Python 3.14 on the default is `forkserver`: each gets
+# a pickled copy, of columns too. `multiprocessing_context="fork"` brings sharing back; the loaders of 08 set it.)
 
 # %% [markdown] id="exercise"
 # ## Exercise
 #
 # In [Exercise 02](../exercises/02_describe_a_dataset.ipynb) you build the validation manifest from a development kit,
-# and a guard that catches the wrong label order in other manifests.
+# and a guard that catches the wrong label order.
 
 # %% [markdown] id="cluster"
 # ## On the cluster
@@ -466,34 +481,34 @@ show.command(config, "imagenet", "train.json")
 # %% [markdown] id="key-points"
 # ## Key points
 #
-# - Labels are in folder names, CSV files or a development kit; captions in up to three files.
+# - Labels are in folder names, CSV files or a development kit.
 # - Two manifests with one digest list the same samples and targets, in any order.
 # - Label = rank of the sorted wnid, never `ID - 1`; check it with images whose label is known.
-# - JSON that can be read may still be wrong: duplicates, paths out of the folder, labels outside the class list.
+# - JSON that can be read may still be wrong: duplicates, absolute paths, labels out of range.
 # - Forked workers copy Python objects by reading them, but not columns.
 
 # %% [markdown] id="quiz"
 # ## Check yourself
 #
-# **1.** Two manifests list the same images with the same labels, in different order. Their digests (a) differ. (b) are
-# equal. (c) depend on the seed.
+# **1.** The memory of a node grows during the first epoch, then stays; 4 processes with 8 workers each hold a list of 10
+# million paths (2 GB). By how much at most? (a) 2 GB. (b) 8 GB. (c) 64 GB.
 #
 # <details>
 # <summary>Answer</summary>
 #
-# **(b)**. The digest is computed over sorted rows, so it names the set and not the order. (a) would make every shuffle
-# a new data set. (c) A seed decides the order, and the order does not count.
+# **(c)**. Each of the 32 workers copies nearly the whole list. (a) would be sharing, which counting references undoes.
+# (b) counts the processes only.
 #
 # </details>
 #
-# **2.** A downloaded model reaches 0.1 % on your copy of ImageNet's validation set. What do you check first? (a) The
-# learning rate. (b) The order of the labels. (c) The size of the images.
+# **2.** A downloaded model reaches 76 % on a colleague's ImageNet validation set, 0.1 % on yours. What do you check
+# first? (a) Its weights. (b) The order of the labels. (c) How images are normalised.
 #
 # <details>
 # <summary>Answer</summary>
 #
-# **(b)**. 0.1 % is guessing among 1,000 classes, which is what another order looks like. (a) Nothing is trained here.
-# (c) Another size lowers accuracy, but not to chance.
+# **(b)**. 0.1 % is guessing among 1,000 classes, which is what another order looks like. (a) The colleague's run shows
+# that the file is good. (c) lowers accuracy, but not to chance.
 #
 # </details>
 
