@@ -4,9 +4,9 @@
 # **Minutes** 30 · **Machine** any Linux computer with two CPUs · **Needs** notebook 01 · **Data** 400 synthetic images
 # with labels, 400 with captions
 #
-# One large file in place of a million small ones means one inode, one open, and no further requests to the metadata
-# server. But training reads images in random order. A packed file is only useful if one image can be read without
-# fetching its neighbours.
+# One large file in place of a million small ones means one inode, one open per worker, and no further requests to the
+# metadata server. But training reads images in random order. A packed file is only useful if one image can be read
+# without fetching its neighbours.
 #
 # Apache Arrow is a format for tables that almost every data tool reads. This notebook stores images in it, and shows
 # which settings decide whether it delivers hundreds or many thousands of images per second.
@@ -67,8 +67,7 @@ flickr = setup.source("flickr30k", split="all")
 rows = []
 for index in range(6):
     key = flickr.manifest.path(index)
-    captions, data = flickr.manifest.target(index), (flickr.root / key).read_bytes()
-    rows.append({"key": key, "captions": captions, "data": data})
+    rows.append({"key": key, "captions": flickr.manifest.target(index), "data": (flickr.root / key).read_bytes()})
 rows[0]["captions"][:2]
 
 # %% [markdown]
@@ -103,8 +102,8 @@ print(reader.num_record_batches, "batches; the second one has", reader.get_batch
 # One limit: a batch of a `binary` column holds at most 2 GiB
 # ([arrow#10776](https://github.com/apache/arrow/issues/10776)); more batches, or `pa.large_binary()`, avoid it.
 #
-# Lustre usually keeps a file on one *target*, which then serves all nodes. *Striping* spreads it over several:
-# `lfs setstripe -c 4 FOLDER`, or `-c -1` (all) for a file that all nodes read at once, before it is written.
+# Lustre often keeps a file on one *target*, which then serves all nodes; `lfs getstripe FILE` shows it. *Striping*
+# spreads it: before writing, `lfs setstripe -c 4 FOLDER`, or `-c -1` (all targets).
 
 # %% [markdown] id="views" tags=["core"]
 # ## 2 · Look at an image without copying it
@@ -113,12 +112,14 @@ print(reader.num_record_batches, "batches; the second one has", reader.get_batch
 # memory. A *memory map* makes the file appear as if it were memory; its pages are fetched when they are first touched.
 
 # %%
+import tempfile
+
 from smallfiles import formats, measure
 from smallfiles.formats import arrow
 from smallfiles.pack import PackConfig, pack
 
 source = setup.source()
-packed = setup.scratch / "packed.arrow"
+packed = Path(tempfile.mkdtemp(dir=setup.scratch)) / "packed.arrow"  # a new folder, so that this cell may run twice
 config = PackConfig(options=arrow.Options(rows_per_batch=64))
 report = pack(source, packed, config)
 reader = formats.open(packed)
@@ -167,8 +168,7 @@ print(f"and a batch from the map allocates {bytes_text(moved.arrow)}")
 # %% [markdown] id="rows" tags=["core"]
 # ## 3 · Choose the rows per batch
 #
-# With one row per batch there are many headers, and the footer has an entry for each image. With many rows a batch is
-# many megabytes. We write the images several times:
+# We write the images several times, with 1 to 256 rows per batch:
 
 # %%
 table = pa.table({"data": [sample.data for sample in samples], "label": labels.combine_chunks()})
@@ -252,7 +252,8 @@ figures.lines(rates, title, **axes, log="xy", note="random reads, warm cache", g
 #
 # So the choice depends on the readers:
 #
-# - *Unknown readers*, perhaps with `get_batch` for each image: 1 row; its 300 bytes of headers cost little.
+# - *Unknown readers*, perhaps with `get_batch` for each image: 1 row; the headers take 300 bytes per image, and each
+#   worker that opens an `OSFile` first reads the footer, 24 bytes per image: 31 MB for ImageNet.
 # - *Readers that call it once per batch*, like ours: any number below the 2 GiB of section 1, with fewer headers to
 #   visit. `pack` uses 64.
 
@@ -297,14 +298,14 @@ def total_bytes(batch):  # runs in the worker; decoding would go here
 
 settings = {"shuffle": True, "num_workers": 2, "multiprocessing_context": "fork"}  # why fork: notebook 04
 loader = DataLoader(ArrowImages(files[1]), 32, collate_fn=total_bytes, **settings)
-sizes, labels = zip(*loader)
-print(f"{len(loader)} batches, {sum(sizes):,} of {report.payload_bytes:,} bytes; first labels {labels[0][:6]}")
+sizes, targets = zip(*loader)
+print(f"{len(loader)} batches, {sum(sizes):,} of {report.payload_bytes:,} bytes; first labels {targets[0][:6]}")
 
 # %% [markdown]
-# A data set is often larger than the page cache. We make Linux drop a file from it, and count what storage then
-# delivers for one image.
+# A data set is often larger than the page cache. We drop a file from it, and count what storage delivers.
 #
-# > **Predict.** How many bytes leave the disk for one image of 0.1 MB, if a batch has 64 rows?
+# > **Predict.** A batch has 64 rows. How many bytes leave the disk for one image of 0.1 MB, through `get_batch` of a
+# > memory map?
 
 # %%
 from helpers.experiments.nb03 import fetched  # bytes that this process got from storage
@@ -332,13 +333,13 @@ eight = order[:8]
 image_files = [source.root / source.manifest.path(index) for index in range(len(source.manifest))]
 per_image = {"plain file": [cold(image_files[n], lambda n: image_files[n].read_bytes(), n) for n in eight]}
 kinds = {"OSFile": pa.OSFile, "memory map": pa.memory_map, "our reader": partial(arrow.open, access="pread")}
-for rows, name in ((1, "OSFile"), (1, "memory map"), (64, "OSFile"), (64, "memory map"), (64, "our reader")):
-    path = shutil.copy(files[rows], setup.scratch / f"cold-{len(per_image)}.arrow")  # pages that a map holds are not dropped
+for count, name in ((1, "OSFile"), (1, "memory map"), (64, "OSFile"), (64, "memory map"), (64, "our reader")):
+    path = shutil.copy(files[count], setup.scratch / f"cold-{len(per_image)}.arrow")  # pages that a map holds are not dropped
     file = kinds[name](str(path))
-    read = file.read if name == "our reader" else by_get_batch(file, rows)
+    read = file.read if name == "our reader" else by_get_batch(file, count)
     read(0)  # opens the file
-    per_image[f"{name}, {rows} row{'s' * (rows > 1)}"] = [cold(path, read, n) for n in eight]
-per_image = {name: [count / 1000 for count in counts] for name, counts in per_image.items()}
+    per_image[f"{name}, {count} row{'s' * (count > 1)}"] = [cold(path, read, n) for n in eight]
+per_image = {name: [size / 1000 for size in sizes] for name, sizes in per_image.items()}
 middle = {name: np.median(runs) for name, runs in per_image.items()}
 if min(middle.values()):
     osfile, mapped, ours = (f"{middle[f'{name}, 64 rows']:,.0f} kB" for name in kinds)
@@ -350,14 +351,15 @@ else:
 
 # %% [markdown]
 # For a map `get_batch` has Linux fetch the batch, up to its limit (0.1 MB to some MB). On a parallel file system our
-# reader uses `access="pread"`, as here: it announces the batch's header, and reads the image in one call. On the
-# storage of the recall question plain files stop at 1,000 per second, whichever program reads them.
+# reader uses `access="pread"`, as here: it asks Linux for the batch's header and small columns once (the extra bytes
+# above one row), and reads the image in one call. On the storage of the recall question plain files stop at 1,000 per
+# second, whichever program reads them.
 
 # %% [markdown] id="killed" tags=["optional"]
 # ## 5 · Kill a pack, and trust what is there
 #
 # *Optional, 6 minutes.* Packing ImageNet takes long enough to hit a time limit. The folded cell packs in a separate
-# process, and, as soon as bytes appear, kills it with SIGKILL, as a scheduler does in the end.
+# process, and, as soon as bytes appear, kills it with SIGKILL, as a scheduler does.
 #
 # > **Predict.** What does a listing show afterwards: a short file, a damaged file, or nothing?
 
@@ -365,8 +367,7 @@ else:
 import subprocess
 import time
 
-out = setup.scratch / "train" / "train.arrow"
-out.parent.mkdir(exist_ok=True)
+out = Path(tempfile.mkdtemp(dir=setup.scratch)) / "train.arrow"
 command = [sys.executable, "-m", "smallfiles", "pack", str(setup.path()), str(out), "--in-flight", "1"]
 where = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
 process = subprocess.Popen(command, env=where, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
@@ -441,7 +442,7 @@ show.command(config, "imagenet/train", "imagenet_train.arrow")
 # <details>
 # <summary>Answer</summary>
 #
-# **(c)**. Each image costs a copy of its batch, 100 MB: from memory that is 10 to 200 images per second, depending on
+# **(c)**. Each image costs a copy of its batch, 100 MB: from memory that is 10 to 300 images per second, depending on
 # the machine. A map alone saves the copy, but `get_batch` still asks for the whole batch. (a) Workers would move these
 # bytes in parallel, and still waste them. (b) Compression makes it worse: the batch must then be unpacked, too.
 #
@@ -453,8 +454,8 @@ show.command(config, "imagenet/train", "imagenet_train.arrow")
 # <details>
 # <summary>Answer</summary>
 #
-# **(a)**. A view has a size without having been copied. (b) A cached file is still copied by `read`. (c) pyarrow starts
-# no thread for this.
+# **(a)**. A view has a size without having been copied. (b) A cached file is still copied by `read`. (c) pyarrow
+# only tells Linux what it will need; pages that Linux fetches are not copied into the process.
 #
 # </details>
 #

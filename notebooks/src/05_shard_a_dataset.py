@@ -73,9 +73,9 @@ with tarfile.open(place / "by-hand-000000.tar") as archive:
 len(members), members[:4]
 
 # %% [markdown]
-# Neighbours that share a name up to the first dot are one sample. webdataset's writer sorts its fields by name. `.cls`
-# holds a label, `.json` captions; each suffix is a *field*. Only the order keeps the parts together: a plain tar needs
-# `tar --sort=name`.
+# Neighbours that share folder and name, up to the first dot of the name, are one sample. webdataset's writer sorts its
+# fields by name. `.cls` holds a label, `.json` captions; each suffix is a *field*. Only the order keeps the parts
+# together: a plain tar needs `tar --sort=name`.
 #
 # `pack` writes the same members, images first, with an index and a digest for each shard:
 
@@ -84,7 +84,7 @@ from smallfiles import formats
 from smallfiles.formats import tar
 from smallfiles.pack import PackConfig, pack
 
-packed = pack(source, place / "train.tars", PackConfig(options=tar.Options(max_count=100)))
+packed = pack(source, Path(tempfile.mkdtemp(dir=place)) / "train.tars", PackConfig(options=tar.Options(max_count=100)))
 shards = [str(path) for path in sorted(packed.path.glob("*.tar"))]
 with tarfile.open(shards[0]) as archive:
     print(archive.getnames()[:4])
@@ -111,8 +111,8 @@ pipeline = (
     .batched(32)
 )
 loader = DataLoader(pipeline, batch_size=None, num_workers=2, multiprocessing_context="fork")
-pictures, labels = next(iter(loader))
-pictures.shape, torch.as_tensor(labels)[:8]
+pictures, targets = next(iter(loader))
+pictures.shape, torch.as_tensor(targets)[:8]
 
 # %% [markdown]
 # "Up to the *first* dot" is a trap. The folded cell packs two images with a version in their names into one tar.
@@ -121,7 +121,7 @@ pictures.shape, torch.as_tensor(labels)[:8]
 
 # %% jupyter={"source_hidden": true}
 folder = place / "cats"
-folder.mkdir()
+folder.mkdir(exist_ok=True)
 for name in ("cat.v1.cls", "cat.v1.jpg", "cat.v2.cls", "cat.v2.jpg"):
     (folder / name).write_bytes(b"1")
 with tarfile.open(place / "plain.tar", "w") as archive:
@@ -152,8 +152,8 @@ for one in (ordered, mixed):
 
 # %% [markdown]
 # webdataset shuffles while it reads: first the list of shards, then samples in a *buffer*. With a small set any buffer
-# looks good, so we use only sample numbers: a tenth of ImageNet, 1,000 classes in shards of 1,000 images, through
-# webdataset's own buffer.
+# looks good, so we use only sample numbers: a tenth of ImageNet, in shards of 1,000 images, through webdataset's
+# own buffer.
 
 # %%
 import random
@@ -233,17 +233,17 @@ axes["log"] = "xy"
 figures.lines(met, title, **axes, y="pairs that had met before, %", counted=True)
 
 # %% [markdown]
-# (Not 100 % without one, since batches straddle shards.) A shuffle while packing mixes the classes of every batch,
-# without any buffer. The whole ImageNet in class order is worse, since a shard holds one class instead of eight: 65,536
-# images, 6.6 GB per worker, give 141 classes of 226.
+# A shuffle while packing mixes the classes of every batch. The whole ImageNet in class order is worse, with one class
+# per shard instead of eight: 65,536 images, 6.6 GB per worker, give 141 classes of 226.
 #
-# But packing shuffles only once, so the same neighbours leave a shard together in each epoch. Only a buffer separates
-# them, at 0.4 GB per worker for 4,096 images of 100 kB.
+# But packing shuffles only once, so the same neighbours leave a shard together in each epoch. When whole shards are
+# read, only a buffer separates them, at 0.4 GB per worker for 4,096 images of 100 kB. That matters where a loss
+# compares the images of a batch ([#73](https://github.com/webdataset/webdataset/pull/73)).
 
 # %% [markdown] id="size" tags=["optional"]
 # ## 3 · Choose the size of a shard
 #
-# *Optional, 8 minutes.* We read 256 images in shards of 1 to 256 images: from this disk, and with a wait of 2 ms before
+# *Optional, 8 minutes.* We read 256 images in shards of 1 to 256: from the page cache, and with a wait of 2 ms before
 # each open, as on a busy parallel file system. The folded cell does so with webdataset's own functions.
 
 # %% jupyter={"source_hidden": true}
@@ -274,12 +274,12 @@ from functools import partial
 from smallfiles import measure
 
 few = replace(source, manifest=source.manifest.select(range(16 if setup.shared else 256)))
-place, rates = Path(tempfile.mkdtemp(dir=setup.scratch)), {"this disk": {}, "2 ms per open": {}}
+place, rates = Path(tempfile.mkdtemp(dir=setup.scratch)), {"page cache": {}, "2 ms per open": {}}
 for count in (1, 4, 16, 64, 256):
     options = tar.Options(max_count=count)
     folder = pack(few, place / f"{count}.tars", PackConfig(options=options, check="none", digest=False)).path
     paths = sorted(folder.glob("*.tar"))
-    ways = {"this disk": partial(stream, paths, 0), "2 ms per open": partial(stream, paths, 0.002)}
+    ways = {"page cache": partial(stream, paths, 0), "2 ms per open": partial(stream, paths, 0.002)}
     result = measure.compare(ways, rounds=7, unit="images")
     for name in ways:
         rates[name][count] = result.rates_per_s(name)
@@ -290,20 +290,19 @@ for count in (1, 4, 16, 64, 256):
 # %% jupyter={"source_hidden": true}
 middle = {name: {count: np.median(runs) for count, runs in line.items()} for name, line in rates.items()}
 gain = {name: found[256] / found[1] for name, found in middle.items()}
-title = f"With 2 ms per open, shards of 256 are {gain['2 ms per open']:.0f} times as fast as shards of 1; on this disk {gain['this disk']:.1f} times"
+title = f"With 2 ms per open, shards of 256 are {gain['2 ms per open']:.0f} times as fast as shards of 1; from the page cache {gain['page cache']:.1f} times"
 slow = middle["2 ms per open"]
 enough = min(count for count in slow if slow[count] >= max(slow.values()) / 2)
 worksheet.note("05", shard_images=enough)
-note = f"noted: {enough} images"
+note = f"warm cache, noted: {enough} images"
 figures.lines(rates, title, x="images per shard", y="images per second", log="xy", note=note)
 
 # %% [markdown]
 # Shards can also be too large: a worker needs at least one. ImageNet's 140 GB are 1,400 shards of 100 MB, 140 of 1 GB,
-# or 14 of 10 GB: of 512 workers (64 GPUs with 8 each), 0, 372 or 498 would get none, and with 14 shards 50 of the GPUs.
+# or 14 of 10 GB: of 512 workers (64 GPUs with 8 each), 0, 372 or 498 would get none.
 #
-# At 2 ms per open, 250 images (25 MB) keep its cost to a tenth for a worker that only reads; for one that decodes 200
-# images per second, 4 do. But all workers ask one metadata server, and inodes are limited: choose 100 MB, for a few GPUs
-# 1 GB.
+# At 2 ms per open, 250 images (25 MB) keep its cost to a tenth for a worker that only reads. But all workers ask one
+# metadata server, and inodes are limited: choose 100 MB, for a few GPUs 1 GB.
 #
 # Shards can be compressed. That pays only if fetching the saved bytes would take longer than unpacking, which the
 # folded cell measures:
@@ -366,7 +365,7 @@ for name, splitters in {
 # %% [markdown]
 # Without a split nothing raises an error: GPUs or workers repeat each other's samples.
 #
-# > **Predict.** Now both splits, and the 4 shards for 3 ranks. How many of the 400 samples does each rank get?
+# > **Predict.** Both splits, and the 4 shards for 3 ranks. How many of the 400 samples does each rank get?
 
 # %%
 counts, by_rank = read_epoch(shards, ranks=3, **both)  # change me: ranks
@@ -375,24 +374,37 @@ show.say(f"The ranks got **{by_rank}** samples.{waits if len(set(by_rank)) > 1 e
 
 # %% [markdown]
 # With unequal numbers, training hangs at the end of an epoch
-# ([#188](https://github.com/webdataset/webdataset/issues/188)). Make many more shards than workers and end all ranks
-# after the same number of batches (`.repeat().with_epoch(batches)`; exercise 05). Or deal out samples instead of shards:
-# our loader's `order="stream"` reads ranges of bytes from all shards, and plans the order for all processes at once.
+# ([#188](https://github.com/webdataset/webdataset/issues/188)). Three cures:
+#
+# - Make many more shards than workers, and end all ranks after equally many batches:
+#   `WebLoader(…).repeat().with_epoch(batches)`, on the loader, since in the data set each worker counts for itself
+#   (exercise 05).
+# - `resampled=True` draws shards with replacement: no rank runs dry, but an epoch repeats some samples and misses
+#   others.
+# - Deal out samples: our `order="stream"` reads ranges of bytes from all shards, by one plan for all processes, with
+#   `drop_last=True` in equally many batches.
 
 # %%
 from smallfiles.loading import LoaderConfig, make_loader
 
 by_rank = []
 for rank in range(3):
-    settings = LoaderConfig(batch=32, workers=2, order="stream", rank=rank, world_size=3)
+    settings = LoaderConfig(batch=32, workers=2, order="stream", drop_last=True, rank=rank, world_size=3)
     by_rank.append([index for batch in make_loader(packed.path, settings) for index in batch["index"].tolist()])
-Counter(Counter(chain.from_iterable(by_rank)).values()), [len(indices) for indices in by_rank]  # all 400 came once
+Counter(Counter(chain.from_iterable(by_rank)).values()), [len(found) for found in by_rank]  # once each; 16 left out
 
 # %% [markdown]
-# Whole shards also limit the mixing.
+# ### Mix across shards
 #
-# > **Predict.** Shards in class order, 1 to 8 workers: how many of the 10 classes does a batch of 16 hold, from
-# > webdataset and from our streams? The folded cell counts them, and a second buffer behind webdataset's workers.
+# Whole shards also limit mixing.
+#
+# > **Predict.** Shards in class order, 8 workers of webdataset: how many of the 10 classes does a batch of 16 hold?
+
+# %%
+guess = 4  # change me: classes with 8 workers of webdataset
+
+# %% [markdown]
+# The folded cell counts them with 1 to 8 workers, with a second buffer behind them, and from our streams.
 
 # %% jupyter={"source_hidden": true}
 from functools import cache, partial
@@ -418,7 +430,7 @@ def from_webdataset(workers, epoch):
 def mixed_again(workers, epoch):
     """A second buffer behind the workers, whose batches a DataLoader takes in turn."""
     in_turn = filter(None, chain.from_iterable(zip_longest(*by_worker(workers, epoch))))
-    labels = list(shuffle(1000, rng=random.Random(epoch))(chain.from_iterable(in_turn)))
+    labels = list(shuffle(96, rng=random.Random(epoch))(chain.from_iterable(in_turn)))
     return (labels[first : first + 16] for first in range(0, len(labels), 16))
 
 
@@ -439,14 +451,17 @@ per_batch = {
 }
 theirs, again, ours, _ = (np.median(runs[8]) for runs in per_batch.values())
 title = f"With 8 workers, a batch holds {theirs:.1f} classes from webdataset, mixed again {again:.1f}, {ours:.1f} from our streams"
+per_batch["your guess"] = {} if guess in (None, ...) else {8: guess}
 axes = {"x": "workers", "y": "classes in a batch of 16", "log": "x", "ideal": "random order"}
 figures.lines(per_batch, title, **axes, note=f"{len(in_order)} shards, a run is an epoch", counted=True)
 
 # %% [markdown]
-# A worker of webdataset mixes only its own shards; with more workers than shards, that is one or none. A second buffer
-# behind the workers cures it: `WebLoader(…).unbatched().shuffle(1000).batched(16)`. With 8 workers ours exceed random
-# order, since each worker gets an even share of all shards; with 1 or 2 they equal it. Where no buffer suffices, as for
-# all of ImageNet in class order, our loader warns, and advises packing with `--shuffle`.
+# A worker of webdataset mixes only its own shards; with more workers than shards, that is one or none. A second
+# buffer, here of about a quarter of the set, cures it: `WebLoader(…).unbatched().shuffle(96).batched(16)`. Where no
+# buffer suffices, as for all of ImageNet in class order, our loader warns: pack with `--shuffle`.
+
+# %% [markdown]
+# ### A new order in each epoch
 #
 # > **Predict.** Does `shardshuffle` change the order in the second epoch? Does a pipeline that shuffles before it splits?
 
@@ -462,8 +477,7 @@ for name, dataset in datasets.items():
 
 # %% [markdown]
 # In 1.0.2 `shardshuffle` does not ([#502](https://github.com/webdataset/webdataset/pull/502)). It also shuffles after
-# splitting, so each worker keeps its shards forever; contrastive training suffered from that
-# ([#73](https://github.com/webdataset/webdataset/pull/73)). `detshuffle` before the splits deals anew, but counts epochs
+# splitting, so each worker keeps its shards forever. `detshuffle` before the splits deals anew, but counts epochs
 # inside each worker: it needs `persistent_workers=True` ([#172](https://github.com/webdataset/webdataset/issues/172)).
 
 # %% [markdown] id="cut" tags=["optional"]
@@ -471,7 +485,7 @@ for name, dataset in datasets.items():
 #
 # *Optional, 4 minutes.* A copy job reached its time limit. Its last file ends between two samples.
 #
-# > **Predict.** Which of them notice: Python's `tarfile`, webdataset, our reader?
+# > **Predict.** Which notice: Python's `tarfile`, webdataset, our reader?
 
 # %%
 from smallfiles.errors import SmallfilesError
@@ -490,7 +504,7 @@ except SmallfilesError as error:
 
 # %% [markdown]
 # A tar ends with two blocks of zeros, but no program has to check for them. Our reader does, and compares sizes with
-# the index that `pack` wrote. `smallfiles verify` finds a changed byte.
+# the index that `pack` wrote.
 
 # %% [markdown] id="exercise"
 # ## Exercise
@@ -501,8 +515,8 @@ except SmallfilesError as error:
 # %% [markdown] id="cluster"
 # ## On the cluster
 #
-# Packing waits for many small reads, so let eight tasks of a job array pack one part each. The folded cell compares two
-# parts with one run:
+# Packing in shuffled order makes one small read per image, even from one large tar, so let eight tasks of a job array
+# pack one part each. The folded cell compares two parts with one run:
 
 # %% jupyter={"source_hidden": true}
 out = Path(tempfile.mkdtemp(dir=setup.scratch)) / "parts.tars"
@@ -522,8 +536,8 @@ show.command(PackConfig(shuffle=0, merge=True), "ILSVRC2012_img_train.tar", "tra
 # %% [markdown] id="key-points"
 # ## Key points
 #
-# - A sample is a run of neighbours in a shard that share a name up to the first dot.
-# - A shuffle while packing mixes classes; a buffer while reading separates old neighbours. Neither replaces the other.
+# - A sample is a run of neighbours in a shard that share folder and name up to the first dot.
+# - A shuffle while packing mixes classes; a buffer while reading separates old neighbours.
 # - Shards of 100 MB to 1 GB, several per worker.
 # - Split over ranks, then over workers, and count keys: repeats and losses raise no error.
 # - A tar cut between two files looks like a shorter one; only its end, its index or its digest reveal it.
