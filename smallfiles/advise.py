@@ -189,10 +189,7 @@ def advise(
     wanted = plan.gpus * plan.batch / plan.step_s
     most = max(1, found.cpus // plan.gpus)
     workers = max(1, min(most, int(np.ceil(1.2 * wanted * found.decode_s / plan.gpus))))
-    storage = costs_of(records)[1] if records else Storage()
-    storage = replace(storage, latency_s=min(found.alone_s / 2, 60.0), cache_bytes=float(found.local_bytes))
-    if plan.metadata_ops_s is not None:
-        storage = replace(storage, metadata_ops_s=plan.metadata_ops_s)
+    storage = _storage_of(found, plan, costs_of(records)[1] if records else Storage())
     wanted_stripes = machine.stripes_for(found.samples * found.sample_bytes)
     if found.stripes:
         storage = replace(storage, stripes=max(found.stripes, wanted_stripes))
@@ -219,6 +216,25 @@ def advise(
     if 0 < found.stripes < wanted_stripes and best not in ("files", "shards"):
         commands = (f"lfs setstripe -c {wanted_stripes} .   # before the file is written", *commands)
     return Advice(best, hours, forecasts, workers, commands, _reasons(found, plan))
+
+
+def _storage_of(found: Measured, plan: TrainingPlan, storage: Storage) -> Storage:
+    """The storage whose operations take what was measured, without load.
+
+    The time of a file holds two operations, its read request and its bytes. The server's part of an operation
+    is `metadata_threads / metadata_ops_s`, so it has no more threads than fill the measured time.
+    """
+    ops = plan.metadata_ops_s or storage.metadata_ops_s
+    bytes_s = found.sample_bytes * (1 / storage.target_bytes_s + 1 / storage.node_bytes_s)
+    each_s = min(60.0, max(1e-6, (found.alone_s - storage.request_s - bytes_s) / WAYS["files"].operations))
+    threads = max(1, min(storage.metadata_threads, int(each_s * ops)))
+    return replace(
+        storage,
+        metadata_ops_s=ops,
+        metadata_threads=threads,
+        latency_s=max(0.0, each_s - threads / ops),
+        cache_bytes=float(found.local_bytes),
+    )
 
 
 def costs_of(records: Sequence[Record]) -> tuple[Work, Storage]:

@@ -71,6 +71,15 @@ def test_a_large_file_that_would_lie_on_one_target_is_striped_first_and_reckoned
     assert not any("lfs" in command for command in many.commands)
 
 
+@pytest.mark.parametrize(("alone_s", "ops"), [(0.002, 100_000), (0.004, 20_000), (0.004, 100), (0.05, 1e6)])
+def test_a_worker_alone_needs_the_time_that_a_file_took(alone_s, ops):
+    found = dataclasses.replace(IMAGENET, alone_s=alone_s, cpus=1, local_bytes=0)
+    plan = TrainingPlan(gpus=1, step_s=0.001, metadata_ops_s=ops)
+    file_s = max(alone_s, 2 / ops)  # a server that does 100 operations per second needs 20 ms for two
+    expected = pytest.approx(file_s + found.decode_s, rel=0.05)
+    assert advise(found, plan, "x").forecasts["files"].epoch_s / found.samples == expected
+
+
 def test_a_broadcast_is_weighed_for_many_nodes_and_not_for_one():
     small = dataclasses.replace(IMAGENET, samples=10_000, alone_s=0.0001)
     found = advise(small, TrainingPlan(nodes=1, gpus=1, step_s=0.2), "flowers")
