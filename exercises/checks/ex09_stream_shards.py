@@ -47,21 +47,20 @@ class Wire:
         """One request: bytes, and the ETag of the object that they are of."""
         if self._failed:
             self.pauses.append(time.perf_counter() - self._failed)
-        self._failed = 0.0
         self.starts.append(start)
         if len(self.starts) > _MOST_REQUESTS:
             raise _TooMany
         gives = self.script.pop(0) if len(self.script) > 1 else self.script[0]
+        self._failed = time.perf_counter() if gives in (0, Busy, Missing) else 0.0
         if isinstance(gives, int):
             return DATA[start : start + gives], "v1"
         if isinstance(gives, str):
             return OTHER[start:], gives
-        self._failed = time.perf_counter()
         raise gives(f"{name} from {start}")
 
 
 OFTEN_BUSY = (*(Busy, 200) * 7, ALL)  # what the line does; the last item again and again
-REPLACED = (300, "v2")
+REPLACED, EMPTY = (300, "v2"), (300, 0)
 
 _SHORT = "the line broke off, and less came than `size`, without an error: ask again for what is missing"
 _ANEW = "you begin at byte 0 again: on a bad line that may never end; ask from len(data) on"
@@ -71,6 +70,7 @@ _PAUSE = "you ask again at once: hundreds of ranks that do so keep the server bu
 _TOTAL = "you count all failures together: on a long object start counting again when bytes arrive"
 _ENDLESS = "you never give up: a job that waits for a server that is gone holds its GPUs for hours"
 _PART = "the server is gone, and you return a part as if it were the object: let the last Busy out"
+_EMPTY = "no more bytes come, and you return a part as if it were the object: raise OSError at the fifth time"
 _MIXED = "the object was replaced after 300 bytes, with one of the same size: compare the ETags, and raise"
 _NEVER = "no try makes a missing object appear: catch Busy alone, and let other errors out at once"
 
@@ -88,10 +88,13 @@ def _read(attempt: Attempt, script: tuple[Any, ...], what: str) -> tuple[Wire, A
         because = _JOINED if max(wire.starts) >= ALL else _ENDLESS
         raise attempt.wrong(f"more than {_MOST_REQUESTS} requests", "an end", because) from None
     except Exception as error:
-        if not isinstance(error.__cause__, OSError if script is REPLACED else Busy | Missing):
+        may_end = script in (REPLACED, EMPTY) or max(wire.starts) >= ALL
+        if not isinstance(error.__cause__, OSError if may_end else Busy | Missing):
             raise
         got = error.__cause__
     attempt.given(f"{attempt.name} {what}")
+    paused = min(wire.pauses, default=1) >= _LEAST_PAUSE_S
+    attempt.require(paused, "the next request at once", "a pause after each failure", _PAUSE)
     return wire, got
 
 
@@ -106,21 +109,20 @@ def read_object(attempt: Attempt) -> None:
     ):
         wire, got = _read(attempt, script, what)
         raised, again = isinstance(got, Busy), wire.starts.count(0) > 1 + (script[0] is Busy)
-        because = _JOINED
-        if raised:
-            because = _TOTAL if script is OFTEN_BUSY else _TRY
-        elif isinstance(got, bytes | bytearray) and len(got) < ALL and DATA.startswith(bytes(got)):
+        because = (_TOTAL if script is OFTEN_BUSY else _TRY) if raised else _JOINED
+        if isinstance(got, bytes | bytearray) and len(got) < ALL and DATA.startswith(bytes(got)):
             because = _SHORT
         shown = got if raised or not isinstance(got, bytes | bytearray) else f"{len(got)} bytes"
         attempt.require(got == DATA and not raised, shown, f"the {ALL} bytes of the object", because)
         attempt.require(not again, f"requests from {wire.starts}", "each byte asked for once", _ANEW)
-        paused = min(wire.pauses, default=1) >= _LEAST_PAUSE_S
-        attempt.require(paused, "the next request at once", "a pause after each Busy", _PAUSE)
-    _, got = _read(attempt, REPLACED, "of an object that is replaced after a piece")
-    shown = got if isinstance(got, Exception) else "bytes, and no error"
-    attempt.require(isinstance(got, OSError), shown, "OSError", _MIXED)
-    _, got = _read(attempt, (300, Busy), "where the server is gone after a piece")
-    attempt.require(isinstance(got, Busy), got, "Busy, after a few tries", _PART)
+    for line, what, due, because in (
+        (REPLACED, "of an object that is replaced after a piece", OSError, _MIXED),
+        (EMPTY, "where no bytes come after a piece", OSError, _EMPTY),
+        ((300, Busy), "where the server is gone after a piece", Busy, _PART),
+    ):
+        _, got = _read(attempt, line, what)
+        shown = got if isinstance(got, Exception) else "bytes, and no error"
+        attempt.require(isinstance(got, due), shown, due.__name__, because)
     wire, got = _read(attempt, (Missing,), "of a name that is not there")
     once = isinstance(got, Missing) and len(wire.starts) == 1
     attempt.require(once, f"{len(wire.starts)} requests, {got!r}", "Missing, after one request", _NEVER)
@@ -165,8 +167,7 @@ _SPLITS: tuple[tuple[Callable[[list[str], int, int], list[str]], str], ...] = (
 )
 _SOONEST = "they come as they arrive, in another order each time: wait for them in the order of the names"
 _ONE = "one request after the other: submit the next ones to a pool before you wait for this one"
-_AHEAD = "all is asked for at once (pool.map and lists do that), and waits in memory: "
-_AHEAD += "keep in_flight on their way"
+_AHEAD = "all is asked for at once (pool.map does), and waits in memory: keep in_flight on their way"
 _DRAINS = "slices of names drain at each border, and the line is idle: submit the next name when one is taken"
 _LOST = "a fetch failed, and its object is missing without an error: .result() raises, so let it out"
 
@@ -216,8 +217,7 @@ def _keeps_up(attempt: Attempt, names: list[str]) -> None:
     for taken in range(1, len(names) + 1):
         _list(attempt, found, 1)
         due = min(taken - 1 + IN_FLIGHT, len(names))
-        got = f"{store.most} at a time"
-        attempt.require(store.most >= IN_FLIGHT, got, f"{IN_FLIGHT} requests in flight", _ONE)
+        attempt.require(store.most >= IN_FLIGHT, store.most, f"{IN_FLIGHT} requests at a time", _ONE)
         asked = store.asked_for(due, _MEETING_S)
         got = f"{asked} asked for when {taken} were taken"
         attempt.require(asked >= due, got, f"{due} asked for", _DRAINS)

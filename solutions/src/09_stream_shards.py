@@ -17,9 +17,9 @@ setup = start("ex09")
 # %% [markdown] id="object"
 # ## Task 1
 #
-# `ask(name, start)` returns `(data, etag)`: bytes of an object from `start` on, only some if the line breaks. A busy
-# server raises `Busy`: pause for 10 ms or more, and ask again; re-raise the fifth in a row. If the ETag changes, raise
-# `OSError`. Catch no other errors. Return the whole object:
+# `ask(name, start)` returns `(data, etag)`: bytes of an object from `start` on, maybe only some. Failures are `Busy`
+# and an answer without bytes: pause 10 ms or more, and repeat. At the fifth in a row raise `Busy` or `OSError`; raise
+# `OSError` if the ETag changes. Catch only `Busy`. Return the object:
 #
 # `read_object(ask, name: str, size: int) -> bytes`
 
@@ -37,14 +37,16 @@ def read_object(ask, name: str, size: int) -> bytes:
         try:
             more, etag = ask(name, len(data))
         except Busy:
-            failed += 1
-            if failed == 5:
+            if failed == 4:
                 raise
-            time.sleep(0.01 * 2**failed)
-            continue
+            more, etag = b"", version
         if version not in (None, etag):
             raise OSError(f"{name} has changed")
-        data, failed, version = data + more, 0, etag
+        data, failed, version = data + more, 0 if more else failed + 1, etag
+        if failed == 5:
+            raise OSError(f"{name}: no bytes came from {len(data)} on")
+        if failed:
+            time.sleep(0.01 * 2**failed)
     return data
     # --8<-- stub
     # raise NotImplementedError  # your code: about fourteen lines
@@ -76,8 +78,9 @@ whole
 # %% [markdown] id="epoch"
 # ## Task 2
 #
-# `fetch(name)` returns an object. Yield those of one rank, in order: ranks take names in turn, rank 0 the first. Keep
-# a window: at most `in_flight` objects are requested and not yet yielded, and whenever one is taken, the next is requested. Do not catch errors:
+# `fetch(name)` returns an object. Yield those of one rank, in order: ranks take names in turn, rank 0 the first. Keep a
+# window: at most `in_flight` objects are requested and not yet yielded, and whenever one is taken, the next is
+# requested. Do not catch errors:
 #
 # `stream(fetch, names: list[str], rank: int, ranks: int, in_flight: int) -> Iterator[bytes]`
 
@@ -126,8 +129,8 @@ streamed
 # %% [markdown] id="use"
 # ## With your functions
 #
-# Two ranks, here one after the other, stream shards from a real S3 server, over a line with 20 ms of latency that breaks
-# five times.
+# Two ranks, here one after the other, stream shards from a real S3 server, over a line with 20 ms of latency that
+# breaks five times.
 
 # %% id="push"
 import os

@@ -13,15 +13,33 @@ from exercises.checks.ex09_stream_shards import Busy
 
 
 def reading(
-    *, tries=5, resets=True, anew=False, pause_s=0.01, catch=Busy, from_=len, part=False, compares=True
+    *,
+    tries=5,
+    resets=True,
+    anew=False,
+    pause_s=0.01,
+    catch=Busy,
+    from_=len,
+    part=False,
+    compares=True,
+    empties=5,
+    empty_pause_s=0.01,
+    empty_part=False,
 ):
     """The solution, with one thing changed."""
 
     def answer(ask, name, size):
-        data, failed, version = b"", 0, None
+        data, failed, empty, version = b"", 0, 0, None
         while len(data) < size:
             try:
                 more, etag = ask(name, from_(data))
+                empty = 0 if more else empty + 1
+                if empty >= empties:
+                    if empty_part:
+                        break
+                    raise OSError("empty")
+                if empty:
+                    time.sleep(empty_pause_s)
                 if compares and etag != (version or etag):
                     raise OSError("changed")
                 data, version = more if anew else data + more, etag
@@ -47,10 +65,12 @@ def recursive(ask, name, size, data=b"", tries=6, version=None):
         return data
     try:
         more, etag = ask(name, len(data))
+        if not more:
+            raise BlockingIOError
         if version and etag != version:
             raise OSError("changed")
         return recursive(ask, name, size, data + more, 6, etag)
-    except Busy:
+    except (Busy, BlockingIOError):
         if tries == 1:
             raise
         time.sleep(0.002)
@@ -62,11 +82,13 @@ def by_pieces(ask, name, size):
     while got < size:
         try:
             piece, etag = ask(name, got)
+            if not piece:
+                raise BlockingIOError
             if len(versions := versions | {etag}) > 1:
                 raise ConnectionError("another version")
             pieces += piece
             got, pauses = len(pieces), iter([0.002] * 4)
-        except Busy as error:
+        except (Busy, BlockingIOError) as error:
             pause = next(pauses, None)
             if pause is None:
                 raise error
@@ -84,6 +106,9 @@ WRONG_READS = [
     (reading(resets=False), "start counting again"),
     (reading(tries=10**9, pause_s=0.002), "never give up"),
     (reading(part=True), "return a part"),
+    (reading(empty_part=True), "raise OSError at the fifth"),
+    (reading(empties=10**9, empty_pause_s=0.002), "never give up"),
+    (reading(empty_pause_s=0), "pause before the next try"),
     (reading(compares=False), "compare the ETag"),
     (reading(compares=False, catch=Exception), "compare the ETag"),
     (reading(catch=(Busy, ex09.Missing)), "catch Busy alone"),
