@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from smallfiles import sources
+from smallfiles import objectstore, sources
 from smallfiles.cli import flags_of_verbs
 from smallfiles.manifest import Manifest
 from smallfiles.measure.drawing import as_page, throughput
@@ -87,8 +87,17 @@ def command_of(language, code, name, folder):
     return [sys.executable, *several, str(file)]
 
 
+@pytest.fixture
+def store(tmp_path, place):
+    """A store that the environment names, and the shards in it."""
+    (tmp_path / "store" / "course").mkdir(parents=True)
+    with objectstore.serving(tmp_path / "store"):
+        objectstore.push(place / "packed" / "shards.tars", "s3://course/train")
+        yield
+
+
 @pytest.mark.parametrize("name", RECIPES)
-def test_a_recipe_runs_as_it_is_printed(name, place, tmp_path):
+def test_a_recipe_runs_as_it_is_printed(name, place, tmp_path, request):
     language, code = RECIPES[name]
     assert len(code.splitlines()) <= MOST_LINES
     if language == "python" and (package := missing(code)):
@@ -97,6 +106,8 @@ def test_a_recipe_runs_as_it_is_printed(name, place, tmp_path):
         (tmp_path / item).symlink_to(place / item)
     if name == "Load it":
         (tmp_path / "shards.tars").symlink_to(place / "packed" / "shards.tars")
+    if name == "Programs for cortx_pytorch":
+        request.getfixturevalue("store")
     path = os.pathsep.join((str(Path(sys.executable).parent), os.environ["PATH"]))
     settings = {"PYTHONPATH": str(ROOT), "PATH": path, "COURSE_ROOT": str(place / "clone")}
     done = subprocess.run(
