@@ -89,7 +89,7 @@ def bars(
 
     Args:
         found: From `measure.compare`, records of one measurement, or a column: a number or runs for each
-            name. Parts of a whole, each with a name of its own, are stacked.
+            name. Parts of a whole, each with a name of its own, are stacked; equal wholes have no number.
         title: The finding, in a sentence; required for a column.
         x: What the axis counts. A unit in brackets at its end, such as "time (s)", goes to the numbers.
         note: Under which conditions, such as "warm cache".
@@ -131,6 +131,9 @@ def bars(
     colours = ["none" if stacked else COLOURS[_group(name, groups)] for name in totals]
     colours = [REFERENCE_COLOUR if name in bases else c for name, c in zip(totals, colours, strict=True)]
     median_bars(axes, totals, colours, text)
+    if stacked and len({median(runs) for runs in totals.values()}) == 1:
+        for number in list(axes.texts):
+            number.remove()
     axes.set_xlabel(label)
     rows_of = [row for row, name in enumerate(totals) if name.startswith(guess_of)] if guess_of else []
     draw_guess(axes, guess, text, list(totals), rows=rows_of)

@@ -55,8 +55,8 @@ NUMBERS: dict[str, dict[str, Number]] = {
         "images_per_s": Number("views with changed colours, by the best number of workers", "images/s"),
         "cpu_ms": Number("processor time to decode and crop one image", "ms"),
     },
-    "09": {"in_flight": Number("requests in flight that reach 90 % of the best measured")},
-    "10": {"ranks_fed": Number("ranks of 333 images/s that the storage of 01 keeps busy")},
+    "09": {"in_flight": Number("requests of 16 MiB in flight that fill one connection")},
+    "10": {"ranks_fed": Number("ranks of 333 images/s that one node's rate of 01 would feed")},
 }
 
 

@@ -7,8 +7,8 @@
 # A program that reads on your laptop should read on two hundred nodes unchanged. For that, each process must know its
 # number and how many there are, and the job script must pass its resources on.
 #
-# This notebook simulates two nodes: its processes get the environment variables of real ones. If Slurm is available, it
-# submits real jobs at the end.
+# This notebook simulates two nodes: its processes get the environment variables of real ones. With Slurm, it submits
+# real jobs at the end.
 
 # %% [markdown] id="questions"
 # ## Questions
@@ -68,16 +68,15 @@ samples = len(source.manifest)
 # %% [markdown] id="place" tags=["core"]
 # ## 1 · Find your place
 #
-# `sbatch` puts a script into the queue. When the job starts, the script runs **once**, on the first node. In it,
-# `srun` starts the *tasks*: on two nodes with two tasks each, four processes. A task's number among all tasks is its
-# *rank*, on its node its *local rank*.
+# `sbatch` puts a script into the queue. When the job starts, the script runs **once**, on the first node. In it, `srun`
+# starts the *tasks*: on two nodes with two tasks each, four processes. A task's number among all tasks is its *rank*,
+# on its node its *local rank*.
 #
 # ![The job script runs once, on node 0; srun starts four tasks on two nodes. Ranks count over all nodes, local ranks from 0 on each.](pictures/script_and_tasks.svg)
 #
 # *What runs where.*
 #
-# Below are six processes, by how they were started. (`salloc` opens a shell in a job; at some sites, as here, on a
-# compute node.)
+# Below are six processes, by how they were started. (`salloc` opens a shell in a job, here on a compute node.)
 #
 # > **Predict.** Which of them are one of four, and which are alone?
 
@@ -106,8 +105,13 @@ print(nodes.table(launched))
 # <summary>Where do ranks connect to each other?</summary>
 #
 # Slurm names the nodes in `SLURM_JOB_NODELIST`, and all ranks use the first name; the port is computed from the job
-# number, so that two jobs on a node rarely collide (`smallfiles.machine.ranks.rendezvous`). `MASTER_ADDR=localhost`
-# works on a laptop; in a job the ranks of each node would look for the others on their own node.
+# number (`smallfiles.machine.ranks.rendezvous`). With torchrun, start one task per node: torchrun starts the ranks.
+#
+# ```bash
+# first=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
+# srun --ntasks-per-node=1 torchrun --nnodes=$SLURM_NNODES --nproc-per-node=4 \
+#   --rdzv-backend=c10d --rdzv-endpoint=$first:29500 train.py
+# ```
 #
 # </details>
 #
@@ -117,8 +121,8 @@ print(nodes.table(launched))
 # cluster binds tasks to CPUs, each task gets one. `SLURM_CPUS_PER_TASK` is still 2, so a program that uses it starts
 # two workers.
 #
-# > **Predict.** A rank is bound to one CPU of two. Which of these show it: `SLURM_CPUS_PER_TASK`, `os.cpu_count()`,
-# > `os.sched_getaffinity`, the workers of `make_loader`? Name one.
+# > **Predict.** A rank is bound to one CPU of two. Two of these show it: `SLURM_CPUS_PER_TASK`, `os.cpu_count()`,
+# > `os.sched_getaffinity`, the workers of `make_loader`. Name one.
 
 # %%
 guess = "os.cpu_count()"  # change me
@@ -152,7 +156,7 @@ figures.bars(on_one, title, x="CPUs or workers of a rank that is bound to one CP
 
 # %% [markdown]
 # Repeat the option, which is right in all versions: `srun --cpus-per-task="$SLURM_CPUS_PER_TASK" python …`. And count
-# CPUs with `os.sched_getaffinity`, as `make_loader` does.
+# CPUs with `os.sched_getaffinity`.
 
 # %% [markdown] id="once" tags=["core"]
 # ## 2 · Read each sample once
@@ -168,12 +172,20 @@ def read(rank=None, world_size=None):
     return [int(index) for batch in make_loader(packed, settings) for index in batch["index"]]
 
 
+# %% [markdown]
+# The folded cell defines the second way: `read` with `SLURM_LOCALID` as the rank.
+
+
+# %% jupyter={"source_hidden": true}
 def read_by_local_rank():
     return read(int(os.environ["SLURM_LOCALID"]), int(os.environ["SLURM_NTASKS"]))
 
 
 # %% [markdown]
-# > **Predict.** How often is each sample read, in each of the three?
+# > **Predict.** How often is each sample read, in each of the three? Name one that reads all once.
+
+# %%
+guess = "local rank as rank"  # change me: or "srun", or "4 × python & in the script"
 
 # %%
 tasks = [nodes.srun(rank) for rank in range(4)]
@@ -198,12 +210,10 @@ for way, shares in taken.items():
     print(f"{way:26} ranks read {[len(share) for share in shares]} samples: {often[way]}")
 right = [way for way, counts in often.items() if list(counts) == ["once"]]
 title = f"Only with {', '.join(right) or 'none of them'} was each of the {samples} samples read exactly once"
-named = {f"{way}: " + ", ".join(f"{n} {word}" for word, n in counts.items()): counts for way, counts in often.items()}
-show.figure(figures.bars(named, title, x="samples of the epoch, by how often they were read"))
+show.figure(figures.bars(often, title, x="samples of the epoch, by how often they were read", guess=guess))
 
 # %% [markdown]
-# Nothing failed in the wrong runs, and in one the numbers per rank are right. So count over all ranks, as the job below
-# does.
+# Nothing failed in the wrong runs, and in one the numbers per rank are right. So count over all ranks.
 #
 # What if the samples cannot be divided evenly? The folded cell tries two samplers.
 #
@@ -226,10 +236,10 @@ print("PyTorch after set_epoch(1):", list(sampler)[:6])
 
 # %% [markdown]
 # PyTorch repeats two samples so that all ranks take the same number of steps. In validation these count twice. Ours
-# repeats none, so a rank may have one step fewer, and the others wait for it until they time out: set
-# `drop_last=True` in training: the rest, other samples each epoch, is left out. In validation keep all, and add up
-# sums and counts once at the end. Without `sampler.set_epoch(epoch)`, every epoch has the same order
-# ([pytorch#31771](https://github.com/pytorch/pytorch/issues/31771)); `make_loader` counts epochs automatically.
+# repeats none, so a rank may have one step fewer, and the others wait for it until they time out: set `drop_last=True`
+# in training: the rest, other samples each epoch, is left out. In validation keep all, and add up sums and counts once
+# at the end. Without `sampler.set_epoch(epoch)`, every epoch has the same order
+# ([pytorch#31771](https://github.com/pytorch/pytorch/issues/31771)).
 
 # %% [markdown] id="scale" tags=["core"]
 # ## 3 · Train on all of them
@@ -283,7 +293,7 @@ for name, wrap in {"without DDP": lambda model: model, "with DDP": DDP}.items():
         print(f"{name:12} rank {rank}: loss {loss:.4f}, sum of |weights| {weights:.6f}")
 
 # %% [markdown]
-# Each rank has its own batch, and so its own loss. Without DDP the models drift apart. With DDP they stay equal.
+# Each rank has its own batch and loss. Without DDP the models drift apart; with DDP they stay equal.
 #
 # > **Predict.** Rank 0 takes three steps, rank 1 only two. What happens to rank 0 while rank 1 writes a checkpoint? And
 # > if rank 1 exits?
@@ -340,17 +350,18 @@ for where, storage in storages.items():
         scaled[where][count] = [100 * count / max(nodes.play(partial(ten_steps, storage), places)) for _ in range(3)]
 
 # %% [markdown]
-# The folded cell draws. Your number is the rate of files of notebook 01, divided by the 333 images of a rank.
+# The folded cell draws. Your number is the rate of files of notebook 01, which is what one node gets, divided by the
+# 333 images of a rank.
 
 # %% jupyter={"source_hidden": true}
 from statistics import median
 
 speed = {where: {n: median(runs) for n, runs in line.items()} for where, line in scaled.items()}
 worth = {where: line[4] / line[1] for where, line in speed.items()}
-title = f"4 ranks are {worth['one storage']:.1f} times as fast as one from one storage, {worth['a copy per rank']:.1f} times with copies"
-lines = {**scaled, "ideal": {count: count * speed["a copy per rank"][1] for count in (1, 2, 3, 4)}}
-axes = {"x": "ranks, one per node", "y": "samples per second, all ranks", "ideal": "ideal"}
 need = 10 * source.manifest.sizes.mean() / 0.03  # bytes per second of a rank
+title = f"4 ranks are {worth['one storage']:.1f} times as fast as one from one storage, {worth['a copy per rank']:.1f} times with copies; one storage is full at {rate / need:.1f}"
+lines = {**scaled, "n x one rank": {count: count * speed["a copy per rank"][1] for count in (1, 2, 3, 4)}}
+axes = {"x": "ranks, one per node", "y": "samples per second, all ranks", "ideal": "n x one rank"}
 marks = {f"{rate / 1e6:.0f} MB/s / {need / 1e6:.0f} MB/s = {rate / need:.1f} ranks": rate / need}
 show.figure(figures.lines(lines, title, **axes, guess=guess, marks=marks))
 if opens := worksheet.value("01", "opens_per_s", 0):  # 0: not measured yet
@@ -361,13 +372,22 @@ else:
 # %% [markdown]
 # 80 MB per second are 720 images: no number of ranks gets more. Staging moves this bend ([notebook
 # 07](07_stage_a_dataset.ipynb)).
+#
+# <details>
+# <summary>Why not 333 with one rank, and four times as many with four?</summary>
+#
+# One rank gets fewer than 333, since ten steps include the first batch; four on two CPUs also disturb each other a
+# little.
+#
+# </details>
 
 # %% [markdown] id="limit" tags=["core"]
 # ## 4 · Outlive the time limit
 #
-# A job is killed at its time limit. With `--signal=USR1@90`, Slurm sends all ranks a signal 90 seconds before. The
-# handler only records it; the loop checks after each step. The ranks must stop at the *same* step, or one waits for the
-# others' gradients: so they add up their signals.
+# A job is killed at its time limit. With `--signal=USR1@90`, Slurm sends all ranks a signal 90 seconds before, or up to
+# a minute earlier. The handler only records it; the loop checks after each step. The ranks must stop at the *same*
+# step, or one waits for the others' gradients: so they add up their signals. On GPUs this test waits for the GPU: make
+# it every 20 steps, the same for all ranks.
 
 # %%
 import signal
@@ -421,20 +441,23 @@ def slurm_sends_usr1(pids):
 # > **Predict.** Will the last loss of the interrupted training be the same, almost the same, or clearly different?
 
 # %%
+guess = "almost the same"  # change me
+
+# %%
 import tempfile
 
 cut, whole = (Path(tempfile.mkdtemp(dir=setup.scratch)) for _ in range(2))
 print("first run: ", nodes.play(partial(train, cut), two, meanwhile=slurm_sends_usr1)[0])
 print("second run:", nodes.play(partial(train, cut), two)[0])
-print("in one go: ", nodes.play(partial(train, whole), two)[0])
+print("in one go: ", nodes.play(partial(train, whole), two)[0], f"(your guess: {guess})")
 
 # %% [markdown]
-# The losses are equal, because order and crops are functions of seed, epoch and sample: the position is one number, and
-# no sample is repeated or left out. `smallfiles train` does all this, and saves the optimizer's state too; it exits
-# with code 75, and the script requeues its job.
+# The losses are equal, because order and crops are functions of seed, epoch and sample: the position is one number.
+# `smallfiles train` does all this, and saves the optimizer's state too; it exits with code 75, and the script requeues
+# its job. A model with dropout also needs the state of its generator (`torch.get_rng_state()`), of each rank.
 #
-# If fewer nodes are free than before, they share what is left of the epoch. The global batch is smaller then: scale the
-# learning rate, or the batch of a rank.
+# Submitted again with fewer nodes (or with `--nodes=2-4`), the ranks share what is left of the epoch. The global batch
+# is smaller then: scale the learning rate, or the batch of a rank.
 #
 # > **Predict.** 4 ranks stop after 3 batches of 16. How many of the 400 images does one of 3 ranks still get? The
 # > folded cell counts.
@@ -460,8 +483,6 @@ print([len(indices) for indices, _ in second], f"{len(times)} images were read, 
 # %% [markdown] id="script" tags=["core"]
 # ## 5 · Read a job script, and submit it
 #
-# This script reads as in section 2.
-#
 # > **Predict.** How many processes run `smallfiles epoch "$data"`, and how many `smallfiles epoch --count`?
 
 # %%
@@ -472,10 +493,9 @@ print(jobs.find(root, "10_read").path.read_text())
 
 # %% [markdown]
 # Slurm reads the `#SBATCH` lines up to the first command, and silently ignores later ones. `--nodes` times
-# `--ntasks-per-node` is the number of ranks. `set -eo pipefail` ends the job at the first command that fails. `task`,
-# from `lib.sh`, is `srun --cpus-per-task="$cpus"`. Account and partition are in the site's file.
+# `--ntasks-per-node` is the number of ranks. `task`, from `lib.sh`, is `srun --cpus-per-task="$cpus"`.
 #
-# So four processes read, and one counts: the script itself.
+# So four processes read, and the script counts.
 #
 # We submit it to the local cluster (`slurm/local/up`), or to the site in `COURSE_SITE`:
 
@@ -490,13 +510,7 @@ print(sent.log or "No job, no log.")
 #
 # ```
 # 10_read: job 1 of local, n[1-2], 2 CPUs per task
-# rank 0 of 4 on n1: 100 samples in 194 ms with 2 CPUs
-# rank 2 of 4 on n2: 100 samples in 82 ms with 2 CPUs
-# rank 1 of 4 on n1: 100 samples in 21 ms with 2 CPUs
-# rank 3 of 4 on n2: 100 samples in 115 ms with 2 CPUs
-# rank 0 on n1: 100 samples in 194 ms
-# rank 1 on n1: 100 samples in 21 ms
-# rank 2 on n2: 100 samples in 82 ms
+# …
 # rank 3 on n2: 100 samples in 115 ms
 # 4 ranks on 2 nodes read each of 400 samples exactly once, 2,058 samples/s
 # ```
@@ -523,7 +537,8 @@ show.command(config, "train.arrow")
 # %% [markdown]
 # ```bash
 # slurm/submit SITE 10_read -- train.arrow seen       # check, show, send
-# slurm/submit SITE 10_train --sbatch=--nodes=8       # overrides the script; compare samples/s with 1, 2 and 4
+# slurm/submit SITE 10_read --sbatch=--nodes=8 -- train.arrow seen8   # reads only: compare samples/s with 1, 2 and 4
+# slurm/submit SITE 10_train                          # trains; stopped at the limit, it resumes
 # squeue --me                                         # is it waiting or running, and why
 # scancel NUMBER                                      # end it
 # ```
@@ -533,9 +548,10 @@ show.command(config, "train.arrow")
 #
 # - Check torchrun's variables first, then the step of `srun`. A job script, an salloc shell and a laptop are alone.
 # - Only a count over all ranks shows that each sample was read exactly once.
-# - When more nodes do not read faster, the storage is at its limit: stage, or use fewer nodes.
+# - When more nodes do not *read* faster, and with a copy each they do, the storage is at its limit: stage, or use fewer
+#   nodes.
 # - Request a signal before the time limit, write a checkpoint, and requeue the job.
-# - A job script passes the CPUs on to `srun`, and names nothing specific to a site.
+# - A job script passes the CPUs on to `srun`.
 
 # %% [markdown] id="quiz"
 # ## Check yourself
@@ -566,5 +582,4 @@ show.command(config, "train.arrow")
 # %% [markdown] id="next"
 # ## Next
 #
-# `slurm/submit` without arguments lists the sites and the jobs. [11 · Choose a format](11_choose_a_format.ipynb)
-# compares the formats.
+# [11 · Choose a format](11_choose_a_format.ipynb) compares the formats.

@@ -5,7 +5,7 @@
 # images
 #
 # New here are LMDB, a file of keys and values, and Zarr, an array cut into chunks. Which to use depends more on your
-# storage and the number of nodes than on the format. For 10,000 nodes we need a model, compared with a measurement
+# storage and the number of nodes than on the format. For 1,000 nodes we need a model, compared with a measurement
 # first.
 
 # %% [markdown] id="questions"
@@ -51,7 +51,7 @@ setup = start("11")
 # %% [markdown] id="read" tags=["core"]
 # ## 1 · Read every format
 #
-# We pack the same images in each format; the suffix of the output chooses it.
+# We pack the same images in each format, chosen by the suffix.
 
 # %%
 import tempfile
@@ -70,9 +70,10 @@ for suffix, one in packed.items():
     print(f"{suffix:6} {one.files:4} files, {extra:6.2%} more bytes than the images")
 
 # %% [markdown]
-# They differ little in size, but in the number of files and in how a reader finds sample 237. Ours look up once where
-# each image lies, then read by position: packed formats must be about equal. Libraries differ more ([notebook
-# 04](04_pack_hdf5.ipynb)): we add h5py, and zarr with all images as one long array, which the folded cell writes.
+# They differ in the number of files, and in how a reader finds sample 237. Ours look up once where each image lies,
+# then read by position: packed formats must be about equal. Libraries differ more ([notebook 04](04_pack_hdf5.ipynb)):
+# we add h5py, and zarr with all images as one long array in chunks of 128 kB, each a file, or all in one *shard*. The
+# folded cell writes them.
 
 # %% jupyter={"source_hidden": true}
 import h5py
@@ -80,9 +81,12 @@ import zarr
 
 images = [np.frombuffer(one, np.uint8) for one in formats.open(out / "train.files").read_many(range(setup.count))]
 borders = np.cumsum([0, *map(len, images)])
-how = {"chunks": (128 << 10,), "shards": (64 << 20,), "compressors": None}
+how = {"data": np.concatenate(images), "chunks": (128 << 10,), "compressors": None}
 arrays = {"h5py": h5py.File(out / "train.h5")["train/data"]}
-arrays["zarr"] = zarr.create_array(out / "train.zarr", data=np.concatenate(images), **how)
+arrays["zarr, chunks"] = zarr.create_array(out / "chunks.zarr", **how)
+arrays["zarr, sharded"] = zarr.create_array(out / "sharded.zarr", shards=(64 << 20,), **how)
+for name in ("chunks", "sharded"):
+    print(f"zarr, {name}:", sum(path.is_file() for path in (out / f"{name}.zarr").rglob("*")), "files")
 
 # %% [markdown]
 # > **Predict.** Everything is in the page cache. How many times faster than plain files is the fastest way, in
@@ -122,7 +126,7 @@ rates = {name: result.rates_per_s(name) for name in calls}
 times = {name: np.median(runs) / np.median(rates["files"]) for name, runs in rates.items()}
 plain, own = np.median(rates["files"]), sorted(times[suffix] for suffix in SUFFIXES[1:])
 title = f"Read by position, packed formats are {own[0]:.1f} to {own[-1]:.1f} times as fast as plain files; "
-title += f"the library h5py {times['h5py']:.1f} times, zarr {times['zarr']:.2f} times"
+title += f"h5py {times['h5py']:.1f} times, zarr {times['zarr, chunks']:.2f} times, sharded {times['zarr, sharded']:.2f}"
 ratios = {name: [float(f"{rate / plain:.2g}") for rate in runs] for name, runs in rates.items()}
 figures.bars(ratios, title, x="times as fast as files", guess=guess, note="warm: each ran once before")
 
@@ -142,14 +146,16 @@ def decode():
 
 decoding = measure.compare({"decode and crop": decode}, rounds=3, unit="images")
 decode_s = 1 / np.median(decoding.rates_per_s("decode and crop"))
-shares = {name: [100 / rate / decode_s for rate in runs] for name, runs in rates.items()}
-most = max(np.median(shares[name]) for name in SUFFIXES)
-title = f"Reading takes {most:.1f} % of the time of decoding or less, with h5py {np.median(shares['h5py']):.0f} %, with zarr {np.median(shares['zarr']):.0f} %"
+shares = {name: [float(f"{100 / rate / decode_s:.2g}") for rate in runs] for name, runs in rates.items()}
+share = {name: np.median(runs) for name, runs in shares.items()}
+most = max(share[name] for name in (*SUFFIXES, "h5py"))
+title = f"Reading costs at most {most:.2g} % of decoding, but {share['zarr, chunks']:.0f} % with zarr, and {share['zarr, sharded']:.0f} % sharded"
 figures.bars(shares, title, x="time to read, in percent of the time to decode and crop", note="from memory")
 
 # %% [markdown]
-# Read by position, every format costs a few percent of decoding, so reading from memory does not decide. For data that
-# needs no decoding it may, and so may a library.
+# Read by position, every format costs a few percent of decoding, so reading from memory does not decide. Zarr reads all
+# chunks that an image touches, and joins them. Sharding keeps the number of files small (2 instead of hundreds), and
+# takes a third longer or more.
 
 # %% [markdown] id="ask" tags=["core"]
 # ## 2 · Count the requests to the storage
@@ -179,10 +185,12 @@ for suffix, counts in asked.items():
 print("" if asked else "Counting needs a mount. The text below says what it finds.")
 
 # %% [markdown]
-# Plain files cost two operations per image, a look-up and an open; packed formats a few at opening. All cost one or two
-# reads per image (and half as many bytes again, which the model leaves out). So there are four *ways* to read: *files*;
-# *packed*, one large file, read at random, and *striped*: cut over many storage servers; *shards*, read from start to
-# end, so that a read of 1 MB brings ten images; *staged*, a copy on each node.
+# Plain files cost two operations per image, a look-up and an open; packed formats a few at opening. Files cost 1.3
+# reads per image; packed formats 1.5, and half as many bytes again, because the kernel reads ahead. The model counts
+# one read and no extra bytes; with the counts above, one packed file in section 4 would be full at 5 nodes instead of
+# 7. So there are four *ways* to read: *files*; *packed*, one large file, read at random, and *striped*: cut over many
+# storage servers; *shards*, read from start to end, so that a read of 1 MB brings ten images; *staged*, a copy on each
+# node.
 
 # %%
 from smallfiles.scaling import WAYS
@@ -228,11 +236,12 @@ figures.lines(waits, title, x="load of the server", y="wait, in operations", gue
 
 # %% [markdown]
 # Requests come in bunches and differ in length. While none comes, the server is idle, and idle time cannot be saved up.
-# The dashed line is the formula of the simplest queue, M/M/1. With 64 at a time, as in section 4, a request hardly ever
-# finds all of them busy. But near 100 % every curve goes up without end, and other users move you along it: leave room.
+# With 64 at a time, as in section 4, a request hardly ever finds all of them busy. But near 100 % every curve goes up,
+# and other users move you along it: leave room. Workers wait for their answers before they ask again, so at 100 % the
+# queue is only as long as there are workers: then throughput stops growing.
 #
-# Next we compare a forecast with a measurement: `slowfs` with 4 operations at a time, 6 ms each on average. `simulate`
-# has a queue for each part of a cluster. The folded cell reads with 1 to 16 threads, and draws both.
+# Next, a forecast against a measurement: `slowfs` with 4 operations at a time, 6 ms each on average. `simulate` has a
+# queue for each part of a cluster. The folded cell reads with 1 to 16 threads, and draws both.
 
 # %% jupyter={"source_hidden": true}
 from concurrent.futures import ThreadPoolExecutor
@@ -264,20 +273,19 @@ forecast = {}
 for threads in THREADS:
     job = Work(2_000, batch=1, gpus=1, workers=threads, prefetch=2_000, step_s=0, decode_s=alone_s)
     forecast[threads] = job.samples / simulate(job, server, Way(per_file, 0), 1).epoch_s
-error = max(abs(forecast[n] / np.median(runs) - 1) for n, runs in measured.items())
 one_s = per_file * 0.006 + alone_s
 division = {n: min(n / one_s, 4 / (per_file * 0.006)) for n in THREADS}
+off = [100 * abs(each[n] / np.median(runs) - 1) for each in (forecast, division) for n, runs in measured.items()]
 lines = {"measured": measured, "forecast": forecast, "division": division}
 axes = {"x": "threads that read", "y": "files per second", "ideal": "division"}
-figures.lines(lines, f"The forecast is at most {error:.0%} off", **axes)
+figures.lines(lines, f"Forecast and division are {np.median(off):.0f} % off at the median, {max(off):.0f} % at most", **axes)
 
 # %% [markdown]
-# Up to 4 threads, each adds its share; beyond, they only wait longer. The forecast uses the latency, the operations per
-# file, the 4 at a time, and the time of a read without delay; so does the division: threads / time of a file, or what
-# the server can do.
+# Up to 4 threads, each adds its share; beyond, they only wait longer. Division is enough where one part is full.
+# Simulate near the bends, where several parts share the waiting.
 
 # %% [markdown] id="nodes" tags=["core"]
-# ## 4 · From 1 to 10,000 nodes
+# ## 4 · From 1 to 1,000 nodes
 #
 # We forecast ImageNet with 4 GPUs per node, 8 workers per GPU, 64 images per step of 50 ms, and the decoding time
 # measured above, without a page cache, on a medium-sized Lustre: 24 *targets* (groups of disks) of 0.7 GB/s, 100,000
@@ -298,14 +306,13 @@ from smallfiles.scaling import BROADCAST, WAYS, Storage, Work, saturation, simul
 
 work, lustre = Work(decode_s=decode_s), Storage()  # later try yours: Storage(targets=…, metadata_ops_s=…)
 crowded = replace(lustre, metadata_ops_s=lustre.metadata_ops_s / 20)
-nodes = [1, 3, 10, 30, 100, 300, 1_000, 3_000, 10_000]
+nodes = [1, 3, 10, 30, 100, 300, 1_000]
 cases = {name: (lustre, way) for name, way in (WAYS | BROADCAST).items()}
 cases["files, a twentieth"] = crowded, WAYS["files"]
 found = {name: {n: simulate(work, place, way, n) for n in nodes} for name, (place, way) in cases.items()}
 
 # %% [markdown]
-# The folded cell draws them. Lines rise where an epoch is one step or two: beyond 5,000 nodes a step is more than an
-# epoch.
+# The folded cell draws them.
 
 # %% jupyter={"source_hidden": true}
 names = ("files, a twentieth", "files", "packed", "shards", "staged")
@@ -317,15 +324,14 @@ crowded_s, packed_s, staged_s = (epochs[name][100] for name in ("files, a twenti
 title = f"On 100 nodes, files with a twentieth of the metadata server take {crowded_s / packed_s:.0f} times as long as one packed file, "
 title += f"and that takes {packed_s / staged_s:.0f} times as long as a copy per node, once it is there"
 axes = {"x": "nodes", "y": "seconds per epoch", "log": "xy", "ideal": "never waiting"}
-axes["marks"] = {"packed is full": saturation(work, *cases["packed"])["targets"], "fewer than 10 steps per epoch": [(500, 10_000)]}
+axes["marks"] = {"packed is full": saturation(work, *cases["packed"])["targets"]}
 show.figure(figures.lines(epochs, title, **axes, guess=guess, note="a model without page cache; only decoding was measured"))
 for name in names:
     waiting = ", ".join(f"{found[name][count].waiting:4.0%} on {count:,}" for count in (1, 10, 100, 1_000))
     print(f"{name:18} GPUs wait {waiting}; the limit on 1,000: {found[name][1_000].limit}")
 
 # %% [markdown]
-# Lines are flat where something that all nodes share is full. From how many nodes on? Divide what it can do per
-# second by what one node needs.
+# Lines are flat where something that all nodes share is full. Divide what it can do per second by what one node needs.
 
 # %%
 rate = work.node_samples_s
@@ -336,12 +342,12 @@ for name in ("files, a twentieth", "files", "packed", "shards"):
 
 # %% [markdown]
 # With a twentieth of the metadata server, half a node could fill it. But each operation then takes 64 / 5,000 s = 13
-# ms, and the 32 workers of a node cannot ask so fast: three nodes fill it, and more gain nothing. With all of it they
-# equal one packed file: both fill the targets with *requests*, half a millisecond per image. A read from a shard brings
-# ten images, so bytes are the limit, enough for some 20 nodes. Beyond that, only a copy on each node helps.
+# ms, and the 32 workers of a node cannot ask so fast: three nodes fill it. With all of it they equal one packed file:
+# both fill the targets with *requests*, half a millisecond per image. A read from a shard brings ten images, so bytes
+# are the limit, enough for some 20 nodes. Beyond that, only a copy on each node helps.
 #
-# *Without* striping, a packed file is on a single target. And a copy costs time before the first epoch; less if one
-# node reads it and sends it to the others (`stage --broadcast`).
+# *Without* striping, a packed file is on a single target. And a copy costs time before the first epoch; on many nodes
+# less, if one reads it and sends it to the others (`stage --broadcast`).
 #
 # > **Predict.** On 100 nodes: how long is an epoch from a packed file on one target? And after how many epochs has a copy
 # > per node paid off, compared with the striped file?
@@ -357,9 +363,8 @@ for count in (10, 100, 1_000):
         print(f"{name:>15} after {paid:,.0f} epochs")
 
 # %% [markdown]
-# `lfs setstripe -c -1 FOLDER` before the file is written stripes it over all targets. On 10 nodes and more, one
-# target is slower than files with a twentieth of the metadata server. To stage on 100 nodes the set is read 100
-# times; a broadcast reads it once, and pays off four times as early.
+# `lfs setstripe -c -1 FOLDER` before the file is written stripes it over all targets. On 10 nodes a broadcast is slower
+# than ten copies; on 100, where the set would be read 100 times, it pays off four times as early.
 
 # %% [markdown] id="choose" tags=["core"]
 # ## 5 · Choose
@@ -368,11 +373,17 @@ for count in (10, 100, 1_000):
 #
 # *A copy pays off if the seconds saved per epoch, times epochs, exceed its own.*
 #
-# `advise` answers them with numbers, for ImageNet-21k: 14 million images of 110 kB, on 8 nodes with room for 400
-# GB each, which `advise` also counts as page cache; opening and reading a file takes 4 ms.
+# LMDB reads like one packed file: keep it if you have it. Zarr is for arrays of which you read parts.
+#
+# `advise` answers these questions with numbers, for ImageNet-21k: 14 million images of 110 kB, 1.6 TB, on 8 nodes with
+# room for 400 GB each; opening and reading a file takes 4 ms. An eighth would fit on each node, but then each node sees
+# only its own eighth, unless parts are exchanged between epochs.
 #
 # > **Predict.** 32 GPUs take 64 images each per 0.1 s; the metadata server does 20,000 operations per second. How many
-# > times longer do 30 epochs take from files than with the best way?
+# > hours do 30 epochs take from files?
+
+# %%
+guess = 6  # change me: hours
 
 # %%
 from smallfiles.advise import Measured, advise
@@ -385,34 +396,23 @@ advice = advise(many, TrainingPlan(nodes=8, epochs=30, step_s=0.1, metadata_ops_
 print(*advice.reasons, "", *advice.commands, sep="\n")
 
 # %% [markdown]
-# The folded cell draws the hours of each way.
+# The folded cell draws the hours.
 
 # %% jupyter={"source_hidden": true}
 times = advice.hours["files"] / min(advice.hours.values())
-hours = {"files, metadata alone": 30 * 2 * many.samples / 20_000 / 3600} | advice.hours
-title = f"With {advice.workers} workers per GPU, 30 epochs from files take {times:.1f} times as long as the best way; "
-title += f"metadata alone {hours['files, metadata alone'] / min(advice.hours.values()):.1f} times; advised: {advice.way}"
-figures.bars(hours, title, x="hours for 30 epochs", base="files, metadata alone")
+title = f"With {advice.workers} workers per GPU, 30 epochs from files take {times:.1f} times as long as the best way; advised: {advice.way}"
+figures.bars(advice.hours, title, x="hours for 30 epochs", guess=guess)
 
 # %% [markdown]
-# Ways that differ by a few percent are equal: take the simpler. So here, on 8 nodes, one striped file replaces the
-# chart's shards, and keeps random access. From files, 3 workers per GPU, enough for decoding, also wait for each
-# answer. With 8, which the CPUs allow, the metadata server alone is the limit: files take twice as long.
+# One striped file takes as long as the chart's shards, and keeps random access. `advise` stripes large files over 16
+# targets; these 8 nodes need 14. Files take twice as long: the metadata server alone is the limit, so more workers do
+# not help.
 #
 # Notebook 14 forecasts with your worksheet:
 
 # %%
 worksheet.measure_missing(setup.path())
 worksheet.page()
-
-# %% [markdown]
-# <details>
-# <summary>Other people's loaders</summary>
-#
-# `make bench-peers` measures FFCV, DALI, SPDL, LitData and MosaicML Streaming where installed ([our
-# records](../results/README.md)). They differ mostly in decoding.
-#
-# </details>
 
 # %% [markdown] id="exercise"
 # ## Exercise
@@ -440,7 +440,6 @@ show.command(TrainingPlan(nodes=64, step_s=0.02), "DATA")
 # ## Key points
 #
 # - From memory all formats that `pack` writes are fast enough for JPEGs: decoding costs far more. Other data: measure.
-# - To the storage there are four ways: files, one packed file, shards, a copy per node.
 # - At a server of one operation at a time, requests wait 9 operations at 90 % load; with many at a time hardly, until
 #   close to 100 %.
 # - The limit that all nodes share decides: operations and requests per second, then bytes per second.
@@ -467,12 +466,12 @@ show.command(TrainingPlan(nodes=64, step_s=0.02), "DATA")
 # <summary>Answer</summary>
 #
 # **(b)**: 10 nodes need all of its capacity. Requests queue before that, but workers fetch ahead and hide it: the model
-# gives 0 % waiting on 9 nodes and 9 % on 11. (a) assumes four operations per image. (c) forgets one operation.
+# gives 0 % waiting on 9 nodes and 9 % on 11.
 #
 # </details>
 #
-# **3.** 200 nodes train on 2 TB in one file on one target. What do you do first? (a) Convert to shards (b)
-# Stripe the file over all targets (c) More workers
+# **3.** 200 nodes train on 2 TB in one file on one target. What do you do first? (a) Convert to shards (b) Stripe the
+# file over all targets (c) More workers
 #
 # <details>
 # <summary>Answer</summary>
