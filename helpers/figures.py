@@ -131,7 +131,7 @@ def bars(
     colours = ["none" if stacked else COLOURS[_group(name, groups)] for name in totals]
     colours = [REFERENCE_COLOUR if name in bases else c for name, c in zip(totals, colours, strict=True)]
     median_bars(axes, totals, colours, text)
-    if stacked and len({median(runs) for runs in totals.values()}) == 1:
+    if len(stacked) > 1 and len({median(runs) for runs in totals.values()}) == 1:
         for number in list(axes.texts):
             number.remove()
     axes.set_xlabel(label)

@@ -72,6 +72,15 @@ def test_a_stack_is_as_long_as_the_median_of_the_whole():
     assert "10" in texts(axes)
 
 
+def test_equal_wholes_have_no_number_and_the_axis_keeps_its_own():
+    parts = {"a": {"once": 400}, "b": {"never": 200, "twice": 200}}
+    equal, other = (
+        figures.bars(rows, "T", x="samples").figure.axes[0] for rows in (parts, {**parts, "c": {"once": 300}})
+    )
+    assert not equal.texts and len(other.texts) == 3
+    assert "400" in [label.get_text() for label in equal.get_xticklabels()]
+
+
 @ALL
 @pytest.mark.parametrize("guess", [None, ...])
 def test_who_did_not_guess_sees_no_guess(draw, guess):
