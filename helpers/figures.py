@@ -132,8 +132,8 @@ def bars(
     colours = [REFERENCE_COLOUR if name in bases else c for name, c in zip(totals, colours, strict=True)]
     median_bars(axes, totals, colours, text)
     if len(stacked) > 1 and len({median(runs) for runs in totals.values()}) == 1:
-        for number in list(axes.texts):
-            number.remove()
+        for written in list(axes.texts):
+            written.remove()
     axes.set_xlabel(label)
     rows_of = [row for row, name in enumerate(totals) if name.startswith(guess_of)] if guess_of else []
     draw_guess(axes, guess, text, list(totals), rows=rows_of)

@@ -88,7 +88,7 @@ def _read(attempt: Attempt, script: tuple[Any, ...], what: str) -> tuple[Wire, A
         because = _JOINED if max(wire.starts) >= ALL else _ENDLESS
         raise attempt.wrong(f"more than {_MOST_REQUESTS} requests", "an end", because) from None
     except Exception as error:
-        may_end = script in (REPLACED, EMPTY) or max(wire.starts) >= ALL
+        may_end = script in (REPLACED, EMPTY) or max(wire.starts, default=0) >= ALL
         if not isinstance(error.__cause__, OSError if may_end else Busy | Missing):
             raise
         got = error.__cause__

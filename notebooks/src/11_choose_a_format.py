@@ -155,7 +155,7 @@ figures.bars(shares, title, x="time to read, in percent of the time to decode an
 # %% [markdown]
 # Read by position, every format costs a few percent of decoding, so reading from memory does not decide. Zarr reads all
 # chunks that an image touches, and joins them. Sharding keeps the number of files small (2 instead of hundreds), and
-# takes a third longer or more.
+# takes longer.
 
 # %% [markdown] id="ask" tags=["core"]
 # ## 2 · Count the requests to the storage
