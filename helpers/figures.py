@@ -82,6 +82,7 @@ def bars(
     groups: Sequence[str] = (),
     guess: Guess = None,
     guess_of: str = "",
+    guess_text: str = "",
     marks: Mapping[str, float] | None = None,
     counted: bool = False,
 ) -> Drawing:
@@ -98,6 +99,7 @@ def bars(
         groups: Words in names; the bars of each have a colour of their own.
         guess: A place on the axis, or the name of a bar. `None` and `...` draw nothing.
         guess_of: Beginning of the names of neighbouring bars that a place is a guess at; all if empty.
+        guess_text: How the guess was put, if not as a place on the axis, such as "50%".
         marks: More places on the axis by name; the axis reaches to them.
         counted: These are counts, the same on any machine, so the caption names none.
 
@@ -135,13 +137,16 @@ def bars(
         for written in list(axes.texts):
             written.remove()
     axes.set_xlabel(label)
+    if all(value.is_integer() for runs in totals.values() for value in runs):
+        axes.locator_params(axis="x", integer=True)
     rows_of = [row for row, name in enumerate(totals) if name.startswith(guess_of)] if guess_of else []
-    draw_guess(axes, guess, text, list(totals), rows=rows_of)
+    as_guessed = (lambda _: guess_text) if guess_text else text
+    draw_guess(axes, guess, as_guessed, list(totals), rows=rows_of)
     for number, (name, place) in enumerate((marks or {}).items()):
         axes.set_xlim(right=max(axes.get_xlim()[1], 1.02 * place))
         mark(axes, name, place, (0.94 if guess is None or guess is ... else 0.85) - 0.08 * number, iter(()))
     values = ", ".join(f"{name} {text(median(runs))}" for name, runs in totals.items())
-    return _finish(figure, f"Bar chart. {title}. {label}: {values}{guessed(guess, text)}.")
+    return _finish(figure, f"Bar chart. {title}. {label}: {values}{guessed(guess, as_guessed)}.")
 
 
 @styled()

@@ -112,6 +112,18 @@ def test_a_guess_by_name_marks_the_bar():
         bars(guess="no such bar")
 
 
+def test_a_guess_can_be_written_as_it_was_put():
+    axes = figures.bars({"all": 62.0}, "t", x="wrong", guess=31, guess_text="50% decoded").figure.axes[0]
+    assert "your guess: 50% decoded" in texts(axes)
+
+
+def test_counts_have_whole_numbers_as_ticks():
+    axes = figures.bars({"few": 2, "none": 0}, "t", x="wrong").figure.axes[0]
+    assert all(float(tick).is_integer() for tick in axes.get_xticks())
+    axes = figures.bars({"few": 2.5, "none": 0}, "t", x="seconds").figure.axes[0]
+    assert not all(float(tick).is_integer() for tick in axes.get_xticks())
+
+
 def test_a_guess_at_some_of_the_bars_is_a_line_along_these():
     rows = {"list, 1%": 19.0, "list, 25%": 40.0, "columns, 1%": 0.2, "columns, 25%": 0.2}
     drawn = figures.bars(rows, "t", x="MB", groups=("list", "columns"), guess=5, guess_of="list")
