@@ -40,12 +40,15 @@ class Slow:
         return ", slept: nothing can be mounted here" if self.config else ""
 
     def task(
-        self, work: Callable[..., Any], *arguments: object, opens: int = 1, reads: int = 0
+        self, work: Callable[..., Any], *arguments: object, operations: int = 2, reads: int = 0
     ) -> Callable[[], Any]:
-        """`work(*arguments)`, which opens so many files and reads so many bytes of this storage."""
+        """`work(*arguments)`, which takes so many look-ups and opens, and reads so many bytes.
+
+        One file takes a look-up and an open; `cp -r` looks each file up twice.
+        """
         if not self.config:
             return partial(work, *arguments)
-        waits_s = 2 * self.config.latency_s * opens  # a look-up and an open each
+        waits_s = self.config.latency_s * operations
         waits_s += reads / (self.config.bandwidth_bytes_s or float("inf"))
         return partial(_late, waits_s, work, *arguments)
 

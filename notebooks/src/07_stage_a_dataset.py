@@ -135,7 +135,7 @@ trial.unlink()
 # fails, in some versions with a *bus error* ([pytorch#5040](https://github.com/pytorch/pytorch/issues/5040)). `stage`
 # keeps some room free.
 #
-# Now we stage the packed file.
+# Now stage the packed file:
 
 # %%
 with staging.staged(packed, here, config=config) as copy:
@@ -152,8 +152,8 @@ with staging.staged(packed, here, config=config) as copy:
 # its digest, and `cp -r` with the small files. Each run also removes its copy. We read from a warm page cache, then
 # from slow storage: 2 ms for each look-up and open, 100 MB/s.
 #
-# > **Predict.** Order the three by speed, warm and from slow storage. How many times faster is `stage` than `cp -r`
-# > from slow storage?
+# > **Predict.** Warm, does checking make `stage` slower than `dd`? From slow storage, how many times faster is `stage`
+# > than `cp -r`?
 
 # %%
 guess = 20  # change me: from slow storage, stage is so many times as fast as cp -r
@@ -182,7 +182,7 @@ def by_cp(folder):
 
 # %% jupyter={"source_hidden": true}
 def compare(place, rounds):
-    ways = {"cp -r, small files": place.task(by_cp, place.files, opens=len(source.manifest), reads=size)}
+    ways = {"cp -r, small files": place.task(by_cp, place.files, operations=3 * len(source.manifest), reads=size)}
     ways |= {"dd, one file": place.task(by_dd, place.packed, reads=size)}
     ways |= {"stage, one file": place.task(by_stage, place.packed, reads=size)}
     return measure.compare(ways, rounds=rounds, unit="MiB")
@@ -208,9 +208,9 @@ speeds = {name: [rate / plain for rate in slow.rates_per_s(name)] for name in sl
 figures.bars(speeds, title, x="times the speed of cp -r", note=note, base="cp -r, small files", guess=guess)
 
 # %% [markdown]
-# Here the storage sets the pace: the bytes take 0.45 s in each way, verified or not. Each small file adds a look-up and
-# an open. Disks and copies rarely fail, but then silently. The folded cell flips one bit of the source, as a failing
-# disk would.
+# Here the storage sets the pace: the bytes take 0.45 s in each way, verified or not. For each small file `cp -r` adds
+# two look-ups and an open: 400 × 3 × 2 ms = 2.4 s. Disks and copies rarely fail, but then silently. The folded cell
+# flips one bit of the source, as a failing disk would.
 #
 # > **Predict.** Which of the two will notice it, `cp` or `stage`?
 
@@ -284,7 +284,6 @@ with ProcessPoolExecutor(4, mp_context=fork) as pool:
     for work in (if_missing, once_per_node):
         opened[work.__name__] = list(pool.map(work, [packed] * 4, range(4)))
         (here / "train.arrow").unlink()
-print({name: [f"{mb:.0f} MB" for mb in found] for name, found in opened.items()})
 
 # %% [markdown]
 # The folded cell draws it.
@@ -294,11 +293,12 @@ torn, whole = opened["if_missing"], min(opened["once_per_node"])
 title = f"Ranks 1 to 3 open {min(torn[1:]):.0f} to {max(torn[1:]):.0f} of {size / 1e6:.0f} MB; "
 title += f"with lock and rename, each opens {whole:.0f}"
 each = {f"{name}, rank {rank}": mb for name, found in opened.items() for rank, mb in enumerate(found)}
-show.figure(figures.bars(each, title, x="MB that a rank finds", guess=guess))
+axes = {"x": "MB that a rank finds", "groups": list(opened), "guess_of": "if_missing"}
+show.figure(figures.bars(each, title, guess=guess, **axes))
 
 # %% [markdown]
 # Three ranks would have opened a torn file: half an Arrow file stops them with an error, half a tar can pass for a
-# whole one. A copy for each rank is right, but takes four times the memory.
+# whole one.
 #
 # ![Two nodes with four ranks each. On each node one rank copies train.arrow from the parallel file system to /dev/shm; the others wait, then all read the copy.](pictures/stage_once_a_node.svg)
 #
@@ -338,7 +338,7 @@ for name, (way, rate) in cases.items():
 alone = copying["each node reads"]
 slower = {name: max(n for n, seconds in line.items() if seconds >= alone[n]) for name, line in copying.items()}
 title = f"Simulated: with 12 GB/s a broadcast is faster from {slower['broadcast, 12 GB/s'] + 1} nodes on, "
-title += f"with 1 GB/s not with {slower['broadcast, 1 GB/s']} either"
+title += f"with 1 GB/s only beyond {slower['broadcast, 1 GB/s']}"
 drawn = {name: {nodes: line[nodes] for nodes in doublings} for name, line in copying.items()}
 axes = {"x": "nodes", "y": "time until all have a copy (s)", "log": "xy"}
 axes |= {"marks": {"2 levels": 9, "3 levels": 73}}  # of the tree: 8 nodes, 64 more, …
@@ -346,9 +346,9 @@ show.figure(figures.lines(drawn, title, **axes, guess=guess, note="a model, not 
 print("512 nodes read from shared storage:", {name: read[name] for name in list(cases)[:2]})
 
 # %% [markdown]
-# A broadcast first reads everything, then sends it block by block and level by level, so with few nodes it is slower.
-# All depends on what a node passes on: measure yours with `07_broadcast`. Only the printed line is certain: the storage
-# is read once.
+# A broadcast first reads everything; then each node sends each block up to eight times over its one link, so eight
+# nodes already cost 8 × 12 s. All depends on what a node passes on: measure yours with `07_broadcast`. Only the printed
+# line is certain: the storage is read once.
 
 # %% [markdown] id="epochs" tags=["core"]
 # ## 4 · Count the epochs
@@ -395,7 +395,7 @@ with (
     staging.staged(packed, here, config=config) as copy,
 ):
     elsewhere = Path(tempfile.mkdtemp(dir=here))
-    parts = {"small files": place.task(epoch_of_files, place.files, opens=len(order), reads=size)}
+    parts = {"small files": place.task(epoch_of_files, place.files, operations=2 * len(order), reads=size)}
     parts |= {"packed file": place.task(epoch, place.packed, reads=size), "staged copy": partial(epoch, copy.path)}
     parts |= {"copying": place.task(copy_and_give_back, place.packed, elsewhere, reads=size)}
     found = measure.compare(parts, rounds=3)
@@ -420,28 +420,31 @@ marks = {"has paid": paid} if paid < shown[-1] else None
 axes = {"x": "epochs read", "y": "seconds since the start"}
 show.figure(figures.lines(lines, title, **axes, guess=guess, marks=marks, note=f"slopes: medians{place.note}"))
 saved = seconds["small files"] - seconds["staged copy"]
-print(f"compared with small files: after {seconds['copying'] / saved:.2f} epochs" if saved > 0 else "never")
+when = f"after {seconds['copying'] / saved:.2f} epochs, and one more for the first packing" if saved > 0 else "never"
+print(f"compared with small files: {when}")
 
 # %% [markdown]
 # A copy reads each byte once, as an epoch does. `slowfs` charges bytes and opens but no read requests, so here the
 # lines meet near one epoch. Expect less on a parallel file system: an epoch sends a request for each sample, a copy a
-# few large ones, perhaps from several readers.
+# few large ones.
 #
-# But while the GPU computes, the loader reads ahead. If training takes longer than reading, it hides the storage.
+# But while the GPU computes, the loader reads ahead.
 #
-# > **Predict.** Training alone takes as long as reading from the slow storage. When has staging paid off?
+# > **Predict.** Training takes half as long as reading from the slow storage, then just as long. After how many epochs
+# > has staging paid off?
 
 # %%
 mine = 0.7  # change me: your training, as a share of reading
-for share in (0.0, 0.5, 0.9, 1.0, mine):
+for share in sorted({0.0, 0.5, 0.9, 1.0, mine}):
     training = share * seconds["packed file"]  # an epoch cannot be shorter than this
     saved = max(training, seconds["packed file"]) - max(training, seconds["staged copy"])
     when = f"after {seconds['copying'] / saved:.1f} epochs" if saved > 0 else "never"
     print(f"training needs {training:.2f} s per epoch: staging pays off {when}")
 
 # %% [markdown]
-# So measure an epoch of your training, not a raw read. A set that fits into the *page cache* may come from there in the
-# second epoch. And with staging your job loads the shared storage once, not in every epoch.
+# If training takes longer than reading, it hides the storage. So measure an epoch of your training, not a raw read. A set
+# that fits into the *page cache* may come from there in the second epoch. And with staging your job loads the shared
+# storage once, not in every epoch.
 
 # %% [markdown] id="clean" tags=["core"]
 # ## 5 · Clean up, also when killed
@@ -551,8 +554,9 @@ show.command(staging.StageConfig(), "scratch/data/train.tars")
 # Set the `trap` in the script itself: inside `$(…)` it belongs to a subshell, which ends at once.
 #
 # ```bash
-# staged=$(smallfiles stage scratch/data/train.tars) || exit 1
+# time staged=$(smallfiles stage scratch/data/train.tars) || exit 1
 # trap 'smallfiles unstage "$staged"' EXIT
+# smallfiles bench read scratch/data/train.tars  # its cold reads: an epoch without a copy
 # smallfiles bench read "$staged"
 # ```
 #

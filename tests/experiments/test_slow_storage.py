@@ -28,13 +28,13 @@ def seconds(task):
 def test_without_slow_storage_a_task_is_the_work_alone(places):
     place = Slow(*places)
     assert place.note == ""
-    assert seconds(place.task(place.packed.read_bytes, opens=10_000, reads=10**12)) < 5
+    assert seconds(place.task(place.packed.read_bytes, operations=10_000, reads=10**12)) < 5
 
 
-def test_where_nothing_is_mounted_a_task_sleeps_for_its_opens_and_bytes(places):
+def test_where_nothing_is_mounted_a_task_sleeps_for_its_operations_and_bytes(places):
     place = Slow(*places, CONFIG)
     assert "slept" in place.note
-    assert seconds(place.task(place.packed.read_bytes, opens=2, reads=100_000)) >= 0.18
+    assert seconds(place.task(place.packed.read_bytes, operations=4, reads=100_000)) >= 0.18
 
 
 @pytest.mark.skipif(bool(why_not()), reason="no FUSE here")
@@ -42,7 +42,7 @@ def test_a_mounted_folder_is_slow_by_itself(places):
     with on_slow_storage(*places, CONFIG) as place:
         assert (place.files / "a.jpg").read_bytes() == b"a.jpg"
         assert place.config is None and place.packed != places[0]
-        assert seconds(place.task(place.packed.read_bytes, opens=10_000)) >= 0.02
+        assert seconds(place.task(place.packed.read_bytes, operations=10_000)) >= 0.02
 
 
 def test_without_a_mount_the_places_are_those_of_this_disk(places, monkeypatch):
