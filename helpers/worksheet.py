@@ -53,7 +53,7 @@ NUMBERS: dict[str, dict[str, Number]] = {
     "07": {"break_even_epochs": Number("epochs after which staging has paid off")},
     "08": {
         "images_per_s": Number("views with changed colours, by the best number of workers", "images/s"),
-        "cpu_ms": Number("processor time to decode and crop one image", "ms"),
+        "cpu_ms": Number("processor time of one view with changed colours", "ms"),
     },
     "09": {"in_flight": Number("requests of 16 MiB in flight that fill one connection")},
     "10": {"ranks_fed": Number("ranks of 333 images/s that one node's rate of 01 would feed")},

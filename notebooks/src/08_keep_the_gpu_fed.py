@@ -137,7 +137,7 @@ def toolbox(data, short, k, box, only_the_part):
 # %% jupyter={"source_hidden": true}
 import warnings
 
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, Dataset
 
 
 def follow(order, indices):
@@ -193,21 +193,23 @@ for number in range(10):
         runs[name].append(spent)
 
 # %% [markdown]
-# The folded cell draws the shortest time of each stage:
+# The folded cell draws the median time of each stage:
 
 # %% jupyter={"source_hidden": true}
 bars = {}
 for name, each in runs.items():
-    bars[name] = {stage: min(run[stage] for run in each[1:]) for stage in each[0]}
+    bars[name] = {stage: median(run[stage] for run in each[1:]) for stage in each[0]}
     bars[name]["send"] = send_ms(first[name])
 total = {name: sum(stages.values()) for name, stages in bars.items()}
 slow, quick = total["floats, scale_crop"], total["bytes, toolbox, part"]
-saved = {"bytes instead of floats": slow - total["bytes, scale_crop"]}
+saved = {"working with bytes": slow - total["bytes, scale_crop"]}
 saved |= {"cropping first": slow - total["floats, crop_scale"]}
 largest = max(saved, key=saved.get)
-note = "each stage: processor time, the shortest of 9 batches; send: by the clock"
-title = f"From {slow:.0f} to {quick:.0f} ms per batch; the largest single step: {largest}, {saved[largest]:.0f} ms"
-show.figure(figures.bars(bars, title, x="time of one worker per batch (ms)", note=note, guess=slow / guess))
+note = "processor time, median of 9 batches; send: by the clock, shortest of 12"
+title = f"The last program is {slow / quick:.1f} times as fast as the first; "
+title += f"{largest} saves most, {saved[largest]:.0f} ms"
+axes = {"x": "time of one worker per batch (ms)", "guess_text": f"{guess:g} times as fast"}
+show.figure(figures.bars(bars, title, **axes, note=note, guess=slow / guess))
 
 
 def pixels(batch):
@@ -272,17 +274,16 @@ figures.bars(speeds, title, x="images per second of one processor")
 # The loader you know:
 
 # %%
-from torch.utils.data import Dataset
-
-names, labels = source.manifest.paths.to_pylist()[:64], source.manifest.targets
+names, labels = source.manifest.paths.to_pylist()[:240], source.manifest.targets
 
 
 class Views(Dataset):
-    def __init__(self, store):
-        self.store, self.transform = store, images.RandomResizedCrop(jitter=images.ColourJitter())
+    def __init__(self, store, count):
+        self.store, self.count = store, count
+        self.transform = images.RandomResizedCrop(jitter=images.ColourJitter())
 
     def __len__(self):
-        return len(names)
+        return self.count
 
     def __getitem__(self, index):
         data = bytearray(source.manifest.sizes[index])
@@ -291,9 +292,9 @@ class Views(Dataset):
 
 
 # %%
-def by_processes(store, workers):
+def by_processes(store, count, workers):
     return DataLoader(
-        Views(store),
+        Views(store, count),
         batch_size=8,
         shuffle=True,
         num_workers=workers,  # 0: the trainer makes its batches itself
@@ -305,12 +306,12 @@ def by_processes(store, workers):
 
 
 # %% [markdown]
-# We read the same files from memory, and through `slowfs`, where each look-up and each open takes 6 ms.
+# We read 240 files from memory, and 64 of them through `slowfs`, where each look-up and each open takes 6 ms.
 #
 # > **Predict.** How many workers are best from memory? And from slow storage: fewer, as many, or more?
 
 # %%
-guess = 4  # change me: the best number of workers from slow storage
+guess, from_memory = 4, 8  # change me: the best numbers of workers, from slow storage and from memory
 
 # %%
 from smallfiles.slowfs import SlowConfig, open_slow
@@ -322,8 +323,8 @@ def epoch(loader):
 
 counts = (0, 1, 2, 4, 8)
 with open_slow(setup.folder(), SlowConfig(latency_s=0.006)) as slow:
-    stores = {"memory": source.store, "slow storage": slow.store}
-    loaders = {(where, n): by_processes(store, n) for where, store in stores.items() for n in counts}
+    stores = {"memory": (source.store, len(names)), "slow storage": (slow.store, len(names[:64]))}
+    loaders = {(where, n): by_processes(*store, n) for where, store in stores.items() for n in counts}
     tasks = {f"{where}, {n}": partial(epoch, loader) for (where, n), loader in loaders.items()}
     result = measure.compare(tasks, rounds=3, unit="images")
     loaders.clear(), tasks.clear()  # the worker processes end with their loaders
@@ -332,30 +333,32 @@ with open_slow(setup.folder(), SlowConfig(latency_s=0.006)) as slow:
 # The folded cell draws a line per store and notes your numbers.
 
 # %% jupyter={"source_hidden": true}
-lines = {where: {n: result.rates_per_s(f"{where}, {n}") for n in counts} for where in stores}
-middle = {where: {n: median(runs) for n, runs in line.items()} for where, line in lines.items()}
-best = {where: max(line, key=line.get) for where, line in middle.items()}
-gains = {where: middle[where][n] / middle[where][0] for where, n in best.items()}
-title = f"Workers for the most images per second: {best['memory']} from memory, {best['slow storage']} from slow storage"
-note = f"{gains['memory']:.1f} and {gains['slow storage']:.1f} times the images of no worker"
-marks = {"CPUs": setup.cpus} if setup.cpus <= max(counts) else None
-axes = {"x": "workers", "y": "images per second"}
-show.figure(figures.lines(lines, title, **axes, note=note, guess=guess, marks=marks))
-began = time.process_time()
+lines = {where: {n: max(result.rates_per_s(f"{where}, {n}")) for n in counts} for where in stores}
+best = {where: max(line, key=line.get) for where, line in lines.items()}
+gains = {where: lines[where][n] / lines[where][0] for where, n in best.items()}
+most = {where: f"{n} worker{'s give' if n > 1 else ' gives'} {gains[where]:.1f} times the images of none" for where, n in best.items()}
+most |= {where: "no worker helps: other programs take the CPUs" for where, n in best.items() if n == 0}
+title = f"From memory, {most['memory']}; from slow storage, {most['slow storage']}"
+marks = {"your guess, memory": from_memory} | ({"CPUs": setup.cpus} if setup.cpus <= max(counts) else {})
+axes = {"x": "workers", "y": "images per second", "marks": marks}
+note = "the fastest of 3 runs, since other programs only slow one down"
+show.figure(figures.lines(lines, title, **axes, guess=guess, note=note))
+views, began = Views(source.store, len(names)), time.thread_time()
 for index in range(48):
-    list(toolbox(bytes(reader.read(index)), *drawn[index], only_the_part=True))
-cpu_ms = 1e3 * (time.process_time() - began) / 48
-worksheet.note("08", images_per_s=max(middle["memory"].values()), cpu_ms=cpu_ms)
+    views[index % len(views)]
+cpu_ms = 1e3 * (time.thread_time() - began) / 48
+worksheet.note("08", images_per_s=max(lines["memory"].values()), cpu_ms=cpu_ms)
 
 # %% [markdown]
-# A worker does two jobs. It *computes*: from memory, expect the best number to be near the number of CPUs, less if
-# other programs use them. And it *waits*: a worker that sleeps until its file arrives needs no CPU, so from slow
-# storage more workers than CPUs help, until the CPUs are busy. Compare with what your GPU trains: at 0.7 ms per image
-# (yours is above), 8 CPUs make at most 11,000 images per second. With too few CPUs per GPU, and decoding as the longest
-# stage, decode on the GPU (DALI, or `torchvision.io.decode_jpeg(…, device="cuda")`); it takes time and memory there.
+# A worker does two jobs. It *computes*: from memory, the line stops rising near the number of free CPUs, and one worker
+# gains little, since its batches must be sent. And it *waits*: a worker that sleeps until its file arrives needs no
+# CPU, so from slow storage more workers than CPUs help, until the CPUs are busy. Compare with what your GPU trains: at
+# 1.2 ms per image (yours is above), 8 CPUs make at most 6,700 images per second. With too few CPUs per GPU, and
+# decoding as the longest stage, decode on the GPU (DALI, or `torchvision.io.decode_jpeg(…, device="cuda")`); it takes
+# time and memory there.
 #
 # Workers need not be processes. Decoding and scaling happen in C, where Python's lock is released, so *threads* really
-# work at the same time. A thread leaves its batch in the trainer's memory; a process must send it.
+# work at the same time.
 #
 # <details>
 # <summary>How many threads?</summary>
@@ -369,7 +372,7 @@ worksheet.note("08", images_per_s=max(middle["memory"].values()), cpu_ms=cpu_ms)
 # > **Predict.** Batches of 256, 8 workers, 2 batches ahead per worker: how many gigabytes as bytes, and as floats?
 
 # %%
-[f"{8 * 2 * 256 * 224 * 224 * 3 * size / 1e9:.1f} GB as {kind}" for kind, size in (("bytes", 1), ("floats", 4))]
+print(*(f"{8 * 2 * 256 * 3 * 224**2 * n / 1e9:.1f} GB as {kind}" for kind, n in (("bytes", 1), ("floats", 4))), sep="\n")
 
 # %% [markdown]
 # Processes keep them in `/dev/shm`. If that is too small, a worker dies with a *bus error* ([notebook
@@ -378,9 +381,8 @@ worksheet.note("08", images_per_s=max(middle["memory"].values()), cpu_ms=cpu_ms)
 # %% [markdown] id="ring" tags=["optional"]
 # ## 4 · Build a ring
 #
-# *Optional, 12 minutes.* First a ring of 30 lines, then a simulation of when it helps. The idea in the forum: a second
-# program fills a RAM disk with finished batches, and training empties it. The core is memory that two processes share,
-# cut into slots, and two queues of slot numbers.
+# *Optional, 12 minutes.* The idea in the forum: a second program fills a RAM disk with finished batches, and training
+# empties it. The core is memory that two processes share, cut into slots, and two queues of slot numbers.
 #
 # ![Twelve slots in a ring. Producers fill the next empty slots, training reads the oldest ready one and then frees it.](pictures/ring.svg)
 #
@@ -431,9 +433,8 @@ print(f"{len(means)} batches through {SLOTS} slots; at most {max(waiting)} waite
 # sleeps forever, and two producers would mix up the order. `smallfiles.ring` handles that.
 #
 # **Does a ring make training faster?** We simulate it with sleeps. A step takes 20 ms, a batch 9 ms. But the storage
-# stalls for 0.27 s in every 0.6 s, and training pauses for 0.1 s before each epoch of 2 s, as for an evaluation. A
-# `DataLoader` starts each epoch empty; a ring continues to fill. The folded cell defines storage, producer, and a
-# training with one buffer:
+# stalls for 0.27 s in every 0.6 s, and training pauses for 0.1 s before each epoch of 2 s. A `DataLoader` starts each
+# epoch empty; a ring continues to fill. The folded cell defines storage, producer, and a training with one buffer:
 
 # %% jupyter={"source_hidden": true}
 import queue
@@ -476,11 +477,11 @@ def train(slots, goes_on, make_s=0.009, stalls=True):
 
 
 # %% [markdown]
-# > **Predict.** With which of these does training wait least: 2 batches ahead, 16 batches ahead, or a ring of 16 slots?
-# > And with storage that never stalls but needs 30 ms per batch?
+# > **Predict.** How many slots bridge a stall of 0.27 s at 20 ms per step? And how many help with storage that never
+# > stalls but needs 30 ms per batch?
 
 # %%
-AHEAD = 16  # change me: the fewest slots with which the ring waits 0 %
+AHEAD = 8  # change me: the fewest slots with which the ring waits 0 %
 buffers = {"2 ahead": (2, False), f"{AHEAD} ahead": (AHEAD, False), f"ring of {AHEAD}": (AHEAD, True)}
 ORIGIN = time.monotonic()  # of the stalls
 with ThreadPoolExecutor(6) as pool:  # sleeping needs no CPU, so all six run at once
@@ -488,7 +489,7 @@ with ThreadPoolExecutor(6) as pool:  # sleeping needs no CPU, so all six run at 
     too_slow = {name: pool.submit(train, *buffer, 0.03, False) for name, buffer in buffers.items()}
 
 # %% [markdown]
-# The folded cell computes the waiting and draws how full two of the buffers were.
+# The folded cell computes the waiting and draws how full the buffers were.
 
 # %% jupyter={"source_hidden": true}
 stalled, too_slow = ({name: run.result() for name, run in runs.items()} for runs in (stalled, too_slow))
@@ -513,24 +514,16 @@ stalls = [(start, min(4, start + STALL_S)) for start in np.arange(PERIOD_S - STA
 ring = stalled[f"ring of {AHEAD}"]
 pause = ring[0][BATCHES][0] - ORIGIN  # the first step of the second epoch comes after it
 marks = {"storage stalls": stalls, "pauses of training (ring)": [(0, PAUSE_S), (pause - PAUSE_S, pause)]}
-drawn = {"2 ahead": stalled["2 ahead"], f"ring of {AHEAD}": ring}
-levels = {name: sampled(level) for name, (_, level) in drawn.items()}
-few = share(stalled["2 ahead"][0])
-title = f"Stalls cost {few:.0%} of the time with 2 batches ahead, {share(ring[0]):.0%} with a ring of {AHEAD}"
+levels = {name: sampled(level) for name, (_, level) in stalled.items()}
+two, more, ringed = (share(done) for done, _ in stalled.values())
+title = f"Stalls cost {two:.0%} with 2 batches ahead, {more:.0%} with {AHEAD}, {ringed:.0%} with a ring of {AHEAD}"
 show.figure(figures.lines(levels, title, x="seconds", y="batches ready", marks=marks))
 
 # %% [markdown]
-# A buffer bridges a stall if it is full when the stall begins and holds more steps than the stall lasts. A larger
-# `prefetch_factor` can do that too, except at the start of each epoch. If the supply is too slow on average, every
-# buffer runs empty; the ring gains only what it fills in the pauses. A ring never replaces CPUs.
-#
-# <details>
-# <summary>The forum's own numbers</summary>
-#
-# They were 30 GB of RAM disk and 1,000 batches, refilled below 800: at 50 ms per step enough for 40 s. A stall of 5 s
-# needs 100, and a producer that sleeps at a queue needs no threshold.
-#
-# </details>
+# A buffer bridges a stall if it is full when the stall begins and holds more steps than the stall lasts: set `AHEAD` to
+# your answer and run both cells again. A larger `prefetch_factor` gains nearly all of it, except at the start of each
+# epoch (or call `iter(loader)` before the pause). If the supply is too slow on average, every buffer runs empty; the
+# ring gains only what it fills in the pauses. A ring never replaces CPUs.
 
 # %% [markdown] id="train" tags=["core"]
 # ## 5 · Look at the waiting
@@ -580,13 +573,15 @@ show.command(config, "train.arrow", "--batch", "16")
 with filling(config, packed, "--batch", "16"), ring.attach(config.name) as batches:
     found["ring"] = steps(batches)
 waiting = {name: spent["waiting"] / sum(spent.values()) for name, spent in found.items()}
-title = f"With 1 thread training waits {waiting['1 thread']:.0%} of the time, and {waiting['no worker']:.0%} without a worker"
+title = f"Waiting: {waiting['no worker']:.0%} without a worker, {waiting['2 processes']:.0%} with 2 processes, "
+title += f"{waiting['1 thread']:.0%} with 1 thread"
 show.figure(figures.bars(found, title, x="seconds per epoch", note=f"one run of {len(source.manifest) // 16 - 1} steps"))
 print({name: f"{share:.0%} waiting" for name, share in waiting.items()})
 
 # %% [markdown]
-# The steps are equally long here, so all that differs is the waiting. One worker hides most of it, and here no stall
-# needs a ring. `smallfiles train` reports it as `waiting_share`.
+# One worker hides most of the waiting. Processes wait although their batches are ready: the trainer receives each one,
+# the *send* of section 1. A thread's batch and a slot of the ring are already there. `smallfiles train` reports the
+# share as `waiting_share`.
 
 # %% [markdown] id="exercise"
 # ## Exercise

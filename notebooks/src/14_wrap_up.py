@@ -137,7 +137,7 @@ worksheet.measure_missing(setup.path())
 # %% [markdown]
 # The forecast of [notebook 11](11_choose_a_format.ipynb) takes:
 #
-# - *From you*: the bytes of a tree; the time to decode; the files that you opened per second, times two operations, as a
+# - *From you*: the bytes of a tree; the time per view; the files that you opened per second, times two operations, as a
 #   first guess of the metadata server.
 # - *Defaults of `Storage()`; ask your site*: 24 hard-disk targets, 0.5 ms per read request, the packed file on all
 #   targets.
