@@ -12,7 +12,7 @@
 #
 # *The map of the course. The lengths are schematic; you will measure the real ones.*
 #
-# Most clusters keep data on *Lustre*, a *parallel file system*: many servers that look like one folder. Some of them
+# Many clusters keep data on *Lustre*, a *parallel file system*: many servers that look like one folder. Some of them
 # keep the names of files; others keep the bytes, on groups of disks called *targets*. *Striping* spreads one large file
 # over several targets, so that all of them deliver it.
 #
@@ -118,9 +118,9 @@ picture = machine_report.describe(setup.scratch)
 show.figure(machine_report.draw(picture), alt=picture.alt_text)
 
 # %% [markdown]
-# The title is computed from the result, as in all figures of this course: the shortest bar of the data decides. The
-# label of an inode bar says how many free bytes there are for each free inode. If your files are larger, bytes run out
-# first; if they are smaller, inodes do. Then "No space left on device" appears although many bytes are free. `/dev/shm`
+# The title is computed from the result, as in all figures of this course: the shorter bar decides. The label of an
+# inode bar says how many free bytes there are for each free inode. If your files take more on disk, bytes run out
+# first; if they take less, inodes do. Then "No space left on device" appears although many bytes are free. `/dev/shm`
 # is memory: what lies there counts against the limit above.
 #
 # On a cluster your quota, above all of inodes, is often far tighter than the file system. It has bars of its own here,
@@ -180,7 +180,7 @@ guess = 100  # change me: files that import torch opens
 opened = {f"import {module}": files_opened_by(module) for module in ("json", "numpy", "torch")}
 counts = {name: len(paths) for name, paths in opened.items()}
 size = sum(map(os.path.getsize, opened["import torch"]))
-title = f"import torch opens {counts['import torch']:,} files with a total size of {bytes_text(size)}"
+title = f"import torch opens {counts['import torch']:,} files of {bytes_text(size)} in all, and reads part of them"
 figures.bars(counts, title, x="files opened by the import, and libraries mapped", guess=guess)
 
 # %% [markdown]
@@ -304,8 +304,9 @@ show.command(picture)
 # <details>
 # <summary>Answer</summary>
 #
-# **(a)**. `df -i` shows how many are left. On Lustre one full target gives the same message: `lfs df -h` shows each.
-# (b) Too little memory ends a process, with a different message. (c) A slow disk is not full.
+# **(a)**. `df -i` shows how many are left; a full quota says `Disk quota exceeded`. On Lustre one full target gives the
+# same message: `lfs df -h`. (b) Too little memory ends a process, with a different message. (c) A slow disk is not
+# full.
 #
 # </details>
 #

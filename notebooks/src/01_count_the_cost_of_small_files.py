@@ -176,7 +176,7 @@ figures.histogram(times, title, x="time of one call (s)", log=True, guess=guess,
 # only root can make the kernel forget those.
 #
 # On a local disk the read takes longest, and the open of a known name almost nothing. So a laptop hides the problem: a
-# server turns these microseconds into milliseconds, and the bytes cost no more than before.
+# server turns these microseconds into milliseconds, and each small read is a request of its own, too.
 #
 # A dot marks the slowest call. The median hides such calls, but a sum contains them, and a batch is only ready when its
 # slowest file is.
@@ -187,13 +187,13 @@ figures.histogram(times, title, x="time of one call (s)", log=True, guess=guess,
 # %%
 images, request_s = 1_281_167, 0.002
 there = images * 2 * request_s  # unknown names: a look-up, then the open
-show.say(f"Known names here: **{images * half:,.0f} s**, by the median.")
+show.say(f"Known names here: **{images * np.mean(times['open']):,.0f} s** by the mean, {images * half:,.0f} s by the median.")
 show.say(f"New names there: **{there / 3600:.1f} hours** of opens alone, without a single byte.")
 
 # %% [markdown]
 # We count two requests, since a fresh node knows no names (Lustre combines them: halve it). The 2 ms are assumed. The
-# command near the end gives yours: cold, 1 / (samples per second) of the folder minus that of the one file is what an
-# open adds; a fresh node adds the look-up.
+# command near the end gives yours: cold, 1 / (samples per second) of the folder minus that of the one file is about
+# what a file of its own adds.
 
 # %% [markdown] id="sizes" tags=["core"]
 # ## 3 · Trade many files for one
@@ -396,9 +396,9 @@ show.say(f"Packed {packed:,.0f} images per second, **{packed / rate[1]:.1f} time
 # %% [markdown] id="cluster"
 # ## On the cluster
 #
-# This command compares many files with one file, warm and cold. Before you close this notebook, copy the folder and the
-# file that the cell packs to the file system of your jobs. Run the command on another node: the one that copied still
-# has the files in memory. Even cold, the names are known, so the difference between the two is a lower bound.
+# This command compares many files with one file, warm and cold. First copy the folder and the file that the cell packs
+# to the file system of your jobs. Run the command on another node: the one that copied still has the files in memory.
+# Even cold, the names are known, and neighbours in the one file come along: the difference is an estimate.
 
 # %%
 from smallfiles.measure import BenchConfig

@@ -252,8 +252,8 @@ for name, share in accuracy.items():
 print(f"your guess for ID - 1: {guess:.1%}; chance among {len(by_folder.classes)} classes: {1 / len(by_folder.classes):.1%}")
 
 # %% [markdown]
-# A wrong order is a permutation of the labels, so the accuracy is the share of images whose class keeps its place: for
-# `ID - 1` none of the 40 classes, for `ID` a few. On the real set about one in 1,000 is to be expected: it looks like a
+# `ID - 1` permutes the labels, so the accuracy is the share of images whose class keeps its place: none of 40. `ID`
+# keeps a few, but has a label 40, out of range. On the real set about one in 1,000 is to be expected: it looks like a
 # broken model, as users report ([DynamicViT 17](https://github.com/raoyongming/DynamicViT/issues/17), [torchvision
 # 484](https://github.com/pytorch/vision/issues/484)). To distinguish the orders, look at images whose label is known.
 # Validation images 1 to 4 have IDs 490, 361, 171, 822, and sorted labels 65, 970, 230, 809.
@@ -450,7 +450,7 @@ axes = {"x": "MB that each worker copied", "dots": "workers", "note": f"{rows:,}
 axes["marks"] = {"the whole list": listed / 1e6}
 show.figure(figures.bars(copied, title, **axes, groups=tuple(datasets), guess=guess, guess_of="list of paths"))
 show.say(
-    f"For ImageNet's {IMAGENET:,} paths, 8 workers of each of 4 GPUs' processes would copy about "
+    f"For ImageNet's {IMAGENET:,} paths, 8 workers of each of 4 GPUs' processes would copy up to "
     f"**{32 * worst * IMAGENET / rows / 1000:.1f} GB** per node."
 )
 

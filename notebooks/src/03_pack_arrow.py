@@ -246,7 +246,7 @@ figures.lines(rates, title, **axes, log="xy", note="random reads, warm cache", g
 
 # %% [markdown]
 # An `OSFile` copies the whole batch for one image. A map copies nothing, but `get_batch` tells Linux that the whole
-# batch will be needed soon (`madvise`). With a warm cache that only costs a visit to its pages; with a cold one, Linux
+# batch will be needed soon (`madvise`). Even with a warm cache that costs a visit to each page; with a cold one, Linux
 # fetches them, up to a limit of its own. Our reader looks into each batch once; afterwards an image is just two
 # numbers, start and stop.
 #
@@ -353,7 +353,7 @@ else:
 # For a map `get_batch` has Linux fetch the batch, up to its limit (0.1 MB to some MB). On a parallel file system our
 # reader uses `access="pread"`, as here: it asks Linux for the batch's header and small columns once (the extra bytes
 # above one row), and reads the image in one call. On the storage of the recall question plain files stop at 1,000 per
-# second, whichever program reads them.
+# second, whichever program reads them; one request per image allows 2,000.
 
 # %% [markdown] id="killed" tags=["optional"]
 # ## 5 · Kill a pack, and trust what is there
@@ -474,5 +474,4 @@ show.command(config, "imagenet/train", "imagenet_train.arrow")
 # %% [markdown] id="next"
 # ## Next
 #
-# Notebook 04, [Pack samples into HDF5](04_pack_hdf5.ipynb), does the same with another format, and shows a trap of
-# forked workers.
+# Notebook 04, [Pack samples into HDF5](04_pack_hdf5.ipynb), does the same with another format.

@@ -324,7 +324,7 @@ for file in opened.values():
 
 # %% [markdown]
 # On a parallel file system the bytes come over the network, and each read is a request. Without a cache raw chunks are
-# as fast or faster, but only if every reader opens them so. A blob needs no such care, and only a contiguous one can be
+# about as fast, but only if every reader opens them so. A blob needs no such care, and only a contiguous one can be
 # mapped: store samples contiguous.
 
 # %% [markdown] id="fork" tags=["core"]
@@ -580,8 +580,8 @@ show.command(PackConfig(options=hdf5.Options(layout="blob")), "DATA_FOLDER", "tr
 # <details>
 # <summary>Answer</summary>
 #
-# **(b)**. A chunk is read whole for each image. (a) JPEG is compressed already; gzip saves less than one percent here.
-# (c) Compressing takes time.
+# **(b)**. A chunk is read whole for each image. (a) JPEG is compressed already; gzip saves less than one percent
+# ([05](05_shard_a_dataset.ipynb)). (c) Compressing takes time.
 #
 # </details>
 

@@ -90,8 +90,8 @@ with tarfile.open(shards[0]) as archive:
     print(archive.getnames()[:4])
 
 # %% [markdown]
-# webdataset reads such shards as a pipeline that ends in a DataLoader. (Sections 2 and 4 explain its shuffles and
-# splits.)
+# webdataset reads such shards as a pipeline that ends in a DataLoader. (For one rank and epoch: section 4 shows what is
+# missing.)
 
 # %%
 import torch
@@ -379,8 +379,8 @@ show.say(f"The ranks got **{by_rank}** samples.{waits if len(set(by_rank)) > 1 e
 # - Make many more shards than workers, and end all ranks after equally many batches:
 #   `WebLoader(…).repeat().with_epoch(batches)`, on the loader, since in the data set each worker counts for itself
 #   (exercise 05).
-# - `resampled=True` draws shards with replacement: no rank runs dry, but an epoch repeats some samples and misses
-#   others.
+# - `resampled=True` draws shards with replacement, without end: add `.with_epoch(n)`; some samples repeat, others are
+#   missed.
 # - Deal out samples: our `order="stream"` reads ranges of bytes from all shards, by one plan for all processes, with
 #   `drop_last=True` in equally many batches.
 
@@ -456,9 +456,9 @@ axes = {"x": "workers", "y": "classes in a batch of 16", "log": "x", "ideal": "r
 figures.lines(per_batch, title, **axes, note=f"{len(in_order)} shards, a run is an epoch", counted=True)
 
 # %% [markdown]
-# A worker of webdataset mixes only its own shards; with more workers than shards, that is one or none. A second
-# buffer, here of about a quarter of the set, cures it: `WebLoader(…).unbatched().shuffle(96).batched(16)`. Where no
-# buffer suffices, as for all of ImageNet in class order, our loader warns: pack with `--shuffle`.
+# A worker of webdataset mixes only its own shards; with more workers than shards, that is one or none. A second buffer,
+# here of about a quarter of the set, cures it: `WebLoader(…).unbatched().shuffle(96).batched(16)`. Where no buffer
+# suffices, as for all of ImageNet, our loader warns: pack with `--shuffle`.
 
 # %% [markdown]
 # ### A new order in each epoch
@@ -545,8 +545,8 @@ show.command(PackConfig(shuffle=0, merge=True), "ILSVRC2012_img_train.tar", "tra
 # %% [markdown] id="quiz"
 # ## Check yourself
 #
-# **1.** ImageNet is in class order, in shards of 1,000 images, and a colleague adds `.shuffle(1000)`. How many classes
-# does a batch of 256 hold? (a) Nearly all. (b) About ten. (c) One.
+# **1.** ImageNet is in class order, its shards of 1,000 images come at random, and a colleague adds `.shuffle(1000)`.
+# How many classes does a batch of 256 hold? (a) Nearly all. (b) About ten. (c) One.
 #
 # <details>
 # <summary>Answer</summary>

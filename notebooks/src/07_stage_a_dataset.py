@@ -347,8 +347,8 @@ print("512 nodes read from shared storage:", {name: read[name] for name in list(
 
 # %% [markdown]
 # A broadcast first reads everything; then each node sends each block up to eight times over its one link, so eight
-# nodes already cost 8 × 12 s. All depends on what a node passes on: measure yours with `07_broadcast`. Only the printed
-# line is certain: the storage is read once.
+# nodes cost 8 × 12 s, and 20 s more. All depends on what a node passes on: measure yours with `07_broadcast`. Only the
+# printed line is certain: the storage is read once.
 
 # %% [markdown] id="epochs" tags=["core"]
 # ## 4 · Count the epochs
@@ -551,14 +551,11 @@ show.command(staging.StageConfig(), "archive/train.tars", "auto", "scratch/data"
 show.command(staging.StageConfig(), "scratch/data/train.tars")
 
 # %% [markdown]
-# Set the `trap` in the script itself: inside `$(…)` it belongs to a subshell, which ends at once.
+# Set the `trap` in the script, not inside `$(…)`; after `use_environment` end it with `; unuse`.
 #
-# ```bash
-# time staged=$(smallfiles stage scratch/data/train.tars) || exit 1
-# trap 'smallfiles unstage "$staged"' EXIT
-# smallfiles bench read scratch/data/train.tars  # its cold reads: an epoch without a copy
-# smallfiles bench read "$staged"
-# ```
+# ```bash time staged=$(smallfiles stage scratch/data/train.tars) || exit 1 trap 'smallfiles unstage "$staged"' EXIT
+# smallfiles bench read scratch/data/train.tars  # its cold reads: an epoch if the GPU never computes smallfiles bench
+# read "$staged" ```
 #
 # On several nodes: `smallfiles stage --broadcast`, and `each_node smallfiles unstage` in the trap, as in
 # `07_broadcast`.

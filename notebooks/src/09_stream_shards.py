@@ -274,9 +274,8 @@ print(measure.compare({f"{n} in flight": partial(all_shards, n) for n in (1, 4)}
 # %% [markdown]
 # `pool.map` never waits for its reader, and keeps shards not used yet: an epoch of ImageNet would take 140 GB of
 # memory. `objectstore.open` returns a reader for `make_loader`. It holds a part of 16 MiB for each request in flight
-# and for each of the 20 ranges that it reads in turn: up to 400 MB per worker with 4 in flight, the default, 600 MB
-# with
-# 16. It compares each block of 4 MiB with its digest:
+# and for each of the 20 ranges that it reads in turn: up to 400 MB per worker with 4 in flight (the default), and
+# 600 MB with 16 in flight. It compares each block of 4 MiB with its digest:
 
 # %%
 from smallfiles.loading import LoaderConfig, make_loader
@@ -351,9 +350,9 @@ figures.lines(lines, title, x="added latency, ms", y="images per second", log="y
 
 # %% [markdown]
 # Eight single images in flight hide the latency as one shard of eight does, but the store must answer eight requests
-# for it. Eight shards in flight bring twice as many as one when the 16 waits add up to half of the time of its bytes or
-# more: here a few milliseconds. At 50 ms, 8 in flight bring 3 to 7 times as many: then bytes, hashes or the server are
-# the limit. Sixteen are the whole set, of 1 MB each: with 16 MiB you need far fewer.
+# for it. Eight shards in flight bring twice as many as one when the 16 waits take about as long as the bytes of all
+# shards: here a few milliseconds. At 50 ms, 8 in flight bring 3 to 7 times as many: then bytes, hashes or the server
+# are the limit. Sixteen are the whole set, of 1 MB each: with 16 MiB you need far fewer.
 #
 # <details>
 # <summary>How many requests does your network need?</summary>
@@ -465,9 +464,9 @@ title = f"A second epoch sends {second['keeps nothing']} requests with nothing k
 figures.lines(epochs, title, x="epoch", y="requests of the epoch", note="counted")
 
 # %% [markdown]
-# Keeping half of the shards saves half of the requests in every later epoch. The usual rule for caches (LRU, *least
-# recently used*) drops the shard that was used longest ago. The folded cell simulates both rules, for 16 shards and
-# room for 8:
+# Keeping half of the set saves half of the requests later. On many nodes each needs room for half of the *whole* set:
+# shards are dealt anew each epoch. The usual rule for caches (LRU, *least recently used*) drops the shard that was used
+# longest ago. The folded cell simulates both rules, for 16 shards and room for 8:
 
 # %% jupyter={"source_hidden": true}
 import numpy as np
@@ -514,12 +513,11 @@ show.command(TransferConfig(workers=32), "push", "train.tars", "s3://course/trai
 # slurm/submit SITE 09_stream -- train.tars s3://course/train seen
 # ```
 #
-# The job pushes missing objects, streams an epoch on two nodes, and counts in the folder `seen` that each sample was
-# read once.
+# The job also counts in the folder `seen` that each sample was read once.
 #
 # All nodes share the store: 64 nodes of 560 MB/s ask for 36 GB/s. If it gives less, fetch the shards once to the
-# parallel file system (`smallfiles pull s3://course/train train.tars`), or keep all of them on the nodes. Stream what
-# is larger than either, or is read once.
+# parallel file system (`smallfiles pull s3://course/train train.tars`). Stream what is too large for it, or is read
+# once.
 
 # %% [markdown] id="key-points"
 # ## Key points

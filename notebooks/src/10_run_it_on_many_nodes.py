@@ -236,9 +236,9 @@ print("PyTorch after set_epoch(1):", list(sampler)[:6])
 
 # %% [markdown]
 # PyTorch repeats two samples so that all ranks take the same number of steps. In validation these count twice. Ours
-# repeats none, so a rank may have one step fewer, and the others wait for it until they time out: set `drop_last=True`
-# in training: the rest, other samples each epoch, is left out. In validation keep all, and add up sums and counts once
-# at the end. Without `sampler.set_epoch(epoch)`, every epoch has the same order
+# repeats none, so a rank may have one step fewer, and the others wait for it until they time out. So set
+# `drop_last=True` in training: it leaves out a few samples, others in each epoch. In validation keep all, and add up
+# sums and counts once at the end. Without `sampler.set_epoch(epoch)`, every epoch has the same order
 # ([pytorch#31771](https://github.com/pytorch/pytorch/issues/31771)).
 
 # %% [markdown] id="scale" tags=["core"]
@@ -350,8 +350,8 @@ for where, storage in storages.items():
         scaled[where][count] = [100 * count / max(nodes.play(partial(ten_steps, storage), places)) for _ in range(3)]
 
 # %% [markdown]
-# The folded cell draws. Your number is the rate of files of notebook 01, which is what one node gets, divided by the
-# 333 images of a rank.
+# The folded cell draws. Your number is the file rate of notebook 01, of one node, divided by 333: so many ranks *on one
+# node*.
 
 # %% jupyter={"source_hidden": true}
 from statistics import median
@@ -384,10 +384,10 @@ else:
 # %% [markdown] id="limit" tags=["core"]
 # ## 4 · Outlive the time limit
 #
-# A job is killed at its time limit. With `--signal=USR1@90`, Slurm sends all ranks a signal 90 seconds before, or up to
-# a minute earlier. The handler only records it; the loop checks after each step. The ranks must stop at the *same*
-# step, or one waits for the others' gradients: so they add up their signals. On GPUs this test waits for the GPU: make
-# it every 20 steps, the same for all ranks.
+# A job is killed at its time limit. With `--signal=USR1@90`, Slurm sends all processes of the ranks a signal 90 seconds
+# before, or up to a minute earlier. The handler only records it; the loop checks after each step. The ranks must stop
+# at the *same* step, or one waits for the others' gradients: so they add up their signals. On GPUs this test waits for
+# the GPU: make it every 20 steps, the same for all ranks.
 
 # %%
 import signal

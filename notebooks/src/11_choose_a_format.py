@@ -153,9 +153,9 @@ title = f"Reading costs at most {most:.2g} % of decoding, but {share['zarr, chun
 figures.bars(shares, title, x="time to read, in percent of the time to decode and crop", note="from memory")
 
 # %% [markdown]
-# Read by position, every format costs a few percent of decoding, so reading from memory does not decide. Zarr reads all
-# chunks that an image touches, and joins them. Sharding keeps the number of files small (2 instead of hundreds), and
-# takes longer.
+# Read by position, every format that `pack` writes costs a few percent of decoding, so reading from memory does not
+# decide. Zarr pays for each call, even for 10 bytes: read long slices. Sharding keeps files few (2), and a call takes
+# longer.
 
 # %% [markdown] id="ask" tags=["core"]
 # ## 2 · Count the requests to the storage
@@ -236,9 +236,9 @@ figures.lines(waits, title, x="load of the server", y="wait, in operations", gue
 
 # %% [markdown]
 # Requests come in bunches and differ in length. While none comes, the server is idle, and idle time cannot be saved up.
-# With 64 at a time, as in section 4, a request hardly ever finds all of them busy. But near 100 % every curve goes up,
-# and other users move you along it: leave room. Workers wait for their answers before they ask again, so at 100 % the
-# queue is only as long as there are workers: then throughput stops growing.
+# With 64 at a time, as in section 4, one of them is free, or soon will be. But near 100 % every curve goes up, and
+# other users move you along it: leave room. Workers wait for their answers before they ask again, so at 100 % the queue
+# is only as long as there are workers: then throughput stops growing.
 #
 # Next, a forecast against a measurement: `slowfs` with 4 operations at a time, 6 ms each on average. `simulate` has a
 # queue for each part of a cluster. The folded cell reads with 1 to 16 threads, and draws both.
@@ -281,8 +281,8 @@ axes = {"x": "threads that read", "y": "files per second", "ideal": "division"}
 figures.lines(lines, f"Forecast and division are {np.median(off):.0f} % off at the median, {max(off):.0f} % at most", **axes)
 
 # %% [markdown]
-# Up to 4 threads, each adds its share; beyond, they only wait longer. Division is enough where one part is full.
-# Simulate near the bends, where several parts share the waiting.
+# Up to 4 threads, each adds its share; beyond, they only wait longer. Here division does as well. Near the bends of
+# section 4, where several parts share the waiting, it says too little.
 
 # %% [markdown] id="nodes" tags=["core"]
 # ## 4 · From 1 to 1,000 nodes
@@ -476,8 +476,8 @@ show.command(TrainingPlan(nodes=64, step_s=0.02), "DATA")
 # <details>
 # <summary>Answer</summary>
 #
-# **(b)**: one target serves 200 nodes, and striping is one command and a copy. (a) helps only if the shards are on
-# several targets.
+# **(b)**: one target serves 200 nodes, and striping is one command and a copy. (a) then gains more, if any order will
+# do.
 #
 # </details>
 

@@ -3,8 +3,8 @@
 #
 # **Minutes** 30 · **Machine** any Linux computer with two CPUs · **Needs** nothing · **Data** 400 synthetic images
 #
-# Find your symptom in the tables; below them failures are reproduced, and some cured, in folded cells. Run the whole page
-# first (**Kernel > Restart Kernel and Run All Cells**, 30 s): later cells use names of earlier ones.
+# Find your symptom in the tables; below them failures are reproduced, and some cured, in folded cells. Run the whole
+# page first (**Kernel > Restart Kernel and Run All Cells**, 30 s).
 
 # %% [markdown] id="symptoms"
 # ## Find your symptom
@@ -20,7 +20,7 @@
 # | Every epoch has the same order | `sampler.set_epoch(epoch)` was forgotten ([pytorch#31771](https://github.com/pytorch/pytorch/issues/31771)), or shards are shuffled with one seed | call it; `make_loader` counts epochs itself | [below](#Same-order-in-every-epoch), [10.2](10_run_it_on_many_nodes.ipynb#2-·-Read-each-sample-once) |
 # | Two images became one sample | webdataset cuts keys at the first dot | no dots in names; `pack` writes them as `%2E` | [below](#Samples-lost-in-shards), [05.1](05_shard_a_dataset.ipynb#1-·-Look-inside-a-shard) |
 # | More GPUs, and an epoch takes as long; or `you need to add an explicit nodesplitter` | the split over the ranks is missing: every rank reads everything | split over ranks, then workers; more shards than workers; count keys over all ranks | [below](#Samples-lost-in-shards), [05.4](05_shard_a_dataset.ipynb#4-·-Deal-the-shards-out), [10.2](10_run_it_on_many_nodes.ipynb#2-·-Read-each-sample-once) |
-# | Fewer samples than yesterday | a copy, a tar or an extraction was interrupted; nothing marks its end | write under a temporary name and rename; `smallfiles verify` | [below](#Half-a-copy), [05.5](05_shard_a_dataset.ipynb#5-·-Cut-a-shard) |
+# | Fewer samples than yesterday | a copy, a tar or an extraction was interrupted, and no reader looks for an end | write under a temporary name and rename; `smallfiles verify` | [below](#Half-a-copy), [05.5](05_shard_a_dataset.ipynb#5-·-Cut-a-shard) |
 # | A batch holds few classes | packed in class order, or more classes than the buffer can mix | shuffle while packing (`pack --shuffle SEED`) and keep a buffer | [05.2](05_shard_a_dataset.ipynb#2-·-Mix-the-samples) |
 # | ImageFolder finds one class, or a class called `masks` | it takes each folder for a class: wrappers, splits, masks, annotations | say which parts belong together (`--field 'mask=masks/{stem}.png'`), or are classes (`--source folder`) | [02.1](02_describe_a_dataset.ipynb#1-·-Walk-once,-write-down-what-is-there), [13](13_bring_your_own_data.ipynb) |
 # | Augmentations repeat in every worker, or in every epoch | a NumPy generator made in `__init__` is copied by the fork; PyTorch seeds only the global ones ([pytorch#5059](https://github.com/pytorch/pytorch/issues/5059)) | make it at the first read, from `torch.initial_seed()` | [08.3](08_keep_the_gpu_fed.ipynb#3-·-Add-workers) |
@@ -32,7 +32,7 @@
 # | Symptom | Cause | Remedy | Where |
 # |---|---|---|---|
 # | Memory grows during the first epoch; at the end `killed by signal: Killed` | reading a Python object changes its reference count, which copies its page into the worker ([pytorch#13246](https://github.com/pytorch/pytorch/issues/13246)) | columns (Arrow, NumPy) instead of lists and dicts | [below](#Growing-workers), [02.5](02_describe_a_dataset.ipynb#5-·-Count-the-memory-of-workers) |
-# | `Bus error`, `unable to allocate shared memory` | `/dev/shm` is full: batches on their way, or staged data; a container has 64 MB there ([pytorch#5040](https://github.com/pytorch/pytorch/issues/5040)) | fewer batches ahead, bytes instead of floats, threads; `--shm-size` | [below](#Shared-memory-is-full), [08.3](08_keep_the_gpu_fed.ipynb#3-·-Add-workers) |
+# | `Bus error`, `unable to allocate shared memory` | `/dev/shm` is full: batches on their way, or staged data; Docker gives it 64 MB ([pytorch#5040](https://github.com/pytorch/pytorch/issues/5040)) | fewer batches ahead, bytes instead of floats, threads; in Docker `--shm-size` | [below](#Shared-memory-is-full), [08.3](08_keep_the_gpu_fed.ipynb#3-·-Add-workers) |
 # | `Too many open files`, `received 0 items of ancdata` | each tensor kept from a worker holds an open file ([pytorch#973](https://github.com/pytorch/pytorch/issues/973)) | `.clone()` what you keep, raise `ulimit -n`, or `set_sharing_strategy("file_system")` | [below](#Too-many-open-files) |
 # | `offset overflow while concatenating arrays` | a `binary` column of a record batch ends at 2 GiB ([arrow#10776](https://github.com/apache/arrow/issues/10776)) | more batches, or `large_binary` | [below](#More-than-2-GiB-in-one-array), [03.1](03_pack_arrow.ipynb#1-·-Build-a-small-file-by-hand) |
 # | The job is killed while it stages | a file in `/dev/shm` is memory of the job | request more memory, or stage to a disk | [07.1](07_stage_a_dataset.ipynb#1-·-Find-the-place) |
@@ -210,7 +210,8 @@ title = title if two else "This time the two workers never met: run the cell aga
 figures.bars(counts, title, x="wrong samples of 12,000", guess=guess, note="with a pause between seek and read")
 
 # %% [markdown]
-# Without the pause it may be one sample in an epoch.
+# A fork shares the offset: one worker moves it before the other reads. Without the pause it may be one sample in an
+# epoch.
 #
 # ### Wrong label order
 #
@@ -279,7 +280,7 @@ print("our reader:", said(len, formats.open(cut)))
 # %% [markdown]
 # ### Page cache in a benchmark
 #
-# A file, dropped from the page cache and read twice (*folded*):
+# A file, dropped from the page cache and read twice (*folded*): only the first is your disk's speed.
 
 # %% jupyter={"source_hidden": true}
 import shutil
@@ -345,7 +346,7 @@ figures.lines(copied, title, x="every n-th path is read, n", y="copied by the wo
 #
 # ### Shared memory is full
 #
-# Batches of floats and of bytes in a `/dev/shm` of 8 MB (*folded*):
+# Batches in a `/dev/shm` of 8 MB (*folded*):
 
 # %% jupyter={"source_hidden": true}
 def with_limits(folder, limits, *command):
@@ -597,7 +598,7 @@ silent.close()
 # %% [markdown] id="cluster"
 # ## On the cluster
 #
-# Before a long job check its machine, after packing what every rank reads:
+# Before a long job check its machine, and what ranks read:
 
 # %%
 from helpers import machine_report
@@ -616,7 +617,6 @@ show.command(machine_report.describe(setup.scratch))
 # - Failures without an error are found by counting: samples, labels, keys.
 # - Open files in the process that reads them.
 # - Memory, `/dev/shm`, open files and an Arrow array (2 GiB) each have a limit.
-# - "No space left" may mean inodes, "bus error" may mean `/dev/shm`.
 # - Count what you may use, not what is installed or was requested.
 
 # %% [markdown] id="quiz"

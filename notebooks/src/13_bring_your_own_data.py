@@ -236,7 +236,7 @@ draw(panels, "Three views of a batch. The outlines of the masks follow the objec
 
 # %% [markdown]
 # `training.train` uses the same makers and trains a small network. `target` is the field that it learns, whose type
-# decides the rest, here a class for each pixel. Here it only shows that the fields arrive as the loss expects them:
+# decides the rest, here a class for each pixel. It calls `mask.long()` before the loss, as your own loop must:
 
 # %%
 from smallfiles.training import TrainConfig, train
@@ -283,9 +283,9 @@ title = f"A mask to decode takes {factor - 1:.0%} more processor time: plan {fac
 figures.bars(shares, title, x="processor time per sample, of the image alone (%)", base="image", guess=100 + guess, note="random crops to 96 pixels")
 
 # %% [markdown]
-# Few bytes do not mean little work: the mask has as many pixels as the image, and each is unpacked and scaled. The share
-# is that of this view; measure yours. Plan the workers ([08](08_keep_the_gpu_fed.ipynb)), or pack both no larger than
-# the network needs (`pack --resize 256`).
+# Few bytes do not mean little work: the mask has as many pixels as the image, and all are unpacked, whatever the crop.
+# The share is that of this view; measure yours. Plan the workers ([08](08_keep_the_gpu_fed.ipynb)), or pack both no
+# larger than the network needs (`pack --resize 256`).
 
 # %% [markdown] id="table" tags=["core"]
 # ## 3 · Join a table
@@ -340,8 +340,8 @@ batch = next(iter(make_loader(weighed, LoaderConfig(batch=4), transform=view)))
 print(batch["weight"].dtype, batch["weight"].tolist(), "and labels", batch["target"].tolist())
 
 # %% [markdown]
-# Does a larger object weigh more? The pictures are those of section 1, so their masks say how large it is. The folded
-# cell joins them by name, and draws.
+# Was the join right? Then weight follows size; wrong rows give a cloud. The masks of section 1 say how large each
+# object is. The folded cell joins them by name, and draws.
 
 # %% jupyter={"source_hidden": true}
 from collections import Counter

@@ -155,7 +155,7 @@ written
 # %% [markdown] id="task-text"
 # ## Task 3 (part B): get the text without the images
 #
-# Return the captions of every image in a file like yours, as Python lists. Do not read the images for that: the check
+# Return the captions of every image in a file like yours, as Python lists. Do not copy the images for that: the check
 # counts the bytes that your code moves. Columns may be in another order. Two or three lines:
 #
 # `captions_of(arrow_file: Path) -> list[list[str]]`
@@ -179,7 +179,8 @@ text
 # <details>
 # <summary>Hint 1: look without reading</summary>
 #
-# Through `pa.memory_map` even `read_all()` reads nothing: it makes views. Bytes move when you ask for values.
+# Through `pa.memory_map` even `read_all()` copies nothing: it makes views. (Linux may fetch the pages all the same.)
+# Bytes move when you ask for values.
 #
 # </details>
 #

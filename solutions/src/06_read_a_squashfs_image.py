@@ -4,8 +4,8 @@
 # ★★☆ · 30 minutes · after [notebook 06](../notebooks/06_read_a_squashfs_image.ipynb)
 #
 # A read from a parallel file system mostly waits. So a colleague lets each worker read with four threads, from one
-# large squashfs file. Since then the accuracy is lower, and there is no error. Exercise 04 cured a reader that forked
-# workers shared; this one has that cure already.
+# large squashfs file. Since then the accuracy is lower; what does not decode is skipped. Exercise 04 cured a reader
+# that forked workers shared; this one has that cure already.
 
 # %% id="start"
 import sys

@@ -141,7 +141,7 @@ typed
 # <details>
 # <summary>Hint 1: what decides</summary>
 #
-# The type of the values, not what they look like: 2.0 is a measured number, 2 a class.
+# Here the type decides: 2.0 is measured, 2 a class. Of a count or an age only you know: make it float.
 #
 # </details>
 #
