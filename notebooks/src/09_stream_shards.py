@@ -363,7 +363,7 @@ figures.lines(lines, title, x="added latency, ms", y="images per second", log="y
 #
 # </details>
 #
-# Programs for `cortx_pytorch` run on our reader too ([recipe](../docs/recipes.md#programs-for-cortx_pytorch)).
+# Programs for `cortx_pytorch` run on our reader too ([recipe](../docs/recipes.md)).
 
 # %% [markdown] id="once" tags=["core"]
 # ## 4 · Read each sample once, on a line that breaks

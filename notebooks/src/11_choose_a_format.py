@@ -290,8 +290,8 @@ figures.lines(lines, f"Forecast and division are {np.median(off):.0f} % off at t
 # We forecast ImageNet with 4 GPUs per node, 8 workers per GPU, 64 images per step of 50 ms, and the decoding time
 # measured above, without a page cache, on a medium-sized Lustre: 24 *targets* (groups of disks) of 0.7 GB/s, 100,000
 # metadata operations per second, 64 at a time: orders of magnitude, with their source in
-# [config.py](../smallfiles/scaling/config.py). 0.5 ms per read request is assumed. Other jobs use the same metadata
-# server, so files are drawn twice: with all of it, and with a twentieth.
+# `smallfiles/scaling/config.py`. 0.5 ms per read request is assumed. Other jobs use the same metadata server, so files
+# are drawn twice: with all of it, and with a twentieth.
 #
 # > **Predict.** At how many nodes does one packed file stop getting faster? And plain files, with a twentieth of the
 # > metadata server?

@@ -43,13 +43,15 @@ def test_exercise_00_is_solved_by_typing(lab, pictures):
     assert any("○" in text for text in shown(cells, "text/plain"))
     lab.screenshot(pictures / "exercise_00_not_started.png", height=1500)
 
-    lab.replace_line("answer", "raise NotImplementedError", "return inodes_free // files")
+    inodes = "(bytes_free if inodes_free is None else inodes_free)"
+    both = f"return min(bytes_free // bytes_of_a_copy, {inodes} // {{}})"
+    lab.replace_line("answer", "raise NotImplementedError", both.format("files"))
     lab.run_cell("answer")
     cell = lab.run_cell("check")
     assert any("✗" in t and "folders take an inode" in t for t in shown([cell], "text/plain"))
     lab.screenshot(pictures / "exercise_00_not_yet.png", height=1500)
 
-    lab.replace_line("answer", "return inodes_free // files", "return inodes_free // (files + folders)")
+    lab.replace_line("answer", both.format("files"), both.format("(files + folders)"))
     lab.run_cell("answer")
     cell = lab.run_cell("check")
     assert any("✓" in text for text in shown([cell], "text/plain"))
