@@ -384,8 +384,8 @@ for name in ("networkx", "torch"):
     print(f"after import {name + ':':9} {total:6,} modules, {own[name]:4,} of them {name}'s own")
 
 # %% [markdown]
-# All processes of a job start in the same second, and each requests its modules from the metadata server. For `import
-# torch` on two nodes with four ranks each took (`slurm/env/README.md`) 51,488 look-ups and 8,208 opens, and 5 and 2
+# All processes of a job start in the same second, and each requests its modules from the metadata server. `import
+# torch` on two nodes with four ranks each took (see `slurm/env/README.md`) 51,488 look-ups and 8,208 opens, and 5 and 2
 # from one squashfs file. Where CPUs are the limit it does not help: on two busy cores the eight imports took 98 s
 # instead of 72 s, since each new page of a library passes the mount. The folded cell packs one package, `networkx`:
 
