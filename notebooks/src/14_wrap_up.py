@@ -377,8 +377,8 @@ for workers in ("1", proposed[1]) if proposed and not program else ():
     print(f"num_workers={workers}: an epoch takes {done.stdout.strip()}")
 
 # %% [markdown]
-# The forecast leaves out the start of the workers, which a longer epoch hides. Four workers make a batch per step of 10
-# ms, and one is spare. They mostly sleep, so they may outnumber the CPUs, despite PyTorch's warning.
+# The forecast leaves out the start of the workers, which a longer epoch hides. On a calm machine four workers make a
+# batch per step, and one is spare. They mostly sleep, so they may outnumber the CPUs, despite PyTorch's warning.
 # [12](12_when_it_breaks.ipynb) lists all verdicts.
 
 # %% [markdown] id="defend" tags=["core"]
