@@ -419,6 +419,20 @@ def test_the_advised_command_makes_a_file_that_opens(out, need_tool, tmp_path, c
     assert [(bytes(s.data), s.target) for s in of_reader(formats.open(mended))] == [(b"one", 1), (b"two", 2)]
 
 
+@pytest.mark.parametrize("stored", [16, 304, 336])
+def test_rows_whose_stored_size_contradicts_their_number_are_damaged(out, stored):
+    with h5py.File(out, "w") as file:
+        images = file.create_dataset("train/images", (20,), h5py.vlen_dtype(np.uint8))
+        for row in range(20):
+            images[row] = COLUMNS["data"][:3]
+        file["train/targets"] = np.arange(20)
+    data = out.read_bytes()
+    assert data.count(struct.pack("<Q", 320)) == 1  # 16 bytes for each row
+    out.write_bytes(data.replace(struct.pack("<Q", 320), struct.pack("<Q", stored)))
+    with pytest.raises(DamagedFileError, match=f"has {stored} bytes for 20 rows"):
+        len(formats.open(out))
+
+
 @pytest.mark.parametrize("chunks", [None, (2,)])
 def test_rows_at_short_addresses_are_not_called_damaged_and_the_advised_copy_opens(out, tmp_path, chunks):
     sizes = h5py.h5p.create(h5py.h5p.FILE_CREATE)

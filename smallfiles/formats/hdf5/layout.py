@@ -270,6 +270,8 @@ def _rows(item: Any, file: ByteFile) -> np.ndarray:
         if stored:
             _gather(item, rows, file)
         return rows
+    if stored != item.size * _ROW.size:
+        raise damaged(file.path, f"{item.name} has {stored:,} bytes for {item.size:,} rows")
     return np.frombuffer(file.view, np.dtype("V16"), item.size, _place(item, file))
 
 
