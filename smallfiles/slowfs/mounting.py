@@ -235,15 +235,11 @@ class SlowFolder:
 
     @property
     def summary(self) -> str:
-        """Whether it is mounted, and what takes how long, in a sentence or two."""
-        config = self.config
-        delays = f"takes {1e3 * config.latency_s:g} ms" + " on average" * bool(config.jitter)
-        delays += f", {config.servers} at once" if config.servers is not None else ""
-        if config.bandwidth_bytes_s is not None:
-            delays += f"; all reads together get {config.bandwidth_bytes_s / 1e6:g} MB/s"
+        """Whether it is mounted, and what is delayed, in a sentence or two."""
+        delays = f"delayed ({self.config.summary()})"
         if self.how == "fuse":
-            return f"Mounted: each look-up, open and listing {delays}."
-        return f"Not mounted: {self.note}. Through its store each look-up and each open {delays}."
+            return f"Mounted: each look-up, open and listing is {delays}."
+        return f"Not mounted: {self.note}. Through its store each look-up and each open is {delays}."
 
     def __fspath__(self) -> str:
         return os.fspath(self.path)

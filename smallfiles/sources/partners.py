@@ -128,8 +128,8 @@ class Partners:
         what = plural(count, "pair") if len(own.blobs) == 1 else plural(count, "sample")
         odd = (*(f"the test split has no {name}" for name in bare), *odd)
         all_of_them = without_class(len(kept))  # said before samples were left out
-        told = (without_class(count, "sample") if n == all_of_them else n for n in labels.notes)
-        notes = (f"{self.note} ({what} {self.way})", *odd, *told)
+        others = (without_class(count, "sample") if n == all_of_them else n for n in labels.notes)
+        notes = (f"{self.note} ({what} {self.way})", *odd, *others)
         return replace(labels, keep=keep, labels=labels.labels[~lacking], notes=notes), own
 
     def _of_split(self, labels: Labelled) -> pa.BooleanArray:

@@ -119,7 +119,7 @@ class TestWithoutFuse:
         with slowfs.open_slow(folder, SlowConfig(0.002, servers=4)) as slow:
             assert forbidden in slow.summary
             assert slow.summary.endswith(
-                "Through its store each look-up and each open takes 2 ms, 4 at once."
+                "Through its store each look-up and each open is delayed (2 ms an operation, 4 at once)."
             )
 
     def test_the_command_fails_in_a_sentence(self, forbidden, folder, tmp_path, capsys):

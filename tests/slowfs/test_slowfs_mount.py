@@ -38,10 +38,10 @@ def tree(root):
 class TestWhatIsSeen:
     def test_its_summary_says_what_takes_how_long(self, folder):
         with slowfs.open_slow(folder, SlowConfig(0.001, 8, 50e6, 0.5)) as slow:
-            told = "each look-up, open and listing takes 1 ms on average, 8 at once"
-            assert slow.summary == f"Mounted: {told}; all reads together get 50 MB/s."
+            delays = "1 ms an operation, 8 at once, 50 MB/s, jitter 0.5"
+            assert slow.summary == f"Mounted: each look-up, open and listing is delayed ({delays})."
         with slowfs.open_slow(folder, NO_WAIT) as slow:
-            assert slow.summary == "Mounted: each look-up, open and listing takes 0 ms."
+            assert slow.summary == "Mounted: each look-up, open and listing is delayed (0 ms an operation)."
 
     def test_it_shows_the_same_files_links_and_attributes_on_a_shared_file_system(self, folder):
         (folder / "near").symlink_to("a/1.jpg")
