@@ -59,6 +59,8 @@ def private_folder(parent: Path, prefix: str) -> Iterator[Path]:
     try:
         yield folder
     finally:
+        with contextlib.suppress(OSError):  # workers that outlive the program find no path
+            folder = folder.rename(f"{folder}-ended")
         shutil.rmtree(folder, ignore_errors=True)
         if lock is not None:
             os.close(lock)

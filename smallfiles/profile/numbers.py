@@ -58,6 +58,9 @@ def numbers(rank: dict[str, Any], workers: Sequence[dict[str, Any]]) -> Numbers:
         rank: What the process that trains wrote.
         workers: What its workers wrote; none if it makes batches itself.
     """
+    steps = Counter(step[2] for step in rank["steps"])
+    longest: dict[str, Any] = max(rank["epochs"], key=lambda each: steps[each["number"]], default={})
+    rank = rank | longest.get("loader", {})  # of the training; its validation is another loader
     makers = workers if rank["workers"] or workers else [rank]
     found = {name: rank.get(name) for name in _KEPT} | _times(rank)
     found |= _making(rank, makers) | _files(makers)

@@ -209,7 +209,7 @@ def test_a_site_keeps_its_own_sitecustomize(tmp_path):
 
 
 STRANGE = """
-import multiprocessing, os, signal, threading, sys
+import multiprocessing, os, signal, threading, time, sys
 os.environ.update(OMP_NUM_THREADS="1", OPENBLAS_NUM_THREADS="1", MKL_NUM_THREADS="1")  # pools take signals
 import torch
 from torch.utils.data import BatchSampler, DataLoader, Sampler
@@ -226,6 +226,15 @@ class Frame:  # as of pandas: its values are no function
     values = 3
     def __init__(self, parts): self.parts = parts
 
+def takes_signals():
+    for task in set(os.listdir("/proc/self/task")) - {str(os.getpid())}:
+        try:
+            blocked = open(f"/proc/self/task/{task}/status").read().partition("SigBlk:")[2].split()[0]
+        except OSError:
+            continue
+        if not int(blocked, 16) & 1 << signal.SIGUSR1 - 1:
+            return True
+
 def main():
     torch.manual_seed(1)
     seen = 0
@@ -236,6 +245,9 @@ def main():
     for each in threading.enumerate():
         if each is not threading.current_thread():
             each.join()
+    end = time.monotonic() + 20  # a thread that was joined may still be about to end
+    while takes_signals() and time.monotonic() < end:
+        time.sleep(0.01)
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR1})
     os.kill(os.getpid(), signal.SIGUSR1)
     assert signal.sigwait({signal.SIGUSR1}) == signal.SIGUSR1
@@ -263,7 +275,7 @@ def test_a_strange_program_stays_what_it_is(tmp_path):
     assert (watched.end(), watched.out) == (alone.returncode, alone.stdout), watched.report + alone.stderr
     assert alone.returncode == 0 and "Traceback" not in watched.report
     record = load(watched.record_path)
-    assert [rank["workers"] for rank in record["ranks"] if rank["workers"]] == [2]
+    assert [(rank["workers"], rank["steps"]) for rank in record["ranks"] if rank["workers"]] == [(2, 73)]
     assert not list(Path("/").glob("[0-9]*.json*")), "written to where an empty variable points"
 
 
@@ -294,6 +306,24 @@ resource.setrlimit(resource.RLIMIT_NOFILE, (200, 200))
 loader = DataLoader(range(400), 8, num_workers=2, collate_fn=lambda batch: [torch.ones(1) for _ in range(16)])
 print(sum(len(batch) for batch in loader))
 """
+
+
+VALIDATED = """
+import time, torch
+from torch.utils.data import DataLoader
+for batch in DataLoader(range(200), 4, num_workers=1):
+    time.sleep(0.005)
+for batch in DataLoader(range(60), 20):
+    time.sleep(0.005)
+"""
+
+
+def test_what_is_said_of_the_loader_is_of_that_with_the_most_steps(tmp_path):
+    """The validation at the end has no workers and larger batches; it is not what limits the training."""
+    watched = Watched(tmp_path, sys.executable, script(tmp_path, VALIDATED))
+    assert watched.end() == 0, watched.report
+    (rank,) = load(watched.record_path)["ranks"]
+    assert (rank["workers"], rank["batch_samples"], rank["batch_bytes"]) == (1, 4, 32)
 
 
 TIMEOUT = """

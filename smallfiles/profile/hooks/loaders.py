@@ -17,8 +17,8 @@ def arrays(batch: Any) -> Iterator[Any]:
     """The arrays in a batch, however nested."""
     if hasattr(batch, "shape"):
         yield batch
-    elif hasattr(batch, "values") or isinstance(batch, (list, tuple)):
-        for part in batch.values() if hasattr(batch, "values") else batch:
+    elif callable(values := getattr(batch, "values", None)) or isinstance(batch, (list, tuple)):
+        for part in values() if callable(values) else batch:
             if not isinstance(part, (str, bytes, int, float)):
                 yield from arrays(part)
 

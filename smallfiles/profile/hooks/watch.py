@@ -36,7 +36,7 @@ class Epoch:
     """An iterator of the program from its first batch to its end, with the batches collected ahead."""
 
     def __init__(self, **facts: Any) -> None:
-        self.facts, self.recovering = facts, 0
+        self.facts, self.made, self.recovering = facts, 0, 0
         self.ahead: deque[tuple[Any, Exception | None]] = deque()
 
     def batch(self, iterator: Any, original: Callable[[Any], Any]) -> Any:
@@ -93,11 +93,15 @@ class Watch:
                 self.paths = {n: p for n, p in self.paths.items() if n % self.every == 0}
 
     def start_looking(self) -> None:
-        """Sample the main thread from now on."""
+        """Sample the main thread from now on, in a thread that takes none of the program's signals."""
         self.looker = 0
-        with contextlib.suppress(Exception):  # not of `threading`: the program may join all that it lists
-            start_new_thread(self.look_on, ())
-            self.looking = True
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())  # inherited by it
+        try:
+            with contextlib.suppress(Exception):  # not of `threading`: the program may join all that it lists
+                start_new_thread(self.look_on, ())
+                self.looking = True
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
     def stop_looking(self) -> None:
         """End the thread before a fork, of which Python 3.12 warns where there are two."""
@@ -112,7 +116,6 @@ class Watch:
 
     def look_on(self) -> None:
         """Sample the main thread until the measurement or the thread ends, and write now and then."""
-        signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())  # they are for the program's threads
         self.looker, before_s = threading.get_native_id(), self.looking_s
         write_at = time.perf_counter() + 1.0
         while not self.done:
@@ -212,10 +215,11 @@ class Watch:
     def before(self, iterator: Any, original: Callable[[Any], Any]) -> None:
         """Begin an epoch, or collect the next batches once."""
         if getattr(iterator, "_smallfiles", None) is None:
-            self.facts.update(loaders.facts(iterator))
+            loader = loaders.facts(iterator)
+            self.facts.update(loader)
             init_s = iterator.__dict__.pop("_smallfiles_init_s", 0.0)
             about = {"number": len(self.epochs), "init_s": init_s, "of": loaders.length(iterator)}
-            iterator._smallfiles = Epoch(**about, began=time.perf_counter() - self.began)
+            iterator._smallfiles = Epoch(**about, loader=loader, began=time.perf_counter() - self.began)
             self.epochs.append(iterator._smallfiles.facts)
         elif not self.tried and len(self.steps) >= 12 and self.steps[-4][2] == self.steps[-1][2]:
             here = iterator._smallfiles.facts["number"]
@@ -238,9 +242,12 @@ class Watch:
         self.steps.append([*at, epoch.facts["number"], kind, round(got[1] - asked[1], 6)])
         if len(self.steps) >= _STEPS:
             self.done = True
-        if len(self.steps) in (1, 4, 16):
-            self.facts["batch_bytes"] = loaders.nbytes(batch)
-            self.facts["batch_samples"] = self.facts["batch_size"] or loaders.samples(batch)
+        epoch.made += 1
+        if epoch.made in (1, 4, 16):
+            samples = self.facts["batch_size"] or loaders.samples(batch)
+            size = {"batch_bytes": loaders.nbytes(batch), "batch_samples": samples}
+            self.facts.update(size)
+            epoch.facts["loader"].update(size)
         if got[2] is not None:
             self.gaps.append((asked[2], got[2]))
         while self.gaps and self.gaps[0][1].query():
