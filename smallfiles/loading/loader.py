@@ -156,7 +156,8 @@ class Loader(DataLoader[Any]):
         any_left, lost = number > 0, self.fault_count
         while True:
             try:
-                batch = explained(partial(self._next, batches, epoch, number + 1), self.memory)
+                workers = getattr(batches, "_workers", ())
+                batch = explained(partial(self._next, batches, epoch, number + 1), self.memory, workers)
             except StopIteration:
                 break
             except WorkerDiedError as error:

@@ -12,9 +12,11 @@ from __future__ import annotations
 
 import re
 import resource
+import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import TypeVar
 
@@ -73,15 +75,17 @@ def files_of(path: Path) -> tuple[tuple[Path, int], ...]:
     return tuple((each, each.stat().st_size) for each in found)
 
 
-def explained(call: Callable[[], T], memory: WorkerMemory) -> T:
+def explained(call: Callable[[], T], memory: WorkerMemory, workers: Sequence[BaseProcess] = ()) -> T:
     """Call torch, and turn its errors about dead workers and open files into sentences.
 
     Torch's signal handler raises at any line, even inside the handling of the broken connection. So this is
-    no context manager, which has lines outside of its own `try`.
+    no context manager, which has lines outside of its own `try`. And it raises once for each death: where
+    that is in a destructor, Python drops the error, and only exit codes tell.
 
     Args:
         call: A call of torch's loader.
         memory: Of the loader.
+        workers: Its processes.
 
     Returns:
         The result of the call.
@@ -100,11 +104,11 @@ def explained(call: Callable[[], T], memory: WorkerMemory) -> T:
         raise
     except (RuntimeError, OSError, EOFError) as error:
         try:
-            found = explain(error, memory)
+            found = explain(error, memory, workers)
         except RuntimeError as later:  # about the same death
-            found = explain(later, memory)
+            found = explain(later, memory, workers)
         if found is None and isinstance(error, _CUT_OFF):
-            found = _died("unknown", "", memory)
+            found = _died(*_killed(workers), memory)
         if found is None:
             raise
         try:
@@ -113,7 +117,9 @@ def explained(call: Callable[[], T], memory: WorkerMemory) -> T:
             del found  # or error and frame would keep each other, and the workers, alive
 
 
-def explain(error: BaseException, memory: WorkerMemory) -> ResourceError | None:
+def explain(
+    error: BaseException, memory: WorkerMemory, workers: Sequence[BaseProcess] = ()
+) -> ResourceError | None:
     """The sentence for an error of torch; None if it is not about workers or open files."""
     text = _summary(error)
     if "ancdata" in text or "Too many open files" in text or "unable to open shared memory" in text:
@@ -127,8 +133,16 @@ def explain(error: BaseException, memory: WorkerMemory) -> ResourceError | None:
     pids = _PID.search(text)
     if "DataLoader worker" not in text or pids is None:
         return None
-    signal = _SIGNAL.search(text)
-    return _died(pids[1], signal[1] if signal else "", memory)
+    name = _SIGNAL.search(text)
+    return _died(pids[1], name[1] if name else _killed(workers)[1], memory)
+
+
+def _killed(workers: Sequence[BaseProcess]) -> tuple[str, str]:
+    """The number of a process that a signal ended, and the signal as torch names it."""
+    for worker in workers:
+        if (code := worker.exitcode or 0) < 0:
+            return str(worker.pid), signal.strsignal(-code) or str(-code)
+    return "unknown", ""
 
 
 def _summary(error: BaseException) -> str:
@@ -162,18 +176,18 @@ _LESS_SHM = (
 )
 
 
-def _died(pids: str, signal: str, memory: WorkerMemory) -> WorkerDiedError:
-    how = f"was ended by the signal {signal}" if signal else "ended without a message"
+def _died(pids: str, name: str, memory: WorkerMemory) -> WorkerDiedError:
+    how = f"was ended by the signal {name}" if name else "ended without a message"
     expected = "workers that run as long as the loader"
     next_step = "Look for its own message above; try --mode main, where a crash shows the line"
-    if signal.startswith("Killed"):
+    if name.startswith("Killed"):
         how, limit = "was killed by signal 9", _mib(machine.memory_limit_bytes())
         expected = f"{memory.workers} workers within the memory of this job, {limit} for all its processes"
         next_step = (
             "Unless you killed it yourself, memory was used up: ask for more (--mem), use fewer "
             "workers or a smaller prefetch, or threads (--mode threads)"
         )
-    elif signal.startswith("Bus error"):
+    elif name.startswith("Bus error"):
         how, expected, next_step = _bus_error(memory)
     worker = f"a worker of the loader (process {pids.strip(', ')})"
     return WorkerDiedError(f"{worker} {how}", expected=expected, next_step=next_step)

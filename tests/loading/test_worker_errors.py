@@ -1,6 +1,7 @@
 """Dead workers, full shared memory and too many files give a sentence."""
 
 import gc
+import multiprocessing
 import os
 import resource
 import signal
@@ -125,6 +126,24 @@ def test_a_late_error_of_torch_is_translated_at_whatever_line_it_is_raised(monke
                 explained(partial(cut_off, microseconds), WorkerMemory(2, 2, 512))
     finally:
         signal.signal(signal.SIGALRM, before)
+
+
+@pytest.mark.parametrize("text", ["", "DataLoader worker (pid(s) 12) exited unexpectedly"])
+def test_a_death_that_torch_did_not_name_is_named_by_the_exit_code_of_the_worker(monkeypatch, text):
+    """Its error came inside a destructor, where Python drops it, and it comes once."""
+    monkeypatch.setattr("smallfiles.loading.worker_errors.NOTICED_AFTER_S", 0)
+    die = partial(Dying(signal.SIGKILL).into, b"123456" + bytes([20]), None, np.zeros(1))
+    worker = multiprocessing.get_context("fork").Process(target=die)
+    worker.start()
+    worker.join()
+
+    def cut_off():
+        raise RuntimeError(text) if text else EOFError
+
+    with pytest.raises(
+        WorkerDiedError, match=f"process {'12' if text else worker.pid}. was killed by signal 9"
+    ):
+        explained(cut_off, WorkerMemory(2, 2, 512), [worker])
 
 
 def test_other_errors_are_left_alone():
