@@ -49,6 +49,8 @@ def problems(
         yield f"this site wants an account; write SBATCH_ACCOUNT=… into {site.personal}"
     yield from _environment(root, site)
     yield from _work(site)
+    if job.needs and not words:
+        yield f"it was given nothing to run; name it: slurm/submit {site.name} {job.name} -- {job.needs}"
     for argument in job.arguments:
         value = given[argument.name]
         if not value or "$" in value:

@@ -6,11 +6,11 @@
     # Uses: cpu
     # Then: 05_merge_tar
 
-`Args` gives each positional argument and its default; a name that begins with OUT is written and must not
-exist, one that begins with DATA is read and must exist; one with a number or URL as default is not a path.
-`Uses` chooses the options of the site (cpu, gpu, transfer). `Then` is submitted after it, if it succeeds.
-The trap: Slurm silently ignores `#SBATCH` lines after the first command; `faults` names them. Notebook 10
-reads such a script.
+`Submit` has what may be left out in brackets. `Args` gives each positional argument and its default; a name
+that begins with OUT is written and must not exist, one that begins with DATA is read and must exist; one
+with a number or URL as default is not a path. `Uses` chooses the options of the site (cpu, gpu, transfer).
+`Then` is submitted after it, if it succeeds. The trap: Slurm silently ignores `#SBATCH` lines after the
+first command; `faults` names them. Notebook 10 reads such a script.
 """
 
 from __future__ import annotations
@@ -66,6 +66,7 @@ class Job:
         arguments: Its positional arguments.
         uses: cpu, gpu or transfer.
         then: The job that follows it, or an empty string.
+        needs: Words that must follow `--`, such as the program to run, or an empty string.
         directives: The words behind `#SBATCH`.
     """
 
@@ -74,6 +75,7 @@ class Job:
     arguments: tuple[Argument, ...] = ()
     uses: str = "cpu"
     then: str = ""
+    needs: str = ""
     directives: tuple[str, ...] = ()
 
     @property
@@ -127,12 +129,14 @@ def read(path: Path) -> Job:
     matches = filter(None, map(_FIELD.match, lines))
     fields = {match[1]: match[2] for match in matches}
     what = lines[1].removeprefix("# ").strip() if len(lines) > 1 else ""
+    arguments = tuple(Argument(*pair) for pair in _ARGUMENT.findall(fields.get("Args", "")))
     return Job(
         path=path,
         what=what,
-        arguments=tuple(Argument(*pair) for pair in _ARGUMENT.findall(fields.get("Args", ""))),
+        arguments=arguments,
         uses=fields.get("Uses", "cpu").strip(),
         then=fields.get("Then", "").strip(),
+        needs="" if arguments else fields.get("Submit", "").partition(" -- ")[2].partition(" [")[0],
         directives=tuple(_directives(lines)),
     )
 

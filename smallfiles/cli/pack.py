@@ -123,9 +123,9 @@ def _pack(arguments: argparse.Namespace, source: Source, config: PackConfig) -> 
     for line in _striping(arguments.out, source):
         say(line)
     done = pack(source, arguments.out, config)
-    lines = [*_lines(done), *_order(arguments, source, config)]
+    lines = [*_lines(done)]
     if config.part is None:
-        lines.append(look_at(arguments.out, config.format))
+        lines += [*_order(arguments, source, config), look_at(arguments.out, config.format)]
     return report(arguments, done.as_json(), *lines)
 
 

@@ -108,6 +108,10 @@ class TestRefusals:
         words = [str(tmp_path / "file"), str(tmp_path / "file" / "kept")]
         assert "CHECKPOINTS" in refusal(checkout, "here", "10_train", words)
 
+    def test_a_job_that_runs_your_program_is_not_sent_without_one(self, checkout):
+        assert "submit here 12_profile -- python train.py" in refusal(checkout, "here", "12_profile")
+        assert jobs.plan(checkout, "here", "12_profile", ["python", "mine.py"])
+
     def test_all_problems_are_told_at_once(self, checkout, tmp_path):
         (tmp_path / "w o r k/train.arrow").touch()
         shutil.rmtree(checkout / ".venv")
