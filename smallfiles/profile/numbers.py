@@ -12,6 +12,7 @@ import os
 import zlib
 from collections import Counter, defaultdict
 from collections.abc import Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -58,9 +59,7 @@ def numbers(rank: dict[str, Any], workers: Sequence[dict[str, Any]]) -> Numbers:
         rank: What the process that trains wrote.
         workers: What its workers wrote; none if it makes batches itself.
     """
-    steps = Counter(step[2] for step in rank["steps"])
-    longest: dict[str, Any] = max(rank["epochs"], key=lambda each: steps[each["number"]], default={})
-    rank = rank | longest.get("loader", {})  # of the training; its validation is another loader
+    rank = _training(rank)
     makers = workers if rank["workers"] or workers else [rank]
     found = {name: rank.get(name) for name in _KEPT} | _times(rank)
     found |= _making(rank, makers) | _files(makers)
@@ -68,6 +67,24 @@ def numbers(rank: dict[str, Any], workers: Sequence[dict[str, Any]]) -> Numbers:
         found["startup_s"] = max(0.0, found["startup_s"] - (found["batch_s"] or 0.0))
         found["startup"] = found["startup_s"] / found["epoch_s"]
     return found | {"startup": found.get("startup")} | _processors(rank, workers) | _memory(rank, workers)
+
+
+def _training(rank: dict[str, Any]) -> dict[str, Any]:
+    """A rank with the steps of one loader, that which took most of the time: its validation has another."""
+    kinds = {
+        each["number"]: (each["of"], *map(each["loader"].get, ("batch_size", "workers", "prefetch")))
+        for each in rank["epochs"]
+    }
+    took = Counter[tuple[Any, ...]]()
+    for step, after in pairwise(rank["steps"]):
+        took[kinds[step[2]]] += (after[0] - step[0]) * (after[2] == step[2])
+    longest = max(took, key=took.__getitem__, default=None)
+    epochs = [each for each in rank["epochs"] if kinds[each["number"]] == longest] or rank["epochs"]
+    numbers = {each["number"]: number for number, each in enumerate(epochs)}
+    steps = [[*step[:2], numbers[step[2]], *step[3:]] for step in rank["steps"] if step[2] in numbers]
+    loader = epochs[0]["loader"] if epochs else {}
+    epochs = [each | {"number": numbers[each["number"]]} for each in epochs]
+    return rank | loader | {"epochs": epochs, "steps": steps, "all_s": took.total()}
 
 
 _KEPT = ("rank", "workers", "prefetch", "persistent", "cpus_node", "batch_bytes", "batch_samples")
@@ -105,7 +122,7 @@ def _times(rank: dict[str, Any]) -> Numbers:
         "timeline": np.round(steps, 4).tolist()[:2000],
     }
     if rank.get("gpu") and rank.get("gpu_idle_s") is not None and waiting is not None:
-        found["waiting"] = min(1.0, rank["gpu_idle_s"] / max(float(period[same].sum()), 1e-9))
+        found["waiting"] = min(1.0, rank["gpu_idle_s"] / max(rank["all_s"], 1e-9))
     if found["free_s"]:
         headroom = max(1.0, period_s / found["free_s"]) if period_s else None
         found |= {"headroom": headroom, "headroom_by": "measured"}

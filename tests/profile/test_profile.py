@@ -275,7 +275,7 @@ def test_a_strange_program_stays_what_it_is(tmp_path):
     assert (watched.end(), watched.out) == (alone.returncode, alone.stdout), watched.report + alone.stderr
     assert alone.returncode == 0 and "Traceback" not in watched.report
     record = load(watched.record_path)
-    assert [(rank["workers"], rank["steps"]) for rank in record["ranks"] if rank["workers"]] == [(2, 73)]
+    assert [(rank["workers"], rank["steps"]) for rank in record["ranks"] if rank["workers"]] == [(2, 40)]
     assert not list(Path("/").glob("[0-9]*.json*")), "written to where an empty variable points"
 
 
@@ -311,19 +311,22 @@ print(sum(len(batch) for batch in loader))
 VALIDATED = """
 import time, torch
 from torch.utils.data import DataLoader
-for batch in DataLoader(range(200), 4, num_workers=1):
-    time.sleep(0.005)
-for batch in DataLoader(range(60), 20):
-    time.sleep(0.005)
+for epoch in range(2):
+    for batch in DataLoader(range(200), 4, num_workers=1):
+        time.sleep(0.01)
+    for batch in DataLoader(range(90), 1):
+        time.sleep(0.001)
 """
 
 
-def test_what_is_said_of_the_loader_is_of_that_with_the_most_steps(tmp_path):
-    """The validation at the end has no workers and larger batches; it is not what limits the training."""
+def test_a_training_is_looked_at_without_its_validation(tmp_path):
+    """That has another loader, here with more steps, other batches and no worker: it is limited otherwise."""
     watched = Watched(tmp_path, sys.executable, script(tmp_path, VALIDATED))
     assert watched.end() == 0, watched.report
     (rank,) = load(watched.record_path)["ranks"]
-    assert (rank["workers"], rank["batch_samples"], rank["batch_bytes"]) == (1, 4, 32)
+    told = {name: rank[name] for name in ("workers", "batch_samples", "batch_bytes", "steps", "epochs")}
+    assert told == {"workers": 1, "batch_samples": 4, "batch_bytes": 32, "steps": 100, "epochs": 2}
+    assert rank["epoch_steps"] == 50 and rank["period_s"] > 0.01 and rank["startup_s"] is not None
 
 
 TIMEOUT = """
