@@ -32,8 +32,8 @@ def describe(index: Index) -> dict[str, Any]:
         `block_bytes`, `compressor`, `files`, `folders`, `symlinks`, `bytes` (of all files),
         `image_bytes`, `stored_bytes` (of their data), `fragments`, `files_in_fragments`, `share_raw`
         (part of the bytes that is stored raw), `share_one_read` (part of the files that takes one
-        `pread`), `read_amplification` (bytes fetched and unpacked per byte delivered, if all files are
-        read at random), `findings` (sentences) and `recommended` (a command, or "").
+        `pread`), `read_amplification` (bytes that this library fetches and unpacks per byte delivered, if
+        all files are read at random), `findings` (sentences) and `recommended` (a command, or "").
     """
     files, block = index.files, index.superblock
     rows = np.unique(files.reference, return_index=True)[1]  # hard links once
@@ -52,7 +52,7 @@ def describe(index: Index) -> dict[str, Any]:
         "fragments": len(index.fragment_start),
         "files_in_fragments": int((files.fragment != layout.NO_FRAGMENT).sum()),
         "share_raw": raw / total if total else 1.0,
-        "share_one_read": float((files.flags & RAW != 0).mean()) if len(files) else 1.0,
+        "share_one_read": float(_one_read(index).mean()) if len(files) else 1.0,
         "read_amplification": fetched / total if total else 1.0,
     }
     found["findings"], found["recommended"] = _findings(found, total)
@@ -97,6 +97,14 @@ def _fragments(index: Index) -> tuple[Array, Array]:
     return extent, index.fragment_word & layout.DATA_RAW != 0
 
 
+def _one_read(index: Index) -> Array:
+    """Whether each file lies raw and in one piece, on its own or inside a fragment."""
+    files = index.files
+    inside = (files.fragment != layout.NO_FRAGMENT) & (files.size < index.superblock.block_bytes)
+    inside[inside] = _fragments(index)[1][files.fragment[inside]]
+    return np.asarray((files.flags & RAW != 0) | inside)
+
+
 def _raw_words(index: Index, rows: Array) -> int:
     """Bytes in raw blocks of files that are not raw as a whole."""
     files = index.files
@@ -133,6 +141,12 @@ def _findings(found: dict[str, Any], total: int) -> tuple[list[str], str]:
     if not notes and scattered > _POOR_SAVING:
         notes.append(
             f"{scattered:.0%} of the files lie in several pieces; -no-fragments makes them one read each."
+        )
+    elif not notes and found["files_in_fragments"]:
+        notes.append(
+            f"{found['files_in_fragments']:,} files end in {found['fragments']:,} shared fragments, stored "
+            "raw: this library reads only the part of one file, a mount reads the whole fragment; "
+            "-no-fragments avoids that."
         )
     elif not notes and found["files"]:
         notes.append("Files are stored raw and in one piece: nothing makes random reads slow.")

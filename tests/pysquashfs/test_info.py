@@ -59,6 +59,19 @@ def test_large_blocks_with_fragments_are_named_as_the_reason(photographs, mksqua
     assert "-noD -noF -no-fragments" in found["recommended"]
 
 
+def test_a_file_inside_a_raw_fragment_is_one_read_and_a_mount_reads_more(photographs, mksquashfs, tmp_path):
+    raw = ("-comp", "gzip", "-noD", "-noF")
+    found = info(mksquashfs(photographs, tmp_path / "x", *raw, "-b", "1M"))
+    assert (found["files_in_fragments"], found["share_one_read"], found["read_amplification"]) == (100, 1, 1)
+    assert found["findings"] == [
+        f"100 files end in {found['fragments']} shared fragments, stored raw: this library reads only the "
+        "part of one file, a mount reads the whole fragment; -no-fragments avoids that."
+    ]
+    found = info(mksquashfs(photographs, tmp_path / "y", *raw, "-b", "32K", "-always-use-fragments"))
+    assert 0 < found["share_one_read"] < 1  # those above 32 KiB have a block and an end
+    assert "of the files lie in several pieces" in found["findings"][0]
+
+
 def test_data_that_compresses_is_told_so(texts, mksquashfs, tmp_path):
     found = info(mksquashfs(texts, tmp_path / "x", "-comp", "gzip", "-no-fragments"))
     assert found["findings"][0].startswith("Compression with gzip saves 100%")
