@@ -135,27 +135,25 @@ def read_some(opened, count=60):
 found = measure.compare({n: partial(read_some, f) for n, f in written.items()}, rounds=5, unit="images")
 
 # %% [markdown]
-# The folded cell draws four of the times, and computes what each file would fetch without a cache.
+# The folded cell draws the times, and computes what the library fetches without a cache.
 
 # %% jupyter={"source_hidden": true}
 base, raw = "gzip, fragments", "raw, no fragments"
 slower, slowest = (found.times(raw, name).median for name in (base, "gzip, fragments, 1M"))
-title = f"With gzip and fragments, a random read takes {slower:.0f} times as long"
-title += f" (with blocks of 1 MiB, not drawn, {slowest:.0f} times)"
+title = f"With gzip and fragments, a random read takes {slower:.0f} times as long, with blocks of 1 MiB {slowest:.0f} times"
 rates = {name: np.array(found.rates_per_s(name)) for name in written}
 times = {name: np.median(rates[raw]) / runs for name, runs in rates.items()}
 x, note = f"time of a random read; 1 is {raw}", f"warm page cache; 1 is {1e6 / np.median(rates[raw]):.0f} µs"
-drawn = {name: runs for name, runs in times.items() if name != "gzip, fragments, 1M"}
-show.figure(figures.bars(drawn, title, x=x, base=raw, guess=guess, note=note))
+show.figure(figures.bars(times, title, x=x, base=raw, guess=guess, note=note))
 for name, opened in written.items():
-    print(f"{name:20} would fetch {opened.info()['read_amplification']:5.2f} bytes per byte delivered")
+    print(f"{name:20} the library fetches {opened.info()['read_amplification']:5.2f} bytes per byte delivered")
 
 # %% [markdown]
-# Expect a factor of 8 to 40, from gzip: some 0.2 ms, where decoding takes 1 ms. Raw, sharing costs little: a part of a
-# raw fragment is read on its own. A compressed one is fetched and unpacked whole for each image in it, and with blocks
-# of 1 MiB about ten share one.
+# Expect a factor of 8 to 40, all of it from gzip: unpacking takes some 0.2 ms per image, where decoding takes 1 ms.
+# Fragments cost where many images share one, with blocks of 1 MiB about ten: compressed, it is fetched and unpacked
+# whole for each image. Raw, our library reads one part alone; a mount fetches the whole fragment.
 #
-# Any squashfs file can be examined:
+# Examine any squashfs file:
 
 # %%
 for name in (base, raw):
@@ -183,7 +181,11 @@ print(RECOMMENDED)
 #
 # > **Predict.** Everything is in the page cache. Which is fastest for a random image: the folder of plain files, a
 # > mount, or the library?
-#
+
+# %%
+guess = "plain files"  # change me: or "mount", or "library"
+
+# %% [markdown]
 # The folded cell mounts the file in every way that works here, and compares.
 
 # %% jupyter={"source_hidden": true}
@@ -223,7 +225,8 @@ gains = [speeds.times("library", name).median for name in mounted or ["plain fil
 title = f"The library reads {min(gains):.1f} to {max(gains):.1f} times as many images per second as a mount"
 if not mounted:
     title = f"No mount works here; the library reads {gains[0]:.1f} times as many images per second as plain files"
-show.figure(figures.bars(speeds, title, note="warm page cache"))
+guessed = next((name for name in speeds.runs if name.startswith(guess)), None)  # None where no mount works
+show.figure(figures.bars(speeds, title, guess=guessed, note="warm page cache"))
 
 # %% [markdown]
 # With a mount each read calls the kernel for a name, a handle and the bytes, and with FUSE also another process. The
@@ -235,9 +238,13 @@ show.figure(figures.bars(speeds, title, note="warm page cache"))
 #
 # *Optional, 5 minutes.* Annotations are often JSON, which is mostly repetition.
 #
-# > **Predict.** zstd makes them several times smaller. Is reading them faster or slower when the file is in memory? And
-# > on a busy parallel file system?
-#
+# > **Predict.** zstd makes them several times smaller. Is reading them faster or slower when the file is in memory? At
+# > which bandwidth of the storage are both alike?
+
+# %%
+guess = 1e9  # change me: bytes per second
+
+# %% [markdown]
 # The folded cell makes 300 such documents, packs them in four ways, and computes the rate from slower storage.
 
 # %% jupyter={"source_hidden": true}
@@ -274,7 +281,7 @@ longer_s = read_s["zstd, level 3"] - read_s["raw"]
 pays = (stored["raw"] - stored["zstd, level 3"]) / longer_s if longer_s > 0 else bytes_s[-1]
 title = f"Read in long runs, zstd pays below {pays / 1e6:,.0f} MB/s for one reader"
 axes = {"x": "what one reader gets from the storage (B/s)", "y": "files per second", "log": "xy", "marks": {"equal": pays}}
-show.figure(figures.lines(rates, title, **axes, note="computed from measured reads from memory, without requests"))
+show.figure(figures.lines(rates, title, **axes, guess=guess, note="computed from measured reads from memory, without requests"))
 
 # %% [markdown]
 # Compare this bandwidth with what one reader gets in *large* reads from your file system on a busy day. The figure
@@ -307,8 +314,8 @@ def read_at_position(index):
 sum(seek_then_read(index) != truth[index] for index in range(len(truth)))
 
 # %% [markdown]
-# No sample is wrong. Now we do the same in a `DataLoader` with two workers. Its `Dataset` compares each sample, and
-# tries to decode those that are wrong.
+# No sample is wrong. Now the same in a `DataLoader` with two workers, whose `Dataset` compares each sample and tries to
+# decode the wrong ones.
 #
 # > **Predict.** Are any of 30,000 samples wrong? And how many of the wrong ones does Pillow decode without an error:
 # > none, a third, or all?
@@ -409,7 +416,12 @@ print(f"{made.files:,} files, {bytes_text(made.bytes)}; one file, {bytes_text(ma
 # %% [markdown]
 # > **Predict.** Now put it on storage where each look-up and each open takes 2 ms. How long does the import take from
 # > many files, and from one file? The number of its own modules is above.
-#
+
+# %%
+latency_s = 0.002  # change me, also to 0.01
+guess = {"many files": 1.0, "one squashfs file": 1.0}  # change me: seconds
+
+# %% [markdown]
 # The folded cell imports it in a fresh interpreter from both; mounting counts.
 
 # %% jupyter={"source_hidden": true}
@@ -429,7 +441,7 @@ def import_from(place, slow):
 
 
 imports = {}
-with open_slow(place, SlowConfig(latency_s=0.002)) as slow:
+with open_slow(place, SlowConfig(latency_s=latency_s)) as slow:
     if slow.how == "fuse":
         imports["many files"] = import_from(nullcontext(slow.path / "files"), slow)
     ways = [w.name for w in how_to_mount(packed) if w.available and w.name.startswith("squashfuse")]
@@ -437,7 +449,7 @@ with open_slow(place, SlowConfig(latency_s=0.002)) as slow:
         imports["one squashfs file"] = import_from(mount(slow.path / "packages.sqfs", way=ways[0]), slow)
 for name, (seconds, operations) in imports.items():
     each = operations / own["networkx"]
-    print(f"{name:18} {seconds:5.1f} s, {operations:6,} metadata operations, {each:.1f} per module")
+    print(f"{name:18} {seconds:5.1f} s (guess {guess[name]:.1f} s), {operations:6,} metadata operations, {each:.1f} per module")
 if not imports:
     print(slow.summary)
     print(f"Four operations per module would take {4 * own['networkx'] * slow.config.latency_s:.1f} s from many files.")
