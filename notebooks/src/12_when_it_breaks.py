@@ -3,12 +3,11 @@
 #
 # **Minutes** 30 · **Machine** any Linux computer with two CPUs · **Needs** nothing · **Data** 400 synthetic images
 #
-# Find your symptom in the tables; below them failures are reproduced, and some cured, in folded cells. Run the whole
-# page first (**Kernel > Restart Kernel and Run All Cells**, 30 s).
+# Find your symptom in the tables; below them failures are reproduced, and some cured. First run cell by cell and guess;
+# later the whole page (**Kernel > Restart Kernel and Run All Cells**, 30 s).
 
 # %% [markdown] id="symptoms"
 # ## Find your symptom
-# *Below* links to the failure.
 
 # %% [markdown]
 # ### No error, but wrong
@@ -19,8 +18,8 @@
 # | A pretrained model scores 0.1 % on ImageNet | `label = ID - 1`: the order of the development kit, not of the sorted wnids ([mmpretrain#11](https://github.com/open-mmlab/mmpretrain/issues/11)) | label = rank of the sorted wnid; check images 1 to 4: 65, 970, 230, 809 | [below](#Wrong-label-order), [02.3](02_describe_a_dataset.ipynb#3-·-Catch-the-wrong-label-order) |
 # | Every epoch has the same order | `sampler.set_epoch(epoch)` was forgotten ([pytorch#31771](https://github.com/pytorch/pytorch/issues/31771)), or shards are shuffled with one seed | call it; `make_loader` counts epochs itself | [below](#Same-order-in-every-epoch), [10.2](10_run_it_on_many_nodes.ipynb#2-·-Read-each-sample-once) |
 # | Two images became one sample | webdataset cuts keys at the first dot | no dots in names; `pack` writes them as `%2E` | [below](#Samples-lost-in-shards), [05.1](05_shard_a_dataset.ipynb#1-·-Look-inside-a-shard) |
-# | More GPUs, and an epoch takes as long; or `you need to add an explicit nodesplitter` | the split over the ranks is missing: every rank reads everything | split over ranks, then workers; more shards than workers; count keys over all ranks | [below](#Samples-lost-in-shards), [05.4](05_shard_a_dataset.ipynb#4-·-Deal-the-shards-out), [10.2](10_run_it_on_many_nodes.ipynb#2-·-Read-each-sample-once) |
-# | Fewer samples than yesterday | a copy, a tar or an extraction was interrupted, and no reader looks for an end | write under a temporary name and rename; `smallfiles verify` | [below](#Half-a-copy), [05.5](05_shard_a_dataset.ipynb#5-·-Cut-a-shard) |
+# | More GPUs, and an epoch takes as long; or `you need to add an explicit nodesplitter` | the split over the ranks is missing: every rank reads everything | split over ranks, then workers; more shards than workers | [below](#Samples-lost-in-shards), [05.4](05_shard_a_dataset.ipynb#4-·-Deal-the-shards-out), [10.2](10_run_it_on_many_nodes.ipynb#2-·-Read-each-sample-once) |
+# | Fewer samples than yesterday | a copy, a tar or an extraction was interrupted, and tar readers such as webdataset look for no end | write under a temporary name and rename; `smallfiles verify` | [below](#Half-a-copy), [05.5](05_shard_a_dataset.ipynb#5-·-Cut-a-shard) |
 # | A batch holds few classes | packed in class order, or more classes than the buffer can mix | shuffle while packing (`pack --shuffle SEED`) and keep a buffer | [05.2](05_shard_a_dataset.ipynb#2-·-Mix-the-samples) |
 # | ImageFolder finds one class, or a class called `masks` | it takes each folder for a class: wrappers, splits, masks, annotations | say which parts belong together (`--field 'mask=masks/{stem}.png'`), or are classes (`--source folder`) | [02.1](02_describe_a_dataset.ipynb#1-·-Walk-once,-write-down-what-is-there), [13](13_bring_your_own_data.ipynb) |
 # | Augmentations repeat in every worker, or in every epoch | a NumPy generator made in `__init__` is copied by the fork; PyTorch seeds only the global ones ([pytorch#5059](https://github.com/pytorch/pytorch/issues/5059)) | make it at the first read, from `torch.initial_seed()` | [08.3](08_keep_the_gpu_fed.ipynb#3-·-Add-workers) |
@@ -62,14 +61,14 @@
 # | `Temporary failure in name resolution`, `Connection refused`, or a job that hangs | compute nodes have no internet | download on a login node into a folder that jobs can read, and name it (`TORCH_HOME`; `HF_HOME`, `HF_HUB_OFFLINE=1`); set timeouts | [below](#No-network) |
 # | A start of many ranks takes minutes | each opens a thousand files to import PyTorch | the environment as one file | [00.2](00_start_here.ipynb#2-·-Count-the-files-behind-one-import), [06.5](06_read_a_squashfs_image.ipynb#5-·-Put-an-environment-into-one-file) |
 # | Staged data is gone before training starts | a `trap` inside `$(…)` fires at the end of that subshell | set the trap in the script itself | [07](07_stage_a_dataset.ipynb#On-the-cluster) |
-# | Training hangs at its start | a program waits for `SLURM_NTASKS` ranks that nobody started | start the program with `srun`; count ranks by `SLURM_STEP_NUM_TASKS`, not by `SLURM_NTASKS` | [10.1](10_run_it_on_many_nodes.ipynb#1-·-Find-your-place) |
+# | Training hangs at its start | a program waits for `SLURM_NTASKS` ranks that nobody started | start the program with `srun`; count ranks by `SLURM_STEP_NUM_TASKS` | [10.1](10_run_it_on_many_nodes.ipynb#1-·-Find-your-place) |
 # | `h5py objects cannot be pickled` | a `Dataset` is pickled for workers that are not forked | keep the path, open in the worker | [below](#A-class-that-workers-cannot-find), [04.4](04_pack_hdf5.ipynb#4-·-Close-the-file-before-workers-start) |
 # | `Can't get attribute … on <module '__main__'` | workers that are not forked import your class, and a notebook is no module | put it into a file, or `multiprocessing_context="fork"` | [below](#A-class-that-workers-cannot-find) |
 # | `Cannot re-initialize CUDA in forked subprocess` | the dataset, a transform or the collate function uses CUDA in a worker ([pytorch#40403](https://github.com/pytorch/pytorch/issues/40403)) | move tensors in the main process, or `multiprocessing_context="spawn"` | [08.3](08_keep_the_gpu_fed.ipynb#3-·-Add-workers) |
-# | Workers crawl although CPUs were requested | from Slurm 22.05 until 23.11 `srun` ignores the script's `--cpus-per-task` ([reframe#2655](https://github.com/reframe-hpc/reframe/issues/2655), [ulhpc-docs#51](https://github.com/ULHPC/ulhpc-docs/issues/51)) | `srun --cpus-per-task="$SLURM_CPUS_PER_TASK"`; count the CPUs that you may use | [below](#One-CPU-for-all-workers), [10.1](10_run_it_on_many_nodes.ipynb#1-·-Find-your-place) |
+# | Workers crawl although CPUs were requested | from Slurm 22.05 until 23.11 `srun` ignores the script's `--cpus-per-task` ([reframe#2655](https://github.com/reframe-hpc/reframe/issues/2655), [ulhpc-docs#51](https://github.com/ULHPC/ulhpc-docs/issues/51)) | `srun --cpus-per-task="$SLURM_CPUS_PER_TASK"` | [below](#One-CPU-for-all-workers), [10.1](10_run_it_on_many_nodes.ipynb#1-·-Find-your-place) |
 # | The GPU waits, however much is prefetched | batches come too slowly on average | find the longest stage; crop before scaling | [08.1](08_keep_the_gpu_fed.ipynb#1-·-Follow-a-batch), [08.5](08_keep_the_gpu_fed.ipynb#5-·-Look-at-the-waiting) |
 # | More nodes, but no more images per second | the shared storage is at its limit | stage to each node, or use fewer nodes | [10.3](10_run_it_on_many_nodes.ipynb#3-·-Train-on-all-of-them) |
-# | Training hangs at the end of an epoch | a rank has fewer steps; the others wait for its gradients, in PyTorch for 10 minutes with NCCL, 30 with gloo | equal numbers of batches on all ranks | [05.4](05_shard_a_dataset.ipynb#4-·-Deal-the-shards-out), [10.3](10_run_it_on_many_nodes.ipynb#3-·-Train-on-all-of-them) |
+# | Training hangs at the end of an epoch | a rank has fewer steps; the others wait for its gradients, 10 minutes with NCCL, 30 with gloo | equal numbers of batches on all ranks | [05.4](05_shard_a_dataset.ipynb#4-·-Deal-the-shards-out), [10.3](10_run_it_on_many_nodes.ipynb#3-·-Train-on-all-of-them) |
 
 # %% [markdown]
 # ### Loading limits my training
@@ -107,7 +106,7 @@ from helpers import figures, show, start
 setup = start("12")
 
 # %% [markdown]
-# The *folded* cell has two helpers: the last line of an error, and a call in a forked process, to protect this kernel.
+# The *folded* helpers return the last line of an error, and call in a forked process, to protect this kernel.
 
 # %% jupyter={"source_hidden": true}
 import multiprocessing
@@ -160,8 +159,8 @@ reader = formats.open(shard)
 #
 # ### Shared offset
 #
-# The *folded* cell defines a `Dataset` that reads through one open file: with `seek` and `read`, or by position.
-# Between the two calls it lets another process run.
+# The *folded* `Dataset` reads through one open file: with `seek` and `read`, between which another process may run, or
+# by position.
 #
 # > **Predict.** Of 12,000 samples, how many are wrong with two workers? And with one?
 
@@ -210,8 +209,7 @@ title = title if two else "This time the two workers never met: run the cell aga
 figures.bars(counts, title, x="wrong samples of 12,000", guess=guess, note="with a pause between seek and read")
 
 # %% [markdown]
-# A fork shares the offset: one worker moves it before the other reads. Without the pause it may be one sample in an
-# epoch.
+# A fork shares the offset: one worker moves it before the other reads. Without the pause it may be one in an epoch.
 #
 # ### Wrong label order
 #
@@ -228,20 +226,23 @@ for labels in ((490, 361, 171, 822), (489, 360, 170, 821), (65, 970, 230, 809)):
 # %% [markdown]
 # ### Same order in every epoch
 #
-# Two epochs without `set_epoch`, and one with it (*folded*):
+# Two epochs, a third after `set_epoch` (*folded*):
 
 # %% jupyter={"source_hidden": true}
 from torch.utils.data import DistributedSampler
 
 sampler = DistributedSampler(range(20), num_replicas=2, rank=0)
-print("two epochs:         ", list(sampler)[:5], list(sampler)[:5])
-sampler.set_epoch(1)
-print("after set_epoch(1): ", list(sampler)[:5])
+for number in range(3):
+    if number == 2:
+        sampler.set_epoch(1)
+    print(f"seed {sampler.seed} + epoch {sampler.epoch}: {list(sampler)[:5]}")
 
 # %% [markdown]
+# The sum seeds the order, and only `set_epoch` changes it.
+#
 # ### Samples lost in shards
 #
-# Two images with dots in their names, and with `%2E`; two ranks without a split, and with one (*folded*):
+# Two names with dots, and with `%2E`; two ranks without a split, and with one (*folded*):
 
 # %% jupyter={"source_hidden": true}
 import tarfile
@@ -256,25 +257,29 @@ for dot, tarred in shards.items():
             archive.add(setup.folder() / source.manifest.path(0), name)
 
 
-def keys_of(urls, **settings):
-    return [sample["__key__"] for sample in wds.WebDataset(urls, shardshuffle=False, **settings)]
+def parts_of(urls, **settings):
+    samples = wds.WebDataset(urls, shardshuffle=False, **settings)
+    return {sample["__key__"]: [part for part in sample if not part.startswith("__")] for sample in samples}
 
 
-print("samples:", {dot: keys_of(tarred) for dot, tarred in shards.items()})
+for dot, tarred in shards.items():
+    print(f"names with {dot + ':':4}", parts_of(tarred))
 for rank in "01":
     with patch.dict(os.environ, RANK=rank, WORLD_SIZE="2"):
-        print(f"rank {rank}, no split:", said(keys_of, [*shards.values()]))
-        print(f"rank {rank}, split:   ", keys_of([*shards.values()], nodesplitter=wds.split_by_node))
+        print(f"rank {rank}, no split:", said(parts_of, [*shards.values()]))
+        print(f"rank {rank}, split:   ", [*parts_of([*shards.values()], nodesplitter=wds.split_by_node)])
 
 # %% [markdown]
+# Both keys end at the first dot: one sample of two parts.
+#
 # ### Half a copy
 #
-# A shard, cut between two samples (*folded*):
+# Half of a shard (*folded*):
 
 # %% jupyter={"source_hidden": true}
 cut = setup.scratch / "cut.tar"
 cut.write_bytes(shard.read_bytes()[: places[len(places) // 2][0] - 512])  # before a header
-print("webdataset:", sum(1 for _ in wds.WebDataset(str(cut), shardshuffle=False)), "samples, no error")
+print("webdataset:", sum(1 for _ in wds.WebDataset(str(cut), shardshuffle=False)), f"of {len(places)} samples, no error")
 print("our reader:", said(len, formats.open(cut)))
 
 # %% [markdown]
@@ -310,10 +315,10 @@ for run in ("first", "second"):
 
 # %%
 guess = 10  # change me: n
-steps = (1, 10, 30, 100, 300, 1_000)  # change me: every n-th path is read
+steps = (1, 10, 30, 40, 100, 300, 1_000)  # change me: every n-th path is read
 
 # %% [markdown]
-# The *folded* cell reads a list and a column of paths in workers:
+# Workers read a list and a column of paths (*folded*):
 
 # %% jupyter={"source_hidden": true}
 import pyarrow as pa
@@ -334,14 +339,16 @@ def copied_mb(name, step):
 
 
 tables = {"list": paths, "column": pa.array(paths)}
-copied = {name: {step: in_child(copied_mb, name, step) for step in steps} for name in tables}
-some = steps[1::2] or steps
-texts = [f"every {n:,}th{' path of a list copies' * (n == some[0])} {copied['list'][n]:.0f} MB" for n in some]
-title = f"Reading {', '.join(texts)}; of a column at most {max(copied['column'].values()):.1f} MB"
-figures.lines(copied, title, x="every n-th path is read, n", y="copied by the worker (MB)", log="x", guess=guess)
+copied = {name: {step: in_child(copied_mb, name, step) for step in sorted({1, *steps})} for name in tables}
+whole = max(copied["list"].values())
+last = max(n for n, mb in copied["list"].items() if mb > 0.97 * whole)
+title = f"Up to n = {last:,} the worker copies the whole list ({whole:.0f} MB), of a column {max(copied['column'].values()):.1f} MB"
+per_page = os.sysconf("SC_PAGE_SIZE") // 112
+axes = {"x": "every n-th path is read, n", "y": "copied by the worker (MB)", "log": "x"}
+figures.lines(copied, title, **axes, guess=guess, marks={f"{per_page} paths in a page": per_page})
 
 # %% [markdown]
-# A path takes 112 bytes, so a page of 4 kB holds 36: reading every tenth touches every page, and writing its reference
+# A path takes 112 bytes, so a page of 4 kB holds 36: every tenth path touches every page, and writing its reference
 # count copies the page. Beyond n = 36, pages are left out.
 #
 # ### Shared memory is full
@@ -373,7 +380,7 @@ for dtype in ("float32", "uint8"):
 
 # %% [markdown]
 # Since late 2025 ([pytorch#161910](https://github.com/pytorch/pytorch/pull/161910)) PyTorch reserves the memory first, and
-# raises an error; the reason printed after the file name may belong to an earlier error
+# raises an error, whose printed reason may belong to an earlier one
 # ([pytorch#176069](https://github.com/pytorch/pytorch/issues/176069)). Older versions touch a page that is not there, and
 # get SIGBUS, as a map of a truncated file does (*folded*). A second worker dies of signal 9, as over the memory limit.
 
@@ -408,25 +415,30 @@ for die in (lambda: view[5_000], lambda: os.kill(os.getpid(), signal.SIGKILL)):
 # %% [markdown]
 # ### Too many open files
 #
-# 200 batches, kept as they come and cloned, where 60 more files may be open (*folded*):
+# 200 batches are kept where 60 more files may be open. Cure it:
 
-# %% jupyter={"source_hidden": true}
+# %%
 import resource
 
 import torch
 
+copy = False  # change me: True keeps a clone of each batch
 
-def keep_batches(copy):
+
+def keep_batches():
     most = len(os.listdir("/proc/self/fd")) + 60
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
-    loader = DataLoader(torch.zeros(200, 4), num_workers=1, multiprocessing_context="fork")
-    return f"{len([batch.clone() if copy else batch for batch in loader])} batches"
+    kept = []
+    for batch in DataLoader(torch.zeros(200, 4), num_workers=1, multiprocessing_context="fork"):
+        kept.append(batch.clone() if copy else batch)
+    return f"{len(kept)} batches"
 
 
-print("kept as they come:", in_child(keep_batches, False)[:100])
-print("cloned:           ", in_child(keep_batches, True))
+print(in_child(keep_batches)[:100])
 
 # %% [markdown]
+# A worker's tensor is an open file in shared memory; a clone is memory of your process.
+#
 # ### More than 2 GiB in one array
 #
 # 33 pieces of 64 MiB in one `binary` array (*folded*):
@@ -455,7 +467,7 @@ for number in (errno.ENOSPC, errno.EDQUOT):
     print(number, os.strerror(number))
 
 # %% [markdown]
-# The folder takes one inode, so the fifth file is refused; no byte is used.
+# The folder itself takes one inode: the fifth file is refused.
 #
 # ### Locked file
 #
@@ -474,6 +486,8 @@ with h5py.File(path, "r+"):
         print((asked.stdout + asked.stderr).strip().splitlines()[-1])
 
 # %% [markdown]
+# Reading takes a lock too, which the writer's excludes.
+#
 # ### No mount without root
 #
 # A mount, and reading without one (*folded*):
@@ -503,7 +517,7 @@ for place in (setup.scratch, Path.home()):
 # %% [markdown]
 # ### Leftovers in memory
 #
-# What a killed job leaves of staged data; a folder on disk stands in for `/dev/shm` (*folded*):
+# What a killed job leaves, in a folder that stands in for `/dev/shm` (*folded*):
 
 # %% jupyter={"source_hidden": true}
 from smallfiles import staging
@@ -571,7 +585,7 @@ def in_a_task():
 print("the variable {}, os.cpu_count() {}, os.sched_getaffinity {}".format(*in_child(in_a_task)))
 
 # %% [markdown]
-# Only the last sees the binding; `smallfiles doctor` counts a container's quota too.
+# Only the last sees the binding.
 #
 # ### No network
 #
