@@ -83,6 +83,7 @@ COMPREHENSIONS = ("listcomp", "setcomp", "dictcomp", "genexpr")
 """Scopes that run where they stand; those of other functions run later."""
 
 EXPERIMENT = re.compile(r"^## \d+ · ", re.MULTILINE)
+FENCE = re.compile(r"^[ >]*```+(?P<info>.*)$", re.MULTILINE)
 LINK = re.compile(r"(?P<image>!?)\[(?P<text>[^\]]*)\]\((?P<target>[^)\s]+)[^)]*\)")
 
 
@@ -150,6 +151,22 @@ def _manner(page: Page) -> Iterator[str]:
                 yield f"a {cell.kind} cell {what}: {found[0]!r}"
         if not cell.text.strip():
             yield "a cell is empty"
+        if cell.kind == "markdown":
+            yield from _fences(cell.text)
+
+
+def _fences(text: str) -> Iterator[str]:
+    """Blocks of code that a viewer does not show as they were meant: re-wrapped, or without an end."""
+    opened = ""
+    for match in FENCE.finditer(text):
+        fence, info = match[0].strip(), match["info"].strip()
+        if " " in info:
+            yield f"the fence {fence!r} holds more than a language, and no viewer shows the rest of its line"
+        if opened and info:
+            yield f"the block {opened!r} is not closed before {fence!r}"
+        opened = fence if info or not opened else ""
+    if opened:
+        yield f"the block {opened!r} is not closed"
 
 
 def _code(page: Page) -> Iterator[str]:

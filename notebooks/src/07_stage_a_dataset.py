@@ -210,7 +210,7 @@ figures.bars(speeds, title, x="times the speed of cp -r", note=note, base="cp -r
 # %% [markdown]
 # Here the storage sets the pace: the bytes take 0.45 s in each way, verified or not. For each small file `cp -r` adds
 # two look-ups and an open: 400 × 3 × 2 ms = 2.4 s. Disks and copies rarely fail, but then silently. The folded cell
-# flips one bit of the source, as a failing disk would.
+# flips one bit of the source.
 #
 # > **Predict.** Which of the two will notice it, `cp` or `stage`?
 
@@ -302,9 +302,7 @@ show.figure(figures.bars(each, title, guess=guess, **axes))
 #
 # ![Two nodes with four ranks each. On each node one rank copies train.arrow from the parallel file system to /dev/shm; the others wait, then all read the copy.](pictures/stage_once_a_node.svg)
 #
-# *One rank per node copies.*
-#
-# The kernel releases a lock when its holder dies; a lock that *is* a file stays forever when its owner is killed.
+# The kernel releases a lock when its holder dies; a lock that *is* a file stays when its owner is killed.
 # `stage` does these four steps, verifies, and keeps the copy as long as any process uses it.
 
 # %% [markdown]
@@ -341,14 +339,14 @@ title = f"Simulated: with 12 GB/s a broadcast is faster from {slower['broadcast,
 title += f"with 1 GB/s only beyond {slower['broadcast, 1 GB/s']}"
 drawn = {name: {nodes: line[nodes] for nodes in doublings} for name, line in copying.items()}
 axes = {"x": "nodes", "y": "time until all have a copy (s)", "log": "xy"}
-axes |= {"marks": {"2 levels": 9, "3 levels": 73}}  # of the tree: 8 nodes, 64 more, …
+axes |= {"marks": {"tree: 2 levels": 9, "tree: 3 levels": 73}}  # of the tree: 8 nodes, 64 more, …
 show.figure(figures.lines(drawn, title, **axes, guess=guess, note="a model, not a measurement"))
 print("512 nodes read from shared storage:", {name: read[name] for name in list(cases)[:2]})
 
 # %% [markdown]
-# A broadcast first reads everything; then each node sends each block up to eight times over its one link, so eight
-# nodes cost 8 × 12 s, and 20 s more. All depends on what a node passes on: measure yours with `07_broadcast`. Only the
-# printed line is certain: the storage is read once.
+# A broadcast first reads everything, in 12 s. Then each node sends each block up to eight times over its one link: for
+# eight nodes 8 × 12 s, and 17,000 blocks wait half a millisecond each, 8 s. Measure what your
+# nodes pass on with `07_broadcast`. Only the printed line is certain: the storage is read once.
 
 # %% [markdown] id="epochs" tags=["core"]
 # ## 4 · Count the epochs
@@ -551,11 +549,15 @@ show.command(staging.StageConfig(), "archive/train.tars", "auto", "scratch/data"
 show.command(staging.StageConfig(), "scratch/data/train.tars")
 
 # %% [markdown]
-# Set the `trap` in the script, not inside `$(…)`; after `use_environment` end it with `; unuse`.
+# Set the `trap` in the script, not inside `$(…)`. It replaces that of `use_environment` (06): then end it with
+# `; unuse`.
 #
-# ```bash time staged=$(smallfiles stage scratch/data/train.tars) || exit 1 trap 'smallfiles unstage "$staged"' EXIT
-# smallfiles bench read scratch/data/train.tars  # its cold reads: an epoch if the GPU never computes smallfiles bench
-# read "$staged" ```
+# ```bash
+# time staged=$(smallfiles stage scratch/data/train.tars) || exit 1
+# trap 'smallfiles unstage "$staged"' EXIT
+# smallfiles bench read scratch/data/train.tars  # its cold reads: an epoch if the GPU never computes
+# smallfiles bench read "$staged"
+# ```
 #
 # On several nodes: `smallfiles stage --broadcast`, and `each_node smallfiles unstage` in the trap, as in
 # `07_broadcast`.

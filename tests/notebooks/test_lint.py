@@ -89,10 +89,21 @@ def test_a_good_notebook_and_a_good_exercise_pass(problems):
         (Cell("markdown", "[there](02_missing.ipynb)"), "02_missing.ipynb leads nowhere"),
         (Cell("markdown", "[there](#no-heading)"), "leads to no heading"),
         (Cell("markdown", "![](figure.png)"), "has no alt text"),
+        (Cell("markdown", "```bash time ls\nls -l ```"), "'```bash time ls' holds more than a language"),
+        (Cell("markdown", "```bash\nls -l ```"), "'```bash' is not closed"),
+        (
+            Cell("markdown", "```bash\nls ```\n\n```python\n1\n```"),
+            "'```bash' is not closed before '```python'",
+        ),
     ],
 )
 def test_what_the_manner_forbids_is_found(problems, cell, said):
     assert any(said in problem for problem in problems([*good_notebook(), cell]))
+
+
+def test_blocks_of_code_that_are_shown_as_they_stand_pass(problems):
+    blocks = "```bash\nls\n```\n\nor\n\n```\nls\n```\n\n> ```python\n> 1\n> ```"
+    assert problems([*good_notebook(), Cell("markdown", blocks)]) == []
 
 
 def fold(text, number):
