@@ -181,9 +181,9 @@ def as_mask(picture):
 
 torch.manual_seed(13)
 image, mask = pair(4)
-titles = {apart: "apart: the mask lies beside the object", together: "together: it follows"}
+titles = {apart: "apart: the mask does not fit the object", together: "together: it fits"}
 panels = {title: crops(image, as_mask(mask)) for crops, title in titles.items()}
-draw(panels, "Left, the outline of the mask lies beside the object. Right, it follows the object.")
+draw(panels, "Left, the outline of the mask does not fit the object. Right, it does.")
 
 # %% [markdown]
 # On the left, a correct answer of the network increases the loss. Shapes, types and counts are right, so only a
@@ -341,7 +341,7 @@ print(batch["weight"].dtype, batch["weight"].tolist(), "and labels", batch["targ
 
 # %% [markdown]
 # Was the join right? Then weight follows size; wrong rows give a cloud. The masks of section 1 say how large each
-# object is. The folded cell joins them by name, and draws.
+# object is. The folded cell joins by position and by name, and draws.
 
 # %% jupyter={"source_hidden": true}
 from collections import Counter
@@ -352,21 +352,30 @@ weights = plants.table(["weight"])["weight"].to_pylist()
 sizes = {}  # pixels of the largest shape by the name of the picture; the others are decoys
 for index in range(len(reader)):
     sizes[Path(reader.key(index)).stem] = np.bincount(np.asarray([*pair(index)][1]).ravel())[1:].max()
-singles = sum(count == 1 for count in Counter(weights).values())
+kinds, species = np.array([plants.target(index) for index in range(len(plants))]), plants.classes
+pixels = np.array([sizes[Path(plants.key(index)).stem] for index in range(len(plants))])
+by_place = dict(zip(files, (float(row["weight"]) for row in rows)))  # as `zip` paired them above
+joins = {"by position": [by_place[Path(plants.key(index)).name] for index in range(len(plants))], "by name": weights}
 figure = Figure(figsize=(9, 3.4), layout="constrained")
-axes = figure.subplots()
-for number, species in enumerate(plants.classes):
-    own = [index for index in range(len(plants)) if plants.target(index) == number]
-    places = [sizes[Path(plants.key(index)).stem] for index in own]
-    axes.plot(places, [weights[index] for index in own], "os^Dv<>ph*"[number % 10], ms=5, color=f"C{number}", label=species)
-axes.set(xlabel="pixels of the object", ylabel="weight (g)", xscale="log", yscale="log", yticks=(3, 10, 30, 100))
-for axis in (axes.xaxis, axes.yaxis):
-    axis.set_major_formatter("{x:,.0f}")
-axes.spines[["top", "right"]].set_visible(False)
+follows = {}  # correlation of weight and size within a species
+for axes, (name, column) in zip(figure.subplots(1, 2, sharex=True, sharey=True), joins.items()):
+    own = [(pixels[kinds == number], np.array(column)[kinds == number]) for number in range(len(species))]
+    for number, pair_of in enumerate(own):
+        axes.plot(*pair_of, "os^Dv<>ph*"[number % 10], ms=4, color=f"C{number}", label=species[number])
+    follows[name] = np.nanmedian([np.corrcoef(*np.log(pair_of))[0, 1] for pair_of in own])
+    axes.set(xscale="log", xticks=(2_000, 10_000, 50_000), yscale="log", yticks=(3, 10, 30, 100))
+    axes.set_xlabel("pixels of the object")
+    axes.set_title(f"{name}: correlation {follows[name]:.2f}", fontsize=10)
+    for axis in (axes.xaxis, axes.yaxis):
+        axis.set_major_formatter("{x:,.0f}")
+    axes.spines[["top", "right"]].set_visible(False)
+figure.axes[0].set_ylabel("weight (g)")
 axes.legend(loc="center left", bbox_to_anchor=(1, 0.5), frameon=False, fontsize=9)
-title = "Weight grows with the object, along a line for each species"
+title = "Weight and size within a species, for two ways to join the rows"
 figure.suptitle(title, x=0.01, ha="left", fontsize=10, fontweight="bold")
-show.figure(figure, alt=f"Scatter plot of {len(weights)} images, weight by pixels of the object. {title}.")
+alt = "; ".join(f"{name}, median correlation {value:.2f}" for name, value in follows.items())
+show.figure(figure, alt=f"Two scatter plots of {len(weights)} images, weight by pixels of the object. {title}: {alt}.")
+singles = sum(count == 1 for count in Counter(weights).values())
 print(f"As classes, these weights would be {len(set(weights))}, {singles} of them with one image.")
 
 # %% [markdown]
@@ -398,7 +407,7 @@ print(f"{weighed.stat().st_size:,} and {added.stat().st_size:,} bytes; fields: {
 # %% jupyter={"source_hidden": true}
 joined = setup.scratch / "joined"
 joined.mkdir(exist_ok=True)
-files = list(zip(source.manifest.paths.to_pylist(), source.manifest.blob_paths("mask").to_pylist()))
+paths = list(zip(source.manifest.paths.to_pylist(), source.manifest.blob_paths("mask").to_pylist()))
 for index in range(len(reader)):
     (joined / f"{index:05d}.raw").write_bytes(bytes(reader.read(index)) + bytes(masks.read(index)))
 out = setup.scratch / "joined.arrow"
@@ -416,7 +425,7 @@ def read_all(read):
 
 
 tasks = {
-    "2 files": lambda i: b"".join((folder / name).read_bytes() for name in files[i]),
+    "2 files": lambda i: b"".join((folder / name).read_bytes() for name in paths[i]),
     "1 file": lambda i: b"".join(((joined / f"{i:05d}.raw").read_bytes(), b"")),  # copied as above
     "packed, 2 blobs": lambda i: b"".join((reader.read(i), masks.read(i))),
     "packed, 1 blob": lambda i: bytes(one_blob.read(i)),

@@ -156,7 +156,7 @@ typed
 # ## With the sets on this disk
 #
 # When all checks have passed, your functions read the two sets of the notebook, and their results are compared with
-# those of `smallfiles.sources`:
+# those of `smallfiles.sources`. Which type will the weights have?
 
 # %% id="compare"
 import csv
@@ -178,11 +178,19 @@ else:
     ours, rows = sources.load(table).manifest, list(csv.DictReader(table.open()))
     species = target(joined(ours.paths.to_pylist(), rows, "species"))
     right = species.tolist() == ours.targets.to_pylist()
+    weight = joined(ours.paths.to_pylist(), rows, "weight")
+    # --8<-- solution
+    weights = target([float(text) for text in weight])
+    # --8<-- stub
+    # weights = target(weight)  # change me, if they get the wrong type
+    # --8<-- end
     show.say(f"Pairs as `smallfiles` finds them: **{same}**. Labels as `smallfiles` numbers them: **{right}**.")
+    show.say(f"The first weight, {weight[0]} g, became **{weights[0]:g}** (`{weights.dtype}`).")
 
 # %% [markdown] id="meaning"
-# The CSV file holds only text, also for the weight: `float(row["weight"])` is your decision. The toolbox decides once for
-# the whole column, and writes down what it decided.
+# A CSV file holds only text, and texts are classes: a correct `target` makes classes of grams, without an error.
+# `target([float(text) for text in weight])` is your decision. The toolbox decides once for the whole column, and writes
+# down what it decided.
 
 # %% [markdown] id="own"
 # ## On your own folder
