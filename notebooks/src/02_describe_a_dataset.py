@@ -108,12 +108,6 @@ for name, file in {file.name: file for file in flickr.rglob("results*")}.items()
 #
 # A manifest is saved as one JSON file, with its *digest*: a fingerprint of all paths and targets. It does not cover the
 # bytes of the images: packed files have digests for these ([07.2](07_stage_a_dataset.ipynb#2-·-Measure-the-copy)).
-#
-# > **Predict.** ImageNet's training set has 1,281,167 images in 1,000 folders. How many requests does a walk send to
-# > the metadata server if it asks for names and sizes? And for names only?
-
-# %%
-guess = 100_000  # change me: requests of the walk with sizes
 
 # %%
 from smallfiles import measure
@@ -121,7 +115,13 @@ from smallfiles import measure
 path = setup.scratch / "train.json"
 manifest.save(path)
 print(measure.compare({"walk": setup.source, "read": lambda: Manifest.load(path)}, rounds=7))
-show.say(f"The walk asked for the size of {len(manifest):,} files, the reading opened one file.")
+
+# %% [markdown]
+# > **Predict.** ImageNet's training set has 1,281,167 images in 1,000 folders. How many requests does a walk send to
+# > the metadata server if it asks for names and sizes? And for names only?
+
+# %%
+guess = 100_000  # change me: requests of the walk with sizes
 
 # %% [markdown]
 # We count the folders that a walk lists (`scandir`), and the sizes that it asks for (`stat`).
@@ -160,11 +160,9 @@ classes = len(known) - len(files)
 requests = {
     name: 1_000 / classes * folders + IMAGENET / len(files) * sizes for name, (folders, sizes) in asked.items()
 }
-many, few = requests.values()
-title = f"{many:,.0f} requests with sizes, {few:,.0f} for names only, 1 for a manifest"
-axes = {"x": "requests to the metadata server for ImageNet's list", "note": "a listing counts as one"}
-asked_for = {"guess": guess, "guess_of": "walk, names and sizes", "counted": True}
-show.figure(figures.bars({**requests, "manifest": 1}, title, **axes, **asked_for))
+print("Requests to the metadata server for ImageNet's list, a listing counted as one:")
+for name, number in {**requests, "your guess, with sizes": guess, "manifest": 1}.items():
+    print(f"    {name:22} {number:13,.0f}")
 folders = {folder for path in manifest.paths.to_pylist() for folder in PurePosixPath(path).parents}
 worksheet.note("02", inodes=len(manifest) + len(folders))
 rows = 500 * setup.count
@@ -194,6 +192,8 @@ shuffled.digest == manifest.digest, changed.digest == manifest.digest
 # %% [markdown]
 # The digest does not depend on the order.
 #
+# ### Divide it
+#
 # `split_off` draws the same share of each class, and the same samples for the same seed. The rest is divided among the
 # processes of a job.
 #
@@ -218,8 +218,11 @@ for rank, piece in enumerate(pieces):
 # ## 3 · Catch the wrong label order
 #
 # ImageNet's validation images are labelled by `ILSVRC2012_ID`, a number from 1 to 1000 in the development kit. Models
-# from torchvision, timm and Keras use another order: label = rank of the wnid among all sorted wnids, from 0. The
-# folded cell makes two copies of the same pictures: one in folders named by wnid, one official.
+# from torchvision, timm and Keras use another order: label = rank of the wnid among all sorted wnids, from 0.
+#
+# ![Image 1 has ID 490, the ID has wnid n01751748, and its rank among the sorted wnids, 65, is the label: sea snake. Crossed out: ID - 1 = 489, chainlink fence.](pictures/image_to_label.svg)
+#
+# The folded cell makes two copies of the same pictures: one in folders named by wnid, one official.
 
 # %% jupyter={"source_hidden": true}
 import numpy as np
@@ -231,7 +234,10 @@ for layout, folder in copies.items():
     synthetic.make(folder, layout, count=200, val=160, classes=40, size=(48, 36))
 by_folder, by_kit = (sources.load(folder, split="val").manifest for folder in copies.values())
 devkit = imagenet.load_devkit(copies["official"] / "ILSVRC2012_devkit_t12")
-print("IDs of images 1 to 5:   ", *devkit.ground_truth[:5])
+ids = devkit.ground_truth
+names = [path.rpartition("/")[2] for path in by_folder.paths.to_pylist()]
+right = np.asarray(by_folder.targets)[np.argsort(names)]  # of image 1, 2, 3 …, by its folder
+print("IDs of images 1 to 5:   ", *ids[:5])
 print("labels of images 1 to 5:", *by_kit.targets[:5])
 
 # %% [markdown]
@@ -241,20 +247,35 @@ print("labels of images 1 to 5:", *by_kit.targets[:5])
 # %%
 guess = 0.9  # change me: accuracy
 
+# %% [markdown]
+# First correct `yours`, as the picture shows.
+
 # %%
-names = [path.rpartition("/")[2] for path in by_folder.paths.to_pylist()]
-right = np.asarray(by_folder.targets)[np.argsort(names)]  # image 1, 2, 3 …
-ids, ranks = devkit.ground_truth, np.asarray(by_kit.targets)
-guesses = {"ID": ids, "ID - 1": ids - 1, "rank": ranks}
-accuracy = {name: (labels == right).mean() for name, labels in guesses.items()}
+wnid_of, in_order = devkit.wnid_of_id, sorted(devkit.wnid_of_id.values())
+
+
+def yours(ilsvrc_id):
+    return ilsvrc_id - 1  # change me: from `wnid_of` and `in_order`
+
+
+# %%
+guesses = {"ID - 1": ids - 1, "yours": [yours(each) for each in ids], "smallfiles": by_kit.targets}
+accuracy = {name: (np.asarray(labels) == right).mean() for name, labels in guesses.items()}
 for name, share in accuracy.items():
-    print(f"label = {name:7} agrees with the folders for {share:6.1%} of the images")
+    print(f"label = {name:10} agrees with the folders for {share:6.1%} of the images")
 print(f"your guess for ID - 1: {guess:.1%}; chance among {len(by_folder.classes)} classes: {1 / len(by_folder.classes):.1%}")
 
 # %% [markdown]
-# `ID - 1` permutes the labels, so the accuracy is the share of images whose class keeps its place: none of 40. `ID`
-# keeps a few, but has a label 40, out of range. On the real set about one in 1,000 is to be expected: it looks like a
-# broken model, as users report ([DynamicViT 17](https://github.com/raoyongming/DynamicViT/issues/17), [torchvision
+# <details>
+# <summary>The line</summary>
+#
+# `return in_order.index(wnid_of[ilsvrc_id])`
+#
+# </details>
+#
+# `ID - 1` permutes the labels, so the accuracy is the share of images whose class keeps its place: none of 40. On the
+# real set about one in 1,000 is to be expected: it looks like a broken model, as users report ([DynamicViT
+# 17](https://github.com/raoyongming/DynamicViT/issues/17), [torchvision
 # 484](https://github.com/pytorch/vision/issues/484)). To distinguish the orders, look at images whose label is known.
 # Validation images 1 to 4 have IDs 490, 361, 171, 822, and sorted labels 65, 970, 230, 809.
 #
@@ -490,13 +511,13 @@ show.command(config, "imagenet", "train.json")
 # %% [markdown] id="quiz"
 # ## Check yourself
 #
-# **1.** The memory of a node grows during the first epoch, then stays; 4 processes with 8 workers each hold a list of 10
-# million paths (2 GB). By how much at most? (a) 2 GB. (b) 8 GB. (c) 64 GB.
+# **1.** The memory of a node grows during the first epochs, then stays; 4 processes keep 8 workers each, and hold a list
+# of 10 million paths (2 GB). By how much at most? (a) 2 GB. (b) 8 GB. (c) 64 GB.
 #
 # <details>
 # <summary>Answer</summary>
 #
-# **(c)**. Each of the 32 workers copies nearly the whole list. (a) would be sharing, which counting references undoes.
+# **(c)**. Each of the 32 workers ends with a copy of nearly the whole list. (a) would be sharing, which counting references undoes.
 # (b) counts the processes only.
 #
 # </details>
