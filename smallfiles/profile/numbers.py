@@ -84,10 +84,20 @@ def _training(rank: dict[str, Any]) -> dict[str, Any]:
     steps = [[*step[:2], numbers[step[2]], *step[3:]] for step in rank["steps"] if step[2] in numbers]
     loader = epochs[0]["loader"] if epochs else {}
     epochs = [each | {"number": numbers[each["number"]]} for each in epochs]
-    return rank | loader | {"epochs": epochs, "steps": steps, "all_s": took.total()}
+    others = {"other_steps": len(rank["steps"]) - len(steps), "all_s": took.total()}
+    return rank | loader | {"epochs": epochs, "steps": steps} | others
 
 
-_KEPT = ("rank", "workers", "prefetch", "persistent", "cpus_node", "batch_bytes", "batch_samples")
+_KEPT = (
+    "rank",
+    "other_steps",
+    "workers",
+    "prefetch",
+    "persistent",
+    "cpus_node",
+    "batch_bytes",
+    "batch_samples",
+)
 
 
 def _times(rank: dict[str, Any]) -> Numbers:

@@ -80,9 +80,12 @@ def _of_rank(n: Numbers) -> Iterator[str]:
     def say(name: str) -> str:
         return text_of(name, n[name])
 
+    left_out = n.get("other_steps", 0)
+    others = f"; {plural(left_out, 'step')} of other loaders left out" if left_out else ""
     yield (
         f"rank {n['rank'] or 0}: {plural(n['steps'], 'step')} of {say('batch_samples')} samples in "
         f"{n['seconds']:.1f} s, {say('samples_s')} per second; first batch after {say('first_batch_s')}"
+        f"{others}"
     )
     yield (
         f"  waiting   {say('waiting')} of the time; {say('wait_p50_s')} per step at the median, "

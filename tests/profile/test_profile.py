@@ -326,6 +326,7 @@ def test_a_training_is_looked_at_without_its_validation(tmp_path):
     (rank,) = load(watched.record_path)["ranks"]
     told = {name: rank[name] for name in ("workers", "batch_samples", "batch_bytes", "steps", "epochs")}
     assert told == {"workers": 1, "batch_samples": 4, "batch_bytes": 32, "steps": 100, "epochs": 2}
+    assert "180 steps of other loaders left out" in watched.report
     assert rank["epoch_steps"] == 50 and rank["period_s"] > 0.01 and rank["startup_s"] is not None
 
 
