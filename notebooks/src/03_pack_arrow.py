@@ -5,11 +5,11 @@
 # with labels, 400 with captions
 #
 # One large file in place of a million small ones means one inode, one open per worker, and no further requests to the
-# metadata server. But training reads images in random order. A packed file is only useful if one image can be read
-# without fetching its neighbours.
+# metadata server. But training reads in random order: a packed file is only useful if one image can be read without
+# its neighbours.
 #
-# Apache Arrow is a format for tables that almost every data tool reads. This notebook stores images in it, and shows
-# which settings decide whether it delivers hundreds or many thousands of images per second.
+# Almost every data tool reads the tables of Apache Arrow. This notebook stores images in one, and shows which settings
+# decide between hundreds and many thousands of images per second.
 
 # %% [markdown] id="questions"
 # ## Questions
@@ -72,7 +72,7 @@ rows[0]["captions"][:2]
 
 # %% [markdown]
 # A *record batch* is a number of rows, stored column by column: all keys, then all captions, then the bytes of all
-# images, one after the other. A file is a sequence of record batches. Here we write two of three rows each.
+# images, one after the other. A file is a sequence of record batches; we write two, of three rows each.
 #
 # ![A strip of bytes: schema; a record batch of keys, captions, offsets and three images back to back; the next batch; a footer.](pictures/bytes_of_arrow.svg)
 #
@@ -97,7 +97,8 @@ print(reader.num_record_batches, "batches; the second one has", reader.get_batch
 
 # %% [markdown]
 # Before the last six letters is the *footer*: the schema again, and the position of each record batch. So a reader
-# starts at the end, and then goes straight to any batch. A writer that is killed never writes the footer.
+# starts at the end, and goes straight to any batch: of three rows each, batch 5 // 3 holds row 5. (The footer counts no
+# rows: if batches differ, look into each.) A writer that is killed never writes the footer.
 #
 # One limit: a batch of a `binary` column holds at most 2 GiB
 # ([arrow#10776](https://github.com/apache/arrow/issues/10776)); more batches, or `pa.large_binary()`, avoid it.
@@ -109,7 +110,7 @@ print(reader.num_record_batches, "batches; the second one has", reader.get_batch
 # ## 2 · Look at an image without copying it
 #
 # pyarrow opens a file in two ways. An `OSFile` is an ordinary open file: each read copies bytes into newly allocated
-# memory. A *memory map* makes the file appear as if it were memory; its pages are fetched when they are first touched.
+# memory. A *memory map* makes the file appear as memory; its pages are fetched when they are first touched.
 
 # %%
 import tempfile
@@ -246,9 +247,9 @@ figures.lines(rates, title, **axes, log="xy", note="random reads, warm cache", g
 
 # %% [markdown]
 # An `OSFile` copies the whole batch for one image. A map copies nothing, but `get_batch` tells Linux that the whole
-# batch will be needed soon (`madvise`). Even with a warm cache that costs a visit to each page; with a cold one, Linux
-# fetches them, up to a limit of its own. Our reader looks into each batch once; afterwards an image is just two
-# numbers, start and stop.
+# batch will be needed soon (`madvise`). Linux then visits each page of it, and fetches those that are not cached, up to a
+# limit of its own: beyond it the map's line goes flat. Our reader looks into each batch once; afterwards an image is
+# just two numbers, start and stop.
 #
 # So the choice depends on the readers:
 #
@@ -264,7 +265,7 @@ figures.lines(rates, title, **axes, log="xy", note="random reads, warm cache", g
 # course](https://github.com/HelmholtzAI-FZJ/2024-06-course-Bringing-Deep-Learning-Workloads-to-JSC-supercomputers)
 # writes one row per batch, `image_data: binary, label: uint16`: batch i is sample i. Its loader opens an `OSFile`. Here
 # is a similar `Dataset`. It opens the file at the first read of each process, never in `__init__`: a worker should not
-# rely on a file that its parent has opened (notebook 04 shows why).
+# rely on a file that its parent has opened (notebook 04).
 
 # %%
 import os
@@ -329,7 +330,7 @@ def cold(path, read, index):
 # %% jupyter={"source_hidden": true}
 import shutil
 
-eight = order[:8]
+eight = [n for n in order if n < len(samples) // 64 * 64][:8]  # the last batch is short
 image_files = [source.root / source.manifest.path(index) for index in range(len(source.manifest))]
 per_image = {"plain file": [cold(image_files[n], lambda n: image_files[n].read_bytes(), n) for n in eight]}
 kinds = {"OSFile": pa.OSFile, "memory map": pa.memory_map, "our reader": partial(arrow.open, access="pread")}
@@ -378,8 +379,7 @@ print("ended with", process.wait(), "- visible:", [p.name for p in out.parent.gl
 print("hidden:", [p.name for p in out.parent.glob(".*")])
 
 # %% [markdown]
-# The file grows inside a hidden folder. It gets its name at the very end, when it is complete and a part of it has been
-# read back.
+# The file grows inside a hidden folder, and gets its name when it is complete and a part of it has been read back.
 
 # %%
 out.unlink(missing_ok=True)  # in case this machine was quicker than the kill
@@ -408,8 +408,8 @@ print(verify(out).problems)
 # %% [markdown] id="exercise"
 # ## Exercise
 #
-# [Exercise 03](../exercises/03_pack_arrow.ipynb) is the longest so far: build the complete Flickr30K file of section 1,
-# from a table with a broken row, and read it with a DataLoader whose batches are padded captions.
+# [Exercise 03](../exercises/03_pack_arrow.ipynb) is the longest so far: build the complete Flickr30K file of section 1
+# from a table with a broken row, read its captions without its images, and feed them to a DataLoader.
 
 # %% [markdown] id="cluster"
 # ## On the cluster
@@ -420,8 +420,8 @@ print(verify(out).problems)
 show.command(config, "imagenet/train", "imagenet_train.arrow")
 
 # %% [markdown]
-# Afterwards `smallfiles inspect imagenet_train.arrow` shows the schema and the provenance, and `verify` compares the
-# file with its digest after each move between file systems.
+# Afterwards `smallfiles inspect` shows the schema and the provenance; `verify` compares the file with its digest after
+# each move.
 
 # %% [markdown] id="key-points"
 # ## Key points
