@@ -290,7 +290,7 @@ def _in_a_child(answer: Callable[..., tuple[bytes, int]], path: Path, items: Ite
 
 _CHUNK, _LENGTH = 1000, 10_300
 _SLICES = ((0, 10), (990, 1010), (2000, 3000), (10_250, 10_300), (500, 500), (2000, 4000), (0, _LENGTH))
-_CONTIGUOUS = "data.chunks is None where the storage is contiguous; there the slice alone is fetched"
+_CONTIGUOUS = "data.chunks is None where the storage is contiguous; there the slice alone counts"
 
 
 @check(

@@ -123,6 +123,8 @@ with h5py.File(blob) as file:
 #
 # ![Strips of bytes: in HDF5 vlen, references lead to one heap per image; in HDF5 blob, images lie back to back and offsets follow.](pictures/bytes_of_hdf5.svg)
 #
+# ### A killed writer
+#
 # What is left of a file whose job was killed after ten of twenty images? HDF5 keeps a part of the written data in
 # memory, until the file is closed or `flush()` is called. The folded cell kills a writer with and without a flush, cuts
 # a complete file in half, and opens all three.
@@ -174,8 +176,8 @@ except SmallfilesError as error:
 # %% [markdown] id="writing" tags=["optional"]
 # ## 2 · Write bytes, not a list of them
 #
-# *Optional, 5 minutes.* Many scripts make an array of a file's bytes with `np.array(list(data))`. NumPy has
-# `np.frombuffer` for that.
+# *Optional, 5 minutes.* Many scripts make an array of a file's bytes with `np.array(list(data))` instead of
+# `np.frombuffer(data)`.
 #
 # > **Predict.** How many times faster is the second for one image: 2 times, 100 times, or more than 1,000 times?
 
@@ -254,11 +256,13 @@ def cache_of(name):
 
 
 # %% [markdown]
-# The folded cell counts what h5py fetches, through a Python file object.
+# The folded cell counts what h5py fetches through a Python file object, and, of 10 kB samples, by its default driver.
 
 
 # %% jupyter={"source_hidden": true}
 import io
+
+from helpers.experiments.nb03 import watched
 
 
 class CountingFile(io.FileIO):
@@ -284,13 +288,24 @@ title += f"raw and without a cache {slices:.0f}"
 how = {"base": "blob", "note": "random reads, cache of one chunk or none", "counted": True}
 show.figure(figures.bars(read_per_byte, title, x="bytes read per byte delivered", guess=guess, **how))
 print("reads per image:", *(f" {name} {count:.1f}" for name, count in reads.items()))
+small, size = setup.scratch / "small.h5", 10_000
+with h5py.File(small, "w") as file:
+    file["data"] = np.zeros(size * len(order), np.uint8)
+with h5py.File(small) as file:
+    data = file["data"]
+    with watched() as moved:
+        delivered = sum(len(data[size * index : size * (index + 1)]) for index in order)
+if moved.read:  # not every system counts
+    print(f"samples of {size // 1000} kB, contiguous, by the default driver: {moved.read / delivered:.1f} bytes per byte")
 
 # %% [markdown]
 # A chunk that fits the cache is fetched whole: 1 MiB for an image of 110 kB. With `rdcc_nbytes=0` HDF5 reads only the
-# slice: if you are given raw chunks, open the file so. Compressed chunks have no such way out, and JPEG does not
-# shrink. `vlen` needs several reads per image: the row, the head of its heap, the image. For speeds we hash every byte,
-# so no reader wins by not reading. Our reader asks HDF5 only *where* the bytes are, and takes them from a memory
-# map.
+# slice: open raw chunks so. Compressed chunks have no such way out. `vlen` needs several reads per image: the row, the
+# head of its heap, the image.
+#
+# Contiguous samples have a trap, too: for a shorter slice the default driver fetches 64 KiB, into its *sieve buffer* (a
+# Python file object has none). Our reader asks HDF5 only *where* the bytes are, and takes them from a memory map. Now
+# we hash every byte, so none wins by not reading.
 
 # %%
 from functools import partial
@@ -312,9 +327,8 @@ found = measure.compare(ways, rounds=5, unit="images")
 
 # %% jupyter={"source_hidden": true}
 gzip, vlen_gain = (found.times("blob", name).median for name in ("gzip chunks", "vlen"))
-title = f"A blob gives {vlen_gain:.1f} times as many images per second as vlen, and {gzip:.0f} times as many as gzip chunks"
-if found.times("raw chunks, no cache", "blob").median > 0.9:
-    title += "; opened without a cache, raw chunks keep up"
+title = f"A blob gives {vlen_gain:.1f} times the images per second of vlen, {gzip:.0f} times those of gzip chunks; "
+title += f"raw chunks without a cache give {found.times('raw chunks, no cache', 'blob').median:.1f} times a blob's"
 rates = {name: found.rates_per_s(name) for name in layouts}
 worksheet.note("04", layout=max(("vlen", "blob", "raw chunks", "gzip chunks"), key=lambda name: np.median(rates[name])))
 rates["blob, our reader (mapped)"] = found.rates_per_s("our reader")
@@ -323,9 +337,8 @@ for file in opened.values():
     file.close()
 
 # %% [markdown]
-# On a parallel file system the bytes come over the network, and each read is a request. Without a cache raw chunks are
-# about as fast, but only if every reader opens them so. A blob needs no such care, and only a contiguous one can be
-# mapped: store samples contiguous.
+# On a parallel file system each read is a request. Raw chunks compete only if every reader opens them without a cache,
+# and only a contiguous blob can be mapped: store samples contiguous.
 
 # %% [markdown] id="fork" tags=["core"]
 # ## 4 · Close the file before workers start
@@ -386,8 +399,8 @@ for name, how in {"default driver": {}, "stdio": {"driver": "stdio"}}.items():
 
 # %% [markdown]
 # With `stdio` and two workers some samples are wrong, and the read raises no error, though a JPEG decoder often would.
-# (If there are none, run the cell again.) h5py from PyPI uses `pread`: its zeros are not luck.
-# Another build may seek, so the same program can be wrong on the next machine
+# (If there are none, run the cell again.) h5py from PyPI uses `pread`; another build
+# may seek, so the same program can be wrong on the next machine
 # ([pytorch#11887](https://github.com/pytorch/pytorch/issues/11887)).
 #
 # ![Left: two workers share one offset, worker 2 moves it, and worker 1 reads image B instead of A. Right: with pread each names its position.](pictures/shared_offset.svg)
@@ -434,7 +447,7 @@ for closes in (False, True):
     dataset.close()
 
 # %% [markdown]
-# While the parent still has the file open, samples are wrong again. (How many depends on how often workers collide.)
+# While the parent still has the file open, samples are wrong again, if workers collide.
 # HDF5 keeps a table of its open files, and a fork copies it. A worker that opens one of them gets the parent's
 # *descriptor*, the kernel's number of an open file, with the shared offset. The folded cell looks for descriptors of
 # one file in parent and worker:
@@ -459,8 +472,8 @@ for when in ("open", "closed"):
 
 # %% [markdown]
 # So the rule has two halves: open in the process that reads, *and have the file closed in the parent when workers
-# start*. `os.register_at_fork(before=…)` closes it at each fork; exercise 04 uses that. Our reader shares no offset: it
-# maps the file or uses `pread`. So it may be open when workers start, as the folded cell shows:
+# start*. `os.register_at_fork(before=…)` closes it at each fork; exercise 04 uses that. Our reader maps the file or
+# uses `pread`, so it may be open when workers start, as the folded cell shows:
 
 
 # %% jupyter={"source_hidden": true}
@@ -483,7 +496,7 @@ with h5py.File(blob, driver="stdio"):
 # %% [markdown]
 # Keep the path also because from Python 3.14 on, workers on Linux are no longer copies
 # ([pytorch#138957](https://github.com/pytorch/pytorch/issues/138957)), and what they get is pickled. An open file
-# cannot be pickled, a path can. (Your class must then be in a module, not in a notebook.)
+# cannot be pickled, a path can.
 
 # %%
 import pickle
@@ -529,10 +542,10 @@ for held in ("r", "r+"):
             print(f"             read, locks off after import: {ask('r', LATE)}")
 
 # %% [markdown]
-# Many may read; a writer needs the file alone. Some parallel file systems have no locks; then even reading fails, with
-# "No locks available" ([h5py#1101](https://github.com/h5py/h5py/issues/1101)). For files that no longer change, and
-# only for those, switch locks off: `h5py.File(path, locking=False)`, or `HDF5_USE_FILE_LOCKING=FALSE`, set before h5py
-# is imported.
+# Many may read; a writer needs the file alone. Some file systems have no locks. Then even reading fails, with "No locks
+# available" ([h5py#1101](https://github.com/h5py/h5py/issues/1101)); or, as on Lustre without `flock`, a new HDF5 opens
+# the file unprotected. For files that no longer change, and only for those, switch locks off: `h5py.File(path,
+# locking=False)`, or `HDF5_USE_FILE_LOCKING=FALSE`, set before h5py is imported.
 
 # %% [markdown] id="exercise"
 # ## Exercise
@@ -554,6 +567,7 @@ show.command(PackConfig(options=hdf5.Options(layout="blob")), "DATA_FOLDER", "tr
 # - An image is stored in a heap behind a row of variable length, or in one run of bytes between two offsets.
 # - Write `np.frombuffer(data, np.uint8)`, never `np.array(list(data))`.
 # - Chunks are read whole if they are compressed or fit the cache, and JPEG does not shrink: store samples contiguous.
+#   Read those below 64 KiB through a map.
 # - Workers may share the offset of a file that was opened before they started, and HDF5 may pass it on even if they
 #   open the file again: close it in the parent before workers start.
 # - Switch locks off only for files that are complete.

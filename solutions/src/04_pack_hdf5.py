@@ -168,9 +168,9 @@ read
 # %% [markdown] id="task-cost"
 # ## Task 3: what does a slice cost?
 #
-# Return the bytes that HDF5 fetches for `data[start:stop]` of a data set with one dimension. From a contiguous one it
-# is the slice. From chunks that fit the cache or are compressed it is each that the slice touches, as stored. An empty
-# slice costs nothing. Four or five lines:
+# Return the bytes that HDF5 fetches for `data[start:stop]` in one dimension. From contiguous storage it is the slice
+# (forget the sieve buffer). From chunks that fit the cache or are compressed it is each that the slice touches, as
+# stored. An empty slice costs nothing. Four or five lines:
 #
 # `bytes_fetched(data: h5py.Dataset, start: int, stop: int) -> int`
 
