@@ -245,7 +245,7 @@ def _anatomy(page: Page) -> Iterator[str]:
         yield f"the part {QUIZ!r} does not hold two or three questions with folded answers"
     code = "\n".join(cell.text for cell in page.code)
     shown = "\n".join(cell.text for cell in page.visible)
-    if not re.search(r"^guess = ", code, re.MULTILINE) or "guess=guess" not in code:
+    if not re.search(r"^guess = ", code, re.MULTILINE) or not re.search(r"\bguess=.*\bguess\b", code):
         yield "no guess is kept and drawn (`guess = …`, `guess=guess`)"
     for name in SHOWS.get(number, ()):
         if name not in shown:

@@ -4,8 +4,8 @@
 # **Minutes** 40 · **Machine** any Linux computer with two CPUs, no GPU needed · **Needs** nothing · **Data** 240
 # synthetic images
 #
-# A packed file delivers bytes as fast as memory. A GPU needs batches: decoded, cropped, scaled and stacked. The CPUs of
-# your job do that work, and it usually decides how long the GPU waits.
+# A packed file delivers bytes as fast as memory. A GPU needs batches: decoded, cropped, scaled and stacked by the CPUs of
+# your job. That work usually decides how long the GPU waits.
 
 # %% [markdown] id="questions"
 # ## Questions
@@ -67,8 +67,7 @@ reader = formats.open(packed)
 #
 # A [forum post](https://discuss.pytorch.org/t/pytorch-dataset-dataloader-classes/136830) asked how to keep a GPU busy
 # with views like these: the shorter side of an image is scaled to a random length from 256 to 480 pixels, then 224 x
-# 224 pixels are cut out. The folded cell picks length and place once per image, so that all programs make the same
-# view:
+# 224 pixels are cut out. The folded cell picks length and place once per image, so all programs make the same view:
 
 # %% jupyter={"source_hidden": true}
 from smallfiles.images.crops import Box
@@ -90,16 +89,16 @@ drawn = [draw_view(index) for index in range(len(reader))]
 
 # %% [markdown]
 # The stages are *read*, *decode* (JPEG to pixels), *augment* (pixels to the random view), *collate* (stack views into a
-# batch) and *send*. The first program is common: it scales, then crops. The second crops first. Both work with floats
-# or bytes:
+# batch) and *send*. Our six programs differ in their order, kind of number, and decoder. The first, a common one,
+# scales and then crops; the second crops first. Both work with floats or bytes:
 
 # %%
 from torchvision.transforms.v2 import functional as F
 
 
-def scale_crop(data, short, k, box, dtype):
+def scale_crop(data, short, k, box, dtype):  # short: new shorter side; box: part shown; k: its pixels per pixel of the view
     picture = Image.open(io.BytesIO(data)).convert("RGB")
-    yield "decode", picture
+    yield "decode", picture  # for the clock below
     whole = F.resize(F.to_dtype(F.to_image(picture), dtype, scale=True), [short])
     yield "augment", F.crop(whole, round(box.top / k), round(box.left / k), 224, 224)
 
@@ -129,7 +128,7 @@ def toolbox(data, short, k, box, only_the_part):
 
 
 # %% [markdown]
-# The folded cell is a clock: whenever a program yields a stage, `follow` books the processor time since the previous
+# The folded cell is that clock: whenever a program yields a stage, `follow` books the processor time since the previous
 # one. A worker process must also *send* its batch to the trainer; `send_ms` times a `DataLoader` that does nothing
 # else.
 
@@ -223,15 +222,15 @@ for name, batch in first.items():
     print(f"{name:21} {difference:4.1f} of 255 from the first, {batch.nbytes / 1e6:4.1f} MB to send")
 
 # %% [markdown]
-# The pixels differ a little, since each rounds and smooths at another step.
+# The pixels differ mostly because `scale_crop` rounds the *place* of its view to whole pixels after scaling.
 #
 # Augmenting is longest in the first, decoding with bytes. Two habits cost time. *Floats too early*: they take longer to
 # scale and, with four bytes instead of one, to send. `images.normalise` converts a whole batch on the GPU. *Scaling
 # pixels that are then thrown away*: crop first. The savings do not add up: who crops first gains less from bytes, since
 # fewer floats are scaled.
 #
-# *Read* is small from the page cache. On a cold parallel file system it may be most of the bar ([notebook
-# 01](01_count_the_cost_of_small_files.ipynb)).
+# *Read* is small from the page cache; from a cold parallel file system it may be most of the bar
+# ([01](01_count_the_cost_of_small_files.ipynb)).
 
 # %% [markdown] id="views" tags=["optional"]
 # ## 2 · Choose the views
@@ -263,7 +262,7 @@ figures.bars(speeds, title, x="images per second of one processor")
 # <details>
 # <summary>Larger photographs: decode them at a reduced size</summary>
 #
-# A JPEG can be decoded at a half, a quarter or an eighth of its size for less work; our transforms do it where the view
+# A JPEG can be decoded at a half, quarter or eighth of its size for less work; our transforms do it where the view
 # allows. Or scale once while packing, and lose the detail: `pack --resize 256`.
 #
 # </details>
@@ -339,10 +338,11 @@ gains = {where: lines[where][n] / lines[where][0] for where, n in best.items()}
 most = {where: f"{n} worker{'s give' if n > 1 else ' gives'} {gains[where]:.1f} times the images of none" for where, n in best.items()}
 most |= {where: "no worker helps: other programs take the CPUs" for where, n in best.items() if n == 0}
 title = f"From memory, {most['memory']}; from slow storage, {most['slow storage']}"
-marks = {"your guess, memory": from_memory} | ({"CPUs": setup.cpus} if setup.cpus <= max(counts) else {})
+marks = {"your guess, memory": from_memory, "your guess, slow storage": guess}
+marks |= {"CPUs": setup.cpus} if setup.cpus <= max(counts) else {}
 axes = {"x": "workers", "y": "images per second", "marks": marks}
 note = "the fastest of 3 runs, since other programs only slow one down"
-show.figure(figures.lines(lines, title, **axes, guess=guess, note=note))
+show.figure(figures.lines(lines, title, **axes, note=note))
 views, began = Views(source.store, len(names)), time.thread_time()
 for index in range(48):
     views[index % len(views)]
@@ -354,8 +354,7 @@ worksheet.note("08", images_per_s=max(lines["memory"].values()), cpu_ms=cpu_ms)
 # only adds sending, since no training overlaps. And it *waits*: a worker that sleeps until its file arrives needs no
 # CPU, so from slow storage more workers than CPUs help, until the CPUs are busy. Compare with what your GPU trains: at
 # 1.2 ms per image (yours is above), 8 CPUs make at most 6,700 images per second. With too few CPUs per GPU, and
-# decoding as the longest stage, decode on the GPU (DALI, or `torchvision.io.decode_jpeg(…, device="cuda")`); it takes
-# time and memory there.
+# decoding as the longest stage, decode on the GPU (DALI, or `torchvision.io.decode_jpeg(…, device="cuda")`).
 #
 # Workers need not be processes. Decoding and scaling happen in C, where Python's lock is released, so *threads* really
 # work at the same time.
@@ -385,8 +384,6 @@ print(*(f"{8 * 2 * 256 * 3 * 224**2 * n / 1e9:.1f} GB as {kind}" for kind, n in 
 # empties it. The core is memory that two processes share, cut into slots, and two queues of slot numbers.
 #
 # ![Twelve slots in a ring. Producers fill the next empty slots, training reads the oldest ready one and then frees it.](pictures/ring.svg)
-#
-# *A ring: producers run ahead of training by as many batches as there are slots.*
 
 # %%
 import mmap
@@ -432,9 +429,9 @@ print(f"{len(means)} batches through {SLOTS} slots; at most {max(waiting)} waite
 # Training holds one slot itself, so at most 5 can wait. No batch was copied. But if the producer is killed, training
 # sleeps forever, and two producers would mix up the order. `smallfiles.ring` handles that.
 #
-# **Does a ring make training faster?** We simulate it with sleeps. A step takes 20 ms, a batch 9 ms. But the storage
-# stalls for 0.27 s in every 0.6 s, and training pauses for 0.1 s before each epoch of 2 s. A `DataLoader` starts each
-# epoch empty; a ring continues to fill. The folded cell defines storage, producer, and a training with one buffer:
+# **Does a ring make training faster?** We simulate it with sleeps. A step takes 20 ms, a batch 9 ms. The storage stalls
+# for 0.27 s in every 0.6 s, and training pauses for 0.1 s before each epoch of 2 s. A `DataLoader` starts each epoch
+# empty; a ring continues to fill. The folded cell defines storage, producer, and a training with one buffer:
 
 # %% jupyter={"source_hidden": true}
 import queue
@@ -514,10 +511,10 @@ stalls = [(start, min(4, start + STALL_S)) for start in np.arange(PERIOD_S - STA
 ring = stalled[f"ring of {AHEAD}"]
 pause = ring[0][BATCHES][0] - ORIGIN  # the first step of the second epoch comes after it
 marks = {"storage stalls": stalls, "pauses of training (ring)": [(0, PAUSE_S), (pause - PAUSE_S, pause)]}
-levels = {name: sampled(level) for name, (_, level) in stalled.items()}
+levels = {name: sampled(stalled[name][1]) for name in reversed(buffers)}  # the ring below the others
 two, more, ringed = (share(done) for done, _ in stalled.values())
 title = f"Stalls cost {two:.0%} with 2 batches ahead, {more:.0%} with {AHEAD}, {ringed:.0%} with a ring of {AHEAD}"
-show.figure(figures.lines(levels, title, x="seconds", y="batches ready", marks=marks))
+show.figure(figures.lines(levels, title, x="seconds", y="batches ready; at 0 training waits", marks=marks))
 
 # %% [markdown]
 # A buffer bridges a stall if it is full when the stall begins and holds more steps than the stall lasts (0.27 / 0.02:
@@ -528,8 +525,8 @@ show.figure(figures.lines(levels, title, x="seconds", y="batches ready", marks=m
 # %% [markdown] id="train" tags=["core"]
 # ## 5 · Look at the waiting
 #
-# The decisive number is the share of time in which training waits for a batch. A GPU does not use the CPUs, so we
-# simulate a step with a sleep of 40 ms.
+# The decisive number is the share of time in which training waits for a batch. A GPU computes beside the CPUs, so we
+# simulate a step with a sleep of 40 ms. (A real step also holds Python's lock at times: threads then gain less.)
 
 
 # %%
@@ -547,19 +544,19 @@ def steps(loader, step_s=0.04):
 
 
 # %% [markdown]
-# > **Predict.** What share of the time does training wait if it makes its batches itself? With one thread? With two
-# > processes? With a ring that another program fills?
+# > **Predict.** What share of the time does training wait if it makes its batches itself? With one thread? With one
+# > process? With a ring that another program fills?
 
 # %%
 from smallfiles.loading import LoaderConfig, make_loader
 
 found = {}
-for name, workers, mode in (("no worker", 0, "main"), ("1 thread", 1, "threads"), ("2 processes", 2, "processes")):
+for name, workers, mode in (("no worker", 0, "main"), ("1 thread", 1, "threads"), ("1 process", 1, "processes")):
     settings = LoaderConfig(batch=16, workers=workers, mode=mode)
     found[name] = steps(make_loader(packed, settings, transform=images.RandomResizedCrop()))
 
 # %% [markdown]
-# The folded cell starts the filler as a program of its own, with the command that it prints, measures, and draws:
+# The folded cell starts the filler, with the command that it prints, as its own program, and measures:
 
 # %% jupyter={"source_hidden": true}
 import os
@@ -573,13 +570,13 @@ show.command(config, "train.arrow", "--batch", "16")
 with filling(config, packed, "--batch", "16"), ring.attach(config.name) as batches:
     found["ring"] = steps(batches)
 waiting = {name: spent["waiting"] / sum(spent.values()) for name, spent in found.items()}
-title = f"Waiting: {waiting['no worker']:.0%} without a worker, {waiting['2 processes']:.0%} with 2 processes, "
+title = f"Waiting: {waiting['no worker']:.0%} without a worker, {waiting['1 process']:.0%} with 1 process, "
 title += f"{waiting['1 thread']:.0%} with 1 thread"
 show.figure(figures.bars(found, title, x="seconds per epoch", note=f"one run of {len(source.manifest) // 16 - 1} steps"))
 print({name: f"{share:.0%} waiting" for name, share in waiting.items()})
 
 # %% [markdown]
-# One worker hides most of the waiting. Processes wait although their batches are ready: the trainer receives each one,
+# One worker hides most of the waiting. With a process, training waits although batches are ready: it must receive each,
 # the *send* of section 1. A thread's batch is there, as is a slot of the ring. `smallfiles train` reports the share as
 # `waiting_share`.
 
@@ -592,7 +589,7 @@ print({name: f"{share:.0%} waiting" for name, share in waiting.items()})
 # ## On the cluster
 #
 # This command compares processes, threads and a ring, prints where a batch's time goes, and recommends a setting;
-# `slurm/submit SITE 08_tune_loader` runs it on a compute node:
+# as a job, `slurm/submit SITE 08_tune_loader`:
 
 # %%
 from smallfiles.measure.loading import LoadBenchConfig
@@ -655,8 +652,8 @@ show.command(TrainConfig(ring="imagenet", model="resnet50", size=224, epochs=90)
 # <details>
 # <summary>Answer</summary>
 #
-# **(c)**: the GPU is the limit, and hides the loading. For (a) and (b) the loader would have to be the limit. For (d)
-# the loader would have to slow down the GPU. But you can now give CPUs back.
+# **(c)**: the GPU is the limit, and hides the loading. For (a) and (b) the loader would have to be the limit, for (d) to
+# slow down the GPU. But you can now give CPUs back.
 #
 # </details>
 
