@@ -285,7 +285,7 @@ for name, path in layouts.items():
 raw, slices, zipped = (read_per_byte[name] for name in ("raw chunks", "raw chunks, no cache", "gzip chunks"))
 title = f"{chunk_bytes / 2**20:.3g} MiB chunks: {raw:.0f} bytes read per byte delivered, with gzip {zipped:.0f}; "
 title += f"raw and without a cache {slices:.0f}"
-how = {"base": "blob", "note": "random reads, cache of one chunk or none", "counted": True}
+how = {"base": "blob", "note": "random reads through a Python file object, cache of one chunk or none", "counted": True}
 show.figure(figures.bars(read_per_byte, title, x="bytes read per byte delivered", guess=guess, **how))
 print("reads per image:", *(f" {name} {count:.1f}" for name, count in reads.items()))
 small, size = setup.scratch / "small.h5", 10_000
