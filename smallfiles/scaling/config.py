@@ -70,7 +70,8 @@ class Storage(Settings):
         stripes: Targets that a packed file is spread over.
         node_bytes_s: Bytes per second of the network of a node.
         local_bytes_s: Bytes per second that a node reads from its own memory or disk.
-        cache_bytes: Memory of a node that keeps what was read for the next epoch.
+        cache_bytes: Memory of a node that keeps what this node has read: with orders drawn anew, one of N
+            nodes reads an Nth of the set per epoch, and needs room for all of it.
     """
 
     metadata_ops_s: float = option(100_000, "metadata operations per second", flag="metadata-ops", least=1)
@@ -83,7 +84,7 @@ class Storage(Settings):
     node_bytes_s: float = _megabytes(12e9, "a node's network", "node-mb")
     local_bytes_s: float = _megabytes(5e9, "a node's own copy", "local-mb")
     cache_bytes: float = option(
-        0.0, "gigabytes of a node's memory that keep what was read", flag="cache-gb", scale=1e9, least=0
+        0.0, "gigabytes of a node's memory that keep what it has read", flag="cache-gb", scale=1e9, least=0
     )
 
 

@@ -35,6 +35,9 @@ _STRETCHES = 8
 _BLOCK_BYTES, _FANOUT = 8 << 20, 8
 """Of `sbcast`: bytes per message, and to how many nodes each node forwards it."""
 
+_LEVELS = 5
+"""States of a page cache that are simulated, from its first use to the last."""
+
 _FULL = 0.9
 """A station with more use than this delays the training."""
 
@@ -124,7 +127,7 @@ class Forecast:
 
     Args:
         nodes: Number of nodes.
-        epoch_s: Seconds of an epoch, after the first.
+        epoch_s: Seconds of an epoch after the first, on average.
         first_epoch_s: Seconds of the first, staging included.
         shared_bytes: Bytes that all nodes read from shared storage in the first.
         waiting: Share of the time in which GPUs wait for data.
@@ -245,7 +248,7 @@ class _Makers:
         return steps, when[made]
 
 
-def simulate(work: Work, storage: Storage, way: Way, nodes: int) -> Forecast:
+def simulate(work: Work, storage: Storage, way: Way, nodes: int, epochs: int = 2) -> Forecast:
     """Simulate an epoch; equal arguments give equal forecasts.
 
     Args:
@@ -253,6 +256,7 @@ def simulate(work: Work, storage: Storage, way: Way, nodes: int) -> Forecast:
         storage: Its storage.
         way: How it reads.
         nodes: Number of nodes, at least 1.
+        epochs: Of the training, in which page caches fill; without them all epochs are equal.
 
     Raises:
         UsageError: There are no nodes.
@@ -267,10 +271,20 @@ def simulate(work: Work, storage: Storage, way: Way, nodes: int) -> Forecast:
         if way.broadcast:
             staging_s += _sending_s(everything, storage, nodes)
         return Forecast(nodes, first_s, first_s + staging_s, readers * everything, waiting, use)
-    missed = max(0.0, 1 - storage.cache_bytes / everything)
-    later_s, waiting, use = (
-        (first_s, waiting, use) if missed == 1 else _epoch(work, storage, way, nodes, missed)
-    )
+    # Orders are drawn anew in each epoch: after k of them a node has read 1 - (1 - 1/nodes)^k of the set.
+    read = 1 - (1 - 1 / nodes) ** np.arange(1, epochs)
+    kept = np.minimum(read, storage.cache_bytes / everything)
+    if not kept.any():
+        return Forecast(nodes, first_s, first_s, everything, waiting, use)
+    shares = np.unique(np.linspace(kept[0], kept[-1], _LEVELS))
+    levels = [_epoch(work, storage, way, nodes, float(1 - share)) for share in shares]
+
+    def mean(values: list[float]) -> float:
+        return float(np.interp(kept, shares, values).mean())
+
+    later_s = mean([seconds for seconds, _, _ in levels])
+    waiting = mean([seconds * waited for seconds, waited, _ in levels]) / later_s
+    use = {part: mean([seconds * busy[part] for seconds, _, busy in levels]) / later_s for part in use}
     return Forecast(nodes, later_s, first_s, everything, waiting, use)
 
 

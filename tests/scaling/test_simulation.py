@@ -109,11 +109,28 @@ def test_workers_that_fetch_ahead_hide_the_queue_of_a_server_until_it_is_full(no
 
 
 def test_what_a_page_cache_keeps_is_not_asked_for_again():
-    full = dataclasses.replace(FAST, stripes=1, target_bytes_s=100e6)
+    full = dataclasses.replace(FAST, stripes=1, target_bytes_s=10e6)
     cached = dataclasses.replace(full, cache_bytes=75e9)  # of 100 GB
-    plain, kept = simulate(WORK, full, WAYS["packed"], 8), simulate(WORK, cached, WAYS["packed"], 8)
+    plain, kept = simulate(WORK, full, WAYS["packed"], 1), simulate(WORK, cached, WAYS["packed"], 1)
     assert kept.first_epoch_s == plain.epoch_s == plain.first_epoch_s
     assert kept.epoch_s == pytest.approx(plain.epoch_s / 4, rel=0.05)
+    assert kept.epoch_s == pytest.approx(simulate(WORK, cached, WAYS["packed"], 1, epochs=90).epoch_s)
+
+
+@pytest.mark.parametrize("epochs", [1, 2, 10, 100])
+@pytest.mark.parametrize(("nodes", "cache_bytes"), [(8, 100e9), (64, 100e9), (64, 30e9)])
+def test_a_page_cache_holds_what_its_own_node_has_read(nodes, cache_bytes, epochs):
+    full = dataclasses.replace(FAST, stripes=1, target_bytes_s=1e6)  # so slow that reading is all there is
+    cached = dataclasses.replace(full, cache_bytes=cache_bytes)
+    found = simulate(WORK, cached, WAYS["packed"], nodes, epochs)
+    seen, missed = 1 / nodes, []
+    for _ in range(epochs - 1):
+        missed.append(1 - min(seen, cache_bytes / 100e9))
+        seen += (1 - seen) / nodes
+    mean = sum(missed) / len(missed) if missed else 1
+    assert found.epoch_s == pytest.approx(mean * found.first_epoch_s, rel=0.05)
+    assert found.limit == "targets"
+    assert found.use["targets"] <= 1.001
 
 
 def test_ten_thousand_nodes_are_simulated_and_equal_arguments_give_equal_forecasts():
