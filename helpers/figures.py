@@ -5,7 +5,7 @@
 
 Each takes results of `smallfiles.measure`, or plain columns: a number for each name, or single runs, drawn
 as their median with a dot for each run. Names without runs, and NaN, are left out. The last line of a figure
-names the machine, unless it shows counts.
+names the machine, unless it shows counts or a model.
 
 The trap: Jupyter shows a figure that is the last value of its cell; any other needs `show.figure`.
 Notebook 01 draws the first.
@@ -101,7 +101,7 @@ def bars(
         guess_of: Beginning of the names of neighbouring bars that a place is a guess at; all if empty.
         guess_text: How the guess was put, if not as a place on the axis, such as "50%".
         marks: More places on the axis by name; the axis reaches to them.
-        counted: These are counts, the same on any machine, so the caption names none.
+        counted: Counts or a model's numbers, not measured on this machine, so the caption does not name it.
 
     Raises:
         UsageError: Nothing to draw, no title, or records of different conditions.
@@ -176,7 +176,7 @@ def lines(
         marks: More places on the x axis by name, or stretches from where to where, hatched from the second
             name on.
         ideal: Name of the series that was computed, not measured: grey, without marks.
-        counted: These are counts, the same on any machine, so the caption names none.
+        counted: Counts or a model's numbers, not measured on this machine, so the caption does not name it.
 
     Raises:
         UsageError: Nothing to draw, or no title.

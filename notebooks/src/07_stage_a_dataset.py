@@ -340,7 +340,7 @@ title += f"with 1 GB/s only beyond {slower['broadcast, 1 GB/s']}"
 drawn = {name: {nodes: line[nodes] for nodes in doublings} for name, line in copying.items()}
 axes = {"x": "nodes", "y": "time until all have a copy (s)", "log": "xy"}
 axes |= {"marks": {"tree: 2 levels": 9, "tree: 3 levels": 73}}  # of the tree: 8 nodes, 64 more, …
-show.figure(figures.lines(drawn, title, **axes, guess=guess, note="a model, not a measurement"))
+show.figure(figures.lines(drawn, title, **axes, guess=guess, note="a model, not a measurement", counted=True))
 print("512 nodes read from shared storage:", {name: read[name] for name in list(cases)[:2]})
 
 # %% [markdown]
