@@ -6,7 +6,7 @@
 # An object store keeps *objects* in *buckets*, and is accessed over HTTP. It is cheap and large, but not a file system:
 # there are no folders, nothing is renamed or appended to, and each request waits for the network.
 #
-# This notebook starts a real S3 server on this machine, and puts a delay in front of each request.
+# This notebook starts a real S3 server on this machine.
 
 # %% [markdown] id="questions"
 # ## Questions
@@ -71,8 +71,8 @@ os.environ.update(server.environment | {"AWS_ENDPOINT_URL": line.url, "AWS_SESSI
 # %% [markdown] id="ask" tags=["core"]
 # ## 1 · Ask for an object
 #
-# A request is HTTP with a signature; the secret key is never sent. In the folded cell botocore, on which boto3 is
-# built, signs the request, and `ask` sends it.
+# A request is HTTP with a signature; the secret key is never sent. In the folded cell botocore signs the request, and
+# `ask` sends it.
 
 # %% jupyter={"source_hidden": true}
 import http.client
@@ -102,7 +102,7 @@ answer = ask("GET", "hello.txt")
 print(answer.status, answer.headers["ETag"], answer.read())
 
 # %% [markdown]
-# The *ETag* changes with the content of an object. We read objects of 1 kB to 100 MB, first without added latency, then
+# The *ETag* changes with the content. We read objects of 1 kB to 100 MB, first without added latency, then
 # with 20 ms.
 #
 # > **Predict.** With 20 ms, how many images of 100 kB arrive per second, one after the other? Above which size does the
@@ -139,23 +139,22 @@ from statistics import median
 added = f"{1000 * far_s:.0f} ms"
 slow = {size: median(runs) for size, runs in lines[f"{added} added"].items()}
 fast = {size: median(runs) for size, runs in lines["0 ms added"].items()}
-images, large = slow[100_000] / 1e6, slow[100_000_000] / 1e6
-title = f"With {added}, {10 * images:.0f} images of 100 kB arrive per second ({images:.1f} MB/s); objects of 100 MB come at {large:,.0f} MB/s, and without at {fast[100_000_000] / 1e6:,.0f}"
+images, share = slow[100_000] / 1e6, slow[100_000_000] / fast[100_000_000]
+large = "about as fast as without" if share > 0.85 else f"at {share:.0%} of the speed without"
+title = f"With {added}, {10 * images:.0f} images of 100 kB arrive per second ({images:.1f} MB/s); objects of 100 MB come {large}"
 marks = {"bandwidth x latency": fast[100_000_000] * far_s}
 figures.lines(lines, title, x="size of the object (B)", y="throughput (B/s)", log="xy", marks=marks)
 
 # %% [markdown]
 # One request at a time brings at most 50 objects per second at 20 ms: less than 5 MB/s for images of 100 kB, whatever
 # the bandwidth. By division, an object of bandwidth x latency takes twice as long as its bytes alone: 25 MB at 20 ms
-# with 10 Gbit/s. At ten times that size it takes a tenth more: here, at 100 MB, that is lost in the scatter. So we
-# store shards, not images ([notebook 05](05_shard_a_dataset.ipynb)). On a network, TCP also needs several round trips
-# to reach full speed.
+# with 10 Gbit/s. At ten times that size it takes a tenth more. So we store shards, not images
+# ([notebook 05](05_shard_a_dataset.ipynb)). TCP also needs several round trips to reach full speed.
 
 # %% [markdown] id="push" tags=["core"]
 # ## 2 · Push shards, then publish the manifest
 #
-# Here a shard holds 8 images, about 1 MB, so that our small set has 16 shards. Real shards are 100 MB, and a reader
-# requests 16 MiB at a time.
+# Here a shard holds 8 images, about 1 MB: 16 shards. Real shards are 100 MB, and a reader requests 16 MiB at a time.
 
 # %%
 from smallfiles import formats
@@ -243,7 +242,7 @@ while token:
 print(len(names), "names of all pages")
 
 # %% [markdown]
-# Within a prefix, a page cannot be requested before the previous one has arrived: ImageNet, as an object per image, has
+# A page cannot be requested before the previous one has arrived: ImageNet, as an object per image, has
 # 1,282 pages, 26 s at 20 ms. A reader needs the manifest object instead.
 
 # %% [markdown] id="flight" tags=["core"]
@@ -275,7 +274,7 @@ print(measure.compare({f"{n} in flight": partial(all_shards, n) for n in (1, 4)}
 # `pool.map` never waits for its reader, and keeps shards not used yet: an epoch of ImageNet would take 140 GB of
 # memory. `objectstore.open` returns a reader for `make_loader`. It holds a part of 16 MiB for each request in flight
 # and for each of the 20 ranges that it reads in turn: up to 400 MB per worker with 4 in flight (the default), and
-# 600 MB with 16 in flight. It compares each block of 4 MiB with its digest:
+# 600 MB with 16. It compares each block of 4 MiB with its digest:
 
 # %%
 from smallfiles.loading import LoaderConfig, make_loader
@@ -289,8 +288,8 @@ for n in (1, 8, 16):
 loaders = {n: make_loader(reader, config) for n, reader in readers.items()}
 
 # %% [markdown]
-# Each reader asks whether the manifest has changed: one request. The first one on a node also fetches the manifest and
-# 16 indexes, so hundreds of ranks do not flood the store.
+# Each reader asks whether the manifest has changed. The first one on a node also fetches the manifest and 16 indexes,
+# so hundreds of ranks do not flood the store.
 #
 # The folded cell also stores each image as an object:
 
@@ -333,7 +332,7 @@ for added_ms in LATENCIES_MS:
         lines[name][added_ms] = result.rates_per_s(name)
 
 # %% [markdown]
-# The folded cell draws this. Your number is computed from the rate in section 1 and `far_s`.
+# The folded cell draws this. Your number uses the rate of section 1 and `far_s`.
 
 # %% jupyter={"source_hidden": true}
 from itertools import pairwise
@@ -345,30 +344,24 @@ gain, single = far[eight] / far[one], far[one] / far["images, 1 in flight"]
 title = f"At 50 ms, shards bring {single:.0f} times the images of single objects, and 8 in flight {gain:.1f} times as many again"
 gains = {ms: median(lines[eight][ms]) / median(lines[one][ms]) for ms in LATENCIES_MS}
 crossed = [(a, b) for a, b in pairwise(gains) if gains[a] < 2 <= gains[b]]
-marks = {"8 bring twice as many as 1": a + (b - a) * (2 - gains[a]) / (gains[b] - gains[a]) for a, b in crossed[:1]}
+marks = {"twice": a + (b - a) * (2 - gains[a]) / (gains[b] - gains[a]) for a, b in crossed[:1]}
 figures.lines(lines, title, x="added latency, ms", y="images per second", log="y", guess=guess, marks=marks)
 
 # %% [markdown]
 # Eight single images in flight hide the latency as one shard of eight does, but the store must answer eight requests
 # for it. Eight shards in flight bring twice as many as one when the 16 waits take about as long as the bytes of all
-# shards: here a few milliseconds. At 50 ms, 8 in flight bring 3 to 7 times as many: then bytes, hashes or the server
-# are the limit. Sixteen are the whole set, of 1 MB each: with 16 MiB you need far fewer.
+# shards: here a few milliseconds. At 50 ms, 8 in flight bring 3 to 7 times as many, not 8: bytes and hashes take as
+# long as before. Two rounds of waiting remain, so 16 in flight, the whole set, bring more.
 #
-# <details>
-# <summary>How many requests does your network need?</summary>
-#
-# As many as fit into a round trip, bandwidth x latency / 16 MiB, plus the one that is arriving: with 1.25 GB/s, 2.5 at
-# 20 ms and 8.5 at 100 ms. If a connection is slower than the network, as at most stores, you need at least bandwidth /
-# its speed.
-#
-# </details>
+# *Your* network of 1.25 GB/s needs enough requests to hide the latency, bandwidth x latency / 16 MiB and one that is
+# arriving (2.5 at 20 ms), and enough to fill it: 13, if each connection brings 100 MB/s.
 #
 # Programs for `cortx_pytorch` run on our reader too ([recipe](../docs/recipes.md)).
 
 # %% [markdown] id="once" tags=["core"]
 # ## 4 · Read each sample once, on a line that breaks
 #
-# Now we count an epoch of 2 ranks with 2 workers each, while six answers break off.
+# We count an epoch of 2 ranks with 2 workers each, while six answers break off.
 #
 # > **Predict.** How many of the samples arrive, and how often?
 
@@ -437,7 +430,7 @@ for way in (takes_what_came, begins_anew, goes_on):
 # ## 5 · Keep shards on the node
 #
 # *Optional, 5 minutes.* Every epoch requests the same shards. A node can keep some in `/dev/shm` or on its disk, as in
-# staging ([notebook 07](07_stage_a_dataset.ipynb)).
+# [staging](07_stage_a_dataset.ipynb).
 #
 # > **Predict.** With room for 8 of 16 shards, how many requests does a second epoch send?
 
@@ -461,12 +454,13 @@ for name, share in {"keeps nothing": 0.0, "keeps all": 1.0, f"keeps {KEEP:.0%}":
 # %% jupyter={"source_hidden": true}
 second = {name: requests[2] for name, requests in epochs.items()}
 title = f"A second epoch sends {second['keeps nothing']} requests with nothing kept, {second[f'keeps {KEEP:.0%}']} with {KEEP:.0%} kept, {second['keeps all']} with all"
-figures.lines(epochs, title, x="epoch", y="requests of the epoch", note="counted")
+figures.lines(epochs, title, x="epoch", y="requests of the epoch", counted=True)
 
 # %% [markdown]
-# Keeping half of the set saves half of the requests later. On many nodes each needs room for half of the *whole* set:
-# shards are dealt anew each epoch. The usual rule for caches (LRU, *least recently used*) drops the shard that was used
-# longest ago. The folded cell simulates both rules, for 16 shards and room for 8:
+# On one node, half of the set saves half of the requests later. Each of 64 nodes needs room for half of the
+# *whole* set, and meets about a 64th per epoch, since shards are dealt anew. The usual rule for caches (LRU, *least
+# recently used*) drops the shard used longest ago. The folded cell simulates both, for 16 shards and room for 8, then
+# computes how a fixed part fills:
 
 # %% jupyter={"source_hidden": true}
 import numpy as np
@@ -485,9 +479,12 @@ def found_on_the_node(drops_oldest, shuffled=True, shards=16, room=8, epochs=500
 
 print(f"a fixed part is kept: {found_on_the_node(False):.0%} of the requests are saved")
 print(f"LRU: {found_on_the_node(True):.0%}; always in the same order {found_on_the_node(True, False):.0%}")
+for nodes in (1, 8, 64):
+    saved = {epochs: min(0.5, 1 - (1 - 1 / nodes) ** epochs) for epochs in (1, 10, 50)}
+    print(f"a fixed part, {nodes} nodes:", *(f"{share:3.0%} saved after {epochs} epochs;" for epochs, share in saved.items()))
 
 # %% [markdown]
-# A shard that was just read is needed again in the next epoch, and by then it has usually been dropped.
+# A shard just read is needed in the next epoch, and has usually been dropped by then.
 
 # %% [markdown] id="exercise"
 # ## Exercise
@@ -515,7 +512,7 @@ show.command(TransferConfig(workers=32), "push", "train.tars", "s3://course/trai
 #
 # The job also counts in the folder `seen` that each sample was read once.
 #
-# All nodes share the store: 64 nodes of 560 MB/s ask for 36 GB/s. If it gives less, fetch the shards once to the
+# All nodes share the store: 64 nodes that each train on 5,100 images/s ask for 36 GB/s. If it gives less, fetch the shards once to the
 # parallel file system (`smallfiles pull s3://course/train train.tars`). Stream what is too large for it, or is read
 # once.
 
@@ -527,7 +524,7 @@ show.command(TransferConfig(workers=32), "push", "train.tars", "s3://course/trai
 #   fills the network.
 # - A manifest object, written last, shows what is complete. A listing does not, and a page of it ends at 1,000 names.
 # - An answer that breaks off is continued by range, and its ETag compared.
-# - Keep a fixed part of the shards on the node. Keep keys out of programs.
+# - On few nodes, keep a fixed part of the shards. Keep keys out of programs.
 
 # %% [markdown] id="quiz"
 # ## Check yourself

@@ -8,7 +8,8 @@ digests, listed by `smallfiles staged`, and removed with the last reader, also a
 
 The trap: each epoch reads all shards once, in another order. With room for half of them, a cache that drops
 the oldest shard saves 15 % of the requests, and a fixed part saves 50 %; so a fixed part is kept: as many
-shards as fit. Notebook 09 measures it.
+shards as fit. One of N nodes meets an Nth of the set per epoch, so there it fills slowly. Notebook 09
+measures it.
 """
 
 from __future__ import annotations
