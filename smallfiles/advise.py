@@ -205,7 +205,9 @@ def advise(
     everything = found.samples * found.sample_bytes
     ways = {**WAYS, **(BROADCAST if plan.nodes > 1 else {})}
     possible = {name: way for name, way in ways.items() if not way.staged or everything <= found.local_bytes}
-    forecasts = {name: simulate(work, storage, way, plan.nodes, plan.epochs) for name, way in possible.items()}
+    forecasts = {
+        name: simulate(work, storage, way, plan.nodes, plan.epochs) for name, way in possible.items()
+    }
     hours = {
         name: (each.first_epoch_s + (plan.epochs - 1) * each.epoch_s) / 3600
         for name, each in forecasts.items()
