@@ -480,8 +480,8 @@ def found_on_the_node(drops_oldest, shuffled=True, shards=16, room=8, epochs=500
 print(f"a fixed part is kept: {found_on_the_node(False):.0%} of the requests are saved")
 print(f"LRU: {found_on_the_node(True):.0%}; always in the same order {found_on_the_node(True, False):.0%}")
 for nodes in (1, 8, 64):
-    saved = {epochs: min(0.5, 1 - (1 - 1 / nodes) ** epochs) for epochs in (1, 10, 50)}
-    print(f"a fixed part, {nodes} nodes:", *(f"{share:3.0%} saved after {epochs} epochs;" for epochs, share in saved.items()))
+    saved = {number: min(0.5, 1 - (1 - 1 / nodes) ** (number - 1)) for number in (2, 10, 50)}
+    print(f"a fixed part, nodes {nodes:2}:", ", ".join(f"{share:3.0%} in epoch {number}" for number, share in saved.items()))
 
 # %% [markdown]
 # A shard just read is needed in the next epoch, and has usually been dropped by then.

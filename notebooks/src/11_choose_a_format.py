@@ -5,8 +5,7 @@
 # images
 #
 # New here are LMDB, a file of keys and values, and Zarr, an array cut into chunks. Which to use depends more on your
-# storage and the number of nodes than on the format. For 1,000 nodes we need a model, compared with a measurement
-# first.
+# storage and the number of nodes than on the format. For 1,000 nodes we need a model, compared with a measurement.
 
 # %% [markdown] id="questions"
 # ## Questions
@@ -70,7 +69,7 @@ for suffix, one in packed.items():
     print(f"{suffix:6} {one.files:4} files, {extra:6.2%} more bytes than the images")
 
 # %% [markdown]
-# They differ in the number of files, and in how a reader finds sample 237. Ours look up once where each image lies,
+# They differ in files, and in how a reader finds sample 237. Ours look up once where each image lies,
 # then read by position: packed formats must be about equal. Libraries differ more ([notebook 04](04_pack_hdf5.ipynb)):
 # we add h5py, and zarr with all images as one long array in chunks of 128 kB, each a file, or all in one *shard*. The
 # folded cell writes them.
@@ -154,8 +153,7 @@ figures.bars(shares, title, x="time to read, in percent of the time to decode an
 
 # %% [markdown]
 # Read by position, every format that `pack` writes costs a few percent of decoding, so reading from memory does not
-# decide. Zarr pays for each call, even for 10 bytes: read long slices. Sharding keeps files few (2), and a call takes
-# longer.
+# decide. Zarr pays for each call: read long slices. Sharding keeps files few (2), but a call takes longer.
 
 # %% [markdown] id="ask" tags=["core"]
 # ## 2 · Count the requests to the storage
@@ -163,6 +161,9 @@ figures.bars(shares, title, x="time to read, in percent of the time to decode an
 # `slowfs` presents a folder as slow storage, and counts operations. We read 100 images at random, with nothing cached.
 #
 # > **Predict.** How many look-ups and opens per image: files? One packed file? Shards?
+
+# %%
+guess = {"files": 1, "arrow": 1, "tars": 1}  # change me: look-ups and opens per image
 
 # %%
 from smallfiles.slowfs import SlowConfig, open_slow
@@ -176,12 +177,13 @@ with open_slow(out, SlowConfig(latency_s=0.002)) as slow:
         asked[suffix] = {name: (count - before[name]) / 100 for name, count in slow.counts().items()}
 
 # %% [markdown]
-# The folded cell prints them per image.
+# The folded cell prints them.
 
 # %% jupyter={"source_hidden": true}
 for suffix, counts in asked.items():
     operations, size = counts["lookup"] + counts["open"] + counts["list"], counts["bytes"] / 1000
-    print(f"{suffix:6} {operations:5.2f} metadata operations, {counts['reads']:5.2f} reads, {size:4.0f} kB per image")
+    guessed = f"; you guessed {guess[suffix]} operations" if suffix in guess else ""
+    print(f"{suffix:6} {operations:5.2f} metadata operations, {counts['reads']:5.2f} reads, {size:4.0f} kB per image{guessed}")
 print("" if asked else "Counting needs a mount. The text below says what it finds.")
 
 # %% [markdown]
@@ -201,7 +203,7 @@ for name, way in WAYS.items():
 # %% [markdown] id="queue" tags=["core"]
 # ## 3 · Wait in a queue
 #
-# Requests of many workers arrive at random. A short loop simulates a server, with times in units of one operation:
+# Requests of many workers arrive at random. A short loop simulates a server; times are in operations:
 
 # %%
 import heapq
@@ -229,16 +231,18 @@ guess = 0.5  # change me: a share of the time
 # %%
 loads = [0.1, 0.3, 0.5, 0.7, 0.8, 0.85, 0.9]
 waits = {f"{n} at a time": {load: [mean_wait(load, n) for _ in range(3)] for load in loads} for n in (1, 64)}
+waits["64 at a time"][0.98] = [mean_wait(0.98, 64) for _ in range(3)]
 waits["load / (1 - load)"] = {load: load / (1 - load) for load in np.linspace(0.05, 0.92, 88)}
 most, nearly = (np.median(waits["1 at a time"][load]) for load in (0.8, 0.9))
-title = f"One at a time, a request waits {most:.1f} operations at 80 % load, {nearly:.1f} at 90 %; with 64, {np.median(waits['64 at a time'][0.9]):.2f} at 90 %"
-figures.lines(waits, title, x="load of the server", y="wait, in operations", guess=guess, ideal="load / (1 - load)")
+title = f"One at a time, a request waits {most:.1f} operations at 80 % load, {nearly:.1f} at 90 %; with 64, {np.median(waits['64 at a time'][0.9]):.2f}, and {np.median(waits['64 at a time'][0.98]):.1f} at 98 %"
+axes = {"x": "load of the server", "y": "wait, in operations", "ideal": "load / (1 - load)"}
+figures.lines(waits, title, **axes, guess=guess, counted=True)
 
 # %% [markdown]
 # Requests come in bunches and differ in length. While none comes, the server is idle, and idle time cannot be saved up.
-# With 64 at a time, as in section 4, one of them is free, or soon will be. But near 100 % every curve goes up, and
-# other users move you along it: leave room. Workers wait for their answers before they ask again, so at 100 % the queue
-# is only as long as there are workers: then throughput stops growing.
+# With 64 at a time, as section 4's metadata server, one of them is free, or soon will be; its targets serve one at a
+# time. But near 100 % every curve goes up, and other users move you along it: leave room. Workers wait for answers
+# before they ask again, so at 100 % throughput only stops growing.
 #
 # Next, a forecast against a measurement: `slowfs` with 4 operations at a time, 6 ms each on average. `simulate` has a
 # queue for each part of a cluster. The folded cell reads with 1 to 16 threads, and draws both.
@@ -282,7 +286,7 @@ figures.lines(lines, f"Forecast and division are {np.median(off):.0f} % off at t
 
 # %% [markdown]
 # Up to 4 threads, each adds its share; beyond, they only wait longer. Here division does as well. Near the bends of
-# section 4, where several parts share the waiting, it says too little.
+# section 4, where queues form before anything is full, it promises too much.
 
 # %% [markdown] id="nodes" tags=["core"]
 # ## 4 · From 1 to 1,000 nodes
@@ -306,13 +310,13 @@ from smallfiles.scaling import BROADCAST, WAYS, Storage, Work, saturation, simul
 
 work, lustre = Work(decode_s=decode_s), Storage()  # later try yours: Storage(targets=…, metadata_ops_s=…)
 crowded = replace(lustre, metadata_ops_s=lustre.metadata_ops_s / 20)
-nodes = [1, 3, 10, 30, 100, 300, 1_000]
+nodes = [1, 3, 5, 7, 10, 15, 30, 100, 300, 1_000]
 cases = {name: (lustre, way) for name, way in (WAYS | BROADCAST).items()}
 cases["files, a twentieth"] = crowded, WAYS["files"]
 found = {name: {n: simulate(work, place, way, n) for n in nodes} for name, (place, way) in cases.items()}
 
 # %% [markdown]
-# The folded cell draws them.
+# The folded cell draws them; *files* lies under *packed*.
 
 # %% jupyter={"source_hidden": true}
 names = ("files, a twentieth", "files", "packed", "shards", "staged")
@@ -325,10 +329,12 @@ title = f"On 100 nodes, files with a twentieth of the metadata server take {crow
 title += f"and that takes {packed_s / staged_s:.0f} times as long as a copy per node, once it is there"
 axes = {"x": "nodes", "y": "seconds per epoch", "log": "xy", "ideal": "never waiting"}
 axes["marks"] = {"packed is full": saturation(work, *cases["packed"])["targets"]}
-show.figure(figures.lines(epochs, title, **axes, guess=guess, note="a model without page cache; only decoding was measured"))
+show.figure(figures.lines(epochs, title, **axes, guess=guess, note="a model without page cache; only decoding was measured", counted=True))
 for name in names:
     waiting = ", ".join(f"{found[name][count].waiting:4.0%} on {count:,}" for count in (1, 10, 100, 1_000))
     print(f"{name:18} GPUs wait {waiting}; the limit on 1,000: {found[name][1_000].limit}")
+divided = max(work.samples / work.node_samples_s / 7, work.samples / work.node_samples_s / axes["marks"]["packed is full"])
+print(f"packed on 7 nodes: by division an epoch of {divided:.0f} s, in the model {epochs['packed'][7]:.0f} s")
 
 # %% [markdown]
 # Lines are flat where something that all nodes share is full. Divide what it can do per second by what one node needs.
@@ -344,9 +350,10 @@ for name in ("files, a twentieth", "files", "packed", "shards"):
 # With a twentieth of the metadata server, half a node could fill it. But each operation then takes 64 / 5,000 s = 13
 # ms, and the 32 workers of a node cannot ask so fast: three nodes fill it. With all of it they equal one packed file:
 # both fill the targets with *requests*, half a millisecond per image. A read from a shard brings ten images, so bytes
-# are the limit, enough for some 20 nodes. Beyond that, only a copy on each node helps.
+# are the limit, enough for some 20 nodes. Beyond that, only a copy on each node helps. (On 1,000 nodes *staged* waits
+# for the first batch: an epoch has 5 steps.)
 #
-# *Without* striping, a packed file is on a single target. And a copy costs time before the first epoch; on many nodes
+# *Without* striping, a packed file is on a single target. A copy costs time before the first epoch; on many nodes
 # less, if one reads it and sends it to the others (`stage --broadcast`).
 #
 # > **Predict.** On 100 nodes: how long is an epoch from a packed file on one target? And after how many epochs has a copy
@@ -364,7 +371,7 @@ for count in (10, 100, 1_000):
 
 # %% [markdown]
 # `lfs setstripe -c -1 FOLDER` before the file is written stripes it over all targets. On 10 nodes a broadcast is slower
-# than ten copies; on 100, where the set would be read 100 times, it pays off four times as early.
+# than ten copies; on 100 it pays off four times as early.
 
 # %% [markdown] id="choose" tags=["core"]
 # ## 5 · Choose
@@ -373,7 +380,8 @@ for count in (10, 100, 1_000):
 #
 # *A copy pays off if the seconds saved per epoch, times epochs, exceed its own.*
 #
-# LMDB reads like one packed file: keep it if you have it. Zarr is for arrays of which you read parts.
+# LMDB reads like one packed file: if you have it, stage it, and open it without its lock
+# ([12](12_when_it_breaks.ipynb)). Zarr is for arrays of which you read parts.
 #
 # `advise` answers these questions with numbers, for ImageNet-21k: 14 million images of 110 kB, 1.6 TB, on 8 nodes with
 # room for 400 GB each; opening and reading a file takes 4 ms. An eighth would fit on each node, but then each node sees
@@ -401,7 +409,7 @@ print(*advice.reasons, "", *advice.commands, sep="\n")
 # %% jupyter={"source_hidden": true}
 times = advice.hours["files"] / min(advice.hours.values())
 title = f"With {advice.workers} workers per GPU, 30 epochs from files take {times:.1f} times as long as the best way; advised: {advice.way}"
-figures.bars(advice.hours, title, x="hours for 30 epochs", guess=guess)
+figures.bars(advice.hours, title, x="hours for 30 epochs", guess=guess, note="a model", counted=True)
 
 # %% [markdown]
 # One striped file takes as long as the chart's shards, and keeps random access. `advise` stripes large files over 16
