@@ -57,7 +57,7 @@ print(*sorted(path.relative_to(delivery).as_posix() for path in delivery.rglob("
 # %% [markdown] id="look" tags=["core"]
 # ## 1 · Look before you pack
 #
-# First what was written about it, and the folder as it is. `sources.load` says how it reads it:
+# First its README, and the folder as it is. `sources.load` says how it reads it:
 
 # %%
 from smallfiles import sources
@@ -110,7 +110,7 @@ print(*("  " + one.reason.replace(f"{delivery}/survey/", "") for one in report.s
 print("images without a row:", *sorted(images - known))
 
 # %% [markdown]
-# So each count hides other gaps. The *folded* cell draws what is wrong in each of them, with your guess:
+# So each count hides other gaps. The *folded* cell draws what is wrong in each, with your guess:
 
 # %% jupyter={"source_hidden": true}
 masks = {path.stem for path in (delivery / "survey" / "masks").glob("*.png")}
@@ -123,13 +123,13 @@ counts = {
     for name, there in places.items()
 }
 counted = ", ".join(f"{len(there)} {name}s" for name, there in places.items())
-figures.bars(counts, f"{counted}, but only {len(whole)} whole samples", x="rows, images, masks", guess=guess)
+figures.bars(counts, f"{counted}, but only {len(whole)} whole samples", x="rows, images, masks", guess=guess, counted=True)
 
 # %% [markdown] id="decide" tags=["core"]
 # ## 2 · Decide with your numbers
 #
 # This was a sample. The whole survey has 500,000 trees, on a file system that many users share, and you train on 1 to
-# 64 nodes. Numbers of yours that are missing are measured now, in seconds:
+# 64 nodes. Missing numbers are measured now:
 
 # %%
 worksheet.measure_missing(setup.path())
@@ -165,7 +165,8 @@ fastest = min(epochs, key=lambda name: epochs[name][64])
 fast, slow = (epochs[name][64] for name in (fastest, "files"))
 title = f"Forecast: on 64 nodes {fastest} has the shortest epoch, {fast:.1f} s; files take {slow:.0f} s"
 axes = {"x": "nodes", "y": "seconds per epoch", "log": "xy"}
-show.figure(figures.lines(epochs, title, **axes, note="a model, not a measurement"))
+assumed = f"a model: {storage.metadata_ops_s:,.0f} operations/s, {storage.targets} targets, {1000 * storage.request_s:g} ms per request"
+show.figure(figures.lines(epochs, title, **axes, note=assumed, counted=True))
 for name in epochs:
     forecast = simulate(work, storage, ways[name], 64)
     print(f"{name:7} GPUs wait {forecast.waiting:4.0%}; the limit is {forecast.limit}")
@@ -173,9 +174,8 @@ for name in epochs:
 # %% [markdown]
 # Read the figure from the left: as long as a line halves with twice the nodes, nothing that the nodes share is the
 # limit. Where lines coincide and still halve, the nodes are the limit, and the way of storing does not matter for
-# speed. The small rise of shards at 64 nodes is chance of the model: an epoch has only 30 steps there. From one packed
-# file, each sample is two requests to the targets, one for the mask. Files also cost inodes: two per tree, a million in
-# all.
+# speed. Small rises and dips are chance of the model: on 64 nodes an epoch has 30 steps. From one packed file, each
+# sample is two requests to the targets, one for the mask. Files also cost inodes: two per tree, a million in all.
 
 # %% [markdown]
 # The way with the shortest epoch need not be the fastest: before the first epoch of *staged*, all nodes copy the whole
@@ -188,7 +188,7 @@ planned = 10  # change me: epochs of your training
 
 def whole_training(epochs=planned, work=work, storage=storage, nodes=64):
     """Seconds of a training for each way, copying included."""
-    found = {name: simulate(work, storage, way, nodes) for name, way in ways.items()}
+    found = {name: simulate(work, storage, way, nodes, epochs) for name, way in ways.items()}
     return {name: one.first_epoch_s + (epochs - 1) * one.epoch_s for name, one in found.items()}
 
 
@@ -225,7 +225,7 @@ trained = {n: whole_training(n) for n in (1, 2, 5, 10, 20, 40, 80)}
 drawn = {name: {n: times[name] for n, times in trained.items()} for name in ways if name != "files"}
 title = f"Forecast for 64 nodes: against shards, a copy per node pays off {words(break_even('staged'))}, a broadcast {words(break_even('broadcast'))}"
 axes = {"x": "epochs", "y": "seconds of training", "log": "xy", "marks": {"planned": planned}}
-drawing = figures.lines(drawn, title, **axes, guess=guess, note="a model, not a measurement; files take far longer")
+drawing = figures.lines(drawn, title, **axes, guess=guess, note=f"{assumed}; files take far longer", counted=True)
 drawing.figure.axes[0].set_ylim(top=3 * trained[80]["packed"])  # the words are left of the longest trainings
 show.figure(drawing)
 
@@ -236,7 +236,7 @@ show.figure(drawing)
 # %% [markdown] id="pack" tags=["core"]
 # ## 3 · Pack, verify, stage
 #
-# These few samples go into one file, whatever you decided for the survey. `verify` reads it again:
+# These few samples went into one file. `verify` reads it again:
 
 # %%
 from smallfiles.pack import verify
@@ -265,7 +265,7 @@ print(f"copied in {copy.seconds:.3f} s;", *(f" an epoch {name}: {reading.seconds
 
 # %% [markdown]
 # Here both are memory, since the packed file is in the page cache, so a copy cannot gain. It may read slower:
-# `/dev/shm` keeps smaller pages, so that a new map is filled in more steps.
+# on recent kernels `/dev/shm` often has smaller pages than the cache of a disk.
 
 # %% [markdown] id="train" tags=["core"]
 # ## 4 · Train, and look at the waiting
@@ -318,7 +318,7 @@ figures.bars(waits, f"This training waits {title}", x="share of the time spent w
 # ### Watch your own training
 #
 # `smallfiles profile` runs a training unchanged and says whether loading limits it. Name yours below. Without one, a
-# stand-in is watched, which the *folded* cell writes: workers wait 5 ms for each of 8 samples per batch, and a step
+# stand-in is watched, which the *folded* cell writes: workers wait 4 ms for each of 8 samples per batch, and a step
 # takes 10 ms.
 #
 # > **Predict.** What does it say of the stand-in, and what does it propose?
@@ -334,7 +334,7 @@ class Waits(Dataset):
     def __len__(self):
         return 600
     def __getitem__(self, index):
-        time.sleep(0.005)
+        time.sleep(0.004)
         return torch.zeros(3, 32, 32)
 
 began = time.perf_counter()
@@ -348,8 +348,8 @@ _ = (setup.scratch / "stand_in.py").write_text(STAND_IN)
 program = []  # change me: the words that start your training, such as ["python", "/path/to/train.py"]
 
 # %% [markdown]
-# The *folded* cell runs `smallfiles profile --seconds 3 -- …` with that program, or with the stand-in; lines of which
-# nothing is known here are left out:
+# The *folded* cell runs `smallfiles profile --seconds 3 -- …` with that program, or with the stand-in, and
+# leaves out what is unknown here:
 
 # %% jupyter={"source_hidden": true}
 import os
@@ -383,9 +383,6 @@ for workers in ("1", proposed[1]) if proposed and not program else ():
 
 # %% [markdown] id="defend" tags=["core"]
 # ## 5 · Defend it
-#
-# > **Predict.** What changes the decision: ten times the operations per second, a tenth of the time per request, a file
-# > on one target, four nodes, or ten times the epochs?
 
 # %%
 worksheet.page()
@@ -393,15 +390,20 @@ worksheet.page()
 # %%
 times = whole_training()
 best = min(times, key=times.get)
-limit = simulate(work, storage, ways[best], 64).limit
 show.say(
-    f"Our way for {trees:,} trees: **{best}**. On 64 nodes {planned} epochs take {times[best]:,.0f} s, limited by {limit}; "
+    f"Our way for {trees:,} trees: **{best}**. On 64 nodes {planned} epochs take {times[best]:,.0f} s, limited by {simulate(work, storage, ways[best], 64).limit}; "
     f"from files they would take {times['files']:,.0f} s and {2 * trees:,} inodes."
     f" Files would waste {64 * work.gpus * (times['files'] - times[best]) / 3600:,.0f} GPU-hours."
 )
 
 # %% [markdown]
 # Change one number at a time. If the decision stays, the number need not be exact.
+#
+# > **Predict.** What changes it: ten times the operations per second, a tenth of the time per request, a file on one
+# > target, four nodes, ten times the epochs?
+
+# %%
+guess = "shards"  # change me: the shortest way with ten times the epochs
 
 # %%
 changes = {
@@ -411,9 +413,9 @@ changes = {
     "the file on one target": {"storage": replace(storage, stripes=1)},
     "on 4 nodes": {"nodes": 4},
     "10 times the epochs": {"epochs": 10 * planned},
-    "these, and page cache": {"storage": replace(storage, cache_bytes=64e9), "epochs": 10 * planned},
+    "10 times, page cache of 64 GB": {"storage": replace(storage, cache_bytes=64e9), "epochs": 10 * planned},
 }
-print(f"{'seconds of a training':31}", *(f"{name:>9}" for name in ways), "  shortest")
+print(f"{'seconds of a training':31}", *(f"{name:>9}" for name in ways), f"  shortest (10 times the epochs: you guessed {guess})")
 for what, change in changes.items():
     times = whole_training(**change)
     print(f"{what:31}", *(f"{seconds:9,.0f}" for seconds in times.values()), f"  {min(times, key=times.get)}")
@@ -422,12 +424,12 @@ for what, change in changes.items():
 # - The operations concern only files: with ten times as many, they equal one packed file, and both wait for the targets.
 #   One packed file waits for its *requests*, not for its bytes: with a tenth of their time, as on flash, it takes less
 #   than twice as long as shards, instead of five times.
-# - A packed file lies on one target, unless its folder is striped *before* packing (`lfs setstripe -c -1 FOLDER`, see
-#   [11](11_choose_a_format.ipynb)). Reading and staging it then take some 20 times as long. Shards are many files, on
-#   all targets anyway.
+# - By Lustre's own default a packed file lies on one target (`lfs getstripe -d FOLDER` shows your site's): reading and
+#   staging it take some 20 times as long. Stripe the folder *before* packing (`lfs setstripe -c -1 FOLDER`, see
+#   [11](11_choose_a_format.ipynb)). Shards lie on all targets anyway.
 # - On 4 nodes all ways but files are within a third of each other.
-# - Ten times the epochs pay for copies, unless the page cache has room for a copy: then it serves shards as well, if
-#   ranks keep theirs.
+# - Ten times the epochs pay for copies. A page cache with room for all does not replace them: orders are drawn anew, so
+#   a node has read a 64th of the set after one epoch, 79% after 100. It would, if ranks reread their own part.
 
 # %% [markdown] id="exercise"
 # ## Exercise
@@ -438,7 +440,7 @@ for what, change in changes.items():
 # %% [markdown] id="cluster"
 # ## On the cluster
 #
-# The *folded* cell shows the commands of *your* decision, for your own folder on your site's file system:
+# The *folded* cell shows the commands of *your* decision, for your own folder on your site:
 
 # %% jupyter={"source_hidden": true}
 from smallfiles.staging import StageConfig
@@ -466,8 +468,8 @@ if best in ("staged", "broadcast"):
 # - `pack` refuses what is missing; leaving samples out is a decision that somebody makes and writes down.
 # - A forecast rests on many numbers, most of them your site's: try which of them the decision depends on.
 # - A copy is paid once: compare whole trainings, not epochs.
-# - A packed file is as fast as its targets: stripe its folder before you pack; on hard disks its random requests are the
-#   limit.
+# - A packed file is as fast as its targets: look at its folder's stripes before you pack; on hard disks its random
+#   requests are the limit.
 # - The share of waiting in your own training is what all this is for: `smallfiles profile -- python train.py`.
 
 # %% [markdown] id="quiz"
