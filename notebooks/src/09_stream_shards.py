@@ -353,7 +353,7 @@ figures.lines(lines, title, x="added latency, ms", y="images per second", log="y
 # shards: here a few milliseconds. At 50 ms, 8 in flight bring 3 to 7 times as many, not 8: bytes and hashes take as
 # long as before. Two rounds of waiting remain, so 16 in flight, the whole set, bring more.
 #
-# *Your* network of 1.25 GB/s needs enough requests to hide the latency, bandwidth x latency / 16 MiB and one that is
+# A network of 1.25 GB/s needs enough requests to hide the latency, bandwidth x latency / 16 MiB and one that is
 # arriving (2.5 at 20 ms), and enough to fill it: 13, if each connection brings 100 MB/s.
 #
 # Programs for `cortx_pytorch` run on our reader too ([recipe](../docs/recipes.md)).
