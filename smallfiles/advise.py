@@ -57,6 +57,7 @@ class Measured:
         cpus: That this job may use.
         local_bytes: Most that fits into one node-local place.
         stripes: Storage targets of a new file there, on Lustre; 0 if that is not known.
+        cache_bytes: Memory that the training leaves to the page cache.
     """
 
     samples: int
@@ -70,6 +71,7 @@ class Measured:
     cpus: int
     local_bytes: int
     stripes: int = 0
+    cache_bytes: int = 0
 
 
 @dataclass(frozen=True)
@@ -138,6 +140,7 @@ def measure_folder(folder: Path, options: SourceOptions = _USUAL) -> Measured:
             (min(p.free_bytes, memory if p.in_memory else p.free_bytes) for p in places), default=0
         ),
         stripes=max(0, striping.count) if (striping := machine.striping(folder)) is not None else 0,
+        cache_bytes=memory,
     )
 
 
@@ -235,7 +238,7 @@ def _storage_of(found: Measured, plan: TrainingPlan, storage: Storage) -> Storag
         metadata_ops_s=ops,
         metadata_threads=threads,
         latency_s=max(0.0, each_s - threads / ops),
-        cache_bytes=float(found.local_bytes),
+        cache_bytes=float(found.cache_bytes),
     )
 
 

@@ -384,7 +384,7 @@ for count in (10, 100, 1_000):
 # ([12](12_when_it_breaks.ipynb)). Zarr is for arrays of which you read parts.
 #
 # `advise` answers these questions with numbers, for ImageNet-21k: 14 million images of 110 kB, 1.6 TB, on 8 nodes with
-# room for 400 GB each; opening and reading a file takes 4 ms. An eighth would fit on each node, but then each node sees
+# 400 GB of memory free; opening and reading a file takes 4 ms. An eighth would fit on each node, but then each node sees
 # only its own eighth, unless parts are exchanged between epochs.
 #
 # > **Predict.** 32 GPUs take 64 images each per 0.1 s; the metadata server does 20,000 operations per second. How many
@@ -398,7 +398,7 @@ from smallfiles.advise import Measured, advise
 from smallfiles.scaling.config import TrainingPlan
 
 files = {"kind": "lustre", "stripes": 1, "shared": True, "cold": True, "alone_s": 0.004, "together_s": 0.0005}
-node = {"decode_s": 0.003, "cpus": 64, "local_bytes": int(400e9)}
+node = {"decode_s": 0.003, "cpus": 64, "local_bytes": int(400e9), "cache_bytes": int(400e9)}
 many = Measured(samples=14_197_122, sample_bytes=110_000, **files, **node)
 advice = advise(many, TrainingPlan(nodes=8, epochs=30, step_s=0.1, metadata_ops_s=20_000), "imagenet21k")
 print(*advice.reasons, "", *advice.commands, sep="\n")

@@ -71,6 +71,14 @@ def test_a_large_file_that_would_lie_on_one_target_is_striped_first_and_reckoned
     assert not any("lfs" in command for command in many.commands)
 
 
+def test_a_page_cache_is_memory_and_not_a_disk_of_the_node():
+    plan = TrainingPlan(nodes=1, step_s=0.001)
+    bare = dataclasses.replace(IMAGENET, decode_s=0.0, cpus=256)
+    disk, memory = (dataclasses.replace(bare, **{name: 500 * GB}) for name in ("local_bytes", "cache_bytes"))
+    hours = [advise(each, plan, "x").hours["packed"] for each in (bare, disk, memory)]
+    assert hours[0] == hours[1] > 2 * hours[2]
+
+
 @pytest.mark.parametrize(("alone_s", "ops"), [(0.002, 100_000), (0.004, 20_000), (0.004, 100), (0.05, 1e6)])
 def test_a_worker_alone_needs_the_time_that_a_file_took(alone_s, ops):
     found = dataclasses.replace(IMAGENET, alone_s=alone_s, cpus=1, local_bytes=0)
