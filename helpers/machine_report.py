@@ -207,11 +207,13 @@ def draw(picture: MachineReport) -> Drawing:
             found = {f"{limit.name}\n{limit.labels[what]}": n for what, n in limit.photos.items()}
             rows.update(found)
             memory += [*found] if place.in_memory else []
-    x, scale = "photos of 100 kB that there is room for", 1.0
-    if max(rows.values()) >= 1_000_000:  # the numbers of the axis would overlap
-        x, scale = f"millions of {x}", 1e-6
-    scaled = {name: scale * photos for name, photos in rows.items()}
     drawn = figures.bars(
-        scaled, picture.finding, x=x, note=picture.note, groups=("bytes", "inodes"), base=memory
+        rows,
+        picture.finding,
+        x="photos of 100 kB that there is room for",
+        note=picture.note,
+        groups=("bytes", "inodes"),
+        base=memory,
     )
+    drawn.figure.axes[0].locator_params(axis="x", nbins=3)  # long numbers would overlap
     return Drawing(drawn.figure, picture.alt_text)

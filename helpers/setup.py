@@ -115,14 +115,14 @@ class Setup:
         from smallfiles.progress import bytes_text
 
         place = self.filesystem
-        files = "" if place.inodes_free is None else f" and room for {place.inodes_free:,} files"
+        files = "" if place.inodes_free is None else f", and room for {place.inodes_free:,} files"
         cpus = f"{self.cpus} CPU{'s' * (self.cpus > 1)}"
         lines = [
             f"**{self.plan.title}**: about {self.plan.minutes} minutes, of which the machine computes "
             f"{self._computing_s} s.",
             f"**This machine**: {cpus} and {bytes_text(self.memory_bytes)} of memory for this kernel; "
-            f"{place.kind} ({'shared' if place.shared else 'local'}) with {bytes_text(place.free_bytes)}"
-            f"{files} free.",
+            f"{place.kind} ({'shared' if place.shared else 'local'}) with {bytes_text(place.free_bytes)} "
+            f"free{files}.",
             *(f"**Data**: {self._summary(data)}" for data in self.data.values()),
         ]
         return "\n\n".join(lines + [self._cap_summary()] * self.shared)

@@ -4,7 +4,7 @@ A check is a plain function that tries the participant's answer and stops at the
 wrong; `@check` turns it into a verdict, one of three:
 
     ○ not started     the stub is still there
-    ✗ not yet         you gave, got, expected, because
+    ✗ not yet         we tried, got, expected, because
     ✓ passed          and what that buys on the cluster
 
     @check(buys="Now a job asks for the space that it needs.")

@@ -46,7 +46,7 @@ def check(
 
         def not_yet(attempt: Attempt | None, got: str, expected: str, because: str) -> Verdict:
             gave = attempt.gave if attempt else name
-            parts = (("you gave", gave), ("got", got), ("expected", expected), ("because", because))
+            parts = (("we tried", gave), ("got", got), ("expected", expected), ("because", because))
             return Verdict(name, "not yet", parts)
 
         def judged(answer: Any) -> Verdict:

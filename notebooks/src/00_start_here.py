@@ -16,12 +16,11 @@
 # keep the names of files; others keep the bytes, on groups of disks called *targets*. *Striping* spreads one large file
 # over several targets, so that all of them deliver it.
 #
-# This notebook shows what machine you use, and how notebooks, exercises and checks work.
-#
 # The whole course takes two days. If you have three hours, take 01 (sections 2 to 4), 05 (1, 2, 4), 08 (1, 3), 07 (3,
-# 4), and the chart of 11 (5) with your own data. *Optional* sections can always wait. If something breaks, look it up
-# in [12 · When it breaks](12_when_it_breaks.ipynb); for masks, numbers and tables of your own, see
-# [13](13_bring_your_own_data.ipynb). Terms are explained in the [glossary](../docs/glossary.md).
+# 4), and the chart of 11 (5) with your own data; skip a *Recall* of a notebook that you left out. *Optional* sections
+# can always wait. If something breaks, look it up in [12 · When it breaks](12_when_it_breaks.ipynb); for masks, numbers
+# and tables of your own, see [13](13_bring_your_own_data.ipynb). Terms are explained in the
+# [glossary](../docs/glossary.md).
 
 # %% [markdown] id="questions"
 # ## Questions
@@ -108,8 +107,8 @@ print(f"{place.kind}: {bytes_text(place.free_bytes)} free; inodes: {inodes}")
 print(f"photos of 100 kB that the bytes have room for: {place.free_bytes // 100_000:,}")
 
 # %% [markdown]
-# The folded cell draws both limits, as photos, for each file system at hand. (A *folded* cell holds code that is not
-# the lesson. Click on its bar to open it.)
+# The folded cell draws both limits, as photos, for each file system at hand. (A *folded* cell holds code to skip at
+# first. Click on its bar to open it.)
 
 # %% jupyter={"source_hidden": true}
 from helpers import machine_report
@@ -123,8 +122,8 @@ show.figure(machine_report.draw(picture), alt=picture.alt_text)
 # first; if they take less, inodes do. Then "No space left on device" appears although many bytes are free. `/dev/shm`
 # is memory: what lies there counts against the limit above.
 #
-# On a cluster your quota, above all of inodes, is often far tighter than the file system. It has bars of its own here,
-# and a line below, where a tool reports it; otherwise ask your site. The `doctor` gives advice for each line that needs
+# On a cluster your quota, above all of inodes, is often far tighter than the file system. If a tool reports it, it has
+# bars in the figure and a line below; if not, ask your site. The `doctor` gives advice for each line that needs
 # attention.
 
 # %%
@@ -188,10 +187,10 @@ figures.bars(counts, title, x="files opened by the import, and libraries mapped"
 # nobody notices. On a parallel file system it is a request over the network to a server that all users share.
 #
 # If the environment is on the parallel file system and 64 nodes start four processes each, 256 times as many opens as
-# the last bar reach its server before the first image is read. The look-ups in `sys.path`, which we did not count, at
-# least double that; a node's cache spares some of both. The remedy is one file for the whole environment
-# ([06.5](06_read_a_squashfs_image.ipynb#5-·-Put-an-environment-into-one-file)). Notebook 01 measures what one open
-# costs.
+# the last bar reach its server before the first image is read. The look-ups in `sys.path`, not counted here, are many
+# more: `strace` counts about 20,000 for PyTorch 2.15, most of them repeated, which a node's cache answers. The remedy
+# is one file for the whole environment ([06.5](06_read_a_squashfs_image.ipynb#5-·-Put-an-environment-into-one-file)).
+# Notebook 01 measures what one open costs.
 
 # %% [markdown] id="order" tags=["optional"]
 # ## 3 · Run cells in order
@@ -245,10 +244,10 @@ check.inodes_of_a_copy(inodes_of_a_copy)
 
 # %% [markdown]
 # The cross comes with the first case that failed, and often a guess at the mistake behind it. Correct the function above
-# and run it again; only then look at the next cell, which is ours.
+# and run it again; only then unfold our solution, the folded cell.
 
 
-# %%
+# %% jupyter={"source_hidden": true}
 def inodes_of_a_copy(files: int, folders: int) -> int:
     return files + folders
 

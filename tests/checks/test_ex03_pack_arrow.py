@@ -249,7 +249,7 @@ class TestFileThatIsThere:
         per_caption(folder, tmp_path / "f.arrow")
         verdict = ex03.flickr30k_file(tmp_path / "f.arrow", folder)
         assert_told(verdict, "every image five times")
-        assert "you gave  the file f.arrow, made of flickr30k" in str(verdict)
+        assert "we tried  the file f.arrow, made of flickr30k" in str(verdict)
 
     @pytest.mark.parametrize("keep", [0, 5, 0.5, 0.99])
     def test_a_file_that_was_cut_is_told(self, folder, tmp_path, keep):

@@ -45,7 +45,7 @@ def test_a_right_answer_passes_and_says_what_it_buys():
 
 
 def test_the_first_wrong_case_is_told_in_four_parts():
-    told = {"you gave": "len([2, 3])", "got": "2", "expected": "5", "because": "that counts"}
+    told = {"we tried": "len([2, 3])", "got": "2", "expected": "5", "because": "that counts"}
     assert total(len).parts == tuple(told.items())
 
 
@@ -183,7 +183,7 @@ def test_a_value_that_cannot_be_shown_is_named_by_its_type():
 
 
 def test_html_is_escaped_and_tells_the_state_in_words():
-    verdict = Verdict("f", "not yet", (("you gave", "f('<script>')"), ("got", "1"), ("", "plain & simple")))
+    verdict = Verdict("f", "not yet", (("we tried", "f('<script>')"), ("got", "1"), ("", "plain & simple")))
     page = verdict._repr_html_()
     assert "<script>" not in page and "&lt;script&gt;" in page and "plain &amp; simple" in page
     assert "✗ f: not yet" in page and 'role="status"' in page
