@@ -201,9 +201,15 @@ def test_a_linear_axis_has_one_unit_and_no_kiloseconds():
 
 
 def test_between_powers_of_ten_numbers_are_written_alike():
-    axes = figures.lines({"a": {1: 300.0, 2: 4500.0}}, "t", x="x", y="y", log="y").figure.axes[0]
-    axes.figure.canvas.draw()
-    assert "3,000" in [label.get_text() for label in axes.get_yticklabels(minor=True)]
+    def between(low, high):
+        axes = figures.lines({"a": {1: low, 2: high}}, "t", x="x", y="y", log="y").figure.axes[0]
+        axes.figure.canvas.draw()
+        return [text for label in axes.get_yticklabels(minor=True) if (text := label.get_text())]
+
+    assert between(446.0, 14_685.0) == ["500", "2,000", "5,000"]
+    assert between(0.2, 62.0) == ["0.2", "0.5", "2", "5", "20", "50"]
+    assert not between(1.0, 100_000.0), "no room"
+    assert "400" in between(300.0, 900.0)
 
 
 def test_a_legend_of_two_rows_keeps_the_order():
