@@ -35,7 +35,7 @@ MAX_MEDIAN_VISIBLE_LINES = 100
 WORDS = range(900, 1501)
 REFERENCE_WORDS = range(900, 1801)
 WORDS_A_CODE_CELL = range(40, 91)
-EXPERIMENTS = range(3, 6)
+EXPERIMENTS = range(3, 8)
 TASK_WORDS = 60
 
 SHOWS: dict[str, tuple[str, ...]] = {

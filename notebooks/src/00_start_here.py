@@ -16,7 +16,7 @@
 # keep the names of files; others keep the bytes, on groups of disks called *targets*. *Striping* spreads one large file
 # over several targets, so that all of them deliver it.
 #
-# The whole course takes two days. If you have three hours, take 01 (sections 2 to 4), 05 (1, 2, 4), 08 (1, 3), 07 (3,
+# The whole course takes two days. If you have three hours, take 01 (sections 2 to 4), 05 (1, 2, 4, 6), 08 (1, 3), 07 (3,
 # 4), and the chart of 11 (5) with your own data; skip a *Recall* of a notebook that you left out. *Optional* sections
 # can always wait. If something breaks, look it up in [12 · When it breaks](12_when_it_breaks.ipynb); for masks, numbers
 # and tables of your own, see [13](13_bring_your_own_data.ipynb). Terms are explained in the

@@ -5,8 +5,7 @@
 # small synthetic sets
 #
 # A tar file is a sequence of files. It needs no special library, and streams from a disk, a server or an object store.
-# So large data sets are distributed as hundreds of tar files, called *shards*. This notebook shows what goes wrong when
-# many processes read them.
+# Large data sets are distributed as hundreds of tar files, *shards*.
 
 # %% [markdown] id="questions"
 # ## Questions
@@ -21,7 +20,7 @@
 #
 # - write shards that webdataset and others read, and feed them to a DataLoader,
 # - choose the size of shards by measurement,
-# - count whether ranks and workers together read each sample once,
+# - count whether ranks and workers read each sample once,
 # - find a truncated shard.
 
 # %% [markdown] id="setup"
@@ -86,12 +85,11 @@ from smallfiles.pack import PackConfig, pack
 
 packed = pack(source, Path(tempfile.mkdtemp(dir=place)) / "train.tars", PackConfig(options=tar.Options(max_count=100)))
 shards = [str(path) for path in sorted(packed.path.glob("*.tar"))]
-with tarfile.open(shards[0]) as archive:
-    print(archive.getnames()[:4])
+tarfile.open(shards[0]).getnames()[:4]
 
 # %% [markdown]
-# webdataset reads such shards as a pipeline that ends in a DataLoader. (For one rank and epoch: section 4 shows what is
-# missing.)
+# webdataset reads such shards as a pipeline that ends in a DataLoader. (For one rank and one epoch; for more see
+# sections 4 and 6.)
 
 # %%
 import torch
@@ -115,7 +113,7 @@ pictures, targets = next(iter(loader))
 pictures.shape, torch.as_tensor(targets)[:8]
 
 # %% [markdown]
-# "Up to the *first* dot" is a trap. The folded cell packs two images with a version in their names into one tar.
+# "Up to the *first* dot" is a trap. The folded cell packs two images whose names hold versions.
 #
 # > **Predict.** How many samples will webdataset make of `cat.v1.jpg` and `cat.v2.jpg`, with a label each?
 
@@ -138,7 +136,7 @@ for sample in wds.WebDataset(str(place / "plain.tar"), shardshuffle=False):
 # ## 2 · Mix the samples
 #
 # A batch should represent the whole set. But data is usually sorted: ImageNet is a tar of one tar per class. We pack it
-# as it comes, and again in an order drawn from a seed.
+# as it comes, and in an order drawn from a seed.
 
 # %%
 official = setup.source("official", split="train")
@@ -214,7 +212,7 @@ for name, stored in packings.items():
         met.setdefault("either packing", {})[buffer] = met_again(first, second)
 
 # %% [markdown]
-# The folded cell adds the ideal and half of it, and draws both.
+# The folded cell adds the ideal and half of it, and draws.
 
 # %% jupyter={"source_hidden": true}
 ideal = [np.random.default_rng(epoch).permutation(samples) for epoch in (1, 2)]
@@ -226,7 +224,10 @@ enough = min(set(held["ideal"]) - set(below))
 marks = {"passes half of the ideal here": [(max(below), enough)]}
 title = f"In class order, half of the ideal takes a buffer of {max(below):,} to {enough:,} images; shuffled at packing, none"
 y = f"classes in a batch of {batch}"
-show.figure(figures.lines(held, title, **axes, y=y, guess=guess, marks=marks, counted=True))
+drawn, half = figures.lines(held, title, **axes, y=y, guess=guess, marks=marks, counted=True), held["ideal"][1] / 2
+drawn.figure.axes[0].axhline(half, ls=(0, (4, 3)), lw=1, color="#8C8C8C", zorder=0)
+drawn.figure.axes[0].text(1, half, f"half of the ideal: {half:.0f}", va="bottom", fontsize=9, color="#666666")
+show.figure(drawn)
 none, some = met["either packing"][1], met["either packing"][4_096]
 title = f"Without a buffer {none:.0f} % of the pairs meet again in the next epoch; with 4,096 images, {some:.1f} %"
 axes["log"] = "xy"
@@ -234,17 +235,17 @@ figures.lines(met, title, **axes, y="pairs that had met before, %", counted=True
 
 # %% [markdown]
 # A shuffle while packing mixes the classes of every batch. The whole ImageNet in class order is worse, with one class
-# per shard instead of eight: 65,536 images, 6.6 GB per worker, give 141 classes of 226.
+# per shard, not eight: 65,536 images, 6.6 GB per worker, give 141 classes of 226.
 #
 # But packing shuffles only once, so the same neighbours leave a shard together in each epoch. When whole shards are
 # read, only a buffer separates them, at 0.4 GB per worker for 4,096 images of 100 kB. That matters where a loss
-# compares the images of a batch ([#73](https://github.com/webdataset/webdataset/pull/73)).
+# compares the images of a batch.
 
 # %% [markdown] id="size" tags=["optional"]
 # ## 3 · Choose the size of a shard
 #
 # *Optional, 8 minutes.* We read 256 images in shards of 1 to 256: from the page cache, and with a wait of 2 ms before
-# each open, as on a busy parallel file system. The folded cell does so with webdataset's own functions.
+# each open, as on a busy parallel file system. The folded cell uses webdataset's functions.
 
 # %% jupyter={"source_hidden": true}
 from time import sleep
@@ -325,9 +326,11 @@ print(f"JPEG: {len(less) / len(jpegs):.1%} of the size; pays if storage gives le
 #
 # ![Eight shards are split over two ranks, then over two workers each; every worker has a shuffle buffer that mixes its own two shards.](pictures/shards_to_batches.svg)
 #
-# *Two splits, then buffers.*
+# *As it should be: shuffle, split twice, mix.*
 #
-# `wds.WebDataset` splits over workers by default, and with several ranks raises an error until you name a `nodesplitter`. With `None`, or in a `DataPipeline` without splits, it neither splits nor raises. We count keys, then switch off one split at a time.
+# `wds.WebDataset` splits over workers, and with several ranks raises an error until you name a `nodesplitter`. With
+# `None`, or in a `DataPipeline` without splits, it neither splits nor raises. We count keys, then switch off one split
+# at a time.
 
 # %%
 import os
@@ -341,8 +344,7 @@ def read_epoch(urls, ranks=2, workers=2, **splitters):
         os.environ.update(RANK=str(rank), WORLD_SIZE=str(ranks))  # as torchrun does
         dataset = wds.WebDataset(urls, shardshuffle=False, empty_check=False, **splitters)
         keys = dataset.map(lambda sample: sample["__key__"])
-        settings = {"batch_size": None, "num_workers": workers, "multiprocessing_context": "fork"}
-        found = list(DataLoader(keys, **settings))
+        found = list(DataLoader(keys, batch_size=None, num_workers=workers, multiprocessing_context="fork"))
         counts.update(found)
         by_rank.append(len(found))
     del os.environ["RANK"], os.environ["WORLD_SIZE"]
@@ -363,7 +365,7 @@ for name, splitters in {
     print(f"{name:12} {len(counts)} of {packed.samples} samples, in {counts.total()} reads; by rank {by_rank}")
 
 # %% [markdown]
-# Without a split nothing raises an error: GPUs or workers repeat each other's samples.
+# A split that is switched off raises no error: GPUs or workers repeat each other's samples.
 #
 # > **Predict.** Both splits, and the 4 shards for 3 ranks. How many of the 400 samples does each rank get?
 
@@ -393,8 +395,8 @@ for rank in range(3):
     by_rank.append([index for batch in make_loader(packed.path, settings) for index in batch["index"].tolist()])
 Counter(Counter(chain.from_iterable(by_rank)).values()), [len(found) for found in by_rank]  # once each; 16 left out
 
-# %% [markdown]
-# ### Mix across shards
+# %% [markdown] id="across" tags=["core"]
+# ## 5 · Mix across shards
 #
 # Whole shards also limit mixing.
 #
@@ -457,13 +459,17 @@ figures.lines(per_batch, title, **axes, note=f"{len(in_order)} shards, a run is 
 
 # %% [markdown]
 # A worker of webdataset mixes only its own shards; with more workers than shards, that is one or none. A second buffer,
-# here of about a quarter of the set, cures it: `WebLoader(…).unbatched().shuffle(96).batched(16)`. Where no buffer
-# suffices, as for all of ImageNet, our loader warns: pack with `--shuffle`.
+# here of about a quarter of the set, cures it: `WebLoader(…).unbatched().shuffle(96).batched(16)`. No buffer holds a
+# quarter of ImageNet: pack it with `--shuffle`; our loader warns if you forget. Our streams draw from all parts of the
+# set in turn; with many workers, batches are even more mixed than by chance.
 
-# %% [markdown]
-# ### A new order in each epoch
+# %% [markdown] id="anew" tags=["core"]
+# ## 6 · Change the order in each epoch
 #
-# > **Predict.** Does `shardshuffle` change the order in the second epoch? Does a pipeline that shuffles before it splits?
+# > **Predict.** Has the second epoch another order with `shardshuffle`? With a pipeline that shuffles before it splits?
+
+# %%
+guess = "both"  # change me: or "shardshuffle", "the pipeline", "neither"
 
 # %%
 stages = wds.SimpleShardList(shards), wds.detshuffle(), wds.split_by_node, wds.split_by_worker, wds.tarfile_to_samples()
@@ -474,18 +480,24 @@ for name, dataset in datasets.items():
         loader = DataLoader(dataset.compose(wds.map(lambda sample: sample["__key__"])), batch_size=None, **workers)
         found = "the same order" if list(loader) == list(loader) else "another order"
         print(f"{name:12} workers {'kept' if kept else 'new '}: {found}")
+print("your guess, another order with:", guess)
 
 # %% [markdown]
-# In 1.0.2 `shardshuffle` does not ([#502](https://github.com/webdataset/webdataset/pull/502)). It also shuffles after
-# splitting, so each worker keeps its shards forever. `detshuffle` before the splits deals anew, but counts epochs
-# inside each worker: it needs `persistent_workers=True` ([#172](https://github.com/webdataset/webdataset/issues/172)).
+# In 1.0.2, not with `shardshuffle` ([#502](https://github.com/webdataset/webdataset/pull/502)). It also shuffles after
+# splitting, so each worker keeps its shards forever, which harmed contrastive training
+# ([#73](https://github.com/webdataset/webdataset/pull/73)). `detshuffle` before the splits deals anew, but counts
+# epochs inside each worker: it needs `persistent_workers=True`
+# ([#172](https://github.com/webdataset/webdataset/issues/172)).
 
 # %% [markdown] id="cut" tags=["optional"]
-# ## 5 · Cut a shard
+# ## 7 · Cut a shard
 #
-# *Optional, 4 minutes.* A copy job reached its time limit. Its last file ends between two samples.
+# *Optional, 4 minutes.* A copy job reached its time limit. Its last file ends between samples.
 #
 # > **Predict.** Which notice: Python's `tarfile`, webdataset, our reader?
+
+# %%
+guess = "tarfile and our reader"  # change me
 
 # %%
 from smallfiles.errors import SmallfilesError
@@ -494,23 +506,22 @@ reader = formats.open(Path(shards[0]))
 _, middle, _ = reader.span(len(reader) // 2)
 cut = place / "cut.tar"
 cut.write_bytes(Path(shards[0]).read_bytes()[: middle - 512])  # the header before it has 512 bytes
-with tarfile.open(cut) as archive:
-    print(f"tarfile: {len(archive.getnames()) // 2} of {len(reader)} samples, no error")
+print(f"tarfile: {len(tarfile.open(cut).getnames()) // 2} of {len(reader)} samples, no error")
 print("webdataset:", sum(1 for _ in wds.WebDataset(str(cut), shardshuffle=False)), "samples, no error")
 try:
     len(formats.open(cut))
 except SmallfilesError as error:
-    show.say(f"Our reader: *{error}*")
+    show.say(f"Our reader: *{error}* (Your guess: {guess}.)")
 
 # %% [markdown]
-# A tar ends with two blocks of zeros, but no program has to check for them. Our reader does, and compares sizes with
-# the index that `pack` wrote.
+# A tar ends with two blocks of zeros, but programs need not check them. Our reader does, and compares sizes with the
+# index of `pack`.
 
 # %% [markdown] id="exercise"
 # ## Exercise
 #
 # [Exercise 05](../exercises/05_shard_a_dataset.ipynb): write the split over ranks and workers yourself, so that each
-# sample comes exactly once, in an order that changes from epoch to epoch.
+# sample comes exactly once, in another order each epoch.
 
 # %% [markdown] id="cluster"
 # ## On the cluster
@@ -540,7 +551,7 @@ show.command(PackConfig(shuffle=0, merge=True), "ILSVRC2012_img_train.tar", "tra
 # - A shuffle while packing mixes classes; a buffer while reading separates old neighbours.
 # - Shards of 100 MB to 1 GB, several per worker.
 # - Split over ranks, then over workers, and count keys: repeats and losses raise no error.
-# - A tar cut between two files looks like a shorter one; only its end, its index or its digest reveal it.
+# - A tar cut between two files looks like a shorter one; only its end, index or digest reveal it.
 
 # %% [markdown] id="quiz"
 # ## Check yourself
@@ -551,8 +562,8 @@ show.command(PackConfig(shuffle=0, merge=True), "ILSVRC2012_img_train.tar", "tra
 # <details>
 # <summary>Answer</summary>
 #
-# **(b)**. webdataset draws from the buffer at random, so a few images wait while five more shards pass: a batch meets
-# about six shards, each with one or two classes. (a) would take a buffer as large as the set. (c) would be a batch
+# **(b)**. webdataset draws from the buffer at random, so a few images wait while six more shards pass: a batch meets
+# about seven shards, each with one or two classes. (a) would take a buffer as large as the set. (c) would be a batch
 # without any buffer.
 #
 # </details>
