@@ -4,8 +4,8 @@
 # **Minutes** 35 · **Machine** any Linux computer with two CPUs · **Needs** nothing; uses Slurm if it is here ·
 # **Data** 400 synthetic images
 #
-# A program that reads on your laptop should read on two hundred nodes unchanged. For that, each process must know its
-# number and how many there are, and the job script must pass its resources on.
+# A program that reads on your laptop should read on two hundred nodes unchanged. So each process must know its number
+# and how many there are, and the job script must pass its resources on.
 #
 # This notebook simulates two nodes: its processes get the environment variables of real ones. With Slurm, it submits
 # real jobs at the end.
@@ -99,19 +99,24 @@ print(nodes.table(launched))
 #
 # Script and salloc shell see `SLURM_NTASKS=4`, although each is one process. A program that uses this number reads a
 # quarter of the data, or waits for three others until it times out. The script has no `SLURM_STEP_ID`. The salloc shell
-# has one, but that special step has one task: so use `SLURM_STEP_NUM_TASKS`.
+# has one, but its step has one task: so use `SLURM_STEP_NUM_TASKS`.
 #
 # <details>
 # <summary>Where do ranks connect to each other?</summary>
 #
 # Slurm names the nodes in `SLURM_JOB_NODELIST`, and all ranks use the first name; the port is computed from the job
-# number (`smallfiles.machine.ranks.rendezvous`). With torchrun, start one task per node: torchrun starts the ranks.
+# number (`smallfiles.machine.ranks.rendezvous`). torchrun starts the ranks itself: start it once per node, with all
+# CPUs that the job has there.
 #
 # ```bash
 # first=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
-# srun --ntasks-per-node=1 torchrun --nnodes=$SLURM_NNODES --nproc-per-node=4 \
+# srun --ntasks=$SLURM_NNODES --ntasks-per-node=1 --cpus-per-task=$SLURM_CPUS_ON_NODE \
+#   torchrun --nnodes=$SLURM_NNODES --nproc-per-node=2 \
 #   --rdzv-backend=c10d --rdzv-endpoint=$first:29500 train.py
 # ```
+#
+# Without `--ntasks`, `srun` takes the number of tasks from the job, ignores `--ntasks-per-node` with a warning, and
+# here starts four torchruns.
 #
 # </details>
 #
@@ -143,16 +148,20 @@ def count(cpus):
 
 
 # %% [markdown]
-# The folded cell counts, and draws.
+# The folded cell draws.
 
 # %% jupyter={"source_hidden": true}
-names = ("SLURM_CPUS_PER_TASK", "os.cpu_count()", "os.sched_getaffinity", "workers of make_loader")
+whose = {"SLURM_CPUS_PER_TASK": "asked for", "os.cpu_count()": "of the node", "os.sched_getaffinity": "granted"}
+whose["workers of make_loader"] = "started"
 rank_0 = [nodes.srun(0, nodes=1, per_node=1)]
-on_two, on_one = (dict(zip(names, nodes.play(partial(count, cpus), rank_0)[0])) for cpus in (2, 1))
+on_two, on_one = (dict(zip(whose, nodes.play(partial(count, cpus), rank_0)[0])) for cpus in (2, 1))
 print("bound to two:", on_two)
-title = f"Only {' and '.join(name for name in names if on_one[name] == 1)} show that the rank is bound to one CPU"
+title = f"Only {' and '.join(name for name in whose if on_one[name] == 1)} show that the rank is bound to one CPU"
 note = f"this machine has {os.cpu_count()} CPUs; on a node os.cpu_count() is 64 or more"
-figures.bars(on_one, title, x="CPUs or workers of a rank that is bound to one CPU", guess=guess, note=note)
+label = {name: f"{name}, {words}" for name, words in whose.items()}
+bars = {label[name]: number for name, number in on_one.items()}
+x = "CPUs or workers of a rank that is bound to one CPU"
+figures.bars(bars, title, x=x, guess=label.get(guess, guess), note=note)
 
 # %% [markdown]
 # Repeat the option, which is right in all versions: `srun --cpus-per-task="$SLURM_CPUS_PER_TASK" python …`. And count
@@ -162,7 +171,7 @@ figures.bars(on_one, title, x="CPUs or workers of a rank that is bound to one CP
 # ## 2 · Read each sample once
 #
 # We read an epoch on two nodes with two ranks each, three times: with tasks of `srun`; with a program that uses the
-# local rank as the rank; and with a script that starts four pythons itself, as `mpirun` without Slurm support does.
+# local rank as the rank; and with a script that starts four pythons itself.
 
 
 # %%
@@ -215,10 +224,9 @@ show.figure(figures.bars(often, title, x="samples of the epoch, by how often the
 # %% [markdown]
 # Nothing failed in the wrong runs, and in one the numbers per rank are right. So count over all ranks.
 #
-# What if the samples cannot be divided evenly? The folded cell tries two samplers.
+# What if samples cannot be divided evenly? The folded cell tries two samplers.
 #
-# > **Predict.** 10 samples, 4 ranks: how many does PyTorch's sampler read, and how many does ours? And has the second
-# > epoch another order?
+# > **Predict.** 10 samples, 4 ranks: how many does PyTorch's sampler read, and how many does ours?
 
 # %% jupyter={"source_hidden": true}
 from torch.utils.data import DistributedSampler
@@ -227,26 +235,35 @@ from smallfiles.loading import EpochPlan
 
 theirs = [len(list(DistributedSampler(range(10), 4, rank))) for rank in range(4)]
 ours = [sum(map(len, EpochPlan(10, rank=rank, world_size=4).batches(0))) for rank in range(4)]
-print("samples per rank: PyTorch", theirs, "ours", ours)
-sampler, plan = DistributedSampler(range(samples), 4, 0), EpochPlan(samples, world_size=4)
-for epoch in (0, 1):
-    print(f"epoch {epoch}: PyTorch", list(sampler)[:6], "ours", plan.batches(epoch)[0][:6].tolist())
-sampler.set_epoch(1)
-print("PyTorch after set_epoch(1):", list(sampler)[:6])
+print(f"the ranks of PyTorch's sampler read {theirs}, together {sum(theirs)}; of ours {ours}, together {sum(ours)}")
 
 # %% [markdown]
 # PyTorch repeats two samples so that all ranks take the same number of steps. In validation these count twice. Ours
 # repeats none, so a rank may have one step fewer, and the others wait for it until they time out. So set
 # `drop_last=True` in training: it leaves out a few samples, others in each epoch. In validation keep all, and add up
-# sums and counts once at the end. Without `sampler.set_epoch(epoch)`, every epoch has the same order
+# sums and counts once at the end.
+#
+# > **Predict.** Which of the two reads the second epoch in another order? The folded cell compares.
+
+# %% jupyter={"source_hidden": true}
+sampler, plan = DistributedSampler(range(samples), 4, 0), EpochPlan(samples, world_size=4)
+first, again = list(sampler), list(sampler)
+sampler.set_epoch(1)
+ours, ours_again = ([batch.tolist() for batch in plan.batches(epoch)] for epoch in (0, 1))
+orders = {"PyTorch": (first, again), "PyTorch, set_epoch(1)": (first, list(sampler)), "ours": (ours, ours_again)}
+for name, (one, other) in orders.items():
+    print(f"{name:22} second epoch in {'the same' if one == other else 'another'} order")
+
+# %% [markdown]
+# Without `sampler.set_epoch(epoch)`, every epoch has the same order
 # ([pytorch#31771](https://github.com/pytorch/pytorch/issues/31771)).
 
 # %% [markdown] id="scale" tags=["core"]
 # ## 3 · Train on all of them
 #
 # `init_process_group` connects the ranks; `DistributedDataParallel` (DDP) averages their gradients in each
-# `backward()`. With GPUs, write `"nccl"`, call `torch.cuda.set_device(here.local_rank)`, and move model, batches and
-# `stop` to that GPU: this is what the local rank is for.
+# `backward()`. With GPUs, write `"nccl"`, call `torch.cuda.set_device(here.local_rank)`, and move model and batches to
+# that GPU: this is what the local rank is for.
 
 # %%
 import torch.distributed as dist
@@ -318,11 +335,11 @@ for what, pause_s in {"writes a checkpoint for 5 s": 5, "exits": 0}.items():
     print(f"rank 1 {what}:", *map("rank {}: {}".format, (0, 1), nodes.play(partial(uneven, pause_s), two)), sep="\n  ")
 
 # %% [markdown]
-# We set the timeout to 3 s. By default it is 10 minutes with NCCL and 30 with gloo: the training seems to hang.
+# Our timeout is 3 s; the default is 10 minutes with NCCL, 30 with gloo: training seems to hang.
 #
 # *Weak scaling* means more ranks with the same work per rank. Each rank stands for a node and takes ten steps. Steps
-# and storage only sleep, so ranks do not compete for CPUs: a step takes 30 ms, and a storage sends 80 MB per second.
-# First all ranks share one storage; then each has a copy, as after staging.
+# and storage only sleep: a step takes 30 ms, and a storage sends 80 MB per second. First all ranks share one storage;
+# then each has a copy, as after staging.
 #
 # > **Predict.** An image is about 100 kB, and a step takes 10 of them. For how many ranks is one storage fast enough?
 
@@ -330,13 +347,12 @@ for what, pause_s in {"writes a checkpoint for 5 s": 5, "exits": 0}.items():
 guess = 1  # change me: one storage is fast enough for so many ranks
 
 
-def ten_steps(storage):
-    """Seconds of this rank for 100 samples."""
-    began = time.perf_counter()
-    loader = make_loader(packed, LoaderConfig(batch=10, workers=1, mode="threads"), transform=storage())
-    for _ in islice(loader, 10):
+def ten_steps(storage, begin):
+    """Seconds of this rank for 100 samples, from a moment that is the same for all."""
+    time.sleep(max(0, begin - time.perf_counter()))
+    for _ in islice(make_loader(packed, LoaderConfig(batch=10, workers=1, mode="threads"), transform=storage()), 10):
         time.sleep(0.03)  # a simulated training step
-    return time.perf_counter() - began
+    return time.perf_counter() - begin
 
 
 # %%
@@ -344,10 +360,11 @@ rate = 80e6  # change me: bytes per second
 one = nodes.Storage(rate)
 storages = {"one storage": lambda: one, "a copy per rank": lambda: nodes.Storage(rate)}
 scaled = {where: {} for where in storages}
+soon = lambda: time.perf_counter() + 0.2  # when all ranks are there
 for where, storage in storages.items():
-    for count in (1, 2, 3, 4):
-        places = [nodes.srun(rank, nodes=count, per_node=1) for rank in range(count)]
-        scaled[where][count] = [100 * count / max(nodes.play(partial(ten_steps, storage), places)) for _ in range(3)]
+    for n in (1, 2, 3, 4):
+        places = [nodes.srun(rank, nodes=n, per_node=1) for rank in range(n)]
+        scaled[where][n] = [100 * n / max(nodes.play(partial(ten_steps, storage, soon()), places)) for _ in range(3)]
 
 # %% [markdown]
 # The folded cell draws. Your number is the file rate of notebook 01, of one node, divided by 333: so many ranks *on one
@@ -359,7 +376,7 @@ from statistics import median
 speed = {where: {n: median(runs) for n, runs in line.items()} for where, line in scaled.items()}
 worth = {where: line[4] / line[1] for where, line in speed.items()}
 need = 10 * source.manifest.sizes.mean() / 0.03  # bytes per second of a rank
-title = f"4 ranks are {worth['one storage']:.1f} times as fast as one from one storage, {worth['a copy per rank']:.1f} times with copies; one storage is full at {rate / need:.1f}"
+title = f"4 ranks are {worth['one storage']:.1f} times as fast as one from one storage, {worth['a copy per rank']:.1f} times with copies; one storage is full at {rate / need:.1f} ranks"
 lines = {**scaled, "n x one rank": {count: count * speed["a copy per rank"][1] for count in (1, 2, 3, 4)}}
 axes = {"x": "ranks, one per node", "y": "samples per second, all ranks", "ideal": "n x one rank"}
 marks = {f"{rate / 1e6:.0f} MB/s / {need / 1e6:.0f} MB/s = {rate / need:.1f} ranks": rate / need}
@@ -385,9 +402,10 @@ else:
 # ## 4 · Outlive the time limit
 #
 # A job is killed at its time limit. With `--signal=USR1@90`, Slurm sends all processes of the ranks a signal 90 seconds
-# before, or up to a minute earlier. The handler only records it; the loop checks after each step. The ranks must stop
-# at the *same* step, or one waits for the others' gradients: so they add up their signals. On GPUs this test waits for
-# the GPU: make it every 20 steps, the same for all ranks.
+# before, or up to a minute earlier. The handler only records it; the loop checks after each step. A DataLoader's
+# processes get it too, and may die: ignore it in `worker_init_fn`. The ranks must stop at the *same* step, or one waits
+# for the others' gradients: so they add up their signals. With NCCL `stop` lies on the GPU, and the test waits for it:
+# make it every 20 steps, on all ranks.
 
 # %%
 import signal
@@ -415,8 +433,8 @@ def train(folder, epochs=3):
 
 
 # %% [markdown]
-# The folded cell saves the state under another name and renames it, so that a kill leaves the last good checkpoint; and
-# simulates Slurm's signal.
+# The folded cell saves the state under another name and renames it, so a kill leaves the last good one; and simulates
+# Slurm's signal.
 
 
 # %% jupyter={"source_hidden": true}
@@ -425,7 +443,7 @@ def leave(folder, state):
         torch.save(state, folder / "part")
         os.replace(folder / "part", folder / "checkpoint.pt")
     dist.barrier()
-    return f"stopped in epoch {state['loader']['epoch']} after {state['loader']['batch']} batches: exit code 75"
+    return f"stopped in epoch {state['loader']['epoch']}, batches done: {state['loader']['batch']}, exit code 75"
 
 
 def slurm_sends_usr1(pids):
@@ -452,9 +470,10 @@ print("second run:", nodes.play(partial(train, cut), two)[0])
 print("in one go: ", nodes.play(partial(train, whole), two)[0], f"(your guess: {guess})")
 
 # %% [markdown]
-# The losses are equal, because order and crops are functions of seed, epoch and sample: the position is one number.
-# `smallfiles train` does all this, and saves the optimizer's state too; it exits with code 75, and the script requeues
-# its job. A model with dropout also needs the state of its generator (`torch.get_rng_state()`), of each rank.
+# The losses are equal, because order and crops are functions of seed, epoch and sample. `smallfiles train` does all
+# this, and saves the optimizer's state too; it exits with code 75, and the script requeues its job. (This takes `srun`:
+# torchrun dies of USR1, and turns code 75 into 1.) A model with dropout also needs the state of its generator
+# (`torch.get_rng_state()`), of each rank.
 #
 # Submitted again with fewer nodes (or with `--nodes=2-4`), the ranks share what is left of the epoch. The global batch
 # is smaller then: scale the learning rate, or the batch of a rank.
@@ -520,8 +539,8 @@ print(sent.log or "No job, no log.")
 # %% [markdown] id="exercise"
 # ## Exercise
 #
-# In [Exercise 10](../exercises/10_run_it_on_many_nodes.ipynb) you compute the rank of a process, and write a job script
-# that trains on two nodes and survives its time limit.
+# In [Exercise 10](../exercises/10_run_it_on_many_nodes.ipynb) you compute a rank, and write a job script that survives
+# its time limit.
 
 # %% [markdown] id="cluster"
 # ## On the cluster
