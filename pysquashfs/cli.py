@@ -166,31 +166,26 @@ def _pack(arguments: argparse.Namespace) -> int:
 
 
 def _mount(arguments: argparse.Namespace) -> int:
-    from pysquashfs.mounting import mount
-
-    with mount(arguments.image, arguments.folder) as where:
-        if arguments.json:
-            _print_json({"image": str(arguments.image), "folder": str(where)})
-        else:
-            print(where)
-        sys.stdout.flush()
-        _say("mounted until Ctrl-C")
-        try:
-            _wait()
-        except KeyboardInterrupt:
-            return 0
-    return 0
-
-
-def _wait() -> None:
     import signal
+
+    from pysquashfs.mounting import mount
 
     def stop(*_: object) -> None:
         raise KeyboardInterrupt
 
-    signal.signal(signal.SIGTERM, stop)
-    while True:
-        signal.pause()
+    signal.signal(signal.SIGTERM, stop)  # first: who sees the folder may stop us at once, and it must go
+    try:
+        with mount(arguments.image, arguments.folder) as where:
+            if arguments.json:
+                _print_json({"image": str(arguments.image), "folder": str(where)})
+            else:
+                print(where)
+            sys.stdout.flush()
+            _say("mounted until Ctrl-C")
+            while True:
+                signal.pause()
+    except KeyboardInterrupt:
+        return 0
 
 
 def _verify(arguments: argparse.Namespace) -> int:

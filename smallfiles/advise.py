@@ -30,7 +30,7 @@ from smallfiles.measure.probe import METADATA, READS
 from smallfiles.measure.record import Record
 from smallfiles.options import words
 from smallfiles.progress import bytes_text, say_notes
-from smallfiles.scaling import BROADCAST, WAYS, Forecast, Storage, Work, simulate
+from smallfiles.scaling import WAYS, Forecast, Storage, Work, simulate, ways_of
 from smallfiles.scaling.config import TrainingPlan
 
 _LOOKED_AT, _SECONDS, _IN_FLIGHT = 400, 15.0, 16
@@ -206,8 +206,11 @@ def advise(
         decode_s=found.decode_s,
     )
     everything = found.samples * found.sample_bytes
-    ways = {**WAYS, **(BROADCAST if plan.nodes > 1 else {})}
-    possible = {name: way for name, way in ways.items() if not way.staged or everything <= found.local_bytes}
+    possible = {
+        name: way
+        for name, way in ways_of(found.sample_bytes).items()
+        if (everything <= found.local_bytes or not way.staged) and (plan.nodes > 1 or not way.broadcast)
+    }
     forecasts = {
         name: simulate(work, storage, way, plan.nodes, plan.epochs) for name, way in possible.items()
     }

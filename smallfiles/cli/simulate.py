@@ -14,7 +14,7 @@ from smallfiles.cli.output import in_seconds, report
 from smallfiles.folders import SourceOptions
 from smallfiles.options import add_flags, from_args
 from smallfiles.progress import bytes_text, plural
-from smallfiles.scaling.config import BROADCAST, WAYS, Storage, TrainingPlan, Work
+from smallfiles.scaling.config import BROADCAST, WAYS, Storage, TrainingPlan, Work, ways_of
 
 if TYPE_CHECKING:
     from smallfiles.advise import Advice
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from smallfiles.scaling import Forecast
 
 Given = TypeVar("Given", Work, Storage)
-_EACH = {**WAYS, **BROADCAST}
+_EACH = (*WAYS, *BROADCAST)
 _NODES = (1, 10, 100, 1000, 10_000)
 
 
@@ -69,13 +69,14 @@ def run(arguments: argparse.Namespace) -> int:
 
         measured = costs_of(_records(arguments))
         work, storage = _over(measured[0], work), _over(measured[1], storage)
+    ways = ways_of(work.sample_bytes)
     found = {
-        name: [simulate(work, storage, _EACH[name], nodes) for nodes in arguments.nodes]
+        name: [simulate(work, storage, ways[name], nodes) for nodes in arguments.nodes]
         for name in arguments.way or _EACH
     }
     full = {}
     for name in found:
-        parts = saturation(work, storage, _EACH[name])
+        parts = saturation(work, storage, ways[name])
         full[name] = {part: at for part, at in parts.items() if at < float("inf")}
     rows = [
         {"way": name, **asdict(each), "limit": each.limit, "change_first": each.change_first}

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from smallfiles.scaling.config import Storage as Storage
     from smallfiles.scaling.config import Way as Way
     from smallfiles.scaling.config import Work as Work
+    from smallfiles.scaling.config import ways_of as ways_of
     from smallfiles.scaling.simulation import Forecast as Forecast
     from smallfiles.scaling.simulation import saturation as saturation
     from smallfiles.scaling.simulation import simulate as simulate

@@ -12,7 +12,7 @@ nodes of the cluster read from the same few disks.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from smallfiles.options import Settings, option
@@ -113,10 +113,25 @@ WAYS = {
     "shards": Way(operations=0.002, requests=0.1),  # 1,000 samples a shard, read in pieces of 1 MB
     "staged": Way(operations=0, requests=0, staged=True),
 }
-"""One file per sample; one packed file, read at random; shards, read in order; a copy on each node."""
+"""One file per sample; one packed file, read at random; shards of 100 MB, read in order; a copy on each node.
+For samples of 100 kB; `ways_of` has the shards of others."""
 
 BROADCAST = {"broadcast": Way(operations=0, requests=0, staged=True, broadcast=True)}
 """The same copies, read once by one node and sent to the others by `sbcast`."""
+
+
+def ways_of(sample_bytes: float) -> dict[str, Way]:
+    """All ways to read samples of this size.
+
+    A read of 1 MB from a shard brings a hundred samples of 10 kB, and a tenth of one of 10 MB; read at
+    random, each of them is one request.
+
+    Args:
+        sample_bytes: Mean size of a sample.
+    """
+    shards, times = WAYS["shards"], sample_bytes / 100_000
+    fitting = replace(shards, operations=times * shards.operations, requests=times * shards.requests)
+    return {**WAYS, "shards": fitting, **BROADCAST}
 
 
 @dataclass(frozen=True)

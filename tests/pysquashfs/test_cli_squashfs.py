@@ -152,6 +152,21 @@ def test_names_are_shown_where_the_terminal_knows_ascii_only(image):
 
 
 @pytest.mark.parametrize("stop", [signal.SIGINT, signal.SIGTERM])
+def test_a_mount_that_is_stopped_as_soon_as_it_is_there_goes(image, tmp_path, stop):
+    if not os.access("/dev/fuse", os.W_OK) and os.geteuid() != 0:
+        pytest.skip("no way to mount here")
+    command = [sys.executable, "-m", "pysquashfs", "mount", str(image), str(tmp_path / "m")]
+    for _ in range(3):
+        with subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=ENVIRONMENT
+        ) as process:
+            process.stdout.readline()
+            process.send_signal(stop)
+            assert process.wait(timeout=30) == 0
+        assert not os.path.ismount(tmp_path / "m")
+
+
+@pytest.mark.parametrize("stop", [signal.SIGINT, signal.SIGTERM])
 def test_mount_shows_a_folder_until_it_is_stopped(image, tmp_path, stop):
     if not os.access("/dev/fuse", os.W_OK) and os.geteuid() != 0:
         pytest.skip("no way to mount here")

@@ -7,7 +7,7 @@ import pytest
 
 from smallfiles.cli import main
 from smallfiles.errors import UsageError
-from smallfiles.scaling import BROADCAST, WAYS, Storage, Way, Work, saturation, simulate
+from smallfiles.scaling import BROADCAST, WAYS, Storage, Way, Work, saturation, simulate, ways_of
 
 FAST = Storage(
     metadata_ops_s=1e12, latency_s=0, targets=1000, target_bytes_s=1e15, request_s=0, node_bytes_s=1e15
@@ -137,6 +137,15 @@ def test_ten_thousand_nodes_are_simulated_and_equal_arguments_give_equal_forecas
     long = Work(samples=10_000 * 4 * 64 * 1000, workers=2)
     assert simulate(long, Storage(), WAYS["files"], 10_000).waiting > 0.99
     assert simulate(long, Storage(), WAYS["files"], 200) == simulate(long, Storage(), WAYS["files"], 200)
+
+
+@pytest.mark.parametrize(("sample_bytes", "fewer"), [(10_000, 100), (100_000, 10), (10_000_000, 0.1)])
+def test_a_read_from_a_shard_brings_as_many_samples_as_fit(sample_bytes, fewer):
+    """What a target does for a sample is a request, from a shard a part of one; its bytes are the same."""
+    work = dataclasses.replace(WORK, sample_bytes=sample_bytes)
+    slow = dataclasses.replace(FAST, request_s=1.0, stripes=FAST.targets, target_bytes_s=1e15)
+    full = {name: saturation(work, slow, way)["targets"] for name, way in ways_of(sample_bytes).items()}
+    assert full["shards"] == pytest.approx(fewer * full["packed"])
 
 
 def test_the_command_tells_each_way_and_what_to_change_first(capsys):
