@@ -82,7 +82,7 @@ for name, root in trees.items():
 # %% [markdown]
 # Here the units are small. Large file systems use large *blocks*, such as 4 MiB, so that many disks work on one file;
 # but they divide a block into *sub-blocks* for small files: 1/32 of a block in Storage Scale 4 (GPFS), 8 KiB since
-# version 5. So the unit counts, not the block. (At most: Storage Scale keeps the smallest files in their inodes.)
+# version 5. So the unit counts, not the block. (At most: Storage Scale keeps the smallest, below 4 kB, in their inodes.)
 
 # %%
 units = [512 << shift for shift in range(0, 14)]
@@ -93,11 +93,11 @@ def taken(file_bytes, unit):
     return (-(-file_bytes // unit) * unit).sum() / file_bytes.sum()  # rounded up to whole units
 
 
-shown = {"environment": sizes["environment"], "files of 200 B (made up)": np.full(1_000, 200)}
+shown = {"environment": sizes["environment"], "files of 5 kB (made up)": np.full(1_000, 5_000)}
 factors = {name: {unit: taken(file_bytes, unit) for unit in units} for name, file_bytes in shown.items()}
-large, tiny = (line[real["Storage Scale 4"]] for line in factors.values())
+large, small = (line[real["Storage Scale 4"]] for line in factors.values())
 title = f"In units of 128 KiB {'part of ' * (len(sizes['environment']) > most)}the environment takes at most "
-title += f"{large:.2f} times its bytes, files of 200 B {tiny:.0f} times"
+title += f"{large:.2f} times its bytes, files of 5 kB {small:.0f} times"
 figures.lines(factors, title, x="allocation unit (B)", y="bytes taken per byte stored", log="xy", marks=real)
 
 # %% [markdown]
@@ -194,11 +194,9 @@ show.say(f"Known names here: **{images * half:,.0f} s** by the median; by the me
 show.say(f"New names there: **{there / 3600:.1f} hours** of opens alone, without a single byte.")
 
 # %% [markdown]
-# Where one call makes most of a mean, measure more calls.
-#
 # We count two requests, since a fresh node knows no names (Lustre combines them: halve it). The 2 ms are assumed. The
-# command near the end gives yours: cold, 1 / (samples per second) of the folder minus that of the one file is about
-# what a file of its own adds.
+# command near the end gives yours: turn both cold rates into seconds per sample, 1 / rate. The folder's minus the one
+# file's are about what a file of its own adds.
 
 # %% [markdown] id="sizes" tags=["core"]
 # ## 3 · Trade many files for one
@@ -215,7 +213,7 @@ def write_both(size):
     """The same bytes as many small files and as a large one."""
     folder = setup.scratch / f"{size}"
     folder.mkdir(exist_ok=True)
-    count = max(4, min(16 if setup.shared else 128, 16_000_000 // size))
+    count = max(8, min(16 if setup.shared else 128, 16_000_000 // size))
     pieces = [folder / f"{number}.bin" for number in range(count)]
     for piece in pieces:
         piece.write_bytes(os.urandom(size))
@@ -278,7 +276,7 @@ one, ratios = best["one file, warm"], {}  # other programs only slow a run down
 for state in results:
     fast = best[f"one file, {state}"]
     ratios[f"many files, {state}"] = {size: rate / fast[size] for size, rate in best[f"many files, {state}"].items()}
-    show.say(f"One file, {state}: {bytes_text(fast[1000])}/s in pieces of 1 kB, {bytes_text(fast[size])}/s of {bytes_text(size)}.")
+    show.say(f"One file, {state}: {1e9 / fast[1000]:.1f} µs for a piece of 1 kB, {bytes_text(fast[size])}/s in pieces of {bytes_text(size)}.")
 warm = ratios["many files, warm"]
 slower = max((size for size in warm if warm[size] < 0.5), default=0)
 even = next((bytes_text(size) for size in warm if size > slower), None)
@@ -290,14 +288,15 @@ opening = np.median(times["open"]) + np.median(times["close"])
 marks = {"(open + close) × rate": opening * max(one.values())}
 ratios["half"] = dict.fromkeys(warm, 0.5)
 axes = {"x": "size of a file or piece (B)", "y": "speed of many files; 1 is one file", "log": "x", "ideal": "half"}
-show.figure(figures.lines(ratios, title, **axes, guess=guess, marks=marks, note="best of 5 runs"))
+show.figure(figures.lines(ratios, title, **axes, guess=guess, marks=marks, note="best of 5 runs; above 1 is chance"))
 product = f"{1e6 * opening:.1f} µs × {bytes_text(max(one.values()))}/s = {bytes_text(opening * max(one.values()))}"
 show.say(f"**Rule**: a file is small if it has fewer bytes than are read while it is opened. Yours, warm: {product}.")
 
 # %% [markdown]
 # **Warm.** The line crosses the half at about the dotted line: to its left opening dominates, to its right moving the
-# bytes does. With the two assumed requests of 2 ms and 1 GB/s it lies at 4 MB; even with a tenth of that wait, at 400
-# kB, most photos are small files.
+# bytes does. It does not fall to 0: a read call has a fixed price too (printed for 1 kB), in one file as well. With
+# the two assumed requests of 2 ms and 1 GB/s the dotted line lies at 4 MB; with a tenth of that wait, at 400 kB, so
+# ImageNet's images of 110 kB are small files.
 #
 # **Cold.** The reason is another: names are still known, but each small file is a disk request of its own, while one
 # request fetches several pieces of the large file. Here it is small and every piece is read, so neighbours come along.
@@ -330,8 +329,8 @@ def rates_in_flight(store, before=None, most=4 if setup.shared else 64):
 
 
 # %% [markdown]
-# We measure this machine, warm and cold, and then slow storage: `slowfs` mounts the same folder a second time, with 2
-# ms of latency for each look-up and each open. It serves 4 requests at once; others queue.
+# We measure this machine, warm and cold, and then slow storage: `slowfs` mounts the same folder a second time, and
+# serves 4 requests at once; others queue.
 #
 # > **Predict.** A read takes two requests, a look-up and an open, of 2 ms each. How many opens in flight does the slow
 # > storage need before more of them bring nothing, and how many files per second does it serve then?
@@ -378,8 +377,8 @@ worksheet.note("01", latency_ms=1e3 / np.median(cold[1]), opens_per_s=best)
 # all 4 servers are busy, further ones only queue. Four leave gaps while a thread takes its answer and sends the next
 # request; a few more fill them.
 #
-# With a warm cache there is nothing to wait for. Threads gain at most what additional CPUs give, and cost time: 100
-# short reads do not repay starting many, and they take turns at Python's lock.
+# With a warm cache there is nothing to wait for. Threads gain at most what more CPUs give, take turns at Python's
+# lock, and must be started: 100 short reads do not repay many.
 #
 # `smallfiles pack` cannot know the number of servers, so it keeps 32 in flight on shared storage (a Lustre client may
 # let only 8 through); lower it (`in_flight`) where your site asks. The folded cell packs from the slow storage:
@@ -407,9 +406,9 @@ show.say(f"Packed {packed:,.0f} images per second, **{packed / rate[1]:.1f} time
 # %% [markdown] id="cluster"
 # ## On the cluster
 #
-# This command compares many files with one file, warm and cold. First copy the folder and the file that the cell packs
-# to the file system of your jobs. Run the command on another node: the one that copied still has the files in memory.
-# Even cold, the names are known, and neighbours in the one file come along: the difference is an estimate.
+# This command compares many files with one, warm and cold. Copy the packed folder and file to the file system of your
+# jobs, and run it on another node: the one that copied still has them in memory. Even cold, names are known, and
+# neighbours in the one file come along: the difference is an estimate.
 
 # %%
 from smallfiles.measure import BenchConfig
