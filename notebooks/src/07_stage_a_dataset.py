@@ -101,9 +101,9 @@ for variable, path in nodelocal.named_directories():
 print("not set:", *(name for name in nodelocal.VARIABLES if name not in os.environ))
 
 # %% [markdown]
-# The last number is the smaller of two: the free space of the folder, and the rest of your job's memory limit. On most
-# clusters a file in `/dev/shm` counts as memory of the job that wrote it. The folded cell writes a file of 256 MiB and
-# asks the kernel.
+# The last number is the smaller of the folder's free space and the rest of your job's memory limit. On most clusters a
+# file in `/dev/shm` counts as memory of the job that wrote it. The folded cell writes a file of 256 MiB and asks the
+# kernel.
 
 # %% jupyter={"source_hidden": true}
 def memory_of_files():
@@ -135,7 +135,7 @@ trial.unlink()
 # fails, in some versions with a *bus error* ([pytorch#5040](https://github.com/pytorch/pytorch/issues/5040)). `stage`
 # keeps some room free.
 #
-# Now stage the packed file:
+# Now stage the file:
 
 # %%
 with staging.staged(packed, here, config=config) as copy:
@@ -143,7 +143,7 @@ with staging.staged(packed, here, config=config) as copy:
     print(*copy.notes, sep="\n")
 
 # %% [markdown]
-# The long name in the path is derived from the content: the same file under two paths is one copy.
+# The long name is derived from the content, not from the path.
 
 # %% [markdown] id="rates" tags=["optional"]
 # ## 2 · Measure the copy
@@ -244,8 +244,8 @@ import fcntl
 def copy_slowly(source, target):
     with open(source, "rb") as old, open(target, "wb") as new:
         while piece := old.read(4 << 20):
+            time.sleep(len(piece) / 50e6)  # storage of 50 MB/s: a piece of 4 MiB arrives
             new.write(piece)
-            time.sleep(len(piece) / 50e6)  # storage of 50 MB/s
 
 
 def if_missing(source, rank):
@@ -297,13 +297,13 @@ axes = {"x": "MB that a rank finds", "groups": list(opened), "guess_of": "if_mis
 show.figure(figures.bars(each, title, guess=guess, **axes))
 
 # %% [markdown]
-# Three ranks would have opened a torn file: half an Arrow file stops them with an error, half a tar can pass for a
-# whole one.
+# Three ranks would have opened a torn file, of the whole pieces that had arrived: at 50 MB/s one of 4.2 MB after 0.1 s.
+# Half an Arrow file stops them with an error, half a tar can pass for a whole one.
 #
 # ![Two nodes with four ranks each. On each node one rank copies train.arrow from the parallel file system to /dev/shm; the others wait, then all read the copy.](pictures/stage_once_a_node.svg)
 #
 # The kernel releases a lock when its holder dies; a lock that *is* a file stays when its owner is killed.
-# `stage` does these four steps, verifies, and keeps the copy as long as any process uses it.
+# `stage` does what `once_per_node` does, verifies before it renames, and keeps the copy as long as any process uses it.
 
 # %% [markdown]
 # But 200 nodes still read the set 200 times. With `stage --broadcast` one node reads it, and Slurm's `sbcast` passes
@@ -316,7 +316,8 @@ show.figure(figures.bars(each, title, guess=guess, **axes))
 guess = 2  # change me: nodes
 
 # %% [markdown]
-# The folded cell asks a model, also with slower nodes.
+# The folded cell asks a model, also with slower nodes. (A few of those also *read* more slowly than the blue line,
+# until the storage is the limit.)
 
 # %% jupyter={"source_hidden": true}
 from dataclasses import replace
@@ -325,7 +326,7 @@ from smallfiles.scaling import BROADCAST, WAYS, Storage, Work, simulate
 
 work, lustre = Work(gpus=1, workers=1), Storage()  # 1.28 million images of 110 kB; 24 targets of 0.7 GB/s
 doublings = [2**power for power in range(10)]
-cases = {"each node reads": (WAYS["staged"], 12), "broadcast, 12 GB/s": (BROADCAST["broadcast"], 12)}
+cases = {"each node reads, 12 GB/s": (WAYS["staged"], 12), "broadcast, 12 GB/s": (BROADCAST["broadcast"], 12)}
 cases |= {f"broadcast, {rate} GB/s": (BROADCAST["broadcast"], rate) for rate in (4, 1)}
 copying, read = {}, {}
 for name, (way, rate) in cases.items():
@@ -333,7 +334,7 @@ for name, (way, rate) in cases.items():
     forecasts = [simulate(work, replace(lustre, node_bytes_s=1e9 * rate), way, nodes) for nodes in counts]
     copying[name] = {each.nodes: each.first_epoch_s - each.epoch_s for each in forecasts}
     read[name] = f"{forecasts[-1].shared_bytes / 1e12:.1f} TB"
-alone = copying["each node reads"]
+alone = copying["each node reads, 12 GB/s"]
 slower = {name: max(n for n, seconds in line.items() if seconds >= alone[n]) for name, line in copying.items()}
 title = f"Simulated: with 12 GB/s a broadcast is faster from {slower['broadcast, 12 GB/s'] + 1} nodes on, "
 title += f"with 1 GB/s only beyond {slower['broadcast, 1 GB/s']}"
@@ -345,14 +346,14 @@ print("512 nodes read from shared storage:", {name: read[name] for name in list(
 
 # %% [markdown]
 # A broadcast first reads everything, in 12 s. Then each node sends each block up to eight times over its one link: for
-# eight nodes 8 × 12 s, and 17,000 blocks wait half a millisecond each, 8 s. Measure what your
-# nodes pass on with `07_broadcast`. Only the printed line is certain: the storage is read once.
+# eight nodes 8 × 12 s, and 17,000 blocks wait half a millisecond each, 8 s. Measure it with `07_broadcast`;
+# only the printed line is certain: one read.
 
 # %% [markdown] id="epochs" tags=["core"]
 # ## 4 · Count the epochs
 #
-# The copy has paid off when the epochs have saved its time. So we measure an epoch from small files and one from the
-# packed file, both on the slow storage, staging, and an epoch from the copy.
+# The copy has paid off when the epochs have saved its time. So we measure an epoch from small files, from the packed
+# file (both on slow storage) and from the copy, and the staging.
 
 # %%
 import numpy as np
@@ -441,8 +442,8 @@ for share in sorted({0.0, 0.5, 0.9, 1.0, mine}):
 
 # %% [markdown]
 # If training takes longer than reading, it hides the storage. So measure an epoch of your training, not a raw read. A set
-# that fits into the *page cache* may come from there in the second epoch. And with staging your job loads the shared
-# storage once, not in every epoch.
+# that fits into the *page cache* may come from there in the second epoch. And staging loads the shared storage only
+# once.
 
 # %% [markdown] id="clean" tags=["core"]
 # ## 5 · Clean up, also when killed
@@ -549,12 +550,11 @@ show.command(staging.StageConfig(), "archive/train.tars", "auto", "scratch/data"
 show.command(staging.StageConfig(), "scratch/data/train.tars")
 
 # %% [markdown]
-# Set the `trap` in the script, not inside `$(…)`. It replaces that of `use_environment` (06): then end it with
-# `; unuse`.
+# A script has one EXIT trap; set it there, not inside `$(…)`.
 #
 # ```bash
 # time staged=$(smallfiles stage scratch/data/train.tars) || exit 1
-# trap 'smallfiles unstage "$staged"' EXIT
+# trap 'smallfiles unstage "$staged"' EXIT  # after use_environment (06): 'smallfiles unstage "$staged"; unuse'
 # smallfiles bench read scratch/data/train.tars  # its cold reads: an epoch if the GPU never computes
 # smallfiles bench read "$staged"
 # ```
