@@ -235,7 +235,7 @@ panels = {f"sample {int(batch['index'][i])}": (batch["image"][i].permute(1, 2, 0
 draw(panels, "Three views of a batch. The outlines of the masks follow the objects.")
 
 # %% [markdown]
-# `training.train` uses the same makers and trains a small network. `target` is the field that it learns, whose type
+# `training.train` trains a small network with the same makers. `target` is the field that it learns, whose type
 # decides the rest, here a class for each pixel. It calls `mask.long()` before the loss, as your own loop must:
 
 # %%
@@ -246,9 +246,8 @@ for epoch in train(packed, config=config).epochs:
     print(f"epoch {epoch.epoch}: loss {epoch.loss:.2f}")
 
 # %% [markdown]
-# The mask must be decoded as well.
-#
-# > **Predict.** The mask has 1.5 kB, the image 112 kB. How much more processor time does a sample take with its mask?
+# > **Predict.** The mask must be decoded as well. It has 1.5 kB, the image 118 kB, both as many pixels. How much more
+# > processor time does a sample take with its mask?
 
 # %%
 guess = 20  # change me: percent more
@@ -283,9 +282,9 @@ title = f"A mask to decode takes {factor - 1:.0%} more processor time: plan {fac
 figures.bars(shares, title, x="processor time per sample, of the image alone (%)", base="image", guess=100 + guess, note="random crops to 96 pixels")
 
 # %% [markdown]
-# Few bytes do not mean little work: the mask has as many pixels as the image, and all are unpacked, whatever the crop.
-# The share is that of this view; measure yours. Plan the workers ([08](08_keep_the_gpu_fed.ipynb)), or pack both no
-# larger than the network needs (`pack --resize 256`).
+# Few bytes do not mean little work: all pixels are unpacked, whatever the crop. The share is that of this view; measure
+# yours. Plan the workers ([08](08_keep_the_gpu_fed.ipynb)), or pack both no larger than the network needs
+# (`pack --resize 256`).
 
 # %% [markdown] id="table" tags=["core"]
 # ## 3 · Join a table
@@ -357,30 +356,33 @@ pixels = np.array([sizes[Path(plants.key(index)).stem] for index in range(len(pl
 by_place = dict(zip(files, (float(row["weight"]) for row in rows)))  # as `zip` paired them above
 joins = {"by position": [by_place[Path(plants.key(index)).name] for index in range(len(plants))], "by name": weights}
 figure = Figure(figsize=(9, 3.4), layout="constrained")
+shapes = ["h", "*", "$♣$", "P", "$✿$", "d", "^", "o", "p", "s"]  # as the names of the species say, and their colours
 follows = {}  # correlation of weight and size within a species
 for axes, (name, column) in zip(figure.subplots(1, 2, sharex=True, sharey=True), joins.items()):
     own = [(pixels[kinds == number], np.array(column)[kinds == number]) for number in range(len(species))]
     for number, pair_of in enumerate(own):
-        axes.plot(*pair_of, "os^Dv<>ph*"[number % 10], ms=4, color=f"C{number}", label=species[number])
+        fill, edge, _ = species[number].split("_")
+        style = {"marker": shapes[number], "ms": 5, "mfc": fill, "mec": edge, "mew": 0.8, "ls": ""}
+        axes.plot(*pair_of, **style, label=species[number])
     follows[name] = np.nanmedian([np.corrcoef(*np.log(pair_of))[0, 1] for pair_of in own])
     axes.set(xscale="log", xticks=(2_000, 10_000, 50_000), yscale="log", yticks=(3, 10, 30, 100))
     axes.set_xlabel("pixels of the object")
-    axes.set_title(f"{name}: correlation {follows[name]:.2f}", fontsize=10)
+    axes.set_title(name, fontsize=10)
     for axis in (axes.xaxis, axes.yaxis):
         axis.set_major_formatter("{x:,.0f}")
     axes.spines[["top", "right"]].set_visible(False)
+    axes.set_facecolor("0.88")  # shows the white ones
 figure.axes[0].set_ylabel("weight (g)")
 axes.legend(loc="center left", bbox_to_anchor=(1, 0.5), frameon=False, fontsize=9)
-title = "Weight and size within a species, for two ways to join the rows"
+title = f"Weight follows size with a correlation of {follows['by name']:.2f} if joined by name, {follows['by position']:.2f} by position"
 figure.suptitle(title, x=0.01, ha="left", fontsize=10, fontweight="bold")
-alt = "; ".join(f"{name}, median correlation {value:.2f}" for name, value in follows.items())
-show.figure(figure, alt=f"Two scatter plots of {len(weights)} images, weight by pixels of the object. {title}: {alt}.")
+show.figure(figure, alt=f"Two scatter plots of {len(weights)} images, weight by pixels of the object. {title}.")
 singles = sum(count == 1 for count in Counter(weights).values())
 print(f"As classes, these weights would be {len(set(weights))}, {singles} of them with one image.")
 
 # %% [markdown]
-# A real balance gives nearly one class per image. From one image a network can only learn that image by heart, and none
-# is left to validate with. And classes do not know that 22 g is nearer to 23 g than to 60 g.
+# A real balance gives nearly one class per image. One image can only be learned by heart, and none is left to validate
+# with. And classes do not know that 22 g is nearer to 23 g than to 60 g.
 #
 # `make_loader` gives `float64` as Arrow stores it; call `.float()` before the loss. Missing numbers come as NaN, and missing
 # whole numbers are refused until you say what stands for them (`Value(missing=-1)`).
@@ -401,39 +403,44 @@ print(f"{weighed.stat().st_size:,} and {added.stat().st_size:,} bytes; fields: {
 # %% [markdown] id="price" tags=["optional"]
 # ## 4 · Pay for the second file
 #
-# *Optional, 5 minutes.* To see what only the second open costs, the folded cell writes the same bytes as one file per
+# *Optional, 5 minutes.* To see what only the second file costs, the folded cell writes the same bytes as one file per
 # sample, the mask after its image, and packs them too.
 
 # %% jupyter={"source_hidden": true}
+import os
+
 joined = setup.scratch / "joined"
 joined.mkdir(exist_ok=True)
-paths = list(zip(source.manifest.paths.to_pylist(), source.manifest.blob_paths("mask").to_pylist()))
-for index in range(len(reader)):
-    (joined / f"{index:05d}.raw").write_bytes(bytes(reader.read(index)) + bytes(masks.read(index)))
+lists = source.manifest.paths.to_pylist(), source.manifest.blob_paths("mask").to_pylist()
+paths = [[f"{folder}/{name}" for name in names] for names in zip(*lists)]
+joined_paths = [f"{joined}/{index:05d}.raw" for index in range(len(reader))]
+for index, path in enumerate(joined_paths):
+    Path(path).write_bytes(bytes(reader.read(index)) + bytes(masks.read(index)))
 out = setup.scratch / "joined.arrow"
 if not out.exists():
     pack(sources.load(joined, suffixes=(".raw",), unlabelled=True), out, PackConfig())
 one_blob = formats.open(out)
 
 # %%
-order = np.random.default_rng(0).permutation(len(reader)).tolist()
-
-
-def read_all(read):
-    """Samples in one epoch of reading in random order."""
-    return len([len(read(i)) for i in order])
+def whole(path):
+    """The bytes of a file, read as in notebook 01."""
+    descriptor = os.open(path, os.O_RDONLY)
+    found = os.read(descriptor, os.fstat(descriptor).st_size)
+    os.close(descriptor)
+    return found
 
 
 tasks = {
-    "2 files": lambda i: b"".join((folder / name).read_bytes() for name in paths[i]),
-    "1 file": lambda i: b"".join(((joined / f"{i:05d}.raw").read_bytes(), b"")),  # copied as above
+    "2 files": lambda i: b"".join(map(whole, paths[i])),
+    "1 file": lambda i: b"".join((whole(joined_paths[i]), b"")),  # copied as above
     "packed, 2 blobs": lambda i: b"".join((reader.read(i), masks.read(i))),
     "packed, 1 blob": lambda i: bytes(one_blob.read(i)),
 }
 assert len({read(7) for read in tasks.values()}) == 1, "all four read the same bytes"
 
 # %% [markdown]
-# > **Predict.** How many microseconds per sample does the second file add? And the second blob in a packed file?
+# > **Predict.** With names known and bytes warm, as in 01: how many microseconds per sample does the second file add? And
+# > the second blob in a packed file?
 
 # %%
 guess = 10  # change me: µs for the second file
@@ -446,6 +453,14 @@ from functools import partial
 
 from smallfiles import measure
 
+order = (np.random.default_rng(0).permutation(10 * len(reader)) % len(reader)).tolist()
+
+
+def read_all(read):
+    """Samples in ten epochs of reading in random order."""
+    return len([len(read(i)) for i in order])
+
+
 result = measure.compare({name: partial(read_all, read) for name, read in tasks.items()}, rounds=9, unit="samples")
 spent = {name: [1e6 / rate for rate in result.rates_per_s(name)] for name in tasks}
 pairs = ("2 files", "1 file"), ("packed, 2 blobs", "packed, 1 blob")
@@ -454,8 +469,8 @@ title = f"A second file adds {added[0]:.0f} µs to a sample, a second packed blo
 figures.bars(spent, title, x="microseconds per sample", note=f"warm cache; your guess for the second file was {guess} µs")
 
 # %% [markdown]
-# These reads are warm. On a parallel file system each open is a round trip to a busy server ([notebook
-# 01](01_count_the_cost_of_small_files.ipynb)), so expect a second file to double the waiting. A second packed blob
+# On a parallel file system each open is a round trip to a busy server instead
+# ([01](01_count_the_cost_of_small_files.ipynb)), so expect a second file to double the waiting. A second packed blob
 # costs no open, but from storage it is a second request, unless it lies beside the first, as in shards. In an Arrow
 # file the masks of a record batch come after all of its images.
 
@@ -463,9 +478,7 @@ figures.bars(spent, title, x="microseconds per sample", note=f"warm cache; your 
 # ## 5 · Try your own folder
 #
 # Write the path of a folder, table or archive of yours into this cell. Nothing is written to it. Without one, a small
-# delivery is tried, in which our shapes stand for trees, with masks and a table.
-#
-# > **Predict.** Which fields will be recognised, and which files will be left out?
+# delivery is tried, listed below, in which our shapes stand for trees.
 
 # %%
 import os
@@ -475,6 +488,11 @@ from helpers.delivery import delivered
 trees = delivered(setup.path("segmentation"), setup.scratch / "delivery", seed=1).folder
 own = os.environ.get("COURSE_DATA") or str(trees)  # change me: the path of your own folder or table
 columns = ()  # change me if needed, such as ("mask=labels/{stem}.png", "label=species")
+for at, _, names in sorted(os.walk(trees)):
+    print(f"{os.path.relpath(at, trees)}: {len(names)} files {sorted(names)[:2]}")
+
+# %% [markdown]
+# > **Predict.** Which fields will be recognised, how many samples are there at most, and which files will be left out?
 
 # %%
 mine = None
