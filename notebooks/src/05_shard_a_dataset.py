@@ -72,9 +72,9 @@ with tarfile.open(place / "by-hand-000000.tar") as archive:
 len(members), members[:4]
 
 # %% [markdown]
-# Neighbours that share folder and name, up to the first dot of the name, are one sample. webdataset's writer sorts its
-# fields by name. `.cls` holds a label, `.json` captions; each suffix is a *field*. Only the order keeps the parts
-# together: a plain tar needs `tar --sort=name`.
+# Neighbours that share folder and name, up to its first dot, are one sample. webdataset's writer sorts its fields by
+# name. `.cls` holds a label, `.json` captions; each suffix is a *field*. Only the order keeps the parts together: a
+# plain tar needs `tar --sort=name`.
 #
 # `pack` writes the same members, images first, with an index and a digest for each shard:
 
@@ -88,8 +88,7 @@ shards = [str(path) for path in sorted(packed.path.glob("*.tar"))]
 tarfile.open(shards[0]).getnames()[:4]
 
 # %% [markdown]
-# webdataset reads such shards as a pipeline that ends in a DataLoader. (For one rank and one epoch; for more see
-# sections 4 and 6.)
+# webdataset reads such shards as a pipeline that ends in a DataLoader. (One rank, one epoch; more in sections 4 and 6.)
 
 # %%
 import torch
@@ -102,7 +101,7 @@ def small(image):
 
 pipeline = (
     wds.WebDataset(shards, shardshuffle=100, seed=0, workersplitter=wds.split_by_worker)
-    .shuffle(200)  # a buffer of 200 samples
+    .shuffle(200)  # a buffer of 200 samples, which has its own seed=
     .decode("pil")
     .to_tuple("jpg", "cls")
     .map_tuple(small, int)
@@ -113,9 +112,9 @@ pictures, targets = next(iter(loader))
 pictures.shape, torch.as_tensor(targets)[:8]
 
 # %% [markdown]
-# "Up to the *first* dot" is a trap. The folded cell packs two images whose names hold versions.
+# "Up to the *first* dot" is a trap. The folded cell packs `cat.v1.jpg` and `cat.v2.jpg`, with a label each.
 #
-# > **Predict.** How many samples will webdataset make of `cat.v1.jpg` and `cat.v2.jpg`, with a label each?
+# > **Predict.** How many samples will webdataset make of them?
 
 # %% jupyter={"source_hidden": true}
 folder = place / "cats"
@@ -212,7 +211,7 @@ for name, stored in packings.items():
         met.setdefault("either packing", {})[buffer] = met_again(first, second)
 
 # %% [markdown]
-# The folded cell adds the ideal and half of it, and draws.
+# The folded cell adds the ideal, and draws.
 
 # %% jupyter={"source_hidden": true}
 ideal = [np.random.default_rng(epoch).permutation(samples) for epoch in (1, 2)]
@@ -305,8 +304,7 @@ figures.lines(rates, title, x="images per shard", y="images per second", log="xy
 # At 2 ms per open, 250 images (25 MB) keep its cost to a tenth for a worker that only reads. But all workers ask one
 # metadata server, and inodes are limited: choose 100 MB, for a few GPUs 1 GB.
 #
-# Shards can be compressed. That pays only if fetching the saved bytes would take longer than unpacking, which the
-# folded cell measures:
+# Compressing shards pays only if fetching the saved bytes takes longer than unpacking, which the folded cell measures:
 
 # %% jupyter={"source_hidden": true}
 import gzip
@@ -326,7 +324,7 @@ print(f"JPEG: {len(less) / len(jpegs):.1%} of the size; pays if storage gives le
 #
 # ![Eight shards are split over two ranks, then over two workers each; every worker has a shuffle buffer that mixes its own two shards.](pictures/shards_to_batches.svg)
 #
-# *As it should be: shuffle, split twice, mix.*
+# *Shuffle, split twice, mix.*
 #
 # `wds.WebDataset` splits over workers, and with several ranks raises an error until you name a `nodesplitter`. With
 # `None`, or in a `DataPipeline` without splits, it neither splits nor raises. We count keys, then switch off one split
@@ -365,7 +363,7 @@ for name, splitters in {
     print(f"{name:12} {len(counts)} of {packed.samples} samples, in {counts.total()} reads; by rank {by_rank}")
 
 # %% [markdown]
-# A split that is switched off raises no error: GPUs or workers repeat each other's samples.
+# A split switched off raises no error: GPUs or workers repeat each other's samples.
 #
 # > **Predict.** Both splits, and the 4 shards for 3 ranks. How many of the 400 samples does each rank get?
 
@@ -380,7 +378,8 @@ show.say(f"The ranks got **{by_rank}** samples.{waits if len(set(by_rank)) > 1 e
 #
 # - Make many more shards than workers, and end all ranks after equally many batches:
 #   `WebLoader(…).repeat().with_epoch(batches)`, on the loader, since in the data set each worker counts for itself
-#   (exercise 05).
+#   (exercise 05). What a rank has left is dropped, from the same shards each epoch unless their
+#   order changes (section 6).
 # - `resampled=True` draws shards with replacement, without end: add `.with_epoch(n)`; some samples repeat, others are
 #   missed.
 # - Deal out samples: our `order="stream"` reads ranges of bytes from all shards, by one plan for all processes, with
@@ -398,9 +397,7 @@ Counter(Counter(chain.from_iterable(by_rank)).values()), [len(found) for found i
 # %% [markdown] id="across" tags=["core"]
 # ## 5 · Mix across shards
 #
-# Whole shards also limit mixing.
-#
-# > **Predict.** Shards in class order, 8 workers of webdataset: how many of the 10 classes does a batch of 16 hold?
+# > **Predict.** The 6 shards in class order, 8 workers of webdataset: how many of the 10 classes does a batch of 16 hold?
 
 # %%
 guess = 4  # change me: classes with 8 workers of webdataset
@@ -461,7 +458,7 @@ figures.lines(per_batch, title, **axes, note=f"{len(in_order)} shards, a run is 
 # A worker of webdataset mixes only its own shards; with more workers than shards, that is one or none. A second buffer,
 # here of about a quarter of the set, cures it: `WebLoader(…).unbatched().shuffle(96).batched(16)`. No buffer holds a
 # quarter of ImageNet: pack it with `--shuffle`; our loader warns if you forget. Our streams draw from all parts of the
-# set in turn; with many workers, batches are even more mixed than by chance.
+# set in turn: with many workers, batches mix better than by chance.
 
 # %% [markdown] id="anew" tags=["core"]
 # ## 6 · Change the order in each epoch
@@ -483,10 +480,10 @@ for name, dataset in datasets.items():
 print("your guess, another order with:", guess)
 
 # %% [markdown]
-# In 1.0.2, not with `shardshuffle` ([#502](https://github.com/webdataset/webdataset/pull/502)). It also shuffles after
-# splitting, so each worker keeps its shards forever, which harmed contrastive training
-# ([#73](https://github.com/webdataset/webdataset/pull/73)). `detshuffle` before the splits deals anew, but counts
-# epochs inside each worker: it needs `persistent_workers=True`
+# In 1.0.2, not with `shardshuffle` ([#502](https://github.com/webdataset/webdataset/pull/502)): a `.shuffle(200)`
+# behind it reorders samples, not shards. It also shuffles after splitting, so each worker keeps its shards forever,
+# which harmed contrastive training ([#73](https://github.com/webdataset/webdataset/pull/73)). `detshuffle` before the
+# splits deals anew, but counts epochs inside each worker: it needs `persistent_workers=True`
 # ([#172](https://github.com/webdataset/webdataset/issues/172)).
 
 # %% [markdown] id="cut" tags=["optional"]
