@@ -45,7 +45,7 @@ class Project:
 
 
 PROJECTS = {
-    "microscopy": Project(Work(4_000_000, 15_000, batch=256), Storage(), 32, 50, 200e9),
+    "microscopy": Project(Work(1_500_000, 100_000, batch=256), Storage(), 32, 50, 200e9),
     "ImageNet-21k": Project(Work(14_197_122, 110_000, step_s=0.1), Storage(), 16, 30, 400e9),
     "hard negatives": Project(Work(step_s=0.1), Storage(metadata_ops_s=5_000), 2, 90, 64e9, jumps=True),
 }

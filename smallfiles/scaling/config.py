@@ -110,7 +110,7 @@ class Way:
 WAYS = {
     "files": Way(operations=2, requests=1),  # a look-up and an open; the size comes with the first read
     "packed": Way(operations=0, requests=1, striped=True),
-    "shards": Way(operations=0.002, requests=0.1),  # 1,000 samples a shard, read in pieces of 1 MB
+    "shards": Way(operations=0.002, requests=0.1),  # 1,000 samples of 100 kB a shard, read in pieces of 1 MB
     "staged": Way(operations=0, requests=0, staged=True),
 }
 """One file per sample; one packed file, read at random; shards of 100 MB, read in order; a copy on each node.

@@ -115,7 +115,7 @@ training_verdict
 # %% [markdown] id="choice"
 # ## Task 3: three projects
 #
-# - *microscopy*: tiles of 15 kB, 32 nodes, 50 epochs
+# - *microscopy*: tiles of 100 kB, 32 nodes, 50 epochs
 # - *ImageNet-21k*: 16 nodes, 30 epochs
 # - *hard negatives*: ImageNet on 2 nodes, 90 epochs; any sample at any time; your share of the metadata servers is
 #   5,000 operations per second
@@ -134,7 +134,7 @@ for name, project in check.PROJECTS.items():
 
 # %% id="choice-answer"
 # --8<-- solution
-choice = {"microscopy": ("staged", 0.12), "ImageNet-21k": ("shards", 2.89), "hard negatives": ("packed", 6.26)}
+choice = {"microscopy": ("staged", 0.11), "ImageNet-21k": ("shards", 2.89), "hard negatives": ("packed", 6.26)}
 # --8<-- stub
 # choice = ...  # your answer: {"microscopy": ("files", 1.5), "ImageNet-21k": …, "hard negatives": …}
 # --8<-- end
