@@ -188,11 +188,11 @@ print("" if asked else "Counting needs a mount. The text below says what it find
 
 # %% [markdown]
 # Plain files cost two operations per image, a look-up and an open; packed formats a few at opening. Files cost 1.3
-# reads per image; packed formats 1.5, and half as many bytes again, because the kernel reads ahead. The model counts
-# one read and no extra bytes; with the counts above, one packed file in section 4 would be full at 5 nodes instead of
-# 7. So there are four *ways* to read: *files*; *packed*, one large file, read at random, and *striped*: cut over many
-# storage servers; *shards*, read from start to end, so that a read of 1 MB brings ten images; *staged*, a copy on each
-# node.
+# reads per image, since this mount reads at most 128 KiB at once; packed formats 1.5, and half as many bytes again,
+# because the kernel reads ahead.
+#
+# There are four *ways* to read: *files*; *packed*, one large file, read at random, and *striped*: cut over many storage
+# servers; *shards*, read from start to end, so that a read of 1 MB brings ten images; *staged*, a copy on each node.
 
 # %%
 from smallfiles.scaling import WAYS
@@ -211,7 +211,7 @@ import heapq
 rng = np.random.default_rng(0)
 
 
-def mean_wait(load, at_a_time=1, requests=50_000):
+def mean_wait(load, at_a_time=1, requests=200_000):
     """How long a request waits, on average, at a server with this load."""
     arrivals = rng.exponential(1 / (load * at_a_time), requests).cumsum()
     lengths, free, total = rng.exponential(1, requests), [0.0] * at_a_time, 0.0
@@ -231,7 +231,7 @@ guess = 0.5  # change me: a share of the time
 # %%
 loads = [0.1, 0.3, 0.5, 0.7, 0.8, 0.85, 0.9]
 waits = {f"{n} at a time": {load: [mean_wait(load, n) for _ in range(3)] for load in loads} for n in (1, 64)}
-waits["64 at a time"][0.98] = [mean_wait(0.98, 64) for _ in range(3)]
+waits["64 at a time"][0.98] = [mean_wait(0.98, 64, 2_000_000) for _ in range(3)]
 waits["load / (1 - load)"] = {load: load / (1 - load) for load in np.linspace(0.05, 0.92, 88)}
 most, nearly = (np.median(waits["1 at a time"][load]) for load in (0.8, 0.9))
 title = f"One at a time, a request waits {most:.1f} operations at 80 % load, {nearly:.1f} at 90 %; with 64, {np.median(waits['64 at a time'][0.9]):.2f}, and {np.median(waits['64 at a time'][0.98]):.1f} at 98 %"
@@ -245,7 +245,7 @@ figures.lines(waits, title, **axes, guess=guess, counted=True)
 # before they ask again, so at 100 % throughput only stops growing.
 #
 # Next, a forecast against a measurement: `slowfs` with 4 operations at a time, 6 ms each on average. `simulate` has a
-# queue for each part of a cluster. The folded cell reads with 1 to 16 threads, and draws both.
+# queue for each part of a cluster. The folded cell reads with 1 to 16 threads, and draws.
 
 # %% jupyter={"source_hidden": true}
 from concurrent.futures import ThreadPoolExecutor
@@ -291,11 +291,11 @@ figures.lines(lines, f"Forecast and division are {np.median(off):.0f} % off at t
 # %% [markdown] id="nodes" tags=["core"]
 # ## 4 · From 1 to 1,000 nodes
 #
-# We forecast ImageNet with 4 GPUs per node, 8 workers per GPU, 64 images per step of 50 ms, and the decoding time
-# measured above, without a page cache, on a medium-sized Lustre: 24 *targets* (groups of disks) of 0.7 GB/s, 100,000
-# metadata operations per second, 64 at a time: orders of magnitude, with their source in
-# `smallfiles/scaling/config.py`. 0.5 ms per read request is assumed. Other jobs use the same metadata server, so files
-# are drawn twice: with all of it, and with a twentieth.
+# We forecast ImageNet, images of 110 kB, with 4 GPUs per node, 8 workers per GPU, 64 images per step of 50 ms, and the
+# decoding time measured above, without a page cache, on a medium-sized Lustre: 24 *targets* (groups of disks) of 0.7
+# GB/s, 100,000 metadata operations per second, 64 at a time: orders of magnitude, their source in
+# `smallfiles/scaling/config.py`. 0.5 ms per read request is assumed. Other jobs use the metadata server, so files are
+# drawn twice: with all of it, and with a twentieth.
 #
 # > **Predict.** At how many nodes does one packed file stop getting faster? And plain files, with a twentieth of the
 # > metadata server?
@@ -353,6 +353,8 @@ for name in ("files, a twentieth", "files", "packed", "shards"):
 # are the limit, enough for some 20 nodes. Beyond that, only a copy on each node helps. (On 1,000 nodes *staged* waits
 # for the first batch: an epoch has 5 steps.)
 #
+# The model counts one read per image; with section 2's counts, the packed file would be full at 5 nodes, files at 6.
+#
 # *Without* striping, a packed file is on a single target. A copy costs time before the first epoch; on many nodes
 # less, if one reads it and sends it to the others (`stage --broadcast`).
 #
@@ -384,14 +386,14 @@ for count in (10, 100, 1_000):
 # ([12](12_when_it_breaks.ipynb)). Zarr is for arrays of which you read parts.
 #
 # `advise` answers these questions with numbers, for ImageNet-21k: 14 million images of 110 kB, 1.6 TB, on 8 nodes with
-# 400 GB of memory free; opening and reading a file takes 4 ms. An eighth would fit on each node, but then each node sees
-# only its own eighth, unless parts are exchanged between epochs.
+# 400 GB of memory free; opening and reading a file takes 4 ms. (An eighth would fit, but a node would see no other,
+# unless parts are exchanged between epochs.)
 #
 # > **Predict.** 32 GPUs take 64 images each per 0.1 s; the metadata server does 20,000 operations per second. How many
 # > hours do 30 epochs take from files?
 
 # %%
-guess = 6  # change me: hours
+guess = 20  # change me: hours
 
 # %%
 from smallfiles.advise import Measured, advise
