@@ -348,7 +348,7 @@ for name in ("files, a twentieth", "files", "packed", "shards"):
 
 # %% [markdown]
 # With a twentieth of the metadata server, half a node could fill it. But each operation then takes 64 / 5,000 s = 13
-# ms, and the 32 workers of a node cannot ask so fast: three nodes fill it. With all of it they equal one packed file:
+# ms, and the 32 workers of a node cannot ask so fast: three nodes fill it. With all of it files equal one packed file:
 # both fill the targets with *requests*, half a millisecond per image. A read from a shard brings ten images, so bytes
 # are the limit, enough for some 20 nodes. Beyond that, only a copy on each node helps. (On 1,000 nodes *staged* waits
 # for the first batch: an epoch has 5 steps.)
