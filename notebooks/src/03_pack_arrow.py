@@ -25,8 +25,8 @@
 #
 # - write a schema for images with labels or captions, and pack them in record batches,
 # - show whether a read is a copy or a view,
-# - choose the rows per batch for the way in which the file will be read,
-# - write a `Dataset` that opens the file in each worker,
+# - choose the rows per batch by how the file will be read,
+# - say where a `Dataset` must open its file, and why,
 # - pack a data set so that a half-finished file is never taken for a finished one.
 
 # %% [markdown] id="setup"
@@ -72,9 +72,10 @@ rows[0]["captions"][:2]
 
 # %% [markdown]
 # A *record batch* is a number of rows, stored column by column: all keys, then all captions, then the bytes of all
-# images, one after the other. A file is a sequence of record batches; we write two, of three rows each.
+# images. Its *header* says where each column lies, its *offsets* where each image begins. We write two batches of three
+# rows.
 #
-# ![A strip of bytes: schema; a record batch of keys, captions, offsets and three images back to back; the next batch; a footer.](pictures/bytes_of_arrow.svg)
+# ![A strip of bytes: schema; a record batch of header, keys, captions, offsets and three images back to back; the next batch; a footer.](pictures/bytes_of_arrow.svg)
 #
 # *Not to scale: images fill nearly all of the file.*
 
@@ -96,15 +97,13 @@ print(f"{len(content) / payload - 1:.1%} larger; begins with {content[:6]}, ends
 print(reader.num_record_batches, "batches; the second one has", reader.get_batch(1)["key"].to_pylist())
 
 # %% [markdown]
-# Before the last six letters is the *footer*: the schema again, and the position of each record batch. So a reader
-# starts at the end, and goes straight to any batch: of three rows each, batch 5 // 3 holds row 5. (The footer counts no
-# rows: if batches differ, look into each.) A writer that is killed never writes the footer.
+# Captions, headers and footer are short beside images. Before the last six letters is the *footer*: the schema again,
+# and the position of each record batch. So a reader starts at the end, and goes straight to any batch: of three rows
+# each, batch 5 // 3 holds row 5. (The footer counts no rows: if batches differ, look into each.) A writer that is
+# killed never writes the footer.
 #
 # One limit: a batch of a `binary` column holds at most 2 GiB
 # ([arrow#10776](https://github.com/apache/arrow/issues/10776)); more batches, or `pa.large_binary()`, avoid it.
-#
-# Lustre often keeps a file on one *target*, which then serves all nodes; `lfs getstripe FILE` shows it. *Striping*
-# spreads it: before writing, `lfs setstripe -c 4 FOLDER`, or `-c -1` (all targets).
 
 # %% [markdown] id="views" tags=["core"]
 # ## 2 · Look at an image without copying it
@@ -128,7 +127,7 @@ samples, labels = list(reader), reader.table(["label"])["label"]  # key and byte
 report.samples, report.file_bytes
 
 # %% [markdown]
-# > **Predict.** We ask for one record batch, which holds 64 images. How many bytes does each way copy?
+# > **Predict.** We ask for one record batch of 64 images. How many bytes does each way copy?
 
 # %%
 from helpers.experiments.nb03 import watched
@@ -141,7 +140,7 @@ for name, way in {"OSFile": pa.OSFile, "memory map": pa.memory_map}.items():
 
 # %% [markdown]
 # The `OSFile` copied the whole batch. The map returned a *view*: positions inside the file; this process has copied
-# nothing. (Linux may fetch the pages all the same: section 4.) Only an image that you take out, `batch["data"][5]`, is
+# no image. (Linux may fetch the pages all the same: section 4.) Only an image that you take out, `batch["data"][5]`, is
 # copied. Compression rules out views, because the bytes in the file are then not those of the images. The folded cell
 # checks all three, and what zstd saves:
 
@@ -246,8 +245,8 @@ axes = {"x": "rows per record batch", "y": "images per second"}
 figures.lines(rates, title, **axes, log="xy", note="random reads, warm cache", guess=guess, marks=marks)
 
 # %% [markdown]
-# An `OSFile` copies the whole batch for one image. A map copies nothing, but `get_batch` tells Linux that the whole
-# batch will be needed soon (`madvise`). Linux then visits each page of it, and fetches those that are not cached, up to a
+# An `OSFile` copies the whole batch for one image. A map copies only the image, but `get_batch` tells Linux that the
+# whole batch will be needed soon (`madvise`). Linux then visits each page of it and fetches those not cached, up to a
 # limit of its own: beyond it the map's line goes flat. Our reader looks into each batch once; afterwards an image is
 # just two numbers, start and stop.
 #
@@ -263,9 +262,9 @@ figures.lines(rates, title, **axes, log="xy", note="random reads, warm cache", g
 #
 # [One published
 # course](https://github.com/HelmholtzAI-FZJ/2024-06-course-Bringing-Deep-Learning-Workloads-to-JSC-supercomputers)
-# writes one row per batch, `image_data: binary, label: uint16`: batch i is sample i. Its loader opens an `OSFile`. Here
-# is a similar `Dataset`. It opens the file at the first read of each process, never in `__init__`: a worker should not
-# rely on a file that its parent has opened (notebook 04).
+# writes one row per batch, `image_data: binary, label: uint16`: batch i is sample i. Its loader opens an `OSFile`. This
+# similar `Dataset` opens it at the first read of each process, never in `__init__`: a worker should not rely on a file
+# that its parent has opened (notebook 04).
 
 # %%
 import os
@@ -325,25 +324,25 @@ def cold(path, read, index):
 
 
 # %% [markdown]
-# The folded cell reads eight images in each way, and draws the median.
+# The folded cell reads an image of each full batch, in each way, and draws the median.
 
 # %% jupyter={"source_hidden": true}
 import shutil
 
-eight = [n for n in order if n < len(samples) // 64 * 64][:8]  # the last batch is short
+chosen = list({n // 64: n for n in order if n < len(samples) // 64 * 64}.values())  # the last batch is short
 image_files = [source.root / source.manifest.path(index) for index in range(len(source.manifest))]
-per_image = {"plain file": [cold(image_files[n], lambda n: image_files[n].read_bytes(), n) for n in eight]}
+per_image = {"plain file": [cold(image_files[n], lambda n: image_files[n].read_bytes(), n) for n in chosen]}
 kinds = {"OSFile": pa.OSFile, "memory map": pa.memory_map, "our reader": partial(arrow.open, access="pread")}
 for count, name in ((1, "OSFile"), (1, "memory map"), (64, "OSFile"), (64, "memory map"), (64, "our reader")):
     path = shutil.copy(files[count], setup.scratch / f"cold-{len(per_image)}.arrow")  # pages that a map holds are not dropped
     file = kinds[name](str(path))
     read = file.read if name == "our reader" else by_get_batch(file, count)
-    read(0)  # opens the file
-    per_image[f"{name}, {count} row{'s' * (count > 1)}"] = [cold(path, read, n) for n in eight]
+    read(len(samples) - 1)  # opens the file, and touches only its last batch
+    per_image[f"{name}, {count} row{'s' * (count > 1)}"] = [cold(path, read, n) for n in chosen]
 per_image = {name: [size / 1000 for size in sizes] for name, sizes in per_image.items()}
 middle = {name: np.median(runs) for name, runs in per_image.items()}
 if min(middle.values()):
-    osfile, mapped, ours = (f"{middle[f'{name}, 64 rows']:,.0f} kB" for name in kinds)
+    osfile, mapped, ours = (f"{middle[f'{name}, 64 rows'] / 1000:.1f} MB" for name in kinds)
     title = f"With 64 rows per batch, an OSFile fetches {osfile} for one image, a map {mapped}, our reader {ours}"
     note = {"note": "cold cache", "dots": "images", "base": "plain file"}
     show.figure(figures.bars(per_image, title, x="kB fetched from storage for one image", guess=guess, **note))
@@ -354,12 +353,12 @@ else:
 # For a map `get_batch` has Linux fetch the batch, up to its limit (0.1 MB to some MB). On a parallel file system our
 # reader uses `access="pread"`, as here: it asks Linux for the batch's header and small columns once (the extra bytes
 # above one row), and reads the image in one call. On the storage of the recall question plain files stop at 1,000 per
-# second, whichever program reads them; one request per image allows 2,000.
+# second; one request per image allows 2,000.
 
 # %% [markdown] id="killed" tags=["optional"]
 # ## 5 · Kill a pack, and trust what is there
 #
-# *Optional, 6 minutes.* Packing ImageNet takes long enough to hit a time limit. The folded cell packs in a separate
+# *Optional, 6 minutes.* Packing ImageNet takes long enough to hit a time limit. The folded cell packs in a
 # process, and, as soon as bytes appear, kills it with SIGKILL, as a scheduler does.
 #
 # > **Predict.** What does a listing show afterwards: a short file, a damaged file, or nothing?
@@ -379,7 +378,7 @@ print("ended with", process.wait(), "- visible:", [p.name for p in out.parent.gl
 print("hidden:", [p.name for p in out.parent.glob(".*")])
 
 # %% [markdown]
-# The file grows inside a hidden folder, and gets its name when it is complete and a part of it has been read back.
+# The file grows inside a hidden folder, and gets its name when it is complete and a part has been read back.
 
 # %%
 out.unlink(missing_ok=True)  # in case this machine was quicker than the kill
@@ -408,11 +407,14 @@ print(verify(out).problems)
 # %% [markdown] id="exercise"
 # ## Exercise
 #
-# [Exercise 03](../exercises/03_pack_arrow.ipynb) is the longest so far: build the complete Flickr30K file of section 1
-# from a table with a broken row, read its captions without its images, and feed them to a DataLoader.
+# [Exercise 03](../exercises/03_pack_arrow.ipynb): build the Flickr30K file of section 1 from a table with a broken row,
+# choose its rows per batch, read its captions without its images, and feed them to a DataLoader.
 
 # %% [markdown] id="cluster"
 # ## On the cluster
+#
+# Lustre often keeps a file on one *target*, which then serves all nodes; `lfs getstripe FILE` shows it. *Striping*
+# spreads it: before writing, `lfs setstripe -c 4 FOLDER`, or `-c -1` (all targets).
 #
 # `slurm/submit SITE 03_pack_arrow` runs this as a job, with the output on scratch.
 
@@ -427,7 +429,7 @@ show.command(config, "imagenet/train", "imagenet_train.arrow")
 # ## Key points
 #
 # - A schema names the columns; one row per image, with `list<string>` for its captions.
-# - A batch from a memory map is a view: positions inside the file, with nothing copied yet. Compression rules this out.
+# - A batch from a memory map is a view: positions inside the file, with no image copied yet. Compression rules this out.
 # - `get_batch` asks for the whole record batch, through an `OSFile` or a map: one row per batch for unknown readers, more
 #   for readers that call it once per batch.
 # - A `Dataset` opens the file in the process that reads it.
@@ -448,7 +450,7 @@ show.command(config, "imagenet/train", "imagenet_train.arrow")
 #
 # </details>
 #
-# **2.** `batch.nbytes` says 7.5 MB, and the process has copied nothing. How can that be? (a) The batch is a view of the
+# **2.** `batch.nbytes` says 7.5 MB, and the process has copied no image. How can that be? (a) The batch is a view of the
 # map. (b) The file is in the page cache. (c) Arrow reads in the background.
 #
 # <details>

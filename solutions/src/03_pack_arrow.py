@@ -97,9 +97,9 @@ read
 # %% [markdown] id="task-file"
 # ## Task 2 (part A): write the file
 #
-# Write one row per image, sorted by name: `key: string` (the file name), `captions: list<string>`, `data: binary` (the
-# bytes of the file, unchanged). Use at most 128 rows per record batch. Images and table are a few folders deep. Return
-# the number of images. Eight to ten lines:
+# Write one row per image, sorted by name: `key: string` (the file name), `captions: list<string>`, `data: binary` (its
+# bytes). Choose the rows per record batch: images have 0.1 MB, `get_batch` should move 10 MB at most, with few headers.
+# Images and table are in subfolders. Return the number of images. Eight to ten lines:
 #
 # `write_flickr30k(folder: Path, out: Path) -> int`
 
@@ -114,7 +114,7 @@ def write_flickr30k(folder: Path, out: Path) -> int:
     images = sorted(folder.rglob("*.jpg"), key=lambda path: path.name)
     schema = pa.schema({"key": pa.string(), "captions": pa.list_(pa.string()), "data": pa.binary()})
     with pa.OSFile(str(out), "wb") as file, pa.ipc.new_file(file, schema) as writer:
-        for start in range(0, len(images), 64):
+        for start in range(0, len(images), 64):  # about 6 MB
             part = images[start : start + 64]
             rows = [{"key": p.name, "captions": texts[p.name], "data": p.read_bytes()} for p in part]
             writer.write(pa.RecordBatch.from_pylist(rows, schema=schema))
@@ -146,9 +146,10 @@ written
 # </details>
 #
 # <details>
-# <summary>Hint 3: 64 at a time</summary>
+# <summary>Hint 3: some at a time</summary>
 #
-# `for start in range(0, len(images), 64):` and `images[start : start + 64]`. The last slice is shorter automatically.
+# 10 MB / 0.1 MB allows 100 rows. `for start in range(0, len(images), rows):` and `images[start : start + rows]`. The
+# last slice is shorter automatically.
 #
 # </details>
 
