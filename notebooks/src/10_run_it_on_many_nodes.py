@@ -8,7 +8,7 @@
 # and how many there are, and the job script must pass its resources on.
 #
 # This notebook simulates two nodes: its processes get the environment variables of real ones. With Slurm, it submits
-# real jobs at the end.
+# a real job.
 
 # %% [markdown] id="questions"
 # ## Questions
@@ -94,8 +94,8 @@ launched = {
 print(nodes.table(launched))
 
 # %% [markdown]
-# The lower half shows the results of `smallfiles.machine.ranks`. It checks torchrun first: inside `srun` the variables
-# of both are set. Then it looks for a *step*, which is what `srun` starts, and counts the tasks **of that step**.
+# The lower half comes from `smallfiles.machine.ranks`. It checks torchrun first: inside `srun` the variables of both are
+# set. Then it looks for a *step*, which is what `srun` starts, and counts the tasks **of that step**.
 #
 # Script and salloc shell see `SLURM_NTASKS=4`, although each is one process. A program that uses this number reads a
 # quarter of the data, or waits for three others until it times out. The script has no `SLURM_STEP_ID`. The salloc shell
@@ -239,9 +239,9 @@ print(f"the ranks of PyTorch's sampler read {theirs}, together {sum(theirs)}; of
 
 # %% [markdown]
 # PyTorch repeats two samples so that all ranks take the same number of steps. In validation these count twice. Ours
-# repeats none, so a rank may have one step fewer, and the others wait for it until they time out. So set
-# `drop_last=True` in training: it leaves out a few samples, others in each epoch. In validation keep all, and add up
-# sums and counts once at the end.
+# repeats none, so a rank may have one step fewer, and the others wait until they time out. Set `drop_last=True` in
+# training: it leaves out a few samples, others in each epoch. In validation keep all, and add up sums and counts once
+# at the end.
 #
 # > **Predict.** Which of the two reads the second epoch in another order? The folded cell compares.
 
@@ -271,12 +271,16 @@ from torch.nn.functional import cross_entropy
 from torch.nn.parallel import DistributedDataParallel as DDP
 
 
+def connect(**options):
+    here, meeting = ranks(), "tcp://{}:{}".format(*rendezvous())  # where rank 0 is
+    dist.init_process_group("gloo", meeting, rank=here.rank, world_size=here.world_size, **options)
+    return here.rank
+
+
 def meet():
     """A model, its optimizer and the loader of this rank."""
-    here = ranks()
-    meeting = "tcp://{}:{}".format(*rendezvous())  # where rank 0 is
-    dist.init_process_group("gloo", meeting, rank=here.rank, world_size=here.world_size)
-    torch.manual_seed(0)  # the same first weights in all ranks
+    connect()
+    torch.manual_seed(0)  # equal first weights; DDP would send those of rank 0
     model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(3 * 32 * 32, 10))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.005)
     settings = LoaderConfig(batch=8, workers=1, mode="threads")
@@ -320,10 +324,9 @@ from datetime import timedelta
 
 
 def uneven(pause_s):
-    here = ranks()
-    dist.init_process_group("gloo", rank=here.rank, world_size=here.world_size, timeout=timedelta(seconds=3))
+    rank = connect(timeout=timedelta(seconds=3))
     try:
-        for _ in range(3 - here.rank):
+        for _ in range(3 - rank):
             dist.all_reduce(torch.ones(1))
         time.sleep(pause_s)  # a checkpoint, for example
         return "done"
@@ -336,6 +339,9 @@ for what, pause_s in {"writes a checkpoint for 5 s": 5, "exits": 0}.items():
 
 # %% [markdown]
 # Our timeout is 3 s; the default is 10 minutes with NCCL, 30 with gloo: training seems to hang.
+
+# %% [markdown] id="full" tags=["core"]
+# ## 4 · Add nodes until the storage is full
 #
 # *Weak scaling* means more ranks with the same work per rank. Each rank stands for a node and takes ten steps. Steps
 # and storage only sleep: a step takes 30 ms, and a storage sends 80 MB per second. First all ranks share one storage;
@@ -367,8 +373,7 @@ for where, storage in storages.items():
         scaled[where][n] = [100 * n / max(nodes.play(partial(ten_steps, storage, soon()), places)) for _ in range(3)]
 
 # %% [markdown]
-# The folded cell draws. Your number is the file rate of notebook 01, of one node, divided by 333: so many ranks *on one
-# node*.
+# The folded cell draws. Your number is the file rate of notebook 01 divided by 333: so many ranks *on one node*.
 
 # %% jupyter={"source_hidden": true}
 from statistics import median
@@ -377,7 +382,8 @@ speed = {where: {n: median(runs) for n, runs in line.items()} for where, line in
 worth = {where: line[4] / line[1] for where, line in speed.items()}
 need = 10 * source.manifest.sizes.mean() / 0.03  # bytes per second of a rank
 title = f"4 ranks are {worth['one storage']:.1f} times as fast as one from one storage, {worth['a copy per rank']:.1f} times with copies; one storage is full at {rate / need:.1f} ranks"
-lines = {**scaled, "n x one rank": {count: count * speed["a copy per rank"][1] for count in (1, 2, 3, 4)}}
+lines = {where: scaled[where] for where in reversed(scaled)}  # the copies first: a solid line beside the dashed one
+lines |= {"n x one rank": {count: count * speed["a copy per rank"][1] for count in (1, 2, 3, 4)}}
 axes = {"x": "ranks, one per node", "y": "samples per second, all ranks", "ideal": "n x one rank"}
 marks = {f"{rate / 1e6:.0f} MB/s / {need / 1e6:.0f} MB/s = {rate / need:.1f} ranks": rate / need}
 show.figure(figures.lines(lines, title, **axes, guess=guess, marks=marks))
@@ -399,13 +405,11 @@ else:
 # </details>
 
 # %% [markdown] id="limit" tags=["core"]
-# ## 4 · Outlive the time limit
+# ## 5 · Outlive the time limit
 #
 # A job is killed at its time limit. With `--signal=USR1@90`, Slurm sends all processes of the ranks a signal 90 seconds
-# before, or up to a minute earlier. The handler only records it; the loop checks after each step. A DataLoader's
-# processes get it too, and may die: ignore it in `worker_init_fn`. The ranks must stop at the *same* step, or one waits
-# for the others' gradients: so they add up their signals. With NCCL `stop` lies on the GPU, and the test waits for it:
-# make it every 20 steps, on all ranks.
+# before, or up to a minute earlier. The handler only records it; the loop checks after each step. The ranks must stop
+# at the *same* step, or one waits for the others' gradients: so they add up their signals.
 
 # %%
 import signal
@@ -413,7 +417,7 @@ import signal
 
 def train(folder, epochs=3):
     """Train to the end, or until the signal; continue from a checkpoint if there is one."""
-    signals, state, saved = [], {}, folder / "checkpoint.pt"
+    signals, state, saved, loss = [], {}, folder / "checkpoint.pt", float("nan")
     signal.signal(signal.SIGUSR1, lambda number, frame: signals.append(number))
     model, optimizer, loader = meet()
     if saved.exists():
@@ -433,6 +437,9 @@ def train(folder, epochs=3):
 
 
 # %% [markdown]
+# A DataLoader's processes get the signal too, and may die: ignore it in `worker_init_fn`. With NCCL `stop` lies on the
+# GPU, and the test waits for it: make it every 20 steps, on all ranks.
+#
 # The folded cell saves the state under another name and renames it, so a kill leaves the last good one; and simulates
 # Slurm's signal.
 
@@ -500,15 +507,14 @@ times = Counter(index for indices, _ in first + second for index in indices)
 print([len(indices) for indices, _ in second], f"{len(times)} images were read, how often each: {sorted(set(times.values()))}")
 
 # %% [markdown] id="script" tags=["core"]
-# ## 5 · Read a job script, and submit it
+# ## 6 · Read a job script, and submit it
 #
 # > **Predict.** How many processes run `smallfiles epoch "$data"`, and how many `smallfiles epoch --count`?
 
 # %%
 from helpers import jobs
 
-root = Path(jobs.__file__).parents[2]
-print(jobs.find(root, "10_read").path.read_text())
+print(jobs.find(Path(jobs.__file__).parents[2], "10_read").path.read_text())
 
 # %% [markdown]
 # Slurm reads the `#SBATCH` lines up to the first command, and silently ignores later ones. `--nodes` times
@@ -556,7 +562,8 @@ show.command(config, "train.arrow")
 # %% [markdown]
 # ```bash
 # slurm/submit SITE 10_read -- train.arrow seen       # check, show, send
-# slurm/submit SITE 10_read --sbatch=--nodes=8 -- train.arrow seen8   # reads only: compare samples/s with 1, 2 and 4
+# # reads only: compare samples/s of 1, 2, 4 and 8 nodes, with a set larger than their memory
+# slurm/submit SITE 10_read --sbatch=--nodes=8 -- large.arrow seen8
 # slurm/submit SITE 10_train                          # trains; stopped at the limit, it resumes
 # squeue --me                                         # is it waiting or running, and why
 # scancel NUMBER                                      # end it
