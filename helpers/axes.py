@@ -9,7 +9,7 @@ to a dot, so it stands at the edge, with an arrow. All figures of `helpers.figur
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from types import EllipsisType
 from typing import TYPE_CHECKING
 
@@ -21,6 +21,8 @@ from smallfiles.measure.drawing import FAINT, GRID, GUESS_COLOUR, REFERENCE_COLO
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.axis import Axis
+    from matplotlib.figure import Figure
+    from matplotlib.text import Annotation
 
 Points = Mapping[float, Sequence[float]]
 Guess = float | str | EllipsisType | None
@@ -219,7 +221,7 @@ def end_with(axes: Axes, top: float) -> None:
 
 
 def label_line(axes: Axes, place: float, text: str, colour: str, height: float) -> None:
-    """A text next to a vertical line, on the side with more room."""
+    """A text next to a vertical line, on the side with more room; see also `keep_labels_clear`."""
     transform = axes.get_xaxis_transform()
     left = axes.transData.transform((place, 0))[0]
     edge = axes.transAxes.transform((0.5, 0))[0]
@@ -237,3 +239,40 @@ def label_line(axes: Axes, place: float, text: str, colour: str, height: float) 
         zorder=5,  # above another line
         bbox={"facecolor": "white", "pad": 1, "edgecolor": "none"},
     )
+
+
+def keep_labels_clear(figure: Figure) -> None:
+    """Turn a text that lies across another vertical line to its line's other side, if that side is free."""
+    for axes in figure.axes:
+        transform = axes.get_xaxis_transform()
+        labels = [text for text in _annotations(axes) if text.xycoords == transform]
+        drawn = [line for line in axes.lines if line.get_linestyle() != "None"]
+        found = [np.unique(np.asarray(line.get_xdata(), dtype=float)) for line in drawn]
+        lines = {float(places[0]) for places in found if len(places) == 1}
+        if not labels or len(lines) < 2:
+            continue
+        figure.draw_without_rendering()  # which settles how wide the axes are
+        for label in labels:
+            if not _is_clear(label, axes, lines):
+                _turn(label)
+                if not _is_clear(label, axes, lines):
+                    _turn(label)
+
+
+def _annotations(axes: Axes) -> Iterator[Annotation]:
+    from matplotlib.text import Annotation
+
+    return (text for text in axes.texts if isinstance(text, Annotation))
+
+
+def _is_clear(label: Annotation, axes: Axes, lines: Collection[float]) -> bool:
+    box = label.get_window_extent()
+    others = [axes.transData.transform((x, 0.0))[0] for x in lines if x != label.xy[0]]
+    inside = axes.bbox.x0 <= box.x0 and box.x1 <= axes.bbox.x1
+    return inside and not any(box.x0 < x < box.x1 for x in others)
+
+
+def _turn(label: Annotation) -> None:
+    """To the other side of its line."""
+    label.set_horizontalalignment("left" if label.get_horizontalalignment() == "right" else "right")
+    label.xyann = (-label.xyann[0], label.xyann[1])

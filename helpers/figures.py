@@ -28,6 +28,7 @@ from helpers.axes import (
     draw_guess,
     end_with,
     guessed,
+    keep_labels_clear,
     label_line,
     mark,
     plain,
@@ -344,6 +345,7 @@ def _begin(title: str, height_in: float, caption: str, data: Mapping[str, object
 
 
 def _finish(figure: Figure, alt: str) -> Drawing:
+    keep_labels_clear(figure)
     return Drawing(figure, " ".join(alt.split()))
 
 

@@ -251,6 +251,23 @@ def test_a_mark_beside_bars_is_on_the_axis():
     assert "the disk" in texts(axes) and axes.get_xlim()[1] >= 3_000
 
 
+@pytest.mark.parametrize(
+    ("guess", "mark", "sides"),
+    [
+        (3.0, 40, {"guess": "left", "mark": "right"}),  # far apart: both on the side with more room
+        (12.0, 10, {"guess": "left", "mark": "right"}),  # else each away from the other
+        (5.0, 4, {"guess": "left", "mark": "right"}),
+        (1.0, 1.01, {"guess": "left", "mark": "left"}),  # at the edge there is one side only
+    ],
+)
+def test_words_at_a_line_lie_across_no_other_line(guess, mark, sides):
+    axes = lines(log="x", guess=guess, marks={"usable CPUs": mark}).figure.axes[0]
+    assert {name.split()[0]: text.get_ha() for name, text in texts(axes).items()} == {
+        "your": sides["guess"],
+        "usable": sides["mark"],
+    }
+
+
 def test_marks_are_places_or_stretches_with_a_name():
     axes = lines(marks={"CPUs": 2, "storage stands still": [(3, 5), (8, 9)]}).figure.axes[0]
     assert "CPUs" in texts(axes) and [patch.get_x() for patch in axes.patches] == [3, 8]
