@@ -1,18 +1,22 @@
 # shellcheck shell=bash
 # What every job does first: the site's own set-up, then the course's Python.
-# Sourced by slurm/jobs/*.sbatch, which slurm/submit starts with COURSE_ROOT and its like set.
+# Sourced by slurm/jobs/*.sbatch, which slurm/submit starts with COURSE_ROOT and its like set. A job of your own
+# may source it too: it names no site, so there is no set-up, and your shell keeps its options.
 
-site=$COURSE_ROOT/slurm/sites/${COURSE_SITE:?start me with slurm/submit}
-# shellcheck source=/dev/null
-personal() { if [[ -f $site.my.env ]]; then source "$site.my.env"; fi; }
-personal # twice: the site's defaults build on it, and it has the last word
-# shellcheck source=slurm/sites/local.env
-source "$site.env"
-personal
-if [[ -n ${SITE_SETUP-} ]]; then eval "$SITE_SETUP"; fi # module scripts break under `set -u`: that comes after
-set -u
+: "${COURSE_ROOT:=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)}"
+if [[ -n ${COURSE_SITE-} ]]; then
+    site=$COURSE_ROOT/slurm/sites/$COURSE_SITE
+    # shellcheck source=/dev/null
+    personal() { if [[ -f $site.my.env ]]; then source "$site.my.env"; fi; }
+    personal # twice: the site's defaults build on it, and it has the last word
+    # shellcheck source=slurm/sites/local.env
+    source "$site.env"
+    personal
+    if [[ -n ${SITE_SETUP-} ]]; then eval "$SITE_SETUP"; fi # module scripts break under `set -u`: that comes after
+    set -u
+fi
 
-if [[ -x ${COURSE_VENV-}/bin/python ]]; then PATH=$COURSE_VENV/bin:$PATH; fi
+if [[ -n ${COURSE_VENV-} && -x $COURSE_VENV/bin/python ]]; then PATH=$COURSE_VENV/bin:$PATH; fi
 PATH=$COURSE_ROOT/slurm/bin:$PATH
 export PATH PYTHONPATH=$COURSE_ROOT${PYTHONPATH:+:$PYTHONPATH} PYTHONUNBUFFERED=1
 cpus=${SLURM_CPUS_PER_TASK:-1}
@@ -43,7 +47,7 @@ stripe() {
 # where mounts are closed. It is removed at the end; a job with a trap of its own calls `unuse` there.
 use_environment() {
     local file=$1 sum=- nodes=${SLURM_JOB_NUM_NODES:-1} ready
-    environment=${SLURM_TMPDIR:-/dev/shm}/environment-$SLURM_JOB_ID
+    environment=${SLURM_TMPDIR:-/dev/shm}/environment-${SLURM_JOB_ID:?use_environment works inside a job}
     if [[ -r $file.sha256 ]]; then read -r sum _ <"$file.sha256"; fi
     each_node mkdir -m 700 "$environment"
     trap unuse EXIT
@@ -69,5 +73,5 @@ unuse() {
     if [[ -n ${environment_step-} ]]; then wait "$environment_step" || true; fi
 }
 
-printf '%s: job %s of %s, %s, %s CPUs per task, %s\n' "${SLURM_JOB_NAME-}" "${SLURM_JOB_ID-}" "$COURSE_SITE" \
-    "${SLURM_JOB_NODELIST-}" "$cpus" "$(date +%F\ %T)"
+printf '%s: job %s%s, %s, %s CPUs per task, %s\n' "${SLURM_JOB_NAME-}" "${SLURM_JOB_ID-}" \
+    "${COURSE_SITE:+ of $COURSE_SITE}" "${SLURM_JOB_NODELIST-}" "$cpus" "$(date +%F\ %T)"

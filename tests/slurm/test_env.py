@@ -82,3 +82,37 @@ def test_a_job_stripes_the_folder_of_a_large_file_where_it_has_one_target(reposi
     subprocess.run(["bash", "-ec", script], env=environment, check=True, capture_output=True)
     found = (tmp_path / "asked").read_text().splitlines() if (tmp_path / "asked").exists() else []
     assert found == [line.format(folder) for line in asked] and folder.is_dir()
+
+
+def test_a_job_of_ones_own_uses_an_environment_by_the_line_that_its_build_prints(
+    repository, need_tool, small_venv, tmp_path
+):
+    """In a shell that stands in for the job; the step runs here, without options."""
+    need_tool("mksquashfs", "squashfs-tools")
+    done = build(repository, tmp_path / "one file.sqfs", small_venv)
+    (line,) = re.findall("^  (source .*)$", done.stdout, re.M)
+    tools, node = tmp_path / "bin", tmp_path / "a node"
+    tools.mkdir()
+    node.mkdir()
+    stand_ins = {"srun": 'while [[ $1 == --* ]]; do shift; done; exec "$@"', "sbcast": 'exec cp "$@"'}
+    for name, text in stand_ins.items():
+        (tools / name).write_text(f"#!/bin/bash\n{text}\n")
+        (tools / name).chmod(0o755)
+    code = "import only_in_the_image as m, sys; print(m.found, sys.prefix)"
+    script = f'{line}; python -c "{code}"; echo "$COURSE_ROOT${{an_unset_variable_is_no_error}}"'
+    without = {key: value for key, value in os.environ.items() if not key.startswith(("COURSE", "SLURM"))}
+    job = {"PATH": f"{tools}:{without['PATH']}", "SLURM_JOB_ID": "7", "SLURM_TMPDIR": str(node)}
+    how = {"capture_output": True, "text": True, "timeout": 60}
+    ran = subprocess.run(["bash", "-ec", script], env=without | job, cwd="/", **how)
+    assert ran.returncode == 0, ran.stderr
+    assert ran.stdout.splitlines()[-2:] == [f"42 {node}/environment-7/venv", str(repository)]
+    assert not list(node.iterdir())
+    relative = "source slurm/lib.sh; use_environment x.sqfs"
+    outside = subprocess.run(["bash", "-c", relative], env=without, cwd=repository, **how)
+    assert "use_environment works inside a job" in outside.stderr and outside.returncode
+
+
+def test_the_set_up_keeps_the_python_of_a_job_of_ones_own(repository):
+    script = 'before=$(command -v python3); source slurm/lib.sh; [[ $(command -v python3) == "$before" ]]'
+    without = {key: value for key, value in os.environ.items() if not key.startswith("COURSE")}
+    subprocess.run(["bash", "-ec", script], env=without, cwd=repository, check=True)
