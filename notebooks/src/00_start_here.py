@@ -59,7 +59,7 @@ setup = start("00")
 # A program that starts one worker per CPU asks the operating system how many there are. On a cluster the answer is a
 # trap: the node may have 128 CPUs while your job was given 4.
 #
-# > **Predict.** How many CPUs are installed?
+# > **Predict.** The set-up cell says how many CPUs this kernel may use. Are more installed?
 
 # %%
 import os
@@ -70,9 +70,9 @@ os.cpu_count(), machine.usable_cpus()
 
 # %% [markdown]
 # The first number counts the installed CPUs. The second counts those that the batch system or the container grants to
-# this process. Start as many workers as the second one allows, divided by the processes that share it: `torchrun`
-# starts one per GPU, and each sees all CPUs of the job. If both are equal, no limit is set here; so we set one, as a
-# batch system does.
+# this process. Start as many workers as the second one allows, divided by the processes that share it:
+# `torchrun --nproc-per-node=gpu` starts one per GPU, and each sees all CPUs of the job. If both are equal, no limit is
+# set here; so we set one, as a batch system does.
 #
 # > **Predict.** Which of the two numbers changes?
 
@@ -119,8 +119,8 @@ show.figure(machine_report.draw(picture), alt=picture.alt_text)
 # %% [markdown]
 # The title is computed from the result, as in all figures of this course: the shorter bar decides. The label of an
 # inode bar says how many free bytes there are for each free inode. If your files take more on disk, bytes run out
-# first; if they take less, inodes do. Then "No space left on device" appears although many bytes are free. `/dev/shm`
-# is memory: what lies there counts against the limit above.
+# first; if they take less, inodes do. Then "No space left on device" appears although many bytes are free. Grey bars are
+# memory: what lies there counts against the limit above.
 #
 # On a cluster your quota, above all of inodes, is often far tighter than the file system. If a tool reports it, it has
 # bars in the figure and a line below; if not, ask your site. The `doctor` gives advice for each line that needs
@@ -170,7 +170,7 @@ def files_opened_by(module):
 
 # %% [markdown]
 # > **Predict.** How many files does `import torch` open in a fresh Python: 10, 100 or 1,000? Write your number into the
-# > next cell; the figure shows it beside what was measured.
+# > next cell; the figure shows both.
 
 # %%
 guess = 100  # change me: files that import torch opens
@@ -179,6 +179,8 @@ guess = 100  # change me: files that import torch opens
 opened = {f"import {module}": files_opened_by(module) for module in ("json", "numpy", "torch")}
 counts = {name: len(paths) for name, paths in opened.items()}
 size = sum(map(os.path.getsize, opened["import torch"]))
+many = 64 * 4 * counts["import torch"]  # 64 nodes with four processes each
+print(f"64 nodes: {many:,} opens, {many / 20_000:.0f} s of a server that answers 20,000 per second")
 title = f"import torch opens {counts['import torch']:,} files of {bytes_text(size)} in all, and reads part of them"
 figures.bars(counts, title, x="files opened by the import, and libraries mapped", guess=guess)
 
@@ -187,10 +189,10 @@ figures.bars(counts, title, x="files opened by the import, and libraries mapped"
 # nobody notices. On a parallel file system it is a request over the network to a server that all users share.
 #
 # If the environment is on the parallel file system and 64 nodes start four processes each, 256 times as many opens as
-# the last bar reach its server before the first image is read. The look-ups in `sys.path`, not counted here, are many
-# more: `strace` counts about 20,000 for PyTorch 2.15, most of them repeated, which a node's cache answers. The remedy
-# is one file for the whole environment ([06.5](06_read_a_squashfs_image.ipynb#5-·-Put-an-environment-into-one-file)).
-# Notebook 01 measures what one open costs.
+# the last bar reach its server before the first image is read: the line above the figure. The look-ups in `sys.path`,
+# not counted here, are many more: `strace` counts about 20,000 for PyTorch 2.15, most of them repeated, which a node's
+# cache answers. The remedy is one file for the whole environment
+# ([06.5](06_read_a_squashfs_image.ipynb#5-·-Put-an-environment-into-one-file)).
 
 # %% [markdown] id="order" tags=["optional"]
 # ## 3 · Run cells in order
@@ -216,8 +218,8 @@ counter
 # %% [markdown] id="checks" tags=["core"]
 # ## 4 · Pass a check
 #
-# Each notebook has an exercise: a function with a gap, and a cell that checks it. Here is a function that is not
-# written yet. It should count the inodes that one copy of a data set takes.
+# Each notebook has an exercise: a function with a gap, and a cell that checks it. This one should count the inodes that
+# one copy of a data set takes.
 
 # %% tags=["raises-exception"]
 from exercises.checks import ex00_start_here as check
@@ -309,13 +311,13 @@ show.command(picture)
 #
 # </details>
 #
-# **3.** 64 nodes, 4 processes each, 1,250 files per import, a server of 20,000 opens per second: how long at least? (a)
-# 0.06 s. (b) 1 s. (c) 16 s.
+# **3.** 128 nodes, 4 processes each, 1,250 files per import, a server of 20,000 opens per second: how long at least? (a)
+# 0.06 s. (b) 8 s. (c) 32 s.
 #
 # <details>
 # <summary>Answer</summary>
 #
-# **(c)**. 256 × 1,250 / 20,000 = 16 s. (a) is one process alone. (b) holds for four nodes.
+# **(c)**. 512 × 1,250 / 20,000 = 32 s. (a) is one process alone. (b) is one process per node.
 #
 # </details>
 
