@@ -3,8 +3,7 @@
 #
 # **Minutes** 30 · **Machine** any Linux computer with two CPUs · **Needs** nothing · **Data** 400 synthetic images
 #
-# Find your symptom in the tables; below them failures are reproduced, and some cured. First run cell by cell and guess;
-# later the whole page (**Kernel > Restart Kernel and Run All Cells**, 30 s).
+# Find your symptom in the tables; below them failures are reproduced. Run cell by cell, and guess.
 
 # %% [markdown] id="symptoms"
 # ## Find your symptom
@@ -19,7 +18,7 @@
 # | Every epoch has the same order | `sampler.set_epoch(epoch)` was forgotten ([pytorch#31771](https://github.com/pytorch/pytorch/issues/31771)), or shards are shuffled with one seed | call it; `make_loader` counts epochs itself | [below](#Same-order-in-every-epoch), [10.2](10_run_it_on_many_nodes.ipynb#2-·-Read-each-sample-once) |
 # | Two images became one sample | webdataset cuts keys at the first dot | no dots in names; `pack` writes them as `%2E` | [below](#Samples-lost-in-shards), [05.1](05_shard_a_dataset.ipynb#1-·-Look-inside-a-shard) |
 # | More GPUs, and an epoch takes as long; or `you need to add an explicit nodesplitter` | the split over the ranks is missing: every rank reads everything | split over ranks, then workers; more shards than workers | [below](#Samples-lost-in-shards), [05.4](05_shard_a_dataset.ipynb#4-·-Deal-the-shards-out), [10.2](10_run_it_on_many_nodes.ipynb#2-·-Read-each-sample-once) |
-# | Fewer samples than yesterday | a copy, a tar or an extraction was interrupted, and tar readers such as webdataset look for no end | write under a temporary name and rename; `smallfiles verify` | [below](#Half-a-copy), [05.7](05_shard_a_dataset.ipynb#7-·-Cut-a-shard) |
+# | Fewer samples than yesterday, or `unexpected end of data` | a copy, a tar or an extraction was interrupted; of a cut between samples webdataset and `tarfile` report nothing | write under a temporary name and rename; `smallfiles verify` | [below](#Half-a-copy), [05.7](05_shard_a_dataset.ipynb#7-·-Cut-a-shard) |
 # | A batch holds few classes | packed in class order, or more classes than the buffer can mix | shuffle while packing (`pack --shuffle SEED`) and keep a buffer | [05.2](05_shard_a_dataset.ipynb#2-·-Mix-the-samples) |
 # | ImageFolder finds one class, or a class called `masks` | it takes each folder for a class: wrappers, splits, masks, annotations | say which parts belong together (`--field 'mask=masks/{stem}.png'`), or are classes (`--source folder`) | [02.1](02_describe_a_dataset.ipynb#1-·-Walk-once,-write-down-what-is-there), [13](13_bring_your_own_data.ipynb) |
 # | Augmentations repeat in every worker, or in every epoch | a NumPy generator made in `__init__` is copied by the fork; PyTorch seeds only the global ones ([pytorch#5059](https://github.com/pytorch/pytorch/issues/5059)) | make it at the first read, from `torch.initial_seed()` | [08.3](08_keep_the_gpu_fed.ipynb#3-·-Add-workers) |
@@ -48,10 +47,10 @@
 # | `Stale file handle`; `Cannot send after transport endpoint shutdown` | a file was replaced while open ([libnfs#614](https://github.com/sahlberg/libnfs/pull/614)); the client lost its server ([Lustre](https://wiki.lustre.org/Lustre_Client_Eviction_Guide)) | publish under a new name; open again; resume from a checkpoint | [10.5](10_run_it_on_many_nodes.ipynb#5-·-Outlive-the-time-limit) |
 # | `Unable to lock file`, `No locks available` | another process has the HDF5 file open, or the file system has no locks ([h5py#1101](https://github.com/h5py/h5py/issues/1101)) | for complete files `locking=False`, or `HDF5_USE_FILE_LOCKING=FALSE` before the import | [below](#Locked-file), [04.5](04_pack_hdf5.ipynb#5-·-Meet-the-file-lock) |
 # | Random reads from HDF5 fetch many times the bytes | chunks; slices below 64 KiB | a contiguous blob, through `formats.open` | [04.3](04_pack_hdf5.ipynb#3-·-Read-one-sample-at-random) |
-# | An Arrow file of 1,000 rows per batch gives 10 to 200 images/s | an `OSFile` fetches the whole record batch for one image | fewer rows per batch, or a reader that maps the file (`formats.open`) | [03.3](03_pack_arrow.ipynb#3-·-Choose-the-rows-per-batch) |
+# | Random reads from Arrow fetch many times the bytes | an `OSFile` fetches the record batch for one image | fewer rows per batch, or map the file (`formats.open`) | [03.3](03_pack_arrow.ipynb#3-·-Choose-the-rows-per-batch) |
 # | A squashfs file is as large as the folder, and slow | packed with the defaults: gzip, fragments | pack raw; `python -m pysquashfs info FILE` | [06.1](06_read_a_squashfs_image.ipynb#1-·-Choose-the-settings) |
 # | `mount: must be superuser`, `failed to setup loop device` | mounting needs root, or FUSE and a device file ([enroot#180](https://github.com/NVIDIA/enroot/issues/180)) | read it with the library | [below](#No-mount-without-root), [06.2](06_read_a_squashfs_image.ipynb#2-·-Compare-the-library-with-a-mount) |
-# | `lmdb.Error: Function not implemented`, or an LMDB that breaks | its authors advise against network file systems ([py-lmdb#228](https://github.com/jnwatson/py-lmdb/issues/228), [#281](https://github.com/jnwatson/py-lmdb/issues/281)) | copy it to the node, `lmdb.open(path, readonly=True, lock=False, readahead=False)` | [below](#LMDB-on-a-parallel-file-system) |
+# | `lmdb.Error: Function not implemented`, or an LMDB that breaks | its authors advise against network file systems ([py-lmdb#228](https://github.com/jnwatson/py-lmdb/issues/228), [#281](https://github.com/jnwatson/py-lmdb/issues/281)) | copy it to the node, `lmdb.open(path, readonly=True, lock=False, readahead=False)` | [07.1](07_stage_a_dataset.ipynb#1-·-Find-the-place) |
 
 # %% [markdown]
 # ### Workers, ranks, jobs
@@ -106,7 +105,7 @@ from helpers import figures, show, start
 setup = start("12")
 
 # %% [markdown]
-# The *folded* helpers return the last line of an error, and call in a forked process, to protect this kernel.
+# The *folded* helpers return an error's last line, and call in a fork, to protect this kernel.
 
 # %% jupyter={"source_hidden": true}
 import multiprocessing
@@ -159,8 +158,7 @@ reader = formats.open(shard)
 #
 # ### Shared offset
 #
-# The *folded* `Dataset` reads through one open file: with `seek` and `read`, between which another process may run, or
-# by position.
+# The *folded* `Dataset` reads through one open file: with `seek`, a pause (as on a busy node) and `read`, or by position.
 #
 # > **Predict.** Of 12,000 samples, how many are wrong with two workers? And with one?
 
@@ -213,7 +211,7 @@ figures.bars(counts, title, x="wrong samples of 12,000", guess=guess, note="with
 #
 # ### Wrong label order
 #
-# The labels of the first four validation images in three orders, and our check (*folded*):
+# The labels of the first four validation images, and what our check calls their order (*folded*):
 
 # %% jupyter={"source_hidden": true}
 from smallfiles.manifest import Manifest
@@ -224,6 +222,8 @@ for labels in ((490, 361, 171, 822), (489, 360, 170, 821), (65, 970, 230, 809)):
     print(labels, "→", said(imagenet.check_label_order, Manifest.from_columns(names, labels)))
 
 # %% [markdown]
+# `ID - 1` gives the second, pretrained weights expect the last.
+#
 # ### Same order in every epoch
 #
 # Two epochs, a third after `set_epoch` (*folded*):
@@ -242,7 +242,9 @@ for number in range(3):
 #
 # ### Samples lost in shards
 #
-# Two names with dots, and with `%2E`; two ranks without a split, and with one (*folded*):
+# > **Predict.** How many samples does webdataset find in `cat.v1.jpg` and `cat.v2.jpg`?
+#
+# Such names, and with `%2E`; two ranks without a split, and with one (*folded*):
 
 # %% jupyter={"source_hidden": true}
 import tarfile
@@ -270,19 +272,29 @@ for rank in "01":
         print(f"rank {rank}, split:   ", [*parts_of([*shards.values()], nodesplitter=wds.split_by_node)])
 
 # %% [markdown]
-# Both keys end at the first dot: one sample of two parts.
+# Both keys end at the first dot: one sample of two parts. With a split each rank reads its own shard.
 #
 # ### Half a copy
 #
-# Half of a shard (*folded*):
+# > **Predict.** Half of a shard arrived, cut between two samples or within one (*folded*). What does webdataset report?
 
 # %% jupyter={"source_hidden": true}
 cut = setup.scratch / "cut.tar"
-cut.write_bytes(shard.read_bytes()[: places[len(places) // 2][0] - 512])  # before a header
-print("webdataset:", sum(1 for _ in wds.WebDataset(str(cut), shardshuffle=False)), f"of {len(places)} samples, no error")
-print("our reader:", said(len, formats.open(cut)))
+half = places[len(places) // 2][0]  # where an image begins; its header takes the 512 bytes before
+
+
+def count():
+    return f"{sum(1 for _ in wds.WebDataset(str(cut), shardshuffle=False))} of {len(places)} samples, no error"
+
+
+for where, end in {"between": half - 512, "within": half + 512}.items():
+    cut.write_bytes(shard.read_bytes()[:end])
+    print(f"{where}: webdataset: {said(count)}")
+    print(f"{where}: our reader: {said(len, formats.open(cut))}")
 
 # %% [markdown]
+# A cut between samples is silent, unless a reader looks for the end mark.
+#
 # ### Page cache in a benchmark
 #
 # A file, dropped from the page cache and read twice (*folded*): only the first is your disk's speed.
@@ -311,7 +323,8 @@ for run in ("first", "second"):
 #
 # ### Growing workers
 #
-# > **Predict.** A worker reads every n-th of 300,000 paths. At which n does it begin to copy less than the whole list?
+# > **Predict.** Reading a path writes its reference count, which copies its page of 4 kB; a path takes 112 bytes. From
+# > which n on does a worker that reads every n-th copy less than the whole list?
 
 # %%
 guess = 10  # change me: n
@@ -348,12 +361,11 @@ axes = {"x": "every n-th path is read, n", "y": "copied by the worker (MB)", "lo
 figures.lines(copied, title, **axes, guess=guess, marks={f"{per_page} paths in a page": per_page})
 
 # %% [markdown]
-# A path takes 112 bytes, so a page of 4 kB holds 36: every tenth path touches every page, and writing its reference
-# count copies the page. Beyond n = 36, pages are left out.
+# A page holds 36 paths: up to n = 36 each page is touched. A column has no counts.
 #
 # ### Shared memory is full
 #
-# Batches in a `/dev/shm` of 8 MB (*folded*):
+# Batches of 2.4 million numbers, as floats and as bytes, in a `/dev/shm` of 8 MB (*folded*):
 
 # %% jupyter={"source_hidden": true}
 def with_limits(folder, limits, *command):
@@ -380,9 +392,8 @@ for dtype in ("float32", "uint8"):
 
 # %% [markdown]
 # Since late 2025 ([pytorch#161910](https://github.com/pytorch/pytorch/pull/161910)) PyTorch reserves the memory first, and
-# raises an error, whose printed reason may belong to an earlier one
-# ([pytorch#176069](https://github.com/pytorch/pytorch/issues/176069)). Older versions touch a page that is not there, and
-# get SIGBUS, as a map of a truncated file does (*folded*). A second worker dies of signal 9, as over the memory limit.
+# raises an error. Older versions touch a page that is not there, and get SIGBUS, as a map of a truncated file does
+# (*folded*). A second worker dies of signal 9, as over the memory limit.
 
 # %% jupyter={"source_hidden": true}
 import mmap
@@ -434,7 +445,7 @@ def keep_batches():
     return f"{len(kept)} batches"
 
 
-print(in_child(keep_batches)[:100])
+print(in_child(keep_batches))
 
 # %% [markdown]
 # A worker's tensor is an open file in shared memory; a clone is memory of your process.
@@ -471,7 +482,7 @@ for number in (errno.ENOSPC, errno.EDQUOT):
 #
 # ### Locked file
 #
-# An HDF5 file that this kernel has open for writing (*folded*):
+# An HDF5 file that this kernel has open for writing, with locking and without (*folded*):
 
 # %% jupyter={"source_hidden": true}
 import h5py
@@ -490,7 +501,7 @@ with h5py.File(path, "r+"):
 #
 # ### No mount without root
 #
-# A mount, and reading without one (*folded*):
+# `mount` by a user, and our library (*folded*):
 
 # %% jupyter={"source_hidden": true}
 squashed = setup.scratch / "train.sqfs"
@@ -503,21 +514,9 @@ by_library = formats.open(squashed)
 print(by_library.key(7), len(by_library.read(7)), "bytes, no mount")
 
 # %% [markdown]
-# ### LMDB on a parallel file system
-#
-# Needs Lustre or NFS. Your file systems (*folded*):
-
-# %% jupyter={"source_hidden": true}
-from smallfiles import machine
-
-for place in (setup.scratch, Path.home()):
-    lies_on = machine.filesystem(place)
-    print(f"{lies_on.kind:8} {'shared: stage first' if lies_on.shared else 'local: fine for LMDB'}")
-
-# %% [markdown]
 # ### Leftovers in memory
 #
-# What a killed job leaves, in a folder that stands in for `/dev/shm` (*folded*):
+# What a killed job leaves in a stand-in for `/dev/shm`, and a sweep (*folded*):
 
 # %% jupyter={"source_hidden": true}
 from smallfiles import staging
@@ -560,7 +559,7 @@ for method in ("spawn", "fork"):
     print(f"{method}: {end.stdout.strip()} {end.stderr.strip().splitlines()[-1:]}")
 
 # %% [markdown]
-# An open HDF5 file, and our reader (*folded*):
+# Pickling an open HDF5 file, and our reader (*folded*):
 
 # %% jupyter={"source_hidden": true}
 import pickle
@@ -604,6 +603,9 @@ for name, port in {"refused": nobody, "silent": silent.getsockname()[1]}.items()
     print(f"{name}:", said(ask, "https://example.org/weights.pth", None, 0.5))
 silent.close()
 
+# %% [markdown]
+# Without its timeout the second would hang.
+
 # %% [markdown] id="exercise"
 # ## Exercise
 #
@@ -636,18 +638,7 @@ show.command(machine_report.describe(setup.scratch))
 # %% [markdown] id="quiz"
 # ## Check yourself
 #
-# **1.** A reader is right with one worker and wrong with two. What do you look for? (a) A file that is opened in
-# `__init__`. (b) `shuffle=True` without a seed. (c) Random numbers that are alike in all workers.
-#
-# <details>
-# <summary>Answer</summary>
-#
-# **(a)**. Two workers share its offset. (b) gives another order in each run, and (c) two images the same crop; but all
-# bytes are still those of their sample.
-#
-# </details>
-#
-# **2.** A worker is "killed by signal: Bus error". What do you do first? (a) Ask for more memory for the job. (b)
+# **1.** A worker is "killed by signal: Bus error". What do you do first? (a) Ask for more memory for the job. (b)
 # Compare the *size* in `df -h /dev/shm` with workers × batches ahead × bytes of a batch. (c) Raise `ulimit -n`.
 #
 # <details>
@@ -659,7 +650,7 @@ show.command(machine_report.describe(setup.scratch))
 #
 # </details>
 #
-# **3.** A job that reads well on the login node hangs on a compute node in `from_pretrained`. Why? (a) The quota of
+# **2.** A job that reads well on the login node hangs on a compute node in `from_pretrained`. Why? (a) The quota of
 # files is used up. (b) It waits for `SLURM_NTASKS` ranks. (c) It waits for the internet.
 #
 # <details>
