@@ -307,7 +307,7 @@ def image(repository, need_tool, tmp_path_factory):
     return folder / "an env.sqfs"
 
 
-@pytest.mark.parametrize("way", ["mounted", "unpacked", "damaged on the way"])
+@pytest.mark.parametrize("way", ["mounted", "unpacked", "damaged on the way", "in a job of one's own"])
 def test_an_environment_in_one_file_is_used_on_every_node_and_removed(nodes, image, way, tmp_path):
     bin_folder = tmp_path / "bin"
     bin_folder.mkdir()
@@ -322,12 +322,14 @@ def test_an_environment_in_one_file_is_used_on_every_node_and_removed(nodes, ima
     code = "import only_in_the_image, sys; print(only_in_the_image.found, sys.prefix)"
     script.write_text(f"""#!/bin/bash
         set -e
-        source "$COURSE_ROOT/slurm/lib.sh"
+        source '{nodes.root}/slurm/lib.sh'
         PATH='{bin_folder}':$PATH
         use_environment '{image}'
         srun --overlap -N{NODES} -n{NODES} --ntasks-per-node=1 python -c '{code}'
     """)
-    environment = nodes.environment | {"COURSE_ROOT": str(nodes.root), "COURSE_SITE": "local"}
+    environment = nodes.environment
+    if way != "in a job of one's own":
+        environment = environment | {"COURSE_ROOT": str(nodes.root), "COURSE_SITE": "local"}
     command = ["sbatch", "--wait", f"-N{NODES}", f"-n{NODES}", "-o", tmp_path / "log", script]
     done = subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, text=True)
     log = (tmp_path / "log").read_text()
