@@ -149,9 +149,9 @@ for name, opened in written.items():
     print(f"{name:20} the library fetches {opened.info()['read_amplification']:5.2f} bytes per byte delivered")
 
 # %% [markdown]
-# For the first bar expect 8 to 40, from gzip alone: unpacking takes some 0.2 ms per image, where decoding takes 1 ms.
-# The third differs by chance: with 128 KiB a fragment holds about one image. With 1 MiB about ten share one; compressed,
-# it is fetched and unpacked whole for each. Raw, our library reads one part alone; a mount fetches the whole fragment.
+# For the first bar expect 8 to 40, nearly all from gzip: unpacking takes some 0.2 ms per image, decoding 1 ms. Fragments
+# add little there: with 128 KiB one holds one image or two. With 1 MiB about ten share one; compressed, it is fetched
+# and unpacked whole for each. Raw, our library reads one part alone; a mount fetches the whole fragment.
 #
 # Examine any squashfs file:
 
