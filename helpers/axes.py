@@ -85,7 +85,7 @@ def write_numbers(axis: Axis, text: Writer) -> None:
     class Between(LogFormatter):
         def __call__(self, value: float, pos: int | None = None) -> str:
             low, high = sorted(axis.get_view_interval())
-            if 10 * low < high <= 1_000 * low:  # matplotlib itself would leave them empty
+            if 10 * low < high <= 2_000 * low:  # matplotlib itself would leave them empty
                 return text(value) if f"{value:e}"[0] in "25" else ""
             return text(value) if super().__call__(value, pos) else ""
 

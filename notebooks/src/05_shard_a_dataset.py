@@ -40,7 +40,7 @@ setup = start("05")
 # <details>
 # <summary>Answer</summary>
 #
-# The whole batch is copied. A memory map copies nothing, but `get_batch` still asks Linux for all its pages.
+# The whole batch is copied. A memory map copies only the image, but `get_batch` still asks Linux for all its pages.
 #
 # </details>
 
