@@ -30,7 +30,7 @@ _NAMES = {
     "copying": "share of copying",
     "queued": "queued for a CPU",
     "threads_busy": "busy threads per worker",
-    "cpus": "CPUs bound",
+    "cpus": "CPUs allowed",
     "cpus_wanted": "CPUs wanted",
     "cpus_node": "CPUs of the node",
     "waiting_first": "waiting in the first epoch",

@@ -145,7 +145,8 @@ def _caption_files(
     same = [file for file in texts if file.name == captions.name]
     others = [file for file in same if file.read_bytes() != captions.read_bytes()]
     notes = [f"{file} has other captions and was left out" for file in others]
-    return captions, splits, (f"captions read from {captions.name}", *notes)
+    split_from = f", splits from {splits.name}" if splits not in (None, captions) else ""
+    return captions, splits, (f"captions read from {captions.name}{split_from}", *notes)
 
 
 def _of_split(

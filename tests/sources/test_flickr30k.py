@@ -138,6 +138,7 @@ def test_karpathys_splits_are_joined_though_images_are_missing_on_either_side(ka
     source = sources.load(kaggle)
     assert rows(source) == {IMAGES[0]: CAPTIONS[IMAGES[0]]} and source.manifest.split == "train"
     told = " ".join(source.notes)
+    assert "captions read from results.csv, splits from dataset_flickr30k.json" in told
     assert "train was taken" in told and f"1 image in no split: {IMAGES[2]}" in told
     assert "1 image of split train missing: 77.jpg" in told
     assert list(rows(sources.load(kaggle, split="val"))) == [IMAGES[1]]
