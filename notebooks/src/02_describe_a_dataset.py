@@ -12,7 +12,7 @@
 # ## Questions
 #
 # - Where do ImageNet and Flickr30K keep their labels and captions?
-# - When are two manifests the same data set?
+# - When do two manifests list the same samples?
 # - How do I see that labels are in the wrong order?
 # - Why does memory grow while DataLoader workers only read?
 
@@ -20,9 +20,10 @@
 # ## After this you can
 #
 # - make a manifest of a tree, a tar file, ImageNet or Flickr30K, and read its notes,
-# - name a data set by its digest, split it, and divide it among processes,
+# - name a data set by its digest,
 # - distinguish ImageNet's two label orders,
-# - explain why a list of paths is copied into each worker, and avoid it.
+# - explain why a list of paths is copied into each worker, and avoid it,
+# - split a set, and divide it among processes.
 
 # %% [markdown] id="setup"
 # ## Set up
@@ -104,10 +105,24 @@ for name, file in {file.name: file for file in flickr.rglob("results*")}.items()
 # Equal *digests* (section 2) mean equal lists of samples and targets: the broken row was repaired.
 
 # %% [markdown] id="write" tags=["core"]
-# ## 2 · Write it down, name it, divide it
+# ## 2 · Write it down, name it
 #
-# A manifest is saved as one JSON file, with its *digest*: a fingerprint of all paths and targets. It does not cover the
-# bytes of the images: packed files have digests for these ([07.2](07_stage_a_dataset.ipynb#2-·-Measure-the-copy)).
+# A manifest has a *digest*: a fingerprint of all paths and targets.
+#
+# > **Predict.** The rows are shuffled; then one label is changed. Which of the two changes the digest?
+
+# %%
+shuffled = manifest.select(manifest.order(seed=1))
+labels = manifest.targets.to_pylist()
+labels[0] = int(labels[0] == 0)
+changed = Manifest.from_columns(manifest.paths, labels)
+shuffled.digest == manifest.digest, changed.digest == manifest.digest
+
+# %% [markdown]
+# The digest does not depend on the order. It covers neither the names of the classes nor the bytes of the images: packed
+# files have digests for the bytes ([07.2](07_stage_a_dataset.ipynb#2-·-Measure-the-copy)).
+#
+# The manifest is saved as one JSON file. We time reading it, and the walk:
 
 # %%
 from smallfiles import measure
@@ -145,8 +160,7 @@ asked = {name: asked_by(walk) for name, walk in walks.items()}
 asked
 
 # %% [markdown]
-# The folded cell scales both to ImageNet, notes the inodes for your numbers, times the reading of a large manifest, and
-# prints the head of ours.
+# The folded cell scales both to ImageNet, notes your inodes, reads a large manifest, and prints the head of ours.
 
 # %% jupyter={"source_hidden": true}
 from pathlib import PurePosixPath
@@ -178,41 +192,6 @@ print(*(line[:90] for line in path.read_text().splitlines()[:13]), "…", sep="\
 # for sizes too, since packing, batching by size and quotas need them: 1.3 million requests, at 2 ms 43 minutes one by
 # one. With 32 in flight it is 80 s, if the server answers 16,000 per second and the client sends 32 (Lustre: 8 by
 # default, then 5 minutes; [01](01_count_the_cost_of_small_files.ipynb)). You pay once; the manifest keeps the sizes.
-
-# %% [markdown]
-# > **Predict.** The rows are shuffled; then one label is changed. Which of the two changes the digest?
-
-# %%
-shuffled = manifest.select(manifest.order(seed=1))
-labels = manifest.targets.to_pylist()
-labels[0] = int(labels[0] == 0)
-changed = Manifest.from_columns(manifest.paths, labels)
-shuffled.digest == manifest.digest, changed.digest == manifest.digest
-
-# %% [markdown]
-# The digest does not depend on the order.
-#
-# ### Divide it
-#
-# `split_off` draws the same share of each class, and the same samples for the same seed. The rest is divided among the
-# processes of a job.
-#
-# > **Predict.** A walk finds the images class by class. How many classes does each of four processes see if each takes
-# > a quarter in one piece? And if each takes every fourth row?
-
-# %%
-processes = 4  # change me
-train, val = manifest.split_off(0.1, seed=0)
-train = train.select(np.argsort(train.targets, kind="stable"))  # class by class, as a walk finds them
-pieces = np.array_split(np.asarray(train.targets), processes)
-for rank, piece in enumerate(pieces):
-    own = np.unique(train.slice(rank, processes).targets)
-    print(f"process {rank}: {len(np.unique(piece))} classes in a piece, {len(own)} in its slice")
-
-# %% [markdown]
-# In a piece each process sees a few classes only: its batches, and its BatchNorm, know no others, and no shuffle within
-# the piece mends that. `slice` deals the rows out in turn. The loaders of [08](08_keep_the_gpu_fed.ipynb) shuffle all
-# rows anew in each epoch, then deal.
 
 # %% [markdown] id="order" tags=["core"]
 # ## 3 · Catch the wrong label order
@@ -273,9 +252,9 @@ print(f"your guess for ID - 1: {guess:.1%}; chance among {len(by_folder.classes)
 #
 # </details>
 #
-# `ID - 1` permutes the labels, so the accuracy is the share of images whose class keeps its place: none of 40. On the
-# real set about one in 1,000 is to be expected: it looks like a broken model, as users report ([DynamicViT
-# 17](https://github.com/raoyongming/DynamicViT/issues/17), [torchvision
+# `ID - 1` permutes the labels, so the accuracy is the share of images whose class keeps its place: none of 40, and none
+# of the real set's 1,000. Less than by guessing: it looks like a broken model, as users report ([mmpretrain
+# 11](https://github.com/open-mmlab/mmpretrain/issues/11), [torchvision
 # 484](https://github.com/pytorch/vision/issues/484)). To distinguish the orders, look at images whose label is known.
 # Validation images 1 to 4 have IDs 490, 361, 171, 822, and sorted labels 65, 970, 230, 809.
 #
@@ -357,8 +336,8 @@ print(answer(lambda: gone.check_files(source.store)))
 # ## 5 · Count the memory of workers
 #
 # On Linux, up to Python 3.13, a DataLoader forks its workers. After a fork all processes share the pages of memory; a
-# page is copied only when a process writes to it. Workers only read the list of paths, so it should cost nothing. Here
-# is the list as most people write it, and as columns:
+# page is copied only when a process writes to it. Workers only read the list of paths, so it should cost nothing. The
+# list as most people write it, and as columns:
 
 # %%
 import json
@@ -394,7 +373,9 @@ rows = 500 * setup.count
 large = long_manifest(setup.scratch, rows)
 datasets = {"list of paths": ListOfPaths(large), "columns": Columns(large)}
 pairs = datasets["list of paths"].samples
-listed = sys.getsizeof(pairs) + sum(sys.getsizeof(each) for pair in pairs for each in (pair, *pair))
+objects = {id(each): each for pair in pairs for each in (pair, *pair)}.values()  # equal small labels are one object
+listed = sys.getsizeof(pairs) + sum(-sys.getsizeof(each) // 16 * -16 for each in objects)  # Python rounds up to 16
+del objects
 print(f"the objects in the list of {rows:,} paths and labels: {listed / 1e6:.0f} MB")
 
 # %% [markdown]
@@ -468,7 +449,7 @@ for name, dataset in datasets.items():
 worst, columns = (np.median(copied[f"{name}, 25% read"]) for name in datasets)
 title = f"Each worker copies {worst:.0f} MB of a list, {columns:.1f} MB of columns"
 axes = {"x": "MB that each worker copied", "dots": "workers", "note": f"{rows:,} samples"}
-axes["marks"] = {"the whole list": listed / 1e6}
+axes["marks"] = {"all objects of the list": listed / 1e6}
 show.figure(figures.bars(copied, title, **axes, groups=tuple(datasets), guess=guess, guess_of="list of paths"))
 show.say(
     f"For ImageNet's {IMAGENET:,} paths, 8 workers of each of 4 GPUs' processes would copy up to "
@@ -477,10 +458,43 @@ show.say(
 
 # %% [markdown]
 # Reading is writing: Python counts the references to each object *in the object*. Reading a path changes its count, so
-# its page is copied, with dozens of neighbours: a few random reads copy much of the list. It looks like a leak
+# its whole page is copied:
+#
+# ```text
+#                          a page of 4 kB: count and path of dozens of objects
+# worker 1 and 2 share     | 1  path A | 1  path B | 1  path C | …
+#
+# worker 1 reads path B    | 1  path A | 2  path B | 1  path C | …      its own copy
+# worker 2                 | 1  path A | 1  path B | 1  path C | …      the old page
+# ```
+#
+# So a few random reads copy much of the list, which looks like a leak
 # ([pytorch#13246](https://github.com/pytorch/pytorch/issues/13246)). A columnar table has no object per sample: a few
 # large buffers hold all paths, and nothing writes to them. (From Python 3.14 on the default is `forkserver`: each gets
 # a pickled copy, of columns too. `multiprocessing_context="fork"` brings sharing back; the loaders of 08 set it.)
+
+# %% [markdown] id="divide" tags=["core"]
+# ## 6 · Divide it
+#
+# `split_off` draws the same share of each class, and the same samples for the same seed. The rest is divided among the
+# processes of a job.
+#
+# > **Predict.** A walk finds the images class by class. How many classes does each of four processes see if each takes
+# > a quarter in one piece? And if each takes every fourth row?
+
+# %%
+processes = 4  # change me
+train, val = manifest.split_off(0.1, seed=0)
+train = train.select(np.argsort(train.targets, kind="stable"))  # class by class, as a walk finds them
+pieces = np.array_split(np.asarray(train.targets), processes)
+for rank, piece in enumerate(pieces):
+    own = np.unique(train.slice(rank, processes).targets)
+    print(f"process {rank}: {len(np.unique(piece))} classes in a piece, {len(own)} in its slice")
+
+# %% [markdown]
+# In a piece each process sees a few classes only: its batches, and its BatchNorm, know no others, and no shuffle within
+# the piece mends that. `slice` deals rows in turn. The loaders of [08](08_keep_the_gpu_fed.ipynb) shuffle all
+# rows anew in each epoch, then deal.
 
 # %% [markdown] id="exercise"
 # ## Exercise
@@ -528,7 +542,7 @@ show.command(config, "imagenet", "train.json")
 # <details>
 # <summary>Answer</summary>
 #
-# **(b)**. 0.1 % is guessing among 1,000 classes, which is what another order looks like. (a) The colleague's run shows
+# **(b)**. 0.1 % is guessing among 1,000 classes, and another order looks like it. (a) The colleague's run shows
 # that the file is good. (c) lowers accuracy, but not to chance.
 #
 # </details>

@@ -2,7 +2,7 @@
 
 Sorted order (torchvision, Keras, the Jülich manifests): label = rank of the wnid among the sorted
 wnids. Devkit order: label follows ILSVRC2012_ID. Both are numbers below 1000, both train without an
-error, and a model trained with one scores 0.1 % on the other.
+error, and a model trained with one is no better than guessing on the other.
 
 The trap: `ILSVRC2012_ID - 1` looks like a 0-based label. Notebook 02 catches it with this module.
 Short, since it also serves manifests of other software.
