@@ -4,8 +4,8 @@
 # **Minutes** 40 · **Machine** any Linux computer with two CPUs, no GPU needed · **Needs** nothing · **Data** 240
 # synthetic images
 #
-# A packed file delivers bytes as fast as memory. A GPU needs batches: decoded, cropped, scaled and stacked by the CPUs of
-# your job. That work usually decides how long the GPU waits.
+# A packed file, once staged or cached, delivers bytes as fast as memory. A GPU needs batches: decoded, cropped, scaled
+# and stacked by the CPUs of your job. That work usually decides how long the GPU waits.
 
 # %% [markdown] id="questions"
 # ## Questions
@@ -89,8 +89,14 @@ drawn = [draw_view(index) for index in range(len(reader))]
 
 # %% [markdown]
 # The stages are *read*, *decode* (JPEG to pixels), *augment* (pixels to the random view), *collate* (stack views into a
-# batch) and *send*. Our six programs differ in their order, kind of number, and decoder. The first, a common one,
-# scales and then crops; the second crops first. Both work with floats or bytes:
+# batch) and *send*. Our six programs, the first a common one:
+#
+# | program | decoder | augment |
+# |---|---|---|
+# | `scale_crop`, with floats or bytes | Pillow | scale, crop |
+# | `crop_scale`, with floats or bytes | Pillow | crop, scale |
+# | `toolbox`, with bytes | libjpeg-turbo | crop, scale |
+# | `toolbox, part` | libjpeg-turbo, the part only | scale |
 
 # %%
 from torchvision.transforms.v2 import functional as F
@@ -112,8 +118,8 @@ def crop_scale(data, short, k, box, dtype):
 
 
 # %% [markdown]
-# The last two use the toolbox: libjpeg-turbo without Pillow. It can stop after the last row shown, and compute no
-# pixels of the hidden part. The bits before that must still be unpacked: a part at the bottom right saves little.
+# The last one stops after the last row shown, and computes no pixels of the hidden part. The bits of the rows above must
+# still be unpacked: a part at the bottom saves little.
 
 # %%
 from smallfiles.images.picture import open_picture
@@ -128,9 +134,8 @@ def toolbox(data, short, k, box, only_the_part):
 
 
 # %% [markdown]
-# The folded cell is that clock: whenever a program yields a stage, `follow` books the processor time since the previous
-# one. A worker process must also *send* its batch to the trainer; `send_ms` times a `DataLoader` that does nothing
-# else.
+# The folded cell is that clock: `follow` books the processor time until each `yield`. A worker process must also *send*
+# its batch to the trainer; `send_ms` times a `DataLoader` that only sends.
 
 
 # %% jupyter={"source_hidden": true}
@@ -236,7 +241,7 @@ for name, batch in first.items():
 # ## 2 · Choose the views
 #
 # *Optional, 5 minutes.* `RandomShortSide` makes the forum's view. `RandomResizedCrop`, the usual one, takes 8 to 100 %
-# of the area and stretches it a little. Both can change colours.
+# of the area and stretches it a little.
 #
 # > **Predict.** Which is the cheapest, and how much does changing colours add?
 
@@ -297,7 +302,7 @@ def by_processes(store, count, workers):
         batch_size=8,
         shuffle=True,
         num_workers=workers,  # 0: the trainer makes its batches itself
-        multiprocessing_context="fork" if workers else None,  # others import their classes from a module
+        multiprocessing_context="fork" if workers else None,  # others do not find `Views`, a class of no module
         prefetch_factor=2 if workers else None,  # batches ready ahead, per worker
         persistent_workers=workers > 0,  # keep them alive between epochs
         pin_memory=torch.cuda.is_available(),  # a GPU copies faster from pinned memory
@@ -310,7 +315,7 @@ def by_processes(store, count, workers):
 # > **Predict.** How many workers are best from memory? And from slow storage: fewer, as many, or more?
 
 # %%
-guess, from_memory = 4, 8  # change me: the best numbers of workers, from slow storage and from memory
+guess = 4  # change me: the best number of workers, from slow storage
 
 # %%
 from smallfiles.slowfs import SlowConfig, open_slow
@@ -335,12 +340,12 @@ with open_slow(setup.folder(), SlowConfig(latency_s=0.006)) as slow:
 lines = {where: {n: max(result.rates_per_s(f"{where}, {n}")) for n in counts} for where in stores}
 best = {where: max(line, key=line.get) for where, line in lines.items()}
 gains = {where: lines[where][n] / lines[where][0] for where, n in best.items()}
-most = {where: f"{n} worker{'s give' if n > 1 else ' gives'} {gains[where]:.1f} times the images of none" for where, n in best.items()}
+tried = {n: f"{n} worker{'s' * (n > 1)}" + " (the most tried)" * (n == max(counts)) for n in counts}
+most = {where: f"{tried[n]} give{'s' * (n == 1)} {gains[where]:.1f} times the rate of none" for where, n in best.items()}
 most |= {where: "no worker helps: other programs take the CPUs" for where, n in best.items() if n == 0}
 title = f"From memory, {most['memory']}; from slow storage, {most['slow storage']}"
-marks = {"your guess, memory": from_memory, "your guess, slow storage": guess}
-marks |= {"CPUs": setup.cpus} if setup.cpus <= max(counts) else {}
-axes = {"x": "workers", "y": "images per second", "marks": marks}
+marks = {"CPUs": setup.cpus} if setup.cpus <= max(counts) else {}
+axes = {"x": "workers", "y": "images per second", "marks": marks, "guess": guess}
 note = "the fastest of 3 runs, since other programs only slow one down"
 show.figure(figures.lines(lines, title, **axes, note=note))
 views, began = Views(source.store, len(names)), time.thread_time()
@@ -351,13 +356,13 @@ worksheet.note("08", images_per_s=max(lines["memory"].values()), cpu_ms=cpu_ms)
 
 # %% [markdown]
 # A worker does two jobs. It *computes*: from memory, the line stops rising near the number of free CPUs, and one worker
-# only adds sending, since no training overlaps. And it *waits*: a worker that sleeps until its file arrives needs no
-# CPU, so from slow storage more workers than CPUs help, until the CPUs are busy. Compare with what your GPU trains: at
-# 1.2 ms per image (yours is above), 8 CPUs make at most 6,700 images per second. With too few CPUs per GPU, and
-# decoding as the longest stage, decode on the GPU (DALI, or `torchvision.io.decode_jpeg(…, device="cuda")`).
+# only adds sending, since no training overlaps. And it *waits*, asleep and without a CPU, until its file arrives: from
+# slow storage more workers than CPUs help, until these are busy, at 12 ms of waiting per 1.2 of computing (yours is
+# above) with some ten workers per CPU. Compare with what your GPU trains: at 1.2 ms, 8 CPUs make at most 6,700 images
+# per second. With too few CPUs per GPU, and decoding as the longest stage, decode on the GPU (DALI, or
+# `torchvision.io.decode_jpeg(…, device="cuda")`).
 #
-# Workers need not be processes. Decoding and scaling happen in C, where Python's lock is released, so *threads* really
-# work at the same time.
+# Workers need not be processes. Decoding and scaling release Python's lock, so *threads* really work at the same time.
 #
 # <details>
 # <summary>How many threads?</summary>
@@ -374,8 +379,8 @@ worksheet.note("08", images_per_s=max(lines["memory"].values()), cpu_ms=cpu_ms)
 print(*(f"{8 * 2 * 256 * 3 * 224**2 * n / 1e9:.1f} GB as {kind}" for kind, n in (("bytes", 1), ("floats", 4))), sep="\n")
 
 # %% [markdown]
-# Processes keep them in `/dev/shm`. If that is too small, a worker dies with a *bus error* ([notebook
-# 12](12_when_it_breaks.ipynb)); `make_loader` checks first.
+# Processes keep them in `/dev/shm`. If that is too small, a worker dies with a *bus error*
+# ([12](12_when_it_breaks.ipynb)); `make_loader` checks first.
 
 # %% [markdown] id="ring" tags=["optional"]
 # ## 4 · Build a ring
@@ -517,10 +522,10 @@ title = f"Stalls cost {two:.0%} with 2 batches ahead, {more:.0%} with {AHEAD}, {
 show.figure(figures.lines(levels, title, x="seconds", y="batches ready; at 0 training waits", marks=marks))
 
 # %% [markdown]
-# A buffer bridges a stall if it is full when the stall begins and holds more steps than the stall lasts (0.27 / 0.02:
-# 14): set `AHEAD` to that and run both cells again. A larger `prefetch_factor` gains nearly all of it, except at the
-# start of each epoch (or call `iter(loader)` before the pause). If the supply is too slow on average, every buffer runs
-# empty; the ring gains only what it fills in the pauses. A ring never replaces CPUs.
+# A buffer bridges a stall if it is full when the stall begins and lasts until the first batch after it: 0.279 s, 14
+# steps. The producer holds one batch, so set `AHEAD` to 13 and run both cells again (with 12, chance decides).
+# A larger `prefetch_factor` gains nearly all of it, except at the start of each epoch. If the supply is too slow on
+# average, every buffer runs empty; the ring gains only what it fills in the pauses. A ring never replaces CPUs.
 
 # %% [markdown] id="train" tags=["core"]
 # ## 5 · Look at the waiting
@@ -556,7 +561,7 @@ for name, workers, mode in (("no worker", 0, "main"), ("1 thread", 1, "threads")
     found[name] = steps(make_loader(packed, settings, transform=images.RandomResizedCrop()))
 
 # %% [markdown]
-# The folded cell starts the filler, with the command that it prints, as its own program, and measures:
+# The folded cell starts the filler as its own program, prints its command, and measures:
 
 # %% jupyter={"source_hidden": true}
 import os
@@ -571,14 +576,14 @@ with filling(config, packed, "--batch", "16"), ring.attach(config.name) as batch
     found["ring"] = steps(batches)
 waiting = {name: spent["waiting"] / sum(spent.values()) for name, spent in found.items()}
 title = f"Waiting: {waiting['no worker']:.0%} without a worker, {waiting['1 process']:.0%} with 1 process, "
-title += f"{waiting['1 thread']:.0%} with 1 thread"
+title += f"{waiting['1 thread']:.0%} with 1 thread, {waiting['ring']:.0%} with a ring"
 show.figure(figures.bars(found, title, x="seconds per epoch", note=f"one run of {len(source.manifest) // 16 - 1} steps"))
 print({name: f"{share:.0%} waiting" for name, share in waiting.items()})
 
 # %% [markdown]
 # One worker hides most of the waiting. With a process, training waits although batches are ready: it must receive each,
-# the *send* of section 1. A thread's batch is there, as is a slot of the ring. `smallfiles train` reports the share as
-# `waiting_share`.
+# the *send* of section 1; with `pin_memory` a thread of the trainer does that ahead. A thread's batch is there; a slot
+# of the ring costs a message.
 
 # %% [markdown] id="exercise"
 # ## Exercise
