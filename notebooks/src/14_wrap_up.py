@@ -135,15 +135,7 @@ figures.bars(counts, f"{counted}, but only {len(whole)} whole samples", x="rows,
 worksheet.measure_missing(setup.path())
 
 # %% [markdown]
-# The forecast of [notebook 11](11_choose_a_format.ipynb) takes:
-#
-# - *From you*: the bytes of a tree; the time per view; the files that you opened per second, times two operations, as a
-#   first guess of the metadata server.
-# - *Defaults of `Storage()`; ask your site*: 24 hard-disk targets, 0.5 ms per read request, the packed file on all
-#   targets, no page cache.
-# - *Training, defaults of `Work()`*: nodes of four GPUs that take 64 samples each per 50 ms.
-#
-# > **Predict.** On 64 nodes, which way has the shortest epoch: files, one packed file, shards, or a copy per node?
+# The forecast of [notebook 11](11_choose_a_format.ipynb) takes them, and defaults for what only your site knows:
 
 # %%
 from smallfiles.scaling import BROADCAST, WAYS, Storage, Work, simulate
@@ -156,6 +148,28 @@ twice = {"files": {"operations": 4, "requests": 2}, "packed": {"requests": 2}}  
 ways = WAYS | {name: replace(WAYS[name], **counts) for name, counts in twice.items()} | BROADCAST
 
 # %% [markdown]
+# The *folded* cell lists what the forecast rests on:
+
+# %% jupyter={"source_hidden": true}
+mine, ask, yours = "measured by you", "default: ask your site", "default: put in your training"
+assumptions = {
+    "a tree": (f"{sample_bytes / 1000:,.0f} kB", mine),
+    "a view": (f"{1000 * work.decode_s:.2f} ms of a CPU", mine),
+    "metadata operations": (f"{storage.metadata_ops_s:,.0f} per second", f"{mine}: two per opened file, a first guess"),
+    "storage targets": (f"{storage.targets}, hard disks of {storage.target_bytes_s / 1e9:g} GB/s each", ask),
+    "a read request": (f"{1000 * storage.request_s:g} ms of a target", ask),
+    "the packed file": (f"on {storage.stripes} targets", ask),
+    "page cache": (f"{storage.cache_bytes / 1e9:g} GB", ask),
+    "network of a node": (f"{storage.node_bytes_s / 1e9:g} GB/s", ask),
+    "a node": (f"{work.gpus} GPUs with {work.workers} workers each", ask),
+    "a step": (f"{work.batch} samples per GPU in {1000 * work.step_s:g} ms", yours),
+}
+rows = (f"| {name} | {value} | {origin} |" for name, (value, origin) in assumptions.items())
+show.say("\n".join(["| number | value | from |", "|---|---|---|", *rows]))
+
+# %% [markdown]
+# > **Predict.** On 64 nodes, which way has the shortest epoch: files, one packed file, shards, or a copy per node?
+#
 # The *folded* cell simulates an epoch of each way, draws it, and names its limit:
 
 # %% jupyter={"source_hidden": true}
@@ -175,7 +189,7 @@ for name in epochs:
 # Read the figure from the left: as long as a line halves with twice the nodes, nothing that the nodes share is the
 # limit. Where lines coincide and still halve, the nodes are the limit, and the way of storing does not matter for
 # speed. Small rises and dips are chance of the model: on 64 nodes an epoch has 30 steps. From one packed file, each
-# sample is two requests to the targets, one for the mask. Files also cost inodes: two per tree, a million in all.
+# sample is two requests to the targets, one for the mask.
 
 # %% [markdown]
 # The way with the shortest epoch need not be the fastest: before the first epoch of *staged*, all nodes copy the whole
@@ -205,32 +219,31 @@ guess = 5  # change me: epochs
 # The *folded* cell computes it, also for a broadcast, and draws the time of a whole training:
 
 # %% jupyter={"source_hidden": true}
-from math import ceil, inf
-
 once = {name: simulate(work, storage, way, 64) for name, way in ways.items()}
 
 
-def break_even(copy, other="shards"):
-    """Epochs after which the copy has paid off; infinite where it saves nothing."""
-    copy_s = once[copy].first_epoch_s - once[copy].epoch_s
-    saved_s = once[other].epoch_s - once[copy].epoch_s
-    return ceil(copy_s / saved_s) if saved_s > 0 else inf
+def total(name, epochs):
+    return once[name].first_epoch_s + (epochs - 1) * once[name].epoch_s
 
 
-def words(epochs):
-    return f"after {epochs:,} epochs" if epochs < inf else "never"
+def first_paid(copy, other="shards", most=10_000):
+    """The first number of epochs for which the copy is no longer slower; None if there is none."""
+    return next((n for n in range(1, most) if total(copy, n) <= total(other, n)), None)
 
 
+paid = {"a copy per node": first_paid("staged"), "a broadcast": first_paid("broadcast")}
+words = [f"{name} pays off after {n:,} epochs" if n else f"{name} never pays off" for name, n in paid.items()]
+marks = {"planned": planned} | {f"{name}: {n}": n for name, n in paid.items() if n and n <= 80}
 trained = {n: whole_training(n) for n in (1, 2, 5, 10, 20, 40, 80)}
 drawn = {name: {n: times[name] for n, times in trained.items()} for name in ways if name != "files"}
-title = f"Forecast for 64 nodes: against shards, a copy per node pays off {words(break_even('staged'))}, a broadcast {words(break_even('broadcast'))}"
-axes = {"x": "epochs", "y": "seconds of training", "log": "xy", "marks": {"planned": planned}}
+title = f"Forecast for 64 nodes: against shards, {', '.join(words)}"
+axes = {"x": "epochs", "y": "seconds of training", "log": "xy", "marks": marks}
 drawing = figures.lines(drawn, title, **axes, guess=guess, note=f"{assumed}; files take far longer", counted=True)
-drawing.figure.axes[0].set_ylim(top=3 * trained[80]["packed"])  # the words are left of the longest trainings
+drawing.figure.axes[0].set_ylim(top=8 * trained[80]["packed"])  # the words are left of the longest trainings
 show.figure(drawing)
 
 # %% [markdown]
-# Copies have paid off where their line crosses that of another way. They cost the same for 1 epoch as for 100, so two
+# A copy has paid off where its line crosses that of another way. Copies cost the same for 1 epoch as for 100, so two
 # numbers decide: the seconds of the copy, and the seconds that it saves per epoch.
 
 # %% [markdown] id="pack" tags=["core"]
@@ -387,17 +400,33 @@ for workers in ("1", proposed[1]) if proposed and not program else ():
 # %%
 worksheet.page()
 
+# %% [markdown]
+# Write down which way you defend for 64 nodes (`files`, `packed`, `shards`, `staged`, `broadcast`), and the number that
+# decides. Section 2 has it: what is the limit, and what would another way cost?
+
 # %%
+way, because = "packed", "an epoch takes so many seconds"  # change me: your way, and the number that decides
+
+# %% [markdown]
+# The *folded* cell puts your way beside the forecast:
+
+# %% jupyter={"source_hidden": true}
 times = whole_training()
 best = min(times, key=times.get)
+limits = {name: simulate(work, storage, ways[name], 64).limit for name in (way, best)}
+wasted = 64 * work.gpus * (times[way] - times[best]) / 3600
 show.say(
-    f"Our way for {trees:,} trees: **{best}**. On 64 nodes {planned} epochs take {times[best]:,.0f} s, limited by {simulate(work, storage, ways[best], 64).limit}; "
-    f"from files they would take {times['files']:,.0f} s and {2 * trees:,} inodes."
-    f" Files would waste {64 * work.gpus * (times['files'] - times[best]) / 3600:,.0f} GPU-hours."
+    f"You defend **{way}** for {trees:,} trees, because {because}. On 64 nodes {planned} epochs take {times[way]:,.0f} s, limited by {limits[way]}. "
+    + (
+        "No other way is shorter."
+        if way == best
+        else f"The shortest is **{best}**, {times[best]:,.0f} s, limited by {limits[best]}: yours costs {wasted:,.1f} GPU-hours more."
+    )
+    + f" Files: {times['files']:,.0f} s and {2 * trees:,} inodes."
 )
 
 # %% [markdown]
-# Change one number at a time. If the decision stays, the number need not be exact.
+# Would it still hold if a number is wrong? Change one at a time. If the decision stays, the number need not be exact.
 #
 # > **Predict.** What changes it: ten times the operations per second, a tenth of the time per request, a file on one
 # > target, four nodes, ten times the epochs?
@@ -406,7 +435,7 @@ show.say(
 guess = "shards"  # change me: the shortest way with ten times the epochs
 
 # %%
-changes = {
+changes = {  # change me: add the number that you doubt most
     "as it is": {},
     "10 times the operations/s": {"storage": replace(storage, metadata_ops_s=10 * storage.metadata_ops_s)},
     "a tenth of the time per request": {"storage": replace(storage, request_s=storage.request_s / 10)},
@@ -428,8 +457,9 @@ for what, change in changes.items():
 #   staging it take some 20 times as long. Stripe the folder *before* packing (`lfs setstripe -c -1 FOLDER`, see
 #   [11](11_choose_a_format.ipynb)). Shards lie on all targets anyway.
 # - On 4 nodes all ways but files are within a third of each other.
-# - Ten times the epochs pay for copies. A page cache with room for all does not replace them: orders are drawn anew, so
-#   a node has read a 64th of the set after one epoch, 79% after 100. It would, if ranks reread their own part.
+# - Ten times the epochs pay for copies. With a page cache for all, shards beat a copy per node, but not the broadcast:
+#   orders are drawn anew, so a node has read a 64th of the set after one epoch, 79 % after 100. If ranks reread their own
+#   part, the cache would do.
 
 # %% [markdown] id="exercise"
 # ## Exercise
