@@ -1,7 +1,7 @@
 """Exercise 14: a delivery of trees: what is wrong with it, its packed file, and the numbers that defend it.
 
     faults      ids without image, mask or row, and damaged images
-    packed      the whole samples in one file, with mask, species and height
+    packed      the whole samples in one file, with mask, species and height, and why the others are not
     break_even  after how many epochs a copy has paid off
     defence     seconds of a training from files, from one packed file and from copies, and the way to store
 
@@ -74,12 +74,13 @@ def _why_other(name: str, found: set[str], delivery: Delivery) -> str:
 
 @check(buys="One file with every field in one row: opened once per worker, not twice per tree.", limit_s=30)
 def packed(attempt: Attempt) -> None:
-    """`packed(folder, out)` packs the whole samples with mask, species and height."""
+    """`packed(folder, out)` packs the whole samples with all fields, and tells what it left out."""
     for delivery in deliveries(attempt):
         folder, out = delivery.folder, delivery.folder.with_suffix(".arrow")
-        attempt.tried(f"packed({folder.name!r}, {out.name!r})", attempt.answer, folder, out)
+        got = attempt.tried(f"packed({folder.name!r}, {out.name!r})", attempt.answer, folder, out)
         attempt.require(out.exists(), "no file", out.name, "pack to `out`")
         _judge_packed(attempt, delivery, formats.open(out))
+        _judge_list(attempt, delivery, got)
 
 
 def _judge_packed(attempt: Attempt, delivery: Delivery, reader: Any) -> None:
@@ -104,6 +105,21 @@ def _judge_packed(attempt: Attempt, delivery: Delivery, reader: Any) -> None:
         own = delivery.folder / "survey" / "masks" / f"{key}.png"
         same = bytes(masks.read(index)) == own.read_bytes()
         attempt.require(same, f"another mask at {key}", "its own", "the mask belongs to another image")
+
+
+def _judge_list(attempt: Attempt, delivery: Delivery, got: Any) -> None:
+    attempt.require(isinstance(got, dict), got, "a dict of ids and reasons", "return why a row was left out")
+    because = "the report of `pack` names all: `skipped`, each with `key` and `reason`"
+    if any(str(one).endswith((".jpg", ".png")) for one in got):
+        because = "these are paths: Path(key).stem is the id"
+    elif any("." not in str(one) for one in got):
+        because = "ids have a dot: cut the suffix only, as Path.stem does"
+    elif set(got) & delivery.no_row:
+        because = "these images have no row, so no row was left out for them"
+    right = set(delivery.rows) - set(delivery.sound)
+    attempt.require(set(got) == right, sorted(map(str, got)), f"{sorted(right)}", because)
+    told = all(isinstance(reason, str) and reason.strip() for reason in got.values())
+    attempt.require(told, got, "a reason for each", "nobody can decide without a reason")
 
 
 # --- Task 3 ---

@@ -2,6 +2,7 @@
 
 import csv
 import math
+from pathlib import Path
 
 from PIL import Image
 from telling import judged
@@ -58,8 +59,19 @@ COLUMNS = ("image=images/{id}.jpg", "mask=masks/{id}.png", "label=species")
 SKIP = PackConfig(on_error="skip")
 
 
-def packed(folder, out, columns=COLUMNS, config=SKIP):
-    return pack(sources.load(folder / "survey" / "trees.csv", columns=columns), out, config)
+def packed(folder, out, columns=COLUMNS, config=SKIP, name=lambda key: Path(key).stem):
+    report = pack(sources.load(folder / "survey" / "trees.csv", columns=columns), out, config)
+    return {name(one.key): one.reason for one in report.skipped}
+
+
+def told(**faults):
+    """Packed rightly, and the list made by hand from these faults."""
+
+    def answer(folder, out):
+        packed(folder, out)
+        return {one: why for name, why in faults.items() for one in right(folder)[name.replace("_", " ")]}
+
+    return answer
 
 
 def sorted_by_hand(folder, out):
@@ -79,8 +91,19 @@ WRONG_PACKED = [
     (lambda folder, out: packed(folder, out, (*COLUMNS[:2], "kind=species")), "name the column"),
     (sorted_by_hand, "join by id"),
     (lambda folder, out: str(out), "pack to `out`"),
+    (lambda folder, out: list(packed(folder, out)), "return why a row was left out"),
+    (lambda folder, out: packed(folder, out, name=str), "Path(key).stem is the id"),
+    (
+        lambda folder, out: packed(folder, out, name=lambda key: Path(key).name.split(".")[0]),
+        "cut the suffix only",
+    ),
+    (told(no_image="none", no_mask="none", damaged="cut off", no_row="no row"), "these images have no row"),
+    (told(no_image="none", no_mask="none"), "the report of `pack` names all"),
+    (told(no_image="none", no_mask="", damaged="cut off"), "nobody can decide"),
 ]
-TestPacked = judged(ex14.packed, WRONG_PACKED, [packed])
+TestPacked = judged(
+    ex14.packed, WRONG_PACKED, [packed, told(no_image="none", no_mask="none", damaged="cut off")]
+)
 
 
 def breaks_even(round_up=math.ceil, never=math.inf, saved=lambda other, staged: other - staged):
