@@ -47,7 +47,7 @@ setup = start("03")
 # <details>
 # <summary>Answer</summary>
 #
-# With 4: all servers are then busy, with 4 / (2 × 2 ms) = 1,000 files per second. Further reads only queue.
+# With 4: all servers are then busy, with 4 / (2 × 2 ms) = 1,000 files per second.
 #
 # </details>
 
@@ -77,7 +77,7 @@ rows[0]["captions"][:2]
 #
 # ![A strip of bytes: schema; a record batch of header, keys, captions, offsets and three images back to back; the next batch; a footer.](pictures/bytes_of_arrow.svg)
 #
-# *Not to scale: images fill nearly all of the file.*
+# *Not to scale.*
 
 # %%
 small = setup.scratch / "six.arrow"
@@ -99,8 +99,8 @@ print(reader.num_record_batches, "batches; the second one has", reader.get_batch
 # %% [markdown]
 # Captions, headers and footer are short beside images. Before the last six letters is the *footer*: the schema again,
 # and the position of each record batch. So a reader starts at the end, and goes straight to any batch: of three rows
-# each, batch 5 // 3 holds row 5. (The footer counts no rows: if batches differ, look into each.) A writer that is
-# killed never writes the footer.
+# each, batch 5 // 3 holds row 5. (The footer counts no rows: if batches differ, look into each.) A killed writer
+# never writes the footer.
 #
 # One limit: a batch of a `binary` column holds at most 2 GiB
 # ([arrow#10776](https://github.com/apache/arrow/issues/10776)); more batches, or `pa.large_binary()`, avoid it.
@@ -168,7 +168,7 @@ print(f"and a batch from the map allocates {bytes_text(moved.arrow)}")
 # %% [markdown] id="rows" tags=["core"]
 # ## 3 · Choose the rows per batch
 #
-# We write the images several times, with 1 to 256 rows per batch:
+# We write the images with 1 to 256 rows per batch:
 
 # %%
 table = pa.table({"data": [sample.data for sample in samples], "label": labels.combine_chunks()})
@@ -184,7 +184,8 @@ def write(rows_per_batch):
 files = {count: write(count) for count in (1, 4, 16, 64, 256)}  # change me: add a size
 
 # %% [markdown]
-# We read single images at random, in three ways, and hash every byte, since a view alone reads nothing.
+# We read single images at random in three ways: `get_batch` of an `OSFile`, `get_batch` of a map, and our reader, which
+# looks into each batch once. Every byte is hashed, since a view reads nothing.
 
 # %%
 import random
@@ -247,13 +248,12 @@ figures.lines(rates, title, **axes, log="xy", note="random reads, warm cache", g
 # %% [markdown]
 # An `OSFile` copies the whole batch for one image. A map copies only the image, but `get_batch` tells Linux that the
 # whole batch will be needed soon (`madvise`). Linux then visits each page of it and fetches those not cached, up to a
-# limit of its own: beyond it the map's line goes flat. Our reader looks into each batch once; afterwards an image is
-# just two numbers, start and stop.
+# limit of its own: beyond it the map's line goes flat. For our reader an image is two numbers, start and stop.
 #
 # So the choice depends on the readers:
 #
-# - *Unknown readers*, perhaps with `get_batch` for each image: 1 row; the headers take 300 bytes per image, and each
-#   worker that opens an `OSFile` first reads the footer, 24 bytes per image: 31 MB for ImageNet.
+# - *Unknown readers*, perhaps with `get_batch` for each image: 1 row, at most your number; the headers take 300 bytes
+#   per image, and each worker that opens an `OSFile` first reads the footer, 24 bytes per image: 31 MB for ImageNet.
 # - *Readers that call it once per batch*, like ours: any number below the 2 GiB of section 1, with fewer headers to
 #   visit. `pack` uses 64.
 
@@ -263,8 +263,8 @@ figures.lines(rates, title, **axes, log="xy", note="random reads, warm cache", g
 # [One published
 # course](https://github.com/HelmholtzAI-FZJ/2024-06-course-Bringing-Deep-Learning-Workloads-to-JSC-supercomputers)
 # writes one row per batch, `image_data: binary, label: uint16`: batch i is sample i. Its loader opens an `OSFile`. This
-# similar `Dataset` opens it at the first read of each process, never in `__init__`: a worker should not rely on a file
-# that its parent has opened (notebook 04).
+# similar `Dataset` opens it at the first read of each process; `__init__` opens it only to count, and closes it: a
+# worker should not rely on a file that its parent has opened (notebook 04).
 
 # %%
 import os
@@ -275,7 +275,7 @@ from torch.utils.data import DataLoader, Dataset
 class ArrowImages(Dataset):
     def __init__(self, path):
         self.path, self.process = str(path), None
-        with pa.memory_map(self.path) as file:  # only to count
+        with pa.memory_map(self.path) as file:  # closed before any worker starts
             self.count = pa.ipc.open_file(file).num_record_batches
 
     def __len__(self):
@@ -324,7 +324,7 @@ def cold(path, read, index):
 
 
 # %% [markdown]
-# The folded cell reads an image of each full batch, in each way, and draws the median.
+# The folded cell reads an image of each full batch, in each way.
 
 # %% jupyter={"source_hidden": true}
 import shutil
@@ -416,7 +416,7 @@ print(verify(out).problems)
 # Lustre often keeps a file on one *target*, which then serves all nodes; `lfs getstripe FILE` shows it. *Striping*
 # spreads it: before writing, `lfs setstripe -c 4 FOLDER`, or `-c -1` (all targets).
 #
-# `slurm/submit SITE 03_pack_arrow` runs this as a job, with the output on scratch.
+# `slurm/submit SITE 03_pack_arrow` runs this as a job.
 
 # %%
 show.command(config, "imagenet/train", "imagenet_train.arrow")
