@@ -155,7 +155,7 @@ mine, ask, yours = "measured by you", "default: ask your site", "default: put in
 assumptions = {
     "a tree": (f"{sample_bytes / 1000:,.0f} kB", mine),
     "a view": (f"{1000 * work.decode_s:.2f} ms of a CPU", mine),
-    "metadata operations": (f"{storage.metadata_ops_s:,.0f} per second", f"{mine}: two per opened file, a first guess"),
+    "metadata operations": (f"{storage.metadata_ops_s:,.0f} per second", f"{mine} on one computer; all servers: ask your site (by default {Storage().metadata_ops_s:,.0f})"),
     "storage targets": (f"{storage.targets}, hard disks of {storage.target_bytes_s / 1e9:g} GB/s each", ask),
     "a read request": (f"{1000 * storage.request_s:g} ms of a target", ask),
     "the packed file": (f"on {storage.stripes} targets", ask),
@@ -233,13 +233,15 @@ def first_paid(copy, other="shards", most=10_000):
 
 paid = {"a copy per node": first_paid("staged"), "a broadcast": first_paid("broadcast")}
 words = [f"{name} pays off after {n:,} epochs" if n else f"{name} never pays off" for name, n in paid.items()]
-marks = {"planned": planned} | {f"{name}: {n}": n for name, n in paid.items() if n and n <= 80}
+marks = {"planned": planned}
+if (n := paid["a copy per node"]) and n <= 80:
+    marks[f"a copy per node: {n}"] = n
 trained = {n: whole_training(n) for n in (1, 2, 5, 10, 20, 40, 80)}
 drawn = {name: {n: times[name] for n, times in trained.items()} for name in ways if name != "files"}
 title = f"Forecast for 64 nodes: against shards, {', '.join(words)}"
 axes = {"x": "epochs", "y": "seconds of training", "log": "xy", "marks": marks}
-drawing = figures.lines(drawn, title, **axes, guess=guess, note=f"{assumed}; files take far longer", counted=True)
-drawing.figure.axes[0].set_ylim(top=8 * trained[80]["packed"])  # the words are left of the longest trainings
+drawing = figures.lines(drawn, title, **axes, guess=guess, note=f"{assumed}; not drawn: files, {trained[80]['files']:,.0f} s for 80", counted=True)
+drawing.figure.axes[0].set_ylim(top=20 * trained[80]["packed"])  # the words are above the lines
 show.figure(drawing)
 
 # %% [markdown]
@@ -324,7 +326,7 @@ title = " and ".join(f"{text} of its time with {name}" for name, text in texts.i
 figures.bars(waits, f"This training waits {title}", x="share of the time spent waiting (%)", dots="epochs", guess=guess, guess_of="0", note="without the first batch of each epoch")
 
 # %% [markdown]
-# Without workers every batch is made while the network waits; two threads make the next ones during a step. A GPU
+# Without workers every batch is made while the model waits; two threads make the next ones during a step. A GPU
 # makes the steps shorter, but not the decoding: then two may be too few. So measure on the node that you will use.
 
 # %% [markdown] id="profile"
@@ -450,7 +452,8 @@ for what, change in changes.items():
     print(f"{what:31}", *(f"{seconds:9,.0f}" for seconds in times.values()), f"  {min(times, key=times.get)}")
 
 # %% [markdown]
-# - The operations concern only files: with ten times as many, they equal one packed file, and both wait for the targets.
+# - The operations concern only files: from 100,000 per second on, as Lustre may do, they equal one packed file, and both
+#   wait for the targets.
 #   One packed file waits for its *requests*, not for its bytes: with a tenth of their time, as on flash, it takes less
 #   than twice as long as shards, instead of five times.
 # - By Lustre's own default a packed file lies on one target (`lfs getstripe -d FOLDER` shows your site's): reading and
@@ -470,19 +473,17 @@ for what, change in changes.items():
 # %% [markdown] id="cluster"
 # ## On the cluster
 #
-# The *folded* cell shows the commands of *your* decision, for your own folder on your site:
+# The *folded* cell shows the commands of *your* way, for your own folder on your site:
 
 # %% jupyter={"source_hidden": true}
 from smallfiles.staging import StageConfig
 
-times = whole_training()
-best = min(times, key=times.get)
-out = "trees.tars" if best == "shards" else "trees.arrow"
+out = "trees.tars" if way == "shards" else "trees.arrow"
 fields = " ".join(f"--field '{column}'" for column in columns)
-command = f"{PackConfig(on_error='skip', shuffle=seed if best == 'shards' else None).to_cli('survey/trees.csv', out)} {fields}"
-show.say("Your way is files, so nothing is packed." if best == "files" else f"```bash\n{command}\n```")
-if best in ("staged", "broadcast"):
-    show.say(f"```bash\n{StageConfig().to_cli(out)}{' --broadcast' * (best == 'broadcast')}\n```")
+command = f"{PackConfig(on_error='skip', shuffle=seed if way == 'shards' else None).to_cli('survey/trees.csv', out)} {fields}"
+show.say("Your way is files, so nothing is packed." if way == "files" else f"```bash\n{command}\n```")
+if way in ("staged", "broadcast"):
+    show.say(f"```bash\n{StageConfig().to_cli(out)}{' --broadcast' * (way == 'broadcast')}\n```")
 
 # %% [markdown]
 # ```bash
