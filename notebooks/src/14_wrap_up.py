@@ -428,9 +428,9 @@ show.say(
 )
 
 # %% [markdown]
-# Would it still hold if a number is wrong? Change one at a time. If the decision stays, the number need not be exact.
+# Would it hold if a number is wrong? Change one at a time. If the decision stays, the number need not be exact.
 #
-# > **Predict.** What changes it: ten times the operations per second, a tenth of the time per request, a file on one
+# > **Predict.** What changes it: 100,000 operations per second, a tenth of the time per request, a file on one
 # > target, four nodes, ten times the epochs?
 
 # %%
@@ -439,7 +439,7 @@ guess = "shards"  # change me: the shortest way with ten times the epochs
 # %%
 changes = {  # change me: add the number that you doubt most
     "as it is": {},
-    "10 times the operations/s": {"storage": replace(storage, metadata_ops_s=10 * storage.metadata_ops_s)},
+    "100,000 operations/s": {"storage": replace(storage, metadata_ops_s=100_000)},
     "a tenth of the time per request": {"storage": replace(storage, request_s=storage.request_s / 10)},
     "the file on one target": {"storage": replace(storage, stripes=1)},
     "on 4 nodes": {"nodes": 4},
@@ -452,10 +452,9 @@ for what, change in changes.items():
     print(f"{what:31}", *(f"{seconds:9,.0f}" for seconds in times.values()), f"  {min(times, key=times.get)}")
 
 # %% [markdown]
-# - The operations concern only files: from 100,000 per second on, as Lustre may do, they equal one packed file, and both
-#   wait for the targets.
-#   One packed file waits for its *requests*, not for its bytes: with a tenth of their time, as on flash, it takes less
-#   than twice as long as shards, instead of five times.
+# - The operations concern only files: with 100,000 per second, as Lustre may do, these take about as long as a packed
+#   file, and both wait for the targets. One packed file waits for its *requests*, not for its bytes: with a tenth of
+#   their time, as on flash, it takes less than twice as long as shards, instead of five times.
 # - By Lustre's own default a packed file lies on one target (`lfs getstripe -d FOLDER` shows your site's): reading and
 #   staging it take some 20 times as long. Stripe the folder *before* packing (`lfs setstripe -c -1 FOLDER`, see
 #   [11](11_choose_a_format.ipynb)). Shards lie on all targets anyway.
