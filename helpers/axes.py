@@ -177,7 +177,9 @@ def draw_guess(
     _make_room(axes)
     if words:
         outside = " ▸" if guess > shown else " ◂" if guess < shown else ""
-        label_line(axes, shown, f"your guess: {text(guess)}{outside}", GUESS_COLOUR, 0.94)
+        bottom, top = axes.get_ylim()
+        height = max(0.94, 1 - 0.25 / (bottom - top)) if bottom > top else 0.94  # above bars
+        label_line(axes, shown, f"your guess: {text(guess)}{outside}", GUESS_COLOUR, height)
 
 
 def row_of(guess: str, names: Sequence[str]) -> int:

@@ -117,6 +117,14 @@ def test_a_guess_can_be_written_as_it_was_put():
     assert "your guess: 50% decoded" in texts(axes)
 
 
+def test_the_words_at_a_guess_lie_above_the_first_of_many_bars():
+    drawn = figures.bars({str(row): 9.0 for row in range(9)}, "t", x="wrong", guess=5)
+    drawn.figure.draw_without_rendering()
+    axes = drawn.figure.axes[0]
+    words = next(text for text in axes.texts if text.get_text() == "your guess: 5")
+    assert words.get_window_extent().y0 > axes.patches[0].get_window_extent().y1
+
+
 def test_counts_have_whole_numbers_as_ticks():
     axes = figures.bars({"few": 2, "none": 0}, "t", x="wrong").figure.axes[0]
     assert all(float(tick).is_integer() for tick in axes.get_xticks())
