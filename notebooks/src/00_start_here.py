@@ -117,14 +117,20 @@ picture = machine_report.describe(setup.scratch)
 show.figure(machine_report.draw(picture), alt=picture.alt_text)
 
 # %% [markdown]
-# The title is computed from the result, as in all figures of this course: the shorter bar decides. The label of an
-# inode bar says how many free bytes there are for each free inode. If your files take more on disk, bytes run out
-# first; if they take less, inodes do. Then "No space left on device" appears although many bytes are free. Grey bars are
-# memory: what lies there counts against the limit above.
+# The title is computed from the result, as in all figures: the shorter bar decides. The label of an inode bar gives the
+# free bytes for each free inode. If your files take more on disk (usually 4 kB at least), bytes run out first; if they
+# take less, inodes do. Then "No space left on device" appears although many bytes are free. Grey bars are memory: what
+# lies there counts against the limit above.
 #
-# On a cluster your quota, above all of inodes, is often far tighter than the file system. If a tool reports it, it has
-# bars in the figure and a line below; if not, ask your site. The `doctor` gives advice for each line that needs
-# attention.
+# On a cluster your quota, above all of inodes, is often far tighter. If a tool reports it, it has bars in the figure
+# and a line below; if not, ask your site. A quota of 2 TB and 3 million inodes, full of photos:
+
+# %%
+quota_bytes, quota_inodes = 2_000_000_000_000, 3_000_000  # change me: your quota
+print(f"room for {quota_bytes // 100_000:,} photos by its bytes, and for {quota_inodes:,} by its inodes")
+
+# %% [markdown]
+# The `doctor` gives advice for each line that needs attention.
 
 # %%
 from smallfiles import doctor
@@ -170,7 +176,7 @@ def files_opened_by(module):
 
 # %% [markdown]
 # > **Predict.** How many files does `import torch` open in a fresh Python: 10, 100 or 1,000? Write your number into the
-# > next cell; the figure shows both.
+# > next cell.
 
 # %%
 guess = 100  # change me: files that import torch opens
@@ -189,9 +195,9 @@ figures.bars(counts, title, x="files opened by the import, and libraries mapped"
 # nobody notices. On a parallel file system it is a request over the network to a server that all users share.
 #
 # If the environment is on the parallel file system and 64 nodes start four processes each, 256 times as many opens as
-# the last bar reach its server before the first image is read: the line above the figure. The look-ups in `sys.path`,
-# not counted here, are many more: `strace` counts about 20,000 for PyTorch 2.15, most of them repeated, which a node's
-# cache answers. The remedy is one file for the whole environment
+# the last bar reach its server before the first image is read: the line above the figure. The `stat` calls, not counted
+# here, are many more: `strace` counts about 20,000 for PyTorch 2.15, most of them repeated, which a node's cache
+# answers. The remedy is one file for the whole environment
 # ([06.5](06_read_a_squashfs_image.ipynb#5-·-Put-an-environment-into-one-file)).
 
 # %% [markdown] id="order" tags=["optional"]
