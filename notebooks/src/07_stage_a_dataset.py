@@ -3,8 +3,8 @@
 #
 # **Minutes** 35 · **Machine** any Linux computer with two CPUs · **Needs** nothing · **Data** 400 synthetic images
 #
-# A packed file on a parallel file system is read again in every epoch, by every rank. A node has storage of its own: a
-# disk, or memory that looks like a folder. To *stage* is to copy the file there first.
+# A packed file on a parallel file system is read again in every epoch, by all ranks together. A node has storage of
+# its own: a disk, or memory that looks like a folder. To *stage* is to copy the file there first.
 #
 # A laptop's disk is too fast to show the gain, so this notebook reads through `slowfs`, a folder whose slowness we
 # choose.
@@ -82,9 +82,8 @@ _ = atexit.register(shutil.rmtree, here, ignore_errors=True)
 # %% [markdown] id="place" tags=["core"]
 # ## 1 · Find the place
 #
-# Sites give node-local storage many names, such as `SLURM_TMPDIR`, `LOCAL_SCRATCH` or `TMPDIR`. A variable may be
-# unset, or point to a folder that all nodes share. `/dev/shm` exists on nearly every Linux machine: a folder whose
-# files are in memory.
+# Sites give node-local storage many names, such as `SLURM_TMPDIR`. A variable may be unset, or point to a folder that
+# all nodes share. `/dev/shm` exists on nearly every Linux machine: a folder whose files are in memory.
 #
 # > **Predict.** Which variables are set here? And how much of `/dev/shm` may you fill: all that `df` shows as free?
 #
@@ -143,13 +142,13 @@ with staging.staged(packed, here, config=config) as copy:
     print(*copy.notes, sep="\n")
 
 # %% [markdown]
-# The long name is derived from the content, not from the path.
+# The long name comes from the content.
 
 # %% [markdown] id="rates" tags=["optional"]
 # ## 2 · Measure the copy
 #
 # *Optional, 8 minutes.* Three ways to memory: `dd` with the packed file, `stage`, which also compares each block with
-# its digest, and `cp -r` with the small files. Each run also removes its copy. We read from a warm page cache, then
+# its digest, and `cp -r` with the small files. We read from a warm page cache, then
 # from slow storage: 2 ms for each look-up and open, 100 MB/s.
 #
 # > **Predict.** Warm, does checking make `stage` slower than `dd`? From slow storage, how many times faster is `stage`
@@ -297,7 +296,7 @@ axes = {"x": "MB that a rank finds", "groups": list(opened), "guess_of": "if_mis
 show.figure(figures.bars(each, title, guess=guess, **axes))
 
 # %% [markdown]
-# Three ranks would have opened a torn file, of the whole pieces that had arrived: at 50 MB/s one of 4.2 MB after 0.1 s.
+# Three ranks would have opened a torn file, of the whole pieces that had arrived: at 50 MB/s one of 4.2 MB takes 0.08 s.
 # Half an Arrow file stops them with an error, half a tar can pass for a whole one.
 #
 # ![Two nodes with four ranks each. On each node one rank copies train.arrow from the parallel file system to /dev/shm; the others wait, then all read the copy.](pictures/stage_once_a_node.svg)
@@ -306,6 +305,8 @@ show.figure(figures.bars(each, title, guess=guess, **axes))
 # `stage` does what `once_per_node` does, verifies before it renames, and keeps the copy as long as any process uses it.
 
 # %% [markdown]
+# ### Optional: copy once per job
+#
 # But 200 nodes still read the set 200 times. With `stage --broadcast` one node reads it, and Slurm's `sbcast` passes
 # each block on, from every node to at most [eight others](https://slurm.schedmd.com/sbcast.html) in a tree.
 #
@@ -316,8 +317,7 @@ show.figure(figures.bars(each, title, guess=guess, **axes))
 guess = 2  # change me: nodes
 
 # %% [markdown]
-# The folded cell asks a model, also with slower nodes. (A few of those also *read* more slowly than the blue line,
-# until the storage is the limit.)
+# The folded cell asks a model, also with slower nodes (a few of which also *read* more slowly).
 
 # %% jupyter={"source_hidden": true}
 from dataclasses import replace
@@ -424,34 +424,34 @@ print(f"compared with small files: {when}")
 
 # %% [markdown]
 # A copy reads each byte once, as an epoch does. `slowfs` charges bytes and opens but no read requests, so here the
-# lines meet near one epoch. Expect less on a parallel file system: an epoch sends a request for each sample, a copy a
-# few large ones.
+# lines meet within an epoch or so. On one node of a parallel file system expect less: an epoch sends a request for each
+# sample, a copy a few large ones. On N nodes expect up to N times as much: together they read the set once per epoch,
+# but copy it N times.
 #
-# But while the GPU computes, the loader reads ahead.
+# While the GPU computes, the loader reads ahead.
 #
 # > **Predict.** Training takes half as long as reading from the slow storage, then just as long. After how many epochs
 # > has staging paid off?
 
 # %%
 mine = 0.7  # change me: your training, as a share of reading
+nodes = 1  # change me: each needs a copy from the same storage
 for share in sorted({0.0, 0.5, 0.9, 1.0, mine}):
     training = share * seconds["packed file"]  # an epoch cannot be shorter than this
     saved = max(training, seconds["packed file"]) - max(training, seconds["staged copy"])
-    when = f"after {seconds['copying'] / saved:.1f} epochs" if saved > 0 else "never"
+    when = f"after {nodes * seconds['copying'] / saved:.1f} epochs" if saved > 0 else "never"
     print(f"training needs {training:.2f} s per epoch: staging pays off {when}")
 
 # %% [markdown]
-# If training takes longer than reading, it hides the storage. So measure an epoch of your training, not a raw read. A set
-# that fits into the *page cache* may come from there in the second epoch. And staging loads the shared storage only
-# once.
+# If training takes longer than reading, it hides the storage. So measure an epoch of your training, not a raw read. A
+# set that fits into the *page cache* may come from there in the second epoch.
 
 # %% [markdown] id="clean" tags=["core"]
 # ## 5 · Clean up, also when killed
 #
 # Memory that a job leaves in `/dev/shm` is missing for later jobs. So a copy is removed with the last process that uses
-# it. Two signals can interrupt this: SIGTERM, which Slurm sends at the time limit, and SIGKILL, which follows and which
-# no program can catch. The folded cell starts a process that copies, or uses a copy, sends it a signal, and looks at
-# what is left.
+# it. Two signals can interrupt this: SIGTERM, which Slurm sends at the time limit, and then SIGKILL, which no program
+# can catch. The folded cell starts a process that copies, or uses a copy, sends it a signal, and looks at what is left.
 
 
 # %% jupyter={"source_hidden": true}
@@ -520,16 +520,15 @@ print("staged copies of yours on this node:", len(staging.listing()))
 # <details>
 # <summary>Optional: from the archive to scratch, before the job</summary>
 #
-# A centre has several kinds of storage, and data moves between them before a job starts:
+# Before a job starts, data moves between several kinds of storage:
 #
 # - The *archive* is large and keeps data for years, eventually on tape. Compute nodes often cannot access it.
-# - *Scratch* is the fast parallel file system that jobs read. Files that are not used for some time are purged, at
-#   some sites after 90 days.
+# - *Scratch* is the fast parallel file system that jobs read. Files that are not used for some time are purged.
 # - *Node-local* storage is yours for the time of the job.
 #
 # Hence an earlier staging step: from the archive to scratch, on a node that sees both. `smallfiles stage --to` records
 # each block that it has copied, and continues where it stopped. On Lustre it *stripes* a large file ([notebook
-# 03](03_pack_arrow.ipynb)), so that many nodes read it at full speed.
+# 03](03_pack_arrow.ipynb)).
 #
 # </details>
 
@@ -550,7 +549,7 @@ show.command(staging.StageConfig(), "archive/train.tars", "auto", "scratch/data"
 show.command(staging.StageConfig(), "scratch/data/train.tars")
 
 # %% [markdown]
-# A script has one EXIT trap; set it there, not inside `$(…)`.
+# A script has one EXIT trap. Set it in the script, not inside `$(…)`.
 #
 # ```bash
 # time staged=$(smallfiles stage scratch/data/train.tars) || exit 1
@@ -573,7 +572,7 @@ show.command(staging.StageConfig(), "scratch/data/train.tars")
 # ## Key points
 #
 # - Node-local storage has many names; in `/dev/shm` a file is memory of the job, so its limit counts, not `df`.
-# - Pack first: a copy is then one long read, and each block is verified while it is copied.
+# - Pack first: a copy is then one long read, and each block is verified on the way.
 # - Lock, look, copy to a temporary name, verify, rename: one rank copies, all use the copy.
 # - The time of the copy, divided by the time saved per epoch, gives the epochs until staging pays off; it may never.
 # - Clean up at exit and on SIGTERM; the next job removes what SIGKILL leaves, since the lock is free.
@@ -588,9 +587,9 @@ show.command(staging.StageConfig(), "scratch/data/train.tars")
 # <details>
 # <summary>Answer</summary>
 #
-# **(b)**: on most clusters the file counts as memory of your job, and 4 GB are not enough for training. `smallfiles
-# stage` refuses before the first byte. (a) `df` shows the limit of the folder, which is that of the node. (c) swap,
-# where a node has any, is far slower than the storage that you left.
+# **(b)**: on most clusters the file counts as memory of your job, and 4 GB are rarely enough for training.
+# `smallfiles stage` refuses if too little is left for workers. (a) `df` shows the limit of the folder, which is that of
+# the node. (c) swap, where a node has any, is far slower than the storage that you left.
 #
 # </details>
 #
@@ -600,7 +599,7 @@ show.command(staging.StageConfig(), "scratch/data/train.tars")
 # <details>
 # <summary>Answer</summary>
 #
-# **(b) and (c)**. Ranks that look at the same moment all see no copy and all write to it. A rank that looks a little
+# **(b) and (c)**. Ranks that look at the same moment all see no copy and all write to it. A rank that looks
 # later sees the name, although the bytes are still being written. (a) is true only if the first has finished before the
 # second looks.
 #
@@ -613,7 +612,7 @@ show.command(staging.StageConfig(), "scratch/data/train.tars")
 # <summary>Answer</summary>
 #
 # **(b)**: the copy pays after 100 / (60 - 55) = 20 epochs (so not c), and faster epochs alone decide nothing (a). It
-# may still be right: if 30 other jobs read that storage too, yours then reads it once instead of ten times.
+# may still be right: if 30 other jobs read that storage too, yours (on one node) reads it once, not ten times.
 #
 # </details>
 

@@ -66,8 +66,8 @@ _uses: dict[Path, list[Use]] = {}
 def stage(src: Path | str, where: str | Path = "auto", *, config: StageConfig | None = None) -> Staged:
     """Copy a packed output to storage of this node, once per node, and keep it until this process ends.
 
-    Every epoch then reads from memory or a local disk; the parallel file system is read once per node
-    instead of once per rank and epoch.
+    Every epoch then reads from memory or a local disk; the parallel file system is read once per node,
+    not in every epoch.
 
     Args:
         src: A packed file or a folder of shards.
