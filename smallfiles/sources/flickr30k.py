@@ -166,8 +166,9 @@ def _of_split(
         return names, ALL, notes
     split, more = choose_split(list(dict.fromkeys(split_of.values())), options.split, path)
     absent = {name for name, its in split_of.items() if its == split} - set(names)
-    notes += noted(sorted(absent), "image", f"of split {split} missing")
-    return [name for name in names if split_of.get(name) == split], split, more + notes
+    missing = noted(sorted(absent), "image", f"of split {split} missing")
+    refuse_if_strict(missing, options, "Flickr30K")
+    return [name for name in names if split_of.get(name) == split], split, more + notes + missing
 
 
 def _left_over(names: list[str], captions: Captions, split: str, options: SourceOptions) -> tuple[str, ...]:

@@ -144,6 +144,8 @@ def test_karpathys_splits_are_joined_though_images_are_missing_on_either_side(ka
     assert list(rows(sources.load(kaggle, split="val"))) == [IMAGES[1]]
     assert len(sources.load(kaggle, split="all").manifest) == 3
     assert "train, val" in refused(kaggle, split="test")
+    assert "77.jpg" in refused(kaggle, strict=True)
+    assert list(rows(sources.load(kaggle, split="val", strict=True))) == [IMAGES[1]]
 
 
 def test_what_a_join_leaves_over_is_told_and_refused_on_demand(kaggle):
