@@ -93,7 +93,8 @@ for layout, data in setup.data.items():
 #
 # The notes list what was guessed or left out.
 #
-# > **Predict.** Do `.token` and `results.csv` give the same data set?
+# > **Predict.** Do `.token` and `results.csv` give the same data set? We compare *digests*, fingerprints of all paths
+# > and targets.
 
 # %%
 flickr = setup.path("flickr30k")
@@ -102,12 +103,12 @@ for name, file in {file.name: file for file in flickr.rglob("results*")}.items()
     print(f"{name:24} {found.manifest.digest[:23]}…  {found.notes[-1]}")
 
 # %% [markdown]
-# Equal *digests* (section 2) mean equal lists of samples and targets: the broken row was repaired.
+# Equal digests, equal lists: the broken row was repaired.
 
 # %% [markdown] id="write" tags=["core"]
 # ## 2 · Write it down, name it
 #
-# A manifest has a *digest*: a fingerprint of all paths and targets.
+# The digest is the name of a list of samples.
 #
 # > **Predict.** The rows are shuffled; then one label is changed. Which of the two changes the digest?
 
@@ -488,13 +489,12 @@ train, val = manifest.split_off(0.1, seed=0)
 train = train.select(np.argsort(train.targets, kind="stable"))  # class by class, as a walk finds them
 pieces = np.array_split(np.asarray(train.targets), processes)
 for rank, piece in enumerate(pieces):
-    own = np.unique(train.slice(rank, processes).targets)
-    print(f"process {rank}: {len(np.unique(piece))} classes in a piece, {len(own)} in its slice")
+    own = np.unique(train.slice(rank, processes).targets)  # rows rank, rank + processes, …
+    print(f"process {rank}: {len(np.unique(piece))} classes in one piece, {len(own)} in rows dealt in turn")
 
 # %% [markdown]
 # In a piece each process sees a few classes only: its batches, and its BatchNorm, know no others, and no shuffle within
-# the piece mends that. `slice` deals rows in turn. The loaders of [08](08_keep_the_gpu_fed.ipynb) shuffle all
-# rows anew in each epoch, then deal.
+# the piece mends that. The loaders of [08](08_keep_the_gpu_fed.ipynb) shuffle all rows anew in each epoch, then deal.
 
 # %% [markdown] id="exercise"
 # ## Exercise
@@ -505,8 +505,8 @@ for rank, piece in enumerate(pieces):
 # %% [markdown] id="cluster"
 # ## On the cluster
 #
-# Make the manifest once, in a job or on a transfer node, and keep it beside the data. `strict` turns each note about
-# something left out into an error, because nobody reads the notes of a job.
+# Make the manifest once, in a job or on a transfer node, and keep it beside the data. `strict` turns notes about
+# incomplete samples and stray files into an error, because nobody reads the notes of a job.
 
 # %%
 config = sources.ManifestConfig(strict=True)
@@ -536,14 +536,14 @@ show.command(config, "imagenet", "train.json")
 #
 # </details>
 #
-# **2.** A downloaded model reaches 76 % on a colleague's ImageNet validation set, 0.1 % on yours. What do you check
-# first? (a) Its weights. (b) The order of the labels. (c) How images are normalised.
+# **2.** A downloaded model reaches 76 % on a colleague's ImageNet validation set, less than 0.1 % on yours. What do
+# you check first? (a) Its weights. (b) The order of the labels. (c) How images are normalised.
 #
 # <details>
 # <summary>Answer</summary>
 #
-# **(b)**. 0.1 % is guessing among 1,000 classes, and another order looks like it. (a) The colleague's run shows
-# that the file is good. (c) lowers accuracy, but not to chance.
+# **(b)**. Less than by guessing (0.1 %): with `ID - 1` no class keeps its place, so every right answer counts as wrong.
+# (a) The colleague's run shows that the file is good. (c) lowers accuracy, but not below chance.
 #
 # </details>
 
