@@ -88,7 +88,7 @@ shards = [str(path) for path in sorted(packed.path.glob("*.tar"))]
 tarfile.open(shards[0]).getnames()[:4]
 
 # %% [markdown]
-# webdataset reads such shards as a pipeline that ends in a DataLoader. (One rank, one epoch; more in sections 4 and 6.)
+# webdataset reads such shards as a pipeline that ends in a DataLoader. (One rank, one epoch; see sections 4 and 6.)
 
 # %%
 import torch
@@ -173,7 +173,7 @@ def arrival(stored, buffer, epoch, shard=1_000):
 
 # %% [markdown]
 # The folded cell measures two things per epoch: how many classes a batch holds, and how many of its pairs of images
-# were also in one batch in the previous epoch. A shuffle of the whole set in each epoch gives the ideal values.
+# were also in one batch in the previous epoch. A shuffle of the whole set in each epoch gives the ideal.
 
 
 # %% jupyter={"source_hidden": true}
@@ -294,8 +294,8 @@ title = f"With 2 ms per open, shards of 256 are {gain['2 ms per open']:.0f} time
 slow = middle["2 ms per open"]
 enough = min(count for count in slow if slow[count] >= max(slow.values()) / 2)
 worksheet.note("05", shard_images=enough)
-note = f"warm cache, noted: {enough} images"
-figures.lines(rates, title, x="images per shard", y="images per second", log="xy", note=note)
+marks = {"2 ms per open reaches half of its best": enough}
+figures.lines(rates, title, x="images per shard", y="images per second", log="xy", note="warm cache", marks=marks)
 
 # %% [markdown]
 # Shards can also be too large: a worker needs at least one. ImageNet's 140 GB are 1,400 shards of 100 MB, 140 of 1 GB,
@@ -304,7 +304,7 @@ figures.lines(rates, title, x="images per shard", y="images per second", log="xy
 # At 2 ms per open, 250 images (25 MB) keep its cost to a tenth for a worker that only reads. But all workers ask one
 # metadata server, and inodes are limited: choose 100 MB, for a few GPUs 1 GB.
 #
-# Compressing shards pays only if fetching the saved bytes takes longer than unpacking, which the folded cell measures:
+# Compression pays only if fetching the saved bytes takes longer than unpacking. The folded cell measures:
 
 # %% jupyter={"source_hidden": true}
 import gzip
@@ -320,15 +320,14 @@ print(f"JPEG: {len(less) / len(jpegs):.1%} of the size; pays if storage gives le
 # %% [markdown] id="deal" tags=["core"]
 # ## 4 · Deal the shards out
 #
-# A training run has one *rank* per GPU, and each rank has workers.
+# A run has one *rank* per GPU, each with workers.
 #
 # ![Eight shards are split over two ranks, then over two workers each; every worker has a shuffle buffer that mixes its own two shards.](pictures/shards_to_batches.svg)
 #
-# *Shuffle, split twice, mix.*
+# *Shuffle, split twice, mix, as in section 6. `wds.WebDataset` splits first.*
 #
-# `wds.WebDataset` splits over workers, and with several ranks raises an error until you name a `nodesplitter`. With
-# `None`, or in a `DataPipeline` without splits, it neither splits nor raises. We count keys, then switch off one split
-# at a time.
+# `wds.WebDataset` splits over workers, and with several ranks raises an error until you name a `nodesplitter`. We count
+# keys, then switch off one split at a time.
 
 # %%
 import os
@@ -363,7 +362,7 @@ for name, splitters in {
     print(f"{name:12} {len(counts)} of {packed.samples} samples, in {counts.total()} reads; by rank {by_rank}")
 
 # %% [markdown]
-# A split switched off raises no error: GPUs or workers repeat each other's samples.
+# A split left out raises no error: GPUs or workers repeat each other's samples.
 #
 # > **Predict.** Both splits, and the 4 shards for 3 ranks. How many of the 400 samples does each rank get?
 
@@ -378,10 +377,9 @@ show.say(f"The ranks got **{by_rank}** samples.{waits if len(set(by_rank)) > 1 e
 #
 # - Make many more shards than workers, and end all ranks after equally many batches:
 #   `WebLoader(…).repeat().with_epoch(batches)`, on the loader, since in the data set each worker counts for itself
-#   (exercise 05). What a rank has left is dropped, from the same shards each epoch unless their
-#   order changes (section 6).
-# - `resampled=True` draws shards with replacement, without end: add `.with_epoch(n)`; some samples repeat, others are
-#   missed.
+#   (exercise 05). The rest is dropped, from the same shards each epoch unless their order changes (section 6).
+# - `resampled=True, nodesplitter=None` draws shards with replacement, without end: add `.with_epoch(n)`, samples per
+#   worker; some repeat, others are missed.
 # - Deal out samples: our `order="stream"` reads ranges of bytes from all shards, by one plan for all processes, with
 #   `drop_last=True` in equally many batches.
 
@@ -403,7 +401,7 @@ Counter(Counter(chain.from_iterable(by_rank)).values()), [len(found) for found i
 guess = 4  # change me: classes with 8 workers of webdataset
 
 # %% [markdown]
-# The folded cell counts them with 1 to 8 workers, with a second buffer behind them, and from our streams.
+# The folded cell counts with 1 to 8 workers, a second buffer behind them, and our streams.
 
 # %% jupyter={"source_hidden": true}
 from functools import cache, partial
@@ -449,7 +447,7 @@ per_batch = {
     for name, way in ways.items()
 }
 theirs, again, ours, _ = (np.median(runs[8]) for runs in per_batch.values())
-title = f"With 8 workers, a batch holds {theirs:.1f} classes from webdataset, mixed again {again:.1f}, {ours:.1f} from our streams"
+title = f"With 8 workers, a batch holds {theirs:.1f} classes from webdataset, {again:.1f} if mixed again, {ours:.1f} from our streams"
 per_batch["your guess"] = {} if guess in (None, ...) else {8: guess}
 axes = {"x": "workers", "y": "classes in a batch of 16", "log": "x", "ideal": "random order"}
 figures.lines(per_batch, title, **axes, note=f"{len(in_order)} shards, a run is an epoch", counted=True)
@@ -483,8 +481,9 @@ print("your guess, another order with:", guess)
 # In 1.0.2, not with `shardshuffle` ([#502](https://github.com/webdataset/webdataset/pull/502)): a `.shuffle(200)`
 # behind it reorders samples, not shards. It also shuffles after splitting, so each worker keeps its shards forever,
 # which harmed contrastive training ([#73](https://github.com/webdataset/webdataset/pull/73)). `detshuffle` before the
-# splits deals anew, but counts epochs inside each worker: it needs `persistent_workers=True`
-# ([#172](https://github.com/webdataset/webdataset/issues/172)).
+# splits deals anew, but counts epochs in each worker: it needs `persistent_workers=True`
+# ([#172](https://github.com/webdataset/webdataset/issues/172)). For training, add `wds.shuffle`, `wds.decode`,
+# `wds.to_tuple` and `wds.batched` to these `stages`, and end as in section 4.
 
 # %% [markdown] id="cut" tags=["optional"]
 # ## 7 · Cut a shard
