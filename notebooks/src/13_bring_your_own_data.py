@@ -4,9 +4,9 @@
 # **Minutes** 35 · **Machine** any Linux computer with two CPUs, no GPU needed · **Needs** notebook 03 · **Data** 200
 # synthetic images with masks, and 200 with a table of labels
 #
-# So far a sample was an image and a label. Yours may also have a mask, a number or a text. Each of these is a
-# *field*. A field holds either *blobs*, the bytes of one file per sample such as an image or a mask (in
-# 04 a *blob* was many of these back to back), or *values*, a column of a table.
+# So far a sample was an image and a label. Yours may also have a mask, a number or a text: *fields*. A field holds
+# either *blobs*, the bytes of one file per sample such as an image or a mask (in 04 a *blob* was many of these back to
+# back), or *values*, a column of a table.
 
 # %% [markdown] id="questions"
 # ## Questions
@@ -51,7 +51,7 @@ setup = start("13")
 # %% [markdown] id="masks" tags=["core"]
 # ## 1 · Pack images with their masks
 #
-# In segmentation every pixel has a class. The usual folder looks like this:
+# In segmentation every pixel has a class. The usual folder:
 
 # %%
 folder = setup.path("segmentation")
@@ -67,7 +67,7 @@ for part in ("images", "masks"):
 from torchvision.datasets import ImageFolder
 
 wrong = ImageFolder(folder)
-print(f"{len(wrong)} samples of the classes {wrong.classes}")
+print(f"{len(wrong)} samples of the classes {wrong.classes}; the first image has label {wrong.targets[0]}")
 
 # %% [markdown]
 # Twice as many samples as images, and a network that learns to tell photographs from masks, without an error.
@@ -164,15 +164,16 @@ def apart(image, mask):
 guess = 60  # change me: percent
 
 # %% [markdown]
-# The remedy: draw the crop *once*. In torchvision, say what a mask is (`tv_tensors.Mask`), and pass both in one call:
+# The remedy: draw the crop *once*. In torchvision, say what a mask is (`tv_tensors.Mask`), and pass both in one call.
+# Correct `yours`:
 
 # %%
 import torch
 from torchvision.transforms.v2 import functional as F
 
 
-def together(image, mask):
-    return crop(image, mask)
+def yours(image, mask):
+    return crop(image), crop(mask)  # change me: one call
 
 
 def as_mask(picture):
@@ -181,16 +182,19 @@ def as_mask(picture):
 
 torch.manual_seed(13)
 image, mask = pair(4)
-titles = {apart: "apart: the mask does not fit the object", together: "together: it fits"}
-panels = {title: crops(image, as_mask(mask)) for crops, title in titles.items()}
-draw(panels, "Left, the outline of the mask does not fit the object. Right, it does.")
+panels = {crops.__name__: crops(image, as_mask(mask)) for crops in (apart, yours)}
+draw(panels, "Two crops with the outlines of their masks: left cropped apart, right by your function.")
 
 # %% [markdown]
 # On the left, a correct answer of the network increases the loss. Shapes, types and counts are right, so only a
-# picture shows it, or a measurement; here a mask takes the place of the image:
+# picture shows it, or a measurement, in which a mask takes the place of the image:
 
 
 # %%
+def together(image, mask):
+    return crop(image, mask)  # the line for `yours`
+
+
 def overlap(crops, index):
     """Intersection over union of the object in both crops, in percent; NaN where neither shows it."""
     mask = as_mask([*pair(index)][1])
@@ -198,10 +202,10 @@ def overlap(crops, index):
     return 100 * float((of_image & of_mask).sum() / (of_image | of_mask).sum())
 
 
-found = {f.__name__: [overlap(f, index) for index in range(100)] for f in (apart, together)}
+found = {f.__name__: [overlap(f, index) for index in range(100)] for f in (apart, yours, together)}
 middle = {name: np.nanmedian(runs) for name, runs in found.items()}
 title = f"Cropped apart, mask and object overlap by {middle['apart']:.0f}% (IoU), together by {middle['together']:.0f}%"
-figures.bars(found, title, x="intersection over union (%)", dots="masks", guess=guess)
+figures.bars(found, title, x="intersection over union (%)", dots="masks", guess=guess, guess_of="apart")
 
 # %% [markdown]
 # A mask must also not be scaled like an image: the mean of classes 1 and 3 is 2, which is another class. torchvision
@@ -231,7 +235,8 @@ batch = next(iter(make_loader(packed, LoaderConfig(batch=8), fields=fields)))
 # %% jupyter={"source_hidden": true}
 objects = [float((mask > 0).float().mean()) for mask in batch["mask"]]  # the share of the view that is object
 shown = sorted(range(len(objects)), key=lambda i: abs(objects[i] - 0.3))[:3]
-panels = {f"sample {int(batch['index'][i])}": (batch["image"][i].permute(1, 2, 0), batch["mask"][i]) for i in shown}
+titles = {i: f"{reader.key(int(batch['index'][i]))}: classes {np.setdiff1d(batch['mask'][i], 0).tolist()}" for i in shown}
+panels = {title: (batch["image"][i].permute(1, 2, 0), batch["mask"][i]) for i, title in titles.items()}
 draw(panels, "Three views of a batch. The outlines of the masks follow the objects.")
 
 # %% [markdown]
@@ -279,12 +284,13 @@ alone = np.median(costs["image"])
 shares = {name: [100 * cost / alone for cost in runs] for name, runs in costs.items()}
 factor = np.median(shares["image and mask"]) / 100
 title = f"A mask to decode takes {factor - 1:.0%} more processor time: plan {factor:.1f} times the workers"
-figures.bars(shares, title, x="processor time per sample, of the image alone (%)", base="image", guess=100 + guess, note="random crops to 96 pixels")
+note = f"random crops to 96 pixels; the image alone takes {1000 * alone / 100:.2f} ms"
+figures.bars(shares, title, x="processor time per sample, of the image alone (%)", base="image", guess=100 + guess, note=note)
 
 # %% [markdown]
-# Few bytes do not mean little work: all pixels are unpacked, whatever the crop. The share is that of this view; measure
-# yours. Plan the workers ([08](08_keep_the_gpu_fed.ipynb)), or pack both no larger than the network needs
-# (`pack --resize 256`).
+# Few bytes do not mean little work: all pixels of a PNG are made, of a JPEG only those of the crop (by libjpeg-turbo 3).
+# The share is that of this view; measure yours. Plan the workers ([08](08_keep_the_gpu_fed.ipynb)), or pack both no
+# larger than the network needs (`pack --resize 256`).
 
 # %% [markdown] id="table" tags=["core"]
 # ## 3 · Join a table
@@ -309,7 +315,7 @@ right = sum(row["filename"].endswith(name) for row, name in zip(rows, files))
 show.say(f"**{right} of {len(rows)}** images got their own row, and no error was raised.")
 
 # %% [markdown]
-# That is chance: a shuffled list has one item at its own place on average, however long it is. A table is joined *by
+# That is chance: a shuffled list has one item at its own place on average, however long. A table is joined *by
 # name*, and whatever has no partner must be reported. The weight is a trap of its own: a column of numbers, as labels
 # are.
 
@@ -339,8 +345,8 @@ batch = next(iter(make_loader(weighed, LoaderConfig(batch=4), transform=view)))
 print(batch["weight"].dtype, batch["weight"].tolist(), "and labels", batch["target"].tolist())
 
 # %% [markdown]
-# Was the join right? Then weight follows size; wrong rows give a cloud. The masks of section 1 say how large each
-# object is. The folded cell joins by position and by name, and draws.
+# Was the join right? Then weight follows size; wrong rows give a cloud. The pictures are those of section 1, whose masks
+# say how large each object is. The folded cell joins by position and by name, and draws.
 
 # %% jupyter={"source_hidden": true}
 from collections import Counter
@@ -374,7 +380,7 @@ for axes, (name, column) in zip(figure.subplots(1, 2, sharex=True, sharey=True),
     axes.set_facecolor("0.88")  # shows the white ones
 figure.axes[0].set_ylabel("weight (g)")
 axes.legend(loc="center left", bbox_to_anchor=(1, 0.5), frameon=False, fontsize=9)
-title = f"Weight follows size with a correlation of {follows['by name']:.2f} if joined by name, {follows['by position']:.2f} by position"
+title = f"Within a species, weight follows size with a correlation of {follows['by name']:.2f} if joined by name, {follows['by position']:.2f} by position"
 figure.suptitle(title, x=0.01, ha="left", fontsize=10, fontweight="bold")
 show.figure(figure, alt=f"Two scatter plots of {len(weights)} images, weight by pixels of the object. {title}.")
 singles = sum(count == 1 for count in Counter(weights).values())
@@ -477,7 +483,7 @@ figures.bars(spent, title, x="microseconds per sample", note=f"warm cache; your 
 # %% [markdown] id="own" tags=["core"]
 # ## 5 · Try your own folder
 #
-# Write the path of a folder, table or archive of yours into this cell. Nothing is written to it. Without one, a small
+# Write the path of your folder, table or archive into this cell. It stays unchanged. Without one, a small
 # delivery is tried, listed below, in which our shapes stand for trees.
 
 # %%
@@ -524,7 +530,7 @@ if mine is not None:
 # %% [markdown] id="cluster"
 # ## On the cluster
 #
-# A dry run, packing, and pictures to look at:
+# A dry run, packing, and pictures:
 
 # %%
 print("smallfiles pack data shapes.arrow --dry-run")
