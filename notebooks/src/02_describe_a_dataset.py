@@ -140,7 +140,7 @@ print(measure.compare({"walk": setup.source, "read": lambda: Manifest.load(path)
 guess = 100_000  # change me: requests of the walk with sizes
 
 # %% [markdown]
-# We count the folders that a walk lists (`scandir`), and the sizes that it asks for (`stat`).
+# We count the folders listed (`scandir`), and the sizes asked for (`stat`).
 
 # %%
 import os
@@ -447,10 +447,11 @@ for name, dataset in datasets.items():
     found = fork_workers(dataset)
     for stop, column in zip(STOPS, zip(*found)):
         copied[f"{name}, {100 * stop:g}% read"] = column
+copied["all objects of the list"] = listed / 1e6
 worst, columns = (np.median(copied[f"{name}, 25% read"]) for name in datasets)
 title = f"Each worker copies {worst:.0f} MB of a list, {columns:.1f} MB of columns"
 axes = {"x": "MB that each worker copied", "dots": "workers", "note": f"{rows:,} samples"}
-axes["marks"] = {"all objects of the list": listed / 1e6}
+axes["base"] = "all objects of the list"
 show.figure(figures.bars(copied, title, **axes, groups=tuple(datasets), guess=guess, guess_of="list of paths"))
 show.say(
     f"For ImageNet's {IMAGENET:,} paths, 8 workers of each of 4 GPUs' processes would copy up to "
@@ -493,8 +494,27 @@ for rank, piece in enumerate(pieces):
     print(f"process {rank}: {len(np.unique(piece))} classes in one piece, {len(own)} in rows dealt in turn")
 
 # %% [markdown]
-# In a piece each process sees a few classes only: its batches, and its BatchNorm, know no others, and no shuffle within
-# the piece mends that. The loaders of [08](08_keep_the_gpu_fed.ipynb) shuffle all rows anew in each epoch, then deal.
+# The folded cell draws the rows of each process, coloured by class.
+
+# %% jupyter={"source_hidden": true}
+from matplotlib.figure import Figure
+
+targets, row = np.asarray(train.targets), np.arange(len(train))
+owners = {"in one piece": np.repeat(range(processes), [len(piece) for piece in pieces]), "in turn": row % processes}
+figure = Figure(figsize=(9, 3), layout="constrained")
+for axes, (name, owner) in zip(figure.subplots(2, sharex=True), owners.items()):
+    own = np.full((processes, len(row)), np.nan)
+    own[owner, row] = targets
+    axes.imshow(own, aspect="auto", interpolation="nearest", cmap="tab10" if len(train.classes) <= 10 else "tab20")
+    seen = np.median([len(np.unique(targets[owner == rank])) for rank in range(processes)])
+    axes.set_title(f"{name}: a process sees {seen:.0f} of {len(train.classes)} classes", loc="left", fontsize=10)
+    axes.set(ylabel="process", yticks=range(processes))
+axes.set_xlabel("row of the manifest, class by class")
+show.figure(figure, alt="; ".join(axes.get_title("left") for axes in figure.axes) + ".")
+
+# %% [markdown]
+# In a piece, batches and BatchNorm know a few classes only, and no shuffle within the piece mends that. The loaders of
+# [08](08_keep_the_gpu_fed.ipynb) shuffle all rows anew in each epoch, then deal.
 
 # %% [markdown] id="exercise"
 # ## Exercise
