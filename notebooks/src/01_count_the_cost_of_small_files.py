@@ -190,7 +190,7 @@ figures.histogram(times, title, x="time of one call (s)", log=True, guess=guess,
 images, request_s = 1_281_167, 0.002
 there = images * 2 * request_s  # unknown names: a look-up, then the open
 mean, slowest = np.mean(times["open"]), max(times["open"]) / sum(times["open"])
-show.say(f"Known names here: **{images * half:,.0f} s** by the median; by the mean {images * mean:,.0f} s, {slowest:.0%} from one open.")
+show.say(f"Known names here: **{images * half:,.0f} s** by the median; by the mean {images * mean:,.0f} s, {slowest:.0%} from one open (another run: another mean).")
 show.say(f"New names there: **{there / 3600:.1f} hours** of opens alone, without a single byte.")
 
 # %% [markdown]
@@ -276,7 +276,8 @@ one, ratios = best["one file, warm"], {}  # other programs only slow a run down
 for state in results:
     fast = best[f"one file, {state}"]
     ratios[f"many files, {state}"] = {size: rate / fast[size] for size, rate in best[f"many files, {state}"].items()}
-    show.say(f"One file, {state}: {1e9 / fast[1000]:.1f} µs for a piece of 1 kB, {bytes_text(fast[size])}/s in pieces of {bytes_text(size)}.")
+    top = max(fast, key=fast.get)
+    show.say(f"One file, {state}: {1e9 / fast[1000]:.1f} µs for a piece of 1 kB; at best {bytes_text(fast[top])}/s, in pieces of {bytes_text(top)}.")
 warm = ratios["many files, warm"]
 slower = max((size for size in warm if warm[size] < 0.5), default=0)
 even = next((bytes_text(size) for size in warm if size > slower), None)
@@ -377,8 +378,8 @@ worksheet.note("01", latency_ms=1e3 / np.median(cold[1]), opens_per_s=best)
 # all 4 servers are busy, further ones only queue. Four leave gaps while a thread takes its answer and sends the next
 # request; a few more fill them.
 #
-# With a warm cache there is nothing to wait for. Threads gain at most what more CPUs give, take turns at Python's
-# lock, and must be started: 100 short reads do not repay many.
+# With a cold cache you wait for the disk: more in flight help until it or your CPUs are busy. With a warm one nothing is
+# waited for: threads gain at most what more CPUs give, take turns at Python's lock, and must be started.
 #
 # `smallfiles pack` cannot know the number of servers, so it keeps 32 in flight on shared storage (a Lustre client may
 # let only 8 through); lower it (`in_flight`) where your site asks. The folded cell packs from the slow storage:
@@ -394,8 +395,8 @@ packed = report.samples / report.seconds
 show.say(f"Packed {packed:,.0f} images per second, **{packed / rate[1]:.1f} times** as fast as one at a time.")
 
 # %% [markdown]
-# If your job uses all of a server's capacity, all other users wait. So on a shared file system our measurements keep to
-# 4 opens in flight and 20,000 operations (`pack` takes more, once).
+# A job that uses all of a server's capacity makes others wait. So on a shared file system we keep to 4 opens in flight
+# and 20,000 operations (`pack`: more, once).
 
 # %% [markdown] id="exercise"
 # ## Exercise
@@ -407,8 +408,8 @@ show.say(f"Packed {packed:,.0f} images per second, **{packed / rate[1]:.1f} time
 # ## On the cluster
 #
 # This command compares many files with one, warm and cold. Copy the packed folder and file to the file system of your
-# jobs, and run it on another node: the one that copied still has them in memory. Even cold, names are known, and
-# neighbours in the one file come along: the difference is an estimate.
+# jobs, and run it on another node: the one that copied still has them in memory. Even cold, names are known and
+# neighbours come along: an estimate.
 
 # %%
 from smallfiles.measure import BenchConfig
