@@ -11,7 +11,7 @@
 # ## Questions
 #
 # - Where does the time of a batch go?
-# - How many workers does a `DataLoader` need, and should they be processes or threads?
+# - How many workers does a `DataLoader` need?
 # - When does a ring of ready batches in memory help?
 
 # %% [markdown] id="objectives"
@@ -93,10 +93,12 @@ drawn = [draw_view(index) for index in range(len(reader))]
 #
 # | program | decoder | augment |
 # |---|---|---|
-# | `scale_crop`, with floats or bytes | Pillow | scale, crop |
-# | `crop_scale`, with floats or bytes | Pillow | crop, scale |
-# | `toolbox`, with bytes | libjpeg-turbo | crop, scale |
-# | `toolbox, part` | libjpeg-turbo, the part only | scale |
+# | `floats, scale_crop` | Pillow | scale, crop |
+# | `floats, crop_scale` | Pillow | crop, scale |
+# | `bytes, scale_crop` | Pillow | scale, crop |
+# | `bytes, crop_scale` | Pillow | crop, scale |
+# | `bytes, toolbox` | libjpeg-turbo | crop, scale |
+# | `bytes, toolbox, part` | libjpeg-turbo, the part only | scale |
 
 # %%
 from torchvision.transforms.v2 import functional as F
@@ -359,8 +361,8 @@ worksheet.note("08", images_per_s=max(lines["memory"].values()), cpu_ms=cpu_ms)
 # only adds sending, since no training overlaps. And it *waits*, asleep and without a CPU, until its file arrives: from
 # slow storage more workers than CPUs help, until these are busy, at 12 ms of waiting per 1.2 of computing (yours is
 # above) with some ten workers per CPU. Compare with what your GPU trains: at 1.2 ms, 8 CPUs make at most 6,700 images
-# per second. With too few CPUs per GPU, and decoding as the longest stage, decode on the GPU (DALI, or
-# `torchvision.io.decode_jpeg(…, device="cuda")`).
+# per second. With too few CPUs per GPU, and decoding as the longest stage, decode on the GPU, in the trainer, since a
+# forked worker cannot use CUDA (DALI, or `torchvision.io.decode_jpeg(…, device="cuda")`).
 #
 # Workers need not be processes. Decoding and scaling release Python's lock, so *threads* really work at the same time.
 #
@@ -515,7 +517,8 @@ def sampled(level):
 stalls = [(start, min(4, start + STALL_S)) for start in np.arange(PERIOD_S - STALL_S, 4, PERIOD_S).tolist()]
 ring = stalled[f"ring of {AHEAD}"]
 pause = ring[0][BATCHES][0] - ORIGIN  # the first step of the second epoch comes after it
-marks = {"storage stalls": stalls, "pauses of training (ring)": [(0, PAUSE_S), (pause - PAUSE_S, pause)]}
+marks = {f"{AHEAD} ahead starts empty": stalled[f"{AHEAD} ahead"][0][BATCHES][0] - ORIGIN}
+marks |= {"storage stalls": stalls, "pauses of training (ring)": [(0, PAUSE_S), (pause - PAUSE_S, pause)]}
 levels = {name: sampled(stalled[name][1]) for name in reversed(buffers)}  # the ring below the others
 two, more, ringed = (share(done) for done, _ in stalled.values())
 title = f"Stalls cost {two:.0%} with 2 batches ahead, {more:.0%} with {AHEAD}, {ringed:.0%} with a ring of {AHEAD}"
@@ -581,9 +584,9 @@ show.figure(figures.bars(found, title, x="seconds per epoch", note=f"one run of 
 print({name: f"{share:.0%} waiting" for name, share in waiting.items()})
 
 # %% [markdown]
-# One worker hides most of the waiting. With a process, training waits although batches are ready: it must receive each,
-# the *send* of section 1; with `pin_memory` a thread of the trainer does that ahead. A thread's batch is there; a slot
-# of the ring costs a message.
+# With free CPUs one worker hides most waiting. With a process, training waits although batches are ready: it must
+# receive each, the *send* of section 1; with `pin_memory` a thread of the trainer does that ahead. A thread's batch is
+# there already.
 
 # %% [markdown] id="exercise"
 # ## Exercise
