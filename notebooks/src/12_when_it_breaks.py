@@ -3,7 +3,7 @@
 #
 # **Minutes** 30 · **Machine** any Linux computer with two CPUs · **Needs** nothing · **Data** 400 synthetic images
 #
-# Find your symptom in the tables; below them failures are reproduced. Run cell by cell, and guess.
+# Below the tables failures are reproduced. Guess first.
 
 # %% [markdown] id="symptoms"
 # ## Find your symptom
@@ -14,15 +14,15 @@
 # | Symptom | Cause | Remedy | Where |
 # |---|---|---|---|
 # | Accuracy is lower with 4 workers than with none | forked workers share the position of a file opened before them ([pytorch#11887](https://github.com/pytorch/pytorch/issues/11887)) | open it at the first read of each process, or use `os.pread`; close HDF5 files before workers start | [below](#Shared-offset), [04.4](04_pack_hdf5.ipynb#4-·-Close-the-file-before-workers-start), [06.4](06_read_a_squashfs_image.ipynb#4-·-Share-one-file-between-workers) |
-# | A pretrained model scores 0 to 0.1 % on ImageNet | `label = ID - 1`: the order of the development kit, not of the sorted wnids ([mmpretrain#11](https://github.com/open-mmlab/mmpretrain/issues/11)) | label = rank of the sorted wnid; check images 1 to 4: 65, 970, 230, 809 | [below](#Wrong-label-order), [02.3](02_describe_a_dataset.ipynb#3-·-Catch-the-wrong-label-order) |
+# | A pretrained model scores 0 to 0.1 % on ImageNet | `label = ID - 1`: the order of the development kit, not of the sorted wnids ([mmpretrain#11](https://github.com/open-mmlab/mmpretrain/issues/11)) | label = rank of the sorted wnid; images 1 to 4: 65, 970, 230, 809 | [below](#Wrong-label-order), [02.3](02_describe_a_dataset.ipynb#3-·-Catch-the-wrong-label-order) |
 # | Every epoch has the same order | `sampler.set_epoch(epoch)` was forgotten ([pytorch#31771](https://github.com/pytorch/pytorch/issues/31771)), or shards are shuffled with one seed | call it; `make_loader` counts epochs itself | [below](#Same-order-in-every-epoch), [10.2](10_run_it_on_many_nodes.ipynb#2-·-Read-each-sample-once) |
 # | Two images became one sample | webdataset cuts keys at the first dot | no dots in names; `pack` writes them as `%2E` | [below](#Samples-lost-in-shards), [05.1](05_shard_a_dataset.ipynb#1-·-Look-inside-a-shard) |
 # | More GPUs, and an epoch takes as long; or `you need to add an explicit nodesplitter` | the split over the ranks is missing: every rank reads everything | split over ranks, then workers; more shards than workers | [below](#Samples-lost-in-shards), [05.4](05_shard_a_dataset.ipynb#4-·-Deal-the-shards-out), [10.2](10_run_it_on_many_nodes.ipynb#2-·-Read-each-sample-once) |
-# | Fewer samples than yesterday, or `unexpected end of data` | a copy, a tar or an extraction was interrupted; of a cut between samples webdataset and `tarfile` report nothing | write under a temporary name and rename; `smallfiles verify` | [below](#Half-a-copy), [05.7](05_shard_a_dataset.ipynb#7-·-Cut-a-shard) |
-# | A batch holds few classes | packed in class order, or more classes than the buffer can mix | shuffle while packing (`pack --shuffle SEED`) and keep a buffer | [05.2](05_shard_a_dataset.ipynb#2-·-Mix-the-samples) |
+# | Fewer samples than yesterday, or `unexpected end of data` | a copy was interrupted; of a cut between samples webdataset and `tarfile` report nothing | write under a temporary name and rename; `smallfiles verify` | [below](#Half-a-copy), [05.7](05_shard_a_dataset.ipynb#7-·-Cut-a-shard) |
+# | A batch holds few classes | packed in class order, or more classes than the buffer can mix | `pack --shuffle SEED`, and keep a buffer | [05.2](05_shard_a_dataset.ipynb#2-·-Mix-the-samples) |
 # | ImageFolder finds one class, or a class called `masks` | it takes each folder for a class: wrappers, splits, masks, annotations | say which parts belong together (`--field 'mask=masks/{stem}.png'`), or are classes (`--source folder`) | [02.1](02_describe_a_dataset.ipynb#1-·-Walk-once,-write-down-what-is-there), [13](13_bring_your_own_data.ipynb) |
-# | Augmentations repeat in every worker, or in every epoch | a NumPy generator made in `__init__` is copied by the fork; PyTorch seeds only the global ones ([pytorch#5059](https://github.com/pytorch/pytorch/issues/5059)) | make it at the first read, from `torch.initial_seed()` | [08.3](08_keep_the_gpu_fed.ipynb#3-·-Add-workers) |
-# | The second benchmark is several times as fast | the page cache ([DALI#1415](https://github.com/NVIDIA/DALI/issues/1415)) | state warm or cold; `smallfiles bench` measures both | [below](#Page-cache-in-a-benchmark), [01.2](01_count_the_cost_of_small_files.ipynb#2-·-Time-a-single-open) |
+# | Augmentations repeat in every worker, or in every epoch | a NumPy generator made in `__init__` is copied by the fork; PyTorch seeds only the global ones ([pytorch#5059](https://github.com/pytorch/pytorch/issues/5059)) | make it at the first read, from `torch.initial_seed()` | |
+# | The second benchmark is several times as fast | the page cache ([DALI#1415](https://github.com/NVIDIA/DALI/issues/1415)) | state warm or cold (`smallfiles bench`) | [below](#Page-cache-in-a-benchmark), [01.2](01_count_the_cost_of_small_files.ipynb#2-·-Time-a-single-open) |
 
 # %% [markdown]
 # ### Memory
@@ -34,7 +34,7 @@
 # | `Too many open files`, `received 0 items of ancdata` | each tensor kept from a worker holds an open file ([pytorch#973](https://github.com/pytorch/pytorch/issues/973)) | `.clone()` what you keep, raise `ulimit -n`, or `set_sharing_strategy("file_system")` | [below](#Too-many-open-files) |
 # | `offset overflow while concatenating arrays` | a `binary` column of a record batch ends at 2 GiB ([arrow#10776](https://github.com/apache/arrow/issues/10776)) | more batches, or `large_binary` | [below](#More-than-2-GiB-in-one-array), [03.1](03_pack_arrow.ipynb#1-·-Build-a-small-file-by-hand) |
 # | The job is killed while it stages | a file in `/dev/shm` is memory of the job | request more memory, or stage to a disk | [07.1](07_stage_a_dataset.ipynb#1-·-Find-the-place) |
-# | The node has less memory than it should | copies that a killed job left in `/dev/shm` | `smallfiles staged --sweep` | [below](#Leftovers-in-memory), [07.5](07_stage_a_dataset.ipynb#5-·-Clean-up,-also-when-killed) |
+# | The node has less memory than usual | copies that a killed job left in `/dev/shm` | `smallfiles staged --sweep` | [below](#Leftovers-in-memory), [07.5](07_stage_a_dataset.ipynb#5-·-Clean-up,-also-when-killed) |
 
 # %% [markdown]
 # ### Storage
@@ -44,13 +44,13 @@
 # | `No space left on device`, and `df -h` shows space; `Disk quota exceeded` | inodes, or a quota of files, are used up | `df -i`, the site's quota command; pack, also environments (`slurm/env/build.sh`) | [below](#No-space-left), [01.1](01_count_the_cost_of_small_files.ipynb#1-·-Count-inodes-and-blocks), [06.5](06_read_a_squashfs_image.ipynb#5-·-Put-an-environment-into-one-file) |
 # | Opening many files is slow, and more threads do not help | the rate of the metadata server is reached | one packed file | [01.4](01_count_the_cost_of_small_files.ipynb#4-·-Keep-many-opens-in-flight) |
 # | Reading one large file is slow from many nodes | it lies on one storage target | `lfs getstripe FILE`; `lfs setstripe -c -1 FOLDER`, then write it again | [11.4](11_choose_a_format.ipynb#4-·-From-1-to-1,000-nodes) |
-# | `Stale file handle`; `Cannot send after transport endpoint shutdown` | a file was replaced while open ([libnfs#614](https://github.com/sahlberg/libnfs/pull/614)); the client lost its server ([Lustre](https://wiki.lustre.org/Lustre_Client_Eviction_Guide)) | publish under a new name; open again; resume from a checkpoint | [10.5](10_run_it_on_many_nodes.ipynb#5-·-Outlive-the-time-limit) |
+# | `Stale file handle`; `Cannot send after transport endpoint shutdown` | a file was replaced while open ([libnfs#614](https://github.com/sahlberg/libnfs/pull/614)); the client lost its server ([Lustre](https://wiki.lustre.org/Lustre_Client_Eviction_Guide)) | publish under a new name; open again; resume from a checkpoint ([10.5](10_run_it_on_many_nodes.ipynb#5-·-Outlive-the-time-limit)) | |
 # | `Unable to lock file`, `No locks available` | another process has the HDF5 file open, or the file system has no locks ([h5py#1101](https://github.com/h5py/h5py/issues/1101)) | for complete files `locking=False` at each open, or `HDF5_USE_FILE_LOCKING=FALSE` before the import | [below](#Locked-file), [04.5](04_pack_hdf5.ipynb#5-·-Meet-the-file-lock) |
 # | Random reads from HDF5 fetch many times the bytes | chunks; slices below 64 KiB | a contiguous blob; short slices by `os.pread` | [04.3](04_pack_hdf5.ipynb#3-·-Read-one-sample-at-random) |
 # | Random reads from Arrow fetch many times the bytes | an `OSFile` fetches the record batch for one image | fewer rows per batch, or map the file (`formats.open`) | [03.3](03_pack_arrow.ipynb#3-·-Choose-the-rows-per-batch) |
 # | A squashfs file is as large as the folder, and slow | packed with the defaults: gzip, fragments | pack raw; `python -m pysquashfs info FILE` | [06.1](06_read_a_squashfs_image.ipynb#1-·-Choose-the-settings) |
 # | `mount: must be superuser`, `failed to setup loop device` | mounting needs root, or FUSE and a device file ([enroot#180](https://github.com/NVIDIA/enroot/issues/180)) | read it with the library | [below](#No-mount-without-root), [06.2](06_read_a_squashfs_image.ipynb#2-·-Compare-the-library-with-a-mount) |
-# | `lmdb.Error: Function not implemented`, or an LMDB that breaks | its authors advise against network file systems ([py-lmdb#228](https://github.com/jnwatson/py-lmdb/issues/228), [#281](https://github.com/jnwatson/py-lmdb/issues/281)) | copy it to the node, `lmdb.open(path, readonly=True, lock=False, readahead=False)` | [07.1](07_stage_a_dataset.ipynb#1-·-Find-the-place) |
+# | `lmdb.Error: Function not implemented`, or an LMDB that breaks | its authors advise against network file systems ([py-lmdb#228](https://github.com/jnwatson/py-lmdb/issues/228), [#281](https://github.com/jnwatson/py-lmdb/issues/281)) | copy it to the node ([07.1](07_stage_a_dataset.ipynb#1-·-Find-the-place)), `lmdb.open(path, readonly=True, lock=False, readahead=False)` | |
 
 # %% [markdown]
 # ### Workers, ranks, jobs
@@ -60,7 +60,7 @@
 # | `Temporary failure in name resolution`, `Connection refused`, or a job that hangs | compute nodes have no internet | download on a login node into a folder that jobs can read, and name it (`TORCH_HOME`; `HF_HOME`, `HF_HUB_OFFLINE=1`); set timeouts | [below](#No-network) |
 # | A start of many ranks takes minutes | each opens a thousand files to import PyTorch | the environment as one file | [00.2](00_start_here.ipynb#2-·-Count-the-files-behind-one-import), [06.5](06_read_a_squashfs_image.ipynb#5-·-Put-an-environment-into-one-file) |
 # | Staged data is gone before training starts | a `trap` inside `$(…)` fires at the end of that subshell | set the trap in the script itself | [07](07_stage_a_dataset.ipynb#On-the-cluster) |
-# | Training hangs at its start | a program waits for `SLURM_NTASKS` ranks that nobody started | start the program with `srun`; count ranks by `SLURM_STEP_NUM_TASKS` | [10.1](10_run_it_on_many_nodes.ipynb#1-·-Find-your-place) |
+# | Training hangs at its start | a program waits for `SLURM_NTASKS` ranks that nobody started | start it with `srun`; count ranks by `SLURM_STEP_NUM_TASKS` | [10.1](10_run_it_on_many_nodes.ipynb#1-·-Find-your-place) |
 # | `h5py objects cannot be pickled` | a `Dataset` is pickled for workers that are not forked | keep the path, open in the worker | [below](#A-class-that-workers-cannot-find), [04.4](04_pack_hdf5.ipynb#4-·-Close-the-file-before-workers-start) |
 # | `Can't get attribute … on <module '__main__'` | workers that are not forked import your class, and a notebook is no module | put it into a file, or `multiprocessing_context="fork"` | [below](#A-class-that-workers-cannot-find) |
 # | `Cannot re-initialize CUDA in forked subprocess` | the dataset, a transform or the collate function uses CUDA in a worker ([pytorch#40403](https://github.com/pytorch/pytorch/issues/40403)) | move tensors in the main process, or `multiprocessing_context="spawn"` | [08.3](08_keep_the_gpu_fed.ipynb#3-·-Add-workers) |
@@ -74,13 +74,13 @@
 #
 # Verdicts of `smallfiles profile -- python train.py`; the first that holds is shown.
 #
-# | Verdict | Condition (a bare number is the least) | Remedy |
+# | Verdict | Condition (numbers mean *at least*) | Remedy |
 # |---|---|---|
 # | one rank waits for another | one rank waits 20 percentage points more than another, which waits less than half as much | give the slow rank what it lacks |
 # | batches are too large for /dev/shm | workers × batches ahead × bytes of a batch, 80 % of `/dev/shm` | `prefetch_factor=1`, fewer workers |
 # | workers are restarted in each epoch | their start takes 20 % of an epoch | `persistent_workers=True` |
 # | the main thread copies | 20 % of the time in copies, collating or conversions between two batches | do it in the workers; `pin_memory=True`, `non_blocking=True` |
-# | the first epoch is cold, later ones are warm | waiting in the first epoch 20 %, in later ones less than 40 % of that | `smallfiles stage OUT` before the training |
+# | the first epoch is cold, later ones are warm | waiting in the first epoch 20 %, in later ones less than 40 % of that | `smallfiles stage OUT` first |
 # | loading is not the limit | waiting below 10 %, or below 30 % with idle workers | look at the model |
 # | threads are oversubscribed | 1.4 busy threads per worker, busy threads × workers more than CPUs, all CPUs wanted | `OMP_NUM_THREADS=1`, `cv2.setNumThreads(0)` |
 # | small reads | 40 reads per sample, below 16 kB each, and 20 % of a worker's time in them | `smallfiles pack DIR`, larger chunks |
@@ -91,7 +91,7 @@
 # | too few workers | workers are busy half of the time, and CPUs are free; or `num_workers=0` | `num_workers=N` |
 # | decoding is the limit | all CPUs wanted, 30 % of a worker's time in decoding and augmentation | `smallfiles pack DIR OUT --resize 256` |
 # | CPUs are the limit | all CPUs wanted, for something else | more CPUs, or less work per sample |
-# | numbers are missing for a verdict | fewer than 8 steps, or a number that this system does not give | a longer `--seconds`, or more batches per epoch |
+# | numbers are missing for a verdict | fewer than 8 steps, or a number that this system does not give | longer `--seconds`, more batches per epoch |
 
 # %% [markdown] id="setup"
 # ## Set up
@@ -105,7 +105,7 @@ from helpers import figures, show, start
 setup = start("12")
 
 # %% [markdown]
-# The *folded* helpers return an error's last line, and call in a fork, to protect this kernel.
+# The *folded* helpers return an error's last line, and call in a fork:
 
 # %% jupyter={"source_hidden": true}
 import multiprocessing
@@ -143,7 +143,7 @@ shard = min(out.glob("*.tar"))
 reader = formats.open(shard)
 
 # %% [markdown] id="recall"
-# > **Recall** (10). Eight ranks finish an epoch without an error. How do you know that each sample was read once?
+# > **Recall** (10). How do you know that eight ranks read each sample once in an epoch?
 #
 # <details>
 # <summary>Answer</summary>
@@ -158,11 +158,9 @@ reader = formats.open(shard)
 #
 # ### Shared offset
 #
-# The *folded* `Dataset` reads through one open file: with `seek`, a pause (as on a busy node) and `read`, or by position.
-#
-# > **Predict.** Of 12,000 samples, how many are wrong with two workers? And with one?
+# This `Dataset` reads through one open file: with `seek`, a pause and `read`, or by position.
 
-# %% jupyter={"source_hidden": true}
+# %%
 from torch.utils.data import DataLoader, Dataset, RandomSampler
 
 truth = [bytes(reader.read(index)) for index in range(len(reader))]
@@ -170,19 +168,24 @@ places = [reader.span(index)[1:] for index in range(len(reader))]
 
 
 class IsRight(Dataset):
-    def __init__(self, by_position):
-        self.by_position = by_position
+    def __init__(self, way):
+        self.way = way
 
     def __len__(self):
         return len(truth)
 
     def __getitem__(self, index):
         start, stop = places[index]
-        if self.by_position:
+        if self.way == "os.pread":
             return os.pread(file.fileno(), stop - start, start) == truth[index]
         file.seek(start)
-        os.sched_yield()  # a busy node, or slow storage, makes such a pause
+        if "pause" in self.way:
+            os.sched_yield()  # another worker may run, as on a busy node
         return file.read(stop - start) == truth[index]
+
+
+# %% [markdown]
+# > **Predict.** Of 12,000 samples, how many are wrong with two workers and the pause? And with one worker?
 
 # %%
 guess = 10  # change me: wrong samples with two workers
@@ -191,27 +194,28 @@ guess = 10  # change me: wrong samples with two workers
 file = shard.open("rb", buffering=0)  # before the workers are forked
 
 
-def wrong(workers, by_position):
+def wrong(way, workers):
     chosen = RandomSampler(truth, replacement=True, num_samples=12_000)
-    settings = {"num_workers": workers, "multiprocessing_context": "fork" if workers else None}
-    loader = DataLoader(IsRight(by_position), 100, sampler=chosen, **settings)
-    return sum(int((~right).sum()) for right in loader)
+    settings = {"num_workers": workers, "multiprocessing_context": "fork"}
+    return sum(int((~right).sum()) for right in DataLoader(IsRight(way), 100, sampler=chosen, **settings))
 
 
-counts = {f"seek and read, num_workers={n}": wrong(n, False) for n in (0, 1, 2)}
-counts["os.pread, num_workers=2"] = wrong(2, True)
+tried = [("seek, pause, read", 1), ("seek, pause, read", 2), ("seek, read", 2), ("os.pread", 2)]
+counts = {f"{way}; {n} worker{'s' * (n > 1)}": wrong(way, n) for way, n in tried}
 file.close()
-two = counts["seek and read, num_workers=2"]
-title = f"{two:,} of 12,000 samples are wrong when two workers share an offset, {counts['os.pread, num_workers=2']:,} with os.pread"
+_, two, without, by_position = counts.values()
+title = f"Two workers share an offset: {two:,} of 12,000 samples are wrong, {without:,} without the pause, {by_position:,} with os.pread"
 title = title if two else "This time the two workers never met: run the cell again"
-figures.bars(counts, title, x="wrong samples of 12,000", guess=guess, note="with a pause between seek and read")
+figures.bars(counts, title, x="wrong samples of 12,000", guess=guess)
 
 # %% [markdown]
-# A fork shares the offset: one worker moves it before the other reads. Without the pause it may be one in an epoch.
+# ![Left: two workers share one offset, worker 2 moves it, and worker 1 reads image B instead of A. Right: with pread each names its position.](pictures/shared_offset.svg)
+#
+# A fork shares the offset: one worker moves it before the other reads. Without the pause chance decides how many.
 #
 # ### Wrong label order
 #
-# The labels of the first four validation images, and what our check calls their order (*folded*):
+# We check three orders by the labels of four validation images (*folded*):
 
 # %% jupyter={"source_hidden": true}
 from smallfiles.manifest import Manifest
@@ -226,15 +230,16 @@ for labels in ((490, 361, 171, 822), (489, 360, 170, 821), (65, 970, 230, 809)):
 #
 # ### Same order in every epoch
 #
-# Two epochs, a third after `set_epoch` (*folded*):
+# The first samples of a rank in two epochs. Cure it:
 
-# %% jupyter={"source_hidden": true}
+# %%
 from torch.utils.data import DistributedSampler
 
+call_set_epoch = False  # change me
 sampler = DistributedSampler(range(20), num_replicas=2, rank=0)
-for number in range(3):
-    if number == 2:
-        sampler.set_epoch(1)
+for epoch in range(2):
+    if call_set_epoch:
+        sampler.set_epoch(epoch)
     print(f"seed {sampler.seed} + epoch {sampler.epoch}: {list(sampler)[:5]}")
 
 # %% [markdown]
@@ -244,7 +249,7 @@ for number in range(3):
 #
 # > **Predict.** How many samples does webdataset find in `cat.v1.jpg` and `cat.v2.jpg`?
 #
-# Such names, and with `%2E`; two ranks without a split, and with one (*folded*):
+# We read names with `.` and `%2E`, then on two ranks, without and with a split (*folded*):
 
 # %% jupyter={"source_hidden": true}
 import tarfile
@@ -276,7 +281,7 @@ for rank in "01":
 #
 # ### Half a copy
 #
-# > **Predict.** Half of a shard arrived, cut between two samples or within one (*folded*). What does webdataset report?
+# > **Predict.** Half a shard arrived, cut between samples or within one (*folded*). What does webdataset report?
 
 # %% jupyter={"source_hidden": true}
 cut = setup.scratch / "cut.tar"
@@ -297,7 +302,7 @@ for where, end in {"between": half - 512, "within": half + 512}.items():
 #
 # ### Page cache in a benchmark
 #
-# A file, dropped from the page cache and read twice (*folded*): only the first is your disk's speed.
+# A file is dropped from the page cache and read twice (*folded*):
 
 # %% jupyter={"source_hidden": true}
 import shutil
@@ -317,6 +322,9 @@ for run in ("first", "second"):
         while opened.readinto(buffer):
             pass
     print(f"{run} run: {plain.stat().st_size / (perf_counter() - began) / 1e6:,.0f} MB/s")
+
+# %% [markdown]
+# Only the first is your disk's speed. All of this can pass silently: count.
 
 # %% [markdown] id="memory" tags=["core"]
 # ## 2 · Memory that runs out
@@ -361,11 +369,11 @@ axes = {"x": "every n-th path is read, n", "y": "copied by the worker (MB)", "lo
 figures.lines(copied, title, **axes, guess=guess, marks={f"{per_page} paths in a page": per_page})
 
 # %% [markdown]
-# A page holds 36 paths: up to n = 36 each page is touched. A column has no counts.
+# A page holds 36 paths: up to n = 36 each is touched. A column has no counts.
 #
 # ### Shared memory is full
 #
-# Batches of 2.4 million numbers, as floats and as bytes, in a `/dev/shm` of 8 MB (*folded*):
+# A worker sends batches of 2.4 million numbers, as floats and as bytes, through a `/dev/shm` of 8 MB (*folded*):
 
 # %% jupyter={"source_hidden": true}
 def with_limits(folder, limits, *command):
@@ -391,9 +399,9 @@ for dtype in ("float32", "uint8"):
     print(f"{dtype}:", with_limits("/dev/shm", "size=8m", sys.executable, "-c", LOADER, dtype))
 
 # %% [markdown]
-# Since late 2025 ([pytorch#161910](https://github.com/pytorch/pytorch/pull/161910)) PyTorch reserves the memory first, and
-# raises an error. Older versions touch a page that is not there, and get SIGBUS, as a map of a truncated file does
-# (*folded*). A second worker dies of signal 9, as over the memory limit.
+# Since late 2025 ([pytorch#161910](https://github.com/pytorch/pytorch/pull/161910)) PyTorch reserves the memory first.
+# Older versions touch a page that is not there, and get SIGBUS, as a map of a truncated file does (*folded*). A
+# second worker dies of signal 9, as over the memory limit.
 
 # %% jupyter={"source_hidden": true}
 import mmap
@@ -452,13 +460,16 @@ print(in_child(keep_batches))
 #
 # ### More than 2 GiB in one array
 #
-# 33 pieces of 64 MiB in one `binary` array (*folded*):
+# We join 33 pieces of 64 MiB (*folded*):
 
 # %% jupyter={"source_hidden": true}
 chunk = pa.array([bytes(1 << 20)] * 64)  # 64 MiB
 photos = pa.chunked_array([chunk] * 33)  # the same chunk 33 times, which takes no memory
 print(said(photos.combine_chunks))
 print(len(pa.table({"data": photos}).to_batches()), "record batches of", chunk.nbytes >> 20, "MiB are fine")
+
+# %% [markdown]
+# Each limit has a number: `df -h /dev/shm`, `ulimit -n`.
 
 # %% [markdown] id="files" tags=["core"]
 # ## 3 · Files that refuse
@@ -482,7 +493,7 @@ for number in (errno.ENOSPC, errno.EDQUOT):
 #
 # ### Locked file
 #
-# An HDF5 file that this kernel has open for writing, with locking and without (*folded*):
+# A process reads an HDF5 file that this kernel writes, with and without locking (*folded*):
 
 # %% jupyter={"source_hidden": true}
 import h5py
@@ -501,7 +512,7 @@ with h5py.File(path, "r+"):
 #
 # ### No mount without root
 #
-# `mount` by a user, and our library (*folded*):
+# A user mounts an image; our library reads it (*folded*):
 
 # %% jupyter={"source_hidden": true}
 squashed = setup.scratch / "train.sqfs"
@@ -514,9 +525,11 @@ by_library = formats.open(squashed)
 print(by_library.key(7), len(by_library.read(7)), "bytes, no mount")
 
 # %% [markdown]
+# The library just reads a file.
+#
 # ### Leftovers in memory
 #
-# What a killed job leaves in a stand-in for `/dev/shm`, and a sweep (*folded*):
+# A job stages a file to a stand-in for `/dev/shm` and is killed; we sweep (*folded*):
 
 # %% jupyter={"source_hidden": true}
 from smallfiles import staging
@@ -535,12 +548,16 @@ job.join()
 print(*(f"left: {copy.bytes:,} bytes, {copy.state}, {copy.owner}" for copy in staging.listing([node])), sep="\n")
 print("removed:", staging.sweep_all([node]), "- left:", len(staging.listing([node])))
 
+# %% [markdown]
+# Its owner is dead, so a sweep may remove it. No file above is damaged: room, a lock or a right is missing.
+
 # %% [markdown] id="job" tags=["core"]
 # ## 4 · Jobs that run elsewhere
 #
 # ### A class that workers cannot find
 #
-# Workers that are not forked pickle the `Dataset`. A class of the main program, by spawn and by fork (*folded*):
+# Workers that are not forked pickle the `Dataset`. We start a class of the main program by spawn and by fork
+# (*folded*):
 
 # %% jupyter={"source_hidden": true}
 PROGRAM = """
@@ -559,7 +576,7 @@ for method in ("spawn", "fork"):
     print(f"{method}: {end.stdout.strip()} {end.stderr.strip().splitlines()[-1:]}")
 
 # %% [markdown]
-# Pickling an open HDF5 file, and our reader (*folded*):
+# We pickle an open HDF5 file, and our reader (*folded*):
 
 # %% jupyter={"source_hidden": true}
 import pickle
@@ -571,10 +588,10 @@ print(len(pickle.dumps(reader)), "bytes: our reader, which opens the file again 
 # %% [markdown]
 # ### One CPU for all workers
 #
-# > **Predict.** A script requests eight CPUs, and a task is bound to one (*folded*). What do `SLURM_CPUS_PER_TASK`,
+# > **Predict.** A script requests eight CPUs, and a task is bound to one. What do `SLURM_CPUS_PER_TASK`,
 # > `os.cpu_count()` and `os.sched_getaffinity` report?
 
-# %% jupyter={"source_hidden": true}
+# %%
 def in_a_task():
     os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:1])  # what srun does
     os.environ["SLURM_CPUS_PER_TASK"] = "8"  # what the script requested
@@ -584,11 +601,11 @@ def in_a_task():
 print("the variable {}, os.cpu_count() {}, os.sched_getaffinity {}".format(*in_child(in_a_task)))
 
 # %% [markdown]
-# Only the last sees the binding.
+# Only the last sees the binding: ask the process.
 #
 # ### No network
 #
-# A port where nothing listens, and a server that never answers (*folded*):
+# We ask a port where nothing listens, and a server that never answers (*folded*):
 
 # %% jupyter={"source_hidden": true}
 import socket
@@ -609,12 +626,12 @@ silent.close()
 # %% [markdown] id="exercise"
 # ## Exercise
 #
-# [Exercise 12](../exercises/12_when_it_breaks.ipynb): find cause and cure of six failed jobs in their logs.
+# [Exercise 12](../exercises/12_when_it_breaks.ipynb): diagnose six failed jobs from their logs.
 
 # %% [markdown] id="cluster"
 # ## On the cluster
 #
-# Before a long job check its machine, and what ranks read:
+# Before a long job:
 
 # %%
 from helpers import machine_report
@@ -630,15 +647,15 @@ show.command(machine_report.describe(setup.scratch))
 # %% [markdown] id="key-points"
 # ## Key points
 #
-# - Failures without an error are found by counting: samples, labels, keys.
+# - Without an error only counting helps: samples, labels, keys.
 # - Open files in the process that reads them.
-# - Memory, `/dev/shm`, open files and an Arrow array (2 GiB) each have a limit.
-# - Count what you may use, not what is installed or was requested.
+# - Memory, `/dev/shm`, open files and an Arrow array each have a limit.
+# - Count what you may use, not what is installed or requested.
 
 # %% [markdown] id="quiz"
 # ## Check yourself
 #
-# **1.** A worker is "killed by signal: Bus error". What do you do first? (a) Ask for more memory for the job. (b)
+# **1.** A worker is "killed by signal: Bus error". What do you do first? (a) Ask for more memory. (b)
 # Compare the *size* in `df -h /dev/shm` with workers × batches ahead × bytes of a batch. (c) Raise `ulimit -n`.
 #
 # <details>
@@ -650,8 +667,8 @@ show.command(machine_report.describe(setup.scratch))
 #
 # </details>
 #
-# **2.** A job that reads well on the login node hangs on a compute node in `from_pretrained`. Why? (a) The quota of
-# files is used up. (b) It waits for `SLURM_NTASKS` ranks. (c) It waits for the internet.
+# **2.** A job that reads well on the login node hangs on a compute node in `from_pretrained`. Why? (a) Its quota is used
+# up. (b) It waits for ranks. (c) For the internet.
 #
 # <details>
 # <summary>Answer</summary>
