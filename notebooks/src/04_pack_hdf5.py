@@ -116,9 +116,8 @@ with h5py.File(blob) as file:
     print(start, stop, file["train/data"][start:stop].tobytes() == image)
 
 # %% [markdown]
-# A row holds a length and an address, nothing else. The image is in a *heap*, and the library follows the address at
-# each read. In the blob a sample is a slice: two neighbours in `offsets` are its start and stop, so n images have
-# n + 1 offsets.
+# A row holds a length and an address. The image is in a *heap*, and the library follows the address at each read. In
+# the blob a sample is a slice: two neighbours in `offsets` are its start and stop, so n images have n + 1 offsets.
 #
 # ![Strips of bytes: in HDF5 vlen, references lead to one heap per image; in HDF5 blob, images lie back to back and offsets follow.](pictures/bytes_of_hdf5.svg)
 #
@@ -178,7 +177,7 @@ except SmallfilesError as error:
 # *Optional, 5 minutes.* Many scripts make an array of a file's bytes with `np.array(list(data))` instead of
 # `np.frombuffer(data)`.
 #
-# > **Predict.** How many times faster is the second for one image: 2 times, 100 times, or more than 1,000 times?
+# > **Predict.** How many times faster is the second for one image: 2, 100, or more than 1,000 times?
 
 # %%
 data = samples[7].data
@@ -312,9 +311,9 @@ with h5py.File(small) as file, small.open("rb") as plain:
 # slice. Compressed chunks have no such way out. `vlen` needs several reads per image: the row, the head of its heap,
 # the image.
 #
-# Contiguous samples have a trap: for a shorter slice the default driver fetches 64 KiB, into its *sieve buffer*.
-# `os.pread` fetches the slice alone; `data.id.get_offset()` says where the data begins. Our reader does so on a parallel
-# file system, and maps a local file. Now we hash every byte, so none wins by not reading.
+# Contiguous samples have a trap: for a slice below 64 KiB the default driver fetches 64 KiB, into its *sieve
+# buffer*. `os.pread` fetches the slice alone; `data.id.get_offset()` says where the data begins. Our reader does so on a
+# parallel file system, and maps a local file. Now we hash every byte, so none wins by not reading.
 
 # %%
 from functools import partial
@@ -358,7 +357,8 @@ for file in opened.values():
 #
 # A DataLoader forks its workers: each is a copy of the parent, with the same open files. An open file has an *offset*,
 # the position where the next read begins, and all copies share it. If one worker seeks and another then reads, it reads
-# at the wrong position. A common first version:
+# at the wrong position. Three ways follow: opened in the parent; in each worker as well; in the workers only. A common
+# first version:
 
 
 # %%
@@ -379,8 +379,8 @@ class OpenedInInit(torch.utils.data.Dataset):  # do not copy this
 
 
 # %% [markdown]
-# We read 2,000 samples at random and compare. HDF5 has several *drivers*: the default one usually names the position in
-# each read (`pread`), `stdio` seeks and then reads.
+# We compare 2,000 random samples. HDF5 has several *drivers*: the default one usually names the position in each read
+# (`pread`), `stdio` seeks and then reads.
 
 # %%
 from torch.utils.data import DataLoader, RandomSampler
@@ -411,15 +411,14 @@ for name, how in {"default driver": {}, "stdio": {"driver": "stdio"}}.items():
     dataset.group.file.close()
 
 # %% [markdown]
-# With `stdio` and two workers some samples are wrong, and the read raises no error, though a JPEG decoder often would.
-# (If there are none, run the cell again.) h5py from PyPI uses `pread`; another build
-# may seek, so the same program can be wrong on the next machine
-# ([pytorch#11887](https://github.com/pytorch/pytorch/issues/11887)).
+# With `stdio` and two workers some samples are wrong, and no read raises an error. (If there are none,
+# run the cell again.) h5py from PyPI uses `pread`; another build may seek, so the same program can be wrong on the next
+# machine ([pytorch#11887](https://github.com/pytorch/pytorch/issues/11887)).
 #
 # ![Left: two workers share one offset, worker 2 moves it, and worker 1 reads image B instead of A. Right: with pread each names its position.](pictures/shared_offset.svg)
 # *Right: with `pread`.*
 #
-# The usual advice is to open the file at the first read, in the process that reads:
+# The usual advice: open it at the first read, in the process that reads:
 
 
 # %%
@@ -446,7 +445,7 @@ class OpenedInWorker(torch.utils.data.Dataset):
 
 
 # %% [markdown]
-# But many programs look at a sample before training: the parent reads, and then forks.
+# But many programs look at a sample before training: the parent reads, then forks.
 #
 # > **Predict.** Each worker opens the file itself. Are all samples right?
 
