@@ -8,7 +8,7 @@
 # and how many there are, and the job script must pass its resources on.
 #
 # This notebook simulates two nodes: its processes get the environment variables of real ones. With Slurm, it submits
-# a real job.
+# a job.
 
 # %% [markdown] id="questions"
 # ## Questions
@@ -73,8 +73,6 @@ samples = len(source.manifest)
 # on its node its *local rank*.
 #
 # ![The job script runs once, on node 0; srun starts four tasks on two nodes. Ranks count over all nodes, local ranks from 0 on each.](pictures/script_and_tasks.svg)
-#
-# *What runs where.*
 #
 # Below are six processes, by how they were started. (`salloc` opens a shell in a job, here on a compute node.)
 #
@@ -224,6 +222,8 @@ show.figure(figures.bars(often, title, x="samples of the epoch, by how often the
 # %% [markdown]
 # Nothing failed in the wrong runs, and in one the numbers per rank are right. So count over all ranks.
 #
+# ### A sampler's two traps
+#
 # What if samples cannot be divided evenly? The folded cell tries two samplers.
 #
 # > **Predict.** 10 samples, 4 ranks: how many does PyTorch's sampler read, and how many does ours?
@@ -262,8 +262,8 @@ for name, (one, other) in orders.items():
 # ## 3 · Train on all of them
 #
 # `init_process_group` connects the ranks; `DistributedDataParallel` (DDP) averages their gradients in each
-# `backward()`. With GPUs, write `"nccl"`, call `torch.cuda.set_device(here.local_rank)`, and move model and batches to
-# that GPU: this is what the local rank is for.
+# `backward()`. With GPUs, write `"nccl"`, call `torch.cuda.set_device(here.local_rank % torch.cuda.device_count())` (a
+# task may see only one), and move model and batches there: this is what the local rank is for.
 
 # %%
 import torch.distributed as dist
@@ -344,8 +344,8 @@ for what, pause_s in {"writes a checkpoint for 5 s": 5, "exits": 0}.items():
 # ## 4 · Add nodes until the storage is full
 #
 # *Weak scaling* means more ranks with the same work per rank. Each rank stands for a node and takes ten steps. Steps
-# and storage only sleep: a step takes 30 ms, and a storage sends 80 MB per second. First all ranks share one storage;
-# then each has a copy, as after staging.
+# and storage only sleep: a step takes 30 ms, and a storage sends 80 MB per second. All ranks share one storage; then
+# each has a copy, as after staging.
 #
 # > **Predict.** An image is about 100 kB, and a step takes 10 of them. For how many ranks is one storage fast enough?
 
@@ -383,6 +383,7 @@ worth = {where: line[4] / line[1] for where, line in speed.items()}
 need = 10 * source.manifest.sizes.mean() / 0.03  # bytes per second of a rank
 title = f"4 ranks are {worth['one storage']:.1f} times as fast as one from one storage, {worth['a copy per rank']:.1f} times with copies; one storage is full at {rate / need:.1f} ranks"
 lines = {where: scaled[where] for where in reversed(scaled)}  # the copies first: a solid line beside the dashed one
+lines |= {f"limit: {rate / 1e6:.0f} MB/s": dict.fromkeys((1, 2, 3, 4), rate / source.manifest.sizes.mean())}
 lines |= {"n x one rank": {count: count * speed["a copy per rank"][1] for count in (1, 2, 3, 4)}}
 axes = {"x": "ranks, one per node", "y": "samples per second, all ranks", "ideal": "n x one rank"}
 marks = {f"{rate / 1e6:.0f} MB/s / {need / 1e6:.0f} MB/s = {rate / need:.1f} ranks": rate / need}
@@ -393,14 +394,14 @@ else:
     print("Run notebook 01, then this cell again, for your number.")
 
 # %% [markdown]
-# 80 MB per second are 720 images: no number of ranks gets more. Staging moves this bend ([notebook
+# 80 MB per second are 720 images, the flat line: no number of ranks gets more. Staging moves this bend ([notebook
 # 07](07_stage_a_dataset.ipynb)).
 #
 # <details>
-# <summary>Why not 333 with one rank, and four times as many with four?</summary>
+# <summary>Why not 333 with one rank, four times that with four, or 720 from one storage?</summary>
 #
-# One rank gets fewer than 333, since ten steps include the first batch; four on two CPUs also disturb each other a
-# little.
+# One rank gets fewer than 333, since ten steps include the first batch; four on two CPUs also disturb each other.
+# From one storage, the last step still follows the last byte.
 #
 # </details>
 
@@ -482,8 +483,8 @@ print("in one go: ", nodes.play(partial(train, whole), two)[0], f"(your guess: {
 # torchrun dies of USR1, and turns code 75 into 1.) A model with dropout also needs the state of its generator
 # (`torch.get_rng_state()`), of each rank.
 #
-# Submitted again with fewer nodes (or with `--nodes=2-4`), the ranks share what is left of the epoch. The global batch
-# is smaller then: scale the learning rate, or the batch of a rank.
+# Submitted again with fewer nodes, the ranks share what is left of the epoch. The global batch is smaller then: scale
+# the learning rate, or the batch of a rank.
 #
 # > **Predict.** 4 ranks stop after 3 batches of 16. How many of the 400 images does one of 3 ranks still get? The
 # > folded cell counts.
@@ -545,8 +546,8 @@ print(sent.log or "No job, no log.")
 # %% [markdown] id="exercise"
 # ## Exercise
 #
-# In [Exercise 10](../exercises/10_run_it_on_many_nodes.ipynb) you compute a rank, and write a job script that survives
-# its time limit.
+# [Exercise 10](../exercises/10_run_it_on_many_nodes.ipynb): compute a rank, and write a job script that survives its
+# time limit.
 
 # %% [markdown] id="cluster"
 # ## On the cluster
