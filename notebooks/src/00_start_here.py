@@ -195,9 +195,9 @@ figures.bars(counts, title, x="files opened by the import, and libraries mapped"
 # nobody notices. On a parallel file system it is a request over the network to a server that all users share.
 #
 # If the environment is on the parallel file system and 64 nodes start four processes each, 256 times as many opens as
-# the last bar reach its server before the first image is read: the line above the figure. The `stat` calls, not counted
-# here, are many more: `strace` counts about 20,000 for PyTorch 2.15, most of them repeated, which a node's cache
-# answers. The remedy is one file for the whole environment
+# the last bar reach its server before the first image is read: the line above the figure. Not counted: hundreds of
+# opens of files that are not there, and some 20,000 `stat` calls (by `strace`, PyTorch 2.15), most repeated: a node's
+# cache answers. The remedy is one file for the whole environment
 # ([06.5](06_read_a_squashfs_image.ipynb#5-·-Put-an-environment-into-one-file)).
 
 # %% [markdown] id="order" tags=["optional"]

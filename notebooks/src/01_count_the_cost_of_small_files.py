@@ -195,8 +195,8 @@ show.say(f"New names there: **{there / 3600:.1f} hours** of opens alone, without
 
 # %% [markdown]
 # We count two requests, since a fresh node knows no names (Lustre combines them: halve it). The 2 ms are assumed. The
-# command near the end gives yours: turn both cold rates into seconds per sample, 1 / rate. The folder's minus the one
-# file's are about what a file of its own adds.
+# command near the end estimates yours (no look-up): turn both cold rates into seconds per sample, 1 / rate. The
+# folder's minus the one file's is what a file of its own adds.
 
 # %% [markdown] id="sizes" tags=["core"]
 # ## 3 · Trade many files for one
@@ -291,7 +291,9 @@ ratios["half"] = dict.fromkeys(warm, 0.5)
 axes = {"x": "size of a file or piece (B)", "y": "speed of many files; 1 is one file", "log": "x", "ideal": "half"}
 show.figure(figures.lines(ratios, title, **axes, guess=guess, marks=marks, note="best of 5 runs; above 1 is chance"))
 product = f"{1e6 * opening:.1f} µs × {bytes_text(max(one.values()))}/s = {bytes_text(opening * max(one.values()))}"
-show.say(f"**Rule**: a file is small if it has fewer bytes than are read while it is opened. Yours, warm: {product}.")
+rate = np.median([os.path.getsize(path) for path in paths]) / np.median(times["read, warm"])
+rule = f"**Rule**: a file is small if it has fewer bytes than are read while it is opened. Yours, warm: {product}; "
+show.say(f"{rule}at the {bytes_text(rate)}/s of section 2's images {bytes_text(opening * rate)}.")
 
 # %% [markdown]
 # **Warm.** The line crosses the half at about the dotted line: to its left opening dominates, to its right moving the

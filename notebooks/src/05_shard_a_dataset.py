@@ -324,7 +324,7 @@ print(f"JPEG: {len(less) / len(jpegs):.1%} of the size; pays if storage gives le
 #
 # ![Eight shards are split over two ranks, then over two workers each; every worker has a shuffle buffer that mixes its own two shards.](pictures/shards_to_batches.svg)
 #
-# *Shuffle, split twice, mix, as in section 6. `wds.WebDataset` splits first.*
+# *Shuffle, split twice, mix. `wds.WebDataset` splits first: section 6 shows the cost.*
 #
 # `wds.WebDataset` splits over workers, and with several ranks raises an error until you name a `nodesplitter`. We count
 # keys, then switch off one split at a time.
@@ -362,7 +362,7 @@ for name, splitters in {
     print(f"{name:12} {len(counts)} of {packed.samples} samples, in {counts.total()} reads; by rank {by_rank}")
 
 # %% [markdown]
-# A split left out raises no error: GPUs or workers repeat each other's samples.
+# A split of `None` raises no error: GPUs or workers repeat samples.
 #
 # > **Predict.** Both splits, and the 4 shards for 3 ranks. How many of the 400 samples does each rank get?
 

@@ -358,8 +358,8 @@ figures.lines(lines, title, x="added latency, ms", y="images per second", log="x
 # %% [markdown]
 # Eight single images in flight hide the latency as one shard of eight does, but take eight requests. Eight shards in
 # flight bring twice as many as one when T1 + 16 waits = 2 (T8 + 2 waits): from a wait of about (2 T8 - T1) / 12 on, or
-# at once if that is negative. Small errors of T1 or T8 halve or double it. At 50 ms they bring 3 to 7 times as many, not 8,
-# since T8 remains. Two rounds of waiting remain, so 16 in flight, the whole set, bring more.
+# at once if that is negative. Small errors of T1 or T8 halve or double it. At 50 ms they bring 3 to 7 times as many,
+# not 8, since T8 remains. Two rounds of waiting remain, so 16 in flight, the whole set, bring more then.
 #
 # A network of 1.25 GB/s needs enough requests to hide the latency, bandwidth x latency / 16 MiB and one that is
 # arriving (2.5 at 20 ms), and enough to fill it: 14, if each waits 20 ms, then brings 16 MiB at 100 MB/s.
@@ -463,8 +463,8 @@ title = f"A second epoch sends {second['keeps nothing']} requests with nothing k
 figures.lines(epochs, title, x="epoch", y="requests of the epoch", counted=True)
 
 # %% [markdown]
-# On one node, half of the set saves half of the requests later. Each of 64 nodes needs room for half of the
-# *whole* set, and meets about a 64th per epoch, since shards are dealt anew. The usual rule for caches (LRU, *least
+# On one node, half of the set saves half of the requests later. Each of 64 nodes keeps the same half, chosen
+# beforehand, and meets a 64th of it per epoch, since shards are dealt anew. The usual rule for caches (LRU, *least
 # recently used*) drops the shard used longest ago. The folded cell simulates both, for 16 shards and room for 8, then
 # computes how a fixed part fills:
 

@@ -493,7 +493,7 @@ from helpers.delivery import delivered
 
 trees = delivered(setup.path("segmentation"), setup.scratch / "delivery", seed=1).folder
 own = os.environ.get("COURSE_DATA") or str(trees)  # change me: the path of your own folder or table
-columns = ()  # change me if needed, such as ("mask=labels/{stem}.png", "label=species")
+columns = []  # change me if needed, such as ["mask=labels/{stem}.png", "label=species"]
 for at, _, names in sorted(os.walk(trees)):
     print(f"{os.path.relpath(at, trees)}: {len(names)} files {sorted(names)[:2]}")
 

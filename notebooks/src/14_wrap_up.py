@@ -143,7 +143,7 @@ from smallfiles.scaling import BROADCAST, WAYS, Storage, Work, simulate
 trees, sample_bytes = 500_000, report.payload_bytes // report.samples
 decode_s = worksheet.value("08", "cpu_ms") / 1000
 work = Work(samples=trees, sample_bytes=sample_bytes, decode_s=decode_s)
-storage = Storage(metadata_ops_s=2 * worksheet.value("01", "opens_per_s"))  # a look-up and an open per file
+storage = Storage(metadata_ops_s=2 * worksheet.value("01", "opens_per_s"))  # a stand-in: one computer, known names
 twice = {"files": {"operations": 4, "requests": 2}, "packed": {"requests": 2}}  # a tree has an image and a mask
 ways = WAYS | {name: replace(WAYS[name], **counts) for name, counts in twice.items()} | BROADCAST
 
@@ -154,8 +154,8 @@ ways = WAYS | {name: replace(WAYS[name], **counts) for name, counts in twice.ite
 mine, ask, yours = "measured by you", "default: ask your site", "default: put in your training"
 assumptions = {
     "a tree": (f"{sample_bytes / 1000:,.0f} kB", mine),
-    "a view": (f"{1000 * work.decode_s:.2f} ms of a CPU", mine),
-    "metadata operations": (f"{storage.metadata_ops_s:,.0f} per second", f"{mine} on one computer; all servers: ask your site (by default {Storage().metadata_ops_s:,.0f})"),
+    "a view": (f"{1000 * work.decode_s:.2f} ms of a CPU", f"{mine} in 08, without a mask"),
+    "metadata operations": (f"{storage.metadata_ops_s:,.0f} per second", f"a stand-in, twice your cold rate of 01; all servers: ask your site (by default {Storage().metadata_ops_s:,.0f})"),
     "storage targets": (f"{storage.targets}, hard disks of {storage.target_bytes_s / 1e9:g} GB/s each", ask),
     "a read request": (f"{1000 * storage.request_s:g} ms of a target", ask),
     "the packed file": (f"on {storage.stripes} targets", ask),
@@ -478,15 +478,15 @@ for what, change in changes.items():
 from smallfiles.staging import StageConfig
 
 out = "trees.tars" if way == "shards" else "trees.arrow"
+first = "" if way == "shards" else "lfs setstripe -c -1 FOLDER   # on Lustre, before packing into FOLDER\n"
 fields = " ".join(f"--field '{column}'" for column in columns)
 command = f"{PackConfig(on_error='skip', shuffle=seed if way == 'shards' else None).to_cli('survey/trees.csv', out)} {fields}"
-show.say("Your way is files, so nothing is packed." if way == "files" else f"```bash\n{command}\n```")
+show.say("Your way is files, so nothing is packed." if way == "files" else f"```bash\n{first}{command}\n```")
 if way in ("staged", "broadcast"):
     show.say(f"```bash\n{StageConfig().to_cli(out)}{' --broadcast' * (way == 'broadcast')}\n```")
 
 # %% [markdown]
 # ```bash
-# lfs setstripe -c -1 FOLDER                             # only for one packed file on Lustre, before packing into FOLDER
 # smallfiles inspect trees.arrow --picture sheet.html    # or trees.tars: look at image and mask
 # smallfiles profile -- python train.py                  # or as a job: slurm/submit SITE 12_profile
 # ```
