@@ -513,8 +513,8 @@ axes.set_xlabel("row of the manifest, class by class")
 show.figure(figure, alt="; ".join(axes.get_title("left") for axes in figure.axes) + ".")
 
 # %% [markdown]
-# In a piece, batches and BatchNorm know a few classes only, and no shuffle within the piece mends that. The loaders of
-# [08](08_keep_the_gpu_fed.ipynb) shuffle all rows anew in each epoch, then deal.
+# In a piece, no shuffle within it mends the few classes of a batch. Dealt in turn unshuffled, batches still come class
+# by class. Loaders shuffle all rows anew, then deal ([08](08_keep_the_gpu_fed.ipynb)).
 
 # %% [markdown] id="exercise"
 # ## Exercise

@@ -308,12 +308,12 @@ with h5py.File(small) as file, small.open("rb") as plain:
 
 # %% [markdown]
 # A chunk that fits the cache is fetched whole: 1 MiB for an image of 110 kB. With `rdcc_nbytes=0` HDF5 reads only the
-# slice. Compressed chunks have no such way out. `vlen` needs several reads per image: the row, the head of its heap,
-# the image.
+# slice. Compressed chunks can only be smaller, for more reads. `vlen` needs several: the row, the head of its heap, the
+# image.
 #
-# Contiguous samples have a trap: for a slice below 64 KiB the default driver fetches 64 KiB, into its *sieve
-# buffer*. `os.pread` fetches the slice alone; `data.id.get_offset()` says where the data begins. Our reader does so on a
-# parallel file system, and maps a local file. Now we hash every byte, so none wins by not reading.
+# Contiguous samples have a trap: below 64 KiB the default driver fetches 64 KiB, into its *sieve buffer*. `os.pread`
+# fetches the slice alone; `data.id.get_offset()` says where the data begins. Our reader does so on a parallel file
+# system, and maps a local file. Now we hash every byte, so none wins by not reading.
 
 # %%
 from functools import partial
@@ -587,9 +587,10 @@ show.command(PackConfig(options=hdf5.Options(layout="blob")), "DATA_FOLDER", "tr
 # %% [markdown] id="quiz"
 # ## Check yourself
 #
-# **1.** A colleague trains on decoded pixels, all images of equal size. With 4 workers the accuracy is slightly lower
-# than with `num_workers=0`, each time, without an error. What do you check first? (a) The random augmentation, since
-# each worker has its own seed. (b) Where the file is opened and closed. (c) The shuffle, since workers change the order.
+# **1.** A colleague with the cluster's h5py trains on decoded pixels, all images of equal size. With 4 workers the
+# accuracy is slightly lower than with `num_workers=0`, each time, without an error. What do you check first? (a) The
+# random augmentation, since each worker has its own seed. (b) Where the file is opened and closed. (c) The shuffle,
+# since workers change the order.
 #
 # <details>
 # <summary>Answer</summary>

@@ -162,7 +162,7 @@ for opened in written.values():
     opened.close()
 
 # %% [markdown]
-# `python -m pysquashfs info FILE` prints the same. If you pack with `mksquashfs` itself, use this line:
+# `python -m pysquashfs info FILE` prints the same. For `mksquashfs` (4.4 or later) use:
 
 # %%
 from pysquashfs.info import RECOMMENDED
@@ -244,7 +244,7 @@ show.figure(figures.bars(drawn, title, base="plain files", groups=("mount", "lib
 
 # %% [markdown]
 # With a mount each read calls the kernel for a name, a handle and the bytes, and with FUSE this asks another process.
-# The kernel keeps what it got, so later epochs are faster; of a set larger than memory, each is like the first. The
+# The kernel keeps what it got, so later epochs are faster; with a set larger than memory all wait for the storage. The
 # library has all positions in its index. On a local file system it reads from a memory map, elsewhere with one `pread`.
 
 # %% [markdown] id="compression" tags=["optional"]
@@ -378,9 +378,9 @@ show.figure(figures.bars(wrong, title, guess=guess * bad / 100, **asked))
 # %% [markdown]
 # An open file has an *offset*, and forked workers share it, as in [notebook 04](04_pack_hdf5.ipynb). One worker seeks,
 # the other seeks too, and then the first reads: from the right file, but the wrong sample. The read reports nothing. Of
-# many wrong samples, about two thirds are refused by the decoder, which blames the file: they begin inside a
-# photograph, or lack its end. The others are another photograph under this label. How often the workers collide depends
-# on chance and on your CPUs; if the first bar is 0, run the cell again.
+# many wrong samples, two thirds to three quarters are refused by the decoder, which blames the file: they begin inside
+# a photograph, or lack its end. The others are another photograph under this label. How often the workers collide
+# depends on chance and on your CPUs; if the first bar is 0, run the cell again.
 #
 # ![Left: two workers share one offset, worker 2 moves it, and worker 1 reads image B instead of A. Right: with pread each names its position.](pictures/shared_offset.svg)
 #

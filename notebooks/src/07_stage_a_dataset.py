@@ -340,14 +340,14 @@ title = f"Simulated: with 12 GB/s a broadcast is faster from {slower['broadcast,
 title += f"with 1 GB/s only beyond {slower['broadcast, 1 GB/s']}"
 drawn = {name: {nodes: line[nodes] for nodes in doublings} for name, line in copying.items()}
 axes = {"x": "nodes", "y": "time until all have a copy (s)", "log": "xy"}
-axes |= {"marks": {"tree: 2 levels": 9, "tree: 3 levels": 73}}  # of the tree: 8 nodes, 64 more, …
+axes |= {"marks": {"from 9: 2 levels": 9, "from 73: 3 levels": 73}}  # of the tree: 8 nodes, 64 more, …
 show.figure(figures.lines(drawn, title, **axes, guess=guess, note="a model, not a measurement", counted=True))
 print("512 nodes read from shared storage:", {name: read[name] for name in list(cases)[:2]})
 
 # %% [markdown]
 # A broadcast first reads everything, in 12 s. Then each node sends each block up to eight times over its one link: for
-# eight nodes 8 × 12 s, and 17,000 blocks wait half a millisecond each, 8 s. Measure it with `07_broadcast`;
-# only the printed line is certain: one read.
+# eight nodes 8 × 12 s, and 17,000 blocks wait half a millisecond each, 8 s. Measure it with `07_broadcast`; only the
+# printed line is certain.
 
 # %% [markdown] id="epochs" tags=["core"]
 # ## 4 · Count the epochs
@@ -558,8 +558,8 @@ show.command(staging.StageConfig(), "scratch/data/train.tars")
 # smallfiles bench read "$staged"
 # ```
 #
-# On several nodes: `smallfiles stage --broadcast`, and `each_node smallfiles unstage` in the trap, as in
-# `07_broadcast`.
+# On several nodes: `smallfiles stage --broadcast`, and `each_node smallfiles unstage` in the trap, as in `07_broadcast`
+# (of `slurm/lib.sh`).
 #
 # As jobs:
 #

@@ -91,14 +91,14 @@ drawn = [draw_view(index) for index in range(len(reader))]
 # The stages are *read*, *decode* (JPEG to pixels), *augment* (pixels to the random view), *collate* (stack views into a
 # batch) and *send*. Our six programs, the first a common one:
 #
-# | program | decoder | augment |
+# | program | libjpeg-turbo | augment |
 # |---|---|---|
-# | `floats, scale_crop` | Pillow | scale, crop |
-# | `floats, crop_scale` | Pillow | crop, scale |
-# | `bytes, scale_crop` | Pillow | scale, crop |
-# | `bytes, crop_scale` | Pillow | crop, scale |
-# | `bytes, toolbox` | libjpeg-turbo | crop, scale |
-# | `bytes, toolbox, part` | libjpeg-turbo, the part only | scale |
+# | `floats, scale_crop` | Pillow's | scale, crop |
+# | `floats, crop_scale` | Pillow's | crop, scale |
+# | `bytes, scale_crop` | Pillow's | scale, crop |
+# | `bytes, crop_scale` | Pillow's | crop, scale |
+# | `bytes, toolbox` | the toolbox's | crop, scale |
+# | `bytes, toolbox, part` | the toolbox's, of the part | scale |
 
 # %%
 from torchvision.transforms.v2 import functional as F
@@ -526,9 +526,9 @@ show.figure(figures.lines(levels, title, x="seconds", y="batches ready; at 0 tra
 
 # %% [markdown]
 # A buffer bridges a stall if it is full when the stall begins and lasts until the first batch after it: 0.279 s, 14
-# steps. The producer holds one batch, so set `AHEAD` to 13 and run both cells again (with 12, chance decides).
-# A larger `prefetch_factor` gains nearly all of it, except at the start of each epoch. If the supply is too slow on
-# average, every buffer runs empty; the ring gains only what it fills in the pauses. A ring never replaces CPUs.
+# steps. The producer holds one batch, so set `AHEAD` to 13 and run both cells again (with 12, chance decides). More
+# batches ahead (workers × `prefetch_factor`) gain nearly all of it, except when an epoch starts. If the supply is too
+# slow, every buffer runs empty; the ring gains only what it fills in the pauses. A ring replaces no CPUs.
 
 # %% [markdown] id="train" tags=["core"]
 # ## 5 · Look at the waiting

@@ -240,8 +240,7 @@ print(f"the ranks of PyTorch's sampler read {theirs}, together {sum(theirs)}; of
 # %% [markdown]
 # PyTorch repeats two samples so that all ranks take the same number of steps. In validation these count twice. Ours
 # repeats none, so a rank may have one step fewer, and the others wait until they time out. Set `drop_last=True` in
-# training: it leaves out a few samples, others in each epoch. In validation keep all, and add up sums and counts once
-# at the end.
+# training: it leaves out up to a global batch. In validation keep all, and add up sums and counts once at the end.
 #
 # > **Predict.** Which of the two reads the second epoch in another order? The folded cell compares.
 
@@ -373,7 +372,7 @@ for where, storage in storages.items():
         scaled[where][n] = [100 * n / max(nodes.play(partial(ten_steps, storage, soon()), places)) for _ in range(3)]
 
 # %% [markdown]
-# The folded cell draws. Your number is the file rate of notebook 01 divided by 333: so many ranks *on one node*.
+# The folded cell draws. Your number, for unpacked files: the file rate of 01 / 333, the ranks that *one node* feeds.
 
 # %% jupyter={"source_hidden": true}
 from statistics import median

@@ -69,9 +69,9 @@ for suffix, one in packed.items():
     print(f"{suffix:6} {one.files:4} files, {extra:6.2%} more bytes than the images")
 
 # %% [markdown]
-# They differ in files, and in how a reader finds sample 237. Ours look up once where each image lies,
-# then read by position: packed formats must be about equal. Libraries differ more ([notebook 04](04_pack_hdf5.ipynb)):
-# we add h5py, and zarr with all images as one long array in chunks of 128 kB, each a file, or all in one *shard*. The
+# They differ in files, and in how a reader finds sample 237. Ours look up once where each image lies, then read by
+# position: packed formats must be within microseconds. Libraries differ more ([notebook 04](04_pack_hdf5.ipynb)): we
+# add h5py, and zarr with all images as one long array in chunks of 128 kB, each a file, or all in one *shard*. The
 # folded cell writes them.
 
 # %% jupyter={"source_hidden": true}
@@ -241,9 +241,9 @@ figures.lines(waits, title, **axes, guess=guess, counted=True)
 
 # %% [markdown]
 # Requests come in bunches and differ in length. While none comes, the server is idle, and idle time cannot be saved up.
-# With 64 at a time, as section 4's metadata server (its targets: one), one of them is free, or soon will be. But near
-# 100 % every curve goes up, and other users move you along it: leave room. Workers wait for answers before they ask
-# again, so at 100 % throughput only stops growing.
+# If 64 are served at a time, as by section 4's metadata server (a target: one), a place is free, or soon will be. But
+# near 100 % every curve goes up, and other users move you along it: leave room. Workers wait for answers before they
+# ask again, so at 100 % throughput only stops growing.
 #
 # Next, a forecast against a measurement: `slowfs` with 4 operations at a time, 6 ms each on average. `simulate` has a
 # queue for each part of a cluster. The folded cell reads with 1 to 16 threads.
@@ -356,7 +356,7 @@ for name in ("files, a twentieth", "files", "packed", "shards"):
 # are the limit, enough for some 20 nodes. Beyond that, only a copy on each node helps. (On 1,000 nodes *staged* waits
 # for the first batch: an epoch has 5 steps.)
 #
-# The model counts one read per image; with section 2's counts, the packed file would be full at 5 nodes, files at 6.
+# With section 2's counts, packed would be full at 5 nodes, files at 6; with 0.1 ms per request, packed at 18.
 #
 # *Without* striping, a packed file is on a single target. A copy costs time before the first epoch; on many nodes
 # less, if one reads it and sends it to the others (`stage --broadcast`).
