@@ -12,7 +12,6 @@ import os
 import zlib
 from collections import Counter, defaultdict
 from collections.abc import Sequence
-from itertools import pairwise
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -70,33 +69,37 @@ def numbers(rank: dict[str, Any], workers: Sequence[dict[str, Any]]) -> Numbers:
 
 
 def _training(rank: dict[str, Any]) -> dict[str, Any]:
-    """A rank with the steps of one loader, that which took most of the time: its validation has another."""
+    """A rank with the steps of one loader: the validation has another, and so may each part of a batch.
+
+    Of those that took at least half of the longest one's time, that which was waited for most.
+    """
     kinds = {
         each["number"]: (each["of"], *map(each["loader"].get, ("batch_size", "workers", "prefetch")))
         for each in rank["epochs"]
     }
-    took = Counter[tuple[Any, ...]]()
-    for step, after in pairwise(rank["steps"]):
-        took[kinds[step[2]]] += (after[0] - step[0]) * (after[2] == step[2])
-    longest = max(took, key=took.__getitem__, default=None)
-    epochs = [each for each in rank["epochs"] if kinds[each["number"]] == longest] or rank["epochs"]
+    took, waited, all_s = Counter[tuple[Any, ...]](), Counter[tuple[Any, ...]](), 0.0
+    last: dict[int, float] = {}
+    for step, before in zip(rank["steps"], [None, *rank["steps"]], strict=False):
+        asked, got, epoch = step[:3]
+        if epoch in last:
+            took[kinds[epoch]] += asked - last[epoch]
+            waited[kinds[epoch]] += got - asked
+            all_s += asked - before[0]
+        last[epoch] = asked
+    long = [kind for kind in took if took[kind] >= max(took.values()) / 2]
+    chosen = max(long, key=waited.__getitem__, default=None)
+    epochs = [each for each in rank["epochs"] if kinds[each["number"]] == chosen] or rank["epochs"]
     numbers = {each["number"]: number for number, each in enumerate(epochs)}
     steps = [[*step[:2], numbers[step[2]], *step[3:]] for step in rank["steps"] if step[2] in numbers]
     loader = epochs[0]["loader"] if epochs else {}
     epochs = [each | {"number": numbers[each["number"]]} for each in epochs]
-    others = {"other_steps": len(rank["steps"]) - len(steps), "all_s": took.total()}
+    others = {"other_steps": len(rank["steps"]) - len(steps), "all_s": all_s}
     return rank | loader | {"epochs": epochs, "steps": steps} | others
 
 
 _KEPT = (
-    "rank",
-    "other_steps",
-    "workers",
-    "prefetch",
-    "persistent",
-    "cpus_node",
-    "batch_bytes",
-    "batch_samples",
+    *("rank", "other_steps", "workers", "prefetch", "persistent"),
+    *("cpus_node", "batch_bytes", "batch_samples"),
 )
 
 

@@ -330,6 +330,27 @@ def test_a_training_is_looked_at_without_its_validation(tmp_path):
     assert rank["epoch_steps"] == 50 and rank["period_s"] > 0.01 and rank["startup_s"] is not None
 
 
+TOGETHER = """
+import time, torch
+from torch.utils.data import DataLoader
+class Slow:
+    def __len__(self): return 200
+    def __getitem__(self, index): return time.sleep(0.01) or index
+for pair in zip(DataLoader(Slow(), 4, num_workers=1), DataLoader(range(900), 2)):
+    time.sleep(0.004)
+"""
+
+
+def test_of_two_loaders_that_are_asked_in_turn_that_which_is_waited_for_is_looked_at(tmp_path):
+    """The other one, asked last, would take the computing too, and its training would seem to be well fed."""
+    watched = Watched(tmp_path, sys.executable, script(tmp_path, TOGETHER))
+    assert watched.end() == 0, watched.report
+    record = load(watched.record_path)
+    (rank,) = record["ranks"]
+    assert (rank["workers"], rank["batch_samples"], rank["steps"]) == (1, 4, 50)
+    assert rank["waiting"] > 0.3 and record["verdict"]["name"] != "loading is not the limit"
+
+
 TIMEOUT = """
 from torch.utils.data import DataLoader
 print(sum(map(len, DataLoader(range(400), 8, num_workers=1, timeout=60))))

@@ -244,10 +244,9 @@ class Watch:
             self.done = True
         epoch.made += 1
         if epoch.made in (1, 4, 16):
-            samples = self.facts["batch_size"] or loaders.samples(batch)
-            size = {"batch_bytes": loaders.nbytes(batch), "batch_samples": samples}
-            self.facts.update(size)
-            epoch.facts["loader"].update(size)
+            loader = epoch.facts["loader"]
+            loader["batch_bytes"] = self.facts["batch_bytes"] = loaders.nbytes(batch)
+            loader["batch_samples"] = loader["batch_size"] or loaders.samples(batch)
         if got[2] is not None:
             self.gaps.append((asked[2], got[2]))
         while self.gaps and self.gaps[0][1].query():
