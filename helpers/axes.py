@@ -10,6 +10,7 @@ to a dot, so it stands at the edge, with an arrow. All figures of `helpers.figur
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from statistics import median
 from types import EllipsisType
 from typing import TYPE_CHECKING
 
@@ -135,6 +136,22 @@ def range_of(values: Mapping[str, Sequence[float]], log: bool) -> tuple[float, f
     if log:
         return float(single.min()) / 1.1, float(single.max()) * 1.1
     return min(0.0, float(single.min())), float(np.percentile(single, 99)) * 1.05 or 1.0
+
+
+def as_dots(axes: Axes, runs: Mapping[str, Sequence[float]], colours: Sequence[str]) -> None:
+    """On a logarithmic axis, which has no zero: a large dot at the end of each bar, and no bar."""
+    for bar, row, values, colour in zip(
+        list(axes.patches), axes.get_yticks(), runs.values(), colours, strict=True
+    ):
+        axes.plot(median(values), row, "o", ms=9, color=colour, zorder=4)
+        bar.remove()
+    for number in _annotations(axes):
+        number.xyann = (9, 0)  # clear of the dot
+    low, high = range_of(runs, log=True)
+    axes.set_xscale("log")
+    axes.set_xlim(low / (high / low) ** 0.05, high * (high / low) ** 0.14)  # room for the last number
+    axes.grid(color=GRID, lw=0.6)
+    axes.set_axisbelow(True)
 
 
 def draw_guess(

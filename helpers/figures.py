@@ -25,6 +25,7 @@ from helpers.axes import (
     Guess,
     Points,
     Writer,
+    as_dots,
     draw_guess,
     end_with,
     guessed,
@@ -85,6 +86,7 @@ def bars(
     guess_of: str = "",
     guess_text: str = "",
     marks: Mapping[str, float] | None = None,
+    log: bool = False,
     counted: bool = False,
 ) -> Drawing:
     """A bar for each name, as long as the median of its runs; the axis starts at zero.
@@ -102,6 +104,7 @@ def bars(
         guess_of: Beginning of the names of neighbouring bars that a place is a guess at; all if empty.
         guess_text: How the guess was put, if not as a place on the axis, such as "50%".
         marks: More places on the axis by name; the axis reaches to them.
+        log: Whether the axis is logarithmic, which has no zero: a large dot stands for each bar. No stacks.
         counted: Counts or a model's numbers, not measured on this machine, so the caption does not name it.
 
     Raises:
@@ -121,11 +124,12 @@ def bars(
     title = title[:1].upper() + title[1:]
     totals = {name: total for name, value in rows.items() if (total := _total(value))}
     stacked = {name: value for name, value in rows.items() if isinstance(value, Mapping) and name in totals}
-    caption = _caption(_how("bar", next(iter(totals.values()), []), dots), note, counted)
+    what = "large dot" if log else "bar"
+    caption = _caption(_how(what, next(iter(totals.values()), []), dots), note, counted)
     figure = _begin(title, 0.42 * len(rows) + 0.55 + 0.25 * bool(stacked), caption, totals)
     axes = figure.subplots()
     label, unit = unit_of(x)
-    text = writer(unit, max(median(runs) for runs in totals.values()))
+    text = writer(unit, None if log else max(median(runs) for runs in totals.values()))
     if not isinstance(found, Mapping) and len(totals) > 1:
         base = next(iter(totals))
     if stacked:
@@ -138,7 +142,10 @@ def bars(
         for written in list(axes.texts):
             written.remove()
     axes.set_xlabel(label)
-    if all(value.is_integer() for runs in totals.values() for value in runs):
+    if log:
+        as_dots(axes, totals, colours)
+        write_numbers(axes.xaxis, text)
+    elif all(value.is_integer() for runs in totals.values() for value in runs):
         axes.locator_params(axis="x", integer=True)
     rows_of = [row for row, name in enumerate(totals) if name.startswith(guess_of)] if guess_of else []
     as_guessed = (lambda _: guess_text) if guess_text else text

@@ -254,6 +254,23 @@ def test_a_logarithmic_axis_ends_with_the_data():
     assert max(axes.get_yticks()) == 100
 
 
+def test_a_logarithmic_axis_has_a_dot_in_place_of_a_bar():
+    axes = bars(log=True, base="many files").figure.axes[0]
+    assert axes.get_xscale() == "log" and not axes.patches, "a bar has no beginning there"
+    large = [line for line in axes.lines if line.get_markersize() == 9]
+    assert [(line.get_xdata()[0], line.get_ydata()[0]) for line in large] == [(100, -0.08), (1000, 0.92)]
+    assert large[0].get_color() == drawing.REFERENCE_COLOUR != large[1].get_color()
+    low, high = axes.get_xlim()
+    assert low < 90 and high > 1900, "and the dots of all runs"
+    assert texts(axes)["100"].xyann[0] > large[0].get_markersize() / 2, "its number is beside it"
+
+
+def test_a_guess_and_the_caption_fit_the_dots():
+    figure = bars(log=True, guess=30).figure
+    assert [line for line in figure.axes[0].lines if line.get_color() == GUESS_COLOUR]
+    assert figure.get_supxlabel().startswith("large dot: median, dots: 3 runs")
+
+
 def test_a_mark_beside_bars_is_on_the_axis():
     axes = bars(marks={"the disk": 3_000}).figure.axes[0]
     assert "the disk" in texts(axes) and axes.get_xlim()[1] >= 3_000
