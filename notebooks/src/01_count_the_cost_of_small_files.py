@@ -3,15 +3,14 @@
 #
 # **Minutes** 30 · **Machine** any Linux computer with two CPUs · **Needs** notebook 00 · **Data** 400 synthetic images
 #
-# Each file of a data set takes an inode and some disk blocks, and must be opened before it can be read.
-#
-# This notebook measures what small files cost here, and on storage as slow as a busy cluster's.
+# Many small files fill quotas and are slow to read. This notebook measures why: on this machine, and on storage as slow
+# as a busy cluster's.
 
 # %% [markdown] id="questions"
 # ## Questions
 #
 # - What do small files take besides their bytes?
-# - How long does one open take, and how long does the slowest one take?
+# - How long does one open take, and how long the slowest?
 # - How large must a file be before its bytes cost more than its open?
 # - When does it help to have many opens in flight?
 
@@ -46,12 +45,12 @@ from smallfiles.progress import bytes_text
 # %% [markdown] id="count" tags=["optional"]
 # ## 1 · Count inodes and blocks
 #
-# *Optional, 6 minutes.* An *inode* is the record that a file system keeps for each file and each folder: owner, size,
-# location of the bytes. A quota on a cluster limits inodes as well as bytes. The bytes are stored in *allocation units*
-# of a fixed size, so the end of the last unit stays empty.
+# *Optional, 6 minutes.* A file takes more than its bytes. It takes an *inode*: a record of its owner, its size and
+# where its bytes are. So does a folder. A quota on a cluster limits inodes as well as bytes. A file also takes disk
+# space in *allocation units* of a fixed size, so the end of its last unit stays empty.
 #
-# > **Predict.** The demo set has one folder for each of ten classes. How many inodes does it take? How many does the
-# > Python environment of this notebook take? The folded cell walks through both.
+# > **Predict.** The demo set has 400 images in ten folders. How many inodes does it take? And this Python environment:
+# > some 500, 5,000 or 50,000? The folded cell counts both.
 
 # %% jupyter={"source_hidden": true}
 most = 5_000 if setup.shared else 1_000_000  # on a shared file system, others wait for the same server
@@ -80,9 +79,9 @@ for name, root in trees.items():
     print(f"{name:12} {found:>6} inodes, which hold {held} and take {taken} on disk")
 
 # %% [markdown]
-# Here the units are small. Large file systems use large *blocks*, such as 4 MiB, so that many disks work on one file;
-# but they divide a block into *sub-blocks* for small files: 1/32 of a block in Storage Scale 4 (GPFS), 8 KiB since
-# version 5. So the unit counts, not the block. (At most: Storage Scale keeps the smallest, below 4 kB, in their inodes.)
+# On a local disk the units are small, often 4 KiB. Storage Scale (GPFS) uses *blocks* of some MiB, so that many disks
+# work on one file, but divides them into *sub-blocks* for small files. These are its units: 1/32 of a block in version
+# 4, 8 KiB since version 5. The cell computes the space in other units.
 
 # %%
 units = [512 << shift for shift in range(0, 14)]
@@ -96,26 +95,27 @@ def taken(file_bytes, unit):
 shown = {"environment": sizes["environment"], "files of 5 kB (made up)": np.full(1_000, 5_000)}
 factors = {name: {unit: taken(file_bytes, unit) for unit in units} for name, file_bytes in shown.items()}
 large, small = (line[real["Storage Scale 4"]] for line in factors.values())
-title = f"In units of 128 KiB {'part of ' * (len(sizes['environment']) > most)}the environment takes at most "
-title += f"{large:.2f} times its bytes, files of 5 kB {small:.0f} times"
-figures.lines(factors, title, x="allocation unit (B)", y="bytes taken per byte stored", log="xy", marks=real)
+title = f"In units of 128 KiB {'part of ' * (len(sizes['environment']) > most)}the environment takes {large:.1f} times its bytes, "
+title += f"files of 5 kB {small:.0f} times"
+figures.lines(factors, title, x="allocation unit (B)", y="bytes taken per byte stored", log="xy", marks=real, note="at most: files below about 4 kB can lie in their inodes", counted=True)
 
 # %% [markdown]
-# A unit much smaller than the *mean* file wastes little; once it is larger than nearly all files, each doubling doubles
-# the space.
+# A unit much smaller than the *mean* file wastes little. Once it is larger than nearly all files, each doubling of the
+# unit doubles the space.
 
 # %% [markdown] id="operations" tags=["core"]
 # ## 2 · Time a single open
 #
-# To read a file, a program opens it, reads, and closes it. Often it asks for the size first (`stat`). Each step calls
-# the *kernel*: here the core of Linux, not that of a notebook. We time every call, one kind per pass.
+# To read a file, a program opens it, reads its bytes, and closes it. Often it first asks for the size (`stat`). Each
+# step is a *system call*, a request to the *kernel*: the core of Linux, not that of a notebook.
 #
 # ![Two sequences. A file per image: ask the metadata server, wait, read, again and again. One large file: ask once, then read long runs in order, or single images at random.](pictures/open_and_read.svg)
 #
-# *What a parallel file system does for `open` and `read`; for a new name `open?` is often two requests, a look-up and
+# *What a parallel file system does for `open` and `read`. For a new name, `open?` is often two requests: a look-up and
 # an open. On this machine one kernel does all of it.*
 #
-# > **Predict.** Which takes longest on this machine: stat, open, read or close? How many seconds does an open take?
+# > **Predict.** Which call takes longest on this machine: stat, open, read or close? And how many seconds does an open
+# > take: a microsecond (1e-6), a millisecond (1e-3) or more?
 
 # %%
 guess = 1e-3  # change me: seconds for one open; the figure below shows it
@@ -136,8 +136,11 @@ def timed(call, items):
 
 
 # %% [markdown]
-# The first look-up of a name is expensive; then the kernel keeps the answer. The cell asks for all sizes first, so it
-# times `stat` and `open` of *known* names.
+# A *warm* read finds the bytes in memory, where the kernel keeps them in its *page cache*. Before a *cold* read we ask
+# the kernel to forget the bytes (`posix_fadvise`), so they come from the disk.
+#
+# The kernel also keeps names that it has looked up. The cell asks for all sizes first, so it times `stat` and `open` of
+# *known* names.
 
 # %%
 from pathlib import Path
@@ -160,7 +163,7 @@ for kind in kinds:
     times["stat"] += timed(os.stat, paths)[0]
 
 # %% [markdown]
-# The folded cell draws all calls.
+# The folded cell draws all calls. A dot marks the slowest one.
 
 # %% jupyter={"source_hidden": true}
 from smallfiles.measure.drawing import number_text
@@ -173,18 +176,16 @@ title += f", a warm one {longer['warm']} times" * ("cold" in longer)
 figures.histogram(times, title, x="time of one call (s)", log=True, guess=guess, guess_of="open")
 
 # %% [markdown]
-# *Warm* means that the kernel still holds the bytes in memory, in the *page cache*. *Cold* means that we asked it to
-# forget them (`posix_fadvise`), so they come from the disk. That is only half of cold: names and inodes stay known, and
-# only root can make the kernel forget those.
+# On a local disk the read takes longest, and the open of a known name takes almost nothing. So a laptop hides the
+# problem: on a cluster an open is a request to a server and may take milliseconds.
 #
-# On a local disk the read takes longest, and the open of a known name almost nothing. So a laptop hides the problem: a
-# server turns these microseconds into milliseconds, and each small read is a request too.
+# The median hides slow calls such as the dots, but a sum contains them, and a batch is only ready when its slowest file
+# is.
 #
-# A dot marks the slowest call. The median hides such calls, but a sum contains them, and a batch is only ready when its
-# slowest file is.
+# Our *cold* is only half cold: names and inodes stay known, and only root can make the kernel forget those.
 #
-# > **Predict.** ImageNet has 1,281,167 training images. How long does it take to open all of them one after the other,
-# > at the speed measured here, and on a busy server that takes 2 ms per request?
+# > **Predict.** ImageNet has 1,281,167 training images. How long does it take to open all of them, one after the other,
+# > at the speed measured here? And on a busy server, with two requests per file, of 2 ms each?
 
 # %%
 images, request_s = 1_281_167, 0.002
@@ -194,16 +195,15 @@ show.say(f"Known names here: **{images * half:,.0f} s** by the median; by the me
 show.say(f"New names there: **{there / 3600:.1f} hours** of opens alone, without a single byte.")
 
 # %% [markdown]
-# We count two requests, since a fresh node knows no names (Lustre combines them: halve it). The 2 ms are assumed. The
-# command near the end estimates yours (no look-up): turn both cold rates into seconds per sample, 1 / rate. The
-# folder's minus the one file's is what a file of its own adds.
+# A fresh node knows no names, so we count a look-up and an open. (Lustre combines them: halve the time.) The 2 ms are
+# assumed; section *On the cluster* helps to estimate yours.
 
 # %% [markdown] id="sizes" tags=["core"]
 # ## 3 · Trade many files for one
 #
-# Opening costs the same for a small file and for a large one, so the price per byte depends on the file size. The folded
-# cell writes the same bytes twice: as many files of one size, and as one large file that is read in pieces of that
-# size, both in random order.
+# An open costs the same for a small file and for a large one, so a small file pays more per byte. We read the same
+# bytes in random order, from many files of one size and from one large file in pieces of that size. The folded cell
+# writes the files.
 
 # %% jupyter={"source_hidden": true}
 import random
@@ -242,13 +242,13 @@ def read_one(large, size):
 
 
 # %% [markdown]
-# `measure.compare` calls both in rounds whose order changes, so a disturbance hits both of them.
+# `measure.compare` runs both ways in turns, so that a disturbance hits both.
 #
 # > **Predict.** At which size does reading the bytes take as long as opening the file? There, many files reach half of
 # > the speed of one.
 
 # %%
-guess = 1_000_000  # change me: bytes
+guess = 500_000  # change me: bytes
 
 # %%
 from smallfiles import measure
@@ -268,7 +268,7 @@ for size in tqdm((1_000, 4_000, 16_000, 64_000, 256_000, 1_000_000, 4_000_000), 
             rates.setdefault(f"{way}, {state}", {})[size] = result.rates_per_s(way)
 
 # %% [markdown]
-# The folded cell divides the two rates.
+# The folded cell divides the two speeds.
 
 # %% jupyter={"source_hidden": true}
 best = {name: {size: max(runs) for size, runs in line.items()} for name, line in rates.items()}
@@ -288,7 +288,7 @@ title += f"; at 1 kB they reach {warm[1000]:.0%} (warm)"
 opening = np.median(times["open"]) + np.median(times["close"])
 marks = {"(open + close) × rate": opening * max(one.values())}
 ratios["half"] = dict.fromkeys(warm, 0.5)
-axes = {"x": "size of a file or piece (B)", "y": "speed of many files; 1 is one file", "log": "x", "ideal": "half"}
+axes = {"x": "size of a file or piece (B)", "y": "speed of many files, relative to one", "log": "x", "ideal": "half"}
 show.figure(figures.lines(ratios, title, **axes, guess=guess, marks=marks, note="best of 5 runs; above 1 is chance"))
 product = f"{1e6 * opening:.1f} µs × {bytes_text(max(one.values()))}/s = {bytes_text(opening * max(one.values()))}"
 rate = np.median([os.path.getsize(path) for path in paths]) / np.median(times["read, warm"])
@@ -296,21 +296,22 @@ rule = f"**Rule**: a file is small if it has fewer bytes than are read while it 
 show.say(f"{rule}at the {bytes_text(rate)}/s of section 2's images {bytes_text(opening * rate)}.")
 
 # %% [markdown]
-# **Warm.** The line crosses the half at about the dotted line: to its left opening dominates, to its right moving the
-# bytes does. It does not fall to 0: a read call has a fixed price too (printed for 1 kB), in one file as well. With
-# the two assumed requests of 2 ms and 1 GB/s the dotted line lies at 4 MB; with a tenth of that wait, at 400 kB, so
-# ImageNet's images of 110 kB are small files.
+# **Warm.** The line crosses the half at about the dotted line. To its left opening dominates, to its right moving the
+# bytes does. On slow storage the dotted line lies farther right: with two requests of 2 ms and 1 GB/s at 4 MB, with a
+# tenth of that wait at 400 kB. So ImageNet's images of 110 kB are small files there.
 #
-# **Cold.** The reason is another: names are still known, but each small file is a disk request of its own, while one
-# request fetches several pieces of the large file. Here it is small and every piece is read, so neighbours come along.
-# In a file of 150 GB read at random they do not: there only the opens are saved, or you read in order
+# **Cold.** Many files are slower for another reason: each is a disk request of its own, while one request fetches
+# several pieces of the large file. It is not the opens, because names are still known.
+#
+# The large file is small here and every piece of it is read, so the neighbours that come along are used. In a file of
+# 150 GB that is read at random they are not. Then one file saves only the opens, unless you read it in order
 # ([05](05_shard_a_dataset.ipynb)).
 
 # %% [markdown] id="in-flight" tags=["core"]
 # ## 4 · Keep many opens in flight
 #
 # A program that waits for each answer spends most of its time waiting. It can send several requests at once, from
-# several threads: they are then *in flight*.
+# several threads: they are then *in flight*. The cell defines how to read 100 files in this way.
 
 # %%
 from concurrent.futures import ThreadPoolExecutor
@@ -332,14 +333,14 @@ def rates_in_flight(store, before=None, most=4 if setup.shared else 64):
 
 
 # %% [markdown]
-# We measure this machine, warm and cold, and then slow storage: `slowfs` mounts the same folder a second time, and
-# serves 4 requests at once; others queue.
+# We measure this machine, warm and cold, and then slow storage: `slowfs` mounts the same folder a second time, where
+# each request takes 2 ms and 4 are served at once. Others queue.
 #
-# > **Predict.** A read takes two requests, a look-up and an open, of 2 ms each. How many opens in flight does the slow
-# > storage need before more of them bring nothing, and how many files per second does it serve then?
+# > **Predict.** Reading a file takes two requests, a look-up and an open. How many opens in flight does the slow
+# > storage need before more of them bring nothing? How many files per second does it serve then?
 
 # %%
-guess = 64  # change me: opens in flight
+guess = 32  # change me: opens in flight
 guess_rate = 2_000  # change me: files per second
 
 # %%
@@ -355,7 +356,7 @@ with slowfs.open_slow(folder, storage) as slow:
 show.say(slow.summary)
 
 # %% [markdown]
-# The folded cell draws the rates beside those expected from the two numbers, and notes yours on a *worksheet* for
+# The folded cell draws the rates, beside those expected from the two numbers. It notes yours on a *worksheet* for
 # notebooks 11 and 14.
 
 # %% jupyter={"source_hidden": true}
@@ -376,29 +377,16 @@ best = max(map(np.median, cold.values()))
 worksheet.note("01", latency_ms=1e3 / np.median(cold[1]), opens_per_s=best)
 
 # %% [markdown]
-# The slow storage has two limits. While few opens are in flight, latency is the limit, and each further one helps. Once
-# all 4 servers are busy, further ones only queue. Four leave gaps while a thread takes its answer and sends the next
-# request; a few more fill them.
+# The slow storage has two limits. With few opens in flight, latency is the limit, so each further one helps. Once all 4
+# servers are busy, further ones only queue. With exactly 4, a server is idle while a thread takes its answer and sends
+# the next request; a few more fill these gaps.
 #
-# With a cold cache you wait for the disk: more in flight help until it or your CPUs are busy. With a warm one nothing is
-# waited for: threads gain at most what more CPUs give, take turns at Python's lock, and must be started.
+# This machine has other limits. With a cold cache you wait for the disk, so more in flight help until it or your CPUs
+# are busy. With a warm cache nothing is waited for, so threads gain at most what more CPUs give.
 #
-# `smallfiles pack` cannot know the number of servers, so it keeps 32 in flight on shared storage (a Lustre client may
-# let only 8 through); lower it (`in_flight`) where your site asks. The folded cell packs from the slow storage:
-
-# %% jupyter={"source_hidden": true}
-from dataclasses import replace
-
-from smallfiles.pack import PackConfig, pack
-
-with slowfs.open_slow(folder, storage) as slow:
-    report = pack(replace(source, store=slow.store), setup.scratch / "slow.arrow", PackConfig(verify="none"))
-packed = report.samples / report.seconds
-show.say(f"Packed {packed:,.0f} images per second, **{packed / rate[1]:.1f} times** as fast as one at a time.")
-
-# %% [markdown]
-# A job that uses all of a server's capacity makes others wait. So on a shared file system we keep to 4 opens in flight
-# and 20,000 operations (`pack`: more, once).
+# A job that uses all of a server's capacity makes others wait. So on a shared file system this notebook keeps to 4
+# opens in flight and 20,000 operations. `smallfiles pack` keeps 32 in flight on shared storage (a Lustre client may let
+# only 8 through); lower it (`in_flight`) where your site asks.
 
 # %% [markdown] id="exercise"
 # ## Exercise
@@ -410,11 +398,14 @@ show.say(f"Packed {packed:,.0f} images per second, **{packed / rate[1]:.1f} time
 # ## On the cluster
 #
 # This command compares many files with one, warm and cold. Copy the packed folder and file to the file system of your
-# jobs, and run it on another node: the one that copied still has them in memory. Even cold, names are known and
-# neighbours come along: an estimate.
+# jobs, and run it on another node: the one that copied still has them in memory.
+#
+# Turn both cold rates into seconds per sample, 1 / rate. The folder's minus the one file's is what a file of its own
+# adds. It is an estimate, since names are known and neighbours come along.
 
 # %%
 from smallfiles.measure import BenchConfig
+from smallfiles.pack import PackConfig, pack
 
 files, one_file = setup.scratch / "set.files", setup.scratch / "set.arrow"
 for out in (files, one_file):
@@ -426,8 +417,8 @@ show.command(BenchConfig(repeats=5, count=400, orders=("random",)), "read", [fil
 # ## Key points
 #
 # - A small file costs an inode, usually an allocation unit, and an open, however few bytes it holds.
-# - Opens take microseconds from a cache and may take milliseconds from a server. Look at the slowest, not only at
-#   the median.
+# - Opens take microseconds from a cache and may take milliseconds from a server. Look at the slowest one too, not
+#   only at the median.
 # - Below a certain size, measured above, opening costs more than the bytes.
 # - Opens in flight hide latency until the server's or the client's limit is reached; then they only queue.
 
@@ -470,5 +461,5 @@ show.command(BenchConfig(repeats=5, count=400, orders=("random",)), "read", [fil
 # %% [markdown] id="next"
 # ## Next
 #
-# Notebook 02, [Describe a data set with a JSON manifest](02_describe_a_dataset.ipynb), lists the files once, so that no
-# job has to search for them again.
+# [02 · Describe a data set with a JSON manifest](02_describe_a_dataset.ipynb) lists the files once, so that no job has to
+# search for them again.
