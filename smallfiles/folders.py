@@ -163,6 +163,11 @@ def _fitting(found: list[str], wanted: str) -> list[str]:
     return exact or [n for n in found if canonical_split(n, found) == (canonical_split(wanted) or wanted)]
 
 
+def one_or_several(given: str | Iterable[str]) -> tuple[str, ...]:
+    """Texts as a tuple; a single one stands for itself, not for its letters."""
+    return (given,) if isinstance(given, str) else tuple(given)
+
+
 SUPPORTED = {
     "class folders": {
         *("kind", "split", "labels", "columns", "unlabelled", "strict", "suffixes", "follow_links")
@@ -198,7 +203,7 @@ class SourceOptions:
             any name of a value); a SPEC with braces is a template of paths, such as `images/{id}.jpg`. In a
             folder without a table, the further files of each image: `mask=masks/{stem}.png`, also with
             `{name}` and `{dir}`; and which files are the images, if not all others: `image=images/{name}`,
-            or `image=a/{id}_0.png` with `mask=b/{id}.png`.
+            or `image=a/{id}_0.png` with `mask=b/{id}.png`. A single text is one of them.
         unlabelled: Give every sample the label -1 instead of requiring class folders.
         strict: Refuse what would otherwise be left out with a note.
         suffixes: Which files are samples; case does not matter.
@@ -235,6 +240,8 @@ class SourceOptions:
     sizes: bool = True
 
     def __post_init__(self) -> None:
+        for name in ("columns", "suffixes"):
+            object.__setattr__(self, name, one_or_several(getattr(self, name)))
         check(self)
         dotted = (f".{suffix.lower().removeprefix('.')}" for suffix in self.suffixes)
         object.__setattr__(self, "suffixes", tuple(dotted) or IMAGE_SUFFIXES)

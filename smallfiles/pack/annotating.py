@@ -30,7 +30,7 @@ from smallfiles.digests import added_fields, sidecar
 from smallfiles.errors import PackError, SourceError, UsageError, first_few, writing
 from smallfiles.faults import summary_of
 from smallfiles.fields import value_table
-from smallfiles.folders import SourceOptions
+from smallfiles.folders import SourceOptions, one_or_several
 from smallfiles.formats import added
 from smallfiles.pack.compare import differing
 from smallfiles.progress import plural
@@ -66,7 +66,7 @@ class Annotated:
 
 
 def annotate(
-    out: Path, table: Path, key: str, *, fields: Sequence[str] = (), name: str | None = None
+    out: Path, table: Path, key: str, *, fields: str | Sequence[str] = (), name: str | None = None
 ) -> Annotated:
     """Add the columns of a table to a packed set, in a file `OUT.NAME.fields.arrow` beside it.
 
@@ -139,9 +139,11 @@ def _rows_of(reader: Reader, names: pa.Array, table: Path, key: str) -> tuple[pa
     return from_numpy(place), (note, *left_out(names.filter(samples.is_null()), "row", "without a sample"))
 
 
-def _values(rows: pa.Table, table: Path, key: str, fields: Sequence[str], of_samples: pa.Array) -> pa.Table:
+def _values(
+    rows: pa.Table, table: Path, key: str, fields: str | Sequence[str], of_samples: pa.Array
+) -> pa.Table:
     """The columns to add, in the order of the samples."""
-    given = given_fields(rows.column_names, table, SourceOptions(columns=tuple(fields)))
+    given = given_fields(rows.column_names, table, SourceOptions(columns=one_or_several(fields)))
     given = given or {name: name for name in rows.column_names if name not in columns_of(key)}
     if not given or any("{" in spec for spec in given.values()):
         raise UsageError(

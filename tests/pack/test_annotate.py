@@ -122,6 +122,11 @@ def test_rows_are_matched_by_file_name_and_by_stem(cut: Any, out: Path, tmp_path
     assert added_rows(out) == wanted(keys) and "matched by" in done.notes[0]
 
 
+def test_a_single_text_is_one_column_and_not_its_letters(out: Path, tmp_path: Path) -> None:
+    done = annotate(out, table(tmp_path / "new.csv", keys_of(out)), "filename", fields="points=score")
+    assert list(done.fields) == ["points"]
+
+
 def test_whole_keys_are_not_given_up_for_stems_since_some_rows_belong_to_other_sets(
     out: Path, tmp_path: Path
 ) -> None:

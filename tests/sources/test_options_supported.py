@@ -75,3 +75,12 @@ def test_labels_that_are_not_there_are_refused_by_readers_that_use_them(tmp_path
     for reader in (name for name, supported in SUPPORTED.items() if "labels" in supported):
         with pytest.raises(SourceError, match=r"missing\.json|no captions"):
             sources.load(made(reader, tmp_path / reader.replace(" ", "")), labels=Path("missing.json"))
+
+
+def test_a_list_or_a_single_text_does_for_a_tuple(tmp_path):
+    tree = made("class folders", tmp_path)
+    plant(tmp_path, "tree/cat/2.dat", "tree/dog/1.dat")
+    assert sources.load(tree, suffixes="dat").manifest.paths.to_pylist() == ["cat/2.dat", "dog/1.dat"]
+    sources.load(made("Flickr30K", tmp_path / "f"), columns=[])  # none is nothing to refuse
+    with pytest.raises(SourceError, match="--field was given"):
+        sources.load(tmp_path / "f", columns=["label=class"])

@@ -316,6 +316,12 @@ def test_a_table_of_numbers_to_regress_needs_no_label(tmp_path):
     assert set(source.manifest.targets.to_pylist()) == {-1} and "no label or captions" in source.notes[0]
 
 
+def test_a_single_text_is_one_column_and_not_its_letters(tmp_path):
+    source = sources.load(species(tmp_path), columns="age=years")
+    assert source.columns == ("age=years",)
+    assert source.manifest.values["age"].to_pylist() == [1.5, None, 3]
+
+
 def test_several_labels_per_sample_are_a_value(pictures):
     table = {"file_name": ["a/00.jpg", "a/01.jpg"], "labels": [["ant", "bee"], []]}
     manifest = sources.load(write(pictures / "t.jsonl", table), columns=("tags=labels",)).manifest
