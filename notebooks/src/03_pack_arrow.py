@@ -4,12 +4,12 @@
 # **Minutes** 30 · **Machine** any Linux computer with two CPUs · **Needs** notebook 01 · **Data** 400 synthetic images
 # with labels, 400 with captions
 #
-# One large file in place of a million small ones means one inode, one open per worker, and no further requests to the
-# metadata server. But training reads in random order: a packed file is only useful if one image can be read without
-# its neighbours.
+# One large file in place of a million small ones means one inode, one open per worker, and no further metadata
+# requests. But training reads in random order. So a packed file is only useful if one image can be read without its
+# neighbours.
 #
-# Almost every data tool reads the tables of Apache Arrow. This notebook stores images in one, and shows which settings
-# decide between hundreds and many thousands of images per second.
+# Almost every data tool reads the tables of Apache Arrow. Their settings decide between hundreds and many thousands of
+# images per second.
 
 # %% [markdown] id="questions"
 # ## Questions
@@ -17,17 +17,17 @@
 # - What is in an Arrow file, and how does a program find row 200 in it?
 # - What does it mean for a read to copy nothing?
 # - How many rows belong in a record batch?
-# - How does a `Dataset` read it from several workers?
+# - How does a `Dataset` read an Arrow file from several workers?
 # - What is left when a packing job is killed?
 
 # %% [markdown] id="objectives"
 # ## After this you can
 #
-# - write a schema for images with labels or captions, and pack them in record batches,
-# - show whether a read is a copy or a view,
-# - choose the rows per batch by how the file will be read,
-# - say where a `Dataset` must open its file, and why,
-# - pack a data set so that a half-finished file is never taken for a finished one.
+# - write images with labels or captions in record batches,
+# - tell a copy from a view,
+# - choose the rows per batch for its readers,
+# - open a file in the right place of a `Dataset`,
+# - pack so that nobody takes a half file for a whole one.
 
 # %% [markdown] id="setup"
 # ## Set up
@@ -55,7 +55,7 @@ setup = start("03")
 # ## 1 · Build a small file by hand
 #
 # An Arrow table has a *schema*: a list of *fields*, each with a name and a type. Images with captions need three. The
-# type `list<string>` keeps the five captions of an image together in one row, so that the image is stored once.
+# type `list<string>` keeps all captions of an image in one row, so the image is stored once.
 
 # %%
 from pathlib import Path
@@ -72,12 +72,11 @@ rows[0]["captions"][:2]
 
 # %% [markdown]
 # A *record batch* is a number of rows, stored column by column: all keys, then all captions, then the bytes of all
-# images. Its *header* says where each column lies, its *offsets* where each image begins. We write two batches of three
-# rows.
+# images. Its *header* says where each column lies, its *offsets* where each image begins.
 #
 # ![A strip of bytes: schema; a record batch of header, keys, captions, offsets and three images back to back; the next batch; a footer.](pictures/bytes_of_arrow.svg)
 #
-# *Not to scale.*
+# *Not to scale.* We write two batches of three rows.
 
 # %%
 small = setup.scratch / "six.arrow"
@@ -97,23 +96,35 @@ print(f"{len(content) / payload - 1:.1%} larger; begins with {content[:6]}, ends
 print(reader.num_record_batches, "batches; the second one has", reader.get_batch(1)["key"].to_pylist())
 
 # %% [markdown]
-# Captions, headers and footer are short beside images. Before the last six letters is the *footer*: the schema again,
-# and the position of each record batch. So a reader starts at the end, and goes straight to any batch: of three rows
-# each, batch 5 // 3 holds row 5. (It counts no rows: if batches differ, look into each.) A killed writer writes no
-# footer; after an exception `with` does.
+# Captions and headers are short beside images.
 #
-# One limit: a batch of a `binary` column holds at most 2 GiB
-# ([arrow#10776](https://github.com/apache/arrow/issues/10776)); more batches, or `pa.large_binary()`, avoid it.
+# How does a program find a row? Just before the last six letters stands the *footer*: the schema again, and the
+# position of each record batch. So a reader starts at the end, and then goes straight to the batch that it needs: with
+# three rows per batch, row 5 is in batch 5 // 3.
+#
+# A killed writer leaves no footer. But after an exception `with` writes one, so a footer does not prove that all rows
+# are there.
+#
+# <details>
+# <summary>How large may a batch be?</summary>
+#
+# A `binary` column holds at most 2 GiB per batch ([arrow#10776](https://github.com/apache/arrow/issues/10776)). Write
+# more batches, or use `pa.large_binary()`.
+#
+# </details>
 
 # %% [markdown] id="views" tags=["core"]
 # ## 2 · Look at an image without copying it
 #
 # pyarrow opens a file in two ways. An `OSFile` is an ordinary open file: each read copies bytes into newly allocated
-# memory. A *memory map* makes the file appear as memory; its pages are fetched when they are first touched.
+# memory. A *memory map* makes the file appear as memory: Linux fetches a page (4 KiB) when a program first touches it.
+#
+# We let our toolbox pack 400 images, 64 rows per batch:
 
 # %%
 import tempfile
 
+from helpers.experiments.nb03 import fetched, watched
 from smallfiles import formats, measure
 from smallfiles.formats import arrow
 from smallfiles.pack import PackConfig, pack
@@ -127,10 +138,10 @@ samples, labels = list(reader), reader.table(["label"])["label"]  # key and byte
 report.samples, report.file_bytes
 
 # %% [markdown]
-# > **Predict.** We ask for one record batch of 64 images. How many bytes does each way copy?
+# > **Predict.** We ask for one record batch of 64 images, about 7 MB. How many bytes does each way copy: all, 0.1 MB,
+# > or almost none? (`watched` counts them.)
 
 # %%
-from helpers.experiments.nb03 import watched
 from smallfiles.progress import bytes_text
 
 for name, way in {"OSFile": pa.OSFile, "memory map": pa.memory_map}.items():
@@ -139,10 +150,11 @@ for name, way in {"OSFile": pa.OSFile, "memory map": pa.memory_map}.items():
     print(f"{name:10} copied {bytes_text(moved.read)}, for a batch of {bytes_text(batch.nbytes)}")
 
 # %% [markdown]
-# The `OSFile` copied the whole batch. The map returned a *view*: positions inside the file; this process has copied
-# no image. (Linux may fetch the pages all the same: section 4.) Only an image that you take out, `batch["data"][5]`, is
-# copied. Compression rules out views, because the bytes in the file are then not those of the images. The folded cell
-# checks all three, and what zstd saves:
+# The `OSFile` copied the whole batch. The map returned a *view*: positions inside the file. This process has copied no
+# image. (Linux may fetch the pages all the same: section 4.)
+#
+# Only an image that you take out, as `batch["data"][5]`, is copied. A compressed file gives no views, because its bytes
+# are not those of the images. The folded cell checks this, and what zstd saves:
 
 # %% jupyter={"source_hidden": true}
 whole = pa.memory_map(str(packed)).read_buffer()
@@ -168,7 +180,7 @@ print(f"and a batch from the map allocates {bytes_text(moved.arrow)}")
 # %% [markdown] id="rows" tags=["core"]
 # ## 3 · Choose the rows per batch
 #
-# We write the images with 1 to 256 rows per batch:
+# We write the same images into five files, with 1 to 256 rows per batch:
 
 # %%
 table = pa.table({"data": [sample.data for sample in samples], "label": labels.combine_chunks()})
@@ -184,8 +196,13 @@ def write(rows_per_batch):
 files = {count: write(count) for count in (1, 4, 16, 64, 256)}  # change me: add a size
 
 # %% [markdown]
-# We read single images at random in three ways: `get_batch` of an `OSFile`, `get_batch` of a map, and our reader, which
-# looks into each batch once. Every byte is hashed, since a view reads nothing.
+# Then we read single images in random order, in four ways:
+#
+# - *OSFile* and *memory map*: `get_batch` of a file opened so, for each image.
+# - *our reader (mmap)* and *our reader (pread)*: the toolbox looks into each batch once, and remembers where its images
+#   are. Then it takes the image alone, from a map or with `pread`.
+#
+# Every byte is hashed, because a view alone reads nothing.
 
 # %%
 import random
@@ -207,8 +224,8 @@ def read_all(read):
 
 
 # %% [markdown]
-# > **Predict.** From 1 to 256 rows per batch: which way of reading gets slower? At how many rows has the slowest way
-# > lost half of its speed?
+# > **Predict.** From 1 to 256 rows per batch: which ways of reading get slower? At how many rows has the slowest lost
+# > half of its speed? (Drawn below.)
 
 # %%
 guess = 100  # change me: rows per batch
@@ -220,7 +237,8 @@ tasks = {}
 for count, path in files.items():
     tasks[f"OSFile, {count}"] = partial(read_all, by_get_batch(pa.OSFile(str(path)), count))
     tasks[f"memory map, {count}"] = partial(read_all, by_get_batch(pa.memory_map(str(path)), count))
-    tasks[f"our reader, {count}"] = partial(read_all, arrow.open(path, access="mmap").read)
+    for access in ("mmap", "pread"):
+        tasks[f"our reader ({access}), {count}"] = partial(read_all, arrow.open(path, access=access).read)
 result = measure.compare(tasks, rounds=5, unit="images")
 
 # %% [markdown]
@@ -229,7 +247,7 @@ result = measure.compare(tasks, rounds=5, unit="images")
 # %% jupyter={"source_hidden": true}
 import numpy as np
 
-names = ("OSFile", "memory map", "our reader")
+names = ("OSFile", "memory map", "our reader (mmap)", "our reader (pread)")
 rates = {way: {count: result.rates_per_s(f"{way}, {count}") for count in files} for way in names}
 osfile = rates["OSFile"]
 fewest, largest = min(files), max(files)
@@ -240,31 +258,32 @@ worksheet.note("03", rows_per_batch=most)
 extra = {n: (path.stat().st_size - report.payload_bytes) / len(samples) for n, path in files.items()}
 print("bytes per image besides its own, by rows per batch:", {n: round(each) for n, each in extra.items()})
 falls = {way: np.median(runs[fewest]) / np.median(runs[largest]) for way, runs in rates.items()}
-slower = {way: f"{fall:.0f} times slower" if fall > 1.5 else "about as fast" for way, fall in falls.items()}
-title = f"With {largest} rows per batch instead of {fewest}: " + ", ".join(f"{way} {text}" for way, text in slower.items())
+slower = [f"{way} is {fall:.0f} times slower" for way, fall in falls.items() if fall > 1.5]
+title = f"With {largest} rows per batch instead of {fewest}, " + (", ".join(slower) or "no way is much slower")
 axes = {"x": "rows per record batch", "y": "images per second"}
 figures.lines(rates, title, **axes, log="xy", note="random reads, warm cache", guess=guess, marks=marks)
 
 # %% [markdown]
-# An `OSFile` copies the whole batch for one image. A map copies only the image, but `get_batch` tells Linux that the
-# whole batch will be needed soon (`madvise`). Linux then visits each page of it and fetches those not cached, up to a
-# limit of its own: beyond it the map's line goes flat. For our reader an image is two numbers, start and stop.
+# - *OSFile* copies the whole batch to get one image.
+# - *Memory map* copies only the image. But `get_batch` tells Linux that the whole batch will be needed soon
+#   (`madvise`). So Linux visits its pages, up to a limit of its own, beyond which the line goes flat.
+# - *Our reader* knows where the image starts and stops, so other rows do not matter.
 #
 # So the choice depends on the readers:
 #
-# - *Unknown readers*, perhaps with `get_batch` for each image: 1 row, at most your number; the headers take 300 bytes
-#   per image, and each worker that opens an `OSFile` first reads the footer, 24 bytes per image: 31 MB for ImageNet.
-# - *Readers that call it once per batch*, like ours: any number below the 2 GiB of section 1, with fewer headers to
-#   visit. `pack` uses 64.
+# - *Unknown readers* may call `get_batch` for each image: write 1 row, or at most your number. The price is a long
+#   footer, for ImageNet 31 MB, which each worker reads when it opens an `OSFile`.
+# - *Readers that call `get_batch` once per batch*, as ours does: any number below 2 GiB. `pack` uses 64.
 
 # %% [markdown] id="juelich" tags=["core"]
 # ## 4 · Feed a DataLoader
 #
 # [One published
 # course](https://github.com/HelmholtzAI-FZJ/2024-06-course-Bringing-Deep-Learning-Workloads-to-JSC-supercomputers)
-# writes one row per batch, `image_data: binary, label: uint16`: batch i is sample i. Its loader opens an `OSFile`. This
-# similar `Dataset` opens it at the first read of each process; `__init__` opens it only to count, and closes it: a
-# worker should not rely on a file that its parent has opened (notebook 04).
+# writes one row per batch, `image_data: binary, label: uint16`, so batch i is sample i. Its loader opens an `OSFile`,
+# as the `Dataset` below does. But a worker should not rely on a file that its parent has opened (notebook 04).
+# Therefore `__init__` opens the file only to count the batches, and closes it. Each process opens it again at its first
+# read.
 
 # %%
 import os
@@ -302,14 +321,13 @@ sizes, targets = zip(*loader)
 print(f"{len(loader)} batches, {sum(sizes):,} of {report.payload_bytes:,} bytes; first labels {targets[0][:6]}")
 
 # %% [markdown]
-# A data set is often larger than the page cache. We drop a file from it, and count what storage delivers.
+# So far all reads came from the page cache, which is often smaller than a data set. `cold` drops a file from it, reads
+# an image, and counts what storage delivers.
 #
 # > **Predict.** A batch has 64 rows. How many bytes leave the disk for one image of 0.1 MB, through `get_batch` of a
-# > memory map?
+# > memory map: 0.1, 0.5 or 7 MB? (Drawn below.)
 
 # %%
-from helpers.experiments.nb03 import fetched  # bytes that this process got from storage
-
 guess = 500  # change me: kB for one image
 
 
@@ -324,42 +342,54 @@ def cold(path, read, index):
 
 
 # %% [markdown]
-# The folded cell reads an image of each full batch, in each way.
+# The folded cell reads one image of each full batch in each way, and draws the bytes:
 
 # %% jupyter={"source_hidden": true}
 import shutil
 
+kinds = {"OSFile": pa.OSFile, "memory map": pa.memory_map}
+kinds |= {f"our reader ({access})": partial(arrow.open, access=access) for access in ("mmap", "pread")}
 chosen = list({n // 64: n for n in order if n < len(samples) // 64 * 64}.values())  # the last batch is short
 image_files = [source.root / source.manifest.path(index) for index in range(len(source.manifest))]
 per_image = {"plain file": [cold(image_files[n], lambda n: image_files[n].read_bytes(), n) for n in chosen]}
-kinds = {"OSFile": pa.OSFile, "memory map": pa.memory_map, "our reader, pread": partial(arrow.open, access="pread")}
-for count, name in ((1, "OSFile"), (1, "memory map"), (64, "OSFile"), (64, "memory map"), (64, "our reader, pread")):
-    path = shutil.copy(files[count], setup.scratch / f"cold-{len(per_image)}.arrow")  # pages that a map holds are not dropped
-    file = kinds[name](str(path))
-    read = file.read if name.startswith("our reader") else by_get_batch(file, count)
+# Copies, since pages that the maps of section 3 hold are not dropped.
+copies = {count: shutil.copy(files[count], f"{setup.scratch}/cold-{count}.arrow") for count in (1, 64)}
+
+
+def opened_and_cold(name, count, index):
+    file = kinds[name](copies[count])  # opened for each image: a map would hold pages of the one before
+    read = file.read if "reader" in name else by_get_batch(file, count)
     read(len(samples) - 1)  # opens the file, and touches only its last batch
-    per_image[f"{name}, {count} row{'s' * (count > 1)}"] = [cold(path, read, n) for n in chosen]
-per_image = {name: [size / 1000 for size in sizes] for name, sizes in per_image.items()}
-middle = {name: np.median(runs) for name, runs in per_image.items()}
-if min(middle.values()):
-    osfile, mapped, ours = (f"{middle[f'{name}, 64 rows'] / 1000:.1f} MB" for name in kinds)
-    title = f"With 64 rows per batch, an OSFile fetches {osfile} for one image, a map {mapped}, our reader {ours}"
-    note = {"note": "cold cache", "dots": "images", "base": "plain file"}
+    return cold(copies[count], read, index)
+
+
+for count, name in ((1, "OSFile"), (1, "memory map"), *((64, name) for name in kinds)):
+    row = f"{name}, {count} row{'s' * (count > 1)}"
+    per_image[row] = [opened_and_cold(name, count, index) for index in chosen]
+per_image = {name: [size / 1000 for size in sizes if size] for name, sizes in per_image.items()}
+if all(per_image.values()):
+    mb = {name: f"{np.median(sizes) / 1000:.1f} MB" for name, sizes in per_image.items()}
+    title = f"One image of {mb['plain file']}: with 64 rows per batch an OSFile fetches {mb['OSFile, 64 rows']}, "
+    title += f"a memory map {mb['memory map, 64 rows']}, our reader {mb['our reader (pread), 64 rows']} by pread"
+    note = {"note": "cold cache", "dots": "images", "base": "plain file", "groups": [*kinds], "log": True}
     show.figure(figures.bars(per_image, title, x="kB fetched from storage for one image", guess=guess, **note))
 else:
     show.say("This file system does not say what it fetches, as those in memory and some on the network.")
 
 # %% [markdown]
-# For a map `get_batch` has Linux fetch the batch, up to its limit (0.1 MB to some MB). Our reader was told
-# `access="pread"`, its choice on parallel file systems (locally it maps): it reads the batch's header and small columns
-# once (the extra bytes above one row), then the image. On the storage of the recall question plain files stop at 1,000
-# per second; one request per image allows 2,000.
+# - `get_batch` fetches the whole batch, also through a map (up to Linux's limit, 0.1 MB to some MB). With one row it
+#   fetches as little as a plain file.
+# - *Our reader (mmap)* touches one image. But Linux may fetch what lies around a touched page, up to the same limit.
+# - *Our reader (pread)* asks for the image alone. Only the first read of a batch also takes its header and small
+#   columns.
+#
+# Therefore our reader chooses `pread` on parallel file systems, and the map on local ones.
 
 # %% [markdown] id="killed" tags=["optional"]
 # ## 5 · Kill a pack, and trust what is there
 #
-# *Optional, 6 minutes.* Packing ImageNet takes long enough to hit a time limit. The folded cell packs in a
-# process, and, as soon as bytes appear, kills it with SIGKILL, as a scheduler does.
+# *Optional, 6 minutes.* Packing ImageNet takes long enough to hit a time limit. The folded cell packs in another
+# process, and kills it as soon as bytes appear, with SIGKILL, as a scheduler does.
 #
 # > **Predict.** What does a listing show afterwards: a short file, a damaged file, or nothing?
 
@@ -378,7 +408,8 @@ print("ended with", process.wait(), "- visible:", [p.name for p in out.parent.gl
 print("hidden:", [p.name for p in out.parent.glob(".*")])
 
 # %% [markdown]
-# The file grows inside a hidden folder, and gets its name when it is complete and a part has been read back.
+# The file grows inside a hidden folder. It gets its name when it is complete and a part has been read back. So simply
+# pack again:
 
 # %%
 out.unlink(missing_ok=True)  # in case this machine was quicker than the kill
@@ -386,9 +417,8 @@ report = pack(source, out, config)
 print(*sorted(path.name for path in out.parent.iterdir()), "-", report.verified, "images read back")
 
 # %% [markdown]
-# Next to the file is its *digest*, a list of hashes of its blocks. Equal inputs give equal bytes, so large files can be
-# compared by their small digests. The folded cell compares the file of section 2 with the one packed after the kill.
-# Then it flips one bit and runs `verify`.
+# Next to the file is its *digest*, a list of hashes of its blocks. Equal inputs give equal bytes and equal digests. The
+# folded cell compares this digest with that of section 2, flips one bit, and runs `verify`.
 
 # %% jupyter={"source_hidden": true}
 from smallfiles.digests import ContentDigest, sidecar
@@ -402,38 +432,37 @@ out.write_bytes(content)
 print(verify(out).problems)
 
 # %% [markdown]
-# A JPEG has no checksum, so a flipped bit would often go unnoticed. `verify` names the samples of the damaged block.
+# `verify` names the samples of the damaged block. A JPEG itself has no checksum.
 
 # %% [markdown] id="exercise"
 # ## Exercise
 #
-# [Exercise 03](../exercises/03_pack_arrow.ipynb): build the Flickr30K file of section 1 from a table with a broken row,
-# choose its rows per batch, read its captions without its images, and feed them to a DataLoader.
+# [Exercise 03](../exercises/03_pack_arrow.ipynb): build the Flickr30K file of section 1, leave no half file, read
+# captions without images, and feed a DataLoader.
 
 # %% [markdown] id="cluster"
 # ## On the cluster
 #
-# Lustre often keeps a file on one *target*, which then serves all nodes; `lfs getstripe FILE` shows it. *Striping*
-# spreads it: before writing, `lfs setstripe -c 4 FOLDER`, or `-c -1` (all targets).
+# Lustre often keeps a file on one *target* (a group of disks), which then serves all nodes (`lfs getstripe FILE`). To
+# spread it (*striping*), run `lfs setstripe -c 4 FOLDER` before writing.
 #
-# `slurm/submit SITE 03_pack_arrow` runs this as a job.
+# `slurm/submit SITE 03_pack_arrow` runs this command as a job:
 
 # %%
 show.command(config, "imagenet/train", "imagenet_train.arrow")
 
 # %% [markdown]
-# Afterwards `smallfiles inspect` shows the schema and the provenance; `verify` compares the file with its digest after
-# each move.
+# After each move, `smallfiles verify` compares file and digest.
 
 # %% [markdown] id="key-points"
 # ## Key points
 #
-# - A schema names the columns; one row per image, with `list<string>` for its captions.
-# - A batch from a memory map is a view: positions inside the file, with no image copied yet. Compression rules this out.
-# - `get_batch` asks for the whole record batch, through an `OSFile` or a map: one row per batch for unknown readers, more
-#   for readers that call it once per batch.
-# - A `Dataset` opens the file in the process that reads it.
-# - A file that gets its name only when it is complete can be trusted; a digest shows whether it has changed since.
+# - Write one row per image, with `list<string>` for its captions.
+# - A batch from a memory map is a view: no image is copied yet. Compression rules this out.
+# - `get_batch` asks for the whole record batch: write one row per batch for unknown readers, more for readers that call
+#   it once per batch.
+# - A `Dataset` opens the file in the process that reads.
+# - Trust a file that gets its name only when it is complete. A digest shows whether it has changed since.
 
 # %% [markdown] id="quiz"
 # ## Check yourself
@@ -450,14 +479,14 @@ show.command(config, "imagenet/train", "imagenet_train.arrow")
 #
 # </details>
 #
-# **2.** `batch.nbytes` says 7.5 MB, and the process has copied no image. How can that be? (a) The batch is a view of the
-# map. (b) The file is in the page cache. (c) Arrow reads in the background.
+# **2.** `batch.nbytes` says 7.5 MB, and the process has copied no image. How can that be? (a) The batch is a view of
+# the map. (b) The file is in the page cache. (c) Arrow reads in the background.
 #
 # <details>
 # <summary>Answer</summary>
 #
-# **(a)**. A view has a size without having been copied. (b) A cached file is still copied by `read`. (c) pyarrow
-# only tells Linux what it will need; pages that Linux fetches are not copied into the process.
+# **(a)**. A view has a size without having been copied. (b) A cached file is still copied by `read`. (c) pyarrow only
+# tells Linux what it will need; pages that Linux fetches are not copied into the process.
 #
 # </details>
 #
@@ -476,4 +505,4 @@ show.command(config, "imagenet/train", "imagenet_train.arrow")
 # %% [markdown] id="next"
 # ## Next
 #
-# Notebook 04, [Pack samples into HDF5](04_pack_hdf5.ipynb), does the same with another format.
+# [04 · Pack samples into HDF5](04_pack_hdf5.ipynb) does the same with another format.
