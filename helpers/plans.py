@@ -50,7 +50,7 @@ PLANS: dict[str, Plan] = {
     ),
     "ex02": Plan("Exercise 02", minutes=20, seconds=2, wants=("prepared", "official")),
     "03": Plan("Pack samples into Arrow", minutes=30, seconds=20, wants=("folder", "flickr30k"), least=400),
-    "ex03": Plan("Exercise 03", minutes=40, seconds=8, wants=("flickr30k",)),
+    "ex03": Plan("Exercise 03", minutes=45, seconds=8, wants=("flickr30k",)),
     "04": Plan("Pack samples into HDF5", minutes=30, seconds=30, wants=("folder",)),
     "ex04": Plan("Exercise 04", minutes=40, seconds=5, wants=("folder",)),
     "05": Plan("Shard a data set into tar files", 40, 40, wants=("folder", "official"), least=400),

@@ -1,11 +1,11 @@
 # %% [markdown] id="top"
 # # Exercise 03 · Pack Flickr30K into one Arrow file
 #
-# A ★★☆ · 25 minutes, B ★★★ · 15 minutes · after [notebook 03](../notebooks/03_pack_arrow.ipynb)
+# A ★★☆ · 30 minutes, B ★★★ · 15 minutes · after [notebook 03](../notebooks/03_pack_arrow.ipynb)
 #
 # Flickr30K is 31,783 photographs with five captions each. A common first solution loses a caption, stores each
-# photograph five times, and reads gigabytes to get a few megabytes of text. Yours will do better. Part A (tasks 1 and 2)
-# builds the file, part B (tasks 3 and 4) reads it.
+# photograph five times, and reads gigabytes to get a few megabytes of text. Yours will do better. Part A (tasks 1 to 3)
+# builds the file, part B (tasks 4 and 5) reads it.
 #
 # The data is a synthetic copy with the same traps. To use the real one, set `COURSE_DATA` to its folder before you
 # start the server; the second cell below then links 400 of its images.
@@ -82,8 +82,8 @@ read
 # <details>
 # <summary>Hint 2: one pattern for good and broken rows</summary>
 #
-# `re.fullmatch(r"\s*(\d+)\s*\|?\s*(.*?)\s*", rest)` matches both: `\|?` is a bar that may be missing. Its two groups are
-# the number and the caption.
+# `re.fullmatch(r"\s*(\d+)\s*\|?\s*(.*?)\s*", rest)` matches both: `\|?` is a bar that may be missing. Its two groups
+# are the number and the caption.
 #
 # </details>
 #
@@ -153,8 +153,79 @@ written
 #
 # </details>
 
+# %% [markdown] id="half"
+# ## What an exception leaves
+#
+# The next cell writes three images of ten; the fourth cannot be read. What is left on the disk: nothing, a file that
+# does not open, or one that opens?
+
+# %% id="three-of-ten"
+def three_of_ten(out: Path) -> None:
+    """Write rows until one image cannot be read."""
+    schema = pa.schema({"key": pa.string()})
+    with pa.OSFile(str(out), "wb") as file, pa.ipc.new_file(file, schema) as writer:
+        for number in range(3):
+            writer.write(pa.RecordBatch.from_pylist([{"key": f"{number}.jpg"}], schema=schema))
+        raise OSError("3.jpg cannot be read")
+
+
+half = setup.scratch / "half.arrow"
+try:
+    three_of_ten(half)
+except OSError as error:
+    print(error, "- left:", half.name, "with", pa.ipc.open_file(half.read_bytes()).num_record_batches, "of 10 rows")
+
+# %% [markdown] id="task-whole"
+# ## Task 3 (part A): leave no half file
+#
+# `write(path)` writes a file, and may fail at any point, or by Ctrl-C. Let it write under another name beside `out`.
+# Only a complete file gets that name. Return `out`. If `write` fails, remove its file and let the exception go on. Six
+# lines:
+#
+# `write_whole(out: Path, write: Callable[[Path], object]) -> Path`
+
+# %% id="whole-file"
+from collections.abc import Callable
+
+
+def write_whole(out: Path, write: Callable[[Path], object]) -> Path:
+    """A complete file under its name, or none."""
+    # --8<-- solution
+    part = out.with_name(f".{out.name}.part")
+    try:
+        write(part)
+        part.replace(out)
+    finally:
+        part.unlink(missing_ok=True)
+    return out
+    # --8<-- stub
+    # raise NotImplementedError  # your code: 5 or 6 lines
+    # --8<-- end
+
+
+# %% id="check-whole"
+complete = check.write_whole(write_whole)
+complete
+
+# %% [markdown] id="hints-whole"
+# <details>
+# <summary>Hint 1: two names in one folder</summary>
+#
+# `part = out.with_name(f".{out.name}.part")` is a name beside `out`. `part.replace(out)` gives the file its name in one
+# step, which works only within a file system.
+#
+# </details>
+#
+# <details>
+# <summary>Hint 2: also after Ctrl-C</summary>
+#
+# `KeyboardInterrupt` is no `Exception`. What stands in `finally:` runs in any case, and then the exception goes on.
+# `part.unlink(missing_ok=True)` is content if the file is gone.
+#
+# </details>
+
 # %% [markdown] id="task-text"
-# ## Task 3 (part B): get the text without the images
+# ## Task 4 (part B): get the text without the images
 #
 # Return the captions of every image in a file like yours, as Python lists, without reading the images. The check counts
 # the bytes that your code copies and, where the system tells them, those that storage delivers. Columns may be in
@@ -211,7 +282,7 @@ text
 # attribute`, and the loader with `DataLoader worker exited unexpectedly`.
 
 # %% [markdown] id="task-loader"
-# ## Task 4 (part B): feed a training loop
+# ## Task 5 (part B): feed a training loop
 #
 # Return a `DataLoader` with two workers that returns every image in stored order, with its captions as padded numbers.
 # Use `CaptionDataset`, `Vocabulary` and `collate` from `smallfiles.captions`; the vocabulary holds all words that occur
@@ -264,12 +335,13 @@ loaded
 # the check open the file.
 
 # %% id="all"
-solved = read and written and text and loaded
+solved = read and written and complete and text and loaded
 packed = setup.scratch / "flickr30k.arrow"
 if not solved:
-    show.say("Solve the four tasks first; then this cell uses your functions.")
+    show.say("Solve the five tasks first; then this cell uses your functions.")
 else:
-    show.say(f"**{write_flickr30k(folder, packed):,} images** packed into `{packed.name}`.")
+    write_whole(packed, lambda part: write_flickr30k(folder, part))
+    show.say(f"**{len(captions_of(packed)):,} images** packed into `{packed.name}`.")
 
 # %% id="batch"
 if solved:

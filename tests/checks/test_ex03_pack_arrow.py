@@ -4,7 +4,10 @@ import csv
 import io
 import os
 import re
+import shutil
+import tempfile
 from functools import partial
+from pathlib import Path
 
 import pandas
 import pyarrow as pa
@@ -260,9 +263,101 @@ class TestFileThatIsThere:
 
     def test_no_file_is_told(self, folder, tmp_path):
         verdict = ex03.flickr30k_file(None, folder)  # before the tasks are solved
-        assert verdict.state == "not started" and "four tasks" in str(verdict)
+        assert verdict.state == "not started" and "five tasks" in str(verdict)
         for path in (tmp_path / "none.arrow", tmp_path):
             assert_told(ex03.flickr30k_file(path, folder), "nothing was written")
+
+
+def beside(out):
+    return out.with_name(f".{out.name}.part")
+
+
+def whole(out, write):
+    part = beside(out)
+    try:
+        write(part)
+        os.replace(part, out)
+    finally:
+        part.unlink(missing_ok=True)
+    return out
+
+
+def whole_by_except(out, write, kind=BaseException, part=beside, again=True):
+    try:
+        write(part(out))
+    except kind:
+        part(out).unlink()
+        if again:
+            raise
+        return out
+    return part(out).rename(out)
+
+
+def in_place(out, write):
+    write(out)
+    return out
+
+
+def left_behind(out, write):
+    write(beside(out))
+    return beside(out).rename(out)
+
+
+def early(out, write):
+    out.unlink(missing_ok=True)
+    return whole(out, write)
+
+
+def elsewhere(out, write):
+    with tempfile.TemporaryDirectory() as place:
+        write(Path(place) / out.name)
+        return Path(shutil.move(Path(place) / out.name, out))
+
+
+def copied(out, write):
+    try:
+        write(beside(out))
+    except BaseException:
+        beside(out).unlink()
+        raise
+    shutil.copy(beside(out), out)
+    return out
+
+
+def wrapping(out, write):
+    try:
+        return whole(out, write)
+    except OSError as error:
+        raise KeyboardInterrupt from error
+
+
+def twice(out, write):
+    whole(out, write)
+    return whole(out, write)
+
+
+def unnamed(out, write):
+    write(beside(out))
+    beside(out).unlink()
+    return out
+
+
+WRONG_WHOLES = [
+    (in_place, "takes it for a complete file"),
+    (left_behind, "remove what is left"),
+    (partial(whole_by_except, kind=Exception), "after Ctrl-C"),
+    (partial(whole_by_except, again=False), "let the exception go on"),
+    (wrapping, "must learn"),
+    (early, "the old one stays"),
+    (elsewhere, "out.with_name"),
+    (copied, "fill a quota"),
+    (twice, "call write once"),
+    (unnamed, "part.replace(out)"),
+    (lambda out, write: whole(out, write) and None, "without return"),
+    (lambda out, write: str(whole(out, write)), "return out"),
+]
+RIGHT_WHOLES = [whole, whole_by_except, partial(whole_by_except, part=lambda out: out.with_suffix(".new"))]
+TestWriteWhole = judged(ex03.write_whole, WRONG_WHOLES, RIGHT_WHOLES)
 
 
 RIGHT_COLUMNS = [
