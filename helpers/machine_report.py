@@ -215,5 +215,8 @@ def draw(picture: MachineReport) -> Drawing:
         groups=("bytes", "inodes"),
         base=memory,
     )
-    drawn.figure.axes[0].locator_params(axis="x", nbins=3)  # long numbers would overlap
+    axes = drawn.figure.axes[0]
+    axes.locator_params(axis="x", nbins=4)
+    if axes.get_xticks()[1] >= 1_000_000:  # in full they would overlap
+        axes.xaxis.set_major_formatter(lambda value, _: f"{value / 1e6:,g} million" if value else "0")
     return Drawing(drawn.figure, picture.alt_text)

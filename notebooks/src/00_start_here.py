@@ -3,24 +3,34 @@
 #
 # **Minutes** 15 · **Machine** any Linux computer with two CPUs · **Needs** nothing · **Data** none
 #
-# A GPU waits. It could process thousands of images per second, but each image is a file of its own, each file must be
-# found, opened and read, and a thousand other jobs use the same file system. This course measures where the time goes,
-# and shows how to stop the waiting: a list instead of a walk, packing (many files in one), staging (a copy near the
-# GPU), feeding (decoding ahead), streaming (reading from a far store).
+# In many training jobs the GPU waits for data. It could process thousands of images per second, but each image is a
+# file of its own. Each file must be found, opened and read, while many other jobs use the same file system.
+#
+# This course measures where the time goes, and shows five ways to shorten the wait:
+#
+# - a list instead of a walk through folders,
+# - packing: many files in one,
+# - staging: a copy near the GPU,
+# - feeding: decoding ahead,
+# - streaming: reading from a far store.
 #
 # ![A job's first epoch as a bar, for each notebook: the part in which the GPU waits shrinks from file per image to packed, staged and fed.](pictures/course.svg)
 #
 # *The map of the course. The lengths are schematic; you will measure the real ones.*
 #
-# Many clusters keep data on *Lustre*, a *parallel file system*: many servers that look like one folder. Some of them
-# keep the names of files; others keep the bytes, on groups of disks called *targets*. *Striping* spreads one large file
-# over several targets, so that all of them deliver it.
+# Many clusters keep data on a *parallel file system*, such as *Lustre*: many servers that look like one folder.
 #
-# The whole course takes two days. If you have three hours, take 01 (sections 2 to 4), 05 (1, 2, 4, 6), 08 (1, 3), 07 (3,
-# 4), and the chart of 11 (5) with your own data; skip a *Recall* of a notebook that you left out. *Optional* sections
-# can always wait. If something breaks, look it up in [12 · When it breaks](12_when_it_breaks.ipynb); for masks, numbers
-# and tables of your own, see [13](13_bring_your_own_data.ipynb). Terms are explained in the
-# [glossary](../docs/glossary.md).
+# The whole course takes two days. *Optional* sections can always wait. If something breaks, look it up in
+# [12 · When it breaks](12_when_it_breaks.ipynb). The [glossary](../docs/glossary.md) explains the terms.
+#
+# <details>
+# <summary>You have only three hours?</summary>
+#
+# Take 01 (sections 2 to 4), 05 (1, 2, 4, 6), 08 (1, 3), 07 (3, 4), and the chart of 11 (5) with your own data. Skip a
+# *Recall* of a notebook that you left out. For masks, numbers and tables of your own, see
+# [13](13_bring_your_own_data.ipynb).
+#
+# </details>
 
 # %% [markdown] id="questions"
 # ## Questions
@@ -41,9 +51,9 @@
 # %% [markdown] id="setup"
 # ## Set up
 #
-# Every notebook begins with this cell. It finds the course's package, checks the kernel (the Python process behind this
-# page), makes or finds the data, and says how long the notebook takes. Run it with **Shift+Enter**. If a later cell
-# says `name 'setup' is not defined`, this one has not run yet.
+# Every notebook begins with this cell. It checks the kernel (the Python process behind this page), makes or finds the
+# data, and says how long the notebook takes. Run it with **Shift+Enter**. If a later cell says `name 'setup' is not
+# defined`, this one has not run yet.
 
 # %% id="start"
 import sys
@@ -56,10 +66,11 @@ setup = start("00")
 # %% [markdown] id="machine" tags=["core"]
 # ## 1 · Ask the machine what it is
 #
-# A program that starts one worker per CPU asks the operating system how many there are. On a cluster the answer is a
-# trap: the node may have 128 CPUs while your job was given 4.
+# Many programs start one worker (a process that loads data) per CPU, so they ask the operating system how many CPUs
+# there are. On a cluster the answer is a trap: the node may have 128 CPUs while your job was given 4.
 #
-# > **Predict.** The set-up cell says how many CPUs this kernel may use. Are more installed?
+# > **Predict.** The set-up cell says how many CPUs this kernel may use. Are more installed? The next cell shows both
+# > numbers.
 
 # %%
 import os
@@ -69,10 +80,14 @@ from smallfiles import machine
 os.cpu_count(), machine.usable_cpus()
 
 # %% [markdown]
-# The first number counts the installed CPUs. The second counts those that the batch system or the container grants to
-# this process. Start as many workers as the second one allows, divided by the processes that share it:
-# `torchrun --nproc-per-node=gpu` starts one per GPU, and each sees all CPUs of the job. If both are equal, no limit is
-# set here; so we set one, as a batch system does.
+# The first number counts the installed CPUs, the second those that the batch system or the container grants to this
+# process. Start as many workers as the second number allows.
+#
+# If several processes share these CPUs, divide by their number. For example, `torchrun --nproc-per-node=gpu` starts one
+# process per GPU, and each sees all CPUs of the job.
+#
+# If both numbers are equal, no limit is set here. So the next cell sets one, as a batch system does, shows both numbers
+# again, and lifts the limit.
 #
 # > **Predict.** Which of the two numbers changes?
 
@@ -84,8 +99,8 @@ os.sched_setaffinity(0, allowed)
 limited
 
 # %% [markdown]
-# Memory too is installed and granted. The cell shows the smaller of the two, and who set it. A job that exceeds it is
-# killed, not slowed down.
+# With memory it is the same: your job may get less than is installed. The cell shows the smaller of the two, and who
+# set it. A job that needs more is killed, not slowed down.
 
 # %%
 from smallfiles.progress import bytes_text
@@ -94,11 +109,11 @@ limit = machine.memory_limit()
 f"{bytes_text(limit.limit_bytes)}, limited by {limit.source}"
 
 # %% [markdown]
-# A file system has two limits too. One is its size in bytes. The other is the number of *inodes*: each file and each
-# folder takes one, however small it is. Quotas on clusters limit both.
+# A file system has two limits. One is its size in bytes. The other is the number of *inodes*: each file and each folder
+# takes one, however small it is. Quotas on clusters limit both.
 #
-# > **Predict.** The set-up cell shows the free bytes of this file system, and for how many files there is room. If you
-# > fill it with photos of 100 kB, which of the two runs out first?
+# > **Predict.** The set-up cell says what is free here. If you fill this file system with photos of 100 kB, what runs
+# > out first, bytes or inodes?
 
 # %%
 place = machine.filesystem(setup.scratch)
@@ -117,20 +132,33 @@ picture = machine_report.describe(setup.scratch)
 show.figure(machine_report.draw(picture), alt=picture.alt_text)
 
 # %% [markdown]
-# The title is computed from the result, as in all figures: the shorter bar decides. The label of an inode bar gives the
-# free bytes for each free inode. If your files take more on disk (usually 4 kB at least), bytes run out first; if they
-# take less, inodes do. Then "No space left on device" appears although many bytes are free. Grey bars are memory: what
-# lies there counts against the limit above.
+# Of each pair of bars the shorter one decides; the title is computed from it. Grey bars are memory: files there count
+# against the memory limit above.
 #
-# On a cluster your quota, above all of inodes, is often far tighter. If a tool reports it, it has bars in the figure
-# and a line below; if not, ask your site. A quota of 2 TB and 3 million inodes, full of photos:
+# For files of another size, read the label of the inode bar, which gives the free bytes for each free inode. If your
+# files take more than that on disk (usually 4 kB at least), bytes run out first. If they take less, inodes do. Then "No
+# space left on device" appears although many bytes are free.
+#
+# On a cluster your *quota*, the part that you may use, is often far tighter, above all in inodes. If a tool reports it,
+# the figure has bars for it. If not, ask your site.
+#
+# > **Predict.** A quota is 2 TB and 3 million inodes. How many photos of 100 kB fit: 3, 20 or 23 million?
 
 # %%
+guess = 20_000_000  # change me: photos in the quota
 quota_bytes, quota_inodes = 2_000_000_000_000, 3_000_000  # change me: your quota
-print(f"room for {quota_bytes // 100_000:,} photos by its bytes, and for {quota_inodes:,} by its inodes")
+room = {
+    f"bytes: {bytes_text(quota_bytes)}": quota_bytes // 100_000,
+    f"inodes: {quota_inodes:,}": quota_inodes,
+}
+first = min(room, key=room.get).partition(":")[0]
+title = f"The quota has room for {min(room.values()):,} photos of 100 kB, then the {first} run out"
+x = "photos of 100 kB that there is room for"
+figures.bars(room, title, x=x, guess=guess, groups=("bytes", "inodes"), counted=True)
 
 # %% [markdown]
-# The `doctor` gives advice for each line that needs attention.
+# The `doctor` examines all of this and more. It marks a line as fine (✓), needing attention (!) or failed (✗), and has
+# advice for the last two kinds.
 
 # %%
 from smallfiles import doctor
@@ -148,10 +176,11 @@ show.say(f"{len(odd) or 'None'} of {len(findings)} lines need attention.")
 # %% [markdown] id="imports" tags=["core"]
 # ## 2 · Count the files behind one import
 #
-# A Python package is a tree of small files too. At an `import` every module must be found, opened and read.
+# A Python package is a tree of small files too. At an `import`, Python must find, open and read every module.
 #
-# To count them, we start a fresh Python with an *audit hook*, which is called at each open. Shared libraries are opened
-# by the linker and not by Python, so we add the files that the process has mapped.
+# To count them, we start a fresh Python with an *audit hook*, a function that Python calls at each open. The hook
+# misses shared libraries, because the linker opens them and not Python. So we add the files that the process has
+# mapped into its memory.
 
 # %%
 import subprocess
@@ -176,7 +205,7 @@ def files_opened_by(module):
 
 # %% [markdown]
 # > **Predict.** How many files does `import torch` open in a fresh Python: 10, 100 or 1,000? Write your number into the
-# > next cell.
+# > next cell. The figure shows the answer.
 
 # %%
 guess = 100  # change me: files that import torch opens
@@ -191,13 +220,17 @@ title = f"import torch opens {counts['import torch']:,} files of {bytes_text(siz
 figures.bars(counts, title, x="files opened by the import, and libraries mapped", guess=guess)
 
 # %% [markdown]
-# The first bar is a small module and the libraries of Python itself. On your own disk an open takes microseconds, which
-# nobody notices. On a parallel file system it is a request over the network to a server that all users share.
+# Even `import json` opens some files: a small module, and the libraries of Python itself.
 #
-# If the environment is on the parallel file system and 64 nodes start four processes each, 256 times as many opens as
-# the last bar reach its server before the first image is read: the line above the figure. Not counted: hundreds of
-# opens of files that are not there, and some 20,000 `stat` calls (by `strace`, PyTorch 2.15), most repeated: a node's
-# cache answers. The remedy is one file for the whole environment
+# On your own disk an open takes microseconds, which nobody notices. On a parallel file system it is a request over the
+# network, to a server that all users share. Suppose that the environment lies there, and 64 nodes start four processes
+# each. Then 256 times as many opens as the last bar reach the server before the first image is read. The line above the
+# figure says how long that takes.
+#
+# There are more requests, such as some 20,000 `stat` calls (by `strace`, PyTorch 2.15). Most of them repeat others, so
+# the node's cache answers.
+#
+# The remedy is one file for the whole environment
 # ([06.5](06_read_a_squashfs_image.ipynb#5-·-Put-an-environment-into-one-file)).
 
 # %% [markdown] id="order" tags=["optional"]
@@ -207,7 +240,7 @@ figures.bars(counts, title, x="files opened by the import, and libraries mapped"
 # its variables until it ends. It does not know where on the page a cell is, only the order in which cells arrive.
 #
 # > **Predict.** The next two cells start a counter and increase it. What does the second cell show if you run it three
-# > times? And if you then run the first one again?
+# > times? And if you then run the first cell again, and the second once more?
 
 # %%
 counter = 0
@@ -217,9 +250,11 @@ counter += 1
 counter
 
 # %% [markdown]
-# Three runs give 3; after you run the first cell again, the next run gives 1. The number in brackets to the left of a
-# cell shows the order in which cells ran. The remedy is always the same: **Kernel > Restart Kernel and Run All Cells**
-# starts a fresh process and runs the page from top to bottom. If a cell shows an error, run the cells above it first.
+# Three runs give 3. After you run the first cell again, the next run gives 1. The number in brackets to the left of a
+# cell shows the order in which cells ran.
+#
+# The remedy is always the same: **Kernel > Restart Kernel and Run All Cells** starts a fresh process and runs the page
+# from top to bottom. If a cell shows an error, run the cells above it first.
 
 # %% [markdown] id="checks" tags=["core"]
 # ## 4 · Pass a check
@@ -240,7 +275,7 @@ check.inodes_of_a_copy(inodes_of_a_copy)
 # %% [markdown]
 # The circle means that nothing has been tried yet. Now we fill the gap, in a hurry.
 #
-# > **Predict.** Is this right? What should it return for 96 files in 4 folders?
+# > **Predict.** Is the next cell right? What should it return for 96 files in 4 folders? The check says it.
 
 
 # %% tags=["raises-exception"]
@@ -251,8 +286,8 @@ def inodes_of_a_copy(files: int, folders: int) -> int:
 check.inodes_of_a_copy(inodes_of_a_copy)
 
 # %% [markdown]
-# The cross comes with the first case that failed, and often a guess at the mistake behind it. Correct the function above
-# and run it again; only then unfold our solution, the folded cell.
+# The cross comes with the first case that failed, and often a guess at the mistake behind it. Correct the function
+# above and run it again. Our solution is in the folded cell.
 
 
 # %% jupyter={"source_hidden": true}
@@ -271,14 +306,11 @@ check.inodes_of_a_copy(inodes_of_a_copy)
 # %% [markdown] id="cluster"
 # ## On the cluster
 #
-# A login node, a compute node and a job on it are three different machines, with different CPUs, limits and file
-# systems. So check again where your program will run:
+# A login node, a compute node and a job on it have different CPUs, limits and file systems. Run this command on the
+# login node and inside a job, and compare the first lines:
 
 # %%
 show.command(picture)
-
-# %% [markdown]
-# Run it on the login node and inside a job, and compare the first lines.
 
 # %% [markdown] id="key-points"
 # ## Key points
@@ -311,14 +343,14 @@ show.command(picture)
 # <details>
 # <summary>Answer</summary>
 #
-# **(a)**. `df -i` shows how many are left; a full quota says `Disk quota exceeded`. On Lustre one full target gives the
-# same message: `lfs df -h`. (b) Too little memory ends a process, with a different message. (c) A slow disk is not
-# full.
+# **(a)**. `df -i` shows how many are left. A full quota says `Disk quota exceeded`. On Lustre, one full group of disks
+# (a *target*) gives the same message: `lfs df -h` shows it. (b) Too little memory ends a process, with a different
+# message. (c) A slow disk is not full.
 #
 # </details>
 #
-# **3.** 128 nodes, 4 processes each, 1,250 files per import, a server of 20,000 opens per second: how long at least? (a)
-# 0.06 s. (b) 8 s. (c) 32 s.
+# **3.** 128 nodes, 4 processes each, 1,250 files per import, a server of 20,000 opens per second: how long at least?
+# (a) 0.06 s. (b) 8 s. (c) 32 s.
 #
 # <details>
 # <summary>Answer</summary>
