@@ -1,11 +1,11 @@
 # %% [markdown] id="top"
 # # 05 · Shard a data set into tar files
 #
-# **Minutes** 40 · **Machine** any Linux computer with two CPUs · **Needs** notebook 03 (striping) · **Data** two
-# small synthetic sets
+# **Minutes** 40 · **Machine** any Linux computer with two CPUs · **Needs** notebook 03 (striping) · **Data** two small
+# synthetic sets
 #
-# A tar file is a sequence of files. It needs no special library, and streams from a disk, a server or an object store.
-# Large data sets are distributed as hundreds of tar files, *shards*.
+# A tar file is a sequence of files. It needs no special library, and it can be read from front to back, from a disk, a
+# server or an object store. So large data sets come as hundreds of tar files, *shards*.
 
 # %% [markdown] id="questions"
 # ## Questions
@@ -48,9 +48,9 @@ setup = start("05")
 # ## 1 · Look inside a shard
 #
 # The writer of [webdataset](https://github.com/webdataset/webdataset) makes a shard from dictionaries: a key, and a
-# field for each suffix.
+# *field* for each suffix. Here `jpg` is the image and `cls` its label.
 #
-# > **Predict.** Each image has a label. How many files are in a shard of 100 images, and in which order?
+# > **Predict.** The cell writes 100 images. How many files are in the shard, and in which order?
 
 # %%
 import tarfile
@@ -72,11 +72,11 @@ with tarfile.open(place / "by-hand-000000.tar") as archive:
 len(members), members[:4]
 
 # %% [markdown]
-# Neighbours that share folder and name, up to its first dot, are one sample. webdataset's writer sorts its fields by
-# name. `.cls` holds a label, `.json` captions; each suffix is a *field*. Only the order keeps the parts together: a
-# plain tar needs `tar --sort=name`.
+# Each image has two files, side by side: `.cls` first, since the writer sorts fields by name. Neighbours with the same
+# folder and name, up to the first dot, are one sample. Only the order keeps them together: a plain tar needs `tar
+# --sort=name`.
 #
-# `pack` writes the same members, images first, with an index and a digest for each shard:
+# `pack` writes the same files, images first, with an index and a digest for each shard:
 
 # %%
 from smallfiles import formats
@@ -88,7 +88,7 @@ shards = [str(path) for path in sorted(packed.path.glob("*.tar"))]
 tarfile.open(shards[0]).getnames()[:4]
 
 # %% [markdown]
-# webdataset reads such shards as a pipeline that ends in a DataLoader. (One rank, one epoch; see sections 4 and 6.)
+# webdataset reads shards as a pipeline that ends in a DataLoader. (For one rank and one epoch; see sections 4 and 6.)
 
 # %%
 import torch
@@ -128,14 +128,14 @@ for sample in wds.WebDataset(str(place / "plain.tar"), shardshuffle=False):
     print(sample["__key__"], [name for name in sample if name[0] != "_"])
 
 # %% [markdown]
-# One sample, without a `jpg`. The pipeline above would stop; one that skips bad samples
-# (`handler=wds.warn_and_continue`) loses both. `pack` writes such a dot as `%2E`.
+# It makes one sample, without a `jpg`, so the pipeline above would stop. A pipeline that skips bad samples
+# (`handler=wds.warn_and_continue`) loses both images. `pack` writes such a dot as `%2E`.
 
 # %% [markdown] id="mix" tags=["core"]
 # ## 2 · Mix the samples
 #
-# A batch should represent the whole set. But data is usually sorted: ImageNet is a tar of one tar per class. We pack it
-# as it comes, and in an order drawn from a seed.
+# A batch should represent the whole set. But data is usually sorted: ImageNet is a tar of one tar per class. We pack
+# such a set as it comes, and in an order drawn from a seed. The cell prints the first labels.
 
 # %%
 official = setup.source("official", split="train")
@@ -148,9 +148,8 @@ for one in (ordered, mixed):
     print(one.path.name, [reader.target(index) for index in range(24)])
 
 # %% [markdown]
-# webdataset shuffles while it reads: first the list of shards, then samples in a *buffer*. With a small set any buffer
-# looks good, so we use only sample numbers: a tenth of ImageNet, in shards of 1,000 images, through webdataset's
-# own buffer.
+# webdataset also shuffles while it reads: first the list of shards, then samples in a *buffer*, from which each output
+# is drawn at random. We send only sample numbers through this buffer: a tenth of ImageNet, in shards of 1,000 images.
 
 # %%
 import random
@@ -192,8 +191,8 @@ def met_again(first, second):
 
 
 # %% [markdown]
-# > **Predict.** Which of the two does a shuffle while packing improve, and which does a buffer? With ordered shards,
-# > how large must the buffer be before a batch holds half of the classes that it should?
+# > **Predict.** Which of the two does a shuffle while packing improve, and which does a buffer? In class order, how
+# > large must the buffer be before a batch holds half of the classes that it should?
 
 # %%
 guess = 500  # change me: images in the buffer
@@ -208,7 +207,7 @@ for name, stored in packings.items():
     for buffer in (1, 16, 256, 4_096, 16_384, 65_536):
         first, second = arrival(stored, buffer, 1), arrival(stored, buffer, 2)
         held.setdefault(name, {})[buffer] = classes_per_batch(second)
-        met.setdefault("either packing", {})[buffer] = met_again(first, second)
+        met.setdefault("both packings", {})[buffer] = met_again(first, second)
 
 # %% [markdown]
 # The folded cell adds the ideal, and draws.
@@ -225,26 +224,27 @@ title = f"In class order, half of the ideal takes a buffer of {max(below):,} to 
 y = f"classes in a batch of {batch}"
 drawn, half = figures.lines(held, title, **axes, y=y, guess=guess, marks=marks, counted=True), held["ideal"][1] / 2
 drawn.figure.axes[0].axhline(half, ls=(0, (4, 3)), lw=1, color="#8C8C8C", zorder=0)
-drawn.figure.axes[0].text(1, half, f"half of the ideal: {half:.0f}", va="bottom", fontsize=9, color="#666666")
+mixed_at_once = held["shuffled at packing"].values()
+words = f"ideal: {2 * half:.0f}; shuffled at packing: {min(mixed_at_once):.1f} to {max(mixed_at_once):.1f}"
+for height, text, side in ((half, f"half of the ideal: {half:.0f}", "bottom"), (1.9 * half, words, "top")):
+    drawn.figure.axes[0].text(1, height, text, va=side, fontsize=9, color="#666666")
 show.figure(drawn)
-none, some = met["either packing"][1], met["either packing"][4_096]
+none, some = met["both packings"][1], met["both packings"][4_096]
 title = f"Without a buffer {none:.0f} % of the pairs meet again in the next epoch; with 4,096 images, {some:.1f} %"
 axes["log"] = "xy"
 figures.lines(met, title, **axes, y="pairs that had met before, %", counted=True)
 
 # %% [markdown]
-# A shuffle while packing mixes the classes of every batch. The whole ImageNet in class order is worse, with one class
-# per shard, not eight: 65,536 images, 6.6 GB per worker, give 141 classes of 226.
+# A shuffle while packing mixes the classes of every batch, without a buffer.
 #
-# But packing shuffles only once, so the same neighbours leave a shard together in each epoch. When whole shards are
-# read, only a buffer separates them, at 0.4 GB per worker for 4,096 images of 100 kB. That matters where a loss
-# compares the images of a batch.
+# But packing shuffles only once, so the same neighbours leave a shard together in each epoch. Only a buffer separates
+# them, at 0.4 GB per worker for 4,096 images of 100 kB. This matters where a loss compares the images of a batch.
 
 # %% [markdown] id="size" tags=["optional"]
 # ## 3 · Choose the size of a shard
 #
-# *Optional, 8 minutes.* We read 256 images in shards of 1 to 256: from the page cache, and with a wait of 2 ms before
-# each open, as on a busy parallel file system. The folded cell uses webdataset's functions.
+# *Optional, 8 minutes.* Each shard must be opened. We read 256 images in shards of 1 to 256: from the page cache, and
+# with a wait of 2 ms before each open, as on a busy parallel file system. The folded cell uses webdataset's functions.
 
 # %% jupyter={"source_hidden": true}
 from time import sleep
@@ -265,7 +265,7 @@ def stream(paths, open_s):
 
 
 # %% [markdown]
-# > **Predict.** With and without the wait: how much faster are shards of 256 images than shards of one?
+# > **Predict.** How many times as fast are shards of 256 images as shards of one: without the wait, and with it?
 
 # %%
 from dataclasses import replace
@@ -298,11 +298,11 @@ marks = {"2 ms per open reaches half of its best": enough}
 figures.lines(rates, title, x="images per shard", y="images per second", log="xy", note="warm cache", marks=marks)
 
 # %% [markdown]
-# Shards can also be too large: a worker needs at least one. ImageNet's 140 GB are 1,400 shards of 100 MB, 140 of 1 GB,
-# or 14 of 10 GB: of 512 workers (64 GPUs with 8 each), 0, 372 or 498 would get none.
+# Larger shards need fewer opens. With 250 images (25 MB), the wait is about a tenth of the time of a worker that only
+# reads. But all workers share one metadata server, so choose 100 MB.
 #
-# At 2 ms per open, 250 images (25 MB) keep its cost to a tenth for a worker that only reads. But all workers ask one
-# metadata server, and inodes are limited: choose 100 MB, for a few GPUs 1 GB.
+# Shards can also be too large, because a worker needs at least one. With shards of 1 GB, ImageNet's 140 GB leave 372 of
+# 512 workers without any. So take 1 GB for a few GPUs only.
 #
 # Compression pays only if fetching the saved bytes takes longer than unpacking. The folded cell measures:
 
@@ -326,7 +326,7 @@ print(f"JPEG: {len(less) / len(jpegs):.1%} of the size; pays if storage gives le
 #
 # *Shuffle, split twice, mix. `wds.WebDataset` splits first: section 6 shows the cost.*
 #
-# `wds.WebDataset` splits over workers, and with several ranks raises an error until you name a `nodesplitter`. We count
+# `wds.WebDataset` splits over workers. With several ranks it raises an error until you name a `nodesplitter`. We count
 # keys, then switch off one split at a time.
 
 # %%
@@ -362,7 +362,7 @@ for name, splitters in {
     print(f"{name:12} {len(counts)} of {packed.samples} samples, in {counts.total()} reads; by rank {by_rank}")
 
 # %% [markdown]
-# A split of `None` raises no error: GPUs or workers repeat samples.
+# A split of `None` raises no error, but ranks or workers repeat each other's samples.
 #
 # > **Predict.** Both splits, and the 4 shards for 3 ranks. How many of the 400 samples does each rank get?
 
@@ -372,16 +372,16 @@ waits = " They exchange gradients at each step, so one with more waits for the o
 show.say(f"The ranks got **{by_rank}** samples.{waits if len(set(by_rank)) > 1 else ''}")
 
 # %% [markdown]
-# With unequal numbers, training hangs at the end of an epoch
-# ([#188](https://github.com/webdataset/webdataset/issues/188)). Three cures:
+# With unequal numbers, training hangs at an epoch's end ([#188](https://github.com/webdataset/webdataset/issues/188)).
+# Three cures:
 #
-# - Make many more shards than workers, and end all ranks after equally many batches:
-#   `WebLoader(…).repeat().with_epoch(batches)`, on the loader, since in the data set each worker counts for itself
-#   (exercise 05). The rest is dropped, from the same shards each epoch unless their order changes (section 6).
-# - `resampled=True, nodesplitter=None` draws shards with replacement, without end: add `.with_epoch(n)`, samples per
-#   worker; some repeat, others are missed.
-# - Deal out samples: our `order="stream"` reads ranges of bytes from all shards, by one plan for all processes, with
-#   `drop_last=True` in equally many batches.
+# - To end all ranks after equally many batches, make many more shards than workers, and write
+#   `WebLoader(…).repeat().with_epoch(batches)`. This belongs to the loader, since in the data set each worker counts
+#   for itself (exercise 05). The rest is dropped; section 6 shows how to change which.
+# - To draw without end, use `resampled=True, nodesplitter=None`, which takes shards with replacement, and
+#   `.with_epoch(n)`, samples per worker. Some samples repeat, others are missed.
+# - To read no sample twice, deal out samples, not shards. Our `order="stream"` reads ranges of bytes from all shards,
+#   by one plan for all processes. With `drop_last=True` all get equally many batches.
 
 # %%
 from smallfiles.loading import LoaderConfig, make_loader
@@ -395,13 +395,14 @@ Counter(Counter(chain.from_iterable(by_rank)).values()), [len(found) for found i
 # %% [markdown] id="across" tags=["core"]
 # ## 5 · Mix across shards
 #
-# > **Predict.** The 6 shards in class order, 8 workers of webdataset: how many of the 10 classes does a batch of 16 hold?
+# > **Predict.** The 6 shards in class order, 8 workers of webdataset: how many of the 10 classes does a batch of 16
+# > hold? A random order gives 8.
 
 # %%
 guess = 4  # change me: classes with 8 workers of webdataset
 
 # %% [markdown]
-# The folded cell counts with 1 to 8 workers, a second buffer behind them, and our streams.
+# The folded cell counts with 1 to 8 workers, a second buffer behind them, and our streams (`order="stream"`).
 
 # %% jupyter={"source_hidden": true}
 from functools import cache, partial
@@ -453,10 +454,11 @@ axes = {"x": "workers", "y": "classes in a batch of 16", "log": "x", "ideal": "r
 figures.lines(per_batch, title, **axes, note=f"{len(in_order)} shards, a run is an epoch", counted=True)
 
 # %% [markdown]
-# A worker of webdataset mixes only its own shards; with more workers than shards, that is one or none. A second buffer,
-# here of about a quarter of the set, cures it: `WebLoader(…).unbatched().shuffle(96).batched(16)`. No buffer holds a
-# quarter of ImageNet: pack it with `--shuffle`; our loader warns if you forget. Our streams draw from all parts of the
-# set in turn: with many workers, batches mix better than by chance.
+# A worker of webdataset makes batches of its own shards only, and with 8 workers these are one or none. A second buffer
+# behind the workers cures it: `WebLoader(…).unbatched().shuffle(96).batched(16)`. Here it holds about a quarter of the
+# set, which is too much for ImageNet. Pack that with `--shuffle`; our loader warns if you forget.
+#
+# Our streams draw from all parts of the set in turn. With many workers, they mix better than by chance.
 
 # %% [markdown] id="anew" tags=["core"]
 # ## 6 · Change the order in each epoch
@@ -478,17 +480,24 @@ for name, dataset in datasets.items():
 print("your guess, another order with:", guess)
 
 # %% [markdown]
-# In 1.0.2, not with `shardshuffle` ([#502](https://github.com/webdataset/webdataset/pull/502)): a `.shuffle(200)`
-# behind it reorders samples, not shards. It also shuffles after splitting, so each worker keeps its shards forever,
-# which harmed contrastive training ([#73](https://github.com/webdataset/webdataset/pull/73)). `detshuffle` before the
-# splits deals anew, but counts epochs in each worker: it needs `persistent_workers=True`
-# ([#172](https://github.com/webdataset/webdataset/issues/172)). For training, add `wds.shuffle`, `wds.decode`,
-# `wds.to_tuple` and `wds.batched` to these `stages`, and end as in section 4.
+# With `shardshuffle` it has not (in 1.0.2, [#502](https://github.com/webdataset/webdataset/pull/502)); a
+# `.shuffle(200)` behind it reorders samples, not shards. `shardshuffle` also works after the splits, so each worker
+# keeps its shards forever. This harmed contrastive training ([#73](https://github.com/webdataset/webdataset/pull/73)).
+#
+# With `detshuffle` before the splits, the shards are dealt anew. But it counts epochs in each worker, so it needs
+# `persistent_workers=True` ([#172](https://github.com/webdataset/webdataset/issues/172)).
+#
+# <details>
+# <summary>How do I train with this pipeline?</summary>
+#
+# Add `wds.shuffle`, `wds.decode`, `wds.to_tuple` and `wds.batched` to these `stages`, and end as in section 4.
+#
+# </details>
 
 # %% [markdown] id="cut" tags=["optional"]
 # ## 7 · Cut a shard
 #
-# *Optional, 4 minutes.* A copy job reached its time limit. Its last file ends between samples.
+# *Optional, 4 minutes.* A copy was interrupted between two samples.
 #
 # > **Predict.** Which notice: Python's `tarfile`, webdataset, our reader?
 
@@ -522,8 +531,8 @@ except SmallfilesError as error:
 # %% [markdown] id="cluster"
 # ## On the cluster
 #
-# Packing in shuffled order makes one small read per image, even from one large tar, so let eight tasks of a job array
-# pack one part each. The folded cell compares two parts with one run:
+# Packing in shuffled order makes one small read per image. So let eight tasks of a job array pack one part each. The
+# folded cell compares two parts with one run:
 
 # %% jupyter={"source_hidden": true}
 out = Path(tempfile.mkdtemp(dir=setup.scratch)) / "parts.tars"
@@ -533,8 +542,8 @@ merged = pack(official, out, PackConfig(options=sharding, shuffle=0, merge=True)
 all(path.read_bytes() == (mixed.path / path.name).read_bytes() for path in merged.path.glob("*.tar"))
 
 # %% [markdown]
-# In the job array, put `"$SLURM_ARRAY_TASK_ID/8"` in place of `1/8`, with `--array=1-8`; the second command runs once,
-# after all parts. *Stripe* large shards ([notebook 03](03_pack_arrow.ipynb)).
+# With `--array=1-8`, put `"$SLURM_ARRAY_TASK_ID/8"` in place of `1/8`. The second command runs once, after all parts.
+# *Stripe* large shards ([notebook 03](03_pack_arrow.ipynb)).
 
 # %%
 show.command(PackConfig(shuffle=0, part=(1, 8)), "ILSVRC2012_img_train.tar", "train.tars")
