@@ -4,9 +4,9 @@
 # **Minutes** 30 · **Machine** any Linux computer with two CPUs · **Needs** notebook 00 · **Data** made by the set-up
 # cell
 #
-# Before a program can read images it needs a list: which samples are there, and what is the target of each? Many
-# programs rebuild this list at every start, in every process, by walking through the folders; sizes, if needed, cost a
-# request per file. A *manifest* is that list, written once.
+# Before a program can read images, it needs a list: which samples are there, and what is the target (class or caption)
+# of each? Many programs rebuild this list at every start, in every process, by walking through the folders. A
+# *manifest* is that list, written to a file once.
 
 # %% [markdown] id="questions"
 # ## Questions
@@ -19,16 +19,16 @@
 # %% [markdown] id="objectives"
 # ## After this you can
 #
-# - make a manifest of a tree, a tar file, ImageNet or Flickr30K, and read its notes,
+# - make a manifest of a tree, a tar file, ImageNet or Flickr30K,
 # - name a data set by its digest,
 # - distinguish ImageNet's two label orders,
-# - explain why a list of paths is copied into each worker, and avoid it,
+# - explain why workers copy a list of paths, and avoid it,
 # - split a set, and divide it among processes.
 
 # %% [markdown] id="setup"
 # ## Set up
 #
-# Small copies, with synthetic pictures:
+# The data sets are small copies with synthetic pictures.
 
 # %% id="start"
 import sys
@@ -45,15 +45,15 @@ setup = start("02")
 # <details>
 # <summary>Answer</summary>
 #
-# 256 processes open 1,250 files each, at one server. The remedy: the whole environment in one file.
+# 256 processes open 1,250 files each, and one server has to answer. The remedy: the whole environment in one file.
 #
 # </details>
 
 # %% [markdown] id="walk" tags=["core"]
 # ## 1 · Walk once, write down what is there
 #
-# `sources.load` looks at a path, recognises the kind of data set, and walks through it once, with many requests in
-# flight. It returns the manifest and a store of the bytes.
+# `sources.load` recognises a data set and walks through it once. It returns the manifest, and a store of the bytes.
+# `setup.source` calls it for the course's data.
 
 # %%
 from smallfiles import sources
@@ -67,11 +67,11 @@ manifest
 manifest.table.slice(0, 2).to_pylist()
 
 # %% [markdown]
-# One row is one sample: its *path*, relative to the root of the data; its *target*, here a label; and its size. A label
-# is the position of the class in a list. The path is also the *key* of the sample. Image and target are *fields*; a
-# sample may have more ([13](13_bring_your_own_data.ipynb)).
+# One row is one sample. Its *path*, relative to the root, is also its name, the *key*. Its *target* is here a label:
+# the position of its class in a list. Image and target are *fields*; a sample may have more
+# ([13](13_bring_your_own_data.ipynb)).
 #
-# > **Predict.** Four data sets are on this disk: class folders, Kaggle's tree, ImageNet's official tar files,
+# > **Predict.** Four data sets are on this disk: class folders, Kaggle's tree, ImageNet's official tar files, and
 # > Flickr30K. In which of them does the path of a validation image contain its class or caption?
 
 # %%
@@ -82,19 +82,19 @@ for layout, data in setup.data.items():
         print("    note:", note)
 
 # %% [markdown]
-# Only in the class folders (`n01440764` is a *wnid*, WordNet's name of a class):
+# Only in the class folders, where `n01440764` is a *wnid*: WordNet's name of a class. Each of the others needs a second
+# file:
 #
-# | layout | class or caption | found by |
+# | layout | class or caption is in | found by |
 # |---|---|---|
-# | class folders | the path | the walk |
 # | Kaggle's tree | a CSV file | the image's name |
-# | official tar | the *development kit*, a second archive | the image's number |
-# | Flickr30K | `.token`, `results.csv` (one row has lost a delimiter) or Karpathy's JSON (with splits) | the image's name |
+# | official tar files | the *development kit*, another archive | the image's number |
+# | Flickr30K | a `.token`, CSV or JSON file | the image's name |
 #
-# The notes list what was guessed or left out.
+# The notes say what was guessed, repaired or left out.
 #
-# > **Predict.** Do `.token` and `results.csv` give the same data set? We compare *digests*, fingerprints of all paths
-# > and targets.
+# > **Predict.** One row of Flickr30K's `results.csv` has lost a delimiter. Do `.token` and `results.csv` give the same
+# > data set? We compare *digests*: fingerprints of all paths and targets.
 
 # %%
 flickr = setup.path("flickr30k")
@@ -103,14 +103,13 @@ for name, file in {file.name: file for file in flickr.rglob("results*")}.items()
     print(f"{name:24} {found.manifest.digest[:23]}…  {found.notes[-1]}")
 
 # %% [markdown]
-# Equal digests, equal lists: the broken row was repaired.
+# The digests are equal, so the broken row was repaired.
 
 # %% [markdown] id="write" tags=["core"]
 # ## 2 · Write it down, name it
 #
-# The digest is the name of a list of samples.
-#
-# > **Predict.** The rows are shuffled; then one label is changed. Which of the two changes the digest?
+# > **Predict.** In one copy of the manifest the rows are shuffled, in another one label is changed. Which copy keeps
+# > the digest (prints `True`)?
 
 # %%
 shuffled = manifest.select(manifest.order(seed=1))
@@ -120,10 +119,10 @@ changed = Manifest.from_columns(manifest.paths, labels)
 shuffled.digest == manifest.digest, changed.digest == manifest.digest
 
 # %% [markdown]
-# The digest does not depend on the order. It covers neither the names of the classes nor the bytes of the images: packed
-# files have digests for the bytes ([07.2](07_stage_a_dataset.ipynb#2-·-Measure-the-copy)).
+# So a digest is the name of a list of samples, in any order. It does not cover the bytes of the images; packed files
+# have digests for these ([07.2](07_stage_a_dataset.ipynb#2-·-Measure-the-copy)).
 #
-# The manifest is saved as one JSON file. We time reading it, and the walk:
+# The manifest is saved as one JSON file. We time reading it, and the walk, with a warm page cache:
 
 # %%
 from smallfiles import measure
@@ -134,13 +133,14 @@ print(measure.compare({"walk": setup.source, "read": lambda: Manifest.load(path)
 
 # %% [markdown]
 # > **Predict.** ImageNet's training set has 1,281,167 images in 1,000 folders. How many requests does a walk send to
-# > the metadata server if it asks for names and sizes? And for names only?
+# > the metadata server for names and sizes, and how many for names only? Guess the first number.
 
 # %%
 guess = 100_000  # change me: requests of the walk with sizes
 
 # %% [markdown]
-# We count the folders listed (`scandir`), and the sizes asked for (`stat`).
+# Our small copy tells us how many folders a walk lists (`os.scandir`) and how many sizes it asks for (`os.stat`).
+# `mock.patch` lets each function record its calls.
 
 # %%
 import os
@@ -161,7 +161,8 @@ asked = {name: asked_by(walk) for name, walk in walks.items()}
 asked
 
 # %% [markdown]
-# The folded cell scales both to ImageNet, notes your inodes, reads a large manifest, and prints the head of ours.
+# The folded cell scales the counts to ImageNet, where the answer appears. It also notes your inodes for notebook 14,
+# times reading a large manifest, and prints the head of our JSON file.
 
 # %% jupyter={"source_hidden": true}
 from pathlib import PurePosixPath
@@ -189,20 +190,24 @@ show.say(f"{rows:,} rows were read. At this rate ImageNet's {IMAGENET:,} are **{
 print(*(line[:90] for line in path.read_text().splitlines()[:13]), "…", sep="\n")
 
 # %% [markdown]
-# A walk that needs names only (`ImageFolder`) lists 1,000 folders: seconds, in every process at every start. Ours asks
-# for sizes too, since packing, batching by size and quotas need them: 1.3 million requests, at 2 ms 43 minutes one by
-# one. With 32 in flight it is 80 s, if the server answers 16,000 per second and the client sends 32 (Lustre: 8 by
-# default, then 5 minutes; [01](01_count_the_cost_of_small_files.ipynb)). You pay once; the manifest keeps the sizes.
+# A walk that needs names only, as torchvision's `ImageFolder`, lists 1,000 folders. This takes seconds, but in every
+# process at every start.
+#
+# Our walk asks for sizes too, because packing needs them. One by one, 1.3 million requests of 2 ms take 43 minutes;
+# many in flight take less ([01](01_count_the_cost_of_small_files.ipynb)). You wait only once, because the manifest
+# keeps the sizes.
 
 # %% [markdown] id="order" tags=["core"]
 # ## 3 · Catch the wrong label order
 #
 # ImageNet's validation images are labelled by `ILSVRC2012_ID`, a number from 1 to 1000 in the development kit. Models
-# from torchvision, timm and Keras use another order: label = rank of the wnid among all sorted wnids, from 0.
+# from torchvision, timm and Keras use another order: they sort the wnids, and the label is the rank of the wnid,
+# counted from 0.
 #
 # ![Image 1 has ID 490, the ID has wnid n01751748, and its rank among the sorted wnids, 65, is the label: sea snake. Crossed out: ID - 1 = 489, chainlink fence.](pictures/image_to_label.svg)
 #
-# The folded cell makes two copies of the same pictures: one in folders named by wnid, one official.
+# The folded cell makes two copies of the same pictures, with 40 classes: one official, and one in folders named by
+# wnid, so we know the right labels.
 
 # %% jupyter={"source_hidden": true}
 import numpy as np
@@ -221,14 +226,15 @@ print("IDs of images 1 to 5:   ", *ids[:5])
 print("labels of images 1 to 5:", *by_kit.targets[:5])
 
 # %% [markdown]
-# > **Predict.** A colleague writes `label = ID - 1`. All labels are in range, and nothing fails. A perfect model,
-# > trained on sorted wnids, is tested with them: what accuracy is reported?
+# > **Predict.** A colleague writes `label = ID - 1`. All labels are in range, so nothing fails. A perfect model,
+# > trained on sorted wnids, is tested with them. What accuracy is reported: 90 %, 50 %, 2.5 % (chance), or less?
 
 # %%
 guess = 0.9  # change me: accuracy
 
 # %% [markdown]
-# First correct `yours`, as the picture shows.
+# First write the right rule, as the picture shows. `wnid_of` maps an ID to its wnid; `in_order` is the sorted list of
+# wnids. The next cell tests your rule; the line is folded below it.
 
 # %%
 wnid_of, in_order = devkit.wnid_of_id, sorted(devkit.wnid_of_id.values())
@@ -253,13 +259,16 @@ print(f"your guess for ID - 1: {guess:.1%}; chance among {len(by_folder.classes)
 #
 # </details>
 #
-# `ID - 1` permutes the labels, so the accuracy is the share of images whose class keeps its place: none of 40, and none
-# of the real set's 1,000. Less than by guessing: it looks like a broken model, as users report ([mmpretrain
+# With `ID - 1` the accuracy is the share of images whose class has the same place in both orders. No class has, also in
+# the real set. So the accuracy is below chance, and the model looks broken ([mmpretrain
 # 11](https://github.com/open-mmlab/mmpretrain/issues/11), [torchvision
-# 484](https://github.com/pytorch/vision/issues/484)). To distinguish the orders, look at images whose label is known.
-# Validation images 1 to 4 have IDs 490, 361, 171, 822, and sorted labels 65, 970, 230, 809.
+# 484](https://github.com/pytorch/vision/issues/484)).
 #
-# > **Predict.** In one manifest the first two of four labels were repaired by hand. What will the check report?
+# To find out which order a manifest has, look at images whose label is known. Validation images 1 to 4 have IDs 490,
+# 361, 171, 822, and sorted labels 65, 970, 230, 809.
+#
+# > **Predict.** `check_label_order` compares these. In the last of four manifests two labels were repaired by hand.
+# > What is it called: sorted, unsorted, or neither?
 
 # %%
 from smallfiles.errors import SmallfilesError
@@ -281,7 +290,7 @@ for labels in strangers:
 # %% [markdown] id="refuse" tags=["optional"]
 # ## 4 · Refuse what is wrong
 #
-# *Optional, 5 minutes.* Python's `json` reads any JSON; a manifest must also make sense.
+# *Optional, 5 minutes.* Python's `json` checks the syntax only; a manifest must also make sense.
 #
 # > **Predict.** Which of these eight does `json.loads` refuse?
 
@@ -298,7 +307,7 @@ suspects = [
 ]
 
 # %% [markdown]
-# The folded cell tries both:
+# The folded cell asks `json.loads`, then `Manifest.load`:
 
 # %% jupyter={"source_hidden": true}
 import json
@@ -319,26 +328,14 @@ for text in suspects:
     print("   ", answer(Manifest.load, suspect))
 
 # %% [markdown]
-# Of two equal keys `json` silently keeps the last.
-#
-# A manifest can also contradict itself or the disk. So rows are compared with the digest, labels with the class list,
-# and paths with the files. The folded cell makes one mistake of each kind:
-
-# %% jupyter={"source_hidden": true}
-edited = json.loads(path.read_text())
-edited["columns"]["label"][0] = int(edited["columns"]["label"][0] == 0)
-path.with_name("edited.json").write_text(json.dumps(edited))
-print(answer(Manifest.load, path.with_name("edited.json")))
-print(answer(lambda: Manifest.from_columns(["1.jpg", "2.jpg"], [1, 2], classes=["cat", "dog"])))
-gone = Manifest.from_columns([manifest.path(0), "gone/1.jpg"], [0, 0])
-print(answer(lambda: gone.check_files(source.store)))
+# `json` refuses only the one that is cut off. Of two equal keys it silently keeps the last.
 
 # %% [markdown] id="memory" tags=["core"]
 # ## 5 · Count the memory of workers
 #
-# On Linux, up to Python 3.13, a DataLoader forks its workers. After a fork all processes share the pages of memory; a
-# page is copied only when a process writes to it. Workers only read the list of paths, so it should cost nothing. The
-# list as most people write it, and as columns:
+# On Linux, up to Python 3.13, a DataLoader forks its workers. After a fork all processes share the pages of memory, and
+# a page is copied only when a process writes to it. Workers only read the list of paths, so it should cost nothing. We
+# compare a list, as most people write it, with columns:
 
 # %%
 import json
@@ -365,7 +362,7 @@ class Columns(Dataset):
 
 
 # %% [markdown]
-# The folded cell loads a large manifest both ways, and prints how large the list is:
+# The folded cell loads a large manifest both ways, and prints the size of the list.
 
 # %% jupyter={"source_hidden": true}
 from helpers.experiments.nb02 import IMAGENET, long_manifest
@@ -377,10 +374,10 @@ pairs = datasets["list of paths"].samples
 objects = {id(each): each for pair in pairs for each in (pair, *pair)}.values()  # equal small labels are one object
 listed = sys.getsizeof(pairs) + sum(-sys.getsizeof(each) // 16 * -16 for each in objects)  # Python rounds up to 16
 del objects
-print(f"the objects in the list of {rows:,} paths and labels: {listed / 1e6:.0f} MB")
+print(f"the list of {rows:,} paths and labels: {listed / 1e6:.0f} MB")
 
 # %% [markdown]
-# The kernel reports how much memory belongs to one process alone:
+# The kernel reports as `Private_Dirty` what a process has written to and shares with no other:
 
 # %%
 from pathlib import Path
@@ -392,8 +389,8 @@ def private_mb():
 
 
 # %% [markdown]
-# In the folded cell `fork_workers` lets each forked worker read its samples in random order, and notes what it has
-# copied after 1.25 % and 25 % of the list.
+# In the folded cell `fork_workers` starts four workers. Each reads a quarter of the samples in random order, and notes
+# what it has copied after 1.25 % and after 25 % of the list.
 
 # %% jupyter={"source_hidden": true}
 import gc
@@ -432,8 +429,8 @@ def fork_workers(dataset, workers=4):
 
 
 # %% [markdown]
-# > **Predict.** Four workers share an epoch, so each looks at a quarter of the samples, in random order. How much
-# > memory does each of them copy: nothing, a quarter of the list, or nearly all of it? Write megabytes.
+# > **Predict.** How much memory has each worker copied in the end: nothing, a quarter of the list, or nearly all of it?
+# > Write megabytes.
 
 # %%
 guess = 5  # change me: megabytes per worker, for the list of paths
@@ -447,11 +444,11 @@ for name, dataset in datasets.items():
     found = fork_workers(dataset)
     for stop, column in zip(STOPS, zip(*found)):
         copied[f"{name}, {100 * stop:g}% read"] = column
-copied["all objects of the list"] = listed / 1e6
+copied["size of the list"] = listed / 1e6
 worst, columns = (np.median(copied[f"{name}, 25% read"]) for name in datasets)
-title = f"Each worker copies {worst:.0f} MB of a list, {columns:.1f} MB of columns"
-axes = {"x": "MB that each worker copied", "dots": "workers", "note": f"{rows:,} samples"}
-axes["base"] = "all objects of the list"
+title = f"A worker that reads a quarter of the samples copies {worst:.0f} MB of a list, {columns:.1f} MB of columns"
+axes = {"x": "memory copied by each worker (MB)", "dots": "workers", "note": f"{rows:,} samples"}
+axes["base"] = "size of the list"
 show.figure(figures.bars(copied, title, **axes, groups=tuple(datasets), guess=guess, guess_of="list of paths"))
 show.say(
     f"For ImageNet's {IMAGENET:,} paths, 8 workers of each of 4 GPUs' processes would copy up to "
@@ -459,8 +456,8 @@ show.say(
 )
 
 # %% [markdown]
-# Reading is writing: Python counts the references to each object *in the object*. Reading a path changes its count, so
-# its whole page is copied:
+# Reading is writing, because Python counts the references to each object *in the object*. Reading a path changes its
+# count, so its whole page is copied:
 #
 # ```text
 #                          a page of 4 kB: count and path of dozens of objects
@@ -471,18 +468,25 @@ show.say(
 # ```
 #
 # So a few random reads copy much of the list, which looks like a leak
-# ([pytorch#13246](https://github.com/pytorch/pytorch/issues/13246)). A columnar table has no object per sample: a few
-# large buffers hold all paths, and nothing writes to them. (From Python 3.14 on the default is `forkserver`: each gets
-# a pickled copy, of columns too. `multiprocessing_context="fork"` brings sharing back; the loaders of 08 set it.)
+# ([pytorch#13246](https://github.com/pytorch/pytorch/issues/13246)). Columns have no object per sample: a few large
+# buffers hold all paths, and reading does not write to them.
+#
+# <details>
+# <summary>From Python 3.14 on</summary>
+#
+# Workers are then started by `forkserver`, and each gets a pickled copy of the data set, of columns too.
+# `multiprocessing_context="fork"` brings the sharing back; the loaders of notebook 08 set it.
+#
+# </details>
 
 # %% [markdown] id="divide" tags=["core"]
 # ## 6 · Divide it
 #
-# `split_off` draws the same share of each class, and the same samples for the same seed. The rest is divided among the
+# `split_off` takes the same share of each class, and the same samples for the same seed. The rest is divided among the
 # processes of a job.
 #
-# > **Predict.** A walk finds the images class by class. How many classes does each of four processes see if each takes
-# > a quarter in one piece? And if each takes every fourth row?
+# > **Predict.** A walk finds the images class by class. How many classes does each of four processes see if it takes a
+# > quarter of the rows in one piece? And if it takes every fourth row?
 
 # %%
 processes = 4  # change me
@@ -500,33 +504,38 @@ for rank, piece in enumerate(pieces):
 from matplotlib.figure import Figure
 
 targets, row = np.asarray(train.targets), np.arange(len(train))
-owners = {"in one piece": np.repeat(range(processes), [len(piece) for piece in pieces]), "in turn": row % processes}
+owners = {"In one piece": np.repeat(range(processes), [len(piece) for piece in pieces]), "In turn": row % processes}
 figure = Figure(figsize=(9, 3), layout="constrained")
 for axes, (name, owner) in zip(figure.subplots(2, sharex=True), owners.items()):
-    own = np.full((processes, len(row)), np.nan)
-    own[owner, row] = targets
+    found = [targets[owner == rank] for rank in range(processes)]
+    own = np.full((processes, max(map(len, found))), np.nan)
+    for rank, labels in enumerate(found):
+        own[rank, : len(labels)] = labels
+        for label in np.unique(labels) if len(train.classes) <= 20 else ():
+            axes.text(np.flatnonzero(labels == label).mean(), rank, label, color="white", ha="center", va="center")
     axes.imshow(own, aspect="auto", interpolation="nearest", cmap="tab10" if len(train.classes) <= 10 else "tab20")
-    seen = np.median([len(np.unique(targets[owner == rank])) for rank in range(processes)])
+    axes.hlines(np.arange(1, processes) - 0.5, -0.5, own.shape[1] - 0.5, color="white", lw=3)
+    seen = np.median([len(np.unique(labels)) for labels in found])
     axes.set_title(f"{name}: a process sees {seen:.0f} of {len(train.classes)} classes", loc="left", fontsize=10)
     axes.set(ylabel="process", yticks=range(processes))
-axes.set_xlabel("row of the manifest, class by class")
+axes.set_xlabel("samples of a process, in the order of its rows (numbers: label)")
 show.figure(figure, alt="; ".join(axes.get_title("left") for axes in figure.axes) + ".")
 
 # %% [markdown]
-# In a piece, no shuffle within it mends the few classes of a batch. Dealt in turn unshuffled, batches still come class
-# by class. Loaders shuffle all rows anew, then deal ([08](08_keep_the_gpu_fed.ipynb)).
+# With one piece, batches hold few classes, however they are shuffled. In turn, a process meets all classes, but one
+# after the other. Therefore loaders shuffle all rows anew in each epoch, then deal ([08](08_keep_the_gpu_fed.ipynb)).
 
 # %% [markdown] id="exercise"
 # ## Exercise
 #
 # In [Exercise 02](../exercises/02_describe_a_dataset.ipynb) you build the validation manifest from a development kit,
-# and a guard that catches the wrong label order.
+# and a guard against the wrong label order.
 
 # %% [markdown] id="cluster"
 # ## On the cluster
 #
-# Make the manifest once, in a job or on a transfer node, and keep it beside the data. `strict` turns notes about
-# incomplete samples and stray files into an error, because nobody reads the notes of a job.
+# Make the manifest once, in a job, and keep it beside the data. Nobody reads a job's notes, so `strict` turns those
+# about incomplete samples and stray files into an error.
 
 # %%
 config = sources.ManifestConfig(strict=True)
@@ -537,9 +546,9 @@ show.command(config, "imagenet", "train.json")
 # ## Key points
 #
 # - Labels are in folder names, CSV files or a development kit.
-# - Two manifests with one digest list the same samples and targets, in any order.
-# - Label = rank of the sorted wnid, never `ID - 1`; check it with images whose label is known.
-# - JSON that can be read may still be wrong: duplicates, absolute paths, labels out of range.
+# - Manifests with one digest list the same samples and targets, in any order.
+# - Label = rank of the sorted wnid, never `ID - 1`; check images whose label is known.
+# - JSON that can be read may still be wrong.
 # - Forked workers copy Python objects by reading them, but not columns.
 
 # %% [markdown] id="quiz"
@@ -551,8 +560,8 @@ show.command(config, "imagenet", "train.json")
 # <details>
 # <summary>Answer</summary>
 #
-# **(c)**. Each of the 32 workers ends with a copy of nearly the whole list. (a) would be sharing, which counting references undoes.
-# (b) counts the processes only.
+# **(c)**. Each of the 32 workers ends with a copy of nearly the whole list. (a) would be sharing, which counting
+# references undoes. (b) counts the processes only.
 #
 # </details>
 #
