@@ -3,8 +3,8 @@
 #
 # **Minutes** 35 · **Machine** any Linux computer with two CPUs · **Needs** nothing · **Data** 400 synthetic images
 #
-# A packed file on a parallel file system is read again in every epoch, by all ranks together. A node has storage of
-# its own: a disk, or memory that looks like a folder. To *stage* is to copy the file there first.
+# A packed file on a parallel file system is read again in every epoch, by all ranks (processes) of a training. But a
+# node has storage of its own: a disk, or memory that looks like a folder. To *stage* a file is to copy it there first.
 #
 # A laptop's disk is too fast to show the gain, so this notebook reads through `slowfs`, a folder whose slowness we
 # choose.
@@ -12,8 +12,8 @@
 # %% [markdown] id="questions"
 # ## Questions
 #
-# - Where is the storage of this node, and how much of it may I use?
-# - What happens when eight ranks stage the same file at once?
+# - Where is the storage of this node, and how much may I use?
+# - What happens when eight ranks stage the same file?
 # - After how many epochs has the copy paid off?
 # - What cleans up after a job that was killed?
 
@@ -36,6 +36,9 @@ from helpers.experiments.nb07 import Slow, on_slow_storage
 
 setup = start("07")
 
+# %% [markdown]
+# The cell sets how slow the storage is, and how much memory staging leaves free.
+
 # %%
 import atexit
 import os
@@ -56,7 +59,7 @@ storage = SlowConfig(latency_s=0.002, servers=8, bandwidth_bytes_s=100e6)  # 2 m
 config = staging.StageConfig(leave_bytes=256 << 20)  # of memory: room for workers; left out, it is chosen for you
 
 # %% [markdown]
-# The folded cell packs the images, and makes a folder for copies that is removed when the kernel ends.
+# The folded cell packs the images into `packed`, and makes the folder `here` for copies.
 
 # %% jupyter={"source_hidden": true}
 source = setup.source()
@@ -75,7 +78,7 @@ _ = atexit.register(shutil.rmtree, here, ignore_errors=True)
 # <details>
 # <summary>Answer</summary>
 #
-# It separates old neighbours: without it the same samples leave a shard together in every epoch.
+# It separates old neighbours. Without it the same samples leave a shard together in every epoch.
 #
 # </details>
 
@@ -85,9 +88,10 @@ _ = atexit.register(shutil.rmtree, here, ignore_errors=True)
 # Sites give node-local storage many names, such as `SLURM_TMPDIR`. A variable may be unset, or point to a folder that
 # all nodes share. `/dev/shm` exists on nearly every Linux machine: a folder whose files are in memory.
 #
-# > **Predict.** Which variables are set here? And how much of `/dev/shm` may you fill: all that `df` shows as free?
+# > **Predict.** Which variables are set here? And how much of `/dev/shm` may you fill: all that `df` shows as free, or
+# > less?
 #
-# The folded cell lists the names that sites use, and what this job may fill.
+# The folded cell looks for the names that sites use.
 
 # %% jupyter={"source_hidden": true}
 from smallfiles.machine import nodelocal
@@ -100,9 +104,8 @@ for variable, path in nodelocal.named_directories():
 print("not set:", *(name for name in nodelocal.VARIABLES if name not in os.environ))
 
 # %% [markdown]
-# The last number is the smaller of the folder's free space and the rest of your job's memory limit. On most clusters a
-# file in `/dev/shm` counts as memory of the job that wrote it. The folded cell writes a file of 256 MiB and asks the
-# kernel.
+# You may fill the free space, or the rest of your job's memory limit if that is smaller. For on most clusters a file in
+# `/dev/shm` counts as memory of the job. The folded cell writes 256 MiB there and asks the kernel.
 
 # %% jupyter={"source_hidden": true}
 def memory_of_files():
@@ -131,10 +134,9 @@ trial.unlink()
 
 # %% [markdown]
 # So the copy competes with the loader, whose workers send batches through `/dev/shm` too. When it is full, loading
-# fails, in some versions with a *bus error* ([pytorch#5040](https://github.com/pytorch/pytorch/issues/5040)). `stage`
-# keeps some room free.
+# fails, in some versions with a *bus error* ([pytorch#5040](https://github.com/pytorch/pytorch/issues/5040)).
 #
-# Now stage the file:
+# Now stage the file. `staged` removes the copy at the end of the block:
 
 # %%
 with staging.staged(packed, here, config=config) as copy:
@@ -142,17 +144,17 @@ with staging.staged(packed, here, config=config) as copy:
     print(*copy.notes, sep="\n")
 
 # %% [markdown]
-# The long name comes from the content.
+# The long name is made from the content.
 
 # %% [markdown] id="rates" tags=["optional"]
 # ## 2 · Measure the copy
 #
-# *Optional, 8 minutes.* Three ways to memory: `dd` with the packed file, `stage`, which also compares each block with
-# its digest, and `cp -r` with the small files. We read from a warm page cache, then
-# from slow storage: 2 ms for each look-up and open, 100 MB/s.
+# *Optional, 8 minutes.* `dd` copies the packed file, `stage` also compares each block with its digest, `cp -r` copies
+# the small files. First the files are in the page cache (warm), then on slow storage: 2 ms for each look-up and open,
+# 100 MB/s.
 #
-# > **Predict.** Warm, does checking make `stage` slower than `dd`? From slow storage, how many times faster is `stage`
-# > than `cp -r` (44 MB, 400 files)?
+# > **Predict.** Warm, does checking make `stage` slower than `dd`? From slow storage, how many times as fast as `cp -r`
+# > is `stage` (44 MB, 400 files)?
 
 # %%
 guess = 20  # change me: from slow storage, stage is so many times as fast as cp -r
@@ -177,7 +179,7 @@ def by_cp(folder):
 
 
 # %% [markdown]
-# The folded cell compares them warm:
+# Each copies, removes its copy, and returns the MiB. The folded cell compares them warm:
 
 # %% jupyter={"source_hidden": true}
 def compare(place, rounds):
@@ -207,9 +209,10 @@ speeds = {name: [rate / plain for rate in slow.rates_per_s(name)] for name in sl
 figures.bars(speeds, title, x="times the speed of cp -r", note=note, base="cp -r, small files", guess=guess)
 
 # %% [markdown]
-# Here the storage sets the pace: the bytes take 0.45 s in each way, verified or not. For each small file `cp -r` adds
-# two look-ups and an open: 400 × 3 × 2 ms = 2.4 s. Disks and copies fail rarely, but silently. The folded cell flips
-# one bit of the source.
+# Here the storage sets the pace: the bytes take 0.45 s in each way, checked or not. For each small file `cp -r` adds
+# two look-ups and an open: 400 × 3 × 2 ms = 2.4 s.
+#
+# Copies fail rarely, but silently. The folded cell flips one bit of the source.
 #
 # > **Predict.** Which of the two will notice it, `cp` or `stage`?
 
@@ -232,8 +235,8 @@ except SmallfilesError as error:
 # %% [markdown] id="once" tags=["core"]
 # ## 3 · Copy once per node
 #
-# A node with eight GPUs runs eight ranks. What if each copies if the file is missing? What if they *lock, look, copy to
-# a temporary name, rename*?
+# A node with eight GPUs runs eight ranks. What if each copies if the file is missing? What if each follows four steps:
+# *lock, look, copy to a temporary name, rename*?
 
 
 # %%
@@ -268,7 +271,8 @@ def once_per_node(source, rank):
 
 
 # %% [markdown]
-# > **Predict.** Four ranks start 0.1 s apart. How many of the 44 MB does each find, with each function?
+# > **Predict.** Four ranks start 0.1 s apart; a copy takes 44 MB / 50 MB/s = 0.9 s. How many MB does each rank find,
+# > with each function?
 
 # %%
 guess = 30  # change me: MB that rank 1 finds with the first
@@ -296,22 +300,22 @@ axes = {"x": "MB that a rank finds", "groups": list(opened), "guess_of": "if_mis
 show.figure(figures.bars(each, title, guess=guess, **axes))
 
 # %% [markdown]
-# Three ranks would have opened a torn file, of the whole pieces that had arrived: at 50 MB/s one of 4.2 MB takes 0.08 s.
-# Half an Arrow file stops them with an error, half a tar can pass for a whole one.
+# Without the lock three ranks would have opened a torn file. It grows by pieces of 4.2 MB, one each 0.08 s. Half an
+# Arrow file stops a rank with an error, but half a tar can pass for a whole one.
 #
 # ![Two nodes with four ranks each. On each node one rank copies train.arrow from the parallel file system to /dev/shm; the others wait, then all read the copy.](pictures/stage_once_a_node.svg)
 #
-# The kernel releases a lock when its holder dies; a lock that *is* a file stays when its owner is killed.
-# `stage` does what `once_per_node` does, verifies before it renames, and keeps the copy as long as any process uses it.
+# The kernel releases a lock when its holder dies; a lock that *is* a file would stay. `stage` does what `once_per_node`
+# does, verifies before it renames, and keeps the copy as long as any process uses it.
 
 # %% [markdown]
 # ### Optional: copy once per job
 #
 # But 200 nodes still read the set 200 times. With `stage --broadcast` one node reads it, and Slurm's `sbcast` passes
-# each block on, from every node to at most [eight others](https://slurm.schedmd.com/sbcast.html) in a tree.
+# each block on in a tree: from every node to at most [eight others](https://slurm.schedmd.com/sbcast.html).
 #
-# > **Predict.** ImageNet has 140 GB, the targets of a Lustre deliver 17 GB/s in all, a node receives and passes on 12
-# > GB/s. From how many nodes on is a broadcast faster?
+# > **Predict.** ImageNet has 140 GB. The storage delivers 17 GB/s in all; a node can receive and send 12 GB/s. From how
+# > many nodes on is a broadcast faster: 2, 20 or 200?
 
 # %%
 guess = 2  # change me: nodes
@@ -340,20 +344,19 @@ title = f"Simulated: with 12 GB/s a broadcast is faster from {slower['broadcast,
 title += f"with 1 GB/s only beyond {slower['broadcast, 1 GB/s']}"
 drawn = {name: {nodes: line[nodes] for nodes in doublings} for name, line in copying.items()}
 axes = {"x": "nodes", "y": "time until all have a copy (s)", "log": "xy"}
-axes |= {"marks": {"from 9: 2 levels": 9, "from 73: 3 levels": 73}}  # of the tree: 8 nodes, 64 more, …
+axes |= {"marks": {"from 9: tree of 2 levels": 9, "from 73: 3 levels": 73}}  # of 8 nodes, 64 more, …
 show.figure(figures.lines(drawn, title, **axes, guess=guess, note="a model, not a measurement", counted=True))
 print("512 nodes read from shared storage:", {name: read[name] for name in list(cases)[:2]})
 
 # %% [markdown]
-# A broadcast first reads everything, in 12 s. Then each node sends each block up to eight times over its one link: for
-# eight nodes 8 × 12 s, and 17,000 blocks wait half a millisecond each, 8 s. Measure it with `07_broadcast`; only the
-# printed line is certain.
+# A broadcast first reads everything, in 12 s. Then a node sends each block up to eight times over its one link, so
+# eight nodes need 8 × 12 s more. Only the printed amounts are certain: measure the times with `07_broadcast`.
 
 # %% [markdown] id="epochs" tags=["core"]
 # ## 4 · Count the epochs
 #
-# The copy has paid off when the epochs have saved its time. So we measure an epoch from small files, from the packed
-# file (both on slow storage) and from the copy, and the staging.
+# Staging has paid off when the epochs have saved the time of the copy. So we measure the copying, and an epoch from the
+# small files, from the packed file (both on slow storage), and from the copy.
 
 # %%
 import numpy as np
@@ -380,13 +383,14 @@ def copy_and_give_back(path, to):
 
 
 # %% [markdown]
-# > **Predict.** After how many epochs has staging paid off, compared with reading the packed file there?
+# > **Predict.** After how many epochs has staging paid off, compared with reading the packed file from slow storage:
+# > 0.1, 1, 3 or 10?
 
 # %%
 guess = 3  # change me: staging has paid off after so many epochs
 
 # %% [markdown]
-# The folded cell measures the four.
+# The folded cell measures all four.
 
 # %% jupyter={"source_hidden": true}
 with (
@@ -409,29 +413,29 @@ saved = seconds["packed file"] - seconds["staged copy"]
 paid = seconds["copying"] / saved if saved > 0 else float("inf")
 shown = range(min(20, max(4, int(2 * min(paid, 20)))) + 1)
 lines = {
-    "packed file, read there": {n: n * seconds["packed file"] for n in shown},
+    "packed file on slow storage": {n: n * seconds["packed file"] for n in shown},
     "staged first": {n: seconds["copying"] + n * seconds["staged copy"] for n in shown},
 }
 title = f"Staging has paid off after {paid:.2f} epochs" if saved > 0 else "Here the copy never pays: it is not faster"
 if saved > 0:
     worksheet.note("07", break_even_epochs=paid)
-marks = {"has paid": paid} if paid < shown[-1] else None
+marks = {"paid off": paid} if paid < shown[-1] else None
 axes = {"x": "epochs read", "y": "seconds since the start"}
-show.figure(figures.lines(lines, title, **axes, guess=guess, marks=marks, note=f"slopes: medians{place.note}"))
+show.figure(figures.lines(lines, title, **axes, guess=guess, marks=marks, note=f"slopes: medians of 3 runs{place.note}"))
 saved = seconds["small files"] - seconds["staged copy"]
 when = f"after {seconds['copying'] / saved:.2f} epochs, and one more for the first packing" if saved > 0 else "never"
 print(f"compared with small files: {when}")
 
 # %% [markdown]
-# A copy reads each byte once, as an epoch does. `slowfs` charges bytes and opens but no read requests, so here the
-# lines meet within an epoch or so. On one node of a parallel file system expect less: an epoch sends a request for each
-# sample, a copy a few large ones. On N nodes expect up to N times as much: together they read the set once per epoch,
-# but copy it N times.
+# A copy reads each byte once, and so does an epoch. Therefore the lines meet after about one epoch here.
 #
-# While the GPU computes, the loader reads ahead.
+# A parallel file system also charges requests: an epoch sends one for each sample, a copy only a few. So one node may
+# need less. N nodes need up to N times as much, because together they read the set once per epoch, but copy it N times.
 #
-# > **Predict.** Training takes half as long as reading from the slow storage, then just as long. After how many epochs
-# > has staging paid off?
+# While the GPU computes, the loader reads ahead, so an epoch takes as long as the slower of the two.
+#
+# > **Predict.** Training takes half as long as reading from slow storage, then just as long. After how many epochs has
+# > staging paid off?
 
 # %%
 mine = 0.7  # change me: your training, as a share of reading
@@ -443,15 +447,17 @@ for share in sorted({0.0, 0.5, 0.9, 1.0, mine}):
     print(f"training needs {training:.2f} s per epoch: staging pays off {when}")
 
 # %% [markdown]
-# If training takes longer than reading, it hides the storage. So measure an epoch of your training, not a raw read. A
-# set that fits into the *page cache* may come from there in the second epoch.
+# If training takes longer than reading, staging saves nothing. So measure an epoch of your training, not a raw read. A
+# set that fits into the *page cache* may come from there in later epochs.
 
 # %% [markdown] id="clean" tags=["core"]
 # ## 5 · Clean up, also when killed
 #
-# Memory that a job leaves in `/dev/shm` is missing for later jobs. So a copy is removed with the last process that uses
-# it. Two signals can interrupt this: SIGTERM, which Slurm sends at the time limit, and then SIGKILL, which no program
-# can catch. The folded cell starts a process that copies, or uses a copy, sends it a signal, and looks at what is left.
+# Memory that a job leaves in `/dev/shm` is missing for later jobs. Therefore a copy is removed with the last process
+# that uses it. Two signals interrupt this: SIGTERM, which Slurm sends at the time limit, then SIGKILL, which no program
+# can catch.
+#
+# In the folded cell `end` starts a process that copies, or uses a copy, sends it a signal, and looks at what is left.
 
 
 # %% jupyter={"source_hidden": true}
@@ -491,7 +497,7 @@ def end(file, moment, number):
 
 
 # %% [markdown]
-# > **Predict.** What is left in each of the four cases? What does the next `stage` do with it?
+# > **Predict.** What is left in each case: nothing, half a copy or all of it? What does the next `stage` do with it?
 
 # %%
 guess = {"SIGTERM while copying": "half", "SIGKILL while copying": "half"}  # change me: nothing, half or all
@@ -507,8 +513,8 @@ with on_slow_storage(packed, source.root, storage) as place:
 print(f"in the end: {sum(one.bytes for one in left_behind())} bytes")
 
 # %% [markdown]
-# On SIGTERM a handler removes the copy. After SIGKILL the lock is free and the files are there: that is how the next
-# process knows that their owner is dead. It removes half a copy, and uses a complete one.
+# On SIGTERM a handler removes the copy. SIGKILL leaves the files, but the lock is free. By this the next process knows
+# that their owner is dead. It removes half a copy, and uses a complete one.
 
 # %%
 shutil.rmtree(here)
@@ -535,54 +541,62 @@ print("staged copies of yours on this node:", len(staging.listing()))
 # %% [markdown] id="exercise"
 # ## Exercise
 #
-# In [Exercise 07](../exercises/07_stage_a_dataset.ipynb) you write a staging function that survives two jobs at once, a
-# full disk and SIGTERM.
+# In [Exercise 07](../exercises/07_stage_a_dataset.ipynb) you write a staging function that survives being killed.
 
 # %% [markdown] id="cluster"
 # ## On the cluster
 #
-# The first command copies from the archive to scratch, on a transfer node. The second, in a job script, prints the path
-# of a copy, which stays until `unstage`.
+# The first command copies from the archive to scratch, on a transfer node. The second, in a job, prints the path of a
+# copy, which stays until `unstage`.
 
 # %%
 show.command(staging.StageConfig(), "archive/train.tars", "auto", "scratch/data")
 show.command(staging.StageConfig(), "scratch/data/train.tars")
 
 # %% [markdown]
-# A script has one EXIT trap. Set it in the script, not inside `$(…)`.
+# The job removes the copy in an EXIT trap. Set it in the script: inside `$(…)` it would fire at once, when that
+# subshell ends.
 #
 # ```bash
 # time staged=$(smallfiles stage scratch/data/train.tars) || exit 1
-# trap 'smallfiles unstage "$staged"' EXIT  # after use_environment (06): 'smallfiles unstage "$staged"; unuse'
+# trap 'smallfiles unstage "$staged"' EXIT
 # smallfiles bench read scratch/data/train.tars  # its cold reads: an epoch if the GPU never computes
 # smallfiles bench read "$staged"
 # ```
 #
-# On several nodes: `smallfiles stage --broadcast`, and `each_node smallfiles unstage` in the trap, as in `07_broadcast`
-# (of `slurm/lib.sh`).
+# A script has only one EXIT trap. `use_environment` ([06](06_read_a_squashfs_image.ipynb)) sets it to `unuse`, which
+# removes the environment; after it, write `trap 'smallfiles unstage "$staged"; unuse' EXIT`.
 #
-# As jobs:
+# <details>
+# <summary>On several nodes, and as jobs</summary>
+#
+# On several nodes use `smallfiles stage --broadcast`. Every node then has a copy to remove, so the trap is `each_node
+# smallfiles unstage`: the function `each_node` of `slurm/lib.sh` runs a command once on each node of the job.
+#
+# The course has both steps as jobs. The second copies to all nodes and reads an epoch from the copies; the folder
+# `seen` gets a record of the samples that each rank has read, by which the job checks that each came once.
 #
 # ```bash
 # slurm/submit SITE 07_fetch -- archive/train.tars scratch/data
 # slurm/submit SITE 07_broadcast -- train.arrow seen
 # ```
+#
+# </details>
 
 # %% [markdown] id="key-points"
 # ## Key points
 #
-# - Node-local storage has many names; in `/dev/shm` a file is memory of the job, so its limit counts, not `df`.
-# - Pack first: a copy is then one long read, and each block is verified on the way.
+# - In `/dev/shm` a file is memory of the job, so the job's limit counts, not `df`.
+# - Pack first: a copy is then one long read, and each block is verified.
 # - Lock, look, copy to a temporary name, verify, rename: one rank copies, all use the copy.
-# - The time of the copy, divided by the time saved per epoch, gives the epochs until staging pays off; it may never.
-# - Clean up at exit and on SIGTERM; the next job removes what SIGKILL leaves, since the lock is free.
+# - Time of the copy / time saved per epoch = epochs until staging pays off.
+# - Clean up at exit and on SIGTERM; the next job removes what SIGKILL leaves.
 
 # %% [markdown] id="quiz"
 # ## Check yourself
 #
-# **1.** Your job has 64 GB of memory, `df` shows 250 GB free in `/dev/shm`, and your packed set has 60 GB. You copy it
-# there with `cp`. (a) It fits, `df` says so (b) the job is killed while it copies or trains (c) the rest is swapped to
-# disk
+# **1.** Your job has 64 GB of memory, `df` shows 250 GB free in `/dev/shm`, and you copy 60 GB there with `cp`. (a) It
+# fits (b) the job is killed while it copies or trains (c) the rest is swapped to disk
 #
 # <details>
 # <summary>Answer</summary>
@@ -593,8 +607,8 @@ show.command(staging.StageConfig(), "scratch/data/train.tars")
 #
 # </details>
 #
-# **2.** All ranks run `if not copy.exists(): shutil.copyfile(source, copy)`. What can go wrong? (a) nothing, the later
-# ranks find the copy (b) a rank reads half a copy (c) several ranks copy
+# **2.** All ranks run `if not copy.exists(): shutil.copyfile(source, copy)`. What can go wrong? (a) nothing (b) a rank
+# reads half a copy (c) several ranks copy
 #
 # <details>
 # <summary>Answer</summary>
@@ -606,7 +620,7 @@ show.command(staging.StageConfig(), "scratch/data/train.tars")
 # </details>
 #
 # **3.** Staging takes 100 s, an epoch 60 s from the storage and 55 s from the copy. You train 10 epochs. Does your job
-# end sooner? (a) yes, every epoch is faster (b) no (c) yes, from the second epoch on
+# end sooner? (a) yes (b) no (c) yes, from the second epoch on
 #
 # <details>
 # <summary>Answer</summary>
