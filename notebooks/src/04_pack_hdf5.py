@@ -4,7 +4,7 @@
 # **Minutes** 30 · **Machine** any Linux computer with two CPUs · **Needs** nothing · **Data** 400 synthetic images
 #
 # HDF5 is supported on nearly every cluster and in most languages. It can also be far slower than necessary, and give a
-# training job wrong bytes without raising an error. Both depend on a few lines that you write.
+# training job wrong bytes without an error. Both depend on a few lines that you write.
 
 # %% [markdown] id="questions"
 # ## Questions
@@ -17,9 +17,9 @@
 # %% [markdown] id="objectives"
 # ## After this you can
 #
-# - look into any HDF5 file, and distinguish rows of variable length from one run of bytes with offsets,
+# - find the bytes of a sample in any HDF5 file,
 # - choose between contiguous, chunked and compressed storage by the cost of a random read,
-# - write a `Dataset` whose workers read the right samples, and say which process must close the file,
+# - write a `Dataset` whose workers read the right samples,
 # - get around a file lock.
 
 # %% [markdown] id="setup"
@@ -47,9 +47,9 @@ setup = start("04")
 # %% [markdown] id="inside" tags=["core"]
 # ## 1 · Look inside a file
 #
-# An HDF5 file is a small file system: *groups* are its folders, *data sets* are its files, each an array with a type
-# and a shape. Images of different sizes do not fit a rectangular array. One solution is a data set of *variable-length
-# rows*, one per image:
+# An HDF5 file is like a small file system: *groups* are its folders, *data sets* its files. Each data set is a
+# rectangular array, but images have different lengths. One solution is a data set of *variable-length rows*, one per
+# image:
 
 # %%
 import tempfile
@@ -80,7 +80,7 @@ def write_vlen(samples, path):
 
 
 # %% [markdown]
-# The other stores all images in one run of bytes, a *blob*, and records in `offsets` where each begins:
+# The other stores all images in one run of bytes, a *blob*. A second data set, `offsets`, records where each begins:
 
 
 # %%
@@ -104,7 +104,7 @@ for path in (vlen, blob):
         print(path.name, *(f"  {name} {item.shape} {item.dtype}" for name, item in file["train"].items()))
 
 # %% [markdown]
-# > **Predict.** How many bytes does the data set `images` itself take for one image of about 100 kB?
+# > **Predict.** How many bytes does the data set `images` itself take for one image of about 100 kB: 16 or 100,000?
 
 # %%
 with h5py.File(vlen) as file:
@@ -113,19 +113,19 @@ with h5py.File(vlen) as file:
     image = images[7].tobytes()
 with h5py.File(blob) as file:
     start, stop = file["train/offsets"][7:9]
-    print(start, stop, file["train/data"][start:stop].tobytes() == image)
+    same = file["train/data"][start:stop].tobytes() == image
+    print(f"blob: data[{start}:{stop}] is the same image: {same}")
 
 # %% [markdown]
-# A row holds a length and an address. The image is in a *heap*, and the library follows the address at each read. In
-# the blob a sample is a slice: two neighbours in `offsets` are its start and stop, so n images have n + 1 offsets.
+# A row holds only a length and an address. The image is elsewhere, in a *heap*, and the library follows the address at
+# each read. In the blob, a sample is a slice between two neighbours in `offsets`, so n images have n + 1 offsets.
 #
 # ![Strips of bytes: in HDF5 vlen, references lead to one heap per image; in HDF5 blob, images lie back to back and offsets follow.](pictures/bytes_of_hdf5.svg)
 #
 # ### A killed writer
 #
-# What is left of a file whose job was killed after ten of twenty images? HDF5 keeps a part of the written data in
-# memory, until the file is closed or `flush()` is called. The folded cell kills a writer with and without a flush, cuts
-# a complete file in half, and opens all three.
+# HDF5 keeps some of the written data in memory until the file is closed or `flush()` is called. The folded cell kills
+# two writers after ten of twenty images, one without and one with a flush, and cuts a complete file in half.
 #
 # > **Predict.** Which of the three files opens?
 
@@ -168,14 +168,14 @@ except SmallfilesError as error:
     show.say(f"Our reader of the flushed file: *{error}*")
 
 # %% [markdown]
-# Only the flushed file opens: in its full shape, its last rows empty. So `pack` writes under another name, and
+# Only the flushed file opens, in its full shape, but its last rows are empty. So `pack` writes under another name, and
 # publishes only a complete file.
 
 # %% [markdown] id="writing" tags=["optional"]
 # ## 2 · Write bytes, not a list of them
 #
-# *Optional, 5 minutes.* Many scripts make an array of a file's bytes with `np.array(list(data))` instead of
-# `np.frombuffer(data)`.
+# *Optional, 5 minutes.* Many scripts make an array of a file's bytes with `np.array(list(data))`. `np.frombuffer(data)`
+# gives the same numbers.
 #
 # > **Predict.** How many times faster is the second for one image: 2, 100, or more than 1,000 times?
 
@@ -189,13 +189,11 @@ times = measure.compare(ways, rounds=5).times("np.frombuffer(data)", "np.array(l
 print(f"np.frombuffer is {times.median:,.0f} times as fast")
 
 # %% [markdown]
-# `list(data)` makes a list entry of 8 bytes for each byte. `np.frombuffer` copies nothing: it gives a read-only view. Writing
-# copies in any case, so there the factor is smaller. The folded cell writes files, two in pieces of 1 MiB, *chunks*
-# (section 3), raw or compressed:
+# `list(data)` makes an entry of 8 bytes for each byte. `np.frombuffer` copies nothing: it gives a read-only view.
+# Writing a file copies in any case, so there the factor is smaller. The folded cell measures that, also with blobs in
+# *chunks* of 1 MiB (section 3):
 
 # %% jupyter={"source_hidden": true}
-from smallfiles.samples import Schema
-
 few, out = samples[:60], setup.scratch / "write.h5"
 
 
@@ -221,23 +219,24 @@ written = {name: wrote.rates_per_s(name) for name in ways}
 figures.bars(written, title, x="images written per second", base=("vlen", "blob"), note="warm cache")
 
 # %% [markdown]
-# The time goes into compressing: raw chunks are written about as fast as a blob.
+# Raw chunks are written about as fast as a blob, so the time goes into compressing.
 
 # %% [markdown] id="reading" tags=["core"]
 # ## 3 · Read one sample at random
 #
 # Training reads samples in random order. HDF5 can store a data set *contiguous*, as one run, or in *chunks*, which can
-# be compressed. A chunk that is compressed, or that fits HDF5's chunk cache (by default 1 MiB, from HDF5 2.0 on 8 MiB),
-# is fetched as a whole, even to read one byte of it.
+# be compressed. A chunk is fetched as a whole, even to read one byte of it, if it is compressed or fits HDF5's chunk
+# cache (by default 1 MiB, from HDF5 2.0 on 8 MiB).
 #
-# > **Predict.** Images are about 100 kB, chunks 1 MiB. How many bytes are read per byte of image delivered?
+# > **Predict.** Images have about 100 kB, chunks 1 MiB. How many bytes are read per byte delivered: 1, 2 or 10? The
+# > next figure shows your guess.
 
 # %%
 guess = 2  # change me: bytes read per byte delivered, from 1 MiB chunks
 
 # %%
-chunk_bytes = 1 << 20  # change me, then run again
-layouts = {"vlen": vlen, "blob": blob}
+chunk_bytes = 1 << 20  # change me later, and run again from here: 100_000
+layouts = {"vlen": vlen, "blob": blob}  # and the same images in chunks:
 for name, compression in {"raw chunks": None, "raw chunks, no cache": None, "gzip chunks": "gzip"}.items():
     layouts[name] = setup.scratch / f"{name}.h5"
     write_blob(samples, layouts[name], chunks=(chunk_bytes,), compression=compression)
@@ -258,8 +257,9 @@ def cache_of(name):
 
 
 # %% [markdown]
-# The folded cell counts what is fetched: by h5py through a Python file object; of 10 kB samples, by its default driver
-# and `os.pread`.
+# Two experiments count what HDF5 fetches, in bytes and not in seconds. Here the files are in memory, where superfluous
+# bytes are cheap; from shared storage each crosses the network. The folded cell reads all images in random order, then
+# samples of 10 kB from contiguous storage:
 
 
 # %% jupyter={"source_hidden": true}
@@ -286,34 +286,46 @@ for name, path in layouts.items():
         read_per_byte[name] = round((file.count - before) / delivered, 1)
         reads[name] = (file.calls - calls) / len(order)
 raw, slices, zipped = (read_per_byte[name] for name in ("raw chunks", "raw chunks, no cache", "gzip chunks"))
-title = f"{chunk_bytes / 2**20:.3g} MiB chunks: {raw:.0f} bytes read per byte delivered, with gzip {zipped:.0f}; "
+title = f"From chunks of {chunk_bytes / 2**20:.3g} MiB, HDF5 reads {raw:.0f} bytes per byte delivered, with gzip {zipped:.0f}; "
 title += f"raw and without a cache {slices:.0f}"
-how = {"base": "blob", "note": "random reads through a Python file object, cache of one chunk or none", "counted": True}
-show.figure(figures.bars(read_per_byte, title, x="bytes read per byte delivered", guess=guess, **how))
-print("reads per image:", *(f" {name} {count:.1f}" for name, count in reads.items()))
+named = {name: f"{name} ({reads[name]:.1f} reads)" for name in layouts}  # per image
+drawn = {named[name]: value for name, value in read_per_byte.items()}
+how = {"base": named["blob"], "note": "in brackets: reads per image; random reads, cache of one chunk or none", "counted": True}
+show.figure(figures.bars(drawn, title, x="bytes read per byte delivered", guess=guess, **how))
 small, size = setup.scratch / "small.h5", 10_000
 with h5py.File(small, "w") as file:
     file["data"] = np.zeros(size * len(order), np.uint8)
 with h5py.File(small) as file, small.open("rb") as plain:
     data, first = file["data"], file["data"].id.get_offset()
     drivers = {
-        "the default driver": lambda start: data[start : start + size],
+        "HDF5": lambda start: data[start : start + size],
         "os.pread": lambda start: os.pread(plain.fileno(), size, first + start),
     }
     for driver, fetch in drivers.items():
         with watched() as moved:
             delivered = sum(len(fetch(size * index)) for index in order)
         if moved.read:  # not every system counts
-            print(f"{size // 1000} kB, contiguous, by {driver}: {moved.read / delivered:.1f} bytes per byte delivered")
+            print(f"samples of {size // 1000} kB, contiguous, by {driver}: {moved.read / delivered:.1f} bytes read per byte")
 
 # %% [markdown]
-# A chunk that fits the cache is fetched whole: 1 MiB for an image of 110 kB. With `rdcc_nbytes=0` HDF5 reads only the
-# slice. Compressed chunks can only be smaller, for more reads. `vlen` needs several: the row, the head of its heap, the
-# image.
+# A raw chunk that fits the cache is fetched whole: 1 MiB for an image of 110 kB. Without a cache (`rdcc_nbytes=0`) HDF5
+# reads only the slice. A compressed chunk is fetched whole in any case. Smaller chunks reduce that, for more reads per
+# image. `vlen` always needs several: the row, the head of its heap, the image.
 #
-# Contiguous samples have a trap: below 64 KiB the default driver fetches 64 KiB, into its *sieve buffer*. `os.pread`
-# fetches the slice alone; `data.id.get_offset()` says where the data begins. Our reader does so on a parallel file
-# system, and maps a local file. Now we hash every byte, so none wins by not reading.
+# Contiguous samples have a trap: below 64 KiB, HDF5 fetches 64 KiB, into its *sieve buffer*. `os.pread` fetches the
+# slice alone; `data.id.get_offset()` says where the data begins. Our reader does so, or maps a local file.
+#
+# <details>
+# <summary>Why is each experiment counted in its own way?</summary>
+#
+# The first counts in a Python file object, which sees each read of HDF5. But such an object replaces the part of HDF5
+# that uses the sieve buffer, its default *driver*. So in the second the kernel counts.
+#
+# </details>
+#
+# Now we measure time, and hash every byte, so that none wins by not reading.
+#
+# > **Predict.** Which layout is the fastest in memory, and which the slowest?
 
 # %%
 from functools import partial
@@ -349,16 +361,17 @@ for file in opened.values():
     file.close()
 
 # %% [markdown]
-# On a parallel file system each read is a request. Raw chunks compete only if every reader opens them without a cache;
-# from a contiguous blob a sample is one read, even without HDF5: store samples contiguous.
+# On a parallel file system each read is also a request. Raw chunks compete only if every reader opens them without a
+# cache. From a contiguous blob a sample is one read, even without HDF5. So store samples contiguous.
 
 # %% [markdown] id="fork" tags=["core"]
 # ## 4 · Close the file before workers start
 #
 # A DataLoader forks its workers: each is a copy of the parent, with the same open files. An open file has an *offset*,
-# the position where the next read begins, and all copies share it. If one worker seeks and another then reads, it reads
-# at the wrong position. Three ways follow: opened in the parent; in each worker as well; in the workers only. A common
-# first version:
+# the position where the next read begins, and all copies share it. If one worker moves it (a *seek*) and another then
+# reads, it reads at the wrong position.
+#
+# A common first version opens the file in the parent:
 
 
 # %%
@@ -379,8 +392,8 @@ class OpenedInInit(torch.utils.data.Dataset):  # do not copy this
 
 
 # %% [markdown]
-# We compare 2,000 random samples. HDF5 has several *drivers*: the default one usually names the position in each read
-# (`pread`), `stdio` seeks and then reads.
+# We compare 2,000 random samples by hash, with two *drivers*, the parts of HDF5 that read files. The default one
+# usually names the position in each read (`pread`). `stdio` seeks, then reads.
 
 # %%
 from torch.utils.data import DataLoader, RandomSampler
@@ -411,14 +424,14 @@ for name, how in {"default driver": {}, "stdio": {"driver": "stdio"}}.items():
     dataset.group.file.close()
 
 # %% [markdown]
-# With `stdio` and two workers some samples are wrong, and no read raises an error. (If there are none,
-# run the cell again.) h5py from PyPI uses `pread`; another build may seek, so the same program can be wrong on the next
-# machine ([pytorch#11887](https://github.com/pytorch/pytorch/issues/11887)).
+# With `stdio` and two workers some samples are wrong, and no read raises an error. (If there are none, run the cell
+# again.) h5py from PyPI uses `pread`. Another build may seek, so the same program can be wrong on the next machine
+# ([pytorch#11887](https://github.com/pytorch/pytorch/issues/11887)).
 #
 # ![Left: two workers share one offset, worker 2 moves it, and worker 1 reads image B instead of A. Right: with pread each names its position.](pictures/shared_offset.svg)
 # *Right: with `pread`.*
 #
-# The usual advice: open it at the first read, in the process that reads:
+# The usual advice: open the file at the first read, in the process that reads.
 
 
 # %%
@@ -445,9 +458,9 @@ class OpenedInWorker(torch.utils.data.Dataset):
 
 
 # %% [markdown]
-# But many programs look at a sample before training: the parent reads, then forks.
+# But many programs look at a sample before training. Then the parent has the file open when it forks.
 #
-# > **Predict.** Each worker opens the file itself. Are all samples right?
+# > **Predict.** Each worker opens the file itself. Are all samples right? And if the parent has closed it?
 
 # %%
 for closes in (False, True):
@@ -460,8 +473,8 @@ for closes in (False, True):
 
 # %% [markdown]
 # While the parent has the file open, samples are wrong again, if workers collide. HDF5 keeps a table of its open files,
-# and a fork copies it. A worker that opens one of them gets the parent's *descriptor*, the kernel's number of an open
-# file, with the shared offset. The folded cell looks for descriptors of one file in parent and worker:
+# and a fork copies it. A worker that opens a file of this table gets the parent's *descriptor* (the kernel's number of
+# an open file), with the shared offset. The folded cell lists the descriptors of one file:
 
 # %% jupyter={"source_hidden": true}
 import shutil
@@ -483,8 +496,8 @@ for when in ("open", "closed"):
 
 # %% [markdown]
 # So the rule has two halves: open in the process that reads, *and have the file closed in the parent when workers
-# start*. `os.register_at_fork(before=…)` closes it at each fork; exercise 04 uses that. Our reader maps the file or
-# uses `pread`, so it may be open when workers start, as the folded cell shows:
+# start*. `os.register_at_fork(before=…)` closes it at each fork; exercise 04 uses that. Our reader uses no shared
+# offset, so it may be open at a fork. The folded cell shows that:
 
 
 # %% jupyter={"source_hidden": true}
@@ -505,9 +518,8 @@ with h5py.File(blob, driver="stdio"):
     print("our reader, all open in the parent:", count_wrong(dataset))
 
 # %% [markdown]
-# Keep the path also because from Python 3.14 on, workers on Linux are no longer copies
-# ([pytorch#138957](https://github.com/pytorch/pytorch/issues/138957)), and what they get is pickled: a path can be, an
-# open file cannot.
+# Keep the path also because it can be pickled, which an open file cannot. From Python 3.14 on, workers on Linux are no
+# longer copies, and get what is pickled ([pytorch#138957](https://github.com/pytorch/pytorch/issues/138957)).
 
 # %%
 import pickle
@@ -524,11 +536,11 @@ for when in ("after a read", "after close()"):
 # %% [markdown] id="locks" tags=["optional"]
 # ## 5 · Meet the file lock
 #
-# *Optional, 5 minutes.* HDF5 locks the whole file whenever it is opened, so that no process reads a file while another
-# writes it. The folded cell tries it.
+# *Optional, 5 minutes.* HDF5 locks a file whenever it is opened, so that no process reads it while another writes. The
+# folded cell tries it.
 #
-# > **Predict.** This kernel has the file open for reading. May another process read it, or write to it? And if this
-# > kernel has it open for writing?
+# > **Predict.** This kernel has the file open for reading (`r`). May another process read it, or write to it? And if
+# > this kernel has it open for writing (`r+`)?
 
 # %% jupyter={"source_hidden": true}
 import subprocess
@@ -553,17 +565,23 @@ for held in ("r", "r+"):
             print(f"             read, locks off after import: {ask('r', LATE)}")
 
 # %% [markdown]
-# Many may read; a writer needs the file alone. On file systems without locks even reading fails, with "No locks
-# available" ([h5py#1101](https://github.com/h5py/h5py/issues/1101)); or, as on Lustre without `flock`, a new HDF5 opens
-# the file unprotected. Only for files that no longer change, switch locks off: `h5py.File(path, locking=False)`, each
-# time a process opens it (else "file locking flag values don't match"), or `HDF5_USE_FILE_LOCKING=FALSE`, set before
-# h5py is imported.
+# Many may read, but a writer needs the file alone. Switch locks off only for files that no longer change: by
+# `h5py.File(path, locking=False)` at each open, or by `HDF5_USE_FILE_LOCKING=FALSE`, set before h5py is imported.
+#
+# <details>
+# <summary>Other messages about locks</summary>
+#
+# "file locking flag values don't match": this process has the file open with another setting. "No locks available": the
+# file system has no locks, so that even reading fails ([h5py#1101](https://github.com/h5py/h5py/issues/1101)). Or there
+# is no message: on Lustre without `flock`, a new HDF5 opens the file unprotected.
+#
+# </details>
 
 # %% [markdown] id="exercise"
 # ## Exercise
 #
-# [Exercise 04](../exercises/04_pack_hdf5.ipynb): turn rows of variable length into one run of bytes, and write the
-# function that reads it in any worker.
+# [Exercise 04](../exercises/04_pack_hdf5.ipynb): turn rows of variable length into one run of bytes, read it in any
+# worker, and choose the size of chunks.
 
 # %% [markdown] id="cluster"
 # ## On the cluster
@@ -580,17 +598,17 @@ show.command(PackConfig(options=hdf5.Options(layout="blob")), "DATA_FOLDER", "tr
 # - Write `np.frombuffer(data, np.uint8)`, never `np.array(list(data))`.
 # - Chunks are read whole if they are compressed or fit the cache, and JPEG does not shrink: store samples contiguous.
 #   Read those below 64 KiB with `os.pread`.
-# - Workers may share the offset of a file that was opened before they started, and HDF5 may pass it on even if they
-#   open the file again: close it in the parent before workers start.
+# - Workers may share the offset of a file that was opened before they started, even if they open it again: close it in
+#   the parent before workers start.
 # - Switch locks off only for files that are complete.
 
 # %% [markdown] id="quiz"
 # ## Check yourself
 #
 # **1.** A colleague with the cluster's h5py trains on decoded pixels, all images of equal size. With 4 workers the
-# accuracy is slightly lower than with `num_workers=0`, each time, without an error. What do you check first? (a) The
-# random augmentation, since each worker has its own seed. (b) Where the file is opened and closed. (c) The shuffle,
-# since workers change the order.
+# accuracy is always slightly lower than with `num_workers=0`, without an error. What do you check first? (a) The
+# augmentation, since each worker has its own seed. (b) Where the file is opened and closed. (c) The shuffle, since
+# workers change the order.
 #
 # <details>
 # <summary>Answer</summary>

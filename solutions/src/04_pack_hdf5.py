@@ -4,7 +4,7 @@
 # ★★☆ · 40 minutes · after [notebook 04](../notebooks/04_pack_hdf5.ipynb)
 #
 # A colleague left an HDF5 file with one variable-length row per image. It was slow to write, and it is slow to read.
-# You convert it, write the function with which all workers read it, and find out what its chunks would cost.
+# You convert it, write the function with which all workers read it, and find out what chunks would cost.
 
 # %% id="start"
 import sys
@@ -254,16 +254,49 @@ if written and read and counted:
     ours = rate(lambda index: bytes(reader.read(index)), count)
     show.say(f"Our reader: {ours:,.0f} samples/s from {len(reader)} samples of your file.")
 
-# %% [markdown] id="chunks"
-# What if the colleague had stored the same bytes in chunks of 1 MiB?
+# %% [markdown] id="task-chunks"
+# ## Task 4: choose the size of chunks
+#
+# A file that is to grow must have chunks. Choose their size: at random, at most 2 bytes are to be fetched per byte of
+# image, from as few chunks per image as possible. Change one number; the last cell judges it:
+#
+# `CHUNK_BYTES: int`
+
+# %% id="chunk-bytes"
+# --8<-- solution
+CHUNK_BYTES = 100_000
+# --8<-- stub
+# CHUNK_BYTES = 1 << 20  # change me
+# --8<-- end
 
 # %% id="amount"
 if written and read and counted:
     images = [bytes(reader.read(index)) for index in range(count)]
     offsets = np.cumsum([0, *map(len, images)]).tolist()
+    whole, pairs = np.frombuffer(b"".join(images), np.uint8), list(zip(offsets, offsets[1:]))
+    touched = sum((stop - 1) // CHUNK_BYTES - start // CHUNK_BYTES + 1 for start, stop in pairs) / count
     for name in (None, "gzip"):
         with h5py.File(setup.scratch / "chunks.h5", "w") as file:
-            whole = np.frombuffer(b"".join(images), np.uint8)
-            data = file.create_dataset("data", data=whole, chunks=(1 << 20,), compression=name)
-            fetched = sum(bytes_fetched(data, *offsets[index : index + 2]) for index in range(count))
-        show.say(f"Compression {name}: **{fetched / offsets[-1]:.1f} bytes** fetched per byte of image, in random order.")
+            data = file.create_dataset("data", data=whole, chunks=(CHUNK_BYTES,), maxshape=(None,), compression=name)
+            amount = sum(bytes_fetched(data, start, stop) for start, stop in pairs) / offsets[-1]
+        show.say(f"Compression {name}: **{amount:.1f} bytes** fetched per byte of image, from {touched:.1f} chunks per image.")
+    found = "right" if touched < 2.5 else "few bytes, but from more chunks than necessary"
+    found = found if amount <= 2 else "more than 2 bytes: smaller chunks fetch less"
+    show.say(f"That is {found}. Contiguous, it would be 1 byte, in one piece.")
+
+# %% [markdown] id="task-chunks-hints"
+# <details>
+# <summary>Hint 1: the number by thought</summary>
+#
+# A slice of `s` bytes that begins anywhere touches about `s / c + 1` chunks of `c` bytes, so `s + c` bytes are fetched.
+# For which `c` is that twice `s`?
+#
+# </details>
+#
+# <details>
+# <summary>Hint 2: from both sides</summary>
+#
+# Try 1,000,000, 10,000, and the size of an image, about 110,000. Which fetches too many bytes, which needs too many
+# chunks?
+#
+# </details>
