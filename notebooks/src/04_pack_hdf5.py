@@ -113,8 +113,7 @@ with h5py.File(vlen) as file:
     image = images[7].tobytes()
 with h5py.File(blob) as file:
     start, stop = file["train/offsets"][7:9]
-    same = file["train/data"][start:stop].tobytes() == image
-    print(f"blob: data[{start}:{stop}] is the same image: {same}")
+    print(f"data[{start}:{stop}] of the blob is this image:", file["train/data"][start:stop].tobytes() == image)
 
 # %% [markdown]
 # A row holds only a length and an address. The image is elsewhere, in a *heap*, and the library follows the address at
