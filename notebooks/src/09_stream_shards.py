@@ -34,9 +34,9 @@ from helpers import figures, show, start, worksheet
 setup = start("09")
 
 # %% [markdown]
-# A real S3 server runs here, `rclone serve s3`. Its access keys are drawn anew and passed on in the environment: a key
-# written into a notebook stays in its history. `Line`, in front of the server, delays each request as we choose. The
-# folded cell starts them, with 1,500 small objects for section 2.
+# The folded cell starts a real S3 server here, with 1,500 small objects for section 2. `line`, in front of it, delays
+# each request as we choose. The server's access keys are drawn anew and passed on in the environment, because a key
+# written into a notebook stays in its history.
 
 # %% jupyter={"source_hidden": true}
 import os
@@ -69,7 +69,8 @@ os.environ.update(server.environment | {"AWS_ENDPOINT_URL": line.url, "AWS_SESSI
 # %% [markdown] id="ask" tags=["core"]
 # ## 1 · Ask for an object
 #
-# A request is HTTP with a signature; the secret key is never sent. In the folded cell botocore signs, `ask` sends.
+# A request is HTTP with a signature; the secret key is never sent. The folded cell defines `ask`, which sends one
+# request. We store an object (PUT) and read it (GET):
 
 # %% jupyter={"source_hidden": true}
 import http.client
@@ -99,10 +100,12 @@ answer = ask("GET", "hello.txt")
 print(answer.status, answer.headers["ETag"], answer.read())
 
 # %% [markdown]
-# The *ETag* changes with the content. We read objects of 1 kB to 100 MB without added latency, then with 20 ms.
+# The status 200 means success. The *ETag* changes with the content.
 #
-# > **Predict.** With 20 ms, how many images of 100 kB arrive per second, one after the other? Above which size does the
-# > latency hardly matter?
+# Now we read objects of 1 kB to 100 MB, one after the other, without added latency and with 20 ms.
+#
+# > **Predict.** With 20 ms, how many images of 100 kB arrive per second: about 45, 450 or 4,500? Above which size does
+# > the latency hardly matter?
 
 # %%
 from functools import partial
@@ -127,7 +130,7 @@ for added_s in (0, far_s):
     lines[f"{1000 * added_s:.0f} ms added"] = {size: found.rates_per_s(f"{size}") for size in sizes}
 
 # %% [markdown]
-# The folded cell draws both.
+# The folded cell draws both. *Bandwidth x latency* is what the network could bring during one wait.
 
 # %% jupyter={"source_hidden": true}
 from statistics import median
@@ -139,19 +142,19 @@ images, share = slow[100_000] / 1e6, slow[100_000_000] / fast[100_000_000]
 large = "about as fast as without" if share > 0.85 else f"at {share:.0%} of the speed without"
 title = f"With {added}, {10 * images:.0f} images of 100 kB arrive per second ({images:.1f} MB/s); objects of 100 MB come {large}"
 marks = {"bandwidth x latency": fast[100_000_000] * far_s}
-figures.lines(lines, title, x="size of the object (B)", y="throughput (B/s)", log="xy", marks=marks)
+figures.lines(lines, title, x="size of the object (B)", y="throughput (B/s)", log="xy", marks=marks, note="one request at a time")
 
 # %% [markdown]
-# One request at a time brings at most 50 objects per second at 20 ms: less than 5 MB/s for images of 100 kB, whatever
-# the bandwidth. By division, an object of bandwidth x latency takes twice as long as its bytes alone: 25 MB at 20 ms
-# with 10 Gbit/s. At ten times that size it takes a tenth more. So we store shards, not images
-# ([notebook 05](05_shard_a_dataset.ipynb)).
+# At 20 ms, one request at a time brings at most 50 objects per second: less than 5 MB/s for images of 100 kB, whatever
+# the bandwidth.
+#
+# An object of bandwidth x latency (25 MB at 20 ms with 10 Gbit/s) takes twice as long as its bytes alone. One of ten
+# times that size takes only a tenth longer. So we store shards, not images ([notebook 05](05_shard_a_dataset.ipynb)).
 
 # %% [markdown] id="push" tags=["core"]
 # ## 2 · Push shards, then publish the manifest
 #
-# Here 16 shards hold 8 images each, about 1 MB. Each has an index, a second object that says where its images lie. Real
-# shards are 100 MB, and a reader requests 16 MiB at a time.
+# Here 16 shards hold 8 images each, about 1 MB. Each has an *index*, a second object that says where its images lie.
 
 # %%
 from smallfiles import formats
@@ -164,10 +167,11 @@ packed = pack(setup.source(), out, PackConfig(options=tar.Options(max_count=8), 
 shards = sorted(path.name for path in packed.path.glob("*.tar"))
 
 # %% [markdown]
-# `push` compares each part of a shard with the digest taken while packing, and sends it with an MD5. Then it lists the
-# objects, and compares sizes and ETags.
+# `push` sends these 32 objects, lists them, and compares sizes and ETags. Requests that are sent and not yet answered
+# are *in flight*.
 #
-# > **Predict.** With 50 ms, how much faster is a push with 8 requests in flight than with one?
+# > **Predict.** With 50 ms, how much faster is a push with 8 requests in flight than with one: 2 to 4 times, or 8
+# > times?
 
 # %%
 objectstore.push(packed.path, "s3://course/first")  # not timed: the first push also loads code
@@ -180,9 +184,10 @@ gain = seconds["1 in flight"] / seconds["8 in flight"]
 figures.bars(seconds, f"With 8 requests in flight {moved.objects} objects are pushed {gain:.1f} times as fast", x="time (s)", note="each once")
 
 # %% [markdown]
-# Expect 2 to 4 times, not 8: listing and publishing wait for all others, and the server shares this machine. The
-# *manifest object* `smallfiles.json`, which names each object with its digest, is written last. The folded cell kills a
-# push in the middle.
+# Usually it is 2 to 4 times, because listing and publishing wait for all others, and the server shares this machine.
+#
+# The object that `push` writes last is the *manifest object* `smallfiles.json`, which names each object with its
+# digest. The folded cell kills a push in the middle.
 #
 # > **Predict.** What does a listing show? What does a reader do?
 
@@ -214,11 +219,11 @@ now = objectstore.ls(half).note or "complete"
 print(f"pushed again: {moved.kept_bytes / moved.bytes:.0%} was there already; now {now}")
 
 # %% [markdown]
-# A reader that lists objects would have trained on part of the set, without an error.
+# A reader that lists objects would have trained on part of the set, without an error. Listings have another trap.
 #
 # > **Predict.** How many of the 1,500 names of the set-up does one request return?
 #
-# The folded cell asks for all pages of names.
+# The folded cell asks for all pages.
 
 # %% jupyter={"source_hidden": true}
 import xml.etree.ElementTree as XML
@@ -239,8 +244,8 @@ while token:
 print(len(names), "names of all pages")
 
 # %% [markdown]
-# In one listing, a page cannot be requested before the previous one has arrived: ImageNet, as an object per image,
-# has 1,282 pages, 26 s at 20 ms.
+# A page ends at 1,000 names, and cannot be requested before the previous one has arrived. ImageNet, as an object per
+# image, has 1,282 pages: 26 s at 20 ms.
 
 # %% [markdown] id="flight" tags=["core"]
 # ## 3 · Keep requests in flight
@@ -250,6 +255,9 @@ print(len(names), "names of all pages")
 # ![One request at a time: each waits for the network, then brings its bytes. Four in flight: the waiting overlaps, and bytes arrive nearly all the time.](pictures/requests_in_flight.svg)
 #
 # *No request is faster: they wait at the same time.*
+#
+# > **Predict.** Each request waits 50 ms and brings a shard of 1 MB. How many MB arrive per second with 1 in flight?
+# > And with 4?
 
 # %%
 from concurrent.futures import ThreadPoolExecutor
@@ -268,10 +276,17 @@ line.set(latency_s=0.05)
 print(measure.compare({f"{n} in flight": partial(all_shards, n) for n in (1, 4)}, rounds=2, unit="MB"))
 
 # %% [markdown]
-# `pool.map` never waits for its reader, and keeps shards not used yet: an epoch of ImageNet would take 140 GB of
-# memory. `objectstore.open` returns a reader for `make_loader`. It holds a part of 16 MiB for each request in flight
-# and for each of the 20 ranges that `order="stream"` mixes (notebook 05): up to 400 MB per worker with 4 in flight (the
-# default), and 600 MB with 16. It compares each block of 4 MiB with its digest:
+# `pool.map` never waits for its reader, so an epoch of ImageNet would take 140 GB of memory. `objectstore.open` returns
+# a reader for `make_loader` that requests only what comes next.
+#
+# <details>
+# <summary>How much memory does that take?</summary>
+#
+# A part of 16 MiB for each request in flight, and for each of the 20 ranges that `order="stream"` mixes (notebook 05):
+# up to 400 MB per worker with 4 in flight (the default), and 600 MB with 16. The reader also compares each block of 4
+# MiB with its digest.
+#
+# </details>
 
 # %%
 from smallfiles.loading import LoaderConfig, make_loader
@@ -285,10 +300,11 @@ for n in (1, 8, 16):
 loaders = {n: make_loader(reader, config) for n, reader in readers.items()}
 
 # %% [markdown]
-# Each reader asks whether the manifest has changed. The first one on a node also fetches the manifest and 16 indexes,
-# so hundreds of ranks do not flood the store.
+# Each reader asks whether the manifest has changed. Only the first one on a node also fetches the manifest and 16
+# indexes, so hundreds of ranks do not flood the store.
 #
-# The folded cell also stores each image as an object, and times an epoch without latency:
+# The folded cell stores each image as an object, to compare. Then it times an epoch without latency, T1 with 1 shard in
+# flight, T8 with 8:
 
 # %% jupyter={"source_hidden": true}
 files = objectstore.Store(objectstore.StoreUrl.parse("s3://course/files"))
@@ -321,8 +337,8 @@ for n in (1, 8):  # the least of seven: the first one also loads code
     print(f"{n} in flight: T{n} = {min(took_ms(loaders[n]) for _ in range(7)):.0f} ms for bytes and hashes of all shards")
 
 # %% [markdown]
-# > **Predict.** Latency adds 16 waits to T1, and 2 to T8. From which latency on do 8 shards in flight bring twice as
-# > many images as 1?
+# > **Predict.** Latency adds 16 waits to T1, and 2 to T8, since 8 shards wait together. From which latency on do 8
+# > shards in flight bring twice as many images as 1? The figure shows your guess.
 
 # %%
 guess = 10  # change me: milliseconds
@@ -339,7 +355,7 @@ for added_ms in LATENCIES_MS:
         lines[name][added_ms] = result.rates_per_s(name)
 
 # %% [markdown]
-# The folded cell draws this. Your number uses the rate of section 1 and `far_s`.
+# The folded cell draws this, and notes how many requests *your* network needs, with `far_s`.
 
 # %% jupyter={"source_hidden": true}
 from itertools import pairwise
@@ -348,28 +364,41 @@ worksheet.note("09", in_flight=round(1 + fast[100_000_000] * far_s / (16 << 20),
 far = {name: median(line[50]) for name, line in lines.items()}
 one, eight = (f"shards, {n} in flight" for n in (1, 8))
 gain, single = far[eight] / far[one], far[one] / far["images, 1 in flight"]
-title = f"At 50 ms and one at a time, shards bring {single:.0f} times the images of single objects; 8 in flight {gain:.1f} times as many again"
+title = f"At 50 ms, shards bring {single:.0f} times the images of single objects; with 8 in flight {gain:.1f} times as many again"
 gains = {ms: median(lines[eight][ms]) / median(lines[one][ms]) for ms in LATENCIES_MS}
 crossed = [(a, b) for a, b in pairwise(gains) if gains[a] < 2 <= gains[b]]
 places = [a + (b - a) * (2 - gains[a]) / (gains[b] - gains[a]) for a, b in crossed[:1]]
 marks = {f"8 bring twice: {place:.1f} ms": place for place in places}
-figures.lines(lines, title, x="added latency, ms", y="images per second", log="xy", guess=guess, marks=marks)
+figures.lines(lines, title, x="added latency (ms)", y="images per second", log="xy", guess=guess, marks=marks)
 
 # %% [markdown]
-# Eight single images in flight hide the latency as one shard of eight does, but take eight requests. Eight shards in
-# flight bring twice as many as one when T1 + 16 waits = 2 (T8 + 2 waits): from a wait of about (2 T8 - T1) / 12 on, or
-# at once if that is negative. Small errors of T1 or T8 halve or double it. At 50 ms they bring 3 to 7 times as many,
-# not 8, since T8 remains. Two rounds of waiting remain, so 16 in flight, the whole set, bring more then.
+# Eight shards in flight bring twice as many images as one when T1 + 16 waits = 2 (T8 + 2 waits): from a wait of about
+# (2 T8 - T1) / 12 on, or at once if that is negative. Small errors of T1 or T8 halve or double it.
 #
-# A network of 1.25 GB/s needs enough requests to hide the latency, bandwidth x latency / 16 MiB and one that is
-# arriving (2.5 at 20 ms), and enough to fill it: 14, if each waits 20 ms, then brings 16 MiB at 100 MB/s.
+# At 50 ms they bring 3 to 7 times as many, not 8, since T8 remains. With 16 in flight, the whole set, there is one
+# round of waiting instead of two.
+#
+# <details>
+# <summary>Why do two lines meet?</summary>
+#
+# Eight single images in flight hide the latency as one shard of eight does. But they take eight requests.
+#
+# </details>
+# <details>
+# <summary>How many requests does a network of 1.25 GB/s need?</summary>
+#
+# To hide the latency: bandwidth x latency / 16 MiB, and one that is arriving. At 20 ms that is 2.5. To fill the
+# network, if one connection brings only 100 MB/s: 14, because each waits 20 ms, then brings 16 MiB in 168 ms. Take the
+# larger number.
+#
+# </details>
 
 # %% [markdown] id="once" tags=["core"]
 # ## 4 · Read each sample once, on a line that breaks
 #
-# We count an epoch of 2 ranks with 2 workers each, while six answers break off.
+# We count an epoch of 2 ranks with 2 workers each, while six answers break off in the middle.
 #
-# > **Predict.** How many of the samples arrive, and how often?
+# > **Predict.** How many of the 128 samples arrive, and how often?
 
 # %%
 from collections import Counter
@@ -385,7 +414,8 @@ for times, count in Counter(came.values()).items():
 print(f"{line.count()['requests']} requests for {len(shards)} shards")
 
 # %% [markdown]
-# Six more requests fetched the rest. Three ways to get one shard:
+# All arrive once: six more requests fetched the rest. Three functions that get one shard follow. The third calls
+# `missing`, which you will write:
 
 # %%
 
@@ -407,7 +437,7 @@ def begins_anew(key):
 def goes_on(key):
     head, data = ask("HEAD", key).headers, b""
     while len(data) < int(head["content-length"]):
-        answer = ask("GET", key, **{"range": f"bytes={len(data)}-"})
+        answer = ask("GET", key, **{"range": missing(data)})
         if answer.headers["etag"] != head["etag"]:
             raise OSError(f"{key} has changed")
         while piece := answer.read(65536):
@@ -416,21 +446,41 @@ def goes_on(key):
 
 
 # %% [markdown]
+# Which bytes must `goes_on` request next? The range `bytes=100-` goes from byte 100 to the end.
+#
 # > **Predict.** Three answers break off after a third of the shard. How many bytes does each way return, and how many
 # > are sent?
 
 # %%
-size = (packed.path / shards[0]).stat().st_size
+def missing(data):
+    return "bytes=0-"  # change me: only the bytes that are missing
+
+
+shard = (packed.path / shards[0]).read_bytes()
 for way in (takes_what_came, begins_anew, goes_on):
-    line.set(cuts=3, cut_after=size // 3)
-    data, count = way(f"push-8/{shards[0]}"), line.count()
-    print(f"{way.__name__:15} returns {len(data) / size:4.0%}; {count['bytes'] / size:4.0%} travelled")
+    line.set(cuts=3, cut_after=len(shard) // 3)
+    data, sent = way(f"push-8/{shards[0]}"), line.count()["bytes"] / len(shard)
+    print(f"{way.__name__:15} returns {len(data) / len(shard):4.0%} (right: {data == shard}); {sent:4.0%} travelled")
 
 # %% [markdown]
-# The first raises no error: when the line breaks, `read(n)` of `http.client` returns the bytes so far (`read()` without
-# a number would raise), and a tar cut between two files looks like a shorter one. The second is right, but may never
-# end if connections break before a shard is complete. The third requests the rest by a range and compares the ETag, so
-# it never joins two versions. `Store` does this.
+# <details>
+# <summary>The line</summary>
+#
+# `return f"bytes={len(data)}-"`
+#
+# </details>
+#
+# The first way raises no error: when the line breaks, `read(n)` of `http.client` returns the bytes so far (`read()`
+# without a number would raise), and a tar cut between two files looks like a shorter one. The second is right, but may
+# never end if connections break before a shard is complete.
+#
+# The third, with that line, requests only the rest. It compares the ETag, so it never joins two versions.
+# `Store.get_range` does this (*folded*):
+
+# %% jupyter={"source_hidden": true}
+line.set(cuts=3, cut_after=len(shard) // 3)
+data, sent = remote.get_range(shards[0], 0, len(shard)), line.count()["bytes"] / len(shard)
+print(f"get_range       returns {len(data) / len(shard):4.0%} (right: {data == shard}); {sent:4.0%} travelled")
 
 # %% [markdown] id="keep" tags=["optional"]
 # ## 5 · Keep shards on the node
@@ -463,10 +513,13 @@ title = f"A second epoch sends {second['keeps nothing']} requests with nothing k
 figures.lines(epochs, title, x="epoch", y="requests of the epoch", counted=True)
 
 # %% [markdown]
-# On one node, half of the set saves half of the requests later. Each of 64 nodes keeps the same half, chosen
-# beforehand, and meets a 64th of it per epoch, since shards are dealt anew. The usual rule for caches (LRU, *least
-# recently used*) drops the shard used longest ago. The folded cell simulates both, for 16 shards and room for 8, then
-# computes how a fixed part fills:
+# On one node, half of the set saves half of the requests later: our reader keeps a *fixed part*, chosen beforehand. The
+# usual rule for caches (LRU, *least recently used*) drops the shard used longest ago.
+#
+# > **Predict.** Does LRU save more requests, as many, or fewer?
+#
+# The folded cell simulates both. Then it computes how a fixed part fills, since each of 64 nodes meets only a 64th of
+# it per epoch:
 
 # %% jupyter={"source_hidden": true}
 import numpy as np
@@ -490,8 +543,8 @@ for nodes in (1, 8, 64):  # whole shards are dealt; those of more than 48 MiB ar
     print(f"a fixed part, nodes {nodes:2}:", ", ".join(f"{share:3.0%} in epoch {number}" for number, share in saved.items()))
 
 # %% [markdown]
-# LRU has usually dropped a shard when the next epoch needs it. On 64 nodes a fixed part is not full after 50 epochs:
-# there, stage the set, or stream it.
+# LRU saves fewer: it has usually dropped a shard when the next epoch needs it. On 64 nodes a fixed part is not full
+# after 50 epochs, so there stage the set, or stream it.
 
 # %% [markdown] id="exercise"
 # ## Exercise
@@ -519,8 +572,8 @@ show.command(TransferConfig(workers=32), "push", "train.tars", "s3://course/trai
 #
 # The job also counts, in `seen`, that each sample was read once.
 #
-# All nodes share the store: 64 nodes that each train on 5,100 images/s ask for 36 GB/s. If it gives less, fetch the shards once to the
-# parallel file system (`smallfiles pull s3://course/train train.tars`). Stream what is too large for it, or is read
+# All nodes share the store: 64 nodes at 5,100 images/s each ask for 36 GB/s. If it gives less, fetch the shards once to
+# the parallel file system (`smallfiles pull s3://course/train train.tars`). Stream what is too large for it, or is read
 # once.
 
 # %% [markdown] id="key-points"
