@@ -1,8 +1,8 @@
 # %% [markdown] id="top"
 # # 14 · Wrap up
 #
-# **Minutes** 40 · **Machine** any Linux computer with two CPUs · **Needs** 01 and 03; 11 and 13 help · **Data**
-# 200 synthetic images
+# **Minutes** 40 · **Machine** any Linux computer with two CPUs · **Needs** 01 and 03; 11 and 13 help · **Data** 200
+# synthetic images
 #
 # A folder arrives that nobody has seen: trees (here our shapes), photographed from the air, with masks and a table of
 # heights. You look at it, decide, pack, stage and train, and defend each decision with numbers. Nothing needs a
@@ -57,7 +57,7 @@ print(*sorted(path.relative_to(delivery).as_posix() for path in delivery.rglob("
 # %% [markdown] id="look" tags=["core"]
 # ## 1 · Look before you pack
 #
-# First its README, and the folder as it is. `sources.load` says how it reads it:
+# First read the README. Then let `sources.load` say how it reads the folder as it is:
 
 # %%
 from smallfiles import sources
@@ -65,8 +65,8 @@ from smallfiles import sources
 print((delivery / "README.txt").read_text(), *sources.load(delivery).notes, sep="\n")
 
 # %% [markdown]
-# It pairs images and masks by name, and leaves the table out, because nobody said how its rows belong to the files.
-# Templates tell it: the column `id` is in the names of both files.
+# It pairs images and masks by name. It leaves the table out, because nobody said how its rows belong to the files.
+# Templates say that: in `images/{id}.jpg`, `{id}` stands for the column `id` of a row.
 
 # %%
 table = delivery / "survey" / "trees.csv"
@@ -97,9 +97,11 @@ except SmallfilesError as error:
     print(str(error).replace(f"{delivery}/", ""))
 
 # %% [markdown]
-# `pack` refuses and names every missing file. Leaving samples out is a decision about the data, so somebody has to make
-# it: ask the people who delivered it, or pass `--on-error skip` and keep the list. Two more faults are not in that
-# message. One image is cut off; `pack` notices that when it reads the image. And some images have no row:
+# `pack` refuses, and names every missing file. Leaving samples out is a decision about the data, so somebody has to
+# make it: ask the people who delivered it, or pass `--on-error skip` and keep the list.
+#
+# Two more faults are not in that message. One image is cut off, which `pack` notices only when it reads the image. And
+# some images have no row:
 
 # %%
 report = pack(source, packed, PackConfig(on_error="skip"))
@@ -110,7 +112,7 @@ print(*("  " + one.reason.replace(f"{delivery}/survey/", "") for one in report.s
 print("images without a row:", *sorted(images - known))
 
 # %% [markdown]
-# So each count hides other gaps. The *folded* cell draws what is wrong in each, with your guess:
+# So each count hides gaps, and the gaps are not the same. The *folded* cell draws them, with your guess:
 
 # %% jupyter={"source_hidden": true}
 masks = {path.stem for path in (delivery / "survey" / "masks").glob("*.png")}
@@ -128,14 +130,15 @@ figures.bars(counts, f"{counted}, but only {len(whole)} whole samples", x="rows,
 # %% [markdown] id="decide" tags=["core"]
 # ## 2 · Decide with your numbers
 #
-# This was a sample. The whole survey has 500,000 trees, on a file system that many users share, and you train on 1 to
-# 64 nodes. Missing numbers are measured now:
+# This was a sample. The whole survey has 500,000 trees, on a file system that many users share. You train on 1 to 64
+# nodes. Missing numbers are measured now:
 
 # %%
 worksheet.measure_missing(setup.path())
 
 # %% [markdown]
-# The forecast of [notebook 11](11_choose_a_format.ipynb) takes them, and defaults for what only your site knows:
+# The forecast of [notebook 11](11_choose_a_format.ipynb) takes them, and defaults for what only your site knows. A tree
+# has an image and a mask, so files and the packed file take `twice` the requests:
 
 # %%
 from smallfiles.scaling import BROADCAST, WAYS, Storage, Work, simulate
@@ -168,9 +171,14 @@ rows = (f"| {name} | {value} | {origin} |" for name, (value, origin) in assumpti
 show.say("\n".join(["| number | value | from |", "|---|---|---|", *rows]))
 
 # %% [markdown]
-# > **Predict.** On 64 nodes, which way has the shortest epoch: files, one packed file, shards, or a copy per node?
-#
-# The *folded* cell simulates an epoch of each way, draws it, and names its limit:
+# > **Predict.** On 64 nodes, which way has the shortest epoch: `files`, one `packed` file, `shards`, or a copy per node
+# > (`staged`)?
+
+# %%
+guess = "shards"  # change me: files, packed, shards or staged
+
+# %% [markdown]
+# The *folded* cell simulates an epoch of each way, draws it with your guess, and names its limit:
 
 # %% jupyter={"source_hidden": true}
 nodes = (1, 2, 4, 8, 16, 32, 64)
@@ -180,21 +188,28 @@ fast, slow = (epochs[name][64] for name in (fastest, "files"))
 title = f"Forecast: on 64 nodes {fastest} has the shortest epoch, {fast:.1f} s; files take {slow:.0f} s"
 axes = {"x": "nodes", "y": "seconds per epoch", "log": "xy"}
 assumed = f"a model: {storage.metadata_ops_s:,.0f} operations/s, {storage.targets} targets, {1000 * storage.request_s:g} ms per request"
-show.figure(figures.lines(epochs, title, **axes, note=assumed, counted=True))
+drawn = {f"{name} ◂ your guess" if name == guess else name: line for name, line in epochs.items()}
+show.figure(figures.lines(drawn, title, **axes, note=assumed, counted=True))
 for name in epochs:
     forecast = simulate(work, storage, ways[name], 64)
     print(f"{name:7} GPUs wait {forecast.waiting:4.0%}; the limit is {forecast.limit}")
 
 # %% [markdown]
-# Read the figure from the left: as long as a line halves with twice the nodes, nothing that the nodes share is the
-# limit. Where lines coincide and still halve, the nodes are the limit, and the way of storing does not matter for
-# speed. Small rises and dips are chance of the model: on 64 nodes an epoch has 30 steps. From one packed file, each
-# sample is two requests to the targets, one for the mask.
+# Read the figure from the left. While a line halves with twice the nodes, the nodes are the limit; where such lines
+# coincide, the way of storing does not matter for speed. Where a line is flat, all nodes wait for what they share. The
+# packed file is flat early, since image and mask of a sample are two requests to the targets.
+#
+# <details>
+# <summary>Why do some lines rise a little at the end?</summary>
+#
+# That is chance of the model: on 64 nodes an epoch has only 30 steps.
+#
+# </details>
 
 # %% [markdown]
-# The way with the shortest epoch need not be the fastest: before the first epoch of *staged*, all nodes copy the whole
+# The shortest epoch need not give the shortest training. Before the first epoch of `staged`, all nodes copy the whole
 # survey from the same targets. With a *broadcast* ([notebook 07](07_stage_a_dataset.ipynb)) one node reads it and sends
-# it to the others. The time of a whole training includes that:
+# it to the others. So we forecast whole trainings, copy included:
 
 # %%
 planned = 10  # change me: epochs of your training
@@ -210,7 +225,8 @@ copied, read = trees * sample_bytes / 1e9, storage.targets * storage.target_byte
 print(f"64 nodes copy {copied:.0f} GB each, which must fit; the targets deliver {read:.1f} GB/s to all of them together")
 
 # %% [markdown]
-# > **Predict.** After how many epochs has the copy of each node paid off, compared with shards?
+# > **Predict.** After how many epochs has the copy of each node paid off, compared with shards? Divide the seconds of
+# > the copy by those that it saves per epoch.
 
 # %%
 guess = 5  # change me: epochs
@@ -245,8 +261,8 @@ drawing.figure.axes[0].set_ylim(top=20 * trained[80]["packed"])  # the words are
 show.figure(drawing)
 
 # %% [markdown]
-# A copy has paid off where its line crosses that of another way. Copies cost the same for 1 epoch as for 100, so two
-# numbers decide: the seconds of the copy, and the seconds that it saves per epoch.
+# A copy has paid off where its line crosses that of another way. It costs the same for 1 epoch as for 100, so two
+# numbers decide: the seconds of the copy, and those that it saves per epoch.
 
 # %% [markdown] id="pack" tags=["core"]
 # ## 3 · Pack, verify, stage
@@ -260,7 +276,11 @@ checked = verify(packed)
 print(f"{checked.samples} samples read again, problems: {checked.problems or 'none'}")
 
 # %% [markdown]
-# > **Predict.** Does a copy in `/dev/shm` pay off here, for this small file?
+# > **Predict.** The packed file was just read. How many times as fast is an epoch from a copy in `/dev/shm`: 10, 2, or
+# > not faster?
+
+# %%
+guess = 2  # change me: an epoch from the copy is so many times as fast
 
 # %%
 from smallfiles import formats, measure, staging
@@ -277,10 +297,11 @@ with staging.staged(packed, config=staging.StageConfig(leave_bytes=256 << 20)) a
     places = {"where it is": lambda: read_epoch(packed), "staged": lambda: read_epoch(copy.path)}
     reading = measure.compare(places, rounds=5, unit="samples")
 print(f"copied in {copy.seconds:.3f} s;", *(f" an epoch {name}: {reading.seconds(name):.4f} s" for name in places))
+print(f"from the copy {reading.times('staged', 'where it is').median:.1f} times as fast; your guess was {guess}")
 
 # %% [markdown]
-# Here both are memory, since the packed file is in the page cache, so a copy cannot gain. It may read slower:
-# on recent kernels `/dev/shm` often has smaller pages than the cache of a disk.
+# Not faster: both are in memory, since the packed file is in the page cache. The copy may even read slower, as on
+# recent kernels `/dev/shm` often has smaller pages than the cache of a disk.
 
 # %% [markdown] id="train" tags=["core"]
 # ## 4 · Train, and look at the waiting
@@ -326,17 +347,17 @@ title = " and ".join(f"{text} of its time with {name}" for name, text in texts.i
 figures.bars(waits, f"This training waits {title}", x="share of the time spent waiting (%)", dots="epochs", guess=guess, guess_of="0", note="without the first batch of each epoch")
 
 # %% [markdown]
-# Without workers every batch is made while the model waits; two threads make the next ones during a step. A GPU
-# makes the steps shorter, but not the decoding: then two may be too few. So measure on the node that you will use.
+# Without workers every batch is made while the model waits. Two threads make the next ones during a step. A GPU makes
+# the steps shorter, but not the decoding, so two may be too few: measure on the node that you will use.
 
 # %% [markdown] id="profile"
 # ### Watch your own training
 #
-# `smallfiles profile` runs a training unchanged and says whether loading limits it. Name yours below. Without one, a
-# stand-in is watched, which the *folded* cell writes: workers wait 4 ms for each of 8 samples per batch, and a step
+# `smallfiles profile` runs a training unchanged, and says whether loading limits it. Name your training below. Without
+# one, a stand-in is watched, which the *folded* cell writes. It has 1 worker, which needs 8 x 4 ms for a batch; a step
 # takes 10 ms.
 #
-# > **Predict.** What does it say of the stand-in, and what does it propose?
+# > **Predict.** Instead of 1 worker, how many will it propose for the stand-in: 2, 5 or 10?
 
 # %% jupyter={"source_hidden": true}
 STAND_IN = """
@@ -360,11 +381,12 @@ print(f"{time.perf_counter() - began:.1f} s")
 _ = (setup.scratch / "stand_in.py").write_text(STAND_IN)
 
 # %%
+guess = 2  # change me: workers that it proposes for the stand-in
 program = []  # change me: the words that start your training, such as ["python", "/path/to/train.py"]
 
 # %% [markdown]
-# The *folded* cell runs `smallfiles profile --seconds 3 -- …` with that program, or with the stand-in, and
-# leaves out what is unknown here:
+# The *folded* cell runs `smallfiles profile --seconds 3 -- …` with that program, or with the stand-in, and leaves out
+# what is unknown here:
 
 # %% jupyter={"source_hidden": true}
 import os
@@ -380,21 +402,28 @@ print(*(line for line in told.splitlines() if "unknown" not in line), sep="\n")
 # %% [markdown]
 # *Headroom* is how much faster the training would be if data cost nothing: the profiler keeps some batches, then hands
 # them out without a wait. *Other* is work that is neither reading nor decoding, here the sleep. The verdict names the
-# limit, the next step to try, and what it would gain. Does it? The *folded* cell runs the stand-in with 1 worker and
-# with the proposed number:
+# limit, the next step to try, and what it would gain. The *folded* cell tries that with the stand-in:
 
 # %% jupyter={"source_hidden": true}
 import re
 
 proposed = re.search(r"num_workers=(\d+)", told)
+if not program:
+    print(f"it proposes {proposed[1] if proposed else 'no number of'} workers; your guess was {guess}")
 for workers in ("1", proposed[1]) if proposed and not program else ():
     done = subprocess.run([*stand_in, workers], capture_output=True, text=True)
     print(f"num_workers={workers}: an epoch takes {done.stdout.strip()}")
 
 # %% [markdown]
-# The forecast leaves out the start of the workers, which a longer epoch hides. On a calm machine four workers make a
-# batch per step, and one is spare. They mostly sleep, so they may outnumber the CPUs, despite PyTorch's warning.
 # [12](12_when_it_breaks.ipynb) lists all verdicts.
+#
+# <details>
+# <summary>Why this number, and why is the gain smaller?</summary>
+#
+# On a calm machine four workers make a batch per step, and one is spare. They mostly sleep, so they may outnumber the
+# CPUs, despite PyTorch's warning. The forecast leaves out the start of the workers, which a longer epoch hides.
+#
+# </details>
 
 # %% [markdown] id="defend" tags=["core"]
 # ## 5 · Defend it
@@ -430,8 +459,8 @@ show.say(
 # %% [markdown]
 # Would it hold if a number is wrong? Change one at a time. If the decision stays, the number need not be exact.
 #
-# > **Predict.** What changes it: 100,000 operations per second, a tenth of the time per request, a file on one
-# > target, four nodes, ten times the epochs?
+# > **Predict.** What changes the shortest way: 100,000 operations per second, a tenth of the time per request, a file
+# > on one target, four nodes, ten times the epochs?
 
 # %%
 guess = "shards"  # change me: the shortest way with ten times the epochs
@@ -452,16 +481,17 @@ for what, change in changes.items():
     print(f"{what:31}", *(f"{seconds:9,.0f}" for seconds in times.values()), f"  {min(times, key=times.get)}")
 
 # %% [markdown]
-# - The operations concern only files: with 100,000 per second, as Lustre may do, these take about as long as a packed
-#   file, and both wait for the targets. One packed file waits for its *requests*, not for its bytes: with a tenth of
-#   their time, as on flash, it takes less than twice as long as shards, instead of five times.
-# - By Lustre's own default a packed file lies on one target (`lfs getstripe -d FOLDER` shows your site's): reading and
-#   staging it take some 20 times as long. Stripe the folder *before* packing (`lfs setstripe -c -1 FOLDER`, see
+# - *100,000 operations per second*, as Lustre may do, help only files. These then take as long as the packed file,
+#   since both wait for the targets.
+# - *A tenth of the time per request*, as on flash, helps the packed file, which waits for its requests and not for its
+#   bytes. It then takes less than twice as long as shards, instead of five times.
+# - *One target* for a packed file is Lustre's own default (`lfs getstripe -d FOLDER` shows your site's). Reading and
+#   staging it take some 20 times as long, so stripe the folder *before* packing (`lfs setstripe -c -1 FOLDER`, see
 #   [11](11_choose_a_format.ipynb)). Shards lie on all targets anyway.
-# - On 4 nodes all ways but files are within a third of each other.
-# - Ten times the epochs pay for copies. With a page cache for all, shards beat a copy per node, but not the broadcast:
-#   orders are drawn anew, so a node has read a 64th of the set after one epoch, 79 % after 100. If ranks reread their own
-#   part, the cache would do.
+# - *On 4 nodes* all ways but files are within a third of each other.
+# - *Ten times the epochs* pay for copies. With a page cache for all, shards beat a copy per node, but not the
+#   broadcast, since the cache fills slowly: orders are drawn anew, so a node has read a 64th of the set after one
+#   epoch, 79 % after 100.
 
 # %% [markdown] id="exercise"
 # ## Exercise
