@@ -554,8 +554,8 @@ show.command(config, "imagenet", "train.json")
 # %% [markdown] id="quiz"
 # ## Check yourself
 #
-# **1.** The memory of a node grows during the first epochs, then stays; 4 processes keep 8 workers each, and hold a list
-# of 10 million paths (2 GB). By how much at most? (a) 2 GB. (b) 8 GB. (c) 64 GB.
+# **1.** The memory of a node grows during the first epochs, then stays; 4 processes keep 8 workers each, and hold a
+# list of 10 million paths (2 GB). By how much at most? (a) 2 GB. (b) 8 GB. (c) 64 GB.
 #
 # <details>
 # <summary>Answer</summary>

@@ -421,7 +421,7 @@ if saved > 0:
     worksheet.note("07", break_even_epochs=paid)
 marks = {"paid off": paid} if paid < shown[-1] else None
 axes = {"x": "epochs read", "y": "seconds since the start"}
-show.figure(figures.lines(lines, title, **axes, guess=guess, marks=marks, note=f"slopes: medians of 3 runs{place.note}"))
+show.figure(figures.lines(lines, title, **axes, guess=guess, marks=marks, note=f"slopes: median of 3{place.note}"))
 saved = seconds["small files"] - seconds["staged copy"]
 when = f"after {seconds['copying'] / saved:.2f} epochs, and one more for the first packing" if saved > 0 else "never"
 print(f"compared with small files: {when}")
