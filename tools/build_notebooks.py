@@ -76,6 +76,7 @@ def _symptoms(source: Path) -> str:
         if cell.text.startswith("### ") and re.search(r"\| (Symptom|Verdict) \|", cell.text)
     ]
     page = "\n\n".join([f"# Symptom, cause, remedy\n\n{SYMPTOMS.format(source.stem)}", *tables])
+    page = re.sub(r"(?s)<details>\n<summary>.*?</summary>\n\n|\n\n</details>", "", page)  # all is shown
     linked = page.replace("](#", f"](../notebooks/{source.stem}.ipynb#").replace("\n### ", "\n## ")
     return re.sub(r"\]\((\d\d_)", r"](../notebooks/\1", linked) + "\n" if tables else ""
 

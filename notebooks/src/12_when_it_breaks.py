@@ -3,7 +3,8 @@
 #
 # **Minutes** 30 · **Machine** any Linux computer with two CPUs · **Needs** nothing · **Data** 400 synthetic images
 #
-# Below the tables failures are reproduced. Guess first.
+# This notebook is a reference: find your symptom in the tables. *Below* means that the failure is reproduced under the
+# tables, mostly in a folded cell. Guess first.
 
 # %% [markdown] id="symptoms"
 # ## Find your symptom
@@ -13,28 +14,28 @@
 #
 # | Symptom | Cause | Remedy | Where |
 # |---|---|---|---|
-# | Accuracy is lower with 4 workers than with none | forked workers share the position of a file opened before them ([pytorch#11887](https://github.com/pytorch/pytorch/issues/11887)) | open it at the first read of each process, or use `os.pread`; close HDF5 files before workers start | [below](#Shared-offset), [04.4](04_pack_hdf5.ipynb#4-·-Close-the-file-before-workers-start), [06.4](06_read_a_squashfs_image.ipynb#4-·-Share-one-file-between-workers) |
-# | A pretrained model scores 0 to 0.1 % on ImageNet | `label = ID - 1`: the order of the development kit, not of the sorted wnids ([mmpretrain#11](https://github.com/open-mmlab/mmpretrain/issues/11)) | label = rank of the sorted wnid; images 1 to 4: 65, 970, 230, 809 | [below](#Wrong-label-order), [02.3](02_describe_a_dataset.ipynb#3-·-Catch-the-wrong-label-order) |
-# | Every epoch has the same order | `sampler.set_epoch(epoch)` was forgotten ([pytorch#31771](https://github.com/pytorch/pytorch/issues/31771)), or shards are shuffled with one seed | call it; `make_loader` counts epochs itself | [below](#Same-order-in-every-epoch), [10.2](10_run_it_on_many_nodes.ipynb#2-·-Read-each-sample-once) |
-# | Two images became one sample | webdataset cuts keys at the first dot | no dots in names; `pack` writes them as `%2E` | [below](#Samples-lost-in-shards), [05.1](05_shard_a_dataset.ipynb#1-·-Look-inside-a-shard) |
-# | More GPUs, and an epoch takes as long; or `you need to add an explicit nodesplitter` | the split over the ranks is missing: every rank reads everything | split over ranks, then workers; more shards than workers | [below](#Samples-lost-in-shards), [05.4](05_shard_a_dataset.ipynb#4-·-Deal-the-shards-out), [10.2](10_run_it_on_many_nodes.ipynb#2-·-Read-each-sample-once) |
-# | Fewer samples than yesterday, or `unexpected end of data` | a copy was interrupted; of a cut between samples webdataset and `tarfile` report nothing | write under a temporary name and rename; `smallfiles verify` | [below](#Half-a-copy), [05.7](05_shard_a_dataset.ipynb#7-·-Cut-a-shard) |
+# | Accuracy is lower with 4 workers than with none | forked workers share the position of a file opened before them ([pytorch#11887](https://github.com/pytorch/pytorch/issues/11887)) | open it at the first read of each process, or use `os.pread` | [below](#Lower-accuracy-with-workers), [04.4](04_pack_hdf5.ipynb#4-·-Close-the-file-before-workers-start), [06.4](06_read_a_squashfs_image.ipynb#4-·-Share-one-file-between-workers) |
+# | A pretrained model scores 0 to 0.1 % on ImageNet | `label = ID - 1`: the order of the development kit, not of the sorted wnids ([mmpretrain#11](https://github.com/open-mmlab/mmpretrain/issues/11)) | label = rank of the sorted wnid; images 1 to 4: 65, 970, 230, 809 | [02.3](02_describe_a_dataset.ipynb#3-·-Catch-the-wrong-label-order) |
+# | Every epoch has the same order | `sampler.set_epoch(epoch)` was forgotten ([pytorch#31771](https://github.com/pytorch/pytorch/issues/31771)), or shards are shuffled with one seed | call it; `make_loader` counts epochs | [below](#Same-order-in-every-epoch), [10.2](10_run_it_on_many_nodes.ipynb#2-·-Read-each-sample-once) |
+# | Two images became one sample | webdataset cuts keys at the first dot | no dots in names; `pack` writes them as `%2E` | [below](#Two-images-became-one-sample), [05.1](05_shard_a_dataset.ipynb#1-·-Look-inside-a-shard) |
+# | More GPUs, and an epoch takes as long; or `you need to add an explicit nodesplitter` | each rank reads everything | split over ranks, then workers; more shards than workers | [below](#Two-images-became-one-sample), [05.4](05_shard_a_dataset.ipynb#4-·-Deal-the-shards-out), [10.2](10_run_it_on_many_nodes.ipynb#2-·-Read-each-sample-once) |
+# | Fewer samples than yesterday, or `unexpected end of data` | a copy was interrupted; webdataset and `tarfile` do not notice a cut between samples | write under a temporary name and rename; `smallfiles verify` | [below](#Fewer-samples-than-yesterday), [05.7](05_shard_a_dataset.ipynb#7-·-Cut-a-shard) |
 # | A batch holds few classes | packed in class order, or more classes than the buffer can mix | `pack --shuffle SEED`, and keep a buffer | [05.2](05_shard_a_dataset.ipynb#2-·-Mix-the-samples) |
-# | ImageFolder finds one class, or a class called `masks` | it takes each folder for a class: wrappers, splits, masks, annotations | say which parts belong together (`--field 'mask=masks/{stem}.png'`), or are classes (`--source folder`) | [02.1](02_describe_a_dataset.ipynb#1-·-Walk-once,-write-down-what-is-there), [13](13_bring_your_own_data.ipynb) |
+# | ImageFolder finds one class, or a class called `masks` | it takes each folder for a class | say which parts belong together (`--field 'mask=masks/{stem}.png'`), or are classes (`--source folder`) | [02.1](02_describe_a_dataset.ipynb#1-·-Walk-once,-write-down-what-is-there), [13](13_bring_your_own_data.ipynb) |
 # | Augmentations repeat in every worker, or in every epoch | a NumPy generator made in `__init__` is copied by the fork; PyTorch seeds only the global ones ([pytorch#5059](https://github.com/pytorch/pytorch/issues/5059)) | make it at the first read, from `torch.initial_seed()` | |
-# | The second benchmark is several times as fast | the page cache ([DALI#1415](https://github.com/NVIDIA/DALI/issues/1415)) | state warm or cold (`smallfiles bench`) | [below](#Page-cache-in-a-benchmark), [01.2](01_count_the_cost_of_small_files.ipynb#2-·-Time-a-single-open) |
+# | The second benchmark is several times as fast | the page cache ([DALI#1415](https://github.com/NVIDIA/DALI/issues/1415)) | state warm or cold (`smallfiles bench`) | [01.2](01_count_the_cost_of_small_files.ipynb#2-·-Time-a-single-open) |
 
 # %% [markdown]
 # ### Memory
 #
 # | Symptom | Cause | Remedy | Where |
 # |---|---|---|---|
-# | Memory grows during the first epoch; at the end `killed by signal: Killed` | reading a Python object changes its reference count, which copies its page into the worker ([pytorch#13246](https://github.com/pytorch/pytorch/issues/13246)) | columns (Arrow, NumPy) instead of lists and dicts | [below](#Growing-workers), [02.5](02_describe_a_dataset.ipynb#5-·-Count-the-memory-of-workers) |
-# | `Bus error`, `unable to allocate shared memory` | `/dev/shm` is full (Docker: 64 MB, [pytorch#5040](https://github.com/pytorch/pytorch/issues/5040)), or a mapped file was rewritten | fewer batches ahead, bytes instead of floats, threads; in Docker `--shm-size` | [below](#Shared-memory-is-full), [08.3](08_keep_the_gpu_fed.ipynb#3-·-Add-workers) |
+# | Memory grows during the first epoch; at the end `killed by signal: Killed` | reading a Python object changes its reference count, which copies its page into the worker ([pytorch#13246](https://github.com/pytorch/pytorch/issues/13246)) | columns (Arrow, NumPy) instead of lists and dicts | [below](#Memory-grows), [02.5](02_describe_a_dataset.ipynb#5-·-Count-the-memory-of-workers) |
+# | `Bus error`, `unable to allocate shared memory` | `/dev/shm` is full (Docker: 64 MB, [pytorch#5040](https://github.com/pytorch/pytorch/issues/5040)), or a mapped file was rewritten | fewer batches ahead, bytes instead of floats, threads; in Docker `--shm-size` | [below](#Bus-error,-or-no-shared-memory), [08.3](08_keep_the_gpu_fed.ipynb#3-·-Add-workers) |
 # | `Too many open files`, `received 0 items of ancdata` | each tensor kept from a worker holds an open file ([pytorch#973](https://github.com/pytorch/pytorch/issues/973)) | `.clone()` what you keep, raise `ulimit -n`, or `set_sharing_strategy("file_system")` | [below](#Too-many-open-files) |
-# | `offset overflow while concatenating arrays` | a `binary` column of a record batch ends at 2 GiB ([arrow#10776](https://github.com/apache/arrow/issues/10776)) | more batches, or `large_binary` | [below](#More-than-2-GiB-in-one-array), [03.1](03_pack_arrow.ipynb#1-·-Build-a-small-file-by-hand) |
+# | `offset overflow while concatenating arrays` | a `binary` column of a record batch ends at 2 GiB ([arrow#10776](https://github.com/apache/arrow/issues/10776)) | more batches, or `large_binary` | [below](#Offset-overflow), [03.1](03_pack_arrow.ipynb#1-·-Build-a-small-file-by-hand) |
 # | The job is killed while it stages | a file in `/dev/shm` is memory of the job | request more memory, or stage to a disk | [07.1](07_stage_a_dataset.ipynb#1-·-Find-the-place) |
-# | The node has less memory than usual | copies that a killed job left in `/dev/shm` | `smallfiles staged --sweep` | [below](#Leftovers-in-memory), [07.5](07_stage_a_dataset.ipynb#5-·-Clean-up,-also-when-killed) |
+# | The node has less memory than usual | copies that a killed job left in `/dev/shm` | `smallfiles staged --sweep` | [below](#Less-memory-than-usual), [07.5](07_stage_a_dataset.ipynb#5-·-Clean-up,-also-when-killed) |
 
 # %% [markdown]
 # ### Storage
@@ -45,11 +46,11 @@
 # | Opening many files is slow, and more threads do not help | the rate of the metadata server is reached | one packed file | [01.4](01_count_the_cost_of_small_files.ipynb#4-·-Keep-many-opens-in-flight) |
 # | Reading one large file is slow from many nodes | it lies on one storage target | `lfs getstripe FILE`; `lfs setstripe -c -1 FOLDER`, then write it again | [11.4](11_choose_a_format.ipynb#4-·-From-1-to-1,000-nodes) |
 # | `Stale file handle`; `Cannot send after transport endpoint shutdown` | a file was replaced while open ([libnfs#614](https://github.com/sahlberg/libnfs/pull/614)); the client lost its server ([Lustre](https://wiki.lustre.org/Lustre_Client_Eviction_Guide)) | publish under a new name; open again; resume from a checkpoint ([10.5](10_run_it_on_many_nodes.ipynb#5-·-Outlive-the-time-limit)) | |
-# | `Unable to lock file`, `No locks available` | another process has the HDF5 file open, or the file system has no locks ([h5py#1101](https://github.com/h5py/h5py/issues/1101)) | for complete files `locking=False` at each open, or `HDF5_USE_FILE_LOCKING=FALSE` before the import | [below](#Locked-file), [04.5](04_pack_hdf5.ipynb#5-·-Meet-the-file-lock) |
-# | Random reads from HDF5 fetch many times the bytes | chunks; slices below 64 KiB | a contiguous blob; short slices by `os.pread` | [04.3](04_pack_hdf5.ipynb#3-·-Read-one-sample-at-random) |
-# | Random reads from Arrow fetch many times the bytes | `get_batch` fetches the batch for one image, also through a map | fewer rows per batch, or `arrow.open(path, access="pread")` | [03.4](03_pack_arrow.ipynb#4-·-Feed-a-DataLoader) |
+# | `Unable to lock file`, `No locks available` | another process has the HDF5 file open, or the file system has no locks ([h5py#1101](https://github.com/h5py/h5py/issues/1101)) | for complete files `locking=False` at each open, or `HDF5_USE_FILE_LOCKING=FALSE` before the import | [below](#Unable-to-lock-file), [04.5](04_pack_hdf5.ipynb#5-·-Meet-the-file-lock) |
+# | Random reads from HDF5 fetch many times the bytes | whole chunks are read, and short slices by 64 KiB | a contiguous blob; short slices by `os.pread` | [04.3](04_pack_hdf5.ipynb#3-·-Read-one-sample-at-random) |
+# | Random reads from Arrow fetch many times the bytes | `get_batch` fetches the batch for one image | fewer rows per batch, or `arrow.open(path, access="pread")` | [03.4](03_pack_arrow.ipynb#4-·-Feed-a-DataLoader) |
 # | A squashfs file is as large as the folder, and slow | packed with the defaults: gzip, fragments | pack raw; `python -m pysquashfs info FILE` | [06.1](06_read_a_squashfs_image.ipynb#1-·-Choose-the-settings) |
-# | `mount: must be superuser`, `failed to setup loop device` | mounting needs root, or FUSE and a device file ([enroot#180](https://github.com/NVIDIA/enroot/issues/180)) | read it with the library | [below](#No-mount-without-root), [06.2](06_read_a_squashfs_image.ipynb#2-·-Compare-the-library-with-a-mount) |
+# | `must be superuser`, `failed to setup loop device` | mounting needs root, or FUSE and a device file ([enroot#180](https://github.com/NVIDIA/enroot/issues/180)) | read it with the library | [06.2](06_read_a_squashfs_image.ipynb#2-·-Compare-the-library-with-a-mount) |
 # | `lmdb.Error: Function not implemented`, or an LMDB that breaks | its authors advise against network file systems ([py-lmdb#228](https://github.com/jnwatson/py-lmdb/issues/228), [#281](https://github.com/jnwatson/py-lmdb/issues/281)) | copy it to the node ([07.1](07_stage_a_dataset.ipynb#1-·-Find-the-place)), `lmdb.open(path, readonly=True, lock=False, readahead=False)` | |
 
 # %% [markdown]
@@ -57,14 +58,14 @@
 #
 # | Symptom | Cause | Remedy | Where |
 # |---|---|---|---|
-# | `Temporary failure in name resolution`, `Connection refused`, or a job that hangs | compute nodes have no internet | download on a login node into a folder that jobs can read, and name it (`TORCH_HOME`; `HF_HOME`, `HF_HUB_OFFLINE=1`); set timeouts | [below](#No-network) |
+# | `Temporary failure in name resolution`, `Connection refused`, or a job that hangs | compute nodes have no internet | download on a login node into a folder that jobs can read, and name it (`TORCH_HOME`; `HF_HOME`, `HF_HUB_OFFLINE=1`); set timeouts | [below](#Connection-refused,-or-a-job-that-hangs) |
 # | A start of many ranks takes minutes | each opens a thousand files to import PyTorch | the environment as one file | [00.2](00_start_here.ipynb#2-·-Count-the-files-behind-one-import), [06.5](06_read_a_squashfs_image.ipynb#5-·-Put-an-environment-into-one-file) |
 # | Staged data is gone before training starts | a `trap` inside `$(…)` fires at the end of that subshell | set the trap in the script itself | [07](07_stage_a_dataset.ipynb#On-the-cluster) |
 # | Training hangs at its start | a program waits for `SLURM_NTASKS` ranks that nobody started | start it with `srun`; count ranks by `SLURM_STEP_NUM_TASKS` | [10.1](10_run_it_on_many_nodes.ipynb#1-·-Find-your-place) |
-# | `h5py objects cannot be pickled` | a `Dataset` is pickled for workers that are not forked | keep the path, open in the worker | [below](#A-class-that-workers-cannot-find), [04.4](04_pack_hdf5.ipynb#4-·-Close-the-file-before-workers-start) |
-# | `Can't get attribute … on <module '__main__'` | workers that are not forked import your class, and a notebook is no module | put it into a file, or `multiprocessing_context="fork"` | [below](#A-class-that-workers-cannot-find) |
+# | `h5py objects cannot be pickled` | a `Dataset` is pickled for workers that are not forked | keep the path, open in the worker | [below](#Cannot-get-attribute,-or-cannot-be-pickled), [04.4](04_pack_hdf5.ipynb#4-·-Close-the-file-before-workers-start) |
+# | `Can't get attribute … on <module '__main__'` | workers that are not forked import your class, and a notebook is no module | put it into a file, or `multiprocessing_context="fork"` | [below](#Cannot-get-attribute,-or-cannot-be-pickled) |
 # | `Cannot re-initialize CUDA in forked subprocess` | the dataset, a transform or the collate function uses CUDA in a worker ([pytorch#40403](https://github.com/pytorch/pytorch/issues/40403)) | move tensors in the main process, or `multiprocessing_context="spawn"` | [08.3](08_keep_the_gpu_fed.ipynb#3-·-Add-workers) |
-# | Workers crawl although CPUs were requested | from Slurm 22.05 until 23.11 `srun` ignores the script's `--cpus-per-task` ([reframe#2655](https://github.com/reframe-hpc/reframe/issues/2655), [ulhpc-docs#51](https://github.com/ULHPC/ulhpc-docs/issues/51)) | `srun --cpus-per-task="$SLURM_CPUS_PER_TASK"` | [below](#One-CPU-for-all-workers), [10.1](10_run_it_on_many_nodes.ipynb#1-·-Find-your-place) |
+# | Workers crawl although CPUs were requested | from Slurm 22.05 until 23.11 `srun` ignores the script's `--cpus-per-task` ([reframe#2655](https://github.com/reframe-hpc/reframe/issues/2655), [ulhpc-docs#51](https://github.com/ULHPC/ulhpc-docs/issues/51)) | `srun --cpus-per-task="$SLURM_CPUS_PER_TASK"` | [below](#Workers-crawl), [10.1](10_run_it_on_many_nodes.ipynb#1-·-Find-your-place) |
 # | The GPU waits, however much is prefetched | batches come too slowly on average | find the longest stage; crop before scaling | [08.1](08_keep_the_gpu_fed.ipynb#1-·-Follow-a-batch), [08.5](08_keep_the_gpu_fed.ipynb#5-·-Look-at-the-waiting) |
 # | More nodes, but no more images per second | the shared storage is at its limit | stage to each node, or use fewer nodes | [10.4](10_run_it_on_many_nodes.ipynb#4-·-Add-nodes-until-the-storage-is-full) |
 # | Training hangs at the end of an epoch | a rank has fewer steps; the others wait for its gradients, 10 minutes with NCCL, 30 with gloo | equal numbers of batches on all ranks | [05.4](05_shard_a_dataset.ipynb#4-·-Deal-the-shards-out), [10.3](10_run_it_on_many_nodes.ipynb#3-·-Train-on-all-of-them) |
@@ -72,26 +73,32 @@
 # %% [markdown]
 # ### Loading limits my training
 #
-# Verdicts of `smallfiles profile -- python train.py`; the first that holds is shown.
+# `smallfiles profile -- python train.py` ([14.4](14_wrap_up.ipynb#4-·-Train,-and-look-at-the-waiting)) shows the first
+# verdict that holds.
 #
-# | Verdict | Condition (numbers mean *at least*) | Remedy |
+# <details>
+# <summary>All verdicts, their conditions and remedies</summary>
+#
+# | Verdict | Condition (*of a worker*: of its time) | Remedy |
 # |---|---|---|
-# | one rank waits for another | one rank waits 20 percentage points more than another, which waits less than half as much | give the slow rank what it lacks |
-# | batches are too large for /dev/shm | workers × batches ahead × bytes of a batch, 80 % of `/dev/shm` | `prefetch_factor=1`, fewer workers |
-# | workers are restarted in each epoch | their start takes 20 % of an epoch | `persistent_workers=True` |
-# | the main thread copies | 20 % of the time in copies, collating or conversions between two batches | do it in the workers; `pin_memory=True`, `non_blocking=True` |
-# | the first epoch is cold, later ones are warm | waiting in the first epoch 20 %, in later ones less than 40 % of that | `smallfiles stage OUT` first |
-# | loading is not the limit | waiting below 10 %, or below 30 % with idle workers | look at the model |
-# | threads are oversubscribed | 1.4 busy threads per worker, busy threads × workers more than CPUs, all CPUs wanted | `OMP_NUM_THREADS=1`, `cv2.setNumThreads(0)` |
-# | small reads | 40 reads per sample, below 16 kB each, and 20 % of a worker's time in them | `smallfiles pack DIR`, larger chunks |
-# | opens on a file system with slow metadata | 30 % of a worker's time in opens | `smallfiles pack DIR train.arrow` |
-# | the storage is the limit | 40 % of a worker's time in reads | pack, then `smallfiles stage` |
-# | too few CPUs are bound | as many CPUs wanted as bound, and the node has more | `srun --cpus-per-task=N` |
-# | too many workers | three workers per CPU, all CPUs wanted | `num_workers` = CPUs |
-# | too few workers | workers are busy half of the time, and CPUs are free; or `num_workers=0` | `num_workers=N` |
-# | decoding is the limit | all CPUs wanted, 30 % of a worker's time in decoding and augmentation | `smallfiles pack DIR OUT --resize 256` |
-# | CPUs are the limit | all CPUs wanted, for something else | more CPUs, or less work per sample |
+# | one rank waits for another | one rank waits at least 20 percentage points more than another, which waits less than half as much | give the slow rank what it lacks |
+# | batches are too large for /dev/shm | workers × batches ahead × bytes of a batch fill at least 80 % of `/dev/shm` | `prefetch_factor=1`, fewer workers |
+# | workers are restarted in each epoch | their start takes at least 20 % of an epoch | `persistent_workers=True` |
+# | the main thread copies | between two batches, at least 20 % of the time goes to copies, collating or conversions | do it in the workers; `pin_memory=True`, `non_blocking=True` |
+# | the first epoch is cold, later ones are warm | waiting takes at least 20 % of the first epoch, and less than 40 % of that share in later ones | `smallfiles stage OUT` first |
+# | loading is not the limit | waiting takes less than 10 %, or less than 30 % with workers that are mostly idle | look at the model |
+# | threads are oversubscribed | at least 1.4 busy threads in each worker, more of them in all than CPUs, and all CPUs are wanted | `OMP_NUM_THREADS=1`, `cv2.setNumThreads(0)` |
+# | small reads | at least 40 reads per sample, of less than 16 kB each, take at least 20 % of a worker | `smallfiles pack DIR`, larger chunks |
+# | opens on a file system with slow metadata | opens take at least 30 % of a worker | `smallfiles pack DIR train.arrow` |
+# | the storage is the limit | reads take at least 40 % of a worker | pack, then `smallfiles stage` |
+# | too few CPUs are bound | all bound CPUs are wanted, and the node has more | `srun --cpus-per-task=N` |
+# | too many workers | at least three workers per CPU, and all CPUs are wanted | `num_workers` = CPUs |
+# | too few workers | workers are busy at least half of the time, and CPUs are free; or `num_workers=0` | `num_workers=N` |
+# | decoding is the limit | decoding and augmentation take at least 30 % of a worker, and all CPUs are wanted | `smallfiles pack DIR OUT --resize 256` |
+# | CPUs are the limit | all CPUs are wanted, for something else | more CPUs, or less work per sample |
 # | numbers are missing for a verdict | fewer than 8 steps, or a number that this system does not give | longer `--seconds`, more batches per epoch |
+#
+# </details>
 
 # %% [markdown] id="setup"
 # ## Set up
@@ -105,7 +112,8 @@ from helpers import figures, show, start
 setup = start("12")
 
 # %% [markdown]
-# The *folded* helpers return an error's last line, and call in a fork:
+# The folded cell defines `said` (the last line of an error) and `in_child` (a call in a forked process). Then the
+# images are packed into a shard.
 
 # %% jupyter={"source_hidden": true}
 import multiprocessing
@@ -148,7 +156,7 @@ reader = formats.open(shard)
 # <details>
 # <summary>Answer</summary>
 #
-# Only by counting the keys over all ranks: a missing split repeats samples, a wrong one loses some, and only some
+# Only by counting the keys over all ranks. A missing split repeats samples, a wrong one loses some, and only some
 # loaders (webdataset, below) refuse a missing one.
 #
 # </details>
@@ -156,9 +164,9 @@ reader = formats.open(shard)
 # %% [markdown] id="wrong" tags=["core"]
 # ## 1 · Wrong samples, and no error
 #
-# ### Shared offset
+# ### Lower accuracy with workers
 #
-# This `Dataset` reads through one open file: with `seek`, a pause and `read`, or by position.
+# `IsRight` reads through one open file, by `seek` and `read` (with or without a pause between) or by `os.pread`.
 
 # %%
 from torch.utils.data import DataLoader, Dataset, RandomSampler
@@ -185,10 +193,10 @@ class IsRight(Dataset):
 
 
 # %% [markdown]
-# > **Predict.** Of 12,000 samples, how many are wrong with two workers and the pause? And with one worker?
+# > **Predict.** How many per cent of the samples are wrong with two workers and the pause? With one worker?
 
 # %%
-guess = 10  # change me: wrong samples with two workers
+guess = 10  # change me: per cent with two workers
 
 # %%
 file = shard.open("rb", buffering=0)  # before the workers are forked
@@ -201,36 +209,23 @@ def wrong(way, workers):
 
 
 tried = [("seek, pause, read", 1), ("seek, pause, read", 2), ("seek, read", 2), ("os.pread", 2)]
-counts = {f"{way}; {n} worker{'s' * (n > 1)}": wrong(way, n) for way, n in tried}
+shares = {f"{way}; {n} worker{'s' * (n > 1)}": wrong(way, n) / 120 for way, n in tried}
 file.close()
-_, two, without, by_position = counts.values()
-title = f"Two workers share an offset: {two:,} of 12,000 samples are wrong, {without:,} without the pause, {by_position:,} with os.pread"
+_, two, without, by_position = shares.values()
+title = f"Two workers share an offset: {two:.0f}% of the samples are wrong, {without:.1f}% without the pause, "
+title += f"{by_position:.0f}% with os.pread"
 title = title if two else "This time the two workers never met: run the cell again"
-figures.bars(counts, title, x="wrong samples of 12,000", guess=guess)
+figures.bars(shares, title, x="wrong samples (%)", guess=guess, note="12,000 samples, one run")
 
 # %% [markdown]
 # ![Left: two workers share one offset, worker 2 moves it, and worker 1 reads image B instead of A. Right: with pread each names its position.](pictures/shared_offset.svg)
 #
-# A fork shares the offset: one worker moves it before the other reads. Without the pause chance decides how many.
-#
-# ### Wrong label order
-#
-# We check three orders by the labels of four validation images (*folded*):
-
-# %% jupyter={"source_hidden": true}
-from smallfiles.manifest import Manifest
-from smallfiles.sources import imagenet
-
-names = [f"ILSVRC2012_val_{number:08d}.JPEG" for number in (1, 2, 3, 4)]
-for labels in ((490, 361, 171, 822), (489, 360, 170, 821), (65, 970, 230, 809)):
-    print(labels, "→", said(imagenet.check_label_order, Manifest.from_columns(names, labels)))
-
-# %% [markdown]
-# `ID - 1` gives the second, pretrained weights expect the last.
+# Forked workers share the offset of an open file: one moves it before the other reads. `os.pread` is given the
+# position.
 #
 # ### Same order in every epoch
 #
-# The first samples of a rank in two epochs. Cure it:
+# A rank's first samples in two epochs. Cure it:
 
 # %%
 from torch.utils.data import DistributedSampler
@@ -245,11 +240,11 @@ for epoch in range(2):
 # %% [markdown]
 # The sum seeds the order, and only `set_epoch` changes it.
 #
-# ### Samples lost in shards
+# ### Two images became one sample
 #
-# > **Predict.** How many samples does webdataset find in `cat.v1.jpg` and `cat.v2.jpg`?
+# > **Predict.** How many samples does webdataset find in a shard with `cat.v1.jpg` and `cat.v2.jpg`?
 #
-# We read names with `.` and `%2E`, then on two ranks, without and with a split (*folded*):
+# The folded cell reads it, and one with `%2E` for the dot. Then two ranks read both, without and with a split:
 
 # %% jupyter={"source_hidden": true}
 import tarfile
@@ -277,11 +272,13 @@ for rank in "01":
         print(f"rank {rank}, split:   ", [*parts_of([*shards.values()], nodesplitter=wds.split_by_node)])
 
 # %% [markdown]
-# Both keys end at the first dot: one sample of two parts. With a split each rank reads its own shard.
+# A key ends at the first dot, so both images are parts of one sample. With a split each rank reads its own shard.
 #
-# ### Half a copy
+# ### Fewer samples than yesterday
 #
-# > **Predict.** Half a shard arrived, cut between samples or within one (*folded*). What does webdataset report?
+# > **Predict.** Half a shard arrived, cut between samples or within one. What does webdataset report of each?
+#
+# The folded cell also asks our reader:
 
 # %% jupyter={"source_hidden": true}
 cut = setup.scratch / "cut.tar"
@@ -298,48 +295,23 @@ for where, end in {"between": half - 512, "within": half + 512}.items():
     print(f"{where}: our reader: {said(len, formats.open(cut))}")
 
 # %% [markdown]
-# A cut between samples is silent, unless a reader looks for the end mark.
-#
-# ### Page cache in a benchmark
-#
-# A file is dropped from the page cache and read twice (*folded*):
-
-# %% jupyter={"source_hidden": true}
-import shutil
-from time import perf_counter
-
-from smallfiles.measure import cache
-
-plain = Path(shutil.copy(shard, setup.scratch / "plain.tar"))
-if cache.can_be_cold(plain):
-    cache.drop([plain])
-else:
-    print("These files are in memory, which is always warm.")
-buffer = bytearray(1 << 20)  # used again: new memory would cost more than a warm read
-for run in ("first", "second"):
-    began = perf_counter()
-    with plain.open("rb", buffering=0) as opened:
-        while opened.readinto(buffer):
-            pass
-    print(f"{run} run: {plain.stat().st_size / (perf_counter() - began) / 1e6:,.0f} MB/s")
-
-# %% [markdown]
-# Only the first is your disk's speed. All of this can pass silently: count.
+# A cut between samples is silent, unless a reader looks for the end mark. All failures of this section can be silent:
+# count.
 
 # %% [markdown] id="memory" tags=["core"]
 # ## 2 · Memory that runs out
 #
-# ### Growing workers
+# ### Memory grows
 #
-# > **Predict.** Reading a path writes its reference count, which copies its page of 4 kB; a path takes 112 bytes. From
-# > which n on does a worker that reads every n-th copy less than the whole list?
+# > **Predict.** Reading a path writes its reference count, so its page of 4 kB is copied; a path takes 112 bytes. From
+# > which n on does a worker that reads every n-th path copy less than the whole list?
 
 # %%
 guess = 10  # change me: n
 steps = (1, 10, 30, 40, 100, 300, 1_000)  # change me: every n-th path is read
 
 # %% [markdown]
-# Workers read a list and a column of paths (*folded*):
+# In the folded cell workers read a list and a column of paths:
 
 # %% jupyter={"source_hidden": true}
 import pyarrow as pa
@@ -363,17 +335,21 @@ tables = {"list": paths, "column": pa.array(paths)}
 copied = {name: {step: in_child(copied_mb, name, step) for step in sorted({1, *steps})} for name in tables}
 whole = max(copied["list"].values())
 last = max(n for n, mb in copied["list"].items() if mb > 0.97 * whole)
-title = f"Up to n = {last:,} the worker copies the whole list ({whole:.0f} MB), of a column {max(copied['column'].values()):.1f} MB"
+column = max(copied["column"].values())
+title = f"Up to n = {last:,} the worker copies the whole list ({whole:.0f} MB), of a column {column:.1f} MB"
 per_page = os.sysconf("SC_PAGE_SIZE") // 112
 axes = {"x": "every n-th path is read, n", "y": "copied by the worker (MB)", "log": "x"}
 figures.lines(copied, title, **axes, guess=guess, marks={f"{per_page} paths in a page": per_page})
 
 # %% [markdown]
-# A page holds 36 paths: up to n = 36 each is touched. A column has no counts.
+# A page holds 36 paths, so up to n = 36 each is touched. A column has no counts.
 #
-# ### Shared memory is full
+# ### Bus error, or no shared memory
 #
-# A worker sends batches of 2.4 million numbers, as floats and as bytes, through a `/dev/shm` of 8 MB (*folded*):
+# > **Predict.** A worker sends two batches of 2.4 million numbers through a `/dev/shm` of 8 MB: as floats (4 bytes
+# > each), then as bytes. Which arrive?
+#
+# The folded cell tries both:
 
 # %% jupyter={"source_hidden": true}
 def with_limits(folder, limits, *command):
@@ -399,9 +375,9 @@ for dtype in ("float32", "uint8"):
     print(f"{dtype}:", with_limits("/dev/shm", "size=8m", sys.executable, "-c", LOADER, dtype))
 
 # %% [markdown]
-# Since late 2025 ([pytorch#161910](https://github.com/pytorch/pytorch/pull/161910)) PyTorch reserves the memory first.
-# Older versions touch a page that is not there, and get SIGBUS, as a map of a truncated file does (*folded*). A
-# second worker dies of signal 9, as over the memory limit.
+# Since late 2025 PyTorch reserves the memory first ([pytorch#161910](https://github.com/pytorch/pytorch/pull/161910)).
+# Older versions get SIGBUS, as does who reads a mapped file that was truncated. In the folded cell this ends one
+# worker; signal 9, as over the memory limit, ends another:
 
 # %% jupyter={"source_hidden": true}
 import mmap
@@ -425,9 +401,13 @@ class Victim(Dataset):
         return self.die()
 
 
+def quiet(worker):
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # PyTorch's own line about the signal would come twice
+
+
 for die in (lambda: view[5_000], lambda: os.kill(os.getpid(), signal.SIGKILL)):
     try:
-        list(DataLoader(Victim(die), num_workers=1, multiprocessing_context="fork"))
+        list(DataLoader(Victim(die), num_workers=1, multiprocessing_context="fork", worker_init_fn=quiet))
     except RuntimeError as error:
         print(error.__cause__ or error)
 
@@ -458,9 +438,9 @@ print(in_child(keep_batches))
 # %% [markdown]
 # A worker's tensor is an open file in shared memory; a clone is memory of your process.
 #
-# ### More than 2 GiB in one array
+# ### Offset overflow
 #
-# We join 33 pieces of 64 MiB (*folded*):
+# The folded cell joins 33 pieces of 64 MiB:
 
 # %% jupyter={"source_hidden": true}
 chunk = pa.array([bytes(1 << 20)] * 64)  # 64 MiB
@@ -469,14 +449,14 @@ print(said(photos.combine_chunks))
 print(len(pa.table({"data": photos}).to_batches()), "record batches of", chunk.nbytes >> 20, "MiB are fine")
 
 # %% [markdown]
-# Each limit has a number: `df -h /dev/shm`, `ulimit -n`.
+# A `binary` array ends at 2 GiB, because its offsets have 32 bits.
 
 # %% [markdown] id="files" tags=["core"]
 # ## 3 · Files that refuse
 #
 # ### No space left
 #
-# > **Predict.** A folder has room for 12 MB and for five inodes. How many empty files fit? The *folded* cell tries.
+# > **Predict.** A folder has room for 12 MB and for five inodes. How many empty files fit? The folded cell tries five.
 
 # %% jupyter={"source_hidden": true}
 import errno
@@ -489,11 +469,13 @@ for number in (errno.ENOSPC, errno.EDQUOT):
     print(number, os.strerror(number))
 
 # %% [markdown]
-# The folder itself takes one inode: the fifth file is refused.
+# Four, because the folder itself takes one inode.
 #
-# ### Locked file
+# ### Unable to lock file
 #
-# A process reads an HDF5 file that this kernel writes, with and without locking (*folded*):
+# > **Predict.** This kernel has an HDF5 file open for writing. May another process read it, with locking and without?
+#
+# The folded cell tries both:
 
 # %% jupyter={"source_hidden": true}
 import h5py
@@ -508,28 +490,11 @@ with h5py.File(path, "r+"):
         print((asked.stdout + asked.stderr).strip().splitlines()[-1])
 
 # %% [markdown]
-# Reading takes a lock too, which the writer's excludes.
+# Reading takes a lock too, and the writer's lock excludes it.
 #
-# ### No mount without root
+# ### Less memory than usual
 #
-# A user mounts an image; our library reads it (*folded*):
-
-# %% jupyter={"source_hidden": true}
-squashed = setup.scratch / "train.sqfs"
-if not squashed.exists():
-    pack(source, squashed, PackConfig(verify="none"))
-as_nobody = ["setpriv", "--reuid=65534", "--clear-groups"] if os.geteuid() == 0 else []
-tried = subprocess.run([*as_nobody, "mount", "-o", "loop", squashed, small], capture_output=True, text=True)
-print(tried.stderr.strip())
-by_library = formats.open(squashed)
-print(by_library.key(7), len(by_library.read(7)), "bytes, no mount")
-
-# %% [markdown]
-# The library just reads a file.
-#
-# ### Leftovers in memory
-#
-# A job stages a file to a stand-in for `/dev/shm` and is killed; we sweep (*folded*):
+# The folded cell stages to a stand-in for `/dev/shm`, kills the job, and sweeps:
 
 # %% jupyter={"source_hidden": true}
 from smallfiles import staging
@@ -549,15 +514,17 @@ print(*(f"left: {copy.bytes:,} bytes, {copy.state}, {copy.owner}" for copy in st
 print("removed:", staging.sweep_all([node]), "- left:", len(staging.listing([node])))
 
 # %% [markdown]
-# Its owner is dead, so a sweep may remove it. No file above is damaged: room, a lock or a right is missing.
+# The owner is dead, so a sweep may remove the copy.
 
 # %% [markdown] id="job" tags=["core"]
 # ## 4 · Jobs that run elsewhere
 #
-# ### A class that workers cannot find
+# ### Cannot get attribute, or cannot be pickled
 #
-# Workers that are not forked pickle the `Dataset`. We start a class of the main program by spawn and by fork
-# (*folded*):
+# > **Predict.** A program without a file, as a notebook, defines a class. A worker gets an object of it by spawn
+# > (pickled), then by fork. Which fails?
+#
+# The folded cell tries both:
 
 # %% jupyter={"source_hidden": true}
 PROGRAM = """
@@ -573,10 +540,11 @@ if __name__ == "__main__":
 for method in ("spawn", "fork"):
     code = PROGRAM.replace("METHOD", repr(method))
     end = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    print(f"{method}: {end.stdout.strip()} {end.stderr.strip().splitlines()[-1:]}")
+    print(f"{method}: {end.stdout.strip()}", *end.stderr.strip().splitlines()[-1:])
 
 # %% [markdown]
-# We pickle an open HDF5 file, and our reader (*folded*):
+# A spawned worker imports the class from a file, and there is none. The folded cell pickles an open HDF5 file, and our
+# reader:
 
 # %% jupyter={"source_hidden": true}
 import pickle
@@ -586,7 +554,7 @@ with h5py.File(path) as opened:
 print(len(pickle.dumps(reader)), "bytes: our reader, which opens the file again where it is unpickled")
 
 # %% [markdown]
-# ### One CPU for all workers
+# ### Workers crawl
 #
 # > **Predict.** A script requests eight CPUs, and a task is bound to one. What do `SLURM_CPUS_PER_TASK`,
 # > `os.cpu_count()` and `os.sched_getaffinity` report?
@@ -603,9 +571,9 @@ print("the variable {}, os.cpu_count() {}, os.sched_getaffinity {}".format(*in_c
 # %% [markdown]
 # Only the last sees the binding: ask the process.
 #
-# ### No network
+# ### Connection refused, or a job that hangs
 #
-# We ask a port where nothing listens, and a server that never answers (*folded*):
+# The folded cell asks a port where nothing listens, and a server that never answers:
 
 # %% jupyter={"source_hidden": true}
 import socket
@@ -621,7 +589,7 @@ for name, port in {"refused": nobody, "silent": silent.getsockname()[1]}.items()
 silent.close()
 
 # %% [markdown]
-# Without its timeout the second would hang.
+# Without the timeout the second would hang.
 
 # %% [markdown] id="exercise"
 # ## Exercise
@@ -661,14 +629,14 @@ show.command(machine_report.describe(setup.scratch))
 # <details>
 # <summary>Answer</summary>
 #
-# **(b)**. A page of shared memory was not available, as in older PyTorch with a full `/dev/shm`. Its use is back to zero
-# once the workers are dead; only the size tells. (a) A job over its memory limit is killed by signal 9. (c) would be
-# `Too many open files`.
+# **(b)**. A page of shared memory was not available, as in older PyTorch with a full `/dev/shm`. Its use is back to
+# zero once the workers are dead; only the size tells. (a) A job over its memory limit is killed by signal 9. (c) would
+# be `Too many open files`.
 #
 # </details>
 #
-# **2.** A job that reads well on the login node hangs on a compute node in `from_pretrained`. Why? (a) Its quota is used
-# up. (b) It waits for ranks. (c) For the internet.
+# **2.** A job that reads well on the login node hangs on a compute node in `from_pretrained`. Why? (a) Its quota is
+# used up. (b) It waits for ranks. (c) For the internet.
 #
 # <details>
 # <summary>Answer</summary>
