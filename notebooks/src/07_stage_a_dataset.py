@@ -432,7 +432,7 @@ print(f"compared with small files: {when}")
 # A parallel file system also charges requests: an epoch sends one for each sample, a copy only a few. So one node may
 # need less. N nodes need up to N times as much, because together they read the set once per epoch, but copy it N times.
 #
-# While the GPU computes, the loader reads ahead, so an epoch takes as long as the slower of the two.
+# While the GPU computes, the loader reads ahead, so an epoch takes as long as reading or training, whichever is slower.
 #
 # > **Predict.** Training takes half as long as reading from slow storage, then just as long. After how many epochs has
 # > staging paid off?

@@ -105,7 +105,7 @@ def test_each_row_of_the_symptoms_leads_to_a_heading(repository):
     page = (repository / "docs/symptoms.md").read_text(encoding="utf-8")
     targets = re.findall(r"\]\(\.\./notebooks/([^)#]+)#?([^)]*)\)", page)
     assert len(targets) > 40 and "](#" not in page
-    assert "| decoding is the limit |" in page and "details>" not in page, "a page that one searches hides nothing"
+    assert "| decoding is the limit |" in page and "details>" not in page, "it hides nothing"
     for name, anchor in targets:
         cells = from_notebook((repository / "notebooks" / name).read_text(encoding="utf-8"))
         found = [title.replace(" ", "-") for c in cells for title in re.findall(r"^#+ (.+)$", c.text, re.M)]
