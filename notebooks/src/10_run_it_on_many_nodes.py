@@ -1,14 +1,13 @@
 # %% [markdown] id="top"
 # # 10 · Run it on many nodes
 #
-# **Minutes** 35 · **Machine** any Linux computer with two CPUs · **Needs** nothing; uses Slurm if it is here ·
-# **Data** 400 synthetic images
+# **Minutes** 35 · **Machine** any Linux computer with two CPUs · **Needs** nothing; uses Slurm if it is here · **Data**
+# 400 synthetic images
 #
 # A program that reads on your laptop should read on two hundred nodes unchanged. So each process must know its number
 # and how many there are, and the job script must pass its resources on.
 #
-# This notebook simulates two nodes: its processes get the environment variables of real ones. With Slurm, it submits
-# a job.
+# This notebook simulates two nodes: its processes get the environment variables of real ones.
 
 # %% [markdown] id="questions"
 # ## Questions
@@ -74,9 +73,11 @@ samples = len(source.manifest)
 #
 # ![The job script runs once, on node 0; srun starts four tasks on two nodes. Ranks count over all nodes, local ranks from 0 on each.](pictures/script_and_tasks.svg)
 #
-# Below are six processes, by how they were started. (`salloc` opens a shell in a job, here on a compute node.)
+# The columns of the table are six processes, by how they were started. (`salloc` opens a shell in a job, here on a
+# compute node.) Its upper half shows the variables that Slurm or torchrun sets, the lower half what our
+# `smallfiles.machine.ranks` makes of them.
 #
-# > **Predict.** Which of them are one of four, and which are alone?
+# > **Predict.** Which of the six are one of four, and which are alone?
 
 # %%
 from helpers.experiments import nb10 as nodes
@@ -92,12 +93,11 @@ launched = {
 print(nodes.table(launched))
 
 # %% [markdown]
-# The lower half comes from `smallfiles.machine.ranks`. It checks torchrun first: inside `srun` the variables of both are
-# set. Then it looks for a *step*, which is what `srun` starts, and counts the tasks **of that step**.
+# The script and the salloc shell see `SLURM_NTASKS=4`, although each is one process. A program that uses this number
+# reads a quarter of the data, or waits for three others until it times out. So count the tasks of the *step*, which is
+# what one `srun` starts: `SLURM_STEP_NUM_TASKS`. The script has no step, and the step of the salloc shell has one task.
 #
-# Script and salloc shell see `SLURM_NTASKS=4`, although each is one process. A program that uses this number reads a
-# quarter of the data, or waits for three others until it times out. The script has no `SLURM_STEP_ID`. The salloc shell
-# has one, but its step has one task: so use `SLURM_STEP_NUM_TASKS`.
+# torchrun's variables come first, because inside `srun` the variables of both are set.
 #
 # <details>
 # <summary>Where do ranks connect to each other?</summary>
@@ -118,11 +118,11 @@ print(nodes.table(launched))
 #
 # </details>
 #
-# A rank also needs its CPUs: `--cpus-per-task=2`. But from Slurm 22.05
+# A rank also needs its CPUs, which the script requests: `--cpus-per-task=2`. But from Slurm 22.05
 # ([reframe#2655](https://github.com/reframe-hpc/reframe/issues/2655)) until 23.11
-# ([ulhpc-docs#51](https://github.com/ULHPC/ulhpc-docs/issues/51)) `srun` ignores this option of the script: where a
-# cluster binds tasks to CPUs, each task gets one. `SLURM_CPUS_PER_TASK` is still 2, so a program that uses it starts
-# two workers.
+# ([ulhpc-docs#51](https://github.com/ULHPC/ulhpc-docs/issues/51)) `srun` ignores this option of the script. Where a
+# cluster binds tasks to CPUs, each task then gets one CPU. `SLURM_CPUS_PER_TASK` is still 2, so a program that uses it
+# starts two workers.
 #
 # > **Predict.** A rank is bound to one CPU of two. Two of these show it: `SLURM_CPUS_PER_TASK`, `os.cpu_count()`,
 # > `os.sched_getaffinity`, the workers of `make_loader`. Name one.
@@ -146,7 +146,7 @@ def count(cpus):
 
 
 # %% [markdown]
-# The folded cell draws.
+# The folded cell binds a rank to one CPU, and draws.
 
 # %% jupyter={"source_hidden": true}
 whose = {"SLURM_CPUS_PER_TASK": "asked for", "os.cpu_count()": "of the node", "os.sched_getaffinity": "granted"}
@@ -155,21 +155,24 @@ rank_0 = [nodes.srun(0, nodes=1, per_node=1)]
 on_two, on_one = (dict(zip(whose, nodes.play(partial(count, cpus), rank_0)[0])) for cpus in (2, 1))
 print("bound to two:", on_two)
 title = f"Only {' and '.join(name for name in whose if on_one[name] == 1)} show that the rank is bound to one CPU"
-note = f"this machine has {os.cpu_count()} CPUs; on a node os.cpu_count() is 64 or more"
+note = f"this machine has {os.cpu_count()} CPUs; a node often has 64 or more"
 label = {name: f"{name}, {words}" for name, words in whose.items()}
 bars = {label[name]: number for name, number in on_one.items()}
 x = "CPUs or workers of a rank that is bound to one CPU"
 figures.bars(bars, title, x=x, guess=label.get(guess, guess), note=note)
 
 # %% [markdown]
-# Repeat the option, which is right in all versions: `srun --cpus-per-task="$SLURM_CPUS_PER_TASK" python …`. And count
-# CPUs with `os.sched_getaffinity`.
+# Repeat the option for `srun`, which is right in all versions: `srun --cpus-per-task="$SLURM_CPUS_PER_TASK" python …`.
+# Count CPUs with `os.sched_getaffinity`.
 
 # %% [markdown] id="once" tags=["core"]
 # ## 2 · Read each sample once
 #
-# We read an epoch on two nodes with two ranks each, three times: with tasks of `srun`; with a program that uses the
-# local rank as the rank; and with a script that starts four pythons itself.
+# We read an epoch on two nodes with two ranks each, in three ways:
+#
+# - as tasks of `srun`,
+# - with a program that uses the local rank as the rank,
+# - with a script that starts four pythons itself.
 
 
 # %%
@@ -217,10 +220,10 @@ for way, shares in taken.items():
     print(f"{way:26} ranks read {[len(share) for share in shares]} samples: {often[way]}")
 right = [way for way, counts in often.items() if list(counts) == ["once"]]
 title = f"Only with {', '.join(right) or 'none of them'} was each of the {samples} samples read exactly once"
-show.figure(figures.bars(often, title, x="samples of the epoch, by how often they were read", guess=guess))
+show.figure(figures.bars(often, title, x="samples of the epoch, by how often they were read", guess=guess, counted=True))
 
 # %% [markdown]
-# Nothing failed in the wrong runs, and in one the numbers per rank are right. So count over all ranks.
+# The wrong runs did not fail. In one of them each rank even read the right number of samples. So count over all ranks.
 #
 # ### A sampler's two traps
 #
@@ -238,9 +241,11 @@ ours = [sum(map(len, EpochPlan(10, rank=rank, world_size=4).batches(0))) for ran
 print(f"the ranks of PyTorch's sampler read {theirs}, together {sum(theirs)}; of ours {ours}, together {sum(ours)}")
 
 # %% [markdown]
-# PyTorch repeats two samples so that all ranks take the same number of steps. In validation these count twice. Ours
-# repeats none, so a rank may have one step fewer, and the others wait until they time out. Set `drop_last=True` in
-# training: it leaves out up to a global batch. In validation keep all, and add up sums and counts once at the end.
+# PyTorch repeats two samples so that all ranks take the same number of steps. In validation these count twice.
+#
+# Ours repeats none, so a rank may have one step fewer, and the others wait for it until they time out. In training, set
+# `drop_last=True`, which leaves out up to a global batch. In validation keep all samples, and add up sums and counts
+# once at the end.
 #
 # > **Predict.** Which of the two reads the second epoch in another order? The folded cell compares.
 
@@ -260,9 +265,16 @@ for name, (one, other) in orders.items():
 # %% [markdown] id="scale" tags=["core"]
 # ## 3 · Train on all of them
 #
-# `init_process_group` connects the ranks; `DistributedDataParallel` (DDP) averages their gradients in each
-# `backward()`. With GPUs, write `"nccl"`, call `torch.cuda.set_device(here.local_rank % torch.cuda.device_count())` (a
-# task may see only one), and move model and batches there: this is what the local rank is for.
+# `init_process_group` connects the ranks. `DistributedDataParallel` (DDP) averages their gradients in each
+# `backward()`. The cells define a small model, its loader, and one step.
+#
+# <details>
+# <summary>What changes with GPUs?</summary>
+#
+# Write `"nccl"`, call `torch.cuda.set_device(here.local_rank % torch.cuda.device_count())` (a task may see only one),
+# and move model and batches there: this is what the local rank is for.
+#
+# </details>
 
 # %%
 import torch.distributed as dist
@@ -337,14 +349,15 @@ for what, pause_s in {"writes a checkpoint for 5 s": 5, "exits": 0}.items():
     print(f"rank 1 {what}:", *map("rank {}: {}".format, (0, 1), nodes.play(partial(uneven, pause_s), two)), sep="\n  ")
 
 # %% [markdown]
-# Our timeout is 3 s; the default is 10 minutes with NCCL, 30 with gloo: training seems to hang.
+# A rank with one step more waits until its timeout, so training seems to hang: here 3 s, by default 10 minutes with
+# NCCL, 30 with gloo. If the other exits, the connection breaks.
 
 # %% [markdown] id="full" tags=["core"]
 # ## 4 · Add nodes until the storage is full
 #
-# *Weak scaling* means more ranks with the same work per rank. Each rank stands for a node and takes ten steps. Steps
-# and storage only sleep: a step takes 30 ms, and a storage sends 80 MB per second. All ranks share one storage; then
-# each has a copy, as after staging.
+# *Weak scaling* means more ranks with the same work per rank. Each rank stands for a node and takes ten steps of 30 ms.
+# A storage sends 80 MB per second. (Both only sleep.) First all ranks share one storage. Then each has a copy, as after
+# staging.
 #
 # > **Predict.** An image is about 100 kB, and a step takes 10 of them. For how many ranks is one storage fast enough?
 
@@ -372,7 +385,8 @@ for where, storage in storages.items():
         scaled[where][n] = [100 * n / max(nodes.play(partial(ten_steps, storage, soon()), places)) for _ in range(3)]
 
 # %% [markdown]
-# The folded cell draws. Your number, for unpacked files: the file rate of 01 / 333, the ranks that *one node* feeds.
+# The folded cell draws. It also notes how many ranks *one node* would feed from unpacked files: your file rate of 01 /
+# 333, the images that a rank takes per second.
 
 # %% jupyter={"source_hidden": true}
 from statistics import median
@@ -382,25 +396,29 @@ worth = {where: line[4] / line[1] for where, line in speed.items()}
 need = 10 * source.manifest.sizes.mean() / 0.03  # bytes per second of a rank
 title = f"4 ranks are {worth['one storage']:.1f} times as fast as one from one storage, {worth['a copy per rank']:.1f} times with copies; one storage is full at {rate / need:.1f} ranks"
 lines = {where: scaled[where] for where in reversed(scaled)}  # the copies first: a solid line beside the dashed one
-lines |= {f"limit: {rate / 1e6:.0f} MB/s": dict.fromkeys((1, 2, 3, 4), rate / source.manifest.sizes.mean())}
 lines |= {"n x one rank": {count: count * speed["a copy per rank"][1] for count in (1, 2, 3, 4)}}
 axes = {"x": "ranks, one per node", "y": "samples per second, all ranks", "ideal": "n x one rank"}
 marks = {f"{rate / 1e6:.0f} MB/s / {need / 1e6:.0f} MB/s = {rate / need:.1f} ranks": rate / need}
-show.figure(figures.lines(lines, title, **axes, guess=guess, marks=marks))
+drawn, limit = figures.lines(lines, title, **axes, guess=guess, marks=marks), rate / source.manifest.sizes.mean()
+plot, words = drawn.figure.axes[0], f"limit of one storage: {limit:.0f}"
+plot.set_ylim(top=max(plot.get_ylim()[1], 1.15 * limit))
+plot.axhline(limit, lw=1, color="#8C8C8C", zorder=0)
+plot.text(1.04, limit, words, va="bottom", fontsize=9, color="#666666")
+show.figure(show.Drawing(drawn.figure, f"{drawn.alt} A grey line: {words}."))
 if opens := worksheet.value("01", "opens_per_s", 0):  # 0: not measured yet
     worksheet.note("10", ranks_fed=int(opens / (10 / 0.03)))
 else:
     print("Run notebook 01, then this cell again, for your number.")
 
 # %% [markdown]
-# 80 MB per second are 720 images, the flat line: no number of ranks gets more. Staging moves this bend ([notebook
-# 07](07_stage_a_dataset.ipynb)).
+# The flat grey line is the limit: 80 MB per second are 720 images, and no number of ranks gets more. Staging moves this
+# limit ([notebook 07](07_stage_a_dataset.ipynb)).
 #
 # <details>
 # <summary>Why not 333 with one rank, four times that with four, or 720 from one storage?</summary>
 #
-# One rank gets fewer than 333, since ten steps include the first batch; four on two CPUs also disturb each other.
-# From one storage, the last step still follows the last byte.
+# One rank gets fewer than 333, since ten steps include the first batch; four on two CPUs also disturb each other. From
+# one storage, the last step still follows the last byte.
 #
 # </details>
 
@@ -408,8 +426,10 @@ else:
 # ## 5 · Outlive the time limit
 #
 # A job is killed at its time limit. With `--signal=USR1@90`, Slurm sends all processes of the ranks a signal 90 seconds
-# before, or up to a minute earlier. The handler only records it; the loop checks after each step. The ranks must stop
-# at the *same* step, or one waits for the others' gradients: so they add up their signals.
+# before, or up to a minute earlier. The handler only records it, and the loop checks after each step.
+#
+# The ranks must stop at the *same* step, or one waits for the others' gradients. So they add up their signals, and all
+# stop if there is one.
 
 # %%
 import signal
@@ -437,11 +457,8 @@ def train(folder, epochs=3):
 
 
 # %% [markdown]
-# A DataLoader's processes get the signal too, and may die: ignore it in `worker_init_fn`. With NCCL `stop` lies on the
-# GPU, and the test waits for it: make it every 20 steps, on all ranks.
-#
-# The folded cell saves the state under another name and renames it, so a kill leaves the last good one; and simulates
-# Slurm's signal.
+# The folded cell defines two functions. One saves the state under another name and renames it, so that a kill leaves
+# the last good checkpoint. The other plays Slurm's signal.
 
 
 # %% jupyter={"source_hidden": true}
@@ -461,7 +478,8 @@ def slurm_sends_usr1(pids):
 
 
 # %% [markdown]
-# Two ranks train, and get the signal in the second epoch. The same call runs again; and once without a stop.
+# Two ranks train, and get the signal in the second epoch. The same call runs again, and resumes. A third run is not
+# stopped.
 #
 # > **Predict.** Will the last loss of the interrupted training be the same, almost the same, or clearly different?
 
@@ -478,14 +496,22 @@ print("in one go: ", nodes.play(partial(train, whole), two)[0], f"(your guess: {
 
 # %% [markdown]
 # The losses are equal, because order and crops are functions of seed, epoch and sample. `smallfiles train` does all
-# this, and saves the optimizer's state too; it exits with code 75, and the script requeues its job. (This takes `srun`:
-# torchrun dies of USR1, and turns code 75 into 1.) A model with dropout also needs the state of its generator
-# (`torch.get_rng_state()`), of each rank.
+# this, and saves the optimizer's state too. It exits with code 75, so that the script can requeue its job.
 #
-# Submitted again with fewer nodes, the ranks share what is left of the epoch. The global batch is smaller then: scale
-# the learning rate, or the batch of a rank.
+# <details>
+# <summary>What else does a real training need?</summary>
 #
-# > **Predict.** 4 ranks stop after 3 batches of 16. How many of the 400 images does one of 3 ranks still get? The
+# - A DataLoader's processes get the signal too, and may die: ignore it in `worker_init_fn`.
+# - With NCCL `stop` lies on the GPU, and the test waits for it: make it every 20 steps, on all ranks.
+# - A model with dropout also needs the state of its generator (`torch.get_rng_state()`), of each rank.
+# - Start it with `srun`: torchrun dies of USR1, and turns code 75 into 1.
+#
+# </details>
+#
+# If the job resumes with fewer nodes, the ranks share what is left of the epoch. The global batch is then smaller:
+# scale the learning rate, or the batch of a rank.
+#
+# > **Predict.** 4 ranks stop after 3 batches of 16 each. How many of the 400 images does one of 3 ranks still get? The
 # > folded cell counts.
 
 # %% jupyter={"source_hidden": true}
@@ -509,6 +535,8 @@ print([len(indices) for indices, _ in second], f"{len(times)} images were read, 
 # %% [markdown] id="script" tags=["core"]
 # ## 6 · Read a job script, and submit it
 #
+# In the script below, `task` is a function of `lib.sh`: `srun --cpus-per-task="$cpus"`.
+#
 # > **Predict.** How many processes run `smallfiles epoch "$data"`, and how many `smallfiles epoch --count`?
 
 # %%
@@ -517,10 +545,8 @@ from helpers import jobs
 print(jobs.find(Path(jobs.__file__).parents[2], "10_read").path.read_text())
 
 # %% [markdown]
-# Slurm reads the `#SBATCH` lines up to the first command, and silently ignores later ones. `--nodes` times
-# `--ntasks-per-node` is the number of ranks. `task`, from `lib.sh`, is `srun --cpus-per-task="$cpus"`.
-#
-# So four processes read, and the script counts.
+# Four processes read (`--nodes` times `--ntasks-per-node`), and the script counts, once. Slurm reads the `#SBATCH`
+# lines up to the first command, and silently ignores later ones.
 #
 # We submit it to the local cluster (`slurm/local/up`), or to the site in `COURSE_SITE`:
 
