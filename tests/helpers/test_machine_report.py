@@ -136,6 +136,15 @@ def test_the_figure_shows_the_finding_as_its_title_each_number_and_bars_from_zer
     assert not re.search(r"None|nan|\{", picture().alt_text)
 
 
+@pytest.mark.parametrize(("free", "ends"), [(2 * 10**12, "million"), (10**9, "0")])
+def test_the_axis_has_two_numbers_or_more_and_counts_millions_where_it_must(free, ends):
+    axes = draw(picture(StoragePlace("data", disk(free=free, inodes_free=free // 10**6)))).figure.axes[0]
+    low, high = axes.get_xlim()
+    shown = [axes.xaxis.get_major_formatter()(n, 0) for n in axes.get_xticks() if low <= n <= high]
+    assert shown[0] == "0" and len(shown) > 2
+    assert all(text.endswith(ends) for text in shown[1:])
+
+
 @pytest.mark.parametrize("folders", [(), ("/scratch/my data", "b")])
 def test_the_command_is_one_that_the_command_line_takes(folders):
     words = shlex.split(picture().to_cli(*folders))
