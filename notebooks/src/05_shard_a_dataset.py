@@ -298,8 +298,8 @@ marks = {"2 ms per open reaches half of its best": enough}
 figures.lines(rates, title, x="images per shard", y="images per second", log="xy", note="warm cache", marks=marks)
 
 # %% [markdown]
-# Larger shards need fewer opens. With 250 images (25 MB), the wait is about a tenth of the time of a worker that only
-# reads. But all workers share one metadata server, so choose 100 MB.
+# Larger shards need fewer opens. With 250 images (25 MB), the wait is here about a tenth of the time of a worker that
+# only reads. But all workers share one metadata server, so choose 100 MB.
 #
 # Shards can also be too large, because a worker needs at least one. With shards of 1 GB, ImageNet's 140 GB leave 372 of
 # 512 workers without any. So take 1 GB for a few GPUs only.

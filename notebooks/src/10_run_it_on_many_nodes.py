@@ -350,7 +350,7 @@ for what, pause_s in {"writes a checkpoint for 5 s": 5, "exits": 0}.items():
 
 # %% [markdown]
 # A rank with one step more waits until its timeout, so training seems to hang: here 3 s, by default 10 minutes with
-# NCCL, 30 with gloo. If the other exits, the connection breaks.
+# NCCL, 30 with gloo. Here, if the other exits, the connection breaks.
 
 # %% [markdown] id="full" tags=["core"]
 # ## 4 · Add nodes until the storage is full
