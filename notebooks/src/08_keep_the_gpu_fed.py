@@ -4,8 +4,8 @@
 # **Minutes** 40 · **Machine** any Linux computer with two CPUs, no GPU needed · **Needs** nothing · **Data** 240
 # synthetic images
 #
-# A packed file, once staged or cached, delivers bytes as fast as memory. A GPU needs batches: decoded, cropped, scaled
-# and stacked by the CPUs of your job. That work usually decides how long the GPU waits.
+# A packed file, once staged or cached, delivers bytes as fast as memory. But a GPU needs batches: images that the CPUs
+# of your job have decoded, cropped, scaled and stacked. This work usually decides how long it waits.
 
 # %% [markdown] id="questions"
 # ## Questions
@@ -17,10 +17,10 @@
 # %% [markdown] id="objectives"
 # ## After this you can
 #
-# - name the stage of a batch to improve,
+# - name the stage to improve,
 # - put decoding, cropping and scaling in the cheapest order,
 # - choose a `DataLoader`'s settings by measuring,
-# - recognise when a ring buffer helps, and how long training waits.
+# - tell when a ring helps, and how long training waits.
 
 # %% [markdown] id="setup"
 # ## Set up
@@ -66,8 +66,8 @@ reader = formats.open(packed)
 # ## 1 · Follow a batch
 #
 # A [forum post](https://discuss.pytorch.org/t/pytorch-dataset-dataloader-classes/136830) asked how to keep a GPU busy
-# with views like these: the shorter side of an image is scaled to a random length from 256 to 480 pixels, then 224 x
-# 224 pixels are cut out. The folded cell picks length and place once per image, so all programs make the same view:
+# with random *views* of images: the shorter side is scaled to a random length from 256 to 480 pixels, then 224 x 224
+# pixels are cut out. The folded cell draws these once per image, so all programs make the same view:
 
 # %% jupyter={"source_hidden": true}
 from smallfiles.images.crops import Box
@@ -88,17 +88,19 @@ drawn = [draw_view(index) for index in range(len(reader))]
 
 
 # %% [markdown]
-# The stages are *read*, *decode* (JPEG to pixels), *augment* (pixels to the random view), *collate* (stack views into a
-# batch) and *send*. Our six programs, the first a common one:
+# A batch is made in five stages: *read*, *decode* (JPEG to pixels), *augment* (pixels to the random view), *collate*
+# (stack views into a batch) and *send* (from a worker to training). Our six programs, the first a common one:
 #
-# | program | libjpeg-turbo | augment |
-# |---|---|---|
-# | `floats, scale_crop` | Pillow's | scale, crop |
-# | `floats, crop_scale` | Pillow's | crop, scale |
-# | `bytes, scale_crop` | Pillow's | scale, crop |
-# | `bytes, crop_scale` | Pillow's | crop, scale |
-# | `bytes, toolbox` | the toolbox's | crop, scale |
-# | `bytes, toolbox, part` | the toolbox's, of the part | scale |
+# | program | pixels are | decodes with | then |
+# |---|---|---|---|
+# | `floats, scale_crop` | floats | Pillow | scales, crops |
+# | `floats, crop_scale` | floats | Pillow | crops, scales |
+# | `bytes, scale_crop` | bytes | Pillow | scales, crops |
+# | `bytes, crop_scale` | bytes | Pillow | crops, scales |
+# | `bytes, toolbox` | bytes | the toolbox | crops, scales |
+# | `bytes, toolbox, part` | bytes | the toolbox, the part shown | scales |
+#
+# Each yields the name of a stage when it is done.
 
 # %%
 from torchvision.transforms.v2 import functional as F
@@ -106,7 +108,7 @@ from torchvision.transforms.v2 import functional as F
 
 def scale_crop(data, short, k, box, dtype):  # short: new shorter side; box: part shown; k: its pixels per pixel of the view
     picture = Image.open(io.BytesIO(data)).convert("RGB")
-    yield "decode", picture  # for the clock below
+    yield "decode", picture
     whole = F.resize(F.to_dtype(F.to_image(picture), dtype, scale=True), [short])
     yield "augment", F.crop(whole, round(box.top / k), round(box.left / k), 224, 224)
 
@@ -120,8 +122,8 @@ def crop_scale(data, short, k, box, dtype):
 
 
 # %% [markdown]
-# The last one stops after the last row shown, and computes no pixels of the hidden part. The bits of the rows above must
-# still be unpacked: a part at the bottom saves little.
+# The last program stops after the last row shown, and computes no hidden pixels. But the bits of the rows above must be
+# unpacked, so a part at the bottom saves little.
 
 # %%
 from smallfiles.images.picture import open_picture
@@ -136,8 +138,8 @@ def toolbox(data, short, k, box, only_the_part):
 
 
 # %% [markdown]
-# The folded cell is that clock: `follow` books the processor time until each `yield`. A worker process must also *send*
-# its batch to the trainer; `send_ms` times a `DataLoader` that only sends.
+# The folded cell defines two clocks. `follow` adds up the processor time of each stage of a batch. `send_ms` times a
+# worker process that only sends.
 
 
 # %% jupyter={"source_hidden": true}
@@ -183,10 +185,11 @@ def send_ms(batch):
 
 
 # %% [markdown]
-# > **Predict.** How many times faster than the first program is the last? And which stage is the longest in each?
+# > **Predict.** How many times as fast as the first program is the last: 1.5, 3 or 6? And which stage is the longest in
+# > each? (Drawn below.)
 
 # %%
-guess = 1.5  # change me: the last program is so many times as fast as the first
+guess = 1.5  # change me: times as fast
 
 # %%
 ways, kinds = (scale_crop, crop_scale), {"floats": torch.float32, "bytes": torch.uint8}
@@ -199,7 +202,7 @@ for number in range(10):
         runs[name].append(spent)
 
 # %% [markdown]
-# The folded cell draws the median time of each stage:
+# The folded cell draws the median time of each stage, and compares the pixels:
 
 # %% jupyter={"source_hidden": true}
 bars = {}
@@ -229,23 +232,30 @@ for name, batch in first.items():
     print(f"{name:21} {difference:4.1f} of 255 from the first, {batch.nbytes / 1e6:4.1f} MB to send")
 
 # %% [markdown]
-# The pixels differ mostly because `scale_crop` rounds the *place* of its view to whole pixels after scaling.
+# The longest stage is *augment* in the first program, and *decode* in those with bytes. Two habits cost time:
 #
-# Augmenting is longest in the first, decoding with bytes. Two habits cost time. *Floats too early*: they take longer to
-# scale and, with four bytes instead of one, to send. `images.normalise` converts a whole batch on the GPU. *Scaling
-# pixels that are then thrown away*: crop first. The savings do not add up: who crops first gains less from bytes, since
-# fewer floats are scaled.
+# - *Floats too early.* With four bytes instead of one, they take longer to scale and to send. Let the GPU convert the
+#   whole batch (`images.normalise`).
+# - *Scaling pixels that are then thrown away.* Crop first.
 #
-# *Read* is small from the page cache; from a cold parallel file system it may be most of the bar
+# *Read* is short from the page cache. From a cold parallel file system it may be most of the bar
 # ([01](01_count_the_cost_of_small_files.ipynb)).
+#
+# <details>
+# <summary>Why do the savings not add up, and why do the pixels differ?</summary>
+#
+# Who crops first scales fewer floats, and so gains less from bytes. The pixels differ mostly because `scale_crop`
+# rounds the *place* of its view to whole pixels after scaling, the others before.
+#
+# </details>
 
 # %% [markdown] id="views" tags=["optional"]
 # ## 2 · Choose the views
 #
 # *Optional, 5 minutes.* `RandomShortSide` makes the forum's view. `RandomResizedCrop`, the usual one, takes 8 to 100 %
-# of the area and stretches it a little.
+# of the area and stretches it a little. We also add random colours.
 #
-# > **Predict.** Which is the cheapest, and how much does changing colours add?
+# > **Predict.** Which is the cheapest? And do the colours add 5, 40 or 200 % to the time? (Drawn below.)
 
 # %%
 jpegs = [bytes(reader.read(index)) for index in range(24)]
@@ -264,7 +274,7 @@ title = f"{max(speeds, key=lambda name: median(speeds[name]))} is the cheapest; 
 figures.bars(speeds, title, x="images per second of one processor")
 
 # %% [markdown]
-# `RandomShortSide` shows a third of an image, `RandomResizedCrop` a half: more to decode.
+# `RandomShortSide` shows a third of an image, `RandomResizedCrop` a half, which is more to decode.
 #
 # <details>
 # <summary>Larger photographs: decode them at a reduced size</summary>
@@ -277,7 +287,7 @@ figures.bars(speeds, title, x="images per second of one processor")
 # %% [markdown] id="workers" tags=["core"]
 # ## 3 · Add workers
 #
-# The loader you know:
+# This is the `Dataset` that you know, with a file per image:
 
 # %%
 names, labels = source.manifest.paths.to_pylist()[:240], source.manifest.targets
@@ -312,9 +322,10 @@ def by_processes(store, count, workers):
 
 
 # %% [markdown]
-# We read 240 files from memory, and 64 of them through `slowfs`, where each look-up and each open takes 6 ms.
+# We read 240 files from memory, and 64 of them from simulated slow storage, where finding a file and opening it take 6
+# ms each.
 #
-# > **Predict.** How many workers are best from memory? And from slow storage: fewer, as many, or more?
+# > **Predict.** How many workers are best from memory? And from slow storage: fewer, as many, or more? (Drawn below.)
 
 # %%
 guess = 4  # change me: the best number of workers, from slow storage
@@ -336,7 +347,7 @@ with open_slow(setup.folder(), SlowConfig(latency_s=0.006)) as slow:
     loaders.clear(), tasks.clear()  # the worker processes end with their loaders
 
 # %% [markdown]
-# The folded cell draws a line per store and notes your numbers.
+# The folded cell draws this and notes your numbers.
 
 # %% jupyter={"source_hidden": true}
 lines = {where: {n: max(result.rates_per_s(f"{where}, {n}")) for n in counts} for where in stores}
@@ -357,12 +368,21 @@ cpu_ms = 1e3 * (time.thread_time() - began) / 48
 worksheet.note("08", images_per_s=max(lines["memory"].values()), cpu_ms=cpu_ms)
 
 # %% [markdown]
-# A worker does two jobs. It *computes*: from memory, the line stops rising near the number of free CPUs, and one worker
-# only adds sending, since no training overlaps. And it *waits*, asleep and without a CPU, until its file arrives: from
-# slow storage more workers than CPUs help, until these are busy, at 12 ms of waiting per 1.2 of computing (yours is
-# above) with some ten workers per CPU. Compare with what your GPU trains: at 1.2 ms, 8 CPUs make at most 6,700 images
-# per second. With too few CPUs per GPU, and decoding as the longest stage, decode on the GPU, in the trainer, since a
-# forked worker cannot use CUDA (DALI, or `torchvision.io.decode_jpeg(…, device="cuda")`).
+# A worker does two jobs:
+#
+# - *It computes.* From memory, the line stops rising near the number of free CPUs. (One worker only adds sending, since
+#   no training runs meanwhile.)
+# - *It waits* for its file, asleep and without a CPU. So from slow storage more workers than CPUs help, until the CPUs
+#   are busy. With 12 ms of waiting per 1.2 ms of computing (yours is above), this takes some ten workers per CPU.
+#
+# <details>
+# <summary>Are these enough for your GPU?</summary>
+#
+# Compare with what it trains: at 1.2 ms, 8 CPUs make at most 6,700 images per second. If that is too few, and decoding
+# is the longest stage, decode on the GPU: DALI, or `torchvision.io.decode_jpeg(…, device="cuda")`. Do it in the
+# trainer, since a forked worker cannot use CUDA.
+#
+# </details>
 #
 # Workers need not be processes. Decoding and scaling release Python's lock, so *threads* really work at the same time.
 #
@@ -373,22 +393,24 @@ worksheet.note("08", images_per_s=max(lines["memory"].values()), cpu_ms=cpu_ms)
 #
 # </details>
 #
-# Workers make batches ahead, which take memory.
+# Batches that are made ahead take memory.
 #
-# > **Predict.** Batches of 256, 8 workers, 2 batches ahead per worker: how many gigabytes as bytes, and as floats?
+# > **Predict.** 8 workers make 2 batches of 256 views ahead each. How many gigabytes are these as bytes, and as floats:
+# > 0.1, 0.6, 2.5?
 
 # %%
 print(*(f"{8 * 2 * 256 * 3 * 224**2 * n / 1e9:.1f} GB as {kind}" for kind, n in (("bytes", 1), ("floats", 4))), sep="\n")
 
 # %% [markdown]
 # Processes keep them in `/dev/shm`. If that is too small, a worker dies with a *bus error*
-# ([12](12_when_it_breaks.ipynb)); `make_loader` checks first.
+# ([12](12_when_it_breaks.ipynb)).
 
 # %% [markdown] id="ring" tags=["optional"]
 # ## 4 · Build a ring
 #
 # *Optional, 12 minutes.* The idea in the forum: a second program fills a RAM disk with finished batches, and training
-# empties it. The core is memory that two processes share, cut into slots, and two queues of slot numbers.
+# empties it. This *ring* is memory that two processes share, cut into *slots* of one batch each, and two queues of slot
+# numbers.
 #
 # ![Twelve slots in a ring. Producers fill the next empty slots, training reads the oldest ready one and then frees it.](pictures/ring.svg)
 
@@ -433,12 +455,14 @@ producer.join()
 print(f"{len(means)} batches through {SLOTS} slots; at most {max(waiting)} waited during a step")
 
 # %% [markdown]
-# Training holds one slot itself, so at most 5 can wait. No batch was copied. But if the producer is killed, training
-# sleeps forever, and two producers would mix up the order. `smallfiles.ring` handles that.
+# Training holds one slot itself, so at most 5 can wait. No batch was copied. But a killed producer lets training sleep
+# forever, and two would mix up the order. `smallfiles.ring` handles both.
 #
-# **Does a ring make training faster?** We simulate it with sleeps. A step takes 20 ms, a batch 9 ms. The storage stalls
-# for 0.27 s in every 0.6 s, and training pauses for 0.1 s before each epoch of 2 s. A `DataLoader` starts each epoch
-# empty; a ring continues to fill. The folded cell defines storage, producer, and a training with one buffer:
+# **Does a ring make training faster?** We simulate it with sleeps. A step takes 20 ms, and a batch 9 ms. But the
+# storage stalls for 0.27 s in every 0.6 s, and training pauses for 0.1 s before each epoch of 2 s.
+#
+# We compare a `DataLoader` with 2 batches ahead, one with `AHEAD`, and a ring of `AHEAD` slots. A `DataLoader` starts
+# each epoch empty; a ring fills during the pause. The folded cell defines storage, producer and training:
 
 # %% jupyter={"source_hidden": true}
 import queue
@@ -481,19 +505,19 @@ def train(slots, goes_on, make_s=0.009, stalls=True):
 
 
 # %% [markdown]
-# > **Predict.** How many slots bridge a stall of 0.27 s at 20 ms per step? And how many help with storage that never
-# > stalls but needs 30 ms per batch?
+# > **Predict.** How many slots bridge a stall of 0.27 s at 20 ms per step? Write them into `AHEAD`. And how many help
+# > with storage that never stalls but needs 30 ms per batch?
 
 # %%
-AHEAD = 8  # change me: the fewest slots with which the ring waits 0 %
-buffers = {"2 ahead": (2, False), f"{AHEAD} ahead": (AHEAD, False), f"ring of {AHEAD}": (AHEAD, True)}
+AHEAD = 8  # change me: batches, one in each slot
+buffers = {"2 ahead": (2, False), f"{AHEAD} ahead": (AHEAD, False), f"ring of {AHEAD} slots": (AHEAD, True)}
 ORIGIN = time.monotonic()  # of the stalls
 with ThreadPoolExecutor(6) as pool:  # sleeping needs no CPU, so all six run at once
     stalled = {name: pool.submit(train, *buffer) for name, buffer in buffers.items()}
     too_slow = {name: pool.submit(train, *buffer, 0.03, False) for name, buffer in buffers.items()}
 
 # %% [markdown]
-# The folded cell computes the waiting and draws how full the buffers were.
+# The folded cell prints the waiting, and draws how full the buffers were with stalls. Your guess is in the title.
 
 # %% jupyter={"source_hidden": true}
 stalled, too_slow = ({name: run.result() for name, run in runs.items()} for runs in (stalled, too_slow))
@@ -505,7 +529,7 @@ def share(done):
 
 
 for name in buffers:
-    print(f"{name:11} waits {share(stalled[name][0]):4.0%} with stalls, {share(too_slow[name][0]):4.0%} if too slow")
+    print(f"{name:16} waits {share(stalled[name][0]):4.0%} with stalls, {share(too_slow[name][0]):4.0%} if too slow")
 times = np.arange(ORIGIN, ORIGIN + 4, 0.01)  # the level every 10 ms, not only at requests
 
 
@@ -515,26 +539,28 @@ def sampled(level):
 
 
 stalls = [(start, min(4, start + STALL_S)) for start in np.arange(PERIOD_S - STALL_S, 4, PERIOD_S).tolist()]
-ring = stalled[f"ring of {AHEAD}"]
+ring = stalled[f"ring of {AHEAD} slots"]
 pause = ring[0][BATCHES][0] - ORIGIN  # the first step of the second epoch comes after it
 marks = {f"{AHEAD} ahead starts empty": stalled[f"{AHEAD} ahead"][0][BATCHES][0] - ORIGIN}
 marks |= {"storage stalls": stalls, "pauses of training (ring)": [(0, PAUSE_S), (pause - PAUSE_S, pause)]}
 levels = {name: sampled(stalled[name][1]) for name in reversed(buffers)}  # the ring below the others
 two, more, ringed = (share(done) for done, _ in stalled.values())
-title = f"Stalls cost {two:.0%} with 2 batches ahead, {more:.0%} with {AHEAD}, {ringed:.0%} with a ring of {AHEAD}"
+title = f"Training waits {two:.0%} of the time with 2 batches ahead, {more:.0%} with your {AHEAD}, {ringed:.0%} with a ring of {AHEAD} slots"
 show.figure(figures.lines(levels, title, x="seconds", y="batches ready; at 0 training waits", marks=marks))
 
 # %% [markdown]
-# A buffer bridges a stall if it is full when the stall begins and lasts until the first batch after it: 0.279 s, 14
-# steps. The producer holds one batch, so set `AHEAD` to 13 and run both cells again (with 12, chance decides). More
-# batches ahead (workers × `prefetch_factor`) gain nearly all of it, except when an epoch starts. If the supply is too
-# slow, every buffer runs empty; the ring gains only what it fills in the pauses. A ring replaces no CPUs.
+# A full buffer bridges a stall if it lasts until the first batch after it: 0.279 s, or 14 steps. The producer holds one
+# batch, so 13 slots do. Set `AHEAD` to 13 and run both cells again. (With 12, chance decides.)
+#
+# - More batches ahead (workers × `prefetch_factor`) gain nearly as much as a ring, except when an epoch starts.
+# - If the supply is too slow on average, every buffer runs empty. A ring gains only what it fills in the pauses: it
+#   replaces no CPUs.
 
 # %% [markdown] id="train" tags=["core"]
 # ## 5 · Look at the waiting
 #
 # The decisive number is the share of time in which training waits for a batch. A GPU computes beside the CPUs, so we
-# simulate a step with a sleep of 40 ms. (A real step also holds Python's lock at times: threads then gain less.)
+# simulate a step with a sleep of 40 ms. (A real step at times holds Python's lock, so threads gain less.)
 
 
 # %%
@@ -552,8 +578,8 @@ def steps(loader, step_s=0.04):
 
 
 # %% [markdown]
-# > **Predict.** What share of the time does training wait if it makes its batches itself? With one thread? With one
-# > process? With a ring that another program fills?
+# > **Predict.** What share of the time does training wait if it makes its batches itself: 5, 30 or 80 %? And with one
+# > thread, one process, or a ring that another program fills? (Drawn below.)
 
 # %%
 from smallfiles.loading import LoaderConfig, make_loader
@@ -578,15 +604,14 @@ show.command(config, "train.arrow", "--batch", "16")
 with filling(config, packed, "--batch", "16"), ring.attach(config.name) as batches:
     found["ring"] = steps(batches)
 waiting = {name: spent["waiting"] / sum(spent.values()) for name, spent in found.items()}
-title = f"Waiting: {waiting['no worker']:.0%} without a worker, {waiting['1 process']:.0%} with 1 process, "
-title += f"{waiting['1 thread']:.0%} with 1 thread, {waiting['ring']:.0%} with a ring"
+title = f"Training waits {waiting['no worker']:.0%} of the time without a worker, {waiting['1 thread']:.0%} with 1 thread, "
+title += f"{waiting['1 process']:.0%} with 1 process, {waiting['ring']:.0%} with a ring"
 show.figure(figures.bars(found, title, x="seconds per epoch", note=f"one run of {len(source.manifest) // 16 - 1} steps"))
-print({name: f"{share:.0%} waiting" for name, share in waiting.items()})
+
 
 # %% [markdown]
-# With free CPUs one worker hides most waiting. With a process, training waits although batches are ready: it must
-# receive each, the *send* of section 1; with `pin_memory` a thread of the trainer does that ahead. A thread's batch is
-# there already.
+# With free CPUs one worker hides most of the waiting. With a process, training waits although batches are ready,
+# because it must receive each: the *send* of section 1. A thread's batch is there already.
 
 # %% [markdown] id="exercise"
 # ## Exercise
@@ -596,8 +621,8 @@ print({name: f"{share:.0%} waiting" for name, share in waiting.items()})
 # %% [markdown] id="cluster"
 # ## On the cluster
 #
-# This command compares processes, threads and a ring, prints where a batch's time goes, and recommends a setting;
-# as a job, `slurm/submit SITE 08_tune_loader`:
+# This command compares processes, threads and a ring, prints where a batch's time goes, and recommends a setting.
+# `slurm/submit SITE 08_tune_loader` runs it as a job:
 
 # %%
 from smallfiles.measure.loading import LoadBenchConfig
@@ -605,8 +630,8 @@ from smallfiles.measure.loading import LoadBenchConfig
 show.command(LoadBenchConfig(workers=(1, 2, 4, 8), batch=256), ["train.arrow"])
 
 # %% [markdown]
-# Then train with the best setting, or from a ring, whose filler is a second step of the *same* job (`slurm/submit SITE
-# 08_ring`), since many sites give each job a private `/dev/shm`. The folded cell prints the commands.
+# Then train with the best setting, or from a ring (`slurm/submit SITE 08_ring`). Its filler is a second step of the
+# *same* job, since many sites give each job a private `/dev/shm`. The folded cell prints the commands.
 
 # %% jupyter={"source_hidden": true}
 from smallfiles.loading import LoaderConfig
@@ -621,12 +646,11 @@ show.command(TrainConfig(ring="imagenet", model="resnet50", size=224, epochs=90)
 # %% [markdown] id="key-points"
 # ## Key points
 #
-# - A batch is read, decoded, augmented, collated and sent: measure all stages before you change one.
+# - Measure all stages of a batch before you change one.
 # - Keep bytes, and convert to floats on the GPU; let the decoder skip what is not shown, or crop before scaling.
-# - Workers compute and wait: from packed, staged files start with as many per rank as it has CPUs, from slow storage
-#   with more.
+# - Workers compute and wait: from packed files start with as many per rank as it has CPUs, from slow storage with more.
 # - A ring, or more prefetching, bridges stalls and pauses. It does not help if batches come too slowly on average.
-# - The share of time spent waiting shows whether any of this matters.
+# - The share of waiting shows whether any of this matters.
 
 # %% [markdown] id="quiz"
 # ## Check yourself
@@ -660,8 +684,8 @@ show.command(TrainConfig(ring="imagenet", model="resnet50", size=224, epochs=90)
 # <details>
 # <summary>Answer</summary>
 #
-# **(c)**: the GPU is the limit, and hides the loading. For (a) and (b) the loader would have to be the limit, for (d) to
-# slow down the GPU. But you can now give CPUs back.
+# **(c)**: the GPU is the limit, and hides the loading. For (a) and (b) the loader would have to be the limit, for (d)
+# to slow down the GPU. But you can now give CPUs back.
 #
 # </details>
 

@@ -179,7 +179,7 @@ except OSError as error:
 # ## Task 3 (part A): leave no half file
 #
 # `write(path)` writes a file, and may fail at any point, or by Ctrl-C. Let it write under another name beside `out`.
-# Only a complete file gets that name. Return `out`. If `write` fails, remove its file and let the exception go on. Six
+# Only a complete file gets the name `out`; return it. If `write` fails, remove its file and let the exception go on. Six
 # lines:
 #
 # `write_whole(out: Path, write: Callable[[Path], object]) -> Path`
