@@ -4,15 +4,15 @@
 # **Minutes** 35 · **Machine** any Linux computer with two CPUs, no GPU needed · **Needs** notebook 03 · **Data** 200
 # synthetic images with masks, and 200 with a table of labels
 #
-# So far a sample was an image and a label. Yours may also have a mask, a number or a text: *fields*. A field holds
-# either *blobs*, the bytes of one file per sample such as an image or a mask (in 04 a *blob* was many of these back to
-# back), or *values*, a column of a table.
+# So far a sample was an image and a label. Yours may also have a mask, a number or a text. Each of these is a *field*.
+# A field of *blobs* holds the bytes of a file for each sample, such as an image or a mask. A field of *values* is a
+# column of a table.
 
 # %% [markdown] id="questions"
 # ## Questions
 #
 # - How do samples of several files get into one packed file?
-# - How do an image and its mask stay together through random crops?
+# - How do image and mask stay together through random crops?
 # - Which columns of a table are labels, and which are numbers?
 # - What does a mask cost the processor, and what a second file (optional)?
 # - What does the toolbox make of my folder?
@@ -20,10 +20,10 @@
 # %% [markdown] id="objectives"
 # ## After this you can
 #
-# - pack images with masks, and a table with numbers, and check what was recognised,
+# - pack images with masks, and check what was recognised,
 # - give an image and its mask the same random view,
-# - join a table to its files by name, also one that comes later, and keep floats from becoming classes,
-# - say what a mask costs in processor time, and a second file in opens (optional),
+# - join a table by name, also one that comes later, and keep floats from becoming classes,
+# - say what a mask costs, and a second file (optional),
 # - try all of this on your own data without writing a byte.
 
 # %% [markdown] id="setup"
@@ -51,7 +51,8 @@ setup = start("13")
 # %% [markdown] id="masks" tags=["core"]
 # ## 1 · Pack images with their masks
 #
-# In segmentation every pixel has a class. The usual folder:
+# In *segmentation* a network predicts the class of every pixel. A *mask* is a picture of the right classes. The usual
+# folder:
 
 # %%
 folder = setup.path("segmentation")
@@ -60,8 +61,8 @@ for part in ("images", "masks"):
     print(f"{part + '/':8} {len(names)} files: {', '.join(names[:3])} …")
 
 # %% [markdown]
-# > **Predict.** A class per sub-folder is the rule of `ImageFolder`. How many classes does it find here, and what is
-# > the label of an image?
+# > **Predict.** A class per sub-folder is the rule of `ImageFolder`. How many classes does it find here, and how many
+# > samples?
 
 # %%
 from torchvision.datasets import ImageFolder
@@ -70,8 +71,8 @@ wrong = ImageFolder(folder)
 print(f"{len(wrong)} samples of the classes {wrong.classes}; the first image has label {wrong.targets[0]}")
 
 # %% [markdown]
-# Twice as many samples as images, and a network that learns to tell photographs from masks, without an error.
-# `sources.load` knows the usual names of such folders, and pairs their files. Its notes say what it took for what.
+# There is no error, but a network would learn to tell photographs from masks. `sources.load` knows the usual names of
+# such folders, and pairs their files. Its notes say what it took for what:
 
 # %%
 from smallfiles import formats, sources
@@ -84,8 +85,15 @@ if not packed.exists():  # finished output is never overwritten
 print(f"further fields: {source.manifest.fields}")
 
 # %% [markdown]
-# For other names say it yourself: `--field mask=labels/{stem}_gt.png`. In the packed file each field is a column, each
-# sample a row:
+# Do your files have other names? Then say which file belongs to which image; `{stem}` is the name of the image without
+# its suffix:
+#
+# | | |
+# |---|---|
+# | in Python | `sources.load(folder, columns="mask=labels/{stem}_gt.png")` |
+# | as a command | `smallfiles pack folder out.arrow --field "mask=labels/{stem}_gt.png"` |
+#
+# In the packed file each field is a column, each sample a row:
 
 # %%
 import pyarrow as pa
@@ -94,8 +102,8 @@ with pa.memory_map(str(packed)) as file:
     print(pa.ipc.open_file(file).schema.remove_metadata())
 
 # %% [markdown]
-# `read` gives the first blob, `blob(name)` the others. The numbers in a mask are classes, not brightness: 0 is the
-# background.
+# `reader.read` gives the first blob of a sample, here the image, and `reader.blob(name)` reads another. The numbers in
+# a mask are classes, not brightness; 0 is the background.
 
 # %%
 import io
@@ -141,7 +149,7 @@ draw(
 # %% [markdown] id="view" tags=["core"]
 # ## 2 · Give both the same view
 #
-# Training takes a random crop of each image. The mask must be cropped too:
+# Training takes a random crop of each image. The mask must be cropped, too. A first try:
 
 # %%
 from torchvision import tv_tensors
@@ -155,17 +163,17 @@ def apart(image, mask):
 
 
 # %% [markdown]
-# `crop` draws a place at each call, so the two get different ones.
+# `crop` draws a new place at each call, so image and mask get different ones.
 #
-# > **Predict.** How much do object and mask then overlap? (Intersection over union, IoU: the pixels of both, in percent
-# > of the pixels of either.)
+# > **Predict.** How much do object and mask then overlap: 20, 60 or 90 %? (Intersection over union, IoU: the pixels in
+# > both, in percent of the pixels in either. Drawn below.)
 
 # %%
 guess = 60  # change me: percent
 
 # %% [markdown]
-# The remedy: draw the crop *once*. In torchvision, say what a mask is (`tv_tensors.Mask`), and pass both in one call.
-# Correct `yours`:
+# The remedy is to draw the crop *once*. In torchvision, say what a mask is (`tv_tensors.Mask`), and pass both in one
+# call. Correct `yours` (answer: `together`, below):
 
 # %%
 import torch
@@ -186,13 +194,13 @@ panels = {crops.__name__: crops(image, as_mask(mask)) for crops in (apart, yours
 draw(panels, "Two crops with the outlines of their masks: left cropped apart, right by your function.")
 
 # %% [markdown]
-# On the left, a correct answer of the network increases the loss. Shapes, types and counts are right, so only a
-# picture shows it, or a measurement, in which a mask takes the place of the image:
+# On the left, even a correct answer of the network increases the loss. No error is raised, because shapes and types are
+# right. Only a picture shows the fault, or a measurement, in which a mask takes the place of the image:
 
 
 # %%
 def together(image, mask):
-    return crop(image, mask)  # the line for `yours`
+    return crop(image, mask)  # the answer
 
 
 def overlap(crops, index):
@@ -208,8 +216,9 @@ title = f"Cropped apart, mask and object overlap by {middle['apart']:.0f}% (IoU)
 figures.bars(found, title, x="intersection over union (%)", dots="masks", guess=guess, guess_of="apart")
 
 # %% [markdown]
-# A mask must also not be scaled like an image: the mean of classes 1 and 3 is 2, which is another class. torchvision
-# takes the nearest pixel for every `tv_tensors.Mask`; here the mask is a plain picture:
+# A mask must also not be scaled like an image. Scaling mixes neighbours, but the mean of classes 1 and 3 is 2, another
+# class. So take the nearest pixel, as torchvision does for every `tv_tensors.Mask`. For a plain picture, you must say
+# so:
 
 # %%
 for mode in ("NEAREST", "BILINEAR"):
@@ -217,8 +226,8 @@ for mode in ("NEAREST", "BILINEAR"):
     print(f"{mode.lower():9} classes {np.unique(scaled).tolist()}")
 
 # %% [markdown]
-# `make_loader` takes a maker for each field. `Mask(view)` takes its view from the same draw as `Image(view)`, in every
-# worker, and picks the nearest pixel:
+# Our `make_loader` does both. It takes for each field what makes a tensor of it. `Mask(view)` gets the same random view
+# as `Image(view)`, in every worker, and takes the nearest pixel:
 
 # %%
 from smallfiles.images import RandomResizedCrop
@@ -240,8 +249,8 @@ panels = {title: (batch["image"][i].permute(1, 2, 0), batch["mask"][i]) for i, t
 draw(panels, "Three views of a batch. The outlines of the masks follow the objects.")
 
 # %% [markdown]
-# `training.train` trains a small network with the same makers. `target` is the field that it learns, whose type
-# decides the rest, here a class for each pixel. It calls `mask.long()` before the loss, as your own loop must:
+# `train` trains a small network on such batches, to predict the field `target`. Before the loss it calls `mask.long()`,
+# as your own loop must:
 
 # %%
 from smallfiles.training import TrainConfig, train
@@ -251,8 +260,8 @@ for epoch in train(packed, config=config).epochs:
     print(f"epoch {epoch.epoch}: loss {epoch.loss:.2f}")
 
 # %% [markdown]
-# > **Predict.** The mask must be decoded as well. It has 1.5 kB, the image 118 kB, both as many pixels. How much more
-# > processor time does a sample take with its mask?
+# > **Predict.** The mask must be decoded as well. It has 1.5 kB and the image 118 kB, but both have as many pixels. How
+# > much more processor time does a sample take with its mask: 2, 20 or 60 %? (Drawn below.)
 
 # %%
 guess = 20  # change me: percent more
@@ -288,14 +297,15 @@ note = f"random crops to 96 pixels; the image alone takes {1000 * alone / 100:.2
 figures.bars(shares, title, x="processor time per sample, of the image alone (%)", base="image", guess=100 + guess, note=note)
 
 # %% [markdown]
-# Few bytes do not mean little work: all pixels of a PNG are made, of a JPEG only those of the crop (by libjpeg-turbo 3).
-# The share is that of this view; measure yours. Plan the workers ([08](08_keep_the_gpu_fed.ipynb)), or pack both no
-# larger than the network needs (`pack --resize 256`).
+# Few bytes do not mean little work: of a PNG all pixels are decoded, of a JPEG only those of the crop (by libjpeg-turbo
+# 3). The share depends on the view. Plan more workers ([08](08_keep_the_gpu_fed.ipynb)), or pack both no larger than
+# the network needs (`pack --resize 256`).
 
 # %% [markdown] id="table" tags=["core"]
 # ## 3 · Join a table
 #
-# The second set has one row per image: a species, and a weight in grams to predict.
+# The second set has a table with a row per image: a species, and a weight in grams to predict. Here are the first
+# sorted files beside the first rows:
 
 # %%
 import csv
@@ -307,17 +317,18 @@ for row, name in zip(rows[:3], files):
     print(name, "|", *row.values())
 
 # %% [markdown]
-# > **Predict.** If you pair sorted files and rows by position, as `zip` does here, how many of 200 images get their own
-# > row?
+# > **Predict.** If you pair files and rows by position, as `zip` does here, how many of 200 images get their own row:
+# > about 1, 20 or 100?
 
 # %%
 right = sum(row["filename"].endswith(name) for row, name in zip(rows, files))
 show.say(f"**{right} of {len(rows)}** images got their own row, and no error was raised.")
 
 # %% [markdown]
-# That is chance: a shuffled list has one item at its own place on average, however long. A table is joined *by
-# name*, and whatever has no partner must be reported. The weight is a trap of its own: a column of numbers, as labels
-# are.
+# That is chance: a shuffled list has on average one item at its own place, however long. So join *by name*, and report
+# what has no partner.
+#
+# The weight is a second trap. It is a column of numbers, as labels often are. What if somebody takes it for the label?
 
 # %%
 from smallfiles.errors import SmallfilesError
@@ -334,8 +345,8 @@ load("label=weight")
 print(*load().notes)
 
 # %% [markdown]
-# As a class, 22.9 would become 22, or each weight a class of its own. The first is refused, and the second is what you
-# get from `sorted(set(weights))`. Every column that is not the label stays a value with its type:
+# The first call is refused, because 22.9 would become class 22. (`sorted(set(weights))` would make each weight a class
+# of its own.) The second call finds the label. Every other column stays a value with its type:
 
 # %%
 weighed = setup.scratch / "weighed.arrow"
@@ -345,8 +356,8 @@ batch = next(iter(make_loader(weighed, LoaderConfig(batch=4), transform=view)))
 print(batch["weight"].dtype, batch["weight"].tolist(), "and labels", batch["target"].tolist())
 
 # %% [markdown]
-# Was the join right? Then weight follows size; wrong rows give a cloud. The pictures are those of section 1, whose masks
-# say how large each object is. The folded cell joins by position and by name, and draws.
+# Was the join right? Then larger objects of a species weigh more; wrong rows give a cloud. The masks of section 1, with
+# the same pictures, tell the sizes. The folded cell joins by position and by name, and colours one species.
 
 # %% jupyter={"source_hidden": true}
 from collections import Counter
@@ -361,40 +372,45 @@ kinds, species = np.array([plants.target(index) for index in range(len(plants))]
 pixels = np.array([sizes[Path(plants.key(index)).stem] for index in range(len(plants))])
 by_place = dict(zip(files, (float(row["weight"]) for row in rows)))  # as `zip` paired them above
 joins = {"by position": [by_place[Path(plants.key(index)).name] for index in range(len(plants))], "by name": weights}
-figure = Figure(figsize=(9, 3.4), layout="constrained")
-shapes = ["h", "*", "$♣$", "P", "$✿$", "d", "^", "o", "p", "s"]  # as the names of the species say, and their colours
+figure = Figure(figsize=(7.2, 3.4), layout="constrained")
+shown = Counter(kinds.tolist()).most_common(1)[0][0]  # the species with the most images
 follows = {}  # correlation of weight and size within a species
 for axes, (name, column) in zip(figure.subplots(1, 2, sharex=True, sharey=True), joins.items()):
     own = [(pixels[kinds == number], np.array(column)[kinds == number]) for number in range(len(species))]
     for number, pair_of in enumerate(own):
-        fill, edge, _ = species[number].split("_")
-        style = {"marker": shapes[number], "ms": 5, "mfc": fill, "mec": edge, "mew": 0.8, "ls": ""}
-        axes.plot(*pair_of, **style, label=species[number])
+        colour, above = ("#0072B2", 3) if number == shown else ("0.85", 2)
+        label = species[number] if number == shown else "other species" if number == (shown == 0) else None
+        axes.plot(*pair_of, "o", ms=5, color=colour, mec="white", mew=0.5, zorder=above, label=label)
     follows[name] = np.nanmedian([np.corrcoef(*np.log(pair_of))[0, 1] for pair_of in own])
     axes.set(xscale="log", xticks=(2_000, 10_000, 50_000), yscale="log", yticks=(3, 10, 30, 100))
-    axes.set_xlabel("pixels of the object")
-    axes.set_title(name, fontsize=10)
+    axes.set_xlabel("size of the object (pixels)")
+    axes.set_title(f"joined {name}", fontsize=10)
     for axis in (axes.xaxis, axes.yaxis):
         axis.set_major_formatter("{x:,.0f}")
     axes.spines[["top", "right"]].set_visible(False)
-    axes.set_facecolor("0.88")  # shows the white ones
+axes.legend(loc="lower right", frameon=False, fontsize=9)
 figure.axes[0].set_ylabel("weight (g)")
-axes.legend(loc="center left", bbox_to_anchor=(1, 0.5), frameon=False, fontsize=9)
-title = f"Within a species, weight follows size with a correlation of {follows['by name']:.2f} if joined by name, {follows['by position']:.2f} by position"
+title = "Within a species, weight follows size if joined by name\n"
+title += f"(correlation {follows['by name']:.2f}; by position {follows['by position']:.2f})"
 figure.suptitle(title, x=0.01, ha="left", fontsize=10, fontweight="bold")
-show.figure(figure, alt=f"Two scatter plots of {len(weights)} images, weight by pixels of the object. {title}.")
+show.figure(figure, alt=f"Two scatter plots of {len(weights)} images, weight by pixels of the object. {' '.join(title.split())}.")
 singles = sum(count == 1 for count in Counter(weights).values())
 print(f"As classes, these weights would be {len(set(weights))}, {singles} of them with one image.")
 
 # %% [markdown]
-# A real balance gives nearly one class per image. One image can only be learned by heart, and none is left to validate
+# Why not classes? With a real balance nearly each image would be a class of its own, with no image left to validate
 # with. And classes do not know that 22 g is nearer to 23 g than to 60 g.
 #
-# `make_loader` gives `float64` as Arrow stores it; call `.float()` before the loss. Missing numbers come as NaN, and missing
-# whole numbers are refused until you say what stands for them (`Value(missing=-1)`).
+# <details>
+# <summary>Types, and missing numbers</summary>
 #
-# A score that comes next week, in a table of its own, needs no second packing. `annotate` joins it by name and writes a
-# small file beside the packed one:
+# `make_loader` gives `float64` as Arrow stores it, so call `.float()` before the loss. A missing float comes as NaN.
+# Missing whole numbers are refused until you say what stands for them (`Value(missing=-1)`).
+#
+# </details>
+#
+# A score that comes next week needs no second packing. `annotate` joins it by name, and writes a small file beside the
+# packed one:
 
 # %%
 from smallfiles.pack import annotate
@@ -409,8 +425,8 @@ print(f"{weighed.stat().st_size:,} and {added.stat().st_size:,} bytes; fields: {
 # %% [markdown] id="price" tags=["optional"]
 # ## 4 · Pay for the second file
 #
-# *Optional, 5 minutes.* To see what only the second file costs, the folded cell writes the same bytes as one file per
-# sample, the mask after its image, and packs them too.
+# *Optional, 5 minutes.* What does it cost that a sample has two files? For comparison, the folded cell also writes the
+# same bytes as one file per sample, and packs these.
 
 # %% jupyter={"source_hidden": true}
 import os
@@ -445,8 +461,8 @@ tasks = {
 assert len({read(7) for read in tasks.values()}) == 1, "all four read the same bytes"
 
 # %% [markdown]
-# > **Predict.** With names known and bytes warm, as in 01: how many microseconds per sample does the second file add? And
-# > the second blob in a packed file?
+# > **Predict.** From the page cache, as in 01: how many microseconds per sample does the second file add? And the
+# > second blob in a packed file? (Drawn below.)
 
 # %%
 guess = 10  # change me: µs for the second file
@@ -475,16 +491,15 @@ title = f"A second file adds {added[0]:.0f} µs to a sample, a second packed blo
 figures.bars(spent, title, x="microseconds per sample", note=f"warm cache; your guess for the second file was {guess} µs")
 
 # %% [markdown]
-# On a parallel file system each open is a round trip to a busy server instead
-# ([01](01_count_the_cost_of_small_files.ipynb)), so expect a second file to double the waiting. A second packed blob
-# costs no open, but from storage it is a second request, unless it lies beside the first, as in shards. In an Arrow
-# file the masks of a record batch come after all of its images.
+# On a parallel file system each open is a round trip to a busy server ([01](01_count_the_cost_of_small_files.ipynb)),
+# so expect a second file to double the waiting. A second packed blob costs no open. But from storage it is a second
+# request, unless it lies beside the first, as in shards.
 
 # %% [markdown] id="own" tags=["core"]
 # ## 5 · Try your own folder
 #
-# Write the path of your folder, table or archive into this cell. It stays unchanged. Without one, a small
-# delivery is tried, listed below, in which our shapes stand for trees.
+# Write the path of your folder, table or archive into this cell. Nothing is written there. Without a path we try a
+# small delivery, in which shapes stand for trees:
 
 # %%
 import os
@@ -493,7 +508,7 @@ from helpers.delivery import delivered
 
 trees = delivered(setup.path("segmentation"), setup.scratch / "delivery", seed=1).folder
 own = os.environ.get("COURSE_DATA") or str(trees)  # change me: the path of your own folder or table
-columns = []  # change me if needed, such as ["mask=labels/{stem}.png", "label=species"]
+columns = []  # change me if needed, as in section 1; several in a list
 for at, _, names in sorted(os.walk(trees)):
     print(f"{os.path.relpath(at, trees)}: {len(names)} files {sorted(names)[:2]}")
 
@@ -518,8 +533,8 @@ if mine is not None:
 
 # %% [markdown]
 # Check three things in the notes: the number of samples, the fields, and what was left out. In our delivery five files
-# have no partner, and the table was left out, with it the classes: [14](14_wrap_up.ipynb) mends it. For any other layout
-# write a table: a row per sample, a column of paths for each kind of file.
+# have no partner. The table was left out, and with it the classes; [14](14_wrap_up.ipynb) mends this. For any other
+# layout write a table, with a column of paths for each kind of file.
 
 # %% [markdown] id="exercise"
 # ## Exercise
@@ -543,12 +558,11 @@ show.command(TrainConfig(target="mask", epochs=20), "shapes.arrow")
 # %% [markdown] id="key-points"
 # ## Key points
 #
-# - A sample is a key and its fields: blobs (files) and values (columns), packed together in one row.
+# - A sample has fields: blobs (files) and values (columns), packed in one row.
 # - Read the notes of `load` and look at pictures before training; wrong pairs raise no error.
 # - Draw a random view once, and give it to image and mask. Scale masks by the nearest pixel.
 # - Join tables by name, never by order. A float is a value, not a class. A later column needs no second packing.
-# - A second file per sample is a second open; a second packed blob is none, but may be a second request. Both must be
-#   decoded.
+# - A second file is a second open; a second packed blob may be a second request. Both must be decoded.
 
 # %% [markdown] id="quiz"
 # ## Check yourself
@@ -577,8 +591,8 @@ show.command(TrainConfig(target="mask", epochs=20), "shapes.arrow")
 #
 # </details>
 #
-# **3.** A column `age` holds 7.0, 8.0 and 12.5. What is it? (a) A class, it has three values. (b) A value, kept as float.
-# (c) A class after rounding.
+# **3.** A column `age` holds 7.0, 8.0 and 12.5. What is it? (a) A class, it has three values. (b) A value, kept as
+# float. (c) A class after rounding.
 #
 # <details>
 # <summary>Answer</summary>
@@ -591,5 +605,4 @@ show.command(TrainConfig(target="mask", epochs=20), "shapes.arrow")
 # %% [markdown] id="next"
 # ## Next
 #
-# Choose workers as in [08](08_keep_the_gpu_fed.ipynb), run as in [10](10_run_it_on_many_nodes.ipynb); what breaks is in
-# [12](12_when_it_breaks.ipynb).
+# What breaks is in [12](12_when_it_breaks.ipynb); [14 · Wrap up](14_wrap_up.ipynb) puts all together.
