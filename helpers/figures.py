@@ -154,7 +154,8 @@ def bars(
         axes.set_xlim(right=max(axes.get_xlim()[1], 1.02 * place))
         mark(axes, name, place, (0.94 if guess is None or guess is ... else 0.85) - 0.08 * number, iter(()))
     values = ", ".join(f"{name} {text(median(runs))}" for name, runs in totals.items())
-    return _finish(figure, f"Bar chart. {title}. {label}: {values}{guessed(guess, as_guessed)}.")
+    kind = "Dot chart" if log else "Bar chart"
+    return _finish(figure, f"{kind}. {title}. {label}: {values}{guessed(guess, as_guessed)}.")
 
 
 @styled()
