@@ -4,26 +4,25 @@
 # **Minutes** 35 · **Machine** any Linux computer with two CPUs · **Needs** nothing; shows more where `squashfuse` is
 # installed · **Data** 400 synthetic images
 #
-# A squashfs file holds a whole folder tree, read-only. Linux can mount it, so that every program sees files again. Many
-# sites do not allow mounts, but a library can read it too. Here an *image* is a photograph, the archive a
-# *squashfs file*.
+# A squashfs file holds a whole folder tree, read-only. Linux can mount it, so that every program sees files again.
+# Where mounts are not allowed, a library can read it. Here an *image* is a photograph, the archive a *squashfs file*.
 
 # %% [markdown] id="questions"
 # ## Questions
 #
-# - Which settings make a squashfs file slow, and why is that not noticed while packing?
+# - Which settings make a squashfs file slow?
 # - Do I need a mount?
 # - When does compression pay?
 # - Why does a reader that is right in one process return wrong samples in two?
-# - What can I do if my environment has more files than my quota?
+# - What if my environment has more files than my quota?
 
 # %% [markdown] id="objectives"
 # ## After this you can
 #
-# - pack a squashfs file that is fast to read at random, and find out why another one is slow,
+# - pack a squashfs file that is fast to read at random, and say why another one is slow,
 # - read it from any process without a mount,
 # - find the bandwidth below which compression pays,
-# - recognise a reader that shares an offset between workers, and write one that does not,
+# - write a reader whose workers share no offset,
 # - put a Python environment into one file.
 
 # %% [markdown] id="setup"
@@ -65,7 +64,7 @@ from smallfiles.progress import bytes_text
 # %% [markdown] id="inside"
 # ## Look inside
 #
-# Pack the images. The suffix `.sqfs` chooses the format.
+# Pack the images; the suffix `.sqfs` chooses the format.
 
 # %%
 source = setup.source()
@@ -76,8 +75,10 @@ report = pack(source, packed, config)
 print(f"{report.samples:,} images, {bytes_text(report.file_bytes)}, {report.files} files")
 
 # %% [markdown]
-# The second file is the content digest. squashfs has no checksum of its data: a flipped byte of what is stored raw is
-# returned as right; only the digest reveals it.
+# The second file is the content digest. Keep it: squashfs has no checksum of its data, so only the digest reveals a
+# flipped byte in an image.
+#
+# `SquashFS` opens the squashfs file by paths, and `formats.open` opens it as numbered samples:
 
 # %%
 with SquashFS(packed) as opened:
@@ -88,26 +89,27 @@ reader = formats.open(packed)
 reader.key(7), reader.target(7), reader.classes[reader.target(7)], reader.span(7)[1:]
 
 # %% [markdown]
-# Each sample is a file at its own path, so a mount or `unsquashfs` restores the tree. Labels and order are in three more
-# files, in `.smallfiles`. A sample lies in one piece; the last two numbers are its first byte and the byte after its
-# last.
+# Each image is a file at its own path, so a mount or `unsquashfs` restores the tree. Three more files, in
+# `.smallfiles`, hold labels and order. An image lies in one piece: the last two numbers are its first byte and the byte
+# after its last.
 
 # %% [markdown] id="settings" tags=["core"]
 # ## 1 · Choose the settings
 #
-# Files are cut into *blocks*, which are compressed, and the ends of files share blocks, *fragments*. With blocks of 128
-# KiB most of our images are smaller than a block, so they are nothing but "end"; with 1 MiB all of them are. And a
-# photograph does not get smaller. First come nearly the defaults of `mksquashfs` (they share only files that are smaller
-# than a block), then we change the settings:
+# Two settings can make random reads slow. *Compression*: each file is cut into *blocks*, and each block is compressed.
+# *Fragments*: the ends of several files share one block. With blocks of 128 KiB most of our images are smaller than a
+# block, so they are nothing but "end"; with 1 MiB all of them are.
+#
+# The first setting is nearly the default of `mksquashfs`. The others change it:
 
 # %%
 from pysquashfs import pack as write_squashfs
 
 settings = {
     "gzip, fragments": {"compression": "gzip", "level": 9, "fragments": True},
-    "gzip, fragments, 1M": {"compression": "gzip", "level": 9, "fragments": True, "block_bytes": 1 << 20},
+    "gzip, 1 MiB fragments": {"compression": "gzip", "level": 9, "fragments": True, "block_bytes": 1 << 20},
     "gzip, no fragments": {"compression": "gzip", "level": 9},
-    "raw, fragments, 1M": {"fragments": True, "block_bytes": 1 << 20},
+    "raw, 1 MiB fragments": {"fragments": True, "block_bytes": 1 << 20},
     "raw, no fragments": {},  # add a line of your own, such as {"compression": "zstd"}
 }
 photos = [(reader.key(index), bytes(reader.read(index))) for index in range(240)]
@@ -116,14 +118,14 @@ for number, (name, options) in enumerate(settings.items()):
     path = setup.scratch / f"setting-{number}.sqfs"
     write_squashfs(path, photos, overwrite=True, **options)
     written[name] = SquashFS(path)
-    print(f"{name:20} saves {1 - path.stat().st_size / photo_bytes:6.2%}")
+    print(f"{name:21} saves {1 - path.stat().st_size / photo_bytes:6.2%}")
 
 # %% [markdown]
-# > **Predict.** The sizes hardly differ. zlib unpacks photographs at some 500 MB/s, memory is read at some 10 GB/s. How
-# > many times faster is a random read from *raw, no fragments* than from the first?
+# > **Predict.** The sizes hardly differ. zlib unpacks photographs at some 500 MB/s, memory is read at some 10 GB/s. A
+# > random read from *gzip, fragments* takes how many times as long as one from *raw, no fragments*?
 
 # %%
-guess = 5  # change me: raw without fragments is so many times as fast as the first
+guess = 5  # change me: times as long
 
 
 def read_all(opened):
@@ -135,25 +137,27 @@ def read_all(opened):
 found = measure.compare({n: partial(read_all, f) for n, f in written.items()}, rounds=7, unit="images")
 
 # %% [markdown]
-# The folded cell draws the times, and computes what the library fetches without a cache.
+# The folded cell draws the times, and prints how many bytes the library fetches.
 
 # %% jupyter={"source_hidden": true}
 base, raw = "gzip, fragments", "raw, no fragments"
-slower, slowest = (found.times(raw, name).median for name in (base, "gzip, fragments, 1M"))
-title = f"With gzip and fragments, a random read takes {slower:.0f} times as long, with blocks of 1 MiB {slowest:.0f} times"
+slower, slowest = (found.times(raw, name).median for name in (base, "gzip, 1 MiB fragments"))
+title = f"With gzip and fragments, a random read takes {slower:.0f} times as long as raw, with fragments of 1 MiB {slowest:.0f} times"
 rates = {name: np.array(found.rates_per_s(name)) for name in written}
 times = {name: np.median(rates[raw]) / runs for name, runs in rates.items()}
-x, note = f"time of a random read; 1 is {raw}", f"warm page cache; 1 is {1e6 / np.median(rates[raw]):.0f} µs"
-show.figure(figures.bars(times, title, x=x, base=raw, guess=guess, note=note))
+x, note = f"time of a random read, relative to {raw}", f"warm page cache; 1 is {1e6 / np.median(rates[raw]):.0f} µs"
+show.figure(figures.bars(times, title, x=x, base=raw, guess=guess, guess_of=base, note=note, log=True))
 for name, opened in written.items():
-    print(f"{name:20} the library fetches {opened.info()['read_amplification']:5.2f} bytes per byte delivered")
+    print(f"{name:21} fetches {opened.info()['read_amplification']:5.2f} bytes per byte delivered")
 
 # %% [markdown]
-# For the first bar expect 8 to 40, nearly all from gzip: unpacking takes some 0.2 ms per image, decoding 1 ms. Fragments
-# add little there: with 128 KiB one holds one image or two. With 1 MiB about ten share one; compressed, it is fetched
-# and unpacked whole for each. Raw, our library looks up the fragment and reads one part; a mount fetches it whole.
+# For the first dot expect 8 to 40, nearly all from gzip: unpacking takes some 0.2 ms per image, decoding 1 ms.
 #
-# Examine any squashfs file:
+# Fragments of 128 KiB add little, because each holds one or two images. One of 1 MiB holds about ten. If it is
+# compressed, it is fetched and unpacked whole for each image. If it is raw, our library reads only the image's part,
+# but a mount fetches it whole.
+#
+# `info` finds both faults in any squashfs file:
 
 # %%
 for name in (base, raw):
@@ -162,7 +166,7 @@ for opened in written.values():
     opened.close()
 
 # %% [markdown]
-# `python -m pysquashfs info FILE` prints the same. For `mksquashfs` (4.4 or later) use:
+# `python -m pysquashfs info FILE` prints the same. With `mksquashfs` (4.4 or later) use:
 
 # %%
 from pysquashfs.info import RECOMMENDED
@@ -170,9 +174,8 @@ from pysquashfs.info import RECOMMENDED
 print(RECOMMENDED)
 
 # %% [markdown]
-# `-noD` and `-noF` leave data and fragments uncompressed, `-no-fragments` keeps files in one piece. The index is still
-# compressed, and every kernel and library supports gzip. Without `-noappend`, a second run adds all files again, under
-# other names.
+# `-noD` and `-noF` leave data and fragments uncompressed, `-no-fragments` keeps files in one piece. The index is
+# compressed, by gzip, which every kernel supports. Without `-noappend`, a second run adds all files again.
 
 # %% [markdown] id="mount" tags=["optional"]
 # ## 2 · Compare the library with a mount
@@ -186,7 +189,7 @@ print(RECOMMENDED)
 guess = "plain files"  # change me: or "mount", or "library"
 
 # %% [markdown]
-# The folded cell mounts the file in every way that works here, anew for each first epoch.
+# The folded cell mounts the file in every way that works here, for each first epoch anew.
 
 # %% jupyter={"source_hidden": true}
 from contextlib import ExitStack
@@ -243,23 +246,23 @@ x = {"x": "images per second", "note": "warm page cache"}
 show.figure(figures.bars(drawn, title, base="plain files", groups=("mount", "library"), guess=guessed, **x))
 
 # %% [markdown]
-# With a mount each read calls the kernel for a name, a handle and the bytes, and with FUSE this asks another process.
-# The kernel keeps what it got, so later epochs are faster; with a set larger than memory all wait for the storage. The
-# library has all positions in its index. On a local file system it reads from a memory map, elsewhere with one `pread`.
+# The library has all positions in its index, and on a local file system it copies from a memory map. With a mount each
+# read calls the kernel for a name, a handle and the bytes, and with FUSE the kernel asks another process. The kernel
+# keeps what it got, so later epochs are faster, unless the set is larger than memory.
 
 # %% [markdown] id="compression" tags=["optional"]
 # ## 3 · Compress what compresses
 #
 # *Optional, 5 minutes.* Annotations are often JSON, which is mostly repetition.
 #
-# > **Predict.** zstd makes them several times smaller. Is reading them faster or slower when the file is in memory? At
-# > which bandwidth of the storage are both alike?
+# > **Predict.** zstd makes them several times smaller. Is reading them faster or slower when the file is in memory?
+# > Slow storage delivers the smaller file sooner: at which bandwidth are both alike?
 
 # %%
 guess = 1e9  # change me: bytes per second
 
 # %% [markdown]
-# The folded cell makes 300 documents, packs them in four ways, and computes the rate from slower storage.
+# The folded cell makes 300 documents, packs them in four ways, and computes the rate from storage of each bandwidth.
 
 # %% jupyter={"source_hidden": true}
 import json
@@ -294,19 +297,22 @@ rates = {codec: {b: 1 / (each_s + stored[codec] / b) for b in bytes_s} for codec
 longer_s = read_s["zstd, level 3"] - read_s["raw"]
 pays = (stored["raw"] - stored["zstd, level 3"]) / longer_s if longer_s > 0 else bytes_s[-1]
 title = f"Read in long runs, zstd pays below {pays / 1e6:,.0f} MB/s for one reader"
-axes = {"x": "what one reader gets from the storage (B/s)", "y": "files per second", "log": "xy", "marks": {"equal": pays}}
+axes = {"x": "what one reader gets from the storage (B/s)", "y": "files per second", "log": "xy", "marks": {"raw = zstd": pays}}
 show.figure(figures.lines(rates, title, **axes, guess=guess, note="computed from measured reads from memory, without requests"))
 
 # %% [markdown]
-# Compare this with what one reader gets in *large* reads from your file system on a busy day. The figure
-# leaves out the time of a request: if each file is its own request of 0.5 ms, 8 kB more or less hardly matter. So store
-# images raw; zstd pays for text that is read in long runs, for staging, and for the quota. Level 15, `mksquashfs`'s
-# default, takes many times as long to pack and saves little more.
+# Left of the dotted line zstd pays, because unpacking takes less time than the saved bytes would. Compare this
+# bandwidth with what one reader gets in *large* reads from your file system on a busy day.
+#
+# If each file is a request of its own that takes 0.5 ms, 8 kB more or less hardly matter. So use zstd for text that is
+# read in long runs, for staging, and for the quota. Images stay raw, because unpacking them costs time and saves no
+# bytes. Level 15, `mksquashfs`'s default, takes many times as long to pack and saves little more.
 
 # %% [markdown] id="sharing" tags=["core"]
 # ## 4 · Share one file between workers
 #
-# Two readers know the position of each sample. One seeks and reads, the other names the position.
+# Two readers know where each image begins and ends (`places`). One seeks, then reads; the other names the position in
+# the read. The last line counts wrong samples in one process.
 
 # %%
 places = [reader.span(index)[1:] for index in range(len(reader))]
@@ -328,8 +334,8 @@ def read_at_position(index):
 sum(seek_then_read(index) != truth[index] for index in range(len(truth)))
 
 # %% [markdown]
-# None is wrong. Now the same in a `DataLoader` with two workers, whose `Dataset` compares each sample and tries to
-# decode the wrong ones.
+# None is wrong. Now two workers of a `DataLoader` read. Its `Dataset` compares each sample with the right one, and lets
+# Pillow decode the wrong ones.
 #
 # > **Predict.** Are any of 30,000 samples wrong? And how many of the wrong ones does Pillow decode without an error:
 # > none, a third, or all?
@@ -376,11 +382,13 @@ asked = {"guess_of": "seek", "guess_text": f"{guess}% decoded", "x": "wrong samp
 show.figure(figures.bars(wrong, title, guess=guess * bad / 100, **asked))
 
 # %% [markdown]
-# An open file has an *offset*, and forked workers share it, as in [notebook 04](04_pack_hdf5.ipynb). One worker seeks,
-# the other seeks too, and then the first reads: from the right file, but the wrong sample. The read reports nothing. Of
-# many wrong samples, two thirds to three quarters are refused by the decoder, which blames the file: they begin inside
-# a photograph, or lack its end. The others are another photograph under this label. How often the workers collide
-# depends on chance and on your CPUs; if the first bar is 0, run the cell again.
+# An open file has an *offset*, where the next read begins, and forked workers share it, as in
+# [notebook 04](04_pack_hdf5.ipynb). One worker seeks, the other seeks too, and then the first reads: from the
+# right file, but the wrong place. The read reports nothing.
+#
+# Pillow refuses two thirds to three quarters of the wrong samples, since they begin inside a photograph or lack its
+# end, and blames the file. The others are another photograph under this label. Collisions depend on chance and on your
+# CPUs: if the first bar is 0, run the cell again.
 #
 # ![Left: two workers share one offset, worker 2 moves it, and worker 1 reads image B instead of A. Right: with pread each names its position.](pictures/shared_offset.svg)
 #
@@ -403,10 +411,10 @@ for name in ("networkx", "torch"):
     print(f"after import {name + ':':9} {total:6,} modules, {own[name]:4,} of them {name}'s own")
 
 # %% [markdown]
-# All processes of a job start in the same second, and each requests its modules from the metadata server. On simulated
-# storage that caches no file names (`slurm/env/README.md`), `import torch` by 2 × 4 ranks took 51,488 look-ups and 8,208
-# opens, and 5 and 2 from one squashfs file. Where CPUs are the limit it does not help: all ranks ran on two busy cores,
-# and took 98 s instead of 72 s. The folded cell packs one package, `networkx`:
+# Each module is a file, and all processes of a job request them from the metadata server in the same second. On
+# simulated storage that caches no names (`slurm/env/README.md`), `import torch` by 2 × 4 ranks took 51,488 look-ups and
+# 8,208 opens, and from one squashfs file 5 and 2. (Where CPUs are the limit it is no faster.) The folded cell packs one
+# package, `networkx`:
 
 # %% jupyter={"source_hidden": true}
 import compileall
@@ -426,8 +434,8 @@ made = write_squashfs(place / "packages.sqfs", folder_items(place / "files"), co
 print(f"{made.files:,} files, {bytes_text(made.bytes)}; one file, {bytes_text(made.image_bytes)}")
 
 # %% [markdown]
-# > **Predict.** For each module Python looks at its folder, twice at its source, and opens the compiled file. On storage
-# > where each of these four takes 2 ms, how long does the import take from many files, and from one? Its own modules are
+# > **Predict.** For each module Python looks at its folder, twice at its source, and opens the compiled file. If each
+# > of these four takes 2 ms, how long does importing `networkx` take from many files, and from one? Its own modules are
 # > counted above.
 
 # %%
@@ -435,7 +443,7 @@ latency_s = 0.002  # change me, also to 0.01
 guess = {"many files": 1.0, "one squashfs file": 1.0}  # change me: seconds
 
 # %% [markdown]
-# The folded cell imports it in a fresh interpreter from both; mounting counts.
+# The folded cell imports it from both, in a fresh interpreter. The mount counts.
 
 # %% jupyter={"source_hidden": true}
 from contextlib import nullcontext
@@ -468,17 +476,17 @@ if not imports:
     print(f"Four operations per module would take {4 * own['networkx'] * slow.config.latency_s:.1f} s from many files.")
 
 # %% [markdown]
-# Look-ups in the squashfs file happen on this node; the storage receives a few for the mount, then only reads of one open
-# file (`slowfs` does not charge these, so the gain is an upper bound). In a job the second line broadcasts and mounts
-# the file:
+# Look-ups in the squashfs file happen on this node. The storage receives a few requests for the mount, then only reads
+# of one open file (`slowfs` does not charge these, so the gain is an upper bound). In a job, the second line broadcasts
+# and mounts the file:
 #
 # ```bash
 # slurm/env/build.sh venv.sqfs .venv
 # source slurm/lib.sh; use_environment venv.sqfs
 # ```
 #
-# Then start programs with `python -m …`: scripts such as `torchrun` contain the old path, and run the old
-# environment. The Python that it was built on must be on the node too.
+# Then start programs with `python -m …`: scripts such as `torchrun` contain the old path, and run the old environment.
+# Its Python must be on the node too.
 
 # %% [markdown] id="exercise"
 # ## Exercise
@@ -498,7 +506,7 @@ show.command(config, "DATA_FOLDER", "train.sqfs")
 # ## Key points
 #
 # - Photographs: raw, no fragments. Compressing them saves almost nothing and costs every read.
-# - A library reads by position and needs neither mount nor root; a mount is for programs that need files.
+# - A library needs neither mount nor root; a mount is for programs that need files.
 # - Compress text with zstd at level 3; in long reads it pays below a bandwidth that you can measure.
 # - Forked workers and threads share the offset of an open file: name the position in each read.
 # - An environment is thousands of small files: as one squashfs file it needs a fraction of the metadata requests.
@@ -506,8 +514,8 @@ show.command(config, "DATA_FOLDER", "train.sqfs")
 # %% [markdown] id="quiz"
 # ## Check yourself
 #
-# **1.** A colleague's `train.sqfs` of photographs is as large as the folder, but random reads are slow. First
-# suspicion? (a) squashfs is slow (b) it was packed with the defaults: gzip and fragments (c) it must be mounted
+# **1.** A `train.sqfs` of photographs is as large as the folder, but random reads are slow. First suspicion?
+# (a) squashfs is slow (b) it was packed with the defaults: gzip and fragments (c) it must be mounted
 #
 # <details>
 # <summary>Answer</summary>
@@ -518,8 +526,8 @@ show.command(config, "DATA_FOLDER", "train.sqfs")
 #
 # </details>
 #
-# **2.** Your reader opens the file in `__init__` and calls `seek`, then `read`. With `num_workers=0` all is right. And
-# with 2 *forked* workers (the default on Linux up to Python 3.13)? (a) an exception (b) some wrong samples, silently
+# **2.** Your reader opens the file in `__init__` and calls `seek`, then `read`. With 0 workers all is right. And with 2
+# *forked* workers (the default on Linux up to Python 3.13)? (a) an exception (b) some wrong samples, silently
 # (c) all right, each worker has its own copy of the object
 #
 # <details>
