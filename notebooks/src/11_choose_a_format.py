@@ -4,8 +4,8 @@
 # **Minutes** 40 · **Machine** any Linux computer with two CPUs · **Needs** 03 to 06 help · **Data** 400 synthetic
 # images
 #
-# New here are LMDB, a file of keys and values, and Zarr, an array cut into chunks. Which format to use depends more on
-# your storage and the number of nodes than on its speed. For 1,000 nodes we need a model.
+# Which format to use depends more on your storage and the number of nodes than on its speed. New here are LMDB, a file
+# of keys and values, and Zarr, an array cut into chunks.
 
 # %% [markdown] id="questions"
 # ## Questions
@@ -50,7 +50,7 @@ setup = start("11")
 # %% [markdown] id="read" tags=["core"]
 # ## 1 · Read every format
 #
-# We pack the same images in each format, chosen by the suffix.
+# We pack the same images in each format; the suffix chooses.
 
 # %%
 import tempfile
@@ -69,10 +69,9 @@ for suffix, one in packed.items():
     print(f"{suffix:6} {one.files:4} files, {extra:6.2%} more bytes than the images")
 
 # %% [markdown]
-# They differ in files, and in how a reader finds sample 237. Ours look up once where each image lies, then read by
-# position: packed formats must be within microseconds. Libraries differ more ([notebook 04](04_pack_hdf5.ipynb)): we
-# add h5py, and zarr with all images as one long array in chunks of 128 kB, each a file, or all in one *shard*. The
-# folded cell writes them.
+# Our readers look up once where each image lies, then read by position, so packed formats must be about equally fast.
+# Libraries differ more ([notebook 04](04_pack_hdf5.ipynb)). We add h5py, and zarr with all images as one array in
+# chunks of 128 kB: *zarr, chunks* has a file for each, *zarr, sharded* one for all. The folded cell writes them.
 
 # %% jupyter={"source_hidden": true}
 import h5py
@@ -88,8 +87,7 @@ for name in ("chunks", "sharded"):
     print(f"zarr, {name}:", sum(path.is_file() for path in (out / f"{name}.zarr").rglob("*")), "files")
 
 # %% [markdown]
-# > **Predict.** Everything is in the page cache. How many times faster than plain files is the fastest way, in
-# > random order?
+# > **Predict.** Everything is in the page cache. How many times as fast as plain files is the fastest way, at random?
 
 # %%
 guess = 20  # change me: times as fast as files
@@ -124,13 +122,14 @@ result = measure.compare(calls, unit="images")
 rates = {name: result.rates_per_s(name) for name in calls}
 times = {name: np.median(runs) / np.median(rates["files"]) for name, runs in rates.items()}
 plain, own = np.median(rates["files"]), sorted(times[suffix] for suffix in SUFFIXES[1:])
-title = f"Read by position, packed formats are {own[0]:.1f} to {own[-1]:.1f} times as fast as plain files; "
-title += f"h5py {times['h5py']:.1f} times, zarr {times['zarr, chunks']:.2f} times, sharded {times['zarr, sharded']:.2f}"
+title = f"Packed formats are {own[0]:.1f} to {own[-1]:.1f} times as fast as plain files, h5py {times['h5py']:.1f} times; "
+title += f"zarr takes {1 / times['zarr, chunks']:.0f} times as long as files, sharded {1 / times['zarr, sharded']:.0f} times"
 ratios = {name: [float(f"{rate / plain:.2g}") for rate in runs] for name, runs in rates.items()}
-figures.bars(ratios, title, x="times as fast as files", guess=guess, note="warm: each ran once before")
+figures.bars(ratios, title, x="times as fast as files", base="files", guess=guess, note="warm: each ran once before", log=True)
 
 # %% [markdown]
-# The folded cell compares reading with decoding.
+# Does this matter? The folded cell compares reading with decoding. Guess: what percent of the time to decode does
+# reading a plain file take?
 
 # %% jupyter={"source_hidden": true}
 from smallfiles.images import RandomResizedCrop
@@ -152,15 +151,15 @@ title = f"Reading costs at most {most:.2g} % of decoding, but {share['zarr, chun
 figures.bars(shares, title, x="time to read, in percent of the time to decode and crop", note="from memory")
 
 # %% [markdown]
-# Read by position, every format that `pack` writes costs a few percent of decoding, so reading from memory does not
-# decide. Zarr pays for each call: read long slices. Sharding keeps files few (2), but a call takes longer.
+# With every format that `pack` writes, reading costs a few percent of decoding. So from memory the format does not
+# decide. Zarr pays for each call: read long slices. Sharding keeps files few, but a call takes longer.
 
 # %% [markdown] id="ask" tags=["core"]
 # ## 2 · Count the requests to the storage
 #
 # `slowfs` presents a folder as slow storage, and counts operations. We read 100 images at random, with nothing cached.
 #
-# > **Predict.** How many look-ups and opens per image: files? One packed file? Shards?
+# > **Predict.** How many look-ups and opens does an image take from plain files? From one packed file? From shards?
 
 # %%
 guess = {"files": 1, "arrow": 1, "tars": 1}  # change me: look-ups and opens per image
@@ -177,7 +176,7 @@ with open_slow(out, SlowConfig(latency_s=0.002)) as slow:
         asked[suffix] = {name: (count - before[name]) / 100 for name, count in slow.counts().items()}
 
 # %% [markdown]
-# The folded cell prints them.
+# The folded cell prints the counts.
 
 # %% jupyter={"source_hidden": true}
 for suffix, counts in asked.items():
@@ -187,12 +186,15 @@ for suffix, counts in asked.items():
 print("" if asked else "Counting needs a mount. The text below says what it finds.")
 
 # %% [markdown]
-# Plain files cost two operations per image, a look-up and an open; packed formats a few at opening. Files cost 1.3
-# reads per image, since this mount reads at most 128 KiB at once; packed formats 1.5, and half as many bytes again,
-# because the kernel reads ahead.
+# Plain files cost two operations per image, a look-up and an open; packed formats a few at opening. All take 1.3 to 1.6
+# reads per image, since this mount reads at most 128 KiB at once and the kernel reads ahead.
 #
-# There are four *ways* to read: *files*; *packed*, one large file, read at random, and *striped*: cut over many storage
-# servers; *shards*, read from start to end, so that a read of 1 MB brings ten images; *staged*, a copy on each node.
+# The model knows four *ways* to read:
+#
+# - *files*: one per image,
+# - *packed*: one large file, read at random, and *striped*: cut over many storage servers, called *targets*,
+# - *shards*: read from start to end, so that a read of 1 MB brings ten images,
+# - *staged*: a copy on each node.
 
 # %%
 from smallfiles.scaling import WAYS
@@ -203,7 +205,8 @@ for name, way in WAYS.items():
 # %% [markdown] id="queue" tags=["core"]
 # ## 3 · Wait in a queue
 #
-# Requests of many workers arrive at random. A short loop simulates a server; times are in operations:
+# Requests of many workers arrive at random, so some find the server busy. This loop simulates it. *Load* is the share
+# of time in which the server is busy; times are in operations.
 
 # %%
 import heapq
@@ -223,10 +226,10 @@ def mean_wait(load, at_a_time=1, requests=200_000):
 
 
 # %% [markdown]
-# > **Predict.** Above which load does a request wait longer than 4 operations, on average, at a server of one at a time?
+# > **Predict.** Above which load does a request wait longer than 4 operations, on average, if one is served at a time?
 
 # %%
-guess = 0.5  # change me: a share of the time
+guess = 0.6  # change me: a share of the time
 
 # %%
 loads = [0.1, 0.3, 0.5, 0.7, 0.8, 0.85, 0.9]
@@ -237,74 +240,84 @@ most, nearly = (np.median(waits["1 at a time"][load]) for load in (0.8, 0.9))
 title = f"One at a time, a request waits {most:.1f} operations at 80 % load, and {nearly:.1f} at 90 %; "
 title += f"64 at a time, {np.median(waits['64 at a time'][0.9]):.2f} at 90 %, and {np.median(waits['64 at a time'][0.98]):.1f} at 98 %"
 axes = {"x": "load of the server", "y": "wait, in operations", "ideal": "load / (1 - load)"}
-figures.lines(waits, title, **axes, guess=guess, counted=True)
+figures.lines(waits, title, **axes, guess=guess, note="simulated", counted=True)
 
 # %% [markdown]
-# Requests come in bunches and differ in length. While none comes, the server is idle, and idle time cannot be saved up.
-# If 64 are served at a time, as by section 4's metadata server (a target: one), a place is free, or soon will be. But
-# near 100 % every curve goes up, and other users move you along it: leave room. Workers wait for answers before they
-# ask again, so at 100 % throughput only stops growing.
+# Requests come in bunches. While none comes, the server is idle, and idle time cannot be saved up. If 64 are served at
+# a time, as by section 4's metadata server, a place is free, or soon will be. But near 100 % every curve goes up, and
+# other users move you along it: leave room.
 #
-# Next, a forecast against a measurement: `slowfs` with 4 operations at a time, 6 ms each on average. `simulate` has a
-# queue for each part of a cluster. The folded cell reads with 1 to 16 threads.
+# Does a queue matter if workers wait for each answer before they ask again? We measure it: `slowfs` does one operation
+# at a time, 5 ms each on average. For each file a thread needs two operations, then works 10 ms on its own.
+#
+# > **Predict.** One thread reads 50 files per second, and the server can serve 100. How many do two threads read?
+
+# %%
+guess = 100  # change me: files per second with two threads
+
+# %% [markdown]
+# The folded cell measures 1 to 4 threads. It forecasts them by *division*, threads by the time for a file (at most 100
+# per second), and by `simulate`, which has a queue for each part of a cluster.
 
 # %% jupyter={"source_hidden": true}
 from concurrent.futures import ThreadPoolExecutor
+from time import sleep
 
 from smallfiles.scaling import Storage, Way, Work, simulate
 
-storage = SlowConfig(latency_s=0.006, servers=4, jitter=1.0)
-names = setup.source().manifest.paths.to_pylist()
-largest, THREADS, EACH = max(map(len, images)), (1, 2, 4, 8, 16), 12
+storage, own_s, EACH, THREADS = SlowConfig(latency_s=0.005, servers=1, jitter=1.0), 0.01, 60, (1, 2, 3, 4)
+names, largest = setup.source().manifest.paths.to_pylist(), max(map(len, images))
 
 
-def files_per_s(store, threads):
-    chosen = [names[row] for row in rng.integers(len(names), size=max(4, threads) * EACH)]
+def read_and_work(store, seconds, name):
+    store.read_into(name, memoryview(bytearray(largest)))
+    sleep(seconds)
+
+
+def files_per_s(store, threads, seconds):
+    chosen = [names[row] for row in rng.integers(len(names), size=EACH)]
     with ThreadPoolExecutor(threads) as pool:
-        reads = partial(pool.map, lambda name: store.read_into(name, memoryview(bytearray(largest))), chosen)
-        counted = measure.compare({"read": lambda: len(list(reads()))}, rounds=3)
+        reads = partial(pool.map, partial(read_and_work, store, seconds), chosen)
+        counted = measure.compare({"read": lambda: len(list(reads()))}, rounds=3, bar=False)
     return counted.rates_per_s("read")
 
 
 root = setup.folder()
 with open_slow(root, SlowConfig(latency_s=0)) as fast, open_slow(root, storage) as slow:
-    alone_s = 1 / np.median(files_per_s(fast.store, 1))  # without any delay
-    measured = {threads: files_per_s(slow.store, threads) for threads in THREADS}
+    alone_s = 1 / np.median(files_per_s(fast.store, 1, 0)) + own_s  # without any delay of the storage
+    measured = {threads: files_per_s(slow.store, threads, own_s) for threads in THREADS}
 
-per_file = 2  # a look-up and an open
+asking_s = 2 * storage.latency_s  # a look-up and an open
 free = {"latency_s": 0, "request_s": 0, "target_bytes_s": 1e15, "node_bytes_s": 1e15}
-server = Storage(metadata_ops_s=4 / 0.006, metadata_threads=4, **free)
-forecast = {}
+server, forecast = Storage(metadata_ops_s=1 / storage.latency_s, metadata_threads=1, **free), {}
 for threads in THREADS:
     job = Work(10_000, batch=1, gpus=1, workers=threads, prefetch=10_000, step_s=0, decode_s=alone_s)
-    forecast[threads] = job.samples / simulate(job, server, Way(per_file, 0), 1).epoch_s
-one_s = per_file * 0.006 + alone_s
-division = {n: min(n / one_s, 4 / (per_file * 0.006)) for n in THREADS}
-off = [np.median([100 * abs(line[n] / np.median(runs) - 1) for n, runs in measured.items()]) for line in (forecast, division)]
-lines = {"measured": measured, "forecast": forecast, "division": division}
-axes = {"x": "threads that read", "y": "files per second", "ideal": "division"}
-figures.lines(lines, f"At the median, the forecast is {off[0]:.0f} % off, division {off[1]:.0f} %", **axes)
+    forecast[threads] = job.samples / simulate(job, server, Way(2, 0), 1).epoch_s
+division = {n: min(n / (asking_s + alone_s), 1 / asking_s) for n in THREADS}
+title = f"Two threads read {np.median(measured[2]):.0f} files per second; division promises {division[2]:.0f}, the queue {forecast[2]:.0f}"
+lines = {"measured": measured, "simulate": forecast, "division": division}
+show.figure(figures.lines(lines, title, x="threads that read", y="files per second", ideal="division"))
+print(f"your guess for two threads: {guess:,} files per second")
 
 # %% [markdown]
-# Up to 4 threads, each adds its share; beyond, they only wait longer. Here division does as well; near the bends of
-# section 4, where queues form before anything is full, it promises too much. Agreement checks only the arithmetic, since
-# `slowfs` is a model too: measure your storage.
+# Two threads sometimes ask at the same time, and then one waits. Division ignores this, so it promises too much near
+# the bend. Agreement checks only the arithmetic, since `slowfs` is a model too: measure your storage.
 
 # %% [markdown] id="nodes" tags=["core"]
 # ## 4 · From 1 to 1,000 nodes
 #
-# We vary the way and the number of nodes. The rest stays: ImageNet, images of 110 kB; 4 GPUs per node, 8 workers per
-# GPU, 64 images per step of 50 ms; the decoding time measured above; no page cache. The storage is a medium-sized
-# Lustre: 24 targets of 0.7 GB/s, 100,000 metadata operations per second, 64 at a time (orders of magnitude; source in
-# `smallfiles/scaling/config.py`), and an assumed 0.5 ms per read request. Other jobs use the metadata server, so files
-# are drawn twice: with all of it, and with a twentieth.
+# The training stays: ImageNet, images of 110 kB; 4 GPUs per node, each with 8 workers and 64 images per step of 50 ms;
+# the decoding time measured above; no page cache.
 #
-# > **Predict.** At how many nodes does one packed file stop getting faster? And plain files, with a twentieth of the
-# > metadata server?
+# The storage is a medium-sized Lustre: 24 targets of 0.7 GB/s, 100,000 metadata operations per second, 64 at a time
+# (orders of magnitude; source in `smallfiles/scaling/config.py`), and an assumed 0.5 ms per read request. Other jobs
+# use the metadata server, so we forecast files twice: with all of it, and *crowded*, with a twentieth.
+#
+# > **Predict.** At how many nodes does one packed file stop getting faster? And files, crowded?
 
 # %%
-guess = 100  # change me: nodes, for one packed file
-lustre = Storage(targets=24, stripes=24, metadata_ops_s=100_000)  # change me later: your site's
+guess = 50  # change me: nodes, for one packed file
+lustre = Storage(targets=24, stripes=24, metadata_ops_s=100_000, request_s=0.0005)  # change me later: your site's
 
 # %%
 from dataclasses import replace
@@ -315,54 +328,67 @@ work = Work(decode_s=decode_s)
 crowded = replace(lustre, metadata_ops_s=lustre.metadata_ops_s / 20)
 nodes = [1, 3, 5, 7, 10, 15, 30, 100, 300, 1_000]
 cases = {name: (lustre, way) for name, way in (WAYS | BROADCAST).items()}
-cases["files, a twentieth"] = crowded, WAYS["files"]
+cases["files, crowded"] = crowded, WAYS["files"]
 found = {name: {n: simulate(work, place, way, n) for n in nodes} for name, (place, way) in cases.items()}
 
 # %% [markdown]
-# The folded cell draws them; *files* lies under *packed*.
+# The folded cell draws the epochs.
 
 # %% jupyter={"source_hidden": true}
-names = ("files, a twentieth", "files", "packed", "shards", "staged")
+names = ("packed", "files", "files, crowded", "shards", "staged")
 epochs = {name: {count: one.epoch_s for count, one in found[name].items()} for name in names}
+for name, hidden in (("packed", (5, 10, 30, 300)), ("files", (3, 7, 15, 100))):  # these two are nearly equal
+    epochs[name] = {count: seconds for count, seconds in epochs[name].items() if count not in hidden}
 epochs["never waiting"] = {
     count: max(work.step_s, work.samples / (count * work.node_samples_s)) for count in nodes
 }
-crowded_s, packed_s, staged_s = (epochs[name][100] for name in ("files, a twentieth", "packed", "staged"))
+crowded_s, packed_s, staged_s = (found[name][100].epoch_s for name in ("files, crowded", "packed", "staged"))
 title = f"On 100 nodes one packed file takes {packed_s / staged_s:.0f} times as long as a copy per node, "
-title += f"and files with a twentieth of the metadata server {crowded_s / packed_s:.0f} times as long as that"
+title += f"and files with a crowded metadata server {crowded_s / packed_s:.0f} times as long as that"
 axes = {"x": "nodes", "y": "seconds per epoch", "log": "xy", "ideal": "never waiting"}
 axes["marks"] = {"packed is full": saturation(work, *cases["packed"])["targets"]}
 show.figure(figures.lines(epochs, title, **axes, guess=guess, note="a model: no page cache, copies are in place; only decoding was measured", counted=True))
 for name in names:
     waiting = ", ".join(f"{found[name][count].waiting:4.0%} on {count:,}" for count in (1, 10, 100, 1_000))
-    print(f"{name:18} GPUs wait {waiting}; the limit on 1,000: {found[name][1_000].limit}")
+    print(f"{name:14} GPUs wait {waiting}; the limit on 1,000: {found[name][1_000].limit}")
 divided = max(work.samples / work.node_samples_s / 7, work.samples / work.node_samples_s / axes["marks"]["packed is full"])
-print(f"packed on 7 nodes: by division an epoch of {divided:.0f} s, in the model {epochs['packed'][7]:.0f} s")
+print(f"packed on 7 nodes: by division an epoch of {divided:.0f} s, in the model {found['packed'][7].epoch_s:.0f} s")
 
 # %% [markdown]
-# Lines are flat where something that all nodes share is full. Divide what it can do per second by what one node needs.
+# A line is flat where something that all nodes share is full. Divide what it can do per second by what one node needs:
 
 # %%
 rate = work.node_samples_s
 print(f"one node needs {rate:,.0f} images/s = {2 * rate:,.0f} operations/s = {rate * work.sample_bytes / 1e6:,.0f} MB/s")
-for name in ("files, a twentieth", "files", "packed", "shards"):
+for name in ("files, crowded", "files", "packed", "shards"):
     full = saturation(work, *cases[name])
-    print(f"{name:18}", {part: round(count, 1) for part, count in full.items() if count < 1e6})
+    print(f"{name:14}", {part: round(count, 1) for part, count in full.items() if count < 1e6})
 
 # %% [markdown]
-# With a twentieth of the metadata server, half a node could fill it. But each operation then takes 64 / 5,000 s = 13
-# ms, and the 32 workers of a node cannot ask so fast: three nodes fill it. With all of it files equal one packed file:
-# both fill the targets with *requests*, half a millisecond per image. A read from a shard brings ten images, so bytes
-# are the limit, enough for some 20 nodes. Beyond that, only a copy on each node helps. (On 1,000 nodes *staged* waits
-# for the first batch: an epoch has 5 steps.)
+# One packed file stops at 7 nodes, because each image is a *request*, half a millisecond of a target. Files with all of
+# the metadata server stop there too, for the same reason. A read from a shard brings ten images, so bytes are the
+# limit, enough for some 20 nodes. Beyond that, only a copy on each node helps.
 #
-# With section 2's counts, packed would be full at 5 nodes, files at 6; with 0.1 ms per request, packed at 18.
+# Half a node seems to fill the crowded metadata server. But each operation then takes 64 / 5,000 s = 13 ms, and the 32
+# workers of a node cannot ask so fast: three nodes fill it.
 #
-# *Without* striping, a packed file is on a single target. A copy costs time before the first epoch; on many nodes
-# less, if one reads it and sends it to the others (`stage --broadcast`).
+# Your turn: change `request_s` to 0.1 ms, as of faster disks, and run these cells again. How many nodes does a packed
+# file feed now?
 #
-# > **Predict.** On 100 nodes: how long is an epoch from a packed file on one target? After how many epochs has a copy per
-# > node paid off, compared with the striped file?
+# <details>
+# <summary>Answer</summary>
+#
+# 18 instead of 7. A target takes 0.16 ms for the bytes of an image, and now 0.1 ms instead of 0.5 ms for the request.
+# Files stop at 10, by the metadata server. (With 0.5 ms and section 2's 1.5 reads per image, packed would be full at
+# 5.)
+#
+# </details>
+#
+# *Without* striping, a packed file is on one target. A copy per node costs time before the first epoch; on many
+# nodes less, if one reads it and sends it to the others (`stage --broadcast`).
+#
+# > **Predict.** On 100 nodes: how long is an epoch from a packed file on one target? After how many epochs has a copy
+# > per node paid off, compared with the striped file?
 
 # %%
 guess = 2  # change me: epochs until a copy per node has paid off on 100 nodes
@@ -389,11 +415,11 @@ for count in (10, 100, 1_000):
 #
 # *A copy pays off if the seconds saved per epoch, times epochs, exceed its own.*
 #
-# LMDB reads like one packed file: if you have it, stage it, and open it without its lock
+# LMDB reads like one packed file. If you have it, stage it, and open it without its lock
 # ([12](12_when_it_breaks.ipynb)). Zarr is for arrays of which you read parts.
 #
-# `advise` answers these questions with numbers, for ImageNet-21k: 14 million images of 110 kB, 1.6 TB, on 8 nodes with
-# 400 GB of memory free; opening and reading a file takes 4 ms. (An eighth would fit, but a node would see no other.)
+# `advise` answers these questions with numbers. Take ImageNet-21k: 14 million images, 1.6 TB, on 8 nodes with 400 GB of
+# memory free. Opening and reading a file takes 4 ms.
 #
 # > **Predict.** 32 GPUs take 64 images each per 0.1 s; the metadata server does 20,000 operations per second. How many
 # > hours do 30 epochs take from files?
@@ -420,11 +446,8 @@ title = f"With {advice.workers} workers per GPU, 30 epochs from files take {time
 figures.bars(advice.hours, title, x="hours for 30 epochs", guess=guess, note="a model", counted=True)
 
 # %% [markdown]
-# One striped file takes as long as the chart's shards, and keeps random access. `advise` stripes large files over 16
-# targets; these 8 nodes need 14. Files take twice as long: the metadata server alone is the limit, so more workers do
-# not help.
-#
-# Notebook 14 uses your worksheet:
+# Files take twice as long, because the metadata server is the limit. A striped file takes as long as shards and keeps
+# random access.
 
 # %%
 worksheet.measure_missing(setup.path())
@@ -500,5 +523,5 @@ show.command(TrainingPlan(nodes=64, step_s=0.02), "DATA")
 # %% [markdown] id="next"
 # ## Next
 #
-# [12 · When it breaks](12_when_it_breaks.ipynb): symptoms, causes, remedies. Then [14 · Wrap up](14_wrap_up.ipynb) uses
+# [12 · When it breaks](12_when_it_breaks.ipynb): symptoms, causes, remedies. [14 · Wrap up](14_wrap_up.ipynb) uses
 # your numbers.
