@@ -1,8 +1,8 @@
 # %% [markdown] id="top"
 # # 02 · Describe a data set with a JSON manifest
 #
-# **Minutes** 30 · **Machine** any Linux computer with two CPUs · **Needs** notebook 00 · **Data** made by the set-up
-# cell
+# **Minutes** 30 · **Machine** any Linux computer with two CPUs · **Needs** notebook 00 · **Data** small copies with
+# synthetic pictures
 #
 # Before a program can read images, it needs a list: which samples are there, and what is the target (class or caption)
 # of each? Many programs rebuild this list at every start, in every process, by walking through the folders. A
@@ -12,7 +12,6 @@
 # ## Questions
 #
 # - Where do ImageNet and Flickr30K keep their labels and captions?
-# - When do two manifests list the same samples?
 # - How do I see that labels are in the wrong order?
 # - Why does memory grow while DataLoader workers only read?
 
@@ -27,8 +26,6 @@
 
 # %% [markdown] id="setup"
 # ## Set up
-#
-# The data sets are small copies with synthetic pictures.
 
 # %% id="start"
 import sys
@@ -68,11 +65,10 @@ manifest.table.slice(0, 2).to_pylist()
 
 # %% [markdown]
 # One row is one sample. Its *path*, relative to the root, is also its name, the *key*. Its *target* is here a label:
-# the position of its class in a list. Image and target are *fields*; a sample may have more
-# ([13](13_bring_your_own_data.ipynb)).
+# the position of its class in a list. `bytes` is the file's size.
 #
-# > **Predict.** Four data sets are on this disk: class folders, Kaggle's tree, ImageNet's official tar files, and
-# > Flickr30K. In which of them does the path of a validation image contain its class or caption?
+# > **Predict.** In which of four data sets (class folders, Kaggle's tree, ImageNet's official tar files, Flickr30K)
+# > does the path of a validation image contain its class or caption?
 
 # %%
 for layout, data in setup.data.items():
@@ -119,8 +115,8 @@ changed = Manifest.from_columns(manifest.paths, labels)
 shuffled.digest == manifest.digest, changed.digest == manifest.digest
 
 # %% [markdown]
-# So a digest is the name of a list of samples, in any order. It does not cover the bytes of the images; packed files
-# have digests for these ([07.2](07_stage_a_dataset.ipynb#2-·-Measure-the-copy)).
+# So a digest is the name of a list of samples, in any order. It covers neither the names of the classes nor the bytes
+# of the images; packed files have digests for the bytes ([07.2](07_stage_a_dataset.ipynb#2-·-Measure-the-copy)).
 #
 # The manifest is saved as one JSON file. We time reading it, and the walk, with a warm page cache:
 
@@ -130,6 +126,25 @@ from smallfiles import measure
 path = setup.scratch / "train.json"
 manifest.save(path)
 print(measure.compare({"walk": setup.source, "read": lambda: Manifest.load(path)}, rounds=7))
+
+# %% [markdown]
+# The folded cell prints parts of the file. Then it reads a longer one, and scales its time to ImageNet.
+
+# %% jupyter={"source_hidden": true}
+from time import perf_counter
+
+from helpers.experiments.nb02 import IMAGENET, long_manifest
+
+lines = path.read_text().splitlines()
+columns = [number for number, line in enumerate(lines) if line.endswith(": [")]
+for first, last in ((0, 2), (columns[0] - 3, columns[0] + 2), *((n, n + 2) for n in columns[1:2])):
+    print(*(line[:90] for line in lines[first:last]), "…", sep="\n")
+rows = 500 * setup.count
+large = long_manifest(setup.scratch, rows)
+began = perf_counter()
+Manifest.load(large)
+mb, seconds = (IMAGENET / rows * each for each in (large.stat().st_size / 1e6, perf_counter() - began))
+show.say(f"{rows:,} rows were read. At this rate ImageNet's {IMAGENET:,} are **{mb:,.0f} MB, read in {seconds:.1f} s**.")
 
 # %% [markdown]
 # > **Predict.** ImageNet's training set has 1,281,167 images in 1,000 folders. How many requests does a walk send to
@@ -161,16 +176,12 @@ asked = {name: asked_by(walk) for name, walk in walks.items()}
 asked
 
 # %% [markdown]
-# The folded cell scales the counts to ImageNet, where the answer appears. It also notes your inodes for notebook 14,
-# times reading a large manifest, and prints the head of our JSON file.
+# The folded cell scales these counts to ImageNet, and notes your number for notebook 14.
 
 # %% jupyter={"source_hidden": true}
 from pathlib import PurePosixPath
-from time import perf_counter
 
-import numpy as np
-
-from helpers.experiments.nb02 import IMAGENET, long_manifest
+from helpers.experiments.nb02 import IMAGENET
 
 classes = len(known) - len(files)
 requests = {
@@ -181,21 +192,13 @@ for name, number in {**requests, "your guess, with sizes": guess, "manifest": 1}
     print(f"    {name:22} {number:13,.0f}")
 folders = {folder for path in manifest.paths.to_pylist() for folder in PurePosixPath(path).parents}
 worksheet.note("02", inodes=len(manifest) + len(folders))
-rows = 500 * setup.count
-large = long_manifest(setup.scratch, rows)
-began = perf_counter()
-Manifest.load(large)
-mb, seconds = (IMAGENET / rows * each for each in (large.stat().st_size / 1e6, perf_counter() - began))
-show.say(f"{rows:,} rows were read. At this rate ImageNet's {IMAGENET:,} are **{mb:,.0f} MB, read in {seconds:.1f} s**.")
-print(*(line[:90] for line in path.read_text().splitlines()[:13]), "…", sep="\n")
 
 # %% [markdown]
-# A walk that needs names only, as torchvision's `ImageFolder`, lists 1,000 folders. This takes seconds, but in every
-# process at every start.
+# torchvision's `ImageFolder` needs names only. It lists 1,000 folders, and asks for each whether it is one: some
+# 2,000 requests. This takes seconds, but in every process at every start.
 #
-# Our walk asks for sizes too, because packing needs them. One by one, 1.3 million requests of 2 ms take 43 minutes;
-# many in flight take less ([01](01_count_the_cost_of_small_files.ipynb)). You wait only once, because the manifest
-# keeps the sizes.
+# Our walk asks for sizes too, because packing needs them. One by one, 1.3 million requests of 2 ms take 43 minutes, but
+# only once, because the manifest keeps the sizes.
 
 # %% [markdown] id="order" tags=["core"]
 # ## 3 · Catch the wrong label order
@@ -233,7 +236,7 @@ print("labels of images 1 to 5:", *by_kit.targets[:5])
 guess = 0.9  # change me: accuracy
 
 # %% [markdown]
-# First write the right rule, as the picture shows. `wnid_of` maps an ID to its wnid; `in_order` is the sorted list of
+# Write the right rule, as the picture shows. `wnid_of` maps an ID to its wnid; `in_order` is the sorted list of
 # wnids. The next cell tests your rule; the line is folded below it.
 
 # %%
@@ -268,7 +271,7 @@ print(f"your guess for ID - 1: {guess:.1%}; chance among {len(by_folder.classes)
 # 361, 171, 822, and sorted labels 65, 970, 230, 809.
 #
 # > **Predict.** `check_label_order` compares these. In the last of four manifests two labels were repaired by hand.
-# > What is it called: sorted, unsorted, or neither?
+# > What is it called: sorted, devkit, or neither?
 
 # %%
 from smallfiles.errors import SmallfilesError
@@ -286,6 +289,9 @@ def order_of(*labels):
 strangers = [(65, 970, 230, 809), (490, 361, 171, 822), (489, 360, 170, 821), (65, 970, 170, 821)]
 for labels in strangers:
     print(labels, "→", order_of(*labels))
+
+# %% [markdown]
+# Neither: two labels fit one order and two the other, so nobody can say which are right. Make the manifest again.
 
 # %% [markdown] id="refuse" tags=["optional"]
 # ## 4 · Refuse what is wrong
@@ -334,42 +340,59 @@ for text in suspects:
 # ## 5 · Count the memory of workers
 #
 # On Linux, up to Python 3.13, a DataLoader forks its workers. After a fork all processes share the pages of memory, and
-# a page is copied only when a process writes to it. Workers only read the list of paths, so it should cost nothing. We
-# compare a list, as most people write it, with columns:
+# a page is copied only when a process writes to it. Workers only read the list of paths, so it should cost nothing.
+# This is the list as most people write it:
 
 # %%
-import json
-
 from torch.utils.data import Dataset
 
 
 class ListOfPaths(Dataset):  # as torchvision's ImageFolder holds it
-    def __init__(self, path):
-        columns = json.loads(path.read_text())["columns"]
-        self.samples = list(zip(columns["path"], columns["label"]))
+    def __init__(self, paths, labels):
+        self.samples = list(zip(paths, labels))
 
     def __getitem__(self, index):
         path, label = self.samples[index]
         return path, label
 
 
-class Columns(Dataset):
-    def __init__(self, path):
-        self.manifest = Manifest.load(path)
+# %% [markdown]
+# Now write *columns*. `pa.array(values)` copies all values into a few buffers, and `array[i].as_py()` makes a Python
+# object of value i. In `Yours` both are still lists:
+
+# %%
+import pyarrow as pa
+
+
+class Yours(Dataset):
+    def __init__(self, paths, labels):
+        self.paths, self.labels = paths, labels  # change me: two columns
 
     def __getitem__(self, index):
-        return self.manifest.path(index), self.manifest.target(index)
+        return self.paths[index], self.labels[index]  # change me: one value of each
 
 
 # %% [markdown]
-# The folded cell loads a large manifest both ways, and prints the size of the list.
+# The folded cell holds our solution, `Columns`. It loads a large manifest in all three ways:
 
 # %% jupyter={"source_hidden": true}
+import json
+
 from helpers.experiments.nb02 import IMAGENET, long_manifest
 
+
+class Columns(Dataset):
+    def __init__(self, paths, labels):
+        self.paths, self.labels = pa.array(paths), pa.array(labels)
+
+    def __getitem__(self, index):
+        return self.paths[index].as_py(), self.labels[index].as_py()
+
+
 rows = 500 * setup.count
-large = long_manifest(setup.scratch, rows)
-datasets = {"list of paths": ListOfPaths(large), "columns": Columns(large)}
+held = json.loads(long_manifest(setup.scratch, rows).read_text())["columns"]
+kinds = {"list of paths": ListOfPaths, "yours": Yours, "columns": Columns}
+datasets = {name: kind(held["path"], held["label"]) for name, kind in kinds.items()}
 pairs = datasets["list of paths"].samples
 objects = {id(each): each for pair in pairs for each in (pair, *pair)}.values()  # equal small labels are one object
 listed = sys.getsizeof(pairs) + sum(-sys.getsizeof(each) // 16 * -16 for each in objects)  # Python rounds up to 16
@@ -389,8 +412,14 @@ def private_mb():
 
 
 # %% [markdown]
-# In the folded cell `fork_workers` starts four workers. Each reads a quarter of the samples in random order, and notes
-# what it has copied after 1.25 % and after 25 % of the list.
+# > **Predict.** Four workers each read a quarter of the samples in random order. How much of the list has each copied
+# > in the end: nothing, a quarter, or nearly all? Write megabytes.
+
+# %%
+guess = 5  # change me: megabytes per worker, for the list of paths
+
+# %% [markdown]
+# The folded cell runs four workers for each class, and draws what they have copied.
 
 # %% jupyter={"source_hidden": true}
 import gc
@@ -428,30 +457,19 @@ def fork_workers(dataset, workers=4):
     return found
 
 
-# %% [markdown]
-# > **Predict.** How much memory has each worker copied in the end: nothing, a quarter of the list, or nearly all of it?
-# > Write megabytes.
-
-# %%
-guess = 5  # change me: megabytes per worker, for the list of paths
-
-# %% [markdown]
-# The folded cell runs four workers for each, and draws.
-
-# %% jupyter={"source_hidden": true}
 copied = {}
 for name, dataset in datasets.items():
     found = fork_workers(dataset)
-    for stop, column in zip(STOPS, zip(*found)):
+    for stop, column in list(zip(STOPS, zip(*found)))[0 if name == "list of paths" else -1 :]:
         copied[f"{name}, {100 * stop:g}% read"] = column
 copied["size of the list"] = listed / 1e6
-worst, columns = (np.median(copied[f"{name}, 25% read"]) for name in datasets)
+worst, _, columns = (np.median(copied[f"{name}, 25% read"]) for name in datasets)
 title = f"A worker that reads a quarter of the samples copies {worst:.0f} MB of a list, {columns:.1f} MB of columns"
 axes = {"x": "memory copied by each worker (MB)", "dots": "workers", "note": f"{rows:,} samples"}
 axes["base"] = "size of the list"
 show.figure(figures.bars(copied, title, **axes, groups=tuple(datasets), guess=guess, guess_of="list of paths"))
 show.say(
-    f"For ImageNet's {IMAGENET:,} paths, 8 workers of each of 4 GPUs' processes would copy up to "
+    f"For ImageNet's {IMAGENET:,} paths, 4 processes with 8 workers each would copy up to "
     f"**{32 * worst * IMAGENET / rows / 1000:.1f} GB** per node."
 )
 
@@ -468,8 +486,8 @@ show.say(
 # ```
 #
 # So a few random reads copy much of the list, which looks like a leak
-# ([pytorch#13246](https://github.com/pytorch/pytorch/issues/13246)). Columns have no object per sample: a few large
-# buffers hold all paths, and reading does not write to them.
+# ([pytorch#13246](https://github.com/pytorch/pytorch/issues/13246)). Two lists still have
+# an object per path. Columns, also those of a `Manifest`, have none, and reading does not write to their buffers.
 #
 # <details>
 # <summary>From Python 3.14 on</summary>
@@ -498,7 +516,7 @@ for rank, piece in enumerate(pieces):
     print(f"process {rank}: {len(np.unique(piece))} classes in one piece, {len(own)} in rows dealt in turn")
 
 # %% [markdown]
-# The folded cell draws the rows of each process, coloured by class.
+# The folded cell draws the rows, coloured by class.
 
 # %% jupyter={"source_hidden": true}
 from matplotlib.figure import Figure
@@ -511,12 +529,17 @@ for axes, (name, owner) in zip(figure.subplots(2, sharex=True), owners.items()):
     own = np.full((processes, max(map(len, found))), np.nan)
     for rank, labels in enumerate(found):
         own[rank, : len(labels)] = labels
+    palette = "tab10" if len(train.classes) <= 10 else "tab20"
+    image = axes.imshow(own, aspect="auto", interpolation="nearest", cmap=palette)
+    for rank, labels in enumerate(found):
         for label in np.unique(labels) if len(train.classes) <= 20 else ():
-            axes.text(np.flatnonzero(labels == label).mean(), rank, label, color="white", ha="center", va="center")
-    axes.imshow(own, aspect="auto", interpolation="nearest", cmap="tab10" if len(train.classes) <= 10 else "tab20")
+            light = np.dot(image.to_rgba(label)[:3], (0.3, 0.6, 0.1)) > 0.5
+            place = np.flatnonzero(labels == label).mean()
+            axes.text(place, rank, label, color="black" if light else "white", ha="center", va="center")
     axes.hlines(np.arange(1, processes) - 0.5, -0.5, own.shape[1] - 0.5, color="white", lw=3)
-    seen = np.median([len(np.unique(labels)) for labels in found])
-    axes.set_title(f"{name}: a process sees {seen:.0f} of {len(train.classes)} classes", loc="left", fontsize=10)
+    seen = sorted({len(np.unique(labels)) for labels in found})
+    seen = f"{seen[0]} to {seen[-1]}" if len(seen) > 1 else seen[0]
+    axes.set_title(f"{name}: a process sees {seen} of {len(train.classes)} classes", loc="left", fontsize=10)
     axes.set(ylabel="process", yticks=range(processes))
 axes.set_xlabel("samples of a process, in the order of its rows (numbers: label)")
 show.figure(figure, alt="; ".join(axes.get_title("left") for axes in figure.axes) + ".")
@@ -528,8 +551,8 @@ show.figure(figure, alt="; ".join(axes.get_title("left") for axes in figure.axes
 # %% [markdown] id="exercise"
 # ## Exercise
 #
-# In [Exercise 02](../exercises/02_describe_a_dataset.ipynb) you build the validation manifest from a development kit,
-# and a guard against the wrong label order.
+# [Exercise 02](../exercises/02_describe_a_dataset.ipynb): build the validation manifest from a development kit, and a
+# guard against the wrong label order.
 
 # %% [markdown] id="cluster"
 # ## On the cluster
