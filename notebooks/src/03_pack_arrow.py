@@ -8,16 +8,14 @@
 # requests. But training reads in random order. So a packed file is only useful if one image can be read without its
 # neighbours.
 #
-# Almost every data tool reads the tables of Apache Arrow. Their settings decide between hundreds and many thousands of
-# images per second.
+# Many data tools read tables of Apache Arrow. How such a file is cut decides between hundreds and thousands of images
+# per second.
 
 # %% [markdown] id="questions"
 # ## Questions
 #
 # - What is in an Arrow file, and how does a program find row 200 in it?
-# - What does it mean for a read to copy nothing?
 # - How many rows belong in a record batch?
-# - How does a `Dataset` read an Arrow file from several workers?
 # - What is left when a packing job is killed?
 
 # %% [markdown] id="objectives"
@@ -76,7 +74,7 @@ rows[0]["captions"][:2]
 #
 # ![A strip of bytes: schema; a record batch of header, keys, captions, offsets and three images back to back; the next batch; a footer.](pictures/bytes_of_arrow.svg)
 #
-# *Not to scale.* We write two batches of three rows.
+# We write two batches of three rows.
 
 # %%
 small = setup.scratch / "six.arrow"
@@ -85,8 +83,8 @@ with pa.OSFile(str(small), "wb") as file, pa.ipc.new_file(file, schema) as write
         writer.write(pa.RecordBatch.from_pylist(rows[first : first + 3], schema=schema))
 
 # %% [markdown]
-# > **Predict.** The JPEG files are already compressed, Arrow adds headers, and we add five captions each. How much
-# > larger is the file than the six images together: about 0.1 %, 1 % or 10 %?
+# > **Predict.** Arrow adds headers, and we add five captions each. How much larger is the file than the six images
+# > together: about 0.1 %, 1 % or 10 %?
 
 # %%
 payload = sum(len(row["data"]) for row in rows)
@@ -124,7 +122,7 @@ print(reader.num_record_batches, "batches; the second one has", reader.get_batch
 # %%
 import tempfile
 
-from helpers.experiments.nb03 import fetched, watched
+from helpers.experiments.nb03 import fetched, read_ahead, watched
 from smallfiles import formats, measure
 from smallfiles.formats import arrow
 from smallfiles.pack import PackConfig, pack
@@ -135,23 +133,21 @@ config = PackConfig(options=arrow.Options(rows_per_batch=64))
 report = pack(source, packed, config)
 reader = formats.open(packed)
 samples, labels = list(reader), reader.table(["label"])["label"]  # key and bytes of each image in memory, and its label
-report.samples, report.file_bytes
 
 # %% [markdown]
-# > **Predict.** We ask for one record batch of 64 images, about 7 MB. How many bytes does each way copy: all, 0.1 MB,
-# > or almost none? (`watched` counts them.)
+# > **Predict.** We ask for a record batch of 64 images, 7 MB. How much does each way copy: all, 0.1 MB, or almost none?
 
 # %%
 from smallfiles.progress import bytes_text
 
 for name, way in {"OSFile": pa.OSFile, "memory map": pa.memory_map}.items():
-    with watched() as moved:
+    with watched() as moved:  # counts what is copied
         batch = pa.ipc.open_file(way(str(packed))).get_batch(2)
     print(f"{name:10} copied {bytes_text(moved.read)}, for a batch of {bytes_text(batch.nbytes)}")
 
 # %% [markdown]
 # The `OSFile` copied the whole batch. The map returned a *view*: positions inside the file. This process has copied no
-# image. (Linux may fetch the pages all the same: section 4.)
+# image, although Linux may fetch the pages (section 4).
 #
 # Only an image that you take out, as `batch["data"][5]`, is copied. A compressed file gives no views, because its bytes
 # are not those of the images. The folded cell checks this, and what zstd saves:
@@ -198,9 +194,9 @@ files = {count: write(count) for count in (1, 4, 16, 64, 256)}  # change me: add
 # %% [markdown]
 # Then we read single images in random order, in four ways:
 #
-# - *OSFile* and *memory map*: `get_batch` of a file opened so, for each image.
-# - *our reader (mmap)* and *our reader (pread)*: the toolbox looks into each batch once, and remembers where its images
-#   are. Then it takes the image alone, from a map or with `pread`.
+# - *get_batch, OSFile* and *get_batch, memory map* ask for the batch of each image.
+# - *our reader (mmap)* and *our reader (pread)* look into each batch once, and remember where its images are. Then they
+#   take the image alone, from a map or with `pread`.
 #
 # Every byte is hashed, because a view alone reads nothing.
 
@@ -224,8 +220,8 @@ def read_all(read):
 
 
 # %% [markdown]
-# > **Predict.** From 1 to 256 rows per batch: which ways of reading get slower? At how many rows has the slowest lost
-# > half of its speed? (Drawn below.)
+# > **Predict.** From 1 to 256 rows per batch: which ways get slower? At how many rows has the slowest lost half of its
+# > speed?
 
 # %%
 guess = 100  # change me: rows per batch
@@ -235,65 +231,87 @@ from functools import partial
 
 tasks = {}
 for count, path in files.items():
-    tasks[f"OSFile, {count}"] = partial(read_all, by_get_batch(pa.OSFile(str(path)), count))
-    tasks[f"memory map, {count}"] = partial(read_all, by_get_batch(pa.memory_map(str(path)), count))
+    tasks[f"get_batch, OSFile, {count}"] = partial(read_all, by_get_batch(pa.OSFile(str(path)), count))
+    tasks[f"get_batch, memory map, {count}"] = partial(read_all, by_get_batch(pa.memory_map(str(path)), count))
     for access in ("mmap", "pread"):
         tasks[f"our reader ({access}), {count}"] = partial(read_all, arrow.open(path, access=access).read)
 result = measure.compare(tasks, rounds=5, unit="images")
 
 # %% [markdown]
-# The folded cell draws this and notes your number.
+# The folded cell also decodes images on one CPU, draws all rates, and notes your number.
 
 # %% jupyter={"source_hidden": true}
 import numpy as np
 
-names = ("OSFile", "memory map", "our reader (mmap)", "our reader (pread)")
+from smallfiles import images
+
+names = ("get_batch, OSFile", "get_batch, memory map", "our reader (mmap)", "our reader (pread)")
 rates = {way: {count: result.rates_per_s(f"{way}, {count}") for count in files} for way in names}
-osfile = rates["OSFile"]
+osfile = rates[names[0]]
 fewest, largest = min(files), max(files)
 most = max(n for n in osfile if np.median(osfile[n]) >= np.median(osfile[fewest]) / 2)
 beyond = [n for n in osfile if n > most]
-marks = {"OSFile falls to half of its speed": [(most, min(beyond))]} if beyond else None
+marks = {"get_batch, OSFile falls to half": [(most, min(beyond))]} if beyond else None
 worksheet.note("03", rows_per_batch=most)
 extra = {n: (path.stat().st_size - report.payload_bytes) / len(samples) for n, path in files.items()}
 print("bytes per image besides its own, by rows per batch:", {n: round(each) for n, each in extra.items()})
-falls = {way: np.median(runs[fewest]) / np.median(runs[largest]) for way, runs in rates.items()}
-slower = [f"{way} is {fall:.0f} times slower" for way, fall in falls.items() if fall > 1.5]
+slower = [
+    f"{way.replace(', ', ' of an ' if 'OSFile' in way else ' of a ')} is "
+    f"{np.median(runs[fewest]) / np.median(runs[largest]):.0f} times slower"
+    for way, runs in rates.items()
+    if min(runs[fewest]) > 1.5 * max(runs[largest])  # the dots do not overlap
+]
 title = f"With {largest} rows per batch instead of {fewest}, " + (", ".join(slower) or "no way is much slower")
-axes = {"x": "rows per record batch", "y": "images per second"}
+
+
+def decode_some():
+    for sample in samples[:50]:
+        images.decode(sample.data)
+    return len(samples[:50])
+
+
+decoded = measure.compare({"decode": decode_some}, rounds=5, unit="images").rates_per_s("decode")
+rates["one CPU decodes"] = dict.fromkeys((fewest, largest), np.median(decoded))
+axes = {"x": "rows per record batch", "y": "images per second", "ideal": "one CPU decodes"}
 figures.lines(rates, title, **axes, log="xy", note="random reads, warm cache", guess=guess, marks=marks)
 
 # %% [markdown]
-# - *OSFile* copies the whole batch to get one image.
-# - *Memory map* copies only the image. But `get_batch` tells Linux that the whole batch will be needed soon
-#   (`madvise`). So Linux visits its pages, up to a limit of its own, beyond which the line goes flat.
-# - *Our reader* knows where the image starts and stops, so other rows do not matter.
+# - *get_batch, OSFile* copies the whole batch to get one image.
+# - *get_batch, memory map* copies only the image. But `get_batch` tells Linux that the whole batch will be needed soon
+#   (`madvise`). So Linux visits its pages, up to a limit, beyond which the line goes flat.
+# - *Our reader* knows where the image is, so other rows do not matter.
+#
+# A worker also decodes each image. Where reading is ten times as fast as decoding (grey), it takes about a tenth of the
+# worker's time; at the grey line, half.
 #
 # So the choice depends on the readers:
 #
 # - *Unknown readers* may call `get_batch` for each image: write 1 row, or at most your number. The price is a long
-#   footer, for ImageNet 31 MB, which each worker reads when it opens an `OSFile`.
-# - *Readers that call `get_batch` once per batch*, as ours does: any number below 2 GiB. `pack` uses 64.
+#   footer, 31 MB for ImageNet.
+# - *Readers that call `get_batch` once per batch*, as ours does: any number of rows whose batch stays below 2 GiB.
+#   `pack` uses 64.
 
 # %% [markdown] id="juelich" tags=["core"]
 # ## 4 · Feed a DataLoader
 #
 # [One published
 # course](https://github.com/HelmholtzAI-FZJ/2024-06-course-Bringing-Deep-Learning-Workloads-to-JSC-supercomputers)
-# writes one row per batch, `image_data: binary, label: uint16`, so batch i is sample i. Its loader opens an `OSFile`,
-# as the `Dataset` below does. But a worker should not rely on a file that its parent has opened (notebook 04).
-# Therefore `__init__` opens the file only to count the batches, and closes it. Each process opens it again at its first
-# read.
+# writes one row per batch, so batch i is sample i. Its loader opens the file at the first read in each worker. This is
+# right, because a worker should not rely on a file that its parent has opened (notebook 04). `__init__` only counts the
+# batches, and closes the file.
+#
+# Our `Dataset` still opens the file for each image. Change its `if`: `self.process` is the process that has opened it,
+# `os.getpid()` the one that runs. The cell after it counts the openings.
 
 # %%
 import os
 
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader, Dataset, get_worker_info
 
 
 class ArrowImages(Dataset):
     def __init__(self, path):
-        self.path, self.process = str(path), None
+        self.path, self.process, self.opened = str(path), None, 0
         with pa.memory_map(self.path) as file:  # closed before any worker starts
             self.count = pa.ipc.open_file(file).num_record_batches
 
@@ -301,38 +319,47 @@ class ArrowImages(Dataset):
         return self.count
 
     def __getitem__(self, index):
-        if self.process != os.getpid():  # the first read of this process
-            self.batches, self.process = pa.ipc.open_file(pa.OSFile(self.path)), os.getpid()
+        if True:  # change me: only at the first read of this process
+            self.process, self.opened = os.getpid(), self.opened + 1
+            self.batches = pa.ipc.open_file(pa.OSFile(self.path))
         batch = self.batches.get_batch(index)
         return batch["data"][0].as_buffer(), batch["label"][0].as_py()
 
     def __getstate__(self):  # what a worker gets that is not forked: no open file
-        return {"path": self.path, "process": None, "count": self.count}
+        return self.__dict__ | {"batches": None, "process": None}
 
 
 # %%
 def total_bytes(batch):  # runs in the worker; decoding would go here
-    return sum(len(data) for data, _ in batch), [label for _, label in batch]
+    return sum(len(data) for data, _ in batch), get_worker_info().dataset.opened
 
 
-settings = {"shuffle": True, "num_workers": 2, "multiprocessing_context": "fork"}  # why fork: notebook 04
-loader = DataLoader(ArrowImages(files[1]), 32, collate_fn=total_bytes, **settings)
-sizes, targets = zip(*loader)
-print(f"{len(loader)} batches, {sum(sizes):,} of {report.payload_bytes:,} bytes; first labels {targets[0][:6]}")
+dataset, settings = ArrowImages(files[1]), {"num_workers": 2, "multiprocessing_context": "fork"}  # fork: notebook 04
+dataset[0]  # the parent has read an image, too
+sizes, opened = zip(*DataLoader(dataset, 32, shuffle=True, collate_fn=total_bytes, **settings))
+print(f"{sum(sizes):,} of {report.payload_bytes:,} bytes are in {len(sizes)} batches")
+print("times that a worker opened the file (once is enough):", max(opened) - dataset.opened)
 
 # %% [markdown]
+# <details>
+# <summary>The line</summary>
+#
+# `if self.process != os.getpid():` opens once. With `if self.process is None:` the count is 0, because the workers use
+# the parent's file.
+#
+# </details>
+#
 # So far all reads came from the page cache, which is often smaller than a data set. `cold` drops a file from it, reads
 # an image, and counts what storage delivers.
 #
-# > **Predict.** A batch has 64 rows. How many bytes leave the disk for one image of 0.1 MB, through `get_batch` of a
-# > memory map: 0.1, 0.5 or 7 MB? (Drawn below.)
+# > **Predict.** How much leaves the disk for one image of 100 kB in a batch of 64, through `get_batch` of a memory map:
+# > 100, 500 or 7,000 kB?
 
 # %%
 guess = 500  # change me: kB for one image
 
 
 def cold(path, read, index):
-    """Bytes fetched for one image of a file that is not in the page cache."""
     with open(path, "rb") as file:
         os.fsync(file.fileno())  # only what is on disk can be dropped
         os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
@@ -342,12 +369,12 @@ def cold(path, read, index):
 
 
 # %% [markdown]
-# The folded cell reads one image of each full batch in each way, and draws the bytes:
+# The folded cell reads one image of each full batch in each way:
 
 # %% jupyter={"source_hidden": true}
 import shutil
 
-kinds = {"OSFile": pa.OSFile, "memory map": pa.memory_map}
+kinds = {"get_batch, OSFile": pa.OSFile, "get_batch, memory map": pa.memory_map}
 kinds |= {f"our reader ({access})": partial(arrow.open, access=access) for access in ("mmap", "pread")}
 chosen = list({n // 64: n for n in order if n < len(samples) // 64 * 64}.values())  # the last batch is short
 image_files = [source.root / source.manifest.path(index) for index in range(len(source.manifest))]
@@ -363,15 +390,18 @@ def opened_and_cold(name, count, index):
     return cold(copies[count], read, index)
 
 
-for count, name in ((1, "OSFile"), (1, "memory map"), *((64, name) for name in kinds)):
+for count, name in (*((1, name) for name in list(kinds)[:2]), *((64, name) for name in kinds)):
     row = f"{name}, {count} row{'s' * (count > 1)}"
     per_image[row] = [opened_and_cold(name, count, index) for index in chosen]
 per_image = {name: [size / 1000 for size in sizes if size] for name, sizes in per_image.items()}
 if all(per_image.values()):
     mb = {name: f"{np.median(sizes) / 1000:.1f} MB" for name, sizes in per_image.items()}
-    title = f"One image of {mb['plain file']}: with 64 rows per batch an OSFile fetches {mb['OSFile, 64 rows']}, "
-    title += f"a memory map {mb['memory map, 64 rows']}, our reader {mb['our reader (pread), 64 rows']} by pread"
-    note = {"note": "cold cache", "dots": "images", "base": "plain file", "groups": [*kinds], "log": True}
+    title = f"One image of {mb['plain file']} from a batch of 64 rows: get_batch fetches "
+    title += f"{mb['get_batch, OSFile, 64 rows']} by OSFile, {mb['get_batch, memory map, 64 rows']} by map; "
+    title += f"our reader {mb['our reader (pread), 64 rows']} by pread"
+    ahead = read_ahead(packed)
+    limit = f" · read-ahead up to {bytes_text(ahead)}" if ahead else ""
+    note = {"note": f"cold cache{limit}", "dots": "images", "base": "plain file", "groups": [*kinds], "log": True}
     show.figure(figures.bars(per_image, title, x="kB fetched from storage for one image", guess=guess, **note))
 else:
     show.say("This file system does not say what it fetches, as those in memory and some on the network.")
@@ -379,17 +409,18 @@ else:
 # %% [markdown]
 # - `get_batch` fetches the whole batch, also through a map (up to Linux's limit, 0.1 MB to some MB). With one row it
 #   fetches as little as a plain file.
-# - *Our reader (mmap)* touches one image. But Linux may fetch what lies around a touched page, up to the same limit.
-# - *Our reader (pread)* asks for the image alone. Only the first read of a batch also takes its header and small
-#   columns.
+# - *Our reader (mmap)* touches one image. But Linux may fetch what lies around a touched page, up to the same limit
+#   (`madvise` with `MADV_RANDOM` prevents that).
+# - *Our reader (pread)* asks for the image alone, and once per batch for its header and small columns.
 #
-# Therefore our reader chooses `pread` on parallel file systems, and the map on local ones.
+# So our reader uses `pread` on parallel file systems. On local ones it maps, which is often faster from the cache;
+# cold, it pays this read-ahead.
 
 # %% [markdown] id="killed" tags=["optional"]
 # ## 5 · Kill a pack, and trust what is there
 #
-# *Optional, 6 minutes.* Packing ImageNet takes long enough to hit a time limit. The folded cell packs in another
-# process, and kills it as soon as bytes appear, with SIGKILL, as a scheduler does.
+# *Optional, 6 minutes.* Packing ImageNet may hit a time limit. The folded cell packs in another process, and kills it
+# as soon as bytes appear, with SIGKILL, as a scheduler does.
 #
 # > **Predict.** What does a listing show afterwards: a short file, a damaged file, or nothing?
 
@@ -408,7 +439,7 @@ print("ended with", process.wait(), "- visible:", [p.name for p in out.parent.gl
 print("hidden:", [p.name for p in out.parent.glob(".*")])
 
 # %% [markdown]
-# The file grows inside a hidden folder. It gets its name when it is complete and a part has been read back. So simply
+# The file grows inside a hidden folder. It gets its name when it is complete and a part has been read back. So
 # pack again:
 
 # %%
@@ -417,8 +448,8 @@ report = pack(source, out, config)
 print(*sorted(path.name for path in out.parent.iterdir()), "-", report.verified, "images read back")
 
 # %% [markdown]
-# Next to the file is its *digest*, a list of hashes of its blocks. Equal inputs give equal bytes and equal digests. The
-# folded cell compares this digest with that of section 2, flips one bit, and runs `verify`.
+# Next to the file is its *digest*, a list of hashes of its blocks. Equal inputs give equal digests. The folded cell
+# compares this digest with that of section 2, flips one bit, and runs `verify`.
 
 # %% jupyter={"source_hidden": true}
 from smallfiles.digests import ContentDigest, sidecar
@@ -432,7 +463,7 @@ out.write_bytes(content)
 print(verify(out).problems)
 
 # %% [markdown]
-# `verify` names the samples of the damaged block. A JPEG itself has no checksum.
+# `verify` names the samples of the damaged block.
 
 # %% [markdown] id="exercise"
 # ## Exercise
@@ -446,13 +477,13 @@ print(verify(out).problems)
 # Lustre often keeps a file on one *target* (a group of disks), which then serves all nodes (`lfs getstripe FILE`). To
 # spread it (*striping*), run `lfs setstripe -c 4 FOLDER` before writing.
 #
-# `slurm/submit SITE 03_pack_arrow` runs this command as a job:
+# `slurm/submit SITE 03_pack_arrow -- DATA OUT` stripes, and runs such a command as a job:
 
 # %%
 show.command(config, "imagenet/train", "imagenet_train.arrow")
 
 # %% [markdown]
-# After each move, `smallfiles verify` compares file and digest.
+# Run `smallfiles verify` after each move.
 
 # %% [markdown] id="key-points"
 # ## Key points
