@@ -1,11 +1,11 @@
 # %% [markdown] id="top"
 # # 05 · Shard a data set into tar files
 #
-# **Minutes** 40 · **Machine** any Linux computer with two CPUs · **Needs** notebook 03 (striping) · **Data** two small
-# synthetic sets
+# **Minutes** 40 · **Machine** any Linux computer with two CPUs · **Needs** notebook 03 · **Data** two small synthetic
+# sets
 #
-# A tar file is a sequence of files. It needs no special library, and it can be read from front to back, from a disk, a
-# server or an object store. So large data sets come as hundreds of tar files, *shards*.
+# A tar file is a sequence of files. It needs no special library, and any storage can send it from front to back. So
+# large data sets come as hundreds of tar files, *shards*.
 
 # %% [markdown] id="questions"
 # ## Questions
@@ -50,7 +50,8 @@ setup = start("05")
 # The writer of [webdataset](https://github.com/webdataset/webdataset) makes a shard from dictionaries: a key, and a
 # *field* for each suffix. Here `jpg` is the image and `cls` its label.
 #
-# > **Predict.** The cell writes 100 images. How many files are in the shard, and in which order?
+# > **Predict.** The cell writes 100 images. How many files are in the shard: 1, 100 or 200? Which comes first, an image
+# > or its label?
 
 # %%
 import tarfile
@@ -88,7 +89,7 @@ shards = [str(path) for path in sorted(packed.path.glob("*.tar"))]
 tarfile.open(shards[0]).getnames()[:4]
 
 # %% [markdown]
-# webdataset reads shards as a pipeline that ends in a DataLoader. (For one rank and one epoch; see sections 4 and 6.)
+# webdataset reads shards as a pipeline that ends in a DataLoader:
 
 # %%
 import torch
@@ -99,7 +100,7 @@ def small(image):
     return torch.from_numpy(np.array(image.resize((64, 64)))).permute(2, 0, 1)
 
 
-pipeline = (
+pipeline = (  # for one rank and one epoch; for more see sections 4 and 6
     wds.WebDataset(shards, shardshuffle=100, seed=0, workersplitter=wds.split_by_worker)
     .shuffle(200)  # a buffer of 200 samples, which has its own seed=
     .decode("pil")
@@ -114,7 +115,7 @@ pictures.shape, torch.as_tensor(targets)[:8]
 # %% [markdown]
 # "Up to the *first* dot" is a trap. The folded cell packs `cat.v1.jpg` and `cat.v2.jpg`, with a label each.
 #
-# > **Predict.** How many samples will webdataset make of them?
+# > **Predict.** How many samples will webdataset make of them: one, two or four?
 
 # %% jupyter={"source_hidden": true}
 folder = place / "cats"
@@ -135,7 +136,7 @@ for sample in wds.WebDataset(str(place / "plain.tar"), shardshuffle=False):
 # ## 2 · Mix the samples
 #
 # A batch should represent the whole set. But data is usually sorted: ImageNet is a tar of one tar per class. We pack
-# such a set as it comes, and in an order drawn from a seed. The cell prints the first labels.
+# such a set as it comes, and in an order drawn from a seed, and print the first labels.
 
 # %%
 official = setup.source("official", split="train")
@@ -148,8 +149,8 @@ for one in (ordered, mixed):
     print(one.path.name, [reader.target(index) for index in range(24)])
 
 # %% [markdown]
-# webdataset also shuffles while it reads: first the list of shards, then samples in a *buffer*, from which each output
-# is drawn at random. We send only sample numbers through this buffer: a tenth of ImageNet, in shards of 1,000 images.
+# webdataset also shuffles while it reads: first the list of shards, then the samples. They pass a *buffer*, from which
+# each output is drawn at random. We send only numbers through it: those of ImageNet's images, in shards of 1,000.
 
 # %%
 import random
@@ -157,7 +158,8 @@ from itertools import chain
 
 from webdataset.filters import shuffle
 
-samples, classes, batch = 128_000, 1_000, 256
+classes, batch = 1_000, 256
+samples = 5_004 * batch  # ImageNet has 143 more
 labels = np.arange(samples) * classes // samples  # in class order
 
 
@@ -172,7 +174,7 @@ def arrival(stored, buffer, epoch, shard=1_000):
 
 # %% [markdown]
 # The folded cell measures two things per epoch: how many classes a batch holds, and how many of its pairs of images
-# were also in one batch in the previous epoch. A shuffle of the whole set in each epoch gives the ideal.
+# shared a batch in the epoch before.
 
 
 # %% jupyter={"source_hidden": true}
@@ -191,8 +193,7 @@ def met_again(first, second):
 
 
 # %% [markdown]
-# > **Predict.** Which of the two does a shuffle while packing improve, and which does a buffer? In class order, how
-# > large must the buffer be before a batch holds half of the classes that it should?
+# > **Predict.** In class order, how large must the buffer be before a batch holds half of the classes that it should?
 
 # %%
 guess = 500  # change me: images in the buffer
@@ -204,13 +205,13 @@ packings = {
 }
 held, met = {}, {}
 for name, stored in packings.items():
-    for buffer in (1, 16, 256, 4_096, 16_384, 65_536):
+    for buffer in (1, 64, 1_024, 4_096, 16_384, 65_536):
         first, second = arrival(stored, buffer, 1), arrival(stored, buffer, 2)
         held.setdefault(name, {})[buffer] = classes_per_batch(second)
         met.setdefault("both packings", {})[buffer] = met_again(first, second)
 
 # %% [markdown]
-# The folded cell adds the ideal, and draws.
+# The folded cell adds the ideal, a shuffle of the whole set in each epoch, and draws.
 
 # %% jupyter={"source_hidden": true}
 ideal = [np.random.default_rng(epoch).permutation(samples) for epoch in (1, 2)]
@@ -235,16 +236,17 @@ axes["log"] = "xy"
 figures.lines(met, title, **axes, y="pairs that had met before, %", counted=True)
 
 # %% [markdown]
-# A shuffle while packing mixes the classes of every batch, without a buffer.
+# A shuffle while packing mixes the classes of every batch, without a buffer. In class order, half of them takes a
+# buffer of some 40,000 images: 4 GB in every worker, at 100 kB each.
 #
 # But packing shuffles only once, so the same neighbours leave a shard together in each epoch. Only a buffer separates
-# them, at 0.4 GB per worker for 4,096 images of 100 kB. This matters where a loss compares the images of a batch.
+# them; here 4,096 images (0.4 GB) do. This matters where a loss compares the images of a batch.
 
 # %% [markdown] id="size" tags=["optional"]
 # ## 3 · Choose the size of a shard
 #
-# *Optional, 8 minutes.* Each shard must be opened. We read 256 images in shards of 1 to 256: from the page cache, and
-# with a wait of 2 ms before each open, as on a busy parallel file system. The folded cell uses webdataset's functions.
+# *Optional, 8 minutes.* Each shard must be opened. The folded cell defines how to read images from shards: from the
+# page cache, and with a wait of 2 ms before each open, as on a busy parallel file system.
 
 # %% jupyter={"source_hidden": true}
 from time import sleep
@@ -265,7 +267,8 @@ def stream(paths, open_s):
 
 
 # %% [markdown]
-# > **Predict.** How many times as fast are shards of 256 images as shards of one: without the wait, and with it?
+# > **Predict.** We read up to 256 images. How many times as fast are the largest shards as shards of one: without the
+# > wait, and with it?
 
 # %%
 from dataclasses import replace
@@ -273,9 +276,11 @@ from functools import partial
 
 from smallfiles import measure
 
-few = replace(source, manifest=source.manifest.select(range(16 if setup.shared else 256)))
+guess = 2, 5  # change me: times without the wait, times with it
+most = 16 if setup.shared else 256  # images
+few = replace(source, manifest=source.manifest.select(range(most)))
 place, rates = Path(tempfile.mkdtemp(dir=setup.scratch)), {"page cache": {}, "2 ms per open": {}}
-for count in (1, 4, 16, 64, 256):
+for count in filter(lambda count: count <= most, (1, 4, 16, 64, 256)):
     options = tar.Options(max_count=count)
     folder = pack(few, place / f"{count}.tars", PackConfig(options=options, check="none", digest=False)).path
     paths = sorted(folder.glob("*.tar"))
@@ -289,20 +294,21 @@ for count in (1, 4, 16, 64, 256):
 
 # %% jupyter={"source_hidden": true}
 middle = {name: {count: np.median(runs) for count, runs in line.items()} for name, line in rates.items()}
-gain = {name: found[256] / found[1] for name, found in middle.items()}
-title = f"With 2 ms per open, shards of 256 are {gain['2 ms per open']:.0f} times as fast as shards of 1; from the page cache {gain['page cache']:.1f} times"
+gain = {name: found[most] / found[1] for name, found in middle.items()}
+title = f"With 2 ms per open, shards of {most} are {gain['2 ms per open']:.0f} times as fast as shards of 1; from the page cache {gain['page cache']:.1f} times"
 slow = middle["2 ms per open"]
 enough = min(count for count in slow if slow[count] >= max(slow.values()) / 2)
 worksheet.note("05", shard_images=enough)
 marks = {"2 ms per open reaches half of its best": enough}
+show.say(f"Your guess: {guess[0]} times without the wait, {guess[1]} times with it.")
 figures.lines(rates, title, x="images per shard", y="images per second", log="xy", note="warm cache", marks=marks)
 
 # %% [markdown]
-# Larger shards need fewer opens. With 250 images (25 MB), the wait is here about a tenth of the time of a worker that
-# only reads. But all workers share one metadata server, so choose 100 MB.
+# Larger shards need fewer opens. With shards of 25 MB, waits are here about a tenth of a reading worker's time. But all workers
+# share one metadata server, so choose 100 MB.
 #
-# Shards can also be too large, because a worker needs at least one. With shards of 1 GB, ImageNet's 140 GB leave 372 of
-# 512 workers without any. So take 1 GB for a few GPUs only.
+# Shards can also be too large, because a worker needs at least one. ImageNet has 140 shards of 1 GB, which leave 372 of
+# 512 workers without any.
 #
 # Compression pays only if fetching the saved bytes takes longer than unpacking. The folded cell measures:
 
@@ -324,12 +330,12 @@ print(f"JPEG: {len(less) / len(jpegs):.1%} of the size; pays if storage gives le
 #
 # ![Eight shards are split over two ranks, then over two workers each; every worker has a shuffle buffer that mixes its own two shards.](pictures/shards_to_batches.svg)
 #
-# *Shuffle, split twice, mix. `wds.WebDataset` splits first: section 6 shows the cost.*
+# *Shuffle, split twice, mix.*
 #
-# `wds.WebDataset` splits over workers. With several ranks it raises an error until you name a `nodesplitter`. We count
-# keys, then switch off one split at a time.
+# `wds.WebDataset` splits over workers. With several ranks it raises an error until you name a `nodesplitter`. The
+# folded cell defines `read_epoch`, which counts the keys that the ranks read.
 
-# %%
+# %% jupyter={"source_hidden": true}
 import os
 from collections import Counter
 
@@ -349,9 +355,12 @@ def read_epoch(urls, ranks=2, workers=2, **splitters):
 
 
 # %% [markdown]
-# > **Predict.** 2 ranks of 2 workers, no split over the workers: how often does each sample come?
+# Now we switch off one split at a time.
+#
+# > **Predict.** 2 ranks of 2 workers, no split over the workers ("ranks only"): how often does each sample come?
 
 # %%
+guess = 1  # change me: times that each sample comes
 both = {"nodesplitter": wds.split_by_node, "workersplitter": wds.split_by_worker}
 for name, splitters in {
     "both splits": both,
@@ -360,28 +369,37 @@ for name, splitters in {
 }.items():
     counts, by_rank = read_epoch(shards, **splitters)
     print(f"{name:12} {len(counts)} of {packed.samples} samples, in {counts.total()} reads; by rank {by_rank}")
+print("your guess for ranks only:", guess, "times")
 
 # %% [markdown]
-# A split of `None` raises no error, but ranks or workers repeat each other's samples.
+# Without one of the splits samples repeat, and no error tells you.
 #
 # > **Predict.** Both splits, and the 4 shards for 3 ranks. How many of the 400 samples does each rank get?
 
 # %%
+guess = [133, 133, 134]  # change me: samples of each rank
 counts, by_rank = read_epoch(shards, ranks=3, **both)  # change me: ranks
 waits = " They exchange gradients at each step, so one with more waits for the others until a timeout."
-show.say(f"The ranks got **{by_rank}** samples.{waits if len(set(by_rank)) > 1 else ''}")
+show.say(f"The ranks got **{by_rank}** samples; your guess was {guess}.{waits if len(set(by_rank)) > 1 else ''}")
 
 # %% [markdown]
 # With unequal numbers, training hangs at an epoch's end ([#188](https://github.com/webdataset/webdataset/issues/188)).
 # Three cures:
 #
-# - To end all ranks after equally many batches, make many more shards than workers, and write
-#   `WebLoader(…).repeat().with_epoch(batches)`. This belongs to the loader, since in the data set each worker counts
-#   for itself (exercise 05). The rest is dropped; section 6 shows how to change which.
-# - To draw without end, use `resampled=True, nodesplitter=None`, which takes shards with replacement, and
-#   `.with_epoch(n)`, samples per worker. Some samples repeat, others are missed.
-# - To read no sample twice, deal out samples, not shards. Our `order="stream"` reads ranges of bytes from all shards,
-#   by one plan for all processes. With `drop_last=True` all get equally many batches.
+# **1. End all ranks after equally many batches**, by `WebLoader(…).repeat().with_epoch(batches)`. What is left over is
+# dropped, so make many more shards than workers. Section 6 runs this cure, and drops other samples in each epoch.
+#
+# <details>
+# <summary>2. Draw without end</summary>
+#
+# `resampled=True, nodesplitter=None` takes shards with replacement, so no rank runs out of them. `.with_epoch(n)` then
+# ends an epoch after `n` items per worker. These are batches if the pipeline ends in `.batched`. Some samples repeat,
+# others are missed.
+#
+# </details>
+#
+# **3. Deal out samples, not shards.** Our `order="stream"` reads ranges of bytes from all shards, by one plan for all
+# processes, so no sample comes twice. With `drop_last=True` all get equally many batches:
 
 # %%
 from smallfiles.loading import LoaderConfig, make_loader
@@ -456,9 +474,7 @@ figures.lines(per_batch, title, **axes, note=f"{len(in_order)} shards, a run is 
 # %% [markdown]
 # A worker of webdataset makes batches of its own shards only, and with 8 workers these are one or none. A second buffer
 # behind the workers cures it: `WebLoader(…).unbatched().shuffle(96).batched(16)`. Here it holds about a quarter of the
-# set, which is too much for ImageNet. Pack that with `--shuffle`; our loader warns if you forget.
-#
-# Our streams draw from all parts of the set in turn. With many workers, they mix better than by chance.
+# set. ImageNet is too large for that, so pack it with `--shuffle`.
 
 # %% [markdown] id="anew" tags=["core"]
 # ## 6 · Change the order in each epoch
@@ -469,7 +485,8 @@ figures.lines(per_batch, title, **axes, note=f"{len(in_order)} shards, a run is 
 guess = "both"  # change me: or "shardshuffle", "the pipeline", "neither"
 
 # %%
-stages = wds.SimpleShardList(shards), wds.detshuffle(), wds.split_by_node, wds.split_by_worker, wds.tarfile_to_samples()
+first = wds.SimpleShardList(shards), wds.detshuffle(10_000, 10_000)  # a buffer for more shards than there are
+stages = *first, wds.split_by_node, wds.split_by_worker, wds.tarfile_to_samples()
 datasets = {"WebDataset": wds.WebDataset(shards, shardshuffle=100), "DataPipeline": wds.DataPipeline(*stages)}
 for name, dataset in datasets.items():
     for kept in (False, True):
@@ -480,17 +497,60 @@ for name, dataset in datasets.items():
 print("your guess, another order with:", guess)
 
 # %% [markdown]
-# With `shardshuffle` it has not (in 1.0.2, [#502](https://github.com/webdataset/webdataset/pull/502)); a
-# `.shuffle(200)` behind it reorders samples, not shards. `shardshuffle` also works after the splits, so each worker
-# keeps its shards forever. This harmed contrastive training ([#73](https://github.com/webdataset/webdataset/pull/73)).
+# `shardshuffle` repeats the first order, in webdataset 1.0.2. It also shuffles after the splits, so each worker keeps
+# its shards.
+#
+# <details>
+# <summary>Sources, and what a sample shuffle changes</summary>
+#
+# [#502](https://github.com/webdataset/webdataset/pull/502) is about the repeated order.
+# [#73](https://github.com/webdataset/webdataset/pull/73) tells how shards that never change hands harmed contrastive
+# training. A `.shuffle(200)` behind `shardshuffle` reorders samples, not shards.
+#
+# </details>
 #
 # With `detshuffle` before the splits, the shards are dealt anew. But it counts epochs in each worker, so it needs
 # `persistent_workers=True` ([#172](https://github.com/webdataset/webdataset/issues/172)).
 #
+# The count has a trap. The folded cell defines `three_ranks`: 3 ranks read the 4 shards by this pipeline, with cure 1
+# of section 4. A pass has 10 or 20 batches of 10 samples.
+
+# %% jupyter={"source_hidden": true}
+def three_ranks(batches):
+    """How often each sample came, in each of three epochs."""
+    epochs = [Counter() for _ in range(3)]
+    for rank in range(3):
+        os.environ.update(RANK=str(rank), WORLD_SIZE="3")
+        keys = wds.map(lambda sample: sample["__key__"]), wds.batched(10, collation_fn=list)
+        workers = {"num_workers": 1, "multiprocessing_context": "fork", "persistent_workers": True}
+        loader = wds.WebLoader(wds.DataPipeline(*stages, *keys), batch_size=None, **workers)
+        loader = loader.repeat().with_epoch(batches)  # in the data set, each worker would count for itself
+        for counts in epochs:
+            counts.update(key for batch in loader for key in batch)
+    del os.environ["RANK"], os.environ["WORLD_SIZE"]
+    return epochs
+
+
+# %% [markdown]
+# > **Predict.** With 10 batches per rank, 300 of the 400 samples come in an epoch. How many come in epoch 3 with 14?
+
+# %%
+guess = 400  # change me: different samples in epoch 3, with 14 batches
+for batches in (10, 14):  # change me: batches per rank and epoch
+    for epoch, counts in enumerate(three_ranks(batches), start=1):
+        print(f"{batches} batches, epoch {epoch}: {counts.total()} reads of {len(counts)} different samples")
+print("your guess:", guess)
+
+# %% [markdown]
+# In epoch 3, 14 batches bring fewer samples than 10. A rank with 10 begins a second pass, which `detshuffle` counts as
+# an epoch. From then on this rank shuffles unlike the others: shares overlap, and shards are left out, without an
+# error. So use no more batches than the smallest rank has.
+#
 # <details>
 # <summary>How do I train with this pipeline?</summary>
 #
-# Add `wds.shuffle`, `wds.decode`, `wds.to_tuple` and `wds.batched` to these `stages`, and end as in section 4.
+# Put `wds.shuffle`, `wds.decode`, `wds.to_tuple` and `wds.batched` behind these `stages`. End as the folded cell does,
+# with no more batches than the smallest rank has.
 #
 # </details>
 
@@ -543,7 +603,6 @@ all(path.read_bytes() == (mixed.path / path.name).read_bytes() for path in merge
 
 # %% [markdown]
 # With `--array=1-8`, put `"$SLURM_ARRAY_TASK_ID/8"` in place of `1/8`. The second command runs once, after all parts.
-# *Stripe* large shards ([notebook 03](03_pack_arrow.ipynb)).
 
 # %%
 show.command(PackConfig(shuffle=0, part=(1, 8)), "ILSVRC2012_img_train.tar", "train.tars")
