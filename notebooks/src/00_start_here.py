@@ -77,10 +77,11 @@ import os
 
 from smallfiles import machine
 
-os.cpu_count(), machine.usable_cpus()
+guess = None  # change me: CPUs installed
+f"installed: {os.cpu_count()} (your guess: {guess}); for this kernel: {machine.usable_cpus()}"
 
 # %% [markdown]
-# The first number counts the installed CPUs, the second those that the batch system or the container grants to this
+# `os.cpu_count` counts the installed CPUs, `usable_cpus` those that the batch system or the container grants to this
 # process. Start as many workers as the second number allows.
 #
 # If several processes share these CPUs, divide by their number. For example, `torchrun --nproc-per-node=gpu` starts one
@@ -89,14 +90,15 @@ os.cpu_count(), machine.usable_cpus()
 # If both numbers are equal, no limit is set here. So the next cell sets one, as a batch system does, shows both numbers
 # again, and lifts the limit.
 #
-# > **Predict.** Which of the two numbers changes?
+# > **Predict.** What do the two numbers become?
 
 # %%
+guess = None, None  # change me: installed, for this kernel
 allowed = os.sched_getaffinity(0)
 os.sched_setaffinity(0, {min(allowed)})  # one CPU for this thread and what it starts
 limited = os.cpu_count(), machine.usable_cpus()
 os.sched_setaffinity(0, allowed)
-limited
+f"{limited}; your guess was {guess}"
 
 # %% [markdown]
 # With memory it is the same: your job may get less than is installed. The cell shows the smaller of the two, and who
@@ -116,10 +118,11 @@ f"{bytes_text(limit.limit_bytes)}, limited by {limit.source}"
 # > out first, bytes or inodes?
 
 # %%
+guess = "bytes"  # change me: or "inodes"
 place = machine.filesystem(setup.scratch)
 inodes = "not counted" if place.inodes_free is None else f"{place.inodes_free:,} free"
 print(f"{place.kind}: {bytes_text(place.free_bytes)} free; inodes: {inodes}")
-print(f"photos of 100 kB that the bytes have room for: {place.free_bytes // 100_000:,}")
+print(f"photos of 100 kB that the bytes have room for: {place.free_bytes // 100_000:,}; your guess: {guess} run out first")
 
 # %% [markdown]
 # The folded cell draws both limits, as photos, for each file system at hand. (A *folded* cell holds code to skip at
@@ -157,8 +160,8 @@ x = "photos of 100 kB that there is room for"
 figures.bars(room, title, x=x, guess=guess, groups=("bytes", "inodes"), counted=True)
 
 # %% [markdown]
-# The `doctor` examines all of this and more. It marks a line as fine (✓), needing attention (!) or failed (✗), and has
-# advice for the last two kinds.
+# The `doctor` examines all of this and more; skip the names that you do not know yet. It marks a line as fine (✓),
+# needing attention (!) or failed (✗), and has advice for the last two kinds.
 
 # %%
 from smallfiles import doctor
@@ -214,21 +217,22 @@ guess = 100  # change me: files that import torch opens
 opened = {f"import {module}": files_opened_by(module) for module in ("json", "numpy", "torch")}
 counts = {name: len(paths) for name, paths in opened.items()}
 size = sum(map(os.path.getsize, opened["import torch"]))
+server = 20_000  # change me: opens per second that your file system's server answers
 many = 64 * 4 * counts["import torch"]  # 64 nodes with four processes each
-print(f"64 nodes: {many:,} opens, {many / 20_000:.0f} s of a server that answers 20,000 per second")
-title = f"import torch opens {counts['import torch']:,} files of {bytes_text(size)} in all, and reads part of them"
-figures.bars(counts, title, x="files opened by the import, and libraries mapped", guess=guess)
+print(f"64 nodes: {many:,} opens, {many / server:.0f} s of a server that answers {server:,} per second")
+title = f"{counts['import torch']:,} files of {bytes_text(size)} in all lie behind import torch"
+figures.bars(counts, title, x="files opened by the import, and libraries mapped", guess=guess, guess_of="import torch")
 
 # %% [markdown]
-# Even `import json` opens some files: a small module, and the libraries of Python itself.
+# Even `import json` opens some files of Python itself.
 #
-# On your own disk an open takes microseconds, which nobody notices. On a parallel file system it is a request over the
-# network, to a server that all users share. Suppose that the environment lies there, and 64 nodes start four processes
-# each. Then 256 times as many opens as the last bar reach the server before the first image is read. The line above the
-# figure says how long that takes.
+# On your own disk an open takes microseconds. On a parallel file system it is a request over the network, to a server
+# that all users share. Suppose that the environment lies there, and 64 nodes start four processes each. Then up to 256
+# times as many opens as the last bar reach the server before the first image is read; a node's cache may answer some.
+# The line above the figure says how long all of them take.
 #
-# There are more requests, such as some 20,000 `stat` calls (by `strace`, PyTorch 2.15). Most of them repeat others, so
-# the node's cache answers.
+# There are more requests, such as some 20,000 `stat` calls (by `strace`, PyTorch 2.15). Most repeat others, so the
+# node's cache answers.
 #
 # The remedy is one file for the whole environment
 # ([06.5](06_read_a_squashfs_image.ipynb#5-·-Put-an-environment-into-one-file)).
@@ -301,7 +305,7 @@ check.inodes_of_a_copy(inodes_of_a_copy)
 # ## Exercise
 #
 # In [Exercise 00](../exercises/00_start_here.ipynb) you compute how many copies of a data set fit where two limits
-# count. It takes five minutes.
+# count.
 
 # %% [markdown] id="cluster"
 # ## On the cluster
@@ -349,8 +353,8 @@ show.command(picture)
 #
 # </details>
 #
-# **3.** 128 nodes, 4 processes each, 1,250 files per import, a server of 20,000 opens per second: how long at least?
-# (a) 0.06 s. (b) 8 s. (c) 32 s.
+# **3.** 128 nodes, 4 processes each, 1,250 files per import, a server of 20,000 opens per second. How long, if each
+# open reaches it? (a) 0.06 s. (b) 8 s. (c) 32 s.
 #
 # <details>
 # <summary>Answer</summary>
@@ -363,4 +367,4 @@ show.command(picture)
 # ## Next
 #
 # Notebook 01, [Count the cost of small files](01_count_the_cost_of_small_files.ipynb), measures what one open, one read
-# and one inode cost, here and now.
+# and one inode cost.

@@ -74,17 +74,17 @@ verdict
 # ## With your numbers
 #
 # ImageNet has 1,331,167 images, 155 GB as downloaded, in 2,003 folders once both splits are sorted by class. When the
-# check has passed, this cell computes how many copies would fit into this file system, and into a quota of 2 TB and 3
-# million inodes.
+# check has passed, this cell computes how many copies would fit into this file system, and into your quota.
 
 # %% id="imagenet"
+quota_bytes, quota_inodes = 2_000_000_000_000, 3_000_000  # change me: your quota
 here = setup.filesystem
 imagenet = {"files": 1_331_167, "folders": 2_003, "bytes_of_a_copy": 155_000_000_000}
 if not verdict:
     show.say("Solve the exercise first; then this cell uses your function.")
 else:
     copies = copies_that_fit(here.free_bytes, here.inodes_free, **imagenet)
-    quota = copies_that_fit(2_000_000_000_000, 3_000_000, **imagenet)
-    bytes_alone = copies_that_fit(2_000_000_000_000, None, **imagenet)
+    quota = copies_that_fit(quota_bytes, quota_inodes, **imagenet)
+    bytes_alone = copies_that_fit(quota_bytes, None, **imagenet)
     show.say(f"ImageNet fits **{copies}** times into this {here.kind}.")
     show.say(f"Into the quota it fits **{quota}** times; its bytes alone have room for {bytes_alone}.")
