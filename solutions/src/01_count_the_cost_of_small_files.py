@@ -62,8 +62,9 @@ inodes_verdict
 # %% [markdown] id="task-2"
 # ## Task 2: hours
 #
-# An open takes `wait_s`, with `in_flight` of them at once. The server answers `server_opens_per_s`, shared equally by
-# `jobs` jobs like this one. The slower limit decides. Return the hours until `files` files are open:
+# An open takes `wait_s`. At most `in_flight` of them run at once, and never more than there are files. The server answers
+# `server_opens_per_s`, shared equally by `jobs` jobs like this one. The slower limit decides. Return the hours until
+# `files` files are open:
 #
 # `hours_to_open(files: int, wait_s: float, in_flight: int, server_opens_per_s: float, jobs: int) -> float`
 
