@@ -115,7 +115,7 @@ import os
 @functools.lru_cache(maxsize=8)
 def opened(path: Path) -> tuple[h5py.Dataset, np.ndarray, np.ndarray]:
     """Data, offsets and labels of a file, opened once in each process."""
-    group = h5py.File(path, "r", locking=False)["train"]
+    group = h5py.File(path, "r")["train"]
     return group["data"], group["offsets"][...], group["labels"][...]
 
 
