@@ -91,7 +91,7 @@ _ = atexit.register(shutil.rmtree, here, ignore_errors=True)
 # > **Predict.** Which variables are set here? And how much of `/dev/shm` may you fill: all that `df` shows as free, or
 # > less?
 #
-# The folded cell looks for the names that sites use.
+# The folded cell answers.
 
 # %% jupyter={"source_hidden": true}
 from smallfiles.machine import nodelocal
@@ -104,7 +104,7 @@ for variable, path in nodelocal.named_directories():
 print("not set:", *(name for name in nodelocal.VARIABLES if name not in os.environ))
 
 # %% [markdown]
-# You may fill the free space, or the rest of your job's memory limit if that is smaller. For on most clusters a file in
+# You may fill the free space, or the rest of your job's memory limit if that is smaller. On most clusters a file in
 # `/dev/shm` counts as memory of the job. The folded cell writes 256 MiB there and asks the kernel.
 
 # %% jupyter={"source_hidden": true}
@@ -153,8 +153,8 @@ with staging.staged(packed, here, config=config) as copy:
 # the small files. First the files are in the page cache (warm), then on slow storage: 2 ms for each look-up and open,
 # 100 MB/s.
 #
-# > **Predict.** Warm, does checking make `stage` slower than `dd`? From slow storage, how many times as fast as `cp -r`
-# > is `stage` (44 MB, 400 files)?
+# > **Predict.** Warm, is `stage` clearly slower than `dd`, since it checks? From slow storage, how many times as fast
+# > as `cp -r` is `stage` (44 MB, 400 files)?
 
 # %%
 guess = 20  # change me: from slow storage, stage is so many times as fast as cp -r
@@ -190,14 +190,17 @@ def compare(place, rounds):
 
 
 warm = compare(Slow(packed, source.root), 5)
-speed = {name.partition(",")[0]: warm.spread(name).median for name in warm.runs}
-best = max(speed, key=speed.get)
-others = " and ".join(f"{name} reaches {speed[name] / speed[best]:.0%}" for name in speed if name != best)
-show.figure(figures.bars(warm, f"Warm, {best} is fastest; of its speed, {others}", note="warm page cache"))
+speed = {name.partition(",")[0]: warm.spread(name) for name in warm.runs}
+said = []
+for name in ("stage", "cp -r"):
+    clear = speed[name].maximum < speed["dd"].minimum  # no dots overlap
+    share = f"reaches {speed[name].median / speed['dd'].median:.0%} of dd's speed"
+    said.append(f"{name} {share if clear else 'is not clearly slower than dd'}")
+show.figure(figures.bars(warm, f"Warm, {said[0]}; {said[1]}", note="warm page cache"))
 
 # %% [markdown]
-# `stage` hashes each piece, which needs a free CPU, and its start-up is visible with 44 MB. The folded cell does the
-# same from slow storage:
+# `stage` hashes each piece, which needs a free CPU, and its start-up counts with 44 MB. The folded cell does the same
+# from slow storage:
 
 # %% jupyter={"source_hidden": true}
 with on_slow_storage(packed, source.root, storage) as place:
@@ -235,73 +238,91 @@ except SmallfilesError as error:
 # %% [markdown] id="once" tags=["core"]
 # ## 3 · Copy once per node
 #
-# A node with eight GPUs runs eight ranks. What if each copies if the file is missing? What if each follows four steps:
-# *lock, look, copy to a temporary name, rename*?
+# A node with eight GPUs runs eight ranks. What if each copies the file if it is missing? The second function adds a
+# rename, the third a lock:
+
+
+# %%
+target = here / "train.arrow"
+
+
+def copy_slowly(path):
+    with open(packed, "rb") as old, open(path, "wb") as new:
+        while piece := old.read(4 << 20):
+            time.sleep(len(piece) / 50e6)  # storage of 50 MB/s: a piece of 4 MiB arrives
+            new.write(piece)
+
+
+def if_missing(rank):
+    missing = not target.exists()
+    if missing:
+        copy_slowly(target)
+    return missing  # whether this rank has copied
+
+
+# %%
+def renamed(rank):
+    part = here / f"train.arrow.{rank}"  # a temporary name
+    missing = not target.exists()
+    if missing:
+        copy_slowly(part)
+        os.replace(part, target)  # now the file is there, in full
+    return missing
 
 
 # %%
 import fcntl
 
 
-def copy_slowly(source, target):
-    with open(source, "rb") as old, open(target, "wb") as new:
-        while piece := old.read(4 << 20):
-            time.sleep(len(piece) / 50e6)  # storage of 50 MB/s: a piece of 4 MiB arrives
-            new.write(piece)
-
-
-def if_missing(source, rank):
-    target = here / "train.arrow"
-    time.sleep(0.1 * rank)  # ranks never start at quite the same moment
-    if not target.exists():
-        copy_slowly(source, target)
-    return target.stat().st_size / 1e6  # MB that this rank opens
-
-
-# %%
-def once_per_node(source, rank):
-    target, part = here / "train.arrow", here / "train.arrow.part"
-    time.sleep(0.1 * rank)
+def once_per_node(rank):
     with open(here / "train.arrow.lock", "w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)  # lock: sleeps until it is free
-        if not target.exists():  # look: another rank may have been first
-            copy_slowly(source, part)  # copy to a temporary name
-            os.replace(part, target)  # rename: there in full, or not at all
-    return target.stat().st_size / 1e6
+        fcntl.flock(lock, fcntl.LOCK_EX)  # sleeps until no other rank has the lock
+        return renamed(rank)
 
 
 # %% [markdown]
-# > **Predict.** Four ranks start 0.1 s apart; a copy takes 44 MB / 50 MB/s = 0.9 s. How many MB does each rank find,
-# > with each function?
+# Four ranks start 0.1 s apart. A copy takes 44 MB / 50 MB/s = 0.9 s.
+#
+# > **Predict.** With each function, how many ranks copy? How many MB does a rank find when its function returns?
 
 # %%
-guess = 30  # change me: MB that rank 1 finds with the first
+guess = 30  # change me: MB that rank 1 finds with if_missing
+copies = {"if_missing": 1, "renamed": 1, "once_per_node": 1}  # change me: ranks that copy
 
-# %%
+# %% [markdown]
+# The folded cell starts four processes, and draws what they find.
+
+# %% jupyter={"source_hidden": true}
 import multiprocessing
 from concurrent.futures import ProcessPoolExecutor
 
 fork = multiprocessing.get_context("fork")
-opened = {}
+
+
+def as_rank(work, rank):
+    """Whether this rank has copied, and the MB that it finds."""
+    time.sleep(0.1 * rank)  # ranks never start at quite the same moment
+    return work(rank), target.stat().st_size / 1e6
+
+
+opened, each, copied = {}, {}, {}
 with ProcessPoolExecutor(4, mp_context=fork) as pool:
-    for work in (if_missing, once_per_node):
-        opened[work.__name__] = list(pool.map(work, [packed] * 4, range(4)))
-        (here / "train.arrow").unlink()
-
-# %% [markdown]
-# The folded cell draws it.
-
-# %% jupyter={"source_hidden": true}
-torn, whole = opened["if_missing"], min(opened["once_per_node"])
-title = f"Ranks 1 to 3 open {min(torn[1:]):.0f} to {max(torn[1:]):.0f} of {size / 1e6:.0f} MB; "
-title += f"with lock and rename, each opens {whole:.0f}"
-each = {f"{name}, rank {rank}": mb for name, found in opened.items() for rank, mb in enumerate(found)}
+    for work in (if_missing, renamed, once_per_node):
+        opened[work.__name__] = list(pool.map(as_rank, [work] * 4, range(4)))
+        target.unlink()
+for name, found in opened.items():
+    each |= {f"{name}, rank {rank}{' copies' * own}": mb for rank, (own, mb) in enumerate(found)}
+    copied[name] = sum(own for own, _ in found)
+    print(f"{name}: of 4 ranks {copied[name]} copied; your guess was {copies[name]}")
+least = min(mb for _, mb in opened["if_missing"])
+title = f"Without a rename, a rank finds {least:.0f} of {size / 1e6:.0f} MB; with it alone, {copied['renamed']} ranks copy"
 axes = {"x": "MB that a rank finds", "groups": list(opened), "guess_of": "if_missing"}
 show.figure(figures.bars(each, title, guess=guess, **axes))
 
 # %% [markdown]
-# Without the lock three ranks would have opened a torn file. It grows by pieces of 4.2 MB, one each 0.08 s. Half an
-# Arrow file stops a rank with an error, but half a tar can pass for a whole one.
+# The *rename* prevents torn files: under its final name the file is complete. But until it appears, each rank that
+# looks starts a copy. The *lock* prevents this: ranks wait, then look, and find the file. Half an Arrow file stops a
+# rank with an error, but half a tar can pass for a whole one.
 #
 # ![Two nodes with four ranks each. On each node one rank copies train.arrow from the parallel file system to /dev/shm; the others wait, then all read the copy.](pictures/stage_once_a_node.svg)
 #
@@ -311,8 +332,8 @@ show.figure(figures.bars(each, title, guess=guess, **axes))
 # %% [markdown]
 # ### Optional: copy once per job
 #
-# But 200 nodes still read the set 200 times. With `stage --broadcast` one node reads it, and Slurm's `sbcast` passes
-# each block on in a tree: from every node to at most [eight others](https://slurm.schedmd.com/sbcast.html).
+# But 200 nodes still read the set 200 times. With `stage --broadcast` one node reads it. Then Slurm's `sbcast` passes
+# each block on in a tree, from every node to at most [eight others](https://slurm.schedmd.com/sbcast.html).
 #
 # > **Predict.** ImageNet has 140 GB. The storage delivers 17 GB/s in all; a node can receive and send 12 GB/s. From how
 # > many nodes on is a broadcast faster: 2, 20 or 200?
@@ -321,7 +342,7 @@ show.figure(figures.bars(each, title, guess=guess, **axes))
 guess = 2  # change me: nodes
 
 # %% [markdown]
-# The folded cell asks a model, also with slower nodes (a few of which also *read* more slowly).
+# The folded cell asks a model, also for broadcasts between slower nodes.
 
 # %% jupyter={"source_hidden": true}
 from dataclasses import replace
@@ -331,7 +352,7 @@ from smallfiles.scaling import BROADCAST, WAYS, Storage, Work, simulate
 work, lustre = Work(gpus=1, workers=1), Storage()  # 1.28 million images of 110 kB; 24 targets of 0.7 GB/s
 doublings = [2**power for power in range(10)]
 cases = {"each node reads, 12 GB/s": (WAYS["staged"], 12), "broadcast, 12 GB/s": (BROADCAST["broadcast"], 12)}
-cases |= {f"broadcast, {rate} GB/s": (BROADCAST["broadcast"], rate) for rate in (4, 1)}
+cases |= {"broadcast, 1 GB/s": (BROADCAST["broadcast"], 1)}
 copying, read = {}, {}
 for name, (way, rate) in cases.items():
     counts = sorted({*doublings, *(range(1, 33) if rate == 12 else ())})
@@ -345,7 +366,8 @@ title += f"with 1 GB/s only beyond {slower['broadcast, 1 GB/s']}"
 drawn = {name: {nodes: line[nodes] for nodes in doublings} for name, line in copying.items()}
 axes = {"x": "nodes", "y": "time until all have a copy (s)", "log": "xy"}
 axes |= {"marks": {"from 9: tree of 2 levels": 9, "from 73: 3 levels": 73}}  # of 8 nodes, 64 more, …
-show.figure(figures.lines(drawn, title, **axes, guess=guess, note="a model, not a measurement", counted=True))
+note = "a model, not a measurement; up to 16 nodes of 1 GB/s would also read more slowly than the blue line"
+show.figure(figures.lines(drawn, title, **axes, guess=guess, note=note, counted=True))
 print("512 nodes read from shared storage:", {name: read[name] for name in list(cases)[:2]})
 
 # %% [markdown]
@@ -390,7 +412,7 @@ def copy_and_give_back(path, to):
 guess = 3  # change me: staging has paid off after so many epochs
 
 # %% [markdown]
-# The folded cell measures all four.
+# The folded cell measures all four, and draws the seconds since the start.
 
 # %% jupyter={"source_hidden": true}
 with (
@@ -404,11 +426,6 @@ with (
     found = measure.compare(parts, rounds=3)
 seconds = {name: found.seconds(name) for name in parts}
 print({name: f"{value:.2f} s" for name, value in seconds.items()})
-
-# %% [markdown]
-# The folded cell draws the seconds since the start.
-
-# %% jupyter={"source_hidden": true}
 saved = seconds["packed file"] - seconds["staged copy"]
 paid = seconds["copying"] / saved if saved > 0 else float("inf")
 shown = range(min(20, max(4, int(2 * min(paid, 20)))) + 1)
@@ -444,7 +461,7 @@ for share in sorted({0.0, 0.5, 0.9, 1.0, mine}):
     training = share * seconds["packed file"]  # an epoch cannot be shorter than this
     saved = max(training, seconds["packed file"]) - max(training, seconds["staged copy"])
     when = f"after {nodes * seconds['copying'] / saved:.1f} epochs" if saved > 0 else "never"
-    print(f"training needs {training:.2f} s per epoch: staging pays off {when}")
+    print(f"training {share:.0%} of reading{' (mine)' * (share == mine)}: staging pays off {when}")
 
 # %% [markdown]
 # If training takes longer than reading, staging saves nothing. So measure an epoch of your training, not a raw read. A
@@ -513,8 +530,8 @@ with on_slow_storage(packed, source.root, storage) as place:
 print(f"in the end: {sum(one.bytes for one in left_behind())} bytes")
 
 # %% [markdown]
-# On SIGTERM a handler removes the copy. SIGKILL leaves the files, but the lock is free. By this the next process knows
-# that their owner is dead. It removes half a copy, and uses a complete one.
+# On SIGTERM a handler removes the copy. SIGKILL leaves the files, but the lock is free. From this the next process
+# knows that the owner is dead. It removes half a copy, and uses a complete one.
 
 # %%
 shutil.rmtree(here)
@@ -526,11 +543,8 @@ print("staged copies of yours on this node:", len(staging.listing()))
 # <details>
 # <summary>Optional: from the archive to scratch, before the job</summary>
 #
-# Before a job starts, data moves between several kinds of storage:
-#
 # - The *archive* is large and keeps data for years, eventually on tape. Compute nodes often cannot access it.
 # - *Scratch* is the fast parallel file system that jobs read. Files that are not used for some time are purged.
-# - *Node-local* storage is yours for the time of the job.
 #
 # Hence an earlier staging step: from the archive to scratch, on a node that sees both. `smallfiles stage --to` records
 # each block that it has copied, and continues where it stopped. On Lustre it *stripes* a large file ([notebook
@@ -550,25 +564,33 @@ print("staged copies of yours on this node:", len(staging.listing()))
 # copy, which stays until `unstage`.
 
 # %%
-show.command(staging.StageConfig(), "archive/train.tars", "auto", "scratch/data")
-show.command(staging.StageConfig(), "scratch/data/train.tars")
+show.command(staging.StageConfig(), "archive/train.arrow", "auto", "scratch/data")
+show.command(staging.StageConfig(), "scratch/data/train.arrow")
 
 # %% [markdown]
-# The job removes the copy in an EXIT trap. Set it in the script: inside `$(…)` it would fire at once, when that
-# subshell ends.
+# The job removes the copy in an EXIT trap. Set it in the script: inside `$(…)` it would fire when that subshell ends.
 #
 # ```bash
-# time staged=$(smallfiles stage scratch/data/train.tars) || exit 1
+# time staged=$(smallfiles stage scratch/data/train.arrow) || exit 1
 # trap 'smallfiles unstage "$staged"' EXIT
-# smallfiles bench read scratch/data/train.tars  # its cold reads: an epoch if the GPU never computes
-# smallfiles bench read "$staged"
+# smallfiles bench read --order random --cache cold scratch/data/train.arrow  # samples/s from storage
+# smallfiles bench read --order random --cache warm "$staged"                 # samples/s from the copy
 # ```
+#
+# From the job's three numbers, this cell computes when staging pays off if training only reads:
+
+# %%
+samples, workers = 1_281_167, 8  # change me: your set, and your loader's workers
+copying, stored, staged = 60, 400, 4_000  # change me: seconds of the copy, and the two rates
+saved = samples / workers * (1 / stored - 1 / staged)  # seconds per epoch: a rate is of one worker
+print(f"staging pays off after {copying / saved:.2f} epochs")
+
+# %% [markdown]
+# <details>
+# <summary>With an environment, on several nodes, and as jobs</summary>
 #
 # A script has only one EXIT trap. `use_environment` ([06](06_read_a_squashfs_image.ipynb)) sets it to `unuse`, which
 # removes the environment; after it, write `trap 'smallfiles unstage "$staged"; unuse' EXIT`.
-#
-# <details>
-# <summary>On several nodes, and as jobs</summary>
 #
 # On several nodes use `smallfiles stage --broadcast`. Every node then has a copy to remove, so the trap is `each_node
 # smallfiles unstage`: the function `each_node` of `slurm/lib.sh` runs a command once on each node of the job.
@@ -577,7 +599,7 @@ show.command(staging.StageConfig(), "scratch/data/train.tars")
 # `seen` gets a record of the samples that each rank has read, by which the job checks that each came once.
 #
 # ```bash
-# slurm/submit SITE 07_fetch -- archive/train.tars scratch/data
+# slurm/submit SITE 07_fetch -- archive/train.arrow scratch/data
 # slurm/submit SITE 07_broadcast -- train.arrow seen
 # ```
 #
@@ -601,9 +623,10 @@ show.command(staging.StageConfig(), "scratch/data/train.tars")
 # <details>
 # <summary>Answer</summary>
 #
-# **(b)**: on most clusters the file counts as memory of your job, and 4 GB are rarely enough for training.
-# `smallfiles stage` refuses if too little is left for workers. (a) `df` shows the limit of the folder, which is that of
-# the node. (c) swap, where a node has any, is far slower than the storage that you left.
+# **(b)**: on most clusters the file counts as memory of your job, and 4 GB are rarely enough for training. `smallfiles
+# stage` refuses a copy if it cannot keep 1 GiB and 0.5 GiB per CPU free, or a quarter of the limit if that is less. (a)
+# `df` shows the limit of the folder, which is that of the node. (c) swap, where a node has any, is far slower than the
+# storage that you left.
 #
 # </details>
 #
