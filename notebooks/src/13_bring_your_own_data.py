@@ -2,7 +2,7 @@
 # # 13 · Bring your own data
 #
 # **Minutes** 35 · **Machine** any Linux computer with two CPUs, no GPU needed · **Needs** notebook 03 · **Data** 200
-# synthetic images with masks, and 200 with a table of labels
+# synthetic images with masks, and the same images with a table
 #
 # So far a sample was an image and a label. Yours may also have a mask, a number or a text. Each of these is a *field*.
 # A field of *blobs* holds the bytes of a file for each sample, such as an image or a mask. A field of *values* is a
@@ -14,7 +14,7 @@
 # - How do samples of several files get into one packed file?
 # - How do image and mask stay together through random crops?
 # - Which columns of a table are labels, and which are numbers?
-# - What does a mask cost the processor, and what a second file (optional)?
+# - What does a mask cost, and a second file (optional)?
 # - What does the toolbox make of my folder?
 
 # %% [markdown] id="objectives"
@@ -23,7 +23,6 @@
 # - pack images with masks, and check what was recognised,
 # - give an image and its mask the same random view,
 # - join a table by name, also one that comes later, and keep floats from becoming classes,
-# - say what a mask costs, and a second file (optional),
 # - try all of this on your own data without writing a byte.
 
 # %% [markdown] id="setup"
@@ -61,8 +60,7 @@ for part in ("images", "masks"):
     print(f"{part + '/':8} {len(names)} files: {', '.join(names[:3])} …")
 
 # %% [markdown]
-# > **Predict.** A class per sub-folder is the rule of `ImageFolder`. How many classes does it find here, and how many
-# > samples?
+# > **Predict.** A class per sub-folder is the rule of `ImageFolder`. How many classes does it find here: 1, 2 or 10?
 
 # %%
 from torchvision.datasets import ImageFolder
@@ -173,7 +171,7 @@ guess = 60  # change me: percent
 
 # %% [markdown]
 # The remedy is to draw the crop *once*. In torchvision, say what a mask is (`tv_tensors.Mask`), and pass both in one
-# call. Correct `yours` (answer: `together`, below):
+# call. Correct `yours` (the answer is folded, below):
 
 # %%
 import torch
@@ -195,14 +193,19 @@ draw(panels, "Two crops with the outlines of their masks: left cropped apart, ri
 
 # %% [markdown]
 # On the left, even a correct answer of the network increases the loss. No error is raised, because shapes and types are
-# right. Only a picture shows the fault, or a measurement, in which a mask takes the place of the image:
+# right. The folded cell is the answer:
 
 
-# %%
+# %% jupyter={"source_hidden": true}
 def together(image, mask):
     return crop(image, mask)  # the answer
 
 
+# %% [markdown]
+# Only a picture shows the fault, or a measurement, with the mask in place of the image:
+
+
+# %%
 def overlap(crops, index):
     """Intersection over union of the object in both crops, in percent; NaN where neither shows it."""
     mask = as_mask([*pair(index)][1])
@@ -249,7 +252,7 @@ panels = {title: (batch["image"][i].permute(1, 2, 0), batch["mask"][i]) for i, t
 draw(panels, "Three views of a batch. The outlines of the masks follow the objects.")
 
 # %% [markdown]
-# `train` trains a small network on such batches, to predict the field `target`. Before the loss it calls `mask.long()`,
+# `train` trains a small network to predict the field `target`. Before the loss it calls `mask.long()`,
 # as your own loop must:
 
 # %%
@@ -297,15 +300,15 @@ note = f"random crops to 96 pixels; the image alone takes {1000 * alone / 100:.2
 figures.bars(shares, title, x="processor time per sample, of the image alone (%)", base="image", guess=100 + guess, note=note)
 
 # %% [markdown]
-# Few bytes do not mean little work: of a PNG all pixels are decoded, of a JPEG only those of the crop (by libjpeg-turbo
-# 3). The share depends on the view. Plan more workers ([08](08_keep_the_gpu_fed.ipynb)), or pack both no larger than
+# Few bytes do not mean little work: all pixels of a PNG are decoded. Of a JPEG, libjpeg-turbo 3 reads the bytes down to
+# the crop, but makes only its pixels. Plan more workers ([08](08_keep_the_gpu_fed.ipynb)), or pack both no larger than
 # the network needs (`pack --resize 256`).
 
 # %% [markdown] id="table" tags=["core"]
 # ## 3 · Join a table
 #
-# The second set has a table with a row per image: a species, and a weight in grams to predict. Here are the first
-# sorted files beside the first rows:
+# The second set has the same images, and a table with a row for each: a species, and a weight in grams to predict. Here
+# are the first sorted files beside the first rows:
 
 # %%
 import csv
@@ -321,43 +324,66 @@ for row, name in zip(rows[:3], files):
 # > about 1, 20 or 100?
 
 # %%
+guess = 20  # change me: images with their own row
+
+# %%
 right = sum(row["filename"].endswith(name) for row, name in zip(rows, files))
-show.say(f"**{right} of {len(rows)}** images got their own row, and no error was raised.")
+show.say(f"**{right} of {len(rows)}** images got their own row, and no error was raised; your guess was {guess}.")
 
 # %% [markdown]
 # That is chance: a shuffled list has on average one item at its own place, however long. So join *by name*, and report
 # what has no partner.
 #
-# The weight is a second trap. It is a column of numbers, as labels often are. What if somebody takes it for the label?
+# The weight is a second trap. What if somebody takes it for the label?
 
 # %%
 from smallfiles.errors import SmallfilesError
 
-
-def load(*columns):
-    try:
-        return sources.load(table, columns=columns)
-    except SmallfilesError as error:
-        print(error, "\n")
-
-
-load("label=weight")
-print(*load().notes)
+label = "weight"  # change me: then "species"
+try:
+    print(*sources.load(table, columns=f"label={label}").notes)
+except SmallfilesError as error:
+    print(error)
 
 # %% [markdown]
-# The first call is refused, because 22.9 would become class 22. (`sorted(set(weights))` would make each weight a class
-# of its own.) The second call finds the label. Every other column stays a value with its type:
+# `weight` is refused, because 22.9 would become class 22.
+#
+# > **Predict.** Is a weight in whole grams refused, too?
+
+# %%
+guess = "refused"  # change me: refused or accepted
+
+# %% [markdown]
+# The folded cell rounds the weights, and loads that table with the label `weight`:
+
+# %% jupyter={"source_hidden": true}
+rounded = setup.scratch / "rounded"
+rounded.mkdir(exist_ok=True)
+if not (rounded / "images").exists():
+    (rounded / "images").symlink_to(table.parent / "images")
+grams = [f"{row['filename']},{float(row['weight']):.0f}" for row in rows]
+(rounded / "labels.csv").write_text("\n".join(["filename,weight", *grams]))
+try:
+    classes = sources.load(rounded / "labels.csv", columns="label=weight").manifest.targets.to_pylist()
+    told = f"accepted, as classes from {min(classes)} to {max(classes)}"
+except SmallfilesError:
+    told = "refused"
+show.say(f"In whole grams, weights are **{told}**; your guess was: {guess}.")
+
+# %% [markdown]
+# Labels are whole numbers, too, so nothing can warn: of a count or an age only you know what it is. Without `columns`,
+# `load` finds the species. Every other column stays a value with its type:
 
 # %%
 weighed = setup.scratch / "weighed.arrow"
 if not weighed.exists():
-    pack(load(), weighed, PackConfig())
+    pack(sources.load(table), weighed, PackConfig())
 batch = next(iter(make_loader(weighed, LoaderConfig(batch=4), transform=view)))
 print(batch["weight"].dtype, batch["weight"].tolist(), "and labels", batch["target"].tolist())
 
 # %% [markdown]
-# Was the join right? Then larger objects of a species weigh more; wrong rows give a cloud. The masks of section 1, with
-# the same pictures, tell the sizes. The folded cell joins by position and by name, and colours one species.
+# Was the join right? Then larger objects of a species weigh more; wrong rows give a cloud. The images are those of
+# section 1, so its masks tell the sizes. The folded cell joins by position and by name, and colours one species.
 
 # %% jupyter={"source_hidden": true}
 from collections import Counter
@@ -391,15 +417,15 @@ for axes, (name, column) in zip(figure.subplots(1, 2, sharex=True, sharey=True),
 axes.legend(loc="lower right", frameon=False, fontsize=9)
 figure.axes[0].set_ylabel("weight (g)")
 title = "Within a species, weight follows size if joined by name\n"
-title += f"(correlation {follows['by name']:.2f}; by position {follows['by position']:.2f})"
+title += f"(median correlation of logarithms {follows['by name']:.2f}; by position {follows['by position']:.2f})"
 figure.suptitle(title, x=0.01, ha="left", fontsize=10, fontweight="bold")
 show.figure(figure, alt=f"Two scatter plots of {len(weights)} images, weight by pixels of the object. {' '.join(title.split())}.")
 singles = sum(count == 1 for count in Counter(weights).values())
-print(f"As classes, these weights would be {len(set(weights))}, {singles} of them with one image.")
+print(f"These weights would be {len(set(weights))} classes, {singles} of them with a single image.")
 
 # %% [markdown]
-# Why not classes? With a real balance nearly each image would be a class of its own, with no image left to validate
-# with. And classes do not know that 22 g is nearer to 23 g than to 60 g.
+# Why not classes? Those with one image have none left to validate with. And classes do not know that 22 g is nearer to
+# 23 g than to 60 g.
 #
 # <details>
 # <summary>Types, and missing numbers</summary>
@@ -425,8 +451,8 @@ print(f"{weighed.stat().st_size:,} and {added.stat().st_size:,} bytes; fields: {
 # %% [markdown] id="price" tags=["optional"]
 # ## 4 · Pay for the second file
 #
-# *Optional, 5 minutes.* What does it cost that a sample has two files? For comparison, the folded cell also writes the
-# same bytes as one file per sample, and packs these.
+# *Optional, 5 minutes.* What does a second file per sample cost? The folded cell writes the same bytes as one file per
+# sample, and packs these:
 
 # %% jupyter={"source_hidden": true}
 import os
@@ -461,14 +487,14 @@ tasks = {
 assert len({read(7) for read in tasks.values()}) == 1, "all four read the same bytes"
 
 # %% [markdown]
-# > **Predict.** From the page cache, as in 01: how many microseconds per sample does the second file add? And the
-# > second blob in a packed file? (Drawn below.)
+# > **Predict.** From the page cache, as in 01: how many microseconds does the second file add to a sample? Does the
+# > second blob in a packed file add more or less? (Drawn below.)
 
 # %%
 guess = 10  # change me: µs for the second file
 
 # %% [markdown]
-# The folded cell measures all four:
+# The folded cell measures all four, and draws what the second file or blob adds:
 
 # %% jupyter={"source_hidden": true}
 from functools import partial
@@ -485,10 +511,13 @@ def read_all(read):
 
 result = measure.compare({name: partial(read_all, read) for name, read in tasks.items()}, rounds=9, unit="samples")
 spent = {name: [1e6 / rate for rate in result.rates_per_s(name)] for name in tasks}
-pairs = ("2 files", "1 file"), ("packed, 2 blobs", "packed, 1 blob")
-added = [max(0, np.median(spent[two]) - np.median(spent[one])) for two, one in pairs]
-title = f"A second file adds {added[0]:.0f} µs to a sample, a second packed blob {added[1]:.0f} µs"
-figures.bars(spent, title, x="microseconds per sample", note=f"warm cache; your guess for the second file was {guess} µs")
+pairs = {"second file": ("2 files", "1 file"), "second packed blob": ("packed, 2 blobs", "packed, 1 blob")}
+middle = {name: np.median(runs) for name, runs in spent.items()}
+added = {name: float(max(0, middle[twos] - middle[ones])) for name, (twos, ones) in pairs.items()}
+title = "A second file adds {:.0f} µs to a sample, a second packed blob {:.0f} µs".format(*added.values())
+whole_of = f"in all {middle['2 files']:.0f} µs from 2 files, {middle['packed, 2 blobs']:.0f} µs packed"
+note = f"from medians of 9 runs, warm cache; {whole_of}"
+figures.bars(added, title, x="microseconds that it adds to a sample", note=note, guess=guess, guess_of="second file")
 
 # %% [markdown]
 # On a parallel file system each open is a round trip to a busy server ([01](01_count_the_cost_of_small_files.ipynb)),
@@ -513,28 +542,29 @@ for at, _, names in sorted(os.walk(trees)):
     print(f"{os.path.relpath(at, trees)}: {len(names)} files {sorted(names)[:2]}")
 
 # %% [markdown]
-# > **Predict.** Which fields will be recognised, how many samples are there at most, and which files will be left out?
+# > **Predict.** How many samples will be found, and which files left out?
 
 # %%
-mine = None
-try:
-    mine = sources.load(own, columns=columns)
-    print(f"{len(mine.manifest)} samples, further fields {mine.manifest.fields or 'none'}", *mine.notes, sep="\n")
-except SmallfilesError as error:
-    print(error)  # the last sentence says what to try
+guess = 60  # change me: samples
 
 # %%
 from smallfiles.pack import plan
 from smallfiles.progress import bytes_text
 
+mine = None
+try:
+    mine = sources.load(own, columns=columns)
+    print(f"{len(mine.manifest)} samples (guess: {guess}), further fields {mine.manifest.fields or 'none'}", *mine.notes, sep="\n")
+except SmallfilesError as error:
+    print(error)  # the last sentence says what to try
 if mine is not None:
     planned = plan(mine, setup.scratch / "mine.arrow", PackConfig())
     print(f"{planned.samples:,} samples, {bytes_text(planned.payload_bytes)}; files once packed: {planned.files}")
 
 # %% [markdown]
-# Check three things in the notes: the number of samples, the fields, and what was left out. In our delivery five files
-# have no partner. The table was left out, and with it the classes; [14](14_wrap_up.ipynb) mends this. For any other
-# layout write a table, with a column of paths for each kind of file.
+# Check the number of samples, the fields, and what was left out. In our delivery five files have no partner, and the
+# table with the classes was left out; [14](14_wrap_up.ipynb) mends this. For any other layout write a table, with a
+# column of paths for each kind of file.
 
 # %% [markdown] id="exercise"
 # ## Exercise
@@ -551,8 +581,6 @@ if mine is not None:
 print("smallfiles pack data shapes.arrow --dry-run")
 show.command(PackConfig(), "data", "shapes.arrow")
 print("smallfiles inspect shapes.arrow --picture sheet.html")
-
-# %%
 show.command(TrainConfig(target="mask", epochs=20), "shapes.arrow")
 
 # %% [markdown] id="key-points"
@@ -561,7 +589,8 @@ show.command(TrainConfig(target="mask", epochs=20), "shapes.arrow")
 # - A sample has fields: blobs (files) and values (columns), packed in one row.
 # - Read the notes of `load` and look at pictures before training; wrong pairs raise no error.
 # - Draw a random view once, and give it to image and mask. Scale masks by the nearest pixel.
-# - Join tables by name, never by order. A float is a value, not a class. A later column needs no second packing.
+# - Join tables by name, never by order. A float is a value; of whole numbers only you know. A later column needs no
+#   second packing.
 # - A second file is a second open; a second packed blob may be a second request. Both must be decoded.
 
 # %% [markdown] id="quiz"
