@@ -5,8 +5,8 @@
 # synthetic images
 #
 # A folder arrives that nobody has seen: trees (here our shapes), photographed from the air, with masks and a table of
-# heights. You look at it, decide, pack, stage and train, and defend each decision with numbers. Nothing needs a
-# cluster.
+# heights. You look at it, pack what is whole, decide how to store the survey, stage, train, and defend your decision
+# with numbers. Nothing needs a cluster.
 
 # %% [markdown] id="questions"
 # ## Questions
@@ -50,7 +50,7 @@ print(*sorted(path.relative_to(delivery).as_posix() for path in delivery.rglob("
 # <details>
 # <summary>Answer</summary>
 #
-# At the size of `/dev/shm`, which was full; at the memory limit of the job, whose signal is 9.
+# At the size of `/dev/shm`, which was full. `Killed` is signal 9: look at the memory limit of the job.
 #
 # </details>
 
@@ -112,7 +112,7 @@ print(*("  " + one.reason.replace(f"{delivery}/survey/", "") for one in report.s
 print("images without a row:", *sorted(images - known))
 
 # %% [markdown]
-# So each count hides gaps, and the gaps are not the same. The *folded* cell draws them, with your guess:
+# So each count hides gaps, and the gaps are not the same. The *folded* cell draws them:
 
 # %% jupyter={"source_hidden": true}
 masks = {path.stem for path in (delivery / "survey" / "masks").glob("*.png")}
@@ -131,14 +131,14 @@ figures.bars(counts, f"{counted}, but only {len(whole)} whole samples", x="rows,
 # ## 2 · Decide with your numbers
 #
 # This was a sample. The whole survey has 500,000 trees, on a file system that many users share. You train on 1 to 64
-# nodes. Missing numbers are measured now:
+# nodes. Numbers that you have not measured are measured now:
 
 # %%
 worksheet.measure_missing(setup.path())
 
 # %% [markdown]
-# The forecast of [notebook 11](11_choose_a_format.ipynb) takes them, and defaults for what only your site knows. A tree
-# has an image and a mask, so files and the packed file take `twice` the requests:
+# The forecast of [notebook 11](11_choose_a_format.ipynb) takes your time to decode, and defaults for what only your
+# site knows. A tree has an image and a mask, so files and the packed file take `twice` the requests:
 
 # %%
 from smallfiles.scaling import BROADCAST, WAYS, Storage, Work, simulate
@@ -146,7 +146,7 @@ from smallfiles.scaling import BROADCAST, WAYS, Storage, Work, simulate
 trees, sample_bytes = 500_000, report.payload_bytes // report.samples
 decode_s = worksheet.value("08", "cpu_ms") / 1000
 work = Work(samples=trees, sample_bytes=sample_bytes, decode_s=decode_s)
-storage = Storage(metadata_ops_s=2 * worksheet.value("01", "opens_per_s"))  # a stand-in: one computer, known names
+storage = Storage()  # change me: your site's numbers, such as metadata_ops_s=50_000
 twice = {"files": {"operations": 4, "requests": 2}, "packed": {"requests": 2}}  # a tree has an image and a mask
 ways = WAYS | {name: replace(WAYS[name], **counts) for name, counts in twice.items()} | BROADCAST
 
@@ -158,7 +158,7 @@ mine, ask, yours = "measured by you", "default: ask your site", "default: put in
 assumptions = {
     "a tree": (f"{sample_bytes / 1000:,.0f} kB", mine),
     "a view": (f"{1000 * work.decode_s:.2f} ms of a CPU", f"{mine} in 08, without a mask"),
-    "metadata operations": (f"{storage.metadata_ops_s:,.0f} per second", f"a stand-in, twice your cold rate of 01; all servers: ask your site (by default {Storage().metadata_ops_s:,.0f})"),
+    "metadata operations": (f"{storage.metadata_ops_s:,.0f} per second of all servers", ask),
     "storage targets": (f"{storage.targets}, hard disks of {storage.target_bytes_s / 1e9:g} GB/s each", ask),
     "a read request": (f"{1000 * storage.request_s:g} ms of a target", ask),
     "the packed file": (f"on {storage.stripes} targets", ask),
@@ -178,26 +178,27 @@ show.say("\n".join(["| number | value | from |", "|---|---|---|", *rows]))
 guess = "shards"  # change me: files, packed, shards or staged
 
 # %% [markdown]
-# The *folded* cell simulates an epoch of each way, draws it with your guess, and names its limit:
+# The *folded* cell simulates an epoch of each way, and names its limit:
 
 # %% jupyter={"source_hidden": true}
 nodes = (1, 2, 4, 8, 16, 32, 64)
 epochs = {name: {n: simulate(work, storage, ways[name], n).epoch_s for n in nodes} for name in (*list(WAYS)[1:], "files")}
 fastest = min(epochs, key=lambda name: epochs[name][64])
-fast, slow = (epochs[name][64] for name in (fastest, "files"))
-title = f"Forecast: on 64 nodes {fastest} has the shortest epoch, {fast:.1f} s; files take {slow:.0f} s"
+fast, one, many = (epochs[name][64] for name in (fastest, "packed", "files"))
+title = f"Forecast: on 64 nodes {fastest} has the shortest epoch, {fast:.1f} s; a packed file takes {one:.0f} s, files {many:.0f} s"
 axes = {"x": "nodes", "y": "seconds per epoch", "log": "xy"}
 assumed = f"a model: {storage.metadata_ops_s:,.0f} operations/s, {storage.targets} targets, {1000 * storage.request_s:g} ms per request"
 drawn = {f"{name} ◂ your guess" if name == guess else name: line for name, line in epochs.items()}
 show.figure(figures.lines(drawn, title, **axes, note=assumed, counted=True))
 for name in epochs:
     forecast = simulate(work, storage, ways[name], 64)
-    print(f"{name:7} GPUs wait {forecast.waiting:4.0%}; the limit is {forecast.limit}")
+    print(f"{name:7} GPUs wait {forecast.waiting:4.0%}; metadata servers are busy {forecast.use['metadata']:4.0%}; the limit is {forecast.limit}")
 
 # %% [markdown]
-# Read the figure from the left. While a line halves with twice the nodes, the nodes are the limit; where such lines
-# coincide, the way of storing does not matter for speed. Where a line is flat, all nodes wait for what they share. The
-# packed file is flat early, since image and mask of a sample are two requests to the targets.
+# While a line halves with twice the nodes, the nodes are the limit; where such lines coincide, the way of storing does
+# not matter for speed. Where a line is flat, all nodes wait for what they share. Files and the packed file are flat
+# early, because each read at random costs the targets 0.5 ms, and a sample needs two. So on many nodes one file is no
+# faster than many. But files keep the metadata servers busy, for all users.
 #
 # <details>
 # <summary>Why do some lines rise a little at the end?</summary>
@@ -249,9 +250,7 @@ def first_paid(copy, other="shards", most=10_000):
 
 paid = {"a copy per node": first_paid("staged"), "a broadcast": first_paid("broadcast")}
 words = [f"{name} pays off after {n:,} epochs" if n else f"{name} never pays off" for name, n in paid.items()]
-marks = {"planned": planned}
-if (n := paid["a copy per node"]) and n <= 80:
-    marks[f"a copy per node: {n}"] = n
+marks = {"planned": planned} | {f"{name}: {n}": n for name, n in zip(("staged", "broadcast"), paid.values()) if n and n <= 80}
 trained = {n: whole_training(n) for n in (1, 2, 5, 10, 20, 40, 80)}
 drawn = {name: {n: times[name] for n, times in trained.items()} for name in ways if name != "files"}
 title = f"Forecast for 64 nodes: against shards, {', '.join(words)}"
@@ -265,9 +264,9 @@ show.figure(drawing)
 # numbers decide: the seconds of the copy, and those that it saves per epoch.
 
 # %% [markdown] id="pack" tags=["core"]
-# ## 3 · Pack, verify, stage
+# ## 3 · Verify and stage
 #
-# These few samples went into one file. `verify` reads it again:
+# For these few samples any way will do. Ours are in one file since section 1. `verify` reads it again:
 
 # %%
 from smallfiles.pack import verify
@@ -357,7 +356,7 @@ figures.bars(waits, f"This training waits {title}", x="share of the time spent w
 # one, a stand-in is watched, which the *folded* cell writes. It has 1 worker, which needs 8 x 4 ms for a batch; a step
 # takes 10 ms.
 #
-# > **Predict.** Instead of 1 worker, how many will it propose for the stand-in: 2, 5 or 10?
+# > **Predict.** Instead of 1 worker, how many will it propose for the stand-in? (It adds one as a spare.)
 
 # %% jupyter={"source_hidden": true}
 STAND_IN = """
@@ -436,7 +435,7 @@ worksheet.page()
 # decides. Section 2 has it: what is the limit, and what would another way cost?
 
 # %%
-way, because = "packed", "an epoch takes so many seconds"  # change me: your way, and the number that decides
+way, because = None, "its epoch takes so many seconds"  # change me: such as "packed", and the number that decides
 
 # %% [markdown]
 # The *folded* cell puts your way beside the forecast:
@@ -444,54 +443,57 @@ way, because = "packed", "an epoch takes so many seconds"  # change me: your way
 # %% jupyter={"source_hidden": true}
 times = whole_training()
 best = min(times, key=times.get)
-limits = {name: simulate(work, storage, ways[name], 64).limit for name in (way, best)}
-wasted = 64 * work.gpus * (times[way] - times[best]) / 3600
-show.say(
-    f"You defend **{way}** for {trees:,} trees, because {because}. On 64 nodes {planned} epochs take {times[way]:,.0f} s, limited by {limits[way]}. "
-    + (
-        "No other way is shorter."
-        if way == best
-        else f"The shortest is **{best}**, {times[best]:,.0f} s, limited by {limits[best]}: yours costs {wasted:,.1f} GPU-hours more."
+if way not in ways:
+    show.say(f"You have not decided yet: write one of {', '.join(ways)} in place of {way!r} above, and run both cells.")
+else:
+    limits = {name: simulate(work, storage, ways[name], 64).limit for name in (way, best)}
+    wasted = 64 * work.gpus * (times[way] - times[best]) / 3600
+    show.say(
+        f"You defend **{way}** for {trees:,} trees, because {because}. On 64 nodes {planned} epochs take {times[way]:,.0f} s, limited by {limits[way]}. "
+        + (
+            "No other way is shorter."
+            if way == best
+            else f"The shortest is **{best}**, {times[best]:,.0f} s, limited by {limits[best]}: yours costs {wasted:,.1f} GPU-hours more."
+        )
+        + f" Files: {times['files']:,.0f} s and {2 * trees:,} inodes."
     )
-    + f" Files: {times['files']:,.0f} s and {2 * trees:,} inodes."
-)
 
 # %% [markdown]
 # Would it hold if a number is wrong? Change one at a time. If the decision stays, the number need not be exact.
 #
-# > **Predict.** What changes the shortest way: 100,000 operations per second, a tenth of the time per request, a file
-# > on one target, four nodes, ten times the epochs?
+# > **Predict.** How many of these five change the shortest way: a tenth of the operations per second, a tenth of the
+# > time per request, a file on one target, four nodes, ten times the epochs?
 
 # %%
-guess = "shards"  # change me: the shortest way with ten times the epochs
+guess = 3  # change me: how many of the five
 
 # %%
 changes = {  # change me: add the number that you doubt most
     "as it is": {},
-    "100,000 operations/s": {"storage": replace(storage, metadata_ops_s=100_000)},
+    "a tenth of the operations/s": {"storage": replace(storage, metadata_ops_s=storage.metadata_ops_s / 10)},
     "a tenth of the time per request": {"storage": replace(storage, request_s=storage.request_s / 10)},
     "the file on one target": {"storage": replace(storage, stripes=1)},
     "on 4 nodes": {"nodes": 4},
     "10 times the epochs": {"epochs": 10 * planned},
-    "10 times, page cache of 64 GB": {"storage": replace(storage, cache_bytes=64e9), "epochs": 10 * planned},
 }
-print(f"{'seconds of a training':31}", *(f"{name:>9}" for name in ways), f"  shortest (10 times the epochs: you guessed {guess})")
-for what, change in changes.items():
-    times = whole_training(**change)
-    print(f"{what:31}", *(f"{seconds:9,.0f}" for seconds in times.values()), f"  {min(times, key=times.get)}")
+results = {what: whole_training(**change) for what, change in changes.items()}
+shortest = [min(times, key=times.get) for times in results.values()]
+print(f"{'seconds of a training':31}", *(f"{name:>9}" for name in ways), "  shortest")
+for (what, times), name in zip(results.items(), shortest):
+    print(f"{what:31}", *(f"{seconds:9,.0f}" for seconds in times.values()), f"  {name}")
+print(f"{sum(name != shortest[0] for name in shortest)} of {len(changes) - 1} change the shortest way; your guess was {guess}")
 
 # %% [markdown]
-# - *100,000 operations per second*, as Lustre may do, help only files. These then take as long as the packed file,
-#   since both wait for the targets.
-# - *A tenth of the time per request*, as on flash, helps the packed file, which waits for its requests and not for its
-#   bytes. It then takes less than twice as long as shards, instead of five times.
-# - *One target* for a packed file is Lustre's own default (`lfs getstripe -d FOLDER` shows your site's). Reading and
-#   staging it take some 20 times as long, so stripe the folder *before* packing (`lfs setstripe -c -1 FOLDER`, see
-#   [11](11_choose_a_format.ipynb)). Shards lie on all targets anyway.
-# - *On 4 nodes* all ways but files are within a third of each other.
-# - *Ten times the epochs* pay for copies. With a page cache for all, shards beat a copy per node, but not the
-#   broadcast, since the cache fills slowly: orders are drawn anew, so a node has read a 64th of the set after one
-#   epoch, 79 % after 100.
+# With ten planned epochs and these defaults, only more epochs change the decision. But each number moves some way:
+#
+# - *A tenth of the operations*, as when other users need the servers, delays little but files.
+# - *A tenth of the time per request*, as on flash, helps the packed file most, which waits for requests, not for bytes.
+# - *One target* for a packed file is Lustre's own default (`lfs getstripe -d FOLDER` shows your site's). Reading it, or
+#   a copy per node, take some 20 times as long, a broadcast less than twice, because one node reads. So stripe the
+#   folder *before* packing (`lfs setstripe -c -1 FOLDER`, see [11](11_choose_a_format.ipynb)). Shards lie on all
+#   targets anyway.
+# - *On 4 nodes* the ways are closest, because the GPUs are nearly the limit.
+# - *Ten times the epochs* pay for a copy.
 
 # %% [markdown] id="exercise"
 # ## Exercise
@@ -502,18 +504,19 @@ for what, change in changes.items():
 # %% [markdown] id="cluster"
 # ## On the cluster
 #
-# The *folded* cell shows the commands of *your* way, for your own folder on your site:
+# The *folded* cell shows the commands of *your* way, or of the shortest until you name one:
 
 # %% jupyter={"source_hidden": true}
 from smallfiles.staging import StageConfig
 
-out = "trees.tars" if way == "shards" else "trees.arrow"
-first = "" if way == "shards" else "lfs setstripe -c -1 FOLDER   # on Lustre, before packing into FOLDER\n"
+taken = way if way in ways else best
+out = "trees.tars" if taken == "shards" else "trees.arrow"
+first = "" if taken == "shards" else "lfs setstripe -c -1 FOLDER   # on Lustre, before packing into FOLDER\n"
 fields = " ".join(f"--field '{column}'" for column in columns)
-command = f"{PackConfig(on_error='skip', shuffle=seed if way == 'shards' else None).to_cli('survey/trees.csv', out)} {fields}"
-show.say("Your way is files, so nothing is packed." if way == "files" else f"```bash\n{first}{command}\n```")
-if way in ("staged", "broadcast"):
-    show.say(f"```bash\n{StageConfig().to_cli(out)}{' --broadcast' * (way == 'broadcast')}\n```")
+command = f"{PackConfig(on_error='skip', shuffle=seed if taken == 'shards' else None).to_cli('survey/trees.csv', out)} {fields}"
+show.say("Your way is files, so nothing is packed." if taken == "files" else f"```bash\n{first}{command}\n```")
+if taken in ("staged", "broadcast"):
+    show.say(f"```bash\n{StageConfig().to_cli(out)}{' --broadcast' * (taken == 'broadcast')}\n```")
 
 # %% [markdown]
 # ```bash
