@@ -56,8 +56,7 @@ from smallfiles.progress import bytes_text
 # <details>
 # <summary>Answer</summary>
 #
-# At least one whole chunk, ten times its bytes, and two where it lies across a border. A contiguous blob costs its
-# bytes.
+# At least one whole chunk, ten times its bytes, and two where it lies across a border.
 #
 # </details>
 
@@ -76,9 +75,9 @@ print(f"{report.samples:,} images, {bytes_text(report.file_bytes)}, {report.file
 
 # %% [markdown]
 # The second file is the content digest. Keep it: squashfs has no checksum of its data, so only the digest reveals a
-# flipped byte in an image.
+# flipped byte.
 #
-# `SquashFS` opens the squashfs file by paths, and `formats.open` opens it as numbered samples:
+# `SquashFS` opens the file by paths, `formats.open` as numbered samples:
 
 # %%
 with SquashFS(packed) as opened:
@@ -89,18 +88,17 @@ reader = formats.open(packed)
 reader.key(7), reader.target(7), reader.classes[reader.target(7)], reader.span(7)[1:]
 
 # %% [markdown]
-# Each image is a file at its own path, so a mount or `unsquashfs` restores the tree. Three more files, in
-# `.smallfiles`, hold labels and order. An image lies in one piece: the last two numbers are its first byte and the byte
-# after its last.
+# Each image is a file at its own path; three more, in `.smallfiles`, hold labels and order. An image lies in one piece:
+# the last two numbers are its first byte and the byte after its last.
 
 # %% [markdown] id="settings" tags=["core"]
 # ## 1 · Choose the settings
 #
 # Two settings can make random reads slow. *Compression*: each file is cut into *blocks*, and each block is compressed.
-# *Fragments*: the ends of several files share one block. With blocks of 128 KiB most of our images are smaller than a
-# block, so they are nothing but "end"; with 1 MiB all of them are.
+# *Fragments*: several files smaller than a block share one, and so do the ends of larger files. With blocks of 128 KiB
+# most of our images are smaller than a block, with 1 MiB all are.
 #
-# The first setting is nearly the default of `mksquashfs`. The others change it:
+# The first setting is nearly the default of `mksquashfs`, which keeps the ends of larger files apart:
 
 # %%
 from pysquashfs import pack as write_squashfs
@@ -157,7 +155,7 @@ for name, opened in written.items():
 # compressed, it is fetched and unpacked whole for each image. If it is raw, our library reads only the image's part,
 # but a mount fetches it whole.
 #
-# `info` finds both faults in any squashfs file:
+# `info` looks for both faults in any squashfs file:
 
 # %%
 for name in (base, raw):
@@ -175,15 +173,15 @@ print(RECOMMENDED)
 
 # %% [markdown]
 # `-noD` and `-noF` leave data and fragments uncompressed, `-no-fragments` keeps files in one piece. The index is
-# compressed, by gzip, which every kernel supports. Without `-noappend`, a second run adds all files again.
+# compressed by gzip. Without `-noappend`, a second run adds all files again. The rest drops owners, times and
+# attributes, so that equal data give an equal file.
 
 # %% [markdown] id="mount" tags=["optional"]
 # ## 2 · Compare the library with a mount
 #
 # *Optional, 5 minutes.*
 #
-# > **Predict.** The folder and the file are in the page cache. Which is fastest for a random image: the folder of plain
-# > files, a mount, or the library?
+# > **Predict.** All is in the page cache. Which is fastest for a random image: plain files, a mount, or the library?
 
 # %%
 guess = "plain files"  # change me: or "mount", or "library"
@@ -233,27 +231,30 @@ with ExitStack() as stack:
     ways["library"] = partial(read_library, stack.enter_context(SquashFS(packed)))
     speeds = measure.compare(ways, rounds=5, unit="images")
 drawn = {"plain files": [], **first} | {name: speeds.rates_per_s(name) for name in speeds.runs}
+gain = speeds.times("library", "plain files").median
+title = f"The library reads {gain:.1f} times as many images per second as plain files"
 if first:
-    best = np.median(drawn["library"])
-    early, late = ([best / np.median(drawn[n]) for n in drawn if n.endswith(end)] for end in ("first epoch", "later epochs"))
-    title = f"The library reads {min(early):.1f} to {max(early):.1f} times as many images per second as a mount in its first epoch, "
-    title += f"{min(late):.1f} to {max(late):.1f} times as in later ones"
+    early = [np.median(drawn["library"]) / np.median(drawn[name]) for name in first]
+    ratios = " to ".join(dict.fromkeys(f"{ratio:.0f}" for ratio in (min(early), max(early))))
+    title += f", and {ratios} times as many as a mount in its first epoch"
+    if max(max(drawn[name]) for name in drawn if name.startswith("mount")) < min(drawn["plain files"]):
+        title += "; plain files are faster than every mount"
 else:
-    gain = speeds.times("library", "plain files").median
-    title = f"No mount works here; the library reads {gain:.1f} times as many images per second as plain files"
+    title += "; no mount works here"
 guessed = next((name for name in drawn if name.startswith(guess)), None)  # None where no mount works
 x = {"x": "images per second", "note": "warm page cache"}
 show.figure(figures.bars(drawn, title, base="plain files", groups=("mount", "library"), guess=guessed, **x))
 
 # %% [markdown]
-# The library has all positions in its index, and on a local file system it copies from a memory map. With a mount each
-# read calls the kernel for a name, a handle and the bytes, and with FUSE the kernel asks another process. The kernel
-# keeps what it got, so later epochs are faster, unless the set is larger than memory.
+# The library has all positions in its index, and on a local file system it copies from a memory map. Plain files need
+# calls of the kernel: open, read and close. A mount needs these too, and the kernel must find each file in the squashfs
+# file, with FUSE by asking another process. It keeps what it found, so later epochs are faster, unless the set is
+# larger than memory.
 
 # %% [markdown] id="compression" tags=["optional"]
 # ## 3 · Compress what compresses
 #
-# *Optional, 5 minutes.* Annotations are often JSON, which is mostly repetition.
+# *Optional, 5 minutes.* Annotations are often JSON, mostly repetition.
 #
 # > **Predict.** zstd makes them several times smaller. Is reading them faster or slower when the file is in memory?
 # > Slow storage delivers the smaller file sooner: at which bandwidth are both alike?
@@ -262,7 +263,8 @@ show.figure(figures.bars(drawn, title, base="plain files", groups=("mount", "lib
 guess = 1e9  # change me: bytes per second
 
 # %% [markdown]
-# The folded cell makes 300 documents, packs them in four ways, and computes the rate from storage of each bandwidth.
+# The folded cell packs 300 documents in four ways. For three of them it computes the rate from storage of each
+# bandwidth.
 
 # %% jupyter={"source_hidden": true}
 import json
@@ -302,17 +304,17 @@ show.figure(figures.lines(rates, title, **axes, guess=guess, note="computed from
 
 # %% [markdown]
 # Left of the dotted line zstd pays, because unpacking takes less time than the saved bytes would. Compare this
-# bandwidth with what one reader gets in *large* reads from your file system on a busy day.
+# bandwidth with what one reader gets in *large* reads on a busy day.
 #
-# If each file is a request of its own that takes 0.5 ms, 8 kB more or less hardly matter. So use zstd for text that is
-# read in long runs, for staging, and for the quota. Images stay raw, because unpacking them costs time and saves no
-# bytes. Level 15, `mksquashfs`'s default, takes many times as long to pack and saves little more.
+# If each file is a request of 0.5 ms, 8 kB more or less hardly matters. So use zstd for text that is read in long runs,
+# for staging, and for the quota. Images stay raw, because unpacking them costs time and saves no bytes. Level 15,
+# `mksquashfs`'s default, takes many times as long to pack and saves little more.
 
 # %% [markdown] id="sharing" tags=["core"]
 # ## 4 · Share one file between workers
 #
-# Two readers know where each image begins and ends (`places`). One seeks, then reads; the other names the position in
-# the read. The last line counts wrong samples in one process.
+# `seek_then_read` knows where each image begins and ends (`places`). `my_reader` is yours: for now it does the same.
+# The last line counts the wrong samples in one process.
 
 # %%
 places = [reader.span(index)[1:] for index in range(len(reader))]
@@ -326,9 +328,9 @@ def seek_then_read(index):
     return file.read(stop - start)
 
 
-def read_at_position(index):
+def my_reader(index):
     start, stop = places[index]
-    return os.pread(file.fileno(), stop - start, start)
+    return seek_then_read(index)  # later, change me to: os.pread(descriptor, size, position)
 
 
 sum(seek_then_read(index) != truth[index] for index in range(len(truth)))
@@ -373,11 +375,11 @@ def count_wrong(read):
     return {"decoded without an error": int((found == 2).sum()), "refused": int((found == 1).sum())}
 
 
-readers = {"seek, then read": seek_then_read, "os.pread": read_at_position, "our reader": reader.read}
+readers = {"seek, then read": seek_then_read, "my reader": my_reader, "our reader": reader.read}
 wrong = {name: count_wrong(read) for name, read in readers.items()}
 decoded, bad = wrong["seek, then read"]["decoded without an error"], sum(wrong["seek, then read"].values())
 title = f"With seek and read, {bad} of 30,000 samples are wrong, {decoded} of them silently; "
-title += f"with os.pread {sum(wrong['os.pread'].values())}"
+title += f"with our reader {sum(wrong['our reader'].values())}"
 asked = {"guess_of": "seek", "guess_text": f"{guess}% decoded", "x": "wrong samples of 30,000, two workers"}
 show.figure(figures.bars(wrong, title, guess=guess * bad / 100, **asked))
 
@@ -386,18 +388,27 @@ show.figure(figures.bars(wrong, title, guess=guess * bad / 100, **asked))
 # [notebook 04](04_pack_hdf5.ipynb). One worker seeks, the other seeks too, and then the first reads: from the
 # right file, but the wrong place. The read reports nothing.
 #
-# Pillow refuses two thirds to three quarters of the wrong samples, since they begin inside a photograph or lack its
-# end, and blames the file. The others are another photograph under this label. Collisions depend on chance and on your
-# CPUs: if the first bar is 0, run the cell again.
+# Pillow refuses most of the wrong samples, since they begin inside a photograph or lack its end, and blames the file.
+# The others are another photograph under this label. Collisions depend on chance and on your CPUs: if the first bar is
+# 0, run the cell again.
 #
 # ![Left: two workers share one offset, worker 2 moves it, and worker 1 reads image B instead of A. Right: with pread each names its position.](pictures/shared_offset.svg)
 #
-# `os.pread` takes the position as an argument, so there is nothing to share.
+# `os.pread` takes the position as an argument, so there is nothing to share. Your turn: let `my_reader` use it (a
+# file's descriptor is `file.fileno()`), and run its cell and the next two again. Its bar becomes 0.
+#
+# <details>
+# <summary>Answer</summary>
+#
+# `return os.pread(file.fileno(), stop - start, start)`
+#
+# </details>
 
 # %% [markdown] id="environment" tags=["optional"]
 # ## 5 · Put an environment into one file
 #
-# *Optional, 6 minutes.* The folded cell counts the modules in memory after two imports.
+# *Optional, 6 minutes.* The same archive cures another set of small files: your Python environment. The folded cell
+# counts the modules in memory after two imports.
 
 # %% jupyter={"source_hidden": true}
 import subprocess
@@ -411,10 +422,11 @@ for name in ("networkx", "torch"):
     print(f"after import {name + ':':9} {total:6,} modules, {own[name]:4,} of them {name}'s own")
 
 # %% [markdown]
-# Each module is a file, and all processes of a job request them from the metadata server in the same second. On
-# simulated storage that caches no names (`slurm/env/README.md`), `import torch` by 2 × 4 ranks took 51,488 look-ups and
-# 8,208 opens, and from one squashfs file 5 and 2. (Where CPUs are the limit it is no faster.) The folded cell packs one
-# package, `networkx`:
+# Each module is a file, and all processes of a job request them in the same second. On simulated storage that caches no
+# names (`slurm/env/README.md`), `import torch` by 2 × 4 ranks took 51,488 look-ups and 8,208 opens, and from one
+# squashfs file 5 and 2. (On two busy CPUs it took longer.)
+#
+# The folded cell packs one package, `networkx`:
 
 # %% jupyter={"source_hidden": true}
 import compileall
@@ -434,16 +446,16 @@ made = write_squashfs(place / "packages.sqfs", folder_items(place / "files"), co
 print(f"{made.files:,} files, {bytes_text(made.bytes)}; one file, {bytes_text(made.image_bytes)}")
 
 # %% [markdown]
-# > **Predict.** For each module Python looks at its folder, twice at its source, and opens the compiled file. If each
-# > of these four takes 2 ms, how long does importing `networkx` take from many files, and from one? Its own modules are
-# > counted above.
+# > **Predict.** For each own module (counted above) Python looks at its folder, twice at its source, and opens the
+# > compiled file. If each of these four takes 2 ms, how long does importing `networkx` take from many files, and from
+# > one?
 
 # %%
 latency_s = 0.002  # change me, also to 0.01
 guess = {"many files": 1.0, "one squashfs file": 1.0}  # change me: seconds
 
 # %% [markdown]
-# The folded cell imports it from both, in a fresh interpreter. The mount counts.
+# The folded cell imports it from both, in a fresh interpreter. The time includes the mount.
 
 # %% jupyter={"source_hidden": true}
 from contextlib import nullcontext
@@ -477,16 +489,16 @@ if not imports:
 
 # %% [markdown]
 # Look-ups in the squashfs file happen on this node. The storage receives a few requests for the mount, then only reads
-# of one open file (`slowfs` does not charge these, so the gain is an upper bound). In a job, the second line broadcasts
-# and mounts the file:
+# (`slowfs` does not delay these, so the gain is an upper bound). In a job, the second line broadcasts and mounts the
+# file:
 #
 # ```bash
 # slurm/env/build.sh venv.sqfs .venv
 # source slurm/lib.sh; use_environment venv.sqfs
 # ```
 #
-# Then start programs with `python -m …`: scripts such as `torchrun` contain the old path, and run the old environment.
-# Its Python must be on the node too.
+# Then start programs with `python -m …`: scripts such as `torchrun` run the old environment. Its Python must be on the
+# node too.
 
 # %% [markdown] id="exercise"
 # ## Exercise
@@ -497,7 +509,7 @@ if not imports:
 # %% [markdown] id="cluster"
 # ## On the cluster
 #
-# `slurm/submit SITE 06_pack_squashfs` runs this line in a job. Copy the squashfs file and its digest together.
+# `slurm/submit SITE 06_pack_squashfs` runs this line in a job:
 
 # %%
 show.command(config, "DATA_FOLDER", "train.sqfs")
@@ -520,9 +532,8 @@ show.command(config, "DATA_FOLDER", "train.sqfs")
 # <details>
 # <summary>Answer</summary>
 #
-# **(b)**: the size does not show it, since photographs do not compress; `python -m pysquashfs info` does. (a) raw, the
-# library reads it faster than plain files; a mount is slower, above all in its first epoch. (c) a mount must unpack the
-# same blocks.
+# **(b)**: the size does not show it, since photographs do not compress; `python -m pysquashfs info` does. (a) not if it
+# is raw and in one piece. (c) a mount must unpack the same blocks.
 #
 # </details>
 #
