@@ -43,7 +43,7 @@ setup = start("11")
 # <details>
 # <summary>Answer</summary>
 #
-# 2 MB: 20 round trips of 0.1 MB. With 8 in flight 16 MB, as long as the network is not the limit.
+# 2 MB: 20 round trips of 0.1 MB. With 8 in flight 16 MB.
 #
 # </details>
 
@@ -69,9 +69,12 @@ for suffix, one in packed.items():
     print(f"{suffix:6} {one.files:4} files, {extra:6.2%} more bytes than the images")
 
 # %% [markdown]
-# Our readers look up once where each image lies, then read by position, so packed formats must be about equally fast.
-# Libraries differ more ([notebook 04](04_pack_hdf5.ipynb)). We add h5py, and zarr with all images as one array in
-# chunks of 128 kB: *zarr, chunks* has a file for each, *zarr, sharded* one for all. The folded cell writes them.
+# Our readers know where each image lies, so they must be about equally fast. Libraries differ more ([notebook
+# 04](04_pack_hdf5.ipynb)). The folded cell adds:
+#
+# - *h5py*, which reads the HDF5 file,
+# - *zarr, chunks*: all images as one array, in chunks of 128 KiB, each a file,
+# - *zarr, sharded*: the same chunks in one file.
 
 # %% jupyter={"source_hidden": true}
 import h5py
@@ -128,8 +131,13 @@ ratios = {name: [float(f"{rate / plain:.2g}") for rate in runs] for name, runs i
 figures.bars(ratios, title, x="times as fast as files", base="files", guess=guess, note="warm: each ran once before", log=True)
 
 # %% [markdown]
-# Does this matter? The folded cell compares reading with decoding. Guess: what percent of the time to decode does
-# reading a plain file take?
+# > **Predict.** What percent of the time to decode an image does reading a plain file take?
+
+# %%
+guess = 10  # change me: percent of the time to decode
+
+# %% [markdown]
+# The folded cell measures decoding, and compares.
 
 # %% jupyter={"source_hidden": true}
 from smallfiles.images import RandomResizedCrop
@@ -148,11 +156,11 @@ shares = {name: [float(f"{100 / rate / decode_s:.2g}") for rate in runs] for nam
 share = {name: np.median(runs) for name, runs in shares.items()}
 most = max(share[name] for name in (*SUFFIXES, "h5py"))
 title = f"Reading costs at most {most:.2g} % of decoding, but {share['zarr, chunks']:.0f} % with zarr, and {share['zarr, sharded']:.0f} % sharded"
-figures.bars(shares, title, x="time to read, in percent of the time to decode and crop", note="from memory")
+figures.bars(shares, title, x="time to read, in percent of the time to decode and crop", guess=guess, guess_of="files", note="from memory")
 
 # %% [markdown]
 # With every format that `pack` writes, reading costs a few percent of decoding. So from memory the format does not
-# decide. Zarr pays for each call: read long slices. Sharding keeps files few, but a call takes longer.
+# decide. Zarr pays for each call: read long slices.
 
 # %% [markdown] id="ask" tags=["core"]
 # ## 2 · Count the requests to the storage
@@ -181,15 +189,15 @@ with open_slow(out, SlowConfig(latency_s=0.002)) as slow:
 # %% jupyter={"source_hidden": true}
 for suffix, counts in asked.items():
     operations, size = counts["lookup"] + counts["open"] + counts["list"], counts["bytes"] / 1000
-    guessed = f"; you guessed {guess[suffix]} operations" if suffix in guess else ""
+    guessed = f"; your guess: {guess[suffix]}" if suffix in guess else ""
     print(f"{suffix:6} {operations:5.2f} metadata operations, {counts['reads']:5.2f} reads, {size:4.0f} kB per image{guessed}")
 print("" if asked else "Counting needs a mount. The text below says what it finds.")
 
 # %% [markdown]
-# Plain files cost two operations per image, a look-up and an open; packed formats a few at opening. All take 1.3 to 1.6
-# reads per image, since this mount reads at most 128 KiB at once and the kernel reads ahead.
+# Plain files cost two operations per image, a look-up and an open; packed formats a few at opening.
 #
-# The model knows four *ways* to read:
+# All take 1.3 to 1.6 reads per image, since this mount reads at most 128 KiB at once. Packed formats fetch half as many
+# bytes again, because the kernel reads ahead. Section 4's model leaves both out. Its *ways* to read:
 #
 # - *files*: one per image,
 # - *packed*: one large file, read at random, and *striped*: cut over many storage servers, called *targets*,
@@ -205,8 +213,8 @@ for name, way in WAYS.items():
 # %% [markdown] id="queue" tags=["core"]
 # ## 3 · Wait in a queue
 #
-# Requests of many workers arrive at random, so some find the server busy. This loop simulates it. *Load* is the share
-# of time in which the server is busy; times are in operations.
+# Requests arrive at random, so some find the server busy. This loop simulates a server with `at_a_time` places. *Load*
+# is the share of them that is busy, on average; times are in operations.
 
 # %%
 import heapq
@@ -226,26 +234,31 @@ def mean_wait(load, at_a_time=1, requests=200_000):
 
 
 # %% [markdown]
-# > **Predict.** Above which load does a request wait longer than 4 operations, on average, if one is served at a time?
+# > **Predict.** Above which load does a request wait longer than 9 operations, on average, if one is served at a time?
 
 # %%
-guess = 0.6  # change me: a share of the time
+guess = 0.6  # change me: load
 
 # %%
-loads = [0.1, 0.3, 0.5, 0.7, 0.8, 0.85, 0.9]
+loads = [0.1, 0.3, 0.5, 0.7, 0.8, 0.85, 0.9, 0.94]
 waits = {f"{n} at a time": {load: [mean_wait(load, n) for _ in range(3)] for load in loads} for n in (1, 64)}
 waits["64 at a time"][0.98] = [mean_wait(0.98, 64, 2_000_000) for _ in range(3)]
-waits["load / (1 - load)"] = {load: load / (1 - load) for load in np.linspace(0.05, 0.92, 88)}
-most, nearly = (np.median(waits["1 at a time"][load]) for load in (0.8, 0.9))
-title = f"One at a time, a request waits {most:.1f} operations at 80 % load, and {nearly:.1f} at 90 %; "
-title += f"64 at a time, {np.median(waits['64 at a time'][0.9]):.2f} at 90 %, and {np.median(waits['64 at a time'][0.98]):.1f} at 98 %"
-axes = {"x": "load of the server", "y": "wait, in operations", "ideal": "load / (1 - load)"}
-figures.lines(waits, title, **axes, guess=guess, note="simulated", counted=True)
 
 # %% [markdown]
-# Requests come in bunches. While none comes, the server is idle, and idle time cannot be saved up. If 64 are served at
-# a time, as by section 4's metadata server, a place is free, or soon will be. But near 100 % every curve goes up, and
-# other users move you along it: leave room.
+# The folded cell draws them, and the theory for one at a time.
+
+# %% jupyter={"source_hidden": true}
+waits["load / (1 - load)"] = {load: [load / (1 - load)] for load in np.linspace(0.05, 0.95, 91)}
+drawn = {n: {load: runs for load, runs in points.items() if min(runs) >= 0.01} for n, points in waits.items()}
+one, many, late = (np.median(waits[f"{n} at a time"][load]) for n, load in ((1, 0.9), (64, 0.9), (64, 0.98)))
+title = f"At 90 % load a request waits {one:.1f} operations if one is served at a time, {many:.2f} if 64 are; at 98 % {late:.1f}"
+axes = {"x": "load of the server", "y": "wait, in operations", "log": "y", "ideal": "load / (1 - load)"}
+figures.lines(drawn, title, **axes, guess=guess, note="simulated; waits below 0.01 are left out", counted=True)
+
+# %% [markdown]
+# Requests come in bunches. Between them places are idle, and idle time cannot be saved up. If 64 are served at a time,
+# as by section 4's metadata server, a place is free, or soon will be. But near 100 % every curve goes up, and other
+# users move you along it: leave room.
 #
 # Does a queue matter if workers wait for each answer before they ask again? We measure it: `slowfs` does one operation
 # at a time, 5 ms each on average. For each file a thread needs two operations, then works 10 ms on its own.
@@ -301,7 +314,7 @@ print(f"your guess for two threads: {guess:,} files per second")
 
 # %% [markdown]
 # Two threads sometimes ask at the same time, and then one waits. Division ignores this, so it promises too much near
-# the bend. Agreement checks only the arithmetic, since `slowfs` is a model too: measure your storage.
+# the bend. (`slowfs` is a model too: measure your storage.)
 
 # %% [markdown] id="nodes" tags=["core"]
 # ## 4 · From 1 to 1,000 nodes
@@ -313,7 +326,7 @@ print(f"your guess for two threads: {guess:,} files per second")
 # (orders of magnitude; source in `smallfiles/scaling/config.py`), and an assumed 0.5 ms per read request. Other jobs
 # use the metadata server, so we forecast files twice: with all of it, and *crowded*, with a twentieth.
 #
-# > **Predict.** At how many nodes does one packed file stop getting faster? And files, crowded?
+# > **Predict.** At how many nodes does one packed file stop getting faster?
 
 # %%
 guess = 50  # change me: nodes, for one packed file
@@ -365,12 +378,12 @@ for name in ("files, crowded", "files", "packed", "shards"):
     print(f"{name:14}", {part: round(count, 1) for part, count in full.items() if count < 1e6})
 
 # %% [markdown]
-# One packed file stops at 7 nodes, because each image is a *request*, half a millisecond of a target. Files with all of
-# the metadata server stop there too, for the same reason. A read from a shard brings ten images, so bytes are the
-# limit, enough for some 20 nodes. Beyond that, only a copy on each node helps.
+# One packed file stops at 7 nodes, because each image is a *request*, half a millisecond of a target. So do files with
+# all of the metadata server. A read from a shard brings ten images, so bytes are the limit, enough for some 20 nodes.
+# Longer reads would feed nearly 30; beyond that, each node needs a copy.
 #
-# Half a node seems to fill the crowded metadata server. But each operation then takes 64 / 5,000 s = 13 ms, and the 32
-# workers of a node cannot ask so fast: three nodes fill it.
+# Half a node seems to fill the crowded server. But each operation takes 64 / 5,000 s = 13 ms, and the 32 workers of a
+# node cannot ask so fast: three nodes fill it.
 #
 # Your turn: change `request_s` to 0.1 ms, as of faster disks, and run these cells again. How many nodes does a packed
 # file feed now?
@@ -378,17 +391,16 @@ for name in ("files, crowded", "files", "packed", "shards"):
 # <details>
 # <summary>Answer</summary>
 #
-# 18 instead of 7. A target takes 0.16 ms for the bytes of an image, and now 0.1 ms instead of 0.5 ms for the request.
-# Files stop at 10, by the metadata server. (With 0.5 ms and section 2's 1.5 reads per image, packed would be full at
-# 5.)
+# 18 instead of 7. A target takes 0.16 ms for the bytes of an image, and now 0.1 ms for the request. Files stop at 10,
+# by the metadata server.
 #
 # </details>
 #
-# *Without* striping, a packed file is on one target. A copy per node costs time before the first epoch; on many
-# nodes less, if one reads it and sends it to the others (`stage --broadcast`).
+# *Without* striping, a packed file is on one target. A copy per node costs time before the first epoch. With a
+# *broadcast*, one node reads it and sends it to the others.
 #
-# > **Predict.** On 100 nodes: how long is an epoch from a packed file on one target? After how many epochs has a copy
-# > per node paid off, compared with the striped file?
+# > **Predict.** On 100 nodes, does an epoch from one target take 2, 20 or 200 times as long as from all? And after how
+# > many epochs has a copy per node paid off, compared with the striped file?
 
 # %%
 guess = 2  # change me: epochs until a copy per node has paid off on 100 nodes
@@ -405,21 +417,18 @@ for count in (10, 100, 1_000):
         print(f"{name:>15} {paid}{guessed}")
 
 # %% [markdown]
-# `lfs setstripe -c -1 FOLDER` before the file is written stripes it over all targets. On 10 nodes a broadcast is slower
-# than ten copies; on 100 it pays off four times as early.
+# `lfs setstripe -c -1 FOLDER` before the file is written stripes it over all targets. A broadcast (`stage --broadcast`)
+# pays on many nodes.
 
 # %% [markdown] id="choose" tags=["core"]
 # ## 5 · Choose
 #
 # ![Four questions. Object store: tar shards, streamed or kept. Fits a node, and a copy pays: one packed file, staged; squashfs if paths are needed. Programs need paths: squashfs. Any sample at any time: one striped file. Otherwise tar shards.](pictures/choose_a_format.svg)
 #
-# *A copy pays off if the seconds saved per epoch, times epochs, exceed its own.*
+# LMDB reads like one packed file; open it without its lock ([12](12_when_it_breaks.ipynb)).
 #
-# LMDB reads like one packed file. If you have it, stage it, and open it without its lock
-# ([12](12_when_it_breaks.ipynb)). Zarr is for arrays of which you read parts.
-#
-# `advise` answers these questions with numbers. Take ImageNet-21k: 14 million images, 1.6 TB, on 8 nodes with 400 GB of
-# memory free. Opening and reading a file takes 4 ms.
+# Where the picture asks, `advise` forecasts hours. Of ways that take equally long it advises the simplest to keep, one
+# packed file. Take ImageNet-21k: 14 million images, 1.6 TB, on 8 nodes with 400 GB of memory free.
 #
 # > **Predict.** 32 GPUs take 64 images each per 0.1 s; the metadata server does 20,000 operations per second. How many
 # > hours do 30 epochs take from files?
@@ -441,13 +450,23 @@ print(*advice.reasons, "", *advice.commands, sep="\n")
 # The folded cell draws the hours.
 
 # %% jupyter={"source_hidden": true}
-times = advice.hours["files"] / min(advice.hours.values())
+times, gpus_s = advice.hours["files"] / min(advice.hours.values()), 30 * many.samples / (32 * 64) * 0.1
 title = f"With {advice.workers} workers per GPU, 30 epochs from files take {times:.1f} times as long as the best way; advised: {advice.way}"
-figures.bars(advice.hours, title, x="hours for 30 epochs", guess=guess, note="a model", counted=True)
+marks = {"GPUs alone": gpus_s / 3600}
+figures.bars(advice.hours, title, x="hours for 30 epochs", guess=guess, marks=marks, note="a model", counted=True)
 
 # %% [markdown]
-# Files take twice as long, because the metadata server is the limit. A striped file takes as long as shards and keeps
-# random access.
+# Files take twice as long, because the metadata server is the limit. With shards and a striped file the GPUs are; the
+# file also keeps random access. But it relies on the page cache, which keeps a part of it on each node.
+#
+# Your turn: set `cache_bytes` to 0, and run its cell and the next again. Which way is advised now?
+#
+# <details>
+# <summary>Answer</summary>
+#
+# Shards, 5.8 hours. The file takes 6.5: now each image is a request to its 16 targets.
+#
+# </details>
 
 # %%
 worksheet.measure_missing(setup.path())
@@ -504,8 +523,7 @@ show.command(TrainingPlan(nodes=64, step_s=0.02), "DATA")
 # <details>
 # <summary>Answer</summary>
 #
-# **(b)**: 10 nodes need all of its capacity. Requests queue before that, but workers fetch ahead and hide it: the model
-# gives 0 % waiting on 9 nodes and 9 % on 11.
+# **(b)**: 10 nodes need all of its capacity. Requests queue before that, but workers fetch ahead and hide it.
 #
 # </details>
 #
@@ -523,5 +541,4 @@ show.command(TrainingPlan(nodes=64, step_s=0.02), "DATA")
 # %% [markdown] id="next"
 # ## Next
 #
-# [12 · When it breaks](12_when_it_breaks.ipynb): symptoms, causes, remedies. [14 · Wrap up](14_wrap_up.ipynb) uses
-# your numbers.
+# [12 · When it breaks](12_when_it_breaks.ipynb), and [14 · Wrap up](14_wrap_up.ipynb), which uses your numbers.
