@@ -89,7 +89,7 @@ def _wait(program: subprocess.Popen[bytes], config: RingConfig, output: IO[bytes
 
 # --- The loader of the exercise, in three parts ---
 
-SIDE, BATCH, STAGES = 224, 16, ("read", "augment", "collate", "transfer")
+SIDE, BATCH, STAGES = 224, 16, ("read", "decode and augment", "collate", "send")
 Picture: TypeAlias = Callable[[bytes, Box, int], Pixels]
 Collate: TypeAlias = Callable[[list[Pixels], list[int]], dict[str, torch.Tensor]]
 

@@ -89,18 +89,17 @@ drawn = [draw_view(index) for index in range(len(reader))]
 
 # %% [markdown]
 # A batch is made in five stages: *read*, *decode* (JPEG to pixels), *augment* (pixels to the random view), *collate*
-# (stack views into a batch) and *send* (from a worker to training). Our six programs, the first a common one:
+# (stack views into a batch) and *send* (from a worker to training). We compare four programs, the first two with floats
+# and with bytes:
 #
-# | program | pixels are | decodes with | then |
-# |---|---|---|---|
-# | `floats, scale_crop` | floats | Pillow | scales, crops |
-# | `floats, crop_scale` | floats | Pillow | crops, scales |
-# | `bytes, scale_crop` | bytes | Pillow | scales, crops |
-# | `bytes, crop_scale` | bytes | Pillow | crops, scales |
-# | `bytes, toolbox` | bytes | the toolbox | crops, scales |
-# | `bytes, toolbox, part` | bytes | the toolbox, the part shown | scales |
+# | program | decodes | then |
+# |---|---|---|
+# | `scale_crop`, a common one | by Pillow | scales, crops |
+# | `crop_scale` | by Pillow | crops, scales |
+# | `toolbox` | by `smallfiles`, to bytes | crops, scales |
+# | `toolbox, part` | only the part shown | scales |
 #
-# Each yields the name of a stage when it is done.
+# Each yields the name of a stage when it is done:
 
 # %%
 from torchvision.transforms.v2 import functional as F
@@ -113,19 +112,34 @@ def scale_crop(data, short, k, box, dtype):  # short: new shorter side; box: par
     yield "augment", F.crop(whole, round(box.top / k), round(box.left / k), 224, 224)
 
 
+# %% [markdown]
+# Complete the marked line of `crop_scale`, which makes the same view but crops first. The figure's title tells whether it
+# does.
+
 # %%
 def crop_scale(data, short, k, box, dtype):
     picture = Image.open(io.BytesIO(data)).convert("RGB")
     yield "decode", picture
-    view = F.crop(F.to_image(picture), box.top, box.left, box.height, box.width)
-    yield "augment", F.resize(F.to_dtype(view, dtype, scale=True), [224, 224])
+    shown = F.to_image(picture)  # change me: only the part in `box`, which has `top`, `left`, `height` and `width`
+    yield "augment", F.resize(F.to_dtype(shown, dtype, scale=True), [224, 224])
 
 
 # %% [markdown]
-# The last program stops after the last row shown, and computes no hidden pixels. But the bits of the rows above must be
-# unpacked, so a part at the bottom saves little.
+# <details>
+# <summary>The line</summary>
+#
+# `shown = F.crop(F.to_image(picture), box.top, box.left, box.height, box.width)`
+#
+# </details>
+#
+# The folded cell defines `toolbox` and two clocks: `follow` adds up the processor time of each stage of a batch, and
+# `send_ms` times a worker process that only sends.
 
-# %%
+# %% jupyter={"source_hidden": true}
+import warnings
+
+from torch.utils.data import DataLoader, Dataset
+
 from smallfiles.images.picture import open_picture
 
 
@@ -137,31 +151,20 @@ def toolbox(data, short, k, box, only_the_part):
     yield "augment", torch.from_numpy(view)
 
 
-# %% [markdown]
-# The folded cell defines two clocks. `follow` adds up the processor time of each stage of a batch. `send_ms` times a
-# worker process that only sends.
-
-
-# %% jupyter={"source_hidden": true}
-import warnings
-
-from torch.utils.data import DataLoader, Dataset
-
-
-def follow(order, indices):
+def follow(program, indices):
     """Milliseconds of the processor per stage of one batch, and the batch."""
     spent, views, began = dict.fromkeys(("read", "decode", "augment", "collate"), 0.0), [], time.thread_time()
 
     def lap(stage):
         nonlocal began
-        now = time.thread_time()  # other programs hardly change it
+        now = time.thread_time()  # other programs hardly change it; it stands still while this one waits
         spent[stage] += 1e3 * (now - began)
         began = now
 
     for index in indices:
         data = bytes(reader.read(index))
         lap("read")
-        for stage, result in order(data, *drawn[index]):
+        for stage, result in program(data, *drawn[index]):
             lap(stage)
         views.append(result)
     batch = torch.stack(views)
@@ -181,66 +184,71 @@ def send_ms(batch):
         sent.view(-1)[::4096].sum()  # touch every page
         times.append(1e3 * (time.perf_counter() - asked))
         asked = time.perf_counter()
-    return min(times[1:])
+    return median(times[1:])
 
 
 # %% [markdown]
-# > **Predict.** How many times as fast as the first program is the last: 1.5, 3 or 6? And which stage is the longest in
-# > each? (Drawn below.)
+# > **Predict.** How many times as fast as `floats, scale_crop` is the last: 1.5, 3 or 6? And which stage is the longest
+# > in each? (Drawn below.)
 
 # %%
 guess = 1.5  # change me: times as fast
 
 # %%
 ways, kinds = (scale_crop, crop_scale), {"floats": torch.float32, "bytes": torch.uint8}
-orders = {f"{name}, {w.__name__}": partial(w, dtype=kind) for name, kind in kinds.items() for w in ways}
-orders |= {f"bytes, toolbox{', part' * part}": partial(toolbox, only_the_part=part) for part in (False, True)}
-runs, first = {name: [] for name in orders}, {}
+programs = {f"{name}, {w.__name__}": partial(w, dtype=kind) for name, kind in kinds.items() for w in ways}
+programs |= {f"bytes, toolbox{', part' * part}": partial(toolbox, only_the_part=part) for part in (False, True)}
+runs, first = {name: [] for name in programs}, {}
 for number in range(10):
-    for name, order in orders.items():
-        spent, first[name] = follow(order, range(16 * number, 16 * number + 16))
+    for name, program in programs.items():
+        spent, first[name] = follow(program, range(16 * number, 16 * number + 16))
         runs[name].append(spent)
 
 # %% [markdown]
 # The folded cell draws the median time of each stage, and compares the pixels:
 
 # %% jupyter={"source_hidden": true}
-bars = {}
-for name, each in runs.items():
-    bars[name] = {stage: median(run[stage] for run in each[1:]) for stage in each[0]}
-    bars[name]["send"] = send_ms(first[name])
-total = {name: sum(stages.values()) for name, stages in bars.items()}
-slow, quick = total["floats, scale_crop"], total["bytes, toolbox, part"]
-saved = {"working with bytes": slow - total["bytes, scale_crop"]}
-saved |= {"cropping first": slow - total["floats, crop_scale"]}
-largest = max(saved, key=saved.get)
-note = "processor time, median of 9 batches; send: by the clock, shortest of 12"
-title = f"The last program is {slow / quick:.1f} times as fast as the first; "
-title += f"{largest} saves most, {saved[largest]:.0f} ms"
-axes = {"x": "time of one worker per batch (ms)", "guess_text": f"{guess:g} times as fast"}
-show.figure(figures.bars(bars, title, **axes, note=note, guess=slow / guess))
-
-
 def pixels(batch):
     """From 0 to 255, colours first."""
     batch = 255 * batch if batch.is_floating_point() else batch.float()
     return batch if batch.shape[1] == 3 else batch.movedim(-1, 1)
 
 
+sent = {kind: send_ms(first[f"{kind}, scale_crop"]) for kind in ("floats", "bytes")}  # by the size of a batch
+bars, differ = {}, {}
+for name, each in runs.items():
+    bars[name] = {stage: median(run[stage] for run in each[1:]) for stage in each[0]}
+    bars[name]["send"] = sent[name.split(",")[0]]
+    differ[name] = float((pixels(first[name]) - pixels(first["floats, scale_crop"])).abs().mean())
+total = {name: sum(stages.values()) for name, stages in bars.items()}
+slow, quick = total["floats, scale_crop"], total["bytes, toolbox, part"]
+crops = differ["bytes, crop_scale"] < 2 * differ["bytes, toolbox"]  # which crops at the same place
+title = f"The last program is {slow / quick:.1f} times as fast as the first; "
+title += f"bytes alone save {slow - total['bytes, scale_crop']:.0f} ms, "
+title += f"cropping first {slow - total['floats, crop_scale']:.0f} ms" if crops else "and crop_scale does not crop yet"
+axes = {"x": "time of one worker per batch (ms)", "guess_text": f"{guess:g} times as fast"}
+note = "processor time, median of 9 batches; send: by the clock, median of 12 batches of floats or bytes"
+show.figure(figures.bars(bars, title, **axes, note=note, guess=slow / guess))
 for name, batch in first.items():
-    difference = float((pixels(batch) - pixels(first["floats, scale_crop"])).abs().mean())
-    print(f"{name:21} {difference:4.1f} of 255 from the first, {batch.nbytes / 1e6:4.1f} MB to send")
+    print(f"{name:21} {differ[name]:4.1f} of 255 from the first, {batch.nbytes / 1e6:4.1f} MB to send")
 
 # %% [markdown]
-# The longest stage is *augment* in the first program, and *decode* in those with bytes. Two habits cost time:
+# Most of the first program's time is usually *augment*, and most of the last one's *decode*. Two habits cost time:
 #
-# - *Floats too early.* With four bytes instead of one, they take longer to scale and to send. Let the GPU convert the
-#   whole batch (`images.normalise`).
+# - *Floats too early.* They are four times the bytes to send. And on most CPUs torch scales bytes with faster
+#   instructions. Let the GPU convert the whole batch (`images.normalise`).
 # - *Scaling pixels that are then thrown away.* Crop first.
 #
-# *Read* is short from the page cache. From a cold parallel file system it may be most of the bar
+# *Read* is short because processor time leaves out waiting. A cold parallel file system shows only by the clock
 # ([01](01_count_the_cost_of_small_files.ipynb)).
 #
+# <details>
+# <summary>How can a part be decoded alone?</summary>
+#
+# Nearly: the last program stops after the last row shown, and computes no hidden pixels. But the bits of the rows above
+# must be unpacked, so a part at the bottom saves little.
+#
+# </details>
 # <details>
 # <summary>Why do the savings not add up, and why do the pixels differ?</summary>
 #
@@ -253,7 +261,7 @@ for name, batch in first.items():
 # ## 2 · Choose the views
 #
 # *Optional, 5 minutes.* `RandomShortSide` makes the forum's view. `RandomResizedCrop`, the usual one, takes 8 to 100 %
-# of the area and stretches it a little. We also add random colours.
+# of the area. We also add random colours.
 #
 # > **Predict.** Which is the cheapest? And do the colours add 5, 40 or 200 % to the time? (Drawn below.)
 
@@ -269,8 +277,8 @@ def images_per_s(transform):
 
 
 speeds = {name: [images_per_s(kind) for _ in range(6)][1:] for name, kind in kinds.items()}
-longer = median(speeds["RandomResizedCrop"]) / median(speeds["… and colours"]) - 1
-title = f"{max(speeds, key=lambda name: median(speeds[name]))} is the cheapest; colours take {longer:.0%} longer"
+short, usual, coloured = (median(runs) for runs in speeds.values())
+title = f"RandomResizedCrop takes {short / usual - 1:.0%} longer than RandomShortSide, and colours {usual / coloured - 1:.0%} more"
 figures.bars(speeds, title, x="images per second of one processor")
 
 # %% [markdown]
@@ -322,13 +330,12 @@ def by_processes(store, count, workers):
 
 
 # %% [markdown]
-# We read 240 files from memory, and 64 of them from simulated slow storage, where finding a file and opening it take 6
-# ms each.
+# We read from memory and from simulated slow storage, where finding a file and opening it take 6 ms each.
 #
-# > **Predict.** How many workers are best from memory? And from slow storage: fewer, as many, or more? (Drawn below.)
+# > **Predict.** How many workers are enough from memory? And from slow storage: fewer, as many, or more? (Drawn below.)
 
 # %%
-guess = 4  # change me: the best number of workers, from slow storage
+guess = 4  # change me: workers that are enough, from slow storage
 
 # %%
 from smallfiles.slowfs import SlowConfig, open_slow
@@ -351,15 +358,15 @@ with open_slow(setup.folder(), SlowConfig(latency_s=0.006)) as slow:
 
 # %% jupyter={"source_hidden": true}
 lines = {where: {n: max(result.rates_per_s(f"{where}, {n}")) for n in counts} for where in stores}
-best = {where: max(line, key=line.get) for where, line in lines.items()}
+best = {where: next(n for n in counts if line[n] > 0.9 * max(line.values())) for where, line in lines.items()}
 gains = {where: lines[where][n] / lines[where][0] for where, n in best.items()}
 tried = {n: f"{n} worker{'s' * (n > 1)}" + " (the most tried)" * (n == max(counts)) for n in counts}
 most = {where: f"{tried[n]} give{'s' * (n == 1)} {gains[where]:.1f} times the rate of none" for where, n in best.items()}
-most |= {where: "no worker helps: other programs take the CPUs" for where, n in best.items() if n == 0}
+most |= {where: "workers hardly help: no CPU is free" for where, n in best.items() if n == 0}
 title = f"From memory, {most['memory']}; from slow storage, {most['slow storage']}"
 marks = {"CPUs": setup.cpus} if setup.cpus <= max(counts) else {}
 axes = {"x": "workers", "y": "images per second", "marks": marks, "guess": guess}
-note = "the fastest of 3 runs, since other programs only slow one down"
+note = "the fastest of 3 runs, since other programs only slow one down; title: the fewest workers within 10% of the best"
 show.figure(figures.lines(lines, title, **axes, note=note))
 views, began = Views(source.store, len(names)), time.thread_time()
 for index in range(48):
@@ -373,7 +380,8 @@ worksheet.note("08", images_per_s=max(lines["memory"].values()), cpu_ms=cpu_ms)
 # - *It computes.* From memory, the line stops rising near the number of free CPUs. (One worker only adds sending, since
 #   no training runs meanwhile.)
 # - *It waits* for its file, asleep and without a CPU. So from slow storage more workers than CPUs help, until the CPUs
-#   are busy. With 12 ms of waiting per 1.2 ms of computing (yours is above), this takes some ten workers per CPU.
+#   or the file servers are busy. With 12 ms of waiting per 1.2 ms of computing (yours is above), that takes ten workers
+#   per CPU, which all load the servers. So pack instead.
 #
 # <details>
 # <summary>Are these enough for your GPU?</summary>
@@ -393,16 +401,20 @@ worksheet.note("08", images_per_s=max(lines["memory"].values()), cpu_ms=cpu_ms)
 #
 # </details>
 #
-# Batches that are made ahead take memory.
+# Batches made ahead take memory.
 #
-# > **Predict.** 8 workers make 2 batches of 256 views ahead each. How many gigabytes are these as bytes, and as floats:
-# > 0.1, 0.6, 2.5?
+# > **Predict.** 8 workers make 2 batches of 256 views ahead each. How many gigabytes are these, as bytes and as floats:
+# > 0.15 and 0.6, 0.6 and 2.5, or 2.5 and 10? Do they fit into your `/dev/shm`?
 
 # %%
-print(*(f"{8 * 2 * 256 * 3 * 224**2 * n / 1e9:.1f} GB as {kind}" for kind, n in (("bytes", 1), ("floats", 4))), sep="\n")
+import shutil
+
+for kind, size in (("bytes", 1), ("floats", 4)):
+    print(f"{8 * 2 * 256 * 3 * 224**2 * size / 1e9:.1f} GB as {kind}")
+print(f"{shutil.disk_usage('/dev/shm').total / 1e9:.1f} GB in /dev/shm")
 
 # %% [markdown]
-# Processes keep them in `/dev/shm`. If that is too small, a worker dies with a *bus error*
+# Worker processes keep them in `/dev/shm`. If that is too small, a worker dies with a *bus error*
 # ([12](12_when_it_breaks.ipynb)).
 
 # %% [markdown] id="ring" tags=["optional"]
@@ -437,7 +449,7 @@ def fill(transform, batches):  # the producer
 
 # %% [markdown]
 # > **Predict.** The ring has 6 slots and there are 12 batches. Training takes 50 ms per step. How many batches wait in
-# > the ring at most?
+# > the ring at most: 12, 6 or 5?
 
 # %%
 for slot in range(SLOTS):
@@ -455,8 +467,8 @@ producer.join()
 print(f"{len(means)} batches through {SLOTS} slots; at most {max(waiting)} waited during a step")
 
 # %% [markdown]
-# Training holds one slot itself, so at most 5 can wait. No batch was copied. But a killed producer lets training sleep
-# forever, and two would mix up the order. `smallfiles.ring` handles both.
+# Training holds one slot itself, so at most 5 can wait. No batch was copied. (`smallfiles.ring` also
+# survives a killed producer, and keeps the order of several.)
 #
 # **Does a ring make training faster?** We simulate it with sleeps. A step takes 20 ms, and a batch 9 ms. But the
 # storage stalls for 0.27 s in every 0.6 s, and training pauses for 0.1 s before each epoch of 2 s.
@@ -505,8 +517,8 @@ def train(slots, goes_on, make_s=0.009, stalls=True):
 
 
 # %% [markdown]
-# > **Predict.** How many slots bridge a stall of 0.27 s at 20 ms per step? Write them into `AHEAD`. And how many help
-# > with storage that never stalls but needs 30 ms per batch?
+# > **Predict.** How many slots bridge a stall of 0.27 s at 20 ms per step? Write them into `AHEAD`. And how many cure a
+# > supply that never stalls but needs 30 ms per batch: 10, 100, or no number?
 
 # %%
 AHEAD = 8  # change me: batches, one in each slot
@@ -517,7 +529,8 @@ with ThreadPoolExecutor(6) as pool:  # sleeping needs no CPU, so all six run at 
     too_slow = {name: pool.submit(train, *buffer, 0.03, False) for name, buffer in buffers.items()}
 
 # %% [markdown]
-# The folded cell prints the waiting, and draws how full the buffers were with stalls. Your guess is in the title.
+# The folded cell prints the waiting, and draws how full the two buffers of your size were with stalls. In an epoch,
+# training waits while its buffer is empty.
 
 # %% jupyter={"source_hidden": true}
 stalled, too_slow = ({name: run.result() for name, run in runs.items()} for runs in (stalled, too_slow))
@@ -543,24 +556,23 @@ ring = stalled[f"ring of {AHEAD} slots"]
 pause = ring[0][BATCHES][0] - ORIGIN  # the first step of the second epoch comes after it
 marks = {f"{AHEAD} ahead starts empty": stalled[f"{AHEAD} ahead"][0][BATCHES][0] - ORIGIN}
 marks |= {"storage stalls": stalls, "pauses of training (ring)": [(0, PAUSE_S), (pause - PAUSE_S, pause)]}
-levels = {name: sampled(stalled[name][1]) for name in reversed(buffers)}  # the ring below the others
+levels = {name: sampled(stalled[name][1]) for name in (f"ring of {AHEAD} slots", f"{AHEAD} ahead")}  # the ring below
 two, more, ringed = (share(done) for done, _ in stalled.values())
 title = f"Training waits {two:.0%} of the time with 2 batches ahead, {more:.0%} with your {AHEAD}, {ringed:.0%} with a ring of {AHEAD} slots"
-show.figure(figures.lines(levels, title, x="seconds", y="batches ready; at 0 training waits", marks=marks))
+show.figure(figures.lines(levels, title, x="seconds", y="batches ready", marks=marks))
 
 # %% [markdown]
 # A full buffer bridges a stall if it lasts until the first batch after it: 0.279 s, or 14 steps. The producer holds one
-# batch, so 13 slots do. Set `AHEAD` to 13 and run both cells again. (With 12, chance decides.)
+# batch, so 13 slots do. Set `AHEAD` to 13 and run both cells again.
 #
 # - More batches ahead (workers × `prefetch_factor`) gain nearly as much as a ring, except when an epoch starts.
-# - If the supply is too slow on average, every buffer runs empty. A ring gains only what it fills in the pauses: it
-#   replaces no CPUs.
+# - If the supply is too slow on average, every buffer runs empty. A ring replaces no CPUs.
 
 # %% [markdown] id="train" tags=["core"]
 # ## 5 · Look at the waiting
 #
-# The decisive number is the share of time in which training waits for a batch. A GPU computes beside the CPUs, so we
-# simulate a step with a sleep of 40 ms. (A real step at times holds Python's lock, so threads gain less.)
+# The decisive number is the share of time in which training waits for a batch. A GPU computes beside the CPUs, so a
+# sleep of 40 ms stands for a step. (A real step at times holds Python's lock, so threads gain less.)
 
 
 # %%
@@ -578,8 +590,8 @@ def steps(loader, step_s=0.04):
 
 
 # %% [markdown]
-# > **Predict.** What share of the time does training wait if it makes its batches itself: 5, 30 or 80 %? And with one
-# > thread, one process, or a ring that another program fills? (Drawn below.)
+# > **Predict.** What share of the time does training wait if it makes its batches itself: 5, 30 or 80 %? And when least:
+# > with one thread, one process, or a ring that another program fills? (Drawn below.)
 
 # %%
 from smallfiles.loading import LoaderConfig, make_loader
@@ -610,8 +622,12 @@ show.figure(figures.bars(found, title, x="seconds per epoch", note=f"one run of 
 
 
 # %% [markdown]
-# With free CPUs one worker hides most of the waiting. With a process, training waits although batches are ready,
-# because it must receive each: the *send* of section 1. A thread's batch is there already.
+# With free CPUs one worker hides most of the waiting. What should you do about the rest?
+#
+# - Below about 5 %, stop.
+# - If batches are ready and training still waits, it is receiving them: the *send* of section 1. Threads and a ring send
+#   nothing.
+# - If no batch is ready, make batches cheaper, or get more CPUs.
 
 # %% [markdown] id="exercise"
 # ## Exercise
@@ -647,10 +663,10 @@ show.command(TrainConfig(ring="imagenet", model="resnet50", size=224, epochs=90)
 # ## Key points
 #
 # - Measure all stages of a batch before you change one.
-# - Keep bytes, and convert to floats on the GPU; let the decoder skip what is not shown, or crop before scaling.
-# - Workers compute and wait: from packed files start with as many per rank as it has CPUs, from slow storage with more.
+# - Keep bytes, and convert to floats on the GPU. Crop before scaling.
+# - Workers compute and wait. From packed files, start with as many per rank as it has CPUs.
 # - A ring, or more prefetching, bridges stalls and pauses. It does not help if batches come too slowly on average.
-# - The share of waiting shows whether any of this matters.
+# - The share of waiting tells whether any of this matters.
 
 # %% [markdown] id="quiz"
 # ## Check yourself
@@ -668,7 +684,7 @@ show.command(TrainConfig(ring="imagenet", model="resnet50", size=224, epochs=90)
 # </details>
 #
 # **2.** Your node has 128 CPUs, and your job got 8 of them. How many workers do you start with? (a) 128 (b)
-# `os.cpu_count()` (c) 8 (d) 2, the default of many tutorials
+# `os.cpu_count()` (c) 8 (d) 2
 #
 # <details>
 # <summary>Answer</summary>

@@ -66,7 +66,8 @@ found
 # ## The three loaders
 #
 # Run and read them. Each replaces one part of a good loader. Opening a file takes 6 ms here, as on a busy file system.
-# The last cell measures them: two workers, and steps of 10 ms.
+# The last cell measures them: two workers, and steps of 10 ms. One function makes a view, so *decode and augment* is one
+# stage here.
 
 
 # %% id="given-a"
