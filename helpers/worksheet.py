@@ -55,9 +55,7 @@ NUMBERS: dict[str, dict[str, Number]] = {
         "images_per_s": Number("views with changed colours, by the best number of workers", "images/s"),
         "cpu_ms": Number("processor time of one view with changed colours", "ms"),
     },
-    "09": {
-        "in_flight": Number("requests of 16 MiB in flight that hide the latency, if one fills the network")
-    },
+    "09": {"in_flight": Number("requests of 16 MiB in flight that fill the network")},
     "10": {"ranks_fed": Number("ranks of 333 images/s that one node's rate of 01 would feed")},
 }
 
