@@ -249,6 +249,16 @@ def test_an_exercise_that_lacks_something_is_found(problems, old, new, said):
 
 def test_words_count_what_is_read():
     assert words("Two words\n\n```\ncode here\n```\n\n[a link](target.md) <b>bold</b>") == 5
+    assert words("three: `<module '__main__'>`, and 3 < 4, so all of this counts: <br>> a quote") == 13
+
+
+def test_a_reference_is_looked_up_in_the_rows_of_its_tables(problems):
+    table = Cell("markdown", f"| Symptom | Cause |\n|---|---|\n| a job hangs | {PROSE * 30} |")
+    cells = [*good_notebook(), table]
+    assert any("words, not 900 to 1500" in problem for problem in problems(cells))
+    assert not any("words" in problem for problem in problems(cells, name="12_breaks.ipynb"))
+    much = [*cells, Cell("markdown", PROSE * 30)]
+    assert any("words, not 900 to 1500" in problem for problem in problems(much, name="12_breaks.ipynb"))
 
 
 def test_the_notebooks_of_this_checkout_keep_the_budgets(repository, capsys):
