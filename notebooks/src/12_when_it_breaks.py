@@ -91,7 +91,7 @@
 # | small reads | at least 40 reads per sample, of less than 16 kB each, take at least 20 % of a worker | `smallfiles pack DIR`, larger chunks |
 # | opens on a file system with slow metadata | opens take at least 30 % of a worker | `smallfiles pack DIR train.arrow` |
 # | the storage is the limit | reads take at least 40 % of a worker | pack, then `smallfiles stage` |
-# | too few CPUs are bound | all bound CPUs are wanted, and the node has more | `srun --cpus-per-task=N` |
+# | too few CPUs are allowed | all allowed CPUs are wanted, and the node has more | `srun --cpus-per-task=N` |
 # | too many workers | at least three workers per CPU, and all CPUs are wanted | `num_workers` = CPUs |
 # | too few workers | workers are busy at least half of the time, and CPUs are free; or `num_workers=0` | `num_workers=N` |
 # | decoding is the limit | decoding and augmentation take at least 30 % of a worker, and all CPUs are wanted | `smallfiles pack DIR OUT --resize 256` |

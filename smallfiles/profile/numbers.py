@@ -237,7 +237,7 @@ def _home(opens: Counter[str]) -> Path | None:
 
 
 def _processors(rank: dict[str, Any], workers: Sequence[dict[str, Any]]) -> Numbers:
-    """Processors that are bound, used and wanted."""
+    """Processors that are allowed, used and wanted."""
     quota, wall = machine.cpu_quota(), max(rank["seconds"], 1e-9)
     ours = [rank, *workers]
     used = sum(each["cpu_s"] for each in ours)

@@ -109,7 +109,7 @@ def _of_rank(n: Numbers) -> Iterator[str]:
         f"{say('workers')} worker{'s' * (n['workers'] != 1)}: {parts or 'unknown'}"
     )
     yield (
-        f"  CPUs      {say('cpus')} bound of {say('cpus_node')}, {say('cpus_used')} used, "
+        f"  CPUs      {say('cpus')} allowed of {say('cpus_node')}, {say('cpus_used')} used, "
         f"{say('cpus_wanted')} wanted; {say('threads_busy')} threads busy per worker; "
         f"start of workers {say('startup_s')} per epoch"
     )

@@ -171,7 +171,7 @@ TABLE = (
         _lighter("read", "open"),
     ),
     Verdict(
-        "too few CPUs are bound",
+        "too few CPUs are allowed",
         lambda n: _crowded(n) and n["cpus"] < n["cpus_node"] and n["workers"] >= 1,
         ("cpus", "cpus_wanted", "cpus_node"),
         "srun --cpus-per-task={more_cpus} (and #SBATCH --cpus-per-task={more_cpus})",

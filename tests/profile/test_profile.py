@@ -73,7 +73,7 @@ NAMED = {
     "threads": "threads are oversubscribed",
     "cold": "the first epoch is cold, later ones are warm",
     "decode": "decoding is the limit",
-    "few_cpus": "too few CPUs are bound",
+    "few_cpus": "too few CPUs are allowed",
     "small_reads": "small reads",
 }
 KINDS = {"plain": None, "webdataset": "webdataset", "lightning": "lightning", "hf": "transformers"}
