@@ -51,7 +51,6 @@ source = setup.source()
 packed = setup.scratch / "train.arrow"
 if not packed.exists():
     pack(source, packed, PackConfig(verify="none"))
-samples = len(source.manifest)
 
 # %% [markdown] id="recall"
 # > **Recall** (08). A step takes 20 ms and a batch 30 ms on average. Does a ring of 1,000 slots end the waiting?
@@ -110,7 +109,7 @@ print(nodes.table(launched))
 # first=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
 # srun --ntasks=$SLURM_NNODES --ntasks-per-node=1 --cpus-per-task=$SLURM_CPUS_ON_NODE \
 #   torchrun --nnodes=$SLURM_NNODES --nproc-per-node=2 \
-#   --rdzv-backend=c10d --rdzv-endpoint=$first:29500 train.py
+#   --rdzv-backend=c10d --rdzv-endpoint=$first:$((20000 + SLURM_JOB_ID % 12000)) train.py
 # ```
 #
 # Without `--ntasks`, `srun` takes the number of tasks from the job, ignores `--ntasks-per-node` with a warning, and
@@ -124,8 +123,8 @@ print(nodes.table(launched))
 # cluster binds tasks to CPUs, each task then gets one CPU. `SLURM_CPUS_PER_TASK` is still 2, so a program that uses it
 # starts two workers.
 #
-# > **Predict.** A rank is bound to one CPU of two. Two of these show it: `SLURM_CPUS_PER_TASK`, `os.cpu_count()`,
-# > `os.sched_getaffinity`, the workers of `make_loader`. Name one.
+# > **Predict.** A rank is bound to one CPU of two. Which of these show it: `SLURM_CPUS_PER_TASK`, `os.cpu_count()`,
+# > `os.sched_getaffinity`, the workers of `make_loader`? Name one.
 
 # %%
 guess = "os.cpu_count()"  # change me
@@ -211,7 +210,7 @@ taken = {
 # %% jupyter={"source_hidden": true}
 from collections import Counter
 
-words = {0: "never", 1: "once", 2: "twice", 4: "four times"}
+samples, words = len(source.manifest), {0: "never", 1: "once", 2: "twice", 4: "four times"}
 often = {}
 for way, shares in taken.items():
     times = Counter(index for share in shares for index in share)
@@ -244,8 +243,8 @@ print(f"the ranks of PyTorch's sampler read {theirs}, together {sum(theirs)}; of
 # PyTorch repeats two samples so that all ranks take the same number of steps. In validation these count twice.
 #
 # Ours repeats none, so a rank may have one step fewer, and the others wait for it until they time out. In training, set
-# `drop_last=True`, which leaves out up to a global batch. In validation keep all samples, and add up sums and counts
-# once at the end.
+# our loader's `drop_last=True`, which leaves out less than a global batch. In validation keep all samples, and add up
+# sums and counts once at the end.
 #
 # > **Predict.** Which of the two reads the second epoch in another order? The folded cell compares.
 
@@ -355,9 +354,8 @@ for what, pause_s in {"writes a checkpoint for 5 s": 5, "exits": 0}.items():
 # %% [markdown] id="full" tags=["core"]
 # ## 4 · Add nodes until the storage is full
 #
-# *Weak scaling* means more ranks with the same work per rank. Each rank stands for a node and takes ten steps of 30 ms.
-# A storage sends 80 MB per second. (Both only sleep.) First all ranks share one storage. Then each has a copy, as after
-# staging.
+# *Weak scaling* means more ranks with the same work per rank. Each rank stands for a node and takes 30 steps of 30 ms.
+# A storage sends 80 MB per second. (Both only sleep.) First all share one storage. Then each has a copy, as after staging.
 #
 # > **Predict.** An image is about 100 kB, and a step takes 10 of them. For how many ranks is one storage fast enough?
 
@@ -365,10 +363,12 @@ for what, pause_s in {"writes a checkpoint for 5 s": 5, "exits": 0}.items():
 guess = 1  # change me: one storage is fast enough for so many ranks
 
 
-def ten_steps(storage, begin):
-    """Seconds of this rank for 100 samples, from a moment that is the same for all."""
+def thirty_steps(storage, begin):
+    """Seconds of this rank for 300 samples, from a moment that is the same for all."""
+    settings = LoaderConfig(batch=10, workers=1, mode="threads", rank=0, world_size=1)  # enough for 30 steps
+    loader = make_loader(packed, settings, transform=storage())
     time.sleep(max(0, begin - time.perf_counter()))
-    for _ in islice(make_loader(packed, LoaderConfig(batch=10, workers=1, mode="threads"), transform=storage()), 10):
+    for _ in islice(loader, 30):
         time.sleep(0.03)  # a simulated training step
     return time.perf_counter() - begin
 
@@ -378,15 +378,15 @@ rate = 80e6  # change me: bytes per second
 one = nodes.Storage(rate)
 storages = {"one storage": lambda: one, "a copy per rank": lambda: nodes.Storage(rate)}
 scaled = {where: {} for where in storages}
-soon = lambda: time.perf_counter() + 0.2  # when all ranks are there
+soon = lambda: time.perf_counter() + 0.5  # when all ranks are there
 for where, storage in storages.items():
     for n in (1, 2, 3, 4):
         places = [nodes.srun(rank, nodes=n, per_node=1) for rank in range(n)]
-        scaled[where][n] = [100 * n / max(nodes.play(partial(ten_steps, storage, soon()), places)) for _ in range(3)]
+        scaled[where][n] = [300 * n / max(nodes.play(partial(thirty_steps, storage, soon()), places)) for _ in range(2)]
 
 # %% [markdown]
-# The folded cell draws. It also notes how many ranks *one node* would feed from unpacked files: your file rate of 01 /
-# 333, the images that a rank takes per second.
+# The folded cell draws. It also divides the files per second that you opened in 01 by the 333 that a rank takes: so many
+# ranks could *one node* feed from unpacked files.
 
 # %% jupyter={"source_hidden": true}
 from statistics import median
@@ -394,7 +394,7 @@ from statistics import median
 speed = {where: {n: median(runs) for n, runs in line.items()} for where, line in scaled.items()}
 worth = {where: line[4] / line[1] for where, line in speed.items()}
 need = 10 * source.manifest.sizes.mean() / 0.03  # bytes per second of a rank
-title = f"4 ranks are {worth['one storage']:.1f} times as fast as one from one storage, {worth['a copy per rank']:.1f} times with copies; one storage is full at {rate / need:.1f} ranks"
+title = f"One storage feeds {rate / need:.1f} ranks: 4 ranks reach {worth['one storage']:.1f} times the speed of one, with copies {worth['a copy per rank']:.1f} times"
 lines = {where: scaled[where] for where in reversed(scaled)}  # the copies first: a solid line beside the dashed one
 lines |= {"n x one rank": {count: count * speed["a copy per rank"][1] for count in (1, 2, 3, 4)}}
 axes = {"x": "ranks, one per node", "y": "samples per second, all ranks", "ideal": "n x one rank"}
@@ -411,14 +411,14 @@ else:
     print("Run notebook 01, then this cell again, for your number.")
 
 # %% [markdown]
-# The flat grey line is the limit: 80 MB per second are 720 images, and no number of ranks gets more. Staging moves this
+# The flat grey line is the limit: 80 MB per second are 720 images. Staging moves this
 # limit ([notebook 07](07_stage_a_dataset.ipynb)).
 #
 # <details>
 # <summary>Why not 333 with one rank, four times that with four, or 720 from one storage?</summary>
 #
-# One rank gets fewer than 333, since ten steps include the first batch; four on two CPUs also disturb each other. From
-# one storage, the last step still follows the last byte.
+# A rank gets fewer than 333, since it waits for its first batch. Four on two CPUs may also disturb each other. From one
+# storage, the last step still follows the last byte.
 #
 # </details>
 
@@ -495,8 +495,24 @@ print("second run:", nodes.play(partial(train, cut), two)[0])
 print("in one go: ", nodes.play(partial(train, whole), two)[0], f"(your guess: {guess})")
 
 # %% [markdown]
-# The losses are equal, because order and crops are functions of seed, epoch and sample. `smallfiles train` does all
-# this, and saves the optimizer's state too. It exits with code 75, so that the script can requeue its job.
+# The losses are equal, because order and crops are functions of seed, epoch and sample. `smallfiles train` does
+# this too, and exits with code 75. Then the script queues its job again:
+#
+# ```bash
+# set -e                                  # the script ends at the first command that fails
+# code=0
+# srun … smallfiles train … || code=$?    # its exit code; what stands before || may fail
+# if ((code == 75)); then scontrol requeue "$SLURM_JOB_ID"; fi
+# ```
+#
+# > **Predict.** What happens after code 75 without `|| code=$?`?
+#
+# <details>
+# <summary>Answer</summary>
+#
+# `set -e` ends the script at `srun`, so nothing requeues the job.
+#
+# </details>
 #
 # <details>
 # <summary>What else does a real training need?</summary>
@@ -582,8 +598,7 @@ print(sent.log or "No job, no log.")
 # %%
 from smallfiles.training import TrainConfig
 
-config = TrainConfig(loader=LoaderConfig(workers=2), checkpoint=Path("checkpoints"))
-show.command(config, "train.arrow")
+show.command(TrainConfig(loader=LoaderConfig(workers=2), checkpoint=Path("checkpoints")), "train.arrow")
 
 # %% [markdown]
 # ```bash
