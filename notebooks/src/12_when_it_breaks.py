@@ -4,7 +4,7 @@
 # **Minutes** 30 · **Machine** any Linux computer with two CPUs · **Needs** nothing · **Data** 400 synthetic images
 #
 # This notebook is a reference: find your symptom in the tables. *Below* means that the failure is reproduced under the
-# tables, mostly in a folded cell. Guess first.
+# tables, mostly in a folded cell. Make your guess before you run it.
 
 # %% [markdown] id="symptoms"
 # ## Find your symptom
@@ -18,7 +18,7 @@
 # | A pretrained model scores 0 to 0.1 % on ImageNet | `label = ID - 1`: the order of the development kit, not of the sorted wnids ([mmpretrain#11](https://github.com/open-mmlab/mmpretrain/issues/11)) | label = rank of the sorted wnid; images 1 to 4: 65, 970, 230, 809 | [02.3](02_describe_a_dataset.ipynb#3-·-Catch-the-wrong-label-order) |
 # | Every epoch has the same order | `sampler.set_epoch(epoch)` was forgotten ([pytorch#31771](https://github.com/pytorch/pytorch/issues/31771)), or shards are shuffled with one seed | call it; `make_loader` counts epochs | [below](#Same-order-in-every-epoch), [10.2](10_run_it_on_many_nodes.ipynb#2-·-Read-each-sample-once) |
 # | Two images became one sample | webdataset cuts keys at the first dot | no dots in names; `pack` writes them as `%2E` | [below](#Two-images-became-one-sample), [05.1](05_shard_a_dataset.ipynb#1-·-Look-inside-a-shard) |
-# | More GPUs, and an epoch takes as long; or `you need to add an explicit nodesplitter` | each rank reads everything | split over ranks, then workers; more shards than workers | [below](#Two-images-became-one-sample), [05.4](05_shard_a_dataset.ipynb#4-·-Deal-the-shards-out), [10.2](10_run_it_on_many_nodes.ipynb#2-·-Read-each-sample-once) |
+# | More GPUs, and an epoch takes as long; or `you need to add an explicit nodesplitter` | each rank reads everything | split over ranks, then workers; at least one shard for each worker | [below](#Each-rank-reads-everything), [05.4](05_shard_a_dataset.ipynb#4-·-Deal-the-shards-out), [10.2](10_run_it_on_many_nodes.ipynb#2-·-Read-each-sample-once) |
 # | Fewer samples than yesterday, or `unexpected end of data` | a copy was interrupted; webdataset and `tarfile` do not notice a cut between samples | write under a temporary name and rename; `smallfiles verify` | [below](#Fewer-samples-than-yesterday), [05.7](05_shard_a_dataset.ipynb#7-·-Cut-a-shard) |
 # | A batch holds few classes | packed in class order, or more classes than the buffer can mix | `pack --shuffle SEED`, and keep a buffer | [05.2](05_shard_a_dataset.ipynb#2-·-Mix-the-samples) |
 # | ImageFolder finds one class, or a class called `masks` | it takes each folder for a class | say which parts belong together (`--field 'mask=masks/{stem}.png'`), or are classes (`--source folder`) | [02.1](02_describe_a_dataset.ipynb#1-·-Walk-once,-write-down-what-is-there), [13](13_bring_your_own_data.ipynb) |
@@ -43,6 +43,7 @@
 # | Symptom | Cause | Remedy | Where |
 # |---|---|---|---|
 # | `No space left on device`, and `df -h` shows space; `Disk quota exceeded` | inodes, or a quota of files, are used up | `df -i`, the site's quota command; pack, also environments (`slurm/env/build.sh`) | [below](#No-space-left), [01.1](01_count_the_cost_of_small_files.ipynb#1-·-Count-inodes-and-blocks), [06.5](06_read_a_squashfs_image.ipynb#5-·-Put-an-environment-into-one-file) |
+# | `image file is truncated`, `cannot identify image file` | a download was cut, or is an error page | `pack` names each; get it again, or leave it out with `--on-error skip` | [14.1](14_wrap_up.ipynb#1-·-Look-before-you-pack) |
 # | Opening many files is slow, and more threads do not help | the rate of the metadata server is reached | one packed file | [01.4](01_count_the_cost_of_small_files.ipynb#4-·-Keep-many-opens-in-flight) |
 # | Reading one large file is slow from many nodes | it lies on one storage target | `lfs getstripe FILE`; `lfs setstripe -c -1 FOLDER`, then write it again | [11.4](11_choose_a_format.ipynb#4-·-From-1-to-1,000-nodes) |
 # | `Stale file handle`; `Cannot send after transport endpoint shutdown` | a file was replaced while open ([libnfs#614](https://github.com/sahlberg/libnfs/pull/614)); the client lost its server ([Lustre](https://wiki.lustre.org/Lustre_Client_Eviction_Guide)) | publish under a new name; open again; resume from a checkpoint ([10.5](10_run_it_on_many_nodes.ipynb#5-·-Outlive-the-time-limit)) | |
@@ -112,8 +113,8 @@ from helpers import figures, show, start
 setup = start("12")
 
 # %% [markdown]
-# The folded cell defines `said` (the last line of an error) and `in_child` (a call in a forked process). Then the
-# images are packed into a shard.
+# The folded cell defines `said`, which calls a function and returns the last line of its error, and `in_child`, which
+# does so in a forked process. Then the images are packed into a shard.
 
 # %% jupyter={"source_hidden": true}
 import multiprocessing
@@ -166,16 +167,21 @@ reader = formats.open(shard)
 #
 # ### Lower accuracy with workers
 #
-# `IsRight` reads through one open file, by `seek` and `read` (with or without a pause between) or by `os.pread`.
+# A model is less accurate if workers load its data, and there is no error. `IsRight` compares each sample with what it
+# should be. It reads through one file, which was opened before the workers were forked: by `seek` and `read`, with or
+# without a pause between them, or by `os.pread`.
 
 # %%
 from torch.utils.data import DataLoader, Dataset, RandomSampler
 
 truth = [bytes(reader.read(index)) for index in range(len(reader))]
 places = [reader.span(index)[1:] for index in range(len(reader))]
+opened_before = shard.open("rb", buffering=0)
 
 
 class IsRight(Dataset):
+    file = opened_before
+
     def __init__(self, way):
         self.way = way
 
@@ -185,32 +191,28 @@ class IsRight(Dataset):
     def __getitem__(self, index):
         start, stop = places[index]
         if self.way == "os.pread":
-            return os.pread(file.fileno(), stop - start, start) == truth[index]
-        file.seek(start)
+            return os.pread(self.file.fileno(), stop - start, start) == truth[index]
+        self.file.seek(start)
         if "pause" in self.way:
             os.sched_yield()  # another worker may run, as on a busy node
-        return file.read(stop - start) == truth[index]
+        return self.file.read(stop - start) == truth[index]
 
 
 # %% [markdown]
-# > **Predict.** How many per cent of the samples are wrong with two workers and the pause? With one worker?
+# > **Predict.** How many per cent of the samples are wrong with two workers and the pause? With one: fewer, or none?
 
 # %%
 guess = 10  # change me: per cent with two workers
 
 # %%
-file = shard.open("rb", buffering=0)  # before the workers are forked
-
-
-def wrong(way, workers):
+def wrong(dataset, workers):
     chosen = RandomSampler(truth, replacement=True, num_samples=12_000)
     settings = {"num_workers": workers, "multiprocessing_context": "fork"}
-    return sum(int((~right).sum()) for right in DataLoader(IsRight(way), 100, sampler=chosen, **settings))
+    return sum(int((~right).sum()) for right in DataLoader(dataset, 100, sampler=chosen, **settings))
 
 
 tried = [("seek, pause, read", 1), ("seek, pause, read", 2), ("seek, read", 2), ("os.pread", 2)]
-shares = {f"{way}; {n} worker{'s' * (n > 1)}": wrong(way, n) / 120 for way, n in tried}
-file.close()
+shares = {f"{way}; {n} worker{'s' * (n > 1)}": wrong(IsRight(way), n) / 120 for way, n in tried}
 _, two, without, by_position = shares.values()
 title = f"Two workers share an offset: {two:.0f}% of the samples are wrong, {without:.1f}% without the pause, "
 title += f"{by_position:.0f}% with os.pread"
@@ -220,12 +222,33 @@ figures.bars(shares, title, x="wrong samples (%)", guess=guess, note="12,000 sam
 # %% [markdown]
 # ![Left: two workers share one offset, worker 2 moves it, and worker 1 reads image B instead of A. Right: with pread each names its position.](pictures/shared_offset.svg)
 #
-# Forked workers share the offset of an open file: one moves it before the other reads. `os.pread` is given the
-# position.
+# **Why.** Forked workers share the offset of an open file: one moves it before the other has read.
+#
+# **Cure.** `os.pread` is given the position. Or each process opens the file itself, at its first read. Write that line:
+
+# %%
+from functools import cached_property
+
+
+class OwnFile(IsRight):
+    @cached_property
+    def file(self):  # called once in each process, at its first read
+        return opened_before  # change me: open `shard` here
+
+
+print(f"{wrong(OwnFile('seek, pause, read'), 2):,} of 12,000 samples are wrong")
+
+# %% [markdown]
+# <details>
+# <summary>Answer</summary>
+#
+# `return shard.open("rb", buffering=0)`. None is wrong then, although `seek` and `read` are as before.
+#
+# </details>
 #
 # ### Same order in every epoch
 #
-# A rank's first samples in two epochs. Cure it:
+# The cell prints the first samples of a rank in two epochs. Cure it:
 
 # %%
 from torch.utils.data import DistributedSampler
@@ -238,25 +261,34 @@ for epoch in range(2):
     print(f"seed {sampler.seed} + epoch {sampler.epoch}: {list(sampler)[:5]}")
 
 # %% [markdown]
-# The sum seeds the order, and only `set_epoch` changes it.
+# **Why.** The sum seeds the order, and only `set_epoch` changes the sampler's epoch.
+#
+# **Cure.** Call it before each epoch.
 #
 # ### Two images became one sample
 #
-# > **Predict.** How many samples does webdataset find in a shard with `cat.v1.jpg` and `cat.v2.jpg`?
+# A shard has fewer samples than images.
 #
-# The folded cell reads it, and one with `%2E` for the dot. Then two ranks read both, without and with a split:
+# > **Predict.** How many samples does webdataset find in a shard with these names? Then find names that make two.
+
+# %%
+names = ["cat.v1.jpg", "cat.v2.jpg"]  # change me after your guess
+
+# %% [markdown]
+# The folded cell writes such a shard, and one with `%2E` for each dot of a stem. It prints the samples and their parts.
+# Run it again after a change.
 
 # %% jupyter={"source_hidden": true}
 import tarfile
-from unittest.mock import patch
 
 import webdataset as wds
 
-shards = {".": str(setup.scratch / "dotted.tar"), "%2E": str(setup.scratch / "escaped.tar")}
-for dot, tarred in shards.items():
-    with tarfile.open(tarred, "w") as archive:
-        for name in (f"cat{dot}v1.jpg", f"cat{dot}v2.jpg"):
+
+def written(file, *names):
+    with tarfile.open(setup.scratch / file, "w") as archive:
+        for name in names:
             archive.add(setup.folder() / source.manifest.path(0), name)
+    return str(setup.scratch / file)
 
 
 def parts_of(urls, **settings):
@@ -264,21 +296,41 @@ def parts_of(urls, **settings):
     return {sample["__key__"]: [part for part in sample if not part.startswith("__")] for sample in samples}
 
 
-for dot, tarred in shards.items():
-    print(f"names with {dot + ':':4}", parts_of(tarred))
-for rank in "01":
-    with patch.dict(os.environ, RANK=rank, WORLD_SIZE="2"):
-        print(f"rank {rank}, no split:", said(parts_of, [*shards.values()]))
-        print(f"rank {rank}, split:   ", [*parts_of([*shards.values()], nodesplitter=wds.split_by_node)])
+escaped = [f"{Path(name).stem.replace('.', '%2E')}{Path(name).suffix}" for name in names]
+print("your names: ", parts_of(written("dotted.tar", *names)))
+print("without dots:", parts_of(written("escaped.tar", *escaped)))
 
 # %% [markdown]
-# A key ends at the first dot, so both images are parts of one sample. With a split each rank reads its own shard.
+# **Why.** webdataset cuts a name at its first dot. Files with the same beginning, here `cat`, are parts of one sample.
+#
+# **Cure.** Use names without dots, such as `cat_v1.jpg`, or `cat%2Ev1.jpg` as `pack` does.
+#
+# ### Each rank reads everything
+#
+# More GPUs are used, and an epoch takes as long as before. The folded cell lets two ranks read `a.tar` and `b.tar`,
+# without and with a split.
+
+# %% jupyter={"source_hidden": true}
+from unittest.mock import patch
+
+both = [written(f"{letter}.tar", f"{letter}.jpg") for letter in "ab"]
+for rank in "01":
+    with patch.dict(os.environ, RANK=rank, WORLD_SIZE="2"):
+        print(f"rank {rank}, no split:", said(parts_of, both))
+        print(f"rank {rank}, split:    samples {[*parts_of(both, nodesplitter=wds.split_by_node)]}")
+
+# %% [markdown]
+# **Why.** Each rank gets the list of all shards. webdataset refuses that; with some loaders each rank reads everything.
+#
+# **Cure.** Split the list: with `nodesplitter=wds.split_by_node` each rank reads its own shard.
 #
 # ### Fewer samples than yesterday
 #
-# > **Predict.** Half a shard arrived, cut between samples or within one. What does webdataset report of each?
+# An epoch became shorter, since the copy of a shard was interrupted.
 #
-# The folded cell also asks our reader:
+# > **Predict.** Half a shard arrived, cut between two samples or within one. Does webdataset notice none, one, or both?
+#
+# The folded cell also asks our reader.
 
 # %% jupyter={"source_hidden": true}
 cut = setup.scratch / "cut.tar"
@@ -295,23 +347,27 @@ for where, end in {"between": half - 512, "within": half + 512}.items():
     print(f"{where}: our reader: {said(len, formats.open(cut))}")
 
 # %% [markdown]
-# A cut between samples is silent, unless a reader looks for the end mark. All failures of this section can be silent:
-# count.
+# **Why.** After a cut between samples only the end mark is missing, and webdataset does not look for it.
+#
+# **Cure.** Copy under a temporary name, and rename what is complete. `smallfiles verify` finds a cut.
 
 # %% [markdown] id="memory" tags=["core"]
 # ## 2 · Memory that runs out
 #
 # ### Memory grows
 #
-# > **Predict.** Reading a path writes its reference count, so its page of 4 kB is copied; a path takes 112 bytes. From
-# > which n on does a worker that reads every n-th path copy less than the whole list?
+# Memory grows in the first epoch, until a worker is killed. Forked workers share a list, but a page of it (4 kB) is
+# copied when somebody writes to it. Reading a path writes too: its count of references.
+#
+# > **Predict.** A path takes 112 bytes. From which n on does a worker that reads every n-th path copy less than the
+# > whole list?
 
 # %%
 guess = 10  # change me: n
-steps = (1, 10, 30, 40, 100, 300, 1_000)  # change me: every n-th path is read
+steps = (1, 10, 36, 50, 100, 300, 1_000)  # change me: every n-th path is read
 
 # %% [markdown]
-# In the folded cell workers read a list and a column of paths:
+# In the folded cell, workers read a list and a column of paths.
 
 # %% jupyter={"source_hidden": true}
 import pyarrow as pa
@@ -342,14 +398,22 @@ axes = {"x": "every n-th path is read, n", "y": "copied by the worker (MB)", "lo
 figures.lines(copied, title, **axes, guess=guess, marks={f"{per_page} paths in a page": per_page})
 
 # %% [markdown]
-# A page holds 36 paths, so up to n = 36 each is touched. A column has no counts.
+# **Why.** A page of 4 kB holds 36 paths, so up to n = 36 each page is written to. The paths of a column have no counts.
+#
+# **Cure.** Keep paths, labels and captions in columns (Arrow, NumPy).
 #
 # ### Bus error, or no shared memory
 #
-# > **Predict.** A worker sends two batches of 2.4 million numbers through a `/dev/shm` of 8 MB: as floats (4 bytes
-# > each), then as bytes. Which arrive?
+# A worker dies, although the job has memory left. Workers hand over batches in `/dev/shm`. Here it has 8 MB, and eight
+# samples of 600,000 numbers are sent, as floats of 4 bytes and as bytes.
 #
-# The folded cell tries both:
+# > **Predict.** Which arrive: floats, bytes, or both? Then let both arrive: with which `batch`?
+
+# %%
+batch = 4  # change me after your guess: samples per batch
+
+# %% [markdown]
+# The folded cell sends them. Run it again after a change.
 
 # %% jupyter={"source_hidden": true}
 def with_limits(folder, limits, *command):
@@ -367,17 +431,22 @@ import torch
 from torch.utils.data import DataLoader
 samples = torch.zeros(8, 600_000, dtype=getattr(torch, sys.argv[1]))
 try:
-    print(sum(map(len, DataLoader(samples, batch_size=4, num_workers=1))), "samples arrived")
+    print(sum(map(len, DataLoader(samples, batch_size=int(sys.argv[2]), num_workers=1))), "samples arrived")
 except RuntimeError as error:
     print(str(error).strip().splitlines()[-1])
 """
 for dtype in ("float32", "uint8"):
-    print(f"{dtype}:", with_limits("/dev/shm", "size=8m", sys.executable, "-c", LOADER, dtype))
+    print(f"{dtype}:", with_limits("/dev/shm", "size=8m", sys.executable, "-c", LOADER, dtype, str(batch)))
 
 # %% [markdown]
-# Since late 2025 PyTorch reserves the memory first ([pytorch#161910](https://github.com/pytorch/pytorch/pull/161910)).
-# Older versions get SIGBUS, as does who reads a mapped file that was truncated. In the folded cell this ends one
-# worker; signal 9, as over the memory limit, ends another:
+# **Why.** Four samples of floats take 9.6 MB. Two take 4.8 MB, and beside them the next batch, made ahead, has no room.
+#
+# **Cure.** Make smaller batches (here of one sample) or fewer of them ahead, or send bytes.
+#
+# From version 2.10 PyTorch reserves the memory first
+# ([pytorch#161910](https://github.com/pytorch/pytorch/pull/161910)). Before, the worker died of SIGBUS. So does one
+# that reads a mapped file after it was truncated: the first in the folded cell. The second is killed by signal 9, as
+# over the memory limit.
 
 # %% jupyter={"source_hidden": true}
 import mmap
@@ -414,7 +483,7 @@ for die in (lambda: view[5_000], lambda: os.kill(os.getpid(), signal.SIGKILL)):
 # %% [markdown]
 # ### Too many open files
 #
-# 200 batches are kept where 60 more files may be open. Cure it:
+# A program that keeps batches stops. This one keeps 200 where 60 more files may be open. Cure it:
 
 # %%
 import resource
@@ -436,11 +505,13 @@ def keep_batches():
 print(in_child(keep_batches))
 
 # %% [markdown]
-# A worker's tensor is an open file in shared memory; a clone is memory of your process.
+# **Why.** A tensor from a worker is shared memory, and holds an open file as long as you keep it.
+#
+# **Cure.** Keep a clone, which is memory of your process.
 #
 # ### Offset overflow
 #
-# The folded cell joins 33 pieces of 64 MiB:
+# Arrow does not join arrays. The folded cell gives it 33 pieces of 64 MiB.
 
 # %% jupyter={"source_hidden": true}
 chunk = pa.array([bytes(1 << 20)] * 64)  # 64 MiB
@@ -449,14 +520,20 @@ print(said(photos.combine_chunks))
 print(len(pa.table({"data": photos}).to_batches()), "record batches of", chunk.nbytes >> 20, "MiB are fine")
 
 # %% [markdown]
-# A `binary` array ends at 2 GiB, because its offsets have 32 bits.
+# **Why.** The offsets of a `binary` array have 32 bits, so it ends at 2 GiB.
+#
+# **Cure.** Leave the pieces apart, or use `large_binary`.
 
 # %% [markdown] id="files" tags=["core"]
 # ## 3 · Files that refuse
 #
 # ### No space left
 #
-# > **Predict.** A folder has room for 12 MB and for five inodes. How many empty files fit? The folded cell tries five.
+# A file cannot be written, although `df -h` shows space.
+#
+# > **Predict.** A folder has room for 12 MB and for five inodes. How many empty files fit: four, five, or any number?
+#
+# The folded cell tries five, asks `df -h` and `df -i`, and prints the errors of a full disk and a full quota.
 
 # %% jupyter={"source_hidden": true}
 import errno
@@ -469,13 +546,16 @@ for number in (errno.ENOSPC, errno.EDQUOT):
     print(number, os.strerror(number))
 
 # %% [markdown]
-# Four, because the folder itself takes one inode.
+# **Why.** An empty file takes an inode too, and so does the folder itself: four fit.
+#
+# **Cure.** `df -i` and the site's quota command show it. Pack many files into one.
 #
 # ### Unable to lock file
 #
-# > **Predict.** This kernel has an HDF5 file open for writing. May another process read it, with locking and without?
+# > **Predict.** This kernel has an HDF5 file open for writing. May another process read it: with locking, only without,
+# > or neither?
 #
-# The folded cell tries both:
+# The folded cell tries both.
 
 # %% jupyter={"source_hidden": true}
 import h5py
@@ -487,14 +567,17 @@ with h5py.File(path, "r+"):
     for locking in ("TRUE", "FALSE"):
         variables = {**os.environ, "HDF5_USE_FILE_LOCKING": locking}
         asked = subprocess.run([sys.executable, "-c", ASK, path], env=variables, capture_output=True, text=True)
-        print((asked.stdout + asked.stderr).strip().splitlines()[-1])
+        print(f"locking {locking}:", (asked.stdout + asked.stderr).strip().splitlines()[-1])
 
 # %% [markdown]
-# Reading takes a lock too, and the writer's lock excludes it.
+# **Why.** Reading takes a lock too, and the writer's lock excludes it.
+#
+# **Cure.** Close the writer. Use `locking=False` for complete files only: of this one a reader may see half a change.
 #
 # ### Less memory than usual
 #
-# The folded cell stages to a stand-in for `/dev/shm`, kills the job, and sweeps:
+# A node lacks memory that no process uses. The folded cell stages to a stand-in for `/dev/shm`, kills the job, and
+# sweeps.
 
 # %% jupyter={"source_hidden": true}
 from smallfiles import staging
@@ -514,17 +597,21 @@ print(*(f"left: {copy.bytes:,} bytes, {copy.state}, {copy.owner}" for copy in st
 print("removed:", staging.sweep_all([node]), "- left:", len(staging.listing([node])))
 
 # %% [markdown]
-# The owner is dead, so a sweep may remove the copy.
+# **Why.** Files in `/dev/shm` are memory, and a killed job leaves them there.
+#
+# **Cure.** `smallfiles staged --sweep` removes copies whose owner is dead.
 
 # %% [markdown] id="job" tags=["core"]
 # ## 4 · Jobs that run elsewhere
 #
 # ### Cannot get attribute, or cannot be pickled
 #
-# > **Predict.** A program without a file, as a notebook, defines a class. A worker gets an object of it by spawn
-# > (pickled), then by fork. Which fails?
+# Workers fail before their first batch.
 #
-# The folded cell tries both:
+# > **Predict.** A program without a file, as a notebook, defines a class. A worker gets an object of it by spawn
+# > (pickled), then by fork. Which fails: spawn, fork, or both?
+#
+# The folded cell tries both.
 
 # %% jupyter={"source_hidden": true}
 PROGRAM = """
@@ -543,8 +630,11 @@ for method in ("spawn", "fork"):
     print(f"{method}: {end.stdout.strip()}", *end.stderr.strip().splitlines()[-1:])
 
 # %% [markdown]
-# A spawned worker imports the class from a file, and there is none. The folded cell pickles an open HDF5 file, and our
-# reader:
+# **Why.** A spawned worker is a new Python, which imports the class from its file, and here there is none.
+#
+# **Cure.** Move the class into a file, or fork.
+#
+# What is pickled may hold no open HDF5 file: keep its path. The folded cell tries both, the second in our reader.
 
 # %% jupyter={"source_hidden": true}
 import pickle
@@ -556,8 +646,10 @@ print(len(pickle.dumps(reader)), "bytes: our reader, which opens the file again 
 # %% [markdown]
 # ### Workers crawl
 #
-# > **Predict.** A script requests eight CPUs, and a task is bound to one. What do `SLURM_CPUS_PER_TASK`,
-# > `os.cpu_count()` and `os.sched_getaffinity` report?
+# Loading is slow, although CPUs were requested.
+#
+# > **Predict.** A script requests eight CPUs, and a task is bound to one. Who reports 1: `SLURM_CPUS_PER_TASK`,
+# > `os.cpu_count()`, or `os.sched_getaffinity`?
 
 # %%
 def in_a_task():
@@ -569,11 +661,18 @@ def in_a_task():
 print("the variable {}, os.cpu_count() {}, os.sched_getaffinity {}".format(*in_child(in_a_task)))
 
 # %% [markdown]
-# Only the last sees the binding: ask the process.
+# **Why.** The workers share one CPU, which only `os.sched_getaffinity` sees.
+#
+# **Cure.** Repeat the request: `srun --cpus-per-task="$SLURM_CPUS_PER_TASK"`.
 #
 # ### Connection refused, or a job that hangs
 #
-# The folded cell asks a port where nothing listens, and a server that never answers:
+# A program that ran on the login node fails on a compute node.
+#
+# > **Predict.** At one port nobody listens, at another a server never answers. Which hangs without a timeout: the
+# > first, the second, or both?
+#
+# The folded cell asks both, with a timeout.
 
 # %% jupyter={"source_hidden": true}
 import socket
@@ -589,7 +688,9 @@ for name, port in {"refused": nobody, "silent": silent.getsockname()[1]}.items()
 silent.close()
 
 # %% [markdown]
-# Without the timeout the second would hang.
+# **Why.** The first refuses at once. Only the timeout ends the second.
+#
+# **Cure.** Download on a login node, and set timeouts.
 
 # %% [markdown] id="exercise"
 # ## Exercise
@@ -629,9 +730,9 @@ show.command(machine_report.describe(setup.scratch))
 # <details>
 # <summary>Answer</summary>
 #
-# **(b)**. A page of shared memory was not available, as in older PyTorch with a full `/dev/shm`. Its use is back to
-# zero once the workers are dead; only the size tells. (a) A job over its memory limit is killed by signal 9. (c) would
-# be `Too many open files`.
+# **(b)**. A page of shared memory was not available, as with a full `/dev/shm` in PyTorch before 2.10. Its use is back
+# to zero once the workers are dead; only the size tells. (a) A job over its memory limit is killed by signal 9. (c)
+# would be `Too many open files`.
 #
 # </details>
 #

@@ -47,7 +47,7 @@ setup = start("ex12")
 # ```
 # ```
 # RuntimeError: DataLoader worker (pid 4711) is killed by signal: Bus error.
-# df -h /dev/shm, while it ran:    Size 8.0G   Used 8.0G   Avail 0
+# df -H /dev/shm, while it ran:    Size 8.0G   Used 8.0G   Avail 0
 # ```
 #
 # **D** learns less than it should, on two ranks.
