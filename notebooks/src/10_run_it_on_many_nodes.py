@@ -355,7 +355,8 @@ for what, pause_s in {"writes a checkpoint for 5 s": 5, "exits": 0}.items():
 # ## 4 · Add nodes until the storage is full
 #
 # *Weak scaling* means more ranks with the same work per rank. Each rank stands for a node and takes 30 steps of 30 ms.
-# A storage sends 80 MB per second. (Both only sleep.) First all share one storage. Then each has a copy, as after staging.
+# A storage sends 80 MB per second. (Both only sleep.) First all share one storage. Then each has a copy, as after
+# staging.
 #
 # > **Predict.** An image is about 100 kB, and a step takes 10 of them. For how many ranks is one storage fast enough?
 
@@ -385,8 +386,8 @@ for where, storage in storages.items():
         scaled[where][n] = [300 * n / max(nodes.play(partial(thirty_steps, storage, soon()), places)) for _ in range(2)]
 
 # %% [markdown]
-# The folded cell draws. It also divides the files per second that you opened in 01 by the 333 that a rank takes: so many
-# ranks could *one node* feed from unpacked files.
+# The folded cell draws. It also divides the files per second that you opened in 01 by the 333 that a rank takes: so
+# many ranks could *one node* feed from unpacked files.
 
 # %% jupyter={"source_hidden": true}
 from statistics import median
