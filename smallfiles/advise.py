@@ -191,7 +191,7 @@ def advise(
     """
     wanted = plan.gpus * plan.batch / plan.step_s
     most = max(1, found.cpus // plan.gpus)
-    workers = max(1, min(most, int(np.ceil(1.2 * wanted * found.decode_s / plan.gpus))))
+    workers = plan.workers or max(1, min(most, int(np.ceil(1.2 * wanted * found.decode_s / plan.gpus))))
     storage = _storage_of(found, plan, costs_of(records)[1] if records else Storage())
     wanted_stripes = machine.stripes_for(found.samples * found.sample_bytes)
     if found.stripes:

@@ -145,6 +145,7 @@ class TrainingPlan(Settings):
         batch: Samples per GPU and step.
         step_s: Seconds of one training step.
         metadata_ops_s: Metadata operations per second for all users; None for the default of the model.
+        workers: Per GPU; None for as many as decoding needs.
     """
 
     nodes: int = option(1, "of the training", least=1)
@@ -155,6 +156,7 @@ class TrainingPlan(Settings):
     metadata_ops_s: float | None = option(
         None, "operations per second that the servers do for all; ask your site", flag="metadata-ops", least=1
     )
+    workers: int | None = option(None, "per GPU; without it as many as decoding needs", least=1)
 
     def to_cli(self, data: str) -> str:
         """The command that advises on the same training."""

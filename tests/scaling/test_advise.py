@@ -71,6 +71,15 @@ def test_a_large_file_that_would_lie_on_one_target_is_striped_first_and_reckoned
     assert not any("lfs" in command for command in many.commands)
 
 
+def test_workers_beyond_those_that_decode_hide_waits_for_requests():
+    found = dataclasses.replace(IMAGENET, stripes=16, local_bytes=0)
+    plan = TrainingPlan(nodes=8, epochs=30, step_s=0.1)
+    few, many = (advise(found, dataclasses.replace(plan, workers=count), "x") for count in (None, 6))
+    assert (few.workers, many.workers) == (3, 6)
+    assert many.hours["packed"] < 0.95 * few.hours["packed"]
+    assert many.commands[-1].endswith("--workers 6")
+
+
 def test_a_page_cache_is_memory_and_not_a_disk_of_the_node():
     plan = TrainingPlan(nodes=1, step_s=0.001)
     bare = dataclasses.replace(IMAGENET, decode_s=0.0, cpus=256)
