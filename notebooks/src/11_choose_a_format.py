@@ -50,7 +50,7 @@ setup = start("11")
 # %% [markdown] id="read" tags=["core"]
 # ## 1 · Read every format
 #
-# We pack the same images in each format; the suffix chooses.
+# We pack the images in each format; the suffix chooses.
 
 # %%
 import tempfile
@@ -69,8 +69,7 @@ for suffix, one in packed.items():
     print(f"{suffix:6} {one.files:4} files, {extra:6.2%} more bytes than the images")
 
 # %% [markdown]
-# Our readers know where each image lies, so they must be about equally fast. Libraries differ more ([notebook
-# 04](04_pack_hdf5.ipynb)). The folded cell adds:
+# Our readers know where each image lies. The folded cell adds:
 #
 # - *h5py*, which reads the HDF5 file,
 # - *zarr, chunks*: all images as one array, in chunks of 128 KiB, each a file,
@@ -156,11 +155,13 @@ shares = {name: [float(f"{100 / rate / decode_s:.2g}") for rate in runs] for nam
 share = {name: np.median(runs) for name, runs in shares.items()}
 most = max(share[name] for name in (*SUFFIXES, "h5py"))
 title = f"Reading costs at most {most:.2g} % of decoding, but {share['zarr, chunks']:.0f} % with zarr, and {share['zarr, sharded']:.0f} % sharded"
-figures.bars(shares, title, x="time to read, in percent of the time to decode and crop", guess=guess, guess_of="files", note="from memory")
+show.figure(figures.bars(shares, title, x="time to read, in percent of the time to decode and crop", guess=guess, guess_of="files", note="from memory"))
+first_bytes = measure.compare({"zarr": lambda: sum(len(arrays["zarr, chunks"][at : at + 1]) for at in borders[:-1])}, rounds=3, unit="bytes")
+print(f"a slice of one byte with zarr: {100 / np.median(first_bytes.rates_per_s('zarr')) / decode_s:.0f} %")
 
 # %% [markdown]
 # With every format that `pack` writes, reading costs a few percent of decoding. So from memory the format does not
-# decide. Zarr pays for each call: read long slices.
+# decide. Zarr pays for each call, even of one byte: read long slices.
 
 # %% [markdown] id="ask" tags=["core"]
 # ## 2 · Count the requests to the storage
@@ -196,8 +197,7 @@ print("" if asked else "Counting needs a mount. The text below says what it find
 # %% [markdown]
 # Plain files cost two operations per image, a look-up and an open; packed formats a few at opening.
 #
-# All take 1.3 to 1.6 reads per image, since this mount reads at most 128 KiB at once. Packed formats fetch half as many
-# bytes again, because the kernel reads ahead. Section 4's model leaves both out. Its *ways* to read:
+# The kernel reads ahead, and in pieces of 128 KiB; section 4's model does not. Its *ways* to read:
 #
 # - *files*: one per image,
 # - *packed*: one large file, read at random, and *striped*: cut over many storage servers, called *targets*,
@@ -242,23 +242,21 @@ guess = 0.6  # change me: load
 # %%
 loads = [0.1, 0.3, 0.5, 0.7, 0.8, 0.85, 0.9, 0.94]
 waits = {f"{n} at a time": {load: [mean_wait(load, n) for _ in range(3)] for load in loads} for n in (1, 64)}
-waits["64 at a time"][0.98] = [mean_wait(0.98, 64, 2_000_000) for _ in range(3)]
+waits["64 at a time"][0.99] = [mean_wait(0.99, 64, 2_000_000) for _ in range(3)]
 
 # %% [markdown]
 # The folded cell draws them, and the theory for one at a time.
 
 # %% jupyter={"source_hidden": true}
 waits["load / (1 - load)"] = {load: [load / (1 - load)] for load in np.linspace(0.05, 0.95, 91)}
-drawn = {n: {load: runs for load, runs in points.items() if min(runs) >= 0.01} for n, points in waits.items()}
-one, many, late = (np.median(waits[f"{n} at a time"][load]) for n, load in ((1, 0.9), (64, 0.9), (64, 0.98)))
-title = f"At 90 % load a request waits {one:.1f} operations if one is served at a time, {many:.2f} if 64 are; at 98 % {late:.1f}"
-axes = {"x": "load of the server", "y": "wait, in operations", "log": "y", "ideal": "load / (1 - load)"}
-figures.lines(drawn, title, **axes, guess=guess, note="simulated; waits below 0.01 are left out", counted=True)
+one, many, late = (np.median(waits[f"{n} at a time"][load]) for n, load in ((1, 0.9), (64, 0.9), (64, 0.99)))
+title = f"At 90 % load a request waits {one:.1f} operations if one is served at a time, {many:.2f} if 64 are; at 99 % {late:.1f}"
+axes = {"x": "load of the server", "y": "wait, in operations", "ideal": "load / (1 - load)", "marks": {"waits 9": 0.9}}
+figures.lines(waits, title, **axes, guess=guess, note="simulated", counted=True)
 
 # %% [markdown]
 # Requests come in bunches. Between them places are idle, and idle time cannot be saved up. If 64 are served at a time,
-# as by section 4's metadata server, a place is free, or soon will be. But near 100 % every curve goes up, and other
-# users move you along it: leave room.
+# a place is free, or soon will be. But near 100 % every curve goes up, and other users move you along it: leave room.
 #
 # Does a queue matter if workers wait for each answer before they ask again? We measure it: `slowfs` does one operation
 # at a time, 5 ms each on average. For each file a thread needs two operations, then works 10 ms on its own.
@@ -270,7 +268,7 @@ guess = 100  # change me: files per second with two threads
 
 # %% [markdown]
 # The folded cell measures 1 to 4 threads. It forecasts them by *division*, threads by the time for a file (at most 100
-# per second), and by `simulate`, which has a queue for each part of a cluster.
+# per second), and by `simulate`, which has a *queue* for each part of a cluster.
 
 # %% jupyter={"source_hidden": true}
 from concurrent.futures import ThreadPoolExecutor
@@ -308,13 +306,12 @@ for threads in THREADS:
     forecast[threads] = job.samples / simulate(job, server, Way(2, 0), 1).epoch_s
 division = {n: min(n / (asking_s + alone_s), 1 / asking_s) for n in THREADS}
 title = f"Two threads read {np.median(measured[2]):.0f} files per second; division promises {division[2]:.0f}, the queue {forecast[2]:.0f}"
-lines = {"measured": measured, "simulate": forecast, "division": division}
-show.figure(figures.lines(lines, title, x="threads that read", y="files per second", ideal="division"))
-print(f"your guess for two threads: {guess:,} files per second")
+lines = {"measured": measured, "queue": forecast, "division": division, "your guess": {} if guess in (None, ...) else {2: guess}}
+figures.lines(lines, title, x="threads that read", y="files per second", ideal="division")
 
 # %% [markdown]
 # Two threads sometimes ask at the same time, and then one waits. Division ignores this, so it promises too much near
-# the bend. (`slowfs` is a model too: measure your storage.)
+# the bend. If one thread is slower than forecast, a part of the gap is this machine.
 
 # %% [markdown] id="nodes" tags=["core"]
 # ## 4 · From 1 to 1,000 nodes
@@ -329,13 +326,13 @@ print(f"your guess for two threads: {guess:,} files per second")
 # > **Predict.** At how many nodes does one packed file stop getting faster?
 
 # %%
+from smallfiles.scaling import BROADCAST, WAYS, Storage, Work, saturation, simulate
+
 guess = 50  # change me: nodes, for one packed file
 lustre = Storage(targets=24, stripes=24, metadata_ops_s=100_000, request_s=0.0005)  # change me later: your site's
 
 # %%
 from dataclasses import replace
-
-from smallfiles.scaling import BROADCAST, WAYS, Storage, Work, saturation, simulate
 
 work = Work(decode_s=decode_s)
 crowded = replace(lustre, metadata_ops_s=lustre.metadata_ops_s / 20)
@@ -345,22 +342,19 @@ cases["files, crowded"] = crowded, WAYS["files"]
 found = {name: {n: simulate(work, place, way, n) for n in nodes} for name, (place, way) in cases.items()}
 
 # %% [markdown]
-# The folded cell draws the epochs.
+# The folded cell draws how many times as long an epoch takes as with GPUs that never wait.
 
 # %% jupyter={"source_hidden": true}
-names = ("packed", "files", "files, crowded", "shards", "staged")
-epochs = {name: {count: one.epoch_s for count, one in found[name].items()} for name in names}
-for name, hidden in (("packed", (5, 10, 30, 300)), ("files", (3, 7, 15, 100))):  # these two are nearly equal
-    epochs[name] = {count: seconds for count, seconds in epochs[name].items() if count not in hidden}
-epochs["never waiting"] = {
-    count: max(work.step_s, work.samples / (count * work.node_samples_s)) for count in nodes
-}
-crowded_s, packed_s, staged_s = (found[name][100].epoch_s for name in ("files, crowded", "packed", "staged"))
-title = f"On 100 nodes one packed file takes {packed_s / staged_s:.0f} times as long as a copy per node, "
-title += f"and files with a crowded metadata server {crowded_s / packed_s:.0f} times as long as that"
-axes = {"x": "nodes", "y": "seconds per epoch", "log": "xy", "ideal": "never waiting"}
+names = ("files, crowded", "files", "packed", "shards", "staged")
+least_s = {count: max(work.step_s, work.samples / (count * work.node_samples_s)) for count in nodes}
+longer = {name: {count: one.epoch_s / least_s[count] for count, one in found[name].items()} for name in names}
+del longer["files"]  # nearly equal to packed
+shards_100, packed_100, crowded_100 = (longer[name][100] for name in ("shards", "packed", "files, crowded"))
+title = f"On 100 nodes an epoch takes {shards_100:.0f} times as long as without waiting if read from shards, "
+title += f"{packed_100:.0f} times from one packed file, {crowded_100:,.0f} times from files with a crowded server"
+axes = {"x": "nodes", "y": "times as long as never waiting", "log": "xy"}
 axes["marks"] = {"packed is full": saturation(work, *cases["packed"])["targets"]}
-show.figure(figures.lines(epochs, title, **axes, guess=guess, note="a model: no page cache, copies are in place; only decoding was measured", counted=True))
+show.figure(figures.lines(longer, title, **axes, guess=guess, note="a model: no page cache, copies are in place; only decoding was measured", counted=True))
 for name in names:
     waiting = ", ".join(f"{found[name][count].waiting:4.0%} on {count:,}" for count in (1, 10, 100, 1_000))
     print(f"{name:14} GPUs wait {waiting}; the limit on 1,000: {found[name][1_000].limit}")
@@ -368,7 +362,8 @@ divided = max(work.samples / work.node_samples_s / 7, work.samples / work.node_s
 print(f"packed on 7 nodes: by division an epoch of {divided:.0f} s, in the model {found['packed'][7].epoch_s:.0f} s")
 
 # %% [markdown]
-# A line is flat where something that all nodes share is full. Divide what it can do per second by what one node needs:
+# A line leaves 1 where something that all nodes share is full: more nodes do not shorten the epoch. Divide what it can
+# do per second by what one node needs:
 
 # %%
 rate = work.node_samples_s
@@ -379,14 +374,14 @@ for name in ("files, crowded", "files", "packed", "shards"):
 
 # %% [markdown]
 # One packed file stops at 7 nodes, because each image is a *request*, half a millisecond of a target. So do files with
-# all of the metadata server. A read from a shard brings ten images, so bytes are the limit, enough for some 20 nodes.
-# Longer reads would feed nearly 30; beyond that, each node needs a copy.
+# all of the metadata server (not drawn: nearly the same line). A read from a shard brings ten images, so bytes are the
+# limit, enough for some 20 nodes. Beyond that, each node needs a copy. Staged rises at the end: with five steps per
+# epoch, decoding the first batch counts.
 #
-# Half a node seems to fill the crowded server. But each operation takes 64 / 5,000 s = 13 ms, and the 32 workers of a
-# node cannot ask so fast: three nodes fill it.
+# Half a node seems to fill the crowded server. But an operation takes 64 / 5,000 s = 13 ms, so 32 workers ask more
+# slowly: three nodes fill it.
 #
-# Your turn: change `request_s` to 0.1 ms, as of faster disks, and run these cells again. How many nodes does a packed
-# file feed now?
+# Your turn: change `request_s` to 0.1 ms, and run these cells again. How many nodes does a packed file feed now?
 #
 # <details>
 # <summary>Answer</summary>
@@ -427,8 +422,9 @@ for count in (10, 100, 1_000):
 #
 # LMDB reads like one packed file; open it without its lock ([12](12_when_it_breaks.ipynb)).
 #
-# Where the picture asks, `advise` forecasts hours. Of ways that take equally long it advises the simplest to keep, one
-# packed file. Take ImageNet-21k: 14 million images, 1.6 TB, on 8 nodes with 400 GB of memory free.
+# `advise` forecasts hours. Of ways that take equally long it advises the simplest to keep, one packed file. Take
+# ImageNet-21k: 14 million images, 1.6 TB, on 8 nodes with 400 GB of memory free. The picture ends at shards for this;
+# `advise` may differ.
 #
 # > **Predict.** 32 GPUs take 64 images each per 0.1 s; the metadata server does 20,000 operations per second. How many
 # > hours do 30 epochs take from files?
@@ -443,7 +439,8 @@ from smallfiles.scaling.config import TrainingPlan
 files = {"kind": "lustre", "stripes": 1, "shared": True, "cold": True, "alone_s": 0.004, "together_s": 0.0005}
 node = {"decode_s": 0.003, "cpus": 64, "local_bytes": int(400e9), "cache_bytes": int(400e9)}
 many = Measured(samples=14_197_122, sample_bytes=110_000, **files, **node)
-advice = advise(many, TrainingPlan(nodes=8, epochs=30, step_s=0.1, metadata_ops_s=20_000), "imagenet21k")
+plan = TrainingPlan(nodes=8, epochs=30, step_s=0.1, metadata_ops_s=20_000)  # workers: as many as decoding needs
+advice = advise(many, plan, "imagenet21k")
 print(*advice.reasons, "", *advice.commands, sep="\n")
 
 # %% [markdown]
@@ -456,15 +453,17 @@ marks = {"GPUs alone": gpus_s / 3600}
 figures.bars(advice.hours, title, x="hours for 30 epochs", guess=guess, marks=marks, note="a model", counted=True)
 
 # %% [markdown]
-# Files take twice as long, because the metadata server is the limit. With shards and a striped file the GPUs are; the
-# file also keeps random access. But it relies on the page cache, which keeps a part of it on each node.
+# Files take twice as long, because the metadata server is the limit. Otherwise the GPUs are. The file also keeps random
+# access, but relies on the page cache, which keeps a part of it on each node.
 #
-# Your turn: set `cache_bytes` to 0, and run its cell and the next again. Which way is advised now?
+# Your turn: set `cache_bytes` to 0, and run its cell and the next again. Which way is advised now? Then add `workers=6`
+# to the plan: does the advice stay?
 #
 # <details>
 # <summary>Answer</summary>
 #
-# Shards, 5.8 hours. The file takes 6.5: now each image is a request to its 16 targets.
+# Shards, 5.8 hours. The file takes 6.5: its 16 targets would feed 9 nodes, but requests queue, and 3 workers per GPU
+# cannot hide it. 6 can: then the file takes 5.8 too, and is advised.
 #
 # </details>
 
@@ -497,7 +496,7 @@ show.command(TrainingPlan(nodes=64, step_s=0.02), "DATA")
 # %% [markdown] id="key-points"
 # ## Key points
 #
-# - From memory all formats that `pack` writes are fast enough for JPEGs: decoding costs far more. Other data: measure.
+# - From memory all formats that `pack` writes are fast enough for JPEGs: decoding costs far more.
 # - At a server of one operation at a time, requests wait 9 operations at 90 % load; with many at a time hardly, until
 #   close to 100 %.
 # - The limit that all nodes share decides: operations and requests per second, then bytes per second.

@@ -158,3 +158,14 @@ for name, project in check.PROJECTS.items() if chosen else ():
     show.say(f"**{name}**, {way}: {hours:.2f} h by hand, {total:.2f} h simulated; the limit is {found.limit}.")
 if not chosen:
     show.say("Solve the three tasks first; then this cell compares.")
+
+# %% [markdown] id="differ"
+# Which project differs most, and which part of the model does your estimate lack? One product of `Work`'s fields tells.
+#
+# <details>
+# <summary>Answer</summary>
+#
+# *Microscopy*: its limit is the workers, which decode. A node has 32, each takes 3 ms per image, so they make 10,700
+# images per second. Its GPUs would take 20,500.
+#
+# </details>
