@@ -116,7 +116,7 @@ shuffled.digest == manifest.digest, changed.digest == manifest.digest
 
 # %% [markdown]
 # So a digest is the name of a list of samples, in any order. It covers neither the names of the classes nor the bytes
-# of the images; packed files have digests for the bytes ([07.2](07_stage_a_dataset.ipynb#2-·-Measure-the-copy)).
+# of the images (see [07.2](07_stage_a_dataset.ipynb#2-·-Measure-the-copy)).
 #
 # The manifest is saved as one JSON file. We time reading it, and the walk, with a warm page cache:
 
@@ -128,17 +128,19 @@ manifest.save(path)
 print(measure.compare({"walk": setup.source, "read": lambda: Manifest.load(path)}, rounds=7))
 
 # %% [markdown]
-# The folded cell prints parts of the file. Then it reads a longer one, and scales its time to ImageNet.
+# The file begins so:
+
+# %%
+print(path.read_text()[:500])
+
+# %% [markdown]
+# The labels and sizes follow. The folded cell reads a longer file, and scales its time to ImageNet.
 
 # %% jupyter={"source_hidden": true}
 from time import perf_counter
 
 from helpers.experiments.nb02 import IMAGENET, long_manifest
 
-lines = path.read_text().splitlines()
-columns = [number for number, line in enumerate(lines) if line.endswith(": [")]
-for first, last in ((0, 2), (columns[0] - 3, columns[0] + 2), *((n, n + 2) for n in columns[1:2])):
-    print(*(line[:90] for line in lines[first:last]), "…", sep="\n")
 rows = 500 * setup.count
 large = long_manifest(setup.scratch, rows)
 began = perf_counter()
@@ -147,8 +149,8 @@ mb, seconds = (IMAGENET / rows * each for each in (large.stat().st_size / 1e6, p
 show.say(f"{rows:,} rows were read. At this rate ImageNet's {IMAGENET:,} are **{mb:,.0f} MB, read in {seconds:.1f} s**.")
 
 # %% [markdown]
-# > **Predict.** ImageNet's training set has 1,281,167 images in 1,000 folders. How many requests does a walk send to
-# > the metadata server for names and sizes, and how many for names only? Guess the first number.
+# > **Predict.** ImageNet's training set has 1,281,167 images in 1,000 folders. If listing a folder is one request, how
+# > many does a walk send to the metadata server for names and sizes, and how many for names only? Guess the first.
 
 # %%
 guess = 100_000  # change me: requests of the walk with sizes
@@ -176,7 +178,7 @@ asked = {name: asked_by(walk) for name, walk in walks.items()}
 asked
 
 # %% [markdown]
-# The folded cell scales these counts to ImageNet, and notes your number for notebook 14.
+# The folded cell scales these counts to ImageNet.
 
 # %% jupyter={"source_hidden": true}
 from pathlib import PurePosixPath
@@ -187,15 +189,15 @@ classes = len(known) - len(files)
 requests = {
     name: 1_000 / classes * folders + IMAGENET / len(files) * sizes for name, (folders, sizes) in asked.items()
 }
-print("Requests to the metadata server for ImageNet's list, a listing counted as one:")
+print("Requests to the metadata server for ImageNet's list:")
 for name, number in {**requests, "your guess, with sizes": guess, "manifest": 1}.items():
     print(f"    {name:22} {number:13,.0f}")
 folders = {folder for path in manifest.paths.to_pylist() for folder in PurePosixPath(path).parents}
 worksheet.note("02", inodes=len(manifest) + len(folders))
 
 # %% [markdown]
-# torchvision's `ImageFolder` needs names only. It lists 1,000 folders, and asks for each whether it is one: some
-# 2,000 requests. This takes seconds, but in every process at every start.
+# torchvision's `ImageFolder` needs names only. It lists 1,000 folders, and first asks for each whether it is one: twice
+# 1,000 requests. This takes seconds, but in every process at every start.
 #
 # Our walk asks for sizes too, because packing needs them. One by one, 1.3 million requests of 2 ms take 43 minutes, but
 # only once, because the manifest keeps the sizes.
@@ -262,8 +264,8 @@ print(f"your guess for ID - 1: {guess:.1%}; chance among {len(by_folder.classes)
 #
 # </details>
 #
-# With `ID - 1` the accuracy is the share of images whose class has the same place in both orders. No class has, also in
-# the real set. So the accuracy is below chance, and the model looks broken ([mmpretrain
+# With `ID - 1` the accuracy is the share of images whose class has the same place in both orders. No class does, and
+# none in the real set either. So the accuracy is below chance, and the model looks broken ([mmpretrain
 # 11](https://github.com/open-mmlab/mmpretrain/issues/11), [torchvision
 # 484](https://github.com/pytorch/vision/issues/484)).
 #
@@ -296,7 +298,7 @@ for labels in strangers:
 # %% [markdown] id="refuse" tags=["optional"]
 # ## 4 · Refuse what is wrong
 #
-# *Optional, 5 minutes.* Python's `json` checks the syntax only; a manifest must also make sense.
+# *Optional, 5 minutes.* A manifest may also have the short form `{path: label}`. `json` checks its syntax only.
 #
 # > **Predict.** Which of these eight does `json.loads` refuse?
 
@@ -341,7 +343,7 @@ for text in suspects:
 #
 # On Linux, up to Python 3.13, a DataLoader forks its workers. After a fork all processes share the pages of memory, and
 # a page is copied only when a process writes to it. Workers only read the list of paths, so it should cost nothing.
-# This is the list as most people write it:
+# Most people write it so:
 
 # %%
 from torch.utils.data import Dataset
@@ -427,15 +429,15 @@ import multiprocessing
 
 import numpy as np
 
-STOPS = (0.0125, 0.25)  # shares of the list; each of four workers reads a quarter
+stops = rows // 80, rows // 4  # how many samples each of four workers has read
 
 
 def work(dataset, number, workers, answers):
     gc.disable()  # the collector would touch objects, too
     order = np.random.default_rng(0).permutation(rows)[number::workers].tolist()
     before, looked, found = private_mb(), 0, []
-    for stop in STOPS:
-        while looked < stop * rows:
+    for stop in stops:
+        while looked < stop:
             dataset[order[looked]]  # all that a worker does with the list
             looked += 1
         found.append(private_mb() - before)
@@ -460,10 +462,10 @@ def fork_workers(dataset, workers=4):
 copied = {}
 for name, dataset in datasets.items():
     found = fork_workers(dataset)
-    for stop, column in list(zip(STOPS, zip(*found)))[0 if name == "list of paths" else -1 :]:
-        copied[f"{name}, {100 * stop:g}% read"] = column
+    for stop, column in list(zip(stops, zip(*found)))[0 if name == "list of paths" else -1 :]:
+        copied[f"{name}, after {stop:,} reads"] = column
 copied["size of the list"] = listed / 1e6
-worst, _, columns = (np.median(copied[f"{name}, 25% read"]) for name in datasets)
+worst, _, columns = (np.median(copied[f"{name}, after {stops[-1]:,} reads"]) for name in datasets)
 title = f"A worker that reads a quarter of the samples copies {worst:.0f} MB of a list, {columns:.1f} MB of columns"
 axes = {"x": "memory copied by each worker (MB)", "dots": "workers", "note": f"{rows:,} samples"}
 axes["base"] = "size of the list"
@@ -492,8 +494,8 @@ show.say(
 # <details>
 # <summary>From Python 3.14 on</summary>
 #
-# Workers are then started by `forkserver`, and each gets a pickled copy of the data set, of columns too.
-# `multiprocessing_context="fork"` brings the sharing back; the loaders of notebook 08 set it.
+# Each worker then gets a pickled copy of the data set, of columns too. `multiprocessing_context="fork"` brings the
+# sharing back, as in notebook 08.
 #
 # </details>
 
@@ -545,8 +547,9 @@ axes.set_xlabel("samples of a process, in the order of its rows (numbers: label)
 show.figure(figure, alt="; ".join(axes.get_title("left") for axes in figure.axes) + ".")
 
 # %% [markdown]
-# With one piece, batches hold few classes, however they are shuffled. In turn, a process meets all classes, but one
-# after the other. Therefore loaders shuffle all rows anew in each epoch, then deal ([08](08_keep_the_gpu_fed.ipynb)).
+# With one piece, a process's batches hold few classes, however they are shuffled. In turn, a process meets all classes,
+# but one after the other. Therefore loaders shuffle all rows anew in each epoch, then deal
+# ([08](08_keep_the_gpu_fed.ipynb)).
 
 # %% [markdown] id="exercise"
 # ## Exercise
