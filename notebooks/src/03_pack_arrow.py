@@ -8,8 +8,7 @@
 # requests. But training reads in random order. So a packed file is only useful if one image can be read without its
 # neighbours.
 #
-# Many data tools read tables of Apache Arrow. How such a file is cut decides between hundreds and thousands of images
-# per second.
+# How a file of Apache Arrow is cut decides between hundreds and thousands of images per second.
 
 # %% [markdown] id="questions"
 # ## Questions
@@ -52,8 +51,8 @@ setup = start("03")
 # %% [markdown] id="inside" tags=["core"]
 # ## 1 · Build a small file by hand
 #
-# An Arrow table has a *schema*: a list of *fields*, each with a name and a type. Images with captions need three. The
-# type `list<string>` keeps all captions of an image in one row, so the image is stored once.
+# An Arrow table has a *schema*: a list of *fields*, each with a name and a type. The type `list<string>` keeps all
+# captions of an image in one row, so the image is stored once.
 
 # %%
 from pathlib import Path
@@ -96,9 +95,9 @@ print(reader.num_record_batches, "batches; the second one has", reader.get_batch
 # %% [markdown]
 # Captions and headers are short beside images.
 #
-# How does a program find a row? Just before the last six letters stands the *footer*: the schema again, and the
-# position of each record batch. So a reader starts at the end, and then goes straight to the batch that it needs: with
-# three rows per batch, row 5 is in batch 5 // 3.
+# How does a program find a row? Before the last six letters stand the *footer* and its length. The footer holds the
+# schema again, and the position of each record batch. So a reader starts at the end, then goes straight to the batch
+# that it needs: with three rows per batch, row 5 is in batch 5 // 3.
 #
 # A killed writer leaves no footer. But after an exception `with` writes one, so a footer does not prove that all rows
 # are there.
@@ -238,7 +237,7 @@ for count, path in files.items():
 result = measure.compare(tasks, rounds=5, unit="images")
 
 # %% [markdown]
-# The folded cell also decodes images on one CPU, draws all rates, and notes your number.
+# The folded cell also decodes images on one CPU, and draws all rates.
 
 # %% jupyter={"source_hidden": true}
 import numpy as np
@@ -250,8 +249,12 @@ rates = {way: {count: result.rates_per_s(f"{way}, {count}") for count in files} 
 osfile = rates[names[0]]
 fewest, largest = min(files), max(files)
 most = max(n for n in osfile if np.median(osfile[n]) >= np.median(osfile[fewest]) / 2)
-beyond = [n for n in osfile if n > most]
-marks = {"get_batch, OSFile falls to half": [(most, min(beyond))]} if beyond else None
+marks = None
+if beyond := [n for n in osfile if n > most]:  # between these two, on the straight line that is drawn
+    ends = [np.log([n, np.median(osfile[n])]) for n in (min(beyond), most)]
+    (last, low), (first, high) = ends
+    half = np.interp(np.log(np.median(osfile[fewest]) / 2), (low, high), (last, first))
+    marks = {"get_batch, OSFile: half its speed": float(np.exp(half))}
 worksheet.note("03", rows_per_batch=most)
 extra = {n: (path.stat().st_size - report.payload_bytes) / len(samples) for n, path in files.items()}
 print("bytes per image besides its own, by rows per batch:", {n: round(each) for n, each in extra.items()})
@@ -271,6 +274,9 @@ def decode_some():
 
 
 decoded = measure.compare({"decode": decode_some}, rounds=5, unit="images").rates_per_s("decode")
+gains = {n: np.median(runs) / np.median(decoded) for n, runs in osfile.items()}
+faster = (f"{n}: {each:,.1f}" for n, each in gains.items())
+print("get_batch by OSFile, times as fast as decoding, by rows per batch", *faster, sep=", ")
 rates["one CPU decodes"] = dict.fromkeys((fewest, largest), np.median(decoded))
 axes = {"x": "rows per record batch", "y": "images per second", "ideal": "one CPU decodes"}
 figures.lines(rates, title, **axes, log="xy", note="random reads, warm cache", guess=guess, marks=marks)
@@ -281,14 +287,17 @@ figures.lines(rates, title, **axes, log="xy", note="random reads, warm cache", g
 #   (`madvise`). So Linux visits its pages, up to a limit, beyond which the line goes flat.
 # - *Our reader* knows where the image is, so other rows do not matter.
 #
-# A worker also decodes each image. Where reading is ten times as fast as decoding (grey), it takes about a tenth of the
-# worker's time; at the grey line, half.
+# A worker also decodes each image. Where reading is ten times as fast as decoding (dashed grey line), it takes about a
+# tenth of the worker's time; on that line, half.
+#
+# > **Predict.** At 32 rows, is `get_batch` by OSFile above or below the dashed line? Add 32 to the sizes above, run
+# > again from there, and look.
 #
 # So the choice depends on the readers:
 #
-# - *Unknown readers* may call `get_batch` for each image: write 1 row, or at most your number. The price is a long
-#   footer, 31 MB for ImageNet.
-# - *Readers that call `get_batch` once per batch*, as ours does: any number of rows whose batch stays below 2 GiB.
+# - *Unknown readers* may call `get_batch` for each image: write 1 row, because n rows fetch n images (section 4).
+#   The price is a long footer, 31 MB for ImageNet.
+# - *Readers that call `get_batch` once per batch*: any number of rows whose batch stays below 2 GiB.
 #   `pack` uses 64.
 
 # %% [markdown] id="juelich" tags=["core"]
@@ -297,8 +306,7 @@ figures.lines(rates, title, **axes, log="xy", note="random reads, warm cache", g
 # [One published
 # course](https://github.com/HelmholtzAI-FZJ/2024-06-course-Bringing-Deep-Learning-Workloads-to-JSC-supercomputers)
 # writes one row per batch, so batch i is sample i. Its loader opens the file at the first read in each worker. This is
-# right, because a worker should not rely on a file that its parent has opened (notebook 04). `__init__` only counts the
-# batches, and closes the file.
+# right, because a worker should not rely on a file that its parent has opened (notebook 04).
 #
 # Our `Dataset` still opens the file for each image. Change its `if`: `self.process` is the process that has opened it,
 # `os.getpid()` the one that runs. The cell after it counts the openings.
@@ -380,7 +388,7 @@ chosen = list({n // 64: n for n in order if n < len(samples) // 64 * 64}.values(
 image_files = [source.root / source.manifest.path(index) for index in range(len(source.manifest))]
 per_image = {"plain file": [cold(image_files[n], lambda n: image_files[n].read_bytes(), n) for n in chosen]}
 # Copies, since pages that the maps of section 3 hold are not dropped.
-copies = {count: shutil.copy(files[count], f"{setup.scratch}/cold-{count}.arrow") for count in (1, 64)}
+copies = {count: shutil.copy(files[count], f"{setup.scratch}/cold-{count}.arrow") for count in (1, 4, 64)}
 
 
 def opened_and_cold(name, count, index):
@@ -390,7 +398,7 @@ def opened_and_cold(name, count, index):
     return cold(copies[count], read, index)
 
 
-for count, name in (*((1, name) for name in list(kinds)[:2]), *((64, name) for name in kinds)):
+for count, name in (*((n, name) for n in (1, 4) for name in list(kinds)[:2]), *((64, name) for name in kinds)):
     row = f"{name}, {count} row{'s' * (count > 1)}"
     per_image[row] = [opened_and_cold(name, count, index) for index in chosen]
 per_image = {name: [size / 1000 for size in sizes if size] for name, sizes in per_image.items()}
@@ -398,7 +406,7 @@ if all(per_image.values()):
     mb = {name: f"{np.median(sizes) / 1000:.1f} MB" for name, sizes in per_image.items()}
     title = f"One image of {mb['plain file']} from a batch of 64 rows: get_batch fetches "
     title += f"{mb['get_batch, OSFile, 64 rows']} by OSFile, {mb['get_batch, memory map, 64 rows']} by map; "
-    title += f"our reader {mb['our reader (pread), 64 rows']} by pread"
+    title += f"our reader {mb['our reader (mmap), 64 rows']} by map, {mb['our reader (pread), 64 rows']} by pread"
     ahead = read_ahead(packed)
     limit = f" · read-ahead up to {bytes_text(ahead)}" if ahead else ""
     note = {"note": f"cold cache{limit}", "dots": "images", "base": "plain file", "groups": [*kinds], "log": True}
@@ -407,10 +415,9 @@ else:
     show.say("This file system does not say what it fetches, as those in memory and some on the network.")
 
 # %% [markdown]
-# - `get_batch` fetches the whole batch, also through a map (up to Linux's limit, 0.1 MB to some MB). With one row it
-#   fetches as little as a plain file.
-# - *Our reader (mmap)* touches one image. But Linux may fetch what lies around a touched page, up to the same limit
-#   (`madvise` with `MADV_RANDOM` prevents that).
+# - `get_batch` fetches the whole batch, also through a map (up to Linux's limit, 0.1 MB to some MB). With 4 rows it
+#   fetches 4 images, with one as little as a plain file.
+# - *Our reader (mmap)* touches one image. But Linux may fetch what lies around a touched page, up to the same limit.
 # - *Our reader (pread)* asks for the image alone, and once per batch for its header and small columns.
 #
 # So our reader uses `pread` on parallel file systems. On local ones it maps, which is often faster from the cache;
@@ -474,16 +481,13 @@ print(verify(out).problems)
 # %% [markdown] id="cluster"
 # ## On the cluster
 #
-# Lustre often keeps a file on one *target* (a group of disks), which then serves all nodes (`lfs getstripe FILE`). To
-# spread it (*striping*), run `lfs setstripe -c 4 FOLDER` before writing.
+# Lustre often keeps a file on one *target* (a group of disks), which then serves all nodes. To spread it (*striping*),
+# run `lfs setstripe -c 4 FOLDER` before writing.
 #
 # `slurm/submit SITE 03_pack_arrow -- DATA OUT` stripes, and runs such a command as a job:
 
 # %%
 show.command(config, "imagenet/train", "imagenet_train.arrow")
-
-# %% [markdown]
-# Run `smallfiles verify` after each move.
 
 # %% [markdown] id="key-points"
 # ## Key points
@@ -528,8 +532,7 @@ show.command(config, "imagenet/train", "imagenet_train.arrow")
 # <summary>Answer</summary>
 #
 # **(b)**. `pack` gives the name only to a complete file. (a) is too cautious. (c) A script that writes to the final
-# name leaves half a file under it. Half an Arrow file opens if an exception ended its writer, not if a kill did. Half a
-# tar file looks complete if cut between two files, half an HDF5 file if flushed.
+# name leaves half a file under it. Half an Arrow file opens if an exception ended its writer, not if a kill did.
 #
 # </details>
 
