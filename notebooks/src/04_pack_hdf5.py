@@ -1,10 +1,10 @@
 # %% [markdown] id="top"
 # # 04 · Pack samples into HDF5
 #
-# **Minutes** 30 · **Machine** any Linux computer with two CPUs · **Needs** nothing · **Data** 400 synthetic images
+# **Minutes** 30 · **Machine** any Linux computer with two CPUs · **Needs** notebook 03 · **Data** 400 synthetic images
 #
 # HDF5 is supported on nearly every cluster and in most languages. It can also be far slower than necessary, and give a
-# training job wrong bytes without an error. Both depend on a few lines of yours.
+# training job wrong bytes without an error.
 
 # %% [markdown] id="questions"
 # ## Questions
@@ -48,10 +48,11 @@ setup = start("04")
 # ## 1 · Look inside a file
 #
 # An HDF5 file is like a small file system: *groups* are its folders, *data sets* its files. Each data set is a
-# rectangular array, but images have different lengths. One solution is a data set of *variable-length rows*, one per
-# image:
+# rectangular array, but images have different lengths.
+#
+# The folded cell loads 400 `samples`, each with `key` and `data`, and their `labels`.
 
-# %%
+# %% jupyter={"source_hidden": true}
 import tempfile
 from pathlib import Path
 
@@ -67,10 +68,14 @@ source = setup.source()
 packed = Path(tempfile.mkdtemp(dir=setup.scratch)) / "all.arrow"  # in a new folder, so that this cell may run twice
 pack(source, packed, PackConfig(verify="none"))
 reader = formats.open(packed)
-samples = list(reader)  # key and bytes of each image, in memory
+samples = list(reader)
 labels = reader.table(["label"])["label"].to_numpy()
 
+# %% [markdown]
+# One solution is a data set of *variable-length rows*, one per image:
 
+
+# %%
 def write_vlen(samples, path):
     with h5py.File(path, "w") as file:
         images = file.create_dataset("train/images", len(samples), h5py.vlen_dtype(np.uint8))
@@ -111,13 +116,26 @@ with h5py.File(vlen) as file:
     images = file["train/images"]
     print(images.id.get_storage_size() / len(images), "bytes per row; the image has", images[7].nbytes)
     image = images[7].tobytes()
-with h5py.File(blob) as file:
-    start, stop = file["train/offsets"][7:9]
-    print(f"data[{start}:{stop}] of the blob is this image:", file["train/data"][start:stop].tobytes() == image)
 
 # %% [markdown]
 # A row holds only a length and an address. The image is elsewhere, in a *heap*, and the library follows the address at
-# each read. In the blob, a sample is a slice between two neighbours in `offsets`, so n images have n + 1 offsets.
+# each read.
+#
+# In the blob, a sample is a slice of `data` between two neighbours in `offsets`. Let the cell print `True`:
+
+# %%
+with h5py.File(blob) as file:
+    data, offsets = file["train/data"], file["train/offsets"]
+    start, stop = 0, 0  # change me: where image 7 begins and ends
+    print("this slice is image 7:", data[start:stop].tobytes() == image)
+
+# %% [markdown]
+# <details>
+# <summary>The line</summary>
+#
+# `start, stop = offsets[7:9]`. So n images need n + 1 offsets.
+#
+# </details>
 #
 # ![Strips of bytes: in HDF5 vlen, references lead to one heap per image; in HDF5 blob, images lie back to back and offsets follow.](pictures/bytes_of_hdf5.svg)
 #
@@ -215,7 +233,7 @@ wrote = measure.compare(ways, rounds=5, unit="images written")
 lists, gzip = (wrote.times(*pair).median for pair in (("vlen", "vlen from lists"), ("blob", "blob in gzip chunks")))
 title = f"Writing is {lists:.0f} times slower from lists, {gzip:.0f} times with gzip chunks"
 written = {name: wrote.rates_per_s(name) for name in ways}
-note = "grey: what each is compared with; warm cache"
+note = "grey: what each is compared with; into the page cache, not synced"
 figures.bars(written, title, x="images written per second", base=("vlen", "blob"), note=note)
 
 # %% [markdown]
@@ -257,7 +275,7 @@ def cache_of(name):
 
 # %% [markdown]
 # From shared storage two numbers decide: the bytes, which cross the network, and the reads, which are requests. The
-# folded cell counts both for all images in random order, then the bytes for samples of 10 kB from contiguous storage:
+# folded cell counts both for all images in random order.
 
 
 # %% jupyter={"source_hidden": true}
@@ -283,27 +301,13 @@ for name, path in layouts.items():
         delivered = sum(len(read(index)) for index in order)
         read_per_byte[name] = round((file.count - before) / delivered, 1)
         reads[name] = (file.calls - calls) / len(order)
-raw, slices, zipped = (read_per_byte[name] for name in ("raw chunks", "raw chunks, no cache", "gzip chunks"))
-title = f"From chunks of {chunk_bytes / 1000:,.0f} kB, HDF5 reads {raw:.3g} bytes per byte delivered, "
-title += f"with gzip {zipped:.3g}; raw and without a cache {slices:.3g}"
-named = {name: f"{name} ({reads[name]:.1f} reads)" for name in layouts}  # per image
-drawn = {named[name]: value for name, value in read_per_byte.items()}
-how = {"base": named["blob"], "note": "in brackets: reads per image; random reads, cache of one chunk or none", "counted": True}
-show.figure(figures.bars(drawn, title, x="bytes read per byte delivered", guess=guess, **how))
-small, size = setup.scratch / "small.h5", 10_000
-with h5py.File(small, "w") as file:
-    file["data"] = np.zeros(size * len(order), np.uint8)
-with h5py.File(small) as file, small.open("rb") as plain:
-    data, first = file["data"], file["data"].id.get_offset()
-    drivers = {
-        "HDF5": lambda start: data[start : start + size],
-        "os.pread": lambda start: os.pread(plain.fileno(), size, first + start),
-    }
-    for driver, fetch in drivers.items():
-        with watched() as moved:
-            delivered = sum(len(fetch(size * index)) for index in order)
-        if moved.read:  # not every system counts
-            print(f"samples of {size // 1000} kB, contiguous, by {driver}: {moved.read / delivered:.1f} bytes read per byte")
+size = "1 MiB" if chunk_bytes == 1 << 20 else f"{chunk_bytes / 1000:g} kB"
+whole, plain, slices = (f"{read_per_byte[name]:.3g}" for name in ("raw chunks", "blob", "raw chunks, no cache"))
+title = f"HDF5 reads {whole} bytes per byte delivered from raw chunks of {size}, {slices} without a cache, {plain} from a blob"
+how = {"base": "blob", "note": "random reads, cache of one chunk or none", "counted": True}
+show.figure(figures.bars(read_per_byte, title, x="bytes read per byte delivered", guess=guess, **how))
+title = f"Reads per image: {reads['vlen']:.1f} from vlen, {reads['blob']:.1f} from a blob, {reads['raw chunks']:.1f} from chunks"
+show.figure(figures.bars(reads, title, x="reads per image", **how))
 
 # %% [markdown]
 # A compressed chunk, or a raw one that fits the cache, is fetched whole: 1 MiB for an image of 110 kB. From raw chunks
@@ -313,15 +317,50 @@ with h5py.File(small) as file, small.open("rb") as plain:
 # > **Predict.** With `chunk_bytes = 10_000`, how many bytes and how many reads do raw chunks take: about 1, 2 or 10?
 # > Change it above, and run again from there.
 #
-# Contiguous data have a trap: below 64 KiB, HDF5 fetches 64 KiB, into its *sieve buffer*. So it does for each row of a
-# large `vlen` file, which the figure does not show. `os.pread` fetches the slice alone; `data.id.get_offset()` says
-# where the data begins. Our reader does so, or maps the file.
+# <details>
+# <summary>Answer</summary>
+#
+# About 1.1 bytes, but about 12 reads: small chunks save bytes and cost requests.
+#
+# </details>
+#
+# Contiguous data have a trap. The folded cell reads samples of 10 kB in three ways.
+
+# %% jupyter={"source_hidden": true}
+small, size = setup.scratch / "small.h5", 10_000
+with h5py.File(small, "w") as file:
+    file["data"] = np.zeros(size * len(order), np.uint8)
+
+
+def say_bytes(name, fetch):
+    with watched() as moved:
+        delivered = sum(len(fetch(size * index)) for index in order)
+    if moved.read:  # not every system counts
+        print(f"samples of {size // 1000} kB by {name}: {moved.read / delivered:.1f} bytes read per byte")
+
+
+with h5py.File(small) as file:
+    data = file["data"]
+    first = data.id.get_offset()
+    say_bytes("HDF5", lambda start: data[start : start + size])
+access = h5py.h5p.create(h5py.h5p.FILE_ACCESS)
+access.set_sieve_buf_size(0)
+with h5py.File(h5py.h5f.open(os.fsencode(small), h5py.h5f.ACC_RDONLY, access)) as file:  # not open elsewhere
+    data = file["data"]
+    say_bytes("HDF5 after set_sieve_buf_size(0)", lambda start: data[start : start + size])
+with small.open("rb") as plain:
+    say_bytes("os.pread", lambda start: os.pread(plain.fileno(), size, first + start))
+
+# %% [markdown]
+# Below 64 KiB, HDF5 fetches 64 KiB, into its *sieve buffer*. So it does for each row of a large `vlen` file, which the
+# figures do not show. Two cures fetch the slice alone: `set_sieve_buf_size(0)` when the file is opened, or `os.pread`
+# from `data.id.get_offset()`, where contiguous data begin.
 #
 # <details>
-# <summary>Why does the figure not show it?</summary>
+# <summary>Why do the figures not show it?</summary>
 #
-# For the figure, a Python file object counts each read of HDF5. But such an object replaces the part of HDF5 that uses
-# the sieve buffer, its default *driver*. For the printed lines the kernel counts, so there the buffer is at work.
+# For the figures, a Python file object counts each read. HDF5 sieves only with *drivers* (its parts that read files)
+# that ask for it. The default one does, that of Python objects does not. For the printed lines the kernel counts.
 #
 # </details>
 #
@@ -358,14 +397,13 @@ if not clear:  # dots overlap
     title = f"A blob is not clearly faster here than vlen, but {gzip:.0f} times as fast as gzip chunks"
 worksheet.note("04", layout=max(("vlen", "blob", "raw chunks", "gzip chunks"), key=lambda name: np.median(rates[name])))
 rates[f"blob, our reader ({'pread' if is_parallel_filesystem(blob) else 'mapped'})"] = found.rates_per_s("our reader")
-show.figure(figures.bars(rates, title, x="images per second", base="blob", note="random reads, warm cache"))
+show.figure(figures.bars(rates, title, x="images per second", base="blob", note="random reads, warm cache", log=True))
 for file in opened.values():
     file.close()
 
 # %% [markdown]
-# In memory, large raw chunks without a cache keep up with a blob, but only while no reader's cache can hold one. From
-# shared storage, bytes and reads decide: from a contiguous blob a sample is one read, even without HDF5. So store
-# samples contiguous.
+# In memory, large raw chunks keep up with a blob if each reader switches its chunk cache off. From a contiguous blob a
+# sample is one read, even without HDF5. So store samples contiguous.
 
 # %% [markdown] id="fork" tags=["core"]
 # ## 4 · Close the file before workers start
@@ -599,7 +637,7 @@ show.command(PackConfig(options=hdf5.Options(layout="blob")), "DATA_FOLDER", "tr
 # - An image is stored in a heap behind a row of variable length, or in one run of bytes between two offsets.
 # - Write `np.frombuffer(data, np.uint8)`, never `np.array(list(data))`.
 # - Chunks are read whole if they are compressed or fit the cache, and JPEG does not shrink: store samples contiguous.
-#   Read those below 64 KiB with `os.pread`.
+#   Read those below 64 KiB without the sieve buffer.
 # - Workers may share the offset of a file that was opened before they started, even if they open it again: close it in
 #   the parent before workers start.
 # - Switch locks off only for files that are complete.
