@@ -494,8 +494,8 @@ show.say(
 # <details>
 # <summary>From Python 3.14 on</summary>
 #
-# Each worker then gets a pickled copy of the data set, of columns too. `multiprocessing_context="fork"` brings the
-# sharing back, as in notebook 08.
+# Workers are then started by `forkserver`, and each gets a pickled copy of the data set, of columns too.
+# `multiprocessing_context="fork"` brings the sharing back; the loaders of notebook 08 set it.
 #
 # </details>
 
