@@ -81,14 +81,14 @@ guess = None  # change me: CPUs installed
 f"installed: {os.cpu_count()} (your guess: {guess}); for this kernel: {machine.usable_cpus()}"
 
 # %% [markdown]
-# `os.cpu_count` counts the installed CPUs, `usable_cpus` those that the batch system or the container grants to this
-# process. Start as many workers as the second number allows.
+# `os.cpu_count` counts the installed CPUs, `usable_cpus` those that Linux lets this process use. Start as many workers
+# as the second number allows.
 #
 # If several processes share these CPUs, divide by their number. For example, `torchrun --nproc-per-node=gpu` starts one
 # process per GPU, and each sees all CPUs of the job.
 #
-# If both numbers are equal, no limit is set here. So the next cell sets one, as a batch system does, shows both numbers
-# again, and lifts the limit.
+# If both numbers are equal, nothing enforces a limit here. But a batch system may only name one, so in a job obey
+# `$SLURM_CPUS_PER_TASK` too. The next cell sets a limit, shows both numbers again, and lifts it.
 #
 # > **Predict.** What do the two numbers become?
 
@@ -118,11 +118,11 @@ f"{bytes_text(limit.limit_bytes)}, limited by {limit.source}"
 # > out first, bytes or inodes?
 
 # %%
-guess = "bytes"  # change me: or "inodes"
+guess = None  # change me: "bytes" or "inodes"
 place = machine.filesystem(setup.scratch)
 inodes = "not counted" if place.inodes_free is None else f"{place.inodes_free:,} free"
 print(f"{place.kind}: {bytes_text(place.free_bytes)} free; inodes: {inodes}")
-print(f"photos of 100 kB that the bytes have room for: {place.free_bytes // 100_000:,}; your guess: {guess} run out first")
+print(f"room for {place.free_bytes // 100_000:,} photos by bytes, for one per free inode by inodes; your guess: {guess}")
 
 # %% [markdown]
 # The folded cell draws both limits, as photos, for each file system at hand. (A *folded* cell holds code to skip at
@@ -214,7 +214,7 @@ def files_opened_by(module):
 guess = 100  # change me: files that import torch opens
 
 # %%
-opened = {f"import {module}": files_opened_by(module) for module in ("json", "numpy", "torch")}
+opened = {f"import {module}": files_opened_by(module) for module in ("torch", "numpy", "json")}
 counts = {name: len(paths) for name, paths in opened.items()}
 size = sum(map(os.path.getsize, opened["import torch"]))
 server = 20_000  # change me: opens per second that your file system's server answers
@@ -227,12 +227,12 @@ figures.bars(counts, title, x="files opened by the import, and libraries mapped"
 # Even `import json` opens some files of Python itself.
 #
 # On your own disk an open takes microseconds. On a parallel file system it is a request over the network, to a server
-# that all users share. Suppose that the environment lies there, and 64 nodes start four processes each. Then up to 256
-# times as many opens as the last bar reach the server before the first image is read; a node's cache may answer some.
-# The line above the figure says how long all of them take.
+# that all users share. Suppose that the environment lies there, and 64 nodes start four processes each. Then the server
+# gets some 256 times the opens of `import torch` before the first image is read. The line above the figure says how
+# long they take.
 #
-# There are more requests, such as some 20,000 `stat` calls (by `strace`, PyTorch 2.15). Most repeat others, so the
-# node's cache answers.
+# There are more requests: some 700 opens that find no file, and 20,000 `stat` calls (by `strace`, PyTorch 2.15). Most
+# repeat others, so the node's cache answers.
 #
 # The remedy is one file for the whole environment
 # ([06.5](06_read_a_squashfs_image.ipynb#5-·-Put-an-environment-into-one-file)).
@@ -336,8 +336,8 @@ show.command(picture)
 # <details>
 # <summary>Answer</summary>
 #
-# **(c)**. Four processes share 32 CPUs. (a) 512 workers would take turns on 32 CPUs. (b) Each process sees 32, so 128
-# workers would.
+# **(c)**. Four processes share 32 CPUs. (a) 512 workers would take turns on 32 CPUs. (b) Each process sees 32, so there
+# would be 128 workers on 32 CPUs.
 #
 # </details>
 #
