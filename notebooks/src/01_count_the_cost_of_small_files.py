@@ -46,8 +46,8 @@ from smallfiles.progress import bytes_text
 # ## 1 · Count inodes and blocks
 #
 # *Optional, 6 minutes.* A file takes more than its bytes. It takes an *inode*: a record of its owner, its size and
-# where its bytes are. So does a folder. A quota on a cluster limits inodes as well as bytes. A file also takes disk
-# space in *allocation units* of a fixed size, so the end of its last unit stays empty.
+# where its bytes are. So does a folder. A file also takes disk space in *allocation units* of a fixed size, so the end
+# of its last unit stays empty.
 #
 # > **Predict.** The demo set has 400 images in ten folders. How many inodes does it take? And this Python environment:
 # > some 500, 5,000 or 50,000?
@@ -103,8 +103,8 @@ def taken(file_bytes, unit):
 shown = {"environment": sizes["environment"], f"files of {bytes_text(mine)} (made up)": np.full(1, mine)}
 factors = {name: {unit: taken(file_bytes, unit) for unit in units} for name, file_bytes in shown.items()}
 large, small = (line[real["Storage Scale 4"]] for line in factors.values())
-title = f"In units of 128 KiB {'part of ' * (len(sizes['environment']) > most)}the environment takes {large:.1f} times its bytes, "
-title += f"files of {bytes_text(mine)} {small:.1f} times"
+title = f"In units of 128 KiB, files of {bytes_text(mine)} take {small:.1f} times their bytes, "
+title += f"{'part of ' * (len(sizes['environment']) > most)}the environment {large:.1f} times"
 figures.lines(factors, title, x="allocation unit (B)", y="bytes taken per byte stored", log="xy", marks=real, note="at most: files below about 4 kB can lie in their inodes", counted=True)
 
 # %% [markdown]
@@ -120,7 +120,7 @@ figures.lines(factors, title, x="allocation unit (B)", y="bytes taken per byte s
 # ![Two sequences. A file per image: ask the metadata server, wait, read, again and again. One large file: ask once, then read long runs in order, or single images at random.](pictures/open_and_read.svg)
 #
 # *What a parallel file system does for `open` and `read`. For a new name, `open?` is often two requests: a look-up and
-# an open. On this machine one kernel does all of it.*
+# an open.*
 #
 # > **Predict.** Which call takes longest on this machine: stat, open, read or close? And how many seconds does an open
 # > take: a microsecond (1e-6), a millisecond (1e-3) or more?
@@ -253,8 +253,8 @@ def read_one(large, size):
 # %% [markdown]
 # `measure.compare` runs both ways in turns, so that a disturbance hits both.
 #
-# > **Predict.** At which size does reading the bytes take as long as opening the file? There, many files reach half of
-# > the speed of one.
+# > **Predict.** With a warm cache, at which size does reading the bytes take as long as opening the file? There, many
+# > files reach half of the speed of one.
 
 # %%
 guess = 500_000  # change me: bytes
@@ -290,10 +290,10 @@ for state in results:
 warm = ratios["many files, warm"]
 slower = max((size for size in warm if warm[size] < 0.5), default=0)
 even = next((bytes_text(size) for size in warm if size > slower), None)
-title = f"At {bytes_text(slower)} many files are still below half the speed of one"
+title = f"Warm, many files are still below half the speed of one at {bytes_text(slower)}"
 if even:
-    title = f"Many files reach half the speed of one {f'between {bytes_text(slower)} and' if slower else 'from the smallest size on,'} {even}"
-title += f"; at the worst size they reach {min(warm.values()):.0%} (warm)"
+    title = f"Warm, many files reach half the speed of one {f'between {bytes_text(slower)} and' if slower else 'from the smallest size on,'} {even}"
+title += "; the worst: " + ", ".join(f"{min(ratios[f'many files, {state}'].values()):.0%} {state}" for state in results)
 opening = np.median(times["open"]) + np.median(times["close"])
 rate = np.median([os.path.getsize(path) for path in paths]) / np.median(times["read, warm"])
 low, high = sorted((rate, max(one.values())))
@@ -308,10 +308,10 @@ show.say(
 )
 
 # %% [markdown]
-# **Warm.** The line crosses the half in or near the grey stretch, which is the rule at two rates. To its left opening
-# dominates. The line does not fall to zero there, because each call to read costs time too. To its right moving the
-# bytes dominates. On slow storage it lies farther right: with two requests of 2 ms and 1 GB/s at 4 MB. So ImageNet's
-# images of 110 kB are small files there.
+# **Warm.** The line crosses the half in or near the grey stretch, which is the rule at two rates (the higher may be a
+# CPU cache's). To its left opening dominates. The line does not fall to zero there, because each call to read costs
+# time too. To its right moving the bytes dominates. On slow storage it lies farther right: with two requests of 2 ms
+# and 1 GB/s at 4 MB. So ImageNet's images of 110 kB are small files there.
 #
 # **Cold.** Many files are slower for another reason: each is a disk request of its own, while one request fetches
 # several pieces of the large file. It is not the opens, because names are still known.
@@ -363,9 +363,9 @@ found = {"warm cache": rates_in_flight(source.store)}
 if cache.can_be_cold(folder):
     forget = partial(cache.drop, [folder / name for name in names], clean=True)
     found["cold cache"] = rates_in_flight(source.store, forget)
-storage = slowfs.SlowConfig(latency_s=0.002, servers=4)
+storage = slowfs.SlowConfig(latency_s=0.002, servers=4)  # change me: your servers
 with slowfs.open_slow(folder, storage) as slow:
-    found["slow storage"] = rates_in_flight(slow.store, most=64)  # it passes on only what its 4 servers serve
+    found["slow storage"] = rates_in_flight(slow.store, most=64)  # it passes on only what its servers serve
 show.say(slow.summary)
 
 # %% [markdown]
@@ -382,7 +382,8 @@ title = f"Slow storage: one open in flight reaches {top[1] / limit:.0%} of the s
 axes = {"x": "opens in flight", "y": "files per second"}
 show.figure(figures.lines(best, title, **axes, log="xy", guess=guess, ideal="slow storage, expected", note="best of 3 runs"))
 show.say(
-    f"4 servers, two requests of 2 ms: at most 4 / (2 × 2 ms) = **{limit:,.0f} files/s**, "
+    f"{storage.servers} servers, two requests of {1e3 * storage.latency_s:.3g} ms: at most {storage.servers} / "
+    f"(2 × {1e3 * storage.latency_s:.3g} ms) = **{limit:,.0f} files/s**, "
     f"measured {max(top.values()):,.0f}; your guess was {guess_rate:,}."
 )
 cold = found.get("cold cache", found["warm cache"])
@@ -391,14 +392,13 @@ worksheet.note("01", latency_ms=1e3 / np.median(cold[1]), opens_per_s=max(map(np
 # %% [markdown]
 # The slow storage has two limits. With few opens in flight, latency is the limit, so each further one helps. Once all 4
 # servers are busy, further ones only queue. With exactly 4, a server is idle while a thread takes its answer and sends
-# the next request; a few more fill these gaps.
+# the next request; a few more fill these gaps. Double `servers` and run both cells again: where is the bend now?
 #
 # This machine has other limits. With a cold cache you wait for the disk, so more in flight help until it or your CPUs
-# are busy. With a warm cache nothing is waited for, so threads gain at most what more CPUs give.
+# are busy. With a warm cache nothing is waited for, so threads gain little, and many may cost speed.
 #
 # A job that uses all of a server's capacity makes others wait. So on a shared file system this notebook keeps to 4
-# opens in flight and 20,000 operations. `smallfiles pack` keeps 32 in flight on shared storage; lower it (`in_flight`)
-# where your site asks.
+# opens in flight, and `smallfiles pack` to 32; lower that (`in_flight`) where your site asks.
 
 # %% [markdown] id="exercise"
 # ## Exercise
@@ -413,7 +413,7 @@ worksheet.note("01", latency_ms=1e3 / np.median(cold[1]), opens_per_s=max(map(np
 # jobs, and run it on another node: the one that copied still has them in memory.
 #
 # Turn both cold rates into seconds per sample, 1 / rate. The folder's minus the one file's is what a file of its own
-# adds. It is an estimate, since names are known and neighbours come along.
+# adds. Put it into the exercise's `cluster_ms`. It is an estimate, since names are known and neighbours come along.
 
 # %%
 from smallfiles.measure import BenchConfig

@@ -113,8 +113,8 @@ hours_verdict
 #
 # The first cell compares your count with the file system's. The second predicts how long the demo set takes on slow
 # storage, and measures it: a file takes 4 ms there (a look-up and an open of 2 ms each), and four servers answer 1,000
-# files per second. The last cell computes the times for ImageNet, with your wait from notebook 01 and with that of a
-# cluster, and says which limit decides.
+# files per second. The last cell computes the times for ImageNet, with your wait from notebook 01 and with a cluster's
+# (notebook 01, *On the cluster*), and says which limit decides.
 
 # %% id="count"
 import os
