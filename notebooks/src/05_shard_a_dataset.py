@@ -236,17 +236,17 @@ axes["log"] = "xy"
 figures.lines(met, title, **axes, y="pairs that had met before, %", counted=True)
 
 # %% [markdown]
-# A shuffle while packing mixes the classes of every batch, without a buffer. In class order, half of them takes a
-# buffer of some 40,000 images: 4 GB in every worker, at 100 kB each.
+# A shuffle while packing mixes the classes of every batch, without a buffer. In class order, half as many classes take
+# a buffer of some 40,000 images: 4 GB in every worker, at 100 kB each.
 #
 # But packing shuffles only once, so the same neighbours leave a shard together in each epoch. Only a buffer separates
-# them; here 4,096 images (0.4 GB) do. This matters where a loss compares the images of a batch.
+# them; here 4,096 images (0.4 GB) do.
 
 # %% [markdown] id="size" tags=["optional"]
 # ## 3 · Choose the size of a shard
 #
-# *Optional, 8 minutes.* Each shard must be opened. The folded cell defines how to read images from shards: from the
-# page cache, and with a wait of 2 ms before each open, as on a busy parallel file system.
+# *Optional, 8 minutes.* Each shard must be opened. The folded cell defines the reading: from the page cache, and with a
+# wait of 2 ms before each open, as on a busy parallel file system.
 
 # %% jupyter={"source_hidden": true}
 from time import sleep
@@ -299,13 +299,14 @@ title = f"With 2 ms per open, shards of {most} are {gain['2 ms per open']:.0f} t
 slow = middle["2 ms per open"]
 enough = min(count for count in slow if slow[count] >= max(slow.values()) / 2)
 worksheet.note("05", shard_images=enough)
-marks = {"2 ms per open reaches half of its best": enough}
+before = max((count for count in slow if count < enough), default=enough)
+marks = {"2 ms per open passes half of its best here": [(before, enough)]}
 show.say(f"Your guess: {guess[0]} times without the wait, {guess[1]} times with it.")
 figures.lines(rates, title, x="images per shard", y="images per second", log="xy", note="warm cache", marks=marks)
 
 # %% [markdown]
-# Larger shards need fewer opens. With shards of 25 MB, waits are here about a tenth of a reading worker's time. But all workers
-# share one metadata server, so choose 100 MB.
+# Larger shards need fewer opens. With shards of 25 MB, 512 workers of 100 MB/s each send their metadata server 2,000
+# opens per second; with 100 MB, 500. So choose 100 MB.
 #
 # Shards can also be too large, because a worker needs at least one. ImageNet has 140 shards of 1 GB, which leave 372 of
 # 512 workers without any.
@@ -330,10 +331,9 @@ print(f"JPEG: {len(less) / len(jpegs):.1%} of the size; pays if storage gives le
 #
 # ![Eight shards are split over two ranks, then over two workers each; every worker has a shuffle buffer that mixes its own two shards.](pictures/shards_to_batches.svg)
 #
-# *Shuffle, split twice, mix.*
-#
-# `wds.WebDataset` splits over workers. With several ranks it raises an error until you name a `nodesplitter`. The
-# folded cell defines `read_epoch`, which counts the keys that the ranks read.
+# `wds.WebDataset` splits over workers. With several ranks it raises an error until you name a `nodesplitter`. A worker
+# without shards raises one too, unless you set `empty_check=False`. The folded `read_epoch` sets it and counts the
+# keys.
 
 # %% jupyter={"source_hidden": true}
 import os
@@ -355,7 +355,7 @@ def read_epoch(urls, ranks=2, workers=2, **splitters):
 
 
 # %% [markdown]
-# Now we switch off one split at a time.
+# Now we switch off the split over the workers. The third line is yours: switch off the other split instead.
 #
 # > **Predict.** 2 ranks of 2 workers, no split over the workers ("ranks only"): how often does each sample come?
 
@@ -365,14 +365,14 @@ both = {"nodesplitter": wds.split_by_node, "workersplitter": wds.split_by_worker
 for name, splitters in {
     "both splits": both,
     "ranks only": {**both, "workersplitter": None},
-    "workers only": {**both, "nodesplitter": None},
+    "yours": both,  # change me: switch off the other split
 }.items():
     counts, by_rank = read_epoch(shards, **splitters)
     print(f"{name:12} {len(counts)} of {packed.samples} samples, in {counts.total()} reads; by rank {by_rank}")
 print("your guess for ranks only:", guess, "times")
 
 # %% [markdown]
-# Without one of the splits samples repeat, and no error tells you.
+# Your line is `{**both, "nodesplitter": None}`. Without one of the splits samples repeat, and no error tells you.
 #
 # > **Predict.** Both splits, and the 4 shards for 3 ranks. How many of the 400 samples does each rank get?
 
@@ -383,11 +383,11 @@ waits = " They exchange gradients at each step, so one with more waits for the o
 show.say(f"The ranks got **{by_rank}** samples; your guess was {guess}.{waits if len(set(by_rank)) > 1 else ''}")
 
 # %% [markdown]
-# With unequal numbers, training hangs at an epoch's end ([#188](https://github.com/webdataset/webdataset/issues/188)).
+# With unequal numbers, training hangs at an epoch's end ([#225](https://github.com/webdataset/webdataset/issues/225)).
 # Three cures:
 #
 # **1. End all ranks after equally many batches**, by `WebLoader(…).repeat().with_epoch(batches)`. What is left over is
-# dropped, so make many more shards than workers. Section 6 runs this cure, and drops other samples in each epoch.
+# dropped, so make many more shards than workers.
 #
 # <details>
 # <summary>2. Draw without end</summary>
@@ -420,11 +420,13 @@ Counter(Counter(chain.from_iterable(by_rank)).values()), [len(found) for found i
 guess = 4  # change me: classes with 8 workers of webdataset
 
 # %% [markdown]
-# The folded cell counts with 1 to 8 workers, a second buffer behind them, and our streams (`order="stream"`).
+# The folded cell counts with 1 to 8 workers, a second buffer behind them, and our streams.
 
 # %% jupyter={"source_hidden": true}
 from functools import cache, partial
 from itertools import zip_longest
+
+from smallfiles.measure import drawing
 
 in_order = [str(path) for path in sorted(ordered.path.glob("*.tar"))]
 
@@ -467,14 +469,18 @@ per_batch = {
 }
 theirs, again, ours, _ = (np.median(runs[8]) for runs in per_batch.values())
 title = f"With 8 workers, a batch holds {theirs:.1f} classes from webdataset, {again:.1f} if mixed again, {ours:.1f} from our streams"
-per_batch["your guess"] = {} if guess in (None, ...) else {8: guess}
 axes = {"x": "workers", "y": "classes in a batch of 16", "log": "x", "ideal": "random order"}
-figures.lines(per_batch, title, **axes, note=f"{len(in_order)} shards, a run is an epoch", counted=True)
+drawn = figures.lines(per_batch, title, **axes, note=f"{len(in_order)} shards, a run is an epoch", counted=True)
+if guess not in (None, ...):
+    plot, red = drawn.figure.axes[0], drawing.GUESS_COLOUR
+    plot.axhline(guess, color=red, lw=1.6, ls=(0, (5, 2)), zorder=1)
+    plot.text(1, guess, f"your guess for 8 workers: {guess}", color=red, va="bottom")
+show.figure(drawn.figure, alt=f"{drawn.alt} The guess for 8 workers was {guess}.")
 
 # %% [markdown]
 # A worker of webdataset makes batches of its own shards only, and with 8 workers these are one or none. A second buffer
-# behind the workers cures it: `WebLoader(…).unbatched().shuffle(96).batched(16)`. Here it holds about a quarter of the
-# set. ImageNet is too large for that, so pack it with `--shuffle`.
+# behind the workers cures it: `WebLoader(…).unbatched().shuffle(96).batched(16)`. ImageNet needs too large a buffer for
+# that, so pack it with `--shuffle`. Our streams deal ranges from the whole set, so they mix more evenly than chance.
 
 # %% [markdown] id="anew" tags=["core"]
 # ## 6 · Change the order in each epoch
@@ -544,13 +550,13 @@ print("your guess:", guess)
 # %% [markdown]
 # In epoch 3, 14 batches bring fewer samples than 10. A rank with 10 begins a second pass, which `detshuffle` counts as
 # an epoch. From then on this rank shuffles unlike the others: shares overlap, and shards are left out, without an
-# error. So use no more batches than the smallest rank has.
+# error. So use no more batches than each rank has in each epoch.
 #
 # <details>
 # <summary>How do I train with this pipeline?</summary>
 #
 # Put `wds.shuffle`, `wds.decode`, `wds.to_tuple` and `wds.batched` behind these `stages`. End as the folded cell does,
-# with no more batches than the smallest rank has.
+# with no more batches than each rank has in each epoch.
 #
 # </details>
 
@@ -579,8 +585,8 @@ except SmallfilesError as error:
     show.say(f"Our reader: *{error}* (Your guess: {guess}.)")
 
 # %% [markdown]
-# A tar ends with two blocks of zeros, but programs need not check them. Our reader does, and compares sizes with the
-# index of `pack`.
+# A tar ends with two blocks of zeros, but programs need not check them. Our reader does, and compares sizes with its
+# index.
 
 # %% [markdown] id="exercise"
 # ## Exercise
