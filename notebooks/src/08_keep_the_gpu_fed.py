@@ -89,15 +89,15 @@ drawn = [draw_view(index) for index in range(len(reader))]
 
 # %% [markdown]
 # A batch is made in five stages: *read*, *decode* (JPEG to pixels), *augment* (pixels to the random view), *collate*
-# (stack views into a batch) and *send* (from a worker to training). We compare four programs, the first two with floats
-# and with bytes:
+# (stack views into a batch) and *send* (from a worker to training). We compare five programs:
 #
 # | program | decodes | then |
 # |---|---|---|
-# | `scale_crop`, a common one | by Pillow | scales, crops |
-# | `crop_scale` | by Pillow | crops, scales |
-# | `toolbox` | by `smallfiles`, to bytes | crops, scales |
-# | `toolbox, part` | only the part shown | scales |
+# | `classic` | by Pillow | `Resize`, `RandomCrop`, `ToTensor` |
+# | `scale_crop` | by Pillow | scales floats, or bytes; crops |
+# | `crop_scale` | by Pillow | crops; scales floats, or bytes |
+# | `toolbox` | by `smallfiles` | crops; scales bytes |
+# | `toolbox, part` | only the part shown | scales bytes |
 #
 # Each yields the name of a stage when it is done:
 
@@ -113,8 +113,7 @@ def scale_crop(data, short, k, box, dtype):  # short: new shorter side; box: par
 
 
 # %% [markdown]
-# Complete the marked line of `crop_scale`, which makes the same view but crops first. The figure's title tells whether it
-# does.
+# Complete the marked line of `crop_scale`, so that it crops first. The figure's title tells whether it does.
 
 # %%
 def crop_scale(data, short, k, box, dtype):
@@ -132,7 +131,7 @@ def crop_scale(data, short, k, box, dtype):
 #
 # </details>
 #
-# The folded cell defines `toolbox` and two clocks: `follow` adds up the processor time of each stage of a batch, and
+# The folded cell defines `classic`, `toolbox` and two clocks: `follow` adds up the processor time of each stage of a batch, and
 # `send_ms` times a worker process that only sends.
 
 # %% jupyter={"source_hidden": true}
@@ -141,6 +140,13 @@ import warnings
 from torch.utils.data import DataLoader, Dataset
 
 from smallfiles.images.picture import open_picture
+
+
+def classic(data, short, k, box):
+    picture = Image.open(io.BytesIO(data)).convert("RGB")
+    yield "decode", picture
+    shown = F.crop(F.resize(picture, [short]), round(box.top / k), round(box.left / k), 224, 224)
+    yield "augment", F.to_dtype(F.to_image(shown), torch.float32, scale=True)  # which is `ToTensor`
 
 
 def toolbox(data, short, k, box, only_the_part):
@@ -181,27 +187,28 @@ def send_ms(batch):
     loader = DataLoader([batch] * 13, batch_size=None, num_workers=1, collate_fn=torch.clone)
     times, asked = [], time.perf_counter()
     for sent in loader:
-        sent.view(-1)[::4096].sum()  # touch every page
+        sent.view(-1).view(torch.uint8)[::4096].sum()  # touch every page
         times.append(1e3 * (time.perf_counter() - asked))
         asked = time.perf_counter()
     return median(times[1:])
 
 
 # %% [markdown]
-# > **Predict.** How many times as fast as `floats, scale_crop` is the last: 1.5, 3 or 6? And which stage is the longest
-# > in each? (Drawn below.)
+# > **Predict.** How many times as fast as `classic` is the last program: 1.5, 3 or 6? And which stage is its longest?
+# > (Drawn below.)
 
 # %%
 guess = 1.5  # change me: times as fast
 
 # %%
 ways, kinds = (scale_crop, crop_scale), {"floats": torch.float32, "bytes": torch.uint8}
-programs = {f"{name}, {w.__name__}": partial(w, dtype=kind) for name, kind in kinds.items() for w in ways}
+programs = {"floats, classic": classic}
+programs |= {f"{name}, {w.__name__}": partial(w, dtype=kind) for name, kind in kinds.items() for w in ways}
 programs |= {f"bytes, toolbox{', part' * part}": partial(toolbox, only_the_part=part) for part in (False, True)}
-runs, first = {name: [] for name in programs}, {}
+runs, batches = {name: [] for name in programs}, {}
 for number in range(10):
     for name, program in programs.items():
-        spent, first[name] = follow(program, range(16 * number, 16 * number + 16))
+        spent, batches[name] = follow(program, range(16 * number, 16 * number + 16))
         runs[name].append(spent)
 
 # %% [markdown]
@@ -214,29 +221,29 @@ def pixels(batch):
     return batch if batch.shape[1] == 3 else batch.movedim(-1, 1)
 
 
-sent = {kind: send_ms(first[f"{kind}, scale_crop"]) for kind in ("floats", "bytes")}  # by the size of a batch
+sent = {kind: send_ms(batches[f"{kind}, scale_crop"]) for kind in ("floats", "bytes")}  # by the size of a batch
 bars, differ = {}, {}
 for name, each in runs.items():
     bars[name] = {stage: median(run[stage] for run in each[1:]) for stage in each[0]}
     bars[name]["send"] = sent[name.split(",")[0]]
-    differ[name] = float((pixels(first[name]) - pixels(first["floats, scale_crop"])).abs().mean())
+    differ[name] = float((pixels(batches[name]) - pixels(batches["floats, scale_crop"])).abs().mean())
 total = {name: sum(stages.values()) for name, stages in bars.items()}
-slow, quick = total["floats, scale_crop"], total["bytes, toolbox, part"]
+known, slow, quick = (total[name] for name in ("floats, classic", "floats, scale_crop", "bytes, toolbox, part"))
 crops = differ["bytes, crop_scale"] < 2 * differ["bytes, toolbox"]  # which crops at the same place
-title = f"The last program is {slow / quick:.1f} times as fast as the first; "
-title += f"bytes alone save {slow - total['bytes, scale_crop']:.0f} ms, "
-title += f"cropping first {slow - total['floats, crop_scale']:.0f} ms" if crops else "and crop_scale does not crop yet"
-axes = {"x": "time of one worker per batch (ms)", "guess_text": f"{guess:g} times as fast"}
+title = f"The last program is {known / quick:.1f} times as fast as classic; "
+title += f"bytes save scale_crop {slow - total['bytes, scale_crop']:.0f} ms, "
+title += f"cropping first {slow - total['floats, crop_scale']:.0f} ms" if crops else "but crop_scale does not crop yet"
+axes = {"x": "time of one worker per batch (ms)", "guess_text": f"the last bar, if {guess:g} times as fast"}
 note = "processor time, median of 9 batches; send: by the clock, median of 12 batches of floats or bytes"
-show.figure(figures.bars(bars, title, **axes, note=note, guess=slow / guess))
-for name, batch in first.items():
-    print(f"{name:21} {differ[name]:4.1f} of 255 from the first, {batch.nbytes / 1e6:4.1f} MB to send")
+show.figure(figures.bars(bars, title, **axes, note=note, guess=known / guess))
+for name, batch in batches.items():
+    print(f"{name:21} {differ[name]:4.1f} of 255 from floats, scale_crop; {batch.nbytes / 1e6:4.1f} MB to send")
 
 # %% [markdown]
-# Most of the first program's time is usually *augment*, and most of the last one's *decode*. Two habits cost time:
+# Usually the last program mostly decodes, and `scale_crop` with floats mostly augments. Two habits cost time:
 #
-# - *Floats too early.* They are four times the bytes to send. And on most CPUs torch scales bytes with faster
-#   instructions. Let the GPU convert the whole batch (`images.normalise`).
+# - *Floats too early.* They are four times the bytes to send, in `classic` as well. And on most CPUs torch scales bytes
+#   with faster instructions. Let the GPU convert the whole batch (`images.normalise`).
 # - *Scaling pixels that are then thrown away.* Crop first.
 #
 # *Read* is short because processor time leaves out waiting. A cold parallel file system shows only by the clock
@@ -252,18 +259,18 @@ for name, batch in first.items():
 # <details>
 # <summary>Why do the savings not add up, and why do the pixels differ?</summary>
 #
-# Who crops first scales fewer floats, and so gains less from bytes. The pixels differ mostly because `scale_crop`
-# rounds the *place* of its view to whole pixels after scaling, the others before.
+# Who crops first scales fewer floats, and so gains less from bytes. The pixels differ mostly because `classic` and
+# `scale_crop` round the *place* of their view to whole pixels after scaling, the others before.
 #
 # </details>
 
 # %% [markdown] id="views" tags=["optional"]
 # ## 2 · Choose the views
 #
-# *Optional, 5 minutes.* `RandomShortSide` makes the forum's view. `RandomResizedCrop`, the usual one, takes 8 to 100 %
-# of the area. We also add random colours.
+# *Optional, 5 minutes.* `RandomShortSide` makes the forum's view. The usual `RandomResizedCrop` takes 8 to 100 % of the
+# area. We also add random colours to it.
 #
-# > **Predict.** Which is the cheapest? And do the colours add 5, 40 or 200 % to the time? (Drawn below.)
+# > **Predict.** Which of the two is cheaper? And do colours add 5, 40 or 200 % to the time? (Drawn below.)
 
 # %%
 jpegs = [bytes(reader.read(index)) for index in range(24)]
@@ -271,15 +278,18 @@ crop, colours = images.RandomResizedCrop(), images.RandomResizedCrop(jitter=imag
 kinds = {"RandomShortSide": images.RandomShortSide(), "RandomResizedCrop": crop, "… and colours": colours}
 
 
-def images_per_s(transform):
+def image_ms(transform):
     began = time.thread_time()  # of this processor alone
-    return len([transform(data, np.random.default_rng(n)) for n, data in enumerate(jpegs)]) / (time.thread_time() - began)
+    for number, data in enumerate(jpegs):
+        transform(data, np.random.default_rng(number))
+    return 1e3 * (time.thread_time() - began) / len(jpegs)
 
 
-speeds = {name: [images_per_s(kind) for _ in range(6)][1:] for name, kind in kinds.items()}
-short, usual, coloured = (median(runs) for runs in speeds.values())
-title = f"RandomResizedCrop takes {short / usual - 1:.0%} longer than RandomShortSide, and colours {usual / coloured - 1:.0%} more"
-figures.bars(speeds, title, x="images per second of one processor")
+times = {name: [image_ms(kind) for _ in range(6)][1:] for name, kind in kinds.items()}
+short, usual, coloured = (median(runs) for runs in times.values())
+title = f"Colours add {coloured / usual - 1:.0%} to RandomResizedCrop, "
+title += f"which takes {usual / short - 1:.0%} longer than RandomShortSide"
+figures.bars(times, title, x="processor time per image (ms)")
 
 # %% [markdown]
 # `RandomShortSide` shows a third of an image, `RandomResizedCrop` a half, which is more to decode.
@@ -332,10 +342,10 @@ def by_processes(store, count, workers):
 # %% [markdown]
 # We read from memory and from simulated slow storage, where finding a file and opening it take 6 ms each.
 #
-# > **Predict.** How many workers are enough from memory? And from slow storage: fewer, as many, or more? (Drawn below.)
+# > **Predict.** How many workers are enough from memory: 1, 2, 4 or 8? And are 8 enough from slow storage? (Drawn below.)
 
 # %%
-guess = 4  # change me: workers that are enough, from slow storage
+guess = 4  # change me: workers that are enough, from memory
 
 # %%
 from smallfiles.slowfs import SlowConfig, open_slow
@@ -378,7 +388,7 @@ worksheet.note("08", images_per_s=max(lines["memory"].values()), cpu_ms=cpu_ms)
 # A worker does two jobs:
 #
 # - *It computes.* From memory, the line stops rising near the number of free CPUs. (One worker only adds sending, since
-#   no training runs meanwhile.)
+#   no training runs here.)
 # - *It waits* for its file, asleep and without a CPU. So from slow storage more workers than CPUs help, until the CPUs
 #   or the file servers are busy. With 12 ms of waiting per 1.2 ms of computing (yours is above), that takes ten workers
 #   per CPU, which all load the servers. So pack instead.
@@ -467,11 +477,10 @@ producer.join()
 print(f"{len(means)} batches through {SLOTS} slots; at most {max(waiting)} waited during a step")
 
 # %% [markdown]
-# Training holds one slot itself, so at most 5 can wait. No batch was copied. (`smallfiles.ring` also
-# survives a killed producer, and keeps the order of several.)
+# Training holds one slot itself, so at most 5 can wait. No batch was copied.
 #
-# **Does a ring make training faster?** We simulate it with sleeps. A step takes 20 ms, and a batch 9 ms. But the
-# storage stalls for 0.27 s in every 0.6 s, and training pauses for 0.1 s before each epoch of 2 s.
+# **Does a ring make training faster?** We simulate it: a step takes 20 ms, a batch 9 ms. But the storage
+# stalls for 0.27 s in every 0.6 s, and training pauses for 0.1 s before each epoch of 2 s.
 #
 # We compare a `DataLoader` with 2 batches ahead, one with `AHEAD`, and a ring of `AHEAD` slots. A `DataLoader` starts
 # each epoch empty; a ring fills during the pause. The folded cell defines storage, producer and training:
@@ -565,7 +574,8 @@ show.figure(figures.lines(levels, title, x="seconds", y="batches ready", marks=m
 # A full buffer bridges a stall if it lasts until the first batch after it: 0.279 s, or 14 steps. The producer holds one
 # batch, so 13 slots do. Set `AHEAD` to 13 and run both cells again.
 #
-# - More batches ahead (workers × `prefetch_factor`) gain nearly as much as a ring, except when an epoch starts.
+# - More batches ahead (workers × `prefetch_factor`) gain nearly as much as a ring. It saves only the start of
+#   each epoch, little in an epoch of minutes.
 # - If the supply is too slow on average, every buffer runs empty. A ring replaces no CPUs.
 
 # %% [markdown] id="train" tags=["core"]
@@ -590,8 +600,8 @@ def steps(loader, step_s=0.04):
 
 
 # %% [markdown]
-# > **Predict.** What share of the time does training wait if it makes its batches itself: 5, 30 or 80 %? And when least:
-# > with one thread, one process, or a ring that another program fills? (Drawn below.)
+# > **Predict.** What share of the time does training wait if it makes its batches itself: 5, 30 or 80 %? And what hides
+# > least of it: one thread, one process, or a ring that another program fills? (Drawn below.)
 
 # %%
 from smallfiles.loading import LoaderConfig, make_loader
@@ -622,7 +632,7 @@ show.figure(figures.bars(found, title, x="seconds per epoch", note=f"one run of 
 
 
 # %% [markdown]
-# With free CPUs one worker hides most of the waiting. What should you do about the rest?
+# With free CPUs each hides most of the waiting. The process usually hides least, because it sends. What about the rest?
 #
 # - Below about 5 %, stop.
 # - If batches are ready and training still waits, it is receiving them: the *send* of section 1. Threads and a ring send
