@@ -35,8 +35,7 @@ setup = start("09")
 
 # %% [markdown]
 # The folded cell starts a real S3 server here, with 1,500 small objects for section 2. `line`, in front of it, delays
-# each request as we choose. The access keys are passed on in the environment, because a key written into a notebook
-# stays in its history.
+# each request as we choose. The access keys are in the environment, because a key in a notebook stays in its history.
 
 # %% jupyter={"source_hidden": true}
 import os
@@ -130,7 +129,7 @@ for added_s in (0, far_s):
     lines[f"{1000 * added_s:.0f} ms added"] = {size: found.rates_per_s(f"{size}") for size in sizes}
 
 # %% [markdown]
-# The folded cell draws both. *Bandwidth x latency* is what the network could bring during one wait.
+# The folded cell draws both. *Bandwidth x latency* is what a connection could bring during one wait.
 
 # %% jupyter={"source_hidden": true}
 from statistics import median
@@ -148,8 +147,9 @@ figures.lines(lines, title, x="size of the object (B)", y="throughput (B/s)", lo
 # At 20 ms, one request at a time brings at most 50 objects per second: less than 5 MB/s for images of 100 kB, whatever
 # the bandwidth.
 #
-# An object of bandwidth x latency (25 MB at 20 ms with 10 Gbit/s) takes twice as long as its bytes alone. One of ten
-# times that size takes only a tenth longer. So we store shards, not images ([notebook 05](05_shard_a_dataset.ipynb)).
+# An object of bandwidth x latency (1.8 MB, if a connection brings 90 MB/s) takes twice as long as its bytes alone. One of
+# ten times that size takes only a tenth longer. So we store shards, not images ([notebook
+# 05](05_shard_a_dataset.ipynb)).
 
 # %% [markdown] id="push" tags=["core"]
 # ## 2 · Push shards, then publish the manifest
@@ -184,7 +184,7 @@ gain = seconds["1 in flight"] / seconds["8 in flight"]
 figures.bars(seconds, f"With 8 requests in flight {moved.objects} objects are pushed {gain:.1f} times as fast", x="time (s)", note="each once")
 
 # %% [markdown]
-# Usually it is 2 to 4 times, because listing and publishing wait for all others.
+# Here it is 2 to 4 times, because listing and publishing wait for all others. With more objects it nears 8.
 #
 # The object that `push` writes last is the *manifest object* `smallfiles.json`, which names each object with its
 # digest. The folded cell kills a push in the middle.
@@ -223,29 +223,47 @@ print(f"pushed again: {moved.kept_bytes / moved.bytes:.0%} was there already; no
 #
 # > **Predict.** How many of the 1,500 names of the set-up does one request return: 100, 1,000 or all?
 #
-# The folded cell asks for all pages.
+# The folded cell defines `page`, which requests one.
 
 # %% jupyter={"source_hidden": true}
 import xml.etree.ElementTree as XML
 
 
 def page(token=""):
-    """Names, and where the next page begins."""
+    """Names, and the token of the next page; an empty one begins."""
     query = {"list-type": "2", "prefix": "photos/"} | ({"continuation-token": token} if token else {})
     found = XML.fromstring(ask("GET", "", query).read())
     return [key.text for key in found.iterfind("{*}Contents/{*}Key")], found.findtext("{*}NextContinuationToken")
 
 
+# %% [markdown]
+# Complete the marked line, so that all 1,500 come:
+
+# %%
 names, token = page()
-print(len(names), "names; is there another page?", bool(token))
+print(len(names), "names on the first page")
 while token:
-    more, token = page(token)
+    more, token = [], None  # change me: the names of the next page, and the token of the one after it
     names += more
 print(len(names), "names of all pages")
 
 # %% [markdown]
-# A page ends at 1,000 names, and cannot be requested before the previous one has arrived; only other prefixes can be
-# listed at the same time. ImageNet, as an object per image, has 1,282 pages: 26 s at 20 ms.
+# <details>
+# <summary>The line</summary>
+#
+# `more, token = page(token)`
+#
+# </details>
+#
+# A page ends at 1,000 names, and only then tells the token of the next. So ImageNet, as an object per image, takes 1,282
+# pages one after the other: 26 s at 20 ms.
+#
+# <details>
+# <summary>Can pages be requested at the same time?</summary>
+#
+# Yes, if you know roughly which names there are: a list begins after any name that `start-after` gives it.
+#
+# </details>
 
 # %% [markdown] id="flight" tags=["core"]
 # ## 3 · Keep requests in flight
@@ -298,7 +316,7 @@ for n in (1, 8, 16):
 loaders = {n: make_loader(reader, config) for n, reader in readers.items()}
 
 # %% [markdown]
-# The first reader on a node fetches the manifest and 16 indexes. The others only ask whether it has changed, so hundreds
+# The first reader on a node asks for the manifest's ETag, then fetches it and 16 indexes. The others only ask, so hundreds
 # of ranks do not flood the store.
 #
 # The folded cell stores each image as an object, to compare. Then it times an epoch without latency, T1 with 1 shard in
@@ -341,7 +359,6 @@ for n in near_ms:
 
 # %%
 guess = 10  # change me: w, in milliseconds
-bandwidth, connection = 1.25e9, 90e6  # change me: bytes/s of your network, and of one connection to your store
 
 # %%
 ways = {"images, 1 in flight": one_by_one, "images, 8 in flight": eight_at_once}
@@ -355,7 +372,7 @@ for added_ms in LATENCIES_MS:
         lines[name][added_ms] = result.rates_per_s(name)
 
 # %% [markdown]
-# The folded cell draws the factor, prints the rates at 50 ms, and notes how many requests your network needs:
+# The folded cell draws the factor, and prints the rates at 50 ms:
 
 # %% jupyter={"source_hidden": true}
 from itertools import pairwise
@@ -373,16 +390,10 @@ drawn = {"8 shards in flight": gains, "twice as many": dict.fromkeys(LATENCIES_M
 marks = {f"computed: {computed_ms:.1f} ms": computed_ms} if computed_ms > 0 else {}
 axes = {"x": "added latency (ms)", "y": "times as many images as 1 in flight", "log": "x", "ideal": "twice as many"}
 show.figure(figures.lines(drawn, title, **axes, guess=guess, marks=marks))
-worksheet.note("09", in_flight=round(bandwidth * (far_s / (16 << 20) + 1 / connection), 1))
 
 # %% [markdown]
 # The equation gives w = (2 T8 - T1) / 12. If that is negative, 8 bring twice as many without latency. At 50 ms, they
 # bring 3 to 7 times as many, not 8, since T8 remains.
-#
-# *How many requests does your network need?* With 10 Gbit/s and 20 ms, 1.5 requests of 16 MiB wait (bandwidth x
-# latency). But one connection may bring only 90 MB/s, so 14 more must be arriving.
-# [Amazon](https://docs.aws.amazon.com/whitepapers/latest/s3-optimizing-performance-best-practices/horizontal-scaling-and-request-parallelization-for-high-throughput.html)
-# advises about 15.
 #
 # <details>
 # <summary>Why do the computed and the measured w differ?</summary>
@@ -397,6 +408,17 @@ worksheet.note("09", in_flight=round(bandwidth * (far_s / (16 << 20) + 1 / conne
 # They hide the latency as well. But they take eight requests.
 #
 # </details>
+#
+# > **Predict.** A request of 16 MiB waits 20 ms, then brings 90 MB/s. How many fill 10 Gbit/s (1.25 GB/s): 2, 15 or 75?
+
+# %%
+bandwidth, connection = 1.25e9, 90e6  # change me: bytes/s of your network, and of one large GET alone
+worksheet.note("09", in_flight=round(bandwidth * (far_s / (16 << 20) + 1 / connection), 1))
+
+# %% [markdown]
+# 14 are arriving (1.25 GB/s / 90 MB/s), while 1.5 wait.
+# [Amazon](https://docs.aws.amazon.com/whitepapers/latest/s3-optimizing-performance-best-practices/horizontal-scaling-and-request-parallelization-for-high-throughput.html)
+# advises about 15.
 
 # %% [markdown] id="once" tags=["core"]
 # ## 4 · Read each sample once, on a line that breaks
@@ -453,7 +475,8 @@ def goes_on(key):
 # %% [markdown]
 # Which bytes must `goes_on` request next? The range `bytes=100-` goes from byte 100 to the end.
 #
-# > **Predict.** Three answers break off after a third of the shard. Which ways return all of it? Which one sends least?
+# > **Predict.** Three answers break off after a third of the shard. Which ways return all of it, once your line is right?
+# > And which of these sends less?
 
 # %%
 def missing(data):
@@ -474,11 +497,18 @@ for way in (takes_what_came, begins_anew, goes_on):
 #
 # </details>
 #
-# The first way raises no error: when the line breaks, `read(n)` of `http.client` returns the bytes so far. A tar cut
-# between two files looks like a shorter one. The second way may never end if connections break too early.
+# The first way raises no error if a server or proxy *closes* early: `read(n)` of `http.client` returns the bytes so far. A
+# tar cut between two files looks like a shorter one. The second way may never end if connections break too early.
 #
 # The third requests only the rest. It compares the ETag, so it never joins two versions. `Store.get_range` does this
 # (*folded*):
+#
+# <details>
+# <summary>What if the connection is reset, not closed?</summary>
+#
+# Then `read` raises `ConnectionResetError`, which none of the three catches. `Store.get_range` does, and goes on.
+#
+# </details>
 
 # %% jupyter={"source_hidden": true}
 line.set(cuts=3, cut_after=len(shard) // 3)
@@ -506,29 +536,27 @@ for name, share in {"keeps nothing": 0.0, f"keeps {KEEP:.0%}": KEEP, "keeps all"
         epoch(loader)
         epochs[name][number] = line.count()["requests"]
     reader.close()
-
-# %% [markdown]
-# The folded cell draws it:
-
-# %% jupyter={"source_hidden": true}
-second = {name: requests[2] for name, requests in epochs.items()}
-title = f"With {KEEP:.0%} kept, a second epoch sends {second[f'keeps {KEEP:.0%}']} requests instead of {second['keeps nothing']}"
-figures.bars(second, title, x="requests of the second epoch", counted=True)
+    print(f"{name:13} {epochs[name][1]:2} requests in the first epoch, {epochs[name][2]:2} in the second")
 
 # %% [markdown]
 # Half of the set saves half of the requests, since our reader keeps a *fixed part*, chosen beforehand. The usual rule
 # for caches (LRU, *least recently used*) drops the shard used longest ago.
 #
-# > **Predict.** How many requests does LRU save: 17, 50 or 83 %?
-#
+# > **Predict.** How many requests does LRU save with the same room: 17, 50 or 83 %? (Drawn below.)
+
+# %%
+guess = 50  # change me: %, if each epoch has another order
+
+# %% [markdown]
 # The folded cell simulates it:
 
 # %% jupyter={"source_hidden": true}
 import numpy as np
 
 
-def saved_by_lru(shuffled=True, shards=16, room=8, epochs=500):
+def saved_by_lru(shuffled, shards=16, epochs=500):
     """Share of the shards of an epoch that need no request."""
+    room = max(1, int(KEEP * shards))
     rng, kept, found = np.random.default_rng(0), list(range(room)), 0
     for _ in range(epochs):
         for shard in rng.permutation(shards).tolist() if shuffled else range(shards):
@@ -537,10 +565,16 @@ def saved_by_lru(shuffled=True, shards=16, room=8, epochs=500):
     return found / (epochs * shards)
 
 
-print(f"LRU saves {saved_by_lru():.0%} of the requests, and {saved_by_lru(False):.0%} if the order is always the same")
+fixed = 1 - epochs[f"keeps {KEEP:.0%}"][2] / epochs["keeps nothing"][2]
+saved = {"LRU, shuffled": saved_by_lru(True), "LRU, same order": saved_by_lru(False), "a fixed part": fixed}
+saved = {name: round(100 * share) for name, share in saved.items()}
+lru, same, part = saved.values()
+title = f"With room for {KEEP:.0%} of the shards, a fixed part saves {part}% of the requests, and LRU {lru}%"
+title += f", or {same}% if the order is always the same"
+show.figure(figures.bars(saved, title, x="requests saved (%)", counted=True, guess=guess, guess_of="LRU, shuffled"))
 
 # %% [markdown]
-# It has usually dropped a shard when the next epoch needs it.
+# LRU has usually dropped a shard when the next epoch needs it.
 #
 # On many nodes a fixed part fills slowly, because each of 64 nodes reads another 64th of the set in each epoch.
 #
@@ -586,12 +620,10 @@ show.command(TransferConfig(workers=32), "push", "train.tars", "s3://course/trai
 
 # %% [markdown]
 # ```bash
-# slurm/submit SITE 09_stream -- train.tars s3://course/train seen
+# slurm/submit SITE 09_stream -- train.tars s3://course/train seen   # notes in `seen` what came, and counts it
 # ```
 #
-# `seen` will tell that each sample was read once.
-#
-# All nodes share the store: 64 nodes that each train 5,000 images/s of 110 kB ask for 35 GB/s. If it gives less, fetch
+# All nodes share the store: 64 that each train 5,000 images/s of 110 kB ask for 35 GB/s. If it gives less, fetch
 # the shards once to the parallel file system (`smallfiles pull s3://course/train train.tars`). Stream what is too large
 # for it, or is read once.
 
