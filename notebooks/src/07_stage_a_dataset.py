@@ -6,8 +6,7 @@
 # A packed file on a parallel file system is read again in every epoch, by all ranks (processes) of a training. But a
 # node has storage of its own: a disk, or memory that looks like a folder. To *stage* a file is to copy it there first.
 #
-# A laptop's disk is too fast to show the gain, so this notebook reads through `slowfs`, a folder whose slowness we
-# choose.
+# A laptop's disk is too fast to show the gain, so we read through `slowfs`, a folder whose slowness we choose.
 
 # %% [markdown] id="questions"
 # ## Questions
@@ -136,15 +135,12 @@ trial.unlink()
 # So the copy competes with the loader, whose workers send batches through `/dev/shm` too. When it is full, loading
 # fails, in some versions with a *bus error* ([pytorch#5040](https://github.com/pytorch/pytorch/issues/5040)).
 #
-# Now stage the file. `staged` removes the copy at the end of the block:
+# Stage the file. `staged` removes the copy at the end of the block:
 
 # %%
 with staging.staged(packed, here, config=config) as copy:
-    print(copy.path.relative_to(here))
+    print(copy.path.relative_to(here))  # the long name is made from the content
     print(*copy.notes, sep="\n")
-
-# %% [markdown]
-# The long name is made from the content.
 
 # %% [markdown] id="rates" tags=["optional"]
 # ## 2 · Measure the copy
@@ -157,7 +153,7 @@ with staging.staged(packed, here, config=config) as copy:
 # > as `cp -r` is `stage` (44 MB, 400 files)?
 
 # %%
-guess = 20  # change me: from slow storage, stage is so many times as fast as cp -r
+guess = 10  # change me: from slow storage, stage is so many times as fast as cp -r
 
 
 # %%
@@ -179,7 +175,7 @@ def by_cp(folder):
 
 
 # %% [markdown]
-# Each copies, removes its copy, and returns the MiB. The folded cell compares them warm:
+# Each removes its copy, and returns the MiB. The folded cell compares them warm:
 
 # %% jupyter={"source_hidden": true}
 def compare(place, rounds):
@@ -212,10 +208,10 @@ speeds = {name: [rate / plain for rate in slow.rates_per_s(name)] for name in sl
 figures.bars(speeds, title, x="times the speed of cp -r", note=note, base="cp -r, small files", guess=guess)
 
 # %% [markdown]
-# Here the storage sets the pace: the bytes take 0.45 s in each way, checked or not. For each small file `cp -r` adds
-# two look-ups and an open: 400 × 3 × 2 ms = 2.4 s.
+# Here the storage sets the pace: the bytes take 0.45 s, checked or not. For each small file `cp -r` adds two look-ups
+# and an open: 400 × 3 × 2 ms = 2.4 s.
 #
-# Copies fail rarely, but silently. The folded cell flips one bit of the source.
+# Stored files and copies fail rarely, but silently. The folded cell flips one bit of the source.
 #
 # > **Predict.** Which of the two will notice it, `cp` or `stage`?
 
@@ -290,7 +286,7 @@ guess = 30  # change me: MB that rank 1 finds with if_missing
 copies = {"if_missing": 1, "renamed": 1, "once_per_node": 1}  # change me: ranks that copy
 
 # %% [markdown]
-# The folded cell starts four processes, and draws what they find.
+# The folded cell starts four processes, and draws what each finds.
 
 # %% jupyter={"source_hidden": true}
 import multiprocessing
@@ -305,19 +301,20 @@ def as_rank(work, rank):
     return work(rank), target.stat().st_size / 1e6
 
 
-opened, each, copied = {}, {}, {}
+opened, each, copied, found_it = {}, {}, {}, []
 with ProcessPoolExecutor(4, mp_context=fork) as pool:
     for work in (if_missing, renamed, once_per_node):
         opened[work.__name__] = list(pool.map(as_rank, [work] * 4, range(4)))
         target.unlink()
 for name, found in opened.items():
     each |= {f"{name}, rank {rank}{' copies' * own}": mb for rank, (own, mb) in enumerate(found)}
+    found_it += [f"{name}, rank {rank}" for rank, (own, _) in enumerate(found) if not own]
     copied[name] = sum(own for own, _ in found)
     print(f"{name}: of 4 ranks {copied[name]} copied; your guess was {copies[name]}")
 least = min(mb for _, mb in opened["if_missing"])
 title = f"Without a rename, a rank finds {least:.0f} of {size / 1e6:.0f} MB; with it alone, {copied['renamed']} ranks copy"
-axes = {"x": "MB that a rank finds", "groups": list(opened), "guess_of": "if_missing"}
-show.figure(figures.bars(each, title, guess=guess, **axes))
+axes = {"x": "MB that a rank finds", "groups": list(opened), "guess_of": "if_missing", "base": found_it}
+show.figure(figures.bars(each, title, guess=guess, note="grey: this rank does not copy", **axes))
 
 # %% [markdown]
 # The *rename* prevents torn files: under its final name the file is complete. But until it appears, each rank that
@@ -326,8 +323,8 @@ show.figure(figures.bars(each, title, guess=guess, **axes))
 #
 # ![Two nodes with four ranks each. On each node one rank copies train.arrow from the parallel file system to /dev/shm; the others wait, then all read the copy.](pictures/stage_once_a_node.svg)
 #
-# The kernel releases a lock when its holder dies; a lock that *is* a file would stay. `stage` does what `once_per_node`
-# does, verifies before it renames, and keeps the copy as long as any process uses it.
+# The kernel releases a lock when its holder dies. `stage` does what `once_per_node` does, verifies before it renames,
+# and keeps the copy as long as any process uses it.
 
 # %% [markdown]
 # ### Optional: copy once per job
@@ -371,8 +368,9 @@ show.figure(figures.lines(drawn, title, **axes, guess=guess, note=note, counted=
 print("512 nodes read from shared storage:", {name: read[name] for name in list(cases)[:2]})
 
 # %% [markdown]
-# A broadcast first reads everything, in 12 s. Then a node sends each block up to eight times over its one link, so
-# eight nodes need 8 × 12 s more. Only the printed amounts are certain: measure the times with `07_broadcast`.
+# A broadcast first reads everything, in 12 s. Then a node sends each block up to eight times over one link, so eight
+# nodes need 8 × 12 s more, and 8 s for the latency of 17,000 blocks. Only the printed amounts are certain: measure the
+# times.
 
 # %% [markdown] id="epochs" tags=["core"]
 # ## 4 · Count the epochs
@@ -444,24 +442,25 @@ when = f"after {seconds['copying'] / saved:.2f} epochs, and one more for the fir
 print(f"compared with small files: {when}")
 
 # %% [markdown]
-# A copy reads each byte once, and so does an epoch. Therefore the lines meet after about one epoch here.
+# A copy reads each byte once, and so does an epoch. So the lines meet after about one epoch.
 #
-# A parallel file system also charges requests: an epoch sends one for each sample, a copy only a few. So one node may
-# need less. N nodes need up to N times as much, because together they read the set once per epoch, but copy it N times.
+# A parallel file system also charges requests: an epoch sends one per sample, a copy a few. So one node may need less.
+# N nodes need up to N times as much, because together they read the set once per epoch, but copy it N times.
 #
 # While the GPU computes, the loader reads ahead, so an epoch takes as long as reading or training, whichever is slower.
 #
-# > **Predict.** Training takes half as long as reading from slow storage, then just as long. After how many epochs has
-# > staging paid off?
+# > **Predict.** Training takes half as long as reading from slow storage. After how many epochs has staging paid off: as
+# > before, twice as many, or never? And if it takes just as long?
 
 # %%
-mine = 0.7  # change me: your training, as a share of reading
-nodes = 1  # change me: each needs a copy from the same storage
+guess = 1.5  # change me: epochs, if training takes half as long as reading
+mine, nodes = 0.7, 1  # change me: your training, as a share of reading; nodes, which each copy from the same storage
 for share in sorted({0.0, 0.5, 0.9, 1.0, mine}):
     training = share * seconds["packed file"]  # an epoch cannot be shorter than this
     saved = max(training, seconds["packed file"]) - max(training, seconds["staged copy"])
     when = f"after {nodes * seconds['copying'] / saved:.1f} epochs" if saved > 0 else "never"
-    print(f"training {share:.0%} of reading{' (mine)' * (share == mine)}: staging pays off {when}")
+    said = " (mine)" * (share == mine) + f" (your guess: {guess})" * (share == 0.5)
+    print(f"training {share:.0%} of reading: staging pays off {when}{said}")
 
 # %% [markdown]
 # If training takes longer than reading, staging saves nothing. So measure an epoch of your training, not a raw read. A
@@ -530,8 +529,8 @@ with on_slow_storage(packed, source.root, storage) as place:
 print(f"in the end: {sum(one.bytes for one in left_behind())} bytes")
 
 # %% [markdown]
-# On SIGTERM a handler removes the copy. SIGKILL leaves the files, but the lock is free. From this the next process
-# knows that the owner is dead. It removes half a copy, and uses a complete one.
+# On SIGTERM a handler removes the copy. SIGKILL leaves the files, but the lock is free. So your next `stage` on that
+# node knows that the owner is dead. It removes half a copy, and uses a complete one. Until then the memory is missing.
 
 # %%
 shutil.rmtree(here)
@@ -543,12 +542,11 @@ print("staged copies of yours on this node:", len(staging.listing()))
 # <details>
 # <summary>Optional: from the archive to scratch, before the job</summary>
 #
-# - The *archive* is large and keeps data for years, eventually on tape. Compute nodes often cannot access it.
-# - *Scratch* is the fast parallel file system that jobs read. Files that are not used for some time are purged.
+# - The *archive* is large and keeps data for years. Compute nodes often cannot access it.
+# - *Scratch* is the fast parallel file system that jobs read. Files unused for some time are purged.
 #
-# Hence an earlier staging step: from the archive to scratch, on a node that sees both. `smallfiles stage --to` records
-# each block that it has copied, and continues where it stopped. On Lustre it *stripes* a large file ([notebook
-# 03](03_pack_arrow.ipynb)).
+# Hence an earlier staging step, on a node that sees both. `smallfiles stage --to` records each block that it has
+# copied, and continues where it stopped.
 #
 # </details>
 
@@ -577,10 +575,10 @@ show.command(staging.StageConfig(), "scratch/data/train.arrow")
 # smallfiles bench read --order random --cache warm "$staged"                 # samples/s from the copy
 # ```
 #
-# From the job's three numbers, this cell computes when staging pays off if training only reads:
+# From these numbers this cell computes when staging pays off if training only reads:
 
 # %%
-samples, workers = 1_281_167, 8  # change me: your set, and your loader's workers
+samples, workers = 1_281_167, 8  # change me: your set, and the workers of all ranks together
 copying, stored, staged = 60, 400, 4_000  # change me: seconds of the copy, and the two rates
 saved = samples / workers * (1 / stored - 1 / staged)  # seconds per epoch: a rate is of one worker
 print(f"staging pays off after {copying / saved:.2f} epochs")
@@ -595,8 +593,8 @@ print(f"staging pays off after {copying / saved:.2f} epochs")
 # On several nodes use `smallfiles stage --broadcast`. Every node then has a copy to remove, so the trap is `each_node
 # smallfiles unstage`: the function `each_node` of `slurm/lib.sh` runs a command once on each node of the job.
 #
-# The course has both steps as jobs. The second copies to all nodes and reads an epoch from the copies; the folder
-# `seen` gets a record of the samples that each rank has read, by which the job checks that each came once.
+# The course has both steps as jobs. The second also reads an epoch from the copies, and checks by records in the folder
+# `seen` that each sample came once.
 #
 # ```bash
 # slurm/submit SITE 07_fetch -- archive/train.arrow scratch/data
@@ -612,7 +610,7 @@ print(f"staging pays off after {copying / saved:.2f} epochs")
 # - Pack first: a copy is then one long read, and each block is verified.
 # - Lock, look, copy to a temporary name, verify, rename: one rank copies, all use the copy.
 # - Time of the copy / time saved per epoch = epochs until staging pays off.
-# - Clean up at exit and on SIGTERM; the next job removes what SIGKILL leaves.
+# - Clean up at exit and on SIGTERM; what SIGKILL leaves stays until your next `stage` on that node.
 
 # %% [markdown] id="quiz"
 # ## Check yourself
@@ -636,9 +634,8 @@ print(f"staging pays off after {copying / saved:.2f} epochs")
 # <details>
 # <summary>Answer</summary>
 #
-# **(b) and (c)**. Ranks that look at the same moment all see no copy and all write to it. A rank that looks
-# later sees the name, although the bytes are still being written. (a) is true only if the first has finished before the
-# second looks.
+# **(b) and (c)**. Ranks that look at the same moment see no copy and write to it. A rank that looks later sees the
+# name, although the bytes are still being written. (a) is true only if the first has finished before the second looks.
 #
 # </details>
 #
@@ -649,11 +646,11 @@ print(f"staging pays off after {copying / saved:.2f} epochs")
 # <summary>Answer</summary>
 #
 # **(b)**: the copy pays after 100 / (60 - 55) = 20 epochs (so not c), and faster epochs alone decide nothing (a). It
-# may still be right: if 30 other jobs read that storage too, yours (on one node) reads it once, not ten times.
+# may still be right if others need that storage: your node reads it once, not ten times.
 #
 # </details>
 
 # %% [markdown] id="next"
 # ## Next
 #
-# Decoding, augmenting and sending batches are next: [08 · Keep the GPU fed](08_keep_the_gpu_fed.ipynb).
+# Decode, augment and send batches: [08 · Keep the GPU fed](08_keep_the_gpu_fed.ipynb).
