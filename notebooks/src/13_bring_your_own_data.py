@@ -43,7 +43,7 @@ setup = start("13")
 # <details>
 # <summary>Answer</summary>
 #
-# For 1, and for 9: load / (1 - load).
+# For 1, and for 9, with random arrivals and lengths: load / (1 - load).
 #
 # </details>
 
@@ -193,12 +193,17 @@ draw(panels, "Two crops with the outlines of their masks: left cropped apart, ri
 
 # %% [markdown]
 # On the left, even a correct answer of the network increases the loss. No error is raised, because shapes and types are
-# right. The folded cell is the answer:
+# right. The folded cell is the answer, and draws it for three images:
 
 
 # %% jupyter={"source_hidden": true}
 def together(image, mask):
     return crop(image, mask)  # the answer
+
+
+torch.manual_seed(13)
+panels = {f"together: {reader.key(i)}": together(one, as_mask(of_it)) for i in (3, 4, 5) for one, of_it in [pair(i)]}
+draw(panels, "Three crops with the outlines of their masks, which follow the objects.")
 
 
 # %% [markdown]
@@ -264,7 +269,7 @@ for epoch in train(packed, config=config).epochs:
 
 # %% [markdown]
 # > **Predict.** The mask must be decoded as well. It has 1.5 kB and the image 118 kB, but both have as many pixels. How
-# > much more processor time does a sample take with its mask: 2, 20 or 60 %? (Drawn below.)
+# > much more processor time does a sample take with its mask: 2, 20 or 60 %?
 
 # %%
 guess = 20  # change me: percent more
@@ -300,15 +305,14 @@ note = f"random crops to 96 pixels; the image alone takes {1000 * alone / 100:.2
 figures.bars(shares, title, x="processor time per sample, of the image alone (%)", base="image", guess=100 + guess, note=note)
 
 # %% [markdown]
-# Few bytes do not mean little work: all pixels of a PNG are decoded. Of a JPEG, libjpeg-turbo 3 reads the bytes down to
-# the crop, but makes only its pixels. Plan more workers ([08](08_keep_the_gpu_fed.ipynb)), or pack both no larger than
-# the network needs (`pack --resize 256`).
+# Few bytes do not mean little work: all pixels of a PNG are decoded, of a JPEG often only those of the crop. Plan more
+# workers ([08](08_keep_the_gpu_fed.ipynb)), or pack both no larger than the network needs (`pack --resize 256`).
 
 # %% [markdown] id="table" tags=["core"]
 # ## 3 · Join a table
 #
-# The second set has the same images, and a table with a row for each: a species, and a weight in grams to predict. Here
-# are the first sorted files beside the first rows:
+# The second set has the same images, and a table with a row for each: a species, and a weight in grams. Here are the
+# first sorted files beside the first rows:
 
 # %%
 import csv
@@ -325,16 +329,14 @@ for row, name in zip(rows[:3], files):
 
 # %%
 guess = 20  # change me: images with their own row
-
-# %%
 right = sum(row["filename"].endswith(name) for row, name in zip(rows, files))
 show.say(f"**{right} of {len(rows)}** images got their own row, and no error was raised; your guess was {guess}.")
 
 # %% [markdown]
-# That is chance: a shuffled list has on average one item at its own place, however long. So join *by name*, and report
-# what has no partner.
+# That is chance: a shuffled list has on average one item at its own place. So join *by name*, and report what lacks a
+# partner.
 #
-# The weight is a second trap. What if somebody takes it for the label?
+# The weight is a second trap: is it a label?
 
 # %%
 from smallfiles.errors import SmallfilesError
@@ -346,7 +348,7 @@ except SmallfilesError as error:
     print(error)
 
 # %% [markdown]
-# `weight` is refused, because 22.9 would become class 22.
+# `weight` is refused, because 22.9 would become class 22. With `species`, the note lists 10 classes.
 #
 # > **Predict.** Is a weight in whole grams refused, too?
 
@@ -371,8 +373,8 @@ except SmallfilesError:
 show.say(f"In whole grams, weights are **{told}**; your guess was: {guess}.")
 
 # %% [markdown]
-# Labels are whole numbers, too, so nothing can warn: of a count or an age only you know what it is. Without `columns`,
-# `load` finds the species. Every other column stays a value with its type:
+# Labels are whole numbers, too, so the type cannot warn. So count the classes: if many have a single image, the column
+# is a number. Without `columns`, `load` finds the species. Every other column stays a value with its type:
 
 # %%
 weighed = setup.scratch / "weighed.arrow"
@@ -487,8 +489,8 @@ tasks = {
 assert len({read(7) for read in tasks.values()}) == 1, "all four read the same bytes"
 
 # %% [markdown]
-# > **Predict.** From the page cache, as in 01: how many microseconds does the second file add to a sample? Does the
-# > second blob in a packed file add more or less? (Drawn below.)
+# > **Predict.** From the page cache, how many microseconds does the second file add to a sample? Does the second blob
+# > in a packed file add more or less?
 
 # %%
 guess = 10  # change me: µs for the second file
@@ -528,7 +530,7 @@ figures.bars(added, title, x="microseconds that it adds to a sample", note=note,
 # ## 5 · Try your own folder
 #
 # Write the path of your folder, table or archive into this cell. Nothing is written there. Without a path we try a
-# small delivery, in which shapes stand for trees:
+# small delivery of trees (our shapes):
 
 # %%
 import os
@@ -542,10 +544,10 @@ for at, _, names in sorted(os.walk(trees)):
     print(f"{os.path.relpath(at, trees)}: {len(names)} files {sorted(names)[:2]}")
 
 # %% [markdown]
-# > **Predict.** How many samples will be found, and which files left out?
+# > **Predict.** How many samples will be found, and how many of our delivery can be packed?
 
 # %%
-guess = 60  # change me: samples
+guess, kept = 60, 60  # change me: samples found; samples of our delivery that can be packed
 
 # %%
 from smallfiles.pack import plan
@@ -559,12 +561,21 @@ except SmallfilesError as error:
     print(error)  # the last sentence says what to try
 if mine is not None:
     planned = plan(mine, setup.scratch / "mine.arrow", PackConfig())
-    print(f"{planned.samples:,} samples, {bytes_text(planned.payload_bytes)}; files once packed: {planned.files}")
+    print(f"{planned.samples:,} samples, {bytes_text(planned.payload_bytes)}; files and folders: {planned.inodes_now} now, {planned.inodes_then} packed")
 
 # %% [markdown]
-# Check the number of samples, the fields, and what was left out. In our delivery five files have no partner, and the
-# table with the classes was left out; [14](14_wrap_up.ipynb) mends this. For any other layout write a table, with a
-# column of paths for each kind of file.
+# Check samples, fields, and what was left out: in our delivery five files without a partner, and the table;
+# [14](14_wrap_up.ipynb) mends this. For any other layout write a table, with columns of paths.
+#
+# A plan opens no image. The folded cell packs our delivery (never your folder), and skips damaged images:
+
+# %% jupyter={"source_hidden": true}
+import tempfile
+from dataclasses import replace
+
+trial = Path(tempfile.mkdtemp(dir=setup.scratch)) / "trial.arrow"
+report = pack(replace(sources.load(trees), notes=()), trial, PackConfig(on_error="skip"))
+print(f"{report.samples} samples packed (guess: {kept})", *(one.reason for one in report.skipped), sep="\n")
 
 # %% [markdown] id="exercise"
 # ## Exercise
@@ -589,8 +600,8 @@ show.command(TrainConfig(target="mask", epochs=20), "shapes.arrow")
 # - A sample has fields: blobs (files) and values (columns), packed in one row.
 # - Read the notes of `load` and look at pictures before training; wrong pairs raise no error.
 # - Draw a random view once, and give it to image and mask. Scale masks by the nearest pixel.
-# - Join tables by name, never by order. A float is a value; of whole numbers only you know. A later column needs no
-#   second packing.
+# - Join tables by name, never by order. A float is a value; whole numbers are one, too, if many occur once. A later
+#   column needs no second packing.
 # - A second file is a second open; a second packed blob may be a second request. Both must be decoded.
 
 # %% [markdown] id="quiz"
@@ -627,7 +638,7 @@ show.command(TrainConfig(target="mask", epochs=20), "shapes.arrow")
 # <summary>Answer</summary>
 #
 # **(b)**, with a loss for numbers, such as `MSELoss`: it is measured and ordered. (a) A loss for classes does not know
-# that 7.0 is nearer to 8.0 than to 12.5, and 9.0 would be no class. (c) has the same faults, and loses the half year.
+# that 7.0 is nearer to 8.0 than to 12.5, and 9.0 would be no class. (c) has the same faults.
 #
 # </details>
 
