@@ -3,7 +3,7 @@
     faults      ids without image, mask or row, and damaged images
     packed      the whole samples in one file, with mask, species and height, and why the others are not
     break_even  after how many epochs a copy has paid off
-    defence     seconds of a training from files, from one packed file and from copies, and the way to store
+    defence     seconds of a training from files, from shards and from copies, and the way to store
 
 The check makes deliveries of its own, from other seeds than the notebook. The trap: a program that follows
 the table sees no image without a row, and one that follows the files sees no row without an image.
@@ -168,7 +168,7 @@ CASES = (
     (500_000, 2, 4, 10, {"opens_per_s": 20_000.0, "read_mb_s": 5_000.0, "tree_mb": 0.1, "cpu_ms": 4.0}),
     (10_000, 2, 8, 3, {"opens_per_s": 4_000.0, "read_mb_s": 100.0, "tree_mb": 0.1, "cpu_ms": 2.0}),
 )
-WAYS = ("files", "packed", "staged")
+WAYS = ("files", "shards", "staged")
 
 
 @check(buys="A few divisions tell what a training takes before anybody asks for 64 nodes.")
@@ -182,7 +182,7 @@ def defence(attempt: Attempt) -> None:
         decode, copy = alone / nodes / cpus, nodes * read
         right = {
             "files": epochs * max(opens, read, decode),
-            "packed": epochs * max(read, decode),
+            "shards": epochs * max(read, decode),
             "staged": copy + epochs * decode,
         }
         staged = (
@@ -199,7 +199,7 @@ def defence(attempt: Attempt) -> None:
             (epochs * decode, "the copy is missing: it comes before the first epoch"),
             (copy + epochs * max(read, decode), "after the copy nothing is read from the storage"),
         )
-        packed = (
+        shards = (
             (epochs * (read + decode), "reads and decoding overlap: the longer one counts, not the sum"),
             (max(read, decode), "this is one epoch: a training has `epochs` of them"),
             (
@@ -207,7 +207,7 @@ def defence(attempt: Attempt) -> None:
                 "all nodes share the storage: more nodes do not read faster",
             ),
             (epochs * max(read, opens, decode), "packing removes the opens"),
-            (epochs * decode, "one packed file is read from the storage in every epoch"),
+            (epochs * decode, "shards are read from the storage in every epoch"),
         )
         files = (
             (epochs * max(opens / 2, read, decode), "a tree is two files: its image and its mask"),
@@ -221,7 +221,7 @@ def defence(attempt: Attempt) -> None:
             (max(opens, read, decode), "this is one epoch: a training has `epochs` of them"),
         )
         _expect(attempt, "staged", got["staged"], right["staged"], *staged)
-        _expect(attempt, "packed", got["packed"], right["packed"], *packed)
+        _expect(attempt, "shards", got["shards"], right["shards"], *shards)
         _expect(attempt, "files", got["files"], right["files"], *files)
         way = min(WAYS, key=right.__getitem__)
         because = "take the way with the shortest training; where opens are not the limit, files do as well"

@@ -6,7 +6,7 @@
 #
 # A folder arrives that nobody has seen: trees (here our shapes), photographed from the air, with masks and a table of
 # heights. You look at it, pack what is whole, decide how to store the survey, stage, train, and defend your decision
-# with numbers. Nothing needs a cluster.
+# with numbers.
 
 # %% [markdown] id="questions"
 # ## Questions
@@ -189,23 +189,23 @@ title = f"Forecast: on 64 nodes {fastest} has the shortest epoch, {fast:.1f} s; 
 axes = {"x": "nodes", "y": "seconds per epoch", "log": "xy"}
 assumed = f"a model: {storage.metadata_ops_s:,.0f} operations/s, {storage.targets} targets, {1000 * storage.request_s:g} ms per request"
 drawn = {f"{name} ◂ your guess" if name == guess else name: line for name, line in epochs.items()}
-show.figure(figures.lines(drawn, title, **axes, note=assumed, counted=True))
+drawing = figures.lines(drawn, title, **axes, note=assumed, counted=True)
+canvas, last = drawing.figure.axes[0], {name: simulate(work, storage, way, 64) for name, way in ways.items()}
+if simulate(work, storage, ways["packed"], 1).limit not in ("targets", "metadata"):
+    canvas.annotate("the nodes are the limit", (1, epochs["staged"][1] / 5), fontsize=9)
+if last["packed"].limit == "targets":
+    canvas.annotate("the targets are the limit", (64, 1.5 * max(one, many)), ha="right", fontsize=9)
+show.figure(drawing)
 for name in epochs:
-    forecast = simulate(work, storage, ways[name], 64)
+    forecast = last[name]
     print(f"{name:7} GPUs wait {forecast.waiting:4.0%}; metadata servers are busy {forecast.use['metadata']:4.0%}; the limit is {forecast.limit}")
 
 # %% [markdown]
 # While a line halves with twice the nodes, the nodes are the limit; where such lines coincide, the way of storing does
 # not matter for speed. Where a line is flat, all nodes wait for what they share. Files and the packed file are flat
-# early, because each read at random costs the targets 0.5 ms, and a sample needs two. So on many nodes one file is no
-# faster than many. But files keep the metadata servers busy, for all users.
-#
-# <details>
-# <summary>Why do some lines rise a little at the end?</summary>
-#
-# That is chance of the model: on 64 nodes an epoch has only 30 steps.
-#
-# </details>
+# early, because each read at random costs the targets 0.5 ms, and a sample needs two. So on many nodes with hard disks,
+# one file read at random is no faster than many. On flash it is (section 5). But files keep the metadata servers busy.
+# A small rise at the end is chance.
 
 # %% [markdown]
 # The shortest epoch need not give the shortest training. Before the first epoch of `staged`, all nodes copy the whole
@@ -260,8 +260,7 @@ drawing.figure.axes[0].set_ylim(top=20 * trained[80]["packed"])  # the words are
 show.figure(drawing)
 
 # %% [markdown]
-# A copy has paid off where its line crosses that of another way. It costs the same for 1 epoch as for 100, so two
-# numbers decide: the seconds of the copy, and those that it saves per epoch.
+# A copy has paid off where its line crosses that of another way. It costs the same for 1 epoch as for 100.
 
 # %% [markdown] id="pack" tags=["core"]
 # ## 3 · Verify and stage
@@ -279,7 +278,7 @@ print(f"{checked.samples} samples read again, problems: {checked.problems or 'no
 # > not faster?
 
 # %%
-guess = 2  # change me: an epoch from the copy is so many times as fast
+guess = 2  # change me: so many times as fast; 1 if not faster
 
 # %%
 from smallfiles import formats, measure, staging
@@ -486,14 +485,13 @@ print(f"{sum(name != shortest[0] for name in shortest)} of {len(changes) - 1} ch
 # %% [markdown]
 # With ten planned epochs and these defaults, only more epochs change the decision. But each number moves some way:
 #
-# - *A tenth of the operations*, as when other users need the servers, delays little but files.
+# - *A tenth of the operations* (busy servers) slows only files.
 # - *A tenth of the time per request*, as on flash, helps the packed file most, which waits for requests, not for bytes.
-# - *One target* for a packed file is Lustre's own default (`lfs getstripe -d FOLDER` shows your site's). Reading it, or
-#   a copy per node, take some 20 times as long, a broadcast less than twice, because one node reads. So stripe the
-#   folder *before* packing (`lfs setstripe -c -1 FOLDER`, see [11](11_choose_a_format.ipynb)). Shards lie on all
-#   targets anyway.
+# - *One target* for a packed file is Lustre's default (`lfs getstripe -d FOLDER` shows your site's). Reading it, or a
+#   copy per node, take some 20 times as long, a broadcast less than twice, because one node reads. So stripe the folder
+#   *before* packing (`lfs setstripe -c -1 FOLDER`, see [11](11_choose_a_format.ipynb)). Shards lie on all targets.
 # - *On 4 nodes* the ways are closest, because the GPUs are nearly the limit.
-# - *Ten times the epochs* pay for a copy.
+# - *Ten times the epochs* pay for a copy: with 12 GB/s of network a broadcast, with 3 one per node.
 
 # %% [markdown] id="exercise"
 # ## Exercise
@@ -504,17 +502,20 @@ print(f"{sum(name != shortest[0] for name in shortest)} of {len(changes) - 1} ch
 # %% [markdown] id="cluster"
 # ## On the cluster
 #
-# The *folded* cell shows the commands of *your* way, or of the shortest until you name one:
+# When you have decided in section 5, the *folded* cell shows the commands of *your* way:
 
 # %% jupyter={"source_hidden": true}
 from smallfiles.staging import StageConfig
 
-taken = way if way in ways else best
+taken = way if way in ways else None
 out = "trees.tars" if taken == "shards" else "trees.arrow"
 first = "" if taken == "shards" else "lfs setstripe -c -1 FOLDER   # on Lustre, before packing into FOLDER\n"
 fields = " ".join(f"--field '{column}'" for column in columns)
 command = f"{PackConfig(on_error='skip', shuffle=seed if taken == 'shards' else None).to_cli('survey/trees.csv', out)} {fields}"
-show.say("Your way is files, so nothing is packed." if taken == "files" else f"```bash\n{first}{command}\n```")
+if taken is None:
+    show.say("Decide in section 5; then run this cell again, and the commands of your way appear here.")
+else:
+    show.say("Your way is files, so nothing is packed." if taken == "files" else f"```bash\n{first}{command}\n```")
 if taken in ("staged", "broadcast"):
     show.say(f"```bash\n{StageConfig().to_cli(out)}{' --broadcast' * (taken == 'broadcast')}\n```")
 
@@ -533,7 +534,7 @@ if taken in ("staged", "broadcast"):
 # - A copy is paid once: compare whole trainings, not epochs.
 # - A packed file is as fast as its targets: look at its folder's stripes before you pack; on hard disks its random
 #   requests are the limit.
-# - The share of waiting in your own training is what all this is for: `smallfiles profile -- python train.py`.
+# - The share of waiting in your own training is what all this is for: `smallfiles profile` tells it.
 
 # %% [markdown] id="quiz"
 # ## Check yourself

@@ -166,9 +166,9 @@ paid
 # %% [markdown] id="defence"
 # ## Task 4: the defence
 #
-# `numbers`: for *all* nodes `opens_per_s` and `read_mb_s` of the storage; `tree_mb`; `cpu_ms` of one CPU per tree. Opens,
-# reads and decoding overlap; requests cost nothing: the packed file is read in order, like the notebook's shards. Return
-# the seconds of the training as `"files"`, `"packed"`, `"staged"`, and the first shortest as `"way"`:
+# `numbers`: for *all* nodes `opens_per_s` and `read_mb_s` of the storage; `tree_mb`; `cpu_ms` of one CPU per tree.
+# Opens, reads and decoding overlap. Requests cost nothing (shards are read in order). Return the seconds of the
+# training as `"files"`, `"shards"`, `"staged"`, and the first shortest as `"way"`:
 #
 # `defence(trees, nodes, cpus, epochs, numbers) -> dict`
 
@@ -183,7 +183,7 @@ def defence(trees: int, nodes: int, cpus: int, epochs: int, numbers: dict[str, f
     decode_s = trees * numbers["cpu_ms"] / 1000 / (nodes * cpus)
     whole = {
         "files": epochs * max(opens_s, read_s, decode_s),
-        "packed": epochs * max(read_s, decode_s),
+        "shards": epochs * max(read_s, decode_s),
         "staged": nodes * read_s + epochs * decode_s,
     }
     return {**whole, "way": min(whole, key=whole.get)}
@@ -200,8 +200,8 @@ defended
 # <details>
 # <summary>Hint 1: an epoch</summary>
 #
-# What overlaps takes as long as its longest part: of opens, reads and decoding for files, of the last two for one packed
-# file. A staged epoch only decodes; reading memory takes no time here. All nodes share the storage; CPUs come with each
+# What overlaps takes as long as its longest part: of opens, reads and decoding for files, of the last two for shards.
+# A staged epoch only decodes; reading memory takes no time here. All nodes share the storage; CPUs come with each
 # node.
 #
 # </details>
@@ -228,7 +228,7 @@ else:
     out = Path(tempfile.mkdtemp(dir=setup.scratch)) / "trees.arrow"
     left_out, samples = packed(delivery, out), len(formats.open(out))
     worksheet.measure_missing(setup.path())
-    site = {"opens_per_s": 50_000, "read_mb_s": 16_800}  # change me: all servers and targets, here as in the notebook
+    site = {"opens_per_s": 50_000, "read_mb_s": 16_800}  # change me: all servers (two operations per open) and targets
     mine = site | {"cpu_ms": worksheet.value("08", "cpu_ms"), "tree_mb": out.stat().st_size / samples / 1e6}
     decided = {epochs: defence(500_000, 64, 32, epochs, mine) for epochs in (1, 10, 100)}
     ways = ", ".join(f"{each['way']} for {epochs}" for epochs, each in decided.items())
@@ -241,8 +241,8 @@ else:
 # <details>
 # <summary>Answer</summary>
 #
-# `read_mb_s` first: packed file and copy both wait for it, so half of it doubles both and leaves the decision. But with
+# `read_mb_s` first: shards and copy both wait for it, so half of it doubles both and leaves the decision. But with
 # ten times as much, the copy no longer pays off in 100 epochs. `opens_per_s` matters only to files. Here they are as fast
-# as the packed file only with about six times as many, so its order of magnitude is enough.
+# as shards only with about six times as many, so its order of magnitude is enough.
 #
 # </details>

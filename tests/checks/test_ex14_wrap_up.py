@@ -139,7 +139,7 @@ def training(t, nodes, cpus, epochs, numbers, **changed):
     both = (part["read"], part["decode"])
     whole = {
         "files": part["count"] * part["overlap"]((part["opens"], *both)),
-        "packed": part["count"] * part["overlap"](both),
+        "shards": part["count"] * part["overlap"](both),
         "staged": part["copies"] * part["read"] + part["count"] * part["decode"],
     }
     whole |= {name: change(part, nodes) for name, change in changed.items() if name in whole}
@@ -169,17 +169,17 @@ WRONG_DEFENCES = [
     (trained(staged=lambda p, n: p["count"] * max(n * p["read"], p["decode"])), "before the first epoch"),
     (trained(staged=lambda p, n: max(n * p["read"], p["count"] * p["decode"])), "add both"),
     (trained(overlap=lambda *_: sum), "the longer one counts, not the sum"),
-    (trained(packed=lambda p, n: p["count"] * max(p["read"] / n, p["decode"])), "do not read faster"),
-    (trained(packed=lambda p, n: p["count"] * max(p["opens"], p["decode"])), "packing removes the opens"),
-    (trained(packed=lambda p, n: p["count"] * p["decode"]), "read from the storage in every epoch"),
-    (trained(packed=lambda p, n: max(p["read"], p["decode"])), "a training has `epochs` of them"),
+    (trained(shards=lambda p, n: p["count"] * max(p["read"] / n, p["decode"])), "do not read faster"),
+    (trained(shards=lambda p, n: p["count"] * max(p["opens"], p["decode"])), "packing removes the opens"),
+    (trained(shards=lambda p, n: p["count"] * p["decode"]), "read from the storage in every epoch"),
+    (trained(shards=lambda p, n: max(p["read"], p["decode"])), "a training has `epochs` of them"),
     (trained(opens=lambda s, *_: s / 2), "its image and its mask"),
     (trained(opens=lambda s, n, c: s / n), "more nodes do not open faster"),
     (trained(opens=lambda s, *_: 2 * s), "counts whole files"),
     (trained(files=lambda p, n: p["count"] * (p["opens"] + p["decode"])), "the longest one counts"),
     (trained(files=lambda p, n: max(p["opens"], p["decode"])), "a training has `epochs` of them"),
     (shortest_epoch, "compare whole trainings"),
-    (trained(way="packed"), "the shortest training"),
+    (trained(way="shards"), "the shortest training"),
     (trained(way="files"), "the shortest training"),
     (lambda *given: {**training(*given), "staged": "long"}, "one number, in seconds"),
     (lambda *given: training(*given)["way"], "four entries"),
