@@ -513,7 +513,8 @@ first = "" if taken == "shards" else "lfs setstripe -c -1 FOLDER   # on Lustre, 
 fields = " ".join(f"--field '{column}'" for column in columns)
 command = f"{PackConfig(on_error='skip', shuffle=seed if taken == 'shards' else None).to_cli('survey/trees.csv', out)} {fields}"
 if taken is None:
-    show.say("Decide in section 5; then run this cell again, and the commands of your way appear here.")
+    say = "Decide in section 5; then run this cell again, and the commands of your way appear here. Until then, ask `advise` about the whole survey:"
+    show.say(f"{say}\n\n```bash\nsmallfiles advise survey --nodes 64 --epochs {planned}\n```")
 else:
     show.say("Your way is files, so nothing is packed." if taken == "files" else f"```bash\n{first}{command}\n```")
 if taken in ("staged", "broadcast"):
