@@ -362,6 +362,18 @@ def test_a_hostile_tar_is_refused_with_a_sentence(tmp_path, what):
             read_all(path, access)
 
 
+@pytest.mark.parametrize("more", [0, 200, 512, 1024])
+def test_a_cut_tar_names_the_byte_up_to_which_it_is_whole(tmp_path, more):
+    with tarfile.open(tmp_path / "x.tar", "w", format=tarfile.USTAR_FORMAT) as archive:
+        for name in ("a.jpg", "b.jpg"):
+            (tmp_path / name).write_bytes(bytes(700))
+            archive.add(tmp_path / name, name)
+    whole = 512 + 1024  # a header, and the blocks of 700 bytes
+    (tmp_path / "x.tar").write_bytes((tmp_path / "x.tar").read_bytes()[: whole + more])
+    with pytest.raises(FormatError, match=f"is cut off: whole up to byte {whole:,}, without an end mark"):
+        len(tar.open(tmp_path / "x.tar"))
+
+
 @pytest.mark.parametrize("name", ["x.tar.gz", "x.tar.zst"])
 def test_a_bomb_is_not_unpacked_into_memory(tmp_path, name):
     gz = name.endswith("gz")

@@ -307,7 +307,7 @@ def refuse_incomplete(members: Members, where: str) -> None:
     if not members.complete:
         raise damaged(
             where,
-            f"it is cut off at byte {members.end:,}, without an end mark",
+            f"it is cut off: whole up to byte {members.end:,}, without an end mark",
             "a complete tar file",
             "Copy or download it again; or unpack what is whole (tar -xf), and pack that folder",
         )
