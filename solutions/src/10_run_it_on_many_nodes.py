@@ -31,7 +31,7 @@ def place(env: dict[str, str]) -> tuple[int, int, int]:
     # --8<-- solution
     if "RANK" in env and "WORLD_SIZE" in env:
         names = ("RANK", "WORLD_SIZE", "LOCAL_RANK")
-    elif "SLURM_STEP_NUM_TASKS" in env:  # a job script has SLURM_NTASKS too, but is no step
+    elif "SLURM_STEP_NUM_TASKS" in env:  # a job script has SLURM_NTASKS too
         names = ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID")
     else:
         return 0, 1, 0

@@ -132,7 +132,7 @@ WRONG_JOBS = [
     (changed((SRUN, "")), ex10.DOES["no srun"]),
     (changed((f"{SRUN}smallfiles", "torchrun --nproc-per-node 2 -m smallfiles")), ex10.DOES["no srun"]),
     (changed((SRUN, f"{SRUN}-n 1 ")), ex10.DOES["few tasks"]),
-    (changed((SRUN, "srun "), ("code=0\n", "unset SRUN_CPUS_PER_TASK\ncode=0\n")), ex10.DOES["cpus"]),
+    (changed((SRUN, "srun ")), ex10.DOES["cpus"]),
     (changed(('"$checkpoints"', "$checkpoints")), ex10.DOES["unquoted"]),
     (changed(('"$data"', "train.arrow")), ex10.DOES["data"]),
     (changed((' --checkpoint "$checkpoints"', "")), ex10.DOES["checkpoint"]),
@@ -171,9 +171,9 @@ def impatient(monkeypatch, tmp_path):
 
 RIGHT_JOBS = [
     SOLUTION,
-    changed((SRUN, "task ")),  # of lib.sh, which also sets SRUN_CPUS_PER_TASK
+    changed((SRUN, "task ")),  # of lib.sh
     changed((SRUN, 'srun -c "$SLURM_CPUS_PER_TASK" ')),
-    changed((SRUN, "srun ")),
+    changed((SRUN, "srun "), ("code=0\n", "export SRUN_CPUS_PER_TASK=$cpus\ncode=0\n")),
     changed((f"{SRUN}smallfiles train", f"{SRUN}bash -c 'exec smallfiles train \"$@\"' -")),
     changed(("--nodes=2", "-N 2"), ("--cpus-per-task=2\n#", "-c 2\n#")),
     changed(("--nodes=2 --ntasks-per-node=2", "--nodes=2 --ntasks=4")),
