@@ -56,7 +56,7 @@ NUMBERS: dict[str, dict[str, Number]] = {
         "cpu_ms": Number("processor time of one view with changed colours", "ms"),
     },
     "09": {"in_flight": Number("requests of 16 MiB in flight that fill the network")},
-    "10": {"ranks_fed": Number("ranks of 333 images/s that one node feeds from unpacked files")},
+    "10": {"ranks_fed": Number("ranks of 333 images/s that one node could feed at most from unpacked files")},
 }
 
 

@@ -5,9 +5,7 @@
 # 400 synthetic images
 #
 # A program that reads on your laptop should read on two hundred nodes unchanged. So each process must know its number
-# and how many there are, and the job script must pass its resources on.
-#
-# This notebook simulates two nodes: its processes get the environment variables of real ones.
+# and how many there are. This notebook simulates two nodes: its processes get the environment variables of real ones.
 
 # %% [markdown] id="questions"
 # ## Questions
@@ -72,9 +70,9 @@ if not packed.exists():
 #
 # ![The job script runs once, on node 0; srun starts four tasks on two nodes. Ranks count over all nodes, local ranks from 0 on each.](pictures/script_and_tasks.svg)
 #
-# The columns of the table are six processes, by how they were started. (`salloc` opens a shell in a job, here on a
-# compute node.) Its upper half shows the variables that Slurm or torchrun sets, the lower half what our
-# `smallfiles.machine.ranks` makes of them.
+# The columns of the table are six processes, by how they were started. (`salloc` opens a shell in a job.) Its upper
+# half shows the variables that Slurm or torchrun sets, the lower half what our `smallfiles.machine.ranks` makes of
+# them.
 #
 # > **Predict.** Which of the six are one of four, and which are alone?
 
@@ -94,7 +92,8 @@ print(nodes.table(launched))
 # %% [markdown]
 # The script and the salloc shell see `SLURM_NTASKS=4`, although each is one process. A program that uses this number
 # reads a quarter of the data, or waits for three others until it times out. So count the tasks of the *step*, which is
-# what one `srun` starts: `SLURM_STEP_NUM_TASKS`. The script has no step, and the step of the salloc shell has one task.
+# what one `srun` starts: `SLURM_STEP_NUM_TASKS`. The script is not started by `srun` and has no such variable; the step
+# of the salloc shell has one task.
 #
 # torchrun's variables come first, because inside `srun` the variables of both are set.
 #
@@ -117,19 +116,21 @@ print(nodes.table(launched))
 #
 # </details>
 #
-# A rank also needs its CPUs, which the script requests: `--cpus-per-task=2`. But from Slurm 22.05
+# A rank also needs its CPUs, which the script requests: `--cpus-per-task=8`. But from Slurm 22.05
 # ([reframe#2655](https://github.com/reframe-hpc/reframe/issues/2655)) until 23.11
 # ([ulhpc-docs#51](https://github.com/ULHPC/ulhpc-docs/issues/51)) `srun` ignores this option of the script. Where a
-# cluster binds tasks to CPUs, each task then gets one CPU. `SLURM_CPUS_PER_TASK` is still 2, so a program that uses it
-# starts two workers.
+# cluster binds tasks to CPUs, each task then gets one CPU.
 #
-# > **Predict.** A rank is bound to one CPU of two. Which of these show it: `SLURM_CPUS_PER_TASK`, `os.cpu_count()`,
-# > `os.sched_getaffinity`, the workers of `make_loader`? Name one.
+# > **Predict.** A script requests eight CPUs for a rank, and the rank is bound to one. Which of these show it:
+# > `SLURM_CPUS_PER_TASK`, `os.cpu_count()`, `os.sched_getaffinity`, the workers of `make_loader`? Name one.
 
 # %%
 guess = "os.cpu_count()"  # change me
 
-# %%
+# %% [markdown]
+# The folded cell binds a rank to one CPU, counts in the four ways, and draws.
+
+# %% jupyter={"source_hidden": true}
 from functools import partial
 from itertools import islice
 
@@ -137,37 +138,30 @@ from smallfiles.loading.config import default_workers
 from smallfiles.machine.ranks import ranks, rendezvous
 
 
-def count(cpus):
-    """Numbers of CPUs that a rank is told, and the workers that make_loader starts."""
-    os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:cpus])
-    variable = int(os.environ["SLURM_CPUS_PER_TASK"])
-    return variable, os.cpu_count(), len(os.sched_getaffinity(0)), default_workers(ranks())
+def bind_and_count():
+    os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
+    requested = int(os.environ["SLURM_CPUS_PER_TASK"])
+    return requested, os.cpu_count(), len(os.sched_getaffinity(0)), default_workers(ranks())
 
 
-# %% [markdown]
-# The folded cell binds a rank to one CPU, and draws.
-
-# %% jupyter={"source_hidden": true}
-whose = {"SLURM_CPUS_PER_TASK": "asked for", "os.cpu_count()": "of the node", "os.sched_getaffinity": "granted"}
+whose = {"SLURM_CPUS_PER_TASK": "requested", "os.cpu_count()": "of the node", "os.sched_getaffinity": "granted"}
 whose["workers of make_loader"] = "started"
-rank_0 = [nodes.srun(0, nodes=1, per_node=1)]
-on_two, on_one = (dict(zip(whose, nodes.play(partial(count, cpus), rank_0)[0])) for cpus in (2, 1))
-print("bound to two:", on_two)
-title = f"Only {' and '.join(name for name in whose if on_one[name] == 1)} show that the rank is bound to one CPU"
-note = f"this machine has {os.cpu_count()} CPUs; a node often has 64 or more"
+counts = dict(zip(whose, nodes.play(bind_and_count, [nodes.srun(0, nodes=1, per_node=1, cpus=8)])[0]))
+title = f"Only {' and '.join(name for name in whose if counts[name] == 1)} show that the rank is bound to one CPU"
 label = {name: f"{name}, {words}" for name, words in whose.items()}
-bars = {label[name]: number for name, number in on_one.items()}
+bars = {label[name]: number for name, number in counts.items()}
+misled = [label[name] for name, number in counts.items() if number != 1]
 x = "CPUs or workers of a rank that is bound to one CPU"
-figures.bars(bars, title, x=x, guess=label.get(guess, guess), note=note)
+figures.bars(bars, title, x=x, guess=label.get(guess, guess), base=misled, counted=True)
 
 # %% [markdown]
-# Repeat the option for `srun`, which is right in all versions: `srun --cpus-per-task="$SLURM_CPUS_PER_TASK" python …`.
-# Count CPUs with `os.sched_getaffinity`.
+# A program that uses `SLURM_CPUS_PER_TASK` starts eight workers on one CPU. So count CPUs with `os.sched_getaffinity`,
+# and repeat the option, which is right in all versions: `srun --cpus-per-task="$SLURM_CPUS_PER_TASK" python …`.
 
 # %% [markdown] id="once" tags=["core"]
 # ## 2 · Read each sample once
 #
-# We read an epoch on two nodes with two ranks each, in three ways:
+# We read an epoch on two nodes with two ranks each:
 #
 # - as tasks of `srun`,
 # - with a program that uses the local rank as the rank,
@@ -181,17 +175,12 @@ def read(rank=None, world_size=None):
     return [int(index) for batch in make_loader(packed, settings) for index in batch["index"]]
 
 
-# %% [markdown]
-# The folded cell defines the second way: `read` with `SLURM_LOCALID` as the rank.
-
-
-# %% jupyter={"source_hidden": true}
 def read_by_local_rank():
     return read(int(os.environ["SLURM_LOCALID"]), int(os.environ["SLURM_NTASKS"]))
 
 
 # %% [markdown]
-# > **Predict.** How often is each sample read, in each of the three? Name one that reads all once.
+# > **Predict.** How often is each sample read, in each of the three? Name one that reads each once.
 
 # %%
 guess = "local rank as rank"  # change me: or "srun", or "4 × python & in the script"
@@ -218,11 +207,20 @@ for way, shares in taken.items():
     often[way] = {word: counts[word] for word in words.values() if counts[word]}
     print(f"{way:26} ranks read {[len(share) for share in shares]} samples: {often[way]}")
 right = [way for way, counts in often.items() if list(counts) == ["once"]]
-title = f"Only with {', '.join(right) or 'none of them'} was each of the {samples} samples read exactly once"
+title = f"Only with {' and '.join(right) or 'none of them'} was each of the {samples} samples read exactly once"
 show.figure(figures.bars(often, title, x="samples of the epoch, by how often they were read", guess=guess, counted=True))
 
 # %% [markdown]
-# The wrong runs did not fail. In one of them each rank even read the right number of samples. So count over all ranks.
+# The wrong runs did not fail. In one each rank even read the right number of samples. So count over all ranks.
+#
+# Now cure `read_by_local_rank` with another variable of the table, and run from there again.
+#
+# <details>
+# <summary>Answer</summary>
+#
+# `SLURM_PROCID` in place of `SLURM_LOCALID`. Then each sample is read once.
+#
+# </details>
 #
 # ### A sampler's two traps
 #
@@ -242,23 +240,26 @@ print(f"the ranks of PyTorch's sampler read {theirs}, together {sum(theirs)}; of
 # %% [markdown]
 # PyTorch repeats two samples so that all ranks take the same number of steps. In validation these count twice.
 #
-# Ours repeats none, so a rank may have one step fewer, and the others wait for it until they time out. In training, set
+# Ours repeats none. So a rank may have one step fewer (here with a batch of 1), and the others wait for it until they
+# time out. In training, set
 # our loader's `drop_last=True`, which leaves out less than a global batch. In validation keep all samples, and add up
 # sums and counts once at the end.
 #
-# > **Predict.** Which of the two reads the second epoch in another order? The folded cell compares.
+# > **Predict.** Who reads the second epoch in another order without being told its number: PyTorch's sampler, our
+# > loader, or both? The folded cell compares.
 
 # %% jupyter={"source_hidden": true}
-sampler, plan = DistributedSampler(range(samples), 4, 0), EpochPlan(samples, world_size=4)
+sampler = DistributedSampler(range(samples), 4, 0)
+loader = make_loader(packed, LoaderConfig(batch=10, mode="main", rank=0, world_size=4))
 first, again = list(sampler), list(sampler)
 sampler.set_epoch(1)
-ours, ours_again = ([batch.tolist() for batch in plan.batches(epoch)] for epoch in (0, 1))
-orders = {"PyTorch": (first, again), "PyTorch, set_epoch(1)": (first, list(sampler)), "ours": (ours, ours_again)}
+ours, ours_again = ([batch["index"].tolist() for batch in loader] for _ in range(2))
+orders = {"PyTorch": (first, again), "PyTorch, set_epoch(1)": (first, list(sampler)), "make_loader": (ours, ours_again)}
 for name, (one, other) in orders.items():
     print(f"{name:22} second epoch in {'the same' if one == other else 'another'} order")
 
 # %% [markdown]
-# Without `sampler.set_epoch(epoch)`, every epoch has the same order
+# Only ours: `make_loader` counts its epochs. PyTorch's sampler needs `sampler.set_epoch(epoch)`
 # ([pytorch#31771](https://github.com/pytorch/pytorch/issues/31771)).
 
 # %% [markdown] id="scale" tags=["core"]
@@ -349,7 +350,7 @@ for what, pause_s in {"writes a checkpoint for 5 s": 5, "exits": 0}.items():
 
 # %% [markdown]
 # A rank with one step more waits until its timeout, so training seems to hang: here 3 s, by default 10 minutes with
-# NCCL, 30 with gloo. Here, if the other exits, the connection breaks.
+# NCCL, 30 with gloo. If the other exits, here the connection breaks.
 
 # %% [markdown] id="full" tags=["core"]
 # ## 4 · Add nodes until the storage is full
@@ -358,7 +359,7 @@ for what, pause_s in {"writes a checkpoint for 5 s": 5, "exits": 0}.items():
 # A storage sends 80 MB per second. (Both only sleep.) First all share one storage. Then each has a copy, as after
 # staging.
 #
-# > **Predict.** An image is about 100 kB, and a step takes 10 of them. For how many ranks is one storage fast enough?
+# > **Predict.** An image is about 110 kB, and a step takes 10 of them. For how many ranks is one storage fast enough?
 
 # %%
 guess = 1  # change me: one storage is fast enough for so many ranks
@@ -386,16 +387,16 @@ for where, storage in storages.items():
         scaled[where][n] = [300 * n / max(nodes.play(partial(thirty_steps, storage, soon()), places)) for _ in range(2)]
 
 # %% [markdown]
-# The folded cell draws. It also divides the files per second that you opened in 01 by the 333 that a rank takes: so
-# many ranks could *one node* feed from unpacked files.
+# The folded cell draws. It also divides the files per second that you opened in 01 by the 333 that a rank takes: *one
+# node* could feed at most so many ranks from unpacked files.
 
 # %% jupyter={"source_hidden": true}
 from statistics import median
 
 speed = {where: {n: median(runs) for n, runs in line.items()} for where, line in scaled.items()}
-worth = {where: line[4] / line[1] for where, line in speed.items()}
+worth = speed["a copy per rank"][4] / speed["a copy per rank"][1]
 need = 10 * source.manifest.sizes.mean() / 0.03  # bytes per second of a rank
-title = f"One storage feeds {rate / need:.1f} ranks: 4 ranks reach {worth['one storage']:.1f} times the speed of one, with copies {worth['a copy per rank']:.1f} times"
+title = f"One storage is full at {rate / need:.1f} ranks; with copies, 4 ranks are {worth:.1f} times as fast as one"
 lines = {where: scaled[where] for where in reversed(scaled)}  # the copies first: a solid line beside the dashed one
 lines |= {"n x one rank": {count: count * speed["a copy per rank"][1] for count in (1, 2, 3, 4)}}
 axes = {"x": "ranks, one per node", "y": "samples per second, all ranks", "ideal": "n x one rank"}
@@ -412,8 +413,8 @@ else:
     print("Run notebook 01, then this cell again, for your number.")
 
 # %% [markdown]
-# The flat grey line is the limit: 80 MB per second are 720 images. Staging moves this
-# limit ([notebook 07](07_stage_a_dataset.ipynb)).
+# For two: a third would need more than 80 MB per second, which are 720 images (the grey line). Staging moves this limit
+# ([notebook 07](07_stage_a_dataset.ipynb)).
 #
 # <details>
 # <summary>Why not 333 with one rank, four times that with four, or 720 from one storage?</summary>
@@ -458,8 +459,8 @@ def train(folder, epochs=3):
 
 
 # %% [markdown]
-# The folded cell defines two functions. One saves the state under another name and renames it, so that a kill leaves
-# the last good checkpoint. The other plays Slurm's signal.
+# The folded cell defines `leave`, which saves the state under another name and renames it, so that a kill leaves the
+# last good checkpoint. It also plays Slurm's signal.
 
 
 # %% jupyter={"source_hidden": true}
@@ -496,8 +497,8 @@ print("second run:", nodes.play(partial(train, cut), two)[0])
 print("in one go: ", nodes.play(partial(train, whole), two)[0], f"(your guess: {guess})")
 
 # %% [markdown]
-# The losses are equal, because order and crops are functions of seed, epoch and sample. `smallfiles train` does
-# this too, and exits with code 75. Then the script queues its job again:
+# The losses are equal: order and crops depend only on seed, epoch and sample, and plain SGD keeps no state.
+# `smallfiles train` does this too, saves the optimizer, and exits with code 75. Then the script queues its job again:
 #
 # ```bash
 # set -e                                  # the script ends at the first command that fails
@@ -518,15 +519,16 @@ print("in one go: ", nodes.play(partial(train, whole), two)[0], f"(your guess: {
 # <details>
 # <summary>What else does a real training need?</summary>
 #
+# - Momentum and Adam have a state: save and load `optimizer.state_dict()` too, or the losses differ without an error.
 # - A DataLoader's processes get the signal too, and may die: ignore it in `worker_init_fn`.
 # - With NCCL `stop` lies on the GPU, and the test waits for it: make it every 20 steps, on all ranks.
 # - A model with dropout also needs the state of its generator (`torch.get_rng_state()`), of each rank.
+# - Fewer ranks make a smaller global batch: scale the learning rate, or the batch of a rank.
 # - Start it with `srun`: torchrun dies of USR1, and turns code 75 into 1.
 #
 # </details>
 #
-# If the job resumes with fewer nodes, the ranks share what is left of the epoch. The global batch is then smaller:
-# scale the learning rate, or the batch of a rank.
+# If the job resumes with fewer nodes, the ranks share what is left of the epoch.
 #
 # > **Predict.** 4 ranks stop after 3 batches of 16 each. How many of the 400 images does one of 3 ranks still get? The
 # > folded cell counts.
@@ -562,8 +564,8 @@ from helpers import jobs
 print(jobs.find(Path(jobs.__file__).parents[2], "10_read").path.read_text())
 
 # %% [markdown]
-# Four processes read (`--nodes` times `--ntasks-per-node`), and the script counts, once. Slurm reads the `#SBATCH`
-# lines up to the first command, and silently ignores later ones.
+# Four processes read (`--nodes` times `--ntasks-per-node`), and the script counts, once. Slurm silently ignores
+# `#SBATCH` lines after the first command.
 #
 # We submit it to the local cluster (`slurm/local/up`), or to the site in `COURSE_SITE`:
 
@@ -582,6 +584,8 @@ print(sent.log or "No job, no log.")
 # rank 3 on n2: 100 samples in 115 ms
 # 4 ranks on 2 nodes read each of 400 samples exactly once, 2,058 samples/s
 # ```
+#
+# The rate is all samples by the seconds of the slowest rank.
 #
 # </details>
 
