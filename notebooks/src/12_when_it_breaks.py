@@ -3,8 +3,8 @@
 #
 # **Minutes** 30 · **Machine** any Linux computer with two CPUs · **Needs** nothing · **Data** 400 synthetic images
 #
-# This notebook is a reference: find your symptom in the tables. *Below* means that the failure is reproduced under the
-# tables, mostly in a folded cell. Make your guess before you run it.
+# In a course, start at [Set up](#Set-up), and guess before you run. Later, the tables are a reference: find your
+# symptom. *Below* means that the failure is reproduced here.
 
 # %% [markdown] id="symptoms"
 # ## Find your symptom
@@ -167,9 +167,8 @@ reader = formats.open(shard)
 #
 # ### Lower accuracy with workers
 #
-# A model is less accurate if workers load its data, and there is no error. `IsRight` compares each sample with what it
-# should be. It reads through one file, which was opened before the workers were forked: by `seek` and `read`, with or
-# without a pause between them, or by `os.pread`.
+# `IsRight` compares each sample with what it should be. It reads through one file, which was opened before the workers
+# were forked: by `seek` and `read`, with or without a pause between them, or by `os.pread`.
 
 # %%
 from torch.utils.data import DataLoader, Dataset, RandomSampler
@@ -202,7 +201,7 @@ class IsRight(Dataset):
 # > **Predict.** How many per cent of the samples are wrong with two workers and the pause? With one: fewer, or none?
 
 # %%
-guess = 10  # change me: per cent with two workers
+guess = 30  # change me: per cent with two workers
 
 # %%
 def wrong(dataset, workers):
@@ -267,8 +266,6 @@ for epoch in range(2):
 #
 # ### Two images became one sample
 #
-# A shard has fewer samples than images.
-#
 # > **Predict.** How many samples does webdataset find in a shard with these names? Then find names that make two.
 
 # %%
@@ -276,7 +273,6 @@ names = ["cat.v1.jpg", "cat.v2.jpg"]  # change me after your guess
 
 # %% [markdown]
 # The folded cell writes such a shard, and one with `%2E` for each dot of a stem. It prints the samples and their parts.
-# Run it again after a change.
 
 # %% jupyter={"source_hidden": true}
 import tarfile
@@ -307,8 +303,12 @@ print("without dots:", parts_of(written("escaped.tar", *escaped)))
 #
 # ### Each rank reads everything
 #
-# More GPUs are used, and an epoch takes as long as before. The folded cell lets two ranks read `a.tar` and `b.tar`,
-# without and with a split.
+# More GPUs are used, and an epoch takes as long as before.
+#
+# > **Predict.** Two ranks read `a.tar` and `b.tar`, with one sample in each. With which setting does each rank read
+# > both: none, `nodesplitter=None`, or `nodesplitter=wds.split_by_node`? And which is refused?
+#
+# The folded cell tries the three on both ranks.
 
 # %% jupyter={"source_hidden": true}
 from unittest.mock import patch
@@ -316,19 +316,20 @@ from unittest.mock import patch
 both = [written(f"{letter}.tar", f"{letter}.jpg") for letter in "ab"]
 for rank in "01":
     with patch.dict(os.environ, RANK=rank, WORLD_SIZE="2"):
-        print(f"rank {rank}, no split:", said(parts_of, both))
-        print(f"rank {rank}, split:    samples {[*parts_of(both, nodesplitter=wds.split_by_node)]}")
+        print(f"rank {rank}, no setting:   ", said(parts_of, both))
+        print(f"rank {rank}, None:          samples {[*parts_of(both, nodesplitter=None)]}")
+        print(f"rank {rank}, split_by_node: samples {[*parts_of(both, nodesplitter=wds.split_by_node)]}")
 
 # %% [markdown]
-# **Why.** Each rank gets the list of all shards. webdataset refuses that; with some loaders each rank reads everything.
+# **Why.** Each rank gets the list of all shards. Without a setting webdataset refuses that. With `None`, as with
+# loaders that know no ranks, each rank reads everything.
 #
 # **Cure.** Split the list: with `nodesplitter=wds.split_by_node` each rank reads its own shard.
 #
 # ### Fewer samples than yesterday
 #
-# An epoch became shorter, since the copy of a shard was interrupted.
-#
-# > **Predict.** Half a shard arrived, cut between two samples or within one. Does webdataset notice none, one, or both?
+# > **Predict.** Half a shard was copied, cut between two samples or within an image. Does webdataset notice none, one,
+# > or both?
 #
 # The folded cell also asks our reader.
 
@@ -347,7 +348,8 @@ for where, end in {"between": half - 512, "within": half + 512}.items():
     print(f"{where}: our reader: {said(len, formats.open(cut))}")
 
 # %% [markdown]
-# **Why.** After a cut between samples only the end mark is missing, and webdataset does not look for it.
+# **Why.** webdataset notices the cut within an image only. Between samples just the end mark is missing, for which it
+# does not look.
 #
 # **Cure.** Copy under a temporary name, and rename what is complete. `smallfiles verify` finds a cut.
 
@@ -356,8 +358,8 @@ for where, end in {"between": half - 512, "within": half + 512}.items():
 #
 # ### Memory grows
 #
-# Memory grows in the first epoch, until a worker is killed. Forked workers share a list, but a page of it (4 kB) is
-# copied when somebody writes to it. Reading a path writes too: its count of references.
+# Forked workers share a list, but a page of it (mostly 4 kB) is copied when somebody writes to it. Reading a path
+# writes too: its count of references.
 #
 # > **Predict.** A path takes 112 bytes. From which n on does a worker that reads every n-th path copy less than the
 # > whole list?
@@ -392,20 +394,24 @@ copied = {name: {step: in_child(copied_mb, name, step) for step in sorted({1, *s
 whole = max(copied["list"].values())
 last = max(n for n, mb in copied["list"].items() if mb > 0.97 * whole)
 column = max(copied["column"].values())
-title = f"Up to n = {last:,} the worker copies the whole list ({whole:.0f} MB), of a column {column:.1f} MB"
+title = f"A worker copies the whole list ({whole:.0f} MB) up to n = {last:,}, but only {column:.1f} MB of a column"
 per_page = os.sysconf("SC_PAGE_SIZE") // 112
 axes = {"x": "every n-th path is read, n", "y": "copied by the worker (MB)", "log": "x"}
 figures.lines(copied, title, **axes, guess=guess, marks={f"{per_page} paths in a page": per_page})
 
 # %% [markdown]
-# **Why.** A page of 4 kB holds 36 paths, so up to n = 36 each page is written to. The paths of a column have no counts.
+# **Why.** A page of 4 kB holds 36 paths, so up to n = 36 each page is written to (of 64 kB, on some ARM nodes: 585).
+# The paths of a column have no counts.
 #
 # **Cure.** Keep paths, labels and captions in columns (Arrow, NumPy).
 #
 # ### Bus error, or no shared memory
 #
-# A worker dies, although the job has memory left. Workers hand over batches in `/dev/shm`. Here it has 8 MB, and eight
-# samples of 600,000 numbers are sent, as floats of 4 bytes and as bytes.
+# A worker fails, although the job has memory left. Before PyTorch 2.10 it died of a bus error. Now it says what is
+# missing ([pytorch#161910](https://github.com/pytorch/pytorch/pull/161910)).
+#
+# Workers hand over batches in `/dev/shm`. Here it has 8 MB, and eight samples of 600,000 numbers are sent, as floats of
+# 4 bytes and as bytes.
 #
 # > **Predict.** Which arrive: floats, bytes, or both? Then let both arrive: with which `batch`?
 
@@ -413,7 +419,7 @@ figures.lines(copied, title, **axes, guess=guess, marks={f"{per_page} paths in a
 batch = 4  # change me after your guess: samples per batch
 
 # %% [markdown]
-# The folded cell sends them. Run it again after a change.
+# The folded cell sends them.
 
 # %% jupyter={"source_hidden": true}
 def with_limits(folder, limits, *command):
@@ -443,10 +449,8 @@ for dtype in ("float32", "uint8"):
 #
 # **Cure.** Make smaller batches (here of one sample) or fewer of them ahead, or send bytes.
 #
-# From version 2.10 PyTorch reserves the memory first
-# ([pytorch#161910](https://github.com/pytorch/pytorch/pull/161910)). Before, the worker died of SIGBUS. So does one
-# that reads a mapped file after it was truncated: the first in the folded cell. The second is killed by signal 9, as
-# over the memory limit.
+# In the folded cell the first worker dies of a bus error, since it reads a mapped file that was truncated. The second
+# is killed by signal 9, as over the memory limit.
 
 # %% jupyter={"source_hidden": true}
 import mmap
@@ -511,18 +515,25 @@ print(in_child(keep_batches))
 #
 # ### Offset overflow
 #
-# Arrow does not join arrays. The folded cell gives it 33 pieces of 64 MiB.
+# > **Predict.** Arrow joins pieces of 64 MiB. How many fit into one array: 31, 32, or 33?
+
+# %%
+pieces = 33  # change me after your guess: 31 takes 2 GB of memory
+
+# %% [markdown]
+# The folded cell joins them.
 
 # %% jupyter={"source_hidden": true}
 chunk = pa.array([bytes(1 << 20)] * 64)  # 64 MiB
-photos = pa.chunked_array([chunk] * 33)  # the same chunk 33 times, which takes no memory
-print(said(photos.combine_chunks))
+photos = pa.chunked_array([chunk] * pieces)  # the same chunk each time, which takes no memory
+joined = said(lambda: f"{photos.combine_chunks().nbytes >> 20:,} MiB in one array")
+print(joined)
 print(len(pa.table({"data": photos}).to_batches()), "record batches of", chunk.nbytes >> 20, "MiB are fine")
 
 # %% [markdown]
-# **Why.** The offsets of a `binary` array have 32 bits, so it ends at 2 GiB.
+# **Why.** The offsets of a `binary` array are signed numbers of 32 bits, so it stays below 2 GiB: 31 pieces fit.
 #
-# **Cure.** Leave the pieces apart, or use `large_binary`.
+# **Cure.** Leave pieces apart, or use `large_binary`.
 
 # %% [markdown] id="files" tags=["core"]
 # ## 3 · Files that refuse
@@ -576,8 +587,10 @@ with h5py.File(path, "r+"):
 #
 # ### Less memory than usual
 #
-# A node lacks memory that no process uses. The folded cell stages to a stand-in for `/dev/shm`, kills the job, and
-# sweeps.
+# > **Predict.** A job copies a shard to `/dev/shm`, and is killed by signal 9. Is its copy removed, incomplete, or
+# > complete?
+#
+# The folded cell stages to a stand-in for `/dev/shm`, kills the job, and sweeps.
 
 # %% jupyter={"source_hidden": true}
 from smallfiles import staging
@@ -597,7 +610,7 @@ print(*(f"left: {copy.bytes:,} bytes, {copy.state}, {copy.owner}" for copy in st
 print("removed:", staging.sweep_all([node]), "- left:", len(staging.listing([node])))
 
 # %% [markdown]
-# **Why.** Files in `/dev/shm` are memory, and a killed job leaves them there.
+# **Why.** Files in `/dev/shm` are memory. After signal 9 nobody cleans up, so the complete copy stays.
 #
 # **Cure.** `smallfiles staged --sweep` removes copies whose owner is dead.
 
@@ -605,8 +618,6 @@ print("removed:", staging.sweep_all([node]), "- left:", len(staging.listing([nod
 # ## 4 · Jobs that run elsewhere
 #
 # ### Cannot get attribute, or cannot be pickled
-#
-# Workers fail before their first batch.
 #
 # > **Predict.** A program without a file, as a notebook, defines a class. A worker gets an object of it by spawn
 # > (pickled), then by fork. Which fails: spawn, fork, or both?
@@ -646,28 +657,32 @@ print(len(pickle.dumps(reader)), "bytes: our reader, which opens the file again 
 # %% [markdown]
 # ### Workers crawl
 #
-# Loading is slow, although CPUs were requested.
-#
-# > **Predict.** A script requests eight CPUs, and a task is bound to one. Who reports 1: `SLURM_CPUS_PER_TASK`,
-# > `os.cpu_count()`, or `os.sched_getaffinity`?
+# > **Predict.** A script requests eight CPUs, and `srun` binds a task to one (as in 10.1). How many workers of this
+# > program share that CPU? Then change the marked line, so that each worker has a CPU of its own.
 
 # %%
 def in_a_task():
-    os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:1])  # what srun does
+    os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})  # what srun does
     os.environ["SLURM_CPUS_PER_TASK"] = "8"  # what the script requested
-    return os.environ["SLURM_CPUS_PER_TASK"], os.cpu_count(), len(os.sched_getaffinity(0))
+    workers = int(os.environ["SLURM_CPUS_PER_TASK"])  # change me: count what the task has
+    return f"workers: {workers}, CPUs: {len(os.sched_getaffinity(0))}"
 
 
-print("the variable {}, os.cpu_count() {}, os.sched_getaffinity {}".format(*in_child(in_a_task)))
+print(in_child(in_a_task))
 
 # %% [markdown]
-# **Why.** The workers share one CPU, which only `os.sched_getaffinity` sees.
+# <details>
+# <summary>Answer</summary>
 #
-# **Cure.** Repeat the request: `srun --cpus-per-task="$SLURM_CPUS_PER_TASK"`.
+# `workers = len(os.sched_getaffinity(0))`. `os.cpu_count()` gives the CPUs of the node.
+#
+# </details>
+#
+# **Why.** The variable tells what was requested, and only `os.sched_getaffinity` what the task has.
+#
+# **Cure.** One worker is slow, too. So repeat the request: `srun --cpus-per-task="$SLURM_CPUS_PER_TASK"`.
 #
 # ### Connection refused, or a job that hangs
-#
-# A program that ran on the login node fails on a compute node.
 #
 # > **Predict.** At one port nobody listens, at another a server never answers. Which hangs without a timeout: the
 # > first, the second, or both?
@@ -709,14 +724,16 @@ show.command(machine_report.describe(setup.scratch))
 
 # %% [markdown]
 # ```bash
-# smallfiles epoch train.tars            # each sample once, over ranks and workers
-# smallfiles verify train.tars           # every block against its digest
+# srun smallfiles epoch train.tars seen    # each rank reads its share
+# smallfiles epoch --count seen            # was each sample read once?
+# smallfiles verify train.tars             # every block against its digest
 # ```
 
 # %% [markdown] id="key-points"
 # ## Key points
 #
-# - Without an error only counting helps: samples, labels, keys.
+# - Without an error only checks help: count keys, compare bytes with and without workers, print two epochs' first
+#   indices.
 # - Open files in the process that reads them.
 # - Memory, `/dev/shm`, open files and an Arrow array each have a limit.
 # - Count what you may use, not what is installed or requested.
