@@ -46,7 +46,8 @@ def script(folder: str) -> Path:
 WHERE = {
     "text": "environment variables are text: make numbers of them with int()",
     "laptop": "on a laptop these variables are not set: the process is alone, which is rank 0 of 1",
-    "script": "the job script sees SLURM_NTASKS, but is one process: srun did not start it, so it has no SLURM_STEP_NUM_TASKS",
+    "script": "the job script sees SLURM_NTASKS, but is one process; only what srun starts is told "
+    "SLURM_STEP_NUM_TASKS",
     "salloc": "the shell of salloc is a step of one task: its SLURM_STEP_NUM_TASKS is 1, not SLURM_NTASKS",
     "first task": "task 0 of a step is not alone; see SLURM_STEP_NUM_TASKS. Read `env`, not os.environ",
     "local for rank": "this number counts from 0 on each node; the rank is SLURM_PROCID, under torchrun RANK",

@@ -4,9 +4,9 @@
     lines      the cured line of the three job scripts: run by real bash, with a played srun
     programs   the cured line of the three Python programs: run here
 
-A line is judged by what it does: which CPUs a step gets, how much shared memory a loader takes, what an epoch
-reads. The trap: a cure for the wrong cause often makes the symptom rarer, so the checks look at the cause.
-Notebook 12 sends participants here.
+A line is judged by what it does: which CPUs a step gets, how much shared memory a loader takes, which crops
+workers draw. The trap: a cure for the wrong cause often makes the symptom rarer, so the checks look at the
+cause. Notebook 12 sends participants here.
 """
 
 from __future__ import annotations
@@ -17,10 +17,11 @@ import shlex
 import subprocess
 from collections import Counter
 from collections.abc import Mapping
+from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import torch
-from torch.utils.data import DistributedSampler
 
 from exercises.checks import Attempt, NotStarted, check
 
@@ -32,22 +33,24 @@ CAUSES = (
     "files kept open by tensors",
     "limit of inodes",
     "same order in every epoch",
+    "a random generator copied by the fork",
     "shared position of an open file",
     "names cut at the first dot",
     "a copy that was interrupted",
 )
-RIGHT = dict(zip("ABCDEF", (CAUSES[n] for n in (0, 1, 2, 6, 4, 8)), strict=True))
+RIGHT = dict(zip("ABCDEF", (CAUSES[n] for n in (0, 1, 2, 7, 4, 9)), strict=True))
 WHY = {
     "A": "8 workers share one CPU: the process may use 1, although the script requested 8",
     "B": "the name of a server could not be resolved: a compute node does not reach the internet",
     "C": "signal 7, Bus error, is a page of /dev/shm that is not there, and df shows it full",
-    "D": "the two epochs begin with the same numbers",
+    "D": "both workers, in both epochs, draw the same numbers as a new generator",
     "E": "the error names open files: each tensor that a worker sends holds one as long as it is kept",
     "F": "half of the samples, each with two images: their names differ only after a dot",
 }
 NOT = {
     "C: memory limit of the job": "over the job's limit a process dies of signal 9, Killed; this is signal 7",
-    "D: shared position of an open file": "every sample is right; only their order repeats",
+    "D: same order in every epoch": "it is the crops that repeat, and in two workers at once",
+    "D: shared position of an open file": "every image is right; only its crop repeats",
     "E: limit of inodes": "no room for new files is another error (28); here a process holds too many open",
     "F: a copy that was interrupted": "the number of images is right: two of them are in each sample",
     "F: shared position of an open file": "it happens without workers too, and no byte is wrong",
@@ -56,7 +59,7 @@ ORIGINAL = {
     "A": "srun python train.py --workers 8",
     "B": "srun python finetune.py --model resnet50",
     "C": "srun --cpus-per-task=16 python train.py --workers 16 --prefetch 8 --batch 256",
-    "D": "pass",
+    "D": "random = self.random",
     "E": "kept.append(batch)",
     "F": 'name = f"{stem}.jpg"',
 }
@@ -212,22 +215,31 @@ def _executed(attempt: Attempt, line: str, names: dict[str, Any]) -> dict[str, A
     return names
 
 
-def _cured_order(attempt: Attempt, line: str) -> None:
-    samplers: list[Any] = [DistributedSampler(range(20), 2, rank) for rank in range(2)]  # type: ignore[arg-type]
-    orders = []
-    for epoch in range(3):
-        for rank, sampler in enumerate(samplers):
-            _executed(attempt, line, {"sampler": sampler, "epoch": epoch, "rank": rank, "torch": torch})
-        orders.append([list(sampler) for sampler in samplers])
-    same = orders[0][0] == orders[1][0] or orders[1][0] == orders[2][0]
-    because = "the sampler draws from its own seed and epoch, and knows the epoch only from set_epoch(epoch)"
-    if "set_epoch" in line and same:
-        because = "the same number in every epoch is the same order: pass `epoch`"
-    attempt.require(not same, f"twice {orders[1][0][:4]}", "another order in each epoch", because)
-    for first, second in orders:
-        read = sorted(first + second)
-        because = "ranks must draw from the same seed, or they read samples twice and miss others"
-        attempt.require(read == list(range(20)), read, "each of 20 samples once over both ranks", because)
+def _cured_views(attempt: Attempt, line: str) -> None:
+    drawn: dict[tuple[int, int], list[tuple[int, ...]]] = {}
+    with torch.random.fork_rng(devices=[]):
+        for epoch, worker in ((0, 0), (0, 1), (1, 0), (1, 1)):
+            copied = SimpleNamespace(random=np.random.default_rng(0), images=[None] * 8)
+            torch.manual_seed(1000 * epoch + worker)  # as a DataLoader seeds its workers
+            for index in (worker, worker + 2):
+                names = {"self": copied, "index": index, "np": np, "numpy": np, "torch": torch}
+                random: Any = _executed(attempt, line, names).get("random")
+                because = "`random` must be a generator: the next line calls random.integers(…)"
+                attempt.require(hasattr(random, "integers"), repr(random), "a NumPy generator", because)
+                drawn.setdefault((epoch, worker), []).append(tuple(random.integers(0, 1 << 30, size=2)))
+    copies = "both workers start from the same seed, as copies of one generator do"
+    different = len({crop for crops in drawn.values() for crop in crops})
+    for got, same, because in (
+        ("two workers", drawn[0, 0][0] == drawn[0, 1][0], copies),
+        (
+            "two epochs",
+            drawn[0, 1] == drawn[1, 1],
+            "the epochs repeat: torch.initial_seed() changes with them",
+        ),
+        ("two samples", len(set(drawn[0, 0])) == 1, "one seed gives each sample the same: add the index"),
+        ("two samples", different < 8, "a sum of seed and index repeats: give both"),
+    ):
+        attempt.require(not same, f"the same crop for {got}", "another crop each time", because)
 
 
 def _cured_tensors(attempt: Attempt, line: str) -> None:
@@ -261,9 +273,9 @@ def _cured_names(attempt: Attempt, line: str) -> None:
     attempt.require(set(parts) == {"jpg"}, parts, "the field jpg in each", "a dot before the suffix is left")
 
 
-@check(buys="Each sample once, in a new order, and a job that is alive at the end of the epoch.")
+@check(buys="Each sample once, in a new view, and a job that is alive at the end of the epoch.")
 def programs(attempt: Attempt) -> None:
     """`cures["D"]`, `cures["E"]`, `cures["F"]`: the marked line of each program, cured."""
     for letter, line in _begun(attempt, "DEF").items():
         attempt.given(f"job {letter}: {line}")
-        {"D": _cured_order, "E": _cured_tensors, "F": _cured_names}[letter](attempt, line)
+        {"D": _cured_views, "E": _cured_tensors, "F": _cured_names}[letter](attempt, line)

@@ -46,20 +46,21 @@ setup = start("ex12")
 # srun --cpus-per-task=16 python train.py --workers 16 --prefetch 8 --batch 256     # <--
 # ```
 # ```
-# RuntimeError: DataLoader worker (pid 4711) is killed by signal: Bus error.
+# pytorch 2.8 · RuntimeError: DataLoader worker (pid 4711) is killed by signal: Bus error.
 # df -H /dev/shm, while it ran:    Size 8.0G   Used 8.0G   Avail 0
 # ```
 #
-# **D** learns less than it should, on two ranks.
+# **D** overfits as if its crops were not random. It has two workers, and `self.random` is `np.random.default_rng(0)`,
+# made in `__init__`.
 #
 # ```python
-# for epoch in range(epochs):
-#     pass                                      # <--
-#     for index in sampler:                     # a DistributedSampler
-#         train(index)
+# def __getitem__(self, index):
+#     random = self.random                      # <--
+#     return crop(self.images[index], corner=random.integers(0, 32, size=2))
 # ```
 # ```
-# rank 0 epoch 0: samples 4, 13, 7, 3 …      rank 0 epoch 1: samples 4, 13, 7, 3 …
+# epoch 0: worker 0 at (27, 20), (16, 8) …      worker 1 at (27, 20), (16, 8) …
+# epoch 1: worker 0 at (27, 20), (16, 8) …      worker 1 at (27, 20), (16, 8) …
 # ```
 #
 # **E** keeps all batches of a small validation set.
@@ -102,7 +103,7 @@ causes = {
     "A": "one CPU for all workers",
     "B": "no network on compute nodes",
     "C": "shared memory is full",
-    "D": "same order in every epoch",
+    "D": "a random generator copied by the fork",
     "E": "files kept open by tensors",
     "F": "names cut at the first dot",
     # --8<-- stub
@@ -123,15 +124,16 @@ found
 # <details>
 # <summary>Hint 1: where to look</summary>
 #
-# In A at the two numbers of CPUs, in C at the signal, in E at what is "open", in F at the dots.
+# In A at the two numbers of CPUs, in C at the signal, in D at what repeats, in E at what is "open", in F at the dots.
 #
 # </details>
 #
 # <details>
-# <summary>Hint 2: four that do not fit</summary>
+# <summary>Hint 2: five that do not fit</summary>
 #
 # A job over its memory limit is `Killed`, signal 9. A limit of inodes is `No space left on device`. A shared position
-# needs two workers. An interrupted copy has fewer images, not fewer samples of two images.
+# needs two workers. An interrupted copy has fewer images, not fewer samples of two images. An order is one of samples,
+# not of crops.
 #
 # </details>
 
@@ -179,19 +181,19 @@ scripts
 # %% [markdown] id="programs"
 # ## Task 3: the programs
 #
-# Cure D, E and F in the same way. In F no two images may get the same name, whatever their stems are; the suffix stays
-# `.jpg`:
+# Cure D, E and F in the same way. In D every sample gets a crop of its own, in each epoch. In F no two images may get
+# the same name, whatever their stems are; the suffix stays `.jpg`:
 #
 # `more: dict[str, str]`
 
 # %% id="programs-answer"
 more = {
     # --8<-- solution
-    "D": "sampler.set_epoch(epoch)",
+    "D": "random = np.random.default_rng([torch.initial_seed(), index])",
     "E": "kept.append(batch.clone())",
     "F": 'name = stem.replace("%", "%25").replace(".", "%2E") + ".jpg"',
     # --8<-- stub
-    # "D": "pass",  # your code: one line for each job
+    # "D": "random = self.random",  # your code: one line for each job
     # "E": "kept.append(batch)",
     # "F": 'name = f"{stem}.jpg"',
     # --8<-- end
@@ -205,7 +207,8 @@ programs
 # <details>
 # <summary>Hint 1: D and E</summary>
 #
-# Both are one call of a method: of the sampler, with the number of the epoch; of the tensor, for memory of its own.
+# In D, `torch.initial_seed()` is another number in each worker and epoch. `np.random.default_rng` also takes a list of
+# numbers: a seed and the index. In E, the tensor has a method for memory of its own.
 #
 # </details>
 #

@@ -15,7 +15,8 @@ WRONG_CAUSES = [
     (but(ex12.RIGHT, A="shared memory is full"), "the process may use 1"),
     (but(ex12.RIGHT, B="a copy that was interrupted"), "does not reach the internet"),
     (but(ex12.RIGHT, C="memory limit of the job"), "this is signal 7"),
-    (but(ex12.RIGHT, D="shared position of an open file"), "only their order repeats"),
+    (but(ex12.RIGHT, D="shared position of an open file"), "only its crop repeats"),
+    (but(ex12.RIGHT, D="same order in every epoch"), "it is the crops that repeat"),
     (but(ex12.RIGHT, E="limit of inodes"), "another error (28)"),
     (but(ex12.RIGHT, F="a copy that was interrupted"), "the number of images is right"),
     (but(ex12.RIGHT, F="shared position of an open file"), "without workers too"),
@@ -62,14 +63,20 @@ RIGHT_LINES = [
 ]
 TestLines = judged(ex12.lines, WRONG_LINES, RIGHT_LINES)
 
-D, E = "sampler.set_epoch(epoch)", "kept.append(batch.clone())"
+D, E = "random = np.random.default_rng([torch.initial_seed(), index])", "kept.append(batch.clone())"
 F = 'name = stem.replace("%", "%25").replace(".", "%2E") + ".jpg"'
 PROGRAMS = {"D": D, "E": E, "F": F}
 WRONG_PROGRAMS = [
-    (but(PROGRAMS, D=ex12.ORIGINAL["D"]), "knows the epoch only from set_epoch"),
-    (but(PROGRAMS, D="torch.manual_seed(epoch)"), "knows the epoch only from set_epoch"),
-    (but(PROGRAMS, D="sampler.set_epoch(1)"), "the same number in every epoch"),
-    (but(PROGRAMS, D="sampler.seed = 10 * epoch + rank"), "ranks must draw from the same seed"),
+    (but(PROGRAMS, D=ex12.ORIGINAL["D"]), "copies of one generator"),
+    (but(PROGRAMS, D="random = np.random.default_rng(0)"), "copies of one generator"),
+    (but(PROGRAMS, D="random = np.random.default_rng(index)"), "the epochs repeat"),
+    (but(PROGRAMS, D="random = np.random.default_rng(torch.initial_seed())"), "each sample the same"),
+    (
+        but(PROGRAMS, D="random = np.random.default_rng(torch.initial_seed() + index)"),
+        "a sum of seed and index",
+    ),
+    (but(PROGRAMS, D="random = np.random"), "must be a generator"),
+    (but(PROGRAMS, D="self.random = np.random.default_rng()"), "must be a generator"),
     (but(PROGRAMS, E=ex12.ORIGINAL["E"]), "views of the same shared memory"),
     (but(PROGRAMS, E="kept.append(batch.detach())"), "views of the same shared memory"),
     (but(PROGRAMS, E="kept.append(batch.numpy())"), "views of the same shared memory"),
@@ -85,7 +92,8 @@ WRONG_PROGRAMS = [
 ]
 RIGHT_PROGRAMS = [
     PROGRAMS,
-    but(PROGRAMS, D="sampler.seed = epoch", E="kept.append(batch.numpy().copy())"),
+    but(PROGRAMS, D="random = np.random.default_rng()", E="kept.append(batch.numpy().copy())"),
+    but(PROGRAMS, D="random = vars(self).setdefault('own', np.random.default_rng(torch.initial_seed()))"),
     but(PROGRAMS, E="kept += [torch.clone(batch)]", F="name = stem.encode().hex() + '.jpg'"),
 ]
 TestPrograms = judged(ex12.programs, WRONG_PROGRAMS, RIGHT_PROGRAMS)
