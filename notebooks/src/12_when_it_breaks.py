@@ -211,7 +211,7 @@ def wrong(dataset, workers):
 
 
 tried = [("seek, pause, read", 1), ("seek, pause, read", 2), ("seek, read", 2), ("os.pread", 2)]
-shares = {f"{way}; {n} worker{'s' * (n > 1)}": wrong(IsRight(way), n) / 120 for way, n in tried}
+shares = {f"{way}; {n} worker{'s' * (n > 1)}": round(wrong(IsRight(way), n) / 120, 1) for way, n in tried}
 _, two, without, by_position = shares.values()
 title = f"Two workers share an offset: {two:.0f}% of the samples are wrong, {without:.1f}% without the pause, "
 title += f"{by_position:.0f}% with os.pread"
