@@ -241,9 +241,8 @@ print(f"the ranks of PyTorch's sampler read {theirs}, together {sum(theirs)}; of
 # PyTorch repeats two samples so that all ranks take the same number of steps. In validation these count twice.
 #
 # Ours repeats none. So a rank may have one step fewer (here with a batch of 1), and the others wait for it until they
-# time out. In training, set
-# our loader's `drop_last=True`, which leaves out less than a global batch. In validation keep all samples, and add up
-# sums and counts once at the end.
+# time out. In training, set our loader's `drop_last=True`, which leaves out less than a global batch. In validation
+# keep all samples, and add up sums and counts once at the end.
 #
 # > **Predict.** Who reads the second epoch in another order without being told its number: PyTorch's sampler, our
 # > loader, or both? The folded cell compares.

@@ -305,8 +305,8 @@ print("without dots:", parts_of(written("escaped.tar", *escaped)))
 #
 # More GPUs are used, and an epoch takes as long as before.
 #
-# > **Predict.** Two ranks read `a.tar` and `b.tar`, with one sample in each. With which setting does each rank read
-# > both: none, `nodesplitter=None`, or `nodesplitter=wds.split_by_node`? And which is refused?
+# > **Predict.** Two ranks read `a.tar` and `b.tar`, with one sample in each. When does each rank read both: without a
+# > setting, with `nodesplitter=None`, or with `nodesplitter=wds.split_by_node`? And what is refused?
 #
 # The folded cell tries the three on both ranks.
 
