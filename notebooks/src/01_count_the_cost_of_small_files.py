@@ -204,8 +204,8 @@ show.say(f"Known names here: **{images * half:,.0f} s** by the median; by the me
 show.say(f"New names there: **{there / 3600:.1f} hours** of opens alone, without a single byte. Your guess: {guess}.")
 
 # %% [markdown]
-# A fresh node knows no names, so we count a look-up and an open. (Lustre combines them: halve the time.) The 2 ms are
-# assumed; section *On the cluster* helps to estimate yours.
+# A fresh node knows no names, so we count a look-up and an open. (On Lustre: open and close.) The 2 ms are assumed;
+# section *On the cluster* helps to estimate yours.
 
 # %% [markdown] id="sizes" tags=["core"]
 # ## 3 · Trade many files for one

@@ -560,8 +560,8 @@ show.figure(figure, alt="; ".join(axes.get_title("left") for axes in figure.axes
 # %% [markdown] id="cluster"
 # ## On the cluster
 #
-# Make the manifest once, in a job, and keep it beside the data. Nobody reads a job's notes, so `strict` turns those
-# about incomplete samples and stray files into an error.
+# Make the manifest once, in a job, and keep it beside the data. Nobody reads a job's notes, so `strict` makes errors of
+# incomplete samples and stray files, not of repaired rows.
 
 # %%
 config = sources.ManifestConfig(strict=True)

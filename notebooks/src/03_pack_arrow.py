@@ -427,7 +427,7 @@ else:
 # ## 5 · Kill a pack, and trust what is there
 #
 # *Optional, 6 minutes.* Packing ImageNet may hit a time limit. The folded cell packs in another process, and kills it
-# as soon as bytes appear, with SIGKILL, as a scheduler does.
+# as soon as bytes appear, with SIGKILL, a scheduler's last signal.
 #
 # > **Predict.** What does a listing show afterwards: a short file, a damaged file, or nothing?
 

@@ -192,7 +192,7 @@ for name in ("stage", "cp -r"):
     clear = speed[name].maximum < speed["dd"].minimum  # no dots overlap
     share = f"reaches {speed[name].median / speed['dd'].median:.0%} of dd's speed"
     said.append(f"{name} {share if clear else 'is not clearly slower than dd'}")
-show.figure(figures.bars(warm, f"Warm, {said[0]}; {said[1]}", note="warm page cache"))
+show.figure(figures.bars(warm, f"Warm, {said[0]}; {said[1]}", note="warm page cache; with removing the copy"))
 
 # %% [markdown]
 # `stage` hashes each piece, which needs a free CPU, and its start-up counts with 44 MB. The folded cell does the same
@@ -606,7 +606,7 @@ print(f"staging pays off after {copying / saved:.2f} epochs")
 # %% [markdown] id="key-points"
 # ## Key points
 #
-# - In `/dev/shm` a file is memory of the job, so the job's limit counts, not `df`.
+# - In `/dev/shm` a file is mostly memory of the job: the smaller of its limit and `df` counts.
 # - Pack first: a copy is then one long read, and each block is verified.
 # - Lock, look, copy to a temporary name, verify, rename: one rank copies, all use the copy.
 # - Time of the copy / time saved per epoch = epochs until staging pays off.

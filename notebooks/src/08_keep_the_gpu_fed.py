@@ -246,8 +246,8 @@ for name, batch in batches.items():
 #   with faster instructions. Let the GPU convert the whole batch (`images.normalise`).
 # - *Scaling pixels that are then thrown away.* Crop first.
 #
-# *Read* is short because processor time leaves out waiting. A cold parallel file system shows only by the clock
-# ([01](01_count_the_cost_of_small_files.ipynb)).
+# *Read* is short: the file is in memory. A cold parallel file system shows only by the clock: processor time omits
+# waiting ([01](01_count_the_cost_of_small_files.ipynb)).
 #
 # <details>
 # <summary>How can a part be decoded alone?</summary>

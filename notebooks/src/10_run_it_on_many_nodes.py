@@ -503,7 +503,8 @@ print("in one go: ", nodes.play(partial(train, whole), two)[0], f"(your guess: {
 # set -e                                  # the script ends at the first command that fails
 # code=0
 # srun … smallfiles train … || code=$?    # its exit code; what stands before || may fail
-# if ((code == 75)); then scontrol requeue "$SLURM_JOB_ID"; fi
+# if ((code == 75)); then exec scontrol requeue "$SLURM_JOB_ID"; fi
+# exit "$code"                            # any other code is the job's own
 # ```
 #
 # > **Predict.** What happens after code 75 without `|| code=$?`?

@@ -362,7 +362,7 @@ divided = max(work.samples / work.node_samples_s / 7, work.samples / work.node_s
 print(f"packed on 7 nodes: by division an epoch of {divided:.0f} s, in the model {found['packed'][7].epoch_s:.0f} s")
 
 # %% [markdown]
-# A line leaves 1 where something that all nodes share is full: more nodes do not shorten the epoch. Divide what it can
+# A line leaves 1 where something that all nodes share is full (or, on slow CPUs, where decoding is). Divide what it can
 # do per second by what one node needs:
 
 # %%

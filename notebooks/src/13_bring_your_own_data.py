@@ -300,13 +300,13 @@ for _ in range(9):
 alone = np.median(costs["image"])
 shares = {name: [100 * cost / alone for cost in runs] for name, runs in costs.items()}
 factor = np.median(shares["image and mask"]) / 100
-title = f"A mask to decode takes {factor - 1:.0%} more processor time: plan {factor:.1f} times the workers"
+title = f"In our loader a mask takes {factor - 1:.0%} more processor time: plan {factor:.1f} times its workers"
 note = f"random crops to 96 pixels; the image alone takes {1000 * alone / 100:.2f} ms"
 figures.bars(shares, title, x="processor time per sample, of the image alone (%)", base="image", guess=100 + guess, note=note)
 
 # %% [markdown]
-# Few bytes do not mean little work: all pixels of a PNG are decoded, of a JPEG often only those of the crop. Plan more
-# workers ([08](08_keep_the_gpu_fed.ipynb)), or pack both no larger than the network needs (`pack --resize 256`).
+# Few bytes do not mean little work: a PNG is decoded whole; of a JPEG our loader makes only the crop's pixels. Plan
+# more workers ([08](08_keep_the_gpu_fed.ipynb)), or pack both no larger than the network needs (`pack --resize 256`).
 
 # %% [markdown] id="table" tags=["core"]
 # ## 3 · Join a table
@@ -422,8 +422,9 @@ title = "Within a species, weight follows size if joined by name\n"
 title += f"(median correlation of logarithms {follows['by name']:.2f}; by position {follows['by position']:.2f})"
 figure.suptitle(title, x=0.01, ha="left", fontsize=10, fontweight="bold")
 show.figure(figure, alt=f"Two scatter plots of {len(weights)} images, weight by pixels of the object. {' '.join(title.split())}.")
-singles = sum(count == 1 for count in Counter(weights).values())
-print(f"These weights would be {len(set(weights))} classes, {singles} of them with a single image.")
+grams = Counter(round(weight) for weight in weights)
+singles = sum(count == 1 for count in grams.values())
+print(f"In whole grams these would be {len(grams)} classes, {singles} of them with a single image.")
 
 # %% [markdown]
 # Why not classes? Those with one image have none left to validate with. And classes do not know that 22 g is nearer to

@@ -202,10 +202,10 @@ for name in epochs:
 
 # %% [markdown]
 # While a line halves with twice the nodes, the nodes are the limit; where such lines coincide, the way of storing does
-# not matter for speed. Where a line is flat, all nodes wait for what they share. Files and the packed file are flat
-# early, because each read at random costs the targets 0.5 ms, and a sample needs two. So on many nodes with hard disks,
-# one file read at random is no faster than many. On flash it is (section 5). But files keep the metadata servers busy.
-# A small rise at the end is chance.
+# not matter for speed. Where a line is flat, all nodes wait for what they share. By default, files and the packed file
+# are flat early, because each read at random costs the targets 0.5 ms, and a sample needs two. So on many nodes with
+# hard disks, one file read at random is no faster than many. On flash it is (section 5). Files keep the metadata
+# servers busy. A small rise at the end is chance.
 
 # %% [markdown]
 # The shortest epoch need not give the shortest training. Before the first epoch of `staged`, all nodes copy the whole
