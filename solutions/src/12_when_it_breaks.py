@@ -189,7 +189,7 @@ scripts
 # %% id="programs-answer"
 more = {
     # --8<-- solution
-    "D": "random = np.random.default_rng([torch.initial_seed(), index])",
+    "D": "random = np.random.default_rng(torch.randint(1 << 62, ()).item())",
     "E": "kept.append(batch.clone())",
     "F": 'name = stem.replace("%", "%25").replace(".", "%2E") + ".jpg"',
     # --8<-- stub
@@ -207,8 +207,8 @@ programs
 # <details>
 # <summary>Hint 1: D and E</summary>
 #
-# In D, `torch.initial_seed()` is another number in each worker and epoch. `np.random.default_rng` also takes a list of
-# numbers: a seed and the index. In E, the tensor has a method for memory of its own.
+# In D, PyTorch seeds its own generator anew in each worker, and it goes on from epoch to epoch: draw the seed of the
+# other from it (`torch.randint`). In E, the tensor has a method for memory of its own.
 #
 # </details>
 #
