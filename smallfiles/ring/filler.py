@@ -169,6 +169,9 @@ class Filler:
     Raises:
         OutputExistsError: A live ring has this name.
         ResourceError: The ring does not fit in memory, or its files cannot be written.
+
+    Attributes:
+        error: The error that ended it, if any; known before the connections are closed.
     """
 
     def __init__(
@@ -187,6 +190,7 @@ class Filler:
         self._notes: deque[str] = deque(maxlen=_NOTES_KEPT)
         self._began = time.monotonic()
         self._stopping = False
+        self.error: Exception | None = None
         self._wake, self._woken = pair()
         with contextlib.ExitStack() as cleanup, writing(self._files.folder):
             cleanup.callback(self._wake.close)
@@ -252,8 +256,10 @@ class Filler:
                     key.data()
             if self._state.finished:
                 self._trainers.send({"end": True})
-        except SmallfilesError as error:
-            self._trainers.send({"fatal": as_message(error)})
+        except Exception as error:
+            self.error = error
+            if isinstance(error, SmallfilesError):
+                self._trainers.send({"fatal": as_message(error)})
             raise
         finally:
             self.close()

@@ -44,14 +44,10 @@ class OwnFiller:
 
     Args:
         filler: Runs until `end`, the end of its epochs, or the end of this process.
-
-    Attributes:
-        error: The error that ended it, if any.
     """
 
     def __init__(self, filler: Filler) -> None:
         self.filler, self._pid = filler, os.getpid()
-        self.error: Exception | None = None
         self._thread = threading.Thread(target=self._run, name="ring filler", daemon=True)
         self._thread.start()
         signals.add(self.end)
@@ -60,7 +56,7 @@ class OwnFiller:
         try:
             self.filler.run()
         except Exception as error:
-            self.error = error
+            self.filler.error = self.filler.error or error
 
     def end(self) -> None:
         """Stop it and wait until it has removed everything."""
@@ -218,7 +214,7 @@ def open_ring(maker: BatchMaker, plan: EpochPlan, config: RingConfig | None = No
     own = OwnFiller(Filler(maker, plan, config))
     try:
         files = RingFiles.of(own.filler.name, config.where)
-        return RingLoader(RingClient(files, _WAIT_S, lambda: own.error), own)
+        return RingLoader(RingClient(files, _WAIT_S, lambda: own.filler.error), own)
     except BaseException:
         own.end()
         raise

@@ -16,6 +16,7 @@ from ring_trainer import PLAN, digest, run
 
 from smallfiles import ring
 from smallfiles.ring import RingError, RingWarning
+from smallfiles.ring.channel import Channel
 
 
 @pytest.fixture
@@ -145,6 +146,22 @@ def test_producers_that_are_all_killed_while_they_are_started_end_the_ring_in_a_
             pytest.raises(RingError, match=r"3 producers in a row .* killed while it was started"),
             pytest.warns(RingWarning),
         ):
+            for _ in range(50):
+                list(loader)
+
+
+def test_the_cause_is_told_also_if_the_message_of_it_found_no_room(config, stillborn, monkeypatch):
+    send = Channel.send
+    monkeypatch.setattr(
+        Channel,
+        "send",
+        lambda self, message, *a, **k: "fatal" not in message and send(self, message, *a, **k),
+    )
+    with ring.open_ring(Numbers(delay_s=0.002), PLAN, config(slots=8)) as loader:
+        next(iter(loader))
+        stillborn(50)
+        os.kill(producers()[0], signal.SIGKILL)
+        with pytest.raises(RingError, match="killed while it was started"), pytest.warns(RingWarning):
             for _ in range(50):
                 list(loader)
 
