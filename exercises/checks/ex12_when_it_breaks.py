@@ -17,6 +17,7 @@ import shlex
 import subprocess
 from collections import Counter
 from collections.abc import Mapping
+from itertools import product
 from types import SimpleNamespace
 from typing import Any
 
@@ -218,9 +219,10 @@ def _executed(attempt: Attempt, line: str, names: dict[str, Any]) -> dict[str, A
 def _cured_views(attempt: Attempt, line: str) -> None:
     drawn: dict[tuple[int, int], list[tuple[int, ...]]] = {}
     with torch.random.fork_rng(devices=[]):
-        for epoch, worker in ((0, 0), (0, 1), (1, 0), (1, 1)):
-            copied = SimpleNamespace(random=np.random.default_rng(0), images=[None] * 8)
-            torch.manual_seed(1000 * epoch + worker)  # as a DataLoader seeds its workers
+        for worker, epoch in product((0, 1), (0, 1, 2)):
+            if epoch < 2:  # a new worker, as a DataLoader seeds it; then persistent_workers keep it
+                copied = SimpleNamespace(random=np.random.default_rng(0), images=[None] * 8)
+                torch.manual_seed(1000 * epoch + worker)
             for index in (worker, worker + 2):
                 names = {"self": copied, "index": index, "np": np, "numpy": np, "torch": torch}
                 random: Any = _executed(attempt, line, names).get("random")
@@ -228,16 +230,14 @@ def _cured_views(attempt: Attempt, line: str) -> None:
                 attempt.require(hasattr(random, "integers"), repr(random), "a NumPy generator", because)
                 drawn.setdefault((epoch, worker), []).append(tuple(random.integers(0, 1 << 30, size=2)))
     copies = "both workers start from the same seed, as copies of one generator do"
-    different = len({crop for crops in drawn.values() for crop in crops})
+    persistent = "persistent_workers keep torch.initial_seed(): torch.randint(…) draws on from epoch to epoch"
+    different = len({crop for (epoch, _), crops in drawn.items() for crop in crops if epoch < 2})
     for got, same, because in (
         ("two workers", drawn[0, 0][0] == drawn[0, 1][0], copies),
-        (
-            "two epochs",
-            drawn[0, 1] == drawn[1, 1],
-            "the epochs repeat: torch.initial_seed() changes with them",
-        ),
+        ("two epochs", drawn[0, 1] == drawn[1, 1], "the epochs repeat: a new worker has another torch seed"),
         ("two samples", len(set(drawn[0, 0])) == 1, "one seed gives each sample the same: add the index"),
         ("two samples", different < 8, "a sum of seed and index repeats: give both"),
+        ("two epochs of one worker", drawn[1, 1] == drawn[2, 1], persistent),
     ):
         attempt.require(not same, f"the same crop for {got}", "another crop each time", because)
 

@@ -181,8 +181,8 @@ scripts
 # %% [markdown] id="programs"
 # ## Task 3: the programs
 #
-# Cure D, E and F in the same way. In D every sample gets a crop of its own, in each epoch. In F no two images may get
-# the same name, whatever their stems are; the suffix stays `.jpg`:
+# Cure D, E and F in the same way. In D every sample gets a crop of its own, in each epoch, also of a worker that is kept.
+# In F no two images may get the same name, whatever their stems are; the suffix stays `.jpg`:
 #
 # `more: dict[str, str]`
 

@@ -63,7 +63,8 @@ RIGHT_LINES = [
 ]
 TestLines = judged(ex12.lines, WRONG_LINES, RIGHT_LINES)
 
-D, E = "random = np.random.default_rng([torch.initial_seed(), index])", "kept.append(batch.clone())"
+D = "random = np.random.default_rng(torch.randint(1 << 62, ()).item())"
+E = "kept.append(batch.clone())"
 F = 'name = stem.replace("%", "%25").replace(".", "%2E") + ".jpg"'
 PROGRAMS = {"D": D, "E": E, "F": F}
 WRONG_PROGRAMS = [
@@ -75,6 +76,7 @@ WRONG_PROGRAMS = [
         but(PROGRAMS, D="random = np.random.default_rng(torch.initial_seed() + index)"),
         "a sum of seed and index",
     ),
+    (but(PROGRAMS, D="random = np.random.default_rng([torch.initial_seed(), index])"), "persistent_workers"),
     (but(PROGRAMS, D="random = np.random"), "must be a generator"),
     (but(PROGRAMS, D="self.random = np.random.default_rng()"), "must be a generator"),
     (but(PROGRAMS, E=ex12.ORIGINAL["E"]), "views of the same shared memory"),
