@@ -13,7 +13,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Literal
 
-from smallfiles.errors import SourceError
+from smallfiles.errors import SourceError, UsageError
 from smallfiles.options import check, flag_of, option
 from smallfiles.progress import plural
 
@@ -164,8 +164,19 @@ def _fitting(found: list[str], wanted: str) -> list[str]:
 
 
 def one_or_several(given: str | Iterable[str]) -> tuple[str, ...]:
-    """Texts as a tuple; a single one stands for itself, not for its letters."""
-    return (given,) if isinstance(given, str) else tuple(given)
+    """Texts as a tuple; a single one stands for itself, not for its letters.
+
+    Raises:
+        UsageError: Something else is given.
+    """
+    texts = tuple(given) if isinstance(given, Iterable) and not isinstance(given, str | bytes) else (given,)
+    if not all(isinstance(text, str) for text in texts):
+        raise UsageError(
+            repr(given),
+            expected="a text, or several in a list",
+            next_step='Write it as "name" or ["name", "name"]',
+        )
+    return texts
 
 
 SUPPORTED = {

@@ -9,7 +9,7 @@ from pyarrow import parquet
 from source_sets import plant, tar_bytes
 
 from smallfiles import sources
-from smallfiles.errors import SourceError
+from smallfiles.errors import SourceError, UsageError
 from smallfiles.folders import SUPPORTED, SourceOptions
 from smallfiles.options import flag_of
 from smallfiles.pack import PackConfig, pack
@@ -84,3 +84,9 @@ def test_a_list_or_a_single_text_does_for_a_tuple(tmp_path):
     sources.load(made("Flickr30K", tmp_path / "f"), columns=[])  # none is nothing to refuse
     with pytest.raises(SourceError, match="--field was given"):
         sources.load(tmp_path / "f", columns=["label=class"])
+
+
+@pytest.mark.parametrize("given", [None, b"mask=x", 5, [5], ["a", None]])
+def test_what_is_no_text_is_refused_in_a_sentence(given):
+    with pytest.raises(UsageError, match=r"expected a text, or several in a list"):
+        SourceOptions(columns=given)
