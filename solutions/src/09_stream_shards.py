@@ -17,9 +17,12 @@ setup = start("ex09")
 # %% [markdown] id="object"
 # ## Task 1
 #
-# `ask(name, start)` returns `(data, etag)`: bytes of an object from `start` on, maybe only some. `Busy` and
-# answers without bytes are failures: pause 10 ms or more, and repeat. After five in a row, raise `Busy` or `OSError`.
-# If the ETag changes, raise `OSError`. Catch only `Busy`. Return the object:
+# `ask(name, start)` returns `(data, etag)`: bytes of an object from `start` on, maybe only some. Return the whole object:
+#
+# - `Busy` and answers without bytes are failures: pause 10 ms or more, and repeat.
+# - After five failures in a row, raise `Busy` or `OSError`.
+# - If the ETag changes, raise `OSError`.
+# - Catch only `Busy`.
 #
 # `read_object(ask, name: str, size: int) -> bytes`
 
