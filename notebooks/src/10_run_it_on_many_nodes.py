@@ -4,8 +4,8 @@
 # **Minutes** 35 · **Machine** any Linux computer with two CPUs · **Needs** nothing; uses Slurm if it is here · **Data**
 # 400 synthetic images
 #
-# A program that reads on your laptop should read on two hundred nodes unchanged. So each process must know its number
-# and how many there are. This notebook simulates two nodes: its processes get the environment variables of real ones.
+# To read on two hundred nodes, each process must know its number and how many there are. Here our processes get the
+# variables of two simulated nodes.
 
 # %% [markdown] id="questions"
 # ## Questions
@@ -34,7 +34,10 @@ from helpers import figures, show, start, worksheet
 
 setup = start("10")
 
-# %%
+# %% [markdown]
+# The folded cell packs the images.
+
+# %% jupyter={"source_hidden": true}
 import os
 import time
 from pathlib import Path
@@ -65,14 +68,13 @@ if not packed.exists():
 # ## 1 · Find your place
 #
 # `sbatch` puts a script into the queue. When the job starts, the script runs **once**, on the first node. In it, `srun`
-# starts the *tasks*: on two nodes with two tasks each, four processes. A task's number among all tasks is its *rank*,
-# on its node its *local rank*.
+# starts the *tasks*: on two nodes with two tasks each, four processes. A task's number is its *rank*, its number on its
+# node the *local rank*.
 #
 # ![The job script runs once, on node 0; srun starts four tasks on two nodes. Ranks count over all nodes, local ranks from 0 on each.](pictures/script_and_tasks.svg)
 #
-# The columns of the table are six processes, by how they were started. (`salloc` opens a shell in a job.) Its upper
-# half shows the variables that Slurm or torchrun sets, the lower half what our `smallfiles.machine.ranks` makes of
-# them.
+# Each column of the table is a process, named after what started it. (`salloc` opens a shell in a job.) Below the
+# variables is what our `smallfiles.machine.ranks` makes of them.
 #
 # > **Predict.** Which of the six are one of four, and which are alone?
 
@@ -91,11 +93,10 @@ print(nodes.table(launched))
 
 # %% [markdown]
 # The script and the salloc shell see `SLURM_NTASKS=4`, although each is one process. A program that uses this number
-# reads a quarter of the data, or waits for three others until it times out. So count the tasks of the *step*, which is
-# what one `srun` starts: `SLURM_STEP_NUM_TASKS`. The script is not started by `srun` and has no such variable; the step
-# of the salloc shell has one task.
+# reads a quarter of the data, or waits for three that do not exist.
 #
-# torchrun's variables come first, because inside `srun` the variables of both are set.
+# So use `SLURM_STEP_NUM_TASKS`: a *step* is what one `srun` starts. The script is in no step; that of the salloc shell
+# has one task. But check torchrun's variables first, since inside `srun` both are set.
 #
 # <details>
 # <summary>Where do ranks connect to each other?</summary>
@@ -116,16 +117,22 @@ print(nodes.table(launched))
 #
 # </details>
 #
-# A rank also needs its CPUs, which the script requests: `--cpus-per-task=8`. But from Slurm 22.05
-# ([reframe#2655](https://github.com/reframe-hpc/reframe/issues/2655)) until 23.11
-# ([ulhpc-docs#51](https://github.com/ULHPC/ulhpc-docs/issues/51)) `srun` ignores this option of the script. Where a
-# cluster binds tasks to CPUs, each task then gets one CPU.
+# A rank also needs the CPUs that the script requests with `--cpus-per-task=8`. But some versions of `srun` do not pass
+# this option on. Where a cluster binds tasks, each then runs on one core.
 #
-# > **Predict.** A script requests eight CPUs for a rank, and the rank is bound to one. Which of these show it:
-# > `SLURM_CPUS_PER_TASK`, `os.cpu_count()`, `os.sched_getaffinity`, the workers of `make_loader`? Name one.
+# <details>
+# <summary>Which versions?</summary>
+#
+# From Slurm 22.05 ([reframe#2655](https://github.com/reframe-hpc/reframe/issues/2655)) until 23.11
+# ([ulhpc-docs#51](https://github.com/ULHPC/ulhpc-docs/issues/51)).
+#
+# </details>
+#
+# > **Predict.** A script requests eight CPUs for a rank, and the rank is bound to one. Which of these show the one:
+# > `SLURM_CPUS_PER_TASK`, `os.cpu_count()`, `os.sched_getaffinity`, the workers of `make_loader`?
 
 # %%
-guess = "os.cpu_count()"  # change me
+guess = "os.cpu_count()"  # change me: one of them, or "make_loader"
 
 # %% [markdown]
 # The folded cell binds a rank to one CPU, counts in the four ways, and draws.
@@ -144,19 +151,15 @@ def bind_and_count():
     return requested, os.cpu_count(), len(os.sched_getaffinity(0)), default_workers(ranks())
 
 
-whose = {"SLURM_CPUS_PER_TASK": "requested", "os.cpu_count()": "of the node", "os.sched_getaffinity": "granted"}
-whose["workers of make_loader"] = "started"
+whose = ("SLURM_CPUS_PER_TASK", "os.cpu_count()", "os.sched_getaffinity", "make_loader")
 counts = dict(zip(whose, nodes.play(bind_and_count, [nodes.srun(0, nodes=1, per_node=1, cpus=8)])[0]))
-title = f"Only {' and '.join(name for name in whose if counts[name] == 1)} show that the rank is bound to one CPU"
-label = {name: f"{name}, {words}" for name, words in whose.items()}
-bars = {label[name]: number for name, number in counts.items()}
-misled = [label[name] for name, number in counts.items() if number != 1]
-x = "CPUs or workers of a rank that is bound to one CPU"
-figures.bars(bars, title, x=x, guess=label.get(guess, guess), base=misled, counted=True)
+right, misled = ([name for name in whose if (counts[name] == 1) == one] for one in (True, False))
+title = f"Only {' and '.join(right)} count the one CPU"
+figures.bars(counts, title, x="CPUs or workers of a rank that is bound to one CPU", guess=guess, base=misled, counted=True)
 
 # %% [markdown]
-# A program that uses `SLURM_CPUS_PER_TASK` starts eight workers on one CPU. So count CPUs with `os.sched_getaffinity`,
-# and repeat the option, which is right in all versions: `srun --cpus-per-task="$SLURM_CPUS_PER_TASK" python …`.
+# The first is what the script requested, the second what the node has. Only `os.sched_getaffinity` counts the CPUs that
+# the rank may use. In all versions you can repeat the option: `srun --cpus-per-task="$SLURM_CPUS_PER_TASK" python …`.
 
 # %% [markdown] id="once" tags=["core"]
 # ## 2 · Read each sample once
@@ -164,7 +167,7 @@ figures.bars(bars, title, x=x, guess=label.get(guess, guess), base=misled, count
 # We read an epoch on two nodes with two ranks each:
 #
 # - as tasks of `srun`,
-# - with a program that uses the local rank as the rank,
+# - with a program that takes its local rank for its rank,
 # - with a script that starts four pythons itself.
 
 
@@ -180,7 +183,7 @@ def read_by_local_rank():
 
 
 # %% [markdown]
-# > **Predict.** How often is each sample read, in each of the three? Name one that reads each once.
+# > **Predict.** Which of the three reads each sample once?
 
 # %%
 guess = "local rank as rank"  # change me: or "srun", or "4 × python & in the script"
@@ -207,13 +210,13 @@ for way, shares in taken.items():
     often[way] = {word: counts[word] for word in words.values() if counts[word]}
     print(f"{way:26} ranks read {[len(share) for share in shares]} samples: {often[way]}")
 right = [way for way, counts in often.items() if list(counts) == ["once"]]
-title = f"Only with {' and '.join(right) or 'none of them'} was each of the {samples} samples read exactly once"
+title = f"Only with {' and '.join(right) or 'none of them'} was each sample read exactly once"
 show.figure(figures.bars(often, title, x="samples of the epoch, by how often they were read", guess=guess, counted=True))
 
 # %% [markdown]
-# The wrong runs did not fail. In one each rank even read the right number of samples. So count over all ranks.
+# The wrong runs did not fail. In one, each rank even read the right number of samples. So count over all ranks.
 #
-# Now cure `read_by_local_rank` with another variable of the table, and run from there again.
+# **Your turn.** Cure `read_by_local_rank` with another variable of the table, and run from there again.
 #
 # <details>
 # <summary>Answer</summary>
@@ -221,8 +224,6 @@ show.figure(figures.bars(often, title, x="samples of the epoch, by how often the
 # `SLURM_PROCID` in place of `SLURM_LOCALID`. Then each sample is read once.
 #
 # </details>
-#
-# ### A sampler's two traps
 #
 # What if samples cannot be divided evenly? The folded cell tries two samplers.
 #
@@ -233,39 +234,48 @@ from torch.utils.data import DistributedSampler
 
 from smallfiles.loading import EpochPlan
 
-theirs = [len(list(DistributedSampler(range(10), 4, rank))) for rank in range(4)]
-ours = [sum(map(len, EpochPlan(10, rank=rank, world_size=4).batches(0))) for rank in range(4)]
-print(f"the ranks of PyTorch's sampler read {theirs}, together {sum(theirs)}; of ours {ours}, together {sum(ours)}")
+
+def of_ours(**options):
+    plans = (EpochPlan(10, batch=1, rank=rank, world_size=4, **options) for rank in range(4))
+    return [sum(map(len, plan.batches(0))) for plan in plans]
+
+
+reads = {"PyTorch's": [len(DistributedSampler(range(10), 4, rank)) for rank in range(4)], "ours": of_ours()}
+reads["ours, drop_last=True"] = of_ours(drop_last=True)
+for name, counts in reads.items():
+    print(f"{name:20} its ranks read {counts}, together {sum(counts)} of 10")
 
 # %% [markdown]
-# PyTorch repeats two samples so that all ranks take the same number of steps. In validation these count twice.
+# PyTorch reads two samples twice, so that all ranks take the same number of steps. In validation these count twice.
 #
-# Ours repeats none. So a rank may have one step fewer (here with a batch of 1), and the others wait for it until they
-# time out. In training, set our loader's `drop_last=True`, which leaves out less than a global batch. In validation
-# keep all samples, and add up sums and counts once at the end.
+# Ours reads each once, so some ranks have a step more, and wait for the others in vain. So set `drop_last=True` in
+# training: here it leaves out two samples.
 #
-# > **Predict.** Who reads the second epoch in another order without being told its number: PyTorch's sampler, our
-# > loader, or both? The folded cell compares.
+# Each epoch also needs a new order:
 
-# %% jupyter={"source_hidden": true}
-sampler = DistributedSampler(range(samples), 4, 0)
-loader = make_loader(packed, LoaderConfig(batch=10, mode="main", rank=0, world_size=4))
-first, again = list(sampler), list(sampler)
-sampler.set_epoch(1)
-ours, ours_again = ([batch["index"].tolist() for batch in loader] for _ in range(2))
-orders = {"PyTorch": (first, again), "PyTorch, set_epoch(1)": (first, list(sampler)), "make_loader": (ours, ours_again)}
-for name, (one, other) in orders.items():
-    print(f"{name:22} second epoch in {'the same' if one == other else 'another'} order")
+# %%
+sampler, orders = DistributedSampler(range(samples), 4, 0), []
+for epoch in range(2):
+    sampler.set_epoch(epoch)  # change me: remove this line
+    orders.append(list(sampler))
+print("The second epoch has", "the same order." if orders[0] == orders[1] else "another order.")
 
 # %% [markdown]
-# Only ours: `make_loader` counts its epochs. PyTorch's sampler needs `sampler.set_epoch(epoch)`
-# ([pytorch#31771](https://github.com/pytorch/pytorch/issues/31771)).
+# **Your turn.** Remove the marked line. What changes?
+#
+# <details>
+# <summary>Answer</summary>
+#
+# The second epoch has the same order. Nothing warns you
+# ([pytorch#31771](https://github.com/pytorch/pytorch/issues/31771)). `make_loader` counts its epochs itself.
+#
+# </details>
 
 # %% [markdown] id="scale" tags=["core"]
 # ## 3 · Train on all of them
 #
 # `init_process_group` connects the ranks. `DistributedDataParallel` (DDP) averages their gradients in each
-# `backward()`. The cells define a small model, its loader, and one step.
+# `backward()`.
 #
 # <details>
 # <summary>What changes with GPUs?</summary>
@@ -287,8 +297,12 @@ def connect(**options):
     return here.rank
 
 
+# %% [markdown]
+# The folded cell defines `meet`, which connects and makes a small model, its optimizer and the loader of this rank.
+
+
+# %% jupyter={"source_hidden": true}
 def meet():
-    """A model, its optimizer and the loader of this rank."""
     connect()
     torch.manual_seed(0)  # equal first weights; DDP would send those of rank 0
     model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(3 * 32 * 32, 10))
@@ -315,7 +329,7 @@ def one_step(wrap):
 
 
 # %% [markdown]
-# > **Predict.** After one step: are the losses of two ranks equal? And their weights, without DDP and with it?
+# > **Predict.** After one step: are the losses of two ranks equal? And their weights?
 
 # %%
 two = [nodes.srun(rank, nodes=2, per_node=1) for rank in range(2)]
@@ -326,37 +340,35 @@ for name, wrap in {"without DDP": lambda model: model, "with DDP": DDP}.items():
 # %% [markdown]
 # Each rank has its own batch and loss. Without DDP the models drift apart; with DDP they stay equal.
 #
-# > **Predict.** Rank 0 takes three steps, rank 1 only two. What happens to rank 0 while rank 1 writes a checkpoint? And
-# > if rank 1 exits?
+# > **Predict.** Rank 0 takes three steps, rank 1 only two, and then writes a checkpoint for 5 s. What happens to rank 0?
 
 # %%
 from datetime import timedelta
 
 
-def uneven(pause_s):
+def uneven():
     rank = connect(timeout=timedelta(seconds=3))
     try:
-        for _ in range(3 - rank):
+        for _ in range(3 - rank):  # change me: equal numbers for both ranks
             dist.all_reduce(torch.ones(1))
-        time.sleep(pause_s)  # a checkpoint, for example
+        time.sleep(5 * rank)  # rank 1 writes a checkpoint
         return "done"
     except RuntimeError as error:
         return str(error).partition("] ")[2].partition(". ")[0]
 
 
-for what, pause_s in {"writes a checkpoint for 5 s": 5, "exits": 0}.items():
-    print(f"rank 1 {what}:", *map("rank {}: {}".format, (0, 1), nodes.play(partial(uneven, pause_s), two)), sep="\n  ")
+for rank, end in enumerate(nodes.play(uneven, two)):
+    print(f"rank {rank}: {end}")
 
 # %% [markdown]
-# A rank with one step more waits until its timeout, so training seems to hang: here 3 s, by default 10 minutes with
-# NCCL, 30 with gloo. If the other exits, here the connection breaks.
+# Rank 0 waits until its timeout, so training seems to hang: here for 3 s, by default for 10 minutes with NCCL and 30
+# with gloo.
 
 # %% [markdown] id="full" tags=["core"]
 # ## 4 · Add nodes until the storage is full
 #
-# *Weak scaling* means more ranks with the same work per rank. Each rank stands for a node and takes 30 steps of 30 ms.
-# A storage sends 80 MB per second. (Both only sleep.) First all share one storage. Then each has a copy, as after
-# staging.
+# *Weak scaling* means more ranks with the same work for each: here 20 steps of 30 ms. A storage sends 80 MB per second.
+# (Both only sleep.) First all share one storage. Then each has a copy, as after staging.
 #
 # > **Predict.** An image is about 110 kB, and a step takes 10 of them. For how many ranks is one storage fast enough?
 
@@ -364,12 +376,12 @@ for what, pause_s in {"writes a checkpoint for 5 s": 5, "exits": 0}.items():
 guess = 1  # change me: one storage is fast enough for so many ranks
 
 
-def thirty_steps(storage, begin):
-    """Seconds of this rank for 300 samples, from a moment that is the same for all."""
-    settings = LoaderConfig(batch=10, workers=1, mode="threads", rank=0, world_size=1)  # enough for 30 steps
+def twenty_steps(storage, begin):
+    """Seconds of this rank for 200 samples, from a moment that is the same for all."""
+    settings = LoaderConfig(batch=10, workers=1, mode="threads", rank=0, world_size=1)  # enough for 20 steps
     loader = make_loader(packed, settings, transform=storage())
     time.sleep(max(0, begin - time.perf_counter()))
-    for _ in islice(loader, 30):
+    for _ in islice(loader, 20):
         time.sleep(0.03)  # a simulated training step
     return time.perf_counter() - begin
 
@@ -381,56 +393,46 @@ storages = {"one storage": lambda: one, "a copy per rank": lambda: nodes.Storage
 scaled = {where: {} for where in storages}
 soon = lambda: time.perf_counter() + 0.5  # when all ranks are there
 for where, storage in storages.items():
-    for n in (1, 2, 3, 4):
+    for n in (1, 2, 4):
         places = [nodes.srun(rank, nodes=n, per_node=1) for rank in range(n)]
-        scaled[where][n] = [300 * n / max(nodes.play(partial(thirty_steps, storage, soon()), places)) for _ in range(2)]
+        scaled[where][n] = [200 * n / max(nodes.play(partial(twenty_steps, storage, soon()), places)) for _ in range(3)]
 
 # %% [markdown]
-# The folded cell draws. It also divides the files per second that you opened in 01 by the 333 that a rank takes: *one
-# node* could feed at most so many ranks from unpacked files.
+# The folded cell draws.
 
 # %% jupyter={"source_hidden": true}
 from statistics import median
 
 speed = {where: {n: median(runs) for n, runs in line.items()} for where, line in scaled.items()}
-worth = speed["a copy per rank"][4] / speed["a copy per rank"][1]
+shared, copies = (speed[where][4] / speed[where][1] for where in scaled)
+title = f"From one storage, 4 ranks are {shared:.1f} times as fast as one; with copies {copies:.1f} times"
 need = 10 * source.manifest.sizes.mean() / 0.03  # bytes per second of a rank
-title = f"One storage is full at {rate / need:.1f} ranks; with copies, 4 ranks are {worth:.1f} times as fast as one"
 lines = {where: scaled[where] for where in reversed(scaled)}  # the copies first: a solid line beside the dashed one
-lines |= {"n x one rank": {count: count * speed["a copy per rank"][1] for count in (1, 2, 3, 4)}}
+lines |= {"n x one rank": {n: n * speed["a copy per rank"][1] for n in (1, 2, 4)}}
 axes = {"x": "ranks, one per node", "y": "samples per second, all ranks", "ideal": "n x one rank"}
 marks = {f"{rate / 1e6:.0f} MB/s / {need / 1e6:.0f} MB/s = {rate / need:.1f} ranks": rate / need}
-drawn, limit = figures.lines(lines, title, **axes, guess=guess, marks=marks), rate / source.manifest.sizes.mean()
-plot, words = drawn.figure.axes[0], f"limit of one storage: {limit:.0f}"
-plot.set_ylim(top=max(plot.get_ylim()[1], 1.15 * limit))
-plot.axhline(limit, lw=1, color="#8C8C8C", zorder=0)
-plot.text(1.04, limit, words, va="bottom", fontsize=9, color="#666666")
-show.figure(show.Drawing(drawn.figure, f"{drawn.alt} A grey line: {words}."))
+figures.lines(lines, title, **axes, guess=guess, marks=marks)
+
+# %% [markdown]
+# For two: each needs 37 MB per second, so hardly anything is left for a third. Staging moves this limit ([notebook
+# 07](07_stage_a_dataset.ipynb)).
+#
+# The folded cell computes from notebook 01 how many such ranks *one node* could feed at best from unpacked files.
+
+# %% jupyter={"source_hidden": true}
 if opens := worksheet.value("01", "opens_per_s", 0):  # 0: not measured yet
     worksheet.note("10", ranks_fed=int(opens / (10 / 0.03)))
 else:
     print("Run notebook 01, then this cell again, for your number.")
 
-# %% [markdown]
-# For two: a third would need more than 80 MB per second, which are 720 images (the grey line). Staging moves this limit
-# ([notebook 07](07_stage_a_dataset.ipynb)).
-#
-# <details>
-# <summary>Why not 333 with one rank, four times that with four, or 720 from one storage?</summary>
-#
-# A rank gets fewer than 333, since it waits for its first batch. Four on two CPUs may also disturb each other. From one
-# storage, the last step still follows the last byte.
-#
-# </details>
-
 # %% [markdown] id="limit" tags=["core"]
 # ## 5 · Outlive the time limit
 #
-# A job is killed at its time limit. With `--signal=USR1@90`, Slurm sends all processes of the ranks a signal 90 seconds
-# before, or up to a minute earlier. The handler only records it, and the loop checks after each step.
+# A job is killed at its time limit. With `--signal=USR1@90`, Slurm sends all ranks a signal 90 seconds before, or up to a
+# minute earlier. Then they write a checkpoint and stop, and the next run resumes from it.
 #
-# The ranks must stop at the *same* step, or one waits for the others' gradients. So they add up their signals, and all
-# stop if there is one.
+# All ranks must stop at the *same* step, or one waits for the others. So after each step they add up their signals, and
+# all stop if there is one.
 
 # %%
 import signal
@@ -458,8 +460,8 @@ def train(folder, epochs=3):
 
 
 # %% [markdown]
-# The folded cell defines `leave`, which saves the state under another name and renames it, so that a kill leaves the
-# last good checkpoint. It also plays Slurm's signal.
+# The folded cell defines `leave`, which saves the checkpoint under another name and renames it: a kill never leaves half
+# a file. It also plays Slurm's signal.
 
 
 # %% jupyter={"source_hidden": true}
@@ -479,10 +481,9 @@ def slurm_sends_usr1(pids):
 
 
 # %% [markdown]
-# Two ranks train, and get the signal in the second epoch. The same call runs again, and resumes. A third run is not
-# stopped.
+# The first run gets the signal in its second epoch, the second run resumes, and the third is never stopped.
 #
-# > **Predict.** Will the last loss of the interrupted training be the same, almost the same, or clearly different?
+# > **Predict.** Does the interrupted training end with the same loss, almost the same, or a clearly different one?
 
 # %%
 guess = "almost the same"  # change me
@@ -496,10 +497,11 @@ print("second run:", nodes.play(partial(train, cut), two)[0])
 print("in one go: ", nodes.play(partial(train, whole), two)[0], f"(your guess: {guess})")
 
 # %% [markdown]
-# The losses are equal: order and crops depend only on seed, epoch and sample, and plain SGD keeps no state.
-# `smallfiles train` does this too, saves the optimizer, and exits with code 75. Then the script queues its job again:
+# The losses are equal, because order and crops depend only on seed, epoch and sample. `smallfiles train` does this too,
+# and exits with code 75. Then the script queues its job again:
 #
 # ```bash
+# #SBATCH --requeue                       # the job may be queued again
 # set -e                                  # the script ends at the first command that fails
 # code=0
 # srun … smallfiles train … || code=$?    # its exit code; what stands before || may fail
@@ -523,33 +525,11 @@ print("in one go: ", nodes.play(partial(train, whole), two)[0], f"(your guess: {
 # - A DataLoader's processes get the signal too, and may die: ignore it in `worker_init_fn`.
 # - With NCCL `stop` lies on the GPU, and the test waits for it: make it every 20 steps, on all ranks.
 # - A model with dropout also needs the state of its generator (`torch.get_rng_state()`), of each rank.
-# - Fewer ranks make a smaller global batch: scale the learning rate, or the batch of a rank.
+# - If the job resumes with fewer ranks, they share what is left of the epoch. But the global batch is smaller: scale the
+#   learning rate, or the batch of a rank.
 # - Start it with `srun`: torchrun dies of USR1, and turns code 75 into 1.
 #
 # </details>
-#
-# If the job resumes with fewer nodes, the ranks share what is left of the epoch.
-#
-# > **Predict.** 4 ranks stop after 3 batches of 16 each. How many of the 400 images does one of 3 ranks still get? The
-# > folded cell counts.
-
-# %% jupyter={"source_hidden": true}
-size, state, most = 4, None, 3  # ranks; where to go on; batches until the time limit
-
-
-def read_part(rank):
-    """What a rank reads, and the state that it leaves."""
-    loader = make_loader(packed, LoaderConfig(batch=16, mode="main", rank=rank, world_size=size))
-    if state:
-        loader.load_state_dict(state)
-    return [index for batch in islice(loader, most) for index in batch["index"].tolist()], loader.state_dict()
-
-
-first = [read_part(rank) for rank in range(size)]
-size, state, most = 3, first[0][1], None
-second = [read_part(rank) for rank in range(size)]
-times = Counter(index for indices, _ in first + second for index in indices)
-print([len(indices) for indices, _ in second], f"{len(times)} images were read, how often each: {sorted(set(times.values()))}")
 
 # %% [markdown] id="script" tags=["core"]
 # ## 6 · Read a job script, and submit it
@@ -564,8 +544,7 @@ from helpers import jobs
 print(jobs.find(Path(jobs.__file__).parents[2], "10_read").path.read_text())
 
 # %% [markdown]
-# Four processes read (`--nodes` times `--ntasks-per-node`), and the script counts, once. Slurm silently ignores
-# `#SBATCH` lines after the first command.
+# Four processes read (`--nodes` times `--ntasks-per-node`), and the script counts, once.
 #
 # We submit it to the local cluster (`slurm/local/up`), or to the site in `COURSE_SITE`:
 
@@ -619,9 +598,8 @@ show.command(TrainConfig(loader=LoaderConfig(workers=2), checkpoint=Path("checkp
 # ## Key points
 #
 # - Check torchrun's variables first, then the step of `srun`. A job script, an salloc shell and a laptop are alone.
-# - Only a count over all ranks shows that each sample was read exactly once.
-# - When more nodes do not *read* faster, and with a copy each they do, the storage is at its limit: stage, or use fewer
-#   nodes.
+# - Only a count over all ranks shows that each sample was read once.
+# - If more nodes read no faster, but with a copy each they do, the storage is full: stage, or use fewer nodes.
 # - Request a signal before the time limit, write a checkpoint, and requeue the job.
 # - A job script passes the CPUs on to `srun`.
 
@@ -654,4 +632,4 @@ show.command(TrainConfig(loader=LoaderConfig(workers=2), checkpoint=Path("checkp
 # %% [markdown] id="next"
 # ## Next
 #
-# [11 · Choose a format](11_choose_a_format.ipynb) compares the formats.
+# [11 · Choose a format](11_choose_a_format.ipynb)
