@@ -31,12 +31,12 @@ import sys
 
 sys.path.append("..")
 from helpers import figures, show, start, worksheet
-from helpers.experiments.nb07 import Slow, on_slow_storage
+from helpers.experiments.nb07 import on_slow_storage
 
 setup = start("07")
 
 # %% [markdown]
-# The cell sets how slow the storage is, and how much memory staging leaves free.
+# This cell sets how slow the storage is, and how much memory staging leaves free.
 
 # %%
 import atexit
@@ -55,7 +55,7 @@ from smallfiles.slowfs import SlowConfig
 from smallfiles.staging import placement
 
 storage = SlowConfig(latency_s=0.002, servers=8, bandwidth_bytes_s=100e6)  # 2 ms for a look-up or an open
-config = staging.StageConfig(leave_bytes=256 << 20)  # of memory: room for workers; left out, it is chosen for you
+config = staging.StageConfig(leave_bytes=256 << 20)  # room for workers; left out, it is chosen for you
 
 # %% [markdown]
 # The folded cell packs the images into `packed`, and makes the folder `here` for copies.
@@ -103,39 +103,32 @@ for variable, path in nodelocal.named_directories():
 print("not set:", *(name for name in nodelocal.VARIABLES if name not in os.environ))
 
 # %% [markdown]
-# You may fill the free space, or the rest of your job's memory limit if that is smaller. On most clusters a file in
+# You may fill the free space, or the rest of your job's memory limit if that is smaller: on most clusters a file in
 # `/dev/shm` counts as memory of the job. The folded cell writes 256 MiB there and asks the kernel.
 
 # %% jupyter={"source_hidden": true}
-def memory_of_files():
-    """Memory that holds files, as the kernel counts it for this machine."""
+def used():
+    """Bytes of memory that the kernel counts: those of files, and those of this job where it has a limit."""
     line = next(line for line in open("/proc/meminfo") if line.startswith("Shmem:"))
-    return 1024 * int(line.split()[1])
-
-
-def memory_of_job():
-    """Memory that counts against a limit of this job, from its own control group upwards."""
-    names = {1: "memory.usage_in_bytes", 2: "memory.current"}
-    return [int((folder / names[version]).read_text()) for version, folder, _ in nodelocal.memory_limits(Path("/"))]
+    counters = {1: "memory.usage_in_bytes", 2: "memory.current"}  # of control groups of both versions
+    job = [int((folder / counters[version]).read_text()) for version, folder, _ in nodelocal.memory_limits(Path("/"))]
+    return [1024 * int(line.split()[1]), *job[:1]]
 
 
 shm = nodelocal.node_local(nodelocal.SHARED_MEMORY)
-count = min(256, shm.free_bytes // (4 << 20))  # MiB
-trial, piece = Path(shm.path, f"smallfiles-trial-{os.getpid()}"), bytes(1 << 20)
-files, job = memory_of_files(), memory_of_job()
+count, piece = min(256, shm.free_bytes // (4 << 20)), bytes(1 << 20)
+trial, before = Path(shm.path, f"smallfiles-trial-{os.getpid()}"), used()
 with open(trial, "wb") as file:
     for _ in range(count):
         file.write(piece)
-more = [now - before for now, before in zip(memory_of_job(), job, strict=True)]
-print(f"a file of {count} MiB: files take {(memory_of_files() - files) >> 20} MiB more memory,")
-print(f"and this job {more[0] >> 20} MiB more (others use memory too)" if more else "and this job has no limit here")
+more = [(now - then) >> 20 for now, then in zip(used(), before, strict=True)]
 trial.unlink()
+print(f"a file of {count} MiB: files take {more[0]} MiB more memory,")
+print(f"and this job {more[1]} MiB more (others use memory too)" if more[1:] else "and this job has no limit here")
 
 # %% [markdown]
-# So the copy competes with the loader, whose workers send batches through `/dev/shm` too. When it is full, loading
-# fails, in some versions with a *bus error* ([pytorch#5040](https://github.com/pytorch/pytorch/issues/5040)).
-#
-# Stage the file. `staged` removes the copy at the end of the block:
+# So the copy competes with the loader's workers for memory. Stage the file; `staged` removes the copy at the end of the
+# block:
 
 # %%
 with staging.staged(packed, here, config=config) as copy:
@@ -145,73 +138,54 @@ with staging.staged(packed, here, config=config) as copy:
 # %% [markdown] id="rates" tags=["optional"]
 # ## 2 · Measure the copy
 #
-# *Optional, 8 minutes.* `dd` copies the packed file, `stage` also compares each block with its digest, `cp -r` copies
-# the small files. First the files are in the page cache (warm), then on slow storage: 2 ms for each look-up and open,
-# 100 MB/s.
-#
-# > **Predict.** Warm, is `stage` clearly slower than `dd`, since it checks? From slow storage, how many times as fast
-# > as `cp -r` is `stage` (44 MB, 400 files)?
+# *Optional, 8 minutes.* On slow storage each look-up and each open takes 2 ms, and bytes come at 100 MB/s. We copy the
+# same 400 images in three ways: `cp -r` copies the small files, `dd` the packed file, and `stage` also compares each
+# block with its digest.
 
 # %%
-guess = 10  # change me: from slow storage, stage is so many times as fast as cp -r
+def by_cp(folder):
+    subprocess.run(["cp", "-r", folder, here / "files"], check=True)
+    shutil.rmtree(here / "files")
 
 
-# %%
 def by_dd(file):
     subprocess.run(["dd", f"if={file}", f"of={here / 'dd'}", "bs=4M", "status=none"], check=True)
     (here / "dd").unlink()
-    return size >> 20
 
 
 def by_stage(file):
     with staging.staged(file, here, config=config):
-        return size >> 20
-
-
-def by_cp(folder):
-    subprocess.run(["cp", "-r", folder, here / "files"], check=True)
-    shutil.rmtree(here / "files")
-    return size >> 20
+        pass
 
 
 # %% [markdown]
-# Each removes its copy, and returns the MiB. The folded cell compares them warm:
+# > **Predict.** How many times as fast as `cp -r` is `stage`? And is it slower than `dd`, since it checks?
 
-# %% jupyter={"source_hidden": true}
-def compare(place, rounds):
-    ways = {"cp -r, small files": place.task(by_cp, place.files, operations=3 * len(source.manifest), reads=size)}
-    ways |= {"dd, one file": place.task(by_dd, place.packed, reads=size)}
-    ways |= {"stage, one file": place.task(by_stage, place.packed, reads=size)}
-    return measure.compare(ways, rounds=rounds, unit="MiB")
-
-
-warm = compare(Slow(packed, source.root), 5)
-speed = {name.partition(",")[0]: warm.spread(name) for name in warm.runs}
-said = []
-for name in ("stage", "cp -r"):
-    clear = speed[name].maximum < speed["dd"].minimum  # no dots overlap
-    share = f"reaches {speed[name].median / speed['dd'].median:.0%} of dd's speed"
-    said.append(f"{name} {share if clear else 'is not clearly slower than dd'}")
-show.figure(figures.bars(warm, f"Warm, {said[0]}; {said[1]}", note="warm page cache; with removing the copy"))
+# %%
+guess = 20  # change me: stage is so many times as fast as cp -r
 
 # %% [markdown]
-# `stage` hashes each piece, which needs a free CPU, and its start-up counts with 44 MB. The folded cell does the same
-# from slow storage:
+# The folded cell measures each three times.
 
 # %% jupyter={"source_hidden": true}
 with on_slow_storage(packed, source.root, storage) as place:
-    slow, note = compare(place, 3), f"2 ms per operation, 100 MB/s{place.note}"
-gain = slow.times("stage, one file", "cp -r, small files").median
+    ways = {"cp -r, small files": place.task(by_cp, place.files, operations=3 * len(source.manifest), reads=size)}
+    ways |= {"dd, one file": place.task(by_dd, place.packed, reads=size)}
+    ways |= {"stage, one file": place.task(by_stage, place.packed, reads=size)}
+    found = measure.compare(ways, rounds=3)
+plain = found.spread("cp -r, small files").median
+speeds = {name: [rate / plain for rate in found.rates_per_s(name)] for name in found.runs}
+gain = found.times("stage, one file", "cp -r, small files").median
 title = f"From slow storage, stage is {gain:.1f} times as fast as cp -r of the small files"
-plain = slow.spread("cp -r, small files").median
-speeds = {name: [rate / plain for rate in slow.rates_per_s(name)] for name in slow.runs}
-figures.bars(speeds, title, x="times the speed of cp -r", note=note, base="cp -r, small files", guess=guess)
+axes = {"x": "times the speed of cp -r", "note": f"2 ms per operation, 100 MB/s{place.note}"}
+figures.bars(speeds, title, **axes, base="cp -r, small files", guess=guess)
 
 # %% [markdown]
-# Here the storage sets the pace: the bytes take 0.45 s, checked or not. For each small file `cp -r` adds two look-ups
-# and an open: 400 × 3 × 2 ms = 2.4 s.
+# For each small file `cp -r` needs two look-ups and an open: 400 × 3 × 2 ms = 2.4 s. The bytes take only 0.45 s, checked
+# or not.
 #
-# Stored files and copies fail rarely, but silently. The folded cell flips one bit of the source.
+# What is the check good for? Stored files and copies fail rarely, but silently. The folded cell flips one bit of the
+# source.
 #
 # > **Predict.** Which of the two will notice it, `cp` or `stage`?
 
@@ -220,22 +194,20 @@ from smallfiles import digests
 from smallfiles.errors import SmallfilesError
 
 broken = Path(tempfile.mkdtemp(dir=setup.scratch)) / packed.name
-for path in (packed, digests.sidecar(packed)):
-    shutil.copyfile(path, broken.with_name(path.name))
-data = bytearray(broken.read_bytes())
+shutil.copyfile(digests.sidecar(packed), digests.sidecar(broken))
+data = bytearray(packed.read_bytes())
 data[size // 2] ^= 1
 broken.write_bytes(data)
 print("cp ends with code", subprocess.run(["cp", broken, broken.with_name("copied")], check=False).returncode)
 try:
     by_stage(broken)
 except SmallfilesError as error:
-    print(f"stage: {error.got}")
+    print(f"stage: {error.got.replace(str(broken), broken.name)}")
 
 # %% [markdown] id="once" tags=["core"]
 # ## 3 · Copy once per node
 #
-# A node with eight GPUs runs eight ranks. What if each copies the file if it is missing? The second function adds a
-# rename, the third a lock:
+# A node with eight GPUs runs eight ranks. What if each copies the file if it is missing?
 
 
 # %%
@@ -256,6 +228,51 @@ def if_missing(rank):
     return missing  # whether this rank has copied
 
 
+# %% [markdown]
+# Four ranks start 0.1 s apart. A copy takes 44 MB / 50 MB/s = 0.9 s.
+#
+# > **Predict.** How many MB does rank 1 find when its function returns?
+
+# %%
+guess = 44  # change me: MB that rank 1 finds
+
+# %% [markdown]
+# In the folded cell `four_ranks` starts four processes. The figure shows what each finds.
+
+# %% jupyter={"source_hidden": true}
+import multiprocessing
+from concurrent.futures import ProcessPoolExecutor
+
+fork = multiprocessing.get_context("fork")
+
+
+def as_rank(work, rank):
+    time.sleep(0.1 * rank)  # ranks never start at quite the same moment
+    return work(rank), target.stat().st_size / 1e6
+
+
+def four_ranks(work):
+    """The MB that each of four ranks finds; prints how many have copied."""
+    began = time.perf_counter()
+    with ProcessPoolExecutor(4, mp_context=fork) as pool:
+        found = list(pool.map(as_rank, [work] * 4, range(4)))
+    target.unlink()
+    copies, took_s = sum(own for own, _ in found), time.perf_counter() - began
+    print(f"{work.__name__}: {copies} of 4 ranks copied, and the last was ready after {took_s:.1f} s")
+    return {f"rank {rank}{' copies' * own}": round(mb, 1) for rank, (own, mb) in enumerate(found)}
+
+
+each = four_ranks(if_missing)
+title = f"Without a rename, a rank finds only {min(each.values()):.0f} of {size / 1e6:.0f} MB"
+title = title if min(each.values()) < size / 1e6 else "Here every rank was late enough to find the whole file"
+axes = {"x": "MB that a rank finds", "guess_of": "rank 1"}
+show.figure(figures.bars(each, title, guess=guess, **axes))
+
+# %% [markdown]
+# The others see the name while the bytes are still arriving. Half an Arrow file stops a rank with an error, but half a
+# tar can pass for a whole one. A *rename* prevents this:
+
+
 # %%
 def renamed(rank):
     part = here / f"train.arrow.{rank}"  # a temporary name
@@ -266,151 +283,96 @@ def renamed(rank):
     return missing
 
 
+# %% [markdown]
+# > **Predict.** How many of the four ranks copy now?
+
+# %%
+four_ranks(renamed)
+
+# %% [markdown]
+# Nothing is torn, but until the file appears, each rank that looks starts a copy. So let them take turns, with a lock:
+
 # %%
 import fcntl
 
 
 def once_per_node(rank):
-    with open(here / "train.arrow.lock", "w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)  # sleeps until no other rank has the lock
-        return renamed(rank)
+    part = here / "train.arrow.part"
+    missing = not target.exists()
+    if missing:
+        with open(here / "train.arrow.lock", "w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)  # sleeps until no other rank has the lock
+            # change me: look again, and copy only if the file is still missing
+            copy_slowly(part)
+            os.replace(part, target)
+    return missing
 
+
+four_ranks(once_per_node)
 
 # %% [markdown]
-# Four ranks start 0.1 s apart. A copy takes 44 MB / 50 MB/s = 0.9 s.
+# **Your turn.** The lock alone does not help: the ranks copy one after the other. Change `once_per_node`, so that one
+# rank copies.
 #
-# > **Predict.** With each function, how many ranks copy? How many MB does a rank find when its function returns?
-
-# %%
-guess = 30  # change me: MB that rank 1 finds with if_missing
-copies = {"if_missing": 1, "renamed": 1, "once_per_node": 1}  # change me: ranks that copy
-
-# %% [markdown]
-# The folded cell starts four processes, and draws what each finds.
-
-# %% jupyter={"source_hidden": true}
-import multiprocessing
-from concurrent.futures import ProcessPoolExecutor
-
-fork = multiprocessing.get_context("fork")
-
-
-def as_rank(work, rank):
-    """Whether this rank has copied, and the MB that it finds."""
-    time.sleep(0.1 * rank)  # ranks never start at quite the same moment
-    return work(rank), target.stat().st_size / 1e6
-
-
-opened, each, copied, found_it = {}, {}, {}, []
-with ProcessPoolExecutor(4, mp_context=fork) as pool:
-    for work in (if_missing, renamed, once_per_node):
-        opened[work.__name__] = list(pool.map(as_rank, [work] * 4, range(4)))
-        target.unlink()
-for name, found in opened.items():
-    each |= {f"{name}, rank {rank}{' copies' * own}": mb for rank, (own, mb) in enumerate(found)}
-    found_it += [f"{name}, rank {rank}" for rank, (own, _) in enumerate(found) if not own]
-    copied[name] = sum(own for own, _ in found)
-    print(f"{name}: of 4 ranks {copied[name]} copied; your guess was {copies[name]}")
-least = min(mb for _, mb in opened["if_missing"])
-title = f"Without a rename, a rank finds {least:.0f} of {size / 1e6:.0f} MB; with it alone, {copied['renamed']} ranks copy"
-axes = {"x": "MB that a rank finds", "groups": list(opened), "guess_of": "if_missing", "base": found_it}
-show.figure(figures.bars(each, title, guess=guess, note="grey: this rank does not copy", **axes))
-
-# %% [markdown]
-# The *rename* prevents torn files: under its final name the file is complete. But until it appears, each rank that
-# looks starts a copy. The *lock* prevents this: ranks wait, then look, and find the file. Half an Arrow file stops a
-# rank with an error, but half a tar can pass for a whole one.
+# <details>
+# <summary>The lines</summary>
+#
+# ```python
+#             missing = not target.exists()
+#             if missing:
+#                 copy_slowly(part)
+#                 os.replace(part, target)
+# ```
+#
+# The others wait for the lock, look again, and find the file: after 1 s instead of 4 s.
+#
+# </details>
 #
 # ![Two nodes with four ranks each. On each node one rank copies train.arrow from the parallel file system to /dev/shm; the others wait, then all read the copy.](pictures/stage_once_a_node.svg)
 #
-# The kernel releases a lock when its holder dies. `stage` does what `once_per_node` does, verifies before it renames,
-# and keeps the copy as long as any process uses it.
-
-# %% [markdown]
-# ### Optional: copy once per job
+# The kernel releases a lock when its holder dies. `stage` locks, looks, copies, verifies and renames. It keeps the copy
+# as long as any process uses it.
 #
-# But 200 nodes still read the set 200 times. With `stage --broadcast` one node reads it. Then Slurm's `sbcast` passes
-# each block on in a tree, from every node to at most [eight others](https://slurm.schedmd.com/sbcast.html).
+# <details>
+# <summary>Optional: copy once per job</summary>
 #
-# > **Predict.** ImageNet has 140 GB. The storage delivers 17 GB/s in all; a node can receive and send 12 GB/s. From how
-# > many nodes on is a broadcast faster: 2, 20 or 200?
-
-# %%
-guess = 2  # change me: nodes
-
-# %% [markdown]
-# The folded cell asks a model, also for broadcasts between slower nodes.
-
-# %% jupyter={"source_hidden": true}
-from dataclasses import replace
-
-from smallfiles.scaling import BROADCAST, WAYS, Storage, Work, simulate
-
-work, lustre = Work(gpus=1, workers=1), Storage()  # 1.28 million images of 110 kB; 24 targets of 0.7 GB/s
-doublings = [2**power for power in range(10)]
-cases = {"each node reads, 12 GB/s": (WAYS["staged"], 12), "broadcast, 12 GB/s": (BROADCAST["broadcast"], 12)}
-cases |= {"broadcast, 1 GB/s": (BROADCAST["broadcast"], 1)}
-copying, read = {}, {}
-for name, (way, rate) in cases.items():
-    counts = sorted({*doublings, *(range(1, 33) if rate == 12 else ())})
-    forecasts = [simulate(work, replace(lustre, node_bytes_s=1e9 * rate), way, nodes) for nodes in counts]
-    copying[name] = {each.nodes: each.first_epoch_s - each.epoch_s for each in forecasts}
-    read[name] = f"{forecasts[-1].shared_bytes / 1e12:.1f} TB"
-alone = copying["each node reads, 12 GB/s"]
-slower = {name: max(n for n, seconds in line.items() if seconds >= alone[n]) for name, line in copying.items()}
-title = f"Simulated: with 12 GB/s a broadcast is faster from {slower['broadcast, 12 GB/s'] + 1} nodes on, "
-title += f"with 1 GB/s only beyond {slower['broadcast, 1 GB/s']}"
-drawn = {name: {nodes: line[nodes] for nodes in doublings} for name, line in copying.items()}
-axes = {"x": "nodes", "y": "time until all have a copy (s)", "log": "xy"}
-axes |= {"marks": {"from 9: tree of 2 levels": 9, "from 73: 3 levels": 73}}  # of 8 nodes, 64 more, …
-note = "a model, not a measurement; up to 16 nodes of 1 GB/s would also read more slowly than the blue line"
-show.figure(figures.lines(drawn, title, **axes, guess=guess, note=note, counted=True))
-print("512 nodes read from shared storage:", {name: read[name] for name in list(cases)[:2]})
-
-# %% [markdown]
-# A broadcast first reads everything, in 12 s. Then a node sends each block up to eight times over one link, so eight
-# nodes need 8 × 12 s more, and 8 s for the latency of 17,000 blocks. Only the printed amounts are certain: measure the
-# times.
+# 200 nodes still read the set 200 times. With `stage --broadcast` one node reads it, and Slurm's `sbcast` passes each
+# block on in a tree, from every node to at most [eight others](https://slurm.schedmd.com/sbcast.html). With few nodes
+# this can be slower, since every block takes one step more: measure it.
+#
+# </details>
 
 # %% [markdown] id="epochs" tags=["core"]
 # ## 4 · Count the epochs
 #
-# Staging has paid off when the epochs have saved the time of the copy. So we measure the copying, and an epoch from the
-# small files, from the packed file (both on slow storage), and from the copy.
+# Staging has paid off when the epochs have saved the time of the copy. So we measure an epoch from the packed file on
+# slow storage, an epoch from the copy, and the copying.
 
 # %%
 import numpy as np
 
 order = np.random.default_rng(0).permutation(len(source.manifest))
-paths = source.manifest.paths.to_pylist()
 
 
-# %%
 def epoch(path):
     reader = formats.open(path)
     for index in order:
         bytes(reader.read(index))
 
 
-def epoch_of_files(folder):
-    for index in order:
-        (folder / paths[index]).read_bytes()
-
-
-def copy_and_give_back(path, to):
+def copying(path, to):
     with staging.staged(path, to, config=config):
         pass
 
 
 # %% [markdown]
-# > **Predict.** After how many epochs has staging paid off, compared with reading the packed file from slow storage:
-# > 0.1, 1, 3 or 10?
+# > **Predict.** After how many epochs has staging paid off: 0.1, 1, 3 or 10?
 
 # %%
-guess = 3  # change me: staging has paid off after so many epochs
+guess = 3  # change me: epochs
 
 # %% [markdown]
-# The folded cell measures all four, and draws the seconds since the start.
+# The folded cell measures all three, and draws the seconds since the start.
 
 # %% jupyter={"source_hidden": true}
 with (
@@ -418,43 +380,39 @@ with (
     staging.staged(packed, here, config=config) as copy,
 ):
     elsewhere = Path(tempfile.mkdtemp(dir=here))
-    parts = {"small files": place.task(epoch_of_files, place.files, operations=2 * len(order), reads=size)}
-    parts |= {"packed file": place.task(epoch, place.packed, reads=size), "staged copy": partial(epoch, copy.path)}
-    parts |= {"copying": place.task(copy_and_give_back, place.packed, elsewhere, reads=size)}
+    parts = {"packed file": place.task(epoch, place.packed, reads=size), "staged copy": partial(epoch, copy.path)}
+    parts |= {"copying": place.task(copying, place.packed, elsewhere, reads=size)}
     found = measure.compare(parts, rounds=3)
 seconds = {name: found.seconds(name) for name in parts}
 print({name: f"{value:.2f} s" for name, value in seconds.items()})
 saved = seconds["packed file"] - seconds["staged copy"]
 paid = seconds["copying"] / saved if saved > 0 else float("inf")
+if saved > 0:
+    worksheet.note("07", break_even_epochs=paid)
 shown = range(min(20, max(4, int(2 * min(paid, 20)))) + 1)
 lines = {
     "packed file on slow storage": {n: n * seconds["packed file"] for n in shown},
     "staged first": {n: seconds["copying"] + n * seconds["staged copy"] for n in shown},
 }
-title = f"Staging has paid off after {paid:.2f} epochs" if saved > 0 else "Here the copy never pays: it is not faster"
-if saved > 0:
-    worksheet.note("07", break_even_epochs=paid)
-marks = {"paid off": paid} if paid < shown[-1] else None
-axes = {"x": "epochs read", "y": "seconds since the start"}
-show.figure(figures.lines(lines, title, **axes, guess=guess, marks=marks, note=f"slopes: median of 3{place.note}"))
-saved = seconds["small files"] - seconds["staged copy"]
-when = f"after {seconds['copying'] / saved:.2f} epochs, and one more for the first packing" if saved > 0 else "never"
-print(f"compared with small files: {when}")
+title = f"Staging has paid off after {paid:.1f} epochs" if saved > 0 else "Here the copy never pays: it is not faster"
+axes = {"x": "epochs read", "y": "seconds since the start", "marks": {"paid off": paid} if paid < shown[-1] else None}
+show.figure(figures.lines(lines, title, **axes, guess=guess, note=f"from the median of 3 runs{place.note}"))
 
 # %% [markdown]
 # A copy reads each byte once, and so does an epoch. So the lines meet after about one epoch.
 #
-# A parallel file system also charges requests: an epoch sends one per sample, a copy a few. So one node may need less.
-# N nodes need up to N times as much, because together they read the set once per epoch, but copy it N times.
-#
-# While the GPU computes, the loader reads ahead, so an epoch takes as long as reading or training, whichever is slower.
+# On a cluster other things count too. N nodes need up to N times as many epochs: together they read the set once per
+# epoch, but copy it N times. And while the GPU computes, the loader reads ahead. So an epoch takes as long as reading or
+# training, whichever is slower.
 #
 # > **Predict.** Training takes half as long as reading from slow storage. After how many epochs has staging paid off: as
-# > before, twice as many, or never? And if it takes just as long?
+# > before, twice as many, or never?
 
 # %%
-guess = 1.5  # change me: epochs, if training takes half as long as reading
-mine, nodes = 0.7, 1  # change me: your training, as a share of reading; nodes, which each copy from the same storage
+guess = 1  # change me: epochs, if training takes half as long as reading
+
+# %%
+mine, nodes = 0.7, 1  # change me: your training, as a share of reading; nodes that copy from the same storage
 for share in sorted({0.0, 0.5, 0.9, 1.0, mine}):
     training = share * seconds["packed file"]  # an epoch cannot be shorter than this
     saved = max(training, seconds["packed file"]) - max(training, seconds["staged copy"])
@@ -469,9 +427,8 @@ for share in sorted({0.0, 0.5, 0.9, 1.0, mine}):
 # %% [markdown] id="clean" tags=["core"]
 # ## 5 · Clean up, also when killed
 #
-# Memory that a job leaves in `/dev/shm` is missing for later jobs. Therefore a copy is removed with the last process
-# that uses it. Two signals interrupt this: SIGTERM, which Slurm sends at the time limit, then SIGKILL, which no program
-# can catch.
+# Memory that a job leaves in `/dev/shm` is missing for later jobs. So a copy is removed with the last process that uses
+# it. Two signals interrupt this: SIGTERM, which Slurm sends at the time limit, then SIGKILL, which no program can catch.
 #
 # In the folded cell `end` starts a process that copies, or uses a copy, sends it a signal, and looks at what is left.
 
@@ -491,16 +448,12 @@ def left_behind():
     return [one for one in staging.listing([victims]) if one.bytes and victims in one.path.parents]
 
 
-def reached(moment, ready):
-    return ready.is_set() or moment == "copying" and any(one.bytes > 1 << 20 for one in left_behind())
-
-
 def end(file, moment, number):
     """What one process leaves when this signal meets it, and what the next one finds."""
     ready = fork.Event()
     process = fork.Process(target=stage_and_use, args=(file, ready))
     process.start()
-    while not reached(moment, ready):
+    while not ready.is_set() and not (moment == "copying" and any(one.bytes > 1 << 20 for one in left_behind())):
         time.sleep(0.002)
     os.kill(process.pid, number)
     process.join()
@@ -529,8 +482,8 @@ with on_slow_storage(packed, source.root, storage) as place:
 print(f"in the end: {sum(one.bytes for one in left_behind())} bytes")
 
 # %% [markdown]
-# On SIGTERM a handler removes the copy. SIGKILL leaves the files, but the lock is free. So your next `stage` on that
-# node knows that the owner is dead. It removes half a copy, and uses a complete one. Until then the memory is missing.
+# On SIGTERM a handler removes the copy. SIGKILL leaves it, but frees the lock. So your next `stage` on that node knows
+# that the owner is dead: it removes half a copy, and uses a complete one. Until then the memory is missing.
 
 # %%
 shutil.rmtree(here)
@@ -616,31 +569,31 @@ print(f"staging pays off after {copying / saved:.2f} epochs")
 # ## Check yourself
 #
 # **1.** Your job has 64 GB of memory, `df` shows 250 GB free in `/dev/shm`, and you copy 60 GB there with `cp`. (a) It
-# fits (b) the job is killed while it copies or trains (c) the rest is swapped to disk
+# fits. (b) The job is killed while it copies or trains. (c) The rest is swapped to disk.
 #
 # <details>
 # <summary>Answer</summary>
 #
 # **(b)**: on most clusters the file counts as memory of your job, and 4 GB are rarely enough for training. `smallfiles
 # stage` refuses a copy if it cannot keep 1 GiB and 0.5 GiB per CPU free, or a quarter of the limit if that is less. (a)
-# `df` shows the limit of the folder, which is that of the node. (c) swap, where a node has any, is far slower than the
+# `df` shows the limit of the folder, which is that of the node. (c) Swap, where a node has any, is far slower than the
 # storage that you left.
 #
 # </details>
 #
-# **2.** All ranks run `if not copy.exists(): shutil.copyfile(source, copy)`. What can go wrong? (a) nothing (b) a rank
-# reads half a copy (c) several ranks copy
+# **2.** All ranks run `if not copy.exists(): shutil.copyfile(source, copy)`. What can go wrong? (a) Nothing. (b) A
+# rank reads half a copy. (c) Several ranks copy.
 #
 # <details>
 # <summary>Answer</summary>
 #
-# **(b) and (c)**. Ranks that look at the same moment see no copy and write to it. A rank that looks later sees the
+# **(b) and (c)**: ranks that look at the same moment see no copy and write to it. A rank that looks later sees the
 # name, although the bytes are still being written. (a) is true only if the first has finished before the second looks.
 #
 # </details>
 #
 # **3.** Staging takes 100 s, an epoch 60 s from the storage and 55 s from the copy. You train 10 epochs. Does your job
-# end sooner? (a) yes (b) no (c) yes, from the second epoch on
+# end sooner? (a) Yes. (b) No. (c) Yes, from the second epoch on.
 #
 # <details>
 # <summary>Answer</summary>
