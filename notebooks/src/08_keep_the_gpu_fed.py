@@ -4,8 +4,8 @@
 # **Minutes** 40 · **Machine** any Linux computer with two CPUs, no GPU needed · **Needs** nothing · **Data** 240
 # synthetic images
 #
-# A packed file, once staged or cached, delivers bytes as fast as memory. But a GPU needs batches: images that the CPUs
-# of your job have decoded, cropped, scaled and stacked. This work usually decides how long it waits.
+# A packed file, once staged or cached, delivers bytes as fast as memory. But a GPU needs batches: images that CPUs have
+# decoded, cropped, scaled and stacked. This work usually decides how long it waits.
 
 # %% [markdown] id="questions"
 # ## Questions
@@ -20,7 +20,7 @@
 # - name the stage to improve,
 # - put decoding, cropping and scaling in the cheapest order,
 # - choose a `DataLoader`'s settings by measuring,
-# - tell when a ring helps, and how long training waits.
+# - tell when a ring helps.
 
 # %% [markdown] id="setup"
 # ## Set up
@@ -42,8 +42,14 @@ from statistics import median
 import numpy as np
 import torch
 from PIL import Image
+from torch.utils.data import DataLoader, Dataset
 
 from smallfiles import formats, images, measure
+
+# %% [markdown]
+# The folded cell packs the images, and opens the packed file as `reader`.
+
+# %% jupyter={"source_hidden": true}
 from smallfiles.pack import PackConfig, pack
 
 source, packed = setup.source(), setup.scratch / "train.arrow"
@@ -66,216 +72,204 @@ reader = formats.open(packed)
 # ## 1 · Follow a batch
 #
 # A [forum post](https://discuss.pytorch.org/t/pytorch-dataset-dataloader-classes/136830) asked how to keep a GPU busy
-# with random *views* of images: the shorter side is scaled to a random length from 256 to 480 pixels, then 224 x 224
-# pixels are cut out. The folded cell draws these once per image, so all programs make the same view:
+# with random *views* of images: scale the shorter side to a random length from 256 to 480 pixels, then cut out 224 x
+# 224 pixels. A batch of views is made in five stages:
+#
+# - *read* the bytes,
+# - *decode* JPEG to pixels,
+# - *augment* the pixels to a view,
+# - *collate* the views to a batch,
+# - *send* the batch from a worker to training.
+#
+# We compare programs that make the same views. The folded cell draws one random view for each image.
 
 # %% jupyter={"source_hidden": true}
+from collections import namedtuple
+
 from smallfiles.images.crops import Box
+
+View = namedtuple("View", "short top left box")
 
 
 def draw_view(index):
-    """Length of the shorter side, pixels of the file per pixel of the view, and the part of the file shown."""
     rng = np.random.default_rng([0, index])
     width, height = Image.open(io.BytesIO(reader.read(index))).size
     short = int(rng.integers(256, 481))
-    k = min(width, height) / short
+    k = min(width, height) / short  # pixels of the file per pixel of the view
     side = min(round(224 * k), width, height)
     top, left = int(rng.integers(0, height - side + 1)), int(rng.integers(0, width - side + 1))
-    return short, k, Box(top, left, side, side)
+    return View(short, round(top / k), round(left / k), Box(top, left, side, side))
 
 
-drawn = [draw_view(index) for index in range(len(reader))]
-
+views = [draw_view(index) for index in range(len(reader))]
 
 # %% [markdown]
-# A batch is made in five stages: *read*, *decode* (JPEG to pixels), *augment* (pixels to the random view), *collate*
-# (stack views into a batch) and *send* (from a worker to training). We compare five programs:
-#
-# | program | decodes | then |
-# |---|---|---|
-# | `classic` | by Pillow | `Resize`, `RandomCrop`, `ToTensor` |
-# | `scale_crop` | by Pillow | scales floats, or bytes; crops |
-# | `crop_scale` | by Pillow | crops; scales floats, or bytes |
-# | `toolbox` | by `smallfiles` | crops; scales bytes |
-# | `toolbox, part` | only the part shown | scales bytes |
-#
-# Each yields the name of a stage when it is done:
+# The first program makes a common mistake: it scales the whole image as floats, then crops. It yields the name of each
+# stage that is done.
 
 # %%
 from torchvision.transforms.v2 import functional as F
 
 
-def scale_crop(data, short, k, box, dtype):  # short: new shorter side; box: part shown; k: its pixels per pixel of the view
+def floats_first(data, view):
     picture = Image.open(io.BytesIO(data)).convert("RGB")
     yield "decode", picture
-    whole = F.resize(F.to_dtype(F.to_image(picture), dtype, scale=True), [short])
-    yield "augment", F.crop(whole, round(box.top / k), round(box.left / k), 224, 224)
+    pixels = F.to_dtype(F.to_image(picture), torch.float32, scale=True)
+    whole = F.resize(pixels, [view.short])  # the new length of the shorter side
+    yield "augment", F.crop(whole, view.top, view.left, 224, 224)
 
 
 # %% [markdown]
-# Complete the marked line of `crop_scale`, so that it crops first. The figure's title tells whether it does.
+# The second crops first. `view.box` is the view's place in the file: top, left, height and width.
+
 
 # %%
-def crop_scale(data, short, k, box, dtype):
+def crop_first(data, view):
     picture = Image.open(io.BytesIO(data)).convert("RGB")
     yield "decode", picture
-    shown = F.to_image(picture)  # change me: only the part in `box`, which has `top`, `left`, `height` and `width`
-    yield "augment", F.resize(F.to_dtype(shown, dtype, scale=True), [224, 224])
+    part = F.crop(F.to_image(picture), *view.box)
+    yield "augment", F.resize(F.to_dtype(part, torch.float32, scale=True), [224, 224])
+
+
+# %% [markdown]
+# **Your turn.** The third program is yours. Change its last line so that it scales bytes instead of floats.
+
+
+# %%
+def mine(data, view):
+    picture = Image.open(io.BytesIO(data)).convert("RGB")
+    yield "decode", picture
+    part = F.crop(F.to_image(picture), *view.box)
+    yield "augment", F.resize(F.to_dtype(part, torch.float32, scale=True), [224, 224])  # change me: keep bytes
 
 
 # %% [markdown]
 # <details>
 # <summary>The line</summary>
 #
-# `shown = F.crop(F.to_image(picture), box.top, box.left, box.height, box.width)`
+# `yield "augment", F.resize(part, [224, 224])`
 #
 # </details>
 #
-# The folded cell defines `classic`, `toolbox` and two clocks: `follow` adds up the processor time of each stage of a batch, and
-# `send_ms` times a worker process that only sends.
+# The folded cell holds two more. In `usual` Pillow scales the whole image, and `ToTensor` makes floats at the end.
+# `toolbox` decodes only the part shown, and keeps bytes.
 
 # %% jupyter={"source_hidden": true}
-import warnings
-
-from torch.utils.data import DataLoader, Dataset
-
 from smallfiles.images.picture import open_picture
 
 
-def classic(data, short, k, box):
+def usual(data, view):
     picture = Image.open(io.BytesIO(data)).convert("RGB")
     yield "decode", picture
-    shown = F.crop(F.resize(picture, [short]), round(box.top / k), round(box.left / k), 224, 224)
+    shown = F.crop(F.resize(picture, [view.short]), view.top, view.left, 224, 224)
     yield "augment", F.to_dtype(F.to_image(shown), torch.float32, scale=True)  # which is `ToTensor`
 
 
-def toolbox(data, short, k, box, only_the_part):
-    rows, columns = slice(box.top, box.top + box.height), slice(box.left, box.left + box.width)
-    part = open_picture(data).part(box, 224, 224) if only_the_part else images.decode(data)[rows, columns]
+def toolbox(data, view):
+    part = open_picture(data).part(view.box, 224, 224)
     yield "decode", part
-    images.resize(part, view := np.empty((224, 224, 3), np.uint8))
-    yield "augment", torch.from_numpy(view)
+    images.resize(part, pixels := np.empty((224, 224, 3), np.uint8))
+    yield "augment", torch.from_numpy(pixels)
 
 
-def follow(program, indices):
-    """Milliseconds of the processor per stage of one batch, and the batch."""
-    spent, views, began = dict.fromkeys(("read", "decode", "augment", "collate"), 0.0), [], time.thread_time()
+# %% [markdown]
+# > **Predict.** How many times as fast as `usual` is `toolbox`: 1.5, 3 or 6? And which stage is then its longest?
 
-    def lap(stage):
-        nonlocal began
-        now = time.thread_time()  # other programs hardly change it; it stands still while this one waits
-        spent[stage] += 1e3 * (now - began)
-        began = now
+# %%
+guess = 1.5  # change me: times as fast
 
-    for index in indices:
-        data = bytes(reader.read(index))
-        lap("read")
-        for stage, result in program(data, *drawn[index]):
-            lap(stage)
-        views.append(result)
-    batch = torch.stack(views)
-    lap("collate")
-    return spent, batch
+# %% [markdown]
+# The folded cell defines two clocks, for the processor time of each stage and for the sending.
 
+# %% jupyter={"source_hidden": true}
+import warnings
+from itertools import pairwise
 
 torch.set_num_threads(1)  # as in every worker of a DataLoader
 warnings.filterwarnings("ignore", message="This DataLoader will create")  # more workers than CPUs: section 3
 
 
+def follow(program, indices):
+    """Milliseconds of the processor for each stage of one batch, and the batch."""
+    laps, made = [("", time.thread_time())], []
+    for index in indices:
+        data = bytes(reader.read(index))
+        laps.append(("read", time.thread_time()))
+        for stage, result in program(data, views[index]):
+            laps.append((stage, time.thread_time()))
+        made.append(result)
+    batch = torch.stack(made)
+    laps.append(("collate", time.thread_time()))
+    spent = dict.fromkeys(("read", "decode", "augment", "collate"), 0.0)
+    for (_, before), (stage, now) in pairwise(laps):
+        spent[stage] += 1e3 * (now - before)
+    return spent, batch
+
+
 def send_ms(batch):
     """Milliseconds until the next copy of this batch has arrived from a worker process."""
-    loader = DataLoader([batch] * 13, batch_size=None, num_workers=1, collate_fn=torch.clone)
     times, asked = [], time.perf_counter()
-    for sent in loader:
+    for sent in DataLoader([batch] * 13, batch_size=None, num_workers=1, collate_fn=torch.clone):
         sent.view(-1).view(torch.uint8)[::4096].sum()  # touch every page
         times.append(1e3 * (time.perf_counter() - asked))
         asked = time.perf_counter()
-    return median(times[1:])
+    return min(times[1:])  # other programs only slow it down
 
 
 # %% [markdown]
-# > **Predict.** How many times as fast as `classic` is the last program: 1.5, 3 or 6? And which stage is its longest?
-# > (Drawn below.)
+# The folded cell runs each program on ten batches, and draws the stages.
 
-# %%
-guess = 1.5  # change me: times as fast
-
-# %%
-ways, kinds = (scale_crop, crop_scale), {"floats": torch.float32, "bytes": torch.uint8}
-programs = {"floats, classic": classic}
-programs |= {f"{name}, {w.__name__}": partial(w, dtype=kind) for name, kind in kinds.items() for w in ways}
-programs |= {f"bytes, toolbox{', part' * part}": partial(toolbox, only_the_part=part) for part in (False, True)}
+# %% jupyter={"source_hidden": true}
+programs = {program.__name__: program for program in (usual, floats_first, crop_first, mine, toolbox)}
 runs, batches = {name: [] for name in programs}, {}
 for number in range(10):
     for name, program in programs.items():
         spent, batches[name] = follow(program, range(16 * number, 16 * number + 16))
         runs[name].append(spent)
-
-# %% [markdown]
-# The folded cell draws the median time of each stage, and compares the pixels:
-
-# %% jupyter={"source_hidden": true}
-def pixels(batch):
-    """From 0 to 255, colours first."""
-    batch = 255 * batch if batch.is_floating_point() else batch.float()
-    return batch if batch.shape[1] == 3 else batch.movedim(-1, 1)
-
-
-sent = {kind: send_ms(batches[f"{kind}, scale_crop"]) for kind in ("floats", "bytes")}  # by the size of a batch
-bars, differ = {}, {}
-for name, each in runs.items():
-    bars[name] = {stage: median(run[stage] for run in each[1:]) for stage in each[0]}
-    bars[name]["send"] = sent[name.split(",")[0]]
-    differ[name] = float((pixels(batches[name]) - pixels(batches["floats, scale_crop"])).abs().mean())
+send = {size: send_ms(batches[name]) for size, name in ((4, "usual"), (1, "toolbox"))}  # bytes per number
+bars = {name: {stage: median(run[stage] for run in each[1:]) for stage in each[0]} for name, each in runs.items()}
+for name, stages in bars.items():
+    stages["send"] = send[batches[name].element_size()]
 total = {name: sum(stages.values()) for name, stages in bars.items()}
-known, slow, quick = (total[name] for name in ("floats, classic", "floats, scale_crop", "bytes, toolbox, part"))
-crops = differ["bytes, crop_scale"] < 2 * differ["bytes, toolbox"]  # which crops at the same place
-title = f"The last program is {known / quick:.1f} times as fast as classic; "
-title += f"bytes save scale_crop {slow - total['bytes, scale_crop']:.0f} ms, "
-title += f"cropping first {slow - total['floats, crop_scale']:.0f} ms" if crops else "but crop_scale does not crop yet"
-axes = {"x": "time of one worker per batch (ms)", "guess_text": f"the last bar, if {guess:g} times as fast"}
-note = "processor time, median of 9 batches; send: by the clock, median of 12 batches of floats or bytes"
-show.figure(figures.bars(bars, title, **axes, note=note, guess=known / guess))
-for name, batch in batches.items():
-    print(f"{name:21} {differ[name]:4.1f} of 255 from floats, scale_crop; {batch.nbytes / 1e6:4.1f} MB to send")
+longest = max(bars["toolbox"], key=bars["toolbox"].get)
+title = f"The toolbox is {total['usual'] / total['toolbox']:.1f} times as fast as the usual program, and mostly {longest}s"
+axes = {"x": "time of one worker per batch (ms)", "guess_text": f"toolbox, if {guess:g} times as fast as usual"}
+note = "processor time, median of 9 batches; send: fastest of 12"
+show.figure(figures.bars(bars, title, **axes, note=note, guess=total["usual"] / guess))
 
 # %% [markdown]
-# Usually the last program mostly decodes, and `scale_crop` with floats mostly augments. Two habits cost time:
+# `floats_first` mostly augments. Two habits make it slow:
 #
-# - *Floats too early.* They are four times the bytes to send, in `classic` as well. And on most CPUs torch scales bytes
-#   with faster instructions. Let the GPU convert the whole batch (`images.normalise`).
-# - *Scaling pixels that are then thrown away.* Crop first.
+# - *It scales pixels that it then throws away.* `crop_first` does not.
+# - *It makes floats too early*: four times as many bytes to send. So send bytes, and let the GPU convert the batch
+#   (`images.normalise`).
 #
-# *Read* is short: the file is in memory. A cold parallel file system shows only by the clock: processor time omits
-# waiting ([01](01_count_the_cost_of_small_files.ipynb)).
-#
-# <details>
-# <summary>How can a part be decoded alone?</summary>
-#
-# Nearly: the last program stops after the last row shown, and computes no hidden pixels. But the bits of the rows above
-# must be unpacked, so a part at the bottom saves little.
-#
-# </details>
-# <details>
-# <summary>Why do the savings not add up, and why do the pixels differ?</summary>
-#
-# Who crops first scales fewer floats, and so gains less from bytes. The pixels differ mostly because `classic` and
-# `scale_crop` round the *place* of their view to whole pixels after scaling, the others before.
-#
-# </details>
+# With both mended, decoding remains. `toolbox` shortens it too: it stops after the last row shown.
 
 # %% [markdown] id="views" tags=["optional"]
 # ## 2 · Choose the views
 #
-# *Optional, 5 minutes.* `RandomShortSide` makes the forum's view. The usual `RandomResizedCrop` takes 8 to 100 % of the
-# area. We also add random colours to it.
-#
-# > **Predict.** Which of the two is cheaper? And do colours add 5, 40 or 200 % to the time? (Drawn below.)
+# *Optional, 5 minutes.* `RandomShortSide` makes the forum's view. `RandomResizedCrop` takes 8 to 100 % of the area.
+# Random colours often follow.
 
 # %%
+kinds = {
+    "RandomShortSide": images.RandomShortSide(),
+    "RandomResizedCrop": images.RandomResizedCrop(),
+    "… and colours": images.RandomResizedCrop(jitter=images.ColourJitter()),
+}
+
+# %% [markdown]
+# > **Predict.** How much do random colours add to the time of `RandomResizedCrop`: 5, 40 or 200 %?
+
+# %%
+guess = 5  # change me: percent that colours add
+
+# %% [markdown]
+# The folded cell measures each on 24 images, six times in turn.
+
+# %% jupyter={"source_hidden": true}
 jpegs = [bytes(reader.read(index)) for index in range(24)]
-crop, colours = images.RandomResizedCrop(), images.RandomResizedCrop(jitter=images.ColourJitter())
-kinds = {"RandomShortSide": images.RandomShortSide(), "RandomResizedCrop": crop, "… and colours": colours}
 
 
 def image_ms(transform):
@@ -285,14 +279,17 @@ def image_ms(transform):
     return 1e3 * (time.thread_time() - began) / len(jpegs)
 
 
-times = {name: min(image_ms(kind) for _ in range(6)) for name, kind in kinds.items()}
-short, usual, coloured = times.values()
-title = f"Colours add {coloured / usual - 1:.0%} to RandomResizedCrop, "
-title += f"which takes {usual / short - 1:.0%} longer than RandomShortSide"
-figures.bars(times, title, x="processor time per image (ms)", note="the fastest of 6 runs, since other programs only slow one down")
+times = {name: [] for name in kinds}
+for _ in range(6):
+    for name, kind in kinds.items():
+        times[name].append(image_ms(kind))
+_, plain, coloured = map(median, times.values())
+title = f"Random colours add {coloured / plain - 1:.0%} to the time of RandomResizedCrop"
+axes = {"x": "processor time per image (ms)", "guess_of": "…", "guess_text": f"{guess}% more"}
+figures.bars(times, title, **axes, guess=plain * (1 + guess / 100))
 
 # %% [markdown]
-# `RandomShortSide` shows a third of an image, `RandomResizedCrop` a half, which is more to decode.
+# Colours take CPU time, so they need more workers. The two kinds of crop differ less.
 #
 # <details>
 # <summary>Larger photographs: decode them at a reduced size</summary>
@@ -340,14 +337,17 @@ def by_processes(store, count, workers):
 
 
 # %% [markdown]
-# We read from memory and from simulated slow storage, where finding a file and opening it take 6 ms each.
+# We read from memory, and from simulated slow storage: finding a file and opening it take 6 ms each.
 #
-# > **Predict.** How many workers are enough from memory: 1, 2, 4 or 8? And are 8 enough from slow storage? (Drawn below.)
+# > **Predict.** How many workers are enough from memory: 1, 2, 4 or 8? And are 8 enough from slow storage?
 
 # %%
 guess = 4  # change me: workers that are enough, from memory
 
-# %%
+# %% [markdown]
+# The folded cell reads epochs with 0 to 8 workers. Other programs only slow them down, so the fastest of three counts.
+
+# %% jupyter={"source_hidden": true}
 from smallfiles.slowfs import SlowConfig, open_slow
 
 
@@ -362,36 +362,25 @@ with open_slow(setup.folder(), SlowConfig(latency_s=0.006)) as slow:
     tasks = {f"{where}, {n}": partial(epoch, loader) for (where, n), loader in loaders.items()}
     result = measure.compare(tasks, rounds=3, unit="images")
     loaders.clear(), tasks.clear()  # the worker processes end with their loaders
-
-# %% [markdown]
-# The folded cell draws this and notes your numbers.
-
-# %% jupyter={"source_hidden": true}
 lines = {where: {n: max(result.rates_per_s(f"{where}, {n}")) for n in counts} for where in stores}
-best = {where: next(n for n in counts if line[n] > 0.9 * max(line.values())) for where, line in lines.items()}
-gains = {where: lines[where][n] / lines[where][0] for where, n in best.items()}
-tried = {n: f"{n} worker{'s' * (n > 1)}" + " (the most tried)" * (n == max(counts)) for n in counts}
-most = {where: f"{tried[n]} give{'s' * (n == 1)} {gains[where]:.1f} times the rate of none" for where, n in best.items()}
-most |= {where: "workers hardly help: no CPU is free" for where, n in best.items() if n == 0}
-title = f"From memory, {most['memory']}; from slow storage, {most['slow storage']}"
-marks = {"CPUs": setup.cpus} if setup.cpus <= max(counts) else {}
-axes = {"x": "workers", "y": "images per second", "marks": marks, "guess": guess}
-note = "the fastest of 3 runs, since other programs only slow one down; title: the fewest workers within 10% of the best"
-show.figure(figures.lines(lines, title, **axes, note=note))
-views, began = Views(source.store, len(names)), time.thread_time()
+gain = {where: max(line.values()) / line[0] for where, line in lines.items()}
+title = f"Workers multiply the rate by {gain['memory']:.1f} from memory, by {gain['slow storage']:.1f} from slow storage"
+axes = {"x": "workers", "y": "images per second", "guess": guess, "note": "the fastest of 3 runs"}
+show.figure(figures.lines(lines, title, **axes, marks={"CPUs": setup.cpus} if setup.cpus <= 8 else {}))
+dataset, began = Views(source.store, len(names)), time.thread_time()
 for index in range(48):
-    views[index % len(views)]
+    dataset[index % len(dataset)]
 cpu_ms = 1e3 * (time.thread_time() - began) / 48
 worksheet.note("08", images_per_s=max(lines["memory"].values()), cpu_ms=cpu_ms)
 
 # %% [markdown]
 # A worker does two jobs:
 #
-# - *It computes.* From memory, the line stops rising near the number of free CPUs. (One worker only adds sending, since
-#   no training runs here.)
-# - *It waits* for its file, asleep and without a CPU. So from slow storage more workers than CPUs help, until the CPUs
-#   or the file servers are busy. With 12 ms of waiting per 1.2 ms of computing (yours is above), that takes ten workers
-#   per CPU, which all load the servers. So pack instead.
+# - *It computes*, which needs a CPU. So from memory the line stops rising near the number of free CPUs.
+# - *It waits* for its file, asleep. So from slow storage more workers than CPUs help. But they all burden the file
+#   servers. Pack instead.
+#
+# One worker alone may be slower than none: it must also send, and no training runs beside it here.
 #
 # <details>
 # <summary>Are these enough for your GPU?</summary>
@@ -402,39 +391,31 @@ worksheet.note("08", images_per_s=max(lines["memory"].values()), cpu_ms=cpu_ms)
 #
 # </details>
 #
-# Workers need not be processes. Decoding and scaling release Python's lock, so *threads* really work at the same time.
+# Batches made ahead take memory: processes keep them in `/dev/shm`.
 #
-# <details>
-# <summary>How many threads?</summary>
-#
-# The Python parts of many threads wait for each other, so `make_loader` uses up to four threads, and processes beyond.
-#
-# </details>
-#
-# Batches made ahead take memory.
-#
-# > **Predict.** 8 workers make 2 batches of 256 views ahead each. How many gigabytes are these, as bytes and as floats:
-# > 0.15 and 0.6, 0.6 and 2.5, or 2.5 and 10? Do they fit into your `/dev/shm`?
+# > **Predict.** 8 workers make 2 batches of 256 views ahead each. How many gigabytes are these as floats: 0.6, 2.5 or
+# > 10?
 
 # %%
 import shutil
 
+workers, ahead, batch = 8, 2, 256  # change me: your loader
 for kind, size in (("bytes", 1), ("floats", 4)):
-    print(f"{8 * 2 * 256 * 3 * 224**2 * size / 1e9:.1f} GB as {kind}")
+    print(f"{workers * ahead * batch * 3 * 224**2 * size / 1e9:.1f} GB as {kind}")
 print(f"{shutil.disk_usage('/dev/shm').total / 1e9:.1f} GB in /dev/shm")
 
 # %% [markdown]
-# Worker processes keep them in `/dev/shm`. If that is too small, a worker dies with a *bus error*
-# ([12](12_when_it_breaks.ipynb)).
+# If they do not fit, a worker dies with a *bus error* ([12](12_when_it_breaks.ipynb)).
 
 # %% [markdown] id="ring" tags=["optional"]
 # ## 4 · Build a ring
 #
-# *Optional, 12 minutes.* The idea in the forum: a second program fills a RAM disk with finished batches, and training
-# empties it. This *ring* is memory that two processes share, cut into *slots* of one batch each, and two queues of slot
-# numbers.
+# *Optional, 12 minutes.* The idea in the forum: a second program fills memory with finished batches, and training
+# empties it. This *ring* is cut into *slots* of one batch each.
 #
 # ![Twelve slots in a ring. Producers fill the next empty slots, training reads the oldest ready one and then frees it.](pictures/ring.svg)
+#
+# Two queues hold the numbers of the slots that are free and ready:
 
 # %%
 import mmap
@@ -458,136 +439,101 @@ def fill(transform, batches):  # the producer
 
 
 # %% [markdown]
-# > **Predict.** The ring has 6 slots and there are 12 batches. Training takes 50 ms per step. How many batches wait in
-# > the ring at most: 12, 6 or 5?
+# > **Predict.** 12 batches go through 6 slots. How many wait in the ring at most during a step: 12, 6 or 5?
 
 # %%
 for slot in range(SLOTS):
     free.put(slot)
-order = np.random.default_rng(0).permutation(len(reader))[: 12 * 16].reshape(12, 16).tolist()
+order = np.arange(12 * 16).reshape(12, 16).tolist()
 producer = fork.Process(target=fill, args=(images.RandomShortSide(), order))
 producer.start()
-means, waiting = [], []
+taken, waiting = 0, []
 while (slot := ready.get()) is not None:
-    means.append(slots[slot].mean())  # training would be here
-    time.sleep(0.05)
-    waiting.append(made.value - len(means))
+    taken += 1
+    time.sleep(0.05)  # training would read slots[slot] here
+    waiting.append(made.value - taken)
     free.put(slot)
 producer.join()
-print(f"{len(means)} batches through {SLOTS} slots; at most {max(waiting)} waited during a step")
+print(f"{taken} batches through {SLOTS} slots; at most {max(waiting)} waited during a step")
 
 # %% [markdown]
-# Training holds one slot itself, so at most 5 can wait. No batch was copied.
+# Training itself holds one slot, so at most 5 wait.
 #
-# **Does a ring make training faster?** We simulate it: a step takes 20 ms, a batch 9 ms. But the storage
-# stalls for 0.27 s in every 0.6 s, and training pauses for 0.1 s before each epoch of 2 s.
-#
-# We compare a `DataLoader` with 2 batches ahead, one with `AHEAD`, and a ring of `AHEAD` slots. A `DataLoader` starts
-# each epoch empty; a ring fills during the pause. The folded cell defines storage, producer and training:
+# **When does a ring help?** We compute it. A step takes 20 ms, a batch 9 ms: fast enough on average. But the storage
+# stalls for 0.27 s in every 0.6 s.
 
-# %% jupyter={"source_hidden": true}
-import queue
-import threading
-from concurrent.futures import ThreadPoolExecutor
-
-STEP_S, PERIOD_S, STALL_S, PAUSE_S, EPOCHS, BATCHES = 0.02, 0.6, 0.27, 0.1, 2, 100
-
-
-def storage(make_s, stalls):
-    left_s = PERIOD_S - (time.monotonic() - ORIGIN) % PERIOD_S
-    time.sleep(make_s + (left_s if stalls and left_s < STALL_S else 0))
-
-
-def produce(count, ready, level, *kind):
-    for _ in range(count):
-        storage(*kind)
-        ready.put(None)
-        level[time.monotonic()] = ready.qsize()
-
-
-
-def train(slots, goes_on, make_s=0.009, stalls=True):
-    """Steps that wait for batches: when each asked and got, and how many batches were ready."""
-    ready, done, level = queue.Queue(slots), [], {time.monotonic(): 0}
-    rest = ready, level, make_s, stalls
-    if goes_on:  # the ring's producer runs through
-        threading.Thread(target=produce, args=(EPOCHS * BATCHES, *rest), daemon=True).start()
-    for _ in range(EPOCHS):
-        time.sleep(PAUSE_S)
-        if not goes_on:  # a DataLoader begins when it is asked for the first batch
-            threading.Thread(target=produce, args=(BATCHES, *rest), daemon=True).start()
-        for _ in range(BATCHES):
-            asked = time.monotonic()
-            ready.get()
-            done.append((asked, time.monotonic()))
-            level[time.monotonic()] = ready.qsize()
-            time.sleep(STEP_S)
-    return done, level
-
-
-# %% [markdown]
-# > **Predict.** How many slots bridge a stall of 0.27 s at 20 ms per step? Write them into `AHEAD`. And how many cure a
-# > supply that never stalls but needs 30 ms per batch: 10, 100, or no number?
 
 # %%
-AHEAD = 8  # change me: batches, one in each slot
-buffers = {"2 ahead": (2, False), f"{AHEAD} ahead": (AHEAD, False), f"ring of {AHEAD} slots": (AHEAD, True)}
-ORIGIN = time.monotonic()  # of the stalls
-with ThreadPoolExecutor(6) as pool:  # sleeping needs no CPU, so all six run at once
-    stalled = {name: pool.submit(train, *buffer) for name, buffer in buffers.items()}
-    too_slow = {name: pool.submit(train, *buffer, 0.03, False) for name, buffer in buffers.items()}
+def simulate(slots, make_s=0.009, stall_s=0.27, step_s=0.02, steps=200):
+    """When each batch was made, and when training took it."""
+    made, taken = [], []
+    for n in range(steps):
+        begin = made[-1] if made else 0.0  # batches are made one after the other,
+        if n >= slots:
+            begin = max(begin, taken[n - slots] + step_s)  # each in a slot that training has freed
+        left_s = 0.6 - begin % 0.6  # until this stall ends
+        made.append(begin + (left_s if left_s < stall_s else 0) + make_s)
+        taken.append(max(made[n], taken[-1] + step_s if taken else 0.0))
+    return made, taken
+
 
 # %% [markdown]
-# The folded cell prints the waiting, and draws how full the two buffers of your size were with stalls. In an epoch,
-# training waits while its buffer is empty.
+# > **Predict.** How many slots bridge such a stall? And how many help if each batch takes 30 ms: 10, 100, or no number?
+
+# %%
+my_slots = 8  # change me: slots that bridge the stall
+
+# %% [markdown]
+# The folded cell prints the waiting, and draws how many batches are ready when training asks for one.
 
 # %% jupyter={"source_hidden": true}
-stalled, too_slow = ({name: run.result() for name, run in runs.items()} for runs in (stalled, too_slow))
+def share(made, taken, step_s=0.02):
+    return 1 - len(taken) * step_s / (taken[-1] + step_s)
 
 
-def share(done):
-    waited = sum(got - asked for asked, got in done)
-    return waited / (waited + len(done) * STEP_S)
+def level(made, taken, step_s=0.02):
+    """Batches ready when training asks; it stays 0 until training has one."""
+    found = {}
+    for n, until in enumerate(taken):
+        asked = taken[n - 1] + step_s if n else 0.0
+        found[asked] = int(np.searchsorted(made, asked, "right")) - n
+        found[until] = found[asked]
+    return {at: ready for at, ready in found.items() if at < 2}
 
 
-for name in buffers:
-    print(f"{name:16} waits {share(stalled[name][0]):4.0%} with stalls, {share(too_slow[name][0]):4.0%} if too slow")
-times = np.arange(ORIGIN, ORIGIN + 4, 0.01)  # the level every 10 ms, not only at requests
-
-
-def sampled(level):
-    at, values = np.array(list(level)), np.array(list(level.values()))
-    return {float(t - ORIGIN): float(values[max(0, np.searchsorted(at, t) - 1)]) for t in times}
-
-
-stalls = [(start, min(4, start + STALL_S)) for start in np.arange(PERIOD_S - STALL_S, 4, PERIOD_S).tolist()]
-ring = stalled[f"ring of {AHEAD} slots"]
-pause = ring[0][BATCHES][0] - ORIGIN  # the first step of the second epoch comes after it
-marks = {f"{AHEAD} ahead starts empty": stalled[f"{AHEAD} ahead"][0][BATCHES][0] - ORIGIN}
-marks |= {"storage stalls": stalls, "pauses of training (ring)": [(0, PAUSE_S), (pause - PAUSE_S, pause)]}
-levels = {name: sampled(stalled[name][1]) for name in (f"ring of {AHEAD} slots", f"{AHEAD} ahead")}  # the ring below
-two, more, ringed = (share(done) for done, _ in stalled.values())
-title = f"Training waits {two:.0%} of the time with 2 batches ahead, {more:.0%} with your {AHEAD}, {ringed:.0%} with a ring of {AHEAD} slots"
-show.figure(figures.lines(levels, title, x="seconds", y="batches ready", marks=marks))
+levels, waits = {}, {}
+for count in sorted({2, my_slots, 100}):
+    run, too_slow = simulate(count), simulate(count, make_s=0.03, stall_s=0)
+    levels[f"{count} slots"], waits[count] = level(*run), share(*run)
+    print(f"{count:3} slots: training waits {waits[count]:3.0%} with stalls, {share(*too_slow):.0%} if a batch takes 30 ms")
+title = f"With 2 slots training waits {waits[2]:.0%} of the time, with {my_slots} slots {waits[my_slots]:.0%}"
+stalls = {"storage stalls": [(0.33, 0.6), (0.93, 1.2), (1.53, 1.8)]}
+axes = {"x": "seconds", "y": "batches ready", "marks": stalls, "note": "computed; training waits where a line is at 0"}
+show.figure(figures.lines({f"{n} slots": levels[f"{n} slots"] for n in (2, my_slots)}, title, **axes, counted=True))
 
 # %% [markdown]
-# A full buffer bridges a stall if it lasts until the first batch after it: 0.279 s, or 14 steps. The producer holds one
-# batch, so 13 slots do. Set `AHEAD` to 13 and run both cells again.
+# During a stall the level falls by one batch per step. At zero, training waits.
 #
-# - More batches ahead (workers × `prefetch_factor`) gain nearly as much as a ring. It saves only the start of
-#   each epoch, little in an epoch of minutes.
-# - If the supply is too slow on average, every buffer runs empty. A ring replaces no CPUs.
+# **Your turn.** Change `my_slots` until training waits 0 %.
+#
+# <details>
+# <summary>How many slots are enough?</summary>
+#
+# 14: the first batch after a stall comes after 0.27 s + 9 ms, which are 14 steps of 20 ms. More slots gain nothing.
+#
+# </details>
+#
+# - The *number of batches ahead* bridges a stall. A `DataLoader` can hold as many: workers × `prefetch_factor`.
+# - If batches come too slowly *on average*, every ring runs empty. It replaces no CPUs.
 
 # %% [markdown] id="train" tags=["core"]
 # ## 5 · Look at the waiting
 #
-# The decisive number is the share of time in which training waits for a batch. A GPU computes beside the CPUs, so a
-# sleep of 40 ms stands for a step. (A real step at times holds Python's lock, so threads gain less.)
+# How long does training wait for batches? A sleep of 40 ms stands for a step, since a GPU computes beside the CPUs.
 
 
 # %%
-def steps(loader, step_s=0.04):
-    """Seconds of an epoch's steps, and seconds of waiting for data."""
+def waiting_share(loader, step_s=0.04):
     batches = iter(loader)
     next(batches), time.sleep(step_s)  # the first batch starts the workers: not counted
     asked = began = time.perf_counter()
@@ -596,23 +542,29 @@ def steps(loader, step_s=0.04):
         waited += time.perf_counter() - asked
         time.sleep(step_s)  # forward, backward, optimizer.step(), and torch.cuda.synchronize()
         asked = time.perf_counter()
-    return {"steps": asked - began - waited, "waiting": waited}
+    return 100 * waited / (asked - began)  # percent
 
 
 # %% [markdown]
-# > **Predict.** What share of the time does training wait if it makes its batches itself: 5, 30 or 80 %? And what hides
-# > least of it: one thread, one process, or a ring that another program fills? (Drawn below.)
+# Workers can also be *threads* of the trainer: decoding and scaling release Python's lock.
 
 # %%
 from smallfiles.loading import LoaderConfig, make_loader
 
-found = {}
-for name, workers, mode in (("no worker", 0, "main"), ("1 thread", 1, "threads"), ("1 process", 1, "processes")):
-    settings = LoaderConfig(batch=16, workers=workers, mode=mode)
-    found[name] = steps(make_loader(packed, settings, transform=images.RandomResizedCrop()))
+loaders = {
+    "no worker": LoaderConfig(batch=16, workers=0, mode="main"),
+    "1 thread": LoaderConfig(batch=16, workers=1, mode="threads"),
+    "1 process": LoaderConfig(batch=16, workers=1, mode="processes"),
+}
 
 # %% [markdown]
-# The folded cell starts the filler as its own program, prints its command, and measures:
+# > **Predict.** What share of the time does training wait without a worker: 5, 30 or 80 %? And with one?
+
+# %%
+guess = 5  # change me: percent, without a worker
+
+# %% [markdown]
+# The folded cell measures three epochs of each, and three from a ring that another program fills.
 
 # %% jupyter={"source_hidden": true}
 import os
@@ -621,22 +573,25 @@ from helpers.experiments.nb08 import filling
 from smallfiles import ring
 from smallfiles.ring import RingConfig
 
-config = RingConfig(name=f"notebook-08-{os.getpid()}", slots=12, producers=1, epochs=1)
+shares = {name: [] for name in loaders}
+for _ in range(3):
+    for name, settings in loaders.items():
+        loader = make_loader(packed, settings, transform=images.RandomResizedCrop())
+        shares[name].append(waiting_share(loader))
+config = RingConfig(name=f"notebook-08-{os.getpid()}", slots=12, producers=1, epochs=3)
 show.command(config, "train.arrow", "--batch", "16")
 with filling(config, packed, "--batch", "16"), ring.attach(config.name) as batches:
-    found["ring"] = steps(batches)
-waiting = {name: spent["waiting"] / sum(spent.values()) for name, spent in found.items()}
-title = f"Training waits {waiting['no worker']:.0%} of the time without a worker, {waiting['1 thread']:.0%} with 1 thread, "
-title += f"{waiting['1 process']:.0%} with 1 process, {waiting['ring']:.0%} with a ring"
-show.figure(figures.bars(found, title, x="seconds per epoch", note=f"one run of {len(source.manifest) // 16 - 1} steps"))
-
+    shares["ring"] = [waiting_share(batches) for _ in range(3)]
+none, *others = map(median, shares.values())
+title = f"Training waits {none:.0f}% of the time without a worker, {max(others):.0f}% or less with one"
+axes = {"x": "share of the time that training waits (%)", "guess_of": "no worker"}
+show.figure(figures.bars(shares, title, **axes, base="no worker", guess=guess))
 
 # %% [markdown]
-# With free CPUs each hides most of the waiting. The process usually hides least, because it sends. What about the rest?
+# One worker hides most of the work, if a CPU is free for it. What remains?
 #
 # - Below about 5 %, stop.
-# - If batches are ready and training still waits, it is receiving them: the *send* of section 1. Threads and a ring send
-#   nothing.
+# - A process also *sends* (section 1), and training waits while it receives. Threads and a ring send nothing.
 # - If no batch is ready, make batches cheaper, or get more CPUs.
 
 # %% [markdown] id="exercise"
@@ -647,8 +602,8 @@ show.figure(figures.bars(found, title, x="seconds per epoch", note=f"one run of 
 # %% [markdown] id="cluster"
 # ## On the cluster
 #
-# This command compares processes, threads and a ring, prints where a batch's time goes, and recommends a setting.
-# `slurm/submit SITE 08_tune_loader` runs it as a job:
+# This command compares processes, threads and a ring, and recommends a setting (as a job: `slurm/submit SITE
+# 08_tune_loader`):
 
 # %%
 from smallfiles.measure.loading import LoadBenchConfig
@@ -656,8 +611,8 @@ from smallfiles.measure.loading import LoadBenchConfig
 show.command(LoadBenchConfig(workers=(1, 2, 4, 8), batch=256), ["train.arrow"])
 
 # %% [markdown]
-# Then train with the best setting, or from a ring (`slurm/submit SITE 08_ring`). Its filler is a second step of the
-# *same* job, since many sites give each job a private `/dev/shm`. The folded cell prints the commands.
+# Then train with the best setting, or from a ring (`slurm/submit SITE 08_ring`). The ring's filler is a second step of
+# the *same* job, since many sites give each job a private `/dev/shm`. The folded cell prints the commands.
 
 # %% jupyter={"source_hidden": true}
 from smallfiles.loading import LoaderConfig
@@ -675,14 +630,14 @@ show.command(TrainConfig(ring="imagenet", model="resnet50", size=224, epochs=90)
 # - Measure all stages of a batch before you change one.
 # - Keep bytes, and convert to floats on the GPU. Crop before scaling.
 # - Workers compute and wait. From packed files, start with as many per rank as it has CPUs.
-# - A ring, or more prefetching, bridges stalls and pauses. It does not help if batches come too slowly on average.
+# - A ring, or more prefetching, bridges stalls. It does not help if batches come too slowly on average.
 # - The share of waiting tells whether any of this matters.
 
 # %% [markdown] id="quiz"
 # ## Check yourself
 #
 # **1.** With 8 workers on 8 CPUs, training waits 40 % of the time. Decoding is the longest stage. What helps? (a)
-# `prefetch_factor=16` (b) a ring of 1,000 slots (c) decoding only the part that is shown (d) `pin_memory=True`
+# `prefetch_factor=16`. (b) A ring of 1,000 slots. (c) Decoding only the part that is shown. (d) `pin_memory=True`.
 #
 # <details>
 # <summary>Answer</summary>
@@ -693,8 +648,8 @@ show.command(TrainConfig(ring="imagenet", model="resnet50", size=224, epochs=90)
 #
 # </details>
 #
-# **2.** Your node has 128 CPUs, and your job got 8 of them. How many workers do you start with? (a) 128 (b)
-# `os.cpu_count()` (c) 8 (d) 2
+# **2.** Your node has 128 CPUs, and your job got 8 of them. How many workers do you start with? (a) 128. (b)
+# `os.cpu_count()`. (c) 8. (d) 2.
 #
 # <details>
 # <summary>Answer</summary>
@@ -705,7 +660,7 @@ show.command(TrainConfig(ring="imagenet", model="resnet50", size=224, epochs=90)
 # </details>
 #
 # **3.** A loader gives 900 images per second and the GPU trains 600 per second. You make the loader twice as fast.
-# Training becomes (a) twice as fast (b) 1.5 times as fast (c) no faster (d) slower
+# How does training change? (a) Twice as fast. (b) 1.5 times as fast. (c) No faster. (d) Slower.
 #
 # <details>
 # <summary>Answer</summary>
