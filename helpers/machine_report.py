@@ -87,8 +87,6 @@ class Limit:
             found["bytes"] += ", inodes not counted" if self.free_inodes is None else ""
         if self.free_inodes is not None:
             found["inodes"] = f"inodes: {_count_text(self.free_inodes)} free"
-            if self.free_inodes and self.free_bytes is not None:
-                found["inodes"] += f", one for each {bytes_text(self.free_bytes / self.free_inodes)}"
         return found
 
 
@@ -121,19 +119,16 @@ class MachineReport:
             (count, what, limit) for limit in self.places[0].limits for what, count in limit.photos.items()
         ]
         photos, what, limit = min(found, key=lambda one: one[0])
-        return f"{limit.finding} for {photos:,} photos of 100 kB, then the {what} run out"
-
-    @property
-    def note(self) -> str:
-        """Our part of the node's memory; a caption names the CPUs."""
-        return f"{bytes_text(self.memory_limit_bytes)} of {bytes_text(self.memory_present_bytes)} memory"
+        about = float(f"{photos:.2g}")  # the bar has the exact number
+        return f"{limit.finding} for {about:,.0f} photos, then the {what} run out"
 
     @property
     def alt_text(self) -> str:
         """The figure in words."""
         free = [f"{limit.name} {_summary(limit)}" for place in self.places for limit in place.limits]
         cpus = f"{self.cpus_usable} of {self.cpus_present} CPUs"
-        return f"Bar chart. {self.finding}. Free: {'; '.join(free)}. {cpus}, {self.note}."
+        memory = f"{bytes_text(self.memory_limit_bytes)} of {bytes_text(self.memory_present_bytes)} memory"
+        return f"Bar chart. {self.finding}. Free: {'; '.join(free)}. {cpus}, {memory}."
 
 
 def describe(folder: Path) -> MachineReport:
@@ -194,26 +189,30 @@ def _count_text(count: int) -> str:
     return f"{count / 1e6:,.1f} million" if count >= 1_000_000 else f"{count:,}"
 
 
-def draw(picture: MachineReport) -> Drawing:
+def draw(picture: MachineReport, guess: str = "") -> Drawing:
     """How many photos each file system, and each quota, has room for, by bytes and by inodes; memory is grey.
 
     Args:
         picture: From `describe`.
+        guess: What runs out first where the data lie, "bytes" or "inodes"; anything else draws no guess.
     """
     rows: dict[str, float] = {}
     memory: list[str] = []
+    guessed: dict[str, str] = {}
     for place in picture.places:
         for limit in place.limits:
-            found = {f"{limit.name}\n{limit.labels[what]}": n for what, n in limit.photos.items()}
-            rows.update(found)
-            memory += [*found] if place.in_memory else []
+            names = {what: f"{limit.name}\n{limit.labels[what]}" for what in limit.photos}
+            rows.update({names[what]: photos for what, photos in limit.photos.items()})
+            memory += names.values() if place.in_memory else []
+            guessed = guessed or names
     drawn = figures.bars(
         rows,
         picture.finding,
         x="photos of 100 kB that there is room for",
-        note=picture.note,
+        note="grey: files in memory, which count against your memory limit" if memory else "",
         groups=("bytes", "inodes"),
         base=memory,
+        guess=guessed.get(guess),
     )
     axes = drawn.figure.axes[0]
     axes.locator_params(axis="x", nbins=4)

@@ -4,7 +4,7 @@
 # **Minutes** 15 · **Machine** any Linux computer with two CPUs · **Needs** nothing · **Data** none
 #
 # In many training jobs the GPU waits for data. It could process thousands of images per second, but each image is a
-# file of its own. Each file must be found, opened and read, while many other jobs use the same file system.
+# file of its own, which must be found, opened and read.
 #
 # This course measures where the time goes, and shows five ways to shorten the wait:
 #
@@ -18,9 +18,7 @@
 #
 # *The map of the course. The lengths are schematic; you will measure the real ones.*
 #
-# Many clusters keep data on a *parallel file system*, such as *Lustre*: many servers that look like one folder.
-#
-# The whole course takes two days. *Optional* sections can always wait. If something breaks, look it up in
+# The course takes two days. *Optional* sections can always wait. If something breaks, look it up in
 # [12 · When it breaks](12_when_it_breaks.ipynb). The [glossary](../docs/glossary.md) explains the terms.
 #
 # <details>
@@ -52,8 +50,7 @@
 # ## Set up
 #
 # Every notebook begins with this cell. It checks the kernel (the Python process behind this page), makes or finds the
-# data, and says how long the notebook takes. Run it with **Shift+Enter**. If a later cell says `name 'setup' is not
-# defined`, this one has not run yet.
+# data, and says how long the notebook takes. Run it with **Shift+Enter**.
 
 # %% id="start"
 import sys
@@ -66,124 +63,112 @@ setup = start("00")
 # %% [markdown] id="machine" tags=["core"]
 # ## 1 · Ask the machine what it is
 #
-# Many programs start one worker (a process that loads data) per CPU, so they ask the operating system how many CPUs
-# there are. On a cluster the answer is a trap: the node may have 128 CPUs while your job was given 4.
+# Many programs start one worker (a process that loads data) for each CPU that is installed. On a cluster this is a
+# trap: the node may have 128 CPUs while your job was given 4.
 #
-# > **Predict.** The set-up cell says how many CPUs this kernel may use. Are more installed? The next cell shows both
-# > numbers.
+# > **Predict.** The set-up cell says how many CPUs this kernel may use. How many are installed?
 
 # %%
 import os
 
 from smallfiles import machine
 
-guess = None  # change me: CPUs installed
-f"installed: {os.cpu_count()} (your guess: {guess}); for this kernel: {machine.usable_cpus()}"
+guess = 4  # change me: CPUs installed
+print(f"installed: {os.cpu_count()}; for this kernel: {machine.usable_cpus()}; your guess: {guess}")
 
 # %% [markdown]
-# `os.cpu_count` counts the installed CPUs, `usable_cpus` those that Linux lets this process use. Start as many workers
-# as the second number allows.
+# `os.cpu_count` counts the installed CPUs, `usable_cpus` those that Linux lets this process use. The next cell allows
+# one CPU only, shows both numbers again, and lifts the limit.
 #
-# If several processes share these CPUs, divide by their number. For example, `torchrun --nproc-per-node=gpu` starts one
-# process per GPU, and each sees all CPUs of the job.
-#
-# If both numbers are equal, nothing enforces a limit here. But a batch system may only name one, so in a job obey
-# `$SLURM_CPUS_PER_TASK` too. The next cell sets a limit, shows both numbers again, and lifts it.
-#
-# > **Predict.** What do the two numbers become?
+# > **Predict.** Which number changes?
 
 # %%
-guess = None, None  # change me: installed, for this kernel
+guess = "both"  # change me: "installed", "for this kernel" or "both"
 allowed = os.sched_getaffinity(0)
 os.sched_setaffinity(0, {min(allowed)})  # one CPU for this thread and what it starts
-limited = os.cpu_count(), machine.usable_cpus()
+print(f"installed: {os.cpu_count()}; for this kernel: {machine.usable_cpus()}; your guess: {guess}")
 os.sched_setaffinity(0, allowed)
-f"{limited}; your guess was {guess}"
 
 # %% [markdown]
-# With memory it is the same: your job may get less than is installed. The cell shows the smaller of the two, and who
-# set it. A job that needs more is killed, not slowed down.
+# Start as many workers as the second number allows. If several processes share the CPUs, divide by their number. For
+# example, `torchrun` can start one process per GPU, and each sees all CPUs of the job.
+#
+# Some clusters do not enforce the number of CPUs. So in a job obey `$SLURM_CPUS_PER_TASK` too.
+#
+# With memory it is the same: your job may get less than is installed. The cell shows the smaller of the two, and what
+# sets it. A job that needs more is killed, not slowed down.
 
 # %%
 from smallfiles.progress import bytes_text
 
 limit = machine.memory_limit()
-f"{bytes_text(limit.limit_bytes)}, limited by {limit.source}"
+print(f"{bytes_text(limit.limit_bytes)}, limited by {limit.source}")
 
 # %% [markdown]
 # A file system has two limits. One is its size in bytes. The other is the number of *inodes*: each file and each folder
-# takes one, however small it is. Quotas on clusters limit both.
+# takes one, however small it is.
 #
 # > **Predict.** The set-up cell says what is free here. If you fill this file system with photos of 100 kB, what runs
 # > out first, bytes or inodes?
 
 # %%
-guess = None  # change me: "bytes" or "inodes"
-place = machine.filesystem(setup.scratch)
-inodes = "not counted" if place.inodes_free is None else f"{place.inodes_free:,} free"
-print(f"{place.kind}: {bytes_text(place.free_bytes)} free; inodes: {inodes}")
-print(f"room for {place.free_bytes // 100_000:,} photos by bytes, for one per free inode by inodes; your guess: {guess}")
-
-# %% [markdown]
-# The folded cell draws both limits, as photos, for each file system at hand. (A *folded* cell holds code to skip at
-# first. Click on its bar to open it.)
-
-# %% jupyter={"source_hidden": true}
 from helpers import machine_report
 
+guess = "inodes"  # change me: "bytes" or "inodes"
 picture = machine_report.describe(setup.scratch)
-show.figure(machine_report.draw(picture), alt=picture.alt_text)
+machine_report.draw(picture, guess)
 
 # %% [markdown]
-# Of each pair of bars the shorter one decides; the title is computed from it. Grey bars are memory: files there count
-# against the memory limit above.
+# Each file system at hand has a pair of bars, and the shorter bar of a pair decides. If inodes run out first, "No space
+# left on device" appears although many bytes are free.
 #
-# For files of another size, read the label of the inode bar, which gives the free bytes for each free inode. If your
-# files take more than that on disk (usually 4 kB at least), bytes run out first. If they take less, inodes do. Then "No
-# space left on device" appears although many bytes are free.
-#
-# On a cluster your *quota*, the part that you may use, is often far tighter, above all in inodes. If a tool reports it,
-# the figure has bars for it. If not, ask your site.
+# On a cluster you may use only a part of the file system, your *quota*. It limits bytes and inodes. If a tool reports
+# it, the figure has bars for it. If not, ask your site.
 #
 # > **Predict.** A quota is 2 TB and 3 million inodes. How many photos of 100 kB fit: 3, 20 or 23 million?
 
 # %%
 guess = 20_000_000  # change me: photos in the quota
 quota_bytes, quota_inodes = 2_000_000_000_000, 3_000_000  # change me: your quota
-room = {
-    f"bytes: {bytes_text(quota_bytes)}": quota_bytes // 100_000,
-    f"inodes: {quota_inodes:,}": quota_inodes,
-}
-first = min(room, key=room.get).partition(":")[0]
-title = f"The quota has room for {min(room.values()):,} photos of 100 kB, then the {first} run out"
-x = "photos of 100 kB that there is room for"
+file_bytes = 100_000  # change me: the size of a file
+
+room = {"bytes": quota_bytes // file_bytes, "inodes": quota_inodes}
+first = min(room, key=room.get)
+title = f"The quota has room for {room[first]:,} files, then the {first} run out"
+x = f"files of {bytes_text(file_bytes)} that there is room for"
 figures.bars(room, title, x=x, guess=guess, groups=("bytes", "inodes"), counted=True)
 
 # %% [markdown]
-# The `doctor` examines all of this and more; skip the names that you do not know yet. It marks a line as fine (✓),
-# needing attention (!) or failed (✗), and has advice for the last two kinds.
+# The smaller number counts. Three million photos use up the inodes, but only 0.3 TB of the 2 TB.
+#
+# **Your turn.** Find the `file_bytes` at which both limits are reached together.
+#
+# <details>
+# <summary>Answer</summary>
+#
+# About 667,000, because 2 TB / 3 million = 667 kB. With smaller files the inodes run out first, with larger ones the
+# bytes.
+#
+# </details>
+#
+# The `doctor` examines all of this and more. It has advice for each line that needs attention:
 
 # %%
 from smallfiles import doctor
 
 findings = doctor.examine()
-for finding in findings:
-    print({"ok": "✓", "warn": "!", "fail": "✗"}[finding.verdict], finding.name, "·", finding.value)
-
-# %%
 odd = [finding for finding in findings if finding.verdict != "ok"]
 for finding in odd:
-    show.say(f"**{finding.name}**: {finding.advice}")
+    show.say(f"**{finding.name}** ({finding.value}): {finding.advice}")
 show.say(f"{len(odd) or 'None'} of {len(findings)} lines need attention.")
 
 # %% [markdown] id="imports" tags=["core"]
 # ## 2 · Count the files behind one import
 #
-# A Python package is a tree of small files too. At an `import`, Python must find, open and read every module.
+# A Python package is a tree of small files too, and an `import` opens many of them.
 #
-# To count them, we start a fresh Python with an *audit hook*, a function that Python calls at each open. The hook
-# misses shared libraries, because the linker opens them and not Python. So we add the files that the process has
-# mapped into its memory.
+# To count the files, we start a fresh Python with an *audit hook*, a function that Python calls at each open. Shared
+# libraries are opened by the linker, not by Python. So we add the files that the process has mapped into its memory.
 
 # %%
 import subprocess
@@ -201,41 +186,40 @@ print(*sorted(paths), sep="\\n")
 def files_opened_by(module):
     """The files that a fresh Python opens to import a module, and the shared libraries it has mapped."""
     end = subprocess.run([sys.executable, "-c", COUNT, module], capture_output=True, text=True, check=True)
-    return [
-        path for path in end.stdout.splitlines() if os.path.isfile(path) and not path.startswith("/proc/")
-    ]
+    paths = end.stdout.splitlines()
+    return [path for path in paths if os.path.isfile(path) and not path.startswith("/proc/")]
 
 
 # %% [markdown]
-# > **Predict.** How many files does `import torch` open in a fresh Python: 10, 100 or 1,000? Write your number into the
-# > next cell. The figure shows the answer.
+# > **Predict.** How many files does `import torch` open in a fresh Python: 10, 100 or 1,000?
 
 # %%
 guess = 100  # change me: files that import torch opens
+modules = ("torch", "numpy", "json")  # change me: add a module that your training imports
 
-# %%
-opened = {f"import {module}": files_opened_by(module) for module in ("torch", "numpy", "json")}
-counts = {name: len(paths) for name, paths in opened.items()}
-size = sum(map(os.path.getsize, opened["import torch"]))
-server = 20_000  # change me: opens per second that your file system's server answers
-many = 64 * 4 * counts["import torch"]  # 64 nodes with four processes each
-print(f"64 nodes: {many:,} opens, {many / server:.0f} s of a server that answers {server:,} per second")
-title = f"{counts['import torch']:,} files of {bytes_text(size)} in all lie behind import torch"
-figures.bars(counts, title, x="files opened by the import, and libraries mapped", guess=guess, guess_of="import torch")
+counts = {f"import {module}": len(files_opened_by(module)) for module in modules}
+opens = counts["import torch"]
+title = f"One import of torch opens about {float(f'{opens:.2g}'):,.0f} files"
+figures.bars(counts, title, x="files opened, and libraries mapped", guess=guess, guess_of="import torch")
 
 # %% [markdown]
-# Even `import json` opens some files of Python itself.
+# On your own disk an open takes microseconds. Many clusters have a *parallel file system*, such as *Lustre*: many
+# servers that look like one folder. There an open is a request over the network, to a server that all users share.
 #
-# On your own disk an open takes microseconds. On a parallel file system it is a request over the network, to a server
-# that all users share. Suppose that the environment lies there, and 64 nodes start four processes each. Then the server
-# gets some 256 times the opens of `import torch` before the first image is read. The line above the figure says how
-# long they take.
-#
-# There are more requests: some 700 opens that find no file, and 20,000 `stat` calls (by `strace`, PyTorch 2.15). Most
-# repeat others, so the node's cache answers.
-#
-# The remedy is one file for the whole environment
-# ([06.5](06_read_a_squashfs_image.ipynb#5-·-Put-an-environment-into-one-file)).
+# > **Predict.** Suppose that your environment lies there. On 64 nodes, four processes each import PyTorch. How long
+# > does a server that answers 20,000 opens per second take: 1, 16 or 160 seconds?
+
+# %%
+guess = 1  # change me: seconds
+server = 20_000  # change me: opens per second that your file system's server answers
+requests = {"many files": 64 * 4 * opens, "one file, opened once per node": 64}
+for name, number in requests.items():
+    print(f"{name}: {number:,} opens, {number / server:.3f} s")
+print(f"your guess: {guess} s")
+
+# %% [markdown]
+# The first line passes before the first image is read. The second line is the remedy: the whole environment in one
+# file, which each node opens once ([06.5](06_read_a_squashfs_image.ipynb#5-·-Put-an-environment-into-one-file)).
 
 # %% [markdown] id="order" tags=["optional"]
 # ## 3 · Run cells in order
@@ -257,8 +241,8 @@ counter
 # Three runs give 3. After you run the first cell again, the next run gives 1. The number in brackets to the left of a
 # cell shows the order in which cells ran.
 #
-# The remedy is always the same: **Kernel > Restart Kernel and Run All Cells** starts a fresh process and runs the page
-# from top to bottom. If a cell shows an error, run the cells above it first.
+# When in doubt, **Kernel > Restart Kernel and Run All Cells** starts a fresh process and runs the page from top to
+# bottom.
 
 # %% [markdown] id="checks" tags=["core"]
 # ## 4 · Pass a check
@@ -279,7 +263,7 @@ check.inodes_of_a_copy(inodes_of_a_copy)
 # %% [markdown]
 # The circle means that nothing has been tried yet. Now we fill the gap, in a hurry.
 #
-# > **Predict.** Is the next cell right? What should it return for 96 files in 4 folders? The check says it.
+# > **Predict.** What does the next cell return for 96 files in 4 folders, and what should it return?
 
 
 # %% tags=["raises-exception"]
@@ -290,8 +274,10 @@ def inodes_of_a_copy(files: int, folders: int) -> int:
 check.inodes_of_a_copy(inodes_of_a_copy)
 
 # %% [markdown]
-# The cross comes with the first case that failed, and often a guess at the mistake behind it. Correct the function
-# above and run it again. Our solution is in the folded cell.
+# The cross comes with the first case that failed, and often with the reason.
+#
+# **Your turn.** Correct the function above and run it again. Our solution is in the folded cell. Click on its bar to
+# open it.
 
 
 # %% jupyter={"source_hidden": true}
@@ -310,8 +296,7 @@ check.inodes_of_a_copy(inodes_of_a_copy)
 # %% [markdown] id="cluster"
 # ## On the cluster
 #
-# A login node, a compute node and a job on it have different CPUs, limits and file systems. Run this command on the
-# login node and inside a job, and compare the first lines:
+# Run this command on the login node and inside a job, and compare the first lines:
 
 # %%
 show.command(picture)
@@ -321,7 +306,7 @@ show.command(picture)
 #
 # - Ask for the CPUs and memory that you may use, not for those that are installed.
 # - A file system is full when its bytes or its inodes run out, whichever comes first.
-# - One `import` opens tens of files, or more than a thousand; a job on many nodes multiplies that.
+# - One `import` may open more than a thousand files, and a job on many nodes multiplies that.
 # - A kernel remembers the order in which cells ran; restart and run all when in doubt.
 # - A check shows ○ not started, ✗ not yet and why, or ✓ passed.
 

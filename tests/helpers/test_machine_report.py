@@ -33,13 +33,16 @@ def test_this_machine_is_drawn_with_its_own_numbers(tmp_path):
 
 def test_the_finding_is_computed():
     assert (
-        picture().finding
-        == "The data's file system has room for 2,000,000 photos of 100 kB, then the inodes run out"
+        picture().finding == "The data's file system has room for 2,000,000 photos, then the inodes run out"
     )
     found = picture(StoragePlace("data", disk(free=10**9)))
-    assert (
-        found.finding == "The data's file system has room for 10,000 photos of 100 kB, then the bytes run out"
-    )
+    assert found.finding == "The data's file system has room for 10,000 photos, then the bytes run out"
+
+
+def test_the_finding_has_two_digits_and_the_bar_all():
+    found = picture(StoragePlace("data", disk(free=63_652_345_678)))
+    assert " for 640,000 photos, then the bytes" in found.finding
+    assert "636,523" in text_of(draw(found).figure)
 
 
 def quota(limit_bytes=10**12, limit_files=1_000_000):
@@ -48,12 +51,9 @@ def quota(limit_bytes=10**12, limit_files=1_000_000):
 
 def test_a_quota_that_is_tighter_than_the_file_system_decides_and_has_its_own_bars():
     found = picture(StoragePlace("data", disk(), quota()))
-    assert found.finding == "Your user quota has room for 10,000 photos of 100 kB, then the inodes run out"
+    assert found.finding == "Your user quota has room for 10,000 photos, then the inodes run out"
     shown = text_of(draw(found).figure)
-    assert (
-        "data, user quota bytes: 600 GB free" in shown
-        and "inodes: 10,000 free, one for each 60.0 MB" in shown
-    )
+    assert "data, user quota bytes: 600 GB free" in shown and "inodes: 10,000 free" in shown
     assert "data (lustre) bytes: 1.0 TB free" in shown
     assert "data, user quota 600 GB and 10,000 files" in found.alt_text
 
@@ -61,12 +61,12 @@ def test_a_quota_that_is_tighter_than_the_file_system_decides_and_has_its_own_ba
 @pytest.mark.parametrize(
     ("given", "end"),
     [
-        (quota(limit_bytes=None), "10,000 photos of 100 kB, then the inodes run out"),
+        (quota(limit_bytes=None), "10,000 photos, then the inodes run out"),
         (
             quota(limit_bytes=5 * 10**11, limit_files=None),
-            "1,000,000 photos of 100 kB, then the bytes run out",
+            "1,000,000 photos, then the bytes run out",
         ),
-        (quota(limit_files=980_000), "0 photos of 100 kB, then the inodes run out"),
+        (quota(limit_files=980_000), "0 photos, then the inodes run out"),
     ],
     ids=["no limit of bytes", "no limit of files", "used up"],
 )
@@ -87,7 +87,7 @@ def test_the_quota_is_asked_for_where_the_data_lie_and_not_for_memory(monkeypatc
 
 def test_a_file_system_that_counts_no_inodes_is_said():
     found = picture(StoragePlace("data", disk("btrfs", inodes_free=None, inodes_total=None)))
-    assert found.finding.endswith("for 10,000,000 photos of 100 kB, then the bytes run out")
+    assert found.finding.endswith("for 10,000,000 photos, then the bytes run out")
     assert "1.0 TB free, inodes not counted" in text_of(draw(found).figure)
 
 
@@ -103,10 +103,20 @@ def test_the_description_names_every_place():
     assert "/dev/shm (memory) 1.0 GB and 100 files" in found.alt_text
 
 
-def test_memory_is_grey():
+def test_memory_is_grey_and_named():
     found = picture(StoragePlace("data", disk()), StoragePlace("/dev/shm", disk("tmpfs", 10**9, 10**6)))
-    fills = [bar.get_facecolor() for bar in draw(found).figure.axes[0].patches]
+    figure = draw(found).figure
+    fills = [bar.get_facecolor() for bar in figure.axes[0].patches]
     assert [fill == to_rgba(REFERENCE_COLOUR) for fill in fills] == [False, False, True, True]
+    assert any("grey: files in memory" in text.get_text() for text in figure.texts)
+    assert not any("grey" in text.get_text() for text in draw(picture()).figure.texts)
+
+
+@pytest.mark.parametrize(("guess", "marked"), [("bytes", [0]), ("inodes", [1]), ("files", []), ("", [])])
+def test_a_guess_is_drawn_where_the_data_lie(guess, marked):
+    found = picture(StoragePlace("data", disk()), StoragePlace("/dev/shm", disk("tmpfs", 10**9, 10**6)))
+    labels = [label.get_text() for label in draw(found, guess).figure.axes[0].get_yticklabels()]
+    assert [row for row, label in enumerate(labels) if label.startswith("your guess")] == marked
 
 
 def test_a_folder_that_cannot_be_looked_at_is_left_out(monkeypatch):
@@ -130,7 +140,7 @@ def test_the_figure_shows_the_finding_as_its_title_each_number_and_bars_from_zer
     shown = text_of(draw(picture()).figure)
     assert picture().finding in shown and "data (lustre) bytes: 1.0 TB free" in shown
     assert "4 of 128 CPUs, 10.0 GB of 100 GB memory" in picture().alt_text
-    assert "inodes: 2.0 million free, one for each 500 kB" in shown
+    assert "inodes: 2.0 million free" in shown
     assert " 10,000,000 " in f" {shown} " and " 2,000,000 " in f" {shown} ", "bars, written as in the title"
     assert all(axes.get_xlim()[0] == 0 for axes in draw(picture()).figure.axes)
     assert not re.search(r"None|nan|\{", picture().alt_text)
