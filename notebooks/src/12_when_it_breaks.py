@@ -19,7 +19,7 @@
 # | Every epoch has the same order | `sampler.set_epoch(epoch)` was forgotten ([pytorch#31771](https://github.com/pytorch/pytorch/issues/31771)), or shards are shuffled with one seed | call it; `make_loader` counts epochs | [below](#Same-order-in-every-epoch), [10.2](10_run_it_on_many_nodes.ipynb#2-·-Read-each-sample-once) |
 # | Two images became one sample | webdataset cuts keys at the first dot | no dots in names; `pack` writes them as `%2E` | [below](#Two-images-became-one-sample), [05.1](05_shard_a_dataset.ipynb#1-·-Look-inside-a-shard) |
 # | More GPUs, and an epoch takes as long; or `you need to add an explicit nodesplitter` | each rank reads everything | split over ranks, then workers; at least one shard for each worker | [below](#Each-rank-reads-everything), [05.4](05_shard_a_dataset.ipynb#4-·-Deal-the-shards-out), [10.2](10_run_it_on_many_nodes.ipynb#2-·-Read-each-sample-once) |
-# | Fewer samples than yesterday, or `unexpected end of data` | a copy was interrupted; webdataset and `tarfile` do not notice a cut between samples | write under a temporary name and rename; `smallfiles verify` | [below](#Fewer-samples-than-yesterday), [05.7](05_shard_a_dataset.ipynb#7-·-Cut-a-shard) |
+# | Fewer samples than yesterday, or `unexpected end of data` | a copy was interrupted; webdataset and `tarfile` do not notice a cut between samples | write under a temporary name and rename; `smallfiles verify` | [05.7](05_shard_a_dataset.ipynb#7-·-Cut-a-shard) |
 # | A batch holds few classes | packed in class order, or more classes than the buffer can mix | `pack --shuffle SEED`, and keep a buffer | [05.2](05_shard_a_dataset.ipynb#2-·-Mix-the-samples) |
 # | ImageFolder finds one class, or a class called `masks` | it takes each folder for a class | say which parts belong together (`--field 'mask=masks/{stem}.png'`), or are classes (`--source folder`) | [02.1](02_describe_a_dataset.ipynb#1-·-Walk-once,-write-down-what-is-there), [13](13_bring_your_own_data.ipynb) |
 # | Augmentations repeat in every worker, or in every epoch | a NumPy generator made in `__init__` is copied by the fork; PyTorch seeds only the global ones ([pytorch#5059](https://github.com/pytorch/pytorch/issues/5059)) | make it at the first read, from `torch.initial_seed()` | |
@@ -35,7 +35,7 @@
 # | `Too many open files`, `received 0 items of ancdata` | each tensor kept from a worker holds an open file ([pytorch#973](https://github.com/pytorch/pytorch/issues/973)) | `.clone()` what you keep, raise `ulimit -n`, or `set_sharing_strategy("file_system")` | [below](#Too-many-open-files) |
 # | `offset overflow while concatenating arrays` | a `binary` column of a record batch ends at 2 GiB ([arrow#10776](https://github.com/apache/arrow/issues/10776)) | more batches, or `large_binary` | [below](#Offset-overflow), [03.1](03_pack_arrow.ipynb#1-·-Build-a-small-file-by-hand) |
 # | The job is killed while it stages | a file in `/dev/shm` is memory of the job | request more memory, or stage to a disk | [07.1](07_stage_a_dataset.ipynb#1-·-Find-the-place) |
-# | The node has less memory than usual | copies that a killed job left in `/dev/shm` | `smallfiles staged --sweep` | [below](#Less-memory-than-usual), [07.5](07_stage_a_dataset.ipynb#5-·-Clean-up,-also-when-killed) |
+# | The node has less memory than usual | copies that a killed job left in `/dev/shm` | `smallfiles staged --sweep` | [07.5](07_stage_a_dataset.ipynb#5-·-Clean-up,-also-when-killed) |
 
 # %% [markdown]
 # ### Storage
@@ -113,8 +113,8 @@ from helpers import figures, show, start
 setup = start("12")
 
 # %% [markdown]
-# The folded cell defines `said`, which calls a function and returns the last line of its error, and `in_child`, which
-# does so in a forked process. Then the images are packed into a shard.
+# The folded cell defines `said`, which calls a function and returns its result, or the last line of its error.
+# `in_child` does so in a forked process.
 
 # %% jupyter={"source_hidden": true}
 import multiprocessing
@@ -136,8 +136,12 @@ def said(call, *arguments):
 
 
 def in_child(call, *arguments):
+    """The same in a forked process."""
     with ProcessPoolExecutor(1, mp_context=fork) as pool:
         return pool.submit(said, call, *arguments).result()
+
+# %% [markdown]
+# One shard holds the images.
 
 # %%
 from smallfiles import formats
@@ -157,8 +161,7 @@ reader = formats.open(shard)
 # <details>
 # <summary>Answer</summary>
 #
-# Only by counting the keys over all ranks. A missing split repeats samples, a wrong one loses some, and only some
-# loaders (webdataset, below) refuse a missing one.
+# Only by counting the keys over all ranks. A missing split repeats samples, and a wrong one loses some.
 #
 # </details>
 
@@ -167,8 +170,8 @@ reader = formats.open(shard)
 #
 # ### Lower accuracy with workers
 #
-# `IsRight` compares each sample with what it should be. It reads through one file, which was opened before the workers
-# were forked: by `seek` and `read`, with or without a pause between them, or by `os.pread`.
+# `IsRight` compares each sample with what it should be. All workers read through one file, which was opened before they
+# were forked.
 
 # %%
 from torch.utils.data import DataLoader, Dataset, RandomSampler
@@ -192,13 +195,13 @@ class IsRight(Dataset):
         if self.way == "os.pread":
             return os.pread(self.file.fileno(), stop - start, start) == truth[index]
         self.file.seek(start)
-        if "pause" in self.way:
-            os.sched_yield()  # another worker may run, as on a busy node
+        os.sched_yield()  # a pause: another worker may run, as on a busy node
         return self.file.read(stop - start) == truth[index]
 
 
 # %% [markdown]
-# > **Predict.** How many per cent of the samples are wrong with two workers and the pause? With one: fewer, or none?
+# > **Predict.** With `seek`, a pause and `read`, how many per cent of the samples are wrong with two workers? And with
+# > one?
 
 # %%
 guess = 30  # change me: per cent with two workers
@@ -210,18 +213,21 @@ def wrong(dataset, workers):
     return sum(int((~right).sum()) for right in DataLoader(dataset, 100, sampler=chosen, **settings))
 
 
-tried = [("seek, pause, read", 1), ("seek, pause, read", 2), ("seek, read", 2), ("os.pread", 2)]
+tried = [("seek, pause, read", 2), ("seek, pause, read", 1), ("os.pread", 2)]
 shares = {f"{way}; {n} worker{'s' * (n > 1)}": round(wrong(IsRight(way), n) / 120, 1) for way, n in tried}
-_, two, without, by_position = shares.values()
-title = f"Two workers share an offset: {two:.0f}% of the samples are wrong, {without:.1f}% without the pause, "
-title += f"{by_position:.0f}% with os.pread"
+two, _, by_position = shares.values()
+title = f"With two workers {two:.2g}% of the samples are wrong in this run, with os.pread {by_position:.2g}%"
 title = title if two else "This time the two workers never met: run the cell again"
-figures.bars(shares, title, x="wrong samples (%)", guess=guess, note="12,000 samples, one run")
+colours, note = ("seek", "os.pread"), "12,000 samples per bar, one run"
+guessed = {"guess": guess, "guess_of": "seek, pause, read; 2"}
+figures.bars(shares, title, x="wrong samples (%)", groups=colours, note=note, **guessed)
 
 # %% [markdown]
 # ![Left: two workers share one offset, worker 2 moves it, and worker 1 reads image B instead of A. Right: with pread each names its position.](pictures/shared_offset.svg)
 #
-# **Why.** Forked workers share the offset of an open file: one moves it before the other has read.
+# **Why.** Forked workers share the offset of an open file: one worker moves it before the other has read. How often
+# this happens is chance. Without the pause it is rare, so that a short test may miss it
+# ([06.4](06_read_a_squashfs_image.ipynb#4-·-Share-one-file-between-workers)).
 #
 # **Cure.** `os.pread` is given the position. Or each process opens the file itself, at its first read. Write that line:
 
@@ -241,13 +247,13 @@ print(f"{wrong(OwnFile('seek, pause, read'), 2):,} of 12,000 samples are wrong")
 # <details>
 # <summary>Answer</summary>
 #
-# `return shard.open("rb", buffering=0)`. None is wrong then, although `seek` and `read` are as before.
+# `return shard.open("rb", buffering=0)`. Then none is wrong.
 #
 # </details>
 #
 # ### Same order in every epoch
 #
-# The cell prints the first samples of a rank in two epochs. Cure it:
+# The cell prints the first samples of a rank in two epochs. Change the marked line, so that they differ:
 
 # %%
 from torch.utils.data import DistributedSampler
@@ -260,19 +266,19 @@ for epoch in range(2):
     print(f"seed {sampler.seed} + epoch {sampler.epoch}: {list(sampler)[:5]}")
 
 # %% [markdown]
-# **Why.** The sum seeds the order, and only `set_epoch` changes the sampler's epoch.
+# **Why.** The order depends on the seed plus the epoch, and only `set_epoch` changes the sampler's epoch.
 #
 # **Cure.** Call it before each epoch.
 #
 # ### Two images became one sample
 #
-# > **Predict.** How many samples does webdataset find in a shard with these names? Then find names that make two.
+# > **Predict.** How many samples does webdataset find in a shard with these names? Then change them to get two.
 
 # %%
 names = ["cat.v1.jpg", "cat.v2.jpg"]  # change me after your guess
 
 # %% [markdown]
-# The folded cell writes such a shard, and one with `%2E` for each dot of a stem. It prints the samples and their parts.
+# The folded cell writes such a shard, and one with `%2E` instead of each dot. It prints the samples and their parts.
 
 # %% jupyter={"source_hidden": true}
 import tarfile
@@ -287,8 +293,8 @@ def written(file, *names):
     return str(setup.scratch / file)
 
 
-def parts_of(urls, **settings):
-    samples = wds.WebDataset(urls, shardshuffle=False, **settings)
+def parts_of(url):
+    samples = wds.WebDataset(url, shardshuffle=False)
     return {sample["__key__"]: [part for part in sample if not part.startswith("__")] for sample in samples}
 
 
@@ -303,73 +309,54 @@ print("without dots:", parts_of(written("escaped.tar", *escaped)))
 #
 # ### Each rank reads everything
 #
-# More GPUs are used, and an epoch takes as long as before.
-#
-# > **Predict.** Two ranks read `a.tar` and `b.tar`, with one sample in each. When does each rank read both: without a
-# > setting, with `nodesplitter=None`, or with `nodesplitter=wds.split_by_node`? And what is refused?
-#
-# The folded cell tries the three on both ranks.
+# > **Predict.** Two ranks read `a.tar` and `b.tar`, with one sample in each. Which samples does each rank get?
 
-# %% jupyter={"source_hidden": true}
+# %%
 from unittest.mock import patch
 
 both = [written(f"{letter}.tar", f"{letter}.jpg") for letter in "ab"]
-for rank in "01":
+
+
+def keys_of(rank):
     with patch.dict(os.environ, RANK=rank, WORLD_SIZE="2"):
-        print(f"rank {rank}, no setting:   ", said(parts_of, both))
-        print(f"rank {rank}, None:          samples {[*parts_of(both, nodesplitter=None)]}")
-        print(f"rank {rank}, split_by_node: samples {[*parts_of(both, nodesplitter=wds.split_by_node)]}")
+        dataset = wds.WebDataset(both, shardshuffle=False, nodesplitter=None)  # change me
+        return [sample["__key__"] for sample in dataset]
+
+
+for rank in "01":
+    print(f"rank {rank}:", said(keys_of, rank))
 
 # %% [markdown]
-# **Why.** Each rank gets the list of all shards. Without a setting webdataset refuses that. With `None`, as with
-# loaders that know no ranks, each rank reads everything.
+# **Why.** Each rank gets the list of all shards, and nothing splits it.
 #
-# **Cure.** Split the list: with `nodesplitter=wds.split_by_node` each rank reads its own shard.
+# **Cure.** Give `nodesplitter=` a function of webdataset that splits the list by rank. What happens without any
+# `nodesplitter=`?
 #
-# ### Fewer samples than yesterday
+# <details>
+# <summary>Answer</summary>
 #
-# > **Predict.** Half a shard was copied, cut between two samples or within an image. Does webdataset notice none, one,
-# > or both?
+# With `nodesplitter=wds.split_by_node` rank 0 reads `a` and rank 1 reads `b`. Without the argument webdataset refuses:
+# `you need to add an explicit nodesplitter`.
 #
-# The folded cell also asks our reader.
-
-# %% jupyter={"source_hidden": true}
-cut = setup.scratch / "cut.tar"
-half = places[len(places) // 2][0]  # where an image begins; its header takes the 512 bytes before
-
-
-def count():
-    return f"{sum(1 for _ in wds.WebDataset(str(cut), shardshuffle=False))} of {len(places)} samples, no error"
-
-
-for where, end in {"between": half - 512, "within": half + 512}.items():
-    cut.write_bytes(shard.read_bytes()[:end])
-    print(f"{where}: webdataset: {said(count)}")
-    print(f"{where}: our reader: {said(len, formats.open(cut))}")
-
-# %% [markdown]
-# **Why.** webdataset notices the cut within an image only. Between samples just the end mark is missing, for which it
-# does not look.
-#
-# **Cure.** Copy under a temporary name, and rename what is complete. `smallfiles verify` finds a cut.
+# </details>
 
 # %% [markdown] id="memory" tags=["core"]
 # ## 2 · Memory that runs out
 #
 # ### Memory grows
 #
-# Forked workers share a list, but a page of it (mostly 4 kB) is copied when somebody writes to it. Reading a path
-# writes too: its count of references.
+# Forked workers share a list. But when a worker writes to a page of memory (mostly 4 kB), it gets a copy of the page.
+# Reading a path writes too: it changes the path's count of references.
 #
-# > **Predict.** A path takes 112 bytes. From which n on does a worker that reads every n-th path copy less than the
-# > whole list?
+# > **Predict.** A path takes 112 bytes. A worker reads every n-th path of the list. From which n on does it copy less
+# > than the whole list?
 
 # %%
 guess = 10  # change me: n
-steps = (1, 10, 36, 50, 100, 300, 1_000)  # change me: every n-th path is read
+steps = (1, 3, 10, 30, 100, 300, 1_000)  # change me: add n's to find the edge
 
 # %% [markdown]
-# In the folded cell, workers read a list and a column of paths.
+# In the folded cell, workers read every n-th path of a list and of an Arrow column.
 
 # %% jupyter={"source_hidden": true}
 import pyarrow as pa
@@ -392,34 +379,28 @@ def copied_mb(name, step):
 tables = {"list": paths, "column": pa.array(paths)}
 copied = {name: {step: in_child(copied_mb, name, step) for step in sorted({1, *steps})} for name in tables}
 whole = max(copied["list"].values())
-last = max(n for n, mb in copied["list"].items() if mb > 0.97 * whole)
-column = max(copied["column"].values())
-title = f"A worker copies the whole list ({whole:.0f} MB) up to n = {last:,}, but only {column:.1f} MB of a column"
-per_page = os.sysconf("SC_PAGE_SIZE") // 112
-axes = {"x": "every n-th path is read, n", "y": "copied by the worker (MB)", "log": "x"}
-figures.lines(copied, title, **axes, guess=guess, marks={f"{per_page} paths in a page": per_page})
+last = max(n for n, mb in copied["list"].items() if mb > 0.985 * whole)
+title = f"Reading every n-th path copies the whole list up to n = {last:,}"
+figures.lines(copied, title, x="every n-th path is read, n", y="copied by the worker (MB)", log="x", guess=guess)
 
 # %% [markdown]
-# **Why.** A page of 4 kB holds 36 paths, so up to n = 36 each page is written to (of 64 kB, on some ARM nodes: 585).
-# The paths of a column have no counts.
+# **Why.** A page of 4 kB holds 36 paths. So up to n = 36 the worker writes to each page. The paths in a column have no
+# counts.
 #
 # **Cure.** Keep paths, labels and captions in columns (Arrow, NumPy).
 #
 # ### Bus error, or no shared memory
 #
-# A worker fails, although the job has memory left. Before PyTorch 2.10 it died of a bus error. Now it says what is
-# missing ([pytorch#161910](https://github.com/pytorch/pytorch/pull/161910)).
+# Workers hand over batches in `/dev/shm`. Here it has 8 MB. A worker sends eight samples of 600,000 numbers, as floats
+# of 4 bytes and as bytes.
 #
-# Workers hand over batches in `/dev/shm`. Here it has 8 MB, and eight samples of 600,000 numbers are sent, as floats of
-# 4 bytes and as bytes.
-#
-# > **Predict.** Which arrive: floats, bytes, or both? Then let both arrive: with which `batch`?
+# > **Predict.** Which arrive: floats, bytes, or both? Then find a `batch` with which both arrive.
 
 # %%
 batch = 4  # change me after your guess: samples per batch
 
 # %% [markdown]
-# The folded cell sends them.
+# The folded cell sends them with one worker.
 
 # %% jupyter={"source_hidden": true}
 def with_limits(folder, limits, *command):
@@ -445,12 +426,14 @@ for dtype in ("float32", "uint8"):
     print(f"{dtype}:", with_limits("/dev/shm", "size=8m", sys.executable, "-c", LOADER, dtype, str(batch)))
 
 # %% [markdown]
-# **Why.** Four samples of floats take 9.6 MB. Two take 4.8 MB, and beside them the next batch, made ahead, has no room.
+# **Why.** Four samples of floats take 9.6 MB. Two take 4.8 MB, and the next batch, which is made ahead, takes 4.8 MB
+# more.
 #
 # **Cure.** Make smaller batches (here of one sample) or fewer of them ahead, or send bytes.
 #
-# In the folded cell the first worker dies of a bus error, since it reads a mapped file that was truncated. The second
-# is killed by signal 9, as over the memory limit.
+# Before PyTorch 2.10 the worker died of a bus error here
+# ([pytorch#161910](https://github.com/pytorch/pytorch/pull/161910)). In the folded cell a worker gets a bus error from
+# a mapped file that was cut, and another is killed by signal 9, as by a memory limit.
 
 # %% jupyter={"source_hidden": true}
 import mmap
@@ -463,31 +446,21 @@ with torn.open("r+b") as opened:
 os.truncate(torn, 0)  # the file is rewritten while it is mapped
 
 
-class Victim(Dataset):
-    def __init__(self, die):
-        self.die = die
-
-    def __len__(self):
-        return 1
-
-    def __getitem__(self, index):
-        return self.die()
-
-
 def quiet(worker):
     os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # PyTorch's own line about the signal would come twice
 
 
-for die in (lambda: view[5_000], lambda: os.kill(os.getpid(), signal.SIGKILL)):
+for die in (lambda _: view[5_000], lambda _: os.kill(os.getpid(), signal.SIGKILL)):
+    loader = DataLoader([0], num_workers=1, collate_fn=die, worker_init_fn=quiet, multiprocessing_context="fork")
     try:
-        list(DataLoader(Victim(die), num_workers=1, multiprocessing_context="fork", worker_init_fn=quiet))
+        list(loader)
     except RuntimeError as error:
         print(error.__cause__ or error)
 
 # %% [markdown]
 # ### Too many open files
 #
-# A program that keeps batches stops. This one keeps 200 where 60 more files may be open. Cure it:
+# This program keeps 200 batches, but may open only 60 more files. Run it, then change the marked line:
 
 # %%
 import resource
@@ -519,19 +492,13 @@ print(in_child(keep_batches))
 
 # %%
 pieces = 33  # change me after your guess: 31 takes 2 GB of memory
-
-# %% [markdown]
-# The folded cell joins them.
-
-# %% jupyter={"source_hidden": true}
 chunk = pa.array([bytes(1 << 20)] * 64)  # 64 MiB
 photos = pa.chunked_array([chunk] * pieces)  # the same chunk each time, which takes no memory
-joined = said(lambda: f"{photos.combine_chunks().nbytes >> 20:,} MiB in one array")
-print(joined)
-print(len(pa.table({"data": photos}).to_batches()), "record batches of", chunk.nbytes >> 20, "MiB are fine")
+print(said(lambda: f"{photos.combine_chunks().nbytes >> 20:,} MiB in one array"))
+print(len(pa.table({"data": photos}).to_batches()), "record batches of 64 MiB are fine")
 
 # %% [markdown]
-# **Why.** The offsets of a `binary` array are signed numbers of 32 bits, so it stays below 2 GiB: 31 pieces fit.
+# **Why.** The offsets of a `binary` array are signed numbers of 32 bits. So it must stay below 2 GiB: 31 pieces fit.
 #
 # **Cure.** Leave pieces apart, or use `large_binary`.
 
@@ -540,26 +507,21 @@ print(len(pa.table({"data": photos}).to_batches()), "record batches of", chunk.n
 #
 # ### No space left
 #
-# A file cannot be written, although `df -h` shows space.
+# > **Predict.** A file system has room for 12 MB and for five inodes. How many empty files fit: four, five, or any
+# > number?
 #
-# > **Predict.** A folder has room for 12 MB and for five inodes. How many empty files fit: four, five, or any number?
-#
-# The folded cell tries five, asks `df -h` and `df -i`, and prints the errors of a full disk and a full quota.
+# The folded cell tries five, and asks `df -h` and `df -i`.
 
 # %% jupyter={"source_hidden": true}
-import errno
-
 TOUCH = "cd $0; for n in 1 2 3 4 5; do touch $n; done; df -h . | tail -1; df -i . | tail -1"
 small = setup.scratch / "small"
 small.mkdir(exist_ok=True)
 print(with_limits(small, "size=12m,nr_inodes=5", "sh", "-c", TOUCH, str(small)))
-for number in (errno.ENOSPC, errno.EDQUOT):
-    print(number, os.strerror(number))
 
 # %% [markdown]
-# **Why.** An empty file takes an inode too, and so does the folder itself: four fit.
+# **Why.** An empty file takes an inode too, and so does the folder itself: four fit, although `df -h` shows space.
 #
-# **Cure.** `df -i` and the site's quota command show it. Pack many files into one.
+# **Cure.** Look with `df -i`. Pack many files into one.
 #
 # ### Unable to lock file
 #
@@ -581,48 +543,19 @@ with h5py.File(path, "r+"):
         print(f"locking {locking}:", (asked.stdout + asked.stderr).strip().splitlines()[-1])
 
 # %% [markdown]
-# **Why.** Reading takes a lock too, and the writer's lock excludes it.
+# **Why.** A reader takes a lock too, and the writer's lock excludes it.
 #
-# **Cure.** Close the writer. Use `locking=False` for complete files only: of this one a reader may see half a change.
-#
-# ### Less memory than usual
-#
-# > **Predict.** A job copies a shard to `/dev/shm`, and is killed by signal 9. Is its copy removed, incomplete, or
-# > complete?
-#
-# The folded cell stages to a stand-in for `/dev/shm`, kills the job, and sweeps.
-
-# %% jupyter={"source_hidden": true}
-from smallfiles import staging
-
-
-def stage_and_die(place):
-    staging.stage(shard, place)
-    os.kill(os.getpid(), signal.SIGKILL)
-
-
-node = setup.scratch / "node"
-node.mkdir(exist_ok=True)
-job = fork.Process(target=stage_and_die, args=(node,))
-job.start()
-job.join()
-print(*(f"left: {copy.bytes:,} bytes, {copy.state}, {copy.owner}" for copy in staging.listing([node])), sep="\n")
-print("removed:", staging.sweep_all([node]), "- left:", len(staging.listing([node])))
-
-# %% [markdown]
-# **Why.** Files in `/dev/shm` are memory. After signal 9 nobody cleans up, so the complete copy stays.
-#
-# **Cure.** `smallfiles staged --sweep` removes copies whose owner is dead.
+# **Cure.** Close the writer. Use `locking=False` only for files that nobody writes.
 
 # %% [markdown] id="job" tags=["core"]
 # ## 4 · Jobs that run elsewhere
 #
 # ### Cannot get attribute, or cannot be pickled
 #
-# > **Predict.** A program without a file, as a notebook, defines a class. A worker gets an object of it by spawn
-# > (pickled), then by fork. Which fails: spawn, fork, or both?
+# A notebook is a program without a file. So is the one in the folded cell. It defines a class, and starts a worker with
+# an object of it: by spawn (which pickles the object), then by fork.
 #
-# The folded cell tries both.
+# > **Predict.** Which fails: spawn, fork, or both?
 
 # %% jupyter={"source_hidden": true}
 PROGRAM = """
@@ -641,24 +574,24 @@ for method in ("spawn", "fork"):
     print(f"{method}: {end.stdout.strip()}", *end.stderr.strip().splitlines()[-1:])
 
 # %% [markdown]
-# **Why.** A spawned worker is a new Python, which imports the class from its file, and here there is none.
+# **Why.** A spawned worker is a new Python. It imports the class from its file, and here there is none.
 #
 # **Cure.** Move the class into a file, or fork.
 #
-# What is pickled may hold no open HDF5 file: keep its path. The folded cell tries both, the second in our reader.
+# An open HDF5 file cannot be pickled either. Our reader pickles its path instead, and opens the file again.
 
-# %% jupyter={"source_hidden": true}
+# %%
 import pickle
 
 with h5py.File(path) as opened:
     print(said(pickle.dumps, opened))
-print(len(pickle.dumps(reader)), "bytes: our reader, which opens the file again where it is unpickled")
+print(f"our reader: {len(pickle.dumps(reader))} bytes")
 
 # %% [markdown]
 # ### Workers crawl
 #
-# > **Predict.** A script requests eight CPUs, and `srun` binds a task to one (as in 10.1). How many workers of this
-# > program share that CPU? Then change the marked line, so that each worker has a CPU of its own.
+# > **Predict.** A script requests eight CPUs, and `srun` gives the task only one. How many workers does this program
+# > start? Then change the marked line, so that each worker has a CPU of its own.
 
 # %%
 def in_a_task():
@@ -678,14 +611,14 @@ print(in_child(in_a_task))
 #
 # </details>
 #
-# **Why.** The variable tells what was requested, and only `os.sched_getaffinity` what the task has.
+# **Why.** The variable tells what was requested, `os.sched_getaffinity` what the task has.
 #
-# **Cure.** One worker is slow, too. So repeat the request: `srun --cpus-per-task="$SLURM_CPUS_PER_TASK"`.
+# **Cure.** One worker is slow, too. So give the request to `srun`: `srun --cpus-per-task="$SLURM_CPUS_PER_TASK"`.
 #
 # ### Connection refused, or a job that hangs
 #
-# > **Predict.** At one port nobody listens, at another a server never answers. Which hangs without a timeout: the
-# > first, the second, or both?
+# > **Predict.** At one port nobody listens. At another a server never answers. Which request would hang without a
+# > timeout: the first, the second, or both?
 #
 # The folded cell asks both, with a timeout.
 
@@ -703,7 +636,7 @@ for name, port in {"refused": nobody, "silent": silent.getsockname()[1]}.items()
 silent.close()
 
 # %% [markdown]
-# **Why.** The first refuses at once. Only the timeout ends the second.
+# **Why.** The first request is refused at once. Only the timeout ends the second.
 #
 # **Cure.** Download on a login node, and set timeouts.
 
@@ -715,7 +648,7 @@ silent.close()
 # %% [markdown] id="cluster"
 # ## On the cluster
 #
-# Before a long job:
+# Before a long job, run:
 
 # %%
 from helpers import machine_report
@@ -741,8 +674,8 @@ show.command(machine_report.describe(setup.scratch))
 # %% [markdown] id="quiz"
 # ## Check yourself
 #
-# **1.** A worker is "killed by signal: Bus error". What do you do first? (a) Ask for more memory. (b)
-# Compare the *size* in `df -h /dev/shm` with workers × batches ahead × bytes of a batch. (c) Raise `ulimit -n`.
+# **1.** A worker is "killed by signal: Bus error". What do you do first? (a) Ask for more memory. (b) Compare the
+# *size* in `df -h /dev/shm` with workers × batches ahead × bytes of a batch. (c) Raise `ulimit -n`.
 #
 # <details>
 # <summary>Answer</summary>
