@@ -50,8 +50,7 @@ setup = start("05")
 # The writer of [webdataset](https://github.com/webdataset/webdataset) makes a shard from dictionaries: a key, and a
 # *field* for each suffix. Here `jpg` is the image and `cls` its label.
 #
-# > **Predict.** The cell writes 100 images. How many files are in the shard: 1, 100 or 200? Which comes first, an image
-# > or its label?
+# > **Predict.** The cell writes 100 images. How many files are in the shard: 1, 100 or 200?
 
 # %%
 import tarfile
@@ -68,28 +67,38 @@ with wds.ShardWriter(f"{place}/by-hand-%06d.tar", maxcount=100, verbose=0) as wr
     for path, label in images[:100]:
         data = (setup.folder() / path).read_bytes()
         writer.write({"__key__": Path(path).with_suffix("").as_posix(), "jpg": data, "cls": label})
-with tarfile.open(place / "by-hand-000000.tar") as archive:
-    members = archive.getnames()
+members = tarfile.open(f"{place}/by-hand-000000.tar").getnames()
 len(members), members[:4]
 
 # %% [markdown]
-# Each image has two files, side by side: `.cls` first, since the writer sorts fields by name. Neighbours with the same
-# folder and name, up to the first dot, are one sample. Only the order keeps them together: a plain tar needs `tar
-# --sort=name`.
+# Each image has two files, side by side. Neighbours with the same folder and name, up to the first dot, are one sample.
+# Only the order keeps them together, so make a tar of your own with `tar --sort=name`.
 #
-# `pack` writes the same files, images first, with an index and a digest for each shard:
+# > **Predict.** The names `cat.v1` and `cat.v2` have a dot of their own. How many samples does webdataset read: one, two
+# > or four?
+
+# %%
+with wds.TarWriter(f"{place}/cats.tar") as writer:
+    for key in ("cat.v1", "cat.v2"):  # change me: another character for the dots
+        writer.write({"__key__": key, "jpg": b"the image", "cls": 1})
+for sample in wds.WebDataset(f"{place}/cats.tar", shardshuffle=False):
+    print(sample["__key__"], [field for field in sample if field[0] != "_"])
+
+# %% [markdown]
+# It reads one sample, without a field `jpg`. Our `pack` avoids this: it writes such a dot as `%2E`.
 
 # %%
 from smallfiles import formats
 from smallfiles.formats import tar
 from smallfiles.pack import PackConfig, pack
 
-packed = pack(source, Path(tempfile.mkdtemp(dir=place)) / "train.tars", PackConfig(options=tar.Options(max_count=100)))
+packed = pack(
+    source, Path(tempfile.mkdtemp(dir=place)) / "train.tars", PackConfig(options=tar.Options(max_count=100))
+)
 shards = [str(path) for path in sorted(packed.path.glob("*.tar"))]
-tarfile.open(shards[0]).getnames()[:4]
 
 # %% [markdown]
-# webdataset reads shards as a pipeline that ends in a DataLoader:
+# webdataset reads the shards as a pipeline, which a DataLoader runs in its workers:
 
 # %%
 import torch
@@ -100,9 +109,9 @@ def small(image):
     return torch.from_numpy(np.array(image.resize((64, 64)))).permute(2, 0, 1)
 
 
-pipeline = (  # for one rank and one epoch; for more see sections 4 and 6
-    wds.WebDataset(shards, shardshuffle=100, seed=0, workersplitter=wds.split_by_worker)
-    .shuffle(200)  # a buffer of 200 samples, which has its own seed=
+pipeline = (
+    wds.WebDataset(shards, shardshuffle=100)
+    .shuffle(200)  # a buffer of 200 samples: section 2
     .decode("pil")
     .to_tuple("jpg", "cls")
     .map_tuple(small, int)
@@ -112,31 +121,11 @@ loader = DataLoader(pipeline, batch_size=None, num_workers=2, multiprocessing_co
 pictures, targets = next(iter(loader))
 pictures.shape, torch.as_tensor(targets)[:8]
 
-# %% [markdown]
-# "Up to the *first* dot" is a trap. The folded cell packs `cat.v1.jpg` and `cat.v2.jpg`, with a label each.
-#
-# > **Predict.** How many samples will webdataset make of them: one, two or four?
-
-# %% jupyter={"source_hidden": true}
-folder = place / "cats"
-folder.mkdir(exist_ok=True)
-for name in ("cat.v1.cls", "cat.v1.jpg", "cat.v2.cls", "cat.v2.jpg"):
-    (folder / name).write_bytes(b"1")
-with tarfile.open(place / "plain.tar", "w") as archive:
-    for path in sorted(folder.iterdir()):
-        archive.add(path, path.name)
-for sample in wds.WebDataset(str(place / "plain.tar"), shardshuffle=False):
-    print(sample["__key__"], [name for name in sample if name[0] != "_"])
-
-# %% [markdown]
-# It makes one sample, without a `jpg`, so the pipeline above would stop. A pipeline that skips bad samples
-# (`handler=wds.warn_and_continue`) loses both images. `pack` writes such a dot as `%2E`.
-
 # %% [markdown] id="mix" tags=["core"]
 # ## 2 · Mix the samples
 #
-# A batch should represent the whole set. But data is usually sorted: ImageNet is a tar of one tar per class. We pack
-# such a set as it comes, and in an order drawn from a seed, and print the first labels.
+# A batch should represent the whole set, but data is usually sorted: ImageNet comes as one tar per class. We pack such
+# a set as it is, and in an order drawn from a seed.
 
 # %%
 official = setup.source("official", split="train")
@@ -149,8 +138,8 @@ for one in (ordered, mixed):
     print(one.path.name, [reader.target(index) for index in range(24)])
 
 # %% [markdown]
-# webdataset also shuffles while it reads: first the list of shards, then the samples. They pass a *buffer*, from which
-# each output is drawn at random. We send only numbers through it: those of ImageNet's images, in shards of 1,000.
+# webdataset also shuffles while it reads: first the list of shards, then the samples. These pass a *buffer*, from which
+# each output is drawn at random. Is that enough? We send the numbers of ImageNet's images through it.
 
 # %%
 import random
@@ -173,7 +162,7 @@ def arrival(stored, buffer, epoch, shard=1_000):
 
 
 # %% [markdown]
-# The folded cell measures two things per epoch: how many classes a batch holds, and how many of its pairs of images
+# The folded cell defines two measures of an epoch: how many classes a batch holds, and how many of its pairs of images
 # shared a batch in the epoch before.
 
 
@@ -193,12 +182,16 @@ def met_again(first, second):
 
 
 # %% [markdown]
-# > **Predict.** In class order, how large must the buffer be before a batch holds half of the classes that it should?
+# > **Predict.** In random order, a batch of 256 holds 226 of the 1,000 classes. In class order, how large must the buffer
+# > be for half as many?
 
 # %%
 guess = 500  # change me: images in the buffer
 
-# %%
+# %% [markdown]
+# The folded cell sends both packings through six buffers, and draws the classes in a batch.
+
+# %% jupyter={"source_hidden": true}
 packings = {
     "in class order": np.arange(samples),
     "shuffled at packing": np.random.default_rng(0).permutation(samples),
@@ -209,44 +202,39 @@ for name, stored in packings.items():
         first, second = arrival(stored, buffer, 1), arrival(stored, buffer, 2)
         held.setdefault(name, {})[buffer] = classes_per_batch(second)
         met.setdefault("both packings", {})[buffer] = met_again(first, second)
+sizes, found = zip(*held["in class order"].items(), strict=True)
+half = classes_per_batch(np.random.default_rng(1).permutation(samples)) / 2
+crossing = 2 ** np.interp(half, found, np.log2(sizes))
+title = f"In class order, half of the classes take a buffer of about {round(crossing, -4):,.0f} images"
+axes = {"x": "images in the shuffle buffer; 1 is none", "counted": True}
+marks = {"half of the classes": crossing}
+show.figure(
+    figures.lines(held, title, **axes, y=f"classes in a batch of {batch}", log="x", guess=guess, marks=marks)
+)
 
 # %% [markdown]
-# The folded cell adds the ideal, a shuffle of the whole set in each epoch, and draws.
+# In class order, even a buffer of 40,000 images brings only half of the classes, and it takes 4 GB in every worker.
+# Shards that were shuffled at packing need no buffer for this.
+#
+# But packing shuffles only once: the same neighbours leave a shard together in each epoch. The folded cell draws how
+# many pairs of a batch meet again.
 
 # %% jupyter={"source_hidden": true}
-ideal = [np.random.default_rng(epoch).permutation(samples) for epoch in (1, 2)]
-held["ideal"] = dict.fromkeys(held["in class order"], classes_per_batch(ideal[1]))
-met["ideal"] = dict.fromkeys(held["in class order"], met_again(*ideal))
-axes = {"x": "images in the shuffle buffer; 1 is none", "log": "x", "ideal": "ideal"}
-below = [buffer for buffer, found in held["in class order"].items() if found < held["ideal"][1] / 2]
-enough = min(set(held["ideal"]) - set(below))
-marks = {"passes half of the ideal here": [(max(below), enough)]}
-title = f"In class order, half of the ideal takes a buffer of {max(below):,} to {enough:,} images; shuffled at packing, none"
-y = f"classes in a batch of {batch}"
-drawn, half = figures.lines(held, title, **axes, y=y, guess=guess, marks=marks, counted=True), held["ideal"][1] / 2
-drawn.figure.axes[0].axhline(half, ls=(0, (4, 3)), lw=1, color="#8C8C8C", zorder=0)
-mixed_at_once = held["shuffled at packing"].values()
-words = f"ideal: {2 * half:.0f}; shuffled at packing: {min(mixed_at_once):.1f} to {max(mixed_at_once):.1f}"
-for height, text, side in ((half, f"half of the ideal: {half:.0f}", "bottom"), (1.9 * half, words, "top")):
-    drawn.figure.axes[0].text(1, height, text, va=side, fontsize=9, color="#666666")
-show.figure(drawn)
+met["random order"] = dict.fromkeys(
+    sizes, met_again(*(np.random.default_rng(epoch).permutation(samples) for epoch in (1, 2)))
+)
 none, some = met["both packings"][1], met["both packings"][4_096]
-title = f"Without a buffer {none:.0f} % of the pairs meet again in the next epoch; with 4,096 images, {some:.1f} %"
-axes["log"] = "xy"
-figures.lines(met, title, **axes, y="pairs that had met before, %", counted=True)
+title = f"Pairs that meet again: {none:.0f} % without a buffer, {some:.1g} % with 4,096 images"
+figures.lines(met, title, **axes, y="pairs that had met before, %", log="xy", ideal="random order")
 
 # %% [markdown]
-# A shuffle while packing mixes the classes of every batch, without a buffer. In class order, half as many classes take
-# a buffer of some 40,000 images: 4 GB in every worker, at 100 kB each.
-#
-# But packing shuffles only once, so the same neighbours leave a shard together in each epoch. Only a buffer separates
-# them; here 4,096 images (0.4 GB) do.
+# A buffer of 4,096 images separates old neighbours. So do both: shuffle at packing, and read through a buffer.
 
 # %% [markdown] id="size" tags=["optional"]
 # ## 3 · Choose the size of a shard
 #
-# *Optional, 8 minutes.* Each shard must be opened. The folded cell defines the reading: from the page cache, and with a
-# wait of 2 ms before each open, as on a busy parallel file system.
+# *Optional, 8 minutes.* Each shard must be opened, which may take 2 ms on a busy parallel file system. The folded cell
+# defines `stream`, which reads shards as webdataset does, and waits before each open.
 
 # %% jupyter={"source_hidden": true}
 from time import sleep
@@ -267,51 +255,43 @@ def stream(paths, open_s):
 
 
 # %% [markdown]
-# > **Predict.** We read up to 256 images. How many times as fast are the largest shards as shards of one: without the
-# > wait, and with it?
+# > **Predict.** With 2 ms per open, how many images per shard reach half of the best rate?
 
 # %%
+guess = 4  # change me: images per shard
+
+# %% [markdown]
+# The folded cell reads shards of five sizes, draws, and notes your number.
+
+# %% jupyter={"source_hidden": true}
 from dataclasses import replace
 from functools import partial
 
 from smallfiles import measure
 
-guess = 2, 5  # change me: times without the wait, times with it
-most = 16 if setup.shared else 256  # images
-few = replace(source, manifest=source.manifest.select(range(most)))
+counts = (1, 4, 16) if setup.shared else (1, 4, 16, 64, 256)
+few = replace(source, manifest=source.manifest.select(range(max(counts))))
 place, rates = Path(tempfile.mkdtemp(dir=setup.scratch)), {"page cache": {}, "2 ms per open": {}}
-for count in filter(lambda count: count <= most, (1, 4, 16, 64, 256)):
-    options = tar.Options(max_count=count)
-    folder = pack(few, place / f"{count}.tars", PackConfig(options=options, check="none", digest=False)).path
-    paths = sorted(folder.glob("*.tar"))
+for count in counts:
+    config = PackConfig(options=tar.Options(max_count=count), check="none", digest=False, verify="none")
+    paths = sorted(pack(few, place / f"{count}.tars", config).path.glob("*.tar"))
     ways = {"page cache": partial(stream, paths, 0), "2 ms per open": partial(stream, paths, 0.002)}
-    result = measure.compare(ways, rounds=7, unit="images")
+    result = measure.compare(ways, rounds=7, unit="images", bar=False)
     for name in ways:
         rates[name][count] = result.rates_per_s(name)
 
-# %% [markdown]
-# The folded cell draws, and notes the fewest images that reach half of the best.
-
-# %% jupyter={"source_hidden": true}
-middle = {name: {count: np.median(runs) for count, runs in line.items()} for name, line in rates.items()}
-gain = {name: found[most] / found[1] for name, found in middle.items()}
-title = f"With 2 ms per open, shards of {most} are {gain['2 ms per open']:.0f} times as fast as shards of 1; from the page cache {gain['page cache']:.1f} times"
-slow = middle["2 ms per open"]
+slow = {count: np.median(runs) for count, runs in rates["2 ms per open"].items()}
 enough = min(count for count in slow if slow[count] >= max(slow.values()) / 2)
 worksheet.note("05", shard_images=enough)
-before = max((count for count in slow if count < enough), default=enough)
-marks = {"2 ms per open passes half of its best here": [(before, enough)]}
-show.say(f"Your guess: {guess[0]} times without the wait, {guess[1]} times with it.")
-figures.lines(rates, title, x="images per shard", y="images per second", log="xy", note="warm cache", marks=marks)
+title = f"With 2 ms per open, {enough} images per shard reach half of the best rate"
+axes = {"x": "images per shard", "y": "images per second", "log": "xy", "note": "warm cache"}
+show.figure(figures.lines(rates, title, **axes, guess=guess, marks={"half of the best": enough}))
 
 # %% [markdown]
-# Larger shards need fewer opens. At 100 MB/s, 2 ms per open are 3 % of the time with shards of 6 MB, 0.2 % with 100 MB.
-# Busy servers take longer: choose 100 MB.
+# The wait comes once per shard. At 100 MB/s a shard of 100 MB takes a second, so an open of 2 ms hardly counts. Much
+# larger is no better, because each worker needs a shard: ImageNet has 140 of 1 GB, so of 512 workers 372 get none.
 #
-# Shards can be too large, because a worker needs one. ImageNet has 140 shards of 1 GB, which leave 372 of 512 workers
-# without any.
-#
-# Compression pays only if fetching the saved bytes takes longer than unpacking. The folded cell measures:
+# Compression pays only if fetching the saved bytes takes longer than unpacking. The folded cell measures gzip:
 
 # %% jupyter={"source_hidden": true}
 import gzip
@@ -322,18 +302,19 @@ less = gzip.compress(jpegs, 6)
 began = perf_counter()
 gzip.decompress(less)
 speed = (len(jpegs) - len(less)) / (perf_counter() - began)
-print(f"JPEG: {len(less) / len(jpegs):.1%} of the size; pays if storage gives less than {speed / 1e6:.1f} MB/s")
+print(
+    f"JPEG: {len(less) / len(jpegs):.1%} of the size; pays if storage gives less than {speed / 1e6:.1f} MB/s"
+)
 
 # %% [markdown] id="deal" tags=["core"]
 # ## 4 · Deal the shards out
 #
-# A run has one *rank* per GPU, each with workers.
+# A run has one *rank* per GPU, each with workers. Every shard should reach one worker of one rank.
 #
 # ![Eight shards are split over two ranks, then over two workers each; every worker has a shuffle buffer that mixes its own two shards.](pictures/shards_to_batches.svg)
 #
-# `wds.WebDataset` splits over workers. With several ranks it raises an error until you name a `nodesplitter`. A worker
-# without shards raises one too, unless you set `empty_check=False`. The folded `read_epoch` sets it and counts the
-# keys.
+# `wds.WebDataset` splits over workers. With several ranks you must name a `nodesplitter`, too. The folded `read_epoch`
+# counts how often each sample comes.
 
 # %% jupyter={"source_hidden": true}
 import os
@@ -345,6 +326,7 @@ def read_epoch(urls, ranks=2, workers=2, **splitters):
     counts, by_rank = Counter(), []
     for rank in range(ranks):
         os.environ.update(RANK=str(rank), WORLD_SIZE=str(ranks))  # as torchrun does
+        # empty_check=False: a worker without shards is no error
         dataset = wds.WebDataset(urls, shardshuffle=False, empty_check=False, **splitters)
         keys = dataset.map(lambda sample: sample["__key__"])
         found = list(DataLoader(keys, batch_size=None, num_workers=workers, multiprocessing_context="fork"))
@@ -355,51 +337,43 @@ def read_epoch(urls, ranks=2, workers=2, **splitters):
 
 
 # %% [markdown]
-# Now we switch off the split over the workers. The third line is yours: switch off the other split instead.
-#
 # > **Predict.** 2 ranks of 2 workers, no split over the workers ("ranks only"): how often does each sample come?
 
 # %%
 guess = 1  # change me: times that each sample comes
 both = {"nodesplitter": wds.split_by_node, "workersplitter": wds.split_by_worker}
-for name, splitters in {
-    "both splits": both,
-    "ranks only": {**both, "workersplitter": None},
-    "yours": both,  # change me: switch off the other split
-}.items():
+ways = {"both splits": both, "ranks only": {**both, "workersplitter": None}}
+ways["yours"] = both  # change me: switch off the other split
+for name, splitters in ways.items():
     counts, by_rank = read_epoch(shards, **splitters)
-    print(f"{name:12} {len(counts)} of {packed.samples} samples, in {counts.total()} reads; by rank {by_rank}")
+    print(
+        f"{name:12} {len(counts)} of {packed.samples} samples, in {counts.total()} reads; by rank {by_rank}"
+    )
 print("your guess for ranks only:", guess, "times")
 
 # %% [markdown]
-# Your line is `{**both, "nodesplitter": None}`. Without one of the splits samples repeat, and no error tells you.
+# Each sample comes twice, and no error tells you. **Your turn:** let the line `ways["yours"]` switch off the other split.
+#
+# <details>
+# <summary>Answer</summary>
+#
+# `ways["yours"] = {**both, "nodesplitter": None}`: both ranks read all samples, 400 each.
+#
+# </details>
 #
 # > **Predict.** Both splits, and the 4 shards for 3 ranks. How many of the 400 samples does each rank get?
 
 # %%
 guess = [133, 133, 134]  # change me: samples of each rank
 counts, by_rank = read_epoch(shards, ranks=3, **both)  # change me: ranks
-waits = " They exchange gradients at each step, so one with more waits for the others until a timeout."
-show.say(f"The ranks got **{by_rank}** samples; your guess was {guess}.{waits if len(set(by_rank)) > 1 else ''}")
+print(f"by rank {by_rank}; your guess was {guess}")
 
 # %% [markdown]
-# With unequal numbers, training hangs at an epoch's end ([#225](https://github.com/webdataset/webdataset/issues/225)).
-# Three cures:
+# One rank gets two shards. Ranks exchange gradients at each step, so at the end it waits for the others, and training
+# [hangs](https://github.com/webdataset/webdataset/issues/225).
 #
-# **1. End all ranks after equally many batches**, by `WebLoader(…).repeat().with_epoch(batches)`. What is left over is
-# dropped, so make many more shards than workers.
-#
-# <details>
-# <summary>2. Draw without end</summary>
-#
-# `resampled=True, nodesplitter=None` takes shards with replacement, so no rank runs out of them. `.with_epoch(n)` then
-# ends an epoch after `n` items per worker. These are batches if the pipeline ends in `.batched`. Some samples repeat,
-# others are missed.
-#
-# </details>
-#
-# **3. Deal out samples, not shards.** Our `order="stream"` reads ranges of bytes from all shards, by one plan for all
-# processes, so no sample comes twice. With `drop_last=True` all get equally many batches:
+# `WebLoader(…).repeat().with_epoch(batches)` ends all ranks after equally many batches. Or use a loader that deals out
+# samples instead of shards, such as ours with `order="stream"`:
 
 # %%
 from smallfiles.loading import LoaderConfig, make_loader
@@ -407,158 +381,112 @@ from smallfiles.loading import LoaderConfig, make_loader
 by_rank = []
 for rank in range(3):
     settings = LoaderConfig(batch=32, workers=2, order="stream", drop_last=True, rank=rank, world_size=3)
-    by_rank.append([index for batch in make_loader(packed.path, settings) for index in batch["index"].tolist()])
-Counter(Counter(chain.from_iterable(by_rank)).values()), [len(found) for found in by_rank]  # once each; 16 left out
+    batches = make_loader(packed.path, settings)
+    by_rank.append([index for batch in batches for index in batch["index"].tolist()])
+print("by rank", [len(found) for found in by_rank], "different samples:", len({*chain(*by_rank)}))
 
 # %% [markdown] id="across" tags=["core"]
 # ## 5 · Mix across shards
 #
-# > **Predict.** The 6 shards in class order, 8 workers of webdataset: how many of the 10 classes does a batch of 16
-# > hold? A random order gives 8.
+# > **Predict.** 8 workers of webdataset read our 6 shards in class order. How many of the 10 classes does a batch of 16
+# > hold? In random order it holds 8.
 
 # %%
-guess = 4  # change me: classes with 8 workers of webdataset
+guess = 6  # change me: classes with 8 workers, in class order
 
 # %% [markdown]
-# The folded cell counts with 1 to 8 workers, a second buffer behind them, and our streams.
+# The folded cell counts, for both packings of section 2.
+
 
 # %% jupyter={"source_hidden": true}
-from functools import cache, partial
-from itertools import zip_longest
-
-from smallfiles.measure import drawing
-
-in_order = [str(path) for path in sorted(ordered.path.glob("*.tar"))]
-
-
-@cache
-def by_worker(workers, epoch):
-    """The batches of each worker, with the shards that `split_by_worker` deals to it."""
-    found = []
-    for mine in filter(None, (in_order[number::workers] for number in range(workers))):
-        dataset = wds.WebDataset(mine, shardshuffle=100, seed=epoch).shuffle(1024)
-        found.append(list(dataset.map(lambda sample: int(sample["cls"])).batched(16, collation_fn=list)))
-    return found
+def classes_from(packed, workers, epoch):
+    """Classes in a batch of 16, if each worker reads the shards that `split_by_worker` deals to it."""
+    urls, found = sorted(map(str, packed.path.glob("*.tar"))), []
+    for mine in filter(None, (urls[number::workers] for number in range(workers))):
+        dataset = wds.WebDataset(mine, shardshuffle=100, seed=epoch).shuffle(1024, seed=epoch)
+        batches = dataset.map(lambda sample: int(sample["cls"])).batched(16, collation_fn=list)
+        found += [len(set(targets)) for targets in batches]
+    return np.mean(found)
 
 
-def from_webdataset(workers, epoch):
-    return chain.from_iterable(by_worker(workers, epoch))
-
-
-def mixed_again(workers, epoch):
-    """A second buffer behind the workers, whose batches a DataLoader takes in turn."""
-    in_turn = filter(None, chain.from_iterable(zip_longest(*by_worker(workers, epoch))))
-    labels = list(shuffle(96, rng=random.Random(epoch))(chain.from_iterable(in_turn)))
-    return (labels[first : first + 16] for first in range(0, len(labels), 16))
-
-
-def from_ours(workers, epoch, order):
-    settings = LoaderConfig(batch=16, workers=workers, mode="threads", order=order, seed=epoch)
-    return (batch["target"] for batch in make_loader(ordered.path, settings))
-
-
-ways = {"webdataset": from_webdataset, "webdataset, mixed again": mixed_again}
-ways["our streams"] = partial(from_ours, order="stream")
-ways["random order"] = partial(from_ours, order="random")
-per_batch = {
-    name: {
-        count: [np.mean([len(np.unique(targets)) for targets in way(count, epoch)]) for epoch in range(5)]
-        for count in (1, 2, 4, 8)
-    }
-    for name, way in ways.items()
+held = {}
+for name, packing in {"in class order": ordered, "shuffled at packing": mixed}.items():
+    for workers in (8, 1):
+        runs = [classes_from(packing, workers, epoch) for epoch in range(5)]
+        held[f"{name}, {workers} worker{'s' * (workers > 1)}"] = runs
+many, few = (np.median(runs) for runs in list(held.values())[:2])
+title = f"In class order, 8 workers leave {many:.0f} classes in a batch, one worker {few:.0f}"
+axes = {
+    "x": "classes in a batch of 16",
+    "dots": "epochs",
+    "groups": ("in class", "shuffled"),
+    "counted": True,
 }
-theirs, again, ours, _ = (np.median(runs[8]) for runs in per_batch.values())
-title = f"With 8 workers, a batch holds {theirs:.1f} classes from webdataset, {again:.1f} if mixed again, {ours:.1f} from our streams"
-axes = {"x": "workers", "y": "classes in a batch of 16", "log": "x", "ideal": "random order"}
-drawn = figures.lines(per_batch, title, **axes, note=f"{len(in_order)} shards, a run is an epoch", counted=True)
-if guess not in (None, ...):
-    plot, red = drawn.figure.axes[0], drawing.GUESS_COLOUR
-    plot.axhline(guess, color=red, lw=1.6, ls=(0, (5, 2)), zorder=1)
-    plot.text(1, guess, f"your guess for 8 workers: {guess}", color=red, va="bottom")
-show.figure(drawn.figure, alt=f"{drawn.alt} The guess for 8 workers was {guess}.")
+show.figure(figures.bars(held, title, **axes, guess=guess, guess_of="in class order, 8"))
 
 # %% [markdown]
-# A worker of webdataset makes batches of its own shards only, and with 8 workers these are one or none. A second buffer
-# behind the workers cures it: `WebLoader(…).unbatched().shuffle(96).batched(16)`. ImageNet needs too large a buffer for
-# that, so pack it with `--shuffle`. Our streams deal ranges from the whole set, so they mix more evenly than chance.
+# Each worker makes batches of its own shards only. With 8 workers that is one shard, and in class order it holds two or
+# three classes. A shard that was shuffled at packing holds all.
+#
+# <details>
+# <summary>My shards are in class order, and I cannot pack them again</summary>
+#
+# Put a second buffer behind the workers: `WebLoader(…).unbatched().shuffle(1000).batched(16)`. The samples must be
+# tuples, as after `.to_tuple`. Section 2 shows how large the buffer must be.
+#
+# </details>
 
 # %% [markdown] id="anew" tags=["core"]
 # ## 6 · Change the order in each epoch
 #
-# > **Predict.** Has the second epoch another order with `shardshuffle`? With a pipeline that shuffles before it splits?
+# `shardshuffle=100` shuffles the list of shards; with `detshuffle=True` the order depends on a seed and the epoch. A
+# DataLoader starts new workers in each epoch, unless `persistent_workers=True` keeps them.
+#
+# > **Predict.** In which of the four cases does the second epoch have another order?
 
 # %%
-guess = "both"  # change me: or "shardshuffle", "the pipeline", "neither"
+guess = "all four"  # change me: or "detshuffle", "kept workers", "detshuffle with kept workers", "none"
 
 # %%
-first = wds.SimpleShardList(shards), wds.detshuffle(10_000, 10_000)  # a buffer for more shards than there are
-stages = *first, wds.split_by_node, wds.split_by_worker, wds.tarfile_to_samples()
-datasets = {"WebDataset": wds.WebDataset(shards, shardshuffle=100), "DataPipeline": wds.DataPipeline(*stages)}
-for name, dataset in datasets.items():
+mixed_shards = sorted(map(str, mixed.path.glob("*.tar")))
+for detshuffle in (False, True):
     for kept in (False, True):
+        dataset = wds.WebDataset(mixed_shards, shardshuffle=100, detshuffle=detshuffle, seed=0)
         workers = {"num_workers": 2, "multiprocessing_context": "fork", "persistent_workers": kept}
-        loader = DataLoader(dataset.compose(wds.map(lambda sample: sample["__key__"])), batch_size=None, **workers)
+        loader = DataLoader(dataset.map(lambda sample: sample["__key__"]), batch_size=None, **workers)
         found = "the same order" if list(loader) == list(loader) else "another order"
-        print(f"{name:12} workers {'kept' if kept else 'new '}: {found}")
-print("your guess, another order with:", guess)
+        print(f"detshuffle={detshuffle!s:5}  persistent_workers={kept!s:5}  {found}")
+print("your guess, another order:", guess)
 
 # %% [markdown]
-# `shardshuffle` alone repeats the first order, in webdataset 1.0.2. It also shuffles after the splits, so each worker
-# keeps its shards.
+# Without `detshuffle`, webdataset 1.0.2 [repeats](https://github.com/webdataset/webdataset/pull/502) the first order. With
+# it, each worker [counts epochs](https://github.com/webdataset/webdataset/issues/172), so the workers must be kept.
 #
 # <details>
-# <summary>Sources, and what a sample shuffle changes</summary>
+# <summary>Each worker still keeps its own shards. What if they must change hands?</summary>
 #
-# [#502](https://github.com/webdataset/webdataset/pull/502) is about the repeated order.
-# [#73](https://github.com/webdataset/webdataset/pull/73) tells how shards that never change hands harmed contrastive
-# training. A `.shuffle(200)` behind `shardshuffle` reorders samples, not shards.
+# Contrastive training [needed that](https://github.com/webdataset/webdataset/pull/73). Shuffle before the splits:
+#
+# ```python
+# first = wds.SimpleShardList(shards), wds.detshuffle(10_000, 10_000), wds.split_by_node, wds.split_by_worker
+# pipeline = wds.DataPipeline(*first, wds.tarfile_to_samples(), wds.shuffle(200), wds.decode("pil"), …)
+# ```
+#
+# Keep the workers here too, and end each epoch after no more batches than every rank has. A rank that begins a second
+# pass counts it as an epoch. From then on it shuffles unlike the others: samples repeat and others are left out, without
+# an error.
 #
 # </details>
 #
-# With `detshuffle` before the splits, the shards are dealt anew. But it counts epochs in each worker, so it needs
-# `persistent_workers=True` ([#172](https://github.com/webdataset/webdataset/issues/172)).
+# The cures in one table:
 #
-# The count has a trap. The folded cell defines `three_ranks`: 3 ranks read the 4 shards by this pipeline, with cure 1
-# of section 4. A pass has 10 or 20 batches of 10 samples.
-
-# %% jupyter={"source_hidden": true}
-def three_ranks(batches):
-    """How often each sample came, in each of three epochs."""
-    epochs = [Counter() for _ in range(3)]
-    for rank in range(3):
-        os.environ.update(RANK=str(rank), WORLD_SIZE="3")
-        keys = wds.map(lambda sample: sample["__key__"]), wds.batched(10, collation_fn=list)
-        workers = {"num_workers": 1, "multiprocessing_context": "fork", "persistent_workers": True}
-        loader = wds.WebLoader(wds.DataPipeline(*stages, *keys), batch_size=None, **workers)
-        loader = loader.repeat().with_epoch(batches)  # in the data set, each worker would count for itself
-        for counts in epochs:
-            counts.update(key for batch in loader for key in batch)
-    del os.environ["RANK"], os.environ["WORLD_SIZE"]
-    return epochs
-
-
-# %% [markdown]
-# > **Predict.** With 10 batches per rank, 300 of the 400 samples come in an epoch. How many come in epoch 3 with 14?
-
-# %%
-guess = 400  # change me: different samples in epoch 3, with 14 batches
-for batches in (10, 14):  # change me: batches per rank and epoch
-    for epoch, counts in enumerate(three_ranks(batches), start=1):
-        print(f"{batches} batches, epoch {epoch}: {counts.total()} reads of {len(counts)} different samples")
-print("your guess:", guess)
-
-# %% [markdown]
-# In epoch 3, 14 batches bring fewer samples than 10. A rank with 10 begins a second pass, which `detshuffle` counts as
-# an epoch. From then on this rank shuffles unlike the others: shares overlap, and shards are left out, without an
-# error. So use no more batches than each rank has in each epoch.
-#
-# <details>
-# <summary>How do I train with this pipeline?</summary>
-#
-# Put `wds.shuffle`, `wds.decode`, `wds.to_tuple` and `wds.batched` behind these `stages`. End as the folded cell does,
-# with no more batches than each rank has in each epoch.
-#
-# </details>
+# | Symptom | Cure |
+# |---|---|
+# | a batch holds few classes | pack with `--shuffle` |
+# | the same neighbours meet again | `.shuffle(4096)` |
+# | several ranks read the same samples | `nodesplitter=wds.split_by_node` |
+# | training hangs at the end of an epoch | `WebLoader(…).repeat().with_epoch(batches)` |
+# | every epoch has the same order | `detshuffle=True` and `persistent_workers=True` |
 
 # %% [markdown] id="cut" tags=["optional"]
 # ## 7 · Cut a shard
@@ -568,11 +496,9 @@ print("your guess:", guess)
 # > **Predict.** Which notice: Python's `tarfile`, webdataset, our reader?
 
 # %%
-guess = "tarfile and our reader"  # change me
-
-# %%
 from smallfiles.errors import SmallfilesError
 
+guess = "tarfile and our reader"  # change me
 reader = formats.open(Path(shards[0]))
 _, middle, _ = reader.span(len(reader) // 2)
 cut = place / "cut.tar"
@@ -582,29 +508,29 @@ print("webdataset:", sum(1 for _ in wds.WebDataset(str(cut), shardshuffle=False)
 try:
     len(formats.open(cut))
 except SmallfilesError as error:
-    show.say(f"Our reader: *{error}* (Your guess: {guess}.)")
+    print("our reader:", str(error).split("; ")[0].removeprefix(f"{cut} "))
+print("your guess:", guess)
 
 # %% [markdown]
-# A tar ends with two blocks of zeros, but programs need not check them. Our reader does, and compares sizes with its
-# index.
+# A tar ends with two blocks of zeros, but programs need not check for them. Our reader does.
 
 # %% [markdown] id="exercise"
 # ## Exercise
 #
 # [Exercise 05](../exercises/05_shard_a_dataset.ipynb): write the split over ranks and workers yourself, so that each
-# sample comes exactly once, in another order each epoch.
+# sample comes exactly once.
 
 # %% [markdown] id="cluster"
 # ## On the cluster
 #
-# Packing in shuffled order makes one small read per image. So let eight tasks of a job array pack one part each. The
-# folded cell compares two parts with one run:
+# Packing in shuffled order makes one small read per image, so let a job array do it in eight parts. The folded cell
+# shows that two parts, joined, are the same bytes as one run:
 
 # %% jupyter={"source_hidden": true}
 out = Path(tempfile.mkdtemp(dir=setup.scratch)) / "parts.tars"
 for number in (1, 2):
-    pack(official, out, PackConfig(options=sharding, shuffle=0, part=(number, 2)))
-merged = pack(official, out, PackConfig(options=sharding, shuffle=0, merge=True))
+    pack(official, out, PackConfig(options=sharding, shuffle=0, part=(number, 2), verify="none"))
+merged = pack(official, out, PackConfig(options=sharding, shuffle=0, merge=True, verify="none"))
 all(path.read_bytes() == (mixed.path / path.name).read_bytes() for path in merged.path.glob("*.tar"))
 
 # %% [markdown]
@@ -617,11 +543,11 @@ show.command(PackConfig(shuffle=0, merge=True), "ILSVRC2012_img_train.tar", "tra
 # %% [markdown] id="key-points"
 # ## Key points
 #
-# - A sample is a run of neighbours in a shard that share folder and name up to the first dot.
+# - A sample is a run of neighbours in a shard with the same name up to the first dot.
 # - A shuffle while packing mixes classes; a buffer while reading separates old neighbours.
 # - Shards of 100 MB to 1 GB, several per worker.
-# - Split over ranks, then over workers, and count keys: repeats and losses raise no error.
-# - A tar cut between two files looks like a shorter one; only its end, index or digest reveal it.
+# - Split over ranks, then over workers, and count keys: repeats raise no error.
+# - A tar that was cut between two samples looks like a shorter one.
 
 # %% [markdown] id="quiz"
 # ## Check yourself
