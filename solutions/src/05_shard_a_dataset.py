@@ -152,8 +152,8 @@ equal
 # ## With your functions
 #
 # The first cell packs the images into shards of 60. In the second, 2 ranks of 3 workers read one epoch as your functions
-# direct. Here a rank may begin again, because your shuffle is told its epoch. With `detshuffle`, which counts passes, it
-# may not (section 6 of the notebook).
+# direct. Here a rank may begin again, because your shuffle is told its epoch. With `detshuffle` before the splits, which
+# counts passes, it may not (section 6 of the notebook).
 
 # %% id="read"
 import tempfile
