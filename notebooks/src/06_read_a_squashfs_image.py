@@ -23,7 +23,7 @@
 # - read it from any process without a mount,
 # - find the bandwidth below which compression pays,
 # - write a reader whose workers share no offset,
-# - put a Python environment into one file.
+# - put an environment into one file.
 
 # %% [markdown] id="setup"
 # ## Set up
@@ -373,7 +373,7 @@ show.figure(figures.bars(wrong, title, guess=guess * bad / 100, **asked))
 # 04](04_pack_hdf5.ipynb). One worker seeks, the other seeks too, then the first reads from the wrong place.
 #
 # Most wrong samples are cut short or begin inside a photograph. Pillow refuses them, and blames the file. The rest, a
-# quarter to a third, are whole photographs under the label of another, and nothing reports them. If the first bar is 0,
+# quarter to a third, are whole photographs under the label of another; nothing reports them. If the first bar is 0,
 # run the cell again.
 #
 # ![Left: two workers share one offset, worker 2 moves it, and worker 1 reads image B instead of A. Right: with pread each names its position.](pictures/shared_offset.svg)
