@@ -415,8 +415,8 @@ for name in ("networkx", "torch"):
     print(f"import {name:9} {own[name]:4,} modules of its own")
 
 # %% [markdown]
-# All processes of a job request them in the same second. On [simulated storage](../slurm/env/README.md), `import torch`
-# by 8 ranks took 51,488 look-ups and 8,208 opens, and from one squashfs file 5 and 2.
+# All processes of a job request them in the same second. On simulated storage (`slurm/env/README.md`), `import torch` by 8
+# ranks took 51,488 look-ups and 8,208 opens, and from one squashfs file 5 and 2.
 #
 # The folded cell packs one package, `networkx`:
 
