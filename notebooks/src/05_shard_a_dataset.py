@@ -469,7 +469,7 @@ print("your guess, another order:", guess)
 #
 # ```python
 # first = wds.SimpleShardList(shards), wds.detshuffle(10_000, 10_000), wds.split_by_node, wds.split_by_worker
-# pipeline = wds.DataPipeline(*first, wds.tarfile_to_samples(), wds.shuffle(200), wds.decode("pil"), …)
+# pipeline = wds.DataPipeline(*first, wds.tarfile_to_samples(), wds.shuffle(200), wds.decode("pil"))
 # ```
 #
 # Keep the workers here too, and end each epoch after no more batches than every rank has. A rank that begins a second
