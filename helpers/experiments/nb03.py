@@ -4,7 +4,6 @@
     truth_of           what a packed file of a folder has to hold
     watched            bytes that a block moves: read by system calls, allocated by Arrow, made into objects
     fetched            bytes that storage has delivered to this process
-    read_ahead         bytes that Linux fetches at most ahead of a read
 
 The trap: of a large set the part must hold the row that lost its delimiter, or the exercise loses its point.
 And a mapped file that is only looked at moves nothing, although it seems to hold all data; so what counts is
@@ -15,7 +14,6 @@ is a view, and sends participants to the exercise.
 from __future__ import annotations
 
 import contextlib
-import os
 import shutil
 import tracemalloc
 from collections.abc import Iterator, Mapping, Sequence
@@ -135,17 +133,6 @@ def watched() -> Iterator[Traffic]:
 def fetched() -> int:
     """Bytes that storage has delivered to this process; 0 where the system does not tell."""
     return _counted("read_bytes")[0]
-
-
-def read_ahead(path: Path) -> int:
-    """The limit of the file system that holds a file; 0 where the system does not tell."""
-    device = path.stat().st_dev
-    name = f"{os.major(device)}:{os.minor(device)}"
-    block = Path("/sys/dev/block", name).resolve()  # a partition's is in the folder of its disk
-    for place in (Path("/sys/class/bdi", name), block / "queue", block.parent / "queue"):
-        with contextlib.suppress(OSError, ValueError):
-            return 1024 * int((place / "read_ahead_kb").read_text(encoding="ascii"))
-    return 0
 
 
 def _counted(name: str) -> tuple[int, int]:

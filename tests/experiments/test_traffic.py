@@ -1,13 +1,11 @@
 """What a piece of code moves is counted: by system calls, by Arrow, as objects."""
 
-import os
 import shutil
-from pathlib import Path
 
 import pyarrow as pa
 import pytest
 
-from helpers.experiments.nb03 import read_ahead, watched
+from helpers.experiments.nb03 import watched
 from smallfiles import sources
 from smallfiles.pack import PackConfig, pack
 
@@ -42,10 +40,3 @@ def test_what_was_allocated_outlives_the_block(packed):
             batch = pa.ipc.open_file(pa.OSFile(str(packed))).get_batch(0)
     assert batch.num_rows == 40 and pa.default_memory_pool().backend_name != ""
     shutil.rmtree(packed.parent)
-
-
-def test_the_limit_of_read_ahead_is_told_in_bytes_or_is_zero(packed, monkeypatch):
-    limits = {int(each.read_text()) for each in Path("/sys/class/bdi").glob("*/read_ahead_kb")}
-    assert read_ahead(packed) in {0, *(1024 * limit for limit in limits)}
-    monkeypatch.setattr(os, "major", lambda _: 4095)  # no such device
-    assert read_ahead(packed) == 0
