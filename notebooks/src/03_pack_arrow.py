@@ -105,7 +105,8 @@ reader.get_batch(0)["key"][0].as_py() == rows[5]["key"]  # change me: take row 5
 # <details>
 # <summary>The line</summary>
 #
-# `reader.get_batch(5 // 3)["key"][5 % 3].as_py() == rows[5]["key"]`: with three rows per batch, row 5 is the last one of batch 1.
+# `reader.get_batch(5 // 3)["key"][5 % 3].as_py() == rows[5]["key"]`: with three rows per batch, row 5 is the last one
+# of batch 1.
 #
 # </details>
 #
@@ -288,8 +289,8 @@ figures.lines(rates, title, **axes, note="random reads, warm cache", guess=guess
 # <details>
 # <summary>Answer</summary>
 #
-# Here at about 200 rows; your number depends on your memory and your CPU. There a worker spends half of its time reading.
-# With a tenth of these rows it spends about a tenth.
+# Here at about 200 rows; your number depends on your memory and your CPU. There a worker spends half of its time
+# reading. With a tenth of these rows it spends about a tenth.
 #
 # </details>
 #
@@ -302,8 +303,8 @@ figures.lines(rates, title, **axes, note="random reads, warm cache", guess=guess
 # ## 4 · Feed a DataLoader
 #
 # With one row per batch, batch i is sample i, as in [one published
-# course](https://github.com/HelmholtzAI-FZJ/2024-06-course-Bringing-Deep-Learning-Workloads-to-JSC-supercomputers). Each
-# worker should open the file itself, at its first read. Notebook 04 shows why.
+# course](https://github.com/HelmholtzAI-FZJ/2024-06-course-Bringing-Deep-Learning-Workloads-to-JSC-supercomputers).
+# Each worker should open the file itself, at its first read. Notebook 04 shows why.
 #
 # **Your turn.** This `Dataset` opens the file for each image. Change its `if`: `self.process` is the process that has
 # opened the file, `os.getpid()` the one that runs. The next cell counts the openings.
@@ -469,8 +470,8 @@ show.command(config, "imagenet/train", "imagenet_train.arrow")
 #
 # - Write one row per image, with `list<string>` for its captions.
 # - A batch from a memory map is a view, unless the file is compressed.
-# - `get_batch` asks for the whole batch: write one row per batch for unknown readers, more for readers that call it once
-#   per batch.
+# - `get_batch` asks for the whole batch: write one row per batch for unknown readers, more for readers that call it
+#   once per batch.
 # - A `Dataset` opens the file in the process that reads.
 # - Trust a file that gets its name only when it is complete. A digest shows whether it has changed since.
 

@@ -3,8 +3,8 @@
 #
 # **Minutes** 30 · **Machine** any Linux computer with two CPUs · **Needs** notebook 03 · **Data** 400 synthetic images
 #
-# HDF5 is supported on nearly every cluster and in most languages. It can also be far slower than necessary, and give a
-# training job wrong bytes without an error.
+# HDF5 is found on nearly every cluster. It can be far slower than necessary, and give a training job wrong bytes
+# without an error.
 
 # %% [markdown] id="questions"
 # ## Questions
@@ -47,12 +47,13 @@ setup = start("04")
 # %% [markdown] id="inside" tags=["core"]
 # ## 1 · Look inside a file
 #
-# An HDF5 file is like a small file system: *groups* are its folders, *data sets* its files. Each data set is a
-# rectangular array, but images have different lengths.
+# In an HDF5 file, *groups* are like folders, *data sets* like files. Each data set is a rectangular array, but images
+# have different lengths.
 #
 # The folded cell loads 400 `samples`, each with `key` and `data`, and their `labels`.
 
 # %% jupyter={"source_hidden": true}
+import os
 import tempfile
 from pathlib import Path
 
@@ -70,6 +71,7 @@ pack(source, packed, PackConfig(verify="none"))
 reader = formats.open(packed)
 samples = list(reader)
 labels = reader.table(["label"])["label"].to_numpy()
+colours = {"base": "blob", "groups": ("vlen", "raw chunks", "gzip chunks")}  # the same in all figures
 
 # %% [markdown]
 # One solution is a data set of *variable-length rows*, one per image:
@@ -121,7 +123,9 @@ with h5py.File(vlen) as file:
 # A row holds only a length and an address. The image is elsewhere, in a *heap*, and the library follows the address at
 # each read.
 #
-# In the blob, a sample is a slice of `data` between two neighbours in `offsets`. Let the cell print `True`:
+# In the blob, a sample is a slice of `data` between two neighbours in `offsets`.
+#
+# **Your turn.** Let the cell print `True`:
 
 # %%
 with h5py.File(blob) as file:
@@ -138,55 +142,6 @@ with h5py.File(blob) as file:
 # </details>
 #
 # ![Strips of bytes: in HDF5 vlen, references lead to one heap per image; in HDF5 blob, images lie back to back and offsets follow.](pictures/bytes_of_hdf5.svg)
-#
-# ### A killed writer
-#
-# HDF5 keeps some data in memory until the file is closed or `flush()` is called. The folded cell kills two writers
-# after ten of twenty images, one without and one with a flush, and cuts a complete file in half.
-#
-# > **Predict.** Which of the three files opens?
-
-# %% jupyter={"source_hidden": true}
-import multiprocessing
-import os
-import signal
-
-from smallfiles.errors import SmallfilesError
-
-
-def write_until_killed(path, flush):
-    file = h5py.File(path, "w")
-    file["train/targets"] = np.zeros(20, np.int16)
-    rows = file.create_dataset("train/images", 20, h5py.vlen_dtype(np.uint8))
-    for index in range(10):
-        rows[index] = np.frombuffer(image, np.uint8)
-        if flush:
-            file.flush()
-    os.kill(os.getpid(), signal.SIGKILL)
-
-
-left = {name: setup.scratch / f"{name}.h5" for name in ("killed", "flushed, killed", "cut in half")}
-left["cut in half"].write_bytes(vlen.read_bytes()[: vlen.stat().st_size // 2])
-for name in ("killed", "flushed, killed"):
-    arguments = (left[name], name.startswith("flushed"))
-    writer = multiprocessing.get_context("fork").Process(target=write_until_killed, args=arguments)
-    writer.start()
-    writer.join()
-for name, path in left.items():
-    try:
-        with h5py.File(path) as file:
-            print(f"{name:16} opens; image 9 has {len(file['train/images'][9]):,} bytes, image 15 has", end=" ")
-            print(len(file["train/images"][15]))
-    except (OSError, KeyError) as error:
-        print(f"{name:16} {error}")
-try:
-    len(formats.open(left["flushed, killed"]))
-except SmallfilesError as error:
-    show.say(f"Our reader of the flushed file: *{error}*")
-
-# %% [markdown]
-# Only the flushed file opens, in its full shape, but its last rows are empty. So `pack` writes under another name, and
-# publishes only a complete file.
 
 # %% [markdown] id="writing" tags=["optional"]
 # ## 2 · Write bytes, not a list of them
@@ -206,9 +161,9 @@ times = measure.compare(ways, rounds=5).times("np.frombuffer(data)", "np.array(l
 print(f"np.frombuffer is {times.median:,.0f} times as fast")
 
 # %% [markdown]
-# `list(data)` makes an entry of 8 bytes for each byte. `np.frombuffer` copies nothing: it gives a read-only view.
-# Writing a file copies in any case, so there the factor is smaller. The folded cell measures that, also with blobs in
-# *chunks* of 1 MiB (section 3):
+# `list(data)` makes an entry of 8 bytes for each byte. `np.frombuffer` copies nothing. Writing a file copies
+# in any case, so there the factor is smaller. The folded cell writes files in each way, and also with gzip, in *chunks*
+# (section 3):
 
 # %% jupyter={"source_hidden": true}
 few, out = samples[:60], setup.scratch / "write.h5"
@@ -226,25 +181,22 @@ ways = {
     "vlen": lambda: write_vlen(few, out) or len(few),
     "vlen from lists": write_from_lists,
     "blob": lambda: write_blob(few, out) or len(few),
-    "blob in raw chunks": lambda: write_blob(few, out, chunks=(1 << 20,)) or len(few),
-    "blob in gzip chunks": lambda: write_blob(few, out, chunks=(1 << 20,), compression="gzip") or len(few),
+    "gzip chunks": lambda: write_blob(few, out, chunks=(1 << 20,), compression="gzip") or len(few),
 }
 wrote = measure.compare(ways, rounds=5, unit="images written")
-lists, gzip = (wrote.times(*pair).median for pair in (("vlen", "vlen from lists"), ("blob", "blob in gzip chunks")))
-title = f"Writing is {lists:.0f} times slower from lists, {gzip:.0f} times with gzip chunks"
+lists = wrote.times("vlen", "vlen from lists").median
+title = f"From lists, rows are written about {float(f'{lists:.2g}'):g} times slower"
 written = {name: wrote.rates_per_s(name) for name in ways}
-note = "grey: what each is compared with; into the page cache, not synced"
-figures.bars(written, title, x="images written per second", base=("vlen", "blob"), note=note)
+figures.bars(written, title, x="images written per second", note="into the page cache, not synced", **colours)
 
 # %% [markdown]
-# Raw chunks are written about as fast as a blob, so the time goes into compressing.
+# Compressing takes time, too.
 
 # %% [markdown] id="reading" tags=["core"]
 # ## 3 · Read one sample at random
 #
 # Training reads samples in random order. HDF5 can store a data set *contiguous*, as one run, or in *chunks*, which can
-# be compressed. A chunk is fetched whole, even for one byte, if it is compressed or fits HDF5's chunk cache (default 1
-# MiB, from HDF5 2.0 on 8 MiB).
+# be compressed.
 #
 # > **Predict.** Images have about 100 kB, chunks 1 MiB. How many bytes are read per byte delivered: 1, 2 or 10?
 
@@ -252,9 +204,9 @@ figures.bars(written, title, x="images written per second", base=("vlen", "blob"
 guess = 2  # change me: bytes read per byte delivered, from 1 MiB chunks; the next figure shows it
 
 # %%
-chunk_bytes = 1 << 20  # change me later: 10_000
+chunk_bytes = cache_bytes = 1 << 20  # 1 MiB; change me later
 layouts = {"vlen": vlen, "blob": blob}  # and the same images in chunks:
-for name, compression in {"raw chunks": None, "raw chunks, no cache": None, "gzip chunks": "gzip"}.items():
+for name, compression in {"raw chunks": None, "gzip chunks": "gzip"}.items():
     layouts[name] = setup.scratch / f"{name}.h5"
     write_blob(samples, layouts[name], chunks=(chunk_bytes,), compression=compression)
 
@@ -268,20 +220,12 @@ def reader_of(opened):
     return lambda index: data[offsets[index] : offsets[index + 1]]
 
 
-def cache_of(name):
-    """How HDF5 opens it: a cache of one chunk, or none; its default would hold much of this small set."""
-    return {"rdcc_nbytes": 0 if name.endswith("no cache") else chunk_bytes}
-
-
 # %% [markdown]
-# From shared storage two numbers decide: the bytes, which cross the network, and the reads, which are requests. The
-# folded cell counts both for all images in random order.
-
+# On shared storage bytes cross the network, and each read is a request. The folded cell counts both. HDF5's cache holds
+# one chunk.
 
 # %% jupyter={"source_hidden": true}
 import io
-
-from helpers.experiments.nb03 import watched
 
 
 class CountingFile(io.FileIO):
@@ -296,79 +240,69 @@ class CountingFile(io.FileIO):
 read_per_byte, reads = {}, {}
 order = np.random.default_rng(0).permutation(len(samples))
 for name, path in layouts.items():
-    with CountingFile(path) as file, h5py.File(file, **cache_of(name)) as opened:
+    with CountingFile(path) as file, h5py.File(file, rdcc_nbytes=cache_bytes) as opened:
         read, before, calls = reader_of(opened), file.count, file.calls
         delivered = sum(len(read(index)) for index in order)
         read_per_byte[name] = round((file.count - before) / delivered, 1)
         reads[name] = (file.calls - calls) / len(order)
 size = "1 MiB" if chunk_bytes == 1 << 20 else f"{chunk_bytes / 1000:g} kB"
-whole, plain, slices = (f"{read_per_byte[name]:.3g}" for name in ("raw chunks", "blob", "raw chunks, no cache"))
-title = f"HDF5 reads {whole} bytes per byte delivered from raw chunks of {size}, {slices} without a cache, {plain} from a blob"
-how = {"base": "blob", "note": "random reads, cache of one chunk or none", "counted": True}
+how = {"note": "random reads", "counted": True, **colours}
+title = f"HDF5 reads about {read_per_byte['raw chunks']:.2g} times the bytes of an image from chunks of {size}"
 show.figure(figures.bars(read_per_byte, title, x="bytes read per byte delivered", guess=guess, **how))
-title = f"Reads per image: {reads['vlen']:.1f} from vlen, {reads['blob']:.1f} from a blob, {reads['raw chunks']:.1f} from chunks"
+title = f"An image takes about {reads['vlen']:.2g} reads from vlen, {reads['blob']:.2g} from a blob"
 show.figure(figures.bars(reads, title, x="reads per image", **how))
 
 # %% [markdown]
-# A compressed chunk, or a raw one that fits the cache, is fetched whole: 1 MiB for an image of 110 kB. From raw chunks
-# without a cache (`rdcc_nbytes=0`) HDF5 reads only the slice. `vlen` needs up to three reads: the row, the head of its
-# heap, the image.
+# HDF5 fetches a chunk whole into its cache: 1 MiB for an image of 110 kB. `vlen` needs up to three reads: the row, the
+# head of its heap, the image. A blob needs one.
 #
-# > **Predict.** With `chunk_bytes = 10_000`, how many bytes and how many reads do raw chunks take: about 1, 2 or 10?
-# > Change it above, and run again from there.
+# > **Predict.** Chunks of 10 kB waste less. What do they cost instead?
+#
+# **Your turn.** Set `chunk_bytes = 10_000` above and run again from there. Then try 1 MiB with `cache_bytes = 0`.
 #
 # <details>
-# <summary>Answer</summary>
+# <summary>What you see</summary>
 #
-# About 1.1 bytes, but about 12 reads: small chunks save bytes and cost requests.
+# With 10 kB about 1.1 bytes per byte, but about 12 reads: small chunks save bytes and cost requests. Without a cache,
+# raw chunks cost one byte per byte: HDF5 reads the slice alone from a raw chunk that does not fit its cache. (The
+# default cache has 1 MiB, from HDF5 2.0 on 8 MiB.) Gzip chunks still cost 10, because they must be unpacked whole.
 #
 # </details>
 #
-# Contiguous data have a trap. The folded cell reads samples of 10 kB in three ways.
+# ### Small samples
+#
+# The folded cell reads samples of 10 kB from contiguous data, through HDF5 and with `os.pread`:
 
 # %% jupyter={"source_hidden": true}
+from helpers.experiments.nb03 import watched
+
 small, size = setup.scratch / "small.h5", 10_000
 with h5py.File(small, "w") as file:
-    file["data"] = np.zeros(size * len(order), np.uint8)
-
-
-def say_bytes(name, fetch):
-    with watched() as moved:
-        delivered = sum(len(fetch(size * index)) for index in order)
-    if moved.read:  # not every system counts
-        print(f"samples of {size // 1000} kB by {name}: {moved.read / delivered:.1f} bytes read per byte")
-
-
-with h5py.File(small) as file:
-    data = file["data"]
-    first = data.id.get_offset()
-    say_bytes("HDF5", lambda start: data[start : start + size])
-access = h5py.h5p.create(h5py.h5p.FILE_ACCESS)
-access.set_sieve_buf_size(0)
-with h5py.File(h5py.h5f.open(os.fsencode(small), h5py.h5f.ACC_RDONLY, access)) as file:  # not open elsewhere
-    data = file["data"]
-    say_bytes("HDF5 after set_sieve_buf_size(0)", lambda start: data[start : start + size])
-with small.open("rb") as plain:
-    say_bytes("os.pread", lambda start: os.pread(plain.fileno(), size, first + start))
+    file["data"] = np.zeros(size * len(samples), np.uint8)
+with h5py.File(small) as file, small.open("rb") as plain:
+    data, first = file["data"], file["data"].id.get_offset()
+    for name in ("HDF5", "os.pread"):
+        with watched() as moved:  # counts what is read; not every system tells
+            for start in size * order:
+                data[start : start + size] if name == "HDF5" else os.pread(plain.fileno(), size, first + start)
+        if moved.read:
+            print(f"{name}: {moved.read / (size * len(order)):.1f} bytes read per byte delivered")
 
 # %% [markdown]
-# Below 64 KiB, HDF5 fetches 64 KiB, into its *sieve buffer*. So it does for each row of a large `vlen` file, which the
-# figures do not show. Two cures fetch the slice alone: `set_sieve_buf_size(0)` when the file is opened, or `os.pread`
-# from `data.id.get_offset()`, where contiguous data begin.
+# For a slice below 64 KiB, HDF5 fetches 64 KiB. `os.pread` fetches the slice alone; the data begin at
+# `data.id.get_offset()`.
 #
-# <details>
-# <summary>Why do the figures not show it?</summary>
+# ### Time
 #
-# For the figures, a Python file object counts each read. HDF5 sieves only with *drivers* (its parts that read files)
-# that ask for it. The default one does, that of Python objects does not. For the printed lines the kernel counts.
-#
-# </details>
-#
-# Now we measure time, and hash every byte, so that none wins by not reading.
-#
-# > **Predict.** Which layout is the fastest in memory, and which the slowest?
+# > **Predict.** Which layout is the slowest, if all files are in the page cache?
 
 # %%
+slowest = "vlen"  # change me: vlen, blob, raw chunks or gzip chunks
+
+# %% [markdown]
+# The folded cell reads all images in random order and hashes them.
+
+# %% jupyter={"source_hidden": true}
 from functools import partial
 
 
@@ -378,32 +312,23 @@ def read_all(read):
     return len(order)
 
 
-opened = {name: h5py.File(path, **cache_of(name)) for name, path in layouts.items()}
+opened = {name: h5py.File(path, rdcc_nbytes=cache_bytes) for name, path in layouts.items()}
 ways = {name: partial(read_all, reader_of(file)) for name, file in opened.items()}
-ways["our reader"] = partial(read_all, hdf5.open(blob).read)
 found = measure.compare(ways, rounds=5, unit="images")
-
-# %% [markdown]
-# The folded cell draws it.
-
-# %% jupyter={"source_hidden": true}
-from smallfiles.machine import is_parallel_filesystem
-
-rates = {name: found.rates_per_s(name) for name in layouts}
-gzip, vlen_gain = (found.times("blob", name).median for name in ("gzip chunks", "vlen"))
-clear = min(rates["blob"]) > max(rates["vlen"])
-title = f"A blob gives {vlen_gain:.1f} times the images per second of vlen, {gzip:.0f} times those of gzip chunks"
-if not clear:  # dots overlap
-    title = f"A blob is not clearly faster here than vlen, but {gzip:.0f} times as fast as gzip chunks"
-worksheet.note("04", layout=max(("vlen", "blob", "raw chunks", "gzip chunks"), key=lambda name: np.median(rates[name])))
-rates[f"blob, our reader ({'pread' if is_parallel_filesystem(blob) else 'mapped'})"] = found.rates_per_s("our reader")
-show.figure(figures.bars(rates, title, x="images per second", base="blob", note="random reads, warm cache", log=True))
 for file in opened.values():
     file.close()
+rates = {name: found.rates_per_s(name) for name in layouts}
+raw, gzip = (float(f"{found.times('blob', name).median:.2g}") for name in ("raw chunks", "gzip chunks"))
+title = f"Against a blob, raw chunks are about {raw:g} times slower, gzip chunks {gzip:g} times"
+if min(rates["blob"]) < max(rates["raw chunks"]):  # dots overlap
+    title = f"Against a blob, gzip chunks are about {gzip:g} times slower"
+if cache_bytes:
+    worksheet.note("04", layout=max(rates, key=lambda name: np.median(rates[name])))
+how = {"note": "random reads, warm cache", "log": True, **colours}
+figures.bars(rates, title, x="images per second", guess=slowest, **how)
 
 # %% [markdown]
-# In memory, large raw chunks keep up with a blob if each reader switches its chunk cache off. From a contiguous blob a
-# sample is one read, even without HDF5. So store samples contiguous.
+# Whole chunks cost time even in memory: ten times the bytes are copied, or unpacked. So store samples contiguous.
 
 # %% [markdown] id="fork" tags=["core"]
 # ## 4 · Close the file before workers start
@@ -433,8 +358,7 @@ class OpenedInInit(torch.utils.data.Dataset):  # do not copy this
 
 
 # %% [markdown]
-# We compare 2,000 samples by hash, with two *drivers*, the parts of HDF5 that read files. The default one
-# usually names the position in each read (`pread`). `stdio` seeks, then reads.
+# `count_wrong` draws 2,000 samples, and compares the hash of each with that of the right image.
 
 # %%
 from torch.utils.data import DataLoader, RandomSampler
@@ -446,15 +370,18 @@ def hashed(batch):  # runs in the worker
     return [(index, xxhash.xxh3_64_intdigest(data)) for index, data in batch]
 
 
-def count_wrong(dataset, workers=2, count=2_000):
+def count_wrong(dataset, workers=2):
     settings = {"multiprocessing_context": "fork", "timeout": 60} if workers else {}
-    chosen = RandomSampler(dataset, replacement=True, num_samples=count)
+    chosen = RandomSampler(dataset, replacement=True, num_samples=2_000)
     loader = DataLoader(dataset, 100, sampler=chosen, num_workers=workers, collate_fn=hashed, **settings)
     wrong = sum(digest != truth[index] for batch in loader for index, digest in batch)
-    return f"{wrong:4} of {count:,} samples are wrong"
+    return f"{wrong:4} of 2,000 samples are wrong"
 
 
 # %% [markdown]
+# HDF5 reads files by a *driver*. The default one usually names the position in each read (`pread`). The driver `stdio`
+# seeks, then reads.
+#
 # > **Predict.** Which of these four runs give wrong samples? Will there be an error?
 
 # %%
@@ -465,8 +392,8 @@ for name, how in {"default driver": {}, "stdio": {"driver": "stdio"}}.items():
     dataset.group.file.close()
 
 # %% [markdown]
-# With `stdio` and two workers some samples are wrong, without an error. (If there are none, run the cell
-# again.) h5py from PyPI uses `pread`. Another build may seek, so the same program can be wrong on the next machine
+# With `stdio` and two workers some samples are wrong, without an error. (If there are none, run the cell again.) h5py
+# from PyPI uses `pread`, but another build may seek. So the same program can be wrong on the next machine
 # ([pytorch#11887](https://github.com/pytorch/pytorch/issues/11887)).
 #
 # ![Left: two workers share one offset, worker 2 moves it, and worker 1 reads image B instead of A. Right: with pread each names its position.](pictures/shared_offset.svg)
@@ -500,21 +427,29 @@ class OpenedInWorker(torch.utils.data.Dataset):
 # %% [markdown]
 # But many programs look at a sample before training. Then the parent has the file open when it forks.
 #
-# > **Predict.** Each worker opens the file itself. Are all samples right? And if the parent has closed it?
+# > **Predict.** Each worker opens the file itself. Are all samples right now?
 
 # %%
-for closes in (False, True):
-    dataset = OpenedInWorker(blob, driver="stdio")
-    dataset[0]  # the parent looks at a sample
-    if closes:
-        dataset.close()
-    print(f"the parent {'closed it' if closes else 'has it open'}: {count_wrong(dataset)}")
-    dataset.close()
+dataset = OpenedInWorker(blob, driver="stdio")
+dataset[0]  # the parent looks at a sample
+# dataset.close()  # change me: take the first # away
+print(count_wrong(dataset))
+dataset.close()
 
 # %% [markdown]
-# While the parent has the file open, samples are wrong again, if workers collide. HDF5 keeps a table of its open files,
-# and a fork copies it. A worker that opens a file of this table gets the parent's *descriptor* (the kernel's number of
-# an open file), with the shared offset. The folded cell lists the descriptors of one file:
+# In most runs samples are wrong again. HDF5 keeps a table of its open files, and a fork copies it. A worker that opens
+# the same file gets the parent's *descriptor* (the kernel's number of an open file), with the shared offset.
+#
+# **Your turn.** Let the parent close the file before the workers start, and run the cell again.
+#
+# <details>
+# <summary>What you see</summary>
+#
+# No sample is wrong, however often you run it.
+#
+# </details>
+#
+# The folded cell lists the descriptors of one file:
 
 # %% jupyter={"source_hidden": true}
 import shutil
@@ -536,30 +471,11 @@ for when in ("open", "closed"):
 
 # %% [markdown]
 # So the rule has two halves: open in the process that reads, *and have the file closed in the parent when workers
-# start*. `os.register_at_fork(before=…)` closes it at each fork; exercise 04 uses that. Our reader uses no shared
-# offset, so it may be open at a fork, as the folded cell shows:
-
-
-# %% jupyter={"source_hidden": true}
-class ByOurReader(torch.utils.data.Dataset):
-    def __init__(self, path):
-        self.reader = formats.open(path)
-
-    def __len__(self):
-        return len(self.reader)
-
-    def __getitem__(self, index):
-        return index, bytes(self.reader.read(index))
-
-
-dataset = ByOurReader(blob)
-dataset[0]
-with h5py.File(blob, driver="stdio"):
-    print("our reader, all open in the parent:", count_wrong(dataset))
-
-# %% [markdown]
-# Keep the path also because it can be pickled, which an open file cannot. From Python 3.14 on, workers on Linux are no
-# longer copies, and get what is pickled ([pytorch#138957](https://github.com/pytorch/pytorch/issues/138957)).
+# start*. `os.register_at_fork(before=…)` closes it at each fork; exercise 04 uses that.
+#
+# From Python 3.14 on, workers on Linux are no longer copies, and get what is pickled
+# ([pytorch#138957](https://github.com/pytorch/pytorch/issues/138957)). A `Dataset` with an open file cannot be pickled,
+# one with a path can:
 
 # %%
 import pickle
@@ -576,11 +492,10 @@ for when in ("after a read", "after close()"):
 # %% [markdown] id="locks" tags=["optional"]
 # ## 5 · Meet the file lock
 #
-# *Optional, 5 minutes.* HDF5 locks a file whenever it is opened, so that no process reads it while another writes. The
-# folded cell tries it.
+# *Optional, 5 minutes.* HDF5 locks each file that it opens, so that no process reads while another writes.
 #
 # > **Predict.** This kernel has the file open for reading (`r`). May another process read it, or write to it? And if
-# > this kernel has it open for writing (`r+`)?
+# > this kernel has it open for writing (`r+`)? The folded cell tries it.
 
 # %% jupyter={"source_hidden": true}
 import subprocess
@@ -605,7 +520,7 @@ for held in ("r", "r+"):
             print(f"             read, locks off after import: {ask('r', LATE)}")
 
 # %% [markdown]
-# Many may read, but a writer needs the file alone. Switch locks off only for files that no longer change: by
+# Many may read, but a writer needs the file alone. For files that no longer change you may switch locks off: by
 # `h5py.File(path, locking=False)` at each open, or by `HDF5_USE_FILE_LOCKING=FALSE`, set before h5py is imported.
 #
 # <details>
@@ -637,9 +552,7 @@ show.command(PackConfig(options=hdf5.Options(layout="blob")), "DATA_FOLDER", "tr
 # - An image is stored in a heap behind a row of variable length, or in one run of bytes between two offsets.
 # - Write `np.frombuffer(data, np.uint8)`, never `np.array(list(data))`.
 # - Chunks are read whole if they are compressed or fit the cache, and JPEG does not shrink: store samples contiguous.
-#   Read those below 64 KiB without the sieve buffer.
-# - Workers may share the offset of a file that was opened before they started, even if they open it again: close it in
-#   the parent before workers start.
+# - Open the file in the worker, and close it in the parent before workers start.
 # - Switch locks off only for files that are complete.
 
 # %% [markdown] id="quiz"
@@ -647,15 +560,14 @@ show.command(PackConfig(options=hdf5.Options(layout="blob")), "DATA_FOLDER", "tr
 #
 # **1.** A colleague with the cluster's h5py trains on decoded pixels, all images of equal size. With 4 workers the
 # accuracy is always slightly lower than with `num_workers=0`, without an error. What do you check first? (a) The
-# augmentation, since each worker has its own seed. (b) Where the file is opened and closed. (c) The shuffle, since
-# workers change the order.
+# seeds of the augmentation. (b) Where the file is opened and closed. (c) The shuffle.
 #
 # <details>
 # <summary>Answer</summary>
 #
 # **(b)**. Workers that share an offset return a few images that do not belong to their labels, so the loss still falls.
-# (a) Other seeds give other views, not worse ones. (c) The parent draws the order, and the loader returns batches in
-# it, however many workers read.
+# (a) Each worker has its own seed; that gives other views, not worse ones. (c) The parent draws the order, and the
+# loader returns batches in it, however many workers read.
 #
 # </details>
 #
@@ -667,6 +579,18 @@ show.command(PackConfig(options=hdf5.Options(layout="blob")), "DATA_FOLDER", "tr
 #
 # **(b)**. A chunk is read whole for each image. (a) JPEG is compressed already; gzip saves less than one percent
 # ([05](05_shard_a_dataset.ipynb)). (c) Compressing takes time.
+#
+# </details>
+#
+# **3.** Your training stops with "unable to lock file". What do you do first? (a) Switch locks off. (b) Find out which
+# program has the file open for writing. (c) Copy the file.
+#
+# <details>
+# <summary>Answer</summary>
+#
+# **(b)**. As a rule a writer holds the file, so it may not be complete. (a) Without locks you would read what is half
+# written. Switch them off if nobody writes, and the message ends in "No locks available". (c) The copy would be half
+# written, too.
 #
 # </details>
 
