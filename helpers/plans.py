@@ -65,7 +65,7 @@ PLANS: dict[str, Plan] = {
     "ex09": Plan("Exercise 09", minutes=30, seconds=10, wants=("folder",), small=128),
     "10": Plan("Run it on many nodes", minutes=35, seconds=40, wants=("folder",)),
     "ex10": Plan("Exercise 10", minutes=40, seconds=8, wants=("folder",)),
-    "11": Plan("Choose a format", minutes=40, seconds=40, wants=("folder",)),
+    "11": Plan("Choose a format", minutes=40, seconds=20, wants=("folder",)),
     "ex11": Plan("Exercise 11", minutes=40, seconds=2),
     "12": Plan("When it breaks", minutes=30, seconds=30, wants=("folder",)),
     "ex12": Plan("Exercise 12", minutes=30, seconds=2),

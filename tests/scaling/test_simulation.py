@@ -88,7 +88,7 @@ def test_a_broadcast_reads_once_and_grows_with_the_depth_of_the_tree(nodes):
 
 @pytest.mark.parametrize("threads", [1, 2, 4, 16])
 def test_workers_that_wait_for_nobody_get_what_a_division_says(threads):
-    """Notebook 11: each adds its share until the server is full; a queue serves in the order of arrival."""
+    """Each adds its share until the server is full; a queue serves in the order of arrival."""
     server = dataclasses.replace(FAST, metadata_ops_s=4 / 0.006, metadata_threads=4)
     work = Work(samples=1_000 * threads, batch=1, gpus=1, workers=threads, step_s=0, decode_s=2e-4)
     found = [
