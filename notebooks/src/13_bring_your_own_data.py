@@ -117,7 +117,7 @@ print(f"fields: {list(reader.fields)}")
 print(f"{reader.key(index)} has {image.size} pixels; the numbers in its mask: {np.unique(mask).tolist()}")
 
 # %% [markdown]
-# The numbers in a mask are classes, not brightness. Here 0 is the background.
+# These numbers are classes, not brightness; here 0 is the background.
 
 # %% [markdown] id="view" tags=["core"]
 # ## 2 · Give both the same view
@@ -231,8 +231,8 @@ batch = next(iter(make_loader(packed, LoaderConfig(batch=8), fields=fields)))
 # %% [markdown] id="table" tags=["core"]
 # ## 3 · Join a table
 #
-# The second set has the same images, and a table with a species and a weight in grams for each. Here are the first
-# sorted files beside the first rows:
+# The second set has the same images, and a table with a species and a weight in grams for each. The first sorted files
+# beside the first rows:
 
 # %%
 import csv
@@ -296,8 +296,8 @@ except SmallfilesError:
 show.say(f"In whole grams, weights are **{told}**; your guess was: {guess}.")
 
 # %% [markdown]
-# Labels are whole numbers, too, so the type of the column cannot warn you. Its counts can: whole numbers of which many
-# occur once are no labels. Classes do not know that 22 g is nearer to 23 g than to 60 g.
+# Labels are whole numbers, too, so the type cannot warn you. The counts can: whole numbers of which many occur once are
+# no labels. Classes do not know that 22 g is nearer to 23 g than to 60 g.
 #
 # Without `columns`, `load` finds the species, and keeps every other column as a value:
 
@@ -319,7 +319,7 @@ print(batch["weight"].dtype, batch["weight"].tolist(), "and labels", batch["targ
 # </details>
 #
 # Was the join right? Then larger objects of a species weigh more. The masks tell the sizes. The folded cell draws both
-# joins:
+# joins, with the correlation of the blue dots:
 
 # %% jupyter={"source_hidden": true}
 from pathlib import Path
@@ -329,19 +329,21 @@ placed = {Path(name).stem: float(row["weight"]) for name, row in zip(files, rows
 species = {Path(row["filename"]).stem: row["species"] for row in rows}
 shown = Counter(species.values()).most_common(1)[0][0]  # the species with the most images
 size = {Path(reader.key(i)).stem: np.bincount(np.asarray([*pair(i)][1]).ravel())[1:].max() for i in range(len(reader))}
-figure = Figure(figsize=(7.2, 3.4), layout="constrained")
+figure, fits = Figure(figsize=(7.2, 3.4), layout="constrained"), {}
 for axes, (how, weights) in zip(figure.subplots(1, 2, sharex=True, sharey=True), {"position": placed, "name": weight_of}.items()):
     for colour, label, own in (("0.85", "other species", False), ("#0072B2", shown, True)):
         names = [name for name in size if (species[name] == shown) == own]
-        axes.plot([size[n] for n in names], [weights[n] for n in names], "o", ms=5, color=colour, mec="white", mew=0.5, label=label)
+        dots = [size[n] for n in names], [weights[n] for n in names]
+        axes.plot(*dots, "o", ms=5, color=colour, mec="white", mew=0.5, label=label)
     axes.set(xscale="log", xticks=(2_000, 10_000, 50_000), yscale="log", yticks=(3, 10, 30, 100), xlabel="size of the object (pixels)")
-    axes.set_title(f"joined by {how}", fontsize=10)
+    fits[how] = np.corrcoef(*np.log(dots))[0, 1]  # of the last ones, in blue
+    axes.set_title(f"joined by {how}: correlation {fits[how]:.1f}", fontsize=10)
     for axis in (axes.xaxis, axes.yaxis):
         axis.set_major_formatter("{x:,.0f}")
     axes.spines[["top", "right"]].set_visible(False)
 axes.legend(loc="lower right", frameon=False, fontsize=9)
 figure.axes[0].set_ylabel("weight (g)")
-title = "Weight follows size within a species only if joined by name"
+title = f"Joined by {max(fits, key=fits.get)}, weight follows size within a species"
 figure.suptitle(title, x=0.01, ha="left", fontsize=11, fontweight="bold")
 show.figure(figure, alt=f"Two scatter plots of {len(size)} images, weight by pixels of the object. {title}.")
 
