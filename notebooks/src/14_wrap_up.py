@@ -4,14 +4,13 @@
 # **Minutes** 40 · **Machine** any Linux computer with two CPUs · **Needs** 01 and 03; 11 and 13 help · **Data** 200
 # synthetic images
 #
-# A folder arrives that nobody has seen: trees (here our shapes), photographed from the air, with masks and a table of
-# heights. You look at it, pack what is whole, decide how to store the survey, stage, train, and defend your decision
-# with numbers.
+# A folder arrives that nobody has seen: photographs of trees (here our shapes), with masks and a table. You look at it,
+# pack what is whole, decide how to store the survey, stage, train, and defend your decision with numbers.
 
 # %% [markdown] id="questions"
 # ## Questions
 #
-# - What is wrong with a delivery, and who has to decide about it?
+# - What is wrong with a delivery, and who decides about it?
 # - Which way of storing suits it, on how many nodes?
 # - Is the copy worth its time?
 # - Does loading limit *my* training?
@@ -27,7 +26,7 @@
 # %% [markdown] id="setup"
 # ## Set up
 #
-# `worksheet` holds *my numbers*: what you measured in the other notebooks.
+# `worksheet` holds *my numbers*: what you measured in other notebooks.
 
 # %% id="start"
 import sys
@@ -65,8 +64,8 @@ from smallfiles import sources
 print((delivery / "README.txt").read_text(), *sources.load(delivery).notes, sep="\n")
 
 # %% [markdown]
-# It pairs images and masks by name. It leaves the table out, because nobody said how its rows belong to the files.
-# Templates say that: in `images/{id}.jpg`, `{id}` stands for the column `id` of a row.
+# It leaves the table out, because nobody said how its rows belong to the files. Templates say that: in
+# `images/{id}.jpg`, `{id}` is the `id` of a row.
 
 # %%
 table = delivery / "survey" / "trees.csv"
@@ -100,8 +99,8 @@ except SmallfilesError as error:
 # `pack` refuses, and names every missing file. Leaving samples out is a decision about the data, so somebody has to
 # make it: ask the people who delivered it, or pass `--on-error skip` and keep the list.
 #
-# Two more faults are not in that message. One image is cut off, which `pack` notices only when it reads the image. And
-# some images have no row:
+# Two more faults are not in that message. One image is cut off, which only reading it shows. And some images have no
+# row:
 
 # %%
 report = pack(source, packed, PackConfig(on_error="skip"))
@@ -112,7 +111,7 @@ print(*("  " + one.reason.replace(f"{delivery}/survey/", "") for one in report.s
 print("images without a row:", *sorted(images - known))
 
 # %% [markdown]
-# So each count hides gaps, and the gaps are not the same. The *folded* cell draws them:
+# The *folded* cell draws what each count hides:
 
 # %% jupyter={"source_hidden": true}
 masks = {path.stem for path in (delivery / "survey" / "masks").glob("*.png")}
@@ -124,21 +123,21 @@ counts = {
     f"{name}s": {fault: float(len(there & ids)) for fault, ids in faults.items() if there & ids}
     for name, there in places.items()
 }
-counted = ", ".join(f"{len(there)} {name}s" for name, there in places.items())
-figures.bars(counts, f"{counted}, but only {len(whole)} whole samples", x="rows, images, masks", guess=guess, counted=True)
+title = f"{len(known)} rows and {len(images)} images, but only {len(whole)} whole samples"
+figures.bars(counts, title, x="rows, images, masks", guess=guess, counted=True)
 
 # %% [markdown] id="decide" tags=["core"]
 # ## 2 · Decide with your numbers
 #
-# This was a sample. The whole survey has 500,000 trees, on a file system that many users share. You train on 1 to 64
-# nodes. Numbers that you have not measured are measured now:
+# This was a sample. The whole survey has 500,000 trees, on a shared file system. You train on 1 to 64 nodes. Numbers
+# that are missing are measured now:
 
 # %%
 worksheet.measure_missing(setup.path())
 
 # %% [markdown]
 # The forecast of [notebook 11](11_choose_a_format.ipynb) takes your time to decode, and defaults for what only your
-# site knows. A tree has an image and a mask, so files and the packed file take `twice` the requests:
+# site knows:
 
 # %%
 from smallfiles.scaling import BROADCAST, WAYS, Storage, Work, simulate
@@ -157,7 +156,7 @@ ways = WAYS | {name: replace(WAYS[name], **counts) for name, counts in twice.ite
 mine, ask, yours = "measured by you", "default: ask your site", "default: put in your training"
 assumptions = {
     "a tree": (f"{sample_bytes / 1000:,.0f} kB", mine),
-    "a view": (f"{1000 * work.decode_s:.2f} ms of a CPU", f"{mine} in 08, without a mask"),
+    "decode, crop, change colours": (f"{1000 * work.decode_s:.1f} ms of a CPU", f"{mine} in 08, without a mask"),
     "metadata operations": (f"{storage.metadata_ops_s:,.0f} per second of all servers", ask),
     "storage targets": (f"{storage.targets}, hard disks of {storage.target_bytes_s / 1e9:g} GB/s each", ask),
     "a read request": (f"{1000 * storage.request_s:g} ms of a target", ask),
@@ -182,35 +181,28 @@ guess = "shards"  # change me: files, packed, shards or staged
 
 # %% jupyter={"source_hidden": true}
 nodes = (1, 2, 4, 8, 16, 32, 64)
-epochs = {name: {n: simulate(work, storage, ways[name], n).epoch_s for n in nodes} for name in (*list(WAYS)[1:], "files")}
+order = ("packed", "shards", "staged", "files")
+epochs = {name: {n: simulate(work, storage, ways[name], n).epoch_s for n in nodes} for name in order}
 fastest = min(epochs, key=lambda name: epochs[name][64])
-fast, one, many = (epochs[name][64] for name in (fastest, "packed", "files"))
-title = f"Forecast: on 64 nodes {fastest} has the shortest epoch, {fast:.1f} s; a packed file takes {one:.0f} s, files {many:.0f} s"
-axes = {"x": "nodes", "y": "seconds per epoch", "log": "xy"}
 assumed = f"a model: {storage.metadata_ops_s:,.0f} operations/s, {storage.targets} targets, {1000 * storage.request_s:g} ms per request"
 drawn = {f"{name} ◂ your guess" if name == guess else name: line for name, line in epochs.items()}
-drawing = figures.lines(drawn, title, **axes, note=assumed, counted=True)
-canvas, last = drawing.figure.axes[0], {name: simulate(work, storage, way, 64) for name, way in ways.items()}
-if simulate(work, storage, ways["packed"], 1).limit not in ("targets", "metadata"):
-    canvas.annotate("the nodes are the limit", (1, epochs["staged"][1] / 5), fontsize=9)
-if last["packed"].limit == "targets":
-    canvas.annotate("the targets are the limit", (64, 1.5 * max(one, many)), ha="right", fontsize=9)
-show.figure(drawing)
-for name in epochs:
-    forecast = last[name]
-    print(f"{name:7} GPUs wait {forecast.waiting:4.0%}; metadata servers are busy {forecast.use['metadata']:4.0%}; the limit is {forecast.limit}")
+title = f"Forecast: on 64 nodes {fastest} has the shortest epoch"
+show.figure(figures.lines(drawn, title, x="nodes", y="seconds per epoch", log="xy", note=assumed, counted=True))
+for name in order:
+    last = simulate(work, storage, ways[name], 64)
+    print(f"{name:7} {last.epoch_s:5.1f} s on 64 nodes, limited by {last.limit}; metadata servers are busy {last.use['metadata']:4.0%}")
 
 # %% [markdown]
-# While a line halves with twice the nodes, the nodes are the limit; where such lines coincide, the way of storing does
-# not matter for speed. Where a line is flat, all nodes wait for what they share. By default, files and the packed file
-# are flat early, because each read at random costs the targets 0.5 ms, and a sample needs two. So on many nodes with
-# hard disks, one file read at random is no faster than many. On flash it is (section 5). Files keep the metadata
-# servers busy. A small rise at the end is chance.
-
-# %% [markdown]
-# The shortest epoch need not give the shortest training. Before the first epoch of `staged`, all nodes copy the whole
-# survey from the same targets. With a *broadcast* ([notebook 07](07_stage_a_dataset.ipynb)) one node reads it and sends
-# it to the others. So we forecast whole trainings, copy included:
+# While a line halves with twice the nodes, the nodes are the limit, and storing differently gains little. Where a line
+# is flat, all nodes wait for what they share.
+#
+# With these defaults, files and the packed file are flat early. Each read at random costs a hard disk 0.5 ms, and a
+# sample needs two: image and mask. So on many nodes with hard disks, one file read at random is no faster than many.
+# Only files also keep the metadata servers busy.
+#
+# The shortest epoch need not give the shortest training. Before the first epoch of `staged`, every node copies the
+# whole survey. With a *broadcast* ([notebook 07](07_stage_a_dataset.ipynb)) one node reads it and sends it to the
+# others. So we forecast whole trainings, copy included:
 
 # %%
 planned = 10  # change me: epochs of your training
@@ -223,7 +215,7 @@ def whole_training(epochs=planned, work=work, storage=storage, nodes=64):
 
 
 copied, read = trees * sample_bytes / 1e9, storage.targets * storage.target_bytes_s / 1e9
-print(f"64 nodes copy {copied:.0f} GB each, which must fit; the targets deliver {read:.1f} GB/s to all of them together")
+print(f"64 nodes copy {copied:.0f} GB each; the targets deliver {read:.0f} GB/s to all of them together")
 
 # %% [markdown]
 # > **Predict.** After how many epochs has the copy of each node paid off, compared with shards? Divide the seconds of
@@ -236,36 +228,34 @@ guess = 5  # change me: epochs
 # The *folded* cell computes it, also for a broadcast, and draws the time of a whole training:
 
 # %% jupyter={"source_hidden": true}
-once = {name: simulate(work, storage, way, 64) for name, way in ways.items()}
+def first_paid(copy):
+    """The first number of epochs after which the copy is no longer slower than shards; None if there is none."""
+    way, shards = (simulate(work, storage, ways[name], 64) for name in (copy, "shards"))
+    ahead = way.first_epoch_s - shards.first_epoch_s, shards.epoch_s - way.epoch_s
+    return next((n for n in range(1, 10_000) if ahead[0] <= (n - 1) * ahead[1]), None)
 
 
-def total(name, epochs):
-    return once[name].first_epoch_s + (epochs - 1) * once[name].epoch_s
-
-
-def first_paid(copy, other="shards", most=10_000):
-    """The first number of epochs for which the copy is no longer slower; None if there is none."""
-    return next((n for n in range(1, most) if total(copy, n) <= total(other, n)), None)
-
-
-paid = {"a copy per node": first_paid("staged"), "a broadcast": first_paid("broadcast")}
-words = [f"{name} pays off after {n:,} epochs" if n else f"{name} never pays off" for name, n in paid.items()]
-marks = {"planned": planned} | {f"{name}: {n}": n for name, n in zip(("staged", "broadcast"), paid.values()) if n and n <= 80}
+paid = {name: first_paid(name) for name in ("staged", "broadcast")}
+marks = {"planned": planned} | {f"{name} pays off": n for name, n in paid.items() if n and n <= 80}
 trained = {n: whole_training(n) for n in (1, 2, 5, 10, 20, 40, 80)}
-drawn = {name: {n: times[name] for n, times in trained.items()} for name in ways if name != "files"}
-title = f"Forecast for 64 nodes: against shards, {', '.join(words)}"
+drawn = {name: {n: times[name] for n, times in trained.items()} for name in (*order, "broadcast")}
+now = whole_training()
+title = f"Forecast: on 64 nodes, {planned} epochs take least with {min(now, key=now.get)}"
 axes = {"x": "epochs", "y": "seconds of training", "log": "xy", "marks": marks}
-drawing = figures.lines(drawn, title, **axes, guess=guess, note=f"{assumed}; not drawn: files, {trained[80]['files']:,.0f} s for 80", counted=True)
-drawing.figure.axes[0].set_ylim(top=20 * trained[80]["packed"])  # the words are above the lines
+drawing = figures.lines(drawn, title, **axes, guess=guess, note=assumed, counted=True)
+drawing.figure.axes[0].set_ylim(top=30 * trained[80]["packed"])  # the words are above the lines
 show.figure(drawing)
+for name, n in paid.items():
+    print(f"{name:9} pays off against shards after {n:,} epochs" if n else f"{name} never pays off against shards")
 
 # %% [markdown]
-# A copy has paid off where its line crosses that of another way. It costs the same for 1 epoch as for 100.
+# A copy costs the same for 1 epoch as for 100. It has paid off where its line crosses that of shards. By default, ten
+# epochs are too few.
 
 # %% [markdown] id="pack" tags=["core"]
 # ## 3 · Verify and stage
 #
-# For these few samples any way will do. Ours are in one file since section 1. `verify` reads it again:
+# Our few samples are in one file since section 1. `verify` reads it again:
 
 # %%
 from smallfiles.pack import verify
@@ -274,8 +264,8 @@ checked = verify(packed)
 print(f"{checked.samples} samples read again, problems: {checked.problems or 'none'}")
 
 # %% [markdown]
-# > **Predict.** The packed file was just read. How many times as fast is an epoch from a copy in `/dev/shm`: 10, 2, or
-# > not faster?
+# > **Predict.** The file was just read. How many times as fast is an epoch from a copy in `/dev/shm`: 10, 2, or not
+# > faster?
 
 # %%
 guess = 2  # change me: so many times as fast; 1 if not faster
@@ -298,13 +288,14 @@ print(f"copied in {copy.seconds:.3f} s;", *(f" an epoch {name}: {reading.seconds
 print(f"from the copy {reading.times('staged', 'where it is').median:.1f} times as fast; your guess was {guess}")
 
 # %% [markdown]
-# Not faster: both are in memory, since the packed file is in the page cache. The copy may even read slower, as on
-# recent kernels `/dev/shm` often has smaller pages than the cache of a disk.
+# Not faster: the packed file was in the page cache, so both are in memory. On a cluster the first read comes from
+# storage, and most of a survey larger than the memory is read from there again in each epoch. Then a copy can pay off
+# ([07](07_stage_a_dataset.ipynb)).
 
 # %% [markdown] id="train" tags=["core"]
 # ## 4 · Train, and look at the waiting
 #
-# A batch has images and their masks, cropped together, the heights as numbers, and the ids as bytes with offsets:
+# A batch has images and their masks, cropped together, the heights, and the ids as bytes with offsets:
 
 # %%
 from smallfiles.images import RandomResizedCrop
@@ -339,25 +330,33 @@ for workers in (0, 2):
 # %% jupyter={"source_hidden": true}
 from statistics import median
 
-shares = {name: median(runs) for name, runs in waits.items()}
-texts = {name: f"{share:g}%" if share >= 0.1 else "less than 0.1%" for name, share in shares.items()}
-title = " and ".join(f"{text} of its time with {name}" for name, text in texts.items())
-figures.bars(waits, f"This training waits {title}", x="share of the time spent waiting (%)", dots="epochs", guess=guess, guess_of="0", note="without the first batch of each epoch")
+title = f"Without workers this training waits for {median(waits['0 workers']):.0f}% of its time"
+figures.bars(waits, title, x="share of the time spent waiting (%)", dots="epochs", guess=guess, guess_of="0", note="without the first batch of each epoch")
 
 # %% [markdown]
-# Without workers every batch is made while the model waits. Two threads make the next ones during a step. A GPU makes
-# the steps shorter, but not the decoding, so two may be too few: measure on the node that you will use.
+# Without workers every batch is made while the model waits. Two workers make the next ones during a step. A GPU makes
+# the steps shorter, but not the decoding, so two may be too few there.
 
 # %% [markdown] id="profile"
 # ### Watch your own training
 #
-# `smallfiles profile` runs a training unchanged, and says whether loading limits it. Name your training below. Without
-# one, a stand-in is watched, which the *folded* cell writes. It has 1 worker, which needs 8 x 4 ms for a batch; a step
-# takes 10 ms.
+# `smallfiles profile` runs a training unchanged, and says whether loading limits it. Without a training of yours, it
+# watches a stand-in. Its 1 worker needs 32 ms for a batch; a step takes 10 ms.
 #
 # > **Predict.** Instead of 1 worker, how many will it propose for the stand-in? (It adds one as a spare.)
 
+# %%
+guess = 2  # change me: workers that it proposes for the stand-in
+program = []  # change me: the words that start your training, such as ["python", "/path/to/train.py"]
+
+# %% [markdown]
+# **Your turn.** Name your training above, if you have one here. The *folded* cell writes the stand-in, and runs
+# `smallfiles profile -- …`:
+
 # %% jupyter={"source_hidden": true}
+import os
+import subprocess
+
 STAND_IN = """
 import sys
 import time
@@ -378,18 +377,6 @@ print(f"{time.perf_counter() - began:.1f} s")
 """
 _ = (setup.scratch / "stand_in.py").write_text(STAND_IN)
 
-# %%
-guess = 2  # change me: workers that it proposes for the stand-in
-program = []  # change me: the words that start your training, such as ["python", "/path/to/train.py"]
-
-# %% [markdown]
-# The *folded* cell runs `smallfiles profile --seconds 3 -- …` with that program, or with the stand-in, and leaves out
-# what is unknown here:
-
-# %% jupyter={"source_hidden": true}
-import os
-import subprocess
-
 stand_in = [sys.executable, setup.scratch / "stand_in.py"]
 chosen = program or [*stand_in, "1"]
 watch = [sys.executable, "-m", "smallfiles", "profile", "--seconds", "3", "--", *chosen]
@@ -398,9 +385,8 @@ told = subprocess.run(watch, env=where, capture_output=True, text=True).stderr
 print(*(line for line in told.splitlines() if "unknown" not in line), sep="\n")
 
 # %% [markdown]
-# *Headroom* is how much faster the training would be if data cost nothing: the profiler keeps some batches, then hands
-# them out without a wait. *Other* is work that is neither reading nor decoding, here the sleep. The verdict names the
-# limit, the next step to try, and what it would gain. The *folded* cell tries that with the stand-in:
+# *Headroom* is how much faster the training would be if data cost nothing. The verdict names the limit, the next step to
+# try, and what it would gain. The *folded* cell tries that with the stand-in:
 
 # %% jupyter={"source_hidden": true}
 import re
@@ -413,13 +399,12 @@ for workers in ("1", proposed[1]) if proposed and not program else ():
     print(f"num_workers={workers}: an epoch takes {done.stdout.strip()}")
 
 # %% [markdown]
-# [12](12_when_it_breaks.ipynb) lists all verdicts.
-#
 # <details>
 # <summary>Why this number, and why is the gain smaller?</summary>
 #
 # On a calm machine four workers make a batch per step, and one is spare. They mostly sleep, so they may outnumber the
-# CPUs, despite PyTorch's warning. The forecast leaves out the start of the workers, which a longer epoch hides.
+# CPUs, despite PyTorch's warning. The forecast leaves out the start of the workers, which a longer epoch hides. *Other*
+# in the report is work that is neither reading nor decoding, here the sleep.
 #
 # </details>
 
@@ -430,11 +415,11 @@ for workers in ("1", proposed[1]) if proposed and not program else ():
 worksheet.page()
 
 # %% [markdown]
-# Write down which way you defend for 64 nodes (`files`, `packed`, `shards`, `staged`, `broadcast`), and the number that
-# decides. Section 2 has it: what is the limit, and what would another way cost?
+# **Your turn.** Write down which way you defend for 64 nodes, and the number from section 2 that decides.
 
 # %%
-way, because = None, "its epoch takes so many seconds"  # change me: such as "packed", and the number that decides
+way = None  # change me: "files", "packed", "shards", "staged" or "broadcast"
+because = "its epoch takes so many seconds"  # change me: the number that decides
 
 # %% [markdown]
 # The *folded* cell puts your way beside the forecast:
@@ -458,7 +443,7 @@ else:
     )
 
 # %% [markdown]
-# Would it hold if a number is wrong? Change one at a time. If the decision stays, the number need not be exact.
+# Would it hold if a number is wrong? Change one at a time.
 #
 # > **Predict.** How many of these five change the shortest way: a tenth of the operations per second, a tenth of the
 # > time per request, a file on one target, four nodes, ten times the epochs?
@@ -483,26 +468,23 @@ for (what, times), name in zip(results.items(), shortest):
 print(f"{sum(name != shortest[0] for name in shortest)} of {len(changes) - 1} change the shortest way; your guess was {guess}")
 
 # %% [markdown]
-# With ten planned epochs and these defaults, only more epochs change the decision. But each number moves some way:
+# With these defaults, only more epochs change the decision. The rows say more:
 #
-# - *A tenth of the operations* (busy servers) slows only files.
-# - *A tenth of the time per request*, as on flash, helps the packed file most, which waits for requests, not for bytes.
-# - *One target* for a packed file is Lustre's default (`lfs getstripe -d FOLDER` shows your site's). Reading it, or a
-#   copy per node, take some 20 times as long, a broadcast less than twice, because one node reads. So stripe the folder
-#   *before* packing (`lfs setstripe -c -1 FOLDER`, see [11](11_choose_a_format.ipynb)). Shards lie on all targets.
-# - *On 4 nodes* the ways are closest, because the GPUs are nearly the limit.
-# - *Ten times the epochs* pay for a copy: with 12 GB/s of network a broadcast, with 3 one per node.
+# - *A tenth of the operations* slows only files.
+# - *A tenth of the time per request*, as on flash, helps the packed file most.
+# - *One target* for a file is Lustre's default. It makes the packed file some 20 times as slow, also to stage. So stripe
+#   the folder *before* packing (`lfs setstripe -c -1 FOLDER`, see [11](11_choose_a_format.ipynb)).
+# - *On 4 nodes* the ways are closest: the nodes are nearly the limit.
 
 # %% [markdown] id="exercise"
 # ## Exercise
 #
-# In [Exercise 14](../exercises/14_wrap_up.ipynb) another delivery arrives. You find its faults, pack it, and defend
-# your decision.
+# [Exercise 14](../exercises/14_wrap_up.ipynb): find the faults of another delivery, pack it, and defend your decision.
 
 # %% [markdown] id="cluster"
 # ## On the cluster
 #
-# When you have decided in section 5, the *folded* cell shows the commands of *your* way:
+# The *folded* cell shows the commands of *your* way:
 
 # %% jupyter={"source_hidden": true}
 from smallfiles.staging import StageConfig
@@ -529,12 +511,12 @@ if taken in ("staged", "broadcast"):
 # %% [markdown] id="key-points"
 # ## Key points
 #
-# - Count rows, files and pairs before packing: each count alone looks complete.
+# - Compare rows, images and masks by name before packing: equal counts can hide gaps.
 # - `pack` refuses what is missing; leaving samples out is a decision that somebody makes and writes down.
-# - A forecast rests on many numbers, most of them your site's: try which of them the decision depends on.
+# - A forecast rests on many numbers, most of them your site's: try which of them change the decision.
 # - A copy is paid once: compare whole trainings, not epochs.
-# - A packed file is as fast as its targets: look at its folder's stripes before you pack; on hard disks its random
-#   requests are the limit.
+# - A packed file is as fast as its targets: stripe its folder before you pack. On hard disks its random requests are the
+#   limit.
 # - The share of waiting in your own training is what all this is for: `smallfiles profile` tells it.
 
 # %% [markdown] id="quiz"

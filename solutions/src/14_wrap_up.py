@@ -235,14 +235,37 @@ else:
     show.say(f"Faults: {counts}. Packed: **{samples}** samples, left out: {len(left_out)}. 500,000 trees on 64 nodes of 32 CPUs, by epochs: **{ways}**.")
 
 # %% [markdown] id="ask"
-# Which number of `site` would you ask your site for first, and for which of the three ways? Change each of them in the
-# cell above: how wrong may it be before another way is the shortest?
-#
+# For 100 epochs and these numbers a copy is the shortest. How many times as fast may the storage read before shards are
+# shorter? Write a factor; the cell accepts it if it is right within a fifth:
+
+
+
+# %% id="ask-answer"
+def way_at(times: float) -> str:
+    """The way for 100 epochs, if the storage reads so many times as fast."""
+    return defence(500_000, 64, 32, 100, mine | {"read_mb_s": times * site["read_mb_s"]})["way"]
+
+
+# --8<-- solution
+solved = found and whole and paid and defended
+factor = max((1.1**n for n in range(-30, 50) if solved and way_at(1.1**n) == "staged"), default=None)
+# --8<-- stub
+# factor = None  # change me: so many times `read_mb_s`
+# --8<-- end
+if not (found and whole and paid and defended) or factor is None:
+    show.say("Solve all tasks, and write a factor; then this cell tries it.")
+elif way_at(factor / 1.2) == "staged" and way_at(1.2 * factor) != "staged":
+    show.say(f"Right: up to about {factor:.1f} times the copy is the shortest, and above that {way_at(1.2 * factor)}.")
+else:
+    show.say(f"At {factor:g} times the shortest is {way_at(factor)}; try a factor nearer to where that changes.")
+
+# %% [markdown] id="ask-hints"
 # <details>
 # <summary>Answer</summary>
 #
-# `read_mb_s` first: shards and copy both wait for it, so half of it doubles both and leaves the decision. But with
-# ten times as much, the copy no longer pays off in 100 epochs. `opens_per_s` matters only to files. Here they are as fast
-# as shards only with about six times as many, so its order of magnitude is enough.
+# With 113 kB per tree and 1.2 ms to decode it, about four times; on a slower CPU less, on a faster one more. A copy saves the seconds by
+# which reading an epoch takes longer than decoding it, and it costs 64 times the reading. On slower storage the copy
+# stays the shortest, however slow it is. `opens_per_s` matters only to files: here it takes about six times as many
+# before they are as fast as shards.
 #
 # </details>
