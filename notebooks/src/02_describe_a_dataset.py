@@ -4,9 +4,9 @@
 # **Minutes** 30 · **Machine** any Linux computer with two CPUs · **Needs** notebook 00 · **Data** small copies with
 # synthetic pictures
 #
-# Before a program can read images, it needs a list: which samples are there, and what is the target (class or caption)
-# of each? Many programs rebuild this list at every start, in every process, by walking through the folders. A
-# *manifest* is that list, written to a file once.
+# Before a program can read images, it needs a list: which samples are there, and which target (class or caption) has
+# each? Many programs rebuild this list at every start, by walking through the folders. A *manifest* is that list,
+# written to a file once.
 
 # %% [markdown] id="questions"
 # ## Questions
@@ -50,7 +50,7 @@ setup = start("02")
 # ## 1 · Walk once, write down what is there
 #
 # `sources.load` recognises a data set and walks through it once. It returns the manifest, and a store of the bytes.
-# `setup.source` calls it for the course's data.
+# For the course's data `setup.source` calls it.
 
 # %%
 from smallfiles import sources
@@ -64,8 +64,8 @@ manifest
 manifest.table.slice(0, 2).to_pylist()
 
 # %% [markdown]
-# One row is one sample. Its *path*, relative to the root, is also its name, the *key*. Its *target* is here a label:
-# the position of its class in a list. `bytes` is the file's size.
+# One row is one sample. Its *path* is also its name, the *key*. Its *target* is here a label: the position of its class
+# in a list.
 #
 # > **Predict.** In which of four data sets (class folders, Kaggle's tree, ImageNet's official tar files, Flickr30K)
 # > does the path of a validation image contain its class or caption?
@@ -78,19 +78,14 @@ for layout, data in setup.data.items():
         print("    note:", note)
 
 # %% [markdown]
-# Only in the class folders, where `n01440764` is a *wnid*: WordNet's name of a class. Each of the others needs a second
-# file:
+# Only in the class folders, where `n01440764` is a *wnid*: WordNet's name of a class. The others need a second file, as
+# the notes say: a CSV file, ImageNet's *development kit* (another archive), or a file of captions.
 #
-# | layout | class or caption is in | found by |
-# |---|---|---|
-# | Kaggle's tree | a CSV file | the image's name |
-# | official tar files | the *development kit*, another archive | the image's number |
-# | Flickr30K | a `.token`, CSV or JSON file | the image's name |
+# Notes also say what was guessed, repaired or left out. Here Flickr30K's file of splits does not list ten images, so
+# they are in neither training nor validation.
 #
-# The notes say what was guessed, repaired or left out.
-#
-# > **Predict.** One row of Flickr30K's `results.csv` has lost a delimiter. Do `.token` and `results.csv` give the same
-# > data set? We compare *digests*: fingerprints of all paths and targets.
+# > **Predict.** One row of Flickr30K's `results.csv` has lost a delimiter. Does it give the same data set as the
+# > `.token` file? We compare *digests*: fingerprints of all paths and targets.
 
 # %%
 flickr = setup.path("flickr30k")
@@ -115,104 +110,76 @@ changed = Manifest.from_columns(manifest.paths, labels)
 shuffled.digest == manifest.digest, changed.digest == manifest.digest
 
 # %% [markdown]
-# So a digest is the name of a list of samples, in any order. It covers neither the names of the classes nor the bytes
-# of the images (see [07.2](07_stage_a_dataset.ipynb#2-·-Measure-the-copy)).
+# So a digest names a list of samples, in any order. It does not cover the bytes of the images
+# ([07.2](07_stage_a_dataset.ipynb#2-·-Measure-the-copy)).
 #
-# The manifest is saved as one JSON file. We time reading it, and the walk, with a warm page cache:
+# The manifest is saved as one JSON file:
 
 # %%
-from smallfiles import measure
-
 path = setup.scratch / "train.json"
 manifest.save(path)
-print(measure.compare({"walk": setup.source, "read": lambda: Manifest.load(path)}, rounds=7))
-
-# %% [markdown]
-# The file begins so:
-
-# %%
 print(path.read_text()[:500])
 
 # %% [markdown]
-# The labels and sizes follow. The folded cell reads a longer file, and scales its time to ImageNet.
+# We time reading it, our walk, and a walk for names only, with a warm page cache:
 
-# %% jupyter={"source_hidden": true}
-from time import perf_counter
+# %%
+import os
 
-from helpers.experiments.nb02 import IMAGENET, long_manifest
+from smallfiles import measure
 
-rows = 500 * setup.count
-large = long_manifest(setup.scratch, rows)
-began = perf_counter()
-Manifest.load(large)
-mb, seconds = (IMAGENET / rows * each for each in (large.stat().st_size / 1e6, perf_counter() - began))
-show.say(f"{rows:,} rows were read. At this rate ImageNet's {IMAGENET:,} are **{mb:,.0f} MB, read in {seconds:.1f} s**.")
+walks = {"walk, names and sizes": setup.source, "walk, names only": lambda: list(os.walk(source.root))}
+print(measure.compare({**walks, "read": lambda: Manifest.load(path)}, rounds=7))
 
 # %% [markdown]
+# Names are quick, sizes are slow: each file is asked for its own. On a cluster each question is a request to a server,
+# so we count them.
+#
 # > **Predict.** ImageNet's training set has 1,281,167 images in 1,000 folders. If listing a folder is one request, how
-# > many does a walk send to the metadata server for names and sizes, and how many for names only? Guess the first.
+# > many does the walk with sizes send? And for names only?
 
 # %%
 guess = 100_000  # change me: requests of the walk with sizes
 
 # %% [markdown]
-# Our small copy tells us how many folders a walk lists (`os.scandir`) and how many sizes it asks for (`os.stat`).
-# `mock.patch` lets each function record its calls.
-
-# %%
-import os
-from unittest import mock
-
-
-def asked_by(walk):
-    """How many folders of classes a walk lists, and how many sizes it asks for."""
-    with mock.patch("os.scandir", wraps=os.scandir) as listed, mock.patch("os.stat", wraps=os.stat) as sized:
-        walk()
-    return [len({str(call.args[0]) for call in calls.call_args_list} & known) for calls in (listed, sized)]
-
-
-files = {str(source.root / path) for path in manifest.paths.to_pylist()}
-known = files | {os.path.dirname(file) for file in files}
-walks = {"walk, names and sizes": setup.source, "walk, names only": lambda: list(os.walk(source.root))}
-asked = {name: asked_by(walk) for name, walk in walks.items()}
-asked
-
-# %% [markdown]
-# The folded cell scales these counts to ImageNet.
+# The folded cell counts what both walks ask in our small copy, and scales it to ImageNet.
 
 # %% jupyter={"source_hidden": true}
 from pathlib import PurePosixPath
+from unittest import mock
 
 from helpers.experiments.nb02 import IMAGENET
 
-classes = len(known) - len(files)
-requests = {
-    name: 1_000 / classes * folders + IMAGENET / len(files) * sizes for name, (folders, sizes) in asked.items()
-}
+files = {str(source.root / path) for path in manifest.paths.to_pylist()}
+known = files | {os.path.dirname(file) for file in files}
+requests = {}
+for name, walk in walks.items():
+    with mock.patch("os.scandir", wraps=os.scandir) as listed, mock.patch("os.stat", wraps=os.stat) as sized:
+        walk()  # both functions record their calls
+    asked = [{str(call.args[0]) for call in calls.call_args_list} & known for calls in (listed, sized)]
+    folders, sizes = map(len, asked)
+    print(f"{name}, here: {folders} folders listed, {sizes} sizes asked for")
+    requests[name] = 1_000 / (len(known) - len(files)) * folders + IMAGENET / len(files) * sizes
 print("Requests to the metadata server for ImageNet's list:")
 for name, number in {**requests, "your guess, with sizes": guess, "manifest": 1}.items():
     print(f"    {name:22} {number:13,.0f}")
-folders = {folder for path in manifest.paths.to_pylist() for folder in PurePosixPath(path).parents}
-worksheet.note("02", inodes=len(manifest) + len(folders))
+above = {folder for path in manifest.paths.to_pylist() for folder in PurePosixPath(path).parents}
+worksheet.note("02", inodes=len(manifest) + len(above))
 
 # %% [markdown]
-# torchvision's `ImageFolder` needs names only. It lists 1,000 folders, and first asks for each whether it is one: twice
-# 1,000 requests. This takes seconds, but in every process at every start.
-#
-# Our walk asks for sizes too, because packing needs them. One by one, 1.3 million requests of 2 ms take 43 minutes, but
-# only once, because the manifest keeps the sizes.
+# Packing needs the sizes. One by one, 1.3 million requests of 2 ms take 43 minutes, but only once, because the manifest
+# keeps the sizes.
 
 # %% [markdown] id="order" tags=["core"]
 # ## 3 · Catch the wrong label order
 #
 # ImageNet's validation images are labelled by `ILSVRC2012_ID`, a number from 1 to 1000 in the development kit. Models
-# from torchvision, timm and Keras use another order: they sort the wnids, and the label is the rank of the wnid,
-# counted from 0.
+# from torchvision, timm and Keras sort the wnids instead: the label is the rank of the wnid, counted from 0.
 #
 # ![Image 1 has ID 490, the ID has wnid n01751748, and its rank among the sorted wnids, 65, is the label: sea snake. Crossed out: ID - 1 = 489, chainlink fence.](pictures/image_to_label.svg)
 #
-# The folded cell makes two copies of the same pictures, with 40 classes: one official, and one in folders named by
-# wnid, so we know the right labels.
+# The folded cell makes two copies of the same pictures: one official, and one in folders named by wnid, so we know the
+# right labels.
 
 # %% jupyter={"source_hidden": true}
 import numpy as np
@@ -238,8 +205,8 @@ print("labels of images 1 to 5:", *by_kit.targets[:5])
 guess = 0.9  # change me: accuracy
 
 # %% [markdown]
-# Write the right rule, as the picture shows. `wnid_of` maps an ID to its wnid; `in_order` is the sorted list of
-# wnids. The next cell tests your rule; the line is folded below it.
+# **Your turn.** Write the right rule, as the picture shows. `wnid_of` maps an ID to its wnid; `in_order` is the sorted
+# list of wnids. The next cell tests your rule.
 
 # %%
 wnid_of, in_order = devkit.wnid_of_id, sorted(devkit.wnid_of_id.values())
@@ -264,36 +231,16 @@ print(f"your guess for ID - 1: {guess:.1%}; chance among {len(by_folder.classes)
 #
 # </details>
 #
-# With `ID - 1` the accuracy is the share of images whose class has the same place in both orders. No class does, and
-# none in the real set either. So the accuracy is below chance, and the model looks broken ([mmpretrain
-# 11](https://github.com/open-mmlab/mmpretrain/issues/11), [torchvision
+# No class has the same place in both orders, nor in the real set. So with `ID - 1` the accuracy is below chance, and the
+# model looks broken ([mmpretrain 11](https://github.com/open-mmlab/mmpretrain/issues/11), [torchvision
 # 484](https://github.com/pytorch/vision/issues/484)).
 #
-# To find out which order a manifest has, look at images whose label is known. Validation images 1 to 4 have IDs 490,
-# 361, 171, 822, and sorted labels 65, 970, 230, 809.
-#
-# > **Predict.** `check_label_order` compares these. In the last of four manifests two labels were repaired by hand.
-# > What is it called: sorted, devkit, or neither?
+# To find out which order a manifest has, look at images whose label is known. `check_label_order` does this:
 
 # %%
-from smallfiles.errors import SmallfilesError
-
-
-def order_of(*labels):
-    names = [f"ILSVRC2012_val_{number:08d}.JPEG" for number in range(1, len(labels) + 1)]
-    try:
-        return imagenet.check_label_order(Manifest.from_columns(names, labels))
-    except SmallfilesError as error:
-        return f"refused: {error.got}"
-
-
-# %%
-strangers = [(65, 970, 230, 809), (490, 361, 171, 822), (489, 360, 170, 821), (65, 970, 170, 821)]
-for labels in strangers:
-    print(labels, "→", order_of(*labels))
-
-# %% [markdown]
-# Neither: two labels fit one order and two the other, so nobody can say which are right. Make the manifest again.
+names = [f"ILSVRC2012_val_{number:08d}.JPEG" for number in range(1, 5)]
+for labels in (65, 970, 230, 809), (490, 361, 171, 822):  # sorted wnids and IDs of images 1 to 4
+    print(labels, "→", imagenet.check_label_order(Manifest.from_columns(names, labels)))
 
 # %% [markdown] id="refuse" tags=["optional"]
 # ## 4 · Refuse what is wrong
@@ -320,6 +267,8 @@ suspects = [
 # %% jupyter={"source_hidden": true}
 import json
 
+from smallfiles.errors import SmallfilesError
+
 
 def answer(read, *arguments):
     try:
@@ -336,14 +285,13 @@ for text in suspects:
     print("   ", answer(Manifest.load, suspect))
 
 # %% [markdown]
-# `json` refuses only the one that is cut off. Of two equal keys it silently keeps the last.
+# `json` refuses only the one that is cut off.
 
 # %% [markdown] id="memory" tags=["core"]
 # ## 5 · Count the memory of workers
 #
-# On Linux, up to Python 3.13, a DataLoader forks its workers. After a fork all processes share the pages of memory, and
-# a page is copied only when a process writes to it. Workers only read the list of paths, so it should cost nothing.
-# Most people write it so:
+# On Linux, up to Python 3.13, a DataLoader forks its workers. After a fork all processes share the pages of memory. A
+# page is copied only when a process writes to it. Workers only read the list of paths, so it should cost nothing:
 
 # %%
 from torch.utils.data import Dataset
@@ -359,8 +307,8 @@ class ListOfPaths(Dataset):  # as torchvision's ImageFolder holds it
 
 
 # %% [markdown]
-# Now write *columns*. `pa.array(values)` copies all values into a few buffers, and `array[i].as_py()` makes a Python
-# object of value i. In `Yours` both are still lists:
+# **Your turn.** Write *columns*. `pa.array(values)` copies all values into a few buffers, and `array[i].as_py()` makes a
+# Python object of value i.
 
 # %%
 import pyarrow as pa
@@ -368,19 +316,19 @@ import pyarrow as pa
 
 class Yours(Dataset):
     def __init__(self, paths, labels):
-        self.paths, self.labels = paths, labels  # change me: two columns
+        self.paths, self.labels = paths, labels  # change me: two lists, to be columns
 
     def __getitem__(self, index):
         return self.paths[index], self.labels[index]  # change me: one value of each
 
 
 # %% [markdown]
-# The folded cell holds our solution, `Columns`. It loads a large manifest in all three ways:
+# The folded cell holds our solution, and loads a large manifest in all three ways:
 
 # %% jupyter={"source_hidden": true}
 import json
 
-from helpers.experiments.nb02 import IMAGENET, long_manifest
+from helpers.experiments.nb02 import IMAGENET, list_bytes, long_manifest
 
 
 class Columns(Dataset):
@@ -395,10 +343,7 @@ rows = 500 * setup.count
 held = json.loads(long_manifest(setup.scratch, rows).read_text())["columns"]
 kinds = {"list of paths": ListOfPaths, "yours": Yours, "columns": Columns}
 datasets = {name: kind(held["path"], held["label"]) for name, kind in kinds.items()}
-pairs = datasets["list of paths"].samples
-objects = {id(each): each for pair in pairs for each in (pair, *pair)}.values()  # equal small labels are one object
-listed = sys.getsizeof(pairs) + sum(-sys.getsizeof(each) // 16 * -16 for each in objects)  # Python rounds up to 16
-del objects
+listed = list_bytes(datasets["list of paths"].samples)
 print(f"the list of {rows:,} paths and labels: {listed / 1e6:.0f} MB")
 
 # %% [markdown]
@@ -415,7 +360,7 @@ def private_mb():
 
 # %% [markdown]
 # > **Predict.** Four workers each read a quarter of the samples in random order. How much of the list has each copied
-# > in the end: nothing, a quarter, or nearly all? Write megabytes.
+# > in the end: nothing, a quarter, or nearly all?
 
 # %%
 guess = 5  # change me: megabytes per worker, for the list of paths
@@ -424,52 +369,24 @@ guess = 5  # change me: megabytes per worker, for the list of paths
 # The folded cell runs four workers for each class, and draws what they have copied.
 
 # %% jupyter={"source_hidden": true}
-import gc
-import multiprocessing
-
 import numpy as np
 
-stops = rows // 80, rows // 4  # how many samples each of four workers has read
+from helpers.experiments.nb02 import copied_by_workers
 
-
-def work(dataset, number, workers, answers):
-    gc.disable()  # the collector would touch objects, too
-    order = np.random.default_rng(0).permutation(rows)[number::workers].tolist()
-    before, looked, found = private_mb(), 0, []
-    for stop in stops:
-        while looked < stop:
-            dataset[order[looked]]  # all that a worker does with the list
-            looked += 1
-        found.append(private_mb() - before)
-    answers.put(found)
-
-
-fork = multiprocessing.get_context("fork")
-
-
-def fork_workers(dataset, workers=4):
-    """For each worker the memory that it copied until each stop."""
-    answers = fork.SimpleQueue()
-    started = [fork.Process(target=work, args=(dataset, n, workers, answers)) for n in range(workers)]
-    for process in started:
-        process.start()
-    found = [answers.get() for _ in started]
-    for process in started:
-        process.join()
-    return found
-
-
+few, many = rows // 80, rows // 4  # how many samples each of four workers has read
 copied = {}
 for name, dataset in datasets.items():
-    found = fork_workers(dataset)
-    for stop, column in list(zip(stops, zip(*found)))[0 if name == "list of paths" else -1 :]:
-        copied[f"{name}, after {stop:,} reads"] = column
+    found = copied_by_workers(dataset, rows, (few, many), private_mb)
+    if name == "list of paths":
+        copied[f"{name}, {few:,} reads"] = found[few]
+    copied[f"{name}, {many:,} reads"] = found[many]
+worst, _, columns = (np.median(copied[f"{name}, {many:,} reads"]) for name in datasets)
 copied["size of the list"] = listed / 1e6
-worst, _, columns = (np.median(copied[f"{name}, after {stops[-1]:,} reads"]) for name in datasets)
-title = f"A worker that reads a quarter of the samples copies {worst:.0f} MB of a list, {columns:.1f} MB of columns"
-axes = {"x": "memory copied by each worker (MB)", "dots": "workers", "note": f"{rows:,} samples"}
-axes["base"] = "size of the list"
-show.figure(figures.bars(copied, title, **axes, groups=tuple(datasets), guess=guess, guess_of="list of paths"))
+mb = [f"{float(f'{each:.2g}'):,g} MB" for each in (worst, listed / 1e6, columns)]
+title = f"A worker copies {mb[0]} of a list of {mb[1]}, and {mb[2]} of columns"
+axes = {"x": "memory copied by each worker (MB)", "dots": "workers", "base": "size of the list"}
+note = f"{rows:,} samples"
+show.figure(figures.bars(copied, title, **axes, note=note, groups=tuple(datasets), guess=guess, guess_of="list of paths"))
 show.say(
     f"For ImageNet's {IMAGENET:,} paths, 4 processes with 8 workers each would copy up to "
     f"**{32 * worst * IMAGENET / rows / 1000:.1f} GB** per node."
@@ -488,8 +405,8 @@ show.say(
 # ```
 #
 # So a few random reads copy much of the list, which looks like a leak
-# ([pytorch#13246](https://github.com/pytorch/pytorch/issues/13246)). Two lists still have
-# an object per path. Columns, also those of a `Manifest`, have none, and reading does not write to their buffers.
+# ([pytorch#13246](https://github.com/pytorch/pytorch/issues/13246)). Two lists still have an object per path. Columns, as
+# in a `Manifest`, have none, and reading does not write to their buffers.
 #
 # <details>
 # <summary>From Python 3.14 on</summary>
@@ -502,54 +419,53 @@ show.say(
 # %% [markdown] id="divide" tags=["core"]
 # ## 6 · Divide it
 #
-# `split_off` takes the same share of each class, and the same samples for the same seed. The rest is divided among the
-# processes of a job.
+# `split_off` takes the same share of each class for validation. The rest is divided among the processes of a job.
 #
-# > **Predict.** A walk finds the images class by class. How many classes does each of four processes see if it takes a
-# > quarter of the rows in one piece? And if it takes every fourth row?
+# > **Predict.** A walk finds the images class by class. How many of ten classes does each of four processes see if it
+# > takes a quarter of the rows in one piece? And if every fourth row?
+
+# %%
+guess = None, None  # change me: classes in one piece, classes in turn
 
 # %%
 processes = 4  # change me
 train, val = manifest.split_off(0.1, seed=0)
 train = train.select(np.argsort(train.targets, kind="stable"))  # class by class, as a walk finds them
-pieces = np.array_split(np.asarray(train.targets), processes)
-for rank, piece in enumerate(pieces):
-    own = np.unique(train.slice(rank, processes).targets)  # rows rank, rank + processes, …
-    print(f"process {rank}: {len(np.unique(piece))} classes in one piece, {len(own)} in rows dealt in turn")
+labels = np.asarray(train.targets)
+ways = {
+    "In one piece": np.array_split(labels, processes),
+    "In turn": [labels[rank::processes] for rank in range(processes)],  # rows rank, rank + processes, …
+}
+for name, pieces in ways.items():
+    print(f"{name}, classes of each process:", *(len(np.unique(piece)) for piece in pieces))
+print("your guess:", *guess)
 
 # %% [markdown]
 # The folded cell draws the rows, coloured by class.
 
 # %% jupyter={"source_hidden": true}
-from matplotlib.figure import Figure
+from smallfiles.measure.drawing import empty_figure, styled
 
-targets, row = np.asarray(train.targets), np.arange(len(train))
-owners = {"In one piece": np.repeat(range(processes), [len(piece) for piece in pieces]), "In turn": row % processes}
-figure = Figure(figsize=(9, 3), layout="constrained")
-for axes, (name, owner) in zip(figure.subplots(2, sharex=True), owners.items()):
-    found = [targets[owner == rank] for rank in range(processes)]
-    own = np.full((processes, max(map(len, found))), np.nan)
-    for rank, labels in enumerate(found):
-        own[rank, : len(labels)] = labels
-    palette = "tab10" if len(train.classes) <= 10 else "tab20"
-    image = axes.imshow(own, aspect="auto", interpolation="nearest", cmap=palette)
-    for rank, labels in enumerate(found):
-        for label in np.unique(labels) if len(train.classes) <= 20 else ():
-            light = np.dot(image.to_rgba(label)[:3], (0.3, 0.6, 0.1)) > 0.5
-            place = np.flatnonzero(labels == label).mean()
-            axes.text(place, rank, label, color="black" if light else "white", ha="center", va="center")
-    axes.hlines(np.arange(1, processes) - 0.5, -0.5, own.shape[1] - 0.5, color="white", lw=3)
-    seen = sorted({len(np.unique(labels)) for labels in found})
-    seen = f"{seen[0]} to {seen[-1]}" if len(seen) > 1 else seen[0]
-    axes.set_title(f"{name}: a process sees {seen} of {len(train.classes)} classes", loc="left", fontsize=10)
-    axes.set(ylabel="process", yticks=range(processes))
-axes.set_xlabel("samples of a process, in the order of its rows (numbers: label)")
-show.figure(figure, alt="; ".join(axes.get_title("left") for axes in figure.axes) + ".")
+seen = [sorted({len(np.unique(piece)) for piece in pieces}) for pieces in ways.values()]
+once, turn = (f"{each[0]} to {each[-1]}" if len(each) > 1 else each[0] for each in seen)
+title = f"In one piece a process sees {once} of {len(train.classes)} classes, in turn {turn}"
+with styled():
+    figure = empty_figure(3.4)
+    figure.suptitle(title, x=0.01, ha="left", fontsize=11, fontweight="bold")
+    panels = figure.subplots(2, sharex=True)
+    for axes, (name, pieces) in zip(panels, ways.items()):
+        rows_of = np.stack([piece[: len(labels) // processes] for piece in pieces])  # equally long
+        image = axes.imshow(rows_of, aspect="auto", interpolation="nearest", cmap="viridis")
+        axes.hlines(np.arange(1, processes) - 0.5, -0.5, rows_of.shape[1] - 0.5, color="white", lw=3)
+        axes.set_title(name, loc="left", fontsize=9)
+        axes.set(ylabel="process", yticks=range(processes))
+    axes.set_xlabel("samples of a process, in the order of its rows")
+    figure.colorbar(image, ax=list(panels), label="label (class)")
+show.figure(figure, alt=f"Two panels of coloured rows. {title}.")
 
 # %% [markdown]
-# With one piece, a process's batches hold few classes, however they are shuffled. In turn, a process meets all classes,
-# but one after the other. Therefore loaders shuffle all rows anew in each epoch, then deal
-# ([08](08_keep_the_gpu_fed.ipynb)).
+# In one piece, a process's batches hold few classes. In turn, a process meets all classes, but one after the other. So
+# loaders shuffle all rows anew in each epoch, then deal ([08](08_keep_the_gpu_fed.ipynb)).
 
 # %% [markdown] id="exercise"
 # ## Exercise
@@ -561,7 +477,7 @@ show.figure(figure, alt="; ".join(axes.get_title("left") for axes in figure.axes
 # ## On the cluster
 #
 # Make the manifest once, in a job, and keep it beside the data. Nobody reads a job's notes, so `strict` makes errors of
-# incomplete samples and stray files, not of repaired rows.
+# incomplete samples and stray files.
 
 # %%
 config = sources.ManifestConfig(strict=True)
@@ -580,8 +496,8 @@ show.command(config, "imagenet", "train.json")
 # %% [markdown] id="quiz"
 # ## Check yourself
 #
-# **1.** The memory of a node grows during the first epochs, then stays; 4 processes keep 8 workers each, and hold a
-# list of 10 million paths (2 GB). By how much at most? (a) 2 GB. (b) 8 GB. (c) 64 GB.
+# **1.** On a node, 4 processes keep 8 workers each, and hold a list of 10 million paths (2 GB). By how much does the
+# memory grow at most? (a) 2 GB. (b) 8 GB. (c) 64 GB.
 #
 # <details>
 # <summary>Answer</summary>
@@ -599,6 +515,15 @@ show.command(config, "imagenet", "train.json")
 #
 # **(b)**. Less than by guessing (0.1 %): with `ID - 1` no class keeps its place, so every right answer counts as wrong.
 # (a) The colleague's run shows that the file is good. (c) lowers accuracy, but not below chance.
+#
+# </details>
+#
+# **3.** Two manifests have the same digest. What may differ? (a) One label. (b) The order of the rows. (c) One path.
+#
+# <details>
+# <summary>Answer</summary>
+#
+# **(b)**. A digest covers all paths and targets, in any order, so (a) and (c) would change it.
 #
 # </details>
 

@@ -1,6 +1,6 @@
 """Notebook 02: the long manifest is what a manifest of ImageNet would be, and written once."""
 
-from helpers.experiments.nb02 import long_manifest
+from helpers.experiments.nb02 import copied_by_workers, list_bytes, long_manifest
 from smallfiles.manifest import Manifest
 
 
@@ -15,3 +15,23 @@ def test_it_is_written_once(tmp_path):
     written = long_manifest(tmp_path, 10).stat().st_mtime_ns
     assert long_manifest(tmp_path, 10).stat().st_mtime_ns == written
     assert len(Manifest.load(long_manifest(tmp_path, 20))) == 20
+
+
+def test_a_list_is_as_large_as_its_objects_and_an_object_counts_once():
+    one, two = ("a" * 50, 7), ("b" * 50, 7)
+    both = list_bytes([one, two])
+    assert both > 2 * sum(map(len, (one[0], two[0])))
+    assert list_bytes([one, one]) < both
+
+
+def test_each_worker_reads_its_share_and_says_how_its_cost_grew():
+    reads = []
+
+    class Counting:
+        def __getitem__(self, index):
+            reads.append(index)
+            assert len(set(reads)) == len(reads)
+
+    found = copied_by_workers(Counting(), 80, (5, 20), lambda: float(len(reads)), workers=4)
+    assert found == {5: [5.0] * 4, 20: [20.0] * 4}
+    assert reads == []  # the workers are processes of their own
