@@ -430,7 +430,10 @@ def _sizes(
 
 
 def _count_folders(job: Job) -> int:
-    paths = job.source.manifest.paths
-    parts = (paths.slice(start, ROWS_AT_ONCE) for start in range(0, len(paths), ROWS_AT_ONCE))
-    folders = (pc.replace_substring_regex(part, "/?[^/]*$", "").unique().to_pylist() for part in parts)
-    return len(set().union(*folders))
+    """Folders that hold the files of the samples: those of the images, and those of masks and the like."""
+    manifest, folders = job.source.manifest, set[str]()
+    for paths in (manifest.paths, *map(manifest.blob_paths, manifest.blobs)):
+        for start in range(0, len(paths), ROWS_AT_ONCE):
+            part = pc.replace_substring_regex(paths.slice(start, ROWS_AT_ONCE), "/?[^/]*$", "")
+            folders.update(part.unique().to_pylist())
+    return len(folders)

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from packing import FORMATS, contents
+from PIL import Image
 from programs import Program, wait_for
 
 from smallfiles import formats, sources
@@ -122,6 +123,18 @@ def test_a_dry_run_tells_inodes_saved_and_writes_nothing(source: Source, tmp_pat
     assert told.inodes_then < 10
     assert told.payload_bytes == sum(p.stat().st_size for p in (tmp_path / "tree").rglob("*.JPEG"))
     assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_a_dry_run_counts_the_folders_of_masks_too(tmp_path: Path) -> None:
+    for n in range(3):
+        for path in (tmp_path / f"in/images/{n}.jpg", tmp_path / f"in/masks/{n % 2}/{n}.png"):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            Image.new("L", (8, 8)).save(path)
+    (tmp_path / "in/table.csv").write_text(
+        "image,mask\n" + "".join(f"images/{n}.jpg,masks/{n % 2}/{n}.png\n" for n in range(3))
+    )
+    source = sources.load(tmp_path / "in/table.csv", columns=("image=image", "mask=mask"))
+    assert plan(source, tmp_path / "out.arrow").inodes_now == 6 + 3  # images, masks/0, masks/1
 
 
 def test_a_second_run_of_the_same_output_is_turned_away(source: Source, tmp_path: Path) -> None:
