@@ -44,7 +44,7 @@ _PAGE = {  # colours on a light and on a dark page
     "guess": (GUESS_COLOUR, "#FF8A4C"),
 }
 WIDTH_IN = 7.2
-_LINES = (("o", "-"), ("s", "--"), ("^", "-."), ("D", ":"), ("v", "-"), ("P", "--"))
+_LINES: Any = (("o", "-"), ("s", "--"), ("^", "-."), ("D", ":"), ("v", (0, (7, 2, 1, 2, 1, 2))), ("P", "--"))
 _MANY_POINTS = 30
 _TITLE_CHARACTERS = 76
 _STYLE: Any = {
@@ -275,7 +275,7 @@ def median_line(axes: Axes, name: str, runs: Mapping[float, Sequence[float]], nu
             axes.plot([place] * len(values), values, ".", ms=4.5, color=colour, alpha=0.5)
     shown = marker if len(runs) <= _MANY_POINTS else ""
     medians = [median(values) for values in runs.values()]
-    axes.plot(list(runs), medians, style, marker=shown, ms=5.5, lw=1.7, color=colour, label=name)
+    axes.plot(list(runs), medians, ls=style, marker=shown, ms=5.5, lw=1.7, color=colour, label=name)
 
 
 def _axis_label(record: Record) -> str:
