@@ -56,7 +56,7 @@ print(*sorted(path.relative_to(delivery).as_posix() for path in delivery.rglob("
 # %% [markdown] id="look" tags=["core"]
 # ## 1 · Look before you pack
 #
-# First read the README. Then let `sources.load` say how it reads the folder as it is:
+# Read the README, and then how `sources.load` reads the folder as it is:
 
 # %%
 from smallfiles import sources
@@ -129,15 +129,15 @@ figures.bars(counts, title, x="rows, images, masks", guess=guess, counted=True)
 # %% [markdown] id="decide" tags=["core"]
 # ## 2 · Decide with your numbers
 #
-# This was a sample. The whole survey has 500,000 trees, on a shared file system. You train on 1 to 64 nodes. Numbers
-# that are missing are measured now:
+# The whole survey has 500,000 trees, on a shared file system. You train on 1 to 64 nodes. What takes seconds to measure
+# is measured now:
 
 # %%
 worksheet.measure_missing(setup.path())
 
 # %% [markdown]
-# The forecast of [notebook 11](11_choose_a_format.ipynb) takes your time to decode, and defaults for what only your
-# site knows:
+# Of these, the forecast of [notebook 11](11_choose_a_format.ipynb) needs only the time to decode. What only your site
+# knows has defaults, and here the decision rests on those:
 
 # %%
 from smallfiles.scaling import BROADCAST, WAYS, Storage, Work, simulate
@@ -158,8 +158,8 @@ assumptions = {
     "a tree": (f"{sample_bytes / 1000:,.0f} kB", mine),
     "decode, crop, change colours": (f"{1000 * work.decode_s:.1f} ms of a CPU", f"{mine} in 08, without a mask"),
     "metadata operations": (f"{storage.metadata_ops_s:,.0f} per second of all servers", ask),
-    "storage targets": (f"{storage.targets}, hard disks of {storage.target_bytes_s / 1e9:g} GB/s each", ask),
-    "a read request": (f"{1000 * storage.request_s:g} ms of a target", ask),
+    "storage targets": (f"{storage.targets} of {storage.target_bytes_s / 1e9:g} GB/s, each of many hard disks", ask),
+    "a read request": (f"{1000 * storage.request_s:g} ms of a target (assumed)", ask),
     "the packed file": (f"on {storage.stripes} targets", ask),
     "page cache": (f"{storage.cache_bytes / 1e9:g} GB", ask),
     "network of a node": (f"{storage.node_bytes_s / 1e9:g} GB/s", ask),
@@ -193,15 +193,14 @@ for name in order:
     print(f"{name:7} {last.epoch_s:5.1f} s on 64 nodes, limited by {last.limit}; metadata servers are busy {last.use['metadata']:4.0%}")
 
 # %% [markdown]
-# While a line halves with twice the nodes, the nodes are the limit, and storing differently gains little. Where a line
-# is flat, all nodes wait for what they share.
+# Where a line halves with twice the nodes, the nodes are the limit. Where it is flat, they wait for what they share.
 #
-# With these defaults, files and the packed file are flat early. Each read at random costs a hard disk 0.5 ms, and a
-# sample needs two: image and mask. So on many nodes with hard disks, one file read at random is no faster than many.
-# Only files also keep the metadata servers busy.
+# With these defaults, files and the packed file are flat early. A sample needs two reads at random, image and mask, and
+# each takes 0.5 ms of a target (assumed). So on many nodes one file read at random is no faster than many. Only files
+# also keep the metadata servers busy.
 #
-# The shortest epoch need not give the shortest training. Before the first epoch of `staged`, every node copies the
-# whole survey. With a *broadcast* ([notebook 07](07_stage_a_dataset.ipynb)) one node reads it and sends it to the
+# The shortest epoch need not give the shortest training. Before its first epoch `staged` copies the survey to every
+# node. With a *broadcast* ([notebook 07](07_stage_a_dataset.ipynb)) one node reads it and sends it to the
 # others. So we forecast whole trainings, copy included:
 
 # %%
@@ -236,21 +235,22 @@ def first_paid(copy):
 
 
 paid = {name: first_paid(name) for name in ("staged", "broadcast")}
-marks = {"planned": planned} | {f"{name} pays off": n for name, n in paid.items() if n and n <= 80}
+marks = {"planned": planned} | {f"{name} pays off: {n}": n for name, n in paid.items() if n and n <= 80}
 trained = {n: whole_training(n) for n in (1, 2, 5, 10, 20, 40, 80)}
 drawn = {name: {n: times[name] for n, times in trained.items()} for name in (*order, "broadcast")}
 now = whole_training()
 title = f"Forecast: on 64 nodes, {planned} epochs take least with {min(now, key=now.get)}"
 axes = {"x": "epochs", "y": "seconds of training", "log": "xy", "marks": marks}
-drawing = figures.lines(drawn, title, **axes, guess=guess, note=assumed, counted=True)
+is_under = all(abs(times["packed"] / times["files"] - 1) < 0.1 for times in trained.values())
+note = assumed + "; packed lies under files" * is_under
+drawing = figures.lines(drawn, title, **axes, guess=guess, note=note, counted=True)
 drawing.figure.axes[0].set_ylim(top=30 * trained[80]["packed"])  # the words are above the lines
 show.figure(drawing)
 for name, n in paid.items():
     print(f"{name:9} pays off against shards after {n:,} epochs" if n else f"{name} never pays off against shards")
 
 # %% [markdown]
-# A copy costs the same for 1 epoch as for 100. It has paid off where its line crosses that of shards. By default, ten
-# epochs are too few.
+# A copy costs the same for 1 epoch as for 100. It has paid off where its line crosses that of shards.
 
 # %% [markdown] id="pack" tags=["core"]
 # ## 3 · Verify and stage
@@ -288,8 +288,8 @@ print(f"copied in {copy.seconds:.3f} s;", *(f" an epoch {name}: {reading.seconds
 print(f"from the copy {reading.times('staged', 'where it is').median:.1f} times as fast; your guess was {guess}")
 
 # %% [markdown]
-# Not faster: the packed file was in the page cache, so both are in memory. On a cluster the first read comes from
-# storage, and most of a survey larger than the memory is read from there again in each epoch. Then a copy can pay off
+# The copy gains nothing, and may be slower: the packed file was in the page cache, so both are in memory. Most of a
+# survey larger than the memory is read from storage in each epoch. Then a copy can pay off
 # ([07](07_stage_a_dataset.ipynb)).
 
 # %% [markdown] id="train" tags=["core"]
@@ -307,10 +307,10 @@ batch = next(iter(make_loader(packed, LoaderConfig(batch=8), fields=fields)))
 print(*(f"{name:10} {one.dtype} {tuple(one.shape)}" for name, one in batch.items() if hasattr(one, "dtype")), sep="\n")
 
 # %% [markdown]
-# > **Predict.** Which share of the time does a training wait for its data, without workers and with two?
+# > **Predict.** Without workers, which share of the time does a training wait for its data?
 
 # %%
-guess = 50  # change me: percent, without workers
+guess = 50  # change me: percent
 
 # %%
 import torch
@@ -385,8 +385,9 @@ told = subprocess.run(watch, env=where, capture_output=True, text=True).stderr
 print(*(line for line in told.splitlines() if "unknown" not in line), sep="\n")
 
 # %% [markdown]
-# *Headroom* is how much faster the training would be if data cost nothing. The verdict names the limit, the next step to
-# try, and what it would gain. The *folded* cell tries that with the stand-in:
+# Rate and waiting are those of ordinary steps. For a few others `profile` has batches ready, to measure the *headroom*:
+# how much faster the training would be if data cost nothing. The verdict names the limit, the next step to try, and
+# what it would gain. The *folded* cell tries that:
 
 # %% jupyter={"source_hidden": true}
 import re
@@ -403,7 +404,7 @@ for workers in ("1", proposed[1]) if proposed and not program else ():
 # <summary>Why this number, and why is the gain smaller?</summary>
 #
 # On a calm machine four workers make a batch per step, and one is spare. They mostly sleep, so they may outnumber the
-# CPUs, despite PyTorch's warning. The forecast leaves out the start of the workers, which a longer epoch hides. *Other*
+# CPUs. The forecast leaves out the start of the workers, which a longer epoch hides. *Other*
 # in the report is work that is neither reading nor decoding, here the sleep.
 #
 # </details>
@@ -472,9 +473,11 @@ print(f"{sum(name != shortest[0] for name in shortest)} of {len(changes) - 1} ch
 #
 # - *A tenth of the operations* slows only files.
 # - *A tenth of the time per request*, as on flash, helps the packed file most.
-# - *One target* for a file is Lustre's default. It makes the packed file some 20 times as slow, also to stage. So stripe
-#   the folder *before* packing (`lfs setstripe -c -1 FOLDER`, see [11](11_choose_a_format.ipynb)).
-# - *On 4 nodes* the ways are closest: the nodes are nearly the limit.
+# - *One target* for a file is Lustre's default. It makes the packed file and the copy of each node some 20 times as slow,
+#   but not a broadcast, which reads once. Stripe the folder *before* packing (`lfs setstripe -c -1 FOLDER`, see
+#   [11](11_choose_a_format.ipynb)).
+# - *On 4 nodes* the ways are closest: the nodes are nearly the limit. Four copies take less time than one that is sent
+#   around.
 
 # %% [markdown] id="exercise"
 # ## Exercise
@@ -515,8 +518,7 @@ if taken in ("staged", "broadcast"):
 # - `pack` refuses what is missing; leaving samples out is a decision that somebody makes and writes down.
 # - A forecast rests on many numbers, most of them your site's: try which of them change the decision.
 # - A copy is paid once: compare whole trainings, not epochs.
-# - A packed file is as fast as its targets: stripe its folder before you pack. On hard disks its random requests are the
-#   limit.
+# - A packed file is as fast as its targets: stripe its folder before you pack. On hard disks random requests limit it.
 # - The share of waiting in your own training is what all this is for: `smallfiles profile` tells it.
 
 # %% [markdown] id="quiz"
@@ -528,8 +530,8 @@ if taken in ("staged", "broadcast"):
 # <details>
 # <summary>Answer</summary>
 #
-# **(c)**: in this delivery two rows have no image and two images have no row, and the counts agree. (b) Sorting shifts
-# every pair after the first gap.
+# **(c)**: in this delivery two rows have no image and two images have no row, and the counts agree. (b) After
+# sorting, a gap shifts the pairs that follow, until an image without a row shifts them back.
 #
 # </details>
 #
