@@ -7,7 +7,7 @@
 # One large file in place of a million small ones means one inode and one open per worker. But training reads in random
 # order. So a packed file is only useful if one image can be read without its neighbours.
 #
-# How a file of Apache Arrow is cut decides between hundreds and thousands of images per second.
+# How a file of Apache Arrow is cut can make reading some 50 times slower.
 
 # %% [markdown] id="questions"
 # ## Questions
@@ -50,6 +50,8 @@ setup = start("03")
 # %% [markdown] id="inside" tags=["core"]
 # ## 1 · Build a small file by hand
 #
+# We write an Arrow *file* (IPC), neither Parquet nor the *stream* of Hugging Face's `datasets`.
+#
 # An Arrow table has a *schema*: a list of *fields*, each with a name and a type. The type `list<string>` keeps all
 # captions of an image in one row, so the image is stored once.
 
@@ -91,10 +93,8 @@ print(f"{len(content) / payload - 1:.1%} larger; begins with {content[:6]}, ends
 print(reader.num_record_batches, "batches; the second one has", reader.get_batch(1)["key"].to_pylist())
 
 # %% [markdown]
-# Captions and headers are short beside images.
-#
-# How does a program find a row? Before the last six letters stands the *footer*, with the position of each record
-# batch. So a reader starts at the end, then goes straight to the batch that it needs.
+# How does a program find a row? Before its own length and the last six letters stands the *footer*, with the position
+# of each record batch. So a reader starts at the end, then goes straight to the batch that it needs.
 #
 # **Your turn.** Let the cell say `True`:
 
@@ -156,7 +156,7 @@ for name, way in {"OSFile": pa.OSFile, "memory map": pa.memory_map}.items():
     print(f"{name:10} copied {bytes_text(moved.read)}, for a batch of {bytes_text(batch.nbytes)}")
 
 # %% [markdown]
-# The `OSFile` copied the whole batch. The map returned a *view*: positions inside the file. No image was copied.
+# The `OSFile` copied the whole batch. The map returned a *view*: positions inside the file.
 #
 # > **Predict.** Compressed with zstd, is the file smaller? Is a batch from the map still a view?
 #
@@ -202,7 +202,8 @@ files = {count: write(count) for count in (1, 4, 16, 64, 256)}  # change me: add
 # Then we read single images in random order, in three ways:
 #
 # - *get_batch, OSFile* and *get_batch, memory map* ask for the batch of each image.
-# - *our reader (pread)* looks into each batch once, and remembers where its images are. It reads the image alone.
+# - *our reader* looks into each batch once, and remembers where its images are. It reads the image alone, with
+#   `pread` as an `OSFile`.
 #
 # Every byte is hashed, because a view alone reads nothing.
 
@@ -239,18 +240,18 @@ tasks = {}
 for count, path in files.items():
     tasks[f"get_batch, OSFile, {count}"] = partial(read_all, by_get_batch(pa.OSFile(str(path)), count))
     tasks[f"get_batch, memory map, {count}"] = partial(read_all, by_get_batch(pa.memory_map(str(path)), count))
-    tasks[f"our reader (pread), {count}"] = partial(read_all, arrow.open(path, access="pread").read)
+    tasks[f"our reader, {count}"] = partial(read_all, arrow.open(path, access="pread").read)
 result = measure.compare(tasks, rounds=5, unit="images")
 
 # %% [markdown]
-# The folded cell draws all rates, and beside them how many images one CPU decodes.
+# The folded cell draws all rates, and how many images one CPU decodes.
 
 # %% jupyter={"source_hidden": true}
 import numpy as np
 
 from smallfiles import images
 
-names = ("get_batch, OSFile", "get_batch, memory map", "our reader (pread)")
+names = ("get_batch, OSFile", "get_batch, memory map", "our reader")
 rates = {way: {count: result.rates_per_s(f"{way}, {count}") for count in files} for way in names}
 osfile = {count: np.median(runs) for count, runs in rates[names[0]].items()}
 fewest, largest = min(files), max(files)
@@ -278,7 +279,7 @@ figures.lines(rates, title, **axes, note="random reads, warm cache", guess=guess
 # - *get_batch, OSFile* copies the whole batch to get one image.
 # - *get_batch, memory map* copies no batch. But `get_batch` announces all of it to Linux (`madvise`), which visits its
 #   pages, up to a limit.
-# - *Our reader* knows where the image is, so other rows do not matter.
+# - *Our reader* asks for no other row.
 #
 # Each image is also decoded. Where a line meets the dashed one, reading takes as long as decoding.
 #
@@ -294,7 +295,7 @@ figures.lines(rates, title, **axes, note="random reads, warm cache", guess=guess
 #
 # </details>
 #
-# So the choice depends on who reads:
+# The choice depends on who reads:
 #
 # - *Unknown readers* may call `get_batch` for each image. Write one row per batch; it costs about 300 bytes per image.
 # - *Readers that call `get_batch` once per batch*, or read as ours does, may have more. `pack` uses 64.
@@ -377,10 +378,10 @@ def cold(path, read, index):
     return fetched() - before
 
 
-def opened_and_cold(name, count, index):
+def opened_and_cold(name, count, index, before=-1):
     file = kinds[name](copies[count])  # opened for each image: a map would hold pages of the one before
     read = file.read if "reader" in name else by_get_batch(file, count)
-    read(len(samples) - 1)  # opens the file, and touches only its last batch
+    read(before % len(samples))  # opens the file, and touches one batch, by default the last
     return cold(copies[count], read, index)
 
 
@@ -393,10 +394,12 @@ per_image = {"plain file": [cold(paths[n], lambda n: paths[n].read_bytes(), n) f
 for name, count in ((names[0], 1), *((name, 64) for name in names)):
     found = [opened_and_cold(name, count, index) for index in chosen]
     per_image[f"{name}, {count} row{'s' * (count > 1)}"] = found
+neighbours = [n // 64 * 64 + (n + 1) % 64 for n in chosen]
+per_image[f"{names[2]}, 64 rows, next image"] = list(map(partial(opened_and_cold, names[2], 64), chosen, neighbours))
 per_image = {name: [size / 1000 for size in sizes if size] for name, sizes in per_image.items()}
 if all(per_image.values()):
-    whole, alone = (np.median(per_image[f"{names[way]}, 64 rows"]) for way in (0, 2))
-    title = f"For one image, get_batch by OSFile fetches about {float(f'{whole / alone:.2g}'):g} times as much as pread"
+    whole, alone = (np.median(per_image[name]) for name in (f"{names[0]}, 64 rows", "plain file"))
+    title = f"For one image, get_batch by OSFile fetches {float(f'{whole / alone:.2g}'):g} times as much as a plain file"
     how = {"note": "cold cache", "dots": "images", "base": "plain file", "groups": names, "log": True}
     show.figure(figures.bars(per_image, title, x="kB fetched from storage for one image", guess=guess, **how))
 else:
@@ -404,9 +407,8 @@ else:
 
 # %% [markdown]
 # - *get_batch, OSFile* fetches the whole batch; with one row that is little more than the image.
-# - *get_batch, memory map* copies nothing, yet fetches the batch, up to Linux's limit for reading ahead (0.1 MB to some
-#   MB).
-# - *Our reader (pread)* fetches the image and, once per batch, its header and labels.
+# - *get_batch, memory map* copies nothing, yet fetches the batch, up to Linux's limit for reading ahead.
+# - *Our reader* fetches the image. At the first one of a batch, Linux also reads ahead around header and labels.
 
 # %% [markdown] id="killed" tags=["optional"]
 # ## 5 · Kill a pack, and trust what is there
@@ -439,8 +441,8 @@ pack(source, out, config)
 print(*sorted(path.name for path in out.parent.iterdir()))
 
 # %% [markdown]
-# Beside it is its *digest*, a list of hashes of its blocks. The folded cell flips one bit of the file. Then `verify`
-# names the samples of the damaged block:
+# Its *digest* is a list of hashes of its blocks. The folded cell flips one bit of the file. Then `verify` names the
+# samples of the damaged block:
 
 # %% jupyter={"source_hidden": true}
 from smallfiles.pack import verify
@@ -460,7 +462,8 @@ print(verify(out).problems)
 # ## On the cluster
 #
 # Lustre often keeps a file on one *target* (a group of disks). To spread it over four (*striping*), run `lfs setstripe
-# -c 4 FOLDER` before writing. `slurm/submit SITE 03_pack_arrow -- DATA OUT` does so, and runs such a command as a job:
+# -c 4 FOLDER` before writing. `slurm/submit SITE 03_pack_arrow -- DATA OUT` does so where the folder uses one target,
+# and runs such a command as a job. For unknown readers add `-O rows_per_batch=1`:
 
 # %%
 show.command(config, "imagenet/train", "imagenet_train.arrow")
@@ -470,8 +473,7 @@ show.command(config, "imagenet/train", "imagenet_train.arrow")
 #
 # - Write one row per image, with `list<string>` for its captions.
 # - A batch from a memory map is a view, unless the file is compressed.
-# - `get_batch` asks for the whole batch: write one row per batch for unknown readers, more for readers that call it
-#   once per batch.
+# - `get_batch` asks for the whole batch: write one row per batch, or more for readers that call it once per batch.
 # - A `Dataset` opens the file in the process that reads.
 # - Trust a file that gets its name only when it is complete. A digest shows whether it has changed since.
 
