@@ -186,6 +186,8 @@ def draw_guess(
     if rows:
         above = 0.85 if min(rows) == 0 else 0.5  # up to the words
         (line,) = axes.plot([shown, shown], [min(rows) - above, max(rows) + 0.5])
+        if min(rows) > 0:  # a thin line from the words, past bars that the guess is not at
+            axes.plot([shown, shown], [-0.85, min(rows) - above], color=GUESS_COLOUR, lw=0.7, zorder=2.5)
     else:
         line = axes.axvline(shown)
     line.set(color=GUESS_COLOUR, linewidth=1.6, linestyle=(0, (5, 2)), zorder=3)

@@ -143,6 +143,17 @@ def test_a_guess_at_some_of_the_bars_is_a_line_along_these():
     assert "your guess: 5" in texts(axes)
 
 
+def test_a_thin_line_leads_from_the_words_to_a_guess_at_a_later_bar():
+    axes = figures.bars(
+        {"one": 19.0, "two": 40.0, "three": 9.0}, "t", x="MB", guess=5, guess_of="three"
+    ).figure.axes[0]
+    thin, thick = sorted(
+        (line for line in axes.lines if line.get_color() == GUESS_COLOUR),
+        key=lambda line: line.get_linewidth(),
+    )
+    assert max(thin.get_ydata()) == min(thick.get_ydata()) == 1.5 and min(thin.get_ydata()) < 0
+
+
 def test_a_guess_at_one_panel_stands_there_only():
     panels = histogram(guess=0.00005, guess_of="read").figure.axes
     guessed = [[line.get_color() for line in axes.lines].count(GUESS_COLOUR) for axes in panels]
