@@ -52,8 +52,10 @@ NUMBERS: dict[str, dict[str, Number]] = {
     "05": {"shard_images": Number("images per shard that reach half of the best measured")},
     "07": {"break_even_epochs": Number("epochs after which staging has paid off")},
     "08": {
-        "images_per_s": Number("views with changed colours, by the best number of workers", "images/s"),
-        "cpu_ms": Number("processor time of one view with changed colours", "ms"),
+        "images_per_s": Number(
+            "images decoded, cropped and changed in colour, by the best number of workers", "images/s"
+        ),
+        "cpu_ms": Number("processor time to decode and crop one image, and change its colours", "ms"),
     },
     "09": {"in_flight": Number("requests of 16 MiB in flight that fill the network")},
     "10": {"ranks_fed": Number("ranks of 333 images/s that one node could feed at most from unpacked files")},
