@@ -140,7 +140,9 @@ slow, fast = ({size: median(runs) for size, runs in points.items()} for points i
 title = f"With {1000 * far_s:.0f} ms, about {slow[100_000] / 100_000:.0f} images of 100 kB arrive per second"
 marks = {"bandwidth x latency": fast[100_000_000] * far_s}
 axes = {"x": "size of the object (B)", "y": "throughput (B/s)", "log": "xy", "note": "one request at a time"}
-figures.lines(lines, title, **axes, marks=marks, guess=guess)
+guide = f"{1 / far_s:.0f} objects per second"
+drawn = lines | {guide: {size: size / far_s for size in sizes[:4]}}
+figures.lines(drawn, title, **axes, marks=marks, guess=guess, ideal=guide)
 
 # %% [markdown]
 # One request at a time brings at most 50 objects per second, since each waits 20 ms. With images of 100 kB that is 5
@@ -176,9 +178,9 @@ for workers in (1, 8):  # change me
 
 # %% [markdown]
 # With 8 in flight it is 2 to 4 times as fast here, not 8 times, because some requests overlap with no other: at the start
-# `push` asks what is there, and at the end it lists and compares all objects.
+# `push` asks what is there, and at the end it lists and compares all objects, and writes one more.
 #
-# The last object that `push` writes is the *manifest object* `smallfiles.json`. It names all others, with their digests.
+# This last one is the *manifest object* `smallfiles.json`. It names all others, with their digests.
 # The folded cell kills a push in the middle.
 #
 # > **Predict.** Does a listing show the objects that arrived? Does a reader open them?
@@ -211,8 +213,7 @@ now = objectstore.ls(half).note or "complete"
 print(f"pushed again: {moved.kept_bytes / moved.bytes:.0%} was there already; now {now}")
 
 # %% [markdown]
-# The reader refuses, because the manifest object is missing. A program that lists the objects would train on part of
-# the set, without an error.
+# A program that lists the objects instead would train on part of the set, without an error.
 #
 # And a listing comes in pages. The folded cell defines `page`, which requests one.
 
@@ -246,7 +247,7 @@ print(len(names), "names of all pages")
 #
 # </details>
 #
-# A page ends at 1,000 names, and gives the token of the next. So pages come one after the other.
+# A page ends at 1,000 names, and gives the token of the next.
 
 # %% [markdown] id="flight" tags=["core"]
 # ## 3 · Keep requests in flight
@@ -283,9 +284,8 @@ print(measure.compare({f"{n} in flight": partial(all_shards, n) for n in (1, 4)}
 # <details>
 # <summary>How much memory does that take?</summary>
 #
-# A part of 16 MiB for each request in flight, and for each of the 20 ranges that `order="stream"` mixes (notebook 05):
-# up to 400 MB per worker with 4 in flight (the default), and 600 MB with 16. The reader also compares each block of 4
-# MiB with its digest.
+# 16 MiB for each of the 20 places that `order="stream"` reads in turn, and for each of the 4 requests in flight (the
+# default): up to 400 MB per worker.
 #
 # </details>
 
@@ -294,7 +294,7 @@ from smallfiles.loading import LoaderConfig, make_loader
 
 config = LoaderConfig(batch=32, mode="main", order="stream", buffer=64)
 readers = {n: objectstore.open(url, in_flight=n) for n in (1, 8)}
-loaders = {n: make_loader(reader, config) for n, reader in readers.items()}
+loaders = {f"{n} shard{'s' * (n > 1)}": make_loader(reader, config) for n, reader in readers.items()}
 
 
 def epoch(loader):
@@ -325,8 +325,7 @@ def eight_at_once(count=32):
 # > **Predict.** With 50 ms, how many times as many images do 8 shards in flight bring as 1 shard: 8, 5 or 2?
 
 # %%
-ways = {"1 image in flight": one_by_one, "8 images in flight": eight_at_once}
-ways |= {f"{n} shard{'s' * (n > 1)} in flight": partial(epoch, loaders[n]) for n in loaders}
+ways = {"1 image": one_by_one, "8 images": eight_at_once} | {n: partial(epoch, loaders[n]) for n in loaders}
 lines = {name: {} for name in ways}
 for added_ms in (1, 5, 20, 50):
     line.set(latency_s=added_ms / 1000)
@@ -338,23 +337,31 @@ for added_ms in (1, 5, 20, 50):
 # The folded cell draws.
 
 # %% jupyter={"source_hidden": true}
-gain = median(lines["8 shards in flight"][50]) / median(lines["1 shard in flight"][50])
+gain = median(lines["8 shards"][50]) / median(lines["1 shard"][50])
 title = f"At 50 ms, 8 shards in flight bring about {gain:.0f} times as many images as 1 shard"
-figures.lines(lines, title, x="added latency (ms)", y="images per second", log="xy")
+figures.lines(lines, title, x="added latency (ms)", y="images per second", log="xy", note="legend: what is in flight")
 
 # %% [markdown]
-# With 8 shards in flight, an epoch takes 2 waits instead of 16. But the reader also receives and checks bytes, and that
-# time remains. So the factor is less than 8: here 3 to 7.
+# With 8 shards in flight, an epoch takes 2 waits instead of 16. The time to receive and check the bytes remains, so the
+# factor is less than 8: here 3 to 7.
 #
-# At 50 ms, eight single images in flight bring about as many images as one shard of eight. But they take eight requests.
+# From 20 ms on two lines meet: 8 images in flight come as fast as one shard of 8, but take eight requests.
 #
-# **Your turn.** How many requests fill your network, if each of 16 MiB waits 20 ms and then brings 90 MB/s?
+# **Your turn.** How many requests fill your network? Each waits `far_s`, then brings its bytes.
 
 # %%
 bandwidth, connection = 1.25e9, 90e6  # change me: bytes/s of your network (here 10 Gbit/s), and of one large GET
-worksheet.note("09", in_flight=round(bandwidth * (far_s / (16 << 20) + 1 / connection), 1))
+request_s = (16 << 20) / connection  # change me: add the wait
+worksheet.note("09", in_flight=round(bandwidth * request_s / (16 << 20), 1))
 
 # %% [markdown]
+# <details>
+# <summary>The line</summary>
+#
+# `request_s = far_s + (16 << 20) / connection`
+#
+# </details>
+#
 # At 10 Gbit/s about 15 do: 14 answers of 90 MB/s fill the network, while one or two more requests wait.
 # [Amazon](https://docs.aws.amazon.com/whitepapers/latest/s3-optimizing-performance-best-practices/horizontal-scaling-and-request-parallelization-for-high-throughput.html)
 # recommends about as many.
@@ -382,7 +389,7 @@ print(f"{line.count()['requests']} requests for {len(shards)} shards")
 # %% [markdown]
 # All arrive once: six more requests fetched the rest.
 #
-# Here are two ways to get one shard. The second calls `missing`, which is yours to write.
+# Here are two ways to get one shard. You will write `missing`.
 
 
 # %%
@@ -431,16 +438,18 @@ for way in (takes_what_came, goes_on):
 # </details>
 #
 # The first way returns a third, without an error: if a connection is closed early, `read(n)` of `http.client` returns
-# what has come so far. A tar that is cut between two files looks like a shorter one.
+# what has come so far (`read()` raises `IncompleteRead`). A tar cut inside an image gives an error, which loaders can be
+# told to skip. Cut between two files, it looks like a shorter one.
 #
-# The second way counts the bytes, and requests only the rest. It compares the ETag, so it never joins two versions of
-# an object.
+# The second way requests only the rest. It compares the ETag, so it never joins two versions of an object. Compare
+# `Content-Range` too: a server may ignore the range.
 
 # %% [markdown] id="keep" tags=["optional"]
 # ## 5 · Keep shards on the node
 #
 # *Optional, 5 minutes.* Every epoch requests the same shards, so a node can keep some in `/dev/shm` or on its disk. Our
-# reader keeps a *fixed part* of them. Most caches follow LRU (*least recently used*): they keep what was read last.
+# reader keeps a *fixed part* of them: the first that fit, chosen once. Most caches follow LRU (*least recently used*):
+# they keep what was read last.
 #
 # > **Predict.** A node has room for half of the shards, and each epoch has another order. What share of the requests
 # > does a fixed part save, and what share LRU?
@@ -501,7 +510,7 @@ show.figure(figures.bars(saved, title, x="requests saved (%)", counted=True, gue
 #
 # ```bash
 # export AWS_ENDPOINT_URL=https://s3.example.org            # and your keys: in the environment, or in ~/.aws/credentials
-# srun -p PARTITION -N1 curl -sSI -m 10 "$AWS_ENDPOINT_URL"   # any answer, even 403: such nodes reach it
+# srun -p PARTITION -N1 curl -sSI -m 10 "$AWS_ENDPOINT_URL"   # an answer, even 403, not of a proxy: they reach it
 # ```
 
 # %%
@@ -522,7 +531,7 @@ show.command(TransferConfig(workers=32), "push", "train.tars", "s3://course/trai
 # - Requests in flight hide latency, and fill the network.
 # - A manifest object, written last, shows what is complete. A listing does not.
 # - An answer that breaks off is continued by range, and its ETag compared.
-# - A node that keeps shards saves most with a fixed part.
+# - A node that reads the whole set each epoch saves most with a fixed part. Many nodes stage or stream.
 
 # %% [markdown] id="quiz"
 # ## Check yourself
