@@ -76,7 +76,10 @@ if not packed.exists():
 # Each column of the table is a process, named after what started it. (`salloc` opens a shell in a job.) Below the
 # variables is what our `smallfiles.machine.ranks` makes of them.
 #
-# > **Predict.** Which of the six are one of four, and which are alone?
+# > **Predict.** Is each of these one of four, or alone (one of one)?
+
+# %%
+guess = {"job script": 4, "salloc shell": 4, "srun": 4, "torchrun": 4, "torchrun in srun": 4, "laptop": 1}  # change me
 
 # %%
 from helpers.experiments import nb10 as nodes
@@ -89,21 +92,20 @@ launched = {
     "torchrun in srun": nodes.torchrun(3, inside_srun=True),
     "laptop": {},
 }
-print(nodes.table(launched))
+print(nodes.table(launched), "\nyour guess, of:", guess)
 
 # %% [markdown]
 # The script and the salloc shell see `SLURM_NTASKS=4`, although each is one process. A program that uses this number
 # reads a quarter of the data, or waits for three that do not exist.
 #
-# So use `SLURM_STEP_NUM_TASKS`: a *step* is what one `srun` starts. The script is in no step; that of the salloc shell
-# has one task. But check torchrun's variables first, since inside `srun` both are set.
+# So use `SLURM_STEP_NUM_TASKS`: a *step* is what one `srun` starts. The script is in no step. At many sites, as here, the
+# salloc shell is a step of one task. But check torchrun's variables first, since inside `srun` both are set.
 #
 # <details>
 # <summary>Where do ranks connect to each other?</summary>
 #
-# Slurm names the nodes in `SLURM_JOB_NODELIST`, and all ranks use the first name; the port is computed from the job
-# number (`smallfiles.machine.ranks.rendezvous`). torchrun starts the ranks itself: start it once per node, with all
-# CPUs that the job has there.
+# Slurm names the nodes in `SLURM_JOB_NODELIST`. All ranks use the first name, and a port that they compute alike from the
+# job number. torchrun starts the ranks itself: start it once per node, with all CPUs that the job has there.
 #
 # ```bash
 # first=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
@@ -135,7 +137,7 @@ print(nodes.table(launched))
 guess = "os.cpu_count()"  # change me: one of them, or "make_loader"
 
 # %% [markdown]
-# The folded cell binds a rank to one CPU, counts in the four ways, and draws.
+# The folded cell binds a rank to one CPU, and counts.
 
 # %% jupyter={"source_hidden": true}
 from functools import partial
@@ -158,8 +160,9 @@ title = f"Only {' and '.join(right)} count the one CPU"
 figures.bars(counts, title, x="CPUs or workers of a rank that is bound to one CPU", guess=guess, base=misled, counted=True)
 
 # %% [markdown]
-# The first is what the script requested, the second what the node has. Only `os.sched_getaffinity` counts the CPUs that
-# the rank may use. In all versions you can repeat the option: `srun --cpus-per-task="$SLURM_CPUS_PER_TASK" python …`.
+# The first is what the script requested, the second what the node has. `os.sched_getaffinity` counts the CPUs that the
+# rank may use, and `make_loader` asks it. In all versions you can repeat the option:
+# `srun --cpus-per-task="$SLURM_CPUS_PER_TASK" python …`.
 
 # %% [markdown] id="once" tags=["core"]
 # ## 2 · Read each sample once
@@ -249,7 +252,7 @@ for name, counts in reads.items():
 # PyTorch reads two samples twice, so that all ranks take the same number of steps. In validation these count twice.
 #
 # Ours reads each once, so some ranks have a step more, and wait for the others in vain. So set `drop_last=True` in
-# training: here it leaves out two samples.
+# training: here it leaves out two samples. (`smallfiles train` evens this out itself.)
 #
 # Each epoch also needs a new order:
 
@@ -298,7 +301,7 @@ def connect(**options):
 
 
 # %% [markdown]
-# The folded cell defines `meet`, which connects and makes a small model, its optimizer and the loader of this rank.
+# The folded cell defines `meet`, which connects and makes this rank's model, optimizer and loader.
 
 
 # %% jupyter={"source_hidden": true}
@@ -307,7 +310,7 @@ def meet():
     torch.manual_seed(0)  # equal first weights; DDP would send those of rank 0
     model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(3 * 32 * 32, 10))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.005)
-    settings = LoaderConfig(batch=8, workers=1, mode="threads")
+    settings = LoaderConfig(batch=8, workers=1, mode="threads", drop_last=True)
     return model, optimizer, make_loader(packed, settings, transform=images.RandomResizedCrop(32))
 
 
@@ -362,7 +365,7 @@ for rank, end in enumerate(nodes.play(uneven, two)):
 
 # %% [markdown]
 # Rank 0 waits until its timeout, so training seems to hang: here for 3 s, by default for 10 minutes with NCCL and 30
-# with gloo.
+# with gloo. With equal numbers both are done.
 
 # %% [markdown] id="full" tags=["core"]
 # ## 4 · Add nodes until the storage is full
@@ -393,7 +396,7 @@ storages = {"one storage": lambda: one, "a copy per rank": lambda: nodes.Storage
 scaled = {where: {} for where in storages}
 soon = lambda: time.perf_counter() + 0.5  # when all ranks are there
 for where, storage in storages.items():
-    for n in (1, 2, 4):
+    for n in (1, 2, 3, 4):
         places = [nodes.srun(rank, nodes=n, per_node=1) for rank in range(n)]
         scaled[where][n] = [200 * n / max(nodes.play(partial(twenty_steps, storage, soon()), places)) for _ in range(3)]
 
@@ -404,11 +407,10 @@ for where, storage in storages.items():
 from statistics import median
 
 speed = {where: {n: median(runs) for n, runs in line.items()} for where, line in scaled.items()}
-shared, copies = (speed[where][4] / speed[where][1] for where in scaled)
-title = f"From one storage, 4 ranks are {shared:.1f} times as fast as one; with copies {copies:.1f} times"
+title = f"Four ranks on one storage are {speed['one storage'][4] / speed['one storage'][1]:.1f} times as fast as one"
 need = 10 * source.manifest.sizes.mean() / 0.03  # bytes per second of a rank
 lines = {where: scaled[where] for where in reversed(scaled)}  # the copies first: a solid line beside the dashed one
-lines |= {"n x one rank": {n: n * speed["a copy per rank"][1] for n in (1, 2, 4)}}
+lines |= {"n x one rank": {n: n * speed["a copy per rank"][1] for n in (1, 2, 3, 4)}}
 axes = {"x": "ranks, one per node", "y": "samples per second, all ranks", "ideal": "n x one rank"}
 marks = {f"{rate / 1e6:.0f} MB/s / {need / 1e6:.0f} MB/s = {rate / need:.1f} ranks": rate / need}
 figures.lines(lines, title, **axes, guess=guess, marks=marks)
@@ -417,13 +419,13 @@ figures.lines(lines, title, **axes, guess=guess, marks=marks)
 # For two: each needs 37 MB per second, so hardly anything is left for a third. Staging moves this limit ([notebook
 # 07](07_stage_a_dataset.ipynb)).
 #
-# The folded cell computes from notebook 01 how many such ranks *one node* could feed at best from unpacked files.
+# The folded cell computes how many such ranks *one node* could feed at best from unpacked files.
 
 # %% jupyter={"source_hidden": true}
-if opens := worksheet.value("01", "opens_per_s", 0):  # 0: not measured yet
-    worksheet.note("10", ranks_fed=int(opens / (10 / 0.03)))
-else:
-    print("Run notebook 01, then this cell again, for your number.")
+from smallfiles.advise import measure_folder
+
+opens = worksheet.value("01", "opens_per_s", 0) or 1 / measure_folder(setup.path()).together_s  # 0: not noted there
+worksheet.note("10", ranks_fed=int(opens / (10 / 0.03)))
 
 # %% [markdown] id="limit" tags=["core"]
 # ## 5 · Outlive the time limit
@@ -465,6 +467,9 @@ def train(folder, epochs=3):
 
 
 # %% jupyter={"source_hidden": true}
+import tempfile
+
+
 def leave(folder, state):
     if ranks().rank == 0:
         torch.save(state, folder / "part")
@@ -489,8 +494,6 @@ def slurm_sends_usr1(pids):
 guess = "almost the same"  # change me
 
 # %%
-import tempfile
-
 cut, whole = (Path(tempfile.mkdtemp(dir=setup.scratch)) for _ in range(2))
 print("first run: ", nodes.play(partial(train, cut), two, meanwhile=slurm_sends_usr1)[0])
 print("second run:", nodes.play(partial(train, cut), two)[0])
@@ -527,7 +530,7 @@ print("in one go: ", nodes.play(partial(train, whole), two)[0], f"(your guess: {
 # - A model with dropout also needs the state of its generator (`torch.get_rng_state()`), of each rank.
 # - If the job resumes with fewer ranks, they share what is left of the epoch. But the global batch is smaller: scale the
 #   learning rate, or the batch of a rank.
-# - Start it with `srun`: torchrun dies of USR1, and turns code 75 into 1.
+# - Start it with `srun`: by default torchrun dies of USR1, and it turns code 75 into 1.
 #
 # </details>
 
