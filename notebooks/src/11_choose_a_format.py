@@ -65,7 +65,7 @@ for suffix in SUFFIXES:
 readers = {suffix: formats.open(out / f"train.{suffix}") for suffix in SUFFIXES}
 
 # %% [markdown]
-# The folded cell joins all images to one array of bytes for Zarr, and notes where each begins.
+# The folded cell joins all images to one array of bytes for Zarr.
 
 # %% jupyter={"source_hidden": true}
 import numpy as np
@@ -110,7 +110,7 @@ calls["decode"] = partial(decode, order[:100])
 result = measure.compare(calls, unit="images")
 
 # %% [markdown]
-# The folded cell draws the times, in percent of decoding.
+# The folded cell draws the times.
 
 # %% jupyter={"source_hidden": true}
 rates = {name: result.rates_per_s(name) for name in calls}
@@ -121,16 +121,15 @@ axes = {"x": "time per image, in percent of the time to decode it", "base": "dec
 figures.bars(percent, title, **axes, guess=guess, guess_of="files", note="from memory")
 
 # %% [markdown]
-# Do not choose by this figure: decoding takes so much longer that a faster format saves almost nothing. LMDB, a file of
-# keys and values, reads like other packed files. Zarr, an array in chunks, is made for long slices; here each image is
-# a slice.
+# Do not choose by this figure: decoding takes so much longer that a faster format saves almost nothing. LMDB is a file of
+# keys and values. Zarr, an array in chunks, is made for long slices; here each image is a slice.
 #
 # **Your turn.** Let each slice bring ten images: `calls["zarr"] = partial(read_zarr, range(0, setup.count, 10), 10)`.
 #
 # <details>
 # <summary>Answer</summary>
 #
-# An image takes a quarter to a half of the time: there are fewer calls, and fewer chunks that are read twice.
+# An image takes a fifth to a half of the time: there are fewer calls, and fewer chunks that are read twice.
 #
 # </details>
 
@@ -167,12 +166,14 @@ with open_slow(out, SlowConfig(latency_s=0.002)) as slow:
 # | packed | one large file, read at random | 0 | 1 |
 # | shards | tar files, read in order, 1 MB at a time | 0.002 | 0.1 |
 # | staged | a copy on each node | 0 | 0 |
+#
+# (Above, the tars were read at random, and the kernel split some reads.)
 
 # %% [markdown] id="queue" tags=["core"]
 # ## 3 · Wait in a queue
 #
-# Requests arrive at random, so some find the server busy. This loop simulates a server that works on `at_a_time`
-# requests at once. *Load* is the share of it that is busy, on average. The unit of time is an operation.
+# Requests arrive at random, and their operations take random times, one unit on average. This loop simulates a server
+# that works on `at_a_time` requests at once. *Load* is the share of it that is busy.
 
 # %%
 import heapq
@@ -196,24 +197,26 @@ def mean_wait(load, at_a_time=1, requests=200_000):
 guess = 0.6  # change me: load
 
 # %%
-loads = [0.1, 0.3, 0.5, 0.7, 0.8, 0.85, 0.9, 0.94]
-waits = {f"{n} at a time": {load: [mean_wait(load, n) for _ in range(3)] for load in loads} for n in (1, 64)}
+loads = {1: [0.1, 0.3, 0.5, 0.7, 0.8, 0.85, 0.9, 0.94], 64: [0.8, 0.85, 0.9, 0.94]}
+waits = {f"{n} at a time": {load: [mean_wait(load, n) for _ in range(3)] for load in loads[n]} for n in loads}
 waits["64 at a time"][0.99] = [mean_wait(0.99, 64, 2_000_000) for _ in range(3)]
 
 # %% [markdown]
-# The folded cell draws the waits.
+# The folded cell draws the waits on a logarithmic axis.
 
 # %% jupyter={"source_hidden": true}
 one, many = (np.median(waits[f"{n} at a time"][0.9]) for n in (1, 64))
 title = f"At 90 % load a request waits {one:.0f} operations; with 64 at a time {many:.1g}"
-axes = {"x": "load of the server", "y": "wait, in operations", "marks": {"90 %": 0.9}}
-figures.lines(waits, title, **axes, guess=guess, note="simulated", counted=True)
+axes = {"x": "load of the server", "y": "wait, in operations", "log": "y", "marks": {"90 %": 0.9}}
+figures.lines(waits, title, **axes, guess=guess, note="simulated; with 64 at a time hardly any waits below 80 %", counted=True)
 
 # %% [markdown]
 # Requests come in bunches. Between them the server is idle, and idle time cannot be saved up. So a queue forms long
-# before the server is full. In theory the wait is load / (1 - load): nine operations at 90 %.
+# before the server is full. For one place and such random times, theory gives load / (1 - load): nine operations
+# at 90 %.
 #
-# A server of 64 nearly always has a free place. But near 100 % every line goes up, and other users move you along it.
+# With 64 places one is often free, and if not, one soon will be. But near 100 % every line goes up, and other users move
+# you along it.
 #
 # **Your turn.** How long does a request wait at 90 % if *four* are served at a time? Call `mean_wait`.
 #
@@ -230,8 +233,8 @@ figures.lines(waits, title, **axes, guess=guess, note="simulated", counted=True)
 # The training is ImageNet: 1.3 million images of 110 kB. A node has 4 GPUs, each with 64 images per step of 50 ms.
 #
 # The storage is a medium-sized Lustre: a metadata server for 100,000 operations per second, and 24 *targets* that hold
-# the data. A target reads 0.7 GB/s, and spends half a millisecond more on each request. These are orders of magnitude
-# (source in `smallfiles/scaling/config.py`).
+# the data. A target reads 0.7 GB/s, and spends half a millisecond more on each request (assumed). These are orders of
+# magnitude (source in `smallfiles/scaling/config.py`).
 #
 # > **Predict.** One packed file is spread over all targets. How many nodes can it feed?
 
@@ -242,7 +245,7 @@ guess = 50  # change me: nodes
 # Divide what the targets can do by what one node needs:
 
 # %%
-from smallfiles.scaling import WAYS, Storage, Work, saturation, simulate
+from smallfiles.scaling import BROADCAST, WAYS, Storage, Work, saturation, simulate
 
 work = Work(samples=1_281_167, sample_bytes=110_000, step_s=0.05)
 lustre = Storage(targets=24, stripes=24, metadata_ops_s=100_000, request_s=0.0005)  # change me later
@@ -272,7 +275,7 @@ full = {name: min(saturation(work, place, way).values()) for name, (place, way) 
 print("nodes that it feeds:", {name: round(count, 1) for name, count in full.items()})
 
 # %% [markdown]
-# The folded cell draws how many times as long an epoch takes as with GPUs that never wait.
+# The folded cell compares the epochs with those of GPUs that never wait.
 
 # %% jupyter={"source_hidden": true}
 least_s = {n: max(work.step_s, work.samples / (n * node_needs)) for n in nodes}
@@ -283,7 +286,7 @@ axes = {"x": "nodes", "y": "times as long as never waiting", "log": "xy", "marks
 figures.lines(longer, title, **axes, guess=guess, note="a model, without page cache; copies are in place", counted=True)
 
 # %% [markdown]
-# A line leaves 1 where something that all nodes share is full:
+# A line leaves 1 shortly before something that all nodes share is full, because requests queue:
 #
 # - *files, crowded*: 5,000 operations per second feed half a node.
 # - *packed*: each image is a request, which takes a target longer than its bytes.
@@ -308,7 +311,7 @@ guess = "files"  # change me: "files" or "packed"
 hundred = {f"files, {100_000 // by:7,} operations/s": simulate(work, shared(by), WAYS["files"], 100) for by in (1, 5, 20)}
 for on in (1, 24):
     hundred[f"packed, targets: {on}"] = simulate(work, replace(lustre, stripes=on), WAYS["packed"], 100)
-hundred |= {name: simulate(work, lustre, WAYS[name], 100) for name in ("shards", "staged")}
+hundred |= {name: simulate(work, lustre, (WAYS | BROADCAST)[name], 100) for name in ("shards", "staged", "broadcast")}
 for name, found in hundred.items():
     copy_s = found.first_epoch_s - found.epoch_s
     print(f"{name:27} {found.epoch_s:4.0f} s per epoch" + f", and {copy_s:.0f} s once for the copies" * (copy_s > 1))
@@ -319,8 +322,9 @@ print("your guess:", guess)
 # image. With a twentieth, they take 13 times as long. A packed file on one target is slower still: before you write it,
 # *stripe* its folder over all targets, by `lfs setstripe -c -1 FOLDER`.
 #
-# So **packing pays where metadata is the limit, striping and long reads where the targets are**. A copy per node saves
-# 35 s per epoch over the striped file, and has paid off after 24.
+# So **packing pays where metadata is the limit, striping and long reads where the targets are**. A copy per node
+# has paid off after 24 epochs against the striped file, after about 90 against shards. A broadcast (`sbcast`, notebook
+# 07) copies in a quarter of the time.
 
 # %% [markdown] id="choose" tags=["core"]
 # ## 5 · Choose
@@ -328,7 +332,7 @@ print("your guess:", guess)
 # ![Four questions. Object store: tar shards, streamed. Fits a node, and a copy pays: one packed file, staged. Programs need paths: squashfs. Any sample at any time: one striped file. Otherwise tar shards of 100 MB to 1 GB, several per worker.](pictures/choose_a_format.svg)
 #
 # Take ImageNet-21k: 14 million images, 1.6 TB, on 8 nodes with 400 GB of memory free. The picture ends at shards.
-# `advise` may differ: it forecasts hours, and of ways that take equally long it names the simplest to keep.
+# `advise` may differ: it forecasts hours, and of equally fast ways it names the simplest.
 #
 # > **Predict.** The metadata server does 20,000 operations per second. How many hours do 30 epochs take from files?
 
@@ -357,7 +361,7 @@ figures.bars(advice.hours, title, **axes, guess=guess, note="a model", counted=T
 
 # %% [markdown]
 # From files, the metadata server is the limit: 2 × 14.2 million × 30 operations, 20,000 per second. From a packed file
-# or shards, the GPUs are. So `advise` names the single file.
+# or shards, the GPUs are. So `advise` names the single file, on 16 targets: its rule from 100 GB.
 #
 # **Your turn.** Each node's page cache keeps a part of the file. Set `cache_bytes` to 0. Which way is advised now?
 #
@@ -371,14 +375,14 @@ figures.bars(advice.hours, title, **axes, guess=guess, note="a model", counted=T
 #
 # ### Now your site
 #
-# Your numbers so far, beside recorded ones:
+# Your numbers so far:
 
 # %%
 worksheet.measure_missing(setup.path())
 worksheet.page()
 
 # %% [markdown]
-# Ask your site for its metadata rate and targets, and put them in. Decoding is your number of notebook 08.
+# Ask your site for its metadata rate and targets, and put them in.
 
 # %%
 site = replace(lustre, targets=24, stripes=24, metadata_ops_s=20_000)  # change me: your site
@@ -406,7 +410,7 @@ for name, way in WAYS.items():
 show.command(TrainingPlan(nodes=64, step_s=0.02), "DATA")
 
 # %% [markdown]
-# `profile` runs your own training unchanged, and says whether loading limits it:
+# This says whether loading limits your own training:
 #
 # ```bash
 # smallfiles profile -- python train.py
