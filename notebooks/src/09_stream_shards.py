@@ -347,22 +347,19 @@ figures.lines(lines, title, x="added latency (ms)", y="images per second", log="
 #
 # From 20 ms on two lines meet: 8 images in flight come as fast as one shard of 8, but take eight requests.
 #
-# **Your turn.** How many requests fill your network? Each waits `far_s`, then brings its bytes.
+# > **Predict.** Your network brings 1.25 GB/s, one large request 90 MB/s after its wait. How many requests of 16 MiB in
+# > flight fill the network: 3, 15 or 60?
 
 # %%
-bandwidth, connection = 1.25e9, 90e6  # change me: bytes/s of your network (here 10 Gbit/s), and of one large GET
-request_s = (16 << 20) / connection  # change me: add the wait
-worksheet.note("09", in_flight=round(bandwidth * request_s / (16 << 20), 1))
+guess = 60  # change me: requests in flight
+bandwidth, connection = 1.25e9, 90e6  # change me: bytes/s of your network (here 10 Gbit/s), and of one large request
+request_s = far_s + (16 << 20) / connection  # it waits, then brings its bytes
+in_flight = round(bandwidth * request_s / (16 << 20), 1)
+worksheet.note("09", in_flight=in_flight)
+f"{in_flight} requests of 16 MiB fill the network; your guess: {guess}"
 
 # %% [markdown]
-# <details>
-# <summary>The line</summary>
-#
-# `request_s = far_s + (16 << 20) / connection`
-#
-# </details>
-#
-# At 10 Gbit/s about 15 do: 14 answers of 90 MB/s fill the network, while one or two more requests wait.
+# At 10 Gbit/s about 15 do: 14 answers of 90 MB/s fill the network, while one or two more wait.
 # [Amazon](https://docs.aws.amazon.com/whitepapers/latest/s3-optimizing-performance-best-practices/horizontal-scaling-and-request-parallelization-for-high-throughput.html)
 # recommends about as many.
 
