@@ -16,7 +16,7 @@
 #
 # ![A job's first epoch as a bar, for each notebook: the part in which the GPU waits shrinks from file per image to packed, staged and fed.](pictures/course.svg)
 #
-# *The map of the course. The lengths are schematic; you will measure the real ones.*
+# *The map of the course. 09 and 10 keep the wait short on far storage and many nodes.*
 #
 # The course takes two days. *Optional* sections can always wait. If something breaks, look it up in
 # [12 · When it breaks](12_when_it_breaks.ipynb). The [glossary](../docs/glossary.md) explains the terms.
@@ -93,7 +93,8 @@ os.sched_setaffinity(0, allowed)
 # Start as many workers as the second number allows. If several processes share the CPUs, divide by their number. For
 # example, `torchrun` can start one process per GPU, and each sees all CPUs of the job.
 #
-# Some clusters do not enforce the number of CPUs. So in a job obey `$SLURM_CPUS_PER_TASK` too.
+# Some clusters do not enforce the number of CPUs. So in a job take the smaller of the second number and
+# `$SLURM_CPUS_PER_TASK`.
 #
 # With memory it is the same: your job may get less than is installed. The cell shows the smaller of the two, and what
 # sets it. A job that needs more is killed, not slowed down.
@@ -119,8 +120,8 @@ picture = machine_report.describe(setup.scratch)
 machine_report.draw(picture, guess)
 
 # %% [markdown]
-# Each file system at hand has a pair of bars, and the shorter bar of a pair decides. If inodes run out first, "No space
-# left on device" appears although many bytes are free.
+# Each file system at hand has a pair of bars, or one where inodes are not counted. The shorter bar of a pair decides. If
+# inodes run out first, "No space left on device" appears although many bytes are free.
 #
 # On a cluster you may use only a part of the file system, your *quota*. It limits bytes and inodes. If a tool reports
 # it, the figure has bars for it. If not, ask your site.
@@ -139,7 +140,7 @@ x = f"files of {bytes_text(file_bytes)} that there is room for"
 figures.bars(room, title, x=x, guess=guess, groups=("bytes", "inodes"), counted=True)
 
 # %% [markdown]
-# The smaller number counts. Three million photos use up the inodes, but only 0.3 TB of the 2 TB.
+# Three million photos use up the inodes, but only 0.3 TB of the 2 TB.
 #
 # **Your turn.** Find the `file_bytes` at which both limits are reached together.
 #
@@ -151,7 +152,7 @@ figures.bars(room, title, x=x, guess=guess, groups=("bytes", "inodes"), counted=
 #
 # </details>
 #
-# The `doctor` examines all of this and more. It has advice for each line that needs attention:
+# The `doctor` examines this and more, and has advice for each line that needs attention:
 
 # %%
 from smallfiles import doctor
@@ -219,7 +220,8 @@ print(f"your guess: {guess} s")
 
 # %% [markdown]
 # The first line passes before the first image is read. The second line is the remedy: the whole environment in one
-# file, which each node opens once ([06.5](06_read_a_squashfs_image.ipynb#5-·-Put-an-environment-into-one-file)).
+# file, which each node opens once ([06.5](06_read_a_squashfs_image.ipynb#5-·-Put-an-environment-into-one-file)). Its
+# bytes must still be read, but from other servers.
 
 # %% [markdown] id="order" tags=["optional"]
 # ## 3 · Run cells in order
@@ -276,8 +278,7 @@ check.inodes_of_a_copy(inodes_of_a_copy)
 # %% [markdown]
 # The cross comes with the first case that failed, and often with the reason.
 #
-# **Your turn.** Correct the function above and run it again. Our solution is in the folded cell. Click on its bar to
-# open it.
+# **Your turn.** Correct the function above and run it again. Our solution is in the folded cell: click on its bar.
 
 
 # %% jupyter={"source_hidden": true}
@@ -332,8 +333,8 @@ show.command(picture)
 # <details>
 # <summary>Answer</summary>
 #
-# **(a)**. `df -i` shows how many are left. A full quota says `Disk quota exceeded`. On Lustre, one full group of disks
-# (a *target*) gives the same message: `lfs df -h` shows it. (b) Too little memory ends a process, with a different
+# **(a)**. `df -i` shows how many are left. On Lustre, one full group of disks (a *target*) gives this message, too:
+# `lfs df -h` shows it. A full quota says `Disk quota exceeded`. (b) Too little memory ends a process, with a different
 # message. (c) A slow disk is not full.
 #
 # </details>
