@@ -49,7 +49,7 @@ NUMBERS: dict[str, dict[str, Number]] = {
         "rows_per_batch": Number("largest record batch with which the slowest reader keeps half its speed")
     },
     "04": {"layout": Number("fastest HDF5 layout that needs no setting in the reader")},
-    "05": {"shard_images": Number("images per shard that reach half of the best measured")},
+    "05": {"shard_images": Number("images per shard, the smallest size tried with half of the best rate")},
     "07": {"break_even_epochs": Number("epochs after which staging has paid off")},
     "08": {
         "images_per_s": Number(

@@ -85,7 +85,7 @@ for sample in wds.WebDataset(f"{place}/cats.tar", shardshuffle=False):
     print(sample["__key__"], [field for field in sample if field[0] != "_"])
 
 # %% [markdown]
-# It reads one sample, without a field `jpg`. Our `pack` avoids this: it writes such a dot as `%2E`.
+# It reads one sample, without a field `jpg`. Our `pack` writes such a dot as `%2E`.
 
 # %%
 from smallfiles import formats
@@ -139,7 +139,7 @@ for one in (ordered, mixed):
 
 # %% [markdown]
 # webdataset also shuffles while it reads: first the list of shards, then the samples. These pass a *buffer*, from which
-# each output is drawn at random. Is that enough? We send the numbers of ImageNet's images through it.
+# each output is drawn at random. Is that enough for ImageNet's images?
 
 # %%
 import random
@@ -162,8 +162,8 @@ def arrival(stored, buffer, epoch, shard=1_000):
 
 
 # %% [markdown]
-# The folded cell defines two measures of an epoch: how many classes a batch holds, and how many of its pairs of images
-# shared a batch in the epoch before.
+# The folded cell defines two measures: the classes in a batch, and the share of its pairs of images that shared a batch
+# in the epoch before.
 
 
 # %% jupyter={"source_hidden": true}
@@ -205,16 +205,19 @@ for name, stored in packings.items():
 sizes, found = zip(*held["in class order"].items(), strict=True)
 half = classes_per_batch(np.random.default_rng(1).permutation(samples)) / 2
 crossing = 2 ** np.interp(half, found, np.log2(sizes))
-title = f"In class order, half of the classes take a buffer of about {round(crossing, -4):,.0f} images"
+title = (
+    f"In class order, {half:.0f} classes in a batch take a buffer of about {round(crossing, -4):,.0f} images"
+)
 axes = {"x": "images in the shuffle buffer; 1 is none", "counted": True}
-marks = {"half of the classes": crossing}
+marks = {f"{half:.0f} classes": crossing}
 show.figure(
     figures.lines(held, title, **axes, y=f"classes in a batch of {batch}", log="x", guess=guess, marks=marks)
 )
 
 # %% [markdown]
-# In class order, even a buffer of 40,000 images brings only half of the classes, and it takes 4 GB in every worker.
-# Shards that were shuffled at packing need no buffer for this.
+# In class order, even a buffer of 40,000 images brings only half as many classes as random order, and takes 4 GB in
+# every worker.
+# Shards shuffled at packing need no buffer for this.
 #
 # But packing shuffles only once: the same neighbours leave a shard together in each epoch. The folded cell draws how
 # many pairs of a batch meet again.
@@ -228,13 +231,14 @@ title = f"Pairs that meet again: {none:.0f} % without a buffer, {some:.1g} % wit
 figures.lines(met, title, **axes, y="pairs that had met before, %", log="xy", ideal="random order")
 
 # %% [markdown]
-# A buffer of 4,096 images separates old neighbours. So do both: shuffle at packing, and read through a buffer.
+# A buffer of 4,096 images leaves 0.3 % of the pairs together; random order has 0.02 %. So shuffle at packing, and read
+# through a buffer.
 
 # %% [markdown] id="size" tags=["optional"]
 # ## 3 · Choose the size of a shard
 #
-# *Optional, 8 minutes.* Each shard must be opened, which may take 2 ms on a busy parallel file system. The folded cell
-# defines `stream`, which reads shards as webdataset does, and waits before each open.
+# *Optional, 8 minutes.* Each shard must be opened, which may take 2 ms on a busy parallel file system. The folded
+# `stream` reads shards as webdataset does, and waits before each open.
 
 # %% jupyter={"source_hidden": true}
 from time import sleep
@@ -255,13 +259,14 @@ def stream(paths, open_s):
 
 
 # %% [markdown]
-# > **Predict.** With 2 ms per open, how many images per shard reach half of the best rate?
+# > **Predict.** Of 1, 4, 16, 64 and 256 images per shard, which is the smallest to reach half of the best rate, with
+# > 2 ms per open?
 
 # %%
 guess = 4  # change me: images per shard
 
 # %% [markdown]
-# The folded cell reads shards of five sizes, draws, and notes your number.
+# The folded cell reads them, draws, and notes your number.
 
 # %% jupyter={"source_hidden": true}
 from dataclasses import replace
@@ -283,13 +288,13 @@ for count in counts:
 slow = {count: np.median(runs) for count, runs in rates["2 ms per open"].items()}
 enough = min(count for count in slow if slow[count] >= max(slow.values()) / 2)
 worksheet.note("05", shard_images=enough)
-title = f"With 2 ms per open, {enough} images per shard reach half of the best rate"
+title = f"With 2 ms per open, the smallest size above half of the best rate is {enough}"
 axes = {"x": "images per shard", "y": "images per second", "log": "xy", "note": "warm cache"}
-show.figure(figures.lines(rates, title, **axes, guess=guess, marks={"half of the best": enough}))
+show.figure(figures.lines(rates, title, **axes, guess=guess, marks={"smallest above half": enough}))
 
 # %% [markdown]
-# The wait comes once per shard. At 100 MB/s a shard of 100 MB takes a second, so an open of 2 ms hardly counts. Much
-# larger is no better, because each worker needs a shard: ImageNet has 140 of 1 GB, so of 512 workers 372 get none.
+# At 100 MB/s a shard of 100 MB takes a second, so its open of 2 ms hardly counts. Much larger is no better: ImageNet has
+# 140 shards of 1 GB, so of 512 workers 372 get none.
 #
 # Compression pays only if fetching the saved bytes takes longer than unpacking. The folded cell measures gzip:
 
@@ -372,8 +377,8 @@ print(f"by rank {by_rank}; your guess was {guess}")
 # One rank gets two shards. Ranks exchange gradients at each step, so at the end it waits for the others, and training
 # [hangs](https://github.com/webdataset/webdataset/issues/225).
 #
-# `WebLoader(…).repeat().with_epoch(batches)` ends all ranks after equally many batches. Or use a loader that deals out
-# samples instead of shards, such as ours with `order="stream"`:
+# `WebLoader(…).repeat().with_epoch(batches)` ends all ranks after equally many batches. Or deal out samples
+# instead of shards, as our loader does with `order="stream"`:
 
 # %%
 from smallfiles.loading import LoaderConfig, make_loader
@@ -395,7 +400,7 @@ print("by rank", [len(found) for found in by_rank], "different samples:", len({*
 guess = 6  # change me: classes with 8 workers, in class order
 
 # %% [markdown]
-# The folded cell counts, for both packings of section 2.
+# The folded cell counts, for both packings.
 
 
 # %% jupyter={"source_hidden": true}
@@ -425,14 +430,15 @@ axes = {
 show.figure(figures.bars(held, title, **axes, guess=guess, guess_of="in class order, 8"))
 
 # %% [markdown]
-# Each worker makes batches of its own shards only. With 8 workers that is one shard, and in class order it holds two or
-# three classes. A shard that was shuffled at packing holds all.
+# Each worker makes batches of its own shards only. With 8 workers that is one shard or none, and in class order it holds
+# two or three classes. One worker mixes them, since its buffer holds the whole small set. A shard shuffled
+# at packing holds all.
 #
 # <details>
 # <summary>My shards are in class order, and I cannot pack them again</summary>
 #
-# Put a second buffer behind the workers: `WebLoader(…).unbatched().shuffle(1000).batched(16)`. The samples must be
-# tuples, as after `.to_tuple`. Section 2 shows how large the buffer must be.
+# Put a second buffer, as large as section 2 shows, behind the workers:
+# `WebLoader(…).unbatched().shuffle(1000).batched(16)`. The samples must be tuples, as after `.to_tuple`.
 #
 # </details>
 
@@ -459,13 +465,14 @@ for detshuffle in (False, True):
 print("your guess, another order:", guess)
 
 # %% [markdown]
-# Without `detshuffle`, webdataset 1.0.2 [repeats](https://github.com/webdataset/webdataset/pull/502) the first order. With
-# it, each worker [counts epochs](https://github.com/webdataset/webdataset/issues/172), so the workers must be kept.
+# Without `detshuffle`, webdataset 1.0.2 [repeats](https://github.com/webdataset/webdataset/pull/502) the first order of the
+# shards; a `.shuffle`, left out here, would hide it. With `detshuffle`, each worker
+# [counts epochs](https://github.com/webdataset/webdataset/issues/172), so the workers must be kept.
 #
 # <details>
-# <summary>Each worker still keeps its own shards. What if they must change hands?</summary>
+# <summary>What if shards must go to another worker in each epoch?</summary>
 #
-# Contrastive training [needed that](https://github.com/webdataset/webdataset/pull/73). Shuffle before the splits:
+# [Shuffle before the splits](https://github.com/webdataset/webdataset/pull/73):
 #
 # ```python
 # first = wds.SimpleShardList(shards), wds.detshuffle(10_000, 10_000), wds.split_by_node, wds.split_by_worker
@@ -473,12 +480,11 @@ print("your guess, another order:", guess)
 # ```
 #
 # Keep the workers here too, and end each epoch after no more batches than every rank has. A rank that begins a second
-# pass counts it as an epoch. From then on it shuffles unlike the others: samples repeat and others are left out, without
-# an error.
+# pass counts it as an epoch, and then shuffles unlike the others: samples repeat or are left out, without an error.
 #
 # </details>
 #
-# The cures in one table:
+# The cures:
 #
 # | Symptom | Cure |
 # |---|---|
@@ -486,7 +492,7 @@ print("your guess, another order:", guess)
 # | the same neighbours meet again | `.shuffle(4096)` |
 # | several ranks read the same samples | `nodesplitter=wds.split_by_node` |
 # | training hangs at the end of an epoch | `WebLoader(…).repeat().with_epoch(batches)` |
-# | every epoch has the same order | `detshuffle=True` and `persistent_workers=True` |
+# | the shards come in the same order in every epoch | `detshuffle=True` and `persistent_workers=True` |
 
 # %% [markdown] id="cut" tags=["optional"]
 # ## 7 · Cut a shard
@@ -512,7 +518,8 @@ except SmallfilesError as error:
 print("your guess:", guess)
 
 # %% [markdown]
-# A tar ends with two blocks of zeros, but programs need not check for them. Our reader does.
+# A tar ends with two blocks of zeros, but only our reader checks for them. After a cut inside an image, the other two
+# raise `unexpected end of data`.
 
 # %% [markdown] id="exercise"
 # ## Exercise
@@ -524,7 +531,7 @@ print("your guess:", guess)
 # ## On the cluster
 #
 # Packing in shuffled order makes one small read per image, so let a job array do it in eight parts. The folded cell
-# shows that two parts, joined, are the same bytes as one run:
+# shows that two joined parts equal one run:
 
 # %% jupyter={"source_hidden": true}
 out = Path(tempfile.mkdtemp(dir=setup.scratch)) / "parts.tars"
@@ -544,7 +551,7 @@ show.command(PackConfig(shuffle=0, merge=True), "ILSVRC2012_img_train.tar", "tra
 # ## Key points
 #
 # - A sample is a run of neighbours in a shard with the same name up to the first dot.
-# - A shuffle while packing mixes classes; a buffer while reading separates old neighbours.
+# - A shuffle while packing mixes classes; a buffer while reading separates most old neighbours.
 # - Shards of 100 MB to 1 GB, several per worker.
 # - Split over ranks, then over workers, and count keys: repeats raise no error.
 # - A tar that was cut between two samples looks like a shorter one.
@@ -558,9 +565,8 @@ show.command(PackConfig(shuffle=0, merge=True), "ILSVRC2012_img_train.tar", "tra
 # <details>
 # <summary>Answer</summary>
 #
-# **(b)**. webdataset draws from the buffer at random, so a few images wait while six more shards pass: a batch meets
-# about seven shards, each with one or two classes. (a) would take a buffer as large as the set. (c) would be a batch
-# without any buffer.
+# **(b)**. A few images wait in the buffer while six more shards pass: a batch meets about seven shards, each with one
+# or two classes. (a) would take a buffer as large as the set, (c) none.
 #
 # </details>
 #
