@@ -16,7 +16,7 @@
 # |---|---|---|---|
 # | Accuracy is lower with 4 workers than with none | forked workers share the position of a file opened before them ([pytorch#11887](https://github.com/pytorch/pytorch/issues/11887)) | open it at the first read of each process, or use `os.pread` | [below](#Lower-accuracy-with-workers), [04.4](04_pack_hdf5.ipynb#4-·-Close-the-file-before-workers-start), [06.4](06_read_a_squashfs_image.ipynb#4-·-Share-one-file-between-workers) |
 # | A pretrained model scores 0 to 0.1 % on ImageNet | `label = ID - 1`: the order of the development kit, not of the sorted wnids ([mmpretrain#11](https://github.com/open-mmlab/mmpretrain/issues/11)) | label = rank of the sorted wnid; images 1 to 4: 65, 970, 230, 809 | [02.3](02_describe_a_dataset.ipynb#3-·-Catch-the-wrong-label-order) |
-# | Every epoch has the same order | `sampler.set_epoch(epoch)` was forgotten ([pytorch#31771](https://github.com/pytorch/pytorch/issues/31771)), or shards are shuffled with one seed | call it; `make_loader` counts epochs | [below](#Same-order-in-every-epoch), [10.2](10_run_it_on_many_nodes.ipynb#2-·-Read-each-sample-once) |
+# | Every epoch has the same order | `sampler.set_epoch(epoch)` was forgotten ([pytorch#31771](https://github.com/pytorch/pytorch/issues/31771)), or shards are shuffled with one seed | call it; in webdataset `detshuffle=True` with `persistent_workers=True`; `make_loader` counts epochs | [below](#Same-order-in-every-epoch), [05.6](05_shard_a_dataset.ipynb#6-·-Change-the-order-in-each-epoch), [10.2](10_run_it_on_many_nodes.ipynb#2-·-Read-each-sample-once) |
 # | Two images became one sample | webdataset cuts keys at the first dot | no dots in names; `pack` writes them as `%2E` | [below](#Two-images-became-one-sample), [05.1](05_shard_a_dataset.ipynb#1-·-Look-inside-a-shard) |
 # | More GPUs, and an epoch takes as long; or `you need to add an explicit nodesplitter` | each rank reads everything | split over ranks, then workers; at least one shard for each worker | [below](#Each-rank-reads-everything), [05.4](05_shard_a_dataset.ipynb#4-·-Deal-the-shards-out), [10.2](10_run_it_on_many_nodes.ipynb#2-·-Read-each-sample-once) |
 # | Fewer samples than yesterday, or `unexpected end of data` | a copy was interrupted; webdataset and `tarfile` do not notice a cut between samples | write under a temporary name and rename; `smallfiles verify` | [05.7](05_shard_a_dataset.ipynb#7-·-Cut-a-shard) |
@@ -31,7 +31,7 @@
 # | Symptom | Cause | Remedy | Where |
 # |---|---|---|---|
 # | Memory grows during the first epoch; at the end `killed by signal: Killed` | reading a Python object changes its reference count, which copies its page into the worker ([pytorch#13246](https://github.com/pytorch/pytorch/issues/13246)) | columns (Arrow, NumPy) instead of lists and dicts | [below](#Memory-grows), [02.5](02_describe_a_dataset.ipynb#5-·-Count-the-memory-of-workers) |
-# | `Bus error`, `unable to allocate shared memory` | `/dev/shm` is full (Docker: 64 MB, [pytorch#5040](https://github.com/pytorch/pytorch/issues/5040)), or a mapped file was rewritten | fewer batches ahead, bytes instead of floats, threads; in Docker `--shm-size` | [below](#Bus-error,-or-no-shared-memory), [08.3](08_keep_the_gpu_fed.ipynb#3-·-Add-workers) |
+# | `Bus error`, `unable to allocate shared memory` | `/dev/shm` is full (Docker: 64 MB, [pytorch#5040](https://github.com/pytorch/pytorch/issues/5040)), or a mapped file was rewritten | fewer batches ahead, uint8 instead of float32, or threads instead of processes; in Docker `--shm-size` | [below](#Bus-error,-or-no-shared-memory), [08.3](08_keep_the_gpu_fed.ipynb#3-·-Add-workers) |
 # | `Too many open files`, `received 0 items of ancdata` | each tensor kept from a worker holds an open file ([pytorch#973](https://github.com/pytorch/pytorch/issues/973)) | `.clone()` what you keep, raise `ulimit -n`, or `set_sharing_strategy("file_system")` | [below](#Too-many-open-files) |
 # | `offset overflow while concatenating arrays` | a `binary` column of a record batch ends at 2 GiB ([arrow#10776](https://github.com/apache/arrow/issues/10776)) | more batches, or `large_binary` | [below](#Offset-overflow), [03.1](03_pack_arrow.ipynb#1-·-Build-a-small-file-by-hand) |
 # | The job is killed while it stages | a file in `/dev/shm` is memory of the job | request more memory, or stage to a disk | [07.1](07_stage_a_dataset.ipynb#1-·-Find-the-place) |
@@ -66,7 +66,7 @@
 # | `h5py objects cannot be pickled` | a `Dataset` is pickled for workers that are not forked | keep the path, open in the worker | [below](#Cannot-get-attribute,-or-cannot-be-pickled), [04.4](04_pack_hdf5.ipynb#4-·-Close-the-file-before-workers-start) |
 # | `Can't get attribute … on <module '__main__'` | workers that are not forked import your class, and a notebook is no module | put it into a file, or `multiprocessing_context="fork"` | [below](#Cannot-get-attribute,-or-cannot-be-pickled) |
 # | `Cannot re-initialize CUDA in forked subprocess` | the dataset, a transform or the collate function uses CUDA in a worker ([pytorch#40403](https://github.com/pytorch/pytorch/issues/40403)) | move tensors in the main process, or `multiprocessing_context="spawn"` | [08.3](08_keep_the_gpu_fed.ipynb#3-·-Add-workers) |
-# | Workers crawl although CPUs were requested | from Slurm 22.05 until 23.11 `srun` ignores the script's `--cpus-per-task` ([reframe#2655](https://github.com/reframe-hpc/reframe/issues/2655), [ulhpc-docs#51](https://github.com/ULHPC/ulhpc-docs/issues/51)) | `srun --cpus-per-task="$SLURM_CPUS_PER_TASK"` | [below](#Workers-crawl), [10.1](10_run_it_on_many_nodes.ipynb#1-·-Find-your-place) |
+# | Workers crawl although CPUs were requested | from Slurm 22.05 to 23.02 `srun` ignores the script's `--cpus-per-task` ([reframe#2655](https://github.com/reframe-hpc/reframe/issues/2655), [ulhpc-docs#51](https://github.com/ULHPC/ulhpc-docs/issues/51)) | `srun --cpus-per-task="$SLURM_CPUS_PER_TASK"` | [below](#Workers-crawl), [10.1](10_run_it_on_many_nodes.ipynb#1-·-Find-your-place) |
 # | The GPU waits, however much is prefetched | batches come too slowly on average | find the longest stage; crop before scaling | [08.1](08_keep_the_gpu_fed.ipynb#1-·-Follow-a-batch), [08.5](08_keep_the_gpu_fed.ipynb#5-·-Look-at-the-waiting) |
 # | More nodes, but no more images per second | the shared storage is at its limit | stage to each node, or use fewer nodes | [10.4](10_run_it_on_many_nodes.ipynb#4-·-Add-nodes-until-the-storage-is-full) |
 # | Training hangs at the end of an epoch | a rank has fewer steps; the others wait for its gradients, 10 minutes with NCCL, 30 with gloo | equal numbers of batches on all ranks | [05.4](05_shard_a_dataset.ipynb#4-·-Deal-the-shards-out), [10.3](10_run_it_on_many_nodes.ipynb#3-·-Train-on-all-of-them) |
@@ -122,6 +122,7 @@ import os
 import subprocess
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
+from statistics import median
 
 fork = multiprocessing.get_context("fork")
 
@@ -213,20 +214,20 @@ def wrong(dataset, workers):
     return sum(int((~right).sum()) for right in DataLoader(dataset, 100, sampler=chosen, **settings))
 
 
-tried = [("seek, pause, read", 2), ("seek, pause, read", 1), ("os.pread", 2)]
-shares = {f"{way}; {n} worker{'s' * (n > 1)}": round(wrong(IsRight(way), n) / 120, 1) for way, n in tried}
-two, _, by_position = shares.values()
-title = f"With two workers {two:.2g}% of the samples are wrong in this run, with os.pread {by_position:.2g}%"
-title = title if two else "This time the two workers never met: run the cell again"
-colours, note = ("seek", "os.pread"), "12,000 samples per bar, one run"
-guessed = {"guess": guess, "guess_of": "seek, pause, read; 2"}
-figures.bars(shares, title, x="wrong samples (%)", groups=colours, note=note, **guessed)
+shares = {}
+for way, n in (("seek, pause, read", 2), ("seek, pause, read", 1), ("os.pread", 2)):
+    shares[f"{way}; {n} worker{'s' * (n > 1)}"] = [wrong(IsRight(way), n) / 120 for _ in range(3)]
+two, _, by_position = map(median, shares.values())
+title = f"With two workers {two:.2g}% of the samples are wrong, with os.pread {by_position:.2g}%"
+title = title if two else "This time the two workers rarely met: run the cell again"
+look = {"groups": ("seek", "os.pread"), "note": "12,000 samples per run", "guess_of": "seek, pause, read; 2"}
+figures.bars(shares, title, x="wrong samples (%)", guess=guess, **look)
 
 # %% [markdown]
 # ![Left: two workers share one offset, worker 2 moves it, and worker 1 reads image B instead of A. Right: with pread each names its position.](pictures/shared_offset.svg)
 #
 # **Why.** Forked workers share the offset of an open file: one worker moves it before the other has read. How often
-# this happens is chance. Without the pause it is rare, so that a short test may miss it
+# this happens differs from run to run. Without the pause it is rare: a short test may miss it
 # ([06.4](06_read_a_squashfs_image.ipynb#4-·-Share-one-file-between-workers)).
 #
 # **Cure.** `os.pread` is given the position. Or each process opens the file itself, at its first read. Write that line:
@@ -384,8 +385,8 @@ title = f"Reading every n-th path copies the whole list up to n = {last:,}"
 figures.lines(copied, title, x="every n-th path is read, n", y="copied by the worker (MB)", log="x", guess=guess)
 
 # %% [markdown]
-# **Why.** A page of 4 kB holds 36 paths. So up to n = 36 the worker writes to each page. The paths in a column have no
-# counts.
+# **Why.** A page of 4 kB holds 36 paths. So up to n = 36 the worker writes to each page: add 36 and 37 to `steps`. The paths in
+# a column have no counts.
 #
 # **Cure.** Keep paths, labels and captions in columns (Arrow, NumPy).
 #
@@ -409,7 +410,7 @@ def with_limits(folder, limits, *command):
     alone = ["unshare", "--user", "--map-root-user", "--mount", "sh", "-c", mount, str(folder)]
     end = subprocess.run([*alone, *command], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     refused = "unshare failed" in end.stdout or "mount:" in end.stdout
-    return f"Not allowed on this machine: {end.stdout}" if refused else end.stdout.strip()
+    return f"Not allowed here, so read on: {end.stdout}" if refused else end.stdout.strip()
 
 
 LOADER = """
@@ -426,8 +427,8 @@ for dtype in ("float32", "uint8"):
     print(f"{dtype}:", with_limits("/dev/shm", "size=8m", sys.executable, "-c", LOADER, dtype, str(batch)))
 
 # %% [markdown]
-# **Why.** Four samples of floats take 9.6 MB. Two take 4.8 MB, and the next batch, which is made ahead, takes 4.8 MB
-# more.
+# **Why.** Four samples take 9.6 MB as floats, 2.4 MB as bytes: only the bytes arrive. Two samples of floats take 4.8 MB,
+# and so does the next batch, which is made ahead.
 #
 # **Cure.** Make smaller batches (here of one sample) or fewer of them ahead, or send bytes.
 #
@@ -531,10 +532,14 @@ print(with_limits(small, "size=12m,nr_inodes=5", "sh", "-c", TOUCH, str(small)))
 # The folded cell tries both.
 
 # %% jupyter={"source_hidden": true}
+import tempfile
+
+os.environ.pop("HDF5_USE_FILE_LOCKING", None)  # read at the import: this kernel shall lock
 import h5py
 
 ASK = "import h5py, sys; h5py.File(sys.argv[1], 'r'); print('opened')"
-path = setup.scratch / "one.h5"
+local = tempfile.NamedTemporaryFile(suffix=".h5")  # a disk of this node has locks
+path = local.name
 h5py.File(path, "w").close()
 with h5py.File(path, "r+"):
     for locking in ("TRUE", "FALSE"):
@@ -578,7 +583,7 @@ for method in ("spawn", "fork"):
 #
 # **Cure.** Move the class into a file, or fork.
 #
-# An open HDF5 file cannot be pickled either. Our reader pickles its path instead, and opens the file again.
+# An open HDF5 file cannot be pickled either. Our reader pickles its path instead.
 
 # %%
 import pickle
