@@ -77,9 +77,9 @@ def walk(root):
 
 for name, root in {"demo set": setup.folder(), "environment": sys.prefix}.items():
     files, folders = walk(root)
-    held, taken = (bytes_text(total) for total in files.sum(axis=0))
+    held, used = (bytes_text(total) for total in files.sum(axis=0))
     found = f"{'at least ' * (len(files) > most)}{len(files) + folders:,}"
-    print(f"{name:12} {found:>6} inodes, which hold {held} and take {taken} on disk")
+    print(f"{name:12} {found:>6} inodes, which hold {held} and take {used} on disk")
 print(f"your guess   {guess:,}" if guess else "")
 
 # %% [markdown]
@@ -147,7 +147,7 @@ def timed(call, items):
 
 # %% [markdown]
 # A *warm* read finds the bytes in memory, in the kernel's *page cache*. Before a *cold* read we ask the kernel to forget
-# the bytes (`posix_fadvise`), so they come from the disk.
+# the bytes (`posix_fadvise`), so they come from the disk or the file server.
 #
 # The kernel also keeps names that it has looked up. The cell asks for all sizes first, so all names are *known*.
 
@@ -156,10 +156,10 @@ from pathlib import Path
 
 from smallfiles.measure import cache
 
-source = setup.source()
-folder = setup.folder()
+source, folder = setup.source(), setup.folder()
 paths = [str(folder / path) for path in source.manifest.paths.to_pylist()][:200]
 buffer = bytearray(max(map(os.path.getsize, paths)))  # from here on the kernel knows every name
+os.close(os.dup2(0, 1_000))  # Linux enlarges its table of open files: now, not while we time
 times = {name: [] for name in ("stat", "open", "read, cold", "read, warm", "close")}
 
 
@@ -179,43 +179,43 @@ for _ in range(5):
     time_all("read, warm")
 
 # %% [markdown]
-# The folded cell draws all calls. A dot marks the slowest one.
+# The folded cell draws all calls; a dot marks the slowest.
 
 # %% jupyter={"source_hidden": true}
 times = {name: seconds for name, seconds in times.items() if seconds}  # some file systems cannot be cold
-half = np.median(times["open"])
+open_s = np.median(times["open"])
 state = "cold" if "read, cold" in times else "warm"
-longer = float(f"{np.median(times[f'read, {state}']) / half:.2g}")
+longer = float(f"{np.median(times[f'read, {state}']) / open_s:.2g}")
 title = f"A {state} read takes about {longer:,g} times as long as an open of a known name"
-figures.histogram(times, title, x="time of one call (s)", log=True, guess=guess, guess_of="open")
+note = f"{len(times['open']):,} opens"
+figures.histogram(times, title, x="time of one call (s)", log=True, note=note, guess=guess, guess_of="open")
 
 # %% [markdown]
 # On a local disk the open of a known name takes almost nothing. So a laptop hides the problem: on a cluster an open is
-# a request to a server and may take milliseconds.
+# a request to a server, and may take milliseconds.
 #
-# The dots matter too: a batch waits for its slowest file.
+# The dots matter too: a batch waits for its slowest file. Here a single slow call may be another program's turn on
+# the CPU.
 #
-# Our *cold* is half cold: names and inodes stay known. Only root can drop those.
+# Our *cold* is half cold: names and inodes stay known, and a file server keeps its cache.
 #
 # > **Predict.** ImageNet has 1,281,167 training images. How long does it take to open them, one after the other, at the
-# > speed measured here? And on a busy server, with two requests of 2 ms per file?
+# > speed measured here? And on a fresh node, which knows no names: two requests of 2 ms per file?
 
 # %%
-guess = None, None  # change me: seconds here, hours there
+guess = 60, 12  # change me: seconds here, hours there
 images = 1_281_167
-there = images * 2 * 0.002  # a look-up, then the open
-show.say(f"Known names, here: **{images * half:,.0f} s** by the median; {images * np.mean(times['open']):,.0f} s by the mean, which contains the slow calls.")
-show.say(f"New names, there: **{there / 3600:.1f} hours** of opens, without a single byte. Your guess: {guess}.")
+show.say(f"Known names, here: **{images * open_s:,.0f} s** by the median; your guess was {guess[0]} s.")
+show.say(f"New names, there: **{images * 2 * 0.002 / 3600:.1f} hours** of opens, without a single byte; your guess was {guess[1]} hours.")
 
 # %% [markdown]
-# A fresh node knows no names, so we count two requests per file. The 2 ms are assumed; *On the cluster* helps to
-# estimate yours.
+# The 2 ms are assumed; see *On the cluster* for yours.
 
 # %% [markdown] id="sizes" tags=["core"]
 # ## 3 · Trade many files for one
 #
 # An open costs the same for a small file and for a large one, so a small file pays more per byte. We read the same
-# bytes from many files, and from one large file in pieces. The folded cell writes the files.
+# bytes from many files, and from a large one in pieces. The folded cell writes both.
 
 # %% jupyter={"source_hidden": true}
 import random
@@ -259,7 +259,7 @@ def read_one(large, size):
 
 
 # %% [markdown]
-# `measure.compare` runs both ways in turns, so that a disturbance hits both. The cache is warm.
+# `measure.compare` runs both ways in turns, so a disturbance hits both.
 #
 # > **Predict.** At which size does reading the bytes take as long as opening the file? There, many files reach half of
 # > the speed of one.
@@ -303,24 +303,23 @@ show.say(f"**Rule**, here: {1e6 * opening:,.1f} µs to open and close, times {te
 
 # %% [markdown]
 # A file is small if it has fewer bytes than could be read while it is opened. That is the *rule*: time of an open, times
-# the rate of reading. The line crosses the half near it, on a busy machine farther right. To the left opening dominates,
-# to the right moving the bytes.
+# the rate of reading. The line crosses the half near it, on a busy machine farther right. Far to the left it levels off,
+# because the one file needs a call per piece too, here about 1 µs.
 #
-# On slow storage the rule lies farther right: two requests of 2 ms, times 1 GB/s, are 4 MB. So ImageNet's images of
-# 110 kB are small files there.
+# On slow storage it lies farther right: two requests of 2 ms, times 1 GB/s, are 4 MB. ImageNet's images of 110 kB are
+# small there.
 #
-# **Your turn.** Set `wait_s = 0.002` and run this section again. Where does the line cross the half?
+# **Your turn.** Set `wait_s = 0.004` and run this section again. Where does the line cross the half?
 #
 # <details>
 # <summary>Answer</summary>
 #
-# Usually nowhere: the line stays below the half up to 4 MB. The rule lies at tens of megabytes, too far right for the
-# figure, because memory delivers that many bytes in 2 ms.
+# Usually nowhere: the line stays below the half up to 4 MB. The rule is too far right for the figure, because memory
+# delivers tens of megabytes in 4 ms.
 #
 # </details>
 #
-# One large file saves the opens. Reading it in order saves requests for the bytes too
-# ([05](05_shard_a_dataset.ipynb)).
+# Reading the large file in order saves requests for the bytes too ([05](05_shard_a_dataset.ipynb)).
 
 # %% [markdown] id="in-flight" tags=["core"]
 # ## 4 · Keep many opens in flight
@@ -348,15 +347,21 @@ def rates_in_flight(store, before=None, most=4 if setup.shared else 64):  # few,
 
 
 # %% [markdown]
-# We measure this machine, and then slow storage: `slowfs` mounts the same folder a second time, where each request
-# takes 2 ms and 4 are served at once. Others queue.
+# We measure this machine, then slow storage: `slowfs` mounts the same folder again. Each look-up and each open takes 2 ms
+# there, and 4 are served at once. Its reads are free, unlike a cluster's.
 #
-# > **Predict.** Reading a file takes two requests, a look-up and an open. With how many opens in flight does the slow
-# > storage reach its limit? How many files per second does it serve then?
+# > **Predict.** A new file takes two requests, a look-up and an open. With how many opens in flight does the slow
+# > storage reach its limit?
+#
+# **Your turn.** Write a formula for the files per second that you expect.
 
 # %%
 guess = 32  # change me: opens in flight
-guess_rate = 2_000  # change me: files per second
+
+
+def your_rate(in_flight, storage):
+    return 1 / storage.latency_s  # change me: from in_flight, storage.servers, 2 requests a file
+
 
 # %%
 from smallfiles import slowfs
@@ -371,8 +376,8 @@ with slowfs.open_slow(folder, storage) as slow:
 show.say(slow.summary)
 
 # %% [markdown]
-# The folded cell draws the rates, beside those expected from the two numbers. It notes yours, medians of 7 runs, on a
-# *worksheet* for notebooks 11 and 14.
+# The folded cell draws the rates beside your formula and ours. It notes this machine's on a *worksheet* for notebooks 11
+# and 14.
 
 # %% jupyter={"source_hidden": true}
 expected = {k: min(k, storage.servers) / (2 * storage.latency_s) for k in found["slow storage"]}
@@ -380,21 +385,29 @@ rates = {k: np.median(runs) for k, runs in found["slow storage"].items()}
 enough, limit = min(rates, key=lambda k: abs(k - storage.servers)), max(expected.values())
 title = f"One open in flight reaches {rates[1] / limit:.0%} of the slow storage's rate, {enough} reach {rates[enough] / limit:.0%}"
 axes = {"x": "opens in flight", "y": "files per second", "log": "xy", "ideal": "slow storage, expected"}
-show.figure(figures.lines({**found, "slow storage, expected": expected}, title, **axes, guess=guess))
+formulas = {"your formula": {k: your_rate(k, storage) for k in expected}, axes["ideal"]: expected}
+show.figure(figures.lines({**found, **formulas}, title, **axes, guess=guess))
 show.say(
     f"{storage.servers} servers, two requests of {1e3 * storage.latency_s:.3g} ms: at most {storage.servers} / "
     f"(2 × {1e3 * storage.latency_s:.3g} ms) = **{limit:,.0f} files/s**, "
-    f"measured {max(rates.values()):,.0f}; your guess was {guess_rate:,}."
+    f"measured {max(rates.values()):,.0f}; by your formula {max(formulas['your formula'].values()):,.0f}."
 )
 cold = found.get("cold cache", found["warm cache"])
 worksheet.note("01", latency_ms=1e3 / np.median(cold[1]), opens_per_s=max(map(np.median, cold.values())))
 
 # %% [markdown]
-# **Slow storage** has two limits. With few opens in flight, latency is the limit, so each further one helps. Once all 4
-# servers are busy, further ones only queue. (A few fill the gap between an answer and the next request.)
+# <details>
+# <summary>The formula</summary>
+#
+# `return min(in_flight, storage.servers) / (2 * storage.latency_s)`
+#
+# </details>
+#
+# **Slow storage** is limited by latency while few opens are in flight, so each further one helps. Once all 4 servers are
+# busy, further ones only queue. (A few fill the gaps between requests.)
 #
 # **This machine** waits for its disk when the cache is cold, so a few opens in flight may help. With a warm cache there
-# is nothing to wait for. Threads then gain little, and switching between them costs time.
+# is nothing to wait for: threads gain little or lose, since Python runs one at a time and switching costs time.
 #
 # **Your turn.** Set `servers=8` and run both cells again. Where is the bend now?
 #
@@ -415,11 +428,11 @@ worksheet.note("01", latency_ms=1e3 / np.median(cold[1]), opens_per_s=max(map(np
 # %% [markdown] id="cluster"
 # ## On the cluster
 #
-# Copy the packed folder and file to the file system of your jobs. Run the command on another node: the one that copied
-# still has them in memory.
+# The cell packs the set as a folder of files and as one file. Copy both to the file system of your jobs. Run the command
+# on another node, whose memory holds none of them.
 #
-# Turn both cold rates into seconds per sample, 1 / rate. Their difference is what a file of its own adds. Put it into
-# the exercise's `cluster_ms`. It is an estimate, since the command has looked up the names before.
+# Turn its two cold rates into milliseconds per sample, 1,000 / rate. Their difference is what a file of its own adds: the
+# exercise's `cluster_ms`. It is an estimate: names are known, and the server may have kept the bytes.
 
 # %%
 from smallfiles.measure import BenchConfig
@@ -478,5 +491,5 @@ show.command(BenchConfig(repeats=5, count=400, orders=("random",)), "read", [fil
 # %% [markdown] id="next"
 # ## Next
 #
-# [02 · Describe a data set with a JSON manifest](02_describe_a_dataset.ipynb) lists the files once, so that no job has to
-# search for them again.
+# [02 · Describe a data set with a JSON manifest](02_describe_a_dataset.ipynb) lists the files once, so that no job
+# searches for them.
