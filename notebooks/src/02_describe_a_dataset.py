@@ -78,11 +78,10 @@ for layout, data in setup.data.items():
         print("    note:", note)
 
 # %% [markdown]
-# Only in the class folders, where `n01440764` is a *wnid*: WordNet's name of a class. The others need a second file, as
-# the notes say: a CSV file, ImageNet's *development kit* (another archive), or a file of captions.
+# Only in the class folders, where `n01440764` is a *wnid*: WordNet's name of a class. The others need a second file: a
+# CSV file, ImageNet's *development kit* (another archive), or a file of captions.
 #
-# Notes also say what was guessed, repaired or left out. Here Flickr30K's file of splits does not list ten images, so
-# they are in neither training nor validation.
+# Notes also say what was guessed, repaired or left out: here Flickr30K's file of splits does not list ten images.
 #
 # > **Predict.** One row of Flickr30K's `results.csv` has lost a delimiter. Does it give the same data set as the
 # > `.token` file? We compare *digests*: fingerprints of all paths and targets.
@@ -105,8 +104,7 @@ for name, file in {file.name: file for file in flickr.rglob("results*")}.items()
 # %%
 shuffled = manifest.select(manifest.order(seed=1))
 labels = manifest.targets.to_pylist()
-labels[0] = int(labels[0] == 0)
-changed = Manifest.from_columns(manifest.paths, labels)
+changed = Manifest.from_columns(manifest.paths, [int(labels[0] == 0), *labels[1:]])
 shuffled.digest == manifest.digest, changed.digest == manifest.digest
 
 # %% [markdown]
@@ -121,19 +119,24 @@ manifest.save(path)
 print(path.read_text()[:500])
 
 # %% [markdown]
-# We time reading it, our walk, and a walk for names only, with a warm page cache:
+# We time reading it, a walk for names and sizes, and a walk for names only, all warm:
 
 # %%
 import os
 
 from smallfiles import measure
 
-walks = {"walk, names and sizes": setup.source, "walk, names only": lambda: list(os.walk(source.root))}
+
+def names_and_sizes():
+    return [os.stat(f"{folder}/{name}").st_size for folder, _, names in os.walk(source.root) for name in names]
+
+
+walks = {"walk, names and sizes": names_and_sizes, "walk, names only": lambda: list(os.walk(source.root))}
 print(measure.compare({**walks, "read": lambda: Manifest.load(path)}, rounds=7))
 
 # %% [markdown]
-# Names are quick, sizes are slow: each file is asked for its own. On a cluster each question is a request to a server,
-# so we count them.
+# Names are quick, sizes are slow: each file is asked for its own. Here a walk for names even beats the JSON. On a cluster
+# each question is a request to a server, so we count them.
 #
 # > **Predict.** ImageNet's training set has 1,281,167 images in 1,000 folders. If listing a folder is one request, how
 # > many does the walk with sizes send? And for names only?
@@ -142,7 +145,7 @@ print(measure.compare({**walks, "read": lambda: Manifest.load(path)}, rounds=7))
 guess = 100_000  # change me: requests of the walk with sizes
 
 # %% [markdown]
-# The folded cell counts what both walks ask in our small copy, and scales it to ImageNet.
+# The folded cell counts them in our small copy, and scales them to ImageNet.
 
 # %% jupyter={"source_hidden": true}
 from pathlib import PurePosixPath
@@ -167,8 +170,8 @@ above = {folder for path in manifest.paths.to_pylist() for folder in PurePosixPa
 worksheet.note("02", inodes=len(manifest) + len(above))
 
 # %% [markdown]
-# Packing needs the sizes. One by one, 1.3 million requests of 2 ms take 43 minutes, but only once, because the manifest
-# keeps the sizes.
+# Packing needs the sizes. One by one, 1.3 million requests of 2 ms take 43 minutes; `sources.load` keeps many in flight.
+# The manifest keeps the sizes.
 
 # %% [markdown] id="order" tags=["core"]
 # ## 3 · Catch the wrong label order
@@ -206,7 +209,7 @@ guess = 0.9  # change me: accuracy
 
 # %% [markdown]
 # **Your turn.** Write the right rule, as the picture shows. `wnid_of` maps an ID to its wnid; `in_order` is the sorted
-# list of wnids. The next cell tests your rule.
+# list of wnids.
 
 # %%
 wnid_of, in_order = devkit.wnid_of_id, sorted(devkit.wnid_of_id.values())
@@ -231,11 +234,11 @@ print(f"your guess for ID - 1: {guess:.1%}; chance among {len(by_folder.classes)
 #
 # </details>
 #
-# No class has the same place in both orders, nor in the real set. So with `ID - 1` the accuracy is below chance, and the
-# model looks broken ([mmpretrain 11](https://github.com/open-mmlab/mmpretrain/issues/11), [torchvision
+# Here as in the real set, no class has the same place in both orders. So with `ID - 1` the accuracy is below chance,
+# and the model looks broken ([mmpretrain 11](https://github.com/open-mmlab/mmpretrain/issues/11), [torchvision
 # 484](https://github.com/pytorch/vision/issues/484)).
 #
-# To find out which order a manifest has, look at images whose label is known. `check_label_order` does this:
+# To find the order of a manifest, look at images whose label is known. `check_label_order` does this:
 
 # %%
 names = [f"ILSVRC2012_val_{number:08d}.JPEG" for number in range(1, 5)]
@@ -245,7 +248,7 @@ for labels in (65, 970, 230, 809), (490, 361, 171, 822):  # sorted wnids and IDs
 # %% [markdown] id="refuse" tags=["optional"]
 # ## 4 · Refuse what is wrong
 #
-# *Optional, 5 minutes.* A manifest may also have the short form `{path: label}`. `json` checks its syntax only.
+# *Optional, 5 minutes.* A manifest may also have the short form `{path: label}`.
 #
 # > **Predict.** Which of these eight does `json.loads` refuse?
 
@@ -290,8 +293,8 @@ for text in suspects:
 # %% [markdown] id="memory" tags=["core"]
 # ## 5 · Count the memory of workers
 #
-# On Linux, up to Python 3.13, a DataLoader forks its workers. After a fork all processes share the pages of memory. A
-# page is copied only when a process writes to it. Workers only read the list of paths, so it should cost nothing:
+# On Linux, up to Python 3.13, a DataLoader forks its workers, and all processes share the pages of memory. A page is
+# copied only when a process writes to it. Workers only read the list of paths, so it should cost nothing:
 
 # %%
 from torch.utils.data import Dataset
@@ -307,8 +310,8 @@ class ListOfPaths(Dataset):  # as torchvision's ImageFolder holds it
 
 
 # %% [markdown]
-# **Your turn.** Write *columns*. `pa.array(values)` copies all values into a few buffers, and `array[i].as_py()` makes a
-# Python object of value i.
+# **Your turn.** `Yours` holds no pairs, but still an object per path. Make it hold *columns*. `pa.array(values)` copies
+# all values into a few buffers, and `array[i].as_py()` makes a Python object of value i.
 
 # %%
 import pyarrow as pa
@@ -366,7 +369,7 @@ def private_mb():
 guess = 5  # change me: megabytes per worker, for the list of paths
 
 # %% [markdown]
-# The folded cell runs four workers for each class, and draws what they have copied.
+# The folded cell runs four workers for each class, without garbage collection, which would write to objects too.
 
 # %% jupyter={"source_hidden": true}
 import numpy as np
@@ -380,6 +383,7 @@ for name, dataset in datasets.items():
     if name == "list of paths":
         copied[f"{name}, {few:,} reads"] = found[few]
     copied[f"{name}, {many:,} reads"] = found[many]
+few_share = np.median(copied[f"list of paths, {few:,} reads"]) * 1e6 / listed
 worst, _, columns = (np.median(copied[f"{name}, {many:,} reads"]) for name in datasets)
 copied["size of the list"] = listed / 1e6
 mb = [f"{float(f'{each:.2g}'):,g} MB" for each in (worst, listed / 1e6, columns)]
@@ -388,6 +392,7 @@ axes = {"x": "memory copied by each worker (MB)", "dots": "workers", "base": "si
 note = f"{rows:,} samples"
 show.figure(figures.bars(copied, title, **axes, note=note, groups=tuple(datasets), guess=guess, guess_of="list of paths"))
 show.say(
+    f"{few:,} reads, one in {rows // few} of the samples, already copy {few_share:.0%} of the list. "
     f"For ImageNet's {IMAGENET:,} paths, 4 processes with 8 workers each would copy up to "
     f"**{32 * worst * IMAGENET / rows / 1000:.1f} GB** per node."
 )
@@ -405,8 +410,8 @@ show.say(
 # ```
 #
 # So a few random reads copy much of the list, which looks like a leak
-# ([pytorch#13246](https://github.com/pytorch/pytorch/issues/13246)). Two lists still have an object per path. Columns, as
-# in a `Manifest`, have none, and reading does not write to their buffers.
+# ([pytorch#13246](https://github.com/pytorch/pytorch/issues/13246)). Columns, as in a `Manifest`, have no object per path,
+# and reading does not write to their buffers.
 #
 # <details>
 # <summary>From Python 3.14 on</summary>
@@ -425,13 +430,12 @@ show.say(
 # > takes a quarter of the rows in one piece? And if every fourth row?
 
 # %%
-guess = None, None  # change me: classes in one piece, classes in turn
+guess = 5, 5  # change me: classes in one piece, classes in turn
 
 # %%
 processes = 4  # change me
 train, val = manifest.split_off(0.1, seed=0)
-train = train.select(np.argsort(train.targets, kind="stable"))  # class by class, as a walk finds them
-labels = np.asarray(train.targets)
+labels = np.sort(train.targets)  # class by class, as a walk finds them
 ways = {
     "In one piece": np.array_split(labels, processes),
     "In turn": [labels[rank::processes] for rank in range(processes)],  # rows rank, rank + processes, …
@@ -487,7 +491,7 @@ show.command(config, "imagenet", "train.json")
 # %% [markdown] id="key-points"
 # ## Key points
 #
-# - Labels are in folder names, CSV files or a development kit.
+# - Labels and captions are in folder names or in separate files.
 # - Manifests with one digest list the same samples and targets, in any order.
 # - Label = rank of the sorted wnid, never `ID - 1`; check images whose label is known.
 # - JSON that can be read may still be wrong.
