@@ -40,6 +40,7 @@ setup = start("06")
 import io
 import os
 import random
+import time
 from functools import partial
 
 import numpy as np
@@ -88,8 +89,8 @@ reader = formats.open(packed)
 reader.key(7), reader.target(7), reader.classes[reader.target(7)], reader.span(7)[1:]
 
 # %% [markdown]
-# Each image is a file at its own path; three more hold labels and order. The last two numbers are the first byte of the
-# image and the byte after its last.
+# Each image is a file at its own path; three more hold labels and order. The last two numbers say where the image
+# begins and ends.
 
 # %% [markdown] id="settings" tags=["core"]
 # ## 1 · Choose the settings
@@ -99,7 +100,7 @@ reader.key(7), reader.target(7), reader.classes[reader.target(7)], reader.span(7
 # | Setting | What it does | What a read of one image must unpack |
 # |---|---|---|
 # | compression | cuts each file into *blocks*, and compresses each block | the image's blocks |
-# | *fragments* | puts files that are smaller than a block together into one | also its neighbours in the block |
+# | *fragments* | puts small files, and the ends of larger ones, together into one block | also its neighbours in the block |
 #
 # The cell writes the same images in four ways. The first, with blocks of 128 KiB, is nearly the default of `mksquashfs`.
 
@@ -111,7 +112,7 @@ settings = {
     "gzip, 1 MiB fragments": {"compression": "gzip", "level": 9, "fragments": True, "block_bytes": 1 << 20},
     "gzip, no fragments": {"compression": "gzip", "level": 9},
     "raw, no fragments": {},
-}  # add a line of your own, such as "zstd": {"compression": "zstd"}
+}
 photos = [(reader.key(index), bytes(reader.read(index))) for index in range(240)]
 written, photo_bytes = {}, sum(len(data) for _, data in photos)
 for number, (name, options) in enumerate(settings.items()):
@@ -137,7 +138,7 @@ def read_all(opened):
 found = measure.compare({n: partial(read_all, f) for n, f in written.items()}, rounds=7, unit="images")
 
 # %% [markdown]
-# The folded cell draws the times, and prints how many bytes must be fetched.
+# The folded cell draws the times, and prints the bytes fetched.
 
 # %% jupyter={"source_hidden": true}
 raw, default = "raw, no fragments", "gzip, fragments"
@@ -151,7 +152,11 @@ for name, opened in written.items():
 
 # %% [markdown]
 # On other machines expect 8 to 40 times. Nearly all of it is gzip, which saves nothing: photographs are compressed
-# already. A fragment of 128 KiB holds one or two images, one of 1 MiB about ten, and all are unpacked for each image.
+# already. A fragment of 128 KiB holds one or two images or their ends, one of 1 MiB about ten, and all are unpacked for
+# each image.
+#
+# **Your turn.** Guess the time of zstd, add `"zstd, no fragments": {"compression": "zstd"},` to `settings`, and run again
+# from there.
 #
 # `info` looks for both faults in any squashfs file; so does `python -m pysquashfs info FILE`:
 
@@ -174,8 +179,8 @@ print(RECOMMENDED)
 # <summary>What do they mean?</summary>
 #
 # `-noD` and `-noF` leave data and fragments uncompressed, `-no-fragments` keeps files in one piece. The index is
-# compressed by gzip. Without `-noappend`, a second run adds all files again. The rest drops owners, times and
-# attributes, so that equal data give an equal file.
+# compressed by gzip. Without `-noappend`, a second run adds all files again. `-no-xattrs`, `-all-root` and the two
+# options with `time` drop attributes, owners and times, so that equal data give an equal file.
 #
 # </details>
 
@@ -235,7 +240,7 @@ rates = first | {name: speeds.rates_per_s(name) for name in speeds.runs}
 best = dict(sorted({name: max(runs) for name, runs in rates.items()}.items(), key=lambda row: -row[1]))
 
 # %% [markdown]
-# The folded cell draws the best run of each way.
+# The folded cell draws the best runs.
 
 # %% jupyter={"source_hidden": true}
 gain = best["library"] / best["plain files"]
@@ -248,9 +253,9 @@ show.figure(figures.bars(best, title, base="plain files", guess=guessed, **x))
 
 # %% [markdown]
 # The library finds every position in its index, and here it copies from a memory map. Plain files need calls of the
-# kernel: open, read and close. A mount needs these too, and in the first epoch the kernel must find each file, with FUSE
-# by asking another process. It keeps what it found, so later epochs are faster. A mount by the kernel comes closest to
-# plain files.
+# kernel: open, read and close. A mount needs these too. In the first epoch it must also find each file and, above all,
+# fetch its bytes from the squashfs file, with FUSE through another process. The kernel keeps both, so later epochs are
+# faster.
 
 # %% [markdown] id="compression" tags=["optional"]
 # ## 3 · Compress what compresses
@@ -264,8 +269,7 @@ show.figure(figures.bars(best, title, base="plain files", guess=guessed, **x))
 guess = 1e9  # change me: bytes per second
 
 # %% [markdown]
-# The folded cell packs 300 documents raw and with zstd, reads them from memory, and computes the rate for storage of each
-# bandwidth.
+# The folded cell packs 300 documents raw and with zstd, reads them from memory, and computes the rate at each bandwidth.
 
 # %% jupyter={"source_hidden": true}
 import json
@@ -294,9 +298,10 @@ rates = {name: {b: 1 / (each_s + stored[name] / b) for b in bytes_s} for name, e
 longer_s = read_s["zstd"] - read_s["raw"]
 pays = (stored["raw"] - stored["zstd"]) / longer_s if longer_s > 0 else bytes_s[-1]
 title = f"zstd pays where storage gives one reader less than about {float(f'{pays:.2g}') / 1e6:,.0f} MB/s"
+title, marks = (title, {"raw = zstd": pays}) if longer_s > 0 else ("zstd pays at every bandwidth here", None)
 axes = {"x": "what one reader gets from the storage (B/s)", "y": "files per second", "log": "xy"}
 note = "computed from the best of 5 reads from memory"
-show.figure(figures.lines(rates, title, **axes, marks={"raw = zstd": pays}, guess=guess, note=note))
+show.figure(figures.lines(rates, title, **axes, marks=marks, guess=guess, note=note))
 
 # %% [markdown]
 # Left of the dotted line, unpacking takes less time than the saved bytes would. Compare this bandwidth with what one
@@ -317,16 +322,17 @@ file = open(packed, "rb", buffering=0)
 def seek_then_read(index):
     start, stop = places[index]
     file.seek(start)
+    time.sleep(1e-5)  # gives others time to run between the two calls
     return file.read(stop - start)
 
 
 sum(seek_then_read(index) != truth[index] for index in range(len(truth)))
 
 # %% [markdown]
-# None is wrong. Now two workers of a `DataLoader` read. Its `Dataset` lets Pillow decode the wrong samples.
+# Now two workers of a `DataLoader` read. Its `Dataset` lets Pillow decode the wrong samples.
 #
-# > **Predict.** Are any of 30,000 samples wrong? What percentage of the wrong ones does Pillow decode without an error:
-# > 0, 25, 75 or 100?
+# > **Predict.** Are any of 3,000 samples wrong? What percentage of the wrong ones does Pillow decode without an error:
+# > 0, 35, 75 or 100?
 
 # %%
 from torch.utils.data import DataLoader, Dataset, RandomSampler
@@ -354,27 +360,25 @@ class Compared(Dataset):
 
 # %%
 def count_wrong(read):
-    """Wrong samples of 30,000 random ones, by what Pillow makes of them; two workers read."""
-    chosen = RandomSampler(truth, replacement=True, num_samples=30_000)
+    """Wrong samples of 3,000 random ones, by what Pillow makes of them; two workers read."""
+    chosen = RandomSampler(truth, replacement=True, num_samples=3_000)
     settings = {"num_workers": 2, "multiprocessing_context": "fork"}
     found = np.concatenate([*DataLoader(Compared(read), batch_size=100, sampler=chosen, **settings)])
     return {"decoded without an error": int((found == 2).sum()), "refused": int((found == 1).sum())}
 
 
-readers = {"seek, then read": seek_then_read, "our reader": reader.read}
-wrong = {name: count_wrong(read) for name, read in readers.items()}
-bad = sum(wrong["seek, then read"].values())
-title = f"With seek and read, {bad} of 30,000 samples are wrong; with our reader {sum(wrong['our reader'].values())}"
-asked = {"guess_of": "seek", "guess_text": f"{guess}% decoded", "x": "wrong samples of 30,000, two workers"}
-show.figure(figures.bars(wrong, title, guess=guess * bad / 100, **asked))
+wrong = {"seek, then read": count_wrong(seek_then_read), "our reader": count_wrong(reader.read)}
+bad, ours = (sum(found.values()) for found in wrong.values())
+title = f"With seek and read, {bad} of 3,000 samples are wrong; with our reader {ours}"
+figures.bars(wrong, title, x="wrong samples", guess=guess * bad / 100, guess_of="seek", guess_text=f"{guess}% decoded")
 
 # %% [markdown]
 # An open file has an *offset*, where the next read begins, and forked workers share it, as in [notebook
 # 04](04_pack_hdf5.ipynb). One worker seeks, the other seeks too, then the first reads from the wrong place.
 #
-# Most wrong samples are cut short or begin inside a photograph. Pillow refuses them, and blames the file. The rest, a
-# quarter to a third, are whole photographs under the label of another; nothing reports them. If the first bar is 0,
-# run the cell again.
+# The other reads on from where the first stopped: inside a photograph. Most wrong samples begin there or are cut short.
+# Pillow refuses them. The rest, a quarter to a half, are whole photographs under the label of another; nothing reports
+# them. Without the pause, one sample in a hundred is wrong here.
 #
 # ![Left: two workers share one offset, worker 2 moves it, and worker 1 reads image B instead of A. Right: with pread each names its position.](pictures/shared_offset.svg)
 #
@@ -415,8 +419,9 @@ for name in ("networkx", "torch"):
     print(f"import {name:9} {own[name]:4,} modules of its own")
 
 # %% [markdown]
-# All processes of a job request them in the same second. On simulated storage (`slurm/env/README.md`), `import torch` by 8
-# ranks took 51,488 look-ups and 8,208 opens, and from one squashfs file 5 and 2.
+# All processes of a job request them in the same second. On simulated storage that keeps no names, the worst
+# case (`slurm/env/README.md`), `import torch` by 8 ranks took 51,488 look-ups and 8,208 opens, and from one squashfs file
+# 5 and 2.
 #
 # The folded cell packs one package, `networkx`:
 
@@ -478,13 +483,18 @@ if not imports:
     print(slow.summary)
 
 # %% [markdown]
-# From many files the import takes about this product, and the time of Python itself. From one file, look-ups happen on
+# From many files the import takes about this product, plus Python's own time. From one file, look-ups happen on
 # this node, and the storage receives only reads. Here reads are not delayed, so on real storage the gain is smaller.
 #
-# In a job, these lines pack your environment, copy it to each node, and mount it:
+# Pack your environment once:
 #
 # ```bash
 # slurm/env/build.sh venv.sqfs .venv
+# ```
+#
+# In each job, copy it to the nodes and mount it:
+#
+# ```bash
 # source slurm/lib.sh; use_environment venv.sqfs
 # ```
 #
@@ -511,7 +521,7 @@ show.command(config, "DATA_FOLDER", "train.sqfs")
 # - A library needs neither mount nor root; a mount is for programs that need files.
 # - Compress text with zstd: in long reads it pays below a bandwidth that you can measure.
 # - Forked workers and threads share the offset of an open file: name the position in each read.
-# - An environment is thousands of small files. As one squashfs file it needs a fraction of the requests.
+# - An environment as one squashfs file needs a fraction of the requests.
 
 # %% [markdown] id="quiz"
 # ## Check yourself
