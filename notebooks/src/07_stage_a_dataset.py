@@ -177,15 +177,14 @@ plain = found.spread("cp -r, small files").median
 speeds = {name: [rate / plain for rate in found.rates_per_s(name)] for name in found.runs}
 gain = found.times("stage, one file", "cp -r, small files").median
 title = f"From slow storage, stage is {gain:.1f} times as fast as cp -r of the small files"
-axes = {"x": "times the speed of cp -r", "note": f"2 ms per operation, 100 MB/s{place.note}"}
+axes = {"x": "times the speed of cp -r", "groups": ("dd", "stage"), "note": f"2 ms per operation, 100 MB/s{place.note}"}
 figures.bars(speeds, title, **axes, base="cp -r, small files", guess=guess)
 
 # %% [markdown]
-# For each small file `cp -r` needs two look-ups and an open: 400 × 3 × 2 ms = 2.4 s. The bytes take only 0.45 s, checked
-# or not.
+# `cp -r` looks each small file up twice, since this storage keeps no names, and opens it: 400 × 3 × 2 ms = 2.4 s. The
+# bytes take only 0.45 s, checked or not.
 #
-# What is the check good for? Stored files and copies fail rarely, but silently. The folded cell flips one bit of the
-# source.
+# Stored files and copies fail rarely, but silently. The folded cell flips one bit of the source.
 #
 # > **Predict.** Which of the two will notice it, `cp` or `stage`?
 
@@ -237,7 +236,7 @@ def if_missing(rank):
 guess = 44  # change me: MB that rank 1 finds
 
 # %% [markdown]
-# In the folded cell `four_ranks` starts four processes. The figure shows what each finds.
+# In the folded cell `four_ranks` starts four processes.
 
 # %% jupyter={"source_hidden": true}
 import multiprocessing
@@ -338,15 +337,14 @@ four_ranks(once_per_node)
 #
 # 200 nodes still read the set 200 times. With `stage --broadcast` one node reads it, and Slurm's `sbcast` passes each
 # block on in a tree, from every node to at most [eight others](https://slurm.schedmd.com/sbcast.html). With few nodes
-# this can be slower, since every block takes one step more: measure it.
+# this can be slower: measure it.
 #
 # </details>
 
 # %% [markdown] id="epochs" tags=["core"]
 # ## 4 · Count the epochs
 #
-# Staging has paid off when the epochs have saved the time of the copy. So we measure an epoch from the packed file on
-# slow storage, an epoch from the copy, and the copying.
+# Staging has paid off when the epochs have saved the time of the copy.
 
 # %%
 import numpy as np
@@ -369,10 +367,10 @@ def copying(path, to):
 # > **Predict.** After how many epochs has staging paid off: 0.1, 1, 3 or 10?
 
 # %%
-guess = 3  # change me: epochs
+guess, wait_s = 3, 0.0  # change me: epochs; later the seconds that each random read waits for an answer
 
 # %% [markdown]
-# The folded cell measures all three, and draws the seconds since the start.
+# The folded cell measures an epoch from slow storage, one from the copy, and the copying.
 
 # %% jupyter={"source_hidden": true}
 with (
@@ -384,26 +382,29 @@ with (
     parts |= {"copying": place.task(copying, place.packed, elsewhere, reads=size)}
     found = measure.compare(parts, rounds=3)
 seconds = {name: found.seconds(name) for name in parts}
+seconds["packed file"] += wait_s * len(order)
 print({name: f"{value:.2f} s" for name, value in seconds.items()})
 saved = seconds["packed file"] - seconds["staged copy"]
-paid = seconds["copying"] / saved if saved > 0 else float("inf")
-if saved > 0:
+paid = float(f"{seconds['copying'] / saved:.2g}") if saved > 0 else float("inf")
+if saved > 0 and not wait_s:  # only what was measured
     worksheet.note("07", break_even_epochs=paid)
 shown = range(min(20, max(4, int(2 * min(paid, 20)))) + 1)
 lines = {
     "packed file on slow storage": {n: n * seconds["packed file"] for n in shown},
     "staged first": {n: seconds["copying"] + n * seconds["staged copy"] for n in shown},
 }
-title = f"Staging has paid off after {paid:.1f} epochs" if saved > 0 else "Here the copy never pays: it is not faster"
+title = f"Staging has paid off after {paid:g} epochs" if saved > 0 else "Here the copy never pays: it is not faster"
 axes = {"x": "epochs read", "y": "seconds since the start", "marks": {"paid off": paid} if paid < shown[-1] else None}
 show.figure(figures.lines(lines, title, **axes, guess=guess, note=f"from the median of 3 runs{place.note}"))
 
 # %% [markdown]
-# A copy reads each byte once, and so does an epoch. So the lines meet after about one epoch.
+# Here a read costs only its bytes. A copy reads as many as an epoch, so the lines meet after about one epoch.
 #
-# On a cluster other things count too. N nodes need up to N times as many epochs: together they read the set once per
-# epoch, but copy it N times. And while the GPU computes, the loader reads ahead. So an epoch takes as long as reading or
-# training, whichever is slower.
+# On a cluster each random read also waits for an answer, so staging on one node pays in less than an epoch. **Your
+# turn:** set `wait_s = 0.002`, and run both cells again.
+#
+# N nodes need up to N times as many epochs: together they read the set once per epoch, but copy it N times. While the
+# GPU computes, the loader reads ahead. So an epoch takes as long as reading or training, whichever is slower.
 #
 # > **Predict.** Training takes half as long as reading from slow storage. After how many epochs has staging paid off: as
 # > before, twice as many, or never?
@@ -412,11 +413,11 @@ show.figure(figures.lines(lines, title, **axes, guess=guess, note=f"from the med
 guess = 1  # change me: epochs, if training takes half as long as reading
 
 # %%
-mine, nodes = 0.7, 1  # change me: your training, as a share of reading; nodes that copy from the same storage
+mine, nodes = 0.7, 1  # change me: training as a share of reading; nodes that copy (1 to check your guess)
 for share in sorted({0.0, 0.5, 0.9, 1.0, mine}):
     training = share * seconds["packed file"]  # an epoch cannot be shorter than this
     saved = max(training, seconds["packed file"]) - max(training, seconds["staged copy"])
-    when = f"after {nodes * seconds['copying'] / saved:.1f} epochs" if saved > 0 else "never"
+    when = f"after {nodes * seconds['copying'] / saved:.2f} epochs" if saved > 0 else "never"
     said = " (mine)" * (share == mine) + f" (your guess: {guess})" * (share == 0.5)
     print(f"training {share:.0%} of reading: staging pays off {when}{said}")
 
@@ -427,8 +428,9 @@ for share in sorted({0.0, 0.5, 0.9, 1.0, mine}):
 # %% [markdown] id="clean" tags=["core"]
 # ## 5 · Clean up, also when killed
 #
-# Memory that a job leaves in `/dev/shm` is missing for later jobs. So a copy is removed with the last process that uses
-# it. Two signals interrupt this: SIGTERM, which Slurm sends at the time limit, then SIGKILL, which no program can catch.
+# Memory that a job leaves in `/dev/shm` is missing for later jobs. So a copy made in Python is removed with the last
+# process that uses it. Two signals interrupt this: SIGTERM, which Slurm sends at the time limit, then SIGKILL, which no
+# program can catch.
 #
 # In the folded cell `end` starts a process that copies, or uses a copy, sends it a signal, and looks at what is left.
 
@@ -483,7 +485,7 @@ print(f"in the end: {sum(one.bytes for one in left_behind())} bytes")
 
 # %% [markdown]
 # On SIGTERM a handler removes the copy. SIGKILL leaves it, but frees the lock. So your next `stage` on that node knows
-# that the owner is dead: it removes half a copy, and uses a complete one. Until then the memory is missing.
+# that the owner is dead: it removes half a copy, and uses a complete one.
 
 # %%
 shutil.rmtree(here)
@@ -512,7 +514,7 @@ print("staged copies of yours on this node:", len(staging.listing()))
 # ## On the cluster
 #
 # The first command copies from the archive to scratch, on a transfer node. The second, in a job, prints the path of a
-# copy, which stays until `unstage`.
+# copy that belongs to the job: it stays until `unstage`.
 
 # %%
 show.command(staging.StageConfig(), "archive/train.arrow", "auto", "scratch/data")
@@ -522,18 +524,19 @@ show.command(staging.StageConfig(), "scratch/data/train.arrow")
 # The job removes the copy in an EXIT trap. Set it in the script: inside `$(…)` it would fire when that subshell ends.
 #
 # ```bash
+# smallfiles bench read --order random --cache cold scratch/data/train.arrow  # samples/s from storage
 # time staged=$(smallfiles stage scratch/data/train.arrow) || exit 1
 # trap 'smallfiles unstage "$staged"' EXIT
-# smallfiles bench read --order random --cache cold scratch/data/train.arrow  # samples/s from storage
 # smallfiles bench read --order random --cache warm "$staged"                 # samples/s from the copy
 # ```
 #
-# From these numbers this cell computes when staging pays off if training only reads:
+# Cold means this node: servers may still have the file in memory. This cell computes when staging pays off if training
+# only reads:
 
 # %%
 samples, workers = 1_281_167, 8  # change me: your set, and the workers of all ranks together
-copying, stored, staged = 60, 400, 4_000  # change me: seconds of the copy, and the two rates
-saved = samples / workers * (1 / stored - 1 / staged)  # seconds per epoch: a rate is of one worker
+copying, stored, staged = 60, 400, 4_000  # change me: seconds of the copy, all nodes at once; the two rates
+saved = samples / workers * (1 / stored - 1 / staged)  # per epoch, if storage gives each worker the rate of one
 print(f"staging pays off after {copying / saved:.2f} epochs")
 
 # %% [markdown]
@@ -546,8 +549,7 @@ print(f"staging pays off after {copying / saved:.2f} epochs")
 # On several nodes use `smallfiles stage --broadcast`. Every node then has a copy to remove, so the trap is `each_node
 # smallfiles unstage`: the function `each_node` of `slurm/lib.sh` runs a command once on each node of the job.
 #
-# The course has both steps as jobs. The second also reads an epoch from the copies, and checks by records in the folder
-# `seen` that each sample came once.
+# The course has both steps as jobs. `seen` is a folder for records.
 #
 # ```bash
 # slurm/submit SITE 07_fetch -- archive/train.arrow scratch/data
@@ -575,9 +577,7 @@ print(f"staging pays off after {copying / saved:.2f} epochs")
 # <summary>Answer</summary>
 #
 # **(b)**: on most clusters the file counts as memory of your job, and 4 GB are rarely enough for training. `smallfiles
-# stage` refuses a copy if it cannot keep 1 GiB and 0.5 GiB per CPU free, or a quarter of the limit if that is less. (a)
-# `df` shows the limit of the folder, which is that of the node. (c) Swap, where a node has any, is far slower than the
-# storage that you left.
+# stage` refuses a copy that leaves too little. (a) `df` shows the node's limit. (c) Most compute nodes have no swap.
 #
 # </details>
 #
