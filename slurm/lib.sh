@@ -20,7 +20,7 @@ if [[ -n ${COURSE_VENV-} && -x $COURSE_VENV/bin/python ]]; then PATH=$COURSE_VEN
 PATH=$COURSE_ROOT/slurm/bin:$PATH
 export PATH PYTHONPATH=$COURSE_ROOT${PYTHONPATH:+:$PYTHONPATH} PYTHONUNBUFFERED=1
 cpus=${SLURM_CPUS_PER_TASK:-1}
-# Both: a library starts one thread per core in every worker, and srun counts one CPU per task from 22.05 until 23.11.
+# Both: a library starts one thread per core in every worker, and srun counts one CPU per task in Slurm 22.05 and 23.02.
 export OMP_NUM_THREADS=$cpus SRUN_CPUS_PER_TASK=$cpus
 
 # A task of this job; repeated, since versions differ in which variables srun reads.

@@ -125,7 +125,7 @@ print(nodes.table(launched), "\nyour guess, of:", guess)
 # <details>
 # <summary>Which versions?</summary>
 #
-# From Slurm 22.05 ([reframe#2655](https://github.com/reframe-hpc/reframe/issues/2655)) until 23.11
+# Slurm 22.05 ([reframe#2655](https://github.com/reframe-hpc/reframe/issues/2655)) and 23.02; 23.11 does again
 # ([ulhpc-docs#51](https://github.com/ULHPC/ulhpc-docs/issues/51)).
 #
 # </details>
