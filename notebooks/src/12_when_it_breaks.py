@@ -3,8 +3,8 @@
 #
 # **Minutes** 30 · **Machine** any Linux computer with two CPUs · **Needs** nothing · **Data** 400 synthetic images
 #
-# In a course, start at [Set up](#Set-up), and guess before you run. Later, the tables are a reference: find your
-# symptom. *Below* means that the failure is reproduced here.
+# In a course, start at [Set up](#Set-up). Later, find your symptom in the tables. *Below* means that the failure is
+# reproduced here.
 
 # %% [markdown] id="symptoms"
 # ## Find your symptom
@@ -75,7 +75,7 @@
 # ### Loading limits my training
 #
 # `smallfiles profile -- python train.py` ([14.4](14_wrap_up.ipynb#4-·-Train,-and-look-at-the-waiting)) shows the first
-# verdict that holds.
+# verdict that holds. *All CPUs are wanted*: while workers work, at least 80 % are used or waited for.
 #
 # <details>
 # <summary>All verdicts, their conditions and remedies</summary>
@@ -145,7 +145,7 @@ def in_child(call, *arguments):
 # One shard holds the images.
 
 # %%
-from smallfiles import formats
+from smallfiles import formats, machine
 from smallfiles.formats import tar
 from smallfiles.pack import PackConfig, pack
 
@@ -162,7 +162,7 @@ reader = formats.open(shard)
 # <details>
 # <summary>Answer</summary>
 #
-# Only by counting the keys over all ranks. A missing split repeats samples, and a wrong one loses some.
+# Count the keys over all ranks: a missing split repeats samples, a wrong one loses some.
 #
 # </details>
 
@@ -201,8 +201,7 @@ class IsRight(Dataset):
 
 
 # %% [markdown]
-# > **Predict.** With `seek`, a pause and `read`, how many per cent of the samples are wrong with two workers? And with
-# > one?
+# > **Predict.** With `seek`, a pause and `read`, how many per cent of the samples are wrong with two workers?
 
 # %%
 guess = 30  # change me: per cent with two workers
@@ -226,8 +225,8 @@ figures.bars(shares, title, x="wrong samples (%)", guess=guess, **look)
 # %% [markdown]
 # ![Left: two workers share one offset, worker 2 moves it, and worker 1 reads image B instead of A. Right: with pread each names its position.](pictures/shared_offset.svg)
 #
-# **Why.** Forked workers share the offset of an open file: one worker moves it before the other has read. How often
-# this happens differs from run to run. Without the pause it is rare: a short test may miss it
+# **Why.** Forked workers share the offset of an open file: one worker moves it before the other has read. Without the
+# pause this is rare: a short test may miss it
 # ([06.4](06_read_a_squashfs_image.ipynb#4-·-Share-one-file-between-workers)).
 #
 # **Cure.** `os.pread` is given the position. Or each process opens the file itself, at its first read. Write that line:
@@ -381,19 +380,19 @@ tables = {"list": paths, "column": pa.array(paths)}
 copied = {name: {step: in_child(copied_mb, name, step) for step in sorted({1, *steps})} for name in tables}
 whole = max(copied["list"].values())
 last = max(n for n, mb in copied["list"].items() if mb > 0.985 * whole)
-title = f"Reading every n-th path copies the whole list up to n = {last:,}"
+title = f"Of the n tried, those up to {last:,} copy the whole list"
 figures.lines(copied, title, x="every n-th path is read, n", y="copied by the worker (MB)", log="x", guess=guess)
 
 # %% [markdown]
-# **Why.** A page of 4 kB holds 36 paths. So up to n = 36 the worker writes to each page: add 36 and 37 to `steps`. The paths in
-# a column have no counts.
+# **Why.** A page of 4 kB holds 36 paths. So up to n = 36 the worker writes to each page: add 36 and 37 to `steps`. The
+# paths in a column have no counts.
 #
 # **Cure.** Keep paths, labels and captions in columns (Arrow, NumPy).
 #
 # ### Bus error, or no shared memory
 #
-# Workers hand over batches in `/dev/shm`. Here it has 8 MB. A worker sends eight samples of 600,000 numbers, as floats
-# of 4 bytes and as bytes.
+# Workers hand over batches in `/dev/shm`. Here it has 8 MB. A worker sends eight samples of 600,000 numbers, in batches
+# of four, as floats of 4 bytes and as bytes.
 #
 # > **Predict.** Which arrive: floats, bytes, or both? Then find a `batch` with which both arrive.
 
@@ -433,8 +432,9 @@ for dtype in ("float32", "uint8"):
 # **Cure.** Make smaller batches (here of one sample) or fewer of them ahead, or send bytes.
 #
 # Before PyTorch 2.10 the worker died of a bus error here
-# ([pytorch#161910](https://github.com/pytorch/pytorch/pull/161910)). In the folded cell a worker gets a bus error from
-# a mapped file that was cut, and another is killed by signal 9, as by a memory limit.
+# ([pytorch#161910](https://github.com/pytorch/pytorch/pull/161910)). In the folded cell a mapped file is cut,
+# which gives a worker a bus error. PyTorch blames shared memory for this one, too. Another worker is killed by signal
+# 9, as by a memory limit.
 
 # %% jupyter={"source_hidden": true}
 import mmap
@@ -603,7 +603,7 @@ def in_a_task():
     os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})  # what srun does
     os.environ["SLURM_CPUS_PER_TASK"] = "8"  # what the script requested
     workers = int(os.environ["SLURM_CPUS_PER_TASK"])  # change me: count what the task has
-    return f"workers: {workers}, CPUs: {len(os.sched_getaffinity(0))}"
+    return f"workers: {workers}, CPUs: {machine.usable_cpus()}"
 
 
 print(in_child(in_a_task))
@@ -612,11 +612,12 @@ print(in_child(in_a_task))
 # <details>
 # <summary>Answer</summary>
 #
-# `workers = len(os.sched_getaffinity(0))`. `os.cpu_count()` gives the CPUs of the node.
+# `workers = min(int(os.environ["SLURM_CPUS_PER_TASK"]), machine.usable_cpus())`
 #
 # </details>
 #
-# **Why.** The variable tells what was requested, `os.sched_getaffinity` what the task has.
+# **Why.** The variable tells what was requested, `usable_cpus` what Linux lets the task use. Take the smaller: some
+# clusters do not enforce the request.
 #
 # **Cure.** One worker is slow, too. So give the request to `srun`: `srun --cpus-per-task="$SLURM_CPUS_PER_TASK"`.
 #
@@ -661,6 +662,8 @@ from helpers import machine_report
 show.command(machine_report.describe(setup.scratch))
 
 # %% [markdown]
+# On a few nodes, one epoch without training:
+#
 # ```bash
 # srun smallfiles epoch train.tars seen    # each rank reads its share
 # smallfiles epoch --count seen            # was each sample read once?
@@ -679,15 +682,15 @@ show.command(machine_report.describe(setup.scratch))
 # %% [markdown] id="quiz"
 # ## Check yourself
 #
-# **1.** A worker is "killed by signal: Bus error". What do you do first? (a) Ask for more memory. (b) Compare the
-# *size* in `df -h /dev/shm` with workers × batches ahead × bytes of a batch. (c) Raise `ulimit -n`.
+# **1.** With PyTorch 2.9, a worker is "killed by signal: Bus error". What do you do first? (a) Ask for more memory. (b)
+# Compare the *size* in `df -h /dev/shm` with workers × batches ahead × bytes of a batch. (c) Raise `ulimit -n`.
 #
 # <details>
 # <summary>Answer</summary>
 #
-# **(b)**. A page of shared memory was not available, as with a full `/dev/shm` in PyTorch before 2.10. Its use is back
-# to zero once the workers are dead; only the size tells. (a) A job over its memory limit is killed by signal 9. (c)
-# would be `Too many open files`.
+# **(b)**. A page of shared memory was not available. Only the size tells: its use ends with the workers. (a) A job over
+# its memory limit is killed by signal 9. (c) would be `Too many open files`. If `/dev/shm` was large enough, or with
+# PyTorch 2.10 and later: was a mapped file rewritten?
 #
 # </details>
 #
