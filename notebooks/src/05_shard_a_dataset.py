@@ -40,7 +40,7 @@ setup = start("05")
 # <details>
 # <summary>Answer</summary>
 #
-# The whole batch is copied. A memory map copies only the image, but `get_batch` still asks Linux for all its pages.
+# The whole batch. A memory map copies only the image.
 #
 # </details>
 
@@ -139,7 +139,7 @@ for one in (ordered, mixed):
 
 # %% [markdown]
 # webdataset also shuffles while it reads: first the list of shards, then the samples. These pass a *buffer*, from which
-# each output is drawn at random. Is that enough for ImageNet's images?
+# each output is drawn at random.
 
 # %%
 import random
@@ -216,11 +216,10 @@ show.figure(
 
 # %% [markdown]
 # In class order, even a buffer of 40,000 images brings only half as many classes as random order, and takes 4 GB in
-# every worker.
-# Shards shuffled at packing need no buffer for this.
+# every worker. Shards shuffled at packing need no buffer for this.
 #
 # But packing shuffles only once: the same neighbours leave a shard together in each epoch. The folded cell draws how
-# many pairs of a batch meet again.
+# many pairs of a batch meet again (the packing does not matter).
 
 # %% jupyter={"source_hidden": true}
 met["random order"] = dict.fromkeys(
@@ -266,7 +265,7 @@ def stream(paths, open_s):
 guess = 4  # change me: images per shard
 
 # %% [markdown]
-# The folded cell reads them, draws, and notes your number.
+# The folded cell reads them and notes your number.
 
 # %% jupyter={"source_hidden": true}
 from dataclasses import replace
@@ -293,8 +292,9 @@ axes = {"x": "images per shard", "y": "images per second", "log": "xy", "note": 
 show.figure(figures.lines(rates, title, **axes, guess=guess, marks={"smallest above half": enough}))
 
 # %% [markdown]
-# At 100 MB/s a shard of 100 MB takes a second, so its open of 2 ms hardly counts. Much larger is no better: ImageNet has
-# 140 shards of 1 GB, so of 512 workers 372 get none.
+# At your number, reading a shard takes about as long as its open. A hundred times as many images make the open
+# negligible; so do 100 MB, which take a second at 100 MB/s. Too large leaves workers idle: ImageNet has 140 shards of
+# 1 GB, so of 512 workers 372 get none.
 #
 # Compression pays only if fetching the saved bytes takes longer than unpacking. The folded cell measures gzip:
 
@@ -374,11 +374,12 @@ counts, by_rank = read_epoch(shards, ranks=3, **both)  # change me: ranks
 print(f"by rank {by_rank}; your guess was {guess}")
 
 # %% [markdown]
-# One rank gets two shards. Ranks exchange gradients at each step, so at the end it waits for the others, and training
-# [hangs](https://github.com/webdataset/webdataset/issues/225).
+# Ranks exchange gradients at each step. So the rank with two shards waits at the end for the others, which are done:
+# training [hangs](https://github.com/webdataset/webdataset/issues/225).
 #
-# `WebLoader(…).repeat().with_epoch(batches)` ends all ranks after equally many batches. Or deal out samples
-# instead of shards, as our loader does with `order="stream"`:
+# `WebLoader(…).repeat().with_epoch(batches)` ends all ranks after equally many batches. A rank with fewer samples
+# repeats some, one with more leaves some out. Or deal out samples instead of shards, as our loader does with
+# `order="stream"`. `drop_last` leaves out 16:
 
 # %%
 from smallfiles.loading import LoaderConfig, make_loader
@@ -431,14 +432,13 @@ show.figure(figures.bars(held, title, **axes, guess=guess, guess_of="in class or
 
 # %% [markdown]
 # Each worker makes batches of its own shards only. With 8 workers that is one shard or none, and in class order it holds
-# two or three classes. One worker mixes them, since its buffer holds the whole small set. A shard shuffled
-# at packing holds all.
+# two or three classes. One worker mixes them, since its buffer holds the whole small set.
 #
 # <details>
 # <summary>My shards are in class order, and I cannot pack them again</summary>
 #
 # Put a second buffer, as large as section 2 shows, behind the workers:
-# `WebLoader(…).unbatched().shuffle(1000).batched(16)`. The samples must be tuples, as after `.to_tuple`.
+# `WebLoader(…).unbatched().shuffle(40_000).batched(16)`. The samples must be tuples, as after `.to_tuple`.
 #
 # </details>
 
@@ -465,9 +465,10 @@ for detshuffle in (False, True):
 print("your guess, another order:", guess)
 
 # %% [markdown]
-# Without `detshuffle`, webdataset 1.0.2 [repeats](https://github.com/webdataset/webdataset/pull/502) the first order of the
-# shards; a `.shuffle`, left out here, would hide it. With `detshuffle`, each worker
-# [counts epochs](https://github.com/webdataset/webdataset/issues/172), so the workers must be kept.
+# Without `detshuffle`, webdataset 1.0.2 [repeats](https://github.com/webdataset/webdataset/pull/502) the first order of
+# the shards, also without a seed. With a `.shuffle` the samples differ, but the shards come in the same order.
+# With `detshuffle`, each worker [counts epochs](https://github.com/webdataset/webdataset/issues/172), so the workers
+# must be kept.
 #
 # <details>
 # <summary>What if shards must go to another worker in each epoch?</summary>
@@ -480,7 +481,7 @@ print("your guess, another order:", guess)
 # ```
 #
 # Keep the workers here too, and end each epoch after no more batches than every rank has. A rank that begins a second
-# pass counts it as an epoch, and then shuffles unlike the others: samples repeat or are left out, without an error.
+# pass shuffles unlike the others: samples repeat or are left out, without an error.
 #
 # </details>
 #
@@ -518,8 +519,7 @@ except SmallfilesError as error:
 print("your guess:", guess)
 
 # %% [markdown]
-# A tar ends with two blocks of zeros, but only our reader checks for them. After a cut inside an image, the other two
-# raise `unexpected end of data`.
+# A tar ends with two blocks of zeros, but only our reader checks for them.
 
 # %% [markdown] id="exercise"
 # ## Exercise
