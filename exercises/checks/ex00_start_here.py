@@ -24,7 +24,10 @@ CASES: tuple[tuple[int, int | None, int, int, int], ...] = (
 )
 
 
-@check(buys="Quotas count inodes, and now you count as they do.")
+@check(
+    buys="Quotas count inodes, and now you count as they do.",
+    start="Replace the stub with your code and run its cell again.",
+)
 def inodes_of_a_copy(attempt: Attempt) -> None:
     """`inodes_of_a_copy(files, folders)` is what one copy takes; notebook 00 solves it."""
     for files, folders in ((96, 4), (0, 1), (1_331_167, 2_003)):

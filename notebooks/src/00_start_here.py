@@ -77,8 +77,9 @@ guess = 4  # change me: CPUs installed
 print(f"installed: {os.cpu_count()}; for this kernel: {machine.usable_cpus()}; your guess: {guess}")
 
 # %% [markdown]
-# `os.cpu_count` counts the installed CPUs, `usable_cpus` those that Linux lets this process use. The next cell allows
-# one CPU only, shows both numbers again, and lifts the limit.
+# `os.cpu_count` counts the installed CPUs, `usable_cpus` those that Linux lets this process use, by a list of CPUs
+# or a limit on their time. On your own machine both are often equal. The next cell allows one CPU only, shows both
+# again, and lifts the limit.
 #
 # > **Predict.** Which number changes?
 
@@ -129,7 +130,7 @@ machine_report.draw(picture, guess)
 # > **Predict.** A quota is 2 TB and 3 million inodes. How many photos of 100 kB fit: 3, 20 or 23 million?
 
 # %%
-guess = 20_000_000  # change me: photos in the quota
+guess = 23_000_000  # change me: photos in the quota
 quota_bytes, quota_inodes = 2_000_000_000_000, 3_000_000  # change me: your quota
 file_bytes = 100_000  # change me: the size of a file
 
@@ -204,8 +205,9 @@ title = f"One import of torch opens about {float(f'{opens:.2g}'):,.0f} files"
 figures.bars(counts, title, x="files opened, and libraries mapped", guess=guess, guess_of="import torch")
 
 # %% [markdown]
-# On your own disk an open takes microseconds. Many clusters have a *parallel file system*, such as *Lustre*: many
-# servers that look like one folder. There an open is a request over the network, to a server that all users share.
+# Most of them are Python modules. On your own disk an open takes microseconds. Many clusters have a *parallel file
+# system*, such as *Lustre*: many servers that look like one folder. There an open is a request over the network, to a
+# server that all users share.
 #
 # > **Predict.** Suppose that your environment lies there. On 64 nodes, four processes each import PyTorch. How long
 # > does a server that answers 20,000 opens per second take: 1, 16 or 160 seconds?
@@ -215,13 +217,13 @@ guess = 1  # change me: seconds
 server = 20_000  # change me: opens per second that your file system's server answers
 requests = {"many files": 64 * 4 * opens, "one file, opened once per node": 64}
 for name, number in requests.items():
-    print(f"{name}: {number:,} opens, {number / server:.3f} s")
+    print(f"{name}: {number:,} opens, {number / server:,.0f} s")
 print(f"your guess: {guess} s")
 
 # %% [markdown]
 # The first line passes before the first image is read. The second line is the remedy: the whole environment in one
 # file, which each node opens once ([06.5](06_read_a_squashfs_image.ipynb#5-·-Put-an-environment-into-one-file)). Its
-# bytes must still be read, but from other servers.
+# bytes come from other servers: at most some GB per node, and only the parts that are used.
 
 # %% [markdown] id="order" tags=["optional"]
 # ## 3 · Run cells in order
@@ -306,7 +308,7 @@ show.command(picture)
 # ## Key points
 #
 # - Ask for the CPUs and memory that you may use, not for those that are installed.
-# - A file system is full when its bytes or its inodes run out, whichever comes first.
+# - A file system is full when its bytes or its inodes run out.
 # - One `import` may open more than a thousand files, and a job on many nodes multiplies that.
 # - A kernel remembers the order in which cells ran; restart and run all when in doubt.
 # - A check shows ○ not started, ✗ not yet and why, or ✓ passed.
