@@ -46,7 +46,7 @@ NUMBERS: dict[str, dict[str, Number]] = {
     },
     "02": {"inodes": Number("files and folders of the training set")},
     "03": {
-        "rows_per_batch": Number("largest record batch with which the slowest reader keeps half its speed")
+        "rows_per_batch": Number("rows per record batch up to which the slowest reader keeps half its speed")
     },
     "04": {"layout": Number("fastest HDF5 layout that needs no setting in the reader")},
     "05": {"shard_images": Number("images per shard, the smallest size tried with half of the best rate")},
