@@ -4,7 +4,7 @@
 # **Minutes** 40 · **Machine** any Linux computer with two CPUs · **Needs** 03 to 06 help · **Data** 400 synthetic
 # images
 #
-# Which format to use depends on your storage and on the number of nodes, and hardly on the speed of the format.
+# Which format to use depends on your storage and on the number of nodes, and hardly on its speed.
 
 # %% [markdown] id="questions"
 # ## Questions
@@ -121,15 +121,17 @@ axes = {"x": "time per image, in percent of the time to decode it", "base": "dec
 figures.bars(percent, title, **axes, guess=guess, guess_of="files", note="from memory")
 
 # %% [markdown]
-# Do not choose by this figure: decoding takes so much longer that a faster format saves almost nothing. LMDB is a file of
-# keys and values. Zarr, an array in chunks, is made for long slices; here each image is a slice.
+# Do not choose by this figure: decoding takes so long that a faster format saves almost nothing. And on Lustre a plain
+# file asks the server at each open, even if its bytes are cached.
+#
+# LMDB is a file of keys and values. Zarr, an array in chunks, is made for long slices; here each image is a slice.
 #
 # **Your turn.** Let each slice bring ten images: `calls["zarr"] = partial(read_zarr, range(0, setup.count, 10), 10)`.
 #
 # <details>
 # <summary>Answer</summary>
 #
-# An image takes a fifth to a half of the time: there are fewer calls, and fewer chunks that are read twice.
+# An image takes a fifth to a half of its time as a slice of its own: fewer calls, and fewer chunks read twice.
 #
 # </details>
 
@@ -152,8 +154,8 @@ with open_slow(out, SlowConfig(latency_s=0.002)) as slow:
         before = slow.counts()
         read(formats.open(slow / f"train.{suffix}"), order[:100])
         each = {name: (count - before[name]) / 100 for name, count in slow.counts().items()}
-        operations, mine = each["lookup"] + each["open"] + each["list"], guess.get(suffix, "none")
-        print(f"{suffix:6} {operations:5.2f} metadata operations, {each['reads']:4.2f} reads per image; your guess: {mine}")
+        operations, mine = each["lookup"] + each["open"] + each["list"], f"; your guess: {guess.get(suffix)}"
+        print(f"{suffix:6} {operations:5.2f} metadata operations, {each['reads']:4.2f} reads per image" + mine * (suffix in guess))
 
 # %% [markdown]
 # A plain file costs two *metadata operations*, a look-up and an open. A packed format needs a few when it is opened.
@@ -202,21 +204,22 @@ waits = {f"{n} at a time": {load: [mean_wait(load, n) for _ in range(3)] for loa
 waits["64 at a time"][0.99] = [mean_wait(0.99, 64, 2_000_000) for _ in range(3)]
 
 # %% [markdown]
-# The folded cell draws the waits on a logarithmic axis.
+# The folded cell draws the waits.
 
 # %% jupyter={"source_hidden": true}
 one, many = (np.median(waits[f"{n} at a time"][0.9]) for n in (1, 64))
 title = f"At 90 % load a request waits {one:.0f} operations; with 64 at a time {many:.1g}"
-axes = {"x": "load of the server", "y": "wait, in operations", "log": "y", "marks": {"90 %": 0.9}}
-figures.lines(waits, title, **axes, guess=guess, note="simulated; with 64 at a time hardly any waits below 80 %", counted=True)
+drawn = waits | {"9 operations": {0.1: 9, 0.99: 9}}
+axes = {"x": "load of the server", "y": "wait, in operations", "log": "y", "marks": {"90 %": 0.9}, "ideal": "9 operations"}
+figures.lines(drawn, title, **axes, guess=guess, note="simulated; with 64 at a time hardly any waits below 80 %", counted=True)
 
 # %% [markdown]
 # Requests come in bunches. Between them the server is idle, and idle time cannot be saved up. So a queue forms long
 # before the server is full. For one place and such random times, theory gives load / (1 - load): nine operations
 # at 90 %.
 #
-# With 64 places one is often free, and if not, one soon will be. But near 100 % every line goes up, and other users move
-# you along it.
+# With 64 places one is often free, and if not, one soon will be. But near 100 % every line goes up. The load is that of
+# all users: you may wait although your job asks little.
 #
 # **Your turn.** How long does a request wait at 90 % if *four* are served at a time? Call `mean_wait`.
 #
@@ -251,8 +254,8 @@ work = Work(samples=1_281_167, sample_bytes=110_000, step_s=0.05)
 lustre = Storage(targets=24, stripes=24, metadata_ops_s=100_000, request_s=0.0005)  # change me later
 
 node_needs = 4 * 64 / work.step_s  # images per second
-target_s = work.sample_bytes / lustre.target_bytes_s + lustre.request_s  # a target's time for an image
-print(f"a node needs {node_needs:,.0f} images/s, the targets read {24 / target_s:,.0f}: {24 / target_s / node_needs:.1f} nodes")
+targets_read = lustre.stripes / (work.sample_bytes / lustre.target_bytes_s + lustre.request_s)  # images per second
+print(f"a node needs {node_needs:,.0f} images/s, the targets read {targets_read:,.0f}: {targets_read / node_needs:.1f} nodes")
 
 # %% [markdown]
 # `saturation` does this division for every way; `simulate` adds the queues. *Crowded* means that other jobs leave us a
@@ -283,7 +286,8 @@ longer = {name: {n: found[n] / least_s[n] for n in nodes} for name, found in epo
 title = f"One packed file is full at {full['packed']:.0f} nodes, shards at {full['shards']:.0f}, a copy on each node never"
 marks = {f"{name} full": full[name] for name in ("packed", "shards")}
 axes = {"x": "nodes", "y": "times as long as never waiting", "log": "xy", "marks": marks}
-figures.lines(longer, title, **axes, guess=guess, note="a model, without page cache; copies are in place", counted=True)
+note = f"a model, without page cache; copies are in place; files, crowded: full at {full['files, crowded']:.1f} nodes"
+figures.lines(longer, title, **axes, guess=guess, note=note, counted=True)
 
 # %% [markdown]
 # A line leaves 1 shortly before something that all nodes share is full, because requests queue:
@@ -318,8 +322,8 @@ for name, found in hundred.items():
 print("your guess:", guess)
 
 # %% [markdown]
-# With all of the metadata server, files are as fast as a packed file, because both cost the targets one request per
-# image. With a twentieth, they take 13 times as long. A packed file on one target is slower still: before you write it,
+# With all of the metadata server, files are as fast as a packed file: both cost the targets one request per image. With
+# a twentieth, they take about 14 times as long. A packed file on one target is slower still: before you write it,
 # *stripe* its folder over all targets, by `lfs setstripe -c -1 FOLDER`.
 #
 # So **packing pays where metadata is the limit, striping and long reads where the targets are**. A copy per node
@@ -360,16 +364,17 @@ axes = {"x": "hours for 30 epochs", "groups": ("files", "packed", "shards"), "ma
 figures.bars(advice.hours, title, **axes, guess=guess, note="a model", counted=True)
 
 # %% [markdown]
-# From files, the metadata server is the limit: 2 × 14.2 million × 30 operations, 20,000 per second. From a packed file
-# or shards, the GPUs are. So `advise` names the single file, on 16 targets: its rule from 100 GB.
+# From files, the metadata server is the limit: 2 × 14.2 million × 30 operations, 20,000 per second. A packed file and
+# shards both keep the GPUs busy, so either is right. `advise` names the file, on 16 targets (its rule from 100 GB).
+# Shards do not need the page cache, and are safer with more nodes.
 #
 # **Your turn.** Each node's page cache keeps a part of the file. Set `cache_bytes` to 0. Which way is advised now?
 #
 # <details>
 # <summary>Answer</summary>
 #
-# Shards, 5.8 hours. The file now takes 6.5: each image is a request, the targets are busy, and the workers have too
-# little time to spare to hide the queue.
+# Shards, 5.8 hours. The file now takes 6.5: each image is a request, the targets are busy, and the workers
+# cannot hide the queue.
 #
 # </details>
 #
@@ -410,7 +415,7 @@ for name, way in WAYS.items():
 show.command(TrainingPlan(nodes=64, step_s=0.02), "DATA")
 
 # %% [markdown]
-# This says whether loading limits your own training:
+# This says whether loading limits your training:
 #
 # ```bash
 # smallfiles profile -- python train.py
@@ -419,7 +424,7 @@ show.command(TrainingPlan(nodes=64, step_s=0.02), "DATA")
 # %% [markdown] id="key-points"
 # ## Key points
 #
-# - From memory all formats that `pack` writes are fast enough for JPEGs: decoding takes far longer.
+# - From memory all packed formats are fast enough for JPEGs: decoding takes far longer.
 # - A plain file costs two metadata operations per image, a packed format almost none.
 # - Requests queue before a server is full, the more the fewer it serves at a time. Leave room.
 # - Divide what all nodes share by what one node needs.
@@ -445,8 +450,7 @@ show.command(TrainingPlan(nodes=64, step_s=0.02), "DATA")
 # <details>
 # <summary>Answer</summary>
 #
-# **(b)**: 10 nodes need all of its capacity. Requests queue before that, but workers with time to spare fetch ahead and
-# hide it.
+# **(b)**: 10 nodes need all of its capacity. Requests queue before, but workers fetch ahead and hide it.
 #
 # </details>
 #
