@@ -108,10 +108,10 @@ changed = Manifest.from_columns(manifest.paths, [int(labels[0] == 0), *labels[1:
 shuffled.digest == manifest.digest, changed.digest == manifest.digest
 
 # %% [markdown]
-# So a digest names a list of samples, in any order. It does not cover the bytes of the images
-# ([07.2](07_stage_a_dataset.ipynb#2-·-Measure-the-copy)).
+# So a digest names a list of samples, in any order. It covers neither the bytes of the images
+# ([07.2](07_stage_a_dataset.ipynb#2-·-Measure-the-copy)) nor the names of the classes: label 0 may mean another class.
 #
-# The manifest is saved as one JSON file:
+# The manifest is one JSON file:
 
 # %%
 path = setup.scratch / "train.json"
@@ -119,7 +119,7 @@ manifest.save(path)
 print(path.read_text()[:500])
 
 # %% [markdown]
-# We time reading it, a walk for names and sizes, and a walk for names only, all warm:
+# We time reading it, a walk for names and sizes, and one for names only, all warm (calls per second: more is faster):
 
 # %%
 import os
@@ -136,10 +136,10 @@ print(measure.compare({**walks, "read": lambda: Manifest.load(path)}, rounds=7))
 
 # %% [markdown]
 # Names are quick, sizes are slow: each file is asked for its own. Here a walk for names even beats the JSON. On a cluster
-# each question is a request to a server, so we count them.
+# each question is a request to a server.
 #
-# > **Predict.** ImageNet's training set has 1,281,167 images in 1,000 folders. If listing a folder is one request, how
-# > many does the walk with sizes send? And for names only?
+# > **Predict.** ImageNet's training set has 1,281,167 images in 1,000 folders. If listing a folder is one request, and
+# > says which names are folders, how many does the walk with sizes send? And for names only?
 
 # %%
 guess = 100_000  # change me: requests of the walk with sizes
@@ -170,8 +170,8 @@ above = {folder for path in manifest.paths.to_pylist() for folder in PurePosixPa
 worksheet.note("02", inodes=len(manifest) + len(above))
 
 # %% [markdown]
-# Packing needs the sizes. One by one, 1.3 million requests of 2 ms take 43 minutes; `sources.load` keeps many in flight.
-# The manifest keeps the sizes.
+# Packing needs the sizes, and the manifest keeps them. One by one, 1.3 million requests of 2 ms take 43 minutes;
+# `sources.load` keeps many in flight.
 
 # %% [markdown] id="order" tags=["core"]
 # ## 3 · Catch the wrong label order
@@ -202,7 +202,8 @@ print("labels of images 1 to 5:", *by_kit.targets[:5])
 
 # %% [markdown]
 # > **Predict.** A colleague writes `label = ID - 1`. All labels are in range, so nothing fails. A perfect model,
-# > trained on sorted wnids, is tested with them. What accuracy is reported: 90 %, 50 %, 2.5 % (chance), or less?
+# > trained on sorted wnids, is tested with them. What accuracy is reported: 90 %, 50 %, 2.5 % (chance among 40
+# > classes), or less?
 
 # %%
 guess = 0.9  # change me: accuracy
@@ -234,8 +235,8 @@ print(f"your guess for ID - 1: {guess:.1%}; chance among {len(by_folder.classes)
 #
 # </details>
 #
-# Here as in the real set, no class has the same place in both orders. So with `ID - 1` the accuracy is below chance,
-# and the model looks broken ([mmpretrain 11](https://github.com/open-mmlab/mmpretrain/issues/11), [torchvision
+# Here no class has the same place in both orders. So with `ID - 1` the accuracy is below chance, and the model looks
+# broken ([mmpretrain 11](https://github.com/open-mmlab/mmpretrain/issues/11), [torchvision
 # 484](https://github.com/pytorch/vision/issues/484)).
 #
 # To find the order of a manifest, look at images whose label is known. `check_label_order` does this:
@@ -311,7 +312,8 @@ class ListOfPaths(Dataset):  # as torchvision's ImageFolder holds it
 
 # %% [markdown]
 # **Your turn.** `Yours` holds no pairs, but still an object per path. Make it hold *columns*. `pa.array(values)` copies
-# all values into a few buffers, and `array[i].as_py()` makes a Python object of value i.
+# all values into a few buffers, and `array[i].as_py()` makes a Python object of value i. It is right if its bar below
+# is as short as that of `columns`.
 
 # %%
 import pyarrow as pa
@@ -492,7 +494,7 @@ show.command(config, "imagenet", "train.json")
 # ## Key points
 #
 # - Labels and captions are in folder names or in separate files.
-# - Manifests with one digest list the same samples and targets, in any order.
+# - Manifests with one digest list the same samples and targets (labels as numbers), in any order.
 # - Label = rank of the sorted wnid, never `ID - 1`; check images whose label is known.
 # - JSON that can be read may still be wrong.
 # - Forked workers copy Python objects by reading them, but not columns.
@@ -517,8 +519,8 @@ show.command(config, "imagenet", "train.json")
 # <details>
 # <summary>Answer</summary>
 #
-# **(b)**. Less than by guessing (0.1 %): with `ID - 1` no class keeps its place, so every right answer counts as wrong.
-# (a) The colleague's run shows that the file is good. (c) lowers accuracy, but not below chance.
+# **(b)**. Less than by guessing (0.1 %): with `ID - 1` right answers count as wrong. (a) The colleague's run shows that
+# the file is good. (c) lowers accuracy, but not below chance.
 #
 # </details>
 #
@@ -527,7 +529,7 @@ show.command(config, "imagenet", "train.json")
 # <details>
 # <summary>Answer</summary>
 #
-# **(b)**. A digest covers all paths and targets, in any order, so (a) and (c) would change it.
+# **(b)**. A digest covers all paths and targets, in any order, so (a) and (c) change it.
 #
 # </details>
 
