@@ -216,7 +216,7 @@ target = here / "train.arrow"
 def copy_slowly(path):
     with open(packed, "rb") as old, open(path, "wb") as new:
         while piece := old.read(4 << 20):
-            time.sleep(len(piece) / 50e6)  # storage of 50 MB/s: a piece of 4 MiB arrives
+            time.sleep(len(piece) / 50e6)  # 50 MB/s for each rank: a piece of 4 MiB arrives
             new.write(piece)
 
 
@@ -258,12 +258,12 @@ def four_ranks(work):
     target.unlink()
     copies, took_s = sum(own for own, _ in found), time.perf_counter() - began
     print(f"{work.__name__}: {copies} of 4 ranks copied, and the last was ready after {took_s:.1f} s")
-    return {f"rank {rank}{' copies' * own}": round(mb, 1) for rank, (own, mb) in enumerate(found)}
+    return {f"rank {rank}{' copies' * own}": round(mb) for rank, (own, mb) in enumerate(found)}
 
 
 each = four_ranks(if_missing)
-title = f"Without a rename, a rank finds only {min(each.values()):.0f} of {size / 1e6:.0f} MB"
-title = title if min(each.values()) < size / 1e6 else "Here every rank was late enough to find the whole file"
+title = f"Without a rename, a rank finds only {min(each.values())} of {round(size / 1e6)} MB"
+title = title if min(each.values()) < round(size / 1e6) else "Here every rank was late enough to find the whole file"
 axes = {"x": "MB that a rank finds", "guess_of": "rank 1"}
 show.figure(figures.bars(each, title, guess=guess, **axes))
 
@@ -289,7 +289,8 @@ def renamed(rank):
 four_ranks(renamed)
 
 # %% [markdown]
-# Nothing is torn, but until the file appears, each rank that looks starts a copy. So let them take turns, with a lock:
+# Nothing is torn, but until the file appears, each rank that looks starts a copy. Here each rank has its own 50 MB/s.
+# Four copies that share them take four times as long, and four times the memory. So let them take turns, with a lock:
 
 # %%
 import fcntl
@@ -329,8 +330,7 @@ four_ranks(once_per_node)
 #
 # ![Two nodes with four ranks each. On each node one rank copies train.arrow from the parallel file system to /dev/shm; the others wait, then all read the copy.](pictures/stage_once_a_node.svg)
 #
-# The kernel releases a lock when its holder dies. `stage` locks, looks, copies, verifies and renames. It keeps the copy
-# as long as any process uses it.
+# The kernel releases a lock when its holder dies. `stage` locks, looks, copies, verifies and renames.
 #
 # <details>
 # <summary>Optional: copy once per job</summary>
@@ -395,16 +395,18 @@ lines = {
 }
 title = f"Staging has paid off after {paid:g} epochs" if saved > 0 else "Here the copy never pays: it is not faster"
 axes = {"x": "epochs read", "y": "seconds since the start", "marks": {"paid off": paid} if paid < shown[-1] else None}
-show.figure(figures.lines(lines, title, **axes, guess=guess, note=f"from the median of 3 runs{place.note}"))
+show.figure(figures.lines(lines, title, **axes, guess=guess, note=f"computed from medians of 3 runs{place.note}"))
 
 # %% [markdown]
-# Here a read costs only its bytes. A copy reads as many as an epoch, so the lines meet after about one epoch.
+# Here a read costs only its bytes. A copy reads as many as an epoch, so the lines meet after about one.
 #
 # On a cluster each random read also waits for an answer, so staging on one node pays in less than an epoch. **Your
 # turn:** set `wait_s = 0.002`, and run both cells again.
 #
-# N nodes need up to N times as many epochs: together they read the set once per epoch, but copy it N times. While the
-# GPU computes, the loader reads ahead. So an epoch takes as long as reading or training, whichever is slower.
+# Each of N nodes reads 1/N of the set per epoch, and saves 1/N of the time. But it copies the whole set, so it may need
+# N times as many epochs.
+#
+# While the GPU computes, the loader reads ahead. So an epoch takes as long as reading or training, whichever is slower.
 #
 # > **Predict.** Training takes half as long as reading from slow storage. After how many epochs has staging paid off: as
 # > before, twice as many, or never?
@@ -429,8 +431,8 @@ for share in sorted({0.0, 0.5, 0.9, 1.0, mine}):
 # ## 5 · Clean up, also when killed
 #
 # Memory that a job leaves in `/dev/shm` is missing for later jobs. So a copy made in Python is removed with the last
-# process that uses it. Two signals interrupt this: SIGTERM, which Slurm sends at the time limit, then SIGKILL, which no
-# program can catch.
+# process that uses it. Two signals may end a process before it cleans up: SIGTERM, which Slurm sends at the time limit,
+# then SIGKILL, which no program can catch.
 #
 # In the folded cell `end` starts a process that copies, or uses a copy, sends it a signal, and looks at what is left.
 
@@ -484,8 +486,8 @@ with on_slow_storage(packed, source.root, storage) as place:
 print(f"in the end: {sum(one.bytes for one in left_behind())} bytes")
 
 # %% [markdown]
-# On SIGTERM a handler removes the copy. SIGKILL leaves it, but frees the lock. So your next `stage` on that node knows
-# that the owner is dead: it removes half a copy, and uses a complete one.
+# On SIGTERM a handler removes the copy. SIGKILL leaves it, but frees the lock. So your next `stage` on that node uses a
+# complete copy of the same file, and removes other leftovers.
 
 # %%
 shutil.rmtree(here)
@@ -500,8 +502,7 @@ print("staged copies of yours on this node:", len(staging.listing()))
 # - The *archive* is large and keeps data for years. Compute nodes often cannot access it.
 # - *Scratch* is the fast parallel file system that jobs read. Files unused for some time are purged.
 #
-# Hence an earlier staging step, on a node that sees both. `smallfiles stage --to` records each block that it has
-# copied, and continues where it stopped.
+# Hence an earlier step, on a node that sees both. `smallfiles stage --to` continues where it stopped.
 #
 # </details>
 
@@ -524,18 +525,18 @@ show.command(staging.StageConfig(), "scratch/data/train.arrow")
 # The job removes the copy in an EXIT trap. Set it in the script: inside `$(…)` it would fire when that subshell ends.
 #
 # ```bash
-# smallfiles bench read --order random --cache cold scratch/data/train.arrow  # samples/s from storage
-# time staged=$(smallfiles stage scratch/data/train.arrow) || exit 1
+# time staged=$(smallfiles stage scratch/data/train.arrow) || exit 1          # before other reads fill the cache
 # trap 'smallfiles unstage "$staged"' EXIT
+# smallfiles bench read --order random --cache cold scratch/data/train.arrow  # samples/s from storage
 # smallfiles bench read --order random --cache warm "$staged"                 # samples/s from the copy
 # ```
 #
-# Cold means this node: servers may still have the file in memory. This cell computes when staging pays off if training
-# only reads:
+# Cold means this node: a server may still have the file in memory, and look too fast. This cell computes when staging
+# pays off if training only reads:
 
 # %%
 samples, workers = 1_281_167, 8  # change me: your set, and the workers of all ranks together
-copying, stored, staged = 60, 400, 4_000  # change me: seconds of the copy, all nodes at once; the two rates
+copying, stored, staged = 60, 400, 4_000  # change me: seconds that `time` shows on the slowest node; the two rates
 saved = samples / workers * (1 / stored - 1 / staged)  # per epoch, if storage gives each worker the rate of one
 print(f"staging pays off after {copying / saved:.2f} epochs")
 
@@ -547,7 +548,7 @@ print(f"staging pays off after {copying / saved:.2f} epochs")
 # removes the environment; after it, write `trap 'smallfiles unstage "$staged"; unuse' EXIT`.
 #
 # On several nodes use `smallfiles stage --broadcast`. Every node then has a copy to remove, so the trap is `each_node
-# smallfiles unstage`: the function `each_node` of `slurm/lib.sh` runs a command once on each node of the job.
+# smallfiles unstage`: `each_node` of `slurm/lib.sh` runs a command once on each node.
 #
 # The course has both steps as jobs. `seen` is a folder for records.
 #
@@ -588,7 +589,7 @@ print(f"staging pays off after {copying / saved:.2f} epochs")
 # <summary>Answer</summary>
 #
 # **(b) and (c)**: ranks that look at the same moment see no copy and write to it. A rank that looks later sees the
-# name, although the bytes are still being written. (a) is true only if the first has finished before the second looks.
+# name before the bytes are there. (a) holds only if the first has finished before the second looks.
 #
 # </details>
 #
@@ -598,8 +599,8 @@ print(f"staging pays off after {copying / saved:.2f} epochs")
 # <details>
 # <summary>Answer</summary>
 #
-# **(b)**: the copy pays after 100 / (60 - 55) = 20 epochs (so not c), and faster epochs alone decide nothing (a). It
-# may still be right if others need that storage: your node reads it once, not ten times.
+# **(b)**: the copy pays after 100 / (60 - 55) = 20 epochs (so not c), and faster epochs alone decide nothing (a). Other
+# users of the storage may still gain.
 #
 # </details>
 
