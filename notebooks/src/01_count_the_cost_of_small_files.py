@@ -122,7 +122,7 @@ figures.lines(factors, title, **axes, marks=real, note="at most: files below abo
 # ![Two sequences. A file per image: ask the metadata server, wait, read, again and again. One large file: ask once, then read long runs in order, or single images at random.](pictures/open_and_read.svg)
 #
 # *What a parallel file system does for `open` and `read`. For a new name, `open?` is often two requests: a look-up and
-# an open.*
+# an open. Lustre and NFSv4 send one, but two with a `stat`.*
 #
 # > **Predict.** Which takes longest on this machine: stat, open, read or close? How many seconds does an open take: a
 # > microsecond (1e-6), a millisecond (1e-3) or more?
@@ -149,7 +149,7 @@ def timed(call, items):
 # A *warm* read finds the bytes in memory, in the kernel's *page cache*. Before a *cold* read we ask the kernel to forget
 # the bytes (`posix_fadvise`), so they come from the disk or the file server.
 #
-# The kernel also keeps names that it has looked up. The cell asks for all sizes first, so all names are *known*.
+# The kernel also keeps names that it looked up. The cell asks for all sizes first, so all names are *known*.
 
 # %%
 from pathlib import Path
@@ -191,8 +191,8 @@ note = f"{len(times['open']):,} opens"
 figures.histogram(times, title, x="time of one call (s)", log=True, note=note, guess=guess, guess_of="open")
 
 # %% [markdown]
-# On a local disk the open of a known name takes almost nothing. So a laptop hides the problem: on a cluster an open is
-# a request to a server, and may take milliseconds.
+# On a local disk the open of a known name takes almost nothing. On a cluster it is a request to a server, and may take
+# milliseconds.
 #
 # The dots matter too: a batch waits for its slowest file. Here a single slow call may be another program's turn on
 # the CPU.
@@ -203,10 +203,12 @@ figures.histogram(times, title, x="time of one call (s)", log=True, note=note, g
 # > speed measured here? And on a fresh node, which knows no names: two requests of 2 ms per file?
 
 # %%
-guess = 60, 12  # change me: seconds here, hours there
+guess_s, guess_hours = 60, 12  # change me: seconds here, hours there
+
+# %%
 images = 1_281_167
-show.say(f"Known names, here: **{images * open_s:,.0f} s** by the median; your guess was {guess[0]} s.")
-show.say(f"New names, there: **{images * 2 * 0.002 / 3600:.1f} hours** of opens, without a single byte; your guess was {guess[1]} hours.")
+show.say(f"Known names, here: **{images * open_s:,.0f} s** by the median; your guess: {guess_s} s.")
+show.say(f"New names, there: **{images * 2 * 0.002 / 3600:.1f} hours**, without a single byte; your guess: {guess_hours} hours.")
 
 # %% [markdown]
 # The 2 ms are assumed; see *On the cluster* for yours.
@@ -304,18 +306,21 @@ show.say(f"**Rule**, here: {1e6 * opening:,.1f} µs to open and close, times {te
 # %% [markdown]
 # A file is small if it has fewer bytes than could be read while it is opened. That is the *rule*: time of an open, times
 # the rate of reading. The line crosses the half near it, on a busy machine farther right. Far to the left it levels off,
-# because the one file needs a call per piece too, here about 1 µs.
+# because the one file needs a call per piece too.
 #
-# On slow storage it lies farther right: two requests of 2 ms, times 1 GB/s, are 4 MB. ImageNet's images of 110 kB are
-# small there.
+# Here the rate is above that of memory, since the CPU's cache holds these few megabytes. With the warm images of
+# section 2 the rule gives a size several times smaller.
 #
-# **Your turn.** Set `wait_s = 0.004` and run this section again. Where does the line cross the half?
+# On slow storage the half lies farther right: two requests of 2 ms, times 1 GB/s, are 4 MB. ImageNet's images of
+# 110 kB are small there.
+#
+# **Your turn.** Set `wait_s = 0.004` and run this section again (some 40 s). Where does the line cross the half?
 #
 # <details>
 # <summary>Answer</summary>
 #
-# Usually nowhere: the line stays below the half up to 4 MB. The rule is too far right for the figure, because memory
-# delivers tens of megabytes in 4 ms.
+# Usually nowhere: the rule is too far right for the figure, because memory delivers tens to hundreds of megabytes in
+# 4 ms.
 #
 # </details>
 #
@@ -324,8 +329,8 @@ show.say(f"**Rule**, here: {1e6 * opening:,.1f} µs to open and close, times {te
 # %% [markdown] id="in-flight" tags=["core"]
 # ## 4 · Keep many opens in flight
 #
-# A program that waits for each answer spends most of its time waiting. With several threads it can have several
-# requests *in flight*. The cell reads 100 files in this way.
+# A program that waits for each answer does little else. With several threads it can have several requests *in flight*.
+# The cell reads 100 files in this way.
 
 # %%
 from concurrent.futures import ThreadPoolExecutor
@@ -350,7 +355,7 @@ def rates_in_flight(store, before=None, most=4 if setup.shared else 64):  # few,
 # We measure this machine, then slow storage: `slowfs` mounts the same folder again. Each look-up and each open takes 2 ms
 # there, and 4 are served at once. Its reads are free, unlike a cluster's.
 #
-# > **Predict.** A new file takes two requests, a look-up and an open. With how many opens in flight does the slow
+# > **Predict.** A new file takes two requests there, a look-up and an open. With how many opens in flight does the slow
 # > storage reach its limit?
 #
 # **Your turn.** Write a formula for the files per second that you expect.
@@ -409,12 +414,12 @@ worksheet.note("01", latency_ms=1e3 / np.median(cold[1]), opens_per_s=max(map(np
 # **This machine** waits for its disk when the cache is cold, so a few opens in flight may help. With a warm cache there
 # is nothing to wait for: threads gain little or lose, since Python runs one at a time and switching costs time.
 #
-# **Your turn.** Set `servers=8` and run both cells again. Where is the bend now?
+# **Your turn.** Set `servers=8` and run both cells again. Where is the bend?
 #
 # <details>
 # <summary>Answer</summary>
 #
-# The bend is at 8: twice as many servers, twice the rate, at most 2,000 files per second. Two CPUs may be too few to
+# The bend is at 8: twice the servers, twice the rate, at most 2,000 files per second. Two CPUs may be too few to
 # reach all of it, since they also run the threads and the slow storage.
 #
 # </details>
@@ -429,9 +434,9 @@ worksheet.note("01", latency_ms=1e3 / np.median(cold[1]), opens_per_s=max(map(np
 # ## On the cluster
 #
 # The cell packs the set as a folder of files and as one file. Copy both to the file system of your jobs. Run the command
-# on another node, whose memory holds none of them.
+# in their folder, on another node, whose memory holds neither.
 #
-# Turn its two cold rates into milliseconds per sample, 1,000 / rate. Their difference is what a file of its own adds: the
+# Turn its two rates into milliseconds per sample, 1,000 / rate. Their difference is what a file of its own adds: the
 # exercise's `cluster_ms`. It is an estimate: names are known, and the server may have kept the bytes.
 
 # %%
@@ -442,7 +447,7 @@ files, one_file = setup.scratch / "set.files", setup.scratch / "set.arrow"
 for out in (files, one_file):
     pack(source, out, PackConfig(verify="none"))
 print(files, one_file, sep="\n")
-show.command(BenchConfig(repeats=5, count=400, orders=("random",)), "read", [files.name, one_file.name])
+show.command(BenchConfig(repeats=5, count=400, orders=("random",), caches=("cold",)), "read", [files.name, one_file.name])
 
 # %% [markdown] id="key-points"
 # ## Key points
@@ -483,8 +488,8 @@ show.command(BenchConfig(repeats=5, count=400, orders=("random",)), "read", [fil
 # <details>
 # <summary>Answer</summary>
 #
-# **(b)**. A fresh node does not know names and inodes either, so each file takes another request. (a) would be true if
-# a cache held nothing but bytes. (c) Empty caches make nothing faster.
+# **(b)**. A fresh node does not know names and inodes either, so many file systems send another request per file. (a)
+# would be true if a cache held nothing but bytes. (c) Empty caches make nothing faster.
 #
 # </details>
 
