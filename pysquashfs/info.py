@@ -1,7 +1,8 @@
 """Why an image is slow: how it is stored, what a random read costs, and the command for a better one.
 
-The trap: the defaults of mksquashfs. They compress photographs, which saves 0.1 %, and store the ends of
-files in shared blocks, so that a random read unpacks many ends to get one. Notebook 06 compares both.
+The trap: the defaults of mksquashfs. They compress photographs, which saves 0.1 %, and store small files,
+with -tailends also the ends of larger ones, in shared blocks, so that a random read unpacks many to get one.
+Notebook 06 compares both.
 """
 
 from __future__ import annotations

@@ -86,11 +86,10 @@ with SquashFS(packed) as opened:
     print(len(opened), "files;", name, opened.stat(name).size, "bytes, starts with", opened.read(name)[:2])
 
 reader = formats.open(packed)
-reader.key(7), reader.target(7), reader.classes[reader.target(7)], reader.span(7)[1:]
+print(f"key {reader.key(7)}, target {reader.target(7)}, begins and ends at {reader.span(7)[1:]}")
 
 # %% [markdown]
-# Each image is a file at its own path; three more hold labels and order. The last two numbers say where the image
-# begins and ends.
+# Each image is a file at its own path; three more hold labels and order.
 
 # %% [markdown] id="settings" tags=["core"]
 # ## 1 · Choose the settings
@@ -100,9 +99,9 @@ reader.key(7), reader.target(7), reader.classes[reader.target(7)], reader.span(7
 # | Setting | What it does | What a read of one image must unpack |
 # |---|---|---|
 # | compression | cuts each file into *blocks*, and compresses each block | the image's blocks |
-# | *fragments* | puts small files, and the ends of larger ones, together into one block | also its neighbours in the block |
+# | *fragments* | puts files smaller than a block, with `-tailends` also the ends of larger ones, together into one block | also its neighbours in the block |
 #
-# The cell writes the same images in four ways. The first, with blocks of 128 KiB, is nearly the default of `mksquashfs`.
+# The cell writes the same images in four ways. The first is `mksquashfs`'s default (128 KiB) with `-tailends`.
 
 # %%
 from pysquashfs import pack as write_squashfs
@@ -122,8 +121,8 @@ for number, (name, options) in enumerate(settings.items()):
     print(f"{name:21} saves {1 - path.stat().st_size / photo_bytes:6.2%}")
 
 # %% [markdown]
-# > **Predict.** The sizes hardly differ. zlib unpacks photographs at some 500 MB/s, memory is read at some 10 GB/s. A
-# > random read from *gzip, fragments* takes how many times as long as one from *raw, no fragments*?
+# > **Predict.** zlib unpacks photographs at some 500 MB/s, memory is read at some 10 GB/s. A random read
+# > from *gzip, fragments* takes how many times as long as one from *raw, no fragments*?
 
 # %%
 guess = 5  # change me: times as long
@@ -138,27 +137,32 @@ def read_all(opened):
 found = measure.compare({n: partial(read_all, f) for n, f in written.items()}, rounds=7, unit="images")
 
 # %% [markdown]
-# The folded cell draws the times, and prints the bytes fetched.
+# The folded cell draws the times, and prints them beside that of decoding.
 
 # %% jupyter={"source_hidden": true}
 raw, default = "raw, no fragments", "gzip, fragments"
-title = f"With gzip and fragments, a random read takes about {found.times(raw, default).median:.0f} times as long as raw"
+title = f"From memory, gzip with fragments takes about {found.times(raw, default).median:.0f} times as long as raw"
 rates = {name: np.array(found.rates_per_s(name)) for name in written}
 times = {name: np.median(rates[raw]) / runs for name, runs in rates.items()}
 x, note = f"time of a random read, relative to {raw}", f"warm page cache; 1 is {1e6 / np.median(rates[raw]):.0f} µs"
 show.figure(figures.bars(times, title, x=x, base=raw, guess=guess, guess_of=default, note=note, log=True))
 for name, opened in written.items():
-    print(f"{name:21} fetches {opened.info()['read_amplification']:5.2f} bytes per byte delivered")
+    amplified = opened.info()["read_amplification"]
+    print(f"{name:21} {1e3 / max(rates[name]):5.2f} ms per image, {amplified:5.2f} bytes fetched per byte delivered")
+decode_all = {"decoding": lambda: sum(1 for _, data in photos if Image.open(io.BytesIO(data)).load())}
+decoding = measure.compare(decode_all, rounds=3, unit="images", bar=False)
+print(f"{'decoding':21} {1e3 / max(decoding.rates_per_s('decoding')):5.2f} ms per image")
 
 # %% [markdown]
 # On other machines expect 8 to 40 times. Nearly all of it is gzip, which saves nothing: photographs are compressed
 # already. A fragment of 128 KiB holds one or two images or their ends, one of 1 MiB about ten, and all are unpacked for
-# each image.
+# each image. With 1 MiB that takes as long as decoding, or longer. Slow storage shrinks the factor; the CPU's time
+# remains.
 #
 # **Your turn.** Guess the time of zstd, add `"zstd, no fragments": {"compression": "zstd"},` to `settings`, and run again
 # from there.
 #
-# `info` looks for both faults in any squashfs file; so does `python -m pysquashfs info FILE`:
+# `info` looks for both faults in any squashfs file, as does `python -m pysquashfs info FILE`:
 
 # %%
 for name in (default, raw):
@@ -178,9 +182,9 @@ print(RECOMMENDED)
 # <details>
 # <summary>What do they mean?</summary>
 #
-# `-noD` and `-noF` leave data and fragments uncompressed, `-no-fragments` keeps files in one piece. The index is
-# compressed by gzip. Without `-noappend`, a second run adds all files again. `-no-xattrs`, `-all-root` and the two
-# options with `time` drop attributes, owners and times, so that equal data give an equal file.
+# `-noD` and `-noF` leave data and fragments uncompressed, `-no-fragments` keeps files in one piece. gzip compresses
+# the index. Without `-noappend`, a second run adds all again. `-no-xattrs`, `-all-root` and the two options with `time`
+# drop attributes, owners and times, so equal data give an equal file. `-no-exports` omits a table for NFS.
 #
 # </details>
 
@@ -378,7 +382,7 @@ figures.bars(wrong, title, x="wrong samples", guess=guess * bad / 100, guess_of=
 #
 # The other reads on from where the first stopped: inside a photograph. Most wrong samples begin there or are cut short.
 # Pillow refuses them. The rest, a quarter to a half, are whole photographs under the label of another; nothing reports
-# them. Without the pause, one sample in a hundred is wrong here.
+# them. Without the pause few are wrong, in some runs none, so a test can miss it.
 #
 # ![Left: two workers share one offset, worker 2 moves it, and worker 1 reads image B instead of A. Right: with pread each names its position.](pictures/shared_offset.svg)
 #
@@ -420,8 +424,8 @@ for name in ("networkx", "torch"):
 
 # %% [markdown]
 # All processes of a job request them in the same second. On simulated storage that keeps no names, the worst
-# case (`slurm/env/README.md`), `import torch` by 8 ranks took 51,488 look-ups and 8,208 opens, and from one squashfs file
-# 5 and 2.
+# case (`slurm/env/README.md`), `import torch` by 8 ranks took 51,488 look-ups and 8,208 opens, and from one squashfs file,
+# sent once to each node, 5 and 2.
 #
 # The folded cell packs one package, `networkx`:
 
@@ -484,7 +488,8 @@ if not imports:
 
 # %% [markdown]
 # From many files the import takes about this product, plus Python's own time. From one file, look-ups happen on
-# this node, and the storage receives only reads. Here reads are not delayed, so on real storage the gain is smaller.
+# this node, and the storage receives only reads. They are fewer, and not delayed here. The gain is smaller where the
+# client keeps names, and none where the CPUs are the limit.
 #
 # Pack your environment once:
 #
@@ -527,7 +532,7 @@ show.command(config, "DATA_FOLDER", "train.sqfs")
 # ## Check yourself
 #
 # **1.** A `train.sqfs` of photographs is as large as the folder, but random reads are slow. First suspicion?
-# (a) squashfs is slow (b) it was packed with the defaults: gzip and fragments (c) it must be mounted
+# (a) squashfs is slow (b) it was packed with the defaults, above all gzip (c) it must be mounted
 #
 # <details>
 # <summary>Answer</summary>
