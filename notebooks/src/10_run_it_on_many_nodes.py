@@ -87,12 +87,12 @@ from helpers.experiments import nb10 as nodes
 launched = {
     "job script": nodes.script(),
     "salloc shell": nodes.salloc(),
-    "srun, task 3": nodes.srun(3),
+    "srun": nodes.srun(3),
     "torchrun": nodes.torchrun(3),
     "torchrun in srun": nodes.torchrun(3, inside_srun=True),
     "laptop": {},
 }
-print(nodes.table(launched), "\nyour guess, of:", guess)
+print(nodes.table(launched, guess))
 
 # %% [markdown]
 # The script and the salloc shell see `SLURM_NTASKS=4`, although each is one process. A program that uses this number
@@ -160,9 +160,8 @@ title = f"Only {' and '.join(right)} count the one CPU"
 figures.bars(counts, title, x="CPUs or workers of a rank that is bound to one CPU", guess=guess, base=misled, counted=True)
 
 # %% [markdown]
-# The first is what the script requested, the second what the node has. `os.sched_getaffinity` counts the CPUs that the
-# rank may use, and `make_loader` asks it. In all versions you can repeat the option:
-# `srun --cpus-per-task="$SLURM_CPUS_PER_TASK" python …`.
+# `os.cpu_count()` counts all CPUs of the node, `os.sched_getaffinity` those that the rank may use, and `make_loader` asks
+# it. In all versions you can repeat the option: `srun --cpus-per-task="$SLURM_CPUS_PER_TASK" python …`.
 
 # %% [markdown] id="once" tags=["core"]
 # ## 2 · Read each sample once
@@ -170,7 +169,7 @@ figures.bars(counts, title, x="CPUs or workers of a rank that is bound to one CP
 # We read an epoch on two nodes with two ranks each:
 #
 # - as tasks of `srun`,
-# - with a program that takes its local rank for its rank,
+# - with a program that chooses its own rank, the local one,
 # - with a script that starts four pythons itself.
 
 
@@ -181,7 +180,7 @@ def read(rank=None, world_size=None):
     return [int(index) for batch in make_loader(packed, settings) for index in batch["index"]]
 
 
-def read_by_local_rank():
+def read_by_own_choice():
     return read(int(os.environ["SLURM_LOCALID"]), int(os.environ["SLURM_NTASKS"]))
 
 
@@ -189,13 +188,13 @@ def read_by_local_rank():
 # > **Predict.** Which of the three reads each sample once?
 
 # %%
-guess = "local rank as rank"  # change me: or "srun", or "4 × python & in the script"
+guess = "own choice of rank"  # change me: or "srun", or "4 × python & in the script"
 
 # %%
 tasks = [nodes.srun(rank) for rank in range(4)]
 taken = {
     "srun": nodes.play(read, tasks),
-    "local rank as rank": nodes.play(read_by_local_rank, tasks),
+    "own choice of rank": nodes.play(read_by_own_choice, tasks),
     "4 × python & in the script": nodes.play(read, [nodes.script()] * 4),
 }
 
@@ -219,7 +218,7 @@ show.figure(figures.bars(often, title, x="samples of the epoch, by how often the
 # %% [markdown]
 # The wrong runs did not fail. In one, each rank even read the right number of samples. So count over all ranks.
 #
-# **Your turn.** Cure `read_by_local_rank` with another variable of the table, and run from there again.
+# **Your turn.** Cure `read_by_own_choice` with another variable of the table, and run from there again.
 #
 # <details>
 # <summary>Answer</summary>
@@ -251,7 +250,7 @@ for name, counts in reads.items():
 # %% [markdown]
 # PyTorch reads two samples twice, so that all ranks take the same number of steps. In validation these count twice.
 #
-# Ours reads each once, so some ranks have a step more, and wait for the others in vain. So set `drop_last=True` in
+# Ours reads each once, so some ranks have a step more, and wait for the others in vain. Set `drop_last=True` in
 # training: here it leaves out two samples. (`smallfiles train` evens this out itself.)
 #
 # Each epoch also needs a new order:
@@ -365,7 +364,8 @@ for rank, end in enumerate(nodes.play(uneven, two)):
 
 # %% [markdown]
 # Rank 0 waits until its timeout, so training seems to hang: here for 3 s, by default for 10 minutes with NCCL and 30
-# with gloo. With equal numbers both are done.
+# with gloo. The checkpoint is not the fault: had rank 1 ended, rank 0 would get an error sooner. With equal numbers
+# both are done.
 
 # %% [markdown] id="full" tags=["core"]
 # ## 4 · Add nodes until the storage is full
@@ -380,8 +380,8 @@ guess = 1  # change me: one storage is fast enough for so many ranks
 
 
 def twenty_steps(storage, begin):
-    """Seconds of this rank for 200 samples, from a moment that is the same for all."""
-    settings = LoaderConfig(batch=10, workers=1, mode="threads", rank=0, world_size=1)  # enough for 20 steps
+    """Seconds from `begin` for 20 steps; each rank reads from all 400 samples, as only the rate matters here."""
+    settings = LoaderConfig(batch=10, workers=1, mode="threads", rank=0, world_size=1)
     loader = make_loader(packed, settings, transform=storage())
     time.sleep(max(0, begin - time.perf_counter()))
     for _ in islice(loader, 20):
@@ -407,8 +407,9 @@ for where, storage in storages.items():
 from statistics import median
 
 speed = {where: {n: median(runs) for n, runs in line.items()} for where, line in scaled.items()}
-title = f"Four ranks on one storage are {speed['one storage'][4] / speed['one storage'][1]:.1f} times as fast as one"
 need = 10 * source.manifest.sizes.mean() / 0.03  # bytes per second of a rank
+feeds, gain = int(rate / need), speed["one storage"][4] / speed["one storage"][1]
+title = f"One storage feeds {feeds} rank{'s' * (feeds != 1)}; four are {gain:.1f} times as fast as one"
 lines = {where: scaled[where] for where in reversed(scaled)}  # the copies first: a solid line beside the dashed one
 lines |= {"n x one rank": {n: n * speed["a copy per rank"][1] for n in (1, 2, 3, 4)}}
 axes = {"x": "ranks, one per node", "y": "samples per second, all ranks", "ideal": "n x one rank"}
@@ -416,10 +417,10 @@ marks = {f"{rate / 1e6:.0f} MB/s / {need / 1e6:.0f} MB/s = {rate / need:.1f} ran
 figures.lines(lines, title, **axes, guess=guess, marks=marks)
 
 # %% [markdown]
-# For two: each needs 37 MB per second, so hardly anything is left for a third. Staging moves this limit ([notebook
+# Each rank needs 37 MB per second, so hardly anything is left for a third. Staging moves this limit ([notebook
 # 07](07_stage_a_dataset.ipynb)).
 #
-# The folded cell computes how many such ranks *one node* could feed at best from unpacked files.
+# The folded cell computes the same for opens of unpacked files, on *one node* and this file system:
 
 # %% jupyter={"source_hidden": true}
 from smallfiles.advise import measure_folder
@@ -433,8 +434,9 @@ worksheet.note("10", ranks_fed=int(opens / (10 / 0.03)))
 # A job is killed at its time limit. With `--signal=USR1@90`, Slurm sends all ranks a signal 90 seconds before, or up to a
 # minute earlier. Then they write a checkpoint and stop, and the next run resumes from it.
 #
-# All ranks must stop at the *same* step, or one waits for the others. So after each step they add up their signals, and
-# all stop if there is one.
+# All ranks must stop at the *same* step, or one waits for the others. So they add up their signals, and all stop if
+# there is one. This comes after each step, so that weights and loader agree: the loader's state says in which epoch, and
+# after which batch, to go on.
 
 # %%
 import signal
@@ -486,7 +488,7 @@ def slurm_sends_usr1(pids):
 
 
 # %% [markdown]
-# The first run gets the signal in its second epoch, the second run resumes, and the third is never stopped.
+# The first run gets the signal in its second epoch, the second resumes, and the third is never stopped.
 #
 # > **Predict.** Does the interrupted training end with the same loss, almost the same, or a clearly different one?
 
@@ -590,7 +592,8 @@ show.command(TrainConfig(loader=LoaderConfig(workers=2), checkpoint=Path("checkp
 # %% [markdown]
 # ```bash
 # slurm/submit SITE 10_read -- train.arrow seen       # check, show, send
-# # reads only: compare samples/s of 1, 2, 4 and 8 nodes, with a set larger than their memory
+# # It reads a fixed set, without training. Try 1, 2, 4, 8 nodes: where samples/s stop growing, the storage is full.
+# # Compare that rate with ranks x what one rank trains per second. Take a set larger than the memory of all nodes.
 # slurm/submit SITE 10_read --sbatch=--nodes=8 -- large.arrow seen8
 # slurm/submit SITE 10_train                          # trains; stopped at the limit, it resumes
 # squeue --me                                         # is it waiting or running, and why

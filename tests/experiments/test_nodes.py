@@ -32,6 +32,11 @@ class TestEnvironments:
         rows = {line.split("  ")[0]: line.split()[-2:] for line in lines if line}
         assert rows["SLURM_NTASKS"] == ["4", "4"] and rows["rank"] == ["0", "3"] and rows["of"] == ["1", "4"]
 
+    def test_a_guess_has_a_row_below_the_right_numbers(self):
+        lines = nodes.table({"script": nodes.script(), "task": nodes.srun(3)}, {"script": 4}).splitlines()
+        place = next(n for n, line in enumerate(lines) if line.startswith("of "))
+        assert lines[place + 1].startswith("your guess: of ") and lines[place + 1].split()[-2:] == ["4", "-"]
+
 
 class TestPlaying:
     def test_each_rank_finds_its_place_and_nothing_of_the_job_around(self, monkeypatch):

@@ -118,11 +118,12 @@ def torchrun(rank: int, nodes: int = 2, per_node: int = 2, *, inside_srun: bool 
     }
 
 
-def table(launched: Mapping[str, Mapping[str, str]]) -> str:
+def table(launched: Mapping[str, Mapping[str, str]], guess: Mapping[str, int] | None = None) -> str:
     """The variables of each process, and the result of `ranks`, one line per process.
 
     Args:
         launched: Environments by how the process was started.
+        guess: A participant's number of ranks of each, for a row below the right one.
     """
     names = [name for name in _SHOWN if any(name in environment for environment in launched.values())]
     rows = [["", *launched]]
@@ -130,6 +131,8 @@ def table(launched: Mapping[str, Mapping[str, str]]) -> str:
     found = [ranks(environment) for environment in launched.values()]
     rows += [[""] * len(rows[0]), ["rank", *(str(each.rank) for each in found)]]
     rows += [["of", *(str(each.world_size) for each in found)]]
+    if guess:
+        rows += [["your guess: of", *(str(guess.get(name, "-")) for name in launched)]]
     rows += [["local rank", *(str(each.local_rank) for each in found)]]
     rows += [["node", *(str(each.node) for each in found)]]
     widths = [max(map(len, column)) + 2 for column in zip(*rows, strict=True)]
