@@ -3,8 +3,8 @@
 #
 # **Minutes** 40 · **Machine** any Linux computer with two CPUs · **Needs** notebook 05 · **Data** 128 synthetic images
 #
-# An object store keeps *objects* in *buckets*, and is accessed over HTTP. It is not a file system: there are no folders,
-# nothing is renamed or appended to, and each request waits for the network.
+# An object store keeps *objects* in *buckets*, and is accessed over HTTP. It is not a file system: in most stores there are
+# no folders, nothing is renamed or appended to, and each request waits for the network.
 
 # %% [markdown] id="questions"
 # ## Questions
@@ -34,8 +34,8 @@ from helpers import figures, show, start, worksheet
 setup = start("09")
 
 # %% [markdown]
-# The folded cell starts a real S3 server here, and puts its keys into the environment. `line`, in front of the server,
-# delays each request as we choose.
+# The folded cell starts a real S3 server, and puts its keys into the environment. `line`, in front of the server,
+# delays each request, and each new connection, as we choose.
 
 # %% jupyter={"source_hidden": true}
 import os
@@ -101,7 +101,7 @@ print(answer.status, answer.headers["ETag"], answer.read())
 # %% [markdown]
 # 200 means success. The *ETag* changes with the content.
 #
-# Now we read objects of 1 kB to 100 MB, one after the other, without added latency and with 20 ms.
+# We read objects of 1 kB to 100 MB, one after the other, without added latency and with 20 ms.
 #
 # > **Predict.** From which size on does a latency of 20 ms hardly matter?
 
@@ -136,9 +136,11 @@ for added_s in (0, far_s):
 # %% jupyter={"source_hidden": true}
 from statistics import median
 
-slow, fast = ({size: median(runs) for size, runs in points.items()} for points in reversed(lines.values()))
-title = f"With {1000 * far_s:.0f} ms, about {slow[100_000] / 100_000:.0f} images of 100 kB arrive per second"
-marks = {"bandwidth x latency": fast[100_000_000] * far_s}
+fast = {size: median(runs) for size, runs in lines["0 ms added"].items()}
+product = fast[100_000_000] * far_s
+once, tenfold = (f"{float(f'{size / 1e6:.2g}'):g} MB" for size in (product, 10 * product))
+title = f"A latency of {1000 * far_s:.0f} ms hardly matters from about {tenfold} on"
+marks = {f"bandwidth x latency = {once}": product}
 axes = {"x": "size of the object (B)", "y": "throughput (B/s)", "log": "xy", "note": "one request at a time"}
 guide = f"{1 / far_s:.0f} objects per second"
 drawn = lines | {guide: {size: size / far_s for size in sizes[:4]}}
@@ -146,10 +148,10 @@ figures.lines(drawn, title, **axes, marks=marks, guess=guess, ideal=guide)
 
 # %% [markdown]
 # One request at a time brings at most 50 objects per second, since each waits 20 ms. With images of 100 kB that is 5
-# MB/s at most, whatever the bandwidth.
+# MB/s, whatever the bandwidth.
 #
-# An object of bandwidth x latency waits as long as its bytes take. For one ten times as large the wait adds only a
-# tenth. So we store shards, not images ([notebook 05](05_shard_a_dataset.ipynb)).
+# An object as large as bandwidth x latency spends half its time waiting, one ten times as large a tenth. So we store
+# shards, not images ([notebook 05](05_shard_a_dataset.ipynb)), and let requests overlap (section 3).
 
 # %% [markdown] id="push" tags=["core"]
 # ## 2 · Push shards, then publish the manifest
@@ -177,8 +179,9 @@ for workers in (1, 8):  # change me
     print(f"{workers} in flight: {moved.objects} objects in {moved.seconds:.1f} s")
 
 # %% [markdown]
-# With 8 in flight it is 2 to 4 times as fast here, not 8 times, because some requests overlap with no other: at the start
-# `push` asks what is there, and at the end it lists and compares all objects, and writes one more.
+# With 8 in flight it is 2 to 4 times as fast here, not 8. Eight connections must open first, and some requests overlap
+# with no other: at the start `push` asks what is there, and at the end it lists and compares all objects, and writes one
+# more.
 #
 # This last one is the *manifest object* `smallfiles.json`. It names all others, with their digests.
 # The folded cell kills a push in the middle.
@@ -215,7 +218,7 @@ print(f"pushed again: {moved.kept_bytes / moved.bytes:.0%} was there already; no
 # %% [markdown]
 # A program that lists the objects instead would train on part of the set, without an error.
 #
-# And a listing comes in pages. The folded cell defines `page`, which requests one.
+# A listing comes in pages. The folded cell defines `page`, which requests one.
 
 # %% jupyter={"source_hidden": true}
 import xml.etree.ElementTree as XML
@@ -229,7 +232,7 @@ def page(token=""):
 
 
 # %% [markdown]
-# **Your turn.** The set-up stored 1,500 objects. Change the marked line, so that all their names come:
+# **Your turn.** The set-up stored 1,500 objects. Change the marked line, so that all names come:
 
 # %%
 names, token = page()
@@ -276,7 +279,7 @@ line.set(latency_s=0.05)
 print(measure.compare({f"{n} in flight": partial(all_shards, n) for n in (1, 4)}, rounds=2, unit="MB"))
 
 # %% [markdown]
-# One at a time, each shard takes 50 ms and the time of its bytes. With four, the waits overlap.
+# One at a time brings at most 20 shards per second, and here fewer, since the bytes take time. Four bring at most 80.
 #
 # But `pool.map` never waits for its reader: if training is slow, a whole epoch may pile up in memory. `objectstore.open`
 # returns a reader that requests only what comes next.
@@ -322,7 +325,8 @@ def eight_at_once(count=32):
 
 
 # %% [markdown]
-# > **Predict.** With 50 ms, how many times as many images do 8 shards in flight bring as 1 shard: 8, 5 or 2?
+# > **Predict.** With 50 ms, how many times as many images do 8 shards in flight bring as 1 shard: 8, clearly
+# > fewer, or more?
 
 # %%
 ways = {"1 image": one_by_one, "8 images": eight_at_once} | {n: partial(epoch, loaders[n]) for n in loaders}
@@ -359,7 +363,8 @@ worksheet.note("09", in_flight=in_flight)
 f"{in_flight} requests of 16 MiB fill the network; your guess: {guess}"
 
 # %% [markdown]
-# At 10 Gbit/s about 15 do: 14 answers of 90 MB/s fill the network, while one or two more wait.
+# About 15 do, of all workers of a node: 14 answers of 90 MB/s fill the network, while one or two wait.
+# With 4 workers, the default `in_flight=4` of each is enough.
 # [Amazon](https://docs.aws.amazon.com/whitepapers/latest/s3-optimizing-performance-best-practices/horizontal-scaling-and-request-parallelization-for-high-throughput.html)
 # recommends about as many.
 
@@ -445,11 +450,11 @@ for way in (takes_what_came, goes_on):
 # ## 5 · Keep shards on the node
 #
 # *Optional, 5 minutes.* Every epoch requests the same shards, so a node can keep some in `/dev/shm` or on its disk. Our
-# reader keeps a *fixed part* of them: the first that fit, chosen once. Most caches follow LRU (*least recently used*):
+# reader keeps a *fixed part* of them: the first of the list that fit. Most caches follow LRU (*least recently used*):
 # they keep what was read last.
 #
 # > **Predict.** A node has room for half of the shards, and each epoch has another order. What share of the requests
-# > does a fixed part save, and what share LRU?
+# > does a fixed part save, and LRU?
 
 # %%
 guess = 50  # change me: % of the requests that LRU saves
@@ -468,7 +473,7 @@ reader.close()
 print(f"a fixed part: {requests[0]} requests in the first epoch, {requests[1]} in the second")
 
 # %% [markdown]
-# The folded cell simulates LRU with the same room, over 500 epochs.
+# The folded cell simulates LRU with the same room.
 
 # %% jupyter={"source_hidden": true}
 import numpy as np
@@ -489,8 +494,9 @@ show.figure(figures.bars(saved, title, x="requests saved (%)", counted=True, gue
 # <details>
 # <summary>And on many nodes?</summary>
 #
-# A fixed part fills slowly there: each of 64 nodes reads another 64th of the set in each epoch. In the tenth epoch a
-# node with room for half of the set saves 7 % of its requests. So stage the set, or stream it.
+# A fixed part fills slowly there: each of 64 nodes reads another 64th of the set in each epoch. Before the tenth epoch
+# it has met 13 % of the set. With room for half of the set, half of that is in its part, so it saves 7 % of its
+# requests. So stage the set, or stream it.
 #
 # </details>
 
@@ -503,7 +509,7 @@ show.figure(figures.bars(saved, title, x="requests saved (%)", counted=True, gue
 # %% [markdown] id="cluster"
 # ## On the cluster
 #
-# On many clusters only some nodes can reach a store. Find out, then push once:
+# On many clusters only some nodes reach a store. Find out, then push once:
 #
 # ```bash
 # export AWS_ENDPOINT_URL=https://s3.example.org            # and your keys: in the environment, or in ~/.aws/credentials
@@ -543,14 +549,14 @@ show.command(TransferConfig(workers=32), "push", "train.tars", "s3://course/trai
 #
 # </details>
 #
-# **2.** An epoch yields a few hundred images fewer than the day before, and there was no error. What do you look for
+# **2.** An epoch yields a few hundred images fewer than the day before, without an error. What do you look for
 # first? (a) A connection that broke off (b) A damaged JPEG (c) A full `/dev/shm`
 #
 # <details>
 # <summary>Answer</summary>
 #
 # **(a)**, in a reader that ignores it: the rest of a shard is missing. (b) would be an error, or one image fewer. (c)
-# stops the program.
+# stops a program, or makes it slower; it loses no images.
 #
 # </details>
 
