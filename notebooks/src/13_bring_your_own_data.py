@@ -143,7 +143,7 @@ def apart(image, mask):
 # %% [markdown]
 # `crop` draws a new place at each call.
 #
-# > **Predict.** By how much do object and mask then overlap: 20, 60 or 90 %? (*Intersection over union*, IoU: the
+# > **Predict.** By how much do object and mask then overlap in the median: 20, 60 or 90 %? (*Intersection over union*, IoU: the
 # > pixels in both, in percent of the pixels in either.)
 
 # %%
@@ -160,36 +160,35 @@ def yours(image, mask):
 
 
 # %% [markdown]
-# The folded cell draws both crops, with the outlines of the masks:
+# The folded cell holds the answer, `together`, and draws all crops with the outlines of the masks:
 
 # %% jupyter={"source_hidden": true}
 import torch
 from matplotlib.figure import Figure
 
-torch.manual_seed(13)
+
+def together(image, mask):
+    return crop(image, mask)  # the answer
+
+
+torch.manual_seed(30)
 panels = {"the sample": (image, mask)}
-panels |= {f"cropped by {crops.__name__}": crops(image, as_mask(mask)) for crops in (apart, yours)}
-figure = Figure(figsize=(9, 3.2), layout="constrained")
+panels |= {f"cropped by {crops.__name__}": crops(image, as_mask(mask)) for crops in (apart, yours, together)}
+figure = Figure(figsize=(9, 2.9), layout="constrained")
 for axes, (title, (picture, outline)) in zip(figure.subplots(1, len(panels)), panels.items()):
     axes.imshow(np.asarray(picture))
     for width, colour in ((4, "black"), (2, "white")):
         axes.contour(np.asarray(outline) > 0, [0.5], colors=colour, linewidths=width)
     axes.set_title(title, fontsize=10)
     axes.axis("off")
-figure.suptitle("Cropped apart, the mask no longer lies on its object", x=0.01, ha="left", fontsize=11, fontweight="bold")
-show.figure(figure, alt="A sample with the outline of its mask, and two crops of it: by `apart`, and by your function.")
+title = "Cropped apart, the mask leaves its object; cropped together, it stays"
+figure.suptitle(title, x=0.01, ha="left", fontsize=11, fontweight="bold")
+show.figure(figure, alt=f"A sample with the outline of its mask, and its crops by `apart`, by your function and by `together`. {title}.")
 
 # %% [markdown]
 # With such a mask, a right answer of the network counts as wrong. No error is raised, because shapes and types are
-# right. The folded cell holds the answer:
-
-
-# %% jupyter={"source_hidden": true}
-def together(image, mask):
-    return crop(image, mask)  # the answer
-
-
-# %% [markdown]
+# right.
+#
 # To measure the fault, give the mask twice: once as the image, once as the mask. Both crops should then be equal.
 
 
@@ -318,8 +317,8 @@ print(batch["weight"].dtype, batch["weight"].tolist(), "and labels", batch["targ
 #
 # </details>
 #
-# Was the join right? Then larger objects of a species weigh more. The masks tell the sizes. The folded cell draws both
-# joins, with the correlation of the blue dots:
+# If the join is right, larger objects of a species should weigh more. The masks of section 1 tell the sizes. The folded
+# cell draws both joins. The correlation is that of the logarithms of the blue dots:
 
 # %% jupyter={"source_hidden": true}
 from pathlib import Path
@@ -398,8 +397,8 @@ show.say(
 )
 
 # %% [markdown]
-# Few bytes do not mean little work. A PNG is decoded whole; of a JPEG our loader makes only the crop's pixels. So plan
-# more workers, or pack both no larger than the network needs (`pack --resize 256`).
+# Few bytes do not mean little work. A PNG is decoded whole; of a JPEG our loader makes only the crop's pixels, with
+# TurboJPEG 3. So plan more workers, or pack both no larger than the network needs (`pack --resize 256`).
 #
 # Second, the file must be opened.
 #
@@ -469,7 +468,8 @@ figures.bars(adds, title, x="microseconds that it adds to a sample", dots="round
 # %% [markdown]
 # A second file is a second open. On a parallel file system each open is a round trip to a server
 # ([01](01_count_the_cost_of_small_files.ipynb)), so it costs far more there. A second packed blob costs no open. But
-# from storage it is a second request, unless it lies beside the first, as in shards.
+# from storage it is a second request, unless it lies beside the first, as in shards. (In an Arrow file each column lies
+# apart.)
 
 # %% [markdown] id="own" tags=["core"]
 # ## 5 · Try your own folder
@@ -507,8 +507,8 @@ except SmallfilesError as error:
     print(error)  # the last sentence says what to try
 
 # %% [markdown]
-# Check the samples, and what was left out: in our delivery five files without a partner, and the table
-# ([14](14_wrap_up.ipynb) mends this). For any other layout write a table with columns of paths.
+# Check the samples, and what was left out: in our delivery five files without a partner, and the table (the
+# 1 .csv file above). [14](14_wrap_up.ipynb) mends this. For any other layout write a table with columns of paths.
 
 # %% [markdown] id="exercise"
 # ## Exercise
@@ -537,7 +537,8 @@ show.command(TrainConfig(target="mask", epochs=20), "shapes.arrow")
 # - Draw a random view once, and give it to image and mask. Scale masks by the nearest pixel.
 # - Join tables by name, never by order. A later column needs no second packing.
 # - A column of measurements is a value, no label, also when it is rounded to whole numbers.
-# - A mask is decoded like an image. As a file it is a second open; as a packed blob it may be a second request.
+# - A mask has few bytes but must be decoded whole: plan CPU time for it. As a file it is a second open; as a packed blob
+#   it may be a second request.
 
 # %% [markdown] id="quiz"
 # ## Check yourself
