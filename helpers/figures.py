@@ -413,12 +413,13 @@ def _stack(axes: Axes, rows: Mapping[str, Mapping[str, Runs]]) -> None:
             label=part,
         )
         ends = {name: end + widths[name] for name, end in ends.items()}
-    _legend(axes, 5)
+    _legend(axes)
 
 
-def _legend(axes: Axes, columns: int = 4) -> None:
+def _legend(axes: Axes) -> None:
     """Above the axes, filled row by row: matplotlib alone fills columns, and so breaks the order."""
     handles, labels = axes.get_legend_handles_labels()
+    columns = 5
     while (
         columns > 1
         and sum(max(map(len, labels[n::columns]), default=0) + 6 for n in range(columns)) > _LEGEND_CHARACTERS

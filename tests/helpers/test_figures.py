@@ -235,7 +235,7 @@ def test_a_legend_of_two_rows_keeps_the_order():
     series = {name: {1: 1.0, 2: 2.0} for name in "abcdef"}
     axes = figures.lines(series, "t", x="x", y="y").figure.axes[0]
     names = [text.get_text() for text in axes.get_legend().get_texts()]
-    assert names == ["a", "e", "b", "f", "c", "d"], "by columns: two of two names, then two of one"
+    assert names == ["a", "f", "b", "c", "d", "e"], "by columns: one of two names, then four of one"
 
 
 def test_the_bar_to_compare_with_is_grey():
