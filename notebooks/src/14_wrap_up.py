@@ -136,8 +136,8 @@ figures.bars(counts, title, x="rows, images, masks", guess=guess, counted=True)
 worksheet.measure_missing(setup.path())
 
 # %% [markdown]
-# Of these, the forecast of [notebook 11](11_choose_a_format.ipynb) needs only the time to decode. What only your site
-# knows has defaults, and here the decision rests on those:
+# Of *my numbers*, the forecast of [notebook 11](11_choose_a_format.ipynb) needs only the time to decode, so the others
+# may be missing. What only your site knows has defaults, which decide here:
 
 # %%
 from smallfiles.scaling import BROADCAST, WAYS, Storage, Work, simulate
@@ -214,7 +214,7 @@ def whole_training(epochs=planned, work=work, storage=storage, nodes=64):
 
 
 copied, read = trees * sample_bytes / 1e9, storage.targets * storage.target_bytes_s / 1e9
-print(f"64 nodes copy {copied:.0f} GB each; the targets deliver {read:.0f} GB/s to all of them together")
+print(f"64 nodes copy {copied:.0f} GB each, which each must have free in memory or on disk; targets deliver {read:.0f} GB/s in all")
 
 # %% [markdown]
 # > **Predict.** After how many epochs has the copy of each node paid off, compared with shards? Divide the seconds of
@@ -227,6 +227,9 @@ guess = 5  # change me: epochs
 # The *folded* cell computes it, also for a broadcast, and draws the time of a whole training:
 
 # %% jupyter={"source_hidden": true}
+from smallfiles.measure.drawing import INK
+
+
 def first_paid(copy):
     """The first number of epochs after which the copy is no longer slower than shards; None if there is none."""
     way, shards = (simulate(work, storage, ways[name], 64) for name in (copy, "shards"))
@@ -235,22 +238,28 @@ def first_paid(copy):
 
 
 paid = {name: first_paid(name) for name in ("staged", "broadcast")}
-marks = {"planned": planned} | {f"{name} pays off: {n}": n for name, n in paid.items() if n and n <= 80}
 trained = {n: whole_training(n) for n in (1, 2, 5, 10, 20, 40, 80)}
 drawn = {name: {n: times[name] for n, times in trained.items()} for name in (*order, "broadcast")}
 now = whole_training()
 title = f"Forecast: on 64 nodes, {planned} epochs take least with {min(now, key=now.get)}"
-axes = {"x": "epochs", "y": "seconds of training", "log": "xy", "marks": marks}
+axes = {"x": "epochs", "y": "seconds of training", "log": "xy", "marks": {"planned": planned}}
 is_under = all(abs(times["packed"] / times["files"] - 1) < 0.1 for times in trained.values())
-note = assumed + "; packed lies under files" * is_under
+note = assumed + "; packed lies under files" * is_under + "; ring: paid off"
 drawing = figures.lines(drawn, title, **axes, guess=guess, note=note, counted=True)
-drawing.figure.axes[0].set_ylim(top=30 * trained[80]["packed"])  # the words are above the lines
+(axes,) = drawing.figure.axes
+axes.set_ylim(top=8 * trained[80]["packed"])  # the words are above the lines
+for name, n in paid.items():
+    if n and n <= 80:
+        crossing = n, whole_training(n)["shards"]
+        axes.plot(*crossing, "o", ms=9, mfc="none", mec=INK, zorder=6)
+        axes.annotate(f"{n}", crossing, (0, 6), textcoords="offset points", ha="center", fontsize=9, zorder=6)
 show.figure(drawing)
+print(f"{planned} epochs:", ", ".join(f"{name} {seconds:,.0f} s" for name, seconds in now.items()))
 for name, n in paid.items():
     print(f"{name:9} pays off against shards after {n:,} epochs" if n else f"{name} never pays off against shards")
 
 # %% [markdown]
-# A copy costs the same for 1 epoch as for 100. It has paid off where its line crosses that of shards.
+# A copy costs the same for 1 epoch as for 100.
 
 # %% [markdown] id="pack" tags=["core"]
 # ## 3 · Verify and stage
@@ -288,9 +297,9 @@ print(f"copied in {copy.seconds:.3f} s;", *(f" an epoch {name}: {reading.seconds
 print(f"from the copy {reading.times('staged', 'where it is').median:.1f} times as fast; your guess was {guess}")
 
 # %% [markdown]
-# The copy gains nothing, and may be slower: the packed file was in the page cache, so both are in memory. Most of a
-# survey larger than the memory is read from storage in each epoch. Then a copy can pay off
-# ([07](07_stage_a_dataset.ipynb)).
+# The copy gains nothing, and may be slower: the packed file was in the page cache, so both are in memory. (An epoch of
+# about 1 ms says nothing about a large file.) Most of a survey larger than the memory is read from storage in each
+# epoch. Then a copy can pay off ([07](07_stage_a_dataset.ipynb)).
 
 # %% [markdown] id="train" tags=["core"]
 # ## 4 · Train, and look at the waiting
@@ -350,8 +359,8 @@ guess = 2  # change me: workers that it proposes for the stand-in
 program = []  # change me: the words that start your training, such as ["python", "/path/to/train.py"]
 
 # %% [markdown]
-# **Your turn.** Name your training above, if you have one here. The *folded* cell writes the stand-in, and runs
-# `smallfiles profile -- …`:
+# **Your turn.** Name your training above, if you have one here, for a minute or two: the report appears when it ends.
+# The *folded* cell writes the stand-in, and runs `smallfiles profile -- …`:
 
 # %% jupyter={"source_hidden": true}
 import os
@@ -379,7 +388,7 @@ _ = (setup.scratch / "stand_in.py").write_text(STAND_IN)
 
 stand_in = [sys.executable, setup.scratch / "stand_in.py"]
 chosen = program or [*stand_in, "1"]
-watch = [sys.executable, "-m", "smallfiles", "profile", "--seconds", "3", "--", *chosen]
+watch = [sys.executable, "-m", "smallfiles", "profile", "--seconds", "300" if program else "3", "--", *chosen]
 where = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
 told = subprocess.run(watch, env=where, capture_output=True, text=True).stderr
 print(*(line for line in told.splitlines() if "unknown" not in line), sep="\n")
@@ -420,7 +429,7 @@ worksheet.page()
 
 # %%
 way = None  # change me: "files", "packed", "shards", "staged" or "broadcast"
-because = "its epoch takes so many seconds"  # change me: the number that decides
+because = f"{planned} epochs take … s"  # change me: the number that decides
 
 # %% [markdown]
 # The *folded* cell puts your way beside the forecast:
@@ -471,13 +480,14 @@ print(f"{sum(name != shortest[0] for name in shortest)} of {len(changes) - 1} ch
 # %% [markdown]
 # With these defaults, only more epochs change the decision. The rows say more:
 #
-# - *A tenth of the operations* slows only files.
+# - *A tenth of the operations* slows files, and hardly anything else.
 # - *A tenth of the time per request*, as on flash, helps the packed file most.
 # - *One target* for a file is Lustre's default. It makes the packed file and the copy of each node some 20 times as slow,
 #   but not a broadcast, which reads once. Stripe the folder *before* packing (`lfs setstripe -c -1 FOLDER`, see
 #   [11](11_choose_a_format.ipynb)).
-# - *On 4 nodes* the ways are closest: the nodes are nearly the limit. Four copies take less time than one that is sent
-#   around.
+# - *On 4 nodes* the ways are closest: the nodes are nearly the limit.
+#
+# A page cache would change little: in 10 epochs each of 64 nodes seldom reads a tree twice.
 
 # %% [markdown] id="exercise"
 # ## Exercise
@@ -498,8 +508,9 @@ first = "" if taken == "shards" else "lfs setstripe -c -1 FOLDER   # on Lustre, 
 fields = " ".join(f"--field '{column}'" for column in columns)
 command = f"{PackConfig(on_error='skip', shuffle=seed if taken == 'shards' else None).to_cli('survey/trees.csv', out)} {fields}"
 if taken is None:
-    say = "Decide in section 5; then run this cell again, and the commands of your way appear here. Until then, ask `advise` about the whole survey:"
+    say = "Decide in section 5; then run this cell again, and the commands of your way appear here. Until then, ask `advise`, but for the way only:"
     show.say(f"{say}\n\n```bash\nsmallfiles advise survey --nodes 64 --epochs {planned}\n```")
+    show.say(f"It does not see the table. So pack as in section 1:\n\n```bash\n{command}\n```")
 else:
     show.say("Your way is files, so nothing is packed." if taken == "files" else f"```bash\n{first}{command}\n```")
 if taken in ("staged", "broadcast"):
