@@ -20,11 +20,13 @@ from statistics import median
 from time import perf_counter
 
 import numpy as np
+import numpy.typing as npt
 
 from smallfiles import machine, sources
 from smallfiles.errors import SmallfilesError, UsageError
 from smallfiles.folders import SourceOptions
 from smallfiles.machine.nodelocal import named_directories, node_local, problem_of
+from smallfiles.manifest import Manifest
 from smallfiles.measure.cache import can_be_cold, drop
 from smallfiles.measure.probe import METADATA, READS
 from smallfiles.measure.record import Record
@@ -107,8 +109,8 @@ def measure_folder(folder: Path, options: SourceOptions = _USUAL) -> Measured:
     """
     source = sources.read(folder, options)
     say_notes(source.notes)
-    paths, sizes, total = source.manifest.paths, source.manifest.sizes, len(source.manifest)
-    rows = np.random.default_rng(0).permutation(total)[:_LOOKED_AT]
+    paths, sizes, there = source.manifest.paths, source.manifest.sizes, _with_files(source.manifest)
+    rows = np.random.default_rng(0).permutation(there)[:_LOOKED_AT]
     names = [paths[int(row)].as_py() for row in rows]
     sample_bytes = [source.store.size(name) for name in names] if sizes is None else sizes[rows].tolist()
     buffer = memoryview(bytearray(max(sample_bytes) + 1))
@@ -127,7 +129,7 @@ def measure_folder(folder: Path, options: SourceOptions = _USUAL) -> Measured:
     places = [node_local(path) for _, path in named_directories() if problem_of(path) is None]
     memory = int(machine.memory_limit_bytes() * (1 - _SPARE))
     return Measured(
-        samples=total,
+        samples=len(there),
         sample_bytes=int(np.mean(sample_bytes)),
         kind=found.kind,
         shared=found.shared,
@@ -142,6 +144,15 @@ def measure_folder(folder: Path, options: SourceOptions = _USUAL) -> Measured:
         stripes=max(0, striping.count) if (striping := machine.striping(folder)) is not None else 0,
         cache_bytes=memory,
     )
+
+
+def _with_files(manifest: Manifest) -> npt.NDArray[np.intp]:
+    """The rows to measure: where a table names a missing file it has no bytes, and `pack` asks what to do."""
+    if "bytes" in manifest.table.column_names:
+        known = np.flatnonzero(manifest.table.column("bytes").is_valid().to_numpy())
+        if len(known):
+            return known
+    return np.arange(len(manifest))
 
 
 def _within(seconds: float, times: Iterator[float]) -> Iterator[float]:

@@ -508,9 +508,8 @@ first = "" if taken == "shards" else "lfs setstripe -c -1 FOLDER   # on Lustre, 
 fields = " ".join(f"--field '{column}'" for column in columns)
 command = f"{PackConfig(on_error='skip', shuffle=seed if taken == 'shards' else None).to_cli('survey/trees.csv', out)} {fields}"
 if taken is None:
-    say = "Decide in section 5; then run this cell again, and the commands of your way appear here. Until then, ask `advise`, but for the way only:"
-    show.say(f"{say}\n\n```bash\nsmallfiles advise survey --nodes 64 --epochs {planned}\n```")
-    show.say(f"It does not see the table. So pack as in section 1:\n\n```bash\n{command}\n```")
+    say = "Decide in section 5; then run this cell again, and the commands of your way appear here. Until then, ask `advise`:"
+    show.say(f"{say}\n\n```bash\nsmallfiles advise survey/trees.csv --nodes 64 --epochs {planned} {fields}\n```")
 else:
     show.say("Your way is files, so nothing is packed." if taken == "files" else f"```bash\n{first}{command}\n```")
 if taken in ("staged", "broadcast"):

@@ -154,6 +154,14 @@ def test_a_folder_is_measured_without_writing_and_its_commands_can_be_pasted(fol
     assert record["advice"]["way"] in record["advice"]["forecasts"]
 
 
+def test_a_table_whose_rows_have_no_file_is_measured_by_those_that_have_one(folder, capsys):
+    here = sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*.jpg"))
+    table = folder / "labels.csv"
+    table.write_text("\n".join(["filename,label", "gone/a.jpg,x", *(f"{name},y" for name in here)]))
+    assert measure_folder(table).samples == len(here)
+    assert "gone/a.jpg" in capsys.readouterr().err
+
+
 def test_samples_that_are_no_images_are_not_decoded_and_no_data_is_a_sentence(tmp_path, capsys):
     (tmp_path / "a").mkdir()
     (tmp_path / "a" / "1.jpg").write_bytes(b"no picture")
