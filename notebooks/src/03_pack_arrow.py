@@ -93,8 +93,6 @@ print(f"{len(content) / payload - 1:.1%} larger; begins with {content[:6]}, ends
 print(reader.num_record_batches, "batches; the second one has", reader.get_batch(1)["key"].to_pylist())
 
 # %% [markdown]
-# The file is about 1 % larger.
-#
 # How does a program find a row? Before its own length and the last six letters stands the *footer*, with the position
 # of each record batch. So a reader starts at the end, then goes straight to the batch that it needs.
 #
@@ -204,8 +202,8 @@ files = {count: write(count) for count in (1, 2, 4, 16, 64, 256)}  # change me: 
 # Then we read single images in random order, in three ways:
 #
 # - *get_batch, OSFile* and *get_batch, memory map* ask for the batch of each image.
-# - *our reader* looks into each batch once, and remembers where its images are. It reads the image alone, with
-#   `pread` as an `OSFile`.
+# - *our reader* looks into each batch once, and remembers where its images are. It reads the image alone, with an
+#   ordinary read (`pread`).
 #
 # Every byte is hashed, because a view alone reads nothing.
 
@@ -280,11 +278,12 @@ figures.lines(rates, title, **axes, note="random reads, warm cache", guess=guess
 
 # %% [markdown]
 # - *get_batch, OSFile* copies the whole batch to get one image.
-# - *get_batch, memory map* copies no batch. But `get_batch` announces all of it to Linux (`madvise`), which visits its
-#   pages, up to a limit.
-# - *Our reader* asks for no other row, so it gets no slower.
+# - *get_batch, memory map* copies no batch. But `get_batch` announces all of it to Linux (`madvise`), which prepares
+#   at most its read-ahead limit (8 MB here). So the line goes flat.
+# - *Our reader* asks for no other row, so it does not get slower.
 #
-# Each image is also decoded. Where a line meets the dashed one, reading takes as long as decoding.
+# Where a line meets the dashed one, reading from memory takes as long as decoding. From storage they meet much earlier
+# (section 4).
 #
 # > **Predict.** At how many rows per batch does `get_batch` by OSFile meet the dashed line?
 #
@@ -293,8 +292,8 @@ figures.lines(rates, title, **axes, note="random reads, warm cache", guess=guess
 # <details>
 # <summary>Answer</summary>
 #
-# Here at about 200 rows; your number depends on your memory and your CPU. There a worker spends half of its time
-# reading. With a tenth of these rows it spends about a tenth.
+# Here at 200 to 250 rows (of 400 images with 256 rows per batch, the second batch has 144). Your number depends on your
+# memory and your CPU. There a worker spends half of its time reading. With a tenth of these rows it spends about a tenth.
 #
 # </details>
 #
@@ -308,7 +307,8 @@ figures.lines(rates, title, **axes, note="random reads, warm cache", guess=guess
 #
 # With one row per batch, batch i is sample i, as in [one published
 # course](https://github.com/HelmholtzAI-FZJ/2024-06-course-Bringing-Deep-Learning-Workloads-to-JSC-supercomputers).
-# Each worker should open the file itself, at its first read. Notebook 04 shows why.
+# Each worker should open the file itself, at its first read. With pyarrow a shared file would do, too, since each read
+# names its position. Other formats may not (notebook 04).
 #
 # **Your turn.** This `Dataset` opens the file for each image. Change its `if`: `self.process` is the process that has
 # opened the file, `os.getpid()` the one that runs. The next cell counts the openings.
@@ -351,7 +351,7 @@ print("times that a worker opened the file (once is enough):", max(opened) - dat
 # <summary>The line</summary>
 #
 # `if self.process != os.getpid():` opens once. With `if self.process is None:` the count is 0, because the workers use
-# the parent's file.
+# the parent's file. Here the images are still right.
 #
 # </details>
 #
@@ -410,7 +410,7 @@ else:
 
 # %% [markdown]
 # - *get_batch, OSFile* fetches the whole batch; with one row that is little more than the image.
-# - *get_batch, memory map* copies nothing, yet fetches the batch, up to Linux's limit for reading ahead.
+# - *get_batch, memory map* copies nothing, yet fetches the batch, up to the read-ahead limit.
 # - *Our reader* fetches the image. At the first one of a batch, Linux also reads ahead around header and labels.
 
 # %% [markdown] id="killed" tags=["optional"]
@@ -464,9 +464,9 @@ print(verify(out).problems)
 # %% [markdown] id="cluster"
 # ## On the cluster
 #
-# Lustre often keeps a file on one *target* (a group of disks). To spread it over four (*striping*; 16 from 100 GB), run
-# `lfs setstripe -c 4 FOLDER` before writing. `slurm/submit SITE 03_pack_arrow -- DATA OUT` sets four where the folder
-# uses one target, and runs such a command as a job:
+# Lustre often keeps a file on one *target* (a group of disks). To spread it over four (*striping*), run
+# `lfs setstripe -c 4 FOLDER` before writing; for ImageNet or many nodes 16, or -1 for all.
+# `slurm/submit SITE 03_pack_arrow -- DATA OUT` sets four unless you have, and runs such a command as a job:
 
 # %%
 show.command(config, "imagenet/train", "imagenet_train.arrow")
