@@ -150,7 +150,7 @@ twice = {"files": {"operations": 4, "requests": 2}, "packed": {"requests": 2}}  
 ways = WAYS | {name: replace(WAYS[name], **counts) for name, counts in twice.items()} | BROADCAST
 
 # %% [markdown]
-# The *folded* cell lists what the forecast rests on:
+# The *folded* cell lists the numbers that matter most:
 
 # %% jupyter={"source_hidden": true}
 mine, ask, yours = "measured by you", "default: ask your site", "default: put in your training"
@@ -218,7 +218,7 @@ print(f"64 nodes copy {copied:.0f} GB each, which each must have free in memory 
 
 # %% [markdown]
 # > **Predict.** After how many epochs has the copy of each node paid off, compared with shards? Divide the seconds of
-# > the copy by those that it saves per epoch.
+# > the copy (64 × 57 GB at 17 GB/s) by those that it saves per epoch (shards minus staged, in the list above).
 
 # %%
 guess = 5  # change me: epochs
@@ -297,9 +297,9 @@ print(f"copied in {copy.seconds:.3f} s;", *(f" an epoch {name}: {reading.seconds
 print(f"from the copy {reading.times('staged', 'where it is').median:.1f} times as fast; your guess was {guess}")
 
 # %% [markdown]
-# The copy gains nothing, and may be slower: the packed file was in the page cache, so both are in memory. (An epoch of
-# about 1 ms says nothing about a large file.) Most of a survey larger than the memory is read from storage in each
-# epoch. Then a copy can pay off ([07](07_stage_a_dataset.ipynb)).
+# The copy gains nothing, and may be slower: the packed file was in the page cache, so both are in memory. Most of a
+# survey larger than the memory is read from storage in each epoch. Then a copy can pay off
+# ([07](07_stage_a_dataset.ipynb)).
 
 # %% [markdown] id="train" tags=["core"]
 # ## 4 · Train, and look at the waiting
@@ -343,8 +343,8 @@ title = f"Without workers this training waits for {median(waits['0 workers']):.0
 figures.bars(waits, title, x="share of the time spent waiting (%)", dots="epochs", guess=guess, guess_of="0", note="without the first batch of each epoch")
 
 # %% [markdown]
-# Without workers every batch is made while the model waits. Two workers make the next ones during a step. A GPU makes
-# the steps shorter, but not the decoding, so two may be too few there.
+# Without workers every batch is made while the model waits. Two workers (threads here) make the next ones during a
+# step. A GPU makes the steps shorter, but not the decoding, so two may be too few there.
 
 # %% [markdown] id="profile"
 # ### Watch your own training
@@ -394,9 +394,8 @@ told = subprocess.run(watch, env=where, capture_output=True, text=True).stderr
 print(*(line for line in told.splitlines() if "unknown" not in line), sep="\n")
 
 # %% [markdown]
-# Rate and waiting are those of ordinary steps. For a few others `profile` has batches ready, to measure the *headroom*:
-# how much faster the training would be if data cost nothing. The verdict names the limit, the next step to try, and
-# what it would gain. The *folded* cell tries that:
+# For a few steps `profile` has batches ready, to measure the *headroom*. *Other* is work that is neither reading nor
+# decoding, here the sleep. The verdict names the limit and the next step. The *folded* cell tries that step:
 
 # %% jupyter={"source_hidden": true}
 import re
@@ -413,8 +412,7 @@ for workers in ("1", proposed[1]) if proposed and not program else ():
 # <summary>Why this number, and why is the gain smaller?</summary>
 #
 # On a calm machine four workers make a batch per step, and one is spare. They mostly sleep, so they may outnumber the
-# CPUs. The forecast leaves out the start of the workers, which a longer epoch hides. *Other*
-# in the report is work that is neither reading nor decoding, here the sleep.
+# CPUs. The forecast leaves out the start of the workers, which a longer epoch hides.
 #
 # </details>
 
@@ -478,16 +476,17 @@ for (what, times), name in zip(results.items(), shortest):
 print(f"{sum(name != shortest[0] for name in shortest)} of {len(changes) - 1} change the shortest way; your guess was {guess}")
 
 # %% [markdown]
-# With these defaults, only more epochs change the decision. The rows say more:
+# Of these five, only more epochs change the decision. Differences of a few percent are chance in the simulation.
 #
 # - *A tenth of the operations* slows files, and hardly anything else.
 # - *A tenth of the time per request*, as on flash, helps the packed file most.
-# - *One target* for a file is Lustre's default. It makes the packed file and the copy of each node some 20 times as slow,
-#   but not a broadcast, which reads once. Stripe the folder *before* packing (`lfs setstripe -c -1 FOLDER`, see
-#   [11](11_choose_a_format.ipynb)).
+# - *One target* for a file is Lustre's default. It makes the packed file and the copy of each node some 20 times as slow;
+#   a broadcast, which reads once, not even twice. Stripe the folder *before* packing
+#   ([11](11_choose_a_format.ipynb)).
 # - *On 4 nodes* the ways are closest: the nodes are nearly the limit.
 #
-# A page cache would change little: in 10 epochs each of 64 nodes seldom reads a tree twice.
+# The broadcast assumes that `sbcast` fills the network: measure it. A node's page cache would change little: in 10
+# epochs each of 64 nodes seldom reads a tree twice. A cache of the servers that holds 57 GB could change more.
 
 # %% [markdown] id="exercise"
 # ## Exercise
@@ -500,18 +499,23 @@ print(f"{sum(name != shortest[0] for name in shortest)} of {len(changes) - 1} ch
 # The *folded* cell shows the commands of *your* way:
 
 # %% jupyter={"source_hidden": true}
+from smallfiles.formats import tar
 from smallfiles.staging import StageConfig
 
 taken = way if way in ways else None
 out = "trees.tars" if taken == "shards" else "trees.arrow"
 first = "" if taken == "shards" else "lfs setstripe -c -1 FOLDER   # on Lustre, before packing into FOLDER\n"
 fields = " ".join(f"--field '{column}'" for column in columns)
-command = f"{PackConfig(on_error='skip', shuffle=seed if taken == 'shards' else None).to_cli('survey/trees.csv', out)} {fields}"
+how = {"shuffle": seed, "options": tar.Options(max_bytes=100_000_000)} if taken == "shards" else {}
+command = f"{PackConfig(on_error='skip', **how).to_cli('survey/trees.csv', out)} {fields}"
 if taken is None:
     say = "Decide in section 5; then run this cell again, and the commands of your way appear here. Until then, ask `advise`:"
     show.say(f"{say}\n\n```bash\nsmallfiles advise survey/trees.csv --nodes 64 --epochs {planned} {fields}\n```")
+    show.say("It counts one read per sample, and only the files that it finds. So run it on the whole survey, and trust section 2 where they differ.")
 else:
     show.say("Your way is files, so nothing is packed." if taken == "files" else f"```bash\n{first}{command}\n```")
+if taken == "shards":
+    show.say(f"{64 * work.gpus * work.workers:,} workers want as many shards, or a loader that splits shards as ours does.")
 if taken in ("staged", "broadcast"):
     show.say(f"```bash\n{StageConfig().to_cli(out)}{' --broadcast' * (taken == 'broadcast')}\n```")
 
