@@ -93,7 +93,7 @@ for name, file in {file.name: file for file in flickr.rglob("results*")}.items()
     print(f"{name:24} {found.manifest.digest[:23]}…  {found.notes[-1]}")
 
 # %% [markdown]
-# The digests are equal, so the broken row was repaired.
+# Equal digests, so the broken row was repaired.
 
 # %% [markdown] id="write" tags=["core"]
 # ## 2 · Write it down, name it
@@ -119,7 +119,7 @@ manifest.save(path)
 print(path.read_text()[:500])
 
 # %% [markdown]
-# We time reading it, a walk for names and sizes, and one for names only, all warm (calls per second: more is faster):
+# We time reading it, a walk for names and sizes, and one for names only, all warm:
 
 # %%
 import os
@@ -135,8 +135,8 @@ walks = {"walk, names and sizes": names_and_sizes, "walk, names only": lambda: l
 print(measure.compare({**walks, "read": lambda: Manifest.load(path)}, rounds=7))
 
 # %% [markdown]
-# Names are quick, sizes are slow: each file is asked for its own. Here a walk for names even beats the JSON. On a cluster
-# each question is a request to a server.
+# Names are quick, sizes are slow: each file is asked for its own. Here a walk for names even beats the JSON, but it
+# gives no sizes, and rarely targets. On a cluster each question is a request to a server.
 #
 # > **Predict.** ImageNet's training set has 1,281,167 images in 1,000 folders. If listing a folder is one request, and
 # > says which names are folders, how many does the walk with sizes send? And for names only?
@@ -164,7 +164,7 @@ for name, walk in walks.items():
     print(f"{name}, here: {folders} folders listed, {sizes} sizes asked for")
     requests[name] = 1_000 / (len(known) - len(files)) * folders + IMAGENET / len(files) * sizes
 print("Requests to the metadata server for ImageNet's list:")
-for name, number in {**requests, "your guess, with sizes": guess, "manifest": 1}.items():
+for name, number in {**requests, "your guess, with sizes": guess, "manifest (one file)": 1}.items():
     print(f"    {name:22} {number:13,.0f}")
 above = {folder for path in manifest.paths.to_pylist() for folder in PurePosixPath(path).parents}
 worksheet.note("02", inodes=len(manifest) + len(above))
@@ -289,13 +289,13 @@ for text in suspects:
     print("   ", answer(Manifest.load, suspect))
 
 # %% [markdown]
-# `json` refuses only the one that is cut off.
+# Only the one that is cut off.
 
 # %% [markdown] id="memory" tags=["core"]
 # ## 5 · Count the memory of workers
 #
 # On Linux, up to Python 3.13, a DataLoader forks its workers, and all processes share the pages of memory. A page is
-# copied only when a process writes to it. Workers only read the list of paths, so it should cost nothing:
+# copied only when a process writes to it. Workers only read the list, so it should cost nothing:
 
 # %%
 from torch.utils.data import Dataset
@@ -312,8 +312,8 @@ class ListOfPaths(Dataset):  # as torchvision's ImageFolder holds it
 
 # %% [markdown]
 # **Your turn.** `Yours` holds no pairs, but still an object per path. Make it hold *columns*. `pa.array(values)` copies
-# all values into a few buffers, and `array[i].as_py()` makes a Python object of value i. It is right if its bar below
-# is as short as that of `columns`.
+# all values into a few buffers, and `array[i].as_py()` makes a Python object of value i. It is right if it gives the
+# same samples, and its bar below is as short as that of `columns`.
 
 # %%
 import pyarrow as pa
@@ -350,6 +350,8 @@ kinds = {"list of paths": ListOfPaths, "yours": Yours, "columns": Columns}
 datasets = {name: kind(held["path"], held["label"]) for name, kind in kinds.items()}
 listed = list_bytes(datasets["list of paths"].samples)
 print(f"the list of {rows:,} paths and labels: {listed / 1e6:.0f} MB")
+same = all(tuple(datasets["yours"][row]) == datasets["list of paths"][row] for row in (0, 5, rows - 1))
+print("yours gives the same samples:", same)
 
 # %% [markdown]
 # The kernel reports as `Private_Dirty` what a process has written to and shares with no other:
@@ -444,7 +446,7 @@ ways = {
 }
 for name, pieces in ways.items():
     print(f"{name}, classes of each process:", *(len(np.unique(piece)) for piece in pieces))
-print("your guess:", *guess)
+print("your guess:", *guess, f"(rows: {len(train)} to train, {len(val)} to validate)")
 
 # %% [markdown]
 # The folded cell draws the rows, coloured by class.
@@ -452,9 +454,9 @@ print("your guess:", *guess)
 # %% jupyter={"source_hidden": true}
 from smallfiles.measure.drawing import empty_figure, styled
 
-seen = [sorted({len(np.unique(piece)) for piece in pieces}) for pieces in ways.values()]
-once, turn = (f"{each[0]} to {each[-1]}" if len(each) > 1 else each[0] for each in seen)
-title = f"In one piece a process sees {once} of {len(train.classes)} classes, in turn {turn}"
+seen = sorted({len(np.unique(piece)) for piece in ways["In one piece"]})
+once = f"{seen[0]} to {seen[-1]}" if len(seen) > 1 else seen[0]
+title = f"A piece has {once} of {len(train.classes)} classes; in turn, processes see the same one at a time"
 with styled():
     figure = empty_figure(3.4)
     figure.suptitle(title, x=0.01, ha="left", fontsize=11, fontweight="bold")
@@ -470,8 +472,9 @@ with styled():
 show.figure(figure, alt=f"Two panels of coloured rows. {title}.")
 
 # %% [markdown]
-# In one piece, a process's batches hold few classes. In turn, a process meets all classes, but one after the other. So
-# loaders shuffle all rows anew in each epoch, then deal ([08](08_keep_the_gpu_fed.ipynb)).
+# In one piece, a process's batches hold few classes. In turn, it meets all classes, but one after the other, and all
+# processes the same one at a time. So loaders shuffle all rows anew in each epoch, then deal
+# ([08](08_keep_the_gpu_fed.ipynb)).
 
 # %% [markdown] id="exercise"
 # ## Exercise
