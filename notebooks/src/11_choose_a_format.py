@@ -65,7 +65,7 @@ for suffix in SUFFIXES:
 readers = {suffix: formats.open(out / f"train.{suffix}") for suffix in SUFFIXES}
 
 # %% [markdown]
-# The folded cell joins all images to one array of bytes for Zarr.
+# For Zarr, the folded cell joins all images to one array.
 
 # %% jupyter={"source_hidden": true}
 import numpy as np
@@ -121,10 +121,10 @@ axes = {"x": "time per image, in percent of the time to decode it", "base": "dec
 figures.bars(percent, title, **axes, guess=guess, guess_of="files", note="from memory")
 
 # %% [markdown]
-# Do not choose by this figure: decoding takes so long that a faster format saves almost nothing. And on Lustre a plain
-# file asks the server at each open, even if its bytes are cached.
+# Do not choose among the six by this figure: decoding takes so long that a faster one saves almost nothing. And on
+# Lustre a plain file asks the server at each open, even if its bytes are cached.
 #
-# LMDB is a file of keys and values. Zarr, an array in chunks, is made for long slices; here each image is a slice.
+# LMDB is a file of keys and values. Zarr, an array in chunks, is made for long slices, not for an image at a time.
 #
 # **Your turn.** Let each slice bring ten images: `calls["zarr"] = partial(read_zarr, range(0, setup.count, 10), 10)`.
 #
@@ -160,7 +160,7 @@ with open_slow(out, SlowConfig(latency_s=0.002)) as slow:
 # %% [markdown]
 # A plain file costs two *metadata operations*, a look-up and an open. A packed format needs a few when it is opened.
 #
-# Our forecasts know four *ways* to read, with these costs per image:
+# Our forecasts know four *ways* to read, with these costs per image of about 100 kB:
 #
 # | way | what is stored | metadata operations | reads |
 # |---|---|---|---|
@@ -169,7 +169,7 @@ with open_slow(out, SlowConfig(latency_s=0.002)) as slow:
 # | shards | tar files, read in order, 1 MB at a time | 0.002 | 0.1 |
 # | staged | a copy on each node | 0 | 0 |
 #
-# (Above, the tars were read at random, and the kernel split some reads.)
+# (Above, tars were read at random, and the kernel split reads.)
 
 # %% [markdown] id="queue" tags=["core"]
 # ## 3 · Wait in a queue
@@ -214,12 +214,11 @@ axes = {"x": "load of the server", "y": "wait, in operations", "log": "y", "mark
 figures.lines(drawn, title, **axes, guess=guess, note="simulated; with 64 at a time hardly any waits below 80 %", counted=True)
 
 # %% [markdown]
-# Requests come in bunches. Between them the server is idle, and idle time cannot be saved up. So a queue forms long
-# before the server is full. For one place and such random times, theory gives load / (1 - load): nine operations
-# at 90 %.
+# Requests come in bunches. Idle time between them cannot be saved up. So a queue forms long before the server is full.
+# For one place and such random times, theory gives load / (1 - load): nine operations at 90 %.
 #
-# With 64 places one is often free, and if not, one soon will be. But near 100 % every line goes up. The load is that of
-# all users: you may wait although your job asks little.
+# With 64 places one is often free, or soon will be. But near 100 % every line goes up. The load is that of all users:
+# you may wait although your job asks little.
 #
 # **Your turn.** How long does a request wait at 90 % if *four* are served at a time? Call `mean_wait`.
 #
@@ -242,7 +241,7 @@ figures.lines(drawn, title, **axes, guess=guess, note="simulated; with 64 at a t
 # > **Predict.** One packed file is spread over all targets. How many nodes can it feed?
 
 # %%
-guess = 50  # change me: nodes
+guess = 100  # change me: nodes
 
 # %% [markdown]
 # Divide what the targets can do by what one node needs:
@@ -290,11 +289,12 @@ note = f"a model, without page cache; copies are in place; files, crowded: full 
 figures.lines(longer, title, **axes, guess=guess, note=note, counted=True)
 
 # %% [markdown]
-# A line leaves 1 shortly before something that all nodes share is full, because requests queue:
+# The lines of *packed* and *shards* leave 1 shortly before the targets are full. Below that, workers fetch ahead, and
+# hide the queues.
 #
 # - *files, crowded*: 5,000 operations per second feed half a node.
-# - *packed*: each image is a request, which takes a target longer than its bytes.
-# - *shards*: a request brings ten images, so the bytes are the limit.
+# - *packed*: each image is a request, which takes longer than its bytes.
+# - *shards*: a request brings ten images, so three quarters of a target's time are for bytes.
 # - *staged*: nothing is shared. At 1,000 nodes an epoch has five steps, and the wait for the first shows.
 #
 # **Your turn.** Set `request_s` to 0.1 ms. How many nodes does a packed file feed now?
@@ -327,7 +327,7 @@ print("your guess:", guess)
 # *stripe* its folder over all targets, by `lfs setstripe -c -1 FOLDER`.
 #
 # So **packing pays where metadata is the limit, striping and long reads where the targets are**. A copy per node
-# has paid off after 24 epochs against the striped file, after about 90 against shards. A broadcast (`sbcast`, notebook
+# pays off after 24 epochs against the striped file, after about 90 against shards. A broadcast (`sbcast`, notebook
 # 07) copies in a quarter of the time.
 
 # %% [markdown] id="choose" tags=["core"]
@@ -335,8 +335,9 @@ print("your guess:", guess)
 #
 # ![Four questions. Object store: tar shards, streamed. Fits a node, and a copy pays: one packed file, staged. Programs need paths: squashfs. Any sample at any time: one striped file. Otherwise tar shards of 100 MB to 1 GB, several per worker.](pictures/choose_a_format.svg)
 #
-# Take ImageNet-21k: 14 million images, 1.6 TB, on 8 nodes with 400 GB of memory free. The picture ends at shards.
-# `advise` may differ: it forecasts hours, and of equally fast ways it names the simplest.
+# Take ImageNet-21k: 14 million images, 1.6 TB, on 8 nodes with 400 GB of memory free. The picture ends at shards:
+# 1.6 TB does not fit, programs need no paths, and any order will do. `advise` may differ: it forecasts hours, and of
+# equally fast ways it names the simplest.
 #
 # > **Predict.** The metadata server does 20,000 operations per second. How many hours do 30 epochs take from files?
 
@@ -365,8 +366,8 @@ figures.bars(advice.hours, title, **axes, guess=guess, note="a model", counted=T
 
 # %% [markdown]
 # From files, the metadata server is the limit: 2 × 14.2 million × 30 operations, 20,000 per second. A packed file and
-# shards both keep the GPUs busy, so either is right. `advise` names the file, on 16 targets (its rule from 100 GB).
-# Shards do not need the page cache, and are safer with more nodes.
+# shards both keep the GPUs busy. The file is only 0.6 % slower, so `advise` names it, on 16 targets (its rule from
+# 100 GB). Shards do not need the page cache, and are safer with more nodes.
 #
 # **Your turn.** Each node's page cache keeps a part of the file. Set `cache_bytes` to 0. Which way is advised now?
 #
@@ -379,15 +380,13 @@ figures.bars(advice.hours, title, **axes, guess=guess, note="a model", counted=T
 # </details>
 #
 # ### Now your site
-#
-# Your numbers so far:
 
 # %%
 worksheet.measure_missing(setup.path())
 worksheet.page()
 
 # %% [markdown]
-# Ask your site for its metadata rate and targets, and put them in.
+# Ask your site for its metadata rate and targets:
 
 # %%
 site = replace(lustre, targets=24, stripes=24, metadata_ops_s=20_000)  # change me: your site
@@ -414,17 +413,10 @@ for name, way in WAYS.items():
 # %%
 show.command(TrainingPlan(nodes=64, step_s=0.02), "DATA")
 
-# %% [markdown]
-# This says whether loading limits your training:
-#
-# ```bash
-# smallfiles profile -- python train.py
-# ```
-
 # %% [markdown] id="key-points"
 # ## Key points
 #
-# - From memory all packed formats are fast enough for JPEGs: decoding takes far longer.
+# - From memory all six formats are fast enough for JPEGs: decoding takes far longer.
 # - A plain file costs two metadata operations per image, a packed format almost none.
 # - Requests queue before a server is full, the more the fewer it serves at a time. Leave room.
 # - Divide what all nodes share by what one node needs.
@@ -450,18 +442,17 @@ show.command(TrainingPlan(nodes=64, step_s=0.02), "DATA")
 # <details>
 # <summary>Answer</summary>
 #
-# **(b)**: 10 nodes need all of its capacity. Requests queue before, but workers fetch ahead and hide it.
+# **(b)**: 10 nodes need all of its capacity. Before, workers hide the queue.
 #
 # </details>
 #
-# **3.** 200 nodes train on one file of 2 TB on one target. What first? (a) Convert to shards (b) Stripe the file over
-# all targets (c) More workers
+# **3.** 200 nodes need any image at any time, from one file of 2 TB on one target. What helps? (a) Convert to shards
+# (b) Stripe the file over all targets (c) More workers
 #
 # <details>
 # <summary>Answer</summary>
 #
-# **(b)**: one target serves 200 nodes, and striping is one command and a copy. (a) then gains more, if any order will
-# do.
+# **(b)**: one target serves 200 nodes. (a) would be faster still, but shards are read in order.
 #
 # </details>
 
