@@ -412,6 +412,7 @@ for name, way in WAYS.items():
 
 # %%
 show.command(TrainingPlan(nodes=64, step_s=0.02), "DATA")
+show.say("This says whether loading limits your training:\n\n```bash\nsmallfiles profile -- python train.py\n```")
 
 # %% [markdown] id="key-points"
 # ## Key points
