@@ -75,8 +75,8 @@ report = pack(source, packed, config)
 print(f"{report.samples:,} images, {bytes_text(report.file_bytes)}, {report.files} files")
 
 # %% [markdown]
-# The second file is a digest of the content. Keep it: squashfs has no checksum, so only the digest reveals a flipped
-# byte.
+# The second file is a digest of the content. Keep it: squashfs has no checksum of raw data, so only the digest
+# reveals every flipped byte.
 #
 # `SquashFS` reads by paths, `formats.open` by numbers:
 
@@ -89,7 +89,7 @@ reader = formats.open(packed)
 print(f"key {reader.key(7)}, target {reader.target(7)}, begins and ends at {reader.span(7)[1:]}")
 
 # %% [markdown]
-# Each image is a file at its own path; three more hold labels and order.
+# The three other files hold labels and order.
 
 # %% [markdown] id="settings" tags=["core"]
 # ## 1 · Choose the settings
@@ -155,9 +155,8 @@ print(f"{'decoding':21} {1e3 / max(decoding.rates_per_s('decoding')):5.2f} ms pe
 
 # %% [markdown]
 # On other machines expect 8 to 40 times. Nearly all of it is gzip, which saves nothing: photographs are compressed
-# already. A fragment of 128 KiB holds one or two images or their ends, one of 1 MiB about ten, and all are unpacked for
-# each image. With 1 MiB that takes as long as decoding, or longer. Slow storage shrinks the factor; the CPU's time
-# remains.
+# already. A fragment of 1 MiB holds about ten images, and all are unpacked for each. That takes at least as long as
+# decoding. Slow storage shrinks the factor; the CPU's time remains.
 #
 # **Your turn.** Guess the time of zstd, add `"zstd, no fragments": {"compression": "zstd"},` to `settings`, and run again
 # from there.
@@ -257,23 +256,23 @@ show.figure(figures.bars(best, title, base="plain files", guess=guessed, **x))
 
 # %% [markdown]
 # The library finds every position in its index, and here it copies from a memory map. Plain files need calls of the
-# kernel: open, read and close. A mount needs these too. In the first epoch it must also find each file and, above all,
-# fetch its bytes from the squashfs file, with FUSE through another process. The kernel keeps both, so later epochs are
-# faster.
+# kernel: open, read and close. A mount needs these too. In the first epoch it must also find each file and fetch its
+# bytes from the squashfs file, with FUSE through another process. The kernel keeps both, so later epochs are faster.
+# With FUSE each open still waits for that process.
 
 # %% [markdown] id="compression" tags=["optional"]
 # ## 3 · Compress what compresses
 #
 # *Optional, 5 minutes.* Annotations are often JSON, mostly repetition.
 #
-# > **Predict.** zstd makes them several times smaller, but unpacking takes time. Slow storage delivers the smaller file
-# > sooner. At which bandwidth is reading raw and compressed files equally fast?
+# > **Predict.** zstd makes them several times smaller, but unpacking takes time. At which bandwidth is reading raw and
+# > compressed files equally fast?
 
 # %%
 guess = 1e9  # change me: bytes per second
 
 # %% [markdown]
-# The folded cell packs 300 documents raw and with zstd, reads them from memory, and computes the rate at each bandwidth.
+# The folded cell packs 300 documents both ways, reads them from memory, and computes the rate at each bandwidth.
 
 # %% jupyter={"source_hidden": true}
 import json
@@ -381,18 +380,18 @@ figures.bars(wrong, title, x="wrong samples", guess=guess * bad / 100, guess_of=
 # 04](04_pack_hdf5.ipynb). One worker seeks, the other seeks too, then the first reads from the wrong place.
 #
 # The other reads on from where the first stopped: inside a photograph. Most wrong samples begin there or are cut short.
-# Pillow refuses them. The rest, a quarter to a half, are whole photographs under the label of another; nothing reports
-# them. Without the pause few are wrong, in some runs none, so a test can miss it.
+# Pillow refuses them. The rest, a quarter to a half, are whole photographs under the label of another: B (below) is no
+# larger than A. Nothing reports them. Without the pause few are wrong, so a test can miss it.
 #
 # ![Left: two workers share one offset, worker 2 moves it, and worker 1 reads image B instead of A. Right: with pread each names its position.](pictures/shared_offset.svg)
 #
 # `os.pread` takes the position as an argument, so there is nothing to share. **Your turn:** let `my_reader` use it, until
-# nothing is wrong. The descriptor is `file.fileno()`.
+# nothing is wrong.
 
 # %%
 def my_reader(index):
     start, stop = places[index]
-    return seek_then_read(index)  # change me to: os.pread(descriptor, size, position)
+    return seek_then_read(index)  # change me to: os.pread(file.fileno(), size, position)
 
 
 count_wrong(my_reader)
@@ -488,10 +487,11 @@ if not imports:
 
 # %% [markdown]
 # From many files the import takes about this product, plus Python's own time. From one file, look-ups happen on
-# this node, and the storage receives only reads. They are fewer, and not delayed here. The gain is smaller where the
-# client keeps names, and none where the CPUs are the limit.
+# this node. Apart from these few requests, the storage receives only reads. They are not counted or delayed here, so
+# real storage takes longer. The gain is smaller where the client keeps names. Where the CPUs were the limit, one file
+# took longer: 98 instead of 72 s.
 #
-# Pack your environment once:
+# Pack your environment once. This needs `mksquashfs`, and the nodes need the same base Python:
 #
 # ```bash
 # slurm/env/build.sh venv.sqfs .venv
@@ -550,8 +550,8 @@ show.command(config, "DATA_FOLDER", "train.sqfs")
 # <summary>Answer</summary>
 #
 # **(b)**: each worker has its own object, but all share one open file and its offset (so not c). For the kernel nothing
-# is wrong, so the read raises nothing (a); a decoder may. Open the file in each process, or use `os.pread`. From 3.14
-# on, it is (a): an open file cannot be sent to a worker.
+# is wrong, so the read raises nothing (a); a decoder may. From 3.14 on, it is (a): an
+# open file cannot be sent to a worker.
 #
 # </details>
 #
