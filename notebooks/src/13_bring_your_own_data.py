@@ -43,7 +43,7 @@ setup = start("13")
 # <details>
 # <summary>Answer</summary>
 #
-# For 1, and for 9, with random arrivals and lengths: load / (1 - load).
+# For 1, and for 9, counting the one in service: load / (1 - load), if arrivals and lengths are random.
 #
 # </details>
 
@@ -196,13 +196,13 @@ show.figure(figure, alt=f"A sample with the outline of its mask, and its crops b
 def overlap(crops, index):
     """Intersection over union of the object in both crops, in percent; NaN where neither shows it."""
     mask = as_mask([*pair(index)][1])
-    of_image, of_mask = (crop > 0 for crop in crops(mask, mask))
+    of_image, of_mask = (part > 0 for part in crops(mask, mask))
     return 100 * float((of_image & of_mask).sum() / (of_image | of_mask).sum())
 
 
 found = {f.__name__: [overlap(f, index) for index in range(100)] for f in (apart, yours, together)}
 title = f"Cropped apart, mask and object overlap by only {np.nanmedian(found['apart']):.0f}% (IoU)"
-figures.bars(found, title, x="intersection over union (%)", dots="masks", guess=guess, guess_of="apart")
+figures.bars(found, title, x="IoU (%)", dots=f"masks ({found['apart'].count(0)} at 0% in apart)", guess=guess, guess_of="apart")
 
 # %% [markdown]
 # A mask must also not be scaled like an image. Scaling mixes neighbours, but the mean of classes 1 and 3 is another
@@ -216,7 +216,8 @@ for mode in ("NEAREST", "BILINEAR"):  # change me: add "BICUBIC"
 # %% [markdown]
 # torchvision does so for every `tv_tensors.Mask`. For a plain picture, as here, you must say so.
 #
-# Our `make_loader` does both: `Mask(view)` gets the same random view as `Image(view)`, by the nearest pixel:
+# Our `make_loader` does both: `Mask(view)` gets the same random view as `Image(view)`, by the nearest pixel.
+# `target` is the label, here −1: none.
 
 # %%
 from smallfiles.images import RandomResizedCrop
@@ -397,8 +398,9 @@ show.say(
 )
 
 # %% [markdown]
-# Few bytes do not mean little work. A PNG is decoded whole; of a JPEG our loader makes only the crop's pixels, with
-# TurboJPEG 3. So plan more workers, or pack both no larger than the network needs (`pack --resize 256`).
+# Few bytes do not mean little work. The PNG is decoded whole. Of the JPEG our loader makes only the crop's pixels
+# (with TurboJPEG 3), so the mask's share is larger. Plan more workers, or pack both no larger
+# than the network needs (`pack --resize 256`).
 #
 # Second, the file must be opened.
 #
@@ -502,13 +504,14 @@ try:
     mine = sources.load(own, columns=columns)
     planned = plan(mine, setup.scratch / "mine.arrow", PackConfig())
     print(f"{planned.samples:,} samples (guess: {guess}), {bytes_text(planned.payload_bytes)}", *mine.notes, sep="\n")
-    print(f"files and folders: {planned.inodes_now} now, {planned.inodes_then} packed")
+    print(f"files and folders of these samples: {planned.inodes_now} now, {planned.inodes_then} packed")
 except SmallfilesError as error:
     print(error)  # the last sentence says what to try
 
 # %% [markdown]
 # Check the samples, and what was left out: in our delivery five files without a partner, and the table (the
-# 1 .csv file above). [14](14_wrap_up.ipynb) mends this. For any other layout write a table with columns of paths.
+# .csv file above). One of the 57 images is cut off, but the plan decodes none. [14](14_wrap_up.ipynb) mends
+# all this. For any other layout write a table with columns of paths.
 
 # %% [markdown] id="exercise"
 # ## Exercise
@@ -563,7 +566,7 @@ show.command(TrainConfig(target="mask", epochs=20), "shapes.arrow")
 # <summary>Answer</summary>
 #
 # **(b)**, drawn over each other. A centre crop is the same for both in any case; random crops are not, unless they are
-# drawn once for both. (a) is the same for both scores. (c) makes a score noisy, not better in every epoch.
+# drawn once for both. (a) is the same for both scores. (c) A small set may be easier by chance, but hardly by that much.
 #
 # </details>
 #
