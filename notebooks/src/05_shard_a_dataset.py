@@ -110,7 +110,7 @@ def small(image):
 
 
 pipeline = (
-    wds.WebDataset(shards, shardshuffle=100)
+    wds.WebDataset(shards, shardshuffle=100)  # the list of shards: section 6
     .shuffle(200)  # a buffer of 200 samples: section 2
     .decode("pil")
     .to_tuple("jpg", "cls")
@@ -189,7 +189,7 @@ def met_again(first, second):
 guess = 500  # change me: images in the buffer
 
 # %% [markdown]
-# The folded cell sends both packings through six buffers, and draws the classes in a batch.
+# The folded cell sends both packings through six buffers.
 
 # %% jupyter={"source_hidden": true}
 packings = {
@@ -219,7 +219,7 @@ show.figure(
 # every worker. Shards shuffled at packing need no buffer for this.
 #
 # But packing shuffles only once: the same neighbours leave a shard together in each epoch. The folded cell draws how
-# many pairs of a batch meet again (the packing does not matter).
+# many pairs of a batch meet again.
 
 # %% jupyter={"source_hidden": true}
 met["random order"] = dict.fromkeys(
@@ -230,8 +230,8 @@ title = f"Pairs that meet again: {none:.0f} % without a buffer, {some:.1g} % wit
 figures.lines(met, title, **axes, y="pairs that had met before, %", log="xy", ideal="random order")
 
 # %% [markdown]
-# A buffer of 4,096 images leaves 0.3 % of the pairs together; random order has 0.02 %. So shuffle at packing, and read
-# through a buffer.
+# A buffer of 4,096 images leaves 0.3 % of the pairs together; random order has 0.02 %. Here one worker reads all shards:
+# if each of 64 keeps its own 20 (section 6), 1.7 % meet again. So shuffle at packing, and read through a buffer.
 
 # %% [markdown] id="size" tags=["optional"]
 # ## 3 · Choose the size of a shard
@@ -292,9 +292,9 @@ axes = {"x": "images per shard", "y": "images per second", "log": "xy", "note": 
 show.figure(figures.lines(rates, title, **axes, guess=guess, marks={"smallest above half": enough}))
 
 # %% [markdown]
-# At your number, reading a shard takes about as long as its open. A hundred times as many images make the open
-# negligible; so do 100 MB, which take a second at 100 MB/s. Too large leaves workers idle: ImageNet has 140 shards of
-# 1 GB, so of 512 workers 372 get none.
+# At your number, reading a shard takes at least about as long as its open. A hundred times as many images make the open
+# negligible; so do 100 MB, which take a second at 100 MB/s. But ImageNet has only 140 shards of 1 GB, so of 512 workers
+# 372 get none. Then webdataset stops with an error, unless `empty_check=False` leaves them idle.
 #
 # Compression pays only if fetching the saved bytes takes longer than unpacking. The folded cell measures gzip:
 
@@ -357,7 +357,7 @@ for name, splitters in ways.items():
 print("your guess for ranks only:", guess, "times")
 
 # %% [markdown]
-# Each sample comes twice, and no error tells you. **Your turn:** let the line `ways["yours"]` switch off the other split.
+# Each sample comes twice, and no error tells you. **Your turn:** let `ways["yours"]` switch off the other split.
 #
 # <details>
 # <summary>Answer</summary>
@@ -378,8 +378,8 @@ print(f"by rank {by_rank}; your guess was {guess}")
 # training [hangs](https://github.com/webdataset/webdataset/issues/225).
 #
 # `WebLoader(…).repeat().with_epoch(batches)` ends all ranks after equally many batches. A rank with fewer samples
-# repeats some, one with more leaves some out. Or deal out samples instead of shards, as our loader does with
-# `order="stream"`. `drop_last` leaves out 16:
+# repeats some. One with more leaves some out: others in each epoch only if the shards' order changes (section 6).
+# Or deal out samples instead of shards, as our loader does with `order="stream"`. `drop_last` leaves out 16:
 
 # %%
 from smallfiles.loading import LoaderConfig, make_loader
@@ -401,7 +401,7 @@ print("by rank", [len(found) for found in by_rank], "different samples:", len({*
 guess = 6  # change me: classes with 8 workers, in class order
 
 # %% [markdown]
-# The folded cell counts, for both packings.
+# The folded cell counts.
 
 
 # %% jupyter={"source_hidden": true}
@@ -431,8 +431,8 @@ axes = {
 show.figure(figures.bars(held, title, **axes, guess=guess, guess_of="in class order, 8"))
 
 # %% [markdown]
-# Each worker makes batches of its own shards only. With 8 workers that is one shard or none, and in class order it holds
-# two or three classes. One worker mixes them, since its buffer holds the whole small set.
+# Each worker makes batches of its own shards only. With 8 workers that is one shard, or none (with `empty_check=False`).
+# In class order a shard holds two or three classes. One worker mixes them, since its buffer holds the whole small set.
 #
 # <details>
 # <summary>My shards are in class order, and I cannot pack them again</summary>
@@ -466,9 +466,8 @@ print("your guess, another order:", guess)
 
 # %% [markdown]
 # Without `detshuffle`, webdataset 1.0.2 [repeats](https://github.com/webdataset/webdataset/pull/502) the first order of
-# the shards, also without a seed. With a `.shuffle` the samples differ, but the shards come in the same order.
-# With `detshuffle`, each worker [counts epochs](https://github.com/webdataset/webdataset/issues/172), so the workers
-# must be kept.
+# the shards, also without a seed. A `.shuffle` mixes only the samples. With `detshuffle`, each worker [counts
+# epochs](https://github.com/webdataset/webdataset/issues/172), so the workers must be kept.
 #
 # <details>
 # <summary>What if shards must go to another worker in each epoch?</summary>
