@@ -36,10 +36,9 @@ from helpers.experiments.nb07 import on_slow_storage
 setup = start("07")
 
 # %% [markdown]
-# This cell sets how slow the storage is, and how much memory staging leaves free.
+# This cell sets how slow the storage is.
 
 # %%
-import atexit
 import os
 import shutil
 import subprocess
@@ -61,6 +60,8 @@ config = staging.StageConfig(leave_bytes=256 << 20)  # room for workers; left ou
 # The folded cell packs the images into `packed`, and makes the folder `here` for copies.
 
 # %% jupyter={"source_hidden": true}
+import atexit
+
 source = setup.source()
 packed = setup.scratch / "train.arrow"
 if not packed.exists():
@@ -139,8 +140,8 @@ with staging.staged(packed, here, config=config) as copy:
 # ## 2 · Measure the copy
 #
 # *Optional, 8 minutes.* On slow storage each look-up and each open takes 2 ms, and bytes come at 100 MB/s. We copy the
-# same 400 images in three ways: `cp -r` copies the small files, `dd` the packed file, and `stage` also compares each
-# block with its digest.
+# 400 images in three ways: `cp -r` the small files, `dd` the packed file, and `stage` also compares each block with its
+# digest.
 
 # %%
 def by_cp(folder):
@@ -165,7 +166,7 @@ def by_stage(file):
 guess = 20  # change me: stage is so many times as fast as cp -r
 
 # %% [markdown]
-# The folded cell measures each three times.
+# The folded cell measures.
 
 # %% jupyter={"source_hidden": true}
 with on_slow_storage(packed, source.root, storage) as place:
@@ -261,7 +262,8 @@ def four_ranks(work):
     return {f"rank {rank}{' copies' * own}": round(mb) for rank, (own, mb) in enumerate(found)}
 
 
-each = four_ranks(if_missing)
+first, *others = four_ranks(if_missing).items()
+each = dict([*others, first])  # the guess is at rank 1, so its bar comes first
 title = f"Without a rename, a rank finds only {min(each.values())} of {round(size / 1e6)} MB"
 title = title if min(each.values()) < round(size / 1e6) else "Here every rank was late enough to find the whole file"
 axes = {"x": "MB that a rank finds", "guess_of": "rank 1"}
@@ -330,7 +332,7 @@ four_ranks(once_per_node)
 #
 # ![Two nodes with four ranks each. On each node one rank copies train.arrow from the parallel file system to /dev/shm; the others wait, then all read the copy.](pictures/stage_once_a_node.svg)
 #
-# The kernel releases a lock when its holder dies. `stage` locks, looks, copies, verifies and renames.
+# `stage` locks, looks, copies, verifies and renames.
 #
 # <details>
 # <summary>Optional: copy once per job</summary>
@@ -367,7 +369,8 @@ def copying(path, to):
 # > **Predict.** After how many epochs has staging paid off: 0.1, 1, 3 or 10?
 
 # %%
-guess, wait_s = 3, 0.0  # change me: epochs; later the seconds that each random read waits for an answer
+guess = 3  # change me: epochs
+wait_s = 0.0  # leave it for now: seconds that each random read waits for an answer
 
 # %% [markdown]
 # The folded cell measures an epoch from slow storage, one from the copy, and the copying.
@@ -400,8 +403,8 @@ show.figure(figures.lines(lines, title, **axes, guess=guess, note=f"computed fro
 # %% [markdown]
 # Here a read costs only its bytes. A copy reads as many as an epoch, so the lines meet after about one.
 #
-# On a cluster each random read also waits for an answer, so staging on one node pays in less than an epoch. **Your
-# turn:** set `wait_s = 0.002`, and run both cells again.
+# On a cluster each random read also waits for an answer. So staging on one node may pay in less than an epoch. **Your
+# turn:** set `wait_s = 0.002` (for one worker; more wait at the same time), and run both cells again.
 #
 # Each of N nodes reads 1/N of the set per epoch, and saves 1/N of the time. But it copies the whole set, so it may need
 # N times as many epochs.
@@ -412,7 +415,7 @@ show.figure(figures.lines(lines, title, **axes, guess=guess, note=f"computed fro
 # > before, twice as many, or never?
 
 # %%
-guess = 1  # change me: epochs, if training takes half as long as reading
+guess = "as before"  # change me: or "twice as many", "never"
 
 # %%
 mine, nodes = 0.7, 1  # change me: training as a share of reading; nodes that copy (1 to check your guess)
@@ -424,8 +427,8 @@ for share in sorted({0.0, 0.5, 0.9, 1.0, mine}):
     print(f"training {share:.0%} of reading: staging pays off {when}{said}")
 
 # %% [markdown]
-# If training takes longer than reading, staging saves nothing. So measure an epoch of your training, not a raw read. A
-# set that fits into the *page cache* may come from there in later epochs.
+# If training takes longer than reading, staging saves nothing. So measure an epoch of your training, not a raw read. If
+# the set fits into the *page cache*, later epochs may come from there: then a result above 1 means never.
 
 # %% [markdown] id="clean" tags=["core"]
 # ## 5 · Clean up, also when killed
@@ -434,7 +437,7 @@ for share in sorted({0.0, 0.5, 0.9, 1.0, mine}):
 # process that uses it. Two signals may end a process before it cleans up: SIGTERM, which Slurm sends at the time limit,
 # then SIGKILL, which no program can catch.
 #
-# In the folded cell `end` starts a process that copies, or uses a copy, sends it a signal, and looks at what is left.
+# In the folded cell `end` sends a signal to a process that copies, or uses a copy, and looks at what is left.
 
 
 # %% jupyter={"source_hidden": true}
@@ -486,8 +489,8 @@ with on_slow_storage(packed, source.root, storage) as place:
 print(f"in the end: {sum(one.bytes for one in left_behind())} bytes")
 
 # %% [markdown]
-# On SIGTERM a handler removes the copy. SIGKILL leaves it, but frees the lock. So your next `stage` on that node uses a
-# complete copy of the same file, and removes other leftovers.
+# On SIGTERM a handler removes the copy; if your training has its own, the exit that follows does. SIGKILL leaves it, but
+# frees the lock. So your next `stage` on that node uses a complete copy of the same file, and removes other leftovers.
 
 # %%
 shutil.rmtree(here)
@@ -532,7 +535,7 @@ show.command(staging.StageConfig(), "scratch/data/train.arrow")
 # ```
 #
 # Cold means this node: a server may still have the file in memory, and look too fast. This cell computes when staging
-# pays off if training only reads:
+# pays off if training only reads, and always from storage:
 
 # %%
 samples, workers = 1_281_167, 8  # change me: your set, and the workers of all ranks together
@@ -562,7 +565,7 @@ print(f"staging pays off after {copying / saved:.2f} epochs")
 # %% [markdown] id="key-points"
 # ## Key points
 #
-# - In `/dev/shm` a file is mostly memory of the job: the smaller of its limit and `df` counts.
+# - In `/dev/shm` a file is mostly memory of the job: the rest of its limit counts, or `df` if that is smaller.
 # - Pack first: a copy is then one long read, and each block is verified.
 # - Lock, look, copy to a temporary name, verify, rename: one rank copies, all use the copy.
 # - Time of the copy / time saved per epoch = epochs until staging pays off.
@@ -599,8 +602,7 @@ print(f"staging pays off after {copying / saved:.2f} epochs")
 # <details>
 # <summary>Answer</summary>
 #
-# **(b)**: the copy pays after 100 / (60 - 55) = 20 epochs (so not c), and faster epochs alone decide nothing (a). Other
-# users of the storage may still gain.
+# **(b)**: the copy pays after 100 / (60 - 55) = 20 epochs (so not c), and faster epochs alone decide nothing (a).
 #
 # </details>
 
