@@ -240,7 +240,8 @@ def median_bars(
     for row, values, middle in zip(rows, runs.values(), medians, strict=True):
         if len(values) > 1:
             axes.plot([min(values), max(values)], [row + 0.3] * 2, color=REFERENCE_COLOUR, lw=0.8)
-            axes.plot(values, [row + 0.3] * len(values), "o", ms=3.4, mfc="white", mec=INK, mew=0.7, ls="")
+            (dots,) = axes.plot(values, [row + 0.3] * len(values), "o", ms=3.4, mfc="white", mec=INK, mew=0.7)
+            dots.set_clip_on(False)  # whole also at zero
         axes.annotate(
             text(middle),
             (middle, row - 0.08),
