@@ -171,8 +171,8 @@ reader = formats.open(shard)
 #
 # ### Lower accuracy with workers
 #
-# `IsRight` compares each sample with what it should be. All workers read through one file, which was opened before they
-# were forked.
+# `IsRight` compares each sample with what it should be. All workers read through one file, opened before they were
+# forked.
 
 # %%
 from torch.utils.data import DataLoader, Dataset, RandomSampler
@@ -229,7 +229,8 @@ figures.bars(shares, title, x="wrong samples (%)", guess=guess, **look)
 # pause this is rare: a short test may miss it
 # ([06.4](06_read_a_squashfs_image.ipynb#4-·-Share-one-file-between-workers)).
 #
-# **Cure.** `os.pread` is given the position. Or each process opens the file itself, at its first read. Write that line:
+# **Cure.** `os.pread` is given the position. Or each process opens the file itself, at its first read. Write that line.
+# The share varies by chance (here 25 to 99 %): only 0 means cured.
 
 # %%
 from functools import cached_property
@@ -237,7 +238,7 @@ from functools import cached_property
 
 class OwnFile(IsRight):
     @cached_property
-    def file(self):  # called once in each process, at its first read
+    def file(self):  # replaces `IsRight.file`: each worker calls it once, at its first read
         return opened_before  # change me: open `shard` here
 
 
@@ -278,7 +279,7 @@ for epoch in range(2):
 names = ["cat.v1.jpg", "cat.v2.jpg"]  # change me after your guess
 
 # %% [markdown]
-# The folded cell writes such a shard, and one with `%2E` instead of each dot. It prints the samples and their parts.
+# The folded cell prints the samples of such a shard, and of one with `%2E` instead of each dot.
 
 # %% jupyter={"source_hidden": true}
 import tarfile
@@ -345,8 +346,8 @@ for rank in "01":
 #
 # ### Memory grows
 #
-# Forked workers share a list. But when a worker writes to a page of memory (mostly 4 kB), it gets a copy of the page.
-# Reading a path writes too: it changes the path's count of references.
+# Forked workers share a list. But a worker that writes to a page of memory (mostly 4 kB) gets a copy of it. Reading a
+# path writes too: it changes the path's count of references.
 #
 # > **Predict.** A path takes 112 bytes. A worker reads every n-th path of the list. From which n on does it copy less
 # > than the whole list?
@@ -359,6 +360,8 @@ steps = (1, 3, 10, 30, 100, 300, 1_000)  # change me: add n's to find the edge
 # In the folded cell, workers read every n-th path of a list and of an Arrow column.
 
 # %% jupyter={"source_hidden": true}
+import mmap
+
 import pyarrow as pa
 
 paths = [f"ILSVRC/Data/CLS-LOC/train/n{n % 1000:08d}/n{n % 1000:08d}_{n}.JPEG" for n in range(300_000)]
@@ -381,11 +384,14 @@ copied = {name: {step: in_child(copied_mb, name, step) for step in sorted({1, *s
 whole = max(copied["list"].values())
 last = max(n for n, mb in copied["list"].items() if mb > 0.985 * whole)
 title = f"Of the n tried, those up to {last:,} copy the whole list"
-figures.lines(copied, title, x="every n-th path is read, n", y="copied by the worker (MB)", log="x", guess=guess)
+page = mmap.PAGESIZE
+marks = {f"{page:,} / 112 B = {page // 112} paths per page": page / 112}
+axes = {"x": "every n-th path is read, n", "y": "copied by the worker (MB)", "log": "x"}
+figures.lines(copied, title, **axes, guess=guess, marks=marks)
 
 # %% [markdown]
-# **Why.** A page of 4 kB holds 36 paths. So up to n = 36 the worker writes to each page: add 36 and 37 to `steps`. The
-# paths in a column have no counts.
+# **Why.** Up to n = 36 the worker writes to each page of 4 kB: add 36 and 37 to `steps`. The paths in a column have no
+# counts.
 #
 # **Cure.** Keep paths, labels and captions in columns (Arrow, NumPy).
 #
@@ -427,17 +433,18 @@ for dtype in ("float32", "uint8"):
 
 # %% [markdown]
 # **Why.** Four samples take 9.6 MB as floats, 2.4 MB as bytes: only the bytes arrive. Two samples of floats take 4.8 MB,
-# and so does the next batch, which is made ahead.
+# and so does the next batch, made ahead.
 #
-# **Cure.** Make smaller batches (here of one sample) or fewer of them ahead, or send bytes.
+# **Cure.** Make smaller batches (here of one sample), or fewer ahead, or send bytes.
 #
-# Before PyTorch 2.10 the worker died of a bus error here
-# ([pytorch#161910](https://github.com/pytorch/pytorch/pull/161910)). In the folded cell a mapped file is cut,
-# which gives a worker a bus error. PyTorch blames shared memory for this one, too. Another worker is killed by signal
-# 9, as by a memory limit.
+# Here `unable to allocate shared memory` counts: the words after the last colon may be wrong
+# ([pytorch#176069](https://github.com/pytorch/pytorch/issues/176069)). Before PyTorch 2.10 the worker died of a bus error
+# here ([pytorch#161910](https://github.com/pytorch/pytorch/pull/161910)).
+#
+# In the folded cell a mapped file is cut, which gives a worker a bus error. PyTorch blames shared memory here, too.
+# Another is killed by signal 9, as by a memory limit.
 
 # %% jupyter={"source_hidden": true}
-import mmap
 import signal
 
 torn = setup.scratch / "torn"
@@ -557,8 +564,8 @@ with h5py.File(path, "r+"):
 #
 # ### Cannot get attribute, or cannot be pickled
 #
-# A notebook is a program without a file. So is the one in the folded cell. It defines a class, and starts a worker with
-# an object of it: by spawn (which pickles the object), then by fork.
+# A notebook is a program without a file. So is the one in the folded cell. It starts a worker with an object of its
+# class: by spawn (which pickles the object), then by fork.
 #
 # > **Predict.** Which fails: spawn, fork, or both?
 
