@@ -73,8 +73,8 @@ if not packed.exists():
 #
 # ![The job script runs once, on node 0; srun starts four tasks on two nodes. Ranks count over all nodes, local ranks from 0 on each.](pictures/script_and_tasks.svg)
 #
-# Each column of the table is a process, named after what started it. (`salloc` opens a shell in a job.) Below the
-# variables is what our `smallfiles.machine.ranks` makes of them.
+# Each column of the table is a process, named after what started it. (`salloc` opens a shell in a job.) Below is what
+# our `smallfiles.machine.ranks` makes of the variables.
 #
 # > **Predict.** Is each of these one of four, or alone (one of one)?
 
@@ -98,8 +98,9 @@ print(nodes.table(launched, guess))
 # The script and the salloc shell see `SLURM_NTASKS=4`, although each is one process. A program that uses this number
 # reads a quarter of the data, or waits for three that do not exist.
 #
-# So use `SLURM_STEP_NUM_TASKS`: a *step* is what one `srun` starts. The script is in no step. At many sites, as here, the
-# salloc shell is a step of one task. But check torchrun's variables first, since inside `srun` both are set.
+# So use `SLURM_STEP_NUM_TASKS`: a *step* is what one `srun` starts. The script has no step variables
+# (accounting calls it the step `batch`). At many sites, as here, the salloc shell is a step of one task. But check
+# torchrun's variables first, since inside `srun` both are set.
 #
 # <details>
 # <summary>Where do ranks connect to each other?</summary>
@@ -120,7 +121,7 @@ print(nodes.table(launched, guess))
 # </details>
 #
 # A rank also needs the CPUs that the script requests with `--cpus-per-task=8`. But some versions of `srun` do not pass
-# this option on. Where a cluster binds tasks, each then runs on one core.
+# it on. Where a cluster binds tasks, each then runs on one core.
 #
 # <details>
 # <summary>Which versions?</summary>
@@ -134,7 +135,7 @@ print(nodes.table(launched, guess))
 # > `SLURM_CPUS_PER_TASK`, `os.cpu_count()`, `os.sched_getaffinity`, the workers of `make_loader`?
 
 # %%
-guess = "os.cpu_count()"  # change me: one of them, or "make_loader"
+guess = "os.cpu_count()"  # change me: name one that shows it (the last is "make_loader")
 
 # %% [markdown]
 # The folded cell binds a rank to one CPU, and counts.
@@ -169,7 +170,7 @@ figures.bars(counts, title, x="CPUs or workers of a rank that is bound to one CP
 # We read an epoch on two nodes with two ranks each:
 #
 # - as tasks of `srun`,
-# - with a program that chooses its own rank, the local one,
+# - with a program whose own choice of rank is its local rank,
 # - with a script that starts four pythons itself.
 
 
@@ -216,7 +217,7 @@ title = f"Only with {' and '.join(right) or 'none of them'} was each sample read
 show.figure(figures.bars(often, title, x="samples of the epoch, by how often they were read", guess=guess, counted=True))
 
 # %% [markdown]
-# The wrong runs did not fail. In one, each rank even read the right number of samples. So count over all ranks.
+# The wrong runs did not fail. In one, each rank read the right number of samples. So count over all ranks.
 #
 # **Your turn.** Cure `read_by_own_choice` with another variable of the table, and run from there again.
 #
@@ -248,10 +249,10 @@ for name, counts in reads.items():
     print(f"{name:20} its ranks read {counts}, together {sum(counts)} of 10")
 
 # %% [markdown]
-# PyTorch reads two samples twice, so that all ranks take the same number of steps. In validation these count twice.
+# PyTorch reads two samples twice, so that all ranks take equally many steps. In validation these count twice.
 #
 # Ours reads each once, so some ranks have a step more, and wait for the others in vain. Set `drop_last=True` in
-# training: here it leaves out two samples. (`smallfiles train` evens this out itself.)
+# training. (`smallfiles train` evens this out itself.)
 #
 # Each epoch also needs a new order:
 
@@ -364,14 +365,15 @@ for rank, end in enumerate(nodes.play(uneven, two)):
 
 # %% [markdown]
 # Rank 0 waits until its timeout, so training seems to hang: here for 3 s, by default for 10 minutes with NCCL and 30
-# with gloo. The checkpoint is not the fault: had rank 1 ended, rank 0 would get an error sooner. With equal numbers
-# both are done.
+# with gloo.
+#
+# The checkpoint is not the fault: it comes after the last step. Between two steps it would be, even with equal numbers.
 
 # %% [markdown] id="full" tags=["core"]
 # ## 4 · Add nodes until the storage is full
 #
 # *Weak scaling* means more ranks with the same work for each: here 20 steps of 30 ms. A storage sends 80 MB per second.
-# (Both only sleep.) First all share one storage. Then each has a copy, as after staging.
+# (Storage and training only sleep.) First all share one storage. Then each has a copy, as after staging.
 #
 # > **Predict.** An image is about 110 kB, and a step takes 10 of them. For how many ranks is one storage fast enough?
 
@@ -417,8 +419,9 @@ marks = {f"{rate / 1e6:.0f} MB/s / {need / 1e6:.0f} MB/s = {rate / need:.1f} ran
 figures.lines(lines, title, **axes, guess=guess, marks=marks)
 
 # %% [markdown]
-# Each rank needs 37 MB per second, so hardly anything is left for a third. Staging moves this limit ([notebook
-# 07](07_stage_a_dataset.ipynb)).
+# Each rank needs 37 MB per second, so hardly anything is left for a third. Staging moves this limit. But here copies
+# are free. On a cluster each node first reads the whole set, which must
+# [pay off](07_stage_a_dataset.ipynb#4-·-Count-the-epochs).
 #
 # The folded cell computes the same for opens of unpacked files, on *one node* and this file system:
 
@@ -431,12 +434,12 @@ worksheet.note("10", ranks_fed=int(opens / (10 / 0.03)))
 # %% [markdown] id="limit" tags=["core"]
 # ## 5 · Outlive the time limit
 #
-# A job is killed at its time limit. With `--signal=USR1@90`, Slurm sends all ranks a signal 90 seconds before, or up to a
-# minute earlier. Then they write a checkpoint and stop, and the next run resumes from it.
+# A job is killed at its time limit. With `--signal=USR1@90`, Slurm sends a signal to what `srun` started, not to the
+# script: 90 seconds before, or up to a minute earlier. Then the ranks write a checkpoint and stop, and the next run
+# resumes from it.
 #
 # All ranks must stop at the *same* step, or one waits for the others. So they add up their signals, and all stop if
-# there is one. This comes after each step, so that weights and loader agree: the loader's state says in which epoch, and
-# after which batch, to go on.
+# there is one. This comes after each step, so that weights and loader agree on the next batch.
 
 # %%
 import signal
@@ -528,6 +531,7 @@ print("in one go: ", nodes.play(partial(train, whole), two)[0], f"(your guess: {
 #
 # - Momentum and Adam have a state: save and load `optimizer.state_dict()` too, or the losses differ without an error.
 # - A DataLoader's processes get the signal too, and may die: ignore it in `worker_init_fn`.
+# - On GPUs sums may run in another order: expect almost equal losses.
 # - With NCCL `stop` lies on the GPU, and the test waits for it: make it every 20 steps, on all ranks.
 # - A model with dropout also needs the state of its generator (`torch.get_rng_state()`), of each rank.
 # - If the job resumes with fewer ranks, they share what is left of the epoch. But the global batch is smaller: scale the
@@ -631,7 +635,7 @@ show.command(TrainConfig(loader=LoaderConfig(workers=2), checkpoint=Path("checkp
 # <summary>Answer</summary>
 #
 # **(b)**: counts per rank say nothing about *which* samples; all four may have read the same quarter. (a) is the
-# mistake of section 2. (c): equal numbers are what a right split gives, too.
+# mistake of section 2. (c): a right split gives equal numbers, too.
 #
 # </details>
 
