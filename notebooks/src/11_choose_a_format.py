@@ -138,7 +138,7 @@ figures.bars(percent, title, **axes, guess=guess, guess_of="files", note="from m
 # %% [markdown] id="ask" tags=["core"]
 # ## 2 · Count the requests to the storage
 #
-# `slowfs` presents a folder as slow storage and counts what is asked. We read 100 images at random, uncached.
+# `slowfs` makes a folder slow, and counts what is asked. We read 100 images at random, uncached.
 #
 # > **Predict.** How many look-ups and opens does an image take from plain files, one packed file, shards?
 
@@ -386,7 +386,7 @@ worksheet.measure_missing(setup.path())
 worksheet.page()
 
 # %% [markdown]
-# Ask your site for its metadata rate and targets:
+# Ask your site for these numbers:
 
 # %%
 site = replace(lustre, targets=24, stripes=24, metadata_ops_s=20_000)  # change me: your site
@@ -408,11 +408,17 @@ for name, way in WAYS.items():
 # %% [markdown] id="cluster"
 # ## On the cluster
 #
-# This measures your files and forecasts your training:
+# This measures your files, and forecasts:
 
 # %%
 show.command(TrainingPlan(nodes=64, step_s=0.02), "DATA")
-show.say("This says whether loading limits your training:\n\n```bash\nsmallfiles profile -- python train.py\n```")
+
+# %% [markdown]
+# This says whether loading limits you:
+#
+# ```bash
+# smallfiles profile -- python train.py
+# ```
 
 # %% [markdown] id="key-points"
 # ## Key points
