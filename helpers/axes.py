@@ -95,6 +95,12 @@ def write_numbers(axis: Axis, text: Writer) -> None:
         axis.set_minor_formatter(Between())
 
 
+def count_millions(axes: Axes) -> None:
+    """Writes the numbers of a linear x axis as "5 million" if in full they are long."""
+    if axes.get_xticks()[1] >= 1_000_000:
+        axes.xaxis.set_major_formatter(lambda value, _: f"{value / 1e6:,g} million" if value else "0")
+
+
 def unit_of(label: str) -> tuple[str, str]:
     """`"time (s)"` as `("time", "s")`."""
     text, bracket, unit = label.removesuffix(")").rpartition(" (")

@@ -26,6 +26,7 @@ from helpers.axes import (
     Points,
     Writer,
     as_dots,
+    count_millions,
     draw_guess,
     end_with,
     guessed,
@@ -153,6 +154,8 @@ def bars(
     for number, (name, place) in enumerate((marks or {}).items()):
         axes.set_xlim(right=max(axes.get_xlim()[1], 1.02 * place))
         mark(axes, name, place, (0.94 if guess is None or guess is ... else 0.85) - 0.08 * number, iter(()))
+    if not (log or unit):
+        count_millions(axes)
     values = ", ".join(f"{name} {text(median(runs))}" for name, runs in totals.items())
     kind = "Dot chart" if log else "Bar chart"
     return _finish(figure, f"{kind}. {title}. {label}: {values}{guessed(guess, as_guessed)}.")
@@ -440,7 +443,10 @@ def _legend(axes: Axes) -> None:
 def _ends(name: str, points: Points, x_text: Writer, y_text: Writer) -> str:
     first, last = min(points), max(points)
     begin, end = (f"{y_text(median(points[place]))} at {x_text(place)}" for place in (first, last))
-    return f"{name} from {begin} to {end}"
+    top = max(points, key=lambda place: median(points[place]))
+    most = f"{y_text(median(points[top]))} at {x_text(top)}"
+    between = median(points[top]) > max(median(points[first]), median(points[last]))
+    return f"{name} from {begin}{f', at most {most},' * between} to {end}"
 
 
 def _spans_text(spans: Sequence[tuple[float, float, str]]) -> str:

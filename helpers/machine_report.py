@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from helpers import figures
+from helpers.axes import count_millions
 from helpers.show import Drawing
 from smallfiles import machine
 from smallfiles.errors import SmallfilesError
@@ -201,7 +202,11 @@ def draw(picture: MachineReport, guess: str = "") -> Drawing:
     guessed: dict[str, str] = {}
     for place in picture.places:
         for limit in place.limits:
-            names = {what: f"{limit.name}\n{limit.labels[what]}" for what in limit.photos}
+            first = min(limit.photos, key=lambda what: limit.photos[what]) if len(limit.photos) > 1 else ""
+            names = {
+                what: f"{limit.name}\n{limit.labels[what]}{', run out first' * (what == first)}"
+                for what in limit.photos
+            }
             rows.update({names[what]: photos for what, photos in limit.photos.items()})
             memory += names.values() if place.in_memory else []
             guessed = guessed or names
@@ -216,6 +221,5 @@ def draw(picture: MachineReport, guess: str = "") -> Drawing:
     )
     axes = drawn.figure.axes[0]
     axes.locator_params(axis="x", nbins=4)
-    if axes.get_xticks()[1] >= 1_000_000:  # in full they would overlap
-        axes.xaxis.set_major_formatter(lambda value, _: f"{value / 1e6:,g} million" if value else "0")
+    count_millions(axes)
     return Drawing(drawn.figure, picture.alt_text)

@@ -193,6 +193,8 @@ def test_what_could_not_be_measured_is_left_out_and_nothing_else():
     assert len(figures.bars({"a": {"read": 0.0, "decode": []}}, "T", x="x").figure.axes[0].texts) == 1
     drawn = figures.lines({"a": {1: 2.0, 2: [], 3: [nan, 5.0]}, "b": {}}, "T", x="x", y="y")
     assert "a from 2 at 1 to 5 at 3" in drawn.alt and "b from" not in drawn.alt
+    peak = figures.lines({"a": {1: 2.0, 2: 9.0, 3: 5.0}}, "T", x="x", y="y")
+    assert "a from 2 at 1, at most 9 at 2, to 5 at 3" in peak.alt
     assert len(figures.histogram({"a": [0.0, 1.0], "b": []}, "T", x="x", log=True).figure.axes) == 1
     assert figures.timeline({"rank 0": []}, "T").alt
     for call, given in ((figures.bars, {}), (figures.timeline, {}), (figures.histogram, {"a": [nan]})):
