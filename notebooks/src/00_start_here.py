@@ -24,9 +24,9 @@
 # <details>
 # <summary>You have only three hours?</summary>
 #
-# Take 01 (sections 2 to 4), 05 (1, 2, 4, 6), 08 (1, 3), 07 (3, 4), and the chart of 11 (5) with your own data. Skip a
-# *Recall* of a notebook that you left out. For masks, numbers and tables of your own, see
-# [13](13_bring_your_own_data.ipynb).
+# Run the set-up cell below and skip the rest of 00. Then take, in this order, 01 (sections 2 to 4), 05 (1, 2, 4, 6), 08
+# (1, 3), 07 (3, 4), and the chart of 11 (5) with your own data. Skip a *Recall* of a notebook that you left out. For
+# masks, numbers and tables of your own, see [13](13_bring_your_own_data.ipynb).
 #
 # </details>
 
@@ -91,14 +91,14 @@ print(f"installed: {os.cpu_count()}; for this kernel: {machine.usable_cpus()}; y
 os.sched_setaffinity(0, allowed)
 
 # %% [markdown]
-# Start as many workers as the second number allows. If several processes share the CPUs, divide by their number. For
-# example, `torchrun` can start one process per GPU, and each sees all CPUs of the job.
+# Start as many workers as the second number allows. If several processes share the CPUs, divide by their number.
+# `torchrun` can start one process per GPU, and each sees all CPUs of the job.
 #
 # Some clusters do not enforce the number of CPUs. So in a job take the smaller of the second number and
-# `$SLURM_CPUS_PER_TASK`.
+# `$SLURM_CPUS_PER_TASK`, if that is set. It counts for one task.
 #
-# With memory it is the same: your job may get less than is installed. The cell shows the smaller of the two, and what
-# sets it. A job that needs more is killed, not slowed down.
+# With memory it is the same: your job may get less than is installed. The next cell shows the smaller of the two, and
+# what sets it. A job that needs more is killed, not slowed down.
 
 # %%
 from smallfiles.progress import bytes_text
@@ -127,10 +127,10 @@ machine_report.draw(picture, guess)
 # On a cluster you may use only a part of the file system, your *quota*. It limits bytes and inodes. If a tool reports
 # it, the figure has bars for it. If not, ask your site.
 #
-# > **Predict.** A quota is 2 TB and 3 million inodes. How many photos of 100 kB fit: 3, 20 or 23 million?
+# > **Predict.** A quota is 2 TB and 3 million inodes. About how many photos of 100 kB fit: 3, 20 or 23 million?
 
 # %%
-guess = 23_000_000  # change me: photos in the quota
+guess = 20_000_000  # change me: photos in the quota
 quota_bytes, quota_inodes = 2_000_000_000_000, 3_000_000  # change me: your quota
 file_bytes = 100_000  # change me: the size of a file
 
@@ -141,7 +141,7 @@ x = f"files of {bytes_text(file_bytes)} that there is room for"
 figures.bars(room, title, x=x, guess=guess, groups=("bytes", "inodes"), counted=True)
 
 # %% [markdown]
-# Three million photos use up the inodes, but only 0.3 TB of the 2 TB.
+# Nearly three million, since folders take inodes, too. They fill only 0.3 TB of the 2 TB.
 #
 # **Your turn.** Find the `file_bytes` at which both limits are reached together.
 #
@@ -162,15 +162,15 @@ findings = doctor.examine()
 odd = [finding for finding in findings if finding.verdict != "ok"]
 for finding in odd:
     show.say(f"**{finding.name}** ({finding.value}): {finding.advice}")
-show.say(f"{len(odd) or 'None'} of {len(findings)} lines need attention.")
+show.say(f"Lines that need attention: {len(odd)} of {len(findings)}.")
 
 # %% [markdown] id="imports" tags=["core"]
 # ## 2 · Count the files behind one import
 #
 # A Python package is a tree of small files too, and an `import` opens many of them.
 #
-# To count the files, we start a fresh Python with an *audit hook*, a function that Python calls at each open. Shared
-# libraries are opened by the linker, not by Python. So we add the files that the process has mapped into its memory.
+# We start a fresh Python with an *audit hook*, a function that Python calls at each open. Shared libraries are opened by
+# the linker, not by Python. So we add the files that the process has mapped into its memory.
 
 # %%
 import subprocess
@@ -217,19 +217,20 @@ guess = 1  # change me: seconds
 server = 20_000  # change me: opens per second that your file system's server answers
 requests = {"many files": 64 * 4 * opens, "one file, opened once per node": 64}
 for name, number in requests.items():
-    print(f"{name}: {number:,} opens, {number / server:,.0f} s")
+    print(f"{name}: {number:,} opens, {float(f'{number / server:.2g}'):,g} s")
 print(f"your guess: {guess} s")
 
 # %% [markdown]
-# The first line passes before the first image is read. The second line is the remedy: the whole environment in one
-# file, which each node opens once ([06.5](06_read_a_squashfs_image.ipynb#5-·-Put-an-environment-into-one-file)). Its
-# bytes come from other servers: at most some GB per node, and only the parts that are used.
+# The time of the first line passes before the first image is read. It is a minimum: the import also asks for
+# the attributes of thousands of files. The second line is the remedy: the whole environment in one file,
+# which each node opens once ([06.5](06_read_a_squashfs_image.ipynb#5-·-Put-an-environment-into-one-file)). Its
+# bytes come from other servers, and only the parts that are used.
 
 # %% [markdown] id="order" tags=["optional"]
 # ## 3 · Run cells in order
 #
-# *Optional, 3 minutes, if you are new to notebooks.* A *kernel* runs behind the page: one Python process that keeps all
-# its variables until it ends. It does not know where on the page a cell is, only the order in which cells arrive.
+# *Optional, 3 minutes, if you are new to notebooks.* The *kernel* behind this page keeps all its variables
+# until it ends. It does not know where on the page a cell is, only the order in which cells arrive.
 #
 # > **Predict.** The next two cells start a counter and increase it. What does the second cell show if you run it three
 # > times? And if you then run the first cell again, and the second once more?
@@ -242,7 +243,7 @@ counter += 1
 counter
 
 # %% [markdown]
-# Three runs give 3. After you run the first cell again, the next run gives 1. The number in brackets to the left of a
+# Three runs give 3. After you run the first cell again, the next run gives 1. The number in brackets left of a
 # cell shows the order in which cells ran.
 #
 # When in doubt, **Kernel > Restart Kernel and Run All Cells** starts a fresh process and runs the page from top to
@@ -265,7 +266,7 @@ def inodes_of_a_copy(files: int, folders: int) -> int:
 check.inodes_of_a_copy(inodes_of_a_copy)
 
 # %% [markdown]
-# The circle means that nothing has been tried yet. Now we fill the gap, in a hurry.
+# The circle means that nothing has been tried yet. Now we fill the gap.
 #
 # > **Predict.** What does the next cell return for 96 files in 4 folders, and what should it return?
 

@@ -4,8 +4,8 @@
 # **Minutes** 40 · **Machine** any Linux computer with two CPUs, no GPU needed · **Needs** nothing · **Data** 240
 # synthetic images
 #
-# A packed file, once staged or cached, delivers bytes as fast as memory. But a GPU needs batches: images that CPUs have
-# decoded, cropped, scaled and stacked. This work usually decides how long it waits.
+# A packed file, once staged or cached, delivers bytes faster than CPUs decode them. A GPU needs batches: images that
+# CPUs have decoded, cropped, scaled and stacked. This work usually decides how long it waits.
 
 # %% [markdown] id="questions"
 # ## Questions
@@ -81,7 +81,7 @@ reader = formats.open(packed)
 # - *collate* the views to a batch,
 # - *send* the batch from a worker to training.
 #
-# We compare programs that make the same views, to within a pixel. The folded cell draws one random view for each image.
+# We compare programs that make almost the same views. The folded cell draws one at random per image.
 
 # %% jupyter={"source_hidden": true}
 from collections import namedtuple
@@ -120,7 +120,7 @@ def floats_first(data, view):
 
 
 # %% [markdown]
-# The second crops first. `view.box` is the view's place in the file: top, left, height and width.
+# The second crops first. `view.box` is the view's place in the file.
 
 
 # %%
@@ -152,7 +152,8 @@ def mine(data, view):
 # </details>
 #
 # The folded cell holds two more. In `usual` Pillow scales the whole image, and `ToTensor` makes floats at the end.
-# `toolbox` keeps bytes, and with TurboJPEG 3 makes pixels only of the part shown.
+# `toolbox` keeps bytes, and with TurboJPEG 3 makes pixels only of the part shown (else of the whole image: it gains
+# less).
 
 # %% jupyter={"source_hidden": true}
 from smallfiles.images.picture import open_picture
@@ -179,7 +180,7 @@ def toolbox(data, view):
 guess = 1.5  # change me: times as fast
 
 # %% [markdown]
-# The folded cell defines two clocks, for the processor time of each stage and for the sending.
+# The folded cell defines two clocks, one for the stages and one for sending.
 
 # %% jupyter={"source_hidden": true}
 import warnings
@@ -240,10 +241,10 @@ show.figure(figures.bars(bars, title, **axes, note=note, guess=total["usual"] / 
 # %% [markdown]
 # `floats_first` mostly augments. Two habits make it slow:
 #
-# - *It scales pixels that it then throws away.* `crop_first` does not. The crops of `floats_first` even stay inside the
-#   whole images until *collate* gathers them.
-# - *It makes floats too early.* Your changed `mine` keeps bytes: here *augment* takes a third of the time of
-#   `crop_first`, and *send* less than half. The GPU can convert the batch (`images.normalise`).
+# - *It scales pixels that it then throws away.* `crop_first` does not.
+# - *It makes floats too early.* When we changed `mine` to keep bytes, its *augment* and *send* took less than half
+#   of the time of `crop_first`. If your bars are equal, change `mine` and run both cells again. The GPU can convert the
+#   batch (`images.normalise`).
 #
 # With both mended, mostly decoding remains. `toolbox` shortens it too.
 
@@ -378,10 +379,11 @@ worksheet.note("08", images_per_s=max(lines["memory"].values()), cpu_ms=cpu_ms)
 # %% [markdown]
 # A worker does two jobs:
 #
-# - *It computes*, which needs a CPU. So from memory the line stops rising near the number of free CPUs. If yours keeps
-#   rising beyond the CPUs, or falls far, other programs ran: repeat the cell.
-# - *It waits* for its file, asleep. So from slow storage more workers than CPUs help. Here 8 are not enough: the line
-#   still rises. But they all burden the file servers. Pack instead.
+# - *It computes*, which needs a CPU. So from memory the line stops rising near the number of free CPUs. (With more
+#   than 8 CPUs, add 16 to `counts`.) If it falls far, or rises beyond the CPUs, other programs ran: repeat the
+#   cell.
+# - *It waits* for its file, asleep. So from slow storage more workers than CPUs help. Here the line still rises at 8.
+#   But they all burden the file servers. Pack instead.
 #
 # One worker alone may be slower than none: it must also send, and no training runs beside it here.
 #
@@ -524,12 +526,13 @@ show.figure(figures.lines({f"{n} slots": levels[f"{n} slots"] for n in (2, my_sl
 # <details>
 # <summary>How many slots are enough?</summary>
 #
-# 14: the first batch after a stall comes after 0.27 s + 9 ms, which are 14 steps of 20 ms. More slots gain nothing.
+# 14: the first batch after a stall comes after 0.27 s + 9 ms, which are 14 steps of 20 ms: one under way, and 13 that
+# wait. More slots gain nothing.
 #
 # </details>
 #
 # - The *number of batches ahead* bridges a stall. A `DataLoader` can hold as many: workers × `prefetch_factor`.
-# - If batches come too slowly *on average*, every ring runs empty. It replaces no CPUs.
+# - If batches come too slowly *on average*, every ring runs empty.
 
 # %% [markdown] id="train" tags=["core"]
 # ## 5 · Look at the waiting
@@ -593,10 +596,11 @@ axes = {"x": "share of the time that training waits (%)", "guess_of": "no worker
 show.figure(figures.bars(shares, title, **axes, base="no worker", guess=guess))
 
 # %% [markdown]
-# One worker hides most of the work, if a CPU is free for it. What remains?
+# A batch takes less time than a step here. So one worker hides most of the work, if a CPU is free. What remains?
 #
 # - Below about 5 %, stop.
 # - A process also *sends* (section 1), and training waits while it receives. Threads and a ring send nothing.
+#   But threads share Python's lock with training, and our sleep never holds it.
 # - If no batch is ready, make batches cheaper, or get more CPUs.
 
 # %% [markdown] id="exercise"
