@@ -35,7 +35,7 @@ setup = start("09")
 
 # %% [markdown]
 # The folded cell starts a real S3 server, and puts its keys into the environment. `line`, in front of the server,
-# delays each request, and each new connection, as we choose.
+# delays each request and each new connection.
 
 # %% jupyter={"source_hidden": true}
 import os
@@ -140,7 +140,7 @@ fast = {size: median(runs) for size, runs in lines["0 ms added"].items()}
 product = fast[100_000_000] * far_s
 once, tenfold = (f"{float(f'{size / 1e6:.2g}'):g} MB" for size in (product, 10 * product))
 title = f"A latency of {1000 * far_s:.0f} ms hardly matters from about {tenfold} on"
-marks = {f"bandwidth x latency = {once}": product}
+marks = {f"bandwidth x latency = {once}": product, f"ten times that = {tenfold}": 10 * product}
 axes = {"x": "size of the object (B)", "y": "throughput (B/s)", "log": "xy", "note": "one request at a time"}
 guide = f"{1 / far_s:.0f} objects per second"
 drawn = lines | {guide: {size: size / far_s for size in sizes[:4]}}
@@ -151,7 +151,7 @@ figures.lines(drawn, title, **axes, marks=marks, guess=guess, ideal=guide)
 # MB/s, whatever the bandwidth.
 #
 # An object as large as bandwidth x latency spends half its time waiting, one ten times as large a tenth. So we store
-# shards, not images ([notebook 05](05_shard_a_dataset.ipynb)), and let requests overlap (section 3).
+# shards, not images ([05](05_shard_a_dataset.ipynb)), and let requests overlap (section 3).
 
 # %% [markdown] id="push" tags=["core"]
 # ## 2 · Push shards, then publish the manifest
@@ -180,8 +180,7 @@ for workers in (1, 8):  # change me
 
 # %% [markdown]
 # With 8 in flight it is 2 to 4 times as fast here, not 8. Eight connections must open first, and some requests overlap
-# with no other: at the start `push` asks what is there, and at the end it lists and compares all objects, and writes one
-# more.
+# with none: at the start `push` asks what is there, and at the end it lists all objects and writes one more.
 #
 # This last one is the *manifest object* `smallfiles.json`. It names all others, with their digests.
 # The folded cell kills a push in the middle.
@@ -259,7 +258,7 @@ print(len(names), "names of all pages")
 #
 # ![One request at a time: each waits for the network, then brings its bytes. Four in flight: the waiting overlaps, and bytes arrive nearly all the time.](pictures/requests_in_flight.svg)
 #
-# > **Predict.** Each request waits 50 ms and brings a shard of 1 MB. How many MB arrive per second with 1 in flight:
+# > **Predict.** Each request waits 50 ms and brings a shard of 1 MB. How many shards arrive per second with 1 in flight:
 # > 1, 20 or 50? And with 4?
 
 # %%
@@ -270,16 +269,16 @@ remote = objectstore.Store(objectstore.StoreUrl.parse(url))
 
 
 def all_shards(in_flight):
-    """MB of all shards, with several requests in flight."""
+    """Get all shards, with several requests in flight, and count them."""
     with ThreadPoolExecutor(in_flight) as pool:
-        return sum(map(len, pool.map(remote.get, shards))) // 1_000_000
+        return sum(map(bool, pool.map(remote.get, shards)))
 
 
 line.set(latency_s=0.05)
-print(measure.compare({f"{n} in flight": partial(all_shards, n) for n in (1, 4)}, rounds=2, unit="MB"))
+print(measure.compare({f"{n} in flight": partial(all_shards, n) for n in (1, 4)}, rounds=2, unit="shards"))
 
 # %% [markdown]
-# One at a time brings at most 20 shards per second, and here fewer, since the bytes take time. Four bring at most 80.
+# One at a time brings at most 20 per second, and here fewer: bytes take time. Four bring at most 80.
 #
 # But `pool.map` never waits for its reader: if training is slow, a whole epoch may pile up in memory. `objectstore.open`
 # returns a reader that requests only what comes next.
@@ -287,8 +286,8 @@ print(measure.compare({f"{n} in flight": partial(all_shards, n) for n in (1, 4)}
 # <details>
 # <summary>How much memory does that take?</summary>
 #
-# 16 MiB for each of the 20 places that `order="stream"` reads in turn, and for each of the 4 requests in flight (the
-# default): up to 400 MB per worker.
+# The 16 MiB of a request for each of the 20 places that `order="stream"` reads in turn, and for each of the 4 in flight
+# (the default): up to 400 MB per worker.
 #
 # </details>
 
@@ -351,6 +350,8 @@ figures.lines(lines, title, x="added latency (ms)", y="images per second", log="
 #
 # From 20 ms on two lines meet: 8 images in flight come as fast as one shard of 8, but take eight requests.
 #
+# Ten times bandwidth x latency is 18 MB at 90 MB/s and 20 ms. So the reader fetches larger shards in parts of 16 MiB.
+#
 # > **Predict.** Your network brings 1.25 GB/s, one large request 90 MB/s after its wait. How many requests of 16 MiB in
 # > flight fill the network: 3, 15 or 60?
 
@@ -363,8 +364,8 @@ worksheet.note("09", in_flight=in_flight)
 f"{in_flight} requests of 16 MiB fill the network; your guess: {guess}"
 
 # %% [markdown]
-# About 15 do, of all workers of a node: 14 answers of 90 MB/s fill the network, while one or two wait.
-# With 4 workers, the default `in_flight=4` of each is enough.
+# About 15 do: 14 answers of 90 MB/s fill the network, while one or two wait. On a node with 4 workers the default
+# `in_flight=4` is enough.
 # [Amazon](https://docs.aws.amazon.com/whitepapers/latest/s3-optimizing-performance-best-practices/horizontal-scaling-and-request-parallelization-for-high-throughput.html)
 # recommends about as many.
 
@@ -443,8 +444,8 @@ for way in (takes_what_came, goes_on):
 # what has come so far (`read()` raises `IncompleteRead`). A tar cut inside an image gives an error, which loaders can be
 # told to skip. Cut between two files, it looks like a shorter one.
 #
-# The second way requests only the rest. It compares the ETag, so it never joins two versions of an object. Compare
-# `Content-Range` too: a server may ignore the range.
+# The second way requests only the rest. It compares the ETag, so it never joins two versions. Compare
+# `Content-Range` too: a server may ignore the range, and send the whole shard.
 
 # %% [markdown] id="keep" tags=["optional"]
 # ## 5 · Keep shards on the node
@@ -486,7 +487,7 @@ for _ in range(500):
         kept = [*(other for other in kept if other != number), number][-room:]
 saved = {"LRU": round(100 * found / 500 / len(shards)), "a fixed part": round(100 * (1 - requests[1] / requests[0]))}
 title = f"With room for {KEEP:.0%} of the shards, LRU saves {saved['LRU']}%, a fixed part {saved['a fixed part']}%"
-show.figure(figures.bars(saved, title, x="requests saved (%)", counted=True, guess=guess, guess_of="LRU"))
+show.figure(figures.bars(saved, title, x="requests saved (%)", note="LRU simulated", counted=True, guess=guess, guess_of="LRU"))
 
 # %% [markdown]
 # LRU saves fewer, because it has usually dropped a shard when the next epoch needs it.
@@ -513,7 +514,8 @@ show.figure(figures.bars(saved, title, x="requests saved (%)", counted=True, gue
 #
 # ```bash
 # export AWS_ENDPOINT_URL=https://s3.example.org            # and your keys: in the environment, or in ~/.aws/credentials
-# srun -p PARTITION -N1 curl -sSI -m 10 "$AWS_ENDPOINT_URL"   # an answer, even 403, not of a proxy: they reach it
+# # any answer of the store, even 403, means: they reach it (one of a proxy does not count)
+# srun -p PARTITION -N1 curl -sSI -m 10 "$AWS_ENDPOINT_URL"
 # ```
 
 # %%
@@ -545,7 +547,7 @@ show.command(TransferConfig(workers=32), "push", "train.tars", "s3://course/trai
 # <details>
 # <summary>Answer</summary>
 #
-# **(c)**: 20 requests per second of 100 kB. (a) is the network, which is idle nearly all the time.
+# **(c)**: 20 requests per second of 100 kB. (a) is the network, which is nearly idle.
 #
 # </details>
 #
@@ -556,7 +558,7 @@ show.command(TransferConfig(workers=32), "push", "train.tars", "s3://course/trai
 # <summary>Answer</summary>
 #
 # **(a)**, in a reader that ignores it: the rest of a shard is missing. (b) would be an error, or one image fewer. (c)
-# stops a program, or makes it slower; it loses no images.
+# stops or slows a program; it loses no images.
 #
 # </details>
 
