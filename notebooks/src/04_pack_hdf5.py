@@ -111,7 +111,7 @@ for path in (vlen, blob):
         print(path.name, *(f"  {name} {item.shape} {item.dtype}" for name, item in file["train"].items()))
 
 # %% [markdown]
-# > **Predict.** How many bytes does the data set `images` itself take for one image of about 100 kB: 16 or 100,000?
+# > **Predict.** How many bytes does HDF5 count as the storage of `images`, per image of about 100 kB: 16 or 100,000?
 
 # %%
 with h5py.File(vlen) as file:
@@ -381,7 +381,7 @@ def count_wrong(dataset, workers=2):
 # HDF5 reads files by a *driver*. The default one usually names the position in each read (`pread`). The driver `stdio`
 # seeks, then reads.
 #
-# > **Predict.** Which of these four runs give wrong samples? Will there be an error?
+# > **Predict.** Each driver runs with 0 and with 2 workers. Which runs give wrong samples? Will there be an error?
 
 # %%
 for name, how in {"default driver": {}, "stdio": {"driver": "stdio"}}.items():
@@ -391,9 +391,9 @@ for name, how in {"default driver": {}, "stdio": {"driver": "stdio"}}.items():
     dataset.group.file.close()
 
 # %% [markdown]
-# With `stdio` and two workers some samples are wrong, without an error. (If there are none, run the cell again.) h5py
-# from PyPI uses `pread`, but another build may seek. So the same program can be wrong on the next machine
-# ([pytorch#11887](https://github.com/pytorch/pytorch/issues/11887)): run `count_wrong` there.
+# With `stdio` and two workers some samples are wrong, without an error. (Timing decides how many. If there are none, run
+# the cell again.) h5py from PyPI uses `pread`, but another build may seek. So the same program can be wrong on the next
+# machine ([pytorch#11887](https://github.com/pytorch/pytorch/issues/11887)): run `count_wrong` there.
 #
 # ![Left: two workers share one offset, worker 2 moves it, and worker 1 reads image B instead of A. Right: with pread each names its position.](pictures/shared_offset.svg)
 #
@@ -411,7 +411,7 @@ class OpenedInWorker(torch.utils.data.Dataset):
         return len(self.offsets) - 1
 
     def __getitem__(self, index):
-        if self.process != os.getpid():  # the first read of this process
+        if self.process != os.getpid():  # at its first read, a process opens the file
             self.file, self.process = h5py.File(self.path, "r", **self.how), os.getpid()
             self.data = self.file["train/data"]
         start, stop = self.offsets[index : index + 2]
