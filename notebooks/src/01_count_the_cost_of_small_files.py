@@ -191,8 +191,8 @@ note = f"{len(times['open']):,} opens"
 figures.histogram(times, title, x="time of one call (s)", log=True, note=note, guess=guess, guess_of="open")
 
 # %% [markdown]
-# On a local disk the open of a known name takes almost nothing. On a cluster it is a request to a server, and may take
-# milliseconds.
+# On a local disk the open of a known name takes almost nothing. On a cluster it is usually a request to a server, and
+# may take milliseconds.
 #
 # The dots matter too: a batch waits for its slowest file. Here a single slow call may be another program's turn on
 # the CPU.
@@ -436,8 +436,8 @@ worksheet.note("01", latency_ms=1e3 / np.median(cold[1]), opens_per_s=max(map(np
 # The cell packs the set as a folder of files and as one file. Copy both to the file system of your jobs. Run the command
 # in their folder, on another node, whose memory holds neither.
 #
-# Turn its two rates into milliseconds per sample, 1,000 / rate. Their difference is what a file of its own adds: the
-# exercise's `cluster_ms`. It is an estimate: names are known, and the server may have kept the bytes.
+# Turn the two numbers under samples/s into milliseconds per sample: 1,000 / number. Their difference is what a file of its
+# own adds: the exercise's `cluster_ms`. It is a lower bound: names are known, and the server may have kept the bytes.
 
 # %%
 from smallfiles.measure import BenchConfig
