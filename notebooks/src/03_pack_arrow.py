@@ -156,7 +156,7 @@ for name, way in {"OSFile": pa.OSFile, "memory map": pa.memory_map}.items():
     print(f"{name:10} copied {bytes_text(moved.read)}, for a batch of {bytes_text(batch.nbytes)}")
 
 # %% [markdown]
-# The `OSFile` copied the whole batch. The map returned a *view*: positions inside the file.
+# The `OSFile` copied the whole batch. The map copied almost nothing: it returned a *view*, positions inside the file.
 #
 # > **Predict.** Compressed with zstd, is the file smaller? Is a batch from the map still a view?
 #
@@ -199,7 +199,7 @@ def write(rows_per_batch):
 files = {count: write(count) for count in (1, 2, 4, 16, 64, 256)}  # change me: add a size
 
 # %% [markdown]
-# Then we read single images in random order, in three ways:
+# We read single images in random order, in three ways:
 #
 # - *get_batch, OSFile* and *get_batch, memory map* ask for the batch of each image.
 # - *our reader* looks into each batch once, and remembers where its images are. It reads the image alone, with an
@@ -279,21 +279,21 @@ figures.lines(rates, title, **axes, note="random reads, warm cache", guess=guess
 # %% [markdown]
 # - *get_batch, OSFile* copies the whole batch to get one image.
 # - *get_batch, memory map* copies no batch. But `get_batch` announces all of it to Linux (`madvise`), which prepares
-#   at most its read-ahead limit (8 MB here). So the line goes flat.
+#   at most its read-ahead limit: 8 MB here, often 128 kB or 4 MB. Then the line is flat.
 # - *Our reader* asks for no other row, so it does not get slower.
 #
-# Where a line meets the dashed one, reading from memory takes as long as decoding. From storage they meet much earlier
-# (section 4).
+# Where a line meets the dashed one, reading from memory takes as long as decoding. From storage they meet much earlier:
+# section 4 shows how much comes.
 #
-# > **Predict.** At how many rows per batch does `get_batch` by OSFile meet the dashed line?
-#
-# **Your turn.** Add your number to the sizes above, and run again from there.
+# **Your turn.** Read off where `get_batch` by OSFile meets the dashed line. Add this number to the sizes above, and
+# run from there.
 #
 # <details>
 # <summary>Answer</summary>
 #
-# Here at 200 to 250 rows (of 400 images with 256 rows per batch, the second batch has 144). Your number depends on your
-# memory and your CPU. There a worker spends half of its time reading. With a tenth of these rows it spends about a tenth.
+# Here at 200 to 250 rows (256 stands for 216 on average, since the second batch has only 144). There a worker spends
+# half of its time reading, with a tenth of these rows about a tenth. If your line stays above, your memory is faster
+# than your decoder.
 #
 # </details>
 #
@@ -307,7 +307,7 @@ figures.lines(rates, title, **axes, note="random reads, warm cache", guess=guess
 #
 # With one row per batch, batch i is sample i, as in [one published
 # course](https://github.com/HelmholtzAI-FZJ/2024-06-course-Bringing-Deep-Learning-Workloads-to-JSC-supercomputers).
-# Each worker should open the file itself, at its first read. With pyarrow a shared file would do, too, since each read
+# Each worker should open the file itself, at its first read. With pyarrow a shared file would do, since each read
 # names its position. Other formats may not (notebook 04).
 #
 # **Your turn.** This `Dataset` opens the file for each image. Change its `if`: `self.process` is the process that has
@@ -401,15 +401,15 @@ neighbours = [n // 64 * 64 + (n + 1) % 64 for n in chosen]
 per_image[f"{names[2]}, 64 rows, next image"] = list(map(partial(opened_and_cold, names[2], 64), chosen, neighbours))
 per_image = {name: [size / 1000 for size in sizes if size] for name, sizes in per_image.items()}
 if all(per_image.values()):
-    whole, alone = (np.median(per_image[name]) for name in (f"{names[0]}, 64 rows", "plain file"))
-    title = f"For one image, get_batch by OSFile fetches {float(f'{whole / alone:.2g}'):g} times as much as a plain file"
+    whole, alone = (np.mean(per_image[name]) for name in (f"{names[0]}, 64 rows", "plain file"))
+    title = f"With 64 rows, get_batch by OSFile fetches on average {whole / alone:.0f} times the image"
     how = {"note": "cold cache", "dots": "images", "base": "plain file", "groups": names, "log": True}
     show.figure(figures.bars(per_image, title, x="kB fetched from storage for one image", guess=guess, **how))
 else:
     show.say("This file system does not say what it fetches, as those in memory and some on the network.")
 
 # %% [markdown]
-# - *get_batch, OSFile* fetches the whole batch; with one row that is little more than the image.
+# - *get_batch, OSFile* fetches the whole batch, 64 images for one.
 # - *get_batch, memory map* copies nothing, yet fetches the batch, up to the read-ahead limit.
 # - *Our reader* fetches the image. At the first one of a batch, Linux also reads ahead around header and labels.
 
