@@ -42,7 +42,7 @@
 #
 # | Symptom | Cause | Remedy | Where |
 # |---|---|---|---|
-# | `No space left on device`, and `df -h` shows space; `Disk quota exceeded` | inodes, or a quota of files, are used up | `df -i`, the site's quota command; pack, also environments (`slurm/env/build.sh`) | [below](#No-space-left), [01.1](01_count_the_cost_of_small_files.ipynb#1-·-Count-inodes-and-blocks), [06.5](06_read_a_squashfs_image.ipynb#5-·-Put-an-environment-into-one-file) |
+# | `No space left on device`, and `df -h` shows space; `Disk quota exceeded` | inodes, a quota (of files or of bytes), or one Lustre target is full | `df -i`, `lfs df -h`, the site's quota command; too many files: pack; too many bytes: delete | [below](#No-space-left), [01.1](01_count_the_cost_of_small_files.ipynb#1-·-Count-inodes-and-blocks), [06.5](06_read_a_squashfs_image.ipynb#5-·-Put-an-environment-into-one-file) |
 # | `image file is truncated`, `cannot identify image file` | a download was cut, or is an error page | `pack` names each; get it again, or leave it out with `--on-error skip` | [14.1](14_wrap_up.ipynb#1-·-Look-before-you-pack) |
 # | Opening many files is slow, and more threads do not help | the rate of the metadata server is reached | one packed file | [01.4](01_count_the_cost_of_small_files.ipynb#4-·-Keep-many-opens-in-flight) |
 # | Reading one large file is slow from many nodes | it lies on one storage target | `lfs getstripe FILE`; `lfs setstripe -c -1 FOLDER`, then write it again | [11.4](11_choose_a_format.ipynb#4-·-From-1-to-1,000-nodes) |
@@ -97,7 +97,7 @@
 # | too few workers | workers are busy at least half of the time, and CPUs are free; or `num_workers=0` | `num_workers=N` |
 # | decoding is the limit | decoding and augmentation take at least 30 % of a worker, and all CPUs are wanted | `smallfiles pack DIR OUT --resize 256` |
 # | CPUs are the limit | all CPUs are wanted, for something else | more CPUs, or less work per sample |
-# | numbers are missing for a verdict | fewer than 8 steps, or a number that this system does not give | longer `--seconds`, more batches per epoch |
+# | numbers are missing for a verdict | fewer than 8 steps, a number that this system does not give, or no other verdict holds | longer `--seconds`, more batches per epoch |
 #
 # </details>
 
@@ -216,9 +216,9 @@ def wrong(dataset, workers):
 shares = {}
 for way, n in (("seek, pause, read", 2), ("seek, pause, read", 1), ("os.pread", 2)):
     shares[f"{way}; {n} worker{'s' * (n > 1)}"] = [wrong(IsRight(way), n) / 120 for _ in range(3)]
-two, _, by_position = map(median, shares.values())
-title = f"With two workers {two:.2g}% of the samples are wrong, with os.pread {by_position:.2g}%"
-title = title if two else "This time the two workers rarely met: run the cell again"
+two, _, pread = shares.values()
+title = f"With two workers {min(two):.0f} to {max(two):.0f}% of the samples are wrong, with os.pread {max(pread):.2g}%"
+title = title if median(two) else "This time the two workers rarely met: run the cell again"
 look = {"groups": ("seek", "os.pread"), "note": "12,000 samples per run", "guess_of": "seek, pause, read; 2"}
 figures.bars(shares, title, x="wrong samples (%)", guess=guess, **look)
 
@@ -229,8 +229,8 @@ figures.bars(shares, title, x="wrong samples (%)", guess=guess, **look)
 # pause this is rare: a short test may miss it
 # ([06.4](06_read_a_squashfs_image.ipynb#4-·-Share-one-file-between-workers)).
 #
-# **Cure.** `os.pread` is given the position. Or each process opens the file itself, at its first read. Write that line.
-# The share varies by chance (here 25 to 99 %): only 0 means cured.
+# **Cure.** `os.pread` is given the position. Or each process opens the file itself, at its first read. In the next
+# cell, let the marked line open `shard`. The share varies by chance (we saw 25 to 99 %): only 0 means cured.
 
 # %%
 from functools import cached_property
@@ -390,8 +390,8 @@ axes = {"x": "every n-th path is read, n", "y": "copied by the worker (MB)", "lo
 figures.lines(copied, title, **axes, guess=guess, marks=marks)
 
 # %% [markdown]
-# **Why.** Up to n = 36 the worker writes to each page of 4 kB: add 36 and 37 to `steps`. The paths in a column have no
-# counts.
+# **Why.** Up to n = 36 the worker writes to each page of 4 kB, then it skips some: add 36, 37 and 50 to `steps`. The
+# paths in a column have no counts.
 #
 # **Cure.** Keep paths, labels and captions in columns (Arrow, NumPy).
 #
@@ -406,7 +406,7 @@ figures.lines(copied, title, **axes, guess=guess, marks=marks)
 batch = 4  # change me after your guess: samples per batch
 
 # %% [markdown]
-# The folded cell sends them with one worker.
+# The folded cell sends them.
 
 # %% jupyter={"source_hidden": true}
 def with_limits(folder, limits, *command):
@@ -433,15 +433,15 @@ for dtype in ("float32", "uint8"):
 
 # %% [markdown]
 # **Why.** Four samples take 9.6 MB as floats, 2.4 MB as bytes: only the bytes arrive. Two samples of floats take 4.8 MB,
-# and so does the next batch, made ahead.
+# and so does the next batch, made ahead: together more than 8 MB.
 #
 # **Cure.** Make smaller batches (here of one sample), or fewer ahead, or send bytes.
 #
 # Here `unable to allocate shared memory` counts: the words after the last colon may be wrong
-# ([pytorch#176069](https://github.com/pytorch/pytorch/issues/176069)). Before PyTorch 2.10 the worker died of a bus error
-# here ([pytorch#161910](https://github.com/pytorch/pytorch/pull/161910)).
+# ([pytorch#176069](https://github.com/pytorch/pytorch/issues/176069)). Before PyTorch 2.10 it was a bus error
+# ([pytorch#161910](https://github.com/pytorch/pytorch/pull/161910)).
 #
-# In the folded cell a mapped file is cut, which gives a worker a bus error. PyTorch blames shared memory here, too.
+# In the folded cell a mapped file is cut, which gives a worker a bus error. PyTorch blames shared memory, too.
 # Another is killed by signal 9, as by a memory limit.
 
 # %% jupyter={"source_hidden": true}
@@ -527,7 +527,7 @@ small.mkdir(exist_ok=True)
 print(with_limits(small, "size=12m,nr_inodes=5", "sh", "-c", TOUCH, str(small)))
 
 # %% [markdown]
-# **Why.** An empty file takes an inode too, and so does the folder itself: four fit, although `df -h` shows space.
+# **Why.** An empty file takes an inode too, and so does the folder: four fit, although `df -h` shows space.
 #
 # **Cure.** Look with `df -i`. Pack many files into one.
 #
@@ -626,7 +626,7 @@ print(in_child(in_a_task))
 # **Why.** The variable tells what was requested, `usable_cpus` what Linux lets the task use. Take the smaller: some
 # clusters do not enforce the request.
 #
-# **Cure.** One worker is slow, too. So give the request to `srun`: `srun --cpus-per-task="$SLURM_CPUS_PER_TASK"`.
+# **Cure.** Give the request to `srun`: `srun --cpus-per-task="$SLURM_CPUS_PER_TASK"`.
 #
 # ### Connection refused, or a job that hangs
 #
@@ -701,8 +701,8 @@ show.command(machine_report.describe(setup.scratch))
 #
 # </details>
 #
-# **2.** A job that reads well on the login node hangs on a compute node in `from_pretrained`. Why? (a) Its quota is
-# used up. (b) It waits for ranks. (c) For the internet.
+# **2.** A job seems to hang on a compute node in `from_pretrained`, and fails after minutes. Why? (a) Its quota is used
+# up. (b) It waits for ranks. (c) For the internet.
 #
 # <details>
 # <summary>Answer</summary>
