@@ -79,7 +79,7 @@ for layout, data in setup.data.items():
 
 # %% [markdown]
 # Only in the class folders, where `n01440764` is a *wnid*: WordNet's name of a class. The others need a second file: a
-# CSV file, ImageNet's *development kit* (another archive), or a file of captions.
+# CSV file, ImageNet's *development kit* (another archive), or captions.
 #
 # Notes also say what was guessed, repaired or left out: here Flickr30K's file of splits does not list ten images.
 #
@@ -136,7 +136,7 @@ print(measure.compare({**walks, "read": lambda: Manifest.load(path)}, rounds=7))
 
 # %% [markdown]
 # Names are quick, sizes are slow: each file is asked for its own. Here a walk for names even beats the JSON, but it
-# gives no sizes, and rarely targets. On a cluster each question is a request to a server.
+# gives no sizes, and targets only from class folders. On a cluster each question is usually a request to a server.
 #
 # > **Predict.** ImageNet's training set has 1,281,167 images in 1,000 folders. If listing a folder is one request, and
 # > says which names are folders, how many does the walk with sizes send? And for names only?
@@ -145,7 +145,7 @@ print(measure.compare({**walks, "read": lambda: Manifest.load(path)}, rounds=7))
 guess = 100_000  # change me: requests of the walk with sizes
 
 # %% [markdown]
-# The folded cell counts them in our small copy, and scales them to ImageNet.
+# The folded cell counts them here, and scales to ImageNet.
 
 # %% jupyter={"source_hidden": true}
 from pathlib import PurePosixPath
@@ -161,7 +161,7 @@ for name, walk in walks.items():
         walk()  # both functions record their calls
     asked = [{str(call.args[0]) for call in calls.call_args_list} & known for calls in (listed, sized)]
     folders, sizes = map(len, asked)
-    print(f"{name}, here: {folders} folders listed, {sizes} sizes asked for")
+    print(f"{name}, of the training images here: {folders} folders listed, {sizes} sizes asked for")
     requests[name] = 1_000 / (len(known) - len(files)) * folders + IMAGENET / len(files) * sizes
 print("Requests to the metadata server for ImageNet's list:")
 for name, number in {**requests, "your guess, with sizes": guess, "manifest (one file)": 1}.items():
@@ -289,7 +289,7 @@ for text in suspects:
     print("   ", answer(Manifest.load, suspect))
 
 # %% [markdown]
-# Only the one that is cut off.
+# Only the last, cut off.
 
 # %% [markdown] id="memory" tags=["core"]
 # ## 5 · Count the memory of workers
@@ -313,7 +313,7 @@ class ListOfPaths(Dataset):  # as torchvision's ImageFolder holds it
 # %% [markdown]
 # **Your turn.** `Yours` holds no pairs, but still an object per path. Make it hold *columns*. `pa.array(values)` copies
 # all values into a few buffers, and `array[i].as_py()` makes a Python object of value i. It is right if it gives the
-# same samples, and its bar below is as short as that of `columns`.
+# same samples, holds no list, and its bar below is as short as that of `columns`.
 
 # %%
 import pyarrow as pa
@@ -328,7 +328,7 @@ class Yours(Dataset):
 
 
 # %% [markdown]
-# The folded cell holds our solution, and loads a large manifest in all three ways:
+# The folded cell has our solution, and loads a large manifest in three ways:
 
 # %% jupyter={"source_hidden": true}
 import json
@@ -351,10 +351,11 @@ datasets = {name: kind(held["path"], held["label"]) for name, kind in kinds.item
 listed = list_bytes(datasets["list of paths"].samples)
 print(f"the list of {rows:,} paths and labels: {listed / 1e6:.0f} MB")
 same = all(tuple(datasets["yours"][row]) == datasets["list of paths"][row] for row in (0, 5, rows - 1))
-print("yours gives the same samples:", same)
+lists = any(isinstance(each, list | tuple | dict) for each in vars(datasets["yours"]).values())
+print(f"yours gives the same samples: {same}; holds no list: {not lists}")
 
 # %% [markdown]
-# The kernel reports as `Private_Dirty` what a process has written to and shares with no other:
+# Linux reports as `Private_Dirty` what a process has written to and shares with no other:
 
 # %%
 from pathlib import Path
@@ -373,7 +374,7 @@ def private_mb():
 guess = 5  # change me: megabytes per worker, for the list of paths
 
 # %% [markdown]
-# The folded cell runs four workers for each class, without garbage collection, which would write to objects too.
+# The folded cell runs four workers for each, without garbage collection, which would write to objects too.
 
 # %% jupyter={"source_hidden": true}
 import numpy as np
@@ -486,10 +487,10 @@ show.figure(figure, alt=f"Two panels of coloured rows. {title}.")
 # ## On the cluster
 #
 # Make the manifest once, in a job, and keep it beside the data. Nobody reads a job's notes, so `strict` makes errors of
-# incomplete samples and stray files.
+# incomplete samples and stray files. Guesses and repairs stay notes.
 
 # %%
-config = sources.ManifestConfig(strict=True)
+config = sources.ManifestConfig(split=manifest.split or None, strict=True)
 config.save(config.load(setup.path()), setup.scratch / "job.json")
 show.command(config, "imagenet", "train.json")
 
@@ -505,14 +506,14 @@ show.command(config, "imagenet", "train.json")
 # %% [markdown] id="quiz"
 # ## Check yourself
 #
-# **1.** On a node, 4 processes keep 8 workers each, and hold a list of 10 million paths (2 GB). By how much does the
+# **1.** On a node, 4 processes each hold a list of 10 million paths (2 GB), and keep 8 workers. By how much does the
 # memory grow at most? (a) 2 GB. (b) 8 GB. (c) 64 GB.
 #
 # <details>
 # <summary>Answer</summary>
 #
-# **(c)**. Each of the 32 workers ends with a copy of nearly the whole list. (a) would be sharing, which counting
-# references undoes. (b) counts the processes only.
+# **(c)**. Each of the 32 workers ends with a copy of nearly the whole list. (a) is one copy of the list, (b) what the
+# 4 processes hold before any worker starts; sharing would add nothing.
 #
 # </details>
 #
@@ -522,8 +523,8 @@ show.command(config, "imagenet", "train.json")
 # <details>
 # <summary>Answer</summary>
 #
-# **(b)**. Less than by guessing (0.1 %): with `ID - 1` right answers count as wrong. (a) The colleague's run shows that
-# the file is good. (c) lowers accuracy, but not below chance.
+# **(b)**. Less than guessing (0.1 %): with `ID - 1` right answers count as wrong. (a) They served the
+# colleague. (c) lowers accuracy, but not below chance.
 #
 # </details>
 #
@@ -532,7 +533,7 @@ show.command(config, "imagenet", "train.json")
 # <details>
 # <summary>Answer</summary>
 #
-# **(b)**. A digest covers all paths and targets, in any order, so (a) and (c) change it.
+# **(b)**. A digest covers all paths and targets: (a) and (c) change it.
 #
 # </details>
 
