@@ -160,8 +160,8 @@ times = measure.compare(ways, rounds=5).times("np.frombuffer(data)", "np.array(l
 print(f"np.frombuffer is {times.median:,.0f} times as fast")
 
 # %% [markdown]
-# `list(data)` makes an entry of 8 bytes for each byte. `np.frombuffer` copies nothing. Writing copies in any
-# case, so there the factor is smaller. The folded cell writes files in each way, also with gzip, in *chunks*
+# `list(data)` makes an entry of 8 bytes for each byte. `np.frombuffer` copies nothing. Writing copies
+# anyway, so there the factor is smaller. The folded cell writes files in each way, also with gzip, in *chunks*
 # (section 3):
 
 # %% jupyter={"source_hidden": true}
@@ -283,8 +283,8 @@ with h5py.File(small) as file, small.open("rb") as plain:
             print(f"{name}: {moved.read / (size * len(order)):.1f} bytes read per byte delivered")
 
 # %% [markdown]
-# For a slice below 64 KiB, HDF5 fetches 64 KiB. (Not through a Python file, as above.) In a file of many rows, the
-# 16 bytes of a `vlen` row cost 64 KiB, too. So read samples below 64 KiB with `os.pread`: contiguous data begin at
+# For a slice below 64 KiB, HDF5 fetches 64 KiB. In a file of more than 4,096 rows, the 16 bytes of a `vlen` row may
+# cost 64 KiB, too. From a blob, read samples below 64 KiB with `os.pread`: contiguous data begin at
 # `data.id.get_offset()`.
 #
 # ### Time
@@ -318,8 +318,9 @@ alike = {}  # the layouts by how many times as fast a blob is
 for name in slower:
     times = found.times("blob", name).median
     alike.setdefault(float(f"{round(times) if times > 3 else times:.2g}"), []).append(name.replace("gzip chunks", "gzip"))
-faster = ", ".join(f"{times:g} times as {' or '.join(names)}" for times, names in alike.items())
-title = f"A blob is read {faster.replace(' as ', ' as fast as ', 1) or 'not clearly faster'}"
+ends = sorted(alike)[:1] + sorted(alike)[1:][-1:]  # the least and the most
+faster = ", ".join(f"{times:g} times as fast as {' or '.join(alike[times])}" for times in ends)
+title = f"A blob is read {faster or 'not clearly faster'}"
 if cache_bytes:
     worksheet.note("04", layout=max(rates, key=lambda name: np.median(rates[name])))
 how = {"note": "random reads, warm cache", "log": True, **colours}
@@ -391,9 +392,10 @@ for name, how in {"default driver": {}, "stdio": {"driver": "stdio"}}.items():
     dataset.group.file.close()
 
 # %% [markdown]
-# With `stdio` and two workers some samples are wrong, without an error. (Timing decides how many. If there are none, run
-# the cell again.) h5py from PyPI uses `pread`, but another build may seek. So the same program can be wrong on the next
-# machine ([pytorch#11887](https://github.com/pytorch/pytorch/issues/11887)): run `count_wrong` there.
+# With `stdio` and two workers some samples are wrong, without an error. (If none, run the cell again.) h5py from PyPI
+# uses `pread`, but another build may seek. So the same program can be wrong elsewhere
+# ([pytorch#11887](https://github.com/pytorch/pytorch/issues/11887)): run `count_wrong` there a few times. Even 0 is no
+# proof: close the file anyway.
 #
 # ![Left: two workers share one offset, worker 2 moves it, and worker 1 reads image B instead of A. Right: with pread each names its position.](pictures/shared_offset.svg)
 #
@@ -436,15 +438,15 @@ print(count_wrong(dataset))
 dataset.close()
 
 # %% [markdown]
-# In most runs samples are wrong again. HDF5 keeps a table of its open files, and a fork copies it. A worker that opens
-# the same file gets the parent's *descriptor* (the kernel's number of an open file), with the shared offset.
+# In most runs samples are wrong again (timing decides how many). HDF5 keeps a table of its open files, and a fork
+# copies it. A worker that opens the same file gets the parent's *descriptor* (the kernel's number of an open file), with the shared offset.
 #
 # **Your turn.** Let the parent close the file before the workers start, and run the cell again.
 #
 # <details>
 # <summary>What you see</summary>
 #
-# No sample is wrong, however often you run it.
+# No sample is wrong, in any run.
 #
 # </details>
 #
@@ -566,12 +568,12 @@ show.command(PackConfig(options=hdf5.Options(layout="blob")), "DATA_FOLDER", "tr
 # <summary>Answer</summary>
 #
 # **(b)**. Workers that share an offset return a few images that do not belong to their labels, so the loss still falls.
-# (a) Each worker has its own seed; that gives other views, not worse ones. (c) The parent draws the order, and the
-# loader returns batches in it, however many workers read.
+# (a) Each worker has its own seed; that gives other views, not worse ones. (c) The parent draws the order, however
+# many workers read.
 #
 # </details>
 #
-# **2.** A colleague stores your JPEG files with `chunks=(1 << 20,), compression="gzip"`, "to save space". What happens?
+# **2.** A colleague stores your JPEG files with `chunks=(1 << 20,), compression="gzip"`. What happens?
 # (a) The file becomes much smaller. (b) Random reads fetch and unpack many times the bytes. (c) Writing gets faster.
 #
 # <details>
@@ -589,8 +591,7 @@ show.command(PackConfig(options=hdf5.Options(layout="blob")), "DATA_FOLDER", "tr
 # <summary>Answer</summary>
 #
 # **(b)**. As a rule a writer holds the file, so it may not be complete. (a) Without locks you would read what is half
-# written. Switch them off if nobody writes, and the message ends in "No locks available". (c) The copy would be half
-# written, too.
+# written. Switch them off only if nobody writes. (c) The copy would be half written, too.
 #
 # </details>
 
