@@ -264,7 +264,7 @@ def read_one(large, size):
 # `measure.compare` runs both ways in turns, so a disturbance hits both.
 #
 # > **Predict.** At which size does reading the bytes take as long as opening the file? There, many files reach half of
-# > the speed of one.
+# > the speed of one, since each file takes twice as long.
 
 # %%
 guess = 500_000  # change me: bytes
@@ -301,15 +301,18 @@ axes = {"x": "size of a file or piece (B)", "y": "speed of many files, relative 
 lines = {"many files": ratios, "half the speed": dict.fromkeys(ratios, 0.5)}
 marks = {"rule": opening * rate} if opening * rate <= max(ratios) else {}
 show.figure(figures.lines(lines, title, **axes, guess=guess, marks=marks, note="faster half of 15 rounds, warm cache"))
-show.say(f"**Rule**, here: {1e6 * opening:,.1f} µs to open and close, times {text(rate)}/s, is **{text(opening * rate)}**.")
+warm = np.median([*map(os.path.getsize, paths)]) / np.median(times["read, warm"])
+show.say(
+    f"**Rule**, here: {1e6 * opening:,.1f} µs to open and close, times {text(rate)}/s, is **{text(opening * rate)}**; "
+    f"at the rate of section 2's warm images it is **{text(float(f'{opening * warm:.2g}'))}**."
+)
 
 # %% [markdown]
 # A file is small if it has fewer bytes than could be read while it is opened. That is the *rule*: time of an open, times
 # the rate of reading. The line crosses the half near it, on a busy machine farther right. Far to the left it levels off,
 # because the one file needs a call per piece too.
 #
-# Here the rate is above that of memory, since the CPU's cache holds these few megabytes. With the warm images of
-# section 2 the rule gives a size several times smaller.
+# Here the first rate may exceed memory's, since the CPU's cache holds these few megabytes.
 #
 # On slow storage the half lies farther right: two requests of 2 ms, times 1 GB/s, are 4 MB. ImageNet's images of
 # 110 kB are small there.
@@ -319,8 +322,7 @@ show.say(f"**Rule**, here: {1e6 * opening:,.1f} µs to open and close, times {te
 # <details>
 # <summary>Answer</summary>
 #
-# Usually nowhere: the rule is too far right for the figure, because memory delivers tens to hundreds of megabytes in
-# 4 ms.
+# Usually nowhere: in 4 ms memory delivers tens to hundreds of megabytes, more than the figure shows.
 #
 # </details>
 #
@@ -329,8 +331,8 @@ show.say(f"**Rule**, here: {1e6 * opening:,.1f} µs to open and close, times {te
 # %% [markdown] id="in-flight" tags=["core"]
 # ## 4 · Keep many opens in flight
 #
-# A program that waits for each answer does little else. With several threads it can have several requests *in flight*.
-# The cell reads 100 files in this way.
+# With several threads, a program can have several requests *in flight*, rather than wait for each answer. The cell reads
+# 100 files so.
 
 # %%
 from concurrent.futures import ThreadPoolExecutor
@@ -352,8 +354,9 @@ def rates_in_flight(store, before=None, most=4 if setup.shared else 64):  # few,
 
 
 # %% [markdown]
-# We measure this machine, then slow storage: `slowfs` mounts the same folder again. Each look-up and each open takes 2 ms
-# there, and 4 are served at once. Its reads are free, unlike a cluster's.
+# We measure this machine, then slow storage: `slowfs` mounts the same folder again. Each look-up and open takes 2 ms there,
+# and 4 are served at once. Its reads are free, unlike a cluster's. Where mounting is forbidden, it slows our own reads
+# instead.
 #
 # > **Predict.** A new file takes two requests there, a look-up and an open. With how many opens in flight does the slow
 # > storage reach its limit?
@@ -433,8 +436,9 @@ worksheet.note("01", latency_ms=1e3 / np.median(cold[1]), opens_per_s=max(map(np
 # %% [markdown] id="cluster"
 # ## On the cluster
 #
-# The cell packs the set as a folder of files and as one file. Copy both to the file system of your jobs. Run the command
-# in their folder, on another node, whose memory holds neither.
+# The cell packs the set as a folder of files and as one file. Before you close this notebook, which removes
+# them, copy both to the file system of your jobs. Run the command in their folder, on another node, whose memory holds
+# neither.
 #
 # Turn the two numbers under samples/s into milliseconds per sample: 1,000 / number. Their difference is what a file of its
 # own adds: the exercise's `cluster_ms`. It is a lower bound: names are known, and the server may have kept the bytes.
