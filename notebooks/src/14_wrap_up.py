@@ -96,11 +96,10 @@ except SmallfilesError as error:
     print(str(error).replace(f"{delivery}/", ""))
 
 # %% [markdown]
-# `pack` refuses, and names every missing file. Leaving samples out is a decision about the data, so somebody has to
-# make it: ask the people who delivered it, or pass `--on-error skip` and keep the list.
+# `pack` refuses, and names every missing file. Leaving samples out is a decision about the data: ask the people who
+# delivered it, or pass `--on-error skip` and keep the list.
 #
-# Two more faults are not in that message. One image is cut off, which only reading it shows. And some images have no
-# row:
+# Two more faults are not in that message. One image is cut off, which only reading shows. Some images have no row:
 
 # %%
 report = pack(source, packed, PackConfig(on_error="skip"))
@@ -129,25 +128,25 @@ figures.bars(counts, title, x="rows, images, masks", guess=guess, counted=True)
 # %% [markdown] id="decide" tags=["core"]
 # ## 2 · Decide with your numbers
 #
-# The whole survey has 500,000 trees, on a shared file system. You train on 1 to 64 nodes. What takes seconds to measure
-# is measured now:
+# The whole survey has 500,000 trees, on a shared file system. You train on 1 to 64 nodes. What takes seconds to
+# measure is measured now. Of *my numbers*, the forecast of [11](11_choose_a_format.ipynb) needs only the time to
+# decode, so the others may be missing.
 
 # %%
 worksheet.measure_missing(setup.path())
 
 # %% [markdown]
-# Of *my numbers*, the forecast of [notebook 11](11_choose_a_format.ipynb) needs only the time to decode, so the others
-# may be missing. What only your site knows has defaults, which decide here:
+# What only your site knows has defaults, which decide here:
 
 # %%
-from smallfiles.scaling import BROADCAST, WAYS, Storage, Work, simulate
+from smallfiles.scaling import WAYS, Storage, Work, simulate, ways_of
 
 trees, sample_bytes = 500_000, report.payload_bytes // report.samples
 decode_s = worksheet.value("08", "cpu_ms") / 1000
 work = Work(samples=trees, sample_bytes=sample_bytes, decode_s=decode_s)
 storage = Storage()  # change me: your site's numbers, such as metadata_ops_s=50_000
 twice = {"files": {"operations": 4, "requests": 2}, "packed": {"requests": 2}}  # a tree has an image and a mask
-ways = WAYS | {name: replace(WAYS[name], **counts) for name, counts in twice.items()} | BROADCAST
+ways = ways_of(sample_bytes) | {name: replace(WAYS[name], **counts) for name, counts in twice.items()}
 
 # %% [markdown]
 # The *folded* cell lists the numbers that matter most:
@@ -155,7 +154,7 @@ ways = WAYS | {name: replace(WAYS[name], **counts) for name, counts in twice.ite
 # %% jupyter={"source_hidden": true}
 mine, ask, yours = "measured by you", "default: ask your site", "default: put in your training"
 assumptions = {
-    "a tree": (f"{sample_bytes / 1000:,.0f} kB", mine),
+    "a tree": (f"{sample_bytes / 1000:,.0f} kB", f"{mine} on {report.samples}"),
     "decode, crop, change colours": (f"{1000 * work.decode_s:.1f} ms of a CPU", f"{mine} in 08, without a mask"),
     "metadata operations": (f"{storage.metadata_ops_s:,.0f} per second of all servers", ask),
     "storage targets": (f"{storage.targets} of {storage.target_bytes_s / 1e9:g} GB/s, each of many hard disks", ask),
@@ -195,13 +194,13 @@ for name in order:
 # %% [markdown]
 # Where a line halves with twice the nodes, the nodes are the limit. Where it is flat, they wait for what they share.
 #
-# With these defaults, files and the packed file are flat early. A sample needs two reads at random, image and mask, and
-# each takes 0.5 ms of a target (assumed). So on many nodes one file read at random is no faster than many. Only files
-# also keep the metadata servers busy.
+# With these defaults, files and the packed file are flat early. A sample needs two reads at random, image and mask,
+# and each takes 0.5 ms of a target. So on many nodes one file read at random is no faster than many. Only files also
+# keep the metadata servers busy.
 #
 # The shortest epoch need not give the shortest training. Before its first epoch `staged` copies the survey to every
 # node. With a *broadcast* ([notebook 07](07_stage_a_dataset.ipynb)) one node reads it and sends it to the
-# others. So we forecast whole trainings, copy included:
+# others. We forecast whole trainings, copy included:
 
 # %%
 planned = 10  # change me: epochs of your training
@@ -218,7 +217,7 @@ print(f"64 nodes copy {copied:.0f} GB each, which each must have free in memory 
 
 # %% [markdown]
 # > **Predict.** After how many epochs has the copy of each node paid off, compared with shards? Divide the seconds of
-# > the copy (64 × 57 GB at 17 GB/s) by those that it saves per epoch (shards minus staged, in the list above).
+# > the copy (64 × 57 GB at 17 GB/s) by those that it saves per epoch (shards minus staged, above).
 
 # %%
 guess = 5  # change me: epochs
@@ -252,14 +251,12 @@ for name, n in paid.items():
     if n and n <= 80:
         crossing = n, whole_training(n)["shards"]
         axes.plot(*crossing, "o", ms=9, mfc="none", mec=INK, zorder=6)
-        axes.annotate(f"{n}", crossing, (0, 6), textcoords="offset points", ha="center", fontsize=9, zorder=6)
+        where, side = ((4, 6), "right") if name == "staged" else ((4, -14), "left")  # clear of the lines
+        axes.annotate(f"{n} {name}", crossing, where, textcoords="offset points", ha=side, fontsize=9, zorder=6)
 show.figure(drawing)
 print(f"{planned} epochs:", ", ".join(f"{name} {seconds:,.0f} s" for name, seconds in now.items()))
 for name, n in paid.items():
     print(f"{name:9} pays off against shards after {n:,} epochs" if n else f"{name} never pays off against shards")
-
-# %% [markdown]
-# A copy costs the same for 1 epoch as for 100.
 
 # %% [markdown] id="pack" tags=["core"]
 # ## 3 · Verify and stage
@@ -297,9 +294,9 @@ print(f"copied in {copy.seconds:.3f} s;", *(f" an epoch {name}: {reading.seconds
 print(f"from the copy {reading.times('staged', 'where it is').median:.1f} times as fast; your guess was {guess}")
 
 # %% [markdown]
-# The copy gains nothing, and may be slower: the packed file was in the page cache, so both are in memory. Most of a
-# survey larger than the memory is read from storage in each epoch. Then a copy can pay off
-# ([07](07_stage_a_dataset.ipynb)).
+# The copy gains nothing: the packed file was in the page cache, so both are in memory. Here the copy is even slower,
+# since mapping a page costs more in `/dev/shm`. Beside decoding neither counts. Most of a survey larger than the memory
+# is read from storage in each epoch. Then a copy can pay off ([07](07_stage_a_dataset.ipynb)).
 
 # %% [markdown] id="train" tags=["core"]
 # ## 4 · Train, and look at the waiting
@@ -352,7 +349,7 @@ figures.bars(waits, title, x="share of the time spent waiting (%)", dots="epochs
 # `smallfiles profile` runs a training unchanged, and says whether loading limits it. Without a training of yours, it
 # watches a stand-in. Its 1 worker needs 32 ms for a batch; a step takes 10 ms.
 #
-# > **Predict.** Instead of 1 worker, how many will it propose for the stand-in? (It adds one as a spare.)
+# > **Predict.** How many workers will it propose for the stand-in? (It adds one as a spare.)
 
 # %%
 guess = 2  # change me: workers that it proposes for the stand-in
@@ -476,17 +473,19 @@ for (what, times), name in zip(results.items(), shortest):
 print(f"{sum(name != shortest[0] for name in shortest)} of {len(changes) - 1} change the shortest way; your guess was {guess}")
 
 # %% [markdown]
-# Of these five, only more epochs change the decision. Differences of a few percent are chance in the simulation.
+# Of these five, only more epochs change the decision. Files and packed *as it is* differ by chance in the simulation.
 #
-# - *A tenth of the operations* slows files, and hardly anything else.
+# - *A tenth of the operations* slows files, and little else.
 # - *A tenth of the time per request*, as on flash, helps the packed file most.
 # - *One target* for a file is Lustre's default. It makes the packed file and the copy of each node some 20 times as slow;
 #   a broadcast, which reads once, not even twice. Stripe the folder *before* packing
 #   ([11](11_choose_a_format.ipynb)).
-# - *On 4 nodes* the ways are closest: the nodes are nearly the limit.
+# - *On 4 nodes* the ways are closest: the nodes are nearly the limit. The copy makes staged and broadcast
+#   slower than shards.
 #
 # The broadcast assumes that `sbcast` fills the network: measure it. A node's page cache would change little: in 10
-# epochs each of 64 nodes seldom reads a tree twice. A cache of the servers that holds 57 GB could change more.
+# epochs each of 64 nodes seldom reads a tree twice. With 4 nodes, or 100 epochs, it changes more, as could a cache of
+# the servers that holds 57 GB.
 
 # %% [markdown] id="exercise"
 # ## Exercise
@@ -529,8 +528,8 @@ if taken in ("staged", "broadcast"):
 # ## Key points
 #
 # - Compare rows, images and masks by name before packing: equal counts can hide gaps.
-# - `pack` refuses what is missing; leaving samples out is a decision that somebody makes and writes down.
-# - A forecast rests on many numbers, most of them your site's: try which of them change the decision.
+# - `pack` refuses what is missing; leaving samples out is a decision to write down.
+# - A forecast rests on many numbers, most of them your site's: try which change the decision.
 # - A copy is paid once: compare whole trainings, not epochs.
 # - A packed file is as fast as its targets: stripe its folder before you pack. On hard disks random requests limit it.
 # - The share of waiting in your own training is what all this is for: `smallfiles profile` tells it.
@@ -544,8 +543,8 @@ if taken in ("staged", "broadcast"):
 # <details>
 # <summary>Answer</summary>
 #
-# **(c)**: in this delivery two rows have no image and two images have no row, and the counts agree. (b) After
-# sorting, a gap shifts the pairs that follow, until an image without a row shifts them back.
+# **(c)**: here two rows have no image and two images no row, yet the counts agree. (b) After sorting, a gap shifts
+# the pairs that follow.
 #
 # </details>
 #
@@ -565,8 +564,8 @@ if taken in ("staged", "broadcast"):
 # <details>
 # <summary>Answer</summary>
 #
-# **(b)**: it pays off after 30 epochs. (a) The epochs are shorter, but ten of them save 20 s, and the copy takes 60 s.
-# (c) is true, but these epochs do not save what the copy took before the first.
+# **(b)**: it pays off after 30 epochs. (a) Ten shorter epochs save 20 s, and the copy takes 60 s.
+# (c) Its reason is true, but these epochs do not save what the copy took before the first.
 #
 # </details>
 
