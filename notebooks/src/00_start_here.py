@@ -92,12 +92,12 @@ os.sched_setaffinity(0, allowed)
 
 # %% [markdown]
 # Start as many workers as the second number allows. If several processes share the CPUs, divide by their number.
-# `torchrun` can start one process per GPU, and each sees all CPUs of the job.
+# `torchrun` can start one process per GPU, and each sees all CPUs of the job on its node.
 #
 # Some clusters do not enforce the number of CPUs. So in a job take the smaller of the second number and
-# `$SLURM_CPUS_PER_TASK`, if that is set. It counts for one task.
+# `$SLURM_CPUS_PER_TASK`, if that is set.
 #
-# With memory it is the same: your job may get less than is installed. The next cell shows the smaller of the two, and
+# Your job may also get less memory than is installed. The next cell shows the smaller of the two, and
 # what sets it. A job that needs more is killed, not slowed down.
 
 # %%
@@ -108,7 +108,7 @@ print(f"{bytes_text(limit.limit_bytes)}, limited by {limit.source}")
 
 # %% [markdown]
 # A file system has two limits. One is its size in bytes. The other is the number of *inodes*: each file and each folder
-# takes one, however small it is.
+# takes one, however small.
 #
 # > **Predict.** The set-up cell says what is free here. If you fill this file system with photos of 100 kB, what runs
 # > out first, bytes or inodes?
@@ -206,8 +206,8 @@ figures.bars(counts, title, x="files opened, and libraries mapped", guess=guess,
 
 # %% [markdown]
 # Most of them are Python modules. On your own disk an open takes microseconds. Many clusters have a *parallel file
-# system*, such as *Lustre*: many servers that look like one folder. There an open is a request over the network, to a
-# server that all users share.
+# system*, such as *Lustre*: many servers that look like one folder. There an open is a request to a server that all
+# users share.
 #
 # > **Predict.** Suppose that your environment lies there. On 64 nodes, four processes each import PyTorch. How long
 # > does a server that answers 20,000 opens per second take: 1, 16 or 160 seconds?
@@ -221,10 +221,11 @@ for name, number in requests.items():
 print(f"your guess: {guess} s")
 
 # %% [markdown]
-# The time of the first line passes before the first image is read. It is a minimum: the import also asks for
-# the attributes of thousands of files. The second line is the remedy: the whole environment in one file,
-# which each node opens once ([06.5](06_read_a_squashfs_image.ipynb#5-·-Put-an-environment-into-one-file)). Its
-# bytes come from other servers, and only the parts that are used.
+# The time of the first line passes before the first image is read. If each open reaches the server, it is a minimum:
+# the import also asks for the attributes of thousands of files. The second line is the remedy: the whole environment
+# in one file, which each node opens once
+# ([06.5](06_read_a_squashfs_image.ipynb#5-·-Put-an-environment-into-one-file)). Its bytes come from other servers,
+# and only the parts that are used.
 
 # %% [markdown] id="order" tags=["optional"]
 # ## 3 · Run cells in order
@@ -300,7 +301,8 @@ check.inodes_of_a_copy(inodes_of_a_copy)
 # %% [markdown] id="cluster"
 # ## On the cluster
 #
-# Run this command on the login node and inside a job, and compare the first lines:
+# With the course's environment active ([install](../docs/install.md)), run this on the login node and in a job, and
+# compare the first lines:
 
 # %%
 show.command(picture)
@@ -325,8 +327,8 @@ show.command(picture)
 # <details>
 # <summary>Answer</summary>
 #
-# **(c)**. Four processes share 32 CPUs. (a) 512 workers would take turns on 32 CPUs. (b) Each process sees 32, so there
-# would be 128 workers on 32 CPUs.
+# **(c)**. Four processes share 32 CPUs. (a) 512 workers would take turns on 32 CPUs. (b) would be 128 workers on 32
+# CPUs.
 #
 # </details>
 #
