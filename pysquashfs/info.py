@@ -130,7 +130,7 @@ def _findings(found: dict[str, Any], total: int) -> tuple[list[str], str]:
     if compressed > _POOR_SAVING and saved < _POOR_SAVING:
         slow.append(
             f"{compressed:.0%} of the data is compressed with {found['compressor']}, which saves "
-            f"{saved:.1%}: every read pays for unpacking and gains nothing."
+            f"{saved:.1%} of it: every read pays for unpacking and gains nothing."
         )
     elif compressed > _POOR_SAVING:
         notes.append(f"Compression with {found['compressor']} saves {saved:.0%} of the data.")

@@ -75,8 +75,8 @@ report = pack(source, packed, config)
 print(f"{report.samples:,} images, {bytes_text(report.file_bytes)}, {report.files} files")
 
 # %% [markdown]
-# The second file is a digest of the content. Keep it: squashfs has no checksum of raw data, so only the digest
-# reveals every flipped byte.
+# The second file is a digest of the content. Keep it: only this reveals every flipped byte, as squashfs has no
+# checksum of raw data.
 #
 # `SquashFS` reads by paths, `formats.open` by numbers:
 
@@ -137,7 +137,7 @@ def read_all(opened):
 found = measure.compare({n: partial(read_all, f) for n, f in written.items()}, rounds=7, unit="images")
 
 # %% [markdown]
-# The folded cell draws the times, and prints them beside that of decoding.
+# The folded cell draws and prints the times.
 
 # %% jupyter={"source_hidden": true}
 raw, default = "raw, no fragments", "gzip, fragments"
@@ -148,15 +148,15 @@ x, note = f"time of a random read, relative to {raw}", f"warm page cache; 1 is {
 show.figure(figures.bars(times, title, x=x, base=raw, guess=guess, guess_of=default, note=note, log=True))
 for name, opened in written.items():
     amplified = opened.info()["read_amplification"]
-    print(f"{name:21} {1e3 / max(rates[name]):5.2f} ms per image, {amplified:5.2f} bytes fetched per byte delivered")
+    print(f"{name:21} {1e6 / np.median(rates[name]):5,.0f} µs per image, {amplified:5.2f} bytes fetched per byte delivered")
 decode_all = {"decoding": lambda: sum(1 for _, data in photos if Image.open(io.BytesIO(data)).load())}
 decoding = measure.compare(decode_all, rounds=3, unit="images", bar=False)
-print(f"{'decoding':21} {1e3 / max(decoding.rates_per_s('decoding')):5.2f} ms per image")
+print(f"{'decoding':21} {1e6 / np.median(decoding.rates_per_s('decoding')):5,.0f} µs per image")
 
 # %% [markdown]
-# On other machines expect 8 to 40 times. Nearly all of it is gzip, which saves nothing: photographs are compressed
-# already. A fragment of 1 MiB holds about ten images, and all are unpacked for each. That takes at least as long as
-# decoding. Slow storage shrinks the factor; the CPU's time remains.
+# On other machines expect 8 to 40 times. Nearly all of it is gzip, which saves nothing on photographs. A fragment of
+# 1 MiB holds about ten images, and all are unpacked for each. That takes at least as long as decoding. Slow storage
+# shrinks the factor; the CPU's time remains.
 #
 # **Your turn.** Guess the time of zstd, add `"zstd, no fragments": {"compression": "zstd"},` to `settings`, and run again
 # from there.
@@ -251,14 +251,15 @@ title = f"The library reads {gain:.1f} times as many images per second as plain 
 if not mounts:
     title += "; no mount works here"
 guessed = next((name for name in best if name.startswith(guess)), None)  # None where no mount works
-x = {"x": "images per second", "note": "best of 9 runs, warm page cache", "groups": ("later", "first", "library")}
+x = {"x": "images per second", "note": "best of 9 runs; plain files and squashfs file in the page cache", "groups": ("later", "first", "library")}
 show.figure(figures.bars(best, title, base="plain files", guess=guessed, **x))
 
 # %% [markdown]
-# The library finds every position in its index, and here it copies from a memory map. Plain files need calls of the
-# kernel: open, read and close. A mount needs these too. In the first epoch it must also find each file and fetch its
-# bytes from the squashfs file, with FUSE through another process. The kernel keeps both, so later epochs are faster.
-# With FUSE each open still waits for that process.
+# The library finds every position in its index, and here it copies from a memory map. Plain files and mounts need
+# calls of the kernel: open, read and close. In the first epoch a mount must also find each file and fetch its bytes
+# from the squashfs file, with FUSE through another process. The kernel keeps both, so later epochs are faster. With
+# FUSE each open still waits for that process. The kernel's mount opens as fast as plain files, but copies half as
+# fast here.
 
 # %% [markdown] id="compression" tags=["optional"]
 # ## 3 · Compress what compresses
@@ -309,7 +310,7 @@ show.figure(figures.lines(rates, title, **axes, marks=marks, guess=guess, note=n
 # %% [markdown]
 # Left of the dotted line, unpacking takes less time than the saved bytes would. Compare this bandwidth with what one
 # reader gets in large reads on a busy day. If each file is a request of its own, compression hardly matters: waiting
-# 0.5 ms for an answer takes longer than fetching 8 kB more.
+# 0.5 ms takes longer than fetching 8 kB more.
 
 # %% [markdown] id="sharing" tags=["core"]
 # ## 4 · Share one file between workers
@@ -335,7 +336,7 @@ sum(seek_then_read(index) != truth[index] for index in range(len(truth)))
 # Now two workers of a `DataLoader` read. Its `Dataset` lets Pillow decode the wrong samples.
 #
 # > **Predict.** Are any of 3,000 samples wrong? What percentage of the wrong ones does Pillow decode without an error:
-# > 0, 35, 75 or 100?
+# > 0, 30, 75 or 100?
 
 # %%
 from torch.utils.data import DataLoader, Dataset, RandomSampler
@@ -376,12 +377,13 @@ title = f"With seek and read, {bad} of 3,000 samples are wrong; with our reader 
 figures.bars(wrong, title, x="wrong samples", guess=guess * bad / 100, guess_of="seek", guess_text=f"{guess}% decoded")
 
 # %% [markdown]
-# An open file has an *offset*, where the next read begins, and forked workers share it, as in [notebook
-# 04](04_pack_hdf5.ipynb). One worker seeks, the other seeks too, then the first reads from the wrong place.
+# An open file has an *offset*, where the next read begins, and forked workers share it ([04](04_pack_hdf5.ipynb)).
+# One worker seeks, the other seeks too, then the first reads from the wrong place.
 #
-# The other reads on from where the first stopped: inside a photograph. Most wrong samples begin there or are cut short.
-# Pillow refuses them. The rest, a quarter to a half, are whole photographs under the label of another: B (below) is no
-# larger than A. Nothing reports them. Without the pause few are wrong, so a test can miss it.
+# The other reads on from where the first stopped: inside a photograph. Most wrong samples begin there or are cut
+# short. Pillow refuses them. The rest, a quarter to a half, are whole photographs under the
+# label of another: B (below) is no larger than A. Nothing reports them. Without the pause few are wrong, so a test
+# can miss it.
 #
 # ![Left: two workers share one offset, worker 2 moves it, and worker 1 reads image B instead of A. Right: with pread each names its position.](pictures/shared_offset.svg)
 #
@@ -407,19 +409,20 @@ count_wrong(my_reader)
 # %% [markdown] id="environment" tags=["optional"]
 # ## 5 · Put an environment into one file
 #
-# *Optional, 6 minutes.* In your Python environment each module is a small file. The folded cell counts those of two
+# *Optional, 6 minutes.* Most modules of your Python environment are small files. The folded cell counts those of two
 # packages.
 
 # %% jupyter={"source_hidden": true}
 import subprocess
 
 COUNT = """import sys; name = sys.argv[1]; __import__(name)
-print(sum(m.split('.')[0] == name for m in sys.modules))"""
+mine = (module for key, module in list(sys.modules.items()) if key.split('.')[0] == name)
+print(sum(bool(getattr(module, '__file__', None)) for module in mine))"""
 own = {}
 for name in ("networkx", "torch"):
     end = subprocess.run([sys.executable, "-c", COUNT, name], capture_output=True, text=True, check=True)
     own[name] = int(end.stdout)
-    print(f"import {name:9} {own[name]:4,} modules of its own")
+    print(f"import {name:9} {own[name]:4,} modules in files of its own")
 
 # %% [markdown]
 # All processes of a job request them in the same second. On simulated storage that keeps no names, the worst
@@ -486,10 +489,10 @@ if not imports:
     print(slow.summary)
 
 # %% [markdown]
-# From many files the import takes about this product, plus Python's own time. From one file, look-ups happen on
-# this node. Apart from these few requests, the storage receives only reads. They are not counted or delayed here, so
-# real storage takes longer. The gain is smaller where the client keeps names. Where the CPUs were the limit, one file
-# took longer: 98 instead of 72 s.
+# From many files the import takes about this product, plus Python's own time. From one file, look-ups happen on this
+# node. Apart from these few requests, the storage receives only reads. Here they are neither counted nor delayed:
+# real storage takes longer. The gain is smaller where the client keeps names. Eight ranks that imported torch on two
+# busy cores took longer from one file: 98 instead of 72 s.
 #
 # Pack your environment once. This needs `mksquashfs`, and the nodes need the same base Python:
 #
@@ -561,8 +564,8 @@ show.command(config, "DATA_FOLDER", "train.sqfs")
 # <details>
 # <summary>Answer</summary>
 #
-# **(b)**: here unpacking costs more than the saved bytes. It may still be right because of a quota (a). (c) on a day
-# with 300 MB/s per reader the answer is the opposite.
+# **(b)**: here unpacking costs more than the saved bytes. It may still be right because of a quota (a). (c) at
+# 300 MB/s per reader it pays.
 #
 # </details>
 
