@@ -14,7 +14,7 @@
 # - Where is the storage of this node, and how much may I use?
 # - What happens when eight ranks stage the same file?
 # - After how many epochs has the copy paid off?
-# - What cleans up after a job that was killed?
+# - What cleans up after a killed job?
 
 # %% [markdown] id="objectives"
 # ## After this you can
@@ -88,8 +88,7 @@ _ = atexit.register(shutil.rmtree, here, ignore_errors=True)
 # Sites give node-local storage many names, such as `SLURM_TMPDIR`. A variable may be unset, or point to a folder that
 # all nodes share. `/dev/shm` exists on nearly every Linux machine: a folder whose files are in memory.
 #
-# > **Predict.** Which variables are set here? And how much of `/dev/shm` may you fill: all that `df` shows as free, or
-# > less?
+# > **Predict.** How much of `/dev/shm` may you fill: all that `df` shows as free, or less?
 #
 # The folded cell answers.
 
@@ -183,7 +182,7 @@ figures.bars(speeds, title, **axes, base="cp -r, small files", guess=guess)
 
 # %% [markdown]
 # `cp -r` looks each small file up twice, since this storage keeps no names, and opens it: 400 × 3 × 2 ms = 2.4 s. The
-# bytes take only 0.45 s, checked or not.
+# bytes take only 0.45 s, checked or not, so (2.4 + 0.45) / 0.45 ≈ 6.
 #
 # Stored files and copies fail rarely, but silently. The folded cell flips one bit of the source.
 #
@@ -237,7 +236,7 @@ def if_missing(rank):
 guess = 44  # change me: MB that rank 1 finds
 
 # %% [markdown]
-# In the folded cell `four_ranks` starts four processes.
+# In the folded cell `four_ranks` starts the processes.
 
 # %% jupyter={"source_hidden": true}
 import multiprocessing
@@ -266,7 +265,8 @@ first, *others = four_ranks(if_missing).items()
 each = dict([*others, first])  # the guess is at rank 1, so its bar comes first
 title = f"Without a rename, a rank finds only {min(each.values())} of {round(size / 1e6)} MB"
 title = title if min(each.values()) < round(size / 1e6) else "Here every rank was late enough to find the whole file"
-axes = {"x": "MB that a rank finds", "guess_of": "rank 1"}
+note = f"ranks start 0.1 s apart, a copy takes {size / 50e6:.1f} s"
+axes = {"x": "MB that a rank finds", "guess_of": "rank 1", "note": note}
 show.figure(figures.bars(each, title, guess=guess, **axes))
 
 # %% [markdown]
@@ -370,7 +370,7 @@ def copying(path, to):
 
 # %%
 guess = 3  # change me: epochs
-wait_s = 0.0  # leave it for now: seconds that each random read waits for an answer
+wait_s = 0.0  # leave it for now: seconds that each random read waits for an answer (one worker; more wait at the same time)
 
 # %% [markdown]
 # The folded cell measures an epoch from slow storage, one from the copy, and the copying.
@@ -401,10 +401,10 @@ axes = {"x": "epochs read", "y": "seconds since the start", "marks": {"paid off"
 show.figure(figures.lines(lines, title, **axes, guess=guess, note=f"computed from medians of 3 runs{place.note}"))
 
 # %% [markdown]
-# Here a read costs only its bytes. A copy reads as many as an epoch, so the lines meet after about one.
+# Here a read costs little more than its bytes. A copy reads as many as an epoch, so the lines meet after about one.
 #
 # On a cluster each random read also waits for an answer. So staging on one node may pay in less than an epoch. **Your
-# turn:** set `wait_s = 0.002` (for one worker; more wait at the same time), and run both cells again.
+# turn:** set `wait_s = 0.002`, and run both cells again.
 #
 # Each of N nodes reads 1/N of the set per epoch, and saves 1/N of the time. But it copies the whole set, so it may need
 # N times as many epochs.
@@ -415,7 +415,7 @@ show.figure(figures.lines(lines, title, **axes, guess=guess, note=f"computed fro
 # > before, twice as many, or never?
 
 # %%
-guess = "as before"  # change me: or "twice as many", "never"
+my_guess = "as before"  # change me: or "twice as many", "never"
 
 # %%
 mine, nodes = 0.7, 1  # change me: training as a share of reading; nodes that copy (1 to check your guess)
@@ -423,12 +423,13 @@ for share in sorted({0.0, 0.5, 0.9, 1.0, mine}):
     training = share * seconds["packed file"]  # an epoch cannot be shorter than this
     saved = max(training, seconds["packed file"]) - max(training, seconds["staged copy"])
     when = f"after {nodes * seconds['copying'] / saved:.2f} epochs" if saved > 0 else "never"
-    said = " (mine)" * (share == mine) + f" (your guess: {guess})" * (share == 0.5)
+    said = " (mine)" * (share == mine) + f" (your guess: {my_guess})" * (share == 0.5)
     print(f"training {share:.0%} of reading: staging pays off {when}{said}")
 
 # %% [markdown]
-# If training takes longer than reading, staging saves nothing. So measure an epoch of your training, not a raw read. If
-# the set fits into the *page cache*, later epochs may come from there: then a result above 1 means never.
+# If training takes longer than reading, staging saves nothing. So measure an epoch of training, not a raw read. If the
+# set fits into the *page cache*, later epochs may come from there: then, on one node, a result above 1 means never (on
+# N nodes, above N).
 
 # %% [markdown] id="clean" tags=["core"]
 # ## 5 · Clean up, also when killed
@@ -476,13 +477,13 @@ def end(file, moment, number):
 # > **Predict.** What is left in each case: nothing, half a copy or all of it? What does the next `stage` do with it?
 
 # %%
-guess = {"SIGTERM while copying": "half", "SIGKILL while copying": "half"}  # change me: nothing, half or all
-guess |= {"SIGTERM while using": "all", "SIGKILL while using": "all"}
+guesses = {"SIGTERM while copying": "half", "SIGKILL while copying": "half"}  # change me: nothing, half or all
+guesses |= {"SIGTERM while using": "all", "SIGKILL while using": "all"}
 
 # %%
 victims = Path(tempfile.mkdtemp(dir=here))
 with on_slow_storage(packed, source.root, storage) as place:
-    for case, guessed in guess.items():
+    for case, guessed in guesses.items():
         name, _, moment = case.split()
         left, outcome = end(place.packed if moment == "copying" else packed, moment, signal.Signals[name])
         print(f"{case}: {outcome}; your guess, {guessed}, is {'right' if guessed == left else 'wrong'}")
@@ -490,11 +491,11 @@ print(f"in the end: {sum(one.bytes for one in left_behind())} bytes")
 
 # %% [markdown]
 # On SIGTERM a handler removes the copy; if your training has its own, the exit that follows does. SIGKILL leaves it, but
-# frees the lock. So your next `stage` on that node uses a complete copy of the same file, and removes other leftovers.
+# frees the lock. So your next `stage` on that node uses a complete copy of the same file, and removes other leftovers in
+# the same place.
 
 # %%
-shutil.rmtree(here)
-print("staged copies of yours on this node:", len(staging.listing()))
+print("staged copies of yours on this node:", len(staging.listing([here, victims])))
 
 # %% [markdown] id="tiers"
 # ## Storage of a centre, tier by tier
@@ -505,7 +506,7 @@ print("staged copies of yours on this node:", len(staging.listing()))
 # - The *archive* is large and keeps data for years. Compute nodes often cannot access it.
 # - *Scratch* is the fast parallel file system that jobs read. Files unused for some time are purged.
 #
-# Hence an earlier step, on a node that sees both. `smallfiles stage --to` continues where it stopped.
+# So copy earlier, on a node that sees both. `smallfiles stage --to` continues where it stopped.
 #
 # </details>
 
@@ -539,9 +540,9 @@ show.command(staging.StageConfig(), "scratch/data/train.arrow")
 
 # %%
 samples, workers = 1_281_167, 8  # change me: your set, and the workers of all ranks together
-copying, stored, staged = 60, 400, 4_000  # change me: seconds that `time` shows on the slowest node; the two rates
+copy_s, stored, staged = 60, 400, 4_000  # change me: seconds that `time` shows on the slowest node; the two rates
 saved = samples / workers * (1 / stored - 1 / staged)  # per epoch, if storage gives each worker the rate of one
-print(f"staging pays off after {copying / saved:.2f} epochs")
+print(f"staging pays off after {copy_s / saved:.2f} epochs")
 
 # %% [markdown]
 # <details>
@@ -550,8 +551,9 @@ print(f"staging pays off after {copying / saved:.2f} epochs")
 # A script has only one EXIT trap. `use_environment` ([06](06_read_a_squashfs_image.ipynb)) sets it to `unuse`, which
 # removes the environment; after it, write `trap 'smallfiles unstage "$staged"; unuse' EXIT`.
 #
-# On several nodes use `smallfiles stage --broadcast`. Every node then has a copy to remove, so the trap is `each_node
-# smallfiles unstage`: `each_node` of `slurm/lib.sh` runs a command once on each node.
+# On several nodes use `smallfiles stage --broadcast`. Every node then has a copy, so the trap is `each_node smallfiles
+# unstage`. `each_node` of `slurm/lib.sh` runs a command once on each node, and `unstage` without a path releases
+# all copies of this job.
 #
 # The course has both steps as jobs. `seen` is a folder for records.
 #
@@ -565,7 +567,7 @@ print(f"staging pays off after {copying / saved:.2f} epochs")
 # %% [markdown] id="key-points"
 # ## Key points
 #
-# - In `/dev/shm` a file is mostly memory of the job: the rest of its limit counts, or `df` if that is smaller.
+# - On most clusters a file in `/dev/shm` counts as memory of the job: fill at most the rest of its limit.
 # - Pack first: a copy is then one long read, and each block is verified.
 # - Lock, look, copy to a temporary name, verify, rename: one rank copies, all use the copy.
 # - Time of the copy / time saved per epoch = epochs until staging pays off.
