@@ -111,13 +111,13 @@ def pair(index):
     return (Picture.open(io.BytesIO(data.read(index))) for data in (reader, masks))
 
 
-index = 4  # change me: another sample
+index = 4  # change me: another sample, 0 to 199
 image, mask = pair(index)
 print(f"fields: {list(reader.fields)}")
 print(f"{reader.key(index)} has {image.size} pixels; the numbers in its mask: {np.unique(mask).tolist()}")
 
 # %% [markdown]
-# These numbers are classes, not brightness; here 0 is the background.
+# These numbers are classes, not brightness; here 0 is the background. Some masks hold several objects; we compare all.
 
 # %% [markdown] id="view" tags=["core"]
 # ## 2 · Give both the same view
@@ -189,7 +189,7 @@ show.figure(figure, alt=f"A sample with the outline of its mask, and its crops b
 # With such a mask, a right answer of the network counts as wrong. No error is raised, because shapes and types are
 # right.
 #
-# To measure the fault, give the mask twice: once as the image, once as the mask. Both crops should then be equal.
+# To measure the fault, give the mask twice, also as the image. Both crops should then be equal.
 
 
 # %%
@@ -276,7 +276,7 @@ except SmallfilesError as error:
 guess = "refused"  # change me: refused or accepted
 
 # %% [markdown]
-# The folded cell rounds the weights, and loads that table with the label `weight`:
+# The folded cell rounds the weights, and loads them as labels:
 
 # %% jupyter={"source_hidden": true}
 from collections import Counter
@@ -296,10 +296,11 @@ except SmallfilesError:
 show.say(f"In whole grams, weights are **{told}**; your guess was: {guess}.")
 
 # %% [markdown]
-# Labels are whole numbers, too, so the type cannot warn you. Many classes of a single image are a hint. What
-# decides: are 22 and 23 more alike than 22 and 60? Then it is a number, no class.
+# Labels are whole numbers, too, so the type cannot warn you. What decides: are 22 and 23 more alike than 22 and 60?
+# Then it is a number, no class.
 #
-# Without `columns`, `load` finds the species, and keeps every other column as a value:
+# Without `columns`, `load` takes as the label the column with a usual name of a label, here `species`. Under any other
+# name, say `label=COLUMN`. Every other column stays a value:
 
 # %%
 weighed = setup.scratch / "weighed.arrow"
@@ -312,7 +313,7 @@ print(batch["weight"].dtype, batch["weight"].tolist(), "and labels", batch["targ
 # <details>
 # <summary>Types, and missing numbers</summary>
 #
-# Losses for classes want `int64`, so call `mask.long()` before them, as `smallfiles.training` does.
+# Losses for classes want `int64`, so call `mask.long()` before them.
 # `make_loader` gives `float64` as Arrow stores it, so call `.float()` before the loss. A missing float comes as NaN.
 # Missing whole numbers are refused until you say what stands for them (`Value(missing=-1)`).
 #
@@ -470,8 +471,7 @@ figures.bars(adds, title, x="microseconds that it adds to a sample", dots="round
 # %% [markdown]
 # A second file is a second open. On a parallel file system each open is a round trip to a server
 # ([01](01_count_the_cost_of_small_files.ipynb)), so it costs far more there. A second packed blob costs no open. But
-# from storage it is a second request, unless it lies beside the first, as in shards. (In an Arrow file each column lies
-# apart.)
+# from storage it is a second request, unless it lies beside the first, as in shards.
 
 # %% [markdown] id="own" tags=["core"]
 # ## 5 · Try your own folder
@@ -509,8 +509,8 @@ except SmallfilesError as error:
     print(error)  # the last sentence says what to try
 
 # %% [markdown]
-# Check the samples, and what was left out: in our delivery five files without a partner, and the table (the
-# .csv file above). One of the 57 images is cut off, but the plan decodes none. [14](14_wrap_up.ipynb) mends
+# Check the samples, and what was left out: in our delivery five files without a partner, and the table (`.csv`
+# above). One of the 57 images is cut off, but the plan decodes none. [14](14_wrap_up.ipynb) mends
 # all this. For any other layout write a table with columns of paths.
 
 # %% [markdown] id="exercise"
@@ -527,10 +527,10 @@ except SmallfilesError as error:
 # %%
 from smallfiles.training import TrainConfig
 
-print("smallfiles pack data shapes.arrow --dry-run")
-show.command(PackConfig(), "data", "shapes.arrow")
-print("smallfiles inspect shapes.arrow --picture sheet.html")
-show.command(TrainConfig(target="mask", epochs=20), "shapes.arrow")
+commands = ["smallfiles pack data shapes.arrow --dry-run", PackConfig().to_cli("data", "shapes.arrow")]
+commands += ["smallfiles inspect shapes.arrow --picture sheet.html"]
+commands += [TrainConfig(target="mask", epochs=20).to_cli("shapes.arrow")]
+show.say("\n".join(["```bash", *commands, "```"]))
 
 # %% [markdown] id="key-points"
 # ## Key points
