@@ -1,17 +1,17 @@
 # %% [markdown] id="top"
 # # 11 · Choose a format
 #
-# **Minutes** 40 · **Machine** any Linux computer with two CPUs · **Needs** 03 to 06 help · **Data** 400 synthetic
+# **Minutes** 40 · **Machine** any Linux computer with two CPUs · **Needs** 03 to 06 and 09 help · **Data** 400 synthetic
 # images
 #
-# Which format to use depends on your storage and on the number of nodes, and hardly on its speed.
+# Which format to use depends on your storage and number of nodes, and hardly on how fast it is to read.
 
 # %% [markdown] id="questions"
 # ## Questions
 #
-# - Which format is fastest to read, and does that matter?
-# - Which requests does each one send to the storage?
-# - Why do requests wait before a server is fully busy?
+# - Which format reads fastest, and does that matter?
+# - Which requests does each send to the storage?
+# - Why do requests wait before a server is full?
 # - How many nodes does each way of storing data feed?
 # - What should *I* use?
 
@@ -20,8 +20,8 @@
 #
 # - measure formats side by side,
 # - count the requests that a format costs,
-# - explain how waiting grows with the load of a server,
-# - forecast how many nodes a way of storing data feeds,
+# - explain why requests queue,
+# - forecast how many nodes a format feeds,
 # - recommend a format with numbers.
 
 # %% [markdown] id="setup"
@@ -121,17 +121,18 @@ axes = {"x": "time per image, in percent of the time to decode it", "base": "dec
 figures.bars(percent, title, **axes, guess=guess, guess_of="files", note="from memory")
 
 # %% [markdown]
-# Do not choose among the six by this figure: decoding takes so long that a faster one saves almost nothing. And on
+# Do not choose among the six by this figure: beside decoding, a faster one saves almost nothing. And on
 # Lustre a plain file asks the server at each open, even if its bytes are cached.
 #
-# LMDB is a file of keys and values. Zarr, an array in chunks, is made for long slices, not for an image at a time.
+# LMDB is a file of keys and values. Zarr, an array in chunks, is made for long slices, not for single images.
 #
-# **Your turn.** Let each slice bring ten images: `calls["zarr"] = partial(read_zarr, range(0, setup.count, 10), 10)`.
+# **Your turn.** Let each slice bring ten images: in the cell that measures, change the line to
+# `calls["zarr"] = partial(read_zarr, range(0, setup.count, 10), 10)`, and run both cells again.
 #
 # <details>
 # <summary>Answer</summary>
 #
-# An image takes a fifth to a half of its time as a slice of its own: fewer calls, and fewer chunks read twice.
+# An image takes a fifth to a half of its time alone: fewer calls, and fewer chunks read twice.
 #
 # </details>
 
@@ -149,7 +150,7 @@ guess = {"files": 1, "arrow": 1, "tars": 1}  # change me: look-ups and opens per
 from smallfiles.slowfs import SlowConfig, open_slow
 
 with open_slow(out, SlowConfig(latency_s=0.002)) as slow:
-    print(slow.summary)
+    print(slow.summary, "\nRecorded: files 2.1 operations per image, arrow 0.04, tars 0.12" * (slow.how != "fuse"))
     for suffix in SUFFIXES if slow.how == "fuse" else ():  # counting needs a mount
         before = slow.counts()
         read(formats.open(slow / f"train.{suffix}"), order[:100])
@@ -214,18 +215,18 @@ axes = {"x": "load of the server", "y": "wait, in operations", "log": "y", "mark
 figures.lines(drawn, title, **axes, guess=guess, note="simulated; with 64 at a time hardly any waits below 80 %", counted=True)
 
 # %% [markdown]
-# Requests come in bunches. Idle time between them cannot be saved up. So a queue forms long before the server is full.
+# Requests come in bunches. Idle time cannot be saved up. So a queue forms long before the server is full.
 # For one place and such random times, theory gives load / (1 - load): nine operations at 90 %.
 #
-# With 64 places one is often free, or soon will be. But near 100 % every line goes up. The load is that of all users:
+# With 64 places one is often free. But near 100 % every line goes up. The load is that of all users:
 # you may wait although your job asks little.
 #
-# **Your turn.** How long does a request wait at 90 % if *four* are served at a time? Call `mean_wait`.
+# **Your turn.** How long does a request wait at 90 % if *four* are served at a time?
 #
 # <details>
 # <summary>Answer</summary>
 #
-# `mean_wait(0.9, 4)` is about 2: more places at the same load, shorter queues.
+# `mean_wait(0.9, 4)` is about 2: more places, shorter queues.
 #
 # </details>
 
@@ -302,7 +303,7 @@ figures.lines(longer, title, **axes, guess=guess, note=note, counted=True)
 # <details>
 # <summary>Answer</summary>
 #
-# 18 instead of 7: a target takes 0.16 ms for the bytes of an image, and now only 0.1 ms for the request.
+# 18 instead of 7: a target takes 0.16 ms for the bytes of an image, and 0.1 ms for the request.
 #
 # </details>
 #
@@ -336,8 +337,8 @@ print("your guess:", guess)
 # ![Four questions. Object store: tar shards, streamed. Fits a node, and a copy pays: one packed file, staged. Programs need paths: squashfs. Any sample at any time: one striped file. Otherwise tar shards of 100 MB to 1 GB, several per worker.](pictures/choose_a_format.svg)
 #
 # Take ImageNet-21k: 14 million images, 1.6 TB, on 8 nodes with 400 GB of memory free. The picture ends at shards:
-# 1.6 TB does not fit, programs need no paths, and any order will do. `advise` may differ: it forecasts hours, and of
-# equally fast ways it names the simplest.
+# 1.6 TB does not fit, programs need no paths, and any order will do. `advise` may differ: it forecasts hours, and of ways within
+# about 5 % it names the simplest: one packed file before a copy, before shards.
 #
 # > **Predict.** The metadata server does 20,000 operations per second. How many hours do 30 epochs take from files?
 
@@ -365,16 +366,15 @@ axes = {"x": "hours for 30 epochs", "groups": ("files", "packed", "shards"), "ma
 figures.bars(advice.hours, title, **axes, guess=guess, note="a model", counted=True)
 
 # %% [markdown]
-# From files, the metadata server is the limit: 2 × 14.2 million × 30 operations, 20,000 per second. A packed file and
-# shards both keep the GPUs busy. The file is only 0.6 % slower, so `advise` names it, on 16 targets (its rule from
-# 100 GB). Shards do not need the page cache, and are safer with more nodes.
+# From files, the metadata server is the limit: 2 × 14.2 million × 30 operations, 20,000 per second. Packed and
+# shards keep the GPUs busy. The file is only 0.6 % slower, so `advise` names it. Shards do not need the page cache.
 #
 # **Your turn.** Each node's page cache keeps a part of the file. Set `cache_bytes` to 0. Which way is advised now?
 #
 # <details>
 # <summary>Answer</summary>
 #
-# Shards, 5.8 hours. The file now takes 6.5: each image is a request, the targets are busy, and the workers
+# Shards, 5.8 hours. The file now takes 6.5: each image is a request, and the workers
 # cannot hide the queue.
 #
 # </details>
@@ -386,19 +386,20 @@ worksheet.measure_missing(setup.path())
 worksheet.page()
 
 # %% [markdown]
-# Ask your site for these numbers:
+# Ask your site for these numbers (`smallfiles doctor FOLDER --share my.json` measures `request_s`):
 
 # %%
-site = replace(lustre, targets=24, stripes=24, metadata_ops_s=20_000)  # change me: your site
-mine = Work(samples=1_281_167, sample_bytes=110_000, step_s=0.05, decode_s=worksheet.value("08", "cpu_ms", 3) / 1000)
+site = replace(lustre, targets=24, stripes=24, metadata_ops_s=20_000, request_s=0.0005)  # change me: your site
+mine = replace(work, decode_s=worksheet.value("08", "cpu_ms", 3) / 1000, workers=8)  # change me: workers per GPU
 my_nodes = 16  # change me, and the training above
 
-for name, way in WAYS.items():
-    found = simulate(mine, site, way, my_nodes)
+for name in ("packed", "staged", "shards", "files"):
+    found = simulate(mine, site, WAYS[name], my_nodes)
     print(f"{name:7} {found.epoch_s:6,.0f} s per epoch, GPUs wait {found.waiting:4.0%}; the limit: {found.limit}")
 
 # %% [markdown]
-# Take the first way whose GPUs hardly wait. If there is none, change what the limit names.
+# Take the first that hardly waits: packed, staged if a copy fits and pays, shards; files only if other programs need
+# them. If there is none, change what the limit names.
 
 # %% [markdown] id="exercise"
 # ## Exercise
@@ -425,7 +426,7 @@ show.command(TrainingPlan(nodes=64, step_s=0.02), "DATA")
 #
 # - From memory all six formats are fast enough for JPEGs: decoding takes far longer.
 # - A plain file costs two metadata operations per image, a packed format almost none.
-# - Requests queue before a server is full, the more the fewer it serves at a time. Leave room.
+# - Requests queue before a server is full, the more the fewer it serves at a time.
 # - Divide what all nodes share by what one node needs.
 # - Packing pays where metadata is the limit, striping and long reads where the targets are. Stage what fits, if the
 #   epochs pay for the copy.
@@ -444,7 +445,7 @@ show.command(TrainingPlan(nodes=64, step_s=0.02), "DATA")
 # </details>
 #
 # **2.** A metadata server does 100,000 operations per second. An image costs two, a node takes 5,000 images per second.
-# Nothing else is a limit, and workers have time to spare. GPUs begin to wait at (a) 5 (b) about 10 (c) 20 nodes
+# Nothing else limits, and workers have time to spare. GPUs begin to wait at (a) 5 (b) about 10 (c) 20 nodes
 #
 # <details>
 # <summary>Answer</summary>
