@@ -98,9 +98,9 @@ print(nodes.table(launched, guess))
 # The script and the salloc shell see `SLURM_NTASKS=4`, although each is one process. A program that uses this number
 # reads a quarter of the data, or waits for three that do not exist.
 #
-# So use `SLURM_STEP_NUM_TASKS`: a *step* is what one `srun` starts. The script has no step variables
-# (accounting calls it the step `batch`). At many sites, as here, the salloc shell is a step of one task. But check
-# torchrun's variables first, since inside `srun` both are set.
+# So use `SLURM_STEP_NUM_TASKS`: a *step* is what one `srun` starts. The script has no step variables. At many
+# sites, as here, the salloc shell is a step of one task. But check torchrun's variables first: where `srun` started
+# torchrun, Slurm counts the torchruns (2), not the ranks (4).
 #
 # <details>
 # <summary>Where do ranks connect to each other?</summary>
@@ -161,8 +161,9 @@ title = f"Only {' and '.join(right)} count the one CPU"
 figures.bars(counts, title, x="CPUs or workers of a rank that is bound to one CPU", guess=guess, base=misled, counted=True)
 
 # %% [markdown]
-# `os.cpu_count()` counts all CPUs of the node, `os.sched_getaffinity` those that the rank may use, and `make_loader` asks
-# it. In all versions you can repeat the option: `srun --cpus-per-task="$SLURM_CPUS_PER_TASK" python …`.
+# `os.cpu_count()` counts all CPUs of the node: here of your machine, since the request is only played.
+# `os.sched_getaffinity` counts those that the rank may use, and `make_loader` asks it. So repeat the option:
+# `srun --cpus-per-task="$SLURM_CPUS_PER_TASK" python …`.
 
 # %% [markdown] id="once" tags=["core"]
 # ## 2 · Read each sample once
@@ -251,8 +252,8 @@ for name, counts in reads.items():
 # %% [markdown]
 # PyTorch reads two samples twice, so that all ranks take equally many steps. In validation these count twice.
 #
-# Ours reads each once, so some ranks have a step more, and wait for the others in vain. Set `drop_last=True` in
-# training. (`smallfiles train` evens this out itself.)
+# Ours reads each once, so some ranks may have a step more, and then wait for the others in vain. Set `drop_last=True`
+# in training.
 #
 # Each epoch also needs a new order:
 
@@ -367,13 +368,13 @@ for rank, end in enumerate(nodes.play(uneven, two)):
 # Rank 0 waits until its timeout, so training seems to hang: here for 3 s, by default for 10 minutes with NCCL and 30
 # with gloo.
 #
-# The checkpoint is not the fault: it comes after the last step. Between two steps it would be, even with equal numbers.
+# The checkpoint is not the fault: it comes after the last step.
 
 # %% [markdown] id="full" tags=["core"]
 # ## 4 · Add nodes until the storage is full
 #
-# *Weak scaling* means more ranks with the same work for each: here 20 steps of 30 ms. A storage sends 80 MB per second.
-# (Storage and training only sleep.) First all share one storage. Then each has a copy, as after staging.
+# *Weak scaling* means more ranks with the same work for each: here 20 steps of 30 ms. A simulated storage
+# sends 80 MB per second. First all share it. Then each has a copy, as after staging.
 #
 # > **Predict.** An image is about 110 kB, and a step takes 10 of them. For how many ranks is one storage fast enough?
 
@@ -419,11 +420,11 @@ marks = {f"{rate / 1e6:.0f} MB/s / {need / 1e6:.0f} MB/s = {rate / need:.1f} ran
 figures.lines(lines, title, **axes, guess=guess, marks=marks)
 
 # %% [markdown]
-# Each rank needs 37 MB per second, so hardly anything is left for a third. Staging moves this limit. But here copies
-# are free. On a cluster each node first reads the whole set, which must
-# [pay off](07_stage_a_dataset.ipynb#4-·-Count-the-epochs).
+# Each rank needs 37 MB per second. Of 80 MB hardly anything is left for a third. Staging moves this limit.
+# But each node first reads the whole set, which must [pay off](07_stage_a_dataset.ipynb#4-·-Count-the-epochs).
 #
-# The folded cell computes the same for opens of unpacked files, on *one node* and this file system:
+# The folded cell computes the same for opens of unpacked files, without decoding, on *one node* and this file system.
+# Do not multiply it by the nodes: on a cluster they share the servers.
 
 # %% jupyter={"source_hidden": true}
 from smallfiles.advise import measure_folder
@@ -509,7 +510,8 @@ print("in one go: ", nodes.play(partial(train, whole), two)[0], f"(your guess: {
 # and exits with code 75. Then the script queues its job again:
 #
 # ```bash
-# #SBATCH --requeue                       # the job may be queued again
+# #SBATCH --signal=USR1@90                # to the ranks, 90 s before the limit
+# #SBATCH --requeue --open-mode=append    # the job may be queued again, and keeps its log
 # set -e                                  # the script ends at the first command that fails
 # code=0
 # srun … smallfiles train … || code=$?    # its exit code; what stands before || may fail
@@ -596,7 +598,8 @@ show.command(TrainConfig(loader=LoaderConfig(workers=2), checkpoint=Path("checkp
 # %% [markdown]
 # ```bash
 # slurm/submit SITE 10_read -- train.arrow seen       # check, show, send
-# # It reads a fixed set, without training. Try 1, 2, 4, 8 nodes: where samples/s stop growing, the storage is full.
+# # It reads a fixed set (so each rank reads less: strong scaling), without training.
+# # Try 1, 2, 4, 8 nodes: where samples/s stop growing, the storage is full.
 # # Compare that rate with ranks x what one rank trains per second. Take a set larger than the memory of all nodes.
 # slurm/submit SITE 10_read --sbatch=--nodes=8 -- large.arrow seen8
 # slurm/submit SITE 10_train                          # trains; stopped at the limit, it resumes
