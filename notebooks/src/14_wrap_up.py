@@ -294,9 +294,9 @@ print(f"copied in {copy.seconds:.3f} s;", *(f" an epoch {name}: {reading.seconds
 print(f"from the copy {reading.times('staged', 'where it is').median:.1f} times as fast; your guess was {guess}")
 
 # %% [markdown]
-# The copy gains nothing: the packed file was in the page cache, so both are in memory. Here the copy is even slower,
-# since mapping a page costs more in `/dev/shm`. Beside decoding neither counts. Most of a survey larger than the memory
-# is read from storage in each epoch. Then a copy can pay off ([07](07_stage_a_dataset.ipynb)).
+# The copy gains nothing: the packed file was in the page cache, so both are in memory, and beside decoding neither
+# counts. Most of a survey larger than the memory is read from storage in each epoch. Then a copy can pay off
+# ([07](07_stage_a_dataset.ipynb)).
 
 # %% [markdown] id="train" tags=["core"]
 # ## 4 · Train, and look at the waiting
