@@ -435,7 +435,7 @@ def test_what_slurm_tells_is_what_the_notebook_says_that_it_tells(cluster, tmp_p
 @pytest.mark.timeout(600)
 def test_the_notebook_submits_and_tells_what_the_job_counted(participant, tmp_path):
     path = ROOT / "notebooks" / "10_run_it_on_many_nodes.ipynb"
-    executed = execute(path, participant, sections=("start", "setup", "place-02", "script"))
+    executed = execute(path, participant, sections=("start", "setup", "place-02", "place-03", "script"))
     assert "4 ranks on 2 nodes read each of 120 samples exactly once" in executed.text
     shares = re.findall(r"rank (\d) on (\w+): (\d+) samples", executed.text)
     assert shares == [("0", "n1", "30"), ("1", "n1", "30"), ("2", "n2", "30"), ("3", "n2", "30")]
