@@ -162,6 +162,12 @@ def test_a_table_whose_rows_have_no_file_is_measured_by_those_that_have_one(fold
     assert "gone/a.jpg" in capsys.readouterr().err
 
 
+def test_a_damaged_image_is_told_and_does_not_hide_the_time_to_decode_the_others(folder, capsys):
+    next(folder.rglob("*.jpg")).write_bytes(b"")
+    assert measure_folder(folder).decode_s > 0
+    assert "1 of 30 images cannot be decoded" in capsys.readouterr().err
+
+
 def test_samples_that_are_no_images_are_not_decoded_and_no_data_is_a_sentence(tmp_path, capsys):
     (tmp_path / "a").mkdir()
     (tmp_path / "a" / "1.jpg").write_bytes(b"no picture")
