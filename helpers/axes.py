@@ -98,6 +98,7 @@ def write_numbers(axis: Axis, text: Writer) -> None:
 def count_millions(axes: Axes) -> None:
     """Writes the numbers of a linear x axis as "5 million" if in full they are long."""
     if axes.get_xticks()[1] >= 1_000_000:
+        axes.locator_params(axis="x", nbins=4)  # more of these words would overlap
         axes.xaxis.set_major_formatter(lambda value, _: f"{value / 1e6:,g} million" if value else "0")
 
 

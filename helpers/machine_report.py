@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from helpers import figures
-from helpers.axes import count_millions
 from helpers.show import Drawing
 from smallfiles import machine
 from smallfiles.errors import SmallfilesError
@@ -219,7 +218,4 @@ def draw(picture: MachineReport, guess: str = "") -> Drawing:
         base=memory,
         guess=guessed.get(guess),
     )
-    axes = drawn.figure.axes[0]
-    axes.locator_params(axis="x", nbins=4)
-    count_millions(axes)
     return Drawing(drawn.figure, picture.alt_text)
