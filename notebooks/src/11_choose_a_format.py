@@ -389,9 +389,10 @@ worksheet.page()
 # Ask your site for these numbers (`smallfiles doctor FOLDER --share my.json` measures `request_s`):
 
 # %%
-site = replace(lustre, targets=24, stripes=24, metadata_ops_s=20_000, request_s=0.0005)  # change me: your site
-mine = replace(work, decode_s=worksheet.value("08", "cpu_ms", 3) / 1000, workers=8)  # change me: workers per GPU
-my_nodes = 16  # change me, and the training above
+# change me: your site, its nodes, your workers per GPU, and the training above
+site = replace(lustre, targets=24, stripes=24, metadata_ops_s=20_000, request_s=0.0005)
+mine = replace(work, decode_s=worksheet.value("08", "cpu_ms", 3) / 1000, workers=8)
+my_nodes = 16
 
 for name in ("packed", "staged", "shards", "files"):
     found = simulate(mine, site, WAYS[name], my_nodes)
