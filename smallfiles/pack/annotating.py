@@ -37,7 +37,7 @@ from smallfiles.progress import plural
 from smallfiles.samples import Reader
 from smallfiles.sources.record import left_out
 from smallfiles.sources.roles import columns_of, given_fields
-from smallfiles.sources.table_files import read_table
+from smallfiles.sources.table_files import read_with_notes
 from smallfiles.sources.tables import keys_of, matched, values_in
 
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,80}")
@@ -92,14 +92,14 @@ def annotate(
     sweep(path)
     refuse_existing(path)
     with closing(formats.open(out)) as reader:
-        rows = read_table(table)
+        rows, said = read_with_notes(table, (key, *one_or_several(fields)))
         of_samples, notes = _rows_of(reader, keys_of(rows, key, table), table, key)
         values = _values(rows, table, key, fields, of_samples)
         _refuse_taken(reader, values)
         _write(reader, values, path)
         kinds = {each.name: str(each.type) for each in values.schema}
         seconds = time.perf_counter() - began
-        return Annotated(path, len(reader), kinds, path.stat().st_size, notes, seconds)
+        return Annotated(path, len(reader), kinds, path.stat().st_size, (*notes, *said), seconds)
 
 
 def _path_of(out: Path, name: str) -> Path:

@@ -23,6 +23,7 @@ from smallfiles.arrays import joined, scalar
 from smallfiles.errors import SourceError, UsageError, first_few
 from smallfiles.fields import is_storable, name_problem
 from smallfiles.folders import FILE_SUFFIXES, SourceOptions
+from smallfiles.sources.table_files import TEXT_SUFFIXES
 
 PATHS = "file_name filename file_path filepath path file image img image_path img_path image_name image_file"
 IDS = f"{PATHS} id image_id name key stem"
@@ -33,6 +34,10 @@ _FIRST = ("image", "audio", "video", "array", "file", "data")
 _TARGETS = ("label", "captions")
 _LABELS = "label labels class class_name category species target"
 _CAPTIONS = "caption captions text"
+_WITHOUT_HEADER = (
+    "; if the table has no header, its columns are column1, column2 and so on: --field image=column1, or "
+    "--field 'image=images/{column1}.jpg' for ids"
+)
 _BRACES = re.compile(r"\{([^{}]*)\}")
 _LOOKED_AT = 20
 
@@ -278,5 +283,6 @@ def _usual(names: Sequence[str], path: Path, usual: str, field: str) -> str:
         f"{path} has {several if found else f'no usual column for the {field}'}",
         expected=f"the choice of one of its columns: {first_few(names, len(names), 8)}",
         next_step=f"Add --field {field}={found[0] if found else 'COLUMN'}"
-        + (" or --unlabelled" * (field == "label")),
+        + (" or --unlabelled" * (field == "label"))
+        + (_WITHOUT_HEADER * (field == "image" and path.suffix.lower() in TEXT_SUFFIXES)),
     )

@@ -1,14 +1,18 @@
 """Read the files of tables: CSV, TSV, JSON Lines, Parquet and Arrow, as plain strings, numbers and lists.
 
 The trap: readers of CSV guess types, so that the id 007 becomes 7 and 2020-01-01 a time. Here only columns
-of plain numbers without leading zeros become numbers, and nothing becomes a time. docs/recipes.md uses one.
+of plain numbers without leading zeros become numbers, and nothing becomes a time. A number that a float
+cannot hold stays a text. docs/recipes.md uses one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import json
+import re
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -16,14 +20,21 @@ import pyarrow.compute as pc
 from smallfiles.arrays import give_back_memory
 from smallfiles.errors import SourceError, first_few, refuse_shortage
 from smallfiles.progress import bytes_text
+from smallfiles.sources.dialects import LONGEST_LINE_BYTES, dialect_of
 
 SUFFIXES = (".csv", ".tsv", ".jsonl", ".ndjson", ".parquet", ".feather", ".arrow")
+TEXT_SUFFIXES = SUFFIXES[:2]
 _ARROW_SUFFIXES = SUFFIXES[5:]
+_LOOKED_AT = 100
 _ROWS_AT_ONCE = 64
 _LARGEST_GROUP_BYTES = 2 << 30
-_LONGEST_LINE_BYTES = 1 << 24
-_WHOLE = r"^(0|-?[1-9][0-9]{0,17})$"
-_DECIMAL = r"^(-?(0|[1-9][0-9]{0,17})(\.[0-9]+)?([eE][-+]?[0-9]{1,3})?|nan|NaN|-?inf)$"
+_WHOLE = r"^(0|-?[1-9][0-9]*)$"
+_DECIMAL = r"^(-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][-+]?[0-9]{1,3})?|nan|NaN|-?inf)$"
+_NOT_ZERO = r"^[^eE]*[1-9]"
+_MANY_DIGITS = r"^-?[0.]*[1-9]([.]?[0-9]){17}"
+_LONG_NUMBER = re.compile(rb"[0-9]{16}")
+_LARGEST_EXACT = 1 << 53
+"""Floats hold every whole number up to this one."""
 _TRUTH = r"^(true|True|TRUE|false|False|FALSE)$"
 
 
@@ -48,14 +59,26 @@ def is_table(path: Path) -> bool:
 
 
 def read_table(path: Path) -> pa.Table:
-    """All rows of a table.
+    """Return all rows of a table; see `read_with_notes`."""
+    return read_with_notes(path)[0]
+
+
+def read_with_notes(path: Path, flags: Sequence[str] = ()) -> tuple[pa.Table, tuple[str, ...]]:
+    """Return all rows of a table, and how it was read.
+
+    Args:
+        path: The table.
+        flags: The flags `--field`; those that name `column1` say that a text table has no header.
 
     Raises:
         SourceError: It cannot be read, or a column holds bytes or is there twice.
     """
     suffix = path.suffix.lower()
+    notes: tuple[str, ...] = ()
     try:
-        if suffix in _READERS:
+        if suffix in TEXT_SUFFIXES and path.exists():
+            table, notes = _read_csv(path, flags)
+        elif suffix in _READERS:
             table = _READERS[suffix](path)
         elif suffix in _ARROW_SUFFIXES or not path.exists():
             with open_arrow(path) as reader:
@@ -69,7 +92,7 @@ def read_table(path: Path) -> pa.Table:
     found = pa.table({name: plain(table.column(name)) for name in table.column_names})
     del table
     give_back_memory()  # 100 MB for a million rows
-    return found
+    return found, notes
 
 
 def unreadable(path: Path, error: Exception) -> SourceError:
@@ -79,7 +102,7 @@ def unreadable(path: Path, error: Exception) -> SourceError:
         return SourceError(f"{path} does not exist", expected="a table", next_step="Check the path")
     cause = (str(error).splitlines() or [type(error).__name__])[0][:200]
     if "straddling" in cause:
-        cause = f"a line is longer than {_LONGEST_LINE_BYTES >> 20} MiB"
+        cause = f"a line is longer than {LONGEST_LINE_BYTES >> 20} MiB"
     return SourceError(
         f"{path} cannot be read as a table ({cause})",
         expected="UTF-8 text or an Arrow or Parquet file, with one row per file",
@@ -182,49 +205,146 @@ def read_group(group: Group, name: str, part: str) -> pa.ChunkedArray:
     return pc.struct_field(table.column(name), part)
 
 
-def _read_csv(path: Path) -> pa.Table:
+def _read_csv(path: Path, flags: Sequence[str]) -> tuple[pa.Table, tuple[str, ...]]:
     from pyarrow import csv
 
-    with path.open("rb") as file:
-        header = file.readline(_LONGEST_LINE_BYTES)
-    is_tsv = path.suffix.lower() == ".tsv"
-    delimiter = b"\t" if is_tsv else max(b",", b";", b"\t", b"|", key=header.count)
-    read = csv.ReadOptions(block_size=_LONGEST_LINE_BYTES)
-    parse = csv.ParseOptions(delimiter=delimiter.decode(), newlines_in_values=True)
+    dialect = dialect_of(path, flags)
+    read = csv.ReadOptions(block_size=LONGEST_LINE_BYTES, autogenerate_column_names=not dialect.header)
+    quote = '"' if dialect.quoting else False
+    parse = csv.ParseOptions(
+        delimiter=dialect.delimiter, quote_char=quote, newlines_in_values=dialect.quoting
+    )
     with csv.open_csv(path, read, parse) as reader:
         texts = dict.fromkeys(reader.schema.names, pa.string())
-    convert = csv.ConvertOptions(column_types=texts, strings_can_be_null=True, null_values=[""])
+    convert = csv.ConvertOptions(
+        column_types=texts, strings_can_be_null=True, null_values=[""], quoted_strings_can_be_null=False
+    )
     with csv.open_csv(path, read, parse, convert) as reader:  # in a stream: all at once take 80 MB more
         names, columns = reader.schema.names, reader.read_all().columns
-    for at, texts in enumerate(columns):  # the texts of numbers are given back one column at a time
-        columns[at] = _typed(texts)
-    return pa.Table.from_arrays(columns, names)
+    if not dialect.header:
+        names = [f"column{number}" for number in range(1, len(names) + 1)]
+    notes = [dialect.note(path)]
+    for at, name in enumerate(names):  # the texts of numbers are given back one column at a time
+        columns[at], said = _typed(columns[at])
+        notes += [f"{path.name}: the column {name} {said}"] * bool(said)
+    return pa.Table.from_arrays(columns, names), tuple(notes)
 
 
-def _typed(texts: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Texts as numbers, if all of them are, as other programs write them: also not a number, and infinity."""
-    for pattern, kind in ((_WHOLE, pa.int64()), (_DECIMAL, pa.float64())):
-        if texts.null_count < len(texts) and pc.all(pc.match_substring_regex(texts, pattern)).as_py():
-            return texts.cast(kind)
-    return texts
+def _typed(texts: pa.ChunkedArray) -> tuple[pa.ChunkedArray, str]:
+    """Texts as numbers, if all of them are, as other programs write them: also not a number, and infinity.
+
+    Returns:
+        The column, and what happened to numbers that 64 bits cannot hold, to continue a sentence.
+    """
+    some = texts.slice(0, _LOOKED_AT)
+    if pc.any(pc.and_(pc.greater(pc.binary_length(some), 0), pc.invert(_match(some, _DECIMAL)))).as_py():
+        return texts, ""  # a column of texts, as its first rows tell
+    cells = missing_if_empty(texts)
+    if cells.null_count == len(cells):
+        return texts, ""
+    if pc.all(_match(cells, _WHOLE)).as_py():
+        try:
+            return cells.cast(pa.int64()), ""
+        except pa.ArrowInvalid:
+            return texts, "stays text, since it has whole numbers of more than 64 bits with a sign"
+    if not pc.all(_match(cells, _DECIMAL)).as_py():
+        return texts, ""
+    numbers = cells.cast(pa.float64())
+    changed = cells.filter(_are_changed(cells, numbers))
+    if len(changed):
+        return (
+            texts,
+            f"stays text, since a float cannot hold some of its numbers, such as {changed[0].as_py()}",
+        )
+    rounded = cells.filter(_match(cells, _MANY_DIGITS))
+    rounded = rounded.filter(pc.invert(_match(rounded, _WHOLE)))
+    said = (
+        f"has numbers of more than 17 digits, which are rounded, such as {rounded[0].as_py()}"
+        if len(rounded)
+        else ""
+    )
+    return numbers, said
+
+
+def _match(texts: pa.ChunkedArray, pattern: str) -> pa.ChunkedArray:
+    return pc.match_substring_regex(texts, pattern)
+
+
+def _are_changed(cells: pa.ChunkedArray, numbers: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Which cells mean another number than their float: whole ones above 2^53, infinities, and zeros."""
+    infinite = pc.and_(pc.is_inf(numbers), pc.invert(_match(cells, "inf")))
+    zero = pc.and_(pc.equal(numbers, pa.scalar(0.0)), _match(cells, _NOT_ZERO))
+    large = pc.greater(pc.abs(numbers), pa.scalar(float(_LARGEST_EXACT - 1)))
+    whole = pc.and_(large, _match(cells, _WHOLE))
+    if not pc.any(whole).as_py():
+        return pc.or_(infinite, zero)
+    pairs = zip(cells.to_pylist(), numbers.to_pylist(), whole.to_pylist(), strict=True)
+    wrong = [is_whole and number != int(text) for text, number, is_whole in pairs]
+    return pc.or_(pc.or_(infinite, zero), pa.chunked_array([pa.array(wrong, pa.bool_())]))
+
+
+def missing_if_empty(texts: pa.ChunkedArray | pa.Array) -> pa.ChunkedArray | pa.Array:
+    """Return texts with null in place of empty ones."""
+    empty = pc.equal(pc.binary_length(texts), pa.scalar(0, pa.int32()))
+    return pc.if_else(empty, pa.scalar(None, pa.string()), texts) if pc.any(empty).as_py() else texts
 
 
 def as_truth(texts: pa.ChunkedArray) -> pa.ChunkedArray:
     """Texts as truth values, if all of them are."""
-    all_are = texts.null_count < len(texts) and pc.all(pc.match_substring_regex(texts, _TRUTH)).as_py()
-    return texts.cast(pa.bool_()) if all_are else texts
+    cells = missing_if_empty(texts)
+    all_are = cells.null_count < len(cells) and pc.all(_match(cells, _TRUTH)).as_py()
+    return cells.cast(pa.bool_()) if all_are else texts
 
 
 def _read_json(path: Path) -> pa.Table:
-    from pyarrow import json
+    from pyarrow import json as arrow_json
 
-    read = json.ReadOptions(block_size=_LONGEST_LINE_BYTES)
-    table = json.read_json(path, read)
+    read = arrow_json.ReadOptions(block_size=LONGEST_LINE_BYTES)
+    table = arrow_json.read_json(path, read)
+    _refuse_rounded(path, table)
     times = [field.with_type(pa.string()) for field in table.schema if pa.types.is_timestamp(field.type)]
     if not times:
         return table
     # Texts that look like times; Arrow has no option that keeps them.
-    return json.read_json(path, read, json.ParseOptions(explicit_schema=pa.schema(times)))
+    return arrow_json.read_json(path, read, arrow_json.ParseOptions(explicit_schema=pa.schema(times)))
+
+
+def _refuse_rounded(path: Path, table: pa.Table) -> None:
+    """Refuse whole numbers that became other floats, since another number of their column is a float."""
+    with path.open("rb") as file:
+        if not any(map(_LONG_NUMBER.search, file)):
+            return
+    rows = (row for batch in table.to_batches(_ROWS_AT_ONCE) for row in batch.to_pylist())
+    with path.open(encoding="utf-8-sig") as file:
+        for number, line in enumerate(file, 1):
+            for said in _objects(line):
+                if (wrong := _rounded(said, next(rows))) is not None:
+                    raise ValueError(
+                        f"line {number} has the whole number {wrong}, which cannot be held exactly: its "
+                        "column has floats, or whole numbers of more than 64 bits; write the column as texts"
+                    )
+
+
+def _objects(line: str) -> Iterator[Any]:
+    decoder, at = json.JSONDecoder(), 0
+    line = line.strip()
+    while at < len(line):
+        found, at = decoder.raw_decode(line, at)
+        at += len(line[at:]) - len(line[at:].lstrip())
+        yield found
+
+
+def _rounded(said: Any, stored: Any) -> int | None:
+    """A whole number of a JSON value that is another number in the table; None if there is none."""
+    if type(said) is int and type(stored) is float:
+        return said if stored != said else None
+    if isinstance(said, dict) and isinstance(stored, dict):
+        pairs = [(each, stored.get(name)) for name, each in said.items()]
+    elif isinstance(said, list) and isinstance(stored, list):
+        pairs = [*zip(said, stored, strict=True)]
+    else:
+        return None
+    return next((wrong for pair in pairs if (wrong := _rounded(*pair)) is not None), None)
 
 
 def _read_parquet(path: Path) -> pa.Table:
@@ -255,7 +375,6 @@ def plain(column: pa.ChunkedArray) -> pa.ChunkedArray:
 
 
 _READERS = {
-    **dict.fromkeys((".csv", ".tsv"), _read_csv),
     **dict.fromkeys((".jsonl", ".ndjson"), _read_json),
     ".parquet": _read_parquet,
 }

@@ -48,7 +48,13 @@ from smallfiles.sources.roles import (
     sentence,
 )
 from smallfiles.sources.scanning import list_folder, sizes_of
-from smallfiles.sources.table_files import as_truth, read_table
+from smallfiles.sources.table_files import (
+    TEXT_SUFFIXES,
+    as_truth,
+    missing_if_empty,
+    read_table,
+    read_with_notes,
+)
 
 _METADATA = ("metadata.csv", "metadata.jsonl", "metadata.parquet")
 _MATCHED_BY = {"relative path": "^$", "file name": r"(?s)^.*/", "stem": r"(?s)^.*/|\.[^./]*$"}
@@ -128,13 +134,13 @@ def load(path: Path, options: SourceOptions) -> Source:
         ManifestError: A path is repeated or leaves the root, or a label is out of range.
     """
     options.refuse_unsupported("a table", path)
-    table = read_table(path)
+    table, notes = read_with_notes(path, options.columns)
     root = options.root or path.absolute().parent
     roles = roles_of(table, path, options, PATHS, root)
     paths = _complete(_paths(table, roles.image, path), path)
     with summary_of(path):
         keys = path_column(paths)
-    return source_of(Rows(path, table, roles, keys, _blobs(table, roles, path), root), options)
+    return source_of(Rows(path, table, roles, keys, _blobs(table, roles, path), root), options, notes)
 
 
 def find_metadata(folder: Path, options: SourceOptions) -> Metadata | None:
@@ -192,7 +198,7 @@ def _joined(
     where: Path, files: Files, found: Metadata, options: SourceOptions, notes: tuple[str, ...]
 ) -> Source:
     path, below = found.file, found.below
-    table = read_table(path)
+    table, said = read_with_notes(path, options.columns)
     usual = "file_name" if path.name in _METADATA else IDS
     roles = roles_of(table, path, options, usual, where / below)
     names = _below(below, _complete(_paths(table, roles.image, path), path))
@@ -212,7 +218,7 @@ def _joined(
     refuse_if_strict(left, options, path)
     sizes = None if files.sizes is None else from_numpy(files.sizes).take(rows)
     joined_rows = Rows(path, table, roles, keys, blobs, where, found.others, sizes)
-    notes = (*notes, f"rows and files matched by {way}", *left)
+    notes = (*said, *notes, f"rows and files matched by {way}", *left)
     return source_of(joined_rows, options, notes, files.store)
 
 
@@ -377,7 +383,7 @@ def _kept(rows: Rows, keep: pa.Array) -> Rows:
 def values_in(table: pa.Table, name: str, path: Path) -> pa.ChunkedArray:
     """A column of values; what a CSV file calls true or false in every row are truth values."""
     found = table.column(name)
-    if path.suffix.lower() in (".csv", ".tsv") and pa.types.is_string(found.type):
+    if path.suffix.lower() in TEXT_SUFFIXES and pa.types.is_string(found.type):
         return as_truth(found)
     return found
 
@@ -399,6 +405,7 @@ def _targets(rows: Rows) -> tuple[pa.Array, tuple[str, ...]]:
         return from_numpy(np.full(len(rows.keys), UNLABELLED)), ()
     values = one_chunk(rows.table.column(roles.target))
     is_text = pa.types.is_string(values.type)
+    values = missing_if_empty(values) if is_text else values
     if roles.kind == "captions" and (is_text or values.type == pa.list_(pa.string())):
         return values, ()
     if roles.kind == "label" and pa.types.is_integer(values.type):
