@@ -70,7 +70,7 @@ class Blocks:
             self.words.extend([size | layout.DATA_RAW] * whole)
             if rest:
                 self.words.append(rest | layout.DATA_RAW)
-            self._write([data])
+            self.write([data])
             return
         for start in range(0, len(data), size):
             self._enqueue((file + 1) if first and not start else 0, bytes(data[start : start + size]))
@@ -113,9 +113,10 @@ class Blocks:
             self.words.append(word)
             if owner:
                 self.starts[owner - 1] = self.position
-        self._write([stored])
+        self.write([stored])
 
-    def _write(self, pieces: Sequence[Buffer]) -> None:
+    def write(self, pieces: Sequence[Buffer]) -> None:
+        """Write bytes as they are."""
         self._sink(pieces)
         self.position += sum(map(len, pieces))
 

@@ -106,8 +106,13 @@ class ImageWriter:
             size += len(data)
         return size, end
 
-    def close(self) -> bytes:
+    def close(self, unlisted: Iterable[Buffer] = ()) -> bytes:
         """Write the tables.
+
+        Args:
+            unlisted: Bytes to write after the data of all files. They belong to no file, so no program that
+                reads the tree sees them. They end where the inode table begins, which the superblock says.
+                They are taken after the last block of data was passed to the sink.
 
         Returns:
             The superblock, which must be written at byte 0 of the file.
@@ -117,6 +122,8 @@ class ImageWriter:
         """
         self._tails.finish()
         self._blocks.finish()
+        for piece in unlisted:
+            self._blocks.write([piece])
         return Tables(self._sink, self.settings, self._tree, self._sizes, self._blocks, self._tails).write()
 
     def abandon(self) -> None:

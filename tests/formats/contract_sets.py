@@ -137,3 +137,17 @@ def seen_of(task: tuple[Any, list[int]]) -> list[tuple[Any, ...]]:
     """Runs in a worker: a reader that came by pickle or over fork, and what to read."""
     reader, indices = task
     return [seen(reader, index) for index in indices]
+
+
+def table_of_squashfs(path):
+    """The Arrow file in a squashfs file of ours, which no name of its tree leads to."""
+    data = path.read_bytes()
+    end = int.from_bytes(data[64:72], "little")
+    start, stop = (int.from_bytes(data[at : at + 8], "little") for at in (end - 24, end - 16))
+    return data[start:stop]
+
+
+def plant_old_record(image, tree):
+    """Put the table of a squashfs file where older files had it, beside the files that were unpacked."""
+    (tree / ".smallfiles").mkdir()
+    (tree / ".smallfiles/samples.arrow").write_bytes(table_of_squashfs(image))

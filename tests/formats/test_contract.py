@@ -181,7 +181,7 @@ def sample_sets(draw, variant):
     )
     if variant.format in ("files", "squashfs"):  # a name cannot be a folder of another; some are kept
         folders = {"/".join(k.split("/")[:n]) for k in keys for n in range(1, k.count("/") + 1)}
-        keys = [k for k in keys if k not in folders and not k.startswith(("manifest.json", ".smallfiles"))]
+        keys = [k for k in keys if k not in folders and not k.startswith("manifest.json")]
     captions = variant.captions and draw(st.booleans())
     targets = st.lists(TEXT, max_size=4) if captions else st.integers(*variant.labels)
     metas = st.none() | st.dictionaries(TEXT, JSON, max_size=3) if draw(st.booleans()) else st.none()

@@ -1,15 +1,17 @@
 """squashfs: one file that the kernel, FUSE and this package read as a tree of files.
 
 Each sample is a file at its key, so `mount` and `unsquashfs` give the tree back. What a tree cannot store
-(targets, order, JSON objects, provenance) is in a folder of its own:
+(targets, order, JSON objects, provenance) is in a table between the data of the files and the inodes. It
+belongs to no file, so that programs that read the tree see the tree alone:
 
-    cat/1.jpg  dog/2.jpg ...        the samples, stored raw one after the other in the order of packing
-    cat/1.mask.png ...              their further files, each after the first of its sample
-    .smallfiles/samples.arrow       key, label or captions, meta, values, and where each file's bytes begin
-    .smallfiles/README.txt          how to read that without this package
-    .smallfiles/place               32 bytes, the last of the data: where samples.arrow is
+    cat/1.jpg  dog/2.jpg ...    the samples, stored raw one after the other in the order of packing
+    cat/1.mask.png ...          their further files, each after the first of its sample
+    a text                      how to read the table without this package
+    an Arrow file               key, label or captions, meta, values, and where each file's bytes begin
+    32 bytes                    where the Arrow file is; the inode table follows
 
-Files of other programs are read too: their class folders give the labels.
+Files of other programs are read too: their class folders give the labels. Older files of ours have the table
+as the file `.smallfiles/samples.arrow`.
 
 The trap: squashfs has no checksum of its data, so a flipped byte is returned as if it were right. The
 content digest beside the file finds it. Notebook 06 teaches the format. Names are those of a file system:

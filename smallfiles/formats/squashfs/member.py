@@ -1,5 +1,7 @@
 """What a tree of files cannot store: the table of samples inside the squashfs file, as an Arrow file.
 
+The table lies after the data of all files and belongs to none of them. Older files have it as `TABLE`.
+
     key: string     label: int64 or captions: list<string>     meta: string, if any sample has one
     bytes: int64    number of the sample's bytes
     start: int64    where they begin in the squashfs file; left out if they are not in one piece
@@ -8,9 +10,9 @@
 
 With it, a raw squashfs file of a million samples opens in milliseconds: no inode needs to be read.
 
-The trap: after somebody unpacks the tree, changes it and packs it with another tool, the table is at
-another place and its offsets are wrong. 32 bytes at the end of the data (`Extent`) contain the offset of
-the table and their own; if these are wrong, files are found by name. Notebook 06 looks inside.
+The trap: a tree that is unpacked and packed again by another tool has no table, and its labels are those of
+its class folders. 32 bytes at the end of the data (`Extent`) contain the offset of the table and their own;
+if these are wrong, there is no table. Notebook 06 looks inside.
 """
 
 from __future__ import annotations
@@ -40,20 +42,23 @@ from smallfiles.formats.bytefile import damage_reported
 from smallfiles.formats.columns import SampleColumns, read_table, write_table
 from smallfiles.samples import OWN_TYPES, Buffer, Schema
 
-FOLDER = ".smallfiles"
-TABLE = f"{FOLDER}/samples.arrow"
-README = f"{FOLDER}/README.txt"
-PLACE = f"{FOLDER}/place"
+TABLE = ".smallfiles/samples.arrow"
+"""The table in files that were packed before it left the tree."""
+
 PROVENANCE = b"smallfiles"
 ALIGNMENT = 64
 _PLACE = struct.Struct("<8s3Q")
 _MAGIC = b"sfplace\x01"
 _TEXT = """\
-This image was packed by "smallfiles". Every sample is a file at its own path.
-samples.arrow beside this file holds keys, labels (or captions) and where they came from:
 
-    import pyarrow as pa
-    table = pa.ipc.open_file("samples.arrow").read_all()
+This image was packed by "smallfiles". Every sample is a file at its own path.
+An Arrow file after this text has the keys, labels (or captions) and where they came from:
+
+    import pyarrow as pa, struct
+    image = open("x.sqfs", "rb").read()
+    (end,) = struct.unpack_from("<Q", image, 64)
+    start, stop = struct.unpack_from("<2Q", image, end - 24)
+    table = pa.ipc.open_file(image[start:stop]).read_all()
     print(table, table.schema.metadata[b"smallfiles"])
 """
 
@@ -67,7 +72,7 @@ class Extent:
     own: int
 
     def dumps(self) -> bytes:
-        """The bytes of the file `PLACE`."""
+        """The 32 bytes."""
         return _PLACE.pack(_MAGIC, self.start, self.stop, self.own)
 
     @classmethod
@@ -89,14 +94,13 @@ def readme(position: int) -> bytes:
     return text + b"\n" * (-(position + len(text)) % ALIGNMENT)
 
 
-def table(columns: SampleColumns, schema: Schema, options: Any, piece_bytes: int) -> Iterator[Buffer]:
-    """The pieces of the Arrow file.
+def table(columns: SampleColumns, schema: Schema, options: Any) -> list[Buffer]:
+    """Return the pieces of the Arrow file.
 
     Args:
         columns: Of all samples.
         schema: What is packed.
         options: For the provenance record.
-        piece_bytes: Size of each piece but the last; a single piece would be held twice.
     """
     found, values = columns.finish()
     own = {name: values.pop(name) for name in OWN_TYPES if name in values}
@@ -109,14 +113,7 @@ def table(columns: SampleColumns, schema: Schema, options: Any, piece_bytes: int
     batch = pa.record_batch([*found.values()], schema=arrow_schema)
     views: list[Buffer] = []
     write_table(batch, views.extend)
-    held = bytearray()
-    for view in views:
-        for start in range(0, len(view), piece_bytes):
-            held += view[start : start + piece_bytes]
-            if len(held) >= piece_bytes:
-                yield held[:piece_bytes]
-                del held[:piece_bytes]
-    yield held
+    return views
 
 
 @dataclass(frozen=True)
@@ -150,7 +147,7 @@ def load(data: Buffer, path: Path) -> Samples:
     Raises:
         DamagedFileError: It is not one of ours.
     """
-    with damage_reported(path, f"its table of samples ({TABLE}):"):
+    with damage_reported(path, "its table of samples:"):
         buffer = pa.py_buffer(data)
         kinds = pa.ipc.open_file(buffer).schema
         places = [name for name in kinds.names if name.rpartition("/")[2] in ("bytes", "start")]

@@ -99,7 +99,7 @@ class _Opened(OpenedFile):
             self.block = superblock.read(ImageFile(path))
             self.image: SquashFS | None = None
             self.foreign: foreign.Foreign | None = None
-            self.samples = self._placed(self.block.inode_table) or self._found(split)
+            self.samples = self._load(split)
         self.count, self.record = len(self.samples.keys), self.samples.record
 
     @property
@@ -119,32 +119,40 @@ class _Opened(OpenedFile):
     def column(self, name: str) -> pa.Array:
         return self.samples.values[name]
 
-    def _placed(self, data_end: int) -> Samples | None:
-        """The samples of a file whose table contains their offsets: no inode is read."""
-        own = data_end - PLACE_BYTES
-        place = Extent.loads(self.file.read(own, data_end), own) if own >= layout.SUPERBLOCK.size else None
-        if place is None:
-            return None
-        samples = member.load(self.file.read(place.start, place.stop), self.path)
-        if samples.starts.keys() != samples.sizes.keys() or "" not in samples.starts:
-            raise damaged(self.path, f"{TABLE} lacks a column")
-        for field, sizes in samples.sizes.items():
-            starts = samples.starts[field]
-            wrong = (starts < 0) | (starts > place.start) | (sizes < 0) | (sizes > place.start - starts)
-            if wrong.any():
-                raise damaged(self.path, f"{int(wrong.sum())} samples are outside its data")
-            self.files[field] = _Files(self.file, starts, sizes)
-        return samples
-
-    def _found(self, split: str | None) -> Samples:
-        """The samples of any other squashfs file, by its inodes."""
+    def _load(self, split: str | None) -> Samples:
+        """Load the table of samples, or what stands for it in a file of another program."""
+        end = self.block.inode_table
+        own = end - PLACE_BYTES
+        place = Extent.loads(self.file.read(own, end), own) if own >= layout.SUPERBLOCK.size else None
+        if place is not None:
+            samples = member.load(self.file.read(place.start, place.stop), self.path)
+            if samples.starts:
+                self._set_places(samples, place.start)
+                return samples
         # Without an index file beside it, since the squashfs file may be about to be renamed.
         self.image = image = SquashFS(self.path)
-        if TABLE not in image.paths:
+        if place is None and TABLE not in image.paths:
             self.foreign = found = foreign.find(image.paths, self.path, split)
             self.files[""] = _FilesByInode(self.file, image, found.rows)
             return found.samples
-        samples = member.load(image.read(TABLE), self.path)
+        if place is None:
+            samples = member.load(image.read(TABLE), self.path)
+        self._find_files(samples, image)
+        return samples
+
+    def _set_places(self, samples: Samples, end: int) -> None:
+        """Take the places of all files from the table, without reading an inode."""
+        if samples.starts.keys() != samples.sizes.keys() or "" not in samples.starts:
+            raise damaged(self.path, "its table of samples lacks a column")
+        for field, sizes in samples.sizes.items():
+            starts = samples.starts[field]
+            wrong = (starts < 0) | (starts > end) | (sizes < 0) | (sizes > end - starts)
+            if wrong.any():
+                raise damaged(self.path, f"{int(wrong.sum())} samples are outside its data")
+            self.files[field] = _Files(self.file, starts, sizes)
+
+    def _find_files(self, samples: Samples, image: SquashFS) -> None:
+        """Find the files of all samples by their names, where they are compressed or in pieces."""
         suffixes = provenance.blob_suffixes(samples.record)
         for field in dict.fromkeys(["", *samples.sizes]):
             names = further_names(samples.keys, field, suffixes.get(field, "")) if field else samples.keys
@@ -156,7 +164,6 @@ class _Opened(OpenedFile):
             stated = samples.sizes.get(field)
             if stated is not None and (np.asarray(files.size) != stated).any():
                 raise damaged(self.path, "samples have other sizes than its table says")
-        return samples
 
     def further(self) -> dict[str, str]:
         """Name and suffix of each further field of files, in the order of the table."""

@@ -1,4 +1,4 @@
-"""Stream samples into a squashfs file, followed by the table of samples.
+"""Stream samples into a squashfs file, followed by the table of samples, which is not part of the tree.
 
 The trap: a squashfs file names its files in tables at the end, and its first 96 bytes say where those
 are. They are rewritten when everything else is written, and the digest of their block is taken again.
@@ -21,16 +21,7 @@ from pysquashfs.writer.tree import MAX_PATH_BYTES
 from smallfiles.errors import UsageError
 from smallfiles.formats.columns import SampleColumns, file_names, unwritable
 from smallfiles.formats.output import OutputFile, packed
-from smallfiles.formats.squashfs.member import (
-    FOLDER,
-    PLACE,
-    README,
-    TABLE,
-    Extent,
-    as_sentences,
-    readme,
-    table,
-)
+from smallfiles.formats.squashfs.member import Extent, as_sentences, readme, table
 from smallfiles.samples import Buffer, Packed, Sample, Schema
 
 
@@ -113,8 +104,7 @@ def write(
                     writer.add(name, data)
                 count += 1
             payload = writer.bytes
-            _add_table(writer, file, table(columns, schema, options, settings.block_bytes), placed)
-            file.rewrite(writer.close())
+            file.rewrite(writer.close(_record(file, columns, schema, options)))
         finally:
             writer.abandon()
         return packed(out, "squashfs", count, payload, file.finish())
@@ -131,18 +121,18 @@ def _places(sample: Sample, position: int, placed: bool) -> Iterator[int]:
 
 def _files(sample: Sample, schema: Schema, out: Path) -> list[tuple[str, Buffer]]:
     """Name and bytes of each file of a sample, all names checked."""
-    names = file_names(sample, schema, out, (FOLDER,))
+    names = file_names(sample, schema, out, ())
     for name in names:
         if len(name.encode()) > MAX_PATH_BYTES:
             raise unwritable(name, out, f"has more than {MAX_PATH_BYTES:,} bytes")
     return list(zip(names, sample.blobs, strict=True))
 
 
-def _add_table(writer: ImageWriter, file: OutputFile, pieces: Iterator[Buffer], placed: bool) -> None:
-    """Add our own folder; its files come last, and where the table is comes as the last of the data."""
-    writer.add(README, readme(file.position))
+def _record(
+    file: OutputFile, columns: SampleColumns, schema: Schema, options: SquashfsOptions
+) -> Iterator[Buffer]:
+    """Yield what follows the data: a text, the table, and where the table is."""
+    yield readme(file.position)
     start = file.position
-    writer.add_pieces(TABLE, pieces)
-    if placed:
-        stop = file.position
-        writer.add(PLACE, Extent(start, stop, stop).dumps())
+    yield from table(columns, schema, options)
+    yield Extent(start, file.position, file.position).dumps()
