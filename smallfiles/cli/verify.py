@@ -67,7 +67,7 @@ def _source(arguments: argparse.Namespace) -> Source:
     usual: dict[str, Any] = {}
     with contextlib.suppress(FormatError), closing(formats.open(arguments.out, arguments.format)) as reader:
         usual = packed.flags_of(reader)
-    if is_table(against) or inline.find(against, usual.get("split")):
+    if is_table(against) or inline.find(against, usual.get("split"), usual.get("columns", ())):
         usual.pop("suffixes", None)  # a table lists its files
     return load_source(against, arguments, **usual)
 

@@ -75,7 +75,8 @@ def by_class(
             raise SourceError(
                 f"{plural(count, 'image')} not in {origin}: {missing}",
                 expected="a label for each image",
-                next_step="Check that the labels belong to these images",
+                next_step="Check that the labels belong to these images"
+                + (", or leave out --strict" * (count < len(names))),
             )
         notes += (f"{plural(count, 'image')} not in {origin} left out: {missing}",)
     filled = set(of.unique().to_pylist())

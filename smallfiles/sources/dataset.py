@@ -104,7 +104,10 @@ class _Items:
         try:
             return int(operator.index(given))
         except (TypeError, ValueError, RuntimeError):  # a tensor of several numbers raises the last two
-            raise self.bad(number, f"has {_kind(given)} as target") from None
+            cure = None
+            if self.columns is not None and isinstance(given, str):
+                cure = f'Turn class names into numbers: dataset.class_encode_column("{self.columns[1]}")'
+            raise self.bad(number, f"has {_kind(given)} as target", cure) from None
 
     def _png(self, number: int, image: Image.Image) -> bytes:
         if image.mode not in _PNG_MODES:
@@ -123,13 +126,13 @@ class _Items:
                 next_step="Remove what changes targets, such as mixing or a random choice",
             )
 
-    def bad(self, number: int, what: str) -> SourceError:
-        """The error for a sample that cannot be stored."""
+    def bad(self, number: int, what: str, next_step: str | None = None) -> SourceError:
+        """Return the error for a sample that cannot be stored."""
         return SourceError(
             f"sample {number} of {_name_of(self.dataset)} {what}",
             expected="(picture, target): a PIL picture, a uint8 array of rows, columns and channels or the "
             "bytes of an image file; an integer label or a list of captions",
-            next_step="Return these, or pack the files themselves with sources.load",
+            next_step=next_step or "Return these, or pack the files themselves with sources.load",
         )
 
 
@@ -169,6 +172,8 @@ def from_dataset(dataset: Dataset, *, name: str | None = None, split: str | None
         return Source(manifest, FolderStore(root), "dataset", (), root)
     assert made is not None
     store = DatasetStore(items, manifest.paths, manifest.targets, *made)
+    if len(manifest):
+        store.read_into(manifest.path(0), memoryview(bytearray(int(made[0][0]))))  # is it equal each time?
     return Source(manifest, store, "dataset", _notes(items, keys))
 
 
@@ -278,9 +283,20 @@ def _columns(dataset: Any) -> tuple[str, str]:
         raise SourceError(
             f"{_name_of(dataset)} has the columns {', '.join(f'{n} ({k})' for n, k in kinds.items())}",
             expected="one column of images, and one of labels",
-            next_step='Choose two of them, such as dataset.select_columns(["image", "label"])',
+            next_step=_columns_cure(dataset, images, targets),
         )
     return images[0], targets[0]
+
+
+def _columns_cure(dataset: Any, images: Sequence[str], targets: Sequence[str]) -> str:
+    """Return the call that makes a table one of images and labels."""
+    if not images:
+        kinds = {name: getattr(kind, "dtype", "") for name, kind in dataset.features.items()}
+        likely = sorted(kinds, key=lambda name: kinds[name] not in ("binary", "large_binary"))
+        return f'Say which column holds the images: dataset.cast_column("{likely[0]}", datasets.Image())'
+    if not targets:
+        return 'Add labels; -1 stands for none: dataset.add_column("label", [-1] * len(dataset))'
+    return f'Choose two of them, such as dataset.select_columns(["{images[0]}", "{targets[0]}"])'
 
 
 def _listed(items: _Items) -> Samples | None:

@@ -112,7 +112,7 @@ def _load(path: Path, options: SourceOptions) -> Source:
     if path.suffix == ".json" and path.is_file():
         return _from_manifest(path, options.root, options)
     may_be_inside = options.kind == "auto" or path.is_file()
-    if may_be_inside and (inside := inline.find(path, options.split)):
+    if may_be_inside and (inside := inline.find(path, options.split, options.columns)):
         return inline.load(inside, options)
     if is_table(path):
         return tables.load(path, options)
@@ -194,7 +194,7 @@ def _from_manifest(path: Path, root: Path | None, options: SourceOptions) -> Sou
         raise SourceError(
             f"the data of {path} is not at {root}",
             expected="the folder or tar file that its paths are relative to",
-            next_step="Give the right place with root (--root DIR)",
+            next_step="Give the right place (--root DIR)",
         )
     if inside := inline.find(root, manifest.split):
         return Source(manifest, inline.open_store(inside, manifest), "manifest", (), root)

@@ -39,7 +39,7 @@ from smallfiles.progress import plural, progress
 from smallfiles.samples import ByteStore
 from smallfiles.sources import tables
 from smallfiles.sources.record import Source, chosen_split, left_out, refuse_if_strict
-from smallfiles.sources.roles import roles_inside
+from smallfiles.sources.roles import roles_inside, says_files
 from smallfiles.sources.row_store import (
     KEPT_BYTES,
     RowStore,
@@ -79,22 +79,32 @@ class Found:
     notes: tuple[str, ...] = ()
 
 
-def find(path: Path, split: str | None) -> Found | None:
-    """The tables of the chosen split with files in them; None if there are none.
+def find(path: Path, split: str | None, columns: Sequence[str] | None = None) -> Found | None:
+    """Return the tables of the chosen split with files in them; None if there are none.
+
+    Args:
+        path: A table, or a folder of them.
+        split: The wanted split.
+        columns: `NAME=COLUMN` for each field that the user named. Columns of bytes hold files only if one of
+            them is named, or has a usual name such as `image`. None for a manifest, whose author has said so.
 
     Raises:
         SourceError: The split is not there or not clear, or one of its numbered files is missing.
     """
     files = _tables_in(path)
-    columns = file_columns(files[0]) if files else ()
-    if not columns:
+    inside = file_columns(files[0]) if files else ()
+    if files and not inside:
+        inside = file_columns(files[0], binary=True)
+        if columns is not None and not says_files(inside, columns):
+            return None
+    if not inside:
         return None
     splits: dict[str, list[Path]] = {}
     for file in files:
         splits.setdefault(_split_of(file, path), []).append(file)
     name, canonical, notes = chosen_split(sorted(splits), split, path)
     _refuse_missing(splits[name], path)
-    return Found(path, tuple(splits[name]), columns, canonical, notes)
+    return Found(path, tuple(splits[name]), inside, canonical, notes)
 
 
 def open_store(found: Found, manifest: Manifest) -> ByteStore:
@@ -172,7 +182,7 @@ class _Inside:
                 f"without a path: {first_few(bad, len(bad))} (they begin with "
                 f"{self.heads[bad[0]].as_py()!r})",
                 expected="files whose path or first bytes say what they are",
-                next_step="Write their paths beside the bytes",
+                next_step="Write paths beside the bytes, as {bytes, path}, or write the table without it",
             )
         return column(texts, pa.string())
 
@@ -190,7 +200,7 @@ def _scan(found: Found) -> tuple[pa.Table, int, dict[str, _Inside]]:
     with progress(len(found.files), f"read {found.root.name}", unit="files") as bar:
         for file in found.files:
             try:
-                if file_columns(file) != found.columns:
+                if (file_columns(file) or file_columns(file, binary=True)) != found.columns:
                     raise ValueError(f"its files are not in the columns {', '.join(found.columns)}")
                 groups_of(file)  # refuses those that are too large
                 for batch in batches_of(file):
@@ -218,8 +228,11 @@ def _scan(found: Found) -> tuple[pa.Table, int, dict[str, _Inside]]:
     return pa.table({name: plain(table.column(name)) for name in table.column_names}), count, inside
 
 
-def _look(files: pa.StructArray) -> tuple[pa.Array, ...]:
-    data, paths = (pc.struct_field(files, name) for name in ("bytes", "path"))
+def _look(files: pa.Array) -> tuple[pa.Array, ...]:
+    if pa.types.is_struct(files.type):
+        data, paths = (pc.struct_field(files, name) for name in ("bytes", "path"))
+    else:
+        data, paths = files, pa.nulls(len(files), pa.string())
     return (
         pc.binary_length(data).cast(pa.int64()),
         pc.binary_slice(data, 0, _HEAD_BYTES).cast(pa.binary()),

@@ -140,7 +140,7 @@ def load(path: Path, format: str, options: SourceOptions) -> Source:
             raise SourceError(
                 f"{path} contains {plural(len(manifest), 'image')} without labels",
                 expected="a .cls, .txt or .json member for each image, or class folders",
-                next_step="Read them as unlabelled samples, or give a manifest with their labels",
+                next_step="Pack them without labels (--unlabelled), or give a manifest with their labels",
             )
         notes = (f"{path.name} has no targets: label {UNLABELLED} for all",)
     member_suffixes = provenance.member_suffixes(record) or tuple(about.get("member_suffixes", ()))

@@ -100,8 +100,8 @@ def refuse_if_strict(notes: tuple[str, ...], options: SourceOptions, where: obje
     if notes and options.strict:
         raise SourceError(
             f"{where} has more than whole samples: {'; '.join(notes)}",
-            expected="nothing left out, since strict was given",
-            next_step="Complete or remove what is named, or leave out strict",
+            expected="nothing left out, since --strict was given",
+            next_step="Complete or remove what is named, or leave out --strict",
         )
 
 

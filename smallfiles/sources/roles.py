@@ -115,6 +115,11 @@ def roles_inside(table: pa.Table, path: Path, options: SourceOptions, inside: Se
     return _roles(table, path, options, {first: files[first]} | files)
 
 
+def says_files(names: Sequence[str], columns: Iterable[str]) -> bool:
+    """Say whether a flag `--field` or a usual name tells that one of these columns holds files."""
+    return bool({text.partition("=")[2] for text in columns} & {*names} or _known(names, PATHS))
+
+
 def _roles(table: pa.Table, path: Path, options: SourceOptions, files: dict[str, str]) -> Roles:
     """What is not of files: targets, values and the rest; the first of `files` has the keys."""
     given = dict(map(_field, options.columns))

@@ -113,15 +113,24 @@ def unreadable(path: Path, error: Exception) -> SourceError:
 def _refuse_columns(path: Path, schema: pa.Schema) -> None:
     binary = [field.name for field in schema if _is_binary(field.type)]
     twice = sorted({name for name in schema.names if schema.names.count(name) > 1})
-    if binary or twice:
-        what, names = ("contains bytes", binary) if binary else ("occurs several times", twice)
-        raise SourceError(
-            f"the column {first_few(names, len(names))} of {path} {what}",
-            expected="columns of paths, targets and other values, each with its own name",
-            next_step="For pictures in a table use sources.from_dataset(datasets.load_dataset(...))"
-            if binary
-            else "Rename one of them",
+    if not (binary or twice):
+        return
+    if not binary:
+        what, names, cure = "occurs several times", twice, "Rename one of them"
+    elif _is_plain_binary(schema.field(binary[0]).type):
+        what, names = "contains bytes", binary
+        cure = (
+            f"If it holds the files of the samples, pack this table with --field image={binary[0]}; "
+            "if not, write the table without it"
         )
+    else:
+        what, names = "contains bytes", binary
+        cure = "Write its bytes as a plain binary column, or write the table without it"
+    raise SourceError(
+        f"the column {first_few(names, len(names))} of {path} {what}",
+        expected="columns of paths, targets and other values, each with its own name",
+        next_step=cure,
+    )
 
 
 def _is_binary(kind: pa.DataType) -> bool:
@@ -129,6 +138,10 @@ def _is_binary(kind: pa.DataType) -> bool:
         return any(_is_binary(field.type) for field in kind)
     tests = (pa.types.is_binary, pa.types.is_large_binary, pa.types.is_fixed_size_binary)
     return any(test(kind) for test in tests)
+
+
+def _is_plain_binary(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_binary(kind) or pa.types.is_large_binary(kind))
 
 
 def schema_of(path: Path) -> pa.Schema:
@@ -141,8 +154,15 @@ def schema_of(path: Path) -> pa.Schema:
         return reader.schema
 
 
-def file_columns(path: Path) -> tuple[str, ...]:
-    """The columns of a Parquet or Arrow file that hold files, as structs of `bytes` and `path`."""
+def file_columns(path: Path, binary: bool = False) -> tuple[str, ...]:
+    """Return the columns of a Parquet or Arrow file that hold files, as structs of `bytes` and `path`.
+
+    Args:
+        path: The table.
+        binary: Also return columns of a Parquet file that hold bytes alone. They may be anything, so the user
+            must have declared that they are files.
+    """
+    binary = binary and path.suffix.lower() == ".parquet"
     try:
         schema = schema_of(path)
         schema.names  # noqa: B018 - a name may be no UTF-8
@@ -151,9 +171,12 @@ def file_columns(path: Path) -> tuple[str, ...]:
     return tuple(
         field.name
         for field in schema
-        if pa.types.is_struct(field.type)
-        and {each.name for each in field.type} == {"bytes", "path"}
-        and _is_binary(field.type)
+        if (binary and _is_plain_binary(field.type))
+        or (
+            pa.types.is_struct(field.type)
+            and {each.name for each in field.type} == {"bytes", "path"}
+            and _is_binary(field.type)
+        )
     )
 
 
@@ -193,11 +216,15 @@ def groups_of(path: Path) -> list[Group]:
 
 
 def read_group(group: Group, name: str, part: str) -> pa.ChunkedArray:
-    """`bytes` or `path` of one column of files in a group."""
+    """Return `bytes` or `path` of one column of files in a group; all paths are null beside plain bytes."""
     from pyarrow import parquet
 
     if group.file.suffix.lower() == ".parquet":
         with parquet.ParquetFile(group.file) as file:
+            if not pa.types.is_struct(file.schema_arrow.field(name).type):
+                if part == "path":
+                    return pa.chunked_array([pa.nulls(group.rows, pa.string())])
+                return file.read_row_group(group.number, columns=[name]).column(name)
             table = file.read_row_group(group.number, columns=[f"{name}.{part}"])
     else:
         with open_arrow(group.file) as reader:

@@ -264,7 +264,7 @@ def _annotated_source(annotated: fields.Annotated, options: SourceOptions) -> So
             f"{data.path} has {plural(len(without), 'sample')} without a target: "
             f"{first_few(without, len(without))}",
             expected="a .cls, .txt or .json member for each",
-            next_step="Leave out strict to take them unlabelled",
+            next_step="Leave out --strict to take them unlabelled",
         )
     targets = [UNLABELLED] * len(data.names) if options.unlabelled else annotated.targets(kind)
     split = options.split or data.record.get("schema", {}).get("split") or "train"
@@ -363,7 +363,7 @@ class TarStore(NamedStore):
             raise SourceError(
                 f"{file.path} has {file.size:,} bytes",
                 expected=f"the {expected_bytes:,} bytes it had when it was indexed",
-                next_step="Index it again, since it was changed",
+                next_step="Run it again: the archive was changed in the meantime",
             )
         return zips.ZippedFile(file, archive.members[tar]) if isinstance(archive, zips.ZipArchive) else file
 

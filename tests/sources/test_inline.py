@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import io
 import json
 import re
+from contextlib import closing
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from PIL import Image
 from pyarrow import parquet
 from source_sets import contents, plant, refused, rows
 
@@ -157,3 +160,24 @@ def test_sounds_in_a_table_are_packed_and_verified_against_it(tmp_path):
     assert formats.open(out).keys().to_pylist() == [f"{n:08d}.flac" for n in range(3)]
     assert formats.open(out).target(2) == ["c"]
     assert main(["verify", str(out), "--against", str(tmp_path / "t.parquet")]) == 0
+
+
+def test_a_declared_column_of_bytes_is_packed_alike_from_the_table_and_from_its_manifest(tmp_path):
+    """Two columns of bytes, rows in two groups: the same samples either way, and equal to their source."""
+    pictures = []
+    for shade in (0, 200):
+        out = io.BytesIO()
+        Image.new("L", (8, 8), shade).save(out, "JPEG")
+        pictures.append(out.getvalue())
+    data = {"photo": pictures, "mask": pictures[::-1], "label": ["b", "a"]}
+    parquet.write_table(pa.table(data), tmp_path / "s.parquet", row_group_size=1)
+    flags = ["--field", "image=photo"]  # a name that says nothing
+    assert main(["pack", str(tmp_path / "s.parquet"), str(tmp_path / "a.arrow"), *flags]) == 0
+    assert main(["manifest", str(tmp_path / "s.parquet"), "-o", str(tmp_path / "m.json"), *flags]) == 0
+    assert main(["pack", str(tmp_path / "m.json"), str(tmp_path / "b.arrow")]) == 0
+    for name in ("a", "b"):
+        with closing(formats.open(tmp_path / f"{name}.arrow")) as reader:
+            assert [bytes(reader.read(row)) for row in range(2)] == data["photo"]
+            assert [bytes(reader.blob("mask").read(row)) for row in range(2)] == data["mask"]
+            assert [reader.classes[reader.target(row)] for row in range(2)] == data["label"]
+    assert main(["verify", str(tmp_path / "a.arrow"), "--against", str(tmp_path / "s.parquet")]) == 0

@@ -112,7 +112,7 @@ def label(
         raise SourceError(
             f"there are images of classes that no class list names: {first_few(unlisted, len(unlisted))}",
             expected="classes of ILSVRC2012, and label files that belong to these images",
-            next_step="Move them away, or read the tree as a plain folder (kind folder)",
+            next_step="Move them away, or read the tree as a plain folder (--source folder)",
         )
     labelled = by_class(names, wnids, classes, origin, strict=options.strict)
     return replace(labelled, notes=notes + labelled.notes)

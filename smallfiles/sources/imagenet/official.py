@@ -73,7 +73,7 @@ def from_archive(archive: Archive, options: SourceOptions, notes: tuple[str, ...
         raise SourceError(
             f"{archive.path} is no tar of ImageNet: it contains {there}",
             expected=f"{' or '.join(TARS.values())}",
-            next_step="Check the path, or read it as any tar (kind tarball)",
+            next_step="Check the path, or read it as any tar (--source tarball)",
         )
     if options.split is not None and canonical_split(options.split) != split:
         raise SourceError(
