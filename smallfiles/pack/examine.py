@@ -1,9 +1,10 @@
 """Look at a sample's bytes before they are packed: a broken image found now costs a minute.
 
-The header check is nearly free (2 µs) and finds empty files, files that are no image, and JPEGs
-that were cut off; decoding (3 ms) finds what any decoder can find, by the same code as training. Arrays of
-NumPy (.npy) are decoded too; samples of any other kind are counted, and the report says how many.
-Formats: a JPEG begins with FF D8 and ends with FF D9 (ITU-T T.81 B.1.1.3), perhaps followed by padding.
+The header check is nearly free (2 µs). It finds empty files, files of another kind than their suffix says,
+pointers of git-lfs, and JPEGs that were cut off. Decoding (3 ms) finds what any decoder can find, by the same
+code as training. Arrays of NumPy (.npy) are decoded too; samples of any other kind are counted, and the
+report says how many.
+Formats: see `kinds`; a JPEG ends with FF D9 (ITU-T T.81 B.1.1.3), perhaps followed by padding.
 
 The trap: a preview in the header ends with FF D9 too, so half a photograph has one; only an end marker
 behind the header counts. Notebook 03 shows what it finds.
@@ -13,13 +14,15 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable
+from functools import partial
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from smallfiles import npy
+from smallfiles import kinds, npy
 from smallfiles.errors import SmallfilesError, SourceError
-from smallfiles.folders import IMAGE_BEGINNINGS, IMAGE_SUFFIXES
+from smallfiles.folders import IMAGE_SUFFIXES
+from smallfiles.progress import note
 
 Examine = Callable[[str, memoryview], bool]
 """Whether EXIF says to turn it; raises a SourceError that names the path if its bytes cannot be packed."""
@@ -33,7 +36,9 @@ _ORIENTATION = 0x0112
 
 def examiner(level: str) -> Examine:
     """The check of a level: `none`, `header` or `decode`."""
-    return {"none": _nothing, "header": check_header, "decode": check_decode}[level]
+    if level == "none":
+        return _nothing
+    return partial({"header": check_header, "decode": check_decode}[level], noted=set())
 
 
 def _nothing(path: str, data: memoryview) -> bool:
@@ -41,8 +46,13 @@ def _nothing(path: str, data: memoryview) -> bool:
     return False
 
 
-def check_header(path: str, data: memoryview) -> bool:
-    """Refuse empty files and, by suffix, images that are none or are cut off.
+def check_header(path: str, data: memoryview, noted: set[str] | None = None) -> bool:
+    """Refuse empty files, files that are not of the kind that their suffix says, and JPEGs that are cut off.
+
+    Args:
+        path: The name of the file, with its suffix.
+        data: All of its bytes.
+        noted: Wrong suffixes that a note has named already; None notes nothing.
 
     Returns:
         Whether it is a JPEG that says in EXIF that viewers should turn or mirror it.
@@ -52,19 +62,40 @@ def check_header(path: str, data: memoryview) -> bool:
     """
     if not len(data):
         raise _bad(path, "is empty (0 bytes)")
-    if not path.lower().endswith(IMAGE_SUFFIXES):
-        return False
     head = bytes(data[:_EXIF_BEGINS_WITHIN])
-    if head.startswith(b"\xff\xd8\xff") and data[-2:] == _END_OF_IMAGE:
-        return _EXIF in head and _is_rotated(
-            data, head.index(_EXIF) + len(_EXIF)
-        )  # nearly all files, in a millionth of a second
-    kind = next((name for magic, name in IMAGE_BEGINNINGS.items() if head.startswith(magic)), None)
-    if kind is None:
-        raise _bad(path, f"is no image (it begins with {head[:8]!r})")
-    if kind == "JPEG" and _was_cut_off(data):
+    is_jpeg = head.startswith(b"\xff\xd8\xff") and path.lower().endswith(IMAGE_SUFFIXES)
+    if not (is_jpeg and path.lower().endswith((".jpg", ".jpeg"))):  # nearly all files are
+        _check_kind(path, data, noted)
+    if not is_jpeg:
+        return False
+    if data[-2:] != _END_OF_IMAGE and _was_cut_off(data):
         raise _bad(path, "is a JPEG that was cut off (no end-of-image marker)")
-    return kind == "JPEG" and _EXIF in head and _is_rotated(data, head.index(_EXIF) + len(_EXIF))
+    return _EXIF in head and _is_rotated(data, head.index(_EXIF) + len(_EXIF))
+
+
+def _check_kind(path: str, data: memoryview, noted: set[str] | None) -> None:
+    """Raise SourceError for a file whose first bytes are not those of its suffix."""
+    if pointer := kinds.pointer(data):
+        program, command = pointer
+        raise _bad(
+            path, f"is a pointer of {program}; fetch the file itself where the clone is: {command}", "data"
+        )
+    own = kinds.expected(path)
+    if not own or kinds.kind_of(data, own):
+        return
+    if kind := kinds.alike(path, data):
+        misnamed = f"{kind} as {path.rpartition('.')[2]}"
+        if noted is not None and misnamed not in noted:
+            noted.add(misnamed)
+            note(f"{path} holds {kind}, not {own[0]}: it is packed as it is, like others of this kind")
+        return
+    if kinds.is_web_page(data):
+        raise _bad(
+            path, f"is a web page (HTML), not {own[0]}; download it again, logged in if need be", own[0]
+        )
+    kind = kinds.kind_of(data)
+    begin = bytes(data[:8])
+    raise _bad(path, f"holds {kind}" if kind else f"is not {own[0]} (it begins with {begin!r})", own[0])
 
 
 def _is_rotated(data: memoryview, begin: int) -> bool:
@@ -83,8 +114,13 @@ def _is_rotated(data: memoryview, begin: int) -> bool:
     return False
 
 
-def check_decode(path: str, data: memoryview) -> bool:
+def check_decode(path: str, data: memoryview, noted: set[str] | None = None) -> bool:
     """Refuse what does not decode to the last pixel, without a warning.
+
+    Args:
+        path: The name of the file, with its suffix.
+        data: All of its bytes.
+        noted: As for `check_header`.
 
     Returns:
         As `check_header`.
@@ -92,7 +128,7 @@ def check_decode(path: str, data: memoryview) -> bool:
     Raises:
         SourceError: What is wrong, with the path.
     """
-    rotated = check_header(path, data)
+    rotated = check_header(path, data, noted)
     if path.lower().endswith(npy.SUFFIX):
         try:
             npy.view(data)

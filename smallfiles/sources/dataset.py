@@ -27,8 +27,9 @@ import pyarrow as pa
 import xxhash
 from PIL import Image
 
+from smallfiles import kinds
 from smallfiles.errors import SourceError, first_few
-from smallfiles.folders import IMAGE_BEGINNINGS, canonical_split
+from smallfiles.folders import canonical_split
 from smallfiles.images.faults import PILLOW_RAISES
 from smallfiles.manifest import Manifest
 from smallfiles.progress import plural, progress
@@ -362,9 +363,8 @@ def _scan(items: _Items) -> tuple[list[str], list[Target], tuple[np.ndarray, np.
 
 
 def _suffix(items: _Items, number: int, data: bytes) -> str:
-    for magic, kind in IMAGE_BEGINNINGS.items():
-        if data.startswith(magic):
-            return kind.lower()
+    if kind := kinds.kind_of(data, kinds.PICTURES):
+        return kind.lower()
     raise items.bad(number, f"has bytes that are no image (they begin with {data[:8]!r})")
 
 

@@ -24,11 +24,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from smallfiles import kinds
 from smallfiles.arrays import as_mask, column, from_numpy, scalar, suffixes_of
 from smallfiles.errors import SourceError, first_few
 from smallfiles.folders import (
     FILE_SUFFIXES,
-    IMAGE_BEGINNINGS,
     IMAGE_SUFFIXES,
     SourceOptions,
     canonical_split,
@@ -52,9 +52,9 @@ from smallfiles.sources.table_files import batches_of, file_columns, groups_of, 
 
 _SUFFIXES = (".parquet", ".arrow")
 _SHARD = re.compile(r"(?P<split>.+)-(?P<number>\d{5})-of-(?P<count>\d{5})")
-_BEGINNINGS = {magic: f".{kind.lower()}" for magic, kind in IMAGE_BEGINNINGS.items() if magic != b"RIFF"}
-_BEGINNINGS |= {b"fLaC": ".flac", b"OggS": ".ogg", b"ID3": ".mp3", b"\x93NUMPY": ".npy"}
-_IN_RIFF = {b"WEBP": ".webp", b"WAVE": ".wav"}
+_SUFFIX_OF = {kind: f".{kind.lower()}" for kind in (*kinds.PICTURES, "WAV", "FLAC", "Ogg")} | {
+    "NumPy": ".npy"
+}
 _HEAD_BYTES = 12
 _IN_ORDER = "a group of rows is decoded at once: to shuffle this set, pack it without, then pack the output"
 _LOOKED_AT = 10_000  # names of a folder that may be one of a million images
@@ -188,9 +188,9 @@ class _Inside:
 
 
 def _suffix(head: bytes) -> str | None:
-    if head.startswith(b"RIFF"):
-        return _IN_RIFF.get(head[8:12])
-    return next((suffix for magic, suffix in _BEGINNINGS.items() if head.startswith(magic)), None)
+    if head.startswith(b"ID3"):
+        return ".mp3"
+    return _SUFFIX_OF.get(kinds.kind_of(head, tuple(_SUFFIX_OF)) or "")
 
 
 def _scan(found: Found) -> tuple[pa.Table, int, dict[str, _Inside]]:

@@ -122,7 +122,7 @@ def test_a_header_check_names_what_is_wrong(tmp_path: Path) -> None:
     check_header("notes.txt", memoryview(b"anything"))
     half = photograph(preview=True)[:-2000]
     assert half.rfind(b"\xff\xd9") > 0  # that of the preview
-    for data, words in ((b"", "empty"), (good[:-2], "cut off"), (half, "cut off"), (b"<html>", "no image")):
+    for data, words in ((b"", "empty"), (good[:-2], "cut off"), (half, "cut off"), (b"<html>", "web page")):
         with pytest.raises(SourceError, match=f"a.JPEG is .*{words}"):
             check_header("a.JPEG", memoryview(data))
 

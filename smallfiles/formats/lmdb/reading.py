@@ -17,8 +17,8 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from smallfiles import kinds
 from smallfiles.errors import FormatError
-from smallfiles.folders import IMAGE_BEGINNINGS
 from smallfiles.formats import provenance
 from smallfiles.formats.blob import NAMES, Blob
 from smallfiles.formats.bytefile import ByteFile, damaged
@@ -35,7 +35,6 @@ _DEEPEST = 32
 _PAGE_SIZES = tuple(1 << power for power in range(9, 16))
 _CHECKED = 4096
 _HEAD_BYTES = 16
-_BEGINNINGS = tuple(IMAGE_BEGINNINGS)
 
 
 @dataclass(frozen=True)
@@ -226,7 +225,7 @@ def _suspects(file: ByteFile, found: _Entries) -> list[int]:
 
 
 def _is_image(data: Buffer) -> bool:
-    return bytes(data[:_HEAD_BYTES]).startswith(_BEGINNINGS)
+    return kinds.kind_of(data[:_HEAD_BYTES], kinds.PICTURES) is not None
 
 
 def _no_image(path: Path, key: bytes) -> FormatError:
