@@ -19,6 +19,8 @@ from pysquashfs.errors import MissingToolError, SquashFSError
 
 Buffer = bytes | bytearray | memoryview
 NAMES = ("gzip", "zstd", "lz4", "xz")
+MOST_TIMES, FREE_BYTES = 200, 1 << 30
+"""Compressed bytes may become so many times as many, and always so many; more is a decompression bomb."""
 LEVELS = {"gzip": (1, 9), "zstd": (1, 22)}
 """The lowest and the highest level of those that are written."""
 
@@ -30,6 +32,11 @@ _of_thread = threading.local()
 
 class BlockError(ValueError):
     """A block does not decompress correctly; the caller adds which block of which image."""
+
+
+def most_bytes(stored: int) -> int:
+    """Return how many bytes `stored` compressed bytes may become; what claims more is refused."""
+    return max(FREE_BYTES, MOST_TIMES * stored)
 
 
 def require(name: str, path: object = "") -> None:

@@ -22,8 +22,6 @@ from pysquashfs.index import RAW, Index
 from pysquashfs.names import view
 
 _FRAGMENT_CACHE_BYTES = 8 << 20
-_FREE_BYTES = 256 << 20  # a file may always decompress to this, plus …
-_MAX_GROWTH = 64  # … this multiple of the size of the image
 _RUN_BYTES = 32 << 20  # blocks that are fetched by one pread
 
 
@@ -56,7 +54,7 @@ class FileReader:
         self._offset, self._words = view(files.fragment_offset), view(index.words)
         self._block_bytes = index.superblock.block_bytes
         self._compressor = index.superblock.compressor
-        self._limit = _FREE_BYTES + _MAX_GROWTH * index.image_bytes
+        self._limit = compression.most_bytes(index.image_bytes)
         self._fragments: OrderedDict[int, bytes] = OrderedDict()
         self._kept = max(1, _FRAGMENT_CACHE_BYTES // self._block_bytes)
 

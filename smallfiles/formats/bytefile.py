@@ -20,8 +20,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
+from pysquashfs.compression import FREE_BYTES, MOST_TIMES
 from smallfiles.errors import DamagedFileError, FormatError, SmallfilesError, refuse_shortage
 from smallfiles.machine import is_parallel_filesystem
+from smallfiles.progress import bytes_text
 from smallfiles.samples import Buffer
 
 Access: TypeAlias = Literal["auto", "mmap", "pread"]
@@ -156,6 +158,28 @@ def damaged(
 ) -> DamagedFileError:
     """The error for a file whose bytes cannot be right."""
     return DamagedFileError(f"{path} is damaged: {what}", expected=expected, next_step=next_step)
+
+
+def refuse_bomb(path: Path, stored: int, unpacked: int, times: int = MOST_TIMES) -> None:
+    """Refuse an archive of any kind that becomes far larger when it is unpacked.
+
+    Honest data stays below the limit: text shrinks 3 to 20 times, and pictures hardly at all.
+
+    Args:
+        path: The archive.
+        stored: Its bytes.
+        unpacked: The bytes of its files together; for a stream those that were unpacked so far.
+        times: How many times its bytes they may have. What is kept in memory may have fewer.
+
+    Raises:
+        FormatError: They have more than that, and more than 1 GiB.
+    """
+    if unpacked > max(FREE_BYTES, times * stored):
+        raise FormatError(
+            f"{path} has {bytes_text(stored)} and unpacks to {bytes_text(unpacked)} or more",
+            expected=f"at most {times} times its size, or {bytes_text(FREE_BYTES)}",
+            next_step="If that is right, unpack it to a local disk, and pack that folder",
+        )
 
 
 @contextlib.contextmanager

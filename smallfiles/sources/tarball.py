@@ -332,7 +332,7 @@ class TarStore(NamedStore):
         try:
             opened = self._open(path.partition("/")[0] if self._archive.tars else "")
             if not isinstance(opened, ByteFile):
-                buffer[:size] = opened.read(start, start + size)
+                opened.read_into(start, buffer[:size])
                 return size
             got = opened.read_into(start, buffer[:size])
         except FormatError as error:  # a context would cost a microsecond a sample

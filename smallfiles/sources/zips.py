@@ -26,16 +26,12 @@ from smallfiles.errors import FormatError, first_few
 from smallfiles.formats.bytefile import ByteFile, damage_reported, damaged
 from smallfiles.formats.tar import archive as tar
 from smallfiles.formats.tar.members import MAX_CONTENT_BYTES, Members
-from smallfiles.progress import bytes_text, plural
+from smallfiles.progress import plural
 from smallfiles.sources.scanning import in_flight
 
 SUFFIX = ".zip"
 _HEADER_BYTES = 30
 _ENCRYPTED, _WINDOWS = 1, 0
-_MOST_TIMES, _MOST_TIMES_TEXT, _MOST_BYTES = 200, 20, 1 << 30
-"""Unpacked, a zip may have so many times its size (its annotations, which stay in memory, fewer), or so many
-bytes: the larger of both."""
-
 Table = npt.NDArray[np.void]
 _ROW = np.dtype([("offset", "<i8"), ("packed", "<i8"), ("size", "<i8"), ("crc", "<u4"), ("method", "<u2")])
 
@@ -57,6 +53,10 @@ class ZippedFile:
 
     file: ByteFile
     members: Table
+
+    def read_into(self, start: int, buffer: memoryview) -> None:
+        """A whole member into a buffer of its size."""
+        buffer[:] = self.read(start, start + len(buffer))
 
     def read(self, start: int, stop: int) -> bytes:
         """The first `stop - start` bytes of the member at `start`; all of them are checked.
@@ -113,13 +113,12 @@ def _indexed(path: Path, infos: list[zipfile.ZipInfo]) -> ZipArchive:
     ends = members["offset"] + _HEADER_BYTES + members["packed"]
     if (ends[:-1] > members["offset"][1:]).any():
         raise damaged(path, "members overlap, so that they unpack to more than they are")
-    _refuse_bomb(file, sum(found.sizes), _MOST_TIMES)
     texts = [
         row
         for row, size in enumerate(found.sizes)
         if found.names[row].lower().endswith(tar.CONTENTS_OF) and size <= MAX_CONTENT_BYTES
     ]
-    _refuse_bomb(file, sum(found.sizes[row] for row in texts), _MOST_TIMES_TEXT)
+    tar.KeptTexts(path, file.size).add(sum(found.sizes[row] for row in texts))
     opened = ZippedFile(file, members)
     read = in_flight(
         lambda row: opened.read(found.offsets[row], found.offsets[row] + found.sizes[row]), texts
@@ -150,13 +149,4 @@ def _refuse_unreadable(path: Path, infos: list[zipfile.ZipInfo]) -> None:
             f"{first_few(odd, len(odd))}",
             expected="stored or deflated members without a password",
             next_step="Unzip it to a local disk, and pack that folder",
-        )
-
-
-def _refuse_bomb(file: ByteFile, total: int, times: int) -> None:
-    if total > max(_MOST_BYTES, times * file.size):
-        raise FormatError(
-            f"{file.path} has {bytes_text(file.size)} and unpacks to {bytes_text(total)}",
-            expected=f"at most {times} times its size",
-            next_step="If that is right, unzip it to a local disk, and pack that folder",
         )

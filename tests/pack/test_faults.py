@@ -34,7 +34,7 @@ def break_tree(tree: Path) -> dict[str, str]:
     files[7].write_bytes(files[7].read_bytes()[:-30])
     files[11].write_bytes(b"<html>404</html>")
     return {
-        str(files[n].relative_to(tree)): word for n, word in ((1, "empty"), (7, "cut off"), (11, "no image"))
+        str(files[n].relative_to(tree)): word for n, word in ((1, "empty"), (7, "cut off"), (11, "web page"))
     }
 
 
@@ -194,15 +194,15 @@ def test_a_tar_that_is_written_again_under_a_pack_is_named(tmp_path: Path) -> No
     tree, packed = tmp_path / "tree", tmp_path / "set.tar"
     for number in range(40):
         (tree / "ab"[number % 2]).mkdir(parents=True, exist_ok=True)
-        (tree / "ab"[number % 2] / f"{number:02d}.npy").write_bytes(bytes([number]) * 100)
-    files = sorted(tree.rglob("*.npy"))
+        (tree / "ab"[number % 2] / f"{number:02d}.raw").write_bytes(bytes([number]) * 100)
+    files = sorted(tree.rglob("*.raw"))
     for order in (files, files[::-1]):
         with tarfile.open(packed.with_name("new.tar"), "w") as archive:
             for file in order:
                 archive.add(file, file.relative_to(tree))
         if order is files:
             packed.with_name("new.tar").rename(packed)
-            source = sources.load(packed, suffixes=(".npy",))
+            source = sources.load(packed, suffixes=(".raw",))
     packed.write_bytes(packed.with_name("new.tar").read_bytes())
     with pytest.raises(SmallfilesError, match=r"set\.tar was changed"):
         pack(source, tmp_path / "x.arrow")
@@ -255,7 +255,7 @@ def test_check_decode_decodes_arrays_and_counts_what_it_cannot_decode(
     (folder / "cut.npy").write_bytes(whole[:-8])
     (folder / "more.npy").write_bytes(whole + b"x")
     (folder / "shape.npy").write_bytes(whole.replace(b"(100,)", b"(10**9,)"))
-    (folder / "noise.flac").write_bytes(b"noise")
+    (folder / "noise.flac").write_bytes(b"fLaCnoise")
     out = tmp_path / "out.arrow"
     words = ["pack", str(tmp_path / "tree"), str(out), "--suffix", ".npy", "--suffix", ".flac"]
     assert main([*words, "--check", "decode", "--on-error", "skip"]) == 0

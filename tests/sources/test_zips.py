@@ -14,8 +14,8 @@ from source_sets import contents, refused, rows
 from smallfiles import formats, sources
 from smallfiles.cli import main
 from smallfiles.errors import SmallfilesError, SourceError
+from smallfiles.formats import bytefile
 from smallfiles.pack import PackConfig, pack, verify
-from smallfiles.sources import zips
 
 TREE = {"dog/1.jpg": b"one", "cat/2.jpg": b"", "cat/ü é.PNG": b"x" * 150_000, "dog/4.jpg": os.urandom(5000)}
 
@@ -116,7 +116,7 @@ def test_what_cannot_be_read_in_place_is_refused_with_the_way(tmp_path):
 
 
 def test_bombs_are_refused_before_anything_is_unpacked(tmp_path, monkeypatch):
-    monkeypatch.setattr(zips, "_MOST_BYTES", 1 << 20)
+    monkeypatch.setattr(bytefile, "FREE_BYTES", 1 << 20)
     assert "at most 200 times" in refused(put(tmp_path / "flat.zip", {"cat/1.jpg": bytes(8 << 20)}))
     texts = {f"{n}.json": os.urandom(1000) * 50 for n in range(40)}  # each would be held in memory
     assert "at most 20 times" in refused(put(tmp_path / "texts.zip", texts))

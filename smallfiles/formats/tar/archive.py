@@ -26,7 +26,7 @@ from smallfiles.digests import byte_order
 from smallfiles.errors import FormatError, first_few
 from smallfiles.folders import SERVICE_FOLDERS
 from smallfiles.formats import provenance
-from smallfiles.formats.bytefile import ByteFile, damaged
+from smallfiles.formats.bytefile import ByteFile, damaged, refuse_bomb
 from smallfiles.formats.tar.headers import BLOCK_BYTES, RECORD_BYTES
 from smallfiles.formats.tar.members import Members, Names, Scanner, is_tar, prefix_of, refuse_incomplete
 from smallfiles.formats.tar.names import ANNOTATIONS
@@ -41,6 +41,7 @@ _HOSTILE = r"^/|(^|/)\.\.?(/|$)|//|[\x00\n]"
 _STEP_BYTES = 1 << 20
 _ROWS_AT_ONCE = 1 << 14
 _SCANS_AT_ONCE = 32
+_MOST_TIMES_TEXT = 20  # annotations stay in memory
 
 
 @dataclass(frozen=True)
@@ -123,10 +124,30 @@ def index(path: Path) -> Archive:
         raw_bytes = _refuse_bad_end(outer, plain)
         outer = _expanded(outer, plain)
     else:
+        kept = KeptTexts(path, path.stat().st_size)
         with contextlib.closing(ForwardFile(path, compression)) as stream:
-            outer = Scanner(stream.fetch, str(path), CONTENTS_OF, inline=True).scan()
+            outer = Scanner(stream.fetch, str(path), CONTENTS_OF, inline=True, may_keep=kept.add).scan()
             raw_bytes = _refuse_bad_end(outer, stream)
     return replace(columns_of(path, compression, path.stat().st_size, outer), raw_bytes=raw_bytes)
+
+
+@dataclass
+class KeptTexts:
+    """How many bytes of annotations of a compressed archive are kept in memory.
+
+    Args:
+        path: The archive.
+        stored: Its bytes.
+    """
+
+    path: Path
+    stored: int
+    count: int = 0
+
+    def add(self, count: int) -> None:
+        """Refuse these bytes if they are too many for the size of the archive."""
+        self.count += count
+        refuse_bomb(self.path, self.stored, self.count, _MOST_TIMES_TEXT)
 
 
 def _refuse_bad_end(outer: Members, file: ByteFile | ForwardFile) -> int:
@@ -178,6 +199,7 @@ def _expanded(outer: Members, file: ByteFile) -> Members:
 
 def columns_of(path: Path, compression: str | None, file_bytes: int, found: Members) -> Archive:
     """Names as text, without those that are hidden or were replaced by later members."""
+    refuse_bomb(path, file_bytes, sum(found.sizes))
     names, notes = _as_text(found.names, path), list[str]()
     hidden = as_mask(pc.match_substring_regex(names, _HIDDEN)) & (not found.is_ours)
     latest = _is_last_of_its_name(names)

@@ -138,6 +138,7 @@ class Scanner:
         read: Reads by position; positions only grow.
         where: The archive's name, for messages.
         contents_of: Suffixes (lower case) of small files whose bytes are also read.
+        may_keep: Raises an error if so many bytes of these may not be kept in memory.
         inline: Scan inner tars when they are met (needed when reading a stream).
     """
 
@@ -145,6 +146,7 @@ class Scanner:
     where: str
     contents_of: tuple[bytes, ...] = ()
     inline: bool = False
+    may_keep: Callable[[int], None] = lambda count: None
     _unchecked: list[tuple[int, bytes]] = field(default_factory=list)
     _long_name: bytes | None = None
     _long_size: int | None = None
@@ -208,12 +210,13 @@ class Scanner:
     def _take_file(self, name: bytes, data: int, size: int, found: Members) -> None:
         if self.inline and is_tar(name) and not found.is_ours:
             where = f"{self.where}:{name.decode('utf-8', 'replace')}"
-            inner = Scanner(self.read, where, self.contents_of, inline=True)
+            inner = Scanner(self.read, where, self.contents_of, inline=True, may_keep=self.may_keep)
             members = inner.scan(data, data + size)
             refuse_incomplete(members, inner.where)
             found.extend(members, prefix_of(name))
             return
         if size <= MAX_CONTENT_BYTES and name[-5:].lower().endswith(self.contents_of):
+            self.may_keep(size)
             found.contents[len(found.names)] = self.read(data, data + size)
         found.names.append(name)
         found.offsets.append(data)

@@ -16,17 +16,19 @@ import os
 import shlex
 import threading
 import zlib
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Protocol
 
 from smallfiles.errors import DamagedFileError, FormatError, MissingPackageError, refuse_shortage
-from smallfiles.formats.bytefile import damaged
+from smallfiles.formats.bytefile import damaged, refuse_bomb
 from smallfiles.formats.tar.options import Compression
 from smallfiles.samples import Buffer
 
 _MAGIC = {b"\x1f\x8b": "gzip", b"BZh": "bzip2", b"\xfd7zXZ\x00": "xz", b"\x28\xb5\x2f\xfd": "zstd"}
 _MODULES = {"gzip": "gzip", "bzip2": "bz2", "xz": "lzma"}
 _STEP_BYTES = 1 << 20
+_KEPT_BYTES = 16 << 20
 _ZSTD_FEED_BYTES = 1 << 11  # zeros shrink 40,000 times: one step makes at most about 80 MB
 
 
@@ -120,11 +122,13 @@ class ForwardFile:
     Args:
         path: The file.
         compression: What `compression_of` said.
+        trusted: Whether its unpacked size is known, so that it may be any.
     """
 
-    def __init__(self, path: Path, compression: str) -> None:
+    def __init__(self, path: Path, compression: str, *, trusted: bool = False) -> None:
         self.path = path
         self.position = 0
+        self._stored = None if trusted else path.stat().st_size
         self._file: _Stream
         try:
             if compression == "zstd":
@@ -148,14 +152,24 @@ class ForwardFile:
         Raises:
             DamagedFileError: The stream is damaged or cut.
         """
+        pieces = [*self._pieces(start, stop)]
+        return bytes(pieces[0]) if len(pieces) == 1 else b"".join(pieces)
+
+    def fetch_into(self, start: int, buffer: memoryview) -> int:
+        """The same without memory of its own; returns how many bytes there were."""
+        got = 0
+        for piece in self._pieces(start, start + len(buffer)):
+            buffer[got : got + len(piece)] = piece
+            got += len(piece)
+        return got
+
+    def _pieces(self, start: int, stop: int) -> Iterator[Buffer]:
         assert start >= self.position, "a stream cannot go back"
         while start > self.position:
             if not self._next(start - self.position):
-                return b""
-        pieces = []
+                return
         while self.position < stop and (piece := self._next(stop - self.position)):
-            pieces.append(piece)
-        return bytes(pieces[0]) if len(pieces) == 1 else b"".join(pieces)
+            yield piece
 
     def _next(self, size: int) -> Buffer:
         try:
@@ -165,6 +179,8 @@ class ForwardFile:
                 raise _broken(self.path, error) from error
             raise
         self.position += len(data)
+        if self._stored is not None:
+            refuse_bomb(self.path, self._stored, self.position)
         return data
 
 
@@ -201,8 +217,21 @@ class StreamedStore:
                 self._last = (start, stop, self._at(start).fetch(start, stop))
             data = self._last[2]
         if len(data) != stop - start:
-            raise _broken(self.path, EOFError(f"bytes {start:,} to {stop:,} are not all there"))
+            raise self._cut(start, stop)
         return data
+
+    def read_into(self, start: int, buffer: memoryview) -> None:
+        """The same into a buffer; without further memory, if there are more than 16 MiB."""
+        stop = start + len(buffer)
+        if len(buffer) <= _KEPT_BYTES:
+            buffer[:] = self.read(start, stop)
+            return
+        with self._lock:
+            if self._at(start).fetch_into(start, buffer) != len(buffer):
+                raise self._cut(start, stop)
+
+    def _cut(self, start: int, stop: int) -> DamagedFileError:
+        return _broken(self.path, EOFError(f"bytes {start:,} to {stop:,} are not all there"))
 
     def prefetch(self, start: int, stop: int) -> None:
         """Do nothing: the next bytes of a stream are the only ones that could be fetched ahead."""
@@ -216,7 +245,7 @@ class StreamedStore:
                 raise self._no_way_back()
             self._stream.close()
         self._first = min(self._first, start)
-        self._stream = ForwardFile(self.path, self._compression)
+        self._stream = ForwardFile(self.path, self._compression, trusted=True)
         return self._stream
 
     def _no_way_back(self) -> FormatError:
