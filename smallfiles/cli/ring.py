@@ -27,7 +27,7 @@ def add(verbs: Verbs) -> None:
     """Keep ready batches in shared memory, made by a program separate from the training.
 
     Batches are the same as those of the loader with the same seed. Each rank has its own ring: start one
-    filler per rank, by srun or torchrun, or with --rank and --world-size of `ring fill`.
+    filler per rank, by srun, torchrun or mpirun, or with --rank and --world-size of `ring fill`.
 
     Examples:
         smallfiles ring fill train.arrow --name train --slots 800 --epochs 90

@@ -50,8 +50,8 @@ def run(arguments: argparse.Namespace) -> int:
 
     It learns the label; or the classes of pixels in a mask, or a number, where that is the only field.
 
-    Under srun or torchrun each rank trains on its share, without further options. SIGTERM and SIGUSR1 stop
-    it: it writes a checkpoint and exits with code 75, and the same command resumes from there.
+    Under srun, torchrun or mpirun each rank trains on its share, without further options. SIGTERM and SIGUSR1
+    stop it: it writes a checkpoint and exits with code 75, and the same command resumes from there.
 
     Examples:
         smallfiles train train.arrow --val val.arrow
@@ -117,8 +117,8 @@ def _lines(done: TrainReport, config: TrainConfig) -> Iterator[str]:
 def run_epoch(arguments: argparse.Namespace) -> int:
     """Read an epoch on all ranks, and check that every sample comes once.
 
-    Under srun or torchrun each rank reads its share and writes a record into the folder. Afterwards, run it
-    once with --count: it evaluates the records and exits with 1 unless every sample came exactly once.
+    Under srun, torchrun or mpirun each rank reads its share and writes a record into the folder. Afterwards,
+    run it once with --count: it evaluates the records and exits with 1 unless every sample came exactly once.
 
     Examples:
         smallfiles epoch train.arrow seen --workers 2   # under srun or torchrun

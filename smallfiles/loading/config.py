@@ -53,7 +53,8 @@ class LoaderConfig(Settings):
         order: `random`, or `stream`: ranges of a few MB from all shards, shuffled in a buffer; None streams
             from an object store, where a random sample costs a request for a block of 4 MiB.
         buffer: Samples that a stream holds to shuffle them.
-        rank: Number of this process; None takes it from the variables of srun or torchrun.
+        rank: Number of this process; None asks `torch.distributed`, and then the launcher (srun, torchrun,
+            mpirun).
         world_size: How many processes share the data; None likewise.
         start_method: How processes are started; None forks where the system can. We hold nothing open or
             locked across a fork, it takes milliseconds, and workers share the trainer's memory; with the
@@ -82,8 +83,10 @@ class LoaderConfig(Settings):
         "stream for an object store)",
     )
     buffer: int = option(1024, "samples that a stream holds to shuffle them", least=1)
-    rank: int | None = option(None, "number of this process (default: from srun or torchrun)", least=0)
-    world_size: int | None = option(None, "number of processes (default: from srun or torchrun)", least=1)
+    rank: int | None = option(
+        None, "number of this process (default: from torch.distributed, srun, torchrun or mpirun)", least=0
+    )
+    world_size: int | None = option(None, "number of processes (default: likewise)", least=1)
     start_method: StartMethod | None = option(None, "how processes are started")
     pin_memory: bool | None = option(
         None, "put batches in memory from which a GPU copies by itself (default: if there is one)", both=True
@@ -95,7 +98,7 @@ class LoaderConfig(Settings):
             raise UsageError(
                 f"rank is {self.rank} and world-size is {self.world_size}",
                 expected="both or neither",
-                next_step="Leave both out, and they are taken from srun or torchrun",
+                next_step="Leave both out, and they are taken from torch.distributed or the launcher",
             )
 
     def to_cli(self) -> str:
@@ -131,8 +134,8 @@ def place(config: LoaderConfig) -> Ranks:
 def default_workers(where: Ranks) -> int:
     """The number of CPUs that this rank has for itself, at most 16.
 
-    SLURM binds a task to its CPUs on most clusters. torchrun binds nothing: its ranks all see the CPUs of
-    the node and have to share them.
+    SLURM binds a task to its CPUs on most clusters. torchrun and `mp.spawn` bind nothing: their ranks all see
+    the CPUs of the node and have to share them.
 
     Args:
         where: The rank, and how many ranks share this node.
@@ -141,6 +144,6 @@ def default_workers(where: Ranks) -> int:
     asked = os.environ.get("SLURM_CPUS_PER_TASK", "")
     if where.source == "slurm" and asked.isdigit() and int(asked):
         cpus = min(cpus, int(asked))
-    elif where.source == "torchrun" or cpus >= (os.cpu_count() or 1):
+    elif where.source in ("torchrun", "torch.distributed") or cpus >= (os.cpu_count() or 1):
         cpus = cpus // where.local_world_size
     return max(1, min(cpus, MOST_WORKERS))

@@ -57,6 +57,7 @@ from smallfiles.loading.worker_errors import (
     explained,
     files_of,
 )
+from smallfiles.machine.ranks import check_process_group
 from smallfiles.progress import plural
 
 T = TypeVar("T")
@@ -78,12 +79,14 @@ class Loader(DataLoader[Any]):
             it is; otherwise one rank would take fewer steps, and the others would wait for it forever.
         threads: Number of threads of the trainer that make the batches; the batches are the same.
         ahead: Batches that each of them makes ahead.
+        asked_rank: Whether the rank was not given but asked for, when the loader was made.
     """
 
     memory = WorkerMemory(0, 0, 0)
     every_step = False
     threads = 0
     ahead = 0
+    asked_rank = False
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -124,6 +127,8 @@ class Loader(DataLoader[Any]):
         return self.plan.length()
 
     def __iter__(self) -> Iterator[LoadedBatch]:  # type: ignore[override]  # torch annotates a class of its own
+        if self.asked_rank:
+            check_process_group(self.plan.rank, self.plan.world_size)
         if self._iterator is None:  # otherwise the workers exist, and have their memory
             check_shared_memory(self.memory)
         if isinstance(self.dataset, StreamDataset):
@@ -359,6 +364,7 @@ def _assemble(
         settings |= {"dataset": SampleDataset(maker), "batch_sampler": batches, "collate_fn": collate}
     loader = Loader(**settings)
     loader.memory, loader.every_step = memory, plan.world_size > 1
+    loader.asked_rank = config.rank is None
     loader.threads, loader.ahead = workers if mode == "threads" else 0, config.prefetch
     return loader
 

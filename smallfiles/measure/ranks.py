@@ -20,8 +20,8 @@ from smallfiles import machine, objectstore
 from smallfiles.atomic import write_json
 from smallfiles.errors import FormatError, OutputExistsError, first_few
 from smallfiles.loading import LoaderConfig, make_loader
+from smallfiles.loading.config import place
 from smallfiles.loading.makers import Ragged
-from smallfiles.machine.ranks import ranks
 from smallfiles.progress import plural
 
 
@@ -99,7 +99,7 @@ def read_share(path: Path, folder: Path, config: LoaderConfig) -> Share:
     Raises:
         OutputExistsError: It already has a record of this rank.
     """
-    where = ranks()
+    where = place(config)
     record = folder / f"rank-{where.rank:05}.json"
     if record.exists():
         raise OutputExistsError(

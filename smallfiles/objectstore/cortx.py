@@ -38,7 +38,7 @@ from smallfiles.formats.tar.grouping import DATA_SUFFIXES
 from smallfiles.loading.dealing import stream_fields
 from smallfiles.loading.plan import EpochPlan
 from smallfiles.loading.stream import Window
-from smallfiles.machine.ranks import ranks
+from smallfiles.machine.ranks import Ranks, ranks
 from smallfiles.objectstore.access import Keys
 from smallfiles.objectstore.client import Store
 from smallfiles.objectstore.config import StoreUrl, TransferConfig
@@ -143,6 +143,7 @@ class RemoteDataset(IterableDataset[Item]):
         epoch: Any = torch.tensor(-1)
         self._epoch = epoch.share_memory_()  # so that persistent workers see it change
         self._drawn = (-1, 0)
+        self._ranks: Ranks | None = None  # of the trainer, in a worker that it started with an empty memory
 
     def decode(self, kind: str = "pil") -> RemoteDataset:
         """Decode images: PIL, in RGB."""
@@ -188,7 +189,7 @@ class RemoteDataset(IterableDataset[Item]):
         return derived
 
     def __iter__(self) -> Iterator[Item]:
-        info, here = get_worker_info(), ranks()
+        info, here = get_worker_info(), self._ranks or ranks()
         number, count = (0, 1) if info is None else (info.id, info.num_workers)
         epoch = self._pass(here.world_size, info)
         plan = EpochPlan(
@@ -231,6 +232,7 @@ class RemoteDataset(IterableDataset[Item]):
         if get_spawning_popen() is not None:
             for step in self._steps:
                 _refuse_unpicklable(step)
+            return self.__dict__ | {"_ranks": ranks()}
         return self.__dict__
 
     def __setstate__(self, state: dict[str, Any]) -> None:

@@ -224,7 +224,7 @@ def attach(name: str, *, where: Path = SHARED_MEMORY, wait_s: float = _WAIT_S) -
     """Attach to a ring that another program fills; that program may start earlier or later, or be replaced.
 
     Training continues at the first batch that no trainer of this ring has finished. Each rank has its own
-    ring (`train.0`, `train.1`); filler and trainer both learn their rank from torchrun or SLURM.
+    ring (`train.0`, `train.1`); filler and trainer both ask `machine.ranks` for their rank.
 
     Args:
         name: Of the ring, as given to the filler.

@@ -23,7 +23,7 @@ import torch.distributed as dist
 from torch import nn
 
 from smallfiles.errors import ResourceError
-from smallfiles.machine.ranks import Ranks, ranks, rendezvous
+from smallfiles.machine.ranks import Ranks, process_group, ranks, rendezvous
 
 _PATIENCE = timedelta(minutes=10)
 
@@ -90,6 +90,8 @@ class Group:
 def joined() -> Iterator[Group]:
     """Join the other ranks, and leave the group at the end.
 
+    A process group that the program has initialised is used, and stays.
+
     Raises:
         ResourceError: They were not started, cannot be reached, or were lost.
     """
@@ -100,7 +102,7 @@ def joined() -> Iterator[Group]:
     )
     if cuda:
         torch.cuda.set_device(device)
-    if where.world_size == 1:
+    if where.world_size == 1 or process_group() is not None:
         yield Group(where, device)
         return
     address, port = rendezvous()

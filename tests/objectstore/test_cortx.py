@@ -200,6 +200,26 @@ def test_ranks_share_the_samples_also_if_one_of_them_looks_at_some(uploaded, wor
     assert len(found) == len({key for key, _ in found}) == COUNT
 
 
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+def test_workers_read_for_the_rank_of_their_trainer(uploaded, method):
+    """A spawned worker has no process group; it gets the rank from the process that started it."""
+    import torch.distributed as dist
+    from torch.testing._internal.distributed.fake_pg import FakeStore
+
+    dataset = cortx.RemoteDataset(*uploaded).to_tuple("__key__")
+    dataset.set_epoch(0)
+    found = []
+    for rank in range(2):
+        dist.init_process_group("fake", store=FakeStore(), rank=rank, world_size=2)
+        try:
+            loader = DataLoader(dataset, batch_size=None, num_workers=1, multiprocessing_context=method)
+            found += [key for (key,) in loader]
+        finally:
+            dist.destroy_process_group()
+    assert len(found) == len(set(found)) == COUNT
+    dataset.reader.close()
+
+
 def test_a_second_set_reads_on_when_the_first_is_freed(uploaded):
     """As when the cell of a notebook is run twice."""
     dataset = cortx.RemoteDataset(*uploaded).to_tuple("__key__")
