@@ -1,9 +1,12 @@
-"""Read and write squashfs images from Python: no mount, no root, no C library.
+"""Read and write squashfs images from Python, without a mount or root.
 
     SquashFS(path)      an image as a collection of files
     pack(out, items)    write one
     mount(image)        show it as a folder, through the kernel or FUSE
     SquashFSError       what all of them raise
+
+There are two back ends: one in Python, which needs nothing but NumPy, and one over libsquashfs, the C library
+of squashfs-tools-ng, which is a second, independent implementation (`pysquashfs.libsquashfs`).
 
 One image replaces a million inodes on a parallel file system, and a process opens it once. The trap:
 the defaults of mksquashfs compress photographs again and store their ends in shared blocks, which makes

@@ -20,6 +20,7 @@ from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
+from pysquashfs.backends import READING
 from pysquashfs.errors import SquashFSError
 
 if TYPE_CHECKING:
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 FAILED, USAGE, INTERRUPTED, PIPE_CLOSED = 1, 2, 130, 141
 
 _WHY = """\
-Squashfs images without a mount, root or a C library.
+Squashfs images without a mount or root.
 
   python -m pysquashfs pack photos photos.sqfs        a folder becomes one file
   python -m pysquashfs info photos.sqfs               how it is made, and why it is slow if it is
@@ -50,6 +51,14 @@ def build_parser() -> argparse.ArgumentParser:
         added.set_defaults(run=run)
         if name != "pack":
             added.add_argument("image", type=Path, metavar="IMAGE")
+        known = ("python", "libsquashfs") if name == "pack" else READING
+        if name != "mount":
+            added.add_argument(
+                "--backend",
+                choices=known,
+                default=known[0],
+                help="which implementation (default: %(default)s)",
+            )
         return added.add_argument
 
     add = verb("list", "list what is in an image, or in a folder of it", _list)
@@ -65,7 +74,12 @@ def build_parser() -> argparse.ArgumentParser:
 def _add_pack(add: Callable[..., Any]) -> None:
     add("source", type=Path, metavar="DIR", help="the folder; links to files are followed")
     add("out", type=Path, metavar="IMAGE", help="a name that does not exist yet")
-    add("--compression", choices=("none", "gzip", "zstd"), default="none")
+    add(
+        "--compression",
+        choices=("none", "gzip", "zstd", "xz"),
+        default="none",
+        help="xz with libsquashfs only",
+    )
     add("--level", type=int, metavar="N", help="of the compressor")
     add("--block-bytes", type=int, default=131072, metavar="N", help="4096 to 1048576, a power of two")
     add("--fragments", action="store_true", help="share blocks between file ends: smaller, slow at random")
@@ -118,7 +132,7 @@ def _sentence(error: Exception) -> str:
 def _open(arguments: argparse.Namespace) -> SquashFS:
     from pysquashfs.image import SquashFS
 
-    return SquashFS(arguments.image)
+    return SquashFS(arguments.image, arguments.backend)
 
 
 def _list(arguments: argparse.Namespace) -> int:
@@ -158,7 +172,7 @@ def _pack(arguments: argparse.Namespace) -> int:
     from pysquashfs.writer import folder_items, pack
 
     began = perf_counter()
-    names = ("compression", "level", "block_bytes", "fragments", "overwrite")
+    names = ("compression", "level", "block_bytes", "fragments", "overwrite", "backend")
     chosen = {name: getattr(arguments, name) for name in names}
     found = pack(arguments.out, folder_items(arguments.source), **chosen)
     _report(arguments, vars(found), began, f"packed {found.files:,} files into {found.path}")

@@ -21,8 +21,9 @@ Buffer = bytes | bytearray | memoryview
 NAMES = ("gzip", "zstd", "lz4", "xz")
 MOST_TIMES, FREE_BYTES = 200, 1 << 30
 """Compressed bytes may become so many times as many, and always so many; more is a decompression bomb."""
-LEVELS = {"gzip": (1, 9), "zstd": (1, 22)}
-"""The lowest and the highest level of those that are written."""
+LEVELS = {"gzip": (1, 9), "zstd": (1, 22), "xz": (0, 9)}
+"""The lowest and the highest level of those that are written; xz by libsquashfs only."""
+DEFAULT_LEVELS = {"gzip": 6, "zstd": 3, "xz": 6}
 
 _PACKAGES = {"zstd": "zstandard", "lz4": "lz4.block"}
 _MAX_WINDOW_BYTES = 8 << 20  # blocks have at most 1 MiB, so a larger window is wrong
@@ -99,8 +100,10 @@ def compress(name: str, data: Buffer, level: int | None = None) -> bytes:
         level: None for the default.
     """
     if name == "gzip":
-        return zlib.compress(data, 6 if level is None else level)
-    compressor = import_module("zstandard").ZstdCompressor(level=3 if level is None else level)
+        return zlib.compress(data, DEFAULT_LEVELS[name] if level is None else level)
+    compressor = import_module("zstandard").ZstdCompressor(
+        level=DEFAULT_LEVELS[name] if level is None else level
+    )
     found: bytes = compressor.compress(data)
     return found
 

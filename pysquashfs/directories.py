@@ -9,7 +9,7 @@ names that lead out of the tree. Each folder may be reached once, and each name 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -22,8 +22,8 @@ from pysquashfs.metadata import Table
 
 Array = npt.NDArray[Any]
 MAX_PATH_BYTES = 4096  # PATH_MAX of Linux: longer paths cannot be opened
-_FREE_BYTES = 256 << 20  # all paths together may have this, plus …
-_MAX_GROWTH = 16  # … this multiple of the bytes of the listings
+FREE_BYTES = 256 << 20  # all paths together may have this, plus …
+MAX_GROWTH = 16  # … this multiple of the bytes of the listings
 _ENTRY, _HEADER = layout.DIRECTORY_ENTRY.size, layout.DIRECTORY_HEADER.size
 
 
@@ -113,21 +113,26 @@ def _scan(listings: Table, at: int, stop: int, prefix: bytes, level: _Level, fou
     if len(prefix) > MAX_PATH_BYTES:
         fault = f"a path starts with {prefix[:64]!r} and has more than {MAX_PATH_BYTES:,} bytes"
         raise DamagedImageError.of(listings.path, fault, "paths that Linux can open")
-    if found.path_bytes > _FREE_BYTES + _MAX_GROWTH * listings.size:
+    if found.path_bytes > FREE_BYTES + MAX_GROWTH * listings.size:
         raise listings.damaged(f"makes more than {found.path_bytes:,} bytes of paths", "no bomb")
     names = [raw[p + 8 : p + 9 + raw[p + 6]] for p in new]
-    _check_names(listings, prefix, names)
+    check_names(prefix, names, listings.damaged)
     found.paths.extend([prefix + name for name in names])
 
 
-def _check_names(listings: Table, prefix: bytes, names: list[bytes]) -> None:
+def check_names(prefix: bytes, names: list[bytes], damaged: Callable[[str, str], DamagedImageError]) -> None:
+    """Check that the names in one folder stay in it and differ.
+
+    Raises:
+        DamagedImageError: They do not; made by `damaged` from the fault and what was expected.
+    """
     joined, once = b"\0".join(names), set(names)
     if b"/" in joined or joined.count(b"\0") > len(names) - 1 or b"." in once or b".." in once:
         bad = next(name for name in names if name in (b".", b"..") or b"/" in name or b"\0" in name)
-        raise listings.damaged(f"names something {bad!r} in {prefix!r}", "names that stay in their folder")
+        raise damaged(f"names something {bad!r} in {prefix!r}", "names that stay in their folder")
     if len(once) != len(names):
         twice = next(name for name, count in Counter(names).items() if count > 1)
-        raise listings.damaged(f"has two entries named {prefix + twice!r}", "one")
+        raise damaged(f"has two entries named {prefix + twice!r}", "one")
 
 
 def _resolve(inodes: Table, listings: Table, level: _Level, found: Found) -> tuple[Array, Array]:

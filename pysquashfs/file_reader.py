@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import os
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from pysquashfs import compression, layout
@@ -85,29 +85,20 @@ class FileReader:
     def pieces(self, row: int) -> Iterator[bytes]:
         """The bytes of a file, at most one block at a time: for files larger than memory."""
         if self._flags[row] & RAW:
-            yield from self._raw_pieces(row)
+            start, end = self._start[row], self._start[row] + self._size[row]
+            for position in range(start, end, self._block_bytes):
+                yield self._stored_bytes(position, min(self._block_bytes, end - position))
             return
-        left, position, first = self._size[row], self._start[row], self._first_word[row]
-        count, rest = divmod(left, self._block_bytes)
+        size, first = self._size[row], self._first_word[row]
+        count, rest = divmod(size, self._block_bytes)
         count += rest > 0 and self._in_fragment[row] == layout.NO_FRAGMENT
         words = self._words[first : first + count].tolist()
-        for run in _runs([word & layout.DATA_SIZE for word in words]):
-            stored = self._image.read(position, sum(words[k] & layout.DATA_SIZE for k in run))
-            at = 0
-            for word in words[run.start : run.stop]:
-                expected = min(self._block_bytes, left)
-                block = memoryview(stored)[at : at + (word & layout.DATA_SIZE)]
-                yield self._block(block, word, expected, position + at)
-                left -= expected
-                at += len(block)
-            position += len(stored)
-        if left:
-            yield self._tail(self._in_fragment[row], self._offset[row], left)
+        yield from self._unpacked_blocks(self._start[row], words, size)
+        if size > count * self._block_bytes:
+            yield self._tail(self._in_fragment[row], self._offset[row], rest)
 
-    def _raw_pieces(self, row: int) -> Iterator[bytes]:
-        start, end = self._start[row], self._start[row] + self._size[row]
-        for position in range(start, end, self._block_bytes):
-            yield self._image.read(position, min(self._block_bytes, end - position))
+    def _stored_bytes(self, start: int, size: int, what: str = "data") -> bytes:
+        return self._image.read(start, size, what)
 
     def _assembled(self, row: int) -> bytes:
         if self._size[row] > self._limit:
@@ -119,10 +110,36 @@ class FileReader:
             )
         return b"".join(self.pieces(row))
 
-    def _block(self, stored: memoryview, word: int, expected: int, position: int) -> bytes:
-        if word == 0:
-            return bytes(expected)
-        data = bytes(stored) if word & layout.DATA_RAW else self._decompressed(stored, position)
+    def _unpacked_blocks(self, position: int, words: Sequence[int], left: int) -> Iterator[bytes]:
+        """The blocks of a file; `left` are the bytes that they give, and their fragment's end."""
+        for word, stored in zip(words, self._stored_blocks(position, words), strict=True):
+            expected = min(self._block_bytes, left)
+            if not word:
+                yield bytes(expected)
+            else:
+                data = bytes(stored) if word & layout.DATA_RAW else self._decompressed(stored, position)
+                yield self._checked(data, expected, position)
+            position += len(stored)
+            left -= expected
+
+    def _stored_blocks(self, position: int, words: Sequence[int]) -> Iterator[memoryview]:
+        """Blocks as they are stored: slices of the mapped image, or of runs that one `pread` fetches."""
+        sizes = [word & layout.DATA_SIZE for word in words]
+        mapped = self._whole_mapping(position + sum(sizes))
+        for run in _runs(sizes):
+            if mapped is None:
+                stored, at = memoryview(self._image.read(position, sum(sizes[k] for k in run))), 0
+            else:
+                stored, at = mapped, position
+            for size in sizes[run.start : run.stop]:
+                yield stored[at : at + size]
+                at, position = at + size, position + size
+
+    def _whole_mapping(self, end: int) -> memoryview | None:
+        """The mapped image, if it has `end` bytes and may be touched."""
+        return self._mapped if self._mapped and end <= self._image.size and self._image.is_whole() else None
+
+    def _checked(self, data: bytes, expected: int, position: int) -> bytes:
         if len(data) != expected:
             raise self._damaged(f"the block at byte {position:,} gives {len(data):,} bytes", f"{expected:,}")
         return data
@@ -136,25 +153,27 @@ class FileReader:
 
     def _tail(self, fragment: int, offset: int, size: int) -> bytes:
         start, word = int(self._index.fragment_start[fragment]), int(self._index.fragment_word[fragment])
-        stored = word & layout.DATA_SIZE
-        if word & layout.DATA_RAW and offset + size <= stored:
-            return self._image.read(start + offset, size)
-        tail = self._fragment(fragment, start, stored, word)[offset : offset + size]
+        if word & layout.DATA_RAW and offset + size <= word & layout.DATA_SIZE:
+            return self._stored_bytes(start + offset, size)
+        tail = self._fragment(fragment, start, word)[offset : offset + size]
         if len(tail) != size:
             raise self._damaged(f"the fragment {fragment:,} ends before byte {offset + size:,}", "it whole")
         return tail
 
-    def _fragment(self, fragment: int, start: int, stored: int, word: int) -> bytes:
+    def _fragment(self, fragment: int, start: int, word: int) -> bytes:
         kept = self._fragments
         data = kept.pop(fragment, None)
         if data is None:
-            data = self._image.read(start, stored, "a fragment")
-            if not word & layout.DATA_RAW:
-                data = self._decompressed(memoryview(data), start)
+            data = self._unpacked(start, word, self._block_bytes)
             if len(kept) >= self._kept:
                 kept.popitem(last=False)
         kept[fragment] = data  # now the last to be evicted
         return data
+
+    def _unpacked(self, start: int, word: int, limit: int) -> bytes:
+        """A fragment, unpacked to at most `limit` bytes."""
+        stored = next(self._stored_blocks(start, [word]))
+        return bytes(stored) if word & layout.DATA_RAW else self._decompressed(stored, start)
 
     def _damaged(self, fault: str, expected: str) -> DamagedImageError:
         return DamagedImageError.of(self._image.path, fault, expected)

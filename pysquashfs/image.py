@@ -15,7 +15,6 @@ from typing import Any
 
 from pysquashfs import layout
 from pysquashfs.errors import ImageIndexError, NotFoundError
-from pysquashfs.file_reader import FileReader
 from pysquashfs.index import Entries
 from pysquashfs.info import describe
 from pysquashfs.names import Names
@@ -40,13 +39,15 @@ class Stat:
 
 
 class SquashFS(OpenImage):
-    """Read a squashfs image without a mount, root or a C library.
+    """Read a squashfs image without a mount or root.
 
     It takes one open, and one read per file. A mount adds a request to the kernel for each file, and a
     folder adds requests to the metadata server of the parallel file system.
 
     Args:
         path: The image. One of a million files opens in a few seconds.
+        backend: "python"; "libsquashfs", the C library of squashfs-tools-ng; or "auto", which chooses Python
+            unless only the library can decompress the image. `info` says which one is used, and why.
 
     Raises:
         SquashFSError: The image is missing, damaged, hostile, or needs what is not installed.
@@ -155,7 +156,7 @@ class SquashFS(OpenImage):
 
     def chunks(self, path: str | os.PathLike[str]) -> Iterator[bytes]:
         """The bytes of a file, at most a block (1 MiB) at a time: for files larger than memory."""
-        return FileReader(self.path, self.index).pieces(self.row(path))
+        return self._new_reader().pieces(self.row(path))
 
     def row(self, path: str | os.PathLike[str]) -> int:
         """Number of the file at a path, for `read_at`.
@@ -201,11 +202,11 @@ class SquashFS(OpenImage):
 
     def info(self) -> dict[str, Any]:
         """How the image is made, and why it is slow if it is. See `info.describe`."""
-        return describe(self.index)
+        return {"backend": self.backend, "backend_reason": self._backend_reason, **describe(self.index)}
 
     def verify(self) -> Report:
         """Decompress everything and follow every pointer. See `verify.verify`."""
-        return verify(self.path, self.index)
+        return verify(self.path, self.index, self._new_reader())
 
 
 _PATH = (str, bytes, os.PathLike)

@@ -6,7 +6,7 @@ overlap, or claim more bytes than there are, are a bomb; all of them together mu
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -36,7 +36,7 @@ def common(table: Table, at: Array) -> dict[str, Array]:
     """The fields at the start of each inode."""
     u16 = table.u16
     return {
-        "mode": u16[at + 2],
+        "mode": u16[at + 2] & layout.PERMISSIONS,
         "uid": u16[at + 4],
         "gid": u16[at + 6],
         "mtime": table.u32[at + 8],
@@ -63,18 +63,45 @@ def files(table: Table, at: Array, block_bytes: int) -> tuple[dict[str, Array], 
     if len(once) and int(blocks.max()) > table.size:
         raise table.damaged(f"has a file of {int(size.max()):,} bytes", "sizes of all its blocks")
     _check_room(table, once, fields.word + 4 * blocks)
-    raw, words = _split_raw(table, fields, size, blocks, block_bytes)
+
+    def words_of(low: int, high: int) -> Array:
+        return _gather(table, fields.word[low:high], blocks[low:high])
+
+    places = fields.start, fields.fragment, fields.fragment_offset
+    columns, words = file_columns(size, *places, block_bytes, words_of)
+    return {name: column[back] for name, column in columns.items()}, words
+
+
+def file_columns(
+    size: Array,
+    start: Array,
+    fragment: Array,
+    fragment_offset: Array,
+    block_bytes: int,
+    words_of: Callable[[int, int], Array],
+) -> tuple[dict[str, Array], Array]:
+    """Columns of `index.Files` from the fields of inodes, and the block sizes of files that are not raw.
+
+    Args:
+        size: Bytes of each file.
+        start: Position of its first block.
+        fragment: The fragment with its end.
+        fragment_offset: Where its end starts in that fragment.
+        block_bytes: Of the image.
+        words_of: Returns the block sizes of the files in a range, one file after another.
+    """
+    blocks = block_counts(size, fragment, block_bytes)
+    raw, words = _split_raw(size, fragment, blocks, block_bytes, words_of)
     kept = np.where(raw, 0, blocks)
-    first = np.cumsum(kept) - kept
     columns = {
         "size": size,
-        "start": fields.start.astype(np.int64),  # checked with the whole index
-        "fragment": fields.fragment,
-        "fragment_offset": fields.fragment_offset,
+        "start": start.astype(np.int64),  # checked with the whole index
+        "fragment": fragment,
+        "fragment_offset": fragment_offset,
         "flags": np.where(raw, RAW, 0).astype(np.uint8),
-        "first_word": first,
+        "first_word": np.cumsum(kept) - kept,
     }
-    return {name: column[back] for name, column in columns.items()}, words
+    return columns, words
 
 
 def symlinks(table: Table, at: Array) -> tuple[Array, Array]:
@@ -109,21 +136,19 @@ def _check_room(table: Table, at: Array, end: Array) -> None:
 
 
 def _split_raw(
-    table: Table, fields: _Fields, size: Array, blocks: Array, block_bytes: int
+    size: Array, fragment: Array, blocks: Array, block_bytes: int, words_of: Callable[[int, int], Array]
 ) -> tuple[Array, Array]:
     """Which files are stored raw in one piece, and the block sizes of all the others."""
-    raw = fields.fragment == layout.NO_FRAGMENT
+    raw = fragment == layout.NO_FRAGMENT
     words = [np.zeros(0, np.uint32)]
-    ends = np.cumsum(blocks)
-    for low, high in _chunks(ends):
-        count = blocks[low:high]
-        found = _gather(table, fields.word[low:high], count)
+    for low, high in _chunks(np.cumsum(blocks)):
+        count, stored = blocks[low:high], words_of(low, high)
         owner = np.repeat(np.arange(high - low), count)
         last = np.cumsum(count)[count > 0] - 1
-        expected = np.full(len(found), layout.DATA_RAW | block_bytes, np.int64)
+        expected = np.full(len(stored), layout.DATA_RAW | block_bytes, np.int64)
         expected[last] = layout.DATA_RAW | ((size[low:high][count > 0] - 1) % block_bytes + 1)
-        raw[low:high] &= np.bincount(owner[found != expected], minlength=high - low) == 0
-        words.append(found[~raw[low:high][owner]])
+        raw[low:high] &= np.bincount(owner[stored != expected], minlength=high - low) == 0
+        words.append(stored[~raw[low:high][owner]])
     return raw, np.concatenate(words)
 
 

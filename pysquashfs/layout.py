@@ -31,6 +31,7 @@ FLAG_FRAGMENTS_RAW: Final = 0x0008
 FLAG_NO_FRAGMENTS: Final = 0x0010
 FLAG_ALWAYS_FRAGMENTS: Final = 0x0020
 FLAG_NO_XATTRS: Final = 0x0200
+FLAG_COMPRESSOR_OPTIONS: Final = 0x0400
 
 COMPRESSORS: Final = {1: "gzip", 2: "lzma", 3: "lzo", 4: "xz", 5: "lz4", 6: "zstd"}
 COMPRESSOR_IDS: Final = {name: number for number, name in COMPRESSORS.items()}
@@ -61,6 +62,7 @@ INODE_TYPES: Final = {
     SOCKET: "socket",
 }
 
+PERMISSIONS: Final = 0o7777  # of the permissions in an inode; the type stands before them
 INODE_HEADER: Final = Struct("<4H2I")  # type, permissions, index of uid, index of gid, mtime, number
 # What follows the header, by type:
 DIRECTORY_INODE: Final = Struct("<2I2HI")  # block in directory table, links, size + 3, offset, parent

@@ -132,6 +132,26 @@ def _blocks(image: ImageFile, start: int, stop: int, compressor: str) -> Iterato
         position += stored
 
 
+def unpacked_limit(image: ImageFile, start: int, stop: int, what: str) -> int:
+    """The most bytes that a table can have when unpacked, by the headers of its blocks alone.
+
+    Raises:
+        DamagedImageError: A block is damaged, or the table is absurdly large.
+    """
+    found, position = 0, start
+    while position < stop:
+        header = int.from_bytes(image.read(position, 2, what), "little") & ~layout.METADATA_RAW
+        if not 0 < header <= layout.METADATA_BYTES:
+            raise _damaged(image, position, f"claims {header:,} bytes", "1 to 8,192 bytes inside its table")
+        found += layout.METADATA_BYTES
+        position += header + 2
+    limit = FREE_BYTES + MAX_GROWTH * (stop - start)
+    if found > limit:
+        fault = f"its table of {what} grows to more than {limit:,} bytes"
+        raise DamagedImageError.of(image.path, fault, "no bomb")
+    return found
+
+
 def read_entries(
     image: ImageFile, start: int, count: int, entry_bytes: int, compressor: str, what: str
 ) -> tuple[bytes, int]:

@@ -14,7 +14,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from pysquashfs import parsing
+from pysquashfs import backends
 from pysquashfs.errors import ClosedError, SquashFSError
 from pysquashfs.file_reader import FileReader
 from pysquashfs.image_file import ImageFile
@@ -24,11 +24,13 @@ from pysquashfs.index import Index
 class OpenImage:
     """Life cycle of an image; `SquashFS` adds the methods that read."""
 
-    def __init__(self, path: str | os.PathLike[str]) -> None:
+    def __init__(self, path: str | os.PathLike[str], backend: str = "auto") -> None:
         self.path = Path(path)
         self._closed = False
         self._forget()
-        self._index: Index | None = parsing.parse(ImageFile(self.path))
+        image = ImageFile(self.path)
+        self.backend, self._backend_reason = backends.choose(image, backend)
+        self._index: Index | None = backends.parse(image, self.backend)
         self._identity = _identity(self._index)
         self._count = len(self._index.files)
 
@@ -50,7 +52,7 @@ class OpenImage:
         # both load; the last index is kept.
         index = self._index
         if index is None:
-            index = parsing.parse(ImageFile(self.path))
+            index = backends.parse(ImageFile(self.path), self.backend)
             if _identity(index) != self._identity:
                 raise SquashFSError(
                     f"{self.path} is another image than the one that was opened",
@@ -64,10 +66,13 @@ class OpenImage:
         """The reader of this process and thread."""
         local = self._local
         if getattr(local, "pid", 0) != os.getpid():
-            local.reader = FileReader(self.path, self.index)
+            local.reader = self._new_reader()
             local.pid = os.getpid()
         found: FileReader = local.reader
         return found
+
+    def _new_reader(self) -> FileReader:
+        return backends.reader(self.path, self.index, self.backend)
 
     def _threads(self, count: int) -> ThreadPoolExecutor:
         """Threads of this process; they are kept, since each has a reader."""

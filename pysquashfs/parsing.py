@@ -6,7 +6,7 @@ the image here. 1.28 million files take a few seconds.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -24,14 +24,18 @@ from pysquashfs.superblock import Superblock
 Array = npt.NDArray[Any]
 
 
-def parse(image: ImageFile) -> Index:
+def parse(image: ImageFile, walk: Callable[[ImageFile], Index] | None = None) -> Index:
     """The index of an image, checked against the file.
 
+    Args:
+        image: The image.
+        walk: Another back end's walk of the folders.
+
     Raises:
-        SquashFSError: It is no image, damaged, hostile, or needs a package that is not installed.
+        SquashFSError: It is not an image, damaged, hostile, or needs a package that is not installed.
     """
     try:
-        return _parse(image)
+        return (walk or _parse)(image)
     except (MemoryError, ArithmeticError, LookupError, ValueError) as error:
         # A fallback for the checks, so that users see no traceback; the tests run without it.
         if isinstance(error, SquashFSError):
@@ -55,7 +59,15 @@ def _parse(image: ImageFile) -> Index:
     files, words = _files(nodes, found, np.flatnonzero(is_file), block.block_bytes)
     others = _others(nodes, found, np.flatnonzero(~is_file))
     starts, sizes = fragments["start"].astype(np.int64), fragments["word"].copy()
-    index = Index(block, image.size, image.mtime_ns, files, others, words, starts, sizes, ids)
+    return checked(image, Index(block, image.size, image.mtime_ns, files, others, words, starts, sizes, ids))
+
+
+def checked(image: ImageFile, index: Index) -> Index:
+    """The index, if every position in it lies inside the image.
+
+    Raises:
+        DamagedImageError: One does not.
+    """
     fault = next(_faults(index), None)
     if fault is not None:
         raise DamagedImageError.of(image.path, fault, "everything inside the image")

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from pysquashfs import layout, metadata
+from pysquashfs import compression, layout, metadata
 from pysquashfs.errors import SquashFSError
 from pysquashfs.file_reader import FileReader
 from pysquashfs.image_file import ImageFile
@@ -42,12 +42,13 @@ class Report:
         return not self.faults
 
 
-def verify(path: Path, index: Index) -> Report:
+def verify(path: Path, index: Index, fresh: FileReader) -> Report:
     """Read every file of an image once, in stored order, and its tables.
 
     Args:
         path: The image.
         index: What is in it (opening it has checked folders, inodes and positions).
+        fresh: A reader of this thread that nothing else uses.
 
     Returns:
         What was read, what is wrong, and how many bytes no checksum covers.
@@ -56,7 +57,6 @@ def verify(path: Path, index: Index) -> Report:
         SquashFSError: The image cannot be opened any more.
     """
     image = ImageFile(path)
-    fresh = FileReader(path, index)
     faults = _tables(image, index)
     rows = np.unique(index.files.reference, return_index=True)[1]  # hard links once
     rows = rows[np.argsort(spans(index, rows)[0], kind="stable")]
@@ -83,7 +83,7 @@ def _tables(image: ImageFile, index: Index) -> list[str]:
     numbers = np.unique(np.concatenate([index.files.number, index.others.number]))
     if len(numbers) + 1 != block.inodes:  # the root is not included
         faults.append(f"{image.path}: {len(numbers) + 1:,} inodes are reachable of {block.inodes:,} counted")
-    if block.export_table is not None:
+    if block.export_table is not None and block.compressor in compression.NAMES:
         try:
             entry = layout.EXPORT_ENTRY.size
             metadata.read_entries(image, block.export_table, block.inodes, entry, block.compressor, "exports")

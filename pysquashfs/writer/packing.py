@@ -11,12 +11,16 @@ import os
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from pysquashfs.errors import SquashFSError
 from pysquashfs.writer.image import ImageWriter
 from pysquashfs.writer.output import Output, publishing
 from pysquashfs.writer.settings import DEFAULT_BLOCK_BYTES, Settings
 from pysquashfs.writer.sources import Item, pieces, read_ahead
+
+if TYPE_CHECKING:
+    from pysquashfs.libsquashfs.writing import LibraryWriter
 
 
 @dataclass(frozen=True)
@@ -45,6 +49,7 @@ def pack(
     block_bytes: int = DEFAULT_BLOCK_BYTES,
     fragments: bool = False,
     overwrite: bool = False,
+    backend: str = "python",
 ) -> PackedImage:
     """Pack many small files into one image, in the order of `items`.
 
@@ -58,34 +63,43 @@ def pack(
     Args:
         out: The image; it appears when it is complete.
         items: (name, bytes or path of a file) pairs; names are relative with `/`. Iterated once.
-        compression: "none", "gzip" or "zstd".
+        compression: "none", "gzip" or "zstd"; with the library also "xz".
         level: Of the compressor.
         block_bytes: A power of two from 4,096 to 1,048,576.
         fragments: Store the ends of files in shared blocks: smaller, and slow to read at random.
         overwrite: Whether an image of that name may be replaced.
+        backend: "python", or "libsquashfs", the C library of squashfs-tools-ng from version 1.2 on. Only
+            Python gives equal bytes on every machine.
 
     Returns:
         What was written.
 
     Raises:
         SquashFSError: A name is not possible in an image or comes twice, a file vanished or changed while it
-            was read, `out` exists, or there is no room. Nothing is left behind.
+            was read, `out` exists, there is no room, or the library is missing. Nothing is left behind.
 
     Example:
         >>> pack(Path("x.sqfs"), [("a/1.txt", b"one"), ("2.jpg", Path("photo.jpg"))])  # doctest: +SKIP
         PackedImage(path=PosixPath('x.sqfs'), files=2, bytes=48213, image_bytes=53248)
     """
-    settings = Settings(compression, level, block_bytes, fragments)
+    settings = Settings(compression, level, block_bytes, fragments, backend)
     out = Path(out)
     with contextlib.ExitStack() as stack:
         descriptor = stack.enter_context(publishing(out, overwrite=overwrite))
         output = stack.enter_context(contextlib.closing(Output(descriptor, out)))
-        writer = ImageWriter(output.append, settings)
+        writer: ImageWriter | LibraryWriter
+        if backend == "libsquashfs":
+            from pysquashfs.libsquashfs.writing import LibraryWriter
+
+            writer = LibraryWriter(descriptor, out, settings)
+        else:
+            writer = ImageWriter(output.append, settings)
         stack.callback(writer.abandon)
         for name, source in stack.enter_context(contextlib.closing(read_ahead(items))):
             writer.add_pieces(name, pieces(source) if isinstance(source, Path) else [source])
         output.finish(writer.close())
-    return PackedImage(out, writer.files, writer.bytes, output.bytes)
+        size = os.fstat(descriptor).st_size
+    return PackedImage(out, writer.files, writer.bytes, size)
 
 
 def folder_items(root: Path) -> Iterator[tuple[str, Path]]:

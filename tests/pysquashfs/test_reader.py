@@ -13,6 +13,8 @@ from pysquashfs import SquashFS, SquashFSError, image_file, pack
 from pysquashfs.errors import ClosedError, ImageIndexError, MissingToolError, NotFoundError
 from pysquashfs.names import STEP, Names
 
+pytestmark = pytest.mark.usefixtures("backend")
+
 KIB = 1024
 
 
@@ -177,6 +179,7 @@ def test_a_replaced_image_is_noticed(trees, mksquashfs, tmp_path):
         image.read_at(0)
 
 
+@pytest.mark.parametrize("backend", ["python"], indirect=True)
 def test_a_missing_package_is_named_with_the_line_that_installs_it(trees, mksquashfs, tmp_path, monkeypatch):
     made = mksquashfs(trees(4 * KIB), tmp_path / "x", "-comp", "zstd")
     monkeypatch.setitem(__import__("sys").modules, "zstandard", None)
@@ -202,6 +205,7 @@ def raw_image(tmp_path):
     return path
 
 
+@pytest.mark.parametrize("backend", ["python"], indirect=True)
 def test_a_view_is_read_only_and_stays_when_the_image_is_closed_and_removed(raw_image):
     with SquashFS(raw_image) as opened:
         views = [opened.view_at(row) for row in range(3)]

@@ -14,6 +14,8 @@ from squashfs_trees import content
 from pysquashfs import SquashFS, SquashFSError
 from pysquashfs.errors import ClosedError
 
+pytestmark = pytest.mark.usefixtures("backend")
+
 COUNT = 300
 
 
