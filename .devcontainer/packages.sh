@@ -6,5 +6,5 @@ apt-get update -qq
 apt-get install -qq -y --no-install-recommends \
     ca-certificates git make python3-venv \
     slurm-wlm munge hostname procps iproute2 \
-    squashfs-tools squashfuse fuse3 hdf5-tools >/dev/null
+    squashfs-tools squashfs-tools-ng libsquashfs1 squashfuse fuse3 hdf5-tools >/dev/null
 rm -rf /var/lib/apt/lists/*

@@ -26,6 +26,8 @@ from pathlib import Path
 from time import monotonic
 from typing import Any, Literal, TypeAlias
 
+from pysquashfs.errors import SquashFSError
+from pysquashfs.libsquashfs import library
 from smallfiles import machine, slowfs
 from smallfiles.errors import SmallfilesError, install_line
 from smallfiles.machine import nodelocal
@@ -351,6 +353,18 @@ def _software() -> Iterator[Finding]:
         missing = [name for name in modules if not _is_installed(name)]
         value = f"not installed: {', '.join(missing)}" if missing else "installed"
         yield judged(f"extra {extra}", value, (missing, "ok", f"For {purpose} run: {install_line(extra)}"))
+    yield _squashfs_library()
+
+
+def _squashfs_library() -> Finding:
+    """The C library that is the second back end of pysquashfs."""
+    try:
+        found = library.load()
+    except SquashFSError as error:
+        optional = "Nothing needs it but squashfs files of lzma"
+        return Finding("libsquashfs", error.got, advice=f"{optional}. To install it: {library.INSTALL}.")
+    value = f"{found.name}, version {found.version} of squashfs-tools-ng"
+    return judged("libsquashfs", value, (not found.can_write, "ok", "Only version 1.2 and newer can write."))
 
 
 def _is_installed(name: str) -> bool:

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from pysquashfs.libsquashfs import library
 from smallfiles import doctor, machine
 from smallfiles.cli import main
 from smallfiles.machine import nodelocal
@@ -278,3 +279,20 @@ def test_before_a_workshop_it_says_what_a_participant_would_lack(monkeypatch, ca
     assert slow["verdict"] == "warn" and slow["value"] == "no FUSE here" and slow["advice"]
     assert "workshop: mksquashfs" in told and told["FUSE"]["verdict"] == "ok"
     assert not any(each.name.startswith("workshop") for each in doctor.examine())
+
+
+def test_it_reports_the_squashfs_library(monkeypatch):
+    def told():
+        library.load.cache_clear()
+        (finding,) = [each for each in doctor.examine() if each.name == "libsquashfs"]
+        return finding
+
+    if library.available():
+        assert "libsquashfs.so.1, version 1." in told().value
+    monkeypatch.setenv(library.VARIABLE, "/nowhere/libsquashfs.so.1")
+    missing = told()
+    library.load.cache_clear()
+    assert "cannot be loaded" in missing.value and missing.verdict == "ok"
+    assert (
+        "apt-get install libsquashfs1" in missing.advice and "dnf install squashfs-tools-ng" in missing.advice
+    )

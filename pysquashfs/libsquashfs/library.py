@@ -94,6 +94,7 @@ _FAULTS = {
 class Library(NamedTuple):
     """The loaded library."""
 
+    name: str  # file name or path
     ffi: Any
     calls: Any  # its functions
     version: str
@@ -126,7 +127,7 @@ def load() -> Library:
     ffi.cdef(_DECLARATIONS)
     plain.cdef("void free(void *);")  # the library's own sqfs_free came with 1.1.1 and calls this
     can_write = "sqfs_tree_node_get_path" in present
-    return Library(ffi, ffi.dlopen(name), version, can_write, plain.dlopen(None).free)
+    return Library(name, ffi, ffi.dlopen(name), version, can_write, plain.dlopen(None).free)
 
 
 def recognise(present: set[str], name: str) -> str:
