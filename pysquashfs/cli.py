@@ -20,7 +20,6 @@ from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
-from pysquashfs.backends import READING
 from pysquashfs.errors import SquashFSError
 
 if TYPE_CHECKING:
@@ -51,7 +50,7 @@ def build_parser() -> argparse.ArgumentParser:
         added.set_defaults(run=run)
         if name != "pack":
             added.add_argument("image", type=Path, metavar="IMAGE")
-        known = ("python", "libsquashfs") if name == "pack" else READING
+        known = ("python", "libsquashfs") if name == "pack" else ("auto", "python", "libsquashfs")
         if name != "mount":
             added.add_argument(
                 "--backend",
