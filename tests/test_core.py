@@ -37,7 +37,7 @@ def place(tmp_path_factory):
 
 @pytest.mark.parametrize("name", ["arrow", "tar", "squashfs"])
 def test_the_core_packs_verifies_inspects_annotates_and_stages(name, place):
-    out = f"x{formats.SUFFIXES[name][0]}"
+    out = f"x{formats.suffixes()[name][0]}"
     for words in (
         ["pack", "images", out],
         ["verify", out, "--against", "images"],

@@ -54,7 +54,7 @@ def test_an_unusual_but_harmless_key_is_allowed(key):
     assert key_problem(key) is None
 
 
-@pytest.mark.parametrize("suffix", [suffixes[0] for suffixes in formats.SUFFIXES.values()])
+@pytest.mark.parametrize("suffix", [suffixes[0] for suffixes in formats.suffixes().values()])
 def test_no_format_stores_a_key_with_a_line_break(tmp_path, suffix):
     write = formats.get(formats.name_of(tmp_path / f"x{suffix}")).write
     with pytest.raises(FormatError, match=r"a\\nb.* a line break"):

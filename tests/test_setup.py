@@ -121,7 +121,9 @@ def checkout(tmp_path, repository, need_tool) -> Path:
     need_tool("make", "make")
     folder = tmp_path / "my checkout"
     (folder / "tools").mkdir(parents=True)
+    (folder / "contrib/smallfiles-lmdb").mkdir(parents=True)
     needed = ("Makefile", "pyproject.toml", "requirements.lock", "tools/setup.sh")
+    needed += ("contrib/smallfiles-lmdb/pyproject.toml",)
     for name in (*needed, "tools/site_constraints.py"):
         shutil.copy(repository / name, folder / name)
     return folder
@@ -370,7 +372,7 @@ def test_the_readme_is_short_and_names_every_command_and_format(repository):
     for verb in {flags.partition(" ")[0] for flags in flags_of_verbs()}:
         assert re.search(rf"^\|.*`{verb}\b", text, re.MULTILINE), verb
     for name in formats.names():
-        assert any(f"`x{suffix}`" in text for suffix in formats.SUFFIXES[name]), name
+        assert any(f"`x{suffix}`" in text for suffix in formats.suffixes()[name]), name
 
 
 def test_the_readme_asks_only_for_command_lines_that_parse(repository):

@@ -48,7 +48,7 @@ find_python() {
 }
 
 # One line that changes when what would be installed changes; kept once a set of extras.
-state_for() { printf '%s %s %s %s\n' "$1" "$system_site" "$(cat pyproject.toml requirements.lock | cksum)" "$PWD"; }
+state_for() { printf '%s %s %s %s\n' "$1" "$system_site" "$(cat pyproject.toml contrib/smallfiles-lmdb/pyproject.toml requirements.lock | cksum)" "$PWD"; }
 is_wanted_version() { [ -z "${PYTHON:-}" ] || [ "$(version_of "$venv/bin/python")" = "$(version_of "$PYTHON")" ]; }
 is_done() { [ -x "$venv/bin/python" ] && is_wanted_version && grep -qsxF -- "$(state_for "$1")" "$stamp"; }
 
@@ -80,7 +80,8 @@ install_with_uv() {
     "$venv/bin/python" -m pip install --quiet --no-cache-dir -c requirements.lock uv || return 1
     extra_options=$(printf '%s' "$extras" | sed 's/^/--extra /; s/,/ --extra /g')
     # shellcheck disable=SC2086  # the options are several words
-    run_uv --only-binary :all: -c requirements.lock -r pyproject.toml $extra_options && run_uv --no-deps -e .
+    run_uv --only-binary :all: -c requirements.lock -r pyproject.toml $extra_options &&
+        run_uv --no-deps -e . -e ./contrib/smallfiles-lmdb
 }
 
 run_uv() {
@@ -91,7 +92,7 @@ run_uv() {
 }
 
 install_with_pip() {
-    "$venv/bin/python" -m pip install --quiet --no-cache-dir --only-binary :all: -c "$1" -e ".[$extras]"
+    "$venv/bin/python" -m pip install --quiet --no-cache-dir --only-binary :all: -c "$1" -e ".[$extras]" -e ./contrib/smallfiles-lmdb
 }
 
 install_beside_site() {

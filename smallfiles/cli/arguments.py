@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 Verbs: TypeAlias = "argparse._SubParsersAction[Parser]"
 
-FORMATS = "files, arrow, hdf5, tar, squashfs, lmdb"
+FORMATS = "files, arrow, hdf5, tar, squashfs, or one of an installed package"
 
 
 class Teaching(argparse.ArgumentDefaultsHelpFormatter, argparse.RawDescriptionHelpFormatter):

@@ -74,7 +74,7 @@ def run(arguments: argparse.Namespace) -> int:
 
     The suffix of OUT chooses the format:
       x.arrow, x.h5, x.tar (one shard), x.tars (a folder of shards), x.sqfs (an image that can be mounted),
-      x.lmdb (keys and values), x.files (plain files).
+      x.files (plain files), or a suffix of an installed package (x.lmdb of contrib/smallfiles-lmdb).
     A table has one row per file: a column of paths (relative to it, or to --root) and one of labels or
     captions. Usual names (filename, path; label, class, species, text) need no --field, class names are
     numbered in sorted order, and every other column becomes a value of each sample. A file more per sample is

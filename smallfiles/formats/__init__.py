@@ -5,13 +5,21 @@
     Options                  a frozen dataclass; every field has a default
 
 `write` writes directly to `out`; `smallfiles.pack` makes that safe (under another name, verified, then
-published). A new format is one module and one line in `SUFFIXES`.
+published). A new format of ours is one module and one line in `SUFFIXES`.
+
+A package outside adds a format by an entry point in the group `smallfiles.formats`. The name of the entry is
+the name of the format, and it refers to a module with the three names above and with `SUFFIXES`, the suffixes
+of its files. `contrib/smallfiles-lmdb` is an example, and CONTRIBUTING.md explains it. The trap: reading the
+entry points of an environment takes tens of milliseconds, so they are read only if none of our suffixes fits.
 """
 
 from __future__ import annotations
 
+import functools
 import importlib
 import shlex
+import warnings
+from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from stat import S_ISDIR, S_ISREG
 from types import ModuleType
@@ -26,14 +34,38 @@ SUFFIXES: dict[str, tuple[str, ...]] = {
     "hdf5": (".h5", ".hdf5"),
     "tar": (".tars", ".tar", ".tar.gz", ".tar.zst"),
     "squashfs": (".sqfs", ".squashfs"),
-    "lmdb": (".lmdb",),
 }
-_FOLDERS = ("files", "tar", "lmdb")  # liblmdb makes a folder with data.mdb in it
+_SINGLE_FILES = ("arrow", "hdf5", "squashfs")
+GROUP = "smallfiles.formats"
+_CONTRIB = {"lmdb": "contrib/smallfiles-lmdb"}
+"""The folder of this project with the package that adds a format."""
+
+
+@functools.cache
+def _added() -> dict[str, EntryPoint]:
+    """The entry points of the formats that installed packages add, by the name of the format."""
+    return {entry.name: entry for entry in entry_points(group=GROUP) if entry.name not in SUFFIXES}
+
+
+def suffixes() -> dict[str, tuple[str, ...]]:
+    """The suffixes of each format, first ours in the order of the course, then those of installed packages.
+
+    A package that cannot be loaded is left out with a warning, so that it does not stop the other formats.
+    """
+    found = dict(SUFFIXES)
+    for name in _added():
+        try:
+            found[name] = tuple(get(name).SUFFIXES)
+        except Exception as error:  # whatever the package does when it is imported
+            warnings.warn(
+                f"the format {name} of an installed package cannot be loaded: {error}", stacklevel=2
+            )
+    return found
 
 
 def names() -> tuple[str, ...]:
-    """Names of all formats, in the order of the course."""
-    return tuple(SUFFIXES)
+    """Names of all formats, first ours in the order of the course, then those of installed packages."""
+    return (*SUFFIXES, *_added())
 
 
 def get(name: str) -> ModuleType:
@@ -43,16 +75,30 @@ def get(name: str) -> ModuleType:
         UsageError: No such format.
         MissingPackageError: It needs a package of an extra.
     """
-    if name not in SUFFIXES:
-        raise UsageError(
+    if name not in SUFFIXES and name not in _added():
+        raise _not_installed(name) or UsageError(
             f"the format {name!r} is unknown",
-            expected=f"one of {', '.join(SUFFIXES)}",
+            expected=f"one of {', '.join(names())}",
             next_step="Choose one of these",
         )
     try:
-        return importlib.import_module(f"smallfiles.formats.{name}")
+        if name in SUFFIXES:
+            return importlib.import_module(f"smallfiles.formats.{name}")
+        module: ModuleType = _added()[name].load()
+        return module
     except ModuleNotFoundError as error:
         raise MissingPackageError.of_import(error, f"the format {name}") or error from error
+
+
+def _not_installed(name: str) -> MissingPackageError | None:
+    """The error for a format that a package of this project would add."""
+    if name not in _CONTRIB:
+        return None
+    return MissingPackageError(
+        f"the format {name} is not installed",
+        expected=f"the package in {_CONTRIB[name]}, which adds it",
+        next_step=f"Run this in a clone of this project: python -m pip install ./{_CONTRIB[name]}",
+    )
 
 
 def name_of(path: Path, format: str | None = None) -> str:
@@ -60,25 +106,33 @@ def name_of(path: Path, format: str | None = None) -> str:
 
     Raises:
         UsageError: The suffix belongs to no format.
+        MissingPackageError: It belongs to a format whose package is not installed.
     """
     if format is not None:
         get(format)
         return format
-    for name, suffixes in SUFFIXES.items():
-        if path.name.endswith(suffixes):
-            return name
+    found = _with_ending(path.name, SUFFIXES) or _with_ending(path.name, suffixes())
+    if found is not None:
+        return found
+    missing = _not_installed(path.suffix.removeprefix("."))
+    if missing is not None:
+        raise missing
     if path.name.endswith(".zarr"):
         raise UsageError(
             f"{path} is named as a Zarr store, which only the zarr library reads",
             expected="another format",
             next_step="Read it with zarr.open_group, or pack what it was made from into .arrow",
         )
-    known = ", ".join(suffix for suffixes in SUFFIXES.values() for suffix in suffixes)
+    listed = ", ".join(ending for known in suffixes().values() for ending in known)
     raise UsageError(
         f"the name {path.name!r} has no suffix of a format",
-        expected=f"a name ending in one of {known}",
+        expected=f"a name ending in one of {listed}",
         next_step="Rename it or give --format",
     )
+
+
+def _with_ending(name: str, known: dict[str, tuple[str, ...]]) -> str | None:
+    return next((format for format, endings in known.items() if name.endswith(endings)), None)
 
 
 def open(path: Path | str, format: str | None = None) -> Reader:
@@ -113,7 +167,7 @@ def open(path: Path | str, format: str | None = None) -> Reader:
         ) from None
     except OSError as error:  # no permission, or a mount whose server is gone
         raise of_system(error, f"{path} cannot be read ({error.strerror})") from error
-    if not (S_ISREG(mode) or (S_ISDIR(mode) and name in _FOLDERS)):
+    if not (S_ISREG(mode) or (S_ISDIR(mode) and name not in _SINGLE_FILES)):
         raise FormatError(  # a reader would wait at a pipe for ever
             f"{path} is {'a folder' if S_ISDIR(mode) else 'neither a file nor a folder'}",
             expected=f"a packed {name} file",

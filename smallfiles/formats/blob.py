@@ -1,7 +1,7 @@
 """Samples as one run of bytes, and everything else about them as plain arrays of numbers.
 
-HDF5 and LMDB both hold named arrays. They store the same ones and share one reader, and any program
-that opens such a file finds the targets in two lines, in whatever language:
+HDF5 and LMDB files both contain named arrays. They store the same arrays and share this reader, and a
+program in any language finds the labels of such a file in two lines:
 
     labels int64[n]  or  caption_data uint8[], caption_offsets uint64[], caption_rows uint64[n+1]
     key_data uint8[], key_offsets uint64[n+1]; meta_data, meta_offsets where a sample has a JSON object

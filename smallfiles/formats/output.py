@@ -119,6 +119,14 @@ def save_digest(path: Path, hasher: BlockHasher | None, rewritten: int = 0) -> t
     return (path, sidecar)
 
 
+def add_digest(path: Path) -> tuple[Path, ...]:
+    """Read a file that a library wrote, save its digest next to it, and name both files."""
+    sidecar = digests.sidecar(path)
+    with writing(sidecar):
+        digests.digest_file(path).save(sidecar)
+    return (path, sidecar)
+
+
 def packed(out: Path, format: str, samples: int, payload_bytes: int, files: Sequence[Path]) -> Packed:
     """The report of a writer."""
     file_bytes = sum(file.stat().st_size for file in files)

@@ -28,7 +28,7 @@ from smallfiles.measure.record import Record, Result
 from smallfiles.measure.scratch import memory_folder
 from smallfiles.measure.workers import WorkerPool
 
-FORMATS = {name: f"x{suffixes[0]}" for name, suffixes in formats.SUFFIXES.items()}
+FORMATS = {name: f"x{suffixes[0]}" for name, suffixes in formats.suffixes().items()}
 SLOW_SAMPLES = 300
 _SLOW = ("Jülich HDF5",)
 _PACKAGES = ("smallfiles", "numpy", "pyarrow", "h5py", "xxhash")

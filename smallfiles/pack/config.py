@@ -122,7 +122,10 @@ class PackConfig:
         quality: Of JPEGs that are encoded again, 1 to 100.
     """
 
-    format: str | None = option(None, "overrides the suffix of OUT: files, arrow, hdf5, tar, squashfs, lmdb")
+    format: str | None = option(
+        None,
+        "overrides the suffix of OUT: files, arrow, hdf5, tar, squashfs, or one of an installed package",
+    )
     options: Any = None
     in_flight: int | None = option(
         None, "files opened (and scaled) at once; chosen by file system if not given", least=1, most=1024

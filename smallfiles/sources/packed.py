@@ -37,7 +37,8 @@ from smallfiles.sources.record import NamedStore, Source
 _HEAD_BYTES = 1024
 BLOB_MARK = "\x1f"
 """Between the key of a sample and the field of its further file; no name of a file has it."""
-_SINGLE = ("arrow", "hdf5", "squashfs", "lmdb")
+_NOT_PACKED = ("files", "tar")
+"""Formats whose suffix does not say that this package wrote a file."""
 
 
 def format_of(path: Path) -> str | None:
@@ -57,7 +58,7 @@ def format_of(path: Path) -> str | None:
         name = formats.name_of(path)
     except UsageError:
         return None
-    return name if name in _SINGLE else None
+    return None if name in _NOT_PACKED else name
 
 
 def _head(path: Path) -> bytes:

@@ -13,7 +13,7 @@ from smallfiles import formats
 from smallfiles.digests import ContentDigest, digest_file, sidecar
 from smallfiles.errors import DamagedFileError, FormatError
 from smallfiles.fields import as_text, further_fields, further_files, value_table
-from smallfiles.formats import hdf5, lmdb
+from smallfiles.formats import hdf5
 from smallfiles.manifest import Manifest
 from smallfiles.pack import PackConfig, pack
 from smallfiles.samples import BlobField, Sample, Schema
@@ -316,7 +316,7 @@ def test_joined_parts_are_the_bytes_of_a_single_run(source, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("name", "options"), [("set.lmdb", lmdb.Options()), ("set.h5", hdf5.Options("vlen"))]
+    ("name", "options"), [("set.lmdb", formats.get("lmdb").Options()), ("set.h5", hdf5.Options("vlen"))]
 )
 def test_formats_without_fields_refuse_them_and_leave_nothing_behind(source, tmp_path, name, options):
     folder = tmp_path / "out"

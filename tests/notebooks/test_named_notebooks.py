@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-PACKAGES = ("pysquashfs", "smallfiles", "helpers", "benchmarks")
+PACKAGES = ("pysquashfs", "smallfiles", "helpers", "benchmarks", "contrib")
 POINTS_AT = re.compile(r"[Nn]otebooks?\s+\d\d(?:(?:,|\s+to|\s+and|\s+or)\s+\d\d)*")
 ABOUT = {
     **{f"helpers/experiments/nb{number}": {number} for number in ("03", "07", "08", "09", "10")},
@@ -15,7 +15,7 @@ ABOUT = {
     "smallfiles/formats/arrow": {"03"},
     "smallfiles/formats/files": {"01"},
     "smallfiles/formats/hdf5": {"04", "13"},
-    "smallfiles/formats/lmdb": {"11"},
+    "contrib/smallfiles-lmdb": {"11"},
     "smallfiles/formats/squashfs": {"06"},
     "smallfiles/formats/tar": {"05", "13"},
     "smallfiles/images": {"08"},

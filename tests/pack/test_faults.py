@@ -290,7 +290,7 @@ print(found == dict.fromkeys(ways, {"intact", "limit"}) or found)
 """
 
 
-@pytest.mark.parametrize("suffix", [suffixes[0] for suffixes in formats.SUFFIXES.values()])
+@pytest.mark.parametrize("suffix", [suffixes[0] for suffixes in formats.suffixes().values()])
 def test_a_lack_of_descriptors_is_no_damage_and_no_fault_of_a_sample(tmp_path: Path, suffix: str) -> None:
     for number in range(40):
         file = tmp_path / "tree" / "ab"[number % 2] / f"{number}.jpg"

@@ -1,0 +1,188 @@
+"""Store a data set as LMDB: one file that is a sorted tree of keys and values.
+
+    0000000000 … one entry per sample, in stored order: its encoded bytes
+    labels, key_data, key_offsets, … the arrays of `smallfiles.formats.blob`, as little-endian numbers
+    provenance (JSON)
+
+    env = lmdb.open("x.lmdb", subdir=False, readonly=True, lock=False)
+    with env.begin() as txn:
+        jpeg, labels = txn.get(b"%010d" % 7), np.frombuffer(txn.get(b"labels"), "<i8")
+
+This module is also the example of a format that a package adds to `smallfiles`: it has `SUFFIXES`, `Options`,
+`write`, and `open`, and its `pyproject.toml` names it in the group `smallfiles.formats`.
+
+The trap: liblmdb trusts its file, so a damaged file can end the process with a signal. An environment that
+was opened before a fork must not be used after it. Notebook 11 compares LMDB with the other formats.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import threading
+import weakref
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import lmdb
+import numpy as np
+
+from smallfiles.errors import FormatError, SmallfilesError, cannot_write, writing
+from smallfiles.formats import provenance
+from smallfiles.formats.blob import NAMES, Blob, arrays_of
+from smallfiles.formats.bytefile import Access, ByteFile, damaged
+from smallfiles.formats.columns import SampleColumns, refuse_fields
+from smallfiles.formats.output import add_digest, packed
+from smallfiles.formats.placed import FileReader
+from smallfiles.formats.reader import BaseReader
+from smallfiles.samples import Buffer, Packed, Sample, Schema
+
+SUFFIXES = (".lmdb",)
+
+_COMMIT_BYTES = 8 << 20
+_SPARE_BYTES = 1 << 30
+_PROVENANCE = b"provenance"
+
+
+@dataclass(frozen=True)
+class Options:
+    """LMDB has no options."""
+
+
+def write(
+    samples: Iterable[Sample], out: Path, *, schema: Schema, options: Any = None, digest: bool = True
+) -> Packed:
+    """Write samples into one LMDB file, as `smallfiles.formats` describes.
+
+    Raises:
+        FormatError: There are several files per sample.
+        ResourceError: There is no space or no permission, or a sample has 4 GiB or more.
+    """
+    refuse_fields(out, schema, "LMDB")
+    columns, total_bytes, held_bytes = SampleColumns(out, schema), 0, 0
+    room = 2 * schema.total_bytes + (schema.count << 14) + _SPARE_BYTES  # of addresses, not of the disk
+    with writing(out), _reported(out, _unwritten):
+        out.touch(exist_ok=False)
+        with lmdb.open(str(out), subdir=False, map_size=room, lock=False, sync=False) as env:
+            txn = env.begin(write=True)
+            for number, sample in enumerate(samples):
+                columns.add(sample)
+                txn.put(b"%010d" % number, sample.data, append=True)
+                total_bytes, held_bytes = total_bytes + len(sample.data), held_bytes + len(sample.data)
+                if held_bytes >= _COMMIT_BYTES:  # a transaction keeps its pages in memory
+                    txn.commit()
+                    txn, held_bytes = env.begin(write=True), 0
+            keys, values = columns.finish()
+            for name, numbers in arrays_of(keys["key"], values):
+                txn.put(name.encode(), np.ascontiguousarray(numbers).tobytes())
+            record = provenance.record("lmdb", schema, options or Options())
+            txn.put(_PROVENANCE, provenance.dumps(record).encode())
+            txn.commit()
+            env.sync(True)
+    return packed(out, "lmdb", len(keys["key"]), total_bytes, add_digest(out) if digest else (out,))
+
+
+def _unwritten(path: Path, text: str) -> SmallfilesError:
+    number = errno.ENOSPC if os.strerror(errno.ENOSPC) in text else errno.EIO
+    return cannot_write(path, OSError(number, text))
+
+
+@contextmanager
+def _reported(path: Path, as_error: Callable[[Path, str], SmallfilesError] = damaged) -> Iterator[None]:
+    """Turn the exceptions of the library into sentences."""
+    try:
+        yield
+    except lmdb.Error as error:
+        raise as_error(path, str(error)) from error
+
+
+_environments: weakref.WeakValueDictionary[tuple[int, int], Any] = weakref.WeakValueDictionary()
+_opening = threading.Lock()
+
+
+def _environment(path: Path) -> Any:
+    """Return this process's environment of a file, because the library refuses to open one file twice."""
+    status = path.stat()
+    with _opening, _reported(path):
+        env = _environments.get((status.st_dev, status.st_ino))
+        if env is None:
+            env = lmdb.open(str(path), subdir=False, readonly=True, lock=False, readahead=False)
+            _environments[status.st_dev, status.st_ino] = env
+    return env
+
+
+def _close_after_fork() -> None:
+    global _opening
+    _opening = threading.Lock()  # another thread of the parent may have held it
+    for env in list(_environments.values()):
+        env.close()
+    _environments.clear()
+
+
+os.register_at_fork(after_in_child=_close_after_fork)
+
+
+class _Opened(Blob):
+    """One process's view of a file: its environment, and the arrays that describe the samples."""
+
+    def __init__(self, path: Path, access: Access) -> None:
+        file = ByteFile(path, access)
+        self._env, self.path = _environment(path), path
+        record = self.get(_PROVENANCE)
+        if record is None:
+            raise FormatError(
+                f"{path} is an LMDB file of another program",
+                expected="one that smallfiles packed",
+                next_step="Write its images to a folder with the program that wrote it, and pack that folder",
+            )
+        kinds = {name: "u1" if name.endswith("_data") else "<u8" for name in NAMES} | {"labels": "<i8"}
+        found = {name: self.get(name.encode()) for name in NAMES}
+        arrays = {name: np.frombuffer(data, kinds[name]) for name, data in found.items() if data is not None}
+        super().__init__(file, arrays, provenance.loads(record))
+
+    def get(self, key: bytes, what: Callable[[memoryview], Any] = bytes) -> Any:
+        """Apply `what` to the value of a key, to copy it or to measure it; None if there is no such key."""
+        with _reported(self.path), self._env.begin(buffers=True) as txn:
+            view = txn.get(key)
+            return None if view is None else what(view)
+
+    def sample(self, index: int, what: Callable[[memoryview], Any]) -> Any:
+        """Apply `what` to the bytes of a sample."""
+        found = self.get(b"%010d" % index, what)
+        if found is None:
+            raise self.damaged(f"sample {index} is missing")
+        return found
+
+    def rows(self) -> int:
+        return len(self.array("key_offsets")) - 1
+
+    def place(self, index: int) -> tuple[ByteFile, int, int]:
+        raise NotImplementedError("liblmdb does not say where a value is")
+
+    def payload_bytes(self) -> int:
+        return sum(self.sample(index, len) for index in range(self.count))
+
+
+class LMDBReader(FileReader[_Opened]):
+    """Random access to an LMDB file, to which nobody may write meanwhile."""
+
+    format = "lmdb"
+    read_many = BaseReader.read_many  # through `read`, because there are no places to announce
+
+    def _open(self) -> _Opened:
+        return _Opened(self.path, self._access)
+
+    def read(self, index: int) -> Buffer:
+        return memoryview(self._handle().sample(self._checked(index), bytes))
+
+    def size(self, index: int) -> int:
+        return int(self._handle().sample(self._checked(index), len))
+
+    def span(self, index: int) -> None:
+        return None
+
+
+open = LMDBReader
