@@ -44,7 +44,6 @@ from smallfiles.measure.protocol import Case, Outcome
 from smallfiles.measure.record import Result
 from smallfiles.measure.scratch import memory_folder
 from smallfiles.objectstore import Store, StoreUrl, pull, push, serving
-from smallfiles.objectstore.cortx import make_client, upload_cv_dataset
 from smallfiles.objectstore.server import in_environment, rclone
 from smallfiles.pack import PackConfig, pack
 
@@ -90,7 +89,7 @@ def _measure(bench: Bench, server: str, shards: Path, pictures: Subset[Any], siz
     ready, samples = "s3://bench/ready", len(pictures)
     push(shards, ready)
     ways = {
-        ("data set", "upload_cv_dataset"): lambda place, copy: _keeping(pictures, place),
+        ("data set", "smallfiles pack and push"): lambda place, copy: _keeping(pictures, place),
         ("data set", "cortx_pytorch's method"): lambda place, copy: _encoding_again(pictures, place),
         ("upload", "smallfiles push"): lambda place, copy: push(shards, place),
         ("upload", "rclone copy"): lambda place, copy: _rclone(str(shards), place),
@@ -139,8 +138,11 @@ def _streamed(url: str) -> int:
 
 
 def _keeping(pictures: Subset[Any], place: str) -> None:
-    at = StoreUrl.parse(place)
-    upload_cv_dataset(pictures, make_client(), at.bucket, at.prefix, maxsize=_SHARD_BYTES)
+    options = TarOptions(max_bytes=_SHARD_BYTES)
+    with TemporaryDirectory() as folder:
+        out = Path(folder) / "data.tars"
+        pack(sources.from_dataset(pictures), out, PackConfig(options=options, shuffle=0))
+        push(out, place)
 
 
 def _encoding_again(pictures: Subset[Any], place: str) -> None:

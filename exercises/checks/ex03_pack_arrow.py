@@ -30,9 +30,9 @@ from torch.utils.data import DataLoader, SequentialSampler
 
 from exercises.checks import Attempt, Verdict, check
 from exercises.checks.whole_file import write_whole as write_whole
+from helpers.captions import CaptionBatch, CaptionDataset, Vocabulary, collate
 from helpers.experiments.nb03 import HEADER, Truth, fetched, lay_out, practice_folder, row, truth_of, watched
 from smallfiles import formats
-from smallfiles.captions import CaptionBatch, CaptionDataset, Vocabulary, collate
 from smallfiles.errors import FormatError
 from smallfiles.progress import bytes_text
 

@@ -285,7 +285,7 @@ text
 # ## Task 5 (part B): feed a training loop
 #
 # Return a `DataLoader` with two workers that returns every image in stored order, with its captions as padded numbers.
-# Use `CaptionDataset`, `Vocabulary` and `collate` from `smallfiles.captions`; the vocabulary holds all words that occur
+# Use `CaptionDataset`, `Vocabulary` and `collate` from `helpers.captions`; the vocabulary holds all words that occur
 # at least twice in the file. Four to six lines:
 #
 # `caption_loader(arrow_file: Path, batch_size: int) -> DataLoader`
@@ -293,7 +293,7 @@ text
 # %% id="loader"
 from torch.utils.data import DataLoader
 
-from smallfiles.captions import CaptionDataset, Vocabulary, collate
+from helpers.captions import CaptionDataset, Vocabulary, collate
 
 
 def caption_loader(arrow_file: Path, batch_size: int) -> DataLoader:

@@ -19,9 +19,10 @@ from telling import assert_told, judged
 from torch.utils.data import DataLoader
 
 from exercises.checks import ex03_pack_arrow as ex03
+from helpers import captions
+from helpers.captions import CaptionDataset, Vocabulary
 from helpers.experiments.nb03 import HEADER, MOST_IMAGES, practice_folder, row, truth_of
-from smallfiles import captions, formats, sources
-from smallfiles.captions import CaptionDataset, Vocabulary
+from smallfiles import formats, sources
 from smallfiles.errors import SourceError
 from smallfiles.pack import PackConfig, pack
 from smallfiles.sources import synthetic

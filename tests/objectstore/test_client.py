@@ -19,13 +19,13 @@ import urllib3.exceptions
 from programs import imported
 from proxy import EXPIRED, SLOW_DOWN
 
+from helpers.cortx import make_client
 from smallfiles.cli import main
 from smallfiles.errors import SmallfilesError, SourceError, UsageError
 from smallfiles.objectstore import client
 from smallfiles.objectstore.access import Keys
 from smallfiles.objectstore.client import ConditionError, NoObjectError, Store
 from smallfiles.objectstore.config import StoreUrl
-from smallfiles.objectstore.cortx import make_client
 
 DATA = bytes(range(251)) * 21_011  # 5.3 MB whose parts all differ
 

@@ -15,13 +15,13 @@ from programs import Program, imported
 from torch.utils.data import DataLoader
 from torchvision import datasets, transforms
 
+from helpers import cortx
 from smallfiles.cli import main
 from smallfiles.errors import UsageError
-from smallfiles.objectstore import cortx
 
 COUNT, CLASSES = 90, 5
 UPLOAD = """
-from smallfiles.objectstore.cortx import upload_cv_dataset, make_client
+from helpers.cortx import upload_cv_dataset, make_client
 from torchvision import datasets
 
 if __name__ == '__main__':
@@ -36,7 +36,7 @@ if __name__ == '__main__':
 TRAIN = """
 import torch as ch
 from tqdm import tqdm
-from smallfiles.objectstore.cortx import RemoteDataset, make_client
+from helpers.cortx import RemoteDataset, make_client
 from torchvision import transforms
 
 preproc = transforms.Compose([
@@ -63,7 +63,7 @@ if __name__ == '__main__':
 
 @pytest.fixture(scope="module", autouse=True)
 def workers_begin_at_once():
-    with imported("torchvision", "smallfiles.objectstore.cortx", environment=dict(os.environ)):
+    with imported("torchvision", "helpers.cortx", environment=dict(os.environ)):
         yield
 
 

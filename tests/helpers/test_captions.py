@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.utils.data import DataLoader
 
-from smallfiles import captions
-from smallfiles.captions import END, PAD, SPECIAL, START, UNKNOWN, CaptionDataset, CaptionItem, Vocabulary
+from helpers import captions
+from helpers.captions import END, PAD, SPECIAL, START, UNKNOWN, CaptionDataset, CaptionItem, Vocabulary
 from smallfiles.errors import FormatError, UsageError
 from smallfiles.formats import arrow
 
