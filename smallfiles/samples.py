@@ -89,8 +89,8 @@ class Schema:
         split: `train`, `val`, `test` or another word; also the HDF5 group.
         classes: Class names in label order; empty for captions.
         manifest_digest: The set digest of what is packed.
-        resize: How images were scaled or rotated before packing (`short_side`, `store`, `quality`,
-            `upright`); None if the bytes are those of the source.
+        resize: How images were scaled before packing (`short_side`, `store`, `quality`);
+            None if the bytes are those of the source.
         member_suffixes: Suffixes that captions (`txt`) and JSON objects (`json`) had in a tar of another
             program. A tar that is packed from it uses them too, since programs read members by name.
         blobs: The fields of further files.

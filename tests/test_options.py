@@ -45,7 +45,7 @@ def read_train(arguments):
             PackConfig(),
             PackConfig("tar", None, 8, "full", "skip", "decode", 5, (2, 7), False, False),
             PackConfig(resize=256, store="raw", quality=80),
-            PackConfig(merge=True, verify="none", upright=True),
+            PackConfig(merge=True, verify="none"),
         )),
         *((each, each.to_cli(Path("a b.h5")), None) for each in (
             StageConfig(), StageConfig(5)

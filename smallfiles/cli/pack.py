@@ -41,7 +41,7 @@ def add(verbs: Verbs) -> None:
         metavar="KEY=VALUE",
         help="an option of the format; repeatable",
     )
-    add_flags(parser, PackConfig, ("in_flight", "verify", "on_error", "check", "store", "upright", "quality"))
+    add_flags(parser, PackConfig, ("in_flight", "verify", "on_error", "check", "store", "quality"))
     add_flags(parser, PackConfig, ("digest",))
     add_source_flags(parser)
     parser = add_run(verbs, "annotate", run_annotate)
@@ -84,9 +84,8 @@ def run(arguments: argparse.Namespace) -> int:
     is packed with its boxes, and images/ beside masks/ with the masks.
     OUT appears under its name only when it is complete and verified. A killed run never looks finished:
     the same command resumes it or starts over.
-    A camera's EXIF orientation is kept and ignored in training, as torchvision does; --upright turns those
-    images, encodes them again and leaves the others as they are. For a turn without any loss run jpegtran
-    or exiftran before.
+    A camera's EXIF orientation is kept, and training ignores it, as torchvision does. To turn these images
+    without any loss, run jpegtran or exiftran before you pack them.
     --resize scales every image whose shorter side is longer than PIXELS down to that length: epochs become
     several times as fast, and detail is gone for good. Scaled images become JPEGs of 8 bits of red, green and
     blue (or pixels, with --store raw), turned upright, without EXIF and without alpha, which training ignores
@@ -146,7 +145,7 @@ def _lines(done: PackReport) -> Iterator[str]:
         yield done.resize.sentence()
     if done.exif_rotated:
         as_they_are = (
-            "packed as they are, and training sees them unturned, as with torchvision; --upright turns them"
+            "packed as they are, and training sees them unturned, as with torchvision; exiftran turns them"
         )
         turned = as_they_are if done.resize is None else "turned upright"
         yield f"{plural(done.exif_rotated, 'image')} that EXIF says to turn: {turned}"

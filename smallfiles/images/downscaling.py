@@ -39,13 +39,13 @@ _VALUES = {"1": "single bits", "P": "numbers of a palette", "PA": "numbers of a 
 
 
 def resize_ahead(
-    data: Buffer, short_side: int | None = 256, store: PixelFormat = "jpeg", quality: int = QUALITY
+    data: Buffer, short_side: int = 256, store: PixelFormat = "jpeg", quality: int = QUALITY
 ) -> bytes:
     """Scale an image down until its shorter side has `short_side` pixels, turned as its EXIF says.
 
     Args:
         data: An image of any kind that `decode` takes.
-        short_side: In pixels; a smaller image keeps its size. None scales nothing and only turns images.
+        short_side: In pixels; a smaller image keeps its size.
         store: `jpeg` or `raw` (PPM).
         quality: Of the JPEG, 1 to 100; lower where the JPEG would be larger than `data`.
 
@@ -58,10 +58,8 @@ def resize_ahead(
     """
     _check_options(short_side, store, quality)
     turn = orientation(data)
-    if short_side is None and turn == 1 and store == "jpeg":
-        return bytes(data)
     picture = open_picture(data)
-    small = short_side is None or min(picture.width, picture.height) <= short_side
+    small = min(picture.width, picture.height) <= short_side
     if small and turn == 1 and store == "jpeg":
         if picture.header is not None:
             decode(data)  # damage is found now instead of in each epoch
@@ -163,13 +161,13 @@ def _refuse_values(data: Buffer) -> None:
         )
 
 
-def _check_options(short: int | None, store: str, quality: int) -> None:
+def _check_options(short: int, store: str, quality: int) -> None:
     """Refuse what makes no sense.
 
     Raises:
         UsageError: An option makes no sense.
     """
-    if store not in get_args(PixelFormat) or (short is not None and short < 1) or not 1 <= quality <= 100:
+    if store not in get_args(PixelFormat) or short < 1 or not 1 <= quality <= 100:
         raise UsageError(
             f"a shorter side of {short}, stored as {store!r} with quality {quality}, is asked for",
             expected="1 pixel or more, jpeg or raw, and a quality of 1 to 100",

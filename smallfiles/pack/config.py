@@ -45,28 +45,25 @@ class Scaling:
     """How images are scaled before they are packed.
 
     Args:
-        short_side: Of the scaled image, in pixels; smaller images are not enlarged. None scales
-            nothing, and encodes only those again that EXIF says to turn.
+        short_side: Of the scaled image, in pixels; smaller images are not enlarged.
         store: `jpeg` (encoded again) or `raw` (PPM: pixels as they are).
         quality: Of a JPEG, 1 to 100; lower for one that would be larger than its source.
     """
 
-    short_side: int | None
+    short_side: int
     store: PixelFormat
     quality: int
 
     def record(self) -> dict[str, Any]:
         """What decides the new bytes, for the provenance."""
         quality = {"quality": self.quality} if self.store == "jpeg" else {}
-        if self.short_side is None:
-            return {"upright": True, **quality}
         return {"short_side": self.short_side, "store": self.store, **quality}
 
 
 def described(record: Mapping[str, Any]) -> str:
     """A record of scaling in words; records come from files, so anything may be missing."""
     quality = f" of quality {record['quality']} at most" if "quality" in record else ""
-    if record.get("upright"):
+    if record.get("upright"):  # an option of version 0.1.0
         return f"turned upright as EXIF says, as jpeg{quality}"
     short_side, store = record.get("short_side", "?"), record.get("store", "?")
     return f"scaled to a shorter side of {short_side} pixels as {store}{quality}"
@@ -118,7 +115,6 @@ class PackConfig:
         digest: Take the content digest while writing.
         resize: Scale images down until their shorter side has so many pixels; None leaves them.
         store: Scaled images as `jpeg`, encoded again, or `raw`, as pixels.
-        upright: Turn images as their EXIF says, and encode only those again; scaling does it anyway.
         quality: Of JPEGs that are encoded again, 1 to 100.
     """
 
@@ -149,7 +145,6 @@ class PackConfig:
     store: PixelFormat = option(
         "jpeg", "scaled images: encoded again, or as pixels (larger, never decoded again)"
     )
-    upright: bool = option(False, "turn images as their EXIF says; scaled ones always are")
     quality: int = option(
         90,
         "of JPEGs that are encoded again, 1 to 100; lower where a file would grow",
@@ -166,13 +161,7 @@ class PackConfig:
                 expected="one of the two",
                 next_step="Pack all parts first, then merge in a job that depends on them",
             )
-        if self.upright and (self.resize is not None or self.store != "jpeg"):
-            raise UsageError(
-                "upright is asked for together with resize or store",
-                expected="one of them, since images that are scaled are turned upright anyway",
-                next_step="Leave --upright out, or --resize and --store",
-            )
-        if self.resize is None and not self.upright and (self.store, self.quality) != ("jpeg", 90):
+        if self.resize is None and (self.store, self.quality) != ("jpeg", 90):
             raise UsageError(
                 f"images are to be stored as {self.store} of quality {self.quality}, and not resized",
                 expected="resize with it, since bytes are kept as they are otherwise",
@@ -181,10 +170,8 @@ class PackConfig:
 
     @property
     def scaling(self) -> Scaling | None:
-        """How images are scaled or turned; None leaves them."""
-        if self.resize is None and not self.upright:
-            return None
-        return Scaling(self.resize, self.store, self.quality)
+        """How images are scaled; None leaves them."""
+        return None if self.resize is None else Scaling(self.resize, self.store, self.quality)
 
     def to_cli(self, source: str, out: str) -> str:
         """The command that does the same run, to be pasted into a job script."""

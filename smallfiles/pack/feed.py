@@ -198,7 +198,7 @@ def _scale_further(scaling: Scaling, suffix: str) -> Scale | None:
     from smallfiles.images import resize_values
 
     short_side = scaling.short_side
-    if suffix == ".png" and short_side is not None:
+    if suffix == ".png":
         return _named(lambda data: resize_values(data, short_side))
     return _scale(scaling, has_parts=True) if suffix in (".jpg", ".jpeg") else None
 

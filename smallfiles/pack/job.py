@@ -321,12 +321,6 @@ def _refuse_senseless(source: Source, out: Path, config: PackConfig) -> None:
             expected="files that can be read in any order",
             next_step="Decompress it first (gzip -dk, zstd -dk)",
         )
-    if config.upright and (source.manifest.blobs or moving(source.manifest.values.column_names)):
-        raise UsageError(
-            f"the images of {source.store.describe()} are to be turned, and have masks, boxes or points",
-            expected="images that stay as they are, since these would not turn with them",
-            next_step="Pack without --upright, and turn both in training",
-        )
     walked = source.root is not None and source.root.is_dir() and source.kind not in ("manifest", "table")
     if walked and source.root and out.resolve().is_relative_to(source.root.resolve()):
         raise UsageError(

@@ -97,9 +97,9 @@ def test_all_eight_orientations_end_as_pillow_shows_them(orientation, store):
     data = jpeg(400, 300, exif=exif.tobytes())
     with Image.open(io.BytesIO(data)) as picture:
         upright = np.asarray(ImageOps.exif_transpose(picture))
-    for short in (128, None):
+    for short in (128, 300):  # the second one scales nothing
         done = images.resize_ahead(data, short, store)
-        if (short, orientation, store) == (None, 1, "jpeg"):
+        if (short, orientation, store) == (300, 1, "jpeg"):
             assert done == data
         with Image.open(io.BytesIO(done)) as picture:
             assert picture.getexif().get(0x0112, 1) == 1

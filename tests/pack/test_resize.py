@@ -287,9 +287,7 @@ def test_images_whose_values_would_change_are_refused(mode: str, pictures: Path,
             assert kept == mask.read_bytes()
 
 
-@pytest.mark.parametrize(
-    "packed", [PackConfig(), PackConfig(upright=True), PackConfig(resize=SIDE)], ids=repr
-)
+@pytest.mark.parametrize("packed", [PackConfig(), PackConfig(resize=SIDE)], ids=repr)
 def test_images_that_exif_says_to_turn_are_counted_and_turned_where_that_was_asked_for(
     packed: PackConfig, pictures: Path, tmp_path: Path
 ) -> None:

@@ -145,8 +145,6 @@ def test_an_image_that_exif_turns_is_refused_where_its_mask_would_not_turn(tmp_p
         pack(sources.load(root), tmp_path / "x.arrow", CONFIG)
     report = pack(sources.load(root), tmp_path / "x.arrow", PackConfig(resize=SHORT, on_error="skip"))
     assert report.samples == 2
-    with pytest.raises(UsageError, match="--upright"):
-        pack(sources.load(root), tmp_path / "y.arrow", PackConfig(upright=True))
 
 
 @pytest.mark.parametrize(
