@@ -151,11 +151,10 @@ def colour_of(number: int) -> Colour:
 
 
 def outlined(first: Shown, values: Mapping[str, Any]) -> Image.Image | None:
-    """The picture with the boxes of its sample, the outlines of its polygons, and its points.
+    """Draw the boxes of a sample and the outlines of its polygons on its picture.
 
     Boxes are a column of lists of four numbers [x1, y1, x2, y2] (see `boxes_in`), polygons the column
-    `segments` of lists of x and y in turn, points the column `keypoints` of lists of x, y and visibility.
-    Labels of boxes choose their colours.
+    `segments` of lists of x and y in turn. Labels of boxes choose their colours.
 
     Args:
         first: What is shown of the sample's first file.
@@ -173,11 +172,6 @@ def outlined(first: Shown, values: Mapping[str, Any]) -> Image.Image | None:
     for points in _lists_of_numbers(values.get("segments")):
         if len(points) >= 6 and len(points) % 2 == 0:
             pen.polygon([value * scale for value in points], outline="white")
-    for points in _lists_of_numbers(values.get("keypoints")):
-        for x, y, is_there in zip(points[::3], points[1::3], points[2::3], strict=False):
-            if is_there:
-                x, y = x * scale, y * scale
-                pen.ellipse((x - 2, y - 2, x + 2, y + 2), fill="#f0e442", outline="black")
     return picture
 
 

@@ -255,16 +255,6 @@ def test_boxes_are_drawn_in_the_pixels_of_the_picture(tmp_path, name):
     assert tile.more[0].lines == (f"{name}: 2 (cat, dog)",)
 
 
-def test_keypoints_that_are_there_are_drawn_in_the_pixels_of_the_picture(tmp_path):
-    points = [[100.0, 200.0, 2.0, 300.0, 200.0, 0.0], [500.0, 300.0, 1.0, 7.0]]
-    tile = with_fields(tmp_path, None, first=coloured(0, (600, 400)), keypoints=points)
-    at = [
-        tile.picture.getpixel((round(x * 144 / 600), round(y * 144 / 600)))
-        for x, y in ((100, 200), (300, 200), (500, 300))
-    ]
-    assert at == [(240, 228, 66), COLOURS[0], (240, 228, 66)]
-
-
 @pytest.mark.parametrize(
     "values", [{"vectors": [[1.0, 2.0, 30.0, 20.0]]}, {"boxes": [[1.0, 2.0, 30.0]]}, {"keypoints": ["a"]}]
 )

@@ -92,8 +92,9 @@ def run(arguments: argparse.Namespace) -> int:
     too. --quality is lowered for a JPEG that would be larger than its source. Images that are small enough
     and need no turn keep their bytes. Images with a palette or with 1, 16 or 32 bits per pixel are refused
     where scaling would change their values. Masks beside images (PNG) get the nearest pixels and stay PNG
-    with their palette, and boxes, keypoints and segments move with their image; a folder of masks alone looks
-    like photographs and is scaled like them. Shards and parts are cut by the sizes of the sources.
+    with their palette. Boxes and segments are scaled with their image, and images with keypoints are refused.
+    A folder of masks alone looks like photographs and is scaled like them. Shards and parts are cut by the
+    sizes of the sources.
 
     Examples:
         smallfiles pack data train.arrow

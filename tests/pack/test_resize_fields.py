@@ -62,7 +62,7 @@ def test_boxes_points_and_areas_move_with_their_image_and_fractions_stay(tmp_pat
         {
             "filename": f"images/{n}.jpg", "boxes": [[0, 0, w, h], [w / 2, h / 4, w, h]][: n + 1],
             "bbox": [0.0, 0.0, float(w), float(h)], "near_box": None if n == 1 else [int(w), int(h)] * 2,
-            "keypoints": [[w, h, 2.0, w / 2, h / 2, 1.0]], "segments": [[0.0, 0.0, w, 0.0, w, h]] * n,
+            "segments": [[0.0, 0.0, w, 0.0, w, h]] * n,
             "area": [float(w * h)], "unit_box": [0.25, 0.5, 0.75, 1.0], "age": 7.5,
         }
         for n, (w, h) in enumerate([(30.0, 40.0), (64.0, 96.0), (128.0, 64.0)])
@@ -78,7 +78,6 @@ def test_boxes_points_and_areas_move_with_their_image_and_fractions_stay(tmp_pat
             assert row["boxes"] == [pytest.approx(box) for box in expected]
             assert row["bbox"] == pytest.approx([0, 0, w, h])
             assert row["near_box"] == (None if n == 1 else pytest.approx([w, h, w, h]))
-            assert row["keypoints"] == [pytest.approx([w, h, 2, w / 2, h / 2, 1])]
             assert row["segments"] == [pytest.approx([0, 0, w, 0, w, h])] * n
             assert row["area"] == pytest.approx([w * h])
             assert (row["unit_box"], row["age"]) == ([0.25, 0.5, 0.75, 1.0], 7.5)
@@ -112,13 +111,12 @@ def test_a_mask_keeps_numbers_beyond_its_palette_and_one_of_deep_colours_is_refu
 @pytest.mark.parametrize(
     ("name", "row", "says"),
     [
-        ("keypoints", [0.25, 0.5, 2.0], None),
+        ("keypoints", [[0.25, 0.5, 2.0]], "have keypoints"),
         ("bbox", [0, 0, 2, 1], "moves"),
         ("bbox", [0, 0, 1, 1], "may be of pixels or of fractions"),
         ("boxes", [[0.0, 0.0, 0.0, 0.0]], None),
         ("bbox", [0.1, 0.2, 0.5, 1.001], "may be of pixels or of fractions"),
         ("boxes", [[8.0, 8.0, 9.0, 9.0, 3.0]], "lists of 4 numbers and 1 more"),
-        ("keypoints", [8.0, 8.0, 2.0, 9.0, 9.0], "lists of 3 numbers and 2 more"),
     ],
 )
 def test_points_are_moved_left_or_refused_by_what_their_numbers_say(tmp_path, name, row, says):

@@ -1,11 +1,11 @@
-"""Boxes and points that move with their pictures where these are scaled before packing.
+"""Scale boxes and polygons together with their pictures, where these are scaled before packing.
 
 Fields called box, boxes, bbox or bboxes, or ending with `_` and one of these, are lists of four numbers, x
-and y in turn, as are `segments`; `keypoints` have a visibility after each pair, and `area` counts pixels.
-Numbers that are at most 1 everywhere, and not all whole, are fractions of the picture, which stay.
+and y in turn. `segments` are lists of x and y in turn, too, and `area` counts pixels. Numbers that are at
+most 1 everywhere, and not all whole, are fractions of the picture, and they stay. `keypoints` are refused.
 
-The trap: boxes count the pixels of the file they were drawn on, and nothing fails if that file shrinks: they
-only lie elsewhere. So a column of boxes that cannot be moved is refused. docs/recipes.md has an example.
+The trap: boxes count the pixels of the file that they were drawn on. If that file shrinks, nothing fails, but
+they lie elsewhere. So a column of boxes that cannot be scaled is refused. docs/recipes.md has an example.
 """
 
 from __future__ import annotations
@@ -27,10 +27,9 @@ from smallfiles.sources.record import Source
 from smallfiles.sources.scanning import in_flight
 
 Factors = npt.NDArray[np.float64]
-_PERIOD = {"keypoints": 3, "segments": 2, "area": 1}
+_PERIOD = {"segments": 2, "area": 1}
 """Numbers after which x comes again; in boxes four, since a fifth would be a class, a score or an angle."""
 _MOST_UNCLEAR = 2
-_VISIBILITY = 2
 
 
 def moving(names: list[str]) -> list[str]:
@@ -40,19 +39,25 @@ def moving(names: list[str]) -> list[str]:
 
 
 def moved(source: Source, short_side: int) -> Source:
-    """The source with boxes and points as they lie in its scaled pictures.
+    """Return the source with the boxes and polygons of its scaled pictures.
 
     Args:
         source: Its pictures are opened once, for their sizes.
         short_side: What pictures with a longer shorter side are scaled to.
 
     Raises:
-        UsageError: Boxes or points are no lists of numbers.
+        UsageError: Boxes are not lists of numbers, or pictures have keypoints.
     """
     manifest = source.manifest
     names = moving(manifest.values.column_names)
     if not names:
         return source
+    if "keypoints" in names:
+        raise UsageError(
+            f"the images of {source.store.describe()} have keypoints, and they are to be scaled",
+            expected="images without keypoints, because these count the pixels of the full-size image",
+            next_step="Pack without --resize, or leave the field keypoints out of the table",
+        )
     from smallfiles.images.crops import short_side as scaled_size
 
     def factors(path: str) -> tuple[float, float]:
@@ -74,7 +79,7 @@ def moved(source: Source, short_side: int) -> Source:
 def _immovable(name: str, what: str) -> UsageError:
     return UsageError(
         f"pictures are to be scaled, and their field {name} cannot be moved with them, since it {what}",
-        expected="lists of numbers of pixels for boxes (four each) and points (x, y, visibility)",
+        expected="lists of numbers of pixels: four for a box, x and y in turn for a polygon",
         next_step="Pack without --resize, or leave the field out of the table",
     )
 
@@ -95,14 +100,13 @@ def _moved(column: pa.Array, name: str, scale: Factors) -> pa.Array:
     if odd := set((levels[-1][0] % period).tolist()) - {0}:
         raise _immovable(name, f"has lists of {period} numbers and {odd.pop()} more")
     numbers = to_numpy(flat.cast(pa.float64()))
-    axis = np.full(len(place), 3) if name == "area" else place % period % (3 if period == 3 else 2)
-    places = numbers[axis != _VISIBILITY]
-    most, are_whole = np.abs(places).max(initial=0), not (places % 1).any()
+    axis = np.full(len(place), 2) if name == "area" else place % 2
+    most, are_whole = np.abs(numbers).max(initial=0), not (numbers % 1).any()
     if not most or (most <= 1 and not are_whole):
         return column
     if most <= 1 or (most <= _MOST_UNCLEAR and not are_whole):
         raise _immovable(name, f"reaches {most:g}, and may be of pixels or of fractions of the picture")
-    axes = np.column_stack([scale, np.ones(len(scale)), scale.prod(axis=1)])
+    axes = np.column_stack([scale, scale.prod(axis=1)])
     by = axes[rows, axis]
     found: pa.Array = from_numpy(numbers * by)
     for counts, missing in reversed(levels):
