@@ -756,7 +756,7 @@ REFUSALS = [
         lambda: structs(None, None, data=b"abcdefghijklm"),
         PACK,
         "Write paths beside the bytes, as {bytes, path}, or write the table without it",
-        (lambda: structs("1.npy", "2.npy", data=b"abcdefghijklm"),),
+        (lambda: structs("1.txt", "2.txt", data=b"abcdefghijklm"),),
     ),
     Refusal(
         "files that are not embedded",
