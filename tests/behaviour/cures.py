@@ -860,6 +860,16 @@ REFUSALS = [
             lambda: put("t.jsonl", '{"file": "cat/0.jpg", "age": 4}\n'),
         ),
     ),
+    Refusal(
+        "keypoints, which are not scaled",
+        lambda: (classes(), put("t.jsonl", '{"file": "cat/0.jpg", "keypoints": [[1, 2, 2]]}\n')),
+        "pack t.jsonl o.arrow --root data --resize 8",
+        "Pack without --resize, or leave the field out of the table",
+        (
+            instead("pack t.jsonl o.arrow --root data"),
+            lambda: put("t.jsonl", '{"file": "cat/0.jpg", "age": 4}\n'),
+        ),
+    ),
     # manifests
     Refusal(
         "a manifest of another split",

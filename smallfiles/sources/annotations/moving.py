@@ -56,7 +56,7 @@ def moved(source: Source, short_side: int) -> Source:
         raise UsageError(
             f"the images of {source.store.describe()} have keypoints, and they are to be scaled",
             expected="images without keypoints, because these count the pixels of the full-size image",
-            next_step="Pack without --resize, or leave the field keypoints out of the table",
+            next_step="Pack without --resize, or leave the field out of the table",
         )
     from smallfiles.images.crops import short_side as scaled_size
 
