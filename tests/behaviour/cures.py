@@ -1289,7 +1289,6 @@ NOT_YET: set[str] = {
     "Pack them without labels (--unlabelled), or give a manifest with their labels",
     "Copy or download it again",
     "Write it again with smaller ones (pyarrow: row_group_size=100)",
-    "If that is right, unzip it to a local disk, and pack that folder",
     "Download ILSVRC2012_devkit_t12.tar.gz again",
     "Make the manifest again from the class folders, LOC_val_solution.csv or the devkit",
     "Check that the solution file or devkit belongs to ILSVRC2012",
