@@ -67,7 +67,8 @@ assert missing.returncode == 1 and "Run: python -m pip install 'h5py>=" in missi
 def public_names() -> list[str]:
     """What the packages offer to be imported, and the verbs of the command."""
     names = {f"smallfiles {verb.partition(' ')[0]}" for verb in flags_of_verbs()}
-    for file in (*ROOT.glob("smallfiles/*/__init__.py"), ROOT / "pysquashfs" / "__init__.py"):
+    packages = (ROOT / "smallfiles", *ROOT.glob("smallfiles/*"), ROOT / "pysquashfs")
+    for file in filter(Path.is_file, (folder / "__init__.py" for folder in packages)):
         package = ".".join(file.relative_to(ROOT).parent.parts)
         names |= {f"{package}.{name}" for name in _offered(ast.parse(file.read_text()))}
     return sorted(names)

@@ -8,6 +8,7 @@
     fields         batches of all fields; unreadable samples
     callables      torchvision's transforms, and functions of a picture
     dataset        any sample by its number
+    packed_folder  the class in place of torchvision's ImageFolder
     stream         ranges of shards, mixed in a buffer
     loader         `make_loader`: a DataLoader with processes, threads, or neither
     worker_errors  why a worker died, in a sentence
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
     from smallfiles.loading.makers import Mask as Mask
     from smallfiles.loading.makers import Ragged as Ragged
     from smallfiles.loading.makers import Value as Value
+    from smallfiles.loading.packed_folder import PackedFolder as PackedFolder
     from smallfiles.loading.plan import EpochPlan as EpochPlan
     from smallfiles.loading.worker_errors import WorkerDiedError as WorkerDiedError
 
