@@ -145,4 +145,4 @@ def _sweep(place: Path) -> None:
             descriptor = locks.try_lock(path, shared=False, create=False)  # None while its kernel lives
             if descriptor is not None:
                 shutil.rmtree(path.parent, ignore_errors=True)
-                os.close(descriptor)
+                locks.unlock(descriptor)

@@ -141,6 +141,59 @@ def drafted(out: Path, doing: str) -> Iterator[Draft]:
             ours.lease.release()
 
 
+@contextlib.contextmanager
+def changing(out: Path, doing: str) -> Iterator[Lease]:
+    """Own a file and everything beside it while the block runs, from looking at it to publishing.
+
+    Args:
+        out: A packed set whose fields are looked at, or a small file whose name must be free.
+        doing: What the run does, in one word such as "annotating", for the error of a second run.
+
+    Yields:
+        The right to publish; check it before.
+
+    Raises:
+        BusyError: Another run is changing the same file, or what is beside it.
+        ResourceError: The folder cannot be written.
+    """
+    folder, lease = out.parent / f".{out.name}.changing", None
+    while lease is None:
+        with writing(out):
+            folder.mkdir(exist_ok=True)
+        with contextlib.suppress(FileNotFoundError):  # its last owner has just removed it
+            lease = Lease(
+                folder,
+                lambda who: BusyError(
+                    f"another run is {doing} {out} at this moment ({who})",
+                    expected="one run at a time",
+                    next_step="Wait until it has ended, and run this again",
+                ),
+            )
+    try:
+        yield lease
+    finally:
+        lease.release()
+
+
+@contextlib.contextmanager
+def created(path: Path) -> Iterator[None]:
+    """Write a small file in the block, whose name must be free; of two runs at once, one is refused.
+
+    Args:
+        path: The final name, in a folder that is made if it is missing.
+
+    Raises:
+        OutputExistsError: `path` exists.
+        BusyError: Another run is writing the same file.
+        ResourceError: The folder cannot be written.
+    """
+    with writing(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+    with changing(path, "writing"):
+        refuse_existing(path)
+        yield
+
+
 def folder_of(out: Path) -> Path:
     """Where a run of `out` writes."""
     return out.parent / f".{out.name}.packing"

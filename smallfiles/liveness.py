@@ -56,6 +56,22 @@ class Owner:
         """In words."""
         return f"{self.kind} {self.name.rpartition('=')[2]}"
 
+    def is_gone(self) -> bool | None:
+        """Whether this process has ended; None if that cannot be known from here.
+
+        Nothing is known of a process on another machine or in another PID namespace, and little of one
+        that `/proc` hides. Clones of a virtual machine share the boot, so a missing process proves nothing
+        on a machine of another name.
+        """
+        if not self.boot or self.boot != boot() or self.world != world():
+            return None
+        number = int(self.name)
+        started = start_time(number)
+        if started and started == self.started:
+            return False
+        is_hidden = not started and not _stat_fields(number) and _exists(number)
+        return None if is_hidden or self.host != socket.gethostname() else True
+
     def is_alive(self) -> bool:
         """Whether it may still need its copy; True in doubt."""
         if self.boot != boot():

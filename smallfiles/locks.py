@@ -1,9 +1,12 @@
 """The right to write: locks, leases and private folders.
 
 A kernel lock (`flock`) is released when its holder dies, also after kill -9. Some file systems have no
-locks, and on some they do not reach other machines (Lustre with `localflock`, BeeGFS). So the writer of an
-output also puts a lease file there and renews it; the lease of another machine has expired if it was not
-renewed for a minute. Before a writer publishes, it checks that the lease is still its own.
+locks, on some they do not reach other machines (Lustre with `localflock`, BeeGFS), and on some they do not
+even reach another mount on the same machine (MooseFS with `mfsnobsdlocks`). So an obtained lock never proves
+that its last holder has ended. Each holder also writes down which process it is, and renews that. A process
+of this machine is looked up by its number and start time. A process that cannot be seen from here, because
+it runs on another machine or in another container, has ended if it renewed nothing for a minute. Before a
+writer publishes, it checks that the lease is still its own.
 
 The traps: a lock on a file that its last owner has just removed locks nothing, so the name is looked up
 again after locking. `/dev/shm` is open to all users, so a folder there may be a planted link.
@@ -16,6 +19,7 @@ import contextlib
 import fcntl
 import json
 import os
+import signal
 import stat
 import threading
 import time
@@ -23,6 +27,7 @@ import uuid
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 from smallfiles import liveness, signals
 from smallfiles.errors import BusyError, PackError, ResourceError, cannot_write, writing
@@ -31,7 +36,7 @@ from smallfiles.progress import progress
 
 HEARTBEAT_S = 10.0
 SILENT_S = 60.0
-"""The lease of another machine has expired if it was not renewed for this time."""
+"""A process that cannot be seen from here has ended if it renewed nothing for this time."""
 
 LONG_SILENT_S = 900.0
 """An older lease has expired without being watched; no clocks of a cluster differ by as much."""
@@ -39,11 +44,25 @@ LONG_SILENT_S = 900.0
 PREFIX = "smallfiles-"
 
 _LEASE_FILE = "owner.json"
+_LONGEST_RECORD_BYTES = 1 << 16
 _JOIN_S = 1.0  # a thread that waits for a dead file system longer is left to itself
 
 
+@dataclass(frozen=True)
+class _Held:
+    """A lock that this process holds."""
+
+    path: Path
+    token: str
+    pid: int
+
+
+_held: dict[int, _Held] = {}
+"""By descriptor; a forked child inherits the entries of its parent, which stay the parent's."""
+
+
 def try_lock(path: Path, *, shared: bool, create: bool = True) -> int | None:
-    """Lock the file `path` without waiting.
+    """Lock the file `path` without waiting, and write into it that this process holds it.
 
     Args:
         path: A file in the private folder.
@@ -51,12 +70,51 @@ def try_lock(path: Path, *, shared: bool, create: bool = True) -> int | None:
         create: Whether to create a missing file.
 
     Returns:
-        The open descriptor; None if another process holds the lock (or the file is missing and not to be
-        created).
+        The open descriptor, to be closed with `unlock`; None if another process holds the lock (or the file
+        is missing and not to be created).
 
     Raises:
         ResourceError: The file system has no locks, or the file cannot be created.
     """
+    descriptor = _locked(path, shared, create)
+    if descriptor is None:
+        return None
+    with contextlib.suppress(OSError):  # a full disk: the kernel's lock must do
+        if not shared and os.fstat(descriptor).st_size > _LONGEST_RECORD_BYTES:
+            os.ftruncate(descriptor, 0)  # whoever is named there has ended
+        _hold(path, descriptor, shared)
+        if _has_holder(path, descriptor, exclusive=shared, earlier=True):  # two at once: the first one has it
+            unlock(descriptor)
+            return None
+    return descriptor
+
+
+def is_held(path: Path, *, shared: bool) -> bool:
+    """Whether another process holds a lock that excludes ours; creates no file."""
+    descriptor = _locked(path, shared, create=False)
+    if descriptor is None:
+        return path.exists()
+    os.close(descriptor)
+    return False
+
+
+def unlock(descriptor: int) -> None:
+    """Release a lock; in a forked child, only close the descriptor, for the lock is its parent's."""
+    held = _held.get(descriptor)
+    if held is not None and held.pid == os.getpid():
+        with contextlib.suppress(OSError):
+            _append(descriptor, {"token": held.token, "released": True})
+    forget(descriptor)
+    os.close(descriptor)
+
+
+def forget(descriptor: int) -> None:
+    """Stop renewing a lock whose descriptor is closed elsewhere, or whose file is removed."""
+    _held.pop(descriptor, None)
+
+
+def _locked(path: Path, shared: bool, create: bool) -> int | None:
+    """The locked file, if no running process holds it."""
     while True:
         descriptor = _opened(path, create)
         if descriptor is None:
@@ -73,22 +131,98 @@ def try_lock(path: Path, *, shared: bool, create: bool = True) -> int | None:
                 expected="a local file system with flock, so that one process copies and others wait",
                 next_step="Choose another place with --where",
             ) from error
-        if names(path, descriptor):
+        if not names(path, descriptor):
+            os.close(descriptor)  # its last owner removed it: try again with a new one
+        elif _has_holder(path, descriptor, exclusive=shared):
+            os.close(descriptor)
+            return None
+        else:
             return descriptor
-        os.close(descriptor)  # its last owner removed it: try again with a new one
 
 
-def is_held(path: Path, *, shared: bool) -> bool:
-    """Whether another process holds a lock that excludes ours; creates no file."""
-    descriptor = try_lock(path, shared=shared, create=False)
-    if descriptor is None:
-        return path.exists()
-    os.close(descriptor)
-    return False
+def _hold(path: Path, descriptor: int, shared: bool) -> None:
+    token = uuid.uuid4().hex[:12]
+    _append(descriptor, {"token": token, "shared": shared, **asdict(this_process())})
+    _held[descriptor] = _Held(path, token, os.getpid())
+    _renewing.begin()
+
+
+def _append(descriptor: int, record: dict[str, Any]) -> None:
+    os.write(descriptor, (json.dumps(record) + "\n").encode())
+
+
+def _has_holder(path: Path, descriptor: int, *, exclusive: bool, earlier: bool = False) -> bool:
+    """Whether a lock file names a running process as a holder other than this descriptor.
+
+    Args:
+        path: Of the lock file.
+        descriptor: The open file, on which the kernel has granted a lock.
+        exclusive: Count the holders of exclusive locks only.
+        earlier: Count those only that are named before this descriptor.
+    """
+    found = os.fstat(descriptor)
+    holders: dict[str, tuple[bool, Owner]] = {}
+    for line in os.pread(descriptor, found.st_size, 0).splitlines():
+        with contextlib.suppress(ValueError, TypeError, KeyError, AttributeError):  # half a line
+            record = json.loads(line)
+            token = str(record.pop("token"))
+            holders.pop(token, None)
+            if not record.get("released"):
+                holders[token] = bool(record.pop("shared")), Owner(**record)
+    ours, silent_s = _held.get(descriptor), time.time() - found.st_mtime
+    for token, (is_shared, owner) in holders.items():
+        if ours is not None and token == ours.token:
+            if earlier:
+                return False
+        elif not (exclusive and is_shared) and _holds(token, owner, path, silent_s):
+            return True
+    return earlier  # another process wrote over the name of this one
+
+
+def _holds(token: str, owner: Owner, path: Path, silent_s: float) -> bool:
+    gone = owner.is_gone()
+    if gone is False and (int(owner.name), owner.boot) == (os.getpid(), liveness.boot()):
+        return any(held.token == token and held.pid == os.getpid() for held in _held.values())
+    if gone is not None:
+        return not gone
+    if owner.boot == liveness.boot():
+        return silent_s <= SILENT_S
+    from smallfiles.machine import is_parallel_filesystem  # it needs this module
+
+    return is_parallel_filesystem(path) and silent_s <= LONG_SILENT_S  # a local disk was restarted
+
+
+class _Renewing:
+    """A thread that renews all locks of this process, and takes none of its signals."""
+
+    def __init__(self) -> None:
+        self._pid = 0
+
+    def begin(self) -> None:
+        """Start the thread unless it runs; a forked child that locks something gets its own."""
+        if self._pid != os.getpid():
+            self._pid = os.getpid()
+            before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())  # inherited by it
+            try:
+                threading.Thread(target=self._renew, name="lock heartbeat", daemon=True).start()
+            finally:
+                signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+    def _renew(self) -> None:
+        while True:
+            time.sleep(HEARTBEAT_S)
+            now = time.time()
+            for descriptor, held in list(_held.items()):
+                with contextlib.suppress(OSError):  # it was closed in this moment
+                    if held.pid == os.getpid() and names(held.path, descriptor):
+                        os.utime(descriptor, (now, now))
+
+
+_renewing = _Renewing()
 
 
 def _opened(path: Path, create: bool) -> int | None:
-    flags = os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC | (os.O_CREAT if create else 0)
+    flags = os.O_RDWR | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC | (os.O_CREAT if create else 0)
     while True:
         try:
             return os.open(path, flags, 0o600)
@@ -111,6 +245,11 @@ def names(path: Path, descriptor: int) -> bool:
 
 def share(descriptor: int) -> None:
     """Turn an exclusive lock into a shared one; another process may get the lock in between."""
+    held = _held.get(descriptor)
+    if held is not None:
+        with contextlib.suppress(OSError):
+            _hold(held.path, descriptor, shared=True)
+            _append(descriptor, {"token": held.token, "released": True})
     fcntl.flock(descriptor, fcntl.LOCK_SH)
 
 
@@ -120,7 +259,8 @@ def is_last(descriptor: int) -> bool:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
         return False
-    return True
+    held = _held.get(descriptor)
+    return held is None or not _has_holder(held.path, descriptor, exclusive=False)
 
 
 class Lease:
@@ -147,7 +287,7 @@ class Lease:
         locked: bool | None = None
         try:
             locked = self._flock()
-            self._own(locked)
+            self._own()
             signals.add(self.release)
             self._heartbeat.start()
         except BaseException as error:  # an interrupt too: leave nothing
@@ -171,7 +311,7 @@ class Lease:
             raise FileNotFoundError(self._lock_path)
         return True
 
-    def _own(self, locked: bool) -> None:
+    def _own(self) -> None:
         """Create the lease file: by one process only, and complete or not at all."""
         draft = self._folder / f"{self.token}.lease"
         try:
@@ -181,16 +321,16 @@ class Lease:
                     _name_if_free(draft, self._path)
                     return
                 except FileExistsError:
-                    self._remove_dead(locked)
+                    self._remove_dead()
         finally:
             draft.unlink(missing_ok=True)
 
-    def _remove_dead(self, locked: bool) -> None:
+    def _remove_dead(self) -> None:
         """Remove the lease file if its owner is dead."""
         seen = _read_lease(self._path)
         if seen is None:
             return  # just released
-        if not self._is_dead(seen, locked):
+        if not self._is_dead(seen):
             raise self._busy(_name_of(seen))
         taken = self._folder / f"{self.token}.dead"
         try:
@@ -203,13 +343,11 @@ class Lease:
             raise self._busy(_name_of(found))
         taken.unlink()
 
-    def _is_dead(self, seen: _LeaseFile, locked: bool) -> bool:
-        owner = seen.owner
-        if owner is not None and owner.boot and owner.boot == liveness.boot():
-            if locked:
-                return True  # a running owner on this machine would still have the lock
-            if owner.world == liveness.world():
-                return not owner.is_alive()
+    def _is_dead(self, seen: _LeaseFile) -> bool:
+        """Whether the owner has ended. The lock says nothing: each mount of a folder may have its own."""
+        gone = None if seen.owner is None else seen.owner.is_gone()
+        if gone is not None:
+            return gone
         if time.time() - seen.time_ns / 1e9 > LONG_SILENT_S:
             return True
         return self._wait and not self._is_renewed(seen)

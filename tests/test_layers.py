@@ -59,7 +59,7 @@ SMALL = {
         *("ring/config", "slowfs/config", "staging/config"),
     ],
     "one question to the system, asked by several rooms": [
-        *("machine/nodes", "signals", "keys", "slowfs/delays"),
+        *("machine/nodes", "keys", "slowfs/delays"),
     ],
     "a part of a file format, named as its specification names it": [
         "formats/squashfs/foreign",

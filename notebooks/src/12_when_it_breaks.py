@@ -97,7 +97,8 @@
 # | too few workers | workers are busy at least half of the time, and CPUs are free; or `num_workers=0` | `num_workers=N` |
 # | decoding is the limit | decoding and augmentation take at least 30 % of a worker, and all CPUs are wanted | `smallfiles pack DIR OUT --resize 256` |
 # | CPUs are the limit | all CPUs are wanted, for something else | more CPUs, or less work per sample |
-# | numbers are missing for a verdict | fewer than 8 steps, a number that this system does not give, or no other verdict holds | longer `--seconds`, more batches per epoch |
+# | too few steps to judge | fewer than 8 steps between the first and the last one of their epoch | a longer run, longer `--seconds`, more batches per epoch |
+# | numbers are missing for a verdict | a number that this system does not give, or no other verdict holds | `smallfiles bench load` |
 #
 # </details>
 

@@ -24,6 +24,7 @@ from smallfiles import __version__
 from smallfiles.cli.arguments import Parser, Teaching, add_common_flags
 from smallfiles.cli.failures import guarded
 from smallfiles.cli.output import lenient, say
+from smallfiles.signals import end_by
 
 _MODULES = (
     *("doctor", "demo", "manifest", "pack", "verify", "inspect", "stage", "objects"),
@@ -82,9 +83,8 @@ def parse(
     """
     words = list(sys.argv[1:] if argv is None else argv)
     found = argparse.Namespace() if arguments is None else arguments
-    behind = words.index("--") if "--" in words and words[0] == "profile" else len(words)
-    words, stranger = words[:behind], words[behind + 1 :]  # the words of somebody's program are its own
     program = build_parser()
+    words, stranger = _without_program(program, words)
     _, rest = program.parse_known_args(_topic_first(program, words), found)
     parser: Parser = found.parser  # that of the verb, or of its topic
     takes_several = hasattr(found, "paths")
@@ -98,6 +98,24 @@ def parse(
     if rest:
         found.paths = [*found.paths, *map(Path, rest)]
     return found
+
+
+def _without_program(program: Parser, words: list[str]) -> tuple[list[str], list[str]]:
+    """Separate the words of somebody's program, which are its own: `profile --seconds 9 -- python x.py`.
+
+    It begins behind `--`, or with the first word that is neither a flag nor the value of one.
+    """
+    if words[:1] != ["profile"]:
+        return words, []
+    flags, at = _choices(program)["profile"]._option_string_actions, 1
+    while at < len(words) and words[at].startswith("-") and words[at] != "--":
+        name, _, value = words[at].partition("=")
+        fits = [action for flag, action in flags.items() if flag == name]
+        fits = fits or [action for flag, action in flags.items() if flag.startswith(name)]
+        if fits and fits[0].nargs == "+":
+            return words, []  # all words behind --join are records
+        at += 2 if fits and fits[0].nargs is None and not value else 1
+    return words[:at], words[at + (words[at : at + 1] == ["--"]) :]
 
 
 def _topic_first(program: Parser, words: list[str]) -> list[str]:
@@ -135,7 +153,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     Returns:
         The exit code: 0 done, 1 failed with a sentence, 2 nonsensical, 3 nothing to verify with,
-        130 interrupted.
+        130 interrupted. `profile` ends as its program ended, also by a signal.
     """
     lenient(sys.stdout, sys.stderr)
     arguments = argparse.Namespace()
@@ -149,4 +167,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             warnings.showwarning = _show_warning
             return int(arguments.run(arguments))
 
-    return guarded(run, arguments)
+    code = guarded(run, arguments)
+    if code < 0 and argv is None:
+        end_by(-code)
+    return code if code >= 0 else 128 - code

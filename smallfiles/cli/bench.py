@@ -126,6 +126,7 @@ def _bench(arguments: argparse.Namespace) -> int:
         smallfiles bench read train.arrow train.h5 train.tars
         smallfiles bench load train.arrow --workers 2,4 --save results/load.json
     """
+    from smallfiles.atomic import created
     from smallfiles.measure.record import save
 
     config = options.from_args(arguments.topic.config, arguments)
@@ -143,7 +144,8 @@ def _bench(arguments: argparse.Namespace) -> int:
             next_step="Try it by itself, or measure others",
         )
     if arguments.save is not None:
-        save(result.records, arguments.save, result.failed)
+        with created(arguments.save):
+            save(result.records, arguments.save, result.failed)
         if arguments.topic.publish is not None:
             arguments.topic.publish(arguments.save, result)
     return 0

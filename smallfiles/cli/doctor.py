@@ -46,12 +46,14 @@ def run(arguments: argparse.Namespace) -> int:
     began = perf_counter()
     findings = examine(*arguments.paths, workshop=arguments.workshop)
     if arguments.share is not None:
-        from smallfiles.atomic import refuse_existing  # not for the help
+        from smallfiles.atomic import created, refuse_existing  # not for the help
         from smallfiles.measure.probe import probe
         from smallfiles.measure.record import save
 
         refuse_existing(arguments.share)
-        save(probe(arguments.paths[0] if arguments.paths else Path.cwd()), arguments.share)
+        found = probe(arguments.paths[0] if arguments.paths else Path.cwd())
+        with created(arguments.share):
+            save(found, arguments.share)
     totals = {"samples": 0, "bytes": 0, "seconds": round(perf_counter() - began, 3)}
     report(arguments, totals | {"findings": [asdict(finding) for finding in findings]}, *_lines(findings))
     return FAILED if any(finding.verdict == "fail" for finding in findings) else 0

@@ -49,7 +49,7 @@ def run(arguments: argparse.Namespace) -> int:
         smallfiles manifest train.tar --source tarball -o train.json
         smallfiles manifest labels.parquet --root images --field 'image={id}.jpg' -o train.json
     """
-    from smallfiles.atomic import refuse_existing
+    from smallfiles.atomic import created, refuse_existing
 
     began = perf_counter()
     path = arguments.output or Path(f"{arguments.dir.resolve().name.removesuffix('.json')}.json")
@@ -59,8 +59,8 @@ def run(arguments: argparse.Namespace) -> int:
     config = from_args(ManifestConfig, arguments)
     source = config.load(arguments.dir)
     say_notes(source.notes)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    config.save(source, path)
+    with created(path):
+        config.save(source, path)
     below = source.root is None or source.root.resolve().is_relative_to(path.parent.resolve())
     if not config.flat and not below:
         say(f"note: the data is not below {path.parent}: add --root when you use this manifest")

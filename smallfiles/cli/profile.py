@@ -32,11 +32,12 @@ def add(verbs: Verbs) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Watch somebody's training, and say whether loading limits it and what to do.
 
-    Runs the program behind -- unchanged: its output, its results and its exit code stay its own; the report
-    goes to standard error. Measures waiting for batches, files and reads, CPUs and memory of all its ranks
-    and workers. Once, it is paused for some seconds while its next batches (at most 1 GB) are collected and
-    then handed out without a wait: how fast would it be if data cost nothing? It ends with a verdict, a next
-    step and a forecast. In a job: one task per node, slurm/submit SITE 12_profile.
+    Runs the program behind -- unchanged: its output, its results and its end stay its own (exit code,
+    signals, handlers that save a checkpoint); the report goes to standard error. Measures waiting for
+    batches, files and reads, CPUs and memory of all its ranks and workers. Once, it is paused for some
+    seconds while its next batches (at most 1 GB) are collected and then handed out without a wait: how fast
+    would it be if data cost nothing? It ends with a verdict, a next step and a forecast. In a job: one task
+    per node, slurm/submit SITE 12_profile.
 
     Examples:
         smallfiles profile -- python train.py --epochs 90

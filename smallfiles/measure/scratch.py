@@ -63,7 +63,7 @@ def private_folder(parent: Path, prefix: str) -> Iterator[Path]:
             folder = folder.rename(f"{folder}-ended")
         shutil.rmtree(folder, ignore_errors=True)
         if lock is not None:
-            os.close(lock)
+            locks.unlock(lock)
 
 
 def _check_room(need_bytes: int, parent: Path) -> None:

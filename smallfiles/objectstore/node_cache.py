@@ -14,10 +14,10 @@ measures it.
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import json
 import os
+import time
 import weakref
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
@@ -26,6 +26,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from smallfiles import locks
 from smallfiles.digests import adds_to
 from smallfiles.errors import FormatError, writing
 from smallfiles.formats.bytefile import ByteFile
@@ -43,6 +44,7 @@ from smallfiles.staging.slots import Slot
 
 _IN_FLIGHT = 16
 _OPEN_FILES = 64
+_PAUSE_S = 0.02
 
 
 class NodeCache:
@@ -194,13 +196,17 @@ class NodeCache:
 @contextmanager
 def _locked(draft: Path) -> Iterator[int]:
     """A descriptor of a file that no other process writes; the file is removed unless it was renamed."""
+    lock = draft.with_name(f"{draft.name}.lock")
+    while (held := locks.try_lock(lock, shared=False)) is None:
+        time.sleep(_PAUSE_S)
     file = os.open(draft, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
-        fcntl.flock(file, fcntl.LOCK_EX)
         yield file
     finally:
         draft.unlink(missing_ok=True)
         os.close(file)
+        lock.unlink(missing_ok=True)
+        locks.unlock(held)
 
 
 def _etag_of_manifest(store: Store) -> str:

@@ -25,13 +25,14 @@ import pyarrow.compute as pc
 
 from smallfiles import formats
 from smallfiles.arrays import as_mask, from_numpy, one_chunk, to_numpy
-from smallfiles.atomic import check_room, drafted, refuse_existing, sweep
+from smallfiles.atomic import changing, check_room, drafted, refuse_existing, sweep
 from smallfiles.digests import added_fields, sidecar
 from smallfiles.errors import PackError, SourceError, UsageError, first_few, writing
 from smallfiles.faults import summary_of
 from smallfiles.fields import value_table
 from smallfiles.folders import SourceOptions, one_or_several
 from smallfiles.formats import added
+from smallfiles.locks import Lease
 from smallfiles.pack.compare import differing
 from smallfiles.progress import plural
 from smallfiles.samples import Reader
@@ -82,6 +83,7 @@ def annotate(
 
     Raises:
         OutputExistsError: There is such a file already.
+        BusyError: Another run is adding fields to the same set.
         SourceError: A sample has no row or several, or the table cannot be read.
         ManifestError: A column cannot be a field.
         UsageError: The set has a field of this name already.
@@ -89,14 +91,16 @@ def annotate(
     """
     began = time.perf_counter()
     path = _path_of(Path(out), table.stem if name is None else name)
-    sweep(path)
-    refuse_existing(path)
-    with closing(formats.open(out)) as reader:
+    if not Path(out).exists():
+        formats.open(out).close()  # raises the error that says so
+    with changing(Path(out), "annotating") as lease, closing(formats.open(out)) as reader:
+        sweep(path)
+        refuse_existing(path)
         rows, said = read_with_notes(table, (key, *one_or_several(fields)))
         of_samples, notes = _rows_of(reader, keys_of(rows, key, table), table, key)
         values = _values(rows, table, key, fields, of_samples)
         _refuse_taken(reader, values)
-        _write(reader, values, path)
+        _write(reader, values, path, lease)
         kinds = {each.name: str(each.type) for each in values.schema}
         seconds = time.perf_counter() - began
         return Annotated(path, len(reader), kinds, path.stat().st_size, (*notes, *said), seconds)
@@ -169,7 +173,7 @@ def _refuse_taken(reader: Reader, values: pa.Table) -> None:
         )
 
 
-def _write(reader: Reader, values: pa.Table, path: Path) -> None:
+def _write(reader: Reader, values: pa.Table, path: Path, lease: Lease) -> None:
     """Write aside, read back, compare and publish."""
     check_room(path, values.nbytes + _OVERHEAD_BYTES, 4)
     with drafted(path, "annotating") as draft, writing(path):
@@ -185,4 +189,5 @@ def _write(reader: Reader, values: pa.Table, path: Path) -> None:
                 next_step="Nothing was published; run it again, and if it happens again suspect the storage",
             )
         draft.finish([sidecar(aside).name, aside.name], draft.data)
+        lease.check()
         draft.publish()

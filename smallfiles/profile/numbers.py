@@ -9,15 +9,18 @@ from __future__ import annotations
 
 import json
 import os
+import struct
 import zlib
 from collections import Counter, defaultdict
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
 
 from smallfiles import machine
+from smallfiles.profile.hooks.watch import COUNT, STEP
 
 Numbers: TypeAlias = dict[str, Any]
 """The numbers of one rank by name; one that could not be measured is None."""
@@ -31,11 +34,17 @@ _LEAST_STEPS = 8
 
 def ranks_in(folder: Path) -> list[Numbers]:
     """The numbers of each rank whose processes wrote into `folder`, in the order of ranks."""
-    written = [_read(path) for path in folder.glob("*.json")]
-    workers = defaultdict(list)
+    written = [each for each in map(_read, folder.glob("*.json")) if each]
+    ranks = [each for each in written if each.get("role") == "rank"]
+    workers = defaultdict[Any, list[dict[str, Any]]](list)
     for each in written:
-        workers[each.get("parent")].append(each)
-    found = [numbers(each, workers[each["pid"]]) for each in written if each.get("role") == "rank"]
+        if each.get("role") == "worker":  # of the program that its parent was then: `exec` begins another
+            began = [rank["began"] for rank in ranks if rank["pid"] == each["parent"]]
+            workers[each["parent"], max((one for one in began if one <= each["born"]), default=0)].append(
+                each
+            )
+    longest = {each["pid"]: each for each in sorted(ranks, key=lambda each: len(each["steps"]))}
+    found = [numbers(each, workers[each["pid"], each["began"]]) for each in longest.values()]
     return sorted(found, key=lambda each: int(each["rank"] or 0))
 
 
@@ -45,10 +54,18 @@ def others_in(folder: Path) -> list[Numbers]:
 
 
 def _read(path: Path) -> dict[str, Any]:
+    """What a process wrote, with the steps that only its journal has, because it was killed."""
     try:
-        return dict(json.loads(path.read_text(encoding="utf-8")))
+        record = dict(json.loads(path.read_text(encoding="utf-8")))
     except (OSError, ValueError):
         return {}
+    with suppress(OSError, struct.error, KeyError):
+        journal = path.with_suffix(".steps").read_bytes()
+        (count,) = COUNT.unpack_from(journal)
+        rows = STEP.iter_unpack(journal[COUNT.size : COUNT.size + count * STEP.size])
+        steps = [[asked, got, int(epoch), int(kind), queued] for asked, got, epoch, kind, queued in rows]
+        record["steps"] += [each for each in steps[len(record["steps"]) :] if each[2] < len(record["epochs"])]
+    return record
 
 
 def numbers(rank: dict[str, Any], workers: Sequence[dict[str, Any]]) -> Numbers:
@@ -122,6 +139,7 @@ def _times(rank: dict[str, Any]) -> Numbers:
     found: Numbers = {
         "seconds": rank["seconds"] - rank["paused_s"],
         "steps": len(steps),
+        "steps_needed": None if steady.sum() >= _LEAST_STEPS else _needed(len(steps), steady, first),
         "epochs": len({each["number"] for each in epochs}),
         "epoch_steps": max((each["of"] or 0 for each in epochs), default=0) or None,
         "first_batch_s": float(wait[0]) + epochs[0]["init_s"] if len(steps) else None,
@@ -137,7 +155,10 @@ def _times(rank: dict[str, Any]) -> Numbers:
     if rank.get("gpu") and rank.get("gpu_idle_s") is not None and waiting is not None:
         found["waiting"] = min(1.0, rank["gpu_idle_s"] / max(rank["all_s"], 1e-9))
     if found["free_s"]:
-        headroom = max(1.0, period_s / found["free_s"]) if period_s else None
+        # Medians, because the training itself may pause now and then, for a checkpoint or a validation.
+        beside = float(np.median((period - wait)[steady]) - np.median(period[free])) if period_s else 0.0
+        lost = found["waiting"] + max(0.0, beside) / period_s if period_s else None
+        headroom = None if lost is None else 1 / (1 - min(0.99, lost))
         found |= {"headroom": headroom, "headroom_by": "measured"}
     elif enough and not rank["workers"] and not rank.get("gpu"):
         headroom = period_s / found["compute_s"] if found["compute_s"] else None
@@ -146,6 +167,11 @@ def _times(rank: dict[str, Any]) -> Numbers:
         why = rank.get("failed") or rank.get("no_headroom") or "an epoch has too few steps"
         found |= {"headroom": None, "headroom_by": why}
     return found | _epochs(rank, got, wait, period, steady, first, epoch)
+
+
+def _needed(steps: int, steady: Any, first: Any) -> int:
+    """Steps that are needed for a verdict: of each epoch, the first and the last one say nothing."""
+    return int(_LEAST_STEPS + max(steps - steady.sum(), 2 * max(1, first.sum())))
 
 
 def _epochs(

@@ -74,6 +74,8 @@ def lines(record: dict[str, Any]) -> Iterator[str]:
     yield f"  next      {verdict['next']}"
     if record["forecast"]:
         yield f"  forecast  {record['forecast']}"
+    if record.get("ended"):
+        yield f"  end       {record['ended']}"
 
 
 def _of_rank(n: Numbers) -> Iterator[str]:

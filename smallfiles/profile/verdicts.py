@@ -41,6 +41,7 @@ class Verdict:
         next: What to do now, filled in with the numbers.
         cured: Seconds of a step after that, by the cost model; None where it cannot know.
         now: The number that this is compared with.
+        without_waiting: Whether it may be given where waiting was not measured.
     """
 
     name: str
@@ -49,6 +50,7 @@ class Verdict:
     next: str
     cured: Callable[[Numbers], float] | None = None
     now: str = "period_s"
+    without_waiting: bool = False
 
 
 def _step_s(n: Numbers, sample_s: float, workers: int) -> float:
@@ -111,6 +113,7 @@ TABLE = (
         lambda n: n["shm_use"] >= 0.8,
         ("waiting_bytes", "shm_bytes", "workers"),
         "fewer batches ahead: prefetch_factor=1, or num_workers={half_workers}",
+        without_waiting=True,
     ),
     Verdict(
         "workers are restarted in each epoch",
@@ -119,6 +122,7 @@ TABLE = (
         "DataLoader(…, persistent_workers=True)",
         lambda n: n["whole_s"] * (1 - n["startup"]),
         "whole_s",
+        without_waiting=True,
     ),
     Verdict(
         "the main thread copies",
@@ -215,6 +219,7 @@ ONE_RANK = Verdict(
 UNKNOWN = Verdict(
     "numbers are missing for a verdict", lambda n: True, ("waiting", "steps", "making"), "{missing_next}"
 )
+TOO_FEW = replace(UNKNOWN, name="too few steps to judge")
 
 
 @dataclass(frozen=True)
@@ -238,10 +243,30 @@ class Judged:
     missing: tuple[str, ...] = ()
 
 
+def worst_of(ranks: Sequence[Numbers]) -> Numbers:
+    """The rank that waits most, of those where waiting was measured."""
+    return max(ranks, key=lambda each: (each["waiting"] is not None, each["waiting"] or 0.0))
+
+
+def consistent(numbers: Numbers) -> Numbers:
+    """The numbers of a rank with a headroom that follows from the same decision as the verdict.
+
+    Steps whose batches were ready may be faster for another reason than loading, since workers leave their
+    CPUs to the training meanwhile. Where loading is not the limit, the headroom is what waiting costs.
+    """
+    known = _Known(numbers)
+    try:
+        if numbers["headroom"] is None or _waits(known):
+            return numbers
+        return numbers | {"headroom": min(numbers["headroom"], 1 / (1 - min(0.99, known["waiting"])))}
+    except _Missing:
+        return numbers
+
+
 def judge(ranks: Sequence[Numbers]) -> Judged:
     """The verdict on a training of one rank or several."""
     waiting = [each["waiting"] for each in ranks if each["waiting"] is not None]
-    worst = max(ranks, key=lambda each: each["waiting"] or 0.0)
+    worst = worst_of(ranks)
     found = _judged(worst)
     if len(waiting) > 1:
         together = {"waiting_most": max(waiting), "waiting_least": min(waiting), "slowest": worst["rank"]}
@@ -255,12 +280,16 @@ def _judged(numbers: Numbers) -> Judged:
     known, missing = _Known(numbers), dict[str, None]()
     for verdict in TABLE:
         try:
-            if verdict.holds(known):
+            if verdict.holds(known) and (verdict.without_waiting or known["waiting"] is not None):
                 return _filled(verdict, known)
         except _Missing as error:
             missing[str(error)] = None
+    if needed := numbers.get("steps_needed"):
+        todo = f"let it run for {needed} steps or more, best in one epoch: a longer run, a larger --seconds"
+        name = f"{TOO_FEW.name}: {numbers['steps']:,}, need {needed:,}"
+        return replace(_filled(TOO_FEW, known, todo), name=name, missing=tuple(missing))
     if numbers["waiting"] is None:
-        todo = "let it run for more steps: a larger --seconds, or an epoch of 24 batches or more"
+        todo = "let the main thread ask for the batches, since waiting in another thread is not measured"
     else:
         todo = "smallfiles bench load OUT --save load.json measures the stages of a batch"
     return replace(_filled(UNKNOWN, known, todo), missing=tuple(missing))

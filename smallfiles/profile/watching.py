@@ -1,7 +1,10 @@
-"""Run somebody's program with the hooks in it, hand signals and its exit code on, and leave only the record.
+"""Run somebody's program with the hooks in it, hand signals and its end on, and leave only the record.
 
-The traps: Ctrl-C in a terminal reaches the program without us, a signal of a scheduler may not; and a run
-that was killed cannot remove its folder, so the next one does.
+The traps: a signal to the whole process group (Ctrl-C in a terminal, `timeout`, Slurm) reaches the program
+without us. If it were passed on, a handler that saves a checkpoint would be interrupted by the second one. A
+signal to us alone must be passed on. Nothing in a signal says which of the two it is, so a sentinel, a
+process of the same group that does nothing, is looked at: it has the signal too if the group has it. And a
+run that was killed cannot remove its folder, so the next one does.
 """
 
 from __future__ import annotations
@@ -10,13 +13,14 @@ import contextlib
 import dataclasses
 import json
 import os
+import re
 import shutil
 import signal
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from time import sleep
-from typing import Any
+from time import monotonic, sleep
+from typing import Any, NoReturn
 
 from smallfiles import liveness, machine
 from smallfiles.errors import FormatError, UsageError, writing
@@ -26,13 +30,14 @@ from smallfiles.profile.hooks.moments import read_text
 from smallfiles.profile.hooks.watch import FOLDER, SECONDS
 from smallfiles.profile.numbers import Numbers, others_in, ranks_in
 from smallfiles.profile.report import forecast
-from smallfiles.profile.verdicts import judge
+from smallfiles.profile.verdicts import consistent, judge, worst_of
 from smallfiles.progress import bytes_text, plural
 
 _HOOKS = Path(__file__).with_name("hooks")
-_ENDING = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT}
-_PASSED_ON = {*_ENDING, signal.SIGUSR1, signal.SIGUSR2, signal.SIGCONT}
-_BY_KERNEL = 0x80
+_OURS = "KILL STOP CHLD PIPE SEGV BUS FPE ILL ABRT TRAP SYS TTIN TTOU XFSZ"
+_PASSED_ON = signal.valid_signals() - {getattr(signal, f"SIG{name}") for name in _OURS.split()}
+_TERMINAL_STOPS = (signal.SIGTSTP, signal.SIGTTIN, signal.SIGTTOU)
+_GROUP_S = 0.05  # Slurm sends a signal to one process of a step after the other
 _LOOK_S = 0.25
 _PREFIX = "smallfiles-profile-"
 
@@ -59,14 +64,14 @@ def watch(program: Sequence[str], seconds: float, report: Callable[[Path, int | 
         report: Called once with the folder of what was measured, and the exit code if it has ended.
 
     Returns:
-        Its exit code; 128 and the number of the signal that ended it.
+        Its exit code; the negative number of the signal that ended it.
 
     Raises:
         UsageError: It cannot be started.
     """
     with _private() as folder:
         before = signal.pthread_sigmask(signal.SIG_BLOCK, {*_PASSED_ON, signal.SIGCHLD})
-        code, reported = None, False
+        code, reported, sentinel = None, False, _Sentinel()
         try:
             pid = _start(program, folder, seconds, before)
             while code is None:
@@ -74,23 +79,65 @@ def watch(program: Sequence[str], seconds: float, report: Callable[[Path, int | 
                     with contextlib.suppress(OSError):  # the disk is full
                         (folder / "room").write_text(str(memory_headroom_bytes()))
                 came = signal.sigtimedwait({*_PASSED_ON, signal.SIGCHLD}, _LOOK_S)
-                if came and came.si_signo in _PASSED_ON and came.si_code != _BY_KERNEL:
+                if came and came.si_signo in _PASSED_ON and not sentinel.has(came.si_signo):
                     os.kill(pid, came.si_signo)
-                ended, status = os.waitpid(pid, os.WNOHANG)
-                code = _code(status) if ended else None
+                ended, status = os.waitpid(pid, os.WNOHANG | os.WUNTRACED)
+                if ended and os.WIFSTOPPED(status):
+                    if os.WSTOPSIG(status) in _TERMINAL_STOPS:  # by Ctrl-Z: its shell waits for us to stop
+                        os.kill(os.getpid(), signal.SIGSTOP)
+                elif ended:
+                    code = os.waitstatus_to_exitcode(status)
                 if not reported and (code is not None or (folder / "stop").exists()):
                     reported = True
                     report(folder, code)
         finally:
+            sentinel.end()
             while signal.sigtimedwait({*_PASSED_ON, signal.SIGCHLD}, 0):
                 pass
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
     return code
 
 
-def _code(status: int) -> int:
-    code = os.waitstatus_to_exitcode(status)
-    return code if code >= 0 else 128 - code
+class _Sentinel:
+    """A process of our group in which signals stay pending, so that those of the whole group can be told.
+
+    All signals that we pass on must be blocked before it is made.
+    """
+
+    def __init__(self) -> None:
+        self._pid = os.fork()
+        if self._pid == 0:
+            self._wait(os.getppid())
+
+    @staticmethod
+    def _wait(parent: int) -> NoReturn:
+        """Hold no file, and end with the parent."""
+        try:
+            signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+            os.closerange(0, 1 << 20)
+            while os.getppid() == parent:
+                sleep(1)
+        finally:
+            os._exit(0)
+
+    def has(self, number: int) -> bool:
+        """Whether a signal that reached us has reached the group; later signals are looked for anew."""
+        until = monotonic() + _GROUP_S
+        while monotonic() < until:
+            pending = re.findall(r"^(?:Shd|Sig)Pnd:\s*(\w+)", read_text(f"/proc/{self._pid}/status"), re.M)
+            if any(int(bits, 16) >> (number - 1) & 1 for bits in pending):
+                self.end()
+                signal.sigtimedwait({number}, 0)  # `timeout` sends it to us alone first, then to the group
+                self._pid = _Sentinel()._pid
+                return True
+            sleep(0.002)
+        return False
+
+    def end(self) -> None:
+        """End it."""
+        with contextlib.suppress(OSError):
+            os.kill(self._pid, signal.SIGKILL)
+            os.waitpid(self._pid, 0)
 
 
 def _start(program: Sequence[str], folder: Path, seconds: float, mask: Any) -> int:
@@ -98,7 +145,9 @@ def _start(program: Sequence[str], folder: Path, seconds: float, mask: Any) -> i
     environment = {**os.environ, "PYTHONPATH": path, FOLDER: str(folder), SECONDS: str(seconds)}
     defaults = [signal.SIGPIPE, signal.SIGXFSZ]  # of which ours, as a Python, ignores
     try:
-        return os.posix_spawnp(program[0], list(program), environment, setsigmask=mask, setsigdef=defaults)
+        pid = os.posix_spawnp(program[0], list(program), environment, setsigmask=mask, setsigdef=defaults)
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # if it was ignored, nobody would be told its end
+        return pid
     except OSError as error:
         raise UsageError(
             f"{program[0]} cannot be started ({error.strerror})",
@@ -108,24 +157,38 @@ def _start(program: Sequence[str], folder: Path, seconds: float, mask: Any) -> i
 
 
 def record_of(ranks: Sequence[Numbers], code: int | None = None) -> dict[str, Any]:
-    """The record of a training: numbers, verdict, forecast, machine."""
-    found = judge(ranks)
-    worst = max(ranks, key=lambda each: each["waiting"] or 0.0)
+    """The record of a training: numbers, verdict, forecast, machine, and how it ended."""
+    ranks, found = [*map(consistent, ranks)], judge(ranks)
     return {
         "what": "smallfiles profile",
-        "ranks": list(ranks),
+        "ranks": ranks,
         "verdict": dataclasses.asdict(found),
-        "forecast": forecast(worst, found.step_s, found.now_s),
-        "exit_code": code,
+        "forecast": forecast(worst_of(ranks), found.step_s, found.now_s),
+        "exit_code": code if code is None or code >= 0 else 128 - code,
+        "ended": how_ended(code),
         "machine": machine.describe(),
     }
+
+
+def how_ended(code: int | None) -> str | None:
+    """How a program ended, in words; None while it runs."""
+    if code is None or code >= 0:
+        return None if code is None else f"it ended with exit code {code}"
+    with contextlib.suppress(ValueError):
+        return f"it was ended by {signal.Signals(-code).name}"
+    return f"it was ended by signal {-code}"
 
 
 def measured(folder: Path, code: int | None) -> dict[str, Any] | str:
     """The record of what was measured; a sentence if there is none."""
     if ranks := ranks_in(folder):
         return record_of(ranks, code)
-    ended = "" if code is None else f"; it ended with exit code {code}"
+    ended = "" if code is None else f"; {how_ended(code)}"
+    if not folder.is_dir():
+        return (
+            f"the program removed the folder of the measurement, {folder}{ended}. "
+            "Set TMPDIR to a folder that it does not clean up"
+        )
     others = others_in(folder)
     if not others:
         return (

@@ -1,14 +1,14 @@
 """The files of a ring: they connect trainer and filler, and distinguish a live ring from a leftover.
 
     smallfiles-ring-UID/       private to this user (0700)
-      NAME.lock                held by the filler; the kernel releases it however the filler ends
+      NAME.lock                held by the filler, which it names; the kernel releases it at its end
       NAME.json                what the ring holds
       NAME.position            where the trainer is: 16 bytes
       NAME.socket              where trainers connect
 
 They take a few kilobytes; no batch is stored here. The trap: a process number alone proves nothing, since
-numbers are reused and each container has its own. So the lock decides, and the number appears in messages
-only. Notebook 08 teaches the ring.
+numbers are reused and each container has its own. A lock alone proves nothing either, since each mount of a
+folder may have its own locks. `smallfiles.locks` asks both. Notebook 08 teaches the ring.
 """
 
 from __future__ import annotations
@@ -170,6 +170,7 @@ class RingFiles:
             self._path(suffix).unlink(missing_ok=True)
         with contextlib.suppress(OSError):
             self.folder.rmdir()  # succeeds only after the last ring
+        locks.forget(lock.fileno())
         lock.close()
 
     def lives(self) -> bool:

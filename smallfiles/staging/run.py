@@ -187,7 +187,7 @@ def once(slot: Slot, output: Output, make: Make) -> Use:
         if locks.names(slot.lock, descriptor) and slot.facts() is not None:
             return Use(slot, descriptor, finished, copy_s)
         _unregister(descriptor)
-        os.close(descriptor)  # another process swept it between the two locks
+        locks.unlock(descriptor)  # another process swept it between the two locks
 
 
 def _acquire(slot: Slot, output: Output, until: float) -> tuple[int, bool]:
@@ -225,7 +225,7 @@ def _try(slot: Slot) -> tuple[int, bool] | None:
         if descriptor is not None:
             if slot.facts() is not None:
                 return descriptor, True
-            os.close(descriptor)
+            locks.unlock(descriptor)
     return None
 
 
@@ -309,4 +309,4 @@ def _in_child() -> None:
     while _locks:
         descriptor, (_, inherited, _) = _locks.popitem()
         if not inherited:
-            os.close(descriptor)
+            locks.unlock(descriptor)

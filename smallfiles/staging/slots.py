@@ -138,7 +138,7 @@ class Slot:
             with contextlib.suppress(OSError):
                 self.folder.rmdir()  # only if it was the last
         finally:
-            os.close(descriptor)
+            locks.unlock(descriptor)
 
     def leave(self, descriptor: int) -> None:
         """Stop using the copy; the last user removes it, unless a running job has a lease on it."""
@@ -149,7 +149,7 @@ class Slot:
                 break
             if attempt < TRIES - 1:
                 time.sleep(_PAUSE_S)  # `listing` may hold the lock for a moment
-        os.close(descriptor)
+        locks.unlock(descriptor)
 
 
 def slots(folder: Path) -> Iterator[Slot]:
@@ -185,7 +185,7 @@ def remove_unused(slot: Slot, tries: int = 1) -> bool:
     else:
         return False
     if slot.holders():
-        os.close(descriptor)
+        locks.unlock(descriptor)
         return False
     slot.remove(descriptor)
     return True

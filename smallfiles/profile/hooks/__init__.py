@@ -7,13 +7,15 @@
 A copy of this folder and a `sitecustomize` that installs it come first on PYTHONPATH, so each Python of the
 program runs it: ranks, and workers that are forked, spawned or come from a fork server. It uses the standard
 library only, because the program's Python may have no `smallfiles`; classes of PyTorch are wrapped when the
-program imports them. Each process writes its own file, renamed when complete, every second or more and at
-its end, so that a killed program leaves what was measured.
+program imports them. Each process writes its own file, renamed when complete, at its start, several times
+per second and at its end. Each step goes into a mapped file at once, so that a program that is killed, or
+becomes another program by `exec`, leaves what was measured.
 
 The traps: a site may have a `sitecustomize` of its own, which is called on. The audit hook sees each `open`
 of Python code, and none of C++ code; therefore the thread also asks the kernel in which call a worker is
 blocked. And batches that are collected ahead must not change what the program computes: nothing may be drawn
-earlier from the random generators of its process.
+earlier from the random generators of its process. A signal handler of the program may raise an exception
+while the main thread runs our code, which must not swallow it.
 """
 
 from __future__ import annotations
@@ -114,8 +116,9 @@ def _audit(event: str, words: Any) -> None:
     try:  # what an audit hook raises fails the open; at the end of Python even our imports are gone
         if event == "open":
             watch.current.opened(*words)
-    except Exception:
-        pass
+    except Exception as error:
+        if watch.from_handler(error):
+            raise
 
 
 def install() -> None:
@@ -128,6 +131,7 @@ def install() -> None:
             sys.meta_path.insert(0, _Finder)
             os.register_at_fork(before=lambda: watch.current.stop_looking(), after_in_child=watch.begin_again)
             atexit.register(lambda: watch.current.write())
+            watch.current.write()  # so that it is known, however the process ends
         importlib.import_module("sitecustomize")  # the site's
     except ImportError as error:
         if error.name != "sitecustomize":

@@ -7,6 +7,7 @@ import json
 import os
 import resource
 import signal
+import struct
 import sys
 import threading
 import time
@@ -22,7 +23,11 @@ from .loaders import asked_ahead
 LOOK_S = 0.1
 FOLDER, SECONDS = "SMALLFILES_PROFILE_FOLDER", "SMALLFILES_PROFILE_SECONDS"
 folder, _seconds = os.environ.get(FOLDER, ""), float(os.environ.get(SECONDS, "inf"))
+_program_began = time.time()  # of this one: `exec` begins another in the same process
 _STEPS = 20_000
+STEP = struct.Struct("=5d")
+"""A step in the journal: asked, got, epoch, kind, queued; behind the number of steps, an int64."""
+COUNT = struct.Struct("=q")
 _AHEAD, _AHEAD_BYTES, _AHEAD_S = 16, 1 << 30, 20.0
 _PATHS = 512
 _FREE, _RECOVERING = 1, 2
@@ -49,11 +54,30 @@ class Epoch:
         return batch
 
 
+def from_handler(error: BaseException) -> bool:
+    """Whether a signal handler of the program raised this; it interrupts the main thread also in our code."""
+    codes = set()
+    for each in map(signal.getsignal, signal.valid_signals()):
+        function = getattr(each, "func", each)  # of a partial
+        call = getattr(type(function), "__call__", None)  # noqa: B004 - of an object, its code is wanted
+        codes.add(getattr(function, "__code__", None) or getattr(call, "__code__", None))
+    codes.discard(None)
+    trace = error.__traceback__
+    while trace is not None:
+        if trace.tb_frame.f_code in codes:
+            return True
+        trace = trace.tb_next
+    return False
+
+
 class Watch:
     """The measurements of this process; a new one after each fork."""
 
     def __init__(self, role: str = "other") -> None:
         self.role, self.began, self.done = role, time.perf_counter(), False
+        self.born, self.path = time.time(), f"{folder}/{os.getpid()}-{time.monotonic_ns()}"
+        self.journal: Any = None
+        self.written, self.write_s = self.began, 0.0
         self.epochs: list[dict[str, Any]] = []
         self.steps: list[list[float]] = []
         self.facts: dict[str, Any] = {}
@@ -73,6 +97,8 @@ class Watch:
         try:
             return measure(*words)
         except Exception as error:
+            if from_handler(error):
+                raise
             self.done, self.facts["failed"] = True, f"{measure.__name__}: {type(error).__name__} {error}"
 
     def opened(self, path: Any, mode: Any, flags: Any) -> None:
@@ -117,17 +143,31 @@ class Watch:
     def look_on(self) -> None:
         """Sample the main thread until the measurement or the thread ends, and write now and then."""
         self.looker, before_s = threading.get_native_id(), self.looking_s
-        write_at = time.perf_counter() + 1.0
         while not self.done:
             if self.wake.acquire(timeout=LOOK_S):
                 return
             self.attempt(self.look)
             self.looking_s = before_s + time.thread_time()
-            if time.perf_counter() > write_at:
-                began = time.perf_counter()
-                self.write()
-                write_at = time.perf_counter() + max(1.0, 50 * (time.perf_counter() - began))
+            if time.perf_counter() > self.written + 0.2:
+                self.write_if_cheap()
         self.write()
+
+    def keep_a_journal(self) -> None:
+        """Map a file to which each step is written: it outlives this process, however that ends.
+
+        Its room is taken first, since on a full disk a write into mapped memory would end the program. The
+        mapping is never unmapped: that would close the number of its file, which the program may have reused.
+        """
+        import mmap
+
+        size = COUNT.size + _STEPS * STEP.size
+        file = os.open(self.path + ".steps", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            if os.write(file, bytes(size)) == size:
+                self.journal = journal = mmap.mmap(file, size)
+                os.register_at_fork(after_in_parent=lambda: journal and None)
+        finally:
+            os.close(file)
 
     def look(self) -> None:
         """One sample: what the main thread does, and in which call of the kernel it is blocked."""
@@ -145,41 +185,55 @@ class Watch:
             )
             self.looks[at] += 1
 
+    def write_if_cheap(self) -> None:
+        """Write the record if all that was written took at most a fiftieth of the time."""
+        if time.perf_counter() > self.written + 50 * self.write_s:
+            self.write()
+
     def write(self) -> None:
         """Write the record of this process, complete or not at all; a full disk ends nothing."""
-        with contextlib.suppress(Exception), self.lock:
-            stop, path, now = f"{folder}/stop", f"{folder}/{os.getpid()}.json", time.perf_counter()
-            stopped = os.path.exists(stop)
-            if self.role == "rank":
-                self.done = self.done or now - self.began - self.paused_s > _seconds
-            elif self.role == "other" and stopped:
-                return
-            else:
-                self.done = stopped
-            statm = moments.read_text("/proc/self/statm").split()
-            record = {
-                **self.facts,
-                **{
-                    "role": self.role,
-                    "pid": os.getpid(),
-                    "seconds": now - self.began,
-                    "paused_s": self.paused_s,
-                },
-                **{"cpu_s": time.process_time() - self.cpu, "epochs": self.epochs, "steps": self.steps},
-                **{"looks": self.looks, "fetch": self.fetch, "opens": self.opens, "every": self.every},
-                **{"paths": list(self.paths.values()), "rank": os.environ.get("RANK", "")},
-                "read": {
-                    name: value - self.zero.get(name, 0)
-                    for name, value in moments.counters(self.looker).items()
-                },
-                "own_bytes": os.sysconf("SC_PAGE_SIZE") * (int(statm[1]) - int(statm[2])),
-            }
-            text = json.dumps(record)
-            with open(path + ".part", "w") as file:
-                file.write(text)
-            os.replace(path + ".part", path)
-            if self.done and self.role == "rank":
-                os.close(os.open(stop, os.O_CREAT | os.O_WRONLY))
+        if not self.lock.acquire(timeout=1.0):  # a signal handler forks, or ends the process, while we write
+            return
+        try:
+            began = time.perf_counter()
+            self.write_now()
+            self.written = time.perf_counter()
+            self.write_s = self.written - began
+        except Exception as error:
+            if from_handler(error):
+                raise
+        finally:
+            self.lock.release()
+
+    def write_now(self) -> None:
+        """Write the record, and end the measurement when its time has come."""
+        stop, path, now = f"{folder}/stop", self.path + ".json", time.perf_counter()
+        stopped = os.path.exists(stop)
+        if self.role == "rank":
+            self.done = self.done or now - self.began - self.paused_s > _seconds
+        elif self.role == "other" and stopped:
+            return
+        else:
+            self.done = stopped
+        statm = moments.read_text("/proc/self/statm").split()
+        record = {
+            **self.facts,
+            **{"role": self.role, "pid": os.getpid(), "born": self.born, "began": _program_began},
+            **{"seconds": now - self.began, "paused_s": self.paused_s},
+            **{"cpu_s": time.process_time() - self.cpu, "epochs": self.epochs, "steps": self.steps},
+            **{"looks": self.looks, "fetch": self.fetch, "opens": self.opens, "every": self.every},
+            **{"paths": list(self.paths.values()), "rank": os.environ.get("RANK", "")},
+            "read": {
+                name: value - self.zero.get(name, 0) for name, value in moments.counters(self.looker).items()
+            },
+            "own_bytes": os.sysconf("SC_PAGE_SIZE") * (int(statm[1]) - int(statm[2])),
+        }
+        text = json.dumps(record)
+        with open(path + ".part", "w") as file:
+            file.write(text)
+        os.replace(path + ".part", path)
+        if self.done and self.role == "rank":
+            os.close(os.open(stop, os.O_CREAT | os.O_WRONLY))
 
     def next(self, original: Callable[[Any], Any], iterator: Any) -> Any:
         """The next batch of the program, with the time it took to come."""
@@ -240,6 +294,9 @@ class Watch:
         epoch.recovering -= kind == _RECOVERING
         at = (round(asked[0] - self.began, 6), round(got[0] - self.began, 6))
         self.steps.append([*at, epoch.facts["number"], kind, round(got[1] - asked[1], 6)])
+        if self.journal is not None and len(self.steps) <= _STEPS:
+            STEP.pack_into(self.journal, COUNT.size + STEP.size * (len(self.steps) - 1), *self.steps[-1])
+            COUNT.pack_into(self.journal, 0, len(self.steps))
         if len(self.steps) >= _STEPS:
             self.done = True
         epoch.made += 1
@@ -247,6 +304,8 @@ class Watch:
             loader = epoch.facts["loader"]
             loader["batch_bytes"] = self.facts["batch_bytes"] = loaders.nbytes(batch)
             loader["batch_samples"] = loader["batch_size"] or loaders.samples(batch)
+            if epoch.made == 1:  # what the steps in the journal belong to
+                self.write_if_cheap()
         if got[2] is not None:
             self.gaps.append((asked[2], got[2]))
         while self.gaps and self.gaps[0][1].query():
@@ -285,6 +344,8 @@ class Watch:
             try:
                 epoch.ahead.append((original(iterator), None))
             except Exception as error:
+                if from_handler(error):
+                    raise
                 epoch.ahead.append((None, error))
                 break
             room -= loaders.nbytes(epoch.ahead[-1][0])
@@ -320,6 +381,7 @@ def begin(role: str) -> Watch:
     current.start_looking()
     with contextlib.suppress(Exception):
         if role == "rank":  # a child of multiprocessing ends without atexit
+            current.keep_a_journal()
             from multiprocessing.util import Finalize
 
             Finalize(None, current.write, exitpriority=0)
