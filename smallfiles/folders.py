@@ -10,6 +10,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Literal
 
@@ -22,6 +23,10 @@ _ARRAYS = [".npy", ".npz", ".pt", ".pth", ".safetensors", ".pkl", ".h5", ".hdf5"
 _MEDIA = [".wav", ".flac", ".mp3", ".ogg", ".opus", ".mp4", ".avi", ".mkv", ".mov", ".jp2", ".exr", ".svg"]
 _SCIENCE = [".pdb", ".cif", ".fits", ".dcm", ".nii", ".mha", ".root", ".las", ".ply", ".obj", ".pcd", ".edf"]
 DATA_SUFFIXES = frozenset([*_ARRAYS, *_MEDIA, *_SCIENCE, ".nii.gz"])
+_UNREAD_PICTURES = [".heic", ".heif", ".avif", ".jxl", ".dng", ".cr2", ".nef", ".arw", ".tga", ".psd"]
+_UNREAD_MEDIA = [".m4a", ".aac", ".wma", ".aiff", ".webm", ".wmv", ".flv"]
+LIKELY_SAMPLES = DATA_SUFFIXES.union(IMAGE_SUFFIXES, _UNREAD_PICTURES, _UNREAD_MEDIA)
+"""Suffixes of files that are samples in all likelihood, also if no program here can read them."""
 _TEXT_SUFFIXES = frozenset([".txt", ".json"])
 FILE_SUFFIXES = (*IMAGE_SUFFIXES, *sorted(DATA_SUFFIXES | _TEXT_SUFFIXES))
 """Suffixes of the files of samples, whatever is in them."""
@@ -106,6 +111,18 @@ def canonical_split(name: str, siblings: Iterable[str] = ()) -> str | None:
     return _SPLITS.get(words[0]) if len(words) == 1 else None
 
 
+def is_ignored(path: str, patterns: Iterable[str]) -> bool:
+    """Whether a path, relative to the data set, matches one of the patterns of `--ignore`.
+
+    A pattern is that of a name, of a path or of the end of a path; that of a folder means all that is in it.
+    """
+    return any(
+        fnmatchcase(path, start + pattern.removeprefix("./").rstrip("/"))
+        for pattern in patterns
+        for start in ("", "*/")
+    )
+
+
 def is_hidden(name: str) -> bool:
     """Whether a file or folder of this name does not belong to the data."""
     return name.startswith(".") or name.lower() in SERVICE_FOLDERS
@@ -169,17 +186,35 @@ def one_or_several(given: str | Iterable[str]) -> tuple[str, ...]:
 
 SUPPORTED = {
     "class folders": {
-        *("kind", "split", "labels", "columns", "unlabelled", "strict", "suffixes", "follow_links")
+        *("kind", "split", "labels", "columns", "unlabelled", "strict", "suffixes", "follow_links", "ignore")
     },
-    "ImageNet in folders": {"kind", "split", "labels", "unlabelled", "strict", "suffixes", "follow_links"},
+    "ImageNet in folders": {
+        "kind",
+        "split",
+        "labels",
+        "unlabelled",
+        "strict",
+        "suffixes",
+        "follow_links",
+        "ignore",
+    },
     "ImageNet in tars": {"kind", "split", "labels", "unlabelled", "strict", "suffixes"},
-    "Flickr30K": {"kind", "split", "labels", "strict", "suffixes", "follow_links"},
+    "Flickr30K": {"kind", "split", "labels", "strict", "suffixes", "follow_links", "ignore"},
     "a table": {"split", "root", "columns", "unlabelled", "strict"},
     "a table with files inside": {"split", "columns", "unlabelled", "strict"},
     "a folder with a table": {
-        *("kind", "split", "labels", "columns", "unlabelled", "strict", "suffixes", "follow_links")
+        *("kind", "split", "labels", "columns", "unlabelled", "strict", "suffixes", "follow_links", "ignore")
     },
-    "a folder with boxes": {"kind", "split", "labels", "unlabelled", "strict", "suffixes", "follow_links"},
+    "a folder with boxes": {
+        "kind",
+        "split",
+        "labels",
+        "unlabelled",
+        "strict",
+        "suffixes",
+        "follow_links",
+        "ignore",
+    },
     "a tar": {"kind", "split", "labels", "columns", "unlabelled", "strict", "suffixes"},
     "a manifest": {"split", "root"},
     "a packed output": {"split"},
@@ -207,6 +242,8 @@ class SourceOptions:
         strict: Refuse what would otherwise be left out with a note.
         suffixes: Which files are samples; case does not matter.
         follow_links: Also follow folder links that leave the root.
+        ignore: Patterns of files and folders that are not part of the data, such as `*.csv` or `meta/*`. A
+            single text is one of them.
         sizes: Also look up the size of every file: one metadata operation per file, many in flight.
     """
 
@@ -236,10 +273,16 @@ class SourceOptions:
         many=True,
     )
     follow_links: bool = option(False, "follow folder links that leave the tree")
+    ignore: tuple[str, ...] = option(
+        (),
+        "files or folders that are not part of the data, such as '*.csv' or 'meta/*'; repeatable",
+        metavar="PATTERN",
+        many=True,
+    )
     sizes: bool = True
 
     def __post_init__(self) -> None:
-        for name in ("columns", "suffixes"):
+        for name in ("columns", "suffixes", "ignore"):
             object.__setattr__(self, name, one_or_several(getattr(self, name)))
         check(self)
         dotted = (f".{suffix.lower().removeprefix('.')}" for suffix in self.suffixes)

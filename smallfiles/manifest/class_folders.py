@@ -17,9 +17,9 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from smallfiles.arrays import as_mask, column, from_numpy, scalar, to_numpy
+from smallfiles.arrays import as_mask, column, from_numpy, scalar, suffixes_of, to_numpy
 from smallfiles.errors import SourceError, first_few
-from smallfiles.folders import canonical_split, choose_split
+from smallfiles.folders import LIKELY_SAMPLES, by_suffix, canonical_split, choose_split, in_words
 from smallfiles.manifest import signs
 from smallfiles.manifest.listing import Files, Folders
 from smallfiles.progress import plural
@@ -139,10 +139,35 @@ def by_folder(
         found = unlabelled(own)
         return replace(found, keep=keep, notes=notes + found.notes, split=place.split, below=place.below)
     classes = sorted({*tops, *folders.empty_below(place.below), *more})
+    _refuse_lost_classes(folders, place.below, tops)
     found = by_class(own, _class_of(own, place.below), classes, "a class folder", strict=strict)
     keep[keep] = found.keep
     notes += found.notes + _only_in_other_splits(more, tops) + _merged(folders.below(place.below))
     return replace(found, keep=keep, notes=notes, split=place.split, below=place.below)
+
+
+def _refuse_lost_classes(folders: Folders, below: str, tops: Sequence[str]) -> None:
+    """Refuse folders beside the classes whose files are likely samples, and all of another suffix."""
+    files = folders.files
+    if files.declared:
+        return
+    others = files.others.filter(
+        pc.is_in(suffixes_of(files.others), column(sorted(LIKELY_SAMPLES), pa.string()))
+    )
+    of = _class_of(others, below)
+    lost = [name for name in of.unique().drop_null().to_pylist() if name not in tops]
+    if not lost:
+        return
+    its = others.filter(pc.fill_null(pc.equal(of, scalar(lost[0])), False))
+    suffixes = suffixes_of(its).unique().to_pylist()
+    ours = suffixes_of(files.samples).unique().to_pylist()
+    ignore = f", or leave them out (--ignore '{below}{lost[0]}/*')" if files.fields_flag else ""
+    raise SourceError(
+        f"{files.where} would lose the class {lost[0]}, since its folder has only "
+        f"{in_words(by_suffix(its.to_pylist()))}",
+        expected=f"{', '.join(ours)} files in each class folder",
+        next_step=f"Read them too ({' '.join(f'--suffix {each}' for each in [*ours, *suffixes])}){ignore}",
+    )
 
 
 @dataclass(frozen=True)

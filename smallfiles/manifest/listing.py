@@ -34,6 +34,7 @@ class Files:
         folders: Folders with an entry of their own, including empty ones.
         look: Returns the first bytes of a sample; None where that costs too much.
         classes_flag: The flag that declares the folders to be classes nevertheless.
+        declared: The user says which files are samples.
         fields_flag: The flag that says which files are those of one sample; empty if there is none.
     """
 
@@ -44,6 +45,7 @@ class Files:
     look: Callable[[str], bytes] | None = None
     classes_flag: str = "--source folder"
     fields_flag: str = ""
+    declared: bool = False
 
 
 class Folders:

@@ -136,7 +136,7 @@ def _from_folder(path: Path, options: SourceOptions) -> Source:
     kind: str = options.kind
     readers: dict[str, tuple[Callable[[Path, SourceOptions], Source], Callable[[Path], object]]] = {
         "imagenet": (imagenet.load, imagenet.recognises),
-        "flickr30k": (flickr30k.load, flickr30k.recognises),
+        "flickr30k": (flickr30k.load, partial(flickr30k.recognises, ignore=options.ignore)),
         "boxes": (boxes.load, partial(boxes.recognises, options=options)),
         "tarball": (tarball.load_folder, tarball.archives_in),
         "folder": (folder.load, Path.is_dir),

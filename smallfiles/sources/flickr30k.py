@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeAlias
@@ -46,9 +46,9 @@ _MANY = 8
 _Row: TypeAlias = tuple[str, int, str]  # image, number of the caption, caption
 
 
-def recognises(path: Path) -> bool:
+def recognises(path: Path, ignore: Sequence[str] = ()) -> bool:
     """Whether a folder contains one of the caption files, at most a few levels deep."""
-    return bool(_find(path))
+    return bool(_find(path, ignore))
 
 
 def load(path: Path, options: SourceOptions) -> Source:
@@ -90,7 +90,7 @@ def load(path: Path, options: SourceOptions) -> Source:
 
 def _image_folder(path: Path, options: SourceOptions) -> tuple[Tree, tuple[str, ...]]:
     """The folder with the most images; of several the least deep, then the first by name."""
-    tree = walk(path, options.suffixes, follow_links=options.follow_links)
+    tree = walk(path, options.suffixes, follow_links=options.follow_links, ignore=options.ignore)
     holding = [folder for folder in tree.folders if folder.files]
     if not holding:
         raise SourceError(
@@ -108,14 +108,14 @@ def _image_folder(path: Path, options: SourceOptions) -> tuple[Tree, tuple[str, 
     return chosen, tuple(notes)
 
 
-def _find(path: Path) -> list[Path]:
+def _find(path: Path, ignore: Sequence[str] = ()) -> list[Path]:
     """Caption files in a folder and below it, least deep first; trees of classes are not searched."""
     found: list[Path] = []
     level = [path]
     for _ in range(_DEPTH + 1):
         deeper = []
         for folder in level:
-            listed = list_folder(folder)
+            listed = list_folder(folder, ignore, folder.relative_to(path).as_posix().removeprefix("."))
             found += [folder / name for name in _FILES if name in listed.files]
             deeper += [folder / name for name in listed.folders] if len(listed.folders) <= _MANY else []
         level = deeper
@@ -127,9 +127,9 @@ def _caption_files(
 ) -> tuple[Path, Path | None, tuple[str, ...]]:
     """The file with the captions (Karpathy's split if there is no other), the split file, and notes."""
     start = options.labels or path
-    found = [start] if start.is_file() else _find(start)
+    found = [start] if start.is_file() else _find(start, options.ignore)
     if start.name == KARPATHY:
-        found += _find(path)
+        found += _find(path, options.ignore)
     if options.labels is None:
         above = path.absolute().parents[:2]
         found += [folder / name for folder in above for name in _FILES if (folder / name).is_file()]

@@ -143,13 +143,14 @@ def load(path: Path, options: SourceOptions) -> Source:
         SourceError: It is no such tree; the message describes what was found.
     """
     options.refuse_unsupported("class folders", path)
+    declared = options.suffixes != IMAGE_SUFFIXES
     tree, options, notes = find_samples(path, options)
     partners = find_partners(path, tree, options)
     if partners is not None:
         return _with_partners(path, tree, partners, options, notes)
     refuse_if_strict(tree.notes(), options, path)
     names = tree.paths()
-    found = _labelled(path, tree, names, options)
+    found = _labelled(path, tree, names, options, declared)
     return _source(path, names, found, options, notes + found.notes + tree.notes())
 
 
@@ -240,19 +241,21 @@ def find_samples(path: Path, options: SourceOptions) -> tuple[Tree, SourceOption
     Raises:
         SourceError: There are no images, and no other suffix is clear.
     """
-    tree = walk(path, options.suffixes, follow_links=options.follow_links)
+    tree = walk(path, options.suffixes, follow_links=options.follow_links, ignore=options.ignore)
     options, notes = (options, ()) if len(tree) else with_data_suffix(options, tree.others())
     if notes:
-        tree = walk(path, options.suffixes, follow_links=options.follow_links)
+        tree = walk(path, options.suffixes, follow_links=options.follow_links, ignore=options.ignore)
     if not len(tree):
         raise no_images(tree, options)
     return tree, options, notes
 
 
-def _labelled(path: Path, tree: Tree, names: pa.StringArray, options: SourceOptions) -> Labelled:
+def _labelled(
+    path: Path, tree: Tree, names: pa.StringArray, options: SourceOptions, declared: bool
+) -> Labelled:
     """Label by class folder, or else by annotations; only a test split may have neither."""
     look = partial(_head, path)
-    files = Files(path, names, tree.other_paths(), tree.empty(), look, fields_flag=FLAGS)
+    files = Files(path, names, tree.other_paths(), tree.empty(), look, fields_flag=FLAGS, declared=declared)
     found = by_folder(
         files,
         options.split,

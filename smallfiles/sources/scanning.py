@@ -26,7 +26,7 @@ import pyarrow.compute as pc
 from smallfiles.arrays import column, one_chunk
 from smallfiles.errors import SourceError, first_few, refuse_shortage
 from smallfiles.faults import is_utf8
-from smallfiles.folders import by_suffix, in_words, is_hidden
+from smallfiles.folders import by_suffix, in_words, is_hidden, is_ignored
 from smallfiles.progress import plural
 
 _IN_FLIGHT = 32
@@ -48,6 +48,7 @@ class Folder:
         others: Names of other files.
         hidden: Names that begin with a dot, and folders such as `__MACOSX`; left out.
         left: Not followed: links that leave the tree, loops, broken links, pipes.
+        ignored: Names that `--ignore` leaves out.
         hops: Folder links followed on the way here.
     """
 
@@ -57,6 +58,7 @@ class Folder:
     others: list[str] = field(default_factory=list)
     hidden: list[str] = field(default_factory=list)
     left: list[str] = field(default_factory=list)
+    ignored: list[str] = field(default_factory=list)
     hops: dict[str, int] = field(default_factory=dict)
 
     @property
@@ -97,7 +99,9 @@ class Tree:
 
     def empty(self) -> list[str]:
         """Paths of empty folders."""
-        return [f.path for f in self.folders if f.path and not (f.files or f.folders or f.others)]
+        return [
+            f.path for f in self.folders if f.path and not (f.files or f.folders or f.others or f.ignored)
+        ]
 
     def contents(self) -> str:
         """A summary such as `3 .csv files and no images`."""
@@ -107,6 +111,10 @@ class Tree:
     def others(self) -> Counter[str]:
         """Number of files that are not samples, by suffix."""
         return by_suffix(chain.from_iterable(folder.others for folder in self.folders))
+
+    def ignored(self) -> list[str]:
+        """Paths of the files and folders that `--ignore` leaves out."""
+        return [folder.prefix + name for folder in self.folders for name in folder.ignored]
 
     def notes(self) -> tuple[str, ...]:
         """Sentences on what was left out."""
@@ -126,7 +134,14 @@ def _joined(listed: Iterable[tuple[str, list[str]]]) -> pa.StringArray:
     return pa.concat_arrays([column([], pa.string()), *chunks])
 
 
-def walk(root: Path, suffixes: Sequence[str], *, below: str = "", follow_links: bool = False) -> Tree:
+def walk(
+    root: Path,
+    suffixes: Sequence[str],
+    *,
+    below: str = "",
+    follow_links: bool = False,
+    ignore: Sequence[str] = (),
+) -> Tree:
     """List a tree with many listings in flight; the result does not depend on timing.
 
     Args:
@@ -134,12 +149,13 @@ def walk(root: Path, suffixes: Sequence[str], *, below: str = "", follow_links: 
         suffixes: Which files are samples, lower case with the dot.
         below: Begin at this folder; paths are relative to it.
         follow_links: Also follow folder links that leave the root.
+        ignore: Patterns of what is left out; see `is_ignored`.
 
     Raises:
         SourceError: A folder cannot be listed, or a name is not portable (not UTF-8, a line break).
     """
     start = root / below if below else root
-    lister = _Lister(start, os.path.realpath(root), tuple(suffixes), follow_links)
+    lister = _Lister(start, os.path.realpath(root), tuple(suffixes), follow_links, tuple(ignore), below)
     found: list[Folder] = []
     with ThreadPoolExecutor(_IN_FLIGHT, thread_name_prefix="walk") as pool:
         level = [("", 0)]
@@ -153,9 +169,9 @@ def walk(root: Path, suffixes: Sequence[str], *, below: str = "", follow_links: 
     return Tree(start, tuple(found))
 
 
-def list_folder(path: Path) -> Folder:
-    """One folder, without descending: its sub-folders and files."""
-    return _Lister(path, os.path.realpath(path), ("",), True).list(("", 0))
+def list_folder(path: Path, ignore: Sequence[str] = (), below: str = "") -> Folder:
+    """One folder, without descending: its sub-folders and files; its own path is `below` for `ignore`."""
+    return _Lister(path, os.path.realpath(path), ("",), True, tuple(ignore), below).list(("", 0))
 
 
 def sizes_of(root: Path, paths: pa.StringArray, *, missing: int | None = None) -> np.ndarray:
@@ -260,6 +276,8 @@ class _Lister:
     real_root: str
     suffixes: tuple[str, ...]
     follow_links: bool
+    ignore: tuple[str, ...] = ()
+    below: str = ""
 
     def list(self, task: tuple[str, int]) -> Folder:
         """List one folder, given its path and the number of links followed so far."""
@@ -281,6 +299,8 @@ class _Lister:
         name = entry.name
         if name.startswith(".") or (is_hidden(name) and entry.is_dir()):
             folder.hidden.append(name)
+        elif self.ignore and is_ignored("/".join(filter(None, (self.below, folder.path, name))), self.ignore):
+            folder.ignored.append(name)
         elif reason := self._obstacle(entry, hops):
             folder.left.append(f"{folder.path}/{name} ({reason})".lstrip("/"))
         elif entry.is_dir():

@@ -8,16 +8,18 @@ cannot hold stays a text. docs/recipes.md uses one.
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from smallfiles.arrays import give_back_memory
+from smallfiles.arrays import from_numpy, give_back_memory, scalar, to_numpy
 from smallfiles.errors import SourceError, first_few, refuse_shortage
 from smallfiles.progress import bytes_text
 from smallfiles.sources.dialects import LONGEST_LINE_BYTES, dialect_of
@@ -264,7 +266,7 @@ def _typed(texts: pa.ChunkedArray) -> tuple[pa.ChunkedArray, str]:
         The column, and what happened to numbers that 64 bits cannot hold, to continue a sentence.
     """
     some = texts.slice(0, _LOOKED_AT)
-    if pc.any(pc.and_(pc.greater(pc.binary_length(some), 0), pc.invert(_match(some, _DECIMAL)))).as_py():
+    if pc.any(pc.and_(pc.not_equal(some, scalar("")), pc.invert(_match(some, _DECIMAL)))).as_py():
         return texts, ""  # a column of texts, as its first rows tell
     cells = missing_if_empty(texts)
     if cells.null_count == len(cells):
@@ -277,12 +279,9 @@ def _typed(texts: pa.ChunkedArray) -> tuple[pa.ChunkedArray, str]:
     if not pc.all(_match(cells, _DECIMAL)).as_py():
         return texts, ""
     numbers = cells.cast(pa.float64())
-    changed = cells.filter(_are_changed(cells, numbers))
-    if len(changed):
-        return (
-            texts,
-            f"stays text, since a float cannot hold some of its numbers, such as {changed[0].as_py()}",
-        )
+    changed = _changed(cells, numbers)
+    if changed:
+        return texts, f"stays text, since a float cannot hold some of its numbers, such as {changed}"
     rounded = cells.filter(_match(cells, _MANY_DIGITS))
     rounded = rounded.filter(pc.invert(_match(rounded, _WHOLE)))
     said = (
@@ -297,23 +296,30 @@ def _match(texts: pa.ChunkedArray, pattern: str) -> pa.ChunkedArray:
     return pc.match_substring_regex(texts, pattern)
 
 
-def _are_changed(cells: pa.ChunkedArray, numbers: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Which cells mean another number than their float: whole ones above 2^53, infinities, and zeros."""
-    infinite = pc.and_(pc.is_inf(numbers), pc.invert(_match(cells, "inf")))
-    zero = pc.and_(pc.equal(numbers, pa.scalar(0.0)), _match(cells, _NOT_ZERO))
-    large = pc.greater(pc.abs(numbers), pa.scalar(float(_LARGEST_EXACT - 1)))
-    whole = pc.and_(large, _match(cells, _WHOLE))
-    if not pc.any(whole).as_py():
-        return pc.or_(infinite, zero)
-    pairs = zip(cells.to_pylist(), numbers.to_pylist(), whole.to_pylist(), strict=True)
-    wrong = [is_whole and number != int(text) for text, number, is_whole in pairs]
-    return pc.or_(pc.or_(infinite, zero), pa.chunked_array([pa.array(wrong, pa.bool_())]))
+def _changed(cells: pa.ChunkedArray, numbers: pa.ChunkedArray) -> str:
+    """The first cell that means another number than its float; empty if there is none.
+
+    These are whole numbers above 2^53, and those that became infinite or zero.
+    """
+    values = np.concatenate([to_numpy(each) for each in numbers.chunks])
+    odd = np.flatnonzero(np.isinf(values) | (values == 0) | (np.abs(values) >= _LARGEST_EXACT))
+    for row, text in zip(odd.tolist(), cells.take(from_numpy(odd)).to_pylist(), strict=True):
+        number = float(values[row])
+        if text is None:
+            continue
+        if math.isinf(number) and "inf" not in text:
+            return str(text)
+        if not number and re.match(_NOT_ZERO, text):
+            return str(text)
+        if re.match(_WHOLE, text) and number != int(text):
+            return str(text)
+    return ""
 
 
 def missing_if_empty(texts: pa.ChunkedArray | pa.Array) -> pa.ChunkedArray | pa.Array:
     """Return texts with null in place of empty ones."""
-    empty = pc.equal(pc.binary_length(texts), pa.scalar(0, pa.int32()))
-    return pc.if_else(empty, pa.scalar(None, pa.string()), texts) if pc.any(empty).as_py() else texts
+    empty = pc.equal(texts, scalar(""))
+    return pc.if_else(empty, scalar(None), texts) if pc.any(empty).as_py() else texts
 
 
 def as_truth(texts: pa.ChunkedArray) -> pa.ChunkedArray:

@@ -27,7 +27,7 @@ import pyarrow.compute as pc
 from smallfiles.arrays import as_mask, column, folders_of, from_numpy, joined, one_chunk, scalar
 from smallfiles.errors import SourceError, first_few
 from smallfiles.faults import summary_of
-from smallfiles.folders import SourceOptions, canonical_split, choose_split
+from smallfiles.folders import SourceOptions, canonical_split, choose_split, is_ignored
 from smallfiles.manifest import Manifest
 from smallfiles.manifest.class_folders import own_split
 from smallfiles.manifest.columns import path_column
@@ -158,7 +158,8 @@ def find_metadata(folder: Path, options: SourceOptions) -> Metadata | None:
 
 
 def _metadata_in(folder: Path, options: SourceOptions) -> Path | None:
-    for file in (folder / name for name in _METADATA if (folder / name).is_file()):
+    names = [name for name in _METADATA if not is_ignored(name, options.ignore)]
+    for file in (folder / name for name in names if (folder / name).is_file()):
         with suppress(SourceError):  # class folders may hold some other file of this name
             table = read_table(file)
             if any(name.endswith("file_name") for name in table.column_names) and (
@@ -203,6 +204,7 @@ def _joined(
     roles = roles_of(table, path, options, usual, where / below)
     names = _below(below, _complete(_paths(table, roles.image, path), path))
     rows, way = matched(names, files.samples, path, where, "--field image=images/{id}.jpg")
+    _refuse_lost_classes(table, roles, rows, path, where)
     order = pc.array_sort_indices(rows) if files.store else None  # as they are read, if that must be in order
     left = left_out(names.filter(rows.is_null()), "row", "of the table without a file")
     if order is not None:
@@ -220,6 +222,22 @@ def _joined(
     joined_rows = Rows(path, table, roles, keys, blobs, where, found.others, sizes)
     notes = (*said, *notes, f"rows and files matched by {way}", *left)
     return source_of(joined_rows, options, notes, files.store)
+
+
+def _refuse_lost_classes(table: pa.Table, roles: Roles, rows: pa.Array, path: Path, where: Path) -> None:
+    """Refuse a table of which all files of a class are missing."""
+    if roles.target is None or roles.kind != "label" or not rows.null_count:
+        return
+    labels = one_chunk(table.column(roles.target))
+    there, missing = (labels.filter(some).unique().drop_null() for some in (rows.is_valid(), rows.is_null()))
+    lost = missing.filter(pc.invert(pc.is_in(missing, there))).cast(pa.string()).sort().to_pylist()
+    if lost:
+        raise _error(
+            f"the {'class' if len(lost) == 1 else 'classes'} {first_few(lost, len(lost))} of {path} would be "
+            f"lost: none of its files is in {where}",
+            "a file for at least one row of each class",
+            "Fetch the files, or remove its rows from the table",
+        )
 
 
 def _below(folder: str, paths: pa.Array) -> pa.Array:

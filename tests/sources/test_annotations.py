@@ -110,7 +110,7 @@ def test_what_coco_lists_without_a_match_is_named_and_refused_if_strict(tmp_path
         {"image_id": 8},
         box | {"image_id": 999},
         box | {"image_id": 7},
-        box | {"bbox": [5, 5, -2, 3]},
+        box | {"bbox": [5, 5, -2, 3], "segmentation": [[1, 1, 2, 2, 3, 3]]},
         box | {"bbox": [60, 5, 9, 3], "id": 4},
     ]
     document = coco(["gone.jpg", "a.jpg"], annotations)
@@ -135,7 +135,8 @@ def test_what_coco_lists_without_a_match_is_named_and_refused_if_strict(tmp_path
 
 def test_equal_names_in_two_splits_of_coco_are_not_confused(tmp_path):
     for split, x in (("train2017", 1), ("val2017", 9)):
-        coco_set(tmp_path, coco(["1.jpg", "2.jpg"], [{"image_id": 7, "bbox": [x, 1, 2, 2]}]), split)
+        boxes = [{"image_id": number, "bbox": [x, 1, 2, 2]} for number in (7, 8)]
+        coco_set(tmp_path, coco(["1.jpg", "2.jpg"], boxes), split)
     (tmp_path / "val2017/1.jpg").unlink()
     write(
         tmp_path / "annotations/captions_train2017.json", '{"images": [], "annotations": [{"caption": "a"}]}'
@@ -143,7 +144,7 @@ def test_equal_names_in_two_splits_of_coco_are_not_confused(tmp_path):
     assert values(sources.load(tmp_path))["train2017/1.jpg"]["boxes"] == [[1, 1, 3, 3]]
     val = sources.load(tmp_path, split="val")
     assert (val.manifest.split, val.manifest.paths.to_pylist()) == ("val", ["val2017/2.jpg"])
-    assert val.manifest.values.column("boxes").to_pylist() == [[]]
+    assert val.manifest.values.column("boxes").to_pylist() == [[[9, 1, 11, 3]]]
     (tmp_path / "val2017/2.jpg").unlink()
     assert "instances_val2017.json names no image in" in refused(tmp_path, split="val")
     assert "no split 'test'" in refused(tmp_path, split="test")

@@ -63,7 +63,9 @@ def load(path: Path, options: SourceOptions) -> Source:
             values=found.boxes.values(len(found.keys)),
         )
     ignored = tuple(f"annotations of {other} are there too, and left out" for other, _ in others)
-    notes = (_summary(found), *found.notes, *ignored, *faults, *outside)
+    bare = len(found.keys) - len(np.unique(found.boxes.rows))
+    what = f"{bare:,} of {plural(len(found.keys), 'image')} {'gets' if bare == 1 else 'get'} no boxes"
+    notes = (_summary(found), *found.notes, *[what] * bool(bare), *ignored, *faults, *outside)
     return Source(manifest, FolderStore(path), f"folder with boxes ({name})", notes, path)
 
 
@@ -71,11 +73,11 @@ def _readers(path: Path, options: SourceOptions) -> dict[str, Callable[[Path, So
     """Name and reader of each form of annotations in a folder."""
     if options.unlabelled:
         return {}
-    looked = look(path)
+    looked = look(path, options.ignore)
     found: dict[str, Callable[[Path, SourceOptions], Annotated]] = {}
     if files := coco.find(path, looked, options):
         found["COCO"] = partial(coco.read, files=files)
-    if options.labels is None and yolo.recognises(path, looked):
+    if options.labels is None and yolo.recognises(path, looked, options.ignore):
         found["YOLO"] = yolo.read
     if options.labels is None and voc.recognises(path, looked):
         found["Pascal VOC"] = voc.read

@@ -29,6 +29,7 @@ from smallfiles.errors import SourceError, first_few
 from smallfiles.faults import short, summary_of
 from smallfiles.folders import SourceOptions, canonical_split
 from smallfiles.manifest.columns import by_row
+from smallfiles.progress import plural
 from smallfiles.sources.annotations.boxes import Boxes, Numbers, number_lists
 from smallfiles.sources.annotations.record import Annotated, none_left
 from smallfiles.sources.record import chosen_split, left_out, noted
@@ -41,6 +42,7 @@ _PREFIXES = re.compile(r"(?i)^_?(instances|annotations|person_keypoints|labels)?
 _PROBES = 16
 _MISSING = -1
 _NUMBERS = {int, float}
+_IDS = (int, str)
 
 
 def recognises(file: Path) -> bool:
@@ -85,7 +87,12 @@ def read(path: Path, options: SourceOptions, *, files: Sequence[Path]) -> Annota
     keys, strays, where = _on_disk(path, file, name, names, options)
     there = as_mask(keys.is_valid())
     rows = np.where(there, np.cumsum(there) - 1, _MISSING)
-    boxes, classes, more, dropped = _boxes(document, dict(zip(ids, rows.tolist(), strict=True)))
+    row_of = dict(zip(ids, rows.tolist(), strict=True))
+    joined = _join_as_text(document, row_of)
+    boxes, classes, more, dropped = _boxes(document, joined or row_of)
+    more += (
+        "image_id is text where the id of the image is a number, or the reverse: joined as text",
+    ) * bool(joined)
     width, height = (document.numbers(images, side, usual=0) for side in ("width", "height"))
     lost = [text for text, found in zip(names, there.tolist(), strict=True) if not found]
     return Annotated(
@@ -143,7 +150,13 @@ def _on_disk(
         for tier in tiers:
             best = max(tier, key=lambda below: sum((path / below / probe).is_file() for probe in probes))
             if any((path / best / probe).is_file() for probe in probes):
-                tree = walk(path, options.suffixes, below=best, follow_links=options.follow_links)
+                tree = walk(
+                    path,
+                    options.suffixes,
+                    below=best,
+                    follow_links=options.follow_links,
+                    ignore=options.ignore,
+                )
                 files = tree.paths(f"{best}/" if best else "")
                 with summary_of(file):
                     keys = files.take(pc.index_in(strings(texts, "file_name", by_row), tree.paths()))
@@ -178,6 +191,15 @@ def _image_folders(folder: Path) -> list[str]:
     return ["images"] if (folder / "images").is_dir() else []
 
 
+def _join_as_text(document: _Document, row_of: dict[Any, int]) -> dict[Any, int]:
+    """The row of each image by either form of its id; empty if annotations and images have the same form."""
+    found = (each.get("image_id") for each in document.objects("annotations"))
+    used = {each for each in found if type(each) in _IDS}
+    texts = {str(each): row for each, row in row_of.items()}
+    others = {each: texts[str(each)] for each in used - row_of.keys() if str(each) in texts}
+    return row_of | others if others and len(texts) == len(row_of) else {}
+
+
 def _boxes(
     document: _Document, row_of: dict[Any, int]
 ) -> tuple[Boxes, tuple[str, ...], tuple[str, ...], tuple[str, ...]]:
@@ -189,12 +211,35 @@ def _boxes(
     boxed = [each for each in kept if each.get("bbox")]
     plain = [each.get("id") for each in kept if not each.get("bbox")]
     labels, classes, notes = _classes(document, boxed)
+    if annotations and not boxed:
+        raise _lost(
+            document,
+            f"all {plural(len(annotations), 'annotation')}",
+            "none has a bbox and an image_id of an image on disk",
+            "Check image_id against the ids of images, and that the images are those of this file",
+        )
+    present = {each["category_id"] for each in boxed}
+    lost = {each.get("category_id") for each in annotations if type(each.get("category_id")) is int} - present
+    if gone := [name for number, name in _names(document).items() if number in lost]:
+        raise _lost(
+            document,
+            f"the {'class' if len(gone) == 1 else 'classes'} {first_few(gone, len(gone))}",
+            "none of its annotations has a bbox and an image on disk",
+            "Fetch the missing images, or remove the annotations of this class from the file",
+        )
     more = {}
     if any("iscrowd" in each for each in boxed):
         more["iscrowd"] = document.numbers(boxed, "iscrowd", usual=0).astype(np.int64)
     if boxed and all("area" in each for each in boxed):
         more["area"] = document.numbers(boxed, "area")
     segments, owners, encoded = _polygons(document, boxed)
+    if encoded and segments is None:
+        raise _lost(
+            document,
+            f"all {plural(len(encoded), 'mask')}",
+            "they are in run lengths (RLE), which are not read",
+            "Write them as polygons, or remove the entry segmentation from each annotation",
+        )
     boxes = Boxes(
         np.array([row_of[each["image_id"]] for each in boxed], np.int64),
         _corners(document, boxed),
@@ -213,13 +258,27 @@ def _boxes(
     return boxes, classes, notes, dropped
 
 
+def _lost(document: _Document, what: str, why: str, next_step: str) -> SourceError:
+    return SourceError(
+        f"{what} of {document.file} would be lost: {why}",
+        expected="annotations of images that are here",
+        next_step=next_step,
+    )
+
+
+def _names(document: _Document) -> dict[int, str]:
+    """The name of each category."""
+    categories = document.objects("categories")
+    ids = document.column(categories, "id", int)
+    return dict(zip(ids, document.column(categories, "name", str), strict=True))
+
+
 def _classes(
     document: _Document, boxed: list[dict[str, Any]]
 ) -> tuple[Numbers, tuple[str, ...], tuple[str, ...]]:
     """The class of each box, numbered in the order of category ids; the names; a note if numbers changed."""
-    categories = document.objects("categories")
-    ids = document.column(categories, "id", int)
-    names = dict(zip(ids, document.column(categories, "name", str), strict=True))
+    ids = document.column(document.objects("categories"), "id", int)
+    names = _names(document)
     if len(names) < len(ids):
         raise document.bad("gives several categories one id")
     number = {each: place for place, each in enumerate(sorted(names))}

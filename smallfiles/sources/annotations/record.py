@@ -5,6 +5,7 @@ Short, since the readers need it, and the room that would hold it imports them.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -48,13 +49,13 @@ class Annotated:
     left_out: tuple[str, ...] = ()
 
 
-def look(path: Path) -> dict[str, Folder]:
+def look(path: Path, ignore: Sequence[str] = ()) -> dict[str, Folder]:
     """Where annotations may be: a folder, and in it `annotations` and its splits."""
-    root = list_folder(path)
+    root = list_folder(path, ignore)
     within = [
         name for name in root.folders if name.lower() == ANNOTATIONS or canonical_split(name, root.folders)
     ]
-    return {"": root} | {name: list_folder(path / name) for name in within}
+    return {"": root} | {name: list_folder(path / name, ignore, name) for name in within}
 
 
 def picture_size(store: ByteStore, key: str) -> tuple[int, int, bool] | None:

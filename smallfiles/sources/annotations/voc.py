@@ -28,7 +28,7 @@ from smallfiles.folders import SourceOptions, canonical_split
 from smallfiles.progress import plural
 from smallfiles.sources.annotations.boxes import Boxes, corners_of
 from smallfiles.sources.annotations.record import ANNOTATIONS, Annotated, look, none_left
-from smallfiles.sources.record import chosen_split, left_out
+from smallfiles.sources.record import chosen_split, left_out, noted
 from smallfiles.sources.scanning import Folder, in_flight, lines_of, read_text, unlistable, walk
 
 _LOOKED_AT = 4096
@@ -47,11 +47,12 @@ class _Box:
 
 @dataclass(frozen=True, slots=True)
 class _Xml:
-    """One file: width and height of the image, its boxes, and how many objects have none."""
+    """One file: width and height of the image, its boxes, how many objects have none, the image it names."""
 
     size: tuple[int, int]
     boxes: list[_Box]
     without: int
+    image: str = ""
 
 
 def recognises(path: Path, looked: dict[str, Folder]) -> bool:
@@ -65,7 +66,7 @@ def recognises(path: Path, looked: dict[str, Folder]) -> bool:
     ):
         return True
     within = [path / top for top in tops if top.lower().startswith("voc")]  # VOCdevkit/VOC2012
-    return any(recognises(each, look(each)) for each in within)
+    return any(recognises(each, look(each, ())) for each in within)
 
 
 def _begins(where: Path, folder: Folder) -> bool:
@@ -83,7 +84,7 @@ def read(path: Path, options: SourceOptions) -> Annotated:
     Raises:
         SourceError: A file is malformed, no image has one, or the split does not exist.
     """
-    tree = walk(path, options.suffixes, follow_links=options.follow_links)
+    tree = walk(path, options.suffixes, follow_links=options.follow_links, ignore=options.ignore)
     pairs = _pairs(tree.folders)
     if not pairs:
         raise none_left(path, "has no images beside its XML files", "JPEGImages/1.jpg for Annotations/1.xml")
@@ -99,6 +100,16 @@ def read(path: Path, options: SourceOptions) -> Annotated:
     lost = [key for key, xml in named if xml is None]
     strays = [xml for pair in pairs for stem, xml in pair.xmls.items() if stem not in pair.images]
     without = [key for key, xml in kept if xml.without]
+    if without and not any(xml.boxes for _, xml in kept):
+        raise none_left(
+            path,
+            f"would lose all objects of {plural(len(without), 'XML')}: they have no box",
+            "a bndbox in each",
+        )
+    stale = _other_names(
+        path, [(key, str(xml), xmls[xml].image) for key, xml in named if xml is not None], pairs
+    )
+    notes += noted(stale, "XML", "that names another file, paired by its own name")
     return Annotated(
         column([key for key, _ in kept], pa.string()),
         np.array([xml.size for _, xml in kept], np.int64),
@@ -112,6 +123,22 @@ def read(path: Path, options: SourceOptions) -> Annotated:
         + left_out(strays, "XML", "without an image")
         + left_out(without, "image", "with objects that have no box: these"),
     )
+
+
+def _other_names(path: Path, kept: Sequence[tuple[str, str, str]], pairs: Sequence[_Pair]) -> list[str]:
+    """The XML files that name no image of the set; one that names another image than its own is refused."""
+    stems = {stem for pair in pairs for stem in pair.images}
+    stale = []
+    for key, xml, image in kept:
+        stem, own = image.rpartition(".")[0] or image, key.rpartition("/")[2].rpartition(".")[0]
+        if image and stem in stems and stem != own:
+            raise SourceError(
+                f"{path / xml} names {image}, and by its own name it belongs to {key}",
+                expected="one image for each XML",
+                next_step="Correct the entry filename, or the name of the XML",
+            )
+        stale += [f"{xml} ({image})"] * bool(image and stem != own)
+    return stale
 
 
 @dataclass(frozen=True)
@@ -183,7 +210,8 @@ def _read(file: Path) -> _Xml:
             expected="an XML as Pascal VOC's: annotation/object with name and bndbox/xmin, ymin, xmax, ymax",
             next_step="Correct it or download it again",
         ) from error
-    return _Xml((width, height), boxes, len(objects) - len(boxes))
+    image = re.sub(r"(?s)^.*[/\\\\]", "", (root.findtext("filename") or "").strip())
+    return _Xml((width, height), boxes, len(objects) - len(boxes), image)
 
 
 def _box(found: Element, frame: Element) -> _Box:

@@ -6,7 +6,7 @@
 
 Fractions become pixels, for which the header of each image that has boxes is read: one open per image. An
 image without a text file, or with an empty one, has no boxes. With `kpt_shape` in `data.yaml`, the numbers
-after a box are points.
+after a box are points. Without it, lines that may be either are refused.
 
 The trap: fractions of a photograph that EXIF turns are usually those of the turned one, as annotators saw it,
 while the stored pixels are not turned. Such images are named.
@@ -37,6 +37,7 @@ _LOOKED_AT = 64
 _ANY = 1 << 31
 _VISIBLE = 2.0
 _NONE = array("d")
+_LEAST_SHARE = 0.5
 _SLACK = 0.01
 """By how much a fraction may lie outside of 0 to 1."""
 
@@ -59,7 +60,9 @@ class _Kind:
         """In words."""
         which = f"a class below {self.classes}" if self.classes < _ANY else "the number of a class"
         points = (
-            f", then {self.points} points of {self.per_point} numbers" if self.points else " (or a polygon)"
+            f", then {self.points} points of {self.per_point} numbers"
+            if self.points
+            else " (or a polygon; points need kpt_shape in data.yaml)"
         )
         return f"{which}, then centre, width and height{points}, as fractions of the image"
 
@@ -81,13 +84,13 @@ class _Line:
     polygon: array[float]
 
 
-def recognises(path: Path, looked: dict[str, Folder]) -> bool:
+def recognises(path: Path, looked: dict[str, Folder], ignore: Sequence[str] = ()) -> bool:
     """Whether a folder (or one of its splits) has `images`, and `labels` with lines of numbers."""
     for name, folder in looked.items():
         if {"images", "labels"} <= {*folder.folders}:
-            labels = path / name / "labels"
-            texts = walk(labels, (".txt",)).paths()[:_LOOKED_AT].to_pylist()
-            if any(_has_boxes(labels / text) for text in texts):
+            labels = f"{name}/labels".lstrip("/")
+            texts = walk(path, (".txt",), below=labels, ignore=ignore).paths()[:_LOOKED_AT].to_pylist()
+            if any(_has_boxes(path / labels / text) for text in texts):
                 return True
     return False
 
@@ -106,7 +109,7 @@ def read(path: Path, options: SourceOptions) -> Annotated:
     Raises:
         SourceError: A line is malformed, an image cannot be read, or the split does not exist.
     """
-    tree = walk(path, options.suffixes, follow_links=options.follow_links)
+    tree = walk(path, options.suffixes, follow_links=options.follow_links, ignore=options.ignore)
     if not len(tree):
         raise no_images(tree, options)
     folders = {folder.path: folder for folder in tree.folders}
@@ -125,9 +128,11 @@ def read(path: Path, options: SourceOptions) -> Annotated:
         raise none_left(
             path, f"has no label file for {plural(len(keys), 'image')}", "labels/1.txt for images/1.jpg"
         )
-    file, classes, shape = read_names(path)
+    file, classes, shape = read_names(path, options.ignore)
     kind = _Kind(len(classes) or _ANY, *shape)
     found = in_flight(lambda text: _lines(path / text if text else None, kind), texts)
+    if not shape:
+        _refuse_unclear(path, [line for lines in found for line in lines if line.polygon])
     sizes, turned = _sizes(path, [key if lines else None for key, lines in zip(keys, found, strict=True)])
     without = texts.count(None)
     notes += (f"{plural(without, 'image')} without a label file: no boxes",) if without else ()
@@ -140,7 +145,7 @@ def read(path: Path, options: SourceOptions) -> Annotated:
     return Annotated(
         column(keys, pa.string()),
         sizes,
-        _boxes(found, sizes, bool(shape)),
+        _boxes(found, sizes, bool(kind.points)),
         classes,
         split,
         f"YOLO labels, classes from {file.name}" if file else "YOLO labels without class names",
@@ -197,6 +202,36 @@ def _line(file: Path, number: int, line: str, kind: _Kind) -> _Line:
         return _Line(int(label), (min(xs), min(ys), max(xs), max(ys)), _NONE, array("d", found))
     x, y, width, height = found[:4]
     return _Line(int(label), (x - width / 2, y - height / 2, x + width / 2, y + height / 2), points, _NONE)
+
+
+def _refuse_unclear(path: Path, lines: list[_Line]) -> None:
+    """Refuse polygons that may be boxes with points: of one length, with most points in their boxes."""
+    lengths = {len(line.polygon) for line in lines}
+    if len(lengths) != 1 or sum(map(_may_be_points, lines)) < _LEAST_SHARE * len(lines):
+        return
+    more = lengths.pop() - 4
+    shapes = " or ".join(f"kpt_shape: [{more // n}, {n}]" for n in (2, 3) if more % n == 0)
+    raise SourceError(
+        f"{path} has lines of a class and {more + 4} numbers, which may be polygons, or boxes with points",
+        expected="data.yaml to say which",
+        next_step=f"Write {shapes} into data.yaml if the numbers after a box are points, "
+        "or kpt_shape: [0, 2] if they are polygons",
+    )
+
+
+def _may_be_points(line: _Line) -> bool:
+    """Whether the numbers of a polygon may be a box within the image, and points in it."""
+    x, y, width, height, *rest = line.polygon
+    right, down = width / 2 + _SLACK, height / 2 + _SLACK
+    is_box = min(width, height) > 0 and right - 2 * _SLACK <= x <= 1 - right + 2 * _SLACK
+    is_box = is_box and down - 2 * _SLACK <= y <= 1 - down + 2 * _SLACK
+    steps = [n for n in (2, 3) if len(rest) % n == 0]
+    return is_box and any(
+        all(
+            abs(px - x) <= right and abs(py - y) <= down for px, py in zip(rest[::n], rest[1::n], strict=True)
+        )
+        for n in steps
+    )
 
 
 def _numbers(line: str) -> list[float]:

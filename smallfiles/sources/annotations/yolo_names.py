@@ -11,9 +11,11 @@ forms is refused. Short, since it reads another language than its neighbour.
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from pathlib import Path
 
 from smallfiles.errors import SourceError
+from smallfiles.folders import is_ignored
 from smallfiles.sources.scanning import lines_of, list_folder, read_text
 
 _LISTS = ("classes.txt", "obj.names", "labels/classes.txt")
@@ -24,23 +26,29 @@ _FLOW = re.compile(rf"\s*(?:(\d+)\s*:\s)?\s*({_SCALAR})\s*(?:,|$)")
 _LINE = re.compile(rf"[ \t]*(?:-|(\d+)[ \t]*:)[ \t]+({_SCALAR})[ \t]*$")
 
 
-def read_names(path: Path) -> tuple[Path | None, tuple[str, ...], tuple[int, ...]]:
-    """The file of class names of a set, the names, and the shape of points (none, or points and 2 or 3).
+def read_names(
+    path: Path, ignore: Sequence[str] = ()
+) -> tuple[Path | None, tuple[str, ...], tuple[int, ...]]:
+    """The file of class names of a set, the names, and the shape of points (none, or their number and
+    2 or 3).
 
     Raises:
         SourceError: The file cannot be read as one.
     """
-    files = sorted(list_folder(path).files, key=lambda name: (name != "data.yaml", name))
+    files = sorted(list_folder(path, ignore).files, key=lambda name: (name != "data.yaml", name))
+    shape: tuple[int, ...] = ()
     for file in (path / name for name in files if name.endswith((".yaml", ".yml"))):
         text = _COMMENT.sub("", read_text(file))
-        if names := _entry(file, text, "names"):
-            shape = _entry(file, text, "kpt_shape")
-            if shape and not (len(shape) == 2 and shape[0].isdecimal() and shape[1] in ("2", "3")):
-                raise _odd(file, "kpt_shape")
-            return file, names, tuple(map(int, shape))
-    for file in (path / name for name in _LISTS if (path / name).is_file()):
-        return file, tuple(line.strip() for _, line in lines_of(read_text(file))), ()
-    return None, (), ()
+        names, numbers = _entry(file, text, "names"), _entry(file, text, "kpt_shape")
+        if numbers and not (len(numbers) == 2 and numbers[0].isdecimal() and numbers[1] in ("2", "3")):
+            raise _odd(file, "kpt_shape")
+        shape = shape or tuple(map(int, numbers))
+        if names:
+            return file, names, shape
+    for name in _LISTS:
+        if (path / name).is_file() and not is_ignored(name, ignore):
+            return path / name, tuple(line.strip() for _, line in lines_of(read_text(path / name))), shape
+    return None, (), shape
 
 
 def _entry(file: Path, text: str, name: str) -> tuple[str, ...]:

@@ -48,7 +48,7 @@ def load_tree(path: Path, options: SourceOptions) -> Source:
     kaggle = find_kaggle(path)
     root, own = kaggle or (path, None)
     below, split, notes = _find_split(root, "/".join(_DATA) if kaggle else "", own, options)
-    tree = walk(root, options.suffixes, below=below, follow_links=options.follow_links)
+    tree = walk(root, options.suffixes, below=below, follow_links=options.follow_links, ignore=options.ignore)
     if not len(tree):
         raise folder.no_images(tree, options)
     above = tree.root.absolute()
