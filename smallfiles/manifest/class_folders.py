@@ -37,6 +37,7 @@ class Labelled:
         notes: Where labels came from, and what was left out.
         split: Canonical name of the split, if folders are named after it.
         below: The folders above the classes, each with a trailing slash.
+        annotated: Labels come from a file of annotations.
     """
 
     keep: npt.NDArray[np.bool_]
@@ -45,6 +46,7 @@ class Labelled:
     notes: tuple[str, ...] = ()
     split: str = "train"
     below: str = ""
+    annotated: bool = False
 
     def kept(self, names: pa.StringArray) -> pa.StringArray:
         """The names of those that are kept, without a copy if all are."""

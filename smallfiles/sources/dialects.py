@@ -126,6 +126,11 @@ def _other_encoding(path: Path, what: str, guess: str, name: str) -> SourceError
     return SourceError(what, expected="text in UTF-8", next_step=f"Convert it. {guess}{command}")
 
 
+def rows_of(path: Path, dialect: Dialect) -> Iterator[tuple[int, list[str]]]:
+    """Yield the rows of a text table, the header too, each with the number of its last line."""
+    return _rows(path, dialect.delimiter, dialect.quoting, "\n")
+
+
 def _rows(path: Path, delimiter: str, quoting: bool, end: str) -> Iterator[tuple[int, list[str]]]:
     """The rows that are not empty, each with the number of its last line."""
     csv.field_size_limit(LONGEST_LINE_BYTES)

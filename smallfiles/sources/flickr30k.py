@@ -26,6 +26,8 @@ from smallfiles.errors import SourceError, first_few
 from smallfiles.folders import SourceOptions, choose_split
 from smallfiles.manifest import Manifest
 from smallfiles.progress import plural
+from smallfiles.sources import declarations
+from smallfiles.sources.declarations import Beside
 from smallfiles.sources.folder import FolderStore
 from smallfiles.sources.record import Source, noted, refuse_if_strict
 from smallfiles.sources.scanning import Tree, bad_line, lines_of, list_folder, read_text, sizes_of, walk
@@ -84,8 +86,17 @@ def load(path: Path, options: SourceOptions) -> Source:
     manifest = Manifest.from_columns(kept, found, name="flickr30k", split=split)
     if options.sizes:
         manifest = manifest.with_sizes(sizes_of(images.root, manifest.paths))
-    notes += chosen + tuple(captions.notes) + more
+    notes += chosen + tuple(captions.notes) + more + _others(path, images, options)
     return Source(manifest, FolderStore(images.root), "flickr30k", notes, images.root)
+
+
+def _others(path: Path, images: Tree, options: SourceOptions) -> tuple[str, ...]:
+    """Refuse other files that name the images; notes on those that a flag leaves out."""
+    tree = walk(path, options.suffixes, follow_links=options.follow_links, ignore=options.ignore)
+    others, samples = tree.other_paths(), images.paths()
+    used = [name for name in others.to_pylist() if name.rpartition("/")[2] in _FILES]
+    note = declarations.ignored_note(tree, options)
+    return note + declarations.check(Beside(path, others, samples, samples, used), options)
 
 
 def _image_folder(path: Path, options: SourceOptions) -> tuple[Tree, tuple[str, ...]]:

@@ -23,6 +23,7 @@ from stat import S_ISREG
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from smallfiles.arrays import column, from_numpy
 from smallfiles.errors import SourceError, first_few, refuse_shortage
@@ -31,6 +32,8 @@ from smallfiles.manifest import Manifest
 from smallfiles.manifest.class_folders import Labelled, by_class, by_folder
 from smallfiles.manifest.listing import HEAD_BYTES, Files
 from smallfiles.progress import plural
+from smallfiles.sources import declarations
+from smallfiles.sources.declarations import Beside
 from smallfiles.sources.partners import FLAGS, Partners
 from smallfiles.sources.partners import find as find_partners
 from smallfiles.sources.record import Source, noted, refuse_if_strict, with_data_suffix
@@ -46,6 +49,7 @@ from smallfiles.sources.scanning import (
     walk,
 )
 
+_ANNOTATIONS = "_annotations.txt"
 _CLASS_NUMBER = re.compile(r"\s*-?\d{1,9}\s*", re.ASCII)
 
 # Without O_NONBLOCK a named pipe in the tree would block the run for ever.
@@ -149,9 +153,16 @@ def load(path: Path, options: SourceOptions) -> Source:
     if partners is not None:
         return _with_partners(path, tree, partners, options, notes)
     refuse_if_strict(tree.notes(), options, path)
-    names = tree.paths()
+    names, others = tree.paths(), tree.other_paths()
     found = _labelled(path, tree, names, options, declared)
-    return _source(path, names, found, options, notes + found.notes + tree.notes())
+    used = others.filter(pc.ends_with(others, _ANNOTATIONS)).to_pylist() if found.annotated else []
+    notes += found.notes
+    if found.classes and not found.annotated:
+        listed = first_few(found.classes, len(found.classes))
+        notes += (f"{plural(len(found.classes), 'class', 'classes')} from the names of folders: {listed}",)
+    notes += tree.notes()
+    notes += declarations.check(Beside(path, others, names, found.kept(names), used), options)
+    return _source(path, names, found, options, notes)
 
 
 def _with_partners(
@@ -178,6 +189,8 @@ def _with_partners(
     tree = tree.without(pa.chunked_array([each for each in used if each is not None]))
     refuse_if_strict(tree.notes(), options, path)
     notes += found.notes + tree.notes()
+    kept = found.kept(partners.firsts)
+    notes += declarations.check(Beside(path, tree.other_paths(), partners.firsts, kept), options)
     return _source(path, partners.firsts, found, options, notes, partners.blobs, metas)
 
 
@@ -247,7 +260,7 @@ def find_samples(path: Path, options: SourceOptions) -> tuple[Tree, SourceOption
         tree = walk(path, options.suffixes, follow_links=options.follow_links, ignore=options.ignore)
     if not len(tree):
         raise no_images(tree, options)
-    return tree, options, notes
+    return tree, options, (*notes, *declarations.ignored_note(tree, options))
 
 
 def _labelled(
@@ -271,6 +284,7 @@ def _labelled(
         keep[keep] = annotated.keep
         return replace(annotated, keep=keep, split=found.split)
     if found.split != "test":
+        declarations.check(Beside(path, tree.other_paths(), names, own), options)
         raise no_classes(path, len(own), "one folder per class", options)
     return found
 
@@ -290,7 +304,7 @@ def _by_annotations(root: Path, names: pa.StringArray, *, strict: bool) -> Label
         SourceError: The file cannot be read or names no image of the tree.
     """
     root = root.parent if root.name == "images" else root
-    file = next(iter(sorted(root.glob("*_annotations.txt"))), None)
+    file = next(iter(sorted(root.glob(f"*{_ANNOTATIONS}"))), None)
     if file is None:
         return None
     class_of = _read_annotations(file)
@@ -299,7 +313,9 @@ def _by_annotations(root: Path, names: pa.StringArray, *, strict: bool) -> Label
     classes = sorted(set(class_of.values()) | set(_all_classes(root)))
     labelled = by_class(names, of, classes, file.name, strict=strict)
     absent = noted(sorted(class_of.keys() - set(found)), "annotated image", "missing")
-    return replace(labelled, notes=(f"labels read from {file.name}", *labelled.notes, *absent))
+    return replace(
+        labelled, annotated=True, notes=(f"labels read from {file.name}", *labelled.notes, *absent)
+    )
 
 
 def _read_annotations(file: Path) -> dict[str, str]:

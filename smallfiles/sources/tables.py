@@ -33,6 +33,8 @@ from smallfiles.manifest.class_folders import own_split
 from smallfiles.manifest.columns import path_column
 from smallfiles.progress import plural
 from smallfiles.samples import UNLABELLED, ByteStore
+from smallfiles.sources import declarations
+from smallfiles.sources.declarations import Beside
 from smallfiles.sources.folder import FolderStore, find_samples
 from smallfiles.sources.record import Source, chosen_split, left_out, refuse_if_strict
 from smallfiles.sources.roles import (
@@ -185,7 +187,17 @@ def join(folder: Path, found: Metadata, options: SourceOptions) -> Source:
     options.refuse_unsupported("a folder with a table", folder)
     tree, _, tree_notes = find_samples(folder / found.below, options)
     source = _joined(folder, Files(tree.paths(found.below)), found, options, (*found.notes, *tree_notes))
-    return replace(source, kind="folder with a table", notes=(*source.notes, *tree.notes()))
+    used = [file for file in (found.file, *found.others) if file.is_relative_to(folder)]
+    beside = Beside(
+        folder,
+        _below(found.below, tree.other_paths()),
+        tree.paths(found.below),
+        pa.concat_arrays([source.manifest.paths, *map(source.manifest.blob_paths, source.manifest.blobs)]),
+        [file.relative_to(folder).as_posix() for file in used],
+        "" if options.labels else found.file.relative_to(folder).as_posix(),
+    )
+    unread = declarations.check(beside, options)
+    return replace(source, kind="folder with a table", notes=(*source.notes, *tree.notes(), *unread))
 
 
 def join_files(path: Path, files: Files, options: SourceOptions, notes: tuple[str, ...]) -> Source:

@@ -65,7 +65,7 @@ LAYOUTS = {
     "a class called train": Layout("{bus,train}/{1,2}.jpg", "bus train"),
     "sub-folders": Layout("animals/{cats,dogs}/1.jpg cars/2.jpg", "animals cars", "merged into one"),
     "documents too": Layout(f"{_PLAIN} docs/readme.md notes.csv", "cat dog", "left (out|aside)", 4),
-    "annotations too": Layout(f"{_PLAIN} annotations/{{1,2}}.xml", "cat dog", "left (out|aside)", 4),
+    "annotations too": Layout(f"{_PLAIN} annotations/{{a,b}}.xml", "cat dog", "left (out|aside)", 4),
     "stray pictures": Layout(f"{_PLAIN} preview.jpg", "cat dog", "not in a class folder.*preview", 4),
     "an empty class": Layout(f"{_PLAIN} bee/", "bee cat dog", "without images: bee", 4),
     "other programs": Layout(
@@ -152,7 +152,7 @@ LAYOUTS = {
     "captions in classes": Layout("{cat,dog}/{1,2}{.jpg,.txt}", says="texts with the names of.*--source"),
     "COCO": Layout("{train,val}2017/{1,2}.jpg annotations/instances_{train,val}2017.json", says=_FLAT),
     "VOC": Layout(
-        "JPEGImages/{1,2}.jpg Annotations/{1,2}.xml SegmentationClass/1.mask ImageSets/Main/train.txt",
+        "JPEGImages/{1,2}.jpg Annotations/{8,9}.xml SegmentationClass/1.mask ImageSets/Main/train.txt",
         says="1 sample without segmentation left out: JPEGImages/2.jpg", kept=1, in_tar=_PARTS,
         fields="segmentation",
     ),
@@ -183,10 +183,10 @@ LAYOUTS = {
     "images and masks of other names": Layout("images/{a,b}.jpg masks/{c,d}.jpg", says=_PARTS),
     "arrays and masks": Layout("images/{1,2}.npy masks/{1,2}.npy", kept=2, **_PAIRED),
     "arrays and labels": Layout("images/{1,2}.npy labels/{1,2}.yolo", says=f"no images|{_FLAT}"),
-    "images and labels in JSON": Layout("images/{a,b}.jpg labels/{a,b}.json", says=_FLAT),
+    "images and labels in JSON": Layout("images/{a,b}.jpg labels/{a,b}.json", says=f"{_FLAT}|--field 'json=labels"),
     "arrays": Layout("{cat,dog}/{1,2}.npy readme.md", "cat dog", "no images: .npy files taken", 4),
     "sounds": Layout(
-        "{no,yes}/{1,2}{.wav,.xml,.md}", "no yes", "no images: .wav files taken", 4, tar_fields="md xml"
+        "{no,yes}/{1,2}{.wav,.html,.md}", "no yes", "no images: .wav files taken", 4, tar_fields="html md"
     ),
     "texts": Layout("{bad,good}/{1,2}.txt README", "bad good", "no images: .txt files taken", 4),
     "frames": Layout("{clip1,clip2}/{001,002,003}.jpg", says="the frames of a sample.*numpy.save"),

@@ -464,12 +464,15 @@ def test_a_split_without_any_box_has_empty_lists(tmp_path):
     }
 
 
-def test_several_forms_in_one_folder_are_said(tmp_path):
+def test_several_forms_in_one_folder_are_refused_until_one_is_named(tmp_path):
     root = coco_set(tmp_path, coco(["1.jpg"], [BOX]))
     yolo_set(root)
-    source = sources.load(root)
+    assert "labels/1.txt" in refused(root)
+    source = sources.load(root, labels=root / "annotations/instances_train2017.json")
     assert source.kind == "folder with boxes (COCO)"
-    assert "annotations of YOLO are there too, and left out" in source.notes
+    assert any(
+        "not read, since a flag says what is" in note and "labels/1.txt" in note for note in source.notes
+    )
 
 
 def test_boxes_are_left_alone_on_request_and_masks_are_no_boxes(tmp_path):

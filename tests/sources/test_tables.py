@@ -186,6 +186,8 @@ def test_metadata_of_hugging_face_is_found_and_classes_count_over_all_splits(tmp
     assert train.manifest.classes == test.manifest.classes == ("a", "b", "c")
     assert rows(train) == {"train/1.jpg": 0, "train/2.jpg": 2} and rows(test) == {"test/1.jpg": 1}
     write(tmp_path / "metadata.csv", {"file_name": ["train/1.jpg", "test/1.jpg"], "label": [7, 8]})
+    assert "test/metadata.jsonl" in refused(tmp_path, split="test")  # two tables of one split
+    (tmp_path / "test/metadata.jsonl").unlink()
     assert rows(sources.load(tmp_path, split="test")) == {"test/1.jpg": 8}
 
 
@@ -361,10 +363,13 @@ def test_metadata_of_hugging_face_names_further_files_and_values_without_targets
     assert not any("not in the table" in note for note in source.notes)
 
 
-def test_class_folders_stay_class_folders_beside_metadata_without_targets(tmp_path):
+def test_class_folders_beside_metadata_without_targets_need_a_flag(tmp_path):
     plant(tmp_path, "cat/1.jpg", "dog/2.jpg")
     write(tmp_path / "metadata.csv", {"file_name": ["cat/1.jpg", "dog/2.jpg"], "width": [3, 4]})
-    assert sources.load(tmp_path).manifest.classes == ("cat", "dog")
+    assert "--ignore metadata.csv" in refused(tmp_path)
+    assert sources.load(tmp_path, ignore="metadata.csv").manifest.classes == ("cat", "dog")
+    manifest = sources.load(tmp_path, labels=tmp_path / "metadata.csv").manifest
+    assert manifest.classes == () and manifest.values["width"].to_pylist() == [3, 4]
 
 
 def test_a_table_that_is_not_there_is_said_to_be_missing(tmp_path):

@@ -11,23 +11,31 @@ is said. docs/recipes.md has an example.
 
 from __future__ import annotations
 
+import re
+import shlex
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 
-from smallfiles.arrays import from_numpy
+from smallfiles.arrays import file_names_of, folders_of, from_numpy, stems_of
+from smallfiles.errors import SourceError, first_few
 from smallfiles.faults import summary_of
 from smallfiles.folders import SourceOptions
 from smallfiles.manifest import Manifest
 from smallfiles.progress import plural
 from smallfiles.samples import UNLABELLED
+from smallfiles.sources import declarations
 from smallfiles.sources.annotations import coco, voc, yolo
 from smallfiles.sources.annotations.record import Annotated, look
+from smallfiles.sources.declarations import Beside
 from smallfiles.sources.folder import FolderStore
+from smallfiles.sources.naming import is_part
 from smallfiles.sources.record import Source, refuse_if_strict
-from smallfiles.sources.scanning import sizes_of
+from smallfiles.sources.scanning import sizes_of, walk
 
 
 def recognises(path: Path, options: SourceOptions) -> bool:
@@ -62,7 +70,13 @@ def load(path: Path, options: SourceOptions) -> Source:
             sizes=sizes_of(path, found.keys) if options.sizes else None,
             values=found.boxes.values(len(found.keys)),
         )
-    ignored = tuple(f"annotations of {other} are there too, and left out" for other, _ in others)
+    tree = walk(path, options.suffixes, follow_links=options.follow_links, ignore=options.ignore)
+    files = tree.other_paths()
+    used = [each for each in files.to_pylist() if re.fullmatch(found.used, each)]
+    ignored = tuple(f"annotations of {other} are there too, and not read" for other, _ in others)
+    ignored += declarations.ignored_note(tree, options)
+    _refuse_masks(path, tree.paths(), found.keys)
+    ignored += declarations.check(Beside(path, files, tree.paths(), found.keys, used, found.chosen), options)
     bare = len(found.keys) - len(np.unique(found.boxes.rows))
     what = f"{bare:,} of {plural(len(found.keys), 'image')} {'gets' if bare == 1 else 'get'} no boxes"
     notes = (_summary(found), *found.notes, *[what] * bool(bare), *ignored, *faults, *outside)
@@ -82,6 +96,23 @@ def _readers(path: Path, options: SourceOptions) -> dict[str, Callable[[Path, So
     if options.labels is None and voc.recognises(path, looked):
         found["Pascal VOC"] = voc.read
     return found
+
+
+def _refuse_masks(path: Path, pictures: pa.StringArray, keys: pa.StringArray) -> None:
+    """Refuse folders of masks beside the images, which the boxes would make forget."""
+    others = pictures.filter(pc.invert(pc.is_in(pictures, keys)))
+    stems = stems_of(file_names_of(keys))
+    others = others.filter(pc.is_in(stems_of(file_names_of(others)), stems))
+    names = sorted({folder.rstrip("/") for folder in folders_of(others).unique().to_pylist()})
+    if masks := [name for name in names if any(map(is_part, name.split("/")))]:
+        raise SourceError(
+            f"{path} has boxes, and would lose the files of the same images in "
+            + first_few(masks, len(masks)),
+            expected="either boxes or masks",
+            next_step="Go without the masks ("
+            + " ".join(f"--ignore {shlex.quote(name)}" for name in masks[:4])
+            + "), or without the boxes (--unlabelled)",
+        )
 
 
 def _summary(found: Annotated) -> str:

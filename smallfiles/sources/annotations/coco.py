@@ -12,6 +12,7 @@ The trap: a category id used as a class number trains a network of 91 classes, o
 from __future__ import annotations
 
 import json
+import os
 import re
 from array import array
 from collections import Counter
@@ -106,6 +107,8 @@ def read(path: Path, options: SourceOptions, *, files: Sequence[Path]) -> Annota
         left_out(lost, "image", f"of {file.name} missing on disk")
         + left_out(strays, "file", f"not in {file.name}")
         + dropped,
+        "|".join(re.escape(os.path.relpath(each, path)) for each in (file, *files)),
+        os.path.relpath(file, path),
     )
 
 

@@ -37,6 +37,8 @@ class Annotated:
         origin: What was read, to begin a sentence.
         notes: How it was read.
         left_out: What was left out, a sentence for each kind; `strict` refuses it.
+        used: A regular expression for the paths of the files that were read.
+        chosen: The file that was read where there may be several.
     """
 
     keys: pa.StringArray
@@ -47,6 +49,8 @@ class Annotated:
     origin: str
     notes: tuple[str, ...] = ()
     left_out: tuple[str, ...] = ()
+    used: str = ""
+    chosen: str = ""
 
 
 def look(path: Path, ignore: Sequence[str] = ()) -> dict[str, Folder]:

@@ -122,6 +122,7 @@ def read(path: Path, options: SourceOptions) -> Annotated:
         + left_out(lost, "image", "without an XML")
         + left_out(strays, "XML", "without an image")
         + left_out(without, "image", "with objects that have no box: these"),
+        r"(?i).*\.xml|(.*/)?imagesets/.*",
     )
 
 

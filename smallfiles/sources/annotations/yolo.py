@@ -14,6 +14,7 @@ while the stored pixels are not turned. Such images are named.
 
 from __future__ import annotations
 
+import re
 from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -151,6 +152,7 @@ def read(path: Path, options: SourceOptions) -> Annotated:
         f"YOLO labels, classes from {file.name}" if file else "YOLO labels without class names",
         notes,
         left_out(strays, "label file", "without an image"),
+        rf"(.*/)?(labels/.*\.txt|classes\.txt)|obj\.names|{re.escape(file.name if file else '')}",
     )
 
 

@@ -14,14 +14,19 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pyarrow as pa
+
+from smallfiles.arrays import column
 from smallfiles.errors import first_few
 from smallfiles.folders import SourceOptions, canonical_split
 from smallfiles.progress import plural
-from smallfiles.sources import folder
+from smallfiles.sources import declarations, folder
+from smallfiles.sources.declarations import Beside
 from smallfiles.sources.imagenet.labels import WNID, find_label_files, label, manifest_of
 from smallfiles.sources.record import Source, chosen_split
 from smallfiles.sources.scanning import Tree, lines_of, list_folder, read_text, sizes_of, walk
 
+_BOXES = "ILSVRC/Annotations"
 _DATA = ("ILSVRC", "Data", "CLS-LOC")
 _LISTS = {"train": "train_cls.txt", "val": "val.txt", "test": "test.txt"}
 
@@ -57,7 +62,13 @@ def load_tree(path: Path, options: SourceOptions) -> Source:
     found = label(names, split, label_files, options, _classes_of_train(above))
     paths = found.kept(names)
     sizes = sizes_of(root, paths) if options.sizes else None
-    notes += found.notes + tree.notes()
+    notes += found.notes + tree.notes() + declarations.ignored_note(tree, options) * bool(tree.ignored())
+    beside = [f"{below}/{name}".lstrip("/") for name in tree.other_paths().to_pylist()]
+    beside += [name for name in list_folder(root, options.ignore).files if not name.startswith("LOC_")]
+    others = column([name for name in beside if not name.lower().endswith(options.suffixes)], pa.string())
+    notes += declarations.check(Beside(root, others, names, paths), options)
+    if kaggle and (root / _BOXES).is_dir():
+        notes += (f"{_BOXES} has boxes, which are not read",)
     if kaggle:
         notes += _compared_with_list(root / "ILSVRC/ImageSets/CLS-LOC" / _LISTS.get(split, ""), tree)
     kind = "imagenet, Kaggle tree" if kaggle else "imagenet, prepared tree"
