@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -66,6 +66,7 @@ class Beside:
         kept: Paths of the samples that were read.
         used: Paths of other files that were read.
         chosen: The one that was read where another of its kind could have been; empty if none was.
+        read: Returns the first bytes of a member of an archive; None for a folder.
     """
 
     where: Path
@@ -74,6 +75,18 @@ class Beside:
     kept: pa.StringArray
     used: Sequence[str] = ()
     chosen: str = ""
+    read: Callable[[str], bytes] | None = None
+
+    def head(self, name: str) -> bytes:
+        """The first bytes of a file, and the last ones of a file of objects."""
+        if self.read is not None:
+            return bytes(self.read(name))
+        with (self.where / name).open("rb") as file:
+            head = file.read(_HEAD_BYTES)
+            if _suffix(name) in _OBJECTS:  # the images of a COCO file may stand at its end
+                file.seek(max(file.tell(), (self.where / name).stat().st_size - _HEAD_BYTES))
+                head += file.read()
+        return head
 
 
 def check(beside: Beside, options: SourceOptions) -> tuple[str, ...]:
@@ -107,7 +120,13 @@ def check(beside: Beside, options: SourceOptions) -> tuple[str, ...]:
     listed = f"{plural(len(found), 'file')} ({first_few(found, len(found))})"
     if options.labels is not None or options.unlabelled or options.kind != "auto":
         return (f"not read, since a flag says what is: {listed}",)
-    steps = "; or ".join([*_uses(beside, sides, named), f"go without ({_ignore(found)})"])
+    if beside.read is None:
+        steps = "; or ".join([*_uses(beside, sides, named), f"go without ({_ignore(found)})"])
+    else:
+        steps = (
+            "unpack it, and pack the folder, where --labels and --ignore decide; or take its folders as "
+            "classes (--source tarball), or pack it without classes (--unlabelled)"
+        )
     raise SourceError(
         f"{beside.where} has {listed} that would not be read, though the samples are named there",
         expected="a flag that says what to do with each",
@@ -173,7 +192,7 @@ def _naming(files: Sequence[str], beside: Beside) -> list[str]:
     files = files[:: max(1, -(-len(files) // _MOST_FILES))]
     found = [name for name in files if _suffix(name) in _BINARY and _IN_NAME.search(name.rpartition("/")[2])]
     texts = [name for name in files if _suffix(name) not in _BINARY]
-    rows = dict(zip(texts, in_flight(lambda name: [*_rows(beside.where / name)], texts), strict=True))
+    rows = dict(zip(texts, in_flight(lambda name: [*_rows(beside, name)], texts), strict=True))
     wanted = {_base(token) for lines in rows.values() for tokens in lines for token in tokens}
     kept, known = _Names.of(beside.kept, wanted), _Names.of(beside.samples, wanted)
     suffix = _suffix(beside.kept[0].as_py())
@@ -185,23 +204,21 @@ def _naming(files: Sequence[str], beside: Beside) -> list[str]:
     return [name for name in files if name in found]
 
 
-def _rows(path: Path) -> Iterator[list[str]]:
+def _rows(beside: Beside, name: str) -> Iterator[list[str]]:
     """What the lines of a file may name; the texts of a JSON, XML or YAML file are one line."""
-    suffix = path.suffix.lower()
+    suffix = _suffix(name)
     if suffix in _COLUMNS:
+        if beside.read is not None:
+            return
         try:
-            table = read_table(path)
+            table = read_table(beside.where / name)
         except SmallfilesError:
             return
         texts = [table.column(each.name) for each in table.schema if pa.types.is_string(each.type)]
         for row in zip(*(each.slice(0, _MOST_FILES).to_pylist() for each in texts), strict=True):
             yield [each for each in row if each]
         return
-    with path.open("rb") as file:
-        head = file.read(_HEAD_BYTES)
-        if suffix in _OBJECTS:  # the images of a COCO file may stand at its end
-            file.seek(max(file.tell(), path.stat().st_size - _HEAD_BYTES))
-            head += file.read()
+    head = beside.head(name)
     if b"\0" in head[:1024] and head[:2] not in (b"\xff\xfe", b"\xfe\xff"):
         return
     text = head.decode("utf-16" if head[:2] in (b"\xff\xfe", b"\xfe\xff") else "utf-8-sig", "replace")
@@ -258,7 +275,9 @@ def _lists_exactly(beside: Beside, name: str) -> bool:
     """Whether a file only lists all samples that were read, one per line, and so says nothing more."""
     if _suffix(name) not in (".txt", ".lst", ".list", ""):
         return False
-    text = (beside.where / name).read_bytes().decode("utf-8-sig", "replace")
+    in_folder = beside.read is None
+    data = (beside.where / name).read_bytes() if in_folder else beside.head(name)
+    text = data.decode("utf-8-sig", "replace")
     lines = {line.strip().removeprefix("./") for line in text.splitlines() if line.strip()}
     if len(lines) != len(beside.kept):
         return False

@@ -42,7 +42,8 @@ from smallfiles.manifest.class_folders import Labelled, by_folder, folders_of
 from smallfiles.manifest.listing import HEAD_BYTES, Files
 from smallfiles.progress import plural
 from smallfiles.samples import UNLABELLED
-from smallfiles.sources import tables, zips
+from smallfiles.sources import declarations, tables, zips
+from smallfiles.sources.declarations import Beside
 from smallfiles.sources.folder import no_classes
 from smallfiles.sources.record import NamedStore, Source, refuse_if_strict, with_data_suffix
 from smallfiles.sources.scanning import list_folder
@@ -196,10 +197,23 @@ def from_archive(archive: Archive, options: SourceOptions) -> Source:
         count, expected = len(annotated.data.names), "one folder per class, or a .cls file for each image"
         raise no_classes(archive.path, count, expected, options)
     samples = annotated.select(found.keep)
+    notes += _unread(archive, annotated, samples, options)
     notes += archive.notes + annotated.notes + found.notes + samples.further_files()
     if not (found.classes or options.unlabelled):
         notes += (f"no targets: label {UNLABELLED} for all",)
     return _source(samples, found.labels, found.split, found.classes, "tarball", notes)
+
+
+def _unread(
+    archive: Archive, annotated: fields.Annotated, samples: fields.Annotated, options: SourceOptions
+) -> tuple[str, ...]:
+    """Refuse members that name samples and were not read; those of a compressed archive are not opened."""
+    others = archive.names.filter(pc.invert(pc.is_in(archive.names, annotated.files().names)))
+    store = TarStore(archive)
+    read = (lambda name: b"") if store.sequential else store.head
+    return declarations.check(
+        Beside(archive.path, others, annotated.data.names, samples.data.names, read=read), options
+    )
 
 
 def _with_table(archive: Archive, options: SourceOptions) -> Source:

@@ -183,6 +183,34 @@ def two_cocos() -> None:
     coco("data/annotations/b.json")
 
 
+def box_of(**more: object) -> dict[str, object]:
+    return {"id": 1, "image_id": 1, "category_id": 1, "bbox": [1, 2, 3, 4], **more}
+
+
+def two_classes(image_id: int = 2) -> None:
+    """A COCO file of two images and classes; the second image is not on disk."""
+    files = [{"id": n, "file_name": f"{n}.jpg", "width": 16, "height": 12} for n in (1, 2)]
+    coco(
+        "data/annotations/a.json",
+        images=files,
+        annotations=[box_of(), box_of(id=2, category_id=2, image_id=image_id)],
+        categories=[{"id": 1, "name": "cat"}, {"id": 2, "name": "dog"}],
+    )
+
+
+def xml_of(name: str) -> str:
+    box = "<bndbox><xmin>1</xmin><ymin>2</ymin><xmax>9</xmax><ymax>9</ymax></bndbox>"
+    size = "<size><width>16</width><height>12</height></size>"
+    found = f"<filename>{name}</filename>{size}<object><name>cat</name>{box}</object>"
+    return f"<annotation>{found}</annotation>"
+
+
+def voc_pair() -> None:
+    pictures("data/JPEGImages/1.jpg", "data/JPEGImages/2.jpg")
+    for n in (1, 2):
+        put(f"data/Annotations/{n}.xml", xml_of(f"{n}.jpg"))
+
+
 def yolo() -> None:
     pictures("data/images/1.jpg", "data/images/2.jpg")
     for n in (1, 2):
@@ -815,6 +843,93 @@ REFUSALS = [
         PACK,
         "Correct the annotations, or leave this one out",
         (lambda: coco("data/annotations/a.json"), lambda: coco("data/annotations/a.json", annotations=[])),
+    ),
+    Refusal(
+        "boxes beside masks",
+        lambda: (voc_pair(), pictures("data/SegmentationClass/1.png", "data/SegmentationClass/2.png")),
+        PACK,
+        "Go without the masks (--ignore SegmentationClass), or without the boxes (--unlabelled)",
+        (r"--ignore [^\s)]+", instead(f"{PACK} --unlabelled --ignore Annotations")),
+    ),
+    Refusal(
+        "an XML of VOC that names another image",
+        lambda: (voc_pair(), put("data/Annotations/1.xml", xml_of("2.jpg"))),
+        PACK,
+        "Correct the entry filename, or the name of the XML",
+        (
+            lambda: put("data/Annotations/1.xml", xml_of("1.jpg")),
+            lambda: Path("data/Annotations/1.xml").replace("data/Annotations/2.xml"),
+        ),
+    ),
+    Refusal(
+        "annotations of unknown image ids",
+        lambda: (
+            pictures("data/images/1.jpg"),
+            coco("data/annotations/a.json", annotations=[box_of(image_id=7)]),
+        ),
+        PACK,
+        "Check image_id against the ids of images, and that the images are those of this file",
+        (lambda: coco("data/annotations/a.json"),),
+    ),
+    Refusal(
+        "a class of COCO that would be lost",
+        lambda: (pictures("data/images/1.jpg"), two_classes()),
+        PACK,
+        "Fetch the missing images, or remove the annotations of this class from the file",
+        (
+            lambda: two_classes(image_id=1),
+            lambda: coco("data/annotations/a.json"),
+        ),
+    ),
+    Refusal(
+        "masks in run lengths only",
+        lambda: (
+            pictures("data/images/1.jpg"),
+            coco(
+                "data/annotations/a.json", annotations=[box_of(segmentation={"counts": [], "size": [1, 1]})]
+            ),
+        ),
+        PACK,
+        "Write them as polygons, or remove the entry segmentation from each annotation",
+        (
+            lambda: coco("data/annotations/a.json", annotations=[box_of(segmentation=[[1, 1, 2, 2, 3, 3]])]),
+            lambda: coco("data/annotations/a.json"),
+        ),
+    ),
+    Refusal(
+        "lines of YOLO that may be polygons or points",
+        lambda: (yolo(), [put(f"data/labels/{n}.txt", "0 .5 .5 .4 .4 .5 .5 .4 .4\n") for n in (1, 2)]),
+        PACK,
+        "Write kpt_shape: [2, 2] into data.yaml if the numbers after a box are points, or "
+        "kpt_shape: [0, 2] if they are polygons",
+        (
+            lambda: put("data/data.yaml", "names: [cat]\nkpt_shape: [2, 2]\n"),
+            lambda: put("data/data.yaml", "names: [cat]\nkpt_shape: [0, 2]\n"),
+        ),
+    ),
+    Refusal(
+        "a pattern that matches nothing",
+        classes,
+        f"{PACK} --ignore bird",
+        "Correct the pattern, or leave it out",
+        (instead(f"{PACK} --ignore dog"), instead(PACK)),
+    ),
+    Refusal(
+        "a class of a table without a file",
+        lambda: (pictures("data/1.jpg"), table("t.csv", "file,label", "1.jpg,a", "2.jpg,b")),
+        f"{PACK} --labels t.csv",
+        "Fetch the files, or remove its rows from the table",
+        (lambda: pictures("data/2.jpg"), lambda: table("t.csv", "file,label", "1.jpg,a")),
+    ),
+    Refusal(
+        "a class folder of other files",
+        lambda: (classes(), put("data/bee/1.png.heic", picture(3, "PNG"))),
+        PACK,
+        "Read them too (--suffix .jpg --suffix .heic), or leave them out (--ignore 'bee/*')",
+        (
+            lambda: f"{PACK} --suffix .jpg --suffix .heic --check none",
+            r"--ignore 'bee/\*'",
+        ),
     ),
     Refusal(
         "a line of YOLO that is not a box",

@@ -1,6 +1,6 @@
-"""Real trees in miniature: a file that names samples is read, or the source is refused with flags that work.
+"""Real trees in miniature: a file that names samples is read, or the refusal names flags that work.
 
-Each refused tree is loaded again with the flags of its own message, those of `--ignore` and those of `--labels`.
+Each refused tree is loaded again with the flags of its own message: those of `--ignore` and of `--labels`.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ import io
 import json
 import re
 import shlex
+import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import product
@@ -117,195 +118,352 @@ TREES = {
     "class folders and documents": Tree(
         CAT_DOG,
         {
-            "README.txt": MNIST, "LICENSE": MNIST, "README.md": MNIST, "CITATION.cff": "x",
+            "README.txt": MNIST,
+            "LICENSE": MNIST,
+            "README.md": MNIST,
+            "CITATION.cff": "x",
             "notes.txt": "two classes of animals\nsee cat/1.jpg for the first\nand more\n",
-            "classes.txt": "cat\ndog\n", "class_to_idx.json": '{"cat": 0, "dog": 1}',
-            "colours.csv": "name,r,g,b\ncat,1,2,3\ndog,4,5,6\n", "train.log": "epoch 1\nepoch 2\n",
+            "classes.txt": "cat\ndog\n",
+            "class_to_idx.json": '{"cat": 0, "dog": 1}',
+            "colours.csv": "name,r,g,b\ncat,1,2,3\ndog,4,5,6\n",
+            "train.log": "epoch 1\nepoch 2\n",
         },
-        "cat dog", kept=4,
+        "cat dog",
+        kept=4,
     ),
     "class folders and checksums": Tree(
-        CAT_DOG, {"{SHA256SUMS,files.txt}": "".join(f"{'0f' * 32}  {name}\n" for name in MNIST.split())},
-        "cat dog", kept=4,
+        CAT_DOG,
+        {"{SHA256SUMS,files.txt}": "".join(f"{'0f' * 32}  {name}\n" for name in MNIST.split())},
+        "cat dog",
+        kept=4,
     ),
     "class folders and a list of them all": Tree(CAT_DOG, {"files.txt": MNIST}, "cat dog", kept=4),
     "ImageNet, prepared": Tree(
-        "{train,val}/{n01440764,n01443537}/{a,b}.JPEG", {"LOC_synset_mapping.txt":
-        "n01440764 tench\nn01443537 goldfish\n"}, "n01440764 n01443537", kept=4,
+        "{train,val}/{n01440764,n01443537}/{a,b}.JPEG",
+        {"LOC_synset_mapping.txt": "n01440764 tench\nn01443537 goldfish\n"},
+        "n01440764 n01443537",
+        kept=4,
     ),
     "ImageNet of Kaggle": Tree(
-        "ILSVRC/Data/CLS-LOC/{train/{n01440764,n01443537}/{a,b},val/ILSVRC2012_val_00000001}.JPEG".replace(
-            "{train/{n01440764,n01443537}/{a,b},val/ILSVRC2012_val_00000001}", "train/{n01440764,n01443537}/{a,b}"
-        ) + " ILSVRC/Data/CLS-LOC/val/ILSVRC2012_val_00000001.JPEG ILSVRC/Annotations/CLS-LOC/train/x.xml",
+        "ILSVRC/Data/CLS-LOC/train/{n01440764,n01443537}/{a,b}.JPEG "
+        "ILSVRC/Data/CLS-LOC/val/ILSVRC2012_val_00000001.JPEG ILSVRC/Annotations/CLS-LOC/train/x.xml",
         {
             "LOC_val_solution.csv": "ImageId,PredictionString\nILSVRC2012_val_00000001,n01440764 1 2 3 4\n",
             "LOC_train_solution.csv": "ImageId,PredictionString\na,n01440764 1 2 3 4\n",
-            "ILSVRC/ImageSets/CLS-LOC/train_cls.txt":
-                lines("n01440764/a 1", "n01440764/b 2", "n01443537/a 3", "n01443537/b 4"),
+            "ILSVRC/ImageSets/CLS-LOC/train_cls.txt": lines(
+                "n01440764/a 1", "n01440764/b 2", "n01443537/a 3", "n01443537/b 4"
+            ),
         },
-        "n01440764 n01443537", kept=4,
+        "n01440764 n01443537",
+        kept=4,
     ),
     "Flickr30K": Tree(
         "flickr30k_images/{1,2}.jpg",
-        {"flickr30k_images/results.csv":
-         lines("image_name| comment_number| comment", *(f"{n}.jpg| 0| a dog" for n in (1, 2))),
-         "flickr30k_images/readme.txt": "x"},
+        {
+            "flickr30k_images/results.csv": lines(
+                "image_name| comment_number| comment", *(f"{n}.jpg| 0| a dog" for n in (1, 2))
+            ),
+            "flickr30k_images/readme.txt": "x",
+        },
         kept=2,
     ),
     "COCO with boxes only": Tree(
         "train2017/train{1,2}.jpg val2017/val{1,2}.jpg",
-        {f"annotations/instances_{split}2017.json": coco(split) for split in ("train", "val")}, "cat", kept=2,
+        {f"annotations/instances_{split}2017.json": coco(split) for split in ("train", "val")},
+        "cat",
+        kept=2,
     ),
     "YOLO": Tree(
         "images/{train,val}/{1,2}.jpg LICENSE README.txt",
-        {"labels/{train,val}/{1,2}.txt": "0 .5 .5 .2 .2\n", "data.yaml": "train: images/train\nnames: [cat]\n"},
-        "cat", kept=2,
+        {
+            "labels/{train,val}/{1,2}.txt": "0 .5 .5 .2 .2\n",
+            "data.yaml": "train: images/train\nnames: [cat]\n",
+        },
+        "cat",
+        kept=2,
     ),
     "YOLO with a list that agrees": Tree(
         "images/train/{1,2}.jpg",
-        {"labels/train/{1,2}.txt": "0 .5 .5 .2 .2\n", "data.yaml": "train: train.txt\nnames: [cat]\n",
-         "train.txt": lines("./images/train/1.jpg", "./images/train/2.jpg")}, "cat", kept=2,
+        {
+            "labels/train/{1,2}.txt": "0 .5 .5 .2 .2\n",
+            "data.yaml": "train: train.txt\nnames: [cat]\n",
+            "train.txt": lines("./images/train/1.jpg", "./images/train/2.jpg"),
+        },
+        "cat",
+        kept=2,
     ),
     "VOC with boxes only": Tree(
         "JPEGImages/{1,2}.jpg",
-        {"Annotations/1.xml": voc("1.jpg"), "Annotations/2.xml": voc("2.jpg"),
-         "ImageSets/{Main,Layout}/{train,cat_train}.txt": "1\n2\n"}, "cat", kept=2,
+        {
+            "Annotations/1.xml": voc("1.jpg"),
+            "Annotations/2.xml": voc("2.jpg"),
+            "ImageSets/{Main,Layout}/{train,cat_train}.txt": "1\n2\n",
+        },
+        "cat",
+        kept=2,
     ),
     "metadata of Hugging Face": Tree(
-        "train/{1,2}.jpg README.md", {"train/metadata.csv": lines("file_name,label", "1.jpg,cat", "2.jpg,dog")},
-        "cat dog", kept=2,
+        "train/{1,2}.jpg README.md",
+        {"train/metadata.csv": lines("file_name,label", "1.jpg,cat", "2.jpg,dog")},
+        "cat dog",
+        kept=2,
     ),
     "EuroSAT": Tree("EuroSAT/{AnnualCrop,Forest}/x_{1,2}.jpg", {}, "AnnualCrop Forest", kept=4),
     "images and masks": Tree("images/{1,2}.jpg masks/{1,2}.png", {"labelmap.txt": "cat:1,2,3::\n"}, kept=2),
-    "another split's list": Tree("{train,val}/{cat,dog}/{1,2}.jpg".replace("{1,2}", "{a,b}"), {
-        "val/val.csv": lines("file,score", "none.tif,1")}, "cat dog", kept=4),
+    "another split's list": Tree(
+        "{train,val}/{cat,dog}/{a,b}.jpg",
+        {"val/val.csv": lines("file,score", "none.tif,1")},
+        "cat dog",
+        kept=4,
+    ),
     # refused
     "tiny-imagenet": Tree(
-        "train/{n01443537,n01629819}/images/n_{0,1}.JPEG val/images/val_0.JPEG test/images/test_0.JPEG words.txt",
-        {"wnids.txt": "n01443537\nn01629819\n", "val/val_annotations.txt": "val_0.JPEG\tn01443537\t0\t0\t9\t9\n",
-         "train/{n01443537,n01629819}/n_boxes.txt": "n_0.JPEG\t0\t0\t9\t9\nn_1.JPEG\t0\t0\t9\t9\n"},
-        "n01443537 n01629819", "--ignore", 4,
+        "train/{n01443537,n01629819}/images/n_{0,1}.JPEG val/images/val_0.JPEG test/images/test_0.JPEG "
+        "words.txt",
+        {
+            "wnids.txt": "n01443537\nn01629819\n",
+            "val/val_annotations.txt": "val_0.JPEG\tn01443537\t0\t0\t9\t9\n",
+            "train/{n01443537,n01629819}/n_boxes.txt": "n_0.JPEG\t0\t0\t9\t9\nn_1.JPEG\t0\t0\t9\t9\n",
+        },
+        "n01443537 n01629819",
+        "--ignore",
+        4,
     ),
     "COCO": Tree(
         "train2017/train{1,2}.jpg val2017/val{1,2}.jpg",
-        {f"annotations/{what}_{split}2017.json": coco(split, boxes=what == "instances")
-         for split in ("train", "val") for what in ("instances", "captions")},
-        "cat", "--labels .*instances_train2017.json.*--ignore .*captions", 2, "boxes",
+        {
+            f"annotations/{what}_{split}2017.json": coco(split, boxes=what == "instances")
+            for split in ("train", "val")
+            for what in ("instances", "captions")
+        },
+        "cat",
+        "--labels .*instances_train2017.json.*--ignore .*captions",
+        2,
+        "boxes",
     ),
     "YOLO and COCO": Tree(
-        "images/{1,2}.jpg", {"labels/{1,2}.txt": "0 .5 .5 .2 .2\n", "coco.json": coco("")},
-        "cat", "--labels .*coco.json.*--ignore 'labels/[*].txt'", 2, "boxes",
+        "images/{1,2}.jpg",
+        {"labels/{1,2}.txt": "0 .5 .5 .2 .2\n", "coco.json": coco("")},
+        "cat",
+        "--labels .*coco.json.*--ignore 'labels/[*].txt'",
+        2,
+        "boxes",
     ),
     "YOLO with a list of some": Tree(
         "images/{1,2,3}.jpg",
         {"labels/{1,2,3}.txt": "0 .5 .5 .2 .2\n", "train.txt": "images/1.jpg\nimages/2.jpg\n"},
-        "", "--ignore train.txt", 3,
+        "",
+        "--ignore train.txt",
+        3,
     ),
     "VOC with masks": Tree(
         "JPEGImages/{1,2}.jpg SegmentationClass/{1,2}.png",
         {"Annotations/1.xml": voc("1.jpg"), "Annotations/2.xml": voc("2.jpg")},
-        "cat", "--ignore SegmentationClass.*--unlabelled", 2,
+        "cat",
+        "--ignore SegmentationClass.*--unlabelled",
+        2,
     ),
     "metadata without targets in class folders": Tree(
-        CAT_DOG, {"metadata.csv": lines("file_name,width", "cat/1.jpg,3", "dog/2.jpg,4")},
-        "cat dog", "--labels .*metadata.csv.*--ignore metadata.csv", 4, "width",
+        CAT_DOG,
+        {"metadata.csv": lines("file_name,width", "cat/1.jpg,3", "dog/2.jpg,4")},
+        "cat dog",
+        "--labels .*metadata.csv.*--ignore metadata.csv",
+        4,
+        "width",
     ),
     "metadata and another table": Tree(
-        "{1,2}.jpg", {"metadata.csv": lines("file_name,label", "1.jpg,cat", "2.jpg,dog"),
-                      "boxes.csv": lines("file_name,x", "1.jpg,3", "2.jpg,4")},
-        "cat dog", "--labels .*metadata.csv.*--ignore boxes.csv", 2, "label",
+        "{1,2}.jpg",
+        {
+            "metadata.csv": lines("file_name,label", "1.jpg,cat", "2.jpg,dog"),
+            "boxes.csv": lines("file_name,x", "1.jpg,3", "2.jpg,4"),
+        },
+        "cat dog",
+        "--labels .*metadata.csv.*--ignore boxes.csv",
+        2,
+        "label",
     ),
     "CUB-200-2011": Tree(
         "images/{001.Black,002.Gull}/{x_1,y_2}.jpg README",
-        {"images.txt": lines(*(f"{n} {kind}/{name}.jpg" for n, (kind, name) in enumerate(
-            product(("001.Black", "002.Gull"), ("x_1", "y_2")), 1))),
-         "image_class_labels.txt": "1 1\n2 1\n3 2\n4 2\n", "classes.txt": "1 001.Black\n2 002.Gull\n"},
-        "001.Black 002.Gull", "--ignore images.txt", 4,
+        {
+            "images.txt": lines(
+                *(
+                    f"{n} {kind}/{name}.jpg"
+                    for n, (kind, name) in enumerate(product(("001.Black", "002.Gull"), ("x_1", "y_2")), 1)
+                )
+            ),
+            "image_class_labels.txt": "1 1\n2 1\n3 2\n4 2\n",
+            "classes.txt": "1 001.Black\n2 002.Gull\n",
+        },
+        "001.Black 002.Gull",
+        "--ignore images.txt",
+        4,
     ),
     "Food-101": Tree(
         "images/{apple_pie,tacos}/{1005649,101}.jpg README.txt",
-        {"meta/{train,test}.txt": lines("apple_pie/1005649", "tacos/101"), "meta/classes.txt": "apple_pie\ntacos\n",
-         "meta/train.json": json.dumps({"apple_pie": ["apple_pie/1005649"], "tacos": ["tacos/101"]})},
-        "apple_pie tacos", "--ignore 'meta/", 4,
+        {
+            "meta/{train,test}.txt": lines("apple_pie/1005649", "tacos/101"),
+            "meta/classes.txt": "apple_pie\ntacos\n",
+            "meta/train.json": json.dumps({"apple_pie": ["apple_pie/1005649"], "tacos": ["tacos/101"]}),
+        },
+        "apple_pie tacos",
+        "--ignore 'meta/",
+        4,
     ),
     "Oxford pets": Tree(
-        "images/{Abyssinian_1,beagle_2}.jpg annotations/trimaps/{Abyssinian_1,beagle_2}.png annotations/README",
-        {"annotations/xmls/Abyssinian_1.xml": voc("Abyssinian_1.jpg"),
-         "annotations/{list,trainval}.txt": lines("#Image CLASS-ID", "Abyssinian_1 1 1 1", "beagle_2 2 2 1")},
-        "", "--ignore", 2,
+        "images/{Abyssinian_1,beagle_2}.jpg annotations/trimaps/{Abyssinian_1,beagle_2}.png "
+        "annotations/README",
+        {
+            "annotations/xmls/Abyssinian_1.xml": voc("Abyssinian_1.jpg"),
+            "annotations/{list,trainval}.txt": lines(
+                "#Image CLASS-ID", "Abyssinian_1 1 1 1", "beagle_2 2 2 1"
+            ),
+        },
+        "",
+        "--ignore",
+        2,
     ),
     "EuroSAT with its lists": Tree(
         "{Forest,River}/{Forest,River}_1.jpg",
-        {"{train,test}.csv": lines(",Filename,Label,ClassName", "0,Forest/Forest_1.jpg,0,Forest"),
-         "label_map.json": '{"Forest": 0, "River": 1}'},
-        "Forest River", "--labels .*--ignore", 4,
+        {
+            "{train,test}.csv": lines(",Filename,Label,ClassName", "0,Forest/Forest_1.jpg,0,Forest"),
+            "label_map.json": '{"Forest": 0, "River": 1}',
+        },
+        "Forest River",
+        "--labels .*--ignore",
+        4,
     ),
     "ISIC": Tree(
         "ISIC_2019_Training_Input/ISIC_{1,2}.jpg",
-        {"ISIC_2019_Training_Metadata.csv": lines("image,age_approx,sex", "ISIC_1,55,female", "ISIC_2,30,male")},
-        "", "--labels .*Metadata.csv", 2, "age_approx sex", ignored=UNLABELLED,
+        {
+            "ISIC_2019_Training_Metadata.csv": lines(
+                "image,age_approx,sex", "ISIC_1,55,female", "ISIC_2,30,male"
+            )
+        },
+        "",
+        "--labels .*Metadata.csv",
+        2,
+        "age_approx sex",
+        ignored=UNLABELLED,
     ),
     "CelebA": Tree(
         "img_align_celeba/{000001,000002}.jpg",
-        {"list_attr_celeba.csv": lines("image_id,Young", "000001.jpg,1", "000002.jpg,-1"),
-         "identity_CelebA.txt": lines("000001.jpg 2880", "000002.jpg 2937")},
-        "", "--labels .*list_attr_celeba.csv", 2, "Young", ignored=UNLABELLED,
+        {
+            "list_attr_celeba.csv": lines("image_id,Young", "000001.jpg,1", "000002.jpg,-1"),
+            "identity_CelebA.txt": lines("000001.jpg 2880", "000002.jpg 2937"),
+        },
+        "",
+        "--labels .*list_attr_celeba.csv",
+        2,
+        "Young",
+        ignored=UNLABELLED,
     ),
     "DTD": Tree(
         "images/{banded,dotted}/{banded,dotted}_0001.jpg imdb/imdb.mat",
         {"labels/{train1,test1}.txt": lines("banded/banded_0001.jpg", "dotted/dotted_0001.jpg")},
-        "banded dotted", "--ignore 'labels/", 4,
+        "banded dotted",
+        "--ignore 'labels/",
+        4,
     ),
     "Common Voice": Tree(
-        "clips/v{1,2}.mp3", {"{train,validated}.tsv": COMMON_VOICE},
-        "", "--labels .*train.tsv'? --field captions=sentence", 2, "captions", ignored=UNLABELLED,
+        "clips/v{1,2}.mp3",
+        {"{train,validated}.tsv": COMMON_VOICE},
+        "",
+        "--labels .*train.tsv'? --field captions=sentence",
+        2,
+        "captions",
+        ignored=UNLABELLED,
     ),
     "LJSpeech": Tree(
         "wavs/LJ001-000{1,2}.wav README",
-        {"metadata.csv": lines('LJ001-0001|"Printing, in the|printing, in the', "LJ001-0002|only sense|only sense")},
-        "wavs", "--labels .*metadata.csv'? --field 'audio={column1}.wav' --field captions=column2", 2, "captions",
+        {
+            "metadata.csv": lines(
+                'LJ001-0001|"Printing, in the|printing, in the', "LJ001-0002|only sense|only sense"
+            )
+        },
+        "wavs",
+        "--labels .*metadata.csv'? --field 'audio={column1}.wav' --field captions=column2",
+        2,
+        "captions",
     ),
     "UrbanSound8K": Tree(
         "audio/fold1/a-0.wav audio/fold2/b-0.wav",
-        {"metadata/UrbanSound8K.csv": lines("slice_file_name,fold,classID,class", "a-0.wav,1,3,dog_bark",
-                                             "b-0.wav,2,1,car_horn")},
-        "fold1 fold2", "--labels .*UrbanSound8K.csv'? --field audio=slice_file_name", 2,
+        {
+            "metadata/UrbanSound8K.csv": lines(
+                "slice_file_name,fold,classID,class", "a-0.wav,1,3,dog_bark", "b-0.wav,2,1,car_horn"
+            )
+        },
+        "fold1 fold2",
+        "--labels .*UrbanSound8K.csv'? --field audio=slice_file_name",
+        2,
     ),
     "ESC-50": Tree(
         "audio/1-{10,11}-A-0.wav",
-        {"meta/esc50.csv": lines("filename,fold,target,category", "1-10-A-0.wav,1,0,dog", "1-11-A-0.wav,2,1,rooster")},
-        "audio", "--labels .*esc50.csv'? --field label=category", 2, "label",
+        {
+            "meta/esc50.csv": lines(
+                "filename,fold,target,category", "1-10-A-0.wav,1,0,dog", "1-11-A-0.wav,2,1,rooster"
+            )
+        },
+        "audio",
+        "--labels .*esc50.csv'? --field label=category",
+        2,
+        "label",
     ),
     "Speech Commands": Tree(
         "{bed,cat}/{0a_nohash_0,1b_nohash_0}.wav",
         {"{validation,testing}_list.txt": "bed/0a_nohash_0.wav\ncat/1b_nohash_0.wav\n", "LICENSE": "x"},
-        "bed cat", "--ignore", 4,
+        "bed cat",
+        "--ignore",
+        4,
     ),
     "GTSRB": Tree(
         "Final_Training/Images/{00000,00001}/{00000_00000,00000_00001}.ppm",
-        {"Final_Training/Images/00000/GT-00000.csv":
-         lines("Filename;Width;ClassId", "00000_00000.ppm;29;0", "00000_00001.ppm;30;0")},
-        "00000 00001", "--ignore", 4,
+        {
+            "Final_Training/Images/00000/GT-00000.csv": lines(
+                "Filename;Width;ClassId", "00000_00000.ppm;29;0", "00000_00001.ppm;30;0"
+            )
+        },
+        "00000 00001",
+        "--ignore",
+        4,
     ),
     "Stanford Dogs": Tree(
-        "Images/n02085620-Chihuahua/n02085620_10.jpg Images/n02085782-Spaniel/n02085782_2.jpg lists/train_list.mat",
+        "Images/n02085620-Chihuahua/n02085620_10.jpg Images/n02085782-Spaniel/n02085782_2.jpg "
+        "lists/train_list.mat",
         {"Annotation/n02085620-Chihuahua/n02085620_10": voc("n02085620_10")},
-        "n02085620-Chihuahua n02085782-Spaniel", "--ignore", 2,
+        "n02085620-Chihuahua n02085782-Spaniel",
+        "--ignore",
+        2,
     ),
     "XML beside class folders": Tree(
-        CAT_DOG, {"annotations/{1,2}.xml": voc("%s.jpg")}, "cat dog", "--ignore 'annotations/[*].xml'", 4,
+        CAT_DOG,
+        {"annotations/{1,2}.xml": voc("%s.jpg")},
+        "cat dog",
+        "--ignore 'annotations/[*].xml'",
+        4,
     ),
     "a Parquet table beside class folders": Tree(
-        CAT_DOG, {"ages.parquet": table_bytes()}, "cat dog", "--labels .*ages.parquet.*--ignore", 4, "age",
+        CAT_DOG,
+        {"ages.parquet": table_bytes()},
+        "cat dog",
+        "--labels .*ages.parquet.*--ignore",
+        4,
+        "age",
     ),
     "a table of files that are not there": Tree(
-        CAT_DOG, {"extra.csv": lines("file_name,age", "other/7.jpg,1", "other/8.jpg,1")},
-        "cat dog", "--ignore extra.csv", 4,
+        CAT_DOG,
+        {"extra.csv": lines("file_name,age", "other/7.jpg,1", "other/8.jpg,1")},
+        "cat dog",
+        "--ignore extra.csv",
+        4,
     ),
     "data.yaml beside class folders": Tree(
-        CAT_DOG, {"data.yaml": "train: cat\nnames: [a]\n"}, "cat dog", "--ignore data.yaml", 4,
+        CAT_DOG,
+        {"data.yaml": "train: cat\nnames: [a]\n"},
+        "cat dog",
+        "--ignore data.yaml",
+        4,
     ),
-}  # fmt: skip
+}
 
 
 def refusal(root: Path, **options) -> str:
@@ -323,7 +481,8 @@ def flags_in(text: str, first: str) -> list[str]:
 
 def options_of(words: list[str]) -> dict[str, object]:
     pairs = list(zip(words[::2], words[1::2], strict=True))
-    found: dict[str, object] = {"labels": Path(value) for flag, value in pairs if flag == "--labels"}
+    tables = [Path(value) for flag, value in pairs if flag == "--labels"]
+    found: dict[str, object] = {"labels": tables[0]} if tables else {}
     fields = tuple(value for flag, value in pairs if flag == "--field")
     ignore = tuple(value for flag, value in pairs if flag == "--ignore")
     return found | ({"columns": fields} if fields else {}) | ({"ignore": ignore} if ignore else {})
@@ -387,3 +546,21 @@ def test_a_folder_of_samples_can_be_ignored(tmp_path):
 def test_the_classes_that_are_read_from_folders_are_printed_before_packing(tmp_path):
     root = TREES["class folders"].plant(tmp_path)
     assert "2 classes from the names of folders: cat, dog" in "; ".join(sources.load(root).notes)
+
+
+@pytest.mark.parametrize("kind", ["tar", "zip"])
+@pytest.mark.parametrize("name", ["LJSpeech", "Food-101", "Speech Commands", "XML beside class folders"])
+def test_an_archive_of_a_tree_that_is_refused_is_refused_too(tmp_path, kind, name):
+    root = TREES[name].plant(tmp_path / "tree")
+    archive = Path(shutil.make_archive(str(tmp_path / "a"), kind, root))
+    assert re.search("would not be read.*--source tarball", refusal(archive))
+    assert list(sources.load(archive, kind="tarball").manifest.classes) == TREES[name].classes.split()
+    assert sources.load(archive, unlabelled=True).manifest.classes == ()
+
+
+@pytest.mark.parametrize("kind", ["tar", "zip"])
+@pytest.mark.parametrize("name", ["class folders and documents", "EuroSAT"])
+def test_an_archive_of_a_tree_that_is_read_is_read_too(tmp_path, kind, name):
+    root = TREES[name].plant(tmp_path / "tree")
+    archive = Path(shutil.make_archive(str(tmp_path / "a"), kind, root))
+    assert list(sources.load(archive).manifest.classes) == TREES[name].classes.split()

@@ -59,8 +59,9 @@ def coco(ids: list, image_ids: list, categories: list | None = None, **more) -> 
 
 
 @pytest.mark.parametrize(
-    ("ids", "image_ids"), [([0, 1, 2], ["0", "1", "2"]), (["0", "1", "2"], [0, 1, 2]), ([0, 1, 2], [0, "1", 2])]
-)  # fmt: skip
+    ("ids", "image_ids"),
+    [([0, 1, 2], ["0", "1", "2"]), (["0", "1", "2"], [0, 1, 2]), ([0, 1, 2], [0, "1", 2])],
+)
 def test_image_ids_of_coco_that_are_text_join_those_that_are_numbers(tmp_path, ids, image_ids):
     files = images(*(f"images/{n}.jpg" for n in range(3)))
     source = sources.load(plant(tmp_path, files | {"annotations.json": coco(ids, image_ids)}))
@@ -227,12 +228,16 @@ KARPATHY = json.dumps(
     ("files", "options", "says"),
     [
         ({"t.csv": "path,label\nb.jpg,1\nc.jpg,2\n"}, {}, "no file of .*t.csv"),
-        ({"results.csv": "image_name| comment_number| comment\nz.jpg| 0| a dog\n"}, {}, "none of the 2 images"),
+        (
+            {"results.csv": "image_name| comment_number| comment\nz.jpg| 0| a dog\n"},
+            {},
+            "none of the 2 images",
+        ),
         ({"dataset_flickr30k.json": KARPATHY}, {}, "none of the 2 images"),
         ({"labels.csv": "id,text\nz,a dog\n"}, {"labels": "labels.csv"}, "no row of .* names a file"),
         ({"masks/z1.png": None, "masks/z2.png": None}, {}, "parts of samples"),
     ],
-)  # fmt: skip
+)
 def test_declarations_that_match_no_file_are_refused(tmp_path, files, options, says):
     root = plant(tmp_path, images("images/a.jpg", "images/b.jpg") | files)
     path = root / "t.csv" if "t.csv" in files else root

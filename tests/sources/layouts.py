@@ -183,7 +183,9 @@ LAYOUTS = {
     "images and masks of other names": Layout("images/{a,b}.jpg masks/{c,d}.jpg", says=_PARTS),
     "arrays and masks": Layout("images/{1,2}.npy masks/{1,2}.npy", kept=2, **_PAIRED),
     "arrays and labels": Layout("images/{1,2}.npy labels/{1,2}.yolo", says=f"no images|{_FLAT}"),
-    "images and labels in JSON": Layout("images/{a,b}.jpg labels/{a,b}.json", says=f"{_FLAT}|--field 'json=labels"),
+    "images and labels in JSON": Layout(
+        "images/{a,b}.jpg labels/{a,b}.json", says=f"{_FLAT}|--field 'json=labels"
+    ),
     "arrays": Layout("{cat,dog}/{1,2}.npy readme.md", "cat dog", "no images: .npy files taken", 4),
     "sounds": Layout(
         "{no,yes}/{1,2}{.wav,.html,.md}", "no yes", "no images: .wav files taken", 4, tar_fields="html md"
