@@ -489,8 +489,9 @@ def test_advise_and_demo_take_samples_that_are_no_images(tmp_path, capsys, monke
 def test_packing_says_once_what_is_odd_in_the_source(data, tmp_path, capsys):
     (data / "class0" / "notes.txt").write_text("text")
     packing.pack(sources.load(data), tmp_path / "one.arrow")
-    (said,) = capsys.readouterr().err.splitlines()
+    classes, said = capsys.readouterr().err.splitlines()
+    assert "from the names of folders: class0" in classes
     assert said.startswith("note: ") and "1 .txt file" in said
     assert main(["pack", str(data), str(tmp_path / "two.arrow")]) == 0
-    (again,) = capsys.readouterr().err.splitlines()
+    _, again = capsys.readouterr().err.splitlines()
     assert said.endswith(again.removeprefix("note: "))
