@@ -64,10 +64,10 @@ def _slow(folder: Path, config: slow.SlowBenchConfig) -> Result:
 
 
 def _squashfs(folder: Path, config: BenchConfig) -> Result:
-    """One raw image of a folder.
+    """A raw and a compressed image of a folder.
 
-    Random reads by pysquashfs, by PySquashfsImage and through the mounts that this machine allows; cold reads
-    by threads; packing beside mksquashfs.
+    Random reads by both back ends of pysquashfs, by PySquashfsImage and through the mounts that this machine
+    allows, warm and cold; packing beside mksquashfs and gensquashfs.
 
     Examples:
         python -m benchmarks squashfs data --count 20000

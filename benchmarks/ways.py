@@ -1,6 +1,6 @@
-"""One raw image, read by our library, by another, and through mounts, beside the folder it is made of.
+"""One image, read by both of our back ends, by another package, and through mounts, beside its folder.
 
-    measure_ways(bench, image, folder, …)    library, peers and mounts on one squashfs file
+    measure_ways(bench, image, folder, …)    both back ends, peers and mounts on one squashfs file
 
 Every way opens and looks names up first, and then gives a function from a number to bytes, as a data set
 has it; so what is timed is reading alone. The order is random, one for all, and all bytes are compared
@@ -16,9 +16,11 @@ from __future__ import annotations
 import io
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import replace
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
+from resource import RUSAGE_CHILDREN, RUSAGE_SELF, getrusage
 from time import perf_counter
 from typing import TypeAlias
 
@@ -26,6 +28,7 @@ import numpy as np
 import xxhash
 
 from pysquashfs import SquashFS, SquashFSError, mount
+from pysquashfs.libsquashfs import available
 from pysquashfs.mounting import how_to_mount
 from smallfiles.errors import UsageError
 from smallfiles.measure.bench import Bench
@@ -36,6 +39,7 @@ from smallfiles.measure.record import Failed
 Read: TypeAlias = Callable[[int], bytes | memoryview]
 Way: TypeAlias = Callable[[Path, Sequence[str]], AbstractContextManager[Read]]
 PLAIN = "plain files"
+LIBRARY = "pysquashfs, libsquashfs"
 PACKAGES = ("smallfiles", "numpy", "PySquashfsImage", "zstandard")
 TOUCHED = "every byte copied into memory"
 RANDOM = "random reads"
@@ -54,9 +58,9 @@ def plain_files(folder: Path, names: Sequence[str]) -> Iterator[Read]:
 
 
 @contextmanager
-def by_library(image: Path, names: Sequence[str]) -> Iterator[Read]:
+def by_library(image: Path, names: Sequence[str], backend: str = "python") -> Iterator[Read]:
     """`pysquashfs`, a copy of each file."""
-    with SquashFS(image) as opened:
+    with SquashFS(image, backend=backend) as opened:
         rows = [opened.row(name) for name in names]
         yield lambda number: opened.read_at(rows[number])
 
@@ -96,6 +100,7 @@ def by_mount(image: Path, names: Sequence[str], way: str) -> Iterator[Read]:
 
 WAYS: dict[str, Way] = {
     "pysquashfs": by_library,
+    LIBRARY: partial(by_library, backend="libsquashfs"),
     "pysquashfs, views": by_views,
     "PySquashfsImage": by_peer,
     "kernel mount": partial(by_mount, way="kernel"),
@@ -117,6 +122,8 @@ def usable_ways(image: Path) -> tuple[list[str], list[str]]:
         reason = ""
         if name == "PySquashfsImage" and find_spec(name) is None:
             reason = "the package is not installed (extra: compare)"
+        elif name == LIBRARY:
+            reason = "" if available() else "the library is not installed (package libsquashfs1)"
         elif name in mounts:
             reason = "" if mounts[name].available else mounts[name].reason
             reason = reason or _refusal(image, name)
@@ -136,7 +143,12 @@ def _refusal(image: Path, name: str) -> str:
 
 
 def measure_ways(
-    bench: Bench, image: Path, folder: Path | None, config: BenchConfig, ways: Sequence[str]
+    bench: Bench,
+    image: Path,
+    folder: Path | None,
+    config: BenchConfig,
+    ways: Sequence[str],
+    what: str = RANDOM,
 ) -> None:
     """Random whole-file reads of one image, warm; a way that fails is left out and said.
 
@@ -146,6 +158,7 @@ def measure_ways(
         folder: The tree it was made of, to be measured beside; None leaves that out.
         config: Files at most, and the seed.
         ways: Some of `WAYS`.
+        what: The operation, for the records.
 
     Raises:
         UsageError: A way gave other bytes than the first.
@@ -161,11 +174,13 @@ def measure_ways(
             read = attempt(way, partial(stack.enter_context, WAYS[way](image, picked)), reasons)
             reads |= {} if read is None else {way: read}
         same = _same_bytes(reads, len(picked), reasons)
-        measure_reads(bench, {way: reads[way] for way in same}, len(picked), image)
-    bench.failed += [Failed(RANDOM, name, why) for name, why in reasons.items()]
+        measure_reads(bench, {way: reads[way] for way in same}, len(picked), image, what)
+    bench.failed += [Failed(what, name, why) for name, why in reasons.items()]
 
 
-def measure_reads(bench: Bench, reads: Mapping[str, Read], count: int, place: Path) -> None:
+def measure_reads(
+    bench: Bench, reads: Mapping[str, Read], count: int, place: Path, what: str = RANDOM
+) -> None:
     """Read the same files in several ways, interleaved.
 
     Args:
@@ -173,17 +188,39 @@ def measure_reads(bench: Bench, reads: Mapping[str, Read], count: int, place: Pa
         reads: By name of the way; open.
         count: Of the files.
         place: Something on the file system that is measured.
+        what: The operation, for the records.
     """
     sizes = sum(len(read(number)) for read in [*reads.values()][:1] for number in range(count))
     cases = [
         Case(
             way,
-            long_enough(partial(_pass, read, count), 0.15),
+            with_processor_time(long_enough(partial(_pass, read, count), 0.15), count),
             format="files" if way == PLAIN else "squashfs",
         )
         for way, read in reads.items()
     ]
-    bench.measure(RANDOM, cases, place=place, whole=(count, sizes), touched=TOUCHED)
+    bench.measure(what, cases, place=place, whole=(count, sizes), touched=TOUCHED)
+
+
+def with_processor_time(run: Callable[[], Outcome], samples: int) -> Callable[[], Outcome]:
+    """A run that adds the processor time of `samples` to its outcome.
+
+    It counts this process and the children that ended, and also says something on a busy machine. It does not
+    count the server of a FUSE mount.
+    """
+
+    def measured() -> Outcome:
+        began = _processor_s()
+        outcome = run()
+        spent = (_processor_s() - began) * samples / max(outcome.samples, 1)
+        return replace(outcome, extra={**outcome.extra, "cpu_s": spent})
+
+    return measured
+
+
+def _processor_s() -> float:
+    spent = [getrusage(who) for who in (RUSAGE_SELF, RUSAGE_CHILDREN)]
+    return sum(each.ru_utime + each.ru_stime for each in spent)
 
 
 def _pass(read: Read, count: int) -> Outcome:

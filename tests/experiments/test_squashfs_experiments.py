@@ -9,6 +9,7 @@ import pytest
 from benchmarks import ways
 from benchmarks.__main__ import main
 from pysquashfs import pack
+from pysquashfs.libsquashfs import available
 from smallfiles.errors import UsageError
 from smallfiles.measure import BenchConfig, load
 from smallfiles.measure import cache as page_cache
@@ -71,8 +72,12 @@ def test_the_verb_measures_every_way_beside_mksquashfs_and_leaves_nothing(
     for record in load(tmp_path / "r.json"):
         found.setdefault((record.what, record.cache), []).append(record.name)
         assert record.bytes == record.samples * 5000 and record.set_samples in (10, 12)
-    assert found["random reads", "warm"][:2] == [ways.PLAIN, "pysquashfs"]
-    if page_cache.can_be_cold(tmp_path):
-        assert len(found["random reads", "cold"]) == 3
-    if shutil.which("mksquashfs"):
-        assert found["packing an image", "warm"] == ["pysquashfs", "mksquashfs"]
+        assert record.extra["cpu_s"] >= 0
+    both = ["pysquashfs", *[ways.LIBRARY] * (available() is not None)]
+    for what in ("random reads", "random reads, gzip"):
+        assert found[what, "warm"][: 1 + len(both)] == [ways.PLAIN, *both]
+        if page_cache.can_be_cold(tmp_path):
+            cold = found[what, "cold"]
+            assert cold[: len(both)] == both and cold[-2:] == ["read_many, 1 thread", "read_many, 8 threads"]
+    tools = [name for name in ("mksquashfs", "gensquashfs") if shutil.which(name)]
+    assert found["packing an image", "warm"] == both + tools

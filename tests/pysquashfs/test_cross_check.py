@@ -63,6 +63,10 @@ def test_images_of_all_makers_are_read(trees, mksquashfs, need_tool, tmp_path, c
         check(mksquashfs(tree, tmp_path / f"{number}", *options), tree)
     run(tool, "-q", "-D", tree, "-c", compressor, "-b", block_bytes, tmp_path / "x")
     check(tmp_path / "x", tree)
+    tar = run("tar", "-C", tree, "--format=pax", "-c", ".")
+    by_tar = need_tool("tar2sqfs", "squashfs-tools-ng")
+    run(by_tar, "-q", "-c", compressor, "-b", block_bytes, tmp_path / "y", input=tar)
+    check(tmp_path / "y", tree)
 
 
 def test_compressors_that_are_not_known_are_refused(trees, mksquashfs, tmp_path):
