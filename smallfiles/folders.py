@@ -200,8 +200,8 @@ SUPPORTED = {
     },
     "ImageNet in tars": {"kind", "split", "labels", "unlabelled", "strict", "suffixes"},
     "Flickr30K": {"kind", "split", "labels", "strict", "suffixes", "follow_links", "ignore"},
-    "a table": {"split", "root", "columns", "unlabelled", "strict"},
-    "a table with files inside": {"split", "columns", "unlabelled", "strict"},
+    "a table": {"split", "root", "columns", "unlabelled", "strict", "follow_links"},
+    "a table with files inside": {"split", "columns", "unlabelled", "strict", "follow_links"},
     "a folder with a table": {
         *("kind", "split", "labels", "columns", "unlabelled", "strict", "suffixes", "follow_links", "ignore")
     },
@@ -216,8 +216,12 @@ SUPPORTED = {
         "ignore",
     },
     "a tar": {"kind", "split", "labels", "columns", "unlabelled", "strict", "suffixes"},
-    "a manifest": {"split", "root"},
+    "a folder of archives": {
+        *("kind", "split", "labels", "columns", "unlabelled", "strict", "suffixes", "follow_links")
+    },
+    "a manifest": {"split", "root", "follow_links"},
     "a packed output": {"split"},
+    "packed files": {"split", "follow_links"},
     "shards of others": {"split", "unlabelled", "suffixes"},
 }
 """Which fields of `SourceOptions` each reader supports; `sizes` is only a hint."""
@@ -241,7 +245,7 @@ class SourceOptions:
         unlabelled: Give every sample the label -1 instead of requiring class folders.
         strict: Refuse what would otherwise be left out with a note.
         suffixes: Which files are samples; case does not matter.
-        follow_links: Also follow folder links that leave the root.
+        follow_links: Follow links, also those of files, that lead out of the folder; else they are refused.
         ignore: Patterns of files and folders that are not part of the data, such as `*.csv` or `meta/*`. A
             single text is one of them.
         sizes: Also look up the size of every file: one metadata operation per file, many in flight.
@@ -272,7 +276,7 @@ class SourceOptions:
         metavar=".X",
         many=True,
     )
-    follow_links: bool = option(False, "follow folder links that leave the tree")
+    follow_links: bool = option(False, "follow links that lead out of the folder; they are refused otherwise")
     ignore: tuple[str, ...] = option(
         (),
         "files or folders that are not part of the data, such as '*.csv' or 'meta/*'; repeatable",

@@ -274,7 +274,12 @@ def mounted(
     config = config or SlowConfig()
     with contextlib.closing(Mount(Path(folder), config, at)) as mount:
         yield SlowFolder(
-            mount.folder, config, "fuse", FolderStore(mount.point), mount.counts, point=mount.point
+            mount.folder,
+            config,
+            "fuse",
+            FolderStore(mount.point, follow_links=True),
+            mount.counts,
+            point=mount.point,
         )
 
 
@@ -298,7 +303,7 @@ def open_slow(folder: Path, config: SlowConfig | None = None) -> Iterator[SlowFo
         try:
             slow = stack.enter_context(mounted(folder, config))
         except ResourceError as error:
-            store = SlowStore(FolderStore(Path(folder)), config)
+            store = SlowStore(FolderStore(Path(folder), follow_links=True), config)
             slow = SlowFolder(
                 Path(folder).absolute(), store.config, "in-process", store, store.counts, note=error.got
             )

@@ -170,7 +170,7 @@ def from_dataset(dataset: Dataset, *, name: str | None = None, split: str | None
         classes=classes if targets and isinstance(targets[0], int) else (),
     )
     if root is not None:
-        return Source(manifest, FolderStore(root), "dataset", (), root)
+        return Source(manifest, FolderStore(root, follow_links=True), "dataset", (), root)
     assert made is not None
     store = DatasetStore(items, manifest.paths, manifest.targets, *made)
     if len(manifest):

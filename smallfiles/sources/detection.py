@@ -126,7 +126,7 @@ def _load(path: Path, options: SourceOptions) -> Source:
 def _from_packed(path: Path, format: str, options: SourceOptions) -> Source:
     if format != "files":
         return packed.load(path, format, options)
-    options.refuse_unsupported("a packed output", path)
+    options.refuse_unsupported("packed files", path)
     source = _from_manifest(path / MANIFEST, None, options)
     manifest = packed.with_added_fields(source.manifest, path)
     return replace(source, manifest=manifest, kind="packed files", resize=packed.resize_sidecar(path))
@@ -219,7 +219,7 @@ def _store_at(root: Path, options: SourceOptions, first: str) -> tuple[ByteStore
         return packed.open_store(root, format), ()
     if root.is_dir():
         if first.partition("/")[0] not in (name[:-4] for name in tarball.archives_in(root)):
-            return folder.FolderStore(root), ()
+            return folder.FolderStore(root, follow_links=options.follow_links), ()
         archive = tarball.open_folder(root, replace(options, unlabelled=True))
         return tarball.TarStore(archive), archive.notes
     archive = tarball.open_archive(root)

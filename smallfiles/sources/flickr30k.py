@@ -85,9 +85,11 @@ def load(path: Path, options: SourceOptions) -> Source:
     found = [captions.ordered(name) for name in kept]
     manifest = Manifest.from_columns(kept, found, name="flickr30k", split=split)
     if options.sizes:
-        manifest = manifest.with_sizes(sizes_of(images.root, manifest.paths))
+        sizes = sizes_of(images.root, manifest.paths, follow_links=options.follow_links)
+        manifest = manifest.with_sizes(sizes)
     notes += chosen + tuple(captions.notes) + more + _others(path, images, options)
-    return Source(manifest, FolderStore(images.root), "flickr30k", notes, images.root)
+    store = FolderStore(images.root, follow_links=options.follow_links)
+    return Source(manifest, store, "flickr30k", notes, images.root)
 
 
 def _others(path: Path, images: Tree, options: SourceOptions) -> tuple[str, ...]:

@@ -28,6 +28,7 @@ import pyarrow.compute as pc
 from smallfiles.arrays import column, from_numpy
 from smallfiles.errors import SourceError, first_few, refuse_shortage
 from smallfiles.folders import IMAGE_SUFFIXES, SourceOptions
+from smallfiles.links import Boundary
 from smallfiles.manifest import Manifest
 from smallfiles.manifest.class_folders import Labelled, by_class, by_folder
 from smallfiles.manifest.listing import HEAD_BYTES, Files
@@ -64,25 +65,29 @@ class FolderStore:
 
     Args:
         root: What paths are relative to.
+        follow_links: Allow links that lead out of it.
     """
 
     sequential = False
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, *, follow_links: bool = False) -> None:
         self.root = Path(root).absolute()
         self._prefix = str(self.root).rstrip("/") + "/"
+        self._boundary = Boundary(self.root, follow_links=follow_links)
+        self._flags = _FLAGS if follow_links else _FLAGS | os.O_NOFOLLOW
 
     def size(self, path: str) -> int:
         """Bytes of one file."""
         try:
-            return os.stat(self._prefix + path).st_size  # noqa: PTH116 - a Path would double the cost
+            return self._boundary.stat(path).st_size
         except (OSError, ValueError) as error:
             raise self._unreadable(path, error) from error
 
     def read_into(self, path: str, buffer: memoryview) -> int:
         """Read a whole file into the start of `buffer`; see `ByteStore.read_into`."""
         try:
-            descriptor = os.open(self._prefix + path, _FLAGS)
+            self._boundary.check_folder_of(path)
+            descriptor = self._opened(path)
             try:
                 got = os.readv(descriptor, (buffer,))
                 about = os.fstat(descriptor)
@@ -93,6 +98,20 @@ class FolderStore:
         except (OSError, ValueError) as error:
             raise self._unreadable(path, error) from error
         return got
+
+    def _opened(self, path: str) -> int:
+        try:
+            return os.open(self._prefix + path, self._flags)
+        except OSError as error:
+            if error.errno != errno.ELOOP:
+                raise
+        descriptor = os.open(self._prefix + path, _FLAGS)  # a link
+        try:
+            self._boundary.check(path)
+        except SourceError:
+            os.close(descriptor)
+            raise
+        return descriptor
 
     def describe(self) -> str:
         """`folder /data/imagenet`."""
@@ -213,12 +232,13 @@ def _source(
         name=path.absolute().name or "dataset",
         split=found.split,
         classes=found.classes,
-        sizes=sizes_of(path, paths) if options.sizes else None,
+        sizes=sizes_of(path, paths, follow_links=options.follow_links) if options.sizes else None,
         metas=None if metas is None else _texts_in(path, metas.take(rows)),
         blobs={name: files.take(rows) for name, files in (blobs or {}).items()},
         first=given_first("image", options),
     )
-    return Source(manifest, FolderStore(path), "folder", notes, path)
+    store = FolderStore(path, follow_links=options.follow_links)
+    return Source(manifest, store, "folder", notes, path)
 
 
 def _texts_in(root: Path, files: pa.StringArray) -> pa.StringArray:
@@ -354,6 +374,5 @@ def no_images(tree: Tree, options: SourceOptions) -> SourceError:
     return SourceError(
         f"{tree.root} is no data set: it holds {tree.contents()}{more}",
         expected=f"files ending in {', '.join(options.suffixes)}",
-        next_step="Check the path"
-        + (", or allow --follow-links" if left else ", or name the suffixes of your samples (--suffix)"),
+        next_step="Check the path, or name the suffixes of your samples (--suffix)",
     )

@@ -34,6 +34,7 @@ from smallfiles.folders import (
     canonical_split,
     is_hidden,
 )
+from smallfiles.links import Boundary
 from smallfiles.manifest import Manifest
 from smallfiles.progress import plural, progress
 from smallfiles.samples import ByteStore
@@ -122,6 +123,9 @@ def load(found: Found, options: SourceOptions) -> Source:
         ManifestError: Labels or keys make no sense.
     """
     options.refuse_unsupported("a table with files inside", found.root)
+    boundary = Boundary(found.root, follow_links=options.follow_links)
+    for file in found.files:
+        boundary.check(os.path.relpath(file, found.root))
     path = found.files[0]
     table, count, inside = _scan(found)
     roles = roles_inside(table, path, options, found.columns)

@@ -4,7 +4,7 @@ Listing a folder costs at least one round trip on a parallel file system, which 
 folders. Several threads therefore list the folders of one level at the same time.
 
 The trap: `os.walk` with links followed may never end, and a link to a folder elsewhere adds unwanted files.
-Links that leave the tree are named and left out. Notebook 01 times the walk.
+Links that lead out of the tree are refused; see `links`. Notebook 01 times the walk.
 """
 
 from __future__ import annotations
@@ -27,6 +27,16 @@ from smallfiles.arrays import column, one_chunk
 from smallfiles.errors import SourceError, first_few, refuse_shortage
 from smallfiles.faults import is_utf8
 from smallfiles.folders import by_suffix, in_words, is_hidden, is_ignored
+from smallfiles.links import (
+    BROKEN,
+    LOOP,
+    PARENT,
+    SECOND,
+    Boundary,
+    is_within,
+    leading_out,
+    refuse_lost_folders,
+)
 from smallfiles.progress import plural
 
 _IN_FLIGHT = 32
@@ -47,7 +57,8 @@ class Folder:
         folders: Names of the folders in it that were followed, sorted.
         others: Names of other files.
         hidden: Names that begin with a dot, and folders such as `__MACOSX`; left out.
-        left: Not followed: links that leave the tree, loops, broken links, pipes.
+        left: Not followed: loops, broken links, pipes.
+        out: Links that lead out of the tree.
         ignored: Names that `--ignore` leaves out.
         hops: Folder links followed on the way here.
     """
@@ -59,6 +70,7 @@ class Folder:
     hidden: list[str] = field(default_factory=list)
     left: list[str] = field(default_factory=list)
     ignored: list[str] = field(default_factory=list)
+    out: list[str] = field(default_factory=list)
     hops: dict[str, int] = field(default_factory=dict)
 
     @property
@@ -148,12 +160,14 @@ def walk(
         root: A folder.
         suffixes: Which files are samples, lower case with the dot.
         below: Begin at this folder; paths are relative to it.
-        follow_links: Also follow folder links that leave the root.
+        follow_links: Also follow links that lead out of the root.
         ignore: Patterns of what is left out; see `is_ignored`.
 
     Raises:
-        SourceError: A folder cannot be listed, or a name is not portable (not UTF-8, a line break).
+        SourceError: A folder cannot be listed, a name is not portable (not UTF-8, a line break), a link leads
+            out of the root, or a folder has nothing but links that lead nowhere.
     """
+    Boundary(root, follow_links=follow_links).check(below)
     start = root / below if below else root
     lister = _Lister(start, os.path.realpath(root), tuple(suffixes), follow_links, tuple(ignore), below)
     found: list[Folder] = []
@@ -166,6 +180,11 @@ def walk(
                 (folder.prefix + name, folder.hops[name]) for folder in listed for name in folder.folders
             ]
     found.sort(key=lambda folder: (folder.path.split("/", 1)[0], folder.path))
+    if out := [link for folder in found for link in folder.out]:
+        raise leading_out(start, out)
+    filled = [folder.prefix for folder in found if folder.files or folder.others]
+    left = [name for folder in found for name in folder.left]
+    refuse_lost_folders(start, left, lambda path: any(each.startswith(f"{path}/") for each in filled))
     return Tree(start, tuple(found))
 
 
@@ -174,25 +193,28 @@ def list_folder(path: Path, ignore: Sequence[str] = (), below: str = "") -> Fold
     return _Lister(path, os.path.realpath(path), ("",), True, tuple(ignore), below).list(("", 0))
 
 
-def sizes_of(root: Path, paths: pa.StringArray, *, missing: int | None = None) -> np.ndarray:
+def sizes_of(
+    root: Path, paths: pa.StringArray, *, missing: int | None = None, follow_links: bool = False
+) -> np.ndarray:
     """Sizes of many files, with many `stat` calls in flight, since each waits for the metadata server.
 
     Args:
         root: What the paths are relative to.
         paths: Paths of the files.
         missing: The size of a file that does not exist; None refuses it.
+        follow_links: Also follow links that lead out of the root.
 
     Returns:
         Bytes of each, int64.
 
     Raises:
-        SourceError: A file is missing or is no regular file.
+        SourceError: A file is missing, or a link leads out of the root.
     """
-    prefix = str(root) + "/"
+    boundary = Boundary(root, follow_links=follow_links)
 
     def size(path: str) -> int:
         try:
-            return os.stat(prefix + path).st_size  # noqa: PTH116 - hot
+            return boundary.stat(path).st_size
         except OSError as error:
             if missing is not None and error.errno in (errno.ENOENT, errno.ENOTDIR):
                 return missing
@@ -302,7 +324,9 @@ class _Lister:
         elif self.ignore and is_ignored("/".join(filter(None, (self.below, folder.path, name))), self.ignore):
             folder.ignored.append(name)
         elif reason := self._obstacle(entry, hops):
-            folder.left.append(f"{folder.path}/{name} ({reason})".lstrip("/"))
+            folder.left.append(f"{folder.prefix}{name} ({reason})")
+        elif target := self._outside(entry):
+            folder.out.append(f"{folder.prefix}{name} -> {target}")
         elif entry.is_dir():
             folder.folders.append(name)
             folder.hops[name] = hops + entry.is_symlink()
@@ -317,21 +341,21 @@ class _Lister:
             if entry.is_file():
                 return None
             if not entry.is_dir():
-                return "a broken link" if entry.is_symlink() else "neither a file nor a folder"
+                return BROKEN if entry.is_symlink() else "neither a file nor a folder"
         except OSError as error:
             if error.errno != errno.ELOOP:
                 raise
-            return "a link that leads to itself"
+            return LOOP
         if not entry.is_symlink():
             return None
-        target, here = os.path.realpath(entry.path), os.path.realpath(self.start)
-        if _is_within(os.path.realpath(Path(entry.path).parent), target):
-            return "a link to a folder that contains it"
-        if not self.follow_links and not (_is_within(target, self.real_root) or _is_within(target, here)):
-            return f"a link that leaves the tree, to {target}"
+        if is_within(os.path.realpath(Path(entry.path).parent), os.path.realpath(entry.path)):
+            return PARENT
         limit = _HOPS_ANYWHERE if self.follow_links else _HOPS_INSIDE
-        return None if hops < limit else "a link reached through links"
+        return None if hops < limit else SECOND
 
-
-def _is_within(path: str, folder: str) -> bool:
-    return path == folder or path.startswith(folder.rstrip("/") + "/")
+    def _outside(self, entry: os.DirEntry[str]) -> str | None:
+        """The target of a link that leads out of the tree and may not be followed."""
+        if self.follow_links or not entry.is_symlink():
+            return None
+        target = os.path.realpath(entry.path)
+        return None if is_within(target, self.real_root) else target

@@ -375,7 +375,11 @@ def source_of(
     if pa.types.is_string(targets.type):  # one caption each
         borders = from_numpy(np.arange(len(targets) + 1)).cast(pa.int32())
         targets = pa.ListArray.from_arrays(borders, targets)
-    sizes, absent = _looked_up(rows) if store is None and options.sizes else (rows.sizes, ())
+    sizes, absent = (
+        _looked_up(rows, follow_links=options.follow_links)
+        if store is None and options.sizes
+        else (rows.sizes, ())
+    )
     refuse_if_strict(without + absent, options, path)
     values = {name: values_in(rows.table, spec, path) for name, spec in roles.values.items()}
     with summary_of(path):
@@ -392,7 +396,8 @@ def source_of(
         )
     taken = sentence(roles, manifest.values.schema, path, _listed(classes, is_sorted=not rows.classes))
     notes = (taken, *split_notes, *notes, *without, *absent)
-    return Source(manifest, store or FolderStore(root), "table", notes, root, columns=options.columns)
+    store = store or FolderStore(root, follow_links=options.follow_links)
+    return Source(manifest, store, "table", notes, root, columns=options.columns)
 
 
 def _listed(classes: tuple[str, ...], *, is_sorted: bool) -> str:
@@ -474,11 +479,11 @@ def _of_split(rows: Rows, options: SourceOptions) -> tuple[pa.Array, str, tuple[
     return pc.and_(keys.is_valid(), pc.equal(of, scalar(chosen))), split, notes
 
 
-def _looked_up(rows: Rows) -> tuple[pa.Array, tuple[str, ...]]:
+def _looked_up(rows: Rows, *, follow_links: bool) -> tuple[pa.Array, tuple[str, ...]]:
     """Bytes of each first file, null where it is missing, and notes on missing files of all fields."""
     first, notes, found = rows.roles.first, list[str](), {}
     for name, paths in {first: rows.keys, **rows.blobs}.items():
-        sizes = sizes_of(rows.root, paths, missing=-1)
+        sizes = sizes_of(rows.root, paths, missing=-1, follow_links=follow_links)
         absent = paths.take(from_numpy(np.flatnonzero(sizes < 0))).to_pylist()
         if absent and len(absent) == len(paths):
             raise _error(

@@ -37,6 +37,7 @@ from smallfiles.formats.bytefile import ByteFile
 from smallfiles.formats.tar import by_name, fields
 from smallfiles.formats.tar.archive import Archive, index
 from smallfiles.formats.tar.streams import StreamedStore
+from smallfiles.links import Boundary
 from smallfiles.manifest import Manifest
 from smallfiles.manifest.class_folders import Labelled, by_folder, folders_of
 from smallfiles.manifest.listing import HEAD_BYTES, Files
@@ -102,6 +103,9 @@ def open_folder(folder: Path, options: SourceOptions) -> Archive:
             expected="a tar or zip file, or a folder of them without folders or images",
             next_step="Give one of these, or leave the kind at auto",
         )
+    boundary = Boundary(folder, follow_links=options.follow_links)
+    for name in names:
+        boundary.check(name)
     with ThreadPoolExecutor(_TARS_INDEXED_AT_ONCE, thread_name_prefix="index") as pool:
         archives = list(pool.map(lambda name: open_archive(folder / name), names))
     stems = [name[:-4] for name in names]
@@ -173,7 +177,7 @@ def samples_of(archive: Archive, options: SourceOptions) -> Archive:
 
 def from_archive(archive: Archive, options: SourceOptions) -> Source:
     """An indexed archive as a source, labelled by side files or else by class folders."""
-    options.refuse_unsupported("a tar", archive.path)
+    options.refuse_unsupported("a folder of archives" if archive.tars else "a tar", archive.path)
     if options.labels is not None and not archive.is_ours:
         return _with_table(archive, options)
     if options.labels is not None or options.columns:

@@ -67,7 +67,7 @@ def load(path: Path, options: SourceOptions) -> Source:
             name=path.absolute().name or "dataset",
             split=found.split,
             classes=found.classes,
-            sizes=sizes_of(path, found.keys) if options.sizes else None,
+            sizes=sizes_of(path, found.keys, follow_links=options.follow_links) if options.sizes else None,
             values=found.boxes.values(len(found.keys)),
         )
     tree = walk(path, options.suffixes, follow_links=options.follow_links, ignore=options.ignore)
@@ -80,7 +80,8 @@ def load(path: Path, options: SourceOptions) -> Source:
     bare = len(found.keys) - len(np.unique(found.boxes.rows))
     what = f"{bare:,} of {plural(len(found.keys), 'image')} {'gets' if bare == 1 else 'get'} no boxes"
     notes = (_summary(found), *found.notes, *[what] * bool(bare), *ignored, *faults, *outside)
-    return Source(manifest, FolderStore(path), f"folder with boxes ({name})", notes, path)
+    store = FolderStore(path, follow_links=options.follow_links)
+    return Source(manifest, store, f"folder with boxes ({name})", notes, path)
 
 
 def _readers(path: Path, options: SourceOptions) -> dict[str, Callable[[Path, SourceOptions], Annotated]]:

@@ -254,7 +254,7 @@ def _triples(found: Sequence[float], per_point: int) -> array[float]:
 
 def _sizes(path: Path, keys: list[str | None]) -> tuple[Numbers, list[str]]:
     """Width and height of each image, 0 where there is no key, and the images that EXIF turns."""
-    store = FolderStore(path)
+    store = FolderStore(path, follow_links=True)  # its links were checked by the walk
 
     def size(key: str | None) -> tuple[int, int, bool]:
         if key is None:

@@ -61,7 +61,7 @@ def load_tree(path: Path, options: SourceOptions) -> Source:
     names = tree.paths(f"{below}/" if below else "")
     found = label(names, split, label_files, options, _classes_of_train(above))
     paths = found.kept(names)
-    sizes = sizes_of(root, paths) if options.sizes else None
+    sizes = sizes_of(root, paths, follow_links=options.follow_links) if options.sizes else None
     notes += found.notes + tree.notes() + declarations.ignored_note(tree, options) * bool(tree.ignored())
     beside = [f"{below}/{name}".lstrip("/") for name in tree.other_paths().to_pylist()]
     beside += [name for name in list_folder(root, options.ignore).files if not name.startswith("LOC_")]
@@ -72,7 +72,8 @@ def load_tree(path: Path, options: SourceOptions) -> Source:
     if kaggle:
         notes += _compared_with_list(root / "ILSVRC/ImageSets/CLS-LOC" / _LISTS.get(split, ""), tree)
     kind = "imagenet, Kaggle tree" if kaggle else "imagenet, prepared tree"
-    return Source(manifest_of(found, paths, split, sizes), folder.FolderStore(root), kind, notes, root)
+    store = folder.FolderStore(root, follow_links=options.follow_links)
+    return Source(manifest_of(found, paths, split, sizes), store, kind, notes, root)
 
 
 def _find_split(
