@@ -168,7 +168,10 @@ def _is_foreign_tar(path: Path, format: str) -> bool:
 
 
 def _is_our_tar(path: Path) -> bool:
-    return path.with_name(path.name + ".index.arrow").is_file() or b" comment=smallfiles " in _head(path)
+    if path.with_name(path.name + ".index.arrow").is_file():
+        return True
+    head = _head(path)
+    return head[156:157] == b"g" and b" comment=smallfiles " in head
 
 
 def _manifest(reader: Reader, schema: Mapping[str, Any], split: str | None) -> Manifest:

@@ -31,6 +31,10 @@ def made(reader: str, root: Path) -> Path:
         plant(root, "1.jpg")
         (root / "results.csv").write_text("image_name| comment_number| comment\n1.jpg| 0| A dog .\n")
         return root
+    if reader == "a folder of archives":
+        for name in ("cat", "dog"):
+            (root / f"{name}.tar").write_bytes(tar_bytes({"1.jpg": b"x"}))
+        return root
     if reader.endswith(("tar", "tars")):
         member = name if "ImageNet" in reader else "cat/1.jpg"
         (root / "t.tar").write_bytes(tar_bytes({member: b"x"}))
@@ -56,6 +60,8 @@ def made(reader: str, root: Path) -> Path:
     if reader == "a manifest":
         sources.load(root / "tree").manifest.save(root / "tree/m.json")
         return root / "tree/m.json"
+    if reader == "packed files":
+        return pack(sources.load(root / "tree"), root / "x.files", PackConfig(check="none")).path
     if reader == "a packed output":
         return pack(sources.load(root / "tree"), root / "x.arrow", PackConfig(check="none")).path
     return root / "tree"
@@ -65,7 +71,7 @@ def made(reader: str, root: Path) -> Path:
 def test_an_option_that_a_source_does_not_support_is_refused_by_its_flag(tmp_path, reader):
     path = made(reader, tmp_path)
     assert ASKED.keys() == {field.name for field in fields(SourceOptions)}
-    recognised = {"kind"} if reader in ("a packed output", "shards of others") else set()  # else it is none
+    recognised = {"kind"} if reader in ("a packed output", "packed files", "shards of others") else set()  # else it is none
     for name in ASKED.keys() - SUPPORTED[reader] - {"sizes"} - recognised:
         with pytest.raises(SourceError, match=f"{flag_of(SourceOptions, name)} was given"):
             sources.load(path, **{name: ASKED[name]})
