@@ -62,7 +62,6 @@ SMALL = {
         *("machine/nodes", "keys", "slowfs/delays"),
     ],
     "a part of a file format, named as its specification names it": [
-        "formats/squashfs/foreign",
         *("formats/tar/headers", "formats/tar/names", "formats/tar/options"),
     ],
     "one step of a picture": [

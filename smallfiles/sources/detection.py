@@ -15,9 +15,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from smallfiles.errors import SourceError
+from smallfiles.errors import FormatError, SourceError, raised_as
 from smallfiles.folders import SourceOptions
 from smallfiles.formats.files.reading import MANIFEST
+from smallfiles.formats.squashfs.reading import tree_of
 from smallfiles.formats.tar import fields
 from smallfiles.formats.tar.streams import compression_of
 from smallfiles.manifest import Manifest
@@ -124,6 +125,11 @@ def _load(path: Path, options: SourceOptions) -> Source:
 
 
 def _from_packed(path: Path, format: str, options: SourceOptions) -> Source:
+    if format == "squashfs":
+        with raised_as(FormatError, SourceError):
+            tree = tree_of(path)
+        if tree is not None:
+            return tarball.from_archive(tree, options)
     if format != "files":
         return packed.load(path, format, options)
     options.refuse_unsupported("packed files", path)

@@ -135,7 +135,7 @@ class Tree:
             notes.append(f"{plural(len(hidden), 'hidden name')} left out: {first_few(hidden, len(hidden))}")
         if others := self.others():
             notes.append(f"left out: {in_words(others, 5)}")
-        left = list(chain.from_iterable(folder.left for folder in self.folders))
+        left = sorted(chain.from_iterable(folder.left for folder in self.folders))
         if left:
             notes.append(f"not followed: {first_few(left, len(left))}")
         return tuple(notes)

@@ -34,6 +34,7 @@ from smallfiles.folders import (
 )
 from smallfiles.formats import provenance
 from smallfiles.formats.bytefile import ByteFile
+from smallfiles.formats.squashfs.foreign import SquashedFile, SquashedTree
 from smallfiles.formats.tar import by_name, fields
 from smallfiles.formats.tar.archive import Archive, index
 from smallfiles.formats.tar.streams import StreamedStore
@@ -56,7 +57,7 @@ _TARS_OPEN_AT_ONCE = 64  # ImageNet-21k has 20,000, and a process may often open
 def open_archive(path: Path) -> Archive:
     """Index a tar or a zip."""
     with raised_as(FormatError, SourceError):
-        return zips.index(path) if path.suffix.lower() == zips.SUFFIX else index(path)
+        return zips.index(path) if path.suffix.lower() == zips.SUFFIX else index(path, are_shards=False)
 
 
 def archives_in(folder: Path) -> list[str]:
@@ -138,6 +139,8 @@ def open_folder(folder: Path, options: SourceOptions) -> Archive:
 
 
 def _kind_of(archive: Archive) -> str:
+    if isinstance(archive, SquashedTree):
+        return "squashfs file"
     return "zip" if isinstance(archive, zips.ZipArchive) else "tar"
 
 
@@ -188,6 +191,7 @@ def from_archive(archive: Archive, options: SourceOptions) -> Source:
         )
     if archive.is_ours:
         return _annotated_source(fields.read(archive), options)
+    refuse_if_strict(archive.notes, options, archive.path)
     options, notes = _with_suffix(archive, options)
     samples_of(archive, options)
     with raised_as(FormatError, SourceError):
@@ -371,8 +375,10 @@ class TarStore(NamedStore):
         stop = start + min(size, HEAD_BYTES)
         return opened.fetch(start, stop) if isinstance(opened, ByteFile) else opened.read(start, stop)
 
-    def _opened(self, tar: str) -> ByteFile | StreamedStore | zips.ZippedFile:
+    def _opened(self, tar: str) -> ByteFile | StreamedStore | zips.ZippedFile | SquashedFile:
         archive = self._archive
+        if isinstance(archive, SquashedTree):
+            return SquashedFile(self.path)
         if archive.compression is not None:
             return StreamedStore(self.path, archive.compression, archive.raw_bytes)
         file = ByteFile(self.path / f"{tar}.{_kind_of(archive)}" if tar else self.path, "pread")

@@ -25,13 +25,14 @@ import numpy.typing as npt
 from smallfiles.errors import FormatError, first_few
 from smallfiles.formats.bytefile import ByteFile, damage_reported, damaged
 from smallfiles.formats.tar import archive as tar
-from smallfiles.formats.tar.members import MAX_CONTENT_BYTES, Members
+from smallfiles.formats.tar.members import MAX_CONTENT_BYTES, Link, Members
 from smallfiles.progress import plural
 from smallfiles.sources.scanning import in_flight
 
 SUFFIX = ".zip"
 _HEADER_BYTES = 30
 _ENCRYPTED, _WINDOWS = 1, 0
+_LONGEST_TARGET = 4096  # bytes of a path
 Table = npt.NDArray[np.void]
 _ROW = np.dtype([("offset", "<i8"), ("packed", "<i8"), ("size", "<i8"), ("crc", "<u4"), ("method", "<u2")])
 
@@ -92,7 +93,7 @@ def index(path: Path) -> ZipArchive:
 
 
 def _indexed(path: Path, infos: list[zipfile.ZipInfo]) -> ZipArchive:
-    found, files = Members(), list[zipfile.ZipInfo]()
+    found, files, links = Members(), list[zipfile.ZipInfo](), list[tuple[bytes, zipfile.ZipInfo]]()
     for info in infos:
         name = (info.orig_filename if "\0" in info.orig_filename else info.filename).encode()
         if info.create_system == _WINDOWS:  # whose .NET wrote backslashes for years
@@ -100,15 +101,15 @@ def _indexed(path: Path, infos: list[zipfile.ZipInfo]) -> ZipArchive:
         if name.endswith(b"/"):
             found.folders.append(name.rstrip(b"/"))
         elif stat.S_ISLNK(info.external_attr >> 16):
-            found.skipped["symbolic link"] += 1
-            found.examples.append(info.filename)
+            links.append((name, info))
         else:
             found.names.append(name)
             found.offsets.append(info.header_offset)
             found.sizes.append(info.file_size)
             files.append(info)
-    rows = ((i.header_offset, i.compress_size, i.file_size, i.CRC, i.compress_type) for i in files)
-    file, members = ByteFile(path, "pread"), np.sort(np.fromiter(rows, _ROW, len(files)), order="offset")
+    stored = [*files, *(info for _, info in links)]
+    rows = ((i.header_offset, i.compress_size, i.file_size, i.CRC, i.compress_type) for i in stored)
+    file, members = ByteFile(path, "pread"), np.sort(np.fromiter(rows, _ROW, len(stored)), order="offset")
     _refuse_unreadable(path, infos)
     ends = members["offset"] + _HEADER_BYTES + members["packed"]
     if (ends[:-1] > members["offset"][1:]).any():
@@ -124,6 +125,11 @@ def _indexed(path: Path, infos: list[zipfile.ZipInfo]) -> ZipArchive:
         lambda row: opened.read(found.offsets[row], found.offsets[row] + found.sizes[row]), texts
     )
     found.contents.update(zip(texts, read, strict=True))
+    for name, info in links:
+        if info.file_size > _LONGEST_TARGET:
+            raise damaged(path, f"the target of the link {info.filename} has {info.file_size:,} bytes")
+        target = opened.read(info.header_offset, info.header_offset + info.file_size)
+        found.links.append(Link(name, target.rstrip(b"\0"), False, info.header_offset))
     return ZipArchive(**vars(tar.columns_of(path, None, file.size, found)), members={"": members})
 
 

@@ -1,7 +1,9 @@
 """A link may lead anywhere inside the data set; what leads out of it is refused unless the user allows it."""
 
 import json
+import os
 import tarfile
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -169,3 +171,28 @@ def test_links_among_archives_and_tables_with_files_inside(tmp_path, capfd):
     assert code == 1 and "cat.tar -> " in said and "--follow-links" in said, said
     code, said, samples = pack(tmp_path / "tars", tmp_path / "a.arrow", "--follow-links", capfd=capfd)
     assert code == 0 and sorted(samples) == ["cat/1.txt", "dog/1.txt"], said
+
+
+@pytest.mark.parametrize("target", ["/etc/passwd", "../../outside.txt", "../cat/../../x.txt"])
+@pytest.mark.parametrize("suffix", [".tar", ".tar.gz", ".zip"])
+def test_a_link_out_of_an_archive_is_refused_and_the_cure_works(suffix, target, tmp_path, capfd):
+    path, tree = tmp_path / f"x{suffix}", tmp_path / "unpacked"
+    (tree / "cat").mkdir(parents=True)
+    (tree / "cat/1.txt").write_text("x")
+    (tree / "cat/2.txt").symlink_to(target)
+    if suffix == ".zip":
+        with zipfile.ZipFile(path, "w") as archive:
+            archive.write(tree / "cat/1.txt", "cat/1.txt")
+            info = zipfile.ZipInfo("cat/2.txt")
+            info.create_system, info.external_attr = 3, 0o120777 << 16
+            archive.writestr(info, target)
+    else:
+        with tarfile.open(path, "w:gz" if suffix.endswith("gz") else "w") as archive:
+            archive.add(tree, ".")
+    code, said, _ = pack(path, tmp_path / "a.arrow", capfd=capfd)
+    assert code == 1 and f"cat/2.txt -> {target}" in said and "unpack" in said.lower(), said
+    real = os.path.realpath(tree / "cat" / target)
+    if not Path(real).exists():
+        Path(real).write_text("linked")
+    code, said, samples = pack(tree, tmp_path / "a.arrow", "--follow-links", capfd=capfd)
+    assert code == 0 and len(samples) == 2, said

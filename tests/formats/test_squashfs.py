@@ -180,7 +180,7 @@ def image_of(tmp_path, *keys):
         (("data/a/1.jpg", "data/b/2.jpg"), {"data/a/1.jpg": 0, "data/b/2.jpg": 1}, ("a", "b")),
         (("1.jpg", "2.png"), {"1.jpg": -1, "2.png": -1}, ()),
         (("a/1.jpg", "b/2.jpg", "logo.png", "README.md"), {"a/1.jpg": 0, "b/2.jpg": 1}, ("a", "b")),
-        (("a/1.jpg", "b/.2.jpg", ".git/x.jpg", "notes.txt"), {"a/1.jpg": 0}, ("a",)),
+        (("a/1.jpg", "b/.2.jpg", ".git/x.jpg", "notes.txt"), {"a/1.jpg": 0}, ("a", "b")),
         (("a.json", "b/c.json"), {"b/c.json": 0}, ("b",)),
         (("test/1.jpg",), {"test/1.jpg": -1}, ()),
         (("test/images/1.jpg",), {"test/images/1.jpg": -1}, ()),

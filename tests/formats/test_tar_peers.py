@@ -140,7 +140,7 @@ def test_we_read_what_gnu_tar_writes_of_a_sorted_folder(tmp_path, form, need_too
         (tree / f"{stem}.json").write_text('{"source": "é"}')
         expected.append((f"{stem}.{suffix}", bytes([i]) * 1000 * i, i, {"source": "é"}))
     (tree / "README").write_text("no dot: left out, as webdataset does")
-    (tree / "link.jpg").symlink_to("deep")
+    (tree / "link.jpg").symlink_to("gone")
     run(
         need_tool("tar", "tar"), f"--format={form}", "--sort=name", "-cf", tmp_path / "x.tar", "-C", tree, "."
     )

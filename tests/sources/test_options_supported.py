@@ -71,7 +71,8 @@ def made(reader: str, root: Path) -> Path:
 def test_an_option_that_a_source_does_not_support_is_refused_by_its_flag(tmp_path, reader):
     path = made(reader, tmp_path)
     assert ASKED.keys() == {field.name for field in fields(SourceOptions)}
-    recognised = {"kind"} if reader in ("a packed output", "packed files", "shards of others") else set()  # else it is none
+    packed = ("a packed output", "packed files", "shards of others")
+    recognised = {"kind"} if reader in packed else set()  # else it is none
     for name in ASKED.keys() - SUPPORTED[reader] - {"sizes"} - recognised:
         with pytest.raises(SourceError, match=f"{flag_of(SourceOptions, name)} was given"):
             sources.load(path, **{name: ASKED[name]})

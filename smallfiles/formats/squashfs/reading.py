@@ -132,7 +132,7 @@ class _Opened(OpenedFile):
         # Without an index file beside it, since the squashfs file may be about to be renamed.
         self.image = image = SquashFS(self.path)
         if place is None and TABLE not in image.paths:
-            self.foreign = found = foreign.find(image.paths, self.path, split)
+            self.foreign = found = foreign.find(image, split)
             self.files[""] = _FilesByInode(self.file, image, found.rows)
             return found.samples
         if place is None:
@@ -243,3 +243,19 @@ class _Further(_Stored, PlacedBlob):
 
     def _files(self) -> _Files:
         return self._reader._handle().files[self._name]
+
+
+def tree_of(path: Path) -> foreign.SquashedTree | None:
+    """Return the files of a squashfs file that another program wrote; None if `pack` wrote it.
+
+    Raises:
+        FormatError: It is damaged, a name is not portable, or a link leads out.
+    """
+    with as_sentences():
+        end = superblock.read(ImageFile(path)).inode_table
+        own = end - PLACE_BYTES
+        data = ByteFile(path, "pread").read(own, end) if own >= layout.SUPERBLOCK.size else b""
+        if Extent.loads(data, own) is not None:
+            return None
+        image = SquashFS(path)
+        return None if TABLE in image.paths else foreign.index(image)

@@ -3,8 +3,9 @@
 The index of ImageNet's 1.28 million members takes about 100 MB; a dict of Python objects would take
 half a gigabyte in every worker. A tar of tars is indexed in place, with many inner archives at a time.
 
-The trap: an archive may contain any name. `../../.bashrc` and absolute names are refused here, links and
-devices are ignored, and the last member of a name wins, as in tar. Notebook 05 reads a tar of tars.
+The trap: an archive may contain any name. `../../.bashrc` and absolute names are refused here, and so are
+links that lead out; others are followed. Devices are ignored, and the last member of a name wins, as in tar.
+Notebook 05 reads a tar of tars.
 """
 
 from __future__ import annotations
@@ -21,9 +22,10 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from smallfiles.arrays import as_mask, from_numpy
+from pysquashfs.names import Names as SortedNames
+from smallfiles.arrays import as_mask, column, from_numpy
 from smallfiles.digests import byte_order
-from smallfiles.errors import FormatError, first_few
+from smallfiles.errors import FormatError, SourceError, first_few, raised_as
 from smallfiles.folders import SERVICE_FOLDERS
 from smallfiles.formats import provenance
 from smallfiles.formats.bytefile import ByteFile, damaged, refuse_bomb
@@ -32,11 +34,13 @@ from smallfiles.formats.tar.members import Members, Names, Scanner, is_tar, pref
 from smallfiles.formats.tar.names import ANNOTATIONS
 from smallfiles.formats.tar.streams import ForwardFile, compression_of
 from smallfiles.keys import key_problem
+from smallfiles.links import follow, refuse_lost_folders
 from smallfiles.progress import plural
 
 CONTENTS_OF = tuple(f".{name}".encode() for name in ANNOTATIONS)
 _SERVICE = "|".join(map(re.escape, SERVICE_FOLDERS))
-_HIDDEN = rf"(^|/)\.|^__[^/]*__/|(?i:(^|/)({_SERVICE})/)"  # the second as webdataset does
+_HIDDEN = rf"(^|/)\.|(?i:(^|/)({_SERVICE})/)"
+_HIDDEN_IN_SHARDS = rf"^__[^/]*__/|{_HIDDEN}"  # as webdataset does
 _HOSTILE = r"^/|(^|/)\.\.?(/|$)|//|[\x00\n]"
 _STEP_BYTES = 1 << 20
 _ROWS_AT_ONCE = 1 << 14
@@ -104,7 +108,7 @@ class Archive:
         return found
 
 
-def index(path: Path) -> Archive:
+def index(path: Path, *, are_shards: bool = True) -> Archive:
     """Index a tar, tar.gz (bz2, xz, zst) or tar of tars.
 
     This takes one 512-byte read per member; many inner archives are scanned at a time, which hides the
@@ -112,6 +116,7 @@ def index(path: Path) -> Archive:
 
     Args:
         path: The archive.
+        are_shards: Whether folders such as `__meta__` are hidden, as they are in shards; not in a tree.
 
     Raises:
         FormatError: Not a tar, damaged, cut off, or with names outside its folder.
@@ -128,7 +133,8 @@ def index(path: Path) -> Archive:
         with contextlib.closing(ForwardFile(path, compression)) as stream:
             outer = Scanner(stream.fetch, str(path), CONTENTS_OF, inline=True, may_keep=kept.add).scan()
             raw_bytes = _refuse_bad_end(outer, stream)
-    return replace(columns_of(path, compression, path.stat().st_size, outer), raw_bytes=raw_bytes)
+    archive = columns_of(path, compression, path.stat().st_size, outer, are_shards=are_shards)
+    return replace(archive, raw_bytes=raw_bytes)
 
 
 @dataclass
@@ -185,7 +191,7 @@ def _expanded(outer: Members, file: ByteFile) -> Members:
         refuse_incomplete(found, name)
         return found
 
-    whole = Members(skipped=outer.skipped, examples=outer.examples, folders=outer.folders)
+    whole = Members(skipped=outer.skipped, examples=outer.examples, folders=outer.folders, links=outer.links)
     whole.end, whole.complete = outer.end, outer.complete
     with ThreadPoolExecutor(_SCANS_AT_ONCE, thread_name_prefix="index") as pool:
         start = 0
@@ -197,16 +203,24 @@ def _expanded(outer: Members, file: ByteFile) -> Members:
     return whole
 
 
-def columns_of(path: Path, compression: str | None, file_bytes: int, found: Members) -> Archive:
+def columns_of(
+    path: Path, compression: str | None, file_bytes: int, found: Members, *, are_shards: bool = False
+) -> Archive:
     """Names as text, without those that are hidden or were replaced by later members."""
-    refuse_bomb(path, file_bytes, sum(found.sizes))
     names, notes = _as_text(found.names, path), list[str]()
-    hidden = as_mask(pc.match_substring_regex(names, _HIDDEN)) & (not found.is_ours)
+    offsets, sizes = np.frombuffer(found.offsets, np.int64), np.frombuffer(found.sizes, np.int64)
+    rows, folders = np.arange(len(names)), found.folders
+    if found.links:
+        names, rows, folders, more = _with_links(path, names, offsets, found)
+        offsets, sizes, notes = offsets[rows], sizes[rows], more
+    refuse_bomb(path, file_bytes, int(sizes.sum()))
+    pattern = _HIDDEN_IN_SHARDS if are_shards else _HIDDEN
+    hidden = as_mask(pc.match_substring_regex(names, pattern)) & (not found.is_ours)
     latest = _is_last_of_its_name(names)
     keep = np.flatnonzero(~hidden & latest)
-    offsets, sizes = np.frombuffer(found.offsets, np.int64), np.frombuffer(found.sizes, np.int64)
-    if count := int(hidden.sum()):
-        first = names.take(from_numpy(np.flatnonzero(hidden)[:5])).to_pylist()
+    shown, hidden_folders = _shown(folders)
+    if count := int(hidden.sum()) or len(hidden_folders):
+        first = names.take(from_numpy(np.flatnonzero(hidden)[:5])).to_pylist() or hidden_folders[:5]
         notes.append(f"{plural(count, 'hidden name')} left aside: {first_few(first, count)}")
     if count := int((~latest).sum()):
         notes.append(f"{plural(count, 'member')} replaced by a later one of the same name")
@@ -215,13 +229,74 @@ def columns_of(path: Path, compression: str | None, file_bytes: int, found: Memb
     replaced = tuple(names[int(row)].as_py() for row in np.flatnonzero(~latest & ~hidden))
     archive = Archive(
         path, compression, file_bytes, names, offsets, sizes, found.contents, tuple(notes),
-        record=found.record, replaced=replaced, folders=_shown(found.folders), inside=tuple(found.tars),
+        record=found.record, replaced=replaced, folders=shown, inside=tuple(found.tars),
     )  # fmt: skip
-    if len(keep) == len(names):
+    if len(keep) == len(names) and not found.links:
         return archive
-    new_row = {row: new for new, row in enumerate(keep.tolist()) if row in found.contents}
-    contents = {new: found.contents[row] for row, new in new_row.items()}
+    kept = enumerate(rows[keep].tolist())
+    contents = {new: found.contents[row] for new, row in kept if row in found.contents}
     return replace(archive.take(keep), contents=contents)
+
+
+def _with_links(
+    path: Path, names: pa.StringArray, offsets: npt.NDArray[np.int64], found: Members
+) -> tuple[pa.StringArray, npt.NDArray[np.int64], list[bytes], list[str]]:
+    """Names and rows of all files with those that links lead to, the folders, and notes.
+
+    A linked file comes directly after the file itself, since a compressed archive is read in one direction.
+
+    Raises:
+        FormatError: A link leads out of the archive, or a folder has nothing but links that lead nowhere.
+    """
+    rows_of: dict[bytes, list[int]] = {}
+    for row, name in enumerate(names.to_pylist()):
+        rows_of.setdefault(name.encode(), []).append(row)
+    raw = Names()
+    for link in found.links:
+        raw.append(link.name)
+    links: dict[bytes, tuple[bytes, bool]] = {}
+    fixed: dict[bytes, int] = {}
+    dropped: set[int] = set()
+    for link, text in zip(found.links, _as_text(raw, path).to_pylist(), strict=True):
+        name, target = text.encode(), _plain(link.target) if link.is_hard else link.target
+        if any(offsets[row] > link.position for row in rows_of.get(name, ())) or target == name:
+            continue  # replaced by a later file, or a file that was given to tar twice
+        dropped.update(rows_of.pop(name, ()))
+        before = [row for row in rows_of.get(target, ()) if offsets[row] < link.position]
+        fixed.pop(name, None)
+        links[name] = target, link.is_hard
+        if link.is_hard and before and before[-1] != rows_of[target][-1]:
+            fixed[name] = before[-1]  # tar links to the file as it was then
+            del links[name]
+    order = sorted(rows_of)
+    folders = [_plain(name) for name in found.folders]
+    followed = follow(SortedNames.of(order), folders, links)
+    if followed.out:
+        raise FormatError(
+            f"{path} has {plural(len(followed.out), 'link')} out of it: "
+            f"{first_few(followed.out, len(followed.out))}",
+            expected="links to its own members",
+            next_step="Unpack it into an empty folder, look at these links, and pack that folder, with "
+            "--follow-links if you trust them",
+        )
+    linked = [*fixed.items(), *((name, rows_of[order[row]][-1]) for name, row in followed.files)]
+    linked = [each for each in linked if each[0] not in rows_of]
+    filled = [name.decode() for name in (*order, *(name for name, _ in linked))]
+    with raised_as(SourceError, FormatError):
+        refuse_lost_folders(path, followed.left, lambda at: any(n.startswith(f"{at}/") for n in filled))
+    rows = np.concatenate([np.arange(len(names)), np.array([row for _, row in linked], np.int64)])
+    every = pa.concat_arrays([names, column([name.decode() for name, _ in linked], pa.string())])
+    kept = np.argsort(offsets[rows], kind="stable")
+    kept = kept[~np.isin(kept, list(dropped))]
+    notes = [f"not followed: {first_few(sorted(followed.left), len(followed.left))}"] if followed.left else []
+    if dropped:
+        notes.append(f"{plural(len(dropped), 'member')} replaced by a later link of the same name")
+    return every.take(from_numpy(kept)), rows[kept], [*found.folders, *followed.folders], notes
+
+
+def _plain(name: bytes) -> bytes:
+    """A name without `./` before it and slashes behind it."""
+    return b"/".join(part for part in name.split(b"/") if part not in (b"", b"."))
 
 
 def _as_text(raw: Names, path: Path) -> pa.StringArray:
@@ -238,10 +313,11 @@ def _as_text(raw: Names, path: Path) -> pa.StringArray:
     return names
 
 
-def _shown(folders: list[bytes]) -> tuple[str, ...]:
-    """The folders whose names may be those of classes."""
-    names = (name.decode("utf-8", "replace").removeprefix("./") for name in folders)
-    return tuple(name for name in names if name != "." and not re.search(_HIDDEN, f"{name}/"))
+def _shown(folders: list[bytes]) -> tuple[tuple[str, ...], list[str]]:
+    """The folders whose names may be those of classes, and the hidden ones."""
+    names = [name.decode("utf-8", "replace").removeprefix("./") for name in folders]
+    hidden = {name for name in names if re.search(_HIDDEN, f"{name}/")} - {"."}
+    return tuple(name for name in names if name != "." and name not in hidden), sorted(hidden)
 
 
 def _is_utf8(name: bytes) -> bool:

@@ -16,7 +16,7 @@ from array import array
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -35,14 +35,13 @@ _MAX_SIZE = 1 << 63
 _CHECK_AT_ONCE = 4096
 _REGULAR = frozenset(b"\x0007")
 _SKIPPED = {
-    ord("1"): "hard link",
-    ord("2"): "symbolic link",
     ord("3"): "device",
     ord("4"): "device",
     ord("6"): "named pipe",
     ord("V"): "volume label",
 }
 _QUIET = frozenset(b"DV")
+_LINKS = frozenset(b"12")
 _REFUSED = {ord("S"): "a sparse file", ord("M"): "the continuation of another volume"}
 
 
@@ -77,6 +76,22 @@ class Names:
         return pa.LargeBinaryArray.from_buffers(pa.large_binary(), len(self), buffers)
 
 
+class Link(NamedTuple):
+    """A link in an archive.
+
+    Args:
+        name: As stored.
+        target: As stored; of a hard link the name of another member.
+        is_hard: Whether it is a hard link.
+        position: Where it is in the archive, among the offsets of files.
+    """
+
+    name: bytes
+    target: bytes
+    is_hard: bool
+    position: int
+
+
 @dataclass
 class Members:
     """The contents of the headers, in the order of the archive, in columns.
@@ -89,6 +104,7 @@ class Members:
         examples: The first few of these.
         contents: Bytes of the annotations (labels, captions) by row.
         folders: Names of the members that are folders.
+        links: The members that are links.
         end: Where the archive's end mark begins, or where it was cut.
         complete: Whether there was an end mark.
         record: The provenance at the start of a tar of this package; empty in others.
@@ -102,6 +118,7 @@ class Members:
     examples: list[str] = field(default_factory=list)
     contents: dict[int, bytes] = field(default_factory=dict)
     folders: list[bytes] = field(default_factory=list)
+    links: list[Link] = field(default_factory=list)
     end: int = 0
     complete: bool = False
     record: dict[str, Any] = field(default_factory=dict)
@@ -118,6 +135,10 @@ class Members:
         self.tars += [prefix[:-1].rpartition(b"/")[2].decode("utf-8", "replace"), *others.tars]
         self.skipped.update(others.skipped)
         self.folders += [prefix + name for name in others.folders]
+        self.links += [
+            Link(prefix + name, prefix + target if is_hard else target, is_hard, position)
+            for name, target, is_hard, position in others.links
+        ]
         self.examples += others.examples[: max(0, 5 - len(self.examples))]
 
     def extend_by_rows(self, others: Members, rows: range, prefix: bytes = b"") -> None:
@@ -149,6 +170,7 @@ class Scanner:
     may_keep: Callable[[int], None] = lambda count: None
     _unchecked: list[tuple[int, bytes]] = field(default_factory=list)
     _long_name: bytes | None = None
+    _long_target: bytes | None = None
     _long_size: int | None = None
 
     def scan(self, begin: int = 0, end: int | None = None) -> Members:
@@ -186,7 +208,7 @@ class Scanner:
     def _take(self, header: bytes, data: int, size: int, found: Members) -> None:
         """Record one member according to its type."""
         kind = header[156]
-        if kind in b"LxX":
+        if kind in b"LKxX":
             self._extend_next(kind, data, size)
             return
         if kind == ord("g"):
@@ -199,13 +221,15 @@ class Scanner:
             self._take_file(name, data, size, found)
         elif kind in b"5" or kind in _REGULAR:
             found.folders.append(name.rstrip(b"/"))
-        elif kind not in _QUIET and kind not in b"K":
+        elif kind in _LINKS:
+            target = self._long_target or header[157:257].partition(b"\0")[0]
+            found.links.append(Link(name, target, kind == ord("1"), data))
+        elif kind not in _QUIET:
             what = _SKIPPED.get(kind, f"member of type {chr(kind)!r}")
             found.skipped[what] += 1
             if len(found.examples) < 5:
                 found.examples.append(name.decode("utf-8", "replace"))
-        if kind != ord("K"):  # it comes before the header that a long name belongs to
-            self._long_name = self._long_size = None
+        self._long_name = self._long_target = self._long_size = None
 
     def _take_file(self, name: bytes, data: int, size: int, found: Members) -> None:
         if self.inline and is_tar(name) and not found.is_ours:
@@ -251,10 +275,14 @@ class Scanner:
         if kind == ord("L"):
             self._long_name = body.partition(b"\0")[0]
             return
+        if kind == ord("K"):
+            self._long_target = body.partition(b"\0")[0]
+            return
         records = self._pax(body, data)
         if any(key.startswith(b"GNU.sparse") for key in records):
             raise self._bad("has a sparse file, stored by pax")
         self._long_name = records.get(b"path", self._long_name)
+        self._long_target = records.get(b"linkpath", self._long_target)
         if b"size" in records:
             self._long_size = _decimal(records[b"size"])
             if not 0 <= self._long_size < _MAX_SIZE:
