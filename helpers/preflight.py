@@ -27,7 +27,7 @@ from smallfiles.errors import SmallfilesError
 JOBS = ("00_make_data", "03_pack_arrow", "01_probe", "07_broadcast", "10_read")
 """The jobs that the instructor guide submits in the week before, in their order."""
 KERNEL = "smallfiles"
-SIGNS = {"ok": "ok  ", "warn": "warn", "fail": "FAIL"}
+SIGNS = {"ok": "ok  ", "absent": "-   ", "warn": "warn", "fail": "FAIL"}
 
 
 def look(root: Path, site: str) -> list[Finding]:

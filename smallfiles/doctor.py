@@ -29,12 +29,12 @@ from typing import Any, Literal, TypeAlias
 from pysquashfs.errors import SquashFSError
 from pysquashfs.libsquashfs import library
 from smallfiles import machine, slowfs
-from smallfiles.errors import SmallfilesError, install_line
+from smallfiles.errors import SmallfilesError, install_line, package_line
 from smallfiles.machine import nodelocal
 from smallfiles.machine.filesystems import existing
 from smallfiles.progress import bytes_text
 
-Verdict: TypeAlias = Literal["ok", "warn", "fail"]
+Verdict: TypeAlias = Literal["ok", "absent", "warn", "fail"]
 
 NEEDED_OPEN_FILES = 4096
 NEEDED_MEMORY_BYTES = 4 * 10**9
@@ -72,7 +72,8 @@ class Finding:
     Args:
         name: What was looked at, in a word or two.
         value: What was seen.
-        verdict: `ok`; `warn`, it will work but slowly or not everywhere; `fail`, it will not work.
+        verdict: `ok`; `absent`, few need it; `warn`, it will work but slowly or not
+            everywhere; `fail`, it will not work.
         advice: A sentence on what to do or to know; empty if there is nothing to say.
     """
 
@@ -194,7 +195,9 @@ def _scheduler() -> Iterator[Finding]:
             "(salloc or sbatch). Ignore this on your own machine.",
         )
     else:
-        yield Finding("SLURM", "not here", advice="Nothing to do: job scripts need it, the course does not.")
+        yield Finding(
+            "SLURM", "not here", "absent", "Nothing to do: job scripts need it, the course does not."
+        )
 
 
 def _storage(folders: Sequence[Path]) -> Iterator[Finding]:
@@ -327,7 +330,7 @@ def _hdf5_locking(folders: Sequence[Path]) -> Finding:
 def _mounting() -> Finding:
     reason = slowfs.why_not()
     advice = "Nothing to do: the notebook emulates slow folders instead."
-    return judged("FUSE", reason or "folders can be mounted without root", (reason, "ok", advice))
+    return judged("FUSE", reason or "folders can be mounted without root", (reason, "absent", advice))
 
 
 def _is_shared(folder: Path) -> bool:
@@ -352,7 +355,8 @@ def _software() -> Iterator[Finding]:
     for extra, (purpose, modules) in EXTRAS.items():
         missing = [name for name in modules if not _is_installed(name)]
         value = f"not installed: {', '.join(missing)}" if missing else "installed"
-        yield judged(f"extra {extra}", value, (missing, "ok", f"For {purpose} run: {install_line(extra)}"))
+        line = install_line(extra) if len(missing) == len(modules) else package_line(*missing)
+        yield judged(f"extra {extra}", value, (missing, "absent", f"For {purpose} run: {line}"))
     yield _squashfs_library()
 
 
@@ -362,7 +366,7 @@ def _squashfs_library() -> Finding:
         found = library.load()
     except SquashFSError as error:
         optional = "Nothing needs it but squashfs files of lzma"
-        return Finding("libsquashfs", error.got, advice=f"{optional}. To install it: {library.INSTALL}.")
+        return Finding("libsquashfs", error.got, "absent", f"{optional}. To install it: {library.INSTALL}.")
     value = f"{found.name}, version {found.version} of squashfs-tools-ng"
     return judged("libsquashfs", value, (not found.can_write, "ok", "Only version 1.2 and newer can write."))
 
@@ -393,7 +397,8 @@ def _torch() -> Finding:
     torch = _import("torch")
     took_s = monotonic() - started
     if isinstance(torch, Exception):
-        advice = f"Run: {install_line('train')}  (or make setup SYSTEM_SITE=1 for the PyTorch of your site)"
+        again = package_line("torch", flags="--force-reinstall ")
+        advice = f"Run: {again}  (or make setup SYSTEM_SITE=1 for the PyTorch of your site)"
         return Finding("PyTorch", f"cannot be imported ({torch})", "fail", advice)
     advice = "Its thousands of small files are on slow storage; install the environment on faster storage."
     value = f"{torch.__version__}, imported in {took_s:.1f} s, {_gpus(torch)}"
@@ -435,4 +440,4 @@ def _workshop(folder: Path) -> Iterator[Finding]:
     for tool, notebook in _TOOLS.items():
         missing, advice = shutil.which(tool) is None, f"Notebook {notebook} shows less without it."
         value = "is not installed" if missing else "installed"
-        yield judged(f"workshop: {tool}", value, (missing, "ok", advice))
+        yield judged(f"workshop: {tool}", value, (missing, "absent", advice))

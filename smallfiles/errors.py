@@ -6,7 +6,7 @@ senseless command line).
 
     SmallfilesError
     ├── UsageError            the command or the call makes no sense
-    ├── MissingPackageError   a package is not installed
+    ├── MissingPackageError   a package is not installed, or cannot be loaded
     ├── SourceError           a source tree, archive or file is not what it should be
     ├── ManifestError         a manifest is wrong
     ├── FormatError           a packed file is not what it should be
@@ -95,40 +95,77 @@ class UsageError(SmallfilesError):
 
 
 class MissingPackageError(SmallfilesError):
-    """A package is not installed."""
+    """A package is not installed, or what is installed cannot be loaded."""
 
     @classmethod
-    def of(cls, package: str, extra: str | None, purpose: str) -> MissingPackageError:
-        """The sentence with the exact line that installs `package`, of an extra or of none."""
+    def of(cls, package: str, purpose: str) -> MissingPackageError:
+        """Return the sentence with the line that installs `package` alone."""
         return cls(
             f"the Python package {package} is not installed",
             expected=f"it for {purpose}",
-            next_step=f"Run: {install_line(extra) or f'python -m pip install {package}'}",
+            next_step=f"Run: {package_line(package)}",
         )
 
     @classmethod
-    def of_import(
-        cls, error: ModuleNotFoundError, purpose: str = "this command"
-    ) -> MissingPackageError | None:
-        """The sentence for an import that failed; None where no package would mend it."""
-        root = (error.name or "").partition(".")[0]
+    def of_import(cls, error: Exception, purpose: str = "this command") -> MissingPackageError | None:
+        """Return the sentence for an import that failed; None if no package is the reason.
+
+        Args:
+            error: What was raised. It may be any exception, if it comes from the code of a package that was
+                being imported: PyTorch raises OSError if a library of CUDA is missing.
+            purpose: What the package is needed for.
+        """
+        root = (error.name or "").partition(".")[0] if isinstance(error, ImportError) else ""
+        broken = _imported_package(error)
+        is_missing = isinstance(error, ModuleNotFoundError) and root != broken
+        root = root if is_missing else broken or root
         if root in {"", *_OURS, *sys.stdlib_module_names}:
             return None
         package = _PACKAGES.get(root, root)
-        found = (extra for name, _, extra in _required() if name.lower() == package.lower())
-        return cls.of(package, next(found, None), purpose)
+        if is_missing:
+            return cls.of(package, purpose)
+        reason = (str(error).strip().splitlines() or [""])[0] or type(error).__name__
+        return cls(
+            f"the installed Python package {package} cannot be loaded ({reason})",
+            expected=f"it for {purpose}",
+            next_step="Load the module of your site that belongs to it, or install it again: "
+            + package_line(package, flags="--force-reinstall "),
+        )
 
 
-def install_line(extra: str | None) -> str:
-    """What installs an extra: in a clone the project with its pins, elsewhere the packages themselves.
+def _imported_package(error: BaseException) -> str | None:
+    """Return the package of others whose code was being imported when an error was raised, if any."""
+    if isinstance(error, OSError) and error.errno is not None:
+        return None  # a fault of the storage
+    trace = error.__traceback__
+    while trace is not None:
+        name = str(trace.tb_frame.f_globals.get("__name__", "")).partition(".")[0]
+        if trace.tb_frame.f_code.co_name == "<module>" and name not in {"__main__", "", *_OURS}:
+            return None if name in sys.stdlib_module_names else name
+        trace = trace.tb_next
+    return None
+
+
+def package_line(*packages: str, flags: str = "") -> str:
+    """Return the line that installs packages in versions that fit; in a clone the pinned ones.
+
+    Args:
+        packages: Their names, with `-` or `_`.
+        flags: Further words for pip, with a space at their end.
+    """
+    known = {name.lower().replace("_", "-"): line for name, line, _ in _required()}
+    wanted = [known.get(name.lower().replace("_", "-"), name) for name in packages]
+    pins = f"-c {shlex.quote(str(_LOCK))} " if _LOCK.is_file() else ""
+    return f"python -m pip install {flags}{pins}{shlex.join(wanted)}"
+
+
+def install_line(extra: str) -> str:
+    """Return the line that installs an extra: in a clone the project with its pins, elsewhere the packages.
 
     Args:
         extra: Its name; empty for what always comes along.
-
-    Returns:
-        The line for a shell; empty if there is no such extra.
     """
-    if extra is not None and _LOCK.is_file():
+    if _LOCK.is_file():
         return f"python -m pip install -c {_LOCK.name} -e '.{f'[{extra}]' if extra else ''}'"
     packages: list[str] = []
     extras = [extra]
@@ -139,7 +176,7 @@ def install_line(extra: str | None) -> str:
                 extras += inner[1].split(",")
             elif of == each:
                 packages.append(requirement)
-    return f"python -m pip install {shlex.join(packages)}" if packages else ""
+    return f"python -m pip install {shlex.join(packages)}"
 
 
 _LOCK = Path(__file__).resolve().parents[1] / "requirements.lock"

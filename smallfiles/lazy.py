@@ -35,7 +35,7 @@ def names(package: str) -> Callable[[str], Any]:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
         try:
             module = importlib.import_module(home)
-        except ModuleNotFoundError as error:
+        except Exception as error:  # a package of others may raise anything while it is imported
             from smallfiles.errors import MissingPackageError  # rarely needed
 
             raise MissingPackageError.of_import(error, f"{package}.{name}") or error from error

@@ -17,6 +17,7 @@ import io
 import wave
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from importlib.util import find_spec
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -26,6 +27,7 @@ from PIL import Image, ImageDraw
 from smallfiles import images, npy
 from smallfiles.fields import is_boxes
 from smallfiles.folders import IMAGE_SUFFIXES
+from smallfiles.images.decoding import decode_by_pillow
 from smallfiles.images.faults import PILLOW_RAISES
 from smallfiles.progress import plural
 
@@ -77,12 +79,19 @@ def of_file(data: bytes, suffix: str) -> Shown:
     if suffix in _TEXTS:
         return Shown(None, tuple(data[:4096].decode(errors="replace").splitlines()[:MOST_LINES]))
     try:
-        picture = Image.fromarray(images.decode(data))
+        picture = Image.fromarray(_pixels(data))
     except images.ImageError:
         if suffix in IMAGE_SUFFIXES:
             raise
         return _of_bytes(data, suffix)
     return Shown(_fit(picture.copy()), (f"{picture.width} x {picture.height}",), picture.size)
+
+
+def _pixels(data: bytes) -> npt.NDArray[np.uint8]:
+    """Decode a picture; by Pillow alone where the faster decoder is not installed."""
+    if find_spec("simplejpeg") is None:
+        return decode_by_pillow(data)
+    return images.decode(data)
 
 
 def of_partner(data: bytes, suffix: str, first: Shown) -> Shown:

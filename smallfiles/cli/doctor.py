@@ -17,7 +17,7 @@ from smallfiles.cli.output import report, sign
 if TYPE_CHECKING:
     from smallfiles.doctor import Finding
 
-_SIGNS = {"ok": ("✓", "+"), "warn": ("!", "!"), "fail": ("✗", "x")}
+_SIGNS = {"ok": ("✓", "+"), "absent": ("-", "-"), "warn": ("!", "!"), "fail": ("✗", "x")}
 
 
 def add(verbs: Verbs) -> None:

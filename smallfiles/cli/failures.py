@@ -59,10 +59,12 @@ def _let_go(*streams: TextIO | None) -> None:
             os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
-def summary(error: BaseException) -> str:
+def summary(error: Exception) -> str:
     """One sentence for any exception."""
     if isinstance(error, SmallfilesError):
         return str(error)
+    if not isinstance(error, MemoryError) and (missing := MissingPackageError.of_import(error)):
+        return str(missing)
     if isinstance(error, OSError) and error.errno is not None:
         return str(_of_system(error))
     if isinstance(error, MemoryError):
@@ -73,8 +75,6 @@ def summary(error: BaseException) -> str:
                 next_step="Ask for more memory",
             )
         )
-    if isinstance(error, ModuleNotFoundError) and (missing := MissingPackageError.of_import(error)):
-        return str(missing)
     return (
         f"this is a bug in the package: {type(error).__name__} ({printable(str(error))}) at {_place(error)}. "
         "Run it again with --debug and report what it prints."

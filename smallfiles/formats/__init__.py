@@ -73,7 +73,7 @@ def get(name: str) -> ModuleType:
 
     Raises:
         UsageError: No such format.
-        MissingPackageError: It needs a package of an extra.
+        MissingPackageError: It needs a package that is not installed, or cannot be loaded.
     """
     if name not in SUFFIXES and name not in _added():
         raise _not_installed(name) or UsageError(
@@ -86,7 +86,7 @@ def get(name: str) -> ModuleType:
             return importlib.import_module(f"smallfiles.formats.{name}")
         module: ModuleType = _added()[name].load()
         return module
-    except ModuleNotFoundError as error:
+    except Exception as error:  # a package of others may raise anything while it is imported
         raise MissingPackageError.of_import(error, f"the format {name}") or error from error
 
 

@@ -19,7 +19,6 @@ from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
-import simplejpeg
 from PIL import Image
 
 from smallfiles.images.faults import PILLOW_RAISES, damaged, not_a_picture, too_large
@@ -87,6 +86,8 @@ def decode_reduced(data: Buffer, header: Header, denominator: int) -> Pixels:
     Raises:
         ImageError: No complete picture.
     """
+    import simplejpeg  # here, since Pillow decodes what people look at without it
+
     least_height, least_width = -(-header.height // denominator), -(-header.width // denominator)
     try:
         found: Pixels = simplejpeg.decode_jpeg(
@@ -143,6 +144,10 @@ def _warning(data: Buffer) -> str | None:
 
 
 def _warned(data: bytes) -> str | None:
+    try:
+        import simplejpeg
+    except ModuleNotFoundError:  # it alone tells of them
+        return None
     for colours in ("CMYK", "GRAY"):  # the first fails at once on what is not CMYK
         try:
             simplejpeg.decode_jpeg(data, colours)

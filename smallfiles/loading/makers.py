@@ -310,8 +310,8 @@ class Audio:
         """
         try:
             import soundfile
-        except ModuleNotFoundError:
-            raise MissingPackageError.of("soundfile", "audio", "sound files") from None
+        except (ImportError, OSError) as error:  # OSError: its library of C is missing
+            raise MissingPackageError.of_import(error, "sound files") or error from None
         try:
             with soundfile.SoundFile(io.BytesIO(item.data)) as sound:
                 self._check(sound)

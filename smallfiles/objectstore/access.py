@@ -87,8 +87,8 @@ def connect(endpoint: str, keys: Keys | None) -> Any:
     try:
         from botocore.config import Config
         from botocore.session import Session
-    except ImportError:
-        raise MissingPackageError.of("botocore", "s3", "an object store") from None
+    except ImportError as error:
+        raise MissingPackageError.of_import(error, "an object store") or error from None
     session = Session()
     try:
         region = os.environ.get("AWS_REGION") or session.get_config_variable("region") or "us-east-1"

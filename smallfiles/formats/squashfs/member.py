@@ -179,6 +179,6 @@ def as_sentences() -> Iterator[None]:
         elif isinstance(error, MissingToolError):
             kind = MissingPackageError
         same = kind(error.got, expected=error.expected, next_step=error.next_step)
-        if isinstance(cause := error.__cause__, ModuleNotFoundError):  # our sentence names the extra too
+        if isinstance(cause := error.__cause__, ImportError):  # our sentence names the version too
             same = MissingPackageError.of_import(cause, error.expected.removeprefix("it for ")) or same
         raise same from error

@@ -106,7 +106,7 @@ def zstandard() -> Any:
     try:
         return importlib.import_module("zstandard")
     except ImportError as error:
-        raise MissingPackageError.of("zstandard", "formats", "tar files compressed with zstd") from error
+        raise MissingPackageError.of_import(error, "tar files compressed with zstd") or error from error
 
 
 def compressor(kind: Compression) -> Any:
