@@ -5,6 +5,8 @@ others do it, each as its authors teach it, and the loaders of others where they
 imports this package; the toolbox is told its modules by name. `make bench` and `make bench-peers` run it.
 """
 
+import smallfiles  # noqa: F401, I001 - it says so if this Python is too old
+
 import importlib
 from collections.abc import Sequence
 from importlib.util import find_spec
@@ -44,6 +46,7 @@ def needed(name: str) -> Any:
     Raises:
         WorkFailed: It is not installed; says how to do that.
     """
-    if why := missing([name]):
+    why = missing([name])
+    if why:
         raise WorkFailed(why)
     return importlib.import_module(name)

@@ -12,6 +12,8 @@ package, three cells in. So nothing but the standard library is imported here un
 looked at the kernel, and every failure after that is one sentence. All notebooks begin with it.
 """
 
+import smallfiles  # noqa: F401, I001 - it says so if this Python is too old
+
 from helpers import show
 from helpers.kernel import check_kernel, install_handlers
 from helpers.setup import Setup, set_up

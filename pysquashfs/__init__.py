@@ -13,10 +13,14 @@ the defaults of mksquashfs compress photographs again and store their ends in sh
 reads eight times slower; `SquashFS.info` reports it. Notebook 06 teaches it.
 """
 
-from __future__ import annotations
-
+import sys
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
+
+if sys.version_info < (3, 11):  # noqa: UP036 - nothing has looked at it before, in a clone
+    sys.exit(
+        f"error: this is Python {sys.version_info[0]}.{sys.version_info[1]}; expected Python 3.11 or newer."
+    )
 
 from pysquashfs.errors import SquashFSError
 

@@ -28,6 +28,8 @@ import re
 import shlex
 import sys
 from collections.abc import Iterable, Iterator
+from difflib import get_close_matches
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -57,6 +59,8 @@ _BY_ERRNO: dict[int, tuple[str, str]] = {
     ),
 }
 """What a number of the system means: what it would need, and what to do next."""
+_NAMES_LOOKED_AT = 10_000
+_SIMILAR = 0.7
 _OURS = ("smallfiles", "pysquashfs", "helpers", "exercises", "benchmarks")
 _PACKAGES = {"PIL": "pillow"}  # whose module has another name
 
@@ -245,6 +249,18 @@ def raised_as(caught: type[SmallfilesError], kind: type[SmallfilesError]) -> Ite
         yield
     except caught as error:
         raise kind(error.got, expected=error.expected, next_step=error.next_step) from error
+
+
+def like(path: Path) -> str:
+    """Return ` (did you mean NAME?)` if the name of a file beside a missing one is similar, else nothing."""
+    missing = next((each for each in (*reversed(path.parents), path) if not each.exists()), None)
+    if missing is None:
+        return ""
+    with contextlib.suppress(OSError), os.scandir(missing.parent) as entries:
+        names = [entry.name for entry in islice(entries, _NAMES_LOOKED_AT)]
+        for name in get_close_matches(missing.name, names, 1, _SIMILAR):
+            return f" (did you mean {missing.with_name(name) / path.relative_to(missing)}?)"
+    return ""
 
 
 def first_few(items: Iterable[object], total: int, limit: int = 5) -> str:

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from smallfiles import __version__
-from smallfiles.cli.arguments import Parser, Teaching, add_common_flags
+from smallfiles.cli.arguments import Parser, Teaching, add_common_flags, refuse_windows_paths
 from smallfiles.cli.failures import guarded
 from smallfiles.cli.output import lenient, say
 from smallfiles.signals import end_by
@@ -165,6 +165,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             return int(stop.code or 0)
         with warnings.catch_warnings():
             warnings.showwarning = _show_warning
+            refuse_windows_paths(arguments)
             return int(arguments.run(arguments))
 
     code = guarded(run, arguments)

@@ -10,13 +10,15 @@ import argparse
 import contextlib
 import dataclasses
 import inspect
+import re
 import sys
 import textwrap
 import types
 import typing
 from collections.abc import Callable, Sequence
+from difflib import get_close_matches
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
 
 from smallfiles.cli.output import escaped
 from smallfiles.errors import UsageError
@@ -29,6 +31,7 @@ if TYPE_CHECKING:
 
 Verbs: TypeAlias = "argparse._SubParsersAction[Parser]"
 
+_OF_WINDOWS = re.compile(r"[A-Za-z]:\\|\\\\")
 FORMATS = "files, arrow, hdf5, tar, squashfs, or one of an installed package"
 
 
@@ -36,7 +39,7 @@ class Teaching(argparse.ArgumentDefaultsHelpFormatter, argparse.RawDescriptionHe
     """Keeps examples as written, and shows only informative defaults."""
 
     def _get_help_string(self, action: argparse.Action) -> str | None:
-        if action.default in (None, False, True) or action.default == []:
+        if action.default in (None, False, True) or isinstance(action.default, list | tuple):
             return action.help
         return super()._get_help_string(action)
 
@@ -49,6 +52,37 @@ class Parser(argparse.ArgumentParser):
         if message and file is not None:
             with contextlib.suppress(*[OSError] * (file is sys.stderr)):
                 file.write(escaped(message))  # words of the command line are in it
+
+    def error(self, message: str) -> NoReturn:
+        """Add the flag or verb that was probably meant."""
+        wrong = re.findall(r"(?<=invalid choice: ')[^']+", message)
+        if message.startswith("unrecognized arguments: "):
+            wrong = [word.partition("=")[0] for word in message.split()[2:] if word.startswith("-")]
+        known = [*self._option_string_actions]
+        for action in self._actions:
+            known += [str(choice) for choice in action.choices or ()]
+        for word in wrong[:1]:
+            for similar in get_close_matches(word, known, 1, 0.7):
+                message += f"; did you mean {similar}?"
+        super().error(message)
+
+
+def refuse_windows_paths(arguments: argparse.Namespace) -> None:
+    r"""Refuse `D:\\out\\a.arrow`: Linux would make a file of this name, in the working folder.
+
+    Raises:
+        UsageError: A path is one of Windows.
+    """
+    for value in vars(arguments).values():
+        for path in value if isinstance(value, list) else [value]:
+            if isinstance(path, Path) and _OF_WINDOWS.match(str(path)) and not path.exists():
+                parts = [part for part in re.split(r"[\\/]|^[A-Za-z]:", str(path)) if part]
+                raise UsageError(
+                    f"{path} is a path of Windows, and this is {sys.platform.capitalize()}",
+                    expected="a path with / between its folders",
+                    next_step=f"Write it as this system names it, for example {'/'.join(parts)}; the Windows "
+                    "Subsystem for Linux shows D: as /mnt/d",
+                )
 
 
 def add_verb(verbs: Verbs, name: str, documented: Callable[..., object]) -> Parser:

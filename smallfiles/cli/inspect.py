@@ -37,7 +37,7 @@ def add(verbs: Verbs) -> None:
     parser.add_argument(
         "--croissant", action="store_true", help="write OUT.croissant.json, a card of the set"
     )
-    parser.add_argument("--licence", metavar="URL", help="of the set, for its card")
+    parser.add_argument("--licence", "--license", metavar="URL", help="of the set, for its card")
     parser.add_argument("--seed", type=int, metavar="S", help="of the choice of samples to draw (0)")
 
 

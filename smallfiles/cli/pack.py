@@ -39,7 +39,7 @@ def add(verbs: Verbs) -> None:
         action="append",
         default=[],
         metavar="KEY=VALUE",
-        help="an option of the format; repeatable",
+        help="an option of the format, listed above; repeatable",
     )
     add_flags(parser, PackConfig, ("in_flight", "verify", "on_error", "check", "store", "quality"))
     add_flags(parser, PackConfig, ("digest",))
@@ -82,6 +82,12 @@ def run(arguments: argparse.Namespace) -> int:
     themselves, as Hugging Face publishes them, are read with their folder. In a folder without images the
     files of the most frequent data suffix (.npy, .wav ...) are packed. A folder of COCO, YOLO or Pascal VOC
     is packed with its boxes, and images/ beside masks/ with the masks.
+    Options of a format are -O NAME=VALUE:
+      x.arrow  rows_per_batch=64, max_batch_bytes=67108864, layout=smallfiles (or juelich, for the loaders of
+               the course in Jülich)
+      x.h5     layout=blob (or vlen, for these loaders)
+      x.tars   max_bytes=1073741824 and max_count=100000 per shard, compression=none (or gzip, zstd)
+      x.sqfs   compression=none (or gzip, zstd), level, block_bytes=131072, fragments=false
     OUT appears under its name only when it is complete and verified. A killed run never looks finished:
     the same command resumes it or starts over.
     A camera's EXIF orientation is kept, and training ignores it, as torchvision does. To turn these images

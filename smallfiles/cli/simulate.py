@@ -29,7 +29,10 @@ _NODES = (1, 10, 100, 1000, 10_000)
 def add(verbs: Verbs) -> None:
     """Add the verbs."""
     parser = add_run(verbs, "simulate", run)
-    parser.add_argument("--nodes", type=int, nargs="+", default=_NODES, metavar="N", help="numbers of nodes")
+    few = " ".join(map(str, _NODES)) + " if not given"
+    parser.add_argument(
+        "--nodes", type=int, nargs="+", default=_NODES, metavar="N", help=f"numbers of nodes; {few}"
+    )
     ways = parser.add_argument("--way", choices=_EACH, action="append", help="how samples are stored")
     ways.help = f"{ways.help}; all of them if not given"
     saved = "what smallfiles bench read, bench load or doctor --share saved"

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from smallfiles.cli.arguments import FORMATS, Verbs, add_run, add_source_flags, load_source
 from smallfiles.cli.failures import FAILED, UNPROVEN
 from smallfiles.cli.output import in_seconds, report
-from smallfiles.errors import FormatError
+from smallfiles.errors import FormatError, SmallfilesError
 from smallfiles.keys import printable
 from smallfiles.progress import bytes_text, plural
 
@@ -51,7 +51,10 @@ def run(arguments: argparse.Namespace) -> int:
     source = None if arguments.against is None else _source(arguments)
     found = verify(arguments.out, source, format=arguments.format)
     more = {"verdict": found.verdict, "intact": found.intact, "path": str(found.path)}
-    report(arguments, asdict(found) | more | {"seconds": round(found.seconds, 3)}, *_lines(found))
+    lines = [*_lines(found)]
+    if found.verdict == "differs":
+        lines.append(_packed_from(arguments))
+    report(arguments, asdict(found) | more | {"seconds": round(found.seconds, 3)}, *lines)
     return {"intact": 0, "unproven": UNPROVEN}.get(found.verdict, FAILED)
 
 
@@ -70,6 +73,21 @@ def _source(arguments: argparse.Namespace) -> Source:
     if is_table(against) or inline.find(against, usual.get("split"), usual.get("columns", ())):
         usual.pop("suffixes", None)  # a table lists its files
     return load_source(against, arguments, **usual)
+
+
+def _packed_from(arguments: argparse.Namespace) -> str:
+    """Return what a packed file says it was packed from, since `--against` may name something else."""
+    from smallfiles import formats
+
+    with (
+        contextlib.suppress(SmallfilesError),
+        closing(formats.open(arguments.out, arguments.format)) as reader,
+    ):
+        schema = (reader.info().get("provenance") or {}).get("schema")
+        if isinstance(schema, dict) and schema.get("name"):
+            what = f"{schema['name']!r}, split {schema.get('split')!r}, {plural(len(reader), 'sample')}"
+            return f"it was packed from {what}; it was compared with {arguments.against}"
+    return "it does not say what it was packed from"
 
 
 def _lines(found: VerifyReport) -> Iterator[str]:

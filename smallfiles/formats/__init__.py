@@ -24,7 +24,7 @@ from pathlib import Path
 from stat import S_ISDIR, S_ISREG
 from types import ModuleType
 
-from smallfiles.errors import FormatError, MissingPackageError, UsageError, of_system
+from smallfiles.errors import FormatError, MissingPackageError, UsageError, like, of_system
 from smallfiles.samples import Reader
 
 SUFFIXES: dict[str, tuple[str, ...]] = {
@@ -35,6 +35,7 @@ SUFFIXES: dict[str, tuple[str, ...]] = {
     "tar": (".tars", ".tar", ".tar.gz", ".tar.zst"),
     "squashfs": (".sqfs", ".squashfs"),
 }
+_MAY_BE_PACKED = (".zip", ".csv", ".tsv", ".jsonl", ".ndjson", ".parquet", ".feather", ".json", ".tgz")
 _SINGLE_FILES = ("arrow", "hdf5", "squashfs")
 GROUP = "smallfiles.formats"
 _CONTRIB = {"lmdb": "contrib/smallfiles-lmdb"}
@@ -152,10 +153,13 @@ def open(path: Path | str, format: str | None = None) -> Reader:
     except UsageError as error:
         if path.suffix == ".zarr":
             raise
+        cure = "Give the packed file"
+        if path.is_dir() or path.suffix.lower() in _MAY_BE_PACKED:
+            cure = f"Pack it first: smallfiles pack {shlex.quote(str(path))} train.arrow"
         raise UsageError(
-            f"{path} is not named as a packed file",
+            f"{path} is not a packed file" if path.exists() else f"{path} is not named as a packed file",
             expected=error.expected,
-            next_step=f"Pack it first: smallfiles pack {shlex.quote(str(path))} train.arrow",
+            next_step=cure + like(path),
         ) from None
     try:
         mode = path.stat().st_mode
@@ -163,7 +167,7 @@ def open(path: Path | str, format: str | None = None) -> Reader:
         raise FormatError(
             f"{path} does not exist",
             expected=f"a packed {name} file",
-            next_step="Check the path, or make it with: smallfiles pack",
+            next_step=f"Check the path{like(path)}, or make it with: smallfiles pack",
         ) from None
     except OSError as error:  # no permission, or a mount whose server is gone
         raise of_system(error, f"{path} cannot be read ({error.strerror})") from error

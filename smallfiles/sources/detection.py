@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from smallfiles.errors import FormatError, SourceError, raised_as
+from smallfiles.errors import FormatError, SourceError, like, raised_as
 from smallfiles.folders import SourceOptions
 from smallfiles.formats.files.reading import MANIFEST
 from smallfiles.formats.squashfs.reading import tree_of
@@ -108,7 +108,7 @@ def _load(path: Path, options: SourceOptions) -> Source:
         raise SourceError(
             f"{path} {what}",
             expected="a folder, a tar or zip file or a manifest",
-            next_step="Check the path, and whether this file system is mounted on this node",
+            next_step=f"Check the path{like(path)}, and whether this file system is mounted on this node",
         )
     if path.suffix == ".json" and path.is_file():
         return _from_manifest(path, options.root, options)

@@ -248,6 +248,15 @@ def _is_file(root: Path, text: str) -> bool:
         return False
 
 
+def names_files(table: pa.Table, name: str, root: Path) -> bool:
+    """Return whether the texts of a column, as far as we look, are paths of files that exist."""
+    texts = table.column(name)
+    if not pa.types.is_string(texts.type):
+        return False
+    known = texts.slice(0, 100 * _LOOKED_AT).drop_null().slice(0, _LOOKED_AT).to_pylist()
+    return bool(known) and all(_is_file(root, text) for text in known)
+
+
 def _first(
     names: Sequence[str], path: Path, files: Mapping[str, str], given: Mapping[str, str], usual: str
 ) -> tuple[str, str]:

@@ -46,6 +46,7 @@ from smallfiles.sources.roles import (
     filled,
     given_first,
     known_targets,
+    names_files,
     roles_of,
     sentence,
 )
@@ -395,6 +396,10 @@ def source_of(
             first=given_first(roles.first, options),
         )
     taken = sentence(roles, manifest.values.schema, path, _listed(classes, is_sorted=not rows.classes))
+    files = [spec for spec in roles.values.values() if names_files(rows.table, spec, root)]
+    split_notes += tuple(
+        f"the column {each} names files that exist: --field {each}={each} packs them too" for each in files
+    )
     notes = (taken, *split_notes, *notes, *without, *absent)
     store = store or FolderStore(root, follow_links=options.follow_links)
     return Source(manifest, store, "table", notes, root, columns=options.columns)

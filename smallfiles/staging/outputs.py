@@ -22,7 +22,7 @@ from pathlib import Path
 
 from smallfiles import machine
 from smallfiles.digests import BLOCK_BYTES, SIDECARS, ContentDigest, added_fields, adds_to, sidecar
-from smallfiles.errors import DamagedFileError, FormatError, SourceError, UsageError
+from smallfiles.errors import DamagedFileError, FormatError, SourceError, UsageError, like
 
 _SMALL_BYTES = 1 << 20
 _MANY = 100
@@ -237,7 +237,7 @@ def unreadable(path: Path, error: OSError) -> SourceError:
     return SourceError(
         f"{path} cannot be read ({error.strerror or error})",
         expected="a packed file or a folder of shards",
-        next_step="Check the path and its permissions",
+        next_step=f"Check the path{like(path)} and its permissions",
     )
 
 

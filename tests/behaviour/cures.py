@@ -966,6 +966,13 @@ REFUSALS = [
         (lambda: voc(),),
     ),
     Refusal(
+        "a split of VOC without lists",
+        lambda: (voc("1"), voc("2")),
+        f"{PACK} --split train",
+        "Add this file, or pack all images without --split",
+        (instead(PACK), lambda: table("data/ImageSets/Main/train.txt", "1")),
+    ),
+    Refusal(
         "points that cannot be scaled",
         lambda: (classes(), put("t.jsonl", '{"file": "cat/0.jpg", "boxes": [[1, 2]]}\n')),
         "pack t.jsonl o.arrow --root data --resize 8",

@@ -184,6 +184,12 @@ def _of_split(
     listed = {name for each in lists.values() for name in each}
     folders = {pair.folder: next(filter(canonical_split, pair.folder.split("/")), "") for pair in pairs}
     name, split, notes = chosen_split(sorted(listed or {*folders.values()}), options.split, path)
+    if not name and notes and options.split:
+        raise SourceError(
+            f"{path} has no list of the images of {options.split!r}, so it may hold those of other splits",
+            expected=f"ImageSets/Main/{options.split}.txt, with one name per line",
+            next_step="Add this file, or pack all images without --split",
+        )
     if listed:
         chosen = [(pair, stem) for pair in pairs for stem in lists[pair.folder].get(name, [])]
     else:

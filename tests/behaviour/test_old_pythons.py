@@ -1,0 +1,69 @@
+"""In a clone any Python may run the first lines. An old one is told which version is needed."""
+
+import ast
+import glob
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+STARTS = {
+    "smallfiles": "smallfiles/__init__.py",
+    "pysquashfs": "pysquashfs/__init__.py",
+    "helpers": "helpers/__init__.py",
+    "exercises": "exercises/__init__.py",
+    "benchmarks": "benchmarks/__init__.py",
+    "setup.py": "setup.py",
+}
+COMMANDS = [
+    ["-m", "smallfiles", "doctor"],
+    ["-m", "pysquashfs", "list", "x.sqfs"],
+    ["-m", "helpers.preflight"],
+    ["-m", "helpers.jobs", "local", "00_make_data"],
+    ["-m", "benchmarks", "pack"],
+    ["setup.py", "--version"],
+    ["-c", "import smallfiles"],
+    ["-c", "from smallfiles import formats"],
+    ["-c", "from pysquashfs import SquashFS"],
+    ["-c", "from helpers import show, start"],
+    ["-c", "from exercises.checks import check"],
+]
+
+
+def old_pythons():
+    """Every Python from 3.6 to 3.10 that is found here and runs; there may be none."""
+    versions = Path.home() / ".pyenv/versions"
+    named = [shutil.which(f"python3.{minor}") for minor in range(6, 11)]
+    paths = [each for minor in range(6, 11) for each in glob.glob(f"{versions}/3.{minor}.*/bin/python")]
+    found = [path for path in (*named, *paths) if path]
+    return [path for path in found if subprocess.run([path, "-c", ""], capture_output=True).returncode == 0]
+
+
+@pytest.mark.parametrize("name", STARTS)
+def test_the_first_lines_can_be_parsed_by_python_36(name):
+    text = (ROOT / STARTS[name]).read_text()
+    tree = ast.parse(text, feature_version=(3, 6))
+    first = [node for node in tree.body if isinstance(node, ast.ImportFrom) and node.module == "__future__"]
+    assert not any(alias.name == "annotations" for node in first for alias in node.names), "3.7 and newer"
+
+
+@pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
+def test_an_old_python_is_told_which_version_is_needed(words):
+    """As if this were Python 3.9; and with each old Python that is here."""
+    pretend = "import sys, runpy; sys.version_info = (3, 9, 18, 'final', 0); "
+    if words[0] == "-c":
+        pretended = ["-c", pretend + words[1]]
+    else:
+        rest = words[1:] if words[0] == "-m" else words
+        run = "run_module" if words[0] == "-m" else "run_path"
+        pretended = ["-c", f"{pretend}sys.argv = {rest}; runpy.{run}({rest[0]!r}, run_name='__main__')"]
+    for program, line in ((sys.executable, pretended), *((each, words) for each in old_pythons())):
+        environment = {"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT), "PYTHONDONTWRITEBYTECODE": "1"}
+        done = subprocess.run([program, *line], cwd=ROOT, env=environment, capture_output=True, text=True)
+        assert done.returncode == 1, f"{program}: {done.stdout}{done.stderr}"
+        assert done.stderr.startswith("error: this is Python 3.") and "Python 3.11 or newer" in done.stderr
+        assert "Traceback" not in done.stderr and "bug" not in done.stderr
