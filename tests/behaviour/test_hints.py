@@ -39,13 +39,13 @@ def said(place, capsys):
         ("pack images x.arrow --unlabeled", 2, "did you mean --unlabelled?"),
         ("pack images x.arrow --spit=train", 2, "did you mean --split?"),
         ("pakc images x.arrow", 2, "did you mean pack?"),
-        ("bench raed train.arrow", 2, "did you mean read?"),
+        ("bench reat train.arrow", 2, "did you mean read?"),
         ("synth o --layout kagle", 2, "did you mean kaggle?"),
         ("pack imagse x.arrow", 1, "(did you mean images?)"),
         ("pack imagse/cat x.arrow", 1, "(did you mean images/cat?)"),
-        ("inspect trian.arrow", 1, "(did you mean train.arrow?)"),
+        ("inspect traim.arrow", 1, "(did you mean train.arrow?)"),
         ("verify train.arrow --against image", 1, "(did you mean images?)"),
-        ("stage trian.arrow", 1, "/train.arrow?)"),
+        ("stage traim.arrow", 1, "/train.arrow?)"),
     ],
 )
 def test_a_mistyped_flag_verb_or_path_is_answered_with_a_similar_one(words, code, meant, said):
