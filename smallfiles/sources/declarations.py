@@ -252,7 +252,9 @@ def _share(name: str, lines: Sequence[Sequence[str]], names: _Names) -> bool:
             or len(paths & names.stems) > 1
             or len(words & names.stems) * 2 > len(words)
         )
-    is_table = suffix in TABLE_SUFFIXES
+    ids = [line[0] for line in lines[1:] if line]
+    is_table = suffix in TABLE_SUFFIXES and len({*ids}) == len(ids)
+    is_table = is_table and not known_targets(lines[0][:1] if lines else ())
     count = 0
     for line in lines:
         stems = [

@@ -127,6 +127,8 @@ TREES = {
             "class_to_idx.json": '{"cat": 0, "dog": 1}',
             "colours.csv": "name,r,g,b\ncat,1,2,3\ndog,4,5,6\n",
             "train.log": "epoch 1\nepoch 2\n",
+            "pixels.csv": "label,p0\n1,5\n2,6\n",
+            "runs.csv": "run,loss\n1,5\n1,6\n2,7\n",
         },
         "cat dog",
         kept=4,
