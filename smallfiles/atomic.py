@@ -158,7 +158,7 @@ def changing(out: Path, doing: str) -> Iterator[Lease]:
     """
     folder, lease = out.parent / f".{out.name}.changing", None
     while lease is None:
-        with writing(out):
+        with writing(out.parent):
             folder.mkdir(exist_ok=True)
         with contextlib.suppress(FileNotFoundError):  # its last owner has just removed it
             lease = Lease(

@@ -30,7 +30,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from . import watch
+from . import moments, watch
 
 
 def _patch_torch(module: Any) -> None:
@@ -117,7 +117,7 @@ def _audit(event: str, words: Any) -> None:
         if event == "open":
             watch.current.opened(*words)
     except Exception as error:
-        if watch.from_handler(error):
+        if moments.from_handler(error):
             raise
 
 

@@ -8,7 +8,7 @@ import threading
 from collections.abc import Iterator
 from typing import Any
 
-from .moments import shm
+from .moments import from_handler, shm
 
 _KNOWN = ("torch.utils.data.", "accelerate.", "lightning.", "webdataset.")
 
@@ -63,7 +63,9 @@ def length(iterator: Any) -> int | None:
     """Batches of an epoch; None where the loader cannot know."""
     try:
         return len(iterator)
-    except Exception:  # an IterableDataset has none; what a stranger's __len__ raises is not ours
+    except Exception as error:  # an IterableDataset has none; what a stranger's __len__ raises is not ours
+        if from_handler(error):
+            raise
         return None
 
 
@@ -96,5 +98,7 @@ def at_rest(iterator: Any) -> bool:
         if iterator._data_queue is not iterator._worker_result_queue:
             made += iterator._data_queue.qsize()
         return bool(made >= iterator._tasks_outstanding)
-    except Exception:  # of another version of PyTorch
+    except Exception as error:  # of another version of PyTorch
+        if from_handler(error):
+            raise
         return True

@@ -5,6 +5,7 @@ from __future__ import annotations
 import linecache
 import os
 import re
+import signal
 import sys
 
 _CALLS = {
@@ -71,6 +72,22 @@ def copies(line: str, names: list[str]) -> bool:
     """Whether the main thread copies or prepares a batch between two steps, outside of the model."""
     text = "\n".join(names[:4])
     return not _MODEL.search(text) and bool(_COPY.search(text) or _COPY_LINE.search(line))
+
+
+def from_handler(error: BaseException) -> bool:
+    """Whether a signal handler of the program raised this; it interrupts the main thread also in our code."""
+    codes = set()
+    for each in map(signal.getsignal, signal.valid_signals()):
+        function = getattr(each, "func", each)  # of a partial
+        call = getattr(type(function), "__call__", None)  # noqa: B004 - of an object, its code is wanted
+        codes.add(getattr(function, "__code__", None) or getattr(call, "__code__", None))
+    codes.discard(None)
+    trace = error.__traceback__
+    while trace is not None:
+        if trace.tb_frame.f_code in codes:
+            return True
+        trace = trace.tb_next
+    return False
 
 
 def counters(ours: int = 0) -> dict[str, int]:

@@ -54,22 +54,6 @@ class Epoch:
         return batch
 
 
-def from_handler(error: BaseException) -> bool:
-    """Whether a signal handler of the program raised this; it interrupts the main thread also in our code."""
-    codes = set()
-    for each in map(signal.getsignal, signal.valid_signals()):
-        function = getattr(each, "func", each)  # of a partial
-        call = getattr(type(function), "__call__", None)  # noqa: B004 - of an object, its code is wanted
-        codes.add(getattr(function, "__code__", None) or getattr(call, "__code__", None))
-    codes.discard(None)
-    trace = error.__traceback__
-    while trace is not None:
-        if trace.tb_frame.f_code in codes:
-            return True
-        trace = trace.tb_next
-    return False
-
-
 class Watch:
     """The measurements of this process; a new one after each fork."""
 
@@ -97,7 +81,7 @@ class Watch:
         try:
             return measure(*words)
         except Exception as error:
-            if from_handler(error):
+            if moments.from_handler(error):
                 raise
             self.done, self.facts["failed"] = True, f"{measure.__name__}: {type(error).__name__} {error}"
 
@@ -123,9 +107,10 @@ class Watch:
         self.looker = 0
         before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())  # inherited by it
         try:
-            with contextlib.suppress(Exception):  # not of `threading`: the program may join all that it lists
-                start_new_thread(self.look_on, ())
-                self.looking = True
+            start_new_thread(self.look_on, ())  # not of `threading`: the program may join all that it lists
+            self.looking = True
+        except RuntimeError:  # there are too many threads
+            pass
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
@@ -151,6 +136,14 @@ class Watch:
             if time.perf_counter() > self.written + 0.2:
                 self.write_if_cheap()
         self.write()
+
+    def begin_rank(self) -> None:
+        """Keep what is measured, however this process ends."""
+        from multiprocessing.util import Finalize  # its children end without atexit
+
+        Finalize(None, self.write, exitpriority=0)
+        with contextlib.suppress(OSError, ValueError):  # a full disk
+            self.keep_a_journal()
 
     def keep_a_journal(self) -> None:
         """Map a file to which each step is written: it outlives this process, however that ends.
@@ -200,7 +193,7 @@ class Watch:
             self.written = time.perf_counter()
             self.write_s = self.written - began
         except Exception as error:
-            if from_handler(error):
+            if moments.from_handler(error):
                 raise
         finally:
             self.lock.release()
@@ -305,7 +298,7 @@ class Watch:
             loader["batch_bytes"] = self.facts["batch_bytes"] = loaders.nbytes(batch)
             loader["batch_samples"] = loader["batch_size"] or loaders.samples(batch)
             if epoch.made == 1:  # what the steps in the journal belong to
-                self.write_if_cheap()
+                self.write() if len(self.epochs) == 1 else self.write_if_cheap()
         if got[2] is not None:
             self.gaps.append((asked[2], got[2]))
         while self.gaps and self.gaps[0][1].query():
@@ -344,7 +337,7 @@ class Watch:
             try:
                 epoch.ahead.append((original(iterator), None))
             except Exception as error:
-                if from_handler(error):
+                if moments.from_handler(error):
                     raise
                 epoch.ahead.append((None, error))
                 break
@@ -379,12 +372,8 @@ def begin(role: str) -> Watch:
     global current
     current = Watch(role)
     current.start_looking()
-    with contextlib.suppress(Exception):
-        if role == "rank":  # a child of multiprocessing ends without atexit
-            current.keep_a_journal()
-            from multiprocessing.util import Finalize
-
-            Finalize(None, current.write, exitpriority=0)
+    if role == "rank":
+        current.attempt(current.begin_rank)
     return current
 
 
