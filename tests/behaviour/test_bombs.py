@@ -52,6 +52,8 @@ def packed_zeros(tmp_path: Path, suffix: str, parts: int, name: str = "a.bin") -
             for _ in range(parts):
                 file.write(PART)
     elif suffix == ".sqfs":
+        if shutil.which("mksquashfs") is None:
+            pytest.skip("the command mksquashfs is missing")
         (tmp_path / "tree").mkdir()
         with (tmp_path / "tree" / name).open("wb") as file:
             file.truncate(parts * len(PART))
@@ -66,7 +68,7 @@ def packed_zeros(tmp_path: Path, suffix: str, parts: int, name: str = "a.bin") -
 
 
 SLOW = [pytest.param(suffix, marks=pytest.mark.slow) for suffix in (".tar.bz2", ".tar.xz")]
-KINDS = [".tar.gz", ".tar.zst", ".zip", *SLOW]
+KINDS = [".tar.gz", ".tar.zst", ".zip", ".sqfs", *SLOW]
 
 
 @pytest.mark.parametrize("suffix", KINDS)
