@@ -20,6 +20,7 @@ from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
+from pysquashfs import text
 from pysquashfs.errors import SquashFSError
 
 if TYPE_CHECKING:
@@ -94,6 +95,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     Returns:
         The exit code.
     """
+    if argv is None:
+        text.restart_in_utf8_mode()
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")  # for an ASCII locale, or a name that is not UTF-8

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from pysquashfs import layout
+from pysquashfs import layout, text
 from pysquashfs.errors import ImageIndexError, NotFoundError
 from pysquashfs.index import Entries
 from pysquashfs.info import describe
@@ -84,7 +84,7 @@ class SquashFS(OpenImage):
         found = [files.raw(row) for row in files.below(start)] + [
             others.raw(row) for row in others.below(start)
         ]
-        return [os.fsdecode(path) for path in sorted(found)]
+        return [text.decode(path) for path in sorted(found)]
 
     def stat(self, path: str | os.PathLike[str]) -> Stat:
         """The facts about a file, folder, symlink or device; links are not followed.
@@ -100,7 +100,7 @@ class SquashFS(OpenImage):
         size = int(index.files.size[row]) if kind == layout.FILE else 0
         if kind == layout.SYMLINK:
             first, size = int(index.others.target[row]), int(index.others.target_bytes[row])
-            target = os.fsdecode(index.others.targets[first : first + size].tobytes())
+            target = text.decode(index.others.targets[first : first + size].tobytes())
         return Stat(
             path=entries.names[row],
             kind=layout.INODE_TYPES[kind],
@@ -212,7 +212,8 @@ class SquashFS(OpenImage):
 _PATH = (str, bytes, os.PathLike)
 
 
-def _encoded(path: str | os.PathLike[str]) -> bytes:
+def _encoded(path: str | bytes | os.PathLike[str]) -> bytes:
     """A path as in the image: bytes, without slashes at its ends."""
-    encoded = os.fsencode(path)
+    name = os.fspath(path)
+    encoded = name if isinstance(name, bytes) else text.encode(name)
     return encoded if encoded[:1] != b"/" and encoded[-1:] != b"/" else encoded.strip(b"/")

@@ -8,7 +8,6 @@ The trap: paths sort as bytes here ("a-b" before "a/b" before "ab"), not folder 
 
 from __future__ import annotations
 
-import os
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from functools import cached_property
@@ -16,6 +15,8 @@ from typing import Any, overload
 
 import numpy as np
 import numpy.typing as npt
+
+from pysquashfs import text
 
 Array = npt.NDArray[Any]
 STEP = 64  # one of so many paths is kept as an object: a landmark for the search
@@ -57,14 +58,14 @@ class Names(Sequence[str]):
             return [self[k] for k in range(*index.indices(len(self)))]
         if not -len(self) <= index < len(self):
             raise IndexError(f"path {index} of {len(self)}")
-        return os.fsdecode(self.raw(index % len(self)))
+        return text.decode(self.raw(index % len(self)))
 
     def __iter__(self) -> Iterator[str]:
         for index in range(len(self)):
-            yield os.fsdecode(self.raw(index))
+            yield text.decode(self.raw(index))
 
     def __contains__(self, path: object) -> bool:
-        return isinstance(path, str) and self.find(os.fsencode(path)) >= 0
+        return isinstance(path, str) and self.find(text.encode(path)) >= 0
 
     def raw(self, index: int) -> bytes:
         """One path as the bytes in the image."""

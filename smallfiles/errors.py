@@ -33,9 +33,11 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from pysquashfs.text import foreign_encoding
 from smallfiles.keys import printable
 
 _ROOM = "Free some (check both df -h and df -i, or your site's quota command) and run it again"
+_UTF8_MODE = "for names in UTF-8 start it again after: export PYTHONUTF8=1"
 _RIGHTS = "Check its owner and permissions, or choose another place"
 _BY_ERRNO: dict[int, tuple[str, str]] = {
     errno.ENOSPC: ("free blocks and free inodes", _ROOM),
@@ -83,7 +85,10 @@ class SmallfilesError(Exception):
         self.got = printable(got).rstrip(". ")
         self.expected = printable(expected).rstrip(". ")
         self.next_step = printable(next_step).rstrip(". ")
-        super().__init__(f"{self.got}; expected {self.expected}. {self.next_step}.")
+        sentence = f"{self.got}; expected {self.expected}. {self.next_step}."
+        if not got.isascii() and (encoding := foreign_encoding()):
+            sentence += f" This Python reads file names as {encoding}; {_UTF8_MODE}."
+        super().__init__(sentence)
 
     def __reduce__(self) -> tuple[Any, ...]:
         # Workers send errors to their parent by pickle; keyword-only arguments need help there.
@@ -304,6 +309,23 @@ def of_system(error: OSError, got: str) -> ResourceError:
     usual = ("the operation to succeed", "Check the path and the file system, then try again")
     expected, next_step = _BY_ERRNO.get(error.errno or 0, usual)
     return ResourceError(got, expected=expected, next_step=next_step)
+
+
+def refuse_foreign_locale(where: object) -> None:
+    """Refuse names that Python has decoded by a locale other than UTF-8: classes and digests would differ.
+
+    Args:
+        where: The folder, table or output with names that are not ASCII.
+
+    Raises:
+        SourceError: This Python reads file names in another encoding. The commands never do.
+    """
+    if encoding := foreign_encoding():
+        raise SourceError(
+            f"{where} has names that are not ASCII, and this Python reads file names as {encoding}",
+            expected="a Python that reads file names as UTF-8, whatever the locale",
+            next_step="Start Python again after: export PYTHONUTF8=1",
+        )
 
 
 def refuse_shortage(error: BaseException, path: object) -> None:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from pysquashfs import text
 from pysquashfs.errors import SquashFSError
 from pysquashfs.writer.image import ImageWriter
 from pysquashfs.writer.output import Output, publishing
@@ -117,9 +118,9 @@ def folder_items(root: Path) -> Iterator[tuple[str, Path]]:
         folders = []
         for entry in _entries(folder):
             if entry.is_dir(follow_symlinks=False):
-                folders.append((folder / entry.name, f"{prefix}{entry.name}/"))
+                folders.append((folder / entry.name, f"{prefix}{text.of_listing(entry.name)}/"))
             elif entry.is_file():
-                yield prefix + entry.name, folder / entry.name
+                yield prefix + text.of_listing(entry.name), folder / entry.name
             else:
                 raise _odd(folder / entry.name)
         waiting.extend(reversed(folders))

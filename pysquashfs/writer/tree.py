@@ -9,7 +9,6 @@ place. Such names are refused; equal names are found when they are sorted.
 
 from __future__ import annotations
 
-import os
 from array import array
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -17,7 +16,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from pysquashfs import layout
+from pysquashfs import layout, text
 from pysquashfs.errors import SquashFSError
 
 Array = npt.NDArray[Any]
@@ -53,8 +52,8 @@ class Tree:
             SquashFSError: It is not a relative path, or too long.
         """
         try:
-            path = os.fsencode(name)
-        except (UnicodeEncodeError, TypeError) as error:
+            path = text.encode(name)
+        except (UnicodeEncodeError, TypeError, AttributeError) as error:
             raise _refused(name, f"cannot be encoded ({error})") from error
         folder, _, last = path.rpartition(b"/")
         number = self._numbers.get(folder)
@@ -96,7 +95,7 @@ class Tree:
         while number:
             parts.append(self._folder_names[number])
             number = self._parents[number]
-        return "".join(os.fsdecode(part) + "/" for part in reversed(parts))
+        return "".join(text.decode(part) + "/" for part in reversed(parts))
 
     def parents(self) -> Array:
         """The parent of every folder; the root is its own parent."""
@@ -128,7 +127,7 @@ class Tree:
             name = names[row]
             if name == previous:
                 raise SquashFSError(
-                    f"the name {self.folder_path(folder) + os.fsdecode(name)!r} comes twice among the items, "
+                    f"the name {self.folder_path(folder) + text.decode(name)!r} comes twice among the items, "
                     "or as a file and as a folder",
                     expected="each name once",
                     next_step="Give one of them another name",

@@ -20,6 +20,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from pysquashfs.text import restart_in_utf8_mode
 from smallfiles import __version__
 from smallfiles.cli.arguments import Parser, Teaching, add_common_flags, refuse_windows_paths
 from smallfiles.cli.failures import guarded
@@ -155,6 +156,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         The exit code: 0 done, 1 failed with a sentence, 2 nonsensical, 3 nothing to verify with,
         130 interrupted. `profile` ends as its program ended, also by a signal.
     """
+    if argv is None:
+        restart_in_utf8_mode()
     lenient(sys.stdout, sys.stderr)
     arguments = argparse.Namespace()
 

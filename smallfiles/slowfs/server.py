@@ -29,6 +29,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from pysquashfs.text import like_this
 from smallfiles.errors import SmallfilesError
 from smallfiles.signals import SIGNALS
 from smallfiles.slowfs import protocol
@@ -66,7 +67,7 @@ class MountRequest:
     def command(self) -> list[str]:
         """The command line of the server."""
         code = "from smallfiles.slowfs.server import main; main()"
-        return [sys.executable, "-c", code, json.dumps(asdict(self))]
+        return [*like_this(), "-c", code, json.dumps(asdict(self))]
 
 
 class Sender(threading.Thread):

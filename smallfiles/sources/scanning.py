@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import errno
 import os
+import shlex
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -24,7 +25,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from smallfiles.arrays import column, one_chunk
-from smallfiles.errors import SourceError, first_few, refuse_shortage
+from smallfiles.errors import SourceError, first_few, refuse_foreign_locale, refuse_shortage
 from smallfiles.faults import is_utf8
 from smallfiles.folders import by_suffix, in_words, is_hidden, is_ignored
 from smallfiles.links import (
@@ -277,15 +278,35 @@ def bad_line(path: Path, number: int, line: str, expected: str) -> SourceError:
 
 
 def _refuse_odd_names(names: list[str], where: object) -> None:
-    """Raise SourceError if a name is not UTF-8 or contains a line break."""
+    """Raise SourceError if a name is not UTF-8, contains a line break, or is decoded by a foreign locale."""
+    if not "".join(names).isascii():
+        refuse_foreign_locale(where)
     if _is_portable("".join(names)):
         return
-    odd = [ascii(os.fsencode(name))[1:] for name in names if not _is_portable(name)]
+    odd = [os.fsencode(name) for name in names if not _is_portable(name)]
     raise SourceError(
-        f"{where} has {plural(len(odd), 'name')} not portable: {first_few(odd, len(odd))}",
+        f"{where} has {plural(len(odd), 'name')} not portable: "
+        f"{first_few([ascii(name)[1:] for name in odd], len(odd))}",
         expected="names in UTF-8 without line breaks",
-        next_step="Rename them (convmv changes encodings)",
+        next_step=f"Rename {'it' if len(odd) == 1 else 'each'}: {_renaming(where, odd[0])}",
     )
+
+
+def _renaming(where: object, name: bytes) -> str:
+    """The command that gives a file a portable name; bytes that are not UTF-8 are read as Latin-1."""
+    plain = {byte: chr(byte) for byte in range(33, 127)} | {
+        ord("%"): "%%",
+        ord("'"): r"\047",
+        ord("\\"): r"\134",
+    }
+    old = "".join(plain.get(byte, f"\\{byte:03o}") for byte in name)
+    try:
+        new = name.decode("utf-8")
+    except UnicodeDecodeError:
+        new = name.decode("latin-1")
+    new = "".join(letter if letter.isprintable() else "_" for letter in new)
+    folder = shlex.quote(f"{where}/")
+    return f"mv -n {folder}\"$(printf -- '{old}')\" {folder}{shlex.quote(new)}"
 
 
 def _is_portable(name: str) -> bool:

@@ -29,6 +29,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
+from pysquashfs.text import like_this
 from smallfiles.errors import ResourceError
 from smallfiles.machine.ranks import ranks
 from smallfiles.progress import bytes_text, plural, progress
@@ -167,7 +168,7 @@ class _Job:
             for member in sent:
                 target = Path(step.folder, ARRIVING, member.name)
                 command = ["sbcast", "--size=8m", f"--jobid={step.number}", str(member.source), str(target)]
-                done = subprocess.run(command, capture_output=True, text=True)
+                done = subprocess.run(command, capture_output=True, text=True, errors="replace")
                 if done.returncode:
                     return " ".join(done.stderr.split()) or f"it ended with {done.returncode}"
                 bar.advance(1, member.bytes)
@@ -209,14 +210,14 @@ class _Step:
         count = str(len(nodes))
         command = ["srun", "--overlap", "--export=ALL", "--mpi=none", "--kill-on-bad-exit=0", "--quiet"]
         command += ["--nodes", count, "--ntasks", count, "--ntasks-per-node=1", "--nodelist", ",".join(nodes)]
-        command += [sys.executable, "-m", "smallfiles.staging.receiving"]
+        command += [*like_this(), "-m", "smallfiles.staging.receiving"]
         self._nodes, self._lines = nodes, queue.Queue[str | None]()
         self._last: str | None = ""
         self._lost = False
         self.number = self.folder = ""
         pipe = subprocess.PIPE
         self._srun = subprocess.Popen(
-            command, stdin=pipe, stdout=pipe, stderr=subprocess.STDOUT, text=True, bufsize=1
+            command, stdin=pipe, stdout=pipe, stderr=subprocess.STDOUT, text=True, errors="replace", bufsize=1
         )
         assert self._srun.stdin is not None
         self._input = self._srun.stdin

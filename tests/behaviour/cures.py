@@ -483,8 +483,9 @@ REFUSALS = [
         "a name that is not portable",
         lambda: (classes(), put("data/cat/a\nb.jpg", picture())),
         PACK,
-        "Rename them (convmv changes encodings)",
-        (move("data/cat/a\nb.jpg", "data/cat/ab.jpg"),),
+        "Rename it: mv -n ",
+        ("mv -n .*",),
+        then=PACK,
     ),
     Refusal(
         "labels of other images",

@@ -20,7 +20,7 @@ import pyarrow as pa
 from smallfiles import digests
 from smallfiles.arrays import from_numpy
 from smallfiles.digests import BlockHasher
-from smallfiles.errors import SmallfilesError, cannot_write, writing
+from smallfiles.errors import SmallfilesError, cannot_write, refuse_foreign_locale, writing
 from smallfiles.formats.columns import SampleColumns, file_names, further_names, unwritable
 from smallfiles.formats.files.reading import MANIFEST, manifest_of
 from smallfiles.formats.output import save_digest, write_all
@@ -97,6 +97,8 @@ class _Tree:
         self._made = {""}
 
     def write(self, name: str, data: Buffer) -> None:
+        if not name.isascii():
+            refuse_foreign_locale(self._path)
         folder = name.rpartition("/")[0]
         try:
             if folder not in self._made:
