@@ -23,7 +23,7 @@ import numpy as np
 import numpy.typing as npt
 
 from smallfiles import machine, sources
-from smallfiles.errors import SmallfilesError, UsageError
+from smallfiles.errors import SmallfilesError, UsageError, no_samples
 from smallfiles.folders import SourceOptions
 from smallfiles.machine.nodelocal import named_directories, node_local, problem_of
 from smallfiles.manifest import Manifest
@@ -110,6 +110,8 @@ def measure_folder(folder: Path, options: SourceOptions = _USUAL) -> Measured:
     source = sources.read(folder, options)
     say_notes(source.notes)
     paths, sizes, there = source.manifest.paths, source.manifest.sizes, _with_files(source.manifest)
+    if not len(paths):
+        raise no_samples(folder)
     rows = np.random.default_rng(0).permutation(there)[:_LOOKED_AT]
     names = [paths[int(row)].as_py() for row in rows]
     sample_bytes = [source.store.size(name) for name in names] if sizes is None else sizes[rows].tolist()

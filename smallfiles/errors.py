@@ -311,6 +311,15 @@ def of_system(error: OSError, got: str) -> ResourceError:
     return ResourceError(got, expected=expected, next_step=next_step)
 
 
+def no_samples(path: object) -> FormatError:
+    """Return the error for a packed file without a sample, of which nothing can be said or done."""
+    return FormatError(
+        f"{path} holds no samples",
+        expected="at least one",
+        next_step="Check the path and how it was packed, and pack it again",
+    )
+
+
 def refuse_foreign_locale(where: object) -> None:
     """Refuse names that Python has decoded by a locale other than UTF-8: classes and digests would differ.
 

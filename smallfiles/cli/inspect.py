@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from smallfiles.cli.arguments import FORMATS, Verbs, add_run
 from smallfiles.cli.output import report
-from smallfiles.errors import UsageError, first_few
+from smallfiles.errors import UsageError, first_few, no_samples
 from smallfiles.keys import printable
 from smallfiles.progress import bytes_text
 
@@ -67,6 +67,8 @@ def run(arguments: argparse.Namespace) -> int:
             )
     began = perf_counter()
     with closing(formats.open(arguments.out, arguments.format)) as reader:
+        if not len(reader):
+            raise no_samples(arguments.out)
         facts = reader.info()
         sizes = _sizes(reader)
         keys = [reader.key(index) for index in range(min(_KEYS, len(reader)))]

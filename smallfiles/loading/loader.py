@@ -307,6 +307,7 @@ def make_loader(
         data=name_of_data(maker.reader),
         **dealt,
     )
+    plan.check_batches(maker.reader.path)
     warn_if_unmixed(plan, maker.reader)
     return _assemble(maker, plan, config, mode, workers, memory)
 

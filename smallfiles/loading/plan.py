@@ -19,7 +19,8 @@ import numpy as np
 import numpy.typing as npt
 import xxhash
 
-from smallfiles.errors import UsageError
+from smallfiles.errors import UsageError, no_samples
+from smallfiles.progress import plural
 
 SampleOrder: TypeAlias = npt.NDArray[np.int64]
 _SAMPLES, _SHARDS, _BUFFER, _LANES = range(4)  # purposes of generators: equal seeds, different numbers
@@ -113,6 +114,28 @@ class EpochPlan:
         """Number of samples of each rank, after dropping."""
         own = self._own_sizes()
         return (min(own) // self.batch * self.batch,) * self.world_size if self.drop_last else own
+
+    def check_batches(self, path: object) -> None:
+        """Refuse an epoch in which a rank has no batch: nothing is trained, and the other ranks wait for it.
+
+        Args:
+            path: The data set, for the message.
+
+        Raises:
+            FormatError: The data set holds no samples.
+            UsageError: It has fewer samples than ranks, or than a batch that must be full.
+        """
+        if not self.samples:
+            raise no_samples(path)
+        if min(self.batches_per_rank()):
+            return
+        held = f"{path} has {plural(self.samples, 'sample')} for {plural(self.world_size, 'rank')}"
+        if self.samples < self.world_size:
+            got, cure = "so some ranks have no batch", f"Start at most {plural(self.samples, 'rank')}"
+        else:
+            got = f"fewer than a full batch of {self.batch} for each, and drop_last leaves out all others"
+            cure = "Choose a smaller batch (--batch), or keep the last one (--no-drop-last)"
+        _refuse(f"{held}, {got}", "at least one batch for each rank in an epoch", cure)
 
     def indices(self, epoch: int) -> SampleOrder:
         """Numbers of this rank's samples in the order of its batches."""

@@ -21,7 +21,7 @@ import pyarrow as pa
 from smallfiles import digests, formats
 from smallfiles.arrays import from_numpy
 from smallfiles.digests import ContentDigest, sidecar
-from smallfiles.errors import FormatError, ResourceError, SmallfilesError, first_few
+from smallfiles.errors import FormatError, ResourceError, SmallfilesError, first_few, no_samples
 from smallfiles.faults import summary_of
 from smallfiles.fields import META, TARGETS, further_fields, further_files
 from smallfiles.formats import added
@@ -123,6 +123,8 @@ def verify(path: Path, against: Source | None = None, *, format: str | None = No
         found.problems.append(str(error))
     finally:
         reader.close()
+    if not (found.samples or found.problems):
+        raise no_samples(path)
     found.compared &= all(sidecar(file).exists() for file in files)  # no source has what was added later
     found.problems, found.differences = (
         list(dict.fromkeys(sentences)) for sentences in (found.problems, found.differences)

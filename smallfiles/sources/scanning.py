@@ -24,6 +24,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from pysquashfs.text import foreign_encoding
 from smallfiles.arrays import column, one_chunk
 from smallfiles.errors import SourceError, first_few, refuse_foreign_locale, refuse_shortage
 from smallfiles.faults import is_utf8
@@ -212,6 +213,8 @@ def sizes_of(
         SourceError: A file is missing, or a link leads out of the root.
     """
     boundary = Boundary(root, follow_links=follow_links)
+    if foreign_encoding() and not pc.all(pc.string_is_ascii(paths)).as_py():
+        refuse_foreign_locale(root)
 
     def size(path: str) -> int:
         try:

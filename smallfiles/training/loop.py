@@ -24,6 +24,7 @@ from smallfiles.loading import LoaderConfig, make_loader
 from smallfiles.loading.batches import Fault
 from smallfiles.loading.dataset import name_of_data
 from smallfiles.loading.fields import none_left
+from smallfiles.loading.plan import EpochPlan
 from smallfiles.progress import plural, progress
 from smallfiles.samples import Reader
 from smallfiles.training import checkpoint
@@ -156,6 +157,8 @@ def _run(
     asked_to_stop: Sequence[int],
 ) -> _Run:
     """The caller keeps no reference: the model must be freed before the group (see `joined`)."""
+    if val is not None:
+        EpochPlan(len(val), world_size=group.where.world_size).check_batches(val.path)
     model = group.wrap(task.network(config.model, config.loader.seed))
     optimizer = torch.optim.AdamW(model.parameters(), config.rate)
     loader = _loader(reader, config, group, task)
