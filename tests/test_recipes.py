@@ -7,28 +7,44 @@ import re
 import shutil
 import subprocess
 import sys
-import wave
 import zipfile
 from pathlib import Path
 
 import pytest
-from PIL import Image
 
 from smallfiles import objectstore, sources
 from smallfiles.cli import flags_of_verbs
-from smallfiles.manifest import Manifest
+from smallfiles.doctor import EXTRAS
 from smallfiles.measure.drawing import as_page, throughput
 from smallfiles.pack import PackConfig, pack
 from smallfiles.sources import synthetic
-from smallfiles.sources.folder import FolderStore
-from smallfiles.sources.record import Source
 
 ROOT = Path(__file__).resolve().parents[1]
-BLOCK = re.compile(r"^## (.+?)$.*?^```(python|bash)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+BLOCK = re.compile(r"^## (?P<name>.+?)$|^```(?P<language>python|bash|sh)\n(?P<code>.*?)^```$", re.M | re.S)
+NOT_RUN = "# not run by a test: "
+"""How a block begins that needs a cluster, say; the rest of the line says what."""
+SESSIONS = ("recipes", "how_to_pack", "pysquashfs")
+"""The pages whose blocks run from top to bottom in one folder, which is empty in the beginning."""
+CORE_ONLY = ("how_to_pack", "pysquashfs")
+"""Those that promise that a core installation is enough."""
+
+
+def blocks_of(text):
+    """Heading, language and code of each block of a page."""
+    name = ""
+    for found in BLOCK.finditer(text):
+        name = found["name"] or name
+        if found["code"]:
+            yield name, found["language"], found["code"]
+
+
 RECIPES = {
-    name: block
-    for page in ("recipes", "how_to_pack", "pysquashfs")
-    for name, *block in BLOCK.findall((ROOT / f"docs/{page}.md").read_text())
+    page: {
+        name: (language, code)
+        for name, language, code in blocks_of((ROOT / f"docs/{page}.md").read_text())
+        if not code.startswith(NOT_RUN)
+    }
+    for page in SESSIONS
 }
 PAGES = ["README.md", "CONTRIBUTING.md", *sorted(f"docs/{page.name}" for page in ROOT.glob("docs/*.md"))]
 MOST_LINES = 15
@@ -39,36 +55,43 @@ def place(tmp_path_factory):
     """A folder with what the recipes start from, and a copy of what a wheel is built of."""
     folder = tmp_path_factory.mktemp("recipes")
     synthetic.make(folder / "images", "folder", count=48, classes=4, size=(64, 48))
-    pack(sources.load(folder / "images"), folder / "train.arrow", PackConfig(verify="none"))
     pack(sources.load(folder / "images"), folder / "packed" / "shards.tars", PackConfig(shuffle=0))
-    pack_fields(folder)
     for name in ("smallfiles", "pysquashfs"):
         shutil.copytree(ROOT / name, folder / "clone" / name, ignore=shutil.ignore_patterns("__pycache__"))
     for name in ("pyproject.toml", "setup.py", "README.md"):
         shutil.copy(ROOT / name, folder / "clone")
+    hidden = sorted(name for _, modules in EXTRAS.values() for name in modules)
+    lines = ["import sys", *(f"sys.modules[{name!r}] = None" for name in hidden)]
+    (folder / "core").mkdir()
+    (folder / "core" / "sitecustomize.py").write_text("\n".join(lines))
     return folder
 
 
-def pack_fields(folder):
-    """A set of images with masks and boxes, and one of sounds."""
-    data, names = folder / "data", [f"{number}.png" for number in range(8)]
-    for name in names:
-        for kind, colour in (("images", (90, 120, 150)), ("masks", 1)):
-            (data / kind).mkdir(parents=True, exist_ok=True)
-            Image.new("RGB" if kind == "images" else "L", (80, 70), colour).save(data / kind / name)
-        with wave.open(str(data / name.replace("png", "wav")), "wb") as sound:
-            sound.setparams((1, 2, 8000, 0, "NONE", ""))
-            sound.writeframes(bytes(12000))
-    masks = Manifest.from_columns(
-        [f"images/{name}" for name in names],
-        [-1] * len(names),
-        blobs={"mask": [f"masks/{name}" for name in names]},
-        values={"boxes": [[[1.0, 2, 30, 40]] * (number % 3) for number in range(len(names))]},
-    )
-    sounds = Manifest.from_columns([name.replace("png", "wav") for name in names], [0] * len(names))
-    for name, manifest in (("masks", masks), ("sounds", sounds)):
-        source = Source(manifest, FolderStore(data), "folder", (), data)
-        pack(source, folder / f"{name}.arrow", PackConfig(verify="none"))
+@pytest.fixture(scope="module")
+def session(place):
+    """Run a block in the folder of its page; the first block of the page runs before all others."""
+    begun = set()
+
+    def run(page, name):
+        folder = place / page
+        folder.mkdir(exist_ok=True)
+        first = next(iter(RECIPES[page]))
+        if page not in begun and name != first:
+            run(page, first)
+        begun.add(page)
+        path = os.pathsep.join((str(Path(sys.executable).parent), os.environ["PATH"]))
+        modules = os.pathsep.join([str(place / "core")] * (page in CORE_ONLY) + [str(ROOT)])
+        settings = {"PYTHONPATH": modules, "PATH": path, "COURSE_ROOT": str(place / "clone")}
+        done = subprocess.run(
+            command_of(*RECIPES[page][name], name, folder),
+            cwd=folder,
+            env=os.environ | settings,
+            capture_output=True,
+            text=True,
+        )
+        assert done.returncode == 0, done.stdout[-1000:] + done.stderr[-3000:]
+
+    return run
 
 
 def missing(code):
@@ -96,32 +119,31 @@ def store(tmp_path, place):
         yield
 
 
-@pytest.mark.parametrize("name", RECIPES)
-def test_a_recipe_runs_as_it_is_printed(name, place, tmp_path, request):
-    language, code = RECIPES[name]
+@pytest.mark.parametrize(("page", "name"), [(page, name) for page in SESSIONS for name in RECIPES[page]])
+def test_the_blocks_of_a_page_run_from_top_to_bottom_in_an_empty_folder(page, name, session, request):
+    language, code = RECIPES[page][name]
     assert len(code.splitlines()) <= MOST_LINES
     if language == "python" and (package := missing(code)):
         pytest.skip(f"{package}: not installed")
-    for item in ("images", *(path.name for path in place.glob("*.arrow*"))):
-        (tmp_path / item).symlink_to(place / item)
-    if name == "Load it":
-        (tmp_path / "shards.tars").symlink_to(place / "packed" / "shards.tars")
     if name == "Packed files as a folder":
         request.getfixturevalue("need_tool")("ratarmount", "ratarmount, of the extra dev")
         if not os.access("/dev/fuse", os.W_OK):
             pytest.skip("/dev/fuse is not open to this user")
     if name == "Programs for cortx_pytorch":
         request.getfixturevalue("store")
-    path = os.pathsep.join((str(Path(sys.executable).parent), os.environ["PATH"]))
-    settings = {"PYTHONPATH": str(ROOT), "PATH": path, "COURSE_ROOT": str(place / "clone")}
-    done = subprocess.run(
-        command_of(language, code, name, tmp_path),
-        cwd=tmp_path,
-        env=os.environ | settings,
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 0, done.stdout[-1000:] + done.stderr[-3000:]
+    session(page, name)
+
+
+@pytest.mark.parametrize(
+    "path", [*sorted(ROOT.glob("docs/*.md")), ROOT / "slurm/README.md"], ids=lambda p: p.name
+)
+def test_a_block_that_no_test_runs_says_so(path):
+    silent = [
+        name
+        for name, _, code in blocks_of(path.read_text())
+        if path.stem not in SESSIONS and not code.startswith(NOT_RUN)
+    ]
+    assert silent == [], f"begin the block with {NOT_RUN!r} and what it needs"
 
 
 def test_a_wheel_holds_nothing_that_was_deleted_and_leaves_nothing_in_the_checkout(place, tmp_path):
