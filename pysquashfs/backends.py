@@ -10,6 +10,7 @@ The trap: a choice that nobody can see. So `SquashFS.info` contains the back end
 
 from __future__ import annotations
 
+from contextlib import closing
 from pathlib import Path
 
 from pysquashfs import compression, parsing, superblock
@@ -70,7 +71,7 @@ def _library_decompresses(compressor: str, block_bytes: int) -> bool:
     from pysquashfs.libsquashfs.library import Session
 
     try:
-        with Session("") as session:
+        with closing(Session("")) as session:
             session.compressor(compressor, block_bytes)
         return True
     except SquashFSError:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 from functools import cache
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from pysquashfs import layout
@@ -24,55 +25,7 @@ INSTALL = (
     f"or set {VARIABLE} to the path of your own {FILE_NAME}"
 )
 
-# What is equal in squashfs-tools-ng 1.0.0 to 1.3.1. Structs whose fields we do not need stay opaque.
-_DECLARATIONS = """
-typedef struct sqfs_object_t {
-    void (*destroy)(struct sqfs_object_t *);
-    void *(*copy)(const struct sqfs_object_t *);
-} sqfs_object_t;
-typedef struct sqfs_file_t {
-    sqfs_object_t base;
-    int (*read_at)(struct sqfs_file_t *, uint64_t offset, void *buffer, size_t size);
-    int (*write_at)(struct sqfs_file_t *, uint64_t offset, const void *buffer, size_t size);
-    uint64_t (*get_size)(const struct sqfs_file_t *);
-    int (*truncate)(struct sqfs_file_t *, uint64_t size);
-} sqfs_file_t;
-typedef struct sqfs_compressor_t {
-    sqfs_object_t base;
-    void (*get_configuration)(const struct sqfs_compressor_t *, void *config);
-    int (*write_options)(struct sqfs_compressor_t *, sqfs_file_t *);
-} sqfs_compressor_t;
-typedef struct sqfs_super_t {
-    uint32_t magic, inode_count, modification_time, block_size, fragment_entry_count;
-    uint16_t compression_id, block_log, flags, id_count, version_major, version_minor;
-    uint64_t root_inode_ref, bytes_used, id_table_start, xattr_id_table_start, inode_table_start;
-    uint64_t directory_table_start, fragment_table_start, export_table_start;
-} sqfs_super_t;
-typedef struct { uint64_t start_offset; uint32_t size, padding; } sqfs_fragment_t;
-typedef struct { uint32_t count, start_block, inode_number; } sqfs_dir_header_t;
-typedef struct { uint16_t offset; int16_t inode_diff; uint16_t type, size; uint8_t name[]; } sqfs_dir_entry_t;
-
-sqfs_file_t *sqfs_open_file(const char *filename, uint32_t flags);
-int sqfs_super_read(sqfs_super_t *, sqfs_file_t *);
-int sqfs_compressor_config_init(void *config, int id, size_t block_size, uint16_t flags);
-int sqfs_compressor_create(const void *config, sqfs_compressor_t **out);
-
-void *sqfs_id_table_create(uint32_t flags);
-int sqfs_id_table_read(void *table, sqfs_file_t *, const sqfs_super_t *, sqfs_compressor_t *);
-int sqfs_id_table_index_to_id(const void *table, uint16_t index, uint32_t *out);
-void *sqfs_frag_table_create(uint32_t flags);
-int sqfs_frag_table_read(void *table, sqfs_file_t *, const sqfs_super_t *, sqfs_compressor_t *);
-int sqfs_frag_table_lookup(void *table, uint32_t index, sqfs_fragment_t *out);
-void *sqfs_meta_reader_create(sqfs_file_t *, sqfs_compressor_t *, uint64_t start, uint64_t limit);
-int sqfs_meta_reader_seek(void *reader, uint64_t block_start, size_t offset);
-int sqfs_meta_reader_read_dir_header(void *reader, sqfs_dir_header_t *);
-int sqfs_meta_reader_read_dir_ent(void *reader, sqfs_dir_entry_t **);
-int sqfs_meta_reader_read_inode(
-    void *reader, const sqfs_super_t *, uint64_t block_start, size_t offset, void **inode);
-
-void *sqfs_data_reader_create(sqfs_file_t *, size_t block_size, sqfs_compressor_t *, uint32_t flags);
-int sqfs_data_reader_get_block(void *reader, const void *inode, size_t index, size_t *size, uint8_t **out);
-"""
+_HEADER = Path(__file__).with_name("declarations.h")
 _MARKERS = ("sqfs_open_file", "sqfs_file_open", "sqfs_block_processor_create_ex", "sqfs_tree_node_get_path")
 _CONFIG_WORDS = 16  # sqfs_compressor_config_t has 4 words of 64 bits
 _LEVEL_AT = 2  # its level is the third number of 32 bits
@@ -124,7 +77,7 @@ def load() -> Library:
         raise _missing(f"the library libsquashfs cannot be loaded ({fault})", INSTALL) from error
     present = {marker for marker in _MARKERS if hasattr(names, marker)}
     version = recognise(present, name)
-    ffi.cdef(_DECLARATIONS)
+    ffi.cdef(_HEADER.read_text())
     plain.cdef("void free(void *);")  # the library's own sqfs_free came with 1.1.1 and calls this
     can_write = "sqfs_tree_node_get_path" in present
     return Library(name, ffi, ffi.dlopen(name), version, can_write, plain.dlopen(None).free)
@@ -156,7 +109,7 @@ def available() -> str | None:
 
 
 class Session:
-    """Objects of the library, freed together at the end of a `with` block or by the garbage collector.
+    """Objects of the library, freed together by `close`.
 
     An object belongs to the process that made it. A forked child leaves inherited objects alone, since a
     thread of the parent may have been in the middle of changing them.
@@ -222,12 +175,6 @@ class Session:
             if self._pid == os.getpid():
                 base = self.library.ffi.cast("sqfs_object_t *", thing)
                 base.destroy(base)
-
-    def __enter__(self) -> Session:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
 
 def failure(code: int, path: object, what: str) -> SquashFSError:

@@ -10,6 +10,7 @@ sizes, and a thousand folders may share one listing. So sizes are added up and l
 from __future__ import annotations
 
 from array import array
+from contextlib import closing
 from dataclasses import dataclass, field
 from struct import Struct
 from typing import Any
@@ -58,7 +59,7 @@ def parse(image: ImageFile) -> Index:
 
 def _parse(image: ImageFile) -> Index:
     block = superblock.read(image)  # before the library allocates by what it says
-    with Session(image.path) as session:
+    with closing(Session(image.path)) as session:
         return checked(image, _Walk(session, image, block).index())
 
 
@@ -263,29 +264,22 @@ class _Walk:
         }, rows
 
     def _fragments(self) -> Array:
-        block = self._block
-        kind = np.dtype([("start_offset", "=u8"), ("size", "=u4"), ("padding", "=u4")])
-        entries = np.zeros(block.fragments, kind) if self._fits(block) else np.zeros(0, kind)
-        if not len(entries):
-            return entries
-        table = self._session.keep(self._calls.sqfs_frag_table_create(0), "its fragments")
-        read = self._calls.sqfs_frag_table_read(table, self._file, self._super, self._compressor)
-        self._session.check(read, "reading the fragments")
-        out = self._ffi.from_buffer("sqfs_fragment_t[]", entries, require_writable=True)
-        for number in range(block.fragments):
-            code = self._calls.sqfs_frag_table_lookup(table, number, out + number)
-            self._session.check(code, f"looking up the fragment {number:,}")
-        return entries
-
-    def _fits(self, block: Superblock) -> bool:
-        """Whether the list of the blocks of fragments can be in the image, before memory is allocated."""
-        if not block.fragments or block.fragment_table is None:
-            return False
-        blocks = -(-block.fragments * layout.FRAGMENT_ENTRY.size // layout.METADATA_BYTES)
-        if block.fragment_table + 8 * blocks > block.bytes_used:
-            fault = f"the list of fragments for {block.fragments:,} of them lies outside of the image"
+        block, calls = self._block, self._calls
+        count = block.fragments if block.fragment_table is not None else 0
+        blocks = -(-count * layout.FRAGMENT_ENTRY.size // layout.METADATA_BYTES)
+        if (block.fragment_table or 0) + 8 * blocks > block.bytes_used:  # before memory is allocated
+            fault = f"the list of {count:,} fragments lies outside of the image"
             raise DamagedImageError.of(self._image.path, fault, "everything inside")
-        return True
+        entries = np.zeros(count, [("start_offset", "=u8"), ("size", "=u4"), ("padding", "=u4")])
+        if count:
+            table = self._session.keep(calls.sqfs_frag_table_create(0), "its fragments")
+            code = calls.sqfs_frag_table_read(table, self._file, self._super, self._compressor)
+            self._session.check(code, "reading the fragments")
+            out = self._ffi.from_buffer("sqfs_fragment_t[]", entries, require_writable=True)
+            for number in range(count):
+                code = calls.sqfs_frag_table_lookup(table, number, out + number)
+                self._session.check(code, f"looking up the fragment {number:,}")
+        return entries
 
     def _ids(self) -> Array:
         table = self._session.keep(self._calls.sqfs_id_table_create(0), "its ids")

@@ -8,7 +8,6 @@ while it grows, so it needs a cell for each inode that stays at its place.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from functools import cache
 from pathlib import Path
 from struct import Struct
 from typing import Any
@@ -16,44 +15,11 @@ from typing import Any
 from pysquashfs import layout
 from pysquashfs.compression import Buffer
 from pysquashfs.errors import SquashFSError
-from pysquashfs.libsquashfs.library import OVERWRITE, Library, Session
+from pysquashfs.libsquashfs.library import OVERWRITE, Session
 from pysquashfs.writer.blocks import usable_cpus
 from pysquashfs.writer.settings import Settings
 from pysquashfs.writer.tree import Tree
 
-_DECLARATIONS = """
-typedef struct sqfs_block_processor_desc_t {
-    uint32_t size, max_block_size, num_workers, max_backlog;
-    sqfs_compressor_t *cmp;
-    void *wr, *tbl;
-    sqfs_file_t *file;
-    sqfs_compressor_t *uncmp;
-} sqfs_block_processor_desc_t;
-
-int sqfs_super_init(sqfs_super_t *, size_t block_size, uint32_t mtime, int compressor);
-int sqfs_super_write(const sqfs_super_t *, sqfs_file_t *);
-void *sqfs_block_writer_create(sqfs_file_t *, size_t device_block_size, uint32_t flags);
-int sqfs_frag_table_write(void *table, sqfs_file_t *, sqfs_super_t *, sqfs_compressor_t *);
-int sqfs_id_table_id_to_index(void *table, uint32_t id, uint16_t *out);
-int sqfs_id_table_write(void *table, sqfs_file_t *, sqfs_super_t *, sqfs_compressor_t *);
-int sqfs_block_processor_create_ex(const sqfs_block_processor_desc_t *, void **processor);
-int sqfs_block_processor_begin_file(void *processor, void **inode, void *user, uint32_t flags);
-int sqfs_block_processor_append(void *processor, const void *data, size_t size);
-int sqfs_block_processor_end_file(void *processor);
-int sqfs_block_processor_finish(void *processor);
-void *sqfs_meta_writer_create(sqfs_file_t *, sqfs_compressor_t *, uint32_t flags);
-void sqfs_meta_writer_get_position(const void *writer, uint64_t *block, uint32_t *offset);
-int sqfs_meta_writer_write_inode(void *writer, const void *inode);
-int sqfs_meta_writer_flush(void *writer);
-int sqfs_meta_write_write_to_file(void *writer);
-void *sqfs_dir_writer_create(void *writer, uint32_t flags);
-int sqfs_dir_writer_begin(void *writer, uint32_t flags);
-int sqfs_dir_writer_add_entry(
-    void *writer, const char *name, uint32_t number, uint64_t reference, uint16_t mode);
-int sqfs_dir_writer_end(void *writer);
-void *sqfs_dir_writer_create_inode(const void *writer, size_t links, uint32_t xattr, uint32_t parent);
-int sqfs_inode_set_xattr_index(void *inode, uint32_t index);
-"""
 _KEEP_IN_MEMORY = 1
 _DONT_COMPRESS, _DONT_FRAGMENT, _DONT_DEDUPLICATE, _IGNORE_SPARSE = 0x01, 0x04, 0x08, 0x10
 _FILE_MODE, _FOLDER_MODE = 0o100644, 0o040755
@@ -92,7 +58,7 @@ class LibraryWriter:
                 expected="version 1.2 or newer (Debian 12, Ubuntu 24.04)",
                 next_step='Use backend="python", which needs no library',
             )
-        self._ffi, self._calls = session.library.ffi, _declared(session.library).calls
+        self._ffi, self._calls = session.library.ffi, session.library.calls
         self._cells: list[Any] = []
         self._flags = _DONT_DEDUPLICATE | (0 if settings.fragments else _DONT_FRAGMENT)
         self._flags |= _DONT_COMPRESS | _IGNORE_SPARSE if settings.raw else 0
@@ -125,21 +91,12 @@ class LibraryWriter:
         )
         threads = 1 if settings.raw else usable_cpus()
         out = self._ffi.new("void **")
-        description = self._ffi.new(
-            "sqfs_block_processor_desc_t *",
-            {
-                "size": self._ffi.sizeof("sqfs_block_processor_desc_t"),
-                "max_block_size": block_bytes,
-                "num_workers": threads,
-                "max_backlog": _BACKLOG_PER_THREAD * threads,
-                "cmp": self._compressor,
-                "wr": blocks,
-                "tbl": self._fragments,
-                # The ends of files may be stored once; they are then compared, not only their 32-bit hashes.
-                "file": self._file,
-                "uncmp": session.compressor(name, block_bytes),
-            },
-        )
+        # The ends of files may be stored once; they are then compared, not only their 32-bit hashes.
+        unpack = session.compressor(name, block_bytes)
+        kind = "sqfs_block_processor_desc_t"
+        limits = [self._ffi.sizeof(kind), block_bytes, threads, _BACKLOG_PER_THREAD * threads]
+        objects = [self._compressor, blocks, self._fragments, self._file, unpack]
+        description = self._ffi.new(f"{kind} *", limits + objects)
         self._check(calls.sqfs_block_processor_create_ex(description, out))
         self._processor = session.keep(out[0], "the block processor")
 
@@ -255,18 +212,9 @@ class LibraryWriter:
 
     def _check(self, code: int) -> int:
         if code < 0:
-            fault = {-1: "there is not enough memory", -2: "the file cannot be written"}.get(
-                code, "it gave up"
-            )
             raise SquashFSError(
-                f"{self._path} cannot be written by libsquashfs ({fault}, error {code})",
+                f"{self._path} cannot be written (libsquashfs error {code})",
                 expected="a folder you may write to, with free blocks and inodes within your quota",
                 next_step='Check it with df -h and df -i, or use backend="python"',
             )
         return code
-
-
-@cache
-def _declared(library: Library) -> Library:
-    library.ffi.cdef(_DECLARATIONS)
-    return library
