@@ -18,7 +18,6 @@ import os
 import re
 import stat
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -34,6 +33,7 @@ from smallfiles.arrays import one_chunk
 from smallfiles.errors import DamagedFileError, FormatError, refuse_shortage
 from smallfiles.fields import META, TARGETS, as_text
 from smallfiles.samples import Buffer
+from smallfiles.storage import ReadingPool, answered
 
 ALGORITHM = "xxh3_128"
 _READ_AT_ONCE = 4  # blocks
@@ -201,7 +201,7 @@ class ContentDigest:
             FormatError: Not a digest file, or one of a hash that we do not know.
         """
         try:
-            return cls.of_record(json.loads(_text_of(path)), str(path))
+            return cls.of_record(json.loads(answered(path, _text_of, path)), str(path))
         except (OSError, ValueError, RecursionError) as error:
             refuse_shortage(error, path)
             raise _no_digest(str(path), error) from error
@@ -253,17 +253,18 @@ class ContentDigest:
             DamagedFileError: The file is missing, unreadable or of another size.
         """
         with _readable(path):
-            size = path.stat().st_size
+            size = answered(path, path.stat).st_size
             if size != self.file_bytes:
                 raise DamagedFileError(
                     f"{path} has {size:,} bytes",
                     expected=f"the {self.file_bytes:,} bytes that were written",
                     next_step="Copy or pack it again; the transfer was cut or the file was changed",
                 )
-            with path.open("rb", buffering=0) as file, ThreadPoolExecutor(_READ_AT_ONCE) as pool:
+            with answered(path, path.open, "rb", buffering=0) as file, ReadingPool(_READ_AT_ONCE) as pool:
 
                 def is_intact(number: int) -> bool:
-                    return self.block_is_intact(number, read_block(file.fileno(), number, self.block_bytes))
+                    data = answered(path, read_block, file.fileno(), number, self.block_bytes)
+                    return self.block_is_intact(number, data)
 
                 damaged = []
                 for number, good in enumerate(pool.map(is_intact, range(len(self.blocks)))):

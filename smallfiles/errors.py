@@ -16,7 +16,13 @@ senseless command line).
     ├── PackError             packing stopped; nothing was published
     │   └── BusyError         … because another run writes the same
     ├── ResourceError         not enough space, inodes or memory
+    │   └── StorageError      … since the storage of a file did not answer
     └── SubmitError           a job was not submitted
+
+What the system refuses has one of three causes, which `fault_of` tells apart by the number of the error:
+the content (a file is missing, unreadable or damaged, and `on_error` may leave it out), the storage (it did
+not answer, which `smallfiles.storage` waits for), or a shortage of this machine. Only the first one is a
+fault of a sample.
 """
 
 from __future__ import annotations
@@ -31,7 +37,7 @@ from collections.abc import Iterable, Iterator
 from difflib import get_close_matches
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from pysquashfs.text import foreign_encoding
 from smallfiles.keys import printable
@@ -53,12 +59,6 @@ _BY_ERRNO: dict[int, tuple[str, str]] = {
     errno.ENOMEM: ("enough memory", "Ask for more memory, or run fewer processes on this node"),
     errno.ENOBUFS: ("enough memory", "Ask for more memory, or run fewer processes on this node"),
     errno.ENAMETOOLONG: ("names of at most 255 bytes", "Choose a shorter name"),
-    errno.EIO: ("a file system that answers", "Try again, and tell your site if it happens again"),
-    errno.ESTALE: ("a file that is still there", "Run it again; the file system lost its handle"),
-    **dict.fromkeys(
-        (errno.ENOTCONN, errno.ECONNABORTED, errno.ESHUTDOWN, errno.ETIMEDOUT, errno.EHOSTDOWN),
-        ("a file system that answers", "Run it again when the file system is there again"),
-    ),
 }
 """What a number of the system means: what it would need, and what to do next."""
 _NAMES_LOOKED_AT = 10_000
@@ -67,9 +67,17 @@ _OURS = ("smallfiles", "pysquashfs", "helpers", "exercises", "benchmarks")
 _PACKAGES = {"PIL": "pillow"}  # whose module has another name
 
 
-_SHORTAGES = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS)
-_GONE = (errno.ESTALE, errno.ENOTCONN, errno.ECONNABORTED, errno.ESHUTDOWN, errno.ETIMEDOUT, errno.EHOSTDOWN)
-"""A server that went away; a file that it would still give is neither damaged nor missing."""
+_SHORTAGES = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS})
+_OF_STORAGE = """
+    EIO ENXIO ENODEV ENOMEDIUM EREMOTEIO EUCLEAN EBADMSG
+    ESTALE ENOTCONN ESHUTDOWN ECONNRESET ECONNREFUSED ECONNABORTED EPIPE ENOLINK ECOMM EPROTO
+    ETIMEDOUT ETIME EHOSTDOWN EHOSTUNREACH ENETDOWN ENETUNREACH ENETRESET ENONET
+    ENOKEY EKEYEXPIRED EKEYREVOKED EKEYREJECTED
+"""
+_STORAGE = frozenset(getattr(errno, name) for name in _OF_STORAGE.split() if hasattr(errno, name))
+"""A disk or a server that did not answer; the file that it holds is neither damaged nor missing."""
+_STORAGE_STEP = "Check the file system (ls, df), or ask your site; then run the same command again"
+_IN_TEXT = re.compile(r"\berrno = (\d+)")  # how HDF5 names it
 
 
 class SmallfilesError(Exception):
@@ -243,6 +251,15 @@ class ResourceError(SmallfilesError):
     """Not enough space, inodes or memory."""
 
 
+class StorageError(ResourceError):
+    """The storage did not answer: no file is at fault, so none is left out.
+
+    `gave_up` is true after `smallfiles.storage` has waited for it.
+    """
+
+    gave_up = False
+
+
 class SubmitError(SmallfilesError):
     """A job was not submitted."""
 
@@ -306,6 +323,8 @@ def cannot_write(path: Path, error: OSError) -> SmallfilesError:
 
 def of_system(error: OSError, got: str) -> ResourceError:
     """The sentence for what the system refuses, beginning with what we got."""
+    if error.errno in _STORAGE:
+        return StorageError(got, expected="storage that answers", next_step=_STORAGE_STEP)
     usual = ("the operation to succeed", "Check the path and the file system, then try again")
     expected, next_step = _BY_ERRNO.get(error.errno or 0, usual)
     return ResourceError(got, expected=expected, next_step=next_step)
@@ -337,8 +356,31 @@ def refuse_foreign_locale(where: object) -> None:
         )
 
 
+def fault_of(error: BaseException) -> tuple[Literal["content", "storage", "machine"], OSError | None]:
+    """What a failed read is a fault of, and the error of the system that says so.
+
+    This is the only place that decides it. An error that no number explains is a fault of the content.
+
+    Args:
+        error: What reading ended with; what it was raised from counts too.
+    """
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, MemoryError):
+            return "machine", OSError(errno.ENOMEM, os.strerror(errno.ENOMEM))
+        if isinstance(cause, OSError):
+            number = cause.errno or 0
+            if not number and (named := _IN_TEXT.search(str(cause))):
+                number = int(named[1])
+            if number in _STORAGE | _SHORTAGES:
+                kind: Literal["storage", "machine"] = "storage" if number in _STORAGE else "machine"
+                return kind, OSError(number, os.strerror(number))
+        cause = cause.__cause__
+    return "content", None
+
+
 def refuse_shortage(error: BaseException, path: object) -> None:
-    """Raise ResourceError if a file was not read for a lack of this machine, or since its server went away.
+    """Raise ResourceError if a file was not read for a lack of this machine, or since its storage is away.
 
     Everything that takes a failed read for damage asks here first: a sound file that could not be opened
     for want of a descriptor must not be copied again, nor its samples be left out.
@@ -346,11 +388,11 @@ def refuse_shortage(error: BaseException, path: object) -> None:
     Args:
         error: What reading ended with; what it came from counts too.
         path: What was read.
+
+    Raises:
+        StorageError: The storage did not answer.
+        ResourceError: This machine has no descriptor or no memory left.
     """
-    cause: BaseException | None = error
-    while cause is not None:
-        if isinstance(cause, MemoryError):
-            cause = OSError(errno.ENOMEM, "out of memory")
-        if isinstance(cause, OSError) and cause.errno in _SHORTAGES + _GONE:
-            raise of_system(cause, f"{path} could not be read ({os.strerror(cause.errno)})") from error
-        cause = cause.__cause__
+    _, cause = fault_of(error)
+    if cause is not None:
+        raise of_system(cause, f"{path} could not be read ({cause.strerror})") from error

@@ -7,14 +7,14 @@ million lines. Both are cut here. Notebook 02 shows the messages.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sized
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
 import pyarrow as pa
 
-from smallfiles.errors import ManifestError, SmallfilesError, first_few
+from smallfiles.errors import ManifestError, ResourceError, SmallfilesError, first_few, refuse_shortage
 from smallfiles.samples import ByteStore
+from smallfiles.storage import ReadingPool
 
 NEXT_STEP = "Correct the entries, or make the manifest again: smallfiles manifest"
 _LONGEST = 120  # characters of one entry in a message
@@ -79,6 +79,7 @@ def check_files(paths: pa.StringArray, store: ByteStore) -> None:
 
     Raises:
         ManifestError: There are such files; gives their number and the first few.
+        ResourceError: The storage does not answer, or this machine lacks descriptors: no file is at fault.
     """
     count, examples = 0, []
     for problem in _problems(paths, store):
@@ -95,7 +96,7 @@ def check_files(paths: pa.StringArray, store: ByteStore) -> None:
 
 
 def _problems(paths: pa.StringArray, store: ByteStore) -> Iterator[str]:
-    with ThreadPoolExecutor(1 if store.sequential else _IN_FLIGHT) as pool:
+    with ReadingPool(1 if store.sequential else _IN_FLIGHT) as pool:
         for start in range(0, len(paths), _SLICE):
             names = paths.slice(start, _SLICE).to_pylist()
             yield from filter(None, pool.map(lambda name: _problem(name, store), names))
@@ -105,8 +106,11 @@ def _problem(path: str, store: ByteStore) -> str | None:
     try:
         # Reading one byte opens the file; looking up its size would not.
         size = store.size(path) if store.sequential else store.read_into(path, memoryview(bytearray(1)))
+    except ResourceError:
+        raise
     except SmallfilesError as error:
         return error.got
     except OSError as error:
+        refuse_shortage(error, path)
         return f"{path} cannot be read ({error.strerror or error})"
     return None if size > 0 else f"{path} is empty"

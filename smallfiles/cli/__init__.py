@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from pysquashfs.text import restart_in_utf8_mode
-from smallfiles import __version__
+from smallfiles import __version__, storage
 from smallfiles.cli.arguments import Parser, Teaching, add_common_flags, refuse_windows_paths
 from smallfiles.cli.failures import guarded
 from smallfiles.cli.output import lenient, say
@@ -166,7 +166,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             parse(argv, arguments)
         except SystemExit as stop:  # argparse leaves this way after --help (0) and after bad usage (2)
             return int(stop.code or 0)
-        with warnings.catch_warnings():
+        timeout_s = getattr(arguments, "storage_timeout_s", storage.TIMEOUT_S)
+        with storage.timeout(timeout_s), warnings.catch_warnings():
             warnings.showwarning = _show_warning
             refuse_windows_paths(arguments)
             return int(arguments.run(arguments))

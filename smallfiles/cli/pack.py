@@ -42,7 +42,7 @@ def add(verbs: Verbs) -> None:
         help="an option of the format, listed above; repeatable",
     )
     add_flags(parser, PackConfig, ("in_flight", "verify", "on_error", "check", "store", "quality"))
-    add_flags(parser, PackConfig, ("digest",))
+    add_flags(parser, PackConfig, ("digest", "storage_timeout_s"))
     add_source_flags(parser)
     parser = add_run(verbs, "annotate", run_annotate)
     parser.add_argument("out", type=Path, metavar="OUT", help="a packed file or folder of shards")

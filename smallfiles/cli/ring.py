@@ -20,7 +20,7 @@ from smallfiles.signals import SIGNALS, listening
 if TYPE_CHECKING:
     from smallfiles.ring import Filler, RingStatus
 
-_OF_A_BATCH = ("batch", "seed", "shuffle", "drop_last", "on_error", "rank", "world_size")
+_OF_A_BATCH = ("batch", "seed", "shuffle", "drop_last", "on_error", "rank", "world_size", "storage_timeout_s")
 
 
 def add(verbs: Verbs) -> None:

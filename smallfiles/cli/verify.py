@@ -15,6 +15,8 @@ from smallfiles.cli.failures import FAILED, UNPROVEN
 from smallfiles.cli.output import in_seconds, report
 from smallfiles.errors import FormatError, SmallfilesError
 from smallfiles.keys import printable
+from smallfiles.options import add_flags
+from smallfiles.pack.config import PackConfig
 from smallfiles.progress import bytes_text, plural
 
 if TYPE_CHECKING:
@@ -30,6 +32,7 @@ def add(verbs: Verbs) -> None:
     parser.add_argument("out", type=Path, metavar="OUT", help="a packed file or folder of shards")
     parser.add_argument("--against", type=Path, metavar="DIR|M.json", help="compare with this source too")
     parser.add_argument("--format", metavar="NAME", help=f"overrides the suffix of OUT: {FORMATS}")
+    add_flags(parser, PackConfig, ("storage_timeout_s",))
     add_source_flags(parser)
 
 

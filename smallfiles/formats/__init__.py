@@ -26,6 +26,7 @@ from types import ModuleType
 
 from smallfiles.errors import FormatError, MissingPackageError, UsageError, like, of_system
 from smallfiles.samples import Reader
+from smallfiles.storage import answered
 
 SUFFIXES: dict[str, tuple[str, ...]] = {
     # name of format and module -> suffixes of its files
@@ -162,7 +163,7 @@ def open(path: Path | str, format: str | None = None) -> Reader:
             next_step=cure + like(path),
         ) from None
     try:
-        mode = path.stat().st_mode
+        mode = answered(path, path.stat).st_mode
     except (FileNotFoundError, NotADirectoryError):
         raise FormatError(
             f"{path} does not exist",

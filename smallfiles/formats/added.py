@@ -91,7 +91,8 @@ def read(file: Path, reader: Reader, *, full: bool = False) -> pa.Table:
         FormatError: It is damaged, or belongs to other samples.
     """
     with damage_reported(file):
-        with pa.ipc.open_file(pa.py_buffer(ByteFile(file, "mmap").view)) as opened:
+        found = ByteFile(file)
+        with pa.ipc.open_file(pa.py_buffer(found.read(0, found.size))) as opened:
             table, batches = opened.read_all(), opened.num_record_batches
         with raised_as(ManifestError, FormatError), summary_of(file):
             values = value_table({each: table.column(each) for each in table.column_names})

@@ -4,13 +4,15 @@ A mapping gives views without a copy, and all workers of a node share the page c
 parallel file system each page that is touched may become a request of its own, so one `pread` per
 sample is better there.
 
-The trap: if another program truncates a mapped file, the next access ends this process with SIGBUS,
-whereas `pread` reads short, which can be reported. Notebook 04 compares the two.
+The trap: if another program truncates a mapped file, or its storage goes away, the next access ends this
+process with SIGBUS, whereas `pread` fails or reads short, which can be reported and tried again. So with
+`pread` nothing is mapped, not even metadata. Notebook 04 compares the two.
 """
 
 from __future__ import annotations
 
 import contextlib
+import io
 import mmap
 import os
 import stat
@@ -20,14 +22,20 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
 from pysquashfs.compression import FREE_BYTES, MOST_TIMES
 from smallfiles.errors import DamagedFileError, FormatError, SmallfilesError, refuse_shortage
 from smallfiles.machine import is_parallel_filesystem
 from smallfiles.progress import bytes_text
 from smallfiles.samples import Buffer
+from smallfiles.storage import answered
 
 Access: TypeAlias = Literal["auto", "mmap", "pread"]
 # A mapping of Python before 3.13 keeps a descriptor of its own, and so does every view of it.
+_FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK  # without the last, opening a pipe waits for a writer
 _UNTRACKED: dict[str, Any] = {"trackfd": False} if sys.version_info >= (3, 13) else {}
 
 
@@ -47,32 +55,37 @@ class ByteFile:
     def __init__(self, path: Path, access: Access = "auto") -> None:
         self.path = path
         try:
-            # Without O_NONBLOCK, opening a pipe waits for a writer.
-            self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+            self._descriptor = answered(path, os.open, path, _FLAGS)
         except OSError as error:
             raise _unopened(path, error) from error
-        closing = weakref.finalize(self, os.close, self._descriptor)
+        closing = weakref.finalize(self, _close, self._descriptor)
         closing.atexit = False
-        status = os.fstat(self._descriptor)
+        status = answered(path, os.fstat, self._descriptor)
         if not stat.S_ISREG(status.st_mode):
             raise _unopened(path, OSError(0, "it is no plain file"))
-        self.size = status.st_size
+        self.size, self._mtime_ns = status.st_size, status.st_mtime_ns
         if self.size == 0:  # an empty file cannot be mapped
             raise damaged(path, "it is empty")
         if access == "auto":
             access = "pread" if is_parallel_filesystem(path) else "mmap"
         self.mapped = access == "mmap"
-        self._view = self._mapped = self._map() if self.mapped else None
+        self._view = self._map() if self.mapped else None
         if self.mapped:
             closing()  # the mapping suffices, so that hundreds of shards fit under the usual limit
 
     @property
     def view(self) -> memoryview:
-        """The file as memory; with `pread` access only for metadata."""
-        # Not a cached_property: before Python 3.12 its lock may be held for ever in a forked child.
-        if self._view is None:
-            self._view = self._map()
+        """The file as memory; only with `mmap` access, since a page fault cannot fail in a sentence."""
+        assert self._view is not None, "a file that is read by position is not mapped"
         return self._view
+
+    def array(self, kind: np.dtype[Any], count: int, start: int) -> npt.NDArray[Any]:
+        """Numbers of the file: over its memory if it is mapped, else a copy.
+
+        Raises:
+            DamagedFileError: They are not all there.
+        """
+        return np.frombuffer(self.read(start, start + count * kind.itemsize), kind, count)
 
     def _map(self) -> memoryview:
         try:
@@ -88,13 +101,18 @@ class ByteFile:
         Raises:
             DamagedFileError: They are not all there.
         """
-        mapped = self._mapped
+        mapped = self._view
         if mapped is not None and 0 <= start <= stop <= self.size:
             return mapped[start:stop]
         data = self.fetch(start, stop) if 0 <= start <= stop <= self.size else b""
         if len(data) != stop - start:
             raise damaged(self.path, f"bytes {start:,} to {stop:,} are not all there")
         return data
+
+    def fetch_some(self, start: int, count: int) -> bytes:
+        """At most so many bytes from `start` on, fewer at the end of the file."""
+        start = min(max(start, 0), self.size)
+        return bytes(self.read(start, min(start + count, self.size)))
 
     def prefetch(self, start: int, stop: int) -> None:
         """Ask the kernel to fetch these bytes in the background, because they will be read soon.
@@ -123,34 +141,103 @@ class ByteFile:
     def fetch(self, start: int, stop: int) -> bytes:
         """A copy of the bytes from `start` to `stop`; fewer at the end of the file."""
         try:
+            return answered(self.path, self._fetch, start, stop)
+        except OSError as error:
+            raise _unread(self.path, error) from error
+
+    def _fetch(self, start: int, stop: int) -> bytes:
+        with self._reopened_on_failure():
             data = os.pread(self._descriptor, stop - start, start)
             while len(data) < stop - start:  # Linux reads at most 2 GiB at once
                 more = os.pread(self._descriptor, stop - start - len(data), start + len(data))
                 if not more:
                     break
                 data += more
-        except OSError as error:
-            raise _unread(self.path, error) from error
-        return data
+            return data
+
+    @contextlib.contextmanager
+    def _reopened_on_failure(self) -> Iterator[None]:
+        """If reading fails, open the same file again for the next try: a server may have forgotten it."""
+        try:
+            yield
+        except OSError:
+            with contextlib.suppress(OSError):
+                again = os.open(self.path, _FLAGS)
+                try:
+                    status = os.fstat(again)
+                    if (status.st_size, status.st_mtime_ns) == (self.size, self._mtime_ns):
+                        os.dup2(again, self._descriptor, inheritable=False)
+                finally:
+                    os.close(again)
+            raise
 
     def read_into(self, start: int, buffer: memoryview) -> int:
         """Fill `buffer` from `start` on; returns how many bytes there were."""
         try:
+            return answered(self.path, self._read_into, start, buffer)
+        except OSError as error:
+            raise _unread(self.path, error) from error
+
+    def _read_into(self, start: int, buffer: memoryview) -> int:
+        with self._reopened_on_failure():
             filled = os.preadv(self._descriptor, (buffer,), start)
             while 0 < filled < len(buffer) and (
                 more := os.preadv(self._descriptor, (buffer[filled:],), start + filled)
             ):
                 filled += more
-        except OSError as error:
-            raise _unread(self.path, error) from error
-        return filled
+            return filled
 
     def expect_short_reads(self) -> None:
         """Turn read-ahead off: it would fetch a whole archive when only its headers are needed."""
         os.posix_fadvise(self._descriptor, 0, 0, os.POSIX_FADV_RANDOM)
 
 
+def _close(descriptor: int) -> None:
+    with contextlib.suppress(OSError):  # the mount is gone: nothing was written that could be lost
+        os.close(descriptor)
+
+
 _AGAIN = "Copy it again from where it is whole, or pack it again"
+
+
+class RawFile(io.RawIOBase):
+    """A file as libraries read it, with an offset of its own, over a `ByteFile`, which waits for storage.
+
+    Given a path, HDF5 reuses a descriptor that this process already has for the file, and after a fork
+    several processes move its offset. Shared storage may refuse a lock.
+
+    Args:
+        file: The file.
+    """
+
+    def __init__(self, file: ByteFile) -> None:
+        self._file, self._at = file, 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        self._at = offset + (0, self._at, self._file.size)[whence]
+        return self._at
+
+    def tell(self) -> int:
+        return self._at
+
+    def readinto(self, buffer: Any) -> int:
+        stop = min(self._at + len(buffer), self._file.size)
+        part = self._file.read(min(self._at, stop), stop)
+        buffer[: len(part)] = part
+        self._at += len(part)
+        return len(part)
+
+
+def arrow_file(path: Path, access: Access = "auto") -> pa.NativeFile:
+    """A file for pyarrow; mapped into memory only if it is on a local disk, or `access` says so."""
+    by_position = access == "pread" or (access == "auto" and is_parallel_filesystem(path))
+    return (pa.OSFile if by_position else pa.memory_map)(str(path))
 
 
 def damaged(

@@ -26,6 +26,7 @@ from smallfiles.fields import TARGETS, name_of_first, suffix_of
 from smallfiles.formats import added, provenance
 from smallfiles.formats.bytefile import Access
 from smallfiles.samples import Blob, Buffer, Reader, Rows, Sample
+from smallfiles.storage import answered
 
 Handle = TypeVar("Handle")
 
@@ -69,7 +70,7 @@ class BaseReader(Reader, Generic[Handle]):
             )
         # No lock: if another thread held it during a fork, the child would wait for ever. Two threads
         # may both open; the last handle is kept, and the other closes when its read is done.
-        handle = self._open()
+        handle = answered(self.path, self._open)
         if not self._closed:  # another thread may have closed the reader meanwhile
             self._opened = (os.getpid(), handle)
         return handle

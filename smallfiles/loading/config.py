@@ -17,6 +17,7 @@ from smallfiles import machine
 from smallfiles.errors import UsageError
 from smallfiles.machine.ranks import Ranks, ranks
 from smallfiles.options import Settings, flag_of, from_args, given, option, words
+from smallfiles.storage import timeout_option
 
 Mode = Literal["auto", "processes", "threads", "main"]
 OnError = Literal["stop", "skip", "repeat", "keep"]
@@ -61,6 +62,9 @@ class LoaderConfig(Settings):
             other methods each worker spends seconds on imports from the shared file system.
         pin_memory: Put batches in pinned memory, from which a GPU copies by itself; None does so if there is
             a GPU.
+        storage_timeout_s: How long to wait for storage that does not answer before training stops. It is no
+            fault of a sample, so `on_error` does not apply. The loader that was made or began an epoch
+            last sets it for its process.
     """
 
     batch: int = option(64, "samples in a batch", least=1)
@@ -91,6 +95,7 @@ class LoaderConfig(Settings):
     pin_memory: bool | None = option(
         None, "put batches in memory from which a GPU copies by itself (default: if there is one)", both=True
     )
+    storage_timeout_s: float = timeout_option()
 
     def __post_init__(self) -> None:
         super().__post_init__()

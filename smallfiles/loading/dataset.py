@@ -302,13 +302,20 @@ class Rows:
     """A requested batch, made at first use: as a whole, or row by row for other collate functions."""
 
     def __init__(self, dataset: SampleDataset, numbers: Sequence[int]) -> None:
-        self._maker = dataset.maker
-        self._indices, self._epoch = split_numbers(numbers, len(dataset))
+        self._dataset, self._numbers = dataset, numbers
         self._batch: LoadedBatch | None = None
+
+    def _asked(self) -> tuple[Indices, int]:
+        """The numbers of the samples, and their epoch; the first batch of a process opens the file."""
+        return split_numbers(self._numbers, len(self._dataset))
 
     def deliver(self) -> Delivered:
         """The whole batch, ready to send."""
-        return deliver(self._maker, self._indices, self._epoch)
+        try:
+            indices, epoch = self._asked()
+        except SmallfilesError as error:  # torch would wrap it in a traceback
+            return FailedBatch(error)
+        return deliver(self._dataset.maker, indices, epoch)
 
     def __len__(self) -> int:
         return len(self._whole()["index"])
@@ -328,7 +335,7 @@ class Rows:
     def _whole(self) -> LoadedBatch:
         if self._batch is None:
             with one_thread():
-                batch = self._maker.make(self._indices, self._epoch)
+                batch = self._dataset.maker.make(*self._asked())
             self._batch = to_tensors(batch.arrays, batch.faults)
         return self._batch
 

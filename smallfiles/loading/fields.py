@@ -29,6 +29,7 @@ from smallfiles.errors import (
     SmallfilesError,
     SourceError,
     UsageError,
+    refuse_shortage,
 )
 from smallfiles.fields import META, further_files, is_blob, name_of_first
 from smallfiles.formats.placed import read_fields
@@ -331,8 +332,8 @@ def fill(
         on_error: What to do about a sample that cannot be made.
 
     Raises:
-        BadSampleError: A sample cannot be made, and `on_error` is `stop` or `keep`; or it is `repeat`, and
-            no sample of the batch can be made.
+        BadSampleError: A sample cannot be made, and `on_error` is `stop` or `keep`.
+        ResourceError: The storage does not answer, or this machine lacks memory: no sample is at fault.
     """
     found, errors = _read(blobs, numbers)
     faults: list[Fault] = []
@@ -357,8 +358,8 @@ def fill(
             faults += [] if damage is None else [Fault(index, reader.key(index), damage.got)]
         arrays["index"][place] = index
         place += 1
-    if faults and not made and on_error == "repeat":
-        raise none_left(reader.path, faults, epoch, f"{len(faults)} samples of a batch")
+    if not made and on_error == "repeat":  # no neighbour to repeat: left out, as with `skip`
+        place, holes = 0, []
     for hole, source in _neighbours(holes, place):
         for array in arrays.values():
             array[hole] = array[source]
@@ -396,6 +397,8 @@ def _read(
     for index in numbers:
         try:
             found.append(tuple(blob.read(index) for blob in blobs))
+        except NOT_OF_DATA:
+            raise
         except _OF_DATA as error:
             found.append(None)
             errors[index] = error
@@ -404,6 +407,7 @@ def _read(
 
 def _fault(reader: Reader, index: int, epoch: int, error: Exception, on_error: OnError) -> Fault:
     """The fault of a sample; raised as an error if `on_error` asks for it, or if the data is not at fault."""
+    refuse_shortage(error, f"sample {reader.key(index)!r} of {reader.path}")
     if isinstance(error, NOT_OF_DATA):
         try:
             raise error

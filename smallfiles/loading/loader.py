@@ -16,7 +16,6 @@ from __future__ import annotations
 import multiprocessing
 from collections import deque
 from collections.abc import Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
 from itertools import islice
@@ -26,7 +25,7 @@ from typing import Any, TypeVar
 import torch
 from torch.utils.data import DataLoader
 
-from smallfiles import machine
+from smallfiles import machine, storage
 from smallfiles.errors import UsageError
 from smallfiles.loading.batches import BatchMaker, Fault, nbytes
 from smallfiles.loading.callables import Called
@@ -80,6 +79,7 @@ class Loader(DataLoader[Any]):
         threads: Number of threads of the trainer that make the batches; the batches are the same.
         ahead: Batches that each of them makes ahead.
         asked_rank: Whether the rank was not given but asked for, when the loader was made.
+        storage_timeout_s: How long to wait for storage that does not answer.
     """
 
     memory = WorkerMemory(0, 0, 0)
@@ -87,6 +87,7 @@ class Loader(DataLoader[Any]):
     threads = 0
     ahead = 0
     asked_rank = False
+    storage_timeout_s = storage.TIMEOUT_S
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -129,6 +130,7 @@ class Loader(DataLoader[Any]):
     def __iter__(self) -> Iterator[LoadedBatch]:  # type: ignore[override]  # torch annotates a class of its own
         if self.asked_rank:
             check_process_group(self.plan.rank, self.plan.world_size)
+        storage.set_timeout(self.storage_timeout_s)
         if self._iterator is None:  # otherwise the workers exist, and have their memory
             check_shared_memory(self.memory)
         if isinstance(self.dataset, StreamDataset):
@@ -220,7 +222,7 @@ class InThreads(Iterator[T]):
     """
 
     def __init__(self, parts: list[Iterator[T]], ahead: int) -> None:
-        pools = [ThreadPoolExecutor(1, f"loader-{number}") for number in range(len(parts))]
+        pools = [storage.ReadingPool(1, f"loader-{number}") for number in range(len(parts))]
         self._lanes = deque(
             (part, pool, deque(pool.submit(next, part) for _ in range(ahead)))
             for part, pool in zip(parts, pools, strict=True)
@@ -240,16 +242,17 @@ class InThreads(Iterator[T]):
         return item
 
     def close(self) -> None:
-        """End the threads; each finishes its current item."""
-        for wait in (False, True):
-            for _, pool, _ in self._lanes:
-                pool.shutdown(wait, cancel_futures=True)
+        """End the threads; each finishes its current item, unless that waits for storage."""
+        for _, pool, _ in self._lanes:
+            pool.abandon()
+        for _, pool, _ in self._lanes:
+            pool.shutdown()
         self._lanes.clear()
 
     def __del__(self) -> None:
         # Any thread may collect garbage, also one that the lanes wait for: do not wait here.
         for _, pool, _ in self._lanes:
-            pool.shutdown(False, cancel_futures=True)
+            pool.abandon()
 
 
 def make_loader(
@@ -281,6 +284,7 @@ def make_loader(
         ResourceError: Shared memory cannot hold the batches that processes make ahead.
     """
     config = config or LoaderConfig()
+    storage.set_timeout(config.storage_timeout_s)  # for reading the index, and for the workers of a ring
     maker = maker_of(source, transform, fields=fields, seed=config.seed, on_error=config.on_error)
     where = place(config)
     workers = default_workers(where) if config.workers is None else config.workers
@@ -354,6 +358,7 @@ def _assemble(
         forks = "fork" in multiprocessing.get_all_start_methods()
         settings |= {
             "num_workers": workers,
+            "worker_init_fn": partial(_begin_worker, config.storage_timeout_s),
             "prefetch_factor": config.prefetch,
             "persistent_workers": True,
             "multiprocessing_context": config.start_method or ("fork" if forks else None),
@@ -364,10 +369,16 @@ def _assemble(
         batches = EpochBatches(plan)
         settings |= {"dataset": SampleDataset(maker), "batch_sampler": batches, "collate_fn": collate}
     loader = Loader(**settings)
+    loader.storage_timeout_s = config.storage_timeout_s
     loader.memory, loader.every_step = memory, plan.world_size > 1
     loader.asked_rank = config.rank is None
     loader.threads, loader.ahead = workers if mode == "threads" else 0, config.prefetch
     return loader
+
+
+def _begin_worker(storage_timeout_s: float, number: int) -> None:
+    """Give a worker, which may have been spawned, the settings of its process."""
+    storage.set_timeout(storage_timeout_s)
 
 
 def _as_it_is(batch: Delivered) -> Delivered:

@@ -11,7 +11,6 @@ for its worker number. Notebook 05 shows how random such an order is.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
@@ -21,7 +20,7 @@ from torch.utils.data import IterableDataset, get_worker_info
 from smallfiles.errors import SmallfilesError
 from smallfiles.formats.placed import Ahead, read_fields
 from smallfiles.loading.batches import BatchMaker, Layout
-from smallfiles.loading.dataset import Block, Delivered, deliver
+from smallfiles.loading.dataset import Block, Delivered, FailedBatch, deliver
 from smallfiles.loading.fields import NOT_OF_DATA
 from smallfiles.loading.plan import EpochPlan
 from smallfiles.loading.schedule import Schedule
@@ -83,8 +82,12 @@ class Window(Ahead):
             raise
         except SmallfilesError:  # raised again when the sample is requested
             for index in wanted:
-                with suppress(SmallfilesError):
+                try:
                     self._held[index] = self._reader.read(index)
+                except NOT_OF_DATA:
+                    raise
+                except SmallfilesError:
+                    pass
 
 
 class StreamDataset(IterableDataset[Delivered]):
@@ -140,8 +143,12 @@ class StreamDataset(IterableDataset[Delivered]):
         opened: dict[int, tuple[BatchMaker, list[int]]] = {}
         for number in range(first, plan.length(), step):
             stream, own = number % plan.streams, number // plan.streams * plan.batch
-            if stream not in opened:
-                opened[stream] = self._open(epoch, stream, own, plan.streams % step == 0)
+            try:
+                if stream not in opened:
+                    opened[stream] = self._open(epoch, stream, own, plan.streams % step == 0)
+            except SmallfilesError as error:  # torch would wrap it in a traceback
+                yield FailedBatch(error)
+                return
             maker, emits = opened[stream]
             yield deliver(maker, emits[own : own + plan.batch], epoch, allocate)
 

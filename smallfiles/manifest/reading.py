@@ -18,6 +18,7 @@ from smallfiles.faults import fault, short
 from smallfiles.fields import typed_column
 from smallfiles.manifest.columns import OPTIONAL, repeated_paths
 from smallfiles.manifest.writing import FORMAT, VERSION
+from smallfiles.storage import answered
 
 HEADER = (
     *("format", "version", "name", "split", "classes", "root_hint", "target", "digest", "count", "fields"),
@@ -137,7 +138,7 @@ def _check_columns(path: Path, header: dict[str, Any], columns: dict[str, Any], 
 
 def _text(path: Path) -> str:
     try:
-        data = path.read_bytes()
+        data = answered(path, path.read_bytes)
     except OSError as error:
         raise _unreadable(path, error) from error
     if not data.strip():

@@ -17,6 +17,7 @@ from typing import Any, Literal
 
 from smallfiles.errors import PackError, UsageError, first_few
 from smallfiles.options import check, option, words
+from smallfiles.storage import timeout_option
 
 Verify = Literal["full", "sample", "none"]
 OnError = Literal["stop", "skip"]
@@ -116,6 +117,8 @@ class PackConfig:
         resize: Scale images down until their shorter side has so many pixels; None leaves them.
         store: Scaled images as `jpeg`, encoded again, or `raw`, as pixels.
         quality: Of JPEGs that are encoded again, 1 to 100.
+        storage_timeout_s: How long to wait for storage that does not answer. It is no fault of a sample, so
+            `on_error` does not apply: the run stops, and the same command resumes it or starts over.
     """
 
     format: str | None = option(
@@ -152,6 +155,7 @@ class PackConfig:
         most=100,
         metavar="Q",
     )
+    storage_timeout_s: float = timeout_option()
 
     def __post_init__(self) -> None:
         check(self)

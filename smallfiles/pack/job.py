@@ -13,7 +13,6 @@ import json
 import warnings
 from collections import Counter
 from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -28,7 +27,7 @@ import smallfiles
 from smallfiles import atomic, formats, machine
 from smallfiles.arrays import from_numpy, give_back_memory
 from smallfiles.digests import name_hashes
-from smallfiles.errors import PackError, SmallfilesError, UsageError, first_few
+from smallfiles.errors import PackError, ResourceError, SmallfilesError, UsageError, first_few
 from smallfiles.formats.columns import further_names
 from smallfiles.manifest import Manifest
 from smallfiles.pack.config import (
@@ -44,6 +43,7 @@ from smallfiles.pack.reading import waits
 from smallfiles.samples import ByteStore, Schema
 from smallfiles.sources import Source
 from smallfiles.sources.annotations.moving import moved, moving
+from smallfiles.storage import ReadingPool
 
 IN_FLIGHT = 32
 ROWS_AT_ONCE = 4096  # strings and futures that exist at once; a million would cost a gigabyte
@@ -409,11 +409,13 @@ def _sizes(
     def ask(path: str) -> int | SmallfilesError:
         try:
             return store.size(path)
+        except ResourceError:
+            raise
         except SmallfilesError as error:
             return error
 
     sizes, errors = np.zeros(len(paths), np.int64), {}
-    with ThreadPoolExecutor(in_flight, thread_name_prefix="pack-stat") as pool:
+    with ReadingPool(in_flight, "pack-stat") as pool:
         for start in range(0, len(paths), ROWS_AT_ONCE):
             for row, found in enumerate(pool.map(ask, paths.slice(start, ROWS_AT_ONCE).to_pylist()), start):
                 if isinstance(found, SmallfilesError):

@@ -17,8 +17,7 @@ import statistics
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import suppress
+from concurrent.futures import Future
 from time import perf_counter
 from typing import NamedTuple, Protocol
 
@@ -29,6 +28,7 @@ import xxhash
 from smallfiles.errors import ResourceError, SmallfilesError, SourceError
 from smallfiles.pack.examine import Examine
 from smallfiles.samples import ByteStore
+from smallfiles.storage import ReadingPool
 
 CHUNK_BYTES = 1 << 20
 CHUNK_SAMPLES = 32
@@ -83,8 +83,12 @@ def waits(store: ByteStore, paths: pa.Array) -> bool:
     for row in np.linspace(0, len(paths) - 1, _TRIED).astype(int).tolist():
         path = paths[row].as_py()
         slept, began = resource.getrusage(_THREAD).ru_nvcsw, perf_counter()
-        with suppress(SmallfilesError):  # reported when it is packed
+        try:
             store.read_into(path, buffer)
+        except ResourceError:
+            raise
+        except SmallfilesError:
+            pass  # reported when it is packed
         took_s = perf_counter() - began
         waited_s.append(took_s if resource.getrusage(_THREAD).ru_nvcsw > slept else 0.0)
     return statistics.median(waited_s) > WAIT_S
@@ -158,7 +162,7 @@ def _chunks_in_order(reader: _ChunkReader, tasks: Iterator[_Task], threads: int)
         for task in tasks:
             yield reader.read(task)
         return
-    with ThreadPoolExecutor(threads, thread_name_prefix="pack-read") as pool:
+    with ReadingPool(threads, "pack-read") as pool:
         waiting: deque[tuple[Future[list[Read]], int]] = deque()
         ahead_bytes = 0
         try:
@@ -172,8 +176,9 @@ def _chunks_in_order(reader: _ChunkReader, tasks: Iterator[_Task], threads: int)
                 ahead_bytes += need
             while waiting:
                 yield waiting.popleft()[0].result()
-        finally:
-            pool.shutdown(wait=True, cancel_futures=True)
+        except BaseException:
+            pool.abandon()
+            raise
 
 
 class _ChunkReader:
@@ -184,7 +189,7 @@ class _ChunkReader:
         self._scale, self._checksums = scale, checksums
         self._buffers = _Buffers()
 
-    def submit(self, pool: ThreadPoolExecutor, task: _Task) -> Future[list[Read]]:
+    def submit(self, pool: ReadingPool, task: _Task) -> Future[list[Read]]:
         """Have a chunk read by the pool; what can only be read in order is read here."""
         if not self._store.sequential:
             return pool.submit(self.read, task)

@@ -14,6 +14,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from smallfiles import storage
 from smallfiles.arrays import from_numpy, give_back_memory
 from smallfiles.atomic import Draft, drafted, refuse_existing, sweep, write_json
 from smallfiles.errors import ResourceError, writing
@@ -69,13 +70,19 @@ def pack(source: Source, out: Path, config: PackConfig | None = None) -> PackRep
         OutputExistsError: `out` is there already.
         PackError: Sources cannot be packed, verification failed, or another run is at it.
         ResourceError: No space, no inodes, no permission.
+        StorageError: The storage did not answer for `storage_timeout_s`; nothing was left out.
     """
     config = config or PackConfig()
+    with storage.timeout(config.storage_timeout_s):
+        return _pack(source, Path(out), config)
+
+
+def _pack(source: Source, out: Path, config: PackConfig) -> PackReport:
     for odd in source.notes:
         note(f"{source.store.describe()}: {odd}")
     started = time.perf_counter()
     refuse_finished(out, config)
-    job = prepare(source, Path(out), config)
+    job = prepare(source, out, config)
     if config.part is not None and job.target.exists():
         return _reused(job, started)
     with writing(job.target):

@@ -34,6 +34,7 @@ from smallfiles.samples import Blob, Buffer, Reader
 from smallfiles.sources import Source
 from smallfiles.sources.annotations.moving import moved
 from smallfiles.sources.packed import resize_of
+from smallfiles.storage import answered
 
 Verdict: TypeAlias = Literal["intact", "damaged", "differs", "unproven"]
 
@@ -106,13 +107,15 @@ def verify(path: Path, against: Source | None = None, *, format: str | None = No
 
     Raises:
         FormatError: `path` cannot be opened as a packed file at all and has no digest either.
+        StorageError: The storage did not answer, which is not damage.
     """
     started = time.perf_counter()
     path = Path(path)
     found = VerifyReport(path)
     reader = formats.open(path, format)
-    files = digests.added_fields(path)
-    damage = list(_damaged([*_parts(path, formats.name_of(path, format)), *files], found))
+    files = answered(path, digests.added_fields, path)
+    parts = answered(path, _parts, path, formats.name_of(path, format))
+    damage = list(_damaged([*parts, *files], found))
     try:
         found.samples = len(reader)
         found.problems += _named(reader, damage)
@@ -125,7 +128,9 @@ def verify(path: Path, against: Source | None = None, *, format: str | None = No
         reader.close()
     if not (found.samples or found.problems):
         raise no_samples(path)
-    found.compared &= all(sidecar(file).exists() for file in files)  # no source has what was added later
+    found.compared &= all(
+        answered(file, sidecar(file).exists) for file in files
+    )  # no source has what was added
     found.problems, found.differences = (
         list(dict.fromkeys(sentences)) for sentences in (found.problems, found.differences)
     )
@@ -153,7 +158,7 @@ def _parts(path: Path, format: str) -> list[Path]:
 def _damaged(parts: Iterable[Path], found: VerifyReport) -> Iterator[tuple[Path, int, int]]:
     bare = []
     for file in parts:
-        if not sidecar(file).exists():
+        if not answered(file, sidecar(file).exists):
             bare.append(file.name)
             continue
         try:
@@ -268,7 +273,8 @@ def _faults_of(path: Path) -> Path:
 def _skipped(path: Path) -> set[str]:
     """Keys that `pack --on-error skip` left out, as the report next to the file says."""
     try:
-        return {fault["key"] for fault in json.loads(_faults_of(path).read_text(encoding="utf-8"))["skipped"]}
+        text = answered(path, _faults_of(path).read_text, encoding="utf-8")
+        return {fault["key"] for fault in json.loads(text)["skipped"]}
     except (OSError, ValueError, KeyError, TypeError):
         return set()
 

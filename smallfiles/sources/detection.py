@@ -30,6 +30,7 @@ from smallfiles.sources.imagenet import official
 from smallfiles.sources.record import Source
 from smallfiles.sources.scanning import unlistable
 from smallfiles.sources.table_files import is_table
+from smallfiles.storage import answered
 
 
 def load(path: Path, kind: str = "auto", **options: Any) -> Source:
@@ -57,7 +58,7 @@ def load(path: Path, kind: str = "auto", **options: Any) -> Source:
 def read(path: Path, options: SourceOptions) -> Source:
     """Like `load`, with options as one record."""
     try:
-        return _load(path, options)
+        return answered(path, _load, path, options)
     except OSError as error:  # for example a file system that went away
         raise unlistable(error, error.filename or path) from error
 

@@ -49,6 +49,7 @@ from smallfiles.sources.scanning import (
     sizes_of,
     walk,
 )
+from smallfiles.storage import answered
 
 _ANNOTATIONS = "_annotations.txt"
 _CLASS_NUMBER = re.compile(r"\s*-?\d{1,9}\s*", re.ASCII)
@@ -79,25 +80,28 @@ class FolderStore:
     def size(self, path: str) -> int:
         """Bytes of one file."""
         try:
-            return self._boundary.stat(path).st_size
+            return answered(self._prefix + path, self._boundary.stat, path).st_size
         except (OSError, ValueError) as error:
             raise self._unreadable(path, error) from error
 
     def read_into(self, path: str, buffer: memoryview) -> int:
         """Read a whole file into the start of `buffer`; see `ByteStore.read_into`."""
         try:
-            self._boundary.check_folder_of(path)
-            descriptor = self._opened(path)
-            try:
-                got = os.readv(descriptor, (buffer,))
-                about = os.fstat(descriptor)
-                if about.st_size != got or not S_ISREG(about.st_mode):
-                    got = self._rest(path, descriptor, buffer, got)
-            finally:
-                os.close(descriptor)
+            return answered(self._prefix + path, self._read_into, path, buffer)
         except (OSError, ValueError) as error:
             raise self._unreadable(path, error) from error
-        return got
+
+    def _read_into(self, path: str, buffer: memoryview) -> int:
+        self._boundary.check_folder_of(path)
+        descriptor = self._opened(path)
+        try:
+            got = os.readv(descriptor, (buffer,))
+            about = os.fstat(descriptor)
+            if about.st_size != got or not S_ISREG(about.st_mode):
+                got = self._rest(path, descriptor, buffer, got)
+            return got
+        finally:
+            os.close(descriptor)
 
     def _opened(self, path: str) -> int:
         try:
@@ -311,8 +315,12 @@ def _labelled(
 
 def _head(root: Path, name: str) -> bytes:
     """The first bytes of a file: enough for the header of a picture."""
-    with (root / name).open("rb") as file:
-        return file.read(HEAD_BYTES)
+
+    def read() -> bytes:
+        with (root / name).open("rb") as file:
+            return file.read(HEAD_BYTES)
+
+    return answered(root / name, read)
 
 
 def _by_annotations(root: Path, names: pa.StringArray, *, strict: bool) -> Labelled | None:

@@ -21,7 +21,7 @@ import pyarrow.compute as pc
 from smallfiles import formats
 from smallfiles.arrays import joined, scalar, suffixes_of
 from smallfiles.digests import added_fields
-from smallfiles.errors import SourceError, UsageError
+from smallfiles.errors import SourceError, UsageError, refuse_shortage
 from smallfiles.faults import summary_of
 from smallfiles.fields import further_files, name_problem
 from smallfiles.folders import IMAGE_SUFFIXES, SourceOptions
@@ -239,6 +239,7 @@ def resize_sidecar(path: Path) -> dict[str, Any] | None:
     """The record next to plain files, which cannot contain it."""
     try:
         record = json.loads(path.with_name(path.name + ".resized.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+    except (OSError, ValueError) as error:
+        refuse_shortage(error, path)
         return None
     return record if isinstance(record, dict) else None

@@ -24,6 +24,7 @@ from smallfiles.manifest import Manifest
 from smallfiles.manifest.class_folders import own_split
 from smallfiles.progress import plural
 from smallfiles.samples import Buffer, ByteStore
+from smallfiles.storage import answered
 
 
 @dataclass(frozen=True)
@@ -167,7 +168,7 @@ class NamedStore:
 
     def _state_of_file(self) -> tuple[int, int] | None:
         try:
-            status = self.path.stat()
+            status = answered(self.path, self.path.stat)
         except OSError:
             return None  # reading says why
         return None if S_ISDIR(status.st_mode) else (status.st_size, status.st_mtime_ns)

@@ -20,7 +20,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from smallfiles.arrays import joined, scalar
-from smallfiles.errors import SourceError, UsageError, first_few
+from smallfiles.errors import SourceError, UsageError, first_few, refuse_shortage
 from smallfiles.fields import is_storable, name_problem
 from smallfiles.folders import FILE_SUFFIXES, SourceOptions
 from smallfiles.sources.table_files import TEXT_SUFFIXES
@@ -244,7 +244,8 @@ def _is_of_files(table: pa.Table, name: str, spec: str, root: Path) -> bool:
 def _is_file(root: Path, text: str) -> bool:
     try:
         return bool(text) and (root / text).is_file()
-    except (OSError, ValueError):  # too long, or with a NUL
+    except (OSError, ValueError) as error:  # too long, or with a NUL
+        refuse_shortage(error, root / text)
         return False
 
 

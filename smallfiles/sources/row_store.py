@@ -25,6 +25,7 @@ from smallfiles.manifest.columns import SUSPICIOUS_PATH
 from smallfiles.sources.packed import BLOB_MARK
 from smallfiles.sources.record import NamedStore
 from smallfiles.sources.table_files import Group, groups_of, read_group, unreadable
+from smallfiles.storage import answered
 
 KEPT_BYTES = 128 << 20
 """Decoded groups that a process keeps, beside the one in use."""
@@ -109,7 +110,7 @@ class RowStore(NamedStore):
         """The bytes of a group of rows; decoded once while it is kept."""
         if (found := self._kept.pop((at, name), None)) is None:
             try:
-                found = read_group(self._groups[at], name, "bytes")
+                found = answered(self._groups[at].file, read_group, self._groups[at], name, "bytes")
             except (OSError, ValueError, pa.ArrowException) as error:
                 raise unreadable(self._groups[at].file, error) from error
             held = found.nbytes
@@ -120,7 +121,7 @@ class RowStore(NamedStore):
 
     def _state_of_file(self) -> tuple[int, int] | None:
         try:
-            states = [file.stat() for file in self._files]
+            states = [answered(file, file.stat) for file in self._files]
         except OSError:
             return None  # reading says why
         return sum(each.st_size for each in states), max(each.st_mtime_ns for each in states)

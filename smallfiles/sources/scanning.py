@@ -14,7 +14,6 @@ import os
 import shlex
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from pathlib import Path
@@ -40,6 +39,7 @@ from smallfiles.links import (
     refuse_lost_folders,
 )
 from smallfiles.progress import plural
+from smallfiles.storage import ReadingPool, answered
 
 _IN_FLIGHT = 32
 _STATS_AT_ONCE = 512
@@ -173,7 +173,7 @@ def walk(
     start = root / below if below else root
     lister = _Lister(start, os.path.realpath(root), tuple(suffixes), follow_links, tuple(ignore), below)
     found: list[Folder] = []
-    with ThreadPoolExecutor(_IN_FLIGHT, thread_name_prefix="walk") as pool:
+    with ReadingPool(_IN_FLIGHT, "walk") as pool:
         level = [("", 0)]
         while level:
             listed = list(pool.map(lister.list, level))
@@ -218,7 +218,7 @@ def sizes_of(
 
     def size(path: str) -> int:
         try:
-            return boundary.stat(path).st_size
+            return answered(f"{root}/{path}", boundary.stat, path).st_size
         except OSError as error:
             if missing is not None and error.errno in (errno.ENOENT, errno.ENOTDIR):
                 return missing
@@ -233,7 +233,7 @@ def sizes_of(
 
 def in_flight(read: Callable[[_Item], _Result], items: Iterable[_Item]) -> list[_Result]:
     """What is read for each item, with many round trips at a time."""
-    with ThreadPoolExecutor(_IN_FLIGHT, thread_name_prefix="read") as pool:
+    with ReadingPool(_IN_FLIGHT) as pool:
         return list(pool.map(read, items))
 
 
@@ -254,7 +254,7 @@ def read_text(path: Path) -> str:
         SourceError: It cannot be read, or is not UTF-8.
     """
     try:
-        return path.read_bytes().decode("utf-8-sig")
+        return answered(path, path.read_bytes).decode("utf-8-sig")
     except OSError as error:
         raise unlistable(error, path) from error
     except UnicodeDecodeError as error:
@@ -327,18 +327,21 @@ class _Lister:
 
     def list(self, task: tuple[str, int]) -> Folder:
         """List one folder, given its path and the number of links followed so far."""
-        path, hops = task
-        here = self.start / path
-        folder = Folder(path)
+        here = self.start / task[0]
         try:
-            with os.scandir(here) as entries:
-                for entry in entries:
-                    self._classify(entry, folder, hops)
+            folder = answered(here, self._listed, here, *task)
         except OSError as error:
             raise unlistable(error, here) from error
         _refuse_odd_names(folder.files + folder.folders, here)
         for names in (folder.files, folder.folders, folder.others, folder.hidden):
             names.sort()
+        return folder
+
+    def _listed(self, here: Path, path: str, hops: int) -> Folder:
+        folder = Folder(path)
+        with os.scandir(here) as entries:
+            for entry in entries:
+                self._classify(entry, folder, hops)
         return folder
 
     def _classify(self, entry: os.DirEntry[str], folder: Folder, hops: int) -> None:

@@ -21,6 +21,7 @@ import pyarrow.compute as pc
 
 from smallfiles.arrays import from_numpy, give_back_memory, scalar, to_numpy
 from smallfiles.errors import SourceError, first_few, refuse_shortage
+from smallfiles.formats.bytefile import arrow_file
 from smallfiles.progress import bytes_text
 from smallfiles.sources.dialects import LONGEST_LINE_BYTES, dialect_of
 
@@ -56,7 +57,8 @@ def is_table(path: Path) -> bool:
     try:
         with open_arrow(path) as reader:
             return not any(_is_binary(field.type) for field in reader.schema)
-    except (OSError, pa.ArrowException):
+    except (OSError, pa.ArrowException) as error:
+        refuse_shortage(error, path)
         return False
 
 
@@ -168,7 +170,8 @@ def file_columns(path: Path, binary: bool = False) -> tuple[str, ...]:
     try:
         schema = schema_of(path)
         schema.names  # noqa: B018 - a name may be no UTF-8
-    except (OSError, ValueError, pa.ArrowException):
+    except (OSError, ValueError, pa.ArrowException) as error:
+        refuse_shortage(error, path)
         return ()  # reading says why
     return tuple(
         field.name
@@ -389,8 +392,8 @@ def _read_parquet(path: Path) -> pa.Table:
 
 
 def open_arrow(path: Path) -> pa.ipc.RecordBatchFileReader | pa.ipc.RecordBatchStreamReader:
-    """An Arrow file of either form, mapped into memory."""
-    source = pa.memory_map(str(path))
+    """An Arrow file of either form; mapped into memory if it is on a local disk."""
+    source = arrow_file(path)
     try:
         return pa.ipc.open_file(source)
     except pa.ArrowInvalid:

@@ -12,7 +12,6 @@ processes may share a descriptor. Notebook 05 compares this with unpacking.
 from __future__ import annotations
 
 import json
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
@@ -49,6 +48,7 @@ from smallfiles.sources.declarations import Beside
 from smallfiles.sources.folder import no_classes
 from smallfiles.sources.record import NamedStore, Source, refuse_if_strict, with_data_suffix
 from smallfiles.sources.scanning import list_folder
+from smallfiles.storage import ReadingPool
 
 _TARS_INDEXED_AT_ONCE = 32
 _TARS_OPEN_AT_ONCE = 64  # ImageNet-21k has 20,000, and a process may often open 1,024 files
@@ -107,7 +107,7 @@ def open_folder(folder: Path, options: SourceOptions) -> Archive:
     boundary = Boundary(folder, follow_links=options.follow_links)
     for name in names:
         boundary.check(name)
-    with ThreadPoolExecutor(_TARS_INDEXED_AT_ONCE, thread_name_prefix="index") as pool:
+    with ReadingPool(_TARS_INDEXED_AT_ONCE, "index") as pool:
         archives = list(pool.map(lambda name: open_archive(folder / name), names))
     stems = [name[:-4] for name in names]
     for archive in archives:

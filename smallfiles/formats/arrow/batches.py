@@ -7,6 +7,8 @@ worker hundreds of megabytes, and a list of them is copied on write after a fork
 
 from __future__ import annotations
 
+import contextlib
+import mmap
 import struct
 import threading
 from bisect import bisect_right
@@ -25,10 +27,10 @@ from smallfiles.faults import summary_of
 from smallfiles.fields import TARGETS, stored_type, value_column
 from smallfiles.formats import provenance
 from smallfiles.formats.arrow import columns
-from smallfiles.formats.arrow.footer import Cuts, blocks, row_counts
+from smallfiles.formats.arrow.footer import Cuts, blocks, row_counts, stream_blocks
 from smallfiles.formats.arrow.values import ValueColumn, can_gather
 from smallfiles.formats.arrow.writing import CUTS, FEATURES, PROVENANCE
-from smallfiles.formats.bytefile import Access, ByteFile, damage_reported, damaged
+from smallfiles.formats.bytefile import Access, ByteFile, RawFile, damage_reported, damaged
 from smallfiles.formats.placed import OpenedFile, numbered_keys
 from smallfiles.samples import OWN_TYPES, UNLABELLED
 
@@ -38,6 +40,7 @@ _STREAM_END = b"\xff\xff\xff\xff\0\0\0\0"
 _BATCHES_AT_ONCE = 128
 _SMALL_COLUMNS_BYTES = 1 << 10  # key, label, captions of a row
 _SMALL_MOST_BYTES = 64 << 10
+_NEAR_BYTES = 64 << 10
 _ENDS_BYTES = (4 << 10, 64 << 10)  # the magic at the front; a footer of 2,700 batches at the end
 
 
@@ -57,26 +60,40 @@ class BinaryColumn:
         inner = kind if self._struct is None else kind.field(self._struct).type
         self._pair = struct.Struct("<qq" if pa.types.is_large_binary(inner) else "<ii")
         self._width = self._pair.size // 2
+        # The offsets of a file that is not mapped: one more than rows for each batch; 0 until it is located.
+        self._ends: npt.NDArray[np.integer[Any]] | None = None
 
     def place(self, opened: Opened, index: int) -> tuple[ByteFile, int, int]:
         """File, first byte, and one after the last byte, of a sample."""
         number, row = opened.where(index)
         offsets = self.offsets[number] or self._locate(opened, number)
-        start, stop = self._pair.unpack_from(opened.view, offsets + row * self._width)
+        if self._ends is None:
+            start, stop = self._pair.unpack_from(opened.file.view, offsets + row * self._width)
+        else:
+            start, stop = self._ends.item(index + number), self._ends.item(index + number + 1)
         if not 0 <= start <= stop <= self._data_bytes[number]:
             raise damaged(opened.path, f"the offsets of sample {index} are {start} and {stop}")
         first: int = self._data[number]
         return opened.file, first + start, first + stop
 
     def _locate(self, opened: Opened, number: int) -> int:
-        data = opened.batch(number).column(self._column)
+        batch, begins_at = opened.located(number, self._column)
+        data = batch.column(self._column)
         if self._struct is not None:
             data = data.field(self._struct)
         _, offsets, values = data.buffers()[-3:]
-        self._data[number] = opened.offset(values) if values is not None and values.size else 0
+        self._data[number] = opened.offset(values, begins_at) if values is not None and values.size else 0
         self._data_bytes[number] = values.size if values is not None else 0
         # Last: other threads take it as the sign that the rest is known.
-        found: int = opened.offset(offsets) + data.offset * self._width
+        found: int = opened.offset(offsets, begins_at) + data.offset * self._width
+        if not opened.file.mapped:
+            first = opened.first_of(number) + number
+            kind = np.dtype("<i8" if self._width == 8 else "<i4")
+            if self._ends is None:
+                self._ends = np.zeros(opened.count + len(self.offsets), kind)
+            self._ends[first : first + len(data) + 1] = np.frombuffer(
+                offsets, kind, len(data) + 1, data.offset * self._width
+            )
         self.offsets[number] = found
         return found
 
@@ -95,27 +112,33 @@ class Opened(OpenedFile):
         super().__init__(ByteFile(path, access))
         self._lock = threading.Lock()  # of this process alone, like the handle
         self._last: tuple[int, pa.RecordBatch | None] = (-1, None)
-        self.view = self.file.view
-        buffer = pa.py_buffer(self.view)
-        self._base = buffer.address
+        self._base = pa.py_buffer(self.file.view).address if self.file.mapped else 0
         with damage_reported(path):
-            self._load(buffer)
+            self._load()
 
-    def _load(self, buffer: pa.Buffer) -> None:
-        view, path, size = self.view, self.path, self.file.size
+    def _load(self) -> None:
+        path, size = self.path, self.file.size
         self._blocks: np.ndarray | None = None
+        self._batches: list[pa.RecordBatch] = []
+        source = pa.py_buffer(self.file.view) if self.file.mapped else pa.PythonFile(RawFile(self.file), "r")
         for start, stop in ((0, _ENDS_BYTES[0]), (size - _ENDS_BYTES[1], size)):
             self.file.prefetch(max(start, 0), min(stop, size))
-        if bytes(view[:6]) == _FILE_MAGIC:
-            self._reader, self._batches = pa.ipc.open_file(buffer), []
+        begin = self.file.read(0, min(6, size))
+        self._is_stream = bytes(begin) != _FILE_MAGIC
+        if not self._is_stream:
+            self._reader = pa.ipc.open_file(source)
             self.schema, self._number = self._reader.schema, self._reader.num_record_batches
-            self._blocks = blocks(view, path)
-        elif bytes(view[:4]) == _STREAM_START:
-            if bytes(view[-8:]) != _STREAM_END:
+            self._blocks = blocks(self.file)
+        elif bytes(begin[:4]) == _STREAM_START:
+            if bytes(self.file.read(max(0, size - 8), size)) != _STREAM_END:
                 raise damaged(path, "it does not end where an Arrow stream ends")
-            stream = pa.ipc.open_stream(buffer)
-            self.schema, self._batches = stream.schema, [batch for batch in stream if batch.num_rows]
-            self._number = len(self._batches)
+            stream = pa.ipc.open_stream(source)
+            self.schema = stream.schema
+            if self.file.mapped:
+                self._batches = [batch for batch in stream if batch.num_rows]
+            else:
+                self._blocks = stream_blocks(self.file)
+            self._number = len(self._batches if self._blocks is None else self._blocks)
         else:
             raise FormatError(
                 f"{path} is not an Arrow file",
@@ -125,6 +148,9 @@ class Opened(OpenedFile):
         self._metadata = self.schema.metadata or {}
         self.record = provenance.loads(self._metadata.get(PROVENANCE))
         self.columns = columns.find(self.schema, path)
+        self._has_dictionaries = any(pa.types.is_dictionary(each.type) for each in self.schema)
+        if self._is_stream and self._has_dictionaries and not self.file.mapped:
+            raise _unmapped_stream(path)
         self._prepare()
 
     @property
@@ -145,7 +171,7 @@ class Opened(OpenedFile):
         assert self._blocks is not None
         for number in some.tolist():
             self._announce(number, rows=0)
-        rows = np.array([self._reader.get_batch(number).num_rows for number in some.tolist()], np.int64)
+        rows = np.array([self._raw(number, ()).num_rows for number in some.tolist()], np.int64)
         if (rows > self._blocks["body"][some]).any():
             raise damaged(self.path, "a record batch has more rows than bytes")
         return rows
@@ -175,15 +201,81 @@ class Opened(OpenedFile):
         if self._number:
             self.batch(self._number - 1)  # a wrong row count in the last header would give a wrong length
 
-    def _raw(self, number: int) -> pa.RecordBatch:
+    def _raw(self, number: int, columns: Sequence[int]) -> pa.RecordBatch:
         if self._batches:
             return self._batches[number]
-        self._announce(number, self._starts[number + 1] - self._starts[number])
+        if not self.file.mapped:
+            return self._copied(number, columns)[0]
         with self._lock:
             return self._reader.get_batch(number)
 
+    def _copied(self, number: int, columns: Sequence[int]) -> tuple[pa.RecordBatch, int]:
+        """A record batch in memory of its own, which holds no more than its header and some columns.
+
+        Of files it has only where each begins. Their bytes are in pages of the memory that nothing touches,
+        so they take no room.
+
+        Returns:
+            The batch, and the address at which the file would begin.
+        """
+        assert self._blocks is not None
+        start, header, _, body = self._blocks[number].item()
+        if not (start >= 0 and header > 0 and body >= 0 and start + header + body <= self.file.size):
+            raise damaged(self.path, f"record batch {number} is not inside the file")
+        flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
+        memory = mmap.mmap(-1, header + body, flags=flags | getattr(mmap, "MAP_NORESERVE", 0))
+        with contextlib.suppress(OSError, AttributeError):  # a kernel without huge pages
+            memory.madvise(mmap.MADV_NOHUGEPAGE)
+        self._copy_into(memory, start, [(0, header)])
+        buffer = pa.py_buffer(memory)
+        try:
+            batch = pa.ipc.read_record_batch(pa.ipc.read_message(buffer), self._without_dictionaries())
+        except (OSError, pa.ArrowException) as error:
+            if "decompress" in str(error).lower():  # of bytes that were not copied
+                raise self._compressed() from error
+            raise
+        base = buffer.address
+        files = {self.columns.data, *self.columns.blobs.values()}
+        wanted = [
+            (each.address - base, each.address - base + each.size)
+            for column in columns
+            for each in batch.column(column).buffers()[: -1 if column in files else None]
+            if each is not None and base <= each.address
+        ]
+        self._copy_into(memory, start, wanted)
+        return batch, base - start
+
+    def _copy_into(self, memory: mmap.mmap, start: int, ranges: list[tuple[int, int]]) -> None:
+        """Read ranges of a record batch that begins at byte `start`; close ones in one request."""
+        view, merged = memoryview(memory), list[tuple[int, int]]()
+        for first, last in sorted(each for each in ranges if 0 <= each[0] < each[1] <= len(memory)):
+            if merged and first - merged[-1][1] <= _NEAR_BYTES:
+                first, last = merged[-1][0], max(last, merged.pop()[1])
+            merged.append((first, last))
+        for first, last in merged:
+            if self.file.read_into(start + first, view[first:last]) != last - first:
+                raise damaged(self.path, f"bytes {start + first:,} to {start + last:,} are not all there")
+
+    def _without_dictionaries(self) -> pa.Schema:
+        """The schema as record batches are stored: dictionaries lie elsewhere, and these hold numbers."""
+        plain = [
+            each.with_type(each.type.index_type) if pa.types.is_dictionary(each.type) else each
+            for each in self.schema
+        ]
+        return pa.schema(plain)
+
+    def located(self, number: int, column: int) -> tuple[pa.RecordBatch, int]:
+        """A record batch in which one column can be used, and the address at which the file would begin."""
+        if self.file.mapped:
+            return self.batch(number), self._base
+        with damage_reported(self.path, f"record batch {number}:"):
+            batch, base = self._copied(number, (column,))
+            batch.column(column).validate(full=True)
+        self._refuse_uneven(number, batch.num_rows)
+        return batch, base
+
     def batch(self, number: int) -> pa.RecordBatch:
-        """A record batch, checked; its bytes stay on disk.
+        """A record batch, checked; the bytes of its files stay on disk.
 
         Raises:
             DamagedFileError: It is not as the file says.
@@ -192,12 +284,32 @@ class Opened(OpenedFile):
         if kept == number and batch is not None:
             return batch
         with damage_reported(self.path, f"record batch {number}:"):
-            batch = self._raw(number)
+            self._announce(number, self._starts[number + 1] - self._starts[number])
+            if self._has_dictionaries:
+                with self._lock:
+                    batch = self._reader.get_batch(number) if not self._batches else self._batches[number]
+            else:
+                batch = self._raw(number, range(len(self.schema)))
             batch.validate(full=True)
-        if batch.num_rows != self._starts[number + 1] - self._starts[number]:
-            raise self._uneven(number, batch.num_rows)
+        self._refuse_uneven(number, batch.num_rows)
         self._last = (number, batch)
         return batch
+
+    def _some(self, numbers: range, column: int) -> pa.Array:
+        """A column of some record batches, in one piece."""
+        for number in numbers if self._blocks is not None else ():
+            self._announce(number, self._starts[number + 1] - self._starts[number])
+        if self.file.mapped or self._has_dictionaries:
+            return pa.concat_arrays([self.batch(number).column(column) for number in numbers])
+        return pa.concat_arrays([self.located(number, column)[0].column(column) for number in numbers])
+
+    def first_of(self, number: int) -> int:
+        """The first sample of a record batch."""
+        return self._starts[number]
+
+    def _refuse_uneven(self, number: int, rows: int) -> None:
+        if rows != self._starts[number + 1] - self._starts[number]:
+            raise self._uneven(number, rows)
 
     def _uneven(self, number: int, rows: int) -> FormatError:
         if self._cuts is not None:
@@ -244,16 +356,19 @@ class Opened(OpenedFile):
         """The same of a further field."""
         return self._further[name].place(self, index)
 
-    def offset(self, buffer: pa.Buffer) -> int:
-        """Where a buffer of a batch is in the file."""
-        offset: int = buffer.address - self._base
+    def offset(self, buffer: pa.Buffer, begins_at: int | None = None) -> int:
+        """Where a buffer of a batch is in the file, which begins at an address in memory."""
+        offset: int = buffer.address - (self._base if begins_at is None else begins_at)
         if not 0 <= offset <= offset + buffer.size <= self.file.size:
-            raise FormatError(
-                f"{self.path} holds compressed record batches",
-                expected="uncompressed ones, so that one sample can be read without its whole batch",
-                next_step="Write it again without compression; JPEG data does not shrink",
-            )
+            raise self._compressed()
         return offset
+
+    def _compressed(self) -> FormatError:
+        return FormatError(
+            f"{self.path} holds compressed record batches",
+            expected="uncompressed ones, so that one sample can be read without its whole batch",
+            next_step="Write it again without compression; JPEG data does not shrink",
+        )
 
     def key(self, index: int) -> str:
         if self.columns.key is None:
@@ -271,7 +386,7 @@ class Opened(OpenedFile):
         number, parts = self.columns.values[name], []
         for first in range(0, self._number, _BATCHES_AT_ONCE):
             last = min(first + _BATCHES_AT_ONCE, self._number)
-            some = pa.concat_arrays([self.batch(n).column(number) for n in range(first, last)])
+            some = self._some(range(first, last), number)
             parts.append(self._as_value(name, some))
             self.file.forget()
         return pa.chunked_array(parts, self._kinds[name])
@@ -315,18 +430,26 @@ class Opened(OpenedFile):
         keys = GrowingStrings()
         for first in range(0, self._number, _BATCHES_AT_ONCE):
             last = min(first + _BATCHES_AT_ONCE, self._number)
-            some = pa.concat_arrays([self.batch(n).column(self.columns.key) for n in range(first, last)])
+            some = self._some(range(first, last), self.columns.key)
             keys.extend(pc.fill_null(some, scalar("")) if some.null_count else some)
             self.file.forget()
         return keys.finish()
 
     def about(self) -> dict[str, Any]:
-        form = "foreign stream" if self._blocks is None else "foreign file"
+        form = "foreign stream" if self._is_stream else "foreign file"
         return {
             "layout": self.record.get("options", {}).get("layout", form),
             "batches": self._number,
             "columns": {field.name: str(field.type) for field in self.schema},
         }
+
+
+def _unmapped_stream(path: Path) -> FormatError:
+    return FormatError(
+        f"{path} is an Arrow stream with dictionaries on shared storage, where no file is mapped into memory",
+        expected="an Arrow file, or a stream of columns without dictionaries",
+        next_step="Copy it to a local disk first, and pack it from there",
+    )
 
 
 def _hugging_face_classes(text: bytes | None) -> tuple[str, ...]:

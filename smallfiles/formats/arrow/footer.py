@@ -15,11 +15,10 @@ import json
 import struct
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 
-from smallfiles.formats.bytefile import damaged
+from smallfiles.formats.bytefile import ByteFile, damaged
 
 _BLOCK = np.dtype([("offset", "<i8"), ("header", "<i4"), ("pad", "<i4"), ("body", "<i8")])
 _READ_ALL = 4096
@@ -76,15 +75,52 @@ def row_counts(
     return counts
 
 
-def blocks(view: memoryview, path: Path) -> np.ndarray:
-    """Offset, header and body size of each batch of an Arrow file, from its footer; a view of it.
+_RECORD_BATCH = 3  # what a message of a stream may hold
+
+
+def stream_blocks(file: ByteFile) -> np.ndarray:
+    """The same of the record batches of a stream, which are found one after the other.
+
+    Form of a message: Apache Arrow `format/Message.fbs`.
+
+    Raises:
+        DamagedFileError: It is not a stream of whole messages.
+    """
+    found, at = [], 0
+    try:
+        while at + 8 <= file.size:
+            _, length = struct.unpack("<ii", file.read(at, at + 8))
+            if length == 0:
+                break
+            header, body = _message(bytes(file.read(at + 8, at + 8 + length)))
+            if header == _RECORD_BATCH:
+                found.append((at, 8 + length, 0, body))
+            at += 8 + length + max(0, body)
+    except (struct.error, IndexError) as error:
+        raise damaged(file.path, f"the message at byte {at:,} cannot be read ({error})") from error
+    return np.array(found, _BLOCK)
+
+
+def _message(data: bytes) -> tuple[int, int]:
+    """What a message holds, and the size of its body."""
+    (root,) = struct.unpack_from("<I", data, 0)
+    (back,) = struct.unpack_from("<i", data, root)
+    table_bytes, _, _, kind, _, body = struct.unpack_from("<6H", data, root - back)
+    body = body if table_bytes >= 12 else 0  # the last field may be left out, as that of a schema is
+    (size,) = struct.unpack_from("<q", data, root + body) if body else (0,)
+    return data[root + kind] if kind else 0, size
+
+
+def blocks(file: ByteFile) -> np.ndarray:
+    """Offset, header and body size of each batch of an Arrow file, from its footer.
 
     Raises:
         DamagedFileError: The footer is not one.
     """
     try:
-        (length,) = struct.unpack_from("<i", view, len(view) - 10)
-        footer = view[len(view) - 10 - length : len(view) - 10]
+        end = file.size - 10
+        (length,) = struct.unpack("<i", file.read(end, end + 4))
+        footer = file.read(end - length, end)
         (root,) = struct.unpack_from("<I", footer, 0)
         (back,) = struct.unpack_from("<i", footer, root)
         table, slot = root - back, 4 + 2 * 3  # the fourth field: recordBatches
@@ -96,4 +132,4 @@ def blocks(view: memoryview, path: Path) -> np.ndarray:
         (count,) = struct.unpack_from("<I", footer, vector)
         return np.frombuffer(footer, _BLOCK, count, vector + 4)
     except (struct.error, ValueError) as error:
-        raise damaged(path, f"its footer cannot be read ({error})") from error
+        raise damaged(file.path, f"its footer cannot be read ({error})") from error

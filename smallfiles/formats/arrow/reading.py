@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from smallfiles.arrays import from_numpy, one_chunk
 from smallfiles.formats.arrow.batches import Opened
 from smallfiles.formats.placed import FileReader
 
@@ -30,7 +31,13 @@ class ArrowReader(FileReader[Opened]):
         return self._handle().column(name)  # not kept: a few rows are read without it
 
     def _taken(self, names: Sequence[str], rows: npt.NDArray[np.int64]) -> dict[str, Any]:
-        return self._handle().taken(names, rows)
+        opened = self._handle()
+        if opened.file.mapped:
+            return opened.taken(names, rows)
+        for name in names:  # each column once, as in other formats: a read for each value would cost more
+            if name not in self._columns:
+                self._columns[name] = one_chunk(opened.column(name))
+        return {name: self._columns[name].take(from_numpy(rows)) for name in names}
 
     def _prefetch_places(self, indices: Sequence[int]) -> None:
         self._handle().prefetch_batches(indices)

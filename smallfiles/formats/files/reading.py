@@ -21,6 +21,7 @@ from smallfiles.formats.bytefile import damaged
 from smallfiles.formats.reader import BaseReader
 from smallfiles.manifest import Manifest
 from smallfiles.samples import UNLABELLED, BlobField, Buffer, Schema
+from smallfiles.storage import answered
 
 MANIFEST = "manifest.json"
 
@@ -95,7 +96,8 @@ class FilesReader(BaseReader[Manifest]):
         if known is not None:
             return known
         try:
-            return os.stat(self._prefix + self.key(index)).st_size  # noqa: PTH116
+            path = self._prefix + self.key(index)
+            return answered(path, os.stat, path).st_size
         except OSError as error:
             raise self._unreadable(index, error) from error
 
@@ -106,12 +108,9 @@ class FilesReader(BaseReader[Manifest]):
     def read(self, index: int) -> Buffer:
         index = self._checked(index)
         stated = self._stated_size(index)
+        path = self._prefix + self._handle().path(index)
         try:
-            descriptor = os.open(self._prefix + self._handle().path(index), os.O_RDONLY | os.O_CLOEXEC)
-            try:
-                data = _read_all(descriptor, os.fstat(descriptor).st_size if stated is None else stated)
-            finally:
-                os.close(descriptor)
+            data = answered(path, _read_whole, path, stated)
         except OSError as error:
             raise self._unreadable(index, error) from error
         if stated is not None and len(data) != stated:
@@ -133,7 +132,10 @@ class FilesReader(BaseReader[Manifest]):
         known = [each.sizes for each in (manifest, *map(self.further, manifest.blobs))]
         if all(each is not None for each in known):  # else left out, since it would take one stat per file
             payload = sum(int(each.sum()) for each in known if each is not None)
-            sizes = {"bytes": payload, "file_bytes": payload + (self.path / MANIFEST).stat().st_size}
+            sizes = {
+                "bytes": payload,
+                "file_bytes": payload + answered(self.path, (self.path / MANIFEST).stat).st_size,
+            }
         about = {name: getattr(manifest, name) for name in ("name", "split", "classes", "first")}
         schema = Schema(
             *(len(manifest), 0, 0, manifest.columns),
@@ -188,6 +190,14 @@ def _load(path: Path) -> Manifest:
         return Manifest.load(path)
     except ManifestError as error:
         raise damaged(path, error.got) from error
+
+
+def _read_whole(path: str, size: int | None) -> bytes:
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        return _read_all(descriptor, os.fstat(descriptor).st_size if size is None else size)
+    finally:
+        os.close(descriptor)
 
 
 def _read_all(descriptor: int, size: int) -> bytes:

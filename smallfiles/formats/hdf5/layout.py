@@ -13,8 +13,6 @@ length. Notebook 04 shows one.
 
 from __future__ import annotations
 
-import io
-import os
 import struct
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,7 +24,7 @@ import numpy as np
 from smallfiles.errors import FormatError, first_few
 from smallfiles.formats import provenance
 from smallfiles.formats.blob import NAMES
-from smallfiles.formats.bytefile import ByteFile, damage_reported, damaged
+from smallfiles.formats.bytefile import ByteFile, RawFile, damage_reported, damaged
 from smallfiles.formats.hdf5.fields import HOME, Field
 
 _ROW = struct.Struct("<IQI")  # length, address of the heap, number of the object in it
@@ -73,38 +71,14 @@ def find(file: ByteFile, split: str | None) -> Found:
         FormatError: Not an HDF5 file, or of a layout that we do not know.
         DamagedFileError: Cut, changed, or never finished.
     """
-    if not any(bytes(file.view[at : at + 8]) == _SIGNATURE for at in _beginnings(file.size)):
+    if not any(file.fetch_some(at, 8) == _SIGNATURE for at in _beginnings(file.size)):
         raise FormatError(
             f"{file.path} is not an HDF5 file",
             expected="a file with the HDF5 signature at its start, or after a user block",
             next_step="Check the path; the suffix may be wrong",
         )
-    with damage_reported(file.path), h5py.File(_OwnFile(file.view), "r") as opened:
+    with damage_reported(file.path), h5py.File(RawFile(file), "r") as opened:
         return _look(opened, file, split)
-
-
-class _OwnFile(io.RawIOBase):
-    """A file as HDF5 reads it here: with an offset of its own, and without a lock.
-
-    Given a path, HDF5 reuses a descriptor that this process already has for the file, and after a fork
-    several processes move its offset. Shared storage may refuse a lock.
-    """
-
-    def __init__(self, view: memoryview) -> None:
-        self._view, self._at = view, 0
-
-    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
-        self._at = offset + (0, self._at, len(self._view))[whence]
-        return self._at
-
-    def tell(self) -> int:
-        return self._at
-
-    def readinto(self, buffer: Any) -> int:
-        part = self._view[self._at : self._at + len(buffer)]
-        buffer[: len(part)] = part
-        self._at += len(part)
-        return len(part)
 
 
 def _beginnings(size: int) -> list[int]:
@@ -248,7 +222,7 @@ def _numbers(item: Any, file: ByteFile, kinds: str = "iu") -> np.ndarray:
         if item.nbytes > max(stored, _ROW.size) * _MAX_RATIO:
             raise damaged(file.path, f"{item.name} names {item.size:,} rows, which are not stored")
         return np.asarray(item[...])
-    return np.frombuffer(file.view, item.dtype, item.size, _place(item, file))
+    return file.array(item.dtype, item.size, _place(item, file))
 
 
 def _rows(item: Any, file: ByteFile) -> np.ndarray:
@@ -272,7 +246,7 @@ def _rows(item: Any, file: ByteFile) -> np.ndarray:
         return rows
     if stored != item.size * _ROW.size:
         raise damaged(file.path, f"{item.name} has {stored:,} bytes for {item.size:,} rows")
-    return np.frombuffer(file.view, np.dtype("V16"), item.size, _place(item, file))
+    return file.array(np.dtype("V16"), item.size, _place(item, file))
 
 
 def _gather(item: h5py.Dataset, rows: np.ndarray, file: ByteFile) -> None:
@@ -287,7 +261,7 @@ def _gather(item: h5py.Dataset, rows: np.ndarray, file: ByteFile) -> None:
     def put(chunk: Any) -> None:
         (first,) = chunk.chunk_offset
         count = min(item.chunks[0], len(rows) - first)
-        rows[first : first + count] = np.frombuffer(file.view, rows.dtype, count, chunk.byte_offset)
+        rows[first : first + count] = file.array(rows.dtype, count, chunk.byte_offset)
 
     item.id.chunk_iter(put)
 
@@ -322,14 +296,15 @@ def row_place(file: ByteFile, row: bytes, base: int) -> tuple[int, int]:
         return 0, 0
     heap = base + address
     try:
-        if bytes(file.view[heap : heap + 4]) != b"GCOL":
+        head = file.fetch_some(heap, 16)
+        if head[:4] != b"GCOL":
             raise damaged(file.path, f"there is no heap at byte {heap:,}")
-        (size,) = _HEAP_SIZE.unpack_from(file.view, heap + 8)
+        (size,) = _HEAP_SIZE.unpack_from(head, 8)
         place, end = heap + 16, min(heap + size, file.size)
         for _ in range(_MAX_OBJECTS):
             if place + _OBJECT.size > end:
                 break
-            number, _, _, held = _OBJECT.unpack_from(file.view, place)
+            number, _, _, held = _OBJECT.unpack(file.read(place, place + _OBJECT.size))
             place += _OBJECT.size
             if number == wanted and length <= held and place + length <= end:
                 return place, place + length

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import contextlib
 import re
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -36,6 +35,7 @@ from smallfiles.formats.tar.streams import ForwardFile, compression_of
 from smallfiles.keys import key_problem
 from smallfiles.links import follow, refuse_lost_folders
 from smallfiles.progress import plural
+from smallfiles.storage import ReadingPool
 
 CONTENTS_OF = tuple(f".{name}".encode() for name in ANNOTATIONS)
 _SERVICE = "|".join(map(re.escape, SERVICE_FOLDERS))
@@ -193,7 +193,7 @@ def _expanded(outer: Members, file: ByteFile) -> Members:
 
     whole = Members(skipped=outer.skipped, examples=outer.examples, folders=outer.folders, links=outer.links)
     whole.end, whole.complete = outer.end, outer.complete
-    with ThreadPoolExecutor(_SCANS_AT_ONCE, thread_name_prefix="index") as pool:
+    with ReadingPool(_SCANS_AT_ONCE, "index") as pool:
         start = 0
         for row, members in zip(inner, pool.map(scan, inner), strict=True):
             whole.extend_by_rows(outer, range(start, row))

@@ -27,12 +27,13 @@ from smallfiles.digests import hash_block
 from smallfiles.errors import DamagedFileError, FormatError, refuse_shortage
 from smallfiles.fields import META, TARGETS
 from smallfiles.formats import provenance
-from smallfiles.formats.bytefile import Access, ByteFile, damaged
+from smallfiles.formats.bytefile import Access, ByteFile, arrow_file, damaged
 from smallfiles.formats.columns import SampleColumns, read_table, write_table
 from smallfiles.formats.output import OutputFile
 from smallfiles.formats.tar.fields import Annotated
 from smallfiles.formats.tar.further import value_kinds
 from smallfiles.samples import OWN_TYPES, Schema
+from smallfiles.storage import answered
 
 SUFFIX = ".index.arrow"
 _FACTS = b"smallfiles.tar"
@@ -171,15 +172,14 @@ def save(index: Index, path: Path, *, digest: bool) -> list[Path]:
 
 
 def load(path: Path, access: Access) -> Index:
-    """Read the index of the tar `path`, through a memory map unless `access` is `pread`.
+    """Read the index of the tar `path`, through a memory map on a local disk.
 
     Raises:
         DamagedFileError: The index is not what was written.
     """
     file = index_path(path)
     try:
-        opener = pa.OSFile if access == "pread" else pa.memory_map
-        with opener(str(file)) as source:  # buffers outlive the descriptor
+        with answered(file, arrow_file, file, access) as source:  # buffers outlive the descriptor
             found, metadata = read_table(source, _PLACE)
         if META not in found:
             raise ValueError(f"it has no column {META}")

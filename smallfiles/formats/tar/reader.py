@@ -18,7 +18,6 @@ import resource
 import warnings
 from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
 from itertools import accumulate
@@ -40,6 +39,7 @@ from smallfiles.formats.tar.options import NAME, SUFFIXES
 from smallfiles.formats.tar.streams import StreamedStore, cannot_read, compression_of
 from smallfiles.manifest.listing import Files
 from smallfiles.progress import plural
+from smallfiles.storage import ReadingPool, answered
 
 _NUMBERED = re.compile(r"shard-(\d{6,})\.tar(\.gz|\.zst)?")
 _MOST_OPEN_SHARDS = 128
@@ -146,7 +146,7 @@ class TarReader(PlacedReader[Shards]):
     def _open(self) -> Shards:
         paths = _shard_paths(self.path)
         if len(paths) > 4:  # on a parallel file system each open is a request
-            with ThreadPoolExecutor(16) as pool:
+            with ReadingPool(16, "index") as pool:
                 found = list(pool.map(self._index, paths))
         else:
             found = [self._index(path) for path in paths]
@@ -192,10 +192,10 @@ class TarReader(PlacedReader[Shards]):
 
     def _index(self, path: Path) -> index.Index | fields.Annotated:
         try:
-            file_bytes = path.stat().st_size
+            file_bytes = answered(path, path.stat).st_size
         except OSError as error:
             raise cannot_read(path, error) from error
-        if index.index_path(path).exists():
+        if answered(path, index.index_path(path).exists):
             found = index.load(path, self._access)
             index.check_size(path, file_bytes, found)
             return found

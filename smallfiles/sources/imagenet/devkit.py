@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from smallfiles.errors import SourceError
+from smallfiles.errors import SourceError, refuse_shortage
 
 META = "meta.mat"
 TRUTH = "ILSVRC2012_validation_ground_truth.txt"
@@ -85,6 +85,7 @@ def _files(path: Path) -> tuple[bytes, bytes]:
     except KeyError as error:
         raise _bad(path, f"has no {error.args[0]}") from error
     except (OSError, EOFError, tarfile.TarError) as error:
+        refuse_shortage(error, path)
         raise _bad(path, f"cannot be read ({error})") from error
 
 

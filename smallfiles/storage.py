@@ -1,0 +1,207 @@
+"""Wait for storage that does not answer, visibly and for a limited time.
+
+    data = answered(path, os.pread, descriptor, size, start)
+
+When a data server fails over, or a network is away for a minute, reading ends with EIO, ENXIO or ESTALE,
+although every file is whole. So each read of the toolbox goes through `answered`: it tries again after
+growing pauses, says so once and then rarely, and stops with a `StorageError` after `storage_timeout_s` of
+the verb's or the loader's configuration.
+
+The trap: a program that leaves out what it cannot read also leaves out what it could not read just then. So
+a `StorageError` is not a fault of a sample, and no `on_error` applies to it. Appendix 12 teaches it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from types import TracebackType
+from typing import ParamSpec, TypeVar
+
+from smallfiles.errors import StorageError, fault_of
+from smallfiles.options import option
+from smallfiles.progress import duration_text, say_notes
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+TIMEOUT_S: float = 300
+"""How long to wait by default: the recovery of a server of a parallel file system takes minutes."""
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 5.0
+_NOTE_EVERY_S = 60.0
+
+_timeout_s = TIMEOUT_S
+
+
+def timeout_option() -> float:
+    """The field `storage_timeout_s` of a configuration, under one name and with one help everywhere."""
+    found: float = option(
+        TIMEOUT_S,
+        "seconds to wait for storage that does not answer; then stop, and leave nothing out",
+        least=0,
+        metavar="S",
+    )
+    return found
+
+
+def set_timeout(seconds: float) -> None:
+    """Let this process wait so long for each read, from now on."""
+    global _timeout_s
+    _timeout_s = seconds
+
+
+@contextlib.contextmanager
+def timeout(seconds: float) -> Iterator[None]:
+    """Let this process wait so long for each read while the block runs."""
+    before = _timeout_s
+    set_timeout(seconds)
+    try:
+        yield
+    finally:
+        set_timeout(before)
+
+
+def answered(path: object, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    """Call something that reads, and again while the storage does not answer.
+
+    Args:
+        path: What is read, for messages.
+        call: May be called again from the start. Calls may be nested: only the innermost one waits.
+        args: Its arguments.
+        kwargs: Likewise.
+
+    Returns:
+        What the call returns.
+
+    Raises:
+        StorageError: The storage did not answer for `storage_timeout_s`.
+        Exception: Whatever else the call raises.
+    """
+    try:
+        return call(*args, **kwargs)
+    except (OSError, StorageError) as error:
+        if not _may_answer_later(error):
+            raise
+        first = error
+    began = time.monotonic()
+    ends, pause_s, last = began + _timeout_s, _FIRST_PAUSE_S, first
+    while (left_s := ends - time.monotonic()) > 0:
+        _outage.notice(path, last, began, ends)
+        if _pause(min(left_s, pause_s * random.uniform(0.5, 1))):  # so that a thousand ranks spread out
+            break
+        pause_s = min(_LONGEST_PAUSE_S, 2 * pause_s)
+        try:
+            result = call(*args, **kwargs)
+        except (OSError, StorageError) as error:
+            if not _may_answer_later(error):
+                raise
+            last = error
+        else:
+            _outage.end(path, time.monotonic() - began)
+            return result
+    _outage.forget()
+    raise _gave_up(path, last, time.monotonic() - began) from last
+
+
+class ReadingPool(ThreadPoolExecutor):
+    """Threads that read; when their owner fails or is interrupted, they stop waiting for the storage too.
+
+    Args:
+        threads: How many.
+        name: What their names begin with.
+    """
+
+    def __init__(self, threads: int, name: str = "read") -> None:
+        self._abandoned = threading.Event()
+        super().__init__(threads, name, initializer=_belong_to, initargs=(self._abandoned,))
+
+    def abandon(self) -> None:
+        """Drop what has not begun, and let no thread wait for the storage any longer."""
+        self._abandoned.set()
+        self.shutdown(wait=False, cancel_futures=True)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> bool | None:
+        if kind is not None:
+            self.abandon()
+        return super().__exit__(kind, value, trace)
+
+
+_of_thread = threading.local()
+
+
+def _belong_to(abandoned: threading.Event) -> None:
+    _of_thread.abandoned = abandoned
+
+
+def _pause(seconds: float) -> bool:
+    """Sleep; whether this thread was abandoned meanwhile."""
+    abandoned: threading.Event | None = getattr(_of_thread, "abandoned", None)
+    if abandoned is None:
+        time.sleep(seconds)
+        return False
+    return abandoned.wait(seconds)
+
+
+def _may_answer_later(error: OSError | StorageError) -> bool:
+    if isinstance(error, StorageError):
+        return not error.gave_up
+    return fault_of(error)[0] == "storage"
+
+
+def _reason(error: OSError | StorageError) -> str:
+    _, cause = fault_of(error)
+    return error.got if cause is None and isinstance(error, StorageError) else str(cause and cause.strerror)
+
+
+def _gave_up(path: object, error: OSError | StorageError, waited_s: float) -> StorageError:
+    found = StorageError(
+        f"the storage did not answer for {duration_text(waited_s)}: {path} ({_reason(error)})",
+        expected="storage that answers; nothing was left out",
+        next_step="Run it again when the storage is back, or wait longer (--storage-timeout-s S). If only "
+        "this file fails again and again, copy it from where it is whole, or remove it to go on without it",
+    )
+    found.gave_up = True
+    return found
+
+
+class _Outage:
+    """Says once that the storage of this process does not answer, then rarely, and when it is back."""
+
+    def __init__(self) -> None:
+        self.forget()
+
+    def forget(self) -> None:
+        """Begin anew: in a forked child, a thread of its parent may hold the lock."""
+        self._lock = threading.Lock()
+        self._due_at: float | None = None
+
+    def notice(self, path: object, error: OSError | StorageError, began: float, ends: float) -> None:
+        """A call failed at this moment; `began` is when it first did."""
+        with self._lock:
+            now = time.monotonic()
+            if self._due_at is not None and now < self._due_at:
+                return
+            self._due_at = now + _NOTE_EVERY_S
+            so_far = f" for {duration_text(now - began)}" if now - began >= 1 else ""
+            left = duration_text(ends - now)
+            say_notes(
+                [f"the storage does not answer{so_far}: {path} ({_reason(error)}); trying again for {left}"]
+            )
+
+    def end(self, path: object, waited_s: float) -> None:
+        """A call that had failed was answered."""
+        with self._lock:
+            if self._due_at is not None:
+                self._due_at = None
+                say_notes([f"the storage answers again after {duration_text(waited_s)}: {path}"])
+
+
+_outage = _Outage()
+os.register_at_fork(after_in_child=_outage.forget)

@@ -1,0 +1,209 @@
+"""Storage that does not answer: it is waited for, and no sample is left out for it."""
+
+import errno
+import os
+import shutil
+import subprocess
+import sys
+import time
+
+import pytest
+from outages import ERRORS, failing_calls
+
+import smallfiles.formats
+from smallfiles import cli
+from smallfiles.errors import StorageError
+from smallfiles.loading import LoaderConfig, make_loader
+from smallfiles.manifest import Manifest
+from smallfiles.sources import synthetic
+
+COUNT = 60
+SUFFIXES = ("arrow", "h5", "tar", "tars", "sqfs", "files")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    out = tmp_path_factory.mktemp("outages") / "a set"
+    synthetic.make(out, "folder", count=COUNT, classes=3, size=(40, 32))
+    return out
+
+
+@pytest.fixture(scope="module")
+def packed(folder, tmp_path_factory):
+    """The same set in every format, whole."""
+    home = tmp_path_factory.mktemp("packed")
+    for suffix in SUFFIXES:
+        assert cli.main(["pack", str(folder), str(home / f"x.{suffix}")]) == 0
+    return home
+
+
+def contents(path):
+    with smallfiles.formats.open(path) as reader:
+        return {reader.key(index): bytes(reader.read(index)) for index in range(len(reader))}
+
+
+def everything(loader):
+    return sorted(int(index) for batch in loader for index in batch["index"])
+
+
+@pytest.mark.parametrize("number", ERRORS[::4], ids=errno.errorcode.get)
+def test_pack_waits_for_storage_and_leaves_nothing_out(folder, packed, tmp_path, monkeypatch, capfd, number):
+    with failing_calls(monkeypatch, folder, number, after=30, for_s=0.15) as failed:
+        assert cli.main(["pack", str(folder), str(tmp_path / "x.arrow"), "--on-error", "skip"]) == 0
+    assert failed
+    assert contents(tmp_path / "x.arrow") == contents(packed / "x.arrow")
+    said = capfd.readouterr().err
+    assert said.count("the storage does not answer") == 1 and os.strerror(number) in said
+    assert "answers again" in said
+
+
+@pytest.mark.parametrize("number", [errno.ENXIO, errno.EIO], ids=errno.errorcode.get)
+def test_pack_stops_after_the_timeout_and_the_same_command_packs_everything(
+    folder, packed, tmp_path, monkeypatch, capfd, number
+):
+    words = [
+        "pack",
+        str(folder),
+        str(tmp_path / "x.tars"),
+        "--on-error",
+        "skip",
+        "--storage-timeout-s",
+        "0.2",
+    ]
+    with failing_calls(monkeypatch, folder, number, part=".jpg", after=70):
+        began = time.monotonic()
+        assert cli.main(words) == 1
+        assert time.monotonic() - began < 10
+    said = capfd.readouterr().err
+    assert "the storage did not answer for" in said and ".jpg" in said and "Mend" not in said
+    assert not (tmp_path / "x.tars").exists()
+    assert cli.main(words) == 0
+    assert contents(tmp_path / "x.tars") == contents(packed / "x.tars")
+
+
+@pytest.mark.parametrize("suffix", SUFFIXES)
+def test_a_loader_waits_for_storage_whatever_on_error_says(packed, monkeypatch, suffix):
+    config = LoaderConfig(batch=8, workers=2, mode="threads", on_error="skip")
+    monkeypatch.setattr("smallfiles.formats.bytefile.is_parallel_filesystem", lambda path: True)
+    monkeypatch.setattr("pysquashfs.image_file.is_local", lambda descriptor: False)
+    with failing_calls(monkeypatch, packed, errno.ENXIO, for_s=0.15) as failed:
+        loader = make_loader(packed / f"x.{suffix}", config)
+        assert everything(loader) == list(range(COUNT))
+    assert loader.fault_count == 0 and failed
+
+
+@pytest.mark.parametrize(
+    ("suffix", "on_error"),
+    [*((suffix, "skip") for suffix in SUFFIXES), *(("arrow", each) for each in ("stop", "repeat", "keep"))],
+)
+def test_a_loader_stops_with_the_storage_as_its_reason(packed, monkeypatch, suffix, on_error):
+    config = LoaderConfig(batch=8, mode="main", on_error=on_error, storage_timeout_s=0.2)
+    monkeypatch.setattr("smallfiles.formats.bytefile.is_parallel_filesystem", lambda path: True)
+    monkeypatch.setattr("pysquashfs.image_file.is_local", lambda descriptor: False)
+    loader = make_loader(packed / f"x.{suffix}", config)
+    batches = iter(loader)
+    next(batches)
+    with (
+        failing_calls(monkeypatch, packed, errno.EIO),
+        pytest.raises(StorageError, match=r"the storage did not answer for .*Input/output error"),
+    ):
+        list(batches)
+    assert loader.fault_count == 0
+
+
+@pytest.mark.parametrize("suffix", SUFFIXES)
+def test_verify_waits_or_says_that_the_storage_did_not_answer(packed, folder, monkeypatch, capfd, suffix):
+    words = ["verify", str(packed / f"x.{suffix}"), "--against", str(folder)]
+    with failing_calls(monkeypatch, packed, errno.ENXIO, for_s=0.15, after=3):
+        assert cli.main(words) == 0
+    assert "intact" in capfd.readouterr().out
+    with failing_calls(monkeypatch, packed, errno.ENXIO, after=3):
+        assert cli.main([*words, "--storage-timeout-s", "0.1"]) == 1
+    said = capfd.readouterr()
+    assert "the storage did not answer for" in said.err and "damaged" not in said.out
+
+
+def test_one_file_that_always_fails_is_named_and_can_be_removed(folder, tmp_path, monkeypatch, capfd):
+    copy = shutil.copytree(folder, tmp_path / "copy")
+    bad = sorted(copy.rglob("*.jpg"))[7]
+    words = ["pack", str(copy), str(tmp_path / "x.arrow"), "--on-error", "skip", "--storage-timeout-s", "0.1"]
+    with failing_calls(monkeypatch, copy, errno.EIO, part=bad.name):
+        assert cli.main(words) == 1
+        said = capfd.readouterr().err
+        assert str(bad) in said and "remove it to go on without it" in said
+        bad.rename(tmp_path / "aside")
+        assert cli.main(words) == 0
+    assert len(contents(tmp_path / "x.arrow")) == COUNT - 1
+
+
+def test_verify_against_a_source_that_does_not_answer_says_so(packed, folder, monkeypatch, capfd):
+    words = ["verify", str(packed / "x.arrow"), "--against", str(folder), "--storage-timeout-s", "0.1"]
+    with failing_calls(monkeypatch, folder, errno.EREMOTEIO, part=".jpg", after=COUNT):
+        assert cli.main(words) == 1
+    said = capfd.readouterr()
+    assert "the storage did not answer for" in said.err and "differs" not in said.out
+
+
+def test_a_folder_that_does_not_answer_while_it_is_listed_is_not_empty(folder, monkeypatch, tmp_path, capfd):
+    with failing_calls(monkeypatch, folder, errno.EIO, for_s=0.15, after=6) as failed:
+        assert cli.main(["manifest", str(folder), "-o", str(tmp_path / "m.json")]) == 0
+    assert failed and len(Manifest.load(tmp_path / "m.json")) == COUNT
+
+
+def test_a_missing_and_a_forbidden_file_are_still_faults_of_the_content(folder, tmp_path, monkeypatch, capfd):
+    assert cli.main(["manifest", str(folder), "-o", str(tmp_path / "m.json")]) == 0
+    words = ["--root", str(folder), "--on-error", "skip"]
+    for number in (errno.ENOENT, errno.EACCES, errno.ELOOP):
+        out = tmp_path / f"{number}.arrow"
+        with failing_calls(monkeypatch, folder, number, part="7.jpg") as failed:
+            assert cli.main(["pack", str(tmp_path / "m.json"), str(out), *words]) == 0
+        assert len(contents(out)) == COUNT - len(set(failed)) < COUNT
+        assert "storage" not in capfd.readouterr().err
+
+
+def test_repeat_leaves_out_a_batch_in_which_no_sample_is_readable(folder, tmp_path):
+    copy = tmp_path / "x.files"
+    assert cli.main(["pack", str(folder), str(copy)]) == 0
+    keys = list(contents(copy))
+    for key in keys[8:16]:
+        (copy / key).write_bytes(b"not an image")
+    loader = make_loader(copy, LoaderConfig(batch=8, mode="main", shuffle=False, on_error="repeat"))
+    assert everything(loader) == [*range(8), *range(16, COUNT)]
+    assert loader.fault_count == 8
+    ranks = [
+        LoaderConfig(batch=8, mode="main", shuffle=False, on_error="repeat", rank=rank, world_size=2)
+        for rank in (0, 1)
+    ]
+    lengths = {len(list(make_loader(copy, config))) for config in ranks}
+    assert len(lengths) == 1
+
+
+def test_an_epoch_without_a_readable_sample_is_an_error_with_repeat_too(folder, tmp_path):
+    copy = tmp_path / "x.files"
+    assert cli.main(["pack", str(folder), str(copy)]) == 0
+    for key in contents(copy):
+        (copy / key).write_bytes(b"not an image")
+    loader = make_loader(copy, LoaderConfig(batch=8, mode="main", on_error="repeat"))
+    with pytest.raises(smallfiles.errors.SmallfilesError, match="all 60 samples"):
+        list(loader)
+
+
+def test_control_c_ends_a_pack_that_waits_for_storage_at_once(folder, tmp_path):
+    """The threads that read wait too, and must not keep the process."""
+    program = """
+import errno, os, signal, sys, threading
+from smallfiles import cli
+stat, readv = os.stat, os.readv
+def fail(*args):
+    raise OSError(errno.EIO, "gone")
+os.readv = fail
+threading.Timer(2, os.kill, (os.getpid(), signal.SIGINT)).start()
+sys.exit(cli.main(sys.argv[1:]))
+"""
+    words = ["pack", str(folder), str(tmp_path / "x.arrow"), "--in-flight", "8"]
+    began = time.monotonic()
+    done = subprocess.run(
+        [sys.executable, "-c", program, *words], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 130 and "interrupted" in done.stderr
+    assert time.monotonic() - began < 20
