@@ -326,6 +326,10 @@ def move(old: str, new: str) -> Callable[[], None]:
     return go
 
 
+def remove_link() -> None:
+    Path("data/cat").unlink()
+
+
 def linked_out() -> None:
     pictures("elsewhere/cat/{n}.jpg")
     Path("data").mkdir()
@@ -434,8 +438,8 @@ REFUSALS = [
         "a link out of the tree",
         linked_out,
         PACK,
-        "Check the path, or allow --follow-links",
-        (r"--follow-links",),
+        "Add --follow-links if these files belong to the data set; remove the links if they do not",
+        (r"--follow-links", both(remove_link, lambda: pictures("data/cat/{n}.jpg"))),
     ),
     Refusal(
         "a flag without effect",
@@ -1052,7 +1056,7 @@ REFUSALS = [
         "a manifest that cannot be written",
         classes,
         f"manifest data -o {'m' * 260}.json",
-        "Check the path, its permissions and your quota",
+        "Choose a shorter name",
         (instead("manifest data -o new.json"),),
     ),
     Refusal(
@@ -1404,6 +1408,7 @@ def without_digest() -> None:
 
 
 NOT_YET: set[str] = {
+    "Check the path, its permissions and your quota",
     # two parts that no message has together
     f"Add --field .*=.* or --unlabelled{NO_HEADER}",
     # a race, a damaged file or a set of a size that is too slow to make here
