@@ -1,6 +1,6 @@
 """Make the index of an image by a walk of libsquashfs: superblock, folders, inodes, ids and fragments.
 
-The library reads one folder entry and one inode per call, which takes about five times as long as our own
+The library reads one folder entry and one inode per call, which takes about ten times as long as our own
 reader, and it is independent of it. The index has the same columns, and the same checks follow.
 
 The trap: the library believes what it reads. A folder may contain itself, a size may claim gigabytes of block
