@@ -201,7 +201,7 @@ class RemoteDataset(IterableDataset[Item]):
             streams=count,
             **stream_fields(self.reader, _BUFFER),
         )
-        plan.check_batches(self.reader.path)
+        plan.check_batches(self.reader)
         reads, emits = (order.tolist() for order in plan.stream(epoch, number))
         window = Window(self.reader, reads, emits, plan.buffer, 0)
         for start in range(0, len(emits), plan.batch):

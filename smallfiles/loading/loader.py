@@ -311,7 +311,7 @@ def make_loader(
         data=name_of_data(maker.reader),
         **dealt,
     )
-    plan.check_batches(maker.reader.path)
+    plan.check_batches(maker.reader)
     warn_if_unmixed(plan, maker.reader)
     return _assemble(maker, plan, config, mode, workers, memory)
 

@@ -115,20 +115,21 @@ class EpochPlan:
         own = self._own_sizes()
         return (min(own) // self.batch * self.batch,) * self.world_size if self.drop_last else own
 
-    def check_batches(self, path: object) -> None:
+    def check_batches(self, data: object) -> None:
         """Refuse an epoch in which a rank has no batch: nothing is trained, and the other ranks wait for it.
 
         Args:
-            path: The data set, for the message.
+            data: The packed set; its path is in the message.
 
         Raises:
             FormatError: The data set holds no samples.
             UsageError: It has fewer samples than ranks, or than a batch that must be full.
         """
+        if self.samples and min(self.batches_per_rank()):
+            return
+        path = getattr(data, "path", data)
         if not self.samples:
             raise no_samples(path)
-        if min(self.batches_per_rank()):
-            return
         held = f"{path} has {plural(self.samples, 'sample')} for {plural(self.world_size, 'rank')}"
         if self.samples < self.world_size:
             got, cure = "so some ranks have no batch", f"Start at most {plural(self.samples, 'rank')}"

@@ -207,7 +207,7 @@ def open_ring(maker: BatchMaker, plan: EpochPlan, config: RingConfig | None = No
         RingError: Its producers cannot be started.
     """
     config = config or RingConfig()
-    plan.check_batches(maker.reader.path)
+    plan.check_batches(maker.reader)
     if config.name is not None:
         config = replace(config, name=ring_name(config.name, plan.rank, plan.world_size))
     if not plan.data:

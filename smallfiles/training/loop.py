@@ -158,7 +158,7 @@ def _run(
 ) -> _Run:
     """The caller keeps no reference: the model must be freed before the group (see `joined`)."""
     if val is not None:
-        EpochPlan(len(val), world_size=group.where.world_size).check_batches(val.path)
+        EpochPlan(len(val), world_size=group.where.world_size).check_batches(val)
     model = group.wrap(task.network(config.model, config.loader.seed))
     optimizer = torch.optim.AdamW(model.parameters(), config.rate)
     loader = _loader(reader, config, group, task)

@@ -18,7 +18,7 @@ from torchvision import transforms as v1
 from torchvision.transforms import v2
 
 from smallfiles import formats, sources
-from smallfiles.errors import UsageError
+from smallfiles.errors import FormatError, UsageError
 from smallfiles.loading import BadSampleError, LoaderConfig, SampleDataset, make_loader
 from smallfiles.loading.dataset import maker_of
 from smallfiles.loading.fields import field_batches
@@ -379,11 +379,12 @@ def test_a_transform_together_with_a_maker_is_refused(path):
         make_loader(field_batches(formats.open(path)), transform=sets.Stub())
 
 
-def test_an_empty_set_gives_no_batches(tmp_path):
+def test_an_empty_set_is_refused(tmp_path):
     path = sets.write([], tmp_path / "x.arrow")
     for config in MODES:
         for order in ("random", "stream"):
-            assert list(loader(path, config, order=order)) == []
+            with pytest.raises(FormatError, match="holds no samples"):
+                loader(path, config, order=order)
 
 
 def test_threads_that_are_dropped_by_what_they_wait_for_do_not_wait_for_ever():
