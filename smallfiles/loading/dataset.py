@@ -27,7 +27,7 @@ import xxhash
 from torch.utils.data import Dataset, get_worker_info
 
 from smallfiles import formats
-from smallfiles.errors import SmallfilesError, UsageError
+from smallfiles.errors import ResourceError, SmallfilesError, UsageError
 from smallfiles.fields import TARGETS
 from smallfiles.loading.batches import (
     Array,
@@ -302,20 +302,23 @@ class Rows:
     """A requested batch, made at first use: as a whole, or row by row for other collate functions."""
 
     def __init__(self, dataset: SampleDataset, numbers: Sequence[int]) -> None:
-        self._dataset, self._numbers = dataset, numbers
+        self._maker = dataset.maker
         self._batch: LoadedBatch | None = None
-
-    def _asked(self) -> tuple[Indices, int]:
-        """The numbers of the samples, and their epoch; the first batch of a process opens the file."""
-        return split_numbers(self._numbers, len(self._dataset))
+        self._indices: Indices = ()
+        self._epoch = 0
+        self._failed: FailedBatch | None = None
+        try:  # the first batch of a process opens the file
+            self._indices, self._epoch = split_numbers(numbers, len(dataset))
+        except ResourceError as error:
+            if get_worker_info() is None:
+                raise
+            self._failed = FailedBatch(error)  # torch would wrap the error in a traceback
 
     def deliver(self) -> Delivered:
         """The whole batch, ready to send."""
-        try:
-            indices, epoch = self._asked()
-        except SmallfilesError as error:  # torch would wrap it in a traceback
-            return FailedBatch(error)
-        return deliver(self._dataset.maker, indices, epoch)
+        if self._failed is not None:
+            return self._failed
+        return deliver(self._maker, self._indices, self._epoch)
 
     def __len__(self) -> int:
         return len(self._whole()["index"])
@@ -335,7 +338,7 @@ class Rows:
     def _whole(self) -> LoadedBatch:
         if self._batch is None:
             with one_thread():
-                batch = self._dataset.maker.make(*self._asked())
+                batch = self._maker.make(self._indices, self._epoch)
             self._batch = to_tensors(batch.arrays, batch.faults)
         return self._batch
 
