@@ -39,6 +39,8 @@ SAID_BY = {
     "folders.py": ["manifest", "pack", "verify"],
     "fields.py": ["manifest", "pack", "verify", "annotate"],
     "formats": ["pack", "verify", "inspect"],
+    "loading/plan.py": ["train", "epoch", "ring fill"],
+    "machine/ranks.py": ["train", "epoch", "ring fill"],
     "loading/worker_errors.py": ["bench load", "train", "epoch"],
     "jobs": ["train", "epoch"],
     "pack": ["pack"],
