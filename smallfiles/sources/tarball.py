@@ -217,11 +217,20 @@ def _unread(
 ) -> tuple[str, ...]:
     """Refuse members that name samples and were not read; those of a compressed archive are not opened."""
     others = archive.names.filter(pc.invert(pc.is_in(archive.names, annotated.files().names)))
+    if any(annotated.metas):  # the JSON objects of the samples were read
+        objects = pc.ends_with(others, ".json")
+        own = pc.is_in(_stems(others), _stems(annotated.data.names))
+        others = others.filter(pc.invert(pc.and_(objects, own)))
     store = TarStore(archive)
     read = (lambda name: b"") if store.sequential else store.head
     return declarations.check(
         Beside(archive.path, others, annotated.data.names, samples.data.names, read=read), options
     )
+
+
+def _stems(names: pa.StringArray) -> pa.StringArray:
+    """The names up to the first dot of their last part, by which webdataset groups members."""
+    return pc.replace_substring_regex(names, r"^((?:.*/)?[^./]*)\..*$", r"\1")
 
 
 def _with_table(archive: Archive, options: SourceOptions) -> Source:
