@@ -32,6 +32,7 @@ import errno
 import os
 import re
 import shlex
+import stat
 import sys
 from collections.abc import Iterable, Iterator
 from difflib import get_close_matches
@@ -372,11 +373,21 @@ def fault_of(error: BaseException) -> tuple[Literal["content", "storage", "machi
             number = cause.errno or 0
             if not number and (named := _IN_TEXT.search(str(cause))):
                 number = int(named[1])
+            if number == errno.ENXIO and _is_socket(cause.filename):
+                return "content", None
             if number in _STORAGE | _SHORTAGES:
                 kind: Literal["storage", "machine"] = "storage" if number in _STORAGE else "machine"
                 return kind, OSError(number, os.strerror(number))
         cause = cause.__cause__
     return "content", None
+
+
+def _is_socket(path: object) -> bool:
+    """Whether a path is a socket, which never opens as a file: that ends with ENXIO, as an outage does."""
+    try:
+        return isinstance(path, str | bytes | Path) and stat.S_ISSOCK(Path(os.fsdecode(path)).stat().st_mode)
+    except (OSError, ValueError):
+        return False
 
 
 def refuse_shortage(error: BaseException, path: object) -> None:

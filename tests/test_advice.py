@@ -38,6 +38,9 @@ SAID_BY = {
     "manifest": ["manifest", "pack", "verify"],
     "folders.py": ["manifest", "pack", "verify"],
     "fields.py": ["manifest", "pack", "verify", "annotate"],
+    "links.py": ["manifest", "pack", "verify"],
+    "loading/packed_folder.py": ["pack"],  # it speaks of that command
+    "storage.py": ["pack", "verify", "train"],
     "formats": ["pack", "verify", "inspect"],
     "loading/plan.py": ["train", "epoch", "ring fill"],
     "machine/ranks.py": ["train", "epoch", "ring fill"],

@@ -52,7 +52,7 @@ class Truth:
 
 def truth_of(folder: Path) -> Truth:
     """Read a folder with the package's own reader; refuses what is no Flickr30K."""
-    source = sources.load(folder, "flickr30k", split="all", sizes=False)
+    source = sources.load(folder, "flickr30k", split="all", sizes=False, follow_links=True)
     names = source.manifest.paths.to_pylist()
     captions = dict(zip(names, source.manifest.targets.to_pylist(), strict=True))
     return Truth(folder, source.root or folder, captions)

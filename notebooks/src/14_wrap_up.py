@@ -56,16 +56,21 @@ print(*sorted(path.relative_to(delivery).as_posix() for path in delivery.rglob("
 # %% [markdown] id="look" tags=["core"]
 # ## 1 · Look before you pack
 #
-# Read the README, and then how `sources.load` reads the folder as it is:
+# Read the README, and then try whether `sources.load` can read the folder as it is:
 
 # %%
 from smallfiles import sources
+from smallfiles.errors import SourceError
 
-print((delivery / "README.txt").read_text(), *sources.load(delivery).notes, sep="\n")
+print((delivery / "README.txt").read_text())
+try:
+    sources.load(delivery)
+except SourceError as refusal:
+    print(str(refusal).replace(f"{delivery}/", ""))
 
 # %% [markdown]
-# It leaves the table out, because nobody said how its rows belong to the files. Templates say that: in
-# `images/{id}.jpg`, `{id}` is the `id` of a row.
+# It refuses the folder, because a table names the samples and nobody said how its rows belong to the files.
+# Templates say that: in `images/{id}.jpg`, `{id}` is the `id` of a row.
 
 # %%
 table = delivery / "survey" / "trees.csv"

@@ -112,7 +112,8 @@ class ByteFile:
     def fetch_some(self, start: int, count: int) -> bytes:
         """At most so many bytes from `start` on, fewer at the end of the file."""
         start = min(max(start, 0), self.size)
-        return bytes(self.read(start, min(start + count, self.size)))
+        stop = min(start + count, self.size)
+        return self.fetch(start, stop) if self._view is None else bytes(self._view[start:stop])
 
     def prefetch(self, start: int, stop: int) -> None:
         """Ask the kernel to fetch these bytes in the background, because they will be read soon.

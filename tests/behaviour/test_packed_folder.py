@@ -415,9 +415,16 @@ def test_a_damaged_picture_is_a_sentence_with_its_name(tmp_path, place):
         next(iter(DataLoader(data, 1, num_workers=1)))
 
 
-@pytest.mark.parametrize("root", ["nowhere.arrow", "images", "images/ant/a.jpg"])
-def test_what_is_not_a_packed_file_is_refused_with_the_command_that_makes_one(place, root):
-    with pytest.raises(SmallfilesError, match=r"smallfiles pack"):
+@pytest.mark.parametrize(
+    ("root", "advice"),
+    [
+        ("nowhere.arrow", "smallfiles pack"),
+        ("images", "smallfiles pack"),
+        ("images/ant/a.jpg", "Give the packed file"),
+    ],
+)
+def test_what_is_not_a_packed_file_is_refused_with_the_next_step(place, root, advice):
+    with pytest.raises(SmallfilesError, match=advice):
         PackedFolder(place / root)
 
 

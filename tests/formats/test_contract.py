@@ -1,6 +1,7 @@
 """The one contract that every format keeps: what goes in comes out, however it is read."""
 
 import contextlib
+import mmap
 import multiprocessing
 import os
 import pickle
@@ -363,6 +364,8 @@ def test_a_batch_is_announced_in_stored_order_before_its_first_read(variant, pac
     asked.clear()
     data = reader.read_many(wanted)
     announced = asked[: asked.index("read")] if "read" in asked else asked  # a frame may be kept unpacked
+    if variant.name == "hdf5-vlen":  # the pages that say where the samples are come first
+        announced = [each for each in announced if each[2] - each[1] < mmap.PAGESIZE]
     assert announced and "read" not in announced
     places = [reader.span(index) for index in (0, 2, 3, len(samples) - 1)]
     if all(places):  # neighbours may be announced together

@@ -13,6 +13,7 @@ length. Notebook 04 shows one.
 
 from __future__ import annotations
 
+import mmap
 import struct
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,6 +28,7 @@ from smallfiles.formats.blob import NAMES
 from smallfiles.formats.bytefile import ByteFile, RawFile, damage_reported, damaged
 from smallfiles.formats.hdf5.fields import HOME, Field
 
+_ROW_FIELDS = np.dtype([("length", "<u4"), ("address", "<u8"), ("object", "<u4")])
 _ROW = struct.Struct("<IQI")  # length, address of the heap, number of the object in it
 _OBJECT = struct.Struct("<HHIQ")  # number, references, reserved, size
 _MAX_ROWS = 1 << 28
@@ -285,6 +287,13 @@ def row_lengths(rows: np.ndarray) -> np.ndarray:
     return np.asarray(parts["length"])
 
 
+def announce_rows(file: ByteFile, rows: np.ndarray, base: int) -> None:
+    """Announce the first page of the heap of each variable-length row, where `row_place` looks."""
+    heaps = np.frombuffer(rows.tobytes(), _ROW_FIELDS)
+    for address in np.unique(heaps["address"][heaps["length"] > 0]).tolist():
+        file.prefetch(base + address, min(base + address + mmap.PAGESIZE, file.size))
+
+
 def row_place(file: ByteFile, row: bytes, base: int) -> tuple[int, int]:
     """Start and stop in the file of one variable-length row.
 
@@ -304,7 +313,7 @@ def row_place(file: ByteFile, row: bytes, base: int) -> tuple[int, int]:
         for _ in range(_MAX_OBJECTS):
             if place + _OBJECT.size > end:
                 break
-            number, _, _, held = _OBJECT.unpack(file.read(place, place + _OBJECT.size))
+            number, _, _, held = _OBJECT.unpack(file.fetch_some(place, _OBJECT.size))
             place += _OBJECT.size
             if number == wanted and length <= held and place + length <= end:
                 return place, place + length

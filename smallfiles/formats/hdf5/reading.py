@@ -6,7 +6,7 @@ The trap is the one that this module avoids: `h5py.File` opened in `__init__` of
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ from smallfiles.errors import ManifestError
 from smallfiles.fields import type_named
 from smallfiles.formats.blob import Blob
 from smallfiles.formats.bytefile import Access, ByteFile
-from smallfiles.formats.hdf5.layout import Found, find, row_lengths, row_place
+from smallfiles.formats.hdf5.layout import Found, announce_rows, find, row_lengths, row_place
 from smallfiles.formats.placed import FileReader
 
 
@@ -119,6 +119,10 @@ class _Rows(_Opened):
     def place(self, index: int) -> tuple[ByteFile, int, int]:
         return self.file, *row_place(self.file, self._rows[index].tobytes(), self.found.base)
 
+    def announce(self, indices: Sequence[int]) -> None:
+        """Announce where the places of these samples are stored."""
+        announce_rows(self.file, self._rows[np.asarray(indices, np.int64)], self.found.base)
+
     def payload_bytes(self) -> int:
         return int(row_lengths(self._rows).astype(np.int64).sum())
 
@@ -136,6 +140,11 @@ class HDF5Reader(FileReader[_Opened]):
         file = ByteFile(self.path, self._access)
         found = find(file, self._split)
         return (_Rows if found.start is None else _Opened)(file, found)
+
+    def _prefetch_places(self, indices: Sequence[int]) -> None:
+        opened = self._handle()
+        if isinstance(opened, _Rows):
+            opened.announce(indices)
 
     def size(self, index: int) -> int:
         opened = self._handle()
