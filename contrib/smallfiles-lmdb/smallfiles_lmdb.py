@@ -43,7 +43,7 @@ from smallfiles.samples import Buffer, Packed, Sample, Schema
 SUFFIXES = (".lmdb",)
 
 _COMMIT_BYTES = 8 << 20
-_SPARE_BYTES = 1 << 30
+_SPARE_BYTES, _FEW_BLOCKS = 1 << 30, 2048
 _PROVENANCE = b"provenance"
 
 
@@ -86,8 +86,9 @@ def write(
 
 
 def _unwritten(path: Path, text: str) -> SmallfilesError:
-    number = errno.ENOSPC if os.strerror(errno.ENOSPC) in text else errno.EIO
-    return cannot_write(path, OSError(number, text))
+    # liblmdb calls it an input/output error, too, if a full disk cuts a write short.
+    number = errno.ENOSPC if os.statvfs(path.parent).f_bavail < _FEW_BLOCKS else errno.EIO
+    return cannot_write(path, OSError(number, os.strerror(number)))
 
 
 @contextmanager

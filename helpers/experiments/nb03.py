@@ -52,7 +52,7 @@ class Truth:
 
 def truth_of(folder: Path) -> Truth:
     """Read a folder with the package's own reader; refuses what is no Flickr30K."""
-    source = sources.load(folder, "flickr30k", split="all", sizes=False, follow_links=True)
+    source = sources.load(folder, "flickr30k", split="all", sizes=False)
     names = source.manifest.paths.to_pylist()
     captions = dict(zip(names, source.manifest.targets.to_pylist(), strict=True))
     return Truth(folder, source.root or folder, captions)
@@ -74,14 +74,17 @@ def practice_folder(folder: Path, place: Path) -> Path:
 
 
 def lay_out(place: Path, images: Mapping[str, Path], rows: Sequence[str]) -> Path:
-    """As Kaggle's archive: links to the images two folders deep, `results.csv` twice."""
+    """Lay out images as Kaggle's archive does: two folders deep, with `results.csv` twice."""
     inner = place / "flickr30k_images/flickr30k_images"
     shutil.rmtree(inner.parent, ignore_errors=True)  # a cell that runs again
     inner.mkdir(parents=True)
     for folder in (inner, inner.parent):
         (folder / "results.csv").write_text("".join([HEADER, *rows]), encoding="utf-8")
     for name, image in images.items():
-        (inner / name).symlink_to(image.absolute())
+        try:
+            (inner / name).hardlink_to(image)
+        except OSError:  # on another file system
+            shutil.copyfile(image, inner / name)
     return place
 
 

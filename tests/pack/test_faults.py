@@ -300,4 +300,5 @@ def test_a_lack_of_descriptors_is_no_damage_and_no_fault_of_a_sample(tmp_path: P
     out = pack(sources.load(tmp_path / "tree"), tmp_path / f"x{suffix}", PackConfig(**options)).path
     command = [sys.executable, "-c", SHORT_OF_DESCRIPTORS, str(tmp_path / "tree"), str(out)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120)
-    assert (done.stdout.strip(), done.stderr.splitlines()[-3:]) == ("True", [])
+    said = [line for line in done.stderr.splitlines() if "classes from the names of folders" not in line]
+    assert (done.stdout.strip(), said[-3:]) == ("True", [])
