@@ -114,7 +114,7 @@ def _read_batches(image: Path, rows: Sequence[int], threads: int) -> Outcome:
 
 
 def _measure_packing(bench: Bench, folder: Path, files: int, size: int) -> None:
-    """The same tree to memory, raw and without fragments, by both back ends, mksquashfs and gensquashfs.
+    """Time packing one tree to memory, raw and without fragments, by both back ends and two tools.
 
     Args:
         bench: Gets the records.

@@ -358,7 +358,7 @@ def refuse_foreign_locale(where: object) -> None:
 
 
 def fault_of(error: BaseException) -> tuple[Literal["content", "storage", "machine"], OSError | None]:
-    """What a failed read is a fault of, and the error of the system that says so.
+    """Decide what caused a failed read, and return the error of the system that says so.
 
     This is the only place that decides it. An error that no number explains is a fault of the content.
 

@@ -39,7 +39,7 @@ else:
     except ModuleNotFoundError:
 
         class Dataset:
-            """What stands for torch's class where torch is not installed."""
+            """Take the place of torch's class where torch is not installed."""
 
             def __class_getitem__(cls, item: object) -> type:
                 return cls
@@ -328,7 +328,7 @@ class _Path(str):
 
 
 class _LazyList(Sequence[Any]):
-    """What reads as a list without being one; a slice, a sum and `list` make lists."""
+    """A sequence that reads like a list; slices and sums of it, and `list`, make lists."""
 
     def _some(self, rows: range) -> list[Any]:
         raise NotImplementedError

@@ -79,7 +79,7 @@ _RECORD_BATCH = 3  # what a message of a stream may hold
 
 
 def stream_blocks(file: ByteFile) -> np.ndarray:
-    """The same of the record batches of a stream, which are found one after the other.
+    """Find the record batches of a stream, one after the other.
 
     Form of a message: Apache Arrow `format/Message.fbs`.
 
@@ -102,7 +102,7 @@ def stream_blocks(file: ByteFile) -> np.ndarray:
 
 
 def _message(data: bytes) -> tuple[int, int]:
-    """What a message holds, and the size of its body."""
+    """Return the kind of a message, and the number of bytes of its body."""
     (root,) = struct.unpack_from("<I", data, 0)
     (back,) = struct.unpack_from("<i", data, root)
     table_bytes, _, _, kind, _, body = struct.unpack_from("<6H", data, root - back)

@@ -156,7 +156,7 @@ class ForwardFile:
         return bytes(pieces[0]) if len(pieces) == 1 else b"".join(pieces)
 
     def fetch_into(self, start: int, buffer: memoryview) -> int:
-        """The same without memory of its own; returns how many bytes there were."""
+        """Read into a buffer of the caller; return how many bytes there were."""
         got = 0
         for piece in self._pieces(start, start + len(buffer)):
             buffer[got : got + len(piece)] = piece
@@ -221,7 +221,7 @@ class StreamedStore:
         return data
 
     def read_into(self, start: int, buffer: memoryview) -> None:
-        """The same into a buffer; without further memory, if there are more than 16 MiB."""
+        """Read a member into a buffer; a member of more than 16 MiB needs no further memory."""
         stop = start + len(buffer)
         if len(buffer) <= _KEPT_BYTES:
             buffer[:] = self.read(start, stop)
