@@ -224,7 +224,7 @@ def test_a_missing_package_of_the_core_is_no_bug_and_comes_with_the_line_that_in
     assert (done.returncode, done.stderr.count("\n")) == (1, 1)
     assert f"the Python package {package} is not installed; expected it for " in done.stderr
     lock = Path(__file__).resolve().parents[1] / "requirements.lock"
-    assert f"Run: python -m pip install -c {lock} '{package}>=" in done.stderr
+    assert f"Run: python -m pip install -c {shlex.quote(str(lock))} '{package}>=" in done.stderr
 
 
 def in_shell(line, unbuffered=""):

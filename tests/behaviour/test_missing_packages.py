@@ -108,7 +108,8 @@ def test_a_package_that_cannot_be_loaded_is_not_a_bug_of_ours(name, place):
     shown = {"PIL": "pillow"}.get(package, package)
     assert done.returncode == 1 and "bug" not in done.stderr and "Traceback" not in done.stderr, done.stderr
     assert f"the installed Python package {shown} cannot be loaded (" in sentence
-    assert f"--force-reinstall -c {ROOT}/requirements.lock " in sentence and f"{shown}>=" in sentence
+    lock = shlex.quote(f"{ROOT}/requirements.lock")
+    assert f"--force-reinstall -c {lock} " in sentence and f"{shown}>=" in sentence
 
 
 def test_a_broken_package_is_a_sentence_in_python_too(place):
