@@ -45,7 +45,7 @@ def need_tool():
     """Path of a command that a test needs: skip where it is missing, but fail in CI."""
 
     def find(name: str, package: str) -> str:
-        path = shutil.which(name)
+        path = shutil.which(name) or shutil.which(name, path=str(Path(sys.executable).parent))
         if path is None:
             message = f"the command {name} is missing (package {package})"
             pytest.fail(message) if IN_CI else pytest.skip(message)

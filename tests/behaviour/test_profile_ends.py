@@ -8,6 +8,7 @@ import os
 import pty
 import re
 import select
+import shlex
 import signal
 import subprocess
 import sys
@@ -233,7 +234,7 @@ def test_a_shell_sees_that_its_job_was_stopped(around: dict[str, str]) -> None:
     shell = ["/bin/bash", "--norc", "--noprofile", "-i"]
     pid, terminal = in_a_terminal(shell, {**around, "PS1": "$ "})
     try:
-        command = " ".join([*PROFILE, "--", sys.executable, "-c", f'"{text}"'])
+        command = shlex.join([*PROFILE, "--", sys.executable, "-c", text])
         os.write(terminal, command.encode() + b"\n")
         read_until(terminal, b"ready")
         os.write(terminal, b"\x1a")
