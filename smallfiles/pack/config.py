@@ -117,8 +117,8 @@ class PackConfig:
         resize: Scale images down until their shorter side has so many pixels; None leaves them.
         store: Scaled images as `jpeg`, encoded again, or `raw`, as pixels.
         quality: Of JPEGs that are encoded again, 1 to 100.
-        storage_timeout_s: How long to wait for storage that does not answer. It is no fault of a sample, so
-            `on_error` does not apply: the run stops, and the same command resumes it or starts over.
+        storage_timeout_s: How long to wait for silent storage, in seconds. This is not the fault of a sample.
+            So `on_error` does not apply: the run stops, and the same command resumes it or starts over.
     """
 
     format: str | None = option(

@@ -54,7 +54,7 @@ def others_in(folder: Path) -> list[Numbers]:
 
 
 def _read(path: Path) -> dict[str, Any]:
-    """What a process wrote, with the steps that only its journal has, because it was killed."""
+    """Return the record of a process, and add the steps that only the journal of a killed one has."""
     try:
         record = dict(json.loads(path.read_text(encoding="utf-8")))
     except (OSError, ValueError):

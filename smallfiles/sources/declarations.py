@@ -205,7 +205,7 @@ def _naming(files: Sequence[str], beside: Beside) -> list[str]:
 
 
 def _rows(beside: Beside, name: str) -> Iterator[list[str]]:
-    """What the lines of a file may name; the texts of a JSON, XML or YAML file are one line."""
+    """Return what each line of a file may name; the texts of JSON, XML or YAML are one line."""
     suffix = _suffix(name)
     if suffix in _COLUMNS:
         if beside.read is not None:

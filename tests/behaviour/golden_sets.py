@@ -112,7 +112,7 @@ def bytes_of(out):
 
 
 def contents(out):
-    """What a reader says of a packed set: keys, blobs by their digest, values, classes."""
+    """Return the keys, digests of blobs, values, and classes of a packed set."""
     from smallfiles import formats
 
     reader = formats.open(out)

@@ -274,7 +274,7 @@ if len(sys.argv) == 3:
 
 
 def test_a_folder_of_a_measurement_that_runs_stays(programs: Programs, tmp_path: Path) -> None:
-    """Of `profile` and of `bench`: TMPDIR may be on storage that is mounted twice."""
+    """Test `profile` and `bench`: TMPDIR may be on storage that is mounted twice."""
     place = tmp_path / "tmp"
     place.mkdir()
     wait = "import os, sys, time\nopen(sys.argv[1], 'w').close()\n"

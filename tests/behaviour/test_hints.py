@@ -1,4 +1,4 @@
-"""What people mistype or do not know is answered with what they probably meant."""
+"""The command line suggests what people who mistype a name probably meant."""
 
 import dataclasses
 import json

@@ -43,7 +43,7 @@ def shared(monkeypatch):
 
 
 def everything(path):
-    """What a reader returns, and the files that were mapped into memory meanwhile."""
+    """Return what a reader returns, and the files that it mapped into memory meanwhile."""
     with smallfiles.formats.open(path) as reader:
         found = [
             reader.keys().to_pylist(),

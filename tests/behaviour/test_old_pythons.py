@@ -1,4 +1,4 @@
-"""In a clone any Python may run the first lines. An old one is told which version is needed."""
+"""In a clone any Python may run the first lines. An old one prints which version is needed."""
 
 import ast
 import glob

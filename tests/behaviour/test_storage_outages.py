@@ -30,7 +30,7 @@ def folder(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def packed(folder, tmp_path_factory):
-    """The same set in every format, whole."""
+    """Pack one set into every format."""
     home = tmp_path_factory.mktemp("packed")
     for suffix in SUFFIXES:
         assert cli.main(["pack", str(folder), str(home / f"x.{suffix}")]) == 0
