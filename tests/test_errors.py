@@ -1,6 +1,7 @@
 import inspect
 import pickle
 import re
+import shlex
 from pathlib import Path
 
 import pytest
@@ -26,14 +27,19 @@ def test_the_tree_at_the_top_of_the_module_names_every_kind():
 def test_a_missing_package_comes_with_the_line_that_installs_it():
     error = MissingPackageError.of("zstandard", "compressed shards")
     assert "zstandard" in str(error)
-    line = r"Run: python -m pip install -c \S+/requirements\.lock 'zstandard>=[\d.]+'"
-    assert re.fullmatch(line, error.next_step)
+    *run, lock, package = shlex.split(error.next_step)
+    assert (
+        run == ["Run:", "python", "-m", "pip", "install", "-c"]
+        and Path(lock).name == "requirements.lock"
+        and Path(lock).is_file()
+    )
+    assert re.fullmatch(r"zstandard>=[\d.]+", package)
 
 
 def test_outside_a_clone_the_line_names_the_packages_of_the_extra_and_of_those_that_it_holds(monkeypatch):
     monkeypatch.setattr(errors, "_LOCK", Path("no clone"))
     line = install_line("formats")
-    assert re.fullmatch(r"python -m pip install( '[\w-]+>=[\d.]+'){5}", line), line
+    assert re.fullmatch(r"python -m pip install( '[\w-]+>=[\d.]+'){4}", line), line
     assert "'h5py>=" in line and "'zstandard>=" in line
     assert """'pylibjxl>=0.4; platform_machine == "x86_64"'""" in install_line("train")
     assert MissingPackageError.of("yours", "it").next_step == "Run: python -m pip install yours"
