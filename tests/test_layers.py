@@ -78,6 +78,7 @@ SMALL = {
 """Modules of the toolbox that are short, by reason. Nothing may be added: merge, or give a reason inside."""
 
 
+@functools.cache
 def code_lines(source):
     """Lines with code: without comments, docstrings and blanks."""
     empty = (tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT)
