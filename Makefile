@@ -17,7 +17,7 @@ scripts = .ci/run tools/*.sh $(wildcard solutions/*.sbatch) $(wildcard slurm/*.s
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo test test-all check setup setup-dev bench bench-peers lab notebooks kernel site slides preflight release lock clean
+.PHONY: help demo test test-all check setup setup-dev bench bench-peers lab notebooks kernel site slides preflight release lock mutants clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1|\2/p' Makefile | while IFS='|' read -r name text; do \
@@ -31,6 +31,10 @@ test: setup-dev ## the tests that a change can break (about 35 minutes on two co
 
 test-all: setup-dev ## all tests, thousands of repeats included
 	$(py) -m pytest $(PYTEST_ARGS)
+
+COUNT ?= 25
+mutants: setup-dev ## list the small changes of a module that its tests do not notice (MODULE=, TESTS=, COUNT=25, SEED=0)
+	$(py) tools/mutants.py "$(MODULE)" "$(TESTS)" --count $(COUNT) --seed $(or $(SEED),0)
 
 check: setup-dev ## format, lint, types, shell scripts, spelling
 	$(py) -m ruff check .

@@ -207,26 +207,6 @@ def test_a_bug_is_called_one_with_type_and_place_and_shows_its_traceback_if_aske
     assert "Traceback" in outcome(ZeroDivisionError(), capsys)[1]
 
 
-@pytest.mark.parametrize(
-    ("module", "package", "words"),
-    [
-        ("numpy", "numpy", "advise ."),
-        ("PIL", "pillow", "synth x"),
-    ],
-)
-def test_a_missing_package_of_the_core_is_no_bug_and_comes_with_the_line_that_installs_it(
-    module, package, words, tmp_path
-):
-    code = "import sys; from smallfiles.cli import main; sys.modules[sys.argv[1]] = None; "
-    code += "sys.exit(main(sys.argv[2:]))"
-    command = [sys.executable, "-c", code, module, *words.split()]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, check=False)
-    assert (done.returncode, done.stderr.count("\n")) == (1, 1)
-    assert f"the Python package {package} is not installed; expected it for " in done.stderr
-    lock = Path(__file__).resolve().parents[1] / "requirements.lock"
-    assert f"Run: python -m pip install -c {shlex.quote(str(lock))} '{package}>=" in done.stderr
-
-
 def in_shell(line, unbuffered=""):
     """Run a shell line; output that is not buffered fails where it is written, else where it is flushed."""
     environment = {**os.environ, "PYTHONUNBUFFERED": unbuffered}
@@ -241,8 +221,15 @@ def in_shell(line, unbuffered=""):
     )
 
 
-@pytest.mark.parametrize("unbuffered", ["", "1"])
-@pytest.mark.parametrize("words", ["inspect {} --json", "bench --help"])
+@pytest.mark.parametrize(
+    ("words", "unbuffered"),
+    [
+        ("inspect {} --json", ""),
+        ("bench --help", "1"),
+        pytest.param("inspect {} --json", "1", marks=pytest.mark.slow),
+        pytest.param("bench --help", "", marks=pytest.mark.slow),
+    ],
+)
 def test_full_and_closed_outputs_are_no_bugs(words, unbuffered, packed):
     line = f"smallfiles {words.format(shlex.quote(str(packed)))}"
     full = in_shell(f"{line} >/dev/full", unbuffered)

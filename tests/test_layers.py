@@ -3,10 +3,8 @@
 import ast
 import functools
 import graphlib
-import io
 import subprocess
 import sys
-import tokenize
 import tomllib
 from collections import defaultdict
 from fnmatch import fnmatch
@@ -27,8 +25,13 @@ def sources(layer):
     return sorted(path for path in (ROOT / layer).rglob("*.py") if ".ipynb_checkpoints" not in path.parts)
 
 
+@functools.cache
 def imported(path):
     """Each `package.room` that a module imports, also inside functions, with the line."""
+    return [*_imported(path)]
+
+
+def _imported(path):
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.ImportFrom) and node.module:
             for alias in node.names:
@@ -81,21 +84,21 @@ SMALL = {
 @functools.cache
 def code_lines(source):
     """Lines with code: without comments, docstrings and blanks."""
-    empty = (tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT)
-    lines = set()
-    for token in tokenize.generate_tokens(io.StringIO(source).readline):
-        if token.type not in (*empty, tokenize.ENDMARKER):
-            lines |= set(range(token.start[0], token.end[0] + 1))
-    words = [node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Expr)]
-    told = [
-        node for node in words if isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
-    ]
-    return len(lines - {line for node in told for line in range(node.lineno, node.end_lineno + 1)})
+    lines = {n for n, line in enumerate(source.splitlines(), 1) if line.strip() and line.lstrip()[0] != "#"}
+    docstrings = set()
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Constant | ast.JoinedStr) and node.end_lineno > node.lineno:
+            lines |= set(range(node.lineno, node.end_lineno + 1))
+        text = node.value if isinstance(node, ast.Expr) else None
+        if isinstance(text, ast.Constant) and isinstance(text.value, str):
+            docstrings |= set(range(node.lineno, node.end_lineno + 1))
+    return len(lines - docstrings)
 
 
 def test_code_is_counted_without_what_explains_it():
     source = '"""Doc\nstring."""\n\n# why\ndef f():\n    """What."""\n    return (1,\n        2)\n'
     assert code_lines(source) == 3
+    assert code_lines('x = """\n\n# text"""  # why\n') == 3
 
 
 @functools.cache

@@ -1,6 +1,7 @@
 """In a clone any Python may run the first lines. An old one prints which version is needed."""
 
 import ast
+import functools
 import glob
 import os
 import shutil
@@ -34,12 +35,13 @@ COMMANDS = [
 ]
 
 
+@functools.cache
 def old_pythons():
-    """Every Python from 3.6 to 3.10 that is found here and runs; there may be none."""
-    versions = Path.home() / ".pyenv/versions"
-    named = [shutil.which(f"python3.{minor}") for minor in range(6, 11)]
-    paths = [each for minor in range(6, 11) for each in glob.glob(f"{versions}/3.{minor}.*/bin/python")]
-    found = [path for path in (*named, *paths) if path]
+    """Return one Python of each version from 3.6 to 3.10 that is found here and runs; there may be none."""
+    found = []
+    for minor in range(6, 11):
+        installed = glob.glob(f"{Path.home()}/.pyenv/versions/3.{minor}.*/bin/python")
+        found += installed[:1] or filter(None, [shutil.which(f"python3.{minor}")])
     return [path for path in found if subprocess.run([path, "-c", ""], capture_output=True).returncode == 0]
 
 
