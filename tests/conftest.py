@@ -29,9 +29,11 @@ settings.load_profile("default")
 # jsonschema would build a grammar of URIs from it, for two seconds; it goes without.
 sys.modules["rfc3987_syntax"] = None
 
-# What a script starts in the background ignores Control-C, and so would all that tests start and interrupt.
-if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
-    signal.signal(signal.SIGINT, signal.default_int_handler)
+# What a script starts in the background ignores Control-C, and what `nohup` starts ignores the end of the
+# terminal. So would all that tests start and interrupt.
+for number, usual in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHUP, signal.SIG_DFL)):
+    if signal.getsignal(number) is signal.SIG_IGN:
+        signal.signal(number, usual)
 
 
 @pytest.fixture(scope="session")

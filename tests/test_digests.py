@@ -6,7 +6,7 @@ import random
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from smallfiles import digests
@@ -82,6 +82,8 @@ def test_a_digest_taken_while_writing_equals_that_of_the_file(tmp_path_factory, 
 
 
 @given(st.binary(min_size=1, max_size=4 * BLOCK), st.integers(0, 4 * BLOCK), st.integers(0, 5 * BLOCK))
+@example(bytes(3 * BLOCK), 2 * BLOCK + 5, 0)  # cut within a block that was hashed as a whole
+@example(bytes(3 * BLOCK), 3 * BLOCK, BLOCK + 1)  # written again up to the first byte of a block
 def test_a_file_that_was_cut_went_on_or_was_rewritten_is_digested_as_it_is(
     tmp_path_factory, body, size, rewritten
 ):

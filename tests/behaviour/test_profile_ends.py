@@ -146,12 +146,11 @@ import signal, time
 calls = []
 signal.signal(signal.SIGUSR1, lambda *words: calls.append(1))
 print("ready", flush=True)
-for _ in range(4):
-    before = len(calls)
+for number in range(1, 5):
     until = time.monotonic() + 30
-    while len(calls) == before and time.monotonic() < until:
+    while len(calls) < number and time.monotonic() < until:
         time.sleep(0.01)
-    time.sleep(0.4)
+    time.sleep(0.4)  # a second call would be counted now
     print(len(calls), flush=True)
 """
     process = subprocess.Popen(

@@ -155,6 +155,18 @@ def test_a_buffer_hands_out_no_sample_long_before_it_is_read(count, size, seed):
     assert all(sample < place + size for place, sample in enumerate(emits))
 
 
+@pytest.mark.parametrize("size", [2, 30, 100])
+def test_a_buffer_holds_as_many_samples_as_it_may(size):
+    """A sample may leave `size` - 1 places before the one at which it was read, and long after it."""
+    early, late = [], []
+    for seed in range(20):
+        ahead = through_buffer(np.arange(1000), size, np.random.default_rng(seed)) - np.arange(1000)
+        early.append(ahead.max())
+        late.append(-ahead.min())
+    assert max(early) == size - 1
+    assert size < np.median(late) < 20 * size
+
+
 @pytest.mark.parametrize("count", [50, 1000])
 def test_a_buffer_shuffles_small_sets_too(count):
     emits = through_buffer(np.arange(count), 100, np.random.default_rng(0))
@@ -194,6 +206,8 @@ def test_ranges_read_side_by_side_are_each_read_in_order_and_few_at_a_time():
     assert all((np.diff(order[places]) == 1).all() for places in at)
     opened = [sum(places[0] <= place <= places[-1] for places in at) for place in range(1000)]
     assert max(opened) == 4 == np.median(opened)
+    ends = np.sort([places[-1] for places in at])[:-4]  # all lanes end the epoch together
+    assert np.median(np.diff(ends)) > 4, "the next ranges are fetched one by one, not four at once"
 
 
 @given(st.integers(0, 400), st.integers(0, 3))

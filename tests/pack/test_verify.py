@@ -16,7 +16,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from packing import FORMATS, fake_jpeg
+from packing import FORMATS, fake_jpeg, make_tree
 
 from smallfiles import digests, formats, sources
 from smallfiles.cli import main
@@ -232,3 +232,81 @@ def test_values_are_compared_bit_by_bit_in_all_rows(monkeypatch: pytest.MonkeyPa
     theirs = pa.chunked_array([[1.0, float("nan"), -0.0], [4.0, 5.0, 6.5]])
     assert compare.differing(ours, theirs) == [2, 3, 5]
     assert compare.differing(ours, ours) == []
+
+
+def test_the_first_and_the_last_sample_are_always_read_back() -> None:
+    for count in (257, 1000, 100_000):
+        rows = [*compare.chosen(count, full=False)]
+        assert (rows[0], rows[-1]) == (0, count - 1) and rows == sorted(set(rows))
+        assert compare.SAMPLED <= len(rows) <= compare.SAMPLED + 2
+        assert len(compare.chosen(count, full=True)) == count
+    assert [*compare.chosen(256, full=False)] == [*range(256)]
+
+
+@pytest.mark.parametrize("place", [0, -1])
+def test_a_wrong_first_or_last_sample_of_many_stops_publication(
+    place: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(compare, "SAMPLED", 3)
+    source = sources.load(make_tree(tmp_path / "tree", 40, size=30))
+    wrong = source.manifest.paths.to_pylist()[place]
+    module, honest = formats.get("arrow"), formats.get("arrow").write
+
+    def careless(samples: Iterable[Sample], path: Path, **named: Any) -> Any:
+        changed = (
+            each._replace(blobs=(bytes(each.blobs[0])[::-1],)) if each.key == wrong else each
+            for each in samples
+        )
+        return honest(changed, path, **named)
+
+    monkeypatch.setattr(module, "write", careless)
+    with pytest.raises(PackError, match=f"the bytes of {wrong}"):
+        pack(source, tmp_path / "x.arrow")
+
+
+def test_samples_that_are_missing_without_a_report_are_damage(tree: Path, tmp_path: Path) -> None:
+    files = sorted(tree.rglob("*.JPEG"))
+    for path in files[:2]:
+        path.write_bytes(b"")
+    out, report = tmp_path / "x.arrow", tmp_path / "x.arrow.faults.json"
+    pack(sources.load(tree), out, PackConfig(on_error="skip"))
+    found = verify(out)
+    assert found.intact and any("2 samples fewer" in note and report.name in note for note in found.notes)
+    listed = json.loads(report.read_text())
+    report.write_text(json.dumps(listed | {"skipped": listed["skipped"][:1]}))
+    assert verify(out).verdict == "damaged"
+    report.unlink()
+    found = verify(out)
+    assert found.verdict == "damaged" and any("no report explains them" in each for each in found.problems)
+    assert verify(out, sources.load(tree)).verdict == "damaged"
+
+
+@pytest.mark.parametrize(
+    ("other", "told"),
+    [
+        ({}, "its fields"),
+        ({"size": [*range(40)]}, "its fields"),
+        ({"age": [*range(40)], "size": [*range(40)]}, "its fields"),
+        ({"age": [*range(39), 99]}, "the age of"),
+    ],
+)
+def test_a_field_that_differs_stops_publication_and_is_a_difference(
+    other: dict[str, list[int]],
+    told: str,
+    source: Source,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    aged, out = with_columns(source, values={"age": [*range(40)]}), tmp_path / "x.arrow"
+    module, honest = formats.get("arrow"), formats.get("arrow").write
+
+    def forgetful(samples: Iterable[Sample], path: Path, *, schema: Schema, **named: Any) -> Any:
+        values = pa.table({"label": schema.values["label"], **other})
+        return honest(samples, path, schema=dataclasses.replace(schema, values=values), **named)
+
+    with monkeypatch.context() as patch, pytest.raises(PackError, match=told):
+        patch.setattr(module, "write", forgetful)
+        pack(aged, out)
+    pack(aged, out)
+    assert verify(out, aged).intact
+    assert verify(out, with_columns(source, values=other)).verdict == "differs"

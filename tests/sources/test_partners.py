@@ -87,6 +87,12 @@ def test_a_test_split_may_have_no_masks(tmp_path):
     assert fields(source) == {"test/2.jpg": {}} and "the test split has no mask" in source.notes
 
 
+def test_a_train_split_without_masks_is_refused(tmp_path):
+    plant(tmp_path, "train/1.jpg", "val/2.jpg", "val_masks/2_mask.gif")
+    assert fields(sources.load(tmp_path, split="val")) == {"val/2.jpg": {"mask": "val_masks/2_mask.gif"}}
+    assert "mask" in refused(tmp_path, split="train")
+
+
 def test_labels_are_those_of_class_folders_around_or_below(tmp_path):
     trees = {
         "beside": ("cat/{}.jpg", "cat/{}.mask.png", "dog/{}.jpg", "dog/{}.mask.png"),
