@@ -37,7 +37,7 @@ for number, usual in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHU
 
 
 @pytest.fixture(scope="session")
-def repository() -> Path:
+def repository():
     """Root of the checkout."""
     return Path(__file__).resolve().parent.parent
 
@@ -46,7 +46,7 @@ def repository() -> Path:
 def need_tool():
     """Path of a command that a test needs: skip where it is missing, but fail in CI."""
 
-    def find(name: str, package: str) -> str:
+    def find(name, package):
         path = shutil.which(name) or shutil.which(name, path=str(Path(sys.executable).parent))
         if path is None:
             message = f"the command {name} is missing (package {package})"
@@ -56,19 +56,19 @@ def need_tool():
     return find
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(items):
     """Two processes share the tests, a file each: the long ones first, so that both end at the same time."""
     first = ["jobs_run", "execute", "contract", "push_and_pull", "training", "streaming", "client", "kill"]
     first += ["cortx", "recipes", "jupyterlab", "ring_kills", "ring_cli"]
 
-    def rank(item: pytest.Item) -> int:
+    def rank(item):
         name = item.path.stem.removeprefix("test_")
         return first.index(name) if name in first else len(first)
 
     items.sort(key=rank)
 
 
-def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+def pytest_runtest_logreport(report):
     """Keep what was skipped and why: `.ci/run` runs that again, with more rights."""
     kept = os.environ.get("SKIPPED_TESTS")
     if kept and report.skipped and "PYTEST_XDIST_WORKER" not in os.environ:  # the controller hears of all
@@ -77,7 +77,7 @@ def pytest_runtest_logreport(report: pytest.TestReport) -> None:
             file.write(f"{report.nodeid}\t{' '.join(reason.split())}\n")
 
 
-def pytest_sessionfinish() -> None:
+def pytest_sessionfinish():
     """HDF5 crashes the end of a process that leaves a file open through a Python file object."""
     h5py = sys.modules.get("h5py")
     if h5py is not None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -25,21 +24,14 @@ class Given(NamedTuple):
     row: int = -1
 
 
-def bare(given: Iterable[Given]) -> Iterator[Sample]:
+def bare(given):
     """What a writer takes of them; their values are in the schema."""
     for row, one in enumerate(given):
         yield Sample(one.key, (one.data, *one.blobs), row)
         del one
 
 
-def schema_of(
-    given: Sequence[Given],
-    *,
-    captions: bool | None = None,
-    metas: bool = False,
-    values: pa.Table | None = None,
-    **facts: Any,
-) -> Schema:
+def schema_of(given, *, captions=None, metas=False, values=None, **facts):
     """The schema that a manifest of these samples would give; `facts` replaces some of it."""
     if captions is None:
         captions = bool(given) and isinstance(given[0].target, list)
@@ -59,12 +51,12 @@ def schema_of(
     return replace(made, **facts)
 
 
-def metas_in(table: pa.Table) -> list[Any]:
+def metas_in(table):
     """The JSON object in each row of the column `meta`; None where there is none."""
     return [None if text is None else json.loads(text) for text in table["meta"].to_pylist()]
 
 
-def of_reader(reader: Any) -> list[Given]:
+def of_reader(reader):
     """The samples of a reader, each with its values."""
     table = reader.table()
     target = "label" if "label" in table.column_names else "captions"

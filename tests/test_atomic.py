@@ -8,7 +8,7 @@ import os
 import re
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import TypeAlias
 
@@ -22,15 +22,15 @@ CONTENT = b"what the owner wrote" * 1000
 Begin: TypeAlias = Callable[..., Program]
 
 
-def no_flock(descriptor: object, operation: int) -> None:
+def no_flock(descriptor, operation):
     raise OSError(errno.EOPNOTSUPP, os.strerror(errno.EOPNOTSUPP))
 
 
-def flock_of_one_machine(descriptor: object, operation: int) -> None:
+def flock_of_one_machine(descriptor, operation):
     """As on some file systems, on which it reaches no other machine."""
 
 
-def write(out: Path, hold: Path | None = None) -> None:
+def write(out, hold=None):
     """Publish the content, half of it first; with `hold`, wait in the middle until that file is there."""
     with atomic.drafted(out, "packing") as draft:
         draft.clear()
@@ -47,20 +47,12 @@ def write(out: Path, hold: Path | None = None) -> None:
 
 
 @pytest.fixture
-def begin() -> Iterator[Begin]:
+def begin():
     """Write in a process of its own, of another machine if one is named; with `hold`, until it waits."""
     begun = []
 
-    def begin(
-        out: Path,
-        hold: Path | None = None,
-        machine: str = "",
-        flock: Callable[..., None] = fcntl.flock,
-        heartbeat_s: float = 0.05,
-        silent_s: float = 0.6,
-        after: Path | None = None,
-    ) -> Program:
-        def work() -> None:
+    def begin(out, hold=None, machine="", flock=fcntl.flock, heartbeat_s=0.05, silent_s=0.6, after=None):
+        def work():
             fcntl.flock = flock
             wait_for(lambda: after is None or after.exists())
             if machine:
@@ -79,9 +71,7 @@ def begin() -> Iterator[Begin]:
 
 
 @pytest.mark.parametrize("flock", [no_flock, flock_of_one_machine])
-def test_a_living_run_of_another_machine_is_not_taken_over(
-    flock: Callable[..., None], begin: Begin, tmp_path: Path
-) -> None:
+def test_a_living_run_of_another_machine_is_not_taken_over(flock, begin, tmp_path):
     out, go = tmp_path / "out.bin", tmp_path / "go"
     one = begin(out, go, "one", flock)
     time.sleep(1.0)  # longer than a dead one would be silent
@@ -93,7 +83,7 @@ def test_a_living_run_of_another_machine_is_not_taken_over(
     assert out.read_bytes() == CONTENT and not (tmp_path / ".out.bin.packing").exists()
 
 
-def test_a_run_that_was_taken_for_dead_publishes_nothing(begin: Begin, tmp_path: Path) -> None:
+def test_a_run_that_was_taken_for_dead_publishes_nothing(begin, tmp_path):
     out, go, later = tmp_path / "out.bin", tmp_path / "go", tmp_path / "later"
     one = begin(out, go, "one", no_flock, heartbeat_s=1000)
     two = begin(out, later, "two", no_flock)
@@ -107,9 +97,7 @@ def test_a_run_that_was_taken_for_dead_publishes_nothing(begin: Begin, tmp_path:
 
 
 @pytest.mark.parametrize("flock", [no_flock, fcntl.flock])
-def test_a_killed_run_of_this_machine_is_followed_at_once(
-    flock: Callable[..., None], begin: Begin, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_killed_run_of_this_machine_is_followed_at_once(flock, begin, tmp_path, monkeypatch):
     out = tmp_path / "out.bin"
     begin(out, tmp_path / "go", flock=flock).kill()
     monkeypatch.setattr(locks, "SILENT_S", 1e6)  # whoever waited for its silence would wait for ever
@@ -117,7 +105,7 @@ def test_a_killed_run_of_this_machine_is_followed_at_once(
     assert out.read_bytes() == CONTENT
 
 
-def test_a_run_ended_by_a_signal_is_followed_at_once_on_another_machine(begin: Begin, tmp_path: Path) -> None:
+def test_a_run_ended_by_a_signal_is_followed_at_once_on_another_machine(begin, tmp_path):
     """SIGTERM, which a scheduler sends at the time limit: the next run need not watch a lease first."""
     out = tmp_path / "out.bin"
     assert begin(out, tmp_path / "go").kill(signal.SIGTERM) == -signal.SIGTERM
@@ -126,9 +114,7 @@ def test_a_run_ended_by_a_signal_is_followed_at_once_on_another_machine(begin: B
 
 
 @pytest.mark.parametrize("flock", [no_flock, fcntl.flock])
-def test_of_many_at_once_one_publishes_and_all_others_get_a_sentence(
-    flock: Callable[..., None], begin: Begin, tmp_path: Path
-) -> None:
+def test_of_many_at_once_one_publishes_and_all_others_get_a_sentence(flock, begin, tmp_path):
     for number in range(6):
         start, out = tmp_path / f"start {number}", tmp_path / str(number) / "new" / "out.bin"
         runs = [begin(out, flock=flock, after=start) for _ in range(5)]
@@ -141,7 +127,7 @@ def test_of_many_at_once_one_publishes_and_all_others_get_a_sentence(
         assert out.read_bytes() == CONTENT
 
 
-def test_what_lay_beside_an_earlier_output_goes_and_what_is_not_ours_stays(tmp_path: Path) -> None:
+def test_what_lay_beside_an_earlier_output_goes_and_what_is_not_ours_stays(tmp_path):
     out = tmp_path / "x.tar"
     for name in ("x.tar.digest.json", "x.tar.idx", "x.tar.index.arrow", "x.tar.resized.json"):
         (tmp_path / name).write_text("of an earlier one")
@@ -150,7 +136,7 @@ def test_what_lay_beside_an_earlier_output_goes_and_what_is_not_ours_stays(tmp_p
     assert sorted(path.name for path in tmp_path.iterdir()) == ["x.tar", "x.tar.notes.txt"]
 
 
-def test_what_appeared_meanwhile_keeps_its_name_and_what_lies_beside_it(tmp_path: Path) -> None:
+def test_what_appeared_meanwhile_keeps_its_name_and_what_lies_beside_it(tmp_path):
     out = tmp_path / "x.tar"
     with pytest.raises(OutputExistsError), atomic.drafted(out, "packing") as draft:
         draft.main.write_bytes(CONTENT)
@@ -160,15 +146,15 @@ def test_what_appeared_meanwhile_keeps_its_name_and_what_lies_beside_it(tmp_path
     assert out.read_bytes() == b"theirs" and out.with_name("x.tar.digest.json").read_bytes() == b"theirs too"
 
 
-def test_everything_is_synced_before_it_has_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_everything_is_synced_before_it_has_its_name(tmp_path, monkeypatch):
     out, seen = tmp_path / "x.files", []
     fsync, rename = os.fsync, Path.rename
 
-    def noting(descriptor: int) -> None:
+    def noting(descriptor):
         seen.append(Path(os.readlink(f"/proc/self/fd/{descriptor}")).name)
         fsync(descriptor)
 
-    def renaming(self: Path, target: Path) -> Path:
+    def renaming(self, target):
         seen.append(f"-> {Path(target).name}")
         return rename(self, target)
 
@@ -182,9 +168,7 @@ def test_everything_is_synced_before_it_has_its_name(tmp_path: Path, monkeypatch
     assert {"1.jpg", "a", "x.files"} <= set(before) and seen[-1] == tmp_path.name
 
 
-def test_a_sign_that_is_half_written_is_watched_before_it_is_taken_for_dead(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_sign_that_is_half_written_is_watched_before_it_is_taken_for_dead(tmp_path, monkeypatch):
     folder = atomic.folder_of(tmp_path / "out.bin")
     folder.mkdir()
     (folder / "owner.json").write_text('{"tok')
@@ -195,7 +179,7 @@ def test_a_sign_that_is_half_written_is_watched_before_it_is_taken_for_dead(
     assert time.monotonic() - began >= 0.4
 
 
-def test_errors_of_a_lost_folder_say_that_it_was_lost(tmp_path: Path) -> None:
+def test_errors_of_a_lost_folder_say_that_it_was_lost(tmp_path):
     with pytest.raises(PackError, match="took over"), atomic.drafted(tmp_path / "x.bin", "packing") as draft:
         (draft.folder / "owner.json").write_text('{"token": "another"}')
         raise SmallfilesError("a folder is gone", expected="it", next_step="Look")
@@ -203,15 +187,13 @@ def test_errors_of_a_lost_folder_say_that_it_was_lost(tmp_path: Path) -> None:
     assert issubclass(BusyError, PackError)
 
 
-def test_who_comes_while_the_last_owner_leaves_keeps_what_is_his(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_who_comes_while_the_last_owner_leaves_keeps_what_is_his(tmp_path, monkeypatch):
     """The lock is released last: a lease file removed after it would be that of the next owner."""
     folder, came = tmp_path / "owned", list[locks.Lease]()
     folder.mkdir()
     leaving, unlink = locks.Lease(folder, BusyError), Path.unlink
 
-    def unlink_and_come(path: Path, missing_ok: bool = False) -> None:
+    def unlink_and_come(path, missing_ok=False):
         unlink(path, missing_ok)
         if path.name == "lock" and not came:
             came.append(locks.Lease(folder, BusyError))

@@ -38,7 +38,7 @@ def judgement(finding, word):
 def everything_lies_on(monkeypatch):
     """Let every path lie on the given file system."""
 
-    def choose(found: machine.FileSystem) -> None:
+    def choose(found):
         monkeypatch.setattr(machine, "filesystem", lambda path: found)
         monkeypatch.setattr(machine, "is_parallel_filesystem", lambda path: found.shared)
 

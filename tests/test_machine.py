@@ -31,7 +31,7 @@ def test_this_machine_agrees_with_itself_and_obeys_its_affinity_mask_and_quota(m
 def table(tmp_path):
     """A table of mounts in which `tmp_path` lies on a file system of the wanted type."""
 
-    def write(kind: str, source: str = "server:/x") -> Path:
+    def write(kind, source="server:/x"):
         point = str(tmp_path).replace(" ", "\\040")
         path = tmp_path / "mountinfo"
         path.write_text(

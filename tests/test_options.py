@@ -91,7 +91,7 @@ class Config:
     )
     hidden: int = 5
 
-    def __post_init__(self) -> None:
+    def __post_init__(self):
         check(self)
 
 

@@ -16,7 +16,7 @@ module = importlib.import_module("smallfiles.progress")
 
 
 class Terminal(io.StringIO):
-    def isatty(self) -> bool:
+    def isatty(self):
         return True
 
 

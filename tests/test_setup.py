@@ -24,16 +24,16 @@ SHELL_TOOLS += ("find", "head")
 
 
 @pytest.fixture(scope="session")
-def project(repository) -> dict:
+def project(repository):
     return tomllib.loads((repository / "pyproject.toml").read_text())["project"]
 
 
 @pytest.fixture(scope="session")
-def lock(repository) -> list[Requirement]:
+def lock(repository):
     return [Requirement(line) for line in (repository / "requirements.lock").read_text().splitlines()]
 
 
-def requirements(project: dict, *extras: str) -> list[Requirement]:
+def requirements(project, *extras):
     """What these extras install, those that they hold included."""
     found = {line: Requirement(line) for line in project["dependencies"]}
     for extra in (names := list(extras)):  # which grows
@@ -116,7 +116,7 @@ def test_no_tracked_file_names_a_package_host_or_a_path_of_one_machine(repositor
 
 
 @pytest.fixture
-def checkout(tmp_path, repository, need_tool) -> Path:
+def checkout(tmp_path, repository, need_tool):
     """What set-up needs of the repository, in a folder with a space in its name."""
     need_tool("make", "make")
     folder = tmp_path / "my checkout"
@@ -129,7 +129,7 @@ def checkout(tmp_path, repository, need_tool) -> Path:
     return folder
 
 
-def make(folder: Path, *words: str, path: str | None = None) -> subprocess.CompletedProcess:
+def make(folder, *words, path=None):
     ours = ("PYTHON", "VENV", "SYSTEM_SITE", "MAKEFLAGS", "MFLAGS", "MAKELEVEL")  # of a `make test` around us
     kept = {name: value for name, value in os.environ.items() if name not in ours}
     return subprocess.run(
@@ -141,23 +141,23 @@ def make(folder: Path, *words: str, path: str | None = None) -> subprocess.Compl
     )
 
 
-def script(path: Path, body: str) -> Path:
+def script(path, body):
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(f"#!/bin/sh\n{body}\n")
     path.chmod(0o755)
     return path
 
 
-def old_python(path: Path) -> Path:
+def old_python(path):
     return script(path, 'case "$2" in *"[:2]"*) echo 3.9;; *) exit 1;; esac')
 
 
-def bare_python(path: Path) -> Path:
+def bare_python(path):
     """A Python as Debian ships it: no venv, no ensurepip."""
     return script(path, f'case "$2" in *ensurepip*) exit 1;; esac\nexec "{sys.executable}" "$@"')
 
 
-def recording_python(path: Path, log: Path, *, uv_works: bool = True) -> Path:
+def recording_python(path, log, *, uv_works=True):
     """A Python whose `-m venv` makes a folder with itself inside, and whose pip and uv only write a log."""
     return script(
         path,
@@ -179,18 +179,18 @@ def recording_python(path: Path, log: Path, *, uv_works: bool = True) -> Path:
 
 
 @pytest.fixture
-def log(tmp_path) -> Path:
+def log(tmp_path):
     """What the recording Python writes."""
     return tmp_path / "log"
 
 
 @pytest.fixture
-def chosen(tmp_path, log) -> str:
+def chosen(tmp_path, log):
     """The recording Python, as a word for make."""
     return f"PYTHON={recording_python(tmp_path / 'python', log)}"
 
 
-def sentence(done: subprocess.CompletedProcess) -> str:
+def sentence(done):
     """The one line that set-up said (make adds its own that the target failed)."""
     lines = [line for line in done.stderr.splitlines() if not line.startswith("make:")]
     assert len(lines) == 1, done.stderr
@@ -200,7 +200,7 @@ def sentence(done: subprocess.CompletedProcess) -> str:
 
 
 @pytest.fixture
-def tools_only(tmp_path, need_tool) -> Path:
+def tools_only(tmp_path, need_tool):
     """A PATH with the shell's tools and no Python."""
     folder = tmp_path / "tools"
     folder.mkdir()

@@ -55,7 +55,7 @@ class Refusal:
     ends_with: str = ""
 
 
-def picture(number: int = 0, kind: str = "JPEG", size: tuple[int, int] = (16, 12)) -> bytes:
+def picture(number=0, kind="JPEG", size=(16, 12)):
     """An encoded image, another one for each number."""
     pixels = np.random.default_rng(number).integers(0, 255, (size[1], size[0], 3), np.uint8)
     out = io.BytesIO()
@@ -63,13 +63,13 @@ def picture(number: int = 0, kind: str = "JPEG", size: tuple[int, int] = (16, 12
     return out.getvalue()
 
 
-def put(path: str, content: str | bytes) -> None:
+def put(path, content):
     """Write a file, with its folders."""
     Path(path).parent.mkdir(parents=True, exist_ok=True)
     Path(path).write_bytes(content.encode() if isinstance(content, str) else content)
 
 
-def pictures(*paths: str) -> None:
+def pictures(*paths):
     """Write a picture to each path; `{n}` in a path stands for 0, 1 and 2."""
     for path in paths:
         for n in range(3 if "{n}" in path else 1):
@@ -77,7 +77,7 @@ def pictures(*paths: str) -> None:
             put(name, picture(sum(name.encode()), "PNG" if name.endswith("png") else "JPEG"))
 
 
-def tar(path: str, *names: str, mode: str = "w") -> None:
+def tar(path, *names, mode="w"):
     """Write a tar of pictures; a name that ends in .cls is a class number."""
     Path(path).parent.mkdir(parents=True, exist_ok=True)
     with tarfile.open(path, mode) as file:
@@ -88,31 +88,31 @@ def tar(path: str, *names: str, mode: str = "w") -> None:
             file.addfile(member, io.BytesIO(data))
 
 
-def table(path: str, *rows: str) -> None:
+def table(path, *rows):
     """Write a table of texts."""
     put(path, "\n".join(rows) + "\n")
 
 
-def classes() -> None:
+def classes():
     pictures("data/cat/{n}.jpg", "data/dog/{n}.jpg")
 
 
-def manifest(command: str = "manifest data -o m.json") -> None:
+def manifest(command="manifest data -o m.json"):
     Path("m.json").unlink(missing_ok=True)
     run(command)
 
 
-def run(command: str) -> None:
+def run(command):
     """Run a command that succeeds."""
     from smallfiles.cli import main
 
     assert main(command.split()) == 0, command
 
 
-def edit(path: str, old: str, new: str) -> Callable[[], None]:
+def edit(path, old, new):
     """A function that replaces a text in a file, which must be there."""
 
-    def change() -> None:
+    def change():
         text = Path(path).read_text()
         assert old in text, text
         Path(path).write_text(text.replace(old, new))
@@ -120,31 +120,31 @@ def edit(path: str, old: str, new: str) -> Callable[[], None]:
     return change
 
 
-def instead(command: str) -> Callable[[], str]:
+def instead(command):
     """The command that the advice means, where it says so in words."""
     return lambda: command
 
 
-def both(*steps: Callable[[], object]) -> Callable[[], str | None]:
+def both(*steps):
     """Do several things, and return what the last one returns."""
 
-    def do() -> str | None:
+    def do():
         result = [step() for step in steps][-1]
         return result if isinstance(result, str) else None
 
     return do
 
 
-def remove(path: str) -> Callable[[], None]:
+def remove(path):
     """A function that removes a file or a folder."""
 
-    def go() -> None:
+    def go():
         shutil.rmtree(path) if Path(path).is_dir() else Path(path).unlink()
 
     return go
 
 
-def write_table(path: str, **columns: object) -> None:
+def write_table(path, **columns):
     """Write a Parquet file."""
     Path(path).parent.mkdir(parents=True, exist_ok=True)
     parquet.write_table(pa.table(columns), path)
@@ -159,16 +159,16 @@ JSON_LINES = '{"file": "cat/0.jpg", "label": "a"}\n{"file": "dog/1.jpg", "label"
 LABELS = ["file,kind,number", *(f"{kind}/{n}.jpg,{kind},{n}" for kind in ("cat", "dog") for n in range(3))]
 
 
-def with_table(*rows: str) -> Callable[[], None]:
+def with_table(*rows):
     """A function that makes the two classes and `t.csv` beside their folder."""
     return lambda: (classes(), table("t.csv", *rows))  # type: ignore[func-returns-value]
 
 
-def other_splits() -> None:
+def other_splits():
     pictures("data/test/cat/{n}.jpg", "data/val/cat/{n}.jpg")
 
 
-def coco(path: str, name: str = "1.jpg", **more: object) -> None:
+def coco(path, name="1.jpg", **more):
     box = {"id": 1, "image_id": 1, "category_id": 1, "bbox": [1, 2, 3, 4]}
     file = {"id": 1, "file_name": name, "width": 16, "height": 12}
     put(
@@ -177,17 +177,17 @@ def coco(path: str, name: str = "1.jpg", **more: object) -> None:
     )
 
 
-def two_cocos() -> None:
+def two_cocos():
     pictures("data/images/1.jpg")
     coco("data/annotations/a.json")
     coco("data/annotations/b.json")
 
 
-def box_of(**more: object) -> dict[str, object]:
+def box_of(**more):
     return {"id": 1, "image_id": 1, "category_id": 1, "bbox": [1, 2, 3, 4], **more}
 
 
-def two_classes(image_id: int = 2) -> None:
+def two_classes(image_id=2):
     """A COCO file of two images and classes; the second image is not on disk."""
     files = [{"id": n, "file_name": f"{n}.jpg", "width": 16, "height": 12} for n in (1, 2)]
     coco(
@@ -198,27 +198,27 @@ def two_classes(image_id: int = 2) -> None:
     )
 
 
-def xml_of(name: str) -> str:
+def xml_of(name):
     box = "<bndbox><xmin>1</xmin><ymin>2</ymin><xmax>9</xmax><ymax>9</ymax></bndbox>"
     size = "<size><width>16</width><height>12</height></size>"
     found = f"<filename>{name}</filename>{size}<object><name>cat</name>{box}</object>"
     return f"<annotation>{found}</annotation>"
 
 
-def voc_pair() -> None:
+def voc_pair():
     pictures("data/JPEGImages/1.jpg", "data/JPEGImages/2.jpg")
     for n in (1, 2):
         put(f"data/Annotations/{n}.xml", xml_of(f"{n}.jpg"))
 
 
-def yolo() -> None:
+def yolo():
     pictures("data/images/1.jpg", "data/images/2.jpg")
     for n in (1, 2):
         put(f"data/labels/{n}.txt", "0 0.5 0.5 0.5 0.5\n")
     put("data/data.yaml", "names: [cat]\n")
 
 
-def voc(name: str = "1", box: str = "<xmin>1</xmin><ymin>2</ymin><xmax>9</xmax><ymax>8</ymax>") -> None:
+def voc(name="1", box="<xmin>1</xmin><ymin>2</ymin><xmax>9</xmax><ymax>8</ymax>"):
     pictures(f"data/JPEGImages/{name}.jpg")
     put(
         f"data/Annotations/{name}.xml",
@@ -227,54 +227,54 @@ def voc(name: str = "1", box: str = "<xmin>1</xmin><ymin>2</ymin><xmax>9</xmax><
     )
 
 
-def binary_column(**more: object) -> None:
+def binary_column(**more):
     write_table("data.parquet", first=[picture(n) for n in range(3)], label=["x", "y", "x"], **more)
 
 
-def binary_column_of_unknown_kind() -> None:
+def binary_column_of_unknown_kind():
     write_table("data.parquet", image=[b"abcdefghijklmnop", picture(1)], label=[0, 1])
 
 
-def structs(*paths: str | None, data: bytes | None = b"") -> None:
+def structs(*paths, data=b""):
     rows = [{"bytes": picture(n) if data == b"" else data, "path": path} for n, path in enumerate(paths)]
     images = pa.array(rows, pa.struct({"bytes": pa.binary(), "path": pa.string()}))
     write_table("data/train-00000-of-00001.parquet", image=images, label=[*range(len(rows))])
 
 
-def parquet_shards() -> None:
+def parquet_shards():
     rows = [{"bytes": picture(n), "path": f"{n}.jpg"} for n in range(3)]
     write_table("data/train-00000-of-00002.parquet", image=rows, label=[0, 1, 2])
 
 
-def second_shard() -> None:
+def second_shard():
     rows = [{"bytes": picture(n), "path": f"{n}.jpg"} for n in range(3, 6)]
     write_table("data/train-00001-of-00002.parquet", image=rows, label=[0, 1, 2])
 
 
-def zipped(path: str, *names: str) -> None:
+def zipped(path, *names):
     Path(path).parent.mkdir(parents=True, exist_ok=True)
     with zipfile.ZipFile(path, "w") as file:
         for number, name in enumerate(names):
             file.writestr(name, picture(number))
 
 
-def zip_of_a_rare_method() -> None:
+def zip_of_a_rare_method():
     with zipfile.ZipFile("data.zip", "w", zipfile.ZIP_LZMA) as file:
         for n in range(3):
             file.writestr(f"cat/{n}.jpg", picture(n))
 
 
-def unzip() -> str:
+def unzip():
     with zipfile.ZipFile("data.zip") as file:
         file.extractall("unzipped")
     return "pack unzipped o.arrow"
 
 
-def kaggle() -> None:
+def kaggle():
     run("synth kg --layout kaggle --count 20 --classes 2")
 
 
-def karpathy() -> str:
+def karpathy():
     return json.dumps(
         {
             "images": [
@@ -292,7 +292,7 @@ def karpathy() -> str:
     )
 
 
-def packed_set() -> None:
+def packed_set():
     classes()
     run("pack data s.arrow")
 
@@ -311,26 +311,26 @@ s.store.read_into(s.manifest.path(0), memoryview(bytearray(100_000)))
 )
 
 
-def shards_of(count: int) -> None:
+def shards_of(count):
     rows = [{"bytes": picture(n), "path": f"{n}.jpg"} for n in range(count)]
     write_table("data/0.parquet", image=rows, label=[*range(count)])
 
 
-def move(old: str, new: str) -> Callable[[], None]:
+def move(old, new):
     """A function that renames a file or folder."""
 
-    def go() -> None:
+    def go():
         Path(new).parent.mkdir(parents=True, exist_ok=True)
         Path(old).rename(new)
 
     return go
 
 
-def remove_link() -> None:
+def remove_link():
     Path("data/cat").unlink()
 
 
-def linked_out() -> None:
+def linked_out():
     pictures("elsewhere/cat/{n}.jpg")
     Path("data").mkdir()
     Path("data/cat").symlink_to(Path("elsewhere/cat").absolute())
@@ -343,7 +343,7 @@ pack(sources.from_dataset(dataset), Path("o.arrow"), PackConfig())
 """
 
 
-def from_dataset(made: str) -> in_python:
+def from_dataset(made):
     """Code that packs a data set; `made` assigns it to `dataset`."""
     return in_python(FROM_DATASET.format(made=made))
 
@@ -351,13 +351,13 @@ def from_dataset(made: str) -> in_python:
 FILES = "[bytes(each) for each in (Path(f'data/cat/{n}.jpg').read_bytes() for n in range(3))]"
 
 
-def hf(**columns: str) -> in_python:
+def hf(**columns):
     """Code that packs a table of 🤗 datasets."""
     made = ", ".join(f"'{name}': {values}" for name, values in columns.items())
     return from_dataset(f"dataset = datasets.Dataset.from_dict({{{made}}})")
 
 
-def pairs(first: str, *more: str) -> in_python:
+def pairs(first, *more):
     """Code that packs an object with `len` and `[i]`, which returns `first`."""
     lines = [
         f"    {line}"
@@ -1396,13 +1396,13 @@ REFUSALS = [
 ]
 
 
-def decompress(path: str) -> None:
+def decompress(path):
     import gzip
 
     Path(path).write_bytes(gzip.decompress(Path(path).read_bytes()))
 
 
-def without_digest() -> None:
+def without_digest():
     lines = Path("m.json").read_text().splitlines(keepends=True)
     Path("m.json").write_text("".join(line for line in lines if '"digest"' not in line))
 

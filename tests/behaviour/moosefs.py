@@ -7,8 +7,6 @@ run in a network namespace of their own, since they refuse loopback addresses; t
 end with ENXIO within seconds, as they do on a cluster after those minutes.
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 import signal
@@ -21,7 +19,7 @@ _ADDRESS = "10.77.0.1"
 _MOUNT_OPTIONS = "mfsioretries=3,mfstimeout=2,mfsentrycacheto=0,mfsattrcacheto=0"
 
 
-def why_not() -> str | None:
+def why_not():
     """Why no lab can be set up here; None if it can."""
     if os.geteuid() != 0:
         return "mount and network namespaces need root"
@@ -44,7 +42,7 @@ class Lab:
         clients: How many mounts, each of them a node of a cluster.
     """
 
-    def __init__(self, home: Path, clients: int = 1) -> None:
+    def __init__(self, home, clients=1):
         self.home, self._net = home, f"smallfiles-lab-{os.getpid()}"
         self.clients = [home / f"node{number}" for number in range(1, clients + 1)]
         self._pids: dict[str, int] = {}
@@ -63,21 +61,21 @@ class Lab:
             self.close()
             raise
 
-    def kill(self, number: int) -> None:
+    def kill(self, number):
         """Kill a data server as a power cut does."""
         os.kill(self._server_pid(number), signal.SIGKILL)
 
-    def start(self, number: int) -> None:
+    def start(self, number):
         """Start a data server again, and wait until it serves."""
         self._inside("mfschunkserver", "-c", str(self.home / f"cs{number}.cfg"), "start")
         _wait_until(lambda: self._ask("-SCS").count(_ADDRESS) >= 2, "the data server is known again")
 
-    def forget_pages(self) -> None:
+    def forget_pages(self):
         """Drop what the clients and this machine have in memory, so that reads ask the servers."""
         os.sync()
         Path("/proc/sys/vm/drop_caches").write_text("3")
 
-    def close(self) -> None:
+    def close(self):
         """Unmount, end the programs, and remove the network."""
         for point in self.clients:
             if subprocess.run(["umount", str(point)], capture_output=True, check=False).returncode:
@@ -88,7 +86,7 @@ class Lab:
                 os.kill(pid, signal.SIGKILL)
         subprocess.run(["ip", "netns", "del", self._net], capture_output=True, check=False)
 
-    def _make_network(self) -> None:
+    def _make_network(self):
         _run("ip", "netns", "add", self._net)
         inside = ("ip", "-n", self._net)
         _run(*inside, "link", "set", "lo", "up")
@@ -97,7 +95,7 @@ class Lab:
         _run(*inside, "link", "set", "lab0", "up")
         _run(*inside, "link", "set", "lab1", "up")
 
-    def _make_master(self) -> None:
+    def _make_master(self):
         folder = self.home / "master"
         folder.mkdir()
         (folder / "metadata.mfs").write_text("MFSM NEW")
@@ -119,7 +117,7 @@ class Lab:
         }
         self._start("mfsmaster", "master", settings)
 
-    def _make_server(self, number: int) -> None:
+    def _make_server(self, number):
         folder, disk = self.home / f"cs{number}", self.home / f"disk{number}"
         folder.mkdir()
         disk.mkdir()
@@ -138,17 +136,17 @@ class Lab:
         }
         self._start("mfschunkserver", f"cs{number}", settings)
 
-    def _start(self, program: str, name: str, settings: dict[str, object]) -> None:
+    def _start(self, program, name, settings):
         file = self.home / f"{name}.cfg"
         file.write_text("".join(f"{key} = {value}\n" for key, value in settings.items()))
         self._inside(program, "-c", str(file), "start")
 
-    def _server_pid(self, number: int) -> int:
+    def _server_pid(self, number):
         pid = _locked_by(self.home / f"cs{number}")
         assert pid is not None, "the data server is not running"
         return pid
 
-    def _is_writable(self) -> bool:
+    def _is_writable(self):
         probe = self.clients[0] / "probe"
         try:
             probe.write_bytes(b"1")
@@ -157,22 +155,22 @@ class Lab:
             return False
         return True
 
-    def _ask(self, *words: str) -> str:
+    def _ask(self, *words):
         done = self._inside("mfscli", "-H", _ADDRESS, "-P", "19421", *words, check=False)
         return done.stdout
 
-    def _inside(self, *words: str, check: bool = True) -> subprocess.CompletedProcess[str]:
+    def _inside(self, *words, check=True):
         # Not `ip netns exec`, which has mounts of its own: the file system must be visible here.
         return _run("nsenter", f"--net=/var/run/netns/{self._net}", *words, check=check)
 
 
-def _run(*words: str, check: bool = True) -> subprocess.CompletedProcess[str]:
+def _run(*words, check=True):
     done = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0 or not check, f"{words}: {done.stdout}{done.stderr}"
     return done
 
 
-def _locked_by(folder: Path) -> int | None:
+def _locked_by(folder):
     """The process that holds a data folder, by its lock file."""
     for file in folder.glob(".*.lock"):
         text = file.read_text().strip()
@@ -181,7 +179,7 @@ def _locked_by(folder: Path) -> int | None:
     return None
 
 
-def _wait_until(is_so, what: str, limit_s: float = 60) -> None:
+def _wait_until(is_so, what, limit_s=60):
     ends = time.monotonic() + limit_s
     while not is_so():
         assert time.monotonic() < ends, f"waited {limit_s} s until {what}"

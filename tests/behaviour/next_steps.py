@@ -8,7 +8,6 @@ written.
 
 import ast
 import re
-from collections.abc import Iterator
 from pathlib import Path
 
 import smallfiles
@@ -16,7 +15,7 @@ import smallfiles
 PACKAGE = Path(smallfiles.__file__).parent
 
 
-def sentences(room: str) -> dict[str, str]:
+def sentences(room):
     """Each next step of a room: the pattern of its text, and where it stands."""
     modules = {
         path: ast.parse(path.read_text())
@@ -42,7 +41,7 @@ def sentences(room: str) -> dict[str, str]:
     return found
 
 
-def _given(tree: ast.AST, helpers: dict[str, int]) -> Iterator[ast.expr]:
+def _given(tree, helpers):
     for node in ast.walk(tree):
         if isinstance(node, ast.Call):
             yield from (each.value for each in node.keywords if each.arg == "next_step")
@@ -58,7 +57,7 @@ def _given(tree: ast.AST, helpers: dict[str, int]) -> Iterator[ast.expr]:
             yield from (default for each, default in pairs if each.arg == "next_step" and default)
 
 
-def _assigned(tree: ast.AST) -> dict[str, list[ast.expr]]:
+def _assigned(tree):
     """The texts that are assigned to each name of a module, also one of several names at once."""
     names: dict[str, list[ast.expr]] = {}
     for node in ast.walk(tree):
@@ -73,7 +72,7 @@ def _assigned(tree: ast.AST) -> dict[str, list[ast.expr]]:
     return names
 
 
-def _patterns(node: ast.expr, names: dict[str, list[ast.expr]], depth: int = 0) -> list[str]:
+def _patterns(node, names, depth=0):
     if isinstance(node, ast.Constant):
         return [re.escape(str(node.value))]
     if isinstance(node, ast.IfExp):

@@ -4,8 +4,6 @@
 every process sees. `failing_calls` lets functions of `os` fail in this process, where FUSE is not allowed.
 """
 
-from __future__ import annotations
-
 import errno
 import io
 import json

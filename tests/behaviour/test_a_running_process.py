@@ -5,15 +5,12 @@ One machine may mount a file system twice, each time with locks of its own (one 
 succeed always, and lets a program stop at a certain call.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pyarrow as pa
@@ -41,15 +38,13 @@ if os.environ.get("HOLD"):
 class Programs:
     """Programs that see the locks of others or are blind to them, and that wait at a call of `os`."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder):
         self.folder, self.running = folder, list[subprocess.Popen[str]]()
         (folder / "hooks").mkdir()
         (folder / "hooks" / "sitecustomize.py").write_text(HOOKS)
         self.waits, self.go = folder / "waits", folder / "go"
 
-    def begin(
-        self, *words: object, blind: bool = False, hold: str = "", before: tuple[str, ...] = (), **more: str
-    ) -> subprocess.Popen[str]:
+    def begin(self, *words, blind=False, hold="", before=(), **more):
         paths = os.pathsep.join([str(self.folder / "hooks"), str(ROOT), str(ROOT / "tests")])
         around = {**os.environ, "PYTHONPATH": paths, **more}
         around |= {"BLIND": "1"} if blind else {}
@@ -69,19 +64,19 @@ class Programs:
             assert self.waits.exists(), program.communicate()
         return program
 
-    def end(self, program: subprocess.Popen[str]) -> tuple[int, str]:
+    def end(self, program):
         out, errors = program.communicate(timeout=100)
         return program.returncode, out + errors
 
-    def run(self, *words: object, blind: bool = True, **more: str) -> tuple[int, str]:
+    def run(self, *words, blind=True, **more):
         return self.end(self.begin(*words, blind=blind, **more))
 
-    def release(self, program: subprocess.Popen[str]) -> tuple[int, str]:
+    def release(self, program):
         self.go.touch()
         return self.end(program)
 
 
-def wait_for(condition: Callable[[], bool]) -> None:
+def wait_for(condition):
     until = time.monotonic() + 60
     while not condition():
         assert time.monotonic() < until, "it took too long"
@@ -89,7 +84,7 @@ def wait_for(condition: Callable[[], bool]) -> None:
 
 
 @pytest.fixture
-def programs(tmp_path: Path) -> Iterator[Programs]:
+def programs(tmp_path):
     found = Programs(tmp_path)
     yield found
     for program in found.running:
@@ -99,7 +94,7 @@ def programs(tmp_path: Path) -> Iterator[Programs]:
 
 
 @pytest.fixture
-def data(tmp_path: Path) -> Path:
+def data(tmp_path):
     for number in range(12):
         folder = tmp_path / "data" / "ab"[number % 2]
         folder.mkdir(parents=True, exist_ok=True)
@@ -108,7 +103,7 @@ def data(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def packed(data: Path, tmp_path: Path) -> Path:
+def packed(data, tmp_path):
     out = tmp_path / "a set.arrow"
     smallfiles = [sys.executable, "-m", "smallfiles"]
     subprocess.run([*smallfiles, "pack", data, out, *BINARY], check=True, capture_output=True, cwd=ROOT)
@@ -120,9 +115,7 @@ BINARY = ("--suffix", ".bin")
 STAGE = ("-m", "smallfiles", "stage")
 
 
-def test_a_pack_that_runs_is_not_taken_over_by_one_that_can_have_its_lock(
-    programs: Programs, data: Path, tmp_path: Path
-) -> None:
+def test_a_pack_that_runs_is_not_taken_over_by_one_that_can_have_its_lock(programs, data, tmp_path):
     out = tmp_path / "out.arrow"
     first = programs.begin(*PACK, data, out, *BINARY, hold="fsync")
     code, said = programs.run(*PACK, data, out, *BINARY)
@@ -131,7 +124,7 @@ def test_a_pack_that_runs_is_not_taken_over_by_one_that_can_have_its_lock(
     assert out.exists()
 
 
-def test_a_pack_that_was_killed_is_followed_at_once(programs: Programs, data: Path, tmp_path: Path) -> None:
+def test_a_pack_that_was_killed_is_followed_at_once(programs, data, tmp_path):
     out = tmp_path / "out.arrow"
     first = programs.begin(*PACK, data, out, *BINARY, hold="fsync")
     first.kill()
@@ -142,7 +135,7 @@ def test_a_pack_that_was_killed_is_followed_at_once(programs: Programs, data: Pa
     assert time.monotonic() - began < 20  # the lease of another machine is watched for a minute
 
 
-def test_a_pack_that_was_stopped_for_a_while_goes_on(programs: Programs, data: Path, tmp_path: Path) -> None:
+def test_a_pack_that_was_stopped_for_a_while_goes_on(programs, data, tmp_path):
     """A scheduler that suspends a job stops its heartbeat too; the process is there all the same."""
     out = tmp_path / "out.arrow"
     first = programs.begin(*PACK, data, out, *BINARY, hold="fsync")
@@ -156,7 +149,7 @@ def test_a_pack_that_was_stopped_for_a_while_goes_on(programs: Programs, data: P
 
 
 @pytest.fixture
-def contained() -> tuple[str, ...]:
+def contained():
     """A command before a program that gives it process numbers of its own, as a container does."""
     inside = ("unshare", "--pid", "--fork", "--mount-proc", "--kill-child")
     inside = inside if os.geteuid() == 0 else (*inside, "--user", "--map-root-user")
@@ -167,9 +160,7 @@ def contained() -> tuple[str, ...]:
 
 
 @pytest.mark.slow
-def test_a_pack_in_another_container_lives_while_its_heartbeat_is_seen(
-    programs: Programs, data: Path, tmp_path: Path, contained: tuple[str, ...]
-) -> None:
+def test_a_pack_in_another_container_lives_while_its_heartbeat_is_seen(programs, data, tmp_path, contained):
     out = tmp_path / "out.arrow"
     first = programs.begin(*PACK, data, out, *BINARY, hold="fsync", before=contained)
     code, said = programs.run(*PACK, data, out, *BINARY)
@@ -177,9 +168,7 @@ def test_a_pack_in_another_container_lives_while_its_heartbeat_is_seen(
     assert programs.release(first)[0] == 0
 
 
-def test_a_copy_that_is_being_made_is_not_begun_again(
-    programs: Programs, packed: Path, tmp_path: Path
-) -> None:
+def test_a_copy_that_is_being_made_is_not_begun_again(programs, packed, tmp_path):
     node = tmp_path / "a node"
     node.mkdir()
     stage = (*STAGE, packed, "--where", node)
@@ -195,9 +184,7 @@ def test_a_copy_that_is_being_made_is_not_begun_again(
 
 
 @pytest.mark.slow
-def test_a_copy_that_is_made_in_another_container_is_not_begun_again(
-    programs: Programs, packed: Path, tmp_path: Path, contained: tuple[str, ...]
-) -> None:
+def test_a_copy_that_is_made_in_another_container_is_not_begun_again(programs, packed, tmp_path, contained):
     node = tmp_path / "node"
     node.mkdir()
     first = programs.begin(*STAGE, packed, "--where", node, hold="rename", before=contained)
@@ -222,9 +209,7 @@ with staging.staged(sys.argv[1], sys.argv[2]) as copy:
 
 
 @pytest.mark.parametrize("how", ["sweep", "the last one out"])
-def test_a_copy_stays_while_a_process_uses_it(
-    how: str, programs: Programs, packed: Path, tmp_path: Path
-) -> None:
+def test_a_copy_stays_while_a_process_uses_it(how, programs, packed, tmp_path):
     node = tmp_path / "node"
     node.mkdir()
     first = programs.begin("-c", USES, packed, node, programs.waits, programs.go)
@@ -242,9 +227,7 @@ def test_a_copy_stays_while_a_process_uses_it(
     assert [*node.iterdir()] == []
 
 
-def test_a_copy_of_a_killed_process_is_removed_at_once(
-    programs: Programs, packed: Path, tmp_path: Path
-) -> None:
+def test_a_copy_of_a_killed_process_is_removed_at_once(programs, packed, tmp_path):
     node = tmp_path / "node"
     node.mkdir()
     first = programs.begin("-c", USES, packed, node, programs.waits, programs.go)
@@ -255,9 +238,7 @@ def test_a_copy_of_a_killed_process_is_removed_at_once(
     assert [*node.iterdir()] == []
 
 
-def test_after_an_exec_the_process_itself_does_not_count_as_a_user(
-    programs: Programs, packed: Path, tmp_path: Path
-) -> None:
+def test_after_an_exec_the_process_itself_does_not_count_as_a_user(programs, packed, tmp_path):
     """A program that starts itself again keeps its number and its start time."""
     node = tmp_path / "node"
     node.mkdir()
@@ -273,7 +254,7 @@ if len(sys.argv) == 3:
     assert (code, [*node.iterdir()]) == (0, []), said
 
 
-def test_a_folder_of_a_measurement_that_runs_stays(programs: Programs, tmp_path: Path) -> None:
+def test_a_folder_of_a_measurement_that_runs_stays(programs, tmp_path):
     """Test `profile` and `bench`: TMPDIR may be on storage that is mounted twice."""
     place = tmp_path / "tmp"
     place.mkdir()
@@ -289,9 +270,7 @@ def test_a_folder_of_a_measurement_that_runs_stays(programs: Programs, tmp_path:
     assert [*place.iterdir()] == []
 
 
-def test_a_ring_that_is_filled_is_neither_removed_nor_filled_twice(
-    programs: Programs, tmp_path: Path
-) -> None:
+def test_a_ring_that_is_filled_is_neither_removed_nor_filled_twice(programs, tmp_path):
     pytest.importorskip("torch")
     from PIL import Image
 
@@ -317,7 +296,7 @@ def test_a_ring_that_is_filled_is_neither_removed_nor_filled_twice(
     assert [*where.iterdir()] == []
 
 
-def test_two_who_add_a_column_at_once_add_it_once(programs: Programs, packed: Path, tmp_path: Path) -> None:
+def test_two_who_add_a_column_at_once_add_it_once(programs, packed, tmp_path):
     """The second would find no such field, as the first has not published it yet."""
     rows = [f"{name}/{number}.bin,{number}" for number in range(12) for name in "ab"[number % 2]]
     for name in ("one", "two", "three"):
@@ -340,9 +319,7 @@ def test_two_who_add_a_column_at_once_add_it_once(programs: Programs, packed: Pa
     assert not [path.name for path in tmp_path.iterdir() if path.name.startswith(".")]
 
 
-def test_of_two_who_write_a_manifest_at_once_one_is_refused(
-    programs: Programs, data: Path, tmp_path: Path
-) -> None:
+def test_of_two_who_write_a_manifest_at_once_one_is_refused(programs, data, tmp_path):
     """Both find the name free; the second would replace what the first has written."""
     (tmp_path / "less" / "a").mkdir(parents=True)
     (tmp_path / "less" / "a" / "1.bin").write_bytes(b"1")

@@ -9,7 +9,6 @@ import subprocess
 import sys
 import tarfile
 import zipfile
-from pathlib import Path
 
 import pytest
 
@@ -34,7 +33,7 @@ print(json.dumps([done.returncode, done.stdout + done.stderr, peak]))
 """
 
 
-def pack(source: Path, *options: str) -> tuple[int, str, int]:
+def pack(source, *options):
     """Exit code, output and peak memory (MiB) of packing."""
     command = [sys.executable, "-m", "smallfiles", "pack", str(source), str(source.parent / "out.tars")]
     command += ["--unlabelled", "--suffix", ".bin", *options]
@@ -44,7 +43,7 @@ def pack(source: Path, *options: str) -> tuple[int, str, int]:
     return code, said, peak
 
 
-def packed_zeros(tmp_path: Path, suffix: str, parts: int, name: str = "a.bin") -> Path:
+def packed_zeros(tmp_path, suffix, parts, name="a.bin"):
     """An archive of one file of zeros: compressed once, and repeated as members of the stream."""
     path = tmp_path / f"zeros{suffix}"
     if suffix == ".zip":

@@ -98,7 +98,7 @@ REFUSED = {
 }
 
 
-def plant(root: Path, tree) -> Path:
+def plant(root, tree):
     """Make a tree; its files are hard links where their bytes are equal, if it has several such."""
     for name, content in tree.items():
         path = root / name
@@ -116,7 +116,7 @@ def run(*words, cwd=None):
     subprocess.run([str(word) for word in words], check=True, capture_output=True, cwd=cwd)
 
 
-def entries(root: Path):
+def entries(root):
     """Each folder, file and link below a folder, sorted."""
     for folder, folders, files in os.walk(root):
         for name in sorted(folders + files):

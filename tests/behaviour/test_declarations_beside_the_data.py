@@ -10,7 +10,6 @@ import json
 import re
 import shlex
 import shutil
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import product
 from pathlib import Path
@@ -25,7 +24,7 @@ from smallfiles.cli import main
 from smallfiles.errors import SmallfilesError
 
 
-def picture(mode: str, form: str) -> bytes:
+def picture(mode, form):
     out = io.BytesIO()
     Image.new(mode, (64, 48), 9 if mode == "L" else (200, 30, 90)).save(out, form)
     return out.getvalue()
@@ -36,7 +35,7 @@ WAV = b"RIFF" + (36).to_bytes(4, "little") + b"WAVEfmt " + bytes(28)
 BYTES = {".jpg": JPG, ".JPEG": JPG, ".ppm": PPM, ".png": MASK, ".wav": WAV, ".mp3": b"ID3" + bytes(50)}
 
 
-def expanded(pattern: str) -> Iterator[str]:
+def expanded(pattern):
     """`a/{b,c}.jpg` as `a/b.jpg`, `a/c.jpg`."""
     parts = re.split(r"\{([^}]*)\}", pattern)
     yield from map("".join, product(*(part.split(",") if n % 2 else [part] for n, part in enumerate(parts))))
@@ -66,7 +65,7 @@ class Tree:
     options: dict[str, object] = field(default_factory=dict)
     ignored: dict[str, object] = field(default_factory=dict)
 
-    def plant(self, root: Path) -> Path:
+    def plant(self, root):
         for pattern in self.files.split():
             for name in expanded(pattern):
                 (root / name).parent.mkdir(parents=True, exist_ok=True)
@@ -78,7 +77,7 @@ class Tree:
         return root
 
 
-def voc(name: str) -> str:
+def voc(name):
     return (
         f"<annotation><filename>{name}</filename><size><width>64</width><height>48</height></size><object>"
         "<name>cat</name><bndbox><xmin>1</xmin><ymin>2</ymin><xmax>9</xmax><ymax>9</ymax></bndbox></object>"
@@ -86,7 +85,7 @@ def voc(name: str) -> str:
     )
 
 
-def coco(split: str, *, boxes: bool = True) -> str:
+def coco(split, *, boxes=True):
     box = {"category_id": 1, "bbox": [1, 2, 3, 4]} if boxes else {"caption": "a cat"}
     return json.dumps(
         {
@@ -97,11 +96,11 @@ def coco(split: str, *, boxes: bool = True) -> str:
     )
 
 
-def lines(*rows: str) -> str:
+def lines(*rows):
     return "\n".join(rows) + "\n"
 
 
-def table_bytes() -> bytes:
+def table_bytes():
     out = io.BytesIO()
     parquet.write_table(pa.table({"file_name": ["cat/1.jpg", "dog/2.jpg"], "age": [1, 2]}), out)
     return out.getvalue()
@@ -468,20 +467,20 @@ TREES = {
 }
 
 
-def refusal(root: Path, **options) -> str:
+def refusal(root, **options):
     with pytest.raises(SmallfilesError) as caught:
         sources.load(root, **options)
     return str(caught.value)
 
 
-def flags_in(text: str, first: str) -> list[str]:
+def flags_in(text, first):
     """The words of the first parenthesis of a message that begins with a flag."""
     found = re.search(rf"\(({first} [^()]*)\)", text)
     assert found, text
     return shlex.split(found[1])
 
 
-def options_of(words: list[str]) -> dict[str, object]:
+def options_of(words):
     pairs = list(zip(words[::2], words[1::2], strict=True))
     tables = [Path(value) for flag, value in pairs if flag == "--labels"]
     found: dict[str, object] = {"labels": tables[0]} if tables else {}
@@ -490,7 +489,7 @@ def options_of(words: list[str]) -> dict[str, object]:
     return found | ({"columns": fields} if fields else {}) | ({"ignore": ignore} if ignore else {})
 
 
-def loads(root: Path, tree: Tree, **options) -> None:
+def loads(root, tree, **options):
     source = sources.load(root, **options)
     assert list(source.manifest.classes) == tree.classes.split()
     assert len(source.manifest) == tree.kept

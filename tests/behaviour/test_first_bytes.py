@@ -7,7 +7,6 @@ import json
 import lzma
 import wave
 import zipfile
-from pathlib import Path
 
 import h5py
 import numpy as np
@@ -132,7 +131,7 @@ GENUINE = {
 }
 
 
-def pack(tmp_path: Path, capfd, files, *options):
+def pack(tmp_path, capfd, files, *options):
     """Exit code of packing these files, and what it printed."""
     folder = tmp_path / "set with spaces" / "a"
     folder.mkdir(parents=True)

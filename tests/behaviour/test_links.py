@@ -16,7 +16,7 @@ SECRET = b"root:x:0 of another tree"
 
 
 @pytest.fixture
-def tree(tmp_path: Path) -> Path:
+def tree(tmp_path):
     """A tree of two texts, with a store of others beside it."""
     root = tmp_path / "my data"
     for name, data in (("cat/1.txt", b"hello"), ("dog/2.txt", b"world")):
@@ -28,7 +28,7 @@ def tree(tmp_path: Path) -> Path:
     return root
 
 
-def pack(source: Path, out: Path, *options: str, capfd):
+def pack(source, out, *options, capfd):
     """Exit code, what was printed, and the bytes of each sample of `pack`."""
     named = ["--suffix", ".txt"] if source.suffix not in (".csv", ".jsonl", ".json") else []
     code = main(["pack", str(source), str(out), *named, *options])
@@ -41,28 +41,28 @@ def pack(source: Path, out: Path, *options: str, capfd):
     return code, said, {key: bytes(reader.read(row)) for row, key in enumerate(reader.keys().to_pylist())}
 
 
-def file_link(tree: Path) -> str:
+def file_link(tree):
     (tree / "cat/9.txt").symlink_to(tree.parent / "store/secret.txt")
     return "cat/9.txt"
 
 
-def relative_file_link(tree: Path) -> str:
+def relative_file_link(tree):
     (tree / "cat/9.txt").symlink_to("../../store/secret.txt")
     return "cat/9.txt"
 
 
-def link_through_a_link(tree: Path) -> str:
+def link_through_a_link(tree):
     (tree / "cat/9.txt").symlink_to("../.way")
     (tree / ".way").symlink_to("../store/secret.txt")
     return "cat/9.txt"
 
 
-def folder_link(tree: Path) -> str:
+def folder_link(tree):
     (tree / "cow").symlink_to(tree.parent / "store/deep")
     return "cow/3.txt"
 
 
-def link_to_a_neighbour_of_a_like_name(tree: Path) -> str:
+def link_to_a_neighbour_of_a_like_name(tree):
     other = tree.with_name(tree.name + "2")
     other.mkdir()
     (other / "3.txt").write_bytes(SECRET)

@@ -1,11 +1,8 @@
 """A source that would lose all annotations, a class, a field or all partners is refused, and says why."""
 
-from __future__ import annotations
-
 import io
 import json
 import re
-from pathlib import Path
 
 import pytest
 from PIL import Image
@@ -15,13 +12,13 @@ from smallfiles.cli import main
 from smallfiles.errors import SmallfilesError
 
 
-def jpg() -> bytes:
+def jpg():
     out = io.BytesIO()
     Image.new("RGB", (64, 48), (200, 30, 90)).save(out, "JPEG")
     return out.getvalue()
 
 
-def plant(root: Path, files: dict[str, str | bytes | None]) -> Path:
+def plant(root, files):
     for name, data in files.items():
         (root / name).parent.mkdir(parents=True, exist_ok=True)
         data = jpg() if data is None else data
@@ -29,21 +26,21 @@ def plant(root: Path, files: dict[str, str | bytes | None]) -> Path:
     return root
 
 
-def images(*names: str) -> dict[str, str | bytes | None]:
+def images(*names):
     return dict.fromkeys(names)
 
 
-def refused(path: Path, **options) -> str:
+def refused(path, **options):
     with pytest.raises(SmallfilesError) as caught:
         sources.load(path, **options)
     return str(caught.value)
 
 
-def boxes(source) -> list[int]:
+def boxes(source):
     return [len(each) for each in source.manifest.values["boxes"].to_pylist()]
 
 
-def coco(ids: list, image_ids: list, categories: list | None = None, **more) -> str:
+def coco(ids, image_ids, categories=None, **more):
     return json.dumps(
         {
             "images": [

@@ -1,7 +1,5 @@
 """A program behind `profile` ends as it ends alone, and what was measured up to then is reported."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os
@@ -14,9 +12,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -25,14 +21,14 @@ PROFILE = (sys.executable, "-m", "smallfiles", "profile")
 
 
 @pytest.fixture
-def around() -> Iterator[dict[str, str]]:
+def around():
     """An environment with a short TMPDIR: a worker's socket is below it, and its path ends at 107 bytes."""
     with tempfile.TemporaryDirectory(prefix="sf ") as folder:
         yield {**os.environ, "PYTHONPATH": str(ROOT), "TMPDIR": folder, "PYTHONFAULTHANDLER": ""}
         assert [name for name in os.listdir(folder) if name.startswith("smallfiles")] == []
 
 
-def run(command: Sequence[Any], around: dict[str, str]) -> subprocess.CompletedProcess[str]:
+def run(command, around):
     return subprocess.run([*map(str, command)], env=around, capture_output=True, text=True, timeout=150)
 
 
@@ -58,7 +54,7 @@ ENDS = {
 
 
 @pytest.mark.parametrize("how", ENDS)
-def test_a_program_ends_as_it_does_alone(how: str, around: dict[str, str]) -> None:
+def test_a_program_ends_as_it_does_alone(how, around):
     program = (sys.executable, "-c", ENDS[how])
     alone, watched = run(program, around), run([*PROFILE, "--", *program], around)
     assert (watched.returncode, watched.stdout) == (alone.returncode, alone.stdout), watched.stderr
@@ -67,7 +63,7 @@ def test_a_program_ends_as_it_does_alone(how: str, around: dict[str, str]) -> No
     assert (signal.Signals(ended).name if ended > 0 else f"exit code {-ended}") in watched.stderr
 
 
-def test_a_program_that_removes_the_folder_of_the_measurement_gets_a_sentence(around: dict[str, str]) -> None:
+def test_a_program_that_removes_the_folder_of_the_measurement_gets_a_sentence(around):
     text = (
         "import os, shutil; [shutil.rmtree(each.path) for each in os.scandir(os.environ['TMPDIR'])]; exit(3)"
     )
@@ -76,7 +72,7 @@ def test_a_program_that_removes_the_folder_of_the_measurement_gets_a_sentence(ar
     assert "removed the folder of the measurement" in watched.stderr and "TMPDIR" in watched.stderr
 
 
-def test_an_ignored_end_of_a_child_is_no_reason_to_lose_it(around: dict[str, str]) -> None:
+def test_an_ignored_end_of_a_child_is_no_reason_to_lose_it(around):
     """Whoever ignores SIGCHLD passes that on, and then the system tells nobody how a child ended."""
     code = f"import os, signal; signal.signal(signal.SIGCHLD, signal.SIG_IGN); os.execv({PROFILE[0]!r}, "
     code += f"{[*PROFILE, '--', sys.executable, '-c', 'import time; time.sleep(0.5); exit(7)']!r})"
@@ -109,9 +105,7 @@ while True:
         (signal.SIGTERM, "all processes, one after the other"),
     ],
 )
-def test_a_handler_that_saves_a_checkpoint_is_called_once(
-    number: signal.Signals, to: str, around: dict[str, str], tmp_path: Path
-) -> None:
+def test_a_handler_that_saves_a_checkpoint_is_called_once(number, to, around, tmp_path):
     saved = tmp_path / "a checkpoint"
     program = [*PROFILE, "--", sys.executable, "-c", SAVES, str(saved)]
     process = subprocess.Popen(
@@ -130,7 +124,7 @@ def test_a_handler_that_saves_a_checkpoint_is_called_once(
     assert "exit code 42" in errors
 
 
-def members(group: int) -> list[int]:
+def members(group):
     found = []
     for each in os.listdir("/proc"):
         with contextlib.suppress(ProcessLookupError):  # it has just ended
@@ -139,7 +133,7 @@ def members(group: int) -> list[int]:
     return found
 
 
-def test_each_of_two_signals_arrives_once(around: dict[str, str]) -> None:
+def test_each_of_two_signals_arrives_once(around):
     """To the group, and then to us alone: the second is not taken for the first."""
     text = """
 import signal, time
@@ -169,14 +163,14 @@ for number in range(1, 5):
     assert process.returncode == 0
 
 
-def test_timeout_ends_it_as_it_ends_it_alone(around: dict[str, str], tmp_path: Path) -> None:
+def test_timeout_ends_it_as_it_ends_it_alone(around, tmp_path):
     """It sends its signal to its child, and then once more to the whole group."""
     saved = tmp_path / "saved"
     done = run(["timeout", "6", *PROFILE, "--", sys.executable, "-c", SAVES, saved], around)
     assert (done.returncode, saved.read_text()) == (124, "saved 1"), done.stderr
 
 
-def in_a_terminal(command: Sequence[str], around: dict[str, str]) -> tuple[int, int]:
+def in_a_terminal(command, around):
     """Start a program as a shell does: in a session of its own, in the foreground of a terminal."""
     pid, terminal = pty.fork()
     if pid == 0:
@@ -184,7 +178,7 @@ def in_a_terminal(command: Sequence[str], around: dict[str, str]) -> tuple[int, 
     return pid, terminal
 
 
-def read_until(terminal: int, text: bytes, limit_s: float = 60) -> bytes:
+def read_until(terminal, text, limit_s=60):
     seen, until = b"", time.monotonic() + limit_s
     while text not in seen and time.monotonic() < until:
         if select.select([terminal], [], [], 0.2)[0]:
@@ -196,7 +190,7 @@ def read_until(terminal: int, text: bytes, limit_s: float = 60) -> bytes:
     return seen
 
 
-def test_ctrl_c_in_a_terminal_arrives_once(around: dict[str, str], tmp_path: Path) -> None:
+def test_ctrl_c_in_a_terminal_arrives_once(around, tmp_path):
     saved = tmp_path / "saved"
     pid, terminal = in_a_terminal([*PROFILE, "--", sys.executable, "-c", SAVES, str(saved)], around)
     try:
@@ -209,7 +203,7 @@ def test_ctrl_c_in_a_terminal_arrives_once(around: dict[str, str], tmp_path: Pat
         os.close(terminal)
 
 
-def test_a_program_in_a_terminal_reads_it_and_is_stopped_and_continued(around: dict[str, str]) -> None:
+def test_a_program_in_a_terminal_reads_it_and_is_stopped_and_continued(around):
     text = "print('ready', flush=True); print('read', input(), flush=True); print(input()[::-1]); exit(3)"
     pid, terminal = in_a_terminal([*PROFILE, "--", sys.executable, "-c", text], around)
     try:
@@ -227,7 +221,7 @@ def test_a_program_in_a_terminal_reads_it_and_is_stopped_and_continued(around: d
         os.close(terminal)
 
 
-def test_a_shell_sees_that_its_job_was_stopped(around: dict[str, str]) -> None:
+def test_a_shell_sees_that_its_job_was_stopped(around):
     """Ctrl-Z stops the program, and so must what the shell waits for; `fg` continues both."""
     text = "import time; print('rea' + 'dy', flush=True); time.sleep(1.5); print('en' + 'ded', flush=True)"
     shell = ["/bin/bash", "--norc", "--noprofile", "-i"]
@@ -269,9 +263,7 @@ TRAINED = {
 
 
 @pytest.mark.parametrize("how", TRAINED)
-def test_what_was_measured_is_there_however_the_training_ends(
-    how: str, around: dict[str, str], tmp_path: Path
-) -> None:
+def test_what_was_measured_is_there_however_the_training_ends(how, around, tmp_path):
     pytest.importorskip("torch")
     ends, code, said = TRAINED[how]
     script, record = tmp_path / "a training.py", tmp_path / "record.json"
@@ -307,7 +299,7 @@ print(len(caught) == len(calls))
 """
 
 
-def test_what_a_signal_handler_raises_reaches_the_program(around: dict[str, str], tmp_path: Path) -> None:
+def test_what_a_signal_handler_raises_reaches_the_program(around, tmp_path):
     """The main thread may be in our code at that moment; elastic training ends by such an exception."""
     pytest.importorskip("torch")
     script = tmp_path / "raises.py"
@@ -330,9 +322,7 @@ for batch in DataLoader(range(4 * int(sys.argv[1])), 4, num_workers=int(sys.argv
 
 
 @pytest.mark.parametrize(("steps", "workers"), [(8, 2), (1, 2), (1, 0), (9, 0)])
-def test_too_few_steps_are_not_judged(
-    steps: int, workers: int, around: dict[str, str], tmp_path: Path
-) -> None:
+def test_too_few_steps_are_not_judged(steps, workers, around, tmp_path):
     pytest.importorskip("torch")
     script, record = tmp_path / "few.py", tmp_path / "record.json"
     script.write_text(FEW)
@@ -343,7 +333,7 @@ def test_too_few_steps_are_not_judged(
     assert json.loads(record.read_text())["ranks"][0]["waiting"] is None
 
 
-def test_ten_steps_are_judged(around: dict[str, str], tmp_path: Path) -> None:
+def test_ten_steps_are_judged(around, tmp_path):
     pytest.importorskip("torch")
     script = tmp_path / "few.py"
     script.write_text(FEW)
@@ -359,7 +349,7 @@ for number, batch in enumerate(DataLoader(range(400), 4, num_workers=2)):
 """
 
 
-def test_headroom_and_verdict_do_not_contradict_each_other(around: dict[str, str], tmp_path: Path) -> None:
+def test_headroom_and_verdict_do_not_contradict_each_other(around, tmp_path):
     """Long pauses of the training itself are not what loading costs."""
     pytest.importorskip("torch")
     script, record = tmp_path / "uneven.py", tmp_path / "record.json"
@@ -371,7 +361,7 @@ def test_headroom_and_verdict_do_not_contradict_each_other(around: dict[str, str
 
 
 @pytest.mark.parametrize("flags", [(), ("--seconds", "9"), ("--sec=9",), ("--seconds", "9", "--")])
-def test_a_program_needs_no_dashes_before_it(flags: tuple[str, ...], around: dict[str, str]) -> None:
+def test_a_program_needs_no_dashes_before_it(flags, around):
     """Its words are its own, also those that look like ours."""
     text = "import sys; print(sys.argv[1:]); exit(4)"
     watched = run([*PROFILE, *flags, sys.executable, "-c", text, "--seconds", "7", "--", "x"], around)

@@ -1,7 +1,5 @@
 """Text tables: every cell comes back as written, or the table is refused, or a note says what differs."""
 
-from __future__ import annotations
-
 import csv
 import json
 import re
@@ -29,20 +27,20 @@ def clips(tmp_path_factory):
     return root
 
 
-def loaded(root: Path, name: str, data: bytes, **options):
+def loaded(root, name, data, **options):
     (root / name).write_bytes(data)
     return sources.load(root / name, unlabelled=True, **options)
 
 
-def column(source, name: str) -> list:
+def column(source, name):
     return source.manifest.values[name].to_pylist()
 
 
-def notes(source) -> str:
+def notes(source):
     return "; ".join(source.notes)
 
 
-def table(*cells: str, delimiter: str = ",") -> bytes:
+def table(*cells, delimiter=","):
     """A table with one column of paths and one called x."""
     lines = [f"path{delimiter}x", *(f"{n}.mp3{delimiter}{cell}" for n, cell in enumerate(cells))]
     return ("\n".join(lines) + "\n").encode()

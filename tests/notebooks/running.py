@@ -25,27 +25,25 @@ class Executed:
     seconds: float
 
     @property
-    def outputs(self) -> list[Any]:
+    def outputs(self):
         return [output for cell in self.cells for output in cell.get("outputs", ())]
 
     @property
-    def text(self) -> str:
+    def text(self):
         """All that is shown as text."""
         plain = [o["data"].get("text/plain", "") for o in self.outputs if "data" in o]
         return "\n".join([*plain, *(o["text"] for o in self.outputs if o["output_type"] == "stream")])
 
     @property
-    def html(self) -> str:
+    def html(self):
         return "\n".join(o["data"].get("text/html", "") for o in self.outputs if "data" in o)
 
     @property
-    def stderr(self) -> str:
+    def stderr(self):
         return "".join(o["text"] for o in self.outputs if o.get("name") == "stderr")
 
 
-def execute(
-    path: Path, folder: Path, kept: Path | None = None, sections: tuple[str, ...] = (), last: str = ""
-) -> Executed:
+def execute(path, folder, kept=None, sections=(), last=""):
     """Run every cell, or those of some sections, and a last one that the notebook does not have; a failure
     names the file, the cell and its source.
     """
@@ -76,7 +74,7 @@ def execute(
     return Executed(path, notebook.cells, seconds)
 
 
-def _where(notebook: Any) -> str:
+def _where(notebook):
     """The cell that ran last."""
     ran = [cell for cell in notebook.cells if cell.cell_type == "code" and cell.execution_count]
     return f"cell {ran[-1].id}" if ran else "before the first cell"

@@ -14,14 +14,14 @@ IMPORTED = "ThreadPoolExecutor, measure, open_slow, os, perf_counter_ns"
 ANSWER = f"<details>\n<summary>Answer</summary>\n\n{'word ' * 900}\n\n</details>\n"
 
 
-def experiment(number: int) -> list[Cell]:
+def experiment(number):
     optional = "" if number < 3 else "*Optional, 5 minutes.* "
     text = f"## {number} · Count inodes\n\n{optional}{PROSE}\n\n> **Predict.** How many?"
     head = Cell("markdown", text, tags=("core" if number < 3 else "optional",))
     return [head, *[Cell("code", f"sum(({number}, {i}))") for i in range(5)]]
 
 
-def good_notebook() -> list[Cell]:
+def good_notebook():
     return [
         Cell(
             "markdown",
@@ -44,7 +44,7 @@ def good_notebook() -> list[Cell]:
     ]
 
 
-def good_exercise() -> list[Cell]:
+def good_exercise():
     return [
         Cell("markdown", "# Exercise 01 · Fit the quota\n\n★☆☆ · 10 minutes"),
         Cell("markdown", "## Task\n\nWrite `fit(n: int) -> int`."),

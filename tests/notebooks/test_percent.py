@@ -25,7 +25,7 @@ line = st.text(st.characters(exclude_characters="\n\r", exclude_categories=["Cs"
 body = st.lists(line, max_size=6).map(lambda lines: "\n".join(lines).strip("\n"))
 
 
-def fits(cell: Cell) -> bool:
+def fits(cell):
     prefix = "# " if cell.kind == "markdown" else ""
     return not any(HEADER.match(prefix + text) for text in cell.text.split("\n"))
 
@@ -88,7 +88,7 @@ def test_every_id_is_unique(given_cells):
     assert len(set(found)) == len(found)
 
 
-def changed_lines(old: str, new: str) -> list[str]:
+def changed_lines(old, new):
     diff = difflib.unified_diff(old.splitlines(), new.splitlines(), n=0, lineterm="")
     return [entry for entry in diff if entry[0] in "+-" and entry[:3] not in ("+++", "---")]
 

@@ -1,9 +1,5 @@
 """Trees to pack, for the tests of this folder."""
 
-from __future__ import annotations
-
-from pathlib import Path
-
 import numpy as np
 
 FORMATS = {
@@ -16,13 +12,13 @@ FORMATS = {
 }
 
 
-def fake_jpeg(size: int, seed: int) -> bytes:
+def fake_jpeg(size, seed):
     """Bytes that begin and end as a JPEG does; their content does not matter to packing."""
     body = np.random.default_rng(seed).integers(0, 256, max(size - 5, 0), np.uint8).tobytes()
     return b"\xff\xd8\xff" + body.replace(b"\xff", b"\xfe") + b"\xff\xd9"
 
 
-def make_tree(root: Path, count: int, size: int = 3000, classes: int = 3) -> Path:
+def make_tree(root, count, size=3000, classes=3):
     for number in range(count):
         folder = root / f"n{number % classes:08d}"
         folder.mkdir(parents=True, exist_ok=True)
@@ -30,7 +26,7 @@ def make_tree(root: Path, count: int, size: int = 3000, classes: int = 3) -> Pat
     return root
 
 
-def contents(path: Path) -> dict[str, bytes]:
+def contents(path):
     """Every published file that belongs to `path`, by name."""
     files = path.rglob("*") if path.is_dir() else path.parent.glob(path.name + "*")
     return {str(p.relative_to(path.parent)): p.read_bytes() for p in files if p.is_file()}

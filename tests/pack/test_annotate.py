@@ -1,14 +1,11 @@
 """Fields that are added to a packed set later: read with every format, and never with other samples."""
 
-from __future__ import annotations
-
 import csv
 import json
 import pickle
 import random
 import shutil
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -31,11 +28,11 @@ from smallfiles.staging import StageConfig
 ROOMY = StageConfig(leave_bytes=0)
 
 
-def number_of(key: str) -> int:
+def number_of(key):
     return int(key[-9:-5])
 
 
-def table(path: Path, keys: list[str], **more: list[Any]) -> Path:
+def table(path, keys, **more):
     """A table with a row for each key, in another order than they are packed in."""
     rows = [
         {"filename": key, "score": number_of(key) / 4, "word": f"é{key}" if number_of(key) % 3 else None}
@@ -50,35 +47,33 @@ def table(path: Path, keys: list[str], **more: list[Any]) -> Path:
     return path
 
 
-def keys_of(out: Path) -> list[str]:
+def keys_of(out):
     found: list[str] = formats.open(out).keys().to_pylist()
     return found
 
 
-def added_rows(out: Path) -> list[tuple[float, str | None]]:
+def added_rows(out):
     values = formats.open(out).table()
     return list(zip(values["score"].to_pylist(), values["word"].to_pylist(), strict=True))
 
 
-def wanted(keys: list[str]) -> list[tuple[float, str | None]]:
+def wanted(keys):
     return [(number_of(key) / 4, f"é{key}" if number_of(key) % 3 else None) for key in keys]
 
 
 @pytest.fixture
-def out(tree: Path, tmp_path: Path) -> Path:
+def out(tree, tmp_path):
     pack(sources.load(tree), tmp_path / "out.arrow", PackConfig(shuffle=1))
     return tmp_path / "out.arrow"
 
 
 @pytest.fixture
-def annotated(out: Path, tmp_path: Path) -> Path:
+def annotated(out, tmp_path):
     return annotate(out, table(tmp_path / "new.csv", keys_of(out)), "filename").path
 
 
 @pytest.mark.parametrize("name", FORMATS)
-def test_columns_are_read_as_packed_ones_and_nothing_packed_is_written(
-    name: str, tree: Path, tmp_path: Path
-) -> None:
+def test_columns_are_read_as_packed_ones_and_nothing_packed_is_written(name, tree, tmp_path):
     out = tmp_path / FORMATS[name]
     pack(sources.load(tree), out, PackConfig(shuffle=1))
     before = contents(out)
@@ -101,7 +96,7 @@ def test_columns_are_read_as_packed_ones_and_nothing_packed_is_written(
 
 
 @pytest.mark.parametrize(("name", "other"), [("arrow", "x.h5"), ("files", "x.arrow"), ("tar", "x.arrow")])
-def test_packing_again_packs_added_fields_too(name: str, other: str, tree: Path, tmp_path: Path) -> None:
+def test_packing_again_packs_added_fields_too(name, other, tree, tmp_path):
     if name == "tar":
         tree = make_tree(tmp_path / "small", 10)
     out = tmp_path / FORMATS[name]
@@ -115,21 +110,19 @@ def test_packing_again_packs_added_fields_too(name: str, other: str, tree: Path,
 
 
 @pytest.mark.parametrize("cut", [lambda key: Path(key).name, lambda key: Path(key).stem])
-def test_rows_are_matched_by_file_name_and_by_stem(cut: Any, out: Path, tmp_path: Path) -> None:
+def test_rows_are_matched_by_file_name_and_by_stem(cut, out, tmp_path):
     keys = keys_of(out)
     path = table(tmp_path / "new.csv", keys, short=[cut(key) for key in keys])
     done = annotate(out, path, "short", fields=["score=score", "word=word"])
     assert added_rows(out) == wanted(keys) and "matched by" in done.notes[0]
 
 
-def test_a_single_text_is_one_column_and_not_its_letters(out: Path, tmp_path: Path) -> None:
+def test_a_single_text_is_one_column_and_not_its_letters(out, tmp_path):
     done = annotate(out, table(tmp_path / "new.csv", keys_of(out)), "filename", fields="points=score")
     assert list(done.fields) == ["points"]
 
 
-def test_whole_keys_are_not_given_up_for_stems_since_some_rows_belong_to_other_sets(
-    out: Path, tmp_path: Path
-) -> None:
+def test_whole_keys_are_not_given_up_for_stems_since_some_rows_belong_to_other_sets(out, tmp_path):
     keys = keys_of(out)
     done = annotate(out, table(tmp_path / "new.csv", [*keys, f"val/{Path(keys[0]).name}"]), "filename")
     assert added_rows(out) == wanted(keys)
@@ -137,9 +130,7 @@ def test_whole_keys_are_not_given_up_for_stems_since_some_rows_belong_to_other_s
 
 
 @pytest.mark.parametrize("change", ["missing", "twice", "no_column", "taken", "stem", "reserved", "template"])
-def test_a_table_that_does_not_fit_is_refused_by_name(
-    change: str, out: Path, tmp_path: Path, leftovers: Any
-) -> None:
+def test_a_table_that_does_not_fit_is_refused_by_name(change, out, tmp_path, leftovers):
     keys = keys_of(out)
     rows = {"missing": keys[1:], "twice": [*keys, keys[3]]}.get(change, keys)
     path = table(tmp_path / ("new.x.csv" if change == "stem" else "new.csv"), rows)
@@ -155,16 +146,14 @@ def test_a_table_that_does_not_fit_is_refused_by_name(
     assert contents(out) == before and not leftovers(tmp_path)
 
 
-def test_an_existing_file_of_fields_is_never_replaced(out: Path, annotated: Path, tmp_path: Path) -> None:
+def test_an_existing_file_of_fields_is_never_replaced(out, annotated, tmp_path):
     before = annotated.read_bytes()
     with pytest.raises(OutputExistsError, match="exists already"):
         annotate(out, tmp_path / "new.csv", "filename")
     assert annotated.read_bytes() == before
 
 
-def test_the_fields_of_another_set_order_or_name_are_refused_in_a_sentence(
-    annotated: Path, out: Path, tree: Path, tmp_path: Path
-) -> None:
+def test_the_fields_of_another_set_order_or_name_are_refused_in_a_sentence(annotated, out, tree, tmp_path):
     others = {"order": PackConfig(shuffle=2), "rows": PackConfig(shuffle=1), "set": PackConfig(shuffle=1)}
     for name, config in others.items():
         source = sources.load(make_tree(tmp_path / "fewer", 39) if name == "rows" else tree)
@@ -185,7 +174,7 @@ def test_the_fields_of_another_set_order_or_name_are_refused_in_a_sentence(
     assert not verify(out).intact
 
 
-def test_keys_beyond_those_that_opening_compares_are_compared_by_verify(tmp_path: Path) -> None:
+def test_keys_beyond_those_that_opening_compares_are_compared_by_verify(tmp_path):
     tree, out = make_tree(tmp_path / "tree", 200, size=50), tmp_path / "out.arrow"
     pack(sources.load(tree), out)
     made = annotate(out, table(tmp_path / "new.csv", keys_of(out)), "filename").path
@@ -200,7 +189,7 @@ def test_keys_beyond_those_that_opening_compares_are_compared_by_verify(tmp_path
     assert any("all keys" in problem for problem in verify(out).problems)
 
 
-def test_no_flipped_byte_is_read_as_another_value_unseen(annotated: Path, out: Path) -> None:
+def test_no_flipped_byte_is_read_as_another_value_unseen(annotated, out):
     whole, rows, draw = annotated.read_bytes(), added_rows(out), random.Random(3)
     for _ in range(300):
         data = bytearray(whole)
@@ -223,7 +212,7 @@ def test_no_flipped_byte_is_read_as_another_value_unseen(annotated: Path, out: P
 
 
 @pytest.mark.parametrize("name", ["out.arrow", "out.tars"])
-def test_added_fields_are_staged_and_pushed_with_their_set(name: str, tree: Path, tmp_path: Path) -> None:
+def test_added_fields_are_staged_and_pushed_with_their_set(name, tree, tmp_path):
     out, node = tmp_path / "set" / name, tmp_path / "node"
     out.parent.mkdir()
     node.mkdir()
@@ -240,9 +229,7 @@ def test_added_fields_are_staged_and_pushed_with_their_set(name: str, tree: Path
     assert catalog.samples == 40
 
 
-def test_the_command_says_what_was_added_and_inspect_shows_it(
-    out: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_command_says_what_was_added_and_inspect_shows_it(out, tmp_path, capsys):
     path = table(tmp_path / "new.csv", keys_of(out))
     words = ["annotate", str(out), str(path), "--key", "filename", "--name", "people"]
     assert main([*words, "--field", "age=score", "--json"]) == 0

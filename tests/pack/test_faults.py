@@ -23,11 +23,10 @@ from smallfiles.cli import main
 from smallfiles.errors import PackError, ResourceError, SmallfilesError, UsageError
 from smallfiles.pack import PackConfig, pack, verify
 from smallfiles.pack.job import prepare
-from smallfiles.sources import Source
 from smallfiles.sources.folder import FolderStore
 
 
-def break_tree(tree: Path) -> dict[str, str]:
+def break_tree(tree):
     """Four faults, and a word that each one's sentence must hold."""
     files = sorted(tree.rglob("*.JPEG"))
     files[1].write_bytes(b"")
@@ -39,9 +38,7 @@ def break_tree(tree: Path) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("name", FORMATS)
-def test_bad_sources_stop_the_pack_with_the_list_or_are_left_out_and_reported(
-    name: str, tree: Path, tmp_path: Path
-) -> None:
+def test_bad_sources_stop_the_pack_with_the_list_or_are_left_out_and_reported(name, tree, tmp_path):
     faults, out = break_tree(tree), tmp_path / FORMATS[name]
     before = contents(tree)
     options = formats.get("tar").Options(max_count=5) if name == "tar" else None
@@ -61,9 +58,7 @@ def test_bad_sources_stop_the_pack_with_the_list_or_are_left_out_and_reported(
     assert contents(tree) == before
 
 
-def test_missing_and_unreadable_files_are_named_before_anything_is_written(
-    source: Source, tree: Path, tmp_path: Path
-) -> None:
+def test_missing_and_unreadable_files_are_named_before_anything_is_written(source, tree, tmp_path):
     gone, folder = source.manifest.path(2), source.manifest.path(4)
     (tree / gone).unlink()
     (tree / folder).unlink()
@@ -76,7 +71,7 @@ def test_missing_and_unreadable_files_are_named_before_anything_is_written(
     assert verify(tmp_path / "out.arrow").intact
 
 
-def test_a_set_in_which_nothing_can_be_packed_publishes_nothing(tmp_path: Path) -> None:
+def test_a_set_in_which_nothing_can_be_packed_publishes_nothing(tmp_path):
     tree, out, skipping = make_tree(tmp_path / "tree", 5), tmp_path / "out.arrow", PackConfig(on_error="skip")
     source = sources.load(tree)
     (tmp_path / "empty.json").write_text("{}")
@@ -99,9 +94,7 @@ INODES = "size=50m,nr_inodes=40"
     ("name", "limit"),
     [*((name, "size=600k") for name in FORMATS), *((name, INODES) for name in ("files", "tar"))],
 )
-def test_a_full_disk_gives_a_sentence_and_keeps_the_source(
-    name: str, limit: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_full_disk_gives_a_sentence_and_keeps_the_source(name, limit, tmp_path, monkeypatch):
     """Another program fills the disk after the check for free space: leaving the check out stands for it."""
     tree = make_tree(tmp_path / "tree", 60, size=20_000)
     before = contents(tree)
@@ -118,9 +111,7 @@ def test_a_full_disk_gives_a_sentence_and_keeps_the_source(
     assert contents(tree) == before
 
 
-def test_too_little_space_is_told_before_the_first_read(
-    source: Source, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_too_little_space_is_told_before_the_first_read(source, tmp_path, monkeypatch):
     real = machine.filesystem
     monkeypatch.setattr(machine, "filesystem", lambda path: dataclasses.replace(real(path), free_bytes=1000))
     with pytest.raises(ResourceError, match=r" has 1\.0 kB free; expected about 143 kB for out\.arrow"):
@@ -128,7 +119,7 @@ def test_too_little_space_is_told_before_the_first_read(
     assert sorted(p.name for p in tmp_path.iterdir()) == ["tree"]
 
 
-def test_a_folder_without_permission_gives_a_sentence(source: Source, tmp_path: Path) -> None:
+def test_a_folder_without_permission_gives_a_sentence(source, tmp_path):
     for mode in (0o555, 0o000):
         (tmp_path / f"{mode}").mkdir(mode=mode)
         out = tmp_path / f"{mode}" / "out.arrow"
@@ -140,7 +131,7 @@ def test_a_folder_without_permission_gives_a_sentence(source: Source, tmp_path: 
         formats.open(tmp_path / f"{'x' * 300}.arrow")
 
 
-def test_control_c_leaves_nothing_that_looks_finished(tmp_path: Path) -> None:
+def test_control_c_leaves_nothing_that_looks_finished(tmp_path):
     tree = make_tree(tmp_path / "tree", 800, size=4000)
     program = Program(main, ["pack", str(tree), str(tmp_path / "out.arrow")])
     wait_for((tmp_path / ".out.arrow.packing" / "owner.json").exists)
@@ -151,9 +142,7 @@ def test_control_c_leaves_nothing_that_looks_finished(tmp_path: Path) -> None:
         assert sorted(p.name for p in tmp_path.iterdir()) == ["tree"]
 
 
-def test_the_source_may_not_change_between_manifest_and_pack(
-    source: Source, tree: Path, tmp_path: Path
-) -> None:
+def test_the_source_may_not_change_between_manifest_and_pack(source, tree, tmp_path):
     job = prepare(source, tmp_path / "x.arrow", PackConfig())
     path = tree / job.source.manifest.path(0)
     path.write_bytes(path.read_bytes() + b"more")
@@ -166,7 +155,7 @@ class Changing(FolderStore):
 
     path, change, reads = "", bytes, 0
 
-    def read_into(self, path: str, buffer: memoryview) -> int:
+    def read_into(self, path, buffer):
         self.reads += 1
         if self.reads == 10:
             (self.root / self.path).write_bytes(self.change)
@@ -174,9 +163,7 @@ class Changing(FolderStore):
 
 
 @pytest.mark.parametrize("kind", ["same size", "grown", "shrunk"])
-def test_a_file_that_changes_under_a_pack_is_packed_as_it_is_or_named(
-    kind: str, source: Source, tree: Path, tmp_path: Path
-) -> None:
+def test_a_file_that_changes_under_a_pack_is_packed_as_it_is_or_named(kind, source, tree, tmp_path):
     store, key = Changing(tree), source.manifest.path(20)
     new = fake_jpeg((tree / key).stat().st_size + {"same size": 0, "grown": 9, "shrunk": -9}[kind], 99)
     store.path, store.change = key, new
@@ -189,7 +176,7 @@ def test_a_file_that_changes_under_a_pack_is_packed_as_it_is_or_named(
             pack(source, out, PackConfig(in_flight=1))
 
 
-def test_a_tar_that_is_written_again_under_a_pack_is_named(tmp_path: Path) -> None:
+def test_a_tar_that_is_written_again_under_a_pack_is_named(tmp_path):
     """Its members may lie where others lay, with other labels."""
     tree, packed = tmp_path / "tree", tmp_path / "set.tar"
     for number in range(40):
@@ -210,9 +197,7 @@ def test_a_tar_that_is_written_again_under_a_pack_is_named(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("name", ["files", "arrow"])
-def test_output_inside_the_data_is_refused_before_it_becomes_a_class(
-    name: str, tree: Path, tmp_path: Path
-) -> None:
+def test_output_inside_the_data_is_refused_before_it_becomes_a_class(name, tree, tmp_path):
     before = contents(tree)
     with pytest.raises(UsageError, match="lies inside the data"):
         pack(sources.load(tree), tree / FORMATS[name])
@@ -221,7 +206,7 @@ def test_output_inside_the_data_is_refused_before_it_becomes_a_class(
     assert pack(sources.load(tmp_path / "m.json", root=tree), tree / FORMATS[name]).samples == 40
 
 
-def test_a_compressed_tar_is_not_shuffled_and_the_sentence_says_so_once(tree: Path, tmp_path: Path) -> None:
+def test_a_compressed_tar_is_not_shuffled_and_the_sentence_says_so_once(tree, tmp_path):
     packed = Path(shutil.make_archive(str(tmp_path / "set"), "gztar", tree))
     source = sources.load(packed)
     with pytest.raises(UsageError, match=r"set\.tar\.gz was asked for, which is compressed"):
@@ -229,23 +214,21 @@ def test_a_compressed_tar_is_not_shuffled_and_the_sentence_says_so_once(tree: Pa
     assert pack(source, tmp_path / "set.tars").samples == 40
 
 
-def test_a_file_where_a_folder_should_be_is_named(tree: Path, tmp_path: Path) -> None:
+def test_a_file_where_a_folder_should_be_is_named(tree, tmp_path):
     (tmp_path / "taken").write_bytes(b"mine")
     with pytest.raises(PackError, match=r"since .*taken is a file; expected folders"):
         pack(sources.load(tree), tmp_path / "taken" / "set.arrow")
     assert (tmp_path / "taken").read_bytes() == b"mine"
 
 
-def test_a_manifest_without_its_files_points_to_the_root(tree: Path, tmp_path: Path) -> None:
+def test_a_manifest_without_its_files_points_to_the_root(tree, tmp_path):
     sources.load(tree).manifest.save(tmp_path / "m.json")
     (tmp_path / "empty").mkdir()
     with pytest.raises(PackError, match=r"40 of 40 samples .*--root"):
         pack(sources.load(tmp_path / "m.json", root=tmp_path / "empty"), tmp_path / "set.arrow")
 
 
-def test_check_decode_decodes_arrays_and_counts_what_it_cannot_decode(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_check_decode_decodes_arrays_and_counts_what_it_cannot_decode(tmp_path, capsys):
     folder = tmp_path / "tree" / "a"
     folder.mkdir(parents=True)
     for name in ("whole", "cut", "more", "shape"):
@@ -291,7 +274,7 @@ print(found == dict.fromkeys(ways, {"intact", "limit"}) or found)
 
 
 @pytest.mark.parametrize("suffix", [suffixes[0] for suffixes in formats.suffixes().values()])
-def test_a_lack_of_descriptors_is_no_damage_and_no_fault_of_a_sample(tmp_path: Path, suffix: str) -> None:
+def test_a_lack_of_descriptors_is_no_damage_and_no_fault_of_a_sample(tmp_path, suffix):
     for number in range(40):
         file = tmp_path / "tree" / "ab"[number % 2] / f"{number}.jpg"
         file.parent.mkdir(parents=True, exist_ok=True)

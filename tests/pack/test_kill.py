@@ -1,13 +1,10 @@
 """Kill -9 at any moment: what is there afterwards is nothing, or complete and verified."""
 
-from __future__ import annotations
-
 import os
 import random
 import shutil
 import signal
 import time
-from pathlib import Path
 
 import pytest
 from packing import FORMATS, contents, make_tree
@@ -15,14 +12,13 @@ from packing import FORMATS, contents, make_tree
 from smallfiles import formats, sources
 from smallfiles.errors import OutputExistsError
 from smallfiles.pack import PackConfig, pack, verify
-from smallfiles.sources import Source
 
 
-def options_of(name: str) -> object:
+def options_of(name):
     return formats.get("tar").Options(max_count=16) if name == "tar" else None
 
 
-def in_child(source: Source, out: Path, config: PackConfig) -> int:
+def in_child(source, out, config):
     """Pack in a forked child; the parent gets its pid."""
     pid = os.fork()
     if pid == 0:
@@ -36,14 +32,14 @@ def in_child(source: Source, out: Path, config: PackConfig) -> int:
     return pid
 
 
-def seconds_of(source: Source, out: Path, config: PackConfig) -> float:
+def seconds_of(source, out, config):
     started = time.perf_counter()
     _, status = os.waitpid(in_child(source, out, config), 0)
     assert status == 0
     return time.perf_counter() - started
 
 
-def kill_once(source: Source, out: Path, config: PackConfig, longest_s: float) -> bool:
+def kill_once(source, out, config, longest_s):
     """Kill a run at a random moment; False if it was faster than we."""
     pid = in_child(source, out, config)
     time.sleep(random.uniform(0, longest_s))
@@ -51,13 +47,13 @@ def kill_once(source: Source, out: Path, config: PackConfig, longest_s: float) -
     return os.WIFSIGNALED(os.waitpid(pid, 0)[1])
 
 
-def looks_finished(out: Path) -> list[str]:
+def looks_finished(out):
     """Names that a user could take for output; sidecars alone are none."""
     names = [path.name for path in out.parent.iterdir() if not path.name.startswith(".")]
     return [name for name in names if not name.endswith((".digest.json", ".index.arrow"))]
 
 
-def run_kills(name: str, tmp_path: Path, wanted: int) -> int:
+def run_kills(name, tmp_path, wanted):
     """Kill packs, several times each, until `wanted` were really killed; all end in the same bytes."""
     source = sources.load(make_tree(tmp_path / "tree", 60, size=20_000))
     config = PackConfig(in_flight=4, verify="full", options=options_of(name), shuffle=1)
@@ -88,12 +84,12 @@ def run_kills(name: str, tmp_path: Path, wanted: int) -> int:
 
 
 @pytest.mark.parametrize("name", FORMATS)
-def test_a_killed_pack_never_looks_finished_and_the_next_run_completes_it(name: str, tmp_path: Path) -> None:
+def test_a_killed_pack_never_looks_finished_and_the_next_run_completes_it(name, tmp_path):
     print(f"{name}: {run_kills(name, tmp_path, wanted=4)} kills, none looked finished")
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("name", FORMATS)
-def test_hundreds_of_kills_lose_nothing(name: str, tmp_path: Path) -> None:
+def test_hundreds_of_kills_lose_nothing(name, tmp_path):
     print(f"{name}: {run_kills(name, tmp_path, wanted=300)} kills, none looked finished")

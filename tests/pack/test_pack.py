@@ -3,9 +3,7 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 from packing import FORMATS, contents
@@ -16,15 +14,14 @@ from smallfiles import formats, sources
 from smallfiles.atomic import drafted
 from smallfiles.errors import OutputExistsError, PackError, UsageError
 from smallfiles.pack import PackConfig, pack, plan, verify
-from smallfiles.sources import Source
 from smallfiles.sources.folder import FolderStore
 
 
 @pytest.mark.parametrize("name", FORMATS)
 @pytest.mark.parametrize("shuffle", [None, 7])
 def test_what_is_packed_comes_back_exactly_and_is_never_overwritten(
-    name: str, shuffle: int | None, source: Source, tmp_path: Path, leftovers: Callable[[Path], list[str]]
-) -> None:
+    name, shuffle, source, tmp_path, leftovers
+):
     out = tmp_path / FORMATS[name]
     report = pack(source, out, PackConfig(shuffle=shuffle, verify="full"))
     assert (report.samples, report.verified, report.skipped) == (40, 40, ())
@@ -43,9 +40,7 @@ def test_what_is_packed_comes_back_exactly_and_is_never_overwritten(
 
 
 @pytest.mark.parametrize("name", FORMATS)
-def test_the_same_input_gives_the_same_bytes_whatever_the_threads(
-    name: str, source: Source, tmp_path: Path
-) -> None:
+def test_the_same_input_gives_the_same_bytes_whatever_the_threads(name, source, tmp_path):
     for number, in_flight in enumerate((1, 2, 16)):
         (tmp_path / str(number)).mkdir()
         pack(source, tmp_path / str(number) / FORMATS[name], PackConfig(in_flight=in_flight))
@@ -56,7 +51,7 @@ def test_the_same_input_gives_the_same_bytes_whatever_the_threads(
 class Waiting(FolderStore):
     """A folder whose files must be waited for, on whatever file system it seems to be."""
 
-    def read_into(self, path: str, buffer: memoryview) -> int:
+    def read_into(self, path, buffer):
         time.sleep(0.001)
         return super().read_into(path, buffer)
 
@@ -64,7 +59,7 @@ class Waiting(FolderStore):
 class Busy(FolderStore):
     """A folder in memory on a machine with so much to do that each file takes longer than from a disk."""
 
-    def read_into(self, path: str, buffer: memoryview) -> int:
+    def read_into(self, path, buffer):
         end = time.thread_time() + 0.0005
         while time.thread_time() < end:
             pass
@@ -72,21 +67,19 @@ class Busy(FolderStore):
 
 
 @pytest.mark.parametrize(("store", "in_flight"), [(Waiting, 32), (Busy, 1), (FolderStore, 1)])
-def test_many_files_are_in_flight_only_where_they_must_be_waited_for(
-    store: type[FolderStore], in_flight: int, source: Source, tmp_path: Path
-) -> None:
+def test_many_files_are_in_flight_only_where_they_must_be_waited_for(store, in_flight, source, tmp_path):
     source = replace(source, store=store(tmp_path / "tree"))
     assert pack(source, tmp_path / "x.arrow").in_flight == in_flight
 
 
-def test_an_empty_folder_in_the_way_is_refused_too(source: Source, tmp_path: Path) -> None:
+def test_an_empty_folder_in_the_way_is_refused_too(source, tmp_path):
     (tmp_path / "out.tars").mkdir()
     with pytest.raises(OutputExistsError):
         pack(source, tmp_path / "out.tars")
 
 
 @pytest.mark.parametrize("name", FORMATS)
-def test_a_flipped_byte_is_found_and_its_sample_named(name: str, source: Source, tmp_path: Path) -> None:
+def test_a_flipped_byte_is_found_and_its_sample_named(name, source, tmp_path):
     out = tmp_path / FORMATS[name]
     pack(source, out)
     assert verify(out).intact
@@ -105,7 +98,7 @@ def test_a_flipped_byte_is_found_and_its_sample_named(name: str, source: Source,
 
 
 @pytest.mark.parametrize("name", FORMATS)
-def test_a_changed_source_is_told_from_the_packed_one(name: str, tree: Path, tmp_path: Path) -> None:
+def test_a_changed_source_is_told_from_the_packed_one(name, tree, tmp_path):
     source = sources.load(tree)
     out = tmp_path / FORMATS[name]
     pack(source, out, PackConfig(shuffle=3))
@@ -119,7 +112,7 @@ def test_a_changed_source_is_told_from_the_packed_one(name: str, tree: Path, tmp
     assert source.manifest.path(5) in told and source.manifest.path(6) in told
 
 
-def test_a_dry_run_tells_inodes_saved_and_writes_nothing(source: Source, tmp_path: Path) -> None:
+def test_a_dry_run_tells_inodes_saved_and_writes_nothing(source, tmp_path):
     before = sorted(tmp_path.rglob("*"))
     told = plan(source, tmp_path / "out.tars")
     assert (told.samples, told.inodes_now) == (40, 43)
@@ -128,7 +121,7 @@ def test_a_dry_run_tells_inodes_saved_and_writes_nothing(source: Source, tmp_pat
     assert sorted(tmp_path.rglob("*")) == before
 
 
-def test_a_dry_run_counts_the_folders_of_masks_too(tmp_path: Path) -> None:
+def test_a_dry_run_counts_the_folders_of_masks_too(tmp_path):
     for n in range(3):
         for path in (tmp_path / f"in/images/{n}.jpg", tmp_path / f"in/masks/{n % 2}/{n}.png"):
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -140,8 +133,8 @@ def test_a_dry_run_counts_the_folders_of_masks_too(tmp_path: Path) -> None:
     assert plan(source, tmp_path / "out.arrow").inodes_now == 6 + 3  # images, masks/0, masks/1
 
 
-def test_a_second_run_of_the_same_output_is_turned_away(source: Source, tmp_path: Path) -> None:
-    def another() -> None:
+def test_a_second_run_of_the_same_output_is_turned_away(source, tmp_path):
+    def another():
         with drafted(tmp_path / "out.arrow", "packing"):
             (tmp_path / "ready").touch()
             wait_for((tmp_path / "done").exists)
@@ -156,13 +149,13 @@ def test_a_second_run_of_the_same_output_is_turned_away(source: Source, tmp_path
     assert pack(source, tmp_path / "out.arrow").samples == 40
 
 
-def test_options_of_another_format_are_refused(source: Source, tmp_path: Path) -> None:
+def test_options_of_another_format_are_refused(source, tmp_path):
     options = formats.get("arrow").Options()
     with pytest.raises(UsageError, match="another format"):
         pack(source, tmp_path / "out.h5", PackConfig(options=options))
 
 
-def test_provenance_is_inside_and_names_nobody(source: Source, tmp_path: Path) -> None:
+def test_provenance_is_inside_and_names_nobody(source, tmp_path):
     for name in FORMATS.values():
         pack(source, tmp_path / name)
         provenance = formats.open(tmp_path / name).info()["provenance"]
@@ -172,7 +165,7 @@ def test_provenance_is_inside_and_names_nobody(source: Source, tmp_path: Path) -
             assert private not in text
 
 
-def test_a_config_prints_the_command_that_makes_it(tmp_path: Path) -> None:
+def test_a_config_prints_the_command_that_makes_it(tmp_path):
     options = formats.get("arrow").Options(rows_per_batch=16)
     config = PackConfig(options=options, in_flight=8, shuffle=3, part=(2, 8), on_error="skip", digest=False)
     assert config.to_cli("my data", "out.arrow") == (

@@ -4,13 +4,10 @@ Each is the peak of a child process, above what it had after the same with a few
 to be written are among it.
 """
 
-from __future__ import annotations
-
 import io
 import subprocess
 import sys
 import tarfile
-from pathlib import Path
 
 import pytest
 
@@ -62,7 +59,7 @@ print((status_bytes("VmHWM") - before) / rows)
 """
 
 
-def child(task: str, suffixes: str, rows: int, folder: Path) -> float:
+def child(task, suffixes, rows, folder):
     words = [sys.executable, "-c", CHILD, task, suffixes, str(rows), str(folder)]
     end = subprocess.run(words, capture_output=True, text=True, check=False)
     assert end.returncode == 0, end.stderr
@@ -74,14 +71,12 @@ def child(task: str, suffixes: str, rows: int, folder: Path) -> float:
     ("suffix", "written_bytes", "open_bytes"),
     [("arrow", 30, 110), ("h5", 200, 80), ("sqfs", 300, 100), ("tar", 350, 110)],
 )
-def test_a_sample_costs_little_more_than_what_describes_it(
-    suffix: str, written_bytes: int, open_bytes: int, tmp_path: Path
-) -> None:
+def test_a_sample_costs_little_more_than_what_describes_it(suffix, written_bytes, open_bytes, tmp_path):
     assert child("write", suffix, ROWS, tmp_path) < written_bytes
     assert child("open", suffix, ROWS, tmp_path) < open_bytes
 
 
-def test_packing_a_tar_does_not_import_pandas(tmp_path: Path) -> None:
+def test_packing_a_tar_does_not_import_pandas(tmp_path):
     for rows in (1000, 1001):
         with tarfile.open(tmp_path / f"{rows}.source.tar", "w") as tar:
             for row in range(rows):

@@ -1,8 +1,6 @@
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,18 +12,15 @@ from smallfiles import formats, sources
 from smallfiles.errors import DamagedFileError, PackError, UsageError
 from smallfiles.pack import PackConfig, pack, parse_part
 from smallfiles.pack.job import balanced
-from smallfiles.sources import Source
 
 
-def small_shards(name: str) -> object:
+def small_shards(name):
     return formats.get("tar").Options(max_count=3) if name == "tar" else None
 
 
 @pytest.mark.parametrize("name", FORMATS)
 @pytest.mark.parametrize(("n", "count"), [(3, 40), (4, 2)])  # the last with parts of nothing
-def test_merged_parts_have_the_bytes_of_a_single_run(
-    name: str, n: int, count: int, source: Source, tmp_path: Path, leftovers: Callable[[Path], list[str]]
-) -> None:
+def test_merged_parts_have_the_bytes_of_a_single_run(name, n, count, source, tmp_path, leftovers):
     whole = PackConfig(options=small_shards(name), shuffle=5)
     source = replace(source, manifest=source.manifest.select(range(count)))
     single, merged = tmp_path / "single" / FORMATS[name], tmp_path / "array" / FORMATS[name]
@@ -39,7 +34,7 @@ def test_merged_parts_have_the_bytes_of_a_single_run(
     assert leftovers(merged.parent) == [] and not [*merged.parent.glob(f"{merged.name}.p*")]
 
 
-def test_a_merge_names_the_parts_that_are_missing(source: Source, tmp_path: Path) -> None:
+def test_a_merge_names_the_parts_that_are_missing(source, tmp_path):
     out, merge = tmp_path / "out.arrow", PackConfig(merge=True)
     with pytest.raises(PackError, match="holds no parts"):
         pack(source, out, merge)
@@ -51,7 +46,7 @@ def test_a_merge_names_the_parts_that_are_missing(source: Source, tmp_path: Path
 
 
 @pytest.mark.parametrize("other", [{"shuffle": 2}, {"resize": 64}], ids=str)
-def test_parts_of_other_options_are_not_merged(other: dict[str, int], source: Source, tmp_path: Path) -> None:
+def test_parts_of_other_options_are_not_merged(other, source, tmp_path):
     for k in (1, 2):
         pack(source, tmp_path / "out.tars", PackConfig(part=(k, 2), shuffle=1))
     with pytest.raises(PackError, match="another manifest or with other options"):
@@ -60,9 +55,7 @@ def test_parts_of_other_options_are_not_merged(other: dict[str, int], source: So
 
 @pytest.mark.parametrize("digest", [True, False])
 @pytest.mark.parametrize("name", ["arrow", "tar"])
-def test_a_part_that_was_damaged_is_not_merged(
-    name: str, digest: bool, source: Source, tmp_path: Path
-) -> None:
+def test_a_part_that_was_damaged_is_not_merged(name, digest, source, tmp_path):
     out = tmp_path / FORMATS[name]
     for k in (1, 2):
         pack(source, out, PackConfig(part=(k, 2), options=small_shards(name), digest=digest))
@@ -79,7 +72,7 @@ def test_a_part_that_was_damaged_is_not_merged(
 
 
 @given(st.lists(st.integers(0, 10**6), max_size=80), st.integers(1, 12))
-def test_parts_cover_every_sample_once_and_are_balanced(sizes: list[int], n: int) -> None:
+def test_parts_cover_every_sample_once_and_are_balanced(sizes, n):
     array = np.array(sizes, np.int64)
     ranges = [balanced(array, k, n) for k in range(1, n + 1)]
     assert [i for start, stop in ranges for i in range(start, stop)] == list(range(len(sizes)))
@@ -88,12 +81,12 @@ def test_parts_cover_every_sample_once_and_are_balanced(sizes: list[int], n: int
 
 
 @pytest.mark.parametrize("text", ["0/3", "4/3", "1", "a/b", "1/0", "-1/2", "1/2/3", ""])
-def test_a_part_that_makes_no_sense_is_refused(text: str) -> None:
+def test_a_part_that_makes_no_sense_is_refused(text):
     with pytest.raises(UsageError, match="expected k/n"):
         parse_part(text)
 
 
-def test_a_skipped_sample_is_skipped_in_parts_too(source: Source, tree: Path, tmp_path: Path) -> None:
+def test_a_skipped_sample_is_skipped_in_parts_too(source, tree, tmp_path):
     for row in (0, 20, 39):
         (tree / source.manifest.path(row)).write_bytes(b"")
     source, single, merged = sources.load(tree), tmp_path / "single.arrow", tmp_path / "merged.arrow"
@@ -105,7 +98,7 @@ def test_a_skipped_sample_is_skipped_in_parts_too(source: Source, tree: Path, tm
     assert merged.read_bytes() == single.read_bytes()
 
 
-def test_a_merge_of_parts_that_nothing_vouches_for_says_so(source: Source, tmp_path: Path) -> None:
+def test_a_merge_of_parts_that_nothing_vouches_for_says_so(source, tmp_path):
     out, trusting = tmp_path / "out.arrow", PackConfig(digest=False, verify="none")
     for k in (1, 2):
         pack(source, out, replace(trusting, part=(k, 2)))

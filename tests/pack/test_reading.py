@@ -1,10 +1,6 @@
-from __future__ import annotations
-
 import io
 import threading
 import time
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -20,15 +16,15 @@ from smallfiles.pack.examine import check_decode, check_header, examiner
 class MemoryStore:
     sequential = False
 
-    def __init__(self, files: dict[str, bytes], delay_s: float = 0.0, meet: int = 0) -> None:
+    def __init__(self, files, delay_s=0.0, meet=0):
         self.files, self.delay_s = files, delay_s
         self.meet = meet  # the first reads wait for each other
         self.open_now, self.most_open, self.lock = 0, 0, threading.Condition()
 
-    def size(self, path: str) -> int:
+    def size(self, path):
         return len(self.files[path])
 
-    def read_into(self, path: str, buffer: memoryview) -> int:
+    def read_into(self, path, buffer):
         with self.lock:
             self.open_now += 1
             self.most_open = max(self.most_open, self.open_now)
@@ -42,41 +38,41 @@ class MemoryStore:
             self.open_now -= 1
         return len(data)
 
-    def describe(self) -> str:
+    def describe(self):
         return "memory"
 
 
-def start(store: MemoryStore, threads: int, sizes: list[int] | None = None):
+def start(store, threads, sizes=None):
     names = list(store.files)
     expected = np.array(sizes or [len(store.files[name]) for name in names], np.int64)
     return reading.read_in_order(store, names, expected, threads=threads, examine=examiner("none"))
 
 
-def read_all(store: MemoryStore, threads: int, sizes: list[int] | None = None) -> list[bytes]:
+def read_all(store, threads, sizes=None):
     return [b"ERROR" if read.error else bytes(read.data) for read in start(store, threads, sizes)]
 
 
 @given(st.lists(st.binary(max_size=2000), max_size=200), st.sampled_from([1, 2, 7]))
-def test_samples_arrive_complete_and_in_order_whatever_the_threads(bodies: list[bytes], threads: int) -> None:
+def test_samples_arrive_complete_and_in_order_whatever_the_threads(bodies, threads):
     store = MemoryStore({f"{n}": body for n, body in enumerate(bodies)})
     assert read_all(store, threads) == bodies
 
 
 @pytest.mark.parametrize("threads", [1, 4])
-def test_samples_that_are_kept_keep_their_bytes(threads: int) -> None:
+def test_samples_that_are_kept_keep_their_bytes(threads):
     store = MemoryStore({f"{n}": bytes([n % 251]) * 100_000 for n in range(300)})
     kept = [read.data for read in start(store, threads) if read.position % 7 == 0]
     assert kept == [store.files[f"{n}"] for n in range(0, 300, 7)]
 
 
-def test_memory_that_nobody_holds_is_used_again() -> None:
+def test_memory_that_nobody_holds_is_used_again():
     reads = start(MemoryStore({f"{n}": bytes(100_000) for n in range(300)}), threads=1)
     places = {np.frombuffer(read.data, np.uint8).ctypes.data for read in reads}
     assert len(places) <= 2 * reading.CHUNK_BYTES // 100_000  # two chunks in turns
 
 
 @given(st.lists(st.integers(0, 3 << 20), max_size=300))
-def test_chunks_cover_every_sample_once_and_stay_small(sizes: list[int]) -> None:
+def test_chunks_cover_every_sample_once_and_stay_small(sizes):
     borders = list(reading.chunk_borders(np.array(sizes, np.int64)))
     assert [n for start, stop in borders for n in range(start, stop)] == list(range(len(sizes)))
     for start, stop in borders:
@@ -84,13 +80,13 @@ def test_chunks_cover_every_sample_once_and_stay_small(sizes: list[int]) -> None
         assert stop - start == 1 or sum(sizes[start:stop]) <= reading.CHUNK_BYTES
 
 
-def test_as_many_files_are_open_at_once_as_asked_for() -> None:
+def test_as_many_files_are_open_at_once_as_asked_for():
     store = MemoryStore({f"{n}": bytes(100) for n in range(1024)}, meet=8)
     read_all(store, threads=8)
     assert store.most_open == 8
 
 
-def test_waiting_samples_never_exceed_the_window(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_waiting_samples_never_exceed_the_window(monkeypatch):
     monkeypatch.setattr(reading, "WINDOW_BYTES", 1 << 20)
     store = MemoryStore({f"{n}": bytes(300_000) for n in range(40)})
     reads = start(store, threads=16)
@@ -101,12 +97,12 @@ def test_waiting_samples_never_exceed_the_window(monkeypatch: pytest.MonkeyPatch
 
 
 @pytest.mark.parametrize("change", [-1, 1, 50_000])
-def test_a_file_of_another_size_than_the_manifest_says_is_an_error(change: int) -> None:
+def test_a_file_of_another_size_than_the_manifest_says_is_an_error(change):
     store = MemoryStore({"a": bytes(60_000), "b": bytes(10)})
     assert read_all(store, 2, [60_000 - change, 10]) == [b"ERROR", bytes(10)]
 
 
-def test_an_abandoned_reader_ends_its_threads() -> None:
+def test_an_abandoned_reader_ends_its_threads():
     before = set(threading.enumerate())
     reads = start(MemoryStore({f"{n}": bytes(100_000) for n in range(500)}, delay_s=0.001), threads=8)
     next(reads)
@@ -114,7 +110,7 @@ def test_an_abandoned_reader_ends_its_threads() -> None:
     assert set(threading.enumerate()) <= before
 
 
-def test_a_header_check_names_what_is_wrong(tmp_path: Path) -> None:
+def test_a_header_check_names_what_is_wrong(tmp_path):
     good = photograph()
     check_header("a.JPEG", memoryview(good))
     check_header("a.JPEG", memoryview(good + bytes(300)))  # padding after the end is harmless
@@ -127,7 +123,7 @@ def test_a_header_check_names_what_is_wrong(tmp_path: Path) -> None:
             check_header("a.JPEG", memoryview(data))
 
 
-def test_decoding_finds_what_the_header_hides() -> None:
+def test_decoding_finds_what_the_header_hides():
     whole = photograph(preview=True)
     check_decode("a.JPEG", memoryview(whole))
     for name, data, words in (
@@ -140,13 +136,13 @@ def test_decoding_finds_what_the_header_hides() -> None:
             check_decode(name, memoryview(data))
 
 
-def as_file(picture: Image.Image, kind: str, **options: Any) -> bytes:
+def as_file(picture, kind, **options):
     out = io.BytesIO()
     picture.save(out, kind, **options)
     return out.getvalue()
 
 
-def photograph(preview: bool = False) -> bytes:
+def photograph(preview=False):
     """A JPEG, perhaps with a whole small one in its header, as cameras write it."""
     picture = Image.effect_noise((160, 120), 60).convert("RGB")
     data = as_file(picture, "JPEG")

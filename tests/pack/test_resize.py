@@ -10,10 +10,8 @@ import subprocess
 import sys
 import tarfile
 import threading
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -32,7 +30,7 @@ COUNT = 24
 SIDE = 64
 
 
-def picture(number: int) -> bytes:
+def picture(number):
     coarse = np.random.default_rng(number).integers(0, 256, (8, 8, 3), np.uint8)
     size = 128 - 3 * (number % 7), 96 + 4 * (number % 5)
     out = io.BytesIO()
@@ -41,7 +39,7 @@ def picture(number: int) -> bytes:
 
 
 @pytest.fixture(scope="session")
-def pictures(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def pictures(tmp_path_factory):
     root = tmp_path_factory.mktemp("pictures") / "tree"
     for number in range(COUNT):
         file = root / f"class{number % 3}" / f"p{number:03d}.JPEG"
@@ -51,15 +49,15 @@ def pictures(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def pictured(pictures: Path) -> Source:
+def pictured(pictures):
     return sources.load(pictures)
 
 
-def config(store: str = "jpeg", **changes: object) -> PackConfig:
+def config(store="jpeg", **changes):
     return PackConfig(resize=SIDE, store=store, **changes)  # type: ignore[arg-type]
 
 
-def small_shards(name: str) -> object:
+def small_shards(name):
     return formats.get("tar").Options(max_count=5) if name == "tar" else None
 
 
@@ -67,8 +65,8 @@ def small_shards(name: str) -> object:
     ("name", "store"), [(name, ("jpeg", "raw")[number % 2]) for number, name in enumerate(FORMATS)]
 )
 def test_every_format_holds_the_scaled_pictures_and_parts_have_the_bytes_of_a_single_run(
-    name: str, store: str, pictured: Source, tmp_path: Path
-) -> None:
+    name, store, pictured, tmp_path
+):
     chosen = {"options": small_shards(name), "verify": "full", "shuffle": 1}
     single, merged = tmp_path / "single" / FORMATS[name], tmp_path / "array" / FORMATS[name]
     report = pack(pictured, single, config(store, **chosen))
@@ -91,9 +89,7 @@ def test_every_format_holds_the_scaled_pictures_and_parts_have_the_bytes_of_a_si
     assert joined.resize == report.resize
 
 
-def test_raw_pixels_are_augmented_without_decoding(
-    pictured: Source, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_raw_pixels_are_augmented_without_decoding(pictured, tmp_path, monkeypatch):
     pack(pictured, tmp_path / "x.arrow", config("raw"))
     reader = formats.open(tmp_path / "x.arrow")
     monkeypatch.setattr("smallfiles.images.picture.decode_by_pillow", None)
@@ -103,9 +99,7 @@ def test_raw_pixels_are_augmented_without_decoding(
     assert all(crop.shape == (32, 32, 3) and crop.std() > 0 for crop in crops)
 
 
-def test_an_interrupted_run_resumes_and_other_scaling_starts_over(
-    pictured: Source, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_interrupted_run_resumes_and_other_scaling_starts_over(pictured, tmp_path, monkeypatch):
     options = small_shards("tar")
     single, out = tmp_path / "single.tars", tmp_path / "x.tars"
     pack(pictured, single, config(options=options))
@@ -120,7 +114,7 @@ def test_an_interrupted_run_resumes_and_other_scaling_starts_over(
     assert list(ours.values()) == list(theirs.values())
 
 
-def test_the_report_and_a_dry_run_say_what_it_costs(pictured: Source, tmp_path: Path) -> None:
+def test_the_report_and_a_dry_run_say_what_it_costs(pictured, tmp_path):
     before = sum(path.stat().st_size for path in Path(pictured.root or "").rglob("*.JPEG"))
     for asked, about in ((config(quality=80), "at most 1.00"), (config("raw"), "about")):
         planned = plan(pictured, tmp_path / "planned.arrow", asked).resize
@@ -135,7 +129,7 @@ def test_the_report_and_a_dry_run_say_what_it_costs(pictured: Source, tmp_path: 
             assert "of quality 80 at most" in packed.sentence()
 
 
-def test_an_image_that_is_encoded_again_is_no_larger_than_its_source(pictures: Path, tmp_path: Path) -> None:
+def test_an_image_that_is_encoded_again_is_no_larger_than_its_source(pictures, tmp_path):
     """Room, shards and columns are laid out by the sizes of the sources."""
     for file in (tree := Path(shutil.copytree(pictures, tmp_path / "tree"))).rglob("*.JPEG"):
         with Image.open(file) as found:
@@ -150,9 +144,7 @@ def test_an_image_that_is_encoded_again_is_no_larger_than_its_source(pictures: P
         assert (name == "y.arrow") == all(after == before for after, before in sizes)
 
 
-def test_verify_finds_damage_and_compares_keys_since_the_bytes_are_not_the_sources(
-    pictured: Source, tmp_path: Path
-) -> None:
+def test_verify_finds_damage_and_compares_keys_since_the_bytes_are_not_the_sources(pictured, tmp_path):
     out = tmp_path / "x.arrow"
     pack(pictured, out, config())
     report = verify(out, against=pictured)
@@ -167,7 +159,7 @@ def test_verify_finds_damage_and_compares_keys_since_the_bytes_are_not_the_sourc
     assert not verify(out).intact
 
 
-def test_what_does_not_decode_stops_or_is_left_out_with_its_name(pictures: Path, tmp_path: Path) -> None:
+def test_what_does_not_decode_stops_or_is_left_out_with_its_name(pictures, tmp_path):
     tree = Path(shutil.copytree(pictures, tmp_path / "tree"))
     bad = tree / "class1" / "p004.JPEG"
     bad.write_bytes(b"\xff\xd8\xff" + bytes(500) + b"\xff\xd9")  # begins and ends as a JPEG does
@@ -193,8 +185,8 @@ def test_what_does_not_decode_stops_or_is_left_out_with_its_name(pictures: Path,
 
 @pytest.mark.parametrize("packed", [True, False])
 def test_images_are_scaled_on_all_cores_and_a_stream_is_read_by_one_thread(
-    packed: bool, pictures: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    packed, pictures, tmp_path, monkeypatch
+):
     with tarfile.open(tmp_path / "set.tar.gz", "w:gz") as archive:
         archive.add(pictures, "tree")
     source = sources.load(tmp_path / "set.tar.gz" if packed else pictures)
@@ -202,8 +194,8 @@ def test_images_are_scaled_on_all_cores_and_a_stream_is_read_by_one_thread(
     store, scale, reading, scaling = type(source.store), images.resize_ahead, set(), set()
     read = store.read_into
 
-    def noting(ours: set[str], function: Callable[..., Any]) -> Callable[..., Any]:
-        def noted(*words: Any) -> Any:
+    def noting(ours, function):
+        def noted(*words):
             ours.add(threading.current_thread().name.split("_")[0])
             return function(*words)
 
@@ -220,8 +212,8 @@ def test_images_are_scaled_on_all_cores_and_a_stream_is_read_by_one_thread(
 
 
 def test_hdf5_has_no_room_for_bytes_that_scaling_saved_and_takes_twice_its_room(
-    pictured: Source, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    pictured, tmp_path, monkeypatch
+):
     report = pack(pictured, tmp_path / "x.h5", config())
     assert report.file_bytes < report.payload_bytes + 20_000 < report.resize.bytes_before
     real, free_bytes = machine.filesystem, int(report.resize.bytes_before * 1.5)
@@ -231,7 +223,7 @@ def test_hdf5_has_no_room_for_bytes_that_scaling_saved_and_takes_twice_its_room(
     pack(pictured, tmp_path / "y.arrow", config())
 
 
-def test_the_sha256_of_sources_says_nothing_of_scaled_images(pictured: Source, tmp_path: Path) -> None:
+def test_the_sha256_of_sources_says_nothing_of_scaled_images(pictured, tmp_path):
     old = pictured.manifest
     facts = {"classes": old.classes, "sizes": old.sizes, "sha256": ["0" * 64] * COUNT}
     stated = replace(pictured, manifest=Manifest.from_columns(old.paths, old.targets, **facts))
@@ -246,14 +238,12 @@ def test_the_sha256_of_sources_says_nothing_of_scaled_images(pictured: Source, t
         ({"resize": 0}, "--resize is 0; expected 1 or more"),
     ],
 )
-def test_options_of_scaling_that_make_no_sense_are_refused(asked: dict[str, Any], told: str) -> None:
+def test_options_of_scaling_that_make_no_sense_are_refused(asked, told):
     with pytest.raises(UsageError, match=told):
         PackConfig(**asked)
 
 
-def test_the_command_line_does_the_same(
-    pictures: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_command_line_does_the_same(pictures, tmp_path, capsys):
     asked = config("raw")
     words = asked.to_cli(str(pictures), str(tmp_path / "x.arrow")).split()[1:]
     assert main([*words, "--dry-run"]) == 0
@@ -264,14 +254,14 @@ def test_the_command_line_does_the_same(
     assert (tmp_path / "x.arrow").read_bytes() == (tmp_path / "y.arrow").read_bytes()
 
 
-def test_nothing_else_pays_for_scaling() -> None:
+def test_nothing_else_pays_for_scaling():
     """Packing without it does not import PyTorch, which takes seconds on a parallel file system."""
     code = "import sys, smallfiles.pack; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False, timeout=60).returncode == 0
 
 
 @pytest.mark.parametrize("mode", ["P", "1", "I;16", "F"])
-def test_images_whose_values_would_change_are_refused(mode: str, pictures: Path, tmp_path: Path) -> None:
+def test_images_whose_values_would_change_are_refused(mode, pictures, tmp_path):
     tree = Path(shutil.copytree(pictures, tmp_path / "tree"))
     mask = tree / "class1" / ("mask.tiff" if mode == "F" else "mask.png")
     Image.fromarray(np.arange(64, dtype=np.uint8).reshape(8, 8) % 4).convert(mode).save(mask)
@@ -289,8 +279,8 @@ def test_images_whose_values_would_change_are_refused(mode: str, pictures: Path,
 
 @pytest.mark.parametrize("packed", [PackConfig(), PackConfig(resize=SIDE)], ids=repr)
 def test_images_that_exif_says_to_turn_are_counted_and_turned_where_that_was_asked_for(
-    packed: PackConfig, pictures: Path, tmp_path: Path
-) -> None:
+    packed, pictures, tmp_path
+):
     tree = Path(shutil.copytree(pictures, tmp_path / "tree"))
     (exif := Image.Exif())[0x0112] = 6
     file = tree / "class1" / "p004.JPEG"

@@ -4,7 +4,6 @@ import io
 import json
 import struct
 import zlib
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -21,7 +20,7 @@ CONFIG = PackConfig(resize=SHORT, verify="full")
 OUTPUTS = ["x.arrow", "x.tar", "x.sqfs", "x.files"]
 
 
-def planted(root: Path, mode: str = "P", suffix: str = "png") -> Path:
+def planted(root, mode="P", suffix="png"):
     """Three images of which the first is small, and masks of values that follow the place."""
     for n, (width, height) in enumerate([(30, 40), (64, 96), (128, 64)]):
         y, x = np.mgrid[:height, :width]
@@ -87,7 +86,7 @@ def test_boxes_points_and_areas_move_with_their_image_and_fractions_stay(tmp_pat
     assert verify(tmp_path / "x.arrow", against=sources.load(root / "t.jsonl")).differences
 
 
-def png(values: np.ndarray, colours: int, palette: bytes = b"") -> bytes:
+def png(values, colours, palette=b""):
     """A PNG as other programs write it: 8 or 16 bits, with a palette that may lack colours."""
     bits = 8 * values.dtype.itemsize
     rows = b"".join(b"\0" + row.astype(f">u{bits // 8}").tobytes() for row in values)

@@ -6,7 +6,6 @@ import dataclasses
 import os
 import shutil
 import signal
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -20,22 +19,19 @@ from smallfiles.errors import OutputExistsError, PackError, ResourceError
 from smallfiles.formats import tar
 from smallfiles.pack import PackConfig, pack, verify
 from smallfiles.pack.records import Written
-from smallfiles.sources import Source
 
 EIGHT = formats.get("tar").Options(max_count=5)
 
 
-def the_disk_goes() -> None:
+def the_disk_goes():
     raise ResourceError("the disk is gone", expected="it", next_step="Look for it")
 
 
-def interrupted(
-    source: Source, out: Path, config: PackConfig, after: int, end: Callable[[], None] = the_disk_goes
-) -> Path:
+def interrupted(source, out, config, after, end=the_disk_goes):
     """Pack until `after` shards are written, then have the storage fail; the folder of finished ones."""
     write, done = tar.write_shard, []
 
-    def failing(*words: object, **named: object) -> object:
+    def failing(*words, **named):
         done.append(1)
         if len(done) > after:
             end()
@@ -48,11 +44,11 @@ def interrupted(
     return finished_shards(out)
 
 
-def finished_shards(out: Path) -> Path:
+def finished_shards(out):
     return out.parent / f".{out.name}.packing" / "data" / out.name
 
 
-def zeros(path: Path) -> None:
+def zeros(path):
     """What a power cut leaves of bytes that were never synced: the size is right."""
     size = path.stat().st_size
     path.write_bytes(path.read_bytes()[: size // 2] + bytes(size - size // 2))
@@ -67,9 +63,7 @@ def zeros(path: Path) -> None:
     ],
     ids=["digest", "no digest", "nothing to compare with"],
 )
-def test_a_finished_shard_that_lost_its_bytes_is_written_again(
-    config: PackConfig, source: Source, tmp_path: Path
-) -> None:
+def test_a_finished_shard_that_lost_its_bytes_is_written_again(config, source, tmp_path):
     (tmp_path / "calm").mkdir()
     calm = tmp_path / "calm" / "out.tars"
     pack(source, calm, config)
@@ -82,16 +76,14 @@ def test_a_finished_shard_that_lost_its_bytes_is_written_again(
     assert report.resumed == (0 if config.verify == "none" else 10)
 
 
-def test_a_shard_is_synced_before_it_is_called_finished(
-    source: Source, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_shard_is_synced_before_it_is_called_finished(source, tmp_path, monkeypatch):
     fsync, rename, synced, finished = os.fsync, Path.rename, set(), []
 
-    def noting(descriptor: int) -> None:
+    def noting(descriptor):
         synced.add(Path(os.readlink(f"/proc/self/fd/{descriptor}")).name)
         fsync(descriptor)
 
-    def moving(self: Path, target: Path) -> Path:
+    def moving(self, target):
         if self.parent.name.startswith("partial"):
             assert {self.name, "shard-000000.tar.checksums.npy"} <= synced, f"{self.name} was not synced"
             finished.append(self.name)
@@ -103,9 +95,7 @@ def test_a_shard_is_synced_before_it_is_called_finished(
     assert len([name for name in finished if name.endswith(".tar")]) == 8
 
 
-def test_finished_shards_are_not_written_again_and_those_of_other_options_are_cleared(
-    source: Source, tmp_path: Path
-) -> None:
+def test_finished_shards_are_not_written_again_and_those_of_other_options_are_cleared(source, tmp_path):
     config, out = PackConfig(options=EIGHT, shuffle=1), tmp_path / "out.tars"
     run = Program(interrupted, source, out, config, 6, lambda: os.kill(os.getpid(), signal.SIGKILL))
     assert run.wait() == -signal.SIGKILL
@@ -119,16 +109,14 @@ def test_finished_shards_are_not_written_again_and_those_of_other_options_are_cl
     assert report.resumed == 0 and verify(out, source).intact
 
 
-def lacking(monkeypatch: pytest.MonkeyPatch, free_bytes: int) -> None:
+def lacking(monkeypatch, free_bytes):
     real = machine.filesystem
     monkeypatch.setattr(
         machine, "filesystem", lambda path: dataclasses.replace(real(path), free_bytes=free_bytes)
     )
 
 
-def test_a_run_that_resumes_or_merges_asks_only_for_the_room_that_is_missing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_that_resumes_or_merges_asks_only_for_the_room_that_is_missing(tmp_path, monkeypatch):
     source = sources.load(make_tree(tmp_path / "tree", 40, size=50_000))  # 2 MB
     config, out, parts = PackConfig(options=EIGHT), tmp_path / "out.tars", tmp_path / "parts.tars"
     with monkeypatch.context() as patch:
@@ -144,9 +132,7 @@ def test_a_run_that_resumes_or_merges_asks_only_for_the_room_that_is_missing(
     assert pack(source, parts, dataclasses.replace(config, merge=True)).samples == 40  # it links them
 
 
-def test_a_finished_part_that_is_run_again_says_so_and_that_of_another_run_is_refused(
-    tree: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_finished_part_that_is_run_again_says_so_and_that_of_another_run_is_refused(tree, tmp_path, capsys):
     source, out, part = sources.load(tree), tmp_path / "out.arrow", PackConfig(part=(1, 2))
     first = pack(source, out, part)
     before = contents(tmp_path / "out.arrow.parts")
@@ -167,9 +153,7 @@ def test_a_finished_part_that_is_run_again_says_so_and_that_of_another_run_is_re
 
 
 @pytest.mark.parametrize("name", ["out.files", "out.arrow"])
-def test_files_beside_an_earlier_output_do_not_speak_for_the_new_one(
-    name: str, tree: Path, tmp_path: Path
-) -> None:
+def test_files_beside_an_earlier_output_do_not_speak_for_the_new_one(name, tree, tmp_path):
     """An old record of scaling switched a comparison off; an old digest called it damaged."""
     out = tmp_path / "o" / name
     pack(sources.load(tree), out)
@@ -181,7 +165,7 @@ def test_files_beside_an_earlier_output_do_not_speak_for_the_new_one(
     assert verify(out, sources.load(tree)).intact
 
 
-def test_a_record_whose_run_was_killed_while_it_was_written_again_is_none(tmp_path: Path) -> None:
+def test_a_record_whose_run_was_killed_while_it_was_written_again_is_none(tmp_path):
     """A second run writes the record anew; until that is whole, the first one's may not stand for it."""
     record = Written("x.arrow", 0, 9, (), np.ones(2, np.uint64), np.ones(2, bool))
     record.save(tmp_path)

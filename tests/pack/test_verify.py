@@ -9,10 +9,7 @@ import random
 import shutil
 import sys
 import tarfile
-from collections.abc import Iterable, Iterator
-from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -24,13 +21,11 @@ from smallfiles.errors import PackError
 from smallfiles.formats.tar import Options as TarOptions
 from smallfiles.manifest import Manifest
 from smallfiles.pack import PackConfig, compare, pack, verify
-from smallfiles.samples import Sample, Schema
-from smallfiles.sources import Source
 
 SHARDS = PackConfig(options=TarOptions(max_count=10))
 
 
-def with_metas(source: Source, changed: int | None = None) -> Source:
+def with_metas(source, changed=None):
     """The same source with a JSON object for every second sample; one of them may be another."""
     metas = [{"row": row, "word": "é"} if row % 2 else None for row in range(len(source.manifest))]
     if changed is not None:
@@ -38,22 +33,20 @@ def with_metas(source: Source, changed: int | None = None) -> Source:
     return with_columns(source, metas=metas)
 
 
-def with_columns(source: Source, **columns: list[Any]) -> Source:
+def with_columns(source, **columns):
     old = source.manifest
     new = Manifest.from_columns(old.paths, old.targets, classes=old.classes, sizes=old.sizes, **columns)
     return dataclasses.replace(source, manifest=new)
 
 
-def flip(path: Path, place: int) -> None:
+def flip(path, place):
     data = bytearray(path.read_bytes())
     data[place] ^= 1
     path.write_bytes(data)
 
 
 @pytest.mark.parametrize("name", FORMATS)
-def test_without_digest_and_source_nothing_is_called_intact_changed_or_not(
-    name: str, tree: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_without_digest_and_source_nothing_is_called_intact_changed_or_not(name, tree, tmp_path, capsys):
     out = tmp_path / FORMATS[name]
     pack(sources.load(tree), out, PackConfig(digest=False))
     assert verify(out).verdict == "unproven" and not verify(out).intact
@@ -72,7 +65,7 @@ def test_without_digest_and_source_nothing_is_called_intact_changed_or_not(
         flip(file, place)
 
 
-def test_plain_files_without_their_sha256_are_not_intact(source: Source, tmp_path: Path) -> None:
+def test_plain_files_without_their_sha256_are_not_intact(source, tmp_path):
     out = tmp_path / "out.files"
     pack(source, out)
     manifest = json.loads((out / "manifest.json").read_text())
@@ -83,9 +76,7 @@ def test_plain_files_without_their_sha256_are_not_intact(source: Source, tmp_pat
     assert report.verdict == "unproven" and any("1 sample without a SHA-256" in n for n in report.notes)
 
 
-def test_one_shard_that_lost_its_digest_or_index_is_not_covered_by_the_others(
-    source: Source, tmp_path: Path
-) -> None:
+def test_one_shard_that_lost_its_digest_or_index_is_not_covered_by_the_others(source, tmp_path):
     out = tmp_path / "out.tars"
     pack(source, out, SHARDS)
     assert verify(out).intact
@@ -101,7 +92,7 @@ def test_one_shard_that_lost_its_digest_or_index_is_not_covered_by_the_others(
     assert any("shard-000001.tar.index.arrow" in problem for problem in verify(out).problems)
 
 
-def test_a_name_with_brackets_is_a_name_and_no_pattern(source: Source, tmp_path: Path) -> None:
+def test_a_name_with_brackets_is_a_name_and_no_pattern(source, tmp_path):
     out = tmp_path / "set[1].arrow"
     pack(source, out)
     assert verify(out).intact
@@ -113,7 +104,7 @@ def test_a_name_with_brackets_is_a_name_and_no_pattern(source: Source, tmp_path:
     assert verify(out).verdict == "unproven"
 
 
-def test_a_shard_is_not_blamed_for_its_neighbour(source: Source, tmp_path: Path) -> None:
+def test_a_shard_is_not_blamed_for_its_neighbour(source, tmp_path):
     pack(source, tmp_path / "a.tar")
     pack(source, tmp_path / "a.tar.gz")
     flip(tmp_path / "a.tar.gz", (tmp_path / "a.tar.gz").stat().st_size // 2)
@@ -123,7 +114,7 @@ def test_a_shard_is_not_blamed_for_its_neighbour(source: Source, tmp_path: Path)
     assert verify(tmp_path / "a.tar").intact
 
 
-def test_a_sample_that_is_named_like_a_digest_is_a_sample(tmp_path: Path) -> None:
+def test_a_sample_that_is_named_like_a_digest_is_a_sample(tmp_path):
     (tmp_path / "tree/c").mkdir(parents=True)
     (tmp_path / "tree/c/a.digest.json").write_text("{}")
     (tmp_path / "tree/c/a").write_text("x")
@@ -132,14 +123,12 @@ def test_a_sample_that_is_named_like_a_digest_is_a_sample(tmp_path: Path) -> Non
     assert verify(tmp_path / "x.files").intact
 
 
-def test_the_pass_over_the_blocks_is_shown_until_it_ends(
-    source: Source, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_pass_over_the_blocks_is_shown_until_it_ends(source, tmp_path, monkeypatch):
     pack(source, tmp_path / "x.arrow")
     shown = []
 
     @contextlib.contextmanager
-    def progress(total: int, what: str, **_: Any) -> Iterator[Any]:
+    def progress(total, what, **_):
         done = []
         yield SimpleNamespace(advance=lambda n=1, bytes=0: done.append(n))
         shown.append((what, total, sum(done)))
@@ -150,9 +139,7 @@ def test_the_pass_over_the_blocks_is_shown_until_it_ends(
     assert shown == [("check x.arrow", blocks, blocks), ("verify x.arrow", samples, samples)] and blocks > 0
 
 
-def test_an_edited_source_is_no_damage(
-    tree: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_edited_source_is_no_damage(tree, tmp_path, capsys):
     out = tmp_path / "out.arrow"
     pack(sources.load(tree), out)
     edited = tree / sources.load(tree).manifest.path(5)
@@ -167,7 +154,7 @@ def test_an_edited_source_is_no_damage(
 
 
 @pytest.mark.parametrize("name", FORMATS)
-def test_a_source_with_other_json_objects_differs(name: str, source: Source, tmp_path: Path) -> None:
+def test_a_source_with_other_json_objects_differs(name, source, tmp_path):
     out = tmp_path / FORMATS[name]
     pack(with_metas(source), out, PackConfig(shuffle=1, verify="full"))
     assert verify(out, with_metas(source)).intact
@@ -177,13 +164,11 @@ def test_a_source_with_other_json_objects_differs(name: str, source: Source, tmp
 
 
 @pytest.mark.parametrize("name", FORMATS)
-def test_a_json_object_that_was_not_written_stops_publication(
-    name: str, source: Source, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_json_object_that_was_not_written_stops_publication(name, source, tmp_path, monkeypatch):
     module, writer = formats.get(name), "write_shard" if name == "tar" else "write"
     honest = getattr(module, writer)
 
-    def forgetful(samples: Iterable[Sample], path: Path, *, schema: Schema, **named: Any) -> Any:
+    def forgetful(samples, path, *, schema, **named):
         metas = [text if row != 7 else None for row, text in enumerate(schema.values["meta"].to_pylist())]
         values = schema.values.set_column(1, "meta", pa.array(metas))
         return honest(samples, path, schema=dataclasses.replace(schema, values=values), **named)
@@ -195,7 +180,7 @@ def test_a_json_object_that_was_not_written_stops_publication(
 
 
 @pytest.mark.parametrize("name", FORMATS)
-def test_the_sha256_of_a_manifest_is_compared(name: str, source: Source, tmp_path: Path) -> None:
+def test_the_sha256_of_a_manifest_is_compared(name, source, tmp_path):
     stated = with_columns(source, sha256=[None] * 20 + ["0" * 64] + [None] * 19)
     out = tmp_path / FORMATS[name]
     with pytest.raises(PackError, match="other bytes than its manifest says"):
@@ -206,9 +191,7 @@ def test_the_sha256_of_a_manifest_is_compared(name: str, source: Source, tmp_pat
     assert report.verdict == "differs" and source.manifest.path(20) in report.differences[0]
 
 
-def test_samples_of_many_damaged_blocks_are_found_in_one_pass(
-    tree: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_samples_of_many_damaged_blocks_are_found_in_one_pass(tree, tmp_path, monkeypatch):
     monkeypatch.setattr(digests, "BLOCK_BYTES", 1 << 12)
     source, out = sources.load(tree), tmp_path / "out.arrow"
     pack(source, out)
@@ -226,7 +209,7 @@ def test_samples_of_many_damaged_blocks_are_found_in_one_pass(
         assert all(source.manifest.path(i) in problem for i in hurt[:5])
 
 
-def test_values_are_compared_bit_by_bit_in_all_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_values_are_compared_bit_by_bit_in_all_rows(monkeypatch):
     monkeypatch.setattr(compare, "ROWS_AT_ONCE", 2)
     ours = pa.chunked_array([[1.0, float("nan"), 0.0, None], [5.0, 6.0]])
     theirs = pa.chunked_array([[1.0, float("nan"), -0.0], [4.0, 5.0, 6.5]])
@@ -234,7 +217,7 @@ def test_values_are_compared_bit_by_bit_in_all_rows(monkeypatch: pytest.MonkeyPa
     assert compare.differing(ours, ours) == []
 
 
-def test_the_first_and_the_last_sample_are_always_read_back() -> None:
+def test_the_first_and_the_last_sample_are_always_read_back():
     for count in (257, 1000, 100_000):
         rows = [*compare.chosen(count, full=False)]
         assert (rows[0], rows[-1]) == (0, count - 1) and rows == sorted(set(rows))
@@ -244,15 +227,13 @@ def test_the_first_and_the_last_sample_are_always_read_back() -> None:
 
 
 @pytest.mark.parametrize("place", [0, -1])
-def test_a_wrong_first_or_last_sample_of_many_stops_publication(
-    place: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_wrong_first_or_last_sample_of_many_stops_publication(place, tmp_path, monkeypatch):
     monkeypatch.setattr(compare, "SAMPLED", 3)
     source = sources.load(make_tree(tmp_path / "tree", 40, size=30))
     wrong = source.manifest.paths.to_pylist()[place]
     module, honest = formats.get("arrow"), formats.get("arrow").write
 
-    def careless(samples: Iterable[Sample], path: Path, **named: Any) -> Any:
+    def careless(samples, path, **named):
         changed = (
             each._replace(blobs=(bytes(each.blobs[0])[::-1],)) if each.key == wrong else each
             for each in samples
@@ -264,7 +245,7 @@ def test_a_wrong_first_or_last_sample_of_many_stops_publication(
         pack(source, tmp_path / "x.arrow")
 
 
-def test_samples_that_are_missing_without_a_report_are_damage(tree: Path, tmp_path: Path) -> None:
+def test_samples_that_are_missing_without_a_report_are_damage(tree, tmp_path):
     files = sorted(tree.rglob("*.JPEG"))
     for path in files[:2]:
         path.write_bytes(b"")
@@ -291,16 +272,12 @@ def test_samples_that_are_missing_without_a_report_are_damage(tree: Path, tmp_pa
     ],
 )
 def test_a_field_that_differs_stops_publication_and_is_a_difference(
-    other: dict[str, list[int]],
-    told: str,
-    source: Source,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+    other, told, source, tmp_path, monkeypatch
+):
     aged, out = with_columns(source, values={"age": [*range(40)]}), tmp_path / "x.arrow"
     module, honest = formats.get("arrow"), formats.get("arrow").write
 
-    def forgetful(samples: Iterable[Sample], path: Path, *, schema: Schema, **named: Any) -> Any:
+    def forgetful(samples, path, *, schema, **named):
         values = pa.table({"label": schema.values["label"], **other})
         return honest(samples, path, schema=dataclasses.replace(schema, values=values), **named)
 
