@@ -7,6 +7,8 @@ os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ["HF_DATASETS_OFFLINE"] = "1"
 os.environ["MPLBACKEND"] = "Agg"
 os.environ.setdefault("OMP_NUM_THREADS", "2")
+# Tests start some hundred processes, which would all compile the same modules.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 # Slurm is installed here for the tests of jobs; that makes no login node of this machine.
 os.environ["SMALLFILES_LOGIN_OK"] = "1"
 
