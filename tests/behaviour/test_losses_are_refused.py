@@ -8,7 +8,6 @@ import pytest
 from PIL import Image
 
 from smallfiles import sources
-from smallfiles.cli import main
 from smallfiles.errors import SmallfilesError
 
 
@@ -72,26 +71,9 @@ def test_ids_of_coco_that_differ_only_in_their_type_stay_apart(tmp_path):
     assert boxes(sources.load(root)) == [2, 1, 1]
 
 
-@pytest.mark.parametrize("image_ids", [[7, 8, 9], ["a", "b"]])
-def test_annotations_of_coco_that_all_belong_to_no_image_are_refused(tmp_path, image_ids):
-    files = images(*(f"images/{n}.jpg" for n in range(3)))
-    said = refused(plant(tmp_path, files | {"annotations.json": coco([0, 1, 2], image_ids)}))
-    assert re.search(r"all \d annotations of .*annotations.json would be lost.*image_id", said)
-
-
 def test_annotations_of_coco_that_all_belong_to_missing_images_are_refused(tmp_path):
     files = images("images/2.jpg") | {"annotations.json": coco([0, 1, 2], [0, 1])}
     assert re.search(r"all 2 annotations.*lost", refused(plant(tmp_path, files)))
-
-
-def test_a_class_of_coco_whose_images_are_all_missing_is_refused_and_the_cure_works(tmp_path):
-    files = images("images/0.jpg", "images/2.jpg") | {"annotations.json": coco([0, 1, 2], [0, 1, 2, 1])}
-    said = refused(plant(tmp_path, files))
-    assert re.search(r"class dog of .* would be lost.*remove the annotations of this class", said)
-    document = json.loads((tmp_path / "annotations.json").read_text())
-    document["annotations"] = [each for each in document["annotations"] if each["category_id"] == 1]
-    (tmp_path / "annotations.json").write_text(json.dumps(document))
-    assert boxes(sources.load(tmp_path)) == [1, 1]
 
 
 def test_a_partial_loss_of_coco_says_how_many_images_get_no_boxes_and_strict_refuses_it(tmp_path):
@@ -102,18 +84,6 @@ def test_a_partial_loss_of_coco_says_how_many_images_get_no_boxes_and_strict_ref
     assert "3 annotations of unknown image ids" in refused(root, strict=True)
 
 
-def test_masks_of_coco_that_are_all_in_run_lengths_are_refused(tmp_path):
-    mask = {"counts": [1, 2], "size": [48, 64]}
-    files = images("images/0.jpg", "images/1.jpg")
-    root = plant(tmp_path, files | {"annotations.json": coco([0, 1], [0, 1], segmentation=mask)})
-    assert re.search(r"all 2 masks .*would be lost.*run lengths", refused(root))
-    document = json.loads((root / "annotations.json").read_text())
-    for each in document["annotations"]:
-        del each["segmentation"]  # the cure
-    (root / "annotations.json").write_text(json.dumps(document))
-    assert boxes(sources.load(root)) == [1, 1]
-
-
 FACE = "0 0.5 0.5 0.2 0.3 0.45 0.45 0.55 0.45 0.5 0.5 0.46 0.55 0.54 0.55\n"
 
 
@@ -121,22 +91,19 @@ FACE = "0 0.5 0.5 0.2 0.3 0.45 0.45 0.55 0.45 0.5 0.5 0.46 0.55 0.54 0.55\n"
     ("line", "shape"),
     [(FACE, "[5, 2]"), ("0 0.5 0.5 0.4 0.4 0.5 0.5 0.4 0.4\n", "[2, 2]"), (FACE + FACE, "[5, 2]")],
 )
-@pytest.mark.parametrize("head", ["names: [face]\n", ""])
-def test_lines_of_yolo_that_may_be_boxes_with_points_are_refused_and_both_cures_work(
-    tmp_path, line, shape, head
-):
+def test_lines_of_yolo_that_may_be_boxes_with_points_are_refused_and_both_cures_work(tmp_path, line, shape):
     files = {f"labels/train/{n}.txt": line for n in range(3)} | images(
         *(f"images/train/{n}.jpg" for n in range(3))
     )
-    root = plant(tmp_path, files | {"data.yaml": f"train: images/train\n{head}"})
+    root = plant(tmp_path, files | {"data.yaml": "train: images/train\n"})
     said = refused(root)
     assert f"kpt_shape: {shape}" in said and "kpt_shape: [0, 2]" in said and "data.yaml" in said
-    (root / "data.yaml").write_text(f"{head}kpt_shape: {shape}\n")
+    (root / "data.yaml").write_text(f"names: [face]\nkpt_shape: {shape}\n")
     manifest = sources.load(root).manifest
     assert "keypoints" in manifest.values.column_names
     if line.startswith(FACE):
         assert manifest.values["boxes"][0].as_py()[0] == pytest.approx([25.6, 16.8, 38.4, 31.2])
-    (root / "data.yaml").write_text(f"{head}kpt_shape: [0, 2]\n")
+    (root / "data.yaml").write_text("kpt_shape: [0, 2]\n")
     assert "segments" in sources.load(root).manifest.values.column_names
 
 
@@ -161,16 +128,6 @@ VOC = (
 BOX = "<bndbox><xmin>1</xmin><ymin>2</ymin><xmax>9</xmax><ymax>9</ymax></bndbox>"
 
 
-def test_an_xml_of_voc_that_names_another_image_than_its_own_name_is_refused(tmp_path):
-    files = images("JPEGImages/1.jpg", "JPEGImages/2.jpg")
-    files |= {"Annotations/1.xml": VOC.format("2.jpg", BOX), "Annotations/2.xml": VOC.format("1.jpg", BOX)}
-    root = plant(tmp_path, files)
-    assert re.search(r"Annotations/1.xml names 2.jpg.*1.jpg", refused(root))
-    for stem in "12":  # the cure
-        (root / f"Annotations/{stem}.xml").write_text(VOC.format(f"{stem}.jpg", BOX))
-    assert boxes(sources.load(root)) == [1, 1]
-
-
 def test_xmls_of_voc_with_a_stale_name_of_a_file_are_paired_by_their_own_names_with_a_note(tmp_path):
     files = images("JPEGImages/1.jpg") | {"Annotations/1.xml": VOC.format("IMG_0001.jpg", BOX)}
     source = sources.load(plant(tmp_path, files))
@@ -185,58 +142,12 @@ def test_xmls_of_voc_that_match_no_image_or_have_no_box_at_all_are_refused(tmp_p
     assert re.search("lose all objects .*they have no box", refused(plant(tmp_path / "b", files)))
 
 
-def test_a_class_folder_of_files_that_are_not_read_is_refused_and_each_cure_works(tmp_path, capsys):
-    files = images("cat/1.jpg", "dog/2.jpg") | {"bee/3.heic": b"x", "bee/4.heic": b"y"}
-    root = plant(tmp_path / "tree", files)
-    said = refused(root)
-    assert re.search(r"lose the class bee.*2 .heic files.*--suffix .heic.*--ignore", said)
-    source = sources.load(root, ignore=("bee/*",))
-    assert source.manifest.classes == ("cat", "dog")
-    with_bee = sources.load(root, suffixes=(".jpg", ".heic"))
-    assert with_bee.manifest.classes == ("bee", "cat", "dog")
-    assert main(["pack", str(root), str(tmp_path / "o.arrow"), "--ignore", "bee/*"]) == 0
-    assert "bee" in capsys.readouterr().err
-
-
 def test_an_empty_class_folder_and_folders_of_documents_lose_nothing(tmp_path):
     files = images("cat/1.jpg", "dog/2.jpg") | {"docs/a.md": "x", "docs/b.html": "y", "src/a.py": "z"}
     (tmp_path / "bee").mkdir()
     assert sources.load(plant(tmp_path, files)).manifest.classes == ("bee", "cat", "dog")
 
 
-def test_a_class_of_a_table_whose_files_are_all_missing_is_refused_and_the_cure_works(tmp_path):
-    plant(tmp_path / "tree", images("x/1.jpg", "x/2.jpg"))
-    table = tmp_path / "labels.csv"
-    table.write_text("id,label\n1,b\n2,a\n3,c\n4,c\n")
-    assert re.search(r"class c .*lost.*remove its rows", refused(tmp_path / "tree", labels=table))
-    table.write_text("id,label\n1,b\n2,a\n")
-    assert sources.load(tmp_path / "tree", labels=table).manifest.classes == ("a", "b")
-    table.write_text("id,label\n1,b\n2,a\n3,b\n")
-    source = sources.load(tmp_path / "tree", labels=table)
-    assert "1 row of the table without a file left out: 3" in "; ".join(source.notes)
-
-
 KARPATHY = json.dumps(
     {"images": [{"filename": "other.jpg", "split": "train", "sentences": [{"raw": "a dog"}] * 5}]}
 )
-
-
-@pytest.mark.parametrize(
-    ("files", "options", "says"),
-    [
-        ({"t.csv": "path,label\nb.jpg,1\nc.jpg,2\n"}, {}, "no file of .*t.csv"),
-        (
-            {"results.csv": "image_name| comment_number| comment\nz.jpg| 0| a dog\n"},
-            {},
-            "none of the 2 images",
-        ),
-        ({"dataset_flickr30k.json": KARPATHY}, {}, "none of the 2 images"),
-        ({"labels.csv": "id,text\nz,a dog\n"}, {"labels": "labels.csv"}, "no row of .* names a file"),
-        ({"masks/z1.png": None, "masks/z2.png": None}, {}, "parts of samples"),
-    ],
-)
-def test_declarations_that_match_no_file_are_refused(tmp_path, files, options, says):
-    root = plant(tmp_path, images("images/a.jpg", "images/b.jpg") | files)
-    path = root / "t.csv" if "t.csv" in files else root
-    options = {name: root / value for name, value in options.items()}
-    assert re.search(says, refused(path, **options))
