@@ -35,28 +35,26 @@ def assert_clean(executed):
     assert "Warning" not in executed.stderr and "Traceback" not in executed.stderr, executed.stderr[-2000:]
 
 
+KEYS_OF_ITS_STORE = "print(server.keys.key_id, server.keys.secret, file=open('their keys', 'w'))"
+
+
 @each("notebooks")
-def test_a_notebook_runs_and_draws_a_figure(path, participant, forked):
-    executed = execute(path, participant, kept(path))
+def test_a_notebook_runs_and_draws_a_figure(path, participant, course_cache, forked):
+    last = KEYS_OF_ITS_STORE if path.stem == "09_stream_shards" else ""
+    executed = execute(path, participant, kept(path), last=last)
     assert_clean(executed)
     assert re.search(r'<img alt="[^"]{20,}', executed.html), "no figure with a description was drawn"
+    if last:
+        assert_in_no_file(participant / "their keys", participant, course_cache, kept(path).parent)
 
 
-def test_no_notebook_or_record_holds_the_keys_of_its_store(participant, course_cache, forked):
-    path = ROOT / "notebooks" / "09_stream_shards.ipynb"
-    whole = course_cache / "executed.ipynb"
-    execute(
-        path,
-        participant,
-        whole,
-        last="print(server.keys.key_id, server.keys.secret, file=open('their keys', 'w'))",
-    )
-    keys = (participant / "their keys").read_text().split()
-    assert [len(key) for key in keys] == [20, 40]
-    (participant / "their keys").unlink()
-    files = [file for place in (participant, course_cache) for file in place.rglob("*") if file.is_file()]
-    assert whole in files
-    assert [file for file in files if any(key.encode() in file.read_bytes() for key in keys)] == []
+def assert_in_no_file(keys, *places):
+    """No notebook or record holds the keys of its store."""
+    words = keys.read_text().split()
+    assert [len(word) for word in words] == [20, 40]
+    keys.unlink()
+    files = [file for place in places for file in place.rglob("*") if file.is_file()]
+    assert [file for file in files if any(word.encode() in file.read_bytes() for word in words)] == []
 
 
 @each("notebooks")
