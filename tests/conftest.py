@@ -59,8 +59,19 @@ def need_tool():
 
 
 def pytest_collection_modifyitems(items):
-    """Two processes share the tests, a file each: the long ones first, so that both end at the same time."""
-    first = ["jobs_run", "execute", "contract", "push_and_pull", "training", "streaming", "client", "kill"]
+    """Three processes share the tests, a file each: the long ones first, so that all end at the same time."""
+    first = [
+        "jobs_run",
+        "execute",
+        "execute_solutions",
+        "execute_exercises",
+        "contract",
+        "push_and_pull",
+        "training",
+        "streaming",
+        "client",
+        "kill",
+    ]
     first += ["cortx", "recipes", "jupyterlab", "ring_kills", "ring_cli"]
 
     def rank(item):

@@ -1,39 +1,15 @@
-"""Every notebook, exercise and solution runs from top to bottom, as participants run them."""
+"""Every notebook runs from top to bottom, as participants run it."""
 
 import re
 import shlex
-from pathlib import Path
 
 import nbformat
 import pytest
-from lint_notebooks import pages
+from courses import BY_FOLDER, assert_clean, each, kept
 from running import execute
 
 from helpers.plans import PLANS
 from smallfiles.cli import build_parser
-
-ROOT = Path(__file__).resolve().parents[2]
-BY_FOLDER = {
-    folder: [path for path in pages(ROOT) if path.parent.name == folder]
-    for folder in ("notebooks", "exercises", "solutions")
-}
-
-
-def each(folder):
-    return pytest.mark.parametrize("path", BY_FOLDER[folder], ids=lambda path: path.stem)
-
-
-def kept(path):
-    return ROOT / "test_output" / "notebooks" / path.parent.name / path.name
-
-
-def assert_clean(executed):
-    """No error that was not announced, no warning, no traceback."""
-    for cell in executed.cells:
-        errors = [o for o in cell.get("outputs", ()) if o["output_type"] == "error"]
-        assert not errors or "raises-exception" in cell.metadata.get("tags", ())
-    assert "Warning" not in executed.stderr and "Traceback" not in executed.stderr, executed.stderr[-2000:]
-
 
 KEYS_OF_ITS_STORE = "print(server.keys.key_id, server.keys.secret, file=open('their keys', 'w'))"
 
@@ -67,23 +43,6 @@ def test_every_command_that_a_notebook_prints_is_one_that_the_command_line_takes
     assert lines, "no command for the cluster was printed"
     for line in lines:
         assert build_parser().parse_args(shlex.split(line)[1:]).verb
-
-
-@each("solutions")
-def test_a_solution_passes_its_checks(path, participant, forked, monkeypatch):
-    monkeypatch.setenv("COURSE_STRICT", "1")
-    executed = execute(path, participant, kept(path))
-    assert_clean(executed)
-    assert "✓" in executed.text and "✗" not in executed.text and "○" not in executed.text
-
-
-@each("exercises")
-def test_an_unsolved_exercise_runs_to_its_end_and_says_what_to_do(path, participant, forked):
-    executed = execute(path, participant, kept(path))
-    assert_clean(executed)
-    assert all(cell.execution_count for cell in executed.cells if cell.cell_type == "code")
-    assert "○" in executed.text and "Replace the stub" in executed.text
-    assert "✓" not in executed.text
 
 
 def test_every_exercise_has_its_solution_and_every_notebook_its_plan():
