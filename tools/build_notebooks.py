@@ -13,6 +13,9 @@ the sources stands in `percent.py`, that of the gaps in `gaps.py`.
 
 from __future__ import annotations
 
+import python_version  # noqa: F401 - it ends this tool if this Python is too old
+
+# isort: split
 import argparse
 import difflib
 import re

@@ -5,6 +5,9 @@ so that a relative link in `docs/` leads to the same file here and on the page. 
 until one of its cells changes.
 """
 
+import python_version  # noqa: F401 - it ends this tool if this Python is too old
+
+# isort: split
 import argparse
 import os
 import shutil

@@ -6,6 +6,9 @@ One file that needs no network: arrow keys and Page Up/Down turn the pages, the 
 What a notebook says is what the slide says, so there is nothing to keep up to date.
 """
 
+import python_version  # noqa: F401 - it ends this tool if this Python is too old
+
+# isort: split
 import argparse
 import base64
 import html

@@ -6,6 +6,9 @@ The comparison page of the site draws every record; this one shows the two that 
 give an equal file.
 """
 
+import python_version  # noqa: F401 - it ends this tool if this Python is too old
+
+# isort: split
 import sys
 from dataclasses import replace
 from pathlib import Path

@@ -11,6 +11,9 @@ of a notebook is checked in `_anatomy`, the rules for every file in `_manner`.
 
 from __future__ import annotations
 
+import python_version  # noqa: F401 - it ends this tool if this Python is too old
+
+# isort: split
 import argparse
 import ast
 import builtins

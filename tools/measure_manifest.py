@@ -9,6 +9,9 @@ what every further worker adds. Prints one JSON object.
 
 from __future__ import annotations
 
+import python_version  # noqa: F401 - it ends this tool if this Python is too old
+
+# isort: split
 import argparse
 import gc
 import json

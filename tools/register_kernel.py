@@ -7,6 +7,9 @@ what the kernel needs of the present environment is kept with it.
 Source: jupyter-client, "Making kernels for Jupyter", "Kernel specs".
 """
 
+import python_version  # noqa: F401 - it ends this tool if this Python is too old
+
+# isort: split
 import os
 import sys
 from pathlib import Path

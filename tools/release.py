@@ -8,6 +8,9 @@ line in CHANGELOG.md. PYTHONS="/path/to/python3.12 …" names more Pythons than 
 
 from __future__ import annotations
 
+import python_version  # noqa: F401 - it ends this tool if this Python is too old
+
+# isort: split
 import argparse
 import ast
 import os

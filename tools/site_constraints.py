@@ -9,6 +9,9 @@ Usage: python tools/site_constraints.py requirements.lock > constraints.txt
 
 from __future__ import annotations
 
+import python_version  # noqa: F401 - it ends this tool if this Python is too old
+
+# isort: split
 import re
 import sys
 from importlib.metadata import distributions

@@ -8,6 +8,9 @@ and captions do not. A test makes them again and compares.
 
 from __future__ import annotations
 
+import python_version  # noqa: F401 - it ends this tool if this Python is too old
+
+# isort: split
 import sys
 import tempfile
 from dataclasses import dataclass

@@ -12,14 +12,14 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-STARTS = {
-    "smallfiles": "smallfiles/__init__.py",
-    "pysquashfs": "pysquashfs/__init__.py",
-    "helpers": "helpers/__init__.py",
-    "exercises": "exercises/__init__.py",
-    "benchmarks": "benchmarks/__init__.py",
-    "setup.py": "setup.py",
-}
+STARTS = [
+    *(
+        f"{package}/__init__.py"
+        for package in ("smallfiles", "pysquashfs", "helpers", "exercises", "benchmarks")
+    ),
+    "setup.py",
+]
+TOOLS = sorted(f"tools/{path.name}" for path in ROOT.glob("tools/*.py") if "__main__" in path.read_text())
 COMMANDS = [
     ["-m", "smallfiles", "doctor"],
     ["-m", "pysquashfs", "list", "x.sqfs"],
@@ -27,6 +27,7 @@ COMMANDS = [
     ["-m", "helpers.jobs", "local", "00_make_data"],
     ["-m", "benchmarks", "pack"],
     ["setup.py", "--version"],
+    *([path] for path in TOOLS),
     ["-c", "import smallfiles"],
     ["-c", "from smallfiles import formats"],
     ["-c", "from pysquashfs import SquashFS"],
@@ -36,21 +37,21 @@ COMMANDS = [
 
 
 @functools.cache
-def old_pythons():
+def old_pythons(oldest=6):
     """Return one Python of each version from 3.6 to 3.10 that is found here and runs; there may be none."""
     found = []
-    for minor in range(6, 11):
+    for minor in range(oldest, 11):
         installed = glob.glob(f"{Path.home()}/.pyenv/versions/3.{minor}.*/bin/python")
         found += installed[:1] or filter(None, [shutil.which(f"python3.{minor}")])
     return [path for path in found if subprocess.run([path, "-c", ""], capture_output=True).returncode == 0]
 
 
-@pytest.mark.parametrize("name", STARTS)
-def test_the_first_lines_can_be_parsed_by_python_36(name):
-    text = (ROOT / STARTS[name]).read_text()
-    tree = ast.parse(text, feature_version=(3, 6))
+@pytest.mark.parametrize("path", STARTS + TOOLS)
+def test_an_old_python_can_parse_what_it_runs_first(path):
+    """Packages are parsed by Python 3.6, and tools by Python 3.8."""
+    tree = ast.parse((ROOT / path).read_text(), feature_version=(3, 6) if path in STARTS else (3, 8))
     first = [node for node in tree.body if isinstance(node, ast.ImportFrom) and node.module == "__future__"]
-    assert not any(alias.name == "annotations" for node in first for alias in node.names), "3.7 and newer"
+    assert path in TOOLS or not any(alias.name == "annotations" for node in first for alias in node.names)
 
 
 @pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
@@ -62,8 +63,10 @@ def test_an_old_python_is_told_which_version_is_needed(words):
     else:
         rest = words[1:] if words[0] == "-m" else words
         run = "run_module" if words[0] == "-m" else "run_path"
+        pretend += "sys.path.insert(0, 'tools'); " * words[0].startswith("tools/")
         pretended = ["-c", f"{pretend}sys.argv = {rest}; runpy.{run}({rest[0]!r}, run_name='__main__')"]
-    for program, line in ((sys.executable, pretended), *((each, words) for each in old_pythons())):
+    old = old_pythons(oldest=8 if words[0].startswith("tools/") else 6)
+    for program, line in ((sys.executable, pretended), *((each, words) for each in old)):
         environment = {"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT), "PYTHONDONTWRITEBYTECODE": "1"}
         done = subprocess.run([program, *line], cwd=ROOT, env=environment, capture_output=True, text=True)
         assert done.returncode == 1, f"{program}: {done.stdout}{done.stderr}"

@@ -1,12 +1,14 @@
 """Training programs of others have the same losses with `PackedFolder` as with the class that they use.
 
 Each function below makes the calls of a public program, in miniature: pytorch/examples (`imagenet/main.py`,
-`dcgan/main.py`), torchvision's references, timm's `train.py`, Lightning, Accelerate, and the `Trainer` of
-Transformers. `docs/recipes.md` has the lines to change, and `results/programs.md` the runs of the originals.
+`dcgan/main.py`), torchvision's references, timm's `train.py`, Lightning, Accelerate, and the `Trainer` and
+the example of Transformers. `docs/recipes.md` has the lines to change, and `results/programs.md` the runs of
+the originals.
 """
 
 import pickle
 import random
+import tempfile
 
 import numpy as np
 import pytest
@@ -168,7 +170,7 @@ def accelerate_example(data):
     return losses
 
 
-def transformers_trainer(data, folder):
+def transformers_trainer(data):
     transformers = pytest.importorskip("transformers", reason="transformers is not installed")
     data.transform = transforms.Compose(TRAIN)
     transformers.set_seed(1)
@@ -181,7 +183,7 @@ def transformers_trainer(data, folder):
 
     quiet = {"report_to": "none", "save_strategy": "no", "use_cpu": True, "disable_tqdm": True}
     arguments = transformers.TrainingArguments(
-        str(folder), per_device_train_batch_size=4, num_train_epochs=1, logging_steps=1, **quiet
+        tempfile.gettempdir(), per_device_train_batch_size=4, num_train_epochs=1, logging_steps=1, **quiet
     )
     trainer = transformers.Trainer(
         model, arguments, data_collator=collate, train_dataset=data, eval_dataset=data
@@ -191,31 +193,50 @@ def transformers_trainer(data, folder):
     return [*losses, trainer.evaluate()["eval_loss"]]
 
 
-@pytest.mark.parametrize(
-    "program",
-    [
-        imagenet_main,
-        dcgan_main,
-        torchvision_classification,
-        timm_train,
-        lightning_imagenet,
-        accelerate_example,
-    ],
-)
-def test_a_program_for_image_folder_has_the_same_losses(place, program):
+def transformers_example(data):
+    """As `run_image_classification.py`: its transforms are set on a data set of Hugging Face."""
+    view = transforms.Compose(TRAIN)
+
+    def transform(rows):
+        return {**rows, "pixels": [view(image.convert("RGB")) for image in rows["image"]]}
+
+    data.set_transform(transform)
+
+    def collate(rows):
+        return torch.stack([row["pixels"] for row in rows]), torch.tensor([row["label"] for row in rows])
+
+    loader = DataLoader(data, 4, sampler=RandomSampler(data), num_workers=1, collate_fn=collate)
+    return train(network(len(data.features["label"].names)), loader)
+
+
+def test_the_example_of_transformers_has_the_same_losses(place, tmp_path):
+    datasets = pytest.importorskip("datasets", reason="datasets is not installed")
+
+    def load(kind, files):
+        return datasets.load_dataset(kind, data_files=str(files), cache_dir=str(tmp_path), split="train")
+
+    packed = load("arrow", place / "train.arrow").rename_columns({"data": "image"})
+    packed = packed.cast_column("image", datasets.Image())
+    assert_equal_losses(transformers_example, load("imagefolder", place / "train/**"), packed, count=6)
+
+
+def assert_equal_losses(program, *sets, count=3):
+    """A program has at least `count` losses, and the same with each data set."""
     losses = []
-    for data in (ImageFolder(str(place / "train")), PackedFolder(str(place / "train.arrow"))):
+    for data in sets:
         seed()
         losses.append(program(data))
-    assert losses[0] == losses[1] and len(losses[0]) > 2
+    assert losses[0] == losses[1] and len(losses[0]) >= count
 
 
-def test_the_trainer_of_transformers_has_the_same_losses(place, tmp_path):
-    found = []
-    for data in (ImageFolder(str(place / "train")), PackedFolder(place / "train.arrow")):
-        seed()
-        found.append(transformers_trainer(data, tmp_path))
-    assert found[0] == found[1] and len(found[0]) == 7
+PLAIN = [imagenet_main, dcgan_main, torchvision_classification]
+LIBRARIES = [timm_train, lightning_imagenet, accelerate_example, transformers_trainer]
+
+
+@pytest.mark.parametrize("program", PLAIN + LIBRARIES)
+def test_a_program_for_image_folder_has_the_same_losses(place, program):
+    sets = ImageFolder(str(place / "train")), PackedFolder(str(place / "train.arrow"))
+    assert_equal_losses(program, *sets, count=7 if program is transformers_trainer else 3)
 
 
 def segmentation(data):
@@ -247,8 +268,4 @@ def both(image, mask):
 def test_torchvisions_segmentation_has_the_same_losses(place):
     theirs = VOCSegmentation(str(place), image_set="train", transforms=both)
     ours = PackedFolder(place / "voc.arrow", fields="mask", transforms=both)
-    losses = []
-    for data in (theirs, ours):
-        seed()
-        losses.append(segmentation(data))
-    assert losses[0] == losses[1] and len(losses[0]) == 12
+    assert_equal_losses(segmentation, theirs, ours, count=12)

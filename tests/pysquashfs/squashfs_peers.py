@@ -1,5 +1,6 @@
 """Other programs that read images: each gives a dictionary of names and bytes."""
 
+import contextlib
 import os
 import subprocess
 import time
@@ -50,13 +51,14 @@ def _by_fuse(image, scratch, tool):
         server.wait(timeout=20)
 
 
-def by_the_kernel(image, scratch):
-    """A loop mount, as root."""
+@contextlib.contextmanager
+def loop_mount(image, scratch):
+    """A mount by the kernel, as root."""
     folder = scratch / "loop"
     folder.mkdir()
     run("mount", "-t", "squashfs", "-o", "loop,ro", image, folder)
     try:
-        return folder_bytes(folder)
+        yield folder
     finally:
         run("umount", folder)
 

@@ -3,7 +3,7 @@
 import os
 
 import pytest
-from squashfs_peers import PACKAGES, TOOLS, by_the_kernel
+from squashfs_peers import PACKAGES, TOOLS, folder_bytes, loop_mount
 from squashfs_trees import content, reads_as, run
 
 from pysquashfs import SquashFS, SquashFSError, pack
@@ -125,7 +125,8 @@ def test_the_kernel_reads_our_images(tmp_path, need_kernel, compression, block_b
     items = planted(block_bytes)
     chosen = {"compression": compression, "block_bytes": block_bytes, "fragments": True}
     pack(tmp_path / "x.sqfs", items.items(), **chosen)
-    assert by_the_kernel(tmp_path / "x.sqfs", tmp_path) == items
+    with loop_mount(tmp_path / "x.sqfs", tmp_path) as folder:
+        assert folder_bytes(folder) == items
 
 
 def test_a_folder_of_100_000_files_is_found_by_everybody(tmp_path, need_tool, need_kernel):
@@ -139,12 +140,7 @@ def test_a_folder_of_100_000_files_is_found_by_everybody(tmp_path, need_tool, ne
     listed = run(unsquashfs, "-quiet", "-ls", "-d", "", tmp_path / "x.sqfs").decode().split()
     assert [line for line in listed if line.endswith(".jpg")] == [f"/d/{name}" for name in sorted(names)]
     assert run(unsquashfs, "-cat", tmp_path / "x.sqfs", wanted[33]) == wanted[33][2:].encode()
-    folder = tmp_path / "mounted"
-    folder.mkdir()
-    run("mount", "-t", "squashfs", "-o", "loop,ro", tmp_path / "x.sqfs", folder)
-    try:  # the kernel uses the index of the folder for each of these
+    with loop_mount(tmp_path / "x.sqfs", tmp_path) as folder:  # it uses the index of the folder for each
         assert [(folder / name).read_bytes() for name in wanted] == [name[2:].encode() for name in wanted]
         assert not (folder / "d/0000000.jpg").exists()
         assert len(os.listdir(folder / "d")) == MANY
-    finally:
-        run("umount", folder)
