@@ -108,24 +108,36 @@ def _scan(listings: Table, at: int, stop: int, prefix: bytes, level: _Level, fou
             at += 9 + raw[at + 6]  # the length less one; its upper byte is checked in _resolve
     if at != stop:
         raise _bad_listing(listings, prefix)
-    new = positions[first:]
-    found.path_bytes += len(prefix) * len(new) + size
-    if len(prefix) > MAX_PATH_BYTES:
-        fault = f"a path starts with {prefix[:64]!r} and has more than {MAX_PATH_BYTES:,} bytes"
-        raise DamagedImageError.of(listings.path, fault, "paths that Linux can open")
-    if found.path_bytes > FREE_BYTES + MAX_GROWTH * listings.size:
-        raise listings.damaged(f"makes more than {found.path_bytes:,} bytes of paths", "no bomb")
-    names = [raw[p + 8 : p + 9 + raw[p + 6]] for p in new]
-    check_names(prefix, names, listings.damaged)
-    found.paths.extend([prefix + name for name in names])
+    names = [raw[p + 8 : p + 9 + raw[p + 6]] for p in positions[first:]]
+    found.path_bytes += size
+    add_names(found, prefix, names, listings.size, listings.damaged)
 
 
-def check_names(prefix: bytes, names: list[bytes], damaged: Callable[[str, str], DamagedImageError]) -> None:
-    """Check that the names in one folder stay in it and differ.
+def add_names(
+    found: Found,
+    prefix: bytes,
+    names: list[bytes],
+    listing_bytes: int,
+    damaged: Callable[[str, str], DamagedImageError],
+) -> None:
+    """Add the paths of what is in one folder.
+
+    Args:
+        found: Gets the paths.
+        prefix: The path of the folder, with a slash at its end.
+        names: The names in it.
+        listing_bytes: Bytes of all listings of the image.
+        damaged: Makes the error of a fault and of what was expected.
 
     Raises:
-        DamagedImageError: They do not; made by `damaged` from the fault and what was expected.
+        DamagedImageError: Names are equal or lead out of the folder, or the paths are too long.
     """
+    found.path_bytes += len(prefix) * len(names)
+    if len(prefix) > MAX_PATH_BYTES:
+        fault = f"has a path that starts with {prefix[:64]!r} and has more than {MAX_PATH_BYTES:,} bytes"
+        raise damaged(fault, "paths that Linux can open")
+    if found.path_bytes > FREE_BYTES + MAX_GROWTH * listing_bytes:
+        raise damaged(f"makes more than {found.path_bytes:,} bytes of paths", "no bomb")
     joined, once = b"\0".join(names), set(names)
     if b"/" in joined or joined.count(b"\0") > len(names) - 1 or b"." in once or b".." in once:
         bad = next(name for name in names if name in (b".", b"..") or b"/" in name or b"\0" in name)
@@ -133,6 +145,7 @@ def check_names(prefix: bytes, names: list[bytes], damaged: Callable[[str, str],
     if len(once) != len(names):
         twice = next(name for name, count in Counter(names).items() if count > 1)
         raise damaged(f"has two entries named {prefix + twice!r}", "one")
+    found.paths.extend([prefix + name for name in names])
 
 
 def _resolve(inodes: Table, listings: Table, level: _Level, found: Found) -> tuple[Array, Array]:

@@ -81,3 +81,12 @@ def block_counts(size: Array, fragment: Array, block_bytes: int) -> Array:
     """Blocks of files: a last piece below the block size counts unless it is in a fragment."""
     whole = size // block_bytes
     return np.asarray(whole + ((fragment == layout.NO_FRAGMENT) & (size % block_bytes != 0)))
+
+
+def bytes_of_blocks(index: Index, rows: Array, stored: Array) -> Array:
+    """Sums over the blocks of each file; `stored` has the bytes of each of `index.words` that count."""
+    files = index.files
+    total = np.concatenate([[0], np.cumsum(stored, dtype=np.int64)])
+    first = files.first_word[rows]
+    counts = block_counts(files.size[rows], files.fragment[rows], index.superblock.block_bytes)
+    return np.asarray(total[first + counts] - total[first])

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pysquashfs import layout
-from pysquashfs.index import RAW, Index, block_counts
+from pysquashfs.index import RAW, Index, block_counts, bytes_of_blocks
 from pysquashfs.reading import spans
 
 Array = npt.NDArray[Any]
@@ -108,12 +108,8 @@ def _one_read(index: Index) -> Array:
 
 def _raw_words(index: Index, rows: Array) -> int:
     """Bytes in raw blocks of files that are not raw as a whole."""
-    files = index.files
-    counts = block_counts(files.size[rows], files.fragment[rows], index.superblock.block_bytes)
-    first = files.first_word[rows]
     raw = np.where(index.words & layout.DATA_RAW, index.words & layout.DATA_SIZE, 0)
-    total = np.concatenate([[0], np.cumsum(raw, dtype=np.int64)])
-    return int((total[first + counts] - total[first]).sum())
+    return int(bytes_of_blocks(index, rows, raw).sum())
 
 
 def _findings(found: dict[str, Any], total: int) -> tuple[list[str], str]:

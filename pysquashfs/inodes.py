@@ -6,7 +6,7 @@ overlap, or claim more bytes than there are, are a bomb; all of them together mu
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -63,45 +63,17 @@ def files(table: Table, at: Array, block_bytes: int) -> tuple[dict[str, Array], 
     if len(once) and int(blocks.max()) > table.size:
         raise table.damaged(f"has a file of {int(size.max()):,} bytes", "sizes of all its blocks")
     _check_room(table, once, fields.word + 4 * blocks)
-
-    def words_of(low: int, high: int) -> Array:
-        return _gather(table, fields.word[low:high], blocks[low:high])
-
-    places = fields.start, fields.fragment, fields.fragment_offset
-    columns, words = file_columns(size, *places, block_bytes, words_of)
-    return {name: column[back] for name, column in columns.items()}, words
-
-
-def file_columns(
-    size: Array,
-    start: Array,
-    fragment: Array,
-    fragment_offset: Array,
-    block_bytes: int,
-    words_of: Callable[[int, int], Array],
-) -> tuple[dict[str, Array], Array]:
-    """Columns of `index.Files` from the fields of inodes, and the block sizes of files that are not raw.
-
-    Args:
-        size: Bytes of each file.
-        start: Position of its first block.
-        fragment: The fragment with its end.
-        fragment_offset: Where its end starts in that fragment.
-        block_bytes: Of the image.
-        words_of: Returns the block sizes of the files in a range, one file after another.
-    """
-    blocks = block_counts(size, fragment, block_bytes)
-    raw, words = _split_raw(size, fragment, blocks, block_bytes, words_of)
+    raw, words = _split_raw(table, fields, size, blocks, block_bytes)
     kept = np.where(raw, 0, blocks)
     columns = {
         "size": size,
-        "start": start.astype(np.int64),  # checked with the whole index
-        "fragment": fragment,
-        "fragment_offset": fragment_offset,
+        "start": fields.start.astype(np.int64),  # checked with the whole index
+        "fragment": fields.fragment,
+        "fragment_offset": fields.fragment_offset,
         "flags": np.where(raw, RAW, 0).astype(np.uint8),
         "first_word": np.cumsum(kept) - kept,
     }
-    return columns, words
+    return {name: column[back] for name, column in columns.items()}, words
 
 
 def symlinks(table: Table, at: Array) -> tuple[Array, Array]:
@@ -136,13 +108,13 @@ def _check_room(table: Table, at: Array, end: Array) -> None:
 
 
 def _split_raw(
-    size: Array, fragment: Array, blocks: Array, block_bytes: int, words_of: Callable[[int, int], Array]
+    table: Table, fields: _Fields, size: Array, blocks: Array, block_bytes: int
 ) -> tuple[Array, Array]:
     """Which files are stored raw in one piece, and the block sizes of all the others."""
-    raw = fragment == layout.NO_FRAGMENT
+    raw = fields.fragment == layout.NO_FRAGMENT
     words = [np.zeros(0, np.uint32)]
     for low, high in _chunks(np.cumsum(blocks)):
-        count, stored = blocks[low:high], words_of(low, high)
+        count, stored = blocks[low:high], _gather(table, fields.word[low:high], blocks[low:high])
         owner = np.repeat(np.arange(high - low), count)
         last = np.cumsum(count)[count > 0] - 1
         expected = np.full(len(stored), layout.DATA_RAW | block_bytes, np.int64)

@@ -9,8 +9,9 @@ unpacked size of a run is limited by its stored size.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -50,19 +51,24 @@ class Table:
     """A run of metadata blocks, unpacked.
 
     Args:
-        image: Where it is.
-        start: Its first byte.
-        stop: One after its last.
-        compressor: By name.
-        what: Its content, for messages.
-
-    Raises:
-        DamagedImageError: A block is damaged, or the run is absurdly large.
+        path: The image, for messages.
+        what: What is in them, for messages.
+        data: Their bytes.
+        starts: Where each block starts in the image, counted from the first one.
     """
 
-    def __init__(self, image: ImageFile, start: int, stop: int, compressor: str, what: str) -> None:
-        self.path = image.path
-        self.what = what
+    def __init__(self, path: Path, what: str, data: bytes | bytearray, starts: Sequence[int] = ()) -> None:
+        self.path, self.what, self.size = path, what, len(data)
+        self.raw = bytes(data) + bytes(PADDING_BYTES)
+        self._starts = np.array(starts, np.int64)
+
+    @classmethod
+    def read(cls, image: ImageFile, start: int, stop: int, compressor: str, what: str) -> Table:
+        """Read the blocks of an image from byte `start` to `stop`.
+
+        Raises:
+            DamagedImageError: A block is damaged, or the run is absurdly large.
+        """
         limit = FREE_BYTES + MAX_GROWTH * (stop - start)
         data, starts = bytearray(), []
         for position, block in _blocks(image, start, stop, compressor):
@@ -71,11 +77,8 @@ class Table:
             starts.append(position - start)
             data += block
             if len(data) > limit:
-                raise self.damaged(f"grows to more than {limit:,} bytes", "no bomb")
-        self.size = len(data)
-        data += bytes(PADDING_BYTES)
-        self.raw = bytes(data)
-        self._starts = np.array(starts, np.int64)
+                raise _bomb(image, what, limit)
+        return cls(image.path, what, data, starts)
 
     @cached_property
     def u16(self) -> Array:
@@ -147,8 +150,7 @@ def unpacked_limit(image: ImageFile, start: int, stop: int, what: str) -> int:
         position += header + 2
     limit = FREE_BYTES + MAX_GROWTH * (stop - start)
     if found > limit:
-        fault = f"its table of {what} grows to more than {limit:,} bytes"
-        raise DamagedImageError.of(image.path, fault, "no bomb")
+        raise _bomb(image, what, limit)
     return found
 
 
@@ -183,3 +185,8 @@ def read_entries(
 
 def _damaged(image: ImageFile, start: int, fault: str, expected: str) -> DamagedImageError:
     return DamagedImageError.of(image.path, f"the metadata block at byte {start:,} {fault}", expected)
+
+
+def _bomb(image: ImageFile, what: str, limit: int) -> DamagedImageError:
+    fault = f"its table of {what} grows to more than {limit:,} bytes"
+    return DamagedImageError.of(image.path, fault, "no bomb")

@@ -22,6 +22,7 @@ from pysquashfs.names import Names
 from pysquashfs.superblock import Superblock
 
 Array = npt.NDArray[Any]
+FRAGMENT = np.dtype([("start", "<u8"), ("word", "<u4"), ("unused", "<u4")])
 
 
 def parse(image: ImageFile, walk: Callable[[ImageFile], Index] | None = None) -> Index:
@@ -49,25 +50,35 @@ def _parse(image: ImageFile) -> Index:
     if not block.all_raw:
         compression.require(block.compressor, image.path)
     fragments, ids, listings_end = _lookups(image, block)
-    nodes = Table(image, block.inode_table, block.directory_table, block.compressor, "inodes")
-    listings = Table(image, block.directory_table, listings_end, block.compressor, "listings")
+    nodes = Table.read(image, block.inode_table, block.directory_table, block.compressor, "inodes")
+    listings = Table.read(image, block.directory_table, listings_end, block.compressor, "listings")
     root = nodes.positions(np.array([block.root >> 16]), np.array([block.root & 0xFFFF]), "the superblock")
     if int(nodes.u16[root[0]]) not in (layout.DIRECTORY, layout.DIRECTORY + layout.EXTENDED):
         raise nodes.damaged("has a root that is no folder", "one")
-    found = directories.walk(nodes, listings, root)
+    return make_index(image, block, nodes, directories.walk(nodes, listings, root), fragments, ids)
+
+
+def make_index(
+    image: ImageFile, block: Superblock, nodes: Table, found: Found, fragments: Array, ids: Array
+) -> Index:
+    """The index of what a walk found, if every position in it lies inside the image.
+
+    Args:
+        image: The image.
+        block: Its superblock.
+        nodes: Its inodes.
+        found: All entries, with positions in `nodes`.
+        fragments: Its fragments, of the type `FRAGMENT`.
+        ids: Its user and group ids.
+
+    Raises:
+        DamagedImageError: A position lies outside, or inodes are damaged.
+    """
     is_file = _joined(found.kinds, np.uint8) == layout.FILE
     files, words = _files(nodes, found, np.flatnonzero(is_file), block.block_bytes)
     others = _others(nodes, found, np.flatnonzero(~is_file))
     starts, sizes = fragments["start"].astype(np.int64), fragments["word"].copy()
-    return checked(image, Index(block, image.size, image.mtime_ns, files, others, words, starts, sizes, ids))
-
-
-def checked(image: ImageFile, index: Index) -> Index:
-    """The index, if every position in it lies inside the image.
-
-    Raises:
-        DamagedImageError: One does not.
-    """
+    index = Index(block, image.size, image.mtime_ns, files, others, words, starts, sizes, ids)
     fault = next(_faults(index), None)
     if fault is not None:
         raise DamagedImageError.of(image.path, fault, "everything inside the image")
@@ -76,11 +87,10 @@ def checked(image: ImageFile, index: Index) -> Index:
 
 def _lookups(image: ImageFile, block: Superblock) -> tuple[Array, Array, int]:
     """Fragments, ids, and where the listings end: at the first block of what follows them."""
-    entry = np.dtype([("start", "<u8"), ("word", "<u4"), ("unused", "<u4")])
     raw, first = b"", block.bytes_used
     if block.fragments and block.fragment_table is not None:
         raw, first = read_entries(
-            image, block.fragment_table, block.fragments, entry.itemsize, block.compressor, "fragments"
+            image, block.fragment_table, block.fragments, FRAGMENT.itemsize, block.compressor, "fragments"
         )
     ids, first_id = read_entries(image, block.id_table, block.ids, 4, block.compressor, "ids")
     ends = [first, first_id, block.bytes_used]
@@ -89,7 +99,7 @@ def _lookups(image: ImageFile, block: Superblock) -> tuple[Array, Array, int]:
     following = (block.fragment_table, block.export_table, block.id_table, block.xattr_table)
     ends += [position for position in following if position is not None]
     end = min((position for position in ends if position > block.directory_table), default=block.bytes_used)
-    return np.frombuffer(raw, entry), np.frombuffer(ids, "<u4"), end
+    return np.frombuffer(raw, FRAGMENT), np.frombuffer(ids, "<u4"), end
 
 
 def _files(nodes: Table, found: Found, rows: Array, block_bytes: int) -> tuple[Files, Array]:

@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from pysquashfs import layout
 from pysquashfs.image_file import ImageFile
-from pysquashfs.index import RAW, Index, block_counts
+from pysquashfs.index import RAW, Index, block_counts, bytes_of_blocks
 
 if TYPE_CHECKING:
     from pysquashfs.open_image import OpenImage
@@ -68,9 +68,7 @@ def spans(index: Index, rows: Array) -> tuple[Array, Array]:
     if len(scattered):
         row = rows[scattered]
         counts = block_counts(files.size[row], files.fragment[row], index.superblock.block_bytes)
-        total = np.concatenate([[0], np.cumsum(index.words & layout.DATA_SIZE, dtype=np.int64)])
-        first = files.first_word[row]
-        size[scattered] = total[first + counts] - total[first]
+        size[scattered] = bytes_of_blocks(index, row, index.words & layout.DATA_SIZE)
         alone = scattered[(counts == 0) & (files.fragment[row] != layout.NO_FRAGMENT)]
         fragment = files.fragment[rows[alone]]
         start[alone] = index.fragment_start[fragment]

@@ -24,6 +24,21 @@ typedef struct sqfs_super_t {
     uint64_t directory_table_start, fragment_table_start, export_table_start;
 } sqfs_super_t;
 typedef struct { uint64_t start_offset; uint32_t size, padding; } sqfs_fragment_t;
+/* An inode. Its base, and the fields of its type in `data`, are as they are stored in an image; `bytes` is all of
+   `data`. Behind it are `payload_bytes_used` bytes: sizes of blocks, or the target of a symlink. */
+typedef struct { uint16_t type, mode, uid_idx, gid_idx; uint32_t mod_time, inode_number; } sqfs_inode_t;
+typedef struct {
+    sqfs_inode_t base;
+    uint32_t payload_bytes_available, payload_bytes_used;
+    union {
+        struct { uint32_t start_block, nlink; } dir;
+        struct { uint32_t nlink; } dir_ext;
+        struct { uint64_t blocks_start, file_size, sparse; uint32_t nlink; } file_ext;
+        struct { uint32_t nlink, target_size; } slink;
+        uint8_t bytes[40];
+    } data;
+    uint8_t extra[];
+} sqfs_inode_generic_t;
 typedef struct { uint32_t count, start_block, inode_number; } sqfs_dir_header_t;
 typedef struct { uint16_t offset; int16_t inode_diff; uint16_t type, size; uint8_t name[]; } sqfs_dir_entry_t;
 
@@ -43,7 +58,7 @@ int sqfs_meta_reader_seek(void *reader, uint64_t block_start, size_t offset);
 int sqfs_meta_reader_read_dir_header(void *reader, sqfs_dir_header_t *);
 int sqfs_meta_reader_read_dir_ent(void *reader, sqfs_dir_entry_t **);
 int sqfs_meta_reader_read_inode(
-    void *reader, const sqfs_super_t *, uint64_t block_start, size_t offset, void **inode);
+    void *reader, const sqfs_super_t *, uint64_t block_start, size_t offset, sqfs_inode_generic_t **);
 
 void *sqfs_data_reader_create(sqfs_file_t *, size_t block_size, sqfs_compressor_t *, uint32_t flags);
 int sqfs_data_reader_get_block(void *reader, const void *inode, size_t index, size_t *size, uint8_t **out);
@@ -65,7 +80,7 @@ int sqfs_frag_table_write(void *table, sqfs_file_t *, sqfs_super_t *, sqfs_compr
 int sqfs_id_table_id_to_index(void *table, uint32_t id, uint16_t *out);
 int sqfs_id_table_write(void *table, sqfs_file_t *, sqfs_super_t *, sqfs_compressor_t *);
 int sqfs_block_processor_create_ex(const sqfs_block_processor_desc_t *, void **processor);
-int sqfs_block_processor_begin_file(void *processor, void **inode, void *user, uint32_t flags);
+int sqfs_block_processor_begin_file(void *processor, sqfs_inode_generic_t **, void *user, uint32_t flags);
 int sqfs_block_processor_append(void *processor, const void *data, size_t size);
 int sqfs_block_processor_end_file(void *processor);
 int sqfs_block_processor_finish(void *processor);
@@ -79,5 +94,6 @@ int sqfs_dir_writer_begin(void *writer, uint32_t flags);
 int sqfs_dir_writer_add_entry(
     void *writer, const char *name, uint32_t number, uint64_t reference, uint16_t mode);
 int sqfs_dir_writer_end(void *writer);
-void *sqfs_dir_writer_create_inode(const void *writer, size_t links, uint32_t xattr, uint32_t parent);
+sqfs_inode_generic_t *sqfs_dir_writer_create_inode(
+    const void *writer, size_t links, uint32_t xattr, uint32_t parent);
 int sqfs_inode_set_xattr_index(void *inode, uint32_t index);

@@ -1,7 +1,8 @@
 """Read files through the data reader of libsquashfs.
 
-The library receives one block at a time, described by an inode that we write from the checked index. So its
+The library unpacks one block at a time, described by an inode that we write from the checked index. So its
 cache cannot return the bytes of another block, and a block that is shorter than its file claims is noticed.
+What is stored raw is read as by `FileReader`, since there is nothing to unpack.
 
 The trap: a reader of the library belongs to one thread of one process. `SquashFS` makes one for each, and a
 forked child neither uses nor frees what it inherited.
@@ -19,14 +20,13 @@ from struct import Struct
 from pysquashfs import layout
 from pysquashfs.errors import SquashFSError
 from pysquashfs.file_reader import FileReader
-from pysquashfs.index import RAW, Index
+from pysquashfs.index import Index
 from pysquashfs.libsquashfs.library import Session, failure
 
 # sqfs_inode_generic_t: type, mode, uid, gid, mtime, number, bytes available and used of block sizes, then an
 # extended file (start, size, bytes in holes, links, fragment, offset, xattr) and one block size.
 _INODE = Struct("=4H2I 2I 3Q4I I")
 _NOWHERE = (layout.NO_FRAGMENT, 0, layout.NO_XATTR)
-_KEPT_BUFFER_BYTES = 1 << 20
 
 
 class LibraryReader(FileReader):
@@ -47,44 +47,26 @@ class LibraryReader(FileReader):
         self._finalizer = weakref.finalize(self, session.close)
         self._finalizer.atexit = False
         self._library, self._owner = session.library, (os.getpid(), threading.get_ident())
-        self._file = session.open(self._image)
+        file = session.open(self._image)
         compressor = session.compressor(self._compressor, self._block_bytes)
         self._reader = session.keep(
-            self._library.calls.sqfs_data_reader_create(self._file, self._block_bytes, compressor, 0),
+            self._library.calls.sqfs_data_reader_create(file, self._block_bytes, compressor, 0),
             "its data",
         )
         ffi = self._library.ffi
         self._inode = ffi.new("char[]", _INODE.size)
         self._inode_bytes = memoryview(ffi.buffer(self._inode))
         self._out, self._out_bytes = ffi.new("uint8_t **"), ffi.new("size_t *")
-        self._buffer = ffi.new("char[]", _KEPT_BUFFER_BYTES)
 
     def read(self, row: int, *, concurrent: bool = False) -> bytes:
-        """All bytes of a file; the library reads with `pread`, so `concurrent` changes nothing."""
+        """All bytes of a file; in another thread or process than the one of this reader, it is refused."""
         if self._owner != (os.getpid(), threading.get_ident()):
             raise SquashFSError(
                 f"a reader of libsquashfs for {self._image.path} was used outside of its thread",
                 expected="one reader for each process and thread",
                 next_step="Read through SquashFS, which makes them",
             )
-        if self._flags[row] & RAW:
-            return self._stored_bytes(self._start[row], self._size[row])
-        return self._assembled(row)
-
-    def _stored_bytes(self, start: int, size: int, what: str = "data") -> bytes:
-        if not size:
-            return b""
-        ffi = self._library.ffi
-        if start + size > self._image.size:
-            return self._image.read(start, size, what)  # which raises
-        try:
-            buffer = self._buffer if size <= _KEPT_BUFFER_BYTES else ffi.new("char[]", size)
-        except MemoryError as error:
-            raise failure(-1, self._image.path, f"reading {what}") from error
-        code = self._file.read_at(self._file, start, buffer, size)
-        if code:
-            return self._image.read(start, size, what)  # a sentence on what is wrong with the file
-        return bytes(ffi.buffer(buffer, size))
+        return super().read(row, concurrent=concurrent)
 
     def _unpacked_blocks(self, position: int, words: Sequence[int], left: int) -> Iterator[bytes]:
         for word in words:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from pathlib import Path
-from struct import Struct
 from typing import Any
 
 from pysquashfs import layout
@@ -23,15 +22,12 @@ from pysquashfs.writer.tree import Tree
 _KEEP_IN_MEMORY = 1
 _DONT_COMPRESS, _DONT_FRAGMENT, _DONT_DEDUPLICATE, _IGNORE_SPARSE = 0x01, 0x04, 0x08, 0x10
 _FILE_MODE, _FOLDER_MODE = 0o100644, 0o040755
-_BASE = Struct("=3H2I")  # the fields of an inode behind its type: mode, uid, gid, mtime, number
-_TYPE, _LINKS = Struct("=H"), Struct("=I")
-# Where sqfs_inode_generic_t has the count of links, by type; a basic file has none.
-_LINKS_AT = {
-    layout.DIRECTORY: 28,
-    layout.DIRECTORY + layout.EXTENDED: 24,
-    layout.FILE + layout.EXTENDED: 48,
+# The fields of an inode that have the number of links, by type; a basic file has none.
+_WITH_LINKS = {
+    layout.DIRECTORY: "dir",
+    layout.DIRECTORY + layout.EXTENDED: "dir_ext",
+    layout.FILE + layout.EXTENDED: "file_ext",
 }
-_INODE_BYTES = 64
 _CELLS = 4096
 _BACKLOG_PER_THREAD = 10
 
@@ -112,7 +108,7 @@ class LibraryWriter:
         """
         number, calls, ffi = self._tree.add(name), self._calls, self._ffi
         if number % _CELLS == 0:
-            self._cells.append(ffi.new("void *[]", _CELLS))
+            self._cells.append(ffi.new("sqfs_inode_generic_t *[]", _CELLS))
         cell = self._cells[-1] + number % _CELLS
         self._check(calls.sqfs_block_processor_begin_file(self._processor, cell, ffi.NULL, self._flags))
         for piece in pieces:
@@ -158,12 +154,8 @@ class LibraryWriter:
     def _write_tree(self) -> int:
         """Write inodes and listings, each folder after what is in it; returns the root's reference."""
         tree = self._tree
-        files, bounds = tree.by_folder()
-        children, child_bounds = tree.folders_in_folders()
-        references, parents = [0] * tree.folders, tree.parents().tolist()
-        for folder in reversed(range(tree.folders)):
-            rows = files[bounds[folder] : bounds[folder + 1]].tolist()
-            inside = children[child_bounds[folder] : child_bounds[folder + 1]].tolist()
+        references = [0] * tree.folders
+        for folder, above, rows, inside in tree.from_last_to_first():
             entries = [(tree.folders + row + 1, self._write_file(row), _FILE_MODE) for row in rows]
             entries += [(child + 1, references[child], _FOLDER_MODE) for child in inside]
             listed = [(name, *entries[row]) for row, name in tree.sorted_listing(folder, rows, inside)]
@@ -171,7 +163,7 @@ class LibraryWriter:
             for entry in listed:
                 self._check(self._calls.sqfs_dir_writer_add_entry(self._folders, *entry))
             self._check(self._calls.sqfs_dir_writer_end(self._folders))
-            parent = parents[folder] + 1 if folder else tree.files + tree.folders + 1
+            parent = above + 1 if folder else tree.files + tree.folders + 1
             references[folder] = self._write_folder(folder, parent, 2 + len(inside))
         return references[0]
 
@@ -191,12 +183,11 @@ class LibraryWriter:
             self._session.library.free(inode)
 
     def _write_inode(self, inode: Any, mode: int, number: int, links: int) -> int:
-        fields = memoryview(self._ffi.buffer(inode, _INODE_BYTES))
-        _BASE.pack_into(fields, _TYPE.size, mode, 0, 0, 0, number)
+        inode.base.mode, inode.base.inode_number = mode, number
+        inode.base.uid_idx = inode.base.gid_idx = inode.base.mod_time = 0
         self._check(self._calls.sqfs_inode_set_xattr_index(inode, layout.NO_XATTR))
-        (kind,) = _TYPE.unpack_from(fields)
-        if kind in _LINKS_AT:
-            _LINKS.pack_into(fields, _LINKS_AT[kind], links)
+        if inode.base.type in _WITH_LINKS:
+            getattr(inode.data, _WITH_LINKS[inode.base.type]).nlink = links
         block, offset = self._ffi.new("uint64_t *"), self._ffi.new("uint32_t *")
         self._calls.sqfs_meta_writer_get_position(self._inodes, block, offset)
         self._check(self._calls.sqfs_meta_writer_write_inode(self._inodes, inode))

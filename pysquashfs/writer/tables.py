@@ -102,18 +102,13 @@ class Tables:
     def _write_folders(self) -> tuple[int, int]:
         """Write all inodes and listings; returns where the root's inode is."""
         tree = self._tree
-        rows, bounds = tree.by_folder()
-        parents, children, child_bounds = tree.parents(), *tree.folders_in_folders()
         # A folder's inode is numbered after those of its files, and folders are numbered from last to first.
-        counts = np.diff(bounds) + 1
-        self._numbers = (np.cumsum(counts[::-1])[::-1]).tolist()
+        self._numbers = np.cumsum(tree.counts()[::-1] + 1)[::-1].tolist()
         self._words = np.asarray(self._blocks.words, "<u4").view(np.uint8)  # the same memory
         self._first_words = self._word_bounds()
-        for folder in range(tree.folders - 1, -1, -1):
-            files = rows[bounds[folder] : bounds[folder + 1]]
-            inside = children[child_bounds[folder] : child_bounds[folder + 1]]
-            parent = self._numbers[parents[folder]] if folder else tree.files + tree.folders + 1
-            self._write_folder(folder, parent, files.tolist(), inside.tolist())
+        for folder, above, files, inside in tree.from_last_to_first():
+            parent = self._numbers[above] if folder else tree.files + tree.folders + 1
+            self._write_folder(folder, parent, files, inside)
         return self._places[0]
 
     def _word_bounds(self) -> memoryview:

@@ -97,21 +97,26 @@ class Tree:
             number = self._parents[number]
         return "".join(text.decode(part) + "/" for part in reversed(parts))
 
-    def parents(self) -> Array:
-        """The parent of every folder; the root is its own parent."""
-        return np.array(self._parents, np.int64)
+    def counts(self) -> Array:
+        """How many files each folder has."""
+        return np.bincount(np.array(self._folder_of, np.uint32), minlength=self.folders)
 
-    def by_folder(self) -> tuple[Array, Array]:
-        """The numbers of all files, folder by folder, and where each folder begins among them."""
-        of = np.array(self._folder_of, np.uint32)
-        order = np.argsort(of, kind="stable").astype(np.uint32)
-        return order, np.concatenate([[0], np.cumsum(np.bincount(of, minlength=self.folders))])
+    def from_last_to_first(self) -> Iterator[tuple[int, int, list[int], list[int]]]:
+        """Each folder, before the folder that it is in.
 
-    def folders_in_folders(self) -> tuple[Array, Array]:
-        """The numbers of all folders but the root, by parent, and where each parent's begin among them."""
-        parents = self.parents()
-        order = np.argsort(parents[1:], kind="stable") + 1
-        return order, np.searchsorted(parents[order], np.arange(self.folders + 1))
+        Yields:
+            Its number, the number of its parent (the root is its own), and the numbers of the files and of
+            the folders in it.
+        """
+        files = np.argsort(np.array(self._folder_of, np.uint32), kind="stable").astype(np.uint32)
+        bounds = np.concatenate([[0], np.cumsum(self.counts())])
+        parents = np.array(self._parents, np.int64)
+        folders = np.argsort(parents[1:], kind="stable") + 1
+        folder_bounds = np.searchsorted(parents[folders], np.arange(self.folders + 1))
+        for folder in reversed(range(self.folders)):
+            inside = folders[folder_bounds[folder] : folder_bounds[folder + 1]]
+            rows = files[bounds[folder] : bounds[folder + 1]]
+            yield folder, self._parents[folder], rows.tolist(), inside.tolist()
 
     def sorted_listing(
         self, folder: int, files: Sequence[int], folders: Sequence[int]
