@@ -81,6 +81,16 @@ def test_a_digest_taken_while_writing_equals_that_of_the_file(tmp_path_factory, 
     assert hasher.finish(path) == digest_file(path)
 
 
+@pytest.mark.parametrize("size", [0, 1, BLOCK - 1, BLOCK, 3 * BLOCK + 5])
+def test_a_file_that_was_written_in_order_is_not_read_back(tmp_path, monkeypatch, size):
+    path, body = tmp_path / "file", os.urandom(size)
+    path.write_bytes(body)
+    expected, hasher = digest_file(path), BlockHasher()
+    hasher.update(body)
+    monkeypatch.setattr(digests, "read_block", None)
+    assert hasher.finish(path) == expected
+
+
 @given(st.binary(min_size=1, max_size=4 * BLOCK), st.integers(0, 4 * BLOCK), st.integers(0, 5 * BLOCK))
 @example(bytes(3 * BLOCK), 2 * BLOCK + 5, 0)  # cut within a block that was hashed as a whole
 @example(bytes(3 * BLOCK), 3 * BLOCK, BLOCK + 1)  # written again up to the first byte of a block

@@ -85,7 +85,7 @@ calls = []
 def save(number, frame):
     calls.append(number)
     with open(sys.argv[1], "w") as file:
-        time.sleep(1.5)  # a second signal would interrupt it here
+        time.sleep(0.7)  # a second signal would interrupt it here
         file.write(f"saved {len(calls)}")
     sys.exit(42)
 for each in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGQUIT, signal.SIGHUP, signal.SIGXCPU):
@@ -260,9 +260,12 @@ TRAINED = {
         "exit code 6",
     ),
 }
+ENDS_ALIKE = ("SIGSEGV", "SIGTERM")  # as SIGKILL does, for what was measured
 
 
-@pytest.mark.parametrize("how", TRAINED)
+@pytest.mark.parametrize(
+    "how", [pytest.param(how, marks=[pytest.mark.slow] * (how in ENDS_ALIKE)) for how in TRAINED]
+)
 def test_what_was_measured_is_there_however_the_training_ends(how, around, tmp_path):
     pytest.importorskip("torch")
     ends, code, said = TRAINED[how]
@@ -321,7 +324,9 @@ for batch in DataLoader(range(4 * int(sys.argv[1])), 4, num_workers=int(sys.argv
 """
 
 
-@pytest.mark.parametrize(("steps", "workers"), [(8, 2), (1, 2), (1, 0), (9, 0)])
+@pytest.mark.parametrize(
+    ("steps", "workers"), [(8, 2), (9, 0), *(pytest.param(1, n, marks=pytest.mark.slow) for n in (0, 2))]
+)
 def test_too_few_steps_are_not_judged(steps, workers, around, tmp_path):
     pytest.importorskip("torch")
     script, record = tmp_path / "few.py", tmp_path / "record.json"

@@ -14,8 +14,12 @@ from smallfiles.cli import build_parser
 KEYS_OF_ITS_STORE = "print(server.keys.key_id, server.keys.secret, file=open('their keys', 'w'))"
 
 
+@pytest.mark.parametrize("size", ["least", pytest.param("small", marks=pytest.mark.slow)])
 @each("notebooks")
-def test_a_notebook_runs_and_draws_a_figure(path, participant, course_cache, forked):
+def test_a_notebook_runs_and_draws_a_figure(path, size, participant, course_cache, forked, monkeypatch):
+    """With as few images as its plan allows, and with as many as participants have."""
+    if size == "least":
+        monkeypatch.setenv("COURSE_SIZE", str(max(100, PLANS[path.name[:2]].least)))
     last = KEYS_OF_ITS_STORE if path.stem == "09_stream_shards" else ""
     executed = execute(path, participant, kept(path), last=last)
     assert_clean(executed)
