@@ -287,3 +287,51 @@ def test_a_field_that_differs_stops_publication_and_is_a_difference(
     pack(aged, out)
     assert verify(out, aged).intact
     assert verify(out, with_columns(source, values=other)).verdict == "differs"
+
+
+@pytest.mark.parametrize("change", [1, -1])
+def test_a_byte_of_the_source_that_is_larger_or_smaller_is_a_difference(change, source, tree, tmp_path):
+    pack(source, tmp_path / "x.arrow")
+    edited = tree / source.manifest.path(5)
+    data = bytearray(edited.read_bytes())
+    data[100] = data[100] + change
+    edited.write_bytes(data)
+    differences = verify(tmp_path / "x.arrow", source).differences
+    assert differences == [f"{source.manifest.path(5)} has other bytes in the source"]
+
+
+def test_a_file_of_the_source_that_cannot_be_read_is_not_compared_and_the_others_are(source, tree, tmp_path):
+    pack(source, tmp_path / "x.arrow")
+    (tree / source.manifest.path(5)).unlink()
+    report = verify(tmp_path / "x.arrow", source)
+    assert report.verdict == "differs" and report.against == 40 and not report.compared
+    (difference,) = report.differences
+    assert difference.startswith("not compared with the source: ") and source.manifest.path(5) in difference
+
+
+def test_masks_are_compared_with_a_source_that_has_them_for_the_samples_that_it_has(tmp_path):
+    for n in range(3):
+        for folder, suffix in (("images", "jpg"), ("masks", "png")):
+            (tmp_path / "tree" / folder).mkdir(parents=True, exist_ok=True)
+            (tmp_path / "tree" / folder / f"{n}.{suffix}").write_bytes(fake_jpeg(200, n))
+    source, out = sources.load(tmp_path / "tree"), tmp_path / "x.arrow"
+    pack(source, out, PackConfig(check="none"))
+    assert verify(out, source).intact
+    fewer = dataclasses.replace(source, manifest=source.manifest.select(range(2)))
+    assert verify(out, fewer).differences == ["images/2.jpg is not in the source"]
+    (difference,) = verify(out, with_columns(source)).differences
+    assert difference.endswith("mask (.png), and in the source none")
+    (tmp_path / "tree/masks/1.png").write_bytes(fake_jpeg(200, 9))
+    assert verify(out, source).differences == ["masks/1.png has other bytes in the source"]
+
+
+def test_a_file_without_provenance_says_that_keys_and_targets_were_not_compared(source, tmp_path):
+    pack(source, tmp_path / "ours.arrow")
+    columns = {"key": ["a.jpg"], "image": [fake_jpeg(200, 1)], "label": [0]}
+    with pa.OSFile(str(tmp_path / "theirs.arrow"), "wb") as file:
+        table = pa.table(columns)
+        with pa.ipc.new_file(file, table.schema) as writer:
+            writer.write_table(table)
+    for name, said in (("ours", False), ("theirs", True)):
+        notes = verify(tmp_path / f"{name}.arrow").notes
+        assert any("no provenance inside" in note for note in notes) == said
