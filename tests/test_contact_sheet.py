@@ -107,12 +107,7 @@ def test_a_damaged_sample_gives_its_reason_and_hides_no_other(tmp_path):
         ("a.wav", sound(), (144, 72), ("0.50 s, 8000 Hz", "1 channel")),
         ("a.wav", sound(width=3), (144, 72), ("0.50 s, 8000 Hz", "1 channel")),
         ("a.txt", b"one\ntwo \xff\n", None, ("one", "two �")),
-        (
-            "a.bin",
-            bytes(range(20)),
-            None,
-            (".bin, 20 bytes", bytes(range(16)).hex(" ")),
-        ),
+        ("a.bin", bytes(range(20)), None, (".bin, 20 bytes", bytes(range(16)).hex(" "))),
         ("no_suffix", coloured(0), (60, 40), ("60 x 40",)),
     ],
 )

@@ -193,21 +193,13 @@ KINDS = {
         SEGMENTED,
         {"mask": MASKS},
     ),
-    "masks beside images": (
-        lambda r: with_masks(r, "{n}.png", "{n}.mask.png"),
-        SEGMENTED,
-        {"mask": MASKS},
-    ),
+    "masks beside images": (lambda r: with_masks(r, "{n}.png", "{n}.mask.png"), SEGMENTED, {"mask": MASKS}),
     "one folder per sample": (
         lambda r: with_masks(r, "{n}/image.png", "{n}/mask.png"),
         SEGMENTED,
         {"image": PICTURES, "mask": MASKS},
     ),
-    "masks by a template": (
-        lambda r: with_masks(r, "a/{n}.png", "b/m{n}.png"),
-        SEGMENTED,
-        {"mask": MASKS},
-    ),
+    "masks by a template": (lambda r: with_masks(r, "a/{n}.png", "b/m{n}.png"), SEGMENTED, {"mask": MASKS}),
     "masks of other names (nnU-Net, Cityscapes)": (
         lambda r: with_masks(r, "imagesTr/{n}_0000.png", "labelsTr/{n}.png"),
         SEGMENTED,

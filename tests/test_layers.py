@@ -59,23 +59,19 @@ SHORT = 60
 REASON = "Short, since"
 SMALL = {
     "a configuration, imported whenever the command line starts": [
-        *("ring/config", "slowfs/config", "staging/config"),
+        *("ring/config", "slowfs/config", "staging/config")
     ],
-    "one question to the system, asked by several rooms": [
-        *("machine/nodes", "keys", "slowfs/delays"),
-    ],
+    "one question to the system, asked by several rooms": [*("machine/nodes", "keys", "slowfs/delays")],
     "a part of a file format, named as its specification names it": [
-        *("formats/tar/headers", "formats/tar/names", "formats/tar/options"),
+        *("formats/tar/headers", "formats/tar/names", "formats/tar/options")
     ],
     "one step of a picture": [
         *("images/colour", "images/crops", "images/faults", "images/normalising"),
         "images/resizing",
     ],
-    "one step of loading or training, used by several others": [
-        *("ring/order", "training/checkpoint"),
-    ],
+    "one step of loading or training, used by several others": [*("ring/order", "training/checkpoint")],
     "one layout or one list of a source": [
-        *("manifest/writing", "sources/imagenet/official", "sources/synthetic/wordnet"),
+        *("manifest/writing", "sources/imagenet/official", "sources/synthetic/wordnet")
     ],
 }
 """Modules of the toolbox that are short, by reason. Nothing may be added: merge, or give a reason inside."""

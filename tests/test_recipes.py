@@ -2,6 +2,7 @@
 
 import ast
 import importlib.util
+import multiprocessing
 import os
 import re
 import runpy
@@ -87,7 +88,8 @@ def session(place):
         language, code = RECIPES[page][name]
         if language == "python" and "DDP" not in name and page not in CORE_ONLY:
             (folder / "train.py").write_text(code)
-            program = Program(run_script, folder, environment=settings, method="forkserver")
+            around = dict(os.environ) | settings
+            program = Program(run_script, folder, environment=around, method="forkserver")
             code, out, errors = program.wait(200), program.out, program.errors
             program.end()
         else:
@@ -105,8 +107,9 @@ def run_script(folder):
     """Run `python train.py` in a folder; torch is there already."""
     os.chdir(folder)
     sys.path.insert(0, str(folder))
-    sys.argv = ["train.py"]
-    runpy.run_path("train.py", run_name="__main__")
+    sys.argv = [str(folder / "train.py")]
+    multiprocessing.set_start_method(None, force=True)  # the usual one, and not that of this process
+    runpy.run_path(sys.argv[0], run_name="__main__")
 
 
 def missing(code):

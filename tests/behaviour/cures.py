@@ -881,10 +881,7 @@ REFUSALS = [
         lambda: (pictures("data/images/1.jpg"), two_classes()),
         PACK,
         "Fetch the missing images, or remove the annotations of this class from the file",
-        (
-            lambda: two_classes(image_id=1),
-            lambda: coco("data/annotations/a.json"),
-        ),
+        (lambda: two_classes(image_id=1), lambda: coco("data/annotations/a.json")),
     ),
     Refusal(
         "masks in run lengths only",
@@ -931,10 +928,7 @@ REFUSALS = [
         lambda: (classes(), put("data/bee/1.png.heic", picture(3, "PNG"))),
         PACK,
         "Read them too (--suffix .jpg --suffix .heic), or leave them out (--ignore 'bee/*')",
-        (
-            lambda: f"{PACK} --suffix .jpg --suffix .heic --check none",
-            r"--ignore 'bee/\*'",
-        ),
+        (lambda: f"{PACK} --suffix .jpg --suffix .heic --check none", r"--ignore 'bee/\*'"),
     ),
     Refusal(
         "a line of YOLO that is not a box",

@@ -436,19 +436,10 @@ TREES = {
         2,
     ),
     "XML beside class folders": Tree(
-        CAT_DOG,
-        {"annotations/{1,2}.xml": voc("%s.jpg")},
-        "cat dog",
-        "--ignore 'annotations/[*].xml'",
-        4,
+        CAT_DOG, {"annotations/{1,2}.xml": voc("%s.jpg")}, "cat dog", "--ignore 'annotations/[*].xml'", 4
     ),
     "a Parquet table beside class folders": Tree(
-        CAT_DOG,
-        {"ages.parquet": table_bytes()},
-        "cat dog",
-        "--labels .*ages.parquet.*--ignore",
-        4,
-        "age",
+        CAT_DOG, {"ages.parquet": table_bytes()}, "cat dog", "--labels .*ages.parquet.*--ignore", 4, "age"
     ),
     "a table of files that are not there": Tree(
         CAT_DOG,
@@ -458,11 +449,7 @@ TREES = {
         4,
     ),
     "data.yaml beside class folders": Tree(
-        CAT_DOG,
-        {"data.yaml": "train: cat\nnames: [a]\n"},
-        "cat dog",
-        "--ignore data.yaml",
-        4,
+        CAT_DOG, {"data.yaml": "train: cat\nnames: [a]\n"}, "cat dog", "--ignore data.yaml", 4
     ),
 }
 

@@ -187,10 +187,7 @@ def equal_slices(names, rank, ranks):
 
 WRONG_STREAMS = [
     (streaming(lambda names, rank, ranks: names), "every rank reads everything"),
-    (
-        streaming(equal_slices),
-        "loses the tail",
-    ),
+    (streaming(equal_slices), "loses the tail"),
     (streaming(lambda names, rank, ranks: names[rank + 1 :: ranks]), "count from 0"),
     (as_they_come, "as they arrive"),
     (one_by_one, "one request after the other"),

@@ -38,10 +38,7 @@ WRONG_PAIRS = [
     (lambda i, m: {one: ex13.mask_of(one) for one in i}, "look each up"),
     (lambda i, m: {a: next(b for b in m if stem(a) == stem(b)) for a in i}, "an image has no mask"),
     (by_stem, "1.jpg is in two folders"),
-    (
-        lambda i, m: {a: b for a in i for b in m if b.startswith(ex13.mask_of(a)[:-4])},
-        "compare whole names",
-    ),
+    (lambda i, m: {a: b for a in i for b in m if b.startswith(ex13.mask_of(a)[:-4])}, "compare whole names"),
     (replaced, "change only the first folder and the suffix"),
     (lambda i, m: list(by_parts(i, m).items()), "return a dict"),
     (lambda i, m: {PurePosixPath(k): v for k, v in by_parts(i, m).items()}, "the lists hold texts"),

@@ -92,10 +92,7 @@ class TestBatches:
         batch = captions.collate(
             [CaptionItem("a", b"1", [[2, 5, 3], [2, 3]]), CaptionItem("b", b"2", [[2, 6, 7, 3]])]
         )
-        assert batch.tokens.tolist() == [
-            [[2, 5, 3, PAD], [2, 3, PAD, PAD]],
-            [[2, 6, 7, 3], [PAD] * 4],
-        ]
+        assert batch.tokens.tolist() == [[[2, 5, 3, PAD], [2, 3, PAD, PAD]], [[2, 6, 7, 3], [PAD] * 4]]
         assert batch.lengths.tolist() == [[3, 2], [4, 0]]
         assert (batch.keys, batch.images) == (["a", "b"], [b"1", b"2"])
         batch = captions.collate([CaptionItem("a", b"1", [])])

@@ -62,10 +62,7 @@ def test_a_quota_that_is_tighter_than_the_file_system_decides_and_has_its_own_ba
     ("given", "end"),
     [
         (quota(limit_bytes=None), "10,000 photos, then the inodes run out"),
-        (
-            quota(limit_bytes=5 * 10**11, limit_files=None),
-            "1,000,000 photos, then the bytes run out",
-        ),
+        (quota(limit_bytes=5 * 10**11, limit_files=None), "1,000,000 photos, then the bytes run out"),
         (quota(limit_files=980_000), "0 photos, then the inodes run out"),
     ],
     ids=["no limit of bytes", "no limit of files", "used up"],

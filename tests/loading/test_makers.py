@@ -159,13 +159,7 @@ def test_values_are_tensors_and_lists_have_offsets(path):
     texts = [bytes(batch["name"][a:b]).decode() for a, b in itertools.pairwise(batch["name_offsets"])]
     assert texts == ["é4", "é9", ""]
     tags = [bytes(batch["tags"][a:b]).decode() for a, b in itertools.pairwise(batch["tags_parts"])]
-    assert [tags[a:b] for a, b in itertools.pairwise(batch["tags_offsets"])] == [
-        [
-            "",
-        ],
-        [],
-        ["x", "y"],
-    ]
+    assert [tags[a:b] for a, b in itertools.pairwise(batch["tags_offsets"])] == [[""], [], ["x", "y"]]
     masks = [bytes(batch["mask"][a:b]) for a, b in itertools.pairwise(batch["mask_offsets"])]
     assert masks == [bytes(formats.open(path).blob("mask").read(index)) for index in (4, 9, 5)]
 

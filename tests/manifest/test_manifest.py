@@ -47,11 +47,7 @@ def test_columns_come_back_as_they_were_given():
         metas=[{"a": [1, None, "ü"]}, None, {}],
     )
     assert rows(manifest) == [("a.jpg", 1), ("b/c.jpg", 0), ("b/d", -1)]
-    assert metas_in(manifest.table) == [
-        {"a": [1, None, "ü"]},
-        None,
-        {},
-    ]
+    assert metas_in(manifest.table) == [{"a": [1, None, "ü"]}, None, {}]
     assert (manifest.name, manifest.split, manifest.classes) == ("pets", "val", ("cat", "dog"))
     assert (manifest.root_hint, manifest.target_kind) == ("../pets", "label")
     assert "meta" in manifest.columns.column_names and manifest.sizes is None

@@ -13,7 +13,7 @@ from types import SimpleNamespace
 
 import pyarrow as pa
 import pytest
-from packing import FORMATS, fake_jpeg, make_tree
+from packing import FORMATS, fake_jpeg
 
 from smallfiles import digests, formats, sources
 from smallfiles.cli import main
@@ -224,25 +224,6 @@ def test_the_first_and_the_last_sample_are_always_read_back():
         assert compare.SAMPLED <= len(rows) <= compare.SAMPLED + 2
         assert len(compare.chosen(count, full=True)) == count
     assert [*compare.chosen(256, full=False)] == [*range(256)]
-
-
-@pytest.mark.parametrize("place", [0, -1])
-def test_a_wrong_first_or_last_sample_of_many_stops_publication(place, tmp_path, monkeypatch):
-    monkeypatch.setattr(compare, "SAMPLED", 3)
-    source = sources.load(make_tree(tmp_path / "tree", 40, size=30))
-    wrong = source.manifest.paths.to_pylist()[place]
-    module, honest = formats.get("arrow"), formats.get("arrow").write
-
-    def careless(samples, path, **named):
-        changed = (
-            each._replace(blobs=(bytes(each.blobs[0])[::-1],)) if each.key == wrong else each
-            for each in samples
-        )
-        return honest(changed, path, **named)
-
-    monkeypatch.setattr(module, "write", careless)
-    with pytest.raises(PackError, match=f"the bytes of {wrong}"):
-        pack(source, tmp_path / "x.arrow")
 
 
 def test_samples_that_are_missing_without_a_report_are_damage(tree, tmp_path):

@@ -415,10 +415,7 @@ class TestClasses:
             ((data[0], other), "10 and 2 classes, only one of them has"),
             ((tmp_path / "f.arrow",), "has captions"),
             ((self.packed(tmp_path / "e.arrow", [], ("cat", "dog")),), "has no samples"),
-            (
-                (self.packed(tmp_path / "u.arrow", [0, 1, -1, 1]),),
-                "has the label -1; expected a class",
-            ),
+            ((self.packed(tmp_path / "u.arrow", [0, 1, -1, 1]),), "has the label -1; expected a class"),
         ):
             with pytest.raises(errors.FormatError, match=said):
                 training.train(*sets, config=config())
