@@ -24,6 +24,7 @@ import weakref
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -32,12 +33,12 @@ import numpy as np
 
 from smallfiles.errors import FormatError, SmallfilesError, cannot_write, writing
 from smallfiles.formats import provenance
-from smallfiles.formats.blob import NAMES, Blob, arrays_of
+from smallfiles.formats.blob import NAMES, ArrayTable, arrays_of, required
 from smallfiles.formats.bytefile import Access, ByteFile, damaged
 from smallfiles.formats.columns import SampleColumns, refuse_fields
 from smallfiles.formats.output import add_digest, packed
-from smallfiles.formats.placed import FileReader
-from smallfiles.formats.reader import BaseReader
+from smallfiles.formats.reader import TableReader
+from smallfiles.formats.table import Extents, Place
 from smallfiles.samples import Buffer, Packed, Sample, Schema
 
 SUFFIXES = (".lmdb",)
@@ -126,23 +127,11 @@ def _close_after_fork() -> None:
 os.register_at_fork(after_in_child=_close_after_fork)
 
 
-class _Opened(Blob):
-    """One process's view of a file: its environment, and the arrays that describe the samples."""
+class _Values:
+    """The values of an LMDB file, which are copied out of it."""
 
-    def __init__(self, path: Path, access: Access) -> None:
-        file = ByteFile(path, access)
+    def __init__(self, path: Path) -> None:
         self._env, self.path = _environment(path), path
-        record = self.get(_PROVENANCE)
-        if record is None:
-            raise FormatError(
-                f"{path} is an LMDB file of another program",
-                expected="one that smallfiles packed",
-                next_step="Write its images to a folder with the program that wrote it, and pack that folder",
-            )
-        kinds = {name: "u1" if name.endswith("_data") else "<u8" for name in NAMES} | {"labels": "<i8"}
-        found = {name: self.get(name.encode()) for name in NAMES}
-        arrays = {name: np.frombuffer(data, kinds[name]) for name, data in found.items() if data is not None}
-        super().__init__(file, arrays, provenance.loads(record))
 
     def get(self, key: bytes, what: Callable[[memoryview], Any] = bytes) -> Any:
         """Apply `what` to the value of a key, to copy it or to measure it; None if there is no such key."""
@@ -150,40 +139,74 @@ class _Opened(Blob):
             view = txn.get(key)
             return None if view is None else what(view)
 
-    def sample(self, index: int, what: Callable[[memoryview], Any]) -> Any:
-        """Apply `what` to the bytes of a sample."""
-        found = self.get(b"%010d" % index, what)
+
+class _Samples(Extents):
+    """The values that are samples. Nobody may write to the file meanwhile."""
+
+    def __init__(self, values: _Values, count: int) -> None:
+        super().__init__()
+        self._values, self._count = values, count
+
+    def place(self, row: int) -> Place:
+        return _Sample(self._values, row), 0, -1
+
+    def total_bytes(self) -> int:
+        return sum(map(self.size, range(self._count)))
+
+
+class _Sample:
+    """The value of one sample; liblmdb does not say where it is."""
+
+    is_stored = False
+
+    def __init__(self, values: _Values, row: int) -> None:
+        self.path, self._values, self._row = values.path, values, row
+
+    @property
+    def size(self) -> int:
+        return int(self._get(len))
+
+    def read(self, start: int, stop: int) -> Buffer:
+        data: bytes = self._get(bytes)
+        return data
+
+    def prefetch(self, start: int, stop: int) -> None:
+        pass
+
+    def _get(self, what: Callable[[memoryview], Any]) -> Any:
+        found = self._values.get(b"%010d" % self._row, what)
         if found is None:
-            raise self.damaged(f"sample {index} is missing")
+            raise damaged(self.path, f"sample {self._row} is missing")
         return found
 
-    def rows(self) -> int:
-        return len(self.array("key_offsets")) - 1
 
-    def place(self, index: int) -> tuple[ByteFile, int, int]:
-        raise NotImplementedError("liblmdb does not say where a value is")
-
-    def payload_bytes(self) -> int:
-        return sum(self.sample(index, len) for index in range(self.count))
-
-
-class LMDBReader(FileReader[_Opened]):
-    """Random access to an LMDB file, to which nobody may write meanwhile."""
-
+class _Table(ArrayTable):
     format = "lmdb"
-    read_many = BaseReader.read_many  # through `read`, because there are no places to announce
-
-    def _open(self) -> _Opened:
-        return _Opened(self.path, self._access)
-
-    def read(self, index: int) -> Buffer:
-        return memoryview(self._handle().sample(self._checked(index), bytes))
-
-    def size(self, index: int) -> int:
-        return int(self._handle().sample(self._checked(index), len))
-
-    def span(self, index: int) -> None:
-        return None
 
 
-open = LMDBReader
+def locate(path: Path, *, access: Access = "auto") -> ArrayTable:
+    """Open an LMDB file, as `smallfiles.formats` describes.
+
+    Raises:
+        FormatError: Another program wrote it.
+        DamagedFileError: It is not what was written.
+    """
+    file, values = ByteFile(path, access), _Values(path)
+    record = values.get(_PROVENANCE)
+    if record is None:
+        raise FormatError(
+            f"{path} is an LMDB file of another program",
+            expected="one that smallfiles packed",
+            next_step="Write its images to a folder with the program that wrote it, and pack that folder",
+        )
+    kinds = {name: "u1" if name.endswith("_data") else "<u8" for name in NAMES} | {"labels": "<i8"}
+    found = {name: values.get(name.encode()) for name in NAMES}
+    arrays = {name: np.frombuffer(data, kinds[name]) for name, data in found.items() if data is not None}
+    count = len(required(path, arrays, "key_offsets")) - 1
+    blobs = {"": _Samples(values, count)}
+    return _Table(path, arrays, provenance.loads(record), blobs, count, file_bytes=file.size)
+
+
+def open(path: Path, access: Access = "auto") -> TableReader:
+    """Open an LMDB file for random access; it is touched at first use."""
+    return TableReader(path, partial(locate, access=access))

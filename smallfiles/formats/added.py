@@ -54,18 +54,19 @@ def write(reader: Reader, values: pa.Table, path: Path) -> ContentDigest:
     return digest
 
 
-def columns(reader: Any, files: Iterable[Path]) -> dict[str, pa.Array]:
+def columns(reader: Reader, packed: Iterable[str], files: Iterable[Path]) -> dict[str, pa.Array]:
     """The values that were added to a packed set.
 
     Args:
         reader: Of the packed set.
+        packed: Names of the fields that were packed.
         files: With these values.
 
     Raises:
         FormatError: A file is damaged, belongs to other samples, or has a field that is there already.
     """
     columns: dict[str, pa.Array] = {}
-    taken = dict.fromkeys((*reader.blobs(), *reader._kinds()), reader.path) if (files := [*files]) else {}
+    taken = dict.fromkeys(packed, reader.path)
     for file in files:
         added = read(file, reader)
         for name in added.column_names:

@@ -12,8 +12,8 @@ draws it.
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -24,8 +24,8 @@ from smallfiles.arrays import from_numpy, integers, scalar, text_bytes, to_numpy
 from smallfiles.errors import DamagedFileError
 from smallfiles.faults import summary_of
 from smallfiles.fields import META, list_borders
-from smallfiles.formats.bytefile import ByteFile, damaged
-from smallfiles.formats.placed import OpenedFile, numbered_keys
+from smallfiles.formats.bytefile import damaged
+from smallfiles.formats.table import Extents, SampleTable, numbered_keys
 from smallfiles.samples import OWN_TYPES
 
 NAMES = (
@@ -60,52 +60,56 @@ def _text_arrays(name: str, found: pa.StringArray) -> Iterator[tuple[str, np.nda
     yield f"{name}_offsets", borders.astype(np.uint64)
 
 
-class Blob(OpenedFile):
-    """An opened file of arrays; a format adds where the bytes of each sample are.
+class ArrayTable(SampleTable):
+    """A table whose columns are arrays.
 
     Args:
-        file: The file.
+        path: The file.
         arrays: Those of `NAMES` that it has, numbers in one dimension.
         record: Provenance; empty in a file of another program.
+        blobs: Extents by field.
+        rows: Number of samples whose bytes are there.
+        may_lack: Whether the last rows may have no targets, where samples were skipped while packing.
+        file_bytes: Size of the file.
     """
 
     layout = "blob"
 
-    def __init__(self, file: ByteFile, arrays: Arrays, record: Mapping[str, Any]) -> None:
-        super().__init__(file, record)
+    def __init__(
+        self,
+        path: Path,
+        arrays: Arrays,
+        record: Mapping[str, Any],
+        blobs: Mapping[str, Extents],
+        rows: int,
+        *,
+        may_lack: bool = False,
+        file_bytes: int = 0,
+    ) -> None:
+        super().__init__(path, 0, blobs, record, file_bytes)
         self.arrays = arrays
         self._labels = arrays.get("labels", arrays.get("targets"))
-        self.count = self._count()
-
-    @abstractmethod
-    def rows(self) -> int:
-        """Number of samples whose bytes are there."""
+        self.count = self._count(rows, may_lack)
 
     def damaged(self, what: str) -> DamagedFileError:
-        """The error for a file of which this cannot be right."""
+        """Return the error for a file of which this cannot be right."""
         return damaged(self.path, what)
 
     def array(self, name: str) -> np.ndarray:
-        """An array that must be there."""
-        try:
-            return self.arrays[name]
-        except KeyError:
-            raise self.damaged(f"it has no data set {name}") from None
+        """Return an array that must be there."""
+        return required(self.path, self.arrays, name)
 
-    def _count(self) -> int:
-        """Number of samples, on which all columns must agree."""
+    def _count(self, rows: int, may_lack: bool) -> int:
+        """Return the number of samples, on which all columns must agree."""
         if self._labels is None and "caption_rows" not in self.arrays:
             raise self.damaged("it has neither labels nor captions")
         targets = len(self._labels) if self._labels is not None else len(self.array("caption_rows")) - 1
         named = [name for name in ("key", "meta") if f"{name}_offsets" in self.arrays]
         columns = [len(self.arrays[f"{name}_offsets"]) - 1 for name in named]
-        if targets < 0 or any(count != targets for count in columns) or not self.may_have(targets):
-            raise self.damaged(f"its columns have {targets}, {self.rows()} and {columns} rows")
+        fits = targets == rows or (may_lack and targets < rows)
+        if targets < 0 or any(count != targets for count in columns) or not fits:
+            raise self.damaged(f"its columns have {targets}, {rows} and {columns} rows")
         return targets
-
-    def may_have(self, targets: int) -> bool:
-        """Whether this number of targets fits the samples that are there."""
-        return targets == self.rows()
 
     def _text(self, name: str, index: int) -> str:
         data, offsets = self.array(f"{name}_data"), self.array(f"{name}_offsets")
@@ -117,14 +121,17 @@ class Blob(OpenedFile):
         except (ValueError, IndexError):
             raise self.damaged(f"row {index} of its column {name} is no text") from None
 
-    def key(self, index: int) -> str:
-        return self._text("key", index) if "key_offsets" in self.arrays else str(index)
+    def key(self, row: int) -> str:
+        return self._text("key", row) if "key_offsets" in self.arrays else str(row)
 
+    @property
     def kinds(self) -> dict[str, pa.DataType]:
         target = "captions" if self._labels is None else "label"
         return {target: OWN_TYPES[target]} | ({META: pa.string()} if "meta_offsets" in self.arrays else {})
 
-    def column(self, name: str) -> pa.Array:
+    def load(self, name: str) -> pa.Array:
+        if name == "key":
+            return self._keys()
         if name == META:
             found = self._texts(META, "meta_offsets", self.count)
             return pc.if_else(pc.equal(found, scalar("")), scalar(None), found)
@@ -137,8 +144,8 @@ class Blob(OpenedFile):
         borders = self._borders("caption_rows", len(texts))
         return pa.Array.from_buffers(OWN_TYPES["captions"], self.count, [None, borders], children=[texts])
 
-    def all_keys(self) -> pa.StringArray:
-        """The keys, without a copy of their bytes."""
+    def _keys(self) -> pa.StringArray:
+        """Return the keys, without a copy of their bytes."""
         if "key_offsets" not in self.arrays:
             return numbered_keys(self.count)
         return self._texts("key", "key_offsets", self.count)
@@ -163,3 +170,15 @@ class Blob(OpenedFile):
 
     def about(self) -> dict[str, Any]:
         return {"layout": self.layout}
+
+
+def required(path: Path, arrays: Arrays, name: str) -> np.ndarray:
+    """Return an array that must be there.
+
+    Raises:
+        DamagedFileError: It is missing.
+    """
+    try:
+        return arrays[name]
+    except KeyError:
+        raise damaged(path, f"it has no data set {name}") from None

@@ -52,6 +52,8 @@ class ByteFile:
         DamagedFileError: It is empty.
     """
 
+    is_stored = True
+
     def __init__(self, path: Path, access: Access = "auto") -> None:
         self.path = path
         try:

@@ -1,4 +1,7 @@
-"""What all readers share: open late, once per process; pickle without handles; refuse after `close`.
+"""One reader for all formats: it opens late, once per process, and reads where a table says.
+
+A batch is announced to the kernel in stored order before its first sample is read, so that on a parallel
+file system it waits for all of them together, not for one after the other.
 
 The trap: forked workers that use a handle of their parent share its file offset, and HDF5 handles
 break outright (pytorch/pytorch#11887). So a reader records in which process it opened. Notebook 04
@@ -9,58 +12,45 @@ from __future__ import annotations
 
 import operator
 import os
-from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from multiprocessing.reduction import ForkingPickler
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from smallfiles.arrays import from_numpy, one_chunk
-from smallfiles.digests import added_fields
+from smallfiles.arrays import from_numpy
 from smallfiles.errors import ReaderClosedError, UsageError
-from smallfiles.fields import TARGETS, name_of_first, suffix_of
-from smallfiles.formats import added, provenance
-from smallfiles.formats.bytefile import Access
+from smallfiles.fields import TARGETS
+from smallfiles.formats import added
+from smallfiles.formats.table import Extents, Locate, Place, SampleTable, announce
 from smallfiles.samples import Blob, Buffer, Reader, Rows, Sample
 from smallfiles.storage import answered
 
-Handle = TypeVar("Handle")
 
+class TableReader(Reader):
+    """Random access to the samples of a packed file, whatever its format.
 
-class BaseReader(Reader, Generic[Handle]):
-    """Life cycle of a reader; a format adds what its bytes mean.
-
-    Subclasses implement `_open` (return everything that belongs to one process, validated, or
-    raise a `FormatError`) and the methods that read from it through `self._handle()`. Several threads
-    use a handle at once, so it reads by position and has no state that moves.
+    A method that reads blobs takes the name of their field; without one, it reads the default field.
 
     Args:
         path: The packed file or folder.
-        access: How samples are fetched.
+        locate: The format's function that opens it; it can be pickled.
     """
 
-    _outlives_fork = False
-    """Whether forked workers keep the parent's handle: it reads by position, and was expensive to make."""
-
-    def __init__(self, path: Path, access: Access = "auto") -> None:
-        self.path, self._access = Path(path), access
-        self._opened: tuple[int, Handle] | None = None
-        self._columns: dict[str, pa.Array] = {}
+    def __init__(self, path: Path, locate: Locate) -> None:
+        self.path, self._locate = Path(path), locate
+        self._opened: tuple[int, SampleTable] | None = None
+        self._loaded: dict[str, pa.Array] = {}
         self._added: dict[str, pa.Array] | None = None
-        self._blobs: dict[str, str] | None = None
         self._closed = False
 
-    @abstractmethod
-    def _open(self) -> Handle:
-        """Open for this process and check that the file is whole."""
-
-    def _handle(self) -> Handle:
+    def _table(self) -> SampleTable:
+        """Return the table that this process opened; open it if need be."""
         opened = self._opened
-        if opened is not None and (self._outlives_fork or opened[0] == os.getpid()):
+        if opened is not None and (opened[1].outlives_fork or opened[0] == os.getpid()):
             return opened[1]
         if self._closed:
             raise ReaderClosedError(
@@ -69,136 +59,115 @@ class BaseReader(Reader, Generic[Handle]):
                 next_step="Open it again with smallfiles.formats.open",
             )
         # No lock: if another thread held it during a fork, the child would wait for ever. Two threads
-        # may both open; the last handle is kept, and the other closes when its read is done.
-        handle = answered(self.path, self._open)
+        # may both open; the last table is kept, and the other closes when its read is done.
+        table = answered(self.path, self._open)
+        table.loaded = self._loaded  # a forked worker shares the columns of its parent
         if not self._closed:  # another thread may have closed the reader meanwhile
-            self._opened = (os.getpid(), handle)
-        return handle
+            self._opened = (os.getpid(), table)
+        return table
+
+    def _open(self) -> SampleTable:
+        return self._locate(self.path)
 
     def close(self) -> None:
         """Release the file. Views that were returned stay valid; later reads are refused."""
         self._closed = True
         self._opened = None
 
-    def __enter__(self) -> BaseReader[Handle]:
+    def __enter__(self) -> TableReader:
         return self
 
     def __exit__(self, *exc: object) -> None:
         self.close()
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_opened": None, "_columns": {}, "_added": None}
+        return {**self.__dict__, "_opened": None, "_loaded": {}, "_added": None}
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({str(self.path)!r})"
 
+    def __len__(self) -> int:
+        return self._table().count
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """Class names in label order; empty if unknown."""
+        return self._table().classes
+
     @property
     def fields(self) -> Mapping[str, str]:
         """Name and kind of each field: the suffix of its files, or the Arrow type of its values."""
-        values = {**self._kinds(), **{name: each.type for name, each in self.added().items()}}
-        return {**self.blobs(), **{name: str(kind) for name, kind in values.items()}}
+        table = self._table()
+        values = {**table.kinds, **{name: each.type for name, each in self.added().items()}}
+        files = {name: extents.suffix for name, extents in table.blobs.items()}
+        return files | {name: str(kind) for name, kind in values.items()}
 
-    def blobs(self) -> dict[str, str]:
-        """Name and suffix of each field of files, the first one first."""
-        if self._blobs is None:
-            key, further = self.key(0) if len(self) else "", self._further()
-            first = self._first() or name_of_first(key)
-            first = "data" if first in {**further, **self._kinds()} else first
-            self._blobs = {first: suffix_of(key), **further}
-        return self._blobs
+    def keys(self) -> pa.StringArray:
+        """Return the keys of all samples."""
+        return self._table().column("key")
 
-    def _first(self) -> str:
-        """The name that was given to the field of the first file; empty if none was."""
-        return provenance.first_field(self._provenance())
-
-    @abstractmethod
-    def _kinds(self) -> Mapping[str, pa.DataType]:
-        """Name and type of the values that were packed."""
-
-    def _further(self) -> Mapping[str, str]:
-        """Name and suffix of each further file of a sample (formats that have some override)."""
-        return {}
+    def key(self, index: int) -> str:
+        """Return the key of one sample."""
+        return self._table().key(self._checked(index))
 
     def added(self) -> dict[str, pa.Array]:
-        """The values that were added later, over the memory of their files."""
+        """Return the values that were added later, over the memory of their files."""
         if self._added is None:
-            self._added = added.columns(self, self._added_fields())
+            table = self._table()
+            self._added = added.columns(self, [*table.blobs, *table.kinds], table.added_files())
         return self._added
 
     def table(self, names: Iterable[str] | None = None, rows: Rows | None = None) -> pa.Table:
-        """The values of fields, of all samples or of some; see `Reader.table`.
+        """Return the values of fields, of all samples or of some; see `Reader.table`.
 
         Raises:
             UsageError: There is no such field of values, or no such sample.
         """
         at = None if rows is None else self._checked_rows(rows)
-        packed, later = self._kinds(), self.added()
-        wanted = [*packed, *later] if names is None else [*names]
+        table, later = self._table(), self.added()
+        known = [*table.kinds, *later]
+        wanted = known if names is None else [*names]
         for name in wanted:
-            if name not in packed and name not in later:
-                raise self._unknown_field(name, "values", [*packed, *later])
-        own = [name for name in wanted if name in packed]
-        found = {name: self._column(name) for name in own} if at is None else self._taken(own, at)
-        for name in wanted:
-            if name in later:
-                found[name] = later[name] if at is None else later[name].take(from_numpy(at))
-        if not found:
+            if name not in known:
+                raise self._unknown_field(name, "values", known)
+        packed = [name for name in wanted if name in table.kinds]
+        found: dict[str, Any]
+        if at is None:
+            found = {**{name: table.column(name) for name in packed}, **later}
+        else:
+            found = table.take(packed, at)
+            found |= {name: later[name].take(from_numpy(at)) for name in wanted if name in later}
+        if not wanted:
             return no_values(len(self) if at is None else len(at))
         return pa.table([found[name] for name in wanted], names=wanted)
 
-    @abstractmethod
-    def _read_column(self, name: str) -> pa.Array | pa.ChunkedArray:
-        """The values of a field that was packed, of all samples; over the memory of the file if possible."""
-
-    def _column(self, name: str) -> pa.Array:
-        """The same, read once; workers that are forked later share its memory."""
-        self._handle()
-        if name not in self._columns:
-            self._columns[name] = one_chunk(self._read_column(name))
-        return self._columns[name]
-
-    def _taken(self, names: Sequence[str], rows: npt.NDArray[np.int64]) -> dict[str, Any]:
-        """Some rows of columns."""
-        return {name: self._column(name).take(from_numpy(rows)) for name in names}
-
-    def _checked_rows(self, rows: Rows) -> npt.NDArray[np.int64]:
-        found, count = np.array(rows), len(self)
-        if found.dtype != np.int64:  # numbers that only look whole are refused
-            found = np.array([operator.index(row) for row in rows], np.int64)
-        for place in np.flatnonzero((found < 0) | (found >= count)).tolist():
-            found[place] = self._checked(int(found[place]))
-        return found
-
     def target(self, index: int) -> Any:
-        """Label or captions of one sample."""
-        name = next(name for name in TARGETS if name in self._kinds())
+        """Return the label or captions of one sample."""
+        name = next(name for name in TARGETS if name in self._table().kinds)
         return self.table([name], [index])[name][0].as_py()
-
-    def _added_fields(self) -> list[Path]:
-        """The files with values that were added later."""
-        return added_fields(self.path)
 
     @property
     def set_digest(self) -> str | None:
         """The digest of the set that was packed; None where a format does not record it."""
-        digest = self._provenance().get("schema", {}).get("manifest_digest")
+        digest = self._table().record.get("schema", {}).get("manifest_digest")
         return str(digest) if digest else None
 
-    def _provenance(self) -> Mapping[str, Any]:
-        """The record of how it was packed (formats that store one override)."""
-        return {}
-
     def blob(self, name: str) -> Blob:
-        """The bytes of a field of files; those of the first are the reader's own.
+        """Return access to the blobs of a field.
 
         Raises:
             UsageError: There is no such field.
         """
-        if name in self._further():
-            return self._blob(name)
-        if name not in self.blobs():
-            raise self._unknown_field(name, "files", self.blobs())
-        return self
+        self._extents(name)
+        return FieldBlobs(self, name)
+
+    def _extents(self, field: str) -> Extents:
+        table = self._table()
+        if not field:
+            return table.first
+        if field not in table.blobs:
+            raise self._unknown_field(field, "files", table.blobs)
+        return table.blobs[field]
 
     def _unknown_field(self, name: str, what: str, known: Iterable[str]) -> UsageError:
         return UsageError(
@@ -207,37 +176,66 @@ class BaseReader(Reader, Generic[Handle]):
             next_step="Look at its fields with: smallfiles inspect",
         )
 
-    def _blob(self, name: str) -> Blob:
-        raise NotImplementedError
+    def size(self, index: int, field: str = "") -> int:
+        """Return the number of bytes of one blob."""
+        return self._extents(field).size(self._checked(index))
 
-    def sha256(self, index: int, field: str = "") -> str | None:
-        """Stored SHA-256 of a sample, or of its further file (hexadecimal), where the format keeps one."""
-        return None
+    def read(self, index: int, field: str = "") -> Buffer:
+        """Return the bytes of one blob; see `Reader.read`."""
+        table = self._table()
+        extents = self._extents(field) if field else table.first
+        known = type(index) is int and 0 <= index < table.count
+        return extents.read(index if known else self._checked(index))
 
-    def key(self, index: int) -> str:
-        """Key of one sample."""
-        return str(self.keys()[self._checked(index)].as_py())
-
-    def span(self, index: int) -> tuple[Path, int, int] | None:
-        """Where a sample's bytes are: file, first byte, one after the last; None if not in one piece.
+    def span(self, index: int, field: str = "") -> tuple[Path, int, int] | None:
+        """Return where a blob is: file, first byte, end; None if it is not stored in one piece.
 
         `verify` uses it to name the samples in a damaged block.
         """
-        return None
+        return self._extents(field).span(self._checked(index))
 
-    def read_many(self, indices: Sequence[int]) -> list[Buffer]:
-        """Several samples in the requested order, fetched in stored order (formats may override)."""
-        found = {index: self.read(index) for index in sorted(set(indices))}
-        return [found[index] for index in indices]
+    def sha256(self, index: int, field: str = "") -> str | None:
+        """Return the recorded SHA-256 of a blob (hexadecimal), where the format has it."""
+        return self._extents(field).sha256(self._checked(index))
+
+    def read_many(self, indices: Sequence[int], field: str = "") -> list[Buffer]:
+        """Return several blobs in the requested order; see `read_fields`."""
+        return self.read_fields(indices, [field])[0]
+
+    def read_fields(self, indices: Sequence[int], fields: Sequence[str]) -> list[list[Buffer]]:
+        """Return the blobs of several samples and fields.
+
+        All are announced to the kernel in stored order before the first is read.
+
+        Args:
+            indices: Numbers of the samples.
+            fields: Names of the fields; the empty name is that of the default field.
+
+        Returns:
+            For each field the blobs in the order of `indices`.
+        """
+        table, extents = self._table(), [self._extents(field) for field in fields]
+        wanted = self._checked_rows(indices).tolist()
+        order, found = sorted(set(wanted)), list[Buffer]()
+        for rows in table.parts(order):
+            for each in extents:
+                each.announce(rows)
+            places = [each.place(row) for row in rows for each in extents]
+            found += _read_places(places, table.in_stored_order)
+        first = {row: number * len(extents) for number, row in enumerate(order)}
+        return [[found[first[row] + number] for row in wanted] for number in range(len(extents))]
+
+    def info(self) -> dict[str, Any]:
+        """Return JSON-ready facts: format, samples, bytes, layout, provenance."""
+        return self._table().info()
 
     def __iter__(self) -> Iterator[Sample]:
-        blobs = [self.blob(name) for name in self._further()]
+        blobs = self._table().blobs
         for index in range(len(self)):
-            data = self.read(index)  # before the others: a compressed file is read in stored order
-            yield Sample(self.key(index), (data, *(blob.read(index) for blob in blobs)), index)
+            yield Sample(self.key(index), tuple(self.read(index, name) for name in blobs), index)
 
     def _checked(self, index: int) -> int:
-        """`index` counted from the front; negative ones count from the end, as in a list."""
+        """Return `index` counted from the front; negative ones count from the end, as in a list."""
         count, index = len(self), operator.index(index)
         if 0 <= index < count:
             return index
@@ -249,9 +247,103 @@ class BaseReader(Reader, Generic[Handle]):
             )
         return index + count
 
+    def _checked_rows(self, rows: Rows) -> npt.NDArray[np.int64]:
+        found, count = np.array(rows), len(self)
+        if found.dtype != np.int64:  # numbers that only look whole are refused
+            found = np.array([operator.index(row) for row in rows], np.int64)
+        for place in np.flatnonzero((found < 0) | (found >= count)).tolist():
+            found[place] = self._checked(int(found[place]))
+        return found
+
+
+class FieldBlobs:
+    """The blobs of one field of a reader.
+
+    Args:
+        reader: Has the samples.
+        name: Of the field.
+    """
+
+    def __init__(self, reader: TableReader, name: str) -> None:
+        self.reader, self.name = reader, name
+
+    def __len__(self) -> int:
+        return len(self.reader)
+
+    def size(self, index: int) -> int:
+        """Return the number of bytes of one blob."""
+        return self.reader.size(index, self.name)
+
+    def read(self, index: int) -> Buffer:
+        """Return the bytes of one blob."""
+        return self.reader.read(index, self.name)
+
+    def read_many(self, indices: Sequence[int]) -> list[Buffer]:
+        """Return several, in the requested order."""
+        return self.reader.read_many(indices, self.name)
+
+    def span(self, index: int) -> tuple[Path, int, int] | None:
+        """Return where a blob is; see `TableReader.span`."""
+        return self.reader.span(index, self.name)
+
+
+def read_fields(blobs: Sequence[Blob], indices: Sequence[int]) -> list[list[Buffer]]:
+    """Return several samples of some fields; those of one reader are announced together.
+
+    Args:
+        blobs: The fields; a reader stands for its default field.
+        indices: Numbers of the samples.
+
+    Returns:
+        The blobs of each field.
+    """
+    named = [(each.reader, each.name) if isinstance(each, FieldBlobs) else (each, "") for each in blobs]
+    reader = named[0][0]
+    if any(each is not reader for each, _ in named) or not isinstance(reader, TableReader):
+        return [blob.read_many(indices) for blob in blobs]
+    return reader.read_fields(indices, [name for _, name in named])
+
+
+def _read_places(places: list[Place], in_stored_order: bool) -> list[Buffer]:
+    """Announce blobs in stored order, and read them in this order; return them in that of `places`."""
+    if not in_stored_order:
+        order = sorted(range(len(places)), key=lambda number: places[number][1])
+        found = _read_places([places[number] for number in order], True)
+        return [found[number] for number in np.argsort(order).tolist()]
+    announce(places)
+    return [memoryview(source.read(start, stop)) for source, start, stop in places]
+
+
+class Ahead:
+    """A reader, or a field of one, some of whose samples were read ahead.
+
+    Args:
+        reader: Has all samples.
+        held: What was read, by the number of its sample; released when it is asked for.
+    """
+
+    def __init__(self, reader: Any, held: dict[int, Buffer]) -> None:
+        self._reader, self._held = reader, held
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._reader, name)
+
+    def __len__(self) -> int:
+        return len(self._reader)
+
+    def read(self, index: int) -> Buffer:
+        """Return one sample; a damaged one raises its error again."""
+        data: Buffer | None = self._held.pop(index, None)
+        return self._reader.read(index) if data is None else data
+
+    def read_many(self, indices: Sequence[int]) -> list[Buffer]:
+        """Return several, in the requested order."""
+        found = {index: self.read(index) for index in dict.fromkeys(indices)}
+        return [found[index] for index in indices]
+
 
 def _reduced(view: memoryview) -> tuple[Any, ...]:
-    """How a view is sent to another process: as a copy of its bytes.
+    """Tell how a view is sent to another process: as a copy of its bytes.
 
     Without this, a `DataLoader` worker whose data set returns what `read` gave cannot send it, and the
     training waits for ever.
@@ -266,7 +358,7 @@ ForkingPickler.register(memoryview, _reduced)
 
 
 def no_values(count: int) -> pa.Table:
-    """A table without columns, but of so many rows."""
+    """Return a table without columns, but of so many rows."""
     return pa.table({"row": from_numpy(np.arange(count, dtype=np.int64))}).select([])
 
 

@@ -18,7 +18,7 @@ import torch
 from torch.utils.data import IterableDataset, get_worker_info
 
 from smallfiles.errors import SmallfilesError
-from smallfiles.formats.placed import Ahead, read_fields
+from smallfiles.formats.reader import Ahead, read_fields
 from smallfiles.loading.batches import BatchMaker, Layout
 from smallfiles.loading.dataset import Block, Delivered, FailedBatch, deliver
 from smallfiles.loading.fields import NOT_OF_DATA

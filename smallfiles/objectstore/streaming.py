@@ -29,10 +29,11 @@ import numpy as np
 
 from smallfiles import formats
 from smallfiles.errors import DamagedFileError, ResourceError, UsageError
-from smallfiles.formats import placed
 from smallfiles.formats.bytefile import ByteFile
+from smallfiles.formats.reader import Ahead
+from smallfiles.formats.table import ByteSource
 from smallfiles.formats.tar import index
-from smallfiles.formats.tar.reader import Shards, TarBlob, TarReader
+from smallfiles.formats.tar.reader import Locate, Shards, TarReader, TarTable
 from smallfiles.objectstore.catalog import Item, read_blocks
 from smallfiles.objectstore.client import Store
 from smallfiles.objectstore.config import PART_BYTES, StoreUrl
@@ -86,6 +87,8 @@ class RemoteShard:
         store: Where it is.
         item: What the manifest says of it.
     """
+
+    is_stored = True
 
     def __init__(self, store: Store, item: Item) -> None:
         self._store, self._item = store, item
@@ -145,7 +148,7 @@ class RemoteShards(Shards):
         )
         """The first sample of each stretch, which one stream reads in order; and one after the last."""
 
-    def store(self, number: int) -> placed.ByteSource:
+    def store(self, number: int) -> ByteSource:
         """A shard, from this node if it was kept here."""
         return self._cache.kept(self.known[number]) or self.far(number)
 
@@ -229,6 +232,16 @@ class _Url(type(Path())):  # type: ignore[misc]
         return str.replace(super().__str__(), "s3:/", "s3://", 1)
 
 
+class RemoteTable(TarTable):
+    """The samples of pushed shards."""
+
+    shards: RemoteShards
+
+    def added_files(self) -> list[Path]:
+        """Return the files with values that were added later, which are on this node."""
+        return self.shards.added
+
+
 class RemoteTar(TarReader):
     """Random access to the samples of pushed shards, and streams of them.
 
@@ -239,37 +252,28 @@ class RemoteTar(TarReader):
     """
 
     def __init__(self, store: Store, cache: NodeCache, in_flight: int) -> None:
-        super().__init__(Path(), "pread")
+        super().__init__(Path(), Locate("pread", (), False))
         self.path = _Url(str(store.place))
         self._store, self._cache, self._in_flight = store, cache, in_flight
 
-    def _open(self) -> RemoteShards:
-        return RemoteShards(self._store, self._cache, self._in_flight)
-
-    def _added_fields(self) -> list[Path]:
-        return self._shards().added
+    def _open(self) -> RemoteTable:
+        shards = RemoteShards(self._store, self._cache, self._in_flight)
+        return RemoteTable(self.path, shards, (), indexed=True, access="pread", member_suffixes=[])
 
     def _shards(self) -> RemoteShards:
-        found = self._handle()
+        found = self._table().shards
         assert isinstance(found, RemoteShards)
         return found
 
-    def read_many(self, indices: Sequence[int]) -> list[Buffer]:
-        """Several samples in the order of `indices`, with several requests in flight."""
-        return self.fetched(indices)
-
-    def fetched(self, indices: Sequence[int], field: str = "") -> list[Buffer]:
-        """The same, or the further files of a field, which come with the first files of their samples."""
+    def read_fields(self, indices: Sequence[int], fields: Sequence[str]) -> list[list[Buffer]]:
+        """Return the blobs of several samples and fields, with several requests in flight."""
         wanted = [self._checked(index) for index in indices]
-        order = sorted(set(wanted))
+        order, default = sorted(set(wanted)), self._table().first
         ahead = self.following(order)
-        blob = ahead.blob(field) if field else None
-        first = ahead.read_many(order)
-        found = dict(zip(order, first if blob is None else blob.read_many(order), strict=True))
-        return [found[index] for index in wanted]
-
-    def _blob(self, name: str) -> RemoteBlob:
-        return RemoteBlob(self, name)
+        blobs = {field: ahead.blob(field) for field in fields if self._extents(field) is not default}
+        first = ahead.read_many(order)  # the others come with it
+        found = [blobs[field].read_many(order) if field in blobs else first for field in fields]
+        return [[each[number] for number in np.searchsorted(order, wanted).tolist()] for each in found]
 
     def shard_sizes(self) -> tuple[int, ...]:
         """Number of samples in each stretch of a shard, in stored order; a loader never divides a stretch."""
@@ -286,16 +290,6 @@ class RemoteTar(TarReader):
 
     def __repr__(self) -> str:
         return f"RemoteTar({self._store!r})"
-
-
-class RemoteBlob(TarBlob):
-    """A field of further files; arguments as for `TarBlob`."""
-
-    _reader: RemoteTar
-
-    def read_many(self, indices: Sequence[int]) -> list[Buffer]:
-        """Several in the order of `indices`, with several requests in flight."""
-        return self._reader.fetched(indices, self._name)
 
 
 class ReadAhead:
@@ -324,9 +318,9 @@ class ReadAhead:
     def __len__(self) -> int:
         return len(self._reader)
 
-    def blob(self, name: str) -> placed.Ahead:
+    def blob(self, name: str) -> Ahead:
         """A field of further files; from now on, they are held from `read_many` until they are read."""
-        return placed.Ahead(self._reader.blob(name), self._further.setdefault(name, {}))
+        return Ahead(self._reader.blob(name), self._further.setdefault(name, {}))
 
     def read_many(self, indices: Sequence[int]) -> list[Buffer]:
         """The next samples of the order; if one is damaged, `read` returns the others."""

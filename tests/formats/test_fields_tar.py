@@ -19,7 +19,7 @@ from smallfiles.errors import DamagedFileError, FormatError, SmallfilesError, So
 from smallfiles.fields import as_text, further_files, value_table
 from smallfiles.formats import tar
 from smallfiles.formats.bytefile import ByteFile
-from smallfiles.formats.placed import read_fields
+from smallfiles.formats.reader import read_fields
 from smallfiles.formats.tar import index
 from smallfiles.manifest import Manifest
 from smallfiles.pack import PackConfig, pack

@@ -17,17 +17,19 @@ bytes, and uses `large_binary` if a single sample is larger. Notebook 03 teaches
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
-from smallfiles.formats.arrow.reading import ArrowReader
+from smallfiles.formats.arrow.batches import locate
 from smallfiles.formats.arrow.writing import ArrowOptions as Options
 from smallfiles.formats.arrow.writing import write
 from smallfiles.formats.bytefile import Access
+from smallfiles.formats.reader import TableReader
 
-__all__ = ["ArrowReader", "Options", "open", "write"]
+__all__ = ["Options", "locate", "open", "write"]
 
 
-def open(path: Path, *, access: Access = "auto") -> ArrowReader:
+def open(path: Path, *, access: Access = "auto") -> TableReader:
     """Open an Arrow file: one of ours, one of the Jülich course, or any with a binary column.
 
     Args:
@@ -37,4 +39,4 @@ def open(path: Path, *, access: Access = "auto") -> ArrowReader:
     Returns:
         The reader; the file is touched at first use.
     """
-    return ArrowReader(path, access)
+    return TableReader(path, partial(locate, access=access))

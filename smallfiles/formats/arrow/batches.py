@@ -12,7 +12,7 @@ import mmap
 import struct
 import threading
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +31,7 @@ from smallfiles.formats.arrow.footer import Cuts, blocks, row_counts, stream_blo
 from smallfiles.formats.arrow.values import ValueColumn, can_gather
 from smallfiles.formats.arrow.writing import CUTS, FEATURES, PROVENANCE
 from smallfiles.formats.bytefile import Access, ByteFile, RawFile, damage_reported, damaged
-from smallfiles.formats.placed import OpenedFile, numbered_keys
+from smallfiles.formats.table import Column, Extents, Place, SampleTable, numbered_keys
 from smallfiles.samples import OWN_TYPES, UNLABELLED
 
 _FILE_MAGIC = b"ARROW1"
@@ -44,18 +44,34 @@ _NEAR_BYTES = 64 << 10
 _ENDS_BYTES = (4 << 10, 64 << 10)  # the magic at the front; a footer of 2,700 batches at the end
 
 
-class BinaryColumn:
+def locate(path: Path, *, access: Access = "auto") -> ArrowTable:
+    """Open an Arrow file, and find the samples in it.
+
+    Args:
+        path: The file; IPC file or stream.
+        access: How samples are fetched.
+
+    Raises:
+        FormatError: It is damaged, or of another kind.
+    """
+    return ArrowTable(Batches(path, access))
+
+
+class BinaryColumn(Extents):
     """Where the bytes of a column are: three numbers per batch, looked up when they are first needed.
 
     Args:
+        batches: The file.
         column: Number of the column.
-        kind: Its type.
-        batches: How many there are.
+        suffix: Of the files.
     """
 
-    def __init__(self, column: int, kind: pa.DataType, batches: int) -> None:
-        self._column = column
-        self._data, self._data_bytes, self.offsets = (as_integers(np.zeros(batches)) for _ in range(3))
+    def __init__(self, batches: Batches, column: int, suffix: str = "") -> None:
+        super().__init__(suffix)
+        self._batches, self._column, kind = batches, column, batches.schema.field(column).type
+        self._data, self._data_bytes, self._offsets = (
+            as_integers(np.zeros(batches.number)) for _ in range(3)
+        )
         self._struct = kind.get_field_index("bytes") if pa.types.is_struct(kind) else None
         inner = kind if self._struct is None else kind.field(self._struct).type
         self._pair = struct.Struct("<qq" if pa.types.is_large_binary(inner) else "<ii")
@@ -63,20 +79,25 @@ class BinaryColumn:
         # The offsets of a file that is not mapped: one more than rows for each batch; 0 until it is located.
         self._ends: npt.NDArray[np.integer[Any]] | None = None
 
-    def place(self, opened: Opened, index: int) -> tuple[ByteFile, int, int]:
-        """File, first byte, and one after the last byte, of a sample."""
-        number, row = opened.where(index)
-        offsets = self.offsets[number] or self._locate(opened, number)
+    def place(self, row: int) -> Place:
+        batches = self._batches
+        number, own = batches.where(row)
+        offsets = self._offsets[number] or self._locate(number)
         if self._ends is None:
-            start, stop = self._pair.unpack_from(opened.file.view, offsets + row * self._width)
+            start, stop = self._pair.unpack_from(batches.file.view, offsets + own * self._width)
         else:
-            start, stop = self._ends.item(index + number), self._ends.item(index + number + 1)
+            start, stop = self._ends.item(row + number), self._ends.item(row + number + 1)
         if not 0 <= start <= stop <= self._data_bytes[number]:
-            raise damaged(opened.path, f"the offsets of sample {index} are {start} and {stop}")
+            raise damaged(batches.path, f"the offsets of sample {row} are {start} and {stop}")
         first: int = self._data[number]
-        return opened.file, first + start, first + stop
+        return batches.file, first + start, first + stop
 
-    def _locate(self, opened: Opened, number: int) -> int:
+    def announce(self, rows: Sequence[int]) -> None:
+        """Announce the headers and small columns of these samples' batches, unless they were read before."""
+        self._batches.announce([number for number in self._batches.of(rows) if not self._offsets[number]])
+
+    def _locate(self, number: int) -> int:
+        opened = self._batches
         batch, begins_at = opened.located(number, self._column)
         data = batch.column(self._column)
         if self._struct is not None:
@@ -87,30 +108,30 @@ class BinaryColumn:
         # Last: other threads take it as the sign that the rest is known.
         found: int = opened.offset(offsets, begins_at) + data.offset * self._width
         if not opened.file.mapped:
-            first = opened.first_of(number) + number
+            first = opened.starts[number] + number
             kind = np.dtype("<i8" if self._width == 8 else "<i4")
             if self._ends is None:
-                self._ends = np.zeros(opened.count + len(self.offsets), kind)
+                self._ends = np.zeros(opened.count + opened.number, kind)
             self._ends[first : first + len(data) + 1] = np.frombuffer(
                 offsets, kind, len(data) + 1, data.offset * self._width
             )
-        self.offsets[number] = found
+        self._offsets[number] = found
         return found
 
-    def total_bytes(self, opened: Opened) -> int:
-        """Sum of the encoded bytes; visits every batch."""
-        for number in range(len(self.offsets)):
-            if not self.offsets[number]:
-                self._locate(opened, number)
+    def total_bytes(self) -> int:
+        """Return the sum of the encoded bytes; visits every batch."""
+        for number in range(self._batches.number):
+            if not self._offsets[number]:
+                self._locate(number)
         return int(np.asarray(self._data_bytes).sum())
 
 
-class Opened(OpenedFile):
-    """One process's view of an Arrow file."""
+class Batches:
+    """The record batches of an Arrow file."""
 
     def __init__(self, path: Path, access: Access) -> None:
-        super().__init__(ByteFile(path, access))
-        self._lock = threading.Lock()  # of this process alone, like the handle
+        self.file, self.path = ByteFile(path, access), path
+        self._lock = threading.Lock()  # of this process alone, like the table
         self._last: tuple[int, pa.RecordBatch | None] = (-1, None)
         self._base = pa.py_buffer(self.file.view).address if self.file.mapped else 0
         with damage_reported(path):
@@ -124,10 +145,10 @@ class Opened(OpenedFile):
         for start, stop in ((0, _ENDS_BYTES[0]), (size - _ENDS_BYTES[1], size)):
             self.file.prefetch(max(start, 0), min(stop, size))
         begin = self.file.read(0, min(6, size))
-        self._is_stream = bytes(begin) != _FILE_MAGIC
-        if not self._is_stream:
+        self.is_stream = bytes(begin) != _FILE_MAGIC
+        if not self.is_stream:
             self._reader = pa.ipc.open_file(source)
-            self.schema, self._number = self._reader.schema, self._reader.num_record_batches
+            self.schema, self.number = self._reader.schema, self._reader.num_record_batches
             self._blocks = blocks(self.file)
         elif bytes(begin[:4]) == _STREAM_START:
             if bytes(self.file.read(max(0, size - 8), size)) != _STREAM_END:
@@ -138,32 +159,27 @@ class Opened(OpenedFile):
                 self._batches = [batch for batch in stream if batch.num_rows]
             else:
                 self._blocks = stream_blocks(self.file)
-            self._number = len(self._batches if self._blocks is None else self._blocks)
+            self.number = len(self._batches if self._blocks is None else self._blocks)
         else:
             raise FormatError(
                 f"{path} is not an Arrow file",
                 expected="an IPC file (it begins with ARROW1) or stream",
                 next_step="Check the path; Parquet and Feather v1 are other formats",
             )
-        self._metadata = self.schema.metadata or {}
-        self.record = provenance.loads(self._metadata.get(PROVENANCE))
+        self.metadata = self.schema.metadata or {}
+        self.record = provenance.loads(self.metadata.get(PROVENANCE))
         self.columns = columns.find(self.schema, path)
         self._has_dictionaries = any(pa.types.is_dictionary(each.type) for each in self.schema)
-        if self._is_stream and self._has_dictionaries and not self.file.mapped:
+        if self.is_stream and self._has_dictionaries and not self.file.mapped:
             raise _unmapped_stream(path)
         self._prepare()
-
-    @property
-    def classes(self) -> tuple[str, ...]:
-        """Class names from the provenance, or from the features of Hugging Face `datasets`."""
-        return super().classes or _hugging_face_classes(self._metadata.get(FEATURES))
 
     def _row_counts(self) -> np.ndarray:
         found = self._blocks
         if found is None:
             return np.array([batch.num_rows for batch in self._batches], np.int64)
-        if len(found) != self._number:
-            raise damaged(self.path, f"its footer names {len(found)} and {self._number} record batches")
+        if len(found) != self.number:
+            raise damaged(self.path, f"its footer names {len(found)} and {self.number} record batches")
         return row_counts(found["body"], self._cuts, self._rows_in)
 
     def _rows_in(self, some: np.ndarray) -> np.ndarray:
@@ -177,29 +193,13 @@ class Opened(OpenedFile):
         return rows
 
     def _prepare(self) -> None:
-        self._cuts = Cuts.loads(self._metadata.get(CUTS))
+        self._cuts = Cuts.loads(self.metadata.get(CUTS))
         counts = self._row_counts()
-        self._borders = np.concatenate([[0], np.cumsum(counts)])
-        self._starts = as_integers(self._borders)
-        self.count = int(self._starts[-1])
-        self._first, *further = (
-            BinaryColumn(column, self.schema.field(column).type, self._number)
-            for column in (self.columns.data, *self.columns.blobs.values())
-        )
-        self._further = dict(zip(self.columns.blobs, further, strict=True))
-        self._kinds = {
-            name: OWN_TYPES.get(name) or stored_type(self.schema.field(number).type)
-            for name, number in self.columns.values.items()
-        }
-        if not self._kinds.keys() & {*TARGETS}:
-            self._kinds = {"label": pa.int64(), **self._kinds}
-        self._gathered = {
-            name: ValueColumn(number, self.schema.field(number).type, self._number)
-            for name, number in self.columns.values.items()
-            if can_gather(self.schema.field(number).type)
-        }
-        if self._number:
-            self.batch(self._number - 1)  # a wrong row count in the last header would give a wrong length
+        self.borders = np.concatenate([[0], np.cumsum(counts)])
+        self.starts = as_integers(self.borders)
+        self.count = int(self.starts[-1])
+        if self.number:
+            self.batch(self.number - 1)  # a wrong row count in the last header would give a wrong length
 
     def _raw(self, number: int, columns: Sequence[int]) -> pa.RecordBatch:
         if self._batches:
@@ -284,7 +284,7 @@ class Opened(OpenedFile):
         if kept == number and batch is not None:
             return batch
         with damage_reported(self.path, f"record batch {number}:"):
-            self._announce(number, self._starts[number + 1] - self._starts[number])
+            self._announce(number, self.starts[number + 1] - self.starts[number])
             if self._has_dictionaries:
                 with self._lock:
                     batch = self._reader.get_batch(number) if not self._batches else self._batches[number]
@@ -295,20 +295,22 @@ class Opened(OpenedFile):
         self._last = (number, batch)
         return batch
 
+    def pieces(self, column: int) -> Iterator[pa.Array]:
+        """Yield a column of all batches, some batches at a time."""
+        for first in range(0, self.number, _BATCHES_AT_ONCE):
+            yield self._some(range(first, min(first + _BATCHES_AT_ONCE, self.number)), column)
+            self.file.forget()
+
     def _some(self, numbers: range, column: int) -> pa.Array:
         """A column of some record batches, in one piece."""
         for number in numbers if self._blocks is not None else ():
-            self._announce(number, self._starts[number + 1] - self._starts[number])
+            self._announce(number, self.starts[number + 1] - self.starts[number])
         if self.file.mapped or self._has_dictionaries:
             return pa.concat_arrays([self.batch(number).column(column) for number in numbers])
         return pa.concat_arrays([self.located(number, column)[0].column(column) for number in numbers])
 
-    def first_of(self, number: int) -> int:
-        """The first sample of a record batch."""
-        return self._starts[number]
-
     def _refuse_uneven(self, number: int, rows: int) -> None:
-        if rows != self._starts[number + 1] - self._starts[number]:
+        if rows != self.starts[number + 1] - self.starts[number]:
             raise self._uneven(number, rows)
 
     def _uneven(self, number: int, rows: int) -> FormatError:
@@ -320,18 +322,19 @@ class Opened(OpenedFile):
             next_step="Write it again with 64 rows per batch, or pack the images with this package",
         )
 
-    def where(self, index: int) -> tuple[int, int]:
+    def where(self, row: int) -> tuple[int, int]:
         """Batch and row of a sample."""
-        number = bisect_right(self._starts, index) - 1
-        return number, index - self._starts[number]
+        number = bisect_right(self.starts, row) - 1
+        return number, row - self.starts[number]
 
-    def prefetch_batches(self, indices: Sequence[int]) -> None:
-        """Announce the headers and small columns of these samples' batches, unless they were read before."""
-        if self._blocks is None:
-            return
-        for number in sorted({self.where(index)[0] for index in indices}):
-            if not self._first.offsets[number]:
-                self._announce(number, self._starts[number + 1] - self._starts[number])
+    def of(self, rows: Sequence[int]) -> list[int]:
+        """Return the record batches that hold these samples."""
+        return sorted({self.where(row)[0] for row in rows})
+
+    def announce(self, numbers: Sequence[int]) -> None:
+        """Announce the headers and small columns of batches."""
+        for number in numbers:
+            self._announce(number, self.starts[number + 1] - self.starts[number])
 
     def _announce(self, number: int, rows: int) -> None:
         """Announce the header of a batch, and what its rows have beside the images.
@@ -348,14 +351,6 @@ class Opened(OpenedFile):
         if self.columns.data < len(self.schema) - 1:
             self.file.prefetch(last - small, last)
 
-    def place(self, index: int) -> tuple[ByteFile, int, int]:
-        """File, first byte, and one after the last byte of one sample."""
-        return self._first.place(self, index)
-
-    def blob_place(self, name: str, index: int) -> tuple[ByteFile, int, int]:
-        """The same of a further field."""
-        return self._further[name].place(self, index)
-
     def offset(self, buffer: pa.Buffer, begins_at: int | None = None) -> int:
         """Where a buffer of a batch is in the file, which begins at an address in memory."""
         offset: int = buffer.address - (self._base if begins_at is None else begins_at)
@@ -370,40 +365,88 @@ class Opened(OpenedFile):
             next_step="Write it again without compression; JPEG data does not shrink",
         )
 
-    def key(self, index: int) -> str:
-        if self.columns.key is None:
-            return str(index)
-        number, row = self.where(index)
-        return self.batch(number).column(self.columns.key)[row].as_py() or ""
 
+class ArrowTable(SampleTable):
+    """The samples of an Arrow file."""
+
+    format = "arrow"
+
+    def __init__(self, batches: Batches) -> None:
+        self._batches, record, columns = batches, batches.record, batches.columns
+        suffixes, schema = provenance.blob_suffixes(record), batches.schema
+        further = {
+            name: BinaryColumn(batches, number, suffixes.get(name, ""))
+            for name, number in columns.blobs.items()
+        }
+        blobs = {"": BinaryColumn(batches, columns.data), **further}
+        super().__init__(batches.path, batches.count, blobs, record, batches.file.size)
+        kinds = {
+            name: OWN_TYPES.get(name) or stored_type(schema.field(number).type)
+            for name, number in columns.values.items()
+        }
+        self._kinds = kinds if kinds.keys() & {*TARGETS} else {"label": pa.int64(), **kinds}
+        self._gathered = {
+            name: ValueColumn(number, schema.field(number).type, batches.number)
+            for name, number in columns.values.items()
+            if can_gather(schema.field(number).type)
+        }
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """Class names from the provenance, or from the features of Hugging Face `datasets`."""
+        return super().classes or _hugging_face_classes(self._batches.metadata.get(FEATURES))
+
+    @property
     def kinds(self) -> dict[str, pa.DataType]:
         return self._kinds
 
-    def column(self, name: str) -> pa.ChunkedArray:
-        """The values of all samples, copied out of all batches."""
-        if name not in self.columns.values:
+    def key(self, row: int) -> str:
+        batches = self._batches
+        if batches.columns.key is None:
+            return str(row)
+        number, own = batches.where(row)
+        return batches.batch(number).column(batches.columns.key)[own].as_py() or ""
+
+    def load(self, name: str) -> Column:
+        return self._keys() if name == "key" else self._values(name)
+
+    def _keys(self) -> pa.StringArray:
+        """Return the key column in one piece; row numbers where a file has none."""
+        if self._batches.columns.key is None:
+            return numbered_keys(self.count)
+        keys = GrowingStrings()
+        for some in self._batches.pieces(self._batches.columns.key):
+            keys.extend(pc.fill_null(some, scalar("")) if some.null_count else some)
+        return keys.finish()
+
+    def _values(self, name: str) -> pa.ChunkedArray:
+        """Return the values of all samples, copied out of all batches."""
+        number = self._batches.columns.values.get(name)
+        if number is None:
             return pa.chunked_array([from_numpy(np.full(self.count, UNLABELLED, np.int64))])
-        number, parts = self.columns.values[name], []
-        for first in range(0, self._number, _BATCHES_AT_ONCE):
-            last = min(first + _BATCHES_AT_ONCE, self._number)
-            some = self._some(range(first, last), number)
-            parts.append(self._as_value(name, some))
-            self.file.forget()
+        parts = [self._as_value(name, some) for some in self._batches.pieces(number)]
         return pa.chunked_array(parts, self._kinds[name])
 
-    def taken(self, names: Sequence[str], rows: npt.NDArray[np.int64]) -> dict[str, Any]:
-        """The values of some samples, read from where they are."""
-        numbers = np.searchsorted(self._borders, rows, "right") - 1
-        own = rows - self._borders[numbers]
+    def column(self, name: str) -> Column:
+        # A column of values is not kept if a few rows can be read without it.
+        return self._values(name) if name != "key" and name not in self.loaded else super().column(name)
+
+    def take(self, names: Sequence[str], rows: npt.NDArray[np.int64]) -> dict[str, Column]:
+        """Return the values of some samples, read from where they are in a mapped file."""
+        batches = self._batches
+        if not batches.file.mapped:  # each column once: a read for each value would cost more
+            return {name: super(ArrowTable, self).column(name).take(from_numpy(rows)) for name in names}
+        numbers = np.searchsorted(batches.borders, rows, "right") - 1
+        own = rows - batches.borders[numbers]
         return {
-            name: self._as_value(name, self._gathered[name].take(self, numbers, own))
+            name: self._as_value(name, self._gathered[name].take(batches, numbers, own))
             if name in self._gathered
-            else self.column(name).take(from_numpy(rows))
+            else self._values(name).take(from_numpy(rows))
             for name in names
         }
 
     def _as_value(self, name: str, found: pa.Array) -> pa.Array:
-        """A column in the type in which values are held; what is null in those of others gets a meaning."""
+        """Return a column in the type in which values are held; null in those of others gets a meaning."""
         kind = self._kinds[name]
         if name == "label" and (found.null_count or found.type != kind):
             with summary_of(self.path):  # those of others may be beyond 64 bits
@@ -414,33 +457,12 @@ class Opened(OpenedFile):
             return column([*texts], OWN_TYPES["captions"])
         return found if found.type == kind else value_column(name, found)
 
-    def payload_bytes(self) -> int:
-        """Sum of the encoded bytes; visits every batch."""
-        return sum(each.total_bytes(self) for each in (self._first, *self._further.values()))
-
-    def further(self) -> dict[str, str]:
-        """Name and suffix of each further field of files."""
-        suffixes = provenance.blob_suffixes(self.record)
-        return {name: suffixes.get(name, "") for name in self.columns.blobs}
-
-    def all_keys(self) -> pa.StringArray:
-        """The key column in one piece; row numbers where a file has none."""
-        if self.columns.key is None:
-            return numbered_keys(self.count)
-        keys = GrowingStrings()
-        for first in range(0, self._number, _BATCHES_AT_ONCE):
-            last = min(first + _BATCHES_AT_ONCE, self._number)
-            some = self._some(range(first, last), self.columns.key)
-            keys.extend(pc.fill_null(some, scalar("")) if some.null_count else some)
-            self.file.forget()
-        return keys.finish()
-
     def about(self) -> dict[str, Any]:
-        form = "foreign stream" if self._is_stream else "foreign file"
+        form = "foreign stream" if self._batches.is_stream else "foreign file"
         return {
             "layout": self.record.get("options", {}).get("layout", form),
-            "batches": self._number,
-            "columns": {field.name: str(field.type) for field in self.schema},
+            "batches": self._batches.number,
+            "columns": {field.name: str(field.type) for field in self._batches.schema},
         }
 
 

@@ -19,7 +19,7 @@ import pyarrow as pa
 from smallfiles.arrays import too_large
 
 if TYPE_CHECKING:
-    from smallfiles.formats.arrow.batches import Opened
+    from smallfiles.formats.arrow.batches import Batches
 
 _NOTHING = -1
 _LARGEST = 2**31 - 1
@@ -48,7 +48,7 @@ class ValueColumn:
         self._places = np.zeros((batches, _buffers(kind)), np.int64)
         self._known = np.zeros(batches, bool)
 
-    def take(self, opened: Opened, numbers: _Numbers, rows: _Numbers) -> pa.Array:
+    def take(self, opened: Batches, numbers: _Numbers, rows: _Numbers) -> pa.Array:
         """The values of some rows.
 
         Args:

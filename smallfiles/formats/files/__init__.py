@@ -13,13 +13,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from smallfiles.formats.files.reading import FilesReader
+from smallfiles.formats.files.reading import locate
 from smallfiles.formats.files.writing import FilesOptions as Options
 from smallfiles.formats.files.writing import write
+from smallfiles.formats.reader import TableReader
 
-__all__ = ["FilesReader", "Options", "open", "write"]
+__all__ = ["Options", "locate", "open", "write"]
 
 
-def open(path: Path) -> FilesReader:
+def open(path: Path) -> TableReader:
     """Open a folder of plain files with its `manifest.json`, which is read at first use."""
-    return FilesReader(path)
+    return TableReader(path, locate)

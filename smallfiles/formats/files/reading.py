@@ -7,18 +7,20 @@ manifest reveal it. Notebook 01 teaches what an open costs.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from smallfiles.arrays import from_numpy
+from smallfiles.arrays import as_integers, from_numpy, one_chunk, scalar, to_numpy
 from smallfiles.errors import FormatError, ManifestError, SmallfilesError, refuse_shortage
 from smallfiles.formats import provenance
 from smallfiles.formats.bytefile import damaged
-from smallfiles.formats.reader import BaseReader
+from smallfiles.formats.table import Column, Extents, Place, SampleTable
 from smallfiles.manifest import Manifest
 from smallfiles.samples import UNLABELLED, BlobField, Buffer, Schema
 from smallfiles.storage import answered
@@ -31,142 +33,149 @@ def manifest_of(field: str) -> str:
     return f"manifest.{field}.json"
 
 
-class FilesReader(BaseReader[Manifest]):
-    """Random access to plain files; see `smallfiles.formats.files.open`."""
+def locate(path: Path) -> FilesTable:
+    """Open a folder of plain files with its `manifest.json`.
 
-    _outlives_fork = True
+    Raises:
+        FormatError: There is none, or it is damaged.
+    """
+    return FilesTable(path, _load(path / MANIFEST))
 
-    def __init__(self, path: Path) -> None:
-        super().__init__(path)
-        self._prefix = f"{self.path}/"
-        self._of_fields: dict[str, Manifest] = {}  # of the fields of further files, read when they are needed
 
-    def _open(self) -> Manifest:
-        return _load(self.path / MANIFEST)
+class FilesTable(SampleTable):
+    """Plain files with a manifest.
 
-    def __getstate__(self) -> dict[str, Any]:
-        return {**super().__getstate__(), "_of_fields": {}}
+    Args:
+        path: The folder.
+        manifest: Of the samples.
+    """
 
-    def __len__(self) -> int:
-        return len(self._handle())
+    format = "files"
+    outlives_fork = True
+
+    def __init__(self, path: Path, manifest: Manifest) -> None:
+        blobs: dict[str, Extents] = {manifest.first: _Files(path, lambda: manifest)}
+        for name in manifest.blobs:
+            load = partial(_load_further, path / manifest_of(name), manifest.blob_paths(name))
+            blobs[name] = _Files(path, load, manifest.fields[name])
+        super().__init__(path, len(manifest), blobs, {})
+        self._manifest = manifest
 
     @property
     def classes(self) -> tuple[str, ...]:
-        return self._handle().classes
+        return self._manifest.classes
 
-    def keys(self) -> pa.StringArray:
-        return self._handle().paths
+    @property
+    def kinds(self) -> dict[str, pa.DataType]:
+        return {each.name: each.type for each in self._manifest.columns.schema}
 
-    def key(self, index: int) -> str:
-        return self._handle().path(self._checked(index))
-
-    def _further(self) -> Mapping[str, str]:
-        fields = self._handle().fields
-        return {name: fields[name] for name in self._handle().blobs}
-
-    def _first(self) -> str:
-        return self._handle().first
-
-    def _kinds(self) -> Mapping[str, pa.DataType]:
-        return {each.name: each.type for each in self._handle().columns.schema}
-
-    def _read_column(self, name: str) -> pa.ChunkedArray:
-        return self._handle().columns[name]
-
-    def _blob(self, name: str) -> _Field:
-        return _Field(self, name)
-
-    def further(self, name: str) -> Manifest:
-        """The manifest of the further files of a field."""
-        paths = self._handle().blob_paths(name)
-        if name not in self._of_fields:
-            self._of_fields[name] = _load_further(self.path / manifest_of(name), paths)
-        return self._of_fields[name]
-
-    def sha256(self, index: int, field: str = "") -> str | None:
-        if field:
-            return self._blob(field).sha256(index)
-        table, index = self._handle().table, self._checked(index)
-        found = table.column("sha256")[index].as_py() if "sha256" in table.column_names else None
-        return None if found is None else str(found)
-
-    def size(self, index: int) -> int:
-        index = self._checked(index)
-        known = self._stated_size(index)
-        if known is not None:
-            return known
-        try:
-            path = self._prefix + self.key(index)
-            return answered(path, os.stat, path).st_size
-        except OSError as error:
-            raise self._unreadable(index, error) from error
-
-    def _stated_size(self, index: int) -> int | None:
-        table = self._handle().table
-        return table.column("bytes")[index].as_py() if "bytes" in table.column_names else None
-
-    def read(self, index: int) -> Buffer:
-        index = self._checked(index)
-        stated = self._stated_size(index)
-        path = self._prefix + self._handle().path(index)
-        try:
-            data = answered(path, _read_whole, path, stated)
-        except OSError as error:
-            raise self._unreadable(index, error) from error
-        if stated is not None and len(data) != stated:
-            longer = "more than " if len(data) > stated else ""
-            raise damaged(
-                self.path / self.key(index), f"it has {longer}{min(len(data), stated):,} of {stated:,} bytes"
-            )
-        return memoryview(data)
-
-    def span(self, index: int) -> tuple[Path, int, int] | None:
-        return self.path / self.key(index), 0, self.size(index)
-
-    def _unreadable(self, index: int, error: OSError) -> SmallfilesError:
-        refuse_shortage(error, self.path / self.key(index))
-        return damaged(self.path / self.key(index), f"it cannot be read ({error.strerror})")
+    def load(self, name: str) -> Column:
+        return self._manifest.paths if name == "key" else self._manifest.columns[name]
 
     def info(self) -> dict[str, Any]:
-        manifest, sizes = self._handle(), {}
-        known = [each.sizes for each in (manifest, *map(self.further, manifest.blobs))]
-        if all(each is not None for each in known):  # else left out, since it would take one stat per file
-            payload = sum(int(each.sum()) for each in known if each is not None)
-            sizes = {
-                "bytes": payload,
-                "file_bytes": payload + answered(self.path, (self.path / MANIFEST).stat).st_size,
-            }
+        manifest = self._manifest
+        found = super().info()
+        if "bytes" in found:  # else left out, since it would take one stat per file
+            found["file_bytes"] = found["bytes"] + answered(self.path, (self.path / MANIFEST).stat).st_size
         about = {name: getattr(manifest, name) for name in ("name", "split", "classes", "first")}
         schema = Schema(
             *(len(manifest), 0, 0, manifest.columns),
             manifest_digest=manifest.digest,
-            blobs=tuple(BlobField(*field) for field in self._further().items()),
+            blobs=tuple(BlobField(name, manifest.fields[name]) for name in manifest.blobs),
             **about,
         )
-        return {
-            "format": "files",
+        return found | {
             "layout": "folder",
-            "samples": len(manifest),
-            **sizes,
             "files": len(manifest) * (1 + len(manifest.blobs)),
             "provenance": provenance.record("files", schema, None),
         }
 
 
-class _Field(FilesReader):
-    """The further files of a reader.
+class _Files(Extents):
+    """A file for each sample, of one field.
 
     Args:
-        reader: Has the samples.
-        name: Of the field.
+        root: The folder.
+        load: Loads the manifest of these files; used once.
+        suffix: Of the files.
     """
 
-    def __init__(self, reader: FilesReader, name: str) -> None:
-        super().__init__(reader.path)
-        self._reader, self._name = reader, name
+    def __init__(self, root: Path, load: Callable[[], Manifest], suffix: str = "") -> None:
+        super().__init__(suffix)
+        self._root, self._load = f"{root}/", load
 
-    def _handle(self) -> Manifest:
-        return self._reader.further(self._name)
+    @cached_property
+    def _manifest(self) -> Manifest:
+        return self._load()
+
+    @cached_property
+    def _sizes(self) -> memoryview[int]:
+        """The size of each file; -1 where the manifest does not have it."""
+        table = self._manifest.table
+        if "bytes" not in table.column_names:
+            return as_integers(np.full(len(table), -1))
+        return as_integers(to_numpy(pc.fill_null(one_chunk(table.column("bytes")), scalar(-1))))
+
+    def place(self, row: int) -> Place:
+        size = self._sizes[row]
+        return _PlainFile(self._root + self._manifest.path(row), size), 0, size
+
+    def total_bytes(self) -> int | None:
+        sizes = self._manifest.sizes
+        return None if sizes is None else int(sizes.sum())
+
+    def sha256(self, row: int) -> str | None:
+        table = self._manifest.table
+        found = table.column("sha256")[row].as_py() if "sha256" in table.column_names else None
+        return None if found is None else str(found)
+
+
+class _PlainFile:
+    """A file that holds one blob; it is opened for each read.
+
+    Args:
+        name: Its path.
+        stated: Its size in the manifest; -1 if it is not there.
+    """
+
+    __slots__ = ("_name", "_stated")
+    is_stored = True
+
+    def __init__(self, name: str, stated: int) -> None:
+        self._name, self._stated = name, stated
+
+    @property
+    def path(self) -> Path:
+        """The path."""
+        return Path(self._name)
+
+    @property
+    def size(self) -> int:
+        """Number of bytes, from the manifest or the file system."""
+        if self._stated >= 0:
+            return self._stated
+        try:
+            return answered(self._name, os.stat, self._name).st_size
+        except OSError as error:
+            raise self._unreadable(error) from error
+
+    def read(self, start: int, stop: int) -> Buffer:
+        """Return the whole file: `start` and `stop` are its ends."""
+        try:
+            data = answered(self._name, _read_whole, self._name, stop)
+        except OSError as error:
+            raise self._unreadable(error) from error
+        if 0 <= stop != len(data):
+            longer = "more than " if len(data) > stop else ""
+            raise damaged(self.path, f"it has {longer}{min(len(data), stop):,} of {stop:,} bytes")
+        return data
+
+    def prefetch(self, start: int, stop: int) -> None:
+        """Do nothing: the file would have to be opened."""
+
+    def _unreadable(self, error: OSError) -> SmallfilesError:
+        refuse_shortage(error, self.path)
+        return damaged(self.path, f"it cannot be read ({error.strerror})")
 
 
 def _load_further(path: Path, paths: pa.StringArray) -> Manifest:
@@ -192,10 +201,10 @@ def _load(path: Path) -> Manifest:
         raise damaged(path, error.got) from error
 
 
-def _read_whole(path: str, size: int | None) -> bytes:
+def _read_whole(path: str, size: int) -> bytes:
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
-        return _read_all(descriptor, os.fstat(descriptor).st_size if size is None else size)
+        return _read_all(descriptor, os.fstat(descriptor).st_size if size < 0 else size)
     finally:
         os.close(descriptor)
 

@@ -19,17 +19,19 @@ position. Notebook 04 teaches it.
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 from smallfiles.formats.bytefile import Access
-from smallfiles.formats.hdf5.reading import HDF5Reader
+from smallfiles.formats.hdf5.reading import locate
 from smallfiles.formats.hdf5.writing import HDF5Options as Options
 from smallfiles.formats.hdf5.writing import write
+from smallfiles.formats.reader import TableReader
 
-__all__ = ["HDF5Reader", "Options", "open", "write"]
+__all__ = ["Options", "locate", "open", "write"]
 
 
-def open(path: Path, *, split: str | None = None, access: Access = "auto") -> HDF5Reader:
+def open(path: Path, *, split: str | None = None, access: Access = "auto") -> TableReader:
     """Open an HDF5 file of either layout, ours or the Jülich course's.
 
     Args:
@@ -40,4 +42,4 @@ def open(path: Path, *, split: str | None = None, access: Access = "auto") -> HD
     Returns:
         The reader; the file is touched at first use.
     """
-    return HDF5Reader(path, split, access)
+    return TableReader(path, partial(locate, split=split, access=access))

@@ -6,8 +6,9 @@ The trap is the one that this module avoids: `h5py.File` opened in `__init__` of
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -16,136 +17,159 @@ import pyarrow as pa
 
 from smallfiles.errors import ManifestError
 from smallfiles.fields import type_named
-from smallfiles.formats.blob import Blob
-from smallfiles.formats.bytefile import Access, ByteFile
+from smallfiles.formats.blob import ArrayTable, required
+from smallfiles.formats.bytefile import Access, ByteFile, damaged
+from smallfiles.formats.hdf5.fields import Field
 from smallfiles.formats.hdf5.layout import Found, announce_rows, find, row_lengths, row_place
-from smallfiles.formats.placed import FileReader
+from smallfiles.formats.table import Extents, Place
 
 
-class _Opened(Blob):
-    """The blob layout: all bytes in one run."""
+def locate(path: Path, *, split: str | None = None, access: Access = "auto") -> HDF5Table:
+    """Open an HDF5 file, and find the samples in it.
 
-    def __init__(self, file: ByteFile, found: Found) -> None:
-        self.found = found
-        self._offsets: dict[str, np.ndarray] = {}
-        super().__init__(file, found.arrays, found.record)
+    Args:
+        path: The file.
+        split: The group; by default the only one, or `train`.
+        access: How samples are fetched.
 
-    def rows(self) -> int:
-        return len(self.array("offsets")) - 1
-
-    def place(self, index: int) -> tuple[ByteFile, int, int]:
-        return self._between(self.array("offsets"), index, self.found.start or 0, self.found.stop)
-
-    def _between(self, offsets: np.ndarray, index: int, begin: int, size: int) -> tuple[ByteFile, int, int]:
-        start, stop = offsets.item(index), offsets.item(index + 1)
-        if not 0 <= start <= stop <= size:
-            raise self.damaged(f"the offsets of sample {index} are {start} and {stop}")
-        return self.file, begin + start, begin + stop
-
-    def blob_place(self, name: str, index: int) -> tuple[ByteFile, int, int]:
-        field = self.found.fields[name]
-        return self._between(self._blob_offsets(name), index, field.start, field.size)
-
-    def _blob_offsets(self, name: str) -> np.ndarray:
-        """Those of the files of a field, compared with their checksum once."""
-        if name not in self._offsets:
-            with self._reported(name):
-                self._offsets[name] = self.found.fields[name].offsets(self.count)
-        return self._offsets[name]
-
-    def kinds(self) -> dict[str, pa.DataType]:
-        further = {}
-        for name, field in self.found.fields.items():
-            if not field.is_blob:
-                with self._reported(name):
-                    further[name] = type_named(field.kind)
-        return super().kinds() | further
-
-    def column(self, name: str) -> pa.Array:
-        if name not in self.found.fields:
-            return super().column(name)
-        with self._reported(name):
-            return self.found.fields[name].column(self.count)
-
-    @contextmanager
-    def _reported(self, name: str) -> Iterator[None]:
-        try:
-            yield
-        except (ValueError, ManifestError) as error:
-            what = error.got if isinstance(error, ManifestError) else error
-            raise self.damaged(f"its field {name} cannot be read ({what})") from error
-
-    def payload_bytes(self) -> int:
-        more = [self._blob_offsets(name) for name, field in self.found.fields.items() if field.is_blob]
-        return sum(int(offsets.item(self.count)) for offsets in (self.array("offsets"), *more))
-
-    def about(self) -> dict[str, Any]:
-        return {**super().about(), "split": self.found.split}
-
-
-class _Rows(_Opened):
-    """The vlen layout: a row for each sample, somewhere in the file."""
-
-    layout = "vlen"
-
-    def __init__(self, file: ByteFile, found: Found) -> None:
-        super().__init__(file, found)
+    Raises:
+        FormatError: It is damaged, or of a layout that we do not know.
+    """
+    file = ByteFile(path, access)
+    found = find(file, split)
+    if found.start is None:
+        rows = required(path, found.arrays, "images")
+        table = HDF5Table(file, found, {"": _Rows(file, rows, found.base)}, len(rows), "vlen")
         if not found.record:
-            self._check_finished()
+            _check_finished(path, rows)
+        return table
+    offsets = required(path, found.arrays, "offsets")
+    return HDF5Table(file, found, _runs(file, found, offsets), len(offsets) - 1, "blob")
 
-    @property
-    def _rows(self) -> np.ndarray:
-        return self.array("images")
 
-    def rows(self) -> int:
-        return len(self._rows)
+def _runs(file: ByteFile, found: Found, offsets: np.ndarray) -> dict[str, Extents]:
+    """Return where the bytes of each field are."""
+    runs: dict[str, Extents] = {"": _Run(file, found.start or 0, found.stop, lambda: offsets)}
+    rows = len(offsets) - 1
+    for name, field in found.fields.items():
+        if field.is_blob:
+            load = partial(_further_offsets, file.path, name, field, rows)
+            runs[name] = _Run(file, field.start, field.size, load, field.kind)
+    return runs
 
-    def may_have(self, targets: int) -> bool:
-        """Where we skipped samples while packing, the last rows are empty."""
-        return targets == self.rows() or (bool(self.record) and targets < self.rows())
 
-    def _check_finished(self) -> None:
-        filled = np.flatnonzero(row_lengths(self._rows))
-        empty = self.rows() - (int(filled[-1]) + 1 if len(filled) else 0)
-        if empty:
-            raise self.damaged(
-                f"its last {empty:,} of {self.rows():,} rows are empty, so writing it was interrupted"
-            )
+def _further_offsets(path: Path, name: str, field: Field, rows: int) -> np.ndarray:
+    """Return the offsets of a field, compared with their checksum."""
+    with _reported(path, name):
+        return field.offsets(rows)
 
-    def size(self, index: int) -> int:
-        """Bytes of one sample, without following its row."""
-        return int(row_lengths(self._rows[index : index + 1])[0])
 
-    def place(self, index: int) -> tuple[ByteFile, int, int]:
-        return self.file, *row_place(self.file, self._rows[index].tobytes(), self.found.base)
+class _Run(Extents):
+    """The blob layout: the blobs of a field follow each other, and offsets divide them.
 
-    def announce(self, indices: Sequence[int]) -> None:
-        """Announce where the places of these samples are stored."""
-        announce_rows(self.file, self._rows[np.asarray(indices, np.int64)], self.found.base)
+    Args:
+        file: The file.
+        start: Where the first blob begins.
+        size: Bytes of all blobs.
+        load: Loads the offsets; used once.
+        suffix: Of the files.
+    """
 
-    def payload_bytes(self) -> int:
+    def __init__(
+        self, file: ByteFile, start: int, size: int, load: Callable[[], np.ndarray], suffix: str = ""
+    ) -> None:
+        super().__init__(suffix)
+        self._file, self._start, self._size, self._load = file, start, size, load
+
+    @cached_property
+    def _offsets(self) -> np.ndarray:
+        return self._load()
+
+    def place(self, row: int) -> Place:
+        start, stop = self._offsets.item(row), self._offsets.item(row + 1)
+        if not 0 <= start <= stop <= self._size:
+            raise damaged(self._file.path, f"the offsets of sample {row} are {start} and {stop}")
+        return self._file, self._start + start, self._start + stop
+
+    def total_bytes(self) -> int:
+        return int(self._offsets.item(-1))
+
+
+class _Rows(Extents):
+    """The vlen layout: a row for each sample, somewhere in the file.
+
+    Args:
+        file: The file.
+        rows: Length, heap and number of each row.
+        base: What the addresses of heaps count from.
+    """
+
+    def __init__(self, file: ByteFile, rows: np.ndarray, base: int) -> None:
+        super().__init__()
+        self._file, self._rows, self._base = file, rows, base
+
+    def size(self, row: int) -> int:
+        """Return the bytes of one sample, without following its row."""
+        return int(row_lengths(self._rows[row : row + 1])[0])
+
+    def place(self, row: int) -> Place:
+        return self._file, *row_place(self._file, self._rows[row].tobytes(), self._base)
+
+    def announce(self, rows: Sequence[int]) -> None:
+        announce_rows(self._file, self._rows[np.asarray(rows, np.int64)], self._base)
+
+    def total_bytes(self) -> int:
         return int(row_lengths(self._rows).astype(np.int64).sum())
 
 
-class HDF5Reader(FileReader[_Opened]):
-    """Random access to an HDF5 file; see `smallfiles.formats.hdf5.open`."""
+class HDF5Table(ArrayTable):
+    """An HDF5 file of either layout."""
 
     format = "hdf5"
 
-    def __init__(self, path: Path, split: str | None = None, access: Access = "auto") -> None:
-        super().__init__(path, access)
-        self._split = split
+    def __init__(
+        self, file: ByteFile, found: Found, blobs: Mapping[str, Extents], rows: int, layout: str
+    ) -> None:
+        self._found, self.layout = found, layout
+        may_lack = layout == "vlen" and bool(found.record)
+        super().__init__(
+            file.path, found.arrays, found.record, blobs, rows, may_lack=may_lack, file_bytes=file.size
+        )
 
-    def _open(self) -> _Opened:
-        file = ByteFile(self.path, self._access)
-        found = find(file, self._split)
-        return (_Rows if found.start is None else _Opened)(file, found)
+    @property
+    def kinds(self) -> dict[str, pa.DataType]:
+        further = {}
+        for name, field in self._found.fields.items():
+            if not field.is_blob:
+                with _reported(self.path, name):
+                    further[name] = type_named(field.kind)
+        return super().kinds | further
 
-    def _prefetch_places(self, indices: Sequence[int]) -> None:
-        opened = self._handle()
-        if isinstance(opened, _Rows):
-            opened.announce(indices)
+    def load(self, name: str) -> pa.Array:
+        if name not in self._found.fields:
+            return super().load(name)
+        with _reported(self.path, name):
+            return self._found.fields[name].column(self.count)
 
-    def size(self, index: int) -> int:
-        opened = self._handle()
-        return opened.size(self._checked(index)) if isinstance(opened, _Rows) else super().size(index)
+    def about(self) -> dict[str, Any]:
+        return {**super().about(), "split": self._found.split}
+
+
+@contextmanager
+def _reported(path: Path, name: str) -> Iterator[None]:
+    """Report what is wrong with a field as damage of its file."""
+    try:
+        yield
+    except (ValueError, ManifestError) as error:
+        what = error.got if isinstance(error, ManifestError) else error
+        raise damaged(path, f"its field {name} cannot be read ({what})") from error
+
+
+def _check_finished(path: Path, rows: np.ndarray) -> None:
+    """Refuse a file whose last rows are empty."""
+    filled = np.flatnonzero(row_lengths(rows))
+    empty = len(rows) - (int(filled[-1]) + 1 if len(filled) else 0)
+    if empty:
+        raise damaged(
+            path, f"its last {empty:,} of {len(rows):,} rows are empty, so writing it was interrupted"
+        )

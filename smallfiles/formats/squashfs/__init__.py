@@ -20,17 +20,19 @@ a component has at most 255 bytes, and `a` and `a/b` cannot both exist.
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 from smallfiles.formats.bytefile import Access
-from smallfiles.formats.squashfs.reading import SquashFSReader
+from smallfiles.formats.reader import TableReader
+from smallfiles.formats.squashfs.reading import locate
 from smallfiles.formats.squashfs.writing import SquashfsOptions as Options
 from smallfiles.formats.squashfs.writing import write
 
-__all__ = ["SquashFSReader", "Options", "open", "write"]
+__all__ = ["Options", "locate", "open", "write"]
 
 
-def open(path: Path, *, split: str | None = None, access: Access = "auto") -> SquashFSReader:
+def open(path: Path, *, split: str | None = None, access: Access = "auto") -> TableReader:
     """Open a squashfs file, ours or any other.
 
     Args:
@@ -42,4 +44,4 @@ def open(path: Path, *, split: str | None = None, access: Access = "auto") -> Sq
     Returns:
         The reader; the file is touched at first use.
     """
-    return SquashFSReader(path, split, access)
+    return TableReader(path, partial(locate, split=split, access=access))

@@ -9,8 +9,7 @@ another's samples. Every read here names its position. Notebook 06 reproduces bo
 
 from __future__ import annotations
 
-from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -25,224 +24,175 @@ from smallfiles.arrays import as_integers
 from smallfiles.formats import provenance
 from smallfiles.formats.bytefile import Access, ByteFile, damaged
 from smallfiles.formats.columns import further_names
-from smallfiles.formats.placed import FileReader, OpenedFile, PlacedBlob, Places
 from smallfiles.formats.squashfs import foreign, member
 from smallfiles.formats.squashfs.member import PLACE_BYTES, TABLE, Extent, Samples, as_sentences
-from smallfiles.samples import Buffer
+from smallfiles.formats.table import Extents, Place, SampleTable, Stored
 
 
-class _Files:
-    """The files of one field, stored raw: where their bytes are.
+def locate(path: Path, *, split: str | None = None, access: Access = "auto") -> SquashFSTable:
+    """Open a squashfs file, and find the samples in it.
 
     Args:
-        file: The squashfs file.
-        starts: Where the bytes of each begin.
-        sizes: How many each has.
+        path: The file.
+        split: In a file of another program whose folders are splits: which one.
+        access: How samples that are stored raw are fetched.
+
+    Raises:
+        FormatError: It is damaged, or the split must be chosen.
     """
-
-    def __init__(self, file: ByteFile, starts: np.ndarray, sizes: np.ndarray) -> None:
-        self._file = file
-        self.start, self.size = as_integers(starts), as_integers(sizes)
-        self._stored = self.size
-
-    def is_raw(self, index: int) -> bool:
-        """Whether the bytes of a file are stored uncompressed and in one piece."""
-        return True
-
-    def place(self, index: int) -> tuple[ByteFile, int, int]:
-        """The squashfs file, first byte, and one after the last."""
-        return self._file, self.start[index], self.start[index] + self.size[index]
-
-    def prefetch(self, index: int) -> None:
-        """Ask the kernel to fetch the stored bytes of a file."""
-        self._file.prefetch(self.start[index], self.start[index] + self._stored[index])
-
-    def read(self, index: int) -> Buffer:
-        """All bytes of a file."""
-        start = self.start[index]
-        return memoryview(self._file.read(start, start + self.size[index]))
+    file = ByteFile(path, access)
+    with as_sentences():
+        block = superblock.read(ImageFile(path))
+        end = block.inode_table
+        own = end - PLACE_BYTES
+        place = Extent.loads(file.read(own, end), own) if own >= layout.SUPERBLOCK.size else None
+        if place is not None:
+            samples = member.load(file.read(place.start, place.stop), path)
+            if samples.starts:
+                return SquashFSTable(file, block, samples, _placed(file, samples, place.start))
+        # Without an index file beside it, since the squashfs file may be about to be renamed.
+        image = SquashFS(path)
+        if place is None and TABLE not in image.paths:
+            found = foreign.find(image, split)
+            files = {"": _FilesByInode(file, image, found.rows)}
+            return SquashFSTable(file, block, found.samples, files, image, found)
+        if place is None:
+            samples = member.load(image.read(TABLE), path)
+        return SquashFSTable(file, block, samples, _found_by_name(file, samples, image), image)
 
 
-class _FilesByInode(_Files):
-    """The same in any squashfs file, where some may be compressed or in pieces.
+def _suffixes(samples: Samples) -> dict[str, str]:
+    """Field and suffix of the blobs of each sample, in the order of the table; the default has no name."""
+    stated = provenance.blob_suffixes(samples.record)
+    return {field: stated.get(field, "") for field in dict.fromkeys(["", *samples.sizes])}
+
+
+def _placed(file: ByteFile, samples: Samples, end: int) -> dict[str, Extents]:
+    """Take the extents of all files from the table, without reading an inode."""
+    if samples.starts.keys() != samples.sizes.keys() or "" not in samples.starts:
+        raise damaged(file.path, "its table of samples lacks a column")
+    for field, sizes in samples.sizes.items():
+        starts = samples.starts[field]
+        wrong = (starts < 0) | (starts > end) | (sizes < 0) | (sizes > end - starts)
+        if wrong.any():
+            raise damaged(file.path, f"{int(wrong.sum())} samples are outside its data")
+    return {
+        field: Stored(file, samples.starts[field], samples.sizes[field], suffix)
+        for field, suffix in _suffixes(samples).items()
+    }
+
+
+def _found_by_name(file: ByteFile, samples: Samples, image: SquashFS) -> dict[str, Extents]:
+    """Find the files of all samples by their names, where they are compressed or in pieces."""
+    extents: dict[str, Extents] = {}
+    for field, suffix in _suffixes(samples).items():
+        names = further_names(samples.keys, field, suffix) if field else samples.keys
+        rows = [image.index.files.names.find(name.as_py().encode()) for name in names]
+        if -1 in rows:
+            name = names[rows.index(-1)].as_py()
+            raise damaged(file.path, f"{rows.count(-1)} samples are not in it, {name!r} for one")
+        extents[field] = files = _FilesByInode(file, image, rows, suffix)
+        stated = samples.sizes.get(field)
+        if stated is not None and (np.asarray(files.sizes) != stated).any():
+            raise damaged(file.path, "samples have other sizes than its table says")
+    return extents
+
+
+class _FilesByInode(Stored):
+    """Files in any squashfs file, where some may be compressed or in pieces.
 
     Args:
         file: The squashfs file.
         image: It, with its inodes.
         rows: The number of each file in it.
+        suffix: Of the files.
     """
 
-    def __init__(self, file: ByteFile, image: SquashFS, rows: list[int]) -> None:
+    def __init__(self, file: ByteFile, image: SquashFS, rows: list[int], suffix: str = "") -> None:
         wanted, files = np.array(rows, np.int64), image.index.files
         starts, stored = spans(image.index, wanted)
-        super().__init__(file, starts, np.asarray(files.size[wanted], np.int64))
-        self._stored, self._rows, self._image = as_integers(stored), as_integers(wanted), image
+        super().__init__(file, starts, np.asarray(files.size[wanted], np.int64), suffix)
+        self._file, self._image = file, image
+        self._stored, self._rows = as_integers(stored), as_integers(wanted)
         self._raw = memoryview((files.flags[wanted] & RAW != 0).tobytes())
 
-    def is_raw(self, index: int) -> bool:
-        return bool(self._raw[index])
+    def place(self, row: int) -> Place:
+        if self._raw[row]:
+            return super().place(row)
+        source = _Decoded(self._file, self._image, self._rows[row], self._stored[row], self.sizes[row])
+        return source, self.start[row], self.start[row] + self.sizes[row]
 
-    def read(self, index: int) -> Buffer:
-        if self._raw[index]:
-            return super().read(index)
+
+class _Decoded:
+    """A file that is compressed or in pieces; positions count from where its stored bytes begin."""
+
+    is_stored = False
+
+    def __init__(self, file: ByteFile, image: SquashFS, number: int, stored: int, size: int) -> None:
+        self.path, self.size = file.path, size
+        self._file, self._image, self._number, self._stored = file, image, number, stored
+
+    def read(self, start: int, stop: int) -> bytes:
+        """Return the whole file, decoded: `start` and `stop` are its ends."""
         with as_sentences():
-            return memoryview(self._image.read_at(self._rows[index]))
+            return self._image.read_at(self._number)
+
+    def prefetch(self, start: int, stop: int) -> None:
+        """Ask the kernel to fetch the stored bytes."""
+        self._file.prefetch(start, start + self._stored)
 
 
-class _Opened(OpenedFile):
-    """A squashfs file and its samples. It has no state that moves, so forked workers may share it."""
+class SquashFSTable(SampleTable):
+    """A squashfs file and its samples.
 
-    def __init__(self, path: Path, split: str | None, access: Access) -> None:
-        super().__init__(ByteFile(path, access))
-        self.files: dict[str, _Files] = {}  # by field; the first has no name
-        with as_sentences():
-            self.block = superblock.read(ImageFile(path))
-            self.image: SquashFS | None = None
-            self.foreign: foreign.Foreign | None = None
-            self.samples = self._load(split)
-        self.count, self.record = len(self.samples.keys), self.samples.record
+    Args:
+        file: The squashfs file.
+        block: Its superblock.
+        samples: Keys and values.
+        files: Where the files of each field are.
+        image: It, with its inodes, where they were needed.
+        other: What was found in a file of another program.
+    """
+
+    format = "squashfs"
+    outlives_fork = True
+
+    def __init__(
+        self,
+        file: ByteFile,
+        block: Any,
+        samples: Samples,
+        files: Mapping[str, Extents],
+        image: SquashFS | None = None,
+        other: foreign.Foreign | None = None,
+    ) -> None:
+        super().__init__(file.path, len(samples.keys), files, samples.record, file.size)
+        self.in_stored_order = image is None
+        self._block, self._samples, self._image, self._other = block, samples, image, other
 
     @property
     def classes(self) -> tuple[str, ...]:
         """Class names from the table, or from the folders."""
-        return self.samples.classes
+        return self._samples.classes
 
-    def all_keys(self) -> pa.StringArray:
-        return self.samples.keys
-
-    def key(self, index: int) -> str:
-        return str(self.samples.keys[index].as_py())
-
+    @property
     def kinds(self) -> dict[str, pa.DataType]:
-        return {name: column.type for name, column in self.samples.values.items()}
+        return {name: column.type for name, column in self._samples.values.items()}
 
-    def column(self, name: str) -> pa.Array:
-        return self.samples.values[name]
-
-    def _load(self, split: str | None) -> Samples:
-        """Load the table of samples, or what stands for it in a file of another program."""
-        end = self.block.inode_table
-        own = end - PLACE_BYTES
-        place = Extent.loads(self.file.read(own, end), own) if own >= layout.SUPERBLOCK.size else None
-        if place is not None:
-            samples = member.load(self.file.read(place.start, place.stop), self.path)
-            if samples.starts:
-                self._set_places(samples, place.start)
-                return samples
-        # Without an index file beside it, since the squashfs file may be about to be renamed.
-        self.image = image = SquashFS(self.path)
-        if place is None and TABLE not in image.paths:
-            self.foreign = found = foreign.find(image, split)
-            self.files[""] = _FilesByInode(self.file, image, found.rows)
-            return found.samples
-        if place is None:
-            samples = member.load(image.read(TABLE), self.path)
-        self._find_files(samples, image)
-        return samples
-
-    def _set_places(self, samples: Samples, end: int) -> None:
-        """Take the places of all files from the table, without reading an inode."""
-        if samples.starts.keys() != samples.sizes.keys() or "" not in samples.starts:
-            raise damaged(self.path, "its table of samples lacks a column")
-        for field, sizes in samples.sizes.items():
-            starts = samples.starts[field]
-            wrong = (starts < 0) | (starts > end) | (sizes < 0) | (sizes > end - starts)
-            if wrong.any():
-                raise damaged(self.path, f"{int(wrong.sum())} samples are outside its data")
-            self.files[field] = _Files(self.file, starts, sizes)
-
-    def _find_files(self, samples: Samples, image: SquashFS) -> None:
-        """Find the files of all samples by their names, where they are compressed or in pieces."""
-        suffixes = provenance.blob_suffixes(samples.record)
-        for field in dict.fromkeys(["", *samples.sizes]):
-            names = further_names(samples.keys, field, suffixes.get(field, "")) if field else samples.keys
-            rows = [image.index.files.names.find(name.as_py().encode()) for name in names]
-            if -1 in rows:
-                name = names[rows.index(-1)].as_py()
-                raise damaged(self.path, f"{rows.count(-1)} samples are not in it, {name!r} for one")
-            files = self.files[field] = _FilesByInode(self.file, image, rows)
-            stated = samples.sizes.get(field)
-            if stated is not None and (np.asarray(files.size) != stated).any():
-                raise damaged(self.path, "samples have other sizes than its table says")
-
-    def further(self) -> dict[str, str]:
-        """Name and suffix of each further field of files, in the order of the table."""
-        suffixes = provenance.blob_suffixes(self.record)
-        return {field: suffixes.get(field, "") for field in self.files if field}
-
-    def place(self, index: int) -> tuple[ByteFile, int, int]:
-        return self.files[""].place(index)
-
-    def payload_bytes(self) -> int:
-        return sum(int(np.asarray(files.size).sum()) for files in self.files.values())
+    def load(self, name: str) -> pa.Array:
+        return self._samples.keys if name == "key" else self._samples.values[name]
 
     def about(self) -> dict[str, Any]:
-        found: dict[str, Any] = {"layout": "raw, in one piece", "block_bytes": self.block.block_bytes}
-        if self.image is None:
+        found: dict[str, Any] = {"layout": "raw, in one piece", "block_bytes": self._block.block_bytes}
+        if self._image is None:
             return found
-        costs = self.image.info()
-        found |= {"layout": self.block.compressor, "findings": costs["findings"]}
+        costs = self._image.info()
+        found |= {"layout": self._block.compressor, "findings": costs["findings"]}
         found["read_amplification"] = round(costs["read_amplification"], 3)
-        if self.foreign is not None:
-            found |= {"layout": f"foreign ({self.block.compressor})", "split": self.foreign.split}
-            found["files_left_aside"] = self.foreign.ignored
+        if self._other is not None:
+            found |= {"layout": f"foreign ({self._block.compressor})", "split": self._other.split}
+            found["files_left_aside"] = self._other.ignored
         return found
-
-
-class _Stored(Places):
-    """Access to the files of one field."""
-
-    @abstractmethod
-    def _files(self) -> _Files:
-        """The files; opened if need be."""
-
-    def _place(self, index: int) -> tuple[ByteFile, int, int]:
-        return self._files().place(index)
-
-    def read(self, index: int) -> Buffer:
-        return self._files().read(self._checked(index))
-
-    def span(self, index: int) -> tuple[Path, int, int] | None:
-        """Where a file is stored raw; None if it is compressed or in pieces."""
-        return super().span(index) if self._files().is_raw(self._checked(index)) else None
-
-    def read_many(self, indices: Sequence[int]) -> list[Buffer]:
-        """Several files in the requested order, announced and then fetched in stored order."""
-        files, wanted = self._files(), [self._checked(index) for index in indices]
-        order = sorted(set(wanted), key=lambda index: (files.start[index], index))
-        for index in order:
-            files.prefetch(index)
-        found = {index: files.read(index) for index in order}
-        return [found[index] for index in wanted]
-
-
-class SquashFSReader(_Stored, FileReader[_Opened]):
-    """Random access to a squashfs file; see `smallfiles.formats.squashfs.open`."""
-
-    format = "squashfs"
-    _outlives_fork = True
-
-    def __init__(self, path: Path, split: str | None = None, access: Access = "auto") -> None:
-        super().__init__(path, access)
-        self._split = split
-
-    def _open(self) -> _Opened:
-        return _Opened(self.path, self._split, self._access)
-
-    def _files(self) -> _Files:
-        return self._handle().files[""]
-
-    def _blob(self, name: str) -> _Further:
-        return _Further(self, name)
-
-
-class _Further(_Stored, PlacedBlob):
-    """The further files of a reader."""
-
-    _reader: SquashFSReader
-
-    def _files(self) -> _Files:
-        return self._reader._handle().files[self._name]
 
 
 def tree_of(path: Path) -> foreign.SquashedTree | None:

@@ -20,7 +20,7 @@ from smallfiles.formats.bytefile import Access
 from smallfiles.formats.tar.grouping import DATA_SUFFIXES
 from smallfiles.formats.tar.options import NAME
 from smallfiles.formats.tar.options import TarOptions as Options
-from smallfiles.formats.tar.reader import TarReader
+from smallfiles.formats.tar.reader import Locate, TarReader
 from smallfiles.formats.tar.shards import plan_shards, shard_name, write_folder, write_shard
 from smallfiles.samples import Packed, Sample, Schema
 
@@ -77,4 +77,4 @@ def open(
         suffixes: In tars of other programs: which members are samples (lower case with the dot).
         unlabelled: In tars of other programs: ignore targets, and give the label -1.
     """
-    return TarReader(Path(path), access, suffixes=suffixes, unlabelled=unlabelled)
+    return TarReader(Path(path), Locate(access, suffixes, unlabelled))

@@ -252,16 +252,16 @@ def check_size(path: Path, file_bytes: int, index: Index) -> None:
         raise _stale(path, f"it has {file_bytes:,} bytes, and its index was made for {index.file_bytes:,}")
 
 
-def payload_bytes(path: Path, found: Index) -> int:
-    """Sum of the samples' bytes of the tar `path`, further files included.
+def field_bytes(path: Path, found: Index, field: str) -> int:
+    """Return the sum of the bytes of one field of the tar `path`; of the default field if it has no name.
 
     Raises:
         DamagedFileError: A size is impossible in this tar; a sum of such sizes could overflow.
     """
-    every = [found.sizes, *(each.sizes for each in found.blobs.values())]
-    if any(((sizes < 0) | (sizes > (found.raw_bytes or found.file_bytes))).any() for sizes in every):
+    sizes = found.blobs[field].sizes if field else found.sizes
+    if ((sizes < 0) | (sizes > (found.raw_bytes or found.file_bytes))).any():
         raise _bad_index(index_path(path), "sizes beyond that of the tar")
-    return sum(int(sizes.sum()) for sizes in every)
+    return int(sizes.sum())
 
 
 def _stale(path: Path, problem: str) -> FormatError:

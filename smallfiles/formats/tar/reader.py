@@ -17,9 +17,8 @@ import re
 import resource
 import warnings
 from bisect import bisect_right
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
 from itertools import accumulate
 from pathlib import Path
 from typing import Any, Self
@@ -31,10 +30,10 @@ import pyarrow as pa
 from smallfiles.arrays import from_numpy
 from smallfiles.errors import FormatError, SourceError, first_few, raised_as
 from smallfiles.fields import META, TARGETS
-from smallfiles.formats import provenance
 from smallfiles.formats.bytefile import Access, ByteFile, damaged
-from smallfiles.formats.placed import ByteSource, PlacedBlob, PlacedReader
-from smallfiles.formats.tar import archive, by_name, fields, grouping, index
+from smallfiles.formats.reader import TableReader
+from smallfiles.formats.table import ByteSource, Column, Extents, Place, SampleTable
+from smallfiles.formats.tar import archive, by_name, fields, index
 from smallfiles.formats.tar.options import NAME, SUFFIXES
 from smallfiles.formats.tar.streams import StreamedStore, cannot_read, compression_of
 from smallfiles.manifest.listing import Files
@@ -64,20 +63,12 @@ class Shards:
         values = self.first.values.items()
         self.kinds = {name: each.type for name, each in values if name != META or has_meta}
         self._stores: dict[int, ByteSource] = {}
-        self._keys: pa.StringArray | None = None
 
     def with_streams_of_its_own(self) -> Shards:
         """The same indexes, and data that nobody else reads."""
         found = copy.copy(self)
         found._stores = {}
         return found
-
-    def keys(self) -> pa.StringArray:
-        """The keys of all shards, concatenated once."""
-        if self._keys is None:
-            parts = [found.keys for found in self.indexes]
-            self._keys = parts[0] if len(parts) == 1 else pa.concat_arrays(parts)
-        return self._keys
 
     def place(self, position: int) -> tuple[int, int]:
         """Shard and row of a sample."""
@@ -119,46 +110,152 @@ class Shards:
         return store, start, stop
 
 
-class TarReader(PlacedReader[Shards]):
-    """Random access to tar shards.
+class Members(Extents):
+    """The members of one field of all shards.
 
     Args:
-        path: A tar, or a folder of tars.
+        shards: The shards.
+        field: Its name in the indexes; empty for the default field.
+        suffix: Of the members.
+    """
+
+    def __init__(self, shards: Shards, field: str, suffix: str = "") -> None:
+        super().__init__(suffix)
+        self._shards, self._field = shards, field
+
+    def place(self, row: int) -> Place:
+        return self._shards.data(self._field, row)
+
+    def size(self, row: int) -> int:
+        """Return the number of bytes, from the index: the shard is not opened."""
+        _, start, stop = self._shards.span(row, self._field)
+        return stop - start
+
+    def span(self, row: int) -> tuple[Path, int, int] | None:
+        """Return file and byte range; None in compressed shards."""
+        shards = self._shards
+        number, start, stop = shards.span(row, self._field)
+        return None if shards.indexes[number].raw_bytes else (shards.paths[number], start, stop)
+
+    def total_bytes(self) -> int:
+        shards = self._shards
+        pairs = zip(shards.paths, shards.indexes, strict=True)
+        return sum(index.field_bytes(path, found, self._field) for path, found in pairs)
+
+
+class TarTable(SampleTable):
+    """The samples of all shards.
+
+    Args:
+        path: The tar, or the folder of shards.
+        shards: What was opened.
+        classes: From the folders in tars of other programs.
+        facts: More for `info`.
+    """
+
+    format = NAME
+
+    def __init__(self, path: Path, shards: Shards, classes: tuple[str, ...], **facts: Any) -> None:
+        further = {name: Members(shards, name, each.suffix) for name, each in shards.first.blobs.items()}
+        size = sum(found.file_bytes for found in shards.indexes)
+        blobs = {"": Members(shards, ""), **further}
+        super().__init__(path, shards.starts[-1], blobs, shards.indexes[0].provenance, size)
+        self.shards, self._classes, self._facts = shards, classes, facts
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        return super().classes or self._classes
+
+    @property
+    def kinds(self) -> dict[str, pa.DataType]:
+        return self.shards.kinds
+
+    def load(self, name: str) -> pa.ChunkedArray:
+        indexes = self.shards.indexes
+        if name == "key":
+            return pa.chunked_array([found.keys for found in indexes])
+        return pa.chunked_array(
+            [found.values[name] for found in indexes if len(found.keys)], self.kinds[name]
+        )
+
+    def column(self, name: str) -> Column:
+        return super().column(name) if name == "key" else self.load(name)  # over the memory of the indexes
+
+    def key(self, row: int) -> str:
+        number, row = self.shards.place(row)
+        return str(self.shards.indexes[number].keys[row].as_py())
+
+    def take(self, names: Sequence[str], rows: npt.NDArray[np.int64]) -> dict[str, Column]:
+        """Return some rows, shard by shard: Arrow would first join the columns of all."""
+        shards, order = self.shards, np.argsort(rows, kind="stable")
+        back = np.empty_like(order)
+        back[order] = np.arange(len(order))
+        cuts = np.searchsorted(rows[order], shards.starts)
+        parts = [
+            (found.values, from_numpy(rows[order[first:last]] - start))
+            for found, start, first, last in zip(shards.indexes, shards.starts, cuts, cuts[1:], strict=False)
+            if first < last
+        ]
+        some = {name: [values[name].take(own) for values, own in parts] for name in names}
+        nothing = {name: shards.first.values[name].slice(0, 0) for name in names}
+        return {name: pa.concat_arrays([nothing[name], *some[name]]).take(from_numpy(back)) for name in names}
+
+    def parts(self, rows: list[int]) -> list[list[int]]:
+        """Divide where there are very many shards: each opens one in addition to those that are kept."""
+        few = max(1, self.shards.most_open // 8) if self.shards.spread else max(1, len(rows))
+        return [rows[start : start + few] for start in range(0, len(rows), few)]
+
+    @property
+    def compressed(self) -> bool:
+        """Whether samples can only be read in stored order."""
+        return any(found.raw_bytes for found in self.shards.indexes)
+
+    def about(self) -> dict[str, Any]:
+        return {
+            "layout": "webdataset",
+            "target": next(name for name in TARGETS if name in self.kinds),
+            "shards": len(self.shards.paths),
+            "compressed": self.compressed,
+            **self._facts,
+        }
+
+
+class Locate:
+    """Opens shards; it keeps the indexes that it made, because a scan is not cheap.
+
+    Args:
         access: `mmap`, `pread`, or `auto` (mmap, except on parallel file systems).
         suffixes: In tars of other programs: which members are samples (lower case with the dot).
         unlabelled: In tars of other programs: ignore targets.
     """
 
-    def __init__(
-        self,
-        path: Path,
-        access: Access = "auto",
-        *,
-        suffixes: tuple[str, ...] = grouping.DATA_SUFFIXES,
-        unlabelled: bool = False,
-    ) -> None:
-        super().__init__(path, access)
-        self._suffixes, self._unlabelled = suffixes, unlabelled
+    def __init__(self, access: Access, suffixes: tuple[str, ...], unlabelled: bool) -> None:
+        self._access, self._suffixes, self._unlabelled = access, suffixes, unlabelled
+        self._scanned: dict[Path, index.Index] = {}
         self._classes: tuple[str, ...] = ()
-        self._member_suffixes: tuple[str, ...] = ()  # in tars of other programs
-        self._scanned: dict[Path, index.Index] = {}  # kept for worker processes: a scan is not cheap
+        self._member_suffixes: tuple[str, ...] = ()
 
-    def _open(self) -> Shards:
-        paths = _shard_paths(self.path)
+    def __call__(self, path: Path) -> TarTable:
+        """Open one tar, or a folder of shards.
+
+        Raises:
+            FormatError: It is damaged, or the shards do not belong together.
+        """
+        paths = _shard_paths(path)
         if len(paths) > 4:  # on a parallel file system each open is a request
             with ReadingPool(16, "index") as pool:
                 found = list(pool.map(self._index, paths))
         else:
-            found = [self._index(path) for path in paths]
+            found = [self._index(each) for each in paths]
         annotated, notes = fields.in_common([one for one in found if isinstance(one, fields.Annotated)])
         if annotated:
-            kind, said = fields.target_kind(annotated, self.path)
+            kind, said = fields.target_kind(annotated, path)
             notes += said
             if not (self._unlabelled or any(any(one.kinds) or one.data.is_ours for one in annotated)):
-                annotated, self._classes, more = _by_folder(annotated, self.path)
+                annotated, self._classes, more = _by_folder(annotated, path)
                 notes += more
             self._member_suffixes = tuple(sorted({word for one in annotated for word in one.member_suffixes}))
-            notes += by_name.ignored_folders(annotated, kind, self.path)
+            notes += by_name.ignored_folders(annotated, kind, path)
             notes += () if self._unlabelled else fields.unlabelled(annotated, kind)
         for one in annotated:
             self._scanned[one.data.path] = index.of_annotated(one, kind, self._access)
@@ -166,28 +263,17 @@ class TarReader(PlacedReader[Shards]):
             self._scanned[one.data.path] if isinstance(one, fields.Annotated) else one for one in found
         ]
         if len(annotated) > 1:
-            _refuse_repeated(annotated, self.path)
+            _refuse_repeated(annotated, path)
         if len({tuple(sorted(each.fields.items())) for each in indexes if len(each.keys)}) > 1:
-            raise self._mixed(indexes)
-        self._warn(annotated, notes)
-        return Shards(paths, indexes, self._access)
-
-    def _warn(self, annotated: list[fields.Annotated], notes: tuple[str, ...]) -> None:
-        """Warn once about everything that is odd in tars of other programs."""
-        more = [note for one in annotated for note in one.data.notes + one.notes]
-        more += [note for one in annotated[:1] for note in one.further_files()]
-        if every := dict.fromkeys([*notes, *more]):
-            warnings.warn(f"{self.path}: {'; '.join(every)}", stacklevel=5)
-
-    def _mixed(self, indexes: list[index.Index]) -> FormatError:
-        """The error for shards with different further fields."""
-        found = [sorted(each.fields.items()) for each in indexes if len(each.keys)]
-        told = [", ".join(f"{name} ({kind})" for name, kind in each) or "none" for each in found]
-        shown = " and ".join([*dict.fromkeys(told)][:2])
-        return FormatError(
-            f"{self.path} holds shards with different fields: {shown}",
-            expected="shards of one data set",
-            next_step="Move them into a folder for each set",
+            raise _mixed(path, indexes)
+        _warn(path, annotated, notes)
+        return TarTable(
+            path,
+            Shards(paths, indexes, self._access),
+            self._classes,
+            indexed=not self._scanned,
+            access=self._access,
+            member_suffixes=list(self._member_suffixes),
         )
 
     def _index(self, path: Path) -> index.Index | fields.Annotated:
@@ -203,135 +289,52 @@ class TarReader(PlacedReader[Shards]):
             return self._scanned[path]
         return fields.read(archive.index(path), self._suffixes, targets=not self._unlabelled)
 
-    def __len__(self) -> int:
-        return self._handle().starts[-1]
 
-    @property
-    def classes(self) -> tuple[str, ...]:
-        return provenance.class_names(self._handle().indexes[0].provenance) or self._classes
+class TarReader(TableReader):
+    """Random access to tar shards."""
+
+    def _table(self) -> TarTable:
+        found = super()._table()
+        assert isinstance(found, TarTable)
+        return found
 
     @property
     def compressed(self) -> bool:
         """Whether samples can only be read in stored order."""
-        return any(found.raw_bytes for found in self._handle().indexes)
+        return self._table().compressed
 
     def for_a_pass(self) -> Self:
-        """The reader of one pass in stored order, which unpacks compressed shards from where it begins."""
+        """Return the reader of one pass, which unpacks compressed shards from where it begins."""
         if not self.compressed:
             return self
-        found = copy.copy(self)
-        found._opened = (os.getpid(), self._handle().with_streams_of_its_own())
+        found, table = copy.copy(self), self._table()
+        shards = table.shards.with_streams_of_its_own()
+        found._opened = (os.getpid(), TarTable(self.path, shards, table.classes, **table._facts))
         return found
 
     def shard_sizes(self) -> tuple[int, ...]:
-        """Number of samples in each shard, in stored order; loaders distribute ranges of them."""
-        return tuple(len(found.keys) for found in self._handle().indexes)
-
-    def keys(self) -> pa.StringArray:
-        return self._handle().keys()
-
-    def key(self, index: int) -> str:
-        shards = self._handle()
-        number, row = shards.place(self._checked(index))
-        return str(shards.indexes[number].keys[row].as_py())
-
-    def size(self, index: int) -> int:
-        _, start, stop = self._handle().span(self._checked(index))
-        return stop - start
-
-    def _place(self, index: int) -> tuple[ByteSource, int, int]:
-        return self._handle().data("", index)
-
-    def _placer(self) -> Callable[[int], tuple[ByteSource, int, int]]:
-        return self._blob_placer("")
-
-    def _blob_place(self, name: str, index: int) -> tuple[ByteSource, int, int]:
-        return self._handle().data(name, index)
-
-    def _blob_placer(self, name: str) -> Callable[[int], tuple[ByteSource, int, int]]:
-        return partial(self._handle().data, name)
-
-    def _parts(self, order: list[int]) -> list[list[int]]:
-        """Few where there are very many shards: each opens one in addition to those that are kept."""
-        shards = self._handle()
-        few = max(1, shards.most_open // 8) if shards.spread else max(1, len(order))
-        return [order[start : start + few] for start in range(0, len(order), few)]
-
-    def span(self, index: int) -> tuple[Path, int, int] | None:
-        """File and byte range of a sample's data; None in compressed shards."""
-        return self._span("", index)
-
-    def _span(self, name: str, index: int) -> tuple[Path, int, int] | None:
-        shards = self._handle()
-        number, start, stop = shards.span(self._checked(index), name)
-        return None if shards.indexes[number].raw_bytes else (shards.paths[number], start, stop)
-
-    def _further(self) -> dict[str, str]:
-        return {name: each.suffix for name, each in self._handle().first.blobs.items()}
-
-    def _blob(self, name: str) -> TarBlob:
-        return TarBlob(self, name)
-
-    def _kinds(self) -> dict[str, pa.DataType]:
-        return self._handle().kinds
-
-    def _read_column(self, name: str) -> pa.ChunkedArray:
-        kind = self._kinds()[name]
-        parts = [each.values[name] for each in self._handle().indexes if len(each.keys)]
-        return pa.chunked_array(parts, kind)
-
-    def _column(self, name: str) -> pa.Array | pa.ChunkedArray:
-        return self._read_column(name)  # over the memory of the indexes
-
-    def _taken(self, names: Sequence[str], rows: npt.NDArray[np.int64]) -> dict[str, Any]:
-        """Some rows, shard by shard: Arrow would first join the columns of all."""
-        shards, order = self._handle(), np.argsort(rows, kind="stable")
-        back = np.empty_like(order)
-        back[order] = np.arange(len(order))
-        cuts = np.searchsorted(rows[order], shards.starts)
-        parts = [
-            (found.values, from_numpy(rows[order[first:last]] - start))
-            for found, start, first, last in zip(shards.indexes, shards.starts, cuts, cuts[1:], strict=False)
-            if first < last
-        ]
-        some = {name: [values[name].take(own) for values, own in parts] for name in names}
-        nothing = {name: shards.first.values[name].slice(0, 0) for name in names}
-        return {name: pa.concat_arrays([nothing[name], *some[name]]).take(from_numpy(back)) for name in names}
-
-    def _provenance(self) -> Mapping[str, Any]:
-        return self._handle().indexes[0].provenance
-
-    def info(self) -> dict[str, Any]:
-        shards = self._handle()
-        return {
-            "format": NAME,
-            "layout": "webdataset",
-            "samples": len(self),
-            "bytes": sum(map(index.payload_bytes, shards.paths, shards.indexes)),
-            "file_bytes": sum(found.file_bytes for found in shards.indexes),
-            "target": next(name for name in TARGETS if name in shards.kinds),
-            "shards": len(shards.paths),
-            "indexed": not self._scanned,
-            "compressed": self.compressed,
-            "access": self._access,
-            "member_suffixes": list(self._member_suffixes),
-            "provenance": shards.indexes[0].provenance,
-        }
+        """Return the number of samples in each shard, in stored order; loaders distribute ranges of them."""
+        return tuple(len(found.keys) for found in self._table().shards.indexes)
 
 
-class TarBlob(PlacedBlob):
-    """A field of further files in shards; arguments as for `PlacedBlob`."""
+def _warn(path: Path, annotated: list[fields.Annotated], notes: tuple[str, ...]) -> None:
+    """Warn once about everything that is odd in tars of other programs."""
+    more = [note for one in annotated for note in one.data.notes + one.notes]
+    more += [note for one in annotated[:1] for note in one.further_files()]
+    if every := dict.fromkeys([*notes, *more]):
+        warnings.warn(f"{path}: {'; '.join(every)}", stacklevel=5)
 
-    _reader: TarReader
 
-    def size(self, index: int) -> int:
-        """Number of bytes, from the index: the shard is not opened."""
-        _, start, stop = self._reader._handle().span(self._checked(index), self._name)
-        return stop - start
-
-    def span(self, index: int) -> tuple[Path, int, int] | None:
-        """File and byte range; None in compressed shards."""
-        return self._reader._span(self._name, index)
+def _mixed(path: Path, indexes: list[index.Index]) -> FormatError:
+    """The error for shards with different further fields."""
+    found = [sorted(each.fields.items()) for each in indexes if len(each.keys)]
+    told = [", ".join(f"{name} ({kind})" for name, kind in each) or "none" for each in found]
+    shown = " and ".join([*dict.fromkeys(told)][:2])
+    return FormatError(
+        f"{path} holds shards with different fields: {shown}",
+        expected="shards of one data set",
+        next_step="Move them into a folder for each set",
+    )
 
 
 def _by_folder(

@@ -198,6 +198,8 @@ class StreamedStore:
         size: Bytes of the unpacked tar.
     """
 
+    is_stored = False
+
     def __init__(self, path: Path, compression: str, size: int) -> None:
         self.path, self.size, self._compression = path, size, compression
         self._lock = threading.Lock()  # belongs to one process: a fork opens a store of its own

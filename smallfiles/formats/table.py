@@ -1,0 +1,242 @@
+"""A packed set as a table: keys, values, and where each blob is. A format's `locate` returns it.
+
+    SampleTable.keys()      "cat/1.jpg", …
+    SampleTable.column(…)   label, captions, and all other values
+    SampleTable.blobs       name of a field -> Extents: file, first byte and end of the blob of each sample
+
+One reader (`smallfiles.formats.reader`) does everything else for all formats. Columns and extents are loaded
+when they are first needed, and a table never refers to itself: its files close when nobody uses it.
+
+The trap: bytes that are read where a damaged index says are those of another sample. So a place is checked
+against its file before anything is read. Notebook 04 teaches offsets.
+"""
+
+from __future__ import annotations
+
+import mmap
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Protocol, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from smallfiles.arrays import as_integers, from_numpy, one_chunk
+from smallfiles.digests import added_fields
+from smallfiles.fields import name_of_first, suffix_of
+from smallfiles.formats import provenance
+from smallfiles.samples import Buffer
+
+_AHEAD_BYTES = 128 << 10
+"""Bytes that are announced in one call: Linux may leave out what exceeds its read-ahead, by default this."""
+
+Column: TypeAlias = "pa.Array | pa.ChunkedArray"
+
+
+class ByteSource(Protocol):
+    """Bytes by position: a file, or something that is read as if it were one.
+
+    Args:
+        is_stored: Whether a range of the source is that range of the file `path`; else it is decoded.
+    """
+
+    @property
+    def path(self) -> Path: ...
+
+    @property
+    def size(self) -> int: ...
+
+    @property
+    def is_stored(self) -> bool: ...
+
+    def read(self, start: int, stop: int) -> Buffer:
+        """Return the bytes from `start` to `stop`; raise an error if some are missing."""
+
+    def prefetch(self, start: int, stop: int) -> None:
+        """Announce that these bytes will be read soon."""
+
+
+Place: TypeAlias = tuple[ByteSource, int, int]
+"""Source, first byte, and end of a blob; an end of -1 is that of the source, whose size is not known yet."""
+
+
+class Extents(ABC):
+    """Where the blobs of one field are, for each sample.
+
+    Args:
+        suffix: Of the files; that of the default field comes from the keys.
+    """
+
+    def __init__(self, suffix: str = "") -> None:
+        self.suffix = suffix
+
+    @abstractmethod
+    def place(self, row: int) -> Place:
+        """Return where the blob of one sample is, inside its source."""
+
+    @abstractmethod
+    def total_bytes(self) -> int | None:
+        """Return the sum of all sizes; None if it would take a look at each file."""
+
+    def size(self, row: int) -> int:
+        """Return the number of bytes of one blob."""
+        source, start, stop = self.place(row)
+        return source.size if stop < 0 else stop - start
+
+    def read(self, row: int) -> Buffer:
+        """Return the bytes of one blob."""
+        source, start, stop = self.place(row)
+        return memoryview(source.read(start, stop))
+
+    def span(self, row: int) -> tuple[Path, int, int] | None:
+        """Return file, first byte, and end of one blob; None if it is not stored in one piece."""
+        source, start, stop = self.place(row)
+        if not source.is_stored:
+            return None
+        return source.path, start, source.size if stop < 0 else stop
+
+    def announce(self, rows: Sequence[int]) -> None:  # noqa: B027  # most formats know all places
+        """Announce what `place` will look at for these samples, where that is spread over the file."""
+
+    def sha256(self, row: int) -> str | None:
+        """Return the recorded SHA-256 of one blob, hexadecimal, where the format has it."""
+        return None
+
+
+class Stored(Extents):
+    """Blobs whose first bytes and sizes are known, in one source.
+
+    Args:
+        source: Where they are.
+        starts: The first byte of each; checked by the format.
+        sizes: How many bytes each has.
+        suffix: Of the files.
+    """
+
+    def __init__(self, source: ByteSource, starts: Any, sizes: Any, suffix: str = "") -> None:
+        super().__init__(suffix)
+        self._source, self.start, self.sizes = source, as_integers(starts), as_integers(sizes)
+
+    def place(self, row: int) -> Place:
+        start = self.start[row]
+        return self._source, start, start + self.sizes[row]
+
+    def total_bytes(self) -> int:
+        return int(np.asarray(self.sizes).sum())
+
+
+class SampleTable(ABC):
+    """A packed set except for the bytes of its blobs; each format adds how its columns are loaded.
+
+    Several threads use a table at once, so it reads by position and has no state that moves.
+
+    Args:
+        path: The packed file or folder, for messages.
+        count: Number of samples.
+        blobs: Extents by field, the default one first; its name is empty if its suffix gives the name.
+        record: Provenance; empty in a file of another program.
+        file_bytes: Size of the file, or of all files.
+    """
+
+    format = ""
+    outlives_fork = False
+    """Whether forked workers keep the table of their parent: nothing in it belongs to one process."""
+    in_stored_order = True
+    """Whether blobs lie in the order of the samples."""
+
+    def __init__(
+        self,
+        path: Path,
+        count: int,
+        blobs: Mapping[str, Extents],
+        record: Mapping[str, Any],
+        file_bytes: int = 0,
+    ) -> None:
+        self.path, self.count, self.record, self.file_bytes = path, count, dict(record), file_bytes
+        self._blobs, self.first = blobs, next(iter(blobs.values()))
+        self.loaded: dict[str, pa.Array] = {}
+        """Columns that were loaded. The reader hands them on to the table that a forked worker opens."""
+
+    @cached_property
+    def blobs(self) -> Mapping[str, Extents]:
+        """The extents by the name of their field, the default one first."""
+        (given, _), *others = self._blobs.items()
+        key = self.key(0) if self.count else ""
+        self.first.suffix = suffix_of(key)
+        name = given or provenance.first_field(self.record) or name_of_first(key)
+        name = "data" if name in {**dict(others), **self.kinds} else name
+        return {name: self.first, **dict(others)}
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """Class names in label order; empty if unknown."""
+        return provenance.class_names(self.record)
+
+    @property
+    @abstractmethod
+    def kinds(self) -> Mapping[str, pa.DataType]:
+        """Name and type of the values that were packed."""
+
+    @abstractmethod
+    def load(self, name: str) -> Column:
+        """Load a column of values, or the keys as `key`; over the memory of the file if possible."""
+
+    def column(self, name: str) -> Column:
+        """Return a column, loaded once; workers that are forked later share its memory."""
+        if name not in self.loaded:
+            self.loaded[name] = one_chunk(self.load(name))
+        return self.loaded[name]
+
+    def take(self, names: Sequence[str], rows: npt.NDArray[np.int64]) -> dict[str, Column]:
+        """Return some rows of columns."""
+        return {name: self.column(name).take(from_numpy(rows)) for name in names}
+
+    def key(self, row: int) -> str:
+        """Return the key of one sample."""
+        return str(self.column("key")[row].as_py())
+
+    def parts(self, rows: list[int]) -> list[list[int]]:
+        """Divide samples into those that are read at once (a format may bound what it opens for it)."""
+        return [rows]
+
+    def added_files(self) -> list[Path]:
+        """Return the files with values that were added later."""
+        return added_fields(self.path)
+
+    def about(self) -> dict[str, Any]:
+        """Return the part of `info` that is particular to the format, `layout` included."""
+        return {}
+
+    def info(self) -> dict[str, Any]:
+        """Return what `Reader.info` does."""
+        totals = [extents.total_bytes() for extents in self._blobs.values()]
+        payload = sum(total or 0 for total in totals)
+        sizes = {} if None in totals else {"bytes": payload, "file_bytes": self.file_bytes}
+        facts = {"format": self.format, "samples": self.count, **sizes}
+        return facts | self.about() | {"provenance": self.record}
+
+
+Locate: TypeAlias = Callable[[Path], SampleTable]
+"""`locate(path)`: opens a packed file for this process, and checks that it is whole."""
+
+
+def announce(places: Sequence[Place]) -> None:
+    """Announce places; those that follow each other, as the files of a sample in a tar do, in one call."""
+    known: ByteSource | None = None
+    first = last = 0
+    for source, start, stop in [*places, (None, 0, 0)]:
+        near = source is known and 0 <= start - last <= mmap.PAGESIZE and stop - first <= _AHEAD_BYTES
+        if not near:
+            if known is not None:
+                known.prefetch(first, last)
+            known, first = source, start
+        last = stop
+
+
+def numbered_keys(count: int) -> pa.StringArray:
+    """Return the keys of a file that has none: its row numbers."""
+    # Not pa.array, which imports pandas where that is installed: a second per worker.
+    return from_numpy(np.arange(count, dtype=np.int64)).cast(pa.string())
