@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 import re
 from array import array
-from collections.abc import Callable, Container, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -224,8 +224,13 @@ class SampleColumns(Rows):
             self._grow()
 
     def _grow(self) -> None:
-        for name, values in self._taken().items():
+        self.extend(self._taken(), ())
+
+    def extend(self, columns: Mapping[str, pa.Array], rows: Iterable[int]) -> None:
+        """Add columns of samples that were checked elsewhere, and their rows in the values of the schema."""
+        for name, values in columns.items():
             self._grown[name].extend(values)
+        self._numbers.extend(rows)
 
     def finish(self) -> tuple[dict[str, pa.Array], dict[str, pa.Array]]:
         """The columns as one array each by name, and those of the values.

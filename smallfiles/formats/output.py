@@ -165,6 +165,13 @@ class ArrowSink:
         self._held: list[Buffer] = []
         self._held_bytes = self._bytes = 0
         self._stand_ins: dict[int, list[Buffer]] = {}
+        self.starts: dict[int, int] = {}
+        """Where each column begins that was written in place of a stand-in, by the address of this."""
+
+    def redirect(self, append: Callable[[list[Buffer]], object]) -> None:
+        """Hand over to `append` what is written from now on."""
+        self.flush()
+        self._append = append
 
     def instead(self, stand_in: pa.Buffer, pieces: list[Buffer]) -> None:
         """Write `pieces` where pyarrow hands over `stand_in`, a buffer of as many bytes that stays unfilled.
@@ -178,6 +185,7 @@ class ArrowSink:
         size = len(data)
         if size and isinstance(data, pa.Buffer) and data.address in self._stand_ins:
             self._held += self._stand_ins.pop(data.address)
+            self.starts[data.address] = self._bytes
         else:
             self._held.append(memoryview(data).cast("B"))
         self._held_bytes += size

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import mmap
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Protocol, TypeAlias
@@ -111,21 +111,29 @@ class Stored(Extents):
 
     Args:
         source: Where they are.
-        starts: The first byte of each; checked by the format.
-        sizes: How many bytes each has.
+        load: Returns the first byte and the size of each, checked; used once.
         suffix: Of the files.
     """
 
-    def __init__(self, source: ByteSource, starts: Any, sizes: Any, suffix: str = "") -> None:
+    def __init__(
+        self, source: ByteSource, load: Callable[[], Iterable[np.ndarray]], suffix: str = ""
+    ) -> None:
         super().__init__(suffix)
-        self._source, self.start, self.sizes = source, as_integers(starts), as_integers(sizes)
+        self._source, self._load = source, load
+
+    @cached_property
+    def places(self) -> tuple[memoryview[int], memoryview[int]]:
+        """First byte and size of each blob."""
+        starts, sizes = map(as_integers, self._load())
+        return starts, sizes
 
     def place(self, row: int) -> Place:
-        start = self.start[row]
-        return self._source, start, start + self.sizes[row]
+        starts, sizes = self.places
+        start = starts[row]
+        return self._source, start, start + sizes[row]
 
     def total_bytes(self) -> int:
-        return int(np.asarray(self.sizes).sum())
+        return int(np.asarray(self.places[1]).sum())
 
 
 class SampleTable(ABC):

@@ -19,7 +19,7 @@ from smallfiles.formats import arrow
 from smallfiles.formats.arrow import footer, writing
 from smallfiles.formats.bytefile import ByteFile
 from smallfiles.measure.workers import peak_memory
-from smallfiles.samples import BlobField, Sample, Schema
+from smallfiles.samples import Sample, Schema
 
 ITEMS = [(sets.content(n), n * 7 % 1000) for n in range(40)]
 SAMPLES = [Given(f"n{n % 3}/{n}.jpg", data, label) for n, (data, label) in enumerate(ITEMS)]
@@ -152,17 +152,6 @@ def test_batches_are_cut_by_rows_and_by_bytes(out):
     pack(out, samples, rows_per_batch=4, max_batch_bytes=1000)
     assert rows_of(out) == [2, 1, 1, 4, 2]
     assert sets.facts(formats.open(out)) == sets.facts(samples)
-
-
-@pytest.mark.parametrize("seed", range(5))
-def test_row_counts_are_right_though_only_doubtful_batches_are_asked(out, seed):
-    chance = np.random.default_rng(seed)
-    sizes = chance.integers(0, chance.choice([50, 300, 900]), 300)
-    samples = [Given(f"{n}", b"x" * int(size), n) for n, size in enumerate(sizes)]
-    pack(out, samples, rows_per_batch=5, max_batch_bytes=1000)
-    reader = formats.open(out)
-    assert len(reader) == 300
-    assert [len(reader.read(n)) for n in range(300)] == sizes.tolist()
 
 
 def test_opening_asks_one_header_when_no_batch_can_have_been_cut_by_bytes():
@@ -313,9 +302,19 @@ def test_a_rule_of_cutting_that_makes_no_sense_is_not_believed(text):
     assert footer.Cuts.loads(text) is None
 
 
+def rewrite(path):
+    """Write a file again, record batch by record batch, as a program does that does not know our table."""
+    with pa.ipc.open_file(path.read_bytes()) as old:
+        batches = [old.get_batch(number) for number in range(old.num_record_batches)]
+        with pa.ipc.new_file(str(path), old.schema) as writer:
+            for batch in batches:
+                writer.write_batch(batch)
+
+
 def test_batches_that_were_not_met_are_announced_before_they_are_looked_into(out, monkeypatch):
     samples = [Given(f"{n}.jpg", bytes([n]) * 500_000, n) for n in range(12)]
     arrow.write(bare(samples), out, schema=schema_of(samples), options=arrow.Options(rows_per_batch=4))
+    rewrite(out)
     asked = []
     monkeypatch.setattr(ByteFile, "prefetch", lambda file, start, stop: asked.append((start, stop)))
     reader = arrow.open(out)
@@ -376,18 +375,8 @@ def test_a_sample_larger_than_a_batch_is_not_copied(out):
     assert taken[0] < 64 << 20
 
 
-def test_batches_that_further_files_cut_are_counted_right(tmp_path):
-    """The rule by which batches were cut is recorded; a reader does not look into each of them."""
-    samples = [Given(f"{n}.jpg", b"x" * 10, n, None, (bytes(3000),)) for n in range(90)]
-    schema = schema_of(samples, blobs=(BlobField("mask", ".png"),))
-    options = arrow.Options(rows_per_batch=4, max_batch_bytes=7000)
-    arrow.write(bare(samples), tmp_path / "x.arrow", schema=schema, options=options)
-    reader = formats.open(tmp_path / "x.arrow")
-    assert len(reader) == 90 and reader.info()["batches"] == 45
-    assert reader.table(["label"], [89, 0, 50])["label"].to_pylist() == [89, 0, 50]
-
-
-def test_values_of_some_rows_are_those_of_the_column(tmp_path):
+@pytest.mark.parametrize("again", [False, True])
+def test_values_of_some_rows_are_those_of_the_column(tmp_path, again):
     """Rows from many record batches, of every type, with and without missing values."""
     count, chance = 300, random.Random(1)
     columns = {
@@ -402,6 +391,8 @@ def test_values_of_some_rows_are_those_of_the_column(tmp_path):
     samples = [Given(f"{n}.jpg", b"x", n, None, (), n) for n in range(count)]
     schema = schema_of(samples, values=value_table(columns))
     arrow.write(bare(samples), tmp_path / "x.arrow", schema=schema, options=arrow.Options(rows_per_batch=7))
+    if again:
+        rewrite(tmp_path / "x.arrow")
     reader = formats.open(tmp_path / "x.arrow")
     rows = [chance.randrange(-count, count) for _ in range(100)]
     for some in (rows, [], [0]):
@@ -409,3 +400,29 @@ def test_values_of_some_rows_are_those_of_the_column(tmp_path):
         assert reader.table(None, some).to_pylist() == whole.to_pylist()
     with pytest.raises(UsageError, match="no field 'mask' of values"):
         reader.table(["mask"])
+
+
+@pytest.mark.parametrize("count", [40, 20_000])
+def test_opening_takes_few_requests_however_many_samples_there_are(out, count, monkeypatch):
+    samples = [Given(f"a long folder/{n:09}.jpg", b"%d" % n, n) for n in range(count)]
+    pack(out, samples, rows_per_batch=1)
+    asked = []
+    for name in ("fetch", "read_into"):
+        real = getattr(ByteFile, name)
+        monkeypatch.setattr(ByteFile, name, lambda *args, real=real: asked.append(args[1:]) or real(*args))
+    with arrow.open(out, access="pread") as reader:
+        assert len(reader) == count and len(asked) <= 4
+        assert reader.read(7) == b"7" and len(asked) <= 7
+        assert len(reader.read_many([3, 30, 17])) == 3 and len(asked) <= 10  # one for each sample
+        assert reader.target(7) == 7 and len(asked) <= 12
+
+
+@pytest.mark.parametrize("access", ["mmap", "pread"])
+def test_a_file_without_its_table_is_looked_up_batch_by_batch(out, access):
+    pack(out, rows_per_batch=4)
+    with arrow.open(out, access=access) as reader:
+        expected = sets.facts(reader), reader.fields, reader.classes
+    rewrite(out)
+    with arrow.open(out, access=access) as reader:
+        assert (sets.facts(reader), reader.fields, reader.classes) == expected
+        assert reader.info()["batches"] == 10

@@ -320,8 +320,6 @@ def test_a_target_that_a_layout_cannot_hold_is_refused(variant, tmp_path):
 def test_every_way_of_access_reads_the_same(variant, packs, access):
     if variant.format == "files":
         pytest.skip("plain files are opened one by one")
-    if variant.format == "lmdb":
-        pytest.skip("liblmdb has no places to announce")
     out, samples = packs(variant)
     reader = formats.get(variant.format).open(out, access=access)
     assert sets.facts(reader) == sets.facts(samples)

@@ -1,21 +1,20 @@
 """Further files and values in squashfs files and plain files: beside the first file, and in the table."""
 
-import multiprocessing
 import pickle
 import shutil
 import subprocess
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import contract_sets as sets
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 from given import Given, bare, of_reader, schema_of
 
 from smallfiles import formats, sources
 from smallfiles.errors import DamagedFileError, FormatError, PackError, ReaderClosedError, SmallfilesError
 from smallfiles.fields import as_text, further_fields, further_files, value_table
-from smallfiles.formats.squashfs import member
+from smallfiles.formats import embedded
 from smallfiles.manifest import Manifest
 from smallfiles.pack import PackConfig, pack, verify
 from smallfiles.samples import BlobField
@@ -252,39 +251,25 @@ def all_bytes(path):
     return [(file.name, file.read_bytes()) for file in files]
 
 
-def test_a_blob_is_read_in_forked_and_other_processes_and_from_threads(out):
+def test_a_blob_can_be_sent_to_another_process(out):
     reader = formats.open(out)
     blob = reader.blob("mask")
     assert pickle.loads(pickle.dumps(reader)).blob("mask").read(2) == blob.read(2)
     assert pickle.loads(pickle.dumps(blob)).read(2) == SAMPLES[2].blobs[1]
-    wanted = [SAMPLES[n % 6].blobs[1] for n in range(60)]
-    with ThreadPoolExecutor(4) as pool:
-        assert [bytes(data) for data in pool.map(blob.read, [n % 6 for n in range(60)])] == wanted
-    children = [multiprocessing.get_context("fork").Process(target=_read_all, args=(blob,)) for _ in range(2)]
-    for child in children:
-        child.start()
-    _read_all(blob)
-    for child in children:
-        child.join(60)
-        assert child.exitcode == 0
-
-
-def _read_all(blob):
-    for n in range(60):
-        assert blob.read(n % 6) == SAMPLES[n % 6].blobs[1]
 
 
 def test_columns_of_places_that_are_wrong_are_refused(tmp_path, monkeypatch):
     out = write(tmp_path, "raw")
-    load = member.load
+    load = embedded.Columns.__getitem__
 
-    def outside(data, path):
-        found = load(data, path)
-        return replace(found, starts={**found.starts, "mask": found.starts["mask"] + 2**40})
+    def outside(columns, name):
+        found = load(columns, name)
+        return pc.add(found, 2**40) if name == "mask/start" else found
 
-    monkeypatch.setattr(member, "load", outside)
+    monkeypatch.setattr(embedded.Columns, "__getitem__", outside)
     with pytest.raises(SmallfilesError, match="outside its data"):
-        len(formats.open(out))
-    monkeypatch.setattr(member, "load", lambda *a: replace(load(*a), starts={"": load(*a).starts[""]}))
+        formats.open(out).blob("mask").read(0)
+    suffixes = {"": "", "mask": ".png", "other": ".png"}
+    monkeypatch.setattr(embedded.Columns, "suffixes", suffixes)
     with pytest.raises(SmallfilesError, match="lacks a column"):
         len(formats.open(out))

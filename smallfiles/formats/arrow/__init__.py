@@ -2,6 +2,9 @@
 
     key: string · label: int64 or captions: list<string> · meta: string (JSON) · data: binary
 
+Between the record batches and the footer is a table of all samples (`smallfiles.formats.embedded`), which
+says where the bytes of each are. Other programs do not see it; a file without it is looked up batch by batch.
+
 Rows are stored in record batches. Each batch costs 250 bytes of header; a reader that does not map the
 file fetches a whole batch to get one row. So use 1 to 4 rows per batch for unknown readers, and any
 number for ours or one that maps the file.

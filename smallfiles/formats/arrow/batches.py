@@ -7,7 +7,6 @@ worker hundreds of megabytes, and a list of them is copied on write after a fork
 
 from __future__ import annotations
 
-import contextlib
 import mmap
 import struct
 import threading
@@ -25,16 +24,20 @@ from smallfiles.arrays import GrowingStrings, as_integers, column, from_numpy, i
 from smallfiles.errors import FormatError
 from smallfiles.faults import summary_of
 from smallfiles.fields import TARGETS, stored_type, value_column
-from smallfiles.formats import provenance
+from smallfiles.formats import embedded, provenance
 from smallfiles.formats.arrow import columns
 from smallfiles.formats.arrow.footer import Cuts, blocks, row_counts, stream_blocks
-from smallfiles.formats.arrow.values import ValueColumn, can_gather
-from smallfiles.formats.arrow.writing import CUTS, FEATURES, PROVENANCE
+from smallfiles.formats.arrow.writing import FACTS, FEATURES, PROVENANCE
 from smallfiles.formats.bytefile import Access, ByteFile, RawFile, damage_reported, damaged
+from smallfiles.formats.embedded import EmbeddedTable
 from smallfiles.formats.table import Column, Extents, Place, SampleTable, numbered_keys
 from smallfiles.samples import OWN_TYPES, UNLABELLED
 
 _FILE_MAGIC = b"ARROW1"
+_END = struct.Struct("<i6s")  # the length of the footer, and the magic
+_CUTS = b"smallfiles.cuts"
+"""In the metadata of files that were packed before the table: the rule by which they were cut."""
+
 _STREAM_START = b"\xff\xff\xff\xff"
 _STREAM_END = b"\xff\xff\xff\xff\0\0\0\0"
 _BATCHES_AT_ONCE = 128
@@ -44,7 +47,7 @@ _NEAR_BYTES = 64 << 10
 _ENDS_BYTES = (4 << 10, 64 << 10)  # the magic at the front; a footer of 2,700 batches at the end
 
 
-def locate(path: Path, *, access: Access = "auto") -> ArrowTable:
+def locate(path: Path, *, access: Access = "auto") -> SampleTable:
     """Open an Arrow file, and find the samples in it.
 
     Args:
@@ -54,7 +57,32 @@ def locate(path: Path, *, access: Access = "auto") -> ArrowTable:
     Raises:
         FormatError: It is damaged, or of another kind.
     """
-    return ArrowTable(Batches(path, access))
+    file = ByteFile(path, access)
+    if (place := _place_of_table(file)) is None:
+        return LookedUp(Batches(file))
+    columns = embedded.load(file, place)
+    return Located(path, columns, columns.extents(file, place.start), file.size)
+
+
+def _place_of_table(file: ByteFile) -> embedded.TablePlace | None:
+    """Return where the table of samples is, which lies before the footer of our files; None without one."""
+    file.prefetch(max(0, file.size - _ENDS_BYTES[1]), file.size)
+    if file.size < _END.size:
+        return None
+    length, magic = _END.unpack(file.read(file.size - _END.size, file.size))
+    is_file = magic == _FILE_MAGIC
+    return embedded.TablePlace.find(file, file.size - _END.size - length) if is_file else None
+
+
+class Located(EmbeddedTable):
+    """The samples of an Arrow file of ours, which has a table of them."""
+
+    format = "arrow"
+
+    def about(self) -> dict[str, Any]:
+        facts = provenance.loads(self._columns.metadata.get(FACTS))
+        layout = self.record.get("options", {}).get("layout")
+        return {"layout": layout, "batches": facts.get("batches"), "columns": facts.get("columns")}
 
 
 class BinaryColumn(Extents):
@@ -129,12 +157,12 @@ class BinaryColumn(Extents):
 class Batches:
     """The record batches of an Arrow file."""
 
-    def __init__(self, path: Path, access: Access) -> None:
-        self.file, self.path = ByteFile(path, access), path
+    def __init__(self, file: ByteFile) -> None:
+        self.file, self.path = file, file.path
         self._lock = threading.Lock()  # of this process alone, like the table
         self._last: tuple[int, pa.RecordBatch | None] = (-1, None)
         self._base = pa.py_buffer(self.file.view).address if self.file.mapped else 0
-        with damage_reported(path):
+        with damage_reported(file.path):
             self._load()
 
     def _load(self) -> None:
@@ -193,10 +221,9 @@ class Batches:
         return rows
 
     def _prepare(self) -> None:
-        self._cuts = Cuts.loads(self.metadata.get(CUTS))
+        self._cuts = Cuts.loads(self.metadata.get(_CUTS))
         counts = self._row_counts()
-        self.borders = np.concatenate([[0], np.cumsum(counts)])
-        self.starts = as_integers(self.borders)
+        self.starts = as_integers(np.concatenate([[0], np.cumsum(counts)]))
         self.count = int(self.starts[-1])
         if self.number:
             self.batch(self.number - 1)  # a wrong row count in the last header would give a wrong length
@@ -222,10 +249,7 @@ class Batches:
         start, header, _, body = self._blocks[number].item()
         if not (start >= 0 and header > 0 and body >= 0 and start + header + body <= self.file.size):
             raise damaged(self.path, f"record batch {number} is not inside the file")
-        flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
-        memory = mmap.mmap(-1, header + body, flags=flags | getattr(mmap, "MAP_NORESERVE", 0))
-        with contextlib.suppress(OSError, AttributeError):  # a kernel without huge pages
-            memory.madvise(mmap.MADV_NOHUGEPAGE)
+        memory = embedded.reserved(header + body)
         self._copy_into(memory, start, [(0, header)])
         buffer = pa.py_buffer(memory)
         try:
@@ -351,9 +375,9 @@ class Batches:
         if self.columns.data < len(self.schema) - 1:
             self.file.prefetch(last - small, last)
 
-    def offset(self, buffer: pa.Buffer, begins_at: int | None = None) -> int:
+    def offset(self, buffer: pa.Buffer, begins_at: int) -> int:
         """Where a buffer of a batch is in the file, which begins at an address in memory."""
-        offset: int = buffer.address - (self._base if begins_at is None else begins_at)
+        offset: int = buffer.address - begins_at
         if not 0 <= offset <= offset + buffer.size <= self.file.size:
             raise self._compressed()
         return offset
@@ -366,8 +390,8 @@ class Batches:
         )
 
 
-class ArrowTable(SampleTable):
-    """The samples of an Arrow file."""
+class LookedUp(SampleTable):
+    """The samples of an Arrow file that has no table of them: each record batch is looked at."""
 
     format = "arrow"
 
@@ -385,11 +409,6 @@ class ArrowTable(SampleTable):
             for name, number in columns.values.items()
         }
         self._kinds = kinds if kinds.keys() & {*TARGETS} else {"label": pa.int64(), **kinds}
-        self._gathered = {
-            name: ValueColumn(number, schema.field(number).type, batches.number)
-            for name, number in columns.values.items()
-            if can_gather(schema.field(number).type)
-        }
 
     @property
     def classes(self) -> tuple[str, ...]:
@@ -426,24 +445,6 @@ class ArrowTable(SampleTable):
             return pa.chunked_array([from_numpy(np.full(self.count, UNLABELLED, np.int64))])
         parts = [self._as_value(name, some) for some in self._batches.pieces(number)]
         return pa.chunked_array(parts, self._kinds[name])
-
-    def column(self, name: str) -> Column:
-        # A column of values is not kept if a few rows can be read without it.
-        return self._values(name) if name != "key" and name not in self.loaded else super().column(name)
-
-    def take(self, names: Sequence[str], rows: npt.NDArray[np.int64]) -> dict[str, Column]:
-        """Return the values of some samples, read from where they are in a mapped file."""
-        batches = self._batches
-        if not batches.file.mapped:  # each column once: a read for each value would cost more
-            return {name: super(ArrowTable, self).column(name).take(from_numpy(rows)) for name in names}
-        numbers = np.searchsorted(batches.borders, rows, "right") - 1
-        own = rows - batches.borders[numbers]
-        return {
-            name: self._as_value(name, self._gathered[name].take(batches, numbers, own))
-            if name in self._gathered
-            else self._values(name).take(from_numpy(rows))
-            for name in names
-        }
 
     def _as_value(self, name: str, found: pa.Array) -> pa.Array:
         """Return a column in the type in which values are held; null in those of others gets a meaning."""

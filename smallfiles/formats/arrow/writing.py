@@ -7,18 +7,20 @@ from the memory into which they were read. Notebook 03.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from array import array
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import pyarrow as pa
 
+from smallfiles.arrays import from_numpy
 from smallfiles.errors import FormatError, UsageError
 from smallfiles.fields import META
-from smallfiles.formats import provenance
-from smallfiles.formats.columns import INT64, Rows
+from smallfiles.formats import embedded, provenance
+from smallfiles.formats.columns import INT64, Rows, SampleColumns
 from smallfiles.formats.output import ArrowSink, OutputFile, packed
 from smallfiles.samples import BlobField, Buffer, Packed, Sample, Schema
 
@@ -27,8 +29,12 @@ BINARY_LIMIT = 2**31 - 1
 
 UINT16 = range(2**16)
 PROVENANCE = b"smallfiles"
-CUTS = b"smallfiles.cuts"
+FACTS = b"smallfiles.arrow"
+"""In the metadata of the table: facts about the record batches."""
+
 FEATURES = b"huggingface"
+END_OF_STREAM = b"\xff\xff\xff\xff\0\0\0\0"
+ALIGNMENT = 64
 
 
 @dataclass(frozen=True)
@@ -99,30 +105,83 @@ def write(
         )
     with OutputFile(out, digest=digest) as file:
         sink = ArrowSink(file.append)
-        arrow_schema = _arrow_schema(schema, options, rows)
+        arrow_schema = _arrow_schema(schema, options)
         batch = _Batch(out, schema, arrow_schema, UINT16 if juelich else INT64)
+        index, end = _Index(out, schema, batch), list[Buffer]()
         count = payload = 0
         with pa.PythonFile(sink, mode="w") as stream, pa.ipc.new_file(stream, arrow_schema) as writer:
             for sample in samples:
                 size = sample.size
                 if batch.used and batch.used + size > max_bytes:
-                    _flush(batch, writer, sink)
+                    _flush(batch, writer, sink, index)
                 batch.add(sample)
                 count, payload = count + 1, payload + size
                 if len(batch.rows) == rows or batch.used > max_bytes:
-                    _flush(batch, writer, sink)
+                    _flush(batch, writer, sink, index)
             if batch.rows:
-                _flush(batch, writer, sink)
+                _flush(batch, writer, sink, index)
+            sink.redirect(end.extend)
         sink.flush()
+        index.write(file, b"".join(end), provenance.record("arrow", schema, options), arrow_schema)
         return packed(out, "arrow", count, payload, file.finish())
 
 
-def _flush(batch: _Batch, writer: pa.RecordBatchWriter, sink: ArrowSink) -> None:
-    writer.write_batch(batch.take(sink))
+def _flush(batch: _Batch, writer: pa.RecordBatchWriter, sink: ArrowSink, index: _Index) -> None:
+    found = batch.take(sink)
+    writer.write_batch(found)
+    index.add(found.column("key"), [sink.starts.pop(each.address, 0) for each in batch.columns])
     sink.flush()  # releases the samples
 
 
-def _arrow_schema(schema: Schema, options: ArrowOptions, rows: int) -> pa.Schema:
+class _Index:
+    """The table of samples, while their record batches are written; see `smallfiles.formats.embedded`.
+
+    Args:
+        out: The file.
+        schema: What is packed.
+        batch: Collects the samples of a batch, and the numbers of all.
+    """
+
+    def __init__(self, out: Path, schema: Schema, batch: _Batch) -> None:
+        fields = ["", *(f"{blob.name}/" for blob in schema.blobs)]
+        self._names = [(f"{field}bytes", f"{field}start") for field in fields]
+        places = [name for pair in self._names for name in pair]
+        self._columns = SampleColumns(out, schema, more=dict.fromkeys(places, pa.int64()))
+        self._batch, self._counts, self._starts = batch, array("q"), [array("q") for _ in fields]
+
+    def add(self, keys: pa.StringArray, starts: list[int]) -> None:
+        """Add a record batch: its keys, and where the bytes of each field begin."""
+        self._columns.extend({"key": keys}, ())
+        self._counts.append(len(keys))
+        for known, start in zip(self._starts, starts, strict=True):
+            known.append(start)
+
+    def _places(self) -> Iterator[tuple[str, pa.Array]]:
+        """Yield the columns that say where each blob is."""
+        counts = np.array(self._counts, np.int64)
+        firsts = np.cumsum(counts) - counts
+        for (of_bytes, of_start), column, starts in zip(
+            self._names, self._batch.columns, self._starts, strict=True
+        ):
+            sizes = np.array(column.sizes, np.int64)
+            before = np.cumsum(sizes) - sizes
+            begins = np.array(starts, np.int64) - (before[firsts] if len(before) else 0)
+            yield of_bytes, from_numpy(sizes)
+            yield of_start, from_numpy(np.repeat(begins, counts) + before)
+
+    def write(self, file: OutputFile, end: bytes, record: dict[str, Any], schema: pa.Schema) -> None:
+        """Write the table between the end of the stream and the footer, which are in `end`."""
+        self._columns.extend(dict(self._places()), self._batch.numbers)
+        facts = {"batches": len(self._counts), "columns": {each.name: str(each.type) for each in schema}}
+        padding = bytes(-(file.position + len(END_OF_STREAM)) % ALIGNMENT)
+        file.append([END_OF_STREAM, padding])
+        start = file.position
+        file.append(embedded.pieces(self._columns, record, {FACTS: json.dumps(facts)}))
+        place = embedded.TablePlace(start, file.position, file.position)
+        file.append([place.dumps(), end.removeprefix(END_OF_STREAM)])
+
+
+def _arrow_schema(schema: Schema, options: ArrowOptions) -> pa.Schema:
     max_bytes = options.max_batch_bytes
     data, features = _binary(schema, max_bytes), {}
     key = pa.field("key", pa.string(), nullable=False)
@@ -137,11 +196,8 @@ def _arrow_schema(schema: Schema, options: ArrowOptions, rows: int) -> pa.Schema
         fields = [key, *(each.with_nullable(each.name not in complete) for each in schema.values.schema)]
         fields += [pa.field("data", data, nullable=False)]
         fields += [pa.field(blob.name, _binary(blob, max_bytes), nullable=False) for blob in schema.blobs]
-    largest = schema.largest_bytes + sum(blob.largest_bytes for blob in schema.blobs)
-    cuts = {"rows": rows, "bytes": max_bytes, "largest": largest}
     record = provenance.record("arrow", schema, options)
-    about = {PROVENANCE: provenance.dumps(record), CUTS: json.dumps(cuts, separators=(",", ":"))}
-    return pa.schema(fields, about | features)
+    return pa.schema(fields, {PROVENANCE: provenance.dumps(record)} | features)
 
 
 def _features(classes: Sequence[str]) -> dict[bytes, str]:
@@ -169,6 +225,7 @@ class _Column:
     def __init__(self, name: str, kind: pa.DataType, largest_bytes: int) -> None:
         self.name, self._type, self.largest_bytes = name, kind, largest_bytes
         self._stand_in = np.empty(0, np.uint8)
+        self.address, self.sizes = 0, array("q")
         self._clear()
 
     def _clear(self) -> None:
@@ -182,6 +239,7 @@ class _Column:
         if self.used > len(self._stand_in):
             self._stand_in = np.empty(self.used, np.uint8)
         stand_in = pa.py_buffer(self._stand_in).slice(0, self.used)
+        self.address = stand_in.address
         sink.instead(stand_in, self.pieces)
         found = pa.Array.from_buffers(self._type, len(self.offsets) - 1, [None, offsets, stand_in])
         self._clear()
@@ -196,7 +254,8 @@ class _Batch:
         self.rows = Rows(out, schema, labels=labels)
         first = "data" if "data" in arrow_schema.names else "image_data"
         sizes = {first: schema.largest_bytes} | {blob.name: blob.largest_bytes for blob in schema.blobs}
-        self._columns = [
+        self.numbers = array("q")  # the rows of all samples in the values of the schema
+        self.columns = [
             _Column(name, arrow_schema.field(name).type, largest) for name, largest in sizes.items()
         ]
         self.used = 0
@@ -208,7 +267,8 @@ class _Batch:
             FormatError: It does not fit the schema.
         """
         self.rows.add(sample)
-        for column, data in zip(self._columns, sample.blobs, strict=True):
+        self.numbers.append(sample.row)
+        for column, data in zip(self.columns, sample.blobs, strict=True):
             self._append(column, sample, data)
 
     def _append(self, column: _Column, sample: Sample, data: Buffer) -> None:
@@ -220,13 +280,14 @@ class _Batch:
                 next_step="Make the manifest again if the data changed",
             )
         column.pieces.append(data)
+        column.sizes.append(size)
         column.used += size
         column.offsets.append(column.used)
         self.used += size
 
     def take(self, sink: ArrowSink) -> pa.RecordBatch:
         """The record batch; the samples' bytes appear only in what `sink` writes."""
-        columns = self.rows.take() | {each.name: each.take(sink) for each in self._columns}
+        columns = self.rows.take() | {each.name: each.take(sink) for each in self.columns}
         self.used = 0
         if "image_data" in columns:
             columns["label"] = columns["label"].cast(pa.uint16())

@@ -16,16 +16,20 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 
 from pysquashfs import SquashFS, layout
 from smallfiles.arrays import from_numpy
 from smallfiles.errors import FormatError, SourceError, raised_as
 from smallfiles.folders import IMAGE_SUFFIXES
-from smallfiles.formats.squashfs.member import Samples, as_sentences
+from smallfiles.formats.columns import write_table
+from smallfiles.formats.embedded import Columns
+from smallfiles.formats.squashfs.member import as_sentences
 from smallfiles.formats.tar.archive import CONTENTS_OF, Archive, KeptTexts, columns_of
 from smallfiles.formats.tar.members import MAX_CONTENT_BYTES, Link, Members
 from smallfiles.manifest.class_folders import by_folder
 from smallfiles.manifest.listing import Files
+from smallfiles.samples import Buffer
 
 _FLAG = "--source folder with the tree that was unpacked from it"
 
@@ -35,16 +39,26 @@ class Foreign:
     """The samples in a squashfs file of another program.
 
     Args:
-        samples: Keys and labels.
+        keys: Of all samples.
+        labels: The class number of each.
+        classes: Names of the classes.
         rows: The number of each among the files.
         split: Canonical name of the split.
         ignored: Number of files that are no samples of it.
     """
 
-    samples: Samples
+    keys: pa.StringArray
+    labels: pa.Array
+    classes: tuple[str, ...]
     rows: list[int]
     split: str
     ignored: int
+
+    def columns(self, path: Path) -> Columns:
+        """Return keys and labels as a table, as it is in a file that this package packed."""
+        views: list[Buffer] = []
+        write_table(pa.record_batch([self.keys, self.labels], ["key", "label"]), views.extend)
+        return Columns(path, b"".join(views))
 
 
 def find(image: SquashFS, split: str | None) -> Foreign:
@@ -66,8 +80,9 @@ def find(image: SquashFS, split: str | None) -> Foreign:
         found = by_folder(files, split)
     kept = np.flatnonzero(found.keep)
     labels = from_numpy(found.labels.astype(np.int64))
-    samples = Samples(chosen.names.take(from_numpy(kept)), {"label": labels}, found.classes)
-    return Foreign(samples, chosen.offsets[kept].tolist(), found.split, len(image) - len(kept))
+    keys = chosen.names.take(from_numpy(kept))
+    rows = chosen.offsets[kept].tolist()
+    return Foreign(keys, labels, found.classes, rows, found.split, len(image) - len(kept))
 
 
 class SquashedTree(Archive):

@@ -14,19 +14,18 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 
-from pysquashfs import SquashFS, layout, superblock
+from pysquashfs import SquashFS, superblock
 from pysquashfs.image_file import ImageFile
 from pysquashfs.index import RAW
 from pysquashfs.reading import spans
 from smallfiles.arrays import as_integers
-from smallfiles.formats import provenance
 from smallfiles.formats.bytefile import Access, ByteFile, damaged
 from smallfiles.formats.columns import further_names
-from smallfiles.formats.squashfs import foreign, member
-from smallfiles.formats.squashfs.member import PLACE_BYTES, TABLE, Extent, Samples, as_sentences
-from smallfiles.formats.table import Extents, Place, SampleTable, Stored
+from smallfiles.formats.embedded import Columns, EmbeddedTable, TablePlace, load
+from smallfiles.formats.squashfs import foreign
+from smallfiles.formats.squashfs.member import TABLE, as_sentences
+from smallfiles.formats.table import Extents, Place, Stored
 
 
 def locate(path: Path, *, split: str | None = None, access: Access = "auto") -> SquashFSTable:
@@ -43,57 +42,33 @@ def locate(path: Path, *, split: str | None = None, access: Access = "auto") -> 
     file = ByteFile(path, access)
     with as_sentences():
         block = superblock.read(ImageFile(path))
-        end = block.inode_table
-        own = end - PLACE_BYTES
-        place = Extent.loads(file.read(own, end), own) if own >= layout.SUPERBLOCK.size else None
-        if place is not None:
-            samples = member.load(file.read(place.start, place.stop), path)
-            if samples.starts:
-                return SquashFSTable(file, block, samples, _placed(file, samples, place.start))
+        place = TablePlace.find(file, block.inode_table)
+        columns = None if place is None else load(file, place)
+        if place is not None and columns is not None and "start" in columns.schema.names:
+            return SquashFSTable(file, block, columns, columns.extents(file, place.start))
         # Without an index file beside it, since the squashfs file may be about to be renamed.
         image = SquashFS(path)
-        if place is None and TABLE not in image.paths:
-            found = foreign.find(image, split)
-            files = {"": _FilesByInode(file, image, found.rows)}
-            return SquashFSTable(file, block, found.samples, files, image, found)
-        if place is None:
-            samples = member.load(image.read(TABLE), path)
-        return SquashFSTable(file, block, samples, _found_by_name(file, samples, image), image)
+        if columns is None and TABLE in image.paths:
+            columns = Columns(path, image.read(TABLE))
+        if columns is not None:
+            return SquashFSTable(file, block, columns, _found_by_name(file, columns, image), image)
+        found = foreign.find(image, split)
+        files = {"": _FilesByInode(file, image, found.rows)}
+        return SquashFSTable(file, block, found.columns(path), files, image, found)
 
 
-def _suffixes(samples: Samples) -> dict[str, str]:
-    """Field and suffix of the blobs of each sample, in the order of the table; the default has no name."""
-    stated = provenance.blob_suffixes(samples.record)
-    return {field: stated.get(field, "") for field in dict.fromkeys(["", *samples.sizes])}
-
-
-def _placed(file: ByteFile, samples: Samples, end: int) -> dict[str, Extents]:
-    """Take the extents of all files from the table, without reading an inode."""
-    if samples.starts.keys() != samples.sizes.keys() or "" not in samples.starts:
-        raise damaged(file.path, "its table of samples lacks a column")
-    for field, sizes in samples.sizes.items():
-        starts = samples.starts[field]
-        wrong = (starts < 0) | (starts > end) | (sizes < 0) | (sizes > end - starts)
-        if wrong.any():
-            raise damaged(file.path, f"{int(wrong.sum())} samples are outside its data")
-    return {
-        field: Stored(file, samples.starts[field], samples.sizes[field], suffix)
-        for field, suffix in _suffixes(samples).items()
-    }
-
-
-def _found_by_name(file: ByteFile, samples: Samples, image: SquashFS) -> dict[str, Extents]:
+def _found_by_name(file: ByteFile, columns: Columns, image: SquashFS) -> dict[str, Extents]:
     """Find the files of all samples by their names, where they are compressed or in pieces."""
     extents: dict[str, Extents] = {}
-    for field, suffix in _suffixes(samples).items():
-        names = further_names(samples.keys, field, suffix) if field else samples.keys
+    for field, suffix in columns.suffixes.items():
+        names = further_names(columns["key"], field, suffix) if field else columns["key"]
         rows = [image.index.files.names.find(name.as_py().encode()) for name in names]
         if -1 in rows:
             name = names[rows.index(-1)].as_py()
             raise damaged(file.path, f"{rows.count(-1)} samples are not in it, {name!r} for one")
         extents[field] = files = _FilesByInode(file, image, rows, suffix)
-        stated = samples.sizes.get(field)
-        if stated is not None and (np.asarray(files.sizes) != stated).any():
+        stated = columns.sizes(field)
+        if stated is not None and (np.asarray(files.places[1]) != stated).any():
             raise damaged(file.path, "samples have other sizes than its table says")
     return extents
 
@@ -111,7 +86,7 @@ class _FilesByInode(Stored):
     def __init__(self, file: ByteFile, image: SquashFS, rows: list[int], suffix: str = "") -> None:
         wanted, files = np.array(rows, np.int64), image.index.files
         starts, stored = spans(image.index, wanted)
-        super().__init__(file, starts, np.asarray(files.size[wanted], np.int64), suffix)
+        super().__init__(file, lambda: (starts, files.size[wanted]), suffix)
         self._file, self._image = file, image
         self._stored, self._rows = as_integers(stored), as_integers(wanted)
         self._raw = memoryview((files.flags[wanted] & RAW != 0).tobytes())
@@ -119,8 +94,9 @@ class _FilesByInode(Stored):
     def place(self, row: int) -> Place:
         if self._raw[row]:
             return super().place(row)
-        source = _Decoded(self._file, self._image, self._rows[row], self._stored[row], self.sizes[row])
-        return source, self.start[row], self.start[row] + self.sizes[row]
+        _, start, stop = super().place(row)
+        source = _Decoded(self._file, self._image, self._rows[row], self._stored[row], stop - start)
+        return source, start, stop
 
 
 class _Decoded:
@@ -142,13 +118,13 @@ class _Decoded:
         self._file.prefetch(start, start + self._stored)
 
 
-class SquashFSTable(SampleTable):
+class SquashFSTable(EmbeddedTable):
     """A squashfs file and its samples.
 
     Args:
         file: The squashfs file.
         block: Its superblock.
-        samples: Keys and values.
+        columns: Keys and values.
         files: Where the files of each field are.
         image: It, with its inodes, where they were needed.
         other: What was found in a file of another program.
@@ -161,26 +137,19 @@ class SquashFSTable(SampleTable):
         self,
         file: ByteFile,
         block: Any,
-        samples: Samples,
+        columns: Columns,
         files: Mapping[str, Extents],
         image: SquashFS | None = None,
         other: foreign.Foreign | None = None,
     ) -> None:
-        super().__init__(file.path, len(samples.keys), files, samples.record, file.size)
+        super().__init__(file.path, columns, files, file.size)
         self.in_stored_order = image is None
-        self._block, self._samples, self._image, self._other = block, samples, image, other
+        self._block, self._image, self._other = block, image, other
 
     @property
     def classes(self) -> tuple[str, ...]:
         """Class names from the table, or from the folders."""
-        return self._samples.classes
-
-    @property
-    def kinds(self) -> dict[str, pa.DataType]:
-        return {name: column.type for name, column in self._samples.values.items()}
-
-    def load(self, name: str) -> pa.Array:
-        return self._samples.keys if name == "key" else self._samples.values[name]
+        return super().classes if self._other is None else self._other.classes
 
     def about(self) -> dict[str, Any]:
         found: dict[str, Any] = {"layout": "raw, in one piece", "block_bytes": self._block.block_bytes}
@@ -203,9 +172,7 @@ def tree_of(path: Path) -> foreign.SquashedTree | None:
     """
     with as_sentences():
         end = superblock.read(ImageFile(path)).inode_table
-        own = end - PLACE_BYTES
-        data = ByteFile(path, "pread").read(own, end) if own >= layout.SUPERBLOCK.size else b""
-        if Extent.loads(data, own) is not None:
+        if TablePlace.find(ByteFile(path, "pread"), end) is not None:
             return None
         image = SquashFS(path)
         return None if TABLE in image.paths else foreign.index(image)

@@ -19,9 +19,11 @@ from pysquashfs.writer import ImageWriter, Settings
 from pysquashfs.writer.settings import DEFAULT_BLOCK_BYTES
 from pysquashfs.writer.tree import MAX_PATH_BYTES
 from smallfiles.errors import UsageError
+from smallfiles.formats import provenance
 from smallfiles.formats.columns import SampleColumns, file_names, unwritable
+from smallfiles.formats.embedded import TablePlace, pieces
 from smallfiles.formats.output import OutputFile, packed
-from smallfiles.formats.squashfs.member import Extent, as_sentences, readme, table
+from smallfiles.formats.squashfs.member import as_sentences, readme
 from smallfiles.samples import Buffer, Packed, Sample, Schema
 
 
@@ -134,5 +136,5 @@ def _record(
     """Yield what follows the data: a text, the table, and where the table is."""
     yield readme(file.position)
     start = file.position
-    yield from table(columns, schema, options)
-    yield Extent(start, file.position, file.position).dumps()
+    yield from pieces(columns, provenance.record("squashfs", schema, options))
+    yield TablePlace(start, file.position, file.position).dumps()
