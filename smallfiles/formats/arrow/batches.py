@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -86,7 +85,7 @@ class Located(EmbeddedTable):
 
 
 class BinaryColumn(Extents):
-    """Where the bytes of a column are: three numbers per batch, looked up when they are first needed.
+    """Where the bytes of a column are; a record batch is looked at when one of its samples is first needed.
 
     Args:
         batches: The file.
@@ -97,61 +96,48 @@ class BinaryColumn(Extents):
     def __init__(self, batches: Batches, column: int, suffix: str = "") -> None:
         super().__init__(suffix)
         self._batches, self._column, kind = batches, column, batches.schema.field(column).type
-        self._data, self._data_bytes, self._offsets = (
-            as_integers(np.zeros(batches.number)) for _ in range(3)
-        )
         self._struct = kind.get_field_index("bytes") if pa.types.is_struct(kind) else None
         inner = kind if self._struct is None else kind.field(self._struct).type
-        self._pair = struct.Struct("<qq" if pa.types.is_large_binary(inner) else "<ii")
-        self._width = self._pair.size // 2
-        # The offsets of a file that is not mapped: one more than rows for each batch; 0 until it is located.
-        self._ends: npt.NDArray[np.integer[Any]] | None = None
+        self._kind = np.dtype("<i8" if pa.types.is_large_binary(inner) else "<i4")
+        # Pages that nothing was written to take no room. A start of 0 is not known yet.
+        self._starts, self._sizes = (as_integers(np.zeros(batches.count, np.int64)) for _ in range(2))
 
     def place(self, row: int) -> Place:
-        batches = self._batches
-        number, own = batches.where(row)
-        offsets = self._offsets[number] or self._locate(number)
-        if self._ends is None:
-            start, stop = self._pair.unpack_from(batches.file.view, offsets + own * self._width)
-        else:
-            start, stop = self._ends.item(row + number), self._ends.item(row + number + 1)
-        if not 0 <= start <= stop <= self._data_bytes[number]:
-            raise damaged(batches.path, f"the offsets of sample {row} are {start} and {stop}")
-        first: int = self._data[number]
-        return batches.file, first + start, first + stop
+        start = self._starts[row] or self._locate(row)
+        return self._batches.file, start, start + self._sizes[row]
 
     def announce(self, rows: Sequence[int]) -> None:
         """Announce the headers and small columns of these samples' batches, unless they were read before."""
-        self._batches.announce([number for number in self._batches.of(rows) if not self._offsets[number]])
+        self._batches.announce([row for row in rows if not self._starts[row]])
 
-    def _locate(self, number: int) -> int:
-        opened = self._batches
-        batch, begins_at = opened.located(number, self._column)
+    def _locate(self, row: int) -> int:
+        """Look up all samples of the batch that holds one; return where this one begins."""
+        batches = self._batches
+        number, _ = batches.where(row)
+        batch, begins_at = batches.located(number, self._column)
         data = batch.column(self._column)
         if self._struct is not None:
             data = data.field(self._struct)
         _, offsets, values = data.buffers()[-3:]
-        self._data[number] = opened.offset(values, begins_at) if values is not None and values.size else 0
-        self._data_bytes[number] = values.size if values is not None else 0
-        # Last: other threads take it as the sign that the rest is known.
-        found: int = opened.offset(offsets, begins_at) + data.offset * self._width
-        if not opened.file.mapped:
-            first = opened.starts[number] + number
-            kind = np.dtype("<i8" if self._width == 8 else "<i4")
-            if self._ends is None:
-                self._ends = np.zeros(opened.count + opened.number, kind)
-            self._ends[first : first + len(data) + 1] = np.frombuffer(
-                offsets, kind, len(data) + 1, data.offset * self._width
-            )
-        self._offsets[number] = found
-        return found
+        data_bytes = values.size if values is not None else 0
+        first = batches.offset(values, begins_at) if data_bytes else len(_FILE_MAGIC)
+        batches.offset(offsets, begins_at)
+        kind = self._kind
+        borders = np.frombuffer(offsets, kind, len(data) + 1, data.offset * kind.itemsize).astype(np.int64)
+        wrong = (borders[:-1] < 0) | (borders[:-1] > borders[1:]) | (borders[1:] > data_bytes)
+        for own in np.flatnonzero(wrong)[:1].tolist():
+            what = f"the offsets of sample {batches.starts[number] + own} are {borders[own]} and"
+            raise damaged(batches.path, f"{what} {borders[own + 1]}")
+        rows = slice(batches.starts[number], batches.starts[number + 1])
+        np.asarray(self._sizes)[rows] = np.diff(borders)
+        np.asarray(self._starts)[rows] = first + borders[:-1]  # last: other threads take it as known
+        return self._starts[row]
 
     def total_bytes(self) -> int:
         """Return the sum of the encoded bytes; visits every batch."""
-        for number in range(self._batches.number):
-            if not self._offsets[number]:
-                self._locate(number)
-        return int(np.asarray(self._data_bytes).sum())
+        for row in np.flatnonzero(np.asarray(self._starts) == 0).tolist():
+            self._starts[row] or self._locate(row)
+        return int(np.asarray(self._sizes).sum())
 
 
 class Batches:
@@ -351,13 +337,9 @@ class Batches:
         number = bisect_right(self.starts, row) - 1
         return number, row - self.starts[number]
 
-    def of(self, rows: Sequence[int]) -> list[int]:
-        """Return the record batches that hold these samples."""
-        return sorted({self.where(row)[0] for row in rows})
-
-    def announce(self, numbers: Sequence[int]) -> None:
-        """Announce the headers and small columns of batches."""
-        for number in numbers:
+    def announce(self, rows: Sequence[int]) -> None:
+        """Announce the headers and small columns of these samples' batches."""
+        for number in sorted({self.where(row)[0] for row in rows}):
             self._announce(number, self.starts[number + 1] - self.starts[number])
 
     def _announce(self, number: int, rows: int) -> None:
