@@ -110,7 +110,8 @@ class Columns:
                 raise ValueError(f"{opened.num_record_batches} record batches instead of one")
             self.schema, self._batch = opened.schema, opened.get_batch(0)
             names = self.schema.names
-            if "key" not in names or not {*TARGETS} & {*names} or len({*names}) < len(names):
+            keys = "key" in names and self.schema.field("key").type == pa.string()
+            if not (keys and {*TARGETS} & {*names} and len({*names}) == len(names)):
                 raise ValueError("it has no keys, or neither labels nor captions")
         self.count: int = self._batch.num_rows
         self.metadata: dict[bytes, bytes] = self.schema.metadata or {}
@@ -128,9 +129,7 @@ class Columns:
         with self._reported():
             found = self._batch.column(name)
             for each in found.buffers():
-                if self._fill is not None and each is not None and each.size:
-                    first = each.address - self._base
-                    self._fill(first, first + each.size)
+                self._read(each, 0, each.size if each is not None else 0)
             found.validate(full=True)
             if name in self.kinds and name not in OWN_TYPES:
                 return value_column(name, found)
@@ -138,6 +137,23 @@ class Columns:
             if found.type != kind or (found.null_count and name != META):
                 raise ValueError(f"column {name} has type {found.type} and {found.null_count} nulls")
             return found
+
+    def _read(self, buffer: pa.Buffer | None, start: int, stop: int) -> None:
+        """Have a part of a buffer in memory."""
+        if self._fill is not None and buffer is not None and start < stop:
+            first = buffer.address - self._base
+            self._fill(first + start, first + stop)
+
+    def key(self, row: int) -> str:
+        """Load one key: those of a million samples are 60 MB."""
+        with self._reported():
+            _, offsets, data = self._batch.column("key").buffers()
+            self._read(offsets, row * 4, row * 4 + 8)
+            start, stop = struct.unpack_from("<ii", offsets, row * 4)
+            if not 0 <= start <= stop <= data.size:
+                raise ValueError(f"the offsets of key {row} are {start} and {stop}")
+            self._read(data, start, stop)
+            return bytes(memoryview(data)[start:stop]).decode()
 
     @property
     def suffixes(self) -> dict[str, str]:
@@ -236,6 +252,9 @@ class EmbeddedTable(SampleTable):
     @property
     def kinds(self) -> dict[str, pa.DataType]:
         return self._columns.kinds
+
+    def key(self, row: int) -> str:
+        return super().key(row) if "key" in self.loaded else self._columns.key(row)
 
     def load(self, name: str) -> pa.Array:
         return self._columns[name]

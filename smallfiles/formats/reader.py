@@ -114,7 +114,9 @@ class TableReader(Reader):
         """Return the values that were added later, over the memory of their files."""
         if self._added is None:
             table = self._table()
-            self._added = added.columns(self, [*table.blobs, *table.kinds], table.added_files())
+            files = table.added_files()
+            packed = [*table.blobs, *table.kinds] if files else []
+            self._added = added.columns(self, packed, files)
         return self._added
 
     def table(self, names: Iterable[str] | None = None, rows: Rows | None = None) -> pa.Table:
