@@ -16,9 +16,8 @@ from __future__ import annotations
 import mmap
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import cached_property
 from pathlib import Path
-from typing import Any, Protocol, TypeAlias
+from typing import Any, Generic, Protocol, TypeAlias, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -34,6 +33,24 @@ _AHEAD_BYTES = 128 << 10
 """Bytes that are announced in one call: Linux may leave out what exceeds its read-ahead, by default this."""
 
 Column: TypeAlias = "pa.Array | pa.ChunkedArray"
+
+
+_Value = TypeVar("_Value")
+
+
+class computed_once(Generic[_Value]):
+    """An attribute that is computed when it is first used, without a lock.
+
+    Before Python 3.12, `functools.cached_property` holds a lock meanwhile. A worker that is forked at this
+    moment would wait for it forever.
+    """
+
+    def __init__(self, make: Callable[[Any], _Value]) -> None:
+        self._make, self._name = make, make.__name__
+
+    def __get__(self, instance: Any, owner: type) -> _Value:
+        found = instance.__dict__[self._name] = self._make(instance)
+        return found
 
 
 class ByteSource(Protocol):
@@ -121,7 +138,7 @@ class Stored(Extents):
         super().__init__(suffix)
         self._source, self._load = source, load
 
-    @cached_property
+    @computed_once
     def places(self) -> tuple[memoryview[int], memoryview[int]]:
         """First byte and size of each blob."""
         starts, sizes = map(as_integers, self._load())
@@ -168,7 +185,7 @@ class SampleTable(ABC):
         self.loaded: dict[str, pa.Array] = {}
         """Columns that were loaded. The reader hands them on to the table that a forked worker opens."""
 
-    @cached_property
+    @computed_once
     def blobs(self) -> Mapping[str, Extents]:
         """The extents by the name of their field, the default one first."""
         (given, _), *others = self._blobs.items()

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from functools import cached_property, partial
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,7 @@ from smallfiles.arrays import as_integers, from_numpy, one_chunk, scalar, to_num
 from smallfiles.errors import FormatError, ManifestError, SmallfilesError, refuse_shortage
 from smallfiles.formats import provenance
 from smallfiles.formats.bytefile import damaged
-from smallfiles.formats.table import Column, Extents, Place, SampleTable
+from smallfiles.formats.table import Column, Extents, Place, SampleTable, computed_once
 from smallfiles.manifest import Manifest
 from smallfiles.samples import UNLABELLED, BlobField, Buffer, Schema
 from smallfiles.storage import answered
@@ -104,11 +104,11 @@ class _Files(Extents):
         super().__init__(suffix)
         self._root, self._load = f"{root}/", load
 
-    @cached_property
+    @computed_once
     def _manifest(self) -> Manifest:
         return self._load()
 
-    @cached_property
+    @computed_once
     def _sizes(self) -> memoryview[int]:
         """The size of each file; -1 where the manifest does not have it."""
         table = self._manifest.table

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import cached_property, partial
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,7 @@ from smallfiles.formats.blob import ArrayTable, required
 from smallfiles.formats.bytefile import Access, ByteFile, damaged
 from smallfiles.formats.hdf5.fields import Field
 from smallfiles.formats.hdf5.layout import Found, announce_rows, find, row_lengths, row_place
-from smallfiles.formats.table import Extents, Place
+from smallfiles.formats.table import Extents, Place, computed_once
 
 
 def locate(path: Path, *, split: str | None = None, access: Access = "auto") -> HDF5Table:
@@ -81,7 +81,7 @@ class _Run(Extents):
         super().__init__(suffix)
         self._file, self._start, self._size, self._load = file, start, size, load
 
-    @cached_property
+    @computed_once
     def _offsets(self) -> np.ndarray:
         return self._load()
 
