@@ -36,6 +36,7 @@ from smallfiles.storage import answered
 Access: TypeAlias = Literal["auto", "mmap", "pread"]
 # A mapping of Python before 3.13 keeps a descriptor of its own, and so does every view of it.
 _FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK  # without the last, opening a pipe waits for a writer
+_WINDOW_BITS = 16  # of 64 KiB
 _UNTRACKED: dict[str, Any] = {"trackfd": False} if sys.version_info >= (3, 13) else {}
 
 
@@ -72,6 +73,7 @@ class ByteFile:
             access = "pread" if is_parallel_filesystem(path) else "mmap"
         self.mapped = access == "mmap"
         self._view = self._map() if self.mapped else None
+        self._met = bytearray((self.size >> _WINDOW_BITS) + 1 if self.mapped else 0)
         if self.mapped:
             closing()  # the mapping suffices, so that hundreds of shards fit under the usual limit
 
@@ -105,11 +107,23 @@ class ByteFile:
         """
         mapped = self._view
         if mapped is not None and 0 <= start <= stop <= self.size:
+            if not self._met[start >> _WINDOW_BITS]:
+                self._meet(start, stop)
             return mapped[start:stop]
         data = self.fetch(start, stop) if 0 <= start <= stop <= self.size else b""
         if len(data) != stop - start:
             raise damaged(self.path, f"bytes {start:,} to {stop:,} are not all there")
         return data
+
+    def _meet(self, start: int, stop: int) -> None:
+        """Announce bytes that are read for the first time.
+
+        A page that is touched unannounced makes Linux fetch as much around it as its read-ahead allows:
+        0.1 MB, or 8 MB on some systems, for a sample of 4 kB.
+        """
+        first, end = start >> _WINDOW_BITS, (stop >> _WINDOW_BITS) + 1
+        self._advise(first << _WINDOW_BITS, min(end << _WINDOW_BITS, self.size))
+        self._met[first:end] = b"\1" * (end - first)
 
     def fetch_some(self, start: int, count: int) -> bytes:
         """At most so many bytes from `start` on, fewer at the end of the file."""
@@ -125,8 +139,10 @@ class ByteFile:
         samples per second from a cold file of 4.4 GB on a local disk (measured). It costs 2 µs per sample
         where they are cached.
         """
-        if not 0 <= start < stop <= self.size:
-            return
+        if 0 <= start < stop <= self.size:
+            self._advise(start, stop)
+
+    def _advise(self, start: int, stop: int) -> None:
         try:
             if self.mapped:
                 before = start % mmap.PAGESIZE

@@ -149,6 +149,12 @@ class Stored(Extents):
         start = starts[row]
         return self._source, start, start + sizes[row]
 
+    def read(self, row: int) -> Buffer:
+        """Return the bytes of one blob: `place` and its tuple would take a tenth of the time."""
+        starts, sizes = self.places
+        start = starts[row]
+        return memoryview(self._source.read(start, start + sizes[row]))
+
     def total_bytes(self) -> int:
         return int(np.asarray(self.places[1]).sum())
 

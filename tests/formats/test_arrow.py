@@ -426,3 +426,15 @@ def test_a_file_without_its_table_is_looked_up_batch_by_batch(out, access):
     with arrow.open(out, access=access) as reader:
         assert (sets.facts(reader), reader.fields, reader.classes) == expected
         assert reader.info()["batches"] == 10
+
+
+def test_a_sample_of_a_mapped_file_is_announced_when_it_is_first_read(out, monkeypatch):
+    asked = []
+    monkeypatch.setattr(ByteFile, "_advise", lambda file, start, stop: asked.append((start, stop)))
+    pack(out, [Given(f"{n}", bytes(200_000), n) for n in range(5)])
+    reader = arrow.open(out, access="mmap")
+    for expected in (1, 0):
+        asked.clear()
+        start, stop = reader.span(3)[1:]
+        assert len(reader.read(3)) == 200_000 and len(asked) == expected
+        assert all(first <= start < stop <= last <= stop + 65536 for first, last in asked)

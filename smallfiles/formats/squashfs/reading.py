@@ -98,6 +98,8 @@ class _FilesByInode(Stored):
         source = _Decoded(self._file, self._image, self._rows[row], self._stored[row], stop - start)
         return source, start, stop
 
+    read = Extents.read  # through `place`
+
 
 class _Decoded:
     """A file that is compressed or in pieces; positions count from where its stored bytes begin."""
