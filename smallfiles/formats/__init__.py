@@ -1,7 +1,7 @@
 """Packed formats, one module each, all under one contract.
 
     write(samples, out, *, schema, options=None, digest=True) -> Packed
-    open(path) -> Reader
+    open(path) -> Reader     `TableReader(path, locate)`, where `locate(path)` returns a `SampleTable`
     Options                  a frozen dataclass; every field has a default
 
 `write` writes directly to `out`; `smallfiles.pack` makes that safe (under another name, verified, then
