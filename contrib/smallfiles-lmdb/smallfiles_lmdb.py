@@ -24,7 +24,6 @@ import weakref
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +33,7 @@ import numpy as np
 from smallfiles.errors import FormatError, SmallfilesError, cannot_write, writing
 from smallfiles.formats import provenance
 from smallfiles.formats.blob import NAMES, ArrayTable, arrays_of, required
-from smallfiles.formats.bytefile import Access, ByteFile, damaged
+from smallfiles.formats.bytefile import damaged
 from smallfiles.formats.columns import SampleColumns, refuse_fields
 from smallfiles.formats.output import add_digest, packed
 from smallfiles.formats.reader import TableReader
@@ -128,7 +127,9 @@ os.register_at_fork(after_in_child=_close_after_fork)
 
 
 class _Values:
-    """The values of an LMDB file, which are copied out of it."""
+    """The values of an LMDB file, copied out of it; the position of a sample is its number."""
+
+    is_stored, size = False, 0  # liblmdb does not say where a value is
 
     def __init__(self, path: Path) -> None:
         self._env, self.path = _environment(path), path
@@ -136,62 +137,50 @@ class _Values:
     def get(self, key: bytes, what: Callable[[memoryview], Any] = bytes) -> Any:
         """Apply `what` to the value of a key, to copy it or to measure it; None if there is no such key."""
         with _reported(self.path), self._env.begin(buffers=True) as txn:
-            view = txn.get(key)
-            return None if view is None else what(view)
+            return None if (view := txn.get(key)) is None else what(view)
+
+    def sample(self, row: int, what: Callable[[memoryview], Any]) -> Any:
+        """Apply `what` to the bytes of a sample."""
+        if (found := self.get(b"%010d" % row, what)) is None:
+            raise damaged(self.path, f"sample {row} is missing")
+        return found
+
+    def read(self, start: int, stop: int) -> Buffer:
+        """Return the bytes of sample `start`."""
+        return bytes(self.sample(start, bytes))
+
+    def prefetch(self, start: int, stop: int) -> None:
+        """Do nothing: liblmdb has nothing to announce."""
 
 
 class _Samples(Extents):
-    """The values that are samples. Nobody may write to the file meanwhile."""
+    """The samples among the values. Nobody may write to the file meanwhile."""
 
     def __init__(self, values: _Values, count: int) -> None:
-        super().__init__()
         self._values, self._count = values, count
 
     def place(self, row: int) -> Place:
-        return _Sample(self._values, row), 0, -1
+        return self._values, row, row
+
+    def size(self, row: int) -> int:
+        return int(self._values.sample(row, len))
 
     def total_bytes(self) -> int:
         return sum(map(self.size, range(self._count)))
-
-
-class _Sample:
-    """The value of one sample; liblmdb does not say where it is."""
-
-    is_stored = False
-
-    def __init__(self, values: _Values, row: int) -> None:
-        self.path, self._values, self._row = values.path, values, row
-
-    @property
-    def size(self) -> int:
-        return int(self._get(len))
-
-    def read(self, start: int, stop: int) -> Buffer:
-        data: bytes = self._get(bytes)
-        return data
-
-    def prefetch(self, start: int, stop: int) -> None:
-        pass
-
-    def _get(self, what: Callable[[memoryview], Any]) -> Any:
-        found = self._values.get(b"%010d" % self._row, what)
-        if found is None:
-            raise damaged(self.path, f"sample {self._row} is missing")
-        return found
 
 
 class _Table(ArrayTable):
     format = "lmdb"
 
 
-def locate(path: Path, *, access: Access = "auto") -> ArrayTable:
+def locate(path: Path) -> ArrayTable:
     """Open an LMDB file, as `smallfiles.formats` describes.
 
     Raises:
         FormatError: Another program wrote it.
         DamagedFileError: It is not what was written.
     """
-    file, values = ByteFile(path, access), _Values(path)
+    values = _Values(path)
     record = values.get(_PROVENANCE)
     if record is None:
         raise FormatError(
@@ -203,10 +192,10 @@ def locate(path: Path, *, access: Access = "auto") -> ArrayTable:
     found = {name: values.get(name.encode()) for name in NAMES}
     arrays = {name: np.frombuffer(data, kinds[name]) for name, data in found.items() if data is not None}
     count = len(required(path, arrays, "key_offsets")) - 1
-    blobs = {"": _Samples(values, count)}
-    return _Table(path, arrays, provenance.loads(record), blobs, count, file_bytes=file.size)
+    blobs, size = {"": _Samples(values, count)}, path.stat().st_size
+    return _Table(path, arrays, provenance.loads(record), blobs, count, file_bytes=size)
 
 
-def open(path: Path, access: Access = "auto") -> TableReader:
-    """Open an LMDB file for random access; it is touched at first use."""
-    return TableReader(path, partial(locate, access=access))
+def open(path: Path, access: str = "auto") -> TableReader:
+    """Open an LMDB file for random access; it is touched at first use, and `access` changes nothing."""
+    return TableReader(path, locate)

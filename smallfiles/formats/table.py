@@ -87,6 +87,8 @@ class Extents(ABC):
         suffix: Of the files; that of the default field comes from the keys.
     """
 
+    suffix = ""
+
     def __init__(self, suffix: str = "") -> None:
         self.suffix = suffix
 

@@ -322,7 +322,7 @@ def _warn(path: Path, annotated: list[fields.Annotated], notes: tuple[str, ...])
     more = [note for one in annotated for note in one.data.notes + one.notes]
     more += [note for one in annotated[:1] for note in one.further_files()]
     if every := dict.fromkeys([*notes, *more]):
-        warnings.warn(f"{path}: {'; '.join(every)}", stacklevel=5)
+        warnings.warn(f"{path}: {'; '.join(every)}", stacklevel=7)
 
 
 def _mixed(path: Path, indexes: list[index.Index]) -> FormatError:
