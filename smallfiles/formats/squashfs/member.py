@@ -5,7 +5,7 @@ files have it as `TABLE`. With it, a raw squashfs file of a million samples open
 needs to be read.
 
 The trap: a tree that is unpacked and packed again by another tool has no table, and its labels are those of
-its class folders. Notebook 06 looks inside.
+its class folders. Short, since the writer and the readers share it. Notebook 06 looks inside.
 """
 
 from __future__ import annotations
