@@ -86,7 +86,7 @@ def run(arguments: argparse.Namespace) -> int:
       x.arrow  rows_per_batch=64, max_batch_bytes=67108864, layout=smallfiles (or juelich, for the loaders of
                the course in Jülich)
       x.h5     layout=blob (or vlen, for these loaders)
-      x.tars   max_bytes=1073741824 and max_count=100000 per shard, compression=none (or gzip, zstd)
+      x.tars   max_bytes=1073741824 and max_count=100000 per shard
       x.sqfs   compression=none (or gzip, zstd), level, block_bytes=131072, fragments=false
     OUT appears under its name only when it is complete and verified. A killed run never looks finished:
     the same command resumes it or starts over.

@@ -33,10 +33,11 @@ SUFFIXES: dict[str, tuple[str, ...]] = {
     "files": (".files",),
     "arrow": (".arrow",),
     "hdf5": (".h5", ".hdf5"),
-    "tar": (".tars", ".tar", ".tar.gz", ".tar.zst"),
+    "tar": (".tars", ".tar"),
     "squashfs": (".sqfs", ".squashfs"),
 }
-_MAY_BE_PACKED = (".zip", ".csv", ".tsv", ".jsonl", ".ndjson", ".parquet", ".feather", ".json", ".tgz")
+_MAY_BE_PACKED = (".zip", ".csv", ".tsv", ".jsonl", ".ndjson", ".parquet", ".feather", ".json")
+_COMPRESSED_TARS = (".tar.gz", ".tgz", ".tar.zst")
 _SINGLE_FILES = ("arrow", "hdf5", "squashfs")
 GROUP = "smallfiles.formats"
 _CONTRIB = {"lmdb": "contrib/smallfiles-lmdb"}
@@ -110,6 +111,13 @@ def name_of(path: Path, format: str | None = None) -> str:
         UsageError: The suffix belongs to no format.
         MissingPackageError: It belongs to a format whose package is not installed.
     """
+    if format in (None, "tar") and path.name.endswith(_COMPRESSED_TARS):
+        raise UsageError(
+            f"{path} is named as a compressed tar, in which no sample can be read at random",
+            expected="a packed file or an output ending in .tars or .tar",
+            next_step="Pack into .tars; smallfiles 0.1.0 reads the tars that it compressed, any compressed "
+            f"tar can be packed: smallfiles pack {shlex.quote(str(path))} train.tars",
+        )
     if format is not None:
         get(format)
         return format
@@ -152,7 +160,7 @@ def open(path: Path | str, format: str | None = None) -> Reader:
     try:
         name = name_of(path, format)
     except UsageError as error:
-        if path.suffix == ".zarr":
+        if path.name.endswith((".zarr", *_COMPRESSED_TARS)):
             raise
         cure = "Give the packed file"
         if path.is_dir() or path.suffix.lower() in _MAY_BE_PACKED:

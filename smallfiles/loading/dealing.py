@@ -35,8 +35,7 @@ _BATCHES, _LOOKED_AT, _STEPS = 32, 2048, 1 << 17
 def stream_fields(reader: Reader, buffer: int) -> dict[str, Any]:
     """The fields of an `EpochPlan` that define how this data set is distributed over streams.
 
-    A compressed shard can be read from its start only, so it stays whole; so do the ranges of a remote store,
-    whose `following` fetches ahead.
+    The ranges of a remote store stay whole, since its `following` fetches ahead.
 
     Args:
         reader: The data set.
@@ -46,7 +45,7 @@ def stream_fields(reader: Reader, buffer: int) -> dict[str, Any]:
     fields = {"shards": sizes() if sizes else (), "buffer": buffer}
     if hasattr(reader, "following"):
         return fields | {"lanes": LANES}
-    if buffer == 1 or info.get("compressed"):
+    if buffer == 1:
         return fields
     mean = int(info.get("bytes", 0)) // max(len(reader), 1)
     return fields | {"run": max(1, min(RUN_SAMPLES, RUN_BYTES // max(mean, 1), len(reader) // RANGES))}

@@ -48,9 +48,8 @@ class Window(Ahead):
         self._lead, self._out = lead, start
         self._done = set(emits[:start])
         follow = getattr(reader, "following", None)  # of a remote store, which fetches ahead
-        own = getattr(reader, "for_a_pass", lambda: reader)  # other epochs begin elsewhere
         left = [each for each in reads if each not in self._done]
-        super().__init__(follow(left) if follow else own(), {})
+        super().__init__(follow(left) if follow else reader, {})
         self._read = 0
         self._remote, self._further = follow is not None, dict[str, dict[int, Buffer]]()
 

@@ -261,7 +261,7 @@ def _pieces(out: Path, planned: np.ndarray, options: Any, part: tuple[int, int] 
     tar = formats.get("tar")
     borders = tar.plan_shards(planned, options)
     first, last = (len(borders) * i // n for i in (k - 1, k))
-    return tuple(Piece(tar.shard_name(i, options), *borders[i]) for i in range(first, last))
+    return tuple(Piece(tar.shard_name(i), *borders[i]) for i in range(first, last))
 
 
 def _scaled_sizes(scaling: Scaling, sizes: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:

@@ -38,7 +38,6 @@ from smallfiles.storage import answered
 
 Verdict: TypeAlias = Literal["intact", "damaged", "differs", "unproven"]
 
-_TARS = (".tar", ".tar.gz", ".tar.zst", ".tgz")
 _INDEX = ".index.arrow"
 _NAMED = 10
 
@@ -150,7 +149,7 @@ def _parts(path: Path, format: str) -> list[Path]:
             for entry in path.iterdir()
             if entry.name[0] != "."
         }
-        data = [path / name for name in sorted(names) if name.endswith(_TARS)]
+        data = [path / name for name in sorted(names) if name.endswith(".tar")]
     indexes = [file.with_name(file.name + _INDEX) for file in data]
     return data + [index for index in indexes if index.exists() or sidecar(index).exists()]
 

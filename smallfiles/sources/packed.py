@@ -27,6 +27,7 @@ from smallfiles.fields import further_files, name_problem
 from smallfiles.folders import IMAGE_SUFFIXES, SourceOptions
 from smallfiles.formats import provenance
 from smallfiles.formats.files.reading import MANIFEST
+from smallfiles.formats.tar.streams import compression_of
 from smallfiles.manifest import Manifest
 from smallfiles.manifest.writing import FORMAT
 from smallfiles.progress import plural
@@ -69,18 +70,18 @@ def _head(path: Path) -> bytes:
 
 
 class PackedStore(NamedStore):
-    """Reads the samples of a packed output by their keys: at random, or in stored order if it is compressed.
+    """Reads the samples of a packed output by their keys.
 
     Args:
         reader: What `smallfiles.formats.open` returned.
     """
 
     kind = "packed file"
+    sequential = False
 
     def __init__(self, reader: Reader) -> None:
         super().__init__(reader.path)
         self._reader = reader
-        self.sequential = bool(getattr(reader, "compressed", False))
 
     def _names(self) -> pa.StringArray:
         return self._reader.keys()
@@ -164,12 +165,12 @@ def _open(path: Path, format: str, options: SourceOptions) -> Reader:
 
 def _is_foreign_tar(path: Path, format: str) -> bool:
     """Whether these are shards written by other software."""
-    return format == "tar" and path.is_dir() and not any(map(_is_our_tar, sorted(path.glob("*.tar*"))[:1]))
+    return format == "tar" and path.is_dir() and not any(map(_is_our_tar, sorted(path.glob("*.tar"))[:1]))
 
 
 def _is_our_tar(path: Path) -> bool:
     if path.with_name(path.name + ".index.arrow").is_file():
-        return True
+        return compression_of(path) is None  # version 0.1.0 compressed shards, which are only sources now
     head = _head(path)
     return head[156:157] == b"g" and b" comment=smallfiles " in head
 

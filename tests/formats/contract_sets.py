@@ -57,8 +57,6 @@ VARIANTS = (
     Variant("hdf5-vlen", "hdf5", ".h5", (("layout", "vlen"),), labels=(-32768, 32767), captions=False),
     Variant("tar", "tar", ".tar"),
     Variant("tar-shards", "tar", ".tars", (("max_count", 4),)),
-    Variant("tar-gz", "tar", ".tar.gz"),
-    Variant("tar-zst", "tar", ".tar.zst"),
     Variant("squashfs", "squashfs", ".sqfs"),
     Variant("squashfs-zstd", "squashfs", ".squashfs", (("compression", "zstd"), ("block_bytes", 4096))),
     Variant("squashfs-fragments", "squashfs", ".sqfs", (("compression", "gzip"), ("fragments", True))),
@@ -67,7 +65,6 @@ VARIANTS = (
 CHECKED = tuple(variant for variant in VARIANTS if variant.format != "lmdb")
 """All whose reader checks what a damaged file says; liblmdb trusts it and ends the process."""
 BY_NAME = {variant.name: variant for variant in VARIANTS}
-AT_RANDOM = tuple(variant for variant in VARIANTS if not variant.suffix.endswith(("gz", ".tar.zst")))
 
 KEYS = (
     "n01440764/n01440764_1.JPEG",

@@ -2,6 +2,7 @@
 
 import gzip
 import io
+import json
 import os
 import random
 import resource
@@ -14,16 +15,17 @@ from dataclasses import replace
 
 import contract_sets as sets
 import numpy as np
+import pyarrow as pa
 import pytest
 import zstandard
 from given import Given, bare, schema_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from smallfiles import cli
-from smallfiles.errors import DamagedFileError, FormatError, ResourceError, UsageError
+from smallfiles import cli, formats, sources
+from smallfiles.errors import DamagedFileError, FormatError, ResourceError, SourceError, UsageError
 from smallfiles.formats import tar
-from smallfiles.formats.tar import headers, index, names
+from smallfiles.formats.tar import archive, headers, index, names
 from smallfiles.keys import key_problem
 from smallfiles.manifest import Manifest
 from smallfiles.measure.workers import peak_memory
@@ -49,9 +51,7 @@ CAPTIONS = [
 VARIANTS = [
     ("x.tar", tar.Options()),
     ("x.tars", tar.Options(max_count=4)),
-    ("x.tar.gz", tar.Options()),
-    ("x.tar.zst", tar.Options(compression="zstd")),
-    ("x.tars", tar.Options(max_bytes=5000, compression="gzip")),
+    ("x.tars", tar.Options(max_bytes=5000)),
 ]
 
 
@@ -167,16 +167,15 @@ def test_a_key_that_comes_twice_is_refused(tmp_path):
     st.lists(st.integers(0, 3000), max_size=30),
     st.integers(1, 20_000),
     st.integers(1, 6),
-    st.sampled_from([None, "gzip"]),
 )
-def test_shards_are_cut_where_the_plan_says(tmp_path_factory, sizes, max_bytes, max_count, packing):
+def test_shards_are_cut_where_the_plan_says(tmp_path_factory, sizes, max_bytes, max_count):
     out = tmp_path_factory.mktemp("cut") / "x.tars"
-    options = tar.Options(max_bytes=max_bytes, max_count=max_count, compression=packing)
+    options = tar.Options(max_bytes=max_bytes, max_count=max_count)
     samples = [Given(f"{i}.jpg", bytes(size), i) for i, size in enumerate(sizes)]
     packed = write(out, samples, options)
     borders = tar.plan_shards(np.array(sizes, np.int64), options)
-    shards = [file for file in packed.files if file.name.endswith((".tar", ".tar.gz"))]
-    assert [file.name for file in shards] == [tar.shard_name(n, options) for n in range(len(borders))]
+    shards = [file for file in packed.files if file.name.endswith(".tar")]
+    assert [file.name for file in shards] == [tar.shard_name(n) for n in range(len(borders))]
     assert [len(tar.open(file)) for file in shards] == [stop - start for start, stop in borders]
     for number, (start, stop) in enumerate(borders):  # a job that writes one shard writes the same bytes
         alone, own = out.parent / shards[number].name, [*bare(samples)][start:stop]
@@ -238,15 +237,14 @@ def test_a_tar_without_index_cut_at_any_block_is_refused(small):
             read_all(small)
 
 
-@pytest.mark.parametrize("name", ["x.tar.gz", "x.tar.zst"])
-def test_a_compressed_tar_cut_anywhere_is_refused(tmp_path, name):
-    write(tmp_path / name, ODD[1:4])
-    drop_indexes(tmp_path / name)
-    whole = (tmp_path / name).read_bytes()
+@pytest.mark.parametrize("compress", [gzip.compress, zstandard.compress])
+def test_a_compressed_tar_cut_anywhere_is_refused_as_a_source(tmp_path, compress):
+    write(tmp_path / "x.tar", ODD[1:4])
+    whole = compress((tmp_path / "x.tar").read_bytes())
     for size in range(0, len(whole), 7):
-        (tmp_path / name).write_bytes(whole[:size])
-        with pytest.raises(FormatError, match=r"x\.tar"):
-            read_all(tmp_path / name)
+        (tmp_path / "y.tar.z").write_bytes(whole[:size])
+        with pytest.raises(FormatError, match=r"y\.tar"):
+            archive.index(tmp_path / "y.tar.z")
 
 
 def test_an_index_of_another_tar_is_refused(tmp_path, small):
@@ -382,31 +380,79 @@ def test_a_bomb_is_not_unpacked_into_memory(tmp_path, name):
     pieces = [packer.compress(claims), *(packer.compress(bytes(16 << 20)) for _ in range(32)), packer.flush()]
     (tmp_path / name).write_bytes(b"".join(pieces))
     with peak_memory() as taken, pytest.raises(FormatError, match="is cut off"):
-        read_all(tmp_path / name)
+        archive.index(tmp_path / name)
     assert taken[0] < 300 << 20  # of 512; a step of zstd is 64, of which malloc may keep several
 
 
 @pytest.mark.parametrize("name", ["x.tar.gz", "x.tar.zst"])
-@pytest.mark.parametrize("indexed", [True, False])
-def test_a_compressed_tar_is_read_in_stored_order_and_a_step_back_is_refused(tmp_path, name, indexed):
-    samples = [Given(f"{i}.jpg", os.urandom(200_000), i) for i in range(4)]
-    path = write(tmp_path / name, samples).path
-    if not indexed:
-        drop_indexes(path)
-    reader = tar.open(path)
-    for order in (range(4), range(4), (0, 2, 2, 3)):  # passes over the set, some with gaps
-        assert [bytes(reader.read(i)) == samples[i].data for i in order] == [True] * len(order)
-    tool = "gzip" if name.endswith("gz") else "zstd"
-    with pytest.raises(FormatError, match=rf"compressed; .*stored order.*\({tool} -dk {name}\) or pack it"):
-        reader.read(1)
-
-
-def test_samples_may_straddle_foreign_frames(tmp_path):
-    write(tmp_path / "x.tar", ODD)
+def test_a_compressed_tar_is_read_in_stored_order_and_a_step_back_is_refused(tmp_path, name):
+    files = {f"{i}.jpg": os.urandom(200_000) for i in range(4)}
+    write(tmp_path / "x.tar", [Given(key, data, 0) for key, data in files.items()])
     raw = (tmp_path / "x.tar").read_bytes()
-    pieces = [raw[i : i + 1000] for i in range(0, len(raw), 1000)]
-    (tmp_path / "y.tar.gz").write_bytes(b"".join(map(gzip.compress, pieces)))
-    assert read_all(tmp_path / "y.tar.gz") == sets.facts(ODD)
+    compress = gzip.compress if name.endswith("gz") else zstandard.compress
+    frames = [compress(raw[start : start + 1000]) for start in range(0, len(raw), 1000)]  # files span several
+    (tmp_path / name).write_bytes(b"".join(frames))
+    store, buffer = sources.load(tmp_path / name).store, memoryview(bytearray(200_000))
+    for order in ("0123", "0123", "0223"):  # passes over the set, some with gaps
+        for key in order:
+            assert store.read_into(f"{key}.jpg", buffer) == len(buffer)
+            assert buffer == files[f"{key}.jpg"]
+    tool = "gzip" if name.endswith("gz") else "zstd"
+    with pytest.raises(SourceError, match=rf"compressed; .*stored order.*\({tool} -dk {name}\) or pack it"):
+        store.read_into("1.jpg", buffer)
+
+
+def compressed_by_version_0_1(path, folder):
+    """A shard of `folder` as that version compressed it, from a plain one with its index."""
+    folder.mkdir()
+    batch = pa.ipc.open_file(index.index_path(path)).read_all()
+    facts = json.loads(batch.schema.metadata[b"smallfiles.tar"])
+    shard = folder / "shard-000000.tar.gz"
+    shard.write_bytes(gzip.compress(path.read_bytes()))
+    facts |= {"file_bytes": (size := shard.stat().st_size), "frames": [[0, 0], [size, path.stat().st_size]]}
+    changed = batch.replace_schema_metadata({b"smallfiles.tar": json.dumps(facts)})
+    with pa.ipc.new_file(index.index_path(shard), changed.schema) as writer:
+        writer.write(changed)
+    return shard
+
+
+def test_compressed_shards_are_refused_with_the_version_that_reads_them(tmp_path):
+    shard = compressed_by_version_0_1(write(tmp_path / "x.tar", ODD).path, tmp_path / "x.tars")
+    said = r"compressed.*\(gunzip shard-000000\.tar\.gz\).*smallfiles 0\.1\.0 reads"
+    for path in (tmp_path / "x.tars", shard):
+        with pytest.raises(FormatError, match=said):
+            len(tar.open(path))
+    drop_indexes(shard)
+    with pytest.raises(FormatError, match=said):
+        len(tar.open(shard))
+    with pytest.raises(UsageError, match=r"smallfiles 0\.1\.0 reads.*smallfiles pack .*\.tar\.gz"):
+        formats.open(shard)
+
+
+@pytest.mark.parametrize("cure", ["decompress it", "pack it again"])
+def test_a_compressed_shard_of_ours_can_be_rescued(tmp_path, cure):
+    samples = [Given(f"{n}.jpg", bytes(300 * n), n % 2) for n in range(1, 6)]
+    shard = compressed_by_version_0_1(write(tmp_path / "x.tar", samples).path, tmp_path / "x.tars")
+    if cure == "decompress it":
+        shard.with_suffix("").write_bytes(gzip.decompress(shard.read_bytes()))
+        shard.unlink()
+        assert read_all(shard.parent) == sets.facts(samples)
+        return
+    arguments = ["pack", str(shard), str(tmp_path / "y.tars"), "--check", "none"]
+    assert cli.main(arguments) == 0
+    assert read_all(tmp_path / "y.tars") == sets.facts(samples)
+
+
+@pytest.mark.parametrize("name", ["y.tar.gz", "y.tar.zst", "y.tgz"])
+def test_pack_writes_no_compressed_tar(tmp_path, name, capsys):
+    write(tmp_path / "x.tar", ODD[:2])
+    for more in ([], ["--format", "tar"]):
+        assert cli.main(["pack", str(tmp_path / "x.tar"), str(tmp_path / name), *more]) == 2
+        assert "named as a compressed tar" in capsys.readouterr().err
+    assert (
+        cli.main(["pack", str(tmp_path / "x.tar"), str(tmp_path / "y.tars"), "-O", "compression=gzip"]) == 2
+    )
+    assert not [*tmp_path.glob("y.*")]
 
 
 # Readers in processes and threads
@@ -425,11 +471,6 @@ def test_threads_share_a_reader_of_many_shards_without_a_descriptor_for_each(tmp
         assert all(pool.map(lambda i: bytes(reader.read(i)) == samples[i].data, order))
     assert len(os.listdir("/proc/self/fd")) <= before + 128 + 8  # one more that each thread opened
     reader.close()
-
-
-def test_a_compression_that_the_name_does_not_have_is_refused(tmp_path):
-    with pytest.raises(UsageError, match=r"ending in \.tar\.gz"):
-        write(tmp_path / "x.tar", ODD, tar.Options(compression="gzip"))
 
 
 @pytest.mark.parametrize("size", [2**63 - 1, -1])

@@ -74,20 +74,3 @@ def test_a_set_that_was_shuffled_while_it_was_packed_mixes_in_any_buffer(tmp_pat
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         opened(path, buffer=2)
-
-
-def test_compressed_shards_stay_whole_and_can_be_streamed(tmp_path):
-    path = packed(tmp_path / "x.tars", 9000, 2, max_count=3000, compression="gzip")
-    with pytest.warns(UserWarning, match="Pack with --shuffle SEED"):
-        loader = opened(path)
-    assert np.count_nonzero(np.diff(loader.plan.reads(0, 0)) != 1) <= 2
-    assert sorted(sets.flat(sets.numbers(loader))) == list(range(9000))
-
-
-def test_compressed_shards_are_streamed_in_every_epoch_by_workers_that_get_other_parts_of_them(tmp_path):
-    path = packed(
-        tmp_path / "x.tars", 60, 2, np.random.default_rng(0).permutation(60), max_count=10, compression="gzip"
-    )
-    loader = opened(path, batch=7, workers=2, mode="processes", buffer=16)
-    for _ in range(6):
-        assert sorted(sets.flat(sets.numbers(loader))) == list(range(60))

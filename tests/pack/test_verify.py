@@ -106,11 +106,11 @@ def test_a_name_with_brackets_is_a_name_and_no_pattern(source, tmp_path):
 
 def test_a_shard_is_not_blamed_for_its_neighbour(source, tmp_path):
     pack(source, tmp_path / "a.tar")
-    pack(source, tmp_path / "a.tar.gz")
-    flip(tmp_path / "a.tar.gz", (tmp_path / "a.tar.gz").stat().st_size // 2)
+    pack(source, tmp_path / "a.tar.tar")
+    flip(tmp_path / "a.tar.tar", (tmp_path / "a.tar.tar").stat().st_size // 2)
     assert verify(tmp_path / "a.tar").intact
-    assert verify(tmp_path / "a.tar.gz").verdict == "damaged"
-    (tmp_path / "a.tar.gz").unlink()
+    assert verify(tmp_path / "a.tar.tar").verdict == "damaged"
+    (tmp_path / "a.tar.tar").unlink()
     assert verify(tmp_path / "a.tar").intact
 
 

@@ -22,7 +22,7 @@ from smallfiles.manifest import Manifest
 from smallfiles.pack import PackConfig, pack, verify
 from smallfiles.sources import Source
 
-OUTPUTS = ("x.files", "x.arrow", "x.h5", "x.tar", "x.tars", "x.tar.gz", "x.sqfs", "x.lmdb")
+OUTPUTS = ("x.files", "x.arrow", "x.h5", "x.tar", "x.tars", "x.sqfs", "x.lmdb")
 KEYS = [f"{name}/{n}.jpg" for name in ("b", "d", "f") for n in range(5)]
 CLASSES = ("a", "b", "c", "d", "e", "f")  # a, c and e are empty, so the labels are 1, 3, 5
 

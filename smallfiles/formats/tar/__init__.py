@@ -1,8 +1,8 @@
 """Tar shards in the layout of webdataset, with an index for random access beside each.
 
-`x.tar` is one file, `x.tars` a folder of `shard-000000.tar`, … ; `.tar.gz` and `.tar.zst` are compressed
-as one stream, and can only be read in stored order. Every program that reads tar reads them: webdataset,
-DALI, tarfile, `tar xf`.
+`x.tar` is one file, `x.tars` a folder of `shard-000000.tar`, … . Every program that reads tar reads them:
+webdataset, DALI, tarfile, `tar xf`. Compressed tars are sources only: `open` refuses them, since no sample of
+them can be read at random.
 
 The trap: most tools take a tar that was cut at a block boundary for a complete one. `open` refuses it, with
 or without the index. Notebook 05 teaches this format.

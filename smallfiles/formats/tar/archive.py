@@ -31,7 +31,7 @@ from smallfiles.formats.bytefile import ByteFile, damaged, refuse_bomb
 from smallfiles.formats.tar.headers import BLOCK_BYTES, RECORD_BYTES
 from smallfiles.formats.tar.members import Members, Names, Scanner, is_tar, prefix_of, refuse_incomplete
 from smallfiles.formats.tar.names import ANNOTATIONS
-from smallfiles.formats.tar.streams import ForwardFile, compression_of
+from smallfiles.formats.tar.streams import ForwardFile, cannot_seek, compression_of
 from smallfiles.keys import key_problem
 from smallfiles.links import follow, refuse_lost_folders
 from smallfiles.progress import plural
@@ -108,7 +108,7 @@ class Archive:
         return found
 
 
-def index(path: Path, *, are_shards: bool = True) -> Archive:
+def index(path: Path, *, are_shards: bool = True, at_random: bool = False) -> Archive:
     """Index a tar, tar.gz (bz2, xz, zst) or tar of tars.
 
     This takes one 512-byte read per member; many inner archives are scanned at a time, which hides the
@@ -117,11 +117,14 @@ def index(path: Path, *, are_shards: bool = True) -> Archive:
     Args:
         path: The archive.
         are_shards: Whether folders such as `__meta__` are hidden, as they are in shards; not in a tree.
+        at_random: Whether it will be read at random, so that a compressed archive is refused.
 
     Raises:
         FormatError: Not a tar, damaged, cut off, or with names outside its folder.
     """
     compression = compression_of(path)
+    if compression is not None and at_random:
+        raise cannot_seek(path)
     if compression is None:
         plain = ByteFile(path, "pread")
         plain.expect_short_reads()

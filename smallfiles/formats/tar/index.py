@@ -32,6 +32,7 @@ from smallfiles.formats.columns import SampleColumns, read_table, write_table
 from smallfiles.formats.output import OutputFile
 from smallfiles.formats.tar.fields import Annotated
 from smallfiles.formats.tar.further import value_kinds
+from smallfiles.formats.tar.streams import cannot_seek
 from smallfiles.samples import OWN_TYPES, Schema
 from smallfiles.storage import answered
 
@@ -58,13 +59,12 @@ class Index:
 
     Args:
         keys: One key per sample.
-        offsets: Start of the data in the (unpacked) tar stream.
+        offsets: Start of the data in the tar.
         sizes: Bytes of the data.
         values: Columns by name: `label` or `captions`, `meta`, and further values.
         provenance: How the shard was made; empty for tars from elsewhere.
         file_bytes: Size of the tar file when the index was made.
         edges: Hash of the tar file's first and last 4 KiB.
-        raw_bytes: Size of the tar in a compressed file; 0 if it is plain.
         blobs: The places of further files, by field.
     """
 
@@ -75,7 +75,6 @@ class Index:
     provenance: dict[str, Any] = field(default_factory=dict)
     file_bytes: int = 0
     edges: str = ""
-    raw_bytes: int = 0
     blobs: dict[str, Places] = field(default_factory=dict)
 
     @property
@@ -137,7 +136,6 @@ def of_annotated(annotated: Annotated, kind: str, access: Access) -> Index:
         provenance=data.record,
         file_bytes=data.file_bytes,
         edges=edges(ByteFile(data.path, access)),
-        raw_bytes=data.raw_bytes if data.compression else 0,
         blobs={
             name: Places(each.suffix, each.data.offsets, each.data.sizes)
             for name, each in annotated.blobs.items()
@@ -155,7 +153,7 @@ def save(index: Index, path: Path, *, digest: bool) -> list[Path]:
         "version": 1,
         "file_bytes": index.file_bytes,
         "edges": index.edges,
-        "frames": [[0, 0], [index.file_bytes, index.raw_bytes]] if index.raw_bytes else [],
+        "frames": [],  # of a compressed tar, which only version 0.1.0 wrote
         "provenance": provenance.dumps(index.provenance),
     }
     out = index_path(path)
@@ -176,6 +174,7 @@ def load(path: Path, access: Access) -> Index:
 
     Raises:
         DamagedFileError: The index is not what was written.
+        FormatError: The tar is compressed.
     """
     file = index_path(path)
     try:
@@ -186,9 +185,8 @@ def load(path: Path, access: Access) -> Index:
         facts = json.loads(metadata[_FACTS])
         record = provenance.loads(facts["provenance"])
         blobs, values = _further(found, record)
-        raw_bytes = int(facts["frames"][-1][1]) if facts["frames"] else 0
-        if raw_bytes < 0:
-            raise ValueError(f"{raw_bytes} bytes of tar")
+        if facts["frames"]:
+            raise cannot_seek(path)
         return Index(
             found["key"],
             to_numpy(found["offset"]),
@@ -197,7 +195,6 @@ def load(path: Path, access: Access) -> Index:
             record,
             int(facts["file_bytes"]),
             str(facts["edges"]),
-            raw_bytes,
             blobs,
         )
     except (OSError, pa.ArrowException, ValueError, KeyError, TypeError, RecursionError) as error:
@@ -235,7 +232,7 @@ def check_bound(file: ByteFile, index: Index) -> None:
     """Refuse an index that belongs to another state of the file.
 
     Args:
-        file: The tar, before unpacking.
+        file: The tar.
         index: Its index.
 
     Raises:
@@ -259,7 +256,7 @@ def field_bytes(path: Path, found: Index, field: str) -> int:
         DamagedFileError: A size is impossible in this tar; a sum of such sizes could overflow.
     """
     sizes = found.blobs[field].sizes if field else found.sizes
-    if ((sizes < 0) | (sizes > (found.raw_bytes or found.file_bytes))).any():
+    if ((sizes < 0) | (sizes > found.file_bytes)).any():
         raise _bad_index(index_path(path), "sizes beyond that of the tar")
     return int(sizes.sum())
 

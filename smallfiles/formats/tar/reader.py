@@ -2,7 +2,7 @@
 
 With its index, a shard opens in well under a millisecond, and a read is one slice of a memory map. Without
 one (tars of other programs) all headers are read once; readers never write files. Compressed shards are
-streams, which can only be read in stored order.
+refused.
 
 The trap: webdataset streams shards and never seeks, which is right for object stores and disks; random
 access pays off in memory, on node-local flash and for staged data. Notebook 05 measures both.
@@ -11,8 +11,6 @@ access pays off in memory, on node-local flash and for staged data. Notebook 05 
 from __future__ import annotations
 
 import contextlib
-import copy
-import os
 import re
 import resource
 import warnings
@@ -21,7 +19,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from itertools import accumulate
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -34,13 +32,14 @@ from smallfiles.formats.bytefile import Access, ByteFile, damaged
 from smallfiles.formats.reader import TableReader
 from smallfiles.formats.table import ByteSource, Column, Extents, Place, SampleTable
 from smallfiles.formats.tar import archive, by_name, fields, index
-from smallfiles.formats.tar.options import NAME, SUFFIXES
-from smallfiles.formats.tar.streams import StreamedStore, cannot_read, compression_of
+from smallfiles.formats.tar.options import NAME
+from smallfiles.formats.tar.streams import cannot_read, cannot_seek
 from smallfiles.manifest.listing import Files
 from smallfiles.progress import plural
 from smallfiles.storage import ReadingPool, answered
 
-_NUMBERED = re.compile(r"shard-(\d{6,})\.tar(\.gz|\.zst)?")
+_NUMBERED = re.compile(r"shard-(\d{6,})\.tar")
+_COMPRESSED = (".tar.gz", ".tar.zst", ".tgz")
 _MOST_OPEN_SHARDS = 128
 
 
@@ -64,12 +63,6 @@ class Shards:
         self.kinds = {name: each.type for name, each in values if name != META or has_meta}
         self._stores: dict[int, ByteSource] = {}
 
-    def with_streams_of_its_own(self) -> Shards:
-        """The same indexes, and data that nobody else reads."""
-        found = copy.copy(self)
-        found._stores = {}
-        return found
-
     def place(self, position: int) -> tuple[int, int]:
         """Shard and row of a sample."""
         number = bisect_right(self.starts, position) - 1
@@ -80,7 +73,7 @@ class Shards:
         store = self._stores.get(number)
         if store is None:
             found = self.indexes[number]
-            store = _open_store(self.paths[number], self._access, found)
+            store = _open_file(self.paths[number], self._access, found)
             if len(self._stores) >= self.most_open:
                 with contextlib.suppress(KeyError, RuntimeError, StopIteration):  # another thread did
                     self._stores.pop(next(iter(self._stores)))
@@ -132,10 +125,9 @@ class Members(Extents):
         return stop - start
 
     def span(self, row: int) -> tuple[Path, int, int] | None:
-        """Return file and byte range; None in compressed shards."""
-        shards = self._shards
-        number, start, stop = shards.span(row, self._field)
-        return None if shards.indexes[number].raw_bytes else (shards.paths[number], start, stop)
+        """Return file and byte range."""
+        number, start, stop = self._shards.span(row, self._field)
+        return self._shards.paths[number], start, stop
 
     def total_bytes(self) -> int:
         shards = self._shards
@@ -205,17 +197,11 @@ class TarTable(SampleTable):
         few = max(1, self.shards.most_open // 8) if self.shards.spread else max(1, len(rows))
         return [rows[start : start + few] for start in range(0, len(rows), few)]
 
-    @property
-    def compressed(self) -> bool:
-        """Whether samples can only be read in stored order."""
-        return any(found.raw_bytes for found in self.shards.indexes)
-
     def about(self) -> dict[str, Any]:
         return {
             "layout": "webdataset",
             "target": next(name for name in TARGETS if name in self.kinds),
             "shards": len(self.shards.paths),
-            "compressed": self.compressed,
             **self._facts,
         }
 
@@ -287,7 +273,8 @@ class Locate:
             return found
         if path in self._scanned:
             return self._scanned[path]
-        return fields.read(archive.index(path), self._suffixes, targets=not self._unlabelled)
+        scanned = archive.index(path, at_random=True)
+        return fields.read(scanned, self._suffixes, targets=not self._unlabelled)
 
 
 class TarReader(TableReader):
@@ -296,20 +283,6 @@ class TarReader(TableReader):
     def _table(self) -> TarTable:
         found = super()._table()
         assert isinstance(found, TarTable)
-        return found
-
-    @property
-    def compressed(self) -> bool:
-        """Whether samples can only be read in stored order."""
-        return self._table().compressed
-
-    def for_a_pass(self) -> Self:
-        """Return the reader of one pass, which unpacks compressed shards from where it begins."""
-        if not self.compressed:
-            return self
-        found, table = copy.copy(self), self._table()
-        shards = table.shards.with_streams_of_its_own()
-        found._opened = (os.getpid(), TarTable(self.path, shards, table.classes, **table._facts))
         return found
 
     def shard_sizes(self) -> tuple[int, ...]:
@@ -371,22 +344,23 @@ def _refuse_repeated(annotated: list[fields.Annotated], path: Path) -> None:
         )
 
 
-def _open_store(path: Path, access: Access, found: index.Index) -> ByteSource:
-    """The (unpacked) bytes of a tar, checked against its index."""
+def _open_file(path: Path, access: Access, found: index.Index) -> ByteFile:
+    """A tar, checked against its index."""
     file = ByteFile(path, access)
     index.check_bound(file, found)
-    kind = compression_of(path)
-    return file if kind is None else StreamedStore(path, kind, found.raw_bytes)
+    return file
 
 
 def _shard_paths(path: Path) -> list[Path]:
     if not path.is_dir():
         return [path]
-    endings = (*SUFFIXES.values(), ".tgz")
     try:
-        paths = sorted(p for p in path.iterdir() if p.name.endswith(endings) and p.name[0] != ".")
+        shown = sorted(p for p in path.iterdir() if p.name[0] != ".")
     except OSError as error:
         raise cannot_read(path, error) from error
+    if compressed := [p for p in shown if p.name.endswith(_COMPRESSED)]:
+        raise cannot_seek(compressed[0])
+    paths = [p for p in shown if p.name.endswith(".tar")]
     if not paths:
         raise FormatError(
             f"{path} holds no tar files",

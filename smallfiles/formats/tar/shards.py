@@ -27,27 +27,26 @@ from smallfiles.formats.bytefile import ByteFile
 from smallfiles.formats.columns import SampleColumns, key_of
 from smallfiles.formats.output import OutputFile, packed
 from smallfiles.formats.tar import further, headers, index, names
-from smallfiles.formats.tar.options import NAME, SUFFIXES, Compression, TarOptions, compression_of
-from smallfiles.formats.tar.streams import compressor
+from smallfiles.formats.tar.options import NAME, TarOptions
 from smallfiles.samples import Buffer, Packed, Sample, Schema
 
 SAMPLE_BYTES = 4 * headers.BLOCK_BYTES
 """What a sample counts in addition to its data: two headers, a target block, and one to spare."""
 
-_FORMER_OPTIONS = {"caption_suffix": None, "dali_index": False}
+_FORMER_OPTIONS = {"caption_suffix": None, "compression": None, "dali_index": False}
 """Options that no longer exist, recorded as before: equal samples must give the bytes of earlier versions."""
 
 
-def shard_name(number: int, options: TarOptions) -> str:
+def shard_name(number: int) -> str:
     """File name of a shard, as `shard-000012.tar`."""
-    return f"shard-{number:06d}{SUFFIXES[options.compression]}"
+    return f"shard-{number:06d}.tar"
 
 
 def counted_bytes(size: int) -> int:
     """What a sample of `size` bytes counts towards `max_bytes`.
 
     Its data in whole blocks, and `SAMPLE_BYTES`. Only captions of more than 1,000 characters, objects, long
-    names and the headers of further files can make a shard a little larger; compression makes it smaller.
+    names and the headers of further files can make a shard a little larger.
     """
     return size + -size % headers.BLOCK_BYTES + SAMPLE_BYTES
 
@@ -81,12 +80,9 @@ class Shard:
         schema: What is known of the whole set; all shards of a set carry the same record.
         options: How to write.
         digest: Take content digests while writing.
-        compression: How this file is compressed.
     """
 
-    def __init__(
-        self, path: Path, schema: Schema, options: TarOptions, digest: bool, compression: Compression | None
-    ) -> None:
+    def __init__(self, path: Path, schema: Schema, options: TarOptions, digest: bool) -> None:
         self.samples = self.payload_bytes = self.counted_bytes = 0
         self._schema, self._options, self._digest = schema, options, digest
         further.check_names(schema.blobs, path)
@@ -98,15 +94,13 @@ class Shard:
         self._texts = further.Texts(path, schema)
         self._record = provenance.record(NAME, schema, options)
         self._record["options"] |= _FORMER_OPTIONS
-        self._compressor = compressor(compression) if compression else None
-        self._position = 0  # in the tar before it is compressed
+        self._position = 0
         self._file = OutputFile(path, digest=digest)
         self._append(headers.origin(self._record))
 
     def _append(self, *pieces: Buffer) -> None:
         self._position += sum(map(len, pieces))
-        packer = self._compressor
-        self._file.append(pieces if packer is None else [packer.compress(piece) for piece in pieces])
+        self._file.append(pieces)
 
     def add(self, sample: Sample) -> None:
         """Append a sample; its data must stay as it is."""
@@ -151,8 +145,6 @@ class Shard:
             The files written, the tar first.
         """
         self._append(headers.end(self._position))
-        if self._compressor is not None:
-            self._file.append([self._compressor.flush()])
         files = [*self._file.finish()]
         path = files[0]
         plain = ByteFile(path, "mmap")
@@ -162,7 +154,6 @@ class Shard:
             provenance=self._record,
             file_bytes=plain.size,
             edges=index.edges(plain),
-            raw_bytes=self._position if self._compressor else 0,
         )
         self._refuse_duplicates(rows)
         files += index.save(rows, path, digest=self._digest)
@@ -196,7 +187,7 @@ def write_shard(
 
     Args:
         samples: In the order in which they are stored.
-        path: File that must not exist yet; its suffix says how it is compressed.
+        path: File that must not exist yet.
         schema: What is known of the whole set.
         options: How to write.
         digest: Write content digests beside the files.
@@ -208,7 +199,7 @@ def write_shard(
         OutputExistsError: `path` exists.
     """
     options = options or TarOptions()
-    shard = Shard(path, schema, options, digest, compression_of(path, options))
+    shard = Shard(path, schema, options, digest)
     try:
         for sample in samples:
             shard.add(sample)
@@ -242,7 +233,7 @@ def write_folder(
 
 
 def _numbered(out: Path, number: int, schema: Schema, options: TarOptions, digest: bool) -> Shard:
-    return Shard(out / shard_name(number, options), schema, options, digest, options.compression)
+    return Shard(out / shard_name(number), schema, options, digest)
 
 
 def _is_full(shard: Shard, size: int, options: TarOptions) -> bool:

@@ -1,7 +1,7 @@
-"""Read a tar by position: plain files anywhere, compressed ones forward only.
+"""Read a compressed tar by position, forward only.
 
-To reach byte n of a compressed stream, everything before it must be decompressed. So a tar.gz is read
-in its own order.
+To reach byte n of a compressed stream, everything before it must be decompressed. So a tar.gz is a source
+that is read in its own order, and it is never a shard.
 
 The trap: `gzip` saves nothing on JPEG files and makes random access impossible. Notebook 05 measures it.
 
@@ -22,7 +22,6 @@ from typing import Any, Protocol
 
 from smallfiles.errors import DamagedFileError, FormatError, MissingPackageError, refuse_shortage
 from smallfiles.formats.bytefile import damaged, refuse_bomb
-from smallfiles.formats.tar.options import Compression
 from smallfiles.samples import Buffer
 
 _MAGIC = {b"\x1f\x8b": "gzip", b"BZh": "bzip2", b"\xfd7zXZ\x00": "xz", b"\x28\xb5\x2f\xfd": "zstd"}
@@ -53,6 +52,18 @@ def cannot_read(path: Path, error: OSError) -> FormatError:
         f"{path} cannot be read ({os.strerror(error.errno) if error.errno else error})",
         expected="a tar file that you may read",
         next_step="Check the path and its permissions (ls -l)",
+    )
+
+
+def cannot_seek(path: Path) -> FormatError:
+    """The error for a compressed tar where samples are to be read at random."""
+    name = shlex.quote(path.name)
+    unpack = f"unzstd --rm {name}" if path.suffix == ".zst" else f"gunzip {name}"
+    return FormatError(
+        f"{path} is compressed, so that no sample in it can be read at random",
+        expected="an uncompressed tar",
+        next_step=f"Decompress it ({unpack}), or pack it again into .tars as a source; "
+        "smallfiles 0.1.0 reads the compressed shards that it packed",
     )
 
 
@@ -107,13 +118,6 @@ def zstandard() -> Any:
         return importlib.import_module("zstandard")
     except ImportError as error:
         raise MissingPackageError.of_import(error, "tar files compressed with zstd") or error from error
-
-
-def compressor(kind: Compression) -> Any:
-    """One gzip member or zstd frame, since many readers stop at its end; without a time and a name."""
-    if kind == "gzip":
-        return zlib.compressobj(6, zlib.DEFLATED, 16 + zlib.MAX_WBITS)
-    return zstandard().ZstdCompressor(level=3, write_checksum=True).compressobj()
 
 
 class ForwardFile:
