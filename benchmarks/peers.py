@@ -98,7 +98,7 @@ def _measured(folder: Path, config: PeersConfig) -> Iterator[Result]:
                 paths[format] = place / name
             except Exception as error:
                 failed.append(Failed("random reads", format, str(error)))
-        pack(source, place / "raw.arrow", PackConfig(verify="none", resize=_AHEAD, store="raw"))
+        pack(source, place / "raw.arrow", PackConfig(verify="none", resize=_AHEAD, pixels=True))
         target = Target(paths["arrow"], "arrow", "arrow", len(files), size, "JPEG")
         yield Result((), (_NO_READS, _FEW), tuple(failed))
         yield bench_raw_reads(files, paths, target, config)

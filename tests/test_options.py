@@ -44,7 +44,7 @@ def read_train(arguments):
         *((each, each.to_cli("data", "out dir/x.tars"), pack.config_of) for each in (
             PackConfig(),
             PackConfig("tar", None, 8, "full", "skip", "decode", 5, (2, 7), False, False),
-            PackConfig(resize=256, store="raw", quality=80),
+            PackConfig(resize=256, quality=80), PackConfig(resize=256, pixels=True),
             PackConfig(merge=True, verify="none"),
         )),
         *((each, each.to_cli(Path("a b.h5")), None) for each in (

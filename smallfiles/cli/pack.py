@@ -41,7 +41,7 @@ def add(verbs: Verbs) -> None:
         metavar="KEY=VALUE",
         help="an option of the format, listed above; repeatable",
     )
-    add_flags(parser, PackConfig, ("in_flight", "verify", "on_error", "check", "store", "quality"))
+    add_flags(parser, PackConfig, ("in_flight", "verify", "on_error", "check", "pixels", "quality"))
     add_flags(parser, PackConfig, ("digest", "storage_timeout_s"))
     add_source_flags(parser)
     parser = add_run(verbs, "annotate", run_annotate)
@@ -94,13 +94,14 @@ def run(arguments: argparse.Namespace) -> int:
     without any loss, run jpegtran or exiftran before you pack them.
     --resize scales every image whose shorter side is longer than PIXELS down to that length: epochs become
     several times as fast, and detail is gone for good. Scaled images become JPEGs of 8 bits of red, green and
-    blue (or pixels, with --store raw), turned upright, without EXIF and without alpha, which training ignores
-    too. --quality is lowered for a JPEG that would be larger than its source. Images that are small enough
-    and need no turn keep their bytes. Images with a palette or with 1, 16 or 32 bits per pixel are refused
-    where scaling would change their values. Masks beside images (PNG) get the nearest pixels and stay PNG
-    with their palette. Boxes and segments are scaled with their image, and images with keypoints are refused.
-    A folder of masks alone looks like photographs and is scaled like them. Shards and parts are cut by the
-    sizes of the sources.
+    blue, turned upright, without EXIF and without alpha, which training ignores too. --quality is lowered for
+    a JPEG that would be larger than its source. Images that are small enough and need no turn keep their
+    bytes. Images with a palette or with 1, 16 or 32 bits per pixel are refused where scaling would change
+    their values. Masks beside images (PNG) get the nearest pixels and stay PNG with their palette. Boxes and
+    segments are scaled with their image, and images with keypoints are refused. A folder of masks alone looks
+    like photographs and is scaled like them. Shards and parts are cut by the sizes of the sources. With
+    --pixels, the pixels of each scaled image become a .npy file, whose key ends in .npy. Such files have 2 to
+    4 times the bytes, and no epoch decodes them again.
 
     Examples:
         smallfiles pack data train.arrow
@@ -111,7 +112,7 @@ def run(arguments: argparse.Namespace) -> int:
         smallfiles pack data.json train.tars --shuffle 0 --dry-run
         smallfiles pack data.json train.tars --part 3/8   # then, once: --merge
         smallfiles pack data.json train.arrow -O rows_per_batch=64
-        smallfiles pack data.json small.arrow --resize 256 --store jpeg
+        smallfiles pack data.json small.arrow --resize 256
     """
     from smallfiles.pack import refuse_finished
 

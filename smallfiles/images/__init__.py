@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from smallfiles.images.decoding import recovered as recovered
     from smallfiles.images.downscaling import resize_ahead as resize_ahead
     from smallfiles.images.downscaling import resize_values as resize_values
+    from smallfiles.images.downscaling import scaled_pixels as scaled_pixels
     from smallfiles.images.faults import DamagedImageError as DamagedImageError
     from smallfiles.images.faults import ImageError as ImageError
     from smallfiles.images.normalising import IMAGENET_MEAN as IMAGENET_MEAN

@@ -13,6 +13,7 @@ to fit again gives no warning; only a digest finds that. Notebook 08 teaches it.
 
 from __future__ import annotations
 
+import contextlib
 import io
 import re
 from typing import Any, TypeAlias
@@ -21,6 +22,7 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image
 
+from smallfiles import npy
 from smallfiles.images.faults import PILLOW_RAISES, damaged, not_a_picture, too_large
 from smallfiles.images.header import Header, is_jpeg, read_header, tidied
 from smallfiles.samples import Buffer
@@ -39,7 +41,7 @@ def decode(data: Buffer) -> Pixels:
     """Decode a whole picture.
 
     Args:
-        data: A JPEG, PNG, PPM or another file that Pillow opens.
+        data: A JPEG, PNG or another file that Pillow opens, or a `.npy` file of pixels.
 
     Returns:
         uint8, rows x columns x 3, owned by the caller.
@@ -50,9 +52,20 @@ def decode(data: Buffer) -> Pixels:
     """
     header = read_header(data)
     if header is None:
-        return decode_by_pillow(data)
+        pixels = stored_pixels(data)
+        return decode_by_pillow(data) if pixels is None else pixels.copy()
     check_size(header.width, header.height)
     return decode_reduced(data, header, 1)
+
+
+def stored_pixels(data: Buffer) -> Pixels | None:
+    """Return a view of the pixels in a `.npy` file (uint8, rows x columns x 3); None for anything else."""
+    with contextlib.suppress(ValueError):
+        array: Pixels = npy.view(data)
+        if array.dtype == np.uint8 and array.ndim == 3 and array.shape[2] == 3 and array.size:
+            check_size(array.shape[1], array.shape[0])
+            return array
+    return None
 
 
 def recovered(data: Buffer) -> bytes:
@@ -61,13 +74,8 @@ def recovered(data: Buffer) -> bytes:
     Raises:
         ImageError: Nothing.
     """
-    return to_ppm(_by_pillow(data))
-
-
-def to_ppm(pixels: Pixels) -> bytes:
-    """RGB pixels as a binary PPM file."""
-    height, width = pixels.shape[:2]
-    return b"P6\n%d %d\n255\n" % (width, height) + pixels.tobytes()
+    pixels = _by_pillow(data)
+    return b"P6\n%d %d\n255\n" % (pixels.shape[1], pixels.shape[0]) + pixels.tobytes()
 
 
 def orientation(data: Buffer) -> int:

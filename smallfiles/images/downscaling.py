@@ -1,8 +1,7 @@
 """Images scaled down before packing, so that no epoch has to do it again.
 
-    jpeg   encoded again: smaller files, a second loss, still decoded in each epoch
-    raw    pixels in a binary PPM (a line of text, then bytes; Pillow and many others open it): never
-           decoded again, and 2 to 4 times the bytes of the scaled JPEG
+    resize_ahead   a JPEG again: smaller files, a second loss, still decoded in each epoch
+    scaled_pixels  pixels, which are packed as `.npy` files: never decoded again, and 2 to 4 times the bytes
 
 Images are never enlarged. The bytes of the source are kept wherever no pixel changes; a JPEG that is encoded
 here never takes more bytes than its source, so that a bound of every size is known beforehand.
@@ -15,7 +14,7 @@ you publish an accuracy. Notebook 08 measures it.
 from __future__ import annotations
 
 import io
-from typing import Any, Literal, TypeAlias, get_args
+from typing import Any
 
 import numpy as np
 import simplejpeg
@@ -24,49 +23,65 @@ from PIL import Image
 from smallfiles.errors import UsageError
 from smallfiles.images.crops import Box
 from smallfiles.images.crops import short_side as scaled_size
-from smallfiles.images.decoding import Pixels, decode, orientation, to_ppm, turned
+from smallfiles.images.decoding import Pixels, decode, orientation, stored_pixels, turned
 from smallfiles.images.faults import PILLOW_RAISES, ImageError, not_a_picture
 from smallfiles.images.header import is_jpeg
-from smallfiles.images.picture import Picture, open_picture, raw_pixels
+from smallfiles.images.picture import Picture, open_picture
 from smallfiles.images.resizing import resize
 from smallfiles.samples import Buffer
-
-PixelFormat: TypeAlias = Literal["jpeg", "raw"]
 
 QUALITY = 90
 _QUALITY_STEP = 5
 _VALUES = {"1": "single bits", "P": "numbers of a palette", "PA": "numbers of a palette"}
 
 
-def resize_ahead(
-    data: Buffer, short_side: int = 256, store: PixelFormat = "jpeg", quality: int = QUALITY
-) -> bytes:
+def resize_ahead(data: Buffer, short_side: int = 256, quality: int = QUALITY) -> bytes:
     """Scale an image down until its shorter side has `short_side` pixels, turned as its EXIF says.
 
     Args:
         data: An image of any kind that `decode` takes.
         short_side: In pixels; a smaller image keeps its size.
-        store: `jpeg` or `raw` (PPM).
         quality: Of the JPEG, 1 to 100; lower where the JPEG would be larger than `data`.
 
     Returns:
-        The new file, or the bytes of `data` if no pixel changes; as `jpeg` at most `len(data)` bytes.
+        The new file, or the bytes of `data` if no pixel changes; at most `len(data)` bytes.
 
     Raises:
         ImageError: No complete image, one whose values would change, or one that would take more bytes.
         UsageError: An option makes no sense.
     """
-    _check_options(short_side, store, quality)
-    turn = orientation(data)
+    _check_options(short_side, quality)
     picture = open_picture(data)
-    small = min(picture.width, picture.height) <= short_side
-    if small and turn == 1 and store == "jpeg":
+    if min(picture.width, picture.height) <= short_side and orientation(data) == 1:
         if picture.header is not None:
             decode(data)  # damage is found now instead of in each epoch
         return bytes(data)
-    _refuse_values(data)
-    pixels = np.ascontiguousarray(turned(_scaled(picture, None if small else short_side), turn))
-    return to_ppm(pixels) if store == "raw" else _encoded(pixels, quality, len(data))
+    return _encoded(_scaled_upright(picture, short_side), quality, len(data))
+
+
+def scaled_pixels(data: Buffer, short_side: int = 256) -> Pixels:
+    """Decode an image, and scale it down as `resize_ahead` does.
+
+    Args:
+        data: An image of any kind that `decode` takes.
+        short_side: In pixels; a smaller image keeps its size.
+
+    Returns:
+        uint8, rows x columns x 3, turned as its EXIF says.
+
+    Raises:
+        ImageError: No complete image, or one whose values would change.
+        UsageError: An option makes no sense.
+    """
+    _check_options(short_side, QUALITY)
+    return _scaled_upright(open_picture(data), short_side)
+
+
+def _scaled_upright(picture: Picture, short_side: int) -> Pixels:
+    _refuse_values(picture.data)
+    small = min(picture.width, picture.height) <= short_side
+    scaled = _scaled(picture, None if small else short_side)
+    return np.ascontiguousarray(turned(scaled, orientation(picture.data)))
 
 
 def resize_values(data: Buffer, short_side: int) -> bytes:
@@ -148,7 +163,7 @@ def _refuse_values(data: Buffer) -> None:
     Raises:
         ImageError: A palette, or 1, 16 or 32 bits per pixel.
     """
-    if is_jpeg(data) or raw_pixels(data) is not None:
+    if is_jpeg(data) or stored_pixels(data) is not None:
         return
     with Image.open(io.BytesIO(data)) as found:  # it was decoded before
         mode = found.mode
@@ -161,17 +176,17 @@ def _refuse_values(data: Buffer) -> None:
         )
 
 
-def _check_options(short: int, store: str, quality: int) -> None:
+def _check_options(short: int, quality: int) -> None:
     """Refuse what makes no sense.
 
     Raises:
         UsageError: An option makes no sense.
     """
-    if store not in get_args(PixelFormat) or short < 1 or not 1 <= quality <= 100:
+    if short < 1 or not 1 <= quality <= 100:
         raise UsageError(
-            f"a shorter side of {short}, stored as {store!r} with quality {quality}, is asked for",
-            expected="1 pixel or more, jpeg or raw, and a quality of 1 to 100",
-            next_step="Start with a shorter side of 256 as jpeg",
+            f"a shorter side of {short} with quality {quality} is asked for",
+            expected="1 pixel or more, and a quality of 1 to 100",
+            next_step="Start with a shorter side of 256",
         )
 
 

@@ -12,15 +12,13 @@ is seen, and pictures like those of ImageNet (500 x 375) are never touched. Note
 from __future__ import annotations
 
 import io
-import re
 from dataclasses import dataclass
 
-import numpy as np
 from PIL import Image
 
 from smallfiles.images import turbo
 from smallfiles.images.crops import Box
-from smallfiles.images.decoding import Pixels, check_size, decode_by_pillow, decode_reduced
+from smallfiles.images.decoding import Pixels, check_size, decode_by_pillow, decode_reduced, stored_pixels
 from smallfiles.images.faults import PILLOW_RAISES, not_a_picture
 from smallfiles.images.header import Header, read_header
 from smallfiles.samples import Buffer
@@ -29,8 +27,6 @@ REDUCING_GAP = 2.0
 """With so many times the pixels that are needed left over, the loss cannot be seen."""
 
 _DENOMINATORS = (8, 4, 2)
-_RAW = re.compile(rb"P6\s(\d{1,9})\s(\d{1,9})\s255\s")
-_RAW_HEADER_BYTES = 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +83,7 @@ class Picture:
 
 
 def open_picture(data: Buffer) -> Picture:
-    """Look at a picture without decoding it, if it is a JPEG or raw pixels (PPM); else decode it.
+    """Look at a picture without decoding it, if it is a JPEG or an array of pixels; else decode it.
 
     Raises:
         ImageError: Not a picture, or one that is too large.
@@ -96,7 +92,7 @@ def open_picture(data: Buffer) -> Picture:
     if header is not None:
         check_size(header.width, header.height)
         return Picture(data, header.width, header.height, header, None)
-    pixels = raw_pixels(data)
+    pixels = stored_pixels(data)
     if pixels is None:
         pixels = decode_by_pillow(data)
     return Picture(data, pixels.shape[1], pixels.shape[0], None, pixels)
@@ -111,24 +107,14 @@ def size_of(data: Buffer) -> tuple[int, int]:
     header = read_header(data)
     if header is not None:
         return header.width, header.height
+    if (pixels := stored_pixels(data)) is not None:
+        return pixels.shape[1], pixels.shape[0]
     try:
         with Image.open(io.BytesIO(data)) as picture:
             width, height = picture.size
     except PILLOW_RAISES as error:
         raise not_a_picture("its header is not that of a picture") from error
     return width, height
-
-
-def raw_pixels(data: Buffer) -> Pixels | None:
-    """A view of the pixels of a binary PPM file with 8 bits a channel; None for anything else."""
-    found = _RAW.match(bytes(data[:_RAW_HEADER_BYTES]))
-    if found is None:
-        return None
-    width, height = int(found[1]), int(found[2])
-    if len(data) != found.end() + 3 * width * height or not width or not height:
-        return None  # cut off, or more than one image: left to Pillow
-    check_size(width, height)
-    return np.frombuffer(data, np.uint8, offset=found.end()).reshape(height, width, 3)
 
 
 def _denominator(box: Box, rows: int, columns: int) -> int:

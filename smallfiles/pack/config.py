@@ -22,7 +22,6 @@ from smallfiles.storage import timeout_option
 Verify = Literal["full", "sample", "none"]
 OnError = Literal["stop", "skip"]
 Check = Literal["none", "header", "decode"]
-PixelFormat = Literal["jpeg", "raw"]
 
 
 def parse_part(text: str) -> tuple[int, int]:
@@ -43,22 +42,19 @@ def parse_part(text: str) -> tuple[int, int]:
 
 @dataclass(frozen=True)
 class Scaling:
-    """How images are scaled before they are packed.
+    """How images are scaled before they are packed as JPEGs.
 
     Args:
         short_side: Of the scaled image, in pixels; smaller images are not enlarged.
-        store: `jpeg` (encoded again) or `raw` (PPM: pixels as they are).
-        quality: Of a JPEG, 1 to 100; lower for one that would be larger than its source.
+        quality: 1 to 100; lower for a JPEG that would be larger than its source.
     """
 
     short_side: int
-    store: PixelFormat
     quality: int
 
     def record(self) -> dict[str, Any]:
         """What decides the new bytes, for the provenance."""
-        quality = {"quality": self.quality} if self.store == "jpeg" else {}
-        return {"short_side": self.short_side, "store": self.store, **quality}
+        return {"short_side": self.short_side, "store": "jpeg", "quality": self.quality}
 
 
 def described(record: Mapping[str, Any]) -> str:
@@ -94,7 +90,7 @@ class Rescaled:
 
     def sentence(self, *, planned: bool = False) -> str:
         """What it costs, for people; `planned` if that is an estimate."""
-        about = {"jpeg": "at most ", "raw": "about "}[self.scaling.store] if planned else ""
+        about = "at most " if planned else ""
         times = self.bytes_after / max(1, self.bytes_before)
         return f"{described(self.scaling.record())}: {about}{times:.2f} times the bytes of the source"
 
@@ -115,7 +111,7 @@ class PackConfig:
         merge: Join the parts instead of packing.
         digest: Take the content digest while writing.
         resize: Scale images down until their shorter side has so many pixels; None leaves them.
-        store: Scaled images as `jpeg`, encoded again, or `raw`, as pixels.
+        pixels: Store the scaled images as `.npy` files of pixels, which are never decoded again.
         quality: Of JPEGs that are encoded again, 1 to 100.
         storage_timeout_s: How long to wait for silent storage, in seconds. This is not the fault of a sample.
             So `on_error` does not apply: the run stops, and the same command resumes it or starts over.
@@ -145,9 +141,7 @@ class PackConfig:
     resize: int | None = option(
         None, "scale images down until their shorter side is this", least=1, metavar="PIXELS"
     )
-    store: PixelFormat = option(
-        "jpeg", "scaled images: encoded again, or as pixels (larger, never decoded again)"
-    )
+    pixels: bool = option(False, "store scaled images as pixels in .npy files (larger, never decoded again)")
     quality: int = option(
         90,
         "of JPEGs that are encoded again, 1 to 100; lower where a file would grow",
@@ -165,17 +159,18 @@ class PackConfig:
                 expected="one of the two",
                 next_step="Pack all parts first, then merge in a job that depends on them",
             )
-        if self.resize is None and (self.store, self.quality) != ("jpeg", 90):
+        if self.resize is None and (self.pixels, self.quality) != (False, 90):
+            stored = "as pixels" if self.pixels else f"with quality {self.quality}"
             raise UsageError(
-                f"images are to be stored as {self.store} of quality {self.quality}, and not resized",
+                f"images are to be stored {stored}, and not resized",
                 expected="resize with it, since bytes are kept as they are otherwise",
                 next_step="Say --resize 256, or leave the others out",
             )
 
     @property
     def scaling(self) -> Scaling | None:
-        """How images are scaled; None leaves them."""
-        return None if self.resize is None else Scaling(self.resize, self.store, self.quality)
+        """How images are scaled and encoded again; None for others."""
+        return None if self.resize is None or self.pixels else Scaling(self.resize, self.quality)
 
     def to_cli(self, source: str, out: str) -> str:
         """The command that does the same run, to be pasted into a job script."""
@@ -186,12 +181,8 @@ class PackConfig:
 def _changed_options(options: Any) -> list[tuple[str, Any]]:
     if options is None:
         return []
-    default = type(options)()
-    return [
-        (f.name, getattr(options, f.name))
-        for f in dataclasses.fields(options)
-        if getattr(options, f.name) != getattr(default, f.name)
-    ]
+    default = vars(type(options)())
+    return [(name, value) for name, value in vars(options).items() if value != default[name]]
 
 
 @dataclass(frozen=True)

@@ -1,38 +1,29 @@
 """The samples of one data file: read ahead, examined, scaled if that was asked for, and counted.
 
-A format draws its samples from a `Feed` and holds no more than it is writing.
-
-The trap: some files are laid out by the size of all samples and of the largest, which is not known before
-images are scaled. Those wait in a nameless file next to the output, which is gone in any case. Notebook 03.
+A format draws its samples from a `Feed` and holds no more than it is writing. Notebook 03.
 """
 
 from __future__ import annotations
 
-import contextlib
-import os
-import tempfile
 import time
-from collections.abc import Callable, Iterator
-from itertools import compress
-from pathlib import Path
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from smallfiles.arrays import from_numpy
-from smallfiles.errors import ResourceError, SmallfilesError, writing
-from smallfiles.images.faults import ImageError
+from smallfiles.errors import ResourceError, SmallfilesError
 from smallfiles.pack.compare import joint_checksum
-from smallfiles.pack.config import Scaling, Skipped
+from smallfiles.pack.config import Skipped
 from smallfiles.pack.examine import examiner
 from smallfiles.pack.job import ROWS_AT_ONCE, Job, Piece
-from smallfiles.pack.reading import Read, Scale, read_in_order
+from smallfiles.pack.reading import Read, read_in_order
+from smallfiles.pack.scaling import has_parts, scale_first, scale_further
 from smallfiles.progress import Progress
 from smallfiles.samples import Buffer, Sample
 
 _SHOWN_AT_ONCE = 32
-_BUFFER_BYTES = 1 << 20
 
 
 class SampleFault(Exception):
@@ -52,7 +43,6 @@ class Feed:
         skipped: Samples that cannot be packed, in order.
         exif_rotated: How many say in EXIF that viewers should turn them.
         checksums: xxh3 of each sample of the piece, uint64 (0 for one that was left out).
-        sizes: Bytes of each, int64 (likewise).
         kept: Whether each was handed on, bool.
     """
 
@@ -63,14 +53,14 @@ class Feed:
         first = self._read_ahead(
             job.source.manifest.paths,
             job.sizes[own],
-            scale=None if scaling is None else _scale(scaling, has_parts=job.has_parts),
+            scale=None if scaling is None else scale_first(scaling, has_parts=has_parts(job.source.manifest)),
             planned=None if scaling is None else job.planned[own],
         )
         further = [
             self._read_ahead(
                 job.source.manifest.blob_paths(name),
                 sizes[own],
-                scale=None if scaling is None else _scale_further(scaling, job.schema.fields[name]),
+                scale=None if scaling is None else scale_further(scaling, job.schema.fields[name]),
             )
             for name, sizes in job.blob_sizes.items()
         ]
@@ -79,7 +69,6 @@ class Feed:
         self.skipped: list[Skipped] = []
         self.exif_rotated = 0
         self.checksums = np.zeros(count, np.uint64)
-        self.sizes = np.zeros(count, np.int64)
         self.kept = np.zeros(count, bool)
 
     def _read_ahead(self, paths: pa.StringArray, sizes: np.ndarray, **scaling: Any) -> Iterator[Read]:
@@ -125,30 +114,9 @@ class Feed:
                 continue
             self.exif_rotated += read.exif_rotated
             self.checksums[read.position] = checksum
-            self.sizes[read.position] = size
             self.kept[read.position] = True
             yield Sample(key, blobs, read.position)
         self._progress.advance(seen, bytes=seen_bytes)
-
-    @contextlib.contextmanager
-    def spooled(self, folder: Path) -> Iterator[Iterator[Sample]]:
-        """The same samples, all of them made before the first is handed on: `sizes` are known then.
-
-        Args:
-            folder: Where they wait, in a file without a name.
-        """
-        with contextlib.ExitStack() as stack:
-            with writing(folder):
-                file = stack.enter_context(tempfile.TemporaryFile(dir=folder, buffering=_BUFFER_BYTES))
-                os.fchmod(file.fileno(), 0o600)
-            for sample in self.samples():
-                with writing(folder):
-                    file.write(sample.data)
-            with writing(folder):
-                file.seek(0)
-            kept = compress(enumerate(self._keys()), self.kept)
-            sizes = self.sizes[self.kept].tolist()
-            yield (Sample(key, (file.read(size),), row) for (row, key), size in zip(kept, sizes, strict=True))
 
     def faults_ahead(self, until_s: float) -> list[Skipped]:
         """Faults so far and further on, found without writing, so that one run names many bad samples.
@@ -174,47 +142,6 @@ class Feed:
 
 def _first_error(reads: tuple[Read, ...]) -> SmallfilesError | None:
     return next((read.error for read in reads if read.error is not None), None)
-
-
-def _scale(scaling: Scaling, *, has_parts: bool) -> Scale:
-    """Scale first files; one that EXIF turns is refused where a mask or boxes would not turn with it."""
-    from smallfiles.images import resize_ahead  # imports PyTorch, which other packing does not need
-    from smallfiles.images.decoding import orientation
-
-    def scale(data: memoryview) -> bytes:
-        if has_parts and orientation(data) > 1:
-            raise ImageError(
-                "its EXIF says to turn it, and its mask or boxes would not turn with it",
-                expected="images that are stored upright, if they are scaled with masks or boxes",
-                next_step="Turn both first, pack without --resize, or leave it out with --on-error skip",
-            )
-        return resize_ahead(data, scaling.short_side, scaling.store, scaling.quality)
-
-    return _named(scale)
-
-
-def _scale_further(scaling: Scaling, suffix: str) -> Scale | None:
-    """Scale photographs like first files, PNGs by their nearest pixels; None for texts, which stay."""
-    from smallfiles.images import resize_values
-
-    short_side = scaling.short_side
-    if suffix == ".png":
-        return _named(lambda data: resize_values(data, short_side))
-    return _scale(scaling, has_parts=True) if suffix in (".jpg", ".jpeg") else None
-
-
-def _named(scale: Callable[[memoryview], bytes]) -> Scale:
-    """The same with errors that name the file."""
-
-    def named(path: str, data: memoryview) -> bytes:
-        try:
-            return scale(data)
-        except SmallfilesError as error:
-            raise type(error)(
-                f"{path}: {error.got}", expected=error.expected, next_step=error.next_step
-            ) from error
-
-    return named
 
 
 class _Paths:

@@ -30,11 +30,11 @@ from smallfiles.digests import name_hashes
 from smallfiles.errors import PackError, ResourceError, SmallfilesError, UsageError, first_few
 from smallfiles.formats.columns import further_names
 from smallfiles.manifest import Manifest
+from smallfiles.pack import scaling
 from smallfiles.pack.config import (
     PackConfig,
     PackPlan,
     Rescaled,
-    Scaling,
     Skipped,
     format_and_options,
     unpackable,
@@ -42,15 +42,10 @@ from smallfiles.pack.config import (
 from smallfiles.pack.reading import waits
 from smallfiles.samples import ByteStore, Schema
 from smallfiles.sources import Source
-from smallfiles.sources.annotations.moving import moved, moving
 from smallfiles.storage import ReadingPool
 
 IN_FLIGHT = 32
 ROWS_AT_ONCE = 4096  # strings and futures that exist at once; a million would cost a gigabyte
-_PIXEL_BYTES = 3
-_SCALED_SUFFIXES = (".png", ".jpg", ".jpeg", ".txt", ".json")
-_USUAL_SHAPE = 4 / 3
-_PIXELS_PER_BYTE = 8  # of a file that is hardly more than one colour; photographs have fewer
 
 
 @dataclass(frozen=True)
@@ -82,7 +77,7 @@ class Job:
         order: Manifest rows in the order of packing, int64.
         sizes: Their bytes in that order, int64.
         blob_sizes: Bytes of the further files of each field, in that order too.
-        planned: Bytes of each in the output, or a bound or estimate where images are scaled; int64.
+        planned: Bytes of each in the output, or a bound where images are scaled; int64.
         pieces: The data files that this run writes: all of them, or those of its part.
         schema: What a writer is given.
         in_flight: Files open at once.
@@ -112,21 +107,6 @@ class Job:
     def sharded(self) -> bool:
         """Whether the output is a folder of shards."""
         return _is_sharded(self.out)
-
-    @property
-    def has_parts(self) -> bool:
-        """Whether pictures have further files, boxes or points that must fit them."""
-        return bool(self.blob_sizes or moving(self.source.manifest.values.column_names))
-
-    @property
-    def spooled(self) -> bool:
-        """Whether samples are made before the first is written, since their sizes must be known then.
-
-        A JPEG that was scaled is bounded by its source, which suffices for all but HDF5, where room for all
-        bytes is laid out first.
-        """
-        scaling = self.config.scaling
-        return scaling is not None and (scaling.store == "raw" or self.format == "hdf5")
 
     def values_of(self, piece: Piece) -> pa.Table:
         """The columns of values of the samples of a data file, in its order."""
@@ -177,9 +157,10 @@ def prepare(source: Source, out: Path, config: PackConfig) -> Job:
             next_step="Look at the manifest, or choose another --split",
         )
     _refuse_senseless(source, out, config)
-    if config.resize is not None:
-        _refuse_unscalable(source, name, config)
-        source = moved(source, config.resize)
+    if config.scaling is not None:
+        source = scaling.prepared(source, name, config.scaling)
+    elif config.resize is not None:
+        source = scaling.as_pixels(source, config.resize)
     if name in ("squashfs", "files"):
         _refuse_collisions(source.manifest, out)
     in_flight = _in_flight(source, config)
@@ -190,8 +171,7 @@ def prepare(source: Source, out: Path, config: PackConfig) -> Job:
     schema = _schema(manifest, source, config, more)
     if config.shuffle is not None:
         sizes, more = sizes[order], {field: theirs[order] for field, theirs in more.items()}
-    planned = sizes if config.scaling is None else _scaled_sizes(config.scaling, sizes)
-    planned = sum(more.values(), planned)
+    planned = sum(more.values(), sizes)  # bounds where images are scaled: a JPEG never grows
     if name == "tar" and (shared := schema.shared_stems):
         warnings.warn(
             f"several files have one name up to its first dot ({first_few(sorted(shared), len(shared), 3)}): "
@@ -236,8 +216,6 @@ def check_room(job: Job) -> None:
     payload = 0 if linked else int(plan.payload_bytes * 1.01)
     need = max(0, payload + 4096 * plan.inodes_then - bytes_there)
     inodes = max(0, plan.inodes_then - files_there - (plan.inodes_then - 1) * linked)
-    if job.spooled:  # its samples take room twice while a data file is written
-        need += max((int(job.planned[start:stop].sum()) for start, stop in plan.to_do), default=0)
     atomic.check_room(job.out, need, inodes, "Pack into one file (.arrow, .h5, .tars) instead of many")
 
 
@@ -262,14 +240,6 @@ def _pieces(out: Path, planned: np.ndarray, options: Any, part: tuple[int, int] 
     borders = tar.plan_shards(planned, options)
     first, last = (len(borders) * i // n for i in (k - 1, k))
     return tuple(Piece(tar.shard_name(i), *borders[i]) for i in range(first, last))
-
-
-def _scaled_sizes(scaling: Scaling, sizes: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    """Bytes of each image when scaled, from the options and the sizes alone: a bound for a JPEG."""
-    if scaling.store == "jpeg" or scaling.short_side is None:
-        return sizes
-    usual = int(scaling.short_side**2 * _USUAL_SHAPE)
-    return np.minimum(_PIXEL_BYTES * usual, _PIXEL_BYTES * _PIXELS_PER_BYTE * sizes)
 
 
 def _schema(manifest: Manifest, source: Source, config: PackConfig, more: Mapping[str, np.ndarray]) -> Schema:
@@ -330,24 +300,6 @@ def _refuse_senseless(source: Source, out: Path, config: PackConfig) -> None:
         )
 
 
-def _refuse_unscalable(source: Source, format: str, config: PackConfig) -> None:
-    """Refuse further files that cannot be scaled with their image."""
-    fields = {name: source.manifest.fields[name] for name in source.manifest.blobs}
-    odd = [f"{name} ({suffix})" for name, suffix in fields.items() if suffix not in _SCALED_SUFFIXES]
-    if odd:
-        raise UsageError(
-            f"images are to be scaled, and have further files that cannot be: {first_few(odd, len(odd))}",
-            expected="masks in PNG, photographs in JPEG, and texts, which stay as they are",
-            next_step="Convert them, or pack without --resize",
-        )
-    if fields and (config.store == "raw" or format == "hdf5"):
-        raise UsageError(
-            f"images with further files are to be scaled as {config.store} into {format}",
-            expected="JPEG in another format than HDF5, where sizes have a bound beforehand",
-            next_step="Pack with --store jpeg into .arrow, .tar, .sqfs or .files",
-        )
-
-
 def _refuse_collisions(manifest: Manifest, out: Path) -> None:
     """Refuse further files that would lie where another file does; better now than after an hour."""
     if not manifest.blobs:
@@ -375,7 +327,7 @@ def _in_flight(source: Source, config: PackConfig) -> int:
     root = getattr(source.store, "root", None) or getattr(source.store, "path", None)
     parallel = root is not None and machine.is_parallel_filesystem(Path(root))
     waiting = IN_FLIGHT if parallel or waits(source.store, source.manifest.paths) else 1
-    return max(waiting, machine.usable_cpus()) if config.scaling else waiting
+    return max(waiting, machine.usable_cpus()) if config.resize else waiting
 
 
 def _with_sizes(

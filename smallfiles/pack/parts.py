@@ -29,7 +29,7 @@ from smallfiles.errors import DamagedFileError, PackError
 from smallfiles.pack.compare import compare
 from smallfiles.pack.job import Job, part_folder
 from smallfiles.pack.records import Written, expected_of, sidecar_hashes
-from smallfiles.pack.writing import exact, write_format
+from smallfiles.pack.writing import write_format
 from smallfiles.progress import plural
 from smallfiles.samples import Sample
 
@@ -88,12 +88,9 @@ def join_parts(job: Job, draft: Draft, finished: Path) -> list[Written]:
         for folder, name in files:
             _link_shard(folder, name, finished)
         return records
-    schema = job.schema
-    if job.spooled:
-        total = sum(record.payload_bytes for record in records)
-        schema = exact(schema, total, max(record.largest_bytes for record in records))
     path = draft.partial / job.out.name
-    packed = write_format(job, _samples(job, folders, expected_of(job, records).rows.tolist()), path, schema)
+    samples = _samples(job, folders, expected_of(job, records).rows.tolist())
+    packed = write_format(job, samples, path, job.schema)
     draft.finish([*sidecar_hashes(path), path.name], finished)
     whole = Written(
         name=path.name,

@@ -216,7 +216,7 @@ class _ChunkReader:
             got = self._store.read_into(path, room)
         except SmallfilesError as error:
             return error
-        return room[:got] if got == len(room) - 1 else _changed(self._store, path, got, len(room) - 1)
+        return room[:got] if got == len(room) - 1 else changed(self._store, path, got, len(room) - 1)
 
     def _finish(self, position: int, path: str, data: memoryview | SmallfilesError) -> Read:
         if isinstance(data, SmallfilesError):
@@ -258,7 +258,8 @@ class _Buffers:
         return lent.data
 
 
-def _changed(store: ByteStore, path: str, got: int, expected: int) -> SourceError:
+def changed(store: ByteStore, path: str, got: int, expected: int) -> SourceError:
+    """Return the error for a file whose size is not the expected one."""
     grown = "more than " if got > expected else ""
     return SourceError(
         f"{path} in {store.describe()} has {grown}{min(got, expected) if grown else got:,} bytes",

@@ -32,7 +32,6 @@ class Written:
         skipped: Samples that were left out.
         checksums: xxh3 of each sample from `start` on, uint64 (0 for one that was left out).
         kept: Whether each of them is inside, bool.
-        largest_bytes: The largest sample inside.
         sidecars: Hash of each small file that was written with it, by name.
         exif_rotated: How many say in EXIF that viewers should turn them.
     """
@@ -43,7 +42,6 @@ class Written:
     skipped: tuple[Skipped, ...]
     checksums: np.ndarray
     kept: np.ndarray
-    largest_bytes: int = 0
     sidecars: dict[str, str] = field(default_factory=dict)
     exif_rotated: int = 0
 
@@ -71,7 +69,6 @@ class Written:
         facts = {
             "start": self.start,
             "payload_bytes": self.payload_bytes,
-            "largest_bytes": self.largest_bytes,
             "exif_rotated": self.exif_rotated,
             "skipped": [asdict(fault) for fault in self.skipped],
             "sidecars": self.sidecars,
@@ -90,7 +87,6 @@ class Written:
                 skipped=tuple(Skipped(**fault) for fault in facts["skipped"]),
                 checksums=np.load(folder / f"{name}.checksums.npy", allow_pickle=False),
                 kept=np.load(folder / f"{name}.kept.npy", allow_pickle=False),
-                largest_bytes=int(facts["largest_bytes"]),
                 sidecars=dict(facts["sidecars"]),
                 exif_rotated=int(facts["exif_rotated"]),
             )

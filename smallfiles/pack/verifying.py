@@ -29,11 +29,12 @@ from smallfiles.formats.files.reading import MANIFEST, manifest_of
 from smallfiles.manifest import Manifest
 from smallfiles.pack.compare import differing
 from smallfiles.pack.config import described
+from smallfiles.pack.scaling import as_pixels
 from smallfiles.progress import plural, progress
 from smallfiles.samples import Blob, Buffer, Reader
 from smallfiles.sources import Source
 from smallfiles.sources.annotations.moving import moved
-from smallfiles.sources.packed import resize_of
+from smallfiles.sources.packed import PIXELS, resize_of
 from smallfiles.storage import answered
 
 Verdict: TypeAlias = Literal["intact", "damaged", "differs", "unproven"]
@@ -282,11 +283,11 @@ class _Truth:
     """The source that a packed file is compared with, sample by sample."""
 
     def __init__(self, reader: Reader, source: Source, found: VerifyReport) -> None:
-        self._scaled = resize_of(reader)
-        if self._scaled is not None and self._scaled == source.resize:
-            self._scaled = None
-        if self._scaled is not None and (short_side := self._scaled.get("short_side")):
-            source = moved(source, int(short_side))
+        record = resize_of(reader)
+        if record is not None and record != source.resize and (short_side := record.get("short_side")):
+            scale = as_pixels if record.get("store") == PIXELS else moved
+            source = scale(source, int(short_side))
+        self._scaled = None if record == source.resize else record
         self._reader, self._source, self._found = reader, source, found
         self._rows = _rows_of(reader.keys(), source.manifest)
         self._hashes = _hashes(source.manifest)

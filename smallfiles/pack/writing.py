@@ -77,18 +77,14 @@ def write_format(job: Job, samples: Iterator[Sample], path: Path, schema: Schema
     return packed
 
 
-def exact(schema: Schema, total_bytes: int, largest_bytes: int) -> Schema:
-    """The schema of scaled samples whose sizes are known."""
-    return replace(schema, total_bytes=total_bytes, largest_bytes=largest_bytes)
-
-
 def _write_piece(job: Job, number: int, draft: Draft, bar: Progress) -> Written:
     """Write one data file; on a fault, examine the ones after it for more of them."""
     piece = job.pieces[number]
     path = draft.partial / piece.name
     feed = Feed(job, piece, bar)
     try:
-        packed = _write(job, feed, path, draft.folder)
+        schema = replace(job.schema, values=job.values_of(piece))
+        packed = write_format(job, feed.samples(), path, schema)
     except SampleFault:
         raise _all_faults(job, feed, job.pieces[number + 1 :], bar) from None
     return Written(
@@ -98,19 +94,9 @@ def _write_piece(job: Job, number: int, draft: Draft, bar: Progress) -> Written:
         skipped=tuple(feed.skipped),
         checksums=feed.checksums,
         kept=feed.kept,
-        largest_bytes=int(feed.sizes.max(initial=0)),
         sidecars=sidecar_hashes(path),
         exif_rotated=feed.exif_rotated,
     )
-
-
-def _write(job: Job, feed: Feed, path: Path, folder: Path) -> Packed:
-    schema = replace(job.schema, values=job.values_of(feed.piece))
-    if not job.spooled:
-        return write_format(job, feed.samples(), path, schema)
-    with feed.spooled(folder) as samples:
-        schema = exact(schema, int(feed.sizes.sum()), int(feed.sizes.max(initial=0)))
-        return write_format(job, samples, path, schema)
 
 
 def _all_faults(job: Job, feed: Feed, later: Sequence[Piece], bar: Progress) -> PackError:

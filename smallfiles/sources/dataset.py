@@ -5,6 +5,7 @@
 
     kept as they are   the files of a list `samples`, as ImageFolder has it; bytes of image files;
                        the images of a table of Hugging Face, as its Parquet files hold them
+    stored as .npy     arrays of NumPy, such as pixels that are never decoded again
     stored as PNG      every other picture, which loses nothing, and a note says so
 
 The trap: the usual loader decodes a JPEG to RGB, and a converter that encodes it again changes the picture.
@@ -85,15 +86,15 @@ class _Items:
         image, target = self.fetch(number)
         if isinstance(image, bytes | bytearray | memoryview):
             return bytes(image), target
+        if isinstance(image, np.ndarray):
+            if image.dtype.hasobject:
+                raise self.bad(number, f"has an array of {image.dtype}, which is not of numbers")
+            np.save(out := io.BytesIO(), image, allow_pickle=False)
+            return out.getvalue(), target
         return self._png(number, self.picture(number, image)), target
 
     def picture(self, number: int, image: Any) -> Image.Image:
         """The picture of a sample as a Pillow image."""
-        if isinstance(image, np.ndarray) and image.dtype == np.uint8:
-            try:
-                return Image.fromarray(image)
-            except (TypeError, ValueError):
-                raise self.bad(number, f"has an array of shape {list(image.shape)}") from None
         if not isinstance(image, Image.Image):
             raise self.bad(number, f"has {_kind(image)} instead of a picture")
         return image
@@ -131,8 +132,8 @@ class _Items:
         """Return the error for a sample that cannot be stored."""
         return SourceError(
             f"sample {number} of {_name_of(self.dataset)} {what}",
-            expected="(picture, target): a PIL picture, a uint8 array of rows, columns and channels or the "
-            "bytes of an image file; an integer label or a list of captions",
+            expected="(picture, target): a PIL picture, an array of numbers or the bytes of an image file; "
+            "an integer label or a list of captions",
             next_step=next_step or "Return these, or pack the files themselves with sources.load",
         )
 
@@ -143,9 +144,9 @@ def from_dataset(dataset: Dataset, *, name: str | None = None, split: str | None
     Every sample is read once, unless the data set lists its files.
 
     Args:
-        dataset: Gives (picture, target): a PIL picture, a uint8 array of rows, columns and channels or the
-            bytes of an image file, and a label or a list of captions; without transforms. A table has one
-            column of images, and one of labels.
+        dataset: Gives (picture, target): a PIL picture, an array of numbers or the bytes of an image file,
+            and a label or a list of captions; without transforms. A table has one column of images, and one
+            of labels.
         name: Name of the set; by default that of its folder, or else of its class.
         split: Its split; by default that of the data set or its folder, or else `train`.
 
@@ -200,7 +201,6 @@ class DatasetStore(NamedStore):
     """
 
     made_from = "the data set"
-    sequential = False
 
     def __init__(
         self, items: _Items, names: pa.StringArray, targets: pa.Array, sizes: np.ndarray, hashes: np.ndarray
@@ -325,9 +325,9 @@ def _matches(items: _Items, listed: Samples) -> bool:
         path, target = listed[number]
         try:
             image, given = items.fetch(number)
-            if items.target(number, given) != target or not _is_picture_of(
-                path, items.picture(number, image)
-            ):
+            if items.target(number, given) != target or isinstance(image, np.ndarray):
+                return False
+            if not _is_picture_of(path, items.picture(number, image)):
                 return False
         except SourceError:  # packing will name the file
             continue
@@ -363,8 +363,8 @@ def _scan(items: _Items) -> tuple[list[str], list[Target], tuple[np.ndarray, np.
 
 
 def _suffix(items: _Items, number: int, data: bytes) -> str:
-    if kind := kinds.kind_of(data, kinds.PICTURES):
-        return kind.lower()
+    if kind := kinds.kind_of(data, (*kinds.PICTURES, "NumPy")):
+        return kind.lower().replace("numpy", "npy")
     raise items.bad(number, f"has bytes that are no image (they begin with {data[:8]!r})")
 
 

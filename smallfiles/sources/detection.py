@@ -15,6 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from smallfiles import formats
 from smallfiles.errors import FormatError, SourceError, like, raised_as
 from smallfiles.folders import SourceOptions
 from smallfiles.formats.files.reading import MANIFEST
@@ -223,7 +224,8 @@ def _hinted(path: Path, hint: str) -> Path:
 def _store_at(root: Path, options: SourceOptions, first: str) -> tuple[ByteStore, tuple[str, ...]]:
     """The store for the bytes of a manifest, of whose paths `first` is one."""
     if format := packed.format_of(root):
-        return packed.open_store(root, format), ()
+        is_plain = format == "files"
+        return folder.FolderStore(root) if is_plain else packed.PackedStore(formats.open(root, format)), ()
     if root.is_dir():
         if first.partition("/")[0] not in (name[:-4] for name in tarball.archives_in(root)):
             return folder.FolderStore(root, follow_links=options.follow_links), ()

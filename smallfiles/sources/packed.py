@@ -31,13 +31,14 @@ from smallfiles.formats.tar.streams import compression_of
 from smallfiles.manifest import Manifest
 from smallfiles.manifest.writing import FORMAT
 from smallfiles.progress import plural
-from smallfiles.samples import UNLABELLED, Blob, Buffer, ByteStore, Reader
-from smallfiles.sources.folder import FolderStore
+from smallfiles.samples import UNLABELLED, Blob, Buffer, Reader
 from smallfiles.sources.record import NamedStore, Source
 
 _HEAD_BYTES = 1024
 BLOB_MARK = "\x1f"
 """Between the key of a sample and the field of its further file; no name of a file has it."""
+PIXELS = "npy"
+"""How the record of a packed file names images that were stored as pixels, with keys that end in `.npy`."""
 _NOT_PACKED = ("files", "tar")
 """Formats whose suffix does not say that this package wrote a file."""
 
@@ -77,7 +78,6 @@ class PackedStore(NamedStore):
     """
 
     kind = "packed file"
-    sequential = False
 
     def __init__(self, reader: Reader) -> None:
         super().__init__(reader.path)
@@ -101,11 +101,6 @@ class PackedStore(NamedStore):
     def _bytes(self, path: str) -> Buffer:
         blob, row = self._find(path)
         return blob.read(row)
-
-
-def open_store(path: Path, format: str) -> ByteStore:
-    """The store that reads the samples of a packed output."""
-    return FolderStore(path) if format == "files" else PackedStore(formats.open(path, format))
 
 
 def load(path: Path, format: str, options: SourceOptions) -> Source:
@@ -208,10 +203,12 @@ def flags_of(reader: Reader) -> dict[str, Any]:
     split = record.get("schema", {}).get("split", "train")
     if split != "train":  # which is the default where there are several
         found["split"] = str(split)
-    suffixes = suffixes_of(reader.keys())
-    others = sorted(set(suffixes.unique().to_pylist()) - {*IMAGE_SUFFIXES, ""})
-    if others:
-        images = IMAGE_SUFFIXES if set(suffixes.unique().to_pylist()) & {*IMAGE_SUFFIXES} else ()
+    keys = reader.keys()
+    if (resize_of(reader) or {}).get("store") == PIXELS:
+        keys = pc.replace_substring_regex(keys, r"\.npy$", "")
+    suffixes = set(suffixes_of(keys).unique().to_pylist())
+    if others := sorted(suffixes - {*IMAGE_SUFFIXES, ""}):
+        images = IMAGE_SUFFIXES if suffixes & {*IMAGE_SUFFIXES} else ()
         found["suffixes"] = (*images, *others)
     if "label" in reader.fields and not reader.classes:
         labels = reader.table(["label"])["label"].unique().to_pylist()

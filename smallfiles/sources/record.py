@@ -113,7 +113,7 @@ class NamedStore:
         path: The file.
     """
 
-    kind, made_from = "file", "this file"
+    kind, made_from, sequential = "file", "this file", False
 
     def __init__(self, path: Path) -> None:
         self.path = path.absolute()

@@ -66,7 +66,6 @@ class RowStore(NamedStore):
     """
 
     kind, made_from = "table", "these files"
-    sequential = False
 
     def __init__(self, root: Path, files: Sequence[Path], columns: Sequence[str], first: str) -> None:
         self._files, self._columns, self._first = tuple(files), tuple(columns), first

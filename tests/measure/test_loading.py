@@ -37,7 +37,7 @@ def folder(tmp_path_factory):
     synthetic.make(root / "data", "folder", count=COUNT, classes=2, size=(96, 70))
     source = sources.load(root / "data")
     pack(source, root / "x.arrow")
-    pack(source, root / "raw.arrow", PackConfig(resize=48, store="raw"))
+    pack(source, root / "raw.arrow", PackConfig(resize=48, pixels=True))
     return root
 
 

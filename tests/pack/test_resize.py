@@ -21,7 +21,7 @@ from PIL import Image
 from smallfiles import formats, images, machine, sources
 from smallfiles.atomic import Draft
 from smallfiles.cli import main
-from smallfiles.errors import PackError, ResourceError, UsageError
+from smallfiles.errors import PackError, UsageError
 from smallfiles.manifest import Manifest
 from smallfiles.pack import PackConfig, pack, plan, verify
 from smallfiles.sources import Source
@@ -53,8 +53,13 @@ def pictured(pictures):
     return sources.load(pictures)
 
 
-def config(store="jpeg", **changes):
-    return PackConfig(resize=SIDE, store=store, **changes)  # type: ignore[arg-type]
+def config(**changes):
+    return PackConfig(resize=SIDE, **changes)
+
+
+def npy(pixels):
+    np.save(out := io.BytesIO(), pixels)
+    return out.getvalue()
 
 
 def small_shards(name):
@@ -62,35 +67,37 @@ def small_shards(name):
 
 
 @pytest.mark.parametrize(
-    ("name", "store"), [(name, ("jpeg", "raw")[number % 2]) for number, name in enumerate(FORMATS)]
+    ("name", "pixels"),
+    [*((name, name in ("hdf5", "lmdb")) for name in FORMATS), ("arrow", True)],
 )
 def test_every_format_holds_the_scaled_pictures_and_parts_have_the_bytes_of_a_single_run(
-    name, store, pictured, tmp_path
+    name, pixels, pictured, tmp_path
 ):
-    chosen = {"options": small_shards(name), "verify": "full", "shuffle": 1}
+    chosen = {"options": small_shards(name), "verify": "full", "shuffle": 1, "pixels": pixels}
     single, merged = tmp_path / "single" / FORMATS[name], tmp_path / "array" / FORMATS[name]
-    report = pack(pictured, single, config(store, **chosen))
+    report = pack(pictured, single, config(**chosen))
     reader = formats.open(single)
     assert report.samples == len(reader) == COUNT
     for index in range(COUNT):
-        source = (Path(pictured.root or "") / reader.key(index)).read_bytes()
-        assert bytes(reader.read(index)) == images.resize_ahead(source, SIDE, store)  # type: ignore[arg-type]
+        source = (Path(pictured.root or "") / reader.key(index).removesuffix(".npy")).read_bytes()
+        expected = npy(images.scaled_pixels(source, SIDE)) if pixels else images.resize_ahead(source, SIDE)
+        assert bytes(reader.read(index)) == expected
         assert min(images.decode(reader.read(index)).shape[:2]) == SIDE
     record = reader.info()["provenance"].get("resize")
     if name == "files":
         record = json.loads((tmp_path / "single/out.files.resized.json").read_text())
-    assert record == {"short_side": SIDE, "store": store} | ({"quality": 90} if store == "jpeg" else {})
+    assert record == {"short_side": SIDE} | ({"store": "npy"} if pixels else {"store": "jpeg", "quality": 90})
     reader.close()
     assert verify(single).intact
     for k in (3, 1, 2):
-        pack(pictured, merged, config(store, **chosen, part=(k, 3)))
-    joined = pack(pictured, merged, config(store, **chosen, merge=True))
+        pack(pictured, merged, config(**chosen, part=(k, 3)))
+    joined = pack(pictured, merged, config(**chosen, merge=True))
     assert contents(merged) == contents(single)
     assert joined.resize == report.resize
 
 
-def test_raw_pixels_are_augmented_without_decoding(pictured, tmp_path, monkeypatch):
-    pack(pictured, tmp_path / "x.arrow", config("raw"))
+def test_pixels_are_augmented_without_decoding(pictured, tmp_path, monkeypatch):
+    pack(pictured, tmp_path / "x.arrow", config(pixels=True))
     reader = formats.open(tmp_path / "x.arrow")
     monkeypatch.setattr("smallfiles.images.picture.decode_by_pillow", None)
     monkeypatch.setattr("smallfiles.images.picture.decode_reduced", None)
@@ -116,17 +123,16 @@ def test_an_interrupted_run_resumes_and_other_scaling_starts_over(pictured, tmp_
 
 def test_the_report_and_a_dry_run_say_what_it_costs(pictured, tmp_path):
     before = sum(path.stat().st_size for path in Path(pictured.root or "").rglob("*.JPEG"))
-    for asked, about in ((config(quality=80), "at most 1.00"), (config("raw"), "about")):
-        planned = plan(pictured, tmp_path / "planned.arrow", asked).resize
-        packed = pack(pictured, tmp_path / f"{asked.store}.arrow", asked).resize
-        assert planned.bytes_before == packed.bytes_before == before
-        assert about in planned.sentence(planned=True) and about not in packed.sentence()
-        if asked.store == "raw":
-            assert packed.bytes_after > before
-            assert planned.bytes_after == pytest.approx(packed.bytes_after, rel=0.3)
-        else:
-            assert packed.bytes_after < planned.bytes_after == before
-            assert "of quality 80 at most" in packed.sentence()
+    asked = config(quality=80)
+    planned = plan(pictured, tmp_path / "planned.arrow", asked).resize
+    packed = pack(pictured, tmp_path / "jpeg.arrow", asked).resize
+    assert planned.bytes_before == packed.bytes_before == before
+    assert "at most 1.00" in planned.sentence(planned=True) and "at most 1.00" not in packed.sentence()
+    assert packed.bytes_after < planned.bytes_after == before
+    assert "of quality 80 at most" in packed.sentence()
+    pixels = config(pixels=True)
+    expected = plan(pictured, tmp_path / "planned.arrow", pixels).payload_bytes
+    assert pack(pictured, tmp_path / "pixels.arrow", pixels).payload_bytes == expected > before
 
 
 def test_an_image_that_is_encoded_again_is_no_larger_than_its_source(pictures, tmp_path):
@@ -151,6 +157,9 @@ def test_verify_finds_damage_and_compares_keys_since_the_bytes_are_not_the_sourc
     assert report.intact and report.against == COUNT
     assert any("bytes are not the source's" in note for note in report.notes)
     other = Source(pictured.manifest.select(range(COUNT - 1)), pictured.store, pictured.kind)
+    pack(pictured, tmp_path / "pixels.arrow", config(pixels=True))
+    pixels = verify(tmp_path / "pixels.arrow", against=pictured)  # which scales again, and compares all bytes
+    assert pixels.intact and pixels.compared and pixels.against == COUNT and not pixels.notes
     differences = verify(out, against=other).differences
     assert any("is not in the source" in difference for difference in differences)
     data = bytearray(out.read_bytes())
@@ -172,10 +181,12 @@ def test_what_does_not_decode_stops_or_is_left_out_with_its_name(pictures, tmp_p
     with pytest.raises(PackError, match=r"p0(04|20)\.JPEG"):
         pack(source, tmp_path / "x.arrow", config())
     assert not (tmp_path / "x.arrow").exists()
-    single, merged = tmp_path / "single" / "x.h5", tmp_path / "array" / "x.h5"
+    single, merged = tmp_path / "single" / "x.arrow", tmp_path / "array" / "x.arrow"
     report = pack(source, single, config(on_error="skip", verify="full"))
     assert [Path(fault.key).name for fault in report.skipped] == ["p004.JPEG", "p020.JPEG"]
     assert report.samples == COUNT - 2
+    pixels = pack(source, tmp_path / "x.h5", config(pixels=True, on_error="skip"))
+    assert sorted(fault.key for fault in pixels.skipped) == [f"{fault.key}.npy" for fault in report.skipped]
     for k in (1, 2):
         pack(source, merged, config(on_error="skip", part=(k, 2)))
     pack(source, merged, config(on_error="skip", merge=True))
@@ -211,16 +222,14 @@ def test_images_are_scaled_on_all_cores_and_a_stream_is_read_by_one_thread(
         assert sample.data == scale(file.read_bytes(), SIDE)
 
 
-def test_hdf5_has_no_room_for_bytes_that_scaling_saved_and_takes_twice_its_room(
-    pictured, tmp_path, monkeypatch
-):
-    report = pack(pictured, tmp_path / "x.h5", config())
-    assert report.file_bytes < report.payload_bytes + 20_000 < report.resize.bytes_before
-    real, free_bytes = machine.filesystem, int(report.resize.bytes_before * 1.5)
-    monkeypatch.setattr(machine, "filesystem", lambda path: replace(real(path), free_bytes=free_bytes))
-    with pytest.raises(ResourceError, match="free"):
-        pack(pictured, tmp_path / "y.h5", config())
-    pack(pictured, tmp_path / "y.arrow", config())
+def test_scaled_jpegs_reach_hdf5_in_two_steps_since_it_needs_their_sizes_first(pictured, tmp_path):
+    with pytest.raises(UsageError, match=r"into \.arrow, and pack that file into \.h5"):
+        pack(pictured, tmp_path / "x.h5", config())
+    pack(pictured, tmp_path / "x.arrow", config())
+    report = pack(sources.load(tmp_path / "x.arrow"), tmp_path / "x.h5")
+    assert report.file_bytes < report.payload_bytes + 20_000
+    with contextlib.closing(formats.open(tmp_path / "x.h5")) as reader:
+        assert reader.info()["provenance"]["resize"] == config().scaling.record()
 
 
 def test_the_sha256_of_sources_says_nothing_of_scaled_images(pictured, tmp_path):
@@ -233,7 +242,8 @@ def test_the_sha256_of_sources_says_nothing_of_scaled_images(pictured, tmp_path)
 @pytest.mark.parametrize(
     ("asked", "told"),
     [
-        ({"store": "raw"}, "not resized"),
+        ({"quality": 80}, "not resized"),
+        ({"pixels": True}, "as pixels, and not resized"),
         ({"resize": 256, "quality": 101}, "--quality is 101; expected 1 to 100"),
         ({"resize": 0}, "--resize is 0; expected 1 or more"),
     ],
@@ -244,14 +254,17 @@ def test_options_of_scaling_that_make_no_sense_are_refused(asked, told):
 
 
 def test_the_command_line_does_the_same(pictures, tmp_path, capsys):
-    asked = config("raw")
-    words = asked.to_cli(str(pictures), str(tmp_path / "x.arrow")).split()[1:]
-    assert main([*words, "--dry-run"]) == 0
-    assert "about" in capsys.readouterr().out
-    assert main([*words, "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["resize"]["store"] == "raw"
-    pack(sources.load(pictures), tmp_path / "y.arrow", asked)
-    assert (tmp_path / "x.arrow").read_bytes() == (tmp_path / "y.arrow").read_bytes()
+    for asked, out in ((config(), "x.arrow"), (config(pixels=True), "pixels.arrow")):
+        words = asked.to_cli(str(pictures), str(tmp_path / out)).split()[1:]
+        assert main([*words, "--dry-run"]) == 0
+        assert ("at most" in capsys.readouterr().out) == (not asked.pixels)
+        assert main([*words, "--json"]) == 0
+        assert ("resize" in json.loads(capsys.readouterr().out)) == (not asked.pixels)
+        pack(sources.load(pictures), tmp_path / "y.arrow", asked)
+        assert (tmp_path / out).read_bytes() == (tmp_path / "y.arrow").read_bytes()
+        (tmp_path / "y.arrow").unlink()
+        assert main(["verify", str(tmp_path / out), "--against", str(pictures)]) == 0
+        capsys.readouterr()
 
 
 def test_nothing_else_pays_for_scaling():

@@ -148,8 +148,8 @@ def test_an_image_that_exif_turns_is_refused_where_its_mask_would_not_turn(tmp_p
     ("out", "changes", "suffix", "says"),
     [
         ("x.arrow", {}, "tif", r"mask \(\.tif\)"),
-        ("x.arrow", {"store": "raw"}, "png", "as raw into arrow"),
-        ("x.h5", {}, "png", "as jpeg into hdf5"),
+        ("x.arrow", {"pixels": True}, "png", "as pixels, and have masks or boxes"),
+        ("x.h5", {}, "png", "into HDF5"),
     ],
 )
 def test_what_cannot_be_scaled_with_its_image_is_refused_with_the_way(tmp_path, out, changes, suffix, says):

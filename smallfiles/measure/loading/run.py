@@ -122,7 +122,7 @@ def _target(path: Path, most: int) -> Target:
 
 def _kind(reader: Reader) -> str:
     scaled = (reader.info().get("provenance") or {}).get("resize")
-    stored = "raw" if bytes(reader.read(0)[:2]) == b"P6" else "JPEG"
+    stored = "JPEG" if (scaled or {}).get("store", "jpeg") == "jpeg" else "raw"
     return f"{stored} scaled to {scaled.get('short_side')} ahead" if isinstance(scaled, dict) else stored
 
 
