@@ -1,8 +1,7 @@
 """A card for a packed set: Croissant 1.1, which data set search engines and `mlcroissant` read.
 
-It names the files with size and SHA-256, the fields with their types, classes, split and licence. Of tar
-outputs `mlcroissant` loads records: each kind of member is a record set with the field `sample`, the name up
-to its first dot, by which they belong together. Other formats are only described.
+It names the files with size and SHA-256, and describes the table of samples: its fields with their types,
+classes, split and licence. Records are read by the loaders of this package, not by `mlcroissant`.
 
 The trap: no packed file stores the SHA-256 of itself, so every byte is read once for it.
 """
@@ -62,9 +61,6 @@ _SPLITS = {
     "validation": "ValidationSplit",
     "test": "TestSplit",
 }
-_ESCAPED = {"description": "As the member is named; where names share their first part, a dot is %2E."}
-_STEM = r"^((?:.*/)?[^./]*)\."
-"""The name of a member up to the first dot of its last part, as webdataset splits it."""
 
 
 def write(reader: Reader, licence: str | None = None) -> Path:
@@ -92,11 +88,7 @@ def describe(reader: Reader, licence: str | None = None) -> dict[str, Any]:
     facts, path = reader.info(), Path(reader.path)
     packed = (facts.get("provenance") or {}).get("schema") or {}
     objects = _objects(_files(path, facts["format"]), path.parent)
-    archives = [each["@id"] for each in objects if each["encodingFormat"] == _TYPES[".tar"]]
-    members = _members(reader, archives) if archives else []
-    records = [records for _, records in members] or [
-        _columns("samples", objects[0]["@id"], _fields_of(reader))
-    ]
+    records = [_columns("samples", objects[0]["@id"], _fields_of(reader))]
     added = {name: column.type for name, column in reader.added().items()}
     later = added_fields(path)
     for file, one in zip(later, objects[len(objects) - len(later) :], strict=True):
@@ -109,7 +101,7 @@ def describe(reader: Reader, licence: str | None = None) -> dict[str, Any]:
         "description": f"{len(reader):,} samples, packed by smallfiles as {facts['format']}.",
         **({"license": licence} if licence else {}),
         **({"identifier": reader.set_digest} if reader.set_digest else {}),
-        "distribution": objects + [files for files, _ in members],
+        "distribution": objects,
         "recordSet": [*records, *_classes(reader.classes), *_splits(packed.get("split") or "")],
     }
 
@@ -160,67 +152,19 @@ def _encoding(suffix: str) -> str:
     return _TYPES.get(suffix) or mimetypes.types_map.get(suffix.lower()) or "application/octet-stream"
 
 
-def _members(reader: Reader, archives: list[str]) -> list[tuple[dict[str, Any], dict[str, Any]]]:
-    """Of a tar output: for each kind of member those files, and their record set."""
-    suffixes = {Path(key).suffix for key in reader.keys().to_pylist()}
-    blobs = further_files(reader.fields)
-    further = [f"*.{name}{suffix}" for name, suffix in blobs.items() if suffix in suffixes]
-    if further:
-        note(f"mlcroissant 1.1 does not exclude {', '.join(further)} from its records of samples")
-    content, path = {"fileProperty": "content"}, {"fileProperty": "fullpath"}
-    image = "image" if _kind(suffixes) == "sc:ImageObject" else "data"
-    first = [("key", "sc:Text", path), (image, _kind(suffixes), content)]
-    kinds: list[tuple[str, list[str], list[tuple[str, Any, dict[str, str]]]]]
-    kinds = [("samples", sorted(f"*{suffix}" for suffix in suffixes), first)]
-    for name, suffix in blobs.items():
-        kinds.append((name, [f"*.{name}{suffix}"], [(name, _kind([suffix]), content)]))
-    packed = {each.name: each.type for each in _packed(reader) if each.name not in TARGETS}
-    values = [(name, kind, {"jsonPath": f"$.{name}"}) for name, kind in packed.items()]
-    if "label" in reader.fields:
-        kinds.append(("labels", ["*.cls"], [("label", "sc:Integer", content)]))
-    elif not values:
-        values = [("captions", pa.list_(pa.string()), {"jsonPath": "$"})]
-    if values:  # twice: mlcroissant does not look into JSON in an archive, so the second is its whole text
-        kinds += [("values", ["*.json"], values), ("json", ["*.json"], [("json", "sc:Text", content)])]
-    found = []
-    for name, includes, fields in kinds:
-        encodings = sorted({_encoding("." + each.rpartition(".")[2]) for each in includes})
-        files = {
-            "@type": "cr:FileSet",
-            "@id": f"members-{name}",
-            "name": f"members-{name}",
-            "containedIn": [{"@id": archive} for archive in archives],
-            "encodingFormat": ["text/plain"] if includes == ["*.cls"] else encodings,
-            "includes": includes,
-            **({"cr:excludes": further} if further and name == "samples" else {}),
-        }
-        origin = {"fileSet": {"@id": files["@id"]}}
-        stem = _field(name, "sample", "sc:Text", origin | {"extract": path, "transform": {"regex": _STEM}})
-        rest = [_field(name, field, kind, origin | {"extract": where}) for field, kind, where in fields]
-        rest[0] |= _ESCAPED if name == "samples" else {}
-        found.append((files, _record_set(name, [stem, *rest])))
-    return found
-
-
 def _columns(name: str, file: str, columns: Mapping[str, Any]) -> dict[str, Any]:
-    """The record set of columns that `mlcroissant` cannot read: described."""
-    origin = {"fileObject": {"@id": file}}
-    sources = {each: origin | {"extract": {"column": each}} for each in columns}
-    return _record_set(name, [_field(name, each, kind, sources[each]) for each, kind in columns.items()])
+    """The record set that describes the columns of a file."""
+    return _record_set(name, [_field(name, each, kind, file) for each, kind in columns.items()])
 
 
 def _fields_of(reader: Reader) -> dict[str, Any]:
-    values = {each.name: each.type for each in _packed(reader)}
+    """The type of each field that was packed, JSON objects excepted."""
+    every = reader.table(rows=[]).schema
+    values = {each.name: each.type for each in every if each.name not in (META, *reader.added())}
     targets = {name: values.pop(name) for name in TARGETS if name in values}
     files = {name: _kind([suffix]) for name, suffix in further_files(reader.fields).items()}
     first = _kind({Path(key).suffix for key in reader.keys().to_pylist()})
     return {"key": "sc:Text", "data": first} | targets | files | values
-
-
-def _packed(reader: Reader) -> list[pa.Field]:
-    """The values that were packed, JSON objects excepted."""
-    every = reader.table(rows=[]).schema
-    return [each for each in every if each.name != META and each.name not in reader.added()]
 
 
 def _kind(suffixes: Iterable[str]) -> str:
@@ -230,7 +174,8 @@ def _kind(suffixes: Iterable[str]) -> str:
     return known.get("".join(kinds), "sc:Text")  # several kinds: no name of any
 
 
-def _field(owner: str, name: str, kind: str | pa.DataType, source: dict[str, Any]) -> dict[str, Any]:
+def _field(owner: str, name: str, kind: str | pa.DataType, file: str) -> dict[str, Any]:
+    source = {"fileObject": {"@id": file}, "extract": {"column": name}}
     field: dict[str, Any] = {"@type": "cr:Field", "@id": f"{owner}/{name}", "name": name}
     depth = 0
     while isinstance(kind, pa.DataType) and pa.types.is_nested(kind) and hasattr(kind, "value_type"):

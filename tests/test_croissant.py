@@ -1,11 +1,7 @@
-"""The card of a packed set: its files, fields and classes, and what `mlcroissant` loads by it."""
+"""The card of a packed set: its files, fields and classes."""
 
 import hashlib
 import json
-import os
-import shutil
-import subprocess
-import sys
 
 import pytest
 from PIL import Image
@@ -88,69 +84,11 @@ def test_a_tree_of_files_and_a_licence_without_a_card_are_refused(place, tmp_pat
     assert "--licence is given without --croissant" in capsys.readouterr().err
 
 
-LOAD = """
-import json, sys
-import mlcroissant
-
-def plain(value):
-    return value.decode() if isinstance(value, bytes) else value.tobytes().hex()
-
-data = mlcroissant.Dataset(sys.argv[1])
-assert not data.metadata.issues.errors
-for name in sys.argv[2:]:
-    print(json.dumps(list(data.records(name)), default=plain))
-"""
-
-
-@pytest.fixture
-def load(tmp_path):
-    """Records as `mlcroissant` loads them, in a process whose cache is empty: a list per record set."""
-    pytest.importorskip("mlcroissant", reason="mlcroissant: not installed")
-
-    def load(card, *names):
-        done = subprocess.run(
-            [sys.executable, "-c", LOAD, card, *names],
-            env=os.environ | {"CROISSANT_CACHE": str(tmp_path / "cache")},
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        assert done.returncode == 0, done.stderr[-2000:]
-        return [json.loads(line) for line in done.stdout.splitlines()]
-
-    return load
-
-
-@pytest.mark.parametrize("suffix", ["arrow", "h5", "sqfs", "lmdb"])
-def test_mlcroissant_finds_no_fault(suffix, place, tmp_path, load):
-    card_of(place / "plain", tmp_path / f"x.{suffix}")
-    assert load(tmp_path / f"x.{suffix}.croissant.json") == []
-
-
-def test_mlcroissant_loads_what_was_packed_from_several_shards(place, tmp_path, load):
-    card_of(place / "plain", tmp_path / "x.tars", "-O", "max_count=4")
-    samples, labels = load(tmp_path / "x.tars.croissant.json", "samples", "labels")
-    label_of = {each["labels/sample"]: each["labels/label"] for each in labels}
-    assert len(samples) == len(label_of) == 6
-    for each in samples:
-        key = each["samples/key"]
-        image = Image.open(place / "plain" / key)
-        assert each["samples/image"] == image.tobytes().hex()
-        assert label_of[each["samples/sample"]] == "ab".index(key[0])
-
-
-def test_mlcroissant_loads_the_json_of_values(place, tmp_path, load):
-    card_of(place / "table.jsonl", tmp_path / "x.tars")
-    (records,) = load(tmp_path / "x.tars.croissant.json", "json")
-    assert sorted(json.loads(each["json/json"])["score"] for each in records) == [n / 2 for n in range(6)]
-
-
-def test_masks_are_a_record_set_of_their_own(place, tmp_path, load, capsys):
-    for kind in ("images", "masks"):
-        shutil.copytree(place / kind / "a", tmp_path / "pairs" / kind)
-    card = card_of(tmp_path / "pairs", tmp_path / "x.tars")
-    sets = {each["name"]: each for each in card["distribution"]}
-    assert sets["members-samples"]["cr:excludes"] == sets["members-mask"]["includes"] == ["*.mask.png"]
-    assert "does not exclude *.mask.png" in capsys.readouterr().err
-    (records,) = load(tmp_path / "x.tars.croissant.json", "mask")
-    assert sorted(each["mask/sample"] for each in records) == ["images/0", "images/2", "images/4"]
+@pytest.mark.parametrize("suffix", ["arrow", "h5", "sqfs", "tars", "lmdb"])
+def test_mlcroissant_finds_no_fault(suffix, place, tmp_path):
+    mlcroissant = pytest.importorskip("mlcroissant", reason="mlcroissant: not installed")
+    card_of(place / "table.jsonl", tmp_path / f"x.{suffix}")
+    card = mlcroissant.Dataset(tmp_path / f"x.{suffix}.croissant.json")
+    assert not card.metadata.issues.errors
+    (samples, *_) = card.metadata.record_sets
+    assert {"key", "data", "mask", "score", "boxes"} <= {each.name for each in samples.fields}
