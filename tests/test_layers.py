@@ -69,7 +69,7 @@ SMALL = {
         *("images/colour", "images/crops", "images/faults", "images/normalising"),
         "images/resizing",
     ],
-    "one step of loading or training, used by several others": [*("ring/order", "training/checkpoint")],
+    "one step of loading or training, used by several others": ["training/checkpoint"],
     "one layout or one list of a source": [
         *("manifest/writing", "sources/imagenet/official", "sources/synthetic/wordnet")
     ],

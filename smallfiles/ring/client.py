@@ -1,8 +1,8 @@
-"""The trainer's connection to its filler; it survives the death of the filler.
+"""The trainer's connection to its filler.
 
-When the filler is killed, the trainer reads an end of file at once, warns, and waits for a new filler of
-the same ring; it continues at the batch that comes next. The trap: a trainer that waits silently looks like
-one that computes. So each long wait gives a warning. Notebook 08 teaches the ring.
+When the filler is killed, the trainer reads an end of file at once and stops with a sentence that says so.
+The trap: a trainer that waits silently looks like one that computes. So each long wait gives a warning.
+Notebook 08 teaches the ring.
 """
 
 from __future__ import annotations
@@ -12,18 +12,15 @@ import os
 import time
 import warnings
 from collections.abc import Callable
-from typing import Any
 
 from smallfiles.errors import first_few
 from smallfiles.ring.channel import Channel, Message, RingError, from_message
 from smallfiles.ring.folder import RingFiles, lives, names
 from smallfiles.ring.memory import Memory
-from smallfiles.ring.order import BatchOrder, plan_of
-from smallfiles.ring.state import Position, Ready
+from smallfiles.ring.state import BatchOrder, Position, Ready, plan_of
 
 _WARN_AFTER_S = 30.0
 _RETRY_S = 0.1
-_RETURN_S = 300.0
 
 
 class RingWarning(UserWarning):
@@ -35,7 +32,7 @@ class RingClient:
 
     Args:
         files: Of the ring.
-        wait_s: How long to wait for a filler; a restarted one may take longer.
+        wait_s: How long to wait for a filler.
         own_filler: Given if the filler is a thread of this process: returns its error, if it failed.
 
     Raises:
@@ -46,9 +43,8 @@ class RingClient:
         self, files: RingFiles, wait_s: float, own_filler: Callable[[], Exception | None] | None = None
     ) -> None:
         self.files, self._own_filler = files, own_filler
-        self._identity: str | None = None
         self.finished = False
-        self.next = self._attach(None, wait_s)
+        self.next = self._attach(wait_s)
         self._holds = False
 
     def go_to(self, position: Position) -> None:
@@ -56,10 +52,10 @@ class RingClient:
         if position == self.next and not self._holds:
             return
         self.next, self._holds = position, False
-        if self._channel.send({"seek": position}):
-            self._skip_until_sought(position)
-        else:
-            self._reattach()
+        self._channel.send({"seek": position})
+        while (message := self._receive()).get("sought") != list(position):
+            if "ready" not in message:
+                self._handle(message)
 
     def take(self) -> Ready:
         """The next batch.
@@ -69,9 +65,7 @@ class RingClient:
         """
         while True:
             message = self._receive()
-            if message is None:
-                self._reattach()
-            elif "ready" in message:
+            if "ready" in message:
                 if "fault" in message:
                     self._holds = True  # asking for this batch once more makes it again
                     raise from_message(message["fault"])
@@ -84,8 +78,6 @@ class RingClient:
 
     def done(self, waited_s: float, after: Position) -> None:
         """Return the slot of the batch taken; `after` comes next."""
-        self.files.keep(after)
-        # If the filler is gone, this is lost; the next one learns the position when we connect.
         self._channel.send({"done": self.next, "waited_s": round(waited_s, 6)})
         self.next, self._holds = after, False
 
@@ -102,9 +94,9 @@ class RingClient:
         elif "end" in message:
             self.finished = True
 
-    def _receive(self) -> Message | None:
+    def _receive(self) -> Message:
         try:
-            return self._channel.receive(_WARN_AFTER_S)
+            message = self._channel.receive(_WARN_AFTER_S)
         except TimeoutError:
             epoch, batch = self.next
             warnings.warn(
@@ -113,27 +105,25 @@ class RingClient:
                 RingWarning,
                 stacklevel=4,
             )
-        return self._channel.receive()
+            message = self._channel.receive()
+        if message is None:
+            raise self._gone()
+        return message
 
-    def _skip_until_sought(self, position: Position) -> None:
-        while (message := self._receive()) is not None:
-            if message.get("sought") == list(position):
-                return
-            if "ready" not in message:
-                self._handle(message)
-        self._reattach()
-
-    def _reattach(self) -> None:
-        if self._own_filler is not None or self.finished:
-            raise (self._own_filler and self._own_filler()) or self.over()
-        self.close()
-        warnings.warn(
-            f"the filler of ring {self.files.name} is gone; waiting up to {_RETURN_S:.0f} s for a new one: "
-            "start it again with the same command",
-            RingWarning,
-            stacklevel=5,
+    def _gone(self) -> Exception:
+        """The error for a filler that ended before the training."""
+        error = self._own_filler() if self._own_filler is not None else None
+        if error is not None:
+            return error
+        if self.finished or self._own_filler is not None:
+            return self.over()
+        epoch, batch = self.next
+        return RingError(
+            f"the filler of ring {self.files.name} was killed at batch {batch:,} of epoch {epoch}",
+            expected="a filler that runs as long as the training",
+            next_step="Ask for more memory if the job ran out of it, start the filler again with the same "
+            "command, and resume the training from its checkpoint",
         )
-        self._attach(self.next, _RETURN_S)
 
     def over(self) -> RingError:
         """The error for an epoch beyond the last one of the ring."""
@@ -143,11 +133,11 @@ class RingClient:
             next_step="Ask for more epochs (--epochs), or train fewer",
         )
 
-    def _attach(self, want: Position | None, wait_s: float) -> Position:
+    def _attach(self, wait_s: float) -> Position:
         until = time.monotonic() + wait_s
         while True:
             channel = self.files.connect()
-            if channel is not None and (position := self._greet(channel, want)) is not None:
+            if channel is not None and (position := self._greet(channel)) is not None:
                 return position
             error = self._own_filler() if self._own_filler is not None else None
             if error is not None:
@@ -162,9 +152,9 @@ class RingClient:
                 )
             time.sleep(_RETRY_S)
 
-    def _greet(self, channel: Channel, want: Position | None) -> Position | None:
+    def _greet(self, channel: Channel) -> Position | None:
         """Introduce this trainer; None if the filler died before it answered."""
-        channel.send({"hello": "trainer", "pid": os.getpid(), "want": want})
+        channel.send({"hello": "trainer", "pid": os.getpid()})
         welcome, fds = channel.receive_fds()
         record = self.files.description()
         with contextlib.ExitStack() as unless_greeted:
@@ -175,29 +165,8 @@ class RingClient:
                 raise from_message(welcome["refused"])
             if welcome is None or record is None or not fds:
                 return None
-            self._check(record)
             unless_greeted.pop_all()
         self._channel = channel
         self.memory = Memory(fds[0], welcome["slots"], welcome["slot_bytes"])
         self.order = BatchOrder(plan_of(record), record["epochs"])
         return Position(*welcome["position"])
-
-    def _check(self, record: dict[str, Any]) -> None:
-        """Refuse a ring that holds other batches than before."""
-        if self._identity is None:
-            self._identity = record["identity"]
-        if record["identity"] != self._identity:
-            raise RingError(
-                f"ring {self.files.name} holds other batches: {_describe(record)}",
-                expected="the same data set, batch size, seed, ranks and arrays as the trainer's",
-                next_step="Start filler and trainer with the same settings",
-            )
-
-
-def _describe(record: dict[str, Any]) -> str:
-    plan = record["plan"]
-    arrays = ", ".join(f"{name} {dtype} {shape}" for name, (shape, dtype) in record["layout"].items())
-    return (
-        f"{plan['samples']:,} samples in batches of {plan['batch']}, seed {plan['seed']}, "
-        f"rank {plan['rank']} of {plan['world_size']}, arrays {arrays}"
-    )

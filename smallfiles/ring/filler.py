@@ -18,7 +18,6 @@ import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import asdict
-from typing import Any
 
 from smallfiles.errors import SmallfilesError, writing
 from smallfiles.loading.batches import BatchMaker, nbytes
@@ -26,12 +25,10 @@ from smallfiles.loading.plan import EpochPlan
 from smallfiles.ring import memory
 from smallfiles.ring.channel import Channel, Message, RingError, as_message, pair
 from smallfiles.ring.config import RingConfig
-from smallfiles.ring.folder import RingFiles
+from smallfiles.ring.folder import RingFiles, RingStatus, State, epoch_and_batch
 from smallfiles.ring.memory import Memory
-from smallfiles.ring.order import BatchOrder, description
 from smallfiles.ring.pool import Hub, ProducerPool
-from smallfiles.ring.report import RingStatus, State, epoch_and_batch
-from smallfiles.ring.state import END, Position, RingState
+from smallfiles.ring.state import BatchOrder, Position, RingState, description
 
 _NOTES_KEPT = 20
 _MOST_SLOTS = 1 << 20
@@ -44,7 +41,7 @@ class TrainerSide:
     """The connections of trainers, one of which gets the batches, and of status requests.
 
     Args:
-        files: Of the ring; they record where the trainer is.
+        files: Of the ring.
         hub: Shared with the producers.
         status: Gives the answer to a status request.
     """
@@ -58,7 +55,6 @@ class TrainerSide:
         self.trainer_pid: int | None = None
         self.consumed = 0
         self.waited_s = 0.0
-        files.keep(self._state.position, create=True)
 
     def open(self) -> None:
         """Accept connections."""
@@ -119,8 +115,6 @@ class TrainerSide:
             peer.send({"refused": as_message(refusal)}, wait=False)
             return False
         self._trainer, self.trainer_pid = peer, message.get("pid")
-        if message.get("want") is not None:
-            self._seek(Position(*message["want"]))
         peer.send({"position": self._state.position, **self._memory.sizes()}, [self._memory.fd], wait=False)
         return True
 
@@ -130,17 +124,13 @@ class TrainerSide:
         elif "done" in message:
             self._free(Position(*message["done"]), float(message["waited_s"]))
         elif "seek" in message:
-            self._seek(Position(*message["seek"]))
+            self._state.seek(Position(*message["seek"]))
             self.send({"sought": message["seek"]})
 
     def _free(self, position: Position, waited_s: float) -> None:
         if self._state.done(position):
             self.consumed += 1
             self.waited_s += waited_s
-
-    def _seek(self, position: Position) -> None:
-        self._state.seek(position)
-        self._files.keep(position)
 
     def _lose_trainer(self) -> None:
         if self._trainer is None:
@@ -156,8 +146,6 @@ class TrainerSide:
 
 class Filler:
     """Fills a ring until all epochs are trained or it is stopped.
-
-    It begins at the first batch, or where the trainer of a killed ring of this name was.
 
     Args:
         maker: Makes batches.
@@ -207,7 +195,7 @@ class Filler:
         one_bytes = memory.slot_bytes(nbytes(layout))
         slots = memory.choose_slots(one_bytes, config.where, config.slots, order.total(_MOST_SLOTS))
         record = description(plan, layout, config.epochs)
-        self._state = RingState(slots, self._left_at(record) or order.first(), order.after)
+        self._state = RingState(slots, order.first(), order.after)
         self._memory = cleanup.enter_context(
             contextlib.closing(Memory.create(files.folder, slots, one_bytes))
         )
@@ -218,20 +206,6 @@ class Filler:
         self._trainers = TrainerSide(files, hub, lambda: asdict(self.status()))
         cleanup.callback(self._trainers.close)
         files.describe(record)
-
-    def _left_at(self, record: dict[str, Any]) -> Position | None:
-        """Where the trainer of a killed ring was, if that was the same ring."""
-        left, position = self._files.description(), self._files.position()
-        same = left is not None and left.get("identity") == record["identity"]
-        if not same or position is None or position in (END, self._order.first()):
-            return None
-        if self._config.epochs is not None and position.epoch >= self._config.epochs:
-            return None
-        again = f"to begin anew, stop this and use: smallfiles ring clean {self.name}"
-        where = f"batch {position.batch:,} of epoch {position.epoch}"
-        self._notes.append(f"continuing at {where}, where a killed ring was; {again}")
-        self._on_note(self._notes[-1])
-        return position
 
     @property
     def name(self) -> str:

@@ -1,14 +1,14 @@
-"""The files of a ring: they connect trainer and filler, and distinguish a live ring from a leftover.
+"""The files of a ring, by which trainer and filler meet and a live ring differs from a leftover; its status.
 
     smallfiles-ring-UID/       private to this user (0700)
       NAME.lock                held by the filler, which it names; the kernel releases it at its end
       NAME.json                what the ring holds
-      NAME.position            where the trainer is: 16 bytes
       NAME.socket              where trainers connect
 
 They take a few kilobytes; no batch is stored here. The trap: a process number alone proves nothing, since
 numbers are reused and each container has its own. A lock alone proves nothing either, since each mount of a
-folder may have its own locks. `smallfiles.locks` asks both. Notebook 08 teaches the ring.
+folder may have its own locks. `smallfiles.locks` asks both. And a file that says "batch 812" may be an hour
+old, so a live filler is asked for its status through its socket. Notebook 08 teaches the ring.
 """
 
 from __future__ import annotations
@@ -18,25 +18,23 @@ import json
 import os
 import re
 import socket
-import struct
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from io import FileIO
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from smallfiles import locks
 from smallfiles.atomic import write_json
 from smallfiles.errors import OutputExistsError, UsageError
 from smallfiles.machine.nodelocal import SHARED_MEMORY
 from smallfiles.ring.channel import Channel, close_in_children, connect, listen
-from smallfiles.ring.state import Position
+from smallfiles.ring.state import END, Position
 
 _KIND = "ring-"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _LOCK = ".lock"
-_POSITION = struct.Struct("<qq")
 _PROBES, _PROBE_S = 10, 0.05
 
 
@@ -166,7 +164,7 @@ class RingFiles:
         """Delete all files of the ring; the lock must be ours."""
         for path in self.folder.glob(f".{self.name}.json.*"):
             path.unlink(missing_ok=True)  # a description that was not finished
-        for suffix in (".json", ".position", ".socket", _LOCK):
+        for suffix in (".json", ".socket", _LOCK):
             self._path(suffix).unlink(missing_ok=True)
         with contextlib.suppress(OSError):
             self.folder.rmdir()  # succeeds only after the last ring
@@ -193,27 +191,113 @@ class RingFiles:
         """Process that fills or filled it, for messages; 0 if unknown."""
         return int((self.description() or {}).get("pid", 0))
 
-    def keep(self, position: Position, *, create: bool = False) -> None:
-        """Record where the trainer is: 16 bytes, cheap enough for each batch.
 
-        The trainer writes it: a message to the filler is lost if both are killed before it is received.
+State = Literal["starting", "filling", "full", "waiting for a trainer", "ending", "gone"]
 
-        Args:
-            position: The first batch that training has not finished.
-            create: Create the file, as a starting filler does; a filler that ended normally deleted it.
-        """
-        flags = os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC | (os.O_CREAT if create else 0)
-        with contextlib.suppress(FileNotFoundError):
-            file = os.open(self._path(".position"), flags, 0o600)
-            try:
-                os.pwrite(file, _POSITION.pack(*position), 0)
-            finally:
-                os.close(file)
+_ANSWER_S = 10.0
 
-    def position(self) -> Position | None:
-        """Where the trainer of a ring was; None if unknown."""
-        try:
-            data = self._path(".position").read_bytes()
-        except OSError:
-            return None
-        return Position(*_POSITION.unpack(data)) if len(data) == _POSITION.size else None
+
+@dataclass(frozen=True)
+class RingStatus:
+    """Both sides of a ring at one moment.
+
+    Args:
+        name: Of the ring.
+        state: What the filler does; `starting` also if it is too busy to answer, `ending` if it no longer
+            accepts connections, `gone` if it was killed.
+        pid: Process of the filler.
+        trainer_pid: Process of the trainer; None if there is none.
+        slots: How many batches the ring holds.
+        slot_bytes: Bytes of each.
+        ready: Batches in the ring, including the one in training: the fill level.
+        making: Batches that producers are working on.
+        trainer_epoch: Epoch of the batch in training.
+        trainer_batch: Its number in the epoch.
+        filler_epoch: Epoch of the batch that is assigned next.
+        filler_batch: Its number in the epoch.
+        finished: Whether all epochs are done.
+        producers: How many processes make batches.
+        restarts: How many of them died and were replaced.
+        made: Batches made since the filler started.
+        consumed: Batches that trainers have finished since then.
+        waited_s: How long trainers waited for batches since then.
+        seconds: Time since the filler started.
+        notes: What happened, the latest last.
+    """
+
+    name: str
+    state: State
+    pid: int = 0
+    trainer_pid: int | None = None
+    slots: int = 0
+    slot_bytes: int = 0
+    ready: int = 0
+    making: int = 0
+    trainer_epoch: int = 0
+    trainer_batch: int = 0
+    filler_epoch: int = 0
+    filler_batch: int = 0
+    finished: bool = False
+    producers: int = 0
+    restarts: int = 0
+    made: int = 0
+    consumed: int = 0
+    waited_s: float = 0.0
+    seconds: float = 0.0
+    notes: tuple[str, ...] = ()
+
+    def sentence(self) -> str:
+        """The status in one line."""
+        if self.state == "gone":
+            return f"ring {self.name}: its filler (process {self.pid}) was killed"
+        if self.state in ("starting", "ending"):
+            return f"ring {self.name}: its filler (process {self.pid}) is {self.state}"
+        trainer = "no trainer" if self.trainer_pid is None else f"trainer (process {self.trainer_pid})"
+        ahead = (
+            "all made" if self.filler_epoch < 0 else f"epoch {self.filler_epoch} batch {self.filler_batch:,}"
+        )
+        return (
+            f"ring {self.name}: {self.state}, {self.ready:,} of {self.slots:,} slots ready; "
+            f"{trainer} at epoch {self.trainer_epoch} batch {self.trainer_batch:,}, "
+            f"filler (process {self.pid}, {self.producers} producers, {self.restarts} restarted) next {ahead}"
+        )
+
+
+def status(name: str, where: Path = SHARED_MEMORY) -> RingStatus:
+    """The status of a ring.
+
+    Args:
+        name: Of the ring.
+        where: The folder in memory that the filler uses.
+
+    Raises:
+        UsageError: There is no such ring.
+    """
+    files, busy = RingFiles.of(name, where), False
+    try:
+        answer = _query(files)
+    except TimeoutError:
+        answer, busy = None, True
+    if answer is not None:
+        return answer
+    alive, described = files.lives(), files.description() is not None
+    if not described and not alive:
+        raise missing(name, where)
+    state: State = "gone" if not alive else "ending" if described and not busy else "starting"
+    return RingStatus(name, state, files.pid())
+
+
+def _query(files: RingFiles) -> RingStatus | None:
+    """The answer of a live filler; None if there is none, or if it accepts no connections."""
+    channel = files.connect()
+    if channel is None:
+        return None
+    with contextlib.closing(channel):
+        channel.send({"hello": "status"})
+        answer = channel.receive(_ANSWER_S)
+    return RingStatus(**{**answer, "notes": tuple(answer["notes"])}) if answer else None
+
+
+def epoch_and_batch(position: Position) -> tuple[int, int]:
+    """A position as a status shows it; the end is epoch -1."""
+    return (-1, 0) if position == END else (position.epoch, position.batch)

@@ -222,7 +222,7 @@ def open_ring(maker: BatchMaker, plan: EpochPlan, config: RingConfig | None = No
 
 
 def attach(name: str, *, where: Path = SHARED_MEMORY, wait_s: float = _WAIT_S) -> RingLoader:
-    """Attach to a ring that another program fills; that program may start earlier or later, or be replaced.
+    """Attach to a ring that another program fills; that program may start earlier or later.
 
     Training continues at the first batch that no trainer of this ring has finished. Each rank has its own
     ring (`train.0`, `train.1`); filler and trainer both ask `machine.ranks` for their rank.
@@ -230,10 +230,11 @@ def attach(name: str, *, where: Path = SHARED_MEMORY, wait_s: float = _WAIT_S) -
     Args:
         name: Of the ring, as given to the filler.
         where: The folder in memory that the filler uses.
-        wait_s: How long to wait for a filler; a restarted one may take longer.
+        wait_s: How long to wait for a filler.
 
     Raises:
-        RingError: No process fills this ring, or it feeds another trainer.
+        RingError: No process fills this ring, or it feeds another trainer. While batches are read, it
+            means that the filler was killed.
     """
     place = ranks()
     return RingLoader(RingClient(RingFiles.of(ring_name(name, place.rank, place.world_size), where), wait_s))

@@ -23,9 +23,8 @@ from smallfiles.errors import ResourceError
 from smallfiles.loading.batches import BatchMaker
 from smallfiles.ring.channel import Channel, Message, RingError, pair
 from smallfiles.ring.memory import Memory
-from smallfiles.ring.order import BatchOrder
 from smallfiles.ring.producer import run_process
-from smallfiles.ring.state import Position, RingState
+from smallfiles.ring.state import BatchOrder, Position, RingState
 
 _PATIENCE_S = 10.0
 """Time for a producer to finish its batch before it is killed."""

@@ -17,8 +17,7 @@ from smallfiles.loading.batches import Batch, BatchMaker, places, views
 from smallfiles.loading.plan import EpochPlan
 from smallfiles.ring.channel import Channel, Message, RingError, as_message
 from smallfiles.ring.memory import Block, Memory
-from smallfiles.ring.order import BatchOrder
-from smallfiles.ring.state import Position
+from smallfiles.ring.state import BatchOrder, Position
 
 _FAULTS_SENT = 20
 _REASON_LENGTH = 300

@@ -191,7 +191,7 @@ def test_the_folder_is_private_and_holds_no_batch(maker, plan, config, where):
         (base,) = where.iterdir()
         assert stat.S_IMODE(base.stat().st_mode) == 0o700
         sizes = {entry.name: entry.stat().st_size for entry in base.iterdir()}
-        assert sizes.keys() == {"train.lock", "train.json", "train.position", "train.socket"}
+        assert sizes.keys() == {"train.lock", "train.json", "train.socket"}
         assert sum(sizes.values()) < 4096
 
 
@@ -243,7 +243,7 @@ def test_a_ring_without_a_filler_is_a_sentence(where):
 
 
 def test_a_filler_that_does_not_run_yet_is_starting(maker, plan, config, where, monkeypatch):
-    monkeypatch.setattr("smallfiles.ring.report._ANSWER_S", 0.1)
+    monkeypatch.setattr("smallfiles.ring.folder._ANSWER_S", 0.1)
     filler = ring.Filler(maker, plan, config(name="train"))
     assert ring.status("train", where).state == "starting"
     assert "is starting" in ring.status("train", where).sentence()
