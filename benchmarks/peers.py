@@ -24,15 +24,13 @@ from benchmarks.staging import first_of
 from smallfiles import cli, sources
 from smallfiles.measure import BenchConfig, bench_packing
 from smallfiles.measure.bench import Target
-from smallfiles.measure.config import LoadBenchConfig, Step
+from smallfiles.measure.config import BUSY, LoadBenchConfig, Step
 from smallfiles.measure.loading import bench_loading
-from smallfiles.measure.loading.advice import STAGES
-from smallfiles.measure.loading.steps import BUSY
 from smallfiles.measure.methods import REFERENCE, listed
 from smallfiles.measure.packing import FORMATS
 from smallfiles.measure.record import Failed, Record, Result
 from smallfiles.measure.scratch import memory_folder
-from smallfiles.measure.table import times
+from smallfiles.measure.table import STAGES, times
 from smallfiles.options import option
 from smallfiles.pack import PackConfig, pack
 

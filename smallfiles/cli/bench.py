@@ -5,9 +5,8 @@ from __future__ import annotations
 import argparse
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import partial
-from itertools import groupby
 from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
@@ -19,9 +18,7 @@ from smallfiles.errors import ResourceError, UsageError
 from smallfiles.measure.config import BenchConfig, LoadBenchConfig
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
-    from smallfiles.measure import Record, Result
+    from smallfiles.measure import Result
 
 
 @dataclass(frozen=True)
@@ -187,8 +184,7 @@ def _measured(arguments: argparse.Namespace, config: Any) -> Result:
 
 
 def _show(arguments: argparse.Namespace, result: Result, seconds: float) -> None:
-    from smallfiles.measure.loading.advice import tables
-    from smallfiles.measure.table import summary
+    from smallfiles.measure.table import rendered
 
     records = result.records
     totals = {
@@ -196,9 +192,7 @@ def _show(arguments: argparse.Namespace, result: Result, seconds: float) -> None
         "bytes": sum(record.bytes * record.repeats for record in records),
         "seconds": round(seconds, 3),
     }
-    content = {"records": [record.as_json() for record in records], "failed": [*map(asdict, result.failed)]}
-    shown = (tables if arguments.what == "load" else summary)(records, result.failed)
-    report(arguments, totals | content, shown)
+    report(arguments, totals | result.as_json(), rendered(records, result.failed))
 
 
 def _figure(arguments: argparse.Namespace) -> int:
@@ -217,20 +211,8 @@ def _figure(arguments: argparse.Namespace) -> int:
 
     watched = profile.found_in(arguments.records)
     records = [] if watched else load(arguments.records)
-    figure, text = profile.draw(watched) if watched else _drawn(records)
+    figure, text = profile.draw(watched) if watched else drawing.draw(records)
     arguments.out.parent.mkdir(parents=True, exist_ok=True)
     svg, png = drawing.save(figure, arguments.out.with_suffix(""))
     record = {"samples": sum(each.samples for each in records), "png": str(png), "alt": text}
     return report(arguments, record, f"wrote {png} and {svg}\n{text}")
-
-
-def _drawn(records: Sequence[Record]) -> tuple[Figure, str]:
-    """Bars a condition; for loaders with several numbers of workers, lines over these."""
-    from smallfiles.measure import drawing
-    from smallfiles.measure.loading.advice import advice
-
-    epochs = [record for record in records if record.what.startswith("epoch of ")]
-    if advice(epochs) and len({record.workers for record in epochs}) > 1:
-        return drawing.tuning(epochs), drawing.tuning_in_words(epochs)
-    groups = [list(group) for _, group in groupby(records, key=lambda record: (record.what, record.cache))]
-    return drawing.throughput(*groups), drawing.alt_text(*groups)

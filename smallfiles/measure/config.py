@@ -18,6 +18,8 @@ Mode: TypeAlias = Literal["processes", "threads", "ring"]
 Step: TypeAlias = Literal["resnet50-a100", "resnet50-h100", "retinanet-b200"]
 MODES: tuple[Mode, ...] = get_args(Mode)
 BATCH = 64
+BUSY = 0.9
+"""The share of the time for which an accelerator must compute to count as fed."""
 PREFETCH = 2
 """Batches that each worker makes ahead."""
 

@@ -16,14 +16,14 @@ import io
 import textwrap
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from itertools import groupby
 from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from smallfiles.errors import UsageError
-from smallfiles.measure.loading.advice import advice, kind_of
 from smallfiles.measure.record import Record, Spread, factor_text
-from smallfiles.measure.table import reference_of
+from smallfiles.measure.table import advice, kind_of, reference_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -127,6 +127,22 @@ def as_page(figure: Figure) -> str:
     style = f"<style>:root{{{light}}}@media (prefers-color-scheme:dark){{:root{{{dark}}}}}"
     style += "svg{fill:var(--ink)}</style>"  # matplotlib writes no colour where it fills in black
     return svg.replace("<defs>", f"{style}<defs>", 1)
+
+
+def draw(records: Sequence[Record]) -> tuple[Figure, str]:
+    """Draw the records of one measurement, and describe the figure.
+
+    Loaders that were measured with several numbers of workers become lines over these; all others become
+    bars, one panel for each condition.
+
+    Returns:
+        The figure, and its alt text.
+    """
+    epochs = [record for record in records if record.what.startswith("epoch of ")]
+    if advice(epochs) and len({record.workers for record in epochs}) > 1:
+        return tuning(epochs), tuning_in_words(epochs)
+    groups = [list(group) for _, group in groupby(records, key=lambda record: (record.what, record.cache))]
+    return throughput(*groups), alt_text(*groups)
 
 
 def throughput(*groups: Sequence[Record], reference: str | None = None) -> Figure:

@@ -160,6 +160,13 @@ class Result:
     notes: tuple[str, ...] = ()
     failed: tuple[Failed, ...] = ()
 
+    def as_json(self) -> dict[str, Any]:
+        """JSON-ready, without the notes."""
+        return {
+            "records": [record.as_json() for record in self.records],
+            "failed": [dataclasses.asdict(each) for each in self.failed],
+        }
+
 
 def ratio(record: Record, reference: Record) -> Spread:
     """The speed of `record` relative to `reference`, from the pairs of each round.
@@ -206,10 +213,8 @@ def save(records: Sequence[Record], path: Path, failed: Sequence[Failed] = ()) -
     Raises:
         ResourceError: No space or no permission.
     """
-    content: dict[str, Any] = {"records": [record.as_json() for record in records]}
-    if failed:
-        content["failed"] = [dataclasses.asdict(each) for each in failed]
-    write(content, path)
+    content = Result(tuple(records), failed=tuple(failed)).as_json()
+    write(content if failed else {"records": content["records"]}, path)
 
 
 def write(content: dict[str, Any], path: Path) -> None:

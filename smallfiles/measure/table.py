@@ -1,17 +1,28 @@
-"""Records as text: a table with aligned columns, with the spread of each median.
+"""Records as text: tables with the spread of each median, and the recommended setting of loaders.
 
-The trap: a ratio of two medians does not show whether it is significant. So a ratio whose quartiles
-include 1 is shown as "≈ 1". Notebook 01 reads such a table.
+Of the settings that are not clearly slower than the fastest (quartiles overlap), the one with the fewest
+workers is recommended: each worker uses a CPU and memory that training could use, and the fastest of a dozen
+medians is partly luck. With equal numbers, threads come before processes, and a ring last: fewer parts can
+fail.
+
+The traps: a ratio of two medians does not show whether it is significant. So a ratio whose quartiles include
+1 is shown as "≈ 1". A recommendation is valid for the CPUs it was measured on. And the stages of a batch are
+seconds of one worker: divide them by the number of workers before comparing them with a training step.
+Notebook 01 reads such a table, and notebook 08 one of loaders.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import groupby
+from dataclasses import dataclass
 
+from smallfiles.measure.config import BUSY, MODES
 from smallfiles.measure.record import Failed, Record, ratio
 from smallfiles.progress import bytes_text
 
+STAGES = "where a batch's time goes"
+_STAGES = ("read", "decode", "augment", "collate", "transfer", "device")
+_FEWEST_PARTS = ("threads", "processes", "ring")
 _HEADER = ("name", "samples/s", "quartiles", "bytes/s", "× {}")  # noqa: RUF001 - the multiplication sign is meant
 
 
@@ -35,23 +46,28 @@ def _cell(text: str, width: int, column: int) -> str:
     return text.rjust(width) if column else text.ljust(width)
 
 
-def summary(records: Sequence[Record], failed: Sequence[Failed] = ()) -> str:
-    """One table per condition: median rate, quartiles, bytes per second, ratio to the first.
+def rendered(records: Sequence[Record], failed: Sequence[Failed] = ()) -> str:
+    """Return all records of one measurement as text.
 
     Args:
-        records: Records of one measurement, those of one condition together.
+        records: Those of one condition together.
         failed: The failed candidates: a line each, in the table of their condition.
     """
-    tables: dict[tuple[str, str], list[str]] = {}
-    for (what, cache), members in groupby(records, key=lambda record: (record.what, record.cache)):
-        group = list(members)
-        title = f"{what}, {cache} cache, {group[0].filesystem}, {group[0].repeats} rounds"
-        tables[what, cache] = [title, _table(group, group[0])]
-    for each in failed:
-        tables.setdefault((each.what, each.cache), [f"{each.what}, {each.cache} cache"]).append(
-            f"{each.name}  failed: {each.why}"
-        )
-    return "\n\n".join("\n".join(lines) for lines in tables.values())
+    conditions = [(each.what, each.cache) for each in records] + [(each.what, each.cache) for each in failed]
+    parts = []
+    for what, cache in dict.fromkeys(conditions):
+        group = [each for each in records if (each.what, each.cache) == (what, cache)]
+        lost = [each for each in failed if (each.what, each.cache) == (what, cache)]
+        title, lines = f"{what}, {cache} cache", [f"{each.name}  failed: {each.why}" for each in lost]
+        if what == STAGES and group:
+            parts.append(_breakdown(group))
+        elif group:
+            title += f", {group[0].filesystem}, {group[0].repeats} rounds"
+            lines = [_table(group, group[0]), *lines]
+        parts += ["\n".join([title, *lines])] * bool(lines)
+        if group and "wait_p50_s" in group[0].extra:
+            parts.append(_waits(group))
+    return "\n\n".join([*parts, *(found.sentence for found in advice(records))])
 
 
 def reference_of(records: Sequence[Record], name: str | None) -> Record:
@@ -100,3 +116,114 @@ def _cpu(record: Record) -> list[str]:
 
 def _memory(record: Record) -> list[str]:
     return [bytes_text(record.extra.get("peak_above_interpreter_bytes", 0))]
+
+
+@dataclass(frozen=True)
+class Advice:
+    """The setting to train with.
+
+    Args:
+        what: The operation, such as `epoch of JPEG`.
+        record: The record of the setting.
+        level: Number of other settings that are not clearly slower than the fastest, which is included.
+        settings: Number of measured settings.
+        most: Whether no larger number of workers was measured.
+    """
+
+    what: str
+    record: Record
+    level: int
+    settings: int
+    most: bool
+
+    @property
+    def mode(self) -> str:
+        """The mode: where batches are made."""
+        return mode_of(self.record)
+
+    @property
+    def headline(self) -> str:
+        """The setting and its rate, for a title."""
+        count = f"{self.record.workers} worker{'s' * (self.record.workers > 1)}"
+        rate = f"{self.record.spread.median:,.0f} samples/s"
+        return f"{self.what[:1].upper()}{self.what[1:]}: {self.record.name} with {count}, {rate}"
+
+    @property
+    def sentence(self) -> str:
+        """The command, and how clear the recommendation is."""
+        number, name = self.record.workers, self.record.name.removesuffix(f", {self.mode}")
+        flags = f"train --workers {number} --mode {self.mode}"
+        if self.mode == "ring":
+            flags = f"ring fill --producers {number}, and train --ring"
+        found = f"recommended for {name} ({self.what}): {flags}: {self.record.spread.median:,.0f} samples/s"
+        return found + self._others + ("; more workers were not measured" if self.most else "")
+
+    @property
+    def _others(self) -> str:
+        others = self.settings - 1
+        if self.level:
+            are = "is" if self.level == 1 else "are"
+            return f"; {self.level} of the {others} other settings {are} not clearly slower"
+        return f"; {'the other setting is' if others == 1 else f'all {others} others are'} clearly slower"
+
+
+def advice(records: Sequence[Record]) -> tuple[Advice, ...]:
+    """The recommended setting for each kind of pictures with several measured settings.
+
+    Args:
+        records: Records of one run of `bench load`.
+    """
+    kinds: dict[str, list[Record]] = {}
+    for record in records:
+        if mode_of(record):
+            kinds.setdefault(kind_of(record), []).append(record)
+    return tuple(_advice(kind, group) for kind, group in kinds.items() if len(group) > 1)
+
+
+def mode_of(record: Record) -> str:
+    """The mode of one of our loaders; empty for other loaders, and for stages."""
+    mode = record.name.rpartition(", ")[2]
+    return mode if mode in MODES else ""
+
+
+def kind_of(record: Record) -> str:
+    """The operation without the number of workers."""
+    return record.what.rpartition(", ")[0]
+
+
+def _advice(what: str, group: Sequence[Record]) -> Advice:
+    fastest = max(group, key=lambda record: record.spread.median)
+    equal = [record for record in group if record.spread.overlaps(fastest.spread)]
+    chosen = min(
+        equal,
+        key=lambda record: (
+            record.workers,
+            _FEWEST_PARTS.index(mode_of(record)),
+            -record.spread.median,
+        ),
+    )
+    most = chosen.workers == max(record.workers for record in group)
+    return Advice(what, chosen, len(equal) - 1, len(group), most)
+
+
+def _waits(records: Sequence[Record]) -> str:
+    rows = [
+        [record.name, *(_ms(record.extra[key]) for key in ("first_batch_s", "wait_p50_s", "wait_p99_s"))]
+        for record in records
+    ]
+    header = ["ms", "first batch\nof a new loader", "wait for a batch\nmedian", "99 of 100\nbelow"]
+    if any("utilisation" in record.extra for record in records):
+        header += ["one accelerator\ncomputes", f"fed for {BUSY:.0%}\nof the time"]
+        for row, record in zip(rows, records, strict=True):
+            row += [f"{record.extra['utilisation']:.1%}", f"{record.extra['accelerators']:g}"]
+    return aligned(header, rows)
+
+
+def _breakdown(records: Sequence[Record]) -> str:
+    used = [name for name in _STAGES if any(record.extra[f"{name}_s"] for record in records)]
+    rows = [[record.name, *(_ms(record.extra[f"{name}_s"]) for name in used)] for record in records]
+    return f"{STAGES}, batches of {records[0].batch}\n{aligned(('ms per batch', *used), rows)}"
+
+
+def _ms(seconds: float | None) -> str:
+    return "-" if seconds is None else f"{seconds * 1e3:,.1f}"

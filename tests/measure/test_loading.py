@@ -21,7 +21,7 @@ from smallfiles.cli import main
 from smallfiles.errors import UsageError
 from smallfiles.measure import load, ratio
 from smallfiles.measure.loading import LoadBenchConfig, bench_loading, run
-from smallfiles.measure.loading.advice import STAGES
+from smallfiles.measure.table import STAGES
 from smallfiles.measure.workers import WorkerPool
 from smallfiles.pack import PackConfig, pack
 from smallfiles.sources import synthetic

@@ -6,7 +6,7 @@ import pytest
 
 from smallfiles.cli import main
 from smallfiles.measure import Record, drawing, save
-from smallfiles.measure.loading.advice import STAGES, advice
+from smallfiles.measure.table import STAGES, advice
 
 
 def epoch(mode, workers, *rates, kind="JPEG"):

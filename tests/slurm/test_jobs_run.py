@@ -26,7 +26,7 @@ from helpers.jobs import script
 from smallfiles import formats, objectstore, pack, sources
 from smallfiles import measure as bench
 from smallfiles.measure import ranks
-from smallfiles.measure.loading.advice import STAGES, advice
+from smallfiles.measure.table import STAGES, advice
 from smallfiles.training import checkpoint
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -3,9 +3,9 @@
     run         every case in interleaved rounds, each in a separate process
     ours        our loader by processes, by threads, and through a ring; the work of one worker per batch
     steps       an epoch as the trainer sees it; emulated accelerators, and how many can be fed
-    advice      records as tables; the recommended mode and number of workers
 
-Other loaders are in `benchmarks.loaders`. Notebook 08 measures with it.
+`smallfiles.measure.table` shows the records, and recommends a mode and a number of workers. Other loaders are
+in `benchmarks.loaders`. Notebook 08 measures with it.
 
 The trap: a loader that prefetches starts before the clock does. So each pass begins with no batch ready
 except those that the loader made during the previous pass.

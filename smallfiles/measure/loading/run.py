@@ -22,12 +22,12 @@ import numpy as np
 from smallfiles import formats
 from smallfiles.errors import UsageError
 from smallfiles.measure.bench import Bench, Target, one_set
-from smallfiles.measure.config import LoadBenchConfig
-from smallfiles.measure.loading.advice import STAGES
+from smallfiles.measure.config import BUSY, LoadBenchConfig
 from smallfiles.measure.loading.ours import run_ours, stages_of
-from smallfiles.measure.loading.steps import BUSY, Pass
+from smallfiles.measure.loading.steps import Pass
 from smallfiles.measure.protocol import Case, Outcome
 from smallfiles.measure.record import Result
+from smallfiles.measure.table import STAGES
 from smallfiles.measure.workers import Job, WorkerPool, WorkFailed
 from smallfiles.samples import Reader
 

@@ -21,10 +21,11 @@ from itertools import chain, repeat
 from time import perf_counter, sleep
 from typing import TypeAlias
 
+from smallfiles.measure.config import BUSY
+
 Epoch: TypeAlias = Callable[[], Iterable[int]]
 """Begins an epoch: yields the number of samples of each batch, as the batches arrive."""
 
-BUSY = 0.9
 """The utilisation that MLPerf Storage requires of most accelerators (RetinaNet 0.85, CosmoFlow 0.7)."""
 _STEPS = 8
 _LEAST_S = 1.0
