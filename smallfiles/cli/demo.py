@@ -70,7 +70,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _lines(result: DemoResult, config: DemoConfig) -> Iterator[str]:
-    from smallfiles.demo.report import LEGEND
+    from smallfiles.demo.steps import LEGEND
 
     yield f"\n{result.table}\n"
     about = f"{result.samples:,} samples, {bytes_text(result.bytes)}, {config.repeats} rounds. {LEGEND}"

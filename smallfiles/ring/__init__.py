@@ -22,7 +22,6 @@ from smallfiles import lazy
 
 if TYPE_CHECKING:
     from smallfiles.ring.channel import RingError as RingError
-    from smallfiles.ring.client import RingWarning as RingWarning
     from smallfiles.ring.config import RingConfig as RingConfig
     from smallfiles.ring.filler import Filler as Filler
     from smallfiles.ring.folder import RingStatus as RingStatus
@@ -33,6 +32,7 @@ if TYPE_CHECKING:
     from smallfiles.ring.folder import ring_name as ring_name
     from smallfiles.ring.folder import status as status
     from smallfiles.ring.loader import RingLoader as RingLoader
+    from smallfiles.ring.loader import RingWarning as RingWarning
     from smallfiles.ring.loader import attach as attach
     from smallfiles.ring.loader import open_ring as open_ring
 
