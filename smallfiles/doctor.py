@@ -5,9 +5,9 @@ for, whether the course runs here as it is taught.
 
 The traps: a login node, a compute node and a job on it are three machines with other CPUs, memory and
 storage; what is found here holds for where it was asked, so run it where participants will sit. `/dev/shm`
-is memory: in a container it may be 64 MB (workers then die of a bus error), on a cluster it counts against
-the job's limit. And `import torch` opens thousands of files, which takes minutes on a busy parallel file
-system, so its time is part of the finding. Notebook 00 starts with it.
+is memory: in a container it may be 64 MB (workers then cannot allocate their batches), on a cluster it
+counts against the job's limit. And `import torch` opens thousands of files, which takes minutes on a busy
+parallel file system, so its time is part of the finding. Notebook 00 starts with it.
 """
 
 from __future__ import annotations
@@ -298,7 +298,7 @@ def _shared_memory(folder: Path) -> Finding:
     if not folder.is_dir():
         return Finding(str(folder), "not there", "warn", "Loading with workers needs it: use num_workers=0.")
     found, writable = machine.filesystem(folder), _is_writable(folder)
-    small = "Workers may die of a bus error: free it, or start the container with --shm-size=8g."
+    small = "Workers may run out of shared memory: free it, or start the container with --shm-size=8g."
     return judged(
         str(folder),
         f"{bytes_text(found.total_bytes)}, {bytes_text(found.free_bytes)} free"

@@ -21,8 +21,20 @@ cases, and give each wrong answer that people really write its own diagnosis. Mo
 their exercise: `ex00_start_here`.
 """
 
-from exercises.checks.attempt import Attempt, NotStarted, close, diagnose
+from exercises.checks.attempt import Attempt, Mistake, NotStarted, close, diagnose, explain
 from exercises.checks.check import check
 from exercises.checks.verdict import CheckFailed, Verdict, Wrong, shown
 
-__all__ = ["Attempt", "CheckFailed", "NotStarted", "Verdict", "Wrong", "check", "close", "diagnose", "shown"]
+__all__ = [
+    "Attempt",
+    "CheckFailed",
+    "Mistake",
+    "NotStarted",
+    "Verdict",
+    "Wrong",
+    "check",
+    "close",
+    "diagnose",
+    "explain",
+    "shown",
+]

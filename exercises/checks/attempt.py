@@ -20,12 +20,15 @@ import tempfile
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import FrameType
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 from exercises.checks.verdict import Wrong, shown
+
+Mistake: TypeAlias = tuple[Callable[..., Any], str]
+"""What a wrong idea gives, as a function of the arguments, and the sentence that helps."""
 
 _Result = TypeVar("_Result")
 _STUB_OPERATIONS = {"RESUME", "NOP", "LOAD_CONST", "RETURN_VALUE", "RETURN_CONST", "COPY_FREE_VARS"}
@@ -135,11 +138,15 @@ class Attempt:
         except (Wrong, NotStarted):
             raise
         except (Exception, SystemExit) as error:
-            because = next((text for kind, text in self._errors.items() if isinstance(error, kind)), None)
             place = line_of(error)
             got = f"{type(error).__name__}: {str(error)[:200]}{f' in {place}' if place else ''}"
-            otherwise = "your code raised an exception on this input"
-            raise self.wrong(got, "a result", because or otherwise) from error
+            because = "your code raised an exception on this input"
+            known = next((text for kind, text in self._errors.items() if isinstance(error, kind)), None)
+            if isinstance(error, TypeError) and not place and "argument" in str(error):
+                because = "it cannot be called as the task says; compare its arguments with the signature"
+            elif known:
+                because += f". A common reason: {known}"
+            raise self.wrong(got, "a result", because) from error
 
 
 def diagnose(got: Any, *mistakes: tuple[Any, str], otherwise: str = "the result is another one") -> str:
@@ -152,9 +159,53 @@ def diagnose(got: Any, *mistakes: tuple[Any, str], otherwise: str = "the result 
         otherwise: When none fits.
     """
     for value, text in mistakes:
-        if close(got, value) if isinstance(value, float) else type(value) is type(got) and _same(value, got):
+        if _fits(got, value):
             return text
     return otherwise
+
+
+def explain(
+    answer: Callable[..., Any],
+    case: Sequence[Any],
+    cases: Iterable[Sequence[Any]],
+    mistakes: Iterable[Mistake],
+    *,
+    otherwise: str,
+) -> str:
+    """Return why an answer is wrong in a case.
+
+    One wrong result is not a proof, since several mistakes may give it. So a mistake is asserted only if it
+    explains what the answer gives in all cases; those in which the answer raises an exception do not count.
+
+    Args:
+        answer: The participant's function, or a function that picks one part of its result.
+        case: The arguments that gave the wrong result.
+        cases: The arguments of all cases, in which any two mistakes must differ.
+        mistakes: What each known mistake would give, and its diagnosis.
+        otherwise: What to say if no mistake is proven.
+    """
+    got = [(other, result) for other in cases if (result := _quietly(answer, other)) is not None]
+    result, known = _quietly(answer, case), list(mistakes)
+    fitting = [(mistake, text) for mistake, text in known if _fits(result, _quietly(mistake, case))]
+    for mistake, text in fitting:
+        if all(_fits(result, _quietly(mistake, other)) for other, result in got):
+            return text
+    if not fitting:
+        return otherwise
+    return f"{otherwise}. A known mistake, which need not be yours, gives the same result: {fitting[0][1]}"
+
+
+def _quietly(work: Callable[..., Any], case: Sequence[Any]) -> Any:
+    """What a function returns, without its output; None if it raises an exception."""
+    try:
+        with contextlib.redirect_stdout(io.StringIO()):
+            return work(*_copied(tuple(case)))
+    except Exception:  # it is called for the diagnosis only
+        return None
+
+
+def _fits(got: Any, value: Any) -> bool:
+    return close(got, value) if isinstance(value, float) else type(value) is type(got) and _same(value, got)
 
 
 def close(got: Any, expected: float, tolerance: float = 0.001) -> bool:

@@ -6,7 +6,9 @@ file does, and a fraction of a copy is no copy. Notebook 00 sends participants h
 
 from __future__ import annotations
 
-from exercises.checks import Attempt, check, diagnose
+from collections.abc import Callable
+
+from exercises.checks import Attempt, Mistake, check, explain
 
 LARGE = 10**15
 CASES: tuple[tuple[int, int | None, int, int, int], ...] = (
@@ -33,7 +35,7 @@ def inodes_of_a_copy(attempt: Attempt) -> None:
     for files, folders in ((96, 4), (0, 1), (1_331_167, 2_003)):
         got = attempt(files, folders)
         each = "each file and each folder takes one inode"
-        because = diagnose(got, (files, f"you left the folders out; {each}"), otherwise=each)
+        because = f"you left the folders out; {each}" if got == files != files + folders else each
         attempt.expect(files + folders, got, because=because)
 
 
@@ -53,7 +55,9 @@ def copies_that_fit(attempt: Attempt) -> None:
         otherwise = (
             "divide the free bytes and the free inodes by what one copy takes; the smaller number counts"
         )
-        attempt.expect(right, got, because=diagnose(got, *_mistakes(*case), otherwise=otherwise))
+        if got != right:
+            because = explain(attempt.answer, case, CASES, MISTAKES, otherwise=otherwise)
+            raise attempt.wrong(f"{got:,}", f"{right:,}", because)
 
 
 def _copies(bytes_free: int, inodes_free: int | None, files: int, folders: int, bytes_of_a_copy: int) -> int:
@@ -62,31 +66,57 @@ def _copies(bytes_free: int, inodes_free: int | None, files: int, folders: int, 
     return by_bytes if inodes_free is None else min(by_bytes, inodes_free // (files + folders))
 
 
-def _mistakes(
-    bytes_free: int, inodes_free: int | None, files: int, folders: int, bytes_of_a_copy: int
-) -> list[tuple[int, str]]:
-    """What known mistakes give in this case, and their diagnosis."""
-    by_bytes, zero = bytes_free // bytes_of_a_copy, "0 free inodes are not None: nothing fits"
-    if inodes_free is None:
-        return [(0, "None means that inodes are not counted, not that none is free; then the bytes decide")]
-    each, few = files + folders, files or 1
-    by_inodes = inodes_free // each
-    return [
-        *([(by_bytes, zero)] if inodes_free == 0 else []),
-        (min(by_bytes, inodes_free // few), "folders take an inode each as well, and you left them out"),
-        (
-            min(by_bytes, inodes_free // few + folders),
-            "`//` binds closer than `+`: parentheses around the sum",
-        ),
-        (min(round(bytes_free / bytes_of_a_copy), round(inodes_free / each)), _NEAREST),
-        (min(-(-bytes_free // bytes_of_a_copy), -(-inodes_free // each)), _UP),
-        (by_bytes + by_inodes, "you added the two; each copy needs its bytes and its inodes"),
-        (by_bytes, "the bytes have room for it, but the inodes run out before: the smaller number counts"),
-        (by_inodes, "the inodes have room for it, but the bytes run out before: the smaller number counts"),
-        (min(by_bytes, each // (inodes_free or 1)), "you divided the other way round: inodes by one copy"),
-        (min(by_bytes, inodes_free - each), "you subtracted one copy; how often it fits is a division"),
-    ]
+def _with_inodes(rule: Callable[[int, int, int, int], int]) -> Callable[..., int]:
+    """An answer that obeys the bytes, and the inodes by this rule where they are counted."""
+
+    def answer(
+        bytes_free: int, inodes_free: int | None, files: int, folders: int, bytes_of_a_copy: int
+    ) -> int:
+        by_bytes = bytes_free // bytes_of_a_copy
+        return by_bytes if inodes_free is None else rule(by_bytes, inodes_free, files, folders)
+
+    return answer
 
 
+def _rounded(rounding: Callable[[int, int], int]) -> Callable[..., int]:
+    """An answer that rounds both quotients by this rule."""
+
+    def answer(
+        bytes_free: int, inodes_free: int | None, files: int, folders: int, bytes_of_a_copy: int
+    ) -> int:
+        by_bytes = rounding(bytes_free, bytes_of_a_copy)
+        return by_bytes if inodes_free is None else min(by_bytes, rounding(inodes_free, files + folders))
+
+    return answer
+
+
+_NO_FOLDERS = "folders take an inode each as well, and you left them out"
+_NO_PARENTHESES = "`//` binds closer than `+`: parentheses around the sum"
+_ZERO = "0 free inodes are not None: nothing fits"
+_NONE = "None means that inodes are not counted, not that none is free; then the bytes decide"
 _NEAREST = "you rounded to the nearest, so sometimes one copy too many is promised"
 _UP = "you rounded up, and the last copy would be cut off in the middle"
+_LARGER = "this is the larger of the two numbers, and what it counts runs out before: the smaller one counts"
+_BYTES_ALONE = "the bytes have room for it, but the inodes run out before: the smaller number counts"
+_INODES_ALONE = "the inodes have room for it, but the bytes run out before: the smaller number counts"
+_ADDED = "you added the two; each copy needs its bytes and its inodes"
+MISTAKES: tuple[Mistake, ...] = (
+    (lambda free, inodes, *copy: _copies(free, inodes or None, *copy), _ZERO),
+    (lambda free, inodes, *copy: _copies(free, inodes or 0, *copy), _NONE),
+    (_with_inodes(lambda n, inodes, files, folders: min(n, inodes // files)), _NO_FOLDERS),
+    (_with_inodes(lambda n, inodes, files, folders: min(n, inodes // files + folders)), _NO_PARENTHESES),
+    (_rounded(lambda free, one: round(free / one)), _NEAREST),
+    (_rounded(lambda free, one: -(-free // one)), _UP),
+    (_with_inodes(lambda n, inodes, files, folders: n + inodes // (files + folders)), _ADDED),
+    (_with_inodes(lambda n, inodes, files, folders: max(n, inodes // (files + folders))), _LARGER),
+    (_with_inodes(lambda n, inodes, files, folders: n), _BYTES_ALONE),
+    (_with_inodes(lambda n, inodes, files, folders: inodes // (files + folders)), _INODES_ALONE),
+    (
+        _with_inodes(lambda n, inodes, files, folders: min(n, (files + folders) // (inodes or 1))),
+        "you divided the other way round: inodes by one copy",
+    ),
+    (
+        _with_inodes(lambda n, inodes, files, folders: min(n, inodes - files - folders)),
+        "you subtracted one copy; how often it fits is a division",
+    ),
+)

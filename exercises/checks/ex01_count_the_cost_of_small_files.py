@@ -7,15 +7,12 @@ do not add up: the slower one decides. Notebook 01 sends participants here.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from itertools import islice
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
-from exercises.checks import Attempt, Verdict, check, close, diagnose
-
-Mistake: TypeAlias = tuple[Callable[..., float], str]
-"""What a wrong idea gives, as a function of the case, and the sentence that helps."""
+from exercises.checks import Attempt, Mistake, Verdict, check, close, explain
 
 TREES: tuple[list[str], ...] = (
     # Here all known mistakes give other numbers.
@@ -53,18 +50,39 @@ def inodes(paths: list[str]) -> int:
     return len(paths) + len(folders(paths)) + 1
 
 
+def _next_to_files(paths: list[str]) -> set[str]:
+    return {path.rpartition("/")[0] for path in paths} - {""}
+
+
+def _names(paths: list[str]) -> set[str]:
+    return {name for path in paths for name in path.split("/")[:-1]}
+
+
+def _of_top_level(paths: list[str]) -> set[str]:
+    return {path.split("/")[0] for path in paths if "/" in path}
+
+
 _AGAIN = "read the task again, line by line, with this case"
 _TOP = "the top folder, which holds everything, takes an inode too, also in an empty data set"
 _NEXT = "only the folder next to each file was counted; those further up take an inode each as well"
 _ONCE = "folders were counted once for each file in them; a set counts each of them once"
 _NAMES = "folders were counted by name, but train/cat and val/cat are two: keep the whole path"
+_FIRST = "only the first folder of each path was counted; the folders in it take an inode each as well"
+_NONE = "the folders below the top one are missing; each of them takes an inode"
 INODE_MISTAKES: tuple[Mistake, ...] = (
     (len, "these are the files alone; each folder takes an inode as well"),
+    (lambda p: len(p) + 1, _NONE),
     (lambda p: len(p) + len(folders(p)), _TOP),
-    (lambda p: len(p) + len({path.rpartition("/")[0] for path in p} - {""}) + 1, _NEXT),
+    (lambda p: len(p) + len(folders(p)) + bool(p), _TOP),
+    (lambda p: len(p) + len(_next_to_files(p)) + 1, _NEXT),
     (lambda p: len(p) + len({path.rpartition("/")[0] for path in p}), f"{_NEXT}; and {_TOP}"),
+    (lambda p: len(p) + len(_next_to_files(p)), f"{_NEXT}; and {_TOP}"),
     (lambda p: len(p) + sum(path.count("/") for path in p) + 1, _ONCE),
-    (lambda p: len(p) + len({name for path in p for name in path.split("/")[:-1]}) + 1, _NAMES),
+    (lambda p: len(p) + sum(path.count("/") + 1 for path in p), _ONCE),
+    (lambda p: len(p) + len(_names(p)) + 1, _NAMES),
+    (lambda p: len(p) + len(_names(p)), f"{_NAMES}; and {_TOP}"),
+    (lambda p: len(p) + len(_of_top_level(p)) + 1, _FIRST),
+    (lambda p: len(p) + len(_of_top_level(p)), f"{_FIRST}; and {_TOP}"),
 )
 
 
@@ -103,9 +121,11 @@ def _count(attempt: Attempt, trees: Sequence[list[str]]) -> None:
         got, right = attempt(paths), inodes(paths)
         because = "inodes are counted, so return their number as an int; len() gives one"
         attempt.require(type(got) is int, got, f"{right}, a whole number (int)", because)
-        known = ((mistake(paths), text) for mistake, text in INODE_MISTAKES)
-        because = diagnose(got, *known, otherwise=f"{_AGAIN}: {attempt.gave}") if paths else _TOP
-        attempt.expect(right, got, because=because)
+        if got != right:
+            cases = [(tree,) for tree in (paths, *TREES)]
+            otherwise = f"{_AGAIN}: {attempt.gave}"
+            because = explain(attempt.answer, (paths,), cases, INODE_MISTAKES, otherwise=otherwise)
+            raise attempt.wrong(f"{got:,}", f"{right:,}", because)
 
 
 def waiting(files: int, wait_s: float, in_flight: int, rate: float, jobs: float) -> float:
@@ -123,6 +143,7 @@ def hours(*case: Any) -> float:
     return max(waiting(*case), answering(*case))
 
 
+_MORE_JOBS = "here more jobs multiply the server's rate; in fact they share it: each gets rate / jobs"
 HOUR_MISTAKES: tuple[Mistake, ...] = (
     (lambda *c: 3600 * hours(*c), "these are seconds; an hour has 3,600 of them"),
     (lambda *c: 60 * hours(*c), "these are minutes; an hour has 60 of them"),
@@ -130,6 +151,7 @@ HOUR_MISTAKES: tuple[Mistake, ...] = (
     (lambda *c: waiting(*c) + answering(*c), "the two limits act at the same time, and were added"),
     (lambda f, w, k, r, j: hours(f, w, 1, r, j), "opens wait at the same time: divide by those in flight"),
     (lambda f, w, k, r, j: hours(f, w, k, r, 1), "all jobs share the server: each gets a part of its rate"),
+    (lambda f, w, k, r, j: hours(f, w, k, r * j, 1), _MORE_JOBS),
     (waiting, "the server's limit was left out"),
     (answering, "the wait of each open was left out"),
 )
@@ -152,22 +174,6 @@ def hours_to_open(attempt: Attempt) -> None:
         attempt.require(number, got, f"{right:.6g}", "return the hours as one number")
         if not close(got, right):
             few = "3 files cannot have 64 opens in flight; all of them wait at the same time, for one wait"
-            because = few if case == FEW else _why(attempt, case, got)
+            otherwise = few if case == FEW else f"{_AGAIN}: {attempt.gave}"
+            because = explain(attempt.answer, case, CASES, HOUR_MISTAKES, otherwise=otherwise)
             raise attempt.wrong(f"{got:.6g}", f"{right:.6g}", because)
-
-
-def _why(attempt: Attempt, case: tuple[float, ...], got: float) -> str:
-    """The mistake that explains what the answer gives in all cases, or else in this one."""
-    answers = [_quietly(attempt.answer, other) for other in CASES]
-    fitting = [(mistake, text) for mistake, text in HOUR_MISTAKES if close(got, mistake(*case))]
-    for mistake, text in fitting:
-        if all(close(answer, mistake(*other)) for answer, other in zip(answers, CASES, strict=True)):
-            return text
-    return fitting[0][1] if fitting else f"{_AGAIN}: {attempt.gave}"
-
-
-def _quietly(answer: Callable[..., Any], case: tuple[float, ...]) -> Any:
-    try:
-        return answer(*case)
-    except Exception:  # it was called for the diagnosis only
-        return None

@@ -70,7 +70,10 @@ TEXT_FAULTS: tuple[Fault, ...] = (
     (_some(lambda text: "\n" in text.strip()), f"two rows became one: {QUOTING}"),
     (lambda wanted, got: _bare(got) == _bare(wanted), QUOTING),
     (lambda wanted, got: any("|" in t for t in wanted) and len(got) == len(wanted), DELIMITER),
-    (lambda wanted, got: len(got) == len(wanted) - 1, f"one caption is lost: {BAD_ROW}, do not drop it"),
+    (
+        lambda wanted, got: len(got) == len(wanted) - 1,
+        f"one caption is lost; drop no row: {BAD_ROW}",
+    ),
     (lambda wanted, got: True, "each image has its own captions, all of them and once, as in the table"),
 )
 MIXED_UP = "these are the captions of another image: the rows of images and captions went out of step"
@@ -132,7 +135,7 @@ def read_captions(attempt: Attempt) -> None:
 
 
 def _expect_names(attempt: Attempt, wanted: Mapping[str, Any], got: Mapping[Any, Any]) -> None:
-    because = "images are lost: a quote that is never closed swallows the rows after it; csv.QUOTE_NONE"
+    because = "images are lost, as where an open quote swallows all rows after it; csv.QUOTE_NONE avoids it"
     if set(got) - set(wanted):
         because = f"a name is text before the first `|`, and the first line is the header; {DELIMITER}"
     attempt.require(set(got) == set(wanted), f"names {sorted(map(str, got))}", f"{sorted(wanted)}", because)
@@ -310,7 +313,7 @@ def captions_of(attempt: Attempt) -> None:
             got = attempt(path, _shown=f"a file of {many} images of {bytes_text(size)}")
         delivered = fetched() - before  # the small file came first, and with it all libraries
         _expect_lists(attempt, _LISTS, got)
-    whole = f"the whole file was read to get its captions: {_COLUMN}"
+    whole = f"images were read to get the captions: {_COLUMN}"
     mapped = f"a map copies nothing, but Linux fetched its images: through a pa.OSFile, {_COLUMN}"
     for count, how, because in ((traffic.most, "moved", whole), (delivered, "from storage", mapped)):
         got = f"{bytes_text(count)} {how} for {bytes_text(len(str(_LISTS)))} of text"

@@ -12,7 +12,6 @@ whether the worker has a descriptor of its own. Notebook 04 sends participants h
 
 from __future__ import annotations
 
-import itertools
 import os
 import tracemalloc
 from collections.abc import Callable, Iterator, Sequence
@@ -24,7 +23,7 @@ from unittest import mock
 import h5py
 import numpy as np
 
-from exercises.checks import Attempt, check, diagnose
+from exercises.checks import Attempt, Mistake, check, diagnose, explain
 from exercises.checks.forked import in_worker, offsets_of
 from smallfiles.measure.workers import peak_memory
 
@@ -116,7 +115,7 @@ def write_blob(attempt: Attempt) -> None:
     place = attempt.folder()
     _converted(attempt, place / "rows.h5", SMALL)
     peak = _converted(attempt, place / "photo.h5", _items([PHOTO], [3]))
-    because = "somewhere each byte becomes a Python object, as in list(…); a row is an array already"
+    because = "so much is needed where each byte becomes a Python object, as in list(…); a row is an array"
     got, expected = f"{peak:,} bytes of memory for a row of {PHOTO:,}", "a few times the row"
     attempt.require(peak < 5 * PHOTO, got, expected, because)
     peak, total = _converted(attempt, place / "many.h5", _items([PHOTO] * 48, range(48))), 48 * PHOTO
@@ -295,7 +294,7 @@ _CONTIGUOUS = "data.chunks is None where the storage is contiguous; there the sl
 
 @check(
     buys="You know what a file costs to read at random before a job of a thousand GPUs reads it.",
-    errors={TypeError: f"if it is about None: {_CONTIGUOUS}"},
+    errors={TypeError: _CONTIGUOUS},
 )
 def bytes_fetched(attempt: Attempt) -> None:
     """`bytes_fetched(data, start, stop)` is what HDF5 fetches for a slice."""
@@ -305,30 +304,57 @@ def bytes_fetched(attempt: Attempt) -> None:
         file.create_dataset("contiguous", data=values)
         file.create_dataset("raw chunks", data=values, chunks=(_CHUNK,))
         file.create_dataset("gzip chunks", data=values, chunks=(_CHUNK,), compression="gzip")
-        for kind, (start, stop) in itertools.product(file, _SLICES):
-            _cost(attempt, kind, file[kind], start, stop)
+        cases = [(file[kind], *some) for kind in file for some in _SLICES]
+        for case in cases:
+            _cost(attempt, case, cases)
 
 
-def _cost(attempt: Attempt, kind: str, data: h5py.Dataset, start: int, stop: int) -> None:
+_Slice: TypeAlias = tuple[h5py.Dataset, int, int]
+
+
+def _stored(data: h5py.Dataset) -> list[int]:
+    return [data.id.get_chunk_info(number).size for number in range(data.id.get_num_chunks())]
+
+
+def _in_chunks(wrong: Callable[[list[int], int, int], int]) -> Callable[[h5py.Dataset, int, int], int]:
+    """A mistake with the sizes of the chunks, for a slice that is not empty and not of contiguous data."""
+
+    def cost(data: h5py.Dataset, start: int, stop: int) -> int:
+        contiguous = data.chunks is None or start == stop
+        return stop - start if contiguous else wrong(_stored(data), start, stop)
+
+    return cost
+
+
+_fetched = _in_chunks(lambda sizes, start, stop: sum(sizes[start // _CHUNK : (stop - 1) // _CHUNK + 1]))
+_BEFORE = "this is the size before compression; get_chunk_info_by_coord has .size"
+_BEHIND = "the slice ends before `stop`: no chunk that begins there"
+_CHUNK_MISTAKES: tuple[Mistake, ...] = (
+    (lambda data, start, stop: stop - start, "a chunk is fetched whole, even for one byte of it"),
+    (
+        _in_chunks(lambda sizes, *_: sum(sizes)),
+        "these are all chunks; only those that the slice touches are fetched",
+    ),
+    (_in_chunks(lambda _, start, stop: ((stop - 1) // _CHUNK - start // _CHUNK + 1) * _CHUNK), _BEFORE),
+    (
+        _in_chunks(lambda sizes, start, _: sizes[start // _CHUNK]),
+        "a slice may begin in one chunk and end in another",
+    ),
+    (_in_chunks(lambda sizes, start, stop: sum(sizes[start // _CHUNK : stop // _CHUNK + 1])), _BEHIND),
+)
+
+
+def _cost(attempt: Attempt, case: _Slice, cases: Sequence[_Slice]) -> None:
     """Compare one slice; a wrong number is looked for among those of known mistakes."""
+    data, start, stop = case
+    kind = str(data.name).strip("/")
     got = attempt(data, start, stop, _shown=f"{kind} of {_CHUNK if data.chunks else 'none'}, {start}, {stop}")
     attempt.require(type(got) is int, got, "a number of bytes", "return a plain int")
-    if data.chunks is None or start == stop:
-        because = "an empty slice fetches nothing" if start == stop else _CONTIGUOUS
-        attempt.expect(stop - start, got, because=because)
-        return
-    stored = [data.id.get_chunk_info(number).size for number in range(data.id.get_num_chunks())]
-    first, last = start // _CHUNK, (stop - 1) // _CHUNK
-    because = diagnose(
-        got,
-        (stop - start, "a chunk is fetched whole, even for one byte of it"),
-        (sum(stored), "these are all chunks; only those that the slice touches are fetched"),
-        (
-            (last - first + 1) * _CHUNK,
-            "this is the size before compression; get_chunk_info_by_coord has .size",
-        ),
-        (stored[first], "a slice may begin in one chunk and end in another"),
-        (sum(stored[first : stop // _CHUNK + 1]), "the slice ends before `stop`: no chunk that begins there"),
-        otherwise="sum .size of get_chunk_info_by_coord over the chunks from start // size * size up to stop",
-    )
-    attempt.expect(sum(stored[first : last + 1]), got, because=because)
+    right = _fetched(data, start, stop)
+    because = "an empty slice fetches nothing" if start == stop else _CONTIGUOUS
+    if data.chunks is not None and got != right and start != stop:
+        otherwise = (
+            "sum .size of get_chunk_info_by_coord over the chunks from start // size * size up to stop"
+        )
+        because = explain(attempt.answer, case, cases, _CHUNK_MISTAKES, otherwise=otherwise)
+    attempt.expect(right, got, because=because)

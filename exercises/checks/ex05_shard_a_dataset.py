@@ -10,10 +10,15 @@ sends participants here.
 from __future__ import annotations
 
 import itertools
+import pickle
+import random
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, TypeAlias
+
+import numpy as np
+import torch
 
 from exercises.checks import Attempt, check, diagnose
 
@@ -34,7 +39,16 @@ _ALIKE = {
 }
 _HASHED = "this depends on the order of a set, or on hash(), which differs in each process; use the list's"
 _CHANCE = "the same call gave two different answers: leave nothing to chance but random.Random(seed …)"
-_OWN_DECK = "with rank or worker in the seed each shuffles a deck of its own; use seed and epoch only"
+_OWN_DECK = (
+    "each process shuffles a deck of its own, as with rank or worker in the seed; use seed and epoch only"
+)
+_GLOBAL = (
+    "your function changes the generator that the whole program uses, and with it the random crops of the "
+)
+_GLOBAL += 'training: make a generator of its own, random.Random(f"{seed} {epoch}")'
+_LOST = "no shard is read twice, but some are left to nobody. Rounding down with // does that: deal in turn"
+_AGAIN = "some shards are given to several processes: each process must leave to the others what is theirs"
+_NOTHING = "no process got a shard: return the shards of this process"
 _LATE = "late ranks get less, and others wait: split over the ranks first, then each share over its workers"
 
 
@@ -47,12 +61,19 @@ def _slice(shards: Hand, rank: int, ranks: int, worker: int, workers: int) -> Ha
     return shards[place * length : (place + 1) * length]
 
 
+def _blocks(shards: Hand, rank: int, ranks: int, worker: int, workers: int) -> Hand:
+    of_rank = shards[rank * (len(shards) // ranks) :][: len(shards) // ranks]
+    return of_rank[worker * (len(of_rank) // workers) :][: len(of_rank) // workers]
+
+
+_ROUNDED = "rounding down loses the tail: no process reads what is left after equal slices"
 _FROM_1 = "ranks and workers count from 0, as SLURM_PROCID and worker ids do; yours begin at 1"
 _SUM = "rank + worker is the same number for different processes, such as 1 + 0 and 0 + 1"
 # What would have given these shards, and the sentence that helps.
 FORMULAS: tuple[tuple[Formula, str], ...] = (
     (lambda shards, rank, ranks, worker, workers: shards[rank::workers][worker::ranks], _CROSSED),
-    (_slice, "rounding down loses the tail: no process reads what is left after equal slices"),
+    (_slice, _ROUNDED),
+    (_blocks, f"{_ROUNDED}, first of the ranks and then of the workers"),
     (lambda shards, rank, *others: _in_turn(shards[1:], rank, *others), _FROM_1),
     (lambda shards, rank, ranks, worker, workers: shards[rank + worker :: ranks * workers], _SUM),
 )
@@ -129,7 +150,8 @@ def _judge(attempt: Attempt, case: Case, *more: int) -> Hands:
     hands = _ask(attempt, case, *more)
     faults, gave = case.faults(hands), attempt.gave
     if faults:
-        because = _outside(attempt, case, hands, more) or _why(case, hands, bool(more))
+        because = _outside(attempt, case, hands, more)
+        because = because or (_why_shuffled(attempt, case, hands, *more) if more else _why(case, hands))
         attempt.given(gave)
         raise attempt.wrong(f"of {case.shards} shards: {faults}", "each with exactly one process", because)
     of_rank = [sum(len(hands[r, w]) for w in range(case.workers)) for r in range(case.ranks)]
@@ -152,18 +174,35 @@ def _outside(attempt: Attempt, case: Case, hands: Hands, more: tuple[int, ...]) 
     return ""
 
 
-def _why(case: Case, hands: Hands, shuffled: bool) -> str:
-    """By who reads the same as whom, and by what known formulas would have given."""
+def _why(case: Case, hands: Hands) -> str:
+    """By who reads the same as whom, by what known formulas would have given, or by what is wrong."""
+    if not any(hands.values()):
+        return _NOTHING
     workers_alike = case.workers > 1 and all(hands[r, w] == hands[r, 0] for r, w in case.places)
     ranks_alike = case.ranks > 1 and all(hands[r, w] == hands[0, w] for r, w in case.places)
     if workers_alike or ranks_alike:
         return _ALIKE[workers_alike, ranks_alike]
-    if shuffled:
-        return _OWN_DECK
     if all(hands.values()) and case.shards < len(hands):
         return "a process without a shard of its own returns an empty list; a spare shard is read twice"
-    otherwise = "each process must leave to the others what is theirs: split by rank, then by worker"
+    read = [name for hand in hands.values() for name in hand]
+    otherwise = _LOST if len(set(read)) == len(read) else _AGAIN
     return next((because for formula, because in FORMULAS if case.dealt(formula) == hands), otherwise)
+
+
+def _why_shuffled(attempt: Attempt, case: Case, hands: Hands, seed: int, epoch: int) -> str:
+    """What is wrong with the deal, if one process alone shows the deck; or that there is not one deck.
+
+    How often shards are read does not depend on the seed where all processes deal from one deck.
+    """
+    times = [
+        sorted(Counter(itertools.chain(*_ask(attempt, case, seed + n, epoch).values())).values())
+        for n in range(4)
+    ]
+    if any(counts != times[0] for counts in times):
+        return _OWN_DECK
+    deck = _ask_one(attempt, Case(1, 1, case.shards), (0, 0), (seed, epoch), 0)
+    names = dict(zip(deck, case.names, strict=False)) if sorted(deck) == case.names else {}
+    return _why(case, {place: [names.get(name, name) for name in hand] for place, hand in hands.items()})
 
 
 @check(
@@ -176,8 +215,7 @@ def my_shards(attempt: Attempt) -> None:
         _judge(attempt, Case(*numbers))
 
 
-_TYPE = 'if it is about the seed: a seed is one number or text, such as random.Random(f"{seed} {epoch}"); '
-_TYPE += "if not, compare your first line with the task"
+_TYPE = 'a seed is one number or text, such as random.Random(f"{seed} {epoch}")'
 
 
 @check(
@@ -204,6 +242,24 @@ def my_shards_in_epoch(attempt: Attempt) -> None:
         (other != second, f"that of seed {SEED}", "another order", "the seed does not reach the shuffle"),
     ):
         attempt.require(holds, got, expected, because)
+    _expect_untouched(attempt, four)
+
+
+def _expect_untouched(attempt: Attempt, case: Case) -> None:
+    """Refuse an answer that seeds a global generator; the order that it returns is right."""
+    before = _global_states()
+    _ask(attempt, case, SEED, 0)
+    touched = [name for name, state in _global_states().items() if state != before[name]]
+    expected = "global generators as they were"
+    attempt.require(not touched, f"another state of {', '.join(touched)}", expected, _GLOBAL)
+
+
+def _global_states() -> dict[str, bytes]:
+    return {
+        "random": pickle.dumps(random.getstate()),
+        "np.random": pickle.dumps(np.random.get_state()),
+        "torch": torch.get_rng_state().numpy().tobytes(),
+    }
 
 
 # --- Task 3: as many batches on each rank ---

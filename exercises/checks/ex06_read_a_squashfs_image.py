@@ -35,14 +35,20 @@ _SHARED = "the workers inherit one open file with one offset, and each seeks whe
 _SHARED += "read: use os.pread, which takes the position as an argument"
 _THREADS = "the threads of a process share its open file and the offset: one seeks, another one seeks, "
 _THREADS += "and the first reads at the wrong place; use os.pread, which takes the position as an argument"
+_ELSEWHERE = "it is right alone and wrong in threads, and the offset of the file does not move: the threads "
+_ELSEWHERE += "share something else of the reader, such as a buffer; make it anew for each read"
+_INHERITED = "it is right here and wrong in a forked worker: what the reader has opened or kept before the "
+_INHERITED += "fork does not fit there; use os.pread, or open anew where os.getpid() is another one"
 _DUP = "os.dup gives a second number of the same open file, and both have one offset; use os.pread"
-_LOCK = "a lock makes it right, and one thread reads while all others wait: on a parallel file system, where "
-_LOCK += "a read mostly waits, four threads are then as slow as one; os.pread needs no lock"
+_LOCK = "only one thread reads at a time, as behind a lock, while all others wait: on a parallel file "
+_LOCK += "system, where a read mostly waits, four threads are then as slow as one; os.pread needs no lock"
+_CLOSED = "what is open here is not open in a spawned worker: open the file there, at the first read"
 _NUMBER = "the number of a descriptor means nothing in another process: leave it behind in __getstate__"
 _OPENS = "each open is a request to the metadata server, and a large file needs one per process; keep it"
 _PER_THREAD = "a file for each thread is right, and costs an open for each: 1,000 workers of 8 threads send "
 _PER_THREAD += "8,000 requests to the metadata server; with os.pread all threads share one open file"
 _WHOLE = "your reader reads the whole file into memory, and a real one does not fit there"
+_MORE = "your reader reads more of the file than the samples that it is asked for"
 _SHORT = "a read may return less than it was asked for, and the next one continues behind it: loop until "
 _SHORT += "all of the sample is there"
 _CUT = "the file ends within the sample, as after an interrupted copy: an empty read means the end, and half "
@@ -118,10 +124,9 @@ def _in_threads(count: int, work: Callable[[int], Any], limit_s: float) -> list[
     buys="A worker with four threads now has four reads in flight, and each image belongs to its label.",
     limit_s=30,
     errors={
-        TypeError: "if about pickle: what is open cannot travel, leave it behind in __getstate__; if not, "
-        "compare your class with the task",
+        TypeError: "what is open cannot be pickled: leave it behind in __getstate__",
         FileNotFoundError: "the path that is given must be opened, not another one",
-        OSError: "if it says Bad file descriptor: its number is that of another process, or it was closed",
+        OSError: "the number of a descriptor is that of another process, or the file was closed",
     },
 )
 def reader(attempt: Attempt) -> None:
@@ -180,13 +185,16 @@ class Tried:
         made = self.made()
         self.attempt.given("reader[3] in this process, then reader[5] in a forked worker")
         before = offsets_of(self.path)
-        self.right(in_worker(lambda: bytes(made[5]) == self.truth[5]), _SHARED)
+        found = in_worker(lambda: bytes(made[5]) == self.truth[5])
         moved = offsets_of(self.path) != before
+        self.right(found, _SHARED if moved else _INHERITED)
         self.attempt.given("one reader, used here and then in two forked workers")
         trial = count_wrong(made.__getitem__, self.truth, _SECONDS)
         held = {type(value).__name__ for value in getattr(made, "__dict__", {}).values()}
         because = f"{_SHARED}, or open anew where os.getpid() is another one than at the opening"
-        if held & {"lock", "RLock"}:
+        if not moved:
+            because = _INHERITED
+        elif held & {"lock", "RLock"}:
             because = f"a lock of threading works within one process; {_SHARED}"
         got = f"{trial.wrong:,} wrong samples of {trial.reads:,}, {trial.errors:,} errors"
         got += ", and a worker's read moved the offset of this process's file" if moved else ""
@@ -195,11 +203,12 @@ class Tried:
 
     def in_threads(self) -> None:
         """Four threads that take turns as often as possible."""
-        trial = count_wrong(self.made().__getitem__, self.truth, _SECONDS, threads=True)
+        made = self.made()
+        trial = count_wrong(made.__getitem__, self.truth, _SECONDS, threads=True)
         self.attempt.given("one reader in four threads")
         got = f"{trial.wrong:,} wrong samples of {trial.reads:,}, {trial.errors:,} errors"
         whole = not (trial.wrong or trial.errors)
-        self.attempt.require(whole, got, "the right bytes in all threads", self.why_in_threads())
+        self.attempt.require(whole, got, "the right bytes in all threads", self.why_in_threads(made))
 
     def side_by_side(self) -> None:
         """Two threads that wait for each other where they are about to read."""
@@ -221,13 +230,21 @@ class Tried:
 
         found = _in_threads(len(wanted), work, _MEET_S + _SPARE_S)
         self.attempt.given("one reader in two threads that meet when they are about to read")
-        self.attempt.require(all(found), "wrong bytes", "the right bytes in both", self.why_in_threads())
+        self.attempt.require(all(found), "wrong bytes", "the right bytes in both", self.why_in_threads(made))
         self.attempt.require(not meeting.broken, "one read at a time", "two reads at once", _LOCK)
 
-    def why_in_threads(self) -> str:
-        """What makes threads wrong; a copy of a descriptor deserves a word of its own."""
+    def why_in_threads(self, made: Any) -> str:
+        """What makes threads wrong: reads without them show whether the offset of an open file moves."""
+        seen = [offsets_of(self.path)]
+        for index in (3, 7, 5):
+            with suppress(Exception):
+                made[index]
+            seen.append(offsets_of(self.path))
+        kept = seen[0] and all(offsets == seen[0] for offsets in seen)
         codes = (getattr(method, "__code__", None) for method in vars(self.attempt.answer).values())
-        return _DUP if any(code and {"dup", "dup2"} & {*code.co_names} for code in codes) else _THREADS
+        if any(code and {"dup", "dup2"} & {*code.co_names} for code in codes):
+            return _DUP
+        return _ELSEWHERE if kept else _THREADS
 
     def pickled(self) -> None:
         """As a spawned worker gets it, which has none of this process's open files."""
@@ -244,7 +261,10 @@ class Tried:
             return all(bytes(received[index]) == self.truth[index] for index in (3, 7, 0))
 
         self.attempt.given("the pickled reader in a worker that has none of this process's open files")
-        self.right(in_worker(as_spawned), _NUMBER)
+        numbers = {int(descriptor) for descriptor in offsets_of(self.path)}
+        kept = getattr(pickle.loads(sent), "__dict__", {}).values()
+        travels = any(type(value) is int and value in numbers for value in kept)
+        self.right(in_worker(as_spawned), _NUMBER if travels else _CLOSED)
 
     def short_reads(self) -> None:
         """`os.pread` returns half of what it is asked for; then a sample reaches beyond the end."""
@@ -268,10 +288,12 @@ class Tried:
         counted = in_worker(self.costs, limit_s=10)
         self.attempt.given(f"{_READS} reads in one process, then more in {_POOL} threads")
         got = counted["error"] if isinstance(counted, dict) else "no answer in 10 s"
-        self.attempt.require(isinstance(counted, list), got, "the cost of reading", _WHOLE)
+        because = f"{_READS} samples, one after the other, take much longer than a few before"
+        self.attempt.require(isinstance(counted, list), got, "the cost of reading", because)
         opens, in_threads, read, wanted = counted
-        few = read <= 4 * wanted + (1 << 20)
-        self.attempt.require(few, f"{read:,} bytes read", f"about the {wanted:,} that were asked for", _WHOLE)
+        few, expected = read <= 4 * wanted + (1 << 20), f"about the {wanted:,} that were asked for"
+        because = _WHOLE if read >= self.path.stat().st_size else _MORE
+        self.attempt.require(few, f"{read:,} bytes read", expected, because)
         self.attempt.require(opens <= 2, f"the file was opened {opens} times", "once", _OPENS)
         got = f"{in_threads} more opens by {_POOL} threads"
         self.attempt.require(not in_threads, got, "one open per process", _PER_THREAD)

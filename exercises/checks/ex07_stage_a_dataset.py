@@ -48,21 +48,25 @@ WHY = {
     "left": "a temporary file stays behind and takes memory from the job: rename it or remove it",
     "again": "a good copy was there: compare size and modification time, which shutil.copy2 keeps",
     "deletes": "copies of other jobs lie in the folder and are in use; remove only the file that you made",
-    "old": "that the name exists says little: compare size and st_mtime_ns with the source",
+    "old": "the old copy was given out; that the name exists says little: compare size and st_mtime_ns",
     "overwritten": "a job reads the old copy while it changes: write to another name, then os.replace",
     "half": "that the name exists does not say that the copy is complete: compare its size with the source",
     "final name": "half a copy lies under the final name: write to another name, then os.replace, one step",
     "given half": "the second job gave out half a copy: take a lock (fcntl.flock) before you look",
-    "shared": "two jobs write to one temporary name: hold a lock (fcntl.flock) while you copy",
+    "shared": "the jobs disturb each other, for example by writing to one temporary name: hold a lock "
+    "(fcntl.flock) while you copy",
     "refused": "the second job failed because the first was copying; it should wait, or copy for itself",
-    "stuck": "the next job waits forever: a lock *file* stays when its owner dies; fcntl.flock lets go",
+    "stuck": "the next job never returns: it may wait for what a killed job leaves, such as a lock *file*; "
+    "fcntl.flock lets go when its owner dies",
     "handler": "after your function SIGTERM still calls your handler: put the old one back in `finally`",
     "followed": "you wrote through a planted link: look with is_symlink; os.replace replaces the link itself",
+    "link accepted": "you took a planted link for a good copy: look with is_symlink or os.lstat",
     "lock followed": "open empties the file behind a planted link: open a lock by os.open with os.O_NOFOLLOW",
     "folder followed": "`folder` was a planted link; look with folder.is_symlink() and raise OSError",
     "full ignored": "the disk was full, and you did not say so; let the OSError of the copy through",
     "full left": "your part keeps the full disk full: remove the temporary file in `finally`",
-    "term left": "SIGTERM runs no `finally`, unless a handler raises: lambda *_: sys.exit(143)",
+    "term left": "a part of the copy stays; SIGTERM runs a `finally` only if a handler raises an exception: "
+    "lambda *_: sys.exit(143)",
     "term ignored": "after SIGTERM comes SIGKILL: clean up and end at once, with a code other than 0",
     "kill left": "what a killed job copied stays: under a lock, one fixed temporary name is written over",
 }
@@ -232,8 +236,6 @@ def into_a_new_folder(scene: Scene) -> None:
     found = scene.copy.lstat()
     linked = stat.S_ISLNK(found.st_mode) or found.st_ino == scene.src.stat().st_ino
     scene.refuse(linked, "link", "a link to the source", "a copy")
-    mode = stat.S_IMODE(scene.folder.stat().st_mode)
-    scene.refuse(bool(mode & 0o077), "open folder", f"a folder of mode {mode:o}", "mode 700")
     scene.clean("left", NAME)
 
 
@@ -267,6 +269,13 @@ def half_a_copy_is_there(scene: Scene) -> None:
     scene.finished("where half a copy lies under the final name", "half")
 
 
+def others_may_not_look(scene: Scene) -> None:
+    """The folder is of mode 700. It comes last: `mkdir(exist_ok=True)` alone must not hide the races."""
+    scene.finished()
+    mode = stat.S_IMODE(scene.folder.stat().st_mode)
+    scene.refuse(bool(mode & 0o077), "open folder", f"a folder of mode {mode:o}", "mode 700")
+
+
 def two_at_once(scene: Scene) -> None:
     """The second comes when the first is half-way."""
     with scene.job("while another job is half-way with the same", _HALF_WAY) as first:
@@ -281,7 +290,7 @@ def two_at_once(scene: Scene) -> None:
             scene.refuse(half, "final name", f"half of {NAME} while the first copies", "no such name yet")
             first.send(signal.SIGCONT)
             for told in (first.report(), early or second.report()):
-                scene.good(told, "shared", failed="shared", none="stuck")
+                scene.good(told, "shared", failed="shared")
     scene.clean("shared", NAME)
     scene.refuse(digest(scene.copy) != digest(scene.src), "shared", "other bytes in the folder")
 
@@ -293,7 +302,7 @@ def after_a_killed_job(scene: Scene) -> None:
             return
         one.send(signal.SIGKILL)
         one.ended()
-    scene.good(scene.told(""), "given half", none="stuck")
+    scene.good(scene.told(""), "half", none="stuck")
     scene.clean("kill left", NAME)
 
 
@@ -317,8 +326,8 @@ def a_link_is_planted(scene: Scene) -> None:
     told = scene.told("where folder / src.name is a link to a file of yours")
     scene.refuse(digest(victim) != before, "followed", "the file behind the link, overwritten", "it to stay")
     if told is None or not told.get("is_os_error"):  # refusing is right too
-        scene.good(told, "followed")
-        scene.refuse(scene.copy.is_symlink(), "followed", "still a link", "a copy")
+        scene.good(told, "link accepted")
+        scene.refuse(scene.copy.is_symlink(), "link accepted", "still a link", "a copy")
 
 
 def a_lock_is_a_link(scene: Scene) -> None:
@@ -369,11 +378,12 @@ def ended_by_sigterm(scene: Scene) -> None:
         got = f"exit code {one.code}" if one.ended(_ENDS_S) else f"it still runs {_ENDS_S:g} s later"
     scene.refuse(got in ("exit code 0", f"it still runs {_ENDS_S:g} s later"), "term ignored", got, "an end")
     scene.refuse(not neighbour.exists(), "deletes", "val.arrow is gone", "it to stay")
-    scene.clean("term left", neighbour.name)
+    complete = [NAME] if digest(scene.copy) == digest(scene.src) else []  # the signal came after the rename
+    scene.clean("term left", neighbour.name, *complete)
 
 
-ONE_CALL = (into_a_new_folder, a_good_copy_is_there, the_source_has_changed, half_a_copy_is_there)
-LOCK_AND_RENAME = (*ONE_CALL, two_at_once, after_a_killed_job)
+RACES = (into_a_new_folder, a_good_copy_is_there, two_at_once, after_a_killed_job)
+LOCK_AND_RENAME = (*RACES, the_source_has_changed, half_a_copy_is_there, others_may_not_look)
 LINKS = (the_handler_of_before, a_link_is_planted, a_lock_is_a_link, the_folder_is_a_link)
 SIGNALS_AND_LINKS = (*LINKS, the_disk_is_full, ended_by_sigterm)
 

@@ -29,7 +29,7 @@ import torch
 from PIL import Image
 from torch.overrides import TorchFunctionMode
 
-from exercises.checks import Attempt, check
+from exercises.checks import Attempt, Mistake, check, explain
 from helpers.experiments.nb08 import SIDE, Disk, scaled
 from smallfiles import formats
 from smallfiles.formats import arrow
@@ -92,6 +92,18 @@ LIMITS: tuple[tuple[Stages, int, float, str, str], ...] = (
 )
 
 
+def _limit(stages: Stages, workers: int, step_s: float, longest: str) -> str:
+    """What limits, if this stage is the longest."""
+    return "training" if workers and sum(stages.values()) / workers <= step_s else longest
+
+
+_BY_NAME = "max(stages) compares names, not seconds: max(stages, key=stages.get)"
+_NAMES: tuple[Mistake, ...] = (
+    (lambda stages, workers, step_s: _limit(stages, workers, step_s, max(stages)), _BY_NAME),
+    (lambda stages, workers, step_s: max(stages), _BY_NAME),
+)
+
+
 @check(buys="You add no CPUs where the GPU is the limit.", errors={ZeroDivisionError: _NONE})
 def bottleneck(attempt: Attempt) -> None:
     """`bottleneck(stages, workers, step_s)` names the stage to mend, or `training`."""
@@ -99,24 +111,24 @@ def bottleneck(attempt: Attempt) -> None:
     for _ in range(40):
         stages = {name: chance.random() for name in chance.sample(("read", "unpack", "decode", "collate"), 3)}
         workers, step_s = chance.randint(0, 4), chance.random()
-        keeps_up = workers and sum(stages.values()) / workers <= step_s
-        right = "training" if keeps_up else max(stages, key=lambda name: stages[name])
+        right = _limit(stages, workers, step_s, max(stages, key=stages.__getitem__))
         more.append((stages, workers, step_s, right, _ALL))
+    cases = [case[:3] for case in (*LIMITS, *more)]
     for stages, workers, step_s, right, because in (*LIMITS, *more):
         got = attempt(stages, workers, step_s)
         seconds = "return the name, not the seconds: max(stages, key=stages.get)"
         attempt.require(isinstance(got, str), got, right, seconds)
         if got not in (*stages, "training"):
             because = "return a name from stages, letter for letter, or training"
-        elif right != "training" and got == max(stages):
-            because = "max(stages) compares names, not seconds: max(stages, key=stages.get)"
-        elif right != "training" and got != "training":
-            because = "another stage takes longer"
+        elif got != right and "training" not in (right, got):
+            case = (stages, workers, step_s)
+            because = explain(attempt.answer, case, cases, _NAMES, otherwise="another stage takes longer")
         attempt.expect(right, got, because=because)
 
 
 # --- Task 2: open once ---
 
+_KEEP = "the file is opened more than once; keep the handle on self, and open it only if it is None"
 _ASKED: tuple[list[int], ...] = ([3, 1, 2], [7, 0], [1, 3, 3], [])
 
 
@@ -134,15 +146,13 @@ def reader(attempt: Attempt) -> None:
     for indices in _ASKED:
         _ask(attempt, one, first, indices)
     attempt.given(f"{len(_ASKED)} calls for {asked} samples")
-    opens = "the file is opened more than once; keep the handle on self, and open it only if it is None"
-    opens = opens if disk.opens else "nothing was opened by disk.open, so your file is not the disk's"
+    opens = _KEEP if disk.opens else "nothing was opened by disk.open, so your file is not the disk's"
     attempt.require(disk.opens == 1, f"{disk.opens} opens", "1 open, at the first call", opens)
     reads = "read what is asked for, and keep no samples: all of them are 140 GB of ImageNet"
     attempt.require(disk.reads == asked, f"{disk.reads} samples read", f"{asked} read", reads)
     disk = Disk(0.0)
-    because = "a second reader got the file of the first: put the handle on self, not on the class"
-    _ask(attempt, _made(attempt, disk, second), second, [5], because)
-    attempt.require(disk.opens == 1, f"{disk.opens} opens", "one for each reader", because)
+    _ask(attempt, _made(attempt, disk, second), second, [5], first)
+    attempt.require(disk.opens == 1, f"{disk.opens} opens", "one for each reader", _KEEP)
 
 
 def _packed(path: Path, word: str) -> Path:
@@ -161,20 +171,28 @@ def _made(attempt: Attempt, disk: Disk, path: Path) -> Any:
     return made
 
 
-def _ask(attempt: Attempt, one: Any, path: Path, indices: list[int], because: str = "") -> None:
+def _ask(attempt: Attempt, one: Any, path: Path, indices: list[int], other: Path | None = None) -> None:
+    """Compare the samples that a reader gives; `other` is the file that another reader has opened before."""
     got = attempt.tried(f"reader({indices}) of {path.name}", one, list(indices))
-    file = formats.open(path)
-    true = [(bytes(file.read(index)), file.target(index)) for index in indices]
     attempt.require(isinstance(got, list), got, "a list of pairs", "a caller needs all: return a list")
-    pairs = "a sample is a pair of bytes and label, bytes first; one for each number, in their order"
-    attempt.expect(true, got, because=because or pairs)
+    because = "a sample is a pair of bytes and label, bytes first; one for each number, in their order"
+    if other and got == _samples(other, indices):
+        because = "a second reader got the file of the first: put the handle on self, not on the class"
+    attempt.expect(_samples(path, indices), got, because=because)
+
+
+def _samples(path: Path, indices: list[int]) -> list[tuple[bytes, int]]:
+    file = formats.open(path)
+    return [(bytes(file.read(index)), file.target(index)) for index in indices]
 
 
 # --- Task 3: less work ---
 
 SIZE, _NEAR, _COPIES = 96, 6.0, 3.5
 _FLOATS = "floats of a whole picture are four bytes for one, and slow: cut and scale the bytes as they are"
-_WHOLE = "the whole picture is scaled, and most of it thrown away: cut the box out first, then scale it"
+_MEMORY = "this is several times the picture in bytes, as floats of all its pixels take: scale the bytes"
+_WHOLE = "a small box takes more memory than the picture, as if the whole picture is scaled and most of it "
+_WHOLE += "thrown away: cut the box out first, then scale it"
 
 
 def smooth(width: int, height: int, kind: str = "JPEG") -> bytes:
@@ -214,7 +232,7 @@ def picture(attempt: Attempt) -> None:
     because = "all calls fill one array, so a batch would hold its last picture many times: make a new one"
     same = all(np.array_equal(now, before) for now, before in kept)
     attempt.require(same, "views that changed when others were made", "a new array for each", because)
-    for box, because in ((Box(0, 0, 500, 500), _FLOATS), (Box(300, 60, 60, 60), _WHOLE)):
+    for box, because in ((Box(0, 0, 500, 500), _MEMORY), (Box(300, 60, 60, 60), _WHOLE)):
         _count_work(attempt, smooth(500, 500), box, because)
 
 
@@ -260,7 +278,8 @@ def _count_work(attempt: Attempt, data: bytes, box: Box, because: str) -> None:
 # --- Task 4: a batch of bytes ---
 
 _STACK = "numpy.stack puts the views behind each other; make whole numbers of labels by torch.tensor"
-_LISTS = "each pixel becomes an object of Python on the way: no tolist(), no torch.tensor of a list"
+_LISTS = "on the way the pixels take several times their bytes, as objects of Python or wide numbers do: no "
+_LISTS += "tolist(), no torch.tensor of a list, no int64"
 
 
 @check(

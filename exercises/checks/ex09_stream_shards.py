@@ -12,12 +12,14 @@ only its ETag shows it. Notebook 09 sends participants here.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from itertools import islice
 from threading import Condition
 from typing import Any
 
-from exercises.checks import Attempt, check
+import numpy as np
+
+from exercises.checks import Attempt, Mistake, check, explain
 
 DATA, OTHER = bytes(range(251)) * 8, bytes(range(250, -1, -1)) * 8
 ALL, IN_FLIGHT = len(DATA), 3
@@ -159,16 +161,30 @@ class Store:
             return len(self.asked)
 
 
+def _block(names: list[str], rank: int, ranks: int, length: int) -> list[str]:
+    return names[rank * length : (rank + 1) * length]
+
+
 _TAIL = "rounding down loses the tail, and neighbours stay together: deal in turn"
-_SPLITS: tuple[tuple[Callable[[list[str], int, int], list[str]], str], ...] = (
+_NEIGHBOURS = "neighbours stay together, so each rank reads one part of the order: deal in turn"
+_SPLITS: tuple[Mistake, ...] = (
     (lambda names, rank, ranks: names, "every rank reads everything: deal the names out first"),
-    (lambda names, rank, ranks: names[rank * (len(names) // ranks) :][: len(names) // ranks], _TAIL),
+    (lambda names, rank, ranks: _block(names, rank, ranks, len(names) // ranks), _TAIL),
+    (lambda names, rank, ranks: _block(names, rank, ranks, -(-len(names) // ranks)), _NEIGHBOURS),
+    (lambda names, rank, ranks: np.array_split(names, ranks)[rank].tolist(), _NEIGHBOURS),
     (lambda names, rank, ranks: names[rank + 1 :: ranks], "ranks count from 0: rank 0 takes the first name"),
 )
 _SOONEST = "they come as they arrive, in another order each time: wait for them in the order of the names"
 _ONE = "one request after the other: submit the next ones to a pool before you wait for this one"
+_FEW = (
+    "fewer than in_flight requests are ever on their way: submit the next ones before you wait for this one"
+)
 _AHEAD = "all is asked for at once (pool.map does), and waits in memory: keep in_flight on their way"
-_DRAINS = "slices of names drain at each border, and the line is idle: submit the next name when one is taken"
+_MORE = (
+    "more than in_flight objects are on their way or wait in memory: submit one name for each that is taken"
+)
+_DRAINS = "fewer than in_flight are on their way when one is taken, as with slices of names, which drain at "
+_DRAINS += "each border: submit the next name when one is taken"
 _LOST = "a fetch failed, and its object is missing without an error: .result() raises, so let it out"
 
 
@@ -192,14 +208,21 @@ _BUYS = "Latency now costs an epoch almost nothing, on any number of ranks, in t
 @check(buys=_BUYS)
 def stream(attempt: Attempt) -> None:
     """`stream(fetch, names, rank, ranks, in_flight)` yields one rank's objects, in order."""
-    for count, ranks in ((8, 1), (8, 2), (7, 2), (1, 2), (10, 3)):
-        names = [f"shard-{number:06}" for number in range(count)]
-        for rank in range(ranks):
-            got, due = _list(attempt, _stream(attempt, Store(), names, rank, ranks), 99), names[rank::ranks]
-            fits = (because for split, because in _SPLITS if split(names, rank, ranks) == got != due)
-            otherwise = _SOONEST if sorted(got) == due else "each object of this rank once, and no other"
-            attempt.require(got == due, got, f"{due}", next(fits, otherwise))
-    names = [f"shard-{number:06}" for number in range(12)]
+
+    def streamed(names: list[str], rank: int, ranks: int) -> list[str]:
+        return _list(attempt, _stream(attempt, Store(), names, rank, ranks), 99)
+
+    shared = ((8, 1), (8, 2), (7, 2), (1, 2), (10, 3))
+    cases = [(_names(count), rank, ranks) for count, ranks in shared for rank in range(ranks)]
+    for names, rank, ranks in cases:
+        got, due = streamed(names, rank, ranks), names[rank::ranks]
+        if got != due:
+            gave, otherwise = attempt.gave, "each object of this rank once, and no other"
+            otherwise = _SOONEST if sorted(got) == due else otherwise
+            because = explain(streamed, (names, rank, ranks), cases, _SPLITS, otherwise=otherwise)
+            attempt.given(gave)
+            raise attempt.wrong(f"{got}", f"{due}", because)
+    names = _names(12)
     _keeps_up(attempt, names)
     try:
         got = _list(attempt, _stream(attempt, Store(fails=names[5]), names, 0, 1), 99)
@@ -210,6 +233,10 @@ def stream(attempt: Attempt) -> None:
     raise attempt.wrong(f"{len(got)} objects and no error", "Missing, from shard-000005", _LOST)
 
 
+def _names(count: int) -> list[str]:
+    return [f"shard-{number:06}" for number in range(count)]
+
+
 def _keeps_up(attempt: Attempt, names: list[str]) -> None:
     """Whenever an object comes, so many others are on their way, and no more."""
     store = Store(meet=IN_FLIGHT)
@@ -217,12 +244,18 @@ def _keeps_up(attempt: Attempt, names: list[str]) -> None:
     for taken in range(1, len(names) + 1):
         _list(attempt, found, 1)
         due = min(taken - 1 + IN_FLIGHT, len(names))
-        attempt.require(store.most >= IN_FLIGHT, store.most, f"{IN_FLIGHT} requests at a time", _ONE)
+        attempt.require(
+            store.most >= IN_FLIGHT,
+            store.most,
+            f"{IN_FLIGHT} requests at a time",
+            _ONE if store.most == 1 else _FEW,
+        )
         asked = store.asked_for(due, _MEETING_S)
         got = f"{asked} asked for when {taken} were taken"
         attempt.require(asked >= due, got, f"{due} asked for", _DRAINS)
         if taken == 2:
             bound = taken + IN_FLIGHT
-            asked = store.asked_for(bound + 1, _AHEAD_S)  # who asks for all needs a moment
+            asked = store.asked_for(len(names), _AHEAD_S)  # who asks for all needs a moment
             bounded = asked <= bound and store.most <= IN_FLIGHT
-            attempt.require(bounded, f"{asked} asked for when 2 were taken", f"at most {bound}", _AHEAD)
+            because = _AHEAD if asked == len(names) else _MORE
+            attempt.require(bounded, f"{asked} asked for when 2 were taken", f"at most {bound}", because)

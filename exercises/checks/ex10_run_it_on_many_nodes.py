@@ -21,13 +21,13 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from exercises.checks import Attempt, NotStarted, check, diagnose
-from helpers.experiments.nb10 import players as environments
+from exercises.checks import Attempt, Mistake, NotStarted, check, diagnose, explain
+from helpers.experiments.nb10 import players
 from helpers.jobs import script as scripts
 
 _ROOT = Path(__file__).resolve().parents[2]
@@ -49,7 +49,8 @@ WHERE = {
     "script": "the job script sees SLURM_NTASKS, but is one process; only what srun starts is told "
     "SLURM_STEP_NUM_TASKS",
     "salloc": "the shell of salloc is a step of one task: its SLURM_STEP_NUM_TASKS is 1, not SLURM_NTASKS",
-    "first task": "task 0 of a step is not alone; see SLURM_STEP_NUM_TASKS. Read `env`, not os.environ",
+    "not alone": "this task is not alone, whatever its rank: see SLURM_STEP_NUM_TASKS. Read `env`, not "
+    "os.environ",
     "local for rank": "this number counts from 0 on each node; the rank is SLURM_PROCID, under torchrun RANK",
     "nodes": "SLURM_NNODES counts nodes and SLURM_NODEID numbers them; ranks are tasks",
     "computed": "nodes may have unequally many tasks: do not compute the local rank, take SLURM_LOCALID",
@@ -61,17 +62,15 @@ Environment = tuple[str, dict[str, str], Place, dict[Place, str]]
 
 def _environments() -> list[Environment]:
     """What is told, the right answer, and what other answers mean."""
-    srun, torchrun = environments.srun, environments.torchrun
+    srun, torchrun = players.srun, players.torchrun
     cases: list[Environment] = [("a laptop", {"HOME": "somewhere"}, (0, 1, 0), {})]
     for rank, node, local in ((3, 1, 0), (2, 0, 2), (0, 0, 0), (1, 0, 1)):  # even nodes hide wrong formulas
         env = {"SLURM_NODEID": str(node), "SLURM_LOCALID": str(local), "SLURM_STEP_TASKS_PER_NODE": "3,1"}
-        wrong = {(rank, 4, rank % 3): "computed", (rank, 4, rank % 2): "computed", (rank, 2, local): "nodes"}
-        wrong |= {(node, 4, local): "nodes", (local, 4, local): "local for rank", (0, 1, 0): "first task"}
-        what = f"srun, task {rank} of 4, on node {node}"
+        what, wrong = f"srun, task {rank} of 4, on node {node}", {(0, 1, 0): "not alone"}
         cases.append((what, {**srun(rank), **env, "SLURM_TASKS_PER_NODE": "3,1"}, (rank, 4, local), wrong))
     wrong = {(0, 4, 0): "script", (0, 2, 0): "script"}
-    cases.append(("the job script of two nodes with two tasks each", environments.script(), (0, 1, 0), wrong))
-    cases.append(("the shell of salloc", environments.salloc(), (0, 1, 0), {(0, 4, 0): "salloc"}))
+    cases.append(("the job script of two nodes with two tasks each", players.script(), (0, 1, 0), wrong))
+    cases.append(("the shell of salloc", players.salloc(), (0, 1, 0), {(0, 4, 0): "salloc"}))
     for rank in (0, 3):
         wrong = {(0, 1, 0): "torchrun", (rank % 2, 4, rank % 2): "local for rank"}
         cases.append((f"torchrun, process {rank} of 4", torchrun(rank), (rank, 4, rank % 2), wrong))
@@ -80,18 +79,43 @@ def _environments() -> list[Environment]:
     return [*cases, ("srun, which started torchrun on each node", below, (3, 4, 1), wrong)]
 
 
+def _from(rank: str, size: str, local: str, tasks_each: int = 0) -> Callable[[dict[str, str]], Place]:
+    """A mistake: an answer from other variables of srun, or with a computed local rank."""
+
+    def place(env: dict[str, str]) -> Place:
+        computed = int(env["SLURM_PROCID"]) % tasks_each if tasks_each else int(env[local])
+        return int(env[rank]), int(env[size]), computed
+
+    return place
+
+
+_RIGHT = ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID")
+SRUN_MISTAKES: tuple[Mistake, ...] = (
+    (_from("SLURM_LOCALID", *_RIGHT[1:]), WHERE["local for rank"]),
+    (_from("SLURM_NODEID", *_RIGHT[1:]), WHERE["nodes"]),
+    (_from(_RIGHT[0], "SLURM_NNODES", _RIGHT[2]), WHERE["nodes"]),
+    (_from(*_RIGHT[:2], "SLURM_NODEID"), WHERE["nodes"]),
+    (_from(*_RIGHT, tasks_each=2), WHERE["computed"]),
+    (_from(*_RIGHT, tasks_each=3), WHERE["computed"]),
+)
+
+
 @check(
     buys="Your program finds its share of the data under srun, under torchrun, and on your laptop.",
     errors={KeyError: f"{WHERE['laptop']}; ask with `in` or env.get() first"},
 )
 def place(attempt: Attempt) -> None:
     """`place(env)` gives rank, number of ranks and local rank."""
-    for what, env, right, wrong in _environments():
+    environments = _environments()
+    steps = [(env,) for what, env, *_ in environments if what.startswith("srun, task")]
+    for what, env, right, wrong in environments:
         got = attempt(env, _shown=f"the environment of {what}")
         got = tuple(got) if isinstance(got, list) else got
         known = [(told, WHERE[because]) for told, because in wrong.items() if told != right]
         texts = (tuple(map(str, right)), WHERE["text"])
         because = diagnose(got, texts, *known, otherwise="other numbers belong here")
+        if got != right and what.startswith("srun, task"):
+            because = explain(attempt.answer, (env,), steps, SRUN_MISTAKES, otherwise=because)
         attempt.expect(right, got, because=because)
 
 
@@ -301,7 +325,7 @@ def _time_limit(shell: subprocess.Popen[bytes], folder: Path, ranks: int, to_scr
 def _run(attempt: Attempt, path: Path, mode: Mode, what: str, size: Size = (2, 2, 2)) -> Play:
     """Play the script; it must train, in ranks that srun started, with the right arguments."""
     attempt.given(f"{path.name}, {what}")
-    found = play(path, attempt.folder() / "a job", mode, environments.script(*size))
+    found = play(path, attempt.folder() / "a job", mode, players.script(*size))
     ranks, last = found.of("train"), (found.log.strip().splitlines() or ["nothing"])[-1][-200:]
     by_srun = not found.of("torchrun") and any("SLURM_STEP_ID" in call["env"] for call in ranks)
     trained = bool(ranks or found.of("torchrun"))

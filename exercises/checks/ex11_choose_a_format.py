@@ -10,16 +10,14 @@ do not add up. Notebook 11 sends participants here.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
-from exercises.checks import Attempt, check, close, diagnose
+from exercises.checks import Attempt, Mistake, check, close, explain
 from smallfiles.scaling import WAYS, Storage, Way, Work
 
 Case: TypeAlias = tuple[Work, Storage, Way, int]
-Mistake: TypeAlias = tuple[Callable[..., float], str]
 NAMES = ("metadata", "targets", "network", "GPUs")
 
 
@@ -88,7 +86,7 @@ def _times(factor: Callable[[Work, Storage, Way, int], float]) -> Callable[..., 
     return lambda *c: {name: right * factor(*c) for name, right in _seconds(*c).items()}
 
 
-_WRONG: tuple[tuple[str, Callable[..., dict[str, float]], str], ...] = (
+PART_MISTAKES: tuple[tuple[str, Callable[..., dict[str, float]], str], ...] = (
     # part, what a mistake gives for it, and the sentence that helps
     ("metadata", _times(lambda w, s, y, n: 1 / n), _SHARED),
     ("metadata", lambda w, s, y, n: _seconds(w, s, replace(y, operations=1), n), _OPERATIONS),
@@ -105,6 +103,15 @@ _WRONG: tuple[tuple[str, Callable[..., dict[str, float]], str], ...] = (
 )
 
 
+def mistakes_of(name: str) -> list[Mistake]:
+    """The known mistakes of one part."""
+
+    def in_part(wrong: Callable[..., dict[str, float]]) -> Callable[..., float]:
+        return lambda *case: wrong(*case)[name]
+
+    return [(in_part(wrong), text) for part, wrong, text in PART_MISTAKES if part == name]
+
+
 def _shown(work: Work, storage: Storage, way: Way, nodes: int, *more: int) -> str:
     return ", ".join(["work", "storage", f"{way}", f"nodes={nodes}", *map(str, more)])
 
@@ -119,10 +126,17 @@ def parts(attempt: Attempt) -> None:
         got, right = attempt(*case, _shown=_shown(*case)), _seconds(*case)
         attempt.expect_dict(NAMES, got, because="the four parts have these names")
         for name in NAMES:
-            known = ((wrong(*case)[name], text) for part, wrong, text in _WRONG if part == name)
-            because = diagnose(got[name], *known, otherwise=_FORMULA)
             attempt.given(f"{attempt.name}({_shown(*case)})[{name!r}]")
-            attempt.require(close(got[name], right[name]), got[name], f"{right[name]:.6g} s", because)
+            if not close(got[name], right[name]):
+                because = _why_part(attempt, case, name)
+                attempt.require(False, got[name], f"{right[name]:.6g} s", because)
+
+
+def _why_part(attempt: Attempt, case: Case, name: str) -> str:
+    def part(*case: Any) -> Any:
+        return attempt.answer(*case)[name]
+
+    return explain(part, case, CASES, mistakes_of(name), otherwise=_FORMULA)
 
 
 def _copy_s(work: Work, storage: Storage, nodes: int) -> float:
@@ -155,29 +169,39 @@ _EACH = "every node makes a copy of everything: the targets deliver `nodes` time
 _BYTES_ONLY = "a copy reads long runs: only bytes count, not request_s for each image"
 _FIRST = "the copy comes before the first epoch: add the two"
 _OWN_COPY = "an epoch from a copy uses neither the storage nor the network; only the GPUs are left"
+
+
+def _if(staged: bool, wrong: Callable[..., float]) -> Callable[..., float]:
+    """A mistake that is made for staged ways only, or for all others only."""
+    return lambda *case: (wrong if case[2].staged == staged else _training)(*case)
+
+
 TRAINING_MISTAKES: tuple[Mistake, ...] = (
-    (lambda w, s, y, n, e: e * sum(_seconds(w, s, y, n).values()), _SUM),
-    (lambda w, s, y, n, e: max(_seconds(w, s, y, n).values()), _ONE),
-    (lambda w, s, y, n, e: max(_copy_s(w, s, n), _gpus(w, s, y, n, e)) if y.staged else math.nan, _FIRST),
-    (lambda w, s, y, n, e: _gpus(w, s, y, n, e), _NEVER),
-    (lambda w, s, y, n, e: _training(w, s, y, n, e) + (e - 1) * _copy_s(w, s, n), _ONCE),
-    (lambda w, s, y, n, e: _copy_s(w, s, 1) + _gpus(w, s, y, n, e), _EACH),
-    (lambda w, s, y, n, e: _copy_s(w, s, n) + e * max(_seconds(w, s, y, n).values()), _OWN_COPY),
-    (lambda w, s, y, n, e: _copy_s(w, _seeking(w, s), n) + _gpus(w, s, y, n, e), _BYTES_ONLY),
+    (_if(False, lambda w, s, y, n, e: e * sum(_seconds(w, s, y, n).values())), _SUM),
+    (lambda w, s, y, n, e: _training(w, s, y, n, 1), _ONE),
+    (_if(True, lambda w, s, y, n, e: max(_copy_s(w, s, n), _gpus(w, s, y, n, e))), _FIRST),
+    (_gpus, _NEVER),
+    (_if(True, lambda w, s, y, n, e: e * _copy_s(w, s, n) + _gpus(w, s, y, n, e)), _ONCE),
+    (_if(True, lambda w, s, y, n, e: _copy_s(w, s, 1) + _gpus(w, s, y, n, e)), _EACH),
+    (_if(True, lambda w, s, y, n, e: _copy_s(w, s, n) + e * max(_seconds(w, s, y, n).values())), _OWN_COPY),
+    (_if(True, lambda w, s, y, n, e: _copy_s(w, _seeking(w, s), n) + _gpus(w, s, y, n, e)), _BYTES_ONLY),
     (lambda w, s, y, n, e: _training(w, s, y, n, e) / 3600, "these are hours; return seconds"),
 )
+TRAININGS = [
+    *((*case, 20) for case in CASES),
+    *((work, storage, WAYS["staged"], nodes, 20) for work, storage, _, nodes in CASES[::3]),
+]
 
 
 @check(buys="Staging pays or it does not: you can say from how many epochs on, for any number of nodes.")
 def training_s(attempt: Attempt) -> None:
     """`training_s(work, storage, way, nodes, epochs)`: the slowest part each epoch; a copy once."""
-    staged = [(work, storage, WAYS["staged"], nodes) for work, storage, _, nodes in CASES[::3]]
-    for case in (*CASES, *staged):
-        got, right = attempt(*case, 20, _shown=_shown(*case, 20)), _training(*case, 20)
-        known = ((wrong(*case, 20), text) for wrong, text in TRAINING_MISTAKES)
-        otherwise = "`epochs` times the slowest part; staged: one copy, then the GPUs alone"
-        because = diagnose(got, *known, otherwise=otherwise)
-        attempt.require(close(got, right), got, f"{right:.6g} s", because)
+    for case in TRAININGS:
+        got, right = attempt(*case, _shown=_shown(*case)), _training(*case)
+        if not close(got, right):
+            otherwise = "`epochs` times the slowest part; staged: one copy, then the GPUs alone"
+            because = explain(attempt.answer, case, TRAININGS, TRAINING_MISTAKES, otherwise=otherwise)
+            attempt.require(False, got, f"{right:.6g} s", because)
 
 
 def hours_of(project: Project) -> dict[str, float]:

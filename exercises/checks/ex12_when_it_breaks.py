@@ -236,7 +236,7 @@ def _cured_views(attempt: Attempt, line: str) -> None:
         ("two workers", drawn[0, 0][0] == drawn[0, 1][0], copies),
         ("two epochs", drawn[0, 1] == drawn[1, 1], "the epochs repeat: a new worker has another torch seed"),
         ("two samples", len(set(drawn[0, 0])) == 1, "one seed gives each sample the same: add the index"),
-        ("two samples", different < 8, "a sum of seed and index repeats: give both"),
+        ("two samples", different < 8, "crops repeat, as with a sum of seed and index: give both"),
         ("two epochs of one worker", drawn[1, 1] == drawn[2, 1], persistent),
     ):
         attempt.require(not same, f"the same crop for {got}", "another crop each time", because)

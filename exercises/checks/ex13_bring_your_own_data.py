@@ -14,14 +14,13 @@ from __future__ import annotations
 import math
 import random
 from collections import Counter
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import torch
 from PIL import Image
 
-from exercises.checks import Attempt, Verdict, check
+from exercises.checks import Attempt, Mistake, Verdict, check, explain, shown
 
 # --- Task 1: masks ---
 
@@ -55,11 +54,12 @@ _NO_PARTNER = "a list has files without a partner; leave them out"
 _TWICE = "1.jpg is in two folders: file names are not unique, so compare the path below images/"
 _BEGINS = "10 begins with 1: compare whole names"
 _MOVED = "paired by their place in two lists: one missing mask moves all that follow, so pair by name"
-PAIR_MISTAKES: tuple[tuple[Callable[[Paths, Paths], dict[str, str]], str], ...] = (
+PAIR_MISTAKES: tuple[Mistake, ...] = (
     (lambda i, m: dict(zip(sorted(i), sorted(m), strict=False)), _MOVED),
     (lambda i, m: dict(zip(i, m, strict=False)), _MOVED),
     (lambda i, m: {one: mask_of(one) for one in i}, "these masks are not all there: look each up in `masks`"),
     (lambda i, m: {a: b for a in i for b in m if Path(a).stem == Path(b).stem}, _TWICE),
+    (lambda i, m: {a: b for a in i for b in reversed(m) if Path(a).stem == Path(b).stem}, _TWICE),
     (lambda i, m: {a: b for a in i for b in m if b.startswith(mask_of(a)[:-4])}, _BEGINS),
 )
 
@@ -76,14 +76,14 @@ def pairs(attempt: Attempt) -> None:
         attempt.require(isinstance(got, dict), got, "a dict {image: mask}", because)
         texts = all(isinstance(path, str) for pair in got.items() for path in pair)
         attempt.require(texts, got, "paths as text (str)", "the lists hold texts; str(path) gives one")
-        attempt.expect(right, got, because=_why_paired(images, masks, got, right))
+        if got != right:
+            otherwise = _why_paired(got, right)
+            because = explain(attempt.answer, (images, masks), FOLDERS, PAIR_MISTAKES, otherwise=otherwise)
+            raise attempt.wrong(shown(got), shown(right), because)
 
 
-def _why_paired(images: Paths, masks: Paths, got: dict[str, str], right: dict[str, str]) -> str:
-    """What a known mistake would have given here, or what is wrong with one pair."""
-    for mistake, because in PAIR_MISTAKES:
-        if mistake(images, masks) == got:
-            return because
+def _why_paired(got: dict[str, str], right: dict[str, str]) -> str:
+    """What is wrong with one pair."""
     if missing := [image for image in right if image not in got]:
         return f"{missing[0]} has a mask and is left out: change only the first folder and the suffix"
     wrong = next((image for image in got if got[image] != right.get(image)), "")
@@ -182,7 +182,7 @@ _NONE = "None is no number: put float('nan') in its place"
 _TEXT = "a text is no number: number the sorted names"
 _NUMBERED = "these floats were numbered like classes; a value is to be predicted, and 2.5 is nearer to 2.0"
 _WHOLE = "2.0 is a float: whole values by chance are no classes"
-_CUT = "36.99 became 36: floats are values, float32"
+_CUT = "floats are values to predict, so their type is float32; a whole number would cut 36.99 to 36"
 COLUMNS: tuple[tuple[list[Any], torch.dtype, list[float], str], ...] = (
     # column, the right type, the right elements, and what others mean
     (["dog", "cat", "dog"], torch.int64, [1, 0, 1], "classes are numbered in sorted order: cat is 0"),

@@ -12,11 +12,12 @@ the table sees no image without a row, and one that follows the files sees no ro
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from exercises.checks import Attempt, check, close, diagnose
+from exercises.checks import Attempt, Mistake, check, close, explain
 from helpers.delivery import Delivery, delivered
 from smallfiles import formats
 from smallfiles.sources import synthetic
@@ -132,6 +133,21 @@ COPIES = (
     (60.0, 2.0, 2.0, math.inf),
     (60.0, 1.5, 2.0, math.inf),
 )
+PAYING = [case[:3] for case in COPIES if case[3] < math.inf]
+_DIFFERENCE = "an epoch saves the difference of both"
+COPY_MISTAKES: tuple[Mistake, ...] = (
+    (
+        lambda copy, other, staged: float(copy // (other - staged)),
+        "after so many epochs some of the copy is still to be saved: round up",
+    ),
+    (lambda copy, other, staged: copy / (other - staged), "a whole number of epochs: round up"),
+    (
+        lambda copy, other, staged: float(copy // (other - staged) + 1),
+        "it has paid off when both took equally long",
+    ),
+    (lambda copy, other, staged: float(math.ceil(copy / other)), f"{_DIFFERENCE}, not all of it"),
+    (lambda copy, other, staged: float(math.ceil(copy / staged)), _DIFFERENCE),
+)
 
 
 @check(
@@ -140,22 +156,14 @@ COPIES = (
 )
 def break_even(attempt: Attempt) -> None:
     """`break_even(copy_s, other_epoch_s, staged_epoch_s)` is the epochs after which a copy has paid off."""
-    for copy_s, other_s, staged_s, right in COPIES:
-        got = attempt(copy_s, other_s, staged_s)
+    for *case, right in COPIES:
+        got = attempt(*case)
         number = isinstance(got, int | float) and not isinstance(got, bool)
         attempt.require(number, got, "a number of epochs", "one number")
         because = "a copy that saves nothing per epoch never pays off: math.inf"
         if right < math.inf:
-            exact = copy_s / (other_s - staged_s)
-            because = diagnose(
-                float(got),
-                (float(int(exact)), "after so many epochs some of the copy is still to be saved: round up"),
-                (exact, "a whole number of epochs: round up"),
-                (float(right + 1), "it has paid off when both took equally long"),
-                (float(math.ceil(copy_s / other_s)), "an epoch saves the difference of both, not all of it"),
-                (float(math.ceil(copy_s / staged_s)), "an epoch saves the difference of both"),
-                otherwise="divide the seconds of the copy by those that an epoch saves, and round up",
-            )
+            otherwise = "divide the seconds of the copy by those that an epoch saves, and round up"
+            because = explain(attempt.answer, case, PAYING, COPY_MISTAKES, otherwise=otherwise)
         attempt.require(got == right, got, f"{right}", because)
 
 
@@ -171,67 +179,132 @@ CASES = (
 WAYS = ("files", "shards", "staged")
 
 
+@dataclass(frozen=True)
+class Parts:
+    """Seconds of what a training does once, and what they are divided by."""
+
+    opens: float
+    read: float
+    alone: float  # decoding on one CPU
+    nodes: int
+    cpus: int
+    epochs: int
+
+    @classmethod
+    def of(cls, trees: int, nodes: int, cpus: int, epochs: int, numbers: dict[str, float]) -> Parts:
+        """The parts of one case."""
+        opens, read = 2 * trees / numbers["opens_per_s"], trees * numbers["tree_mb"] / numbers["read_mb_s"]
+        return cls(opens, read, trees * numbers["cpu_ms"] / 1000, nodes, cpus, epochs)
+
+    @property
+    def decode(self) -> float:
+        """Decoding by all CPUs of all nodes."""
+        return self.alone / self.nodes / self.cpus
+
+    @property
+    def copy(self) -> float:
+        """Copies to all nodes."""
+        return self.nodes * self.read
+
+
+RIGHT: dict[str, Callable[[Parts], float]] = {
+    "files": lambda p: p.epochs * max(p.opens, p.read, p.decode),
+    "shards": lambda p: p.epochs * max(p.read, p.decode),
+    "staged": lambda p: p.copy + p.epochs * p.decode,
+}
+_OVERLAP = "they overlap: the longest one counts, not the sum"
+_ONE_EPOCH = "this is one epoch: a training has `epochs` of them"
+_ALL_COPY = "each node copies everything, and all share the storage: nodes times"
+WRONG: dict[str, tuple[tuple[Callable[[Parts], float], str], ...]] = {
+    "files": (
+        (
+            lambda p: p.epochs * max(p.opens / 2, p.read, p.decode),
+            "a tree is two files: its image and its mask",
+        ),
+        (
+            lambda p: p.epochs * max(p.opens / p.nodes, p.read, p.decode),
+            "all nodes share it: more nodes do not open faster",
+        ),
+        (
+            lambda p: p.epochs * max(2 * p.opens, p.read, p.decode),
+            "opens_per_s counts whole files, look-up and open together",
+        ),
+        (lambda p: p.epochs * (p.opens + p.read + p.decode), _OVERLAP),
+        (lambda p: p.epochs * (p.opens + p.decode), _OVERLAP),
+        (lambda p: max(p.opens, p.read, p.decode), _ONE_EPOCH),
+        (lambda p: max(p.opens, p.decode), _ONE_EPOCH),
+    ),
+    "shards": (
+        (
+            lambda p: p.epochs * (p.read + p.decode),
+            "reads and decoding overlap: the longer one counts, not the sum",
+        ),
+        (lambda p: max(p.read, p.decode), _ONE_EPOCH),
+        (
+            lambda p: p.epochs * max(p.read / p.nodes, p.decode),
+            "all nodes share the storage: more nodes do not read faster",
+        ),
+        (lambda p: p.epochs * max(p.read, p.opens, p.decode), "packing removes the opens"),
+        (lambda p: p.epochs * max(p.opens, p.decode), "packing removes the opens"),
+        (lambda p: p.epochs * p.decode, "shards are read from the storage in every epoch"),
+    ),
+    "staged": (
+        (lambda p: p.copy + p.epochs * 1000 * p.decode, "cpu_ms is in milliseconds"),
+        (lambda p: p.copy + p.epochs * p.alone / p.cpus, "every node decodes its part: divide by the nodes"),
+        (lambda p: p.copy + p.epochs * p.alone / p.nodes, "all CPUs of a node decode: divide by them"),
+        (lambda p: p.copy + p.epochs * p.alone, "all CPUs of all nodes decode at the same time"),
+        (lambda p: p.read + p.epochs * p.decode, _ALL_COPY),
+        (lambda p: p.read / p.nodes + p.epochs * p.decode, "each node copies everything, not its part of it"),
+        (lambda p: p.epochs * (p.copy + p.decode), "the copy is made once, not in each epoch"),
+        (lambda p: p.epochs * max(p.copy, p.decode), "the copy is made once, before the first epoch: add it"),
+        (
+            lambda p: max(p.copy, p.epochs * p.decode),
+            "training waits for the copy: add both, nothing overlaps here",
+        ),
+        (lambda p: p.copy + p.decode, "this is one epoch: each of them decodes"),
+        (lambda p: p.epochs * p.decode, "the copy is missing: it comes before the first epoch"),
+        (
+            lambda p: p.copy + p.epochs * max(p.read, p.decode),
+            "after the copy nothing is read from the storage",
+        ),
+    ),
+}
+
+
+def mistakes_of(name: str) -> list[Mistake]:
+    """The known mistakes in the seconds of one way, as functions of a case."""
+
+    def of_case(wrong: Callable[[Parts], float]) -> Callable[..., float]:
+        return lambda *case: wrong(Parts.of(*case))
+
+    return [(of_case(wrong), text) for wrong, text in WRONG[name]]
+
+
 @check(buys="A few divisions tell what a training takes before anybody asks for 64 nodes.")
 def defence(attempt: Attempt) -> None:
     """`defence(trees, nodes, cpus, epochs, numbers)` gives the seconds of three ways, and the way."""
-    for trees, nodes, cpus, epochs, numbers in CASES:
-        got = attempt(trees, nodes, cpus, epochs, numbers)
+    for case in CASES:
+        got = attempt(*case)
         attempt.expect_dict((*WAYS, "way"), got, because="four entries")
-        opens, read = 2 * trees / numbers["opens_per_s"], trees * numbers["tree_mb"] / numbers["read_mb_s"]
-        alone = trees * numbers["cpu_ms"] / 1000  # decoding on one CPU
-        decode, copy = alone / nodes / cpus, nodes * read
-        right = {
-            "files": epochs * max(opens, read, decode),
-            "shards": epochs * max(read, decode),
-            "staged": copy + epochs * decode,
-        }
-        staged = (
-            (copy + epochs * 1000 * decode, "cpu_ms is in milliseconds"),
-            (copy + epochs * alone / cpus, "every node decodes its part: divide by the nodes"),
-            (copy + epochs * alone / nodes, "all CPUs of a node decode: divide by them"),
-            (copy + epochs * alone, "all CPUs of all nodes decode at the same time"),
-            (read + epochs * decode, "each node copies everything, and all share the storage: nodes times"),
-            (read / nodes + epochs * decode, "each node copies everything, not its part of it"),
-            (epochs * (copy + decode), "the copy is made once, not in each epoch"),
-            (epochs * max(copy, decode), "the copy is made once, before the first epoch: add it"),
-            (max(copy, epochs * decode), "training waits for the copy: add both, nothing overlaps here"),
-            (copy + decode, "this is one epoch: each of them decodes"),
-            (epochs * decode, "the copy is missing: it comes before the first epoch"),
-            (copy + epochs * max(read, decode), "after the copy nothing is read from the storage"),
-        )
-        shards = (
-            (epochs * (read + decode), "reads and decoding overlap: the longer one counts, not the sum"),
-            (max(read, decode), "this is one epoch: a training has `epochs` of them"),
-            (
-                epochs * max(read / nodes, decode),
-                "all nodes share the storage: more nodes do not read faster",
-            ),
-            (epochs * max(read, opens, decode), "packing removes the opens"),
-            (epochs * decode, "shards are read from the storage in every epoch"),
-        )
-        files = (
-            (epochs * max(opens / 2, read, decode), "a tree is two files: its image and its mask"),
-            (epochs * max(opens / nodes, read, decode), "all nodes share it: more nodes do not open faster"),
-            (
-                epochs * max(2 * opens, read, decode),
-                "opens_per_s counts whole files, look-up and open together",
-            ),
-            (epochs * (opens + read + decode), "they overlap: the longest one counts, not the sum"),
-            (epochs * (opens + decode), "they overlap: the longest one counts, not the sum"),
-            (max(opens, read, decode), "this is one epoch: a training has `epochs` of them"),
-        )
-        _expect(attempt, "staged", got["staged"], right["staged"], *staged)
-        _expect(attempt, "shards", got["shards"], right["shards"], *shards)
-        _expect(attempt, "files", got["files"], right["files"], *files)
+        right = {name: RIGHT[name](Parts.of(*case)) for name in WAYS}
+        for name in ("staged", "shards", "files"):
+            _expect_seconds(attempt, case, name, got[name], right[name])
         way = min(WAYS, key=right.__getitem__)
         because = "take the way with the shortest training; where opens are not the limit, files do as well"
         if got["way"] == "staged":
-            because = "its epochs are the shortest, but the copy comes on top: compare whole trainings"
+            because = "the copy comes on top of the epochs: compare whole trainings"
         attempt.require(got["way"] == way, got["way"], way, because)
 
 
-def _expect(attempt: Attempt, name: str, got: Any, right: float, *mistakes: tuple[float, str]) -> None:
+def _expect_seconds(attempt: Attempt, case: tuple[Any, ...], name: str, got: Any, right: float) -> None:
     number = isinstance(got, int | float) and not isinstance(got, bool)
     attempt.require(number, f"{name}: {got!r}", "a number of seconds", "one number, in seconds")
-    because = diagnose(got, *mistakes, otherwise="divide the work by what is done per second")
-    attempt.require(close(got, right, 1e-6), f"{name}: {got:.6g}", f"{right:.6g}", because)
+    if close(got, right, 1e-6):
+        return
+
+    def part(*other: Any) -> Any:
+        return attempt.answer(*other)[name]
+
+    otherwise = "divide the work by what is done per second"
+    because = explain(part, case, CASES, mistakes_of(name), otherwise=otherwise)
+    raise attempt.wrong(f"{name}: {got:.6g}", f"{right:.6g}", because)

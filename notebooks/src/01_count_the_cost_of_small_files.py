@@ -107,7 +107,7 @@ factors = {name: {unit: taken(file_bytes, unit) for unit in units} for name, fil
 times_its_bytes = float(f"{taken(np.full(1, mine), real['Storage Scale 4']):.2g}")
 title = f"In units of 128 KiB, a file of {mine:,} bytes takes {times_its_bytes:,g} times its bytes"
 axes = {"x": "allocation unit (B)", "y": "bytes taken per byte stored", "log": "xy"}
-figures.lines(factors, title, **axes, marks=real, note="at most: files below about 4 kB can lie in their inodes", counted=True)
+figures.lines(factors, title, **axes, marks=real, note="whole units; Storage Scale can keep files below 3.5 kB in their inodes", counted=True)
 
 # %% [markdown]
 # A unit much smaller than the mean file wastes little. Once it is larger than nearly all files, each doubling doubles

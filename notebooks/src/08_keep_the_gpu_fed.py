@@ -412,8 +412,9 @@ for kind, size in (("bytes", 1), ("floats", 4)):
 print(f"{shutil.disk_usage('/dev/shm').free / 1e9:.1f} GB free in /dev/shm")
 
 # %% [markdown]
-# If they do not fit, a worker dies with a *bus error* ([12](12_when_it_breaks.ipynb)). They also count as memory of your
-# job: its limit may end it first.
+# If they do not fit, a worker fails with `unable to allocate shared memory` ([12](12_when_it_breaks.ipynb)); before
+# PyTorch 2.10 it was killed by a *bus error*. The batches also count as memory of your job, so its memory limit may end
+# the job first.
 
 # %% [markdown] id="ring" tags=["optional"]
 # ## 4 · Build a ring

@@ -31,7 +31,8 @@
 # | Symptom | Cause | Remedy | Where |
 # |---|---|---|---|
 # | Memory grows during the first epoch; at the end `killed by signal: Killed` | reading a Python object changes its reference count, which copies its page into the worker ([pytorch#13246](https://github.com/pytorch/pytorch/issues/13246)) | columns (Arrow, NumPy) instead of lists and dicts | [below](#Memory-grows), [02.5](02_describe_a_dataset.ipynb#5-·-Count-the-memory-of-workers) |
-# | `Bus error`, `unable to allocate shared memory` | `/dev/shm` is full (Docker: 64 MB, [pytorch#5040](https://github.com/pytorch/pytorch/issues/5040)), or a mapped file was rewritten | fewer batches ahead, uint8 instead of float32, or threads instead of processes; in Docker `--shm-size` | [below](#Bus-error,-or-no-shared-memory), [08.3](08_keep_the_gpu_fed.ipynb#3-·-Add-workers) |
+# | `unable to allocate shared memory`; before PyTorch 2.10 `Bus error` | `/dev/shm` is full (Docker: 64 MB, [pytorch#5040](https://github.com/pytorch/pytorch/issues/5040)) | fewer batches ahead, uint8 instead of float32, or threads instead of processes; in Docker `--shm-size` | [below](#Bus-error,-or-no-shared-memory), [08.3](08_keep_the_gpu_fed.ipynb#3-·-Add-workers) |
+# | `Bus error` | a file was rewritten or cut while it was mapped into memory; before PyTorch 2.10 also a full `/dev/shm` | write a new file and rename it, instead of changing one that others read | [below](#Bus-error,-or-no-shared-memory) |
 # | `Too many open files`, `received 0 items of ancdata` | each tensor kept from a worker holds an open file ([pytorch#973](https://github.com/pytorch/pytorch/issues/973)) | `.clone()` what you keep, raise `ulimit -n`, or `set_sharing_strategy("file_system")` | [below](#Too-many-open-files) |
 # | `offset overflow while concatenating arrays` | a `binary` column of a record batch ends at 2 GiB ([arrow#10776](https://github.com/apache/arrow/issues/10776)) | more batches, or `large_binary` | [below](#Offset-overflow), [03.1](03_pack_arrow.ipynb#1-·-Build-a-small-file-by-hand) |
 # | The job is killed while it stages | a file in `/dev/shm` is memory of the job | request more memory, or stage to a disk | [07.1](07_stage_a_dataset.ipynb#1-·-Find-the-place) |
@@ -439,11 +440,11 @@ for dtype in ("float32", "uint8"):
 # **Cure.** Make smaller batches (here of one sample), or fewer ahead, or send bytes.
 #
 # Here `unable to allocate shared memory` counts: the words after the last colon may be wrong
-# ([pytorch#176069](https://github.com/pytorch/pytorch/issues/176069)). Before PyTorch 2.10 it was a bus error
-# ([pytorch#161910](https://github.com/pytorch/pytorch/pull/161910)).
+# ([pytorch#176069](https://github.com/pytorch/pytorch/issues/176069)). Before PyTorch 2.10, the worker was killed by a
+# bus error ([pytorch#161910](https://github.com/pytorch/pytorch/pull/161910)).
 #
-# In the folded cell a mapped file is cut, which gives a worker a bus error. PyTorch blames shared memory, too.
-# Another is killed by signal 9, as by a memory limit.
+# With every version, a worker still gets a bus error if a file is cut while it is mapped into memory. The folded cell
+# does this, and PyTorch blames shared memory here too. Then it kills another worker by signal 9, as a memory limit does.
 
 # %% jupyter={"source_hidden": true}
 import signal

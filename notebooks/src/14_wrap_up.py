@@ -44,12 +44,14 @@ delivery = delivered(setup.path(), setup.scratch / "delivery", seed).folder
 print(*sorted(path.relative_to(delivery).as_posix() for path in delivery.rglob("*"))[:8], "…", sep="\n")
 
 # %% [markdown] id="recall"
-# > **Recall** (12). A worker was `killed by signal: Bus error`. Where do you look? And if it was `Killed`?
+# > **Recall** (12). A worker fails with `unable to allocate shared memory`. Where do you look? And where do you look if
+# > it was `killed by signal: Killed`?
 #
 # <details>
 # <summary>Answer</summary>
 #
-# At the size of `/dev/shm`, which was full. `Killed` is signal 9: look at the memory limit of the job.
+# Look at the size of `/dev/shm`, which was full. Before PyTorch 2.10, such a worker was killed by a bus error. `Killed`
+# is signal 9, so look at the memory limit of the job.
 #
 # </details>
 

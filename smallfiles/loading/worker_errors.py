@@ -1,7 +1,8 @@
 """Explain why a worker died, and what to change, when torch reports only that it did.
 
     signal 9            the system or the scheduler killed it: the memory of the job was used up
-    bus error           a page was not available: /dev/shm is full, or a mapped file was truncated
+    bus error           a page was not available: a mapped file was truncated, or /dev/shm is full (before
+                        PyTorch 2.10; since then torch says "unable to allocate shared memory")
     ancdata, too many   every batch in transit is an open file, and their number is limited
 
 The trap: "DataLoader worker (pid 4242) is killed by signal: Killed" names neither, so people lower the
@@ -155,7 +156,7 @@ def _summary(error: BaseException) -> str:
 
 
 def check_shared_memory(memory: WorkerMemory) -> None:
-    """Refuse settings that would end in a bus error.
+    """Refuse settings with which workers would run out of shared memory.
 
     Raises:
         ResourceError: It has too little free space for the batches made ahead.

@@ -1,5 +1,7 @@
 """What the tests of the checks ask of a verdict."""
 
+import itertools
+
 import pytest
 
 
@@ -8,6 +10,21 @@ def assert_told(verdict, diagnosis):
     assert verdict.state == "not yet", str(verdict)
     assert diagnosis in verdict.because, str(verdict)
     assert "Traceback" not in str(verdict)
+
+
+def assert_told_apart(mistakes, cases):
+    """Any two mistakes give another result in at least one case, so that an answer proves one of them."""
+    results = [(text, [_result(mistake, case) for case in cases]) for mistake, text in mistakes]
+    for (one, of_one), (other, of_other) in itertools.combinations(results, 2):
+        assert one == other or of_one != of_other, f"both give the same: {one}; {other}"
+
+
+def _result(mistake, case):
+    try:
+        found = mistake(*case)
+    except ArithmeticError:
+        return None
+    return float(f"{found:.4g}") if isinstance(found, float) else found
 
 
 def judged(check, wrong, right):

@@ -3,7 +3,7 @@
 import math
 from operator import add, truediv
 
-from telling import assert_told, judged
+from telling import assert_told, assert_told_apart, judged
 
 from exercises.checks import ex00_start_here as ex00
 
@@ -40,7 +40,7 @@ WRONG_ANSWERS = [
     (tighter(lambda *case: round(case[0] / sum(case[1:])), lambda a, b: round(a / b)), "nearest"),
     (tighter(lambda free, files, folders: free - files - folders), "subtracted"),
     (tighter(lambda free, files, folders: (files + folders) // (free or 1)), "other way round"),
-    (tighter(whole, choose=max), "run out before: the smaller number counts"),
+    (tighter(whole, choose=max), "this is the larger of the two numbers"),
     (tighter(whole, choose=add), "you added"),
     (lambda free, inodes, files, folders, one: free // one, "but the inodes run out before"),
     (tighter(whole, choose=lambda by_bytes, by_inodes: by_inodes), "but the bytes run out before"),
@@ -51,6 +51,8 @@ WRONG_ANSWERS = [
     (none_is_zero, "not that none is free"),
     (zero_is_none, "0 free inodes are not None"),
     (lambda *case: 7, "divide the free bytes"),
+    (lambda free, inodes, *copy: 10**6, "need not be yours"),  # the bytes allow as many in the first case
+    (lambda free, inodes: 7, "compare its arguments"),
     (lambda *case: "10", "`//` rounds down"),
 ]
 
@@ -74,3 +76,7 @@ def test_the_check_that_the_notebook_shows_tells_its_mistakes_apart():
     assert ex00.inodes_of_a_copy(lambda files, folders: files + folders)
     assert_told(ex00.inodes_of_a_copy(lambda files, folders: files), "folders out")
     assert_told(ex00.inodes_of_a_copy(lambda files, folders: 7), "each file")
+
+
+def test_the_cases_tell_all_known_mistakes_apart():
+    assert_told_apart(ex00.MISTAKES, ex00.CASES)

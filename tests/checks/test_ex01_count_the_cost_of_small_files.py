@@ -3,9 +3,10 @@
 import math
 from pathlib import PurePosixPath
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from telling import assert_told, judged
+from telling import assert_told, assert_told_apart, judged
 
 from exercises.checks import ex01_count_the_cost_of_small_files as ex01
 
@@ -18,6 +19,10 @@ def near(paths):
     return {str(PurePosixPath(path).parent) for path in paths}
 
 
+def top_level(paths):
+    return {path.split("/")[0] for path in paths if "/" in path}
+
+
 WRONG_INODES = [
     (len, "files alone"),
     (lambda p: len(p) + len(parents(p) - {"."}), "which holds everything"),
@@ -26,7 +31,13 @@ WRONG_INODES = [
     (lambda p: len(p) + len(parents(p)), "also in an empty data set"),
     (lambda p: len(p) + sum(x.count("/") for x in p) + 1, "once for each file in them; a set"),
     (lambda p: len(p) + len({n for x in p for n in x.split("/")[:-1]}) + 1, "counted by name, but"),
+    (lambda p: len(p) + sum(x.count("/") + 1 for x in p), "once for each file in them; a set"),
+    (lambda p: len(p) + len({n for x in p for n in x.split("/")[:-1]}), "counted by name, but"),
+    (lambda p: len(p) + len(top_level(p)) + 1, "the first folder of each path was counted"),
+    (lambda p: len(p) + len(top_level(p)), "the first folder of each path was counted"),
+    (lambda p: len(p) + 1, "folders below the top one"),
     (lambda p: float(len(p) + len(parents(p) | {"."})), "as an int"),
+    (lambda p: 9 if len(p) == 4 else 1, "need not be yours"),
     (lambda p: 2 * len(p) + 7, "read the task again"),
 ]
 
@@ -53,7 +64,11 @@ WRONG_HOURS = [
     (lambda *c: both(*c)[0] / 3600, "server's limit was left out"),
     (rate_way, "a wait of zero"),
     (lambda f, w, k, r, j: max(f * w / k, f * j / r) / 3600, "3 files cannot have 64 opens in flight"),
+    (lambda f, w, k, r, j: max(f * w / max(1, min(k, f)), f / (r * j)) / 3600, "jobs multiply"),
+    (lambda f, w, k, r, j: max(f * w / k, f / (r * j)) / 3600, "jobs multiply"),
+    (lambda *c: 3600 * hours(*c) if c[2] == 1 else 0.0, "need not be yours"),
     (lambda *c: f"{hours(*c):.2f} h", "as one number"),
+    (lambda files, wait_s: 0.0, "compare"),
 ]
 
 
@@ -73,6 +88,14 @@ def waves(files, wait_s, in_flight, rate, jobs):
 
 
 TestHours = judged(ex01.hours_to_open, WRONG_HOURS, [hours, waves])
+
+
+@pytest.mark.parametrize(
+    ("mistakes", "cases"),
+    [(ex01.INODE_MISTAKES, [(t,) for t in ex01.TREES]), (ex01.HOUR_MISTAKES, ex01.CASES)],
+)
+def test_the_cases_tell_all_known_mistakes_apart(mistakes, cases):
+    assert_told_apart(mistakes, cases)
 
 
 @given(st.sets(st.lists(st.sampled_from("abc"), min_size=1, max_size=4).map("/".join)))

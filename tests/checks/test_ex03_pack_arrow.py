@@ -370,7 +370,7 @@ RIGHT_COLUMNS = [
 
 
 WRONG_COLUMNS = [
-    (partial(all_columns, opened=pa.OSFile), "whole file was read"),
+    (partial(all_columns, opened=pa.OSFile), "images were read to get the captions"),
     (lambda path: table_in(path)["captions"], "to_pylist"),
     (lambda path: [text for five in right_columns(path) for text in five], "one list per image"),
     (lambda path: right_columns(path)[:8], "only the first record batch"),

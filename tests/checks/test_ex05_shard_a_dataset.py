@@ -4,6 +4,7 @@ import itertools
 import random
 
 import numpy as np
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from telling import judged
@@ -42,7 +43,32 @@ def starving(shards, rank, ranks, worker, workers):
     return shards[rank * workers + worker :: ranks * workers]
 
 
+def slices_of_slices(shards, rank, ranks, worker, workers):
+    length = len(shards) // ranks
+    mine = shards[rank * length : (rank + 1) * length]
+    length = len(mine) // workers
+    return mine[worker * length : (worker + 1) * length]
+
+
+def slices_of_every_nth(shards, rank, ranks, worker, workers):
+    mine = shards[rank::ranks]
+    length = len(mine) // workers
+    return mine[worker * length : (worker + 1) * length]
+
+
+def overlapping(shards, rank, ranks, worker, workers):
+    length = -(-len(shards) // ranks)
+    return shards[rank * length : (rank + 1) * length + 1][worker::workers]
+
+
 WRONG = [
+    (
+        slices_of_slices,
+        "rounding down loses the tail: no process reads what is left after equal slices, first",
+    ),
+    (slices_of_every_nth, "left to nobody. Rounding down with // does that"),
+    (overlapping, "given to several processes"),
+    (lambda s, r, n, w, m: [], "no process got a shard"),
     (lambda s, r, n, w, m: s, "every process reads the same"),
     (lambda s, r, n, w, m: s[r::n], "forgot the workers"),
     (lambda s, r, n, w, m: s[w::m], "forgot the ranks"),
@@ -56,6 +82,7 @@ WRONG = [
     (by_chance, "nothing to chance"),
     (indexing, "return an empty list"),
     (lambda s, r, n, w, m: list(range(len(s)))[r::n][w::m], "not their numbers"),
+    (lambda shards, rank, ranks: shards[rank::ranks], "compare its arguments"),
     (lambda s, r, n, w, m: itertools.islice(s, r, None, n), "list(…)"),
 ]
 
@@ -89,6 +116,27 @@ def in_epoch(deal):
     return lambda shards, *given: deal(shards, given[:4], *given[4:])
 
 
+def seeding(of):
+    """An answer that seeds a generator of the whole program, and shuffles with it."""
+
+    def answer(shards, rank, ranks, worker, workers, seed, epoch):
+        of.seed(seed + epoch)
+        deck = np.array(shards, dtype=object)
+        of.shuffle(deck)
+        return right(deck.tolist(), rank, ranks, worker, workers)
+
+    return answer
+
+
+def by_torch(shards, rank, ranks, worker, workers, seed, epoch):
+    torch.manual_seed(seed + epoch)
+    return right([shards[n] for n in torch.randperm(len(shards))], rank, ranks, worker, workers)
+
+
+def dealt_from_one_deck(deal):
+    return in_epoch(lambda s, place, *of: deal(shuffled(s, f"{of}"), *place))
+
+
 right_in_epoch = in_epoch(lambda s, place, seed, epoch: right(shuffled(s, f"{seed} {epoch}"), *place))
 WRONG_IN_EPOCH = [
     (in_epoch(lambda s, place, seed, epoch: right(s, *place)), "nothing is shuffled"),
@@ -98,7 +146,13 @@ WRONG_IN_EPOCH = [
     (in_epoch(lambda s, place, seed, epoch: right(shuffled(s, epoch), *place)), "the seed does not reach"),
     (in_epoch(lambda s, place, *of: right(shuffled(set(s), f"{of}"), *place)), "order of a set"),
     (in_epoch(lambda s, place, *of: right(shuffled(s, of), *place)), "a seed is one number or text"),
-    (in_epoch(lambda s, place, *of: starving(shuffled(s, f"{of}"), *place)), "split over the ranks first"),
+    (dealt_from_one_deck(starving), "split over the ranks first"),
+    (dealt_from_one_deck(slices_of_slices), "rounding down loses the tail"),
+    (dealt_from_one_deck(overlapping), "given to several processes"),
+    (dealt_from_one_deck(lambda s, r, n, w, m: s[r::n]), "you forgot the workers"),
+    (seeding(random), "the generator that the whole program uses"),
+    (seeding(np.random), "the generator that the whole program uses"),
+    (by_torch, "the generator that the whole program uses"),
 ]
 
 

@@ -241,7 +241,47 @@ def empty_reads_all(file, start, size):
     return read_at(file, start, size or -1)
 
 
+class SharedBuffer(RightWithoutAProcess):
+    """A position in each read, and one buffer for all threads."""
+
+    def __init__(self, path, places):
+        super().__init__(path, places)
+        self.buffer = bytearray(max(size for _, size in places))
+
+    def get(self, start, size):
+        view = memoryview(self.buffer)[:size]
+        done = 0
+        while done < size:
+            part = os.preadv(self.file.fileno(), [view[done:]], start + done)
+            if not part:
+                raise EOFError
+            done += part
+        return bytes(view)
+
+
+class OnlyHere(Right):
+    """A sample is right in the process that made the reader only."""
+
+    def __init__(self, path, places):
+        super().__init__(path, places)
+        self.made_in = os.getpid()
+
+    def get(self, start, size):
+        return super().get(start, size) if os.getpid() == self.made_in else b""
+
+
+class ReadsAround(RightWithoutAProcess):
+    """A quarter of a megabyte for each sample."""
+
+    def get(self, start, size):
+        around = os.pread(self.file.fileno(), max(size, 1 << 18), start)
+        return around[:size] if len(around) >= size else all_of(self.file.fileno(), start, size)
+
+
 WRONG = [
+    (SharedBuffer, "something else of the reader, such as a buffer"),
+    (OnlyHere, "wrong in a forked worker"),
+    (ReadsAround, "more of the file than the samples"),
     (Colleague, "the threads of a process share its open file"),
     (LockForEachPart, "one seeks, another one seeks"),
     (CopyForEachThread, "os.dup gives a second number of the same open file"),

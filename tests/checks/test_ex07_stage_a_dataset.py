@@ -165,6 +165,26 @@ def only_mkdir(folder):
     folder.mkdir(mode=0o700, exist_ok=True)
 
 
+def in_place(part, target):
+    shutil.copy2(part, target)
+
+
+def behind_the_link(part, target):
+    os.replace(part, target.resolve())
+
+
+def not_older(src, copy):
+    return copy.exists() and copy.stat().st_mtime_ns >= src.stat().st_mtime_ns
+
+
+def classic(src, folder):
+    """What everybody writes first."""
+    folder.mkdir(exist_ok=True)
+    if not (folder / src.name).exists():
+        shutil.copy2(src, folder / src.name)
+    return folder / src.name
+
+
 WRONG = [
     (broken(give=lambda copy: copy.parent), WHY["path"]),
     (broken(copy=shutil.move), WHY["moved"]),
@@ -176,8 +196,11 @@ WRONG = [
     (broken(copy=shutil.copyfile), WHY["again"]),  # without the time
     (fresh, WHY["deletes"]),
     (broken(same=exists), WHY["old"]),
-    (through_the_link, WHY["overwritten"]),
-    (broken(same=functools.partial(same, look=os.stat)), WHY["followed"]),
+    (broken(publish=in_place), WHY["overwritten"]),
+    (broken(same=not_older), WHY["half"]),
+    (through_the_link, WHY["final name"]),
+    (broken(same=functools.partial(same, look=os.stat)), WHY["link accepted"]),
+    (broken(publish=behind_the_link), WHY["followed"]),
     (broken(lock=locked_through_links), WHY["lock followed"]),
     (broken(make=only_mkdir), WHY["folder followed"]),
     (swallowed, WHY["full ignored"]),
@@ -191,6 +214,11 @@ WRONG = [
     (lambda src, folder: time.sleep(60), WHY["no return"]),
     (lambda src, folder: os._exit(0), WHY["no return"]),
 ]
+
+
+def test_the_classic_answer_is_told_of_the_race_first():
+    verdict = ex07.stage(classic)
+    assert verdict.because == WHY["given half"], str(verdict)
 
 
 def careless(src, folder):

@@ -44,6 +44,8 @@ WRONG_BOTTLENECKS = [
     (by_limit(lambda s, w, t: w and max(s) <= t), "compare their sum"),
     (by_limit(lambda s, w, t: sum(s) / w <= t), "before you divide"),
     (by_limit(lambda s, w, t: w and sum(s) / w < t), "<= and not <"),
+    (lambda s, w, t: max(s), "compares names"),
+    (lambda s, w, t: "training" if right(s, w, t) == "training" else list(s)[1], "another stage takes"),
     (lambda s, w, t: "GPU" if right(s, w, t) == "training" else right(s, w, t), "letter for letter"),
 ]
 
@@ -94,6 +96,20 @@ class OnTheClass(Lazy):
         return OnTheClass.handle
 
 
+class SecondIsWrong(Lazy):
+    """The labels of later readers are wrong, but they are of their own file."""
+
+    count = 0
+
+    def __init__(self, disk, path):
+        super().__init__(disk, path)
+        SecondIsWrong.count += 1
+        self.number = SecondIsWrong.count
+
+    def __call__(self, indices):
+        return [(data, label + self.number - 1) for data, label in super().__call__(indices)]
+
+
 class InMemory(Lazy):
     samples = None
 
@@ -132,6 +148,7 @@ WRONG_READERS = [
     (Eager, "__init__ runs in the trainer"),
     (EachSample, "opened more than once"),
     (OnTheClass, "not on the class"),
+    (SecondIsWrong, "bytes first"),
     (InMemory, "140 GB of ImageNet"),
     (PastTheDisk, "nothing was opened by disk.open"),
     (LabelFirst, "bytes first"),
@@ -212,10 +229,16 @@ def one_array():
     return answer
 
 
+def numpy_floats(data, box, size):
+    """No tensor, but floats of the whole picture."""
+    pixels = images.decode(data).astype(np.float32)[box.top :, box.left :]
+    return scaled(pixels[: box.height, : box.width].astype(np.uint8), size)
+
+
 WRONG_PICTURES = [
     (as_given, "floats of a whole picture"),
     (lambda d, b, s: picture(d, b, s).astype(np.float32) / 255, "four times the bytes"),
-    (whole_in_bytes, "the whole picture is scaled"),
+    (whole_in_bytes, "as if the whole picture is scaled"),
     (lambda d, b, s: torch.from_numpy(picture(d, b, s)), "return an array of numpy"),
     (lambda d, b, s: picture(d, b, s).transpose(2, 0, 1), "channels come last"),
     (lambda d, b, s: cut(d, b), "not scaled"),
@@ -223,6 +246,7 @@ WRONG_PICTURES = [
     (rows_as_columns, "rows come first"),
     (ends_as_sizes, "not the end"),
     (one_array(), "all calls fill one array"),
+    (numpy_floats, "as floats of all its pixels take"),
 ]
 
 
@@ -255,7 +279,7 @@ WRONG_BATCHES = [
     (with_image(lambda p: stacked(p) // 2), "only puts the views together"),
     (with_image(lambda p: [torch.from_numpy(each) for each in p]), "one tensor"),
     (with_image(stacked, torch.int32), "int64 only"),
-    (with_image(lambda p: torch.tensor(np.stack(p).tolist(), dtype=torch.uint8)), "object of Python"),
+    (with_image(lambda p: torch.tensor(np.stack(p).tolist(), dtype=torch.uint8)), "objects of Python"),
 ]
 
 

@@ -4,7 +4,7 @@ import functools
 from dataclasses import replace
 
 import pytest
-from telling import assert_told, judged
+from telling import assert_told, assert_told_apart, judged
 
 from exercises.checks import ex11_choose_a_format as ex11
 from smallfiles.scaling import WAYS, simulate
@@ -45,6 +45,7 @@ WRONG_PARTS = [
     (wrong("GPUs", lambda t, w, s, y, n: t * w.gpus), "work.gpus"),
     (wrong("GPUs", lambda t, w, s, y, n: t * w.batch), "work.batch"),
     (lambda *case: {"all": 1.0}, "these names"),
+    (wrong("network", lambda t, w, s, y, n: t * (8 if n == 1 else n)), "need not be yours"),
 ]
 TestParts = judged(ex11.parts, WRONG_PARTS, [pencil])
 
@@ -77,6 +78,12 @@ WRONG_TRAININGS = [
     (lambda *c: training(*c, times=1 / 3600), "these are hours"),
 ]
 TestTraining = judged(ex11.training_s, WRONG_TRAININGS, [training])
+
+
+def test_the_cases_tell_all_known_mistakes_apart():
+    for name in ex11.NAMES:
+        assert_told_apart(ex11.mistakes_of(name), ex11.CASES)
+    assert_told_apart(ex11.TRAINING_MISTAKES, ex11.TRAININGS)
 
 
 @pytest.mark.parametrize(

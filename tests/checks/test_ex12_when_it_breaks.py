@@ -74,7 +74,7 @@ WRONG_PROGRAMS = [
     (but(PROGRAMS, D="random = np.random.default_rng(torch.initial_seed())"), "each sample the same"),
     (
         but(PROGRAMS, D="random = np.random.default_rng(torch.initial_seed() + index)"),
-        "a sum of seed and index",
+        "with a sum of seed and index",
     ),
     (but(PROGRAMS, D="random = np.random.default_rng([torch.initial_seed(), index])"), "persistent_workers"),
     (but(PROGRAMS, D="random = np.random"), "must be a generator"),

@@ -5,7 +5,7 @@ import math
 from pathlib import Path
 
 from PIL import Image
-from telling import judged
+from telling import assert_told_apart, judged
 
 from exercises.checks import ex14_wrap_up as ex14
 from smallfiles import sources
@@ -122,6 +122,10 @@ WRONG_BREAK_EVENS = [
     (breaks_even(saved=lambda other, staged: other), "the difference of both, not all of it"),
     (breaks_even(saved=lambda other, staged: staged + 0.25), "divide the seconds of the copy"),
     (lambda copy, other, staged: "30", "one number"),
+    (
+        lambda copy, other, staged: 42 if copy == 217.0 else breaks_even()(copy, other, staged),
+        "need not be yours",
+    ),
 ]
 TestBreakEven = judged(
     ex14.break_even, WRONG_BREAK_EVENS, [breaks_even(), breaks_even(lambda n: float(math.ceil(n)))]
@@ -186,5 +190,12 @@ WRONG_DEFENCES = [
     (trained(way="files"), "the shortest training"),
     (lambda *given: {**training(*given), "staged": "long"}, "one number, in seconds"),
     (lambda *given: training(*given)["way"], "four entries"),
+    (lambda t, n, c, e, numbers: training(t, n, c, 1 if e == 5 else e, numbers), "need not be yours"),
 ]
 TestDefence = judged(ex14.defence, WRONG_DEFENCES, [training])
+
+
+def test_the_cases_tell_all_known_mistakes_apart():
+    assert_told_apart(ex14.COPY_MISTAKES, ex14.PAYING)
+    for way in ex14.WAYS:
+        assert_told_apart(ex14.mistakes_of(way), ex14.CASES)
