@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from smallfiles.errors import UsageError
-from smallfiles.measure.drawing import FAINT, GRID, GUESS_COLOUR, REFERENCE_COLOUR, number_text
+from smallfiles.measure.drawing import COLOURS, FAINT, GRID, GUESS_COLOUR, REFERENCE_COLOUR, number_text
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -29,24 +29,32 @@ Points = Mapping[float, Sequence[float]]
 Guess = float | str | EllipsisType | None
 Writer = Callable[[float], str]
 
-HATCHES = ("", "///", "...", "\\\\\\", "xx", "++")
+_STRETCHES = (REFERENCE_COLOUR, COLOURS[1], COLOURS[4])
 _SCALED = ("B", "B/s", "s", "bit/s")  # units with prefixes
 _MOST_TICKS = 8
 
 
 def mark(
-    axes: Axes, name: str, place: float | Sequence[tuple[float, float]], height: float, hatches: Iterator[str]
+    axes: Axes, name: str, place: float | Sequence[tuple[float, float]], height: float, number: int = 0
 ) -> None:
-    """A place on the x axis, as a dotted line with its name, or stretches from where to where."""
+    """Mark a place on the x axis by a dotted line with its name, or stretches by a colour.
+
+    Args:
+        axes: With what was measured.
+        name: Of the mark.
+        place: On the x axis; or where each stretch begins and ends.
+        height: Of the name beside a line, as a share of the axes.
+        number: Of this mark among several, for its colour.
+    """
     if isinstance(place, int | float):
         axes.axvline(place, color=REFERENCE_COLOUR, lw=1.2, ls=(0, (1, 2)), zorder=0)
         _make_room(axes)
         label_line(axes, place, name, FAINT, height)
         return
-    hatch = next(hatches, HATCHES[-1])
-    for number, (begin, end) in enumerate(place):
-        span = axes.axvspan(begin, end, lw=0, zorder=0, label=None if number else name)
-        span.set(color=REFERENCE_COLOUR, alpha=0.8 if hatch else 0.25, hatch=hatch, fill=not hatch)
+    colour = _STRETCHES[number % len(_STRETCHES)]
+    for begin, end in place:
+        label = name if (begin, end) == place[0] else None
+        axes.axvspan(begin, end, lw=0, zorder=0, label=label, color=colour, alpha=0.25)
 
 
 def scale(axes: Axes, series: Mapping[str, Points], x: str, y: str, log: str) -> tuple[Writer, Writer]:
@@ -91,6 +99,7 @@ def write_numbers(axis: Axis, text: Writer) -> None:
             return text(value) if super().__call__(value, pos) else ""
 
     axis.set_major_formatter(lambda value, _: text(value))
+    axis.set_tick_params(which="minor", length=3.5, pad=3.5)  # as of the others: one height
     if axis.get_scale() == "log":
         axis.set_minor_formatter(Between())
 
@@ -240,9 +249,8 @@ def _make_room(axes: Axes) -> None:
 
 
 def end_with(axes: Axes, top: float) -> None:
-    """Let the y axis, its numbers and its grid end with the data: above them are only words."""
+    """Let the numbers of the y axis and its grid end with the data: above them are only words."""
     bottom = axes.get_ylim()[0]
-    axes.spines["left"].set_bounds(bottom, top)
     for minor in (False, True):
         places = axes.get_yticks(minor=minor)
         axes.set_yticks([place for place in places if bottom <= place <= 1.01 * top], minor=minor)

@@ -21,7 +21,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from helpers.axes import (
-    HATCHES,
     Guess,
     Points,
     Writer,
@@ -153,7 +152,7 @@ def bars(
     draw_guess(axes, guess, as_guessed, list(totals), rows=rows_of)
     for number, (name, place) in enumerate((marks or {}).items()):
         axes.set_xlim(right=max(axes.get_xlim()[1], 1.02 * place))
-        mark(axes, name, place, (0.94 if guess is None or guess is ... else 0.85) - 0.08 * number, iter(()))
+        mark(axes, name, place, (0.94 if guess is None or guess is ... else 0.85) - 0.08 * number)
     if not (log or unit):
         count_millions(axes)
     values = ", ".join(f"{name} {text(median(runs))}" for name, runs in totals.items())
@@ -185,8 +184,7 @@ def lines(
         log: The logarithmic axes, "x", "y" or "xy"; others of y start at zero.
         note: Under which conditions, such as "warm cache".
         guess: A place on the x axis. `None` and `...` draw nothing.
-        marks: More places on the x axis by name, or stretches from where to where, hatched from the second
-            name on.
+        marks: More places on the x axis by name, or stretches from where to where, each name in a colour.
         ideal: Name of the series that was computed, not measured: grey, without marks.
         counted: Counts or a model's numbers, not measured on this machine, so the caption does not name it.
 
@@ -206,9 +204,9 @@ def lines(
             median_line(axes, name, points, measured.index(name))
     x_text, y_text = scale(axes, drawn, x, y, log)
     draw_guess(axes, guess, x_text)
-    below, hatches = 0.94 if guess is None or guess is ... else 0.85, iter(HATCHES)
+    below = 0.94 if guess is None or guess is ... else 0.85
     for number, (name, place) in enumerate((marks or {}).items()):
-        mark(axes, name, place, below - 0.08 * number, hatches)
+        mark(axes, name, place, below - 0.08 * number, number)
     if "y" in log:
         end_with(axes, max(max(runs) for points in drawn.values() for runs in points.values()))
     if len(axes.get_legend_handles_labels()[0]) > 1:
@@ -277,7 +275,7 @@ def histogram(
     for number, (name, place) in enumerate((marks or {}).items()):
         left, right = panels[-1].get_xlim()
         panels[-1].set_xlim(min(left, place / 1.1 if log else place), max(right, 1.1 * place))
-        mark(panels[0], name, place, 0.86 - 0.12 * number, iter(()))
+        mark(panels[0], name, place, 0.86 - 0.12 * number)
     if isinstance(guess, str):
         panels[row_of(guess, list(values))].set_title(
             f"{guess}  ◂ your guess", loc="left", fontsize=9, pad=3, color=GUESS_COLOUR
@@ -303,7 +301,7 @@ def timeline(
     note: str = "",
     guess: Guess = None,
 ) -> Drawing:
-    """The activities of each row over time; equal activities have equal colours and hatches.
+    """The activities of each row over time; equal activities have equal colours.
 
     Args:
         rows: For each name its spans: begin, end, activity.
@@ -319,13 +317,11 @@ def timeline(
     axes = figure.subplots()
     kinds = list(dict.fromkeys(what for spans in rows.values() for _, _, what in spans))
     for number, kind in enumerate(kinds):
-        colour, hatch = COLOURS[number % len(COLOURS)], HATCHES[number % len(HATCHES)]
+        colour = COLOURS[number % len(COLOURS)]
         for row, spans in enumerate(rows.values()):
             places = [(begin, end - begin) for begin, end, what in spans if what == kind]
-            axes.broken_barh(
-                places, (row - 0.32, 0.64), edgecolor="white", linewidth=0.5, facecolor=colour, hatch=hatch
-            )
-        axes.barh([0], [0], label=kind, edgecolor="white", color=colour, hatch=hatch)
+            axes.broken_barh(places, (row - 0.32, 0.64), edgecolor="white", linewidth=1, facecolor=colour)
+        axes.barh([0], [0], label=kind, color=colour)
     axes.set_yticks(range(len(rows)), list(rows))
     axes.set_ylim(len(rows) - 0.5, -0.5)
     axes.set_xlim(0, 1.02 * max((end for spans in rows.values() for _, end, _ in spans), default=1))
@@ -410,9 +406,8 @@ def _stack(axes: Axes, rows: Mapping[str, Mapping[str, Runs]]) -> None:
             0.5,
             list(ends.values()),
             color=COLOURS[number % len(COLOURS)],
-            hatch=HATCHES[number % len(HATCHES)],
             edgecolor="white",
-            linewidth=0.5,
+            linewidth=1,
             label=part,
         )
         ends = {name: end + widths[name] for name, end in ends.items()}

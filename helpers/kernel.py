@@ -7,9 +7,12 @@ with that of the imported package. Notebook 00 explains kernels.
 
 from __future__ import annotations
 
+import dataclasses
 import importlib.util
 import os
+import re
 import sys
+import textwrap
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -22,6 +25,8 @@ CHANGE_KERNEL = (
     "Stop this server and start it with `make lab` in the course's folder, or run `make kernel` there "
     'once and choose Kernel > Change Kernel > "Small Files, Big Machines"'
 )
+
+_WIDTH = 100  # characters; the narrowest cell that we expect has room for more
 
 
 def is_strict() -> bool:
@@ -90,9 +95,33 @@ def _handle(
 
 
 def as_lines(error: SmallfilesError) -> list[str]:
-    """The sentence, one part a line, with the parts' names in bold."""
-    parts = (("Got", error.got), ("Expected", error.expected), ("Next step", error.next_step))
-    return [f"\x1b[1m{name:9}\x1b[0m  {text}." for name, text in parts]
+    """Return the parts of the sentence with their names in bold, broken between words.
+
+    JupyterLab breaks a longer line anywhere, also inside a word.
+    """
+    parts = [("Got", error.got), ("Expected", error.expected), ("Next step", error.next_step)]
+    if keywords := _keywords(f"{error}"):
+        parts.append(("In Python", keywords))
+    lines = []
+    for name, text in parts:
+        first, *others = textwrap.wrap(f"{text}.", _WIDTH, break_long_words=False, break_on_hyphens=False)
+        lines += [f"\x1b[1m{name:9}\x1b[0m  {first}", *(f"{'':11}{other}" for other in others)]
+    return lines
+
+
+def _keywords(text: str) -> str:
+    """Say which keyword each flag of our commands in a text is in Python; empty if there is none."""
+    from smallfiles.loading import LoaderConfig
+    from smallfiles.pack import PackConfig
+    from smallfiles.sources import SourceOptions
+
+    fields = {
+        field.name for kind in (SourceOptions, PackConfig, LoaderConfig) for field in dataclasses.fields(kind)
+    }
+    known = {name: name for name in fields} | {"field": "columns"}
+    flags = dict.fromkeys(re.findall(r"(?<![\w-])--([a-z][a-z-]*)", text))
+    named = {flag: known.get(flag.replace("-", "_")) for flag in flags}
+    return ", ".join(f"--{flag} is the keyword {name}" for flag, name in named.items() if name)
 
 
 def hint(error: BaseException) -> str:

@@ -12,7 +12,8 @@ import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
-from smallfiles.errors import UsageError
+from helpers.kernel import as_lines
+from smallfiles.errors import SmallfilesError, UsageError
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -30,6 +31,17 @@ class HasCommandLine(Protocol):
 def say(markdown: str) -> None:
     """Show a computed sentence as Markdown; as plain text outside a notebook."""
     _show({"text/markdown": markdown, "text/plain": markdown.replace("**", "")})
+
+
+def error(caught: SmallfilesError, without: str = "") -> None:
+    """Print an error that a cell has caught, broken between words as one that it raises.
+
+    Args:
+        caught: The error.
+        without: A part of paths to leave out, such as a temporary folder.
+    """
+    lines = as_lines(caught)
+    sys.stdout.write("".join(f"{line.replace(without, '') if without else line}\n" for line in lines))
 
 
 @dataclass(frozen=True)

@@ -152,10 +152,10 @@ samples = 5_004 * batch  # ImageNet has 143 more
 labels = np.arange(samples) * classes // samples  # in class order
 
 
-def arrival(stored, buffer, epoch, shard=1_000):
-    """The numbers of the samples in the order in which they leave the buffer."""
+def arrival(buffer, epoch, shard=1_000):
+    """The places of the samples in the shards, in the order in which they leave the buffer."""
     rng = random.Random(epoch)
-    pieces = [stored[start : start + shard].tolist() for start in range(0, samples, shard)]
+    pieces = [range(start, min(start + shard, samples)) for start in range(0, samples, shard)]
     rng.shuffle(pieces)
     stream = chain.from_iterable(pieces)
     return np.fromiter(stream if buffer == 1 else shuffle(buffer, rng=rng)(stream), int, samples)
@@ -189,19 +189,20 @@ def met_again(first, second):
 guess = 500  # change me: images in the buffer
 
 # %% [markdown]
-# The folded cell sends both packings through six buffers. Here one worker reads all shards; section 5 has more.
+# The folded cell sends both packings through five buffers. Here a single worker reads all shards; section 5 uses
+# several workers.
 
 # %% jupyter={"source_hidden": true}
 packings = {
     "in class order": np.arange(samples),
     "shuffled at packing": np.random.default_rng(0).permutation(samples),
 }
-held, met = {}, {}
-for name, stored in packings.items():
-    for buffer in (1, 64, 1_024, 4_096, 16_384, 65_536):
-        first, second = arrival(stored, buffer, 1), arrival(stored, buffer, 2)
-        held.setdefault(name, {})[buffer] = classes_per_batch(second)
-        met.setdefault("both packings", {})[buffer] = met_again(first, second)
+held, met = {name: {} for name in packings}, {"both packings": {}}
+for buffer in (1, 1_024, 4_096, 16_384, 65_536):
+    first, second = arrival(buffer, 1), arrival(buffer, 2)  # the same places in both packings
+    for name, stored in packings.items():
+        held[name][buffer] = classes_per_batch(stored[second])
+    met["both packings"][buffer] = met_again(first, second)
 sizes, found = zip(*held["in class order"].items(), strict=True)
 half = classes_per_batch(np.random.default_rng(1).permutation(samples)) / 2
 crossing = 2 ** np.interp(half, found, np.log2(sizes))
@@ -279,7 +280,7 @@ for count in counts:
     config = PackConfig(options=tar.Options(max_count=count), check="none", digest=False, verify="none")
     paths = sorted(pack(few, place / f"{count}.tars", config).path.glob("*.tar"))
     ways = {"page cache": partial(stream, paths, 0), "2 ms per open": partial(stream, paths, 0.002)}
-    result = measure.compare(ways, rounds=7, unit="images", bar=False)
+    result = measure.compare(ways, rounds=5, unit="images", bar=False)
     for name in ways:
         rates[name][count] = result.rates_per_s(name)
 

@@ -423,7 +423,8 @@ def count_wrong(read):
 wrong = {"seek, then read": count_wrong(seek_then_read), "our reader": count_wrong(reader.read)}
 bad, ours = (sum(found.values()) for found in wrong.values())
 title = f"With seek and read, {bad} of 3,000 samples are wrong; with our reader {ours}"
-figures.bars(wrong, title, x="wrong samples", guess=guess * bad / 100, guess_of="seek", guess_text=f"{guess}% decoded")
+shares = {what: 100 * count / max(bad, 1) for what, count in wrong["seek, then read"].items()}
+figures.bars(shares, title, x="share of the wrong samples (%)", counted=True, guess=guess, guess_of="decoded")
 
 # %% [markdown]
 # An open file has an *offset*, where the next read begins, and forked workers share it ([04](04_pack_hdf5.ipynb)).

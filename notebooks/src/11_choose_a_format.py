@@ -211,7 +211,7 @@ waits["64 at a time"][0.99] = [mean_wait(0.99, 64, 2_000_000) for _ in range(3)]
 one, many = (np.median(waits[f"{n} at a time"][0.9]) for n in (1, 64))
 title = f"At 90 % load a request waits {one:.0f} operations; with 64 at a time {many:.1g}"
 drawn = waits | {"9 operations": {0.1: 9, 0.99: 9}}
-axes = {"x": "load of the server", "y": "wait, in operations", "log": "y", "marks": {"90 %": 0.9}, "ideal": "9 operations"}
+axes = {"x": "load of the server", "y": "wait, in operations", "marks": {"90 %": 0.9}, "ideal": "9 operations"}
 figures.lines(drawn, title, **axes, guess=guess, note="simulated; with 64 at a time hardly any waits below 80 %", counted=True)
 
 # %% [markdown]

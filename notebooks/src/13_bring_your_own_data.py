@@ -265,7 +265,7 @@ label = "weight"  # change me: then "species"
 try:
     print(*sources.load(table, columns=f"label={label}").notes)
 except SmallfilesError as error:
-    print(error)
+    show.error(error)
 
 # %% [markdown]
 # `weight` is refused, because 22.9 would become class 22.
@@ -506,7 +506,7 @@ try:
     print(f"{planned.samples:,} samples (guess: {guess}), {bytes_text(planned.payload_bytes)}", *mine.notes, sep="\n")
     print(f"files and folders of these samples: {planned.inodes_now} now, {planned.inodes_then} packed")
 except SmallfilesError as error:
-    print(error)  # the last sentence says what to try
+    show.error(error)  # its next step says what to try
 
 # %% [markdown]
 # Check the samples, and what was left out: in our delivery five files without a partner, and the table (`.csv`

@@ -100,7 +100,7 @@ source = replace(source, notes=())  # `pack` shows them, and they were printed a
 try:
     pack(source, packed, PackConfig())
 except SmallfilesError as error:
-    print(str(error).replace(f"{delivery}/", ""))
+    show.error(error, without=f"{delivery}/")
 
 # %% [markdown]
 # `pack` refuses, and names every missing file. Leaving samples out is a decision about the data: ask the people who

@@ -58,7 +58,6 @@ _STYLE: Any = {
     "xtick.labelsize": 9,
     "ytick.labelsize": 9,
     "legend.fontsize": 9,
-    "hatch.linewidth": 0.7,
     "xtick.color": INK,
     "ytick.color": INK,
 }

@@ -4,6 +4,8 @@ import itertools
 
 import pytest
 
+from exercises.checks.attempt import _fits, _quietly
+
 
 def assert_told(verdict, diagnosis):
     """It is a ✗ with this diagnosis, and no traceback."""
@@ -12,19 +14,27 @@ def assert_told(verdict, diagnosis):
     assert "Traceback" not in str(verdict)
 
 
-def assert_told_apart(mistakes, cases):
-    """Any two mistakes give another result in at least one case, so that an answer proves one of them."""
-    results = [(text, [_result(mistake, case) for case in cases]) for mistake, text in mistakes]
-    for (one, of_one), (other, of_other) in itertools.combinations(results, 2):
-        assert one == other or of_one != of_other, f"both give the same: {one}; {other}"
+def known_mistakes(check, mistakes, cases, of=lambda mistake: mistake):
+    """The tests of a table of mistakes: each is a wrong answer of its own, and gets its diagnosis.
 
+    Args:
+        check: Judges an answer.
+        mistakes: What each gives, and its diagnosis.
+        cases: The arguments with which the check compares; two mistakes must differ in one of them.
+        of: From a mistake to an answer that makes it.
+    """
 
-def _result(mistake, case):
-    try:
-        found = mistake(*case)
-    except ArithmeticError:
-        return None
-    return float(f"{found:.4g}") if isinstance(found, float) else found
+    class Known:
+        @pytest.mark.parametrize(("mistake", "diagnosis"), mistakes)
+        def test_a_known_mistake_gets_its_diagnosis(self, mistake, diagnosis):
+            assert_told(check(of(mistake)), diagnosis)
+
+        def test_any_two_mistakes_can_be_told_apart(self):
+            for (one, of_one), (other, of_other) in itertools.combinations(mistakes, 2):
+                alike = all(_fits(_quietly(one, case), _quietly(other, case)) for case in cases)
+                assert of_one == of_other or not alike, f"both give the same: {of_one}; {of_other}"
+
+    return Known
 
 
 def judged(check, wrong, right):

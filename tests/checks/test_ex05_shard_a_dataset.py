@@ -4,7 +4,6 @@ import itertools
 import random
 
 import numpy as np
-import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from telling import judged
@@ -43,31 +42,19 @@ def starving(shards, rank, ranks, worker, workers):
     return shards[rank * workers + worker :: ranks * workers]
 
 
+def slices(shards, number, count, more=0):
+    length = len(shards) // count
+    return shards[number * length : (number + 1) * length + more]
+
+
 def slices_of_slices(shards, rank, ranks, worker, workers):
-    length = len(shards) // ranks
-    mine = shards[rank * length : (rank + 1) * length]
-    length = len(mine) // workers
-    return mine[worker * length : (worker + 1) * length]
-
-
-def slices_of_every_nth(shards, rank, ranks, worker, workers):
-    mine = shards[rank::ranks]
-    length = len(mine) // workers
-    return mine[worker * length : (worker + 1) * length]
-
-
-def overlapping(shards, rank, ranks, worker, workers):
-    length = -(-len(shards) // ranks)
-    return shards[rank * length : (rank + 1) * length + 1][worker::workers]
+    return slices(slices(shards, rank, ranks), worker, workers)
 
 
 WRONG = [
-    (
-        slices_of_slices,
-        "rounding down loses the tail: no process reads what is left after equal slices, first",
-    ),
-    (slices_of_every_nth, "left to nobody. Rounding down with // does that"),
-    (overlapping, "given to several processes"),
+    (slices_of_slices, "what is left after equal slices, first of the ranks and then"),
+    (lambda s, r, n, w, m: slices(s[r::n], w, m), "left to nobody. Rounding down with // does that"),
+    (lambda s, r, n, w, m: slices(s, r, n, 1)[w::m], "given to several processes"),
     (lambda s, r, n, w, m: [], "no process got a shard"),
     (lambda s, r, n, w, m: s, "every process reads the same"),
     (lambda s, r, n, w, m: s[r::n], "forgot the workers"),
@@ -116,21 +103,9 @@ def in_epoch(deal):
     return lambda shards, *given: deal(shards, given[:4], *given[4:])
 
 
-def seeding(of):
-    """An answer that seeds a generator of the whole program, and shuffles with it."""
-
-    def answer(shards, rank, ranks, worker, workers, seed, epoch):
-        of.seed(seed + epoch)
-        deck = np.array(shards, dtype=object)
-        of.shuffle(deck)
-        return right(deck.tolist(), rank, ranks, worker, workers)
-
-    return answer
-
-
-def by_torch(shards, rank, ranks, worker, workers, seed, epoch):
-    torch.manual_seed(seed + epoch)
-    return right([shards[n] for n in torch.randperm(len(shards))], rank, ranks, worker, workers)
+def seeding(shards, rank, ranks, worker, workers, seed, epoch):
+    random.seed(seed + epoch)
+    return right(random.sample(shards, len(shards)), rank, ranks, worker, workers)
 
 
 def dealt_from_one_deck(deal):
@@ -148,11 +123,9 @@ WRONG_IN_EPOCH = [
     (in_epoch(lambda s, place, *of: right(shuffled(s, of), *place)), "a seed is one number or text"),
     (dealt_from_one_deck(starving), "split over the ranks first"),
     (dealt_from_one_deck(slices_of_slices), "rounding down loses the tail"),
-    (dealt_from_one_deck(overlapping), "given to several processes"),
+    (dealt_from_one_deck(lambda s, r, n, w, m: slices(s, r, n, 1)[w::m]), "given to several processes"),
     (dealt_from_one_deck(lambda s, r, n, w, m: s[r::n]), "you forgot the workers"),
-    (seeding(random), "the generator that the whole program uses"),
-    (seeding(np.random), "the generator that the whole program uses"),
-    (by_torch, "the generator that the whole program uses"),
+    (seeding, "the generator that the whole program uses"),
 ]
 
 

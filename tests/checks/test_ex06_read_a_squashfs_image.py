@@ -11,6 +11,7 @@ from exercises.checks import Attempt, Wrong
 from exercises.checks import ex06_read_a_squashfs_image as ex06
 
 # ruff: noqa: SIM115 - answers that leave files open are what is tried
+HERE = os.getpid()
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 
 
@@ -242,40 +243,21 @@ def empty_reads_all(file, start, size):
 
 
 class SharedBuffer(RightWithoutAProcess):
-    """A position in each read, and one buffer for all threads."""
-
-    def __init__(self, path, places):
-        super().__init__(path, places)
-        self.buffer = bytearray(max(size for _, size in places))
+    buffer = bytearray(1 << 17)
 
     def get(self, start, size):
-        view = memoryview(self.buffer)[:size]
-        done = 0
-        while done < size:
-            part = os.preadv(self.file.fileno(), [view[done:]], start + done)
-            if not part:
-                raise EOFError
-            done += part
-        return bytes(view)
+        os.preadv(self.file.fileno(), [memoryview(self.buffer)[:size]], start)
+        return bytes(self.buffer[:size])
 
 
-class OnlyHere(Right):
-    """A sample is right in the process that made the reader only."""
-
-    def __init__(self, path, places):
-        super().__init__(path, places)
-        self.made_in = os.getpid()
-
+class OnlyHere(RightWithoutAProcess):
     def get(self, start, size):
-        return super().get(start, size) if os.getpid() == self.made_in else b""
+        return super().get(start, size) if os.getpid() == HERE else b""
 
 
 class ReadsAround(RightWithoutAProcess):
-    """A quarter of a megabyte for each sample."""
-
     def get(self, start, size):
-        around = os.pread(self.file.fileno(), max(size, 1 << 18), start)
-        return around[:size] if len(around) >= size else all_of(self.file.fileno(), start, size)
+        return os.pread(self.file.fileno(), 1 << 18, start)[:size]
 
 
 WRONG = [

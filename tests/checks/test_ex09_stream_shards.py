@@ -186,29 +186,14 @@ def equal_slices(names, rank, ranks):
     return names[rank * (len(names) // ranks) :][: len(names) // ranks]
 
 
-def whole_slices(names, rank, ranks):
-    length = -(-len(names) // ranks)
-    return names[rank * length : (rank + 1) * length]
-
-
 WRONG_STREAMS = [
     (streaming(lambda names, rank, ranks: names), "every rank reads everything"),
     (streaming(equal_slices), "loses the tail"),
     (streaming(lambda names, rank, ranks: names[rank + 1 :: ranks]), "count from 0"),
-    (
-        streaming(lambda names, rank, ranks: np.array_split(names, ranks)[rank].tolist()),
-        "each rank reads one part",
-    ),
-    (streaming(whole_slices), "each rank reads one part"),
+    (streaming(lambda names, rank, ranks: np.array_split(names, ranks)[rank].tolist()), "one part of"),
     (streaming(lambda names, rank, ranks: names if ranks == 2 else names[rank::ranks]), "need not be yours"),
-    (
-        lambda fetch, names, rank, ranks, in_flight: streaming()(fetch, names, rank, ranks, 2 * in_flight),
-        "more than in",
-    ),
-    (
-        lambda fetch, names, rank, ranks, in_flight: streaming()(fetch, names, rank, ranks, in_flight - 1),
-        "are ever on",
-    ),
+    (lambda *given: streaming()(*given[:4], 2 * given[4]), "more than in_flight"),
+    (lambda *given: streaming()(*given[:4], given[4] - 1), "are ever on their way"),
     (as_they_come, "as they arrive"),
     (one_by_one, "one request after the other"),
     (by_map, "waits in memory"),

@@ -264,6 +264,19 @@ class TestShownFailures:
         assert "Traceback" not in out and "raise" not in out
         assert "a b." in out and "Do d." in out and "Next step" in out
 
+    def test_long_parts_are_broken_between_words(self):
+        words = [f"word-{number:02}-of-a-long-path" for number in range(20)]
+        lines = kernel.as_lines(UsageError("got", expected=" ".join(words), next_step="Do d"))
+        assert max(map(len, lines)) <= 125
+        assert set(words) <= {word.rstrip(".") for line in lines for word in line.split()}
+
+    def test_flags_of_our_commands_come_with_their_keywords(self):
+        error = UsageError("a", expected="b", next_step="Use --on-error skip, or --field mask=x; --mem")
+        assert kernel.as_lines(error)[-1].endswith(
+            "--on-error is the keyword on_error, --field is the keyword columns."
+        )
+        assert len(kernel.as_lines(UsageError("a", expected="b", next_step="c"))) == 3
+
     def test_an_unknown_name_keeps_its_traceback_and_gets_the_hint(self, shell, capsys):
         _, out = self.run(shell, capsys, "rates + 1")
         assert "----> 1 rates + 1" in out
