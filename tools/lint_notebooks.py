@@ -30,6 +30,7 @@ from percent import Cell, from_notebook
 
 MAX_CELL_LINES = 20
 MAX_FOLDED_LINES = 45
+MAX_LINE_CHARACTERS = 116  # of visible code: what JupyterLab with its side bar shows at 1400 pixels
 MAX_MEDIAN_LINES = 8
 MAX_FUNCTION_LINES = 20
 CODE_CELLS = range(15, 36)
@@ -183,6 +184,9 @@ def _code(page: Page) -> Iterator[str]:
         most = MAX_FOLDED_LINES if folded(cell) else MAX_CELL_LINES
         if code_lines(cell) > most:
             yield f"the cell {first!r} has {code_lines(cell)} lines, more than {most}"
+        longest = max(map(len, cell.text.split("\n")))
+        if longest > MAX_LINE_CHARACTERS and not folded(cell):
+            yield f"the cell {first!r} has a line of {longest} characters, more than {MAX_LINE_CHARACTERS}"
         try:
             tree = ast.parse(cell.text)
         except SyntaxError as error:

@@ -112,6 +112,8 @@ figures.lines(factors, title, **axes, marks=real, note="whole units; Storage Sca
 # %% [markdown]
 # A unit much smaller than the mean file wastes little. Once it is larger than nearly all files, each doubling doubles
 # the space.
+#
+# You can now solve task 1 of [exercise 01](../exercises/01_count_the_cost_of_small_files.ipynb).
 
 # %% [markdown] id="operations" tags=["core"]
 # ## 2 · Time a single open
@@ -208,7 +210,8 @@ guess_s, guess_hours = 60, 12  # change me: seconds here, hours there
 # %%
 images = 1_281_167
 show.say(f"Known names, here: **{images * open_s:,.0f} s** by the median; your guess: {guess_s} s.")
-show.say(f"New names, there: **{images * 2 * 0.002 / 3600:.1f} hours**, without a single byte; your guess: {guess_hours} hours.")
+there_hours = images * 2 * 0.002 / 3600
+show.say(f"New names, there: **{there_hours:.1f} hours**, without a single byte; your guess: {guess_hours} hours.")
 
 # %% [markdown]
 # The 2 ms are assumed; see *On the cluster* for yours.
@@ -426,6 +429,8 @@ worksheet.note("01", latency_ms=1e3 / np.median(cold[1]), opens_per_s=max(map(np
 # reach all of it, since they also run the threads and the slow storage.
 #
 # </details>
+#
+# You can now solve task 2 of [exercise 01](../exercises/01_count_the_cost_of_small_files.ipynb).
 
 # %% [markdown] id="exercise"
 # ## Exercise
@@ -451,7 +456,8 @@ files, one_file = setup.scratch / "set.files", setup.scratch / "set.arrow"
 for out in (files, one_file):
     pack(source, out, PackConfig(verify="none"))
 print(files, one_file, sep="\n")
-show.command(BenchConfig(repeats=5, count=400, orders=("random",), caches=("cold",)), "read", [files.name, one_file.name])
+config = BenchConfig(repeats=5, count=400, orders=("random",), caches=("cold",))
+show.command(config, "read", [files.name, one_file.name])
 
 # %% [markdown] id="key-points"
 # ## Key points

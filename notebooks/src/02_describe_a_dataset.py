@@ -225,7 +225,8 @@ guesses = {"ID - 1": ids - 1, "yours": [yours(each) for each in ids], "smallfile
 accuracy = {name: (np.asarray(labels) == right).mean() for name, labels in guesses.items()}
 for name, share in accuracy.items():
     print(f"label = {name:10} agrees with the folders for {share:6.1%} of the images")
-print(f"your guess for ID - 1: {guess:.1%}; chance among {len(by_folder.classes)} classes: {1 / len(by_folder.classes):.1%}")
+chance = 1 / len(by_folder.classes)
+print(f"your guess for ID - 1: {guess:.1%}; chance among {len(by_folder.classes)} classes: {chance:.1%}")
 
 # %% [markdown]
 # <details>
@@ -245,6 +246,9 @@ print(f"your guess for ID - 1: {guess:.1%}; chance among {len(by_folder.classes)
 names = [f"ILSVRC2012_val_{number:08d}.JPEG" for number in range(1, 5)]
 for labels in (65, 970, 230, 809), (490, 361, 171, 822):  # sorted wnids and IDs of images 1 to 4
     print(labels, "→", imagenet.check_label_order(Manifest.from_columns(names, labels)))
+
+# %% [markdown]
+# You can now solve both tasks of [exercise 02](../exercises/02_describe_a_dataset.ipynb).
 
 # %% [markdown] id="refuse" tags=["optional"]
 # ## 4 · Refuse what is wrong

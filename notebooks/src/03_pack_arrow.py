@@ -142,7 +142,7 @@ packed = Path(tempfile.mkdtemp(dir=setup.scratch)) / "packed.arrow"  # a new fol
 config = PackConfig(options=arrow.Options(rows_per_batch=64))
 report = pack(source, packed, config)
 reader = formats.open(packed)
-samples, labels = list(reader), reader.table(["label"])["label"]  # key and bytes of each image in memory, and its label
+samples, labels = list(reader), reader.table(["label"])["label"]  # key, bytes and label of each image, in memory
 
 # %% [markdown]
 # > **Predict.** We ask for a batch of 64 images, 7 MB. How much does each way copy: all, 0.1 MB, or almost none?
@@ -301,6 +301,8 @@ figures.lines(rates, title, **axes, note="random reads, warm cache", guess=guess
 #
 # - *Unknown readers* may call `get_batch` for each image. Write one row per batch; it costs about 300 bytes per image.
 # - *Readers that call `get_batch` once per batch*, or read as ours does, may have more. `pack` uses 64.
+#
+# You can now solve tasks 1 and 2 of [exercise 03](../exercises/03_pack_arrow.ipynb).
 
 # %% [markdown] id="juelich" tags=["core"]
 # ## 4 · Feed a DataLoader
@@ -340,7 +342,8 @@ def total_bytes(batch):  # runs in the worker; decoding would go here
     return sum(len(data) for data, _ in batch), get_worker_info().dataset.opened
 
 
-dataset, settings = ArrowImages(files[1]), {"num_workers": 2, "multiprocessing_context": "fork"}  # fork: notebook 04
+dataset = ArrowImages(files[1])
+settings = {"num_workers": 2, "multiprocessing_context": "fork"}  # fork: notebook 04
 dataset[0]  # the parent has read an image, too
 sizes, opened = zip(*DataLoader(dataset, 32, shuffle=True, collate_fn=total_bytes, **settings))
 print(f"{sum(sizes):,} of {report.payload_bytes:,} bytes are in {len(sizes)} batches")
@@ -412,6 +415,8 @@ else:
 # - *get_batch, OSFile* fetches the whole batch, 64 images for one.
 # - *get_batch, memory map* copies nothing, yet fetches the batch, up to the read-ahead limit.
 # - *Our reader* fetches the image. At the first one of a batch, Linux also reads ahead around header and labels.
+#
+# You can now solve tasks 4 and 5 of [exercise 03](../exercises/03_pack_arrow.ipynb).
 
 # %% [markdown] id="killed" tags=["optional"]
 # ## 5 · Kill a pack, and trust what is there
@@ -454,6 +459,9 @@ content = bytearray(out.read_bytes())
 content[1_000_000] ^= 1
 out.write_bytes(content)
 print(verify(out).problems)
+
+# %% [markdown]
+# You can now solve task 3 of [exercise 03](../exercises/03_pack_arrow.ipynb).
 
 # %% [markdown] id="exercise"
 # ## Exercise

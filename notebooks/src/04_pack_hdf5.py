@@ -188,6 +188,9 @@ title = f"From lists, rows are written about {float(f'{lists:.2g}'):g} times slo
 written = {name: wrote.rates_per_s(name) for name in ways}
 figures.bars(written, title, x="images written per second", note="into the page cache, not synced", **colours)
 
+# %% [markdown]
+# You can now solve task 1 of [exercise 04](../exercises/04_pack_hdf5.ipynb).
+
 # %% [markdown] id="reading" tags=["core"]
 # ## 3 · Read one sample at random
 #
@@ -329,6 +332,8 @@ figures.bars(rates, title, x="images per second", guess=slowest, **how)
 # %% [markdown]
 # Whole chunks cost time even in memory: ten times the bytes are copied, or unpacked. `vlen` costs look-ups and more
 # copies. So store samples contiguous. But contiguous data cannot grow, so `write_blob` sums the sizes first.
+#
+# You can now solve tasks 3 and 4 of [exercise 04](../exercises/04_pack_hdf5.ipynb).
 
 # %% [markdown] id="fork" tags=["core"]
 # ## 4 · Close the file before workers start
@@ -490,6 +495,9 @@ for when in ("after a read", "after close()"):
     except TypeError as error:
         print(f"{when}: {error}")
     dataset.close()
+
+# %% [markdown]
+# You can now solve task 2 of [exercise 04](../exercises/04_pack_hdf5.ipynb).
 
 # %% [markdown] id="locks" tags=["optional"]
 # ## 5 · Meet the file lock

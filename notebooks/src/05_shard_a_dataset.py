@@ -394,6 +394,9 @@ for rank in range(3):
     by_rank.append([index for batch in batches for index in batch["index"].tolist()])
 print("by rank", [len(found) for found in by_rank], "different samples:", len({*chain(*by_rank)}))
 
+# %% [markdown]
+# You can now solve tasks 1 and 3 of [exercise 05](../exercises/05_shard_a_dataset.ipynb).
+
 # %% [markdown] id="across" tags=["core"]
 # ## 5 · Mix across shards
 #
@@ -497,6 +500,8 @@ print("your guess, another order:", guess)
 # | several ranks read the same samples | `nodesplitter=wds.split_by_node` |
 # | training hangs at the end of an epoch | `WebLoader(…).repeat().with_epoch(batches)` |
 # | the shards come in the same order in every epoch | `detshuffle=True` and `persistent_workers=True` |
+#
+# You can now solve task 2 of [exercise 05](../exercises/05_shard_a_dataset.ipynb).
 
 # %% [markdown] id="cut" tags=["optional"]
 # ## 7 · Cut a shard

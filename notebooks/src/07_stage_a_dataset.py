@@ -342,6 +342,8 @@ four_ranks(once_per_node)
 # this can be slower: measure it.
 #
 # </details>
+#
+# You can now solve task A of [exercise 07](../exercises/07_stage_a_dataset.ipynb).
 
 # %% [markdown] id="epochs" tags=["core"]
 # ## 4 · Count the epochs
@@ -370,7 +372,7 @@ def copying(path, to):
 
 # %%
 guess = 3  # change me: epochs
-wait_s = 0.0  # leave it for now: seconds that each random read waits for an answer (one worker; more wait at the same time)
+wait_s = 0.0  # leave it for now: seconds that each random read of one worker waits for an answer
 
 # %% [markdown]
 # The folded cell measures an epoch from slow storage, one from the copy, and the copying.
@@ -496,6 +498,9 @@ print(f"in the end: {sum(one.bytes for one in left_behind())} bytes")
 
 # %%
 print("staged copies of yours on this node:", len(staging.listing([here, victims])))
+
+# %% [markdown]
+# You can now solve task B of [exercise 07](../exercises/07_stage_a_dataset.ipynb).
 
 # %% [markdown] id="tiers"
 # ## Storage of a centre, tier by tier

@@ -247,6 +247,8 @@ show.figure(figures.bars(bars, title, **axes, note=note, guess=total["usual"] / 
 #   batch (`images.normalise`).
 #
 # With both mended, mostly decoding remains. `toolbox` shortens it too.
+#
+# You can now solve tasks 3 and 4 of [exercise 08](../exercises/08_keep_the_gpu_fed.ipynb).
 
 # %% [markdown] id="views" tags=["optional"]
 # ## 2 · Choose the views
@@ -415,6 +417,8 @@ print(f"{shutil.disk_usage('/dev/shm').free / 1e9:.1f} GB free in /dev/shm")
 # If they do not fit, a worker fails with `unable to allocate shared memory` ([12](12_when_it_breaks.ipynb)); before
 # PyTorch 2.10 it was killed by a *bus error*. The batches also count as memory of your job, so its memory limit may end
 # the job first.
+#
+# You can now solve task 2 of [exercise 08](../exercises/08_keep_the_gpu_fed.ipynb).
 
 # %% [markdown] id="ring" tags=["optional"]
 # ## 4 · Build a ring
@@ -605,6 +609,8 @@ show.figure(figures.bars(shares, title, **axes, base="no worker", guess=guess))
 # - A process also *sends* (section 1), and training waits while it receives. Threads send nothing, but share
 #   Python's lock with training. (Our sleep never holds it.) If you lose much to both, choose a ring.
 # - If no batch is ready, make batches cheaper, or get more CPUs.
+#
+# You can now solve task 1 of [exercise 08](../exercises/08_keep_the_gpu_fed.ipynb).
 
 # %% [markdown] id="exercise"
 # ## Exercise

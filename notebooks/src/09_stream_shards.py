@@ -358,7 +358,7 @@ figures.lines(lines, title, x="added latency (ms)", y="images per second", log="
 
 # %%
 guess = 60  # change me: requests in flight
-bandwidth, connection = 1.25e9, 90e6  # change me: bytes/s of your network (here 10 Gbit/s), and of one large request
+bandwidth, connection = 1.25e9, 90e6  # change me: bytes/s of your network (10 Gbit/s), and of one large request
 request_s = far_s + (16 << 20) / connection  # it waits, then brings its bytes
 in_flight = round(bandwidth * request_s / (16 << 20), 1)
 worksheet.note("09", in_flight=in_flight)
@@ -369,6 +369,8 @@ f"{in_flight} requests of 16 MiB fill the network; your guess: {guess}"
 # default `in_flight=4` are enough.
 # [Amazon](https://docs.aws.amazon.com/whitepapers/latest/s3-optimizing-performance-best-practices/horizontal-scaling-and-request-parallelization-for-high-throughput.html)
 # recommends about as many.
+#
+# You can now solve task 2 of [exercise 09](../exercises/09_stream_shards.ipynb).
 
 # %% [markdown] id="once" tags=["core"]
 # ## 4 · Read each sample once, on a line that breaks
@@ -431,7 +433,8 @@ shard = (packed.path / shards[0]).read_bytes()
 for way in (takes_what_came, goes_on):
     line.set(cuts=3, cut_after=len(shard) // 3)
     data, sent = way(f"train/{shards[0]}"), line.count()["bytes"] / len(shard)
-    print(f"{way.__name__:15} returns {len(data) / len(shard):4.0%} (right: {data == shard}); {sent:4.0%} travelled")
+    returned = len(data) / len(shard)
+    print(f"{way.__name__:15} returns {returned:4.0%} (right: {data == shard}); {sent:4.0%} travelled")
 
 # %% [markdown]
 # <details>
@@ -447,6 +450,8 @@ for way in (takes_what_came, goes_on):
 #
 # The second way requests only the rest. It compares the ETag, so it never joins two versions. Compare
 # `Content-Range` too: a server may ignore the range, and send the whole shard.
+#
+# You can now solve task 1 of [exercise 09](../exercises/09_stream_shards.ipynb).
 
 # %% [markdown] id="keep" tags=["optional"]
 # ## 5 · Keep shards on the node

@@ -79,7 +79,8 @@ if not packed.exists():
 # > **Predict.** Is each of these one of four, or alone (one of one)?
 
 # %%
-guess = {"job script": 4, "salloc shell": 4, "srun": 4, "torchrun": 4, "torchrun in srun": 4, "laptop": 1}  # change me
+guess = {"job script": 4, "salloc shell": 4, "srun": 4, "torchrun": 4, "torchrun in srun": 4}  # change me
+guess["laptop"] = 1
 
 # %%
 from helpers.experiments import nb10 as nodes
@@ -164,6 +165,8 @@ figures.bars(counts, title, x="CPUs or workers of a rank that is bound to one CP
 # `os.cpu_count()` counts all CPUs of the node: here of your machine, since the request is only played.
 # `os.sched_getaffinity` counts those that the rank may use, and `make_loader` asks it. So repeat the option:
 # `srun --cpus-per-task="$SLURM_CPUS_PER_TASK" python …`.
+#
+# You can now solve task 1 of [exercise 10](../exercises/10_run_it_on_many_nodes.ipynb).
 
 # %% [markdown] id="once" tags=["core"]
 # ## 2 · Read each sample once
@@ -401,7 +404,8 @@ soon = lambda: time.perf_counter() + 0.5  # when all ranks are there
 for where, storage in storages.items():
     for n in (1, 2, 3, 4):
         places = [nodes.srun(rank, nodes=n, per_node=1) for rank in range(n)]
-        scaled[where][n] = [200 * n / max(nodes.play(partial(twenty_steps, storage, soon()), places)) for _ in range(3)]
+        seconds = [max(nodes.play(partial(twenty_steps, storage, soon()), places)) for _ in range(3)]
+        scaled[where][n] = [200 * n / slowest for slowest in seconds]
 
 # %% [markdown]
 # The folded cell draws.
@@ -578,6 +582,8 @@ print(sent.log or "No job, no log.")
 # The rate is all samples by the seconds of the slowest rank.
 #
 # </details>
+#
+# You can now solve task 2 of [exercise 10](../exercises/10_run_it_on_many_nodes.ipynb).
 
 # %% [markdown] id="exercise"
 # ## Exercise

@@ -156,7 +156,8 @@ with open_slow(out, SlowConfig(latency_s=0.002)) as slow:
         read(formats.open(slow / f"train.{suffix}"), order[:100])
         each = {name: (count - before[name]) / 100 for name, count in slow.counts().items()}
         operations, mine = each["lookup"] + each["open"] + each["list"], f"; your guess: {guess.get(suffix)}"
-        print(f"{suffix:6} {operations:5.2f} metadata operations, {each['reads']:4.2f} reads per image" + mine * (suffix in guess))
+        counted = f"{operations:5.2f} metadata operations, {each['reads']:4.2f} reads per image"
+        print(f"{suffix:6} {counted}" + mine * (suffix in guess))
 
 # %% [markdown]
 # A plain file costs two *metadata operations*, a look-up and an open. A packed format needs a few when it is opened.
@@ -255,7 +256,8 @@ lustre = Storage(targets=24, stripes=24, metadata_ops_s=100_000, request_s=0.000
 
 node_needs = 4 * 64 / work.step_s  # images per second
 targets_read = lustre.stripes / (work.sample_bytes / lustre.target_bytes_s + lustre.request_s)  # images per second
-print(f"a node needs {node_needs:,.0f} images/s, the targets read {targets_read:,.0f}: {targets_read / node_needs:.1f} nodes")
+nodes_fed = targets_read / node_needs
+print(f"a node needs {node_needs:,.0f} images/s, the targets read {targets_read:,.0f}: {nodes_fed:.1f} nodes")
 
 # %% [markdown]
 # `saturation` does this division for every way; `simulate` adds the queues. *Crowded* means that other jobs leave us a
@@ -313,13 +315,17 @@ figures.lines(longer, title, **axes, guess=guess, note=note, counted=True)
 guess = "files"  # change me: "files" or "packed"
 
 # %%
-hundred = {f"files, {100_000 // by:7,} operations/s": simulate(work, shared(by), WAYS["files"], 100) for by in (1, 5, 20)}
+hundred = {}
+for by in (1, 5, 20):
+    hundred[f"files, {100_000 // by:7,} operations/s"] = simulate(work, shared(by), WAYS["files"], 100)
 for on in (1, 24):
     hundred[f"packed, targets: {on}"] = simulate(work, replace(lustre, stripes=on), WAYS["packed"], 100)
-hundred |= {name: simulate(work, lustre, (WAYS | BROADCAST)[name], 100) for name in ("shards", "staged", "broadcast")}
+for name in ("shards", "staged", "broadcast"):
+    hundred[name] = simulate(work, lustre, (WAYS | BROADCAST)[name], 100)
 for name, found in hundred.items():
     copy_s = found.first_epoch_s - found.epoch_s
-    print(f"{name:27} {found.epoch_s:4.0f} s per epoch" + f", and {copy_s:.0f} s once for the copies" * (copy_s > 1))
+    once = f", and {copy_s:.0f} s once for the copies" * (copy_s > 1)
+    print(f"{name:27} {found.epoch_s:4.0f} s per epoch{once}")
 print("your guess:", guess)
 
 # %% [markdown]
@@ -330,6 +336,8 @@ print("your guess:", guess)
 # So **packing pays where metadata is the limit, striping and long reads where the targets are**. A copy per node
 # pays off after 24 epochs against the striped file, after about 90 against shards. A broadcast (`sbcast`, notebook
 # 07) copies in a quarter of the time.
+#
+# You can now solve tasks 1 and 2 of [exercise 11](../exercises/11_choose_a_format.ipynb).
 
 # %% [markdown] id="choose" tags=["core"]
 # ## 5 · Choose
@@ -401,6 +409,8 @@ for name in ("packed", "staged", "shards", "files"):
 # %% [markdown]
 # Take the first that hardly waits: packed, staged if a copy fits and pays, shards; files only if other programs need
 # them. If there is none, change what the limit names.
+#
+# You can now solve task 3 of [exercise 11](../exercises/11_choose_a_format.ipynb).
 
 # %% [markdown] id="exercise"
 # ## Exercise

@@ -219,7 +219,7 @@ shares = {}
 for way, n in (("seek, pause, read", 2), ("seek, pause, read", 1), ("os.pread", 2)):
     shares[f"{way}; {n} worker{'s' * (n > 1)}"] = [wrong(IsRight(way), n) / 120 for _ in range(3)]
 two, _, pread = shares.values()
-title = f"With two workers {min(two):.0f} to {max(two):.0f}% of the samples are wrong, with os.pread {max(pread):.2g}%"
+title = f"With two workers {min(two):.0f} to {max(two):.0f}% of samples are wrong, with os.pread {max(pread):.2g}%"
 title = title if median(two) else "This time the two workers rarely met: run the cell again"
 look = {"groups": ("seek", "os.pread"), "note": "12,000 samples per run", "guess_of": "seek, pause, read; 2"}
 figures.bars(shares, title, x="wrong samples (%)", guess=guess, **look)

@@ -118,6 +118,8 @@ print(f"{reader.key(index)} has {image.size} pixels; the numbers in its mask: {n
 
 # %% [markdown]
 # These numbers are classes, not brightness; here 0 is the background. Some masks hold several objects; we compare all.
+#
+# You can now solve task 1 of [exercise 13](../exercises/13_bring_your_own_data.ipynb).
 
 # %% [markdown] id="view" tags=["core"]
 # ## 2 · Give both the same view
@@ -202,7 +204,8 @@ def overlap(crops, index):
 
 found = {f.__name__: [overlap(f, index) for index in range(100)] for f in (apart, yours, together)}
 title = f"Cropped apart, mask and object overlap by only {np.nanmedian(found['apart']):.0f}% (IoU)"
-figures.bars(found, title, x="IoU (%)", dots=f"masks ({found['apart'].count(0)} at 0% in apart)", guess=guess, guess_of="apart")
+dots = f"masks ({found['apart'].count(0)} at 0% in apart)"
+figures.bars(found, title, x="IoU (%)", dots=dots, guess=guess, guess_of="apart")
 
 # %% [markdown]
 # A mask must also not be scaled like an image. Scaling mixes neighbours, but the mean of classes 1 and 3 is another
@@ -360,7 +363,11 @@ lines = [f"{row['filename']},{len(row['species'])}" for row in rows]  # in place
 scores.write_text("\n".join(["filename,score", *lines]))
 if not added.exists():
     annotate(weighed, scores, key="filename")
-print(f"{weighed.stat().st_size:,} and {added.stat().st_size:,} bytes; fields: {list(formats.open(weighed).fields)}")
+before, after = (path.stat().st_size for path in (weighed, added))
+print(f"{before:,} and {after:,} bytes; fields: {list(formats.open(weighed).fields)}")
+
+# %% [markdown]
+# You can now solve tasks 2 and 3 of [exercise 13](../exercises/13_bring_your_own_data.ipynb).
 
 # %% [markdown] id="price" tags=["optional"]
 # ## 4 · Pay for the mask
@@ -503,7 +510,8 @@ from smallfiles.progress import bytes_text
 try:
     mine = sources.load(own, columns=columns)
     planned = plan(mine, setup.scratch / "mine.arrow", PackConfig())
-    print(f"{planned.samples:,} samples (guess: {guess}), {bytes_text(planned.payload_bytes)}", *mine.notes, sep="\n")
+    print(f"{planned.samples:,} samples (guess: {guess}), {bytes_text(planned.payload_bytes)}")
+    print(*mine.notes, sep="\n")
     print(f"files and folders of these samples: {planned.inodes_now} now, {planned.inodes_then} packed")
 except SmallfilesError as error:
     show.error(error)  # its next step says what to try

@@ -132,6 +132,9 @@ counts = {
 title = f"{len(known)} rows and {len(images)} images, but only {len(whole)} whole samples"
 figures.bars(counts, title, x="rows, images, masks", guess=guess, counted=True)
 
+# %% [markdown]
+# You can now solve task 1 of [exercise 14](../exercises/14_wrap_up.ipynb).
+
 # %% [markdown] id="decide" tags=["core"]
 # ## 2 · Decide with your numbers
 #
@@ -220,7 +223,8 @@ def whole_training(epochs=planned, work=work, storage=storage, nodes=64):
 
 
 copied, read = trees * sample_bytes / 1e9, storage.targets * storage.target_bytes_s / 1e9
-print(f"64 nodes copy {copied:.0f} GB each, which each must have free in memory or on disk; targets deliver {read:.0f} GB/s in all")
+print(f"64 nodes copy {copied:.0f} GB each, which each must have free in memory or on disk;")
+print(f"targets deliver {read:.0f} GB/s in all")
 
 # %% [markdown]
 # > **Predict.** After how many epochs has the copy of each node paid off, compared with shards? Divide the seconds of
@@ -304,6 +308,8 @@ print(f"from the copy {reading.times('staged', 'where it is').median:.1f} times 
 # The copy gains nothing: the packed file was in the page cache, so both are in memory, and beside decoding neither
 # counts. Most of a survey larger than the memory is read from storage in each epoch. Then a copy can pay off
 # ([07](07_stage_a_dataset.ipynb)).
+#
+# You can now solve tasks 2 and 3 of [exercise 14](../exercises/14_wrap_up.ipynb).
 
 # %% [markdown] id="train" tags=["core"]
 # ## 4 · Train, and look at the waiting
@@ -317,7 +323,9 @@ from smallfiles.loading import Image, LoaderConfig, Mask, make_loader
 view = RandomResizedCrop(96)
 fields = {"image": Image(view), "mask": Mask(view)}
 batch = next(iter(make_loader(packed, LoaderConfig(batch=8), fields=fields)))
-print(*(f"{name:10} {one.dtype} {tuple(one.shape)}" for name, one in batch.items() if hasattr(one, "dtype")), sep="\n")
+for field, value in batch.items():
+    if hasattr(value, "dtype"):
+        print(f"{field:10} {value.dtype} {tuple(value.shape)}")
 
 # %% [markdown]
 # > **Predict.** Without workers, which share of the time does a training wait for its data?
@@ -477,7 +485,8 @@ shortest = [min(times, key=times.get) for times in results.values()]
 print(f"{'seconds of a training':31}", *(f"{name:>9}" for name in ways), "  shortest")
 for (what, times), name in zip(results.items(), shortest):
     print(f"{what:31}", *(f"{seconds:9,.0f}" for seconds in times.values()), f"  {name}")
-print(f"{sum(name != shortest[0] for name in shortest)} of {len(changes) - 1} change the shortest way; your guess was {guess}")
+turned = sum(name != shortest[0] for name in shortest)
+print(f"{turned} of {len(changes) - 1} change the shortest way; your guess was {guess}")
 
 # %% [markdown]
 # Of these five, only more epochs change the decision. Files and packed *as it is* differ by chance in the simulation.
@@ -493,6 +502,8 @@ print(f"{sum(name != shortest[0] for name in shortest)} of {len(changes) - 1} ch
 # The broadcast assumes that `sbcast` fills the network: measure it. A node's page cache would change little: in 10
 # epochs each of 64 nodes seldom reads a tree twice. With 4 nodes, or 100 epochs, it changes more, as could a cache of
 # the servers that holds 57 GB.
+#
+# You can now solve task 4 of [exercise 14](../exercises/14_wrap_up.ipynb).
 
 # %% [markdown] id="exercise"
 # ## Exercise

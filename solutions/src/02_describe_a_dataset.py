@@ -165,6 +165,7 @@ if own and guard:
     manifest = Manifest.load(path) if path.suffix == ".json" else sources.load(path, split="val").manifest
     flat = dict(zip(manifest.paths.to_pylist(), manifest.targets.to_pylist()))
     known = sum(PurePosixPath(name).stem in check.KNOWN for name in flat)
-    show.say(f"**{label_order(flat, check.KNOWN)}**: {known} of {len(flat):,} samples are images whose label is known.")
+    order = label_order(flat, check.KNOWN)
+    show.say(f"**{order}**: {known} of {len(flat):,} samples are images whose label is known.")
 else:
     show.say("Solve task 2, and write a path into the cell above; then this cell asks your guard.")

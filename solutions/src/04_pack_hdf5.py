@@ -277,9 +277,11 @@ if written and read and counted:
     touched = sum((stop - 1) // CHUNK_BYTES - start // CHUNK_BYTES + 1 for start, stop in pairs) / count
     for name in (None, "gzip"):
         with h5py.File(setup.scratch / "chunks.h5", "w") as file:
-            data = file.create_dataset("data", data=whole, chunks=(CHUNK_BYTES,), maxshape=(None,), compression=name)
+            chunks = {"chunks": (CHUNK_BYTES,), "maxshape": (None,)}
+            data = file.create_dataset("data", data=whole, compression=name, **chunks)
             amount = sum(bytes_fetched(data, start, stop) for start, stop in pairs) / offsets[-1]
-        show.say(f"Compression {name}: **{amount:.1f} bytes** fetched per byte of image, from {touched:.1f} chunks per image.")
+        fetched = f"**{amount:.1f} bytes** fetched per byte of image"
+        show.say(f"Compression {name}: {fetched}, from {touched:.1f} chunks per image.")
     found = "right" if touched < 2.5 else "few bytes, but from more chunks than necessary"
     found = found if amount <= 2 else "more than 2 bytes: smaller chunks fetch less"
     show.say(f"That is {found}. Contiguous, it would be 1 byte, in one piece.")

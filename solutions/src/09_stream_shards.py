@@ -193,6 +193,7 @@ else:
             found += [name for name in members if name.endswith(".cls")]  # one per sample
     seconds = time.perf_counter() - began
     show.say(
-        f"{len(found)} samples, **{len(set(found))} of them different**, of {packed.samples}; {line.count()['requests']} "
+        f"{len(found)} samples, **{len(set(found))} of them different**, of {packed.samples}; "
+        f"{line.count()['requests']} "
         f"requests for {len(sizes)} shards, in {seconds:.1f} s."
     )

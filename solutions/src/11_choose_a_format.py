@@ -127,7 +127,8 @@ training_verdict
 # %% id="projects"
 for name, project in check.PROJECTS.items():
     everything = project.work.samples * project.work.sample_bytes
-    print(f"{name}: {everything / 1e9:,.0f} GB, room for {project.room_bytes / 1e9:,.0f} GB, jumps: {project.jumps}")
+    sizes = f"{everything / 1e9:,.0f} GB, room for {project.room_bytes / 1e9:,.0f} GB"
+    print(f"{name}: {sizes}, jumps: {project.jumps}")
     for way in WAYS if parts_verdict and training_verdict else ():
         seconds = training_s(project.work, project.storage, WAYS[way], project.nodes, project.epochs)
         print(f"    {way:7} {seconds / 3600:6.2f} h")

@@ -227,4 +227,5 @@ programs
 if not (found and scripts and programs):
     show.say("Solve all tasks first.")
 else:
-    show.say("Think of the last job of yours that failed. Which row of notebook 12 is it? If there is none: what would it say?")
+    show.say("Think of the last job of yours that failed. Which row of notebook 12 is it?")
+    show.say("If there is none, what would it say?")

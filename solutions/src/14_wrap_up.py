@@ -228,11 +228,13 @@ else:
     out = Path(tempfile.mkdtemp(dir=setup.scratch)) / "trees.arrow"
     left_out, samples = packed(delivery, out), len(formats.open(out))
     worksheet.measure_missing(setup.path())
-    site = {"opens_per_s": 50_000, "read_mb_s": 16_800}  # change me: all servers (two operations per open) and targets
+    # change me: all servers (two operations per open), and all targets
+    site = {"opens_per_s": 50_000, "read_mb_s": 16_800}
     mine = site | {"cpu_ms": worksheet.value("08", "cpu_ms"), "tree_mb": out.stat().st_size / samples / 1e6}
     decided = {epochs: defence(500_000, 64, 32, epochs, mine) for epochs in (1, 10, 100)}
     ways = ", ".join(f"{each['way']} for {epochs}" for epochs, each in decided.items())
-    show.say(f"Faults: {counts}. Packed: **{samples}** samples, left out: {len(left_out)}. 500,000 trees on 64 nodes of 32 CPUs, by epochs: **{ways}**.")
+    show.say(f"Faults: {counts}. Packed: **{samples}** samples, left out: {len(left_out)}.")
+    show.say(f"500,000 trees on 64 nodes of 32 CPUs, by epochs: **{ways}**.")
 
 # %% [markdown] id="ask"
 # For 100 epochs and these numbers a copy is the shortest. How many times as fast may the storage read before shards are
@@ -255,7 +257,8 @@ factor = max((1.1**n for n in range(-30, 50) if solved and way_at(1.1**n) == "st
 if not (found and whole and paid and defended) or factor is None:
     show.say("Solve all tasks, and write a factor; then this cell tries it.")
 elif way_at(factor / 1.2) == "staged" and way_at(1.2 * factor) != "staged":
-    show.say(f"Right: up to about {factor:.1f} times the copy is the shortest, and above that {way_at(1.2 * factor)}.")
+    above = way_at(1.2 * factor)
+    show.say(f"Right: up to about {factor:.1f} times the copy is the shortest, and above that {above}.")
 else:
     show.say(f"At {factor:g} times the shortest is {way_at(factor)}; try a factor nearer to where that changes.")
 

@@ -84,6 +84,7 @@ def test_a_good_notebook_and_a_good_exercise_pass(problems):
         (Cell("code", "plt.show()"), "show.figure"),
         (Cell("code", "\n".join(f"a{i} = {i}" for i in range(21))), "has 21 lines, more than 20"),
         (Cell("code", "def f():\n" + "    a = 1\n" * 20), "the function f has 21 lines"),
+        (Cell("code", f"a = '{'b' * 111}'"), "has a line of 117 characters, more than 116"),
         (Cell("code", "%matplotlib inline"), "not plain Python"),
         (Cell("code", " "), "a cell is empty"),
         (Cell("markdown", "[there](02_missing.ipynb)"), "02_missing.ipynb leads nowhere"),
