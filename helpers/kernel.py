@@ -104,9 +104,14 @@ def as_lines(error: SmallfilesError) -> list[str]:
         parts.append(("In Python", keywords))
     lines = []
     for name, text in parts:
-        first, *others = textwrap.wrap(f"{text}.", _WIDTH, break_long_words=False, break_on_hyphens=False)
+        first, *others = broken(f"{text}.")
         lines += [f"\x1b[1m{name:9}\x1b[0m  {first}", *(f"{'':11}{other}" for other in others)]
     return lines
+
+
+def broken(text: str) -> list[str]:
+    """Return the lines of a text, broken between words."""
+    return textwrap.wrap(text, _WIDTH, break_long_words=False, break_on_hyphens=False)
 
 
 def _keywords(text: str) -> str:

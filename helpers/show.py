@@ -12,7 +12,7 @@ import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
-from helpers.kernel import as_lines
+from helpers.kernel import as_lines, broken
 from smallfiles.errors import SmallfilesError, UsageError
 
 if TYPE_CHECKING:
@@ -33,14 +33,14 @@ def say(markdown: str) -> None:
     _show({"text/markdown": markdown, "text/plain": markdown.replace("**", "")})
 
 
-def error(caught: SmallfilesError, without: str = "") -> None:
+def error(caught: BaseException, without: str = "") -> None:
     """Print an error that a cell has caught, broken between words as one that it raises.
 
     Args:
         caught: The error.
         without: A part of paths to leave out, such as a temporary folder.
     """
-    lines = as_lines(caught)
+    lines = as_lines(caught) if isinstance(caught, SmallfilesError) else broken(f"{caught}")
     sys.stdout.write("".join(f"{line.replace(without, '') if without else line}\n" for line in lines))
 
 

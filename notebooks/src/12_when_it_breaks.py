@@ -465,7 +465,7 @@ for die in (lambda _: view[5_000], lambda _: os.kill(os.getpid(), signal.SIGKILL
     try:
         list(loader)
     except RuntimeError as error:
-        print(error.__cause__ or error)
+        show.error(error.__cause__ or error)
 
 # %% [markdown]
 # ### Too many open files
