@@ -94,23 +94,28 @@ def _handle(
     shell._showtraceback(kind, error, lines)
 
 
-def as_lines(error: SmallfilesError) -> list[str]:
+def as_lines(error: SmallfilesError, without: str = "") -> list[str]:
     """Return the parts of the sentence with their names in bold, broken between words.
 
     JupyterLab breaks a longer line anywhere, also inside a word.
+
+    Args:
+        error: What was raised.
+        without: A part of paths to leave out.
     """
     parts = [("Got", error.got), ("Expected", error.expected), ("Next step", error.next_step)]
     if keywords := _keywords(f"{error}"):
         parts.append(("In Python", keywords))
     lines = []
     for name, text in parts:
-        first, *others = broken(f"{text}.")
+        first, *others = broken(f"{text}.", without)
         lines += [f"\x1b[1m{name:9}\x1b[0m  {first}", *(f"{'':11}{other}" for other in others)]
     return lines
 
 
-def broken(text: str) -> list[str]:
-    """Return the lines of a text, broken between words."""
+def broken(text: str, without: str = "") -> list[str]:
+    """Return the lines of a text, broken between words, without a part of its paths."""
+    text = text.replace(without, "") if without else text
     return textwrap.wrap(text, _WIDTH, break_long_words=False, break_on_hyphens=False)
 
 

@@ -40,8 +40,9 @@ def error(caught: BaseException, without: str = "") -> None:
         caught: The error.
         without: A part of paths to leave out, such as a temporary folder.
     """
-    lines = as_lines(caught) if isinstance(caught, SmallfilesError) else broken(f"{caught}")
-    sys.stdout.write("".join(f"{line.replace(without, '') if without else line}\n" for line in lines))
+    text = f"{caught}"
+    lines = as_lines(caught, without) if isinstance(caught, SmallfilesError) else broken(text, without)
+    sys.stdout.write("".join(f"{line}\n" for line in lines))
 
 
 @dataclass(frozen=True)
