@@ -22,14 +22,10 @@ def whole(free, files, folders):
     return free // (files + folders)
 
 
-def no_none(bytes_free, inodes_free, files, folders, bytes_of_a_copy):
-    return min(bytes_free // bytes_of_a_copy, inodes_free // (files + folders))
-
-
 WRONG_ANSWERS = [
     (tighter(lambda free, files, folders: free / (files + folders), truediv), "`//` rounds down"),
     (tighter(lambda free, files, folders: free // files), "folders take an inode each"),
-    (no_none, "inodes are not counted; then"),
+    (lambda n, i, files, folders, one: min(n // one, i // (files + folders)), "inodes are not counted; then"),
     (lambda *case: 7, "divide the free bytes"),
     (lambda *case: "10", "`//` rounds down"),
     (lambda free, inodes, *copy: 10**6, "need not be yours"),  # the bytes allow as many in the first case

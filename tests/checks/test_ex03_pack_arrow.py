@@ -109,7 +109,7 @@ def changed(change):
 
 WRONG_CAPTIONS = [
     (partial(by_lines, split=lambda line: line.split("|", 2), fix=mend), ".strip()"),
-    (partial(by_lines, fix=lambda p: None), "Repair it, do not drop it"),
+    (partial(by_lines, fix=lambda p: None), "one caption is lost; drop no row"),
     (partial(by_lines, fix=lambda p: [p[0], 4, p[1]]), "a number is left"),
     (partial(with_pandas, quoting=csv.QUOTE_NONE), "NaN"),
     (by_lines, "lost its second"),

@@ -123,7 +123,6 @@ WRONG_IN_EPOCH = [
     (in_epoch(lambda s, place, *of: right(shuffled(s, of), *place)), "a seed is one number or text"),
     (dealt_from_one_deck(starving), "split over the ranks first"),
     (dealt_from_one_deck(slices_of_slices), "rounding down loses the tail"),
-    (dealt_from_one_deck(lambda s, r, n, w, m: slices(s, r, n, 1)[w::m]), "given to several processes"),
     (dealt_from_one_deck(lambda s, r, n, w, m: s[r::n]), "you forgot the workers"),
     (seeding, "the generator that the whole program uses"),
 ]

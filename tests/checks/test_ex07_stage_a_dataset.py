@@ -173,10 +173,6 @@ def behind_the_link(part, target):
     os.replace(part, target.resolve())
 
 
-def not_older(src, copy):
-    return copy.exists() and copy.stat().st_mtime_ns >= src.stat().st_mtime_ns
-
-
 def classic(src, folder):
     """What everybody writes first."""
     folder.mkdir(exist_ok=True)
@@ -197,7 +193,6 @@ WRONG = [
     (fresh, WHY["deletes"]),
     (broken(same=exists), WHY["old"]),
     (broken(publish=in_place), WHY["overwritten"]),
-    (broken(same=not_older), WHY["half"]),
     (through_the_link, WHY["final name"]),
     (broken(same=functools.partial(same, look=os.stat)), WHY["link accepted"]),
     (broken(publish=behind_the_link), WHY["followed"]),

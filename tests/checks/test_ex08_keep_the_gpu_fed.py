@@ -96,14 +96,6 @@ class OnTheClass(Lazy):
         return OnTheClass.handle
 
 
-class SecondIsWrong(Lazy):
-    """The samples of a later reader are of its own file, and their labels are wrong."""
-
-    def __call__(self, indices):
-        wrong = self.path.name.startswith("second")
-        return [(data, label + wrong) for data, label in super().__call__(indices)]
-
-
 class InMemory(Lazy):
     samples = None
 
@@ -142,7 +134,6 @@ WRONG_READERS = [
     (Eager, "__init__ runs in the trainer"),
     (EachSample, "opened more than once"),
     (OnTheClass, "not on the class"),
-    (SecondIsWrong, "bytes first"),
     (InMemory, "140 GB of ImageNet"),
     (PastTheDisk, "nothing was opened by disk.open"),
     (LabelFirst, "bytes first"),
@@ -223,12 +214,6 @@ def one_array():
     return answer
 
 
-def numpy_floats(data, box, size):
-    """No tensor, but floats of the whole picture."""
-    pixels = images.decode(data).astype(np.float32)[box.top :, box.left :]
-    return scaled(pixels[: box.height, : box.width].astype(np.uint8), size)
-
-
 WRONG_PICTURES = [
     (as_given, "floats of a whole picture"),
     (lambda d, b, s: picture(d, b, s).astype(np.float32) / 255, "four times the bytes"),
@@ -240,7 +225,6 @@ WRONG_PICTURES = [
     (rows_as_columns, "rows come first"),
     (ends_as_sizes, "not the end"),
     (one_array(), "all calls fill one array"),
-    (numpy_floats, "as floats of all its pixels take"),
 ]
 
 

@@ -114,7 +114,6 @@ def breaks_even(round_up=math.ceil, never=math.inf):
 
 
 WRONG_BREAK_EVENS = [
-    (breaks_even(round_up=int), "still to be saved: round up"),
     (breaks_even(never=0), "never pays off: math.inf"),
     (lambda copy, other, staged: math.ceil(copy / (other - staged)), "never pays off: math.inf"),
     (lambda copy, other, staged: math.ceil(copy / 5), "divide the seconds of the copy"),

@@ -272,10 +272,8 @@ class TestShownFailures:
 
     def test_flags_of_our_commands_come_with_their_keywords(self):
         error = UsageError("a", expected="b", next_step="Use --on-error skip, or --field mask=x; --mem")
-        assert kernel.as_lines(error)[-1].endswith(
-            "--on-error is the keyword on_error, --field is the keyword columns."
-        )
-        assert len(kernel.as_lines(UsageError("a", expected="b", next_step="c"))) == 3
+        keywords = kernel.as_lines(error)[-1]
+        assert keywords.endswith("--on-error is the keyword on_error, --field is the keyword columns.")
 
     def test_an_unknown_name_keeps_its_traceback_and_gets_the_hint(self, shell, capsys):
         _, out = self.run(shell, capsys, "rates + 1")
