@@ -246,9 +246,9 @@ def test_samples_that_are_missing_without_a_report_are_damage(tree, tmp_path):
 @pytest.mark.parametrize(
     ("other", "told"),
     [
-        ({}, "its fields"),
-        ({"size": [*range(40)]}, "its fields"),
-        ({"age": [*range(40)], "size": [*range(40)]}, "its fields"),
+        ({}, r"its fields \(none\)"),
+        ({"size": [*range(40)]}, r"its fields \(size\)"),
+        ({"age": [*range(40)], "size": [*range(40)]}, r"its fields \(age, size\)"),
         ({"age": [*range(39), 99]}, "the age of"),
     ],
 )
@@ -316,3 +316,19 @@ def test_a_file_without_provenance_says_that_keys_and_targets_were_not_compared(
     for name, said in (("ours", False), ("theirs", True)):
         notes = verify(tmp_path / f"{name}.arrow").notes
         assert any("no provenance inside" in note for note in notes) == said
+
+
+@pytest.mark.parametrize("count", [39, 41])
+def test_a_sample_that_is_lost_or_added_stops_publication(count, source, tmp_path, monkeypatch):
+    module, honest = formats.get("arrow"), formats.get("arrow").write
+
+    def careless(samples, path, *, schema, **named):
+        found = [*samples]
+        found = [*found, found[0]._replace(key="another.JPEG")][:count]
+        values = schema.values.take(pa.array([row % 40 for row in range(count)]))
+        rows = [each._replace(row=row) for row, each in enumerate(found)]
+        return honest(rows, path, schema=dataclasses.replace(schema, count=count, values=values), **named)
+
+    monkeypatch.setattr(module, "write", careless)
+    with pytest.raises(PackError, match=rf"the number of samples \({count} instead of 40\)"):
+        pack(source, tmp_path / "x.arrow")
