@@ -231,10 +231,6 @@ def binary_column(**more):
     write_table("data.parquet", first=[picture(n) for n in range(3)], label=["x", "y", "x"], **more)
 
 
-def binary_column_of_unknown_kind():
-    write_table("data.parquet", image=[b"abcdefghijklmnop", picture(1)], label=[0, 1])
-
-
 def structs(*paths, data=b""):
     rows = [{"bytes": picture(n) if data == b"" else data, "path": path} for n, path in enumerate(paths)]
     images = pa.array(rows, pa.struct({"bytes": pa.binary(), "path": pa.string()}))

@@ -146,8 +146,3 @@ def test_an_empty_class_folder_and_folders_of_documents_lose_nothing(tmp_path):
     files = images("cat/1.jpg", "dog/2.jpg") | {"docs/a.md": "x", "docs/b.html": "y", "src/a.py": "z"}
     (tmp_path / "bee").mkdir()
     assert sources.load(plant(tmp_path, files)).manifest.classes == ("bee", "cat", "dog")
-
-
-KARPATHY = json.dumps(
-    {"images": [{"filename": "other.jpg", "split": "train", "sentences": [{"raw": "a dog"}] * 5}]}
-)
