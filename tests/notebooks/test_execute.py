@@ -14,6 +14,7 @@ from smallfiles.cli import build_parser
 KEYS_OF_ITS_STORE = "print(server.keys.key_id, server.keys.secret, file=open('their keys', 'w'))"
 
 
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize("size", ["least", pytest.param("small", marks=pytest.mark.slow)])
 @each("notebooks")
 def test_a_notebook_runs_and_draws_a_figure(path, size, participant, course_cache, forked, monkeypatch):
