@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from programs import wait_for
 
 ROOT = Path(__file__).resolve().parents[2]
 HOOKS = """
@@ -74,13 +75,6 @@ class Programs:
     def release(self, program):
         self.go.touch()
         return self.end(program)
-
-
-def wait_for(condition):
-    until = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < until, "it took too long"
-        time.sleep(0.01)
 
 
 @pytest.fixture

@@ -243,6 +243,24 @@ def test_samples_that_are_missing_without_a_report_are_damage(tree, tmp_path):
     assert verify(out, sources.load(tree)).verdict == "damaged"
 
 
+@pytest.fixture
+def write_instead(monkeypatch):
+    """Have the writer of Arrow files write other samples and values than it is given."""
+
+    def instead(change):
+        module, honest = formats.get("arrow"), formats.get("arrow").write
+
+        def write(samples, path, *, schema, **named):
+            samples, values = change([*samples], schema.values)
+            schema = dataclasses.replace(schema, count=len(samples), values=values)
+            return honest(samples, path, schema=schema, **named)
+
+        monkeypatch.setattr(module, "write", write)
+
+    yield instead
+    monkeypatch.undo()
+
+
 @pytest.mark.parametrize(
     ("other", "told"),
     [
@@ -253,21 +271,47 @@ def test_samples_that_are_missing_without_a_report_are_damage(tree, tmp_path):
     ],
 )
 def test_a_field_that_differs_stops_publication_and_is_a_difference(
-    other, told, source, tmp_path, monkeypatch
+    other, told, source, tmp_path, write_instead, monkeypatch
 ):
     aged, out = with_columns(source, values={"age": [*range(40)]}), tmp_path / "x.arrow"
-    module, honest = formats.get("arrow"), formats.get("arrow").write
-
-    def forgetful(samples, path, *, schema, **named):
-        values = pa.table({"label": schema.values["label"], **other})
-        return honest(samples, path, schema=dataclasses.replace(schema, values=values), **named)
-
-    with monkeypatch.context() as patch, pytest.raises(PackError, match=told):
-        patch.setattr(module, "write", forgetful)
+    write_instead(lambda samples, values: (samples, pa.table({"label": values["label"], **other})))
+    with pytest.raises(PackError, match=told):
         pack(aged, out)
+    monkeypatch.undo()
     pack(aged, out)
     assert verify(out, aged).intact
     assert verify(out, with_columns(source, values=other)).verdict == "differs"
+
+
+@pytest.mark.parametrize("rows", [[*range(39)], [*range(40), 0]])
+def test_a_sample_that_is_lost_or_added_stops_publication(rows, source, tmp_path, write_instead):
+    def change(samples, values):
+        found = [samples[row]._replace(row=place) for place, row in enumerate(rows)]
+        found[-1] = found[-1]._replace(key="another.JPEG")
+        return found, values.take(pa.array(rows))
+
+    write_instead(change)
+    with pytest.raises(PackError, match=rf"the number of samples \({len(rows)} instead of 40\)"):
+        pack(source, tmp_path / "x.arrow")
+
+
+@pytest.mark.parametrize("row", [0, 15, 16, 39])
+@pytest.mark.parametrize("told", ["a key or the order of keys", "the label of "])
+def test_a_wrong_key_or_label_in_any_row_stops_publication(
+    told, row, source, tmp_path, write_instead, monkeypatch
+):
+    def change(samples, values):
+        labels = values["label"].to_pylist()
+        if "key" in told:
+            samples[row] = samples[row]._replace(key="wrong.JPEG")
+        else:
+            labels[row] += 1
+        return samples, pa.table({"label": pa.array(labels, values["label"].type)})
+
+    monkeypatch.setattr(compare, "ROWS_AT_ONCE", 16)
+    write_instead(change)
+    with pytest.raises(PackError, match=told):
+        pack(source, tmp_path / "x.arrow")
 
 
 @pytest.mark.parametrize("change", [1, -1])
@@ -316,19 +360,3 @@ def test_a_file_without_provenance_says_that_keys_and_targets_were_not_compared(
     for name, said in (("ours", False), ("theirs", True)):
         notes = verify(tmp_path / f"{name}.arrow").notes
         assert any("no provenance inside" in note for note in notes) == said
-
-
-@pytest.mark.parametrize("count", [39, 41])
-def test_a_sample_that_is_lost_or_added_stops_publication(count, source, tmp_path, monkeypatch):
-    module, honest = formats.get("arrow"), formats.get("arrow").write
-
-    def careless(samples, path, *, schema, **named):
-        found = [*samples]
-        found = [*found, found[0]._replace(key="another.JPEG")][:count]
-        values = schema.values.take(pa.array([row % 40 for row in range(count)]))
-        rows = [each._replace(row=row) for row, each in enumerate(found)]
-        return honest(rows, path, schema=dataclasses.replace(schema, count=count, values=values), **named)
-
-    monkeypatch.setattr(module, "write", careless)
-    with pytest.raises(PackError, match=rf"the number of samples \({count} instead of 40\)"):
-        pack(source, tmp_path / "x.arrow")
