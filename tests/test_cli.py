@@ -221,15 +221,8 @@ def in_shell(line, unbuffered=""):
     )
 
 
-@pytest.mark.parametrize(
-    ("words", "unbuffered"),
-    [
-        ("inspect {} --json", ""),
-        ("bench --help", "1"),
-        pytest.param("inspect {} --json", "1", marks=pytest.mark.slow),
-        pytest.param("bench --help", "", marks=pytest.mark.slow),
-    ],
-)
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+@pytest.mark.parametrize("words", ["inspect {} --json", "bench --help"])
 def test_full_and_closed_outputs_are_no_bugs(words, unbuffered, packed):
     line = f"smallfiles {words.format(shlex.quote(str(packed)))}"
     full = in_shell(f"{line} >/dev/full", unbuffered)

@@ -60,9 +60,8 @@ def test_nothing_is_suggested_that_is_not_similar(said):
 @pytest.mark.parametrize("flag", ["--licence", "--license"])
 def test_a_licence_is_spelled_either_way(flag, said, place):
     said(f"inspect train.arrow --croissant {flag} https://example.org/l", 0)
-    assert (
-        json.loads((place / "train.arrow.croissant.json").read_text())["license"] == "https://example.org/l"
-    )
+    record = json.loads((place / "train.arrow.croissant.json").read_text())
+    assert record["license"] == "https://example.org/l"
 
 
 @pytest.mark.parametrize("name", formats.SUFFIXES)

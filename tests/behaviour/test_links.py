@@ -140,10 +140,8 @@ def test_links_inside_need_no_flag_and_the_tree_itself_may_be_a_link(tree, tmp_p
 def test_a_symlink_farm_is_packed_with_the_flag_and_verified_against_its_folder(tmp_path, capfd):
     """Data sets of links into a store are common on clusters."""
     for number in range(6):
-        store, farm = (
-            tmp_path / "store" / f"{number}.txt",
-            tmp_path / "farm" / "ab"[number % 2] / f"{number}.txt",
-        )
+        store = tmp_path / "store" / f"{number}.txt"
+        farm = tmp_path / "farm" / "ab"[number % 2] / f"{number}.txt"
         store.parent.mkdir(exist_ok=True)
         farm.parent.mkdir(parents=True, exist_ok=True)
         store.write_text(f"{number}")

@@ -92,9 +92,8 @@ FACE = "0 0.5 0.5 0.2 0.3 0.45 0.45 0.55 0.45 0.5 0.5 0.46 0.55 0.54 0.55\n"
     [(FACE, "[5, 2]"), ("0 0.5 0.5 0.4 0.4 0.5 0.5 0.4 0.4\n", "[2, 2]"), (FACE + FACE, "[5, 2]")],
 )
 def test_lines_of_yolo_that_may_be_boxes_with_points_are_refused_and_both_cures_work(tmp_path, line, shape):
-    files = {f"labels/train/{n}.txt": line for n in range(3)} | images(
-        *(f"images/train/{n}.jpg" for n in range(3))
-    )
+    files = {f"labels/train/{n}.txt": line for n in range(3)}
+    files |= images(*(f"images/train/{n}.jpg" for n in range(3)))
     root = plant(tmp_path, files | {"data.yaml": "train: images/train\n"})
     said = refused(root)
     assert f"kpt_shape: {shape}" in said and "kpt_shape: [0, 2]" in said and "data.yaml" in said
