@@ -26,7 +26,8 @@ ROOT = Path(__file__).resolve().parents[1]
 BLOCK = re.compile(r"^## (?P<name>.+?)$|^```(?P<language>python|bash|sh)\n(?P<code>.*?)^```$", re.M | re.S)
 NOT_RUN = "# not run by a test: "
 """How a block begins that needs a cluster, say; the rest of the line says what."""
-SESSIONS = ("recipes", "how_to_pack", "pysquashfs")
+SESSIONS = {page: f"docs/{page}.md" for page in ("recipes", "how_to_pack", "pysquashfs")}
+SESSIONS |= {"readme": "README.md", "results": "results/README.md", "contributing": "CONTRIBUTING.md"}
 """The pages whose blocks run from top to bottom in one folder, which is empty in the beginning."""
 CORE_ONLY = ("how_to_pack", "pysquashfs")
 """Those that promise that a core installation is enough."""
@@ -41,13 +42,19 @@ def blocks_of(text):
             yield name, found["language"], found["code"]
 
 
+ELSEWHERE = {
+    ("readme", "Two commands"): "minutes: CI runs the tests, and tests/test_demo.py the demo",
+    ("readme", "Your cluster"): "Slurm: tests/slurm runs these jobs",
+    ("results", ""): "half an hour: tests/measure and tests/peers run the topics with few images",
+}
+"""What each block of these pages needs, which have no line for it."""
 RECIPES = {
     page: {
-        name: (language, code)
-        for name, language, code in blocks_of((ROOT / f"docs/{page}.md").read_text())
-        if not code.startswith(NOT_RUN)
+        name: (language, code.replace("/path/to/images", "images"))
+        for name, language, code in blocks_of((ROOT / path).read_text())
+        if not code.startswith(NOT_RUN) and (page, name) not in ELSEWHERE
     }
-    for page in SESSIONS
+    for page, path in SESSIONS.items()
 }
 PAGES = ["README.md", "CONTRIBUTING.md", *sorted(f"docs/{page.name}" for page in ROOT.glob("docs/*.md"))]
 MOST_LINES = 15
@@ -65,6 +72,9 @@ def place(tmp_path_factory):
         shutil.copy(ROOT / name, folder / "clone")
     hidden = sorted(name for _, modules in EXTRAS.values() for name in modules)
     lines = ["import sys", *(f"sys.modules[{name!r}] = None" for name in hidden)]
+    (folder / "readme").mkdir()  # a clone after `make setup`, and images
+    (folder / "readme/.venv").symlink_to(sys.prefix)
+    (folder / "readme/images").symlink_to(folder / "images")
     (folder / "core").mkdir()
     (folder / "core" / "sitecustomize.py").write_text("\n".join(lines))
     return folder
@@ -162,6 +172,24 @@ def test_a_block_that_no_test_runs_says_so(path):
         if path.stem not in SESSIONS and not code.startswith(NOT_RUN)
     ]
     assert silent == [], f"begin the block with {NOT_RUN!r} and what it needs"
+
+
+def test_what_runs_elsewhere_is_on_its_page():
+    blocks = {
+        (page, name) for page in SESSIONS for name, *_ in blocks_of((ROOT / SESSIONS[page]).read_text())
+    }
+    assert ELSEWHERE.keys() <= blocks
+
+
+def test_commands_in_the_text_of_contributing_can_be_run():
+    """Targets are read by make, and the tests that are named are there."""
+    text = (ROOT / "CONTRIBUTING.md").read_text().replace("tests/ROOM", "tests/checks")
+    for command in re.findall(r"`((?:make|\.venv/bin/python) [^`]+)`", text):
+        program, *words = command.split()
+        if program == "make":
+            subprocess.run([program, "-n", *words], cwd=ROOT, check=True, capture_output=True)
+        else:
+            assert all((ROOT / word).exists() for word in words if word.startswith("tests/")), command
 
 
 def test_a_wheel_holds_nothing_that_was_deleted_and_leaves_nothing_in_the_checkout(place, tmp_path):
