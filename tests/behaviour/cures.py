@@ -1392,6 +1392,114 @@ def decompress(path):
     Path(path).write_bytes(gzip.decompress(Path(path).read_bytes()))
 
 
+def packed(command="pack data o.arrow"):
+    classes()
+    run(command)
+
+
+def with_masks():
+    pictures("data/images/{n}.jpg", "data/masks/{n}.png")
+
+
+def parts(*flags):
+    return lambda: [run(f"{PACK} {each}") for each in flags] and None
+
+
+def scores(*keys):
+    return lambda: table("t.csv", "file,score", *(f"{key},{n}" for n, key in enumerate(keys)))
+
+
+def read(code):
+    return in_python(f"from smallfiles import formats; reader = formats.open('o.arrow'); {code}")
+
+
+def decompressed(path):
+    decompress(path)
+    return f"pack {Path(path).rename(Path(path).stem)} o.arrow --shuffle 1"
+
+
+CAT, DOG = ([f"{kind}/{n}.jpg" for n in range(3)] for kind in ("cat", "dog"))
+PART = 'In a job array from 1 to n write --part "$SLURM_ARRAY_TASK_ID/n"'
+ALL_PARTS = "Pack them with --part 1/n … n/n (remove those of other runs), then merge"
+OTHER_PART = "Give the same manifest and options, or remove this part and pack it again"
+PART_2 = "o.arrow.parts/part-00002-of-00002"
+PIXELS_OF = "Say --resize 256, or leave the others out"
+TWICE = "Pack with --resize into .arrow, and pack that file into .h5; or add --pixels"
+GUNZIP = "Decompress it first (gzip -dk, zstd -dk), or pack without --shuffle"
+HOLDS_ANY = "Pack into .arrow, .h5 (blob layout), .tars, .sqfs or .files, which have any field"
+ROOT = "Check that this is where the files are (--root says it), or mend them"
+SKIP = "Mend or remove them, or leave them out with --on-error skip"
+FIRST = "Pack it first: smallfiles pack data train.arrow"
+TARS = "Pack it first, since copying many small files is what takes long: smallfiles pack DIR OUT.tars"
+COMPLETE = "Complete the table, with an empty cell where a value is unknown"
+OTHER = "Give all columns that you want, with other names: --field OTHER=score"
+INSPECT = "Look at its fields with: smallfiles inspect"
+ANNOTATE = "annotate o.arrow t.csv --key file"
+CUT_OFF = b"\xff\xd8\xff\xe0 and then nothing"
+
+
+def rows_of_packing():
+    """What is not read from a source but packed, opened, annotated or staged."""
+    # fmt: off
+    yield "a part beyond the last", classes, f"{PACK} --part 3/2", PART, instead(f"{PACK} --part 2/2")
+    yield "no parts", classes, f"{PACK} --merge", ALL_PARTS, parts("--part 1/2", "--part 2/2")
+    yield ("a missing part", lambda: packed(f"{PACK} --part 1/2"), f"{PACK} --merge",
+           "Pack the missing ones (--part 2/2), then merge", parts("--part 2/2"))
+    yield ("a part in another order", lambda: packed(f"{PACK} --part 2/2 --shuffle 3"), f"{PACK} --part 2/2",
+           OTHER_PART, instead(f"{PACK} --part 2/2 --shuffle 3"), remove(PART_2))
+    yield "pixels", classes, f"{PACK} --pixels", PIXELS_OF, r"--resize 256", instead(PACK)
+    yield ("an output in the data", classes, "pack data data/o.arrow", "Give another place for the output",
+           instead(PACK))
+    yield ("an unknown suffix", classes, "pack data o.foo", "Rename it or give --format", instead(PACK),
+           instead("pack data o.foo --format arrow"))
+    yield ("batches of no row", classes, f"{PACK} -O rows_per_batch=0", "Start with 64 rows",
+           instead(f"{PACK} -O rows_per_batch=64"))
+    yield ("a mask of variable length", with_masks, "pack data o.h5 -O layout=vlen", HOLDS_ANY,
+           instead("pack data o.h5 -O layout=blob"))
+    yield ("a mask for Juelich", with_masks, f"{PACK} -O layout=juelich",
+           "Choose the layout smallfiles", instead(f"{PACK} -O layout=smallfiles"))
+    yield ("pixels of masks", with_masks, f"{PACK} --resize 8 --pixels", "Pack without --pixels",
+           instead(f"{PACK} --resize 8"))
+    yield ("scaled into HDF5", classes, "pack data o.h5 --resize 8", TWICE, r"--pixels",
+           lambda: run(f"{PACK} --resize 8") or "pack o.arrow o.h5")
+    yield ("a shuffled .tar.gz", lambda: tar("t.tar.gz", "a/0.jpg", "b/1.jpg", mode="w:gz"),
+           "pack t.tar.gz o.arrow --shuffle 1", GUNZIP, instead("pack t.tar.gz o.arrow"),
+           lambda: decompressed("t.tar.gz"))
+    yield ("an image that is cut off", lambda: (classes(), put("data/cat/9.jpg", CUT_OFF)), PACK, SKIP,
+           r"--on-error skip", remove("data/cat/9.jpg"))
+    yield "only such images", lambda: put("data/cat/0.jpg", CUT_OFF), PACK, ROOT, classes
+    yield ("no such packed file", classes, "verify o.arrow",
+           "Check the path, or make it with: smallfiles pack", lambda: run(PACK))
+    yield "a folder of images", classes, "verify data", FIRST, instead("pack data train.arrow")
+    yield "an image", packed, "inspect data/cat/0.jpg", "Give the packed file", instead("inspect o.arrow")
+    yield ("a folder named as a file", lambda: (packed(), Path("x.arrow").mkdir()), "verify x.arrow",
+           "Give the file itself", instead("verify o.arrow"))
+    yield "a field", packed, read("reader.table(['nix'])"), INSPECT, lambda: read("reader.table(['label'])")
+    yield ("a sample", packed, read("reader.read(6)"), "Check the length with len(reader)",
+           lambda: read("reader.read(len(reader) - 1)"))
+    yield ("a closed file", packed, read("reader.close(); reader.read(0)"),
+           "Open it again with smallfiles.formats.open", lambda: read("reader.read(0)"))
+    yield ("samples without a row", lambda: (packed(), scores(*CAT)()), ANNOTATE, COMPLETE,
+           scores(*CAT, *DOG))
+    yield ("a table of keys", lambda: (packed(), table("t.csv", "file", *CAT, *DOG)), ANNOTATE,
+           "Give --field NAME=COLUMN, or another table", scores(*CAT, *DOG))
+    yield ("a field that is there",
+           lambda: (packed(), scores(*CAT, *DOG)(), run(f"{ANNOTATE} --name x")), ANNOTATE,
+           OTHER, r"--field OTHER=score")
+    yield ("a folder to be staged", classes, "stage data --where .", TARS,
+           lambda: run("pack data data.tars") or "stage data.tars --where .")
+    yield ("a file to be staged", classes, "stage o.arrow --where .", "Check the path and its permissions",
+           lambda: run(PACK))
+    yield ("an empty place", packed, "stage o.arrow --where ''",
+           "Check that the variable in your job script is set", instead("stage o.arrow --where ."))
+    yield ("no such place", packed, "stage o.arrow --where nowhere",
+           "Choose another place with --where, or leave it out", instead("stage o.arrow --where ."))
+    # fmt: on
+
+
+REFUSALS += [Refusal(*row[:4], row[4:]) for row in rows_of_packing()]
+
+
 def without_digest():
     lines = Path("m.json").read_text().splitlines(keepends=True)
     Path("m.json").write_text("".join(line for line in lines if '"digest"' not in line))

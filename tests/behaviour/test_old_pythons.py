@@ -12,13 +12,8 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-STARTS = [
-    *(
-        f"{package}/__init__.py"
-        for package in ("smallfiles", "pysquashfs", "helpers", "exercises", "benchmarks")
-    ),
-    "setup.py",
-]
+PACKAGES = ("smallfiles", "pysquashfs", "helpers", "exercises", "benchmarks")
+STARTS = ["setup.py", *(f"{package}/__init__.py" for package in PACKAGES)]
 TOOLS = sorted(f"tools/{path.name}" for path in ROOT.glob("tools/*.py") if "__main__" in path.read_text())
 COMMANDS = [
     ["-m", "smallfiles", "doctor"],

@@ -11,7 +11,6 @@ import signal
 import subprocess
 import sys
 import tarfile
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -204,14 +203,6 @@ def test_output_inside_the_data_is_refused_before_it_becomes_a_class(name, tree,
     assert contents(tree) == before
     sources.load(tree).manifest.save(tmp_path / "m.json")  # a manifest says what belongs to the set
     assert pack(sources.load(tmp_path / "m.json", root=tree), tree / FORMATS[name]).samples == 40
-
-
-def test_a_compressed_tar_is_not_shuffled_and_the_sentence_says_so_once(tree, tmp_path):
-    packed = Path(shutil.make_archive(str(tmp_path / "set"), "gztar", tree))
-    source = sources.load(packed)
-    with pytest.raises(UsageError, match=r"set\.tar\.gz was asked for, which is compressed"):
-        pack(source, tmp_path / "set.tars", PackConfig(shuffle=1))
-    assert pack(source, tmp_path / "set.tars").samples == 40
 
 
 def test_a_file_where_a_folder_should_be_is_named(tree, tmp_path):

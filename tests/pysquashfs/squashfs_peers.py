@@ -7,11 +7,7 @@ import time
 
 from squashfs_trees import run
 
-PACKAGES = {
-    "unsquashfs": "squashfs-tools",
-    "squashfuse_ll": "squashfuse",
-    "7z": "p7zip-full",
-}
+PACKAGES = {"unsquashfs": "squashfs-tools", "squashfuse_ll": "squashfuse", "7z": "p7zip-full"}
 
 
 def folder_bytes(root):
@@ -63,8 +59,4 @@ def loop_mount(image, scratch):
         run("umount", folder)
 
 
-TOOLS = {
-    "unsquashfs": by_unsquashfs,
-    "squashfuse_ll": _by_fuse,
-    "7z": by_7z,
-}
+TOOLS = {"unsquashfs": by_unsquashfs, "squashfuse_ll": _by_fuse, "7z": by_7z}

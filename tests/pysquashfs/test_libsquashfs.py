@@ -9,7 +9,7 @@ from random import Random
 
 import pytest
 from squashfs_crafted import craft
-from squashfs_peers import PACKAGES, TOOLS, folder_bytes, loop_mount
+from squashfs_peers import PACKAGES, TOOLS
 from squashfs_trees import content
 from test_cross_check import by_us, planted
 from test_damage import BLOCK, TREE, mutate
@@ -184,15 +184,6 @@ def test_everybody_reads_what_the_library_writes(tmp_path, need_library, need_to
                 assert opened.verify().ok
         scratch.mkdir()
         assert TOOLS["unsquashfs"](image, scratch, need_tool("unsquashfs", PACKAGES["unsquashfs"])) == items
-
-
-@pytest.mark.parametrize("compression", ["none", "gzip", "zstd", "xz"])
-def test_the_kernel_reads_what_the_library_writes(tmp_path, need_library, need_kernel, compression):
-    items = planted(4096)
-    options = {"compression": compression, "block_bytes": 4096, "fragments": True}
-    pack(tmp_path / "x.sqfs", items.items(), **options, backend="libsquashfs")
-    with loop_mount(tmp_path / "x.sqfs", tmp_path) as folder:
-        assert folder_bytes(folder) == items
 
 
 def test_large_files_and_levels_are_written(tmp_path, need_library):

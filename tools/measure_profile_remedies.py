@@ -1,9 +1,14 @@
-"""Whether what is proposed helps: `python tests/profile/remedies.py [KIND ...]` plants faults and cures them.
+"""Measure whether what `profile` proposes helps: faults are planted and cured.
+
+    python tools/measure_profile_remedies.py [KIND ...]
 
 Both runs are watched, and the seconds of a step compared with the forecast of the first. A remedy has kept
 its promise if the step got shorter by at least half of what the middle of the forecast says.
 """
 
+import python_version  # noqa: F401 - it ends this tool if this Python is too old
+
+# isort: split
 import json
 import os
 import re
@@ -11,8 +16,9 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
+from typing import Any
 
-LOOPS = Path(__file__).with_name("loops.py")
+LOOPS = Path(__file__).resolve().parents[1] / "tests/profile/loops.py"
 FAULTS = (
     *("few_workers", "no_workers", "many_workers", "few_cpus", "restarted"),
     *("cold", "small_reads", "threads", "decode", "copies"),
@@ -20,7 +26,7 @@ FAULTS = (
 NOW = {"restarted": "whole_s", "cold": "early_s"}
 
 
-def watched(kind, fault, folder, **environment):
+def watched(kind: str, fault: str, folder: str, **environment: str) -> Any:
     """The record of one run."""
     record = Path(folder, "record.json")
     command = [sys.executable, "-m", "smallfiles", "profile", "--save", str(record), "--"]
@@ -33,8 +39,8 @@ def watched(kind, fault, folder, **environment):
     return json.loads(record.read_text())
 
 
-def main(*kinds):
-    kept = []
+def main(*kinds: str) -> None:
+    kept: list[bool] = []
     with tempfile.TemporaryDirectory() as folder:
         Path(folder, "data").mkdir()
         Path(folder, "data", "one.bin").write_bytes(bytes(200_000))
