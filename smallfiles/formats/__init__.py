@@ -115,8 +115,8 @@ def name_of(path: Path, format: str | None = None) -> str:
         raise UsageError(
             f"{path} is named as a compressed tar, in which no sample can be read at random",
             expected="a packed file or an output ending in .tars or .tar",
-            next_step="Pack into .tars; smallfiles 0.1.0 reads the tars that it compressed, any compressed "
-            f"tar can be packed: smallfiles pack {shlex.quote(str(path))} train.tars",
+            next_step="Pack into .tars; smallfiles 0.1.0 reads the tars that it compressed, "
+            f"and any compressed tar can be packed: smallfiles pack {shlex.quote(str(path))} train.tars",
         )
     if format is not None:
         get(format)
