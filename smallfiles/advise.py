@@ -119,7 +119,7 @@ def measure_folder(folder: Path, options: SourceOptions = _USUAL) -> Measured:
     root = getattr(source.store, "root", None)
     cold = root is not None and can_be_cold(folder)
     if root is not None and cold:
-        with contextlib.suppress(SmallfilesError):  # then it is warm, which the times tell
+        with contextlib.suppress(SmallfilesError, OSError):  # then it is warm, which the times tell
             drop(Path(root) / name for name in names)
     half = len(names) // 2 or 1
     alone = list(_within(_SECONDS, (_timed_read(source, name, buffer) for name in names[:half])))

@@ -8,7 +8,9 @@ growing pauses, says so once and then rarely, and stops with a `StorageError` af
 the verb's or the loader's configuration.
 
 The trap: a program that leaves out what it cannot read also leaves out what it could not read just then. So
-a `StorageError` is not a fault of a sample, and no `on_error` applies to it. Appendix 12 teaches it.
+a `StorageError` is not a fault of a sample, and no `on_error` applies to it. And after an unmount, every file
+seems to be missing: so where a file is missing, `answered` looks whether the folder that was given to
+`remember` is still on the same file system. Appendix 12 teaches it.
 """
 
 from __future__ import annotations
@@ -20,8 +22,9 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from types import TracebackType
-from typing import ParamSpec, TypeVar
+from typing import ParamSpec, TypeAlias, TypeVar
 
 from smallfiles.errors import StorageError, fault_of
 from smallfiles.options import option
@@ -66,6 +69,67 @@ def timeout(seconds: float) -> Iterator[None]:
         set_timeout(before)
 
 
+def remember(path: str | Path) -> None:
+    """Remember on which file system a folder is (or the folder of a file), before anything of it is read.
+
+    After an unmount every file seems to be missing, although none is lost.
+    """
+    folder = Path(path).absolute()
+    with contextlib.suppress(OSError):
+        folder = folder if folder.is_dir() else folder.parent
+        _devices[folder] = folder.stat().st_dev
+
+
+_devices: dict[Path, int] = {}
+"""The number of the file system of each folder that was remembered."""
+
+
+Settings: TypeAlias = tuple[float, dict[Path, int]]
+
+
+def settings() -> Settings:
+    """Return how long this process waits, and what it remembers, for `adopt` in another process."""
+    return _timeout_s, dict(_devices)
+
+
+def adopt(found: Settings) -> None:
+    """Wait as long as another process, and remember what it remembered."""
+    seconds, devices = found
+    set_timeout(seconds)
+    _devices.update(devices)
+
+
+def _unmounted(path: object) -> StorageError | None:
+    """Return the error for a path in a folder that is no longer on its file system, if there is one."""
+    place = Path(path).absolute() if isinstance(path, str | Path) else Path()
+    for folder in (place, *place.parents):
+        if folder in _devices and _device_of(folder) != _devices[folder]:
+            return StorageError(
+                f"the file system of {folder} is no longer mounted",
+                expected="the file system on which reading began",
+                next_step="Run it again when it is mounted",
+            )
+    return None
+
+
+def _device_of(folder: Path) -> int | None:
+    """Return the file system of a folder, or of the one that held it if it was removed."""
+    for place in (folder, *folder.parents):
+        try:
+            return place.stat().st_dev
+        except (FileNotFoundError, NotADirectoryError):
+            continue
+        except OSError:
+            break
+    return None
+
+
+def refuse_unmounted(path: Path) -> None:
+    """Raise StorageError if a path is in a folder that is no longer on its file system."""
+    if error := _unmounted(path):
+        raise error
+
+
 def answered(path: object, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
     """Call something that reads, and again while the storage does not answer.
 
@@ -85,11 +149,11 @@ def answered(path: object, call: Callable[P, T], *args: P.args, **kwargs: P.kwar
     try:
         return call(*args, **kwargs)
     except (OSError, StorageError) as error:
-        if not _may_answer_later(error):
+        last = _outage_behind(path, error)
+        if last is None:
             raise
-        first = error
     began = time.monotonic()
-    ends, pause_s, last = began + _timeout_s, _FIRST_PAUSE_S, first
+    ends, pause_s = began + _timeout_s, _FIRST_PAUSE_S
     while (left_s := ends - time.monotonic()) > 0:
         _outage.notice(path, last, began, ends)
         if _pause(min(left_s, pause_s * random.uniform(0.5, 1))):  # so that a thousand ranks spread out
@@ -98,9 +162,10 @@ def answered(path: object, call: Callable[P, T], *args: P.args, **kwargs: P.kwar
         try:
             result = call(*args, **kwargs)
         except (OSError, StorageError) as error:
-            if not _may_answer_later(error):
+            found = _outage_behind(path, error)
+            if found is None:
                 raise
-            last = error
+            last = found
         else:
             _outage.end(path, time.monotonic() - began)
             return result
@@ -134,6 +199,8 @@ class ReadingPool(ThreadPoolExecutor):
 
 
 _of_thread = threading.local()
+_is_exiting = threading.Event()
+threading._register_atexit(_is_exiting.set)  # type: ignore[attr-defined]  # before Python joins the threads
 
 
 def _belong_to(abandoned: threading.Event) -> None:
@@ -146,13 +213,16 @@ def _pause(seconds: float) -> bool:
     if abandoned is None:
         time.sleep(seconds)
         return False
-    return abandoned.wait(seconds)
+    return abandoned.wait(seconds) or _is_exiting.is_set()
 
 
-def _may_answer_later(error: OSError | StorageError) -> bool:
+def _outage_behind(path: object, error: OSError | StorageError) -> OSError | StorageError | None:
+    """Return why the storage did not answer; None if another call would fail in the same way."""
     if isinstance(error, StorageError):
-        return not error.gave_up
-    return fault_of(error)[0] == "storage"
+        return None if error.gave_up else error
+    if isinstance(error, FileNotFoundError | NotADirectoryError):
+        return _unmounted(path)
+    return error if fault_of(error)[0] == "storage" else None
 
 
 def _reason(error: OSError | StorageError) -> str:

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import functools
 import importlib
+import inspect
 import shlex
 import warnings
 from importlib.metadata import EntryPoint, entry_points
@@ -145,12 +146,14 @@ def _with_ending(name: str, known: dict[str, tuple[str, ...]]) -> str | None:
     return next((format for format, endings in known.items() if name.endswith(endings)), None)
 
 
-def open(path: Path | str, format: str | None = None) -> Reader:
+def open(path: Path | str, format: str | None = None, *, by_position: bool = False) -> Reader:
     """Open a packed file for random access, whatever its format.
 
     Args:
         path: A packed file or folder of shards.
         format: Overrides what the suffix says.
+        by_position: Map nothing into memory, although that is slower on a local disk: a file that another
+            program truncates meanwhile then ends in an error, and not in the signal SIGBUS.
 
     Raises:
         FormatError: There is no such file, or it is damaged.
@@ -186,5 +189,7 @@ def open(path: Path | str, format: str | None = None) -> Reader:
             expected=f"a packed {name} file",
             next_step="Give the file itself",
         )
-    reader: Reader = get(name).open(path)
+    opening = get(name).open
+    takes_access = "access" in inspect.signature(opening).parameters
+    reader: Reader = opening(path, access="pread") if by_position and takes_access else opening(path)
     return reader

@@ -18,6 +18,7 @@ from smallfiles import digests
 from smallfiles.digests import BlockHasher
 from smallfiles.errors import cannot_write, writing
 from smallfiles.samples import Buffer, Packed
+from smallfiles.storage import answered
 
 _HELD_BYTES = 1 << 20
 _WRITTEN_AT_ONCE, _SMALL_BYTES = 4 << 20, 4 << 10
@@ -134,11 +135,14 @@ def packed(out: Path, format: str, samples: int, payload_bytes: int, files: Sequ
 
 
 def write_all(descriptor: int, pieces: Sequence[Buffer], position: int, path: Path) -> int:
-    """Write all pieces at `position` of `path`, however many calls that takes; where they end."""
+    """Write all pieces at `position` of `path`, however many calls that takes; where they end.
+
+    What is written by position may be written again, so storage that does not answer is waited for.
+    """
     rest = [memoryview(piece).cast("B") for piece in pieces if len(piece)]
     try:
         while rest:
-            written = os.pwritev(descriptor, rest, position)
+            written = answered(path, os.pwritev, descriptor, rest, position)
             position += written
             while rest and written >= len(rest[0]):
                 written -= len(rest.pop(0))

@@ -27,7 +27,7 @@ from smallfiles.fields import TARGETS
 from smallfiles.formats import added
 from smallfiles.formats.table import Extents, Locate, Place, SampleTable, announce
 from smallfiles.samples import Blob, Buffer, Reader, Rows, Sample
-from smallfiles.storage import answered
+from smallfiles.storage import answered, refuse_unmounted, remember
 
 
 class TableReader(Reader):
@@ -42,6 +42,7 @@ class TableReader(Reader):
 
     def __init__(self, path: Path, locate: Locate) -> None:
         self.path, self._locate = Path(path), locate
+        remember(self.path)
         self._opened: tuple[int, SampleTable] | None = None
         self._loaded: dict[str, pa.Array] = {}
         self._added: dict[str, pa.Array] | None = None
@@ -67,6 +68,7 @@ class TableReader(Reader):
         return table
 
     def _open(self) -> SampleTable:
+        refuse_unmounted(self.path)
         return self._locate(self.path)
 
     def close(self) -> None:

@@ -358,7 +358,7 @@ def _assemble(
         forks = "fork" in multiprocessing.get_all_start_methods()
         settings |= {
             "num_workers": workers,
-            "worker_init_fn": partial(_begin_worker, config.storage_timeout_s),
+            "worker_init_fn": partial(_begin_worker, storage.settings()),
             "prefetch_factor": config.prefetch,
             "persistent_workers": True,
             "multiprocessing_context": config.start_method or ("fork" if forks else None),
@@ -376,9 +376,9 @@ def _assemble(
     return loader
 
 
-def _begin_worker(storage_timeout_s: float, number: int) -> None:
+def _begin_worker(of_parent: storage.Settings, number: int) -> None:
     """Give a worker, which may have been spawned, the settings of its process."""
-    storage.set_timeout(storage_timeout_s)
+    storage.adopt(of_parent)
 
 
 def _as_it_is(batch: Delivered) -> Delivered:

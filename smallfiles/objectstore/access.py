@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from multiprocessing.context import get_spawning_popen
 from typing import Any
 
-from smallfiles.errors import MissingPackageError, ResourceError, SmallfilesError, SourceError, UsageError
+from smallfiles.errors import MissingPackageError, SmallfilesError, SourceError, StorageError, UsageError
 
 _TIMEOUT_S, _CONNECT_S = 60, 10
 _MOST_CONNECTIONS = 256
@@ -192,6 +192,15 @@ class Failure:
             return self.of_network and self.code not in _PERMANENT
         return (self.status >= 500 and self.status != 501) or self.status == 429 or self.code in _BUSY
 
+    def outage(self, server: str) -> StorageError:
+        """Return the error for a server that may answer later; `smallfiles.storage` names the object."""
+        what = f"answered {self.code} ({self.status})" if self.status else f"did not answer ({self.code})"
+        return StorageError(
+            f"{server} {what}",
+            expected="an object store that answers",
+            next_step="Run it again when the server can be reached and is less busy",
+        )
+
     def sentence(self, where: str, server: str) -> SmallfilesError:
         """The failure as an error of ours, in one sentence without keys."""
         code = self.code
@@ -254,13 +263,10 @@ class Failure:
                 expected="an object of the size in its manifest",
                 next_step="Push it again; it was changed",
             )
-        got = f"{where}: {server} answered {code} ({self.status})"
-        if not self.is_passing:
-            return SourceError(got, expected="success", next_step="Ask those who run the server")
-        return ResourceError(
-            f"{got} at every try",
+        return SourceError(
+            f"{where}: {server} answered {code} ({self.status})",
             expected="success",
-            next_step="Run it again when the server is less busy",
+            next_step="Ask those who run the server",
         )
 
 

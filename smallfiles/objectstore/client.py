@@ -4,9 +4,10 @@
     found = store.head("train-000000.tar")                       # its bytes and its ETag
     data = store.get_range(found.name, 0, 1 << 20)
 
-After a busy server (503 SlowDown) or a broken connection a request is sent again, each time after a longer
-pause; keys that expired are read again. A store may be used by several threads, and by forked workers, which
-make connections of their own.
+A request that a busy server (503 SlowDown) or a broken connection left without an answer is sent again, as
+`smallfiles.storage` waits for any other storage. A server that has never answered gets only a few tries,
+since its address is probably wrong. Keys that expired are read again. A store may be used by several threads,
+and by forked workers, which make connections of their own.
 
 The trap: libraries repeat a whole request, or return what came before the connection broke. Reading must
 continue in the middle of a shard, and of the same shard: not every server respects If-Match, so the ETag of
@@ -18,13 +19,11 @@ from __future__ import annotations
 import base64
 import hashlib
 import os
-import random
 import re
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from smallfiles.errors import SmallfilesError, SourceError
 from smallfiles.objectstore.access import (
@@ -39,11 +38,13 @@ from smallfiles.objectstore.access import (
 )
 from smallfiles.objectstore.config import StoreUrl, without_password
 from smallfiles.samples import Buffer
+from smallfiles.storage import answered
 
 __all__ = ["ConditionError", "Entry", "NoObjectError", "Store"]
 
-_TRIES, _TRIES_BEFORE_FIRST_ANSWER = 10, 3
-_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 10.0
+_T = TypeVar("_T")
+_TRIES_BEFORE_FIRST_ANSWER = 3
+_RENEWALS = 10  # of keys, for one request
 _PIECE_BYTES = 1 << 20  # the most that a broken connection costs
 _PROGRESS_BYTES = 1 << 16  # a connection that delivers so much before it breaks is worth another try
 _MD5 = re.compile(r"[0-9a-f]{32}(-\d+)?")
@@ -75,7 +76,7 @@ class Store:
 
     def __init__(self, place: StoreUrl, *, endpoint: str = "", keys: Keys | None = None) -> None:
         self.place, self._endpoint, self._keys = place, endpoint, keys
-        self.answered = False
+        self._has_answered, self._unanswered = False, 0
         self._owner = 0
         self._client: Any = None
 
@@ -132,13 +133,16 @@ class Store:
         Raises:
             ConditionError: The object was replaced meanwhile.
             NoObjectError: There is none.
-            SourceError: It ends too early, or the server no longer answers.
+            SourceError: It ends too early.
+            StorageError: The server does not answer.
         """
-        data, etag = bytearray(stop - start), ""
-        buffer, done, retries = memoryview(data), 0, _Retries(self, name)
-        while done < len(buffer):
-            more = {"Range": f"bytes={start + done}-{stop - 1}"} | ({"IfMatch": f'"{etag}"'} if etag else {})
+        data = bytearray(stop - start)
+        buffer, done, etag = memoryview(data), 0, ""
+
+        def fetch_more() -> None:
+            nonlocal done, etag
             before = done
+            more = {"Range": f"bytes={start + done}-{stop - 1}"} | ({"IfMatch": f'"{etag}"'} if etag else {})
             try:
                 answer = self._object(name, **more)
                 etag = self._checked(answer, name, start + done, etag)
@@ -147,10 +151,14 @@ class Store:
                         done += count
                 if done < len(buffer):
                     raise ConnectionError("", "the answer was too short")
-            except SmallfilesError:
+            except (SmallfilesError, MemoryError):
                 raise
-            except Exception as error:
-                retries.after(error, progressed=done - before >= _PROGRESS_BYTES)
+            except Exception:
+                if done - before < _PROGRESS_BYTES:
+                    raise
+
+        while done < len(buffer):
+            self._repeated(name, fetch_more)
         return data
 
     def _checked(self, answer: Any, name: str, start: int, etag: str) -> str:
@@ -263,21 +271,36 @@ class Store:
 
     def _object(self, name: str, **more: Any) -> Any:
         answer = self.client.get_object(Bucket=self.place.bucket, Key=self.place.key(name), **more)
-        self.answered = True
+        self._has_answered = True
         return answer
 
-    def _repeated(self, name: str, request: Callable[[], Any]) -> Any:
-        retries = _Retries(self, name)
-        while True:
+    def _repeated(self, name: str, request: Callable[[], _T]) -> _T:
+        return answered(self._where(name), self._attempt, name, request)
+
+    def _attempt(self, name: str, request: Callable[[], _T]) -> _T:
+        """Send a request once, or again at once after the keys were renewed.
+
+        Raises:
+            StorageError: The server did not answer, but may do so later.
+            SmallfilesError: Another try would not help.
+        """
+        for renewals in range(_RENEWALS):
             try:
-                answer = request()
-            except SmallfilesError:
+                result = request()
+            except (SmallfilesError, MemoryError):
                 raise
             except Exception as error:
-                retries.after(error)
+                failure = Failure.of(error)
             else:
-                self.answered = True
-                return answer
+                self._has_answered = True
+                return result
+            self._has_answered |= failure.status > 0
+            if failure.code not in EXPIRED or renewals + 1 == _RENEWALS or not self.keys_are_renewed():
+                break
+        if failure.is_passing and (self._has_answered or self._unanswered + 1 < _TRIES_BEFORE_FIRST_ANSWER):
+            self._unanswered += 1
+            raise failure.outage(self._server)
+        raise self._sentence(failure, name)
 
     @contextmanager
     def _valid_answer(self, name: str) -> Iterator[None]:
@@ -288,41 +311,20 @@ class Store:
             raise self._sentence(Failure.of(error), name) from None
 
     def _sentence(self, failure: Failure, name: str) -> SmallfilesError:
-        where = f"{self.place}/{name}".rstrip("/")
-        return failure.sentence(where, without_password(self.endpoint))
+        return failure.sentence(self._where(name), self._server)
+
+    def _where(self, name: str) -> str:
+        return f"{self.place}/{name}".rstrip("/")
+
+    @property
+    def _server(self) -> str:
+        return without_password(self.endpoint)
 
     def keys_are_renewed(self) -> bool:
         """Read the keys again; whether they differ from those that were used."""
         used = keys_of(self.client)
         self.close()
         return keys_of(self.client) != used
-
-
-class _Retries:
-    """Decides how often a request is repeated, and raises an error in a sentence after the last try."""
-
-    def __init__(self, store: Store, name: str) -> None:
-        self._store, self._name, self._failed = store, name, 0
-
-    def after(self, error: Exception, *, progressed: bool = False) -> None:
-        """Pause before another try.
-
-        Raises:
-            SmallfilesError: Another try would not help.
-            MemoryError: There is no memory for the answer.
-        """
-        if isinstance(error, MemoryError):
-            raise error
-        failure = Failure.of(error)
-        self._store.answered |= failure.status > 0
-        self._failed = 1 if progressed else self._failed + 1
-        most = _TRIES if self._store.answered else _TRIES_BEFORE_FIRST_ANSWER
-        if failure.code in EXPIRED and self._failed < most and self._store.keys_are_renewed():
-            return
-        if not failure.is_passing or self._failed >= most:
-            raise self._store._sentence(failure, self._name) from None
-        pause = min(_LONGEST_PAUSE_S, _FIRST_PAUSE_S * 2 ** (self._failed - 1))
-        time.sleep(pause * random.uniform(0.5, 1))  # so that a thousand ranks do not return at once
 
 
 def _etag(answer: Any) -> str:

@@ -19,6 +19,7 @@ from typing import Any
 from smallfiles.errors import UsageError
 from smallfiles.keys import key_problem
 from smallfiles.options import Settings, option
+from smallfiles.storage import timeout_option
 
 MANIFEST = "smallfiles.json"
 PART_BYTES = 16 << 20
@@ -77,9 +78,11 @@ class TransferConfig(Settings):
 
     Args:
         workers: Requests in flight.
+        storage_timeout_s: How long to wait for a store or a file system that does not answer.
     """
 
     workers: int = option(8, "requests in flight", least=1, most=256)
+    storage_timeout_s: float = timeout_option()
 
     def to_cli(self, verb: str, source: str, target: str) -> str:
         """The command that does the same."""

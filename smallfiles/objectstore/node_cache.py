@@ -41,6 +41,7 @@ from smallfiles.staging.config import StageConfig
 from smallfiles.staging.outputs import Member, Output
 from smallfiles.staging.run import Use, facts_of, once, slot_at
 from smallfiles.staging.slots import Slot
+from smallfiles.storage import ReadingPool
 
 _IN_FLIGHT = 16
 _OPEN_FILES = 64
@@ -157,7 +158,7 @@ class NodeCache:
                 next_step="Fetch it with smallfiles pull; or pack it into .tars, uncompressed",
             )
         small = [each for each in catalog.items if each.name.endswith(index.SUFFIX) or adds_to(each.name)]
-        with ThreadPoolExecutor(_IN_FLIGHT) as pool:
+        with ReadingPool(_IN_FLIGHT) as pool:
             contents = list(
                 pool.map(lambda item: read_blocks(store, item, 0, len(item.digest.blocks)), small)
             )

@@ -20,7 +20,7 @@ from __future__ import annotations
 import weakref
 from collections import deque
 from collections.abc import Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -40,6 +40,7 @@ from smallfiles.objectstore.config import PART_BYTES, StoreUrl
 from smallfiles.objectstore.node_cache import NodeCache
 from smallfiles.objectstore.requests import Extents, Numbers, Requests
 from smallfiles.samples import Buffer, Reader
+from smallfiles.storage import ReadingPool
 
 IN_FLIGHT = 4
 
@@ -134,8 +135,8 @@ class RemoteShards(Shards):
         self.added = sorted(folder.glob("*.fields.arrow"))
         self.in_flight, self._remote, self._cache = in_flight, store, cache
         self._far = [RemoteShard(store, item) for item in self.known]
-        self.pool = ThreadPoolExecutor(in_flight, "objectstore")
-        weakref.finalize(self, self.pool.shutdown, wait=False, cancel_futures=True)
+        self.pool = ReadingPool(in_flight, "objectstore")
+        weakref.finalize(self, self.pool.abandon)
         borders = [
             start
             + np.searchsorted(
@@ -309,8 +310,8 @@ class ReadAhead:
         self._held: dict[int, Future[_Found]] = {}
         self._late: dict[int, Buffer | DamagedFileError] = {}
         self._further: dict[str, dict[int, Buffer]] = {}
-        self._whole = ThreadPoolExecutor(1, "objectstore-shard")  # keeps one shard after the other
-        weakref.finalize(self, self._whole.shutdown, wait=False, cancel_futures=True)
+        self._whole = ReadingPool(1, "objectstore-shard")  # keeps one shard after the other
+        weakref.finalize(self, self._whole.abandon)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._reader, name)

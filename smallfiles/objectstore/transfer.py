@@ -19,7 +19,7 @@ import contextlib
 import hashlib
 import os
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from functools import partial
@@ -51,6 +51,7 @@ from smallfiles.objectstore.config import (
 )
 from smallfiles.progress import Progress, progress
 from smallfiles.staging.copying import create
+from smallfiles.storage import ReadingPool, timeout
 
 _INODES_TO_LEAVE = 100
 _TRIES, _PAUSE_S = 3, 0.5
@@ -74,20 +75,25 @@ def push(out: Path | str, url: str | Store, *, config: TransferConfig | None = N
         DamagedFileError: A file is not what was packed.
         SmallfilesError: The store refused, or did not answer.
     """
-    began, config = time.perf_counter(), config or TransferConfig()
-    store = url if isinstance(url, Store) else Store(StoreUrl.parse(url))
-    catalog, paths = of_output(Path(out))
+    config = config or TransferConfig()
+    with timeout(config.storage_timeout_s):
+        return _push(Path(out), url if isinstance(url, Store) else Store(StoreUrl.parse(url)), config.workers)
+
+
+def _push(out: Path, store: Store, workers: int) -> Moved:
+    began = time.perf_counter()
+    catalog, paths = of_output(out)
     published = _published(store, catalog)
     items = (published or catalog).items
     uploads = [_Upload(store, item, path) for item, path in zip(items, paths, strict=True)]
-    etags = _there(store, uploads, config.workers)
+    etags = _there(store, uploads, workers)
     missing = [each for each in uploads if each.item.name not in etags]
     kept = catalog.bytes - sum(each.item.bytes for each in missing)
     if missing or published is None:
-        kept += _send(catalog.name, missing, config.workers)
+        kept += _send(catalog.name, missing, workers)
         etags |= {each.item.name: each.etag for each in missing}
         _publish(store, catalog.sent(etags), published)
-    return _moved(Path(out), store, catalog, kept, began)
+    return _moved(out, store, catalog, kept, began)
 
 
 def pull(url: str, out: Path | str, *, config: TransferConfig | None = None) -> Moved:
@@ -107,8 +113,13 @@ def pull(url: str, out: Path | str, *, config: TransferConfig | None = None) -> 
         DamagedFileError: The store holds other bytes than were pushed.
         OutputExistsError: `out` exists.
     """
-    began, config, out = time.perf_counter(), config or TransferConfig(), Path(out).absolute()
-    store = Store(StoreUrl.parse(url))
+    config = config or TransferConfig()
+    with timeout(config.storage_timeout_s):
+        return _pull(Store(StoreUrl.parse(url)), Path(out).absolute(), config.workers)
+
+
+def _pull(store: Store, out: Path, workers: int) -> Moved:
+    began = time.perf_counter()
     catalog = Catalog.read(store)
     if formats.name_of(out) != catalog.format:
         raise UsageError(
@@ -122,7 +133,7 @@ def pull(url: str, out: Path | str, *, config: TransferConfig | None = None) -> 
     files = sum(1 + item.sidecar for item in catalog.items)
     check_room(out, catalog.bytes - bytes_and_files_of(out)[0], files + _INODES_TO_LEAVE)
     with drafted(out, "pulling") as draft, writing(out):
-        kept = _fetch(store, catalog, draft.main, config.workers)
+        kept = _fetch(store, catalog, draft.main, workers)
         for item in catalog.items:
             if item.sidecar:
                 path = catalog.local(item, draft.main)
@@ -223,7 +234,7 @@ def _there(store: Store, uploads: list[_Upload], workers: int) -> dict[str, str]
     """
     entries = {entry.name: entry for entry in store.entries()}
     found = [(each, entries[each.item.name]) for each in uploads if each.item.name in entries]
-    with _threads(workers) as pool:
+    with ReadingPool(workers, "objects") as pool:
         same = _results([pool.submit(each.is_sent, entry) for each, entry in found])
     others = [entry.name for (_, entry), fits in zip(found, same, strict=True) if not fits]
     if others:
@@ -236,8 +247,8 @@ def _send(name: str, uploads: list[_Upload], workers: int) -> int:
     count = sum(len(each.parts) for each in uploads)
     with (
         progress(count, f"push {name}", unit="parts") as bar,
-        _threads(workers) as objects,
-        _threads(workers) as parts,  # cancelled first after a failure, so that no object waits for its parts
+        ReadingPool(workers, "objects") as objects,
+        ReadingPool(workers, "parts") as parts,  # abandoned first, so that no object waits for its parts
     ):
         return sum(_results([objects.submit(each.send, parts, bar) for each in uploads]))
 
@@ -390,19 +401,8 @@ def _fetch(store: Store, catalog: Catalog, main: Path, workers: int) -> int:
             bar.advance(1, 0 if held else stop - start)
             return stop - start if held else 0
 
-        with _threads(workers) as pool:
+        with ReadingPool(workers, "objects") as pool:
             return sum(_results([pool.submit(fetch, *part) for part in parts]))
-
-
-@contextlib.contextmanager
-def _threads(count: int) -> Iterator[ThreadPoolExecutor]:
-    """A pool of threads; after a failure it starts nothing more."""
-    with ThreadPoolExecutor(count, "objects") as pool:
-        try:
-            yield pool
-        except BaseException:
-            pool.shutdown(wait=False, cancel_futures=True)
-            raise
 
 
 def _results(futures: Sequence[Future[_T]]) -> list[_T]:

@@ -112,7 +112,7 @@ def verify(path: Path, against: Source | None = None, *, format: str | None = No
     started = time.perf_counter()
     path = Path(path)
     found = VerifyReport(path)
-    reader = formats.open(path, format)
+    reader = formats.open(path, format, by_position=True)
     files = answered(path, digests.added_fields, path)
     parts = answered(path, _parts, path, formats.name_of(path, format))
     damage = list(_damaged([*parts, *files], found))

@@ -49,7 +49,7 @@ from smallfiles.sources.scanning import (
     sizes_of,
     walk,
 )
-from smallfiles.storage import answered
+from smallfiles.storage import answered, remember
 
 _ANNOTATIONS = "_annotations.txt"
 _CLASS_NUMBER = re.compile(r"\s*-?\d{1,9}\s*", re.ASCII)
@@ -74,6 +74,7 @@ class FolderStore:
     def __init__(self, root: Path, *, follow_links: bool = False) -> None:
         self.root = Path(root).absolute()
         self._prefix = str(self.root).rstrip("/") + "/"
+        remember(self.root)
         self._boundary = Boundary(self.root, follow_links=follow_links)
         self._flags = _FLAGS if follow_links else _FLAGS | os.O_NOFOLLOW
 

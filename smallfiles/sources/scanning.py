@@ -39,7 +39,7 @@ from smallfiles.links import (
     refuse_lost_folders,
 )
 from smallfiles.progress import plural
-from smallfiles.storage import ReadingPool, answered
+from smallfiles.storage import ReadingPool, answered, remember
 
 _IN_FLIGHT = 32
 _STATS_AT_ONCE = 512
@@ -171,6 +171,7 @@ def walk(
     """
     Boundary(root, follow_links=follow_links).check(below)
     start = root / below if below else root
+    remember(root)
     lister = _Lister(start, os.path.realpath(root), tuple(suffixes), follow_links, tuple(ignore), below)
     found: list[Folder] = []
     with ReadingPool(_IN_FLIGHT, "walk") as pool:

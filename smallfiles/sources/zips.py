@@ -23,7 +23,7 @@ import numpy as np
 import numpy.typing as npt
 
 from smallfiles.errors import FormatError, first_few
-from smallfiles.formats.bytefile import ByteFile, damage_reported, damaged
+from smallfiles.formats.bytefile import ByteFile, RawFile, damage_reported, damaged
 from smallfiles.formats.tar import archive as tar
 from smallfiles.formats.tar.members import MAX_CONTENT_BYTES, Link, Members
 from smallfiles.progress import plural
@@ -135,9 +135,10 @@ def _indexed(path: Path, infos: list[zipfile.ZipInfo]) -> ZipArchive:
 
 def _directory(path: Path) -> list[zipfile.ZipInfo]:
     """The entries; names in UTF-8 that are not marked as such, as macOS writes them, are taken so too."""
+    file = ByteFile(path, "pread")
     for encoding in ("utf-8", None):
         try:
-            with zipfile.ZipFile(path, metadata_encoding=encoding) as archive:
+            with zipfile.ZipFile(RawFile(file), metadata_encoding=encoding) as archive:
                 return archive.infolist()
         except UnicodeDecodeError:
             continue

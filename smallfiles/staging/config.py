@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from smallfiles.options import Settings, option
+from smallfiles.storage import timeout_option
 
 
 @dataclass(frozen=True)
@@ -16,9 +17,11 @@ class StageConfig(Settings):
     Args:
         leave_bytes: Bytes that must stay free after the copy, for workers and their batches; None
             leaves 1 GiB plus half a GiB per CPU in memory (at most a quarter of the limit), little on disk.
+        storage_timeout_s: How long to wait for storage that does not answer.
     """
 
     leave_bytes: int | None = option(None, "room to leave for workers and their batches", least=0)
+    storage_timeout_s: float = timeout_option()
 
     def to_cli(self, src: Path, where: str = "auto", to: Path | None = None) -> str:
         """The equivalent command."""

@@ -14,7 +14,6 @@ import stat
 import threading
 from collections import deque
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -26,6 +25,7 @@ from smallfiles.errors import DamagedFileError, SourceError, cannot_write, writi
 from smallfiles.formats.output import write_all
 from smallfiles.progress import Progress, progress
 from smallfiles.staging.outputs import Member, Output, identity, unreadable
+from smallfiles.storage import ReadingPool, answered
 
 PIECE_BYTES = 256 << 10
 """Bytes per read, hash and write; they fit into a core's own cache."""
@@ -122,7 +122,7 @@ class _Copier:
         for member in self._members:
             create(self._target(member), member.bytes)
         try:
-            with ThreadPoolExecutor(self._readers, "stage") as pool:
+            with ReadingPool(self._readers, "stage") as pool:
                 try:
                     for done in [pool.submit(self._work) for _ in range(self._readers)]:
                         done.result()
@@ -231,8 +231,9 @@ def _is_copied(member: Member, block: Block, target: int) -> bool:
 
 
 def _open_source(member: Member) -> int:
+    flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK
     try:
-        descriptor = os.open(member.source, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        descriptor = answered(member.source, os.open, member.source, flags)
     except OSError as error:
         raise unreadable(member.source, error) from error
     try:
@@ -247,7 +248,7 @@ def _open_source(member: Member) -> int:
 
 def _read(member: Member, source: int, piece: memoryview, position: int) -> int:
     try:
-        count = os.preadv(source, [piece], position)
+        count = answered(member.source, os.preadv, source, [piece], position)
     except OSError as error:
         raise unreadable(member.source, error) from error
     if not count:
@@ -258,7 +259,7 @@ def _read(member: Member, source: int, piece: memoryview, position: int) -> int:
 def _check_unchanged(member: Member, descriptor: int | None) -> None:
     """Raise SourceError unless the open file (or the file of that name) is the one seen first."""
     try:
-        found = member.source.stat() if descriptor is None else os.fstat(descriptor)
+        found = answered(member.source, os.stat, member.source if descriptor is None else descriptor)
     except OSError as error:
         raise _changed(member) from error
     if identity(found) != member.seen:

@@ -22,7 +22,15 @@ from pathlib import Path
 
 from smallfiles import machine
 from smallfiles.digests import BLOCK_BYTES, SIDECARS, ContentDigest, added_fields, adds_to, sidecar
-from smallfiles.errors import DamagedFileError, FormatError, SourceError, UsageError, like
+from smallfiles.errors import (
+    DamagedFileError,
+    FormatError,
+    SourceError,
+    UsageError,
+    like,
+    refuse_shortage,
+)
+from smallfiles.storage import ReadingPool, answered, remember
 
 _SMALL_BYTES = 1 << 20
 _MANY = 100
@@ -99,7 +107,8 @@ def find(src: Path) -> Output:
         DamagedFileError: A file has another size than its digest says.
     """
     src = Path(os.path.normpath(src.absolute()))  # not resolved: a link keeps its own name
-    with ThreadPoolExecutor(_REQUESTS_IN_FLIGHT, "stage-stat") as pool:
+    remember(src)
+    with ReadingPool(_REQUESTS_IN_FLIGHT, "stage-stat") as pool:
         shared = pool.submit(machine.is_parallel_filesystem, src)
         around = pool.submit(_names_around, src)
         found = _status(src)
@@ -119,7 +128,7 @@ def find(src: Path) -> Output:
 def _shards(pool: ThreadPoolExecutor, folder: Path) -> list[Future[Member | None]]:
     """The packed files in a folder, and their sidecars."""
     try:
-        names = {found.name for found in folder.iterdir() if not found.name.startswith(".")}
+        names = {name for name in answered(folder, os.listdir, folder) if not name.startswith(".")}
     except OSError as error:
         raise unreadable(folder, error) from error
     data = [folder / name for name in sorted(names) if not _belongs_to_another(name, names)]
@@ -171,7 +180,7 @@ def _member(
 def _names_around(path: Path) -> set[str] | None:
     """Names in its folder: few requests instead of one per suffix. None if it may not be listed."""
     with contextlib.suppress(OSError):
-        return {found.name for found in path.parent.iterdir()}
+        return set(answered(path.parent, os.listdir, path.parent))
     return None
 
 
@@ -200,7 +209,7 @@ def _belongs_to_another(name: str, names: set[str]) -> bool:
 def _status(path: Path) -> os.stat_result | None:
     """The status of a path; None if it does not exist."""
     try:
-        return path.stat()
+        return answered(path, path.stat)
     except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as error:
@@ -234,6 +243,7 @@ def identity(found: os.stat_result) -> tuple[int, int, int, int]:
 
 def unreadable(path: Path, error: OSError) -> SourceError:
     """The error for a source that cannot be read."""
+    refuse_shortage(error, path)
     return SourceError(
         f"{path} cannot be read ({error.strerror or error})",
         expected="a packed file or a folder of shards",

@@ -22,7 +22,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from smallfiles import locks, signals
+from smallfiles import locks, signals, storage
 from smallfiles.atomic import bytes_and_files_in
 from smallfiles.errors import ResourceError
 from smallfiles.liveness import this_job
@@ -143,6 +143,11 @@ def _release(path: Path, use: Use) -> None:
 
 
 def _stage(src: Path, where: str | Path, config: StageConfig) -> tuple[Staged, Use]:
+    with storage.timeout(config.storage_timeout_s):
+        return _stage_in_time(src, where, config)
+
+
+def _stage_in_time(src: Path, where: str | Path, config: StageConfig) -> tuple[Staged, Use]:
     started = time.perf_counter()
     output = outputs.find(src)
     use, place, passed = placement.in_first(where, output, lambda place: _stage_at(place, output, config))

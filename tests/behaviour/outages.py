@@ -101,8 +101,11 @@ def _command(request):
     return [sys.executable, __file__, json.dumps(vars(request))]
 
 
+READS = ("open", "stat", "scandir", "listdir", "pread", "preadv", "read", "readv")
+
+
 @contextmanager
-def failing_calls(monkeypatch, folder, number, *, for_s=1e9, after=0, part=""):
+def failing_calls(monkeypatch, folder, number, calls=READS, *, for_s=1e9, after=0, part=""):
     """Let calls of this process for files below `folder` fail.
 
     Yields:
@@ -134,9 +137,10 @@ def failing_calls(monkeypatch, folder, number, *, for_s=1e9, after=0, part=""):
         return failing
 
     with monkeypatch.context() as patch:
-        for name in ("open", "stat", "scandir", "pread", "preadv", "read", "readv"):
+        for name in calls:
             patch.setattr(os, name, wrapped(getattr(os, name)))
-        patch.setattr(io, "open", wrapped(io.open))
+        if "open" in calls:
+            patch.setattr(io, "open", wrapped(io.open))
         yield failed
 
 

@@ -122,6 +122,34 @@ def test_a_file_that_another_client_truncates_ends_in_a_sentence(packed, tmp_pat
     assert str(copy) in done.stdout and "damaged" in done.stdout
 
 
+_VERIFY = """
+import os, sys
+from pathlib import Path
+from smallfiles import cli
+from smallfiles.pack import verifying
+path = Path(sys.argv[1])
+check_samples = verifying._check_samples
+def truncated_before(*args):
+    file = max(path.rglob("*"), key=lambda each: each.stat().st_size) if path.is_dir() else path
+    os.truncate(file, file.stat().st_size // 8)
+    check_samples(*args)
+verifying._check_samples = truncated_before
+sys.exit(cli.main(["verify", str(path)]))
+"""
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_verify_of_a_local_file_that_is_truncated_meanwhile_ends_in_a_sentence(packed, tmp_path, kind):
+    copy = tmp_path / KINDS[kind]
+    for path in [packed / copy.name, *packed.glob(f"{copy.name}.*")]:
+        subprocess.run(["cp", "-r", str(path), str(tmp_path)], check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", _VERIFY, str(copy)], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 1, (done.returncode, done.stderr)
+    assert "damaged" in done.stdout and str(copy.name) in done.stdout
+
+
 def test_many_batches_take_little_memory(packed, shared):
     """A reader of a file that is not mapped keeps two numbers for each sample, and no page of the file."""
     with smallfiles.formats.open(packed / "juelich.arrow") as reader:

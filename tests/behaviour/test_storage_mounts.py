@@ -1,9 +1,12 @@
 """Outages of mounts: a FUSE folder that returns any error, a distributed file system that loses a server."""
 
 import errno
+import itertools
 import os
+import shutil
 import subprocess
 import sys
+import tarfile
 import threading
 
 import moosefs
@@ -99,6 +102,133 @@ def test_verify_ends_with_a_sentence_and_never_with_a_signal(home, mount, suffix
         assert done.returncode in (0, 1), (after, done.returncode, done.stderr)
         assert done.returncode == 0 or "the storage did not answer for" in done.stderr, done
         assert "damaged" not in done.stdout
+
+
+ARCHIVES = {"x.tar.gz": "w:gz", "x.tar.bz2": "w:bz2", "x.tar.xz": "w:xz", "x.zip": ""}
+
+
+@pytest.fixture(scope="module")
+def archives(home):
+    """Archives of files that hardly shrink, so that each needs many requests."""
+    rng, tree = np.random.default_rng(0), home / "random"
+    for number in range(40):
+        path = tree / f"class{number % 2}" / f"{number}.bin"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(rng.bytes(60_000))
+    for name, mode in ARCHIVES.items():
+        if mode:
+            with tarfile.open(home / name, mode) as file:
+                file.add(tree, "random")
+        else:
+            shutil.make_archive(str(home / "x"), "zip", tree)
+    assert cli.main(["pack", str(tree), str(home / "random.arrow"), "--suffix", ".bin"]) == 0
+    return sorted(contents(home / "random.arrow").values())
+
+
+@pytest.mark.parametrize("after", [1, 25])  # while it is indexed, and while it is packed
+@pytest.mark.parametrize("name", ARCHIVES)
+def test_pack_waits_in_the_middle_of_an_archive(archives, mount, tmp_path, capfd, name, after):
+    mount.fail(errno.EIO, "READ", part=name, after=after, for_s=0.3)
+    words = ["pack", str(mount.point / name), str(tmp_path / "x.arrow"), "--suffix", ".bin"]
+    assert cli.main([*words, "--on-error", "skip"]) == 0
+    assert "answers again" in capfd.readouterr().err
+    assert sorted(contents(tmp_path / "x.arrow").values()) == archives
+
+
+class Bound:
+    """A folder that is mounted at a second place, from which it can go away as a file system does."""
+
+    def __init__(self, folder, point):
+        self.folder, self.point = folder, point
+        point.mkdir()
+        subprocess.run(["mount", "-t", "tmpfs", "none", str(folder)], check=True)
+
+    def mount(self):
+        subprocess.run(["mount", "--bind", str(self.folder), str(self.point)], check=True)
+
+    def unmount(self):
+        subprocess.run(["umount", "-l", str(self.point)], check=True)
+
+    def unmount_for(self, seconds):
+        self.unmount()
+        threading.Timer(seconds, self.mount).start()
+
+    def close(self):
+        subprocess.run(["umount", "-l", str(self.point)], check=False, stderr=subprocess.DEVNULL)
+        subprocess.run(["umount", "-l", str(self.folder)], check=True)
+
+
+@pytest.fixture
+def bound(home, tmp_path):
+    if os.geteuid() != 0:
+        pytest.skip("mount needs root")
+    (tmp_path / "far away").mkdir()
+    found = Bound(tmp_path / "far away", tmp_path / "mounted")
+    try:
+        subprocess.run(["cp", "-r", *map(str, home.iterdir()), str(found.folder)], check=True)
+        found.mount()
+        yield found
+    finally:
+        found.close()
+
+
+@pytest.fixture
+def at_read(monkeypatch):
+    """Do something at the n-th read of a whole file in this process."""
+
+    def when(number, do):
+        readv, count = os.readv, itertools.count(1)
+
+        def counted(*args):
+            if next(count) == number:
+                do()
+            return readv(*args)
+
+        monkeypatch.setattr(os, "readv", counted)
+
+    return when
+
+
+def test_pack_does_not_take_the_files_of_an_unmounted_folder_for_missing(
+    home, bound, at_read, tmp_path, capfd
+):
+    words = ["pack", str(bound.point / "set"), str(tmp_path / "x.tars"), "--on-error", "skip"]
+    at_read(5, bound.unmount)
+    assert cli.main([*words, "--storage-timeout-s", "0.3"]) == 1
+    said = capfd.readouterr().err
+    assert "the storage did not answer for" in said and "is no longer mounted" in said
+    assert not (tmp_path / "x.tars").exists()
+    bound.mount()
+    assert cli.main(words) == 0
+    assert contents(tmp_path / "x.tars") == contents(home / "x.tars")
+
+
+def test_pack_waits_until_a_folder_is_mounted_again(home, bound, at_read, tmp_path, capfd):
+    at_read(5, lambda: bound.unmount_for(0.5))
+    words = ["pack", str(bound.point / "set"), str(tmp_path / "x.arrow"), "--on-error", "skip"]
+    assert cli.main(words) == 0
+    assert "is no longer mounted" in capfd.readouterr().err
+    assert contents(tmp_path / "x.arrow") == contents(home / "x.arrow")
+
+
+def test_a_file_that_is_missing_from_a_mounted_folder_is_still_left_out(bound, tmp_path):
+    assert cli.main(["manifest", str(bound.point / "set"), "-o", str(tmp_path / "m.json")]) == 0
+    next((bound.point / "set").rglob("*.jpg")).unlink()
+    words = ["pack", str(tmp_path / "m.json"), str(tmp_path / "x.arrow"), "--root", str(bound.point / "set")]
+    assert cli.main([*words, "--on-error", "skip"]) == 0
+    assert len(contents(tmp_path / "x.arrow")) == COUNT - 1
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+def test_workers_do_not_take_the_files_of_an_unmounted_folder_for_missing(bound, method):
+    config = LoaderConfig(
+        batch=4, workers=1, mode="processes", start_method=method, on_error="skip", storage_timeout_s=0.3
+    )
+    loader = make_loader(bound.point / "x.files", config)
+    bound.unmount()
+    with pytest.raises(StorageError, match=r"did not answer for .* is no longer mounted"):
+        indices(loader)
+    assert loader.fault_count == 0
 
 
 @pytest.fixture(scope="module")

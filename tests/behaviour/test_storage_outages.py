@@ -8,7 +8,7 @@ import sys
 import time
 
 import pytest
-from outages import ERRORS, failing_calls
+from outages import ERRORS, READS, failing_calls
 
 import smallfiles.formats
 from smallfiles import cli
@@ -121,6 +121,76 @@ def test_verify_waits_or_says_that_the_storage_did_not_answer(packed, folder, mo
         assert cli.main([*words, "--storage-timeout-s", "0.1"]) == 1
     said = capfd.readouterr()
     assert "the storage did not answer for" in said.err and "damaged" not in said.out
+
+
+@pytest.mark.parametrize("suffix", SUFFIXES)
+def test_pack_waits_for_the_storage_of_its_output(folder, packed, tmp_path, monkeypatch, capfd, suffix):
+    out = tmp_path / f"x.{suffix}"
+    with failing_calls(monkeypatch, tmp_path, errno.EIO, ["pwritev"], for_s=0.15) as failed:
+        assert cli.main(["pack", str(folder), str(out)]) == 0
+    assert failed and "answers again" in capfd.readouterr().err
+    assert contents(out) == contents(packed / out.name)
+
+
+def test_pack_stops_when_its_output_cannot_be_written_and_the_same_command_finishes(
+    folder, packed, tmp_path, monkeypatch, capfd
+):
+    words = ["pack", str(folder), str(tmp_path / "x.arrow"), "--storage-timeout-s", "0.2"]
+    with failing_calls(monkeypatch, tmp_path, errno.ESTALE, ["pwritev"]):
+        assert cli.main(words) == 1
+    said = capfd.readouterr().err
+    assert "the storage did not answer for" in said and str(tmp_path) in said
+    assert not (tmp_path / "x.arrow").exists()
+    assert cli.main(words) == 0
+    assert contents(tmp_path / "x.arrow") == contents(packed / "x.arrow")
+
+
+STAGES = {"to a node": "--where", "to scratch": "--to"}
+
+
+@pytest.mark.parametrize("flag", STAGES.values(), ids=STAGES)
+@pytest.mark.parametrize("at", ["source", "target"])
+def test_stage_waits_for_the_storage_of_its_source_and_of_its_target(
+    packed, tmp_path, monkeypatch, capfd, flag, at
+):
+    words = ["stage", str(packed / "x.tars"), flag, str(tmp_path)]
+    where, calls = (packed, READS) if at == "source" else (tmp_path, ["pwritev"])
+    with failing_calls(monkeypatch, where, errno.ENXIO, calls, for_s=0.15) as failed:
+        assert cli.main(words) == 0
+    said = capfd.readouterr()
+    assert failed and "answers again" in said.err
+    assert contents(said.out.strip()) == contents(packed / "x.tars")
+    assert cli.main(["unstage"]) == 0
+
+
+@pytest.mark.parametrize("flag", STAGES.values(), ids=STAGES)
+@pytest.mark.parametrize("at", ["source", "target"])
+@pytest.mark.parametrize("after", [0, 3])
+def test_stage_stops_after_the_timeout_and_the_same_command_finishes(
+    packed, tmp_path, monkeypatch, capfd, flag, at, after
+):
+    words = ["stage", str(packed / "x.arrow"), flag, str(tmp_path), "--storage-timeout-s", "0.2"]
+    where, calls = (packed, READS) if at == "source" else (tmp_path, ["pwritev"])
+    with failing_calls(monkeypatch, where, errno.EIO, calls, after=after if at == "source" else 0):
+        assert cli.main(words) == 1
+    said = capfd.readouterr().err
+    assert "the storage did not answer for" in said
+    assert "permissions" not in said and "changed while" not in said
+    assert cli.main(words) == 0
+    assert contents(capfd.readouterr().out.strip()) == contents(packed / "x.arrow")
+    assert cli.main(["unstage"]) == 0
+
+
+def test_advise_waits_for_storage(folder, monkeypatch, capfd):
+    with failing_calls(monkeypatch, folder, errno.EIO, after=70, for_s=0.15) as failed:
+        assert cli.main(["advise", str(folder)]) == 0
+    assert failed and "answers again" in capfd.readouterr().err
+
+
+def test_doctor_says_which_folder_does_not_answer(folder, monkeypatch, capfd):
+    with failing_calls(monkeypatch, folder, errno.EIO):
+        assert cli.main(["doctor", str(folder)]) in (0, 1)
+    assert "Traceback" not in capfd.readouterr().err
 
 
 def test_one_file_that_always_fails_is_named_and_can_be_removed(folder, tmp_path, monkeypatch, capfd):

@@ -14,8 +14,9 @@ from botocore import loaders
 from proxy import Proxy
 
 from benchmarks.objectstore import free_ports, remove_sockets, seaweedfs_words
+from smallfiles import storage
 from smallfiles.cli import main
-from smallfiles.objectstore import client, transfer
+from smallfiles.objectstore import transfer
 from smallfiles.objectstore.access import Keys
 from smallfiles.objectstore.client import Store
 from smallfiles.objectstore.config import StoreUrl
@@ -149,13 +150,14 @@ def far(servers, line):
 
 @pytest.fixture(autouse=True)
 def no_keys_of_ours(monkeypatch, tmp_path):
-    """Use no keys of whoever runs the tests, and pause shortly between tries."""
+    """Use no keys of whoever runs the tests, pause shortly between tries, and give up soon."""
     for name in [name for name in os.environ if name.startswith("AWS_")]:
         monkeypatch.delenv(name)
     monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "none"))
     monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "none either"))
-    monkeypatch.setattr(client, "_FIRST_PAUSE_S", 0.002)
-    monkeypatch.setattr(client, "_LONGEST_PAUSE_S", 0.05)
+    monkeypatch.setattr(storage, "_FIRST_PAUSE_S", 0.002)
+    monkeypatch.setattr(storage, "_LONGEST_PAUSE_S", 0.05)
+    monkeypatch.setattr(storage, "_timeout_s", 20)
 
 
 @pytest.fixture

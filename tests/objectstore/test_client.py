@@ -20,9 +20,9 @@ from programs import imported
 from proxy import EXPIRED, SLOW_DOWN
 
 from helpers.cortx import make_client
+from smallfiles import storage
 from smallfiles.cli import main
-from smallfiles.errors import SmallfilesError, SourceError, UsageError
-from smallfiles.objectstore import client
+from smallfiles.errors import SmallfilesError, SourceError, StorageError, UsageError
 from smallfiles.objectstore.access import Keys
 from smallfiles.objectstore.client import ConditionError, NoObjectError, Store
 from smallfiles.objectstore.config import StoreUrl
@@ -92,20 +92,20 @@ def test_reading_continues_inside_the_object_after_the_line_broke(far, line):
 def test_a_line_that_always_breaks_at_once_ends_in_an_error(far, line):
     far.put("a", DATA)
     line.cut_after, line.cuts = 10, 1000
-    with pytest.raises(SourceError, match="broke off or did not answer"):
+    with storage.timeout(0.3), pytest.raises(StorageError, match=r"did not answer for .*\(.*did not answer"):
         far.get_range("a", 0, len(DATA))
-    assert len(line.asked("GET")) == client._TRIES
+    assert len(line.asked("GET")) > 3
 
 
 @pytest.mark.parametrize("fault", [SLOW_DOWN, (500, "InternalError"), (429, "x")])
-def test_a_request_to_a_busy_server_is_repeated_a_limited_number_of_times(far, line, fault):
+def test_a_request_to_a_busy_server_is_repeated_for_a_limited_time(far, line, fault):
     far.put("a", b"abc")
-    line.refuse = [fault] * (client._TRIES - 1)
+    line.refuse = [fault] * 9
     assert far.get_range("a", 0, 3) == b"abc"
     line.refuse = [fault] * 1000
-    with pytest.raises(SmallfilesError, match=f"{fault[1]} .*at every try.*Run it again"):
+    with storage.timeout(0.3), pytest.raises(StorageError, match=f"answered {fault[1]} .*Run it again"):
         far.put("b", b"abc")
-    assert len(line.refuse) == 1000 - client._TRIES
+    assert 0 < len(line.refuse) < 1000 - 3
 
 
 def test_an_answer_that_is_too_short_is_completed(far, line):
@@ -113,7 +113,7 @@ def test_an_answer_that_is_too_short_is_completed(far, line):
     line.shorter_by, line.shorts = 100, 2
     assert far.get_range("a", 0, len(DATA)) == DATA
     line.shorts = 1000
-    with pytest.raises(SourceError, match="broke off"):
+    with storage.timeout(0.1), pytest.raises(StorageError, match="did not answer"):
         far.get_range("a", 0, 50)
 
 
@@ -176,7 +176,7 @@ def test_an_answer_that_is_not_one_of_s3_is_an_error_in_one_sentence(far, line, 
     line.refuse = [answer] * 1000
     with pytest.raises(SmallfilesError, match=f"{sentence}.*Check AWS_ENDPOINT_URL"):
         list(far.entries())
-    assert len(line.seen) <= client._TRIES
+    assert len(line.seen) <= 3
     if answer[0] != 200:
         with pytest.raises(SmallfilesError, match=sentence):
             far.get_range("a", 0, 10)

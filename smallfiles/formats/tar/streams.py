@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import io
 import os
 import shlex
 import threading
@@ -21,8 +22,9 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from smallfiles.errors import DamagedFileError, FormatError, MissingPackageError, refuse_shortage
-from smallfiles.formats.bytefile import damaged, refuse_bomb
+from smallfiles.formats.bytefile import ByteFile, RawFile, damaged, refuse_bomb
 from smallfiles.samples import Buffer
+from smallfiles.storage import answered
 
 _MAGIC = {b"\x1f\x8b": "gzip", b"BZh": "bzip2", b"\xfd7zXZ\x00": "xz", b"\x28\xb5\x2f\xfd": "zstd"}
 _MODULES = {"gzip": "gzip", "bzip2": "bz2", "xz": "lzma"}
@@ -38,11 +40,20 @@ def compression_of(path: Path) -> str | None:
         FormatError: The file cannot be read.
     """
     try:
-        with path.open("rb") as file:
-            head = file.read(6)
+        head = answered(path, _first_bytes, path)
     except OSError as error:
         raise cannot_read(path, error) from error
     return next((name for magic, name in _MAGIC.items() if head.startswith(magic)), None)
+
+
+def _first_bytes(path: Path) -> bytes:
+    with path.open("rb") as file:
+        return file.read(6)
+
+
+def _opened(path: Path) -> io.BufferedReader:
+    """A file for a library, whose reads wait for storage that does not answer."""
+    return io.BufferedReader(RawFile(ByteFile(path, "pread")), _STEP_BYTES)
 
 
 def cannot_read(path: Path, error: OSError) -> FormatError:
@@ -80,7 +91,7 @@ class _ZstdStream:
 
     def __init__(self, path: Path) -> None:
         self._zstandard = zstandard()
-        self._file = path.open("rb")
+        self._file = _opened(path)
         self._frame: Any = None
         self._fed = b""
         self._made = memoryview(b"")
@@ -132,13 +143,13 @@ class ForwardFile:
     def __init__(self, path: Path, compression: str, *, trusted: bool = False) -> None:
         self.path = path
         self.position = 0
-        self._stored = None if trusted else path.stat().st_size
+        self._stored = None if trusted else answered(path, path.stat).st_size
         self._file: _Stream
         try:
             if compression == "zstd":
                 self._file = _ZstdStream(path)
             else:
-                self._file = importlib.import_module(_MODULES[compression]).open(path, "rb")
+                self._file = importlib.import_module(_MODULES[compression]).open(_opened(path), "rb")
         except OSError as error:
             raise cannot_read(path, error) from error
 
