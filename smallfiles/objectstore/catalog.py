@@ -12,7 +12,7 @@ folder, and each block is compared with its hash before it is used. Notebook 09 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -27,6 +27,7 @@ from smallfiles.objectstore.client import NoObjectError, Store
 from smallfiles.objectstore.config import MANIFEST
 from smallfiles.samples import Buffer
 from smallfiles.staging import outputs
+from smallfiles.staging.copying import Part
 
 _KIND = "smallfiles objects"
 _VERSION = 1
@@ -226,7 +227,7 @@ def _odd(got: str) -> FormatError:
     )
 
 
-def of_output(out: Path) -> tuple[Catalog, list[Path]]:
+def of_output(out: Path) -> tuple[Catalog, list[outputs.Member]]:
     """The catalog of a packed output, and its files in the order of the items.
 
     Raises:
@@ -249,7 +250,7 @@ def of_output(out: Path) -> tuple[Catalog, list[Path]]:
     format, is_folder = formats.name_of(found.source), found.source.is_dir()
     catalog = Catalog(found.name, format, is_folder, tuple(items), provenance)
     catalog._refuse_odd_names(str(out))
-    return catalog, [member.source for member in members]
+    return catalog, members
 
 
 def _is_digest_of_one(name: str, names: set[str]) -> bool:
@@ -274,3 +275,26 @@ def read_blocks(store: Store, item: Item, block: int, count: int) -> bytearray:
         expected=f"bytes from {number * item.digest.block_bytes:,} on with the hash in the manifest",
         next_step="Remove that object and push the data set again",
     )
+
+
+class StoreObjects:
+    """Objects of a store as the source of a transfer.
+
+    Args:
+        store: Where they are.
+        items: The objects.
+    """
+
+    def __init__(self, store: Store, items: Sequence[Item]) -> None:
+        self._store, self._items = store, items
+
+    def pieces(self, part: Part) -> Iterator[Buffer]:
+        """Yield the bytes of a part, which come in one request; a damaged block is read once more."""
+        if part.blocks:
+            yield read_blocks(self._store, self._items[part.file], part.blocks.start, len(part.blocks))
+
+    def finish(self, file: int) -> None:
+        """Do nothing: each request compares the ETag."""
+
+    def close(self) -> None:
+        """Do nothing: the connections belong to the store."""

@@ -16,11 +16,9 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import time
 import weakref
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -30,18 +28,17 @@ from smallfiles import locks
 from smallfiles.digests import adds_to
 from smallfiles.errors import FormatError, writing
 from smallfiles.formats.bytefile import ByteFile
-from smallfiles.formats.output import write_all
 from smallfiles.formats.tar import index
 from smallfiles.machine.nodelocal import NodeLocal
-from smallfiles.objectstore.catalog import Catalog, Item, read_blocks
+from smallfiles.objectstore.catalog import Catalog, Item, StoreObjects
 from smallfiles.objectstore.client import NoObjectError, Store
 from smallfiles.objectstore.config import MANIFEST, PART_BYTES
 from smallfiles.staging import placement
 from smallfiles.staging.config import StageConfig
+from smallfiles.staging.copying import Folder, move, parts_of
 from smallfiles.staging.outputs import Member, Output
 from smallfiles.staging.run import Use, facts_of, once, slot_at
 from smallfiles.staging.slots import Slot
-from smallfiles.storage import ReadingPool
 
 _IN_FLIGHT = 16
 _OPEN_FILES = 64
@@ -101,23 +98,23 @@ class NodeCache:
             return self._files.get(item.name)
         return self._opened(item) if (self._folder / item.name).exists() else None
 
-    def fetched(self, item: Item, store: Store, pool: ThreadPoolExecutor) -> ByteFile:
+    def fetched(self, item: Item, store: Store, in_flight: int) -> ByteFile:
         """The file of a shard; the first caller on this node fetches it, while the others wait.
 
         Args:
             item: The shard.
             store: Where it is.
-            pool: Fetches several parts at once.
+            in_flight: How many parts to fetch at once.
 
         Raises:
             ResourceError: There is no room for it.
         """
         draft = self._folder / f"{item.name}.part"
         if self.kept(item) is None:
-            with writing(draft), _locked(draft) as file:
+            with writing(draft), _locked(draft):
                 if self.kept(item) is None:
                     placement.check_room(self._place, self._output(item.bytes), StageConfig())
-                    self._fetch(item, store, pool, file, draft)
+                    _fetch(store, [item], [draft], in_flight)
                     draft.rename(self._folder / item.name)
         return self._opened(item)
 
@@ -158,34 +155,14 @@ class NodeCache:
                 next_step="Fetch it with smallfiles pull; or pack it into .tars, uncompressed",
             )
         small = [each for each in catalog.items if each.name.endswith(index.SUFFIX) or adds_to(each.name)]
-        with ReadingPool(_IN_FLIGHT) as pool:
-            contents = list(
-                pool.map(lambda item: read_blocks(store, item, 0, len(item.digest.blocks)), small)
-            )
-        whole = self._output(sum(map(len, contents)))
+        whole = self._output(sum(item.bytes for item in small))
         placement.check_room(self._place, whole, StageConfig(leave_bytes=0))
         with writing(folder):
             folder.mkdir()
             (folder / MANIFEST).write_text(catalog.text, encoding="utf-8")
-            for item, content in zip(small, contents, strict=True):
-                (folder / item.name).write_bytes(content)
+        _fetch(store, small, [folder / item.name for item in small], _IN_FLIGHT)
         names = [MANIFEST, *(item.name for item in small)]
         return [f"{self._name}/{name}" for name in names], facts_of(whole) | {"verified": True}
-
-    def _fetch(self, item: Item, store: Store, pool: ThreadPoolExecutor, file: int, path: Path) -> None:
-        step = item.blocks_of(PART_BYTES)
-
-        def write(block: int) -> None:
-            write_all(file, [read_blocks(store, item, block, step)], item.span(block, step)[0], path)
-
-        writes = [pool.submit(write, block) for block in range(0, len(item.digest.blocks), step)]
-        try:
-            for one in writes:
-                one.result()
-        finally:
-            for one in writes:
-                one.cancel()
-            wait(writes)  # none may write into a closed file
 
     def __getstate__(self) -> dict[str, Any]:
         return {name: value for name, value in self.__dict__.items() if name != "_end"} | {
@@ -194,18 +171,21 @@ class NodeCache:
         }
 
 
+def _fetch(store: Store, items: Sequence[Item], paths: Sequence[Path], threads: int) -> None:
+    source, target = StoreObjects(store, items), Folder(items, paths, resume=False)
+    move(parts_of(items, PART_BYTES), source, target, what="", threads=threads)
+
+
 @contextmanager
-def _locked(draft: Path) -> Iterator[int]:
-    """A descriptor of a file that no other process writes; the file is removed unless it was renamed."""
+def _locked(draft: Path) -> Iterator[None]:
+    """Let no other process write a file meanwhile; it is removed unless it was renamed."""
     lock = draft.with_name(f"{draft.name}.lock")
     while (held := locks.try_lock(lock, shared=False)) is None:
         time.sleep(_PAUSE_S)
-    file = os.open(draft, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
-        yield file
+        yield
     finally:
         draft.unlink(missing_ok=True)
-        os.close(file)
         lock.unlink(missing_ok=True)
         locks.unlock(held)
 

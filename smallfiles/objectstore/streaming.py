@@ -21,14 +21,13 @@ import weakref
 from collections import deque
 from collections.abc import Sequence
 from concurrent.futures import Future
-from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
 
 from smallfiles import formats
-from smallfiles.errors import DamagedFileError, ResourceError, UsageError
+from smallfiles.errors import DamagedFileError, ResourceError, StorageError, UsageError
 from smallfiles.formats.bytefile import ByteFile
 from smallfiles.formats.reader import Ahead
 from smallfiles.formats.table import ByteSource
@@ -192,8 +191,12 @@ class RemoteShards(Shards):
         far = self.far(number)
         try:
             if self.keeps(number):
-                with suppress(ResourceError):
-                    return self._cache.fetched(self.known[number], self._remote, self.pool)
+                try:
+                    return self._cache.fetched(self.known[number], self._remote, self.in_flight)
+                except StorageError:
+                    raise
+                except ResourceError:  # this node has no room for it
+                    pass
             return far.blocks(first, stop)
         except DamagedFileError:  # only the samples of one block are lost
             return BlockByBlock(far)

@@ -17,14 +17,13 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import os
+import threading
 import time
 from collections.abc import Iterable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from smallfiles import formats
 from smallfiles.atomic import bytes_and_files_of, check_room, drafted, sweep
@@ -38,8 +37,7 @@ from smallfiles.errors import (
     first_few,
     writing,
 )
-from smallfiles.formats.output import write_all
-from smallfiles.objectstore.catalog import Catalog, Item, of_output, read_blocks
+from smallfiles.objectstore.catalog import Catalog, Item, StoreObjects, of_output, read_blocks
 from smallfiles.objectstore.client import ConditionError, Entry, NoObjectError, Store
 from smallfiles.objectstore.config import (
     MANIFEST,
@@ -49,13 +47,13 @@ from smallfiles.objectstore.config import (
     TransferConfig,
     without_password,
 )
-from smallfiles.progress import Progress, progress
-from smallfiles.staging.copying import create
+from smallfiles.samples import Buffer
+from smallfiles.staging.copying import Folder, LocalFiles, Part, move, parts_of
+from smallfiles.staging.outputs import Member
 from smallfiles.storage import ReadingPool, timeout
 
 _INODES_TO_LEAVE = 100
 _TRIES, _PAUSE_S = 3, 0.5
-_T = TypeVar("_T")
 _md5 = partial(hashlib.md5, usedforsecurity=False)
 
 
@@ -82,18 +80,13 @@ def push(out: Path | str, url: str | Store, *, config: TransferConfig | None = N
 
 def _push(out: Path, store: Store, workers: int) -> Moved:
     began = time.perf_counter()
-    catalog, paths = of_output(out)
+    catalog, members = of_output(out)
     published = _published(store, catalog)
-    items = (published or catalog).items
-    uploads = [_Upload(store, item, path) for item, path in zip(items, paths, strict=True)]
-    etags = _there(store, uploads, workers)
-    missing = [each for each in uploads if each.item.name not in etags]
-    kept = catalog.bytes - sum(each.item.bytes for each in missing)
-    if missing or published is None:
-        kept += _send(catalog.name, missing, workers)
-        etags |= {each.item.name: each.etag for each in missing}
-        _publish(store, catalog.sent(etags), published)
-    return _moved(out, store, catalog, kept, began)
+    target = StoreTarget(store, (published or catalog).items, members)
+    was_missing = _send(target, f"push {catalog.name}", workers)
+    if was_missing or published is None:
+        _publish(store, catalog.sent(target.etags), published)
+    return _moved(out, store, catalog, max(0, catalog.bytes - target.sent_bytes), began)
 
 
 def pull(url: str, out: Path | str, *, config: TransferConfig | None = None) -> Moved:
@@ -226,31 +219,23 @@ def _taken(store: Store, by: str) -> OutputExistsError:
     )
 
 
-def _there(store: Store, uploads: list[_Upload], workers: int) -> dict[str, str]:
-    """Names and ETags of the objects that are in the store already.
+def _send(target: StoreTarget, what: str, workers: int) -> bool:
+    """Send all objects that the store does not have; whether there was one.
 
     Raises:
         OutputExistsError: Some of these names have other objects.
     """
-    entries = {entry.name: entry for entry in store.entries()}
-    found = [(each, entries[each.item.name]) for each in uploads if each.item.name in entries]
-    with ReadingPool(workers, "objects") as pool:
-        same = _results([pool.submit(each.is_sent, entry) for each, entry in found])
-    others = [entry.name for (_, entry), fits in zip(found, same, strict=True) if not fits]
-    if others:
-        raise _taken(store, f"other objects of these names: {first_few(others, len(others))}")
-    return {entry.name: entry.etag for _, entry in found}
-
-
-def _send(name: str, uploads: list[_Upload], workers: int) -> int:
-    """Send these objects; returns how many of their bytes an earlier run had sent."""
-    count = sum(len(each.parts) for each in uploads)
-    with (
-        progress(count, f"push {name}", unit="parts") as bar,
-        ReadingPool(workers, "objects") as objects,
-        ReadingPool(workers, "parts") as parts,  # abandoned first, so that no object waits for its parts
-    ):
-        return sum(_results([objects.submit(each.send, parts, bar) for each in uploads]))
+    was_missing, tries, count = False, 0, 0
+    while missing := target.find_missing(workers):
+        was_missing, tries = True, 1 if len(target.etags) > count else tries + 1
+        count, parts = len(target.etags), parts_of(target.items, PART_BYTES, missing)
+        try:
+            move(parts, target.source, target, what=what, threads=workers)
+            break
+        except (ConditionError, NoObjectError):  # another push may have sent it meanwhile
+            if tries == _TRIES:
+                raise
+    return was_missing
 
 
 def _publish(store: Store, catalog: Catalog, published: Catalog | None) -> None:
@@ -283,97 +268,111 @@ def _publish(store: Store, catalog: Catalog, published: Catalog | None) -> None:
         )
 
 
-class _Upload:
-    """One object that is to be sent.
+class StoreTarget:
+    """Objects of a store as the target of a transfer: each is sent in one request, or in parts.
+
+    The store lists the parts of an unfinished object, so those are not sent again.
 
     Args:
-        store: The store to send it to.
-        item: Its name and digest.
-        path: Its file.
+        store: Where they go.
+        items: The objects.
+        members: Their files.
+
+    Attributes:
+        etags: Of the objects that the store has, by name.
+        sent_bytes: What was sent.
     """
 
-    def __init__(self, store: Store, item: Item, path: Path) -> None:
-        self.item, self.etag = item, ""
-        self._store, self._path = store, path
-        self._step = item.blocks_of(PART_BYTES)
-        self.parts = range(1, 1 + max(1, -(-len(item.digest.blocks) // self._step)))
+    def __init__(self, store: Store, items: Sequence[Item], members: Sequence[Member]) -> None:
+        self.items, self.source = items, LocalFiles(members, shared=True)  # by few long reads
+        self.etags: dict[str, str] = {}
+        self.sent_bytes = 0
+        self._store, self._lock = store, threading.Lock()
+        self._begun: dict[int, tuple[str, dict[int, str]]] = {}
+        self._beginning = [threading.Lock() for _ in items]
 
-    def is_sent(self, entry: Entry) -> bool:
+    def find_missing(self, workers: int) -> list[int]:
+        """Return the numbers of the objects that the store does not have; `etags` has those of the others.
+
+        Raises:
+            OutputExistsError: Some of these names have other objects.
+        """
+        self._begun.clear()
+        entries = {entry.name: entry for entry in self._store.entries()}
+        found = [number for number, item in enumerate(self.items) if item.name in entries]
+        with ReadingPool(workers, "objects") as pool:
+            same = list(pool.map(lambda n: self._is_sent(n, entries[self.items[n].name]), found))
+        self.source.close()
+        if others := [self.items[number].name for number, fits in zip(found, same, strict=True) if not fits]:
+            raise _taken(self._store, f"other objects of these names: {first_few(others, len(others))}")
+        self.etags = {self.items[number].name: entries[self.items[number].name].etag for number in found}
+        return [number for number, item in enumerate(self.items) if item.name not in entries]
+
+    def _is_sent(self, number: int, entry: Entry) -> bool:
         """Whether an object of the store has the bytes of the file: by ETag, or else block by block."""
-        if self.item.etag or entry.bytes != self.item.bytes:
-            return _is_as_sent(self.item, entry)
-        whole, parts = _md5(), _md5()
-        for number in self.parts:
-            data = self._read(number)
+        item = self.items[number]
+        if entry.etag == self.etags.get(item.name):
+            return True
+        if item.etag or entry.bytes != item.bytes:
+            return _is_as_sent(item, entry)
+        parts, whole, of_parts = parts_of(self.items, PART_BYTES, [number]), _md5(), _md5()
+        for part in parts:
+            data = self._read(part)
             whole.update(data)
-            parts.update(_md5(data).digest())
-        if entry.etag in (whole.hexdigest(), f"{parts.hexdigest()}-{len(self.parts)}"):
+            of_parts.update(_md5(data).digest())
+        if entry.etag in (whole.hexdigest(), f"{of_parts.hexdigest()}-{len(parts)}"):
             return True
         try:
-            for number in self.parts:  # the ETag may be one of parts of another size, or of encrypted bytes
-                read_blocks(self._store, self.item, (number - 1) * self._step, self._step)
+            for part in parts:  # the ETag may be one of parts of another size, or of encrypted bytes
+                read_blocks(self._store, item, part.blocks.start, len(part.blocks))
         except DamagedFileError:
             return False
         return True
 
-    def send(self, pool: ThreadPoolExecutor, bar: Progress) -> int:
-        """Send the object, several parts at once; returns how many bytes of it an earlier run had sent."""
-        for _ in range(_TRIES):
-            try:
-                return self._send(pool, bar)
-            except (ConditionError, NoObjectError) as error:  # another push may have sent it meanwhile
-                failure = error
-            with contextlib.suppress(NoObjectError):
-                entry = self._store.head(self.item.name)
-                if not self.is_sent(entry):
-                    raise _taken(self._store, f"another object of this name: {entry.name}")
-                self.etag = entry.etag
-                return self.item.bytes
-        raise failure
+    def _read(self, part: Part) -> bytes:
+        return b"".join(map(bytes, self.source.pieces(part)))
 
-    def _send(self, pool: ThreadPoolExecutor, bar: Progress) -> int:
-        """Send it in one request; or in parts, of which an unfinished upload may have some."""
-        store, name = self._store, self.item.name
-        upload, known = "", dict[int, str]()
-        if len(self.parts) > 1:
-            with contextlib.suppress(NoObjectError):  # some servers answer so where there is no upload
-                upload, known = store.begun(name)
-            if any(_md5(self._read(number)).hexdigest() != etag for number, etag in known.items()):
-                upload, known = "", {}  # an upload of other bytes
-            upload = upload or store.begin(name)
+    def _upload(self, number: int) -> tuple[str, dict[int, str]]:
+        """Return the upload of an object that needs several parts, and the ETags of those that were sent."""
+        item = self.items[number]
+        with self._beginning[number]:
+            if number not in self._begun:
+                upload, known = "", dict[int, str]()
+                parts = parts_of(self.items, PART_BYTES, [number])
+                if len(parts) > 1:
+                    with contextlib.suppress(NoObjectError):  # what some servers say if there is no upload
+                        upload, known = self._store.begun(item.name)
+                    if any(_md5(self._read(parts[n - 1])).hexdigest() != etag for n, etag in known.items()):
+                        upload, known = "", {}  # an upload of other bytes
+                    upload = upload or self._store.begin(item.name)
+                self._begun[number] = upload, known
+            return self._begun[number]
 
-        def send(number: int) -> str:
-            data = self._read(number)
-            etag = (
-                store.put_part(name, upload, number, data) if upload else store.put(name, data, create=True)
-            )
-            bar.advance(1, len(data))
-            return etag
+    def holds(self, part: Part) -> bool:
+        """Whether an earlier run sent a part."""
+        return part.number in self._upload(part.file)[1]
 
-        missing = [number for number in self.parts if number not in known]
-        etags = known | dict(zip(missing, pool.map(send, missing), strict=True))
-        self.etag = etags[1]
+    def write(self, part: Part, pieces: Iterable[Buffer]) -> None:
+        """Send a part, after all of it was compared with its digest."""
+        name, data = self.items[part.file].name, b"".join(map(bytes, pieces))
+        upload, etags = self._upload(part.file)
+        etags[part.number] = (
+            self._store.put_part(name, upload, part.number, data)
+            if upload
+            else self._store.put(name, data, create=True)
+        )
+        with self._lock:
+            self.sent_bytes += len(data)
+
+    def finish(self, file: int) -> None:
+        """Make the parts one object."""
+        name, (upload, etags) = self.items[file].name, self._upload(file)
         if upload:
-            store.complete(name, upload, [etags[number] for number in self.parts])
-            self.etag = store.head(name).etag
-        return sum(stop - start for start, stop in map(self._span, known))
+            self._store.complete(name, upload, [etags[number] for number in sorted(etags)])
+        self.etags[name] = self._store.head(name).etag if upload else etags[1]
 
-    def _span(self, number: int) -> tuple[int, int]:
-        return self.item.span((number - 1) * self._step, self._step)
-
-    def _read(self, number: int) -> bytes:
-        """A part of the file, compared with its digest."""
-        start, stop = self._span(number)
-        with self._path.open("rb") as file:
-            file.seek(start)
-            data = file.read(stop - start)
-        if len(data) < stop - start or self.item.damaged(start, data) is not None:
-            raise DamagedFileError(
-                f"{self._path} is not what was packed, between the bytes {start:,} and {stop:,}",
-                expected="the blocks of its digest",
-                next_step="Pack it again, or copy it again from where it is whole; nothing was published",
-            )
-        return data
+    def close(self) -> None:
+        """Do nothing: the connections belong to the store."""
 
 
 def _fetch(store: Store, catalog: Catalog, main: Path, workers: int) -> int:
@@ -382,31 +381,7 @@ def _fetch(store: Store, catalog: Catalog, main: Path, workers: int) -> int:
     for path in [path for path in main.parent.rglob("*") if not path.is_dir()]:
         if path not in paths:
             path.unlink()
-    there = [path.exists() for path in paths]
-    for item, path in zip(catalog.items, paths, strict=True):
-        create(path, item.bytes)
-    parts = [
-        (item, path, held, block, item.blocks_of(PART_BYTES))
-        for item, path, held in zip(catalog.items, paths, there, strict=True)
-        for block in range(0, len(item.digest.blocks), item.blocks_of(PART_BYTES))
-    ]
-    with progress(len(parts), f"pull {catalog.name}", unit="parts") as bar:
-
-        def fetch(item: Item, path: Path, held: bool, block: int, count: int) -> int:
-            start, stop = item.span(block, count)
-            with path.open("r+b", buffering=0) as file:
-                held = held and item.damaged(start, os.pread(file.fileno(), stop - start, start)) is None
-                if not held:
-                    write_all(file.fileno(), [read_blocks(store, item, block, count)], start, path)
-            bar.advance(1, 0 if held else stop - start)
-            return stop - start if held else 0
-
-        with ReadingPool(workers, "objects") as pool:
-            return sum(_results([pool.submit(fetch, *part) for part in parts]))
-
-
-def _results(futures: Sequence[Future[_T]]) -> list[_T]:
-    """All results in order; the first failure ends the waiting."""
-    for done in as_completed(futures):
-        done.result()
-    return [done.result() for done in futures]
+    target = Folder(catalog.items, paths, resume=True)
+    source = StoreObjects(store, catalog.items)
+    parts = parts_of(catalog.items, PART_BYTES)
+    return move(parts, source, target, what=f"pull {catalog.name}", threads=workers)

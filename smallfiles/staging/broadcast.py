@@ -2,14 +2,17 @@
 
     staged=$(smallfiles stage train.tars --broadcast)     # in the job script, without srun
 
-The command starts one process per node with `srun` (see `receiving`). Each prepares the same private folder
+The command starts one process per node with `srun` (`receive`, below). Each prepares the same private folder
 and says so; then `sbcast` writes each packed file there, through a tree of the nodes' daemons. It is
-authenticated, but checks nothing: so each node compares every block with the digest from packing, and copies
-from shared storage what did not arrive whole. The nodes are spoken to through the standard input of that one
-step: when this process dies, they read its end, and clean up.
+authenticated, but checks nothing: so each node reads back what has arrived, as a copy does that resumes,
+compares every block with the digest from packing, and copies from shared storage what did not arrive whole.
+The nodes are spoken to through the standard input of that one step: when this process dies, they read its
+end, and clean up.
 
 The trap: `sbcast` writes the same path on all nodes of a step or on none. So a node that cannot take part
-(no room, a finished copy, killed) is left out of the next step, and copies by itself at the end. Notebook 07.
+(no room, a finished copy, killed) is left out of the next step, and copies by itself at the end. And Slurm's
+daemon may still write to a file that was given up, so its folder is renamed or removed first, and nothing is
+made there twice. Notebook 07.
 """
 
 from __future__ import annotations
@@ -26,22 +29,29 @@ import time
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from pysquashfs.text import like_this
-from smallfiles.errors import ResourceError
+from smallfiles import locks
+from smallfiles.errors import ResourceError, SmallfilesError, writing
+from smallfiles.liveness import this_job
+from smallfiles.machine.nodelocal import NodeLocal
 from smallfiles.machine.ranks import ranks
 from smallfiles.progress import bytes_text, plural, progress
 from smallfiles.staging import outputs, placement
 from smallfiles.staging.config import StageConfig, Staged
+from smallfiles.staging.copying import copy_files
 from smallfiles.staging.outputs import Output
-from smallfiles.staging.run import UNVERIFIED, stage_for_job
+from smallfiles.staging.run import UNVERIFIED, facts_of, once, slot_at, stage_for_job
+from smallfiles.staging.slots import Slot
+from smallfiles.storage import set_timeout
 
 START_S = 60.0
 """A node that is not ready after this time is left out."""
 
-ARRIVING = "arriving"
+_ARRIVING = "arriving"
 """Folder of a slot in which `sbcast` writes; renamed or removed before anything else uses its files."""
 
 _TRIES = 3
@@ -166,7 +176,7 @@ class _Job:
         text = f"broadcast {self._output.name}"
         with progress(len(sent), text, unit="files") as bar:
             for member in sent:
-                target = Path(step.folder, ARRIVING, member.name)
+                target = Path(step.folder, _ARRIVING, member.name)
                 command = ["sbcast", "--size=8m", f"--jobid={step.number}", str(member.source), str(target)]
                 done = subprocess.run(command, capture_output=True, text=True, errors="replace")
                 if done.returncode:
@@ -210,7 +220,7 @@ class _Step:
         count = str(len(nodes))
         command = ["srun", "--overlap", "--export=ALL", "--mpi=none", "--kill-on-bad-exit=0", "--quiet"]
         command += ["--nodes", count, "--ntasks", count, "--ntasks-per-node=1", "--nodelist", ",".join(nodes)]
-        command += [*like_this(), "-m", "smallfiles.staging.receiving"]
+        command += [*like_this(), "-m", "smallfiles.staging.broadcast"]
         self._nodes, self._lines = nodes, queue.Queue[str | None]()
         self._last: str | None = ""
         self._lost = False
@@ -267,3 +277,83 @@ class _Step:
         elif line:
             self._lost = self._lost or bool(_LOST.search(line))
             sys.stderr.write(line)
+
+
+# ---- the process of one node
+
+
+class _StoppedError(Exception):
+    """The broadcast was given up."""
+
+
+def receive() -> None:
+    """Follow the order on standard input, and say on standard output what came of it."""
+    order = json.loads(sys.stdin.readline() or "{}")
+    if not order:
+        return
+    try:
+        _say("staged", **_stage(order))
+    except _StoppedError:
+        _say("stopped")
+    except SmallfilesError as error:
+        _say("failed", note=str(error))
+
+
+def _say(state: str, **more: Any) -> None:
+    node = os.environ.get("SLURMD_NODENAME", "")
+    step = f"{os.environ.get('SLURM_JOB_ID')}.{os.environ.get('SLURM_STEP_ID')}"
+    sys.stdout.write(json.dumps({"node": node, "step": step, "state": state, **more}) + "\n")
+    sys.stdout.flush()
+
+
+def _stage(order: dict[str, Any]) -> dict[str, Any]:
+    config = StageConfig(**order["config"])
+    set_timeout(config.storage_timeout_s)
+    output = outputs.find(Path(order["source"]))
+    (place,), _ = placement.candidates(order["place"], output.source)
+    slot, copied = slot_at(place, output.key), [0]
+    if order["receive"] and slot.facts() is None and locks.is_held(slot.lock, shared=False):
+        raise _StoppedError  # another job copies it: two that wait for each other's nodes would wait in vain
+    use = once(slot, output, partial(_fill, place, output, config, order["receive"], copied))
+    try:
+        slot.acquire(this_job())
+    finally:
+        use.leave()
+    received = order["receive"] and not use.reused
+    return {"path": str(slot.data / output.name), "copied": copied[0], "received": received}
+
+
+def _fill(
+    place: NodeLocal, output: Output, config: StageConfig, receive: bool, copied: list[int], slot: Slot
+) -> tuple[Sequence[str], dict[str, Any]]:
+    """Receive an output into a slot, or copy it; `copied` becomes the bytes from shared storage."""
+    placement.check_room(place, output, config)
+    if receive:
+        _receive(output, slot)
+    names, kept_bytes = copy_files(output, slot.copying, resume=receive)
+    small = sum(member.bytes for member in output.members if member.digest is None) if receive else 0
+    copied[0] = output.bytes - kept_bytes - small
+    return names, facts_of(output)
+
+
+def _receive(output: Output, slot: Slot) -> None:
+    """Wait until `sbcast` has written everything; then move it to where a copy resumes."""
+    arriving = slot.home / _ARRIVING
+    sent = [arriving / member.name for member in output.members if member.digest is not None]
+    with writing(arriving):
+        arriving.mkdir(mode=0o700)
+        for path in sent:
+            path.parent.mkdir(mode=0o700, exist_ok=True)
+    _say("ready", folder=str(slot.home))
+    if sys.stdin.readline() != "sent\n":
+        raise _StoppedError
+    with writing(slot.copying):
+        for path in sent:
+            with suppress(FileNotFoundError):
+                path.chmod(0o600)
+        slot.copying.rmdir()
+        arriving.rename(slot.copying)
+
+
+if __name__ == "__main__":
+    receive()

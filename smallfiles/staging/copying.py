@@ -1,6 +1,12 @@
-"""Copy large files block by block: several readers at offsets, each block hashed on its way.
+"""Move files block by block: the one engine behind stage, broadcast, push, pull, and what a node keeps.
 
-Each thread reads, hashes and writes one small buffer at a time, which stays in the processor's cache:
+    kept_bytes = move(parts_of(files), LocalFiles(files), Folder(files, paths), what="stage x", threads=8)
+
+A *source* gives the bytes of a part in pieces, in order; a *target* takes them. Each block is hashed on its
+way and compared with the digest from packing. What an earlier run left in the target is read back, and kept
+where it matches the digest: so a transfer resumes by block, and needs no journal besides the target itself.
+
+Each thread reads, hashes and writes one small piece at a time, which stays in the processor's cache:
 on two idle cores this is faster than `dd`, which hashes nothing. (Writing through a memory map was
 slower: its page faults cost half as much again.) The trap: a source may be replaced while it is read,
 so its identity is compared before and after, through the open file and through the name. Notebook 07
@@ -12,10 +18,11 @@ from __future__ import annotations
 import os
 import stat
 import threading
-from collections import deque
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 import xxhash
 
@@ -23,7 +30,8 @@ from smallfiles import digests, machine
 from smallfiles.digests import ContentDigest
 from smallfiles.errors import DamagedFileError, SourceError, cannot_write, writing
 from smallfiles.formats.output import write_all
-from smallfiles.progress import Progress, progress
+from smallfiles.progress import progress
+from smallfiles.samples import Buffer
 from smallfiles.staging.outputs import Member, Output, identity, unreadable
 from smallfiles.storage import ReadingPool, answered
 
@@ -32,182 +40,292 @@ PIECE_BYTES = 256 << 10
 
 _SERVER_PIECE_BYTES = 4 << 20  # each read is a request over the network
 _READERS_OF_SERVERS, _READERS_OF_DISKS = 8, 4
+_MOST_PARTS = 9_999  # a store takes 10,000 for an object
+_SLICE = 4096  # parts at a time; a million futures would cost a gigabyte
+
+
+class Movable(Protocol):
+    """What the engine knows of a file: a `Member` of an output, or an `Item` of a store."""
+
+    @property
+    def bytes(self) -> int:
+        """Its size."""
+
+    @property
+    def digest(self) -> ContentDigest | None:
+        """From packing; None if there is none."""
 
 
 @dataclass(frozen=True)
-class Block:
-    """A piece of one member that is hashed by itself; `stop` is one after its last byte."""
+class Part:
+    """Some adjacent blocks of one file, which are moved at once.
 
-    member: int
+    Args:
+        file: Number of the file.
+        number: Number of the part in its file, counted from 1.
+        blocks: Numbers of the blocks; none for an empty file.
+        start: First byte.
+        stop: End (exclusive).
+    """
+
+    file: int
     number: int
+    blocks: range
     start: int
     stop: int
 
 
-def readers_for(output: Output) -> int:
-    """How many blocks to copy at once: more where each read waits for a server."""
-    return _READERS_OF_SERVERS if output.shared else min(_READERS_OF_DISKS, max(2, machine.usable_cpus()))
+class Source(Protocol):
+    """Where files come from; used by several threads."""
+
+    def pieces(self, part: Part) -> Iterator[Buffer]:
+        """Yield the bytes of a part in order, compared with their digest when the last one was taken."""
+
+    def finish(self, file: int) -> None:
+        """Note that no more of a file is needed."""
+
+    def close(self) -> None:
+        """Let go of everything, also after a failure."""
 
 
-def blocks_of(members: Sequence[Member]) -> list[Block]:
-    """All blocks in the order in which they are read."""
-    return [
-        Block(index, number, start, min(start + member.block_bytes, member.bytes))
-        for index, member in enumerate(members)
-        for number, start in enumerate(range(0, member.bytes, member.block_bytes))
-    ]
+class Target(Protocol):
+    """Where files go; used by several threads."""
+
+    def holds(self, part: Part) -> bool:
+        """Whether an earlier run moved a part."""
+
+    def write(self, part: Part, pieces: Iterable[Buffer]) -> None:
+        """Take the bytes of a part."""
+
+    def finish(self, file: int) -> None:
+        """Complete a file that has all of its parts."""
+
+    def close(self) -> None:
+        """Let go of everything, also after a failure."""
 
 
-@dataclass(frozen=True)
-class Copied:
-    """What `copy_files` left in the folder.
+class _OpenFiles:
+    """Descriptors of files by number, each opened when it is first needed."""
+
+    def __init__(self, count: int, open: Callable[[int], int]) -> None:
+        self._open = open
+        self._opening = [threading.Lock() for _ in range(count)]
+        self._descriptors: dict[int, int] = {}
+
+    def __getitem__(self, number: int) -> int:
+        with self._opening[number]:  # each open waits for a server: one file must not hold up another
+            if number not in self._descriptors:
+                self._descriptors[number] = self._open(number)
+            return self._descriptors[number]
+
+    def close(self, number: int) -> None:
+        """Close a file, if it is open."""
+        if (descriptor := self._descriptors.pop(number, None)) is not None:
+            os.close(descriptor)
+
+    def close_all(self) -> None:
+        """Close what is still open."""
+        for number in list(self._descriptors):
+            self.close(number)
+
+
+class LocalFiles:
+    """Files of a file system, which must stay as they are meanwhile.
 
     Args:
-        names: Relative names of all files, computed digests included.
-        kept_bytes: Bytes that an earlier run had copied.
+        members: The files.
+        shared: Whether they lie on servers, so that each read is a network request.
+
+    Attributes:
+        hashes: Of the blocks of each file that were read, by number.
     """
 
-    names: tuple[str, ...]
-    kept_bytes: int
+    def __init__(self, members: Sequence[Member], *, shared: bool) -> None:
+        self._members = members
+        self.hashes: list[dict[int, str]] = [{} for _ in members]
+        self._piece_bytes = _SERVER_PIECE_BYTES if shared else PIECE_BYTES
+        self._of_thread = threading.local()
+        self._files = _OpenFiles(len(members), self._open)
+
+    def _open(self, number: int) -> int:
+        member = self._members[number]
+        source = member.source
+        try:
+            descriptor = answered(source, os.open, source, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        except OSError as error:
+            raise unreadable(source, error) from error
+        try:
+            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+                raise _changed(member)
+            self.check(member, descriptor)
+        except BaseException:
+            os.close(descriptor)
+            raise
+        return descriptor
+
+    def pieces(self, part: Part) -> Iterator[Buffer]:
+        """Yield the bytes of a part in order; each piece is overwritten by the next one of this thread."""
+        descriptor = self._files[part.file]
+        if hasattr(os, "posix_fadvise"):  # request the whole part before its first piece
+            os.posix_fadvise(descriptor, part.start, part.stop - part.start, os.POSIX_FADV_WILLNEED)
+        for block in part.blocks:
+            yield from self._block(part.file, descriptor, block)
+
+    def _block(self, number: int, descriptor: int, block: int) -> Iterator[Buffer]:
+        member = self._members[number]
+        position, hashed = block * member.block_bytes, xxhash.xxh3_128()
+        stop = min(position + member.block_bytes, member.bytes)
+        if not hasattr(self._of_thread, "buffer"):
+            self._of_thread.buffer = memoryview(bytearray(self._piece_bytes))
+        while position < stop:
+            piece = self._of_thread.buffer[: stop - position]
+            try:
+                count = answered(member.source, os.preadv, descriptor, [piece], position)
+            except OSError as error:
+                raise unreadable(member.source, error) from error
+            if not count:
+                raise _changed(member)
+            hashed.update(piece[:count])
+            yield piece[:count]
+            position += count
+        self.hashes[number][block] = hashed.hexdigest()
+        if member.digest is not None and hashed.hexdigest() != member.digest.blocks[block]:
+            self.check(member, descriptor)
+            raise _damaged(member, block)
+
+    def finish(self, file: int) -> None:
+        """Raise SourceError if the open file is not the one seen first."""
+        self.check(self._members[file], self._files[file])
+        self._files.close(file)
+
+    def close(self) -> None:
+        """Let go of everything, also after a failure."""
+        self._files.close_all()
+
+    @staticmethod
+    def check(member: Member, descriptor: int | None = None) -> None:
+        """Raise SourceError unless the open file (or the file of that name) is the one seen first."""
+        try:
+            found = answered(member.source, os.stat, member.source if descriptor is None else descriptor)
+        except OSError as error:
+            raise _changed(member) from error
+        if identity(found) != member.seen:
+            raise _changed(member)
 
 
-def copy_files(output: Output, folder: Path, *, resume: bool = False) -> Copied:
-    """Copy the files of an output, and write the digest of each packed file that has none.
+class Folder:
+    """Files that are written to a file system.
 
     Args:
-        output: What to copy.
-        folder: Where to copy it; must exist.
-        resume: Whether blocks from an earlier run are read back and kept if their digest matches.
+        files: The files.
+        paths: Where they go; those of an earlier run are kept.
+        resume: Whether blocks of an earlier run that match their digest are kept.
+    """
+
+    def __init__(self, files: Sequence[Movable], paths: Sequence[Path], *, resume: bool) -> None:
+        self._digests, self._paths = [file.digest for file in files], paths
+        self._may_hold = [resume and path.exists() for path in paths]
+        for file, path in zip(files, paths, strict=True):
+            create(path, file.bytes)
+        self._files = _OpenFiles(len(files), self._open)
+
+    def _open(self, number: int) -> int:
+        path = self._paths[number]
+        try:
+            return os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
+        except OSError as error:
+            raise cannot_write(path, error) from error
+
+    def holds(self, part: Part) -> bool:
+        """Whether an earlier run wrote a part, and its bytes still match the digest."""
+        digest = self._digests[part.file]
+        if digest is None or not self._may_hold[part.file]:
+            return False
+        file, size = self._files[part.file], digest.block_bytes
+        return all(
+            digest.block_is_intact(block, digests.read_block(file, block, size)) for block in part.blocks
+        )
+
+    def write(self, part: Part, pieces: Iterable[Buffer]) -> None:
+        """Write a part in its place."""
+        position = part.start
+        for piece in pieces:
+            position = write_all(self._files[part.file], [piece], position, self._paths[part.file])
+
+    def finish(self, file: int) -> None:
+        """Close a file, where some servers report a full quota."""
+        with writing(self._paths[file]):
+            self._files.close(file)
+
+    def close(self) -> None:
+        """Let go of everything, also after a failure."""
+        self._files.close_all()
+
+
+def move(parts: Sequence[Part], source: Source, target: Target, *, what: str, threads: int) -> int:
+    """Move parts of files, several at once; after the first failure, no other is begun.
+
+    Args:
+        parts: What `parts_of` returned.
+        source: Where the files are.
+        target: Where they go.
+        what: The text of the progress bar; without one, nothing is shown.
+        threads: How many parts to move at once.
+
+    Returns:
+        How many bytes an earlier run had moved.
 
     Raises:
-        SourceError: A source cannot be read, or changed while it was copied.
+        SourceError: A source cannot be read, or changed meanwhile.
         DamagedFileError: A block does not match its digest.
         ResourceError: The target cannot be written.
+        StorageError: The storage did not answer.
     """
-    with progress(len(blocks_of(output.members)), f"stage {output.name}", unit="blocks") as bar:
-        copier = _Copier(output, folder, bar, resume)
-        copier.run()
-    names = [member.name for member in output.members]
-    for member, hashes in zip(output.members, copier.hashes, strict=True):
-        if member.is_data and member.digest is None:
-            computed = ContentDigest(member.bytes, tuple(hashes[n] for n in range(len(hashes))))
-            sidecar = digests.sidecar(folder / member.name)
-            with writing(sidecar):
-                computed.save(sidecar)
-            names.append(str(sidecar.relative_to(folder)))
-    return Copied(tuple(names), copier.kept_bytes)
+    left, lock = Counter(part.file for part in parts), threading.Lock()
+
+    def move_part(part: Part) -> int:
+        part_bytes, holds = part.stop - part.start, target.holds(part)
+        if not holds:
+            target.write(part, source.pieces(part))
+        bar.advance(1, part_bytes)
+        with lock:
+            left[part.file] -= 1
+            is_last = not left[part.file]
+        if is_last:
+            source.finish(part.file)
+            target.finish(part.file)
+        return part_bytes if holds else 0
+
+    shown = progress(len(parts), what, unit="blocks", enabled=None if what else False)
+    try:
+        with shown as bar, ReadingPool(threads, "move") as pool:
+            slices = (parts[start : start + _SLICE] for start in range(0, len(parts), _SLICE))
+            return sum(sum(pool.map(move_part, some)) for some in slices)
+    finally:
+        source.close()
+        target.close()
 
 
-class _Copier:
-    """The threads of one call of `copy_files`, and what they share; arguments as there."""
+def parts_of(
+    files: Sequence[Movable], part_bytes: int = 0, numbers: Iterable[int] | None = None
+) -> list[Part]:
+    """Divide files into parts, in the order in which they are read; an empty file has one, without a block.
 
-    def __init__(self, output: Output, folder: Path, bar: Progress, resume: bool) -> None:
-        self._members, self._folder, self._bar, self._resume = output.members, folder, bar, resume
-        self._readers = readers_for(output)
-        self._piece_bytes = _SERVER_PIECE_BYTES if output.shared else PIECE_BYTES
-        self._stop = threading.Event()
-        self._lock = threading.Lock()
-        self._waiting = deque(blocks_of(output.members))
-        self._left = [-(-member.bytes // member.block_bytes) for member in output.members]
-        self._opening = [threading.Lock() for _ in output.members]
-        self._open: dict[int, tuple[int, int]] = {}
-        self.hashes: list[dict[int, str]] = [{} for _ in output.members]
-        self.kept_bytes = 0
-
-    def _target(self, member: Member) -> Path:
-        return self._folder / member.name
-
-    def run(self) -> None:
-        """Copy everything; the first failure stops all threads."""
-        for member in self._members:
-            create(self._target(member), member.bytes)
-        try:
-            with ReadingPool(self._readers, "stage") as pool:
-                try:
-                    for done in [pool.submit(self._work) for _ in range(self._readers)]:
-                        done.result()
-                    for done in [pool.submit(_check_unchanged, member, None) for member in self._members]:
-                        done.result()
-                finally:
-                    self._stop.set()
-        finally:
-            for index in list(self._open):
-                self._close(index, self._open.pop(index))
-
-    def _work(self) -> None:
-        buffer = memoryview(bytearray(self._piece_bytes))
-        try:
-            while not self._stop.is_set():
-                try:
-                    block = self._waiting.popleft()
-                except IndexError:
-                    return
-                self._copy(block, buffer)
-        except BaseException:
-            self._stop.set()
-            raise
-
-    def _copy(self, block: Block, buffer: memoryview) -> None:
-        member = self._members[block.member]
-        source, target = self._handles(block.member)
-        if self._resume and _is_copied(member, block, target):
-            with self._lock:
-                self.kept_bytes += block.stop - block.start
-        else:
-            found = self._move(block, source, target, buffer)
-            if found is None:
-                return  # another thread failed
-            if member.digest is not None and found != member.digest.blocks[block.number]:
-                _check_unchanged(member, source)
-                raise _damaged(member, block)
-            self.hashes[block.member][block.number] = found
-        self._bar.advance(1, block.stop - block.start)
-        self._finished(block.member)
-
-    def _move(self, block: Block, source: int, target: int, buffer: memoryview) -> str | None:
-        """Copy a block and return its hash; None if another thread failed."""
-        digest, position = xxhash.xxh3_128(), block.start
-        member = self._members[block.member]
-        if hasattr(os, "posix_fadvise"):  # request the whole block before its first piece
-            os.posix_fadvise(source, block.start, block.stop - block.start, os.POSIX_FADV_WILLNEED)
-        while position < block.stop:
-            if self._stop.is_set():
-                return None
-            piece = buffer[: block.stop - position]
-            count = _read(member, source, piece, position)
-            digest.update(piece[:count])
-            write_all(target, [piece[:count]], position, self._target(member))
-            position += count
-        found: str = digest.hexdigest()
-        return found
-
-    def _handles(self, index: int) -> tuple[int, int]:
-        with self._opening[index]:  # each open waits for a server: one file's must not hold up another's
-            if index not in self._open:
-                member = self._members[index]
-                source = _open_source(member)
-                try:
-                    target = os.open(self._target(member), os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
-                except OSError as error:
-                    os.close(source)
-                    raise cannot_write(self._target(member), error) from error
-                self._open[index] = (source, target)
-            return self._open[index]
-
-    def _finished(self, index: int) -> None:
-        with self._lock:
-            self._left[index] -= 1
-            pair = None if self._left[index] else self._open.pop(index)
-        if pair is not None:
-            try:
-                _check_unchanged(self._members[index], pair[0])
-            finally:
-                self._close(index, pair)
-
-    def _close(self, index: int, pair: tuple[int, int]) -> None:
-        os.close(pair[0])
-        with writing(self._target(self._members[index])):  # where some servers report a full quota
-            os.close(pair[1])
+    Args:
+        files: The files.
+        part_bytes: Size of a part, about; by default it is a block.
+        numbers: The files to move; by default all.
+    """
+    parts = []
+    for file in range(len(files)) if numbers is None else numbers:
+        digest, file_bytes = files[file].digest, files[file].bytes
+        size = digests.BLOCK_BYTES if digest is None else digest.block_bytes
+        at_least = file_bytes // _MOST_PARTS if part_bytes else 0
+        step, count = max(1, -(-max(part_bytes, at_least) // size)), -(-file_bytes // size)
+        for number, first in enumerate(range(0, max(count, 1), step), 1):
+            blocks = range(first, min(first + step, count))
+            parts.append(Part(file, number, blocks, first * size, min(blocks.stop * size, file_bytes)))
+    return parts
 
 
 def create(path: Path, size: int) -> None:
@@ -222,62 +340,59 @@ def create(path: Path, size: int) -> None:
             os.close(descriptor)
 
 
-def _is_copied(member: Member, block: Block, target: int) -> bool:
-    """Whether an earlier run wrote this block, and its bytes still match the digest."""
-    known = member.digest
-    return known is not None and known.block_is_intact(
-        block.number, digests.read_block(target, block.number, known.block_bytes)
-    )
-
-
-def _open_source(member: Member) -> int:
-    flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK
-    try:
-        descriptor = answered(member.source, os.open, member.source, flags)
-    except OSError as error:
-        raise unreadable(member.source, error) from error
-    try:
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            raise _changed(member)
-        _check_unchanged(member, descriptor)
-    except BaseException:
-        os.close(descriptor)
-        raise
-    return descriptor
-
-
-def _read(member: Member, source: int, piece: memoryview, position: int) -> int:
-    try:
-        count = answered(member.source, os.preadv, source, [piece], position)
-    except OSError as error:
-        raise unreadable(member.source, error) from error
-    if not count:
-        raise _changed(member)
-    return count
-
-
-def _check_unchanged(member: Member, descriptor: int | None) -> None:
-    """Raise SourceError unless the open file (or the file of that name) is the one seen first."""
-    try:
-        found = answered(member.source, os.stat, member.source if descriptor is None else descriptor)
-    except OSError as error:
-        raise _changed(member) from error
-    if identity(found) != member.seen:
-        raise _changed(member)
-
-
 def _changed(member: Member) -> SourceError:
     return SourceError(
         f"{member.source} changed while it was copied",
         expected="a file that no program writes to",
-        next_step="Wait until it is finished, then stage it again",
+        next_step="Wait until it is finished, then run it again",
     )
 
 
-def _damaged(member: Member, block: Block) -> DamagedFileError:
+def _damaged(member: Member, block: int) -> DamagedFileError:
+    start = block * member.block_bytes
+    stop = min(start + member.block_bytes, member.bytes)
     return DamagedFileError(
-        f"{member.source} is not what was packed: block {block.number} (bytes {block.start:,} to "
-        f"{block.stop - 1:,}) differs from its digest",
+        f"{member.source} is not what was packed: block {block} (bytes {start:,} to {stop - 1:,}) differs "
+        "from its digest",
         expected="the bytes that were hashed while packing",
         next_step="See what is damaged with: smallfiles verify OUT; then copy or pack it again",
     )
+
+
+def readers_for(output: Output) -> int:
+    """How many blocks to copy at once: more where each read waits for a server."""
+    return _READERS_OF_SERVERS if output.shared else min(_READERS_OF_DISKS, max(2, machine.usable_cpus()))
+
+
+def copy_files(output: Output, folder: Path, *, resume: bool = False) -> tuple[list[str], int]:
+    """Copy the files of an output, and write the digest of each packed file that has none.
+
+    Args:
+        output: What to copy.
+        folder: Where to copy it; must exist.
+        resume: Whether blocks from an earlier run are read back and kept if their digest matches.
+
+    Returns:
+        The relative names of all files, computed digests included; and the bytes that an earlier run had
+        copied.
+
+    Raises:
+        SourceError: A source cannot be read, or changed while it was copied.
+        DamagedFileError: A block does not match its digest.
+        ResourceError: The target cannot be written.
+    """
+    members, names = output.members, [member.name for member in output.members]
+    source = LocalFiles(members, shared=output.shared)
+    target = Folder(members, [folder / name for name in names], resume=resume)
+    threads = readers_for(output)
+    kept_bytes = move(parts_of(members), source, target, what=f"stage {output.name}", threads=threads)
+    with ReadingPool(threads) as pool:  # nor may a name belong to another file by now
+        list(pool.map(source.check, members))
+    for member, hashes in zip(members, source.hashes, strict=True):
+        if member.is_data and member.digest is None:
+            computed = ContentDigest(member.bytes, tuple(hashes[n] for n in range(len(hashes))))
+            sidecar = digests.sidecar(folder / member.name)
+            with writing(sidecar):
+                computed.save(sidecar)
+            names.append(str(sidecar.relative_to(folder)))
+    return names, kept_bytes

@@ -256,7 +256,8 @@ def _copy(
 ) -> tuple[Sequence[str], dict[str, Any]]:
     """Copy an output into a slot."""
     placement.check_room(place, output, config)
-    return copy_files(output, slot.copying).names, facts_of(output)
+    names, _ = copy_files(output, slot.copying)
+    return names, facts_of(output)
 
 
 def facts_of(output: Output) -> dict[str, Any]:

@@ -117,10 +117,10 @@ def _copy(output: Output, draft: Draft) -> int:
         draft.clear()
         _stripe(output, draft.data)
         key.write_text(output.key)
-    copied = copy_files(output, draft.data, resume=resume)
+    _, kept_bytes = copy_files(output, draft.data, resume=resume)
     for member in output.members:  # as rsync does: then equal size and time mean equal bytes
         os.utime(draft.data / member.name, ns=(member.seen[3], member.seen[3]))
-    return copied.kept_bytes
+    return kept_bytes
 
 
 def _stripe(output: Output, folder: Path) -> None:

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 from conftest import files_of, new_place
+from programs import wait_for
 from proxy import SLOW_DOWN
 
 from smallfiles import formats
@@ -189,6 +190,7 @@ def test_the_parts_of_an_object_that_were_sent_are_not_sent_again(
     before = threading.Event()
     bad_line.before = lambda method, target: "partNumber=3" in target and before.wait(5)
     assert killed_push(out, place, lambda: len(bad_line.asked("partNumber")) == 3)
+    wait_for(lambda: len(server.store(place).begun("set.arrow")[1]) == 2, 10)
     before.set()
     bad_line.latency_s, bad_line.before = 0, lambda method, target: None
     bad_line.seen.clear()
@@ -283,7 +285,7 @@ def test_a_file_that_is_damaged_before_it_is_sent_is_named_and_nothing_is_publis
     with copy.open("r+b") as file:
         file.seek(9_000_000)
         file.write(b"damage")
-    with pytest.raises(DamagedFileError, match=r"set\.arrow is not what was packed, between"):
+    with pytest.raises(DamagedFileError, match=r"set\.arrow is not what was packed: block"):
         push(copy, here)
     assert ls(here).catalog is None
 
@@ -374,7 +376,7 @@ def test_another_set_that_is_published_meanwhile_is_neither_replaced_nor_mixed(
         error = str(caught)
     assert done
     if server.name != "rclone" or not moment.endswith("json"):
-        assert "holds another" in error
+        assert re.search("holds (another|other objects)", error)
     if server.name != "rclone":
         assert ls(place).note == ""
     if ls(place).note:
@@ -396,7 +398,7 @@ def test_an_object_of_equal_size_that_is_created_first_is_refused(bad_line, serv
             done.append(direct.put(out.name, bytes(out.stat().st_size)))
 
     bad_line.before = meddle
-    with pytest.raises(OutputExistsError, match=r"another object of this name: set\.arrow"):
+    with pytest.raises(OutputExistsError, match=r"other objects of these names: set\.arrow"):
         push(out, place)
     assert done and ls(place).catalog is None
 

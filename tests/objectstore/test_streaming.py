@@ -55,9 +55,9 @@ def packed(tmp_path_factory):
 
 def push(store, path):
     """As `smallfiles push` leaves it."""
-    catalog, files = of_output(path)
-    for item, file in zip(catalog.items, files, strict=True):
-        store.put(item.name, file.read_bytes())
+    catalog, members = of_output(path)
+    for item, member in zip(catalog.items, members, strict=True):
+        store.put(item.name, member.source.read_bytes())
     store.put(MANIFEST, catalog.text.encode())
     return store
 

@@ -222,9 +222,9 @@ def test_added_fields_are_staged_and_pushed_with_their_set(name, tree, tmp_path)
         assert added_rows(copy.path) == wanted(keys_of(out)) and copy.verified
         assert verify(copy.path).intact
     assert not [*node.rglob("*.fields.arrow*")]
-    catalog, paths = of_output(out)
+    catalog, members = of_output(out)
     item = next(item for item in catalog.items if item.name == made.name)
-    assert made in paths and not item.is_data and item.sidecar
+    assert made in [member.source for member in members] and not item.is_data and item.sidecar
     assert catalog.local(item, tmp_path / f"copy.{name}") == tmp_path / f"copy.{name}.new.fields.arrow"
     assert catalog.samples == 40
 

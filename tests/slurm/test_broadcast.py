@@ -18,7 +18,7 @@ from programs import wait_for
 from smallfiles import slowfs
 from smallfiles.digests import digest_file, sidecar
 
-NODES, PROCESS = 4, "smallfiles.staging.receiving"
+NODES, PROCESS = 4, "smallfiles.staging.broadcast"
 pytestmark = pytest.mark.timeout(300)
 
 
