@@ -97,7 +97,7 @@ def recognise(present: set[str], name: str) -> str:
         )
     if "sqfs_tree_node_get_path" in present:
         return "1.2 or newer"
-    return "1.1" if "sqfs_block_processor_create_ex" in present else "1.0"
+    return "1.0.4 to 1.1" if "sqfs_block_processor_create_ex" in present else "1.0.0 to 1.0.3"
 
 
 def available() -> str | None:

@@ -123,8 +123,8 @@ with SquashFS(sys.argv[1], backend="libsquashfs") as opened:
 @pytest.mark.parametrize(
     ("functions", "version"),
     [
-        ({"sqfs_open_file"}, "1.0"),
-        ({"sqfs_open_file", "sqfs_block_processor_create_ex"}, "1.1"),
+        ({"sqfs_open_file"}, "1.0.0 to 1.0.3"),
+        ({"sqfs_open_file", "sqfs_block_processor_create_ex"}, "1.0.4 to 1.1"),
         ({"sqfs_open_file", "sqfs_block_processor_create_ex", "sqfs_tree_node_get_path"}, "1.2 or newer"),
         ({"sqfs_open_file", "sqfs_file_open", "sqfs_tree_node_get_path"}, None),
         ({"sqfs_file_open"}, None),
