@@ -35,7 +35,7 @@ _PLAIN = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 _STEM = r"^(.*[^/])\.[^./]*$"
 
 
-class Rows:
+class ColumnBuilder:
     """The rows of one batch.
 
     Args:
@@ -207,8 +207,8 @@ def read_table(source: Any, numbers: Container[str]) -> tuple[dict[str, pa.Array
     return found, batch.schema.metadata or {}
 
 
-class SampleColumns(Rows):
-    """The columns of a whole file while they grow; arguments as for `Rows`."""
+class SampleColumns(ColumnBuilder):
+    """The columns of a whole file while they grow; arguments as for `ColumnBuilder`."""
 
     def __init__(self, out: Path, schema: Schema, **more: Any) -> None:
         super().__init__(out, schema, **more)

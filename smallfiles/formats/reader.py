@@ -318,7 +318,7 @@ def _read_places(places: list[Place], in_stored_order: bool) -> list[Buffer]:
     return [memoryview(source.read(start, stop)) for source, start, stop in places]
 
 
-class Ahead:
+class PrefetchedBlob:
     """A reader, or a field of one, some of whose samples were read ahead.
 
     Args:

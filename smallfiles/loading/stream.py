@@ -18,7 +18,7 @@ import torch
 from torch.utils.data import IterableDataset, get_worker_info
 
 from smallfiles.errors import SmallfilesError
-from smallfiles.formats.reader import Ahead, read_fields
+from smallfiles.formats.reader import PrefetchedBlob, read_fields
 from smallfiles.loading.batches import BatchMaker, Layout
 from smallfiles.loading.dataset import Block, Delivered, FailedBatch, deliver
 from smallfiles.loading.fields import NOT_OF_DATA
@@ -30,7 +30,7 @@ READ_AHEAD = 64
 """Samples that are fetched in one call."""
 
 
-class Window(Ahead):
+class Window(PrefetchedBlob):
     """A reader of one stream: fetches ahead in reading order, and releases what was returned.
 
     Args:
@@ -56,7 +56,7 @@ class Window(Ahead):
     def blob(self, name: str) -> Blob:
         """A field of further files, which from now on are read ahead with the first ones."""
         blob: Blob = self._reader.blob(name)
-        return blob if self._remote else Ahead(blob, self._further.setdefault(name, {}))
+        return blob if self._remote else PrefetchedBlob(blob, self._further.setdefault(name, {}))
 
     def read_many(self, indices: Sequence[int]) -> list[Buffer]:
         """The next samples of `emits`."""

@@ -29,7 +29,7 @@ import numpy as np
 from smallfiles import formats
 from smallfiles.errors import DamagedFileError, ResourceError, StorageError, UsageError
 from smallfiles.formats.bytefile import ByteFile
-from smallfiles.formats.reader import Ahead
+from smallfiles.formats.reader import PrefetchedBlob
 from smallfiles.formats.table import ByteSource
 from smallfiles.formats.tar import index
 from smallfiles.formats.tar.reader import Locate, Shards, TarReader, TarTable
@@ -322,9 +322,9 @@ class ReadAhead:
     def __len__(self) -> int:
         return len(self._reader)
 
-    def blob(self, name: str) -> Ahead:
+    def blob(self, name: str) -> PrefetchedBlob:
         """A field of further files; from now on, they are held from `read_many` until they are read."""
-        return Ahead(self._reader.blob(name), self._further.setdefault(name, {}))
+        return PrefetchedBlob(self._reader.blob(name), self._further.setdefault(name, {}))
 
     def read_many(self, indices: Sequence[int]) -> list[Buffer]:
         """The next samples of the order; if one is damaged, `read` returns the others."""

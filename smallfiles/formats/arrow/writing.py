@@ -20,7 +20,7 @@ from smallfiles.arrays import from_numpy
 from smallfiles.errors import FormatError, UsageError
 from smallfiles.fields import META
 from smallfiles.formats import embedded, provenance
-from smallfiles.formats.columns import INT64, Rows, SampleColumns
+from smallfiles.formats.columns import INT64, ColumnBuilder, SampleColumns
 from smallfiles.formats.output import ArrowSink, OutputFile, packed
 from smallfiles.samples import BlobField, Buffer, Packed, Sample, Schema
 
@@ -251,7 +251,7 @@ class _Batch:
 
     def __init__(self, out: Path, schema: Schema, arrow_schema: pa.Schema, labels: range) -> None:
         self._out, self._arrow = out, arrow_schema
-        self.rows = Rows(out, schema, labels=labels)
+        self.rows = ColumnBuilder(out, schema, labels=labels)
         first = "data" if "data" in arrow_schema.names else "image_data"
         sizes = {first: schema.largest_bytes} | {blob.name: blob.largest_bytes for blob in schema.blobs}
         self.numbers = array("q")  # the rows of all samples in the values of the schema
