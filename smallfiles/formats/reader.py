@@ -226,8 +226,10 @@ class TableReader(Reader):
                 each.announce(rows)
             places = [each.place(row) for row in rows for each in extents]
             found += _read_places(places, table.in_stored_order)
-        first = {row: number * len(extents) for number, row in enumerate(order)}
-        return [[found[first[row] + number] for row in wanted] for number in range(len(extents))]
+        by_field = (
+            dict(zip(order, found[number :: len(extents)], strict=True)) for number in range(len(extents))
+        )
+        return [[blobs[row] for row in wanted] for blobs in by_field]
 
     def info(self) -> dict[str, Any]:
         """Return JSON-ready facts: format, samples, bytes, layout, provenance."""

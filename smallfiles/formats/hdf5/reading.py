@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from smallfiles.arrays import as_integers
 from smallfiles.errors import ManifestError
 from smallfiles.fields import type_named
 from smallfiles.formats.blob import ArrayTable, required
@@ -82,17 +83,19 @@ class _Run(Extents):
         self._file, self._start, self._size, self._load = file, start, size, load
 
     @computed_once
-    def _offsets(self) -> np.ndarray:
-        return self._load()
+    def _offsets(self) -> memoryview[int]:
+        found = self._load()  # over the memory of a mapped file, also as integers with a sign
+        return as_integers(found.view(np.int64) if found.dtype == np.uint64 else found)
 
     def place(self, row: int) -> Place:
-        start, stop = self._offsets.item(row), self._offsets.item(row + 1)
+        offsets = self._offsets
+        start, stop = offsets[row], offsets[row + 1]
         if not 0 <= start <= stop <= self._size:
             raise damaged(self._file.path, f"the offsets of sample {row} are {start} and {stop}")
         return self._file, self._start + start, self._start + stop
 
     def total_bytes(self) -> int:
-        return int(self._offsets.item(-1))
+        return self._offsets[-1]
 
 
 class _Rows(Extents):

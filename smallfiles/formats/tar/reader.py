@@ -88,20 +88,6 @@ class Shards:
         start = places.offsets.item(row)
         return number, start, start + places.sizes.item(row)
 
-    def data(self, field: str, position: int) -> tuple[ByteSource, int, int]:
-        """The same, with the data of the shard in place of its number.
-
-        Raises:
-            DamagedFileError: The shard ends before.
-        """
-        number, start, stop = self.span(position, field)
-        store = self.store(number)
-        if not 0 <= start <= stop <= store.size:
-            key = self.indexes[number].keys[position - self.starts[number]]
-            what = f"it lacks bytes {start:,} to {stop:,}, where its index has {key}"
-            raise damaged(self.paths[number], what)
-        return store, start, stop
-
 
 class Members(Extents):
     """The members of one field of all shards.
@@ -117,7 +103,19 @@ class Members(Extents):
         self._shards, self._field = shards, field
 
     def place(self, row: int) -> Place:
-        return self._shards.data(self._field, row)
+        """Return where the member of one sample is.
+
+        Raises:
+            DamagedFileError: The shard ends before.
+        """
+        shards = self._shards
+        number, start, stop = shards.span(row, self._field)
+        store = shards.store(number)
+        if not 0 <= start <= stop <= store.size:
+            key = shards.indexes[number].keys[row - shards.starts[number]]
+            what = f"it lacks bytes {start:,} to {stop:,}, where its index has {key}"
+            raise damaged(shards.paths[number], what)
+        return store, start, stop
 
     def size(self, row: int) -> int:
         """Return the number of bytes, from the index: the shard is not opened."""
