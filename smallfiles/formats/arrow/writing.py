@@ -173,12 +173,13 @@ class _Index:
         """Write the table between the end of the stream and the footer, which are in `end`."""
         self._columns.extend(dict(self._places()), self._batch.numbers)
         facts = {"batches": len(self._counts), "columns": {each.name: str(each.type) for each in schema}}
-        padding = bytes(-(file.position + len(END_OF_STREAM)) % ALIGNMENT)
-        file.append([END_OF_STREAM, padding])
+        begin, _, footer = end.partition(END_OF_STREAM)  # without samples, the schema is not written yet
+        file.append([begin, END_OF_STREAM])
+        file.append([bytes(-file.position % ALIGNMENT)])
         start = file.position
         file.append(embedded.pieces(self._columns, record, {FACTS: json.dumps(facts)}))
         place = embedded.TablePlace(start, file.position, file.position)
-        file.append([place.dumps(), end.removeprefix(END_OF_STREAM)])
+        file.append([place.dumps(), footer])
 
 
 def _arrow_schema(schema: Schema, options: ArrowOptions) -> pa.Schema:
