@@ -231,6 +231,10 @@ class TableReader(Reader):
         )
         return [[blobs[row] for row in wanted] for blobs in by_field]
 
+    def shard_sizes(self) -> tuple[int, ...]:
+        """Return the number of samples in each shard, in stored order; loaders distribute ranges of them."""
+        return self._table().shard_sizes()
+
     def info(self) -> dict[str, Any]:
         """Return JSON-ready facts: format, samples, bytes, layout, provenance."""
         return self._table().info()

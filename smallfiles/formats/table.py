@@ -235,6 +235,10 @@ class SampleTable(ABC):
         """Divide samples into those that are read at once (a format may bound what it opens for it)."""
         return [rows]
 
+    def shard_sizes(self) -> tuple[int, ...]:
+        """Return the number of samples in each shard, in stored order; empty in a single file."""
+        return ()
+
     def added_files(self) -> list[Path]:
         """Return the files with values that were added later."""
         return added_fields(self.path)

@@ -29,10 +29,10 @@ import numpy as np
 from smallfiles import formats
 from smallfiles.errors import DamagedFileError, ResourceError, StorageError, UsageError
 from smallfiles.formats.bytefile import ByteFile
-from smallfiles.formats.reader import PrefetchedBlob
+from smallfiles.formats.reader import PrefetchedBlob, TableReader
 from smallfiles.formats.table import ByteSource
 from smallfiles.formats.tar import index
-from smallfiles.formats.tar.reader import Locate, Shards, TarReader, TarTable
+from smallfiles.formats.tar.reader import Locate, Shards, TarTable
 from smallfiles.objectstore.catalog import Item, read_blocks
 from smallfiles.objectstore.client import Store
 from smallfiles.objectstore.config import PART_BYTES, StoreUrl
@@ -139,7 +139,7 @@ class RemoteShards(Shards):
         borders = [
             start
             + np.searchsorted(
-                found.offsets, np.arange(0, far.size, far.step * far.block_bytes * STRETCH_PARTS)
+                found.blobs[""].offsets, np.arange(0, far.size, far.step * far.block_bytes * STRETCH_PARTS)
             )
             for start, found, far in zip(self.starts, indexes, self._far, strict=False)
         ]
@@ -204,7 +204,7 @@ class RemoteShards(Shards):
 
 def _extents(found: index.Index, rows: Numbers) -> tuple[Numbers, Numbers]:
     """First byte, and one after the last, of all files of these samples of a shard."""
-    every = [(found.offsets, found.sizes), *((each.offsets, each.sizes) for each in found.blobs.values())]
+    every = [(each.offsets, each.sizes) for each in found.blobs.values()]
     starts = np.minimum.reduce([offsets[rows] for offsets, _ in every])
     return starts, np.maximum.reduce([offsets[rows] + sizes[rows] for offsets, sizes in every])
 
@@ -245,8 +245,12 @@ class RemoteTable(TarTable):
         """Return the files with values that were added later, which are on this node."""
         return self.shards.added
 
+    def shard_sizes(self) -> tuple[int, ...]:
+        """Return the number of samples in each stretch of a shard; a loader never divides a stretch."""
+        return tuple(np.diff(self.shards.stretches).tolist())
 
-class RemoteTar(TarReader):
+
+class RemoteTar(TableReader):
     """Random access to the samples of pushed shards, and streams of them.
 
     Args:
@@ -265,9 +269,9 @@ class RemoteTar(TarReader):
         return RemoteTable(self.path, shards, (), indexed=True, access="pread", member_suffixes=[])
 
     def _shards(self) -> RemoteShards:
-        found = self._table().shards
-        assert isinstance(found, RemoteShards)
-        return found
+        table = self._table()
+        assert isinstance(table, RemoteTable)
+        return table.shards
 
     def read_fields(self, indices: Sequence[int], fields: Sequence[str]) -> list[list[Buffer]]:
         """Return the blobs of several samples and fields, with several requests in flight."""
@@ -278,10 +282,6 @@ class RemoteTar(TarReader):
         first = ahead.read_many(order)  # the others come with it
         found = [blobs[field].read_many(order) if field in blobs else first for field in fields]
         return [[each[number] for number in np.searchsorted(order, wanted).tolist()] for each in found]
-
-    def shard_sizes(self) -> tuple[int, ...]:
-        """Number of samples in each stretch of a shard, in stored order; a loader never divides a stretch."""
-        return tuple(np.diff(self._shards().stretches).tolist())
 
     def following(self, order: Sequence[int]) -> ReadAhead:
         """A reader of just these samples, in this order."""

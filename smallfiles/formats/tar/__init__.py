@@ -17,14 +17,15 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from smallfiles.formats.bytefile import Access
+from smallfiles.formats.reader import TableReader
 from smallfiles.formats.tar.grouping import DATA_SUFFIXES
 from smallfiles.formats.tar.options import NAME
 from smallfiles.formats.tar.options import TarOptions as Options
-from smallfiles.formats.tar.reader import Locate, TarReader
+from smallfiles.formats.tar.reader import Locate
 from smallfiles.formats.tar.shards import plan_shards, shard_name, write_folder, write_shard
 from smallfiles.samples import Packed, Sample, Schema
 
-__all__ = ["NAME", "Options", "TarReader", "open", "plan_shards", "shard_name", "write", "write_shard"]
+__all__ = ["NAME", "Options", "open", "plan_shards", "shard_name", "write", "write_shard"]
 
 _FOLDER = re.compile(r"\.tars(\.|$)")
 
@@ -68,7 +69,7 @@ def open(
     *,
     suffixes: tuple[str, ...] = DATA_SUFFIXES,
     unlabelled: bool = False,
-) -> TarReader:
+) -> TableReader:
     """Open a tar or a folder of tars for random access, with or without indexes.
 
     Args:
@@ -77,4 +78,4 @@ def open(
         suffixes: In tars of other programs: which members are samples (lower case with the dot).
         unlabelled: In tars of other programs: ignore targets, and give the label -1.
     """
-    return TarReader(Path(path), Locate(access, suffixes, unlabelled))
+    return TableReader(Path(path), Locate(access, suffixes, unlabelled))

@@ -12,7 +12,7 @@ opens a shard with and without an index.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -46,7 +46,7 @@ _BLOB, _VALUE = "blob.", "value."
 
 
 class Places(NamedTuple):
-    """Where the files of a further field are: their suffix, and offset and size of each."""
+    """Where the files of a field are: their suffix, and offset and size of each."""
 
     suffix: str
     offsets: npt.NDArray[np.int64]
@@ -59,49 +59,44 @@ class Index:
 
     Args:
         keys: One key per sample.
-        offsets: Start of the data in the tar.
-        sizes: Bytes of the data.
+        blobs: The places of the files of each field; the default field is the first, and has no name.
         values: Columns by name: `label` or `captions`, `meta`, and further values.
         provenance: How the shard was made; empty for tars from elsewhere.
         file_bytes: Size of the tar file when the index was made.
         edges: Hash of the tar file's first and last 4 KiB.
-        blobs: The places of further files, by field.
     """
 
     keys: pa.StringArray
-    offsets: npt.NDArray[np.int64]
-    sizes: npt.NDArray[np.int64]
+    blobs: dict[str, Places]
     values: Mapping[str, pa.Array]
     provenance: dict[str, Any] = field(default_factory=dict)
     file_bytes: int = 0
     edges: str = ""
-    blobs: dict[str, Places] = field(default_factory=dict)
 
     @property
     def fields(self) -> dict[str, str]:
         """Name and kind of each further file and value, JSON objects excepted: some shards may lack them."""
         values = {name: str(each.type) for name, each in self.values.items() if name != META}
-        return values | {name: each.suffix for name, each in self.blobs.items()}
+        return values | {name: each.suffix for name, each in self.blobs.items() if name}
 
 
-def place_columns(blobs: Iterable[str]) -> list[str]:
-    """Names of the columns with offset and size of the first files, and of those of these fields."""
-    return [f"{field}{what}" for field in ("", *(f"{_BLOB}{name}." for name in blobs)) for what in _PLACE]
+def place_columns(field: str) -> list[str]:
+    """Names of the columns with offset and size of the files of a field."""
+    return [f"{_BLOB}{field}.{what}" if field else what for what in _PLACE]
 
 
 def of_columns(columns: SampleColumns, schema: Schema, **facts: Any) -> Index:
     """The index of a shard that was written; `facts` are its other fields."""
     found, values = columns.finish()
-    names = place_columns(blob.name for blob in schema.blobs)
-    offsets, sizes, *more = (to_numpy(found[name]) for name in names)
+    suffixes = {"": "", **{blob.name: blob.suffix for blob in schema.blobs}}
     blobs = {
-        blob.name: Places(blob.suffix, *pair)
-        for blob, *pair in zip(schema.blobs, more[::2], more[1::2], strict=True)
+        name: Places(suffix, *(to_numpy(found[column]) for column in place_columns(name)))
+        for name, suffix in suffixes.items()
     }
     own = {name: values.pop(name) for name in TARGETS if name in values}
     texts = found[META]  # empty where there is none
     own[META] = pc.if_else(pc.equal(pc.binary_length(texts), scalar(0)), scalar(None), texts)
-    return Index(found["key"], offsets, sizes, own | values, blobs=blobs, **facts)
+    return Index(found["key"], blobs, own | values, **facts)
 
 
 def index_path(path: Path) -> Path:
@@ -124,10 +119,13 @@ def of_annotated(annotated: Annotated, kind: str, access: Access) -> Index:
         access: How the file is opened.
     """
     data, further = annotated.data, annotated.values
+    further_places = {
+        name: Places(each.suffix, each.data.offsets, each.data.sizes)
+        for name, each in annotated.blobs.items()
+    }
     return Index(
         data.names,
-        data.offsets,
-        data.sizes,
+        {"": Places("", data.offsets, data.sizes), **further_places},
         {
             kind: column(annotated.targets(kind), OWN_TYPES[kind]),
             META: column(annotated.metas, OWN_TYPES[META]),
@@ -136,10 +134,6 @@ def of_annotated(annotated: Annotated, kind: str, access: Access) -> Index:
         provenance=data.record,
         file_bytes=data.file_bytes,
         edges=edges(ByteFile(data.path, access)),
-        blobs={
-            name: Places(each.suffix, each.data.offsets, each.data.sizes)
-            for name, each in annotated.blobs.items()
-        },
     )
 
 
@@ -157,10 +151,13 @@ def save(index: Index, path: Path, *, digest: bool) -> list[Path]:
         "provenance": provenance.dumps(index.provenance),
     }
     out = index_path(path)
-    columns = {"key": index.keys, "offset": from_numpy(index.offsets), "size": from_numpy(index.sizes)}
-    columns |= {name: each for name, each in index.values.items() if name in _OWN}
-    further = [from_numpy(each) for places in index.blobs.values() for each in places[1:]]
-    columns |= dict(zip(place_columns(index.blobs)[2:], further, strict=True))
+    places = {
+        column: from_numpy(each)
+        for name, found in index.blobs.items()
+        for column, each in zip(place_columns(name), found[1:], strict=True)
+    }
+    columns = {"key": index.keys, **{name: places[name] for name in _PLACE}}
+    columns |= {name: each for name, each in index.values.items() if name in _OWN} | places
     columns |= {f"{_VALUE}{name}": each for name, each in index.values.items() if name not in _OWN}
     batch = pa.record_batch([*columns.values()], names=[*columns])
     batch = batch.replace_schema_metadata({_FACTS: json.dumps(facts, sort_keys=True)})
@@ -184,31 +181,29 @@ def load(path: Path, access: Access) -> Index:
             raise ValueError(f"it has no column {META}")
         facts = json.loads(metadata[_FACTS])
         record = provenance.loads(facts["provenance"])
-        blobs, values = _further(found, record)
+        blobs, values = _fields(found, record)
         if facts["frames"]:
             raise cannot_seek(path)
         return Index(
             found["key"],
-            to_numpy(found["offset"]),
-            to_numpy(found["size"]),
+            blobs,
             {name: found[name] for name in _OWN if name in found} | values,
             record,
             int(facts["file_bytes"]),
             str(facts["edges"]),
-            blobs,
         )
     except (OSError, pa.ArrowException, ValueError, KeyError, TypeError, RecursionError) as error:
         refuse_shortage(error, file)
         raise _bad_index(file, str(error)) from error
 
 
-def _further(
+def _fields(
     found: dict[str, pa.Array], record: dict[str, Any]
 ) -> tuple[dict[str, Places], dict[str, pa.Array]]:
-    """The places of further files, and the columns of further values; as the record names them."""
-    blobs, suffixes, stored = {}, provenance.blob_suffixes(record), list(found)
-    for name in sorted(suffixes, key=lambda name: stored.index(place_columns([name])[2])):
-        columns = [found[column] for column in place_columns([name])[2:]]
+    """The places of all files, and the columns of further values; as the record names them."""
+    blobs, suffixes, stored = {}, {"": "", **provenance.blob_suffixes(record)}, list(found)
+    for name in sorted(suffixes, key=lambda name: stored.index(place_columns(name)[0])):
+        columns = [found[column] for column in place_columns(name)]
         if any(column.type != pa.int64() or column.null_count for column in columns):
             raise ValueError(f"the places of {name} are no whole numbers")
         blobs[name] = Places(suffixes[name], *map(to_numpy, columns))
@@ -255,7 +250,7 @@ def field_bytes(path: Path, found: Index, field: str) -> int:
     Raises:
         DamagedFileError: A size is impossible in this tar; a sum of such sizes could overflow.
     """
-    sizes = found.blobs[field].sizes if field else found.sizes
+    sizes = found.blobs[field].sizes
     if ((sizes < 0) | (sizes > found.file_bytes)).any():
         raise _bad_index(index_path(path), "sizes beyond that of the tar")
     return int(sizes.sum())

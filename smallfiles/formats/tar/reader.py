@@ -29,7 +29,6 @@ from smallfiles.arrays import from_numpy
 from smallfiles.errors import FormatError, SourceError, first_few, raised_as
 from smallfiles.fields import META, TARGETS
 from smallfiles.formats.bytefile import Access, ByteFile, damaged
-from smallfiles.formats.reader import TableReader
 from smallfiles.formats.table import ByteSource, Column, Extents, Place, SampleTable
 from smallfiles.formats.tar import archive, by_name, fields, index
 from smallfiles.formats.tar.options import NAME
@@ -81,10 +80,9 @@ class Shards:
         return store
 
     def span(self, position: int, field: str = "") -> tuple[int, int, int]:
-        """Shard, first byte, and one after the last of a sample's first file, or of that of a field."""
+        """Return shard, first byte, and end of the file of one sample and field; the default has no name."""
         number, row = self.place(position)
-        found = self.indexes[number]
-        places = found.blobs[field] if field else found
+        places = self.indexes[number].blobs[field]
         start = places.offsets.item(row)
         return number, start, start + places.sizes.item(row)
 
@@ -146,9 +144,8 @@ class TarTable(SampleTable):
     format = NAME
 
     def __init__(self, path: Path, shards: Shards, classes: tuple[str, ...], **facts: Any) -> None:
-        further = {name: Members(shards, name, each.suffix) for name, each in shards.first.blobs.items()}
+        blobs = {name: Members(shards, name, each.suffix) for name, each in shards.first.blobs.items()}
         size = sum(found.file_bytes for found in shards.indexes)
-        blobs = {"": Members(shards, ""), **further}
         super().__init__(path, shards.starts[-1], blobs, shards.indexes[0].provenance, size)
         self.shards, self._classes, self._facts = shards, classes, facts
 
@@ -194,6 +191,9 @@ class TarTable(SampleTable):
         """Divide where there are very many shards: each opens one in addition to those that are kept."""
         few = max(1, self.shards.most_open // 8) if self.shards.spread else max(1, len(rows))
         return [rows[start : start + few] for start in range(0, len(rows), few)]
+
+    def shard_sizes(self) -> tuple[int, ...]:
+        return tuple(len(found.keys) for found in self.shards.indexes)
 
     def about(self) -> dict[str, Any]:
         return {
@@ -275,25 +275,12 @@ class Locate:
         return fields.read(scanned, self._suffixes, targets=not self._unlabelled)
 
 
-class TarReader(TableReader):
-    """Random access to tar shards."""
-
-    def _table(self) -> TarTable:
-        found = super()._table()
-        assert isinstance(found, TarTable)
-        return found
-
-    def shard_sizes(self) -> tuple[int, ...]:
-        """Return the number of samples in each shard, in stored order; loaders distribute ranges of them."""
-        return tuple(len(found.keys) for found in self._table().shards.indexes)
-
-
 def _warn(path: Path, annotated: list[fields.Annotated], notes: tuple[str, ...]) -> None:
     """Warn once about everything that is odd in tars of other programs."""
     more = [note for one in annotated for note in one.data.notes + one.notes]
     more += [note for one in annotated[:1] for note in one.further_files()]
     if every := dict.fromkeys([*notes, *more]):
-        warnings.warn(f"{path}: {'; '.join(every)}", stacklevel=7)
+        warnings.warn(f"{path}: {'; '.join(every)}", stacklevel=6)
 
 
 def _mixed(path: Path, indexes: list[index.Index]) -> FormatError:

@@ -86,7 +86,8 @@ class Shard:
         self.samples = self.payload_bytes = self.counted_bytes = 0
         self._schema, self._options, self._digest = schema, options, digest
         further.check_names(schema.blobs, path)
-        places = dict.fromkeys(index.place_columns(blob.name for blob in schema.blobs), pa.int64())
+        fields = ("", *(blob.name for blob in schema.blobs))
+        places = dict.fromkeys((name for field in fields for name in index.place_columns(field)), pa.int64())
         # JSON objects are written as they came, in the index too.
         others = [name for name in schema.values.column_names if name != META]
         plain = replace(schema, values=schema.values.select(others))
