@@ -128,7 +128,7 @@ class Members(Extents):
     def total_bytes(self) -> int:
         shards = self._shards
         pairs = zip(shards.paths, shards.indexes, strict=True)
-        return sum(index.field_bytes(path, found, self._field) for path, found in pairs)
+        return sum(index.field_bytes(path, found, self._field) for path, found in pairs if len(found.keys))
 
 
 class TarTable(SampleTable):
