@@ -8,6 +8,7 @@ senseless command line).
     ├── UsageError            the command or the call makes no sense
     ├── MissingPackageError   a package is not installed, or cannot be loaded
     ├── SourceError           a source tree, archive or file is not what it should be
+    │   └── LinkError         … because a link leads out of it
     ├── ManifestError         a manifest is wrong
     ├── FormatError           a packed file is not what it should be
     │   ├── DamagedFileError  … because bytes are missing or changed
@@ -213,6 +214,10 @@ def _required() -> Iterator[tuple[str, str, str]]:
 
 class SourceError(SmallfilesError):
     """A source tree, archive or file is not what it should be."""
+
+
+class LinkError(SourceError):
+    """A link leads out of a source. Only the user can allow this, so `on_error` does not apply."""
 
 
 class ManifestError(SmallfilesError):

@@ -184,45 +184,24 @@ def one_or_several(given: str | Iterable[str]) -> tuple[str, ...]:
     return texts
 
 
+_READING = {"split", "unlabelled", "suffixes", "ignore"}
+_TREES = _READING | {"kind", "labels", "strict", "follow_links"}
 SUPPORTED = {
-    "class folders": {
-        *("kind", "split", "labels", "columns", "unlabelled", "strict", "suffixes", "follow_links", "ignore")
-    },
-    "ImageNet in folders": {
-        "kind",
-        "split",
-        "labels",
-        "unlabelled",
-        "strict",
-        "suffixes",
-        "follow_links",
-        "ignore",
-    },
-    "ImageNet in tars": {"kind", "split", "labels", "unlabelled", "strict", "suffixes"},
-    "Flickr30K": {"kind", "split", "labels", "strict", "suffixes", "follow_links", "ignore"},
+    "class folders": _TREES | {"columns"},
+    "ImageNet in folders": _TREES,
+    "ImageNet in tars": _TREES - {"follow_links"},
+    "Flickr30K": _TREES - {"unlabelled"},
     "a table": {"split", "root", "columns", "unlabelled", "strict", "follow_links"},
-    "a table with files inside": {"split", "columns", "unlabelled", "strict", "follow_links"},
-    "a folder with a table": {
-        *("kind", "split", "labels", "columns", "unlabelled", "strict", "suffixes", "follow_links", "ignore")
-    },
-    "a folder with boxes": {
-        "kind",
-        "split",
-        "labels",
-        "unlabelled",
-        "strict",
-        "suffixes",
-        "follow_links",
-        "ignore",
-    },
-    "a tar": {"kind", "split", "labels", "columns", "unlabelled", "strict", "suffixes"},
-    "a folder of archives": {
-        *("kind", "split", "labels", "columns", "unlabelled", "strict", "suffixes", "follow_links")
-    },
+    "a table with files inside": {"split", "columns", "unlabelled", "strict", "follow_links", "ignore"},
+    "a folder with a table": _TREES | {"columns"},
+    "a folder with boxes": _TREES,
+    "a tar": _TREES - {"follow_links"} | {"columns"},
+    "a folder of archives": _TREES | {"columns"},
     "a manifest": {"split", "root", "follow_links"},
     "a packed output": {"split"},
-    "packed files": {"split", "follow_links"},
-    "shards of others": {"split", "unlabelled", "suffixes"},
+    "packed shards": {"split", "ignore"},
+    "packed files": {"split", "follow_links", "ignore"},
+    "shards of others": _READING,
 }
 """Which fields of `SourceOptions` each reader supports; `sizes` is only a hint."""
 

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from pysquashfs.names import Names
-from smallfiles.errors import SourceError, first_few
+from smallfiles.errors import LinkError, SourceError, first_few
 from smallfiles.folders import FILE_SUFFIXES, is_hidden
 from smallfiles.progress import plural
 
@@ -32,10 +32,10 @@ def is_within(path: str, folder: str) -> bool:
     return path == folder or path.startswith(folder.rstrip("/") + "/")
 
 
-def leading_out(where: object, links: Sequence[str]) -> SourceError:
+def leading_out(where: object, links: Sequence[str]) -> LinkError:
     """Return the error for links out of a folder, each given as `link -> target`."""
     count = plural(len(links), "link")
-    return SourceError(
+    return LinkError(
         f"{where} has {count} out of the folder, which only --follow-links allows: "
         f"{first_few(links, len(links))}",
         expected="links to files and folders inside of it",
@@ -85,7 +85,7 @@ class Boundary:
         """Refuse a path, relative to the root, that leads out of it.
 
         Raises:
-            SourceError: It does; names the link and its target.
+            LinkError: It does; names the link and its target.
         """
         if self.follow_links or is_within(os.path.realpath(self.root + path), self._real):
             return
@@ -106,7 +106,7 @@ class Boundary:
         """The facts about a file, after the link that it may be.
 
         Raises:
-            SourceError: It is outside.
+            LinkError: It is outside.
             OSError: It cannot be looked up.
         """
         self.check_folder_of(path)

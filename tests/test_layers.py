@@ -70,9 +70,7 @@ SMALL = {
         "images/resizing",
     ],
     "one step of loading or training, used by several others": ["training/checkpoint"],
-    "one layout or one list of a source": [
-        *("manifest/writing", "sources/imagenet/official", "sources/synthetic/wordnet")
-    ],
+    "one layout or one list of a source": ["sources/synthetic/wordnet"],
 }
 """Modules of the toolbox that are short, by reason. Nothing may be added: merge, or give a reason inside."""
 

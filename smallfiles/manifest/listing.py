@@ -16,6 +16,7 @@ import pyarrow as pa
 
 from smallfiles.arrays import column, folders_of, from_numpy, to_numpy
 from smallfiles.folders import canonical_split, words_of
+from smallfiles.samples import ByteStore
 
 _CONTAINERS = frozenset({"image", "images", "img", "imgs", "jpeg", "jpg", "png", "picture", "pictures"})
 _CONTAINERS |= {"photo", "photos", "data", "dataset"}
@@ -36,6 +37,10 @@ class Files:
         classes_flag: The flag that declares the folders to be classes nevertheless.
         declared: The user says which files are samples.
         fields_flag: The flag that says which files are those of one sample; empty if there is none.
+        store: Reads the samples.
+        sizes: Bytes of each sample, if the listing has them.
+        inside: Returns the first bytes of another file that is inside of an archive; None for a folder.
+        labels_flag: The flag that names a table of labels; empty if there is none.
     """
 
     where: Path
@@ -46,6 +51,10 @@ class Files:
     classes_flag: str = "--source folder"
     fields_flag: str = ""
     declared: bool = False
+    store: ByteStore | None = None
+    sizes: npt.NDArray[np.int64] | None = None
+    inside: Callable[[str], bytes] | None = None
+    labels_flag: str = "--labels"
 
 
 class Folders:

@@ -2,7 +2,7 @@
 
     images/ masks/      trainA/ trainB/      HR/ LR/      cat/train/ cat/val/      0001/{image,mask}.png
 
-In a folder, samples of several files are recognised before (see `sources.partners`); what is unclear comes
+In a folder, samples of several files are recognised before (see `sources.pairing`); what is unclear comes
 here. A refusal needs two signs: a known name, and the contents or names of the files. One sign alone is only
 noted: `cat/001.jpg` and `dog/001.jpg` are numbered alike, `normal/` and `tumour/` share patients, and
 `with_mask/` is a class. The trap: opening a file is a round trip on a parallel file system, so only a few

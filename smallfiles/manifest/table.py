@@ -23,8 +23,7 @@ from smallfiles.faults import check_files, summary_of
 from smallfiles.fields import META, check_names, name_of_first
 from smallfiles.manifest import columns as checks
 from smallfiles.manifest import picking
-from smallfiles.manifest.reading import read_document
-from smallfiles.manifest.writing import write_columns, write_flat
+from smallfiles.manifest.document import read_document, write_columns, write_flat
 from smallfiles.samples import OWN_TYPES, BlobField, ByteStore, Meta, Schema
 
 Indices = Sequence[int] | npt.NDArray[np.int64]

@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from smallfiles.arrays import from_numpy
-from smallfiles.errors import ResourceError, SmallfilesError
+from smallfiles.errors import LinkError, ResourceError, SmallfilesError
 from smallfiles.pack.compare import joint_checksum
 from smallfiles.pack.config import Skipped
 from smallfiles.pack.examine import examiner
@@ -96,6 +96,7 @@ class Feed:
         Raises:
             SampleFault: One cannot be packed, and `on_error` is "stop".
             ResourceError: Reading failed for another reason than the sample.
+            LinkError: It is a link out of the source.
         """
         seen = seen_bytes = 0
         for reads, key in zip(self._reads, self._keys(), strict=True):
@@ -133,7 +134,7 @@ class Feed:
         return self.skipped
 
     def _skip(self, key: str, error: SmallfilesError) -> None:
-        if isinstance(error, ResourceError):  # no fault of the sample
+        if isinstance(error, ResourceError | LinkError):  # no fault of the sample
             raise error
         self.skipped.append(Skipped(key, error.got))
         if self._job.config.on_error == "stop":

@@ -27,7 +27,7 @@ import smallfiles
 from smallfiles import atomic, formats, machine
 from smallfiles.arrays import from_numpy, give_back_memory
 from smallfiles.digests import name_hashes
-from smallfiles.errors import PackError, ResourceError, SmallfilesError, UsageError, first_few
+from smallfiles.errors import LinkError, PackError, ResourceError, SmallfilesError, UsageError, first_few
 from smallfiles.formats.columns import further_names
 from smallfiles.manifest import Manifest
 from smallfiles.pack import scaling
@@ -361,7 +361,7 @@ def _sizes(
     def ask(path: str) -> int | SmallfilesError:
         try:
             return store.size(path)
-        except ResourceError:
+        except (ResourceError, LinkError):
             raise
         except SmallfilesError as error:
             return error

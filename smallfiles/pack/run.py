@@ -27,7 +27,7 @@ from smallfiles.pack.records import Written, expected_of
 from smallfiles.pack.writing import write_pieces
 from smallfiles.progress import note, progress
 from smallfiles.sources import Source
-from smallfiles.sources.record import NamedStore
+from smallfiles.sources.stores import NamedStore
 
 FAULTS_SUFFIX = ".faults.json"
 RESIZED_SUFFIX = ".resized.json"

@@ -34,8 +34,8 @@ from smallfiles.folders import canonical_split
 from smallfiles.images.faults import PILLOW_RAISES
 from smallfiles.manifest import Manifest
 from smallfiles.progress import plural, progress
-from smallfiles.sources.folder import FolderStore
-from smallfiles.sources.record import NamedStore, Source
+from smallfiles.sources.record import Source
+from smallfiles.sources.stores import FolderStore, NamedStore
 
 _TRANSFORMS = ("transform", "target_transform", "transforms")
 _PNG_MODES = ("1", "L", "LA", "P", "RGB", "RGBA", "I;16")

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -25,12 +25,12 @@ from smallfiles.arrays import column, file_names_of, folders_of, stems_of, suffi
 from smallfiles.errors import SmallfilesError, SourceError, UsageError, first_few
 from smallfiles.fields import name_of_first
 from smallfiles.folders import SourceOptions, is_ignored
+from smallfiles.manifest.listing import Files
 from smallfiles.progress import plural
-from smallfiles.sources.dialects import dialect_of, rows_of
 from smallfiles.sources.roles import IDS, known_targets
-from smallfiles.sources.scanning import Tree, in_flight
+from smallfiles.sources.scanning import Notes, in_flight, list_folder
 from smallfiles.sources.table_files import SUFFIXES as TABLE_SUFFIXES
-from smallfiles.sources.table_files import TEXT_SUFFIXES, read_table
+from smallfiles.sources.table_files import TEXT_SUFFIXES, dialect_of, read_table, rows_of
 
 _LINES = (".csv", ".tsv", ".txt", ".lst", ".list", ".jsonl", ".ndjson", "")
 _OBJECTS = (".json", ".xml", ".yaml", ".yml")
@@ -55,46 +55,17 @@ _LEAST_SHARE = 0.5
 _MOST_PATTERNS = 3
 
 
-@dataclass(frozen=True)
-class Beside:
-    """The files of a source, and what was made of them.
-
-    Args:
-        where: The source.
-        others: Paths of all files that are not samples.
-        samples: Paths of all samples, those of other splits too.
-        kept: Paths of the samples that were read.
-        used: Paths of other files that were read.
-        chosen: The one that was read where another of its kind could have been; empty if none was.
-        read: Returns the first bytes of a member of an archive; None for a folder.
-    """
-
-    where: Path
-    others: pa.StringArray
-    samples: pa.StringArray
-    kept: pa.StringArray
-    used: Sequence[str] = ()
-    chosen: str = ""
-    read: Callable[[str], bytes] | None = None
-
-    def head(self, name: str) -> bytes:
-        """The first bytes of a file, and the last ones of a file of objects."""
-        if self.read is not None:
-            return bytes(self.read(name))
-        with (self.where / name).open("rb") as file:
-            head = file.read(_HEAD_BYTES)
-            if _suffix(name) in _OBJECTS:  # the images of a COCO file may stand at its end
-                file.seek(max(file.tell(), (self.where / name).stat().st_size - _HEAD_BYTES))
-                head += file.read()
-        return head
-
-
-def check(beside: Beside, options: SourceOptions) -> tuple[str, ...]:
+def check(
+    files: Files, kept: pa.StringArray, options: SourceOptions, used: Sequence[str] = (), chosen: str = ""
+) -> tuple[str, ...]:
     """Refuse files that name samples and were not read.
 
     Args:
-        beside: The files.
+        files: All files; of all splits.
+        kept: Paths of the samples that were read.
         options: `labels`, `unlabelled` or a `kind` say what is read; then the others are only noted.
+        used: Paths of other files that were read.
+        chosen: The one that was read where another of its kind could have been; empty if none was.
 
     Returns:
         A note on those that were not read.
@@ -102,61 +73,91 @@ def check(beside: Beside, options: SourceOptions) -> tuple[str, ...]:
     Raises:
         SourceError: There are such files, and no flag says what to do with them.
     """
-    others = beside.others.filter(pc.is_in(suffixes_of(beside.others), column(_KNOWN, pa.string())))
-    if beside.used:
-        others = others.filter(pc.invert(pc.is_in(others, column(sorted(beside.used), pa.string()))))
-    if not len(beside.kept) or not len(others := _of_split(others, beside)):
+    others = files.others.filter(pc.is_in(suffixes_of(files.others), column(_KNOWN, pa.string())))
+    if used:
+        others = others.filter(pc.invert(pc.is_in(others, column(sorted(used), pa.string()))))
+    if not len(kept) or not len(others := _of_split(others, files, kept)):
         return ()
-    stems, own = stems_of(file_names_of(others)), stems_of(file_names_of(beside.samples))
+    stems, own = stems_of(file_names_of(others)), stems_of(file_names_of(files.samples))
     known = own.filter(pc.is_in(own, stems)).unique()  # of millions of samples only these
-    kept = stems_of(file_names_of(beside.kept))
-    partners = others.filter(pc.is_in(stems, kept.filter(pc.is_in(kept, known)).unique()))
+    read = stems_of(file_names_of(kept))
+    partners = others.filter(pc.is_in(stems, read.filter(pc.is_in(read, known)).unique()))
     sides = [name for name in partners.to_pylist() if not _is_document(name)]
     rest = others.filter(pc.invert(pc.is_in(stems, known))).to_pylist()
-    named = _naming([name for name in rest if not _is_document(name)], beside)
+    named = _naming([name for name in rest if not _is_document(name)], files, kept)
     found = [*sides, *named]
     if not found:
         return ()
     listed = f"{plural(len(found), 'file')} ({first_few(found, len(found))})"
     if options.labels is not None or options.unlabelled or options.kind != "auto":
         return (f"not read, since a flag says what is: {listed}",)
-    if beside.read is None:
-        steps = "; or ".join([*_uses(beside, sides, named), f"go without ({_ignore(found)})"])
-    else:
-        steps = (
-            "unpack it, and pack the folder, where --labels and --ignore decide; or take its folders as "
-            "classes (--source tarball), or pack it without classes (--unlabelled)"
-        )
+    uses = [*_uses(files, kept, sides, named, chosen)] if files.labels_flag else []
+    steps = "; or ".join([*uses, f"go without ({_ignore(found)})"])
+    if files.inside is not None and files.classes_flag:
+        steps += f"; or take its folders as classes ({files.classes_flag}), or pack it without (--unlabelled)"
     raise SourceError(
-        f"{beside.where} has {listed} that would not be read, though the samples are named there",
+        f"{files.where} has {listed} that would not be read, though the samples are named there",
         expected="a flag that says what to do with each",
         next_step=steps[0].upper() + steps[1:],
     )
 
 
-def _of_split(files: pa.StringArray, beside: Beside) -> pa.StringArray:
-    """The files but those in folders whose samples are all of another split."""
-    folders = folders_of(files)
+def _of_split(others: pa.StringArray, files: Files, kept: pa.StringArray) -> pa.StringArray:
+    """The others but those in folders whose samples are all of another split."""
+    folders = folders_of(others)
     apart = [
         folder
         for folder in folders.unique().to_pylist()
-        if pc.any(pc.starts_with(beside.samples, folder)).as_py()
-        and not pc.any(pc.starts_with(beside.kept, folder)).as_py()
+        if pc.any(pc.starts_with(files.samples, folder)).as_py()
+        and not pc.any(pc.starts_with(kept, folder)).as_py()
     ]
-    return files.filter(pc.invert(pc.is_in(folders, column(apart, pa.string())))) if apart else files
+    return others.filter(pc.invert(pc.is_in(folders, column(apart, pa.string())))) if apart else others
 
 
-def ignored_note(tree: Tree, options: SourceOptions) -> tuple[str, ...]:
-    """Return a note on what `--ignore` leaves out of a tree.
+def _head(files: Files, name: str) -> bytes:
+    """The first bytes of a file, and the last ones of a file of objects."""
+    if files.inside is not None:
+        return bytes(files.inside(name))
+    with (files.where / name).open("rb") as file:
+        head = file.read(_HEAD_BYTES)
+        if _suffix(name) in _OBJECTS:  # the images of a COCO file may stand at its end
+            file.seek(max(file.tell(), (files.where / name).stat().st_size - _HEAD_BYTES))
+            head += file.read()
+    return head
+
+
+def names_beside(
+    folder: Path, used: Iterable[str], options: SourceOptions, members: Sequence[str] = ()
+) -> pa.StringArray:
+    """The names of the files beside archives, tables or packed files that are not ignored.
+
+    Args:
+        folder: The folder.
+        used: Paths of the files that hold the samples.
+        options: With what is ignored.
+        members: Names of further files, inside of the files that are used.
+
+    Raises:
+        UsageError: A pattern of `--ignore` matches nothing.
+    """
+    used = {*used}
+    below = sorted({name.rpartition("/")[0] for name in used} | {""}) if folder.is_dir() else []
+    names = [f"{each}/{name}".lstrip("/") for each in below for name in list_folder(folder / each).files]
+    ignored = {name for name in (*names, *members) if is_ignored(name, options.ignore)}
+    ignored_note(folder, sorted(ignored), options)
+    return column([name for name in (*names, *members) if name not in used | ignored], pa.string())
+
+
+def ignored_note(where: Path, found: Sequence[str], options: SourceOptions) -> Notes:
+    """Return a note on what `--ignore` leaves out of a source.
 
     Raises:
         UsageError: A pattern matches nothing.
     """
-    found = tree.ignored()
     for pattern in options.ignore:
         if not any(is_ignored(name, [pattern]) for name in found):
             raise UsageError(
-                f"--ignore {pattern} matches nothing in {tree.root}",
+                f"--ignore {pattern} matches nothing in {where}",
                 expected="the path of a file or folder in it, or a pattern such as '*.csv' or 'meta/*'",
                 next_step="Correct the pattern, or leave it out",
             )
@@ -187,38 +188,38 @@ class _Names:
         return cls(*(frozenset(each.filter(pc.is_in(each, some)).unique().to_pylist()) for each in both))
 
 
-def _naming(files: Sequence[str], beside: Beside) -> list[str]:
+def _naming(others: Sequence[str], files: Files, kept: pa.StringArray) -> list[str]:
     """The files that name samples that were read, or samples that are not there at all."""
-    files = files[:: max(1, -(-len(files) // _MOST_FILES))]
-    found = [name for name in files if _suffix(name) in _BINARY and _IN_NAME.search(name.rpartition("/")[2])]
-    texts = [name for name in files if _suffix(name) not in _BINARY]
-    rows = dict(zip(texts, in_flight(lambda name: [*_rows(beside, name)], texts), strict=True))
+    others = others[:: max(1, -(-len(others) // _MOST_FILES))]
+    found = [name for name in others if _suffix(name) in _BINARY and _IN_NAME.search(name.rpartition("/")[2])]
+    texts = [name for name in others if _suffix(name) not in _BINARY]
+    rows = dict(zip(texts, in_flight(lambda name: [*_rows(files, name)], texts), strict=True))
     wanted = {_base(token) for lines in rows.values() for tokens in lines for token in tokens}
-    kept, known = _Names.of(beside.kept, wanted), _Names.of(beside.samples, wanted)
-    suffix = _suffix(beside.kept[0].as_py())
+    read, known = _Names.of(kept, wanted), _Names.of(files.samples, wanted)
+    suffix = _suffix(kept[0].as_py())
     for name, lines in rows.items():
-        names_kept, names_any = (_share(name, lines, each) for each in (kept, known))
+        names_kept, names_any = (_share(name, lines, each) for each in (read, known))
         names_files = _suffix(name) in _LINES and _share_of_files(lines, suffix) >= _LEAST_SHARE
         is_new = names_files and not names_any
-        found += [name] * bool(is_new or (names_kept and not _lists_exactly(beside, name)))
-    return [name for name in files if name in found]
+        found += [name] * bool(is_new or (names_kept and not _lists_exactly(files, kept, name)))
+    return [name for name in others if name in found]
 
 
-def _rows(beside: Beside, name: str) -> Iterator[list[str]]:
+def _rows(files: Files, name: str) -> Iterator[list[str]]:
     """Return what each line of a file may name; the texts of JSON, XML or YAML are one line."""
     suffix = _suffix(name)
     if suffix in _COLUMNS:
-        if beside.read is not None:
+        if files.inside is not None:
             return
         try:
-            table = read_table(beside.where / name)
+            table = read_table(files.where / name)
         except SmallfilesError:
             return
         texts = [table.column(each.name) for each in table.schema if pa.types.is_string(each.type)]
         for row in zip(*(each.slice(0, _MOST_FILES).to_pylist() for each in texts), strict=True):
             yield [each for each in row if each]
         return
-    head = beside.head(name)
+    head = _head(files, name)
     if b"\0" in head[:1024] and head[:2] not in (b"\xff\xfe", b"\xfe\xff"):
         return
     text = head.decode("utf-16" if head[:2] in (b"\xff\xfe", b"\xfe\xff") else "utf-8-sig", "replace")
@@ -273,28 +274,30 @@ def _share_of_files(lines: Sequence[Sequence[str]], suffix: str) -> float:
     return sum(any(token.lower().endswith(suffix) for token in line) for line in lines) / len(lines)
 
 
-def _lists_exactly(beside: Beside, name: str) -> bool:
+def _lists_exactly(files: Files, kept: pa.StringArray, name: str) -> bool:
     """Whether a file only lists all samples that were read, one per line, and so says nothing more."""
     if _suffix(name) not in (".txt", ".lst", ".list", ""):
         return False
-    in_folder = beside.read is None
-    data = (beside.where / name).read_bytes() if in_folder else beside.head(name)
+    in_folder = files.inside is None
+    data = (files.where / name).read_bytes() if in_folder else _head(files, name)
     text = data.decode("utf-8-sig", "replace")
     lines = {line.strip().removeprefix("./") for line in text.splitlines() if line.strip()}
-    if len(lines) != len(beside.kept):
+    if len(lines) != len(kept):
         return False
     depth = -1 - next(iter(lines)).count("/")
-    tails = {"/".join(path.split("/")[depth:]) for path in beside.kept.to_pylist()}
+    tails = {"/".join(path.split("/")[depth:]) for path in kept.to_pylist()}
     return lines in (tails, {tail.rpartition(".")[0] for tail in tails})
 
 
-def _uses(beside: Beside, sides: Sequence[str], named: Sequence[str]) -> Iterator[str]:
+def _uses(
+    files: Files, kept: pa.StringArray, sides: list[str], named: list[str], chosen: str
+) -> Iterator[str]:
     """How the files can be used, to continue a sentence."""
-    if beside.chosen:
-        yield f"read only {beside.chosen} (--labels {shlex.quote(str(beside.where / beside.chosen))})"
+    if chosen:
+        yield f"read only {chosen} (--labels {shlex.quote(str(files.where / chosen))})"
     tables = [name for name in named if _suffix(name) in TABLE_SUFFIXES]
     for name in islice(tables, _MOST_PATTERNS):
-        words = ["--labels", str(beside.where / name), *_flags(beside, name)]
+        words = ["--labels", str(files.where / name), *_flags(files, kept, name)]
         yield f"read it ({shlex.join(words)})"
     folders = {name.rpartition("/")[0] for name in sides}
     suffixes = {_suffix(name) for name in sides}
@@ -304,17 +307,17 @@ def _uses(beside: Beside, sides: Sequence[str], named: Sequence[str]) -> Iterato
         yield f"pack them as further files (--field {shlex.quote(template)})"
 
 
-def _flags(beside: Beside, name: str) -> list[str]:
+def _flags(files: Files, kept: pa.StringArray, name: str) -> list[str]:
     """The flags `--field` with which a text table is read."""
     if _suffix(name) not in TEXT_SUFFIXES:
         return []
-    path = beside.where / name
+    path = files.where / name
     try:
         dialect = dialect_of(path, ())
         rows = [row for _, row in islice(rows_of(path, dialect), _ROWS)]
     except (SmallfilesError, ValueError):
         return []
-    names = _Names.of(beside.kept, (_base(cell) for row in rows for cell in row))
+    names = _Names.of(kept, (_base(cell) for row in rows for cell in row))
     columns = [list(each) for each in zip(*rows, strict=False)]
 
     def matches(cells: Sequence[str]) -> int:
@@ -323,7 +326,7 @@ def _flags(beside: Beside, name: str) -> list[str]:
     at = max(range(len(columns)), key=lambda number: matches(columns[number][1:]))
     header = matches(columns[at][:1]) == 0
     labels = [cells[0] if header else f"column{number + 1}" for number, cells in enumerate(columns)]
-    cells, first = columns[at][1:], beside.kept[0].as_py()
+    cells, first = columns[at][1:], kept[0].as_py()
     is_whole = sum(_base(cell) in names.full for cell in cells) * 2 > len(cells)
     flags = []
     if labels[at].lower() not in IDS.split():

@@ -26,10 +26,10 @@ from smallfiles.manifest import Manifest
 from smallfiles.options import option, words
 from smallfiles.samples import ByteStore
 from smallfiles.sources import annotations as boxes
-from smallfiles.sources import flickr30k, folder, imagenet, inline, packed, tables, tarball, zips
-from smallfiles.sources.imagenet import official
+from smallfiles.sources import flickr30k, folder, imagenet, inline, packed, tables, tarball
 from smallfiles.sources.record import Source
 from smallfiles.sources.scanning import unlistable
+from smallfiles.sources.stores import FolderStore
 from smallfiles.sources.table_files import is_table
 from smallfiles.storage import answered
 
@@ -131,13 +131,16 @@ def _from_packed(path: Path, format: str, options: SourceOptions) -> Source:
         with raised_as(FormatError, SourceError):
             tree = tree_of(path)
         if tree is not None:
-            return tarball.from_archive(tree, options)
+            return tarball.from_archive(tarball.without_ignored(tree, options), options)
     if format != "files":
         return packed.load(path, format, options)
     options.refuse_unsupported("packed files", path)
-    source = _from_manifest(path / MANIFEST, None, options)
+    source = _from_manifest(path / MANIFEST, None, replace(options, ignore=()))
     manifest = packed.with_added_fields(source.manifest, path)
-    return replace(source, manifest=manifest, kind="packed files", resize=packed.resize_sidecar(path))
+    source = replace(source, manifest=manifest, kind="packed files", resize=packed.resize_sidecar(path))
+    blobs = [paths for name in manifest.blobs for paths in manifest.blob_paths(name).to_pylist()]
+    at_top = [name for name in (*manifest.paths.to_pylist(), *blobs) if "/" not in name]
+    return packed.with_names_beside(source, (MANIFEST, *at_top), options)
 
 
 def _from_folder(path: Path, options: SourceOptions) -> Source:
@@ -150,11 +153,11 @@ def _from_folder(path: Path, options: SourceOptions) -> Source:
         "folder": (folder.load, Path.is_dir),
     }
     if kind == "auto" and options.labels is None and (found := tables.find_metadata(path, options)):
-        return tables.join(path, found, options)
+        return tables.join_folder(path, found, options)
     if kind == "auto":
         kind = next(name for name, (_, recognises) in readers.items() if recognises(path))
     if kind == "folder" and options.labels is not None:
-        return tables.join(path, tables.Metadata(options.labels), options)
+        return tables.join_folder(path, tables.Metadata(options.labels), options)
     return readers[kind][0](path, options)
 
 
@@ -164,15 +167,15 @@ def _from_tar(path: Path, options: SourceOptions) -> Source:
         raise SourceError(
             f"{path} is a file", expected=f"a folder of kind {kind}", next_step="Check the path"
         )
-    if path.suffix.lower() != zips.SUFFIX and compression_of(path) is None and not _begins_as_tar(path):
+    if path.suffix.lower() != tarball.ZIP and compression_of(path) is None and not _begins_as_tar(path):
         raise SourceError(
             f"{path} is no tar file, no zip file and no manifest",
             expected="a folder, a tar or zip file or a manifest (.json)",
             next_step="Give the folder of the images; a packed file needs a suffix such as .arrow or .h5",
         )
-    archive = tarball.open_archive(path)
-    if kind == "imagenet" or (kind == "auto" and not archive.is_ours and official.role_of(archive)):
-        return official.from_archive(archive, options)
+    archive = tarball.without_ignored(tarball.open_archive(path), options)
+    if kind == "imagenet" or (kind == "auto" and not archive.is_ours and imagenet.role_of(archive)):
+        return imagenet.from_official(archive, options)
     return tarball.from_archive(archive, options)
 
 
@@ -225,10 +228,10 @@ def _store_at(root: Path, options: SourceOptions, first: str) -> tuple[ByteStore
     """The store for the bytes of a manifest, of whose paths `first` is one."""
     if format := packed.format_of(root):
         is_plain = format == "files"
-        return folder.FolderStore(root) if is_plain else packed.PackedStore(formats.open(root, format)), ()
+        return FolderStore(root) if is_plain else packed.PackedStore(formats.open(root, format)), ()
     if root.is_dir():
         if first.partition("/")[0] not in (name[:-4] for name in tarball.archives_in(root)):
-            return folder.FolderStore(root, follow_links=options.follow_links), ()
+            return FolderStore(root, follow_links=options.follow_links), ()
         archive = tarball.open_folder(root, replace(options, unlabelled=True))
         return tarball.TarStore(archive), archive.notes
     archive = tarball.open_archive(root)

@@ -22,15 +22,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeAlias
 
+import pyarrow as pa
+
+from smallfiles.arrays import column
 from smallfiles.errors import SourceError, first_few
 from smallfiles.folders import SourceOptions, choose_split
-from smallfiles.manifest import Manifest
+from smallfiles.manifest.listing import Files
 from smallfiles.progress import plural
 from smallfiles.sources import declarations
-from smallfiles.sources.declarations import Beside
-from smallfiles.sources.folder import FolderStore
-from smallfiles.sources.record import Source, noted, refuse_if_strict
-from smallfiles.sources.scanning import Tree, bad_line, lines_of, list_folder, read_text, sizes_of, walk
+from smallfiles.sources.record import Samples, Source, noted, refuse_if_strict, source_of
+from smallfiles.sources.scanning import Notes, Tree, bad_line, lines_of, list_folder, read_text, tree_of
+from smallfiles.sources.stores import FolderStore
 
 CAPTIONS_EACH = 5
 ALL = "all"
@@ -69,7 +71,7 @@ def load(path: Path, options: SourceOptions) -> Source:
     """
     options.refuse_unsupported("Flickr30K", path)
     images, notes = _image_folder(path, options)
-    file, splits, chosen = _caption_files(path, images.root, options)
+    file, splits, others, chosen = _caption_files(path, images.root, options)
     captions = read(file)
     split_of = None if splits is None else (captions if splits == file else read(splits)).split_of
     names = sorted(name for folder in images.folders for name in folder.files)
@@ -83,27 +85,27 @@ def load(path: Path, options: SourceOptions) -> Source:
             next_step="Check that both are of Flickr30K, and the split",
         )
     found = [captions.ordered(name) for name in kept]
-    manifest = Manifest.from_columns(kept, found, name="flickr30k", split=split)
-    if options.sizes:
-        sizes = sizes_of(images.root, manifest.paths, follow_links=options.follow_links)
-        manifest = manifest.with_sizes(sizes)
-    notes += chosen + tuple(captions.notes) + more + _others(path, images, options)
+    used = {file, splits, *(each for each in others if read(each).of == captions.of)}
+    notes += chosen + tuple(captions.notes) + more + _notes_on_others(path, images, used, options)
     store = FolderStore(images.root, follow_links=options.follow_links)
-    return Source(manifest, store, "flickr30k", notes, images.root)
+    columns = {"targets": found, "name": "flickr30k", "split": split}
+    keys = column(kept, pa.string())
+    return source_of(
+        Files(images.root, keys, store=store), Samples(keys, "flickr30k", columns, notes), options
+    )
 
 
-def _others(path: Path, images: Tree, options: SourceOptions) -> tuple[str, ...]:
+def _notes_on_others(path: Path, images: Tree, used: set[Path | None], options: SourceOptions) -> Notes:
     """Refuse other files that name the images; notes on those that a flag leaves out."""
-    tree = walk(path, options.suffixes, follow_links=options.follow_links, ignore=options.ignore)
-    others, samples = tree.other_paths(), images.paths()
-    used = [name for name in others.to_pylist() if name.rpartition("/")[2] in _FILES]
-    note = declarations.ignored_note(tree, options)
-    return note + declarations.check(Beside(path, others, samples, samples, used), options)
+    tree = tree_of(path, options)
+    files = Files(path, images.paths(), tree.other_paths())
+    note, names = declarations.ignored_note(path, tree.ignored(), options), files.others.to_pylist()
+    return note + declarations.check(files, files.samples, options, [n for n in names if path / n in used])
 
 
-def _image_folder(path: Path, options: SourceOptions) -> tuple[Tree, tuple[str, ...]]:
+def _image_folder(path: Path, options: SourceOptions) -> tuple[Tree, Notes]:
     """The folder with the most images; of several the least deep, then the first by name."""
-    tree = walk(path, options.suffixes, follow_links=options.follow_links, ignore=options.ignore)
+    tree = tree_of(path, options)
     holding = [folder for folder in tree.folders if folder.files]
     if not holding:
         raise SourceError(
@@ -137,8 +139,8 @@ def _find(path: Path, ignore: Sequence[str] = ()) -> list[Path]:
 
 def _caption_files(
     path: Path, images: Path, options: SourceOptions
-) -> tuple[Path, Path | None, tuple[str, ...]]:
-    """The file with the captions (Karpathy's split if there is no other), the split file, and notes."""
+) -> tuple[Path, Path | None, list[Path], Notes]:
+    """The file of captions (Karpathy's split if there is no other), the split file, others, and notes."""
     start = options.labels or path
     found = [start] if start.is_file() else _find(start, options.ignore)
     if start.name == KARPATHY:
@@ -155,16 +157,13 @@ def _caption_files(
             expected=f"{TOKEN}, {CSV} or {KARPATHY}",
             next_step="Put one of them next to the images, or give its path (--labels PATH)",
         )
-    same = [file for file in texts if file.name == captions.name]
-    others = [file for file in same if file.read_bytes() != captions.read_bytes()]
-    notes = [f"{file} has other captions and was left out" for file in others]
     split_from = f", splits from {splits.name}" if splits not in (None, captions) else ""
-    return captions, splits, (f"captions read from {captions.name}{split_from}", *notes)
+    return captions, splits, texts[1:], (f"captions read from {captions.name}{split_from}",)
 
 
 def _of_split(
     names: list[str], split_of: dict[str, str] | None, path: Path, options: SourceOptions
-) -> tuple[list[str], str, tuple[str, ...]]:
+) -> tuple[list[str], str, Notes]:
     """The images of the requested split; all of them where no file lists splits."""
     if split_of is None:
         if options.split not in (None, ALL):
@@ -184,7 +183,7 @@ def _of_split(
     return [name for name in names if split_of.get(name) == split], split, more + notes + missing
 
 
-def _left_over(names: list[str], captions: Captions, split: str, options: SourceOptions) -> tuple[str, ...]:
+def _left_over(names: list[str], captions: Captions, split: str, options: SourceOptions) -> Notes:
     """Images without captions, and captions without images."""
     counts = {name: len(captions.of.get(name, ())) for name in names}
     notes = noted([name for name in names if not counts[name]], "image", "without captions left out")

@@ -6,19 +6,16 @@
 
 The trap: ImageFolder takes any folder for a class: `val/images/` of tiny-imagenet becomes a single one, and
 `train/` and `val/` become two, as do `images/` and `masks/`. Here the first is labelled by its annotations,
-the second are splits, and the third are samples of two files (see `partners`). Notebook 02 shows more.
+the second are splits, and the third are samples of two files (see `pairing`). Notebook 02 shows more.
 """
 
 from __future__ import annotations
 
-import errno
-import os
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
-from stat import S_ISREG
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -26,133 +23,29 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from smallfiles.arrays import column, from_numpy
-from smallfiles.errors import SourceError, first_few, refuse_shortage
+from smallfiles.errors import SourceError, first_few
 from smallfiles.folders import IMAGE_SUFFIXES, SourceOptions
-from smallfiles.links import Boundary
-from smallfiles.manifest import Manifest
 from smallfiles.manifest.class_folders import Labelled, by_class, by_folder
-from smallfiles.manifest.listing import HEAD_BYTES, Files
+from smallfiles.manifest.listing import Files
 from smallfiles.progress import plural
-from smallfiles.sources import declarations
-from smallfiles.sources.declarations import Beside
-from smallfiles.sources.partners import FLAGS, Partners
-from smallfiles.sources.partners import find as find_partners
-from smallfiles.sources.record import Source, noted, refuse_if_strict, with_data_suffix
+from smallfiles.sources import declarations, record
+from smallfiles.sources.pairing import Partners
+from smallfiles.sources.pairing import find as find_partners
+from smallfiles.sources.record import Samples, Source
 from smallfiles.sources.roles import given_first
 from smallfiles.sources.scanning import (
+    Notes,
     Tree,
     bad_line,
     in_flight,
     lines_of,
     list_folder,
     read_text,
-    sizes_of,
-    walk,
+    tree_of,
 )
-from smallfiles.storage import answered, remember
 
 _ANNOTATIONS = "_annotations.txt"
 _CLASS_NUMBER = re.compile(r"\s*-?\d{1,9}\s*", re.ASCII)
-
-# Without O_NONBLOCK a named pipe in the tree would block the run for ever.
-_FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
-
-
-class FolderStore:
-    """Reads whole files of a folder: one open, one read, one close.
-
-    Each open is a round trip on a parallel file system. The size is checked after the read, when the client
-    already has it.
-
-    Args:
-        root: What paths are relative to.
-        follow_links: Allow links that lead out of it.
-    """
-
-    sequential = False
-
-    def __init__(self, root: Path, *, follow_links: bool = False) -> None:
-        self.root = Path(root).absolute()
-        self._prefix = str(self.root).rstrip("/") + "/"
-        remember(self.root)
-        self._boundary = Boundary(self.root, follow_links=follow_links)
-        self._flags = _FLAGS if follow_links else _FLAGS | os.O_NOFOLLOW
-
-    def size(self, path: str) -> int:
-        """Bytes of one file."""
-        try:
-            return answered(self._prefix + path, self._boundary.stat, path).st_size
-        except (OSError, ValueError) as error:
-            raise self._unreadable(path, error) from error
-
-    def read_into(self, path: str, buffer: memoryview) -> int:
-        """Read a whole file into the start of `buffer`; see `ByteStore.read_into`."""
-        try:
-            return answered(self._prefix + path, self._read_into, path, buffer)
-        except (OSError, ValueError) as error:
-            raise self._unreadable(path, error) from error
-
-    def _read_into(self, path: str, buffer: memoryview) -> int:
-        self._boundary.check_folder_of(path)
-        descriptor = self._opened(path)
-        try:
-            got = os.readv(descriptor, (buffer,))
-            about = os.fstat(descriptor)
-            if about.st_size != got or not S_ISREG(about.st_mode):
-                got = self._rest(path, descriptor, buffer, got)
-            return got
-        finally:
-            os.close(descriptor)
-
-    def _opened(self, path: str) -> int:
-        try:
-            return os.open(self._prefix + path, self._flags)
-        except OSError as error:
-            if error.errno != errno.ELOOP:
-                raise
-        descriptor = os.open(self._prefix + path, _FLAGS)  # a link
-        try:
-            self._boundary.check(path)
-        except SourceError:
-            os.close(descriptor)
-            raise
-        return descriptor
-
-    def describe(self) -> str:
-        """`folder /data/imagenet`."""
-        return f"folder {self.root}"
-
-    def __repr__(self) -> str:
-        return f"FolderStore({str(self.root)!r})"
-
-    def _rest(self, path: str, descriptor: int, buffer: memoryview, got: int) -> int:
-        """Complete a short read, or return the size of a file larger than the buffer."""
-        about = os.fstat(descriptor)
-        if not S_ISREG(about.st_mode):
-            raise self._bad(path, "is no regular file", "a file that can be read to its end")
-        while got < len(buffer):
-            more = os.readv(descriptor, (buffer[got:],))
-            if more == 0:
-                return got
-            got += more
-        return max(got, about.st_size)
-
-    def _unreadable(self, path: str, error: OSError | ValueError) -> SourceError:
-        refuse_shortage(error, self._prefix + path)
-        number = error.errno if isinstance(error, OSError) else None
-        if number == errno.ENOENT:
-            return self._bad(path, "is missing", "every file that the manifest names")
-        if number == errno.EISDIR:
-            return self._bad(path, "is a folder", "a file")
-        reason = os.strerror(number) if number else str(error)
-        return self._bad(path, f"cannot be read ({reason})", "a file that you may read")
-
-    def _bad(self, path: str, what: str, expected: str) -> SourceError:
-        return SourceError(
-            f"{self._prefix}{path} {what}",
-            expected=expected,
-            next_step="Check the file (ls -l), or make the manifest again if the data changed",
-        )
 
 
 def load(path: Path, options: SourceOptions) -> Source:
@@ -171,32 +64,31 @@ def load(path: Path, options: SourceOptions) -> Source:
         SourceError: It is no such tree; the message describes what was found.
     """
     options.refuse_unsupported("class folders", path)
-    declared = options.suffixes != IMAGE_SUFFIXES
-    tree, options, notes = find_samples(path, options)
-    partners = find_partners(path, tree, options)
+    tree, taken, notes = find_samples(path, options)
+    files = replace(record.files_of(tree, taken), declared=options.suffixes != IMAGE_SUFFIXES)
+    partners = find_partners(path, tree, taken)
     if partners is not None:
-        return _with_partners(path, tree, partners, options, notes)
-    refuse_if_strict(tree.notes(), options, path)
-    names, others = tree.paths(), tree.other_paths()
-    found = _labelled(path, tree, names, options, declared)
-    used = others.filter(pc.ends_with(others, _ANNOTATIONS)).to_pylist() if found.annotated else []
+        return _with_partners(tree, files, partners, taken, notes)
+    record.refuse_if_strict(tree.notes(), taken, path)
+    found = _labelled(files, taken)
+    used = (
+        files.others.filter(pc.ends_with(files.others, _ANNOTATIONS)).to_pylist() if found.annotated else []
+    )
     notes += found.notes
     if found.classes and not found.annotated:
         listed = first_few(found.classes, len(found.classes))
         notes += (f"{plural(len(found.classes), 'class', 'classes')} from the names of folders: {listed}",)
-    notes += tree.notes()
-    notes += declarations.check(Beside(path, others, names, found.kept(names), used), options)
-    return _source(path, names, found, options, notes)
+    return _source(files, files.samples, found, taken, notes + tree.notes(), used=used)
 
 
 def _with_partners(
-    path: Path, tree: Tree, partners: Partners, options: SourceOptions, notes: tuple[str, ...]
+    tree: Tree, files: Files, partners: Partners, options: SourceOptions, notes: Notes
 ) -> Source:
     """Samples of several files; labels are those of class folders, of .cls files beside them, or unknown."""
-    label = partial(by_folder, Files(path, partners.names), options.split, strict=options.strict)
-    found = label(no_classes=options.unlabelled, trusted=options.kind != "auto")
+    path, bare = files.where, Files(files.where, partners.names)
+    found = labels_of(bare, options)
     if partners.beside is None and len(found.classes) in (1, len(partners.names)):
-        found = label(no_classes=True)  # a wrapper, or one folder per sample
+        found = labels_of(bare, replace(options, unlabelled=True))  # a wrapper, or one folder per sample
     found, partners = partners.complete(found, path, strict=options.strict)
     metas, labels = (partners.side_files(tree, suffix) for suffix in (".json", ".cls"))
     if labels is not None and len(found.classes) < 2 and not options.unlabelled:
@@ -204,46 +96,53 @@ def _with_partners(
         found = replace(found, labels=numbers, classes=())
     else:
         labels = None
+    notes += found.notes
     if found.classes:
         classes = first_few(found.classes, len(found.classes))
-        found = replace(
-            found, notes=(*found.notes, f"labels from folders: {classes} (not with --unlabelled)")
-        )
+        notes += (f"labels from folders: {classes} (not with --unlabelled)",)
     used = [*partners.blobs.values(), partners.firsts, partners.lost, metas, labels]
     tree = tree.without(pa.chunked_array([each for each in used if each is not None]))
-    refuse_if_strict(tree.notes(), options, path)
-    notes += found.notes + tree.notes()
-    kept = found.kept(partners.firsts)
-    notes += declarations.check(Beside(path, tree.other_paths(), partners.firsts, kept), options)
-    return _source(path, partners.firsts, found, options, notes, partners.blobs, metas)
+    record.refuse_if_strict(tree.notes(), options, path)
+    files = replace(files, samples=partners.firsts, others=tree.other_paths())
+    more = {"metas": metas, **partners.blobs}
+    return _source(files, partners.firsts, found, options, notes + tree.notes(), more)
+
+
+def labels_of(files: Files, options: SourceOptions) -> Labelled:
+    """Label files by their folders, as far as the options ask for it."""
+    return by_folder(
+        files,
+        options.split,
+        no_classes=options.unlabelled,
+        strict=options.strict,
+        trusted=options.kind != "auto",
+    )
 
 
 def _source(
-    path: Path,
+    files: Files,
     names: pa.StringArray,
     found: Labelled,
     options: SourceOptions,
-    notes: tuple[str, ...],
-    blobs: Mapping[str, pa.StringArray] | None = None,
-    metas: pa.StringArray | None = None,
+    notes: Notes,
+    more: Mapping[str, pa.StringArray | None] | None = None,
+    used: Sequence[str] = (),
 ) -> Source:
     """The samples that are kept, in the order of ImageFolder: by class, then by path."""
     order = np.argsort(found.labels, kind="stable")
     rows = from_numpy(np.flatnonzero(found.keep)[order])
-    paths = names.take(rows)
-    manifest = Manifest.from_columns(
-        paths,
-        found.labels[order],
-        name=path.absolute().name or "dataset",
-        split=found.split,
-        classes=found.classes,
-        sizes=sizes_of(path, paths, follow_links=options.follow_links) if options.sizes else None,
-        metas=None if metas is None else _texts_in(path, metas.take(rows)),
-        blobs={name: files.take(rows) for name, files in (blobs or {}).items()},
-        first=given_first("image", options),
-    )
-    store = FolderStore(path, follow_links=options.follow_links)
-    return Source(manifest, store, "folder", notes, path)
+    blobs = {name: paths.take(rows) for name, paths in (more or {}).items() if paths is not None}
+    metas = blobs.pop("metas", None)
+    columns: dict[str, Any] = {
+        "name": files.where.absolute().name or "dataset",
+        "targets": found.labels[order],
+        "split": found.split,
+        "classes": found.classes,
+        "metas": None if metas is None else _texts_in(files.where, metas),
+        "blobs": blobs,
+        "first": given_first("image", options),
+    }
+    return record.source_of(files, Samples(names.take(rows), "folder", columns, notes, used=used), options)
 
 
 def _texts_in(root: Path, files: pa.StringArray) -> pa.StringArray:
@@ -273,55 +172,35 @@ def _labels_in(root: Path, files: pa.StringArray) -> npt.NDArray[np.int32]:
     return np.array([int(text) for text in texts], np.int32)
 
 
-def find_samples(path: Path, options: SourceOptions) -> tuple[Tree, SourceOptions, tuple[str, ...]]:
+def find_samples(path: Path, options: SourceOptions) -> tuple[Tree, SourceOptions, Notes]:
     """Walk a tree of images, or else of most of its data files; with the suffixes taken, and notes.
 
     Raises:
         SourceError: There are no images, and no other suffix is clear.
     """
-    tree = walk(path, options.suffixes, follow_links=options.follow_links, ignore=options.ignore)
-    options, notes = (options, ()) if len(tree) else with_data_suffix(options, tree.others())
+    tree = tree_of(path, options)
+    options, notes = (options, ()) if len(tree) else record.with_data_suffix(options, tree.others())
     if notes:
-        tree = walk(path, options.suffixes, follow_links=options.follow_links, ignore=options.ignore)
+        tree = tree_of(path, options)
     if not len(tree):
         raise no_images(tree, options)
-    return tree, options, (*notes, *declarations.ignored_note(tree, options))
+    return tree, options, (*notes, *declarations.ignored_note(path, tree.ignored(), options))
 
 
-def _labelled(
-    path: Path, tree: Tree, names: pa.StringArray, options: SourceOptions, declared: bool
-) -> Labelled:
+def _labelled(files: Files, options: SourceOptions) -> Labelled:
     """Label by class folder, or else by annotations; only a test split may have neither."""
-    look = partial(_head, path)
-    files = Files(path, names, tree.other_paths(), tree.empty(), look, fields_flag=FLAGS, declared=declared)
-    found = by_folder(
-        files,
-        options.split,
-        no_classes=options.unlabelled,
-        strict=options.strict,
-        trusted=options.kind != "auto",
-    )
+    found = labels_of(files, options)
     if found.classes or options.unlabelled:
         return found
-    own = found.kept(names)
-    if annotated := _by_annotations(path / found.below, own, strict=options.strict):
+    own = found.kept(files.samples)
+    if annotated := _by_annotations(files.where / found.below, own, strict=options.strict):
         keep = found.keep.copy()
         keep[keep] = annotated.keep
         return replace(annotated, keep=keep, split=found.split)
     if found.split != "test":
-        declarations.check(Beside(path, tree.other_paths(), names, own), options)
-        raise no_classes(path, len(own), "one folder per class", options)
+        declarations.check(files, own, options)
+        raise no_classes(files.where, len(own), "one folder per class", options)
     return found
-
-
-def _head(root: Path, name: str) -> bytes:
-    """The first bytes of a file: enough for the header of a picture."""
-
-    def read() -> bytes:
-        with (root / name).open("rb") as file:
-            return file.read(HEAD_BYTES)
-
-    return answered(root / name, read)
 
 
 def _by_annotations(root: Path, names: pa.StringArray, *, strict: bool) -> Labelled | None:
@@ -341,7 +220,7 @@ def _by_annotations(root: Path, names: pa.StringArray, *, strict: bool) -> Label
     of = column([class_of.get(name) for name in found], pa.string())
     classes = sorted(set(class_of.values()) | set(_all_classes(root)))
     labelled = by_class(names, of, classes, file.name, strict=strict)
-    absent = noted(sorted(class_of.keys() - set(found)), "annotated image", "missing")
+    absent = record.noted(sorted(class_of.keys() - set(found)), "annotated image", "missing")
     return replace(
         labelled, annotated=True, notes=(f"labels read from {file.name}", *labelled.notes, *absent)
     )

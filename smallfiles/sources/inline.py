@@ -14,42 +14,38 @@ from __future__ import annotations
 import json
 import os
 import re
+import threading
+from bisect import bisect_right
+from collections import OrderedDict
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
-from itertools import islice
+from dataclasses import dataclass
+from itertools import accumulate, islice
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from smallfiles import kinds
-from smallfiles.arrays import as_mask, column, from_numpy, scalar, suffixes_of
+from smallfiles.arrays import as_mask, column, from_numpy, joined, one_chunk, scalar, suffixes_of
+from smallfiles.digests import name_hashes
 from smallfiles.errors import SourceError, first_few
-from smallfiles.folders import (
-    FILE_SUFFIXES,
-    IMAGE_SUFFIXES,
-    SourceOptions,
-    canonical_split,
-    is_hidden,
-)
+from smallfiles.folders import FILE_SUFFIXES, IMAGE_SUFFIXES, SourceOptions, canonical_split, is_hidden
 from smallfiles.links import Boundary
 from smallfiles.manifest import Manifest
+from smallfiles.manifest.columns import SUSPICIOUS_PATH
+from smallfiles.manifest.listing import Files
 from smallfiles.progress import plural, progress
 from smallfiles.samples import ByteStore
-from smallfiles.sources import tables
-from smallfiles.sources.record import Source, chosen_split, left_out, refuse_if_strict
+from smallfiles.sources import declarations, table_files, tables
+from smallfiles.sources.packed import BLOB_MARK
+from smallfiles.sources.record import Samples, Source, chosen_split, left_out, refuse_if_strict
 from smallfiles.sources.roles import roles_inside, says_files
-from smallfiles.sources.row_store import (
-    KEPT_BYTES,
-    RowStore,
-    further_paths,
-    number_of,
-    numbered_keys,
-    path_keys,
-)
-from smallfiles.sources.table_files import batches_of, file_columns, groups_of, plain, schema_of, unreadable
+from smallfiles.sources.scanning import Notes
+from smallfiles.sources.stores import NamedStore
+from smallfiles.storage import answered
 
 _SUFFIXES = (".parquet", ".arrow")
 _SHARD = re.compile(r"(?P<split>.+)-(?P<number>\d{5})-of-(?P<count>\d{5})")
@@ -77,7 +73,7 @@ class Found:
     files: tuple[Path, ...]
     columns: tuple[str, ...]
     split: str
-    notes: tuple[str, ...] = ()
+    notes: Notes = ()
 
 
 def find(path: Path, split: str | None, columns: Sequence[str] | None = None) -> Found | None:
@@ -93,9 +89,9 @@ def find(path: Path, split: str | None, columns: Sequence[str] | None = None) ->
         SourceError: The split is not there or not clear, or one of its numbered files is missing.
     """
     files = _tables_in(path)
-    inside = file_columns(files[0]) if files else ()
+    inside = table_files.file_columns(files[0]) if files else ()
     if files and not inside:
-        inside = file_columns(files[0], binary=True)
+        inside = table_files.file_columns(files[0], binary=True)
         if columns is not None and not says_files(inside, columns):
             return None
     if not inside:
@@ -155,9 +151,11 @@ def load(found: Found, options: SourceOptions) -> Source:
         name=found.root.absolute().name.partition(".")[0],
     )
     store = RowStore(found.root, found.files, found.columns, roles.image)
-    return replace(
-        tables.source_of(rows, options, (*found.notes, *notes), store), kind="table with files inside"
-    )
+    used = [file.relative_to(found.root).as_posix() for file in _tables_in(found.root)]
+    others = declarations.names_beside(found.root, used, options)
+    files = Files(found.root, keys, others, store=store, labels_flag="")
+    about = Samples(keys, "table with files inside", {})
+    return tables.source_of_rows(rows, options, (*found.notes, *notes), files, about)
 
 
 @dataclass(frozen=True)
@@ -204,15 +202,17 @@ def _scan(found: Found) -> tuple[pa.Table, int, dict[str, _Inside]]:
     with progress(len(found.files), f"read {found.root.name}", unit="files") as bar:
         for file in found.files:
             try:
-                if (file_columns(file) or file_columns(file, binary=True)) != found.columns:
+                if (
+                    table_files.file_columns(file) or table_files.file_columns(file, binary=True)
+                ) != found.columns:
                     raise ValueError(f"its files are not in the columns {', '.join(found.columns)}")
-                groups_of(file)  # refuses those that are too large
-                for batch in batches_of(file):
+                table_files.groups_of(file)  # refuses those that are too large
+                for batch in table_files.batches_of(file):
                     for name in found.columns:
                         looks[name].append(_look(batch.column(name)))
                     rest.append(pa.Table.from_batches([batch]).drop_columns([*found.columns]))
             except (OSError, ValueError, pa.ArrowException) as error:
-                raise unreadable(file, error) from error
+                raise table_files.unreadable(file, error) from error
             bar.advance()
     if not rest:
         raise SourceError(
@@ -227,9 +227,13 @@ def _scan(found: Found) -> tuple[pa.Table, int, dict[str, _Inside]]:
     try:
         table = pa.concat_tables(rest, promote_options="default").combine_chunks()
     except pa.ArrowException as error:
-        raise unreadable(found.root, error) from error
+        raise table_files.unreadable(found.root, error) from error
     count = len(inside[found.columns[0]].sizes)
-    return pa.table({name: plain(table.column(name)) for name in table.column_names}), count, inside
+    return (
+        pa.table({name: table_files.plain(table.column(name)) for name in table.column_names}),
+        count,
+        inside,
+    )
 
 
 def _look(files: pa.Array) -> tuple[pa.Array, ...]:
@@ -301,7 +305,118 @@ def _refuse_missing(files: Sequence[Path], root: Path) -> None:
 def _class_names(path: Path, target: str | None) -> tuple[str, ...]:
     """Names of integer labels, as Hugging Face writes them into the schema."""
     with suppress(ValueError, KeyError, TypeError):
-        features = json.loads((schema_of(path).metadata or {})[b"huggingface"])["info"]["features"]
+        features = json.loads((table_files.schema_of(path).metadata or {})[b"huggingface"])["info"][
+            "features"
+        ]
         if features[target]["_type"] == "ClassLabel":
             return tuple(map(str, features[target]["names"]))
     return ()
+
+
+KEPT_BYTES = 128 << 20
+"""Decoded groups that a process keeps, beside the one in use."""
+
+
+def path_keys(paths: pa.Array) -> pa.Array | None:
+    """Paths beside the bytes as keys; None unless all are there, usable, with a suffix, and no two equal."""
+    if paths.null_count or pc.any(pc.match_substring_regex(paths, SUSPICIOUS_PATH)).as_py():
+        return None
+    hashes = np.sort(name_hashes(paths))
+    is_known = pc.all(pc.is_in(suffixes_of(paths), column(FILE_SUFFIXES, pa.string()))).as_py()
+    return paths if is_known and not (hashes[1:] == hashes[:-1]).any() else None
+
+
+def numbered_keys(count: int, suffixes: pa.Array) -> pa.Array:
+    """The number of each row as its key; null without a suffix."""
+    return joined(column([f"{row:08d}" for row in range(count)], pa.string()), suffixes)
+
+
+def further_paths(keys: pa.Array, number: int, suffixes: pa.Array) -> pa.Array:
+    """What `RowStore` finds the files of its column `number` by; null without a file."""
+    return joined(keys, scalar(f"{BLOB_MARK}{number}"), suffixes)
+
+
+def number_of(path: str) -> int:
+    """The number of the column in such a path."""
+    return int(path.rpartition(BLOB_MARK)[2].partition(".")[0])
+
+
+class RowStore(NamedStore):
+    """Reads files that are in the rows of tables.
+
+    Args:
+        root: The file, or the folder of them.
+        files: In order.
+        columns: Those with files in them.
+        first: The one of the first files, whose paths are keys.
+    """
+
+    kind, made_from = "table", "these files"
+
+    def __init__(self, root: Path, files: Sequence[Path], columns: Sequence[str], first: str) -> None:
+        self._files, self._columns, self._first = tuple(files), tuple(columns), first
+        super().__init__(root)
+        self._begin()
+
+    def _begin(self) -> None:
+        self._lock = threading.Lock()
+        self._groups: list[table_files.Group] = []
+        self._kept: OrderedDict[tuple[int, str], pa.ChunkedArray] = OrderedDict()
+
+    def _bytes(self, path: str) -> memoryview:
+        key, mark, _ = path.partition(BLOB_MARK)
+        name = self._columns[number_of(path)] if mark else self._first
+        with self._lock:
+            row = self._number(key)
+            at = bisect_right(self._ends, row)
+            found = self._group(at, name)[row - (self._ends[at - 1] if at else 0)]
+        if not found.is_valid:
+            raise self._missing(path)
+        return memoryview(found.as_buffer()).cast("B")
+
+    def _number(self, key: str) -> int:
+        """The row of a key; looks at the files at the first call."""
+        if not self._groups:
+            self._groups = [group for file in self._files for group in table_files.groups_of(file)]
+            self._ends = list(accumulate(group.rows for group in self._groups))
+            paths = [table_files.read_group(group, self._first, "path") for group in self._groups]
+            self._keys = path_keys(one_chunk(pa.chunked_array([c for each in paths for c in each.chunks])))
+        if self._keys is not None:
+            return self._row(key)
+        digits = key.partition(".")[0]
+        if not digits.isdecimal() or int(digits) >= self._ends[-1]:
+            raise self._missing(key)
+        return int(digits)
+
+    def _names(self) -> pa.StringArray:
+        return self._keys
+
+    def _group(self, at: int, name: str) -> pa.ChunkedArray:
+        """The bytes of a group of rows; decoded once while it is kept."""
+        if (found := self._kept.pop((at, name), None)) is None:
+            try:
+                found = answered(
+                    self._groups[at].file, table_files.read_group, self._groups[at], name, "bytes"
+                )
+            except (OSError, ValueError, pa.ArrowException) as error:
+                raise table_files.unreadable(self._groups[at].file, error) from error
+            held = found.nbytes
+            while self._kept and held + sum(each.nbytes for each in self._kept.values()) > KEPT_BYTES:
+                self._kept.popitem(last=False)
+        self._kept[at, name] = found
+        return found
+
+    def _state_of_file(self) -> tuple[int, int] | None:
+        try:
+            states = [answered(file, file.stat) for file in self._files]
+        except OSError:
+            return None  # reading says why
+        return sum(each.st_size for each in states), max(each.st_mtime_ns for each in states)
+
+    def __getstate__(self) -> dict[str, Any]:
+        names = ("_lock", "_groups", "_kept", "_ends", "_keys")
+        return {name: value for name, value in super().__getstate__().items() if name not in names}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._begin()

@@ -8,7 +8,7 @@ packed file. Notebook 03 makes one.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -27,12 +27,18 @@ from smallfiles.fields import further_files, name_problem
 from smallfiles.folders import IMAGE_SUFFIXES, SourceOptions
 from smallfiles.formats import provenance
 from smallfiles.formats.files.reading import MANIFEST
+from smallfiles.formats.tar.archive import Archive
+from smallfiles.formats.tar.reader import TarTable
 from smallfiles.formats.tar.streams import compression_of
 from smallfiles.manifest import Manifest
-from smallfiles.manifest.writing import FORMAT
+from smallfiles.manifest.document import FORMAT
+from smallfiles.manifest.listing import Files
 from smallfiles.progress import plural
 from smallfiles.samples import UNLABELLED, Blob, Buffer, Reader
-from smallfiles.sources.record import NamedStore, Source
+from smallfiles.sources import declarations
+from smallfiles.sources.record import Source
+from smallfiles.sources.stores import FolderStore, NamedStore
+from smallfiles.sources.tarball import TarStore
 
 _HEAD_BYTES = 1024
 BLOB_MARK = "\x1f"
@@ -116,7 +122,8 @@ def load(path: Path, format: str, options: SourceOptions) -> Source:
         FormatError: It is damaged.
         ManifestError: Its keys or targets cannot be those of a data set.
     """
-    what = "shards of others" if _is_foreign_tar(path, format) else "a packed output"
+    what = "packed shards" if format == "tar" and path.is_dir() else "a packed output"
+    what = "shards of others" if _is_foreign_tar(path, format) else what
     options.refuse_unsupported(what, path)
     reader = _open(path, format, options)
     about = reader.info()
@@ -143,7 +150,36 @@ def load(path: Path, format: str, options: SourceOptions) -> Source:
     member_suffixes = provenance.member_suffixes(record) or tuple(about.get("member_suffixes", ()))
     store = PackedStore(reader)
     more = (resize_of(reader), member_suffixes, provenance.columns(record))
-    return Source(manifest, store, f"packed {format}", notes, path, *more)
+    source = Source(manifest, store, f"packed {format}", notes, path, *more)
+    if not (format == "tar" and path.is_dir()):
+        return source
+    table = getattr(reader, "_table", lambda: None)()
+    return with_names_beside(source, (), options, table.shards.others if isinstance(table, TarTable) else ())
+
+
+def with_names_beside(
+    source: Source, used: Sequence[str], options: SourceOptions, ignored: Sequence[Archive] = ()
+) -> Source:
+    """Refuse files that name the samples of a packed folder, and are not part of it.
+
+    Args:
+        source: The samples.
+        used: Files that are part of it.
+        options: With what is ignored.
+        ignored: Members of its shards that are no fields.
+    """
+    assert source.root is not None
+    keys, root = source.manifest.paths, source.root
+    stores = {archive.path.name: TarStore(archive) for archive in ignored}
+    members = [f"{archive.path.name}/{name}" for archive in ignored for name in archive.names.to_pylist()]
+
+    def head(path: str) -> bytes:
+        shard, _, name = path.partition("/")
+        return stores[shard].head(name) if shard in stores else FolderStore(root).head(path)
+
+    others = declarations.names_beside(root, used, options, members)
+    files = Files(root, keys, others, inside=head, labels_flag="", classes_flag="")
+    return replace(source, notes=(*source.notes, *declarations.check(files, keys, options)))
 
 
 def _open(path: Path, format: str, options: SourceOptions) -> Reader:

@@ -6,25 +6,29 @@ a caption, folders left out) is listed in `Source.notes`. Notebook 02 reads them
 
 from __future__ import annotations
 
-from bisect import bisect_left
-from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from stat import S_ISDIR
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
-import xxhash
 
-from smallfiles.digests import name_hashes
 from smallfiles.errors import SourceError, first_few
 from smallfiles.folders import IMAGE_SUFFIXES, SourceOptions, canonical_split, choose_split, data_suffix
 from smallfiles.manifest import Manifest
 from smallfiles.manifest.class_folders import own_split
+from smallfiles.manifest.listing import Files
 from smallfiles.progress import plural
-from smallfiles.samples import Buffer, ByteStore
-from smallfiles.storage import answered
+from smallfiles.samples import ByteStore
+from smallfiles.sources import declarations
+from smallfiles.sources.scanning import Notes, Tree, sizes_of
+from smallfiles.sources.stores import FolderStore
+
+FIELDS_FLAG = (
+    "--field mask=masks/{stem}.png, or "
+    "--field image=imagesTr/{id}_0000.nii.gz --field mask=labelsTr/{id}.nii.gz"
+)
+"""How a user says which files belong together."""
 
 
 @dataclass(frozen=True)
@@ -45,25 +49,25 @@ class Source:
     manifest: Manifest
     store: ByteStore
     kind: str
-    notes: tuple[str, ...] = ()
+    notes: Notes = ()
     root: Path | None = None
     resize: Mapping[str, Any] | None = None
     member_suffixes: tuple[str, ...] = ()
     columns: tuple[str, ...] = ()
 
 
-def noted(names: Collection[object] | pa.Array, one: str, what: str) -> tuple[str, ...]:
+def noted(names: Collection[object] | pa.Array, one: str, what: str) -> Notes:
     """A note on what is odd, with the count and the first few; none if there is nothing."""
     few = first_few(names, len(names))
     return (f"{plural(len(names), one)} {what}: {few}",) if len(names) else ()
 
 
-def left_out(names: Collection[object] | pa.Array, one: str, which: str) -> tuple[str, ...]:
+def left_out(names: Collection[object] | pa.Array, one: str, which: str) -> Notes:
     """A note on what has no place in a source."""
     return noted(names, one, f"{which} left out")
 
 
-def chosen_split(found: Iterable[str], wanted: str | None, where: Path) -> tuple[str, str, tuple[str, ...]]:
+def chosen_split(found: Iterable[str], wanted: str | None, where: Path) -> tuple[str, str, Notes]:
     """The chosen one of the splits of a source, as it is spelled there, its usual name, and notes.
 
     Args:
@@ -81,9 +85,7 @@ def chosen_split(found: Iterable[str], wanted: str | None, where: Path) -> tuple
     return name, canonical_split(name, named) or name, notes
 
 
-def with_data_suffix(
-    options: SourceOptions, counts: Mapping[str, int]
-) -> tuple[SourceOptions, tuple[str, ...]]:
+def with_data_suffix(options: SourceOptions, counts: Mapping[str, int]) -> tuple[SourceOptions, Notes]:
     """The options for a source without images: with the suffix of most data files, and a note on it.
 
     Args:
@@ -96,7 +98,7 @@ def with_data_suffix(
     return replace(options, suffixes=(suffix,)), (f"no images: {suffix} files taken as samples",)
 
 
-def refuse_if_strict(notes: tuple[str, ...], options: SourceOptions, where: object) -> None:
+def refuse_if_strict(notes: Notes, options: SourceOptions, where: object) -> None:
     """Raise SourceError if something was left out or is odd and nothing may be."""
     if notes and options.strict:
         raise SourceError(
@@ -106,105 +108,63 @@ def refuse_if_strict(notes: tuple[str, ...], options: SourceOptions, where: obje
         )
 
 
-class NamedStore:
-    """Base of stores that read from one file: finds the row of a name.
+@dataclass(frozen=True)
+class Samples:
+    """The samples that a rule found among files.
 
     Args:
-        path: The file.
+        keys: Path of each.
+        kind: What the source was recognised as, in words.
+        columns: Further arguments of `Manifest.from_columns`.
+        notes: What was odd or chosen, one sentence per item.
+        faults: What was left out; `--strict` refuses it.
+        used: Other files that were read.
+        chosen: The one of them that was read where another of its kind could have been; empty if none was.
+        files: Paths of all files of the samples, if there are more than keys.
+        more: Further fields of `Source`.
     """
 
-    kind, made_from, sequential = "file", "this file", False
-
-    def __init__(self, path: Path) -> None:
-        self.path = path.absolute()
-        self._lookup: Lookup | None = None
-        self._state = self._state_of_file()
-
-    def _names(self) -> pa.StringArray:
-        raise NotImplementedError
-
-    def _bytes(self, path: str) -> Buffer:
-        raise NotImplementedError
-
-    def size(self, path: str) -> int:
-        """Bytes of one file."""
-        return len(self._bytes(path))
-
-    def read_into(self, path: str, buffer: memoryview) -> int:
-        """Read a file into the start of `buffer`; see `ByteStore.read_into`."""
-        data = self._bytes(path)
-        if len(data) <= len(buffer):
-            buffer[: len(data)] = data
-        return len(data)
-
-    def _row(self, path: str) -> int:
-        lookup = self._lookup
-        if lookup is None:
-            lookup = self._lookup = Lookup(self._names())
-        row = lookup.row(path)
-        if row < 0:
-            raise self._missing(path)
-        return row
-
-    def _missing(self, path: str) -> SourceError:
-        return SourceError(
-            f"{path} is missing in {self.describe()}",
-            expected="every sample of the manifest",
-            next_step=f"Make the manifest again from {self.made_from}",
-        )
-
-    def check_unchanged(self) -> None:
-        """Refuse a file that was written again since it was looked at: its samples may lie elsewhere now.
-
-        Raises:
-            SourceError: Its size or its time of modification is another.
-        """
-        if self._state_of_file() != self._state:
-            raise SourceError(
-                f"{self.path} was changed while it was read",
-                expected="the file that it was in the beginning",
-                next_step="Run it again when nothing writes to it",
-            )
-
-    def _state_of_file(self) -> tuple[int, int] | None:
-        try:
-            status = answered(self.path, self.path.stat)
-        except OSError:
-            return None  # reading says why
-        return None if S_ISDIR(status.st_mode) else (status.st_size, status.st_mtime_ns)
-
-    def describe(self) -> str:
-        """`tar /data/train.tar`."""
-        return f"{self.kind} {self.path}"
-
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}({str(self.path)!r})"
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_lookup": None}
+    keys: pa.StringArray
+    kind: str
+    columns: Mapping[str, Any]
+    notes: Notes = ()
+    faults: Notes = ()
+    used: Sequence[str] = ()
+    chosen: str = ""
+    files: pa.StringArray | None = None
+    more: Mapping[str, Any] = field(default_factory=dict)
 
 
-class Lookup:
-    """Row of a name among millions, without a dict: sorted 64-bit hashes, then the name itself.
+def source_of(files: Files, found: Samples, options: SourceOptions) -> Source:
+    """Make a source of the samples that a rule found: the last step of all readers.
 
-    Args:
-        names: Unique names.
+    Raises:
+        SourceError: Something was left out and `--strict` was given, or other files name the samples.
+        ManifestError: Keys or targets cannot be those of a data set.
     """
+    assert files.store is not None
+    refuse_if_strict(found.faults, options, files.where)
+    columns = dict(found.columns)
+    if options.sizes and isinstance(files.store, FolderStore) and "sizes" not in columns:
+        columns["sizes"] = sizes_of(files.where, found.keys, follow_links=options.follow_links)
+    columns.setdefault("name", files.where.absolute().name.partition(".")[0] or "dataset")
+    manifest = Manifest.from_columns(found.keys, **columns)
+    kept = found.keys if found.files is None else found.files
+    notes = declarations.check(files, kept, options, found.used, found.chosen)
+    notes = (*found.notes, *found.faults, *notes)
+    return Source(manifest, files.store, found.kind, notes, files.where, **found.more)
 
-    def __init__(self, names: pa.StringArray) -> None:
-        self._names = names
-        hashes = name_hashes(names)
-        order = np.argsort(hashes, kind="stable")
-        self._hashes = hashes[order].data
-        self._rows = order.astype(np.uint32).data
 
-    def row(self, name: str) -> int:
-        """Row of a name; -1 if there is none."""
-        wanted = xxhash.xxh3_64_intdigest(name.encode("utf-8", "surrogatepass"))
-        at = bisect_left(self._hashes, wanted)
-        while at < len(self._hashes) and self._hashes[at] == wanted:
-            row: int = self._rows[at]
-            if self._names[row].as_py() == name:
-                return row
-            at += 1
-        return -1
+def files_of(tree: Tree, options: SourceOptions) -> Files:
+    """The files of a tree, as rules take them."""
+    store = FolderStore(tree.root, follow_links=options.follow_links)
+    return Files(
+        tree.root,
+        tree.paths(),
+        tree.other_paths(),
+        tree.empty(),
+        store.head,
+        fields_flag=FIELDS_FLAG,
+        declared=options.suffixes != IMAGE_SUFFIXES,
+        store=store,
+    )

@@ -17,29 +17,23 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from pathlib import Path
-from typing import TypeVar
+from typing import TypeAlias, TypeVar
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from pysquashfs.text import foreign_encoding
+from smallfiles import links
 from smallfiles.arrays import column, one_chunk
 from smallfiles.errors import SourceError, first_few, refuse_foreign_locale, refuse_shortage
 from smallfiles.faults import is_utf8
-from smallfiles.folders import by_suffix, in_words, is_hidden, is_ignored
-from smallfiles.links import (
-    BROKEN,
-    LOOP,
-    PARENT,
-    SECOND,
-    Boundary,
-    is_within,
-    leading_out,
-    refuse_lost_folders,
-)
+from smallfiles.folders import SourceOptions, by_suffix, in_words, is_hidden, is_ignored
 from smallfiles.progress import plural
 from smallfiles.storage import ReadingPool, answered, remember
+
+Notes: TypeAlias = tuple[str, ...]
+"""Sentences on what was odd, chosen or left out."""
 
 _IN_FLIGHT = 32
 _STATS_AT_ONCE = 512
@@ -130,7 +124,7 @@ class Tree:
         """Paths of the files and folders that `--ignore` leaves out."""
         return [folder.prefix + name for folder in self.folders for name in folder.ignored]
 
-    def notes(self) -> tuple[str, ...]:
+    def notes(self) -> Notes:
         """Sentences on what was left out."""
         notes = []
         if hidden := [folder.prefix + name for folder in self.folders for name in folder.hidden]:
@@ -169,7 +163,7 @@ def walk(
         SourceError: A folder cannot be listed, a name is not portable (not UTF-8, a line break), a link leads
             out of the root, or a folder has nothing but links that lead nowhere.
     """
-    Boundary(root, follow_links=follow_links).check(below)
+    links.Boundary(root, follow_links=follow_links).check(below)
     start = root / below if below else root
     remember(root)
     lister = _Lister(start, os.path.realpath(root), tuple(suffixes), follow_links, tuple(ignore), below)
@@ -184,11 +178,17 @@ def walk(
             ]
     found.sort(key=lambda folder: (folder.path.split("/", 1)[0], folder.path))
     if out := [link for folder in found for link in folder.out]:
-        raise leading_out(start, out)
+        raise links.leading_out(start, out)
     filled = [folder.prefix for folder in found if folder.files or folder.others]
     left = [name for folder in found for name in folder.left]
-    refuse_lost_folders(start, left, lambda path: any(each.startswith(f"{path}/") for each in filled))
+    links.refuse_lost_folders(start, left, lambda path: any(each.startswith(f"{path}/") for each in filled))
     return Tree(start, tuple(found))
+
+
+def tree_of(root: Path, options: SourceOptions, below: str = "") -> Tree:
+    """List a tree as the user wishes; see `walk`."""
+    links, ignore = options.follow_links, options.ignore
+    return walk(root, options.suffixes, below=below, follow_links=links, ignore=ignore)
 
 
 def list_folder(path: Path, ignore: Sequence[str] = (), below: str = "") -> Folder:
@@ -213,7 +213,7 @@ def sizes_of(
     Raises:
         SourceError: A file is missing, or a link leads out of the root.
     """
-    boundary = Boundary(root, follow_links=follow_links)
+    boundary = links.Boundary(root, follow_links=follow_links)
     if foreign_encoding() and not pc.all(pc.string_is_ascii(paths)).as_py():
         refuse_foreign_locale(root)
 
@@ -369,21 +369,21 @@ class _Lister:
             if entry.is_file():
                 return None
             if not entry.is_dir():
-                return BROKEN if entry.is_symlink() else "neither a file nor a folder"
+                return links.BROKEN if entry.is_symlink() else "neither a file nor a folder"
         except OSError as error:
             if error.errno != errno.ELOOP:
                 raise
-            return LOOP
+            return links.LOOP
         if not entry.is_symlink():
             return None
-        if is_within(os.path.realpath(Path(entry.path).parent), os.path.realpath(entry.path)):
-            return PARENT
+        if links.is_within(os.path.realpath(Path(entry.path).parent), os.path.realpath(entry.path)):
+            return links.PARENT
         limit = _HOPS_ANYWHERE if self.follow_links else _HOPS_INSIDE
-        return None if hops < limit else SECOND
+        return None if hops < limit else links.SECOND
 
     def _outside(self, entry: os.DirEntry[str]) -> str | None:
         """The target of a link that leads out of the tree and may not be followed."""
         if self.follow_links or not entry.is_symlink():
             return None
         target = os.path.realpath(entry.path)
-        return None if is_within(target, self.real_root) else target
+        return None if links.is_within(target, self.real_root) else target

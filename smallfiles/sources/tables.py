@@ -20,7 +20,6 @@ from functools import partial
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -28,29 +27,18 @@ from smallfiles.arrays import as_mask, column, folders_of, from_numpy, joined, o
 from smallfiles.errors import SourceError, first_few
 from smallfiles.faults import summary_of
 from smallfiles.folders import SourceOptions, canonical_split, choose_split, is_ignored
-from smallfiles.manifest import Manifest
 from smallfiles.manifest.class_folders import own_split
 from smallfiles.manifest.columns import path_column
+from smallfiles.manifest.listing import Files
 from smallfiles.progress import plural
-from smallfiles.samples import UNLABELLED, ByteStore
-from smallfiles.sources import declarations
-from smallfiles.sources.declarations import Beside
-from smallfiles.sources.folder import FolderStore, find_samples
-from smallfiles.sources.record import Source, chosen_split, left_out, refuse_if_strict
-from smallfiles.sources.roles import (
-    IDS,
-    MORE_FILES,
-    PATHS,
-    Roles,
-    check_columns,
-    filled,
-    given_first,
-    known_targets,
-    names_files,
-    roles_of,
-    sentence,
-)
-from smallfiles.sources.scanning import list_folder, sizes_of
+from smallfiles.samples import UNLABELLED
+from smallfiles.sources import record
+from smallfiles.sources import roles as column_roles
+from smallfiles.sources.folder import find_samples
+from smallfiles.sources.record import Samples, Source
+from smallfiles.sources.roles import Roles, check_columns
+from smallfiles.sources.scanning import Notes, list_folder, sizes_of
+from smallfiles.sources.stores import FolderStore
 from smallfiles.sources.table_files import (
     TEXT_SUFFIXES,
     as_truth,
@@ -78,24 +66,7 @@ class Metadata:
     file: Path
     below: str = ""
     others: tuple[Path, ...] = ()
-    notes: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True)
-class Files:
-    """The files that the rows of a table are matched with.
-
-    Args:
-        samples: Paths of those that may be first files.
-        all: Paths of all, if they are inside another file; None for a folder.
-        sizes: Bytes of each sample, if they are known.
-        store: Reads them; that of the folder by default.
-    """
-
-    samples: pa.StringArray
-    all: pa.StringArray | None = None
-    sizes: npt.NDArray[np.int64] | None = None
-    store: ByteStore | None = None
+    notes: Notes = ()
 
 
 @dataclass(frozen=True)
@@ -139,11 +110,13 @@ def load(path: Path, options: SourceOptions) -> Source:
     options.refuse_unsupported("a table", path)
     table, notes = read_with_notes(path, options.columns)
     root = options.root or path.absolute().parent
-    roles = roles_of(table, path, options, PATHS, root)
+    roles = column_roles.roles_of(table, path, options, column_roles.PATHS, root)
     paths = _complete(_paths(table, roles.image, path), path)
     with summary_of(path):
         keys = path_column(paths)
-    return source_of(Rows(path, table, roles, keys, _blobs(table, roles, path), root), options, notes)
+    rows = Rows(path, table, roles, keys, _blobs(table, roles, path), root)
+    store = FolderStore(root, follow_links=options.follow_links)
+    return source_of_rows(rows, options, notes, Files(root, keys, store=store), Samples(keys, "table", {}))
 
 
 def find_metadata(folder: Path, options: SourceOptions) -> Metadata | None:
@@ -175,7 +148,7 @@ def _metadata_in(folder: Path, options: SourceOptions) -> Path | None:
 def _tells_more_than_folders(table: pa.Table) -> bool:
     """Whether it has targets, or else further columns and no files in class folders."""
     names = table.column_names
-    if known_targets(names) or any(name.endswith(MORE_FILES) for name in names):
+    if column_roles.known_targets(names) or any(name.endswith(column_roles.MORE_FILES) for name in names):
         return True
     paths = table.column("file_name")
     if len(names) == 1 or not pa.types.is_string(paths.type):
@@ -183,58 +156,60 @@ def _tells_more_than_folders(table: pa.Table) -> bool:
     return len(folders_of(paths).unique()) == 1
 
 
-def join(folder: Path, found: Metadata, options: SourceOptions) -> Source:
-    """Read a folder with a table of its labels, matched by relative path, file name or stem; see `load`."""
+def join_folder(folder: Path, found: Metadata, options: SourceOptions) -> Source:
+    """Read a folder with a table of its labels; see `join`."""
     options.refuse_unsupported("a folder with a table", folder)
-    tree, _, tree_notes = find_samples(folder / found.below, options)
-    source = _joined(folder, Files(tree.paths(found.below)), found, options, (*found.notes, *tree_notes))
-    used = [file for file in (found.file, *found.others) if file.is_relative_to(folder)]
-    beside = Beside(
-        folder,
-        _below(found.below, tree.other_paths()),
-        tree.paths(found.below),
-        pa.concat_arrays([source.manifest.paths, *map(source.manifest.blob_paths, source.manifest.blobs)]),
-        [file.relative_to(folder).as_posix() for file in used],
-        "" if options.labels else found.file.relative_to(folder).as_posix(),
+    tree, taken, notes = find_samples(folder / found.below, options)
+    files = replace(
+        record.files_of(tree, taken),
+        where=folder,
+        samples=tree.paths(found.below),
+        others=_below(found.below, tree.other_paths()),
+        store=FolderStore(folder, follow_links=options.follow_links),
     )
-    unread = declarations.check(beside, options)
-    return replace(source, kind="folder with a table", notes=(*source.notes, *tree.notes(), *unread))
+    return join(files, found, options, (*found.notes, *notes, *tree.notes()))
 
 
-def join_files(path: Path, files: Files, options: SourceOptions, notes: tuple[str, ...]) -> Source:
-    """The same for files that are inside another, with the table `options.labels`."""
-    assert options.labels is not None
-    source = _joined(path, files, Metadata(options.labels), options, notes)
-    return replace(source, kind=f"{path.suffix[1:] or 'folder of archives'} with a table")
+def join(files: Files, found: Metadata, options: SourceOptions, notes: Notes) -> Source:
+    """Label files by a table, matched by relative path, file name or stem.
 
-
-def _joined(
-    where: Path, files: Files, found: Metadata, options: SourceOptions, notes: tuple[str, ...]
-) -> Source:
-    path, below = found.file, found.below
+    Args:
+        files: Those of a folder, or inside of an archive.
+        found: The table.
+        options: See `SourceOptions`.
+        notes: What was odd so far.
+    """
+    path, below, where = found.file, found.below, files.where
     table, said = read_with_notes(path, options.columns)
-    usual = "file_name" if path.name in _METADATA else IDS
-    roles = roles_of(table, path, options, usual, where / below)
+    usual = "file_name" if path.name in _METADATA else column_roles.IDS
+    roles = column_roles.roles_of(table, path, options, usual, where / below)
     names = _below(below, _complete(_paths(table, roles.image, path), path))
     rows, way = matched(names, files.samples, path, where, "--field image=images/{id}.jpg")
     _refuse_lost_classes(table, roles, rows, path, where)
-    order = pc.array_sort_indices(rows) if files.store else None  # as they are read, if that must be in order
-    left = left_out(names.filter(rows.is_null()), "row", "of the table without a file")
-    if order is not None:
-        table, rows = table.take(order), rows.take(order)
-    keys = files.samples.take(rows)
+    left = record.left_out(names.filter(rows.is_null()), "row", "of the table without a file")
     blobs = {name: _below(below, paths) for name, paths in _blobs(table, roles, path).items()}
-    if files.all is not None:
-        blobs = {n: pc.if_else(pc.is_in(paths, files.all), paths, scalar(None)) for n, paths in blobs.items()}
+    if files.sizes is not None:  # of an archive, which may only be readable in order
+        order = pc.array_sort_indices(rows)
+        table, rows = table.take(order), rows.take(order)
+        every = pa.concat_arrays([files.samples, files.others])
+        blobs = {n: paths.take(order) for n, paths in blobs.items()}
+        blobs = {n: pc.if_else(pc.is_in(paths, every), paths, scalar(None)) for n, paths in blobs.items()}
+    keys = files.samples.take(rows)
     extra = files.samples
     for paths in (keys, *blobs.values()):
         extra = extra.filter(pc.invert(pc.is_in(extra, paths)))
-    left += left_out(extra, "file", "not in the table")
-    refuse_if_strict(left, options, path)
+    left += record.left_out(extra, "file", "not in the table")
+    record.refuse_if_strict(left, options, path)
     sizes = None if files.sizes is None else from_numpy(files.sizes).take(rows)
     joined_rows = Rows(path, table, roles, keys, blobs, where, found.others, sizes)
+    used = [
+        file.relative_to(where).as_posix() for file in (path, *found.others) if file.is_relative_to(where)
+    ]
+    chosen = "" if options.labels else used[0]
+    in_words = "folder" if files.sizes is None else where.suffix[1:] or "folder of archives"
+    about = Samples(keys, f"{in_words} with a table", {}, used=used, chosen=chosen)
     notes = (*said, *notes, f"rows and files matched by {way}", *left)
-    return source_of(joined_rows, options, notes, files.store)
+    return source_of_rows(joined_rows, options, notes, files, about)
 
 
 def _refuse_lost_classes(table: pa.Table, roles: Roles, rows: pa.Array, path: Path, where: Path) -> None:
@@ -320,7 +295,7 @@ def _blobs(table: pa.Table, roles: Roles, path: Path) -> dict[str, pa.Array]:
 def _paths(table: pa.Table, spec: str, path: Path) -> pa.Array:
     """The path in each row, without a leading `./`; null where there is none."""
     if "{" in spec:
-        paths = one_chunk(filled(spec, partial(_path_text, table, path)))
+        paths = one_chunk(column_roles.filled(spec, partial(_path_text, table, path)))
     else:
         paths = one_chunk(_path_text(table, path, spec))
     empty = pc.equal(pc.binary_length(paths), scalar(0))
@@ -347,16 +322,15 @@ def _path_text(table: pa.Table, path: Path, name: str) -> pa.Array:
     return table.column(name).cast(pa.string())
 
 
-def source_of(
-    rows: Rows, options: SourceOptions, notes: tuple[str, ...] = (), store: ByteStore | None = None
-) -> Source:
+def source_of_rows(rows: Rows, options: SourceOptions, notes: Notes, files: Files, about: Samples) -> Source:
     """The rows of a table as samples.
 
     Args:
         rows: What was read.
         options: With the split, and whether to look up sizes.
         notes: What was odd so far.
-        store: Reads the files; those of the folder `rows.root` by default.
+        files: Where they are.
+        about: What the source is, and which other files were read.
     """
     path, roles, root = rows.path, rows.roles, rows.root
     targets, classes = _targets(rows)
@@ -366,7 +340,7 @@ def source_of(
     without: tuple[str, ...] = ()
     for name, column_of_it in parts.items():
         missing = pc.and_(chosen, column_of_it.is_null())
-        without += left_out(rows.keys.filter(missing), "row", f"without {name}")
+        without += record.left_out(rows.keys.filter(missing), "row", f"without {name}")
         keep = pc.and_(keep, column_of_it.is_valid())
     if keep.null_count or not pc.all(keep).as_py():  # else no copies
         rows, targets = _kept(rows, keep), targets.filter(keep)
@@ -378,31 +352,37 @@ def source_of(
         targets = pa.ListArray.from_arrays(borders, targets)
     sizes, absent = (
         _looked_up(rows, follow_links=options.follow_links)
-        if store is None and options.sizes
+        if isinstance(files.store, FolderStore) and options.sizes
         else (rows.sizes, ())
     )
-    refuse_if_strict(without + absent, options, path)
+    record.refuse_if_strict(without + absent, options, path)
     values = {name: values_in(rows.table, spec, path) for name, spec in roles.values.items()}
-    with summary_of(path):
-        manifest = Manifest.from_columns(
-            rows.keys,
-            name=rows.name or (path.stem if root == path.absolute().parent else root.absolute().name),
-            split=split,
-            classes=classes,
-            sizes=sizes,
-            metas=_metas(rows.table.select(roles.meta)) if roles.meta else None,
-            blobs=rows.blobs,
-            values=values | {roles.kind: targets},
-            first=given_first(roles.first, options),
-        )
-    taken = sentence(roles, manifest.values.schema, path, _listed(classes, is_sorted=not rows.classes))
-    files = [spec for spec in roles.values.values() if names_files(rows.table, spec, root)]
+    columns = {
+        "name": rows.name or (path.stem if root == path.absolute().parent else root.absolute().name),
+        "split": split,
+        "classes": classes,
+        "sizes": sizes,
+        "metas": _metas(rows.table.select(roles.meta)) if roles.meta else None,
+        "blobs": rows.blobs,
+        "values": values | {roles.kind: targets},
+        "first": column_roles.given_first(roles.first, options),
+    }
+    types = pa.schema([(name, column_of_it.type) for name, column_of_it in values.items()])
+    taken = column_roles.sentence(roles, types, path, _listed(classes, is_sorted=not rows.classes))
+    named = [spec for spec in roles.values.values() if column_roles.names_files(rows.table, spec, root)]
     split_notes += tuple(
-        f"the column {each} names files that exist: --field {each}={each} packs them too" for each in files
+        f"the column {each} names files that exist: --field {each}={each} packs them too" for each in named
     )
-    notes = (taken, *split_notes, *notes, *without, *absent)
-    store = store or FolderStore(root, follow_links=options.follow_links)
-    return Source(manifest, store, "table", notes, root, columns=options.columns)
+    found = replace(
+        about,
+        keys=rows.keys,
+        columns=columns,
+        notes=(taken, *split_notes, *notes, *without, *absent),
+        files=pa.concat_arrays([rows.keys, *rows.blobs.values()]),
+        more={"columns": options.columns},
+    )
+    with summary_of(path):
+        return record.source_of(files, found, options)
 
 
 def _listed(classes: tuple[str, ...], *, is_sorted: bool) -> str:
@@ -468,7 +448,7 @@ def _targets(rows: Rows) -> tuple[pa.Array, tuple[str, ...]]:
     )
 
 
-def _of_split(rows: Rows, options: SourceOptions) -> tuple[pa.Array, str, tuple[str, ...]]:
+def _of_split(rows: Rows, options: SourceOptions) -> tuple[pa.Array, str, Notes]:
     """The rows of the chosen split, its name and notes; by the column `split`, or else the first folder."""
     table, keys, path = rows.table, rows.keys, rows.path
     if rows.split is not None:
@@ -480,11 +460,11 @@ def _of_split(rows: Rows, options: SourceOptions) -> tuple[pa.Array, str, tuple[
     found = of.filter(keys.is_valid()).unique().to_pylist()
     if None in found or not all(canonical_split(name, found) for name in found):
         return pc.is_valid(keys), *own_split(path if canonical_split(path.stem) else rows.root, options.split)
-    chosen, split, notes = chosen_split(sorted(found), options.split, path)
+    chosen, split, notes = record.chosen_split(sorted(found), options.split, path)
     return pc.and_(keys.is_valid(), pc.equal(of, scalar(chosen))), split, notes
 
 
-def _looked_up(rows: Rows, *, follow_links: bool) -> tuple[pa.Array, tuple[str, ...]]:
+def _looked_up(rows: Rows, *, follow_links: bool) -> tuple[pa.Array, Notes]:
     """Bytes of each first file, null where it is missing, and notes on missing files of all fields."""
     first, notes, found = rows.roles.first, list[str](), {}
     for name, paths in {first: rows.keys, **rows.blobs}.items():

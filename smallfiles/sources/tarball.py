@@ -2,22 +2,32 @@
 
 Labels come from class folders (as in ImageFolder), from webdataset's `.cls`, `.txt` and `.json` members, or
 are missing. A tar of tars and a folder of tars or zips, one per class, are indexed as a whole; a tar.gz is
-read sequentially.
+read sequentially. Python's zipfile reads the directory of a zip, and its members are read here by position.
 
 The trap: unpacking 1.28 million files onto a parallel file system costs hours and a quota of inodes, although
 a plain tar allows random access. Every read names its position (`preadv`), so that threads and forked
-processes may share a descriptor. Notebook 05 compares this with unpacking.
+processes may share a descriptor. A zip of a few megabytes may claim to hold petabytes, also by naming the
+same bytes many times. So members that overlap are refused, and nothing is inflated beyond its size.
+Notebook 05 compares this with unpacking.
 """
 
 from __future__ import annotations
 
 import json
-from dataclasses import replace
+import stat
+import struct
+import zipfile
+import zlib
+from bisect import bisect_left
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -30,24 +40,25 @@ from smallfiles.folders import (
     canonical_split,
     choose_split,
     in_words,
+    is_ignored,
 )
 from smallfiles.formats import provenance
-from smallfiles.formats.bytefile import ByteFile
+from smallfiles.formats.bytefile import ByteFile, RawFile, damage_reported, damaged
 from smallfiles.formats.squashfs.foreign import SquashedFile, SquashedTree
 from smallfiles.formats.tar import by_name, fields
-from smallfiles.formats.tar.archive import Archive, index
+from smallfiles.formats.tar.archive import CONTENTS_OF, Archive, KeptTexts, columns_of, index
+from smallfiles.formats.tar.members import MAX_CONTENT_BYTES, Link, Members
 from smallfiles.formats.tar.streams import StreamedStore
 from smallfiles.links import Boundary
-from smallfiles.manifest import Manifest
 from smallfiles.manifest.class_folders import Labelled, by_folder, folders_of
 from smallfiles.manifest.listing import HEAD_BYTES, Files
 from smallfiles.progress import plural
 from smallfiles.samples import UNLABELLED
-from smallfiles.sources import declarations, tables, zips
-from smallfiles.sources.declarations import Beside
+from smallfiles.sources import declarations, tables
 from smallfiles.sources.folder import no_classes
-from smallfiles.sources.record import NamedStore, Source, refuse_if_strict, with_data_suffix
-from smallfiles.sources.scanning import list_folder
+from smallfiles.sources.record import Samples, Source, refuse_if_strict, source_of, with_data_suffix
+from smallfiles.sources.scanning import Notes, in_flight, list_folder
+from smallfiles.sources.stores import NamedStore
 from smallfiles.storage import ReadingPool
 
 _TARS_INDEXED_AT_ONCE = 32
@@ -57,15 +68,32 @@ _TARS_OPEN_AT_ONCE = 64  # ImageNet-21k has 20,000, and a process may often open
 def open_archive(path: Path) -> Archive:
     """Index a tar or a zip."""
     with raised_as(FormatError, SourceError):
-        return zips.index(path) if path.suffix.lower() == zips.SUFFIX else index(path, are_shards=False)
+        return index_zip(path) if path.suffix.lower() == ZIP else index(path, are_shards=False)
 
 
-def archives_in(folder: Path) -> list[str]:
+def without_ignored(archive: Archive, options: SourceOptions) -> Archive:
+    """Leave out the files of an archive that the patterns of `--ignore` match.
+
+    Raises:
+        UsageError: A pattern matches nothing.
+    """
+    if not options.ignore:
+        return archive
+    names = archive.names.to_pylist()
+    ignored = np.array([is_ignored(name, options.ignore) for name in names], bool)
+    rows = np.flatnonzero(~ignored)
+    found = archive.names.filter(pa.array(ignored)).to_pylist()
+    notes = declarations.ignored_note(archive.path, found, options)
+    kept = {new: text for new, row in enumerate(rows.tolist()) if (text := archive.contents.get(row))}
+    return replace(archive.take(rows), contents=kept, notes=archive.notes + notes)
+
+
+def archives_in(folder: Path, ignore: Sequence[str] = ()) -> list[str]:
     """The tars of a folder, or else its zips, by name, if it contains neither folders nor images."""
-    listed = list_folder(folder)
+    listed = list_folder(folder, ignore)
     if listed.folders or any(name.lower().endswith(IMAGE_SUFFIXES) for name in listed.files):
         return []
-    tars, zipped = ([n for n in listed.files if n.endswith(suffix)] for suffix in (".tar", zips.SUFFIX))
+    tars, zipped = ([n for n in listed.files if n.endswith(suffix)] for suffix in (".tar", ZIP))
     return tars or zipped
 
 
@@ -81,14 +109,16 @@ def load_folder(folder: Path, options: SourceOptions) -> Source:
         SourceError: There are none, one is damaged, or they are not one per class.
     """
     archive = open_folder(folder, options)
-    others = len(list_folder(folder).files) - len(archive.tars)
-    kinds = f"{_kind_of(archive)}s"
-    notes = (f"left out: {plural(others, 'file')} other than {kinds}",) if others else ()
+    kinds, others = f"{_kind_of(archive)}s", declarations.names_beside(folder, archives_in(folder), options)
+    notes = (f"left out: {plural(len(others), 'file')} other than {kinds}",) if len(others) else ()
     refuse_if_strict(notes, options, folder)
     source = from_archive(archive, options)
     if source.kind == "tarball" and source.manifest.classes:
         notes = (f"classes are named by the {kinds}", *notes)
-    return replace(source, kind=f"folder of {kinds}", notes=source.notes + notes)
+    source = replace(source, kind=f"folder of {kinds}", notes=source.notes + notes)
+    keys = source.manifest.paths
+    unread = declarations.check(Files(folder, keys, others), keys, options)
+    return replace(source, notes=(*source.notes, *unread))
 
 
 def open_folder(folder: Path, options: SourceOptions) -> Archive:
@@ -97,7 +127,7 @@ def open_folder(folder: Path, options: SourceOptions) -> Archive:
     Raises:
         SourceError: There are none, or they cannot be read as one set.
     """
-    names = archives_in(folder)
+    names = archives_in(folder, options.ignore)
     if not names:
         raise SourceError(
             f"{folder} is not a folder of tar or zip files only",
@@ -130,18 +160,16 @@ def open_folder(folder: Path, options: SourceOptions) -> Archive:
         tars={stem: one.file_bytes for stem, one in zip(stems, archives, strict=True)},
         inside=(*stems, *(name for one in archives for name in one.inside)),
     )
-    if not isinstance(whole, zips.ZipArchive):
+    if not isinstance(whole, ZipArchive):
         return whole
-    inside = {
-        s: a.members[""] for s, a in zip(stems, archives, strict=True) if isinstance(a, zips.ZipArchive)
-    }
+    inside = {s: a.members[""] for s, a in zip(stems, archives, strict=True) if isinstance(a, ZipArchive)}
     return replace(whole, members=inside)
 
 
 def _kind_of(archive: Archive) -> str:
     if isinstance(archive, SquashedTree):
         return "squashfs file"
-    return "zip" if isinstance(archive, zips.ZipArchive) else "tar"
+    return "zip" if isinstance(archive, ZipArchive) else "tar"
 
 
 def _refuse_as_class(archive: Archive, is_no_class: bool) -> None:
@@ -190,58 +218,41 @@ def from_archive(archive: Archive, options: SourceOptions) -> Source:
             next_step="Give both, or neither" if not archive.is_ours else "Add columns with annotate",
         )
     if archive.is_ours:
-        return _annotated_source(fields.read(archive), options)
+        annotated = fields.read(archive)
+        return _annotated_source(annotated, annotated, options)
     refuse_if_strict(archive.notes, options, archive.path)
     options, notes = _with_suffix(archive, options)
     samples_of(archive, options)
     with raised_as(FormatError, SourceError):
         annotated = fields.read(archive, options.suffixes, targets=not options.unlabelled)
     if any(annotated.kinds) and not _has_classes(archive, annotated, options):
-        source = _annotated_source(*_of_split(annotated, options))
-        return replace(source, notes=notes + source.notes)
+        chosen, options = _of_split(annotated, options)
+        return _annotated_source(annotated, chosen, options, notes)
     refuse_if_strict(archive.notes + annotated.notes, options, archive.path)
     found = _by_folder(archive, annotated, options)
     if not (found.classes or options.unlabelled or found.split == "test" or annotated.pictured):
         count, expected = len(annotated.data.names), "one folder per class, or a .cls file for each image"
         raise no_classes(archive.path, count, expected, options)
     samples = annotated.select(found.keep)
-    notes += _unread(archive, annotated, samples, options)
     notes += archive.notes + annotated.notes + found.notes + samples.further_files()
     if not (found.classes or options.unlabelled):
         notes += (f"no targets: label {UNLABELLED} for all",)
-    return _source(samples, found.labels, found.split, found.classes, "tarball", notes)
-
-
-def _unread(
-    archive: Archive, annotated: fields.Annotated, samples: fields.Annotated, options: SourceOptions
-) -> tuple[str, ...]:
-    """Refuse members that name samples and were not read; those of a compressed archive are not opened."""
-    others = archive.names.filter(pc.invert(pc.is_in(archive.names, annotated.files().names)))
-    if any(annotated.metas):  # the JSON objects of the samples were read
-        objects = pc.ends_with(others, ".json")
-        own = pc.is_in(_stems(others), _stems(annotated.data.names))
-        others = others.filter(pc.invert(pc.and_(objects, own)))
-    store = TarStore(archive)
-    read = (lambda name: b"") if store.sequential else store.head
-    return declarations.check(
-        Beside(archive.path, others, annotated.data.names, samples.data.names, read=read), options
-    )
-
-
-def _stems(names: pa.StringArray) -> pa.StringArray:
-    """The names up to the first dot of their last part, by which webdataset groups members."""
-    return pc.replace_substring_regex(names, r"^((?:.*/)?[^./]*)\..*$", r"\1")
+    columns = {"targets": found.labels, "split": found.split, "classes": found.classes}
+    return _source(annotated, samples, "tarball", columns, notes, options)
 
 
 def _with_table(archive: Archive, options: SourceOptions) -> Source:
     """Samples labelled by a table elsewhere, in the order of the archive."""
     options, notes = _with_suffix(archive, options)
     samples = samples_of(archive, options)
-    files = tables.Files(samples.names, archive.names, samples.sizes, TarStore(archive))
-    return tables.join_files(archive.path, files, options, notes + archive.notes)
+    others = archive.names.filter(pc.invert(pc.is_in(archive.names, samples.names)))
+    files = Files(archive.path, samples.names, others, store=TarStore(archive), sizes=samples.sizes)
+    files = replace(files, inside=TarStore(archive).head)
+    assert options.labels is not None
+    return tables.join(files, tables.Metadata(options.labels), options, notes + archive.notes)
 
 
-def _with_suffix(archive: Archive, options: SourceOptions) -> tuple[SourceOptions, tuple[str, ...]]:
+def _with_suffix(archive: Archive, options: SourceOptions) -> tuple[SourceOptions, Notes]:
     """The options with the suffix of most data files, if there are no images; and a note on it."""
     if archive.having(IMAGE_SUFFIXES).any():
         return options, ()
@@ -252,8 +263,7 @@ def _by_folder(archive: Archive, annotated: fields.Annotated, options: SourceOpt
     """Label samples as if the archive were unpacked."""
     samples = annotated.data
     others = archive.names.filter(pc.invert(pc.is_in(archive.names, annotated.files().names)))
-    store = TarStore(samples)
-    look = None if store.sequential else store.head
+    look = None if samples.compression else TarStore(samples).head
     files = Files(archive.path, samples.names, others, archive.folders, look, "--source tarball")
     trusted = options.kind != "auto"
     if options.unlabelled:
@@ -284,12 +294,14 @@ def _of_split(annotated: fields.Annotated, options: SourceOptions) -> tuple[fiel
     return kept, replace(options, split=canonical_split(chosen, tops))
 
 
-def _annotated_source(annotated: fields.Annotated, options: SourceOptions) -> Source:
+def _annotated_source(
+    annotated: fields.Annotated, samples: fields.Annotated, options: SourceOptions, notes: Notes = ()
+) -> Source:
     """A source whose targets are members with the stem of the sample, as webdataset and `pack` store them."""
-    data = annotated.data
+    data = samples.data
     with raised_as(FormatError, SourceError):
-        kind, more = fields.target_kind([annotated], data.path)
-    without = [] if options.unlabelled else annotated.without(kind)
+        kind, more = fields.target_kind([samples], data.path)
+    without = [] if options.unlabelled else samples.without(kind)
     if without and options.strict:
         raise SourceError(
             f"{data.path} has {plural(len(without), 'sample')} without a target: "
@@ -297,37 +309,46 @@ def _annotated_source(annotated: fields.Annotated, options: SourceOptions) -> So
             expected="a .cls, .txt or .json member for each",
             next_step="Leave out --strict to take them unlabelled",
         )
-    targets = [UNLABELLED] * len(data.names) if options.unlabelled else annotated.targets(kind)
-    split = options.split or data.record.get("schema", {}).get("split") or "train"
-    more += by_name.ignored_folders([annotated], kind, data.path) + fields.unlabelled([annotated], kind)
-    notes = data.notes + annotated.notes + more + annotated.further_files()
-    classes = provenance.class_names(data.record)
-    return _source(annotated, targets, split, classes, "webdataset tar", notes)
+    columns = {
+        "targets": [UNLABELLED] * len(data.names) if options.unlabelled else samples.targets(kind),
+        "split": options.split or data.record.get("schema", {}).get("split") or "train",
+        "classes": provenance.class_names(data.record),
+    }
+    more += by_name.ignored_folders([samples], kind, data.path) + fields.unlabelled([samples], kind)
+    notes += data.notes + samples.notes + more + samples.further_files()
+    return _source(annotated, samples, "webdataset tar", columns, notes, options)
 
 
 def _source(
     annotated: fields.Annotated,
-    targets: object,
-    split: str,
-    classes: tuple[str, ...],
+    samples: fields.Annotated,
     kind: str,
-    notes: tuple[str, ...],
+    columns: Mapping[str, Any],
+    notes: Notes,
+    options: SourceOptions,
 ) -> Source:
-    """The samples of an archive as a source."""
-    samples, metas, values = annotated.data, annotated.metas, annotated.values
-    manifest = Manifest.from_columns(
-        samples.names,
-        targets,
-        name=samples.path.name.partition(".")[0] or "dataset",
-        split=split,
-        classes=classes,
-        sizes=samples.sizes,
-        metas=[json.loads(text) if text else None for text in metas] if any(metas) else None,
-        blobs={name: each.data.names for name, each in annotated.blobs.items()},
-        values={} if values is None else {name: values[name] for name in values.column_names},
+    """The chosen samples of an archive as a source; its ignored members must not name them."""
+    values, others = samples.values, annotated.others or annotated.data.take(np.arange(0))
+    files = Files(
+        annotated.data.path,
+        annotated.data.names,
+        others.names,
+        store=TarStore(samples.files()),
+        classes_flag="--source tarball",
+        inside=TarStore(others).head,
+        labels_flag="",
     )
-    store = TarStore(annotated.files())
-    return Source(manifest, store, kind, notes, samples.path, member_suffixes=annotated.member_suffixes)
+    more = {
+        "sizes": samples.data.sizes,
+        "metas": [json.loads(text) if text else None for text in samples.metas]
+        if any(samples.metas)
+        else None,
+        "blobs": {name: each.data.names for name, each in samples.blobs.items()},
+        "values": {} if values is None else {name: values[name] for name in values.column_names},
+    }
+    suffixes = {"member_suffixes": samples.member_suffixes}
+    found = Samples(samples.data.names, kind, {**columns, **more}, notes, more=suffixes)
+    return source_of(files, found, options)
 
 
 class TarStore(NamedStore):
@@ -377,14 +398,16 @@ class TarStore(NamedStore):
         return size
 
     def head(self, path: str) -> bytes:
-        """The first bytes of a sample: enough for the header of a picture."""
+        """The first bytes of a file; none of a compressed archive, which is only read in order."""
+        if self.sequential:
+            return b""
         row = self._row(path)
         start, size = int(self._archive.offsets[row]), int(self._archive.sizes[row])
         opened = self._open(path.partition("/")[0] if self._archive.tars else "")
         stop = start + min(size, HEAD_BYTES)
         return opened.fetch(start, stop) if isinstance(opened, ByteFile) else opened.read(start, stop)
 
-    def _opened(self, tar: str) -> ByteFile | StreamedStore | zips.ZippedFile | SquashedFile:
+    def _opened(self, tar: str) -> ByteFile | StreamedStore | ZippedFile | SquashedFile:
         archive = self._archive
         if isinstance(archive, SquashedTree):
             return SquashedFile(self.path)
@@ -398,10 +421,154 @@ class TarStore(NamedStore):
                 expected=f"the {expected_bytes:,} bytes it had when it was indexed",
                 next_step="Run it again: the archive was changed in the meantime",
             )
-        return zips.ZippedFile(file, archive.members[tar]) if isinstance(archive, zips.ZipArchive) else file
+        return ZippedFile(file, archive.members[tar]) if isinstance(archive, ZipArchive) else file
 
     def __getstate__(self) -> dict[str, Any]:
         return {**super().__getstate__(), "_open": None}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state, _open=lru_cache(_TARS_OPEN_AT_ONCE)(self._opened))
+
+
+ZIP = ".zip"
+_HEADER_BYTES = 30
+_STEP_BYTES = 1 << 20
+_ENCRYPTED, _WINDOWS = 1, 0
+_LONGEST_TARGET = 4096  # bytes of a path
+_Directory = npt.NDArray[np.void]
+_ROW = np.dtype([("offset", "<i8"), ("packed", "<i8"), ("size", "<i8"), ("crc", "<u4"), ("method", "<u2")])
+
+
+@dataclass(frozen=True)
+class ZipArchive(Archive):
+    """The files of a zip, or of a folder of zips; `offsets` are those of the headers before them.
+
+    Args:
+        members: What its directory says of each member, by offset; of a folder by the name of the zip.
+    """
+
+    members: Mapping[str, _Directory] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class ZippedFile:
+    """An open zip whose members are read by the position of their headers."""
+
+    file: ByteFile
+    members: _Directory
+
+    def read(self, start: int, stop: int) -> bytes:
+        """Return the first `stop - start` bytes of the member at `start`; see `read_into`."""
+        buffer = bytearray(stop - start)
+        self.read_into(start, memoryview(buffer))
+        return bytes(buffer)
+
+    def read_into(self, start: int, buffer: memoryview) -> None:
+        """Read the first bytes of the member at `start`; a whole member is checked.
+
+        Raises:
+            DamagedFileError: It is not what the directory says.
+        """
+        row = bisect_left(self.members["offset"], start)  # numpy would copy the whole column first
+        _, packed, size, crc, method = self.members[row].tolist()
+        header = self.file.fetch(start, start + _HEADER_BYTES).ljust(_HEADER_BYTES, b"\0")
+        begin, got = start + _HEADER_BYTES + sum(struct.unpack("<HH", header[26:])), 0
+        with suppress(zlib.error):  # its size is wrong then
+            for piece in self._pieces(begin, begin + packed, method):
+                rest = buffer[got : got + len(piece)]
+                rest[:] = piece[: len(rest)]
+                got += len(piece)
+                if got > len(buffer) or got == len(buffer) < size:
+                    break
+        if len(buffer) <= got and len(buffer) < size:
+            return
+        if not header.startswith(b"PK\3\4") or got != size or zlib.crc32(buffer) != crc:
+            raise damaged(self.file.path, f"the member at byte {start:,} is not what its directory says")
+
+    def _pieces(self, begin: int, end: int, method: int) -> Iterator[bytes]:
+        """Yield the unpacked bytes of a member, at most a megabyte at a time."""
+        unpack = zlib.decompressobj(-zlib.MAX_WBITS)
+        for at in range(begin, end, _STEP_BYTES):
+            piece = data = self.file.fetch(at, min(at + _STEP_BYTES, end))
+            if method != zipfile.ZIP_DEFLATED:
+                yield data
+                continue
+            while data or len(piece) == _STEP_BYTES:
+                yield (piece := unpack.decompress(data, _STEP_BYTES))
+                data = unpack.unconsumed_tail
+
+
+def index_zip(path: Path) -> ZipArchive:
+    """Index a zip by its directory, and read its annotations.
+
+    Raises:
+        FormatError: It is damaged, hostile, or needs a password or another method.
+    """
+    with damage_reported(path, "as a zip file:"):
+        return _indexed_zip(path, _directory(path))
+
+
+def _indexed_zip(path: Path, infos: list[zipfile.ZipInfo]) -> ZipArchive:
+    found, files, links = Members(), list[zipfile.ZipInfo](), list[tuple[bytes, zipfile.ZipInfo]]()
+    for info in infos:
+        name = (info.orig_filename if "\0" in info.orig_filename else info.filename).encode()
+        if info.create_system == _WINDOWS:  # whose .NET wrote backslashes for years
+            name = name.replace(b"\\", b"/")
+        if name.endswith(b"/"):
+            found.folders.append(name.rstrip(b"/"))
+        elif stat.S_ISLNK(info.external_attr >> 16):
+            links.append((name, info))
+        else:
+            found.names.append(name)
+            found.offsets.append(info.header_offset)
+            found.sizes.append(info.file_size)
+            files.append(info)
+    stored = [*files, *(info for _, info in links)]
+    rows = ((i.header_offset, i.compress_size, i.file_size, i.CRC, i.compress_type) for i in stored)
+    file, members = ByteFile(path, "pread"), np.sort(np.fromiter(rows, _ROW, len(stored)), order="offset")
+    _refuse_unreadable_zip(path, infos)
+    ends = members["offset"] + _HEADER_BYTES + members["packed"]
+    if (ends[:-1] > members["offset"][1:]).any():
+        raise damaged(path, "members overlap, so that they unpack to more than they are")
+    texts = [
+        row
+        for row, size in enumerate(found.sizes)
+        if found.names[row].lower().endswith(CONTENTS_OF) and size <= MAX_CONTENT_BYTES
+    ]
+    KeptTexts(path, file.size).add(sum(found.sizes[row] for row in texts))
+    opened = ZippedFile(file, members)
+    read = in_flight(
+        lambda row: opened.read(found.offsets[row], found.offsets[row] + found.sizes[row]), texts
+    )
+    found.contents.update(zip(texts, read, strict=True))
+    for name, info in links:
+        if info.file_size > _LONGEST_TARGET:
+            raise damaged(path, f"the target of the link {info.filename} has {info.file_size:,} bytes")
+        target = opened.read(info.header_offset, info.header_offset + info.file_size)
+        found.links.append(Link(name, target.rstrip(b"\0"), False, info.header_offset))
+    return ZipArchive(**vars(columns_of(path, None, file.size, found)), members={"": members})
+
+
+def _directory(path: Path) -> list[zipfile.ZipInfo]:
+    """The entries; names in UTF-8 that are not marked as such, as macOS writes them, are taken so too."""
+    for encoding in ("utf-8", None):
+        try:
+            with zipfile.ZipFile(RawFile(ByteFile(path, "pread")), metadata_encoding=encoding) as archive:
+                return archive.infolist()
+        except UnicodeDecodeError:
+            continue
+    raise AssertionError("the second encoding has all bytes")
+
+
+def _refuse_unreadable_zip(path: Path, infos: list[zipfile.ZipInfo]) -> None:
+    methods = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
+    odd = [
+        info.filename for info in infos if info.flag_bits & _ENCRYPTED or info.compress_type not in methods
+    ]
+    if odd:
+        raise FormatError(
+            f"{path} has {plural(len(odd), 'member')} encrypted or compressed by a rare method: "
+            f"{first_few(odd, len(odd))}",
+            expected="stored or deflated members without a password",
+            next_step="Unzip it to a local disk, and pack that folder",
+        )

@@ -895,6 +895,13 @@ REFUSALS = [
         ),
     ),
     Refusal(
+        "data.yaml that names other folders",
+        lambda: (yolo(), put("data/data.yaml", "train: images/train\nnames: [cat]\n")),
+        PACK,
+        "Correct data.yaml, or go without (--ignore data.yaml)",
+        (r"--ignore data.yaml", edit("data/data.yaml", "images/train", "images")),
+    ),
+    Refusal(
         "lines of YOLO that may be polygons or points",
         lambda: (yolo(), [put(f"data/labels/{n}.txt", "0 .5 .5 .4 .4 .5 .5 .4 .4\n") for n in (1, 2)]),
         PACK,

@@ -111,3 +111,10 @@ def test_the_cure_works(tmp_path):
     code, said, _ = pack(tmp_path / "d", "--dry-run")
     assert code == 0, said
     shutil.rmtree(tmp_path / "d")
+
+
+def test_a_member_of_a_zip_is_in_memory_once(tmp_path):
+    with zipfile.ZipFile(tmp_path / "x.zip", "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("a.bin", PART * 6)
+    code, said, peak = pack(tmp_path / "x.zip", "--check", "none")
+    assert code == 0 and peak < 192 + 150, (peak, said)

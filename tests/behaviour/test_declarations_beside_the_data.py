@@ -10,7 +10,9 @@ import json
 import re
 import shlex
 import shutil
+import subprocess
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import product
 from pathlib import Path
 
@@ -523,12 +525,7 @@ def test_what_is_ignored_is_noted_and_a_pattern_that_matches_nothing_is_refused(
     notes = "; ".join(sources.load(root, ignore="*_list.txt").notes)
     assert "left out by --ignore: testing_list.txt, validation_list.txt" in notes
     assert re.search("--ignore none.* matches nothing in", refusal(root, ignore=("*_list.txt", "none*")))
-    assert sources.load(root, ignore="*_list.txt", strict=False).manifest.classes == ("bed", "cat")
-
-
-def test_a_folder_of_samples_can_be_ignored(tmp_path):
-    root = TREES["class folders"].plant(tmp_path)
-    assert sources.load(root, ignore="dog").manifest.paths.to_pylist() == ["cat/1.jpg", "cat/2.jpg"]
+    assert sources.load(root, ignore=("*_list.txt", "cat")).manifest.classes == ("bed",)
 
 
 def test_the_classes_that_are_read_from_folders_are_printed_before_packing(tmp_path):
@@ -552,3 +549,99 @@ def test_an_archive_of_a_tree_that_is_read_is_read_too(tmp_path, kind, name):
     root = TREES[name].plant(tmp_path / "tree")
     archive = Path(shutil.make_archive(str(tmp_path / "a"), kind, root))
     assert list(sources.load(archive).manifest.classes) == TREES[name].classes.split()
+
+
+def ages(*names: str) -> str:
+    return lines("file_name,age", *(f"{name},3" for name in names))
+
+
+LABELLED = {"{1,2}.jpg": JPG, "{1}.cls": "0", "{2}.cls": "1"}
+
+
+def archived(root: Path, kind: str, **files: bytes | str) -> Path:
+    """An archive of a few files."""
+    tree = Tree("", files).plant(root.with_suffix(".tree"))
+    if kind != "sqfs":
+        return Path(shutil.make_archive(str(root), kind, tree))
+    if shutil.which("mksquashfs") is None:
+        pytest.skip("the command mksquashfs is missing")
+    subprocess.run(["mksquashfs", tree, f"{root}.sqfs", "-quiet", "-no-progress"], check=True)
+    return Path(f"{root}.sqfs")
+
+
+def with_labels(root: Path, kind: str) -> Path:
+    return archived(root, kind, **LABELLED, **{"ages.csv": ages("1.jpg", "2.jpg")})
+
+
+def folder_of_tars(root: Path) -> Path:
+    for name in ("cat", "dog"):
+        archived(root / name, "tar", **{"{1,2}.jpg": JPG})
+        shutil.rmtree(root / f"{name}.tree")
+    return Tree("", {"ages.csv": ages("cat/1.jpg", "dog/1.jpg")}).plant(root)
+
+
+def shards(root: Path, inside: str = "", beside: str = "") -> Path:
+    for number in (0, 1):
+        members = {name.replace("{", f"{number}{{", 1): data for name, data in LABELLED.items()}
+        archived(root / f"x.tars/{number:05d}", "tar", **members, **({"ages.csv": inside} if inside else {}))
+        shutil.rmtree(root / f"x.tars/{number:05d}.tree")
+    return Tree("", {"ages.csv": beside} if beside else {}).plant(root / "x.tars")
+
+
+def packed(root: Path, suffix: str) -> Path:
+    tree = TREES["class folders"].plant(root / "tree")
+    assert main(["pack", str(tree), str(root / f"x{suffix}"), "--check", "none"]) == 0
+    return Tree("", {"ages.csv": ages("cat/1.jpg", "dog/1.jpg")}).plant(root / f"x{suffix}")
+
+
+def files_inside_parquet(root: Path) -> Path:
+    Tree("README.md", {"data/ages.csv": ages("0.jpg", "1.jpg")}).plant(root)
+    images = pa.array([{"bytes": JPG, "path": f"{n}.jpg"} for n in range(3)])
+    parquet.write_table(pa.table({"image": images, "label": [0, 1, 2]}), root / "data/train.parquet")
+    return root
+
+
+def flickr30k_with_two_files(root: Path, caption: str = "another dog") -> Path:
+    token = f"1.jpg#0\t{caption}\n2.jpg#0\t{caption}\n"
+    return Tree("", {"results_20130124.token": token}).plant(TREES["Flickr30K"].plant(root))
+
+
+NAMES = ages(*(f"{shard}{n}.jpg" for shard in (0, 1) for n in (1, 2)))
+CONTAINERS = {
+    "a folder of tars": (folder_of_tars, 4),
+    "a tar with labels": (partial(with_labels, kind="tar"), 2),
+    "a zip with labels": (partial(with_labels, kind="zip"), 2),
+    "a squashfs file with labels": (partial(with_labels, kind="sqfs"), 2),
+    "shards of others beside a table": (partial(shards, beside=NAMES), 4),
+    "shards of others with tables inside": (partial(shards, inside=NAMES), 4),
+    "our shards": (partial(packed, suffix=".tars"), 4),
+    "our files": (partial(packed, suffix=".files"), 4),
+    "Parquet files with files inside": (files_inside_parquet, 3),
+    "two files of captions": (flickr30k_with_two_files, 2),
+}
+
+
+@pytest.mark.parametrize(("make", "count"), CONTAINERS.values(), ids=CONTAINERS)
+def test_a_file_that_names_samples_is_not_passed_over_in_any_container(tmp_path, make, count):
+    path = make(tmp_path / "set")
+    said = refusal(path)
+    assert re.search("(ages|results).csv.* would not be read, though the samples are named there", said), said
+    assert len(sources.load(path, **options_of(flags_in(said, "--ignore"))).manifest) == count
+
+
+def test_captions_that_agree_with_others_are_no_other_captions(tmp_path):
+    assert sources.load(flickr30k_with_two_files(tmp_path, "a dog")).kind == "flickr30k"
+
+
+def yolo(root: Path, place: str) -> Path:
+    return Tree("", {"data.yaml": f"train: {place}\nnames: [cat]\n"}).plant(TREES["YOLO"].plant(root))
+
+
+@pytest.mark.parametrize("place", ["images/train", "images", "../images/train", "/content/x/images/train"])
+def test_data_yaml_may_name_the_folders_that_are_read_in_several_ways(tmp_path, place):
+    assert sources.load(yolo(tmp_path, place)).manifest.classes == ("cat",)
+
+
+@pytest.mark.parametrize("place", ["images/val", "[images/train, x]", "/x/images/train2", "l/train.txt"])
+def test_data_yaml_must_not_name_other_folders_than_those_that_are_read(tmp_path, place):
+    assert re.search(r"data\.yaml says .*train.* would be read", refusal(yolo(tmp_path, place)))

@@ -11,6 +11,7 @@ import pytest
 from smallfiles import formats, sources
 from smallfiles.cli import main
 from smallfiles.errors import SmallfilesError
+from smallfiles.manifest import Manifest
 
 SECRET = b"root:x:0 of another tree"
 
@@ -90,7 +91,7 @@ def test_a_link_out_of_a_folder_is_refused_and_the_flag_that_is_named_follows_it
 
 
 @pytest.mark.parametrize("make", LEAVING)
-@pytest.mark.parametrize("kind", ["csv", "jsonl", "manifest", "hugging face", "mask"])
+@pytest.mark.parametrize("kind", ["csv", "jsonl", "manifest", "sizes", "hugging face", "mask"])
 def test_paths_of_tables_and_manifests_do_not_lead_out_either(make, kind, tree, tmp_path, capfd):
     key, names = make(tree), ["cat/1.txt", "dog/2.txt"]
     options: list[str] = []
@@ -103,6 +104,9 @@ def test_paths_of_tables_and_manifests_do_not_lead_out_either(make, kind, tree, 
     elif kind == "manifest":
         source = tree / "m.json"
         source.write_text(json.dumps(dict.fromkeys([*names, key], 0)))
+    elif kind == "sizes":
+        source = tree / "m.json"
+        Manifest.from_columns([*names, key], [0, 0, 0], sizes=[5, 5, len(SECRET)]).save(source)
     elif kind == "hugging face":
         source = tree
         (tree / "metadata.csv").write_text("file_name,label\n" + "".join(f"{n},a\n" for n in [*names, key]))
@@ -110,9 +114,10 @@ def test_paths_of_tables_and_manifests_do_not_lead_out_either(make, kind, tree, 
         source = tree / "t.csv"
         source.write_text(f"filename,other,label\ncat/1.txt,{key},a\n")
         options = ["--field", "other=other"]
-    code, said, _ = pack(source, tmp_path / "a.arrow", *options, capfd=capfd)
     link = key if key.startswith("cat") else "cow"
-    assert code == 1 and f"{link} -> " in said and "--follow-links" in said, said
+    for more in ((), ("--on-error", "skip")):
+        code, said, _ = pack(source, tmp_path / "a.arrow", *options, *more, capfd=capfd)
+        assert code == 1 and f"{link} -> " in said and "--follow-links" in said, said
     code, said, samples = pack(source, tmp_path / "a.arrow", *options, "--follow-links", capfd=capfd)
     assert code == 0 and len(samples) == (1 if kind == "mask" else 3), said
 

@@ -17,8 +17,8 @@ from smallfiles.formats import hdf5
 from smallfiles.manifest import Manifest
 from smallfiles.pack import PackConfig, pack
 from smallfiles.samples import BlobField, Sample, Schema
-from smallfiles.sources.folder import FolderStore
 from smallfiles.sources.record import Source
+from smallfiles.sources.stores import FolderStore
 
 COUNT = 9
 ODD_NAN = np.array([0x7FF8_0000_0000_0123], np.int64).view(np.float64)[0]

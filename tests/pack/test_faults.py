@@ -22,7 +22,7 @@ from smallfiles.cli import main
 from smallfiles.errors import PackError, ResourceError, SmallfilesError, UsageError
 from smallfiles.pack import PackConfig, pack, verify
 from smallfiles.pack.job import prepare
-from smallfiles.sources.folder import FolderStore
+from smallfiles.sources.stores import FolderStore
 
 
 def break_tree(tree):

@@ -14,7 +14,7 @@ from smallfiles.cli import main
 from smallfiles.errors import ResourceError, SourceError, UsageError
 from smallfiles.slowfs import SlowConfig, SlowStore, points
 from smallfiles.slowfs.delays import COUNTED, Delays
-from smallfiles.sources.folder import FolderStore
+from smallfiles.sources.stores import FolderStore
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ from source_sets import plant, refused
 from smallfiles import formats, sources
 from smallfiles.cli import main
 from smallfiles.errors import ManifestError, SourceError
-from smallfiles.sources.annotations.yolo_names import read_names
+from smallfiles.sources.annotations.yolo import describe
 
 SIZE = (64, 48)
 
@@ -166,15 +166,6 @@ def test_coco_images_are_found_where_tools_put_them(tmp_path, file, name, image)
     assert values(sources.load(tmp_path)) == {image: {"boxes": [[1, 2, 4, 6]], "box_labels": [0]}}
 
 
-def test_one_of_several_coco_files_is_chosen_by_name(tmp_path):
-    for name, x in (("a", 1), ("b", 2)):
-        picture(tmp_path / "images/1.jpg")
-        write(tmp_path / f"{name}.json", json.dumps(coco(["1.jpg"], [{"image_id": 7, "bbox": [x, 1, 1, 1]}])))
-    assert re.search(r"several files of boxes: .*a\.json, .*b\.json.*--labels", refused(tmp_path))
-    source = sources.load(tmp_path, labels=tmp_path / "b.json")
-    assert values(source)["images/1.jpg"]["boxes"] == [[2, 1, 3, 2]]
-
-
 BOX = {"image_id": 7, "bbox": [1, 2, 3, 4]}
 
 
@@ -243,7 +234,7 @@ def test_a_packed_yolo_set_has_pixels_of_each_image(tmp_path, images, labels):
     write(root / labels / "a.txt", "1 0.5 0.5 0.25 0.5\n\n0 0.125 0.25 0.25 0.5\r\n")
     write(root / labels / "b.txt", "1.0 0.5 0.25 1 0.5\n0 0.1 0.25 0.5 0.75 1 0.5\n")
     write(root / labels / "classes.txt", "cat\ndog\n")
-    write(root / "data.yaml", "train: x\nnames: [cat, dog]  # two\nnc: 2\n")
+    write(root / "data.yaml", f"train: {images}\nnames: [cat, dog]  # two\nnc: 2\n")
     classes, found = packed_values(
         root, tmp_path / "out.arrow", "--strict", *["--split", "train"] * ("train" in images)
     )
@@ -339,7 +330,7 @@ def test_the_size_of_an_image_is_read_behind_a_long_header_and_refused_without_o
 def test_class_names_are_those_that_a_yaml_parser_reads(tmp_path, text):
     found = yaml.safe_load(text)["names"]
     expected = [found[number] for number in range(len(found))]
-    assert read_names(write(tmp_path / "x.yaml", text).parent)[1] == tuple(map(str, expected))
+    assert describe(write(tmp_path / "x.yaml", text).parent).classes == tuple(map(str, expected))
 
 
 @pytest.mark.parametrize(
@@ -361,7 +352,7 @@ def test_class_names_are_those_that_a_yaml_parser_reads(tmp_path, text):
 def test_other_forms_of_yaml_are_refused(tmp_path, text):
     write(tmp_path / "data.yaml", text + "\n")
     with pytest.raises(SourceError, match=r"the entry (names|kpt_shape) of .*data\.yaml cannot be read"):
-        read_names(tmp_path)
+        describe(tmp_path)
 
 
 def voc_xml(*objects: tuple[str, str, str]) -> str:
@@ -462,17 +453,6 @@ def test_a_split_without_any_box_has_empty_lists(tmp_path):
     assert values(sources.load(tmp_path, split="val")) == {
         "val/images/1.jpg": {"boxes": [], "box_labels": []}
     }
-
-
-def test_several_forms_in_one_folder_are_refused_until_one_is_named(tmp_path):
-    root = coco_set(tmp_path, coco(["1.jpg"], [BOX]))
-    yolo_set(root)
-    assert "labels/1.txt" in refused(root)
-    source = sources.load(root, labels=root / "annotations/instances_train2017.json")
-    assert source.kind == "folder with boxes (COCO)"
-    assert any(
-        "not read, since a flag says what is" in note and "labels/1.txt" in note for note in source.notes
-    )
 
 
 def test_boxes_are_left_alone_on_request_and_masks_are_no_boxes(tmp_path):

@@ -18,7 +18,7 @@ from smallfiles.errors import SourceError
 from smallfiles.folders import canonical_split, is_hidden
 from smallfiles.keys import printable
 from smallfiles.sources import imagenet
-from smallfiles.sources.folder import FolderStore
+from smallfiles.sources.stores import FolderStore
 
 _NAME = st.text(string.ascii_letters + string.digits + "-_ ~#éß漢", min_size=1, max_size=6).filter(
     lambda name: name == name.strip() and not is_hidden(name) and not canonical_split(name)

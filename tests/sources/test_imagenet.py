@@ -14,7 +14,7 @@ from smallfiles import sources
 from smallfiles.errors import SourceError
 from smallfiles.manifest import Manifest
 from smallfiles.sources import imagenet
-from smallfiles.sources.imagenet import labels
+from smallfiles.sources import imagenet_labels as labels
 
 # Ids that do not follow the sorted wnids, as in the real development kit.
 IDS = {3: "n01440764", 1: "n01751748", 4: "n02105855", 2: "n03146219"}

@@ -70,13 +70,6 @@ def test_the_split_is_in_the_name_of_the_file(tmp_path):
     assert "no split 'val'" in refused(root, split="val")
 
 
-def test_a_numbered_file_that_was_not_downloaded_is_named(tmp_path):
-    root = repository(tmp_path / "set")
-    (root / "data/train-00001-of-00002.parquet").unlink()
-    assert re.search(r"not train-00001-of-00002.*Download", refused(root))
-    assert len(sources.load(root / "data/train-00000-of-00002.parquet").manifest) == 12
-
-
 @pytest.mark.parametrize("columns", [(), ("image=seg", "picture=image")])
 @pytest.mark.parametrize("paths", [True, False])
 def test_a_manifest_of_such_a_set_finds_the_same_files(tmp_path, paths, columns):
@@ -143,10 +136,10 @@ def test_images_beside_a_stray_table_of_pictures_stay_a_folder_of_images(tmp_pat
 
 
 def test_only_a_few_groups_of_rows_are_kept_in_memory(tmp_path, monkeypatch):
-    read, of = [], sources.row_store.read_group
-    monkeypatch.setattr("smallfiles.sources.row_store.read_group", lambda *a: read.append(a[2]) or of(*a))
+    read, of = [], sources.table_files.read_group
+    monkeypatch.setattr("smallfiles.sources.table_files.read_group", lambda *a: read.append(a[2]) or of(*a))
     store = sources.load(repository(tmp_path / "set", mask=False)).store
-    monkeypatch.setattr("smallfiles.sources.row_store.KEPT_BYTES", 0)
+    monkeypatch.setattr("smallfiles.sources.inline.KEPT_BYTES", 0)
     for n in (*range(20), 0, 1, 19):
         assert store.size(f"p{n}.jpg") == len(b"%d" % n) + 3
     assert read.count("bytes") == 5 + 2

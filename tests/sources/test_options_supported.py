@@ -62,8 +62,9 @@ def made(reader: str, root: Path) -> Path:
         return root / "tree/m.json"
     if reader == "packed files":
         return pack(sources.load(root / "tree"), root / "x.files", PackConfig(check="none")).path
-    if reader == "a packed output":
-        return pack(sources.load(root / "tree"), root / "x.arrow", PackConfig(check="none")).path
+    if reader in ("a packed output", "packed shards"):
+        out = root / ("x.tars" if "shards" in reader else "x.arrow")
+        return pack(sources.load(root / "tree"), out, PackConfig(check="none")).path
     return root / "tree"
 
 
@@ -71,7 +72,7 @@ def made(reader: str, root: Path) -> Path:
 def test_an_option_that_a_source_does_not_support_is_refused_by_its_flag(tmp_path, reader):
     path = made(reader, tmp_path)
     assert ASKED.keys() == {field.name for field in fields(SourceOptions)}
-    packed = ("a packed output", "packed files", "shards of others")
+    packed = ("a packed output", "packed shards", "packed files", "shards of others")
     recognised = {"kind"} if reader in packed else set()  # else it is none
     for name in ASKED.keys() - SUPPORTED[reader] - {"sizes"} - recognised:
         with pytest.raises(SourceError, match=f"{flag_of(SourceOptions, name)} was given"):

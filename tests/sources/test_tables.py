@@ -122,10 +122,7 @@ def test_values_keep_their_types_and_what_no_field_can_be_goes_into_meta(picture
     kinds = {"boxes": "list<item: list<item: double>>", "loss": "float", "nothing": "string"}
     assert manifest.fields == kinds and math.isnan(manifest.values["loss"][0].as_py())
     assert manifest.values["boxes"].to_pylist() == [[[0.5, 1, 2, 3]], []]
-    assert metas_in(manifest.table) == [
-        {"index": None, "camera": {"iso": 100}},
-        {"index": 8, "camera": None},
-    ]
+    assert metas_in(manifest.table) == [{"index": None, "camera": {"iso": 100}}, {"index": 8, "camera": None}]
     assert "in meta: index, camera (a name or type that no field can have" in source.notes[0]
 
 
@@ -318,12 +315,6 @@ def test_a_table_of_numbers_to_regress_needs_no_label(tmp_path):
     assert set(source.manifest.targets.to_pylist()) == {-1} and "no label or captions" in source.notes[0]
 
 
-def test_a_single_text_is_one_column_and_not_its_letters(tmp_path):
-    source = sources.load(species(tmp_path), columns="age=years")
-    assert source.columns == ("age=years",)
-    assert source.manifest.values["age"].to_pylist() == [1.5, None, 3]
-
-
 def test_several_labels_per_sample_are_a_value(pictures):
     table = {"file_name": ["a/00.jpg", "a/01.jpg"], "labels": [["ant", "bee"], []]}
     manifest = sources.load(write(pictures / "t.jsonl", table), columns=("tags=labels",)).manifest
@@ -361,18 +352,3 @@ def test_metadata_of_hugging_face_names_further_files_and_values_without_targets
     assert source.manifest.blob_paths("mask").to_pylist() == ["train/m/1.png", "train/m/2.png"]
     assert rows(source) == {"train/1.jpg": -1, "train/2.jpg": -1}
     assert not any("not in the table" in note for note in source.notes)
-
-
-def test_class_folders_beside_metadata_without_targets_need_a_flag(tmp_path):
-    plant(tmp_path, "cat/1.jpg", "dog/2.jpg")
-    write(tmp_path / "metadata.csv", {"file_name": ["cat/1.jpg", "dog/2.jpg"], "width": [3, 4]})
-    assert "--ignore metadata.csv" in refused(tmp_path)
-    assert sources.load(tmp_path, ignore="metadata.csv").manifest.classes == ("cat", "dog")
-    manifest = sources.load(tmp_path, labels=tmp_path / "metadata.csv").manifest
-    assert manifest.classes == () and manifest.values["width"].to_pylist() == [3, 4]
-
-
-def test_a_table_that_is_not_there_is_said_to_be_missing(tmp_path):
-    plant(tmp_path / "tree", "cat/1.jpg")
-    with pytest.raises(SourceError, match=r"labels\.csv does not exist; expected a table\. Check the path"):
-        sources.load(tmp_path / "tree", labels=tmp_path / "labels.csv")

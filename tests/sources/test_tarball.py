@@ -6,7 +6,6 @@ import lzma
 import multiprocessing
 import os
 import pickle
-import re
 import resource
 import string
 import tarfile
@@ -21,7 +20,6 @@ from source_sets import contents, refused, rows, tar_bytes
 from smallfiles import sources
 from smallfiles.errors import SourceError
 from smallfiles.folders import canonical_split, is_hidden
-from smallfiles.pack import PackConfig, pack
 
 
 def special(path: Path, *infos: tarfile.TarInfo) -> Path:
@@ -181,38 +179,11 @@ def test_files_next_to_class_tars_are_left_out_or_refused(tmp_path):
     assert "1 image outside of any class folder" in refused(folder)
 
 
-@pytest.mark.parametrize(
-    ("data", "said"),
-    [
-        (tar_bytes({"1.jpg": b"x" * 700})[:1536], "is cut off"),
-        (gzip.compress(tar_bytes({"1.jpg": b"x"})), r"odd.tar is compressed \(gzip\)"),
-        (tar_bytes({"cat/1.jpg": b"x", "dog/2.jpg": b"y"}), r"odd.tar holds 2 folders \(cat, dog\)"),
-        (b"no tar at all" * 100, "odd.tar"),
-    ],
-    ids=["cut", "compressed", "two folders", "no tar"],
-)
-def test_a_tar_that_is_no_class_is_refused_by_name(tmp_path, data, said):
-    put(class_tars(tmp_path / "in") / "odd.tar", data)
-    with pytest.raises(SourceError, match=said):
-        sources.load(tmp_path / "in")
-
-
 def test_a_class_tar_that_shrank_since_it_was_indexed_is_refused(tmp_path):
     store = sources.load(class_tars(tmp_path / "in")).store
     put(tmp_path / "in/n01440764.tar", b"")
     with pytest.raises(SourceError, match=r"n01440764\.tar is damaged: it is empty"):
         store.read_into("n01440764/n01440764_1.JPEG", memoryview(bytearray(99)))
-
-
-def test_shards_of_pack_are_no_classes(tmp_path):
-    source = sources.load(class_tars(tmp_path / "in"))
-    pack(source, tmp_path / "out.tars", PackConfig(check="none")).path.rename(tmp_path / "renamed")
-    assert re.search(r"is a shard of pack.*ends in \.tars", refused(tmp_path / "renamed"))
-
-
-def test_names_that_cannot_travel_are_refused_by_name(tmp_path):
-    assert r"a\xff" in refused(special(tmp_path / "t.tar", tarfile.TarInfo("cat/a\udcff.jpg")))
-    assert r"a\nb" in refused(special(tmp_path / "n.tar", tarfile.TarInfo("cat/a\nb.jpg")))
 
 
 def test_broken_links_and_devices_are_left_aside_with_a_note(tmp_path):
@@ -226,16 +197,6 @@ def test_broken_links_and_devices_are_left_aside_with_a_note(tmp_path):
     assert "not followed: cat/0.jpg (a broken link)" in told
     for kind in ("device", "named pipe"):
         assert f"1 {kind}" in told
-
-
-def test_the_last_member_of_a_name_wins_as_in_tar(tmp_path):
-    path = put(tmp_path / "t.tar", tar_bytes({"cat/1.jpg": b"old", "cat/2.jpg": b"x"}))
-    (tmp_path / "1.jpg").write_bytes(b"new")
-    with tarfile.open(path, "a") as archive:
-        archive.add(tmp_path / "1.jpg", "cat/1.jpg")
-    source = sources.load(path)
-    assert contents(source) == {"cat/2.jpg": b"x", "cat/1.jpg": b"new"}
-    assert "1 member replaced by a later one of the same name" in source.notes
 
 
 def test_archives_joined_by_cat_are_refused_with_the_way_out(tmp_path):

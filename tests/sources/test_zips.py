@@ -3,7 +3,6 @@
 import io
 import os
 import pickle
-import stat
 import struct
 import zipfile
 
@@ -92,11 +91,7 @@ def test_a_table_labels_the_samples_of_a_zip_with_masks_and_values(tmp_path, cap
     assert "has no table for --field" in capsys.readouterr().err
 
 
-def test_links_out_of_a_zip_and_hostile_names_are_refused(tmp_path):
-    link = zipfile.ZipInfo("cat/link.jpg")
-    link.external_attr = (stat.S_IFLNK | 0o777) << 16
-    path = put(tmp_path / "t.zip", {"cat/1.jpg": b"x", "dog/2.jpg": b"y", link: b"/etc/passwd"})
-    assert "has 1 link out of it: cat/link.jpg -> /etc/passwd" in refused(path)
+def test_hostile_names_in_a_zip_are_refused(tmp_path):
     for name in ("../1.jpg", "/etc/1.jpg", "a/../../1.jpg"):
         assert repr(name) in refused(put(tmp_path / "h.zip", {name: b"x"}))
     data = put(tmp_path / "h.zip", {"cat/1.jpg?.exe": b"x"}).read_bytes()  # zipfile would cut it at a NUL
@@ -117,7 +112,6 @@ def test_what_cannot_be_read_in_place_is_refused_with_the_way(tmp_path):
 
 def test_bombs_are_refused_before_anything_is_unpacked(tmp_path, monkeypatch):
     monkeypatch.setattr(bytefile, "FREE_BYTES", 1 << 20)
-    assert "at most 200 times" in refused(put(tmp_path / "flat.zip", {"cat/1.jpg": bytes(8 << 20)}))
     texts = {f"{n}.json": os.urandom(1000) * 50 for n in range(40)}  # each would be held in memory
     assert "at most 20 times" in refused(put(tmp_path / "texts.zip", texts))
     one, two = zipfile.ZipInfo("cat/1.jpg"), zipfile.ZipInfo("cat/2.jpg")

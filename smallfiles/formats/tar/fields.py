@@ -66,6 +66,7 @@ class Annotated:
         blobs: The further files, by field.
         values: The columns of further values; None if there are none.
         rivals: Members of one stem that could all be its sample by their names, as `1.jpg` and `1.png`.
+        others: The members that were ignored; None if there are none.
     """
 
     data: Archive
@@ -78,6 +79,7 @@ class Annotated:
     blobs: Mapping[str, Further] = field(default_factory=dict)
     values: pa.Table | None = None
     rivals: tuple[str, ...] = ()
+    others: Archive | None = None
 
     def select(self, keep: npt.NDArray[np.bool_]) -> Annotated:
         """The samples for which `keep` is true, of a tar of another program: it has no columns of values."""
@@ -234,14 +236,16 @@ def read(archive: Archive, suffixes: tuple[str, ...] = DATA_SUFFIXES, *, targets
         name: Further(f".{suffix.rpartition('.')[2]}", archive.take(members[suffix]))
         for name, suffix in names_of.items()
     }
-    data = _bare(archive.take(rows), notes + more)
+    used = np.concatenate([each[groups.mask(rows)[groups.of[each]]] for each in taken])
+    others = archive.take(np.setdiff1d(np.arange(len(archive.names)), used))
+    data = replace(_bare(archive.take(rows), notes + more), others=others)
     if not targets:
         return replace(data, blobs=blobs)
     texts = annotations["txt"]
     _refuse_numbers(archive, texts[groups.mask(rows)[groups.of[texts]]])
     found = _read_annotations(archive, groups.of, rows, annotations)
-    unknown = grouping.unknown_suffixes(groups, taken) + found.unknown
-    return replace(found, data=data.data, notes=data.notes, unknown=unknown, blobs=blobs, rivals=rivals)
+    found = replace(found, unknown=grouping.unknown_suffixes(groups, taken) + found.unknown)
+    return replace(found, data=data.data, notes=data.notes, blobs=blobs, rivals=rivals, others=others)
 
 
 def _ours(archive: Archive) -> Annotated:

@@ -34,12 +34,7 @@ MAX_CONTENT_BYTES = 16 << 20
 _MAX_SIZE = 1 << 63
 _CHECK_AT_ONCE = 4096
 _REGULAR = frozenset(b"\x0007")
-_SKIPPED = {
-    ord("3"): "device",
-    ord("4"): "device",
-    ord("6"): "named pipe",
-    ord("V"): "volume label",
-}
+_SKIPPED = {ord("3"): "device", ord("4"): "device", ord("6"): "named pipe", ord("V"): "volume label"}
 _QUIET = frozenset(b"DV")
 _LINKS = frozenset(b"12")
 _REFUSED = {ord("S"): "a sparse file", ord("M"): "the continuation of another volume"}

@@ -20,7 +20,7 @@ ANNOTATIONS = ("cls", "json", "txt", "meta")
 RESERVED = frozenset({*ANNOTATIONS, "idx"})
 _CONTROL = r"\x00-\x1f\x7f"
 _PLAIN = re.compile(
-    rf"(?!__[^/]*__/|(?:[^/]*/)*\.\.?/)((?:[^/{_CONTROL}]+/)*[^/%.{_CONTROL}]+)\.([A-Za-z0-9]+)",
+    rf"(?!__[^/]*__/|(?:[^/]*/)*\.\.?/)((?:[^/{_CONTROL}]+/)*[^/%.{_CONTROL}]+)\.([A-Za-z0-9]+)"
 )
 _IN_FOLDER = re.compile(rf"[%{_CONTROL}]")
 _IN_STEM = re.compile(rf"[%.{_CONTROL}]")

@@ -61,6 +61,7 @@ class Shards:
         values = self.first.values.items()
         self.kinds = {name: each.type for name, each in values if name != META or has_meta}
         self._stores: dict[int, ByteSource] = {}
+        self.others: tuple[archive.Archive, ...] = ()  # members of other programs that are no fields
 
     def place(self, position: int) -> tuple[int, int]:
         """Shard and row of a sample."""
@@ -251,14 +252,10 @@ class Locate:
         if len({tuple(sorted(each.fields.items())) for each in indexes if len(each.keys)}) > 1:
             raise _mixed(path, indexes)
         _warn(path, annotated, notes)
-        return TarTable(
-            path,
-            Shards(paths, indexes, self._access),
-            self._classes,
-            indexed=not self._scanned,
-            access=self._access,
-            member_suffixes=list(self._member_suffixes),
-        )
+        shards = Shards(paths, indexes, self._access)
+        shards.others = tuple(one.others for one in annotated if one.others)
+        classes, suffixes, indexed = self._classes, list(self._member_suffixes), not self._scanned
+        return TarTable(path, shards, classes, indexed=indexed, access=self._access, member_suffixes=suffixes)
 
     def _index(self, path: Path) -> index.Index | fields.Annotated:
         try:

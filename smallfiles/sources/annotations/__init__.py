@@ -25,17 +25,15 @@ from smallfiles.arrays import file_names_of, folders_of, from_numpy, stems_of
 from smallfiles.errors import SourceError, first_few
 from smallfiles.faults import summary_of
 from smallfiles.folders import SourceOptions
-from smallfiles.manifest import Manifest
+from smallfiles.manifest.listing import Files
 from smallfiles.progress import plural
 from smallfiles.samples import UNLABELLED
 from smallfiles.sources import declarations
 from smallfiles.sources.annotations import coco, voc, yolo
-from smallfiles.sources.annotations.record import Annotated, look
-from smallfiles.sources.declarations import Beside
-from smallfiles.sources.folder import FolderStore
-from smallfiles.sources.naming import is_part
-from smallfiles.sources.record import Source, refuse_if_strict
-from smallfiles.sources.scanning import sizes_of, walk
+from smallfiles.sources.annotations.boxes import Annotated, look
+from smallfiles.sources.pairing import is_part
+from smallfiles.sources.record import Samples, Source, files_of, source_of
+from smallfiles.sources.scanning import tree_of
 
 
 def recognises(path: Path, options: SourceOptions) -> bool:
@@ -58,30 +56,26 @@ def load(path: Path, options: SourceOptions) -> Source:
     (name, read), *others = _readers(path, options).items()
     found = read(path, options)
     flawed, outside = found.boxes.check(found.keys, found.sizes)
-    faults = found.left_out + flawed
-    refuse_if_strict(faults, options, path)
-    with summary_of(path):
-        manifest = Manifest.from_columns(
-            found.keys,
-            from_numpy(np.full(len(found.keys), UNLABELLED)),
-            name=path.absolute().name or "dataset",
-            split=found.split,
-            classes=found.classes,
-            sizes=sizes_of(path, found.keys, follow_links=options.follow_links) if options.sizes else None,
-            values=found.boxes.values(len(found.keys)),
-        )
-    tree = walk(path, options.suffixes, follow_links=options.follow_links, ignore=options.ignore)
-    files = tree.other_paths()
-    used = [each for each in files.to_pylist() if re.fullmatch(found.used, each)]
-    ignored = tuple(f"annotations of {other} are there too, and not read" for other, _ in others)
-    ignored += declarations.ignored_note(tree, options)
-    _refuse_masks(path, tree.paths(), found.keys)
-    ignored += declarations.check(Beside(path, files, tree.paths(), found.keys, used, found.chosen), options)
+    tree = tree_of(path, options)
+    files = files_of(tree, options)
+    _refuse_masks(files, found.keys)
     bare = len(found.keys) - len(np.unique(found.boxes.rows))
     what = f"{bare:,} of {plural(len(found.keys), 'image')} {'gets' if bare == 1 else 'get'} no boxes"
-    notes = (_summary(found), *found.notes, *[what] * bool(bare), *ignored, *faults, *outside)
-    store = FolderStore(path, follow_links=options.follow_links)
-    return Source(manifest, store, f"folder with boxes ({name})", notes, path)
+    notes = (_summary(found), *found.notes, *[what] * bool(bare))
+    notes += tuple(f"annotations of {other} are there too, and not read" for other, _ in others)
+    notes += declarations.ignored_note(path, tree.ignored(), options)
+    columns = {
+        "name": path.absolute().name or "dataset",
+        "targets": from_numpy(np.full(len(found.keys), UNLABELLED)),
+        "split": found.split,
+        "classes": found.classes,
+        "values": found.boxes.values(len(found.keys)),
+    }
+    kind, faults = f"folder with boxes ({name})", found.left_out + flawed
+    used = [each for each in files.others.to_pylist() if re.fullmatch(found.used, each)]
+    samples = Samples(found.keys, kind, columns, notes + outside, faults, used, found.chosen)
+    with summary_of(path):
+        return source_of(files, samples, options)
 
 
 def _readers(path: Path, options: SourceOptions) -> dict[str, Callable[[Path, SourceOptions], Annotated]]:
@@ -99,15 +93,15 @@ def _readers(path: Path, options: SourceOptions) -> dict[str, Callable[[Path, So
     return found
 
 
-def _refuse_masks(path: Path, pictures: pa.StringArray, keys: pa.StringArray) -> None:
+def _refuse_masks(files: Files, keys: pa.StringArray) -> None:
     """Refuse folders of masks beside the images, which the boxes would make forget."""
-    others = pictures.filter(pc.invert(pc.is_in(pictures, keys)))
+    others = files.samples.filter(pc.invert(pc.is_in(files.samples, keys)))
     stems = stems_of(file_names_of(keys))
     others = others.filter(pc.is_in(stems_of(file_names_of(others)), stems))
     names = sorted({folder.rstrip("/") for folder in folders_of(others).unique().to_pylist()})
     if masks := [name for name in names if any(map(is_part, name.split("/")))]:
         raise SourceError(
-            f"{path} has boxes, and would lose the files of the same images in "
+            f"{files.where} has boxes, and would lose the files of the same images in "
             + first_few(masks, len(masks)),
             expected="either boxes or masks",
             next_step="Go without the masks ("

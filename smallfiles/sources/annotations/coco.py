@@ -19,7 +19,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -31,11 +31,11 @@ from smallfiles.faults import short, summary_of
 from smallfiles.folders import SourceOptions, canonical_split
 from smallfiles.manifest.columns import by_row
 from smallfiles.progress import plural
-from smallfiles.sources.annotations.boxes import Boxes, Numbers, number_lists
-from smallfiles.sources.annotations.record import Annotated, none_left
+from smallfiles.sources.annotations.boxes import Annotated, Boxes, Numbers, none_left, number_lists
 from smallfiles.sources.record import chosen_split, left_out, noted
-from smallfiles.sources.scanning import Folder, list_folder, read_text, walk
+from smallfiles.sources.scanning import Folder, Notes, list_folder, read_text, tree_of
 
+Objects: TypeAlias = list[dict[str, Any]]
 _LOOKED_AT = 1 << 18
 _LISTS = re.compile(rb'"(images|annotations|categories)"\s*:\s*\[')
 _BOXES = re.compile(rb'"bbox"\s*:|"annotations"\s*:\s*\[\s*\]')
@@ -112,9 +112,7 @@ def read(path: Path, options: SourceOptions, *, files: Sequence[Path]) -> Annota
     )
 
 
-def _choose(
-    path: Path, files: Sequence[Path], options: SourceOptions
-) -> tuple[Path, str, str, tuple[str, ...]]:
+def _choose(path: Path, files: Sequence[Path], options: SourceOptions) -> tuple[Path, str, str, Notes]:
     """The file of the chosen split, the split as it is spelled there, its usual name, and notes."""
     by_split: dict[str, list[Path]] = {}
     for file in files:
@@ -142,7 +140,7 @@ def _split_of(file: Path, root: Path) -> str:
 
 def _on_disk(
     path: Path, file: Path, split: str, names: list[str], options: SourceOptions
-) -> tuple[pa.StringArray, pa.StringArray, tuple[str, ...]]:
+) -> tuple[pa.StringArray, pa.StringArray, Notes]:
     """The path of each image below `path`, null where it is missing; files beside them; and a note."""
     if not names:
         raise none_left(file, "has no images", "at least one")
@@ -153,13 +151,7 @@ def _on_disk(
         for tier in tiers:
             best = max(tier, key=lambda below: sum((path / below / probe).is_file() for probe in probes))
             if any((path / best / probe).is_file() for probe in probes):
-                tree = walk(
-                    path,
-                    options.suffixes,
-                    below=best,
-                    follow_links=options.follow_links,
-                    ignore=options.ignore,
-                )
+                tree = tree_of(path, options, best)
                 files = tree.paths(f"{best}/" if best else "")
                 with summary_of(file):
                     keys = files.take(pc.index_in(strings(texts, "file_name", by_row), tree.paths()))
@@ -203,9 +195,7 @@ def _join_as_text(document: _Document, row_of: dict[Any, int]) -> dict[Any, int]
     return row_of | others if others and len(texts) == len(row_of) else {}
 
 
-def _boxes(
-    document: _Document, row_of: dict[Any, int]
-) -> tuple[Boxes, tuple[str, ...], tuple[str, ...], tuple[str, ...]]:
+def _boxes(document: _Document, row_of: dict[Any, int]) -> tuple[Boxes, tuple[str, ...], Notes, Notes]:
     """The boxes of images on disk, the names of the classes, notes, and what was left out."""
     annotations = document.objects("annotations")
     images = document.column(annotations, "image_id", int, str)
@@ -276,9 +266,7 @@ def _names(document: _Document) -> dict[int, str]:
     return dict(zip(ids, document.column(categories, "name", str), strict=True))
 
 
-def _classes(
-    document: _Document, boxed: list[dict[str, Any]]
-) -> tuple[Numbers, tuple[str, ...], tuple[str, ...]]:
+def _classes(document: _Document, boxed: Objects) -> tuple[Numbers, tuple[str, ...], Notes]:
     """The class of each box, numbered in the order of category ids; the names; a note if numbers changed."""
     ids = document.column(document.objects("categories"), "id", int)
     names = _names(document)
@@ -303,7 +291,7 @@ def _classes(
     )
 
 
-def _corners(document: _Document, boxed: list[dict[str, Any]]) -> Numbers:
+def _corners(document: _Document, boxed: Objects) -> Numbers:
     for each in boxed:
         box = each["bbox"]
         if type(box) is not list or len(box) != 4 or not set(map(type, box)) <= _NUMBERS:
@@ -313,9 +301,7 @@ def _corners(document: _Document, boxed: list[dict[str, Any]]) -> Numbers:
     return found
 
 
-def _polygons(
-    document: _Document, boxed: list[dict[str, Any]]
-) -> tuple[pa.ListArray | None, Sequence[int], list[object]]:
+def _polygons(document: _Document, boxed: Objects) -> tuple[pa.ListArray | None, Sequence[int], list[object]]:
     """Polygons, the box of each, and the annotations that have a mask of another kind."""
     found, owners, encoded = [], array("q"), []
     for box, each in enumerate(boxed):
@@ -331,7 +317,7 @@ def _polygons(
     return number_lists(found) if found else None, owners, encoded
 
 
-def _keypoints(document: _Document, boxed: list[dict[str, Any]]) -> pa.ListArray | None:
+def _keypoints(document: _Document, boxed: Objects) -> pa.ListArray | None:
     found = [each.get("keypoints") or array("d") for each in boxed]
     if odd := [points for points in found if not isinstance(points, array) or len(points) % 3]:
         raise document.bad(f"has the keypoints {short(odd[0])}")
@@ -355,7 +341,7 @@ class _Document:
             raise cls(file, {}).bad("is no object")
         return cls(file, parsed)
 
-    def objects(self, name: str) -> list[dict[str, Any]]:
+    def objects(self, name: str) -> Objects:
         """A list of objects."""
         found = self.parsed.get(name)
         if not isinstance(found, list):
@@ -365,7 +351,7 @@ class _Document:
             raise self.bad(f"has {short(odd)} among its {name}")
         return found
 
-    def column(self, objects: list[dict[str, Any]], name: str, *kinds: type) -> list[Any]:
+    def column(self, objects: Objects, name: str, *kinds: type) -> list[Any]:
         """An entry of each object."""
         found = [each.get(name) for each in objects]
         if not set(map(type, found)) <= {*kinds}:
@@ -373,7 +359,7 @@ class _Document:
             raise self.bad(f"has the {name} {short(odd.get(name))} (with the id {short(odd.get('id'))})")
         return found
 
-    def numbers(self, objects: list[dict[str, Any]], name: str, usual: float | None = None) -> Numbers:
+    def numbers(self, objects: Objects, name: str, usual: float | None = None) -> Numbers:
         """A number of each object, or the usual one where it has none."""
         found = [usual if (number := each.get(name)) is None else number for each in objects]
         if not set(map(type, found)) <= {*_NUMBERS, bool}:

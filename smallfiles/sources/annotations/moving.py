@@ -21,8 +21,7 @@ import pyarrow.compute as pc
 from smallfiles.arrays import from_numpy, one_chunk, to_numpy
 from smallfiles.errors import SourceError, UsageError
 from smallfiles.fields import is_boxes
-from smallfiles.sources.annotations.boxes import lists
-from smallfiles.sources.annotations.record import picture_size
+from smallfiles.sources.annotations.boxes import lists, picture_size
 from smallfiles.sources.record import Source
 from smallfiles.sources.scanning import in_flight
 

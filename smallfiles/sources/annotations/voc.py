@@ -26,10 +26,9 @@ from smallfiles.arrays import column
 from smallfiles.errors import SourceError
 from smallfiles.folders import SourceOptions, canonical_split
 from smallfiles.progress import plural
-from smallfiles.sources.annotations.boxes import Boxes, corners_of
-from smallfiles.sources.annotations.record import ANNOTATIONS, Annotated, look, none_left
+from smallfiles.sources.annotations.boxes import ANNOTATIONS, Annotated, Boxes, corners_of, look, none_left
 from smallfiles.sources.record import chosen_split, left_out, noted
-from smallfiles.sources.scanning import Folder, in_flight, lines_of, read_text, unlistable, walk
+from smallfiles.sources.scanning import Folder, Notes, in_flight, lines_of, read_text, tree_of, unlistable
 
 _LOOKED_AT = 4096
 _FLAGS = ("difficult", "truncated")
@@ -84,7 +83,7 @@ def read(path: Path, options: SourceOptions) -> Annotated:
     Raises:
         SourceError: A file is malformed, no image has one, or the split does not exist.
     """
-    tree = walk(path, options.suffixes, follow_links=options.follow_links, ignore=options.ignore)
+    tree = tree_of(path, options)
     pairs = _pairs(tree.folders)
     if not pairs:
         raise none_left(path, "has no images beside its XML files", "JPEGImages/1.jpg for Annotations/1.xml")
@@ -178,7 +177,7 @@ def _pairs(folders: Sequence[Folder]) -> list[_Pair]:
 
 def _of_split(
     path: Path, pairs: Sequence[_Pair], options: SourceOptions
-) -> tuple[list[tuple[_Pair, str]], str, tuple[str, ...]]:
+) -> tuple[list[tuple[_Pair, str]], str, Notes]:
     """Pair and stem of each image of the split, also of listed ones without a file, its name, and notes."""
     lists = {pair.folder: _lists(path / pair.folder / "../ImageSets/Main") for pair in pairs}
     listed = {name for each in lists.values() for name in each}

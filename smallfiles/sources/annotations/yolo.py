@@ -8,6 +8,9 @@ Fractions become pixels, for which the header of each image that has boxes is re
 image without a text file, or with an empty one, has no boxes. With `kpt_shape` in `data.yaml`, the numbers
 after a box are points. Without it, lines that may be either are refused.
 
+YAML is large, and half a parser reads `names` wrongly without a word. So every form of `data.yaml` beyond a
+list or one line per class is refused.
+
 The trap: fractions of a photograph that EXIF turns are usually those of the turned one, as annotators saw it,
 while the stored pixels are not turned. Such images are named.
 """
@@ -15,24 +18,33 @@ while the stored pixels are not turned. Such images are named.
 from __future__ import annotations
 
 import re
+import shlex
 from array import array
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 
 from smallfiles.arrays import column
-from smallfiles.errors import SourceError
-from smallfiles.folders import SourceOptions, canonical_split
+from smallfiles.errors import SourceError, first_few
+from smallfiles.folders import SourceOptions, canonical_split, is_ignored
 from smallfiles.progress import plural
-from smallfiles.sources.annotations.boxes import Boxes, Numbers, corners_of, number_lists
-from smallfiles.sources.annotations.record import Annotated, none_left, picture_size
-from smallfiles.sources.annotations.yolo_names import read_names
-from smallfiles.sources.folder import FolderStore, no_images
+from smallfiles.sources import scanning
+from smallfiles.sources.annotations.boxes import (
+    Annotated,
+    Boxes,
+    Numbers,
+    corners_of,
+    none_left,
+    number_lists,
+    picture_size,
+)
+from smallfiles.sources.folder import no_images
 from smallfiles.sources.record import chosen_split, left_out, noted
-from smallfiles.sources.scanning import Folder, bad_line, in_flight, lines_of, read_text, walk
+from smallfiles.sources.scanning import Notes
+from smallfiles.sources.stores import FolderStore
 
 _LOOKED_AT = 64
 _ANY = 1 << 31
@@ -85,12 +97,14 @@ class _Line:
     polygon: array[float]
 
 
-def recognises(path: Path, looked: dict[str, Folder], ignore: Sequence[str] = ()) -> bool:
+def recognises(path: Path, looked: dict[str, scanning.Folder], ignore: Sequence[str] = ()) -> bool:
     """Whether a folder (or one of its splits) has `images`, and `labels` with lines of numbers."""
     for name, folder in looked.items():
         if {"images", "labels"} <= {*folder.folders}:
             labels = f"{name}/labels".lstrip("/")
-            texts = walk(path, (".txt",), below=labels, ignore=ignore).paths()[:_LOOKED_AT].to_pylist()
+            texts = (
+                scanning.walk(path, (".txt",), below=labels, ignore=ignore).paths()[:_LOOKED_AT].to_pylist()
+            )
             if any(_has_boxes(path / labels / text) for text in texts):
                 return True
     return False
@@ -98,7 +112,7 @@ def recognises(path: Path, looked: dict[str, Folder], ignore: Sequence[str] = ()
 
 def _has_boxes(file: Path) -> bool:
     try:
-        lines = [_numbers(line) for _, line in lines_of(read_text(file))]
+        lines = [_numbers(line) for _, line in scanning.lines_of(scanning.read_text(file))]
     except (SourceError, ValueError):
         return False
     return bool(lines) and all(len(line) > 4 and line[0] >= 0 and _are_fractions(line[1:5]) for line in lines)
@@ -110,7 +124,7 @@ def read(path: Path, options: SourceOptions) -> Annotated:
     Raises:
         SourceError: A line is malformed, an image cannot be read, or the split does not exist.
     """
-    tree = walk(path, options.suffixes, follow_links=options.follow_links, ignore=options.ignore)
+    tree = scanning.tree_of(path, options)
     if not len(tree):
         raise no_images(tree, options)
     folders = {folder.path: folder for folder in tree.folders}
@@ -119,7 +133,7 @@ def read(path: Path, options: SourceOptions) -> Annotated:
     )
     keys, texts, strays = [], [], []
     for folder in chosen:
-        beside = folders.get(_labels(folder), Folder(""))
+        beside = folders.get(_labels(folder), scanning.Folder(""))
         there = {name[:-4] for name in beside.others if name.endswith(".txt") and name != "classes.txt"}
         stems = [name.rpartition(".")[0] for name in folder.files]
         keys += [folder.prefix + name for name in folder.files]
@@ -129,10 +143,12 @@ def read(path: Path, options: SourceOptions) -> Annotated:
         raise none_left(
             path, f"has no label file for {plural(len(keys), 'image')}", "labels/1.txt for images/1.jpg"
         )
-    file, classes, shape = read_names(path, options.ignore)
-    kind = _Kind(len(classes) or _ANY, *shape)
-    found = in_flight(lambda text: _lines(path / text if text else None, kind), texts)
-    if not shape:
+    about = describe(path, options.ignore)
+    file, classes = about.file, about.classes
+    _refuse_other_folders(path, about, split, [folder.path for folder in chosen])
+    kind = _Kind(len(classes) or _ANY, *about.shape)
+    found = scanning.in_flight(lambda text: _lines(path / text if text else None, kind), texts)
+    if not about.shape:
         _refuse_unclear(path, [line for lines in found for line in lines if line.polygon])
     sizes, turned = _sizes(path, [key if lines else None for key, lines in zip(keys, found, strict=True)])
     without = texts.count(None)
@@ -156,17 +172,17 @@ def read(path: Path, options: SourceOptions) -> Annotated:
     )
 
 
-def _labels(folder: Folder) -> str:
+def _labels(folder: scanning.Folder) -> str:
     """The folder of the label files of a folder of images: the last `images` in its path replaced."""
     before, found, after = f"/{folder.path}/".rpartition("/images/")
     return f"{before}/labels/{after}".strip("/") if found else folder.path
 
 
 def _of_split(
-    path: Path, folders: list[Folder], options: SourceOptions
-) -> tuple[list[Folder], str, tuple[str, ...]]:
+    path: Path, folders: list[scanning.Folder], options: SourceOptions
+) -> tuple[list[scanning.Folder], str, Notes]:
     """The folders of images of the chosen split, its usual name, and notes."""
-    named: dict[str, list[Folder]] = {}
+    named: dict[str, list[scanning.Folder]] = {}
     for folder in folders:
         split = next((part for part in folder.path.split("/") if canonical_split(part)), "")
         named.setdefault(split, []).append(folder)
@@ -177,11 +193,33 @@ def _of_split(
     return named.get(chosen, []), split, notes
 
 
+def _refuse_other_folders(path: Path, about: Described, split: str, folders: Sequence[str]) -> None:
+    """Refuse a `data.yaml` that names other folders for the images of a split than those that are read."""
+    named = about.folders.get(split, ())
+    pairs = {(place, folder) for place in named for folder in folders if _is_of(place, folder)}
+    agree = {place for place, _ in pairs} == {*named} and {folder for _, folder in pairs} == {*folders}
+    are_lists = any((path / place).is_file() for place in named)  # which `declarations` compares
+    if about.file and named and not agree and not are_lists:
+        raise SourceError(
+            f"{about.file} says that the images are in {first_few(named, len(named))}, but those in "
+            f"{first_few(folders, len(folders))} would be read",
+            expected="one and the same",
+            next_step=f"Correct {about.file.name}, or go without (--ignore {shlex.quote(about.file.name)})",
+        )
+
+
+def _is_of(place: str, folder: str) -> bool:
+    """Whether a place in `data.yaml` is a folder, or above it; what is above the set is often wrong there."""
+    parts = [part for part in place.split("/") if part not in ("", ".", "..")]
+    tops = len(parts) if place.startswith(("/", "..")) else 1
+    return not parts or any(f"{folder}/".startswith("/".join(parts[at:]) + "/") for at in range(tops))
+
+
 def _lines(file: Path | None, kind: _Kind) -> list[_Line]:
     """The boxes in a label file; none without one."""
     if file is None:
         return []
-    return [_line(file, number, line, kind) for number, line in lines_of(read_text(file))]
+    return [_line(file, number, line, kind) for number, line in scanning.lines_of(scanning.read_text(file))]
 
 
 def _line(file: Path, number: int, line: str, kind: _Kind) -> _Line:
@@ -198,7 +236,7 @@ def _line(file: Path, number: int, line: str, kind: _Kind) -> _Line:
     )
     places = found if is_polygon else [*found[:4], *points[::3], *points[1::3]]
     if not (fits and 0 <= label < kind.classes and label == int(label) and _are_fractions(places)):
-        raise bad_line(file, number, line, kind.expected())
+        raise scanning.bad_line(file, number, line, kind.expected())
     if is_polygon:
         xs, ys = found[::2], found[1::2]
         return _Line(int(label), (min(xs), min(ys), max(xs), max(ys)), _NONE, array("d", found))
@@ -267,7 +305,7 @@ def _sizes(path: Path, keys: list[str | None]) -> tuple[Numbers, list[str]]:
             next_step="Fetch the file again, or remove it together with its label file",
         )
 
-    found = in_flight(size, keys)
+    found = scanning.in_flight(size, keys)
     turned = [key for key, (_, _, is_turned) in zip(keys, found, strict=True) if key and is_turned]
     return np.array([each[:2] for each in found], np.int64).reshape(len(found), 2), turned
 
@@ -288,4 +326,97 @@ def _boxes(found: list[list[_Line]], sizes: Numbers, has_points: bool) -> Boxes:
         else None,
         segments=number_lists([polygon for _, polygon in polygons], scale[owners]) if polygons else None,
         owners=owners,
+    )
+
+
+_SPLITS = ("train", "val", "test")
+_LISTS = ("classes.txt", "obj.names", "labels/classes.txt")
+_COMMENT = re.compile(r"(?m)(^|(?<=\s))#.*$")
+_PLAIN = r"(?!-\s)[^\s,'\"\[\]{}&*!|>%@`?:#](?:[^,\[\]{}\n:]|:(?=\S))*?"
+_SCALAR = rf"""'(?:[^']|'')*'|"[^"\\]*"|{_PLAIN}"""
+_FLOW = re.compile(rf"\s*(?:(\d+)\s*:\s)?\s*({_SCALAR})\s*(?:,|$)")
+_LINE = re.compile(rf"[ \t]*(?:-|(\d+)[ \t]*:)[ \t]+({_SCALAR})[ \t]*$")
+
+
+@dataclass(frozen=True)
+class Described:
+    """What the files beside `images` and `labels` say.
+
+    Args:
+        file: The file of class names; None if there is none.
+        classes: Class names in the order of their numbers.
+        shape: Of points: nothing, or their number and 2 or 3.
+        folders: The places of the images of each split that `data.yaml` names.
+    """
+
+    file: Path | None
+    classes: tuple[str, ...] = ()
+    shape: tuple[int, ...] = ()
+    folders: Mapping[str, Sequence[str]] = field(default_factory=dict)
+
+
+def describe(path: Path, ignore: Sequence[str] = ()) -> Described:
+    """Read the class names of a set, and what else describes it.
+
+    Raises:
+        SourceError: A file cannot be read.
+    """
+    files = sorted(scanning.list_folder(path, ignore).files, key=lambda name: (name != "data.yaml", name))
+    shape: tuple[int, ...] = ()
+    for file in (path / name for name in files if name.endswith((".yaml", ".yml"))):
+        text = _COMMENT.sub("", scanning.read_text(file))
+        names, numbers = _entry(file, text, "names"), _entry(file, text, "kpt_shape")
+        if numbers and not (len(numbers) == 2 and numbers[0].isdecimal() and numbers[1] in ("2", "3")):
+            raise _odd(file, "kpt_shape")
+        shape = shape or tuple(map(int, numbers))
+        if names:
+            folders = {split: _entry(file, text, split, may_be_text=True) for split in _SPLITS}
+            return Described(file, names, shape, folders)
+    for name in _LISTS:
+        if (path / name).is_file() and not is_ignored(name, ignore):
+            names = tuple(line.strip() for _, line in scanning.lines_of(scanning.read_text(path / name)))
+            return Described(path / name, names, shape)
+    return Described(None, shape=shape)
+
+
+def _entry(file: Path, text: str, name: str, *, may_be_text: bool = False) -> tuple[str, ...]:
+    """The list (or the one text) in an entry of the top level; empty if there is no such entry."""
+    found = re.search(rf"(?m)^{name}[ \t]*:(?=\s)(.*(?:\n(?:[ \t\]}}-].*|[ \t]*$))*)", text)
+    if found is None:
+        return ()
+    block = found[1].strip()
+    if may_be_text and (not block or re.fullmatch(_SCALAR, block)):
+        return (_plain(block),) if block else ()
+    if block[:1] + block[-1:] in ("[]", "{}"):
+        entries, rest = _all_of(_FLOW, block[1:-1])
+    else:
+        lines = [_LINE.match(line) for line in found[1].split("\n") if line.strip()]
+        entries, rest = [each for each in lines if each], "" if all(lines) else block
+    keys = [int(each[1]) for each in entries if each[1]]
+    if rest.strip() or not entries or (keys and sorted(keys) != [*range(len(entries))]):
+        raise _odd(file, name)
+    texts = [_plain(each[2]) for each in entries]
+    return tuple(texts[keys.index(place)] for place in range(len(keys))) if keys else tuple(texts)
+
+
+def _all_of(pattern: re.Pattern[str], text: str) -> tuple[list[re.Match[str]], str]:
+    """Matches one after the other, and what is left."""
+    found, at = [], 0
+    while text[at:].strip() and (match := pattern.match(text, at)):
+        found.append(match)
+        at = match.end()
+    return found, text[at:]
+
+
+def _plain(text: str) -> str:
+    if text[0] == "'":
+        return text[1:-1].replace("''", "'")
+    return text[1:-1] if text[0] == '"' else text.strip()
+
+
+def _odd(file: Path, name: str) -> SourceError:
+    return SourceError(
+        f"the entry {name} of {file} cannot be read",
+        expected="a list, such as names: [cat, dog], or one line per class: 0: cat",
+        next_step="Write it so, or put the class names into classes.txt, one per line, and remove the entry",
     )
