@@ -13,7 +13,8 @@ unexport PYTHONDONTWRITEBYTECODE
 py = "$(VENV)/bin/python"
 
 scripts = .ci/run tools/*.sh $(wildcard solutions/*.sbatch) $(wildcard slurm/*.sh slurm/submit slurm/bin/smallfiles slurm/jobs/* slurm/env/*.sh) \
-  $(addprefix slurm/local/,up down status prolog epilog task_prolog lib.sh)
+  $(addprefix slurm/local/,up down status prolog epilog task_prolog lib.sh) \
+  $(addprefix storage/local/,up down status server attach lib.sh)
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
