@@ -40,7 +40,7 @@ def counts_while(lab, client, work):
 def test_an_epoch_of_plain_files_asks_the_metadata_server_for_each_and_packed_ones_do_not(lab):
     folder, packed = lab.clients[0] / "a set", lab.clients[0] / "x.arrow"
     synthetic.make(folder, "folder", count=COUNT, classes=3, size=(40, 32))
-    assert cli.main(["manifest", str(folder)]) == 0 and cli.main(["pack", str(folder), str(packed)]) == 0
+    assert cli.main(["pack", str(folder), str(packed)]) == 0
     there = {
         path: lab.clients[1] / path.name for path in (folder, packed)
     }  # the other client has cached nothing
