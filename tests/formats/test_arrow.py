@@ -436,5 +436,7 @@ def test_a_sample_of_a_mapped_file_is_announced_when_it_is_first_read(out, monke
     for expected in (1, 0):
         asked.clear()
         start, stop = reader.span(3)[1:]
-        assert len(reader.read(3)) == 200_000 and len(asked) == expected
-        assert all(first <= start < stop <= last <= stop + 65536 for first, last in asked)
+        assert len(reader.read(3)) == 200_000
+        of_sample = [(first, last) for first, last in asked if first < stop and start < last]
+        assert len(of_sample) == expected
+        assert all(first <= start < stop <= last <= stop + 65536 for first, last in of_sample)

@@ -81,7 +81,6 @@ def test_the_stages_of_a_batch_are_told_for_each_file(result):
     for record in stages:
         assert all(record.extra[f"{name}_s"] >= 0 for name in ("read", "augment", "collate", "device"))
         assert record.extra["decode_s"] > 0 and record.extra["transfer_s"] > 0
-    assert stages[1].extra["decode_s"] < stages[0].extra["decode_s"]
 
 
 def test_nothing_is_left_running_or_lying_about(result, folder):

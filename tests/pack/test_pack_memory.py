@@ -69,7 +69,7 @@ def child(task, suffixes, rows, folder):
 
 @pytest.mark.parametrize(
     ("suffix", "written_bytes", "open_bytes"),
-    [("arrow", 30, 110), ("h5", 200, 80), ("sqfs", 300, 100), ("tar", 350, 110)],
+    [("arrow", 150, 110), ("h5", 200, 80), ("sqfs", 300, 100), ("tar", 350, 110)],
 )
 def test_a_sample_costs_little_more_than_what_describes_it(suffix, written_bytes, open_bytes, tmp_path):
     assert child("write", suffix, ROWS, tmp_path) < written_bytes
