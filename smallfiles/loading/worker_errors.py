@@ -125,9 +125,9 @@ def explain(
     text = _summary(error)
     if "ancdata" in text or "Too many open files" in text or "unable to open shared memory" in text:
         return _too_many_files(text)
-    if "shared memory" in text and "DataLoader worker" not in text:
+    if "allocate shared memory" in text or ("shared memory" in text and "DataLoader worker" not in text):
         return ResourceError(
-            f"shared memory could not be allocated ({text.splitlines()[0][:200]})",
+            f"shared memory could not be allocated ({re.findall('.*shared memory.*', text)[0][:200]})",
             expected=f"{_mib(memory.ahead_bytes)} in {SHM} for batches in transit",
             next_step=_LESS_SHM,
         )

@@ -43,6 +43,12 @@ def path(tmp_path_factory):
     return sets.write(sets.stub_samples(60), tmp_path_factory.mktemp("set") / "x.arrow")
 
 
+def test_a_worker_without_shared_memory_is_a_sentence_with_what_to_change():
+    text = "Caught RuntimeError in DataLoader worker process 0.\nunable to allocate shared memory for </t_1>"
+    found = str(explain(RuntimeError(text), WorkerMemory(2, 3, 1 << 20)))
+    assert "could not be allocated (unable" in found and "</t_1>" in found and "--mode threads" in found
+
+
 @pytest.mark.parametrize("order", ["random", "stream"])
 @pytest.mark.parametrize(
     ("number", "words"),
