@@ -15,7 +15,7 @@ BENCH = [verb for verb in VERBS if verb.startswith("bench ")]
 
 OF_OTHERS = {
     *("--mem", "--cpus-per-task", "--pty", "--me", "--nproc-per-node"),  # Slurm, torchrun
-    *("--shm-size", "--sparse", "--no-build-isolation"),  # containers, tar, pip
+    *("--shm-size", "--sparse", "--rm", "--no-build-isolation"),  # containers, tar, zstd, pip
 }
 SAID_BY = {
     "measure": BENCH,

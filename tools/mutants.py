@@ -7,6 +7,9 @@ an environment of its own. It works in a copy of the tracked files, so the check
 COUNT places are drawn at random (SEED), and one change is made at each of them.
 """
 
+import python_version  # noqa: F401 - it ends this tool if this Python is too old
+
+# isort: split
 import argparse
 import json
 import os

@@ -297,7 +297,6 @@ def test_settings_that_make_no_sense_are_refused():
         lambda: images.CentreCrop(200, 224),
         lambda: images.ColourJitter(-1),
         lambda: images.resize_ahead(jpeg(8, 8), 0),
-        lambda: images.resize_ahead(jpeg(8, 8), store="png"),
     ):
         with pytest.raises(UsageError):
             make()
