@@ -128,6 +128,7 @@ def archives(home):
 @pytest.mark.parametrize("after", [1, 25])  # while it is indexed, and while it is packed
 @pytest.mark.parametrize("name", ARCHIVES)
 def test_pack_waits_in_the_middle_of_an_archive(archives, mount, tmp_path, capfd, name, after):
+    after = min(after, 12) if name == "x.zip" else after  # it is read once, in some twenty requests
     mount.fail(errno.EIO, "READ", part=name, after=after, for_s=0.3)
     words = ["pack", str(mount.point / name), str(tmp_path / "x.arrow"), "--suffix", ".bin"]
     assert cli.main([*words, "--on-error", "skip"]) == 0

@@ -319,7 +319,7 @@ class TestTheServerGoesAway:
 
         killer = threading.Thread(target=kill)
         killer.start()
-        config = PackConfig(on_error="skip", in_flight=4)
+        config = PackConfig(on_error="skip", in_flight=4, storage_timeout_s=0.5)
         with pytest.raises(ResourceError, match=r"not connected|abort"):
             pack(source, tmp_path / "out.arrow", config)
         killer.join()

@@ -79,8 +79,8 @@ def test_two_nodes_of_a_job_read_through_two_clients(lab, repository, need_tool,
 
 
 def test_a_folder_with_other_files_is_not_emptied(tmp_path):
-    if moosefs.why_not() is not None:
-        pytest.skip("no MooseFS here: needs root")
+    if (reason := moosefs.why_not()) is not None:
+        pytest.skip(reason)
     (tmp_path / "mine").write_text("1")
     command = [moosefs.SCRIPTS / "up"]
     environment = {**os.environ, "SMALLFILES_STORAGE": str(tmp_path)}
