@@ -27,7 +27,7 @@ help: ## list the targets
 demo: setup ## the whole road on one page: 3,000 images made, packed, verified, measured (DATA=DIR for your own)
 	$(py) -m smallfiles demo $(if $(DATA),--data "$(DATA)")
 
-test: setup-dev ## the tests that a change can break (about 35 minutes on two cores)
+test: setup-dev ## the tests that a change can break (about 25 minutes on two cores)
 	$(py) -m pytest -n 3 --dist loadfile --no-loadscope-reorder -m "not slow" $(PYTEST_ARGS)
 
 test-all: setup-dev ## all tests, thousands of repeats included
