@@ -28,7 +28,7 @@ from typing import Any, TypeAlias, TypeVar
 from exercises.checks.verdict import Wrong, shown
 
 Mistake: TypeAlias = tuple[Callable[..., Any], str]
-"""What a wrong idea gives, as a function of the arguments, and the sentence that helps."""
+"""A function that computes the result of a common wrong idea, and the sentence that helps."""
 
 _Result = TypeVar("_Result")
 _STUB_OPERATIONS = {"RESUME", "NOP", "LOAD_CONST", "RETURN_VALUE", "RETURN_CONST", "COPY_FREE_VARS"}
@@ -196,7 +196,7 @@ def explain(
 
 
 def _quietly(work: Callable[..., Any], case: Sequence[Any]) -> Any:
-    """What a function returns, without its output; None if it raises an exception."""
+    """Call a function without showing its output; return None if it raises an exception."""
     try:
         with contextlib.redirect_stdout(io.StringIO()):
             return work(*_copied(tuple(case)))

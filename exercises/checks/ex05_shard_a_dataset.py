@@ -190,7 +190,7 @@ def _why(case: Case, hands: Hands) -> str:
 
 
 def _why_shuffled(attempt: Attempt, case: Case, hands: Hands, seed: int, epoch: int) -> str:
-    """What is wrong with the deal, if one process alone shows the deck; or that there is not one deck.
+    """Explain what is wrong with the deal, or that the processes do not deal from one deck.
 
     How often shards are read does not depend on the seed where all processes deal from one deck.
     """

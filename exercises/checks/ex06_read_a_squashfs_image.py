@@ -234,7 +234,7 @@ class Tried:
         self.attempt.require(not meeting.broken, "one read at a time", "two reads at once", _LOCK)
 
     def why_in_threads(self, made: Any) -> str:
-        """What makes threads wrong: reads without them show whether the offset of an open file moves."""
+        """Explain why threads get wrong bytes: do reads in one thread move the offset of an open file?"""
         seen = [offsets_of(self.path)]
         for index in (3, 7, 5):
             with suppress(Exception):

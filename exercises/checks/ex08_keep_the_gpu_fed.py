@@ -93,7 +93,7 @@ LIMITS: tuple[tuple[Stages, int, float, str, str], ...] = (
 
 
 def _limit(stages: Stages, workers: int, step_s: float, longest: str) -> str:
-    """What limits, if this stage is the longest."""
+    """Return what limits the epoch, given the stage that a participant takes for the longest."""
     return "training" if workers and sum(stages.values()) / workers <= step_s else longest
 
 

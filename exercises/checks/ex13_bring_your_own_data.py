@@ -83,7 +83,7 @@ def pairs(attempt: Attempt) -> None:
 
 
 def _why_paired(got: dict[str, str], right: dict[str, str]) -> str:
-    """What is wrong with one pair."""
+    """Name the first pair that is missing or wrong."""
     if missing := [image for image in right if image not in got]:
         return f"{missing[0]} has a mask and is left out: change only the first folder and the suffix"
     wrong = next((image for image in got if got[image] != right.get(image)), "")

@@ -30,7 +30,7 @@ from smallfiles.sources.annotations.moving import moved, moving
 from smallfiles.sources.packed import PIXELS
 
 _HEADER_BYTES = 128
-"""Of a `.npy` file of pixels, whose shape is short enough."""
+"""Bytes before the pixels in a `.npy` file. It is always this number, since the shape is short."""
 _SCALED_SUFFIXES = (".png", ".jpg", ".jpeg", ".txt", ".json")
 
 
@@ -89,7 +89,7 @@ def scale_further(scaling: Scaling, suffix: str) -> Scale | None:
 
 
 def _named(scale: Callable[[Buffer], bytes]) -> Scale:
-    """The same with errors that name the file."""
+    """Return a function that scales in the same way, and whose errors name the file."""
 
     def named(path: str, data: Buffer) -> bytes:
         try:

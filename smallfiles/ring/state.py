@@ -71,7 +71,7 @@ class BatchOrder:
 
 
 def description(plan: EpochPlan, layout: Layout, epochs: int | None) -> dict[str, Any]:
-    """What a ring holds, as JSON values, with an identity that only an equal ring has."""
+    """Describe the batches of a ring as JSON values; two rings with equal batches have one identity."""
     shapes = {name: [list(shape), dtype.str] for name, (shape, dtype) in layout.items()}
     content = {"plan": asdict(plan), "layout": shapes}
     text = json.dumps(content, sort_keys=True)

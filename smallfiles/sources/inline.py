@@ -332,7 +332,7 @@ def numbered_keys(count: int, suffixes: pa.Array) -> pa.Array:
 
 
 def further_paths(keys: pa.Array, number: int, suffixes: pa.Array) -> pa.Array:
-    """What `RowStore` finds the files of its column `number` by; null without a file."""
+    """Return by what `RowStore` finds the files of its column `number`; null where there is no file."""
     return joined(keys, scalar(f"{BLOB_MARK}{number}"), suffixes)
 
 

@@ -447,7 +447,7 @@ def sites(paths: Sequence[str]) -> dict[str, tuple[str, str]]:
         paths: All folders in which files are.
 
     Returns:
-        What the names of the samples in each begin with, and the name of its field; empty for first files.
+        How the names of the samples in each begin, and the name of its field; empty for the first files.
     """
     below: dict[str, dict[str, None]] = {}
     for above, path in chain.from_iterable(pairwise(folders_above(path)) for path in paths):
@@ -531,7 +531,7 @@ def field_name(name: str) -> str:
 
 
 def place(path: str, known: Mapping[str, tuple[str, str]]) -> tuple[str | None, str | None]:
-    """What the names of the samples in a folder begin with, and the field; a bare split has images.
+    """Return how the names of the samples in a folder begin, and their field; a bare split has images.
 
     Args:
         path: The folder.

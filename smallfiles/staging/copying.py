@@ -45,7 +45,7 @@ _SLICE = 4096  # parts at a time; a million futures would cost a gigabyte
 
 
 class Movable(Protocol):
-    """What the engine knows of a file: a `Member` of an output, or an `Item` of a store."""
+    """A file that is moved: a `Member` of an output, or an `Item` of a store."""
 
     @property
     def bytes(self) -> int:

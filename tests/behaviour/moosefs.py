@@ -46,7 +46,7 @@ class Lab:
         self.run("up", str(clients), STORAGE_MOUNT_OPTIONS="mfsioretries=3,mfstimeout=2")
 
     def run(self, script: str, *words: str, **variables: str) -> str:
-        """What a script of `storage/local` prints."""
+        """Run a script of `storage/local` and return what it prints."""
         environment = {**os.environ, "SMALLFILES_STORAGE": str(self.home), **variables}
         # Into a file: servers would keep a pipe open.
         log = self.home.with_suffix(".log")
@@ -70,7 +70,7 @@ class Lab:
         Path("/proc/sys/vm/drop_caches").write_text("3")
 
     def counted(self, client: int) -> dict[str, int]:
-        """What a client has asked of the servers so far, by the name of its counter."""
+        """Return how many requests a client has made so far, by the name of its counter."""
         lines = (self.clients[client - 1] / ".stats").read_text().splitlines()
         pairs = (line.split(":", 1) for line in lines if ":" in line)
         return {name: int(value) for name, value in pairs if value.strip().isdigit()}

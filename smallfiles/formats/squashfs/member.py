@@ -1,4 +1,4 @@
-"""What is between the data of the files and the inodes: a text, and the table of samples.
+"""Write and find the table of samples, which lies between the data of the files and the inodes.
 
 The table (`smallfiles.formats.embedded`) lies after the data of all files and belongs to none of them. Older
 files have it as `TABLE`. With it, a raw squashfs file of a million samples opens in milliseconds: no inode

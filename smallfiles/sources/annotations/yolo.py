@@ -340,7 +340,7 @@ _LINE = re.compile(rf"[ \t]*(?:-|(\d+)[ \t]*:)[ \t]+({_SCALAR})[ \t]*$")
 
 @dataclass(frozen=True)
 class Described:
-    """What the files beside `images` and `labels` say.
+    """Read what the files beside `images` and `labels` declare.
 
     Args:
         file: The file of class names; None if there is none.
