@@ -65,7 +65,7 @@ def problem_of(path: Path) -> str | None:
     if not path.is_absolute():
         return "is not an absolute path"
     if not path.is_dir():
-        return "does not exist"
+        return "is not a folder" if path.exists() else "does not exist"
     if not os.access(path, os.W_OK | os.X_OK):
         return "is not writable"
     found = filesystem(path)

@@ -121,6 +121,6 @@ def test_room_is_compared_with_the_copy_and_what_workers_need(tmp_path, monkeypa
 
 def test_a_place_that_cannot_serve_is_refused_by_name(tmp_path):
     (tmp_path / "file").touch()
-    for name in ("gone", "file"):
-        with pytest.raises(ResourceError, match=f"{name} does not exist"):
+    for name, problem in (("gone", "does not exist"), ("file", "is not a folder")):
+        with pytest.raises(ResourceError, match=f"{name} {problem}"):
             placement.candidates(tmp_path / name, tmp_path)
