@@ -3,27 +3,32 @@
 #
 # **Minutes** 30 · **Machine** any Linux computer with two CPUs · **Needs** notebook 00 · **Data** 400 synthetic images
 #
-# Many small files fill quotas and are slow to read. This notebook measures why, here and on storage as slow as a busy
-# cluster's.
+# A data set of many small files uses up the quota of files, and reading it is slow. In this notebook you count what
+# one small file costs: disk space, requests to a server, and time. You measure on this machine, and you compute the
+# same for storage that is as slow as a busy cluster's.
 
 # %% [markdown] id="questions"
 # ## Questions
 #
-# - What do small files take besides their bytes?
-# - How long does one open take, and how long the slowest?
-# - How large must a file be before its bytes cost more than its open?
-# - When does it help to have many opens in flight?
+# - What does a small file cost besides its bytes?
+# - How many requests does a program send to read one file?
+# - How large must a file be before reading it takes longer than opening it?
+# - When does it help to open many files at the same time?
 
 # %% [markdown] id="objectives"
 # ## After this you can
 #
 # - count the inodes and blocks of a folder,
-# - time single system calls and read a histogram of times,
-# - measure warm and cold reads, and say what "cold" leaves out,
-# - tell whether latency or the server's rate limits you.
+# - count the requests of a program, and time single system calls,
+# - compute whether a file is small for your storage,
+# - say whether latency or the server's rate limits you.
 
 # %% [markdown] id="setup"
 # ## Set up
+#
+# The findings of this notebook are counts and small simulations, so they are the same on a busy machine. The
+# timings beside them are not: if other programs use your CPUs, the measured curves of sections 3 and 4 lie lower than
+# the text says.
 
 # %% id="start"
 import sys
@@ -35,31 +40,31 @@ setup = start("01")
 
 # %%
 import os
+import random
 from functools import partial
+from time import perf_counter_ns
 
+import matplotlib.pyplot as plt
 import numpy as np
 from tqdm.auto import tqdm
+
+from smallfiles.progress import bytes_text
 
 # %% [markdown] id="count" tags=["optional"]
 # ## 1 · Count inodes and blocks
 #
-# *Optional, 6 minutes.* A file takes more than its bytes. It takes an *inode*: a record of its owner, its size and
-# where its bytes are. So does a folder. Disk space comes in *allocation units* of a fixed size, so the end of a file's
-# last unit stays empty.
+# *Optional, 6 minutes.* Every file needs an *inode*, which is a record of its owner, its size, and the place of its
+# bytes on the disk. Every folder needs one, too. The bytes are stored in *allocation units* of a fixed size. If a file
+# does not fill its last unit, the rest of this unit is wasted.
 #
-# > **Predict.** The demo set has 400 images in ten folders. How many inodes does it take? And this Python environment:
-# > some 500, 5,000 or 50,000?
+# > **Predict.** The demo set has 400 images in ten folders. How many inodes does it need? And how many does the Python
+# > environment of this course need: about 500, 5,000 or 50,000?
 
 # %%
-guess = 5_000  # change me: inodes of this environment
+guess = None  # your guess: inodes of the environment
 
-# %% [markdown]
-# The folded cell counts both.
-
-# %% jupyter={"source_hidden": true}
-from smallfiles.progress import bytes_text
-
-most = 5_000 if setup.shared else 1_000_000  # on a shared file system, others wait for the same server
+# %%
+most = 5_000 if setup.shared else 1_000_000  # stop early on a file system that others use
 
 
 def walk(root):
@@ -69,73 +74,98 @@ def walk(root):
         folders += 1
         for name in names:
             about = os.lstat(os.path.join(folder, name))
-            files[about.st_ino] = about.st_size, 512 * about.st_blocks  # a hard link is the same inode
+            files[about.st_ino] = about.st_size, 512 * about.st_blocks  # hard links share one inode
         if len(files) > most:
             break
     return np.array(list(files.values())), folders
 
 
+# %%
 for name, root in {"demo set": setup.folder(), "environment": sys.prefix}.items():
     files, folders = walk(root)
-    held, used = (bytes_text(total) for total in files.sum(axis=0))
-    found = f"{'at least ' * (len(files) > most)}{len(files) + folders:,}"
-    print(f"{name:12} {found:>6} inodes, which hold {held} and take {used} on disk")
-print(f"your guess   {guess:,}" if guess else "")
+    size, allocated = (bytes_text(total) for total in files.sum(axis=0))
+    count = f"{'at least ' * (len(files) > most)}{len(files) + folders:,}"
+    print(f"{name:12} {count:>6} inodes, {size} of data, {allocated} on disk")
+print("your guess  ", guess)
 
 # %% [markdown]
-# Units are small on a local disk, often 4 KiB. On a cluster they may be larger.
+# The environment alone needs tens of thousands of inodes. Compare the number with your quota of files.
 #
-# **Your turn.** Write the size of one of your own files. How much space does it take?
+# How much space is wasted depends on the allocation unit. It is small on a local disk, often 4 KiB. On a cluster it
+# may be larger.
+#
+# **Your turn.** Write the size of one of your own files. How much disk space does it occupy?
 
 # %%
 mine = 5_000  # change me: bytes of one of your files
 
 
-def taken(file_bytes, unit):
-    """Bytes taken per byte stored: each file is rounded up to whole units."""
+def occupied(file_bytes, unit):
+    """Disk space divided by size, if each file is rounded up to whole units."""
     return (-(-file_bytes // unit) * unit).sum() / file_bytes.sum()
 
 
 # %% [markdown]
-# The folded cell draws it. The dotted units are common.
+# The folded cell draws the result for all units from 512 B to 4 MiB. The dotted lines mark units of common file systems.
 
 # %% jupyter={"source_hidden": true}
 units = [512 << shift for shift in range(14)]
 real = {"ext4, Lustre (ldiskfs)": 4 << 10, "Storage Scale 5": 8 << 10, "Storage Scale 4": 128 << 10}  # with blocks of 4 MiB
-shown = {"environment": files[:, 0], f"files of {mine:,} bytes": np.full(1, mine)}
-factors = {name: {unit: taken(file_bytes, unit) for unit in units} for name, file_bytes in shown.items()}
-times_its_bytes = float(f"{taken(np.full(1, mine), real['Storage Scale 4']):.2g}")
-title = f"In units of 128 KiB, a file of {mine:,} bytes takes {times_its_bytes:,g} times its bytes"
-axes = {"x": "allocation unit (B)", "y": "bytes taken per byte stored", "log": "xy"}
-figures.lines(factors, title, **axes, marks=real, note="whole units; Storage Scale can keep files below 3.5 kB in their inodes", counted=True)
+shown = {"environment": files[:, 0], f"a file of {mine:,} bytes": np.full(1, mine)}
+factors = {name: {unit: occupied(file_bytes, unit) for unit in units} for name, file_bytes in shown.items()}
+times_its_size = float(f"{occupied(np.full(1, mine), real['Storage Scale 4']):.2g}")
+title = f"With 128 KiB units, a {mine:,}-byte file occupies {times_its_size:,g} times its size"
+axes = {"x": "allocation unit (B)", "y": "disk space, relative to size", "log": "xy"}
+figures.lines(factors, title, **axes, marks=real, note="whole units; Storage Scale can store files below 3.5 kB in their inodes", counted=True)
 
 # %% [markdown]
-# A unit much smaller than the mean file wastes little. Once it is larger than nearly all files, each doubling doubles
-# the space.
+# A unit that is much smaller than the mean file wastes little space. Once the unit is larger than nearly all files, each
+# doubling of the unit doubles the space.
 #
 # You can now solve task 1 of [exercise 01](../exercises/01_count_the_cost_of_small_files.ipynb).
 
 # %% [markdown] id="operations" tags=["core"]
 # ## 2 · Time a single open
 #
-# To read a file, a program opens it, reads its bytes, and closes it. Often it first asks for the size (`stat`). Each
-# step is a *system call*: a request to Linux's *kernel*.
+# To read a file, a program opens it, reads its bytes, and closes it. Often it first asks for the file's size (`stat`).
+# Each of these steps is a *system call*: the program asks Linux's *kernel* to do it. On a parallel file system, the
+# kernel must in turn ask a *metadata server*, over the network, where the file is.
 #
 # ![Two sequences. A file per image: ask the metadata server, wait, read, again and again. One large file: ask once, then read long runs in order, or single images at random.](pictures/open_and_read.svg)
 #
 # *What a parallel file system does for `open` and `read`. For a new name, `open?` is often two requests: a look-up and
-# an open. Lustre and NFSv4 send one, but two with a `stat`.*
+# an open. Lustre and NFSv4 need only one, but two if the program also calls `stat`.*
 #
-# > **Predict.** Which takes longest on this machine: stat, open, read or close? How many seconds does an open take: a
-# > microsecond (1e-6), a millisecond (1e-3) or more?
+# How many requests does a program send? We can count them. `slowfs`, which comes with the course, mounts a folder a
+# second time and counts every request of the kernel. Here it adds no delay. (Where mounting is forbidden, it counts
+# what our own reads would send.)
+#
+# > **Predict.** The next cell reads 100 images of the demo set. How many look-ups and how many opens does `slowfs` count?
 
 # %%
-guess = 1e-3  # change me: seconds for one open; the figure below shows it
+guess = None  # your guess: look-ups and opens together
 
 # %%
-from time import perf_counter_ns, sleep
+from smallfiles import slowfs
 
+source, folder = setup.source(), setup.folder()
+names = source.manifest.paths.to_pylist()[:100]
+sizes = [source.store.size(name) for name in names]
 
+with slowfs.open_slow(folder, slowfs.SlowConfig(latency_s=0)) as storage:
+    for name, size in zip(names, sizes, strict=True):
+        storage.store.read_into(name, memoryview(bytearray(size)))  # open, read, close
+    counts = storage.counts()
+print(counts["lookup"], "look-ups,", counts["open"], "opens; your guess:", guess)
+
+# %% [markdown]
+# Each image needs a look-up and an open, so 100 images need 200 requests. The few other look-ups are for folders. Only
+# then can the program ask for bytes.
+#
+# What does a request cost? On this machine the kernel answers by itself. The next cell times four system calls. It asks
+# for all sizes first, so the kernel already knows every name.
+
+# %%
 def timed(call, items):
     """Seconds of each call, and what the calls returned."""
     times, results = [], []
@@ -147,21 +177,19 @@ def timed(call, items):
     return times, results
 
 
+paths = [str(folder / path) for path in source.manifest.paths.to_pylist()[:200]]
+buffer = bytearray(max(map(os.path.getsize, paths)))  # from here on the kernel knows every name
+os.close(os.dup2(0, 1_000))  # Linux enlarges its table of open files now, not while we time
+
 # %% [markdown]
-# A *warm* read finds the bytes in memory, in the kernel's *page cache*. Before a *cold* read we ask the kernel to forget
-# the bytes (`posix_fadvise`), so they come from the disk or the file server.
-#
-# The kernel also keeps names that it looked up. The cell asks for all sizes first, so all names are *known*.
+# A *warm* read finds the bytes in memory, in the kernel's *page cache*. For a *cold* read we first ask the kernel to
+# drop the bytes (`posix_fadvise`), so they come from the disk or the file server.
 
 # %%
 from pathlib import Path
 
 from smallfiles.measure import cache
 
-source, folder = setup.source(), setup.folder()
-paths = [str(folder / path) for path in source.manifest.paths.to_pylist()][:200]
-buffer = bytearray(max(map(os.path.getsize, paths)))  # from here on the kernel knows every name
-os.close(os.dup2(0, 1_000))  # Linux enlarges its table of open files: now, not while we time
 times = {name: [] for name in ("stat", "open", "read, cold", "read, warm", "close")}
 
 
@@ -173,65 +201,60 @@ def time_all(read):
     times["close"] += timed(os.close, descriptors)[0]
 
 
-# %%
 if cache.can_be_cold(folder):
-    cache.drop(map(Path, paths))  # the kernel forgets the bytes, but not the names
+    cache.drop(map(Path, paths))  # the kernel drops the bytes, but it keeps the names
     time_all("read, cold")
 for _ in range(5):
     time_all("read, warm")
 
 # %% [markdown]
-# The folded cell draws all calls; a dot marks the slowest.
+# The folded cell draws a histogram of each call. The dot on the right is the slowest call.
 
 # %% jupyter={"source_hidden": true}
 times = {name: seconds for name, seconds in times.items() if seconds}  # some file systems cannot be cold
 open_s = np.median(times["open"])
 state = "cold" if "read, cold" in times else "warm"
 longer = float(f"{np.median(times[f'read, {state}']) / open_s:.2g}")
-title = f"A {state} read takes about {longer:,g} times as long as an open of a known name"
+title = f"A {state} read takes about {longer:,g} times as long as opening a file whose name is known"
 note = f"{len(times['open']):,} opens"
-figures.histogram(times, title, x="time of one call (s)", log=True, note=note, guess=guess, guess_of="open")
+figures.histogram(times, title, x="time of one call (s)", log=True, note=note)
 
 # %% [markdown]
-# On a local disk the open of a known name takes almost nothing. On a cluster it is usually a request to a server, and
-# may take milliseconds.
+# On a local disk, opening a file whose name the kernel knows takes a few microseconds. On a cluster, the open is usually
+# a request to a server and may take milliseconds.
 #
-# The dots matter too: a batch waits for its slowest file. Here a single slow call may be another program's turn on
-# the CPU.
+# The slowest calls matter, too, because a batch is complete only when its slowest file has arrived. On this machine, a
+# slow call often means that another program was using the CPU.
 #
-# Our *cold* is half cold: names and inodes stay known, and a file server keeps its cache.
+# Our "cold" read is only partly cold. The kernel still knows names and inodes, and a file server may still have
+# the bytes in its own memory.
 #
-# > **Predict.** ImageNet has 1,281,167 training images. How long does it take to open them, one after the other, at the
-# > speed measured here? And on a fresh node, which knows no names: two requests of 2 ms per file?
+# > **Predict.** ImageNet has 1,281,167 training images. How long does it take to open all of them, one after the other,
+# > at the speed measured here? And on a fresh node that knows no names, if each image needs two requests of 2 ms?
 
 # %%
-guess_s, guess_hours = 60, 12  # change me: seconds here, hours there
+guess_s, guess_hours = None, None  # your guesses: seconds here, hours there
 
 # %%
-images = 1_281_167
-show.say(f"Known names, here: **{images * open_s:,.0f} s** by the median; your guess: {guess_s} s.")
-there_hours = images * 2 * 0.002 / 3600
-show.say(f"New names, there: **{there_hours:.1f} hours**, without a single byte; your guess: {guess_hours} hours.")
+images, request_s = 1_281_167, 0.002  # change me: the time of a request on your cluster
+show.say(f"Here, with known names: **{images * open_s:,.0f} s**; your guess: {guess_s}.")
+show.say(f"There: **{images * 2 * request_s / 3600:.1f} hours**, without a single byte; your guess: {guess_hours}.")
 
 # %% [markdown]
-# The 2 ms are assumed; see *On the cluster* for yours.
+# The 2 ms are an assumption. The section *On the cluster* measures the value for your cluster.
 
 # %% [markdown] id="sizes" tags=["core"]
 # ## 3 · Trade many files for one
 #
-# An open costs the same for a small file and for a large one, so a small file pays more per byte. We read the same
-# bytes from many files, and from a large one in pieces. The folded cell writes both.
+# Opening a file costs the same whatever its size, so small files cost more per byte. We compare two ways to store the
+# same bytes: in many files, or as pieces of one large file.
 
-# %% jupyter={"source_hidden": true}
-import random
-
-
+# %%
 def write_both(size):
-    """The same bytes as many small files and as a large one."""
+    """The same bytes as many small files and as one large file."""
     folder = setup.scratch / f"{size}"
     folder.mkdir(exist_ok=True)
-    count = max(8, min(16 if setup.shared else 128, 16_000_000 // size))
-    pieces = [folder / f"{number}.bin" for number in range(count)]
+    pieces = [folder / f"{n}.bin" for n in range(max(8, min(16 if setup.shared else 128, 16_000_000 // size)))]
     for piece in pieces:
         piece.write_bytes(os.urandom(size))
     large = folder / "large"
@@ -240,22 +263,17 @@ def write_both(size):
 
 
 # %%
-wait_s = 0  # your turn: the time of an open at a busy server
-
-
 def read_many(pieces):
     total = 0
     for piece in random.sample(pieces, len(pieces)):
-        descriptor = os.open(piece, os.O_RDONLY)  # an open for each piece
-        if wait_s:
-            sleep(wait_s)
+        descriptor = os.open(piece, os.O_RDONLY)  # one open for each piece
         total += os.readv(descriptor, [buffer])
         os.close(descriptor)
     return total
 
 
 def read_one(large, size):
-    descriptor, total = os.open(large, os.O_RDONLY), 0  # one open for all of them
+    descriptor, total = os.open(large, os.O_RDONLY), 0  # one open for all pieces
     places = range(0, os.fstat(descriptor).st_size, size)
     for place in random.sample(places, len(places)):
         total += os.preadv(descriptor, [memoryview(buffer)[:size]], place)
@@ -264,13 +282,65 @@ def read_one(large, size):
 
 
 # %% [markdown]
-# `measure.compare` runs both ways in turns, so a disturbance hits both.
-#
-# > **Predict.** At which size does reading the bytes take as long as opening the file? There, many files reach half of
-# > the speed of one, since each file takes twice as long.
+# First we count. The next cell writes 128 pieces of 10 kB as files and as one large file. Then it reads both through
+# `slowfs`.
 
 # %%
-guess = 500_000  # change me: bytes
+pieces, large = write_both(10_000)
+for way, files in {"many files": pieces, "one file": [large]}.items():
+    with slowfs.open_slow(setup.scratch, slowfs.SlowConfig(latency_s=0)) as storage:
+        for file in files:
+            name = str(file.relative_to(setup.scratch))
+            storage.store.read_into(name, memoryview(bytearray(file.stat().st_size)))
+        counts = storage.counts()
+    print(f"{way}: {counts['lookup']} look-ups, {counts['open']} opens, {counts['bytes']:,} bytes")
+
+# %% [markdown]
+# Both ways read the same number of bytes. But the many files need two requests each, while the large file needs a
+# handful altogether.
+#
+# From the counts we can compute the time on any storage. Each file waits for its requests, and then its bytes arrive at
+# the storage's rate. The large file does not wait, so its pieces need only the time of their bytes.
+#
+# > **Predict.** A file waits 4 ms for its two requests, and the storage delivers 1 GB/s. How large must the files be
+# > so that reading them is half as fast as reading one large file?
+
+# %%
+guess = None  # your guess: bytes
+wait_s, rate = 0.004, 1e9  # change me: seconds to wait for a file, bytes per second of your storage
+
+# %%
+sizes = np.geomspace(1e3, 1e8, 101)  # bytes of a file
+bytes_s = sizes / rate  # seconds until the bytes of a file have arrived
+relative = bytes_s / (wait_s + bytes_s)  # speed of many files, if one large file has speed 1
+half = wait_s * rate  # at this size, the bytes need as long as the wait
+
+fig, ax = plt.subplots(figsize=(7.2, 3.2), layout="constrained")
+ax.semilogx(sizes, relative)
+ax.axhline(0.5, color="grey", ls=":")
+ax.plot(half, 0.5, "o", color="black")
+ax.annotate(f"half the speed at {bytes_text(half)}", (half, 0.5), (-8, 8), textcoords="offset points", ha="right")
+if guess:
+    ax.axvline(guess, color="crimson", ls="--", label="your guess")
+    ax.legend()
+ax.set_xticks(10.0 ** np.arange(3, 9), ["1 kB", "10 kB", "100 kB", "1 MB", "10 MB", "100 MB"])
+ax.set(xlabel="size of a file", ylabel="speed, relative to one large file", ylim=(0, 1.05))
+title = f"Files below {bytes_text(half)} are read at less than half the speed of one large file"
+ax.set_title(title, loc="left", fontweight="bold", fontsize=11)
+show.figure(fig, alt=f"Line chart. {title}. Computed for {1e3 * wait_s:g} ms per file and {bytes_text(rate)}/s.")
+
+# %% [markdown]
+# This is the **rule**: a file is small if the storage could deliver more bytes in the time that it takes to open the
+# file. So the limit is the time of the open, multiplied by the rate. With 4 ms and 1 GB/s the limit is 4 MB, and
+# ImageNet's images of 110 kB are far below it.
+#
+# The rule also tells you when files are fine. On a flash disk inside the node an open may take 20 µs, and one program
+# may read 1 GB/s. Then the limit is 20 kB, and images of 110 kB are not small. Files are also fine if your jobs open
+# fewer files per second than the server can answer, and if training never waits for them.
+#
+# **Your turn.** Change `wait_s` and `rate` above to those of your storage.
+#
+# Does the rule hold on this machine? `measure.compare` runs both ways in turn, so that a disturbance affects both.
 
 # %%
 from smallfiles import measure
@@ -279,68 +349,90 @@ buffer = bytearray(4_000_000)
 results = {}
 for size in tqdm((1_000, 4_000, 16_000, 64_000, 256_000, 1_000_000, 4_000_000), "measuring"):
     pieces, large = write_both(size)
-    ways = {"many files": lambda: read_many(pieces), "one file": lambda: read_one(large, size)}
+    ways = {"many files": partial(read_many, pieces), "one file": partial(read_one, large, size)}
     results[size] = measure.compare(ways, rounds=15, unit="bytes", bar=False)
 
 # %% [markdown]
-# The folded cell divides the speeds of the faster half of the runs, since other programs only slow a run down.
+# The folded cell draws the measured speed beside the rule for this machine. It uses the faster half of the runs, since
+# other programs can only slow a run down.
 
 # %% jupyter={"source_hidden": true}
 from helpers.axes import writer
 
 text = writer("B")
-rates = {size: [np.sort(result.rates_per_s(way))[7:] for way in result.runs] for size, result in results.items()}
-ratios = {size: (many / one).tolist() for size, (many, one) in rates.items()}
-slower = max((size for size, runs in ratios.items() if np.median(runs) < 0.5), default=0)
-even = next((size for size in ratios if size > slower), 0)
-title = f"Many files reach half the speed of one between {text(slower)} and {text(even)}"
-if not even:
-    title = f"Many files stay below half the speed of one, even at {text(slower)}"
-if not slower:
-    title = f"Many files reach half the speed of one, even at {text(even)}"
-opening = np.median(times["open"]) + np.median(times["close"]) + wait_s
-rate = max(np.median(one) for _, one in rates.values())
-axes = {"x": "size of a file or piece (B)", "y": "speed of many files, relative to one", "log": "x", "ideal": "half the speed"}
-lines = {"many files": ratios, "half the speed": dict.fromkeys(ratios, 0.5)}
-marks = {"rule": opening * rate} if opening * rate <= max(ratios) else {}
-show.figure(figures.lines(lines, title, **axes, guess=guess, marks=marks, note="faster half of 15 rounds, warm cache"))
-warm = np.median([*map(os.path.getsize, paths)]) / np.median(times["read, warm"])
-show.say(
-    f"**Rule**, here: {1e6 * opening:,.1f} µs to open and close, times {text(rate)}/s, is **{text(opening * rate)}**; "
-    f"at the rate of section 2's warm images it is **{text(float(f'{opening * warm:.2g}'))}**."
-)
+speeds = {size: [np.sort(result.rates_per_s(way))[7:] for way in result.runs] for size, result in results.items()}
+ratios = {size: (many / one).tolist() for size, (many, one) in speeds.items()}
+here_s = np.median(times["open"]) + np.median(times["close"])
+here_rate = max(np.median(one) for _, one in speeds.values())
+rule = {size: (size / here_rate) / (here_s + size / here_rate) for size in results}
+title = f"Measured here: files of {text(min(ratios))} reach {np.median(ratios[min(ratios)]):.0%} of the speed of one large file, files of {text(max(ratios))} reach {np.median(ratios[max(ratios)]):.0%}"
+axes = {"x": "size of a file or piece (B)", "y": "speed, relative to one large file", "log": "x", "ideal": "rule"}
+note = "faster half of 15 rounds, warm cache"
+show.figure(figures.lines({"many files": ratios, "rule": rule}, title, **axes, note=note))
+show.say(f"**The rule here**: {1e6 * here_s:,.1f} µs to open and close, times {text(here_rate)}/s, is **{text(here_s * here_rate)}**.")
 
 # %% [markdown]
-# A file is small if it has fewer bytes than could be read while it is opened. That is the *rule*: time of an open, times
-# the rate of reading. The line crosses the half near it, on a busy machine farther right. Far to the left it levels off,
-# because the one file needs a call per piece too.
+# The measured curve rises, too, but it does not follow the rule exactly. On the left it lies above the rule, because
+# the large file also needs a system call for each piece. On a busy machine it lies below the rule on the right, since
+# other programs then interrupt the many short calls again and again.
 #
-# Here the first rate may exceed memory's, since the CPU's cache holds these few megabytes.
-#
-# On slow storage the half lies farther right: two requests of 2 ms, times 1 GB/s, are 4 MB. ImageNet's images of
-# 110 kB are small there.
-#
-# **Your turn.** Set `wait_s = 0.004` and run this section again (some 40 s). Where does the line cross the half?
-#
-# <details>
-# <summary>Answer</summary>
-#
-# Usually nowhere: in 4 ms memory delivers tens to hundreds of megabytes, more than the figure shows.
-#
-# </details>
-#
-# Reading the large file in order saves requests for the bytes too ([05](05_shard_a_dataset.ipynb)).
+# The large file has a second advantage: read from front to back, it needs fewer requests for the bytes, too
+# ([05](05_shard_a_dataset.ipynb)).
 
 # %% [markdown] id="in-flight" tags=["core"]
 # ## 4 · Keep many opens in flight
 #
-# With several threads, a program can have several requests *in flight*, rather than wait for each answer. The cell reads
-# 100 files so.
+# A program need not wait for each answer before it sends the next request. With several threads it has several requests
+# *in flight*. How much does that help? It depends on how many requests the server processes at the same time.
+#
+# We simulate a server that takes 2 ms for each request and processes 4 requests at once. All other requests queue. Each
+# file needs a look-up and an open. The simulation needs no clock: it only computes when each request is answered.
+
+# %%
+import heapq
+
+
+def opening_s(files, in_flight, servers, latency_s):
+    """Seconds until all files are open, computed one request at a time."""
+    threads, places = [0.0] * in_flight, [0.0] * servers  # when each is free again
+    for _ in range(2 * files):
+        thread = heapq.heappop(threads)  # the first free thread sends the next request
+        place = heapq.heappop(places)  # the server processes it as soon as a place is free
+        answered = max(thread, place) + latency_s
+        heapq.heappush(threads, answered)
+        heapq.heappush(places, answered)
+    return max(threads)
+
+
+# %% [markdown]
+# > **Predict.** With how many opens in flight does this storage reach its limit?
+#
+# **Your turn.** Write a formula for the files per second that you expect.
+
+# %%
+guess = None  # your guess: opens in flight
+storage = slowfs.SlowConfig(latency_s=0.002, servers=4)  # change me: your servers
+
+
+def your_rate(in_flight, storage):
+    return 1 / storage.latency_s  # change me: from in_flight, storage.servers, 2 requests a file
+
+
+# %%
+counts = (1, 2, 4, 8, 16, 64)
+simulated = {k: 100 / opening_s(100, k, storage.servers, storage.latency_s) for k in counts}
+limit = max(simulated.values())
+enough = min(k for k, rate in simulated.items() if rate > 0.99 * limit)
+for k, rate in simulated.items():
+    print(f"{k:2} in flight: {rate:5,.0f} files/s; your formula: {your_rate(k, storage):5,.0f}")
+
+# %% [markdown]
+# Now we measure the same thing with real threads. We read the 100 files from this machine's disk, and then from a mount
+# that delays each request as in the simulation.
 
 # %%
 from concurrent.futures import ThreadPoolExecutor
 
-names = random.sample(source.manifest.paths.to_pylist(), 100)
 largest = max(map(source.store.size, names))
 
 
@@ -350,60 +442,31 @@ def read_all(store, in_flight):
         return len(list(reads))
 
 
-def rates_in_flight(store, before=None, most=4 if setup.shared else 64):  # few, if others wait for the same server
-    ways = {str(k): partial(read_all, store, k) for k in (1, 2, 4, 8, 16, 64) if k <= most}
+def rates_in_flight(store, before=None, most=4 if setup.shared else 64):  # few, if others use the same server
+    ways = {str(k): partial(read_all, store, k) for k in counts if k <= most}
     result = measure.compare(ways, rounds=7, unit="files", before=before)
     return {int(k): result.rates_per_s(k) for k in result.runs}
 
 
-# %% [markdown]
-# We measure this machine, then slow storage: `slowfs` mounts the same folder again. Each look-up and open takes 2 ms there,
-# and 4 are served at once. Its reads are free, unlike a cluster's. Where mounting is forbidden, it slows our own reads
-# instead.
-#
-# > **Predict.** A new file takes two requests there, a look-up and an open. With how many opens in flight does the slow
-# > storage reach its limit?
-#
-# **Your turn.** Write a formula for the files per second that you expect.
-
 # %%
-guess = 32  # change me: opens in flight
-
-
-def your_rate(in_flight, storage):
-    return 1 / storage.latency_s  # change me: from in_flight, storage.servers, 2 requests a file
-
-
-# %%
-from smallfiles import slowfs
-
-found = {"warm cache": rates_in_flight(source.store)}
+found = {"here, warm cache": rates_in_flight(source.store)}
 if cache.can_be_cold(folder):
-    forget = partial(cache.drop, [folder / name for name in names], clean=True)
-    found["cold cache"] = rates_in_flight(source.store, forget)
-storage = slowfs.SlowConfig(latency_s=0.002, servers=4)  # change me: your servers
+    drop = partial(cache.drop, [folder / name for name in names], clean=True)
+    found["here, cold cache"] = rates_in_flight(source.store, drop)
 with slowfs.open_slow(folder, storage) as slow:
-    found["slow storage"] = rates_in_flight(slow.store, most=64)  # it passes on only what its servers serve
-show.say(slow.summary)
+    found["slow mount"] = rates_in_flight(slow.store, most=64)  # it sends on only what its servers process
 
 # %% [markdown]
-# The folded cell draws the rates beside your formula and ours. It notes this machine's on a *worksheet* for notebooks 11
-# and 14.
+# The folded cell draws the simulation, your formula and the measured rates. It notes the rate of this machine on a
+# *worksheet*, which notebooks 11 and 14 use.
 
 # %% jupyter={"source_hidden": true}
-expected = {k: min(k, storage.servers) / (2 * storage.latency_s) for k in found["slow storage"]}
-rates = {k: np.median(runs) for k, runs in found["slow storage"].items()}
-enough, limit = min(rates, key=lambda k: abs(k - storage.servers)), max(expected.values())
-title = f"One open in flight reaches {rates[1] / limit:.0%} of the slow storage's rate, {enough} reach {rates[enough] / limit:.0%}"
-axes = {"x": "opens in flight", "y": "files per second", "log": "xy", "ideal": "slow storage, expected"}
-formulas = {"your formula": {k: your_rate(k, storage) for k in expected}, axes["ideal"]: expected}
-show.figure(figures.lines({**found, **formulas}, title, **axes, guess=guess))
-show.say(
-    f"{storage.servers} servers, two requests of {1e3 * storage.latency_s:.3g} ms: at most {storage.servers} / "
-    f"(2 × {1e3 * storage.latency_s:.3g} ms) = **{limit:,.0f} files/s**, "
-    f"measured {max(rates.values()):,.0f}; by your formula {max(formulas['your formula'].values()):,.0f}."
-)
-cold = found.get("cold cache", found["warm cache"])
+measured = np.median(found["slow mount"][enough]) / limit if enough in found["slow mount"] else np.nan
+title = f"{enough} opens in flight are enough for {storage.servers} servers: {limit:,.0f} files/s, of which the mount reached {measured:.0%}"
+axes = {"x": "opens in flight", "y": "files per second", "log": "xy", "ideal": "simulation"}
+mine = {"your formula": {k: your_rate(k, storage) for k in counts}, "simulation": simulated}
+show.figure(figures.lines({**found, **mine}, title, **axes, guess=guess))
+cold = found.get("here, cold cache", found["here, warm cache"])
 worksheet.note("01", latency_ms=1e3 / np.median(cold[1]), opens_per_s=max(map(np.median, cold.values())))
 
 # %% [markdown]
@@ -414,19 +477,21 @@ worksheet.note("01", latency_ms=1e3 / np.median(cold[1]), opens_per_s=max(map(np
 #
 # </details>
 #
-# **Slow storage** is limited by latency while few opens are in flight, so each further one helps. Once all 4 servers are
-# busy, further ones only queue. (A few fill the gaps between requests.)
+# **Slow storage** is limited by latency as long as few opens are in flight. Each additional open then makes the program
+# faster. Once all 4 servers are busy, additional opens only wait in the queue. The measured rates of the mount
+# stay below the simulation, because the threads and the mount need the CPU as well. On a busy machine they stay far
+# below it.
 #
-# **This machine** waits for its disk when the cache is cold, so a few opens in flight may help. With a warm cache there
-# is nothing to wait for: threads gain little or lose, since Python runs one at a time and switching costs time.
+# **This machine** waits for its disk when the cache is cold, so a few opens in flight may help. With a warm cache
+# there is nothing to wait for. Threads then gain little or even lose time, since Python runs one thread at a time, and
+# switching between threads costs time.
 #
-# **Your turn.** Set `servers=8` and run both cells again. Where is the bend?
+# **Your turn.** Set `servers=8` and run the simulation again. How many opens in flight does the storage need now?
 #
 # <details>
 # <summary>Answer</summary>
 #
-# The bend is at 8: twice the servers, twice the rate, at most 2,000 files per second. Two CPUs may be too few to
-# reach all of it, since they also run the threads and the slow storage.
+# It needs 8. Twice as many servers answer twice as many requests, so the limit is 2,000 files per second.
 #
 # </details>
 #
@@ -435,18 +500,19 @@ worksheet.note("01", latency_ms=1e3 / np.median(cold[1]), opens_per_s=max(map(np
 # %% [markdown] id="exercise"
 # ## Exercise
 #
-# [Exercise 01](../exercises/01_count_the_cost_of_small_files.ipynb): predict how many inodes a data set takes, and how
-# long its opens keep a job waiting.
+# [Exercise 01](../exercises/01_count_the_cost_of_small_files.ipynb): predict how many inodes a data set needs, and how
+# long a job waits until its files are open.
 
 # %% [markdown] id="cluster"
 # ## On the cluster
 #
-# The cell packs the set as a folder of files and as one file. Before you close this notebook, which removes
-# them, copy both to the file system of your jobs. Run the command in their folder, on another node, whose memory holds
-# neither.
+# How long does an open take on your cluster? The next cell packs the data set twice: as a folder of files and as one
+# file. Copy both to the file system that your jobs use. Do this before you close the notebook, because the notebook then
+# deletes them. Run the printed command in their folder, on a node that has not read them before.
 #
-# Turn the two numbers under samples/s into milliseconds per sample: 1,000 / number. Their difference is what a file of its
-# own adds: the exercise's `cluster_ms`. It is a lower bound: names are known, and the server may have kept the bytes.
+# The command prints samples per second for both. Divide 1,000 by each number to get milliseconds per sample. The
+# difference between the two is the cost of a separate file, and the exercise calls it `cluster_ms`. It is a lower bound,
+# because the node already knows the names, and the server may have kept the bytes in memory.
 
 # %%
 from smallfiles.measure import BenchConfig
@@ -462,49 +528,52 @@ show.command(config, "read", [files.name, one_file.name])
 # %% [markdown] id="key-points"
 # ## Key points
 #
-# - A small file costs an inode, usually an allocation unit, and an open, however few bytes it holds.
-# - Opens take microseconds from a cache and may take milliseconds from a server. Look at the slowest one too.
-# - A file is small if more bytes could be read while it is opened.
-# - Opens in flight hide latency until the server's or the client's limit is reached; then they only queue.
+# - A small file costs an inode, usually an allocation unit, and one or two requests to a metadata server, however few
+#   bytes it has.
+# - An open takes microseconds if this machine can answer it, and may take milliseconds if a server must.
+# - A file is small if the storage could deliver more bytes in the time that it takes to open the file.
+# - Several opens in flight hide the latency until all servers are busy. Further opens only queue.
 
 # %% [markdown] id="quiz"
 # ## Check yourself
 #
-# **1.** A file takes 1 ms to open, your node reads 2 GB/s. How much of the time goes into opening images of 500 kB?
-# (a) 20 %. (b) 50 %. (c) 80 %.
+# **1.** A file takes 1 ms to open, and your node reads 2 GB/s. What share of the time does the node spend on opening
+# images of 500 kB? (a) 20 %. (b) 50 %. (c) 80 %.
 #
 # <details>
 # <summary>Answer</summary>
 #
-# **(c)**. Reading takes 0.25 ms, the open 1 ms. (b) holds at 2 MB, the product of the two. (a) holds at 8 MB.
+# **(c)**. The bytes take 0.25 ms and the open takes 1 ms. (b) would be true for files of 2 MB, which is the product of
+# the two numbers. (a) would be true for files of 8 MB.
 #
 # </details>
 #
-# **2.** Reading 100,000 files with 8 threads takes 50 s on the cluster, with 64 threads also 50 s. What helps? (a) 512
+# **2.** On the cluster, 8 threads read 100,000 files in 50 s. With 64 threads it also takes 50 s. What helps? (a) 512
 # threads. (b) More CPUs in the node. (c) Fewer, larger files.
 #
 # <details>
 # <summary>Answer</summary>
 #
-# **(c)**. A rate is reached, about 2,000 files per second: the server's, or the node's own (a Lustre client sends 8
-# metadata requests at once by default: `lctl get_param mdc.*.max_rpcs_in_flight`). A second node tells: if both together
-# are faster, it was the node. Fewer requests help in both cases. (a) More threads queue. (b) More CPUs wait as long.
+# **(c)**. Something limits the rate to 2,000 files per second. It may be the server, or the node itself: by default, a
+# Lustre client sends at most 8 metadata requests at once (`lctl get_param mdc.*.max_rpcs_in_flight`). To find out,
+# start a second node. If both nodes together are faster, the first node was the limit. Fewer files help in both cases.
+# (a) More threads only wait in the queue. (b) More CPUs wait just as long.
 #
 # </details>
 #
-# **3.** You drop the page cache with `posix_fadvise` and measure a "cold" read of many files. On a fresh node the same
-# read is (a) as slow, (b) slower, (c) faster.
+# **3.** You drop the page cache with `posix_fadvise` and measure a "cold" read of many files. Then you do the same read
+# on a fresh node. The fresh node is (a) as fast, (b) slower, (c) faster.
 #
 # <details>
 # <summary>Answer</summary>
 #
-# **(b)**. A fresh node does not know names and inodes either, so many file systems send another request per file. (a)
-# would be true if a cache held nothing but bytes. (c) Empty caches make nothing faster.
+# **(b)**. A fresh node does not know names and inodes either, so on many file systems each file needs another request.
+# (a) would be true if a cache contained only bytes. (c) An empty cache makes nothing faster.
 #
 # </details>
 
 # %% [markdown] id="next"
 # ## Next
 #
-# [02 · Describe a data set with a JSON manifest](02_describe_a_dataset.ipynb) lists the files once, so that no job
-# searches for them.
+# [02 · Describe a data set with a JSON manifest](02_describe_a_dataset.ipynb) writes a list of all files once, so that
+# no job has to search for them.

@@ -3,8 +3,9 @@
 #
 # ★☆☆ · 20 minutes · after [notebook 01](../notebooks/01_count_the_cost_of_small_files.ipynb)
 #
-# Before you copy a data set to a cluster, two questions can be answered with pencil and paper: do its files fit into
-# the inode quota, and how long does a job wait for its opens? Write both answers as functions, then measure the second.
+# Before you copy a data set to a cluster, you can answer two questions with pencil and paper. Do its files fit into the
+# inode quota? And how long does a job wait until all files are open? Write each answer as a function. Then measure the
+# second one.
 
 # %% id="start"
 import sys
@@ -17,8 +18,8 @@ setup = start("ex01")
 # %% [markdown] id="task-1"
 # ## Task 1: inodes
 #
-# A data set is given as the relative paths of its files. Each file takes an inode, and so does each folder on the way to
-# a file, and the data set's own top folder. Return the number of inodes:
+# You get the relative paths of all files of a data set. Each file needs an inode. Each folder on the way to a file needs
+# one, too, and so does the top folder of the data set. Return the number of inodes:
 #
 # `inodes_needed(paths: list[str]) -> int`
 
@@ -47,7 +48,8 @@ inodes_verdict
 # <details>
 # <summary>Hint 1: each folder once</summary>
 #
-# Many files share a folder. A `set` holds each thing once, however often you add it.
+# Many files are in the same folder, but the folder counts only once. A `set` contains each element once, however often
+# you add it.
 #
 # </details>
 #
@@ -62,9 +64,9 @@ inodes_verdict
 # %% [markdown] id="task-2"
 # ## Task 2: hours
 #
-# An open takes `wait_s`. At most `in_flight` of them run at once, and never more than there are files. The server answers
-# `server_opens_per_s`, shared equally by `jobs` jobs like this one. The slower limit decides. Return the hours until
-# `files` files are open:
+# An open takes `wait_s`. At most `in_flight` opens run at once, and never more than there are files. The server answers
+# `server_opens_per_s`, which `jobs` equal jobs share. The slower limit decides. Return the hours until `files` files are
+# open:
 #
 # `hours_to_open(files: int, wait_s: float, in_flight: int, server_opens_per_s: float, jobs: int) -> float`
 
@@ -89,32 +91,32 @@ hours_verdict
 # <details>
 # <summary>Hint 1: two times, not two rates</summary>
 #
-# Compute how many seconds the waiting takes, and how many seconds the server takes. If the wait is zero, a rate would
-# be a division by zero; a time is not.
+# Compute two times: how long this job waits, and how long the server needs for all jobs. Do not compute rates, because
+# a wait of zero would then give a division by zero.
 #
 # </details>
 #
 # <details>
 # <summary>Hint 2: which of the two</summary>
 #
-# The two go on at the same time, so they do not add up. The longer one decides.
+# The server works while the job waits, so the two times do not add up. The longer one decides.
 #
 # </details>
 #
 # <details>
 # <summary>Hint 3: few files</summary>
 #
-# Three files cannot have 64 opens in flight. However few files there are, the first answer takes `wait_s`.
+# Three files cannot have 64 opens in flight. However few files there are, the job waits at least `wait_s`.
 #
 # </details>
 
 # %% [markdown] id="use"
 # ## With real numbers
 #
-# The first cell compares your count with the file system's. The second predicts how long the demo set takes on slow
-# storage, and measures it: a file takes 4 ms there (a look-up and an open of 2 ms each), and four servers answer 1,000
-# files per second. The last cell computes the times for ImageNet, with your wait from notebook 01 and with a cluster's
-# (notebook 01, *On the cluster*), and says which limit decides.
+# The first cell compares your count with that of the file system. The second cell predicts how long it takes to open the
+# demo set on slow storage, and then measures it. There, a file takes 4 ms (a look-up and an open of 2 ms each), and four
+# servers answer 1,000 files per second. The last cell computes the times for ImageNet. It uses the wait that you measured
+# in notebook 01, and that of a cluster (notebook 01, *On the cluster*), and it says which limit decides.
 
 # %% id="count"
 import os
@@ -142,11 +144,11 @@ for in_flight in (1, 2, 16) if hours_verdict else ():
     show.say(f"{in_flight} in flight: predicted {predicted_s:.2f} s, measured **{measured_s:.2f} s**.")
 
 # %% [markdown] id="explain"
-# The measured time is usually a little longer: threads start, sleep wakes up late, and the bytes are read too. A
-# prediction that is off by a tenth is good enough to distinguish an hour from a day.
+# The measured time is usually a little longer, because threads must start, the system wakes them up late, and the bytes
+# are read, too. On a busy machine it is much longer. The prediction is still good enough to tell an hour from a day.
 
 # %% id="imagenet"
-cluster_ms = 4.0  # change me: your cluster's wait for one file; 4.0 is the slow storage
+cluster_ms = 4.0  # change me: milliseconds to open a file on your cluster; 4.0 is the slow storage above
 here_ms = float(worksheet.value("01", "latency_ms", 0.0))  # noted by notebook 01; 0 if it has not run
 if inodes_verdict and hours_verdict:
     show.say("ImageNet's training images, per epoch, 8 in flight, a server of 5,000 opens per second:")
@@ -163,11 +165,11 @@ else:
 # %% [markdown] id="own"
 # ## On your own folder
 #
-# Write the path of a folder of yours. It is listed, not read. Then compare the number with your quota
-# (`smallfiles doctor`).
+# Write the path of one of your folders. The cell below lists its files but does not read them. Compare the number of
+# inodes with your quota (`smallfiles doctor` shows it).
 
 # %% id="own-folder"
-own = os.environ.get("COURSE_DATA", "")  # change me: the path of a folder
+own = os.environ.get("COURSE_DATA", "")  # change me: the path of one of your folders
 
 # %% id="own-check"
 from pathlib import Path
