@@ -2,8 +2,9 @@
 
 Each file is on one of two data servers, so half of the data is gone while one of them is down.
 
-`mfsmount` repeats a failed read 30 times by itself, for minutes. Here it gives up after three, so that reads
-end with ENXIO within seconds, as they do on a cluster after those minutes.
+`mfsmount` repeats a failed read 30 times by itself, for minutes. With `IMPATIENT` it gives up after three, so
+that reads end with ENXIO within seconds, as they do on a cluster after those minutes. A write then fails as
+soon as a busy disk does not answer for two seconds.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import subprocess
 from pathlib import Path
 
 TOOLS = ("mfsmaster", "mfschunkserver", "mfsmount", "mfscli", "mfssetgoal", "ip", "nsenter")
+IMPATIENT = {"STORAGE_MOUNT_OPTIONS": "mfsioretries=3,mfstimeout=2"}
 SCRIPTS = Path(__file__).parents[2] / "storage" / "local"
 
 
@@ -38,12 +40,13 @@ class Lab:
     Args:
         home: An empty folder on a local disk, which is removed at the end.
         clients: How many mounts, each of them a node of a cluster.
+        variables: The environment of `storage/local/up`.
     """
 
-    def __init__(self, home: Path, clients: int = 1) -> None:
+    def __init__(self, home: Path, clients: int = 1, **variables: str) -> None:
         self.home = home
         self.clients = [home / f"node{number}" for number in range(1, clients + 1)]
-        self.run("up", str(clients), STORAGE_MOUNT_OPTIONS="mfsioretries=3,mfstimeout=2")
+        self.run("up", str(clients), **variables)
 
     def run(self, script: str, *words: str, **variables: str) -> str:
         """Run a script of `storage/local` and return what it prints."""
