@@ -385,7 +385,7 @@ def test_the_readme_asks_only_for_command_lines_that_parse(repository):
 
 def test_every_path_that_the_readme_names_exists(repository):
     text = (repository / "README.md").read_text()
-    layout = text.partition("## What is where")[2]
+    layout = (repository / "CONTRIBUTING.md").read_text().partition("## What is where")[2]
     for name in re.findall(r"^(\w+)/", layout, re.MULTILINE):
         assert (repository / name).is_dir(), name
     for target in re.findall(r"\]\(([^)#]+)\)", text):
