@@ -291,13 +291,18 @@ def like(path: Path) -> str:
     return ""
 
 
-def first_few(items: Iterable[object], total: int, limit: int = 5) -> str:
+def first_few(items: Iterable[object], total: int | None = None, limit: int = 5) -> str:
     """Name the first few of many: `a, b, c and 1,279 more`.
 
     A list of a million names is useless; the count and a few examples are enough.
+
+    Args:
+        items: Sized, unless `total` says how many there are.
+        total: Their number.
+        limit: How many are named.
     """
     shown = [printable(str(item)) for _, item in zip(range(limit), items, strict=False)]
-    rest = total - len(shown)
+    rest = (len(items) if total is None else total) - len(shown)  # type: ignore[arg-type] # see above
     return ", ".join(shown) + (f" and {rest:,} more" if rest > 0 else "")
 
 

@@ -88,7 +88,7 @@ def check(
     found = [*sides, *named]
     if not found:
         return ()
-    listed = f"{plural(len(found), 'file')} ({first_few(found, len(found))})"
+    listed = f"{plural(len(found), 'file')} ({first_few(found)})"
     if options.labels is not None or options.unlabelled or options.kind != "auto":
         return (f"not read, since a flag says what is: {listed}",)
     uses = [*_uses(files, kept, sides, named, chosen)] if files.labels_flag else []
@@ -161,7 +161,7 @@ def ignored_note(where: Path, found: Sequence[str], options: SourceOptions) -> N
                 expected="the path of a file or folder in it, or a pattern such as '*.csv' or 'meta/*'",
                 next_step="Correct the pattern, or leave it out",
             )
-    return (f"left out by --ignore: {first_few(found, len(found))}",) if found else ()
+    return (f"left out by --ignore: {first_few(found)}",) if found else ()
 
 
 def _is_document(path: str) -> bool:

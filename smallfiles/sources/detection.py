@@ -7,13 +7,13 @@ The trap: a wrong guess costs a training run unless it is reported. `Source.kind
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import tarfile
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from smallfiles import formats
 from smallfiles.errors import FormatError, SourceError, like, raised_as
@@ -28,10 +28,12 @@ from smallfiles.samples import ByteStore
 from smallfiles.sources import annotations as boxes
 from smallfiles.sources import flickr30k, folder, imagenet, inline, packed, tables, tarball
 from smallfiles.sources.record import Source
-from smallfiles.sources.scanning import unlistable
+from smallfiles.sources.scanning import Look, unlistable
 from smallfiles.sources.stores import FolderStore
 from smallfiles.sources.table_files import is_table
 from smallfiles.storage import answered
+
+_Load: TypeAlias = Callable[[Path, SourceOptions], Source]
 
 
 def load(path: Path, kind: str = "auto", **options: Any) -> Source:
@@ -103,6 +105,16 @@ class ManifestConfig(SourceOptions):
         return shlex.join(["smallfiles", "manifest", source, "-o", out, *words(self)])
 
 
+_FOLDERS: dict[str, tuple[_Load, str, Callable[[Look, SourceOptions], object]]] = {
+    "imagenet": (imagenet.load, "", lambda look, _: imagenet.recognises(look)),
+    "flickr30k": (flickr30k.load, "", lambda look, _: flickr30k.recognises(look)),
+    "boxes": (boxes.load, r"(?im)\.(json|xml)$|^labels$|^voc", boxes.recognises),
+    "tarball": (tarball.load_folder, r"(?m)\.(tar|zip)$", lambda look, _: tarball.archives_in(look.path)),
+    "folder": (folder.load, "", lambda look, _: True),
+}
+"""How a folder of each kind is read, what names in its first folders hint at it, and how it is recognised."""
+
+
 def _load(path: Path, options: SourceOptions) -> Source:
     if not (path.is_dir() or path.is_file()):
         nearest = next((parent for parent in path.absolute().parents if parent.exists()), Path("/"))
@@ -117,7 +129,7 @@ def _load(path: Path, options: SourceOptions) -> Source:
     may_be_inside = options.kind == "auto" or path.is_file()
     if may_be_inside and (inside := inline.find(path, options.split, options.columns)):
         return inline.load(inside, options)
-    if is_table(path):
+    if path.is_file() and is_table(path):
         return tables.load(path, options)
     if options.kind == "auto" and (format := packed.format_of(path)):
         return _from_packed(path, format, options)
@@ -145,20 +157,17 @@ def _from_packed(path: Path, format: str, options: SourceOptions) -> Source:
 
 def _from_folder(path: Path, options: SourceOptions) -> Source:
     kind: str = options.kind
-    readers: dict[str, tuple[Callable[[Path, SourceOptions], Source], Callable[[Path], object]]] = {
-        "imagenet": (imagenet.load, imagenet.recognises),
-        "flickr30k": (flickr30k.load, partial(flickr30k.recognises, ignore=options.ignore)),
-        "boxes": (boxes.load, partial(boxes.recognises, options=options)),
-        "tarball": (tarball.load_folder, tarball.archives_in),
-        "folder": (folder.load, Path.is_dir),
-    }
-    if kind == "auto" and options.labels is None and (found := tables.find_metadata(path, options)):
-        return tables.join_folder(path, found, options)
     if kind == "auto":
-        kind = next(name for name, (_, recognises) in readers.items() if recognises(path))
+        look = Look(path, options.ignore)
+        names = "\n".join(look.names())
+        has_table = options.labels is None and re.search(r"(?m)^metadata\.", names)
+        if has_table and (found := tables.find_metadata(look, options)):
+            return tables.join_folder(path, found, options)
+        hinted = [each for each in _FOLDERS if options.labels or re.search(_FOLDERS[each][1], names)]
+        kind = next(each for each in hinted if _FOLDERS[each][2](look, options))
     if kind == "folder" and options.labels is not None:
         return tables.join_folder(path, tables.Metadata(options.labels), options)
-    return readers[kind][0](path, options)
+    return _FOLDERS[kind][0](path, options)
 
 
 def _from_tar(path: Path, options: SourceOptions) -> Source:

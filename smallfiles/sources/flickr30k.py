@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeAlias
@@ -30,9 +30,8 @@ from smallfiles.folders import SourceOptions, choose_split
 from smallfiles.manifest.listing import Files
 from smallfiles.progress import plural
 from smallfiles.sources import declarations
-from smallfiles.sources.record import Samples, Source, noted, refuse_if_strict, source_of
-from smallfiles.sources.scanning import Notes, Tree, bad_line, lines_of, list_folder, read_text, tree_of
-from smallfiles.sources.stores import FolderStore
+from smallfiles.sources.record import Samples, Source, files_of, noted, refuse_if_strict, source_of
+from smallfiles.sources.scanning import Look, Notes, Tree, bad_line, lines_of, read_text, tree_of
 
 CAPTIONS_EACH = 5
 ALL = "all"
@@ -50,9 +49,9 @@ _MANY = 8
 _Row: TypeAlias = tuple[str, int, str]  # image, number of the caption, caption
 
 
-def recognises(path: Path, ignore: Sequence[str] = ()) -> bool:
+def recognises(look: Look) -> bool:
     """Whether a folder contains one of the caption files, at most a few levels deep."""
-    return bool(_find(path, ignore))
+    return bool(_find(look))
 
 
 def load(path: Path, options: SourceOptions) -> Source:
@@ -70,7 +69,8 @@ def load(path: Path, options: SourceOptions) -> Source:
         SourceError: No images, no caption file, or one that cannot be read.
     """
     options.refuse_unsupported("Flickr30K", path)
-    images, notes = _image_folder(path, options)
+    tree = tree_of(path, options)
+    images, notes = _image_folder(tree)
     file, splits, others, chosen = _caption_files(path, images.root, options)
     captions = read(file)
     split_of = None if splits is None else (captions if splits == file else read(splits)).split_of
@@ -86,26 +86,18 @@ def load(path: Path, options: SourceOptions) -> Source:
         )
     found = [captions.ordered(name) for name in kept]
     used = {file, splits, *(each for each in others if read(each).of == captions.of)}
-    notes += chosen + tuple(captions.notes) + more + _notes_on_others(path, images, used, options)
-    store = FolderStore(images.root, follow_links=options.follow_links)
+    beside = Files(path, images.paths(), tree.other_paths())
+    names_used = [name for name in beside.others.to_pylist() if path / name in used]
+    notes += chosen + tuple(captions.notes) + more + declarations.ignored_note(path, tree.ignored(), options)
+    notes += declarations.check(beside, beside.samples, options, names_used)
     columns = {"targets": found, "name": "flickr30k", "split": split}
-    keys = column(kept, pa.string())
-    return source_of(
-        Files(images.root, keys, store=store), Samples(keys, "flickr30k", columns, notes), options
-    )
+    samples = Samples(column(kept, pa.string()), "flickr30k", columns, notes)
+    return source_of(files_of(images, options), samples, options)
 
 
-def _notes_on_others(path: Path, images: Tree, used: set[Path | None], options: SourceOptions) -> Notes:
-    """Refuse other files that name the images; notes on those that a flag leaves out."""
-    tree = tree_of(path, options)
-    files = Files(path, images.paths(), tree.other_paths())
-    note, names = declarations.ignored_note(path, tree.ignored(), options), files.others.to_pylist()
-    return note + declarations.check(files, files.samples, options, [n for n in names if path / n in used])
-
-
-def _image_folder(path: Path, options: SourceOptions) -> tuple[Tree, Notes]:
+def _image_folder(tree: Tree) -> tuple[Tree, Notes]:
     """The folder with the most images; of several the least deep, then the first by name."""
-    tree = tree_of(path, options)
+    path = tree.root
     holding = [folder for folder in tree.folders if folder.files]
     if not holding:
         raise SourceError(
@@ -123,17 +115,16 @@ def _image_folder(path: Path, options: SourceOptions) -> tuple[Tree, Notes]:
     return chosen, tuple(notes)
 
 
-def _find(path: Path, ignore: Sequence[str] = ()) -> list[Path]:
+def _find(look: Look) -> list[Path]:
     """Caption files in a folder and below it, least deep first; trees of classes are not searched."""
-    found: list[Path] = []
-    level = [path]
+    found, level = list[Path](), [""]
     for _ in range(_DEPTH + 1):
-        deeper = []
-        for folder in level:
-            listed = list_folder(folder, ignore, folder.relative_to(path).as_posix().removeprefix("."))
-            found += [folder / name for name in _FILES if name in listed.files]
-            deeper += [folder / name for name in listed.folders] if len(listed.folders) <= _MANY else []
-        level = deeper
+        listed = {below: look.at(below) for below in level}
+        found += [
+            look.path / below / name for below in level for name in _FILES if name in listed[below].files
+        ]
+        folders = ((below, each.folders) for below, each in listed.items() if len(each.folders) <= _MANY)
+        level = [f"{below}/{name}".lstrip("/") for below, names in folders for name in names]
     return found
 
 
@@ -142,9 +133,9 @@ def _caption_files(
 ) -> tuple[Path, Path | None, list[Path], Notes]:
     """The file of captions (Karpathy's split if there is no other), the split file, others, and notes."""
     start = options.labels or path
-    found = [start] if start.is_file() else _find(start, options.ignore)
+    found = [start] if start.is_file() else _find(Look(start, options.ignore))
     if start.name == KARPATHY:
-        found += _find(path, options.ignore)
+        found += _find(Look(path, options.ignore))
     if options.labels is None:
         above = path.absolute().parents[:2]
         found += [folder / name for folder in above for name in _FILES if (folder / name).is_file()]
@@ -260,7 +251,7 @@ def _csv_rows(path: Path, text: str, notes: list[str]) -> Iterator[_Row]:
         else:
             raise bad_line(path, line_number, line, "a row such as: 1000092795.jpg| 0| Two young guys …")
     if repaired:
-        rows = f"{plural(len(repaired), 'row')} (line {first_few(repaired, len(repaired))})"
+        rows = f"{plural(len(repaired), 'row')} (line {first_few(repaired)})"
         notes.append(f"{path.name}: lost delimiter repaired in {rows}")
 
 

@@ -76,7 +76,7 @@ def load(path: Path, options: SourceOptions) -> Source:
     )
     notes += found.notes
     if found.classes and not found.annotated:
-        listed = first_few(found.classes, len(found.classes))
+        listed = first_few(found.classes)
         notes += (f"{plural(len(found.classes), 'class', 'classes')} from the names of folders: {listed}",)
     return _source(files, files.samples, found, taken, notes + tree.notes(), used=used)
 
@@ -98,7 +98,7 @@ def _with_partners(
         labels = None
     notes += found.notes
     if found.classes:
-        classes = first_few(found.classes, len(found.classes))
+        classes = first_few(found.classes)
         notes += (f"labels from folders: {classes} (not with --unlabelled)",)
     used = [*partners.blobs.values(), partners.firsts, partners.lost, metas, labels]
     tree = tree.without(pa.chunked_array([each for each in used if each is not None]))
@@ -258,7 +258,7 @@ def no_classes(where: Path, count: int, expected: str, options: SourceOptions) -
 def no_images(tree: Tree, options: SourceOptions) -> SourceError:
     """The error for a tree without samples."""
     left = [name for folder in tree.folders for name in folder.left]
-    more = f" (not followed: {first_few(left, len(left))})" if left else ""
+    more = f" (not followed: {first_few(left)})" if left else ""
     return SourceError(
         f"{tree.root} is no data set: it holds {tree.contents()}{more}",
         expected=f"files ending in {', '.join(options.suffixes)}",

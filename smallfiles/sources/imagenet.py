@@ -31,7 +31,7 @@ from smallfiles.progress import plural
 from smallfiles.sources import declarations, folder
 from smallfiles.sources import imagenet_labels as labels
 from smallfiles.sources.record import Source, chosen_split
-from smallfiles.sources.scanning import Notes, Tree, lines_of, list_folder, read_text, tree_of
+from smallfiles.sources.scanning import Look, Notes, Tree, lines_of, list_folder, read_text, tree_of
 from smallfiles.sources.stores import FolderStore
 from smallfiles.sources.tarball import TarStore, open_archive, samples_of
 
@@ -58,16 +58,14 @@ def load(path: Path, options: SourceOptions) -> Source:
     return load_tree(path, options)
 
 
-def recognises(path: Path) -> bool:
-    """Whether a folder looks like ImageNet; costs a few listings."""
-    if find_tars(path) or find_kaggle(path) or _is_tiny(path):
+def recognises(look: Look) -> bool:
+    """Whether a folder looks like ImageNet."""
+    if find_tars(look.path) or find_kaggle(look.path) or _is_tiny(look.path):
         return True
-    listed = list_folder(path)
-    splits = [name for name in listed.folders if canonical_split(name)]
-    if not splits:
-        flat_val = any(name.startswith("ILSVRC2012_val_") for name in listed.files[:100])
-        return _are_wnids(listed.folders) or flat_val
-    return any(_are_wnids(list_folder(path / name).folders) for name in splits)
+    if splits := look.splits():
+        return any(_are_wnids(look.at(name).folders) for name in splits)
+    flat_val = any(name.startswith("ILSVRC2012_val_") for name in look.at().files[:100])
+    return _are_wnids(look.at().folders) or flat_val
 
 
 def _are_wnids(names: list[str]) -> bool:
@@ -221,5 +219,5 @@ def _compared_with_list(listing: Path, tree: Tree) -> Notes:
     missing = sorted(set(listed) - there)
     return (
         f"{listing.name} lists {plural(len(listed), 'image')} and {len(tree):,} are there"
-        + (f"; missing: {first_few(missing, len(missing))}" if missing else ""),
+        + (f"; missing: {first_few(missing)}" if missing else ""),
     )

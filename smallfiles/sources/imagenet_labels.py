@@ -87,8 +87,7 @@ class LabelFiles:
             numbers = (_VAL_NUMBER.match(_stem(name)) for name in names)
             return [self.devkit.wnid_of_val(int(n[1])) if n else None for n in numbers], "the devkit"
         raise SourceError(
-            "no file lists the classes of the validation images (searched "
-            f"{first_few(self.searched, len(self.searched))})",
+            f"no file lists the classes of the validation images (searched {first_few(self.searched)})",
             expected=f"{VAL_SOLUTION} (Kaggle) or the folder {DEVKIT} (official) next to the images",
             next_step="Put it there, or give its path (--labels PATH)",
         )
@@ -121,7 +120,7 @@ def label(
     classes = files.classes() or sorted(occurring.union(more))
     if unlisted := sorted(occurring - set(classes)):
         raise SourceError(
-            f"there are images of classes that no class list names: {first_few(unlisted, len(unlisted))}",
+            f"there are images of classes that no class list names: {first_few(unlisted)}",
             expected="classes of ILSVRC2012, and label files that belong to these images",
             next_step="Move them away, or read the tree as a plain folder (--source folder)",
         )

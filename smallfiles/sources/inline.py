@@ -181,7 +181,7 @@ class _Inside:
         if bad:
             raise SourceError(
                 f"{plural(len(bad), 'row')} of the column {name} of {path} hold bytes of no known kind, "
-                f"without a path: {first_few(bad, len(bad))} (they begin with "
+                f"without a path: {first_few(bad)} (they begin with "
                 f"{self.heads[bad[0]].as_py()!r})",
                 expected="files whose path or first bytes say what they are",
                 next_step="Write paths beside the bytes, as {bytes, path}, or write the table without it",
@@ -296,7 +296,7 @@ def _refuse_missing(files: Sequence[Path], root: Path) -> None:
     }
     if missing := sorted(wanted - {shard[0] for shard in shards}):
         raise SourceError(
-            f"{root} has {len(shards)} files of a split, and not {first_few(missing, len(missing))}",
+            f"{root} has {len(shards)} files of a split, and not {first_few(missing)}",
             expected="all numbered files of the split",
             next_step="Download the others, or give one file by its name",
         )

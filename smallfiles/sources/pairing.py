@@ -249,7 +249,7 @@ def _refuse_collisions(path: Path, files: pa.StringArray, samples: pa.StringArra
         return
     several = next(each["values"] for each in counts.to_pylist() if each["counts"] > 1)
     names = _take(files, _rows(samples, several)).to_pylist()
-    raise unclear(path, f"{first_few(names, len(names))} are of one sample", "one for each sample and field")
+    raise unclear(path, f"{first_few(names)} are of one sample", "one for each sample and field")
 
 
 def _folder_each(tree: Tree, files: pa.StringArray) -> _Parts | None:

@@ -6,10 +6,10 @@ a caption, folders left out) is listed in `Source.notes`. Notebook 02 reads them
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pyarrow as pa
 
@@ -24,6 +24,7 @@ from smallfiles.sources import declarations
 from smallfiles.sources.scanning import Notes, Tree, sizes_of
 from smallfiles.sources.stores import FolderStore
 
+_Thing = TypeVar("_Thing")
 FIELDS_FLAG = (
     "--field mask=masks/{stem}.png, or "
     "--field image=imagesTr/{id}_0000.nii.gz --field mask=labelsTr/{id}.nii.gz"
@@ -58,7 +59,7 @@ class Source:
 
 def noted(names: Collection[object] | pa.Array, one: str, what: str) -> Notes:
     """A note on what is odd, with the count and the first few; none if there is nothing."""
-    few = first_few(names, len(names))
+    few = first_few(names)
     return (f"{plural(len(names), one)} {what}: {few}",) if len(names) else ()
 
 
@@ -83,6 +84,24 @@ def chosen_split(found: Iterable[str], wanted: str | None, where: Path) -> tuple
         return "", *own_split(where, wanted)
     name, notes = choose_split(named, wanted, where)
     return name, canonical_split(name, named) or name, notes
+
+
+def of_split(
+    things: Iterable[_Thing], split_of: Callable[[_Thing], str], options: SourceOptions, where: Path
+) -> tuple[list[_Thing], str, str, Notes]:
+    """Return the things of the chosen split, and what `chosen_split` returns.
+
+    Args:
+        things: Files or folders.
+        split_of: Returns the split of one, as it is spelled there; empty if it belongs to none.
+        options: With the requested split.
+        where: The source.
+    """
+    named: dict[str, list[_Thing]] = {}
+    for thing in things:
+        named.setdefault(split_of(thing), []).append(thing)
+    name, split, notes = chosen_split(sorted(named), options.split, where)
+    return named.get(name, []), name, split, notes
 
 
 def with_data_suffix(options: SourceOptions, counts: Mapping[str, int]) -> tuple[SourceOptions, Notes]:

@@ -170,7 +170,7 @@ def check_columns(names: Sequence[str], spec: str, path: Path, next_step: str) -
         if name not in names:
             raise SourceError(
                 f"{path} has no column {name!r}",
-                expected=first_few(names, len(names), 8),
+                expected=first_few(names, limit=8),
                 next_step=next_step,
             )
 
@@ -185,7 +185,7 @@ def sentence(roles: Roles, values: pa.Schema, path: Path, classes: str) -> str:
         f"{name} ({values.field(name).type}{f' from {spec}' * (name != spec)})"
         for name, spec in roles.values.items()
     ]
-    taken += [f"values: {first_few(types, len(types), 8)}"] * bool(types)
+    taken += [f"values: {first_few(types, limit=8)}"] * bool(types)
     if roles.meta:
         names = first_few([name or "(no name)" for name in roles.meta], len(roles.meta), 8)
         taken += [f"in meta: {names} (a name or type that no field can have; --field NAME=COLUMN renames)"]
@@ -293,10 +293,10 @@ def _usual(names: Sequence[str], path: Path, usual: str, field: str) -> str:
     found = _known(names, usual)
     if len(found) == 1:
         return found[0]
-    several = f"several columns for the {field}: {first_few(found, len(found), 8)}"
+    several = f"several columns for the {field}: {first_few(found, limit=8)}"
     raise SourceError(
         f"{path} has {several if found else f'no usual column for the {field}'}",
-        expected=f"the choice of one of its columns: {first_few(names, len(names), 8)}",
+        expected=f"the choice of one of its columns: {first_few(names, limit=8)}",
         next_step=f"Add --field {field}={found[0] if found else 'COLUMN'}"
         + (" or --unlabelled" * (field == "label"))
         + (_WITHOUT_HEADER * (field == "image" and path.suffix.lower() in TEXT_SUFFIXES)),

@@ -28,12 +28,15 @@ from smallfiles import links
 from smallfiles.arrays import column, one_chunk
 from smallfiles.errors import SourceError, first_few, refuse_foreign_locale, refuse_shortage
 from smallfiles.faults import is_utf8
-from smallfiles.folders import SourceOptions, by_suffix, in_words, is_hidden, is_ignored
+from smallfiles.folders import SourceOptions, by_suffix, canonical_split, in_words, is_hidden, is_ignored
 from smallfiles.progress import plural
 from smallfiles.storage import ReadingPool, answered, remember
 
 Notes: TypeAlias = tuple[str, ...]
 """Sentences on what was odd, chosen or left out."""
+
+ANNOTATIONS = "annotations"
+"""Name of a folder, in lower case."""
 
 _IN_FLIGHT = 32
 _STATS_AT_ONCE = 512
@@ -128,12 +131,12 @@ class Tree:
         """Sentences on what was left out."""
         notes = []
         if hidden := [folder.prefix + name for folder in self.folders for name in folder.hidden]:
-            notes.append(f"{plural(len(hidden), 'hidden name')} left out: {first_few(hidden, len(hidden))}")
+            notes.append(f"{plural(len(hidden), 'hidden name')} left out: {first_few(hidden)}")
         if others := self.others():
             notes.append(f"left out: {in_words(others, 5)}")
         left = sorted(chain.from_iterable(folder.left for folder in self.folders))
         if left:
-            notes.append(f"not followed: {first_few(left, len(left))}")
+            notes.append(f"not followed: {first_few(left)}")
         return tuple(notes)
 
 
@@ -194,6 +197,38 @@ def tree_of(root: Path, options: SourceOptions, below: str = "") -> Tree:
 def list_folder(path: Path, ignore: Sequence[str] = (), below: str = "") -> Folder:
     """One folder, without descending: its sub-folders and files; its own path is `below` for `ignore`."""
     return _Lister(path, os.path.realpath(path), ("",), True, tuple(ignore), below).list(("", 0))
+
+
+class Look:
+    """The names in the first folders of a source, by which it is recognised; each folder is listed once.
+
+    Args:
+        path: The source.
+        ignore: Patterns of what is left out.
+    """
+
+    def __init__(self, path: Path, ignore: Sequence[str] = ()) -> None:
+        self.path, self.ignore, self._listed = path, ignore, dict[str, Folder]()
+
+    def at(self, below: str = "") -> Folder:
+        """Return a folder in it."""
+        if below not in self._listed:
+            self._listed[below] = list_folder(self.path / below, self.ignore, below)
+        return self._listed[below]
+
+    def splits(self) -> list[str]:
+        """Return the folders that are named after splits."""
+        tops = self.at().folders
+        return [name for name in tops if canonical_split(name, tops)]
+
+    def first(self) -> dict[str, Folder]:
+        """Return the source itself, its splits, and its folder of annotations."""
+        annotations = [name for name in self.at().folders if name.lower() == ANNOTATIONS]
+        return {below: self.at(below) for below in ("", *annotations, *self.splits())}
+
+    def names(self) -> list[str]:
+        """Return the names of files and folders in the first folders."""
+        return [name for folder in self.first().values() for name in (*folder.files, *folder.folders)]
 
 
 def sizes_of(

@@ -137,7 +137,7 @@ def _refuse_columns(path: Path, schema: pa.Schema) -> None:
         what, names = "contains bytes", binary
         cure = "Write its bytes as a plain binary column, or write the table without it"
     raise SourceError(
-        f"the column {first_few(names, len(names))} of {path} {what}",
+        f"the column {first_few(names)} of {path} {what}",
         expected="columns of paths, targets and other values, each with its own name",
         next_step=cure,
     )

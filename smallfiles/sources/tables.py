@@ -26,7 +26,7 @@ import pyarrow.compute as pc
 from smallfiles.arrays import as_mask, column, folders_of, from_numpy, joined, one_chunk, scalar
 from smallfiles.errors import SourceError, first_few
 from smallfiles.faults import summary_of
-from smallfiles.folders import SourceOptions, canonical_split, choose_split, is_ignored
+from smallfiles.folders import SourceOptions, canonical_split, choose_split
 from smallfiles.manifest.class_folders import own_split
 from smallfiles.manifest.columns import path_column
 from smallfiles.manifest.listing import Files
@@ -37,7 +37,7 @@ from smallfiles.sources import roles as column_roles
 from smallfiles.sources.folder import find_samples
 from smallfiles.sources.record import Samples, Source
 from smallfiles.sources.roles import Roles, check_columns
-from smallfiles.sources.scanning import Notes, list_folder, sizes_of
+from smallfiles.sources.scanning import Look, Notes, sizes_of
 from smallfiles.sources.stores import FolderStore
 from smallfiles.sources.table_files import (
     TEXT_SUFFIXES,
@@ -119,23 +119,20 @@ def load(path: Path, options: SourceOptions) -> Source:
     return source_of_rows(rows, options, notes, Files(root, keys, store=store), Samples(keys, "table", {}))
 
 
-def find_metadata(folder: Path, options: SourceOptions) -> Metadata | None:
+def find_metadata(look: Look, options: SourceOptions) -> Metadata | None:
     """The metadata file with targets in a folder, or in that of the chosen split; None if there is none."""
-    if file := _metadata_in(folder, options):
+    if file := _metadata_in(look, "", options):
         return Metadata(file)
-    folders = list_folder(folder).folders
-    found = {name: _metadata_in(folder / name, options) for name in folders if canonical_split(name, folders)}
-    files = {name: file for name, file in found.items() if file}
+    files = {name: file for name in look.splits() if (file := _metadata_in(look, name, options))}
     if not files:
         return None
-    split, notes = choose_split(list(files), options.split, folder)
+    split, notes = choose_split(list(files), options.split, look.path)
     file = files.pop(split)
     return Metadata(file, f"{split}/", tuple(files.values()), notes)
 
 
-def _metadata_in(folder: Path, options: SourceOptions) -> Path | None:
-    names = [name for name in _METADATA if not is_ignored(name, options.ignore)]
-    for file in (folder / name for name in names if (folder / name).is_file()):
+def _metadata_in(look: Look, below: str, options: SourceOptions) -> Path | None:
+    for file in (look.path / below / name for name in _METADATA if name in look.at(below).files):
         with suppress(SourceError):  # class folders may hold some other file of this name
             table = read_table(file)
             if any(name.endswith("file_name") for name in table.column_names) and (
@@ -221,7 +218,7 @@ def _refuse_lost_classes(table: pa.Table, roles: Roles, rows: pa.Array, path: Pa
     lost = missing.filter(pc.invert(pc.is_in(missing, there))).cast(pa.string()).sort().to_pylist()
     if lost:
         raise _error(
-            f"the {'class' if len(lost) == 1 else 'classes'} {first_few(lost, len(lost))} of {path} would be "
+            f"the {'class' if len(lost) == 1 else 'classes'} {first_few(lost)} of {path} would be "
             f"lost: none of its files is in {where}",
             "a file for at least one row of each class",
             "Fetch the files, or remove its rows from the table",
@@ -276,7 +273,7 @@ def matched(names: pa.Array, files: pa.Array, path: Path, folder: Path, example:
     counts = ours.filter(pc.is_in(ours, theirs)).value_counts()
     if twice := [each["values"] for each in counts.to_pylist() if each["counts"] > 1]:
         raise _error(
-            f"several files in {folder} have the {way} of one row of {path}: {first_few(twice, len(twice))}",
+            f"several files in {folder} have the {way} of one row of {path}: {first_few(twice)}",
             "one file per row",
             "Write relative paths into the table",
         )
@@ -309,7 +306,7 @@ def _complete(paths: pa.Array, path: Path) -> pa.Array:
     """Refuse rows without a path."""
     missing = np.flatnonzero(as_mask(paths.is_null())) + 1
     if len(missing) or not len(paths):
-        rows = f"no path in {plural(len(missing), 'row')}: {first_few(missing, len(missing))}"
+        rows = f"no path in {plural(len(missing), 'row')}: {first_few(missing)}"
         what = rows if len(missing) else "no rows"
         raise _error(f"{path} has {what}", "a path in each row, and at least one row", "Complete the table")
     return paths
@@ -387,7 +384,7 @@ def source_of_rows(rows: Rows, options: SourceOptions, notes: Notes, files: File
 
 def _listed(classes: tuple[str, ...], *, is_sorted: bool) -> str:
     what = plural(len(classes), "class", "classes") + " in sorted order" * is_sorted
-    return f"{what} ({first_few(classes, len(classes), 8)})" if classes else ""
+    return f"{what} ({first_few(classes, limit=8)})" if classes else ""
 
 
 def _kept(rows: Rows, keep: pa.Array) -> Rows:
@@ -477,7 +474,7 @@ def _looked_up(rows: Rows, *, follow_links: bool) -> tuple[pa.Array, Notes]:
                 f"Give the right one (--root DIR), or a template (--field {name}=folder/{{id}}.jpg)",
             )
         if absent:
-            what = f"{plural(len(absent), 'file')} missing in {rows.root}: {first_few(absent, len(absent))}"
+            what = f"{plural(len(absent), 'file')} missing in {rows.root}: {first_few(absent)}"
             notes.append(what if name == first else f"{name}: {what}")
         known = [None if size < 0 else size for size in sizes.tolist()] if absent else None
         found[name] = from_numpy(sizes) if known is None else column(known, pa.int64())

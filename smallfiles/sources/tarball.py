@@ -179,7 +179,7 @@ def _refuse_as_class(archive: Archive, is_no_class: bool) -> None:
     elif archive.compression:
         got, next_step = f"is compressed ({archive.compression})", "Decompress the tars"
     elif not is_no_class and len(tops := folders_of(archive.names)) > 1:
-        got = f"holds {plural(len(tops), 'folder')} ({first_few(tops, len(tops))})"
+        got = f"holds {plural(len(tops), 'folder')} ({first_few(tops)})"
         next_step = "If they are shards of one set, give a table of labels (--labels)" + (
             ", or end the folder's name in .tars" * (_kind_of(archive) == "tar")
         )
@@ -304,8 +304,7 @@ def _annotated_source(
     without = [] if options.unlabelled else samples.without(kind)
     if without and options.strict:
         raise SourceError(
-            f"{data.path} has {plural(len(without), 'sample')} without a target: "
-            f"{first_few(without, len(without))}",
+            f"{data.path} has {plural(len(without), 'sample')} without a target: {first_few(without)}",
             expected="a .cls, .txt or .json member for each",
             next_step="Leave out --strict to take them unlabelled",
         )
@@ -568,7 +567,7 @@ def _refuse_unreadable_zip(path: Path, infos: list[zipfile.ZipInfo]) -> None:
     if odd:
         raise FormatError(
             f"{path} has {plural(len(odd), 'member')} encrypted or compressed by a rare method: "
-            f"{first_few(odd, len(odd))}",
+            f"{first_few(odd)}",
             expected="stored or deflated members without a password",
             next_step="Unzip it to a local disk, and pack that folder",
         )

@@ -18,6 +18,7 @@ from smallfiles.errors import SourceError
 from smallfiles.folders import canonical_split, is_hidden
 from smallfiles.keys import printable
 from smallfiles.sources import imagenet
+from smallfiles.sources.scanning import Look
 from smallfiles.sources.stores import FolderStore
 
 _NAME = st.text(string.ascii_letters + string.digits + "-_ ~#éß漢", min_size=1, max_size=6).filter(
@@ -74,7 +75,7 @@ def test_tiny_imagenet_val_does_not_become_one_class(tmp_path):
     (tmp_path / "val/val_annotations.txt").write_text(
         "val_0.JPEG\tn02\t0\t0\t62\t57\nval_1.JPEG\tn01\t0\t0\t9\t9\nval_7.JPEG\tn01\t0\t0\t9\t9\n"
     )
-    assert imagenet.recognises(tmp_path / "val")
+    assert imagenet.recognises(Look(tmp_path / "val"))
     for source in (sources.load(tmp_path, split="val"), sources.load(tmp_path / "val")):
         labels = {path.rpartition("/")[2]: label for path, label in rows(source).items()}
         assert labels == {"val_0.JPEG": 1, "val_1.JPEG": 0}

@@ -15,6 +15,7 @@ from smallfiles.errors import SourceError
 from smallfiles.manifest import Manifest
 from smallfiles.sources import imagenet
 from smallfiles.sources import imagenet_labels as labels
+from smallfiles.sources.scanning import Look
 
 # Ids that do not follow the sorted wnids, as in the real development kit.
 IDS = {3: "n01440764", 1: "n01751748", 4: "n02105855", 2: "n03146219"}
@@ -272,4 +273,4 @@ def test_the_real_classes_with_labels_of_another_order_are_refused(tmp_path):
 
 def test_what_is_not_imagenet_is_not_recognised(tmp_path):
     plant(tmp_path, "train/cat/1.jpg", "train/dog/2.jpg", "val/cat/3.jpg")
-    assert not imagenet.recognises(tmp_path)
+    assert not imagenet.recognises(Look(tmp_path))

@@ -14,31 +14,28 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from smallfiles.arrays import file_names_of, folders_of, from_numpy, stems_of
+from smallfiles.arrays import file_names_of, folders_of, stems_of
 from smallfiles.errors import SourceError, first_few
 from smallfiles.faults import summary_of
 from smallfiles.folders import SourceOptions
 from smallfiles.manifest.listing import Files
-from smallfiles.progress import plural
-from smallfiles.samples import UNLABELLED
 from smallfiles.sources import declarations
 from smallfiles.sources.annotations import coco, voc, yolo
-from smallfiles.sources.annotations.boxes import Annotated, look
 from smallfiles.sources.pairing import is_part
 from smallfiles.sources.record import Samples, Source, files_of, source_of
-from smallfiles.sources.scanning import tree_of
+from smallfiles.sources.scanning import Look, Tree, tree_of
 
 
-def recognises(path: Path, options: SourceOptions) -> bool:
-    """Whether a folder holds images with boxes in one of the three forms; costs a few listings."""
-    return bool(_readers(path, options))
+def recognises(look: Look, options: SourceOptions) -> bool:
+    """Whether a folder holds images with boxes in one of the three forms."""
+    return bool(_readers(look, options))
 
 
 def load(path: Path, options: SourceOptions) -> Source:
@@ -53,42 +50,29 @@ def load(path: Path, options: SourceOptions) -> Source:
         ManifestError: An image is listed twice.
     """
     options.refuse_unsupported("a folder with boxes", path)
-    (name, read), *others = _readers(path, options).items()
-    found = read(path, options)
-    flawed, outside = found.boxes.check(found.keys, found.sizes)
+    (_, read), *others = _readers(Look(path, options.ignore), options).items()
     tree = tree_of(path, options)
     files = files_of(tree, options)
+    found = read(tree, options)
     _refuse_masks(files, found.keys)
-    bare = len(found.keys) - len(np.unique(found.boxes.rows))
-    what = f"{bare:,} of {plural(len(found.keys), 'image')} {'gets' if bare == 1 else 'get'} no boxes"
-    notes = (_summary(found), *found.notes, *[what] * bool(bare))
-    notes += tuple(f"annotations of {other} are there too, and not read" for other, _ in others)
+    notes = found.notes + tuple(f"annotations of {other} are there too, and not read" for other, _ in others)
     notes += declarations.ignored_note(path, tree.ignored(), options)
-    columns = {
-        "name": path.absolute().name or "dataset",
-        "targets": from_numpy(np.full(len(found.keys), UNLABELLED)),
-        "split": found.split,
-        "classes": found.classes,
-        "values": found.boxes.values(len(found.keys)),
-    }
-    kind, faults = f"folder with boxes ({name})", found.left_out + flawed
-    used = [each for each in files.others.to_pylist() if re.fullmatch(found.used, each)]
-    samples = Samples(found.keys, kind, columns, notes + outside, faults, used, found.chosen)
+    used = [each for each in files.others.to_pylist() if any(re.fullmatch(one, each) for one in found.used)]
+    columns = {"name": path.absolute().name or "dataset", **found.columns}
     with summary_of(path):
-        return source_of(files, samples, options)
+        return source_of(files, replace(found, columns=columns, notes=notes, used=used), options)
 
 
-def _readers(path: Path, options: SourceOptions) -> dict[str, Callable[[Path, SourceOptions], Annotated]]:
+def _readers(look: Look, options: SourceOptions) -> dict[str, Callable[[Tree, SourceOptions], Samples]]:
     """Name and reader of each form of annotations in a folder."""
     if options.unlabelled:
         return {}
-    looked = look(path, options.ignore)
-    found: dict[str, Callable[[Path, SourceOptions], Annotated]] = {}
-    if files := coco.find(path, looked, options):
-        found["COCO"] = partial(coco.read, files=files)
-    if options.labels is None and yolo.recognises(path, looked, options.ignore):
+    found: dict[str, Callable[[Tree, SourceOptions], Samples]] = {}
+    if files := coco.find(look, options):
+        found["COCO"] = partial(coco.read, documents=files)
+    if options.labels is None and yolo.recognises(look):
         found["YOLO"] = yolo.read
-    if options.labels is None and voc.recognises(path, looked):
+    if options.labels is None and voc.recognises(look):
         found["Pascal VOC"] = voc.read
     return found
 
@@ -101,23 +85,9 @@ def _refuse_masks(files: Files, keys: pa.StringArray) -> None:
     names = sorted({folder.rstrip("/") for folder in folders_of(others).unique().to_pylist()})
     if masks := [name for name in names if any(map(is_part, name.split("/")))]:
         raise SourceError(
-            f"{files.where} has boxes, and would lose the files of the same images in "
-            + first_few(masks, len(masks)),
+            f"{files.where} has boxes, and would lose the files of the same images in " + first_few(masks),
             expected="either boxes or masks",
             next_step="Go without the masks ("
             + " ".join(f"--ignore {shlex.quote(name)}" for name in masks[:4])
             + "), or without the boxes (--unlabelled)",
         )
-
-
-def _summary(found: Annotated) -> str:
-    """What was recognised, in one line."""
-    count = plural(len(found.boxes.rows), "box", "boxes")
-    classes = f" of {plural(len(found.classes), 'class', 'classes')}" if found.classes else ""
-    more = [*found.boxes.more, *["keypoints"] * (found.boxes.keypoints is not None)]
-    more += ["segments"] * (found.boxes.segments is not None)
-    fields = f", with {', '.join(more)}" if more else ""
-    return (
-        f"{found.origin}: {count}{classes}{fields} in {plural(len(found.keys), 'image')}; "
-        "boxes are [x1, y1, x2, y2] in pixels, box_labels number the classes, label is -1"
-    )

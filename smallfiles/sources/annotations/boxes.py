@@ -28,13 +28,14 @@ import pyarrow as pa
 
 from smallfiles.arrays import from_numpy, to_numpy, too_large
 from smallfiles.errors import SourceError, first_few
-from smallfiles.folders import canonical_split
 from smallfiles.manifest.listing import HEAD_BYTES
 from smallfiles.progress import plural
-from smallfiles.samples import ByteStore
-from smallfiles.sources.scanning import Folder, Notes, list_folder
+from smallfiles.samples import UNLABELLED, ByteStore
+from smallfiles.sources.record import Samples
+from smallfiles.sources.scanning import Notes
 
 Numbers = npt.NDArray[Any]
+_EXIF = b"Exif\0\0"
 _TOLERANCE = 1.0
 """Pixels by which a box may leave its image unmentioned: annotators round."""
 
@@ -167,47 +168,52 @@ def number_lists(found: Sequence[array[float]], scale: Numbers | None = None) ->
     return lists(lengths, from_numpy(flat))
 
 
-_EXIF = b"Exif\0\0"
-ANNOTATIONS = "annotations"
-"""Name of a folder, in lower case."""
-
-
-@dataclass(frozen=True)
-class Annotated:
-    """The annotated images of one split.
+def annotated(
+    form: str,
+    origin: str,
+    keys: pa.StringArray,
+    sizes: Numbers,
+    boxes: Boxes,
+    classes: Sequence[str],
+    split: str,
+    **more: Any,
+) -> Samples:
+    """Return the images of one split with their boxes.
 
     Args:
+        form: Name of the form of annotations.
+        origin: The annotations that were read, to begin a sentence.
         keys: Paths of the images, relative to the root.
         sizes: `[images, 2]`: width and height; 0 where unknown.
         boxes: Their boxes.
         classes: Names of the classes, in the order of their numbers; empty if unknown.
         split: Name of the split.
-        origin: What was read, to begin a sentence.
-        notes: How it was read.
-        left_out: What was left out, a sentence for each kind; `strict` refuses it.
-        used: A regular expression for the paths of the files that were read.
-        chosen: The file that was read where there may be several.
+        more: Further fields of `Samples`.
+
+    Raises:
+        SourceError: A number is not finite.
     """
-
-    keys: pa.StringArray
-    sizes: Numbers
-    boxes: Boxes
-    classes: tuple[str, ...]
-    split: str
-    origin: str
-    notes: Notes = ()
-    left_out: Notes = ()
-    used: str = ""
-    chosen: str = ""
-
-
-def look(path: Path, ignore: Sequence[str] = ()) -> dict[str, Folder]:
-    """Where annotations may be: a folder, and in it `annotations` and its splits."""
-    root = list_folder(path, ignore)
-    within = [
-        name for name in root.folders if name.lower() == ANNOTATIONS or canonical_split(name, root.folders)
-    ]
-    return {"": root} | {name: list_folder(path / name, ignore, name) for name in within}
+    flawed, outside = boxes.check(keys, sizes)
+    bare = len(keys) - len(np.unique(boxes.rows))
+    images = plural(len(keys), "image")
+    numbered = f" of {plural(len(classes), 'class', 'classes')}" if classes else ""
+    names = [*boxes.more, *["keypoints"] * (boxes.keypoints is not None)]
+    names += ["segments"] * (boxes.segments is not None)
+    fields = f", with {', '.join(names)}" if names else ""
+    summary = (
+        f"{origin}: {plural(len(boxes.rows), 'box', 'boxes')}{numbered}{fields} in {images}; "
+        "boxes are [x1, y1, x2, y2] in pixels, box_labels number the classes, label is -1"
+    )
+    what = f"{bare:,} of {images} {'gets' if bare == 1 else 'get'} no boxes"
+    notes = (summary, *more.pop("notes"), *[what] * bool(bare), *outside)
+    columns = {
+        "targets": from_numpy(np.full(len(keys), UNLABELLED)),
+        "split": split,
+        "classes": tuple(classes),
+        "values": boxes.values(len(keys)),
+    }
+    faults = (*more.pop("faults"), *flawed)
+    return Samples(keys, f"folder with boxes ({form})", columns, notes, faults, **more)
 
 
 def picture_size(store: ByteStore, key: str) -> tuple[int, int, bool] | None:

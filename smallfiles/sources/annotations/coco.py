@@ -25,15 +25,16 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from smallfiles.arrays import as_mask, folders_of, strings
+from smallfiles.arrays import as_mask, column, folders_of, joined, scalar, strings
 from smallfiles.errors import SourceError, first_few
 from smallfiles.faults import short, summary_of
 from smallfiles.folders import SourceOptions, canonical_split
 from smallfiles.manifest.columns import by_row
 from smallfiles.progress import plural
-from smallfiles.sources.annotations.boxes import Annotated, Boxes, Numbers, none_left, number_lists
-from smallfiles.sources.record import chosen_split, left_out, noted
-from smallfiles.sources.scanning import Folder, Notes, list_folder, read_text, tree_of
+from smallfiles.sources.annotations.boxes import Boxes, Numbers, annotated, none_left, number_lists
+from smallfiles.sources.pairing import folders_above
+from smallfiles.sources.record import Samples, left_out, noted, of_split
+from smallfiles.sources.scanning import Look, Notes, Tree, read_text
 
 Objects: TypeAlias = list[dict[str, Any]]
 _LOOKED_AT = 1 << 18
@@ -57,76 +58,66 @@ def recognises(file: Path) -> bool:
     return bool(_LISTS.search(ends) and _BOXES.search(ends))
 
 
-def find(path: Path, looked: dict[str, Folder], options: SourceOptions) -> list[Path]:
-    """The JSON files of boxes in folders that were looked at; `labels` chooses one."""
+def find(look: Look, options: SourceOptions) -> list[Path]:
+    """The JSON files of boxes in the first folders of a source; `labels` chooses one."""
     if options.labels is not None:
         return [options.labels] if recognises(options.labels) else []
-    named = [
-        (below, name) for below, folder in looked.items() for name in folder.files if name.endswith(".json")
-    ]
-    found = [file for below, name in named if recognises(file := path / below / name)]
+    files = (look.path / below / name for below, folder in look.first().items() for name in folder.files)
+    found = [file for file in files if file.suffix == ".json" and recognises(file)]
     return [file for file in found if file.name.startswith("instances")] or found
 
 
-def read(path: Path, options: SourceOptions, *, files: Sequence[Path]) -> Annotated:
+def read(tree: Tree, options: SourceOptions, *, documents: Sequence[Path]) -> Samples:
     """Read one split.
 
     Args:
-        path: The folder.
-        options: `split` chooses among the files.
-        files: From `find`.
+        tree: The folder.
+        options: `split` chooses among the documents.
+        documents: From `find`.
 
     Raises:
-        SourceError: The file is damaged, its images are elsewhere, or several files fit.
+        SourceError: The document is damaged, its images are elsewhere, or several documents fit.
     """
-    file, name, split, notes = _choose(path, files, options)
+    path = tree.root
+    fitting, name, split, notes = of_split(documents, lambda file: _split_of(file, path), options, path)
+    if len(fitting) > 1:
+        raise SourceError(
+            f"{path} has several files of boxes{f' of {name}' * bool(name)}: " + first_few(fitting),
+            expected="the choice of one",
+            next_step=f"Add --labels {fitting[0]}",
+        )
+    file = fitting[0]
     document = _Document.load(file)
     images = document.objects("images")
     names, ids = document.column(images, "file_name", str), document.column(images, "id", int, str)
     if twice := [each for each, count in Counter(ids).items() if count > 1]:
-        raise document.bad(f"gives several images the id {first_few(twice, len(twice))}")
-    keys, strays, where = _on_disk(path, file, name, names, options)
+        raise document.bad(f"gives several images the id {first_few(twice)}")
+    keys, strays, where = _on_disk(tree, file, name, names)
     there = as_mask(keys.is_valid())
     rows = np.where(there, np.cumsum(there) - 1, _MISSING)
     row_of = dict(zip(ids, rows.tolist(), strict=True))
-    joined = _join_as_text(document, row_of)
-    boxes, classes, more, dropped = _boxes(document, joined or row_of)
+    as_text = _join_as_text(document, row_of)
+    boxes, classes, more, dropped = _boxes(document, as_text or row_of)
     more += (
         "image_id is text where the id of the image is a number, or the reverse: joined as text",
-    ) * bool(joined)
+    ) * bool(as_text)
     width, height = (document.numbers(images, side, usual=0) for side in ("width", "height"))
     lost = [text for text, found in zip(names, there.tolist(), strict=True) if not found]
-    return Annotated(
+    return annotated(
+        "COCO",
+        f"COCO annotations in {file.name}",
         keys.drop_null(),
         np.stack([width, height], axis=1)[there],
         boxes,
         classes,
         split,
-        f"COCO annotations in {file.name}",
-        (*notes, *where, *more),
-        left_out(lost, "image", f"of {file.name} missing on disk")
+        notes=(*notes, *where, *more),
+        faults=left_out(lost, "image", f"of {file.name} missing on disk")
         + left_out(strays, "file", f"not in {file.name}")
         + dropped,
-        "|".join(re.escape(os.path.relpath(each, path)) for each in (file, *files)),
-        os.path.relpath(file, path),
+        used=[re.escape(os.path.relpath(each, path)) for each in (file, *documents)],
+        chosen=os.path.relpath(file, path),
     )
-
-
-def _choose(path: Path, files: Sequence[Path], options: SourceOptions) -> tuple[Path, str, str, Notes]:
-    """The file of the chosen split, the split as it is spelled there, its usual name, and notes."""
-    by_split: dict[str, list[Path]] = {}
-    for file in files:
-        by_split.setdefault(_split_of(file, path), []).append(file)
-    name, split, notes = chosen_split(by_split, options.split, path)
-    fitting = by_split[name]
-    if len(fitting) > 1:
-        raise SourceError(
-            f"{path} has several files of boxes{f' of {name}' * bool(name)}: "
-            + first_few(fitting, len(fitting)),
-            expected="the choice of one",
-            next_step=f"Add --labels {fitting[0]}",
-        )
-    return fitting[0], name, split, notes
 
 
 def _split_of(file: Path, root: Path) -> str:
@@ -139,51 +130,45 @@ def _split_of(file: Path, root: Path) -> str:
 
 
 def _on_disk(
-    path: Path, file: Path, split: str, names: list[str], options: SourceOptions
+    tree: Tree, file: Path, split: str, names: list[str]
 ) -> tuple[pa.StringArray, pa.StringArray, Notes]:
-    """The path of each image below `path`, null where it is missing; files beside them; and a note."""
+    """The path of each image, null where it is missing; files beside them; and a note."""
     if not names:
         raise none_left(file, "has no images", "at least one")
-    tiers = _folders(path, file, split)
+    path, samples = tree.root, tree.paths()
+    tiers = _folders(tree, file, split)
     for way in ("", "by their file names alone, "):
         texts = [re.sub(r"(?s)^.*[/\\]", "", name) if way else name.removeprefix("./") for name in names]
+        with summary_of(file):
+            own = strings(texts, "file_name", by_row)
         probes = texts[:: max(1, len(texts) // _PROBES)]
         for tier in tiers:
-            best = max(tier, key=lambda below: sum((path / below / probe).is_file() for probe in probes))
-            if any((path / best / probe).is_file() for probe in probes):
-                tree = tree_of(path, options, best)
-                files = tree.paths(f"{best}/" if best else "")
-                with summary_of(file):
-                    keys = files.take(pc.index_in(strings(texts, "file_name", by_row), tree.paths()))
-                own = pc.is_in(folders_of(files), folders_of(keys))
-                strays = files.filter(pc.and_(own, pc.invert(pc.is_in(files, keys))))
-                return keys, strays, (f"images {way}in {best or path}",)
+            wanted = column([below + probe for below in tier for probe in probes], pa.string())
+            there = set(samples.filter(pc.is_in(samples, wanted)).to_pylist())
+            best = max(tier, key=lambda below: sum(below + probe in there for probe in probes))
+            if there:
+                keys = samples.take(pc.index_in(joined(scalar(best), own), samples))
+                strays = samples.filter(pc.is_in(folders_of(samples), folders_of(keys)))
+                strays = strays.filter(pc.invert(pc.is_in(strays, keys)))
+                return keys, strays, (f"images {way}in {best.rstrip('/') or path}",)
     raise none_left(
         file, f"names no image in {path} (the first is {short(names[0])})", "its images in or below it"
     )
 
 
-def _folders(path: Path, file: Path, split: str) -> list[list[str]]:
+def _folders(tree: Tree, file: Path, split: str) -> list[list[str]]:
     """Where the images may be, the likeliest first; folders of other splits are not among them."""
-    tops = list_folder(path).folders
-    found = ["", *tops, *(f"{top}/{name}" for top in tops for name in _image_folders(path / top))]
-    own = file.absolute().parent
+    path, own = tree.root.absolute(), file.absolute().parent
+    found = {above for folder in tree.folders if folder.files for above in folders_above(folder.prefix)}
     tiers: list[list[str]] = [[], [], []]
-    for below in found:
-        parts = below.split("/")
+    for below in sorted(found, key=lambda each: (each.count("/"), each)):
+        parts = below.rstrip("/").split("/")
         splits = {canonical_split(part) for part in parts} - {None}
-        if split in parts or path.absolute() / below == own:
+        if split in parts or path / below == own:
             tiers[0].append(below)
         elif not split or splits <= {canonical_split(split)}:
             tiers[1 if splits else 2].append(below)
     return [tier for tier in tiers if tier]
-
-
-def _image_folders(folder: Path) -> list[str]:
-    """The folders in a folder that is called `images`, or the one of this name in another."""
-    if "image" in folder.name.lower():
-        return list_folder(folder).folders
-    return ["images"] if (folder / "images").is_dir() else []
 
 
 def _join_as_text(document: _Document, row_of: dict[Any, int]) -> dict[Any, int]:
@@ -216,7 +201,7 @@ def _boxes(document: _Document, row_of: dict[Any, int]) -> tuple[Boxes, tuple[st
     if gone := [name for number, name in _names(document).items() if number in lost]:
         raise _lost(
             document,
-            f"the {'class' if len(gone) == 1 else 'classes'} {first_few(gone, len(gone))}",
+            f"the {'class' if len(gone) == 1 else 'classes'} {first_few(gone)}",
             "none of its annotations has a bbox and an image on disk",
             "Fetch the missing images, or remove the annotations of this class from the file",
         )
@@ -275,9 +260,7 @@ def _classes(document: _Document, boxed: Objects) -> tuple[Numbers, tuple[str, .
     number = {each: place for place, each in enumerate(sorted(names))}
     of = document.column(boxed, "category_id", int)
     if strange := sorted({*of} - number.keys()):
-        raise document.bad(
-            f"has boxes of categories that it does not list: {first_few(strange, len(strange))}"
-        )
+        raise document.bad(f"has boxes of categories that it does not list: {first_few(strange)}")
     renumbered = any(each != place for each, place in number.items())
     notes = (
         (f"category ids {min(ids)} to {max(ids)} numbered 0 to {len(ids) - 1} in their order",)

@@ -26,9 +26,19 @@ from smallfiles.arrays import column
 from smallfiles.errors import SourceError
 from smallfiles.folders import SourceOptions, canonical_split
 from smallfiles.progress import plural
-from smallfiles.sources.annotations.boxes import ANNOTATIONS, Annotated, Boxes, corners_of, look, none_left
-from smallfiles.sources.record import chosen_split, left_out, noted
-from smallfiles.sources.scanning import Folder, Notes, in_flight, lines_of, read_text, tree_of, unlistable
+from smallfiles.sources.annotations.boxes import Boxes, annotated, corners_of, none_left
+from smallfiles.sources.record import Samples, chosen_split, left_out, noted
+from smallfiles.sources.scanning import (
+    ANNOTATIONS,
+    Folder,
+    Look,
+    Notes,
+    Tree,
+    in_flight,
+    lines_of,
+    read_text,
+    unlistable,
+)
 
 _LOOKED_AT = 4096
 _FLAGS = ("difficult", "truncated")
@@ -54,18 +64,14 @@ class _Xml:
     image: str = ""
 
 
-def recognises(path: Path, looked: dict[str, Folder]) -> bool:
+def recognises(look: Look) -> bool:
     """Whether a folder has images with such files: in `Annotations` beside them, or in its splits."""
-    tops = looked[""].folders
+    tops = look.at().folders
     has_images = bool({top.lower() for top in tops} & {*_IMAGES})
-    if any(
-        _begins(path / name, folder)
-        for name, folder in looked.items()
-        if has_images or name.lower() != ANNOTATIONS
-    ):
-        return True
-    within = [path / top for top in tops if top.lower().startswith("voc")]  # VOCdevkit/VOC2012
-    return any(recognises(each, look(each, ())) for each in within)
+    for name, folder in look.first().items():
+        if (has_images or name.lower() != ANNOTATIONS) and _begins(look.path / name, folder):
+            return True
+    return any(recognises(Look(look.path / top)) for top in tops if top.lower().startswith("voc"))
 
 
 def _begins(where: Path, folder: Folder) -> bool:
@@ -77,14 +83,13 @@ def _begins(where: Path, folder: Folder) -> bool:
         return b"<annotation" in file.read(_LOOKED_AT)
 
 
-def read(path: Path, options: SourceOptions) -> Annotated:
+def read(tree: Tree, options: SourceOptions) -> Samples:
     """Read one split.
 
     Raises:
         SourceError: A file is malformed, no image has one, or the split does not exist.
     """
-    tree = tree_of(path, options)
-    pairs = _pairs(tree.folders)
+    path, pairs = tree.root, _pairs(tree.folders)
     if not pairs:
         raise none_left(path, "has no images beside its XML files", "JPEGImages/1.jpg for Annotations/1.xml")
     files = [xml for pair in pairs for xml in pair.xmls.values()]
@@ -109,19 +114,20 @@ def read(path: Path, options: SourceOptions) -> Annotated:
         path, [(key, str(xml), xmls[xml].image) for key, xml in named if xml is not None], pairs
     )
     notes += noted(stale, "XML", "that names another file, paired by its own name")
-    return Annotated(
+    return annotated(
+        "Pascal VOC",
+        "Pascal VOC annotations (pixels counted from 1 there)",
         column([key for key, _ in kept], pa.string()),
         np.array([xml.size for _, xml in kept], np.int64),
         _boxes([xml for _, xml in kept], {name: number for number, name in enumerate(classes)}),
-        tuple(classes),
+        classes,
         split,
-        "Pascal VOC annotations (pixels counted from 1 there)",
-        notes,
-        left_out(absent, "name", f"of {split} without an image")
+        notes=notes,
+        faults=left_out(absent, "name", f"of {split} without an image")
         + left_out(lost, "image", "without an XML")
         + left_out(strays, "XML", "without an image")
         + left_out(without, "image", "with objects that have no box: these"),
-        r"(?i).*\.xml|(.*/)?imagesets/.*",
+        used=[r"(?i).*\.xml|(.*/)?imagesets/.*"],
     )
 
 

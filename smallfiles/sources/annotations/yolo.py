@@ -33,17 +33,16 @@ from smallfiles.folders import SourceOptions, canonical_split, is_ignored
 from smallfiles.progress import plural
 from smallfiles.sources import scanning
 from smallfiles.sources.annotations.boxes import (
-    Annotated,
     Boxes,
     Numbers,
+    annotated,
     corners_of,
     none_left,
     number_lists,
     picture_size,
 )
 from smallfiles.sources.folder import no_images
-from smallfiles.sources.record import chosen_split, left_out, noted
-from smallfiles.sources.scanning import Notes
+from smallfiles.sources.record import Samples, left_out, noted, of_split
 from smallfiles.sources.stores import FolderStore
 
 _LOOKED_AT = 64
@@ -97,15 +96,13 @@ class _Line:
     polygon: array[float]
 
 
-def recognises(path: Path, looked: dict[str, scanning.Folder], ignore: Sequence[str] = ()) -> bool:
+def recognises(look: scanning.Look) -> bool:
     """Whether a folder (or one of its splits) has `images`, and `labels` with lines of numbers."""
-    for name, folder in looked.items():
+    for name, folder in look.first().items():
         if {"images", "labels"} <= {*folder.folders}:
             labels = f"{name}/labels".lstrip("/")
-            texts = (
-                scanning.walk(path, (".txt",), below=labels, ignore=ignore).paths()[:_LOOKED_AT].to_pylist()
-            )
-            if any(_has_boxes(path / labels / text) for text in texts):
+            texts = scanning.walk(look.path, (".txt",), below=labels, ignore=look.ignore).paths()
+            if any(_has_boxes(look.path / labels / text) for text in texts[:_LOOKED_AT].to_pylist()):
                 return True
     return False
 
@@ -118,19 +115,19 @@ def _has_boxes(file: Path) -> bool:
     return bool(lines) and all(len(line) > 4 and line[0] >= 0 and _are_fractions(line[1:5]) for line in lines)
 
 
-def read(path: Path, options: SourceOptions) -> Annotated:
+def read(tree: scanning.Tree, options: SourceOptions) -> Samples:
     """Read one split.
 
     Raises:
         SourceError: A line is malformed, an image cannot be read, or the split does not exist.
     """
-    tree = scanning.tree_of(path, options)
     if not len(tree):
         raise no_images(tree, options)
-    folders = {folder.path: folder for folder in tree.folders}
-    chosen, split, notes = _of_split(
-        path, [f for f in tree.folders if f.files and _labels(f) != f.path], options
-    )
+    path, folders = tree.root, {folder.path: folder for folder in tree.folders}
+    of_images = [folder for folder in tree.folders if folder.files and _labels(folder) != folder.path]
+    chosen, name, split, notes = of_split(of_images, _split_of, options, path)
+    if outside := sum(len(folder.files) for folder in of_images if name and not _split_of(folder)):
+        notes += (f"{plural(outside, 'image')} outside of the splits left out",)
     keys, texts, strays = [], [], []
     for folder in chosen:
         beside = folders.get(_labels(folder), scanning.Folder(""))
@@ -159,16 +156,17 @@ def read(path: Path, options: SourceOptions) -> Annotated:
         "that EXIF turns: boxes taken as of the stored pixels, which is wrong if they were drawn on the "
         "turned image",
     )
-    return Annotated(
+    return annotated(
+        "YOLO",
+        f"YOLO labels, classes from {file.name}" if file else "YOLO labels without class names",
         column(keys, pa.string()),
         sizes,
         _boxes(found, sizes, bool(kind.points)),
         classes,
         split,
-        f"YOLO labels, classes from {file.name}" if file else "YOLO labels without class names",
-        notes,
-        left_out(strays, "label file", "without an image"),
-        rf"(.*/)?(labels/.*\.txt|classes\.txt)|obj\.names|{re.escape(file.name if file else '')}",
+        notes=notes,
+        faults=left_out(strays, "label file", "without an image"),
+        used=[r"(.*/)?(labels/.*\.txt|classes\.txt)|obj\.names", re.escape(file.name if file else "")],
     )
 
 
@@ -178,19 +176,9 @@ def _labels(folder: scanning.Folder) -> str:
     return f"{before}/labels/{after}".strip("/") if found else folder.path
 
 
-def _of_split(
-    path: Path, folders: list[scanning.Folder], options: SourceOptions
-) -> tuple[list[scanning.Folder], str, Notes]:
-    """The folders of images of the chosen split, its usual name, and notes."""
-    named: dict[str, list[scanning.Folder]] = {}
-    for folder in folders:
-        split = next((part for part in folder.path.split("/") if canonical_split(part)), "")
-        named.setdefault(split, []).append(folder)
-    chosen, split, notes = chosen_split(named, options.split, path)
-    if chosen and "" in named:
-        count = sum(len(folder.files) for folder in named[""])
-        notes += (f"{plural(count, 'image')} outside of the splits left out",)
-    return named.get(chosen, []), split, notes
+def _split_of(folder: scanning.Folder) -> str:
+    """The split in the path of a folder, as it is spelled there."""
+    return next(filter(canonical_split, folder.path.split("/")), "")
 
 
 def _refuse_other_folders(path: Path, about: Described, split: str, folders: Sequence[str]) -> None:
@@ -201,8 +189,8 @@ def _refuse_other_folders(path: Path, about: Described, split: str, folders: Seq
     are_lists = any((path / place).is_file() for place in named)  # which `declarations` compares
     if about.file and named and not agree and not are_lists:
         raise SourceError(
-            f"{about.file} says that the images are in {first_few(named, len(named))}, but those in "
-            f"{first_few(folders, len(folders))} would be read",
+            f"{about.file} says that the images are in {first_few(named)}, but those in "
+            f"{first_few(folders)} would be read",
             expected="one and the same",
             next_step=f"Correct {about.file.name}, or go without (--ignore {shlex.quote(about.file.name)})",
         )
