@@ -77,7 +77,8 @@ def main() -> int:
     if not os.access(ROOT, os.W_OK):
         print(
             f"{ROOT} is not yours to write to. Work on copies: "
-            f"mkdir -p ~/smallfiles && cp -r '{ROOT}/notebooks' '{ROOT}/exercises' ~/smallfiles/"
+            f"mkdir -p ~/smallfiles && cp -r '{ROOT}/notebooks' '{ROOT}/exercises' ~/smallfiles/ && "
+            f"ln -sfn '{ROOT}/docs' '{ROOT}/solutions' ~/smallfiles/"
         )
     return 0
 

@@ -3,6 +3,7 @@
 import importlib.util
 import json
 import os
+import re
 import subprocess
 import sys
 
@@ -12,7 +13,8 @@ from helpers import cache
 
 
 @pytest.fixture
-def tool(repository):
+def tool(repository, monkeypatch):
+    monkeypatch.syspath_prepend(repository / "tools")
     place = repository / "tools/register_kernel.py"
     spec = importlib.util.spec_from_file_location("register_kernel", place)
     module = importlib.util.module_from_spec(spec)
@@ -63,7 +65,11 @@ def test_whoever_may_not_write_to_the_installation_is_told_to_copy(tool, monkeyp
     monkeypatch.setattr(tool, "try_out", lambda: str(tool.ROOT / "helpers/__init__.py"))
     monkeypatch.setattr(os, "access", lambda *_: False)
     assert tool.main() == 0
-    assert f"cp -r '{tool.ROOT}/notebooks' '{tool.ROOT}/exercises'" in capsys.readouterr().out
+    command = capsys.readouterr().out.partition("Work on copies: ")[2]
+    subprocess.run(["bash", "-c", command], check=True, env={**os.environ, "HOME": str(tmp_path)})
+    for page in (tmp_path / "smallfiles").glob("*/*.ipynb"):
+        for target in re.findall(r"\]\((\.\./[^)#]+)", page.read_text()):
+            assert (page.parent / target).exists(), (page.name, target)
 
 
 def test_in_a_course_of_others_one_writes_to_ones_work_folder_or_home(read_only, tmp_path, monkeypatch):
