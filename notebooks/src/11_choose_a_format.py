@@ -1,28 +1,27 @@
 # %% [markdown] id="top"
 # # 11 · Choose a format
 #
-# **Minutes** 40 · **Machine** any Linux computer with two CPUs · **Needs** 03 to 06 and 09 help · **Data** 400 synthetic
-# images
+# **Minutes** 40 · **Machine** any Linux computer with two CPUs · **Needs** 00; 03 to 06 and 09 help · **Data** 400
+# synthetic images
 #
-# Which format to use depends on your storage and number of nodes, and hardly on how fast it is to read.
+# Which format is best for you depends on your storage and on the number of nodes that read from it. It hardly depends on
+# how fast a format is to read. This notebook shows why, and it ends with a recommendation for your own site.
 
 # %% [markdown] id="questions"
 # ## Questions
 #
-# - Which format reads fastest, and does that matter?
-# - Which requests does each send to the storage?
-# - Why do requests wait before a server is full?
-# - How many nodes does each way of storing data feed?
-# - What should *I* use?
+# - Which format is the fastest to read, and does that matter?
+# - How many requests does each format send to the storage?
+# - How many nodes can one storage feed?
+# - When are plain files fine?
 
 # %% [markdown] id="objectives"
 # ## After this you can
 #
-# - measure formats side by side,
-# - count the requests that a format costs,
-# - explain why requests queue,
-# - forecast how many nodes a format feeds,
-# - recommend a format with numbers.
+# - compare the cost of reading an image with the cost of decoding it,
+# - count the requests that a format sends to the storage,
+# - draw the map of limits for your own storage,
+# - recommend a format and defend it with numbers.
 
 # %% [markdown] id="setup"
 # ## Set up
@@ -36,306 +35,391 @@ from helpers import figures, show, start, worksheet
 setup = start("11")
 
 # %% [markdown] id="recall"
-# > **Recall** (09). A round trip takes 50 ms. You fetch objects of 100 kB, one request at a time. How many MB arrive
-# > per second at most? And with 8 in flight?
+# > **Recall** (09). One round trip to the object store takes 50 ms, and you fetch objects of 100 kB. How many MB arrive
+# > per second if you send one request at a time? How many if eight requests are in flight?
 #
 # <details>
 # <summary>Answer</summary>
 #
-# 2 MB: 20 round trips of 0.1 MB. With 8 in flight 16 MB.
+# One request at a time delivers at most 2 MB per second, because 20 round trips fit into a second and each of them
+# delivers 0.1 MB. Eight requests in flight deliver at most 16 MB per second.
 #
 # </details>
 
 # %% [markdown] id="read" tags=["core"]
-# ## 1 · Read every format
+# ## 1 · Compare reading with decoding
 #
-# `pack` writes the images in six ways; the suffix chooses.
+# Many comparisons of formats measure how many images per second each format delivers. We do the same, but we also
+# measure how long it takes to decode an image. You need no toolbox for this. The first cell stores the images in four
+# more ways with libraries that you know:
 
 # %%
+import tarfile
 import tempfile
 from pathlib import Path
 
-from smallfiles import formats
-from smallfiles.pack import pack
-
-SUFFIXES = ("files", "arrow", "h5", "tars", "sqfs", "lmdb")
-out = Path(tempfile.mkdtemp(dir=setup.scratch))
-for suffix in SUFFIXES:
-    print(suffix, pack(setup.source(), out / f"train.{suffix}").files, "files")
-readers = {suffix: formats.open(out / f"train.{suffix}") for suffix in SUFFIXES}
-
-# %% [markdown]
-# For Zarr, the folded cell joins all images to one array.
-
-# %% jupyter={"source_hidden": true}
+import h5py
 import numpy as np
+import pyarrow as pa
 import zarr
 
-images = [np.frombuffer(image, np.uint8) for image in readers["files"].read_many(range(setup.count))]
-begins = np.cumsum([0, *map(len, images)])
-array = zarr.create_array(out / "train.zarr", data=np.concatenate(images), chunks=(128 << 10,), compressors=None)
+out = Path(tempfile.mkdtemp(dir=setup.scratch))  # a new folder, so that this cell may run twice
+paths = sorted(setup.folder().rglob("*.jpg"))
+blobs = [path.read_bytes() for path in paths]
+ends = np.cumsum([0, *map(len, blobs)])  # image i is bytes ends[i] to ends[i + 1]
+joined = np.frombuffer(b"".join(blobs), np.uint8)
+
+batch = pa.record_batch({"image": blobs})
+with pa.ipc.new_file(str(out / "plain.arrow"), batch.schema) as writer:
+    writer.write(batch)
+with h5py.File(out / "plain.h5", "w") as file:
+    file["bytes"] = joined
+with tarfile.open(out / "plain.tar", "w") as archive:
+    archive.add(setup.folder(), "images")
+array = zarr.create_array(out / "plain.zarr", data=joined, chunks=(128 << 10,), compressors=None)
 
 # %% [markdown]
-# > **Predict.** All is in the page cache. What percent of the time to decode an image does reading its file take?
+# The second cell defines how to read image number `i` from each of them, and how to decode it:
 
 # %%
-guess = 10  # change me: percent of the time to decode
+import io
+import os
+
+from PIL import Image
+
+arrow = pa.ipc.open_file(pa.memory_map(str(out / "plain.arrow"))).read_all()["image"]
+hdf5 = h5py.File(out / "plain.h5")["bytes"]
+tar = open(out / "plain.tar", "rb")
+members = [member for member in tarfile.open(out / "plain.tar") if member.name.endswith(".jpg")]
+
+read = {
+    "files": lambda i: paths[i].read_bytes(),
+    "arrow": lambda i: arrow[i].as_py(),
+    "h5": lambda i: hdf5[ends[i] : ends[i + 1]].tobytes(),
+    "tar": lambda i: os.pread(tar.fileno(), members[i].size, members[i].offset_data),
+    "zarr": lambda i: array[ends[i] : ends[i + 1]].tobytes(),
+    "decode": lambda i: Image.open(io.BytesIO(blobs[i])).convert("RGB").resize((224, 224)).tobytes(),
+}
+
+# %% [markdown]
+# Now we read every image once, in random order. All files are in the page cache, which is the best case for reading.
+#
+# > **Predict.** Decoding an image takes some time. How many percent of that time does it take to read the image from a
+# > plain file?
+
+# %%
+guess = None  # your guess, in percent: for example 10
 
 # %%
 from functools import partial
 
 from smallfiles import measure
-from smallfiles.images import RandomResizedCrop
 
-view, rng = RandomResizedCrop(224), np.random.default_rng(0)
-order = rng.permutation(setup.count).tolist()
-
-
-def read(reader, indices):
-    """Read images one by one, and copy their bytes, so that every page is touched."""
-    return sum(len(bytes(reader.read(index))) > 0 for index in indices)
+rng = np.random.default_rng(0)
+order = rng.permutation(len(paths))
 
 
-def read_zarr(indices, at_once=1):
-    return sum(at_once for index in indices if len(array[begins[index] : begins[index + at_once]]))
+def run(read_one, indices):
+    return sum(len(read_one(i)) > 0 for i in indices)  # how many images were read
 
 
-def decode(indices):
-    return sum(len(view(images[index].tobytes(), rng)) > 0 for index in indices)
-
-
-calls = {suffix: partial(read, readers[suffix], order) for suffix in SUFFIXES}
-calls["zarr"] = partial(read_zarr, order)
-calls["decode"] = partial(decode, order[:100])
+calls = {name: partial(run, read_one, order[:100]) for name, read_one in read.items()}
 result = measure.compare(calls, unit="images")
 
 # %% [markdown]
-# The folded cell draws the times.
+# `measure.compare` runs all candidates in turn, several times. A busy machine slows all of them down, so the percentages
+# below stay about the same. The *folded* cell draws them.
 
 # %% jupyter={"source_hidden": true}
 rates = {name: result.rates_per_s(name) for name in calls}
 percent = {name: [float(f"{100 * np.median(rates['decode']) / rate:.2g}") for rate in runs] for name, runs in rates.items()}
-most = max(np.median(percent[suffix]) for suffix in SUFFIXES)
-title = f"From memory, all but Zarr are read within {np.ceil(most):.0f} % of the time to decode"
+most = max(np.median(runs) for name, runs in percent.items() if name not in ("zarr", "decode"))
+title = f"Reading from files, Arrow, HDF5, or tar takes at most {np.ceil(most):.0f} % of the time to decode"
 axes = {"x": "time per image, in percent of the time to decode it", "base": "decode"}
 figures.bars(percent, title, **axes, guess=guess, guess_of="files", note="from memory")
 
 # %% [markdown]
-# Do not choose among the six by this figure: beside decoding, a faster one saves almost nothing. And on
-# Lustre a plain file asks the server at each open, even if its bytes are cached.
+# Reading an image from memory is so much cheaper than decoding it that the format makes almost no difference to a
+# training. Zarr is the exception. It is made for long slices of large arrays.
 #
-# LMDB is a file of keys and values. Zarr, an array in chunks, is made for long slices, not for single images.
-#
-# **Your turn.** Let each slice bring ten images: in the cell that measures, change the line to
-# `calls["zarr"] = partial(read_zarr, range(0, setup.count, 10), 10)`, and run both cells again.
-#
-# <details>
-# <summary>Answer</summary>
-#
-# An image takes a fifth to a half of its time alone: fewer calls, and fewer chunks read twice.
-#
-# </details>
+# So this figure is not a reason to choose a format. It leaves out why small files are slow: on a parallel file system,
+# opening a file is a request to a server, even if the node has cached the bytes of the file.
 
 # %% [markdown] id="ask" tags=["core"]
 # ## 2 · Count the requests to the storage
 #
-# `slowfs` makes a folder slow, and counts what is asked. We read 100 images at random, uncached.
-#
-# > **Predict.** How many look-ups and opens does an image take from plain files, one packed file, shards?
+# A count of requests does not depend on the load of this machine. We begin with plain Python. An *audit hook* is a
+# function that Python calls whenever it opens a file.
 
 # %%
-guess = {"files": 1, "arrow": 1, "tars": 1}  # change me: look-ups and opens per image
+opened = []
+sys.addaudithook(lambda event, about: opened.append(str(about[0])) if event == "open" else None)
+
+for name in ("files", "tar"):
+    opened.clear()
+    run(read[name], order[:100])
+    print(f"{name}: {sum(path.endswith(('.jpg', '.tar')) for path in list(opened))} opens for 100 images")
+
+# %% [markdown]
+# The tar file was opened once, before this cell. Reading images from it needs no further open, because we know where
+# each image begins. The same holds for all packed formats.
+#
+# The toolbox writes six formats with one function, and it opens all of them with one function:
+
+# %%
+from smallfiles import formats
+from smallfiles.pack import pack
+
+suffixes = ("files", "arrow", "h5", "tars", "sqfs", "lmdb")
+for suffix in suffixes:
+    print(suffix, pack(setup.source(), out / f"train.{suffix}").files, "files")
+
+# %% [markdown]
+# An open in Python can be more than one request to the storage. Before the metadata server opens a file, it must find
+# the name in the folder, which is called a *look-up*. `slowfs` mounts a folder like a parallel file system and counts
+# every request.
+#
+# > **Predict.** We open each format and read 100 images at random. How many look-ups and opens per image does the
+# > storage see for plain files? How many for an Arrow file?
+
+# %%
+guess = None  # your guess, look-ups and opens per image: for example {"files": 1, "arrow": 1}
 
 # %%
 from smallfiles.slowfs import SlowConfig, open_slow
 
+operations = {"files": 2.1, "arrow": 0.05, "h5": 0.05, "tars": 0.11, "sqfs": 0.08, "lmdb": 0.12}  # recorded earlier
 with open_slow(out, SlowConfig(latency_s=0.002)) as slow:
-    print(slow.summary, "\nRecorded: files 2.1 operations per image, arrow 0.04, tars 0.12" * (slow.how != "fuse"))
-    for suffix in SUFFIXES if slow.how == "fuse" else ():  # counting needs a mount
+    for suffix in suffixes if slow.how == "fuse" else ():  # without a mount, we show the recorded counts
         before = slow.counts()
-        read(formats.open(slow / f"train.{suffix}"), order[:100])
-        each = {name: (count - before[name]) / 100 for name, count in slow.counts().items()}
-        operations, mine = each["lookup"] + each["open"] + each["list"], f"; your guess: {guess.get(suffix)}"
-        counted = f"{operations:5.2f} metadata operations, {each['reads']:4.2f} reads per image"
-        print(f"{suffix:6} {counted}" + mine * (suffix in guess))
+        reader = formats.open(slow / f"train.{suffix}")
+        for i in order[:100].tolist():
+            reader.read(i)
+        requests = {name: (count - before[name]) / 100 for name, count in slow.counts().items()}
+        operations[suffix] = requests["lookup"] + requests["open"] + requests["list"]
+        print(f"{suffix:6} {operations[suffix]:.2f} metadata operations, {requests['reads']:.2f} reads per image")
 
 # %% [markdown]
-# A plain file costs two *metadata operations*, a look-up and an open. A packed format needs a few when it is opened.
+# The *folded* cell draws the counts. It is a bar chart such as `plt.barh(list(operations), operations.values())`.
+
+# %% jupyter={"source_hidden": true}
+title = f"A plain file costs {operations['files']:.1f} metadata operations per image, a packed file almost none"
+axes = {"x": "look-ups, opens, and listings per image; 100 images read", "base": "files", "counted": True}
+figures.bars(operations, title, **axes, guess=(guess or {}).get("files"), guess_of="files")
+
+# %% [markdown]
+# A plain file costs two *metadata operations* per image, a look-up and an open. A packed file costs a handful of them
+# when it is opened, and then none. The more images you read, the closer its cost per image comes to zero.
 #
-# Our forecasts know four *ways* to read, with these costs per image of about 100 kB:
+# The reads go to other servers, which hold the data. The kernel may split one read into several, so there can be more
+# than one read per image. LMDB maps its file into memory, and the kernel fetches it in pages of 4 kB.
 #
-# | way | what is stored | metadata operations | reads |
+# In the forecasts below, we distinguish four *ways* to store images of about 100 kB:
+#
+# | way | what is stored | metadata operations per image | reads per image |
 # |---|---|---|---|
-# | files | a file per image | 2 | 1 |
-# | packed | one large file, read at random | 0 | 1 |
-# | shards | tar files, read in order, 1 MB at a time | 0.002 | 0.1 |
-# | staged | a copy on each node | 0 | 0 |
-#
-# (Above, tars were read at random, and the kernel split reads.)
+# | files | one file per image | 2 | 1 |
+# | packed | one large file that is read at random | 0 | 1 |
+# | shards | tar files that are read in order, 1 MB at a time | 0.002 | 0.1 |
+# | staged | one copy of the packed file on each node | 0 | 0 |
 
 # %% [markdown] id="queue" tags=["core"]
 # ## 3 · Wait in a queue
 #
-# Requests arrive at random, and their operations take random times, one unit on average. This loop simulates a server
-# that works on `at_a_time` requests at once. *Load* is the share of it that is busy.
+# A server that can do 100,000 operations per second becomes slow before it reaches 100,000. A short simulation shows why. Requests arrive at random times, and each of them needs a
+# random time of service, one unit on average. The *load* is the share of the time in which the server is busy.
 
 # %%
 import heapq
 
 
-def mean_wait(load, at_a_time=1, requests=200_000):
-    """How long a request waits, on average, at a server with this load."""
+def mean_wait(load, at_a_time=1, requests=100_000):
+    """Return how long a request waits on average before its service begins, in service times."""
     arrivals = rng.exponential(1 / (load * at_a_time), requests).cumsum()
-    lengths, free, total = rng.exponential(1, requests), [0.0] * at_a_time, 0.0
-    for arrives, length in zip(arrivals.tolist(), lengths.tolist()):
-        served = max(arrives, free[0])  # when the first place is free
-        heapq.heapreplace(free, served + length)
-        total += served - arrives
-    return total / requests
+    services, free, waited = rng.exponential(1, requests), [0.0] * at_a_time, 0.0
+    for arrival, service in zip(arrivals.tolist(), services.tolist()):
+        begin = max(arrival, free[0])  # free[0]: when the first of the places becomes free
+        heapq.heapreplace(free, begin + service)
+        waited += begin - arrival
+    return waited / requests
 
 
 # %% [markdown]
-# > **Predict.** One request is served at a time. Above which load does a request wait longer than 9 operations?
+# > **Predict.** A server works on one request at a time. At which load do requests wait nine times as long as their
+# > service takes?
 
 # %%
-guess = 0.6  # change me: load
+guess = None  # your guess, a load between 0 and 1: for example 0.6
 
 # %%
-loads = {1: [0.1, 0.3, 0.5, 0.7, 0.8, 0.85, 0.9, 0.94], 64: [0.8, 0.85, 0.9, 0.94]}
-waits = {f"{n} at a time": {load: [mean_wait(load, n) for _ in range(3)] for load in loads[n]} for n in loads}
-waits["64 at a time"][0.99] = [mean_wait(0.99, 64, 2_000_000) for _ in range(3)]
+import matplotlib.pyplot as plt
+
+loads = np.array([0.1, 0.3, 0.5, 0.6, 0.7, 0.8, 0.85, 0.9, 0.95])
+waits = {at_a_time: [mean_wait(load, at_a_time) for load in loads] for at_a_time in (1, 4, 64)}
+
+figure, axes = plt.subplots(figsize=(7.2, 3.6), layout="constrained")
+for (at_a_time, wait), marker in zip(waits.items(), "os^"):
+    axes.plot(loads, wait, marker=marker)
+    axes.annotate(f"{at_a_time} at a time", (loads[-1], wait[-1]), (6, 4), textcoords="offset points")
+axes.axhline(9, color="grey", ls=":")
+if guess is not None:
+    axes.axvline(guess, color="#D55E00", ls="--", label="your guess")
+    axes.legend()
+axes.spines[["top", "right"]].set_visible(False)
+axes.set(xlim=(0, 1.15), ylim=(0, 21), xlabel="load of the server", ylabel="mean wait, in service times")
+one, many = waits[1][-2], waits[64][-2]
+title = f"At 90 % load a request waits {one:.0f} service times, with 64 at a time {many:.2f}"
+axes.set_title(title, loc="left", weight="bold", fontsize=11)
+show.figure(figure, alt=f"Three lines that rise steeply near full load. {title}.")
 
 # %% [markdown]
-# The folded cell draws the waits.
-
-# %% jupyter={"source_hidden": true}
-one, many = (np.median(waits[f"{n} at a time"][0.9]) for n in (1, 64))
-title = f"At 90 % load a request waits {one:.0f} operations; with 64 at a time {many:.1g}"
-drawn = waits | {"9 operations": {0.1: 9, 0.99: 9}}
-axes = {"x": "load of the server", "y": "wait, in operations", "marks": {"90 %": 0.9}, "ideal": "9 operations"}
-figures.lines(drawn, title, **axes, guess=guess, note="simulated; with 64 at a time hardly any waits below 80 %", counted=True)
-
-# %% [markdown]
-# Requests come in bunches. Idle time cannot be saved up. So a queue forms long before the server is full.
-# For one place and such random times, theory gives load / (1 - load): nine operations at 90 %.
+# Requests arrive in bunches, and a server cannot save up the time in which it had nothing to do. Therefore a queue forms
+# long before the server is saturated. For this kind of server, theory gives a mean wait of load / (1 − load), which is
+# nine service times at 90 %. Our simulation scatters around that value.
 #
-# With 64 places one is often free. But near 100 % every line goes up. The load is that of all users:
-# you may wait although your job asks little.
+# A server that works on 64 requests at a time almost always has a free place, so requests hardly wait until shortly
+# before 100 %. No server escapes the rise at the end.
 #
-# **Your turn.** How long does a request wait at 90 % if *four* are served at a time?
-#
-# <details>
-# <summary>Answer</summary>
-#
-# `mean_wait(0.9, 4)` is about 2: more places, shorter queues.
-#
-# </details>
+# The load comes from all users of the file system. Your job may wait although it sends few requests itself.
 
 # %% [markdown] id="nodes" tags=["core"]
-# ## 4 · From 1 to 1,000 nodes
+# ## 4 · Draw the map of limits
 #
-# The training is ImageNet: 1.3 million images of 110 kB. A node has 4 GPUs, each with 64 images per step of 50 ms.
+# This is the map from [notebook 00](00_start_here.ipynb). Here you see how it is made, so that you can draw it for your
+# own storage. We assume these numbers, which are orders of magnitude (their source is in
+# `smallfiles/scaling/config.py`):
 #
-# The storage is a medium-sized Lustre: a metadata server for 100,000 operations per second, and 24 *targets* that hold
-# the data. A target reads 0.7 GB/s, and spends half a millisecond more on each request (assumed). These are orders of
-# magnitude (source in `smallfiles/scaling/config.py`).
+# - The training is ImageNet: 1.3 million images of 110 kB. A node has 4 GPUs. Each GPU needs 64 images for a step of
+#   50 ms. It has 8 workers, and a worker needs 3 ms to decode an image.
+# - The storage is a medium-sized Lustre. Its metadata server does 100,000 operations per second. When other users keep
+#   it busy, 5,000 may be left for you.
+# - Its data lies on 24 *targets*, which are groups of hard disks. A target reads 0.7 GB per second, and each request
+#   costs it an additional 0.5 ms.
 #
-# > **Predict.** One packed file is spread over all targets. How many nodes can it feed?
+# > **Predict.** The packed file is spread over all 24 targets, and nobody else uses the storage. How many nodes can it
+# > feed?
 
 # %%
-guess = 100  # change me: nodes
+guess = None  # your guess, nodes that a packed file on 24 targets feeds: for example 100
 
 # %% [markdown]
-# Divide what the targets can do by what one node needs:
+# A limit is a division: what the storage can do per second, divided by what one image costs.
 
 # %%
 from smallfiles.scaling import BROADCAST, WAYS, Storage, Work, saturation, simulate
 
-work = Work(samples=1_281_167, sample_bytes=110_000, step_s=0.05)
+work = Work(samples=1_281_167, sample_bytes=110_000, step_s=0.05, decode_s=0.003, workers=8)
 lustre = Storage(targets=24, stripes=24, metadata_ops_s=100_000, request_s=0.0005)  # change me later
 
-node_needs = 4 * 64 / work.step_s  # images per second
-targets_read = lustre.stripes / (work.sample_bytes / lustre.target_bytes_s + lustre.request_s)  # images per second
-nodes_fed = targets_read / node_needs
-print(f"a node needs {node_needs:,.0f} images/s, the targets read {targets_read:,.0f}: {nodes_fed:.1f} nodes")
+node_needs = 4 * 64 / work.step_s  # images per second that the GPUs of a node process
+node_decodes = 4 * work.workers / work.decode_s
+bytes_s = work.sample_bytes / lustre.target_bytes_s  # seconds of a target for the bytes of one image
+limits = {  # images per second for all nodes together
+    "packed, on 1 target": 1 / (bytes_s + lustre.request_s),
+    "files, busy metadata": 5_000 / 2,
+    "files or packed, 24 targets": lustre.targets / (bytes_s + lustre.request_s),
+    "files, whole metadata": lustre.metadata_ops_s / 2,
+    "shards": lustre.targets / (bytes_s + 0.1 * lustre.request_s),
+}
+fed = {name: rate / node_needs for name, rate in limits.items()}  # nodes
+for name, rate in limits.items():
+    print(f"{name:28} {rate:9,.0f} images/s feed {fed[name]:5.1f} nodes")
+
+# %%
+nodes = np.array([1, 1_000])
+figure, axes = plt.subplots(figsize=(7.2, 4.4), layout="constrained")
+axes.loglog(nodes, node_needs * nodes, color="black", lw=2.5)
+axes.annotate("what the GPUs need", (1.4, node_needs), rotation=31, weight="bold")
+axes.loglog(nodes, node_decodes * nodes, color="grey", ls="--")
+axes.annotate("what the workers decode", (1.05, 1.3 * node_decodes), rotation=31, color="grey")
+for (name, rate), colour in zip(limits.items(), ("#CC79A7", "#D55E00", "#0072B2", "#E69F00", "#009E73")):
+    axes.axhline(rate, color=colour)
+    axes.plot(fed[name], rate, "o", color=colour)
+    axes.annotate(f"{name}: {fed[name]:.1f} nodes", (950, rate), ha="right", va="bottom")
+if guess is not None:
+    axes.axvline(guess, color="black", ls=":", label="your guess")
+    axes.legend()
+for axis in (axes.xaxis, axes.yaxis):
+    axis.set_major_formatter("{x:,.0f}")
+axes.set(xlim=(1, 1_000), ylim=(1e3, 1e6), xlabel="nodes", ylabel="images per second, all nodes together")
+title = f"A striped packed file feeds {fed['files or packed, 24 targets']:.0f} nodes, shards {fed['shards']:.0f}"
+axes.set_title(title, loc="left", weight="bold", fontsize=11)
+described = ", ".join(f"{name}: {rate:,.0f} images per second" for name, rate in limits.items())
+show.figure(figure, alt=f"Map of limits. {title}. {described}. The GPUs of a node need {node_needs:,.0f}.")
 
 # %% [markdown]
-# `saturation` does this division for every way; `simulate` adds the queues. *Crowded* means that other jobs leave us a
-# twentieth of the metadata server.
+# Both axes are logarithmic, so each grid line stands for ten times the one before. The black line rises because each node
+# adds GPUs. The coloured lines are flat because all nodes share the storage. Left of a dot the GPUs are the limit, and
+# right of it they wait. A copy on each node has no line: nothing is shared, so it never limits.
+#
+# - *Files with a busy metadata server* cannot feed a single node.
+# - *One packed file on one target*, which is the usual default of Lustre, cannot feed a node either. So *stripe* the
+#   folder over all targets before you write the file: `lfs setstripe -c -1 FOLDER`.
+# - *Files and a striped packed file* reach the same limit at 7 nodes, because both send one read per image. If the
+#   metadata server has time for you, packing alone changes nothing.
+# - *Shards* feed 23 nodes, because one read delivers about ten images.
+#
+# The same division, as a table of how busy the GPUs are:
+
+# %%
+ways = {
+    "files, busy metadata": limits["files, busy metadata"],
+    "files, idle metadata": min(limits["files, whole metadata"], limits["files or packed, 24 targets"]),
+    "packed, 24 targets": limits["files or packed, 24 targets"],
+    "shards": limits["shards"],
+    "a copy on each node": np.inf,
+}
+print(f"{'GPUs are busy at most':24}", *(f"{n:>4} node{'s' * (n > 1)}" for n in (1, 10, 100)))
+for name, rate in ways.items():
+    print(f"{name:24}", *(f"{min(100, 100 * rate / (n * node_needs)):8.3g}%" for n in (1, 10, 100)))
+
+# %% [markdown]
+# The division ignores queues and the time to copy. `saturation` and `simulate` of the toolbox include them:
 
 # %%
 from dataclasses import replace
 
-
-def shared(by):
-    """The same storage, with a part of its metadata server: fewer operations, and fewer at a time."""
-    return replace(lustre, metadata_ops_s=lustre.metadata_ops_s / by, metadata_threads=64 // by)
-
-
-cases = {"files, crowded": (shared(20), WAYS["files"])}
-cases |= {name: (lustre, WAYS[name]) for name in ("packed", "shards", "staged")}
-nodes = [1, 3, 5, 7, 10, 15, 23, 50, 100, 300, 1_000]
-epochs = {name: {n: simulate(work, place, way, n).epoch_s for n in nodes} for name, (place, way) in cases.items()}
-full = {name: min(saturation(work, place, way).values()) for name, (place, way) in cases.items()}
-print("nodes that it feeds:", {name: round(count, 1) for name, count in full.items()})
+busy = replace(lustre, metadata_ops_s=5_000, metadata_threads=3)
+cases = {"files, busy metadata": (busy, "files"), "files, idle metadata": (lustre, "files")}
+cases |= {"packed, 1 target": (replace(lustre, stripes=1), "packed")}
+cases |= {name: (lustre, name) for name in ("packed", "shards", "staged", "broadcast")}
+for name, (storage, way) in cases.items():
+    found = simulate(work, storage, (WAYS | BROADCAST)[way], 100)
+    most = min(saturation(work, storage, (WAYS | BROADCAST)[way]).values())
+    copy_s = found.first_epoch_s - found.epoch_s
+    copied = f", and {copy_s:.0f} s once for the copies" * (copy_s > 1)
+    print(f"{name:21} feeds {most:4.1f} nodes; 100 nodes: {found.epoch_s:4.0f} s per epoch{copied}")
 
 # %% [markdown]
-# The folded cell compares the epochs with those of GPUs that never wait.
-
-# %% jupyter={"source_hidden": true}
-least_s = {n: max(work.step_s, work.samples / (n * node_needs)) for n in nodes}
-longer = {name: {n: found[n] / least_s[n] for n in nodes} for name, found in epochs.items()}
-title = f"One packed file is full at {full['packed']:.0f} nodes, shards at {full['shards']:.0f}, a copy on each node never"
-marks = {f"{name} full": full[name] for name in ("packed", "shards")}
-axes = {"x": "nodes", "y": "times as long as never waiting", "log": "xy", "marks": marks}
-note = f"a model, without page cache; copies are in place; files, crowded: full at {full['files, crowded']:.1f} nodes"
-figures.lines(longer, title, **axes, guess=guess, note=note, counted=True)
-
-# %% [markdown]
-# The lines of *packed* and *shards* leave 1 shortly before the targets are full. Below that, workers fetch ahead, and
-# hide the queues.
+# At 100 nodes, files with a busy metadata server take about 14 times as long as one striped packed file, and shards are
+# three times as fast as that file. A copy on each node makes the epochs shortest, but all nodes must copy first: against
+# shards, the copies pay off after about 90 epochs. A *broadcast* (`sbcast`, [notebook 07](07_stage_a_dataset.ipynb))
+# reads the file once and copies in a quarter of the time.
 #
-# - *files, crowded*: 5,000 operations per second feed half a node.
-# - *packed*: each image is a request, which takes longer than its bytes.
-# - *shards*: a request brings ten images, so three quarters of a target's time are for bytes.
-# - *staged*: nothing is shared. At 1,000 nodes an epoch has five steps, and the wait for the first shows.
+# So **packing pays where metadata is the limit, and striping and long reads pay where the targets are the limit**.
 #
-# **Your turn.** Set `request_s` to 0.1 ms. How many nodes does a packed file feed now?
+# **Your turn.** Set `request_s` to 0.1 ms, as on fast flash storage. How many nodes does a striped packed file feed now?
 #
 # <details>
 # <summary>Answer</summary>
 #
-# 18 instead of 7: a target takes 0.16 ms for the bytes of an image, and 0.1 ms for the request.
+# It feeds 18 nodes instead of 7. A target needs 0.16 ms for the bytes of an image, and now only 0.1 ms more for the
+# request.
 #
 # </details>
 #
-# > **Predict.** On 100 nodes, which takes longer: files with the crowded server, or a packed file on *one* target?
-
-# %%
-guess = "files"  # change me: "files" or "packed"
-
-# %%
-hundred = {}
-for by in (1, 5, 20):
-    hundred[f"files, {100_000 // by:7,} operations/s"] = simulate(work, shared(by), WAYS["files"], 100)
-for on in (1, 24):
-    hundred[f"packed, targets: {on}"] = simulate(work, replace(lustre, stripes=on), WAYS["packed"], 100)
-for name in ("shards", "staged", "broadcast"):
-    hundred[name] = simulate(work, lustre, (WAYS | BROADCAST)[name], 100)
-for name, found in hundred.items():
-    copy_s = found.first_epoch_s - found.epoch_s
-    once = f", and {copy_s:.0f} s once for the copies" * (copy_s > 1)
-    print(f"{name:27} {found.epoch_s:4.0f} s per epoch{once}")
-print("your guess:", guess)
-
-# %% [markdown]
-# With all of the metadata server, files are as fast as a packed file: both cost the targets one request per image. With
-# a twentieth, they take about 14 times as long. A packed file on one target is slower still: before you write it,
-# *stripe* its folder over all targets, by `lfs setstripe -c -1 FOLDER`.
+# ### When files are fine
 #
-# So **packing pays where metadata is the limit, striping and long reads where the targets are**. A copy per node
-# pays off after 24 epochs against the striped file, after about 90 against shards. A broadcast (`sbcast`, notebook
-# 07) copies in a quarter of the time.
+# Files are not always the wrong choice. Keep them in these cases:
+#
+# - **The files lie on a disk in the node (NVMe).** Then nothing is shared, and section 1 shows that a cached file costs
+#   little. If the disk is filled by a copy from shared storage, pack the files for the copy.
+# - **The metadata server has time for you.** One node of our example needs 10,240 operations per second, and 100 nodes
+#   need a million. Ask your site how many it can spare. The answer changes with the load of other users.
+# - **The quota of inodes allows it**, and you rarely copy, check, or delete the data. Each of these visits every file.
+#
+# Flash storage answers reads faster, so it moves the limits of the targets up, as in *Your turn*. It does not move the
+# limit of the metadata server.
 #
 # You can now solve tasks 1 and 2 of [exercise 11](../exercises/11_choose_a_format.ipynb).
 
@@ -344,57 +428,71 @@ print("your guess:", guess)
 #
 # ![Four questions. Object store: tar shards, streamed. Fits a node, and a copy pays: one packed file, staged. Programs need paths: squashfs. Any sample at any time: one striped file. Otherwise tar shards of 100 MB to 1 GB, several per worker.](pictures/choose_a_format.svg)
 #
-# Take ImageNet-21k: 14 million images, 1.6 TB, on 8 nodes with 400 GB of memory free. The picture ends at shards:
-# 1.6 TB does not fit, programs need no paths, and any order will do. `advise` may differ: it forecasts hours, and of ways within
-# about 5 % it names the simplest: one packed file before a copy, before shards.
+# Take ImageNet-21k as an example: 14 million images, 1.6 TB together, and 8 nodes with 400 GB of free memory each.
+# The data is not in an object store. It does not fit into a node. No program needs paths, and the order is free. So the
+# chart ends at shards.
 #
-# > **Predict.** The metadata server does 20,000 operations per second. How many hours do 30 epochs take from files?
+# > **Predict.** The metadata server does 20,000 operations per second, and nobody else uses it. How many hours do 30
+# > epochs take if the images stay plain files?
 
 # %%
-guess = 20  # change me: hours
+guess = None  # your guess, hours: for example 20
+
+# %%
+images, epochs, operations_s = 14_197_122, 30, 20_000
+print(f"metadata server: {2 * images * epochs / operations_s / 3600:.1f} h")
+print(f"8 nodes, whose 32 GPUs need 0.1 s for 64 images each: {images * epochs / (32 * 64) * 0.1 / 3600:.1f} h")
+
+# %% [markdown]
+# The metadata server needs twice as long as the GPUs, so the GPUs wait half of the time. `smallfiles advise` makes this
+# forecast for a folder that it measures. Here we pass the measurements in by hand:
 
 # %%
 from smallfiles.advise import Measured, advise
 from smallfiles.scaling.config import TrainingPlan
 
-files = {"kind": "lustre", "stripes": 1, "shared": True, "cold": True, "alone_s": 0.004, "together_s": 0.0005}
+place = {"kind": "lustre", "stripes": 1, "shared": True, "cold": True, "alone_s": 0.004, "together_s": 0.0005}
 node = {"decode_s": 0.003, "cpus": 64, "local_bytes": int(400e9), "cache_bytes": int(400e9)}
-many = Measured(samples=14_197_122, sample_bytes=110_000, **files, **node)
-plan = TrainingPlan(nodes=8, epochs=30, step_s=0.1, metadata_ops_s=20_000)
-advice = advise(many, plan, "imagenet21k")
+measured = Measured(samples=images, sample_bytes=110_000, **place, **node)
+plan = TrainingPlan(nodes=8, epochs=epochs, step_s=0.1, metadata_ops_s=operations_s)
+advice = advise(measured, plan, "imagenet21k")
 print(*advice.reasons, "", *advice.commands, sep="\n")
 
 # %% [markdown]
-# The folded cell draws the hours.
+# The *folded* cell draws the hours that it forecasts.
 
 # %% jupyter={"source_hidden": true}
-times, gpus_s = advice.hours["files"] / advice.hours[advice.way], 30 * many.samples / (32 * 64) * 0.1
-title = f"30 epochs from files take {times:.2g} times as long as the way that is advised: {advice.way}"
+times, gpus_s = advice.hours["files"] / advice.hours[advice.way], epochs * images / (32 * 64) * 0.1
+title = f"30 epochs from plain files take {times:.2g} times as long as 30 epochs from {advice.way} data"
 axes = {"x": "hours for 30 epochs", "groups": ("files", "packed", "shards"), "marks": {"GPUs alone": gpus_s / 3600}}
-figures.bars(advice.hours, title, **axes, guess=guess, note="a model", counted=True)
+figures.bars(advice.hours, title, **axes, guess=guess, guess_of="files", note="a model", counted=True)
 
 # %% [markdown]
-# From files, the metadata server is the limit: 2 × 14.2 million × 30 operations, 20,000 per second. Packed and
-# shards keep the GPUs busy. The file is only 0.6 % slower, so `advise` names it. Shards do not need the page cache.
+# Both the packed file and the shards keep the GPUs busy. Their times differ by less than 1 %, and `advise` names the
+# simplest of all ways that are within about 5 % of the best: one packed file before a copy, and a copy before shards.
+# Therefore it may differ from the chart.
 #
-# **Your turn.** Each node's page cache keeps a part of the file. Set `cache_bytes` to 0. Which way is advised now?
+# **Your turn.** The forecast assumes that the page cache of each node keeps a part of the packed file. Set `cache_bytes`
+# to 0. Which way is advised now?
 #
 # <details>
 # <summary>Answer</summary>
 #
-# Shards, 5.8 hours. The file now takes 6.5: each image is a request, and the workers
-# cannot hide the queue.
+# It advises shards, which take 5.8 hours. The packed file takes 6.5 hours, because each image is a request and the
+# workers cannot hide the whole queue.
 #
 # </details>
 #
 # ### Now your site
+#
+# These are *my numbers* so far. The forecast below uses only the time to decode an image.
 
 # %%
 worksheet.measure_missing(setup.path())
 worksheet.page()
 
 # %% [markdown]
-# Ask your site for these numbers (`smallfiles doctor FOLDER --share my.json` measures `request_s`):
+# Ask your site for the numbers of the storage. `smallfiles doctor FOLDER --share my.json` measures `request_s`.
 
 # %%
 # change me: your site, its nodes, your workers per GPU, and the training above
@@ -407,26 +505,27 @@ for name in ("packed", "staged", "shards", "files"):
     print(f"{name:7} {found.epoch_s:6,.0f} s per epoch, GPUs wait {found.waiting:4.0%}; the limit: {found.limit}")
 
 # %% [markdown]
-# Take the first that hardly waits: packed, staged if a copy fits and pays, shards; files only if other programs need
-# them. If there is none, change what the limit names.
+# Choose the first way in this list whose GPUs hardly wait. Skip *staged* if a copy does not fit into a node or does not
+# pay off. If the GPUs wait with every way, improve what is named as the limit. For example, add workers if the workers
+# are the limit.
 #
 # You can now solve task 3 of [exercise 11](../exercises/11_choose_a_format.ipynb).
 
 # %% [markdown] id="exercise"
 # ## Exercise
 #
-# [Exercise 11](../exercises/11_choose_a_format.ipynb): forecast by hand, and advise three projects.
+# In [Exercise 11](../exercises/11_choose_a_format.ipynb) you make forecasts by hand and advise three projects.
 
 # %% [markdown] id="cluster"
 # ## On the cluster
 #
-# This measures your files, and forecasts:
+# This command measures your files and makes the forecast for them:
 
 # %%
 show.command(TrainingPlan(nodes=64, step_s=0.02), "DATA")
 
 # %% [markdown]
-# This says whether loading limits you:
+# This command says whether loading limits your training at all:
 #
 # ```bash
 # smallfiles profile -- python train.py
@@ -435,47 +534,49 @@ show.command(TrainingPlan(nodes=64, step_s=0.02), "DATA")
 # %% [markdown] id="key-points"
 # ## Key points
 #
-# - From memory all six formats are fast enough for JPEGs: decoding takes far longer.
-# - A plain file costs two metadata operations per image, a packed format almost none.
-# - Requests queue before a server is full, the more the fewer it serves at a time.
-# - Divide what all nodes share by what one node needs.
-# - Packing pays where metadata is the limit, striping and long reads where the targets are. Stage what fits, if the
-#   epochs pay for the copy.
+# - From memory, all formats deliver JPEGs fast enough, because decoding takes far longer than reading.
+# - A plain file costs two metadata operations per image, and a packed format costs almost none.
+# - A queue forms before a server is saturated. The fewer requests a server handles at once, the longer the queue is.
+# - To find the number of nodes that a storage feeds, divide what all nodes share by what one node needs.
+# - Packing pays where metadata is the limit. Striping and long reads pay where the targets are the limit.
+# - Files are fine on one node, on a disk in each node, or where the metadata server has time for you.
 
 # %% [markdown] id="quiz"
 # ## Check yourself
 #
-# **1.** On one node, from memory, one packed format is twice as fast as another. Your training takes (a) half the time
-# (b) about the same time (c) twice the time
+# **1.** On one node, from memory, you can read one packed format twice as fast as another. With the faster format, your
+# training takes (a) half the time (b) about the same time (c) twice the time
 #
 # <details>
 # <summary>Answer</summary>
 #
-# **(b)**: reading is at most a few percent of the work.
+# **(b)**. Reading is only a few percent of the work, so halving it changes little.
 #
 # </details>
 #
-# **2.** A metadata server does 100,000 operations per second. An image costs two, a node takes 5,000 images per second.
-# Nothing else limits, and workers have time to spare. GPUs begin to wait at (a) 5 (b) about 10 (c) 20 nodes
+# **2.** A metadata server does 100,000 operations per second. An image costs two operations, and a node needs 5,000
+# images per second. Nothing else is a limit. From how many nodes on do the GPUs wait? (a) 5 (b) about 10 (c) 20
 #
 # <details>
 # <summary>Answer</summary>
 #
-# **(b)**: 10 nodes need all of its capacity. Before, workers hide the queue.
+# **(b)**. Ten nodes need all operations of the server. With fewer nodes, workers that have time to spare hide the queue.
 #
 # </details>
 #
-# **3.** 200 nodes need any image at any time, from one file of 2 TB on one target. What helps? (a) Convert to shards
-# (b) Stripe the file over all targets (c) More workers
+# **3.** 200 nodes read images at random from one file of 2 TB, which lies on one target. What helps most without
+# changing how you read? (a) Convert the file to shards. (b) Stripe the file over all targets. (c) Use more workers.
 #
 # <details>
 # <summary>Answer</summary>
 #
-# **(b)**: one target serves 200 nodes. (a) would be faster still, but shards are read in order.
+# **(b)**. One target serves 200 nodes, and striping lets all targets share the work. (a) would be even faster, but shards
+# must be read in order. (c) More workers only send more requests to the same target.
 #
 # </details>
 
 # %% [markdown] id="next"
 # ## Next
 #
-# [12 · When it breaks](12_when_it_breaks.ipynb), and [14 · Wrap up](14_wrap_up.ipynb), which uses your numbers.
+# When something fails, look it up in [12 · When it breaks](12_when_it_breaks.ipynb).
+# [14 · Wrap up](14_wrap_up.ipynb) uses your numbers for a decision.

@@ -3,8 +3,8 @@
 #
 # ★★★ · 40 minutes · after [notebook 11](../notebooks/11_choose_a_format.ipynb)
 #
-# Three groups ask you how to store their images. You estimate their trainings by hand: the time that each part of a
-# cluster takes for an epoch if nothing else took time. Then you recommend, with numbers.
+# Three groups ask you how they should store their images. First you estimate by hand how long each part of a cluster
+# would need for an epoch if it were the only limit. Then you recommend a way for each group and give the numbers.
 
 # %% id="start"
 import sys
@@ -15,7 +15,8 @@ from helpers import show, start
 setup = start("ex11")
 
 # %% [markdown] id="given"
-# `Work`, `Storage` and `Way` are those of notebook 11. You need these of their fields; `help(Storage)` explains them:
+# `Work`, `Storage`, and the ways are the same as in notebook 11. You need the fields that the next cell prints.
+# `help(Storage)` explains them.
 
 # %% id="fields"
 from smallfiles.scaling import WAYS, Storage, Work
@@ -29,16 +30,19 @@ WAYS["packed"]
 # %% [markdown] id="parts"
 # ## Task 1: the parts
 #
-# Return the seconds per epoch that each part would take alone, as a dict: `"metadata"` does operations; `"targets"`
-# read bytes, and spend `request_s` on each request (a striped way is on `stripes` of them, any other on all);
-# `"network"`, one per node, moves bytes; `"GPUs"` step.
+# Return the seconds per epoch that each part needs on its own, as a dict:
+#
+# - `"metadata"` does the operations.
+# - `"targets"` read the bytes and spend `request_s` on each request. Striped ways use `stripes` targets, others all.
+# - `"network"`: each node has one.
+# - `"GPUs"` do the steps.
 #
 # `parts(work, storage, way, nodes) -> dict[str, float]`
 
 
 # %% id="parts-answer"
 def parts(work, storage, way, nodes) -> dict[str, float]:
-    """Seconds of an epoch, part by part."""
+    """Return the seconds that each part needs for an epoch."""
     # --8<-- solution
     spread = storage.stripes if way.striped else storage.targets
     reading_s = work.sample_bytes / storage.target_bytes_s + way.requests * storage.request_s
@@ -63,30 +67,30 @@ parts_verdict
 # <details>
 # <summary>Hint 1: one sample first</summary>
 #
-# What does one sample cost in each part? Multiply by the samples, and divide by the number of units that work at the
-# same time.
+# Ask what one sample costs in each part. Multiply that cost by the number of samples, and divide it by the number of
+# units that work at the same time.
 #
 # </details>
 #
 # <details>
 # <summary>Hint 2: shared or not</summary>
 #
-# All nodes share metadata and targets. Networks and GPUs come with each node.
+# All nodes share the metadata servers and the targets. Each node has a network and GPUs of its own.
 #
 # </details>
 
 # %% [markdown] id="training"
 # ## Task 2: a whole training
 #
-# All parts work at the same time. If `way.staged`, every node first copies everything: limited by its network, or by all
-# targets together, which deliver the data set `nodes` times. Then only the GPUs count. Return seconds:
+# All parts work at the same time. With `way.staged`, each node first copies everything. Its network limits the copy, or
+# all targets together do, because they deliver the data set `nodes` times. Then only the GPUs count. Return the seconds:
 #
 # `training_s(work, storage, way, nodes, epochs) -> float`
 
 
 # %% id="training-answer"
 def training_s(work, storage, way, nodes, epochs) -> float:
-    """Seconds of all epochs."""
+    """Return the seconds of all epochs, with the copy if there is one."""
     # --8<-- solution
     seconds = parts(work, storage, way, nodes)
     if not way.staged:
@@ -108,7 +112,8 @@ training_verdict
 # <details>
 # <summary>Hint: what adds up</summary>
 #
-# Times of simultaneous work do not add up: the slowest part decides. The copy comes first, so its time is added.
+# Parts that work at the same time do not add up, because the slowest of them decides. The copy comes first, so you add
+# its time.
 #
 # </details>
 
@@ -120,7 +125,7 @@ training_verdict
 # - *hard negatives*: ImageNet on 2 nodes, 90 epochs; any sample at any time; your share of the metadata servers is
 #   5,000 operations per second
 #
-# Which possible way is the fastest, and how many hours does it take?
+# For each project, give the fastest of the possible ways and its hours:
 #
 # `choice: dict[str, tuple[str, float]]`
 
@@ -147,7 +152,7 @@ chosen
 # %% [markdown] id="use"
 # ## Does the simulation agree?
 #
-# Your estimate has no queues and no decoding: `simulate` has both, and steps all GPUs together.
+# Your estimate ignores queues and decoding. `simulate` includes both, and all of its GPUs step together.
 
 # %% id="compare"
 from smallfiles.scaling import simulate
@@ -161,12 +166,12 @@ if not chosen:
     show.say("Solve the three tasks first; then this cell compares.")
 
 # %% [markdown] id="differ"
-# Which project differs most, and which part of the model does your estimate lack? One product of `Work`'s fields tells.
+# For which project do the two numbers differ most? Which part of the model does your estimate ignore?
 #
 # <details>
 # <summary>Answer</summary>
 #
-# *Microscopy*: its limit is the workers, which decode. A node has 32, each takes 3 ms per image, so they make 10,700
-# images per second. Its GPUs would take 20,500.
+# They differ most for *microscopy*, because its limit is the workers, which your estimate ignores. A node has 32 workers,
+# and each needs 3 ms to decode an image, so together they decode 10,700 images per second. The GPUs could process 20,500.
 #
 # </details>
