@@ -41,7 +41,7 @@ class Plan:
 
 
 PLANS: dict[str, Plan] = {
-    "00": Plan("Start here", minutes=15, seconds=10),
+    "00": Plan("Start here", minutes=30, seconds=10),
     "ex00": Plan("Exercise 00", minutes=5, seconds=1),
     "01": Plan("Count the cost of small files", minutes=30, seconds=40, wants=("folder",)),
     "ex01": Plan("Exercise 01", minutes=20, seconds=10, wants=("folder",)),
@@ -53,7 +53,7 @@ PLANS: dict[str, Plan] = {
     "ex03": Plan("Exercise 03", minutes=45, seconds=8, wants=("flickr30k",)),
     "04": Plan("Pack samples into HDF5", minutes=30, seconds=30, wants=("folder",)),
     "ex04": Plan("Exercise 04", minutes=40, seconds=5, wants=("folder",)),
-    "05": Plan("Shard a data set into tar files", 40, 40, wants=("folder", "official"), least=400),
+    "05": Plan("Shard a data set into tar files", 35, 40, wants=("folder", "official"), least=400),
     "ex05": Plan("Exercise 05", minutes=30, seconds=10, wants=("folder",)),
     "06": Plan("Read a squashfs file without mounting it", 35, seconds=45, wants=("folder",), least=400),
     "ex06": Plan("Exercise 06", minutes=30, seconds=10, wants=("folder",)),
@@ -63,7 +63,7 @@ PLANS: dict[str, Plan] = {
     "ex08": Plan("Exercise 08", minutes=30, seconds=12, wants=("folder",), small=240),
     "09": Plan("Stream shards from object storage", minutes=40, seconds=45, wants=("folder",), small=128),
     "ex09": Plan("Exercise 09", minutes=30, seconds=10, wants=("folder",), small=128),
-    "10": Plan("Run it on many nodes", minutes=35, seconds=40, wants=("folder",)),
+    "10": Plan("Run it on many nodes", minutes=40, seconds=40, wants=("folder",)),
     "ex10": Plan("Exercise 10", minutes=40, seconds=8, wants=("folder",)),
     "11": Plan("Choose a format", minutes=40, seconds=20, wants=("folder",)),
     "ex11": Plan("Exercise 11", minutes=40, seconds=2),
@@ -71,7 +71,7 @@ PLANS: dict[str, Plan] = {
     "ex12": Plan("Exercise 12", minutes=30, seconds=2),
     "13": Plan("Bring your own data", 35, seconds=20, wants=("segmentation", "table"), small=200),
     "ex13": Plan("Exercise 13", minutes=30, seconds=2, wants=("segmentation", "table"), small=200),
-    "14": Plan("Wrap up", minutes=40, seconds=20, wants=("segmentation",), small=200),
+    "14": Plan("Wrap up", minutes=45, seconds=20, wants=("segmentation",), small=200),
     "ex14": Plan("Exercise 14", minutes=40, seconds=5, wants=("segmentation",), small=200),
 }
 

@@ -111,6 +111,20 @@ def value(notebook: str, name: str, otherwise: Value | None = None) -> Value:
     return otherwise
 
 
+def recorded(notebook: str, name: str) -> Value:
+    """Return the number that the same notebook noted on the recorded machine.
+
+    Args:
+        notebook: Number of the notebook that measures it.
+        name: Its name in `NUMBERS`.
+
+    Raises:
+        UsageError: The name is unknown.
+    """
+    _number(notebook, name)
+    return _read(_recorded_path())[notebook][name]["value"]  # type: ignore[no-any-return]
+
+
 def missing() -> list[str]:
     """The numbers that nothing was noted for, as `01 latency_ms`."""
     sheet = _read(_path())
@@ -119,8 +133,8 @@ def missing() -> list[str]:
 
 def page() -> None:
     """Show all numbers with their meaning, and beside each the recorded one."""
-    mine, recorded = _read(_path()), _read(CHECKOUT / "results" / "worksheet" / "my_numbers.json")
-    rows = [_row(n, name, mine, recorded) for n, names in NUMBERS.items() for name in names]
+    mine, known = _read(_path()), _read(_recorded_path())
+    rows = [_row(n, name, mine, known) for n, names in NUMBERS.items() for name in names]
     head = ["| | what | mine | measured | recorded |", "|---|---|---|---|---|"]
     show.say(
         "\n".join(head + rows)
@@ -155,6 +169,10 @@ def measure_missing(folder: Path) -> None:
     if rest := missing():
         notebooks = ", ".join(sorted({one.split()[0] for one in rest}))
         show.say(f"Still missing: {', '.join(rest)}. Run these notebooks for them: {notebooks}.")
+
+
+def _recorded_path() -> Path:
+    return CHECKOUT / "results" / "worksheet" / "my_numbers.json"
 
 
 def _path() -> Path:

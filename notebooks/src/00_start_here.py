@@ -1,56 +1,56 @@
 # %% [markdown] id="top"
 # # 00 · Start here
 #
-# **Minutes** 15 · **Machine** any Linux computer with two CPUs · **Needs** nothing · **Data** none
+# **Minutes** 30 · **Machine** any Linux computer with two CPUs · **Needs** nothing · **Data** none
 #
-# In many training jobs the GPU waits for data. It could process thousands of images per second, but each image is a
-# file of its own, which must be found, opened and read.
+# In many training jobs, the GPU waits for data. It could process thousands of images per second. But each image is a file
+# of its own, and each file must be found, opened, read, and decoded.
 #
-# This course measures where the time goes, and shows five ways to shorten the wait:
+# This course measures where the time goes, and it shows five ways to shorten the wait:
 #
-# - a list instead of a walk through folders,
-# - packing: many files in one,
-# - staging: a copy near the GPU,
-# - feeding: decoding ahead,
-# - streaming: reading from a far store.
+# - a list of all files, so that no job has to search through folders,
+# - packing, which puts many files into one,
+# - staging, which puts a copy near the GPU,
+# - feeding, which decodes images before the GPU needs them,
+# - streaming, which reads from a distant store.
 #
 # ![A job's first epoch as a bar, for each notebook: the part in which the GPU waits shrinks from file per image to packed, staged and fed.](pictures/course.svg)
 #
-# *The map of the course. 09 and 10 keep the wait short on far storage and many nodes.*
+# *The map of the course. Notebooks 09 and 10 keep the wait short on distant storage and on many nodes.*
 #
-# The course takes two days. *Optional* sections can always wait. If something breaks, look it up in
+# The whole course takes two days. You can always skip *optional* sections. If something breaks, look it up in
 # [12 · When it breaks](12_when_it_breaks.ipynb). The [glossary](../docs/glossary.md) explains the terms.
 #
 # <details>
 # <summary>You have only three hours?</summary>
 #
-# Run the set-up cell below and skip the rest of 00. Then take, in this order, 01 (sections 2 to 4), 05 (1, 2, 4, 6), 08
-# (1, 3), 07 (3, 4), and the chart of 11 (5) with your own data. Skip a *Recall* of a notebook that you left out. For
-# masks, numbers and tables of your own, see [13](13_bring_your_own_data.ipynb).
+# Do section 1 of this notebook. Then continue in this order: 01 (sections 2 to 4), 05 (sections 1, 2, 4, 5), 08 (sections
+# 1, 3), 07 (sections 3, 4), and section 5 of 11 with your own data. If you skip a notebook, also skip the *Recall*
+# questions about it. If you have masks, numbers, or tables of your own, see [13](13_bring_your_own_data.ipynb).
 #
 # </details>
 
 # %% [markdown] id="questions"
 # ## Questions
 #
+# - What limits a training: the storage, the CPUs, or the GPUs?
+# - When are plain files fine, and when does packing pay?
 # - How much of this machine may I use?
-# - How many files does one `import` open?
-# - Why does the order of cells matter?
 # - How do I know that an exercise is solved?
 
 # %% [markdown] id="objectives"
 # ## After this you can
 #
+# - name the limit of a training from a few numbers, and find the notebook about it,
 # - distinguish the CPUs and memory that you may use from those that are installed,
 # - read the two limits of a file system, bytes and inodes,
-# - run a notebook from top to bottom, and recover when cells ran out of order,
 # - solve an exercise with the help of its check.
 
 # %% [markdown] id="setup"
 # ## Set up
 #
-# Every notebook begins with this cell. It checks the kernel (the Python process behind this page), makes or finds the
-# data, and says how long the notebook takes. Run it with **Shift+Enter**.
+# Every notebook begins with such a cell. It checks the kernel, which is the Python process behind this page. It makes or
+# finds the data, and it says how long the notebook takes. Run it with **Shift+Enter**.
 
 # %% id="start"
 import sys
@@ -60,45 +60,147 @@ from helpers import figures, show, start
 
 setup = start("00")
 
+# %% [markdown] id="decision" tags=["core"]
+# ## 1 · Find the limit first
+#
+# Before you change how your data is stored, find out what limits your training. A chain of five parts stands between the
+# storage and the trained model, and the slowest part decides:
+#
+# 1. The **metadata server** finds and opens files. All users share it.
+# 2. The **data servers** read the bytes, from groups of disks that are called *targets*. All users share them, too.
+# 3. The **CPUs** of the node decode images.
+# 4. The **GPUs** train.
+# 5. Your **quota** limits how many bytes and how many files you may store at all.
+#
+# Each limit is a division: what a part can do per second, divided by what one image costs. We use the numbers of a
+# medium-sized cluster. They are orders of magnitude, and [notebook 11](11_choose_a_format.ipynb) says where they come
+# from.
+
+# %%
+gpus_need = 4 * 64 / 0.05  # a node has 4 GPUs, and each needs 64 images for a step of 0.05 s
+cpus_decode = 32 / 0.003  # a node has 32 workers, and each needs 0.003 s to decode an image
+
+image_s = 110_000 / 0.7e9  # a target reads an image of 110 kB with 0.7 GB per second,
+request_s = 0.0005  # and needs this much longer for each request
+storage = {  # images per second that the storage can deliver to all nodes together
+    "files, busy metadata server": 5_000 / 2,  # 5,000 operations are left for you, and an image costs two
+    "files or one packed file": 24 / (image_s + request_s),  # 24 targets, one request per image
+    "tar shards": 24 / (image_s + request_s / 10),  # one request for ten images
+}
+print(f"A node needs {gpus_need:,.0f} images/s, and its CPUs decode {cpus_decode:,.0f}.")
+
+# %% [markdown]
+# > **Predict.** How many nodes can this storage feed with plain files while the metadata server is busy? How many with
+# > tar shards?
+
+# %%
+guess = None  # your guess, nodes that tar shards feed: for example 100
+
+# %% [markdown]
+# The *folded* cell draws the map of limits, and marks how many images this machine can decode.
+# [Notebook 11](11_choose_a_format.ipynb) shows the code and explains it.
+
+# %% jupyter={"source_hidden": true}
+import matplotlib.pyplot as plt
+
+from smallfiles import machine
+
+here = machine.usable_cpus() / 0.003
+figure, axes = plt.subplots(figsize=(7.2, 4.4), layout="constrained")
+axes.loglog([1, 1_000], [gpus_need, 1_000 * gpus_need], color="black", lw=2.5)
+axes.annotate("what the GPUs need", (1.4, 0.8 * gpus_need), rotation=28, weight="bold")
+axes.loglog([1, 1_000], [cpus_decode, 1_000 * cpus_decode], color="grey", ls="--")
+axes.annotate("what the CPUs decode", (1.05, 1.4 * cpus_decode), rotation=28, color="grey")
+for (name, rate), colour in zip(storage.items(), ("#D55E00", "#0072B2", "#009E73")):
+    axes.axhline(rate, color=colour)
+    axes.plot(rate / gpus_need, rate, "o", color=colour)
+    axes.annotate(f"{name}: {rate / gpus_need:.1f} nodes", (950, rate), ha="right", va="bottom")
+axes.plot(1, here, "*", ms=12, color="black", clip_on=False)
+axes.annotate(f"this machine decodes {here:,.0f}", (1.2, here), va="center")
+if guess is not None:
+    axes.axvline(guess, color="black", ls=":", label="your guess")
+    axes.legend()
+for axis in (axes.xaxis, axes.yaxis):
+    axis.set_major_formatter("{x:,.0f}")
+axes.set(xlim=(1, 1_000), ylim=(min(300, 0.7 * here), 1e6), xlabel="nodes", ylabel="images per second, all nodes together")
+fed = {name: rate / gpus_need for name, rate in storage.items()}
+title = f"If the metadata server is busy, files feed {fed['files, busy metadata server']:.1f} nodes, and tar shards {fed['tar shards']:.0f}"
+axes.set_title(title, loc="left", weight="bold", fontsize=11)
+show.figure(figure, alt=f"Map of limits. {title}. " + ", ".join(f"{name}: {rate:,.0f} images per second" for name, rate in storage.items()))
+
+# %% [markdown]
+# The black line rises, because each node brings more GPUs. The coloured lines are flat, because all nodes share the
+# storage. Right of the dot on a coloured line, the GPUs wait. Both axes are logarithmic, so each labelled step is ten
+# times the one before.
+#
+# The same numbers tell how busy the GPUs are at most:
+
+# %%
+storage["a copy on each node"] = float("inf")  # nothing is shared
+print(f"{'GPUs are busy at most':28}", *(f"{n:>4} node{'s' * (n > 1)}" for n in (1, 10, 100)))
+for name, rate in storage.items():
+    print(f"{name:28}", *(f"{min(100, 100 * rate / (n * gpus_need)):8.3g}%" for n in (1, 10, 100)))
+
+# %% [markdown]
+# With a busy metadata server, files cannot even feed one node. With an idle one, files are as good as one packed file, up
+# to 7 nodes. At 100 nodes, tar shards are more than 40 times as fast as files with a busy metadata server, and a copy on
+# each node never lets the GPUs wait.
+#
+# **Files are fine** if they lie on a disk inside the node, or if you train on a few nodes and the metadata server has time
+# for you, and if your quota of files is large enough.
+#
+# **Packing pays** if many nodes read the data, if the metadata server is shared with busy neighbours, or if your quota
+# allows fewer files than you have.
+#
+# | What limits you | How you notice it | What helps | Notebook |
+# |---|---|---|---|
+# | metadata server | few images per second, and CPUs and GPUs are idle | pack the files | [01](01_count_the_cost_of_small_files.ipynb), [03](03_pack_arrow.ipynb) to [06](06_read_a_squashfs_image.ipynb) |
+# | data servers | more nodes are not faster | long reads, stripes, or a copy on each node | [05](05_shard_a_dataset.ipynb), [07](07_stage_a_dataset.ipynb), [10](10_run_it_on_many_nodes.ipynb) |
+# | a distant object store | latency of 50 ms and more | several requests in flight | [09](09_stream_shards.ipynb) |
+# | CPUs that decode | all CPUs are busy, and the GPU is not | more workers, or cheaper decoding | [08](08_keep_the_gpu_fed.ipynb) |
+# | GPUs | the next batch is always ready | nothing: the data is fast enough | |
+# | quota | `No space left on device`, `Disk quota exceeded` | fewer and larger files | [02](02_describe_a_dataset.ipynb), [03](03_pack_arrow.ipynb) |
+#
+# [11](11_choose_a_format.ipynb) repeats this map with your site's numbers, and [14](14_wrap_up.ipynb) decides with all
+# numbers that you measure in between.
+
 # %% [markdown] id="machine" tags=["core"]
-# ## 1 · Ask the machine what it is
+# ## 2 · Ask the machine what it is
 #
-# Many programs start one worker (a process that loads data) for each CPU that is installed. On a cluster this is a
-# trap: the node may have 128 CPUs while your job was given 4.
-#
-# > **Predict.** The set-up cell says how many CPUs this kernel may use. How many are installed?
+# Many programs start one worker, which is a process that loads data, for each CPU that is installed. On a cluster this is
+# a trap. The node may have 128 CPUs, while your job may use only 4 of them.
 
 # %%
 import os
 
-from smallfiles import machine
-
-guess = 4  # change me: CPUs installed
-print(f"installed: {os.cpu_count()}; for this kernel: {machine.usable_cpus()}; your guess: {guess}")
+print(f"installed: {os.cpu_count()}; for this kernel: {machine.usable_cpus()}")
 
 # %% [markdown]
-# `os.cpu_count` counts the installed CPUs, `usable_cpus` those that Linux lets this process use, by a list of CPUs
-# or a limit on their time. On your own machine both are often equal. The next cell allows one CPU only, shows both
-# again, and lifts the limit.
+# `os.cpu_count` counts the installed CPUs. `usable_cpus` counts those that Linux lets this process use. Linux may give it a
+# list of CPUs, or limit their time. On your own machine, both numbers are often the same.
+#
+# The next cell allows this process only one CPU, prints both numbers again, and lifts the limit.
 #
 # > **Predict.** Which number changes?
 
 # %%
-guess = "both"  # change me: "installed", "for this kernel" or "both"
+guess = None  # your guess: "installed", "for this kernel", or "both"
+
+# %%
 allowed = os.sched_getaffinity(0)
-os.sched_setaffinity(0, {min(allowed)})  # one CPU for this thread and what it starts
-print(f"installed: {os.cpu_count()}; for this kernel: {machine.usable_cpus()}; your guess: {guess}")
+os.sched_setaffinity(0, {min(allowed)})  # one CPU for this thread and for what it starts
+print(f"installed: {os.cpu_count()}; for this kernel: {machine.usable_cpus()}")
 os.sched_setaffinity(0, allowed)
 
 # %% [markdown]
-# Start as many workers as the second number allows. If several processes share the CPUs, divide by their number.
-# `torchrun` can start one process per GPU, and each sees all CPUs of the job on its node.
+# Start as many workers as the second number allows. If several processes share the CPUs, divide it by their number. For
+# example, `torchrun` can start one process per GPU, and each of them sees all CPUs that the job has on the node.
 #
-# Some clusters do not enforce the number of CPUs. So in a job take the smaller of the second number and
-# `$SLURM_CPUS_PER_TASK`, if that is set.
+# Some clusters do not enforce the number of CPUs. So in a job, use the smaller of the second number and
+# `$SLURM_CPUS_PER_TASK`, if this variable is set.
 #
-# Your job may also get less memory than is installed. The next cell shows the smaller of the two, and
-# what sets it. A job that needs more is killed, not slowed down.
+# Your job may also get less memory than is installed. The next cell shows the smaller number and where it comes from. A
+# job that needs more memory is not slowed down. It is killed.
 
 # %%
 from smallfiles.progress import bytes_text
@@ -107,53 +209,54 @@ limit = machine.memory_limit()
 print(f"{bytes_text(limit.limit_bytes)}, limited by {limit.source}")
 
 # %% [markdown]
-# A file system has two limits. One is its size in bytes. The other is the number of *inodes*: each file and each folder
-# takes one, however small.
-#
-# > **Predict.** The set-up cell says what is free here. If you fill this file system with photos of 100 kB, what runs
-# > out first, bytes or inodes?
+# A file system has two limits as well. One is its size in bytes. The other is its number of *inodes*. Each file and each
+# folder needs one inode, however small it is. In plain Python, `os.statvfs` tells both:
 
 # %%
 from helpers import machine_report
 
-guess = "inodes"  # change me: "bytes" or "inodes"
+free = os.statvfs(setup.scratch)
+print(f"{bytes_text(free.f_bavail * free.f_frsize)} free, and {free.f_favail:,} inodes free")
 picture = machine_report.describe(setup.scratch)
-machine_report.draw(picture, guess)
+machine_report.draw(picture)
 
 # %% [markdown]
-# Each file system at hand has a pair of bars, or one where inodes are not counted. The shorter bar of a pair decides. If
-# inodes run out first, "No space left on device" appears although many bytes are free.
+# The figure shows how many photos of 100 kB fit. Each file system has a pair of bars, or a single bar if it does not count
+# inodes. The shorter bar of a pair decides. If the inodes run out first, you get "No space left on device" although many
+# bytes are free.
 #
-# On a cluster you may use only a part of the file system, your *quota*. It limits bytes and inodes. If a tool reports
-# it, the figure has bars for it. If not, ask your site.
+# On a cluster, you may use only a part of the file system, which is your *quota*. It also limits both bytes and inodes. If
+# a tool reports your quota, the figure has bars for it. If not, ask your site.
 #
-# > **Predict.** A quota is 2 TB and 3 million inodes. About how many photos of 100 kB fit: 3, 20 or 23 million?
+# > **Predict.** A quota is 2 TB and 3 million inodes. About how many photos of 100 kB fit: 3, 20, or 23 million?
 
 # %%
-guess = 20_000_000  # change me: photos in the quota
+guess = None  # your guess, photos: for example 20_000_000
+
+# %%
 quota_bytes, quota_inodes = 2_000_000_000_000, 3_000_000  # change me: your quota
 file_bytes = 100_000  # change me: the size of a file
 
 room = {"bytes": quota_bytes // file_bytes, "inodes": quota_inodes}
 first = min(room, key=room.get)
-title = f"The quota has room for {room[first]:,} files, then the {first} run out"
+title = f"The quota has room for {room[first]:,} files, and then the {first} run out"
 x = f"files of {bytes_text(file_bytes)} that there is room for"
 figures.bars(room, title, x=x, guess=guess, groups=("bytes", "inodes"), counted=True)
 
 # %% [markdown]
-# Nearly three million, since folders take inodes, too. They fill only 0.3 TB of the 2 TB.
+# Nearly three million photos fit, because the folders need some inodes, too. The photos fill only 0.3 TB of the 2 TB.
 #
 # **Your turn.** Find the `file_bytes` at which both limits are reached together.
 #
 # <details>
 # <summary>Answer</summary>
 #
-# About 667,000, because 2 TB / 3 million = 667 kB. With smaller files the inodes run out first, with larger ones the
-# bytes.
+# About 667,000, because 2 TB / 3 million = 667 kB. If files are smaller, the inodes run out first. If they are larger, the
+# bytes run out first.
 #
 # </details>
 #
-# The `doctor` examines this and more, and has advice for each line that needs attention:
+# The `doctor` examines all this and more. It has advice for each line that needs attention:
 
 # %%
 from smallfiles import doctor
@@ -165,12 +268,12 @@ for finding in odd:
 show.say(f"Lines that need attention: {len(odd)} of {len(findings)}.")
 
 # %% [markdown] id="imports" tags=["core"]
-# ## 2 · Count the files behind one import
+# ## 3 · Count the files behind one import
 #
-# A Python package is a tree of small files too, and an `import` opens many of them.
+# A Python package is a tree of small files, too, and an `import` opens many of them.
 #
-# We start a fresh Python with an *audit hook*, a function that Python calls at each open. Shared libraries are opened by
-# the linker, not by Python. So we add the files that the process has mapped into its memory.
+# We start a fresh Python with an *audit hook*, which is a function that Python calls at each open. Python does not open
+# shared libraries itself. The linker does. So we add the files that the process has mapped into its memory.
 
 # %%
 import subprocess
@@ -186,55 +289,57 @@ print(*sorted(paths), sep="\\n")
 
 
 def files_opened_by(module):
-    """The files that a fresh Python opens to import a module, and the shared libraries it has mapped."""
+    """Return the files that a fresh Python opens to import a module, and the libraries that it maps."""
     end = subprocess.run([sys.executable, "-c", COUNT, module], capture_output=True, text=True, check=True)
     paths = end.stdout.splitlines()
     return [path for path in paths if os.path.isfile(path) and not path.startswith("/proc/")]
 
 
 # %% [markdown]
-# > **Predict.** How many files does `import torch` open in a fresh Python: 10, 100 or 1,000?
+# > **Predict.** How many files does `import torch` open in a fresh Python: 10, 100, or 1,000?
 
 # %%
-guess = 100  # change me: files that import torch opens
+guess = None  # your guess, files: for example 100
+
+# %%
 modules = ("torch", "numpy", "json")  # change me: add a module that your training imports
 
 counts = {f"import {module}": len(files_opened_by(module)) for module in modules}
 opens = counts["import torch"]
 title = f"One import of torch opens about {float(f'{opens:.2g}'):,.0f} files"
-figures.bars(counts, title, x="files opened, and libraries mapped", guess=guess, guess_of="import torch")
+x = "files opened, and libraries mapped"
+figures.bars(counts, title, x=x, guess=guess, guess_of="import torch", counted=True)
 
 # %% [markdown]
-# Most of them are Python modules. On your own disk an open takes microseconds. Many clusters have a *parallel file
-# system*, such as *Lustre*: many servers that look like one folder. There an open is a request to a server that all
-# users share.
+# Most of these files are Python modules. On your own disk, an open needs microseconds. Many clusters have a *parallel file
+# system* such as *Lustre*, which is a group of servers that look like one folder. There, an open is a request to the
+# metadata server that all users share.
 #
-# > **Predict.** Suppose that your environment lies there. On 64 nodes, four processes each import PyTorch. How long
-# > does a server that answers 20,000 opens per second take: 1, 16 or 160 seconds?
+# Suppose that your environment lies on such a file system, and its server answers 20,000 opens per second. On 64 nodes,
+# four processes each import PyTorch:
 
 # %%
-guess = 1  # change me: seconds
 server = 20_000  # change me: opens per second that your file system's server answers
 requests = {"many files": 64 * 4 * opens, "one file, opened once per node": 64}
 for name, number in requests.items():
     print(f"{name}: {number:,} opens, {float(f'{number / server:.2g}'):,g} s")
-print(f"your guess: {guess} s")
 
 # %% [markdown]
-# The time of the first line passes before the first image is read. If each open reaches the server, it is a minimum:
-# the import also asks for the attributes of thousands of files. The second line is the remedy: the whole environment
-# in one file, which each node opens once
-# ([06.5](06_read_a_squashfs_image.ipynb#5-·-Put-an-environment-into-one-file)). Its bytes come from other servers,
-# and only the parts that are used.
+# The job waits for the time in the first line before it reads its first image. If each open reaches the server, the real
+# time is even longer, because the import also asks for the attributes of thousands of files.
+#
+# The second line is the remedy: put the whole environment into one file, which each node opens once
+# ([06.5](06_read_a_squashfs_image.ipynb#5-·-Put-an-environment-into-one-file)). The data servers deliver its bytes, and
+# only the parts that are read.
 
 # %% [markdown] id="order" tags=["optional"]
-# ## 3 · Run cells in order
+# ## 4 · Run cells in order
 #
-# *Optional, 3 minutes, if you are new to notebooks.* The *kernel* behind this page keeps all its variables
-# until it ends. It does not know where on the page a cell is, only the order in which cells arrive.
+# *Optional, 3 minutes, if you are new to notebooks.* The *kernel* behind this page keeps all variables until it ends. It
+# does not know where a cell stands on the page. It only knows the order in which you run the cells.
 #
 # > **Predict.** The next two cells start a counter and increase it. What does the second cell show if you run it three
-# > times? And if you then run the first cell again, and the second once more?
+# > times? What does it show if you then run the first cell again, and the second cell once more?
 
 # %%
 counter = 0
@@ -244,17 +349,17 @@ counter += 1
 counter
 
 # %% [markdown]
-# Three runs give 3. After you run the first cell again, the next run gives 1. The number in brackets left of a
-# cell shows the order in which cells ran.
+# After three runs, it shows 3. If you then run the first cell again, the next run shows 1. The number in brackets to the
+# left of a cell shows the order in which the cells ran.
 #
-# When in doubt, **Kernel > Restart Kernel and Run All Cells** starts a fresh process and runs the page from top to
-# bottom.
+# When in doubt, choose **Kernel > Restart Kernel and Run All Cells**. It starts a fresh process and runs the page from top
+# to bottom.
 
 # %% [markdown] id="checks" tags=["core"]
-# ## 4 · Pass a check
+# ## 5 · Pass a check
 #
-# Each notebook has an exercise: a function with a gap, and a cell that checks it. This one should count the inodes that
-# one copy of a data set takes.
+# Each notebook has an exercise, which is a function with a gap, and a cell that checks it. This function should count the
+# inodes that one copy of a data set needs.
 
 # %% tags=["raises-exception"]
 from exercises.checks import ex00_start_here as check
@@ -267,9 +372,9 @@ def inodes_of_a_copy(files: int, folders: int) -> int:
 check.inodes_of_a_copy(inodes_of_a_copy)
 
 # %% [markdown]
-# The circle means that nothing has been tried yet. Now we fill the gap.
+# The circle means that you have not tried anything yet. Now we fill the gap.
 #
-# > **Predict.** What does the next cell return for 96 files in 4 folders, and what should it return?
+# > **Predict.** What does the next function return for 96 files in 4 folders, and what should it return?
 
 
 # %% tags=["raises-exception"]
@@ -282,7 +387,8 @@ check.inodes_of_a_copy(inodes_of_a_copy)
 # %% [markdown]
 # The cross comes with the first case that failed, and often with the reason.
 #
-# **Your turn.** Correct the function above and run it again. Our solution is in the folded cell: click on its bar.
+# **Your turn.** Correct the function above and run its cell again. The folded cell contains our solution. Click on its bar
+# to see it.
 
 
 # %% jupyter={"source_hidden": true}
@@ -295,13 +401,13 @@ check.inodes_of_a_copy(inodes_of_a_copy)
 # %% [markdown] id="exercise"
 # ## Exercise
 #
-# In [Exercise 00](../exercises/00_start_here.ipynb) you compute how many copies of a data set fit where two limits
-# count.
+# In [Exercise 00](../exercises/00_start_here.ipynb), you compute how many copies of a data set fit into a quota with two
+# limits.
 
 # %% [markdown] id="cluster"
 # ## On the cluster
 #
-# With the course's environment active ([install](../docs/install.md)), run this on the login node and in a job, and
+# Activate the course's environment ([install](../docs/install.md)), run this command on the login node and in a job, and
 # compare the first lines:
 
 # %%
@@ -310,52 +416,52 @@ show.command(picture)
 # %% [markdown] id="key-points"
 # ## Key points
 #
+# - The slowest part decides, so find the limit before you change how your data is stored.
+# - Nodes bring their own CPUs and GPUs, but they share the storage. So the storage limits large jobs first.
 # - Ask for the CPUs and memory that you may use, not for those that are installed.
-# - A file system is full when its bytes or its inodes run out.
-# - One `import` may open more than a thousand files, and a job on many nodes multiplies that.
-# - A kernel remembers the order in which cells ran; restart and run all when in doubt.
-# - A check shows ○ not started, ✗ not yet and why, or ✓ passed.
+# - A file system is full when either its bytes or its inodes run out.
+# - One `import` may open more than a thousand files, and a job on many nodes multiplies this number.
+# - A check shows ○ for not started, ✗ for not yet right, with the reason, or ✓ for passed.
 
 # %% [markdown] id="quiz"
 # ## Check yourself
 #
-# Choose an answer first, then unfold ours.
+# Choose an answer first. Then unfold ours.
 #
-# **1.** Your job has 4 GPUs and 32 CPUs on a node of 128; `torchrun` starts 4 processes. Workers per process? (a) 128.
-# (b) 32. (c) About 8.
+# **1.** Your job has 4 GPUs and 32 CPUs on a node with 128 CPUs. `torchrun` starts 4 processes. How many workers should
+# each process start? (a) 128. (b) 32. (c) About 8.
 #
 # <details>
 # <summary>Answer</summary>
 #
-# **(c)**. Four processes share 32 CPUs. (a) 512 workers would take turns on 32 CPUs. (b) would be 128 workers on 32
-# CPUs.
+# **(c)**. Four processes share 32 CPUs. With (a), 512 workers would take turns on 32 CPUs, and with (b) 128 workers would.
 #
 # </details>
 #
-# **2.** "No space left on device", but `df -h` shows free space. What do you check? (a) The inodes. (b) The memory. (c)
-# The speed of the disk.
+# **2.** You get "No space left on device", but `df -h` shows free space. What do you check? (a) The inodes. (b) The
+# memory. (c) The speed of the disk.
 #
 # <details>
 # <summary>Answer</summary>
 #
-# **(a)**. `df -i` shows how many are left. On Lustre, one full group of disks (a *target*) gives this message, too:
-# `lfs df -h` shows it. A full quota says `Disk quota exceeded`. (b) Too little memory ends a process, with a different
-# message. (c) A slow disk is not full.
+# **(a)**. `df -i` shows how many inodes are left. On Lustre, a single full *target* gives this message, too, and
+# `lfs df -h` shows it. If your quota is used up, the message is `Disk quota exceeded`. (b) If memory runs out, the process
+# ends with another message. (c) A slow disk is not full.
 #
 # </details>
 #
-# **3.** 128 nodes, 4 processes each, 1,250 files per import, a server of 20,000 opens per second. How long, if each
-# open reaches it? (a) 0.06 s. (b) 8 s. (c) 32 s.
+# **3.** Your training uses one node, its files are on a disk inside the node, and all CPUs are busy while the GPU waits.
+# What helps? (a) Pack the files. (b) Decode faster, or use more CPUs. (c) Stripe the files.
 #
 # <details>
 # <summary>Answer</summary>
 #
-# **(c)**. 512 × 1,250 / 20,000 = 32 s. (a) is one process alone. (b) is one process per node.
+# **(b)**. Decoding is the limit. (a) and (c) make the storage faster, which is not the limit here.
 #
 # </details>
 
 # %% [markdown] id="next"
 # ## Next
 #
-# Notebook 01, [Count the cost of small files](01_count_the_cost_of_small_files.ipynb), measures what one open, one read
-# and one inode cost.
+# Notebook 01, [Count the cost of small files](01_count_the_cost_of_small_files.ipynb), measures what it costs to open and
+# to read a file.

@@ -1,7 +1,7 @@
 # %% [markdown] id="top"
 # # 10 · Run it on many nodes
 #
-# **Minutes** 35 · **Machine** any Linux computer with two CPUs · **Needs** nothing; uses Slurm if it is here · **Data**
+# **Minutes** 40 · **Machine** any Linux computer with two CPUs · **Needs** nothing; uses Slurm if it is here · **Data**
 # 400 synthetic images
 #
 # To read on two hundred nodes, each process must know its number and how many there are. Here our processes get the
@@ -277,6 +277,96 @@ print("The second epoch has", "the same order." if orders[0] == orders[1] else "
 # ([pytorch#31771](https://github.com/pytorch/pytorch/issues/31771)). `make_loader` counts its epochs itself.
 #
 # </details>
+
+# %% [markdown]
+# ### Deal tar shards out
+#
+# A tar file is read from front to back, so webdataset does not deal out samples. It deals out whole shards, and it does so
+# twice: first over the ranks (`nodesplitter`), and then over the workers of each rank (`workersplitter`).
+# [Notebook 05](05_shard_a_dataset.ipynb#4-·-Mix-across-workers) has a picture of it.
+#
+# The *folded* cell packs four shards of 100 images. It also defines `read_epoch`, which plays all ranks one after the
+# other and counts how often each sample is read.
+
+# %% jupyter={"source_hidden": true}
+import tempfile
+from itertools import chain
+
+import webdataset as wds
+from torch.utils.data import DataLoader
+
+from smallfiles.formats import tar
+
+in_shards = pack(source, Path(tempfile.mkdtemp(dir=setup.scratch)) / "train.tars", PackConfig(options=tar.Options(max_count=-(-samples // 4))))
+shards = sorted(map(str, in_shards.path.glob("*.tar")))
+
+
+def read_epoch(ranks=2, workers=2, **splitters):
+    """Return how often each sample was read, and how many samples each rank read."""
+    often, by_rank = Counter(), []
+    for rank in range(ranks):
+        os.environ.update(RANK=str(rank), WORLD_SIZE=str(ranks))  # as torchrun does
+        # empty_check=False: a worker without a shard is not an error
+        dataset = wds.WebDataset(shards, shardshuffle=False, empty_check=False, **splitters)
+        keys = dataset.map(lambda sample: sample["__key__"])
+        found = list(DataLoader(keys, batch_size=None, num_workers=workers, multiprocessing_context="fork"))
+        often.update(found)
+        by_rank.append(len(found))
+    del os.environ["RANK"], os.environ["WORLD_SIZE"]
+    return often, by_rank
+
+
+# %% [markdown]
+# > **Predict.** There are 2 ranks with 2 workers each. In the case "ranks only", the split over the workers is switched
+# > off. How often is each sample read?
+
+# %%
+guess = None  # your guess: for example "once"
+
+# %%
+both = {"nodesplitter": wds.split_by_node, "workersplitter": wds.split_by_worker}
+ways = {"both splits": both, "ranks only": {**both, "workersplitter": None}}
+ways["yours"] = both  # change me: switch off the other split
+for name, splitters in ways.items():
+    often, by_rank = read_epoch(**splitters)
+    print(f"{name:12} {len(often)} of {samples} samples, in {often.total()} reads; the ranks read {by_rank}")
+
+# %% [markdown]
+# Without the split over the workers, each sample is read twice. No error reports it, and training only becomes slower.
+#
+# **Your turn.** Let `ways["yours"]` switch off the other split. What happens?
+#
+# <details>
+# <summary>Answer</summary>
+#
+# Write `ways["yours"] = {**both, "nodesplitter": None}`. Then both ranks read all samples. With more GPUs, an epoch takes
+# as long as before.
+#
+# </details>
+#
+# Whole shards cannot always be divided evenly. Three ranks share the four shards:
+
+# %%
+_, by_rank = read_epoch(ranks=3, **both)  # change me: the number of ranks
+print(f"the ranks read {by_rank} of {samples} samples")
+
+# %% [markdown]
+# One rank gets two shards, so it has twice as many steps as the others. At the end it waits for their gradients, and
+# training [hangs](https://github.com/webdataset/webdataset/issues/225). There are two remedies:
+#
+# - In webdataset, `WebLoader(…).repeat().with_epoch(batches)` ends the epoch of each rank after the same number of
+#   batches. A rank with fewer samples then repeats some of them, and a rank with more samples skips some. Give each
+#   worker several shards, and change their order in each epoch, so that it does not always skip the same ones.
+# - Deal out samples instead of shards. Our loader does so for shards, too, with `order="stream"`. Here `drop_last` skips
+#   16 samples:
+
+# %%
+by_rank = []
+for rank in range(3):
+    settings = LoaderConfig(batch=32, workers=2, order="stream", drop_last=True, rank=rank, world_size=3)
+    batches = make_loader(in_shards.path, settings)
+    by_rank.append([index for batch in batches for index in batch["index"].tolist()])
+print("the ranks read", [len(read) for read in by_rank], "samples,", len({*chain(*by_rank)}), "of them different")
 
 # %% [markdown] id="scale" tags=["core"]
 # ## 3 · Train on all of them

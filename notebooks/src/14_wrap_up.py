@@ -1,32 +1,33 @@
 # %% [markdown] id="top"
 # # 14 · Wrap up
 #
-# **Minutes** 40 · **Machine** any Linux computer with two CPUs · **Needs** 01 and 03; 11 and 13 help · **Data** 200
+# **Minutes** 45 · **Machine** any Linux computer with two CPUs · **Needs** 01 and 03; 11 and 13 help · **Data** 200
 # synthetic images
 #
-# A folder arrives that nobody has seen: photographs of trees (here our shapes), with masks and a table. You look at it,
-# pack what is whole, decide how to store the survey, stage, train, and defend your decision with numbers.
+# A folder arrives that nobody has seen before. It is said to contain photographs of trees (here they are our shapes),
+# with a mask for each photograph and a table. You look at it, pack the complete samples, decide how to store the whole
+# survey, stage it, and train. In the end you defend your decision with your own numbers.
 
 # %% [markdown] id="questions"
 # ## Questions
 #
-# - What is wrong with a delivery, and who decides about it?
-# - Which way of storing suits it, on how many nodes?
-# - Is the copy worth its time?
+# - What is wrong with a delivery, and who decides what to do about it?
+# - What does each of my numbers decide?
+# - Which way of storing the data suits the survey, and on how many nodes?
 # - Does loading limit *my* training?
 
 # %% [markdown] id="objectives"
 # ## After this you can
 #
 # - find the faults of a delivery before they become wrong samples,
-# - forecast an epoch with your own measurements,
+# - make a decision from your own measurements,
 # - bring a data set from a folder to a running training,
-# - defend a way of storing with numbers.
+# - defend the decision, and say which number would change it.
 
 # %% [markdown] id="setup"
 # ## Set up
 #
-# `worksheet` holds *my numbers*: what you measured in other notebooks.
+# `worksheet` contains *my numbers*, which you measured in the other notebooks.
 
 # %% id="start"
 import sys
@@ -44,21 +45,21 @@ delivery = delivered(setup.path(), setup.scratch / "delivery", seed).folder
 print(*sorted(path.relative_to(delivery).as_posix() for path in delivery.rglob("*"))[:8], "…", sep="\n")
 
 # %% [markdown] id="recall"
-# > **Recall** (12). A worker fails with `unable to allocate shared memory`. Where do you look? And where do you look if
-# > it was `killed by signal: Killed`?
+# > **Recall** (12). A worker fails with `unable to allocate shared memory`. Where do you look? Where do you look if a
+# > worker was `killed by signal: Killed`?
 #
 # <details>
 # <summary>Answer</summary>
 #
-# Look at the size of `/dev/shm`, which was full. Before PyTorch 2.10, such a worker was killed by a bus error. `Killed`
-# is signal 9, so look at the memory limit of the job.
+# In the first case, look at the size of `/dev/shm`, which was full. Before PyTorch 2.10, such a worker was killed by a bus
+# error instead. `Killed` is signal 9, so in the second case look at the memory limit of the job.
 #
 # </details>
 
 # %% [markdown] id="look" tags=["core"]
 # ## 1 · Look before you pack
 #
-# Read the README, and then try whether `sources.load` can read the folder as it is:
+# Read the README first. Then try whether `sources.load` can read the folder as it is:
 
 # %%
 from smallfiles import sources
@@ -71,8 +72,8 @@ except SourceError as refusal:
     print(str(refusal).replace(f"{delivery}/", ""))
 
 # %% [markdown]
-# It refuses the folder, because a table names the samples and nobody said how its rows belong to the files.
-# Templates say that: in `images/{id}.jpg`, `{id}` is the `id` of a row.
+# It refuses the folder, because a table names the samples, and nobody has said how the rows of the table belong to the
+# files. Templates say it. In `images/{id}.jpg`, `{id}` stands for the value of the column `id`.
 
 # %%
 table = delivery / "survey" / "trees.csv"
@@ -82,10 +83,10 @@ source = sources.load(table, columns=columns)
 print(*(note.replace(f"{delivery}/", "") for note in source.notes), sep="\n")
 
 # %% [markdown]
-# > **Predict.** The table has 60 rows. How many of them make whole samples?
+# > **Predict.** The table has 60 rows. How many of them belong to complete samples, which have an image and a mask?
 
 # %%
-guess = 50  # change me: whole samples
+guess = None  # your guess, complete samples: for example 50
 
 # %%
 import tempfile
@@ -95,143 +96,158 @@ from pathlib import Path
 from smallfiles.errors import SmallfilesError
 from smallfiles.pack import PackConfig, pack
 
-packed = Path(tempfile.mkdtemp(dir=setup.scratch)) / "trees.arrow"  # a new one, so that this cell may run twice
-source = replace(source, notes=())  # `pack` shows them, and they were printed above
+packed = Path(tempfile.mkdtemp(dir=setup.scratch)) / "trees.arrow"  # a new folder, so that this cell may run twice
+source = replace(source, notes=())  # they were printed above
 try:
     pack(source, packed, PackConfig())
 except SmallfilesError as error:
     show.error(error, without=f"{delivery}/")
 
 # %% [markdown]
-# `pack` refuses, and names every missing file. Leaving samples out is a decision about the data: ask the people who
-# delivered it, or pass `--on-error skip` and keep the list.
+# `pack` refuses the table and names every missing file. Whether samples may be left out is a decision about the data. Ask
+# the people who delivered it. If they agree, pass `--on-error skip`, and keep the list of what was left out.
 #
-# Two more faults are not in that message. One image is cut off, which only reading shows. Some images have no row:
+# The message does not mention two other faults. One image is truncated, which shows only when its bytes are read. Some
+# images have no row in the table.
 
 # %%
 report = pack(source, packed, PackConfig(on_error="skip"))
 images = {path.stem for path in (delivery / "survey" / "images").glob("*.jpg")}
 known = set(source.manifest.values["id"].to_pylist())
-print(f"{report.samples} samples packed, {len(report.skipped)} rows left out:")
+print(f"{report.samples} samples were packed, and {len(report.skipped)} rows were left out:")
 print(*("  " + one.reason.replace(f"{delivery}/survey/", "") for one in report.skipped), sep="\n")
 print("images without a row:", *sorted(images - known))
 
 # %% [markdown]
-# The *folded* cell draws what each count hides:
+# The *folded* cell draws which ids are missing in the table, in the images, and in the masks:
 
 # %% jupyter={"source_hidden": true}
 masks = {path.stem for path in (delivery / "survey" / "masks").glob("*.png")}
 whole = known - {Path(one.key).stem for one in report.skipped}
 places = {"row": known, "image": images, "mask": masks}
-faults = {"whole": whole, "cut off": known & images & masks - whole}
+faults = {"complete": whole, "truncated": known & images & masks - whole}
 faults |= {f"no {name}": (known | images | masks) - there for name, there in places.items()}
 counts = {
     f"{name}s": {fault: float(len(there & ids)) for fault, ids in faults.items() if there & ids}
     for name, there in places.items()
 }
-title = f"{len(known)} rows and {len(images)} images, but only {len(whole)} whole samples"
+title = f"{len(known)} rows and {len(images)} images, but only {len(whole)} complete samples"
 figures.bars(counts, title, x="rows, images, masks", guess=guess, counted=True)
 
 # %% [markdown]
+# The numbers of rows and images are equal, and yet they do not belong together. So compare names, never counts.
+#
 # You can now solve task 1 of [exercise 14](../exercises/14_wrap_up.ipynb).
 
 # %% [markdown] id="decide" tags=["core"]
 # ## 2 · Decide with your numbers
 #
-# The whole survey has 500,000 trees, on a shared file system. You train on 1 to 64 nodes. What takes seconds to
-# measure is measured now. Of *my numbers*, the forecast of [11](11_choose_a_format.ipynb) needs only the time to
-# decode, so the others may be missing.
+# The whole survey has 500,000 trees. It lies on a shared file system, and you train on up to 64 nodes for 10 epochs. A
+# node has 4 GPUs, and each GPU needs 64 trees for a step of 50 ms.
+#
+# First we collect all of your numbers. What takes only seconds to measure is measured now. If a number is still missing,
+# we use the recorded one, which comes from a virtual machine with two cores.
 
 # %%
 worksheet.measure_missing(setup.path())
 
+
+def mine(notebook, name):
+    """Return my number, or the recorded one if I have not measured it."""
+    return worksheet.value(notebook, name, worksheet.recorded(notebook, name))
+
+
 # %% [markdown]
-# What only your site knows has defaults, which decide here:
+# > **Predict.** Which of your numbers tells you whether the CPUs of a node can feed its GPUs?
+
+# %%
+trees, sample_bytes = 500_000, report.payload_bytes // report.samples
+planned, node_needs = 10, 4 * 64 / 0.05  # change me: epochs; trees per second that the GPUs of a node process
+inodes, opens = mine("02", "inodes"), mine("01", "opens_per_s")
+decided = {
+    "01 latency_ms": f"a worker waits {2 * mine('01', 'latency_ms'):.2g} ms for the two files of a tree",
+    "01 opens_per_s": f"a node reads {opens / 2:,.0f} trees/s from files; its GPUs need {node_needs:,.0f}",
+    "02 inodes": f"files: {2 * trees:,} inodes, {2 * trees / inodes:,.0f} times the set of notebook 02",
+    "03 rows_per_batch": f"an Arrow file gets at most {mine('03', 'rows_per_batch')} rows per record batch",
+    "04 layout": f"an HDF5 file gets the layout {mine('04', 'layout')}",
+    "05 shard_images": f"shards get at least {100 * mine('05', 'shard_images'):,} trees, so opens cost about 1 %",
+    "07 break_even_epochs": f"on one node, a copy pays off after {mine('07', 'break_even_epochs'):.2g} epochs",
+    "08 images_per_s": f"this machine decodes {mine('08', 'images_per_s') / node_needs:.0%} of what a node needs",
+    "08 cpu_ms": f"a node needs {node_needs * mine('08', 'cpu_ms') / 1000:.1f} CPUs for decoding",
+    "09 in_flight": f"from an object store, keep {mine('09', 'in_flight'):.0f} requests in flight",
+    "10 ranks_fed": f"files feed {mine('10', 'ranks_fed') * 333 / 2 / node_needs:.0%} of a node, with two per tree",
+}
+gone = worksheet.missing()
+rows = [f"| {name}{' (recorded)' * (name in gone)} | {text} |" for name, text in decided.items()]
+show.say("\n".join(["| my number | what it decides |", "|---|---|", *rows]))
+
+# %% [markdown]
+# The number is `08 cpu_ms`, multiplied by what a node needs. If the result is larger than the number of CPUs in your
+# node, loading limits you whatever the format is. Then decode less, or at a smaller size ([08](08_keep_the_gpu_fed.ipynb)).
+#
+# The first two lines tell you about one node that reads plain files. If files feed less than 100 % of one node, they
+# cannot feed 64.
+#
+# Your numbers come from one node. What all nodes share, only your site knows: ask for it, and put it here. The limits
+# are divisions, as in [notebook 11](11_choose_a_format.ipynb).
 
 # %%
 from smallfiles.scaling import WAYS, Storage, Work, simulate, ways_of
 
-trees, sample_bytes = 500_000, report.payload_bytes // report.samples
-decode_s = worksheet.value("08", "cpu_ms") / 1000
-work = Work(samples=trees, sample_bytes=sample_bytes, decode_s=decode_s)
-storage = Storage()  # change me: your site's numbers, such as metadata_ops_s=50_000
-twice = {"files": {"operations": 4, "requests": 2}, "packed": {"requests": 2}}  # a tree has an image and a mask
-ways = ways_of(sample_bytes) | {name: replace(WAYS[name], **counts) for name, counts in twice.items()}
+storage = Storage(latency_s=mine("01", "latency_ms") / 1000)  # change me: add metadata_ops_s=50_000, …
+work = Work(samples=trees, sample_bytes=sample_bytes, decode_s=mine("08", "cpu_ms") / 1000)
 
-# %% [markdown]
-# The *folded* cell lists the numbers that matter most:
-
-# %% jupyter={"source_hidden": true}
-mine, ask, yours = "measured by you", "default: ask your site", "default: put in your training"
-assumptions = {
-    "a tree": (f"{sample_bytes / 1000:,.0f} kB", f"{mine} on {report.samples}"),
-    "decode, crop, change colours": (f"{1000 * work.decode_s:.1f} ms of a CPU", f"{mine} in 08, without a mask"),
-    "metadata operations": (f"{storage.metadata_ops_s:,.0f} per second of all servers", ask),
-    "storage targets": (f"{storage.targets} of {storage.target_bytes_s / 1e9:g} GB/s, each of many hard disks", ask),
-    "a read request": (f"{1000 * storage.request_s:g} ms of a target (assumed)", ask),
-    "the packed file": (f"on {storage.stripes} targets", ask),
-    "page cache": (f"{storage.cache_bytes / 1e9:g} GB", ask),
-    "network of a node": (f"{storage.node_bytes_s / 1e9:g} GB/s", ask),
-    "a node": (f"{work.gpus} GPUs with {work.workers} workers each", ask),
-    "a step": (f"{work.batch} samples per GPU in {1000 * work.step_s:g} ms", yours),
+bytes_s = sample_bytes / storage.target_bytes_s  # seconds of a target for the bytes of a tree
+feeds = {  # trees per second for all nodes together
+    "files: metadata": storage.metadata_ops_s / 4,  # a look-up and an open, for the image and for the mask
+    "files: targets": storage.targets / (bytes_s + 2 * storage.request_s),
+    "packed": storage.stripes / (bytes_s + 2 * storage.request_s),
+    "shards": storage.targets / (bytes_s + sample_bytes / 1e6 * storage.request_s),  # reads of 1 MB
 }
-rows = (f"| {name} | {value} | {origin} |" for name, (value, origin) in assumptions.items())
-show.say("\n".join(["| number | value | from |", "|---|---|---|", *rows]))
+for name, rate in feeds.items():
+    print(f"{name:16} {rate:9,.0f} trees/s feed {rate / node_needs:5.1f} nodes")
+cpus = work.gpus * work.workers / work.decode_s
+print(f"{'decoding':16} {cpus:9,.0f} trees/s by the workers of each node, whose GPUs need {node_needs:,.0f}")
 
 # %% [markdown]
-# > **Predict.** On 64 nodes, which way has the shortest epoch: `files`, one `packed` file, `shards`, or a copy per node
-# > (`staged`)?
+# The division already names the limits. For whole trainings we also need queues and the time to copy, so we use the
+# simulation of notebook 11. A tree has two files, so it costs twice the operations of an image.
 
 # %%
-guess = "shards"  # change me: files, packed, shards or staged
-
-# %% [markdown]
-# The *folded* cell simulates an epoch of each way, and names its limit:
-
-# %% jupyter={"source_hidden": true}
-nodes = (1, 2, 4, 8, 16, 32, 64)
+twice = {"files": {"operations": 4, "requests": 2}, "packed": {"requests": 2}}
+ways = ways_of(sample_bytes) | {name: replace(WAYS[name], **counts) for name, counts in twice.items()}
 order = ("packed", "shards", "staged", "files")
-epochs = {name: {n: simulate(work, storage, ways[name], n).epoch_s for n in nodes} for name in order}
-fastest = min(epochs, key=lambda name: epochs[name][64])
-assumed = f"a model: {storage.metadata_ops_s:,.0f} operations/s, {storage.targets} targets, {1000 * storage.request_s:g} ms per request"
-drawn = {f"{name} ◂ your guess" if name == guess else name: line for name, line in epochs.items()}
-title = f"Forecast: on 64 nodes {fastest} has the shortest epoch"
-show.figure(figures.lines(drawn, title, x="nodes", y="seconds per epoch", log="xy", note=assumed, counted=True))
 for name in order:
     last = simulate(work, storage, ways[name], 64)
-    print(f"{name:7} {last.epoch_s:5.1f} s on 64 nodes, limited by {last.limit}; metadata servers are busy {last.use['metadata']:4.0%}")
+    busy = f"metadata servers are busy {last.use['metadata']:4.0%}"
+    print(f"{name:7} {last.epoch_s:5.1f} s per epoch on 64 nodes, limited by {last.limit}; {busy}")
 
 # %% [markdown]
-# Where a line halves with twice the nodes, the nodes are the limit. Where it is flat, they wait for what they share.
+# With the default storage, files and the packed file are limited by the targets. A sample needs two random reads, one for
+# the image and one for the mask, and each of them costs a target 0.5 ms. Therefore, on many nodes, one file that is read
+# at random is no faster than many files. Only files keep the metadata servers busy as well.
 #
-# With these defaults, files and the packed file are flat early. A sample needs two reads at random, image and mask,
-# and each takes 0.5 ms of a target. So on many nodes one file read at random is no faster than many. Only files also
-# keep the metadata servers busy.
-#
-# The shortest epoch need not give the shortest training. Before its first epoch `staged` copies the survey to every
-# node. With a *broadcast* ([notebook 07](07_stage_a_dataset.ipynb)) one node reads it and sends it to the
-# others. We forecast whole trainings, copy included:
+# The shortest epoch need not give the shortest training. With `staged`, each node copies the survey before the first
+# epoch. With a *broadcast* ([notebook 07](07_stage_a_dataset.ipynb)), one node reads it and sends it to the others.
+
 
 # %%
-planned = 10  # change me: epochs of your training
-
-
 def whole_training(epochs=planned, work=work, storage=storage, nodes=64):
-    """Seconds of a training for each way, copying included."""
+    """Return the seconds of a training for each way, with the time to copy."""
     found = {name: simulate(work, storage, way, nodes, epochs) for name, way in ways.items()}
     return {name: one.first_epoch_s + (epochs - 1) * one.epoch_s for name, one in found.items()}
 
 
 copied, read = trees * sample_bytes / 1e9, storage.targets * storage.target_bytes_s / 1e9
-print(f"64 nodes copy {copied:.0f} GB each, which each must have free in memory or on disk;")
-print(f"targets deliver {read:.0f} GB/s in all")
+print(f"Each of the 64 nodes copies {copied:.0f} GB, and needs this much free memory or disk.")
+print(f"All targets together deliver {read:.0f} GB/s, so the copies need {64 * copied / read:.0f} s.")
 
 # %% [markdown]
-# > **Predict.** After how many epochs has the copy of each node paid off, compared with shards? Divide the seconds of
-# > the copy (64 × 57 GB at 17 GB/s) by those that it saves per epoch (shards minus staged, above).
+# > **Predict.** After how many epochs have the copies paid off, compared with shards? Divide the seconds of the copies by
+# > the seconds that they save per epoch (shards minus staged, above).
 
 # %%
-guess = 5  # change me: epochs
+guess = None  # your guess, epochs: for example 5
 
 # %% [markdown]
 # The *folded* cell computes it, also for a broadcast, and draws the time of a whole training:
@@ -241,38 +257,39 @@ from smallfiles.measure.drawing import INK
 
 
 def first_paid(copy):
-    """The first number of epochs after which the copy is no longer slower than shards; None if there is none."""
+    """Return the first number of epochs after which the copy is not slower than shards, or None."""
     way, shards = (simulate(work, storage, ways[name], 64) for name in (copy, "shards"))
     ahead = way.first_epoch_s - shards.first_epoch_s, shards.epoch_s - way.epoch_s
     return next((n for n in range(1, 10_000) if ahead[0] <= (n - 1) * ahead[1]), None)
 
 
 paid = {name: first_paid(name) for name in ("staged", "broadcast")}
-trained = {n: whole_training(n) for n in (1, 2, 5, 10, 20, 40, 80)}
-drawn = {name: {n: times[name] for n, times in trained.items()} for name in (*order, "broadcast")}
+trained = {n: whole_training(n) for n in (1, 10, 20, 40, 60, 80)}
+drawn = {name: {n: times[name] for n, times in trained.items()} for name in ("shards", "staged", "broadcast")}
 now = whole_training()
-title = f"Forecast: on 64 nodes, {planned} epochs take least with {min(now, key=now.get)}"
-axes = {"x": "epochs", "y": "seconds of training", "log": "xy", "marks": {"planned": planned}}
-is_under = all(abs(times["packed"] / times["files"] - 1) < 0.1 for times in trained.values())
-note = assumed + "; packed lies under files" * is_under + "; ring: paid off"
-drawing = figures.lines(drawn, title, **axes, guess=guess, note=note, counted=True)
+title = f"Forecast: on 64 nodes, {min(now, key=now.get)} is the shortest way for {planned} epochs"
+assumed = f"a model: {storage.metadata_ops_s:,.0f} operations/s, {storage.targets} targets, {1000 * storage.request_s:g} ms per request"
+axes = {"x": "epochs", "y": "seconds of training", "marks": {"planned": planned}}
+drawing = figures.lines(drawn, title, **axes, guess=guess, note=f"{assumed}; ring: paid off", counted=True)
 (axes,) = drawing.figure.axes
-axes.set_ylim(top=8 * trained[80]["packed"])  # the words are above the lines
 for name, n in paid.items():
     if n and n <= 80:
-        crossing = n, whole_training(n)["shards"]
-        axes.plot(*crossing, "o", ms=9, mfc="none", mec=INK, zorder=6)
-        where, side = ((4, 6), "right") if name == "staged" else ((4, -14), "left")  # clear of the lines
-        axes.annotate(f"{n} {name}", crossing, where, textcoords="offset points", ha=side, fontsize=9, zorder=6)
+        axes.plot(n, whole_training(n)["shards"], "o", ms=9, mfc="none", mec=INK, zorder=6)
+        axes.annotate(f"{n} epochs", (n, whole_training(n)["shards"]), (6, -14), textcoords="offset points", fontsize=9)
 show.figure(drawing)
 print(f"{planned} epochs:", ", ".join(f"{name} {seconds:,.0f} s" for name, seconds in now.items()))
 for name, n in paid.items():
     print(f"{name:9} pays off against shards after {n:,} epochs" if n else f"{name} never pays off against shards")
 
+# %% [markdown]
+# The figure leaves out files and the packed file, because they need several times as long with these numbers. The line
+# above lists them.
+
 # %% [markdown] id="pack" tags=["core"]
 # ## 3 · Verify and stage
 #
-# Our few samples are in one file since section 1. `verify` reads it again:
+# Since section 1, our few samples are in one packed file. `verify` reads it again and compares every sample with what was
+# written:
 
 # %%
 from smallfiles.pack import verify
@@ -281,14 +298,17 @@ checked = verify(packed)
 print(f"{checked.samples} samples read again, problems: {checked.problems or 'none'}")
 
 # %% [markdown]
-# > **Predict.** The file was just read. How many times as fast is an epoch from a copy in `/dev/shm`: 10, 2, or not
-# > faster?
+# Now we copy the file to `/dev/shm`, which is memory. Linux counts how many bytes a process gets from disks, in the file
+# `/proc/self/io`. So we can count what a copy saves.
+#
+# > **Predict.** The packed file was just read. How many bytes does an epoch read from the disk without the copy, and how
+# > many with it?
 
 # %%
-guess = 2  # change me: so many times as fast; 1 if not faster
+guess = None  # your guess, bytes from the disk: for example {"where it is": 5_000_000, "staged": 0}
 
 # %%
-from smallfiles import formats, measure, staging
+from smallfiles import formats, staging
 
 
 def read_epoch(path):
@@ -298,15 +318,21 @@ def read_epoch(path):
     return len([bytes(reader.read(i)) + bytes(masks.read(i)) for i in range(len(reader))])
 
 
+def bytes_from_disk():
+    return int(dict(line.split(": ") for line in open("/proc/self/io"))["read_bytes"])
+
+
 with staging.staged(packed, config=staging.StageConfig(leave_bytes=256 << 20)) as copy:
-    places = {"where it is": lambda: read_epoch(packed), "staged": lambda: read_epoch(copy.path)}
-    reading = measure.compare(places, rounds=5, unit="samples")
-print(f"copied in {copy.seconds:.3f} s;", *(f" an epoch {name}: {reading.seconds(name):.4f} s" for name in places))
-print(f"from the copy {reading.times('staged', 'where it is').median:.1f} times as fast; your guess was {guess}")
+    for name, path in {"where it is": packed, "staged": copy.path}.items():
+        before = bytes_from_disk()
+        samples = read_epoch(path)
+        print(f"{name:11} {samples} samples, {bytes_from_disk() - before:,} bytes from the disk")
 
 # %% [markdown]
-# The copy gains nothing: the packed file was in the page cache, so both are in memory, and beside decoding neither
-# counts. Most of a survey larger than the memory is read from storage in each epoch. Then a copy can pay off
+# The copy saves nothing here. The packed file was already in the page cache, so both epochs read from memory. On a
+# machine whose memory is full, the page cache may have lost a part of the file, and then the first number is not zero.
+#
+# A survey that is larger than the memory of the node is read from the storage in each epoch. Then a copy can pay off
 # ([07](07_stage_a_dataset.ipynb)).
 #
 # You can now solve tasks 2 and 3 of [exercise 14](../exercises/14_wrap_up.ipynb).
@@ -314,7 +340,8 @@ print(f"from the copy {reading.times('staged', 'where it is').median:.1f} times 
 # %% [markdown] id="train" tags=["core"]
 # ## 4 · Train, and look at the waiting
 #
-# A batch has images and their masks, cropped together, the heights, and the ids as bytes with offsets:
+# A batch contains images and their masks, which are cropped together. It also contains the heights, and the ids as bytes
+# with offsets:
 
 # %%
 from smallfiles.images import RandomResizedCrop
@@ -328,17 +355,35 @@ for field, value in batch.items():
         print(f"{field:10} {value.dtype} {tuple(value.shape)}")
 
 # %% [markdown]
-# > **Predict.** Without workers, which share of the time does a training wait for its data?
+# A training waits if the next batch is not ready when a step ends. In plain PyTorch, you measure it with two clocks around
+# `next`:
+#
+# ```python
+# batches, waited, began = iter(loader), 0.0, time.perf_counter()
+# while True:
+#     asked = time.perf_counter()
+#     batch = next(batches, None)          # the training waits here
+#     waited += time.perf_counter() - asked
+#     if batch is None:
+#         break
+#     step(batch)
+# print(waited / (time.perf_counter() - began))
+# ```
+#
+# `train` of the toolbox does the same. Without workers, the training itself makes every batch, so it waits for each of
+# them.
+#
+# > **Predict.** How many percent of its time does this training wait without workers?
 
 # %%
-guess = 50  # change me: percent
+guess = None  # your guess, percent: for example 50
 
 # %%
 import torch
 
 from smallfiles.training import TrainConfig, train
 
-torch.set_num_threads(1)  # one CPU trains, so that the other can load
+torch.set_num_threads(1)  # one CPU trains, so that the other one can load
 waits = {}
 for workers in (0, 2):
     loader = LoaderConfig(batch=4, workers=workers, mode="main" if workers == 0 else "threads")
@@ -346,33 +391,33 @@ for workers in (0, 2):
     waits[f"{workers} workers"] = [round(100 * epoch.waiting_share, 1) for epoch in done.epochs]
 
 # %% [markdown]
-# The *folded* cell draws the waiting of each epoch:
+# The *folded* cell draws the share of waiting in each epoch:
 
 # %% jupyter={"source_hidden": true}
 from statistics import median
 
-title = f"Without workers this training waits for {median(waits['0 workers']):.0f}% of its time"
+title = f"Without workers, this training waits for {median(waits['0 workers']):.0f} % of its time"
 figures.bars(waits, title, x="share of the time spent waiting (%)", dots="epochs", guess=guess, guess_of="0", note="without the first batch of each epoch")
 
 # %% [markdown]
-# Without workers every batch is made while the model waits. Two workers (threads here) make the next ones during a
-# step. A GPU makes the steps shorter, but not the decoding, so two may be too few there.
+# Two workers (threads in this case) make the next batches during a step, so the training hardly waits. On a busy machine
+# the workers do not get a CPU of their own, and some waiting remains. A GPU makes the steps shorter, but not the
+# decoding. So two workers may be too few there.
 
 # %% [markdown] id="profile"
 # ### Watch your own training
 #
-# `smallfiles profile` runs a training unchanged, and says whether loading limits it. Without a training of yours, it
-# watches a stand-in. Its 1 worker needs 32 ms for a batch; a step takes 10 ms.
+# `smallfiles profile` runs a training without changing it, and says whether loading limits it. If you have no training at
+# hand, it watches a stand-in with one worker. This worker needs 32 ms for a batch, and a step needs 10 ms.
 #
-# > **Predict.** How many workers will it propose for the stand-in? (It adds one as a spare.)
+# **Your turn.** If you have a training here, name it below. It may run for a minute or two, and the report appears when
+# it ends.
 
 # %%
-guess = 2  # change me: workers that it proposes for the stand-in
 program = []  # change me: the words that start your training, such as ["python", "/path/to/train.py"]
 
 # %% [markdown]
-# **Your turn.** Name your training above, if you have one here, for a minute or two: the report appears when it ends.
-# The *folded* cell writes the stand-in, and runs `smallfiles profile -- …`:
+# The *folded* cell writes the stand-in and runs `smallfiles profile -- …`:
 
 # %% jupyter={"source_hidden": true}
 import os
@@ -406,30 +451,32 @@ told = subprocess.run(watch, env=where, capture_output=True, text=True).stderr
 print(*(line for line in told.splitlines() if "unknown" not in line), sep="\n")
 
 # %% [markdown]
-# For a few steps `profile` has batches ready, to measure the *headroom*. *Other* is work that is neither reading nor
-# decoding, here the sleep. The verdict names the limit and the next step. The *folded* cell tries that step:
+# For a few steps, `profile` prepares batches in advance in order to measure the *headroom*, which is the gain if data cost
+# nothing. *Other* is work that is neither reading nor decoding, here the sleep. The verdict names the limit and the next
+# step. The *folded* cell tries this step with the stand-in:
 
 # %% jupyter={"source_hidden": true}
 import re
 
 proposed = re.search(r"num_workers=(\d+)", told)
 if not program:
-    print(f"it proposes {proposed[1] if proposed else 'no number of'} workers; your guess was {guess}")
+    print(f"it proposes {proposed[1] if proposed else 'no number of'} workers")
 for workers in ("1", proposed[1]) if proposed and not program else ():
     done = subprocess.run([*stand_in, workers], capture_output=True, text=True)
-    print(f"num_workers={workers}: an epoch takes {done.stdout.strip()}")
+    print(f"num_workers={workers}: an epoch needs {done.stdout.strip()}")
 
 # %% [markdown]
 # <details>
-# <summary>Why this number, and why is the gain smaller?</summary>
+# <summary>Why this number, and why is the gain smaller than the forecast?</summary>
 #
-# On a calm machine four workers make a batch per step, and one is spare. They mostly sleep, so they may outnumber the
-# CPUs. The forecast leaves out the start of the workers, which a longer epoch hides.
+# A step needs 10 ms and a batch needs 32 ms, so four workers make a batch per step. `profile` adds a spare one. The
+# workers mostly sleep, so there may be more of them than CPUs. The forecast does not include the start of the workers,
+# which matters less in a longer epoch.
 #
 # </details>
 
 # %% [markdown] id="defend" tags=["core"]
-# ## 5 · Defend it
+# ## 5 · Defend your decision
 
 # %%
 worksheet.page()
@@ -438,11 +485,11 @@ worksheet.page()
 # **Your turn.** Write down which way you defend for 64 nodes, and the number from section 2 that decides.
 
 # %%
-way = None  # change me: "files", "packed", "shards", "staged" or "broadcast"
-because = f"{planned} epochs take … s"  # change me: the number that decides
+way = None  # change me: "files", "packed", "shards", "staged", or "broadcast"
+because = f"{planned} epochs need … s"  # change me: the number that decides
 
 # %% [markdown]
-# The *folded* cell puts your way beside the forecast:
+# The *folded* cell compares your way with the forecast:
 
 # %% jupyter={"source_hidden": true}
 times = whole_training()
@@ -453,23 +500,23 @@ else:
     limits = {name: simulate(work, storage, ways[name], 64).limit for name in (way, best)}
     wasted = 64 * work.gpus * (times[way] - times[best]) / 3600
     show.say(
-        f"You defend **{way}** for {trees:,} trees, because {because}. On 64 nodes {planned} epochs take {times[way]:,.0f} s, limited by {limits[way]}. "
+        f"You defend **{way}** for {trees:,} trees, because {because}. On 64 nodes, {planned} epochs need {times[way]:,.0f} s, limited by {limits[way]}. "
         + (
             "No other way is shorter."
             if way == best
-            else f"The shortest is **{best}**, {times[best]:,.0f} s, limited by {limits[best]}: yours costs {wasted:,.1f} GPU-hours more."
+            else f"The shortest way is **{best}** with {times[best]:,.0f} s, limited by {limits[best]}, so yours costs {wasted:,.1f} GPU-hours more."
         )
-        + f" Files: {times['files']:,.0f} s and {2 * trees:,} inodes."
+        + f" Files need {times['files']:,.0f} s and {2 * trees:,} inodes."
     )
 
 # %% [markdown]
-# Would it hold if a number is wrong? Change one at a time.
+# Would your decision hold if one of the numbers is wrong? Change one number at a time.
 #
-# > **Predict.** How many of these five change the shortest way: a tenth of the operations per second, a tenth of the
-# > time per request, a file on one target, four nodes, ten times the epochs?
+# > **Predict.** How many of these five changes make another way the shortest: a tenth of the operations per second, a
+# > tenth of the time per request, the packed file on one target, four nodes, ten times the epochs?
 
 # %%
-guess = 3  # change me: how many of the five
+guess = None  # your guess: for example 3
 
 # %%
 changes = {  # change me: add the number that you doubt most
@@ -486,29 +533,31 @@ print(f"{'seconds of a training':31}", *(f"{name:>9}" for name in ways), "  shor
 for (what, times), name in zip(results.items(), shortest):
     print(f"{what:31}", *(f"{seconds:9,.0f}" for seconds in times.values()), f"  {name}")
 turned = sum(name != shortest[0] for name in shortest)
-print(f"{turned} of {len(changes) - 1} change the shortest way; your guess was {guess}")
+print(f"{turned} of {len(changes) - 1} changes make another way the shortest")
 
 # %% [markdown]
-# Of these five, only more epochs change the decision. Files and packed *as it is* differ by chance in the simulation.
+# With the default storage, only more epochs change the decision. Files and the packed file *as it is* differ only by
+# chance in the simulation.
 #
-# - *A tenth of the operations* slows files, and little else.
-# - *A tenth of the time per request*, as on flash, helps the packed file most.
-# - *One target* for a file is Lustre's default. It makes the packed file and the copy of each node some 20 times as slow;
-#   a broadcast, which reads once, not even twice. Stripe the folder *before* packing
-#   ([11](11_choose_a_format.ipynb)).
-# - *On 4 nodes* the ways are closest: the nodes are nearly the limit. The copy makes staged and broadcast
-#   slower than shards.
+# - *A tenth of the operations* slows down files, and hardly anything else.
+# - *A tenth of the time per request*, as on flash storage, helps the packed file most.
+# - *One target* for a file is the usual default of Lustre. It makes the packed file, and the copy of each node, some 20
+#   times as slow. A broadcast reads the file only once, so it needs less than twice the time. Stripe the folder *before*
+#   you pack into it.
+# - *On 4 nodes*, the ways differ least, because the nodes themselves are nearly the limit. The time to copy makes staged
+#   and broadcast slower than shards.
 #
-# The broadcast assumes that `sbcast` fills the network: measure it. A node's page cache would change little: in 10
-# epochs each of 64 nodes seldom reads a tree twice. With 4 nodes, or 100 epochs, it changes more, as could a cache of
-# the servers that holds 57 GB.
+# The forecast of the broadcast assumes that `sbcast` uses the whole network, so measure it. The page cache of a node would
+# change little, because each of 64 nodes seldom reads a tree twice in 10 epochs. With 4 nodes, or with 100 epochs, it
+# changes more.
 #
 # You can now solve task 4 of [exercise 14](../exercises/14_wrap_up.ipynb).
 
 # %% [markdown] id="exercise"
 # ## Exercise
 #
-# [Exercise 14](../exercises/14_wrap_up.ipynb): find the faults of another delivery, pack it, and defend your decision.
+# In [Exercise 14](../exercises/14_wrap_up.ipynb), you find the faults of another delivery, pack it, and defend your
+# decision.
 
 # %% [markdown] id="cluster"
 # ## On the cluster
@@ -526,13 +575,13 @@ fields = " ".join(f"--field '{column}'" for column in columns)
 how = {"shuffle": seed, "options": tar.Options(max_bytes=100_000_000)} if taken == "shards" else {}
 command = f"{PackConfig(on_error='skip', **how).to_cli('survey/trees.csv', out)} {fields}"
 if taken is None:
-    say = "Decide in section 5; then run this cell again, and the commands of your way appear here. Until then, ask `advise`:"
+    say = "Decide in section 5. Then run this cell again, and the commands of your way appear here. Until then, ask `advise`:"
     show.say(f"{say}\n\n```bash\nsmallfiles advise survey/trees.csv --nodes 64 --epochs {planned} {fields}\n```")
     show.say("It counts one read per sample, and only the files that it finds. So run it on the whole survey, and trust section 2 where they differ.")
 else:
     show.say("Your way is files, so nothing is packed." if taken == "files" else f"```bash\n{first}{command}\n```")
 if taken == "shards":
-    show.say(f"{64 * work.gpus * work.workers:,} workers want as many shards, or a loader that splits shards as ours does.")
+    show.say(f"{64 * work.gpus * work.workers:,} workers need as many shards, or a loader that splits shards as ours does.")
 if taken in ("staged", "broadcast"):
     show.say(f"```bash\n{StageConfig().to_cli(out)}{' --broadcast' * (taken == 'broadcast')}\n```")
 
@@ -545,49 +594,51 @@ if taken in ("staged", "broadcast"):
 # %% [markdown] id="key-points"
 # ## Key points
 #
-# - Compare rows, images and masks by name before packing: equal counts can hide gaps.
-# - `pack` refuses what is missing; leaving samples out is a decision to write down.
-# - A forecast rests on many numbers, most of them your site's: try which change the decision.
-# - A copy is paid once: compare whole trainings, not epochs.
-# - A packed file is as fast as its targets: stripe its folder before you pack. On hard disks random requests limit it.
-# - The share of waiting in your own training is what all this is for: `smallfiles profile` tells it.
+# - Compare rows, images, and masks by name before you pack, because equal counts can hide gaps.
+# - `pack` refuses missing files. Leaving samples out is a decision, so write it down.
+# - Your own numbers decide about one node. What all nodes share, your site must tell you.
+# - A copy costs its time once, so compare whole trainings, not epochs.
+# - A packed file is only as fast as its targets, so stripe its folder before you pack.
+# - In the end, only the share of waiting in your own training counts. `smallfiles profile` measures it.
 
 # %% [markdown] id="quiz"
 # ## Check yourself
 #
-# **1.** A table has 60 rows, a folder 60 images. May you zip them? (a) Yes, the counts agree. (b) Yes, after sorting.
-# (c) No, join them by name.
+# **1.** A table has 60 rows, and a folder has 60 images. May you pair them in order? (a) Yes, the counts agree. (b) Yes,
+# after sorting. (c) No, join them by name.
 #
 # <details>
 # <summary>Answer</summary>
 #
-# **(c)**: here two rows have no image and two images no row, yet the counts agree. (b) After sorting, a gap shifts
-# the pairs that follow.
+# **(c)**. Here, two rows have no image and two images have no row, and yet the counts agree. (b) After sorting, a gap
+# shifts all the pairs that follow.
 #
 # </details>
 #
-# **2.** Your forecast says that GPUs are the limit for shards and for one packed file. Which do you take? (a) Shards.
-# (b) One file. (c) Either, by what else you need.
+# **2.** Your forecast says that the GPUs are the limit, for shards and for one packed file. Which do you choose? (a)
+# Shards. (b) One file. (c) Either of them.
 #
 # <details>
 # <summary>Answer</summary>
 #
-# **(c)**: both keep the GPUs busy. Random access speaks for one file, streaming from an object store for shards.
+# **(c)**. Both keep the GPUs busy, so let other needs decide. Choose one file if you need random access, and shards if you
+# stream from an object store.
 #
 # </details>
 #
-# **3.** A copy takes 60 s and saves 2 s per epoch, and you train 10 epochs. (a) Stage: each epoch is
-# shorter. (b) Do not stage. (c) Stage: from the second epoch on, the copy is free.
+# **3.** A copy needs 60 s and saves 2 s per epoch, and you train 10 epochs. (a) Stage, because each epoch is shorter. (b)
+# Do not stage. (c) Stage, because from the second epoch on the copy is free.
 #
 # <details>
 # <summary>Answer</summary>
 #
-# **(b)**: it pays off after 30 epochs. (a) Ten shorter epochs save 20 s, and the copy takes 60 s.
-# (c) Its reason is true, but these epochs do not save what the copy took before the first.
+# **(b)**. The copy pays off after 30 epochs. (a) Ten shorter epochs save 20 s, but the copy needs 60 s. (c) The reason is
+# true, but ten epochs save less than the copy costs.
 #
 # </details>
 
 # %% [markdown] id="next"
 # ## Next
 #
-# Your own training. Keep the page of your numbers, and look up what breaks in [12](12_when_it_breaks.ipynb).
+# Next comes your own training. Keep the page with your numbers. When something breaks, look it up in
+# [12](12_when_it_breaks.ipynb).

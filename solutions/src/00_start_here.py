@@ -3,8 +3,8 @@
 #
 # ★☆☆ · 5 minutes · after [notebook 00](../notebooks/00_start_here.ipynb)
 #
-# A colleague proposes to unpack the data set once per experiment. How often does it fit, where bytes and inodes are
-# limited?
+# A colleague proposes to unpack the data set once for each experiment. How many copies fit, if both the bytes and the
+# inodes are limited?
 
 # %% id="start"
 import sys
@@ -17,9 +17,9 @@ setup = start("ex00")
 # %% [markdown] id="task"
 # ## Task
 #
-# One copy takes `bytes_of_a_copy` bytes, and an inode for each of its `files` and `folders`. `bytes_free` and
-# `inodes_free` are what is left. Some file systems do not count inodes: then `inodes_free` is `None`. Return how many
-# whole copies fit, as a whole number.
+# One copy needs `bytes_of_a_copy` bytes, and one inode for each of its `files` and `folders`. `bytes_free` and
+# `inodes_free` say what is left. If a file system does not count inodes, `inodes_free` is `None`. Return how many complete
+# copies fit, as a whole number.
 #
 # --8<-- solution
 # --8<-- stub
@@ -31,7 +31,7 @@ setup = start("ex00")
 def copies_that_fit(
     bytes_free: int, inodes_free: int | None, files: int, folders: int, bytes_of_a_copy: int
 ) -> int:
-    """How many whole copies fit."""
+    """Return how many complete copies fit."""
     # --8<-- solution
     by_bytes = bytes_free // bytes_of_a_copy
     if inodes_free is None:
@@ -52,29 +52,29 @@ verdict
 # <details>
 # <summary>Hint 1: two limits</summary>
 #
-# Compute how often a copy fits into the bytes, and how often into the inodes. Which of the two numbers counts?
+# Compute how many copies fit into the bytes, and how many fit into the inodes. Which of the two numbers decides?
 #
 # </details>
 #
 # <details>
 # <summary>Hint 2: whole numbers</summary>
 #
-# In Python `7 / 2` is `3.5` and `7 // 2` is `3`. Note that `//` binds tighter than `+`.
+# In Python, `7 / 2` is `3.5`, and `7 // 2` is `3`. Note that `//` binds more tightly than `+`.
 #
 # </details>
 #
 # <details>
 # <summary>Hint 3: None is not zero</summary>
 #
-# `if not inodes_free` is true for 0 too, and then nothing fits. Ask `if inodes_free is None`.
+# `if not inodes_free` is also true for 0, but with 0 inodes nothing fits. Write `if inodes_free is None` instead.
 #
 # </details>
 
 # %% [markdown] id="use"
 # ## With your numbers
 #
-# ImageNet has 1,331,167 images, 155 GB as downloaded, in 2,003 folders once both splits are sorted by class. When the
-# check has passed, this cell computes how many copies would fit into this file system, and into your quota.
+# ImageNet has 1,331,167 images with 155 GB together. They lie in 2,003 folders when both splits are sorted by class. When
+# the check has passed, this cell computes how many copies fit into this file system, and how many into your quota.
 
 # %% id="imagenet"
 quota_bytes, quota_inodes = 2_000_000_000_000, 3_000_000  # change me: your quota
@@ -87,4 +87,4 @@ else:
     quota = copies_that_fit(quota_bytes, quota_inodes, **imagenet)
     bytes_alone = copies_that_fit(quota_bytes, None, **imagenet)
     show.say(f"ImageNet fits **{copies}** times into this {here.kind}.")
-    show.say(f"Into the quota it fits **{quota}** times; its bytes alone have room for {bytes_alone}.")
+    show.say(f"It fits **{quota}** times into the quota. If only bytes counted, it would fit {bytes_alone} times.")

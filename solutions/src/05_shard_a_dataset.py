@@ -3,8 +3,9 @@
 #
 # ★★☆ · 30 minutes · after [notebook 05](../notebooks/05_shard_a_dataset.ipynb)
 #
-# A training run has `ranks` processes, one per GPU, and each rank has `workers` that read for it. No process
-# coordinates them: each worker calls your function with its own numbers and reads the shards that it returns.
+# A training run has `ranks` processes, one per GPU, and each rank has `workers` processes that read for it. Nobody
+# coordinates them. Each worker calls your function with its own numbers and reads the shards that the function returns.
+# [Notebook 10](../notebooks/10_run_it_on_many_nodes.ipynb) (section 2) shows what happens if the split is wrong.
 
 # %% id="start"
 import sys
@@ -17,15 +18,15 @@ setup = start("ex05")
 # %% [markdown] id="deal"
 # ## Task 1
 #
-# Return the shards that one worker of one rank reads. Ranks and workers count from 0. Each shard goes to exactly
-# one process. Ranks differ by one shard at most, and so do the workers of a rank; some may get none:
+# Return the shards that one worker of one rank reads. Ranks and workers are numbered from 0. Each shard goes to exactly
+# one worker. Ranks differ by one shard at most, and so do the workers of a rank. Some may get no shard.
 #
 # `my_shards(shards: list[str], rank: int, ranks: int, worker: int, workers: int) -> list[str]`
 
 
 # %% id="deal-answer"
 def my_shards(shards: list[str], rank: int, ranks: int, worker: int, workers: int) -> list[str]:
-    """The shards of one worker of one rank."""
+    """Return the shards of one worker of one rank."""
     # --8<-- solution
     of_rank = shards[rank::ranks]
     return of_rank[worker::workers]
@@ -44,23 +45,23 @@ dealt
 # <details>
 # <summary>Hint 1: two steps</summary>
 #
-# First find the shards of the rank, as if it had one worker. Then split these over its workers.
+# First find the shards of the rank, as if it had only one worker. Then split these shards over its workers.
 #
 # </details>
 #
 # <details>
 # <summary>Hint 2: deal in turn</summary>
 #
-# `cards[1::3]` takes every third card, starting with number 1. Nothing is rounded, nothing is left over, and an empty
-# result needs no special case.
+# `cards[1::3]` is every third card, beginning with number 1. Nothing is rounded, no card is left over, and an empty
+# result does not need a special case.
 #
 # </details>
 
 # %% [markdown] id="shuffle"
 # ## Task 2
 #
-# Now each epoch has an order of its own, which depends only on `seed` and `epoch`. Shards change workers from epoch to
-# epoch, and the rules of task 1 still apply:
+# Now each epoch has its own order, which depends only on `seed` and `epoch`. Shards go to other workers from epoch to
+# epoch. The rules of task 1 still apply:
 #
 # `my_shards_in_epoch(shards: list[str], rank: int, ranks: int, worker: int, workers: int, seed: int, epoch: int)
 # -> list[str]`
@@ -72,7 +73,7 @@ import random
 def my_shards_in_epoch(
     shards: list[str], rank: int, ranks: int, worker: int, workers: int, seed: int, epoch: int
 ) -> list[str]:
-    """The shards of one worker in one epoch, in order."""
+    """Return the shards of one worker in one epoch, in order."""
     # --8<-- solution
     deck = list(shards)
     random.Random(f"{seed} {epoch}").shuffle(deck)
@@ -90,25 +91,25 @@ shuffled
 # <details>
 # <summary>Hint 1: shuffle or split first</summary>
 #
-# If each process shuffles the shards it was dealt, it keeps these shards forever. So shuffle first. Then all processes
-# must shuffle alike, without communicating.
+# If each worker shuffles only its own shards, it keeps these shards forever. So shuffle first, and split afterwards. Then
+# all workers must find the same order without communicating.
 #
 # </details>
 #
 # <details>
 # <summary>Hint 2: the same order everywhere</summary>
 #
-# `random.Random("any text")` is a separate generator, and equal texts give equal numbers on every machine. Its
-# `shuffle` changes a list in place, so copy the list first.
+# `random.Random("any text")` is a separate generator. The same text gives the same numbers on every machine. Its `shuffle`
+# changes a list in place, so copy the list first.
 #
 # </details>
 
 # %% [markdown] id="equal"
 # ## Task 3
 #
-# Ranks have unequal numbers of batches, and must all end after the same number. `batches` are those of one rank: one or
-# more, which can be read again, as a DataLoader can. Return an iterator over exactly `count`: a rank with too few begins
-# again, one with too many stops:
+# Ranks have unequal numbers of batches, but all must end after the same number. `batches` belong to one rank. There is at
+# least one, and they can be read again. Return an iterator over exactly `count` batches. A rank with too few begins again,
+# and a rank with too many stops.
 #
 # `exactly(batches: Iterable, count: int) -> Iterator`
 
@@ -118,7 +119,7 @@ from collections.abc import Iterable, Iterator
 
 
 def exactly(batches: Iterable, count: int) -> Iterator:
-    """So many batches, from as many passes as that takes."""
+    """Return an iterator over `count` batches, from as many passes as it needs."""
     # --8<-- solution
     passes = itertools.repeat(batches)
     return itertools.islice(itertools.chain.from_iterable(passes), count)
@@ -135,25 +136,25 @@ equal
 # <details>
 # <summary>Hint 1: a loop in a loop</summary>
 #
-# The inner loop is one pass over `batches`, the outer one repeats it. A function with `yield` returns an iterator, and
-# `return` in it ends it.
+# The inner loop is one pass over `batches`, and the outer loop repeats it. A function with `yield` returns an iterator, and
+# `return` inside the function ends the iterator.
 #
 # </details>
 #
 # <details>
 # <summary>Hint 2: why not cycle</summary>
 #
-# `itertools.cycle` keeps each element of the first pass, so in the second one all batches are in memory.
-# `itertools.chain.from_iterable(itertools.repeat(batches))` asks for a new pass instead; `itertools.islice` ends it.
+# `itertools.cycle` keeps each element of the first pass, so all batches are in memory when the second pass begins.
+# `itertools.chain.from_iterable(itertools.repeat(batches))` asks for a new pass instead. `itertools.islice` ends it.
 #
 # </details>
 
 # %% [markdown] id="use"
 # ## With your functions
 #
-# The first cell packs the images into shards of 60. In the second, 2 ranks of 3 workers read one epoch as your functions
-# direct. Here a rank may begin again, because your shuffle is told its epoch. With `detshuffle` before the splits, which
-# counts passes, it may not (section 6 of the notebook).
+# The first cell packs the images into shards of 60. In the second cell, 2 ranks with 3 workers each read one epoch as your
+# functions tell them. Here a rank may begin again, because your shuffle is told the number of the epoch. With `detshuffle`
+# before the splits, a rank may not begin again, because `detshuffle` counts the passes (section 5 of the notebook).
 
 # %% id="read"
 import tempfile

@@ -3,8 +3,8 @@
 #
 # ★★★ · 40 minutes · after [notebook 14](../notebooks/14_wrap_up.ipynb)
 #
-# Another survey has arrived, with other faults. Find them, pack what is whole, and defend your decision. The check makes
-# deliveries of its own, so nothing can be looked up.
+# Another survey has arrived, and it has other faults. Find them, pack the complete samples, and defend your decision. The
+# check makes its own deliveries, so you cannot look up the answers.
 
 # %% id="start"
 import sys
@@ -23,8 +23,8 @@ print(*sorted(path.relative_to(delivery).as_posix() for path in delivery.rglob("
 # %% [markdown] id="faults"
 # ## Task 1: the faults
 #
-# Return the ids of `survey/trees.csv` (column `id`) without `images/ID.jpg` or `masks/ID.png`, the images without a
-# row, and the images that cannot be decoded, as sets under `"no image"`, `"no mask"`, `"no row"`, `"damaged"`:
+# Compare the column `id` of `survey/trees.csv` with the names `images/ID.jpg` and `masks/ID.png`. Return four sets of ids:
+# rows under `"no image"` and `"no mask"`, images under `"no row"`, and images that cannot be decoded under `"damaged"`.
 #
 # `faults(folder: Path) -> dict[str, set[str]]`
 
@@ -37,7 +37,7 @@ from PIL import Image
 
 
 def faults(folder: Path) -> dict[str, set[str]]:
-    """The ids of each fault."""
+    """Return the ids of each fault."""
     # --8<-- solution
     survey = folder / "survey"
     with (survey / "trees.csv").open() as table:
@@ -66,22 +66,22 @@ found
 # <details>
 # <summary>Hint 1: sets</summary>
 #
-# Three sets of ids, of rows, images and masks; then differences of sets.
+# Make three sets of ids, one each for rows, images, and masks. Each fault is the difference of two sets.
 #
 # </details>
 #
 # <details>
 # <summary>Hint 2: damaged</summary>
 #
-# `Image.open` reads only the header. `.load()` decodes, and raises an `OSError` if the file is cut off.
+# `Image.open` reads only the header. `.load()` decodes the image, and it raises an `OSError` if the file is truncated.
 #
 # </details>
 
 # %% [markdown] id="packed"
 # ## Task 2: the packed file, and the list
 #
-# Pack the whole samples of the table into `out`: image, mask, species as label, height as a value. Leave out only what is
-# not whole, and return why, by id, for those who decide about it:
+# Pack the complete samples of the table into `out`, with image, mask, the species as label, and the height as a value.
+# Leave out only incomplete samples. Return the reason for each of them by its id.
 #
 # `packed(folder: Path, out: Path) -> dict[str, str]`
 
@@ -91,7 +91,7 @@ from smallfiles.pack import PackConfig, pack
 
 
 def packed(folder: Path, out: Path) -> dict[str, str]:
-    """One file with all whole samples; the reason for each row that is left out, by id."""
+    """Pack all complete samples, and return the reason for each row that is left out, by id."""
     # --8<-- solution
     columns = ("image=images/{id}.jpg", "mask=masks/{id}.png", "label=species")
     source = sources.load(folder / "survey" / "trees.csv", columns=columns)
@@ -110,23 +110,23 @@ whole
 # <details>
 # <summary>Hint 1: the source</summary>
 #
-# `sources.load(table, columns=(…))`, with templates such as `image=images/{id}.jpg`, as in section 1 of the notebook.
+# Use `sources.load(table, columns=(…))` with templates such as `image=images/{id}.jpg`, as in section 1 of the notebook.
 #
 # </details>
 #
 # <details>
-# <summary>Hint 2: what is not whole</summary>
+# <summary>Hint 2: incomplete samples</summary>
 #
-# `pack` refuses it, unless `PackConfig` says `on_error="skip"`. Its report has it in `skipped`, each with `key`, the path
-# of the image, and `reason`.
+# `pack` refuses them unless you pass `PackConfig(on_error="skip")`. Then its report lists them in `skipped`. Each entry has
+# a `key`, which is the path of the image, and a `reason`.
 #
 # </details>
 
 # %% [markdown] id="break-even"
 # ## Task 3: the copy
 #
-# A copy on each node takes `copy_s` once, and then shortens an epoch from `other_epoch_s` to `staged_epoch_s`. Return the
-# smallest whole number of epochs after which it has paid off, and `math.inf` if it never does:
+# A copy on each node needs `copy_s` once. Then it shortens an epoch from `other_epoch_s` to `staged_epoch_s`. Return the
+# smallest whole number of epochs after which the copy has paid off, or `math.inf` if it never pays off:
 #
 # `break_even(copy_s: float, other_epoch_s: float, staged_epoch_s: float) -> float`
 
@@ -135,7 +135,7 @@ import math
 
 
 def break_even(copy_s: float, other_epoch_s: float, staged_epoch_s: float) -> float:
-    """Epochs after which the copy has saved its own time."""
+    """Return the epochs after which the copy has saved its own time."""
     # --8<-- solution
     saved_s = other_epoch_s - staged_epoch_s
     return math.ceil(copy_s / saved_s) if saved_s > 0 else math.inf
@@ -152,23 +152,23 @@ paid
 # <details>
 # <summary>Hint 1: one division</summary>
 #
-# The seconds that are paid once, divided by the seconds that each epoch saves.
+# Divide the seconds that the copy needs once by the seconds that it saves in each epoch.
 #
 # </details>
 #
 # <details>
 # <summary>Hint 2: never</summary>
 #
-# A copy that saves nothing, or makes the epoch longer, never pays off. `math.ceil` rounds up.
+# A copy never pays off if it saves nothing or makes the epoch longer. `math.ceil` rounds up.
 #
 # </details>
 
 # %% [markdown] id="defence"
 # ## Task 4: the defence
 #
-# `numbers`: for *all* nodes `opens_per_s` and `read_mb_s` of the storage; `tree_mb`; `cpu_ms` of one CPU per tree.
-# Opens, reads and decoding overlap. Requests cost nothing (shards are read in order). Return the seconds of the
-# training as `"files"`, `"shards"`, `"staged"`, and the first shortest as `"way"`:
+# `numbers` has `opens_per_s` and `read_mb_s` of the storage for *all* nodes, and `tree_mb` and `cpu_ms` per tree. Opens,
+# reads, and decoding overlap, and requests cost nothing. Return the seconds of the training as `"files"`, `"shards"`, and
+# `"staged"`, and the first shortest of them as `"way"`:
 #
 # `defence(trees, nodes, cpus, epochs, numbers) -> dict`
 
@@ -176,7 +176,7 @@ paid
 
 
 def defence(trees: int, nodes: int, cpus: int, epochs: int, numbers: dict[str, float]) -> dict:
-    """Seconds of a training for each way to store, and the shortest."""
+    """Return the seconds of a training for each way, and the name of the shortest."""
     # --8<-- solution
     opens_s = 2 * trees / numbers["opens_per_s"]
     read_s = trees * numbers["tree_mb"] / numbers["read_mb_s"]
@@ -200,23 +200,23 @@ defended
 # <details>
 # <summary>Hint 1: an epoch</summary>
 #
-# What overlaps takes as long as its longest part: of opens, reads and decoding for files, of the last two for shards.
-# A staged epoch only decodes; reading memory takes no time here. All nodes share the storage; CPUs come with each
-# node.
+# Work that overlaps needs as long as its longest part. For files, these parts are opens, reads, and decoding. For shards,
+# they are reads and decoding. A staged epoch only decodes, because we assume that reading memory needs no time. All nodes
+# share the storage, and each node has its own CPUs.
 #
 # </details>
 #
 # <details>
 # <summary>Hint 2: the training</summary>
 #
-# Every epoch counts, and the copy comes before the first one, once. Each node reads the whole set for it.
+# Add up all epochs. The copy comes once, before the first epoch, and each node reads the whole data set for it.
 #
 # </details>
 
 # %% [markdown] id="use"
 # ## With your numbers
 #
-# When all checks have passed, your functions process this delivery:
+# When all checks have passed, this cell uses your functions on the delivery above:
 
 # %% id="compare"
 from smallfiles import formats
@@ -237,14 +237,14 @@ else:
     show.say(f"500,000 trees on 64 nodes of 32 CPUs, by epochs: **{ways}**.")
 
 # %% [markdown] id="ask"
-# For 100 epochs and these numbers a copy is the shortest. How many times as fast may the storage read before shards are
-# shorter? Write a factor; the cell accepts it if it is right within a fifth:
+# With these numbers and 100 epochs, a copy is the shortest way. How many times as fast may the storage read before shards
+# become shorter? Write a factor. The cell accepts it if it is right within a fifth.
 
 
 
 # %% id="ask-answer"
 def way_at(times: float) -> str:
-    """The way for 100 epochs, if the storage reads so many times as fast."""
+    """Return the shortest way for 100 epochs if the storage reads `times` as fast."""
     return defence(500_000, 64, 32, 100, mine | {"read_mb_s": times * site["read_mb_s"]})["way"]
 
 
@@ -266,9 +266,9 @@ else:
 # <details>
 # <summary>Answer</summary>
 #
-# With 113 kB per tree and 1.2 ms to decode it, about four times; on a slower CPU less, on a faster one more. A copy saves the seconds by
-# which reading an epoch takes longer than decoding it, and it costs 64 times the reading. On slower storage the copy
-# stays the shortest, however slow it is. `opens_per_s` matters only to files: here it takes about six times as many
-# before they are as fast as shards.
+# The factor is about four if a tree has 113 kB and needs 1.2 ms to decode. It is smaller on a slower CPU, and larger on a
+# faster one. In each epoch, a copy saves the seconds by which reading takes longer than decoding, and it costs 64 times the
+# reading. On slower storage, the copy remains the shortest way, however slow the storage is. `opens_per_s` matters only to
+# files. The storage would need about six times as many opens per second before files are as fast as shards.
 #
 # </details>

@@ -1,4 +1,4 @@
-"""What notebook 05 says about the epochs of webdataset, where no cell of it shows it."""
+"""What notebooks 05 and 10 say about the epochs of webdataset, where no cell of them shows it."""
 
 from collections import Counter
 
