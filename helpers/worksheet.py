@@ -119,10 +119,18 @@ def recorded(notebook: str, name: str) -> Value:
         name: Its name in `NUMBERS`.
 
     Raises:
-        UsageError: The name is unknown.
+        UsageError: The name is unknown, or the course has no such record.
     """
     _number(notebook, name)
-    return _read(_recorded_path())[notebook][name]["value"]  # type: ignore[no-any-return]
+    path = _recorded_path()
+    found = _read(path).get(notebook, {}).get(name)
+    if found is None:
+        raise UsageError(
+            f"{path} has no {name} of notebook {notebook}",
+            expected="the numbers of the recorded machine",
+            next_step=f"Copy the whole course, or measure your own number with notebook {notebook}",
+        )
+    return found["value"]  # type: ignore[no-any-return]
 
 
 def missing() -> list[str]:

@@ -708,6 +708,7 @@ show.command(TrainConfig(loader=LoaderConfig(workers=2), checkpoint=Path("checkp
 #
 # - Check torchrun's variables first, then the step of `srun`. A job script, an salloc shell and a laptop are alone.
 # - Only a count over all ranks shows that each sample was read once.
+# - Shards must be dealt out twice, over the ranks and over the workers. A forgotten split raises no error.
 # - If more nodes read no faster, but with a copy each they do, the storage is full: stage, or use fewer nodes.
 # - Request a signal before the time limit, write a checkpoint, and requeue the job.
 # - A job script passes the CPUs on to `srun`.

@@ -161,8 +161,8 @@ for name in ("files", "tar"):
     print(f"{name}: {sum(path.endswith(('.jpg', '.tar')) for path in list(opened))} opens for 100 images")
 
 # %% [markdown]
-# The tar file was opened once, before this cell. Reading images from it needs no further open, because we know where
-# each image begins. The same holds for all packed formats.
+# The tar file was opened once, before this cell. It need not be opened again, because we know where each image begins.
+# The same is true for all packed formats.
 #
 # The toolbox writes six formats with one function, and it opens all of them with one function:
 
@@ -208,8 +208,8 @@ axes = {"x": "look-ups, opens, and listings per image; 100 images read", "base":
 figures.bars(operations, title, **axes, guess=(guess or {}).get("files"), guess_of="files")
 
 # %% [markdown]
-# A plain file costs two *metadata operations* per image, a look-up and an open. A packed file costs a handful of them
-# when it is opened, and then none. The more images you read, the closer its cost per image comes to zero.
+# A plain file costs two *metadata operations* per image, a look-up and an open. (Lustre and NFSv4 can send both in one
+# request. Our forecasts count two.) A packed file costs a handful of operations when it is opened, and then none.
 #
 # The reads go to other servers, which hold the data. The kernel may split one read into several, so there can be more
 # than one read per image. LMDB maps its file into memory, and the kernel fetches it in pages of 4 kB.
@@ -374,7 +374,8 @@ for name, rate in ways.items():
     print(f"{name:24}", *(f"{min(100, 100 * rate / (n * node_needs)):8.3g}%" for n in (1, 10, 100)))
 
 # %% [markdown]
-# The division ignores queues and the time to copy. `saturation` and `simulate` of the toolbox include them:
+# The division ignores queues and the time to copy. `saturation` of the toolbox does the same division for each way, and
+# `simulate` adds the queues and the copies:
 
 # %%
 from dataclasses import replace
@@ -391,7 +392,7 @@ for name, (storage, way) in cases.items():
     print(f"{name:21} feeds {most:4.1f} nodes; 100 nodes: {found.epoch_s:4.0f} s per epoch{copied}")
 
 # %% [markdown]
-# At 100 nodes, files with a busy metadata server take about 14 times as long as one striped packed file, and shards are
+# At 100 nodes, files with a busy metadata server need about 14 times as long as one striped packed file, and shards are
 # three times as fast as that file. A copy on each node makes the epochs shortest, but all nodes must copy first: against
 # shards, the copies pay off after about 90 epochs. A *broadcast* (`sbcast`, [notebook 07](07_stage_a_dataset.ipynb))
 # reads the file once and copies in a quarter of the time.
@@ -478,7 +479,7 @@ figures.bars(advice.hours, title, **axes, guess=guess, guess_of="files", note="a
 # <details>
 # <summary>Answer</summary>
 #
-# It advises shards, which take 5.8 hours. The packed file takes 6.5 hours, because each image is a request and the
+# It advises shards, which need 5.8 hours. The packed file needs 6.5 hours, because each image is a request and the
 # workers cannot hide the whole queue.
 #
 # </details>

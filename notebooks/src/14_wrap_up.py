@@ -188,8 +188,8 @@ show.say("\n".join(["| my number | what it decides |", "|---|---|", *rows]))
 # The first two lines tell you about one node that reads plain files. If files feed less than 100 % of one node, they
 # cannot feed 64.
 #
-# Your numbers come from one node. What all nodes share, only your site knows: ask for it, and put it here. The limits
-# are divisions, as in [notebook 11](11_choose_a_format.ipynb).
+# Your numbers come from one node. Only your site knows what all nodes share, so ask for these numbers and put them here.
+# The limits are divisions, as in [notebook 11](11_choose_a_format.ipynb).
 
 # %%
 from smallfiles.scaling import WAYS, Storage, Work, simulate, ways_of
