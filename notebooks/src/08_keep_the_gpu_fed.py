@@ -4,26 +4,32 @@
 # **Minutes** 40 · **Machine** any Linux computer with two CPUs, no GPU needed · **Needs** nothing · **Data** 240
 # synthetic images
 #
-# A packed file, once staged or cached, delivers bytes faster than CPUs decode them. A GPU needs batches: images that
-# CPUs have decoded, cropped, scaled and stacked. This work usually decides how long it waits.
+# A GPU can only train if batches are ready: images that CPUs have decoded, cropped, scaled and stacked. Once the data set
+# is packed, and staged or cached, this work decides how long the GPU waits. In this notebook you measure the work, learn
+# how to do less of it, and see whether the GPU waits.
 
 # %% [markdown] id="questions"
 # ## Questions
 #
-# - Where does the time of a batch go?
+# - Which stage of a batch costs the most?
 # - How many workers does a `DataLoader` need?
-# - When does a ring of ready batches in memory help?
+# - How do I see that a GPU waits for data?
+# - When does it help to keep batches in a ring in memory?
 
 # %% [markdown] id="objectives"
 # ## After this you can
 #
-# - name the stage to improve,
-# - put decoding, cropping and scaling in the cheapest order,
-# - choose a `DataLoader`'s settings by measuring,
-# - tell when a ring helps.
+# - name the stage that you should improve,
+# - decode, crop and scale in the cheapest order,
+# - choose the settings of a `DataLoader`,
+# - measure how long training waits, and read a GPU's gauge correctly,
+# - say whether a ring would help.
 
 # %% [markdown] id="setup"
 # ## Set up
+#
+# The findings of this notebook are counts, simulations and processor times, so they are the same on a busy machine. The
+# measured curves of section 3 and the measured bars of section 5 are not: they need CPUs that no other program uses.
 
 # %% id="start"
 import sys
@@ -34,11 +40,11 @@ from helpers import figures, show, start, worksheet
 setup = start("08")
 
 # %%
+import heapq
 import io
 import time
-from functools import partial
-from statistics import median
 
+import matplotlib.pyplot as plt
 import numpy as np
 import torch
 from PIL import Image
@@ -47,9 +53,12 @@ from torch.utils.data import DataLoader, Dataset
 from smallfiles import formats, images, measure
 
 # %% [markdown]
-# The folded cell packs the images, and opens the packed file as `reader`.
+# The folded cell packs the images into one file and opens it as `reader`.
 
 # %% jupyter={"source_hidden": true}
+from functools import partial
+from statistics import median
+
 from smallfiles.pack import PackConfig, pack
 
 source, packed = setup.source(), setup.scratch / "train.arrow"
@@ -58,30 +67,32 @@ if not packed.exists():
 reader = formats.open(packed)
 
 # %% [markdown] id="recall"
-# > **Recall** (06). Two forked workers `seek` and `read` in one open file. What goes wrong, and what cures it?
+# > **Recall** (06). Two forked workers use the same open file. Each calls `seek` and then `read`. What goes wrong, and how
+# > do you fix it?
 #
 # <details>
 # <summary>Answer</summary>
 #
-# They share its position, so one reads where the other has moved to, without an error. `os.pread` names the position in
-# each read.
+# The workers share the position in the file. One worker moves it while the other is about to read, so the other worker
+# reads the wrong bytes, without an error. `os.pread` fixes this, because each call says where to read.
 #
 # </details>
 
 # %% [markdown] id="follow" tags=["core"]
 # ## 1 · Follow a batch
 #
-# A [forum post](https://discuss.pytorch.org/t/pytorch-dataset-dataloader-classes/136830) asked how to keep a GPU busy
-# with random *views* of images: scale the shorter side to a random length from 256 to 480 pixels, then cut out 224 x
-# 224 pixels. A batch of views is made in five stages:
+# In a [forum post](https://discuss.pytorch.org/t/pytorch-dataset-dataloader-classes/136830), somebody asked how to keep a
+# GPU busy with random *views* of images. A view is made like this: scale the image so that its shorter side gets a random
+# length from 256 to 480 pixels, then cut out a square of 224 x 224 pixels. A batch of views is made in five stages:
 #
-# - *read* the bytes,
-# - *decode* JPEG to pixels,
-# - *augment* the pixels to a view,
-# - *collate* the views to a batch,
-# - *send* the batch from a worker to training.
+# - *read* the bytes of each file,
+# - *decode* them from JPEG to pixels,
+# - *augment* the pixels: crop and scale them to a view,
+# - *collate* the views into one batch,
+# - *send* the batch from a worker process to the training process.
 #
-# We compare programs that make almost the same views. The folded cell draws one at random per image.
+# We compare five programs that make almost the same views. The folded cell picks a random view for each image, so that all
+# programs make the same one.
 
 # %% jupyter={"source_hidden": true}
 from collections import namedtuple
@@ -104,8 +115,8 @@ def draw_view(index):
 views = [draw_view(index) for index in range(len(reader))]
 
 # %% [markdown]
-# The first program makes a common mistake: it scales the whole image as floats, then crops. It yields the name of each
-# stage that is done.
+# The first program makes a common mistake. It converts the whole image to floats and scales it, and only then it crops.
+# Each program yields the stage and the result of each step, so that we can count and time them.
 
 # %%
 from torchvision.transforms.v2 import functional as F
@@ -114,13 +125,13 @@ from torchvision.transforms.v2 import functional as F
 def floats_first(data, view):
     picture = Image.open(io.BytesIO(data)).convert("RGB")
     yield "decode", picture
-    pixels = F.to_dtype(F.to_image(picture), torch.float32, scale=True)
-    whole = F.resize(pixels, [view.short])  # the new length of the shorter side
+    yield "augment", (pixels := F.to_dtype(F.to_image(picture), torch.float32, scale=True))
+    yield "augment", (whole := F.resize(pixels, [view.short]))  # the new length of the shorter side
     yield "augment", F.crop(whole, view.top, view.left, 224, 224)
 
 
 # %% [markdown]
-# The second crops first. `view.box` is the view's place in the file.
+# The second program crops first. `view.box` says which part of the file's pixels the view shows.
 
 
 # %%
@@ -128,11 +139,12 @@ def crop_first(data, view):
     picture = Image.open(io.BytesIO(data)).convert("RGB")
     yield "decode", picture
     part = F.crop(F.to_image(picture), *view.box)
-    yield "augment", F.resize(F.to_dtype(part, torch.float32, scale=True), [224, 224])
+    yield "augment", (floats := F.to_dtype(part, torch.float32, scale=True))
+    yield "augment", F.resize(floats, [224, 224])
 
 
 # %% [markdown]
-# **Your turn.** The third program is yours. Change its last line so that it scales bytes instead of floats.
+# **Your turn.** The third program is yours. Change its last two lines so that it scales bytes instead of floats.
 
 
 # %%
@@ -140,20 +152,21 @@ def mine(data, view):
     picture = Image.open(io.BytesIO(data)).convert("RGB")
     yield "decode", picture
     part = F.crop(F.to_image(picture), *view.box)
-    yield "augment", F.resize(F.to_dtype(part, torch.float32, scale=True), [224, 224])  # change me: keep bytes
+    yield "augment", (floats := F.to_dtype(part, torch.float32, scale=True))  # change me: no floats
+    yield "augment", F.resize(floats, [224, 224])  # change me: scale the bytes
 
 
 # %% [markdown]
 # <details>
-# <summary>The line</summary>
+# <summary>The solution</summary>
 #
-# `yield "augment", F.resize(part, [224, 224])`
+# Replace both lines by `yield "augment", F.resize(part, [224, 224])`.
 #
 # </details>
 #
-# The folded cell holds two more. In `usual` Pillow scales the whole image, and `ToTensor` makes floats at the end.
-# `toolbox` keeps bytes, and with TurboJPEG 3 makes pixels only of the part shown (else of the whole image: it gains
-# less).
+# The folded cell contains two more programs. In `usual`, Pillow scales the whole image, and `ToTensor` converts the view
+# to floats at the end. `toolbox` never makes floats. With TurboJPEG 3 it also decodes only the part that the view shows.
+# (Without TurboJPEG 3 it decodes the whole image, so it gains less.)
 
 # %% jupyter={"source_hidden": true}
 from smallfiles.images.picture import open_picture
@@ -162,7 +175,8 @@ from smallfiles.images.picture import open_picture
 def usual(data, view):
     picture = Image.open(io.BytesIO(data)).convert("RGB")
     yield "decode", picture
-    shown = F.crop(F.resize(picture, [view.short]), view.top, view.left, 224, 224)
+    yield "augment", (whole := F.resize(picture, [view.short]))
+    shown = F.crop(whole, view.top, view.left, 224, 224)
     yield "augment", F.to_dtype(F.to_image(shown), torch.float32, scale=True)  # which is `ToTensor`
 
 
@@ -174,13 +188,47 @@ def toolbox(data, view):
 
 
 # %% [markdown]
-# > **Predict.** How many times as fast as `usual` is `toolbox`: 1.5, 3 or 6?
+# First we count. How many bytes does each program make to show one view?
+#
+# > **Predict.** The view itself has 224 x 224 x 3 = 150,528 bytes. How many megabytes of pixels does `floats_first` make on
+# > the way?
 
 # %%
-guess = 1.5  # change me: times as fast
+guess = None  # your guess: MB of pixels that floats_first makes for one view
+
+
+def size_of(result):
+    """Bytes of a picture, an array or a tensor."""
+    return 3 * result.width * result.height if isinstance(result, Image.Image) else result.nbytes
+
+
+programs = {program.__name__: program for program in (usual, floats_first, crop_first, mine, toolbox)}
+megabytes = {name: {"decode": 0.0, "augment": 0.0, "send": 0.0} for name in programs}
+for name, program in programs.items():
+    for index in range(96):
+        for stage, result in program(bytes(reader.read(index)), views[index]):
+            megabytes[name][stage] += size_of(result) / 96e6
+        megabytes[name]["send"] += size_of(result) / 96e6  # the last result is the view
 
 # %% [markdown]
-# The folded cell defines two clocks, one for the stages and one for sending.
+# The folded cell draws the sums.
+
+# %% jupyter={"source_hidden": true}
+sums = {name: sum(stages.values()) for name, stages in megabytes.items()}
+most, least = sums["floats_first"], sums["toolbox"]
+title = f"For a view of 0.15 MB, floats_first makes {most:.1f} MB of pixels, toolbox {least:.1f} MB"
+axes = {"x": "MB made and sent per view", "guess": guess, "guess_of": "floats_first", "counted": True}
+figures.bars(megabytes, title, **axes, note="mean of 96 images")
+
+# %% [markdown]
+# Two habits make `floats_first` expensive:
+#
+# - *It scales pixels that it then throws away.* `crop_first` scales only the pixels of the view.
+# - *It makes floats too early.* A float needs four bytes, and the pixel in the file only one. If you keep bytes, the GPU can
+#   convert the whole batch later (`images.normalise`).
+#
+# Do fewer bytes also mean less time? The folded cell defines two clocks. The first one counts the processor time of each
+# stage, which other programs hardly change. The second one times how long it takes to send a batch.
 
 # %% jupyter={"source_hidden": true}
 import warnings
@@ -218,10 +266,9 @@ def send_ms(batch):
 
 
 # %% [markdown]
-# The folded cell runs each program on ten batches, and draws the stages.
+# The folded cell runs each program on ten batches and draws the time of each stage.
 
 # %% jupyter={"source_hidden": true}
-programs = {program.__name__: program for program in (usual, floats_first, crop_first, mine, toolbox)}
 runs, batches = {name: [] for name in programs}, {}
 for number in range(10):
     for name, program in programs.items():
@@ -233,28 +280,25 @@ for name, stages in bars.items():
     stages["send"] = send[batches[name].element_size()]
 total = {name: sum(stages.values()) for name, stages in bars.items()}
 longest = max(bars["toolbox"], key=bars["toolbox"].get)
-title = f"The toolbox is {total['usual'] / total['toolbox']:.1f} times as fast as the usual program, and mostly {longest}s"
-axes = {"x": "time per batch (ms)", "guess_of": "toolbox", "guess_text": f"toolbox, if {guess:g} times as fast as usual"}
+title = f"The toolbox makes a batch {total['usual'] / total['toolbox']:.1f} times as fast as the usual program; its longest stage is {longest}"
 note = "processor time, median of 9 batches; send: as the trainer waits, fastest of 12"
-show.figure(figures.bars(bars, title, **axes, note=note, guess=total["usual"] / guess))
+show.figure(figures.bars(bars, title, x="time per batch of 16 (ms)", note=note))
 
 # %% [markdown]
-# `floats_first` mostly augments. Two habits make it slow:
+# Programs that make fewer bytes are also faster. When we changed `mine` to keep bytes, *augment* and *send* took less
+# than half of the time that they take in `crop_first`. If your bars are equal, change `mine` and run the cells again.
 #
-# - *It scales pixels that it then throws away.* `crop_first` does not.
-# - *It makes floats too early.* When we changed `mine` to keep bytes, its *augment* and *send* took less than half
-#   of the time of `crop_first`. If your bars are equal, change `mine` and run both cells again. The GPU can convert the
-#   batch (`images.normalise`).
-#
-# With both mended, mostly decoding remains. `toolbox` shortens it too.
+# Once both habits are fixed, decoding dominates. `toolbox` shortens decoding, too, because it does not make pixels that
+# the view does not show.
 #
 # You can now solve tasks 3 and 4 of [exercise 08](../exercises/08_keep_the_gpu_fed.ipynb).
 
 # %% [markdown] id="views" tags=["optional"]
 # ## 2 · Choose the views
 #
-# *Optional, 5 minutes.* `RandomShortSide` makes the forum's view. `RandomResizedCrop` takes 8 to 100 % of the area.
-# Random colours often follow.
+# *Optional, 5 minutes.* The toolbox makes the views of the forum post with `RandomShortSide`. A more common view is
+# `RandomResizedCrop`, which shows a random part of 8 to 100 % of the image's area. Many trainings then change the colours
+# at random.
 
 # %%
 kinds = {
@@ -264,13 +308,13 @@ kinds = {
 }
 
 # %% [markdown]
-# > **Predict.** How much do random colours add to the time of `RandomResizedCrop`: 5, 40 or 200 %?
+# > **Predict.** How much processor time do random colours add to `RandomResizedCrop`: 5, 40 or 200 %?
 
 # %%
-guess = 5  # change me: percent that colours add
+guess = None  # your guess: percent that colours add
 
 # %% [markdown]
-# The folded cell measures each on 24 images, six times in turn.
+# The folded cell measures the processor time of each kind on 24 images, six times in turn.
 
 # %% jupyter={"source_hidden": true}
 jpegs = [bytes(reader.read(index)) for index in range(24)]
@@ -290,23 +334,73 @@ for _ in range(6):
 coloured, plain, _ = map(median, times.values())
 title = f"Random colours add {coloured / plain - 1:.0%} to the time of RandomResizedCrop"
 axes = {"x": "processor time per image (ms)", "guess_of": "RandomResizedCrop +", "guess_text": f"{guess}% more"}
-figures.bars(times, title, **axes, guess=plain * (1 + guess / 100))
+figures.bars(times, title, **axes, guess=guess and plain * (1 + guess / 100))
 
 # %% [markdown]
-# Colours take CPU time, so they need more workers. The two kinds of crop differ less.
+# Changing colours needs CPU time, so you need more workers for the same number of images per second. The difference
+# between the two kinds of crop is smaller.
 #
 # <details>
-# <summary>Larger photographs: decode them at a reduced size</summary>
+# <summary>Large photographs: decode them at a reduced size</summary>
 #
-# A JPEG can be decoded at a half, quarter or eighth of its size for less work; our transforms do it where the view
-# allows. Or scale once while packing, and lose the detail: `pack --resize 256`.
+# A JPEG file can be decoded at a half, a quarter or an eighth of its size with less work. Our transforms do this where the
+# view allows it. You can also scale all images once, while you pack them (`pack --resize 256`), but then the detail is
+# lost.
 #
 # </details>
 
 # %% [markdown] id="workers" tags=["core"]
 # ## 3 · Add workers
 #
-# This is the `Dataset` that you know, with a file per image:
+# A worker is a process that makes batches for the training process. For each image it does two things. First it *waits*
+# until the file has arrived, and needs no CPU. Then it *computes* the view, and needs one. How many workers are enough?
+#
+# We simulate them. The next cell computes when each image is ready, for any number of workers and CPUs. It uses no clock.
+
+# %%
+def images_per_s(workers, wait_s, compute_s, cpus=2, count=2_000):
+    """Rate of some workers, computed one image at a time."""
+    worker_free, cpu_free = [0.0] * workers, [0.0] * cpus  # when each is free again
+    for _ in range(count):
+        arrived = heapq.heappop(worker_free) + wait_s  # the worker sleeps until its file is there
+        done = max(arrived, heapq.heappop(cpu_free)) + compute_s  # then it needs a free CPU
+        heapq.heappush(worker_free, done)
+        heapq.heappush(cpu_free, done)
+    return count / max(worker_free)
+
+
+# %% [markdown]
+# A view needs 3 ms of a CPU, and there are two CPUs. From memory, the file is there at once. From slow storage, it arrives
+# after 12 ms.
+#
+# > **Predict.** With how many workers does the rate stop growing, from memory and from slow storage?
+
+# %%
+guess = None  # your guess: workers that are enough from memory
+
+# %%
+counts = (1, 2, 5, 10, 20, 40)
+simulated = {
+    "memory": [images_per_s(n, 0, 0.003) for n in counts],
+    "slow storage": [images_per_s(n, 0.012, 0.003) for n in counts],
+}
+enough = {name: counts[np.argmax(np.array(rates) > 0.98 * max(rates))] for name, rates in simulated.items()}
+fig, ax = plt.subplots(figsize=(7.2, 3), layout="constrained")
+for name, rates in simulated.items():
+    ax.plot(counts, rates, "o-", label=f"from {name}")
+if guess:
+    ax.axvline(guess, color="crimson", ls="--", label="your guess, from memory")
+ax.legend(frameon=False)
+title = f"Two CPUs need {enough['memory']} workers from memory, and {enough['slow storage']} from slow storage"
+ax.set(xlabel="workers", ylabel="images per second", ylim=(0, None), title=title)
+show.figure(fig, alt=f"Line chart. {title}. Simulated, with 3 ms of a CPU per image, and 12 ms to wait.")
+
+# %% [markdown]
+# Both lines end at the same rate, because both have two CPUs. From memory, the workers only compute, so two of them keep
+# two CPUs busy. From slow storage, each worker waits for four fifths of its time, so it takes ten workers to keep two
+# CPUs busy. But these workers also burden a server that others use. Packing removes the wait for everybody.
+#
+# Now we measure, with the `Dataset` that you know:
 
 # %%
 names, labels = source.manifest.paths.to_pylist()[:240], source.manifest.targets
@@ -332,8 +426,8 @@ def by_processes(store, count, workers):
         Views(store, count),
         batch_size=8,
         shuffle=True,
-        num_workers=workers,  # 0: the trainer makes its batches itself
-        multiprocessing_context="fork" if workers else None,  # others do not find `Views`, a class of no module
+        num_workers=workers,  # 0: the training process makes its batches itself
+        multiprocessing_context="fork" if workers else None,  # others cannot import `Views` from a notebook
         prefetch_factor=2 if workers else None,  # batches ready ahead, per worker
         persistent_workers=workers > 0,  # keep them alive between epochs
         pin_memory=torch.cuda.is_available(),  # a GPU copies faster from pinned memory
@@ -341,16 +435,8 @@ def by_processes(store, count, workers):
 
 
 # %% [markdown]
-# We read from memory, and from simulated slow storage: finding a file and opening it take 6 ms each, for any number of
-# files at once.
-#
-# > **Predict.** How many workers are enough from memory: 1, 2, 4 or 8?
-
-# %%
-guess = 4  # change me: workers that are enough, from memory
-
-# %% [markdown]
-# The folded cell reads epochs with 0 to 8 workers.
+# The folded cell reads epochs with 0 to 8 workers, from memory and from a slow mount. There, finding a file and opening it
+# take 6 ms each, for any number of files at once.
 
 # %% jupyter={"source_hidden": true}
 from smallfiles.slowfs import SlowConfig, open_slow
@@ -360,20 +446,19 @@ def epoch(loader):
     return sum(len(labels) for _, labels in loader)
 
 
-counts, lines = (0, 1, 2, 4, 8), {}
+tried, lines = (0, 1, 2, 4, 8), {}
 with open_slow(setup.folder(), SlowConfig(latency_s=0.006)) as slow:
-    # other programs disturb computing more than waiting: more rounds from memory
-    for where, store, images_read, rounds in (("memory", source.store, 240, 8), ("slow storage", slow.store, 64, 2)):
-        tasks = {f"{n} workers": partial(epoch, by_processes(store, images_read, n)) for n in counts}
+    for where, store, images_read, rounds in (("memory", source.store, 160, 4), ("slow storage", slow.store, 64, 2)):
+        tasks = {f"{n} workers": partial(epoch, by_processes(store, images_read, n)) for n in tried}
         result = measure.compare(tasks, rounds=rounds, unit="images")
         tasks.clear()  # the worker processes end with their loaders
-        lines[where] = {n: max(result.rates_per_s(f"{n} workers")) for n in counts}
+        lines[where] = {n: max(result.rates_per_s(f"{n} workers")) for n in tried}
 gain = {where: max(line.values()) / line[0] for where, line in lines.items()}
-title = f"Workers multiply the rate by {gain['memory']:.1f} from memory, by {gain['slow storage']:.1f} from slow storage"
-axes = {"x": "workers", "y": "images per second", "guess": guess, "note": "the fastest of 8 runs from memory, of 2 from slow storage"}
+title = f"Measured here, workers multiply the rate by {gain['memory']:.1f} from memory and by {gain['slow storage']:.1f} from slow storage"
+axes = {"x": "workers", "y": "images per second", "note": "the fastest of 4 runs from memory, of 2 from slow storage"}
 show.figure(figures.lines(lines, title, **axes, marks={"CPUs": setup.cpus} if setup.cpus <= 8 else {}))
 dataset, passes = Views(source.store, len(names)), []
-for _ in range(8):  # the fastest, as of the rates
+for _ in range(4):  # the fastest, as of the rates
     began = time.thread_time()
     for index in range(48):
         dataset[index % len(dataset)]
@@ -381,29 +466,26 @@ for _ in range(8):  # the fastest, as of the rates
 worksheet.note("08", images_per_s=max(lines["memory"].values()), cpu_ms=min(passes))
 
 # %% [markdown]
-# A worker does two jobs:
+# From memory, the measured line should stop rising near the number of free CPUs. From slow storage, it should rise
+# further. On a busy machine, both lines are lower, and the line from memory may even fall, because there are no free CPUs
+# for the workers.
 #
-# - *It computes*, which needs a CPU. So from memory the line stops rising near the number of free CPUs. (With more
-#   than 8 CPUs, add 16 to `counts`.) If it falls far, other programs ran: repeat the cell.
-# - *It waits* for its file, asleep. So from slow storage more workers than CPUs help. But they all burden the file
-#   servers. Pack instead.
-#
-# Sending and receiving take a share of the same CPUs. So two workers on two CPUs gain clearly less than 2 times, and
-# one may be slower than none.
+# Two workers on two CPUs gain less than the simulation says, because sending and receiving batches need CPU time, too. So
+# one worker may even be slower than none.
 #
 # <details>
-# <summary>Are these enough for your GPU?</summary>
+# <summary>Are these workers enough for your GPU?</summary>
 #
-# Compare with what it trains. Divide your CPUs by your processor time above: at 1.5 ms, 8 CPUs make at most 5,300
-# images per second. If that is too few, and decoding is the longest stage, decode on the GPU: DALI, or
-# `torchvision.io.decode_jpeg(…, device="cuda")`. Do it in the trainer, since a forked worker cannot use CUDA.
+# Compare the rate with the rate at which your GPU trains. The most that your CPUs can do is their number, divided by
+# the processor time of an image: at 1.5 ms, 8 CPUs make at most 5,300 images per second. If that is too few and decoding
+# is the longest stage, decode on the GPU, with DALI or `torchvision.io.decode_jpeg(…, device="cuda")`. Do this in the
+# training process, since a forked worker cannot use CUDA.
 #
 # </details>
 #
-# Batches made ahead take memory: processes keep them in `/dev/shm`.
+# Batches that wait for training need memory. Worker processes keep them in `/dev/shm`.
 #
-# > **Predict.** 8 workers make 2 batches of 256 views ahead each. How many gigabytes are these as floats: 0.6, 2.5 or
-# > 10?
+# > **Predict.** 8 workers keep 2 batches of 256 views each. How many gigabytes is that if the views are floats?
 
 # %%
 import shutil
@@ -414,27 +496,28 @@ for kind, size in (("bytes", 1), ("floats", 4)):
 print(f"{shutil.disk_usage('/dev/shm').free / 1e9:.1f} GB free in /dev/shm")
 
 # %% [markdown]
-# If they do not fit, a worker fails with `unable to allocate shared memory` ([12](12_when_it_breaks.ipynb)); before
-# PyTorch 2.10 it was killed by a *bus error*. The batches also count as memory of your job, so its memory limit may end
-# the job first.
+# If the batches do not fit into `/dev/shm`, a worker fails with `unable to allocate shared memory`
+# ([12](12_when_it_breaks.ipynb)). The batches also count as memory of your job, so its memory limit may end
+# the job first. Notebook [02](02_describe_a_dataset.ipynb#5-·-Count-the-memory-of-workers) counts what else a worker costs.
 #
 # You can now solve task 2 of [exercise 08](../exercises/08_keep_the_gpu_fed.ipynb).
 
 # %% [markdown] id="ring" tags=["optional"]
 # ## 4 · Build a ring
 #
-# *Optional, 12 minutes.* The idea in the forum: a second program fills memory with finished batches, and training
-# empties it. This *ring* is cut into *slots* of one batch each.
+# *Optional, 12 minutes.* The forum post had another idea. A second program fills a part of the memory with finished
+# batches, and the training program takes them out. This memory is called a *ring*. It is divided into *slots*, and each slot
+# contains one batch.
 #
 # ![Twelve slots in a ring. Producers fill the next empty slots, training reads the oldest ready one and then frees it.](pictures/ring.svg)
 #
-# Two queues hold the numbers of the slots that are free and ready:
+# We build a ring by hand. Two queues contain the numbers of the free slots and of the ready slots.
 
 # %%
 import mmap
 import multiprocessing
 
-SLOTS, SHAPE = 6, (16, 224, 224, 3)
+SLOTS, SHAPE = 6, (4, 224, 224, 3)  # a batch of 4 images
 memory = mmap.mmap(-1, SLOTS * int(np.prod(SHAPE)))  # shared with a forked process
 slots = np.frombuffer(memory, np.uint8).reshape(SLOTS, *SHAPE)
 fork = multiprocessing.get_context("fork")
@@ -443,7 +526,7 @@ free, ready, made = fork.SimpleQueue(), fork.SimpleQueue(), fork.Value("i", 0)
 
 def fill(transform, batches):  # the producer
     for number, indices in enumerate(batches):
-        slot = free.get()  # sleeps until one is free
+        slot = free.get()  # sleeps until a slot is free
         for place, index in enumerate(indices):
             transform.into(reader.read(index), np.random.default_rng([number, place]), slots[slot, place])
         made.value += 1
@@ -452,28 +535,29 @@ def fill(transform, batches):  # the producer
 
 
 # %% [markdown]
-# > **Predict.** 12 batches go through 6 slots. How many wait in the ring at most during a step: 12, 6 or 5?
+# > **Predict.** 12 batches go through a ring of 6 slots. Training is slow, so the ring fills up. How many batches are
+# > waiting in the ring at most while training uses one: 12, 6 or 5?
 
 # %%
 for slot in range(SLOTS):
     free.put(slot)
-order = np.arange(12 * 16).reshape(12, 16).tolist()
+order = np.arange(12 * 4).reshape(12, 4).tolist()
 producer = fork.Process(target=fill, args=(images.RandomShortSide(), order))
 producer.start()
 taken, waiting = 0, []
 while (slot := ready.get()) is not None:
     taken += 1
-    time.sleep(0.05)  # training would read slots[slot] here
+    time.sleep(0.2)  # a slow training step, which reads slots[slot]
     waiting.append(made.value - taken)
     free.put(slot)
 producer.join()
 print(f"{taken} batches through {SLOTS} slots; at most {max(waiting)} waited during a step")
 
 # %% [markdown]
-# Training itself holds one slot, so at most 5 wait.
+# Training uses one of the six slots during its step, so at most 5 batches can wait in the others.
 #
-# **When does a ring help?** A step takes 20 ms, a batch 9 ms: fast enough on average. But the storage
-# stalls for 0.27 s in every 0.6 s.
+# When does a ring help? Suppose that a training step takes 20 ms and that a batch is made in 9 ms. On average, batches are
+# made fast enough. But for 0.27 s in every 0.6 s the storage does not answer. Again we simulate, so no clock is needed.
 
 
 # %%
@@ -491,14 +575,14 @@ def simulate(slots, make_s=0.009, stall_s=0.27, step_s=0.02, steps=200):
 
 
 # %% [markdown]
-# > **Predict.** How many slots bridge such a stall? And on paper: how many help if each batch takes 30 ms: 10, 100, or
-# > no number?
+# > **Predict.** How many slots are enough so that training does not wait during a stall? And how many would help if there
+# > were no stalls, but each batch took 30 ms: 10, 100, or no number?
 
 # %%
-my_slots = 8  # change me: slots that bridge the stall
+my_slots = 8  # change me: slots that are enough for the stall
 
 # %% [markdown]
-# The folded cell prints the waiting, and draws how many batches are ready when training asks for one.
+# The folded cell prints how long training waits. It draws how many batches are ready each time training asks for one.
 
 # %% jupyter={"source_hidden": true}
 def share(made, taken, step_s=0.02):
@@ -526,31 +610,33 @@ axes = {"x": "seconds", "y": "batches ready", "marks": stalls, "note": "computed
 show.figure(figures.lines({f"{n} slots": levels[f"{n} slots"] for n in (2, my_slots)}, title, **axes, counted=True))
 
 # %% [markdown]
-# During a stall the level falls by one batch per step.
+# During a stall no batch is added, so the number of ready batches falls by one per step.
 #
-# **Your turn.** Change `my_slots` until training waits 0 %.
+# **Your turn.** Change `my_slots` until training waits 0 % of the time.
 #
 # <details>
 # <summary>How many slots are enough?</summary>
 #
-# 14: the first batch after a stall comes after 0.27 s + 9 ms, which are 14 steps of 20 ms: one under way, and 13 that
-# wait. More slots gain nothing.
+# 14 slots. The first batch after a stall is ready after 0.27 s + 9 ms, which is nearly as long as 14 steps of 20 ms. Training uses
+# one batch and 13 wait. More slots gain nothing.
 #
 # </details>
 #
-# - The *number of batches ahead* bridges a stall. A `DataLoader` can hold as many: workers × `prefetch_factor`.
-# - If batches come too slowly *on average*, every ring runs empty.
+# - The number of batches made ahead decides how long a stall can be bridged. A `DataLoader` can do this, too: it makes
+#   workers × `prefetch_factor` batches ahead.
+# - If batches are made too slowly *on average*, every ring is empty sooner or later.
 
 # %% [markdown] id="train" tags=["core"]
 # ## 5 · Look at the waiting
 #
-# A sleep of 40 ms stands for a training step, since a GPU computes beside the CPUs.
+# How do you know whether your training waits for data? You can measure it in the training loop. Here a sleep of 40 ms
+# stands for a training step, because the GPU computes without the CPUs.
 
 
 # %%
 def waiting_share(loader, step_s=0.04):
     batches = iter(loader)
-    next(batches), time.sleep(step_s)  # the first batch starts the workers: not counted
+    next(batches), time.sleep(step_s)  # the first batch starts the workers, so it is not counted
     asked = began = time.perf_counter()
     waited = 0.0
     for _ in batches:
@@ -561,7 +647,7 @@ def waiting_share(loader, step_s=0.04):
 
 
 # %% [markdown]
-# Workers can also be *threads* of the trainer: decoding and scaling release Python's lock.
+# Workers can also be *threads* of the training process, because decoding and scaling release Python's lock.
 
 # %%
 from smallfiles.loading import LoaderConfig, make_loader
@@ -573,13 +659,25 @@ loaders = {
 }
 
 # %% [markdown]
-# > **Predict.** What share of the time does training wait without a worker: 5, 30 or 80 %?
+# What should we expect? We count the processor time of a batch. Without a worker, training waits while it makes each batch
+# itself. With one worker, it waits only if a batch takes longer than a step.
+#
+# > **Predict.** For what share of the time does training wait without a worker: 5, 30 or 80 %?
 
 # %%
-guess = 5  # change me: percent, without a worker
+guess = None  # your guess: percent, without a worker
+
+# %%
+step_s, view, rng = 0.04, images.RandomResizedCrop(), np.random.default_rng(0)
+began = time.thread_time()
+for index in range(64):
+    view(reader.read(index), rng)
+make_s = (time.thread_time() - began) / 4  # processor time of a batch of 16
+expected = {"no worker": make_s / (make_s + step_s), "one worker": max(0, 1 - step_s / make_s)}
+print(f"a batch: {1e3 * make_s:.0f} ms; waiting expected:", ", ".join(f"{n} {x:.0%}" for n, x in expected.items()))
 
 # %% [markdown]
-# The folded cell measures five epochs of each, and five from a ring that another program fills.
+# The folded cell measures three epochs of each loader, and three epochs from a ring that another program fills.
 
 # %% jupyter={"source_hidden": true}
 import os
@@ -589,39 +687,72 @@ from smallfiles import ring
 from smallfiles.ring import RingConfig
 
 shares = {name: [] for name in loaders}
-for _ in range(5):
+for _ in range(3):
     for name, settings in loaders.items():
         loader = make_loader(packed, settings, transform=images.RandomResizedCrop())
         shares[name].append(waiting_share(loader))
-config = RingConfig(name=f"notebook-08-{os.getpid()}", slots=12, producers=1, epochs=5)
+config = RingConfig(name=f"notebook-08-{os.getpid()}", slots=12, producers=1, epochs=3)
 show.command(config, "train.arrow", "--batch", "16")
 with filling(config, packed, "--batch", "16"), ring.attach(config.name) as batches:
-    shares["ring"] = [waiting_share(batches) for _ in range(5)]
+    shares["ring"] = [waiting_share(batches) for _ in range(3)]
 none, *others = map(median, shares.values())
-title = f"Training waits {none}% without a worker, {min(others)} to {max(others)}% with one or the ring"
+title = f"Measured here, training waits {none}% without a worker, and {min(others)} to {max(others)}% with a worker or the ring"
 axes = {"x": "share of the time that training waits (%)", "guess_of": "no worker"}
-show.figure(figures.bars(shares, title, **axes, base="no worker", guess=guess))
+marks = {"expected without a worker": 100 * expected["no worker"]}
+show.figure(figures.bars(shares, title, **axes, base="no worker", guess=guess, marks=marks))
 
 # %% [markdown]
-# A batch takes less time than a step here. So one worker hides most of the work, if a CPU is free.
+# Here a batch takes less time than a step, so one worker can hide all of the work if it has a CPU of its own. On a busy
+# machine it has not, and training waits for longer than expected.
 #
-# - Below about 5 %, stop.
-# - A process also *sends* (section 1), and training waits while it receives. Threads send nothing, but share
-#   Python's lock with training. (Our sleep never holds it.) If you lose much to both, choose a ring.
-# - If no batch is ready, make batches cheaper, or get more CPUs.
+# What to do about the waiting:
+#
+# - If training waits for less than about 5 % of the time, stop. Faster loading gains at most 5 %.
+# - If no batch is ready when training asks, make batches cheaper (section 1) or get more CPUs.
+# - If batches are ready and training still waits, receiving them is slow. Processes must send their batches. Threads send
+#   nothing, but they share Python's lock with training. A ring avoids both.
+#
+# **Do not rely on the GPU's gauge.** `nvidia-smi` shows the percentage of time in which [at least one
+# kernel](https://docs.nvidia.com/deploy/nvml-api/structnvmlUtilization__t.html) was running on the GPU. A kernel that only
+# waits is counted, too. With several GPUs, the ranks exchange gradients after each step. A rank that is early waits for the
+# others inside this exchange, and its gauge [shows 100 %](https://github.com/cupy/cupy/issues/3557).
+#
+# The next cell computes what four gauges show if only rank 3 has a slow loader.
+
+# %%
+def gauges(load_s, step_s=0.02, steps=500):
+    """For each rank: share of the time with a kernel on its GPU, computing, and waiting for its loader."""
+    now, busy, waited = 0.0, np.zeros(len(load_s)), np.zeros(len(load_s))
+    for step in range(steps):
+        ready = np.maximum(now, (step + 1) * np.array(load_s))  # each loader makes batches ahead
+        waited += ready - now
+        end = (ready + step_s).max()  # gradients are exchanged when the slowest rank has computed
+        busy += end - ready  # compute, then wait in the kernel that exchanges
+        now = end
+    return busy / now, steps * step_s / now, waited / now
+
+
+busy, computing, waited = gauges([0.01, 0.01, 0.01, 0.05])  # change me: seconds to load a batch, per rank
+for rank, (gauge, wait) in enumerate(zip(busy, waited, strict=True)):
+    print(f"rank {rank}: gauge {gauge:4.0%}, computing {computing:.0%}, waiting for its own loader {wait:4.0%}")
+
+# %% [markdown]
+# All GPUs compute for only 40 % of the time, but three gauges show 100 %. These ranks do not even wait for their own
+# loaders. So measure the waiting on every rank.
 #
 # You can now solve task 1 of [exercise 08](../exercises/08_keep_the_gpu_fed.ipynb).
 
 # %% [markdown] id="exercise"
 # ## Exercise
 #
-# [Exercise 08](../exercises/08_keep_the_gpu_fed.ipynb): find the bottleneck of three loaders, and remove each.
+# [Exercise 08](../exercises/08_keep_the_gpu_fed.ipynb): three loaders are slow for different reasons. Find the bottleneck of
+# each, and fix it.
 
 # %% [markdown] id="cluster"
 # ## On the cluster
 #
-# This command compares processes, threads and a ring, and recommends a setting (as a job: `slurm/submit SITE
-# 08_tune_loader`):
+# This command compares processes, threads and a ring on a node, and it recommends a setting. As a job, run `slurm/submit
+# SITE 08_tune_loader`.
 
 # %%
 from smallfiles.measure.loading import LoadBenchConfig
@@ -629,8 +760,8 @@ from smallfiles.measure.loading import LoadBenchConfig
 show.command(LoadBenchConfig(workers=(1, 2, 4, 8), batch=256), ["train.arrow"])
 
 # %% [markdown]
-# Then train with the best setting, or from a ring (`slurm/submit SITE 08_ring`). The ring's filler is a second step of
-# the *same* job, since many sites give each job a private `/dev/shm`. The folded cell prints the commands.
+# Then train with the best setting, or from a ring (`slurm/submit SITE 08_ring`). The program that fills the ring must be a
+# step of the *same* job, because many sites give each job its own `/dev/shm`. The folded cell prints the commands.
 
 # %% jupyter={"source_hidden": true}
 from smallfiles.loading import LoaderConfig
@@ -645,51 +776,52 @@ show.command(TrainConfig(ring="imagenet", model="resnet50", size=224, epochs=90)
 # %% [markdown] id="key-points"
 # ## Key points
 #
-# - Measure all stages of a batch before you change one.
-# - Keep bytes, and convert to floats on the GPU. Crop before scaling.
-# - Workers compute and wait. From packed files, start with as many workers per rank as the rank has CPUs.
-# - A ring, or more prefetching, bridges stalls. It does not help if batches come too slowly on average.
-# - The share of waiting tells whether any of this matters.
+# - Measure all stages of a batch before you change one of them.
+# - Crop before you scale. Keep bytes, and let the GPU convert them to floats.
+# - Workers compute and wait. If they only compute, start as many per rank as the rank has CPUs. If they wait for
+#   storage, more workers help, but packing helps more.
+# - A ring or more prefetching helps during stalls. It does not help if batches are made too slowly on average.
+# - Measure how long training waits, on every rank. A GPU's gauge can show 100 % while the GPU only waits.
 
 # %% [markdown] id="quiz"
 # ## Check yourself
 #
-# **1.** With 8 workers on 8 CPUs, training waits 40 % of the time. Decoding is the longest stage. What helps? (a)
-# `prefetch_factor=16`. (b) A ring of 1,000 slots. (c) Decoding only the part that is shown. (d) `pin_memory=True`.
+# **1.** With 8 workers on 8 CPUs, training waits for 40 % of the time, and decoding is the longest stage. What helps? (a)
+# `prefetch_factor=16`. (b) A ring of 1,000 slots. (c) Decode only the part that the view shows. (d) `pin_memory=True`.
 #
 # <details>
 # <summary>Answer</summary>
 #
-# **(c)**: it is the only one that makes a batch cheaper. (a) and (b) store batches that were made earlier, but here
-# batches come too slowly on average, so any buffer runs empty. (d) speeds up the copy to the GPU, which is not the
-# longest stage.
+# **(c)**. It is the only change that makes a batch cheaper. (a) and (b) store more batches, but here batches are made too
+# slowly on average, so every store is empty sooner or later. (d) makes the copy to the GPU faster, and that is not
+# the longest stage.
 #
 # </details>
 #
-# **2.** Your node has 128 CPUs, and your job got 8 of them. How many workers do you start with? (a) 128. (b)
+# **2.** Your node has 128 CPUs, and your job may use 8 of them. How many workers do you start with? (a) 128. (b)
 # `os.cpu_count()`. (c) 8. (d) 2.
 #
 # <details>
 # <summary>Answer</summary>
 #
-# **(c)**. (b) is the same as (a): it counts the node. 128 workers take turns on 8 CPUs and keep 256 batches in memory.
-# (d) leaves most of your CPUs idle. `len(os.sched_getaffinity(0))` counts the CPUs that Slurm gave you,
-# if it binds jobs to CPUs.
+# **(c)**. (b) gives the same number as (a), because it counts the CPUs of the node. 128 workers would take turns on 8
+# CPUs and keep 256 batches in memory. (d) leaves most of your CPUs idle. `len(os.sched_getaffinity(0))` counts the CPUs
+# that Slurm gave you, if it binds jobs to CPUs.
 #
 # </details>
 #
-# **3.** A loader gives 900 images per second and the GPU trains 600 per second. You make the loader twice as fast.
-# How does training change? (a) Twice as fast. (b) 1.5 times as fast. (c) No faster. (d) Slower.
+# **3.** `nvidia-smi` shows 100 % on all 8 GPUs, but an epoch takes twice as long as it took on 4 GPUs. What do you look at
+# first? (a) Nothing: the GPUs are busy. (b) How long each rank waits for its loader. (c) A larger batch.
 #
 # <details>
 # <summary>Answer</summary>
 #
-# **(c)**: the GPU is the limit, and hides the loading. For (a) and (b) the loader would have to be the limit, for (d)
-# to slow down the GPU. But you can now give CPUs back.
+# **(b)**. One rank with a slow loader makes all others wait in the exchange of gradients, where their gauges show 100 %. (a)
+# trusts a gauge that also counts waiting kernels. (c) A larger batch takes the slow loader even longer.
 #
 # </details>
 
 # %% [markdown] id="next"
 # ## Next
 #
-# [09 · Stream shards from object storage](09_stream_shards.ipynb) feeds the same loader from a remote store.
+# [09 · Stream shards from object storage](09_stream_shards.ipynb) feeds the same loader from a store in another place.

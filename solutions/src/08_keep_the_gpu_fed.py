@@ -1,10 +1,10 @@
 # %% [markdown] id="top"
-# # Exercise 08 · Find the bottleneck and cure it
+# # Exercise 08 · Find the bottleneck and fix it
 #
 # ★★☆ · 30 minutes · after [notebook 08](../notebooks/08_keep_the_gpu_fed.ipynb)
 #
-# Three loaders have three bottlenecks: each has one bad part. You write a function that finds it, look at the
-# measurements, and replace the part.
+# Three loaders are slow. Each has one bad part, and it is a different part in each of them. First you write a function that
+# finds the bottleneck of a loader. Then you replace the three bad parts.
 
 # %% id="start"
 import sys
@@ -22,9 +22,9 @@ if not packed.exists():
 # %% [markdown] id="find"
 # ## Task 1
 #
-# `stages` holds the seconds of one worker for a batch. `workers` of them work at once; with 0 the trainer makes batches
-# itself and always waits. Return the stage to improve: the longest. If batches come at least as fast as steps of
-# `step_s` seconds, return `"training"`:
+# `stages` says how many seconds one worker needs for each stage of a batch. `workers` of them run at once. With 0 workers,
+# training makes its batches itself and always waits. Return the longest stage. But if batches are made as fast as
+# training steps of `step_s` seconds, return `"training"`:
 #
 # `bottleneck(stages: dict[str, float], workers: int, step_s: float) -> str`
 
@@ -51,23 +51,23 @@ found
 # <details>
 # <summary>Hint 1: how fast do batches come?</summary>
 #
-# One worker needs the sum of all stages for a batch. Two workers have two batches ready in that time.
+# One worker needs the sum of all stages for a batch. In the same time, two workers make two batches.
 #
 # </details>
 #
 # <details>
 # <summary>Hint 2: the name of the largest value</summary>
 #
-# `max(numbers)` of a dict returns its last key in the alphabet. `max(numbers, key=numbers.get)` compares the values.
+# `max(numbers)` of a dict returns the key that is last in the alphabet. `max(numbers, key=numbers.get)` compares the values.
 #
 # </details>
 
 # %% [markdown] id="given"
 # ## The three loaders
 #
-# Run and read them. Each replaces one part of a good loader. Opening a file takes 6 ms here, as on a busy file system.
-# The last cell measures them: two workers, and steps of 10 ms. One function makes a view, so *decode and augment* is one
-# stage here.
+# Read and run the next cells. Each replaces one part of a good loader by a bad part. Opening a file takes 6 ms here, as on a
+# busy file system. The last cell measures all three loaders, and your function names their bottlenecks for two workers and
+# steps of 10 ms. One function makes a view, so *decode and augment* is one stage here.
 
 
 # %% id="given-a"
@@ -119,8 +119,8 @@ for name, part in given.items():
 # %% [markdown] id="cure-a"
 # ## Task 2
 #
-# Improve *A*. Creating a reader must not open the file, since it is created in the trainer and sent to workers. The
-# first call opens the file, and later calls use that handle. Read only the requested samples:
+# Improve *A*. A reader is created in the training process and then sent to the workers, so its constructor must not open the
+# file. The first call opens the file, and all later calls use the same open file. Read only the requested samples:
 #
 # `Reader(disk: Disk, path: Path)`, and `reader(indices: list[int]) -> list[tuple[bytes, int]]`
 
@@ -158,24 +158,24 @@ cured_a
 
 # %% [markdown] id="cure-a-hints"
 # <details>
-# <summary>Hint 1: where to keep a handle</summary>
+# <summary>Hint 1: where to keep the open file</summary>
 #
-# On `self`. Set it to `None` at first; then a call can see whether the file is open.
+# Keep it on `self`. Set it to `None` at first. Then a call can see whether the file has been opened.
 #
 # </details>
 #
 # <details>
 # <summary>Hint 2: not on the class</summary>
 #
-# A handle in the class body, or in a global, is shared by all readers, even by one of another file.
+# If you keep the open file in the class body or in a global variable, all readers share it, even those of other files.
 #
 # </details>
 
 # %% [markdown] id="cure-b"
 # ## Task 3
 #
-# Improve *B*. Return the same view with less work: no floats, and scale only pixels that are shown.
-# `images.decode(data)` and `images.resize(pixels, out)` are enough; `out` is the array to fill:
+# Improve *B*. Return the same view with less work. Make no floats, and scale only the pixels that the view shows. You need
+# only `images.decode(data)` and `images.resize(pixels, out)`, where `out` is the array for the result:
 #
 # `picture(data: bytes, box: Box, size: int) -> np.ndarray`, uint8, `[size, size, 3]`
 
@@ -203,22 +203,22 @@ cured_b
 # <details>
 # <summary>Hint 1: cropping costs nothing</summary>
 #
-# `pixels[top:bottom, left:right]` is a view of the array; nothing is copied. Rows come first.
+# `pixels[top:bottom, left:right]` does not copy anything. It is a view of the array. Rows are the first index.
 #
 # </details>
 #
 # <details>
 # <summary>Hint 2: the array to fill</summary>
 #
-# `np.empty((size, size, 3), np.uint8)`, a new one for each picture.
+# Create it with `np.empty((size, size, 3), np.uint8)`, a new array for each picture.
 #
 # </details>
 
 # %% [markdown] id="cure-c"
 # ## Task 4
 #
-# Improve *C*. Return the views as one tensor of bytes, and the labels as int64. The GPU converts it to floats later:
-# `images.normalise(batch["image"])` must return what `collate_c` returns:
+# Improve *C*. Return the views as one tensor of bytes, and the labels as int64. The GPU converts the bytes to floats later:
+# `images.normalise(batch["image"])` must return the same tensor as `collate_c`:
 #
 # `collate(pictures: list[np.ndarray], labels: list[int]) -> dict[str, torch.Tensor]`, `image` as `[B, H, W, 3]` and `target`
 
@@ -241,21 +241,21 @@ cured_c
 # <details>
 # <summary>Hint 1: arrays to one array</summary>
 #
-# `np.stack` joins arrays of one shape, and `torch.from_numpy` makes a tensor of the result without a copy.
+# `np.stack` joins arrays of the same shape, and `torch.from_numpy` makes a tensor of the result without a copy.
 #
 # </details>
 #
 # <details>
 # <summary>Hint 2: what is sent</summary>
 #
-# A float is four bytes. `torch.tensor(labels, dtype=…)` sets the type of the labels.
+# A float needs four bytes, so do not make floats. `torch.tensor(labels, dtype=…)` sets the type of the labels.
 #
 # </details>
 
 # %% [markdown] id="use"
 # ## With your parts
 #
-# This cell compares a loader with all three bad parts and one with your three:
+# This cell compares a loader that has all three bad parts with a loader that has your three parts:
 
 # %% id="compare"
 if not (cured_a and cured_b and cured_c):
