@@ -3,28 +3,33 @@
 #
 # **Minutes** 35 · **Machine** any Linux computer with two CPUs · **Needs** nothing · **Data** 400 synthetic images
 #
-# A packed file on a parallel file system is read again in every epoch, by all ranks (processes) of a training. But a
-# node has storage of its own: a disk, or memory that looks like a folder. To *stage* a file is to copy it there first.
+# All ranks (processes) of a training read the packed file from the parallel file system, and they read it again in every
+# epoch. But each node also has storage of its own: a disk, or a part of the memory that looks like a folder. To *stage* a
+# file means to copy it there before the training starts.
 #
-# A laptop's disk is too fast to show the gain, so we read through `slowfs`, a folder whose slowness we choose.
+# The disk of a laptop is too fast to show what staging gains. So we read through `slowfs`, which shows a folder as if it
+# were on slow storage, and which counts all requests and bytes.
 
 # %% [markdown] id="questions"
 # ## Questions
 #
-# - Where is the storage of this node, and how much may I use?
-# - What happens when eight ranks stage the same file?
-# - After how many epochs has the copy paid off?
-# - What cleans up after a killed job?
+# - Where is the storage of this node, and how much of it may I use?
+# - What happens if eight ranks stage the same file?
+# - After how many epochs has staging saved more time than the copy took?
+# - Who removes the copy if the job is killed?
 
 # %% [markdown] id="objectives"
 # ## After this you can
 #
-# - find node-local storage, and determine how much of it your job may fill,
-# - stage a file once per node, verified, from Python and from a job script,
+# - find node-local storage, and say how much of it your job may fill,
+# - copy a file once per node and verify it, from Python and from a job script,
 # - compute after how many epochs staging pays off.
 
 # %% [markdown] id="setup"
 # ## Set up
+#
+# The findings of this notebook are counts of requests, bytes and copies, so they are the same on a busy machine. The
+# measured speeds of section 2 and the measured seconds of section 4 are not.
 
 # %% id="start"
 import sys
@@ -36,9 +41,10 @@ from helpers.experiments.nb07 import on_slow_storage
 setup = start("07")
 
 # %% [markdown]
-# This cell sets how slow the storage is.
+# The next cell decides how slow the storage is.
 
 # %%
+import fcntl
 import os
 import shutil
 import subprocess
@@ -50,20 +56,21 @@ from pathlib import Path
 from smallfiles import formats, measure, staging
 from smallfiles.pack import PackConfig, pack
 from smallfiles.progress import bytes_text
-from smallfiles.slowfs import SlowConfig
+from smallfiles.slowfs import SlowConfig, open_slow
 from smallfiles.staging import placement
 
-storage = SlowConfig(latency_s=0.002, servers=8, bandwidth_bytes_s=100e6)  # 2 ms for a look-up or an open
-config = staging.StageConfig(leave_bytes=256 << 20)  # room for workers; left out, it is chosen for you
+storage = SlowConfig(latency_s=0.002, servers=8, bandwidth_bytes_s=100e6)  # 2 ms for a look-up or open
+config = staging.StageConfig(leave_bytes=256 << 20)  # leave this much memory for workers
 
 # %% [markdown]
-# The folded cell packs the images into `packed`, and makes the folder `here` for copies.
+# The folded cell packs the images into the file `packed`, and makes the folder `here`, which is on this node, for copies.
 
 # %% jupyter={"source_hidden": true}
 import atexit
 
 source = setup.source()
-packed = setup.scratch / "train.arrow"
+packed = setup.scratch / "packed" / "train.arrow"
+packed.parent.mkdir(exist_ok=True)
 if not packed.exists():
     pack(source, packed, PackConfig(verify="none"))
 size = packed.stat().st_size
@@ -73,24 +80,24 @@ here = Path(tempfile.mkdtemp(prefix="smallfiles-notebook-", dir=roomy[0] if room
 _ = atexit.register(shutil.rmtree, here, ignore_errors=True)
 
 # %% [markdown] id="recall"
-# > **Recall** (05). The samples were shuffled while packing. What does a buffer at reading still add?
+# > **Recall** (05). The samples were shuffled while they were packed. Why do you still need a shuffle buffer while reading?
 #
 # <details>
 # <summary>Answer</summary>
 #
-# It separates old neighbours. Without it the same samples leave a shard together in every epoch.
+# Without a buffer, the same samples leave a shard together in every epoch. The buffer separates these neighbours.
 #
 # </details>
 
 # %% [markdown] id="place" tags=["core"]
 # ## 1 · Find the place
 #
-# Sites give node-local storage many names, such as `SLURM_TMPDIR`. A variable may be unset, or point to a folder that
-# all nodes share. `/dev/shm` exists on nearly every Linux machine: a folder whose files are in memory.
+# Each site has its own name for the storage of a node, such as `SLURM_TMPDIR`. The variable may be unset, or it may name a
+# folder that all nodes share. `/dev/shm` exists on nearly every Linux machine. It is a folder whose files are in memory.
 #
-# > **Predict.** How much of `/dev/shm` may you fill: all that `df` shows as free, or less?
+# > **Predict.** How much of `/dev/shm` may your job fill: all that `df` shows as free, or less?
 #
-# The folded cell answers.
+# The folded cell looks for these folders on this machine.
 
 # %% jupyter={"source_hidden": true}
 from smallfiles.machine import nodelocal
@@ -103,8 +110,8 @@ for variable, path in nodelocal.named_directories():
 print("not set:", *(name for name in nodelocal.VARIABLES if name not in os.environ))
 
 # %% [markdown]
-# You may fill the free space, or the rest of your job's memory limit if that is smaller: on most clusters a file in
-# `/dev/shm` counts as memory of the job. The folded cell writes 256 MiB there and asks the kernel.
+# You may fill the space that is free, but not more than what remains of your job's memory limit. On most clusters, a file in
+# `/dev/shm` counts as memory of the job. The folded cell writes 256 MiB there and asks the kernel how much memory is used.
 
 # %% jupyter={"source_hidden": true}
 def used():
@@ -127,8 +134,8 @@ print(f"a file of {count} MiB: files take {more[0]} MiB more memory,")
 print(f"and this job {more[1]} MiB more (others use memory too)" if more[1:] else "and this job has no limit here")
 
 # %% [markdown]
-# So the copy competes with the loader's workers for memory. Stage the file; `staged` removes the copy at the end of the
-# block:
+# So the copy and the workers of the loader share the memory of the job. The next cell stages the file. At the end of the
+# block, `staged` removes the copy.
 
 # %%
 with staging.staged(packed, here, config=config) as copy:
@@ -138,9 +145,8 @@ with staging.staged(packed, here, config=config) as copy:
 # %% [markdown] id="rates" tags=["optional"]
 # ## 2 · Measure the copy
 #
-# *Optional, 8 minutes.* On slow storage each look-up and each open takes 2 ms, and bytes come at 100 MB/s. We copy the
-# 400 images in three ways: `cp -r` the small files, `dd` the packed file, and `stage` also compares each block with its
-# digest.
+# *Optional, 8 minutes.* There are several ways to copy a data set. We compare three of them: `cp -r` copies the 400 small
+# files, `dd` copies the packed file, and `stage` copies the packed file and compares each block with its digest.
 
 # %%
 def by_cp(folder):
@@ -159,13 +165,31 @@ def by_stage(file):
 
 
 # %% [markdown]
-# > **Predict.** How many times as fast as `cp -r` is `stage`? And is it slower than `dd`, since it checks?
+# First we count the requests that each of them sends to the storage.
+#
+# > **Predict.** How many look-ups and opens does `cp -r` send for 400 images?
 
 # %%
-guess = 20  # change me: stage is so many times as fast as cp -r
+guess = None  # your guess: look-ups, opens and listings of cp -r
+
+# %%
+ways = {"cp -r": (source.root, "", by_cp), "dd": (packed.parent, packed.name, by_dd)}
+ways["stage"] = packed.parent, packed.name, by_stage
+requests = {}
+for name, (folder, file, copy) in ways.items():
+    with open_slow(folder, SlowConfig(latency_s=0)) as slow:
+        if slow.how == "fuse":  # where mounting is forbidden, nothing can be counted here
+            copy(slow / file)
+        counts = slow.counts()
+        requests[name] = counts["lookup"] + counts["open"] + counts["list"]
+    print(f"{name:5} {requests[name]:5,} requests, {counts['bytes'] / 1e6:.1f} MB; your guess for cp -r: {guess}")
 
 # %% [markdown]
-# The folded cell measures.
+# All three read the same bytes. But `cp -r` looks each small file up twice and opens it, so it sends three requests per
+# image. `stage` sends about a dozen requests altogether. If each request takes 2 ms, 1,200 requests take 2.4 s, while the
+# bytes take only 0.45 s at 100 MB/s. So we expect `stage` to be about (2.4 + 0.45) / 0.45 ≈ 6 times as fast.
+#
+# The folded cell measures it.
 
 # %% jupyter={"source_hidden": true}
 with on_slow_storage(packed, source.root, storage) as place:
@@ -176,17 +200,16 @@ with on_slow_storage(packed, source.root, storage) as place:
 plain = found.spread("cp -r, small files").median
 speeds = {name: [rate / plain for rate in found.rates_per_s(name)] for name in found.runs}
 gain = found.times("stage, one file", "cp -r, small files").median
-title = f"From slow storage, stage is {gain:.1f} times as fast as cp -r of the small files"
-axes = {"x": "times the speed of cp -r", "groups": ("dd", "stage"), "note": f"2 ms per operation, 100 MB/s{place.note}"}
-figures.bars(speeds, title, **axes, base="cp -r, small files", guess=guess)
+title = f"Measured here, stage is {gain:.1f} times as fast from slow storage as cp -r of the small files"
+axes = {"x": "speed, relative to cp -r", "groups": ("dd", "stage"), "note": f"2 ms per request, 100 MB/s{place.note}"}
+figures.bars(speeds, title, **axes, base="cp -r, small files")
 
 # %% [markdown]
-# `cp -r` looks each small file up twice, since this storage keeps no names, and opens it: 400 × 3 × 2 ms = 2.4 s. The
-# bytes take only 0.45 s, checked or not, so (2.4 + 0.45) / 0.45 ≈ 6.
+# Checking the blocks costs hardly any time, because the storage is slower than the check. And it is worth it. Files and copies
+# rarely become corrupt, but nothing reports it when they do. The folded cell flips one bit of a packed file and copies the
+# file with `cp` and with `stage`.
 #
-# Stored files and copies fail rarely, but silently. The folded cell flips one bit of the source.
-#
-# > **Predict.** Which of the two will notice it, `cp` or `stage`?
+# > **Predict.** Which of them notices the flipped bit: `cp`, `stage`, or both?
 
 # %% jupyter={"source_hidden": true}
 from smallfiles import digests
@@ -206,7 +229,8 @@ except SmallfilesError as error:
 # %% [markdown] id="once" tags=["core"]
 # ## 3 · Copy once per node
 #
-# A node with eight GPUs runs eight ranks. What if each copies the file if it is missing?
+# A node with eight GPUs runs eight ranks. All of them need the copy. What happens if each rank copies the file when it does
+# not find it?
 
 
 # %%
@@ -216,7 +240,7 @@ target = here / "train.arrow"
 def copy_slowly(path):
     with open(packed, "rb") as old, open(path, "wb") as new:
         while piece := old.read(4 << 20):
-            time.sleep(len(piece) / 50e6)  # 50 MB/s for each rank: a piece of 4 MiB arrives
+            time.sleep(len(piece) / 50e6)  # each piece of 4 MiB arrives at 50 MB/s
             new.write(piece)
 
 
@@ -228,24 +252,26 @@ def if_missing(rank):
 
 
 # %% [markdown]
-# Four ranks start 0.1 s apart. A copy takes 44 MB / 50 MB/s = 0.9 s.
+# Four ranks start, each 0.1 s after the one before. A copy of 44 MB at 50 MB/s takes 0.9 s.
 #
-# > **Predict.** How many MB does rank 1 find when its function returns?
+# > **Predict.** Rank 1 starts 0.1 s after rank 0. How many MB does it find when its function returns?
 
 # %%
-guess = 44  # change me: MB that rank 1 finds
+guess = None  # your guess: MB that rank 1 finds
 
 # %% [markdown]
-# In the folded cell `four_ranks` starts the processes.
+# The folded cell defines `four_ranks`, which starts four processes, and it draws what they find.
 
 # %% jupyter={"source_hidden": true}
 import multiprocessing
 from concurrent.futures import ProcessPoolExecutor
 
 fork = multiprocessing.get_context("fork")
+started = fork.Barrier(4)
 
 
 def as_rank(work, rank):
+    started.wait()  # for all four processes
     time.sleep(0.1 * rank)  # ranks never start at quite the same moment
     return work(rank), target.stat().st_size / 1e6
 
@@ -257,21 +283,22 @@ def four_ranks(work):
         found = list(pool.map(as_rank, [work] * 4, range(4)))
     target.unlink()
     copies, took_s = sum(own for own, _ in found), time.perf_counter() - began
-    print(f"{work.__name__}: {copies} of 4 ranks copied, and the last was ready after {took_s:.1f} s")
+    print(f"{work.__name__}: {copies} of 4 ranks copied; the last rank was ready after {took_s:.1f} s")
     return {f"rank {rank}{' copies' * own}": round(mb) for rank, (own, mb) in enumerate(found)}
 
 
 first, *others = four_ranks(if_missing).items()
 each = dict([*others, first])  # the guess is at rank 1, so its bar comes first
-title = f"Without a rename, a rank finds only {min(each.values())} of {round(size / 1e6)} MB"
-title = title if min(each.values()) < round(size / 1e6) else "Here every rank was late enough to find the whole file"
+title = f"Without a rename, one rank finds only {min(each.values())} of the file's {round(size / 1e6)} MB"
+title = title if min(each.values()) < round(size / 1e6) else "In this run every rank was late enough to find the whole file"
 note = f"ranks start 0.1 s apart, a copy takes {size / 50e6:.1f} s"
 axes = {"x": "MB that a rank finds", "guess_of": "rank 1", "note": note}
 show.figure(figures.bars(each, title, guess=guess, **axes))
 
 # %% [markdown]
-# The others see the name while the bytes are still arriving. Half an Arrow file stops a rank with an error, but half a
-# tar can pass for a whole one. A *rename* prevents this:
+# Rank 0 copies. The other ranks see the name of the file as soon as rank 0 has created it, while most of the bytes are still
+# missing. A rank that opens half an Arrow file stops with an error. But half a tar file can look like a whole one. A *rename*
+# prevents this:
 
 
 # %%
@@ -280,7 +307,7 @@ def renamed(rank):
     missing = not target.exists()
     if missing:
         copy_slowly(part)
-        os.replace(part, target)  # now the file is there, in full
+        os.replace(part, target)  # the complete file appears at once
     return missing
 
 
@@ -291,13 +318,11 @@ def renamed(rank):
 four_ranks(renamed)
 
 # %% [markdown]
-# Nothing is torn, but until the file appears, each rank that looks starts a copy. Here each rank has its own 50 MB/s.
-# Four copies that share them take four times as long, and four times the memory. So let them take turns, with a lock:
+# Now no rank finds half a file. But until the file appears, every rank that looks for it starts a copy of its own. Here each
+# rank gets 50 MB/s of its own. If four copies shared 50 MB/s, they would take four times as long. In both cases, they need
+# four times the memory. A *lock* lets only one rank copy at a time:
 
 # %%
-import fcntl
-
-
 def once_per_node(rank):
     part = here / "train.arrow.part"
     missing = not target.exists()
@@ -313,7 +338,7 @@ def once_per_node(rank):
 four_ranks(once_per_node)
 
 # %% [markdown]
-# **Your turn.** The lock alone does not help: the ranks copy one after the other. Change `once_per_node`, so that one
+# **Your turn.** The lock alone does not help: the ranks now copy one after the other. Change `once_per_node` so that only one
 # rank copies.
 #
 # <details>
@@ -326,20 +351,20 @@ four_ranks(once_per_node)
 #                 os.replace(part, target)
 # ```
 #
-# The others wait for the lock, look again, and find the file: after 1 s instead of 4 s.
+# The other ranks wait for the lock, look again, and find the file. All are ready after about 1 s instead of 4 s.
 #
 # </details>
 #
 # ![Two nodes with four ranks each. On each node one rank copies train.arrow from the parallel file system to /dev/shm; the others wait, then all read the copy.](pictures/stage_once_a_node.svg)
 #
-# `stage` locks, looks, copies, verifies and renames.
+# `stage` does all of this: it takes a lock, looks for the file, copies it, verifies the copy, and renames it.
 #
 # <details>
 # <summary>Optional: copy once per job</summary>
 #
-# 200 nodes still read the set 200 times. With `stage --broadcast` one node reads it, and Slurm's `sbcast` passes each
-# block on in a tree, from every node to at most [eight others](https://slurm.schedmd.com/sbcast.html). With few nodes
-# this can be slower: measure it.
+# If 200 nodes stage the file, the storage still delivers it 200 times. With `stage --broadcast`, only one node reads it. Slurm's
+# `sbcast` then passes each block on in a tree, from every node to at most [eight
+# others](https://slurm.schedmd.com/sbcast.html). With few nodes this can be slower than staging on each node, so measure it.
 #
 # </details>
 #
@@ -348,7 +373,7 @@ four_ranks(once_per_node)
 # %% [markdown] id="epochs" tags=["core"]
 # ## 4 · Count the epochs
 #
-# Staging has paid off when the epochs have saved the time of the copy.
+# The copy takes time before the training starts. Then each epoch is faster. After how many epochs has staging paid off?
 
 # %%
 import numpy as np
@@ -368,14 +393,32 @@ def copying(path, to):
 
 
 # %% [markdown]
-# > **Predict.** After how many epochs has staging paid off: 0.1, 1, 3 or 10?
+# We count the bytes that the storage must deliver, first for epochs from the packed file, then for a copy and epochs from the
+# copy.
+#
+# > **Predict.** After how many epochs has the staged training read fewer bytes from the storage?
 
 # %%
-guess = 3  # change me: epochs
-wait_s = 0.0  # leave it for now: seconds that each random read of one worker waits for an answer
+guess = None  # your guess: epochs
+wait_s = 0.0  # leave it for now: seconds that each random read waits for an answer
+
+# %%
+with open_slow(packed.parent, SlowConfig(latency_s=0)) as slow:
+    mounted = slow.how == "fuse"
+    seen = slow / packed.name if mounted else packed
+    delivered = {}
+    for name, work in {"an epoch": epoch, "the copy": partial(copying, to=here)}.items():
+        before = slow.counts()["bytes"]
+        work(seen)
+        delivered[name] = (slow.counts()["bytes"] - before) / 1e6 if mounted else size / 1e6
+print({name: f"{mb:.1f} MB" for name, mb in delivered.items()}, "your guess:", guess)
 
 # %% [markdown]
-# The folded cell measures an epoch from slow storage, one from the copy, and the copying.
+# The copy reads as many bytes as one epoch. So without staging the storage delivers the data set once per epoch, and with
+# staging only once. After the first epoch, staging has read less. If a read costs only the time of its bytes, staging also
+# saves time from then on.
+#
+# The folded cell measures the seconds of an epoch from slow storage, of an epoch from the copy, and of the copying.
 
 # %% jupyter={"source_hidden": true}
 with (
@@ -398,26 +441,29 @@ lines = {
     "packed file on slow storage": {n: n * seconds["packed file"] for n in shown},
     "staged first": {n: seconds["copying"] + n * seconds["staged copy"] for n in shown},
 }
-title = f"Staging has paid off after {paid:g} epochs" if saved > 0 else "Here the copy never pays: it is not faster"
+title = f"Measured here, staging has paid off after {paid:g} epochs" if saved > 0 else "Here staging never pays off: the copy is not faster"
 axes = {"x": "epochs read", "y": "seconds since the start", "marks": {"paid off": paid} if paid < shown[-1] else None}
 show.figure(figures.lines(lines, title, **axes, guess=guess, note=f"computed from medians of 3 runs{place.note}"))
 
 # %% [markdown]
-# Here a read costs little more than its bytes. A copy reads as many as an epoch, so the lines meet after about one.
+# The lines cross after about one epoch, as the bytes say. On a busy machine they cross elsewhere, because decoding and copying
+# then need much of the time.
 #
-# On a cluster each random read also waits for an answer. So staging on one node may pay in less than an epoch. **Your
-# turn:** set `wait_s = 0.002`, and run both cells again.
+# On a cluster, each random read also waits for an answer from a server. Then an epoch takes longer than the copy, and on one
+# node staging may pay off in less than an epoch. **Your turn:** set `wait_s = 0.002` above, and run the
+# cells again.
 #
-# Each of N nodes reads 1/N of the set per epoch, and saves 1/N of the time. But it copies the whole set, so it may need
-# N times as many epochs.
+# With N nodes, each node reads only 1/N of the data set per epoch, so it saves only 1/N of the time. But it copies the
+# whole data set. So staging may need N times as many epochs.
 #
-# While the GPU computes, the loader reads ahead. So an epoch takes as long as reading or training, whichever is slower.
+# There is one more limit. While the GPU computes, the loader reads ahead. So an epoch takes as long as reading or as
+# training, whichever takes longer.
 #
 # > **Predict.** Training takes half as long as reading from slow storage. After how many epochs has staging paid off: as
 # > before, twice as many, or never?
 
 # %%
-my_guess = "as before"  # change me: or "twice as many", "never"
+my_guess = None  # your guess: "as before", "twice as many" or "never"
 
 # %%
 mine, nodes = 0.7, 1  # change me: training as a share of reading; nodes that copy (1 to check your guess)
@@ -429,18 +475,19 @@ for share in sorted({0.0, 0.5, 0.9, 1.0, mine}):
     print(f"training {share:.0%} of reading: staging pays off {when}{said}")
 
 # %% [markdown]
-# If training takes longer than reading, staging saves nothing. So measure an epoch of training, not a raw read. If the
-# set fits into the *page cache*, later epochs may come from there: then, on one node, a result above 1 means never (on
-# N nodes, above N).
+# If training takes longer than reading, staging saves nothing. So measure an epoch of your training, and not a raw read. If the
+# data set fits into the *page cache*, later epochs may not read from the storage at all. Then only the first epoch can save
+# time, so on one node a result above 1 means never (on N nodes, a result above N).
 
 # %% [markdown] id="clean" tags=["core"]
 # ## 5 · Clean up, also when killed
 #
-# Memory that a job leaves in `/dev/shm` is missing for later jobs. So a copy made in Python is removed with the last
-# process that uses it. Two signals may end a process before it cleans up: SIGTERM, which Slurm sends at the time limit,
-# then SIGKILL, which no program can catch.
+# If a job leaves a copy in `/dev/shm`, later jobs have less memory. So `staged` removes a copy when the last process that uses
+# it ends. But a signal may end the process first. At the time limit, Slurm sends SIGTERM, which a program can handle.
+# Then it sends SIGKILL, which no program can handle.
 #
-# In the folded cell `end` sends a signal to a process that copies, or uses a copy, and looks at what is left.
+# The folded cell defines `end`. It starts a process that copies or uses a copy, sends it a signal, and looks at what is
+# left.
 
 
 # %% jupyter={"source_hidden": true}
@@ -476,25 +523,25 @@ def end(file, moment, number):
 
 
 # %% [markdown]
-# > **Predict.** What is left in each case: nothing, half a copy or all of it? What does the next `stage` do with it?
+# > **Predict.** What is left in each case: nothing, half a copy, or the whole copy? What does the next `stage` do with it?
 
 # %%
-guesses = {"SIGTERM while copying": "half", "SIGKILL while copying": "half"}  # change me: nothing, half or all
-guesses |= {"SIGTERM while using": "all", "SIGKILL while using": "all"}
+guesses = dict.fromkeys(("SIGTERM while copying", "SIGKILL while copying"))  # your guesses: nothing, half or all
+guesses |= dict.fromkeys(("SIGTERM while using", "SIGKILL while using"))
 
 # %%
 victims = Path(tempfile.mkdtemp(dir=here))
 with on_slow_storage(packed, source.root, storage) as place:
     for case, guessed in guesses.items():
         name, _, moment = case.split()
-        left, outcome = end(place.packed if moment == "copying" else packed, moment, signal.Signals[name])
-        print(f"{case}: {outcome}; your guess, {guessed}, is {'right' if guessed == left else 'wrong'}")
+        _, outcome = end(place.packed if moment == "copying" else packed, moment, signal.Signals[name])
+        print(f"{case}: {outcome}" + f"; your guess: {guessed}" * bool(guessed))
 print(f"in the end: {sum(one.bytes for one in left_behind())} bytes")
 
 # %% [markdown]
-# On SIGTERM a handler removes the copy; if your training has its own, the exit that follows does. SIGKILL leaves it, but
-# frees the lock. So your next `stage` on that node uses a complete copy of the same file, and removes other leftovers in
-# the same place.
+# After SIGTERM nothing is left, because a handler of `stage` removes the copy. (If your training has its own handler, the copy
+# is removed when the program exits.) SIGKILL leaves the copy, but the kernel frees the lock. So the next `stage` on that
+# node uses the copy if it is complete and of the same file, and removes all other leftovers in the same place.
 
 # %%
 print("staged copies of yours on this node:", len(staging.listing([here, victims])))
@@ -508,30 +555,33 @@ print("staged copies of yours on this node:", len(staging.listing([here, victims
 # <details>
 # <summary>Optional: from the archive to scratch, before the job</summary>
 #
-# - The *archive* is large and keeps data for years. Compute nodes often cannot access it.
-# - *Scratch* is the fast parallel file system that jobs read. Files unused for some time are purged.
+# - The *archive* is large, and it keeps data for years. Compute nodes often cannot access it.
+# - *Scratch* is the fast parallel file system that jobs read. Files that nobody has used for some time are deleted.
 #
-# So copy earlier, on a node that sees both. `smallfiles stage --to` continues where it stopped.
+# So copy the data set to scratch before the job starts, on a node that can access both. If the copy is interrupted,
+# `smallfiles stage --to` continues where it stopped.
 #
 # </details>
 
 # %% [markdown] id="exercise"
 # ## Exercise
 #
-# In [Exercise 07](../exercises/07_stage_a_dataset.ipynb) you write a staging function that survives being killed.
+# In [Exercise 07](../exercises/07_stage_a_dataset.ipynb) you write a function that stages a file, and that still works after it
+# was killed.
 
 # %% [markdown] id="cluster"
 # ## On the cluster
 #
-# The first command copies from the archive to scratch, on a transfer node. The second, in a job, prints the path of a
-# copy that belongs to the job: it stays until `unstage`.
+# The first command copies the file from the archive to scratch, on a transfer node. The second command runs in a job. It
+# prints the path of a copy that belongs to the job and stays until `unstage`.
 
 # %%
 show.command(staging.StageConfig(), "archive/train.arrow", "auto", "scratch/data")
 show.command(staging.StageConfig(), "scratch/data/train.arrow")
 
 # %% [markdown]
-# The job removes the copy in an EXIT trap. Set it in the script: inside `$(…)` it would fire when that subshell ends.
+# An EXIT trap of the job script removes the copy. Set the trap in the script itself. Inside `$(…)` it would run when
+# that subshell ends, which is before the training.
 #
 # ```bash
 # time staged=$(smallfiles stage scratch/data/train.arrow) || exit 1          # before other reads fill the cache
@@ -540,25 +590,25 @@ show.command(staging.StageConfig(), "scratch/data/train.arrow")
 # smallfiles bench read --order random --cache warm "$staged"                 # samples/s from the copy
 # ```
 #
-# Cold means this node: a server may still have the file in memory, and look too fast. This cell computes when staging
-# pays off if training only reads, and always from storage:
+# "Cold" describes this node only. A server may still have the file in its memory, and then the storage looks too fast. The next
+# cell computes when staging pays off. It assumes that training only reads, and that it always reads from the storage.
 
 # %%
-samples, workers = 1_281_167, 8  # change me: your set, and the workers of all ranks together
-copy_s, stored, staged = 60, 400, 4_000  # change me: seconds that `time` shows on the slowest node; the two rates
-saved = samples / workers * (1 / stored - 1 / staged)  # per epoch, if storage gives each worker the rate of one
+samples, workers = 1_281_167, 8  # change me: your data set, and the workers of all ranks
+copy_s, stored, staged = 60, 400, 4_000  # change me: `time` of the slowest node; the two rates
+saved = samples / workers * (1 / stored - 1 / staged)  # per epoch, if each worker reads at this rate
 print(f"staging pays off after {copy_s / saved:.2f} epochs")
 
 # %% [markdown]
 # <details>
 # <summary>With an environment, on several nodes, and as jobs</summary>
 #
-# A script has only one EXIT trap. `use_environment` ([06](06_read_a_squashfs_image.ipynb)) sets it to `unuse`, which
-# removes the environment; after it, write `trap 'smallfiles unstage "$staged"; unuse' EXIT`.
+# A script can have only one EXIT trap. `use_environment` ([06](06_read_a_squashfs_image.ipynb)) sets it to `unuse`, which
+# removes the environment. So write `trap 'smallfiles unstage "$staged"; unuse' EXIT` after it.
 #
-# On several nodes use `smallfiles stage --broadcast`. Every node then has a copy, so the trap is `each_node smallfiles
-# unstage`. `each_node` of `slurm/lib.sh` runs a command once on each node, and `unstage` without a path releases
-# all copies of this job.
+# On several nodes, use `smallfiles stage --broadcast`. Every node then has a copy, so the trap must be `each_node smallfiles
+# unstage`. `each_node` of `slurm/lib.sh` runs a command once on each node. `unstage` without a path releases all copies
+# of this job.
 #
 # The course has both steps as jobs. `seen` is a folder for records.
 #
@@ -572,11 +622,13 @@ print(f"staging pays off after {copy_s / saved:.2f} epochs")
 # %% [markdown] id="key-points"
 # ## Key points
 #
-# - On most clusters a file in `/dev/shm` counts as memory of the job: fill at most the rest of its limit.
-# - Pack first: a copy is then one long read, and each block is verified.
-# - Lock, look, copy to a temporary name, verify, rename: one rank copies, all use the copy.
-# - Time of the copy / time saved per epoch = epochs until staging pays off.
-# - Clean up at exit and on SIGTERM; what SIGKILL leaves stays until your next `stage` on that node.
+# - On most clusters a file in `/dev/shm` counts as memory of the job. Fill at most what remains of its limit.
+# - Pack first. Then the copy needs a dozen requests instead of three per image, and each block can be verified.
+# - Take a lock, look for the file, copy it to a temporary name, verify it, and rename it. Then one rank copies, and all ranks
+#   use the copy.
+# - The copy reads as many bytes as one epoch. The time of the copy, divided by the time saved per epoch, is the number of
+#   epochs after which staging pays off.
+# - Remove the copy at exit and on SIGTERM. What SIGKILL leaves stays until your next `stage` on that node.
 
 # %% [markdown] id="quiz"
 # ## Check yourself
@@ -587,8 +639,9 @@ print(f"staging pays off after {copy_s / saved:.2f} epochs")
 # <details>
 # <summary>Answer</summary>
 #
-# **(b)**: on most clusters the file counts as memory of your job, and 4 GB are rarely enough for training. `smallfiles
-# stage` refuses a copy that leaves too little. (a) `df` shows the node's limit. (c) Most compute nodes have no swap.
+# **(b)**. On most clusters the file counts as memory of your job, and the remaining 4 GB are rarely enough for training.
+# `smallfiles stage` refuses a copy that leaves too little. (a) is wrong because `df` shows the limit of the node. (c) is
+# wrong because most compute nodes have no swap.
 #
 # </details>
 #
@@ -598,8 +651,9 @@ print(f"staging pays off after {copy_s / saved:.2f} epochs")
 # <details>
 # <summary>Answer</summary>
 #
-# **(b) and (c)**: ranks that look at the same moment see no copy and write to it. A rank that looks later sees the
-# name before the bytes are there. (a) holds only if the first has finished before the second looks.
+# **(b) and (c)**. Ranks that look at the same moment find no copy, and all of them write to it. A rank that looks a little
+# later finds the name before all bytes are there. (a) would be true only if the first rank had finished before the second
+# one looks.
 #
 # </details>
 #
@@ -609,11 +663,12 @@ print(f"staging pays off after {copy_s / saved:.2f} epochs")
 # <details>
 # <summary>Answer</summary>
 #
-# **(b)**: the copy pays after 100 / (60 - 55) = 20 epochs (so not c), and faster epochs alone decide nothing (a).
+# **(b)**. Staging pays off after 100 / (60 - 55) = 20 epochs. Each epoch is faster, as (c) says, but ten of them save
+# only 50 s.
 #
 # </details>
 
 # %% [markdown] id="next"
 # ## Next
 #
-# Decode, augment and send batches: [08 · Keep the GPU fed](08_keep_the_gpu_fed.ipynb).
+# In [08 · Keep the GPU fed](08_keep_the_gpu_fed.ipynb), CPUs decode the staged images and send batches to the training.

@@ -3,10 +3,11 @@
 #
 # A ★★☆ · 20 minutes, B ★★★ · 20 minutes, optional · after [notebook 07](../notebooks/07_stage_a_dataset.ipynb)
 #
-# Copying a file takes one line. But a copy on a node must survive jobs that start at the same moment, jobs that are
-# killed, and users who plant links. Here you write the few lines that make the difference.
+# Copying a file is one line of Python. But several jobs may copy to the same node at the same moment, a job may be killed
+# while it copies, and other users may create links where you expect your files. Here you write the few lines that make a
+# copy safe.
 #
-# A copy is *good* if it is complete: of the size and the modification time of the source. Use only the standard library.
+# A copy is *good* if it is complete: it has the size and the modification time of the source. Use only the standard library.
 
 # %% id="start"
 import sys
@@ -19,8 +20,8 @@ setup = start("ex07")
 # %% [markdown] id="task-a"
 # ## Task A: lock and rename
 #
-# ★★☆ · 20 minutes. Copy `src` into `folder` (make it, mode 700). Two jobs may call at once, and one may be killed
-# half-way: **the next call removes what it left**. Half a copy never has the final name; a good copy is reused, an old
+# ★★☆ · 20 minutes. Copy `src` into `folder`, which you create with mode 700. Two jobs may call the function at once. If one
+# is killed, **the next call removes what it left**. Half a copy never has the final name. A good copy is reused, an old
 # one replaced:
 #
 # `stage(src: Path, folder: Path) -> Path`
@@ -70,33 +71,33 @@ verdict
 # <details>
 # <summary>Hint 1: the order of steps</summary>
 #
-# Make the folder. Take a lock. Check whether a good copy is there. If not, copy to another name in the same folder and
-# rename it with `os.replace`. The second job waits for the lock, and then finds the copy.
+# Create the folder and take a lock. Check whether there is a good copy. If not, copy to another name in the same folder, and
+# then rename the copy with `os.replace`. The second job waits for the lock, and then it finds the copy.
 #
 # </details>
 #
 # <details>
 # <summary>Hint 2: a lock that dies with its owner</summary>
 #
-# Open a separate small file for writing and call `fcntl.flock(file, fcntl.LOCK_EX)`. It waits until the lock is free;
-# closing the file frees it, and so does the kernel when the process dies. The small file may stay.
+# Open a separate small file for writing and call `fcntl.flock(file, fcntl.LOCK_EX)`. The call waits until the lock is free.
+# The lock becomes free when the file is closed, and also when the process dies. The small file may stay.
 #
 # </details>
 #
 # <details>
 # <summary>Hint 3: what a killed job leaves</summary>
 #
-# After `kill -9` no handler runs. If the temporary name is always the same, the next job, which holds the lock,
-# overwrites what is left. `shutil.copy2` keeps the modification time, by which you recognise a good copy.
+# After `kill -9` no handler runs. But if the temporary name is always the same, the next job overwrites what is left, while it
+# has the lock. `shutil.copy2` keeps the modification time, so you can recognise a good copy.
 #
 # </details>
 
 # %% [markdown] id="task-b"
 # ## Task B: signals and links
 #
-# ★★★ · 20 minutes, optional. Make your function safe: SIGTERM and a full disk leave nothing behind (a full disk raises
-# `OSError`), the previous handler is restored, and planted links, as `folder`, under the final name or as your lock
-# file, are not followed:
+# ★★★ · 20 minutes, optional. Make your function safe. After SIGTERM or a full disk (which raises `OSError`), nothing is left,
+# and the previous handler is restored. Do not follow links that others created as `folder`, under the final name, or as your
+# lock file:
 #
 # `stage_safely(src: Path, folder: Path) -> Path`
 
@@ -142,27 +143,27 @@ check.stage_safely(stage_safely)
 # <details>
 # <summary>Hint 1: what runs when</summary>
 #
-# `finally` runs after an exception, such as the `OSError` of a full disk: remove the temporary file there. It does not
-# run after SIGTERM, unless a handler turns the signal into an exception:
-# `signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))`. It returns the old handler; put that back.
+# `finally` runs after an exception, such as the `OSError` of a full disk. Remove the temporary file there. After SIGTERM,
+# `finally` runs only if a handler turns the signal into an exception:
+# `signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))`. This call returns the old handler, which you must restore.
 #
 # </details>
 #
 # <details>
 # <summary>Hint 2: links</summary>
 #
-# `mkdir(exist_ok=True)` accepts a link to a folder: check `folder.is_symlink()` and raise an `OSError`. A link under
-# the final name is not a good copy, and `os.replace` replaces the link, not its target. `open("w")` empties the file
-# behind a link: open the lock file with `os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)`. The folder may
-# also be that of another user, which the check cannot try: compare `folder.stat().st_uid` with `os.getuid()`.
+# `mkdir(exist_ok=True)` accepts a link to a folder. So check `folder.is_symlink()`, and raise an `OSError`. A link under the
+# final name is not a good copy, and `os.replace` replaces the link, not its target. `open("w")` empties the file behind a
+# link, so open the lock file with `os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)`. The folder may also belong
+# to another user. The check cannot test this, but you can: compare `folder.stat().st_uid` with `os.getuid()`.
 #
 # </details>
 
 # %% [markdown] id="use"
 # ## With your function
 #
-# The first cell packs the images and finds a folder on this node. The second stages the file twice with your function,
-# reads an image from the copy, and removes everything again.
+# The first cell packs the images and finds a folder on this node. The second cell stages the file twice with your function,
+# opens the copy, and removes everything again.
 
 # %% id="place"
 from smallfiles.pack import PackConfig, pack
