@@ -4,17 +4,18 @@
 # **Minutes** 35 · **Machine** any Linux computer with two CPUs · **Needs** nothing; shows more where `squashfuse` is
 # installed · **Data** 400 synthetic images
 #
-# A squashfs file holds a whole folder tree, read-only. Linux can mount it, so that every program sees files again.
-# Where mounts are not allowed, a library can read it. Here an *image* is a photograph, the archive a *squashfs file*.
+# A squashfs file contains a whole folder tree, which cannot be changed. Linux can mount it, and then every program sees the
+# files again. Where mounting is not allowed, a library can read it. In this notebook, an *image* is a photograph, and the
+# archive is called a *squashfs file*.
 
 # %% [markdown] id="questions"
 # ## Questions
 #
-# - Which settings make a squashfs file slow?
+# - Which settings make a squashfs file slow to read?
 # - Do I need a mount?
-# - When does compression pay?
-# - Why does a reader that is right in one process return wrong samples in two?
-# - What if my environment has more files than my quota?
+# - When does compression make reading faster?
+# - Why does a reader return correct samples in one process, and wrong samples in two?
+# - What if my Python environment has more files than my quota allows?
 
 # %% [markdown] id="objectives"
 # ## After this you can
@@ -22,11 +23,14 @@
 # - pack a squashfs file that is fast to read at random,
 # - read it from any process without a mount,
 # - find the bandwidth below which compression pays,
-# - write a reader whose workers share no offset,
+# - write a reader that is correct in several workers,
 # - put an environment into one file.
 
 # %% [markdown] id="setup"
 # ## Set up
+#
+# The findings of this notebook are counts of bytes, opens, requests and wrong samples, or ratios that stay large on a busy
+# machine. The measured rates of section 2 change most if other programs use your CPUs.
 
 # %% id="start"
 import sys
@@ -52,19 +56,20 @@ from smallfiles.pack import PackConfig, pack
 from smallfiles.progress import bytes_text
 
 # %% [markdown] id="recall"
-# > **Recall** (04). Images of 100 kB are stored in chunks of 1 MiB. What does one random image cost?
+# > **Recall** (04). Images of 100 kB are stored in chunks of 1 MiB. How many bytes must be read for one random image?
 #
 # <details>
 # <summary>Answer</summary>
 #
-# At least one whole chunk, ten times its bytes, and two where it lies across a border.
+# At least one whole chunk, which is ten times the size of the image. If the image lies across the border of two chunks, both
+# chunks must be read.
 #
 # </details>
 
 # %% [markdown] id="inside"
 # ## Look inside
 #
-# Pack the images; the suffix `.sqfs` chooses the format.
+# We pack the images into one file. The suffix `.sqfs` chooses the format.
 
 # %%
 source = setup.source()
@@ -75,10 +80,10 @@ report = pack(source, packed, config)
 print(f"{report.samples:,} images, {bytes_text(report.file_bytes)}, {report.files} files")
 
 # %% [markdown]
-# The second file is a digest of the content. Keep it: only this reveals every flipped byte, as squashfs has no
-# checksum of raw data.
+# The second file contains a digest of the content. Keep it, because squashfs has no checksum of uncompressed data. Only the
+# digest reveals a flipped bit.
 #
-# `SquashFS` reads by paths, `formats.open` by numbers:
+# `SquashFS` finds files by their paths. `formats.open` finds samples by their numbers:
 
 # %%
 with SquashFS(packed) as opened:
@@ -89,19 +94,20 @@ reader = formats.open(packed)
 print(f"key {reader.key(7)}, target {reader.target(7)}, begins and ends at {reader.span(7)[1:]}")
 
 # %% [markdown]
-# The three other files hold labels and order.
+# The squashfs file contains three more files, with the labels and the order of the samples.
 
 # %% [markdown] id="settings" tags=["core"]
 # ## 1 · Choose the settings
 #
-# Two settings can make random reads slow:
+# Squashfs can compress files, and it can join small files. Both save space, and both can make random reads slow:
 #
-# | Setting | What it does | What a read of one image must unpack |
+# | Setting | What it does | What must be unpacked to read one image |
 # |---|---|---|
-# | compression | cuts each file into *blocks*, and compresses each block | the image's blocks |
-# | *fragments* | puts files smaller than a block, with `-tailends` also the ends of larger ones, together into one block | also its neighbours in the block |
+# | compression | cuts each file into *blocks* and compresses each block | all blocks of the image |
+# | *fragments* | puts files that are smaller than a block together into one block, with `-tailends` also the ends of larger files | also the neighbours of the image in its block |
 #
-# The cell writes the same images in four ways. The first is `mksquashfs`'s default (128 KiB) with `-tailends`.
+# The next cell writes the same images with four settings. The first setting is the default of `mksquashfs` (blocks of
+# 128 KiB), with `-tailends`.
 
 # %%
 from pysquashfs import pack as write_squashfs
@@ -121,47 +127,55 @@ for number, (name, options) in enumerate(settings.items()):
     print(f"{name:21} saves {1 - path.stat().st_size / photo_bytes:6.2%}")
 
 # %% [markdown]
-# > **Predict.** zlib unpacks photographs at some 500 MB/s, memory is read at some 10 GB/s. A random read
-# > from *gzip, fragments* takes how many times as long as one from *raw, no fragments*?
+# For each of the four files, `info` counts how many bytes must be fetched for each byte of an image.
+#
+# > **Predict.** How many bytes are fetched per byte of an image from *gzip, 1 MiB fragments*? And how many times as long does
+# > a random read from *gzip, fragments* take as one from *raw, no fragments*?
 
 # %%
-guess = 5  # change me: times as long
+guess = None  # your guess: times as long
+for name, opened in written.items():
+    print(f"{name:21} {opened.info()['read_amplification']:5.2f} bytes fetched per byte of an image")
 
+# %% [markdown]
+# A fragment of 1 MiB contains about ten images, and all of them must be fetched and unpacked to read one. With blocks of
+# 128 KiB, most images need little more than their own bytes. But with gzip these bytes must also be unpacked. We measure
+# what that costs.
 
+# %%
 def read_all(opened):
     for key in random.sample(opened.paths, len(opened)):  # in another order in each round
         opened.read(key)
     return len(opened)
 
 
-found = measure.compare({n: partial(read_all, f) for n, f in written.items()}, rounds=7, unit="images")
+found = measure.compare({n: partial(read_all, f) for n, f in written.items()}, rounds=5, unit="images")
 
 # %% [markdown]
-# The folded cell draws and prints the times.
+# The folded cell draws the times, and prints how long it takes to decode an image.
 
 # %% jupyter={"source_hidden": true}
 raw, default = "raw, no fragments", "gzip, fragments"
-title = f"From memory, gzip with fragments takes about {found.times(raw, default).median:.0f} times as long as raw"
+title = f"Reading an image from gzip with fragments takes about {found.times(raw, default).median:.0f} times as long as raw"
 rates = {name: np.array(found.rates_per_s(name)) for name in written}
 times = {name: np.median(rates[raw]) / runs for name, runs in rates.items()}
 x, note = f"time of a random read, relative to {raw}", f"warm page cache; 1 is {1e6 / np.median(rates[raw]):.0f} µs"
 show.figure(figures.bars(times, title, x=x, base=raw, guess=guess, guess_of=default, note=note, log=True))
-for name, opened in written.items():
-    amplified = opened.info()["read_amplification"]
-    print(f"{name:21} {1e6 / np.median(rates[name]):5,.0f} µs per image, {amplified:5.2f} bytes fetched per byte delivered")
+for name in written:
+    print(f"{name:21} {1e6 / np.median(rates[name]):5,.0f} µs per image")
 decode_all = {"decoding": lambda: sum(1 for _, data in photos if Image.open(io.BytesIO(data)).load())}
 decoding = measure.compare(decode_all, rounds=3, unit="images", bar=False)
 print(f"{'decoding':21} {1e6 / np.median(decoding.rates_per_s('decoding')):5,.0f} µs per image")
 
 # %% [markdown]
-# On other machines expect 8 to 40 times. Nearly all of it is gzip, which saves nothing on photographs. A fragment of
-# 1 MiB holds about ten images, and all are unpacked for each. That takes at least as long as decoding. Slow storage
-# shrinks the factor; the CPU's time remains.
+# Expect a factor of 8 to 40, depending on the machine. Nearly all of it comes from gzip, which saves almost nothing on
+# photographs. With fragments of 1 MiB, about ten images are unpacked for each one, and this takes at least as long as decoding
+# it. On slow storage the factor is smaller, because every read takes longer. But the CPU still spends the same time.
 #
-# **Your turn.** Guess the time of zstd, add `"zstd, no fragments": {"compression": "zstd"},` to `settings`, and run again
-# from there.
+# **Your turn.** Guess the time of zstd. Then add `"zstd, no fragments": {"compression": "zstd"},` to `settings`, and run the
+# cells from there again.
 #
-# `info` looks for both faults in any squashfs file, as does `python -m pysquashfs info FILE`:
+# `info` looks for both faults in any squashfs file. `python -m pysquashfs info FILE` does the same:
 
 # %%
 for name in (default, raw):
@@ -170,7 +184,7 @@ for opened in written.values():
     opened.close()
 
 # %% [markdown]
-# With `mksquashfs` 4.4 or later:
+# To avoid both faults with `mksquashfs` 4.4 or later, use these options:
 
 # %%
 from pysquashfs.info import RECOMMENDED
@@ -181,32 +195,21 @@ print(RECOMMENDED)
 # <details>
 # <summary>What do they mean?</summary>
 #
-# `-noD` and `-noF` leave data and fragments uncompressed, `-no-fragments` keeps files in one piece. gzip compresses
-# the index. Without `-noappend`, a second run adds all again. `-no-xattrs`, `-all-root` and the two options with `time`
-# drop attributes, owners and times, so equal data give an equal file. `-no-exports` omits a table for NFS.
+# `-noD` and `-noF` leave data and fragments uncompressed. `-no-fragments` stores each file separately. Only the index is
+# compressed with gzip. Without `-noappend`, a second run adds all files again. `-no-xattrs`, `-all-root` and the two options
+# with `time` remove attributes, owners and times, so that equal data give an equal file. `-no-exports` omits a table that
+# only NFS needs.
 #
 # </details>
 
 # %% [markdown] id="mount" tags=["optional"]
 # ## 2 · Compare the library with a mount
 #
-# *Optional, 7 minutes.*
-#
-# > **Predict.** All is in the page cache. Which is fastest for a random image: plain files, a mount, or the library?
+# *Optional, 7 minutes.* A program can read the images in three ways: as plain files, as files of a mounted squashfs file, or
+# with the library. How do they differ? We count how many files each of them opens. Python reports every open to an
+# *audit hook*.
 
 # %%
-guess = "plain files"  # change me: or "mount", or "library"
-
-# %% [markdown]
-# The folded cell mounts the file with FUSE and by the kernel, where that is allowed.
-
-# %% jupyter={"source_hidden": true}
-from contextlib import ExitStack
-from time import perf_counter
-
-from pysquashfs import mount
-from pysquashfs.mounting import how_to_mount
-
 keys = [reader.key(index) for index in random.Random(1).sample(range(len(reader)), len(reader))]
 
 
@@ -222,6 +225,34 @@ def read_library(opened):
     return sum(1 for key in keys if opened.read(key))
 
 
+opens, by_name = [], {"plain files": partial(read_files, source.root)}
+sys.addaudithook(lambda event, about: opens.append(about[0]) if event == "open" else None)
+with SquashFS(packed) as opened:
+    by_name["library"] = partial(read_library, opened)
+    for name, work in by_name.items():
+        opens.clear()
+        print(f"{name}: {work()} images, {len(opens)} files opened")
+
+# %% [markdown]
+# Plain files need an open, a read and a close for each image. A mount needs the same calls. The library opens the squashfs
+# file once. It finds each image in its index, and here it copies the bytes from a memory map, without any call of the kernel.
+#
+# > **Predict.** The bytes are in the page cache. Which way is fastest for a random image: plain files, a mount, or the
+# > library?
+
+# %%
+guess = None  # your guess: "plain files", "mount" or "library"
+
+# %% [markdown]
+# The folded cell measures all three. It mounts the file with FUSE, and with the kernel, where that is allowed.
+
+# %% jupyter={"source_hidden": true}
+from contextlib import ExitStack
+from time import perf_counter
+
+from pysquashfs import mount
+from pysquashfs.mounting import how_to_mount
+
 def first_epoch(way):
     """Images per second in the first epoch of a new mount."""
     with mount(packed, way=way) as folder:
@@ -234,11 +265,11 @@ mounts = {"FUSE" if "fuse" in name else name: name for name in reversed(works)}
 with ExitStack() as stack:
     ways = {"plain files": partial(read_files, source.root)}
     ways["library"] = partial(read_library, stack.enter_context(SquashFS(packed)))
-    first = {f"mount ({kind}), first epoch": [first_epoch(way) for _ in range(9)] for kind, way in mounts.items()}
+    first = {f"mount ({kind}), first epoch": [first_epoch(way) for _ in range(5)] for kind, way in mounts.items()}
     for kind, way in mounts.items():
         folder = stack.enter_context(mount(packed, way=way))
         ways[f"mount ({kind}), later epochs"] = partial(read_files, folder)
-    speeds = measure.compare(ways, rounds=9, unit="images")
+    speeds = measure.compare(ways, rounds=5, unit="images")
 rates = first | {name: speeds.rates_per_s(name) for name in speeds.runs}
 best = dict(sorted({name: max(runs) for name, runs in rates.items()}.items(), key=lambda row: -row[1]))
 
@@ -247,23 +278,21 @@ best = dict(sorted({name: max(runs) for name, runs in rates.items()}.items(), ke
 
 # %% jupyter={"source_hidden": true}
 gain = best["library"] / best["plain files"]
-title = f"The library reads {gain:.1f} times as many images per second as plain files"
+title = f"Measured here, the library reads {gain:.1f} times as many images per second as plain files"
 if not mounts:
     title += "; no mount works here"
-guessed = next((name for name in best if name.startswith(guess)), None)  # None where no mount works
-x = {"x": "images per second", "note": "best of 9 runs; plain files and squashfs file in the page cache", "groups": ("later", "first", "library")}
+guessed = next((name for name in best if guess and name.startswith(guess)), None)
+x = {"x": "images per second", "note": "best of 5 runs; plain files and squashfs file in the page cache", "groups": ("later", "first", "library")}
 show.figure(figures.bars(best, title, base="plain files", guess=guessed, **x))
 
 # %% [markdown]
-# The library finds every position in its index, and here it copies from a memory map. Plain files and mounts need
-# calls of the kernel: open, read and close. In the first epoch a mount must also find each file and fetch its bytes
-# from the squashfs file, with FUSE through another process. The kernel keeps both, so later epochs are faster. With
-# FUSE each open still waits for that process. The kernel's mount opens as fast as plain files, but copies half as
-# fast here.
-
-# `SquashFS` has two back ends. One is written in Python. The other one is the C library of squashfs-tools-ng, where it is
-# installed (`apt-get install libsquashfs1`). Neither uses the other's code to find a file, so each one checks the other.
-# Read two of the files from above with both, one raw and one compressed:
+# A mount is slow in the first epoch. The kernel must find each file in the squashfs file and fetch its bytes, and with FUSE it
+# must ask another process for both. It keeps what it has found, so later epochs are faster. With FUSE, each open still waits
+# for the other process.
+#
+# `SquashFS` has two back ends. One is written in Python. The other is the C library of squashfs-tools-ng, where it is
+# installed (`apt-get install libsquashfs1`). The two back ends find files with different code, so each can check the
+# other. The next cell reads a raw and a compressed file with both:
 
 # %%
 from pysquashfs.libsquashfs import available
@@ -274,7 +303,7 @@ readers = {(kind, name): SquashFS(path, backend=name) for kind, path in two_file
 print([each.read(key) == data for each in readers.values() for key, data in photos].count(False), "are wrong")
 
 # %% [markdown]
-# The folded cell measures both back ends beside the mounts, which have already read every image once.
+# The folded cell measures both back ends and the mounts. Each mount has read every image once before.
 
 # %% jupyter={"source_hidden": true}
 with ExitStack() as stack:
@@ -284,46 +313,59 @@ with ExitStack() as stack:
             folder = stack.enter_context(mount(path, way=way))
             read_files(folder, [key for key, _ in photos])
             ways[f"{kind}, mount ({short})"] = partial(read_files, folder, [key for key, _ in photos])
-    speeds = measure.compare(ways, rounds=7, unit="images")
+    speeds = measure.compare(ways, rounds=5, unit="images")
 by_file = sorted(ways, key=lambda name: name.startswith("gzip"))  # raw first
 costs = {name: 1e6 / max(speeds.rates_per_s(name)) for name in by_file}
 factor = costs["gzip, python"] / costs["raw, python"]
-title = f"Compressed photographs take the Python back end {factor:.0f} times as long as raw ones"
-axis = {"x": "time of a random image (µs)", "note": "best of 7 runs; all in the page cache", "log": True}
+title = f"The Python back end takes {factor:.0f} times as long for a compressed photograph as for a raw one"
+axis = {"x": "time of a random image (µs)", "note": "best of 5 runs; all in the page cache", "log": True}
 show.figure(figures.bars(costs, title, base="raw, python", **axis))
 
 # %% [markdown]
 # | File | Fastest | Why |
 # |---|---|---|
 # | raw, on a local disk | Python | it copies from a memory map and makes no call of the kernel |
-# | compressed, read once | both back ends alike | both spend their time in the same zlib |
-# | compressed, read again | the kernel's mount | the kernel keeps the unpacked pages, as long as memory lasts; a library unpacks again |
+# | compressed, read once | both back ends alike | both spend their time in zlib |
+# | compressed, read again | the kernel's mount | the kernel keeps the unpacked pages while there is memory; a library unpacks again |
 # | lzma, or zstd without its Python package | libsquashfs | Python cannot unpack it |
-# | no mount and no C library allowed | Python | it needs NumPy only |
+# | no mount and no C library allowed | Python | it needs only NumPy |
 #
-# FUSE mounts keep unpacked pages, too, but each open waits for another process. By default, `SquashFS` takes Python
-# unless only the library can unpack the file. `info()` says which back end reads, and why. Writing uses Python, because
-# equal data must give equal bytes on every machine.
+# By default, `SquashFS` uses Python, unless only the library can unpack the file. `info()` says which back end reads, and why.
+# Files are always written with Python, because equal data must give equal bytes on every machine.
 #
-# Containers are moving to a newer format, EROFS. It is part of Linux since 5.4, and
-# [containerd](https://github.com/containerd/containerd/blob/main/docs/snapshotters/erofs.md) can run images from it. It
-# compresses into [blocks of a fixed size](https://docs.kernel.org/filesystems/erofs.html), so a small read unpacks
-# little. Raw photographs gain nothing from that. It needs a mount, and the kernels of many clusters are older, so for
-# data sets squashfs remains the safe choice.
+# A program that needs files, and that runs in a container, needs neither. Apptainer can bind a squashfs file into the
+# container as a folder ([manual](https://apptainer.org/docs/user/latest/bind_paths_and_mounts.html)):
+#
+# ```bash
+# apptainer exec --mount type=bind,src=data.sqfs,dst=/data,image-src=/,ro image.sif python train.py /data
+# ```
+#
+# <details>
+# <summary>What about EROFS?</summary>
+#
+# Containers begin to use a newer format, EROFS. It has been part of Linux since 5.4, and
+# [containerd](https://github.com/containerd/containerd/blob/main/docs/snapshotters/erofs.md) can run containers from it. It
+# compresses into [blocks of a fixed size](https://docs.kernel.org/filesystems/erofs.html), so a small read unpacks little.
+# Raw photographs gain nothing from that. EROFS needs a mount, and the kernels of many clusters are older. So squashfs is
+# still the safe choice for data sets.
+#
+# </details>
 
 # %% [markdown] id="compression" tags=["optional"]
 # ## 3 · Compress what compresses
 #
-# *Optional, 5 minutes.* Annotations are often JSON, mostly repetition.
+# *Optional, 5 minutes.* Photographs are compressed already, but annotations are not. They are often JSON, which repeats
+# itself and becomes several times smaller with zstd. Unpacking needs time. But if the storage is slow, fetching fewer bytes
+# saves more time than that.
 #
-# > **Predict.** zstd makes them several times smaller, but unpacking takes time. At which bandwidth is reading raw and
-# > compressed files equally fast?
+# > **Predict.** Below which bandwidth is it faster to read the compressed files?
 
 # %%
-guess = 1e9  # change me: bytes per second
+guess = None  # your guess: bytes per second
 
 # %% [markdown]
-# The folded cell packs 300 documents both ways, reads them from memory, and computes the rate at each bandwidth.
+# The folded cell packs 300 documents raw and with zstd, and reads them from memory. From the two times and sizes it computes
+# the rate at each bandwidth.
 
 # %% jupyter={"source_hidden": true}
 import json
@@ -351,21 +393,22 @@ bytes_s = np.geomspace(50e6, 10e9, 41)
 rates = {name: {b: 1 / (each_s + stored[name] / b) for b in bytes_s} for name, each_s in read_s.items()}
 longer_s = read_s["zstd"] - read_s["raw"]
 pays = (stored["raw"] - stored["zstd"]) / longer_s if longer_s > 0 else bytes_s[-1]
-title = f"zstd pays where storage gives one reader less than about {float(f'{pays:.2g}') / 1e6:,.0f} MB/s"
-title, marks = (title, {"raw = zstd": pays}) if longer_s > 0 else ("zstd pays at every bandwidth here", None)
+title = f"zstd is faster where the storage gives one reader less than about {float(f'{pays:.2g}') / 1e6:,.0f} MB/s"
+title, marks = (title, {"raw = zstd": pays}) if longer_s > 0 else ("Here zstd is faster at every bandwidth", None)
 axes = {"x": "what one reader gets from the storage (B/s)", "y": "files per second", "log": "xy"}
 note = "computed from the best of 5 reads from memory"
 show.figure(figures.lines(rates, title, **axes, marks=marks, guess=guess, note=note))
 
 # %% [markdown]
-# Left of the dotted line, unpacking takes less time than the saved bytes would. Compare this bandwidth with what one
-# reader gets in large reads on a busy day. If each file is a request of its own, compression hardly matters: waiting
-# 0.5 ms takes longer than fetching 8 kB more.
+# Left of the dotted line, unpacking takes less time than the storage would need for the saved bytes. Compare this bandwidth
+# with the one that a single reader gets in long reads on a busy day. If each file is a request of its own, compression
+# hardly matters, because a wait of 0.5 ms is longer than the time of the saved bytes.
 
 # %% [markdown] id="sharing" tags=["core"]
 # ## 4 · Share one file between workers
 #
-# `seek_then_read` knows where each image begins and ends. The last line counts the wrong samples in one process.
+# The next cell reads images from the squashfs file with plain Python. `places` says where each image begins and ends. The
+# last line counts the wrong samples in one process.
 
 # %%
 places = [reader.span(index)[1:] for index in range(len(reader))]
@@ -376,22 +419,23 @@ file = open(packed, "rb", buffering=0)
 def seek_then_read(index):
     start, stop = places[index]
     file.seek(start)
-    time.sleep(1e-5)  # gives others time to run between the two calls
+    time.sleep(1e-5)  # other processes can run between the two calls
     return file.read(stop - start)
 
 
 sum(seek_then_read(index) != truth[index] for index in range(len(truth)))
 
 # %% [markdown]
-# Now two workers of a `DataLoader` read. Its `Dataset` lets Pillow decode the wrong samples.
+# Nothing is wrong. Now two workers of a `DataLoader` use the same function. The `Dataset` compares each sample with the right
+# one. If a sample is wrong, it also tries to decode it with Pillow.
 #
-# > **Predict.** Are any of 3,000 samples wrong? What percentage of the wrong ones does Pillow decode without an error:
-# > 0, 30, 75 or 100?
+# > **Predict.** How many of 3,000 samples are wrong? And what percentage of the wrong samples does Pillow decode without an
+# > error: 0, 30, 75 or 100?
 
 # %%
 from torch.utils.data import DataLoader, Dataset, RandomSampler
 
-guess = 75  # change me: percent of the wrong samples that are decoded without an error
+guess = None  # your guess: percent of the wrong samples that are decoded without an error
 
 
 class Compared(Dataset):
@@ -414,7 +458,7 @@ class Compared(Dataset):
 
 # %%
 def count_wrong(read):
-    """Wrong samples of 3,000 random ones, by what Pillow makes of them; two workers read."""
+    """Numbers of wrong samples among 3,000, read by two workers: decoded by Pillow, or refused."""
     chosen = RandomSampler(truth, replacement=True, num_samples=3_000)
     settings = {"num_workers": 2, "multiprocessing_context": "fork"}
     found = np.concatenate([*DataLoader(Compared(read), batch_size=100, sampler=chosen, **settings)])
@@ -428,23 +472,23 @@ shares = {what: 100 * count / max(bad, 1) for what, count in wrong["seek, then r
 figures.bars(shares, title, x="share of the wrong samples (%)", counted=True, guess=guess, guess_of="decoded")
 
 # %% [markdown]
-# An open file has an *offset*, where the next read begins, and forked workers share it ([04](04_pack_hdf5.ipynb)).
-# One worker seeks, the other seeks too, then the first reads from the wrong place.
+# An open file has an *offset*: the position where the next read begins. Forked workers share the offset
+# ([04](04_pack_hdf5.ipynb)). One worker seeks. Before it reads, the other worker seeks as well. So the first worker reads from
+# the position of the other one.
 #
-# The other reads on from where the first stopped: inside a photograph. Most wrong samples begin there or are cut
-# short. Pillow refuses them. The rest, a quarter to a half, are whole photographs under the
-# label of another: B (below) is no larger than A. Nothing reports them. Without the pause few are wrong, so a test
-# can miss it.
+# The second worker then reads where the first one stopped, which is inside a photograph. Pillow refuses such samples, and
+# samples that are cut off. But a quarter to a half of the wrong samples are whole photographs with the label of another one.
+# Nothing reports them. Without the pause, few samples are wrong, so a test can easily miss the mistake.
 #
 # ![Left: two workers share one offset, worker 2 moves it, and worker 1 reads image B instead of A. Right: with pread each names its position.](pictures/shared_offset.svg)
 #
-# `os.pread` takes the position as an argument, so there is nothing to share. **Your turn:** let `my_reader` use it, until
-# nothing is wrong.
+# `os.pread` takes the position as an argument, so it does not use the offset. **Your turn:** use it in `my_reader`, until no
+# sample is wrong.
 
 # %%
 def my_reader(index):
     start, stop = places[index]
-    return seek_then_read(index)  # change me to: os.pread(file.fileno(), size, position)
+    return seek_then_read(index)  # change me: os.pread(file.fileno(), size, position)
 
 
 count_wrong(my_reader)
@@ -460,8 +504,8 @@ count_wrong(my_reader)
 # %% [markdown] id="environment" tags=["optional"]
 # ## 5 · Put an environment into one file
 #
-# *Optional, 6 minutes.* Most modules of your Python environment are small files. The folded cell counts those of two
-# packages.
+# *Optional, 6 minutes.* A Python environment consists of small files, too, since most modules are files of their own. The
+# folded cell counts the modules of two packages.
 
 # %% jupyter={"source_hidden": true}
 import subprocess
@@ -476,11 +520,11 @@ for name in ("networkx", "torch"):
     print(f"import {name:9} {own[name]:4,} modules in files of its own")
 
 # %% [markdown]
-# All processes of a job request them in the same second. On simulated storage that keeps no names, the worst
-# case (`slurm/env/README.md`), `import torch` by 8 ranks took 51,488 look-ups and 8,208 opens, and from one squashfs file,
-# sent once to each node, 5 and 2.
+# At the start of a job, all processes open these files in the same second. We measured `import torch` by 8 ranks on simulated
+# storage that caches no names, which is the worst case (`slurm/env/README.md`). From many files, the storage received 51,488
+# look-ups and 8,208 opens. From one squashfs file, sent once to each node, it received 5 look-ups and 2 opens.
 #
-# The folded cell packs one package, `networkx`:
+# We repeat this with a smaller package, `networkx`. The folded cell packs it into one file.
 
 # %% jupyter={"source_hidden": true}
 import compileall
@@ -500,15 +544,15 @@ made = write_squashfs(place / "packages.sqfs", folder_items(place / "files"), co
 print(f"{made.files:,} files, {bytes_text(made.bytes)}; one file, {bytes_text(made.image_bytes)}")
 
 # %% [markdown]
-# > **Predict.** For each module Python makes four requests or more. If each takes 2 ms, how long does importing
-# > `networkx` take from many files, and from one?
+# > **Predict.** How many requests does importing `networkx` send to the storage, from many files and from one squashfs file?
 
 # %%
-latency_s = 0.002  # change me, also to 0.01
-guess = {"many files": 1.0, "one squashfs file": 1.0}  # change me: seconds
+latency_s = 0.002  # change me: seconds per request, also 0.01
+guess = {"many files": None, "one squashfs file": None}  # your guesses: requests
 
 # %% [markdown]
-# The folded cell imports it from both, in a new interpreter. The time includes the mount.
+# The folded cell imports it from both, each time in a new Python. It counts the requests, and it measures the time, which
+# includes the mount.
 
 # %% jupyter={"source_hidden": true}
 from contextlib import nullcontext
@@ -533,19 +577,19 @@ with open_slow(place, SlowConfig(latency_s=latency_s)) as slow:
     if slow.how == "fuse" and "FUSE" in mounts:
         imports["one squashfs file"] = import_from(mount(slow.path / "packages.sqfs", way=mounts["FUSE"]), slow)
 for name, (seconds, requests) in imports.items():
-    print(f"{name:18} {requests:6,} requests, {seconds:5.1f} s; your guess: {guess[name]:.1f} s")
+    print(f"{name:18} {requests:6,} requests (your guess: {guess[name]}), {seconds:5.1f} s")
 product = 4 * own["networkx"] * latency_s
 print(f"4 requests × {own['networkx']} modules × {1000 * latency_s:g} ms = {product:.1f} s")
 if not imports:
     print(slow.summary)
 
 # %% [markdown]
-# From many files the import takes about this product, plus Python's own time. From one file, look-ups happen on this
-# node. Apart from these few requests, the storage receives only reads. Here they are neither counted nor delayed:
-# real storage takes longer. The gain is smaller where the client keeps names. Eight ranks that imported torch on two
-# busy cores took longer from one file: 98 instead of 72 s.
+# From many files, Python sends at least four requests for each module, and it waits for each of them. From one file, the mount
+# on this node answers the look-ups, so the storage receives only a few requests and then reads. The reads are neither
+# counted nor delayed here, so real storage takes longer. Where the client caches names, the gain is smaller. And unpacking
+# needs CPU time: when eight ranks imported torch on two busy cores, it took 98 s from one file and 72 s from many.
 #
-# Pack your environment once. This needs `mksquashfs`, and the nodes need the same base Python:
+# Pack your environment once. You need `mksquashfs`, and the nodes must have the same base Python:
 #
 # ```bash
 # slurm/env/build.sh venv.sqfs .venv
@@ -557,18 +601,18 @@ if not imports:
 # source slurm/lib.sh; use_environment venv.sqfs
 # ```
 #
-# Then start programs with `python -m …`: scripts such as `torchrun` run the old environment.
+# Then start programs with `python -m …`, because scripts such as `torchrun` still run the old environment.
 
 # %% [markdown] id="exercise"
 # ## Exercise
 #
-# [Exercise 06](../exercises/06_read_a_squashfs_image.ipynb): cure a reader that opens the file in each process, and
-# still returns wrong samples in threads.
+# [Exercise 06](../exercises/06_read_a_squashfs_image.ipynb): a reader opens the file in each process, and it still returns
+# wrong samples in threads. Find out why, and fix it.
 
 # %% [markdown] id="cluster"
 # ## On the cluster
 #
-# `slurm/submit SITE 06_pack_squashfs` runs this line in a job:
+# `slurm/submit SITE 06_pack_squashfs` runs this command in a job:
 
 # %%
 show.command(config, "DATA_FOLDER", "train.sqfs")
@@ -576,11 +620,12 @@ show.command(config, "DATA_FOLDER", "train.sqfs")
 # %% [markdown] id="key-points"
 # ## Key points
 #
-# - Store photographs raw, without fragments. Compressing them costs every read and saves almost nothing.
-# - A library needs neither mount nor root; a mount is for programs that need files. Only a mount keeps unpacked pages.
-# - Compress text with zstd: in long reads it pays below a bandwidth that you can measure.
-# - Forked workers and threads share the offset of an open file: name the position in each read.
-# - An environment as one squashfs file needs a fraction of the requests.
+# - Store photographs raw and without fragments. Compressing them makes every read slower and saves almost nothing.
+# - A library needs no mount and no root rights. A mount is for programs that need files, and only a mount keeps unpacked
+#   pages. Apptainer can bind a squashfs file into a container.
+# - Compress text with zstd. In long reads it is faster below a bandwidth that you can measure.
+# - Forked workers and threads share the offset of an open file. So say in each read where to read (`os.pread`).
+# - If an environment is one squashfs file, an import sends a fraction of the requests.
 
 # %% [markdown] id="quiz"
 # ## Check yourself
@@ -591,36 +636,36 @@ show.command(config, "DATA_FOLDER", "train.sqfs")
 # <details>
 # <summary>Answer</summary>
 #
-# **(b)**: the size does not show it, since photographs do not compress; `python -m pysquashfs info` does. (a) not if it
-# is raw and in one piece. (c) a mount must unpack the same blocks.
+# **(b)**. The size does not show it, because photographs cannot be compressed further. `python -m pysquashfs info` shows it.
+# (a) A squashfs file that is raw and without fragments is not slow. (c) A mount must unpack the same blocks.
 #
 # </details>
 #
-# **2.** Your reader opens the file in `__init__` and calls `seek`, then `read`. With 0 workers all is right. And with 2
-# *forked* workers (the default on Linux up to Python 3.13)? (a) an exception (b) some wrong samples, silently
-# (c) all right, each worker has its own copy of the object
+# **2.** Your reader opens the file in `__init__` and calls `seek`, then `read`. With 0 workers all
+# samples are right. What happens with 2 *forked* workers (the default on Linux up to Python 3.13)? (a) an exception (b) some
+# samples are wrong, without an error (c) all samples are right, because each worker has its own copy of the object
 #
 # <details>
 # <summary>Answer</summary>
 #
-# **(b)**: each worker has its own object, but all share one open file and its offset (so not c). For the kernel nothing
-# is wrong, so the read raises nothing (a); a decoder may. From 3.14 on, it is (a): an
-# open file cannot be sent to a worker.
+# **(b)**. Each worker has its own Python object, but all workers share one open file and its offset, so (c) is wrong. The
+# kernel sees correct reads, so no read raises an exception. A decoder may raise one. From Python 3.14 on, the answer is (a),
+# because an open file cannot be sent to a worker.
 #
 # </details>
 #
-# **3.** Your storage gives one reader 2,000 MB/s, and zstd pays below 900 MB/s. Should you compress annotations that
-# are read in long runs? (a) yes, they get smaller (b) not for speed (c) never compress
+# **3.** Your storage gives one reader 2,000 MB/s, and zstd is faster below 900 MB/s. Should you compress annotations that
+# are read in long runs? (a) yes, they become smaller (b) no, not for speed (c) no, never compress
 #
 # <details>
 # <summary>Answer</summary>
 #
-# **(b)**: here unpacking costs more than the saved bytes. It may still be right because of a quota (a). (c) at
-# 300 MB/s per reader it pays.
+# **(b)**. At 2,000 MB/s, unpacking takes longer than fetching the saved bytes. Compressing may still be right because of a
+# quota. (c) is wrong, because at 300 MB/s compressed files are faster.
 #
 # </details>
 
 # %% [markdown] id="next"
 # ## Next
 #
-# [07 · Stage data to /dev/shm](07_stage_a_dataset.ipynb) brings packed files close to the GPU.
+# [07 · Stage data to /dev/shm](07_stage_a_dataset.ipynb) copies packed files to the node before the training starts.

@@ -1,11 +1,11 @@
 # %% [markdown] id="top"
-# # Exercise 06 · Cure a reader that returns wrong samples
+# # Exercise 06 · Fix a reader that returns wrong samples
 #
 # ★★☆ · 30 minutes · after [notebook 06](../notebooks/06_read_a_squashfs_image.ipynb)
 #
-# A read from a parallel file system mostly waits. So a colleague lets each worker read with four threads, from one
-# large squashfs file. Since then the accuracy is lower; what does not decode is skipped. Exercise 04 cured a reader
-# that forked workers shared; this one has that cure already.
+# A read from a parallel file system mostly waits. So a colleague lets four threads in each worker read from one large
+# squashfs file. Samples that cannot be decoded are skipped. Since then, the accuracy of the training is lower. In exercise
+# 04 you fixed a reader that forked workers shared. This reader contains that fix already, and it is still wrong.
 
 # %% id="start"
 import sys
@@ -18,7 +18,7 @@ setup = start("ex06")
 # %% [markdown] id="look"
 # ## Look at the reader
 #
-# `places` holds the first byte and the size of each sample in the file.
+# `places` contains the position of the first byte and the size of each sample.
 
 # %% id="pack"
 from smallfiles import formats
@@ -62,9 +62,9 @@ show.say(count_wrong(read, truth, threads=True).summary("In four threads"))
 # %% [markdown] id="task"
 # ## Task
 #
-# Write a reader that is right in threads that read at once, in forked workers, and after pickling. All threads share
-# one open file; never hold all of it. If a read returns too few bytes, read on; if the file ends, raise an error. About
-# fifteen lines:
+# Write a reader that is correct in threads that read at once, in forked workers, and after pickling. All threads share one
+# open file. Never read the whole file into memory. If a read returns too few bytes, read the rest. If the file ends,
+# raise an error:
 #
 # `Reader(path: Path, places: list[tuple[int, int]])`, `reader[index: int] -> bytes`
 
@@ -113,26 +113,27 @@ solved
 # <details>
 # <summary>Hint 1: what is shared</summary>
 #
-# An open file has one offset. All threads of a process use it, and so does a forked worker that inherits the file. A
-# spawned worker gets only what can be pickled, and none of the parent's open files.
+# An open file has one offset. All threads of a process share it, and so do forked workers that inherit the file. A
+# spawned worker gets only objects that can be pickled, and an open file cannot be pickled.
 #
 # </details>
 #
 # <details>
 # <summary>Hint 2: a lock, or a file for each thread?</summary>
 #
-# Both are right, and both cost: behind a lock only one thread reads; a file for each thread is an open for each. A read
-# without an offset needs neither: `os.pread(descriptor, size, start)`. The number of bytes comes first. Then even
-# forked workers may share the open file, and `os.getpid()` is not needed. `file.fileno()` is the descriptor.
+# Both are correct, and both have a cost. With a lock, only one thread reads at a time. With a file for each thread, each thread
+# must open it. A read that does not use the offset needs neither: `os.pread(descriptor, size, start)`, where the number
+# of bytes comes first. Then even forked workers may share the open file, and you do not need `os.getpid()`. The descriptor
+# is `file.fileno()`.
 #
 # </details>
 #
 # <details>
 # <summary>Hint 3: pickling, and short reads</summary>
 #
-# `__reduce__` returns `(type(self), (self.path, self.places))`: the other process makes a new reader, which opens the
-# file itself. For short reads loop `while size:`, add what came to `start`, and subtract it from `size`. An empty part
-# is the end of the file.
+# `__reduce__` returns `(type(self), (self.path, self.places))`. The other process then makes a new reader, which opens the
+# file itself. For short reads, write a loop `while size:`. Add the length of each part to `start`, and subtract it from
+# `size`. If a part is empty, the file has ended.
 #
 # </details>
 
