@@ -4,25 +4,25 @@
 # **Minutes** 30 · **Machine** any Linux computer with two CPUs · **Needs** notebook 00 · **Data** small copies with
 # synthetic pictures
 #
-# Before a program can read images, it needs a list: which samples are there, and which target (class or caption) has
-# each? Many programs rebuild this list at every start, by walking through the folders. A *manifest* is that list,
-# written to a file once.
+# Before a program can read images, it needs a list. The list says which samples there are, and which target (class or caption)
+# each of them has. Many programs search all folders for this list each time they start. A *manifest* is the same list, written
+# to a file once.
 
 # %% [markdown] id="questions"
 # ## Questions
 #
 # - Where do ImageNet and Flickr30K keep their labels and captions?
-# - How do I see that labels are in the wrong order?
-# - Why does memory grow while DataLoader workers only read?
+# - How do I notice that labels are in the wrong order?
+# - Why does the memory of DataLoader workers grow, although they only read?
 
 # %% [markdown] id="objectives"
 # ## After this you can
 #
-# - make a manifest of a tree, a tar file, ImageNet or Flickr30K,
-# - name a data set by its digest,
-# - distinguish ImageNet's two label orders,
-# - explain why workers copy a list of paths, and avoid it,
-# - split a set, and divide it among processes.
+# - make a manifest of a folder tree, a tar file, ImageNet or Flickr30K,
+# - identify a data set by its digest,
+# - distinguish the two label orders of ImageNet,
+# - explain why workers copy a list of paths, and avoid the copies,
+# - split a data set, and divide it among processes.
 
 # %% [markdown] id="setup"
 # ## Set up
@@ -36,21 +36,22 @@ from helpers import figures, show, start, worksheet
 setup = start("02")
 
 # %% [markdown] id="recall"
-# > **Recall** (00). 256 processes import torch from a parallel file system. Why does the first image wait, and what is
-# > the remedy?
+# > **Recall** (00). 256 processes import torch from a parallel file system. Why does it take so long until the first image is
+# > read, and what is the remedy?
 #
 # <details>
 # <summary>Answer</summary>
 #
-# 256 processes open 1,250 files each, and one server has to answer. The remedy: the whole environment in one file.
+# Each of the 256 processes opens 1,250 files, and one server must answer all of them. The remedy is to put the whole
+# environment into one file.
 #
 # </details>
 
 # %% [markdown] id="walk" tags=["core"]
 # ## 1 · Walk once, write down what is there
 #
-# `sources.load` recognises a data set and walks through it once. It returns the manifest, and a store of the bytes.
-# For the course's data `setup.source` calls it.
+# `sources.load` recognises the layout of a data set and searches its folders once. It returns a manifest, and a store from which
+# the bytes can be read. For the data of the course, `setup.source` calls it.
 
 # %%
 from smallfiles import sources
@@ -64,11 +65,11 @@ manifest
 manifest.table.slice(0, 2).to_pylist()
 
 # %% [markdown]
-# One row is one sample. Its *path* is also its name, the *key*. Its *target* is here a label: the position of its class
-# in a list.
+# Each row is a sample. Its *path* is also its name, the *key*. Its *target* is a label here. The label is the position of
+# the class in a list of classes.
 #
-# > **Predict.** In which of four data sets (class folders, Kaggle's tree, ImageNet's official tar files, Flickr30K)
-# > does the path of a validation image contain its class or caption?
+# > **Predict.** Think of four data sets: class folders, Kaggle's tree, ImageNet's official tar files, and Flickr30K. In
+# > which of them does the path of a validation image contain its class or caption?
 
 # %%
 for layout, data in setup.data.items():
@@ -78,28 +79,32 @@ for layout, data in setup.data.items():
         print("    note:", note)
 
 # %% [markdown]
-# Only in the class folders, where `n01440764` is a *wnid*: WordNet's name of a class. The others need a second file: a
-# CSV file, ImageNet's *development kit* (another archive), or captions.
+# The path contains the class only in the class folders. There, a name such as `n01440764` is a *wnid*, which is WordNet's name of
+# a class. The other three data sets need a second file: a CSV file, ImageNet's *development kit* (a separate archive), or a
+# file of captions.
 #
-# Notes also say what was guessed, repaired or left out: here Flickr30K's file of splits does not list ten images.
+# The notes also say what was guessed, repaired or skipped. Here, ten images are missing from Flickr30K's file of splits.
 #
-# > **Predict.** One row of Flickr30K's `results.csv` has lost a delimiter. Does it give the same data set as the
-# > `.token` file? We compare *digests*: fingerprints of all paths and targets.
+# > **Predict.** In one row of Flickr30K's `results.csv`, a delimiter is missing. Does this file describe the same data set as
+# > the `.token` file? We compare their *digests*, which are fingerprints of all paths and targets.
 
 # %%
 flickr = setup.path("flickr30k")
 for name, file in {file.name: file for file in flickr.rglob("results*")}.items():
     found = sources.load(flickr, split="all", labels=file)
-    print(f"{name:24} {found.manifest.digest[:23]}…  {found.notes[-1]}")
+    repairs = [note for note in found.notes if "repaired" in note]
+    print(f"{name:24} {found.manifest.digest[:23]}…", *repairs)
 
 # %% [markdown]
-# Equal digests, so the broken row was repaired.
+# The digests are equal. So the broken row was repaired, and both files describe the same data set.
 
 # %% [markdown] id="write" tags=["core"]
 # ## 2 · Write it down, name it
 #
-# > **Predict.** In one copy of the manifest the rows are shuffled, in another one label is changed. Which copy keeps
-# > the digest (prints `True`)?
+# A digest identifies a data set.
+#
+# > **Predict.** We shuffle the rows in one copy of the manifest, and we change one label in another copy. Which copy still has
+# > the same digest (prints `True`)?
 
 # %%
 shuffled = manifest.select(manifest.order(seed=1))
@@ -108,8 +113,8 @@ changed = Manifest.from_columns(manifest.paths, [int(labels[0] == 0), *labels[1:
 shuffled.digest == manifest.digest, changed.digest == manifest.digest
 
 # %% [markdown]
-# So a digest names a list of samples, in any order. It covers neither the bytes of the images
-# ([07.2](07_stage_a_dataset.ipynb#2-·-Measure-the-copy)) nor the names of the classes: label 0 may mean another class.
+# The digest depends on all paths and targets, but not on their order. It depends neither on the bytes of the images
+# ([07.2](07_stage_a_dataset.ipynb#2-·-Measure-the-copy)) nor on the names of the classes, so label 0 may mean another class.
 #
 # The manifest is one JSON file:
 
@@ -119,7 +124,14 @@ manifest.save(path)
 print(path.read_text()[:500])
 
 # %% [markdown]
-# We time reading it, a walk for names and sizes, and one for names only, all warm:
+# Reading this file replaces a *walk*: a search through all folders. What does a walk cost? We count its requests.
+#
+# > **Predict.** ImageNet's training set has 1,281,167 images in 1,000 folders. To list a folder is one request, and the answer
+# > says which names are folders. How many requests does a walk send that also asks for the size of each file? And a walk
+# > for names only?
+
+# %%
+guess = None  # your guess: requests of the walk with sizes
 
 # %%
 import os
@@ -132,20 +144,9 @@ def names_and_sizes():
 
 
 walks = {"walk, names and sizes": names_and_sizes, "walk, names only": lambda: list(os.walk(source.root))}
-print(measure.compare({**walks, "read": lambda: Manifest.load(path)}, rounds=7))
 
 # %% [markdown]
-# Names are quick, sizes are slow: each file is asked for its own. Here a walk for names even beats the JSON, but it
-# gives no sizes, and targets only from class folders. On a cluster each question is usually a request to a server.
-#
-# > **Predict.** ImageNet's training set has 1,281,167 images in 1,000 folders. If listing a folder is one request, and
-# > says which names are folders, how many does the walk with sizes send? And for names only?
-
-# %%
-guess = 100_000  # change me: requests of the walk with sizes
-
-# %% [markdown]
-# The folded cell counts them here, and scales to ImageNet.
+# The folded cell counts the requests of both walks here, and scales them to ImageNet.
 
 # %% jupyter={"source_hidden": true}
 from pathlib import PurePosixPath
@@ -164,25 +165,36 @@ for name, walk in walks.items():
     print(f"{name}, of the training images here: {folders} folders listed, {sizes} sizes asked for")
     requests[name] = 1_000 / (len(known) - len(files)) * folders + IMAGENET / len(files) * sizes
 print("Requests to the metadata server for ImageNet's list:")
-for name, number in {**requests, "your guess, with sizes": guess, "manifest (one file)": 1}.items():
+for name, number in {**requests, "manifest (one file)": 1}.items():
     print(f"    {name:22} {number:13,.0f}")
+print("    your guess, with sizes:", guess)
 above = {folder for path in manifest.paths.to_pylist() for folder in PurePosixPath(path).parents}
 worksheet.note("02", inodes=len(manifest) + len(above))
 
 # %% [markdown]
-# Packing needs the sizes, and the manifest keeps them. One by one, 1.3 million requests of 2 ms take 43 minutes;
-# `sources.load` keeps many in flight.
+# The walk for names lists 1,000 folders. The walk with sizes must ask for each file as well, so it sends 1.3 million
+# requests. If each takes 2 ms, one after the other, that is 43 minutes. A program that packs the images needs the sizes, and
+# the manifest contains them. (`sources.load` keeps many requests in flight, so it is faster than this.)
+#
+# On this machine, the kernel answers from memory. How long do the three ways take here?
+
+# %%
+print(measure.compare({**walks, "read the manifest": lambda: Manifest.load(path)}, rounds=5))
+
+# %% [markdown]
+# Here a walk for names may even be faster than reading the JSON file. But it finds no sizes, and it finds targets only in
+# class folders.
 
 # %% [markdown] id="order" tags=["core"]
 # ## 3 · Catch the wrong label order
 #
-# ImageNet's validation images are labelled by `ILSVRC2012_ID`, a number from 1 to 1000 in the development kit. Models
-# from torchvision, timm and Keras sort the wnids instead: the label is the rank of the wnid, counted from 0.
+# ImageNet's development kit labels each validation image with an `ILSVRC2012_ID`, a number from 1 to 1000. Models from
+# torchvision, timm and Keras use another number: they sort the wnids, and the label is the rank of the wnid, counted from 0.
 #
 # ![Image 1 has ID 490, the ID has wnid n01751748, and its rank among the sorted wnids, 65, is the label: sea snake. Crossed out: ID - 1 = 489, chainlink fence.](pictures/image_to_label.svg)
 #
-# The folded cell makes two copies of the same pictures: one official, and one in folders named by wnid, so we know the
-# right labels.
+# The folded cell makes two copies of the same pictures. One has the official layout. In the other one, the pictures are in
+# folders named by wnid, so we know the right labels.
 
 # %% jupyter={"source_hidden": true}
 import numpy as np
@@ -201,15 +213,14 @@ print("IDs of images 1 to 5:   ", *ids[:5])
 print("labels of images 1 to 5:", *by_kit.targets[:5])
 
 # %% [markdown]
-# > **Predict.** A colleague writes `label = ID - 1`. All labels are in range, so nothing fails. A perfect model,
-# > trained on sorted wnids, is tested with them. What accuracy is reported: 90 %, 50 %, 2.5 % (chance among 40
-# > classes), or less?
+# > **Predict.** A colleague writes `label = ID - 1`. All labels are in the right range, so nothing fails. A perfect model was
+# > trained on sorted wnids. What accuracy does it get with these labels: 90 %, 50 %, 2.5 % (chance among 40 classes), or less?
 
 # %%
-guess = 0.9  # change me: accuracy
+guess = None  # your guess: accuracy in percent
 
 # %% [markdown]
-# **Your turn.** Write the right rule, as the picture shows. `wnid_of` maps an ID to its wnid; `in_order` is the sorted
+# **Your turn.** Write the correct rule, as the picture shows it. `wnid_of` maps an ID to its wnid, and `in_order` is the sorted
 # list of wnids.
 
 # %%
@@ -226,7 +237,7 @@ accuracy = {name: (np.asarray(labels) == right).mean() for name, labels in guess
 for name, share in accuracy.items():
     print(f"label = {name:10} agrees with the folders for {share:6.1%} of the images")
 chance = 1 / len(by_folder.classes)
-print(f"your guess for ID - 1: {guess:.1%}; chance among {len(by_folder.classes)} classes: {chance:.1%}")
+print(f"your guess for ID - 1: {guess}; chance among {len(by_folder.classes)} classes: {chance:.1%}")
 
 # %% [markdown]
 # <details>
@@ -236,11 +247,11 @@ print(f"your guess for ID - 1: {guess:.1%}; chance among {len(by_folder.classes)
 #
 # </details>
 #
-# Here no class has the same place in both orders. So with `ID - 1` the accuracy is below chance, and the model looks
-# broken ([mmpretrain 11](https://github.com/open-mmlab/mmpretrain/issues/11), [torchvision
+# In these copies, no class has the same position in both orders. So with `ID - 1` the accuracy is below chance, and the model
+# looks broken. This has happened to others ([mmpretrain 11](https://github.com/open-mmlab/mmpretrain/issues/11), [torchvision
 # 484](https://github.com/pytorch/vision/issues/484)).
 #
-# To find the order of a manifest, look at images whose label is known. `check_label_order` does this:
+# To find out which order a manifest uses, look at images whose label you know. `check_label_order` does this:
 
 # %%
 names = [f"ILSVRC2012_val_{number:08d}.JPEG" for number in range(1, 5)]
@@ -253,9 +264,10 @@ for labels in (65, 970, 230, 809), (490, 361, 171, 822):  # sorted wnids and IDs
 # %% [markdown] id="refuse" tags=["optional"]
 # ## 4 · Refuse what is wrong
 #
-# *Optional, 5 minutes.* A manifest may also have the short form `{path: label}`.
+# *Optional, 5 minutes.* A manifest can also have a short form, `{path: label}`. People write such files by hand, and make
+# mistakes.
 #
-# > **Predict.** Which of these eight does `json.loads` refuse?
+# > **Predict.** Which of these eight files does `json.loads` refuse?
 
 # %%
 suspects = [
@@ -270,7 +282,7 @@ suspects = [
 ]
 
 # %% [markdown]
-# The folded cell asks `json.loads`, then `Manifest.load`:
+# The folded cell reads each of them with `json.loads` and with `Manifest.load`:
 
 # %% jupyter={"source_hidden": true}
 import json
@@ -293,19 +305,20 @@ for text in suspects:
     print("   ", answer(Manifest.load, suspect))
 
 # %% [markdown]
-# Only the last, cut off.
+# `json.loads` refuses only the last one, which is truncated. `Manifest.load` refuses all eight, and says why.
 
 # %% [markdown] id="memory" tags=["core"]
 # ## 5 · Count the memory of workers
 #
-# On Linux, up to Python 3.13, a DataLoader forks its workers, and all processes share the pages of memory. A page is
-# copied only when a process writes to it. Workers only read the list, so it should cost nothing:
+# Up to Python 3.13, a DataLoader on Linux *forks* its workers. A forked worker shares all memory with the training process. Linux
+# copies a *page* of 4 kB only when one of the processes writes to it. The workers only read the list of samples, so the list
+# should not need any more memory. Does it?
 
 # %%
 from torch.utils.data import Dataset
 
 
-class ListOfPaths(Dataset):  # as torchvision's ImageFolder holds it
+class ListOfPaths(Dataset):  # as torchvision's ImageFolder does
     def __init__(self, paths, labels):
         self.samples = list(zip(paths, labels))
 
@@ -315,9 +328,9 @@ class ListOfPaths(Dataset):  # as torchvision's ImageFolder holds it
 
 
 # %% [markdown]
-# **Your turn.** `Yours` holds no pairs, but still an object per path. Make it hold *columns*. `pa.array(values)` copies
-# all values into a few buffers, and `array[i].as_py()` makes a Python object of value i. It is right if it gives the
-# same samples, holds no list, and its bar below is as short as that of `columns`.
+# **Your turn.** `Yours` contains no pairs, but it still has one Python object per path. Change it so that it contains *columns*.
+# `pa.array(values)` copies all values into a few buffers, and `array[i].as_py()` makes a Python object of value i. Your class is
+# correct if it returns the same samples, contains no list, and its bar below is as short as the bar of `columns`.
 
 # %%
 import pyarrow as pa
@@ -325,14 +338,14 @@ import pyarrow as pa
 
 class Yours(Dataset):
     def __init__(self, paths, labels):
-        self.paths, self.labels = paths, labels  # change me: two lists, to be columns
+        self.paths, self.labels = paths, labels  # change me: make columns of these lists
 
     def __getitem__(self, index):
-        return self.paths[index], self.labels[index]  # change me: one value of each
+        return self.paths[index], self.labels[index]  # change me: one value of each column
 
 
 # %% [markdown]
-# The folded cell has our solution, and loads a large manifest in three ways:
+# The folded cell contains our solution. It loads a large manifest in all three ways:
 
 # %% jupyter={"source_hidden": true}
 import json
@@ -356,10 +369,10 @@ listed = list_bytes(datasets["list of paths"].samples)
 print(f"the list of {rows:,} paths and labels: {listed / 1e6:.0f} MB")
 same = all(tuple(datasets["yours"][row]) == datasets["list of paths"][row] for row in (0, 5, rows - 1))
 lists = any(isinstance(each, list | tuple | dict) for each in vars(datasets["yours"]).values())
-print(f"yours gives the same samples: {same}; holds no list: {not lists}")
+print(f"yours gives the same samples: {same}; contains no list: {not lists}")
 
 # %% [markdown]
-# Linux reports as `Private_Dirty` what a process has written to and shares with no other:
+# Linux counts how much memory a process has written to and shares with no other process. It calls this `Private_Dirty`:
 
 # %%
 from pathlib import Path
@@ -371,14 +384,15 @@ def private_mb():
 
 
 # %% [markdown]
-# > **Predict.** Four workers each read a quarter of the samples in random order. How much of the list has each copied
-# > in the end: nothing, a quarter, or nearly all?
+# > **Predict.** Each of four workers reads a quarter of the samples in random order. How much of the list has each of them
+# > copied in the end: nothing, a quarter, or nearly all of it?
 
 # %%
-guess = 5  # change me: megabytes per worker, for the list of paths
+guess = None  # your guess: megabytes per worker, for the list of paths
 
 # %% [markdown]
-# The folded cell runs four workers for each, without garbage collection, which would write to objects too.
+# The folded cell runs four workers for each class, and draws what each worker has copied. The garbage collector is off, because
+# it would write to the objects as well.
 
 # %% jupyter={"source_hidden": true}
 import numpy as np
@@ -407,8 +421,8 @@ show.say(
 )
 
 # %% [markdown]
-# Reading is writing, because Python counts the references to each object *in the object*. Reading a path changes its
-# count, so its whole page is copied:
+# A worker that only reads still writes. Python counts the references to each object *in the object*. When a worker reads a path,
+# it changes this count, so Linux copies the whole page:
 #
 # ```text
 #                          a page of 4 kB: count and path of dozens of objects
@@ -418,28 +432,72 @@ show.say(
 # worker 2                 | 1  path A | 1  path B | 1  path C | …      the old page
 # ```
 #
-# So a few random reads copy much of the list, which looks like a leak
-# ([pytorch#13246](https://github.com/pytorch/pytorch/issues/13246)). Columns, as in a `Manifest`, have no object per path,
-# and reading does not write to their buffers.
+# A page contains dozens of paths. So a few random reads copy much of the list, and this looks like a memory leak
+# ([pytorch#13246](https://github.com/pytorch/pytorch/issues/13246)). A column, as in a `Manifest`, has no object per path,
+# so reading does not write to it.
 #
-# <details>
-# <summary>From Python 3.14 on</summary>
+# From Python 3.14 on, workers are no longer forked by default. They are then started like *spawned* workers: each worker is a new
+# Python, and the data set is *pickled*, which means that it is converted to bytes and sent to each of them. We count the
+# bytes.
 #
-# Workers are then started by `forkserver`, and each gets a pickled copy of the data set, of columns too.
-# `multiprocessing_context="fork"` brings the sharing back; the loaders of notebook 08 set it.
+# > **Predict.** How many megabytes are sent to 8 workers for the list of paths?
+
+# %%
+import pickle
+
+guess = None  # your guess: MB sent to 8 workers
+for name, dataset in datasets.items():
+    print(f"{name:14} {8 * len(pickle.dumps(list(vars(dataset).values()))) / 1e6:6.1f} MB for 8 workers")
+print("your guess    ", guess)
+
+# %% [markdown]
+# Columns must be sent, too. They only avoid the copies of forked workers. The folded cell measures what else a start costs. A
+# list of paths is a data set, so it goes into a `DataLoader` as it is.
+
+# %% jupyter={"source_hidden": true}
+import time
+import warnings
+
+from torch.utils.data import DataLoader
+
+warnings.filterwarnings("ignore", message="This DataLoader will create")
+
+
+def start_workers(paths, workers, method):
+    """Seconds until each worker has sent a sample, and the memory of a worker that no other process shares (MB)."""
+    began = time.perf_counter()
+    samples = iter(DataLoader(paths, batch_size=None, num_workers=workers, multiprocessing_context=method))
+    for _ in range(workers):
+        next(samples)
+    seconds, private = time.perf_counter() - began, []
+    for worker in samples._workers:
+        lines = Path(f"/proc/{worker.pid}/smaps_rollup").read_text().splitlines()
+        private.append(sum(int(line.split()[1]) for line in lines if line.startswith("Private")) / 1e3)
+    return seconds, max(private)
+
+
+for method, workers, length in [(m, n, k) for m in ("fork", "spawn") for n, k in ((1, 1_000), (1, rows), (2, rows))]:
+    seconds, memory = start_workers(held["path"][:length], workers, method)
+    print(f"{method:5} {workers} workers, {length:7,} paths: {memory:4.0f} MB per worker, started after {seconds:5.2f} s")
+
+# %% [markdown]
+# A spawned worker imports PyTorch again, so it needs a few hundred megabytes before it reads its first sample. It takes seconds to
+# start, and much longer on a busy machine. The list adds its own bytes to every worker. A forked worker has almost no memory of
+# its own at the start.
 #
-# </details>
+# So keep the paths in columns, and set `multiprocessing_context="fork"` where you can, as the loaders of notebook 08 do. Start the
+# workers once (`persistent_workers=True`), not in each epoch.
 
 # %% [markdown] id="divide" tags=["core"]
 # ## 6 · Divide it
 #
-# `split_off` takes the same share of each class for validation. The rest is divided among the processes of a job.
+# `split_off` puts the same share of each class aside for validation. The other rows are divided among the processes of a job.
 #
-# > **Predict.** A walk finds the images class by class. How many of ten classes does each of four processes see if it
-# > takes a quarter of the rows in one piece? And if every fourth row?
+# > **Predict.** A walk finds the images class by class. Each of four processes gets a quarter of the rows. How many of the ten
+# > classes does a process see if its quarter is one contiguous piece? And if it gets every fourth row?
 
 # %%
-guess = 5, 5  # change me: classes in one piece, classes in turn
+guess = None, None  # your guess: classes in one piece, classes in turn
 
 # %%
 processes = 4  # change me
@@ -454,17 +512,17 @@ for name, pieces in ways.items():
 print("your guess:", *guess, f"(rows: {len(train)} to train, {len(val)} to validate)")
 
 # %% [markdown]
-# The folded cell draws the rows, coloured by class.
+# The folded cell draws the rows of each process. The colour is the class.
 
 # %% jupyter={"source_hidden": true}
-from smallfiles.measure.drawing import empty_figure, styled
+from smallfiles.measure.drawing import empty_figure, styled, wrapped
 
 seen = sorted({len(np.unique(piece)) for piece in ways["In one piece"]})
 once = f"{seen[0]} to {seen[-1]}" if len(seen) > 1 else seen[0]
-title = f"A piece has {once} of {len(train.classes)} classes; in turn, processes see the same one at a time"
+title = f"A contiguous piece has {once} of {len(train.classes)} classes; dealt in turn, all processes see the same class at once"
 with styled():
-    figure = empty_figure(3.4)
-    figure.suptitle(title, x=0.01, ha="left", fontsize=11, fontweight="bold")
+    figure = empty_figure(3.6)
+    figure.suptitle(wrapped(title), x=0.01, ha="left", fontsize=11, fontweight="bold")
     panels = figure.subplots(2, sharex=True)
     for axes, (name, pieces) in zip(panels, ways.items()):
         rows_of = np.stack([piece[: len(labels) // processes] for piece in pieces])  # equally long
@@ -477,21 +535,21 @@ with styled():
 show.figure(figure, alt=f"Two panels of coloured rows. {title}.")
 
 # %% [markdown]
-# In one piece, a process's batches hold few classes. In turn, it meets all classes, but one after the other, and all
-# processes the same one at a time. So loaders shuffle all rows anew in each epoch, then deal
-# ([08](08_keep_the_gpu_fed.ipynb)).
+# If each process gets one piece, its batches contain few classes. If the rows are dealt in turn, each process sees all classes, but
+# one after the other, and all processes see the same class at once. So a loader shuffles all rows in each epoch, and deals
+# them afterwards ([08](08_keep_the_gpu_fed.ipynb)).
 
 # %% [markdown] id="exercise"
 # ## Exercise
 #
-# [Exercise 02](../exercises/02_describe_a_dataset.ipynb): build the validation manifest from a development kit, and a
-# guard against the wrong label order.
+# [Exercise 02](../exercises/02_describe_a_dataset.ipynb): build the validation manifest from a development kit, and write a
+# function that detects the wrong label order.
 
 # %% [markdown] id="cluster"
 # ## On the cluster
 #
-# Make the manifest once, in a job, and keep it beside the data. Nobody reads a job's notes, so `strict` makes errors of
-# incomplete samples and stray files. Guesses and repairs stay notes.
+# Make the manifest once, in a job, and keep it next to the data. Nobody reads notes in a job log, so `strict` turns incomplete
+# samples and stray files into errors. Guesses and repairs are still only notes.
 
 # %%
 config = sources.ManifestConfig(split=manifest.split or None, strict=True)
@@ -501,47 +559,47 @@ show.command(config, "imagenet", "train.json")
 # %% [markdown] id="key-points"
 # ## Key points
 #
-# - Labels and captions are in folder names or in separate files.
-# - Manifests with one digest list the same samples and targets (labels as numbers), in any order.
-# - Label = rank of the sorted wnid, never `ID - 1`; check images whose label is known.
-# - JSON that can be read may still be wrong.
-# - Forked workers copy Python objects by reading them, but not columns.
+# - Labels and captions are in the names of folders, or in separate files.
+# - Two manifests with the same digest list the same samples and targets, in any order.
+# - A label is the rank of the sorted wnid, never `ID - 1`. Check a manifest with images whose label you know.
+# - A file can be valid JSON and still be wrong.
+# - Forked workers copy Python objects when they read them, but not columns. Spawned workers get a copy of everything.
 
 # %% [markdown] id="quiz"
 # ## Check yourself
 #
-# **1.** On a node, 4 processes each hold a list of 10 million paths (2 GB), and keep 8 workers. By how much does the
+# **1.** On a node, each of 4 processes has a list of 10 million paths (2 GB), and keeps 8 forked workers. By how much does the
 # memory grow at most? (a) 2 GB. (b) 8 GB. (c) 64 GB.
 #
 # <details>
 # <summary>Answer</summary>
 #
-# **(c)**. Each of the 32 workers ends with a copy of nearly the whole list. (a) is one copy of the list, (b) what the
-# 4 processes hold before any worker starts; sharing would add nothing.
+# **(c)**. In the end, each of the 32 workers has a copy of nearly the whole list. (a) is one copy of the list. (b) is what the
+# 4 processes have before any worker starts. If the workers shared the list, nothing would be added.
 #
 # </details>
 #
-# **2.** A downloaded model reaches 76 % on a colleague's ImageNet validation set, less than 0.1 % on yours. What do
-# you check first? (a) Its weights. (b) The order of the labels. (c) How images are normalised.
+# **2.** You download a model. Its accuracy is 76 % on a colleague's ImageNet validation set, and less than 0.1 % on yours. What
+# do you check first? (a) The weights of the model. (b) The order of your labels. (c) How the images are normalised.
 #
 # <details>
 # <summary>Answer</summary>
 #
-# **(b)**. Less than guessing (0.1 %): with `ID - 1` right answers count as wrong. (a) They served the
-# colleague. (c) lowers accuracy, but not below chance.
+# **(b)**. The accuracy is below chance (0.1 %), because with `ID - 1` correct predictions are scored as wrong. (a) The weights
+# work for your colleague. (c) A wrong normalisation lowers the accuracy, but not below chance.
 #
 # </details>
 #
-# **3.** Two manifests have the same digest. What may differ? (a) One label. (b) The order of the rows. (c) One path.
+# **3.** Two manifests have the same digest. What can be different? (a) One label. (b) The order of the rows. (c) One path.
 #
 # <details>
 # <summary>Answer</summary>
 #
-# **(b)**. A digest covers all paths and targets: (a) and (c) change it.
+# **(b)**. The digest depends on all paths and targets, so (a) and (c) would change it.
 #
 # </details>
 
 # %% [markdown] id="next"
 # ## Next
 #
-# [03 · Pack samples into Arrow](03_pack_arrow.ipynb) writes them into one file.
+# [03 · Pack samples into Arrow](03_pack_arrow.ipynb) writes the samples of a manifest into one file.

@@ -3,9 +3,9 @@
 #
 # ★★☆ · 20 minutes · after [notebook 02](../notebooks/02_describe_a_dataset.ipynb)
 #
-# The names of ImageNet's validation images do not contain their class. The development kit has a ground truth of one
-# line per image: line 7 holds the ILSVRC2012_ID of `ILSVRC2012_val_00000007.JPEG`. These IDs count the classes in an
-# order of their own. First you write the manifest, then a guard that catches the wrong order in other manifests.
+# The names of ImageNet's validation images do not contain their class. The development kit has a file with one line per
+# image. Line 7, for example, is the ILSVRC2012_ID of `ILSVRC2012_val_00000007.JPEG`. These IDs number the classes in an order
+# that no model uses. First you write the manifest. Then you write a function that detects the wrong order in other manifests.
 
 # %% id="start"
 import sys
@@ -18,11 +18,10 @@ setup = start("ex02")
 # %% [markdown] id="task-1"
 # ## Task 1: the manifest
 #
-# `classes` maps each ILSVRC2012_ID to `(wnid, words)`. `truth[0]` is the ID of image 1. `paths` are the images on disk,
-# in any order. Return `{path: label}`, where the label is the rank, from 0, of the wnid among all sorted wnids:
+# `classes` maps each ILSVRC2012_ID to `(wnid, words)`. `truth[0]` is the ID of image 1. `paths` are the images on disk, in any
+# order. Return `{path: label}`. The label is the rank of the wnid among all sorted wnids, counted from 0:
 #
 # `val_manifest(classes: dict, truth: list, paths: list) -> dict`
-
 
 # %% id="answer-1"
 def val_manifest(classes: dict, truth: list, paths: list) -> dict:
@@ -50,30 +49,31 @@ built
 # <details>
 # <summary>Hint 1: the label of an ID</summary>
 #
-# Sort the wnids of all classes. `enumerate` gives each its rank, and a dict finds the rank of a wnid quickly.
+# Sort the wnids of all classes. `enumerate` numbers them, and a dict from wnid to number finds a rank quickly.
 #
 # </details>
 #
 # <details>
 # <summary>Hint 2: the line of an image</summary>
 #
-# The eight digits before `.JPEG` count from 1, list indices from 0. A path may begin with folders, whose names contain
-# digits too.
+# The eight digits before `.JPEG` count from 1, but list indices count from 0. A path may begin with folders whose names
+# contain digits, too.
 #
 # </details>
 #
 # <details>
 # <summary>Hint 3: what to loop over</summary>
 #
-# Loop over `paths`, not over `truth`: a missing image then does no harm.
+# Loop over `paths`, not over `truth`. Then it does no harm if an image is missing.
 #
 # </details>
 
 # %% [markdown] id="task-2"
 # ## Task 2: the guard
 #
-# `known` maps file names without suffix to sorted-order labels. Return `"sorted"` if all known images that the manifest
-# holds have that label, `"other"` if any has another, and `"unknown"` if it holds none of them. Paths may have folders:
+# `known` maps file names without suffix to labels in sorted order. Return `"sorted"` if all known images in the manifest have
+# these labels, `"other"` if any has another label, and `"unknown"` if the manifest contains none of them. Paths may have
+# folders:
 #
 # `label_order(manifest: dict, known: dict) -> str`
 
@@ -109,17 +109,17 @@ guard
 # <details>
 # <summary>Hint 2: nothing found</summary>
 #
-# `all([])` is `True`. Collect the comparisons in a list first, and check whether it is empty.
+# `all([])` is `True`. So first collect the comparisons in a list, and check whether the list is empty.
 #
 # </details>
 
 # %% [markdown] id="use"
 # ## With the devkit on this disk
 #
-# When both checks have passed, your function builds the manifest of the course's small copy of ImageNet, and its labels
-# are compared with those that `smallfiles.sources` reads. Then your guard judges it, and the manifest of a colleague
-# who wrote `label = ID - 1`. The labels of seven images are known from another copy, whose folders are named by wnid.
-# What will your guard return for each?
+# Once both checks have passed, your function builds the manifest of the course's small copy of ImageNet. The next cell
+# compares its labels with those that `smallfiles.sources` reads. Then your second function judges this manifest, and the
+# manifest of a colleague who wrote `label = ID - 1`. It knows the labels of seven images from another copy, whose folders
+# are named by wnid. What will it return for each manifest?
 
 # %% id="compare"
 from smallfiles.sources import imagenet
@@ -141,15 +141,15 @@ else:
     show.say(f"Your guard: **{label_order(yours, by_name)}**; for `ID - 1`: **{label_order(theirs, by_name)}**.")
 
 # %% [markdown] id="meaning"
-# A guard with the labels of a few known images also raises the alarm when files were renumbered or mixed up. For the
-# real set you know six: validation images 1 to 6 are 65, 970, 230, 809, 516 and 57.
+# A function that knows the labels of a few images also detects files that were renumbered or mixed up. For the real data set
+# you know six: validation images 1 to 6 have the labels 65, 970, 230, 809, 516 and 57.
 
 # %% [markdown] id="own"
 # ## On your own manifest
 #
-# Write the path of a manifest of ImageNet's validation set, in either of the two JSON forms, or the path of the set
-# itself. Your guard says whether its labels are in sorted order. (The course's small copies have the names of that set
-# and other pictures, so for them it says `other`.)
+# Write the path of a manifest of ImageNet's validation set, in either of the two JSON forms, or the path of the data set itself.
+# Your function says whether its labels are in sorted order. (The course's small copies have the same file names as the real
+# set, but other pictures. So for them it says `other`.)
 
 # %% id="own-path"
 own = ""  # change me: the path of a manifest or of a data set
