@@ -14,7 +14,7 @@ looked at the kernel, and every failure after that is one sentence. All notebook
 
 import smallfiles  # noqa: F401, I001 - it says so if this Python is too old
 
-from helpers import show
+from helpers import show, worksheet
 from helpers.kernel import check_kernel, install_handlers
 from helpers.setup import Setup, set_up
 
@@ -41,5 +41,6 @@ def start(notebook: str, size: str | int | None = None) -> Setup:
     install_handlers()
     check_kernel()
     setup = set_up(notebook, size)
+    worksheet.keep_times(not setup.is_busy)
     show.say(setup.summary())
     return setup

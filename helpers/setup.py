@@ -60,6 +60,7 @@ class Setup:
         cpus: CPUs that this kernel may use.
         memory_bytes: Memory that it and its siblings may use.
         filesystem: File system of `scratch`.
+        load: Processes that used or wanted a CPU in the minute before, on average.
     """
 
     notebook: str
@@ -70,11 +71,17 @@ class Setup:
     cpus: int
     memory_bytes: int
     filesystem: FileSystem = field(repr=False)
+    load: float = 0.0
 
     @property
     def shared(self) -> bool:
         """Whether data and scratch lie on a file system that others use too."""
         return self.filesystem.shared
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether other programs want all CPUs, so that timings scatter."""
+        return self.load > self.cpus
 
     def path(self, layout: str | None = None) -> Path:
         """The folder of a data set; without a layout that of the main one."""
@@ -125,7 +132,8 @@ class Setup:
             f"free{files}.",
             *(f"**Data**: {self._summary(data)}" for data in self.data.values()),
         ]
-        return "\n\n".join(lines + [self._cap_summary()] * self.shared)
+        lines += [self._cap_summary()] * self.shared + [self._busy_summary()] * self.is_busy
+        return "\n\n".join(lines)
 
     @property
     def _computing_s(self) -> int:
@@ -145,11 +153,19 @@ class Setup:
             f"does at most {OPERATIONS:,} operations with {IN_FLIGHT} in flight. Effects show all the same."
         )
 
+    def _busy_summary(self) -> str:
+        cpus = f"{self.cpus} CPU{'s' * (self.cpus > 1)}"
+        return (
+            f"**Busy machine**: a load of {self.load:.1f} on {cpus}. All counts below stay right, but times "
+            "scatter, and *my numbers* keep none. For times, run this cell again when the machine is calm."
+        )
+
 
 def set_up(notebook: str, size: str | int | None) -> Setup:
     """The result of `start`, after the kernel has been checked."""
     from smallfiles import machine
 
+    load = os.getloadavg()[0]
     plan = plan_of(notebook)
     count = count_of(plan, size)
     folder = cache.cache_folder()
@@ -163,6 +179,7 @@ def set_up(notebook: str, size: str | int | None) -> Setup:
         cpus=machine.usable_cpus(),
         memory_bytes=machine.memory_limit_bytes(),
         filesystem=machine.filesystem(scratch),
+        load=load,
     )
 
 

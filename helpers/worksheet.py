@@ -33,10 +33,12 @@ class Number:
     Args:
         meaning: What it is.
         unit: Of the value; empty for a count or a word.
+        is_count: Whether it is the same on a busy machine.
     """
 
     meaning: str
     unit: str = ""
+    is_count: bool = False
 
 
 NUMBERS: dict[str, dict[str, Number]] = {
@@ -44,7 +46,7 @@ NUMBERS: dict[str, dict[str, Number]] = {
         "latency_ms": Number("one small file opened and read, one at a time", "ms"),
         "opens_per_s": Number("small files opened and read, many in flight", "files/s"),
     },
-    "02": {"inodes": Number("files and folders of the training set")},
+    "02": {"inodes": Number("files and folders of the training set", is_count=True)},
     "03": {
         "rows_per_batch": Number("rows per record batch up to which the slowest reader keeps half its speed")
     },
@@ -62,8 +64,19 @@ NUMBERS: dict[str, dict[str, Number]] = {
 }
 
 
+_keeps_times = True
+
+
+def keep_times(keep: bool) -> None:
+    """Say whether `note` keeps measured times; `start` says no on a busy machine."""
+    global _keeps_times
+    _keeps_times = keep
+
+
 def note(notebook: str, **values: Value) -> None:
     """Note what a notebook measured, and show it in one line; a later run replaces it.
+
+    On a busy machine only counts are noted (see `keep_times`).
 
     Args:
         notebook: Its number, such as "01".
@@ -76,6 +89,12 @@ def note(notebook: str, **values: Value) -> None:
     from smallfiles import atomic, machine
 
     noted = {name: _checked(notebook, name, value) for name, value in values.items()}
+    if not _keeps_times:
+        for name in [name for name in noted if not NUMBERS[notebook][name].is_count]:
+            text = f"{NUMBERS[notebook][name].meaning}: {_text(notebook, name, noted.pop(name))}"
+            show.say(f"Not kept in my numbers, because this machine is busy: {text}.")
+    if not noted:
+        return
     path = _path()
     with cache.writable(path.parent):
         sheet = _read(path)

@@ -134,7 +134,7 @@ result = measure.compare(calls, unit="images")
 rates = {name: result.rates_per_s(name) for name in calls}
 percent = {name: [float(f"{100 * np.median(rates['decode']) / rate:.2g}") for rate in runs] for name, runs in rates.items()}
 most = max(np.median(runs) for name, runs in percent.items() if name not in ("zarr", "decode"))
-title = f"Reading from files, Arrow, HDF5, or tar takes at most {np.ceil(most):.0f} % of the time to decode"
+title = f"Except from Zarr, reading takes at most {np.ceil(most):.0f} % of the time to decode"
 axes = {"x": "time per image, in percent of the time to decode it", "base": "decode"}
 figures.bars(percent, title, **axes, guess=guess, guess_of="files", note="from memory")
 
@@ -203,7 +203,7 @@ with open_slow(out, SlowConfig(latency_s=0.002)) as slow:
 # The *folded* cell draws the counts. It is a bar chart such as `plt.barh(list(operations), operations.values())`.
 
 # %% jupyter={"source_hidden": true}
-title = f"A plain file costs {operations['files']:.1f} metadata operations per image, a packed file almost none"
+title = f"Plain files cost {operations['files']:.1f} metadata operations per image, packed files almost none"
 axes = {"x": "look-ups, opens, and listings per image; 100 images read", "base": "files", "counted": True}
 figures.bars(operations, title, **axes, guess=(guess or {}).get("files"), guess_of="files")
 
@@ -464,7 +464,7 @@ print(*advice.reasons, "", *advice.commands, sep="\n")
 
 # %% jupyter={"source_hidden": true}
 times, gpus_s = advice.hours["files"] / advice.hours[advice.way], epochs * images / (32 * 64) * 0.1
-title = f"30 epochs from plain files take {times:.2g} times as long as 30 epochs from {advice.way} data"
+title = f"30 epochs take {times:.2g} times as long from plain files as from {advice.way} data"
 axes = {"x": "hours for 30 epochs", "groups": ("files", "packed", "shards"), "marks": {"GPUs alone": gpus_s / 3600}}
 figures.bars(advice.hours, title, **axes, guess=guess, guess_of="files", note="a model", counted=True)
 

@@ -79,6 +79,19 @@ def test_what_can_be_measured_in_seconds_is_and_the_rest_names_its_notebook(caps
     assert re.search(r"Still missing: .*10 ranks_fed.*Run these notebooks", capsys.readouterr().out)
 
 
+@pytest.mark.parametrize(("load", "kept"), [(1.0, ["latency_ms"]), (1.1, [])])
+def test_a_busy_machine_notes_counts_but_no_times(monkeypatch, capsys, load, kept):
+    monkeypatch.setattr(worksheet, "_keeps_times", True)  # put back at the end
+    monkeypatch.setattr("os.getloadavg", lambda: (load, 0.0, 0.0))
+    monkeypatch.setattr("smallfiles.machine.usable_cpus", lambda: 1)
+    start("00")
+    worksheet.note("01", latency_ms=7.5)
+    worksheet.note("02", inodes=411)
+    sheet = json.loads((cache.cache_folder() / "my_numbers.json").read_text())
+    assert (list(sheet.get("01", {})), list(sheet["02"])) == (kept, ["inodes"])
+    assert ("Busy machine: a load of 1.1 on 1 CPU" in capsys.readouterr().out) == (not kept)
+
+
 def test_a_shared_folder_of_data_does_not_mix_the_numbers_of_two_participants(
     course_folder, tmp_path, monkeypatch
 ):
