@@ -36,7 +36,7 @@ from webdataset import ShardWriter
 from benchmarks.staging import first_of
 from smallfiles import objectstore, sources
 from smallfiles.errors import PackError, SmallfilesError
-from smallfiles.formats.tar.options import TarOptions
+from smallfiles.formats.tar.shards import TarOptions
 from smallfiles.machine import usable_cpus
 from smallfiles.measure.bench import Bench
 from smallfiles.measure.config import BenchConfig

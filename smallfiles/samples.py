@@ -55,11 +55,11 @@ class Sample(NamedTuple):
 
 @dataclass(frozen=True)
 class BlobField:
-    """A field of further files, one for each sample: a mask, say.
+    """A field of files, one for each sample: a mask, say.
 
     Args:
-        name: Of the field.
-        suffix: Of the files, with its dot.
+        name: Of the field; the default field has none here.
+        suffix: Of the files, with its dot; that of the default field is in the keys.
         total_bytes: Sum of their bytes; an upper bound if failing samples are skipped.
         largest_bytes: The largest; likewise.
     """
@@ -68,6 +68,10 @@ class BlobField:
     suffix: str
     total_bytes: int = 0
     largest_bytes: int = 0
+
+    def holding(self, sizes: npt.NDArray[np.int64]) -> BlobField:
+        """Return the field with files of these sizes."""
+        return replace(self, total_bytes=int(sizes.sum()), largest_bytes=int(sizes.max(initial=0)))
 
 
 @dataclass(frozen=True)
@@ -134,14 +138,15 @@ class Schema:
             values: Their columns of values, such as `Reader.table` returns.
             **facts: Other arguments; the sizes of `blobs` are counted here.
         """
-        sizes = [[*map(len, each.blobs)] for each in samples]
         blobs = facts.pop("blobs", ())
-        first, *further = zip(*sizes, strict=True) if sizes else [()] * (1 + len(blobs))
-        room = tuple(
-            replace(blob, total_bytes=sum(each), largest_bytes=max(each, default=0))
-            for blob, each in zip(blobs, further, strict=True)
-        )
-        return cls(len(sizes), sum(first), max(first, default=0), values, blobs=room, **facts)
+        sizes = np.array([[*map(len, each.blobs)] for each in samples], np.int64).reshape(-1, 1 + len(blobs))
+        first, *more = (blob.holding(n) for blob, n in zip((BlobField("", ""), *blobs), sizes.T, strict=True))
+        return cls(len(sizes), first.total_bytes, first.largest_bytes, values, blobs=tuple(more), **facts)
+
+    @property
+    def all_blobs(self) -> tuple[BlobField, ...]:
+        """All fields of files alike: the default one, which has no name, and those of `blobs`."""
+        return BlobField("", "", self.total_bytes, self.largest_bytes), *self.blobs
 
     @property
     def fields(self) -> dict[str, str]:
@@ -172,7 +177,7 @@ class Packed:
 
 
 class Blob(Protocol):
-    """Random access to the bytes of one field; the first field's are those of the reader itself."""
+    """Random access to the bytes of one field; `Reader.blob` returns more."""
 
     def __len__(self) -> int: ...
 
@@ -182,16 +187,12 @@ class Blob(Protocol):
     def read(self, index: int) -> Buffer:
         """The bytes of one sample's file; see `Reader.read`."""
 
-    def read_many(self, indices: Sequence[int]) -> list[Buffer]:
-        """Several, in the requested order, fetched in the cheapest order."""
-
-    def span(self, index: int) -> tuple[Path, int, int] | None:
-        """Where its bytes are; see `Reader.span`."""
-
 
 @runtime_checkable
 class Reader(Protocol):
     """Random access to the samples of a packed file, whatever its format.
+
+    Methods that read blobs take the name of a field; without one, they read the default field.
 
     A reader opens its handle at first use, once per process, and reads by position: no offset is
     shared after a `fork`. It can be pickled (without handles) and used from threads.
@@ -235,25 +236,28 @@ class Reader(Protocol):
         """The set digest of what was packed, where the file records it."""
 
     def blob(self, name: str) -> Blob:
-        """The bytes of a field of files; those of the first are the reader's own."""
+        """Return access to the blobs of one field."""
 
-    def size(self, index: int) -> int:
-        """Number of encoded bytes of a sample, without reading them if the format allows it."""
+    def size(self, index: int, field: str = "") -> int:
+        """Return the number of encoded bytes of a blob, without reading them if the format allows it."""
 
-    def read(self, index: int) -> Buffer:
-        """The encoded bytes of one sample: a memoryview, without a copy if the format allows it.
+    def read(self, index: int, field: str = "") -> Buffer:
+        """Return the encoded bytes of one blob: a memoryview, without a copy if the format allows it.
 
         It can be sent to another process, which receives a view of a copy.
         """
 
-    def read_many(self, indices: Sequence[int]) -> list[Buffer]:
-        """Several samples in the requested order, fetched in the cheapest order."""
+    def read_many(self, indices: Sequence[int], field: str = "") -> list[Buffer]:
+        """Return several blobs in the requested order, fetched in the cheapest order."""
 
-    def span(self, index: int) -> tuple[Path, int, int] | None:
-        """Where a sample's bytes are: file, first byte, one after the last; None if not in one piece."""
+    def read_fields(self, indices: Sequence[int], fields: Sequence[str]) -> list[list[Buffer]]:
+        """Return the blobs of several samples, a list for each field, requested together."""
+
+    def span(self, index: int, field: str = "") -> tuple[Path, int, int] | None:
+        """Return where a blob is: file, first byte, end (exclusive); None if it is not in one piece."""
 
     def sha256(self, index: int, field: str = "") -> str | None:
-        """SHA-256 of a sample, or of its further file, as packed: hexadecimal, where the format has it."""
+        """Return the SHA-256 of a blob as packed (hexadecimal), where the format has it."""
 
     def info(self) -> dict[str, Any]:
         """JSON-ready facts: format, samples, bytes, layout, provenance."""

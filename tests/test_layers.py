@@ -63,7 +63,7 @@ SMALL = {
     ],
     "one question to the system, asked by several rooms": [*("machine/nodes", "keys", "slowfs/delays")],
     "a part of a file format, named as its specification names it": [
-        *("formats/tar/headers", "formats/tar/names", "formats/tar/options")
+        *("formats/tar/headers", "formats/tar/names")
     ],
     "one step of a picture": [
         *("images/colour", "images/crops", "images/faults", "images/normalising"),

@@ -311,34 +311,35 @@ def check_file_name(key: str, out: Path, reserved: Container[str]) -> None:
         raise unwritable(key, out, "begins with a name that is reserved")
 
 
-def further_name(key: str, name: str, suffix: str) -> str:
-    """Where a further file of a sample is in a tree of files: beside the first one.
+def path_in_tree(key: str, field: str, suffix: str) -> str:
+    """Return where a file of a sample is in a tree of files: at its key, or beside it.
 
     Example:
-        >>> further_name("images/001.jpg", "mask", ".png")
-        'images/001.mask.png'
+        >>> path_in_tree("images/001.jpg", "mask", ".png"), path_in_tree("images/001.jpg", "", "")
+        ('images/001.mask.png', 'images/001.jpg')
 
     Args:
         key: Of the sample.
-        name: Of the field.
+        field: Name of the field; the default field has none.
         suffix: Of its files, with its dot.
     """
-    stem = re.sub(_STEM, r"\1", key)
-    return f"{stem}.{name}{suffix}"
+    return "{}.{}{}".format(re.sub(_STEM, r"\1", key), field, suffix) if field else key
 
 
 def file_names(sample: Sample, schema: Schema, out: Path, reserved: Container[str]) -> list[str]:
-    """The name of each file of a sample in a tree of files, checked; see `check_file_name`."""
-    names = [sample.key, *(further_name(sample.key, blob.name, blob.suffix) for blob in schema.blobs)]
+    """Return the name of each file of a sample in a tree of files, checked; see `check_file_name`."""
+    names = [path_in_tree(sample.key, blob.name, blob.suffix) for blob in schema.all_blobs]
     for name in names:
         check_file_name(name, out, reserved)
     return names
 
 
-def further_names(keys: pa.StringArray, name: str, suffix: str) -> pa.StringArray:
-    """The same for all samples at once."""
+def paths_in_tree(keys: pa.StringArray, field: str, suffix: str) -> pa.StringArray:
+    """Return the same for all samples at once."""
+    if not field:
+        return keys
     stems = pc.replace_substring_regex(keys, pattern=_STEM, replacement=r"\1")
-    return pc.binary_join_element_wise(stems, scalar(f"{name}{suffix}"), scalar("."))
+    return pc.binary_join_element_wise(stems, scalar(f"{field}{suffix}"), scalar("."))
 
 
 def json_text(value: Any, *, canonical: bool = True) -> str:

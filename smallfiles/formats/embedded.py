@@ -66,6 +66,11 @@ class TablePlace:
         return place if magic == _MAGIC and place.own == own and place.start <= place.stop <= own else None
 
 
+def place_column(field: str, what: str) -> str:
+    """Return the name of the column with the `bytes` or `start` of a field; the default field has no name."""
+    return f"{field}/{what}".lstrip("/")
+
+
 def pieces(
     columns: SampleColumns, record: dict[str, Any], facts: Mapping[bytes, str] | None = None
 ) -> list[Buffer]:
@@ -165,7 +170,7 @@ class Columns:
 
     def sizes(self, field: str) -> np.ndarray | None:
         """Return the recorded size of each blob of a field, if the table has it."""
-        name = f"{field}/bytes".lstrip("/")
+        name = place_column(field, "bytes")
         return to_numpy(self[name]) if name in self.schema.names else None
 
     def extents(self, file: ByteFile, end: int) -> dict[str, Extents]:
@@ -174,7 +179,7 @@ class Columns:
         Raises:
             DamagedFileError: A column is missing; later, one says that a sample is elsewhere.
         """
-        wanted = {f"{field}/{what}".lstrip("/") for field in self.suffixes for what in ("bytes", "start")}
+        wanted = {place_column(field, what) for field in self.suffixes for what in ("bytes", "start")}
         if not wanted <= {*self.schema.names}:
             raise damaged(self._path, "its table of samples lacks a column")
         return {
@@ -184,7 +189,7 @@ class Columns:
 
     def _places(self, field: str, end: int) -> tuple[np.ndarray, np.ndarray]:
         """Return the first byte and the size of each blob of a field."""
-        starts, sizes = (to_numpy(self[f"{field}/{what}".lstrip("/")]) for what in ("start", "bytes"))
+        starts, sizes = (to_numpy(self[place_column(field, what)]) for what in ("start", "bytes"))
         wrong = (starts < 0) | (starts > end) | (sizes < 0) | (sizes > end - starts)
         if wrong.any():
             raise damaged(self._path, f"{int(wrong.sum())} samples are outside its data")
@@ -244,6 +249,8 @@ class EmbeddedTable(SampleTable):
         blobs: Extents by field.
         file_bytes: Size of the file.
     """
+
+    outlives_fork = True
 
     def __init__(self, path: Path, columns: Columns, blobs: Mapping[str, Extents], file_bytes: int) -> None:
         super().__init__(path, columns.count, blobs, columns.record, file_bytes)

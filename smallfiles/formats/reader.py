@@ -26,7 +26,7 @@ from smallfiles.errors import ReaderClosedError, UsageError
 from smallfiles.fields import TARGETS
 from smallfiles.formats import added
 from smallfiles.formats.table import Extents, Locate, Place, SampleTable, announce
-from smallfiles.samples import Blob, Buffer, Reader, Rows, Sample
+from smallfiles.samples import Buffer, Reader, Rows, Sample
 from smallfiles.storage import answered, refuse_unmounted, remember
 
 
@@ -156,7 +156,7 @@ class TableReader(Reader):
         digest = self._table().record.get("schema", {}).get("manifest_digest")
         return str(digest) if digest else None
 
-    def blob(self, name: str) -> Blob:
+    def blob(self, name: str) -> FieldBlobs:
         """Return access to the blobs of a field.
 
         Raises:
@@ -297,23 +297,6 @@ class FieldBlobs:
         return self.reader.span(index, self.name)
 
 
-def read_fields(blobs: Sequence[Blob], indices: Sequence[int]) -> list[list[Buffer]]:
-    """Return several samples of some fields; those of one reader are announced together.
-
-    Args:
-        blobs: The fields; a reader stands for its default field.
-        indices: Numbers of the samples.
-
-    Returns:
-        The blobs of each field.
-    """
-    named = [(each.reader, each.name) if isinstance(each, FieldBlobs) else (each, "") for each in blobs]
-    reader = named[0][0]
-    if any(each is not reader for each, _ in named) or not isinstance(reader, TableReader):
-        return [blob.read_many(indices) for blob in blobs]
-    return reader.read_fields(indices, [name for _, name in named])
-
-
 def _read_places(places: list[Place], in_stored_order: bool) -> list[Buffer]:
     """Announce blobs in stored order, and read them in this order; return them in that of `places`."""
     if not in_stored_order:
@@ -322,34 +305,6 @@ def _read_places(places: list[Place], in_stored_order: bool) -> list[Buffer]:
         return [found[number] for number in np.argsort(order).tolist()]
     announce(places)
     return [memoryview(source.read(start, stop)) for source, start, stop in places]
-
-
-class PrefetchedBlob:
-    """A reader, or a field of one, some of whose samples were read ahead.
-
-    Args:
-        reader: Has all samples.
-        held: What was read, by the number of its sample; released when it is asked for.
-    """
-
-    def __init__(self, reader: Any, held: dict[int, Buffer]) -> None:
-        self._reader, self._held = reader, held
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._reader, name)
-
-    def __len__(self) -> int:
-        return len(self._reader)
-
-    def read(self, index: int) -> Buffer:
-        """Return one sample; a damaged one raises its error again."""
-        data: Buffer | None = self._held.pop(index, None)
-        return self._reader.read(index) if data is None else data
-
-    def read_many(self, indices: Sequence[int]) -> list[Buffer]:
-        """Return several, in the requested order."""
-        found = {index: self.read(index) for index in dict.fromkeys(indices)}
-        return [found[index] for index in indices]
 
 
 def _reduced(view: memoryview) -> tuple[Any, ...]:

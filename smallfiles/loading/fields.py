@@ -32,12 +32,11 @@ from smallfiles.errors import (
     refuse_shortage,
 )
 from smallfiles.fields import META, further_files, is_blob, name_of_first
-from smallfiles.formats.reader import read_fields
 from smallfiles.images.faults import DamagedImageError
 from smallfiles.loading.batches import Array, Batch, Fault, Indices, Layout, SampleRngs, allocate
 from smallfiles.loading.config import OnError
 from smallfiles.loading.makers import Boxes, Image, Item, Maker, Ragged, Value
-from smallfiles.samples import Blob, Buffer, Reader
+from smallfiles.samples import Buffer, Reader
 
 _INT64: np.dtype[Any] = np.dtype(np.int64)
 
@@ -102,8 +101,8 @@ class FieldBatches:
         """The most rows or bytes of one sample in a field without a fixed shape."""
         if not is_blob(self.reader.fields.get(name, "")):
             return pc.max(pc.list_value_length(self.reader.table([name])[name])).as_py() or 0
-        blob = self.reader if name == self.first else self.reader.blob(name)
-        return max((blob.size(index) for index in range(len(blob))), default=0)
+        field = "" if name == self.first else name
+        return max((self.reader.size(index, field) for index in range(len(self.reader))), default=0)
 
     def make(self, indices: Indices, epoch: int, out: Mapping[str, Array] | None = None) -> Batch:
         """See `BatchMaker`."""
@@ -111,8 +110,7 @@ class FieldBatches:
         arrays = _lead(self._fixed(len(numbers)), out)
         arrays |= {name: np.empty(len(numbers), object) for name in self.makers if name not in arrays}
         put = _Put(self, arrays, SampleRngs(self.seed, epoch), numbers)
-        blobs = [self.reader, *map(self.reader.blob, put.blobs)]
-        found = fill(self.reader, blobs, numbers, epoch, arrays, put, self.on_error)
+        found = fill(self.reader, ["", *put.blobs], numbers, epoch, arrays, put, self.on_error)
         return Batch(self._joined(found, out), found.faults)
 
     def _joined(self, found: Batch, out: Mapping[str, Array] | None) -> dict[str, Array]:
@@ -215,10 +213,10 @@ def field_batches(
     if transform is not None:
         given[first] = Image(transform)
     makers: dict[str, Maker] = {}
-    for name, blob in {first: reader, **{name: reader.blob(name) for name in further}}.items():
-        maker = given.get(name, Ragged())
-        if maker is not None:
+    for name in (first, *further):
+        if (maker := given.get(name, Ragged())) is not None:
             maker = _checked(name, maker, False)
+            blob = reader.blob("" if name == first else name)
             makers[name] = maker.bound(blob) if hasattr(maker, "bound") else maker
     columns: dict[str, tuple[Value, pa.DataType]] = {}
     for name, kind in values.items():
@@ -313,7 +311,7 @@ class BadSampleError(FormatError):
 
 def fill(
     reader: Reader,
-    blobs: Sequence[Blob],
+    fields: Sequence[str],
     numbers: list[int],
     epoch: int,
     arrays: dict[str, Array],
@@ -324,7 +322,7 @@ def fill(
 
     Args:
         reader: The samples.
-        blobs: Where the bytes of each of their files are.
+        fields: Names of the fields whose bytes are needed; the default field has no name.
         numbers: Numbers of the samples.
         epoch: Number of the epoch, for messages.
         arrays: Of `len(indices)` rows.
@@ -335,7 +333,7 @@ def fill(
         BadSampleError: A sample cannot be made, and `on_error` is `stop` or `keep`.
         ResourceError: The storage does not answer, or this machine lacks memory: no sample is at fault.
     """
-    found, errors = _read(blobs, numbers)
+    found, errors = _read(reader, fields, numbers)
     faults: list[Fault] = []
     made = 0
     holes: list[int] = []
@@ -383,11 +381,11 @@ def _made(
 
 
 def _read(
-    blobs: Sequence[Blob], numbers: list[int]
+    reader: Reader, fields: Sequence[str], numbers: list[int]
 ) -> tuple[list[tuple[Buffer, ...] | None], dict[int, Exception]]:
     """The bytes of all samples in one call; if that fails, one by one, with the errors by number."""
     try:
-        return list(zip(*read_fields(blobs, numbers), strict=True)), {}
+        return list(zip(*reader.read_fields(numbers, fields), strict=True)), {}
     except NOT_OF_DATA:
         raise
     except _OF_DATA:
@@ -396,7 +394,7 @@ def _read(
     errors: dict[int, Exception] = {}
     for index in numbers:
         try:
-            found.append(tuple(blob.read(index) for blob in blobs))
+            found.append(tuple(reader.read(index, field) for field in fields))
         except NOT_OF_DATA:
             raise
         except _OF_DATA as error:

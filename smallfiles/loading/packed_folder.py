@@ -136,33 +136,33 @@ class PackedFolder(Dataset[Any]):
         if not self._is_packed_order():
             path, target = self.samples[index]
             return self._transformed(self.loader(path), target)
-        return self._made(index, self.reader.read(index), [blob.read(index) for blob in self._blobs()])
+        return self._made(index, [self.reader.read(index, field) for field in self._blobs()])
 
     def __getitems__(self, indices: Sequence[int]) -> list[Any]:
         """Return several samples, which are requested from the storage together; `DataLoader` calls this."""
         if type(self).__getitem__ is not PackedFolder.__getitem__ or not self._is_packed_order():
             return [self[index] for index in indices]
-        files = [blob.read_many(indices) for blob in (self.reader, *self._blobs())]
+        files = self.reader.read_fields(indices, self._blobs())
         return [
-            self._made(index, data, more)
-            for index, (data, *more) in zip(indices, zip(*files, strict=True), strict=True)
+            self._made(index, data) for index, data in zip(indices, zip(*files, strict=True), strict=True)
         ]
 
     def _is_packed_order(self) -> bool:
         """Whether no program has assigned other samples."""
         return self.__dict__.get("samples") is self._samples
 
-    def _blobs(self) -> list[Any]:
+    def _blobs(self) -> list[str]:
+        """Return the fields whose bytes an item needs: the image, and those that were asked for."""
         kinds = self.reader.fields
-        return [self.reader.blob(name) for name in self._fields if is_blob(kinds[name])]
+        return ["", *(name for name in self._fields if is_blob(kinds[name]))]
 
-    def _made(self, index: int, data: Buffer, further: Sequence[Buffer]) -> Any:
-        image = self._loaded(index, data)
+    def _made(self, index: int, data: Sequence[Buffer]) -> Any:
+        image = self._loaded(index, data[0])
         if not self._fields:
             return image if self.transform is None else self.transform(image)
         if self._samples is not None:
             return self._transformed(image, self.targets[index])
-        rest, kinds, values = iter(further), self.reader.fields, []
+        rest, kinds, values = iter(data[1:]), self.reader.fields, []
         for name in self._fields:
             if is_blob(kinds[name]):
                 values.append(_decoded(next(rest), kinds[name], f"the {name} of {self._name(index)}", None))

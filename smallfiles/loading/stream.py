@@ -18,19 +18,18 @@ import torch
 from torch.utils.data import IterableDataset, get_worker_info
 
 from smallfiles.errors import SmallfilesError
-from smallfiles.formats.reader import PrefetchedBlob, read_fields
 from smallfiles.loading.batches import BatchMaker, Layout
 from smallfiles.loading.dataset import Block, Delivered, FailedBatch, deliver
 from smallfiles.loading.fields import NOT_OF_DATA
 from smallfiles.loading.plan import EpochPlan
 from smallfiles.loading.schedule import Schedule
-from smallfiles.samples import Blob, Buffer, Reader
+from smallfiles.samples import Buffer, Reader
 
 READ_AHEAD = 64
 """Samples that are fetched in one call."""
 
 
-class Window(PrefetchedBlob):
+class Window:
     """A reader of one stream: fetches ahead in reading order, and releases what was returned.
 
     Args:
@@ -49,40 +48,47 @@ class Window(PrefetchedBlob):
         self._done = set(emits[:start])
         follow = getattr(reader, "following", None)  # of a remote store, which fetches ahead
         left = [each for each in reads if each not in self._done]
-        super().__init__(follow(left) if follow else reader, {})
+        self._reader: Reader = follow(left) if follow else reader
+        self._held: dict[int, dict[str, Buffer]] = {}
         self._read = 0
-        self._remote, self._further = follow is not None, dict[str, dict[int, Buffer]]()
 
-    def blob(self, name: str) -> Blob:
-        """A field of further files, which from now on are read ahead with the first ones."""
-        blob: Blob = self._reader.blob(name)
-        return blob if self._remote else PrefetchedBlob(blob, self._further.setdefault(name, {}))
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._reader, name)
 
-    def read_many(self, indices: Sequence[int]) -> list[Buffer]:
-        """The next samples of `emits`."""
+    def __len__(self) -> int:
+        return len(self._reader)
+
+    def read(self, index: int, field: str = "") -> Buffer:
+        """Return a blob that is held since another one is damaged; a damaged one raises its error again."""
+        data = self._held.get(index, {}).pop(field, None)
+        return self._reader.read(index, field) if data is None else data
+
+    def read_fields(self, indices: Sequence[int], fields: Sequence[str]) -> list[list[Buffer]]:
+        """Return the blobs of the next samples of `emits`."""
         self._out += len(indices)
         until = min(len(self._reads), self._out + self._lead)
         while self._read < until:
             piece = self._reads[self._read : max(until, self._read + READ_AHEAD)]
-            self._fetch([index for index in piece if index not in self._done])
+            self._fetch([index for index in piece if index not in self._done], fields)
             self._read += len(piece)
         # A sample that is not held is damaged, and raises its error here.
-        late = {index: self._reader.read(index) for index in indices if index not in self._held}
+        late = {index: self._one(index, fields) for index in indices if index not in self._held}
         found = {index: self._held.pop(index) for index in set(indices) - set(late)} | late
-        return [found[index] for index in indices]
+        return [[found[index][field] for index in indices] for field in fields]
 
-    def _fetch(self, wanted: list[int]) -> None:
-        held = [self._held, *self._further.values()]
-        blobs = [self._reader, *map(self._reader.blob, self._further)] if self._further else [self._reader]
+    def _one(self, index: int, fields: Sequence[str]) -> dict[str, Buffer]:
+        return {field: self._reader.read(index, field) for field in fields}
+
+    def _fetch(self, wanted: list[int], fields: Sequence[str]) -> None:
         try:
-            for kept, found in zip(held, read_fields(blobs, wanted), strict=True):
-                kept.update(zip(wanted, found, strict=True))
+            for index, *blobs in zip(wanted, *self._reader.read_fields(wanted, fields), strict=True):
+                self._held[index] = dict(zip(fields, blobs, strict=True))
         except NOT_OF_DATA:
             raise
         except SmallfilesError:  # raised again when the sample is requested
             for index in wanted:
                 try:
-                    self._held[index] = self._reader.read(index)
+                    self._held[index] = self._one(index, fields)
                 except NOT_OF_DATA:
                     raise
                 except SmallfilesError:

@@ -210,9 +210,14 @@ class Manifest:
         blobs = {name: checks.suffix_of(name, self.blob_paths(name)) for name in self.blobs}
         return blobs | {each.name: str(each.type) for each in self.values.schema}
 
+    @property
+    def blob_fields(self) -> tuple[str, ...]:
+        """Names of all fields of files; the default one comes first and has no name."""
+        return "", *self.blobs
+
     def blob_paths(self, name: str) -> pa.StringArray:
-        """Paths of the files of a further field, columnar."""
-        return one_chunk(self.table.column(name))
+        """Paths of the files of a field, columnar."""
+        return one_chunk(self.table.column(name or "path"))
 
     @property
     def in_class_order(self) -> bool:
@@ -320,18 +325,12 @@ class Manifest:
                 expected="all sizes, since formats lay out their file once",
                 next_step="Add them with manifest.with_sizes",
             )
+        about = {name: getattr(self, name) for name in ("name", "split", "classes", "first")}
         return Schema(
-            count=len(sizes),
-            total_bytes=int(sizes.sum()),
-            largest_bytes=int(sizes.max(initial=0)),
-            values=self.columns,
-            shared_stems=self.shared_stems(),
-            name=self.name,
-            split=self.split,
-            classes=self.classes,
+            *(len(sizes), int(sizes.sum()), int(sizes.max(initial=0)), self.columns, self.shared_stems()),
             manifest_digest=self.digest,
             blobs=tuple(BlobField(name, self.fields[name]) for name in self.blobs),
-            first=self.first,
+            **about,
         )
 
     def check_files(self, store: ByteStore) -> None:
@@ -340,5 +339,5 @@ class Manifest:
         Raises:
             ManifestError: There are such files; gives their number and the first few.
         """
-        for paths in (self.paths, *map(self.blob_paths, self.blobs)):
+        for paths in map(self.blob_paths, self.blob_fields):
             check_files(paths, store)

@@ -29,7 +29,7 @@ import numpy as np
 from smallfiles import formats
 from smallfiles.errors import DamagedFileError, ResourceError, StorageError, UsageError
 from smallfiles.formats.bytefile import ByteFile
-from smallfiles.formats.reader import PrefetchedBlob, TableReader
+from smallfiles.formats.reader import TableReader
 from smallfiles.formats.table import ByteSource
 from smallfiles.formats.tar import index
 from smallfiles.formats.tar.reader import Locate, Shards, TarTable
@@ -277,10 +277,8 @@ class RemoteTar(TableReader):
         """Return the blobs of several samples and fields, with several requests in flight."""
         wanted = [self._checked(index) for index in indices]
         order, default = sorted(set(wanted)), self._table().first
-        ahead = self.following(order)
-        blobs = {field: ahead.blob(field) for field in fields if self._extents(field) is not default}
-        first = ahead.read_many(order)  # the others come with it
-        found = [blobs[field].read_many(order) if field in blobs else first for field in fields]
+        stored = ["" if self._extents(field) is default else field for field in fields]
+        found = self.following(order).read_fields(order, stored)
         return [[each[number] for number in np.searchsorted(order, wanted).tolist()] for each in found]
 
     def following(self, order: Sequence[int]) -> ReadAhead:
@@ -311,8 +309,7 @@ class ReadAhead:
         self._planned = iter(self._requests)
         self._coming: deque[tuple[int, Future[_Found]]] = deque()
         self._held: dict[int, Future[_Found]] = {}
-        self._late: dict[int, Buffer | DamagedFileError] = {}
-        self._further: dict[str, dict[int, Buffer]] = {}
+        self._late: dict[int, dict[str, Buffer] | DamagedFileError] = {}
         self._whole = ReadingPool(1, "objectstore-shard")  # keeps one shard after the other
         weakref.finalize(self, self._whole.abandon)
 
@@ -322,54 +319,48 @@ class ReadAhead:
     def __len__(self) -> int:
         return len(self._reader)
 
-    def blob(self, name: str) -> PrefetchedBlob:
-        """A field of further files; from now on, they are held from `read_many` until they are read."""
-        return PrefetchedBlob(self._reader.blob(name), self._further.setdefault(name, {}))
+    def read_many(self, indices: Sequence[int], field: str = "") -> list[Buffer]:
+        """Return one blob of each of the next samples; see `read_fields`."""
+        return self.read_fields(indices, [field])[0]
 
-    def read_many(self, indices: Sequence[int]) -> list[Buffer]:
-        """The next samples of the order; if one is damaged, `read` returns the others."""
-        found = [self._attempt(index) for index in indices]
-        for one in found:
+    def read_fields(self, indices: Sequence[int], fields: Sequence[str]) -> list[list[Buffer]]:
+        """Return the blobs of the next samples of the order; if one is damaged, `read` returns the others."""
+        found = {index: self._attempt(index, fields) for index in indices}
+        for one in found.values():
             if isinstance(one, DamagedFileError):
-                self._late = dict(zip(indices, found, strict=True))
+                self._late = found
                 raise one
-        return [data for data in found if not isinstance(data, DamagedFileError)]
+        whole = [each for each in found.values() if not isinstance(each, DamagedFileError)]
+        return [[each[field] for each in whole] for field in fields]
 
-    def read(self, index: int) -> Buffer:
-        """Any sample, fetched by itself unless `read_many` has it."""
-        late = self._late.pop(index, None)
+    def read(self, index: int, field: str = "") -> Buffer:
+        """Return any blob, fetched by itself unless `read_fields` has it."""
+        late = self._late.get(index, {})
         if isinstance(late, DamagedFileError):
             raise late
-        if late is not None:
-            return late
-        number, start, stop = self._shards.span(index)
+        if field in late:
+            return late.pop(field)
+        number, start, stop = self._shards.span(index, field)
         return BlockByBlock(self._shards.far(number)).read(start, stop)
 
-    def _attempt(self, index: int) -> Buffer | DamagedFileError:
+    def _attempt(self, index: int, fields: Sequence[str]) -> dict[str, Buffer] | DamagedFileError:
         number, start, stop = self._shards.extent(index)
         needed = self._requests.of(index)
         for request in needed:
             if request not in self._held:
                 self._held[request] = self._take(request)
-        found: Buffer | DamagedFileError
+        found: dict[str, Buffer] | DamagedFileError
         try:
             parts = [(self._requests.blocks(request), self._held[request].result()) for request in needed]
             step = self._shards.far(number).block_bytes
-            found = _cut([(first * step, part) for (_, first, _), part in parts], start, stop)
-            found = self._divided(index, start, found)
+            data = _cut([(first * step, part) for (_, first, _), part in parts], start, stop)
+            spans = {field: self._shards.span(index, field)[1:] for field in fields}
+            found = {field: data[first - start : last - start] for field, (first, last) in spans.items()}
         except DamagedFileError as error:
             found = error
         for request in self._requests.read(index):
             del self._held[request]
         return found
-
-    def _divided(self, index: int, start: int, data: Buffer) -> Buffer:
-        """The first file of a sample, of the bytes of all its files; the others are held."""
-        for name, held in self._further.items():
-            _, first, stop = self._shards.span(index, name)
-            held[index] = data[first - start : stop - start]
-        _, first, stop = self._shards.span(index)
-        return data if stop - first == len(data) else data[first - start : stop - start]
 
     def _take(self, request: int) -> Future[_Found]:
         """The next request of the plan; those after it are started."""

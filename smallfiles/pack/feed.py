@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -19,9 +18,9 @@ from smallfiles.pack.config import Skipped
 from smallfiles.pack.examine import examiner
 from smallfiles.pack.job import ROWS_AT_ONCE, Job, Piece
 from smallfiles.pack.reading import Read, read_in_order
-from smallfiles.pack.scaling import has_parts, scale_first, scale_further
+from smallfiles.pack.scaling import scale_of
 from smallfiles.progress import Progress
-from smallfiles.samples import Buffer, Sample
+from smallfiles.samples import Sample
 
 _SHOWN_AT_ONCE = 32
 
@@ -48,40 +47,25 @@ class Feed:
 
     def __init__(self, job: Job, piece: Piece, progress: Progress) -> None:
         self._job, self.piece, self._progress = job, piece, progress
-        scaling = job.config.scaling
-        own = slice(piece.start, piece.stop)
-        first = self._read_ahead(
-            job.source.manifest.paths,
-            job.sizes[own],
-            scale=None if scaling is None else scale_first(scaling, has_parts=has_parts(job.source.manifest)),
-            planned=None if scaling is None else job.planned[own],
-        )
-        further = [
-            self._read_ahead(
-                job.source.manifest.blob_paths(name),
-                sizes[own],
-                scale=None if scaling is None else scale_further(scaling, job.schema.fields[name]),
-            )
-            for name, sizes in job.blob_sizes.items()
-        ]
-        self._reads: Iterator[tuple[Read, ...]] = zip(first, *further, strict=True)
+        fields = [self._read_ahead(field, sizes) for field, sizes in job.sizes.items()]
+        self._reads: Iterator[tuple[Read, ...]] = zip(*fields, strict=True)
         count = piece.stop - piece.start
         self.skipped: list[Skipped] = []
         self.exif_rotated = 0
         self.checksums = np.zeros(count, np.uint64)
         self.kept = np.zeros(count, bool)
 
-    def _read_ahead(self, paths: pa.StringArray, sizes: np.ndarray, **scaling: Any) -> Iterator[Read]:
-        """The files of one field, in the order of the piece."""
-        job = self._job
+    def _read_ahead(self, field: str, sizes: np.ndarray) -> Iterator[Read]:
+        """Read the files of one field, in the order of the piece."""
+        job, manifest, scaling = self._job, self._job.source.manifest, self._job.config.scaling
         return read_in_order(
             job.source.store,
-            _Paths(job, self.piece, paths),
-            sizes,
+            _Paths(job, self.piece, manifest.blob_paths(field)),
+            sizes[self.piece.start : self.piece.stop],
             threads=job.threads,
             examine=examiner(job.config.check),
+            scale=None if scaling is None else scale_of(scaling, manifest, field),
             checksums=job.config.verify != "none",
-            **scaling,
         )
 
     def _keys(self) -> Iterator[str]:
@@ -100,23 +84,18 @@ class Feed:
         """
         seen = seen_bytes = 0
         for reads, key in zip(self._reads, self._keys(), strict=True):
-            read, error, checksum, size = reads[0], reads[0].error, reads[0].checksum, len(reads[0].data)
-            blobs: tuple[Buffer, ...] = (read.data,)
-            if len(reads) > 1:
-                error, checksum = _first_error(reads), joint_checksum([each.checksum for each in reads])
-                blobs = tuple(each.data for each in reads)
-                size = sum(map(len, blobs))
-            seen, seen_bytes = seen + 1, seen_bytes + size
+            position, blobs = reads[0].position, tuple(read.data for read in reads)
+            seen, seen_bytes = seen + 1, seen_bytes + sum(map(len, blobs))
             if seen == _SHOWN_AT_ONCE:
                 self._progress.advance(seen, bytes=seen_bytes)
                 seen = seen_bytes = 0
-            if error is not None:
+            if error := _first_error(reads):
                 self._skip(key, error)
                 continue
-            self.exif_rotated += read.exif_rotated
-            self.checksums[read.position] = checksum
-            self.kept[read.position] = True
-            yield Sample(key, blobs, read.position)
+            self.exif_rotated += reads[0].exif_rotated
+            self.checksums[position] = joint_checksum([read.checksum for read in reads])
+            self.kept[position] = True
+            yield Sample(key, blobs, position)
         self._progress.advance(seen, bytes=seen_bytes)
 
     def faults_ahead(self, until_s: float) -> list[Skipped]:
@@ -142,7 +121,10 @@ class Feed:
 
 
 def _first_error(reads: tuple[Read, ...]) -> SmallfilesError | None:
-    return next((read.error for read in reads if read.error is not None), None)
+    for read in reads:
+        if read.error is not None:
+            return read.error
+    return None
 
 
 class _Paths:

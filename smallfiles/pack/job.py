@@ -28,7 +28,7 @@ from smallfiles import atomic, formats, machine
 from smallfiles.arrays import from_numpy, give_back_memory
 from smallfiles.digests import name_hashes
 from smallfiles.errors import LinkError, PackError, ResourceError, SmallfilesError, UsageError, first_few
-from smallfiles.formats.columns import further_names
+from smallfiles.formats.columns import paths_in_tree
 from smallfiles.manifest import Manifest
 from smallfiles.pack import scaling
 from smallfiles.pack.config import (
@@ -75,9 +75,8 @@ class Job:
         format: Name of the format.
         options: Options of the format.
         order: Manifest rows in the order of packing, int64.
-        sizes: Their bytes in that order, int64.
-        blob_sizes: Bytes of the further files of each field, in that order too.
-        planned: Bytes of each in the output, or a bound where images are scaled; int64.
+        sizes: Bytes of the files of each field in that order, int64; the default field has no name.
+        planned: Bytes of all files of each sample; a bound where images are scaled, since no JPEG grows.
         pieces: The data files that this run writes: all of them, or those of its part.
         schema: What a writer is given.
         in_flight: Files open at once.
@@ -93,8 +92,7 @@ class Job:
     format: str
     options: Any
     order: np.ndarray
-    sizes: np.ndarray
-    blob_sizes: Mapping[str, np.ndarray]
+    sizes: Mapping[str, np.ndarray]
     planned: np.ndarray
     pieces: tuple[Piece, ...]
     schema: Schema
@@ -117,23 +115,20 @@ class Job:
     def plan(self) -> PackPlan:
         """What this run would write, and what that saves."""
         samples = sum(piece.stop - piece.start for piece in self.pieces)
-        source_bytes, payload = (
-            sum(int(sizes[piece.start : piece.stop].sum()) for piece in self.pieces)
-            for sizes in (self.sizes, self.planned)
-        )
-        files = samples * (1 + len(self.blob_sizes)) if self.format == "files" else len(self.pieces)
+        payload = sum(int(self.planned[piece.start : piece.stop].sum()) for piece in self.pieces)
+        files = samples * len(self.sizes) if self.format == "files" else len(self.pieces)
         sidecars = 1 if self.format == "files" else len(self.pieces) * (1 + (self.format == "tar"))
         return PackPlan(
             samples=samples,
             payload_bytes=payload,
             files=files,
-            inodes_now=samples * (1 + len(self.blob_sizes)) + _count_folders(self)
+            inodes_now=samples * len(self.sizes) + _count_folders(self)
             if hasattr(self.source.store, "root")
             else 1,
             inodes_then=files + sidecars + int(self.sharded),
             free_bytes=machine.filesystem(self.out.parent).free_bytes,
             to_do=tuple((piece.start, piece.stop) for piece in self.pieces),
-            resize=self.rescaled(source_bytes, payload),
+            resize=self.rescaled(payload, payload),
         )
 
     def rescaled(self, bytes_before: int, bytes_after: int) -> Rescaled | None:
@@ -164,14 +159,13 @@ def prepare(source: Source, out: Path, config: PackConfig) -> Job:
     if name in ("squashfs", "files"):
         _refuse_collisions(source.manifest, out)
     in_flight = _in_flight(source, config)
-    manifest, more, skipped = _with_sizes(source, config, in_flight)
+    manifest, sizes, skipped = _with_sizes(source, config, in_flight)
     order = manifest.order(config.shuffle)
-    sizes = manifest.sizes
-    assert sizes is not None  # _with_sizes saw to it
-    schema = _schema(manifest, source, config, more)
+    schema = _schema(manifest, source, config, sizes)
     if config.shuffle is not None:
-        sizes, more = sizes[order], {field: theirs[order] for field, theirs in more.items()}
-    planned = sum(more.values(), sizes)  # bounds where images are scaled: a JPEG never grows
+        sizes = {field: each[order] for field, each in sizes.items()}
+    first, *others = sizes.values()
+    planned = sum(others, first)
     if name == "tar" and (shared := schema.shared_stems):
         warnings.warn(
             f"several files have one name up to its first dot ({first_few(sorted(shared), len(shared), 3)}): "
@@ -188,14 +182,13 @@ def prepare(source: Source, out: Path, config: PackConfig) -> Job:
         options=options,
         order=order,
         sizes=sizes,
-        blob_sizes=more,
         planned=planned,
         pieces=_pieces(out, planned, options, config.part),
         schema=schema,
         in_flight=in_flight,
         threads=machine.usable_cpus() if source.store.sequential and config.scaling else in_flight,
         skipped=skipped,
-        digest=_digest(name, options, schema, order, sum(more.values(), sizes), config),
+        digest=_digest(name, options, schema, order, planned, config),
     )
 
 
@@ -242,15 +235,12 @@ def _pieces(out: Path, planned: np.ndarray, options: Any, part: tuple[int, int] 
     return tuple(Piece(tar.shard_name(i), *borders[i]) for i in range(first, last))
 
 
-def _schema(manifest: Manifest, source: Source, config: PackConfig, more: Mapping[str, np.ndarray]) -> Schema:
+def _schema(
+    manifest: Manifest, source: Source, config: PackConfig, sizes: Mapping[str, np.ndarray]
+) -> Schema:
     resize = source.resize if config.scaling is None else config.scaling.record()
     schema = manifest.schema()
-    blobs = tuple(
-        dataclasses.replace(
-            blob, total_bytes=int(more[blob.name].sum()), largest_bytes=int(more[blob.name].max(initial=0))
-        )
-        for blob in schema.blobs
-    )
+    blobs = tuple(blob.holding(sizes[blob.name]) for blob in schema.blobs)
     return dataclasses.replace(
         schema, resize=resize, member_suffixes=source.member_suffixes, blobs=blobs, columns=source.columns
     )
@@ -304,8 +294,8 @@ def _refuse_collisions(manifest: Manifest, out: Path) -> None:
     """Refuse further files that would lie where another file does; better now than after an hour."""
     if not manifest.blobs:
         return
-    fields = ((name, manifest.fields[name]) for name in manifest.blobs)
-    names = [manifest.paths, *(further_names(manifest.paths, *field) for field in fields)]
+    fields = ((name, manifest.fields.get(name, "")) for name in manifest.blob_fields)
+    names = [paths_in_tree(manifest.paths, *field) for field in fields]
     hashes = np.concatenate(list(map(name_hashes, names)))
     each = np.sort(hashes)
     rows = np.flatnonzero(np.isin(hashes, each[1:][each[1:] == each[:-1]]))
@@ -333,13 +323,11 @@ def _in_flight(source: Source, config: PackConfig) -> int:
 def _with_sizes(
     source: Source, config: PackConfig, in_flight: int
 ) -> tuple[Manifest, dict[str, npt.NDArray[np.int64]], tuple[Skipped, ...]]:
-    """The manifest with all sizes, those of further files by field, and the samples that are left out."""
+    """Return the manifest with all sizes, the sizes of each field, and the samples that are left out."""
     manifest, store = source.manifest, source.store
-    found: dict[str, npt.NDArray[np.int64]] = {}
+    found = {} if manifest.sizes is None else {"": manifest.sizes}
     errors: dict[int, SmallfilesError] = {}
-    if manifest.sizes is None:
-        found[""], errors = _sizes(store, manifest.paths, in_flight)
-    for name in manifest.blobs:
+    for name in manifest.blob_fields[len(found) :]:
         found[name], missing = _sizes(store, manifest.blob_paths(name), in_flight)
         errors = missing | errors
     faults = tuple(Skipped(manifest.path(row), errors[row].got) for row in sorted(errors))
@@ -348,9 +336,7 @@ def _with_sizes(
     if faults:
         there = np.delete(np.arange(len(manifest)), list(errors))
         manifest, found = manifest.select(there), {name: sizes[there] for name, sizes in found.items()}
-    if "" in found:
-        manifest = manifest.with_sizes(found.pop(""))
-    return manifest, found, faults
+    return manifest if manifest.sizes is not None else manifest.with_sizes(found[""]), found, faults
 
 
 def _sizes(
@@ -380,7 +366,7 @@ def _sizes(
 def _count_folders(job: Job) -> int:
     """Folders that hold the files of the samples: those of the images, and those of masks and the like."""
     manifest, folders = job.source.manifest, set[str]()
-    for paths in (manifest.paths, *map(manifest.blob_paths, manifest.blobs)):
+    for paths in map(manifest.blob_paths, manifest.blob_fields):
         for start in range(0, len(paths), ROWS_AT_ONCE):
             part = pc.replace_substring_regex(paths.slice(start, ROWS_AT_ONCE), "/?[^/]*$", "")
             folders.update(part.unique().to_pylist())

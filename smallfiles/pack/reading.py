@@ -119,7 +119,6 @@ def read_in_order(
     threads: int,
     examine: Examine,
     scale: Scale | None = None,
-    planned: np.ndarray | None = None,
     checksums: bool = True,
 ) -> Iterator[Read]:
     """Yield every sample in order while `threads` threads read, examine and scale ahead.
@@ -131,17 +130,15 @@ def read_in_order(
         threads: Each has one file open; 1 does everything in the caller's thread.
         examine: Raises the error for a sample whose bytes cannot be packed.
         scale: Makes the bytes that are packed; None packs those that were read.
-        planned: About how many bytes `scale` makes of each, where these may be more than it is given.
         checksums: Whether to compute `Read.checksum` (in the same thread).
 
     Yields:
         One `Read` per path. At most about 96 MiB (or one sample, if larger) wait at any time.
     """
     reader = _ChunkReader(store, examine, scale, checksums)
-    held = sizes if planned is None else np.maximum(sizes, planned)
     tasks = (
-        _Task(start, paths[start:stop], sizes[start:stop], int(held[start:stop].sum()) + stop - start)
-        for start, stop in chunk_borders(held)
+        _Task(start, paths[start:stop], sizes[start:stop], int(sizes[start:stop].sum()) + stop - start)
+        for start, stop in chunk_borders(sizes)
     )
     for reads in _chunks_in_order(reader, tasks, threads):
         yield from reads

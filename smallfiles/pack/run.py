@@ -147,7 +147,7 @@ def _report(
 ) -> PackReport:
     """What was published; `facts` are what this run did to it."""
     payload_bytes = sum(record.payload_bytes for record in records)
-    source_bytes = sum(int(record.inside(job.sizes[record.span]).sum()) for record in records)
+    source_bytes = sum(int(record.inside(job.planned[record.span]).sum()) for record in records)
     return PackReport(
         path=job.target,
         format=job.format,

@@ -62,13 +62,26 @@ def has_parts(manifest: Manifest) -> bool:
     return bool(manifest.blobs or moving(manifest.values.column_names))
 
 
-def scale_first(scaling: Scaling, *, has_parts: bool) -> Scale:
-    """Return the function that scales first files; EXIF must not turn those with masks or boxes."""
-    from smallfiles.images import resize_ahead  # imports PyTorch, which other packing does not need
+def scale_of(scaling: Scaling, manifest: Manifest, field: str) -> Scale | None:
+    """Return the function that scales the files of a field; None for texts, which stay.
+
+    The PNGs of other fields than the default one are masks, which are scaled by their nearest pixels.
+    EXIF must not turn a photograph that belongs to a mask or to boxes.
+    """
+    from smallfiles.images import (
+        resize_ahead,
+        resize_values,
+    )  # import PyTorch, which other packing does not need
     from smallfiles.images.decoding import orientation
 
+    suffix, stays_upright = manifest.fields[field] if field else "", has_parts(manifest)
+    if suffix == ".png":
+        return _named(lambda data: resize_values(data, scaling.short_side))
+    if suffix not in ("", ".jpg", ".jpeg"):
+        return None
+
     def scale(data: Buffer) -> bytes:
-        if has_parts and orientation(data) > 1:
+        if stays_upright and orientation(data) > 1:
             raise ImageError(
                 "its EXIF says to turn it, and its mask or boxes would not turn with it",
                 expected="images that are stored upright, if they are scaled with masks or boxes",
@@ -77,15 +90,6 @@ def scale_first(scaling: Scaling, *, has_parts: bool) -> Scale:
         return resize_ahead(data, scaling.short_side, scaling.quality)
 
     return _named(scale)
-
-
-def scale_further(scaling: Scaling, suffix: str) -> Scale | None:
-    """Scale photographs like first files, PNGs by their nearest pixels; None for texts, which stay."""
-    from smallfiles.images import resize_values
-
-    if suffix == ".png":
-        return _named(lambda data: resize_values(data, scaling.short_side))
-    return scale_first(scaling, has_parts=True) if suffix in (".jpg", ".jpeg") else None
 
 
 def _named(scale: Callable[[Buffer], bytes]) -> Scale:

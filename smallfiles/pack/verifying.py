@@ -25,13 +25,13 @@ from smallfiles.errors import FormatError, ResourceError, SmallfilesError, first
 from smallfiles.faults import summary_of
 from smallfiles.fields import META, TARGETS, further_fields, further_files
 from smallfiles.formats import added
-from smallfiles.formats.files.reading import MANIFEST, manifest_of
+from smallfiles.formats.files import MANIFEST, manifest_of
 from smallfiles.manifest import Manifest
 from smallfiles.pack.compare import differing
 from smallfiles.pack.config import described
 from smallfiles.pack.scaling import as_pixels
 from smallfiles.progress import plural, progress
-from smallfiles.samples import Blob, Buffer, Reader
+from smallfiles.samples import Buffer, Reader
 from smallfiles.sources import Source
 from smallfiles.sources.annotations.moving import moved
 from smallfiles.sources.packed import PIXELS, resize_of
@@ -182,9 +182,8 @@ def _named(reader: Reader, damage: Sequence[tuple[Path, int, int]]) -> Iterator[
     """Say which samples each damaged block hurts, where the format can tell; one pass over the samples."""
     hurt: dict[tuple[Path, int], list[str]] = {(file, block): [] for file, block, _ in damage}
     block_bytes = {file: size for file, _, size in damage}
-    blobs = [reader, *map(reader.blob, further_files(reader.fields))] if hurt else []
-    for index, blob in product(range(len(reader)), blobs):
-        span = blob.span(index)
+    for index, name in product(range(len(reader)), _file_fields(reader) if hurt else ()):
+        span = reader.span(index, name)
         if span is None or (size := block_bytes.get(span[0])) is None:
             continue
         for block in range(span[1] // size, -(-span[2] // size)):
@@ -193,10 +192,10 @@ def _named(reader: Reader, damage: Sequence[tuple[Path, int, int]]) -> Iterator[
     for (file, block), keys in hurt.items():
         start, stop = block * block_bytes[file], (block + 1) * block_bytes[file]
         inside = reader.path not in (file, file.parent) and file.is_relative_to(reader.path)
-        name = file.relative_to(reader.path) if inside else file.name
+        shown = file.relative_to(reader.path) if inside else file.name
         keys = list(dict.fromkeys(keys))
         names = f": {first_few(keys, len(keys))}" if keys else ""
-        place = f"{name}: block {block} (bytes {start:,} to {stop:,})"
+        place = f"{shown}: block {block} (bytes {start:,} to {stop:,})"
         yield f"{place} is damaged, {len(keys)} samples in it{names}"
 
 
@@ -212,35 +211,33 @@ def _check_added(reader: Reader, files: Sequence[Path], found: VerifyReport) -> 
 
 def _check_samples(reader: Reader, truth: _Truth | None, found: VerifyReport) -> None:
     """One pass over all samples: read, and compare with what a manifest or the source says."""
-    files: dict[str, Blob] = {
-        "": reader,
-        **{name: reader.blob(name) for name in further_files(reader.fields)},
-    }
-    unstated = dict.fromkeys(files, 0)
+    unstated = dict.fromkeys(_file_fields(reader), 0)
     with progress(len(reader), f"verify {reader.path.name}") as bar:
         for index in range(len(reader)):
             before = found.bytes
-            for name, blob in files.items():
-                data = blob.read(index)
+            for name in unstated:
+                data = reader.read(index, name)
                 found.bytes += len(data)
                 stated = reader.sha256(index, name)
                 unstated[name] += stated is None
                 if stated is not None and hashlib.sha256(data).hexdigest() != stated:
                     what = f"the {name} of {reader.key(index)}" if name else reader.key(index)
                     found.problems.append(f"{what} has other bytes than were packed")
-                elif truth is not None and name:
-                    truth.compare_blob(name, index, data)
                 elif truth is not None:
-                    truth.compare(index, data)
+                    truth.compare(index, name, data)
             bar.advance(1, bytes=found.bytes - before)
     for name, count in unstated.items() if reader.info()["format"] == "files" else ():
         if count:
             found.digests = False
-            manifest = manifest_of(name) if name else MANIFEST
-            found.notes.append(f"{plural(count, name or 'sample')} without a SHA-256 in {manifest}")
+            found.notes.append(f"{plural(count, name or 'sample')} without a SHA-256 in {manifest_of(name)}")
     if truth is not None:
         truth.finish()
     _check_set(reader, found)
+
+
+def _file_fields(reader: Reader) -> list[str]:
+    """Return the fields of files; the default one has no name."""
+    return ["", *further_files(reader.fields)]
 
 
 def _check_set(reader: Reader, found: VerifyReport) -> None:
@@ -300,33 +297,29 @@ class _Truth:
                 f"the fields beside the first file and the target are {_listed(ours)}, and in the source "
                 f"{_listed(theirs)}"
             )
-        names = [name for name in source.manifest.blobs if name in ours]
-        self._blob_paths = {name: source.manifest.blob_paths(name) for name in names}
+        names = [name for name in source.manifest.blob_fields if not name or name in ours]
+        self._paths = {name: source.manifest.blob_paths(name) for name in names}
         if self._scaled is not None:
             found.notes.append(
                 f"images were {described(self._scaled)} while packing, so their bytes are not "
                 "the source's: keys, targets and JSON objects were compared with it, not bytes"
             )
 
-    def compare(self, index: int, data: Buffer) -> None:
-        """Compare one sample; what differs goes to the findings."""
-        key, row = self._reader.key(index), int(self._rows[index])
-        if row < 0:
-            self._found.differences.append(f"{key} is not in the source")
+    def compare(self, index: int, field: str, data: Buffer) -> None:
+        """Compare one file of a sample; what differs goes to the findings."""
+        row = int(self._rows[index])
+        if row < 0 and not field:
+            self._found.differences.append(f"{self._reader.key(index)} is not in the source")
+        if row < 0 or field not in self._paths:
             return
-        self._found.against += 1
+        self._found.against += not field
         if self._scaled is not None:
             return
-        stated = None if self._hashes is None else self._hashes[row].as_py()
+        path = self._paths[field][row].as_py()
+        stated = None if self._hashes is None or field else self._hashes[row].as_py()
         if stated is not None and hashlib.sha256(data).hexdigest() != stated:
-            self._found.differences.append(f"{key} has other bytes than the source's manifest says (sha256)")
-        self._compare_bytes(key, data)
-
-    def compare_blob(self, name: str, index: int, data: Buffer) -> None:
-        """Compare a further file of a sample likewise."""
-        row = int(self._rows[index])
-        if self._scaled is None and row >= 0 and name in self._blob_paths:
-            self._compare_bytes(self._blob_paths[name][row].as_py(), data)
+            self._found.differences.append(f"{path} has other bytes than the source's manifest says (sha256)")
+        self._compare_bytes(path, data)
 
     def _compare_bytes(self, key: str, data: Buffer) -> None:
         """Compare with the file `key` of the source."""

@@ -18,7 +18,7 @@ from typing import Any, TypeAlias
 from smallfiles import formats
 from smallfiles.errors import FormatError, SourceError, like, raised_as
 from smallfiles.folders import SourceOptions
-from smallfiles.formats.files.reading import MANIFEST
+from smallfiles.formats.files import MANIFEST
 from smallfiles.formats.squashfs.reading import tree_of
 from smallfiles.formats.tar import fields
 from smallfiles.formats.tar.streams import compression_of

@@ -26,7 +26,7 @@ from smallfiles.faults import summary_of
 from smallfiles.fields import further_files, name_problem
 from smallfiles.folders import IMAGE_SUFFIXES, SourceOptions
 from smallfiles.formats import provenance
-from smallfiles.formats.files.reading import MANIFEST
+from smallfiles.formats.files import MANIFEST
 from smallfiles.formats.tar.archive import Archive
 from smallfiles.formats.tar.reader import TarTable
 from smallfiles.formats.tar.streams import compression_of

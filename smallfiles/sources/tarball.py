@@ -44,8 +44,8 @@ from smallfiles.folders import (
 )
 from smallfiles.formats import provenance
 from smallfiles.formats.bytefile import ByteFile, RawFile, damage_reported, damaged
-from smallfiles.formats.squashfs.foreign import SquashedFile, SquashedTree
-from smallfiles.formats.tar import by_name, fields
+from smallfiles.formats.squashfs.reading import SquashedFile, SquashedTree
+from smallfiles.formats.tar import fields, reader
 from smallfiles.formats.tar.archive import CONTENTS_OF, Archive, KeptTexts, columns_of, index
 from smallfiles.formats.tar.members import MAX_CONTENT_BYTES, Link, Members
 from smallfiles.formats.tar.streams import StreamedStore
@@ -102,7 +102,7 @@ def load_folder(folder: Path, options: SourceOptions) -> Source:
 
     Args:
         folder: The tars or zips; the key of a sample is `tar/member`. Its class is the name of its tar where
-            these can be classes (see `formats.tar.by_name`), or where `options.kind` is `tarball`.
+            these can be classes (see `formats.tar.reader`), or where `options.kind` is `tarball`.
         options: See `SourceOptions`.
 
     Raises:
@@ -268,7 +268,7 @@ def _by_folder(archive: Archive, annotated: fields.Annotated, options: SourceOpt
     trusted = options.kind != "auto"
     if options.unlabelled:
         return by_folder(files, options.split, no_classes=True, strict=options.strict, trusted=trusted)
-    return by_name.label(files, [annotated], options.split, named_by_tars=trusted, strict=options.strict)
+    return reader.label(files, [annotated], options.split, named_by_tars=trusted, strict=options.strict)
 
 
 def _has_classes(archive: Archive, annotated: fields.Annotated, options: SourceOptions) -> bool:
@@ -313,7 +313,7 @@ def _annotated_source(
         "split": options.split or data.record.get("schema", {}).get("split") or "train",
         "classes": provenance.class_names(data.record),
     }
-    more += by_name.ignored_folders([samples], kind, data.path) + fields.unlabelled([samples], kind)
+    more += reader.ignored_folders([samples], kind, data.path) + fields.unlabelled([samples], kind)
     notes += data.notes + samples.notes + more + samples.further_files()
     return _source(annotated, samples, "webdataset tar", columns, notes, options)
 

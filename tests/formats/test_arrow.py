@@ -16,7 +16,7 @@ from smallfiles import formats
 from smallfiles.errors import DamagedFileError, FormatError, UsageError
 from smallfiles.fields import value_table
 from smallfiles.formats import arrow
-from smallfiles.formats.arrow import footer, writing
+from smallfiles.formats.arrow import foreign, writing
 from smallfiles.formats.bytefile import ByteFile
 from smallfiles.measure.workers import peak_memory
 from smallfiles.samples import Sample, Schema
@@ -156,8 +156,8 @@ def test_batches_are_cut_by_rows_and_by_bytes(out):
 
 def test_opening_asks_one_header_when_no_batch_can_have_been_cut_by_bytes():
     asked = []
-    cuts = footer.Cuts(64, 64 << 20, 1 << 20)
-    counts = footer.row_counts(np.full(20_000, 7 << 20), cuts, lambda some: asked.extend(some) or 17)
+    cuts = foreign.Cuts(64, 64 << 20, 1 << 20)
+    counts = foreign.row_counts(np.full(20_000, 7 << 20), cuts, lambda some: asked.extend(some) or 17)
     assert asked == [19_999] and counts.sum() == 19_999 * 64 + 17
 
 
@@ -189,7 +189,7 @@ def test_uneven_batches_of_others_are_all_found_however_many_there_are(out, usua
 def test_a_foreign_file_of_a_million_single_rows_is_sampled_and_checked_when_read(tmp_path):
     path = tmp_path / "x.arrow"
     write_uneven(path, [1] * 701 + [2] + [1] * 4299)
-    assert 701 not in np.linspace(0, 5000, footer._READ_SOME).astype(int)
+    assert 701 not in np.linspace(0, 5000, foreign._READ_SOME).astype(int)
     reader = formats.open(path)
     assert bytes(reader.read(5)) == b"5"
     with pytest.raises(FormatError, match="2 rows in record batch 701, and one in the others") as caught:
@@ -299,7 +299,7 @@ def test_a_stream_that_was_cut_between_two_messages_is_refused(out, tmp_path):
 
 @pytest.mark.parametrize("text", [b"", b"[]", b'{"rows":0,"bytes":1,"largest":1}', b'{"rows":"x"}', None])
 def test_a_rule_of_cutting_that_makes_no_sense_is_not_believed(text):
-    assert footer.Cuts.loads(text) is None
+    assert foreign.Cuts.loads(text) is None
 
 
 def rewrite(path):

@@ -19,7 +19,6 @@ from smallfiles.errors import DamagedFileError, FormatError, SmallfilesError, So
 from smallfiles.fields import as_text, further_files, value_table
 from smallfiles.formats import tar
 from smallfiles.formats.bytefile import ByteFile
-from smallfiles.formats.reader import read_fields
 from smallfiles.formats.tar import index
 from smallfiles.manifest import Manifest
 from smallfiles.pack import PackConfig, pack
@@ -126,7 +125,7 @@ def test_more_shards_than_are_kept_open_give_a_field_too(tmp_path):
     assert [bytes(data) for data in mask.read_many(range(149, -1, -1))] == [
         b"%d" % n for n in range(149, -1, -1)
     ]
-    both = read_fields([mask, tar.open(path)], range(149, -1, -1))
+    both = tar.open(path).read_fields(range(149, -1, -1), ["mask", ""])
     assert [bytes(data) for data in both[0]] == [b"%d" % n for n in range(149, -1, -1)]
     assert [bytes(data) for data in both[1]] == [b"x"] * 150
 
@@ -135,15 +134,15 @@ def test_more_shards_than_are_kept_open_give_a_field_too(tmp_path):
 def test_the_files_of_a_sample_are_announced_together_before_any_is_read(tmp_path, monkeypatch, name):
     some = list(samples())
     reader = tar.open(write(tmp_path / name, some, tar.Options(max_count=2)))
-    blobs, asked = [reader, *map(reader.blob, (blob.name for blob in BLOBS))], []
+    fields, asked = ["", *(blob.name for blob in BLOBS)], []
     monkeypatch.setattr(ByteFile, "prefetch", lambda file, *place: asked.append((file.path, *place)))
     order = (5, 0, 3, 3, -6)
-    found = read_fields(blobs, order)
+    found = reader.read_fields(order, fields)
     expected = [[some[n].data for n in order], *([some[n].blobs[i] for n in order] for i in range(3))]
     assert [[*map(bytes, each)] for each in found] == expected
-    ends = [(blobs[0].span(n), blobs[-1].span(n)) for n in (0, 3, 5)]
+    ends = [(reader.span(n), reader.span(n, fields[-1])) for n in (0, 3, 5)]
     assert asked == [(path, start, stop) for (path, start, _), (_, _, stop) in ends]
-    assert read_fields(blobs, []) == [[], [], [], []]
+    assert reader.read_fields([], fields) == [[], [], [], []]
 
 
 def test_shards_are_cut_by_the_bytes_of_all_files(tmp_path):

@@ -69,13 +69,13 @@ class Failing(sets.Stub):
     def __len__(self):
         return len(self.reader)
 
-    def read(self, index):
+    def read(self, index, field=""):
         if index in self.bad:
             raise self.error
-        return self.reader.read(index)
+        return self.reader.read(index, field)
 
-    def read_many(self, indices):
-        return [self.read(index) for index in indices]
+    def read_fields(self, indices, fields):
+        return [[self.read(index, field) for index in indices] for field in fields]
 
 
 def test_a_generator_is_the_same_whatever_was_drawn_before():

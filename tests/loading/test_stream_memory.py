@@ -8,37 +8,31 @@ from smallfiles.loading.plan import EpochPlan
 from smallfiles.loading.stream import READ_AHEAD, Window
 
 
-class Field:
-    """Samples of one field; which of them somebody still holds is known."""
+class Pairs:
+    """Samples of two fields; which of their blobs somebody still holds is known."""
 
-    def __init__(self, count, fields=None):
-        self.count, self.fields, self.made = count, fields or {}, []
+    def __init__(self):
+        self.made = {"": [], "mask": []}
 
-    def __len__(self):
-        return self.count
-
-    def blob(self, name):
-        return self.fields[name]
-
-    def read_many(self, indices):
-        arrays = [np.full(10, index) for index in indices]
-        self.made += map(weakref.ref, arrays)
-        return arrays
+    def read_fields(self, indices, fields):
+        found = [[np.full(10, index) for index in indices] for _ in fields]
+        for field, arrays in zip(fields, found, strict=True):
+            self.made[field] += map(weakref.ref, arrays)
+        return found
 
     def held(self):
-        return sum(each() is not None for each in self.made)
+        return [sum(each() is not None for each in made) for made in self.made.values()]
 
 
 def test_masks_that_were_read_ahead_are_released_like_pictures():
-    mask = Field(1000)
-    picture = Field(1000, {"mask": mask})
+    pairs = Pairs()
     reads, emits = EpochPlan(1000, streams=1, buffer=50).stream(0, 0)
-    window = Window(picture, reads.tolist(), emits.tolist(), 50, 0)
-    masks = window.blob("mask")
+    window = Window(pairs, reads.tolist(), emits.tolist(), 50, 0)
     for start in range(0, 1000, 10):
         batch = emits[start : start + 10].tolist()
-        for blob in (window, masks):
-            assert [int(each[0]) for each in blob.read_many(batch)] == batch
-        assert max(picture.held(), mask.held()) <= 50 + READ_AHEAD
-    assert len(mask.made) == len(picture.made) == 1000, "each was read once"
-    assert picture.held() == mask.held() == 0
+        for blobs in window.read_fields(batch, ["", "mask"]):
+            assert [int(each[0]) for each in blobs] == batch
+        del blobs
+        assert max(pairs.held()) <= 50 + READ_AHEAD
+    assert [*map(len, pairs.made.values())] == [1000, 1000], "each was read once"
+    assert pairs.held() == [0, 0]

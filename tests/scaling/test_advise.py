@@ -18,7 +18,7 @@ from PIL import Image
 from smallfiles.advise import Measured, advise, costs_of, measure_folder
 from smallfiles.cli import build_parser, main
 from smallfiles.errors import SourceError
-from smallfiles.formats.tar.options import TarOptions
+from smallfiles.formats.tar.shards import TarOptions
 from smallfiles.machine.filesystems import FileSystem
 from smallfiles.machine.nodelocal import NodeLocal
 from smallfiles.measure.probe import METADATA, anonymous

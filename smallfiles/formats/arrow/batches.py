@@ -24,8 +24,7 @@ from smallfiles.errors import FormatError
 from smallfiles.faults import summary_of
 from smallfiles.fields import TARGETS, stored_type, value_column
 from smallfiles.formats import embedded, provenance
-from smallfiles.formats.arrow import columns
-from smallfiles.formats.arrow.footer import Cuts, blocks, row_counts, stream_blocks
+from smallfiles.formats.arrow.foreign import Cuts, blocks, find_columns, row_counts, stream_blocks
 from smallfiles.formats.arrow.writing import FACTS, FEATURES, PROVENANCE
 from smallfiles.formats.bytefile import Access, ByteFile, RawFile, damage_reported, damaged
 from smallfiles.formats.embedded import EmbeddedTable
@@ -182,7 +181,7 @@ class Batches:
             )
         self.metadata = self.schema.metadata or {}
         self.record = provenance.loads(self.metadata.get(PROVENANCE))
-        self.columns = columns.find(self.schema, path)
+        self.columns = find_columns(self.schema, path)
         self._has_dictionaries = any(pa.types.is_dictionary(each.type) for each in self.schema)
         if self.is_stream and self._has_dictionaries and not self.file.mapped:
             raise _unmapped_stream(path)

@@ -143,11 +143,13 @@ class _Index:
     """
 
     def __init__(self, out: Path, schema: Schema, batch: _Batch) -> None:
-        fields = ["", *(f"{blob.name}/" for blob in schema.blobs)]
-        self._names = [(f"{field}bytes", f"{field}start") for field in fields]
+        blobs = schema.all_blobs
+        self._names = [
+            [embedded.place_column(each.name, what) for what in ("bytes", "start")] for each in blobs
+        ]
         places = [name for pair in self._names for name in pair]
         self._columns = SampleColumns(out, schema, more=dict.fromkeys(places, pa.int64()))
-        self._batch, self._counts, self._starts = batch, array("q"), [array("q") for _ in fields]
+        self._batch, self._counts, self._starts = batch, array("q"), [array("q") for _ in blobs]
 
     def add(self, keys: pa.StringArray, starts: list[int]) -> None:
         """Add a record batch: its keys, and where the bytes of each field begin."""
@@ -184,19 +186,21 @@ class _Index:
 
 def _arrow_schema(schema: Schema, options: ArrowOptions) -> pa.Schema:
     max_bytes = options.max_batch_bytes
-    data, features = _binary(schema, max_bytes), {}
+    data, *others = (
+        pa.field(each.name, _binary(each, max_bytes), nullable=False) for each in schema.all_blobs
+    )
+    features = {}
     key = pa.field("key", pa.string(), nullable=False)
     if options.layout == "juelich":
         # Exactly the types of the Jülich file, followed by our columns.
         meta = [each for each in schema.values.schema if each.name == META]
-        fields = [pa.field("image_data", data), pa.field("label", pa.uint16()), key, *meta]
+        fields = [pa.field("image_data", data.type), pa.field("label", pa.uint16()), key, *meta]
     else:
         # Small columns first, so that reading keys and labels touches one page per batch.
         features = _features(schema.classes)
         complete = {"captions"} if features else {"captions", "label"}
         fields = [key, *(each.with_nullable(each.name not in complete) for each in schema.values.schema)]
-        fields += [pa.field("data", data, nullable=False)]
-        fields += [pa.field(blob.name, _binary(blob, max_bytes), nullable=False) for blob in schema.blobs]
+        fields += [data.with_name("data"), *others]
     record = provenance.record("arrow", schema, options)
     return pa.schema(fields, {PROVENANCE: provenance.dumps(record)} | features)
 
@@ -209,7 +213,7 @@ def _features(classes: Sequence[str]) -> dict[bytes, str]:
     return {FEATURES: provenance.dumps({"info": {"features": {"label": label}}})}
 
 
-def _binary(sizes: Schema | BlobField, max_bytes: int) -> pa.DataType:
+def _binary(sizes: BlobField, max_bytes: int) -> pa.DataType:
     large = max(sizes.largest_bytes, min(max_bytes, sizes.total_bytes)) > BINARY_LIMIT
     return pa.large_binary() if large else pa.binary()
 
@@ -254,10 +258,11 @@ class _Batch:
         self._out, self._arrow = out, arrow_schema
         self.rows = ColumnBuilder(out, schema, labels=labels)
         first = "data" if "data" in arrow_schema.names else "image_data"
-        sizes = {first: schema.largest_bytes} | {blob.name: blob.largest_bytes for blob in schema.blobs}
         self.numbers = array("q")  # the rows of all samples in the values of the schema
         self.columns = [
-            _Column(name, arrow_schema.field(name).type, largest) for name, largest in sizes.items()
+            _Column(name, arrow_schema.field(name).type, blob.largest_bytes)
+            for blob in schema.all_blobs
+            for name in [blob.name or first]
         ]
         self.used = 0
 

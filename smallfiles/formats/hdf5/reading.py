@@ -129,6 +129,7 @@ class HDF5Table(ArrayTable):
     """An HDF5 file of either layout."""
 
     format = "hdf5"
+    outlives_fork = True
 
     def __init__(
         self, file: ByteFile, found: Found, blobs: Mapping[str, Extents], rows: int, layout: str

@@ -177,11 +177,12 @@ def _lay_out(out: Path, schema: Schema, options: HDF5Options) -> list[tuple[int,
     """Make the file with room for all bytes of each field; return the offset and the size of each room."""
     with _opened(out, "x") as file, _translated(out):
         group = _start(file, out, schema, options)
-        rooms = [_make_room(group, schema.total_bytes)]
-        for blob in schema.blobs:
-            own = group.create_group(f"{fields.HOME}/{blob.name}")
-            rooms.append(_make_room(own, blob.total_bytes))
-        return rooms
+        return [
+            _make_room(
+                group.create_group(f"{fields.HOME}/{blob.name}") if blob.name else group, blob.total_bytes
+            )
+            for blob in schema.all_blobs
+        ]
 
 
 def _make_room(group: h5py.Group, size: int) -> tuple[int, int]:

@@ -1,31 +1,207 @@
-"""Read samples of a squashfs file at random, without a mount.
+"""Read samples of a squashfs file at random, without a mount, and find them in a file of another program.
 
 A sample that is stored raw and in one piece is a slice of the mapped file or one `pread`; `pysquashfs`
-assembles the others.
+assembles the others. The table of samples (`smallfiles.formats.embedded`) lies between the data of all files
+and the inodes, and belongs to no file. Older files have it as the file `TABLE`. With it, a raw squashfs file
+of a million samples opens in milliseconds: no inode needs to be read.
 
-The trap: if forked workers share a descriptor, and each seeks and then reads, they get bytes of one
-another's samples. Every read here names its position. Notebook 06 reproduces both.
+A squashfs file of another program is indexed by the rules of a tar, so a source reads it as it reads one.
+Opened in place, its images (by suffix) are samples; if there are none, all files are. Their folders are read
+as those of any other source.
+
+The traps: if forked workers share a descriptor, and each seeks and then reads, they get bytes of one
+another's samples. Every read here names its position. A tree that is unpacked and packed again by another
+tool has no table, and its labels are those of its class folders. And a class may consist of links to the
+files of another one, which a reader of files alone would lose. Notebook 06 reproduces the first.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import os
+from array import array
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 
-from pysquashfs import SquashFS, superblock
+from pysquashfs import SquashFS, layout, superblock
+from pysquashfs.errors import DamagedImageError, MissingToolError, SquashFSError
 from pysquashfs.image_file import ImageFile
 from pysquashfs.index import RAW
 from pysquashfs.reading import spans
-from smallfiles.arrays import as_integers
+from smallfiles.arrays import as_integers, from_numpy
+from smallfiles.errors import (
+    DamagedFileError,
+    FormatError,
+    MissingPackageError,
+    SmallfilesError,
+    SourceError,
+    raised_as,
+    refuse_shortage,
+)
+from smallfiles.folders import IMAGE_SUFFIXES
 from smallfiles.formats.bytefile import Access, ByteFile, damaged
-from smallfiles.formats.columns import further_names
+from smallfiles.formats.columns import paths_in_tree, write_table
 from smallfiles.formats.embedded import Columns, EmbeddedTable, TablePlace, load
-from smallfiles.formats.squashfs import foreign
-from smallfiles.formats.squashfs.member import TABLE, as_sentences
 from smallfiles.formats.table import Extents, Place, Stored
+from smallfiles.formats.tar.archive import CONTENTS_OF, Archive, KeptTexts, columns_of
+from smallfiles.formats.tar.members import MAX_CONTENT_BYTES, Link, Members
+from smallfiles.manifest.class_folders import by_folder
+from smallfiles.manifest.listing import Files
+from smallfiles.samples import Buffer
+
+TABLE = ".smallfiles/samples.arrow"
+"""The table in files that were packed before it left the tree."""
+
+ALIGNMENT = 64
+_TEXT = """\
+
+This image was packed by "smallfiles". Every sample is a file at its own path.
+An Arrow file after this text has the keys, labels (or captions) and where they came from:
+
+    import pyarrow as pa, struct
+    image = open("x.sqfs", "rb").read()
+    (end,) = struct.unpack_from("<Q", image, 64)
+    start, stop = struct.unpack_from("<2Q", image, end - 24)
+    table = pa.ipc.open_file(image[start:stop]).read_all()
+    print(table, table.schema.metadata[b"smallfiles"])
+"""
+
+
+def readme(position: int) -> bytes:
+    """The text, padded so that what follows it begins at a multiple of `ALIGNMENT`."""
+    text = _TEXT.encode("ascii")
+    return text + b"\n" * (-(position + len(text)) % ALIGNMENT)
+
+
+@contextmanager
+def as_sentences() -> Iterator[None]:
+    """Turn an error of `pysquashfs` into the error of this package with the same sentence."""
+    try:
+        yield
+    except SquashFSError as error:
+        refuse_shortage(error, "the squashfs file")
+        kind: type[SmallfilesError] = FormatError
+        if isinstance(error, DamagedImageError):
+            kind = DamagedFileError
+        elif isinstance(error, MissingToolError):
+            kind = MissingPackageError
+        same = kind(error.got, expected=error.expected, next_step=error.next_step)
+        if isinstance(cause := error.__cause__, ImportError):  # our sentence names the version too
+            same = MissingPackageError.of_import(cause, error.expected.removeprefix("it for ")) or same
+        raise same from error
+
+
+_FLAG = "--source folder with the tree that was unpacked from it"
+
+
+@dataclass(frozen=True)
+class Foreign:
+    """The samples in a squashfs file of another program.
+
+    Args:
+        keys: Of all samples.
+        labels: The class number of each.
+        classes: Names of the classes.
+        rows: The number of each among the files.
+        split: Canonical name of the split.
+        ignored: Number of files that are no samples of it.
+    """
+
+    keys: pa.StringArray
+    labels: pa.Array
+    classes: tuple[str, ...]
+    rows: list[int]
+    split: str
+    ignored: int
+
+    def columns(self, path: Path) -> Columns:
+        """Return keys and labels as a table, as it is in a file that this package packed."""
+        views: list[Buffer] = []
+        write_table(pa.record_batch([self.keys, self.labels], ["key", "label"]), views.extend)
+        return Columns(path, b"".join(views))
+
+
+def find_samples(image: SquashFS, split: str | None) -> Foreign:
+    """Find the samples and their labels.
+
+    Args:
+        image: The squashfs file.
+        split: The requested split, or None.
+
+    Raises:
+        FormatError: The split is not there, or must be chosen; or a name or a link makes no sense.
+    """
+    archive = index(image)
+    are_images = archive.having(IMAGE_SUFFIXES)
+    are_images = are_images if are_images.any() else ~are_images
+    chosen, others = archive.select(are_images), archive.select(~are_images)
+    with raised_as(SourceError, FormatError):
+        files = Files(image.path, chosen.names, others.names, archive.folders, classes_flag=_FLAG)
+        found = by_folder(files, split)
+    kept = np.flatnonzero(found.keep)
+    labels = from_numpy(found.labels.astype(np.int64))
+    keys = chosen.names.take(from_numpy(kept))
+    rows = chosen.offsets[kept].tolist()
+    return Foreign(keys, labels, found.classes, rows, found.split, len(image) - len(kept))
+
+
+class SquashedTree(Archive):
+    """The files of a squashfs file; `offsets` are their numbers in it."""
+
+
+def index(image: SquashFS) -> SquashedTree:
+    """Return the files of a squashfs file, those that its links lead to included, without hidden ones.
+
+    Raises:
+        FormatError: A name is not portable, or a link leads out.
+    """
+    files, others, found = image.index.files, image.index.others, Members()
+    for row in range(len(files)):
+        found.names.append(files.names.raw(row))
+    found.offsets, found.sizes = array("q", range(len(files))), array("q", files.size.tolist())
+    for row, kind in enumerate(others.kind.tolist()):
+        name = others.names.raw(row)
+        if kind == layout.DIRECTORY:
+            found.folders.append(name)
+        elif kind == layout.SYMLINK:
+            first, count = int(others.target[row]), int(others.target_bytes[row])
+            found.links.append(Link(name, others.targets[first : first + count].tobytes(), False, 0))
+        else:
+            found.skipped[layout.INODE_TYPES[kind]] += 1
+            found.examples.append(os.fsdecode(name))
+    texts = [
+        row
+        for row, size in enumerate(found.sizes)
+        if found.names[row].lower().endswith(CONTENTS_OF) and size <= MAX_CONTENT_BYTES
+    ]
+    KeptTexts(image.path, image.index.image_bytes).add(sum(found.sizes[row] for row in texts))
+    found.contents.update((row, image.read_at(row)) for row in texts)
+    return SquashedTree(**vars(columns_of(image.path, None, image.index.image_bytes, found)))
+
+
+class SquashedFile:
+    """An open squashfs file whose files are read by their numbers."""
+
+    def __init__(self, path: Path) -> None:
+        self._image = SquashFS(path)
+
+    def read(self, start: int, stop: int) -> bytes:
+        """The first `stop - start` bytes of file number `start`."""
+        with as_sentences():
+            return self._image.read_at(start)[: stop - start]
+
+    def read_into(self, start: int, buffer: memoryview) -> None:
+        """A whole file into a buffer of its size, a block at a time."""
+        got = 0
+        with as_sentences():
+            for piece in self._image.chunks(self._image.paths[start]):
+                buffer[got : got + len(piece)] = piece
+                got += len(piece)
 
 
 def locate(path: Path, *, split: str | None = None, access: Access = "auto") -> SquashFSTable:
@@ -52,7 +228,7 @@ def locate(path: Path, *, split: str | None = None, access: Access = "auto") -> 
             columns = Columns(path, image.read(TABLE))
         if columns is not None:
             return SquashFSTable(file, block, columns, _found_by_name(file, columns, image), image)
-        found = foreign.find(image, split)
+        found = find_samples(image, split)
         files = {"": _FilesByInode(file, image, found.rows)}
         return SquashFSTable(file, block, found.columns(path), files, image, found)
 
@@ -61,7 +237,7 @@ def _found_by_name(file: ByteFile, columns: Columns, image: SquashFS) -> dict[st
     """Find the files of all samples by their names, where they are compressed or in pieces."""
     extents: dict[str, Extents] = {}
     for field, suffix in columns.suffixes.items():
-        names = further_names(columns["key"], field, suffix) if field else columns["key"]
+        names = paths_in_tree(columns["key"], field, suffix)
         rows = [image.index.files.names.find(name.as_py().encode()) for name in names]
         if -1 in rows:
             name = names[rows.index(-1)].as_py()
@@ -133,7 +309,6 @@ class SquashFSTable(EmbeddedTable):
     """
 
     format = "squashfs"
-    outlives_fork = True
 
     def __init__(
         self,
@@ -142,7 +317,7 @@ class SquashFSTable(EmbeddedTable):
         columns: Columns,
         files: Mapping[str, Extents],
         image: SquashFS | None = None,
-        other: foreign.Foreign | None = None,
+        other: Foreign | None = None,
     ) -> None:
         super().__init__(file.path, columns, files, file.size)
         self.in_stored_order = image is None
@@ -166,7 +341,7 @@ class SquashFSTable(EmbeddedTable):
         return found
 
 
-def tree_of(path: Path) -> foreign.SquashedTree | None:
+def tree_of(path: Path) -> SquashedTree | None:
     """Return the files of a squashfs file that another program wrote; None if `pack` wrote it.
 
     Raises:
@@ -177,4 +352,4 @@ def tree_of(path: Path) -> foreign.SquashedTree | None:
         if TablePlace.find(ByteFile(path, "pread"), end) is not None:
             return None
         image = SquashFS(path)
-        return None if TABLE in image.paths else foreign.index(image)
+        return None if TABLE in image.paths else index(image)

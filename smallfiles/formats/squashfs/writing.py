@@ -21,9 +21,9 @@ from pysquashfs.writer.tree import MAX_PATH_BYTES
 from smallfiles.errors import UsageError
 from smallfiles.formats import provenance
 from smallfiles.formats.columns import SampleColumns, file_names, unwritable
-from smallfiles.formats.embedded import TablePlace, pieces
+from smallfiles.formats.embedded import TablePlace, pieces, place_column
 from smallfiles.formats.output import OutputFile, packed
-from smallfiles.formats.squashfs.member import as_sentences, readme
+from smallfiles.formats.squashfs.reading import as_sentences, readme
 from smallfiles.samples import Buffer, Packed, Sample, Schema
 
 
@@ -93,8 +93,8 @@ def write(
     options = options or SquashfsOptions()
     settings = options.settings()
     placed = settings.raw and not settings.fragments
-    places = [f"{blob.name}/{what}" for blob in schema.blobs for what in ("bytes", "start")[: 1 + placed]]
-    places = [*("bytes", "start")[: 1 + placed], *places]
+    facts = ("bytes", "start")[: 1 + placed]
+    places = [place_column(blob.name, what) for blob in schema.all_blobs for what in facts]
     columns = SampleColumns(out, schema, more=dict.fromkeys(places, pa.int64()))
     count = 0
     with OutputFile(out, digest=digest) as file, as_sentences():

@@ -19,10 +19,9 @@ from pathlib import Path
 from smallfiles.formats.bytefile import Access
 from smallfiles.formats.reader import TableReader
 from smallfiles.formats.tar.grouping import DATA_SUFFIXES
-from smallfiles.formats.tar.options import NAME
-from smallfiles.formats.tar.options import TarOptions as Options
 from smallfiles.formats.tar.reader import Locate
-from smallfiles.formats.tar.shards import plan_shards, shard_name, write_folder, write_shard
+from smallfiles.formats.tar.shards import NAME, plan_shards, shard_name, write_folder, write_shard
+from smallfiles.formats.tar.shards import TarOptions as Options
 from smallfiles.samples import Packed, Sample, Schema
 
 __all__ = ["NAME", "Options", "open", "plan_shards", "shard_name", "write", "write_shard"]

@@ -57,16 +57,16 @@ def check_names(blobs: Sequence[BlobField], out: object) -> None:
         )
 
 
-def member_suffix(name: str, suffix: str, first: str) -> str:
-    """What follows the stem of a further file: `mask.png`; or only `png`, if that is the field's name.
+def member_suffix(blob: BlobField, first: str) -> str:
+    """Return what follows the stem of a file: `mask.png`; or only `png`, if that is the field's name.
 
     Args:
-        name: Of the field.
-        suffix: Of its files.
-        first: Suffix of the sample's first file, without its dot.
+        blob: The field of the file.
+        first: Suffix of the default field's file, without its dot.
     """
-    bare = suffix[1:]
-    return bare if name == bare and bare not in RESERVED and bare != first.lower() else name + suffix
+    bare = blob.suffix[1:]
+    is_free = blob.name == bare and bare not in RESERVED and bare != first.lower()
+    return first if not blob.name else bare if is_free else blob.name + blob.suffix
 
 
 class Texts:

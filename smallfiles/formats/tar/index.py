@@ -88,10 +88,9 @@ def place_columns(field: str) -> list[str]:
 def of_columns(columns: SampleColumns, schema: Schema, **facts: Any) -> Index:
     """The index of a shard that was written; `facts` are its other fields."""
     found, values = columns.finish()
-    suffixes = {"": "", **{blob.name: blob.suffix for blob in schema.blobs}}
     blobs = {
-        name: Places(suffix, *(to_numpy(found[column]) for column in place_columns(name)))
-        for name, suffix in suffixes.items()
+        blob.name: Places(blob.suffix, *(to_numpy(found[column]) for column in place_columns(blob.name)))
+        for blob in schema.all_blobs
     }
     own = {name: values.pop(name) for name in TARGETS if name in values}
     texts = found[META]  # empty where there is none

@@ -12,7 +12,7 @@ workers have none, since whole shards are dealt to workers. Notebook 05 measures
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -20,15 +20,38 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from smallfiles.digests import name_hashes
-from smallfiles.errors import FormatError, writing
+from smallfiles.errors import FormatError, UsageError, writing
 from smallfiles.fields import META
 from smallfiles.formats import provenance
 from smallfiles.formats.bytefile import ByteFile
 from smallfiles.formats.columns import SampleColumns, key_of
 from smallfiles.formats.output import OutputFile, packed
 from smallfiles.formats.tar import further, headers, index, names
-from smallfiles.formats.tar.options import NAME, TarOptions
 from smallfiles.samples import Buffer, Packed, Sample, Schema
+
+NAME = "tar"
+
+
+@dataclass(frozen=True)
+class TarOptions:
+    """How shards are cut.
+
+    Args:
+        max_bytes: A shard ends before it exceeds this (see `counted_bytes` for what counts).
+        max_count: … or this number of samples.
+    """
+
+    max_bytes: int = 1 << 30
+    max_count: int = 100_000
+
+    def __post_init__(self) -> None:
+        if self.max_bytes < 1 or self.max_count < 1:
+            raise UsageError(
+                f"a shard of at most {self.max_bytes} bytes and {self.max_count} samples was asked for",
+                expected="limits of 1 or more",
+                next_step="Give max_bytes between 100 MB and 10 GB; a few hundred shards suit most sets",
+            )
+
 
 SAMPLE_BYTES = 4 * headers.BLOCK_BYTES
 """What a sample counts in addition to its data: two headers, a target block, and one to spare."""
@@ -86,8 +109,7 @@ class Shard:
         self.samples = self.payload_bytes = self.counted_bytes = 0
         self._schema, self._options, self._digest = schema, options, digest
         further.check_names(schema.blobs, path)
-        fields = ("", *(blob.name for blob in schema.blobs))
-        places = dict.fromkeys((name for field in fields for name in index.place_columns(field)), pa.int64())
+        places = {name: pa.int64() for blob in schema.all_blobs for name in index.place_columns(blob.name)}
         # JSON objects are written as they came, in the index too.
         others = [name for name in schema.values.column_names if name != META]
         plain = replace(schema, values=schema.values.select(others))
@@ -107,9 +129,10 @@ class Shard:
         """Append a sample; its data must stay as it is."""
         stem, suffix = names.split_key(key_of(sample, self._file.path), self._schema.shared_stems)
         members, meta = self._texts.of(sample.row)
-        files = {suffix: sample.data}
-        for blob, data in zip(self._schema.blobs, sample.blobs[1:], strict=True):
-            files[further.member_suffix(blob.name, blob.suffix, suffix)] = data
+        files = {
+            further.member_suffix(blob, suffix): data
+            for blob, data in zip(self._schema.all_blobs, sample.blobs, strict=True)
+        }
         places = self._append_members(stem, files, members)
         self._columns.append(sample.key, sample.row, *places, meta or "")
         self.samples += 1
