@@ -35,8 +35,7 @@ from torch.utils.data import IterableDataset, default_collate, get_worker_info
 from smallfiles.errors import FormatError, UsageError
 from smallfiles.formats.tar import Options
 from smallfiles.formats.tar.grouping import DATA_SUFFIXES
-from smallfiles.loading.dealing import stream_fields
-from smallfiles.loading.plan import EpochPlan
+from smallfiles.loading.plan import EpochPlan, stream_fields
 from smallfiles.loading.stream import Window
 from smallfiles.machine.ranks import Ranks, ranks
 from smallfiles.objectstore.access import Keys

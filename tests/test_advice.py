@@ -34,7 +34,6 @@ SAID_BY = {
     "formats/tar/members.py": ["manifest", "pack", "verify"],
     "formats/tar/fields.py": ["manifest", "pack", "verify"],
     "images": ["pack"],
-    "loading/dealing.py": ["pack"],  # it speaks of that command
     "manifest": ["manifest", "pack", "verify"],
     "folders.py": ["manifest", "pack", "verify"],
     "fields.py": ["manifest", "pack", "verify", "annotate"],

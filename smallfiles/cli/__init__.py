@@ -18,6 +18,7 @@ import warnings
 from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
+from time import perf_counter
 from typing import Any
 
 from pysquashfs.text import restart_in_utf8_mode
@@ -28,7 +29,7 @@ from smallfiles.cli.output import lenient, say
 from smallfiles.signals import end_by
 
 _MODULES = (
-    *("doctor", "demo", "manifest", "pack", "verify", "inspect", "stage", "objects"),
+    *("doctor", "demo", "pack", "verify", "stage", "objects"),
     *("bench", "slowfs", "train", "ring", "simulate", "profile"),
 )
 """Of the verbs, in the order of the help."""
@@ -159,7 +160,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if argv is None:
         restart_in_utf8_mode()
     lenient(sys.stdout, sys.stderr)
-    arguments = argparse.Namespace()
+    arguments = argparse.Namespace(began=perf_counter())
 
     def run(_: argparse.Namespace) -> int:
         try:

@@ -107,6 +107,11 @@ def add_verb(verbs: Verbs, name: str, documented: Callable[..., object]) -> Pars
     return parser
 
 
+def add_path(parser: argparse.ArgumentParser, name: str, metavar: str, help: str, **more: Any) -> None:
+    """Add a flag or a word that is a path."""
+    parser.add_argument(name, type=Path, metavar=metavar, help=help, **more)
+
+
 def add_run(verbs: Verbs, name: str, run: Callable[[argparse.Namespace], int]) -> Parser:
     """Add a verb whose help is the docstring of the function that it runs.
 

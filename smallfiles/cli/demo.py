@@ -62,8 +62,8 @@ def run(arguments: argparse.Namespace) -> int:
         "samples": result.samples,
         "bytes": result.bytes,
         "seconds": round(result.seconds, 3),
-        "report": str(result.report),
-        "figure": str(result.figure),
+        "report": result.report,
+        "figure": result.figure,
         "records": [each.as_json() for each in result.reads.records],
     }
     return report(arguments, record, *_lines(result, config))
@@ -102,13 +102,6 @@ def run_synth(arguments: argparse.Namespace) -> int:
         f"made {made.path}: {made.images:,} images ({bytes_text(made.bytes)}), layout {made.layout}, "
         f"in {in_seconds(made.seconds)}, {rate:,.0f} images/s"
     )
-    record = {
-        "path": str(made.path),
-        "layout": made.layout,
-        "samples": made.images,
-        "bytes": made.bytes,
-        "seconds": round(made.seconds, 3),
-        "seed": config.seed,
-        "classes": list(made.classes),
-    }
+    record = {name: getattr(made, name) for name in ("path", "layout", "bytes", "classes")}
+    record |= {"samples": made.images, "seconds": round(made.seconds, 3), "seed": config.seed}
     return report(arguments, record, text)

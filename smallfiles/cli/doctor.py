@@ -7,10 +7,9 @@ import textwrap
 from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
-from time import perf_counter
 from typing import TYPE_CHECKING
 
-from smallfiles.cli.arguments import Verbs, add_run
+from smallfiles.cli.arguments import Verbs, add_path, add_run
 from smallfiles.cli.failures import FAILED
 from smallfiles.cli.output import report, sign
 
@@ -23,10 +22,10 @@ _SIGNS = {"ok": ("✓", "+"), "absent": ("-", "-"), "warn": ("!", "!"), "fail": 
 def add(verbs: Verbs) -> None:
     """Add the verb."""
     parser = add_run(verbs, "doctor", run)
-    parser.add_argument("paths", nargs="*", type=Path, metavar="DIR", help="further folders to examine")
+    add_path(parser, "paths", "DIR", "further folders to examine", nargs="*")
     parser.add_argument("--workshop", action="store_true", help="also check whether a workshop can run here")
     text = "measure the first DIR, and write an anonymous record: no user, host, account or path"
-    parser.add_argument("--share", type=Path, metavar="R.json", help=text)
+    add_path(parser, "--share", "R.json", text)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -43,7 +42,6 @@ def run(arguments: argparse.Namespace) -> int:
     """
     from smallfiles.doctor import examine
 
-    began = perf_counter()
     findings = examine(*arguments.paths, workshop=arguments.workshop)
     if arguments.share is not None:
         from smallfiles.atomic import created, refuse_existing  # not for the help
@@ -54,8 +52,7 @@ def run(arguments: argparse.Namespace) -> int:
         found = probe(arguments.paths[0] if arguments.paths else Path.cwd())
         with created(arguments.share):
             save(found, arguments.share)
-    totals = {"samples": 0, "bytes": 0, "seconds": round(perf_counter() - began, 3)}
-    report(arguments, totals | {"findings": [asdict(finding) for finding in findings]}, *_lines(findings))
+    report(arguments, {"findings": [asdict(finding) for finding in findings]}, *_lines(findings))
     return FAILED if any(finding.verdict == "fail" for finding in findings) else 0
 
 

@@ -35,9 +35,8 @@ def add(verbs: Verbs) -> None:
     add_run(verbs, "ls", run_ls).add_argument("url", metavar="S3://…", help="bucket and prefix")
     server = add_run(verbs, "s3-server", run_server)
     server.add_argument("dir", type=Path, metavar="DIR", help="its folders are the buckets")
-    server.add_argument(
-        "--port", type=int, default=0, metavar="N", help="port to listen on; by default a free one"
-    )
+    help = "port to listen on; by default a free one"
+    server.add_argument("--port", type=int, default=0, metavar="N", help=help)
 
 
 def run_push(arguments: argparse.Namespace) -> int:

@@ -8,32 +8,42 @@ from __future__ import annotations
 import argparse
 import io
 import json
+import os
 import shlex
 import sys
+from collections.abc import Mapping
 from pathlib import Path
+from time import perf_counter
 from typing import Any, TextIO
 
 from smallfiles.keys import printable
 
 
-def print_json(record: dict[str, Any]) -> None:
-    """One JSON object on standard output, in ASCII, which cannot control a terminal."""
-    print(json.dumps(record, indent=2).replace("\x7f", r"\u007f"))
+def print_json(record: Mapping[str, Any]) -> None:
+    """Print one JSON object on standard output, in ASCII, which cannot control a terminal."""
+    print(json.dumps(record, indent=2, default=os.fspath).replace("\x7f", r"\u007f"))
 
 
-def report(arguments: argparse.Namespace, record: dict[str, Any], *lines: str | Path) -> int:
-    """Print the result of a verb: the record with --json, else lines; returns the exit code 0.
+def report(arguments: argparse.Namespace, record: Mapping[str, Any], *lines: str | Path) -> int:
+    """Print the result of a verb, the record with --json, else lines; return the exit code 0.
 
-    Names in them cannot control a terminal. A Path is for `$(...)`, so only a terminal gets it with escapes.
+    Each record has samples, bytes and seconds; by default none, and those since the verb began. Names in
+    lines cannot control a terminal. A Path is for `$(...)`, so only a terminal gets it with escapes.
     """
     if arguments.json:
-        print_json(record)
+        print_json({"samples": 0, "bytes": 0, "seconds": since(arguments), **record})
     elif lines:
         as_it_is = not sys.stdout.isatty()
         print(
             *(line if as_it_is and isinstance(line, Path) else escaped(str(line)) for line in lines), sep="\n"
         )
     return 0
+
+
+def since(arguments: argparse.Namespace) -> float:
+    """Return the seconds since a verb began."""
+    began: float = arguments.began
+    return round(perf_counter() - began, 3)
 
 
 def escaped(text: str) -> str:

@@ -1,4 +1,4 @@
-"""`pack`: many small files become one, verified before it gets its name; `annotate`: later fields for it."""
+"""`manifest`: list samples with targets; `pack`: many small files become one; `annotate`: later fields."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from smallfiles.cli.arguments import Verbs, add_run, add_source_flags, load_source, parse_options
-from smallfiles.cli.output import in_seconds, look_at, report, say
+from smallfiles.cli.arguments import Verbs, add_path, add_run, add_source_flags, load_source, parse_options
+from smallfiles.cli.output import in_seconds, look_at, report, say, since
+from smallfiles.errors import first_few
 from smallfiles.options import add_flags, from_args
 from smallfiles.pack.config import PackConfig
 from smallfiles.progress import bytes_text, plural, say_notes
@@ -19,44 +20,102 @@ if TYPE_CHECKING:
     from smallfiles.sources import Source
 
 
+def _add_manifest(verbs: Verbs) -> None:
+    parser = add_run(verbs, "manifest", run_manifest)
+    add_path(parser, "dir", "DIR|TABLE", "a folder, a tar file, a table, a packed output or a manifest")
+    help = "output file (default: the name of the source with .json, in this folder)"
+    parser.add_argument("-o", "--output", type=Path, metavar="M.json", help=help)
+    parser.add_argument("--flat", action="store_true", help="write the flat form {path: label}")
+    add_source_flags(parser)
+
+
+def run_manifest(arguments: argparse.Namespace) -> int:
+    """List the samples of a data set with their targets.
+
+    A walk over a million files is expensive on a parallel file system. With a manifest it happens once, and
+    every later step reads one file. The kind of data set is recognised; --source overrides this.
+
+    Examples:
+        smallfiles manifest data -o data.json
+        smallfiles manifest ILSVRC --source imagenet --split val -o val.json
+        smallfiles manifest train.tar --source tarball -o train.json
+        smallfiles manifest labels.parquet --root images --field 'image={id}.jpg' -o train.json
+    """
+    from smallfiles.atomic import created, refuse_existing
+
+    path = arguments.output or Path(f"{arguments.dir.resolve().name.removesuffix('.json')}.json")
+    refuse_existing(path)
+    from smallfiles.sources import ManifestConfig
+
+    config = from_args(ManifestConfig, arguments)
+    source = config.load(arguments.dir)
+    say_notes(source.notes)
+    with created(path):
+        config.save(source, path)
+    below = source.root is None or source.root.resolve().is_relative_to(path.parent.resolve())
+    if not config.flat and not below:
+        say(f"note: the data is not below {path.parent}: add --root when you use this manifest")
+    facts = _facts(source, path, since(arguments))
+    size = f" ({bytes_text(facts['bytes'])})" if facts["bytes"] is not None else ""
+    return report(
+        arguments,
+        facts,
+        f"wrote {path}: {facts['samples']:,} samples{size} in {in_seconds(facts['seconds'])}",
+        f"{facts['kind']}, split {facts['split']}, {_targets(source)}",
+        facts["digest"],
+    )
+
+
+def _facts(source: Source, path: Path, seconds: float) -> dict[str, Any]:
+    manifest = source.manifest
+    sizes = manifest.sizes
+    return {
+        "path": path,
+        "samples": len(manifest),
+        "bytes": None if sizes is None else int(sizes.sum()),
+        "seconds": seconds,
+        "kind": source.kind,
+        "split": manifest.split,
+        "target": manifest.target_kind,
+        "classes": len(manifest.classes),
+        "digest": manifest.digest,
+        "notes": list(source.notes),
+    }
+
+
+def _targets(source: Source) -> str:
+    classes = source.manifest.classes
+    if source.manifest.target_kind == "captions":
+        return "captions"
+    return (
+        f"{len(classes):,} classes: {first_few(classes, len(classes))}" if classes else "labels without names"
+    )
+
+
 def add(verbs: Verbs) -> None:
     """Add the verbs."""
+    _add_manifest(verbs)
     parser = add_run(verbs, "pack", run)
-    parser.add_argument(
-        "dir",
-        type=Path,
-        metavar="DIR|TABLE|M.json",
-        help="a folder, a tar, a table of paths (.csv, .jsonl, .parquet ...), a manifest or what pack wrote",
-    )
-    parser.add_argument("out", type=Path, metavar="OUT", help="the packed file or folder of shards")
+    help = "a folder, a tar, a table of paths (.csv, .jsonl, .parquet ...), a manifest or what pack wrote"
+    add_path(parser, "dir", "DIR|TABLE|M.json", help)
+    add_path(parser, "out", "OUT", "the packed file or folder of shards")
     parser.add_argument("--dry-run", action="store_true", help="say size and inodes saved, write nothing")
     add_flags(parser, PackConfig, ("shuffle", "resize"))
     add_flags(parser.add_mutually_exclusive_group(), PackConfig, ("part", "merge"))
     add_flags(parser, PackConfig, ("format",))
-    parser.add_argument(
-        "-O",
-        "--option",
-        action="append",
-        default=[],
-        metavar="KEY=VALUE",
-        help="an option of the format, listed above; repeatable",
-    )
+    several: dict[str, Any] = {"action": "append", "default": []}
+    help = "an option of the format, listed above; repeatable"
+    parser.add_argument("-O", "--option", metavar="KEY=VALUE", help=help, **several)
     add_flags(parser, PackConfig, ("in_flight", "verify", "on_error", "check", "pixels", "quality"))
     add_flags(parser, PackConfig, ("digest", "storage_timeout_s"))
     add_source_flags(parser)
     parser = add_run(verbs, "annotate", run_annotate)
-    parser.add_argument("out", type=Path, metavar="OUT", help="a packed file or folder of shards")
-    parser.add_argument("table", type=Path, metavar="TABLE", help=".csv, .tsv, .jsonl, .parquet or .arrow")
-    parser.add_argument(
-        "--key", metavar="COLUMN", required=True, help="keys of the samples, or their file names or stems"
-    )
-    parser.add_argument(
-        "--field",
-        action="append",
-        default=[],
-        metavar="NAME=COLUMN",
-        help="a column to add, and its name as a field (all but the keys); may be repeated",
-    )
+    add_path(parser, "out", "OUT", "a packed file or folder of shards")
+    add_path(parser, "table", "TABLE", ".csv, .tsv, .jsonl, .parquet or .arrow")
+    help = "keys of the samples, or their file names or stems"
+    parser.add_argument("--key", metavar="COLUMN", required=True, help=help)
+    help = "a column to add, and its name as a field (all but the keys); may be repeated"
+    parser.add_argument("--field", metavar="NAME=COLUMN", help=help, **several)
     parser.add_argument("--name", help="in the name of the new file (the stem of TABLE)")
 
 
@@ -244,7 +303,7 @@ def run_annotate(arguments: argparse.Namespace) -> int:
     where = f"{plural(done.samples, 'sample')} of {arguments.out}"
     return report(
         arguments,
-        asdict(done) | {"path": str(done.path), "seconds": round(done.seconds, 3)},
+        asdict(done) | {"seconds": round(done.seconds, 3)},
         f"added {fields} to {where} in {in_seconds(done.seconds)}",
         f"{done.path} ({bytes_text(done.file_bytes)})",
     )

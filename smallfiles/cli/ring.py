@@ -108,7 +108,7 @@ def _status(arguments: argparse.Namespace) -> int:
     names = [str(name) for name in arguments.paths] or ring.names(where)
     found = [ring.status(name, where) for name in names]
     size = sum(each.slots * each.slot_bytes for each in found)
-    record = {"samples": 0, "bytes": size, "seconds": 0.0, "rings": [asdict(each) for each in found]}
+    record = {"bytes": size, "rings": [asdict(each) for each in found]}
     report(arguments, record, *(line for each in found for line in _lines(each)))
     if not found:
         say(f"you have no ring in {where}")
@@ -140,6 +140,10 @@ def _clean(arguments: argparse.Namespace) -> int:
     alive = [name for name in names if name not in removed]
     if not names:
         say(f"you have no ring in {where}")
-    record = {"samples": 0, "bytes": 0, "seconds": 0.0, "removed": removed, "alive": alive}
     lines = [f"removed what was left of ring {name}" for name in removed]
-    return report(arguments, record, *lines, *(f"ring {name} is in use and stays" for name in alive))
+    return report(
+        arguments,
+        {"removed": removed, "alive": alive},
+        *lines,
+        *(f"ring {name} is in use and stays" for name in alive),
+    )

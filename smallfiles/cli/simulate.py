@@ -6,7 +6,6 @@ import argparse
 from collections.abc import Iterator
 from dataclasses import asdict, fields, replace
 from pathlib import Path
-from time import perf_counter
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from smallfiles.cli.arguments import Verbs, add_run, add_source_flags
@@ -29,10 +28,8 @@ _NODES = (1, 10, 100, 1000, 10_000)
 def add(verbs: Verbs) -> None:
     """Add the verbs."""
     parser = add_run(verbs, "simulate", run)
-    few = " ".join(map(str, _NODES)) + " if not given"
-    parser.add_argument(
-        "--nodes", type=int, nargs="+", default=_NODES, metavar="N", help=f"numbers of nodes; {few}"
-    )
+    help = f"numbers of nodes; {' '.join(map(str, _NODES))} if not given"
+    parser.add_argument("--nodes", type=int, nargs="+", default=_NODES, metavar="N", help=help)
     ways = parser.add_argument("--way", choices=_EACH, action="append", help="how samples are stored")
     ways.help = f"{ways.help}; all of them if not given"
     saved = "what smallfiles bench read, bench load or doctor --share saved"
@@ -140,13 +137,12 @@ def run_advise(arguments: argparse.Namespace) -> int:
     """
     from smallfiles.advise import advise, measure_folder
 
-    began, plan = perf_counter(), from_args(TrainingPlan, arguments)
+    plan = from_args(TrainingPlan, arguments)
     options = from_args(SourceOptions, arguments)
     found = measure_folder(arguments.dir, options)
     advice = advise(found, plan, str(arguments.dir), options, _records(arguments))
     totals = {"samples": found.samples, "bytes": found.samples * found.sample_bytes}
-    seconds = round(perf_counter() - began, 3)
-    record = {**totals, "seconds": seconds, "measured": asdict(found), "advice": asdict(advice)}
+    record = {**totals, "measured": asdict(found), "advice": asdict(advice)}
     return report(arguments, record, *_advised(advice, plan.epochs))
 
 

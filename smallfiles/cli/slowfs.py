@@ -5,10 +5,9 @@ from __future__ import annotations
 import argparse
 import signal
 from contextlib import closing
-from pathlib import Path
 from time import perf_counter
 
-from smallfiles.cli.arguments import Verbs, add_run
+from smallfiles.cli.arguments import Verbs, add_path, add_run
 from smallfiles.cli.output import in_seconds, report, say
 from smallfiles.errors import ResourceError
 from smallfiles.options import add_flags, from_args
@@ -22,8 +21,8 @@ _LOOK_S = 0.25
 def add(verbs: Verbs) -> None:
     """Add the verb."""
     parser = add_run(verbs, "slowfs", run)
-    parser.add_argument("dir", type=Path, metavar="DIR", help="the folder to show; it is only read")
-    parser.add_argument("mountpoint", type=Path, metavar="MOUNTPOINT", help="an empty or new folder")
+    add_path(parser, "dir", "DIR", "the folder to show; it is only read")
+    add_path(parser, "mountpoint", "MOUNTPOINT", "an empty or new folder")
     add_flags(parser, SlowConfig)
 
 

@@ -9,11 +9,11 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from smallfiles.cli.arguments import Verbs, add_run
+from smallfiles.cli.arguments import Verbs, add_path, add_run
 from smallfiles.cli.output import in_seconds, report, say, size_of
 from smallfiles.errors import UsageError
 from smallfiles.options import add_flags, from_args
-from smallfiles.progress import bytes_text, plural
+from smallfiles.progress import bytes_text, plural, say_notes
 from smallfiles.staging.config import StageConfig
 
 if TYPE_CHECKING:
@@ -22,29 +22,21 @@ if TYPE_CHECKING:
 
 def add(verbs: Verbs) -> None:
     """Add the verbs."""
-    _add_stage(verbs)
-    unstage, staged = add_run(verbs, "unstage", _unstage), add_run(verbs, "staged", _staged)
-    unstage.add_argument("paths", nargs="*", type=Path, metavar="PATH", help="the path that `stage` printed")
-    staged.add_argument(
-        "--sweep", action="store_true", help="first remove the leftovers of ended processes and jobs"
-    )
-    for parser in (unstage, staged):
-        parser.add_argument(
-            "--where", type=Path, action="append", default=[], metavar="DIR", help="also look there"
-        )
-
-
-def _add_stage(verbs: Verbs) -> None:
     parser = add_run(verbs, "stage", _stage)
-    parser.add_argument("out", type=Path, metavar="OUT", help="a packed file or folder of shards")
+    add_path(parser, "out", "OUT", "a packed file or folder of shards")
     add = parser.add_argument
     where = parser.add_mutually_exclusive_group().add_argument
     where("--to", type=Path, metavar="DIR", help="copy into this folder permanently, resumable")
     where("--broadcast", action="store_true", help="in a job script: to all nodes of the job, read once")
     add("--dry-run", action="store_true", help="only say where it would go, and what would be read")
     add("--where", default="auto", metavar="DIR", help="node-local directory; auto chooses and says why")
-
     add_flags(parser, StageConfig)
+    unstage, staged = add_run(verbs, "unstage", _unstage), add_run(verbs, "staged", _staged)
+    add_path(unstage, "paths", "PATH", "the path that `stage` printed", nargs="*")
+    help = "first remove the leftovers of ended processes and jobs"
+    staged.add_argument("--sweep", action="store_true", help=help)
+    for parser in (unstage, staged):
+        add_path(parser, "--where", "DIR", "also look there", action="append", default=[])
 
 
 def _stage(arguments: argparse.Namespace) -> int:
@@ -94,8 +86,7 @@ def _stage(arguments: argparse.Namespace) -> int:
     report(arguments, copy.as_json(), copy.path)
     done = "was there already" if copy.reused else f"copied at {bytes_text(copy.rate)}/s"
     say(f"{copy.path.name}: {bytes_text(copy.bytes)} {done}, ready after {in_seconds(copy.seconds)}")
-    for note in copy.notes:
-        say(f"note: {note}")
+    say_notes(copy.notes)
     return 0
 
 
@@ -108,8 +99,7 @@ def _dry_run(arguments: argparse.Namespace, config: StageConfig) -> int:
         f"{bytes_text(found['bytes'])} to {found['place']} on {plural(found['nodes'], 'node')}: "
         f"{read} would be read from shared storage, {saved} less than by a copy per node"
     )
-    for note in found["notes"]:
-        say(f"note: {note}")
+    say_notes(found["notes"])
     return report(arguments, found)
 
 
@@ -131,7 +121,7 @@ def _unstage(arguments: argparse.Namespace) -> int:
     done = [staging.unstage(path) for path in arguments.paths] or staging.unstage_all(arguments.where)
     for one in done:
         say(f"{one.path}: {one.note}")
-    return report(arguments, {"copies": [{**vars(one), "path": str(one.path)} for one in done]})
+    return report(arguments, {"copies": [*map(vars, done)]})
 
 
 def _staged(arguments: argparse.Namespace) -> int:
@@ -153,8 +143,8 @@ def _staged(arguments: argparse.Namespace) -> int:
     copies = staging.listing(arguments.where)
     if not copies:
         say("nothing of yours is staged on this node")
-    found = [{**vars(copy), "path": str(copy.path)} for copy in copies]
-    record = {"bytes": sum(copy.bytes for copy in copies), "removed": removed, "copies": found}
+    size = sum(copy.bytes for copy in copies)
+    record = {"bytes": size, "removed": removed, "copies": [*map(vars, copies)]}
     return report(arguments, record, *map(_line, copies))
 
 

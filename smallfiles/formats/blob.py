@@ -13,6 +13,7 @@ draws it.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from itertools import count
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -20,11 +21,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from smallfiles.arrays import from_numpy, integers, scalar, text_bytes, to_numpy
+from smallfiles.arrays import as_mask, from_numpy, integers, scalar, text_bytes, to_numpy
 from smallfiles.errors import DamagedFileError
 from smallfiles.faults import summary_of
 from smallfiles.fields import META, list_borders
-from smallfiles.formats.bytefile import damaged
+from smallfiles.formats.bytefile import damage_reported, damaged
 from smallfiles.formats.table import Extents, SampleTable, numbered_keys
 from smallfiles.samples import OWN_TYPES
 
@@ -34,6 +35,15 @@ NAMES = (
 )
 """The arrays that a reader looks for; `targets` is the name of the Jülich course for `labels`."""
 
+_TEXTS = {
+    "key": {"offsets": "key_offsets", "data": "key_data"},
+    META: {"offsets": "meta_offsets", "data": "meta_data"},
+    "captions": {"offsets": "caption_rows", "offsets_2": "caption_offsets", "data": "caption_data"},
+}
+"""The arrays of each column of texts, by what they are; see `column_of`."""
+
+_LARGEST = 2**31 - 1
+_KINDS = {pa.int64(): "<i8", pa.float64(): "<f8", pa.float32(): "<f4", pa.bool_(): "|u1"}
 Arrays: TypeAlias = Mapping[str, np.ndarray]
 
 
@@ -130,43 +140,17 @@ class ArrayTable(SampleTable):
         return {target: OWN_TYPES[target]} | ({META: pa.string()} if "meta_offsets" in self.arrays else {})
 
     def load(self, name: str) -> pa.Array:
-        if name == "key":
-            return self._keys()
-        if name == META:
-            found = self._texts(META, "meta_offsets", self.count)
-            return pc.if_else(pc.equal(found, scalar("")), scalar(None), found)
-        if self._labels is not None:
+        if name == "label" and self._labels is not None:
             if self._labels.dtype == np.uint64:  # of another program: NumPy would make -1 of the largest
                 with summary_of(self.path):
                     return integers(self._labels.tolist(), "label", "row {}".format)
             return from_numpy(np.require(self._labels, np.int64, ["C", "A"]))
-        texts = self._texts("caption", "caption_offsets", len(self.array("caption_offsets")) - 1)
-        borders = self._borders("caption_rows", len(texts))
-        return pa.Array.from_buffers(OWN_TYPES["captions"], self.count, [None, borders], children=[texts])
-
-    def _keys(self) -> pa.StringArray:
-        """Return the keys, without a copy of their bytes."""
-        if "key_offsets" not in self.arrays:
+        if name == "key" and "key_offsets" not in self.arrays:
             return numbered_keys(self.count)
-        return self._texts("key", "key_offsets", self.count)
-
-    def _borders(self, name: str, most: int) -> pa.Buffer:
-        """Offsets, which only grow and stay within `most`."""
-        found = self.array(name)
-        if len(found) and (found[-1] > most or most > 2**31 - 1 or (found[1:] < found[:-1]).any()):
-            raise self.damaged(f"its {name} reach beyond what they divide")
-        return pa.py_buffer(found.astype("<i4"))
-
-    def _texts(self, name: str, offsets: str, count: int) -> pa.StringArray:
-        """A column of texts, without a copy of their bytes."""
-        data = self.array(f"{name}_data")
-        buffers = [None, self._borders(offsets, len(data)), pa.py_buffer(data)]
-        try:
-            found = pa.Array.from_buffers(pa.string(), max(count, 0), buffers)
-            found.validate(full=True)
-        except pa.ArrowInvalid as error:
-            raise self.damaged(f"its {name}_data are no texts ({error})") from error
-        return found
+        stored = {part: self.array(each) for part, each in _TEXTS[name].items()}
+        with damage_reported(self.path, f"its column {name}:"):
+            found = column_of(OWN_TYPES.get(name, pa.string()), stored, self.count)
+        return found if name != META else pc.if_else(pc.equal(found, scalar("")), scalar(None), found)
 
     def about(self) -> dict[str, Any]:
         return {"layout": self.layout}
@@ -182,3 +166,76 @@ def required(path: Path, arrays: Arrays, name: str) -> np.ndarray:
         return arrays[name]
     except KeyError:
         raise damaged(path, f"it has no data set {name}") from None
+
+
+def arrays_of_values(column: pa.Array) -> dict[str, np.ndarray]:
+    """Return values as arrays of numbers; nulls are zero or empty, so that equal values give equal bytes."""
+    found: dict[str, np.ndarray] = {}
+    for level in count(1):
+        mark = _mark(level)
+        if column.null_count:
+            found["valid" + mark] = as_mask(column.is_valid()).view(np.uint8)
+        if not pa.types.is_list(column.type):
+            break
+        found["offsets" + mark] = list_borders(column).astype(np.uint64)
+        column = column.flatten()
+    empty = scalar("") if pa.types.is_string(column.type) else scalar(0).cast(column.type)
+    column = pc.fill_null(column, empty) if column.null_count else column
+    if pa.types.is_string(column.type):
+        borders, data = text_bytes(column)
+        found |= {"offsets" + mark: borders.astype(np.uint64), "data": data}
+    elif pa.types.is_boolean(column.type):
+        found["data"] = as_mask(column).view(np.uint8)
+    else:
+        found["data"] = to_numpy(column)
+    return found
+
+
+def _mark(level: int) -> str:
+    return "" if level == 1 else f"_{level}"
+
+
+def column_of(kind: pa.DataType, arrays: Arrays, rows: int) -> pa.Array:
+    """Return the values in arrays, over their memory where that is possible, fully validated.
+
+    Raises:
+        ValueError: They cannot be right; also as `pa.ArrowInvalid`.
+    """
+    found = _column(kind, arrays, rows)
+    found.validate(full=True)
+    return found
+
+
+def _column(kind: pa.DataType, arrays: Arrays, rows: int, level: int = 1) -> pa.Array:
+    """Return the values of one level of lists; the first level has one for each sample."""
+    mark, validity = _mark(level), None
+    if "valid" + mark in arrays:
+        validity = _bits(array_of(arrays, "valid" + mark, "|u1", rows))
+    if pa.types.is_list(kind) or pa.types.is_string(kind):
+        offsets = array_of(arrays, "offsets" + mark, "<u8", rows + 1)
+        if offsets.max() > _LARGEST:
+            raise ValueError(f"its offsets{mark} are beyond {_LARGEST:,}")
+        buffers = [validity, pa.py_buffer(offsets.astype("<i4"))]
+        if pa.types.is_list(kind):
+            inner = _column(kind.value_type, arrays, int(offsets[-1]), level + 1)
+            return pa.Array.from_buffers(kind, rows, buffers, children=[inner])
+        buffers.append(pa.py_buffer(array_of(arrays, "data", "|u1", int(offsets[-1]))))
+        return pa.Array.from_buffers(kind, rows, buffers)
+    data = array_of(arrays, "data", _KINDS[kind], rows)
+    buffer = _bits(data) if pa.types.is_boolean(kind) else pa.py_buffer(np.require(data, requirements="A"))
+    return pa.Array.from_buffers(kind, rows, [validity, buffer])
+
+
+def array_of(arrays: Arrays, name: str, kind: str, rows: int) -> np.ndarray:
+    """Return an array that must be there, of this type and length."""
+    found = arrays.get(name)
+    if found is None or found.dtype != np.dtype(kind) or len(found) != rows:
+        had = "not there" if found is None else f"{len(found):,} of {found.dtype}"
+        raise ValueError(f"its {name} are {had} instead of {rows:,} of {np.dtype(kind)}")
+    return found
+
+
+def _bits(flags: np.ndarray) -> pa.Buffer:
+    if (flags > 1).any():
+        raise ValueError("its truth values are neither 0 nor 1")
+    return pa.py_buffer(np.packbits(flags, bitorder="little"))

@@ -52,6 +52,14 @@ from smallfiles.storage import answered
 
 MANIFEST = "manifest.json"
 
+LABELS = range(UNLABELLED, 2**31)
+"""The labels that a manifest can hold (fewer if it has a list of classes)."""
+
+_RESERVED = (MANIFEST, MANIFEST + digests.SIDECAR_SUFFIX)
+_CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+_FACTS = {"sizes": pa.int64(), "sha256": pa.string()}
+__all__ = ["Options", "locate", "open", "write"]
+
 
 def manifest_of(field: str) -> str:
     """Name of the manifest with sizes and hashes of the files of a field; the default field has no name."""
@@ -245,14 +253,6 @@ def _read_all(descriptor: int, size: int) -> bytes:
     return data
 
 
-LABELS = range(UNLABELLED, 2**31)
-"""The labels that a manifest can hold (fewer if it has a list of classes)."""
-
-_RESERVED = (MANIFEST, MANIFEST + digests.SIDECAR_SUFFIX)
-_CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
-_FACTS = {"sizes": pa.int64(), "sha256": pa.string()}
-
-
 @dataclass(frozen=True)
 class Options:
     """Plain files have none."""
@@ -358,9 +358,6 @@ def _save_manifests(columns: SampleColumns, schema: Schema, out: Path, digest: b
         Manifest.from_columns(theirs, **about, **facts, **more).save(out / manifest_of(name))
     files = save_digest(out / MANIFEST, BlockHasher() if digest else None)
     return (*files, *(out / manifest_of(name) for name in paths))
-
-
-__all__ = ["Options", "locate", "open", "write"]
 
 
 def open(path: Path) -> TableReader:

@@ -1,7 +1,6 @@
 """Batches for training: every sample exactly once per epoch, over all ranks and workers.
 
-    plan           which samples a rank reads, in which order: arithmetic
-    dealing        how samples are distributed over streams
+    plan           which samples a rank reads, in which order, over which streams: arithmetic
     schedule       which epoch and batch comes next
     batches        what a batch is
     makers         one maker per field: Image, Mask, Boxes, Array, Audio, Value, Ragged, Function

@@ -43,9 +43,8 @@ from smallfiles.loading.dataset import (
     maker_of,
     name_of_data,
 )
-from smallfiles.loading.dealing import stream_fields, warn_if_unmixed
 from smallfiles.loading.fields import none_left
-from smallfiles.loading.plan import EpochPlan
+from smallfiles.loading.plan import EpochPlan, stream_fields, warn_if_unmixed
 from smallfiles.loading.schedule import EpochBatches, Schedule
 from smallfiles.loading.stream import StreamDataset
 from smallfiles.loading.worker_errors import (

@@ -1,7 +1,7 @@
 """Sequential reading: ranges of shards, shuffled in a buffer of samples.
 
 On parallel file systems and disks one long read is cheaper than a thousand short ones; so a stream reads
-ranges of a few MB, each once (`dealing`). The order is known before anything is read (`EpochPlan.stream`),
+ranges of a few MB, each once (`plan`). The order is known before anything is read (`EpochPlan.stream`),
 so that a stopped run resumes at the same batch without reading what came before it.
 
 The trap: an `IterableDataset` is copied into each worker, and each copy yields everything unless it asks

@@ -205,7 +205,7 @@ def mended(out, name, **arrays):
             if values is not None:
                 group[each] = values
         hashed = {each: group[each][:] for each in group if not (name in BLOBS and each == "data")}
-        group["checksum"][:] = hdf5.fields.with_checksum(kind, hashed)["checksum"]
+        group["checksum"][:] = hdf5.layout.with_checksum(kind, hashed)["checksum"]
 
 
 NINE = np.arange(COUNT)

@@ -30,6 +30,11 @@ _LABELS = ("label", "labels", "target", "targets", "cls", "class", "fine_label")
 _CAPTIONS = ("captions", "caption")
 _KEYS = ("key", "__key__", "path", "file_name", "filename", "name")
 
+_BLOCK = np.dtype([("offset", "<i8"), ("header", "<i4"), ("pad", "<i4"), ("body", "<i8")])
+_READ_ALL = 4096
+_READ_SOME = 64
+_RECORD_BATCH = 3  # what a message of a stream may hold
+
 
 @dataclass(frozen=True)
 class ArrowColumns:
@@ -132,11 +137,6 @@ def _is_strings(kind: pa.DataType) -> bool:
     return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind)) and _is_text(kind.value_type)
 
 
-_BLOCK = np.dtype([("offset", "<i8"), ("header", "<i4"), ("pad", "<i4"), ("body", "<i8")])
-_READ_ALL = 4096
-_READ_SOME = 64
-
-
 @dataclass(frozen=True)
 class Cuts:
     """The rule by which a file was cut into batches.
@@ -185,9 +185,6 @@ def row_counts(
     elif count <= _READ_ALL or (rows_in(np.linspace(0, count - 1, _READ_SOME).astype(int)) != 1).any():
         counts = rows_in(np.arange(count))  # else one row per batch, as the Jülich course writes them
     return counts
-
-
-_RECORD_BATCH = 3  # what a message of a stream may hold
 
 
 def stream_blocks(file: ByteFile) -> np.ndarray:

@@ -9,7 +9,7 @@ is what the Jülich course's loaders read (`images`, `targets`).
     /<split>/labels        int64[n]
       or caption_data, caption_offsets, caption_rows
     /<split>/key_data, key_offsets; meta_data, meta_offsets where a sample has a JSON object
-    /<split>/fields/NAME/… further files and values: see `smallfiles.formats.hdf5.fields`
+    /<split>/fields/NAME/… further files and values: see `smallfiles.formats.hdf5.layout`
     attributes: provenance (JSON), complete (1, written last)
 
 The trap: workers share an HDF5 handle that is open when they start, even if they open the file again. This

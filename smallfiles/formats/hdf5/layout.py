@@ -2,13 +2,23 @@
 
 Contiguous data sets are plain runs of bytes at an offset, so a mapping of the file shows them as
 arrays that all workers of a node share. Variable-length rows are in *global heaps*, described in the
-HDF5 File Format Specification, section III.E.
+HDF5 File Format Specification, section III.E. Each field that is not the default one is a group, in which
+arrays have plain names:
 
-A file can refer to others: external storage, virtual data sets, links. The library opens any file that is
-named there; so each name is checked before it is followed.
+    fields/mask/data uint8[total], offsets uint64[n+1]         bytes of files, one after the other
+    fields/age/data int64, float64, float32 or uint8[n]        numbers; uint8 for truth values
+    fields/name/data uint8[], offsets uint64[n+1]              texts in UTF-8
+    fields/boxes/offsets uint64[n+1], offsets_2, data          lists of lists: borders of each level
+    … valid, valid_2 (uint8)                                   0 where there is no value; left out if none is
+    … checksum uint64[1]                                       xxh3 of the other arrays, files excepted
 
-The trap: a file that was laid out, flushed and then interrupted opens without an error, with rows of zero
-length. Notebook 04 shows one.
+So `file["train/fields/age/data"][7]` is the age of sample 7, and no field can have the name of an array of
+another one or of ours. A file can refer to others: external storage, virtual data sets, links. The library
+opens any file that is named there; so each name is checked before it is followed.
+
+The traps: a file that was laid out, flushed and then interrupted opens without an error, with rows of zero
+length. And one flipped bit makes another age of an age without any error, so the checksum is compared before
+a value is given away. Notebook 04 shows the first, and notebook 13 teaches fields.
 """
 
 from __future__ import annotations
@@ -21,12 +31,19 @@ from typing import Any
 
 import h5py
 import numpy as np
+import pyarrow as pa
+import xxhash
 
 from smallfiles.errors import FormatError, first_few
+from smallfiles.fields import type_named
 from smallfiles.formats import provenance
-from smallfiles.formats.blob import NAMES
+from smallfiles.formats.blob import NAMES, Arrays, array_of, column_of
 from smallfiles.formats.bytefile import ByteFile, RawFile, damage_reported, damaged
-from smallfiles.formats.hdf5.fields import HOME, Field
+
+HOME = "fields"
+"""The group of them, in that of the split."""
+
+_CHECKSUM = "checksum"
 
 _ROW_FIELDS = np.dtype([("length", "<u4"), ("address", "<u8"), ("object", "<u4")])
 _ROW = struct.Struct("<IQI")  # length, address of the heap, number of the object in it
@@ -41,6 +58,70 @@ _FROM_DATASET = (
     "smallfiles.sources.from_dataset makes of it"
 )
 _SIGNATURE = b"\x89HDF\r\n\x1a\n"
+
+
+@dataclass(frozen=True)
+class Field:
+    """One field as it was found in a file.
+
+    Args:
+        kind: The suffix of its files, or the type of its values as Arrow writes it.
+        arrays: By name, without the bytes of files.
+        start: Offset in the file at which the bytes of its files begin.
+        size: How many these are.
+    """
+
+    kind: str
+    arrays: Arrays
+    start: int = 0
+    size: int = 0
+
+    @property
+    def is_blob(self) -> bool:
+        """Whether it has files, and not values."""
+        return self.kind.startswith(".")
+
+    def check(self) -> None:
+        """Compare the arrays with their checksum.
+
+        Raises:
+            ValueError: They are not what was written.
+        """
+        stated = self.arrays.get(_CHECKSUM)
+        if stated is None or stated.tolist() != [_checksum(self.kind, self.arrays)]:
+            raise ValueError("its arrays are not those that were written")
+
+    def offsets(self, rows: int) -> np.ndarray:
+        """Where the files of so many samples begin and end; each is still to be compared with `size`.
+
+        Raises:
+            ValueError: They cannot be right.
+        """
+        self.check()
+        return array_of(self.arrays, "offsets", "<u8", rows + 1)
+
+    def column(self, rows: int) -> pa.Array:
+        """The values of so many samples, over the memory of the arrays where that is possible.
+
+        Raises:
+            ValueError: They cannot be right; also as `pa.ArrowInvalid`.
+            ManifestError: The type is none that values have.
+        """
+        self.check()
+        return column_of(type_named(self.kind), self.arrays, rows)
+
+
+def with_checksum(kind: str, arrays: Arrays) -> dict[str, np.ndarray]:
+    """The arrays of a field and their checksum."""
+    return {**arrays, _CHECKSUM: np.array([_checksum(kind, arrays)], "<u8")}
+
+
+def _checksum(kind: str, arrays: Arrays) -> int:
+    found = xxhash.xxh3_64(kind.encode())
+    for name in sorted(arrays.keys() - {_CHECKSUM}):
+        found.update(f"\0{name}\0".encode())
+        found.update(np.ascontiguousarray(arrays[name]).data)
+    return found.intdigest()
 
 
 @dataclass(frozen=True)

@@ -20,8 +20,7 @@ from smallfiles.errors import ManifestError
 from smallfiles.fields import type_named
 from smallfiles.formats.blob import ArrayTable, required
 from smallfiles.formats.bytefile import Access, ByteFile, damaged
-from smallfiles.formats.hdf5.fields import Field
-from smallfiles.formats.hdf5.layout import Found, announce_rows, find, row_lengths, row_place
+from smallfiles.formats.hdf5.layout import Field, Found, announce_rows, find, row_lengths, row_place
 from smallfiles.formats.table import Extents, Place, computed_once
 
 

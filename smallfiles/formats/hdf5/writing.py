@@ -22,9 +22,9 @@ import pyarrow as pa
 from smallfiles.digests import BlockHasher
 from smallfiles.errors import FormatError, ResourceError, UsageError, writing
 from smallfiles.formats import provenance
-from smallfiles.formats.blob import arrays_of
+from smallfiles.formats.blob import arrays_of, arrays_of_values
 from smallfiles.formats.columns import SampleColumns, refuse_fields
-from smallfiles.formats.hdf5 import fields
+from smallfiles.formats.hdf5.layout import HOME, with_checksum
 from smallfiles.formats.output import OutputFile, packed, save_digest
 from smallfiles.samples import OWN_TYPES, Buffer, Packed, Sample, Schema
 
@@ -138,10 +138,10 @@ def _fields(
     found: dict[str, dict[str, np.ndarray]] = {}
     for blob, theirs in zip(schema.blobs, offsets, strict=True):
         found[blob.name] = {"offsets": theirs}
-    found |= {name: fields.arrays_of(column) for name, column in values.items() if name not in OWN_TYPES}
+    found |= {name: arrays_of_values(column) for name, column in values.items() if name not in OWN_TYPES}
     for field, arrays in found.items():
-        for name, each in fields.with_checksum(schema.fields[field], arrays).items():
-            yield f"{fields.HOME}/{field}/{name}", each
+        for name, each in with_checksum(schema.fields[field], arrays).items():
+            yield f"{HOME}/{field}/{name}", each
 
 
 def _write_vlen(
@@ -178,9 +178,7 @@ def _lay_out(out: Path, schema: Schema, options: HDF5Options) -> list[tuple[int,
     with _opened(out, "x") as file, _translated(out):
         group = _start(file, out, schema, options)
         return [
-            _make_room(
-                group.create_group(f"{fields.HOME}/{blob.name}") if blob.name else group, blob.total_bytes
-            )
+            _make_room(group.create_group(f"{HOME}/{blob.name}") if blob.name else group, blob.total_bytes)
             for blob in schema.all_blobs
         ]
 

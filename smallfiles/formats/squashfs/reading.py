@@ -71,6 +71,8 @@ An Arrow file after this text has the keys, labels (or captions) and where they 
     print(table, table.schema.metadata[b"smallfiles"])
 """
 
+_FLAG = "--source folder with the tree that was unpacked from it"
+
 
 def readme(position: int) -> bytes:
     """The text, padded so that what follows it begins at a multiple of `ALIGNMENT`."""
@@ -94,9 +96,6 @@ def as_sentences() -> Iterator[None]:
         if isinstance(cause := error.__cause__, ImportError):  # our sentence names the version too
             same = MissingPackageError.of_import(cause, error.expected.removeprefix("it for ")) or same
         raise same from error
-
-
-_FLAG = "--source folder with the tree that was unpacked from it"
 
 
 @dataclass(frozen=True)

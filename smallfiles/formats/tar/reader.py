@@ -45,6 +45,10 @@ from smallfiles.storage import ReadingPool, answered
 _WNID = re.compile(r"n\d{8}")
 _COUNTED = re.compile(r"[0-9a-f-]{16,}|\d+")  # hashes too
 
+_NUMBERED = re.compile(r"shard-(\d{6,})\.tar")
+_COMPRESSED = (".tar.gz", ".tar.zst", ".tgz")
+_MOST_OPEN_SHARDS = 128
+
 
 def label(
     files: Files,
@@ -140,11 +144,6 @@ def _are_names(tars: Sequence[str]) -> bool:
         return True
     kinds = {_COUNTED.sub("#", name) for name in tars}
     return len(kinds) > 1 or not any("#" in kind for kind in kinds)
-
-
-_NUMBERED = re.compile(r"shard-(\d{6,})\.tar")
-_COMPRESSED = (".tar.gz", ".tar.zst", ".tgz")
-_MOST_OPEN_SHARDS = 128
 
 
 def _most_open() -> int:

@@ -31,6 +31,12 @@ from smallfiles.samples import Buffer, Packed, Sample, Schema
 
 NAME = "tar"
 
+SAMPLE_BYTES = 4 * headers.BLOCK_BYTES
+"""What a sample counts in addition to its data: two headers, a target block, and one to spare."""
+
+_FORMER_OPTIONS = {"caption_suffix": None, "compression": None, "dali_index": False}
+"""Options that no longer exist, recorded as before: equal samples must give the bytes of earlier versions."""
+
 
 @dataclass(frozen=True)
 class TarOptions:
@@ -51,13 +57,6 @@ class TarOptions:
                 expected="limits of 1 or more",
                 next_step="Give max_bytes between 100 MB and 10 GB; a few hundred shards suit most sets",
             )
-
-
-SAMPLE_BYTES = 4 * headers.BLOCK_BYTES
-"""What a sample counts in addition to its data: two headers, a target block, and one to spare."""
-
-_FORMER_OPTIONS = {"caption_suffix": None, "compression": None, "dali_index": False}
-"""Options that no longer exist, recorded as before: equal samples must give the bytes of earlier versions."""
 
 
 def shard_name(number: int) -> str:
