@@ -35,8 +35,8 @@ _PLAIN = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 _STEM = r"^(.*[^/])\.[^./]*$"
 
 
-class ColumnBuilder:
-    """The rows of one batch.
+class SampleColumns:
+    """The columns of a whole file while they grow.
 
     Args:
         out: The file, for messages.
@@ -62,6 +62,10 @@ class ColumnBuilder:
         self._values = {name: one_chunk(schema.values[name]) for name in schema.values.column_names}
         self._rows: list[tuple[Any, ...]] = []
         self._numbers = array("q")
+        self._grown = {
+            name: GrowingStrings() if pa.types.is_string(kind) else GrowingNumbers(kind)
+            for name, kind in self.kinds.items()
+        }
         for name, kind in OWN_TYPES.items():
             found = self._values.get(name, column([], kind))
             if found.type != kind or (found.null_count and name != META):
@@ -78,9 +82,6 @@ class ColumnBuilder:
                 next_step="Correct the manifest, or choose a format or layout that can hold them",
             )
 
-    def __len__(self) -> int:
-        return len(self._rows)
-
     def add(self, sample: Sample, *more: Any) -> None:
         """Add everything but the bytes of a sample.
 
@@ -94,28 +95,41 @@ class ColumnBuilder:
         self.append(key_of(sample, self._out), sample.row, *more)
 
     def append(self, key: str, row: int, *more: Any) -> None:
-        """The same with a key that was checked elsewhere."""
+        """Add a sample whose key was checked elsewhere."""
         self._rows.append((key, *more))
         self._numbers.append(row)
+        if len(self._rows) == _ROWS_AT_ONCE:
+            self._grow()
 
-    def take(self) -> dict[str, pa.Array]:
-        """The columns of the rows that were added since the last call, by name, and those of their values.
+    def _grow(self) -> None:
+        rows, self._rows = self._rows, []
+        columns = zip(*rows, strict=True) if rows else [()] * len(self.kinds)
+        kinds = self.kinds.items()
+        self.extend({name: column(own, kind) for (name, kind), own in zip(kinds, columns, strict=True)}, ())
+
+    def extend(self, columns: Mapping[str, pa.Array], rows: Iterable[int]) -> None:
+        """Add columns of samples that were checked elsewhere, and their rows in the values of the schema."""
+        for name, values in columns.items():
+            self._grown[name].extend(values)
+        self._numbers.extend(rows)
+
+    def finish(self) -> tuple[dict[str, pa.Array], dict[str, pa.Array]]:
+        """Return the columns as one array each by name, and those of the values.
+
+        Raises:
+            FormatError: There is no such row of values.
+            ManifestError: One holds more than 2 GB of text.
+        """
+        self._grow()
+        found = {name: self._grown.pop(name).finish() for name in self.kinds}
+        return found, self.values_of(self._numbers)
+
+    def values_of(self, numbers: array[int]) -> dict[str, pa.Array]:
+        """Return the columns of the values of these rows; JSON objects in their canonical form.
 
         Raises:
             FormatError: There is no such row of values.
         """
-        found = self._taken()
-        numbers, self._numbers = self._numbers, array("q")
-        return found | self._values_of(numbers)
-
-    def _taken(self) -> dict[str, pa.Array]:
-        rows, self._rows = self._rows, []
-        columns = zip(*rows, strict=True) if rows else [()] * len(self.kinds)
-        kinds = self.kinds.items()
-        return {name: column(values, kind) for (name, kind), values in zip(kinds, columns, strict=True)}
-
-    def _values_of(self, numbers: array[int]) -> dict[str, pa.Array]:
-        """The columns of the values of these rows; JSON objects in their canonical form."""
         rows, count = np.array(numbers, np.int64), min(map(len, self._values.values()))
         whole = len(rows) == count and bool((rows == np.arange(count)).all())
         try:
@@ -205,42 +219,6 @@ def read_table(source: Any, numbers: Container[str]) -> tuple[dict[str, pa.Array
     if "key" not in found or not found.keys() & {*TARGETS}:
         raise KeyError("key, label or captions")
     return found, batch.schema.metadata or {}
-
-
-class SampleColumns(ColumnBuilder):
-    """The columns of a whole file while they grow; arguments as for `ColumnBuilder`."""
-
-    def __init__(self, out: Path, schema: Schema, **more: Any) -> None:
-        super().__init__(out, schema, **more)
-        self._grown = {
-            name: GrowingStrings() if pa.types.is_string(kind) else GrowingNumbers(kind)
-            for name, kind in self.kinds.items()
-        }
-
-    def append(self, key: str, row: int, *more: Any) -> None:
-        """Add a row whose key was checked elsewhere."""
-        super().append(key, row, *more)
-        if len(self._rows) == _ROWS_AT_ONCE:
-            self._grow()
-
-    def _grow(self) -> None:
-        self.extend(self._taken(), ())
-
-    def extend(self, columns: Mapping[str, pa.Array], rows: Iterable[int]) -> None:
-        """Add columns of samples that were checked elsewhere, and their rows in the values of the schema."""
-        for name, values in columns.items():
-            self._grown[name].extend(values)
-        self._numbers.extend(rows)
-
-    def finish(self) -> tuple[dict[str, pa.Array], dict[str, pa.Array]]:
-        """The columns as one array each by name, and those of the values.
-
-        Raises:
-            ManifestError: One holds more than 2 GB of text.
-        """
-        self._grow()
-        found = {name: self._grown.pop(name).finish() for name in self.kinds}
-        return found, self._values_of(self._numbers)
 
 
 def refuse_fields(out: Path, schema: Schema, layout: str) -> None:

@@ -274,25 +274,12 @@ class PackReport:
 
     def as_json(self) -> dict[str, Any]:
         """JSON-ready, with the names that all verbs share."""
-        return {
-            "path": str(self.path),
-            "format": self.format,
-            "samples": self.samples,
-            "bytes": self.payload_bytes,
-            "file_bytes": self.file_bytes,
-            "files": self.files,
-            "seconds": round(self.seconds, 3),
-            "write_s": round(self.write_s, 3),
-            "samples_per_s": round(self.samples / self.seconds, 1) if self.seconds else 0.0,
-            "verified": self.verified,
-            "resumed": self.resumed,
-            "reused": self.reused,
-            "in_flight": self.in_flight,
-            "skipped": [dataclasses.asdict(s) for s in self.skipped],
-            "exif_rotated": self.exif_rotated,
-            "undecoded": self.undecoded,
-            **({} if self.resize is None else {"resize": self.resize.as_json()}),
-        }
+        record = dataclasses.asdict(self)
+        record |= {"path": str(self.path), "bytes": record.pop("payload_bytes")}
+        record |= {name: round(record[name], 3) for name in ("seconds", "write_s")}
+        record["samples_per_s"] = round(self.samples / self.seconds, 1) if self.seconds else 0.0
+        del record["resize"]
+        return record | ({} if self.resize is None else {"resize": self.resize.as_json()})
 
 
 def format_and_options(config: PackConfig, out: Path) -> tuple[str, Any]:

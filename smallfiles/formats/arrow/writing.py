@@ -16,11 +16,11 @@ from typing import Any, Literal
 import numpy as np
 import pyarrow as pa
 
-from smallfiles.arrays import from_numpy
+from smallfiles.arrays import column, from_numpy
 from smallfiles.errors import FormatError, UsageError
 from smallfiles.fields import META
 from smallfiles.formats import embedded, provenance
-from smallfiles.formats.columns import INT64, ColumnBuilder, SampleColumns
+from smallfiles.formats.columns import INT64, SampleColumns, key_of
 from smallfiles.formats.output import ArrowSink, OutputFile, packed
 from smallfiles.samples import BlobField, Buffer, Packed, Sample, Schema
 
@@ -106,8 +106,8 @@ def write(
     with OutputFile(out, digest=digest) as file:
         sink = ArrowSink(file.append)
         arrow_schema = _arrow_schema(schema, options)
-        batch = _Batch(out, schema, arrow_schema, UINT16 if juelich else INT64)
-        index, end = _Index(out, schema, batch), list[Buffer]()
+        index, end = _Index(out, schema, UINT16 if juelich else INT64), list[Buffer]()
+        batch = _Batch(out, schema, arrow_schema, index.columns)
         count = payload = 0
         with pa.PythonFile(sink, mode="w") as stream, pa.ipc.new_file(stream, arrow_schema) as writer:
             for sample in samples:
@@ -116,13 +116,14 @@ def write(
                     _flush(batch, writer, sink, index)
                 batch.add(sample)
                 count, payload = count + 1, payload + size
-                if len(batch.rows) == rows or batch.used > max_bytes:
+                if len(batch.keys) == rows or batch.used > max_bytes:
                     _flush(batch, writer, sink, index)
-            if batch.rows:
+            if batch.keys:
                 _flush(batch, writer, sink, index)
             sink.redirect(end.extend)
         sink.flush()
-        index.write(file, b"".join(end), provenance.record("arrow", schema, options), arrow_schema)
+        record = provenance.record("arrow", schema, options)
+        index.write(file, batch, b"".join(end), record, arrow_schema)
         return packed(out, "arrow", count, payload, file.finish())
 
 
@@ -139,47 +140,47 @@ class _Index:
     Args:
         out: The file.
         schema: What is packed.
-        batch: Collects the samples of a batch, and the numbers of all.
+        labels: The labels that the layout can hold.
     """
 
-    def __init__(self, out: Path, schema: Schema, batch: _Batch) -> None:
+    def __init__(self, out: Path, schema: Schema, labels: range) -> None:
         blobs = schema.all_blobs
         self._names = [
             [embedded.place_column(each.name, what) for what in ("bytes", "start")] for each in blobs
         ]
         places = [name for pair in self._names for name in pair]
-        self._columns = SampleColumns(out, schema, more=dict.fromkeys(places, pa.int64()))
-        self._batch, self._counts, self._starts = batch, array("q"), [array("q") for _ in blobs]
+        self.columns = SampleColumns(out, schema, labels=labels, more=dict.fromkeys(places, pa.int64()))
+        self._counts, self._starts = array("q"), [array("q") for _ in blobs]
 
     def add(self, keys: pa.StringArray, starts: list[int]) -> None:
         """Add a record batch: its keys, and where the bytes of each field begin."""
-        self._columns.extend({"key": keys}, ())
+        self.columns.extend({"key": keys}, ())
         self._counts.append(len(keys))
         for known, start in zip(self._starts, starts, strict=True):
             known.append(start)
 
-    def _places(self) -> Iterator[tuple[str, pa.Array]]:
+    def _places(self, batch: _Batch) -> Iterator[tuple[str, pa.Array]]:
         """Yield the columns that say where each blob is."""
         counts = np.array(self._counts, np.int64)
         firsts = np.cumsum(counts) - counts
-        for (of_bytes, of_start), column, starts in zip(
-            self._names, self._batch.columns, self._starts, strict=True
-        ):
-            sizes = np.array(column.sizes, np.int64)
+        for (of_bytes, of_start), blobs, starts in zip(self._names, batch.columns, self._starts, strict=True):
+            sizes = np.array(blobs.sizes, np.int64)
             before = np.cumsum(sizes) - sizes
             begins = np.array(starts, np.int64) - (before[firsts] if len(before) else 0)
             yield of_bytes, from_numpy(sizes)
             yield of_start, from_numpy(np.repeat(begins, counts) + before)
 
-    def write(self, file: OutputFile, end: bytes, record: dict[str, Any], schema: pa.Schema) -> None:
+    def write(
+        self, file: OutputFile, batch: _Batch, end: bytes, record: dict[str, Any], schema: pa.Schema
+    ) -> None:
         """Write the table between the end of the stream and the footer, which are in `end`."""
-        self._columns.extend(dict(self._places()), self._batch.numbers)
+        self.columns.extend(dict(self._places(batch)), batch.numbers)
         facts = {"batches": len(self._counts), "columns": {each.name: str(each.type) for each in schema}}
         begin, _, footer = end.partition(END_OF_STREAM)  # without samples, the schema is not written yet
         file.append([begin, END_OF_STREAM])
         file.append([bytes(-file.position % ALIGNMENT)])
         start = file.position
-        file.append(embedded.pieces(self._columns, record, {FACTS: json.dumps(facts)}))
+        file.append(embedded.pieces(self.columns, record, {FACTS: json.dumps(facts)}))
         place = embedded.TablePlace(start, file.position, file.position)
         file.append([place.dumps(), footer])
 
@@ -254,9 +255,9 @@ class _Column:
 class _Batch:
     """The samples of one record batch."""
 
-    def __init__(self, out: Path, schema: Schema, arrow_schema: pa.Schema, labels: range) -> None:
-        self._out, self._arrow = out, arrow_schema
-        self.rows = ColumnBuilder(out, schema, labels=labels)
+    def __init__(self, out: Path, schema: Schema, arrow_schema: pa.Schema, every: SampleColumns) -> None:
+        self._out, self._arrow, self._every = out, arrow_schema, every
+        self.keys = list[str]()
         first = "data" if "data" in arrow_schema.names else "image_data"
         self.numbers = array("q")  # the rows of all samples in the values of the schema
         self.columns = [
@@ -272,29 +273,30 @@ class _Batch:
         Raises:
             FormatError: It does not fit the schema.
         """
-        self.rows.add(sample)
+        self.keys.append(key_of(sample, self._out))
         self.numbers.append(sample.row)
-        for column, data in zip(self.columns, sample.blobs, strict=True):
-            self._append(column, sample, data)
+        for blobs, data in zip(self.columns, sample.blobs, strict=True):
+            self._append(blobs, sample, data)
 
-    def _append(self, column: _Column, sample: Sample, data: Buffer) -> None:
+    def _append(self, blobs: _Column, sample: Sample, data: Buffer) -> None:
         size = len(data)
-        if size > column.largest_bytes:
+        if size > blobs.largest_bytes:
             raise FormatError(
                 f"{sample.key!r} for {self._out} has {size:,} bytes",
-                expected=f"at most {column.largest_bytes:,}, as the schema says",
+                expected=f"at most {blobs.largest_bytes:,}, as the schema says",
                 next_step="Make the manifest again if the data changed",
             )
-        column.pieces.append(data)
-        column.sizes.append(size)
-        column.used += size
-        column.offsets.append(column.used)
+        blobs.pieces.append(data)
+        blobs.sizes.append(size)
+        blobs.used += size
+        blobs.offsets.append(blobs.used)
         self.used += size
 
     def take(self, sink: ArrowSink) -> pa.RecordBatch:
         """The record batch; the samples' bytes appear only in what `sink` writes."""
-        columns = self.rows.take() | {each.name: each.take(sink) for each in self.columns}
-        self.used = 0
+        columns = self._every.values_of(self.numbers[-len(self.keys) :])
+        columns |= {each.name: each.take(sink) for each in self.columns}
+        columns["key"], self.keys, self.used = column(self.keys, pa.string()), [], 0
         if "image_data" in columns:
             columns["label"] = columns["label"].cast(pa.uint16())
         return pa.record_batch([columns[field.name] for field in self._arrow], schema=self._arrow)
