@@ -29,8 +29,8 @@ from smallfiles.cli.output import lenient, say
 from smallfiles.signals import end_by
 
 _MODULES = (
-    *("doctor", "demo", "pack", "verify", "stage", "objects"),
-    *("bench", "slowfs", "train", "ring", "simulate", "profile"),
+    *("doctor", "demo", "pack", "verify", "transfer"),
+    *("bench", "slowfs", "train", "simulate", "profile"),
 )
 """Of the verbs, in the order of the help."""
 
