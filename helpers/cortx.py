@@ -222,7 +222,7 @@ class RemoteDataset(IterableDataset[Item]):
         return drawn + self._drawn[1]
 
     def _made(self, window: Window, index: int) -> Item:
-        (data,) = window.read_many([index])
+        ((data,),) = window.read_fields([index], [""])
         item: Item = _as_dict(self.reader.key(index), data, self.reader.target(index))
         for step in self._steps:
             item = step(item)

@@ -200,7 +200,7 @@ def test_samples_of_many_damaged_blocks_are_found_in_one_pass(tree, tmp_path, mo
     for start in range(0, out.stat().st_size - 4096, 4096):
         flip(out, start + 100)
     span, asked = kind.span, []
-    monkeypatch.setattr(kind, "span", lambda self, index: asked.append(index) or span(self, index))
+    monkeypatch.setattr(kind, "span", lambda self, *at: asked.append(at) or span(self, *at))
     problems = verify(out).problems
     assert len(asked) <= len(spans) < len(problems) * 10
     for block, problem in enumerate(problems[:10]):
