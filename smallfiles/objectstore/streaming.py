@@ -239,6 +239,7 @@ class _Url(type(Path())):  # type: ignore[misc]
 class RemoteTable(TarTable):
     """The samples of pushed shards."""
 
+    outlives_fork = False  # connections and threads belong to the process that opened it
     shards: RemoteShards
 
     def added_files(self) -> list[Path]:
