@@ -4,29 +4,33 @@
 # **Minutes** 30 · **Machine** any Linux computer with two CPUs · **Needs** notebook 01 · **Data** 400 synthetic images
 # with labels, 400 with captions
 #
-# One large file in place of a million small ones means one inode and one open per worker. But training reads in random
-# order. So a packed file is only useful if one image can be read without its neighbours.
+# One large file instead of a million small ones needs only one inode, and each worker opens it once. But training reads images in
+# random order. So a packed file is only useful if a program can read one image without its neighbours.
 #
-# How a file of Apache Arrow is cut can make reading 50 to 300 times slower.
+# In a file of Apache Arrow, this depends on how the file is divided. The wrong division makes reading 50 to 300 times
+# slower.
 
 # %% [markdown] id="questions"
 # ## Questions
 #
 # - How does a program find row 200 in an Arrow file?
 # - How many rows belong in a record batch?
-# - What is left when a packing job is killed?
+# - What remains if a packing job is killed?
 
 # %% [markdown] id="objectives"
 # ## After this you can
 #
 # - write images with labels or captions in record batches,
-# - tell a copy from a view,
-# - choose the rows per batch for its readers,
-# - open a file in the right place of a `Dataset`,
-# - tell a half file from a whole one.
+# - distinguish a copy from a view,
+# - choose the number of rows per batch for the programs that read the file,
+# - open a file in the right method of a `Dataset`,
+# - distinguish half a file from a whole one.
 
 # %% [markdown] id="setup"
 # ## Set up
+#
+# The findings of this notebook are counts of bytes that are copied, fetched or written. The measured rates of section 3 are
+# lower on a busy machine, but their ratios stay large.
 
 # %% id="start"
 import sys
@@ -37,23 +41,24 @@ from helpers import figures, show, start, worksheet
 setup = start("03")
 
 # %% [markdown] id="recall"
-# > **Recall** (01). A read of a small file takes two requests of 2 ms each, and the storage serves 4 requests at once.
-# > With how many reads in flight does one more bring nothing?
+# > **Recall** (01). To read a small file takes two requests of 2 ms each. The storage processes 4 requests at once. With how many
+# > reads in flight does it reach its limit?
 #
 # <details>
 # <summary>Answer</summary>
 #
-# With 4: all servers are then busy, with 4 / (2 × 2 ms) = 1,000 files per second.
+# With 4 reads in flight. Then all 4 servers are busy, and they open 4 / (2 × 2 ms) = 1,000 files per second.
 #
 # </details>
 
 # %% [markdown] id="inside" tags=["core"]
 # ## 1 · Build a small file by hand
 #
-# We write an Arrow *file* (IPC), neither Parquet nor the *stream* of Hugging Face's `datasets`.
+# Arrow has several file formats. We write an Arrow *file* (IPC). It is neither Parquet nor the *stream* format that Hugging
+# Face's `datasets` uses.
 #
-# An Arrow table has a *schema*: a list of *fields*, each with a name and a type. The type `list<string>` keeps all
-# captions of an image in one row, so the image is stored once.
+# An Arrow table has a *schema*, which is a list of *fields*. Each field has a name and a type. The type `list<string>` can store
+# all captions of an image in one row, so the image itself is stored only once.
 
 # %%
 from pathlib import Path
@@ -69,12 +74,12 @@ for index in range(6):
 rows[0]["captions"][:2]
 
 # %% [markdown]
-# A *record batch* is a number of rows, stored column by column: all keys, then all captions, then all images. Its
-# *header* says where each column lies, its *offsets* where each image begins.
+# Rows are stored in *record batches*. A record batch contains some rows, column by column: all keys, then all captions, then all
+# images. Its *header* says where each column begins. Its *offsets* say where each image begins.
 #
 # ![A strip of bytes: schema; a record batch of header, keys, captions, offsets and three images back to back; the next batch; a footer.](pictures/bytes_of_arrow.svg)
 #
-# We write two batches of three rows.
+# We write six rows in two batches.
 
 # %%
 small = setup.scratch / "six.arrow"
@@ -83,7 +88,7 @@ with pa.OSFile(str(small), "wb") as file, pa.ipc.new_file(file, schema) as write
         writer.write(pa.RecordBatch.from_pylist(rows[first : first + 3], schema=schema))
 
 # %% [markdown]
-# > **Predict.** How much larger is the file than the six images together: about 0.1 %, 1 % or 10 %?
+# > **Predict.** How much larger is the file than its six images together: about 0.1 %, 1 % or 10 %?
 
 # %%
 payload = sum(len(row["data"]) for row in rows)
@@ -93,41 +98,42 @@ print(f"{len(content) / payload - 1:.1%} larger; begins with {content[:6]}, ends
 print(reader.num_record_batches, "batches; the second one has", reader.get_batch(1)["key"].to_pylist())
 
 # %% [markdown]
-# How does a program find a row? Before its own length and the last six letters stands the *footer*, with the position
-# of each record batch. So a reader starts at the end, then goes straight to the batch that it needs.
+# How does a program find a row? Near the end of the file is the *footer*, which contains the position of each record batch. After
+# it come only its length and six letters. So a reader looks at the end of the file first, and then goes straight to the batch
+# that it needs.
 #
-# **Your turn.** Let the cell say `True`:
+# **Your turn.** Change the cell so that it says `True`:
 
 # %%
-reader.get_batch(0)["key"][0].as_py() == rows[5]["key"]  # change me: take row 5, counted from 0
+reader.get_batch(0)["key"][0].as_py() == rows[5]["key"]  # change me: read row 5, counted from 0
 
 # %% [markdown]
 # <details>
 # <summary>The line</summary>
 #
-# `reader.get_batch(5 // 3)["key"][5 % 3].as_py() == rows[5]["key"]`: with three rows per batch, row 5 is the last one
-# of batch 1.
+# `reader.get_batch(5 // 3)["key"][5 % 3].as_py() == rows[5]["key"]`. There are three rows per batch, so row 5 is the last row of
+# batch 1.
 #
 # </details>
 #
-# A killed writer leaves no footer, so its file does not open. But after an exception `with` writes one, although rows
-# are missing.
+# If the writer is killed, the file has no footer, and it cannot be opened. But if the writer raises an exception, `with` still
+# writes a footer. Then the file can be opened, although rows are missing.
 #
 # <details>
 # <summary>How large may a batch be?</summary>
 #
-# A `binary` column holds at most 2 GiB per batch ([arrow#10776](https://github.com/apache/arrow/issues/10776)). Write
-# more batches, or use `pa.large_binary()`.
+# A `binary` column can store at most 2 GiB per batch ([arrow#10776](https://github.com/apache/arrow/issues/10776)). For more,
+# write more batches, or use `pa.large_binary()`.
 #
 # </details>
 
 # %% [markdown] id="views" tags=["core"]
 # ## 2 · Look at an image without copying it
 #
-# pyarrow opens a file in two ways. An `OSFile` is an ordinary open file: each read copies bytes into newly allocated
-# memory. A *memory map* makes the file appear as memory: Linux fetches a page (4 KiB) when a program first touches it.
+# pyarrow can open a file in two ways. An `OSFile` is an ordinary open file, so each read copies bytes into newly allocated memory.
+# A *memory map* makes the file look like a part of the memory. Linux fetches a page of 4 KiB when a program first touches it.
 #
-# Our toolbox packs 400 images, 64 rows per batch:
+# We let the toolbox pack 400 images, with 64 rows per batch:
 
 # %%
 import tempfile
@@ -138,29 +144,31 @@ from smallfiles.formats import arrow
 from smallfiles.pack import PackConfig, pack
 
 source = setup.source()
-packed = Path(tempfile.mkdtemp(dir=setup.scratch)) / "packed.arrow"  # a new folder, so that this cell may run twice
+packed = Path(tempfile.mkdtemp(dir=setup.scratch)) / "packed.arrow"  # a new folder, so this cell can run twice
 config = PackConfig(options=arrow.Options(rows_per_batch=64))
 report = pack(source, packed, config)
 reader = formats.open(packed)
 samples, labels = list(reader), reader.table(["label"])["label"]  # key, bytes and label of each image, in memory
 
 # %% [markdown]
-# > **Predict.** We ask for a batch of 64 images, 7 MB. How much does each way copy: all, 0.1 MB, or almost none?
+# > **Predict.** We ask for one batch of 64 images, which has 7 MB. How much does each way copy: all of it, 0.1 MB, or almost
+# > nothing?
 
 # %%
 from smallfiles.progress import bytes_text
 
 for name, way in {"OSFile": pa.OSFile, "memory map": pa.memory_map}.items():
-    with watched() as moved:  # counts what is copied
+    with watched() as moved:  # counts the bytes that are copied
         batch = pa.ipc.open_file(way(str(packed))).get_batch(2)
     print(f"{name:10} copied {bytes_text(moved.read)}, for a batch of {bytes_text(batch.nbytes)}")
 
 # %% [markdown]
-# The `OSFile` copied the whole batch. The map copied almost nothing: it returned a *view*, positions inside the file.
+# The `OSFile` copied the whole batch. The memory map copied almost nothing. It returned a *view*, which consists of positions
+# in the file.
 #
-# > **Predict.** Compressed with zstd, is the file smaller? Is a batch from the map still a view?
+# > **Predict.** Suppose that the file is compressed with zstd. Is it smaller? And is a batch from the memory map still a view?
 #
-# **Your turn.** Run the cell as it is, then with `"zstd"`:
+# **Your turn.** Run the cell as it is. Then run it with `"zstd"`:
 
 # %%
 again, options = setup.scratch / "again.arrow", pa.ipc.IpcWriteOptions(compression=None)  # change me: "zstd"
@@ -175,15 +183,15 @@ print(f"{bytes_text(again.stat().st_size)}; a batch from the map allocates {byte
 # <details>
 # <summary>What you see</summary>
 #
-# The file is hardly smaller, because JPEG is compressed already. And the batch is no view any more: Arrow allocates
-# 7.5 MB to unpack it, since the bytes of the images do not stand in the file.
+# The file is hardly smaller, because JPEG files are compressed already. And the batch is not a view any more. The file no longer
+# contains the bytes of the images, so Arrow allocates 7.5 MB and unpacks the batch.
 #
 # </details>
 
 # %% [markdown] id="rows" tags=["core"]
 # ## 3 · Choose the rows per batch
 #
-# We write the images into six files, with 1 to 256 rows per batch:
+# How many rows should a batch have? We write the images into six files, with 1 to 256 rows per batch:
 
 # %%
 table = pa.table({"data": [sample.data for sample in samples], "label": labels.combine_chunks()})
@@ -201,11 +209,11 @@ files = {count: write(count) for count in (1, 2, 4, 16, 64, 256)}  # change me: 
 # %% [markdown]
 # We read single images in random order, in three ways:
 #
-# - *get_batch, OSFile* and *get_batch, memory map* ask for the batch of each image.
-# - *our reader* looks into each batch once, and remembers where its images are. It reads the image alone, with an
-#   ordinary read (`pread`).
+# - *get_batch, OSFile* and *get_batch, memory map* ask pyarrow for the batch of each image.
+# - *our reader* looks into each batch once and remembers where its images are. Then it reads only the image, with an ordinary
+#   read at that position (`pread`).
 #
-# Every byte is hashed, because a view alone reads nothing.
+# Each image is hashed, because a view alone does not read any bytes.
 
 # %%
 import random
@@ -227,24 +235,46 @@ def read_all(read):
 
 
 # %% [markdown]
-# > **Predict.** Which of the three ways get slower with more rows per batch? Up to how many rows does the slowest keep
-# > half of its speed?
+# First we count the bytes that each way copies to read one image.
+#
+# > **Predict.** With 64 rows per batch, how many images are copied to read one: with `OSFile`, with the memory map, and with
+# > our reader?
 
 # %%
-guess = 100  # change me: rows per batch
+guess = None  # your guess: images copied per image, with OSFile and 64 rows
 
 # %%
 from functools import partial
 
-tasks = {}
+reads = {}
 for count, path in files.items():
-    tasks[f"get_batch, OSFile, {count}"] = partial(read_all, by_get_batch(pa.OSFile(str(path)), count))
-    tasks[f"get_batch, memory map, {count}"] = partial(read_all, by_get_batch(pa.memory_map(str(path)), count))
-    tasks[f"our reader, {count}"] = partial(read_all, arrow.open(path, access="pread").read)
-result = measure.compare(tasks, rounds=5, unit="images")
+    reads["get_batch, OSFile", count] = by_get_batch(pa.OSFile(str(path)), count)
+    reads["get_batch, memory map", count] = by_get_batch(pa.memory_map(str(path)), count)
+    reads["our reader", count] = arrow.open(path, access="pread").read
+
+copied, some = {}, order[:40]
+for (way, count), read in reads.items():
+    list(map(read, some))  # our reader finds the places of its images
+    with watched() as moved:
+        for index in some:
+            read(index)
+    copied.setdefault(way, {})[count] = moved.read / sum(len(samples[index].data) for index in some)
+
+# %%
+title = f"With 64 rows per batch, an OSFile copies {copied['get_batch, OSFile'][64]:.0f} images to read one"
+axes = {"x": "rows per record batch", "y": "images copied per image read", "log": "x", "counted": True}
+figures.lines(copied, title, **axes)
 
 # %% [markdown]
-# The folded cell draws all rates, and how many images one CPU decodes.
+# `get_batch` of an `OSFile` always copies the whole batch, so it copies more with each additional row. The memory map copies
+# nothing, and our reader copies one image, whatever the number of rows. What does this cost in time?
+
+# %%
+tasks = {f"{way}, {count}": partial(read_all, read) for (way, count), read in reads.items()}
+result = measure.compare(tasks, rounds=3, unit="images")
+
+# %% [markdown]
+# The folded cell draws all rates. The dashed line shows how many images one CPU decodes.
 
 # %% jupyter={"source_hidden": true}
 import numpy as np
@@ -271,49 +301,53 @@ def decode_some():
 decoded = measure.compare({"decode": decode_some}, rounds=5, unit="images").rates_per_s("decode")
 rates["one CPU decodes"] = dict.fromkeys((fewest, largest), np.median(decoded))
 times = f"{float(f'{osfile[fewest] / osfile[largest]:.1g}'):g}"
-title = f"An OSFile with {largest} rows per batch is about {times} times slower than with {fewest}"
+title = f"Measured here, an OSFile is about {times} times slower with {largest} rows per batch than with {fewest}"
 axes = {"x": "rows per record batch", "y": "images per second", "ideal": "one CPU decodes", "log": "xy"}
 marks = {f"OSFile keeps half its speed up to {most} row{'s' * (most > 1)}": most}
-figures.lines(rates, title, **axes, note="random reads, warm cache", guess=guess, marks=marks)
+figures.lines(rates, title, **axes, note="random reads, warm cache", marks=marks)
 
 # %% [markdown]
-# - *get_batch, OSFile* copies the whole batch to get one image.
-# - *get_batch, memory map* copies no batch. But `get_batch` announces all of it to Linux (`madvise`), which prepares
-#   at most its read-ahead limit: 8 MB here, often 128 kB or 4 MB. Then the line is flat.
-# - *Our reader* asks for no other row, so it does not get slower.
+# - *get_batch, OSFile* becomes slower with each additional row, because it copies all of them.
+# - *get_batch, memory map* becomes slower as well, although it copies nothing. `get_batch` announces the whole batch to Linux
+#   (`madvise`), and Linux prepares it, up to its read-ahead limit. The limit is 8 MB here, and often 128 kB or 4 MB
+#   elsewhere. Above the limit, the line is flat.
+# - *Our reader* does not become slower.
 #
-# Where a line meets the dashed one, reading from memory takes as long as decoding. From storage they meet much earlier:
-# section 4 shows how much comes.
+# Where a line meets the dashed line, reading an image from memory takes as long as decoding it.
 #
-# **Your turn.** Read off where `get_batch` by OSFile meets the dashed line. Add this number to the sizes above, and
-# run from there.
+# **Your turn.** Read from the figure where the line of `OSFile` meets the dashed line. Add this number of rows to the sizes above,
+# and run the cells from there again.
 #
 # <details>
 # <summary>Answer</summary>
 #
-# Here at 200 to 250 rows (256 stands for 216 on average, since the second batch has only 144). There a worker spends
-# half of its time reading, with a tenth of these rows about a tenth. If your line stays above, your memory is faster
-# than your decoder.
+# On our machine, they meet at 200 to 250 rows. (256 rows are 216 on average, since the second batch has only 144.) There a worker
+# spends half of its time on reading. With a tenth of these rows, it spends about a tenth. If your line stays above the
+# dashed line, your memory is faster than your decoder.
 #
 # </details>
 #
-# The choice depends on who reads:
+# So the right number of rows depends on the programs that will read the file:
 #
-# - *Unknown readers* may call `get_batch` for each image. Write one row per batch; it costs about 300 bytes per image.
-# - *Readers that call `get_batch` once per batch*, or read as ours does, may have more. `pack` uses 64.
+# - If you do not know them, they may call `get_batch` for each image. Then write one row per batch. This costs about 300
+#   bytes per image.
+# - If they call `get_batch` once per batch, or read only the image as our reader does, write more rows. `pack` writes 64.
 #
 # You can now solve tasks 1 and 2 of [exercise 03](../exercises/03_pack_arrow.ipynb).
 
 # %% [markdown] id="juelich" tags=["core"]
 # ## 4 · Feed a DataLoader
 #
-# With one row per batch, batch i is sample i, as in [one published
-# course](https://github.com/HelmholtzAI-FZJ/2024-06-course-Bringing-Deep-Learning-Workloads-to-JSC-supercomputers).
-# Each worker should open the file itself, at its first read. With pyarrow a shared file would do, since each read
-# names its position. Other formats may not (notebook 04).
+# With one row per batch, batch i contains exactly sample i. [A published
+# course](https://github.com/HelmholtzAI-FZJ/2024-06-course-Bringing-Deep-Learning-Workloads-to-JSC-supercomputers) stores its
+# images this way.
 #
-# **Your turn.** This `Dataset` opens the file for each image. Change its `if`: `self.process` is the process that has
-# opened the file, `os.getpid()` the one that runs. The next cell counts the openings.
+# Each worker should open the file itself, when it reads its first image. With pyarrow, the workers could share an open file,
+# because each read says where to read. With other formats they must not (notebook 04).
+#
+# **Your turn.** This `Dataset` opens the file for each image. Change its `if` so that it opens the file once per process.
+# `self.process` is the process that has opened the file, and `os.getpid()` is the process that is running. The next cell counts
+# how often a worker opens the file.
 
 # %%
 import os
@@ -353,23 +387,24 @@ print("times that a worker opened the file (once is enough):", max(opened) - dat
 # <details>
 # <summary>The line</summary>
 #
-# `if self.process != os.getpid():` opens once. With `if self.process is None:` the count is 0, because the workers use
-# the parent's file. Here the images are still right.
+# `if self.process != os.getpid():` opens the file once in each worker. With `if self.process is None:` the count is 0, because
+# the workers use the file that the parent has opened. The images are still right here, because pyarrow does not use the
+# offset.
 #
 # </details>
 #
 # ### How much leaves the disk?
 #
-# So far all reads came from the page cache, which is often smaller than a data set.
+# So far, all bytes came from the page cache. A real data set is often larger than the cache.
 #
-# > **Predict.** How many kB leave the disk for one image of 100 kB, through `get_batch` by OSFile with 64 rows per
+# > **Predict.** How many kB must the disk deliver for one image of 100 kB, if we use `get_batch` of an `OSFile` with 64 rows per
 # > batch: 100, 500 or 7,000?
 
 # %%
-guess = 500  # change me: kB for one image
+guess = None  # your guess: kB for one image
 
 # %% [markdown]
-# The folded cell drops the file from the cache, reads one image, and counts what the disk delivers.
+# The folded cell drops the file from the cache, reads one image, and counts the bytes that the disk delivers.
 
 # %% jupyter={"source_hidden": true}
 import shutil
@@ -392,7 +427,7 @@ def opened_and_cold(name, count, index, before=-1):
 
 
 kinds = dict(zip(names, (pa.OSFile, pa.memory_map, partial(arrow.open, access="pread"))))
-# Copies, since pages that the maps of section 3 hold are not dropped.
+# Copies of the files, since pages in use by the maps of section 3 cannot be dropped.
 copies = {count: shutil.copy(files[count], f"{setup.scratch}/cold-{count}.arrow") for count in (1, 64)}
 chosen = list({n // 64: n for n in order if n < len(samples) // 64 * 64}.values())  # the last batch is short
 paths = [source.root / source.manifest.path(index) for index in range(len(source.manifest))]
@@ -405,26 +440,26 @@ per_image[f"{names[2]}, 64 rows, next image"] = list(map(partial(opened_and_cold
 per_image = {name: [size / 1000 for size in sizes if size] for name, sizes in per_image.items()}
 if all(per_image.values()):
     whole, alone = (np.mean(per_image[name]) for name in (f"{names[0]}, 64 rows", "plain file"))
-    title = f"With 64 rows, get_batch by OSFile fetches on average {whole / alone:.0f} times the image"
+    title = f"With 64 rows per batch, OSFile fetches {whole / alone:.0f} times the image's size"
     how = {"note": "cold cache", "dots": "images", "base": "plain file", "groups": names, "log": True}
     show.figure(figures.bars(per_image, title, x="kB fetched from storage for one image", guess=guess, **how))
 else:
-    show.say("This file system does not say what it fetches, as those in memory and some on the network.")
+    show.say("This file system does not count what it fetches. File systems in memory and some network file systems do not.")
 
 # %% [markdown]
-# - *get_batch, OSFile* fetches the whole batch, 64 images for one.
-# - *get_batch, memory map* copies nothing, yet fetches the batch, up to the read-ahead limit.
-# - *Our reader* fetches the image. At the first one of a batch, Linux also reads ahead around header and labels.
+# - *get_batch, OSFile* fetches the whole batch, so it fetches 64 images for one.
+# - *get_batch, memory map* copies nothing, but Linux still fetches the batch, up to the read-ahead limit.
+# - *Our reader* fetches the image. For the first image of a batch, Linux also reads ahead around the header and the labels.
 #
 # You can now solve tasks 4 and 5 of [exercise 03](../exercises/03_pack_arrow.ipynb).
 
 # %% [markdown] id="killed" tags=["optional"]
 # ## 5 · Kill a pack, and trust what is there
 #
-# *Optional, 6 minutes.* A packing job may be killed at its time limit. The folded cell packs in another process, and
-# kills it as soon as bytes appear.
+# *Optional, 6 minutes.* A packing job may be killed when it reaches its time limit. The folded cell packs in another process,
+# and kills the process as soon as bytes appear.
 #
-# > **Predict.** What does a listing show afterwards: a short file, a damaged file, or nothing?
+# > **Predict.** What does a listing of the folder show afterwards: a short file, a damaged file, or nothing?
 
 # %% jupyter={"source_hidden": true}
 import subprocess
@@ -441,16 +476,16 @@ print("ended with", process.wait(), "- visible:", [p.name for p in out.parent.gl
 print("hidden:", [p.name for p in out.parent.glob(".*")])
 
 # %% [markdown]
-# The file grows inside a hidden folder, and gets its name when it is complete. So pack again:
+# The file grows in a hidden folder, and it appears under its name only when it is complete. After a kill, pack again:
 
 # %%
-out.unlink(missing_ok=True)  # in case this machine was quicker than the kill
+out.unlink(missing_ok=True)  # in case packing was faster than the kill
 pack(source, out, config)
 print(*sorted(path.name for path in out.parent.iterdir()))
 
 # %% [markdown]
-# Its *digest* is a list of hashes of its blocks. The folded cell flips one bit of the file. Then `verify` names the
-# samples of the damaged block:
+# Beside it is a file with its *digest*, a list of hashes of its blocks. The folded cell flips one bit of the packed file. Then
+# `verify` names the samples in the damaged block:
 
 # %% jupyter={"source_hidden": true}
 from smallfiles.pack import verify
@@ -466,30 +501,30 @@ print(verify(out).problems)
 # %% [markdown] id="exercise"
 # ## Exercise
 #
-# [Exercise 03](../exercises/03_pack_arrow.ipynb): build the Flickr30K file of section 1, leave no half file, read
-# captions without images, and feed a DataLoader.
+# [Exercise 03](../exercises/03_pack_arrow.ipynb): build the Flickr30K file of section 1, never leave half a file, read captions
+# without the images, and read the file with a DataLoader.
 
 # %% [markdown] id="cluster"
 # ## On the cluster
 #
-# Lustre often keeps a file on one *target* (a group of disks). To spread it over four (*striping*), run
-# `lfs setstripe -c 4 FOLDER` before writing; for ImageNet or many nodes 16, or -1 for all.
-# `slurm/submit SITE 03_pack_arrow -- DATA OUT` sets four unless you have, and runs such a command as a job:
+# Lustre often stores a file on one *target* (a group of disks). To spread a file over four targets (*striping*), run
+# `lfs setstripe -c 4 FOLDER` before you write into the folder. For ImageNet, or for many nodes, use 16, or -1 for all targets.
+# `slurm/submit SITE 03_pack_arrow -- DATA OUT` sets four if you have set nothing, and runs this command as a job:
 
 # %%
 show.command(config, "imagenet/train", "imagenet_train.arrow")
 
 # %% [markdown]
-# For unknown readers add `-O rows_per_batch=1`.
+# If you do not know which programs will read the file, add `-O rows_per_batch=1`.
 
 # %% [markdown] id="key-points"
 # ## Key points
 #
-# - Write one row per image, with `list<string>` for its captions.
+# - Write one row per image. `list<string>` stores all its captions.
 # - A batch from a memory map is a view, unless the file is compressed.
-# - `get_batch` asks for the whole batch: write one row per batch, or more for readers that call it once per batch.
+# - `get_batch` asks for the whole batch. Write one row per batch, or more if the readers call it once per batch.
 # - A `Dataset` opens the file in the process that reads.
-# - Trust a file that gets its name only when it is complete. A digest shows whether it has changed since.
+# - Trust a file that appears only when it is complete. Its digest shows whether it has changed since then.
 
 # %% [markdown] id="quiz"
 # ## Check yourself
@@ -500,20 +535,20 @@ show.command(config, "imagenet/train", "imagenet_train.arrow")
 # <details>
 # <summary>Answer</summary>
 #
-# **(c)**. Each image costs a copy of its batch, 100 MB: from memory that is 10 to 300 images per second, depending on
-# the machine. A map alone saves the copy, but `get_batch` still asks for the whole batch. (a) Workers would move these
-# bytes in parallel, and still waste them. (b) Compression makes it worse: the batch must then be unpacked, too.
+# **(c)**. For each image, the whole batch of 100 MB is copied. From memory, that allows 10 to 300 images per second, depending on
+# the machine. A memory map avoids the copy, but `get_batch` still asks for the whole batch. (a) More workers would copy these
+# bytes in parallel, and still waste them. (b) With compression, the batch must also be unpacked.
 #
 # </details>
 #
-# **2.** `batch.nbytes` says 7.5 MB, and the process has copied no image. How can that be? (a) The batch is a view of
-# the map. (b) The file is in the page cache. (c) Arrow reads in the background.
+# **2.** `batch.nbytes` says 7.5 MB, but the process has not copied any image. How is this possible? (a) The batch is a view of
+# the memory map. (b) The file is in the page cache. (c) Arrow reads in the background.
 #
 # <details>
 # <summary>Answer</summary>
 #
-# **(a)**. A view has a size without having been copied. (b) A cached file is still copied by `read`. (c) pyarrow only
-# tells Linux what it will need; pages that Linux fetches are not copied into the process.
+# **(a)**. A view has a size, although nothing was copied. (b) `read` also copies a file that is in the page cache. (c) pyarrow only
+# tells Linux what it will need. Linux may fetch pages, but it does not copy them into the process.
 #
 # </details>
 #
@@ -523,12 +558,13 @@ show.command(config, "imagenet/train", "imagenet_train.arrow")
 # <details>
 # <summary>Answer</summary>
 #
-# **(b)**. `pack` gives the name only to a complete file. (a) is too cautious. (c) A script that writes to the final
-# name leaves half a file under it. Half an Arrow file opens if an exception ended its writer, not if a kill did.
+# **(b)**. With `pack`, the file appears under this name only when it is complete, so (a) is too cautious. (c) A script that writes
+# to the final name may leave half a file there. Half an Arrow file can be opened if an exception ended the writer, but not if it
+# was killed.
 #
 # </details>
 
 # %% [markdown] id="next"
 # ## Next
 #
-# [04 · Pack samples into HDF5](04_pack_hdf5.ipynb) does the same with another format.
+# [04 · Pack samples into HDF5](04_pack_hdf5.ipynb) packs the same samples into another format.

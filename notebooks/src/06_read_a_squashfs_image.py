@@ -333,8 +333,8 @@ show.figure(figures.bars(costs, title, base="raw, python", **axis))
 # By default, `SquashFS` uses Python, unless only the library can unpack the file. `info()` says which back end reads, and why.
 # Files are always written with Python, because equal data must give equal bytes on every machine.
 #
-# A program that needs files, and that runs in a container, needs neither. Apptainer can bind a squashfs file into the
-# container as a folder ([manual](https://apptainer.org/docs/user/latest/bind_paths_and_mounts.html)):
+# A program that needs files can also run in a container. Apptainer binds a squashfs file into the container as a folder, so you
+# need not mount it yourself ([manual](https://apptainer.org/docs/user/latest/bind_paths_and_mounts.html)):
 #
 # ```bash
 # apptainer exec --mount type=bind,src=data.sqfs,dst=/data,image-src=/,ro image.sif python train.py /data

@@ -446,8 +446,8 @@ axes = {"x": "epochs read", "y": "seconds since the start", "marks": {"paid off"
 show.figure(figures.lines(lines, title, **axes, guess=guess, note=f"computed from medians of 3 runs{place.note}"))
 
 # %% [markdown]
-# The lines cross after about one epoch, as the bytes say. On a busy machine they cross elsewhere, because decoding and copying
-# then need much of the time.
+# The lines cross after about one epoch, as the bytes say. On a busy machine they may cross elsewhere, because the program then
+# also waits for a CPU.
 #
 # On a cluster, each random read also waits for an answer from a server. Then an epoch takes longer than the copy, and on one
 # node staging may pay off in less than an epoch. **Your turn:** set `wait_s = 0.002` above, and run the

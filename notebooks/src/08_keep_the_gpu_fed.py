@@ -228,7 +228,7 @@ figures.bars(megabytes, title, **axes, note="mean of 96 images")
 #   convert the whole batch later (`images.normalise`).
 #
 # Do fewer bytes also mean less time? The folded cell defines two clocks. The first one counts the processor time of each
-# stage, which other programs hardly change. The second one times how long it takes to send a batch.
+# stage, which other programs change little. The second one times how long it takes to send a batch.
 
 # %% jupyter={"source_hidden": true}
 import warnings

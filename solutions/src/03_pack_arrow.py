@@ -3,12 +3,12 @@
 #
 # A ★★☆ · 30 minutes, B ★★★ · 15 minutes · after [notebook 03](../notebooks/03_pack_arrow.ipynb)
 #
-# Flickr30K is 31,783 photographs with five captions each. A common first solution loses a caption, stores each
-# photograph five times, and reads gigabytes to get a few megabytes of text. Yours will do better. Part A (tasks 1 to 3)
-# builds the file, part B (tasks 4 and 5) reads it.
+# Flickr30K consists of 31,783 photographs with five captions each. People often pack it in a way that loses a caption, stores each
+# photograph five times, and reads gigabytes to get a few megabytes of text. You will do better. In part A (tasks 1 to 3)
+# you build the file. In part B (tasks 4 and 5) you read it.
 #
-# The data is a synthetic copy with the same traps. To use the real one, set `COURSE_DATA` to its folder before you
-# start the server; the second cell below then links 400 of its images.
+# The data is a synthetic copy with the same traps. To use the real data set, set `COURSE_DATA` to its folder before you
+# start the server. The second cell below then makes links to 400 of its images.
 
 # %% id="start"
 import sys
@@ -27,7 +27,7 @@ folder = nb03.practice_folder(setup.path(), setup.scratch / "part")
 # %% [markdown] id="look"
 # ## Look at the table
 #
-# `results.csv` is not an ordinary CSV file. Captions contain commas and quotes, `| ` separates the cells, and one row
+# `results.csv` is not an ordinary CSV file. Captions contain commas and quotes, the cells are separated by `| `, and one row
 # is broken. Find out how.
 
 # %% id="first"
@@ -41,8 +41,8 @@ lines[:4]
 # %% [markdown] id="task-captions"
 # ## Task 1 (part A): read the captions
 #
-# Return the captions of each image in the order of their numbers, without blanks around them. Repair the broken row,
-# wherever it is. A caption may contain a `|` itself. Six to ten lines:
+# Return the captions of each image in the order of their numbers, without blanks at both ends. Repair the broken row,
+# which may be anywhere. A caption may contain a `|`. You need six to ten lines:
 #
 # `read_captions(csv_file: Path) -> dict[str, list[str]]`
 
@@ -74,23 +74,23 @@ read
 # <details>
 # <summary>Hint 1: cut where it is safe</summary>
 #
-# No image name contains a `|`, so `name, rest = line.split("|", 1)` always works. The rest is a number, perhaps a `|`,
-# and the caption.
+# Image names never contain a `|`, so `name, rest = line.split("|", 1)` always works. The rest consists of a number, perhaps a
+# `|`, and the caption.
 #
 # </details>
 #
 # <details>
 # <summary>Hint 2: one pattern for good and broken rows</summary>
 #
-# `re.fullmatch(r"\s*(\d+)\s*\|?\s*(.*?)\s*", rest)` matches both: `\|?` is a bar that may be missing. Its two groups
-# are the number and the caption.
+# `re.fullmatch(r"\s*(\d+)\s*\|?\s*(.*?)\s*", rest)` matches both kinds of rows, because `\|?` is a bar that may be missing. Its
+# two groups are the number and the caption.
 #
 # </details>
 #
 # <details>
 # <summary>Hint 3: the order</summary>
 #
-# Keep a dictionary of number to caption for each image, and sort its numbers at the end.
+# For each image, keep a dictionary from number to caption. At the end, sort its numbers.
 #
 # </details>
 
@@ -132,32 +132,32 @@ written
 # <details>
 # <summary>Hint 1: find everything</summary>
 #
-# `next(folder.rglob("results.csv"))` takes one of the two copies of the table. `sorted(folder.rglob("*.jpg"),
-# key=lambda path: path.name)` returns the images by name.
+# `next(folder.rglob("results.csv"))` finds one of the two copies of the table. `sorted(folder.rglob("*.jpg"),
+# key=lambda path: path.name)` returns the images, sorted by name.
 #
 # </details>
 #
 # <details>
 # <summary>Hint 2: a record batch from rows</summary>
 #
-# `pa.RecordBatch.from_pylist(rows, schema=schema)` makes one from a list of dictionaries. Notebook 03 opens the file
-# with `pa.OSFile(str(out), "wb")` and the writer with `pa.ipc.new_file(file, schema)`, both in a `with`.
+# `pa.RecordBatch.from_pylist(rows, schema=schema)` makes a record batch from a list of dictionaries. Notebook 03 opens the file
+# with `pa.OSFile(str(out), "wb")`, and the writer with `pa.ipc.new_file(file, schema)`, both in a `with`.
 #
 # </details>
 #
 # <details>
 # <summary>Hint 3: some at a time</summary>
 #
-# 10 MB / 0.11 MB allows 90 rows. `for start in range(0, len(images), rows):` and `images[start : start + rows]`. The
-# last slice is shorter automatically.
+# 10 MB / 0.11 MB allows 90 rows. Write a loop `for start in range(0, len(images), rows):` over the slices
+# `images[start : start + rows]`. The last slice is shorter by itself.
 #
 # </details>
 
 # %% [markdown] id="half"
 # ## What an exception leaves
 #
-# The next cell writes three images of ten; the fourth cannot be read. What is left on the disk: nothing, a file that
-# does not open, or one that opens?
+# The next cell writes three images of ten, and fails to read the fourth. What remains on the disk: nothing, a file that
+# cannot be opened, or a file that can?
 
 # %% id="three-of-ten"
 def three_of_ten(out: Path) -> None:
@@ -178,9 +178,8 @@ except OSError as error:
 # %% [markdown] id="task-whole"
 # ## Task 3 (part A): leave no half file
 #
-# `write(path)` writes a file, and may fail at any point, or by Ctrl-C. Let it write under another name beside `out`.
-# Only a complete file gets the name `out`; return it. If `write` fails, remove its file and let the exception go on. Six
-# lines:
+# `write(path)` writes a file. It may fail at any point, also by Ctrl-C. Let it write under another name in the folder of `out`.
+# Only a complete file gets the name `out`, which you return. If `write` fails, remove its file, and let the exception pass:
 #
 # `write_whole(out: Path, write: Callable[[Path], object]) -> Path`
 
@@ -211,25 +210,24 @@ complete
 # <details>
 # <summary>Hint 1: two names in one folder</summary>
 #
-# `part = out.with_name(f".{out.name}.part")` is a name beside `out`. `part.replace(out)` gives the file its name in one
-# step, which works only within a file system.
+# `part = out.with_name(f".{out.name}.part")` is another name in the same folder. `part.replace(out)` renames the file in one
+# step. This works only within a file system.
 #
 # </details>
 #
 # <details>
 # <summary>Hint 2: also after Ctrl-C</summary>
 #
-# `KeyboardInterrupt` is no `Exception`. What stands in `finally:` runs in any case, and then the exception goes on.
-# `part.unlink(missing_ok=True)` is content if the file is gone.
+# `KeyboardInterrupt` is not an `Exception`. But the code in `finally:` runs in any case, and then the exception continues.
+# `part.unlink(missing_ok=True)` does not fail if there is no such file.
 #
 # </details>
 
 # %% [markdown] id="task-text"
 # ## Task 4 (part B): get the text without the images
 #
-# Return the captions of every image in a file like yours, as Python lists, without reading the images. The check counts
-# the bytes that your code copies and, where the system tells them, those that storage delivers. Columns may be in
-# another order. Four or five lines:
+# Return the captions of all images in a file like yours, as Python lists, without reading the images. The check counts the bytes
+# that your code copies, and those that storage delivers, where the system counts them. The columns may be in another order:
 #
 # `captions_of(arrow_file: Path) -> list[list[str]]`
 
@@ -254,39 +252,39 @@ text
 # <details>
 # <summary>Hint 1: which way of opening</summary>
 #
-# A memory map copies nothing, but from a cold disk Linux fetches the images all the same (notebook 03, section 4). An
-# `OSFile` reads what it is asked for: ask for one column.
+# A memory map copies nothing. But if the file is not in the cache, Linux fetches the images all the same (notebook 03, section
+# 4). An `OSFile` reads only what you ask for. So ask for one column.
 #
 # </details>
 #
 # <details>
 # <summary>Hint 2: one column</summary>
 #
-# `pa.ipc.open_file(file, options=pa.ipc.IpcReadOptions(included_fields=[2]))` reads the third column only. A reader
-# opened without options knows the number of yours: `reader.schema.get_field_index("captions")`.
+# `pa.ipc.open_file(file, options=pa.ipc.IpcReadOptions(included_fields=[2]))` reads only the third column. To find the number
+# of your column, open a reader without options: `reader.schema.get_field_index("captions")`.
 #
 # </details>
 #
 # <details>
 # <summary>Hint 3: lists</summary>
 #
-# `read_all()` joins all batches to a table, and `table["captions"].to_pylist()` makes Python lists of that column.
+# `read_all()` joins all batches into a table. `table["captions"].to_pylist()` makes Python lists of this column.
 #
 # </details>
 
 # %% [markdown] id="why"
 # ## Why not a class of your own
 #
-# Workers are separate processes. Unless they are forked (from Python 3.14 on they are not), they import classes and
-# functions from a module, and a class defined in a notebook is in no module: the workers end with `Can't get
-# attribute`, and the loader with `DataLoader worker exited unexpectedly`.
+# Workers are separate processes. Workers that are not forked (the default from Python 3.14 on) import classes and functions
+# from a module. A class that is defined in a notebook is not in a module. Then the workers end with `Can't get attribute`, and
+# the loader ends with `DataLoader worker exited unexpectedly`.
 
 # %% [markdown] id="task-loader"
 # ## Task 5 (part B): feed a training loop
 #
-# Return a `DataLoader` with two workers that returns every image in stored order, with its captions as padded numbers.
-# Use `CaptionDataset`, `Vocabulary` and `collate` from `helpers.captions`; the vocabulary holds all words that occur
-# at least twice in the file. Four to six lines:
+# Return a `DataLoader` with two workers. It returns all images in stored order, with their captions as padded numbers. Use
+# `CaptionDataset`, `Vocabulary` and `collate` from `helpers.captions`. The vocabulary contains all words that occur at least
+# twice in the file. You need four to six lines:
 #
 # `caption_loader(arrow_file: Path, batch_size: int) -> DataLoader`
 
@@ -315,24 +313,24 @@ loaded
 # <details>
 # <summary>Hint 1: the words</summary>
 #
-# `Vocabulary.build` takes one list of texts. Flatten the lists of your `captions_of`: `[text for captions in
-# captions_of(arrow_file) for text in captions]`. `min_count=2` leaves out words that occur once.
+# `Vocabulary.build` needs one list of texts. Join the lists of your `captions_of`: `[text for captions in
+# captions_of(arrow_file) for text in captions]`. With `min_count=2`, words that occur only once are skipped.
 #
 # </details>
 #
 # <details>
 # <summary>Hint 2: the loader</summary>
 #
-# `DataLoader(CaptionDataset(arrow_file, vocabulary), …)` needs `batch_size`, `num_workers` and `collate_fn=collate`;
-# without the last it would try to stack captions of different lengths.
+# `DataLoader(CaptionDataset(arrow_file, vocabulary), …)` needs `batch_size`, `num_workers` and `collate_fn=collate`. Without
+# `collate`, it would try to stack captions of different lengths.
 #
 # </details>
 
 # %% [markdown] id="use"
 # ## Put it together
 #
-# When all checks have passed, these cells pack the folder with your functions, take one batch from your loader, and let
-# the check open the file.
+# Once all checks have passed, the next cells pack the folder with your functions and get one batch from your loader. The check
+# opens the file.
 
 # %% id="all"
 solved = read and written and complete and text and loaded
