@@ -67,7 +67,7 @@ setup = start("00")
 # storage and the trained model, and the slowest part decides:
 #
 # 1. The **metadata server** finds and opens files. All users share it.
-# 2. The **data servers** read the bytes, from groups of disks that are called *targets*. All users share them, too.
+# 2. The **data servers** read the bytes from groups of disks, which are called *targets*. All users share them, too.
 # 3. The **CPUs** of the node decode images.
 # 4. The **GPUs** train.
 # 5. Your **quota** limits how many bytes and how many files you may store at all.

@@ -175,9 +175,9 @@ for suffix in suffixes:
     print(suffix, pack(setup.source(), out / f"train.{suffix}").files, "files")
 
 # %% [markdown]
-# An open in Python can be more than one request to the storage. Before the metadata server opens a file, it must find
-# the name in the folder, which is called a *look-up*. `slowfs` mounts a folder like a parallel file system and counts
-# every request.
+# One open in Python can cost more than one request to the storage. Before the metadata server opens a file, it must find
+# the name in the folder, which is called a *look-up*. `slowfs` mounts a folder with the latency of a parallel file system
+# and counts every request.
 #
 # > **Predict.** We open each format and read 100 images at random. How many look-ups and opens per image does the
 # > storage see for plain files? How many for an Arrow file?
@@ -285,9 +285,8 @@ show.figure(figure, alt=f"Three lines that rise steeply near full load. {title}.
 # %% [markdown] id="nodes" tags=["core"]
 # ## 4 · Draw the map of limits
 #
-# This is the map from [notebook 00](00_start_here.ipynb). Here you see how it is made, so that you can draw it for your
-# own storage. We assume these numbers, which are orders of magnitude (their source is in
-# `smallfiles/scaling/config.py`):
+# This is the map from [notebook 00](00_start_here.ipynb). Here you see how to draw it for your own storage. We assume
+# these numbers, which are orders of magnitude (`smallfiles/scaling/config.py` names their source):
 #
 # - The training is ImageNet: 1.3 million images of 110 kB. A node has 4 GPUs. Each GPU needs 64 images for a step of
 #   50 ms. It has 8 workers, and a worker needs 3 ms to decode an image.

@@ -182,8 +182,9 @@ rows = [f"| {name}{' (recorded)' * (name in gone)} | {text} |" for name, text in
 show.say("\n".join(["| my number | what it decides |", "|---|---|", *rows]))
 
 # %% [markdown]
-# The number is `08 cpu_ms`, multiplied by what a node needs. If the result is larger than the number of CPUs in your
-# node, loading limits you whatever the format is. Then decode less, or at a smaller size ([08](08_keep_the_gpu_fed.ipynb)).
+# The answer is `08 cpu_ms`: multiply it by the trees per second that a node needs. If the result is larger than the number
+# of CPUs in your node, decoding limits you, whatever the format is. [08](08_keep_the_gpu_fed.ipynb) shows how to decode
+# less.
 #
 # The first two lines tell you about one node that reads plain files. If files feed less than 100 % of one node, they
 # cannot feed 64.

@@ -81,7 +81,7 @@ quota_bytes, quota_inodes = 2_000_000_000_000, 3_000_000  # change me: your quot
 here = setup.filesystem
 imagenet = {"files": 1_331_167, "folders": 2_003, "bytes_of_a_copy": 155_000_000_000}
 if not verdict:
-    show.say("Solve the exercise first; then this cell uses your function.")
+    show.say("Solve the exercise first. Then this cell uses your function.")
 else:
     copies = copies_that_fit(here.free_bytes, here.inodes_free, **imagenet)
     quota = copies_that_fit(quota_bytes, quota_inodes, **imagenet)

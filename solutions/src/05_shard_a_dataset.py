@@ -172,7 +172,7 @@ places = [(rank, worker) for rank in range(2) for worker in range(3)]
 import webdataset as wds
 
 if not (dealt and shuffled and equal):
-    show.say("Solve the tasks first; then this cell reads with your functions.")
+    show.say("Solve the tasks first. Then this cell reads with your functions.")
 else:
     hands = [my_shards_in_epoch(shards, rank, 2, worker, 3, 0, 0) for rank, worker in places]
     read = [list(wds.WebDataset(hand, shardshuffle=False)) if hand else [] for hand in hands]

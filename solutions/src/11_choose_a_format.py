@@ -161,9 +161,9 @@ for name, project in check.PROJECTS.items() if chosen else ():
     way, hours = choice[name]
     found = simulate(project.work, project.storage, WAYS[way], project.nodes)
     total = (found.first_epoch_s + (project.epochs - 1) * found.epoch_s) / 3600
-    show.say(f"**{name}**, {way}: {hours:.2f} h by hand, {total:.2f} h simulated; the limit is {found.limit}.")
+    show.say(f"**{name}**, {way}: {hours:.2f} h by hand, {total:.2f} h simulated. The limit is {found.limit}.")
 if not chosen:
-    show.say("Solve the three tasks first; then this cell compares.")
+    show.say("Solve the three tasks first. Then this cell compares.")
 
 # %% [markdown] id="differ"
 # For which project do the two numbers differ most? Which part of the model does your estimate ignore?

@@ -222,7 +222,7 @@ defended
 from smallfiles import formats
 
 if not (found and whole and paid and defended):
-    show.say("Solve all tasks first; then this cell uses your functions.")
+    show.say("Solve all tasks first. Then this cell uses your functions.")
 else:
     counts = {name: len(ids) for name, ids in faults(delivery).items()}
     out = Path(tempfile.mkdtemp(dir=setup.scratch)) / "trees.arrow"
@@ -238,8 +238,9 @@ else:
     show.say(f"500,000 trees on 64 nodes of 32 CPUs, by epochs: **{ways}**.")
 
 # %% [markdown] id="ask"
-# With these numbers and 100 epochs, a copy is the shortest way. How many times as fast may the storage read before shards
-# become shorter? Write a factor. The cell accepts it if it is right within a fifth.
+# If the storage is slow enough, copies are the shortest way for 100 epochs. If it is fast enough, shards are. At how many
+# times its rate above does this change? Write the factor, which is below 1 on a slow CPU. The cell accepts it if it is right
+# within a fifth.
 
 
 
@@ -256,12 +257,12 @@ factor = max((1.1**n for n in range(-30, 50) if solved and way_at(1.1**n) == "st
 # factor = None  # change me: so many times `read_mb_s`
 # --8<-- end
 if not (found and whole and paid and defended) or factor is None:
-    show.say("Solve all tasks, and write a factor; then this cell tries it.")
+    show.say("Solve all tasks and write a factor. Then this cell tries it.")
 elif way_at(factor / 1.2) == "staged" and way_at(1.2 * factor) != "staged":
     above = way_at(1.2 * factor)
-    show.say(f"Right: up to about {factor:.1f} times the copy is the shortest, and above that {above}.")
+    show.say(f"Right: up to about {factor:.1f} times the rate, a copy is the shortest way, and above that {above}.")
 else:
-    show.say(f"At {factor:g} times the shortest is {way_at(factor)}; try a factor nearer to where that changes.")
+    show.say(f"At {factor:g} times, {way_at(factor)} is the shortest way. Try a factor nearer to the change.")
 
 # %% [markdown] id="ask-hints"
 # <details>
