@@ -25,7 +25,7 @@ SAID_BY = {
     "advise.py": ["train"],  # it writes that command
     "doctor.py": ["pack"],  # it speaks of what an extra brings to that command
     "profile": ["profile"],
-    "sources/annotations/moving.py": ["pack"],
+    "sources/annotations/boxes.py": ["pack"],
     "demo": ["demo"],
     "digests.py": ["verify"],
     "cli/failures.py": list(VERBS),

@@ -112,6 +112,10 @@ class TableReader(Reader):
         """Return the key of one sample."""
         return self._table().key(self._checked(index))
 
+    def unread(self) -> Sequence[Any]:
+        """Return the archives of members that belong to no field."""
+        return self._table().unread
+
     def added(self) -> dict[str, pa.Array]:
         """Return the values that were added later, over the memory of their files."""
         if self._added is None:

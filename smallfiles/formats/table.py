@@ -177,6 +177,8 @@ class SampleTable(ABC):
     format = ""
     outlives_fork = False
     """Whether forked workers keep the table of their parent: nothing in it belongs to one process."""
+    unread: Sequence[Any] = ()
+    """Archives of members that belong to no field."""
     in_stored_order = True
     """Whether blobs lie in the order of the samples."""
 

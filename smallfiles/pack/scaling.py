@@ -25,8 +25,7 @@ from smallfiles.pack.config import Scaling
 from smallfiles.pack.reading import Scale, changed
 from smallfiles.samples import Buffer, ByteStore
 from smallfiles.sources import Source
-from smallfiles.sources.annotations.boxes import picture_size
-from smallfiles.sources.annotations.moving import moved, moving
+from smallfiles.sources.annotations.boxes import moved, moving, picture_size
 from smallfiles.sources.packed import PIXELS
 
 _HEADER_BYTES = 128

@@ -33,7 +33,7 @@ from smallfiles.pack.scaling import as_pixels
 from smallfiles.progress import plural, progress
 from smallfiles.samples import Buffer, Reader
 from smallfiles.sources import Source
-from smallfiles.sources.annotations.moving import moved
+from smallfiles.sources.annotations.boxes import moved
 from smallfiles.sources.packed import PIXELS, resize_of
 from smallfiles.storage import answered
 

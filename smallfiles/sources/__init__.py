@@ -7,6 +7,15 @@ r"""Where manifests and bytes come from: trees, archives, tables and synthetic c
 
 `from_dataset` reads a data set of torchvision, of Hugging Face, or an object with `len` and `[i]`.
 
+    detection   recognises a path by the names in its first folders, and calls one reader
+    listers     scanning (folders), tarball (tar, zip, squashfs), tables (rows that name files),
+                inline (rows that hold files), packed (what `pack` wrote)
+    rules       tables and roles (a table names the samples), `manifest.class_folders` (folders are classes
+                and splits), pairing (files with one stem are one sample)
+    adapters    imagenet, flickr30k and annotations (COCO, YOLO, Pascal VOC) return samples of the same lists
+    record      `source_of` is the last step of all readers: it makes the manifest, and `declarations` refuses
+                other files that name the samples
+
 The trap: a guess may be wrong, so `kind` and `notes` state every guess. Notebook 02 teaches it.
 """
 

@@ -201,14 +201,18 @@ class DatasetStore(NamedStore):
     """
 
     made_from = "the data set"
+    of_process = ("_lookup", "_lock")
 
     def __init__(
         self, items: _Items, names: pa.StringArray, targets: pa.Array, sizes: np.ndarray, hashes: np.ndarray
     ) -> None:
         self._items, self._keys, self._targets = items, names, targets
         self._sizes, self._hashes = sizes, hashes
-        self._lock = threading.Lock()
         super().__init__(Path())
+
+    def _begin(self) -> None:
+        super()._begin()
+        self._lock = threading.Lock()
 
     def _names(self) -> pa.StringArray:
         return self._keys
@@ -233,12 +237,6 @@ class DatasetStore(NamedStore):
     def describe(self) -> str:
         """`data set CIFAR10`."""
         return _name_of(self._items.dataset)
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {**super().__getstate__(), "_lock": None}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state, _lock=threading.Lock())
 
 
 def _refuse_transforms(dataset: Any) -> None:

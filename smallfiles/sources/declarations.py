@@ -314,7 +314,7 @@ def _flags(files: Files, kept: pa.StringArray, name: str) -> list[str]:
     path = files.where / name
     try:
         dialect = dialect_of(path, ())
-        rows = [row for _, row in islice(rows_of(path, dialect), _ROWS)]
+        rows = [row for _, row in islice(rows_of(path, dialect.delimiter, dialect.quoting), _ROWS)]
     except (SmallfilesError, ValueError):
         return []
     names = _Names.of(kept, (_base(cell) for row in rows for cell in row))

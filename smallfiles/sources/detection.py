@@ -27,7 +27,7 @@ from smallfiles.options import option, words
 from smallfiles.samples import ByteStore
 from smallfiles.sources import annotations as boxes
 from smallfiles.sources import flickr30k, folder, imagenet, inline, packed, tables, tarball
-from smallfiles.sources.record import Source
+from smallfiles.sources.record import Source, refuse_other_split
 from smallfiles.sources.scanning import Look, unlistable
 from smallfiles.sources.stores import FolderStore
 from smallfiles.sources.table_files import is_table
@@ -107,7 +107,7 @@ class ManifestConfig(SourceOptions):
 
 _FOLDERS: dict[str, tuple[_Load, str, Callable[[Look, SourceOptions], object]]] = {
     "imagenet": (imagenet.load, "", lambda look, _: imagenet.recognises(look)),
-    "flickr30k": (flickr30k.load, "", lambda look, _: flickr30k.recognises(look)),
+    "flickr30k": (flickr30k.load, "", lambda look, _: look.find(flickr30k.FILES)),
     "boxes": (boxes.load, r"(?im)\.(json|xml)$|^labels$|^voc", boxes.recognises),
     "tarball": (tarball.load_folder, r"(?m)\.(tar|zip)$", lambda look, _: tarball.archives_in(look.path)),
     "folder": (folder.load, "", lambda look, _: True),
@@ -203,12 +203,7 @@ def _from_manifest(path: Path, root: Path | None, options: SourceOptions) -> Sou
     """Read a manifest and find its bytes: in `root`, or where its hint points, or next to it."""
     options.refuse_unsupported("a manifest", path)
     manifest = Manifest.load(path)
-    if options.split not in (None, manifest.split):
-        raise SourceError(
-            f"the manifest {path} is of split {manifest.split!r}, and {options.split!r} was requested",
-            expected="the manifest of this split",
-            next_step="Give that one, or no split",
-        )
+    refuse_other_split(path, manifest.split, options.split, "manifest")
     root = root if root is not None else _hinted(path, manifest.root_hint)
     if not root.exists():
         raise SourceError(

@@ -38,20 +38,13 @@ ALL = "all"
 CSV = "results.csv"
 TOKEN = "results_20130124.token"
 KARPATHY = "dataset_flickr30k.json"
-_FILES = (TOKEN, CSV, KARPATHY)
+FILES = (TOKEN, CSV, KARPATHY)
 _HEADER = "image_name| comment_number| comment"
 _LOST_DELIMITER = re.compile(r"(?P<image>[^|]+)\|\s*(?P<number>\d+)\s+(?P<comment>\S.*)")
 _TOKEN_LINE = re.compile(r"[^\t|]+#\d+\t")
 _NO_CAPTION = frozenset({"", "nan"})
-_DEPTH = 3
-_MANY = 8
 
 _Row: TypeAlias = tuple[str, int, str]  # image, number of the caption, caption
-
-
-def recognises(look: Look) -> bool:
-    """Whether a folder contains one of the caption files, at most a few levels deep."""
-    return bool(_find(look))
 
 
 def load(path: Path, options: SourceOptions) -> Source:
@@ -115,30 +108,17 @@ def _image_folder(tree: Tree) -> tuple[Tree, Notes]:
     return chosen, tuple(notes)
 
 
-def _find(look: Look) -> list[Path]:
-    """Caption files in a folder and below it, least deep first; trees of classes are not searched."""
-    found, level = list[Path](), [""]
-    for _ in range(_DEPTH + 1):
-        listed = {below: look.at(below) for below in level}
-        found += [
-            look.path / below / name for below in level for name in _FILES if name in listed[below].files
-        ]
-        folders = ((below, each.folders) for below, each in listed.items() if len(each.folders) <= _MANY)
-        level = [f"{below}/{name}".lstrip("/") for below, names in folders for name in names]
-    return found
-
-
 def _caption_files(
     path: Path, images: Path, options: SourceOptions
 ) -> tuple[Path, Path | None, list[Path], Notes]:
     """The file of captions (Karpathy's split if there is no other), the split file, others, and notes."""
     start = options.labels or path
-    found = [start] if start.is_file() else _find(Look(start, options.ignore))
+    found = [start] if start.is_file() else Look(start, options.ignore).find(FILES)
     if start.name == KARPATHY:
-        found += _find(Look(path, options.ignore))
+        found += Look(path, options.ignore).find(FILES)
     if options.labels is None:
         above = path.absolute().parents[:2]
-        found += [folder / name for folder in above for name in _FILES if (folder / name).is_file()]
+        found += [folder / name for folder in above for name in FILES if (folder / name).is_file()]
     splits = next((file for file in found if file.name == KARPATHY), None)
     texts = sorted((file for file in found if file.name != KARPATHY), key=lambda file: file.name != TOKEN)
     captions = texts[0] if texts else splits

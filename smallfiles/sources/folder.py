@@ -32,7 +32,6 @@ from smallfiles.sources import declarations, record
 from smallfiles.sources.pairing import Partners
 from smallfiles.sources.pairing import find as find_partners
 from smallfiles.sources.record import Samples, Source
-from smallfiles.sources.roles import given_first
 from smallfiles.sources.scanning import (
     Notes,
     Tree,
@@ -65,20 +64,18 @@ def load(path: Path, options: SourceOptions) -> Source:
     """
     options.refuse_unsupported("class folders", path)
     tree, taken, notes = find_samples(path, options)
-    files = replace(record.files_of(tree, taken), declared=options.suffixes != IMAGE_SUFFIXES)
+    files = record.files_of(tree, options)
     partners = find_partners(path, tree, taken)
     if partners is not None:
         return _with_partners(tree, files, partners, taken, notes)
     record.refuse_if_strict(tree.notes(), taken, path)
     found = _labelled(files, taken)
-    used = (
-        files.others.filter(pc.ends_with(files.others, _ANNOTATIONS)).to_pylist() if found.annotated else []
-    )
+    annotations = files.others.filter(pc.ends_with(files.others, _ANNOTATIONS)).to_pylist()
     notes += found.notes
     if found.classes and not found.annotated:
         listed = first_few(found.classes)
         notes += (f"{plural(len(found.classes), 'class', 'classes')} from the names of folders: {listed}",)
-    return _source(files, files.samples, found, taken, notes + tree.notes(), used=used)
+    return _source(files, found, taken, notes + tree.notes(), used=annotations if found.annotated else ())
 
 
 def _with_partners(
@@ -105,7 +102,7 @@ def _with_partners(
     record.refuse_if_strict(tree.notes(), options, path)
     files = replace(files, samples=partners.firsts, others=tree.other_paths())
     more = {"metas": metas, **partners.blobs}
-    return _source(files, partners.firsts, found, options, notes + tree.notes(), more)
+    return _source(files, found, options, notes + tree.notes(), more)
 
 
 def labels_of(files: Files, options: SourceOptions) -> Labelled:
@@ -121,7 +118,6 @@ def labels_of(files: Files, options: SourceOptions) -> Labelled:
 
 def _source(
     files: Files,
-    names: pa.StringArray,
     found: Labelled,
     options: SourceOptions,
     notes: Notes,
@@ -140,9 +136,10 @@ def _source(
         "classes": found.classes,
         "metas": None if metas is None else _texts_in(files.where, metas),
         "blobs": blobs,
-        "first": given_first("image", options),
+        "first": record.given_first("image", options),
     }
-    return record.source_of(files, Samples(names.take(rows), "folder", columns, notes, used=used), options)
+    samples = Samples(files.samples.take(rows), "folder", columns, notes, used=used)
+    return record.source_of(files, samples, options)
 
 
 def _texts_in(root: Path, files: pa.StringArray) -> pa.StringArray:
@@ -259,8 +256,13 @@ def no_images(tree: Tree, options: SourceOptions) -> SourceError:
     """The error for a tree without samples."""
     left = [name for folder in tree.folders for name in folder.left]
     more = f" (not followed: {first_few(left)})" if left else ""
+    return no_samples(tree.root, tree.contents() + more, options)
+
+
+def no_samples(where: Path, contents: str, options: SourceOptions) -> SourceError:
+    """The error for a source without samples."""
     return SourceError(
-        f"{tree.root} is no data set: it holds {tree.contents()}{more}",
+        f"{where} is no data set: it holds {contents}",
         expected=f"files ending in {', '.join(options.suffixes)}",
         next_step="Check the path, or name the suffixes of your samples (--suffix)",
     )

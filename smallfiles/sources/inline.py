@@ -22,7 +22,6 @@ from contextlib import suppress
 from dataclasses import dataclass
 from itertools import accumulate, islice
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -41,7 +40,7 @@ from smallfiles.progress import plural, progress
 from smallfiles.samples import ByteStore
 from smallfiles.sources import declarations, table_files, tables
 from smallfiles.sources.packed import BLOB_MARK
-from smallfiles.sources.record import Samples, Source, chosen_split, left_out, refuse_if_strict
+from smallfiles.sources.record import Source, left_out, of_split, refuse_if_strict
 from smallfiles.sources.roles import roles_inside, says_files
 from smallfiles.sources.scanning import Notes
 from smallfiles.sources.stores import NamedStore
@@ -96,12 +95,9 @@ def find(path: Path, split: str | None, columns: Sequence[str] | None = None) ->
             return None
     if not inside:
         return None
-    splits: dict[str, list[Path]] = {}
-    for file in files:
-        splits.setdefault(_split_of(file, path), []).append(file)
-    name, canonical, notes = chosen_split(sorted(splits), split, path)
-    _refuse_missing(splits[name], path)
-    return Found(path, tuple(splits[name]), inside, canonical, notes)
+    chosen, _, canonical, notes = of_split(files, lambda file: _split_of(file, path), split, path)
+    _refuse_missing(chosen, path)
+    return Found(path, tuple(chosen), inside, canonical, notes)
 
 
 def open_store(found: Found, manifest: Manifest) -> ByteStore:
@@ -144,7 +140,6 @@ def load(found: Found, options: SourceOptions) -> Source:
             name: further_paths(keys, found.columns.index(spec), suffixes[spec])
             for name, spec in roles.blobs.items()
         },
-        found.root,
         sizes=inside[roles.image].sizes,
         split=found.split,
         classes=_class_names(path, roles.target),
@@ -154,8 +149,7 @@ def load(found: Found, options: SourceOptions) -> Source:
     used = [file.relative_to(found.root).as_posix() for file in _tables_in(found.root)]
     others = declarations.names_beside(found.root, used, options)
     files = Files(found.root, keys, others, store=store, labels_flag="")
-    about = Samples(keys, "table with files inside", {})
-    return tables.source_of_rows(rows, options, (*found.notes, *notes), files, about)
+    return tables.source_of_rows(rows, files, "table with files inside", options, (*found.notes, *notes))
 
 
 @dataclass(frozen=True)
@@ -352,13 +346,14 @@ class RowStore(NamedStore):
     """
 
     kind, made_from = "table", "these files"
+    of_process = ("_lookup", "_lock", "_groups", "_kept", "_ends", "_keys")
 
     def __init__(self, root: Path, files: Sequence[Path], columns: Sequence[str], first: str) -> None:
         self._files, self._columns, self._first = tuple(files), tuple(columns), first
         super().__init__(root)
-        self._begin()
 
     def _begin(self) -> None:
+        super()._begin()
         self._lock = threading.Lock()
         self._groups: list[table_files.Group] = []
         self._kept: OrderedDict[tuple[int, str], pa.ChunkedArray] = OrderedDict()
@@ -412,11 +407,3 @@ class RowStore(NamedStore):
         except OSError:
             return None  # reading says why
         return sum(each.st_size for each in states), max(each.st_mtime_ns for each in states)
-
-    def __getstate__(self) -> dict[str, Any]:
-        names = ("_lock", "_groups", "_kept", "_ends", "_keys")
-        return {name: value for name, value in super().__getstate__().items() if name not in names}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state)
-        self._begin()

@@ -27,8 +27,8 @@ from smallfiles.fields import further_files, name_problem
 from smallfiles.folders import IMAGE_SUFFIXES, SourceOptions
 from smallfiles.formats import provenance
 from smallfiles.formats.files import MANIFEST
+from smallfiles.formats.reader import TableReader
 from smallfiles.formats.tar.archive import Archive
-from smallfiles.formats.tar.reader import TarTable
 from smallfiles.formats.tar.streams import compression_of
 from smallfiles.manifest import Manifest
 from smallfiles.manifest.document import FORMAT
@@ -36,7 +36,7 @@ from smallfiles.manifest.listing import Files
 from smallfiles.progress import plural
 from smallfiles.samples import UNLABELLED, Blob, Buffer, Reader
 from smallfiles.sources import declarations
-from smallfiles.sources.record import Source
+from smallfiles.sources.record import Source, refuse_other_split
 from smallfiles.sources.stores import FolderStore, NamedStore
 from smallfiles.sources.tarball import TarStore
 
@@ -129,12 +129,7 @@ def load(path: Path, format: str, options: SourceOptions) -> Source:
     about = reader.info()
     record = about.get("provenance") or {}
     schema = record.get("schema", {})
-    if options.split is not None and schema.get("split", options.split) != options.split:
-        raise SourceError(
-            f"{path} holds the split {schema['split']!r}, and {options.split!r} was requested",
-            expected="the packed file of this split",
-            next_step="Give that one, or no split",
-        )
+    refuse_other_split(path, schema.get("split", options.split), options.split, "packed file")
     with summary_of(path):
         manifest = _manifest(reader, schema, options.split)
     notes: tuple[str, ...] = ()
@@ -153,8 +148,8 @@ def load(path: Path, format: str, options: SourceOptions) -> Source:
     source = Source(manifest, store, f"packed {format}", notes, path, *more)
     if not (format == "tar" and path.is_dir()):
         return source
-    table = getattr(reader, "_table", lambda: None)()
-    return with_names_beside(source, (), options, table.shards.others if isinstance(table, TarTable) else ())
+    unread = reader.unread() if isinstance(reader, TableReader) else ()
+    return with_names_beside(source, (), options, unread)
 
 
 def with_names_beside(

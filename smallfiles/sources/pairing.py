@@ -49,7 +49,7 @@ from smallfiles.manifest.signs import NEGATIONS, PAIRS, PART_OF_STEM, PARTS, WHO
 from smallfiles.progress import plural
 from smallfiles.sources.record import FIELDS_FLAG, left_out
 from smallfiles.sources.roles import filled, parts_of
-from smallfiles.sources.scanning import Folder, Tree
+from smallfiles.sources.scanning import Tree
 
 Rows = npt.NDArray[np.intp]
 
@@ -188,10 +188,6 @@ def find(path: Path, tree: Tree, options: SourceOptions) -> Partners | None:
     return None
 
 
-def _has_data(folder: Folder) -> bool:
-    return any(name[name.rfind(".") :].lower() in DATA_SUFFIXES for name in folder.others)
-
-
 def _data_files(tree: Tree) -> pa.StringArray:
     """The files of a tree that are no samples by their suffix, but may be files of samples: arrays, say."""
     others = tree.other_paths()
@@ -313,11 +309,10 @@ def _side_by_side(tree: Tree, files: pa.StringArray) -> _Parts | None:
 
 def _twins(tree: Tree, files: pa.StringArray) -> _Parts | None:
     """Folders such as `images/` and `masks/` beside each other, with files of the same stems."""
-    found = sites([folder.prefix for folder in tree.folders if folder.files or _has_data(folder)])
-    if not found:
-        return None
     encoded = folders_of(files).dictionary_encode()
     paths = encoded.dictionary.to_pylist()
+    if not (found := sites(paths)):
+        return None
     places = [place(path, found) for path in paths]
     homes = {path[: path.rstrip("/").rfind("/") + 1] for path, (_, field) in found.items() if not field}
     outside = (path for path, (above, _) in zip(paths, places, strict=True) if above is None)

@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 import pyarrow as pa
 
 from smallfiles.errors import SourceError, first_few
+from smallfiles.fields import name_problem
 from smallfiles.folders import IMAGE_SUFFIXES, SourceOptions, canonical_split, choose_split, data_suffix
 from smallfiles.manifest import Manifest
 from smallfiles.manifest.class_folders import own_split
@@ -87,21 +88,37 @@ def chosen_split(found: Iterable[str], wanted: str | None, where: Path) -> tuple
 
 
 def of_split(
-    things: Iterable[_Thing], split_of: Callable[[_Thing], str], options: SourceOptions, where: Path
+    things: Iterable[_Thing], split_of: Callable[[_Thing], str], wanted: str | None, where: Path
 ) -> tuple[list[_Thing], str, str, Notes]:
     """Return the things of the chosen split, and what `chosen_split` returns.
 
     Args:
         things: Files or folders.
         split_of: Returns the split of one, as it is spelled there; empty if it belongs to none.
-        options: With the requested split.
+        wanted: The requested split, or None.
         where: The source.
     """
     named: dict[str, list[_Thing]] = {}
     for thing in things:
         named.setdefault(split_of(thing), []).append(thing)
-    name, split, notes = chosen_split(sorted(named), options.split, where)
+    name, split, notes = chosen_split(sorted(named), wanted, where)
     return named.get(name, []), name, split, notes
+
+
+def refuse_other_split(where: Path, own: str | None, wanted: str | None, what: str) -> None:
+    """Raise SourceError if a manifest or packed file is of another split than the requested one."""
+    if wanted not in (None, own):
+        raise SourceError(
+            f"{where} is of split {own!r}, and {wanted!r} was requested",
+            expected=f"the {what} of this split",
+            next_step="Give that one, or no split",
+        )
+
+
+def given_first(name: str, options: SourceOptions) -> str:
+    """The name of the first file's field if `--field` gave it and a field can have it, else nothing."""
+    given = name in (text.partition("=")[0] for text in options.columns)
+    return name if given and not name_problem(name) else ""
 
 
 def with_data_suffix(options: SourceOptions, counts: Mapping[str, int]) -> tuple[SourceOptions, Notes]:

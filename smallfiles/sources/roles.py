@@ -207,12 +207,6 @@ def given_fields(names: Sequence[str], path: Path, options: SourceOptions) -> di
     return dict(pairs)
 
 
-def given_first(name: str, options: SourceOptions) -> str:
-    """The name of the first file's field if `--field` gave it and a field can have it, else nothing."""
-    given = name in (text.partition("=")[0] for text in options.columns)
-    return name if given and not name_problem(name) else ""
-
-
 def _field(text: str) -> tuple[str, str]:
     name, equals, spec = text.partition("=")
     if not (name and equals and spec):
@@ -232,13 +226,20 @@ def _unclear(options: SourceOptions, what: str, expected: str) -> UsageError:
 
 def _is_of_files(table: pa.Table, name: str, spec: str, root: Path) -> bool:
     """Whether a field is one of files: a template, or texts that end like files or name some."""
-    if "{" in spec or name == "image":
-        return True
-    texts = table.column(spec)
+    return (
+        "{" in spec
+        or name == "image"
+        or any(text.lower().endswith(FILE_SUFFIXES) or _is_file(root, text) for text in _texts(table, spec))
+    )
+
+
+def _texts(table: pa.Table, name: str) -> list[str]:
+    """The first texts of a column; none of another type."""
+    texts = table.column(name)
     if not pa.types.is_string(texts.type):
-        return False
-    known = texts.slice(0, 100 * _LOOKED_AT).drop_null().slice(0, _LOOKED_AT).to_pylist()
-    return any(text.lower().endswith(FILE_SUFFIXES) or _is_file(root, text) for text in known)
+        return []
+    known: list[str] = texts.slice(0, 100 * _LOOKED_AT).drop_null().slice(0, _LOOKED_AT).to_pylist()
+    return known
 
 
 def _is_file(root: Path, text: str) -> bool:
@@ -251,10 +252,7 @@ def _is_file(root: Path, text: str) -> bool:
 
 def names_files(table: pa.Table, name: str, root: Path) -> bool:
     """Return whether the texts of a column, as far as we look, are paths of files that exist."""
-    texts = table.column(name)
-    if not pa.types.is_string(texts.type):
-        return False
-    known = texts.slice(0, 100 * _LOOKED_AT).drop_null().slice(0, _LOOKED_AT).to_pylist()
+    known = _texts(table, name)
     return bool(known) and all(_is_file(root, text) for text in known)
 
 

@@ -40,6 +40,8 @@ ANNOTATIONS = "annotations"
 
 _IN_FLIGHT = 32
 _STATS_AT_ONCE = 512
+_DEPTH = 3
+_MANY = 8
 _Item = TypeVar("_Item")
 _Result = TypeVar("_Result")
 _HOPS_INSIDE = 1
@@ -145,31 +147,22 @@ def _joined(listed: Iterable[tuple[str, list[str]]]) -> pa.StringArray:
     return pa.concat_arrays([column([], pa.string()), *chunks])
 
 
-def walk(
-    root: Path,
-    suffixes: Sequence[str],
-    *,
-    below: str = "",
-    follow_links: bool = False,
-    ignore: Sequence[str] = (),
-) -> Tree:
+def tree_of(root: Path, options: SourceOptions, below: str = "") -> Tree:
     """List a tree with many listings in flight; the result does not depend on timing.
 
     Args:
         root: A folder.
-        suffixes: Which files are samples, lower case with the dot.
+        options: With the suffixes of samples, with what is ignored, and whether links may lead out.
         below: Begin at this folder; paths are relative to it.
-        follow_links: Also follow links that lead out of the root.
-        ignore: Patterns of what is left out; see `is_ignored`.
 
     Raises:
         SourceError: A folder cannot be listed, a name is not portable (not UTF-8, a line break), a link leads
             out of the root, or a folder has nothing but links that lead nowhere.
     """
-    links.Boundary(root, follow_links=follow_links).check(below)
-    start = root / below if below else root
+    links.Boundary(root, follow_links=options.follow_links).check(below)
+    start, real = root / below if below else root, os.path.realpath(root)
     remember(root)
-    lister = _Lister(start, os.path.realpath(root), tuple(suffixes), follow_links, tuple(ignore), below)
+    lister = _Lister(start, real, options.suffixes, options.follow_links, options.ignore, below)
     found: list[Folder] = []
     with ReadingPool(_IN_FLIGHT, "walk") as pool:
         level = [("", 0)]
@@ -186,12 +179,6 @@ def walk(
     left = [name for folder in found for name in folder.left]
     links.refuse_lost_folders(start, left, lambda path: any(each.startswith(f"{path}/") for each in filled))
     return Tree(start, tuple(found))
-
-
-def tree_of(root: Path, options: SourceOptions, below: str = "") -> Tree:
-    """List a tree as the user wishes; see `walk`."""
-    links, ignore = options.follow_links, options.ignore
-    return walk(root, options.suffixes, below=below, follow_links=links, ignore=ignore)
 
 
 def list_folder(path: Path, ignore: Sequence[str] = (), below: str = "") -> Folder:
@@ -215,6 +202,18 @@ class Look:
         if below not in self._listed:
             self._listed[below] = list_folder(self.path / below, self.ignore, below)
         return self._listed[below]
+
+    def find(self, names: Sequence[str]) -> list[Path]:
+        """Return the files of these names, least deep first; trees of classes are not searched."""
+        found, level = list[Path](), [""]
+        for _ in range(_DEPTH + 1):
+            listed = {below: self.at(below) for below in level}
+            found += [
+                self.path / below / name for below in level for name in names if name in listed[below].files
+            ]
+            folders = ((below, each.folders) for below, each in listed.items() if len(each.folders) <= _MANY)
+            level = [f"{below}/{name}".lstrip("/") for below, names_of in folders for name in names_of]
+        return found
 
     def splits(self) -> list[str]:
         """Return the folders that are named after splits."""

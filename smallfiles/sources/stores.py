@@ -142,11 +142,16 @@ class NamedStore:
     """
 
     kind, made_from, sequential = "file", "this file", False
+    of_process: tuple[str, ...] = ("_lookup",)
+    """What each process has of its own, from `_begin`."""
 
     def __init__(self, path: Path) -> None:
         self.path = path.absolute()
-        self._lookup: Lookup | None = None
         self._state = self._state_of_file()
+        self._begin()
+
+    def _begin(self) -> None:
+        self._lookup: Lookup | None = None
 
     def _names(self) -> pa.StringArray:
         raise NotImplementedError
@@ -209,7 +214,11 @@ class NamedStore:
         return f"{type(self).__name__}({str(self.path)!r})"
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_lookup": None}
+        return {name: value for name, value in self.__dict__.items() if name not in self.of_process}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._begin()
 
 
 class Lookup:

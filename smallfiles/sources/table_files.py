@@ -525,13 +525,8 @@ def _other_encoding(path: Path, what: str, guess: str, name: str) -> SourceError
     return SourceError(what, expected="text in UTF-8", next_step=f"Convert it. {guess}{command}")
 
 
-def rows_of(path: Path, dialect: Dialect) -> Iterator[tuple[int, list[str]]]:
+def rows_of(path: Path, delimiter: str, quoting: bool, end: str = "\n") -> Iterator[tuple[int, list[str]]]:
     """Yield the rows of a text table, the header too, each with the number of its last line."""
-    return _rows(path, dialect.delimiter, dialect.quoting, "\n")
-
-
-def _rows(path: Path, delimiter: str, quoting: bool, end: str) -> Iterator[tuple[int, list[str]]]:
-    """The rows that are not empty, each with the number of its last line."""
     csv.field_size_limit(LONGEST_LINE_BYTES)
     with path.open(encoding="utf-8-sig", newline=end) as file:
         reader = csv.reader(
@@ -549,7 +544,7 @@ def _rows(path: Path, delimiter: str, quoting: bool, end: str) -> Iterator[tuple
 def _shape(path: Path, delimiter: str, quoting: bool, end: str) -> _Shape:
     columns = count = 0
     try:
-        for line, row in _rows(path, delimiter, quoting, end):
+        for line, row in rows_of(path, delimiter, quoting, end):
             columns = columns or len(row)
             if len(row) != columns:
                 return _Shape(
@@ -583,7 +578,7 @@ def _quoting(path: Path, delimiter: str, plain: _Shape, quoted: _Shape, end: str
             expected="quotes that enclose whole cells, or no quote at the beginning of a cell",
             next_step="Write it as JSON Lines (.jsonl, one object per row), where quotes are clear",
         )
-    both = zip_longest(_rows(path, delimiter, True, end), _rows(path, delimiter, False, end))
+    both = zip_longest(rows_of(path, delimiter, True, end), rows_of(path, delimiter, False, end))
     cells = sum(a != b for one, other in both for a, b in zip(one[1], other[1], strict=True))
     return True, f"{plural(cells, 'cell')} would differ without quoting" if cells else ""
 

@@ -13,7 +13,7 @@ So unmatched rows and files are counted and named. docs/recipes.md has an exampl
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -79,7 +79,6 @@ class Rows:
         roles: What these are.
         keys: Path of the first file of each row, null without one.
         blobs: Paths of its further files, null without one.
-        root: What these are relative to.
         others: The tables of other splits.
         sizes: Bytes of each first file, if they are known already.
         split: Of all rows, if it is known already.
@@ -92,7 +91,6 @@ class Rows:
     roles: Roles
     keys: pa.Array
     blobs: Mapping[str, pa.Array]
-    root: Path
     others: tuple[Path, ...] = ()
     sizes: pa.Array | None = None
     split: str | None = None
@@ -114,9 +112,9 @@ def load(path: Path, options: SourceOptions) -> Source:
     paths = _complete(_paths(table, roles.image, path), path)
     with summary_of(path):
         keys = path_column(paths)
-    rows = Rows(path, table, roles, keys, _blobs(table, roles, path), root)
+    rows = Rows(path, table, roles, keys, _blobs(table, roles, path))
     store = FolderStore(root, follow_links=options.follow_links)
-    return source_of_rows(rows, options, notes, Files(root, keys, store=store), Samples(keys, "table", {}))
+    return source_of_rows(rows, Files(root, keys, store=store), "table", options, notes)
 
 
 def find_metadata(look: Look, options: SourceOptions) -> Metadata | None:
@@ -198,15 +196,14 @@ def join(files: Files, found: Metadata, options: SourceOptions, notes: Notes) ->
     left += record.left_out(extra, "file", "not in the table")
     record.refuse_if_strict(left, options, path)
     sizes = None if files.sizes is None else from_numpy(files.sizes).take(rows)
-    joined_rows = Rows(path, table, roles, keys, blobs, where, found.others, sizes)
+    joined_rows = Rows(path, table, roles, keys, blobs, found.others, sizes)
     used = [
         file.relative_to(where).as_posix() for file in (path, *found.others) if file.is_relative_to(where)
     ]
     chosen = "" if options.labels else used[0]
     in_words = "folder" if files.sizes is None else where.suffix[1:] or "folder of archives"
-    about = Samples(keys, f"{in_words} with a table", {}, used=used, chosen=chosen)
     notes = (*said, *notes, f"rows and files matched by {way}", *left)
-    return source_of_rows(joined_rows, options, notes, files, about)
+    return source_of_rows(joined_rows, files, f"{in_words} with a table", options, notes, used, chosen)
 
 
 def _refuse_lost_classes(table: pa.Table, roles: Roles, rows: pa.Array, path: Path, where: Path) -> None:
@@ -319,19 +316,29 @@ def _path_text(table: pa.Table, path: Path, name: str) -> pa.Array:
     return table.column(name).cast(pa.string())
 
 
-def source_of_rows(rows: Rows, options: SourceOptions, notes: Notes, files: Files, about: Samples) -> Source:
+def source_of_rows(
+    rows: Rows,
+    files: Files,
+    kind: str,
+    options: SourceOptions,
+    notes: Notes,
+    used: Sequence[str] = (),
+    choice: str = "",
+) -> Source:
     """The rows of a table as samples.
 
     Args:
-        rows: What was read.
+        rows: The rows that were read.
+        files: Where their files are.
+        kind: What the source was recognised as, in words.
         options: With the split, and whether to look up sizes.
         notes: What was odd so far.
-        files: Where they are.
-        about: What the source is, and which other files were read.
+        used: See `Samples`.
+        choice: See `Samples.chosen`.
     """
-    path, roles, root = rows.path, rows.roles, rows.root
+    path, roles, root = rows.path, rows.roles, files.where
     targets, classes = _targets(rows)
-    chosen, split, split_notes = _of_split(rows, options)
+    chosen, split, split_notes = _of_split(rows, root, options)
     parts = {roles.target or "": targets, **rows.blobs}
     keep = chosen
     without: tuple[str, ...] = ()
@@ -348,7 +355,7 @@ def source_of_rows(rows: Rows, options: SourceOptions, notes: Notes, files: File
         borders = from_numpy(np.arange(len(targets) + 1)).cast(pa.int32())
         targets = pa.ListArray.from_arrays(borders, targets)
     sizes, absent = (
-        _looked_up(rows, follow_links=options.follow_links)
+        _looked_up(rows, root, follow_links=options.follow_links)
         if isinstance(files.store, FolderStore) and options.sizes
         else (rows.sizes, ())
     )
@@ -362,7 +369,7 @@ def source_of_rows(rows: Rows, options: SourceOptions, notes: Notes, files: File
         "metas": _metas(rows.table.select(roles.meta)) if roles.meta else None,
         "blobs": rows.blobs,
         "values": values | {roles.kind: targets},
-        "first": column_roles.given_first(roles.first, options),
+        "first": record.given_first(roles.first, options),
     }
     types = pa.schema([(name, column_of_it.type) for name, column_of_it in values.items()])
     taken = column_roles.sentence(roles, types, path, _listed(classes, is_sorted=not rows.classes))
@@ -370,14 +377,9 @@ def source_of_rows(rows: Rows, options: SourceOptions, notes: Notes, files: File
     split_notes += tuple(
         f"the column {each} names files that exist: --field {each}={each} packs them too" for each in named
     )
-    found = replace(
-        about,
-        keys=rows.keys,
-        columns=columns,
-        notes=(taken, *split_notes, *notes, *without, *absent),
-        files=pa.concat_arrays([rows.keys, *rows.blobs.values()]),
-        more={"columns": options.columns},
-    )
+    notes = (taken, *split_notes, *notes, *without, *absent)
+    every, more = pa.concat_arrays([rows.keys, *rows.blobs.values()]), {"columns": options.columns}
+    found = Samples(rows.keys, kind, columns, notes, (), used, choice, every, more)
     with summary_of(path):
         return record.source_of(files, found, options)
 
@@ -445,7 +447,7 @@ def _targets(rows: Rows) -> tuple[pa.Array, tuple[str, ...]]:
     )
 
 
-def _of_split(rows: Rows, options: SourceOptions) -> tuple[pa.Array, str, Notes]:
+def _of_split(rows: Rows, root: Path, options: SourceOptions) -> tuple[pa.Array, str, Notes]:
     """The rows of the chosen split, its name and notes; by the column `split`, or else the first folder."""
     table, keys, path = rows.table, rows.keys, rows.path
     if rows.split is not None:
@@ -456,25 +458,25 @@ def _of_split(rows: Rows, options: SourceOptions) -> tuple[pa.Array, str, Notes]
         of = pc.struct_field(pc.extract_regex(keys, r"(?s)^(?P<folder>[^/]*)/"), 0)
     found = of.filter(keys.is_valid()).unique().to_pylist()
     if None in found or not all(canonical_split(name, found) for name in found):
-        return pc.is_valid(keys), *own_split(path if canonical_split(path.stem) else rows.root, options.split)
+        return pc.is_valid(keys), *own_split(path if canonical_split(path.stem) else root, options.split)
     chosen, split, notes = record.chosen_split(sorted(found), options.split, path)
     return pc.and_(keys.is_valid(), pc.equal(of, scalar(chosen))), split, notes
 
 
-def _looked_up(rows: Rows, *, follow_links: bool) -> tuple[pa.Array, Notes]:
+def _looked_up(rows: Rows, root: Path, *, follow_links: bool) -> tuple[pa.Array, Notes]:
     """Bytes of each first file, null where it is missing, and notes on missing files of all fields."""
     first, notes, found = rows.roles.first, list[str](), {}
     for name, paths in {first: rows.keys, **rows.blobs}.items():
-        sizes = sizes_of(rows.root, paths, missing=-1, follow_links=follow_links)
+        sizes = sizes_of(root, paths, missing=-1, follow_links=follow_links)
         absent = paths.take(from_numpy(np.flatnonzero(sizes < 0))).to_pylist()
         if absent and len(absent) == len(paths):
             raise _error(
-                f"no file of {rows.path} for the field {name} is in {rows.root} (the first is {absent[0]})",
+                f"no file of {rows.path} for the field {name} is in {root} (the first is {absent[0]})",
                 "paths relative to this folder",
                 f"Give the right one (--root DIR), or a template (--field {name}=folder/{{id}}.jpg)",
             )
         if absent:
-            what = f"{plural(len(absent), 'file')} missing in {rows.root}: {first_few(absent)}"
+            what = f"{plural(len(absent), 'file')} missing in {root}: {first_few(absent)}"
             notes.append(what if name == first else f"{name}: {what}")
         known = [None if size < 0 else size for size in sizes.tolist()] if absent else None
         found[name] = from_numpy(sizes) if known is None else column(known, pa.int64())

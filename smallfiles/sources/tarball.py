@@ -46,16 +46,16 @@ from smallfiles.formats import provenance
 from smallfiles.formats.bytefile import ByteFile, RawFile, damage_reported, damaged
 from smallfiles.formats.squashfs.reading import SquashedFile, SquashedTree
 from smallfiles.formats.tar import fields, reader
-from smallfiles.formats.tar.archive import CONTENTS_OF, Archive, KeptTexts, columns_of, index
-from smallfiles.formats.tar.members import MAX_CONTENT_BYTES, Link, Members
+from smallfiles.formats.tar.archive import Archive, columns_of, index, rows_of_texts
+from smallfiles.formats.tar.members import Link, Members
 from smallfiles.formats.tar.streams import StreamedStore
 from smallfiles.links import Boundary
-from smallfiles.manifest.class_folders import Labelled, by_folder, folders_of
+from smallfiles.manifest.class_folders import Labelled, folders_of
 from smallfiles.manifest.listing import HEAD_BYTES, Files
 from smallfiles.progress import plural
 from smallfiles.samples import UNLABELLED
 from smallfiles.sources import declarations, tables
-from smallfiles.sources.folder import no_classes
+from smallfiles.sources.folder import labels_of, no_classes, no_samples
 from smallfiles.sources.record import Samples, Source, refuse_if_strict, source_of, with_data_suffix
 from smallfiles.sources.scanning import Notes, in_flight, list_folder
 from smallfiles.sources.stores import NamedStore
@@ -198,11 +198,7 @@ def samples_of(archive: Archive, options: SourceOptions) -> Archive:
     samples = archive.select(archive.having(options.suffixes))
     if not len(samples.names):
         there = in_words(by_suffix(archive.names.to_pylist()))
-        raise SourceError(
-            f"{archive.path} is no data set: it holds {there} and no images",
-            expected=f"files ending in {', '.join(options.suffixes)}",
-            next_step="Check the path, or name the suffixes of your samples (--suffix)",
-        )
+        raise no_samples(archive.path, f"{there} and no images", options)
     return samples
 
 
@@ -246,8 +242,8 @@ def _with_table(archive: Archive, options: SourceOptions) -> Source:
     options, notes = _with_suffix(archive, options)
     samples = samples_of(archive, options)
     others = archive.names.filter(pc.invert(pc.is_in(archive.names, samples.names)))
-    files = Files(archive.path, samples.names, others, store=TarStore(archive), sizes=samples.sizes)
-    files = replace(files, inside=TarStore(archive).head)
+    store, sizes = TarStore(archive), samples.sizes
+    files = Files(archive.path, samples.names, others, store=store, sizes=sizes, inside=store.head)
     assert options.labels is not None
     return tables.join(files, tables.Metadata(options.labels), options, notes + archive.notes)
 
@@ -267,7 +263,7 @@ def _by_folder(archive: Archive, annotated: fields.Annotated, options: SourceOpt
     files = Files(archive.path, samples.names, others, archive.folders, look, "--source tarball")
     trusted = options.kind != "auto"
     if options.unlabelled:
-        return by_folder(files, options.split, no_classes=True, strict=options.strict, trusted=trusted)
+        return labels_of(files, options)
     return reader.label(files, [annotated], options.split, named_by_tars=trusted, strict=options.strict)
 
 
@@ -360,11 +356,16 @@ class TarStore(NamedStore):
         archive: The index, from `open_archive` or `open_folder`.
     """
 
+    of_process = ("_lookup", "_open")
+
     def __init__(self, archive: Archive) -> None:
         super().__init__(archive.path)
         self.kind = f"folder of {_kind_of(archive)}s" if archive.tars else _kind_of(archive)
         self.sequential = archive.compression is not None
         self._archive = archive
+
+    def _begin(self) -> None:
+        super()._begin()
         self._open = lru_cache(_TARS_OPEN_AT_ONCE)(self._opened)
 
     def _names(self) -> pa.StringArray:
@@ -372,12 +373,15 @@ class TarStore(NamedStore):
 
     def size(self, path: str) -> int:
         """Bytes of one sample, from the index."""
-        return int(self._archive.sizes[self._row(path)])
+        return self._place(path)[1]
+
+    def _place(self, path: str) -> tuple[int, int]:
+        row = self._row(path)
+        return int(self._archive.offsets[row]), int(self._archive.sizes[row])
 
     def read_into(self, path: str, buffer: memoryview) -> int:
         """Read one file into the start of `buffer`; see `ByteStore.read_into`."""
-        row = self._row(path)
-        start, size = int(self._archive.offsets[row]), int(self._archive.sizes[row])
+        start, size = self._place(path)
         if size > len(buffer):
             return size  # without moving in a stream, for the call with a larger buffer
         try:
@@ -400,8 +404,7 @@ class TarStore(NamedStore):
         """The first bytes of a file; none of a compressed archive, which is only read in order."""
         if self.sequential:
             return b""
-        row = self._row(path)
-        start, size = int(self._archive.offsets[row]), int(self._archive.sizes[row])
+        start, size = self._place(path)
         opened = self._open(path.partition("/")[0] if self._archive.tars else "")
         stop = start + min(size, HEAD_BYTES)
         return opened.fetch(start, stop) if isinstance(opened, ByteFile) else opened.read(start, stop)
@@ -421,12 +424,6 @@ class TarStore(NamedStore):
                 next_step="Run it again: the archive was changed in the meantime",
             )
         return ZippedFile(file, archive.members[tar]) if isinstance(archive, ZipArchive) else file
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {**super().__getstate__(), "_open": None}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state, _open=lru_cache(_TARS_OPEN_AT_ONCE)(self._opened))
 
 
 ZIP = ".zip"
@@ -529,12 +526,7 @@ def _indexed_zip(path: Path, infos: list[zipfile.ZipInfo]) -> ZipArchive:
     ends = members["offset"] + _HEADER_BYTES + members["packed"]
     if (ends[:-1] > members["offset"][1:]).any():
         raise damaged(path, "members overlap, so that they unpack to more than they are")
-    texts = [
-        row
-        for row, size in enumerate(found.sizes)
-        if found.names[row].lower().endswith(CONTENTS_OF) and size <= MAX_CONTENT_BYTES
-    ]
-    KeptTexts(path, file.size).add(sum(found.sizes[row] for row in texts))
+    texts = rows_of_texts(path, file.size, found)
     opened = ZippedFile(file, members)
     read = in_flight(
         lambda row: opened.read(found.offsets[row], found.offsets[row] + found.sizes[row]), texts

@@ -158,6 +158,7 @@ def test_equal_names_in_two_splits_of_coco_are_not_confused(tmp_path):
         ("annotations/train.json", "1.jpg", "images/train/1.jpg"),
         ("result.json", r"C:\upload\1.jpg", "images/1.jpg"),
         ("train/labels.json", "1.jpg", "train/images/1.jpg"),
+        ("result.json", "1.jpg", "export/v2/images/1.jpg"),
     ],
 )
 def test_coco_images_are_found_where_tools_put_them(tmp_path, file, name, image):

@@ -86,9 +86,8 @@ def test_splits_of_samples_with_side_files_are_not_mixed(tmp_path, side):
     }
     path = put(tmp_path / "t.tar", tar_bytes(members))
     source = sources.load(path)
-    assert list(rows(source)) == ["train/1.jpg", "train/2.jpg"] and "train was taken" in " ".join(
-        source.notes
-    )
+    assert list(rows(source)) == ["train/1.jpg", "train/2.jpg"]
+    assert "train was taken" in " ".join(source.notes)
     assert list(rows(sources.load(path, split="val"))) == ["val/1.jpg", "val/2.jpg"]
 
 

@@ -48,8 +48,8 @@ from smallfiles.formats.bytefile import Access, ByteFile, damaged
 from smallfiles.formats.columns import paths_in_tree, write_table
 from smallfiles.formats.embedded import Columns, EmbeddedTable, TablePlace, load
 from smallfiles.formats.table import Extents, Place, Stored
-from smallfiles.formats.tar.archive import CONTENTS_OF, Archive, KeptTexts, columns_of
-from smallfiles.formats.tar.members import MAX_CONTENT_BYTES, Link, Members
+from smallfiles.formats.tar.archive import Archive, columns_of, rows_of_texts
+from smallfiles.formats.tar.members import Link, Members
 from smallfiles.manifest.class_folders import by_folder
 from smallfiles.manifest.listing import Files
 from smallfiles.samples import Buffer
@@ -173,12 +173,7 @@ def index(image: SquashFS) -> SquashedTree:
         else:
             found.skipped[layout.INODE_TYPES[kind]] += 1
             found.examples.append(os.fsdecode(name))
-    texts = [
-        row
-        for row, size in enumerate(found.sizes)
-        if found.names[row].lower().endswith(CONTENTS_OF) and size <= MAX_CONTENT_BYTES
-    ]
-    KeptTexts(image.path, image.index.image_bytes).add(sum(found.sizes[row] for row in texts))
+    texts = rows_of_texts(image.path, image.index.image_bytes, found)
     found.contents.update((row, image.read_at(row)) for row in texts)
     return SquashedTree(**vars(columns_of(image.path, None, image.index.image_bytes, found)))
 

@@ -159,6 +159,13 @@ class KeptTexts:
         refuse_bomb(self.path, self.stored, self.count, _MOST_TIMES_TEXT)
 
 
+def rows_of_texts(path: Path, stored: int, found: Members) -> list[int]:
+    """Return the rows of the annotations in an archive, after refusing too many bytes for its size."""
+    rows = found.short(CONTENTS_OF)
+    KeptTexts(path, stored).add(sum(found.sizes[row] for row in rows))
+    return rows
+
+
 def _refuse_bad_end(outer: Members, file: ByteFile | ForwardFile) -> int:
     """Read to the very end; refuse an archive that was cut off, or continues after its end mark.
 

@@ -124,6 +124,11 @@ class Members:
         """Whether this package wrote the archive."""
         return self.record.get("package") == provenance.PACKAGE
 
+    def short(self, suffixes: tuple[bytes, ...]) -> list[int]:
+        """Return the rows of files with one of these suffixes that are small enough to keep."""
+        named = (row for row, name in enumerate(self.names) if name.lower().endswith(suffixes))
+        return [row for row in named if self.sizes[row] <= MAX_CONTENT_BYTES]
+
     def extend(self, others: Members, prefix: bytes) -> None:
         """Append the members of an archive inside this one."""
         self.extend_by_rows(others, range(len(others.names)), prefix)

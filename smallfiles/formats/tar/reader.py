@@ -140,10 +140,8 @@ def _unknown(annotated: Sequence[Annotated]) -> str:
 
 def _are_names(tars: Sequence[str]) -> bool:
     """Whether the names of tars can be those of classes: names of shards differ only in a number."""
-    if all(map(_WNID.fullmatch, tars)):
-        return True
     kinds = {_COUNTED.sub("#", name) for name in tars}
-    return len(kinds) > 1 or not any("#" in kind for kind in kinds)
+    return all(map(_WNID.fullmatch, tars)) or len(kinds) > 1 or not any("#" in kind for kind in kinds)
 
 
 def _most_open() -> int:
@@ -165,7 +163,6 @@ class Shards:
         values = self.first.values.items()
         self.kinds = {name: each.type for name, each in values if name != META or has_meta}
         self._stores: dict[int, ByteSource] = {}
-        self.others: tuple[archive.Archive, ...] = ()  # members of other programs that are no fields
 
     def place(self, position: int) -> tuple[int, int]:
         """Shard and row of a sample."""
@@ -177,7 +174,8 @@ class Shards:
         store = self._stores.get(number)
         if store is None:
             found = self.indexes[number]
-            store = _open_file(self.paths[number], self._access, found)
+            store = ByteFile(self.paths[number], self._access)
+            index.check_bound(store, found)
             if len(self._stores) >= self.most_open:
                 with contextlib.suppress(KeyError, RuntimeError, StopIteration):  # another thread did
                     self._stores.pop(next(iter(self._stores)))
@@ -358,9 +356,10 @@ class Locate:
             raise _mixed(path, indexes)
         _warn(path, annotated, notes)
         shards = Shards(paths, indexes, self._access)
-        shards.others = tuple(one.others for one in annotated if one.others)
-        classes, suffixes, indexed = self._classes, list(self._member_suffixes), not self._scanned
-        return TarTable(path, shards, classes, indexed=indexed, access=self._access, member_suffixes=suffixes)
+        facts = {"access": self._access, "member_suffixes": list(self._member_suffixes)}
+        table = TarTable(path, shards, self._classes, indexed=not self._scanned, **facts)
+        table.unread = [one.others for one in annotated if one.others]
+        return table
 
     def _index(self, path: Path) -> index.Index | fields.Annotated:
         try:
@@ -429,13 +428,6 @@ def _refuse_repeated(annotated: list[fields.Annotated], path: Path) -> None:
             expected="each key once in a set",
             next_step="Give the samples unique names, or pack the shards one by one",
         )
-
-
-def _open_file(path: Path, access: Access, found: index.Index) -> ByteFile:
-    """A tar, checked against its index."""
-    file = ByteFile(path, access)
-    index.check_bound(file, found)
-    return file
 
 
 def _shard_paths(path: Path) -> list[Path]:

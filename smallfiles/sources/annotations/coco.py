@@ -79,7 +79,7 @@ def read(tree: Tree, options: SourceOptions, *, documents: Sequence[Path]) -> Sa
         SourceError: The document is damaged, its images are elsewhere, or several documents fit.
     """
     path = tree.root
-    fitting, name, split, notes = of_split(documents, lambda file: _split_of(file, path), options, path)
+    fitting, name, split, notes = of_split(documents, lambda file: _split_of(file, path), options.split, path)
     if len(fitting) > 1:
         raise SourceError(
             f"{path} has several files of boxes{f' of {name}' * bool(name)}: " + first_few(fitting),
@@ -253,9 +253,8 @@ def _names(document: _Document) -> dict[int, str]:
 
 def _classes(document: _Document, boxed: Objects) -> tuple[Numbers, tuple[str, ...], Notes]:
     """The class of each box, numbered in the order of category ids; the names; a note if numbers changed."""
-    ids = document.column(document.objects("categories"), "id", int)
     names = _names(document)
-    if len(names) < len(ids):
+    if len(names) < len(document.objects("categories")):
         raise document.bad("gives several categories one id")
     number = {each: place for place, each in enumerate(sorted(names))}
     of = document.column(boxed, "category_id", int)
@@ -263,7 +262,7 @@ def _classes(document: _Document, boxed: Objects) -> tuple[Numbers, tuple[str, .
         raise document.bad(f"has boxes of categories that it does not list: {first_few(strange)}")
     renumbered = any(each != place for each, place in number.items())
     notes = (
-        (f"category ids {min(ids)} to {max(ids)} numbered 0 to {len(ids) - 1} in their order",)
+        (f"category ids {min(names)} to {max(names)} numbered 0 to {len(names) - 1} in their order",)
         if renumbered
         else ()
     )

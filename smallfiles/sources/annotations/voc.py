@@ -168,17 +168,15 @@ def _pairs(folders: Sequence[Folder]) -> list[_Pair]:
     found = []
     for folder in folders:
         above, _, own = folder.path.rpartition("/")
-        beside = f"{above}/{ANNOTATIONS}".lstrip("/").lower() if own.lower() in _IMAGES else ""
-        where = by_path.get(beside, folder) if beside else folder
-        images, xmls = (
-            {name.rpartition(".")[0]: f.prefix + name for name in names}
-            for f, names in (
-                (folder, folder.files),
-                (where, [n for n in where.others if n.lower().endswith(".xml")]),
-            )
-        )
-        found += [_Pair(folder.path, images, xmls)] if images and xmls else []
-    return found
+        beside = f"{above}/{ANNOTATIONS}".lstrip("/").lower()
+        where = by_path.get(beside, folder) if own.lower() in _IMAGES else folder
+        xmls = _by_stem(where, [name for name in where.others if name.lower().endswith(".xml")])
+        found.append(_Pair(folder.path, _by_stem(folder, folder.files), xmls))
+    return [pair for pair in found if pair.images and pair.xmls]
+
+
+def _by_stem(folder: Folder, names: Sequence[str]) -> dict[str, str]:
+    return {name.rpartition(".")[0]: folder.prefix + name for name in names}
 
 
 def _of_split(

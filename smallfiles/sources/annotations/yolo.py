@@ -101,7 +101,8 @@ def recognises(look: scanning.Look) -> bool:
     for name, folder in look.first().items():
         if {"images", "labels"} <= {*folder.folders}:
             labels = f"{name}/labels".lstrip("/")
-            texts = scanning.walk(look.path, (".txt",), below=labels, ignore=look.ignore).paths()
+            texts_only = SourceOptions(suffixes=(".txt",), ignore=tuple(look.ignore))
+            texts = scanning.tree_of(look.path, texts_only, labels).paths()
             if any(_has_boxes(look.path / labels / text) for text in texts[:_LOOKED_AT].to_pylist()):
                 return True
     return False
@@ -125,7 +126,7 @@ def read(tree: scanning.Tree, options: SourceOptions) -> Samples:
         raise no_images(tree, options)
     path, folders = tree.root, {folder.path: folder for folder in tree.folders}
     of_images = [folder for folder in tree.folders if folder.files and _labels(folder) != folder.path]
-    chosen, name, split, notes = of_split(of_images, _split_of, options, path)
+    chosen, name, split, notes = of_split(of_images, _split_of, options.split, path)
     if outside := sum(len(folder.files) for folder in of_images if name and not _split_of(folder)):
         notes += (f"{plural(outside, 'image')} outside of the splits left out",)
     keys, texts, strays = [], [], []
