@@ -63,16 +63,17 @@ setup = start("00")
 # %% [markdown] id="decision" tags=["core"]
 # ## 1 · Find the limit first
 #
-# Before you change how your data is stored, find out what limits your training. A chain of five parts stands between the
-# storage and the trained model, and the slowest part decides:
+# Before you change how your data is stored, find out what limits your training. Each image passes through four parts, and
+# the slowest part decides how fast you can train:
 #
 # 1. The **metadata server** finds and opens files. All users share it.
 # 2. The **data servers** read the bytes from groups of disks, which are called *targets*. All users share them, too.
 # 3. The **CPUs** of the node decode images.
 # 4. The **GPUs** train.
-# 5. Your **quota** limits how many bytes and how many files you may store at all.
 #
-# Each limit is a division: what a part can do per second, divided by what one image costs. We use the numbers of a
+# Besides, your **quota** limits how many bytes and how many files you may store at all.
+#
+# Each speed is a division: what a part can do per second, divided by what one image costs. We use the numbers of a
 # medium-sized cluster. They are orders of magnitude, and [notebook 11](11_choose_a_format.ipynb) says where they come
 # from.
 
@@ -129,9 +130,9 @@ axes.set_title(title, loc="left", weight="bold", fontsize=11)
 show.figure(figure, alt=f"Map of limits. {title}. " + ", ".join(f"{name}: {rate:,.0f} images per second" for name, rate in storage.items()))
 
 # %% [markdown]
-# The black line rises, because each node brings more GPUs. The coloured lines are flat, because all nodes share the
-# storage. Right of the dot on a coloured line, the GPUs wait. Both axes are logarithmic, so each labelled step is ten
-# times the one before.
+# The black line rises, because each node adds GPUs. The coloured lines are flat, because all nodes share the storage. Where
+# a coloured line lies below the black line, the GPUs wait. Both axes are logarithmic, so each labelled step is ten times
+# the one before.
 #
 # The same numbers tell how busy the GPUs are at most:
 
@@ -142,9 +143,9 @@ for name, rate in storage.items():
     print(f"{name:28}", *(f"{min(100, 100 * rate / (n * gpus_need)):8.3g}%" for n in (1, 10, 100)))
 
 # %% [markdown]
-# With a busy metadata server, files cannot even feed one node. With an idle one, files are as good as one packed file, up
-# to 7 nodes. At 100 nodes, tar shards are more than 40 times as fast as files with a busy metadata server, and a copy on
-# each node never lets the GPUs wait.
+# With a busy metadata server, files cannot even feed one node. With an idle one, files are as good as one packed file that
+# is spread over all targets, because both feed 7 nodes. At 100 nodes, tar shards are more than 40 times as fast as files
+# with a busy metadata server, and a copy on each node never lets the GPUs wait.
 #
 # **Files are fine** if they lie on a disk inside the node, or if you train on a few nodes and the metadata server has time
 # for you, and if your quota of files is large enough.
@@ -157,8 +158,8 @@ for name, rate in storage.items():
 # | metadata server | few images per second, and CPUs and GPUs are idle | pack the files | [01](01_count_the_cost_of_small_files.ipynb), [03](03_pack_arrow.ipynb) to [06](06_read_a_squashfs_image.ipynb) |
 # | data servers | more nodes are not faster | long reads, stripes, or a copy on each node | [05](05_shard_a_dataset.ipynb), [07](07_stage_a_dataset.ipynb), [10](10_run_it_on_many_nodes.ipynb) |
 # | a distant object store | latency of 50 ms and more | several requests in flight | [09](09_stream_shards.ipynb) |
-# | CPUs that decode | all CPUs are busy, and the GPU is not | more workers, or cheaper decoding | [08](08_keep_the_gpu_fed.ipynb) |
-# | GPUs | the next batch is always ready | nothing: the data is fast enough | |
+# | CPUs that decode | the CPUs are busy, and the GPU is not | more workers while CPUs are free, cheaper decoding | [08](08_keep_the_gpu_fed.ipynb) |
+# | GPUs | the next batch is always ready | nothing, because the data arrives fast enough | |
 # | quota | `No space left on device`, `Disk quota exceeded` | fewer and larger files | [02](02_describe_a_dataset.ipynb), [03](03_pack_arrow.ipynb) |
 #
 # [11](11_choose_a_format.ipynb) repeats this map with your site's numbers, and [14](14_wrap_up.ipynb) decides with all

@@ -186,8 +186,8 @@ for one in (ordered, mixed):
 
 # %% [markdown]
 # The second remedy is to shuffle while reading. The loader shuffles the list of shards, and then it passes the samples
-# through a *shuffle buffer*. The buffer holds a fixed number of samples. Each new sample takes the place of a random
-# one, and that one leaves the buffer:
+# through a *shuffle buffer*. The buffer holds a fixed number of samples. A new sample replaces a random sample in
+# the buffer, and the loader delivers the sample that was replaced:
 
 
 # %%

@@ -186,8 +186,8 @@ show.say("\n".join(["| my number | what it decides |", "|---|---|", *rows]))
 # of CPUs in your node, decoding limits you, whatever the format is. [08](08_keep_the_gpu_fed.ipynb) shows how to decode
 # less.
 #
-# The first two lines tell you about one node that reads plain files. If files feed less than 100 % of one node, they
-# cannot feed 64.
+# The first two lines tell you about one node that reads plain files. If such a node cannot open files fast enough for its
+# own GPUs, adding nodes does not help, because each of them has the same limit.
 #
 # Your numbers come from one node. Only your site knows what all nodes share, so ask for these numbers and put them here.
 # The limits are divisions, as in [notebook 11](11_choose_a_format.ipynb).
