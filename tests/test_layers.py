@@ -62,9 +62,6 @@ SMALL = {
         *("ring/config", "slowfs/config", "staging/config")
     ],
     "one question to the system, asked by several rooms": [*("machine/nodes", "keys", "slowfs/delays")],
-    "a part of a file format, named as its specification names it": [
-        *("formats/tar/headers", "formats/tar/names")
-    ],
     "one step of a picture": [
         *("images/colour", "images/crops", "images/faults", "images/normalising"),
         "images/resizing",

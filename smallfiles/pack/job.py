@@ -49,7 +49,7 @@ ROWS_AT_ONCE = 4096  # strings and futures that exist at once; a million would c
 
 
 @dataclass(frozen=True)
-class Piece:
+class DataFilePlan:
     """One data file to write.
 
     Args:
@@ -94,7 +94,7 @@ class Job:
     order: np.ndarray
     sizes: Mapping[str, np.ndarray]
     planned: np.ndarray
-    pieces: tuple[Piece, ...]
+    pieces: tuple[DataFilePlan, ...]
     schema: Schema
     in_flight: int
     threads: int
@@ -106,7 +106,7 @@ class Job:
         """Whether the output is a folder of shards."""
         return _is_sharded(self.out)
 
-    def values_of(self, piece: Piece) -> pa.Table:
+    def values_of(self, piece: DataFilePlan) -> pa.Table:
         """The columns of values of the samples of a data file, in its order."""
         columns, rows = self.source.manifest.columns, self.order[piece.start : piece.stop]
         is_whole = self.config.shuffle is None and len(rows) == len(columns)
@@ -224,15 +224,17 @@ def _is_sharded(out: Path) -> bool:
     return out.name.endswith(".tars")
 
 
-def _pieces(out: Path, planned: np.ndarray, options: Any, part: tuple[int, int] | None) -> tuple[Piece, ...]:
+def _pieces(
+    out: Path, planned: np.ndarray, options: Any, part: tuple[int, int] | None
+) -> tuple[DataFilePlan, ...]:
     """The data files of a run: of the whole output, or of its part."""
     k, n = part or (1, 1)
     if not _is_sharded(out):
-        return (Piece(out.name, *balanced(planned, k, n)),)
+        return (DataFilePlan(out.name, *balanced(planned, k, n)),)
     tar = formats.get("tar")
     borders = tar.plan_shards(planned, options)
     first, last = (len(borders) * i // n for i in (k - 1, k))
-    return tuple(Piece(tar.shard_name(i), *borders[i]) for i in range(first, last))
+    return tuple(DataFilePlan(tar.shard_name(i), *borders[i]) for i in range(first, last))
 
 
 def _schema(

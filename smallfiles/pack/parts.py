@@ -28,8 +28,7 @@ from smallfiles.digests import ContentDigest, sidecar
 from smallfiles.errors import DamagedFileError, PackError
 from smallfiles.pack.compare import compare
 from smallfiles.pack.job import Job, part_folder
-from smallfiles.pack.records import Written, expected_of, sidecar_hashes
-from smallfiles.pack.writing import write_format
+from smallfiles.pack.writing import DataFileRecord, expected_of, sidecar_hashes, write_format
 from smallfiles.progress import plural
 from smallfiles.samples import Sample
 
@@ -37,7 +36,7 @@ PART_FILE = "part.json"
 RECORDS = "records"
 
 
-def save_part(job: Job, draft: Draft, records: Sequence[Written]) -> None:
+def save_part(job: Job, draft: Draft, records: Sequence[DataFileRecord]) -> None:
     """Put next to a part's files what the merge needs to know of them."""
     folder = draft.main / RECORDS
     folder.mkdir(exist_ok=True)
@@ -47,7 +46,7 @@ def save_part(job: Job, draft: Draft, records: Sequence[Written]) -> None:
     write_json(draft.main / PART_FILE, facts)
 
 
-def finished_part(job: Job) -> list[Written]:
+def finished_part(job: Job) -> list[DataFileRecord]:
     """The records of a part that is there already.
 
     Raises:
@@ -56,7 +55,7 @@ def finished_part(job: Job) -> list[Written]:
     return [_record(job.target, name) for name in _names(job, job.target)]
 
 
-def join_parts(job: Job, draft: Draft, finished: Path) -> list[Written]:
+def join_parts(job: Job, draft: Draft, finished: Path) -> list[DataFileRecord]:
     """Write the whole output from its parts.
 
     Shards are linked to their place; a single file is written anew from the parts' samples, in
@@ -92,7 +91,7 @@ def join_parts(job: Job, draft: Draft, finished: Path) -> list[Written]:
     samples = _samples(job, folders, expected_of(job, records).rows.tolist())
     packed = write_format(job, samples, path, job.schema)
     draft.finish([*sidecar_hashes(path), path.name], finished)
-    whole = Written(
+    whole = DataFileRecord(
         name=path.name,
         start=0,
         payload_bytes=packed.payload_bytes,
@@ -170,8 +169,8 @@ def _check(job: Job, folder: Path, name: str) -> bool:
     return True
 
 
-def _record(folder: Path, name: str) -> Written:
-    record = Written.load(folder / RECORDS, name)
+def _record(folder: Path, name: str) -> DataFileRecord:
+    record = DataFileRecord.load(folder / RECORDS, name)
     if record is None:
         raise _foreign(folder)
     return record

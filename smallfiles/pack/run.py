@@ -23,8 +23,7 @@ from smallfiles.pack.config import PackConfig, PackPlan, PackReport, Skipped, un
 from smallfiles.pack.examine import not_decodable
 from smallfiles.pack.job import Job, check_room, part_folder, prepare
 from smallfiles.pack.parts import finished_part, join_parts, save_part
-from smallfiles.pack.records import Written, expected_of
-from smallfiles.pack.writing import write_pieces
+from smallfiles.pack.writing import DataFileRecord, expected_of, write_pieces
 from smallfiles.progress import note, progress
 from smallfiles.sources import Source
 from smallfiles.sources.stores import NamedStore
@@ -143,7 +142,7 @@ def _reused(job: Job, started: float) -> PackReport:
 
 
 def _report(
-    job: Job, records: Sequence[Written], sizes: Sequence[int], started: float, **facts: Any
+    job: Job, records: Sequence[DataFileRecord], sizes: Sequence[int], started: float, **facts: Any
 ) -> PackReport:
     """What was published; `facts` are what this run did to it."""
     payload_bytes = sum(record.payload_bytes for record in records)
@@ -164,7 +163,7 @@ def _report(
     )
 
 
-def _undecoded(job: Job, record: Written) -> int:
+def _undecoded(job: Job, record: DataFileRecord) -> int:
     if job.config.check != "decode":
         return 0
     rows = record.inside(job.order[record.span])
@@ -183,7 +182,7 @@ def _resume_or_clear(job: Job, draft: Draft) -> None:
     digest_file.write_text(job.digest, encoding="ascii")
 
 
-def _verify(job: Job, records: Sequence[Written], finished: Path, since: float) -> int:
+def _verify(job: Job, records: Sequence[DataFileRecord], finished: Path, since: float) -> int:
     if job.config.verify == "none" or not records:
         return 0
     give_back_memory()  # what writing needed; else the peak is that of both
@@ -204,7 +203,7 @@ def _verify(job: Job, records: Sequence[Written], finished: Path, since: float) 
 def _add_reports(
     job: Job,
     draft: Draft,
-    records: Sequence[Written],
+    records: Sequence[DataFileRecord],
     skipped: Sequence[Skipped],
 ) -> None:
     if skipped:

@@ -1,37 +1,262 @@
 """Write the data files of a run one after the other, and remember which are finished.
 
-A finished file is moved to its place among the finished ones only after it and its record are synced to
-the disk, and a run that resumes compares it with its digest. So a run that is killed at any moment, or by a
-power cut, finds again what was finished, and only that.
+A format draws its samples from a `SampleStream`, which reads ahead, and holds no more than it is writing.
+A finished file is moved to its place among the finished ones only after it and its record are synced to the
+disk, and a run that resumes compares it with its digest. So a run that is killed at any moment, or by a power
+cut, finds again what was finished, and only that.
 
-The trap: the name of a file may reach the disk before its bytes. Notebook 03 shows a killed run.
+The traps: the name of a file may reach the disk before its bytes. And a record that a killed run left half
+written must not be believed; so its JSON file is removed first and written last. Notebook 03 shows a killed
+run.
 """
 
 from __future__ import annotations
 
+import glob
+import json
 import shutil
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
+import numpy as np
+import pyarrow as pa
+
 from smallfiles import formats
-from smallfiles.atomic import Draft, sync
-from smallfiles.digests import ContentDigest, sidecar
-from smallfiles.errors import FormatError, PackError
-from smallfiles.pack.compare import compare
-from smallfiles.pack.config import unpackable
-from smallfiles.pack.feed import Feed, SampleFault
-from smallfiles.pack.job import Job, Piece
-from smallfiles.pack.records import Written, expected_of, sidecar_hashes
+from smallfiles.arrays import from_numpy
+from smallfiles.atomic import Draft, sync, write_json
+from smallfiles.digests import ContentDigest, hash_block, sidecar
+from smallfiles.errors import FormatError, LinkError, PackError, ResourceError, SmallfilesError
+from smallfiles.pack.compare import Expected, compare, joint_checksum
+from smallfiles.pack.config import Skipped, unpackable
+from smallfiles.pack.examine import examiner
+from smallfiles.pack.job import ROWS_AT_ONCE, DataFilePlan, Job
+from smallfiles.pack.reading import Read, read_in_order
+from smallfiles.pack.scaling import scale_of
 from smallfiles.progress import Progress, progress
 from smallfiles.samples import Packed, Sample, Schema
 
+_SHOWN_AT_ONCE = 32
 COLLECT_FAULTS_S = 30.0
 
 
-def write_pieces(job: Job, draft: Draft, finished: Path) -> tuple[list[Written], int]:
+@dataclass(frozen=True)
+class DataFileRecord:
+    """The record of one finished data file.
+
+    Args:
+        name: File name.
+        start: Its first sample in the order of packing.
+        payload_bytes: Encoded bytes inside.
+        skipped: Samples that were left out.
+        checksums: xxh3 of each sample from `start` on, uint64 (0 for one that was left out).
+        kept: Whether each of them is inside, bool.
+        sidecars: Hash of each small file that was written with it, by name.
+        exif_rotated: How many say in EXIF that viewers should turn them.
+    """
+
+    name: str
+    start: int
+    payload_bytes: int
+    skipped: tuple[Skipped, ...]
+    checksums: np.ndarray
+    kept: np.ndarray
+    sidecars: dict[str, str] = field(default_factory=dict)
+    exif_rotated: int = 0
+
+    @property
+    def samples(self) -> int:
+        """How many are inside."""
+        return int(self.kept.sum())
+
+    @property
+    def span(self) -> slice:
+        """Its samples in the order of packing."""
+        return slice(self.start, self.start + len(self.kept))
+
+    def inside(self, values: np.ndarray) -> np.ndarray:
+        """Of one value per sample of `span` those of the samples inside; no copy where all are."""
+        return values if self.kept.all() else values[self.kept]
+
+    def save(self, folder: Path) -> None:
+        """Write the record; the JSON file comes last and says that it is whole."""
+        (folder / f"{self.name}.json").unlink(missing_ok=True)  # of a run that was killed after this point
+        arrays = {"checksums": self.checksums, "kept": self.kept}
+        for name, array in arrays.items():
+            np.save(folder / f"{self.name}.{name}.npy", array, allow_pickle=False)
+        sync(folder / f"{self.name}.{name}.npy" for name in arrays)
+        facts = {
+            "start": self.start,
+            "payload_bytes": self.payload_bytes,
+            "exif_rotated": self.exif_rotated,
+            "skipped": [asdict(fault) for fault in self.skipped],
+            "sidecars": self.sidecars,
+        }
+        write_json(folder / f"{self.name}.json", facts)
+
+    @classmethod
+    def load(cls, folder: Path, name: str) -> DataFileRecord | None:
+        """The record of a finished file, or None."""
+        try:
+            facts = json.loads((folder / f"{name}.json").read_text(encoding="utf-8"))
+            return cls(
+                name=name,
+                start=int(facts["start"]),
+                payload_bytes=int(facts["payload_bytes"]),
+                skipped=tuple(Skipped(**fault) for fault in facts["skipped"]),
+                checksums=np.load(folder / f"{name}.checksums.npy", allow_pickle=False),
+                kept=np.load(folder / f"{name}.kept.npy", allow_pickle=False),
+                sidecars=dict(facts["sidecars"]),
+                exif_rotated=int(facts["exif_rotated"]),
+            )
+        except (OSError, ValueError, KeyError, TypeError, EOFError):
+            return None
+
+
+def expected_of(job: Job, records: Sequence[DataFileRecord]) -> Expected:
+    """What the data files of these records must give back."""
+    return Expected(
+        rows=_joined([record.inside(job.order[record.span]) for record in records]),
+        checksums=_joined([record.inside(record.checksums) for record in records]),
+        manifest=job.source.manifest,
+        scaled=job.config.scaling is not None,
+    )
+
+
+def _joined(values: list[np.ndarray]) -> np.ndarray:
+    return values[0] if len(values) == 1 else np.concatenate(values)
+
+
+def sidecar_hashes(path: Path) -> dict[str, str]:
+    """Hash of each small file that lies next to a data file, by name."""
+    small_files = sorted(path.parent.glob(f"{glob.escape(path.name)}.*"))
+    return {small.name: hash_block(small.read_bytes()) for small in small_files}
+
+
+class SampleFault(Exception):
+    """Stops a writer from inside its own input."""
+
+
+class SampleStream:
+    """The samples of one data file.
+
+    Args:
+        job: The run.
+        piece: The data file.
+        progress: Advanced by every sample.
+
+    Attributes:
+        piece: The data file.
+        skipped: Samples that cannot be packed, in order.
+        exif_rotated: How many say in EXIF that viewers should turn them.
+        checksums: xxh3 of each sample of the piece, uint64 (0 for one that was left out).
+        kept: Whether each was handed on, bool.
+    """
+
+    def __init__(self, job: Job, piece: DataFilePlan, progress: Progress) -> None:
+        self._job, self.piece, self._progress = job, piece, progress
+        fields = [self._read_ahead(field, sizes) for field, sizes in job.sizes.items()]
+        self._reads: Iterator[tuple[Read, ...]] = zip(*fields, strict=True)
+        count = piece.stop - piece.start
+        self.skipped: list[Skipped] = []
+        self.exif_rotated = 0
+        self.checksums = np.zeros(count, np.uint64)
+        self.kept = np.zeros(count, bool)
+
+    def _read_ahead(self, field: str, sizes: np.ndarray) -> Iterator[Read]:
+        """Read the files of one field, in the order of the piece."""
+        job, manifest, scaling = self._job, self._job.source.manifest, self._job.config.scaling
+        return read_in_order(
+            job.source.store,
+            _Paths(job, self.piece, manifest.blob_paths(field)),
+            sizes[self.piece.start : self.piece.stop],
+            threads=job.threads,
+            examine=examiner(job.config.check),
+            scale=None if scaling is None else scale_of(scaling, manifest, field),
+            checksums=job.config.verify != "none",
+        )
+
+    def _keys(self) -> Iterator[str]:
+        """The keys of the piece, a few thousand at a time."""
+        keys, count = _Paths(self._job, self.piece, self._job.source.manifest.paths), len(self.kept)
+        for start in range(0, count, ROWS_AT_ONCE):
+            yield from keys[start : min(start + ROWS_AT_ONCE, count)]
+
+    def samples(self) -> Iterator[Sample]:
+        """All that can be packed, in order.
+
+        Raises:
+            SampleFault: One cannot be packed, and `on_error` is "stop".
+            ResourceError: Reading failed for another reason than the sample.
+            LinkError: It is a link out of the source.
+        """
+        seen = seen_bytes = 0
+        for reads, key in zip(self._reads, self._keys(), strict=True):
+            position, blobs = reads[0].position, tuple(read.data for read in reads)
+            seen, seen_bytes = seen + 1, seen_bytes + sum(map(len, blobs))
+            if seen == _SHOWN_AT_ONCE:
+                self._progress.advance(seen, bytes=seen_bytes)
+                seen = seen_bytes = 0
+            if error := _first_error(reads):
+                self._skip(key, error)
+                continue
+            self.exif_rotated += reads[0].exif_rotated
+            self.checksums[position] = joint_checksum([read.checksum for read in reads])
+            self.kept[position] = True
+            yield Sample(key, blobs, position)
+        self._progress.advance(seen, bytes=seen_bytes)
+
+    def faults_ahead(self, until_s: float) -> list[Skipped]:
+        """Faults so far and further on, found without writing, so that one run names many bad samples.
+
+        Args:
+            until_s: When to stop looking (`time.monotonic`).
+        """
+        for reads in self._reads:
+            if error := _first_error(reads):
+                row = int(self._job.order[self.piece.start + reads[0].position])
+                self.skipped.append(Skipped(self._job.source.manifest.path(row), error.got))
+            if time.monotonic() > until_s:
+                break
+        return self.skipped
+
+    def _skip(self, key: str, error: SmallfilesError) -> None:
+        if isinstance(error, ResourceError | LinkError):  # no fault of the sample
+            raise error
+        self.skipped.append(Skipped(key, error.got))
+        if self._job.config.on_error == "stop":
+            raise SampleFault
+
+
+def _first_error(reads: tuple[Read, ...]) -> SmallfilesError | None:
+    for read in reads:
+        if read.error is not None:
+            return read.error
+    return None
+
+
+class _Paths:
+    """Paths of a piece, made into strings a few thousand at a time."""
+
+    def __init__(self, job: Job, piece: DataFilePlan, paths: pa.StringArray) -> None:
+        self._job, self._piece, self._paths = job, piece, paths
+        self._first = 0
+        self._names: list[str] = []
+
+    def __getitem__(self, span: slice) -> list[str]:
+        first, last = span.start - self._first, span.stop - self._first
+        if first < 0 or last > len(self._names):
+            begin = self._piece.start + span.start
+            end = min(max(begin + ROWS_AT_ONCE, self._piece.start + span.stop), self._piece.stop)
+            rows = from_numpy(self._job.order[begin:end])
+            self._first, self._names = span.start, self._paths.take(rows).to_pylist()
+            first, last = 0, span.stop - span.start
+        return self._names[first:last]
+
+
+def write_pieces(job: Job, draft: Draft, finished: Path) -> tuple[list[DataFileRecord], int]:
     """Write every data file of a run that is not finished yet.
 
     Args:
@@ -53,7 +278,7 @@ def write_pieces(job: Job, draft: Draft, finished: Path) -> tuple[list[Written],
     ):
         last: Future[None] | None = None
         for number, piece in enumerate(job.pieces):
-            record = Written.load(draft.records, piece.name)
+            record = DataFileRecord.load(draft.records, piece.name)
             if record is not None and _is_intact(job, record, finished / piece.name):
                 resumed += record.samples
                 bar.advance(piece.stop - piece.start, bytes=record.payload_bytes)
@@ -77,17 +302,17 @@ def write_format(job: Job, samples: Iterator[Sample], path: Path, schema: Schema
     return packed
 
 
-def _write_piece(job: Job, number: int, draft: Draft, bar: Progress) -> Written:
+def _write_piece(job: Job, number: int, draft: Draft, bar: Progress) -> DataFileRecord:
     """Write one data file; on a fault, examine the ones after it for more of them."""
     piece = job.pieces[number]
     path = draft.partial / piece.name
-    feed = Feed(job, piece, bar)
+    feed = SampleStream(job, piece, bar)
     try:
         schema = replace(job.schema, values=job.values_of(piece))
         packed = write_format(job, feed.samples(), path, schema)
     except SampleFault:
         raise _all_faults(job, feed, job.pieces[number + 1 :], bar) from None
-    return Written(
+    return DataFileRecord(
         name=piece.name,
         start=piece.start,
         payload_bytes=packed.payload_bytes,
@@ -99,15 +324,15 @@ def _write_piece(job: Job, number: int, draft: Draft, bar: Progress) -> Written:
     )
 
 
-def _all_faults(job: Job, feed: Feed, later: Sequence[Piece], bar: Progress) -> PackError:
+def _all_faults(job: Job, feed: SampleStream, later: Sequence[DataFilePlan], bar: Progress) -> PackError:
     until_s = time.monotonic() + COLLECT_FAULTS_S
     faults = feed.faults_ahead(until_s)
     for piece in later:
-        faults += Feed(job, piece, bar).faults_ahead(until_s)
+        faults += SampleStream(job, piece, bar).faults_ahead(until_s)
     return unpackable(faults, len(job.order), job.source.store.describe())
 
 
-def _is_intact(job: Job, record: Written, path: Path) -> bool:
+def _is_intact(job: Job, record: DataFileRecord, path: Path) -> bool:
     """Whether a file that an earlier run finished is what was written; in doubt it is written again."""
     try:
         if not sidecar_hashes(path).items() >= record.sidecars.items():
@@ -129,7 +354,7 @@ def _remove(path: Path) -> None:
     path.unlink(missing_ok=True)
 
 
-def _finish(job: Job, record: Written, draft: Draft, finished: Path) -> None:
+def _finish(job: Job, record: DataFileRecord, draft: Draft, finished: Path) -> None:
     """Sync a data file and its sidecars, and only then say that it is finished; the data file last."""
     names = [*record.sidecars, record.name]
     if job.sharded:  # a single output is synced when it is published

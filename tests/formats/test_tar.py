@@ -24,7 +24,7 @@ from hypothesis import strategies as st
 from smallfiles import cli, formats, sources
 from smallfiles.errors import DamagedFileError, FormatError, ResourceError, SourceError, UsageError
 from smallfiles.formats import tar
-from smallfiles.formats.tar import archive, headers, index, names
+from smallfiles.formats.tar import archive, headers, index
 from smallfiles.keys import key_problem
 from smallfiles.manifest import Manifest
 from smallfiles.measure.workers import peak_memory
@@ -88,18 +88,18 @@ any_key = st.one_of(keys, tricky.map("".join).filter(lambda key: key_problem(key
 def test_every_key_comes_back_from_its_member_name(key):
     from webdataset.tariterators import base_plus_ext  # not above: spawned children need not load torch
 
-    for shared in (set(), {names.split_key(key)[0]}):
-        stem, suffix = names.split_key(key, shared)
-        assert names.key_of(f"{stem}.{suffix}") == key
+    for shared in (set(), {headers.split_key(key)[0]}):
+        stem, suffix = headers.split_key(key, shared)
+        assert headers.key_of(f"{stem}.{suffix}") == key
         assert base_plus_ext(f"{stem}.{suffix}") == (stem, suffix)
         assert base_plus_ext(f"{stem}.cls") == (stem, "cls")
-        assert suffix.lower() not in names.RESERVED
+        assert suffix.lower() not in headers.RESERVED
 
 
 @given(st.sets(any_key, min_size=2, max_size=6))
 def test_different_keys_never_share_a_stem(some):
     shared = Manifest.from_columns(sorted(some), [0] * len(some)).shared_stems()
-    assert len({names.split_key(key, shared)[0] for key in some}) == len(some)
+    assert len({headers.split_key(key, shared)[0] for key in some}) == len(some)
 
 
 def test_only_keys_that_others_would_join_are_escaped(tmp_path):

@@ -18,7 +18,7 @@ from smallfiles.cli import main
 from smallfiles.errors import OutputExistsError, PackError, ResourceError
 from smallfiles.formats import tar
 from smallfiles.pack import PackConfig, pack, verify
-from smallfiles.pack.records import Written
+from smallfiles.pack.writing import DataFileRecord
 
 EIGHT = formats.get("tar").Options(max_count=5)
 
@@ -167,11 +167,11 @@ def test_files_beside_an_earlier_output_do_not_speak_for_the_new_one(name, tree,
 
 def test_a_record_whose_run_was_killed_while_it_was_written_again_is_none(tmp_path):
     """A second run writes the record anew; until that is whole, the first one's may not stand for it."""
-    record = Written("x.arrow", 0, 9, (), np.ones(2, np.uint64), np.ones(2, bool))
+    record = DataFileRecord("x.arrow", 0, 9, (), np.ones(2, np.uint64), np.ones(2, bool))
     record.save(tmp_path)
-    assert Written.load(tmp_path, "x.arrow") is not None
+    assert DataFileRecord.load(tmp_path, "x.arrow") is not None
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(np, "save", lambda *words, **named: 1 / 0)
         with pytest.raises(ZeroDivisionError):
             dataclasses.replace(record, payload_bytes=8).save(tmp_path)
-    assert Written.load(tmp_path, "x.arrow") is None
+    assert DataFileRecord.load(tmp_path, "x.arrow") is None

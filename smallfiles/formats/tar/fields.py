@@ -32,11 +32,11 @@ from smallfiles.arrays import as_mask, column, from_numpy, scalar
 from smallfiles.errors import FormatError, first_few
 from smallfiles.formats import provenance
 from smallfiles.formats.columns import json_text
-from smallfiles.formats.tar import grouping, names
+from smallfiles.formats.tar import grouping, headers
 from smallfiles.formats.tar.archive import Archive
 from smallfiles.formats.tar.further import Further, blobs_of, named, objects_of, value_kinds
 from smallfiles.formats.tar.grouping import DATA_SUFFIXES, Rows, ambiguous
-from smallfiles.formats.tar.names import ANNOTATIONS
+from smallfiles.formats.tar.headers import ANNOTATIONS
 from smallfiles.progress import plural
 from smallfiles.samples import UNLABELLED
 
@@ -277,7 +277,7 @@ def _bare(data: Archive, notes: tuple[str, ...] = ()) -> Annotated:
 def _keys_of(stored: pa.StringArray) -> pa.StringArray:
     if not pc.any(pc.match_substring(stored, "%")).as_py():
         return stored
-    return column([names.key_of(name) for name in stored.to_pylist()], pa.string())
+    return column([headers.key_of(name) for name in stored.to_pylist()], pa.string())
 
 
 def _refuse_numbers(archive: Archive, texts: Rows) -> None:

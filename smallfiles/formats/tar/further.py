@@ -29,7 +29,7 @@ from smallfiles.formats import provenance
 from smallfiles.formats.bytefile import damaged
 from smallfiles.formats.columns import json_text, no_row, object_of
 from smallfiles.formats.tar.archive import Archive
-from smallfiles.formats.tar.names import RESERVED
+from smallfiles.formats.tar.headers import RESERVED
 from smallfiles.samples import UNLABELLED, BlobField, Meta, Schema
 
 Rows = npt.NDArray[np.int64]

@@ -27,7 +27,7 @@ from smallfiles.errors import FormatError, first_few
 from smallfiles.fields import name_problem
 from smallfiles.formats.tar.archive import Archive
 from smallfiles.formats.tar.further import named, of_same_stem
-from smallfiles.formats.tar.names import ANNOTATIONS
+from smallfiles.formats.tar.headers import ANNOTATIONS
 from smallfiles.progress import plural
 
 _IMAGES = "jpg jpeg png webp ppm pgm bmp tif tiff gif jp2 avif jxl"

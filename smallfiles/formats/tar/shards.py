@@ -26,7 +26,7 @@ from smallfiles.formats import provenance
 from smallfiles.formats.bytefile import ByteFile
 from smallfiles.formats.columns import SampleColumns, key_of
 from smallfiles.formats.output import OutputFile, packed
-from smallfiles.formats.tar import further, headers, index, names
+from smallfiles.formats.tar import further, headers, index
 from smallfiles.samples import Buffer, Packed, Sample, Schema
 
 NAME = "tar"
@@ -126,7 +126,7 @@ class Shard:
 
     def add(self, sample: Sample) -> None:
         """Append a sample; its data must stay as it is."""
-        stem, suffix = names.split_key(key_of(sample, self._file.path), self._schema.shared_stems)
+        stem, suffix = headers.split_key(key_of(sample, self._file.path), self._schema.shared_stems)
         members, meta = self._texts.of(sample.row)
         files = {
             further.member_suffix(blob, suffix): data
