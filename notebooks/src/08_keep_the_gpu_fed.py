@@ -677,7 +677,7 @@ expected = {"no worker": make_s / (make_s + step_s), "one worker": max(0, 1 - st
 print(f"a batch: {1e3 * make_s:.0f} ms; waiting expected:", ", ".join(f"{n} {x:.0%}" for n, x in expected.items()))
 
 # %% [markdown]
-# The folded cell measures three epochs of each loader, and three epochs from a ring that another program fills.
+# The folded cell measures two epochs of each loader, and two epochs from a ring that another program fills.
 
 # %% jupyter={"source_hidden": true}
 import os
@@ -687,15 +687,15 @@ from smallfiles import ring
 from smallfiles.ring import RingConfig
 
 shares = {name: [] for name in loaders}
-for _ in range(3):
+for _ in range(2):
     for name, settings in loaders.items():
         loader = make_loader(packed, settings, transform=images.RandomResizedCrop())
         shares[name].append(waiting_share(loader))
-config = RingConfig(name=f"notebook-08-{os.getpid()}", slots=12, producers=1, epochs=3)
+config = RingConfig(name=f"notebook-08-{os.getpid()}", slots=12, producers=1, epochs=2)
 show.command(config, "train.arrow", "--batch", "16")
 with filling(config, packed, "--batch", "16"), ring.attach(config.name) as batches:
-    shares["ring"] = [waiting_share(batches) for _ in range(3)]
-none, *others = map(median, shares.values())
+    shares["ring"] = [waiting_share(batches) for _ in range(2)]
+none, *others = (round(median(runs)) for runs in shares.values())
 title = f"Measured here, training waits {none}% without a worker, and {min(others)} to {max(others)}% with a worker or the ring"
 axes = {"x": "share of the time that training waits (%)", "guess_of": "no worker"}
 marks = {"expected without a worker": 100 * expected["no worker"]}
