@@ -200,7 +200,7 @@ KINDS = {
         {"image": PICTURES, "mask": MASKS},
     ),
     "masks by a template": (lambda r: with_masks(r, "a/{n}.png", "b/m{n}.png"), SEGMENTED, {"mask": MASKS}),
-    "masks of other names (nnU-Net, Cityscapes)": (
+    "masks with other names (nnU-Net, Cityscapes)": (
         lambda r: with_masks(r, "imagesTr/{n}_0000.png", "labelsTr/{n}.png"),
         SEGMENTED,
         {"image": PICTURES, "mask": MASKS},
