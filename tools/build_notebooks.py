@@ -11,8 +11,6 @@ prints the difference and exits with 1 where a built file is not what its source
 the sources stands in `percent.py`, that of the gaps in `gaps.py`.
 """
 
-from __future__ import annotations
-
 import python_version  # noqa: F401 - it ends this tool if this Python is too old
 
 # isort: split
@@ -47,7 +45,8 @@ def build(root: Path) -> Iterator[Built]:
     """Everything that the sources under `root` make, in order of their names."""
     for source in sorted((root / "notebooks" / "src").glob("*.py")):
         yield Built(root / "notebooks" / f"{source.stem}.ipynb", _built(source), source)
-        if tables := _symptoms(source):
+        tables = _symptoms(source)
+        if tables:
             yield Built(root / "docs" / "symptoms.md", tables, source)
     for source in sorted((root / "solutions" / "src").glob("*")):
         if source.suffix == ".py" or source.suffix in SCRIPT_SUFFIXES:

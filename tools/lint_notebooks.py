@@ -9,8 +9,6 @@ its lines do not count, but the text directly before it must say what the *folde
 of a notebook is checked in `_anatomy`, the rules for every file in `_manner`.
 """
 
-from __future__ import annotations
-
 import python_version  # noqa: F401 - it ends this tool if this Python is too old
 
 # isort: split
@@ -156,7 +154,8 @@ def _manner(page: Page) -> Iterator[str]:
             yield f"the text before the folded cell {first!r} does not say what the *folded* cell does"
     for cell in page.cells:
         for pattern, what in FORBIDDEN.items():
-            if found := re.search(pattern, cell.text, flags=re.MULTILINE):
+            found = re.search(pattern, cell.text, flags=re.MULTILINE)
+            if found:
                 yield f"a {cell.kind} cell {what}: {found[0]!r}"
         if not cell.text.strip():
             yield "a cell is empty"

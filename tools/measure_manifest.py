@@ -7,8 +7,6 @@ worker then walks over all samples, as a DataLoader's would: what it has for its
 what every further worker adds. Prints one JSON object.
 """
 
-from __future__ import annotations
-
 import python_version  # noqa: F401 - it ends this tool if this Python is too old
 
 # isort: split

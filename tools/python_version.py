@@ -1,6 +1,7 @@
 """Imported first by each tool that is run as a script: an old Python prints which version is needed.
 
-The trap: a script is parsed as a whole before its first line runs, so the tools must have the syntax of 3.8.
+The trap: a script is parsed as a whole before its first line runs, so the tools must have the syntax of 3.6:
+no `:=`, and no `from __future__ import annotations`.
 """
 
 import sys

@@ -6,8 +6,6 @@ line in CHANGELOG.md. PYTHONS="/path/to/python3.12 …" names more Pythons than 
 
 """
 
-from __future__ import annotations
-
 import python_version  # noqa: F401 - it ends this tool if this Python is too old
 
 # isort: split
@@ -180,12 +178,14 @@ def main() -> int:
         "--lowest", action="store_true", help="try the oldest versions of the core that pyproject.toml allows"
     )
     lowest = parser.parse_args().lowest
-    if missing := unexplained():
+    missing = unexplained()
+    if missing:
         print(f"release: {', '.join(missing)} went; expected a line in {CHANGES.name} with each name in `…`.")
         return 1
     NAMES.write_text("\n".join(public_names()) + "\n")
     sdist, wheel = build()
-    if wrong := faults(sdist, wheel):
+    wrong = faults(sdist, wheel)
+    if wrong:
         print(f"release: {'; '.join(wrong)}.")
         return 1
     here = pythons()

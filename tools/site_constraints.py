@@ -7,8 +7,6 @@ versions, its other packages lose their pins, and only what is missing is pinned
 Usage: python tools/site_constraints.py requirements.lock > constraints.txt
 """
 
-from __future__ import annotations
-
 import python_version  # noqa: F401 - it ends this tool if this Python is too old
 
 # isort: split

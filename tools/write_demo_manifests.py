@@ -6,8 +6,6 @@ Sizes and hashes are left out: the bytes of a JPEG file depend on the encoder's 
 and captions do not. A test makes them again and compares.
 """
 
-from __future__ import annotations
-
 import python_version  # noqa: F401 - it ends this tool if this Python is too old
 
 # isort: split

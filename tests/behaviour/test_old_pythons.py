@@ -32,10 +32,10 @@ COMMANDS = [
 
 
 @functools.cache
-def old_pythons(oldest=6):
+def old_pythons():
     """Return one Python of each version from 3.6 to 3.10 that is found here and runs; there may be none."""
     found = []
-    for minor in range(oldest, 11):
+    for minor in range(6, 11):
         installed = glob.glob(f"{Path.home()}/.pyenv/versions/3.{minor}.*/bin/python")
         found += installed[:1] or filter(None, [shutil.which(f"python3.{minor}")])
     return [path for path in found if subprocess.run([path, "-c", ""], capture_output=True).returncode == 0]
@@ -43,10 +43,9 @@ def old_pythons(oldest=6):
 
 @pytest.mark.parametrize("path", STARTS + TOOLS)
 def test_an_old_python_can_parse_what_it_runs_first(path):
-    """Packages are parsed by Python 3.6, and tools by Python 3.8."""
-    tree = ast.parse((ROOT / path).read_text(), feature_version=(3, 6) if path in STARTS else (3, 8))
+    tree = ast.parse((ROOT / path).read_text(), feature_version=(3, 6))
     first = [node for node in tree.body if isinstance(node, ast.ImportFrom) and node.module == "__future__"]
-    assert path in TOOLS or not any(alias.name == "annotations" for node in first for alias in node.names)
+    assert not any(alias.name == "annotations" for node in first for alias in node.names)
 
 
 @pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
@@ -60,8 +59,7 @@ def test_an_old_python_is_told_which_version_is_needed(words):
         run = "run_module" if words[0] == "-m" else "run_path"
         pretend += "sys.path.insert(0, 'tools'); " * words[0].startswith("tools/")
         pretended = ["-c", f"{pretend}sys.argv = {rest}; runpy.{run}({rest[0]!r}, run_name='__main__')"]
-    old = old_pythons(oldest=8 if words[0].startswith("tools/") else 6)
-    for program, line in ((sys.executable, pretended), *((each, words) for each in old)):
+    for program, line in ((sys.executable, pretended), *((each, words) for each in old_pythons())):
         environment = {"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT), "PYTHONDONTWRITEBYTECODE": "1"}
         done = subprocess.run([program, *line], cwd=ROOT, env=environment, capture_output=True, text=True)
         assert done.returncode == 1, f"{program}: {done.stdout}{done.stderr}"
