@@ -63,19 +63,18 @@ def need_tool():
 
 def pytest_collection_modifyitems(items):
     """Three processes share the tests, a file each: the long ones first, so that all end at the same time."""
-    first = [
-        "jobs_run",
-        "execute",
-        "execute_solutions",
-        "execute_exercises",
-        "contract",
-        "push_and_pull",
+    first = ["jobs_run", "execute", "execute_solutions", "execute_exercises", "contract", "push_and_pull"]
+    first += [
         "training",
         "streaming",
         "client",
         "kill",
+        "cortx",
+        "recipes",
+        "jupyterlab",
+        "ring_kills",
+        "ring_cli",
     ]
-    first += ["cortx", "recipes", "jupyterlab", "ring_kills", "ring_cli"]
 
     def rank(item):
         name = item.path.stem.removeprefix("test_")

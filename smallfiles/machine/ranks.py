@@ -30,7 +30,9 @@ from typing import Any, Literal, NamedTuple
 
 from smallfiles.errors import UsageError
 
-Source = Literal["alone", "torchrun", "Open MPI", "MVAPICH2", "PMI", "slurm", "torch.distributed"]
+Source = Literal[
+    "alone", "torchrun", "Open MPI", "MVAPICH2", "PMI", "Flux", "jsrun", "slurm", "torch.distributed"
+]
 
 
 class _Variables(NamedTuple):
@@ -43,15 +45,16 @@ class _Variables(NamedTuple):
     local_world_size: str
 
 
+_MPI: tuple[Source, ...] = ("Open MPI", "MVAPICH2", "jsrun")
+_PREFIXES = ("OMPI_COMM_WORLD", "MV2_COMM_WORLD", "JSM_NAMESPACE")
 _LAUNCHERS = (
     _Variables("torchrun", "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"),
-    _Variables(
-        "Open MPI", *(f"OMPI_COMM_WORLD_{name}" for name in ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE"))
-    ),
-    _Variables(
-        "MVAPICH2", *(f"MV2_COMM_WORLD_{name}" for name in ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE"))
+    *(
+        _Variables(launcher, *(f"{prefix}_{name}" for name in ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE")))
+        for launcher, prefix in zip(_MPI, _PREFIXES, strict=True)
     ),
     _Variables("PMI", "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"),
+    _Variables("Flux", "FLUX_TASK_RANK", "FLUX_JOB_SIZE", "FLUX_TASK_LOCAL_ID", ""),
 )
 """Launchers, the innermost first: torchrun may run below mpirun, and mpirun below srun."""
 

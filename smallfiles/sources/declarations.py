@@ -35,7 +35,7 @@ from smallfiles.sources.table_files import TEXT_SUFFIXES, dialect_of, read_table
 _LINES = (".csv", ".tsv", ".txt", ".lst", ".list", ".jsonl", ".ndjson", "")
 _OBJECTS = (".json", ".xml", ".yaml", ".yml")
 _COLUMNS = (".parquet", ".feather")
-_BINARY = (".mat", ".xlsx", ".xls", ".ods")
+_BINARY = (".mat", ".xlsx", ".xls", ".ods", ".pkl", ".pickle", ".sqlite", ".db", ".gz", ".bz2", ".xz", ".zst")
 _KNOWN = (*_LINES, *_OBJECTS, *_COLUMNS, *_BINARY, ".cls")
 _DOCUMENTS = re.compile(
     r"(?i)(read[ _-]?me|licen[cs]e|copying|notice|authors|change(s|log)|citation|contributing|terms|about"

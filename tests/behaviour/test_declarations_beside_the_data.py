@@ -429,6 +429,10 @@ TREES = {
         "--ignore",
         4,
     ),
+    **{
+        name: Tree(f"cat/{{1,2}}.jpg dog/{{3,4}}.jpg {name}", {}, "cat dog", "--ignore", 4)
+        for name in ("labels.csv.gz", "splits.pkl", "annotations.sqlite")
+    },
     "Stanford Dogs": Tree(
         "Images/n02085620-Chihuahua/n02085620_10.jpg Images/n02085782-Spaniel/n02085782_2.jpg "
         "lists/train_list.mat",

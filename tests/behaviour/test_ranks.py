@@ -16,19 +16,8 @@ from smallfiles.loading import LoaderConfig, make_loader
 from smallfiles.machine.ranks import ranks
 
 RECORDED = Path(__file__).parents[1] / "machine" / "environments"
-VARIABLES = (
-    "SLURM",
-    "SRUN",
-    "RANK",
-    "WORLD_SIZE",
-    "LOCAL_",
-    "GROUP_",
-    "MASTER_",
-    "OMPI_",
-    "PMI",
-    "MV2_",
-    "PALS_",
-    "TORCHELASTIC",
+VARIABLES = re.compile(
+    "SLURM|SRUN|RANK|WORLD_SIZE|LOCAL_|GROUP_|MASTER_|OMPI_|PMI|MV2_|PALS_|TORCHELASTIC|FLUX_|JSM_"
 )
 INHERITED = "slurm-22.05.8-inherited"
 COUNT = 24
@@ -42,7 +31,7 @@ def recorded(name, section):
 
 def alone(**variables):
     """The environment of a process that nobody started, and some variables."""
-    return {name: text for name, text in os.environ.items() if not name.startswith(VARIABLES)} | variables
+    return {name: text for name, text in os.environ.items() if not VARIABLES.match(name)} | variables
 
 
 @pytest.fixture(scope="module")
@@ -62,7 +51,7 @@ HEADER = b"{'descr': '|u1', 'fortran_order': False, 'shape': (1,), }".ljust(69) 
 
 @pytest.fixture
 def no_launcher(monkeypatch):
-    for name in [name for name in os.environ if name.startswith(VARIABLES)]:
+    for name in [name for name in os.environ if VARIABLES.match(name)]:
         monkeypatch.delenv(name)
     return monkeypatch
 
@@ -130,6 +119,8 @@ OPEN_MPI = {
         (OPEN_MPI | STEP, (3, 8)),  # mpirun starts a daemon on each node by srun
         (OPEN_MPI | {"PMIX_RANK": "3"}, (3, 8)),
         ({"MV2_COMM_WORLD_RANK": "1", "MV2_COMM_WORLD_SIZE": "2"}, (1, 2)),
+        ({"FLUX_TASK_RANK": "1", "FLUX_JOB_SIZE": "2"}, (1, 2)),
+        ({"JSM_NAMESPACE_RANK": "1", "JSM_NAMESPACE_SIZE": "2", "PMIX_RANK": "1"}, (1, 2)),
         ({"PMI_RANK": "5", "PMI_SIZE": "6", "MPI_LOCALRANKID": "1", "MPI_LOCALNRANKS": "2"}, (5, 6)),
         ({"PMI_RANK": "5", "PMI_SIZE": "6"}, (5, 6)),
         (STEP | {"PMI_RANK": "1", "PMI_SIZE": "4"}, (1, 4)),  # srun --mpi=pmi2

@@ -280,16 +280,8 @@ def test_points_of_yolo_become_pixels_and_keep_their_visibility(tmp_path, shape,
 @pytest.mark.parametrize(
     "line",
     [
-        "0 0.5 0.5 1",
-        "0 0.5 0.5 1 1 0.9",
-        "0 32 24 64 48",
-        "0.5 0.5 0.5 1 1",
-        "-1 0.5 0.5 1 1",
-        "2 0.5 0.5 1 1",
-        "cat 0.5 0.5 1 1",
-        "0 nan 0.5 1 1",
-        "0 0.5 0.5 -1 1",
-        "0 0.5 0.5 1_0 1",
+        *("0 0.5 0.5 1", "0 0.5 0.5 1 1 0.9", "0 32 24 64 48", "0.5 0.5 0.5 1 1", "-1 0.5 0.5 1 1"),
+        *("2 0.5 0.5 1 1", "cat 0.5 0.5 1 1", "0 nan 0.5 1 1", "0 0.5 0.5 -1 1", "0 0.5 0.5 1_0 1"),
         "1e400 0.5 0.5 1 1",
     ],
 )
@@ -337,17 +329,9 @@ def test_class_names_are_those_that_a_yaml_parser_reads(tmp_path, text):
 @pytest.mark.parametrize(
     "text",
     [
-        "names: &a [x]",
-        "names: cat",
-        "names: [[a], b]",
-        "names:\n  0: a\n  2: b",
-        "names: ['a",
-        "names: |\n  a",
-        "names:\n  - a\n  - b: c",
-        "names:\n  - - a",
-        "names: []",
+        *("names: &a [x]", "names: cat", "names: [[a], b]", "names:\n  0: a\n  2: b", "names: ['a"),
+        *("names: |\n  a", "names:\n  - a\n  - b: c", "names:\n  - - a", "names: []", "names: [a #b]"),
         "names: [a]\nkpt_shape: [17, 5]",
-        "names: [a #b]",
     ],
 )
 def test_other_forms_of_yaml_are_refused(tmp_path, text):
