@@ -76,7 +76,7 @@ def work(fault, index, folder):
         os.close(descriptor)
     elif fault == "cold":
         if index not in KEPT and not CURED:
-            time.sleep(SLOW_S * 2)
+            time.sleep(SLOW_S * 8)  # far more than a step takes, with whatever a framework does in it
             KEPT[index] = True
     elif fault == "one_rank":
         time.sleep(SLOW_S * 2 if os.environ["RANK"] == "1" else 0)
