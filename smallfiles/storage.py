@@ -56,6 +56,7 @@ def set_timeout(seconds: float) -> None:
     """Let this process wait so long for each read, from now on."""
     global _timeout_s
     _timeout_s = seconds
+    _outage.forget()
 
 
 @contextlib.contextmanager
@@ -154,9 +155,11 @@ def answered(path: object, call: Callable[P, T], *args: P.args, **kwargs: P.kwar
             raise
     began = time.monotonic()
     ends, pause_s = began + _timeout_s, _FIRST_PAUSE_S
-    while (left_s := ends - time.monotonic()) > 0:
+    while (left_s := ends - time.monotonic()) > 0 and not _is_abandoned():
         _outage.notice(path, last, began, ends)
-        if _pause(min(left_s, pause_s * random.uniform(0.5, 1))):  # so that a thousand ranks spread out
+        if _is_abandoned(
+            min(left_s, pause_s * random.uniform(0.5, 1))
+        ):  # so that a thousand ranks spread out
             break
         pause_s = min(_LONGEST_PAUSE_S, 2 * pause_s)
         try:
@@ -169,7 +172,6 @@ def answered(path: object, call: Callable[P, T], *args: P.args, **kwargs: P.kwar
         else:
             _outage.end(path, time.monotonic() - began)
             return result
-    _outage.forget()
     raise _gave_up(path, last, time.monotonic() - began) from last
 
 
@@ -207,13 +209,13 @@ def _belong_to(abandoned: threading.Event) -> None:
     _of_thread.abandoned = abandoned
 
 
-def _pause(seconds: float) -> bool:
-    """Sleep; whether this thread was abandoned meanwhile."""
+def _is_abandoned(pause_s: float = 0) -> bool:
+    """Pause, and return whether the owner of this thread no longer wants its result."""
     abandoned: threading.Event | None = getattr(_of_thread, "abandoned", None)
     if abandoned is None:
-        time.sleep(seconds)
+        time.sleep(pause_s)
         return False
-    return abandoned.wait(seconds) or _is_exiting.is_set()
+    return abandoned.wait(pause_s) or _is_exiting.is_set()
 
 
 def _outage_behind(path: object, error: OSError | StorageError) -> OSError | StorageError | None:
@@ -232,7 +234,7 @@ def _reason(error: OSError | StorageError) -> str:
 
 def _gave_up(path: object, error: OSError | StorageError, waited_s: float) -> StorageError:
     found = StorageError(
-        f"the storage did not answer for {duration_text(waited_s)}: {path} ({_reason(error)})",
+        f"the storage did not answer{_waited('for', waited_s)}: {path} ({_reason(error)})",
         expected="storage that answers; nothing was left out",
         next_step="Run it again when the storage is back, or wait longer (--storage-timeout-s S). If only "
         "this file fails again and again, copy it from where it is whole, or remove it to go on without it",
@@ -241,8 +243,18 @@ def _gave_up(path: object, error: OSError | StorageError, waited_s: float) -> St
     return found
 
 
+def _waited(word: str, seconds: float) -> str:
+    """Return ` for 4 min 05 s` or ` for 0.2 s`, and nothing if that rounds to zero."""
+    text = duration_text(seconds) if seconds >= 1 else f"{seconds:.1f} s"
+    return f" {word} {text}" if seconds >= 0.05 else ""
+
+
 class _Outage:
-    """Says once that the storage of this process does not answer, then rarely, and when it is back."""
+    """Says once that the storage of this process does not answer, then rarely, and when it is back.
+
+    An outage ends when a call that had failed is answered, or a verb or an epoch begins. Giving up does not
+    end it: programs that go on with the next file would say it of each.
+    """
 
     def __init__(self) -> None:
         self.forget()
@@ -259,18 +271,15 @@ class _Outage:
             if self._due_at is not None and now < self._due_at:
                 return
             self._due_at = now + _NOTE_EVERY_S
-            so_far = f" for {duration_text(now - began)}" if now - began >= 1 else ""
-            left = duration_text(ends - now)
-            say_notes(
-                [f"the storage does not answer{so_far}: {path} ({_reason(error)}); trying again for {left}"]
-            )
+            so_far, left = _waited("for", now - began), _waited("for", ends - now)
+            say_notes([f"the storage does not answer{so_far}: {path} ({_reason(error)}); trying again{left}"])
 
     def end(self, path: object, waited_s: float) -> None:
         """A call that had failed was answered."""
         with self._lock:
             if self._due_at is not None:
                 self._due_at = None
-                say_notes([f"the storage answers again after {duration_text(waited_s)}: {path}"])
+                say_notes([f"the storage answers again{_waited('after', waited_s)}: {path}"])
 
 
 _outage = _Outage()

@@ -25,6 +25,7 @@ from pathlib import Path
 from stat import S_ISDIR, S_ISREG
 from types import ModuleType
 
+from smallfiles.digests import refuse_sidecar
 from smallfiles.errors import FormatError, MissingPackageError, UsageError, like, of_system
 from smallfiles.samples import Reader
 from smallfiles.storage import answered
@@ -122,11 +123,9 @@ def name_of(path: Path, format: str | None = None) -> str:
     if format is not None:
         get(format)
         return format
-    found = _with_ending(path.name, SUFFIXES) or _with_ending(path.name, suffixes())
-    if found is not None:
+    if found := _with_ending(path.name, SUFFIXES) or _with_ending(path.name, suffixes()):
         return found
-    missing = _not_installed(path.suffix.removeprefix("."))
-    if missing is not None:
+    if missing := _not_installed(path.suffix.removeprefix(".")):
         raise missing
     if path.name.endswith(".zarr"):
         raise UsageError(
@@ -157,9 +156,11 @@ def open(path: Path | str, format: str | None = None, *, by_position: bool = Fal
 
     Raises:
         FormatError: There is no such file, or it is damaged.
+        UsageError: It is not named as a packed file, or belongs to one.
         ResourceError: The file system does not let it be looked at.
     """
     path = Path(path)
+    refuse_sidecar(path)
     try:
         name = name_of(path, format)
     except UsageError as error:

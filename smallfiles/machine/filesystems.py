@@ -7,11 +7,13 @@ either), and some (btrfs) do not count inodes: their zero means unknown, not ful
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from pysquashfs.mounts import Mount, read_mounts
-from smallfiles.errors import ResourceError
+from smallfiles.errors import of_system
+from smallfiles.storage import answered
 
 _ON_SERVERS = """
     9p afs beegfs beegfs_nodev ceph cifs coda cvmfs daos dvs gfs2 glusterfs gpfs lustre lustre_lite mmfs
@@ -37,12 +39,8 @@ def mount_of(path: str, mounts: list[Mount]) -> Mount | None:
         path: Absolute, without symbolic links.
         mounts: What `read_mounts` returned.
     """
-    found: Mount | None = None
-    for mount in mounts:
-        longer = found is None or len(mount.point) >= len(found.point)
-        if longer and (path == mount.point or path.startswith(f"{mount.point.rstrip('/')}/")):
-            found = mount
-    return found
+    around = [each for each in mounts if f"{path}/".startswith(f"{each.point.rstrip('/')}/")]
+    return max(reversed(around), key=lambda mount: len(mount.point), default=None)
 
 
 @dataclass(frozen=True)
@@ -84,16 +82,13 @@ def filesystem(path: Path, table: Path = Path("/proc/self/mountinfo")) -> FileSy
 
     Raises:
         ResourceError: Not even the root of the tree can be examined.
+        StorageError: The storage does not answer.
     """
     real = existing(path)
     try:
-        stats = os.statvfs(real)
+        stats = answered(real, os.statvfs, real)
     except OSError as error:
-        raise ResourceError(
-            f"the file system of {path} cannot be examined ({error.strerror})",
-            expected="a path on a mounted file system",
-            next_step="Check the path, and whether its file system is mounted",
-        ) from error
+        raise of_system(error, f"the file system of {path} cannot be examined ({error.strerror})") from error
     mount = mount_of(str(real), read_mounts(table))  # read after statvfs, which triggers automounts
     kind, source = (mount.kind, mount.source) if mount else ("unknown", "")
     return FileSystem(
@@ -123,7 +118,11 @@ def is_parallel_filesystem(path: Path) -> bool:
 def existing(path: Path) -> Path:
     """The path without symbolic links, or its nearest parent that exists."""
     real = Path(os.path.realpath(path))
-    return next((candidate for candidate in (real, *real.parents) if os.path.exists(candidate)), real)  # noqa: PTH110 - Path's raises
+    for candidate in (real, *real.parents):
+        with suppress(OSError, ValueError):  # it is missing, or no user may look at it
+            answered(candidate, os.stat, candidate)
+            return candidate
+    return real
 
 
 def _is_shared(kind: str, source: str) -> bool:

@@ -230,8 +230,7 @@ def striping(path: Path) -> Striping | None:
     """
     if filesystem(path).kind not in LUSTRE:
         return None
-    text = ask(("lfs", "getstripe", "-d", str(existing(path))))
-    return None if text is None else parse_getstripe(text)
+    return parse_getstripe(ask(("lfs", "getstripe", "-d", str(existing(path)))) or "")
 
 
 STRIPED_BYTES = 1 << 30

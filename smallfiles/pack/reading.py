@@ -211,6 +211,8 @@ class _ChunkReader:
     def _load(self, path: str, room: memoryview) -> memoryview | SmallfilesError:
         try:
             got = self._store.read_into(path, room)
+        except ResourceError:
+            raise  # no fault of this sample: the next one would wait for the storage as long
         except SmallfilesError as error:
             return error
         return room[:got] if got == len(room) - 1 else changed(self._store, path, got, len(room) - 1)

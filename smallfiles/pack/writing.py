@@ -18,6 +18,7 @@ import shutil
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
@@ -87,13 +88,8 @@ class DataFileRecord:
         for name, array in arrays.items():
             np.save(folder / f"{self.name}.{name}.npy", array, allow_pickle=False)
         sync(folder / f"{self.name}.{name}.npy" for name in arrays)
-        facts = {
-            "start": self.start,
-            "payload_bytes": self.payload_bytes,
-            "exif_rotated": self.exif_rotated,
-            "skipped": [asdict(fault) for fault in self.skipped],
-            "sidecars": self.sidecars,
-        }
+        facts = {name: getattr(self, name) for name in ("start", "payload_bytes", "exif_rotated", "sidecars")}
+        facts["skipped"] = [asdict(fault) for fault in self.skipped]
         write_json(folder / f"{self.name}.json", facts)
 
     @classmethod
@@ -214,12 +210,13 @@ class SampleStream:
         Args:
             until_s: When to stop looking (`time.monotonic`).
         """
-        for reads in self._reads:
-            if error := _first_error(reads):
-                row = int(self._job.order[self.piece.start + reads[0].position])
-                self.skipped.append(Skipped(self._job.source.manifest.path(row), error.got))
-            if time.monotonic() > until_s:
-                break
+        with suppress(ResourceError):  # it would hide the faults that were found
+            for reads in self._reads:
+                if error := _first_error(reads):
+                    row = int(self._job.order[self.piece.start + reads[0].position])
+                    self.skipped.append(Skipped(self._job.source.manifest.path(row), error.got))
+                if time.monotonic() > until_s:
+                    break
         return self.skipped
 
     def _skip(self, key: str, error: SmallfilesError) -> None:

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from smallfiles import formats
+from smallfiles.digests import refuse_sidecar
 from smallfiles.errors import FormatError, SourceError, like, raised_as
 from smallfiles.folders import SourceOptions
 from smallfiles.formats.files import MANIFEST
@@ -124,6 +125,7 @@ def _load(path: Path, options: SourceOptions) -> Source:
             expected="a folder, a tar or zip file or a manifest",
             next_step=f"Check the path{like(path)}, and whether this file system is mounted on this node",
         )
+    refuse_sidecar(path)
     if path.suffix == ".json" and path.is_file():
         return _from_manifest(path, options.root, options)
     may_be_inside = options.kind == "auto" or path.is_file()
@@ -133,9 +135,7 @@ def _load(path: Path, options: SourceOptions) -> Source:
         return tables.load(path, options)
     if options.kind == "auto" and (format := packed.format_of(path)):
         return _from_packed(path, format, options)
-    if path.is_dir():
-        return _from_folder(path, options)
-    return _from_tar(path, options)
+    return (_from_folder if path.is_dir() else _from_tar)(path, options)
 
 
 def _from_packed(path: Path, format: str, options: SourceOptions) -> Source:

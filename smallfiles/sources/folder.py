@@ -65,8 +65,7 @@ def load(path: Path, options: SourceOptions) -> Source:
     options.refuse_unsupported("class folders", path)
     tree, taken, notes = find_samples(path, options)
     files = record.files_of(tree, options)
-    partners = find_partners(path, tree, taken)
-    if partners is not None:
+    if (partners := find_partners(path, tree, taken)) is not None:
         return _with_partners(tree, files, partners, taken, notes)
     record.refuse_if_strict(tree.notes(), taken, path)
     found = _labelled(files, taken)

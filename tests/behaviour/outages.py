@@ -20,19 +20,11 @@ from smallfiles.slowfs.mounting import Mount
 from smallfiles.slowfs.protocol import Operation
 from smallfiles.slowfs.tree import Tree
 
-ERRORS = (
-    *(
-        errno.ENXIO,
-        errno.EIO,
-        errno.ETIMEDOUT,
-        errno.ESTALE,
-        errno.ENOTCONN,
-        errno.EREMOTEIO,
-        errno.EHOSTDOWN,
-    ),
-    *(errno.EHOSTUNREACH, errno.ECONNRESET, errno.ECONNREFUSED, errno.ECONNABORTED, errno.ENODEV),
-    *(errno.ESHUTDOWN, errno.ENETDOWN, errno.ENETUNREACH, errno.ENOLINK, errno.EPIPE),
-)
+_NAMES = """
+    ENXIO EIO ETIMEDOUT ESTALE ENOTCONN EREMOTEIO EHOSTDOWN EHOSTUNREACH ECONNRESET
+    ECONNREFUSED ECONNABORTED ENODEV ESHUTDOWN ENETDOWN ENETUNREACH ENOLINK EPIPE
+"""
+ERRORS = [getattr(errno, name) for name in _NAMES.split()]
 _CONTROL = "SMALLFILES_TEST_OUTAGE"
 
 
@@ -101,7 +93,7 @@ def _command(request):
     return [sys.executable, __file__, json.dumps(vars(request))]
 
 
-READS = ("open", "stat", "scandir", "listdir", "pread", "preadv", "read", "readv")
+READS = ("open", "stat", "statvfs", "scandir", "listdir", "pread", "preadv", "read", "readv")
 
 
 @contextmanager

@@ -108,6 +108,23 @@ def test_a_file_that_is_not_packed_is_not_to_be_packed(name, said, place):
         shown = said(f"{verb} {name}", 2)
         assert f"{name} is not a packed file" in shown and "Give the packed file" in shown
         assert "Pack it first" not in shown
+    (place / "t.csv").write_text("file,label\ncat/0.jpg,a\n")
+    for name in ("images", "t.csv"):
+        assert f"Pack it first: smallfiles pack {name} train.arrow" in said(f"verify {name}", 2)
+
+
+def test_of_a_file_beside_a_packed_file_the_packed_file_is_named(said, place):
+    said("pack images train.tar", 0)
+    (place / "scores.csv").write_text("file,score\ncat/0.jpg,1\ncat/1.jpg,1\ndog/0.jpg,1\ndog/1.jpg,1\n")
+    said("annotate train.arrow scores.csv --key file", 0)
+    beside = [path.name for path in place.glob("train.*") if path.suffixes[1:]]
+    assert len(beside) == 6
+    for name in beside:
+        owner = f"train{(place / name).suffixes[0]}"
+        for words, code in ((f"inspect {name}", 2), (f"verify {name}", 2), (f"pack {name} x.arrow", 2)):
+            assert f"it belongs to {owner}; expected the packed file itself. Give {owner}" in said(
+                words, code
+            )
 
 
 @pytest.mark.parametrize(
