@@ -117,7 +117,7 @@ TABLE = (
     ),
     Verdict(
         "workers are restarted in each epoch",
-        lambda n: n["startup"] >= 0.2 and not n["persistent"],
+        lambda n: not n["persistent"] and n["startup"] >= 0.2,
         ("startup", "startup_s", "epochs"),
         "DataLoader(…, persistent_workers=True)",
         lambda n: n["whole_s"] * (1 - n["startup"]),
