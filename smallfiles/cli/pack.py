@@ -238,7 +238,7 @@ def _warn(source: Source) -> None:
     """Say so if this is a login node and the work is heavy."""
     from smallfiles.machine import warn_on_login_node
 
-    files = len(source.manifest) if source.root is not None and source.root.is_dir() else 0
+    files = len(source.manifest) if hasattr(source.store, "root") else 0
     warn_on_login_node("packing", size_bytes=_bytes_of(source), files=files)
 
 

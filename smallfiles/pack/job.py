@@ -42,7 +42,7 @@ from smallfiles.pack.config import (
 from smallfiles.pack.reading import waits
 from smallfiles.samples import ByteStore, Schema
 from smallfiles.sources import Source
-from smallfiles.storage import ReadingPool
+from smallfiles.storage import ReadingPool, answered
 
 IN_FLIGHT = 32
 ROWS_AT_ONCE = 4096  # strings and futures that exist at once; a million would cost a gigabyte
@@ -283,10 +283,10 @@ def _refuse_senseless(source: Source, out: Path, config: PackConfig) -> None:
             expected="files that can be read in any order",
             next_step="Decompress it first (gzip -dk, zstd -dk)",
         )
-    walked = source.root is not None and source.root.is_dir() and source.kind not in ("manifest", "table")
-    if walked and source.root and out.resolve().is_relative_to(source.root.resolve()):
+    root = None if source.kind in ("manifest", "table") else source.root
+    if root and answered(root, root.is_dir) and out.resolve().is_relative_to(root.resolve()):
         raise UsageError(
-            f"the output {out} lies inside the data {source.root}",
+            f"the output {out} lies inside the data {root}",
             expected="an output elsewhere, since the data is only read",
             next_step="Give another place for the output",
         )
