@@ -12,6 +12,11 @@
 # %% [markdown]
 # ### No error, but wrong
 #
+# `smallfiles audit -- python train.py` runs your training unchanged and names these faults. Its verdicts:
+# *the same order in every epoch*, *samples are seen by several ranks*, *samples arrive twice in an epoch*,
+# *samples are lost*, *shards that no worker read*, *a shard is truncated*, *equal random numbers in several workers*,
+# *ranks have different numbers of batches*, *a resume repeats samples*.
+#
 # | Symptom | Cause | Remedy | Where |
 # |---|---|---|---|
 # | Accuracy is lower with 4 workers than with none | forked workers share the position of a file opened before them ([pytorch#11887](https://github.com/pytorch/pytorch/issues/11887)) | open it at the first read of each process, or use `os.pread` | [below](#Lower-accuracy-with-workers), [04.4](04_pack_hdf5.ipynb#4-·-Close-the-file-before-workers-start), [06.4](06_read_a_squashfs_image.ipynb#4-·-Share-one-file-between-workers) |

@@ -107,9 +107,9 @@ def _without_program(program: Parser, words: list[str]) -> tuple[list[str], list
 
     It begins behind `--`, or with the first word that is neither a flag nor the value of one.
     """
-    if words[:1] != ["profile"]:
+    if words[:1] not in (["profile"], ["audit"]):
         return words, []
-    flags, at = _choices(program)["profile"]._option_string_actions, 1
+    flags, at = _choices(program)[words[0]]._option_string_actions, 1
     while at < len(words) and words[at].startswith("-") and words[at] != "--":
         name, _, value = words[at].partition("=")
         fits = [action for flag, action in flags.items() if flag == name]
@@ -155,7 +155,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     Returns:
         The exit code: 0 done, 1 failed with a sentence, 2 nonsensical, 3 nothing to verify with,
-        130 interrupted. `profile` ends as its program ended, also by a signal.
+        130 interrupted. `profile` and `audit` end as its program ended, also by a signal.
     """
     if argv is None:
         restart_in_utf8_mode()

@@ -208,10 +208,14 @@ def _figure(arguments: argparse.Namespace) -> int:
     """
     from smallfiles import profile
     from smallfiles.measure import drawing, load
+    from smallfiles.profile import audit
 
     watched = profile.found_in(arguments.records)
-    records = [] if watched else load(arguments.records)
-    figure, text = profile.draw(watched) if watched else drawing.draw(records)
+    audited = profile.found_in(arguments.records, "audit")
+    records = [] if watched or audited else load(arguments.records)
+    figure, text = (
+        profile.draw(watched) if watched else audit.draw(audited) if audited else drawing.draw(records)
+    )
     arguments.out.parent.mkdir(parents=True, exist_ok=True)
     svg, png = drawing.save(figure, arguments.out.with_suffix(""))
     record = {"samples": sum(each.samples for each in records), "png": str(png), "alt": text}

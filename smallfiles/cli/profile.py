@@ -1,10 +1,10 @@
-"""`profile`: run somebody's training unchanged, and say whether loading limits it."""
+"""`profile` and `audit`: run somebody's training unchanged; does loading limit it, and is it right?"""
 
 from __future__ import annotations
 
 import argparse
 import json
-from functools import partial
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ from smallfiles.errors import UsageError
 
 
 def add(verbs: Verbs) -> None:
-    """Add the verb."""
+    """Add the verbs."""
     parser = add_run(verbs, "profile", run)
     help = (
         "watch for so many seconds from the first batch on, then report; the program goes on (default: 300)"
@@ -25,6 +25,19 @@ def add(verbs: Verbs) -> None:
     parser.add_argument("--pid", type=int, metavar="PID", help="look at a running program from outside")
     parser.add_argument(
         "--join", type=Path, nargs="+", metavar="P.json", help="one report of several records"
+    )
+    parser.set_defaults(program=[])
+    parser = add_run(verbs, "audit", audit)
+    parser.add_argument(
+        "--resume", metavar="CMD", help="a command that continues the run, which is audited too"
+    )
+    help = "run it with each number in the place of {ranks}, such as 1,2,3, and compare the orders"
+    parser.add_argument("--ranks", metavar="N,N", help=help)
+    help = "tell samples apart by this field of a sample, or by what MODULE:FUNCTION returns for it"
+    parser.add_argument("--key", metavar="FIELD", help=help)
+    parser.add_argument("--save", type=Path, metavar="A.json", help="write the record here")
+    parser.add_argument(
+        "--join", type=Path, nargs="+", metavar="A.json", help="one report of several records"
     )
     parser.set_defaults(program=[])
 
@@ -62,23 +75,64 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.pid is not None:
         found = profile.look_at(arguments.pid, arguments.seconds or 10.0)
         return report(arguments, found, *profile.seen(found))
-    return profile.watch(arguments.program, arguments.seconds or 300.0, partial(_tell, arguments))
+    environment = {"SMALLFILES_PROFILE_SECONDS": str(arguments.seconds or 300.0)}
+
+    def tell(*ended: Any) -> None:
+        _tell(arguments, lambda: profile.measured(*ended), profile.lines)
+
+    return profile.watch(arguments.program, environment, tell)
 
 
-def _tell(arguments: argparse.Namespace, *ended: Any) -> None:
+def audit(arguments: argparse.Namespace) -> int:
+    """Run somebody's training, and say which rank received which samples, in which order.
+
+    Runs the program behind -- unchanged. Records which samples its training loop received, by rank, worker
+    and epoch, and reports what arrived not at all, twice, or in the same order again. The exit code is 0 only
+    if each sample arrived exactly once; a program that fails keeps its own.
+
+    Examples:
+        smallfiles audit -- torchrun --nproc-per-node 2 train.py --epochs 3
+        smallfiles audit --resume "python train.py --resume last.pt" -- python train.py
+        smallfiles audit --ranks 1,2,3 -- torchrun --nproc-per-node {ranks} train.py
+        smallfiles audit --join node0.json node1.json
+        smallfiles figure a.json a.png
+    """
+    from smallfiles.profile import audit, findings
+
+    numbers = (arguments.ranks or "").split(",") if arguments.ranks else []
+    if bool(arguments.program) == bool(arguments.join) or not all(
+        each.isdigit() and int(each) for each in numbers
+    ):
+        raise UsageError(
+            f"--ranks is {arguments.ranks}" if numbers else "the command does not say what to audit",
+            expected="a program behind --, or --join; and numbers such as --ranks 1,2,3",
+            next_step="Run: smallfiles audit -- python train.py",
+        )
+    if arguments.join:
+        found = audit.join(arguments.join)
+        _save(arguments, found)
+        report(arguments, found, *audit.lines(found))
+        return int(found["verdict"] != findings.EXACTLY_ONCE)
+    options = audit.Options(arguments.key, arguments.resume, tuple(map(int, numbers)))
+    return audit.audit(arguments.program, options, lambda found: _tell(arguments, lambda: found, audit.lines))
+
+
+def _tell(
+    arguments: argparse.Namespace,
+    found_in: Callable[[], dict[str, Any] | str],
+    lines: Callable[[dict[str, Any]], Iterable[str]],
+) -> None:
     """The report of a program on standard error, since standard output is the program's."""
-    from smallfiles import profile
-
+    verb = f"smallfiles {arguments.verb}"
     try:
-        found = profile.measured(*ended)
+        found = found_in()
         if isinstance(found, str):
-            say(f"smallfiles profile: {found}.")
+            say(f"{verb}: {found}.")
             return
         _save(arguments, found)
-        lines = ["", "smallfiles profile", *profile.lines(found)]
-        say(json.dumps(found) if arguments.json else "\n".join(lines))
+        say(json.dumps(found) if arguments.json else "\n".join(["", verb, *lines(found)]))
     except Exception as error:  # the exit code stays the program's
-        say(f"smallfiles profile: {summary(error)}")
+        say(f"{verb}: {summary(error)}")
 
 
 def _save(arguments: argparse.Namespace, found: dict[str, Any]) -> None:

@@ -27,7 +27,7 @@ from smallfiles.errors import FormatError, UsageError, writing
 from smallfiles.machine.nodelocal import memory_headroom_bytes
 from smallfiles.measure.scratch import private_folder
 from smallfiles.profile.hooks.moments import read_text
-from smallfiles.profile.hooks.watch import FOLDER, SECONDS
+from smallfiles.profile.hooks.watch import FOLDER
 from smallfiles.profile.numbers import Numbers, others_in, ranks_in
 from smallfiles.profile.report import forecast
 from smallfiles.profile.verdicts import consistent, judge, worst_of
@@ -55,12 +55,15 @@ def _private() -> Iterator[Path]:
         yield folder
 
 
-def watch(program: Sequence[str], seconds: float, report: Callable[[Path, int | None], None]) -> int:
+def watch(
+    program: Sequence[str], environment: dict[str, str], report: Callable[[Path, int | None], None]
+) -> int:
     """Run a program and report on its training, when it was watched for long enough or has ended.
 
     Args:
         program: Its words.
-        seconds: How long it is watched from its first batch on; it goes on afterwards.
+        environment: Tells the hooks what to measure: `SECONDS` for how long from the first batch on, or by
+            which `KEY` samples are told apart.
         report: Called once with the folder of what was measured, and the exit code if it has ended.
 
     Returns:
@@ -73,7 +76,7 @@ def watch(program: Sequence[str], seconds: float, report: Callable[[Path, int | 
         before = signal.pthread_sigmask(signal.SIG_BLOCK, {*_PASSED_ON, signal.SIGCHLD})
         code, reported, sentinel = None, False, _Sentinel()
         try:
-            pid = _start(program, folder, seconds, before)
+            pid = _start(program, folder, environment, before)
             while code is None:
                 if not reported:
                     with contextlib.suppress(OSError):  # the disk is full
@@ -140,9 +143,9 @@ class _Sentinel:
             os.waitpid(self._pid, 0)
 
 
-def _start(program: Sequence[str], folder: Path, seconds: float, mask: Any) -> int:
+def _start(program: Sequence[str], folder: Path, more: dict[str, str], mask: Any) -> int:
     path = os.pathsep.join(filter(None, [str(folder), os.environ.get("PYTHONPATH")]))
-    environment = {**os.environ, "PYTHONPATH": path, FOLDER: str(folder), SECONDS: str(seconds)}
+    environment = {**os.environ, "PYTHONPATH": path, FOLDER: str(folder), **more}
     defaults = [signal.SIGPIPE, signal.SIGXFSZ]  # of which ours, as a Python, ignores
     try:
         pid = os.posix_spawnp(program[0], list(program), environment, setsigmask=mask, setsigdef=defaults)
@@ -151,7 +154,7 @@ def _start(program: Sequence[str], folder: Path, seconds: float, mask: Any) -> i
     except OSError as error:
         raise UsageError(
             f"{program[0]} cannot be started ({error.strerror})",
-            expected="a program behind --, such as: smallfiles profile -- python train.py",
+            expected="a program behind --, such as: -- python train.py",
             next_step="Check its name and path",
         ) from error
 
@@ -183,6 +186,11 @@ def measured(folder: Path, code: int | None) -> dict[str, Any] | str:
     """The record of what was measured; a sentence if there is none."""
     if ranks := ranks_in(folder):
         return record_of(ranks, code)
+    return why_nothing(folder, code)
+
+
+def why_nothing(folder: Path, code: int | None) -> str:
+    """Say why no batch of a program was seen."""
     ended = "" if code is None else f"; {how_ended(code)}"
     if not folder.is_dir():
         return (
@@ -193,11 +201,12 @@ def measured(folder: Path, code: int | None) -> dict[str, Any] | str:
     if not others:
         return (
             f"no Python of it ran with our hooks, so nothing was measured{ended}. Start Python itself behind "
-            "--, without -I, -E or -S; look at one that runs with --pid"
+            "--, without -I, -E or -S; `smallfiles profile --pid` looks at one that runs"
         )
     faults = [each["unpatched"] for each in others if "unpatched" in each]
     if faults:
-        return f"this version of the loader cannot be watched ({faults[0]}){ended}. Look at it with --pid"
+        fault = f"this version of the loader cannot be watched ({faults[0]}){ended}"
+        return f"{fault}. Look at it with: smallfiles profile --pid"
     opens = sum(each["opens"] for each in others)
     return (
         f"it asked no DataLoader for a batch{ended}; its Python processes ({len(others)}) "
@@ -206,27 +215,27 @@ def measured(folder: Path, code: int | None) -> dict[str, Any] | str:
     )
 
 
-def found_in(path: Path) -> dict[str, Any] | None:
-    """The record in a file; None if the file holds something else."""
+def found_in(path: Path, verb: str = "profile") -> dict[str, Any] | None:
+    """The record of a verb in a file; None if the file holds something else."""
     try:
         record = json.loads(path.read_text(encoding="utf-8"))
-        return dict(record) if record["what"] == "smallfiles profile" else None
+        return dict(record) if record["what"] == f"smallfiles {verb}" else None
     except (OSError, ValueError, KeyError, TypeError):
         return None
 
 
-def load(path: Path) -> dict[str, Any]:
+def load(path: Path, verb: str = "profile") -> dict[str, Any]:
     """Read a record.
 
     Raises:
         FormatError: It is none.
     """
-    if (record := found_in(path)) is not None:
+    if (record := found_in(path, verb)) is not None:
         return record
     raise FormatError(
-        f"{path} is no record of a watched training",
-        expected="what smallfiles profile --save wrote",
-        next_step="Run: smallfiles profile --save p.json -- python train.py",
+        f"{path} is not a record of a watched training",
+        expected=f"what smallfiles {verb} --save wrote",
+        next_step=f"Run: smallfiles {verb} --save p.json -- python train.py",
     )
 
 

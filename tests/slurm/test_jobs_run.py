@@ -298,6 +298,8 @@ def test_a_training_is_watched_on_its_node_and_keeps_its_exit_code(cluster, tmp_
     log = cluster.done("12_profile", "python", tmp_path / "their train.py", work=tmp_path)
     assert "verdict: loading is not the limit" in log and "40 steps of 8 samples" in log
     assert len(list(tmp_path.glob("profile-*-0.json"))) == 1
+    log = cluster.done("12_audit", "python", tmp_path / "their train.py", work=tmp_path)
+    assert "verdict: exactly once" in log and len(list(tmp_path.glob("audit-*-0.json"))) == 1
 
 
 def test_formats_are_packed_by_an_array_and_compared_in_one_run(cluster, manifest):

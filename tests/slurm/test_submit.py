@@ -109,8 +109,9 @@ class TestRefusals:
         assert "CHECKPOINTS" in refusal(checkout, "here", "10_train", words)
 
     def test_a_job_that_runs_your_program_is_not_sent_without_one(self, checkout):
-        assert "submit here 12_profile -- python train.py" in refusal(checkout, "here", "12_profile")
-        assert jobs.plan(checkout, "here", "12_profile", ["python", "mine.py"])
+        for job in ("12_profile", "12_audit"):
+            assert f"submit here {job} -- python train.py" in refusal(checkout, "here", job)
+            assert jobs.plan(checkout, "here", job, ["python", "mine.py"])
 
     def test_all_problems_are_told_at_once(self, checkout, tmp_path):
         (tmp_path / "w o r k/train.arrow").touch()

@@ -1,6 +1,7 @@
 """What runs inside the watched program: a clock around `next`, counters, and a sampling thread.
 
-    watch     the measurements of a process
+    watch     the measurements of a process, for `profile`
+    received  the samples that the training loop of a process received, for `audit`
     loaders   what can be asked of a batch, and of the iterator that made it
     moments   what the kernel and a stack say about one moment
 
@@ -30,7 +31,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from . import moments, watch
+from . import moments, received, watch
 
 
 def _patch_torch(module: Any) -> None:
@@ -88,6 +89,8 @@ _PATCHES: dict[str, Callable[[Any], None]] = {
     "torchdata.stateful_dataloader.stateful_dataloader": _patch_stateful,
     "nvidia.dali.plugin.pytorch": lambda module: _patch_next(module.DALIGenericIterator),
 }
+if received.KEY in os.environ:
+    _PATCHES = received.PATCHES
 
 
 class _Finder:
@@ -116,6 +119,8 @@ def _audit(event: str, words: Any) -> None:
     try:  # what an audit hook raises fails the open; at the end of Python even our imports are gone
         if event == "open":
             watch.current.opened(*words)
+            if _PATCHES is received.PATCHES:
+                received.current.opened(words[0], words[2])
     except Exception as error:
         if moments.from_handler(error):
             raise
@@ -130,6 +135,7 @@ def install() -> None:
             sys.addaudithook(_audit)
             sys.meta_path.insert(0, _Finder)
             os.register_at_fork(before=lambda: watch.current.stop_looking(), after_in_child=watch.begin_again)
+            os.register_at_fork(after_in_child=received.begin_again)
             atexit.register(lambda: watch.current.write())
             watch.current.write()  # so that it is known, however the process ends
         importlib.import_module("sitecustomize")  # the site's

@@ -31,7 +31,7 @@ COUNT = struct.Struct("=q")
 _AHEAD, _AHEAD_BYTES, _AHEAD_S = 16, 1 << 30, 20.0
 _PATHS = 512
 _FREE, _RECOVERING = 1, 2
-_SYSTEM = (
+SYSTEM = (
     *("/proc/", "/sys/", "/dev/null", "/dev/urandom", "/etc/", "/usr/lib"),
     *(sys.prefix + "/", sys.base_prefix + "/lib"),
 )
@@ -90,7 +90,7 @@ class Watch:
         if flags & 3 or isinstance(path, int) or self.done:
             return
         name = os.fsdecode(path)
-        if name.startswith(_SYSTEM) or name.endswith((".py", ".pyc", ".so")):
+        if name.startswith(SYSTEM) or name.endswith((".py", ".pyc", ".so")):
             return
         self.opens += 1
         if not name.startswith("/"):

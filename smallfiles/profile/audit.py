@@ -1,0 +1,287 @@
+"""Does each sample arrive exactly once in *this* training? Run it unchanged, record, and say what is wrong.
+
+    hooks/received  what runs inside the program: which samples a worker made, which batches the loop received
+    sequences       from what each process wrote to the order of samples of each rank and epoch
+    findings        the table of findings
+    audit           runs the program once or several times; report, record and picture
+
+The trap: the audit sees identities, not pictures. An index says which sample was asked for, and not what the
+data set returned for it. So each report says by what samples were told apart, and what that cannot see.
+Notebook 10 teaches it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import shlex
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from smallfiles import machine
+from smallfiles.errors import UsageError
+from smallfiles.profile.findings import (
+    CURES,
+    EXACTLY_ONCE,
+    NOT_FINISHED,
+    Finding,
+    counts_of,
+    findings,
+    is_finished,
+    of_ranks,
+    of_resume,
+    repeats_its_order,
+)
+from smallfiles.profile.hooks.received import KEY
+from smallfiles.profile.sequences import Received, from_record, joined, named, read, to_record
+from smallfiles.profile.watching import how_ended, load, watch, why_nothing
+from smallfiles.progress import plural
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+CANNOT_SEE = {
+    "index": "the index says which sample was asked for, not what the data set returned for it",
+    "key": "the key says which sample was read, not whether two keys have the same content",
+    "file": "a sample is told by the file that was opened for it; files opened in C++ are not seen",
+    "content": "samples are told apart by what the data set returned, so equal samples count as one, and a "
+    "random transform makes a sample new in each epoch; --key FIELD tells them better",
+    "several": "batches have different identities; --key FIELD gives all of them one",
+}
+"""What each identity cannot see."""
+NOTHING = 3
+"""Exit code where there is nothing to judge."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Options:
+    """How a program is audited.
+
+    Args:
+        key: Field of a sample, or MODULE:FUNCTION, that tells samples apart; None chooses.
+        resume: Command that continues the run.
+        ranks: Numbers of ranks for `{ranks}` in the program.
+    """
+
+    key: str | None = None
+    resume: str | None = None
+    ranks: tuple[int, ...] = ()
+
+
+def audit(program: Sequence[str], options: Options, report: Callable[[dict[str, Any] | str], None]) -> int:
+    """Run a program, and the runs that `options` add; report, and return the exit code.
+
+    Args:
+        program: Its words.
+        options: How.
+        report: Called with the record, or with a sentence if nothing was received.
+
+    Returns:
+        Its own exit code if that is not 0; else 0 for `exactly once`, 1 for any other verdict, and 3 if there
+        was nothing to judge.
+
+    Raises:
+        UsageError: It cannot be started, or `{ranks}` is missing.
+    """
+    if options.ranks and not any("{ranks}" in word for word in program):
+        raise UsageError(
+            f"--ranks is {','.join(map(str, options.ranks))}, and the program does not contain {{ranks}}",
+            expected="the place where the number of ranks stands",
+            next_step="Run: smallfiles audit --ranks 1,2 -- torchrun --nproc-per-node {ranks} train.py",
+        )
+    commands = [[word.replace("{ranks}", str(n)) for word in program] for n in options.ranks] or [
+        list(program)
+    ]
+    commands += [shlex.split(options.resume)] if options.resume else []
+    runs: list[Received] = []
+    codes: list[int] = []
+    why = ""
+    for command in commands:
+
+        def keep(folder: Path, code: int | None) -> None:
+            nonlocal why
+            run = _with_names(read(folder), folder)
+            runs.append(run)
+            why = why or ("" if run.streams else f"{why_nothing(folder, code)}{_unrecorded(run)}")
+
+        codes.append(
+            watch(command, {KEY: options.key or ""}, lambda *end: keep(*end) if end[1] is not None else None)
+        )
+    code = next(filter(None, codes), 0)
+    if why:
+        report(why)
+        return code or NOTHING
+    record = record_of(runs, options, code)
+    report(record)
+    return code or int(record["verdict"] != EXACTLY_ONCE)
+
+
+def _unrecorded(run: Received) -> str:
+    return f". The hooks failed ({run.failed[0]}); --key FIELD may avoid it" if run.failed else ""
+
+
+def _with_names(run: Received, folder: Path) -> Received:
+    """Return a run whose findings, and whose first samples, have names."""
+    streams = []
+    for number, stream in enumerate(run.streams):
+        places = {place for each in findings(run) if each.stream == number for place in each.places}
+        for one in stream.passes[:8]:
+            places |= set(one.samples[:200].tolist())
+        streams.append(named(stream, places, folder))
+    return dataclasses.replace(run, streams=tuple(streams))
+
+
+def judged(runs: Sequence[Received], options: Options) -> list[Finding]:
+    """Return all findings of some runs, the most serious first."""
+    found = {(each.name, each.stream): each for run in reversed(runs) for each in findings(run)}
+    if options.resume:
+        found |= {(each.name, each.stream): each for each in of_resume(*runs[-2:])}
+    if options.ranks:
+        found |= {
+            (each.name, each.stream): each for each in of_ranks(dict(zip(options.ranks, runs, strict=False)))
+        }
+    order = list(CURES)
+    return sorted(found.values(), key=lambda each: order.index(each.name))
+
+
+def record_of(runs: Sequence[Received], options: Options, code: int | None = None) -> dict[str, Any]:
+    """Return the record: verdict, findings, what is not known, and the order of the samples."""
+    found = judged(runs, options)
+    finished = is_finished(runs[0]) or (options.resume and is_finished(runs[-1]))
+    verdict = found[0].name if found else EXACTLY_ONCE if finished else NOT_FINISHED
+    return {
+        "what": "smallfiles audit",
+        "verdict": verdict,
+        "findings": [_told(runs[0], each) for each in found],
+        "unknown": list(_unknown(runs[0])),
+        "options": dataclasses.asdict(options),
+        "exit_code": code if code is None or code >= 0 else 128 - code,
+        "ended": how_ended(code),
+        "machine": machine.describe(),
+        "runs": [to_record(run) for run in runs],
+    }
+
+
+def _told(run: Received, finding: Finding) -> dict[str, Any]:
+    stream = run.streams[finding.stream]
+    places = [place for place in finding.places if place < len(stream.ids)]
+    return {
+        "name": finding.name,
+        "numbers": finding.numbers,
+        "first": list(finding.files) or [stream.name(place) for place in places],
+        "cure": finding.cure or CURES[finding.name],
+    }
+
+
+def _unknown(run: Received) -> Iterator[str]:
+    """Yield what the audit cannot know."""
+    for stream in run.streams:
+        yield CANNOT_SEE[stream.identity]
+        if stream.facts["parts"]:
+            yield "whether the parts overlap: each rank has a data set of its own, and numbers it from 0"
+        if not stream.facts["covers"]:
+            yield "samples that no rank received in any epoch: the loader has no list of its samples"
+        if stream.facts["shuffles"] is None and repeats_its_order(stream):
+            yield "all epochs have one order: the loader does not say whether it should shuffle"
+    if run.others:
+        yield f"{plural(run.others, 'pass', 'passes')} without gradients (validation) left out"
+    yield from (f"the hooks failed: {text}" for text in run.failed[:3])
+
+
+def join(paths: Sequence[Path]) -> dict[str, Any]:
+    """Return one record of those that several nodes wrote."""
+    records = [load(path, "audit") for path in paths]
+    options = Options(**{**records[0]["options"], "ranks": tuple(records[0]["options"]["ranks"])})
+    each = zip(*([from_record(run) for run in record["runs"]] for record in records), strict=False)
+    codes = [record["exit_code"] for record in records]
+    return record_of([joined(runs) for runs in each], options, next(filter(None, codes), codes[0]))
+
+
+def lines(record: dict[str, Any]) -> Iterator[str]:
+    """Yield the report."""
+    for number, run in enumerate(record["runs"]):
+        for stream in from_record(run).streams[:4]:
+            yield from _of_stream(stream, f"run {number + 1}, " if len(record["runs"]) > 1 else "")
+    yield f"verdict: {record['verdict']}"
+    for finding in record["findings"]:
+        yield f"  finding   {finding['name']}"
+        yield f"  numbers   {finding['numbers']}"
+        if finding["first"]:
+            yield f"  first     {', '.join(finding['first'])}"
+        yield f"  cure      {finding['cure']}"
+    for text in dict.fromkeys(record["unknown"]):
+        yield f"  unknown   {text}"
+    if record.get("ended"):
+        yield f"  end       {record['ended']}"
+
+
+def _of_stream(stream: Any, which: str) -> Iterator[str]:
+    facts = stream.facts
+    yield f"{which}{facts['loader']} {facts['site']}: samples told apart by {stream.identity}"
+    for epoch in stream.epochs[:6]:
+        ranks = ", ".join(
+            f"rank {each.rank} {len(each.samples):,} in {plural(len(each.sizes), 'batch', 'batches')}"
+            + ("" if each.ended else " (stopped)")
+            for each in epoch[:8]
+        )
+        yield f"  epoch {epoch[0].epoch}   {ranks}"
+
+
+def draw(record: dict[str, Any]) -> tuple[Figure, str]:
+    """Draw ranks over the position in the epoch, coloured by sample, and describe the figure."""
+    from smallfiles.measure import drawing
+
+    stream = max((s for run in record["runs"] for s in from_record(run).streams), key=lambda s: len(s.passes))
+    epochs = stream.epochs[:4]
+    ranks = sorted({each.rank for each in stream.passes})[:8]
+    longest = max(len(each.samples) for each in stream.passes)
+    colours = _first_arrival(epochs, len(stream.ids))
+    with drawing.styled():
+        figure = drawing.empty_figure(1.7 + (0.3 * len(ranks) + 0.55) * len(epochs))
+        axes = figure.subplots(len(epochs), 1, squeeze=False, sharex=True)[:, 0]
+        for epoch, axis in zip(epochs, axes, strict=True):
+            rows: dict[str, Any] = {f"rank {each.rank}": each.samples for each in epoch if each.rank in ranks}
+            counts = counts_of(epoch, len(stream.ids))
+            if (missing := np.flatnonzero(counts == 0)).size:
+                rows["missing"] = missing[:longest]
+            table = np.full((len(rows), longest), np.nan)
+            for row, samples in enumerate(rows.values()):
+                table[row, : len(samples)] = colours[samples]
+                again = np.flatnonzero(counts[samples] > 1)
+                again = again[:: max(1, len(again) // 1000)]
+                axis.plot(again, np.full(len(again), row + 0.36), "|", color=drawing.COLOURS[5], ms=5)
+            image = axis.imshow(
+                table,
+                aspect="auto",
+                interpolation="nearest",
+                cmap="viridis",
+                vmin=0,
+                vmax=max(1, len(colours) - 1),
+            )
+            axis.set_yticks(range(len(rows)), list(rows))
+            said = f"{missing.size:,} missing, {int((counts > 1).sum()):,} more than once"
+            axis.set_title(f"epoch {epoch[0].epoch}: {said}", loc="left", fontsize=9)
+        axes[-1].set_xlabel("position in the epoch; red marks: samples that arrive more than once")
+        figure.colorbar(image, ax=axes, label="first arrival", shrink=0.9)
+        title = drawing.wrapped(
+            f"{record['verdict'].capitalize()}: {record['findings'][0]['numbers']}"
+            if record["findings"]
+            else "Each sample arrives exactly once"
+        )
+        figure.suptitle(title, x=0.01, ha="left", fontsize=11, fontweight="bold")
+    return (
+        figure,
+        f"Order of the samples of {plural(len(ranks), 'rank')} in {plural(len(epochs), 'epoch')}. {title}",
+    )
+
+
+def _first_arrival(epochs: Sequence[Sequence[Any]], size: int) -> Any:
+    """Return a colour for each sample: when it arrived first, rank after rank."""
+    colours = np.full(size, -1)
+    order = np.concatenate([each.samples for epoch in epochs for each in epoch])
+    places, first = np.unique(order, return_index=True)
+    colours[places[np.argsort(first)]] = np.arange(len(places))
+    colours[colours < 0] = np.arange(len(places), size)
+    return colours

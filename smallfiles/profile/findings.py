@@ -1,0 +1,371 @@
+"""What is wrong with the samples that a training received: a table of findings, each with numbers and a cure.
+
+The arithmetic is that of notebook 10: count how often each sample arrived in an epoch, at how many ranks. The
+traps: an epoch that the loop left early has lost nothing; a sampler that pads repeats a few samples in the
+last batches, which is another fault than a loader that is not split; and a loader that draws with
+replacement repeats samples because it was told to.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from smallfiles.profile.sequences import Ids, Pass, Places, Received, Stream, merged
+from smallfiles.progress import plural
+
+EXACTLY_ONCE = "exactly once"
+NOT_FINISHED = "no epoch was finished"
+CURES = {
+    "samples are seen by several ranks": "split by rank: DistributedSampler, or a split in __iter__",
+    "samples arrive twice in an epoch": "split by worker with torch.utils.data.get_worker_info()",
+    "samples are drawn with replacement": "if each sample must arrive once, sample without replacement",
+    "samples are lost": "look at the first ones: a filter, a limit, a shard for nobody, a skipped error",
+    "the same last samples are dropped in every epoch": "shuffle anew in each epoch, or use drop_last=False",
+    "the last samples are dropped": "use drop_last=False if each sample must arrive",
+    "padding by repetition": "in an evaluation, leave repeated samples out (gather_for_metrics)",
+    "ranks have different numbers of batches": "deal samples evenly, or train inside of a join (notebook 10)",
+    "the same order in every epoch": "call set_epoch(epoch) of the sampler or data set before each epoch",
+    "equal random numbers in several workers": "make and seed generators in worker_init_fn",
+    "shards that no worker read": "list these files, and have more shards than ranks x workers",
+    "a shard is truncated": "write or copy it again, then compare: smallfiles verify SHARD",
+    "a resume repeats samples": "save the state of the loader, and load it before the first batch",
+    "a resume skips samples": "save the position that the loop has reached, not that of the workers",
+    "a resume begins the order of an earlier epoch": "save the epoch, and call set_epoch(epoch) on resume",
+    "samples cannot be told apart": "a transform makes them new each time: --key FIELD or MODULE:FUNCTION",
+    "another order on another number of ranks": "order by seed and epoch first, then deal to ranks",
+}
+"""Name of each finding, and its cure, the most serious ones first."""
+_SUFFICES = 0.98  # of a worker's samples in their stored order: it does not shuffle
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing that is wrong.
+
+    Args:
+        name: One of `CURES`.
+        numbers: How much, in words.
+        places: First samples concerned, as places in their stream.
+        stream: Number of the stream.
+        files: Files concerned, instead.
+        cure: Replaces the cure of the table.
+    """
+
+    name: str
+    numbers: str
+    places: tuple[int, ...] = ()
+    stream: int = 0
+    files: tuple[str, ...] = ()
+    cure: str = ""
+
+
+def findings(run: Received) -> list[Finding]:
+    """Return what is wrong with a run, the most serious first."""
+    found = [each for number, stream in enumerate(run.streams) for each in _of_stream(stream, number)]
+    found += [*_of_random_states(run), *_of_shards(run)]
+    order = list(CURES)
+    return sorted(found, key=lambda each: order.index(each.name))
+
+
+def is_finished(run: Received) -> bool:
+    """Tell whether every rank finished an epoch of each loader."""
+    return all(any(all(each.ended for each in epoch) for epoch in stream.epochs) for stream in run.streams)
+
+
+def counts_of(passes: Iterable[Pass], size: int) -> Places:
+    """Return how often each sample arrived."""
+    total = np.zeros(size, np.int32)
+    for each in passes:
+        total += np.bincount(each.samples, minlength=size).astype(np.int32)
+    return total
+
+
+def _first(mask: Any) -> tuple[int, ...]:
+    return tuple(np.flatnonzero(mask)[:5].tolist())
+
+
+def _of_stream(stream: Stream, number: int) -> Iterator[Finding]:
+    facts, size, said = stream.facts, len(stream.ids), set[str]()
+    losses: list[tuple[int, Any, list[Pass]]] = []
+    for epoch in stream.epochs:
+        for found in _repeats(stream, epoch, number):
+            if found.name not in said:
+                said.add(found.name)
+                yield found
+        if all(each.ended for each in epoch) and len(epoch) >= facts["world"]:
+            losses.append((epoch[0].epoch, counts_of(epoch, size) == 0, epoch))
+            batches = [len(each.sizes) for each in epoch]
+            if len(set(batches)) > 1 and "batches" not in said:
+                said.add("batches")
+                least, most = int(np.argmin(batches)), int(np.argmax(batches))
+                numbers = (
+                    f"epoch {epoch[0].epoch}: {batches[most]} batches at rank {epoch[most].rank}, "
+                    f"{batches[least]} at rank {epoch[least].rank}"
+                )
+                yield Finding("ranks have different numbers of batches", numbers, stream=number)
+    new = stream.identity == "content" and len(losses) > 1 and _are_new(losses[0], losses[1])
+    if new:
+        numbers = f"epochs {losses[0][0]} and {losses[1][0]} have no sample in common"
+        yield Finding("samples cannot be told apart", numbers, stream=number)
+    known = facts["covers"] or (len(losses) > 1 and not new)
+    if known and not (facts["replacement"] or facts["resampled"]):
+        yield from _losses(stream, losses, number)
+    yield from _same_orders(stream, number)
+
+
+def _repeats(stream: Stream, epoch: list[Pass], number: int) -> Iterator[Finding]:
+    """Yield what arrived more than once in an epoch."""
+    facts, size = stream.facts, len(stream.ids)
+    one = [np.bincount(each.samples, minlength=size) for each in epoch]
+    total, ranks = counts_of(epoch, size), np.sum([each > 0 for each in one], axis=0)
+    again = total > 1
+    if not again.any():
+        return
+    extra, samples = int((total[again] - 1).sum()), int(total.sum())
+    numbers = f"epoch {epoch[0].epoch}: {plural(extra, 'repetition')} among {samples:,} samples"
+    if facts["replacement"] or facts["resampled"]:
+        yield Finding("samples are drawn with replacement", numbers, _first(again), number)
+        return
+    late = np.zeros(size, bool)
+    for each in epoch:
+        late[each.samples[len(each.samples) - int(each.sizes[-1:].sum()) :]] = True
+    world, batch = max(facts["world"], 1), max(int(each.sizes.max(initial=1)) for each in epoch)
+    short = extra < world or (extra < world * batch and all(len(each.sizes) > 1 for each in epoch))
+    even = len({len(each.sizes) for each in epoch}) == 1
+    if world > 1 and short and even and late[again].all() and all(each.ended for each in epoch):
+        yield Finding(
+            "padding by repetition", f"{numbers}, in the last batch of a rank", _first(again), number
+        )
+        return
+    several, twice = np.asarray(ranks > 1), np.any([each > 1 for each in one], axis=0)
+    if several.any():
+        share = f"; {int(several.sum()):,} samples at up to {int(ranks.max())} ranks"
+        yield Finding("samples are seen by several ranks", numbers + share, _first(several), number)
+    if twice.any():
+        yield _twice(stream, epoch, twice, numbers, number)
+
+
+def _twice(stream: Stream, epoch: list[Pass], twice: Any, numbers: str, number: int) -> Finding:
+    """Return the finding of samples that a rank received twice, by one worker or by several."""
+    each = next(one for one in epoch if (np.bincount(one.samples, minlength=len(twice)) > 1).any())
+    sample = int(np.flatnonzero(np.bincount(each.samples, minlength=len(twice)) > 1)[0])
+    workers = sorted(set(each.worker_of_sample[each.samples == sample].tolist()))
+    told = f"{numbers}; {int(twice.sum()):,} samples twice at one rank"
+    if len(workers) > 1:
+        told += f", by workers {', '.join(map(str, workers))}"
+        return Finding("samples arrive twice in an epoch", told, _first(twice), number)
+    cure = "look at the list of samples or shards, which names some of them twice, and at the sampler"
+    return Finding("samples arrive twice in an epoch", told, _first(twice), number, cure=cure)
+
+
+def _are_new(one: tuple[int, Any, list[Pass]], other: tuple[int, Any, list[Pass]]) -> bool:
+    """Tell whether two epochs have no sample in common."""
+    return not (~one[1] & ~other[1]).any()
+
+
+def _losses(stream: Stream, losses: list[tuple[int, Any, list[Pass]]], number: int) -> Iterator[Finding]:
+    lost = [(epoch, mask, passes) for epoch, mask, passes in losses if mask.any()]
+    if not lost:
+        return
+    epoch, mask, passes = lost[0]
+    count = int(mask.sum())
+    batch = max(int(each.sizes.max(initial=1)) for each in passes)
+    full = all((each.sizes == each.sizes.max(initial=0)).all() for each in passes)
+    workers = max(1, stream.facts["workers"] if stream.facts["iterable"] else 1)
+    short = count < len(passes) * batch * workers and full and (batch > 1 or count < len(passes))
+    everywhere = len(lost) == len(losses) > 1
+    same = everywhere and all((other == mask).all() for _, other, _ in lost)
+    numbers = f"epoch {epoch}: {count:,} of {len(stream.ids):,} samples did not arrive"
+    if same:
+        numbers += f", and the same ones in all {len(lost)} epochs"
+    name = "samples are lost"
+    if short:
+        name = "the same last samples are dropped in every epoch" if same else "the last samples are dropped"
+    yield Finding(name, numbers, _first(mask), number)
+
+
+def repeats_its_order(stream: Stream) -> bool:
+    """Tell whether all passes of each rank have one order."""
+    by_rank: dict[int, list[Pass]] = {}
+    for each in stream.passes:
+        by_rank.setdefault(each.rank, []).append(each)
+    pairs = [pair for passes in by_rank.values() for pair in pairwise(passes)]
+    for before, after in pairs:
+        shared = min(len(before.samples), len(after.samples))
+        if shared < 4 or not np.array_equal(before.samples[:shared], after.samples[:shared]):
+            return False
+    return bool(pairs)
+
+
+def _same_orders(stream: Stream, number: int) -> Iterator[Finding]:
+    shuffles = stream.facts["shuffles"]
+    if shuffles is False or not repeats_its_order(stream):
+        return
+    if shuffles or not is_stored_order(stream, stream.passes[0]):
+        numbers = f"all {len(stream.epochs)} passes of each rank have one order"
+        places = tuple(stream.passes[0].samples[:5].tolist())
+        yield Finding("the same order in every epoch", numbers, places, number)
+
+
+def is_stored_order(stream: Stream, one: Pass) -> bool:
+    """Tell whether each worker's samples come as they are stored: by index or name; a hash says nothing."""
+    if stream.identity == "content" or (stream.identity != "index" and not stream.names):
+        return True
+    rising = total = 0
+    workers: Any = one.worker_of_sample
+    for worker in np.unique(workers):
+        places = one.samples[workers == worker][:2000]
+        if stream.identity == "index":
+            steps: Any = np.diff(places) > 0
+        else:
+            names = [_natural(stream.name(int(place))) for place in places]
+            steps = np.array([a < b for a, b in pairwise(names)], bool)
+        rising, total = rising + int(steps.sum()), total + len(steps)
+    return rising >= _SUFFICES * total - 8
+
+
+def _natural(name: str) -> list[tuple[int, str]]:
+    return [(int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"(\d+)", name)]
+
+
+def _of_random_states(run: Received) -> Iterator[Finding]:
+    for name, workers in run.equal:
+        numbers = f"{plural(workers, 'worker')} of a rank began with the same state of {name}, and used it"
+        yield Finding("equal random numbers in several workers", numbers)
+
+
+def _of_shards(run: Received) -> Iterator[Finding]:
+    """Yield shards beside those that were read, and shards that end too early."""
+    ended = any(each.ended for stream in run.streams for each in stream.passes)
+    whole = {name: _is_whole(Path(name)) for name in run.shards}
+    if cut := tuple(name for name, is_whole in whole.items() if not is_whole):
+        yield Finding("a shard is truncated", f"{plural(len(cut), 'shard')} of {len(whole):,}", files=cut[:5])
+    if not ended:
+        return
+    patterns = {(str(path.parent), re.sub(r"\d+", "#", path.name)) for path in map(Path, run.shards)}
+    unread = []
+    for folder, pattern in sorted(patterns):
+        beside = [entry.path for entry in _files(folder) if re.sub(r"\d+", "#", entry.name) == pattern]
+        unread += sorted(set(beside) - set(run.shards)) if "#" in pattern else []
+    if unread:
+        numbers = f"{plural(len(unread), 'shard')} beside the {len(run.shards):,} that were read"
+        yield Finding("shards that no worker read", numbers, files=tuple(unread[:5]))
+
+
+def _files(folder: str) -> list[os.DirEntry[str]]:
+    try:
+        with os.scandir(folder) as entries:
+            return [entry for entry in entries if entry.is_file()]
+    except OSError:
+        return []
+
+
+def _is_whole(path: Path) -> bool:
+    """Tell whether a file has the end that its format demands; what cannot be read counts as whole."""
+    ends = {".parquet": b"PAR1", ".tar": bytes(512)}
+    try:
+        size = path.stat().st_size
+        with path.open("rb") as file:
+            file.seek(max(0, size - 65_558))
+            tail = file.read()
+    except OSError:
+        return True
+    if path.suffix == ".zip":
+        return b"PK\5\6" in tail
+    return path.suffix not in ends or (
+        tail.endswith(ends[path.suffix]) and (path.suffix != ".tar" or size % 512 == 0)
+    )
+
+
+def of_resume(before: Received, after: Received) -> list[Finding]:
+    """Return what is wrong with a run that was resumed: the first run, then the one that continued it."""
+    found: list[Finding] = []
+    for number, (first, then) in enumerate(zip(before.streams, after.streams, strict=False)):
+        if first.identity == then.identity:
+            found += _of_resumed(merged([first, later(then, len(first.epochs))]), len(first.epochs), number)
+    return found
+
+
+def later(stream: Stream, by: int) -> Stream:
+    """Return the stream with later numbers of epochs."""
+    return replace(stream, passes=tuple(replace(one, epoch=one.epoch + by) for one in stream.passes))
+
+
+def _of_resumed(whole: Stream, at: int, number: int) -> Iterator[Finding]:
+    epochs, size = whole.epochs, len(whole.ids)
+    last = cut_at_save(epochs[at - 1])
+    then = next((epoch for epoch in epochs if epoch[0].epoch == at), [])
+    if all(each.ended for each in last):
+        same = [(a, b) for a in whole.passes if a.epoch < at for b in then if a.rank == b.rank]
+        equal = any(len(a.samples) > 3 and np.array_equal(a.samples, b.samples) for a, b in same)
+        if equal and whole.facts["shuffles"]:
+            yield Finding(
+                "a resume begins the order of an earlier epoch", f"after epoch {at - 1}", stream=number
+            )
+        return
+    had, got = counts_of(last, size), counts_of(then, size)
+    arrived = f"{int(had.sum()):,} samples before the resume, {int(got.sum()):,} in the first epoch after it"
+    if (both := (had > 0) & (got > 0)).any():
+        yield Finding(
+            "a resume repeats samples", f"{int(both.sum()):,} samples again: {arrived}", _first(both), number
+        )
+    neither = (had == 0) & (got == 0)
+    if then and all(each.ended for each in then) and neither.any():
+        text = f"{int(neither.sum()):,} samples never: {arrived}"
+        yield Finding("a resume skips samples", text, _first(neither), number)
+
+
+def cut_at_save(epoch: Sequence[Pass]) -> list[Pass]:
+    """Return the passes up to the checkpoint, of which only one rank may know."""
+    saved = [each.saved for each in epoch if each.saved is not None]
+    return [each.first_batches(max(saved)) for each in epoch] if saved else list(epoch)
+
+
+def of_ranks(runs: dict[int, Received]) -> list[Finding]:
+    """Return where the order depends on the number of ranks.
+
+    Args:
+        runs: By number of ranks.
+    """
+    found: list[Finding] = []
+    for number, streams in enumerate(zip(*(run.streams for run in runs.values()), strict=False)):
+        orders = [
+            [order(stream.epochs[0], stream.ids) for order in (by_position, by_batch)] for stream in streams
+        ]
+        least = min(len(each[0]) for each in orders)
+        least -= max(len(each[0]) for each in orders) - least  # the ends are padded or dropped
+        if not any(all(_has(each, way[:least], least) for each in orders[1:]) for way in orders[0]):
+            numbers = f"the first epoch has another order on {', '.join(map(str, runs))} ranks"
+            found.append(Finding("another order on another number of ranks", numbers, stream=number))
+    return found
+
+
+def _has(orders: Sequence[Ids], wanted: Ids, least: int) -> bool:
+    """Tell whether one way of dealing samples to ranks gives this order."""
+    return any(np.array_equal(each[:least], wanted) for each in orders)
+
+
+def by_position(passes: Sequence[Pass], ids: Ids) -> Ids:
+    """Return the order of an epoch if its samples were dealt to the ranks one by one."""
+    longest = max(len(each.samples) for each in passes)
+    table = np.full((longest, len(passes)), -1, np.int64)
+    for rank, each in enumerate(passes):
+        table[: len(each.samples), rank] = each.samples
+    flat = table.ravel()
+    return ids[flat[flat >= 0]]
+
+
+def by_batch(passes: Sequence[Pass], ids: Ids) -> Ids:
+    """Return the order of an epoch if its samples were dealt to the ranks batch by batch."""
+    parts = [np.split(each.samples, np.cumsum(each.sizes)[:-1]) for each in passes]
+    steps = range(max(map(len, parts)))
+    flat = [part[step] for step in steps for part in parts if step < len(part)]
+    return ids[np.concatenate(flat)] if flat else ids[:0]

@@ -1,0 +1,397 @@
+"""From what the processes wrote to the order of samples that each rank received in each epoch.
+
+A pass is one iteration over a loader by one rank. The passes over the same loader are a stream, and its n-th
+pass is its n-th epoch in all ranks. Validation, which runs without gradients, is left out where something is
+trained. The trap is memory: identities are 64 bits, so they are replaced by their places in the sorted list
+of all samples, which are 32 bits, one pass after the other.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import zlib
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, TypeAlias, cast
+
+import numpy as np
+import numpy.typing as npt
+
+from smallfiles.profile.hooks import received
+from smallfiles.profile.hooks.received import CONTENT, FILE, INDEX, NAME
+
+Ids: TypeAlias = npt.NDArray[np.int64]
+Places: TypeAlias = npt.NDArray[np.int32]
+KINDS = {INDEX: "index", NAME: "key", FILE: "file", CONTENT: "content"}
+
+
+@dataclass(frozen=True)
+class Pass:
+    """What one rank received in one iteration over a loader.
+
+    Args:
+        rank: Its number.
+        epoch: Number of the pass of this rank over this loader, from 0.
+        samples: Place of each sample in the list of all samples of the stream, in the order of arrival.
+        sizes: Samples of each batch.
+        workers: The worker that made each batch; -1 is the process that trains.
+        ended: Whether the loop received all that the loader had.
+        saved: Batches that the loop had received when it saved a checkpoint for the last time.
+    """
+
+    rank: int
+    epoch: int
+    samples: Places
+    sizes: Places
+    workers: Places
+    ended: bool
+    saved: int | None = None
+
+    def first_batches(self, count: int) -> Pass:
+        """Return the pass up to a batch."""
+        end = int(self.sizes[:count].sum())
+        return replace(
+            self,
+            samples=self.samples[:end],
+            sizes=self.sizes[:count],
+            workers=self.workers[:count],
+            ended=False,
+        )
+
+    @property
+    def worker_of_sample(self) -> Places:
+        """The worker that made each sample."""
+        return np.repeat(self.workers, self.sizes)
+
+
+@dataclass(frozen=True)
+class Stream:
+    """All passes over one loader.
+
+    Args:
+        facts: What is known about the loader: see `loader_facts` of the hooks.
+        identity: By what samples are told apart: one of `KINDS`.
+        ids: Identity of each sample that arrived in any pass, sorted.
+        passes: In the order of epochs and ranks.
+        names: What some samples are called, by identity.
+    """
+
+    facts: dict[str, Any]
+    identity: str
+    ids: Ids
+    passes: tuple[Pass, ...]
+    names: dict[int, str] = field(default_factory=dict)
+
+    @property
+    def epochs(self) -> list[list[Pass]]:
+        """The passes of each epoch."""
+        found = defaultdict[int, list[Pass]](list)
+        for each in self.passes:
+            found[each.epoch].append(each)
+        return [found[number] for number in sorted(found)]
+
+    def name(self, place: int) -> str:
+        """Return what a sample is called."""
+        number = int(self.ids[place])
+        return (
+            str(number) if self.identity == "index" else self.names.get(number, f"{number & 2**64 - 1:016x}")
+        )
+
+
+@dataclass(frozen=True)
+class Received:
+    """What a run of the program received.
+
+    Args:
+        streams: Those of the training.
+        others: Passes over other loaders, which are left out.
+        shards: Files of samples that its processes opened.
+        equal: Random states that several workers of a rank began with: name and workers.
+        failed: What the hooks could not record.
+    """
+
+    streams: tuple[Stream, ...]
+    others: int = 0
+    shards: tuple[str, ...] = ()
+    equal: tuple[tuple[str, int], ...] = ()
+    failed: tuple[str, ...] = ()
+
+
+Batches: TypeAlias = dict[tuple[int, int], list[dict[int, Ids]]]
+"""By process and pass: each batch that was made, its identities by kind."""
+
+
+class _Process:
+    """The files of one process."""
+
+    def __init__(self, path: Path) -> None:
+        self.pid = int(path.name.partition("-")[0])
+        self.facts = [json.loads(line) for line in _lines(path.with_suffix(".facts"))]
+        self.log: Ids = np.empty(0, np.int64)
+        with suppress(OSError, ValueError):  # a process that received nothing has an empty one
+            self.log = np.memmap(path, np.int64, "r")
+
+    def entries(self) -> Iterator[tuple[int, int, int, Ids]]:
+        at, log = 0, self.log
+        while at + 4 <= len(log):
+            tag, number, kind, count = (
+                log[at : at + 4].tolist()
+                if log[at] == received.MADE
+                else (
+                    *log[at : at + 3].tolist(),
+                    0,
+                )
+            )
+            if tag == received.MADE:
+                yield tag, number, kind, log[at + 4 : at + 4 + count]
+                at += 4 + count
+            else:
+                yield tag, number, kind, log[:0]
+                at += 4
+
+
+def _lines(path: Path) -> list[str]:
+    with suppress(OSError):
+        return [line for line in path.read_text(encoding="utf-8").splitlines() if line.endswith("}")]
+    return []
+
+
+def read(folder: Path) -> Received:
+    """Read what the processes of a run wrote."""
+    processes = [_Process(path) for path in sorted(folder.glob("*.log"))]
+    facts = [fact for path in folder.glob("*.facts") for fact in map(json.loads, _lines(path))]
+    made: Batches = defaultdict(list)
+    for process in processes:
+        for tag, number, kind, ids in process.entries():
+            if tag != received.MADE:
+                continue
+            batches = made[process.pid, number]
+            if kind == CONTENT and batches and set(batches[-1]) == {FILE}:
+                batches[-1][CONTENT] = ids
+            else:
+                batches.append({kind: ids} if kind else {})
+    runs = [run for process in processes for run in _runs_of(process, made)]
+    trained = [run for run in runs if run[0]["trains"]] or runs
+    groups = defaultdict[tuple[Any, ...], list[tuple[dict[str, Any], Any]]](list)
+    for about, data in trained:
+        groups[tuple(about[name] for name in ("loader", "count", "batch", "site"))].append((about, data))
+    streams = tuple(filter(None, (_stream(group, folder) for group in groups.values())))
+    return Received(
+        streams,
+        len(runs) - len(trained),
+        tuple(sorted({fact["shard"] for fact in facts if "shard" in fact})),
+        tuple(_equal_states(processes)),
+        tuple(sorted({fact["failed"] for fact in facts if "failed" in fact})),
+    )
+
+
+_Run: TypeAlias = tuple[dict[str, Any], tuple[list[tuple[int, dict[int, Ids]]], bool, int | None]]
+
+
+def _runs_of(process: _Process, made: Batches) -> Iterator[_Run]:
+    """Yield the passes of a process: facts, and its batches with their workers, end, and save."""
+    begun = {fact["begins"]: fact for fact in process.facts if "begins" in fact}
+    got = defaultdict[int, list[int]](list)
+    ended, delivered, saved, last = set[int](), dict[int, int](), dict[int, int](), 0
+    for tag, number, kind, _ in process.entries():
+        if tag == received.GOT:
+            got[number].append(kind)
+            last = number
+        elif tag == received.ENDED:
+            ended.add(number)
+        elif tag == received.DELIVERED:
+            delivered[number] = kind
+        elif tag == received.SAVED and last:
+            saved[last] = delivered.get(last, len(got[last]))
+    for number, workers in got.items():
+        if number not in begun:
+            continue
+        about = begun[number] | {"pid": process.pid}
+        batches, taken = [], defaultdict[int, int](int)
+        for worker in workers[: delivered.get(number, len(workers))]:
+            pid = process.pid if worker < 0 else about["pids"][worker]
+            from_worker = made.get((pid, about["generation"]), [])
+            if taken[worker] < len(from_worker):
+                batches.append((worker, from_worker[taken[worker]]))
+            taken[worker] += 1
+        is_ended = number in ended or len(batches) == about["length"]
+        if number in delivered and delivered[number] < len(workers):
+            is_ended = False
+        yield about, (batches, is_ended, saved.get(number))
+
+
+def _stream(group: Sequence[_Run], folder: Path) -> Stream | None:
+    """Return the stream of the passes over one loader; None where nothing arrived."""
+    common = [set(batch) for _, (batches, *_) in group for _, batch in batches if batch]
+    if not common:
+        return None
+    kind = min(set.intersection(*common), default=0)
+    views = {about["rank"]: about["view"] for about, _ in reversed(group)}  # of its first pass
+    parts = kind == INDEX and len(set(views.values())) > 1
+    epochs, raw = defaultdict[tuple[int, int], int](int), []
+    for about, (batches, ended, saved) in group:
+        apart = (about["rank"] << 40) * parts  # each rank numbers its own samples
+        ids = [batch.get(kind, np.empty(0, np.int64)) + apart for _, batch in batches]
+        key = about["rank"], about["pid"]
+        raw.append((about["rank"], epochs[key], ids, [worker for worker, _ in batches], ended, saved))
+        epochs[key] += 1
+    facts = group[0][0] | {"world": max(about["world"] for about, _ in group), "parts": parts}
+    facts["covers"] = facts["covers"] and not parts
+    if kind == INDEX and facts["covers"]:
+        universe = np.arange(facts["count"], dtype=np.int64)
+    else:
+        universe = np.empty(0, np.int64)
+    for _, _, ids, *_ in raw:
+        universe = np.union1d(universe, np.concatenate(ids) if ids else universe[:0])
+    passes = [
+        Pass(
+            rank,
+            epoch,
+            np.searchsorted(universe, np.concatenate(ids) if ids else universe[:0]).astype(np.int32),
+            np.array([len(each) for each in ids], np.int32),
+            np.array(workers, np.int32),
+            ended,
+            saved,
+        )
+        for rank, epoch, ids, workers, ended, saved in raw
+    ]
+    passes.sort(key=lambda each: (each.epoch, each.rank))
+    chosen = (KINDS | {0: "several"})[kind]
+    return Stream(facts, chosen, universe, tuple(passes))
+
+
+def _equal_states(processes: Iterable[_Process]) -> Iterator[tuple[str, int]]:
+    """Yield the random states that several workers of the same pass began with, and used."""
+    begun = [fact for process in processes for fact in process.facts if "begins" in fact]
+    states = {
+        (process.pid, fact["generation"]): fact["random"]
+        for process in processes
+        for fact in process.facts
+        if "random" in fact
+    }
+    found: dict[str, int] = {}
+    for fact in begun:
+        of_workers = [states.get((pid, fact["generation"]), {}) for pid in fact["pids"]]
+        for name in {name for each in of_workers for name in each}:
+            values = [each[name] for each in of_workers if name in each]
+            if most := max((values.count(value) for value in values), default=0) - 1:
+                found[name] = max(found.get(name, 0), most + 1)
+    yield from sorted(found.items())
+
+
+def named(stream: Stream, places: Iterable[int], folder: Path) -> Stream:
+    """Return the stream with the names of some samples."""
+    wanted = {int(stream.ids[place]) for place in places} - stream.names.keys()
+    found: dict[int, str] = {}
+    if stream.identity == "index" or not wanted:
+        return stream
+    for path in folder.glob("*.names"):
+        data, at, head = path.read_bytes(), 0, received.NAMED
+        while at + head.size <= len(data) and len(found) < len(wanted):
+            number, size = head.unpack_from(data, at)
+            if number in wanted:
+                found[number] = data[at + head.size : at + head.size + size].decode("utf-8", "replace")
+            at += head.size + size
+    return replace(stream, names={**stream.names, **found})
+
+
+def packed(values: npt.NDArray[Any]) -> str:
+    """Return an array as text for a record."""
+    return base64.b64encode(zlib.compress(np.ascontiguousarray(values).tobytes(), 1)).decode()
+
+
+def unpacked(text: str, kind: type[np.generic]) -> npt.NDArray[Any]:
+    """Return the array of a text of a record."""
+    return np.frombuffer(zlib.decompress(base64.b64decode(text)), kind)
+
+
+def to_record(run: Received) -> dict[str, Any]:
+    """Return a run as JSON."""
+    return {
+        **{name: getattr(run, name) for name in ("others", "shards", "equal", "failed")},
+        "streams": [
+            {
+                **{"facts": each.facts, "identity": each.identity, "ids": packed(each.ids)},
+                "names": {str(number): name for number, name in each.names.items()},
+                "passes": [
+                    {
+                        name: packed(value) if isinstance(value, np.ndarray) else value
+                        for name, value in vars(one).items()
+                    }
+                    for one in each.passes
+                ],
+            }
+            for each in run.streams
+        ],
+    }
+
+
+def from_record(record: dict[str, Any]) -> Received:
+    """Return the run of a record."""
+    streams = [
+        Stream(
+            each["facts"],
+            each["identity"],
+            unpacked(each["ids"], np.int64),
+            tuple(
+                Pass(
+                    **cast(
+                        Any, {k: unpacked(v, np.int32) if isinstance(v, str) else v for k, v in one.items()}
+                    )
+                )
+                for one in each["passes"]
+            ),
+            {int(number): name for number, name in each["names"].items()},
+        )
+        for each in record["streams"]
+    ]
+    return Received(
+        tuple(streams),
+        record["others"],
+        tuple(record["shards"]),
+        tuple(map(tuple, record["equal"])),
+        tuple(record["failed"]),
+    )
+
+
+def _matches(stream: Stream) -> tuple[Any, ...]:
+    return stream.facts["loader"], stream.facts["count"], stream.facts["site"], stream.identity
+
+
+def merged(streams: Sequence[Stream]) -> Stream:
+    """Return one stream of several over the same samples, each pass with the places of all samples."""
+    ids = streams[0].ids
+    for each in streams[1:]:
+        ids = np.union1d(ids, each.ids)
+    passes = [
+        replace(one, samples=np.searchsorted(ids, each.ids)[one.samples].astype(np.int32))
+        for each in streams
+        for one in each.passes
+    ]
+    names = {number: name for each in streams for number, name in each.names.items()}
+    return Stream(streams[0].facts, streams[0].identity, ids, tuple(passes), names)
+
+
+def joined(runs: Sequence[Received]) -> Received:
+    """Return one run of those that several nodes recorded."""
+    groups = defaultdict[tuple[Any, ...], list[Stream]](list)
+    for run in runs:
+        for each in run.streams:
+            groups[_matches(each)].append(each)
+    streams = []
+    for group in groups.values():
+        whole = merged(group)
+        passes = sorted(whole.passes, key=lambda each: (each.epoch, each.rank))
+        facts = whole.facts | {"world": max(each.facts["world"] for each in group)}
+        streams.append(replace(whole, facts=facts, passes=tuple(passes)))
+    return Received(
+        tuple(streams),
+        sum(run.others for run in runs),
+        tuple(sorted({shard for run in runs for shard in run.shards})),
+        tuple(sorted({state for run in runs for state in run.equal})),
+        tuple(sorted({text for run in runs for text in run.failed})),
+    )

@@ -1,0 +1,259 @@
+"""A training of a stranger is audited: it stays what it is, and the report says what arrived how often."""
+
+import io
+import json
+import os
+import subprocess
+import sys
+import tarfile
+from pathlib import Path
+
+import pytest
+
+from smallfiles.cli import main
+from smallfiles.profile.findings import CURES
+
+LOOPS = Path(__file__).with_name("audited.py")
+ROOT = LOOPS.parents[2]
+COUNT = 48
+PACKAGES = {
+    "hf": "datasets",
+    "hf_stream": "datasets",
+    "mosaic": "streaming",
+    "litdata": "litdata",
+    "grain": "grain",
+}
+
+
+def run(*command, **environment):
+    return subprocess.run(
+        [sys.executable, *map(str, command)],
+        env={**os.environ, "PYTHONPATH": str(ROOT), **environment},
+        capture_output=True,
+        text=True,
+        timeout=250,
+    )
+
+
+def audit(tmp_path, *program, options=(), **environment):
+    """What the audit of a program printed, and its record; it must leave nothing else."""
+    (tmp_path / "tmp").mkdir(exist_ok=True)
+    record = tmp_path / "a record.json"
+    command = ("-m", "smallfiles", "audit", "--save", record, *options, "--", *program)
+    done = run(*command, TMPDIR=str(tmp_path / "tmp"), **environment)
+    left = [path for path in (tmp_path / "tmp").iterdir() if path.name.startswith("smallfiles-")]
+    assert left == [], "files of the audit stayed behind"
+    done.record = json.loads(record.read_text()) if record.exists() else None
+    return done
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    """Shards, files, and a packed set of the same 48 samples."""
+    folder = tmp_path_factory.mktemp("data")
+    for shard in range(4):
+        with tarfile.open(folder / f"part-{shard:03}.tar", "w") as tar:
+            for index in range(shard * 12, (shard + 1) * 12):
+                member = tarfile.TarInfo(f"{index:06}.txt")
+                member.size = len(text := str(index).encode())
+                tar.addfile(member, io.BytesIO(text))
+    for index in range(COUNT):
+        (folder / f"{index:04}.bin").write_bytes(bytes(index))
+    return folder
+
+
+def loop(data, loader, *words):
+    pytest.importorskip(
+        PACKAGES.get(loader, loader if loader in ("webdataset", "lightning", "accelerate") else "torch")
+    )
+    if loader == "ours" and not (data / "set.arrow").exists():
+        assert (
+            main(["synth", str(data / "images"), "--layout", "folder", "--count", str(COUNT), "--size", "32"])
+            == 0
+        )
+        assert main(["pack", str(data / "images"), str(data / "set.arrow")]) == 0
+    return sys.executable, LOOPS, loader, *words, f"data={data}"
+
+
+ONCE = "exactly once"
+SEVERAL, TWICE, LOST = (
+    "samples are seen by several ranks",
+    "samples arrive twice in an epoch",
+    "samples are lost",
+)
+ORDER, DRAWN = "the same order in every epoch", "samples are drawn with replacement"
+DROPPED, LAST = "the last samples are dropped", "the same last samples are dropped in every epoch"
+PADDED, UNEVEN = "padding by repetition", "ranks have different numbers of batches"
+RANDOM = "equal random numbers in several workers"
+TWO = "ranks=2"
+FAULTS = [
+    ("map order", ORDER),
+    ("map twice workers=2", TWICE),
+    ("map random workers=2", RANDOM),
+    ("map replacement", DRAWN),
+    ("map dropped count=50", DROPPED),
+    ("map dropped_last count=50", LAST),
+    ("distributed several ranks=2", SEVERAL),
+    ("distributed order ranks=2", ORDER),
+    ("distributed right ranks=2 count=47", PADDED),
+    ("distributed dropped_last ranks=2 count=49", LAST),
+    ("iterable several ranks=2", SEVERAL),
+    ("iterable twice workers=2", TWICE),
+    ("iterable lost", LOST),
+    ("iterable uneven ranks=2", UNEVEN),
+    ("files twice workers=2", TWICE),
+    ("webdataset order", ORDER),
+    ("webdataset several ranks=2", SEVERAL),
+    ("webdataset twice workers=2", TWICE),
+    ("webdataset replacement", DRAWN),
+    ("webdataset unread", "shards that no worker read"),
+    ("webdataset right ranks=3", UNEVEN),
+    ("hf order", ORDER),
+    ("hf several ranks=2", SEVERAL),
+    ("hf_stream order", ORDER),
+    ("hf_stream several ranks=2", SEVERAL),
+    ("lightning order", ORDER),
+    ("lightning twice workers=2", TWICE),
+    ("lightning several ranks=2", SEVERAL),
+    ("accelerate order ranks=2", ORDER),
+    ("accelerate twice workers=2", TWICE),
+    ("accelerate right ranks=2 count=45", PADDED),
+    ("mosaic order", ORDER),
+    ("ours several ranks=2", SEVERAL),
+    ("ours order workers=2", ORDER),
+]
+EVERY_DAY = {
+    *("map random workers=2", "distributed several ranks=2", "iterable twice workers=2", "webdataset order"),
+    *("map right workers=2", "ours right ranks=2 workers=2", "distributed right ranks=2 count=47"),
+}
+
+
+def case(words, *more):
+    return pytest.param(words, *more, marks=() if words in EVERY_DAY else pytest.mark.slow)
+
+
+@pytest.mark.parametrize("words, name", [case(*each) for each in FAULTS])
+def test_a_planted_fault_is_named(words, name, data, tmp_path):
+    done = audit(tmp_path, *loop(data, *words.split()))
+    found = [each["name"] for each in done.record["findings"]]
+    assert name in found and done.returncode == 1, done.stderr
+    assert f"finding   {name}" in done.stderr and CURES[name][:20] in done.stderr.replace(
+        "look at the list", CURES[name][:20]
+    )
+
+
+RIGHT = [
+    f"{loader} right {more}".strip()
+    for loader in (
+        "map",
+        "distributed",
+        "iterable",
+        "files",
+        "webdataset",
+        "hf",
+        "hf_stream",
+        "accelerate",
+        "ours",
+    )
+    for more in ("", "workers=2", TWO, "ranks=2 workers=2")
+] + ["lightning right", "lightning right workers=2", "lightning iterable", "map sequential", "mosaic right"]
+
+
+@pytest.mark.parametrize("words", map(case, RIGHT))
+def test_a_right_training_raises_no_alarm(words, data, tmp_path):
+    """It also computes what it computes alone."""
+    program = loop(data, *words.split())
+    done = audit(tmp_path, *program)
+    assert (done.record["verdict"], done.returncode) == (ONCE, 0), done.stderr
+    if "hf" not in words:
+        assert sorted(done.stdout.splitlines()) == sorted(run(*program[1:]).stdout.splitlines())
+
+
+def test_a_truncated_shard_is_named(data, tmp_path):
+    for path in data.glob("part-*.tar"):
+        (tmp_path / path.name).write_bytes(path.read_bytes()[: -10_000 if "2" in path.name else None])
+    done = audit(tmp_path, *loop(data, "webdataset", "truncated")[:-1], f"data={tmp_path}")
+    found = {each["name"]: each for each in done.record["findings"]}
+    assert "part-002.tar" in found["a shard is truncated"]["first"][0]
+
+
+@pytest.mark.parametrize(
+    "loader, first, then, name",
+    [
+        ("map", "sequential stop=5 epochs=1", "sequential epochs=1", "a resume repeats samples"),
+        ("accelerate", "order stop=5 epochs=1", "skips skip=5 epochs=1", None),
+        ("ours", "right stop=5 epochs=1", "right epochs=1", "a resume repeats samples"),
+    ],
+)
+@pytest.mark.slow
+def test_a_resume_is_audited(loader, first, then, name, data, tmp_path):
+    program = loop(data, loader, *first.split())
+    again = loop(data, loader, *then.split())
+    done = audit(tmp_path, *program, options=("--resume", " ".join(map(str, again))))
+    assert (name is None) or name in [each["name"] for each in done.record["findings"]], done.stderr
+
+
+@pytest.mark.parametrize(
+    "loader, name", [("distributed", None), ("webdataset", "another order on another number of ranks")]
+)
+@pytest.mark.slow
+def test_numbers_of_ranks_are_compared(loader, name, data, tmp_path):
+    program = loop(data, loader, "right", "ranks={ranks}")
+    done = audit(tmp_path, *program, options=("--ranks", "1,2"))
+    assert done.record["verdict"] == (name or ONCE), done.stderr
+
+
+def test_received_is_not_fetched_and_an_epoch_that_stops_has_lost_nothing(data, tmp_path):
+    done = audit(tmp_path, *loop(data, "map", "right", "workers=3", "stop=2", "epochs=1"))
+    assert done.record["verdict"] == "no epoch was finished" and done.returncode == 1
+    assert "rank 0 8 in 2 batches (stopped)" in done.stderr
+
+
+@pytest.mark.parametrize(
+    "program, code, said",
+    [
+        (("-c", "raise SystemExit(5)"), 5, "asked no DataLoader for a batch"),
+        (("-c", "1 / 0"), 1, "asked no DataLoader for a batch"),
+        (("-I", "-c", "raise SystemExit(4)"), 4, "no Python of it ran with our hooks"),
+        (("-c", "import os; os.kill(os.getpid(), 9)"), -9, "SIGKILL"),
+        (("-c", "import os; os.fork() and os.wait(); os._exit(6)"), 6, "asked no DataLoader"),
+        (
+            ("-c", "import os, sys; os.execv(sys.executable, ['p', '-c', 'raise SystemExit(7)'])"),
+            7,
+            "no DataLoader",
+        ),
+        (("-c", "pass"), 3, "asked no DataLoader"),
+    ],
+)
+def test_a_program_without_a_loader_gets_a_sentence_and_keeps_its_exit_code(program, code, said, tmp_path):
+    done = audit(tmp_path, sys.executable, *program)
+    assert done.returncode == code and said in done.stderr and done.record is None
+
+
+def test_a_crash_in_the_loop_keeps_what_was_received_until_then(tmp_path):
+    text = (
+        "import torch, os\nfor n, _ in enumerate(torch.utils.data.DataLoader(range(32), 4, num_workers=1)):\n"
+    )
+    path = tmp_path / "theirs.py"
+    path.write_text(text + "    if n == 3: os._exit(9)\n")
+    done = audit(tmp_path, sys.executable, path)
+    assert done.returncode == 9 and "rank 0 16 in 4 batches (stopped)" in done.stderr
+
+
+def test_a_key_tells_samples_apart_and_nodes_are_joined(data, tmp_path):
+    for number in (0, 1):
+        program = loop(data, "iterable", "several")
+        assert audit(tmp_path, *program, options=("--key", "0"), RANK=str(number), WORLD_SIZE="2").returncode
+        (tmp_path / "a record.json").rename(tmp_path / f"node{number}.json")
+    done = run("-m", "smallfiles", "audit", "--join", tmp_path / "node0.json", tmp_path / "node1.json")
+    assert (
+        done.returncode == 1 and f"verdict: {SEVERAL}" in done.stdout and "told apart by key" in done.stdout
+    )
+    assert main(["figure", str(tmp_path / "node0.json"), str(tmp_path / "f.png")]) == 0
+
+
+@pytest.mark.parametrize(
+    "words", [["audit"], ["audit", "--ranks", "x", "--", "true"], ["audit", "--ranks", "2", "--", "true"]]
+)
+def test_nonsense_is_an_error_of_usage(words, capsys):
+    assert main(words) == 2 and "smallfiles audit" in capsys.readouterr().err
