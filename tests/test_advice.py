@@ -26,6 +26,8 @@ SAID_BY = {
     "doctor.py": ["pack"],  # it speaks of what an extra brings to that command
     "profile": ["profile"],
     "sources/annotations/boxes.py": ["pack"],
+    "profile/audit.py": ["audit"],
+    "profile/findings.py": ["audit"],
     "demo": ["demo"],
     "digests.py": ["verify"],
     "cli/failures.py": list(VERBS),

@@ -25,10 +25,14 @@ from smallfiles.errors import UsageError
 from smallfiles.profile.findings import (
     CURES,
     EXACTLY_ONCE,
+    NO_REFERENCE,
     NOT_FINISHED,
+    PART,
     Finding,
+    continued,
     counts_of,
     findings,
+    is_compared,
     is_finished,
     of_ranks,
     of_resume,
@@ -135,7 +139,8 @@ def _with_names(run: Received, folder: Path) -> Received:
 
 def judged(runs: Sequence[Received], options: Options) -> list[Finding]:
     """Return all findings of some runs, the most serious first."""
-    found = {(each.name, each.stream): each for run in reversed(runs) for each in findings(run)}
+    alone = [*runs[:-1], continued(runs[-1])] if options.resume else runs
+    found = {(each.name, each.stream): each for run in reversed(alone) for each in findings(run)}
     if options.resume:
         found |= {(each.name, each.stream): each for each in of_resume(*runs[-2:])}
     if options.ranks:
@@ -149,8 +154,10 @@ def judged(runs: Sequence[Received], options: Options) -> list[Finding]:
 def record_of(runs: Sequence[Received], options: Options, code: int | None = None) -> dict[str, Any]:
     """Return the record: verdict, findings, what is not known, and the order of the samples."""
     found = judged(runs, options)
-    finished = is_finished(runs[0]) or (options.resume and is_finished(runs[-1]))
-    verdict = found[0].name if found else EXACTLY_ONCE if finished else NOT_FINISHED
+    finished = is_compared(*runs[-2:]) if options.resume else is_finished(runs[0])
+    incomplete = NO_REFERENCE if options.resume else NOT_FINISHED
+    part = any(len(epoch) < stream.facts["world"] for stream in runs[0].streams for epoch in stream.epochs)
+    verdict = found[0].name if found else PART if part else EXACTLY_ONCE if finished else incomplete
     return {
         "what": "smallfiles audit",
         "verdict": verdict,

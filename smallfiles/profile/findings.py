@@ -23,6 +23,8 @@ from smallfiles.progress import plural
 
 EXACTLY_ONCE = "exactly once"
 NOT_FINISHED = "no epoch was finished"
+NO_REFERENCE = "no complete epoch to compare the resume with"
+PART = "not all ranks are in this record"
 CURES = {
     "samples are seen by several ranks": "split by rank: DistributedSampler, or a split in __iter__",
     "samples arrive twice in an epoch": "split by worker with torch.utils.data.get_worker_info()",
@@ -78,6 +80,22 @@ def findings(run: Received) -> list[Finding]:
 def is_finished(run: Received) -> bool:
     """Tell whether every rank finished an epoch of each loader."""
     return all(any(all(each.ended for each in epoch) for epoch in stream.epochs) for stream in run.streams)
+
+
+def continued(run: Received) -> Received:
+    """Return a resumed run whose first epoch, which is the rest of one, counts as not finished."""
+    streams = [
+        replace(each, passes=tuple(replace(one, ended=one.ended and one.epoch > 0) for one in each.passes))
+        for each in run.streams
+    ]
+    return replace(run, streams=tuple(streams))
+
+
+def is_compared(before: Received, after: Received) -> bool:
+    """Tell whether a resume can be judged: all samples are known, or some rank group ran a whole epoch."""
+    whole = [stream.epochs for stream in before.streams] + [stream.epochs[1:] for stream in after.streams]
+    ran = any(all(each.ended for each in epoch) for epochs in whole for epoch in epochs)
+    return is_finished(after) and (ran or all(stream.facts["covers"] for stream in after.streams))
 
 
 def counts_of(passes: Iterable[Pass], size: int) -> Places:

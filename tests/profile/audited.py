@@ -160,7 +160,9 @@ def webdataset():
         handler=wds.warn_and_stop if FAULT == "truncated" else wds.reraise_exception,
     )
     seed = [0]
-    data = data.compose(lambda src: shuffled(src, seed)).to_tuple("txt").map_tuple(int).batched(BATCH)
+    if FAULT != "replacement":  # which has no end
+        data = data.compose(lambda src: shuffled(src, seed))
+    data = data.to_tuple("txt").map_tuple(int).batched(BATCH)
     if FAULT == "replacement":
         data = data.with_epoch(COUNT // BATCH)
     loader = wds.WebLoader(data, batch_size=None, num_workers=SET["workers"])

@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import tarfile
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -37,11 +38,11 @@ def run(*command, **environment):
 
 def audit(tmp_path, *program, options=(), **environment):
     """What the audit of a program printed, and its record; it must leave nothing else."""
-    (tmp_path / "tmp").mkdir(exist_ok=True)
     record = tmp_path / "a record.json"
     command = ("-m", "smallfiles", "audit", "--save", record, *options, "--", *program)
-    done = run(*command, TMPDIR=str(tmp_path / "tmp"), **environment)
-    left = [path for path in (tmp_path / "tmp").iterdir() if path.name.startswith("smallfiles-")]
+    with tempfile.TemporaryDirectory(prefix="sf-") as folder:  # short: the path of a socket ends at 107 bytes
+        done = run(*command, TMPDIR=folder, **environment)
+        left = [name for name in os.listdir(folder) if name.startswith("smallfiles-")]
     assert left == [], "files of the audit stayed behind"
     done.record = json.loads(record.read_text()) if record.exists() else None
     return done
@@ -68,7 +69,9 @@ def loop(data, loader, *words):
     )
     if loader == "ours" and not (data / "set.arrow").exists():
         assert (
-            main(["synth", str(data / "images"), "--layout", "folder", "--count", str(COUNT), "--size", "32"])
+            main(
+                ["synth", str(data / "images"), "--layout", "folder", "--count", str(COUNT), "--classes", "2"]
+            )
             == 0
         )
         assert main(["pack", str(data / "images"), str(data / "set.arrow")]) == 0
@@ -124,7 +127,7 @@ FAULTS = [
 ]
 EVERY_DAY = {
     *("map random workers=2", "distributed several ranks=2", "iterable twice workers=2", "webdataset order"),
-    *("map right workers=2", "ours right ranks=2 workers=2", "distributed right ranks=2 count=47"),
+    *("map right workers=2", "ours right ranks=2", "webdataset right ranks=2"),
 }
 
 
@@ -156,10 +159,18 @@ RIGHT = [
         "ours",
     )
     for more in ("", "workers=2", TWO, "ranks=2 workers=2")
-] + ["lightning right", "lightning right workers=2", "lightning iterable", "map sequential", "mosaic right"]
+] + [
+    "map right",
+    "map right workers=2",
+    "lightning right",
+    "lightning right workers=2",
+    "lightning iterable",
+    "map sequential",
+    "mosaic right",
+]
 
 
-@pytest.mark.parametrize("words", map(case, RIGHT))
+@pytest.mark.parametrize("words", list(map(case, RIGHT)))
 def test_a_right_training_raises_no_alarm(words, data, tmp_path):
     """It also computes what it computes alone."""
     program = loop(data, *words.split())

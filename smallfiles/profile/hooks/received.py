@@ -489,8 +489,11 @@ def stream_shuffles(dataset: Any) -> bool | None:
     if hasattr(dataset, "pipeline"):
         steps = [getattr(step, "f", step) for step in dataset.pipeline]
         return any("shuffle" in getattr(s, "__name__", type(s).__name__).lower() for s in steps) or None
-    if hasattr(dataset, "_shuffling"):
-        return dataset._shuffling is not None
+    step = getattr(dataset, "_ex_iterable", None)  # of datasets
+    while step is not None:
+        if "Shuffled" in type(step).__name__:
+            return True
+        step = getattr(step, "ex_iterable", None)
     found = getattr(dataset, "shuffle", None)
     return found if isinstance(found, bool) else None
 
