@@ -277,20 +277,6 @@ def mosaic():
         local=str(DATA / "mds"), shuffle=True, shuffle_seed=7, batch_size=BATCH, num_canonical_nodes=1
     )
     loader = DataLoader(data, BATCH, num_workers=SET["workers"], drop_last=FAULT == "dropped")
-    if FAULT == "order":
-        return run(
-            loader,
-            lambda epoch: data.load_state_dict(
-                {
-                    "epoch": 0,
-                    "sample_in_epoch": 0,
-                    "num_canonical_nodes": 1,
-                    "shuffle_seed": 7,
-                    "initial_physical_nodes": 1,
-                }
-            ),
-            lambda batch: batch["x"],
-        )
     return run(loader, value=lambda batch: batch["x"])
 
 

@@ -121,7 +121,6 @@ FAULTS = [
     ("accelerate order ranks=2", ORDER),
     ("accelerate twice workers=2", TWICE),
     ("accelerate right ranks=2 count=45", PADDED),
-    ("mosaic order", ORDER),
     ("ours several ranks=2", SEVERAL),
     ("ours order workers=2", ORDER),
 ]
