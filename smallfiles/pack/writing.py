@@ -78,7 +78,7 @@ class DataFileRecord:
         return slice(self.start, self.start + len(self.kept))
 
     def inside(self, values: np.ndarray) -> np.ndarray:
-        """Of one value per sample of `span` those of the samples inside; no copy where all are."""
+        """Select the values of packed samples from one per sample of `span`; no copy if all were packed."""
         return values if self.kept.all() else values[self.kept]
 
     def save(self, folder: Path) -> None:
@@ -112,7 +112,7 @@ class DataFileRecord:
 
 
 def expected_of(job: Job, records: Sequence[DataFileRecord]) -> Expected:
-    """What the data files of these records must give back."""
+    """Return what the data files of these records must give back."""
     return Expected(
         rows=_joined([record.inside(job.order[record.span]) for record in records]),
         checksums=_joined([record.inside(record.checksums) for record in records]),

@@ -1,4 +1,4 @@
-"""What an Arrow file without a table of samples holds: the meaning of its columns, and where its batches are.
+"""Read an Arrow file without a table of samples: find what its columns mean, and where its batches are.
 
 An Arrow file ends with a table of its batches: offset, header and body size, but no row counts. Those
 are in the headers of the batches, spread over the whole file: ten thousand small random reads for a
