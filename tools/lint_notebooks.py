@@ -80,6 +80,17 @@ FORBIDDEN = {
     r"(?<![\w.}$/:<])/(home|root|work|tmp|p|scratch|project|users|mnt)/\w": "holds an absolute path",
     r"\bplt\.show\(": "shows a figure without alt text (use show.figure)",
 }
+HARD_TO_READ = {
+    r"\bin vain\b": "forever, or uselessly",
+    r"\bin silence\b": "silently",
+    r"\bleft aside\b": "ignored",
+    r"\bshall\b(?! (I|we)\b)": "must, or will",
+    r"\bmend(s|ed|ing)?\b": "fix, or repair",
+    r"\b(is|are|was|were) told\b": "is reported, or gets a message",
+    r"\bone after the last\b": "end (exclusive)",
+    r"(?<![Tt]here )\bis no (?!longer|such|faster|slower|larger|more)[a-z]{3,}": "is not a ...",
+}
+"""Wording that readers had to decode, and what to write instead: on all pages, but not in code."""
 COMPREHENSIONS = ("listcomp", "setcomp", "dictcomp", "genexpr")
 """Scopes that run where they stand; those of other functions run later."""
 
@@ -161,6 +172,15 @@ def _manner(page: Page) -> Iterator[str]:
             yield "a cell is empty"
         if cell.kind == "markdown":
             yield from _fences(cell.text)
+            yield from hard_to_read(cell.text)
+
+
+def hard_to_read(text: str) -> Iterator[str]:
+    """Yield the wording of a page that readers had to decode, each with what to write instead."""
+    prose = " ".join(re.sub(r"```.*?```|`[^`\n]*`", "", text, flags=re.DOTALL).split())
+    for pattern, instead in HARD_TO_READ.items():
+        if found := re.search(pattern, prose):
+            yield f"{found[0]!r} is hard to read; write: {instead}"
 
 
 def _fences(text: str) -> Iterator[str]:
@@ -379,6 +399,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 0
     problems = [f"{path.parent.name}/{path.name}: {problem}" for path in chosen for problem in lint(path)]
     problems += course(chosen)
+    texts = [] if arguments.paths else [*arguments.root.glob("*.md"), *arguments.root.glob("docs/*.md")]
+    problems += [f"{path.name}: {problem}" for path in texts for problem in hard_to_read(path.read_text())]
     print("\n".join(problems) or f"{len(chosen)} notebooks keep the budgets")
     return 1 if problems else 0
 

@@ -399,7 +399,7 @@ for name, how in {"default driver": {}, "stdio": {"driver": "stdio"}}.items():
 # %% [markdown]
 # With `stdio` and two workers some samples are wrong, without an error. (If none, run the cell again.) h5py from PyPI
 # uses `pread`, but another build may seek. So the same program can be wrong elsewhere
-# ([pytorch#11887](https://github.com/pytorch/pytorch/issues/11887)): run `count_wrong` there a few times. Even 0 is no
+# ([pytorch#11887](https://github.com/pytorch/pytorch/issues/11887)): run `count_wrong` there a few times. Even 0 is not a
 # proof: close the file anyway.
 #
 # ![Left: two workers share one offset, worker 2 moves it, and worker 1 reads image B instead of A. Right: with pread each names its position.](pictures/shared_offset.svg)

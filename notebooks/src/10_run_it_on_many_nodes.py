@@ -255,7 +255,7 @@ for name, counts in reads.items():
 # %% [markdown]
 # PyTorch reads two samples twice, so that all ranks take equally many steps. In validation these count twice.
 #
-# Ours reads each once, so some ranks may have a step more, and then wait for the others in vain. Set `drop_last=True`
+# Ours reads each once, so some ranks may have one more step, and then wait forever for the others. Set `drop_last=True`
 # in training.
 #
 # Each epoch also needs a new order:

@@ -70,7 +70,7 @@
 # | Staged data is gone before training starts | a `trap` inside `$(…)` fires at the end of that subshell | set the trap in the script itself | [07](07_stage_a_dataset.ipynb#On-the-cluster) |
 # | Training hangs at its start | a program waits for `SLURM_NTASKS` ranks that nobody started | start it with `srun`; count ranks by `SLURM_STEP_NUM_TASKS` | [10.1](10_run_it_on_many_nodes.ipynb#1-·-Find-your-place) |
 # | `h5py objects cannot be pickled` | a `Dataset` is pickled for workers that are not forked | keep the path, open in the worker | [below](#Cannot-get-attribute,-or-cannot-be-pickled), [04.4](04_pack_hdf5.ipynb#4-·-Close-the-file-before-workers-start) |
-# | `Can't get attribute … on <module '__main__'` | workers that are not forked import your class, and a notebook is no module | put it into a file, or `multiprocessing_context="fork"` | [below](#Cannot-get-attribute,-or-cannot-be-pickled) |
+# | `Can't get attribute … on <module '__main__'` | workers that are not forked import your class, and a notebook is not a module | put it into a file, or `multiprocessing_context="fork"` | [below](#Cannot-get-attribute,-or-cannot-be-pickled) |
 # | `Cannot re-initialize CUDA in forked subprocess` | the dataset, a transform or the collate function uses CUDA in a worker ([pytorch#40403](https://github.com/pytorch/pytorch/issues/40403)) | move tensors in the main process, or `multiprocessing_context="spawn"` | [08.3](08_keep_the_gpu_fed.ipynb#3-·-Add-workers) |
 # | Workers crawl although CPUs were requested | from Slurm 22.05 to 23.02 `srun` ignores the script's `--cpus-per-task` ([reframe#2655](https://github.com/reframe-hpc/reframe/issues/2655), [ulhpc-docs#51](https://github.com/ULHPC/ulhpc-docs/issues/51)) | `srun --cpus-per-task="$SLURM_CPUS_PER_TASK"` | [below](#Workers-crawl), [10.1](10_run_it_on_many_nodes.ipynb#1-·-Find-your-place) |
 # | The GPU waits, however much is prefetched | batches come too slowly on average | find the longest stage; crop before scaling | [08.1](08_keep_the_gpu_fed.ipynb#1-·-Follow-a-batch), [08.5](08_keep_the_gpu_fed.ipynb#5-·-Look-at-the-waiting) |
@@ -548,7 +548,7 @@ print(with_limits(small, "size=12m,nr_inodes=5", "sh", "-c", TOUCH, str(small)))
 # %% jupyter={"source_hidden": true}
 import tempfile
 
-os.environ.pop("HDF5_USE_FILE_LOCKING", None)  # read at the import: this kernel shall lock
+os.environ.pop("HDF5_USE_FILE_LOCKING", None)  # read at import; we want locking in this kernel
 import h5py
 
 ASK = "import h5py, sys; h5py.File(sys.argv[1], 'r'); print('opened')"

@@ -518,7 +518,7 @@ except SmallfilesError as error:
 
 # %% [markdown]
 # Check the samples, and what was left out: in our delivery five files without a partner, and the table (`.csv`
-# above). One of the 57 images is cut off, but the plan decodes none. [14](14_wrap_up.ipynb) mends
+# above). One of the 57 images is cut off, but the plan decodes none. [14](14_wrap_up.ipynb) repairs
 # all this. For any other layout write a table with columns of paths.
 
 # %% [markdown] id="exercise"

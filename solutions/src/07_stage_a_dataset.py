@@ -36,7 +36,7 @@ from pathlib import Path
 
 # %% tags=["solution-only"] id="good"
 def is_good(src: Path, copy: Path) -> bool:
-    """Whether a copy is there, is no link, and has size and time of the source."""
+    """Tell whether a copy exists, is not a link, and has the size and the time of the source."""
     if copy.is_symlink() or not copy.is_file():
         return False
     one, other = src.stat(), copy.stat()

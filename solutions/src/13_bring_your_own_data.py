@@ -103,7 +103,7 @@ ordered
 # <details>
 # <summary>Hint 2: rows that contradict each other</summary>
 #
-# A dict keeps the last value in silence. `values.setdefault(path, value)` returns the first.
+# A dict silently keeps only the last value. `values.setdefault(path, value)` returns the first.
 #
 # </details>
 

@@ -87,6 +87,7 @@ def test_a_good_notebook_and_a_good_exercise_pass(problems):
         (Cell("code", f"a = '{'b' * 111}'"), "has a line of 117 characters, more than 116"),
         (Cell("code", "%matplotlib inline"), "not plain Python"),
         (Cell("code", " "), "a cell is empty"),
+        (Cell("markdown", "A folder\nis no file."), "'is no file' is hard to read; write: is not a ..."),
         (Cell("markdown", "[there](02_missing.ipynb)"), "02_missing.ipynb leads nowhere"),
         (Cell("markdown", "[there](#no-heading)"), "leads to no heading"),
         (Cell("markdown", "![](figure.png)"), "has no alt text"),
