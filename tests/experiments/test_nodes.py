@@ -90,7 +90,7 @@ class TestStorage:
         shared = nodes.Storage(50_000)  # 20 ms for each of the 20 pieces
         began = time.monotonic()
         slowest = max(nodes.play(lambda: self.took_s(lambda: shared), places))
-        assert time.monotonic() - began >= 0.39 and slowest > 0.2
+        assert time.monotonic() - began >= 0.39 and slowest > 0.12  # alone, its five pieces take 0.1 s
 
     def test_a_rank_waits_for_its_own_bytes(self):
         (own,) = nodes.play(lambda: self.took_s(partial(nodes.Storage, 1e6)), [nodes.srun(0)])
