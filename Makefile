@@ -55,7 +55,7 @@ setup-dev:
 bench: setup ## measure everything on this machine, one after the other (half an hour)
 	$(py) -m benchmarks pack
 	$(py) -m smallfiles bench read
-	$(py) -m benchmarks squashfs --count 20000 --repeats 5
+	$(py) -m benchmarks squashfs --count 5000 --repeats 5
 	$(py) -m benchmarks decode
 	$(py) -m benchmarks load
 	$(py) -m benchmarks stage
