@@ -251,7 +251,7 @@ show.say(f"There: **{images * 2 * request_s / 3600:.1f} hours**, without a singl
 
 # %%
 def write_both(size):
-    """The same bytes as many small files and as one large file."""
+    """Write the same bytes into many small files and into one large file."""
     folder = setup.scratch / f"{size}"
     folder.mkdir(exist_ok=True)
     pieces = [folder / f"{n}.bin" for n in range(max(8, min(16 if setup.shared else 128, 16_000_000 // size)))]

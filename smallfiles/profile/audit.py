@@ -6,7 +6,7 @@
     audit           runs the program once or several times; report, record and picture
 
 The trap: the audit sees identities, not pictures. An index says which sample was asked for, and not what the
-data set returned for it. So each report says by what samples were told apart, and what that cannot see.
+data set returned for it. So each report says how it identified the samples, and what it cannot see that way.
 Notebook 10 teaches it.
 """
 
@@ -49,12 +49,12 @@ if TYPE_CHECKING:
 CANNOT_SEE = {
     "index": "the index says which sample was asked for, not what the data set returned for it",
     "key": "the key says which sample was read, not whether two keys have the same content",
-    "file": "a sample is told by the file that was opened for it; files opened in C++ are not seen",
-    "content": "samples are told apart by what the data set returned, so equal samples count as one, and a "
+    "file": "a sample is identified by the file that was opened for it; files opened in C++ are not seen",
+    "content": "samples are identified by what the data set returned, so equal samples count as one, and a "
     "random transform makes a sample new in each epoch; --key FIELD tells them better",
     "several": "batches have different identities; --key FIELD gives all of them one",
 }
-"""What each identity cannot see."""
+"""The limits of each identity, by its kind."""
 NOTHING = 3
 """Exit code where there is nothing to judge."""
 
@@ -226,7 +226,7 @@ def lines(record: dict[str, Any]) -> Iterator[str]:
 
 def _of_stream(stream: Any, which: str) -> Iterator[str]:
     facts = stream.facts
-    yield f"{which}{facts['loader']} {facts['site']}: samples told apart by {stream.identity}"
+    yield f"{which}{facts['loader']} {facts['site']}: samples identified by {stream.identity}"
     for epoch in stream.epochs[:6]:
         ranks = ", ".join(
             f"rank {each.rank} {len(each.samples):,} in {plural(len(each.sizes), 'batch', 'batches')}"

@@ -1,9 +1,9 @@
-"""What is wrong with the samples that a training received: a table of findings, each with numbers and a cure.
+"""Find what is wrong with the samples that a training received: a table of findings, with numbers and cures.
 
 The arithmetic is that of notebook 10: count how often each sample arrived in an epoch, at how many ranks. The
 traps: an epoch that the loop left early has lost nothing; a sampler that pads repeats a few samples in the
 last batches, which is another fault than a loader that is not split; and a loader that draws with
-replacement repeats samples because it was told to.
+replacement repeats samples because the program asked for that.
 """
 
 from __future__ import annotations

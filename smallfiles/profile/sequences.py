@@ -31,7 +31,7 @@ KINDS = {INDEX: "index", NAME: "key", FILE: "file", CONTENT: "content"}
 
 @dataclass(frozen=True)
 class Pass:
-    """What one rank received in one iteration over a loader.
+    """Samples that one rank received in one iteration over a loader.
 
     Args:
         rank: Its number.
@@ -74,7 +74,7 @@ class Stream:
 
     Args:
         facts: What is known about the loader: see `loader_facts` of the hooks.
-        identity: By what samples are told apart: one of `KINDS`.
+        identity: How samples are identified: one of `KINDS`.
         ids: Identity of each sample that arrived in any pass, sorted.
         passes: In the order of epochs and ranks.
         names: What some samples are called, by identity.
@@ -104,7 +104,7 @@ class Stream:
 
 @dataclass(frozen=True)
 class Received:
-    """What a run of the program received.
+    """Samples that a run of the program received.
 
     Args:
         streams: Those of the training.

@@ -63,7 +63,7 @@ def watch(
     Args:
         program: Its words.
         environment: Tells the hooks what to measure: `SECONDS` for how long from the first batch on, or by
-            which `KEY` samples are told apart.
+            which `KEY` samples are identified.
         report: Called once with the folder of what was measured, and the exit code if it has ended.
 
     Returns:

@@ -3,8 +3,8 @@
 Each file is on one of two data servers, so half of the data is gone while one of them is down.
 
 `mfsmount` repeats a failed read 30 times by itself, for minutes. With `IMPATIENT` it gives up after three, so
-that reads end with ENXIO within seconds, as they do on a cluster after those minutes. A write then fails as
-soon as a busy disk does not answer for two seconds.
+that reads end with ENXIO within seconds, as they do on a cluster after those minutes. A write may then
+fail, too, if a busy disk does not answer for two seconds.
 """
 
 from __future__ import annotations

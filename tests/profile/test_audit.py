@@ -257,7 +257,7 @@ def test_a_key_tells_samples_apart_and_nodes_are_joined(data, tmp_path):
         (tmp_path / "a record.json").rename(tmp_path / f"node{number}.json")
     done = run("-m", "smallfiles", "audit", "--join", tmp_path / "node0.json", tmp_path / "node1.json")
     assert (
-        done.returncode == 1 and f"verdict: {SEVERAL}" in done.stdout and "told apart by key" in done.stdout
+        done.returncode == 1 and f"verdict: {SEVERAL}" in done.stdout and "identified by key" in done.stdout
     )
     assert main(["figure", str(tmp_path / "node0.json"), str(tmp_path / "f.png")]) == 0
 

@@ -182,7 +182,8 @@ def test_a_process_is_known_by_its_start_time_too(monkeypatch, tmp_path):
 def test_unstage_as_json_and_a_wrong_path(source, node, command):
     path = command("stage", source, "--where", node, "--leave-bytes", 0).stdout.strip()
     record = json.loads(command("unstage", path, "--json").stdout)
-    assert record["copies"] == [{"path": path, "removed": True, "note": "removed"}]
+    copies = [{"path": path, "removed": True, "note": "removed"}]
+    assert record == {"samples": 0, "bytes": 0, "seconds": record["seconds"], "copies": copies}
     wrong = command("unstage", source)
     assert wrong.returncode == 2 and "not a staged copy" in wrong.stderr and source.exists()
 

@@ -89,7 +89,7 @@ def numbers(value: Any) -> list[Any]:
 
 
 class Recorder:
-    """What one process writes; a new one after each fork."""
+    """Write what one process receives. A forked process gets a recorder of its own."""
 
     def __init__(self) -> None:
         self.path = f"{watch.folder}/{os.getpid()}-{time.monotonic_ns()}"
@@ -499,7 +499,7 @@ def stream_shuffles(dataset: Any) -> bool | None:
 
 
 current = Recorder()
-"""Of this process."""
+"""The recorder of this process."""
 
 
 def begin_again() -> None:
