@@ -179,7 +179,8 @@ def hard_to_read(text: str) -> Iterator[str]:
     """Yield the wording of a page that readers had to decode, each with what to write instead."""
     prose = " ".join(re.sub(r"```.*?```|`[^`\n]*`", "", text, flags=re.DOTALL).split())
     for pattern, instead in HARD_TO_READ.items():
-        if found := re.search(pattern, prose):
+        found = re.search(pattern, prose)
+        if found:
             yield f"{found[0]!r} is hard to read; write: {instead}"
 
 
