@@ -20,6 +20,7 @@ from statistics import median
 from time import perf_counter
 
 from smallfiles import slowfs, sources
+from smallfiles.measure import requests
 from smallfiles.measure.bench import Bench
 from smallfiles.measure.config import BenchConfig
 from smallfiles.measure.protocol import Case, Outcome
@@ -61,10 +62,9 @@ def bench_scaling(folder: Path, config: ScalingBenchConfig | None = None, *, oth
     with slowfs.mounted(folder, slow) as shown:
         root = shown.path
         assert root is not None
-        before = shown.counts()
-        slow_s = _read(root, paths[:_FILES])
-        after = shown.counts()
-        asked = sum(after[name] - before[name] for name in ("lookup", "open", "list")) / _FILES
+        with requests(shown) as counted:
+            slow_s = _read(root, paths[:_FILES])
+        asked = counted["metadata"] / _FILES
         own_s = max(plain_s, slow_s / _FILES - asked * slow.latency_s)  # the kernel and the mount's process
         cases = [Case(f"{count} at once", partial(_together, root, paths, count)) for count in _PROCESSES]
         size = sum((folder / path).stat().st_size for path in paths)

@@ -31,9 +31,10 @@ from torch.utils.data import DataLoader, SequentialSampler
 from exercises.checks import Attempt, Verdict, check
 from exercises.checks.whole_file import write_whole as write_whole
 from helpers.captions import CaptionBatch, CaptionDataset, Vocabulary, collate
-from helpers.experiments.nb03 import HEADER, Truth, fetched, lay_out, practice_folder, row, truth_of, watched
+from helpers.experiments.nb03 import HEADER, Truth, lay_out, practice_folder, row, truth_of, watched
 from smallfiles import formats
 from smallfiles.errors import FormatError
+from smallfiles.measure import system_calls
 from smallfiles.progress import bytes_text
 
 MOST_ROWS = 128
@@ -308,10 +309,9 @@ def captions_of(attempt: Attempt) -> None:
         path = place / f"{size}.arrow"
         _write(path, _LISTS, size)
         _drop(path)
-        before = fetched()
-        with watched() as traffic:
+        with system_calls() as calls, watched() as traffic:
             got = attempt(path, _shown=f"a file of {many} images of {bytes_text(size)}")
-        delivered = fetched() - before  # the small file came first, and with it all libraries
+        delivered = calls["fetched"]  # the small file came first, and with it all libraries
         _expect_lists(attempt, _LISTS, got)
     whole = f"images were read to get the captions: {_COLUMN}"
     mapped = f"a map copies nothing, but Linux fetched its images: through a pa.OSFile, {_COLUMN}"

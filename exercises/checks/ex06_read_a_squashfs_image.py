@@ -27,6 +27,7 @@ from typing import Any, NamedTuple
 
 from exercises.checks import Attempt, check
 from exercises.checks.forked import child, in_worker, offsets_of
+from smallfiles.measure import system_calls
 
 COUNT, _READS, _SECONDS, _MEET_S, _POOL = 24, 60, 0.4, 1.0, 4
 _BYTES, _SPARE_S = bytes | bytearray | memoryview, 5.0
@@ -300,23 +301,12 @@ class Tried:
 
     def costs(self) -> tuple[int, int, int, int]:
         """Opens of the file, more by threads, bytes that this process read, bytes that it asked for."""
-        opens = []
-
-        def note(event: str, arguments: tuple[Any, ...]) -> None:
-            if event == "open" and str(arguments[0]) == str(self.path):
-                opens.append(1)
-
-        sys.addaudithook(note)  # it ends with this worker
-        before = _read_so_far()
-        made = self.attempt.answer(self.path, self.places)
-        wanted = sum(len(made[number % COUNT]) for number in range(_READS))
-        read, alone = _read_so_far() - before, len(opens)
-        _in_threads(_POOL, made.__getitem__, _SPARE_S)
-        return alone, len(opens) - alone, read, wanted
-
-
-def _read_so_far() -> int:
-    return int(Path("/proc/self/io").read_text(encoding="ascii").split()[1])
+        with system_calls(self.path) as alone:
+            made = self.attempt.answer(self.path, self.places)
+            wanted = sum(len(made[number % COUNT]) for number in range(_READS))
+        with system_calls(self.path) as in_threads:
+            _in_threads(_POOL, made.__getitem__, _SPARE_S)
+        return alone["opens"], in_threads["opens"], alone["bytes"], wanted
 
 
 def _wrong_place(got: bytes, path: Path, start: int, size: int) -> str:

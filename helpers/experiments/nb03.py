@@ -3,7 +3,6 @@
     practice_folder    the participant's own, or a part of it by links
     truth_of           what a packed file of a folder has to hold
     watched            bytes that a block moves: read by system calls, allocated by Arrow, made into objects
-    fetched            bytes that storage has delivered to this process
 
 The trap: of a large set the part must hold the row that lost its delimiter, or the exercise loses its point.
 And a mapped file that is only looked at moves nothing, although it seems to hold all data; so what counts is
@@ -23,6 +22,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from smallfiles import sources
+from smallfiles.measure import system_calls
 
 HEADER = "image_name| comment_number| comment\n"
 MOST_IMAGES = 400
@@ -121,28 +121,13 @@ def watched() -> Iterator[Traffic]:
     tracemalloc.reset_peak()
     held = tracemalloc.get_traced_memory()[0]
     pa.set_memory_pool(counting)
-    before, own = _counted("rchar")
     try:
-        yield found
+        with system_calls() as calls:
+            yield found
     finally:
-        found.read = max(0, _counted("rchar")[0] - before - own)
+        found.read = calls["bytes"]
         pa.set_memory_pool(pool)
         found.python = tracemalloc.get_traced_memory()[1] - held
         if not tracing:
             tracemalloc.stop()
         found.arrow = max(0, counting.max_memory() or 0)
-
-
-def fetched() -> int:
-    """Bytes that storage has delivered to this process; 0 where the system does not tell."""
-    return _counted("read_bytes")[0]
-
-
-def _counted(name: str) -> tuple[int, int]:
-    """A counter of this process, before it was read; and the bytes that reading it took."""
-    try:
-        text = Path("/proc/self/io").read_text(encoding="ascii")
-    except OSError:
-        return 0, 0
-    found = (line.split() for line in text.splitlines())
-    return next((int(value) for key, value in found if key == f"{name}:"), 0), len(text)

@@ -146,17 +146,17 @@ figures.lines(factors, title, **axes, marks=real, note="whole units; Storage Sca
 guess = None  # your guess: look-ups and opens together
 
 # %%
-from smallfiles import slowfs
+from smallfiles import measure, slowfs
 
 source, folder = setup.source(), setup.folder()
 names = source.manifest.paths.to_pylist()[:100]
 sizes = [source.store.size(name) for name in names]
 
 with slowfs.open_slow(folder, slowfs.SlowConfig(latency_s=0)) as storage:
-    for name, size in zip(names, sizes, strict=True):
-        storage.store.read_into(name, memoryview(bytearray(size)))  # open, read, close
-    counts = storage.counts()
-print(counts["lookup"], "look-ups,", counts["open"], "opens; your guess:", guess)
+    with measure.requests(storage) as asked:
+        for name, size in zip(names, sizes, strict=True):
+            storage.store.read_into(name, memoryview(bytearray(size)))  # open, read, close
+print(asked["lookups"], "look-ups,", asked["opens"], "opens; your guess:", guess)
 
 # %% [markdown]
 # Each image needs a look-up and an open, so 100 images need 200 requests. The few other look-ups are for folders. Only
@@ -289,11 +289,11 @@ def read_one(large, size):
 pieces, large = write_both(10_000)
 for way, files in {"many files": pieces, "one file": [large]}.items():
     with slowfs.open_slow(setup.scratch, slowfs.SlowConfig(latency_s=0)) as storage:
-        for file in files:
-            name = str(file.relative_to(setup.scratch))
-            storage.store.read_into(name, memoryview(bytearray(file.stat().st_size)))
-        counts = storage.counts()
-    print(f"{way}: {counts['lookup']} look-ups, {counts['open']} opens, {counts['bytes']:,} bytes")
+        with measure.requests(storage) as asked:
+            for file in files:
+                name = str(file.relative_to(setup.scratch))
+                storage.store.read_into(name, memoryview(bytearray(file.stat().st_size)))
+    print(f"{way}: {asked['lookups']} look-ups, {asked['opens']} opens, {asked['bytes']:,} bytes")
 
 # %% [markdown]
 # Both ways read the same number of bytes. But the many files need two requests each, while the large file needs a
@@ -343,8 +343,6 @@ show.figure(fig, alt=f"Line chart. {title}. Computed for {1e3 * wait_s:g} ms per
 # Does the rule hold on this machine? `measure.compare` runs both ways in turn, so that a disturbance affects both.
 
 # %%
-from smallfiles import measure
-
 buffer = bytearray(4_000_000)
 results = {}
 for size in tqdm((1_000, 4_000, 16_000, 64_000, 256_000, 1_000_000, 4_000_000), "measuring"):

@@ -138,7 +138,7 @@ reader.get_batch(0)["key"][0].as_py() == rows[5]["key"]  # change me: read row 5
 # %%
 import tempfile
 
-from helpers.experiments.nb03 import fetched, watched
+from helpers.experiments.nb03 import watched
 from smallfiles import formats, measure
 from smallfiles.formats import arrow
 from smallfiles.pack import PackConfig, pack
@@ -414,9 +414,9 @@ def cold(path, read, index):
     with open(path, "rb") as file:
         os.fsync(file.fileno())  # only what is on disk can be dropped
         os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
-    before = fetched()
-    xxhash.xxh3_64_intdigest(read(index))
-    return fetched() - before
+    with measure.system_calls() as calls:
+        xxhash.xxh3_64_intdigest(read(index))
+    return calls["fetched"]
 
 
 def opened_and_cold(name, count, index, before=-1):

@@ -271,19 +271,17 @@ print("reads per image:", ", ".join(f"{name} {count:.2g}" for name, count in rea
 # The folded cell reads samples of 10 kB from contiguous data, through HDF5 and with `os.pread`:
 
 # %% jupyter={"source_hidden": true}
-from helpers.experiments.nb03 import watched
-
 small, size = setup.scratch / "small.h5", 10_000
 with h5py.File(small, "w") as file:
     file["data"] = np.zeros(size * len(samples), np.uint8)
 with h5py.File(small) as file, small.open("rb") as plain:
     data, first = file["data"], file["data"].id.get_offset()
     for name in ("HDF5", "os.pread"):
-        with watched() as moved:  # counts what is read; not every system tells
+        with measure.system_calls() as calls:  # counts the bytes that are read, where the system tells
             for start in size * order:
                 data[start : start + size] if name == "HDF5" else os.pread(plain.fileno(), size, first + start)
-        if moved.read:
-            print(f"{name}: {moved.read / (size * len(order)):.1f} bytes read per byte delivered")
+        if calls["bytes"]:
+            print(f"{name}: {calls['bytes'] / (size * len(order)):.1f} bytes read per byte delivered")
 
 # %% [markdown]
 # For a slice below 64 KiB, HDF5 fetches 64 KiB. In a file of more than 4,096 rows, the 16 bytes of a `vlen` row may

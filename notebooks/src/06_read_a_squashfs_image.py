@@ -562,12 +562,12 @@ from smallfiles.slowfs import SlowConfig, open_slow
 
 def import_from(place, slow):
     """Seconds of mounting and of a new interpreter, and requests of metadata to the slow storage."""
-    before, began = slow.counts(), perf_counter()
-    with place as folder:
+    began = perf_counter()
+    with measure.requests(slow) as asked, place as folder:
         variables = {**os.environ, "PYTHONPATH": str(folder), "PYTHONDONTWRITEBYTECODE": "1"}
         subprocess.run([sys.executable, "-c", "import networkx"], env=variables, cwd=folder, check=True)
-        seconds, after = perf_counter() - began, slow.counts()
-    return seconds, sum(after[kind] - before[kind] for kind in after if kind not in ("reads", "bytes"))
+        seconds = perf_counter() - began
+    return seconds, asked["metadata"]
 
 
 imports = {}

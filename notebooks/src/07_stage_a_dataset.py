@@ -178,11 +178,11 @@ ways["stage"] = packed.parent, packed.name, by_stage
 requests = {}
 for name, (folder, file, copy) in ways.items():
     with open_slow(folder, SlowConfig(latency_s=0)) as slow:
-        if slow.how == "fuse":  # where mounting is forbidden, nothing can be counted here
-            copy(slow / file)
-        counts = slow.counts()
-        requests[name] = counts["lookup"] + counts["open"] + counts["list"]
-    print(f"{name:5} {requests[name]:5,} requests, {counts['bytes'] / 1e6:.1f} MB; your guess for cp -r: {guess}")
+        with measure.requests(slow) as asked:
+            if slow.how == "fuse":  # where mounting is forbidden, nothing can be counted here
+                copy(slow / file)
+    requests[name] = asked["metadata"]
+    print(f"{name:5} {requests[name]:5,} requests, {asked['bytes'] / 1e6:.1f} MB; your guess for cp -r: {guess}")
 
 # %% [markdown]
 # All three read the same bytes. But `cp -r` looks each small file up twice and opens it, so it sends three requests per
@@ -408,9 +408,9 @@ with open_slow(packed.parent, SlowConfig(latency_s=0)) as slow:
     seen = slow / packed.name if mounted else packed
     delivered = {}
     for name, work in {"an epoch": epoch, "the copy": partial(copying, to=here)}.items():
-        before = slow.counts()["bytes"]
-        work(seen)
-        delivered[name] = (slow.counts()["bytes"] - before) / 1e6 if mounted else size / 1e6
+        with measure.requests(slow) as asked:
+            work(seen)
+        delivered[name] = (asked["bytes"] if mounted else size) / 1e6
 print({name: f"{mb:.1f} MB" for name, mb in delivered.items()}, "your guess:", guess)
 
 # %% [markdown]

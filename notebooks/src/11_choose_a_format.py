@@ -191,13 +191,13 @@ from smallfiles.slowfs import SlowConfig, open_slow
 operations = {"files": 2.1, "arrow": 0.05, "h5": 0.05, "tars": 0.11, "sqfs": 0.08, "lmdb": 0.12}  # recorded earlier
 with open_slow(out, SlowConfig(latency_s=0.002)) as slow:
     for suffix in suffixes if slow.how == "fuse" else ():  # without a mount, we show the recorded counts
-        before = slow.counts()
-        reader = formats.open(slow / f"train.{suffix}")
-        for i in order[:100].tolist():
-            reader.read(i)
-        requests = {name: (count - before[name]) / 100 for name, count in slow.counts().items()}
-        operations[suffix] = requests["lookup"] + requests["open"] + requests["list"]
-        print(f"{suffix:6} {operations[suffix]:.2f} metadata operations, {requests['reads']:.2f} reads per image")
+        with measure.requests(slow) as asked:
+            reader = formats.open(slow / f"train.{suffix}")
+            for i in order[:100].tolist():
+                reader.read(i)
+        operations[suffix] = asked["metadata"] / 100
+        reads = asked["reads"] / 100
+        print(f"{suffix:6} {operations[suffix]:.2f} metadata operations, {reads:.2f} reads per image")
 
 # %% [markdown]
 # The *folded* cell draws the counts. It is a bar chart such as `plt.barh(list(operations), operations.values())`.

@@ -18,9 +18,9 @@ import os
 import stat
 import sys
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -33,8 +33,11 @@ from smallfiles.progress import bytes_text
 from smallfiles.samples import Buffer
 from smallfiles.storage import answered
 
+_Read = TypeVar("_Read")
 Access: TypeAlias = Literal["auto", "mmap", "pread"]
 # A mapping of Python before 3.13 keeps a descriptor of its own, and so does every view of it.
+AHEAD_BYTES = 128 << 10
+"""Bytes that are announced in one call: Linux may leave out what exceeds its read-ahead, by default this."""
 _FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK  # without the last, opening a pipe waits for a writer
 _WINDOW_BITS = 16  # of 64 KiB
 _UNTRACKED: dict[str, Any] = {"trackfd": False} if sys.version_info >= (3, 13) else {}
@@ -73,6 +76,7 @@ class ByteFile:
             access = "pread" if is_parallel_filesystem(path) else "mmap"
         self.mapped = access == "mmap"
         self._view = self._map() if self.mapped else None
+        self._read_to = 0
         self._met = bytearray((self.size >> _WINDOW_BITS) + 1 if self.mapped else 0)
         if self.mapped:
             closing()  # the mapping suffices, so that hundreds of shards fit under the usual limit
@@ -110,6 +114,9 @@ class ByteFile:
             if not self._met[start >> _WINDOW_BITS]:
                 self._meet(start, stop)
             return mapped[start:stop]
+        if not 0 <= start - self._read_to <= mmap.PAGESIZE:  # else Linux notices it, and reads further ahead
+            self.prefetch(start, min(stop, start + 64 * AHEAD_BYTES))
+        self._read_to = stop
         data = self.fetch(start, stop) if 0 <= start <= stop <= self.size else b""
         if len(data) != stop - start:
             raise damaged(self.path, f"bytes {start:,} to {stop:,} are not all there")
@@ -143,12 +150,14 @@ class ByteFile:
             self._advise(start, stop)
 
     def _advise(self, start: int, stop: int) -> None:
+        start -= start % mmap.PAGESIZE
         try:
             if self.mapped:
-                before = start % mmap.PAGESIZE
-                self._mapping.madvise(mmap.MADV_WILLNEED, start - before, stop - start + before)
+                self._mapping.madvise(mmap.MADV_WILLNEED, start, stop - start)
             elif hasattr(os, "posix_fadvise"):
-                os.posix_fadvise(self._descriptor, start, stop - start, os.POSIX_FADV_WILLNEED)
+                for first in range(start, stop, AHEAD_BYTES):
+                    size = min(AHEAD_BYTES, stop - first)
+                    os.posix_fadvise(self._descriptor, first, size, os.POSIX_FADV_WILLNEED)
         except OSError:  # only advice: reading works without it
             pass
 
@@ -159,52 +168,45 @@ class ByteFile:
 
     def fetch(self, start: int, stop: int) -> bytes:
         """A copy of the bytes from `start` to `stop`; fewer at the end of the file."""
-        try:
-            return answered(self.path, self._fetch, start, stop)
-        except OSError as error:
-            raise _unread(self.path, error) from error
+        return self._answered(self._fetch, start, stop)
 
     def _fetch(self, start: int, stop: int) -> bytes:
-        with self._reopened_on_failure():
-            data = os.pread(self._descriptor, stop - start, start)
-            while len(data) < stop - start:  # Linux reads at most 2 GiB at once
-                more = os.pread(self._descriptor, stop - start - len(data), start + len(data))
-                if not more:
-                    break
-                data += more
-            return data
-
-    @contextlib.contextmanager
-    def _reopened_on_failure(self) -> Iterator[None]:
-        """If reading fails, open the same file again for the next try: a server may have forgotten it."""
-        try:
-            yield
-        except OSError:
-            with contextlib.suppress(OSError):
-                again = os.open(self.path, _FLAGS)
-                try:
-                    status = os.fstat(again)
-                    if (status.st_size, status.st_mtime_ns) == (self.size, self._mtime_ns):
-                        os.dup2(again, self._descriptor, inheritable=False)
-                finally:
-                    os.close(again)
-            raise
+        data = os.pread(self._descriptor, stop - start, start)
+        while (left := stop - start - len(data)) and (more := os.pread(self._descriptor, left, stop - left)):
+            data += more  # Linux reads at most 2 GiB at once
+        return data
 
     def read_into(self, start: int, buffer: memoryview) -> int:
         """Fill `buffer` from `start` on; returns how many bytes there were."""
+        return self._answered(self._read_into, start, buffer)
+
+    def _read_into(self, start: int, buffer: memoryview) -> int:
+        filled = os.preadv(self._descriptor, (buffer,), start)
+        while (
+            filled
+            and (rest := buffer[filled:])
+            and (more := os.preadv(self._descriptor, (rest,), start + filled))
+        ):
+            filled += more
+        return filled
+
+    def _answered(self, read: Callable[..., _Read], *where: Any) -> _Read:
+        """Call a function that reads, and wait for storage that does not answer."""
         try:
-            return answered(self.path, self._read_into, start, buffer)
+            return answered(self.path, self._reopened_on_failure, read, *where)
         except OSError as error:
             raise _unread(self.path, error) from error
 
-    def _read_into(self, start: int, buffer: memoryview) -> int:
-        with self._reopened_on_failure():
-            filled = os.preadv(self._descriptor, (buffer,), start)
-            while 0 < filled < len(buffer) and (
-                more := os.preadv(self._descriptor, (buffer[filled:],), start + filled)
-            ):
-                filled += more
-            return filled
+    def _reopened_on_failure(self, read: Callable[..., _Read], *where: Any) -> _Read:
+        """Read; if that fails, open the same file again for the next try: a server may have forgotten it."""
+        try:
+            return read(*where)
+        except OSError:
+            with contextlib.suppress(OSError), io.FileIO(os.open(self.path, _FLAGS)) as again:
+                status = os.fstat(again.fileno())
+                if (status.st_size, status.st_mtime_ns) == (self.size, self._mtime_ns):
+                    os.dup2(again.fileno(), self._descriptor, inheritable=False)
+            raise
 
     def expect_short_reads(self) -> None:
         """Turn read-ahead off: it would fetch a whole archive when only its headers are needed."""

@@ -27,10 +27,8 @@ from smallfiles.arrays import as_integers, from_numpy, one_chunk
 from smallfiles.digests import added_fields
 from smallfiles.fields import name_of_first, suffix_of
 from smallfiles.formats import provenance
+from smallfiles.formats.bytefile import AHEAD_BYTES
 from smallfiles.samples import Buffer
-
-_AHEAD_BYTES = 128 << 10
-"""Bytes that are announced in one call: Linux may leave out what exceeds its read-ahead, by default this."""
 
 Column: TypeAlias = "pa.Array | pa.ChunkedArray"
 
@@ -267,7 +265,7 @@ def announce(places: Sequence[Place]) -> None:
     known: ByteSource | None = None
     first = last = 0
     for source, start, stop in [*places, (None, 0, 0)]:
-        near = source is known and 0 <= start - last <= mmap.PAGESIZE and stop - first <= _AHEAD_BYTES
+        near = source is known and 0 <= start - last <= mmap.PAGESIZE and stop - first <= AHEAD_BYTES
         if not near:
             if known is not None:
                 known.prefetch(first, last)

@@ -16,6 +16,9 @@ from smallfiles import lazy
 
 if TYPE_CHECKING:
     from smallfiles.measure.config import BenchConfig as BenchConfig
+    from smallfiles.measure.counting import Requests as Requests
+    from smallfiles.measure.counting import requests as requests
+    from smallfiles.measure.counting import system_calls as system_calls
     from smallfiles.measure.packing import bench_packing as bench_packing
     from smallfiles.measure.protocol import Comparison as Comparison
     from smallfiles.measure.protocol import compare as compare

@@ -72,12 +72,6 @@ class Lab:
         os.sync()
         Path("/proc/sys/vm/drop_caches").write_text("3")
 
-    def counted(self, client: int) -> dict[str, int]:
-        """Return how many requests a client has made so far, by the name of its counter."""
-        lines = (self.clients[client - 1] / ".stats").read_text().splitlines()
-        pairs = (line.split(":", 1) for line in lines if ":" in line)
-        return {name: int(value) for name, value in pairs if value.strip().isdigit()}
-
     def close(self) -> None:
         """Unmount, end the programs, and remove the network."""
         self.run("down")

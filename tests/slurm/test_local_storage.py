@@ -5,18 +5,18 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 from local_slurm import started
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "behaviour"))
 import moosefs
 
-from smallfiles import cli
+from smallfiles import cli, formats, measure
 from smallfiles.machine.filesystems import filesystem
 from smallfiles.sources import synthetic
 
 COUNT = 120
-_COUNTED = ("fuse_ops.lookup.master", "fuse_ops.open", "master.packets_sent")
 
 
 @pytest.fixture(scope="module")
@@ -29,14 +29,6 @@ def lab(tmp_path_factory):
     assert not found.home.exists() and str(found.home) not in Path("/proc/self/mounts").read_text()
 
 
-def counts_while(lab, client, work):
-    """How often a client asked its servers during `work()`, by kind of request."""
-    before = lab.counted(client)
-    work()
-    after = lab.counted(client)
-    return [after[name] - before[name] for name in _COUNTED]
-
-
 def test_an_epoch_of_plain_files_asks_the_metadata_server_for_each_and_packed_ones_do_not(lab):
     folder, packed = lab.clients[0] / "a set", lab.clients[0] / "x.arrow"
     synthetic.make(folder, "folder", count=COUNT, classes=3, size=(40, 32))
@@ -44,10 +36,32 @@ def test_an_epoch_of_plain_files_asks_the_metadata_server_for_each_and_packed_on
     there = {
         path: lab.clients[1] / path.name for path in (folder, packed)
     }  # the other client has cached nothing
-    files = counts_while(lab, 2, lambda: [path.read_bytes() for path in there[folder].rglob("*.jpg")])
-    epoch = counts_while(lab, 2, lambda: cli.main(["verify", str(there[packed])]))
-    assert files[1] >= COUNT and files[2] >= 2 * COUNT
-    assert epoch[1] < 10 and epoch[2] < COUNT / 2, (files, epoch)
+    with measure.requests(there[folder]) as files:
+        for path in there[folder].rglob("*.jpg"):
+            path.read_bytes()
+    with measure.requests(there[packed]) as epoch:
+        cli.main(["verify", str(there[packed])])
+    assert files["opens"] >= COUNT and files["lookups"] >= COUNT and files["metadata"] >= 2 * COUNT, files
+    assert epoch["opens"] < 10 and epoch["metadata"] < COUNT / 2, epoch
+    assert "MooseFS client for all programs" in str(files)
+
+
+@pytest.mark.parametrize("suffix", ["files", "arrow", "h5", "tars", "sqfs"])
+def test_a_random_sample_costs_no_more_reads_than_its_bytes_and_a_packed_one_no_metadata(lab, suffix):
+    home = lab.clients[0] / "random"
+    if not home.exists():
+        synthetic.make(home / "set", "folder", count=300, classes=3)
+    assert cli.main(["pack", str(home / "set"), str(home / f"x.{suffix}")]) == 0
+    lab.forget_pages()
+    with formats.open(lab.clients[1] / "random" / f"x.{suffix}") as reader:
+        first, *rows = np.random.default_rng(0).permutation(len(reader))[:101].tolist()
+        reader.read(first)
+        with measure.requests(lab.clients[1]) as asked:
+            for row in rows:
+                reader.read(row)
+        needed = sum(-(-reader.size(row) // (128 << 10)) for row in rows)
+    assert 100 < asked["reads"] <= 1.02 * needed + 1, asked
+    assert (asked["metadata"] >= 200) if suffix == "files" else (asked["metadata"] < 10), asked
 
 
 def test_the_storage_is_known_as_shared(lab):
@@ -71,10 +85,9 @@ def test_two_nodes_of_a_job_read_through_two_clients(lab, repository, need_tool,
             "-c",
             f"echo $SLURMD_NODENAME > {lab.home}/shared/$SLURMD_NODENAME",
         ]
-        asked = counts_while(
-            lab, 2, lambda: subprocess.run(words, env=cluster.environment, check=True, timeout=120)
-        )
-        assert asked[2] > 0
+        with measure.requests(lab.clients[1]) as asked:
+            subprocess.run(words, env=cluster.environment, check=True, timeout=120)
+        assert asked["metadata"] > 0
         assert [(lab.clients[0] / name).read_text() for name in ("n1", "n2")] == ["n1\n", "n2\n"]
 
 
