@@ -73,18 +73,8 @@ def data_suffix(counts: Mapping[str, int]) -> str | None:
 SERVICE_FOLDERS = ("__macosx", "@eadir", "thumbs", "thumbnails", "#recycle", "$recycle.bin", "lost+found")
 """Folders that file managers and storage appliances create (lower case); neither classes nor samples."""
 
-_SPLITS = {
-    "train": "train",
-    "training": "train",
-    "val": "val",
-    "valid": "val",
-    "validation": "val",
-    "dev": "val",
-    "eval": "val",
-    "evaluation": "val",
-    "test": "test",
-    "testing": "test",
-}
+_SPLITS = {"train": "train", "training": "train", "test": "test", "testing": "test"}
+_SPLITS |= dict.fromkeys(("val", "valid", "validation", "dev", "eval", "evaluation"), "val")
 _FILLERS = frozenset({"image", "images", "img", "imgs", "set", "data", "dataset", "split", "seg"})
 _NUMBERED = re.compile(r"\d{5}")
 _GROUND_TRUTH = re.compile(r"(?i)ground[ _-]?truth")

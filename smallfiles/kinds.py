@@ -12,7 +12,9 @@ Sources: the specifications of the formats; `file` (magic). Notebook 03 packs a 
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
+from smallfiles.errors import SourceError
 from smallfiles.samples import Buffer
 
 _SIGNATURES = {
@@ -121,6 +123,15 @@ def pointer(data: Buffer) -> tuple[str, str] | None:
         data: The whole file.
     """
     return next((found for begin, found in _POINTERS.items() if data[: len(begin)] == begin), None)
+
+
+def refuse_pointer(path: Path) -> None:
+    """Raise SourceError for a file that is only the text which git-lfs or git-annex left for it."""
+    with path.open("rb") as file:
+        program, command = pointer(file.read(32)) or ("", "")
+    if program:
+        got = f"{path} is a pointer of {program}, not the file itself"
+        raise SourceError(got, expected="the file", next_step=f"Fetch it where the clone is: {command}")
 
 
 def is_web_page(data: Buffer) -> bool:

@@ -299,8 +299,12 @@ from pysquashfs.libsquashfs import available
 
 two_files = {"raw": setup.scratch / "setting-3.sqfs", "gzip": setup.scratch / "setting-2.sqfs"}
 back_ends = ("python", "libsquashfs") if available() else ("python",)
-readers = {(kind, name): SquashFS(path, backend=name) for kind, path in two_files.items() for name in back_ends}
-print([each.read(key) == data for each in readers.values() for key, data in photos].count(False), "are wrong")
+readers = {}
+for kind, path in two_files.items():
+    for name in back_ends:
+        readers[kind, name] = SquashFS(path, backend=name)
+wrong = sum(each.read(key) != data for each in readers.values() for key, data in photos)
+print(wrong, "are wrong")
 
 # %% [markdown]
 # The folded cell measures both back ends and the mounts. Each mount has read every image once before.

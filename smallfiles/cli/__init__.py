@@ -23,7 +23,7 @@ from typing import Any
 
 from pysquashfs.text import restart_in_utf8_mode
 from smallfiles import __version__, storage
-from smallfiles.cli.arguments import Parser, Teaching, add_common_flags, refuse_windows_paths
+from smallfiles.cli.arguments import Parser, Teaching, add_common_flags, refuse_paths_of_elsewhere
 from smallfiles.cli.failures import guarded
 from smallfiles.cli.output import lenient, say
 from smallfiles.signals import end_by
@@ -63,8 +63,7 @@ def build_parser() -> Parser:
 
 def flags_of_verbs(parser: argparse.ArgumentParser | None = None, name: str = "") -> dict[str, set[str]]:
     """The flags of each verb, and of each topic of one (`bench read`)."""
-    parser = parser or build_parser()
-    below = _choices(parser)
+    below = _choices(parser := parser or build_parser())
     found = {} if below else {name: set(parser._option_string_actions)}
     for each, one in below.items():
         found |= flags_of_verbs(one, f"{name} {each}".strip())
@@ -170,7 +169,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         timeout_s = getattr(arguments, "storage_timeout_s", storage.TIMEOUT_S)
         with storage.timeout(timeout_s), warnings.catch_warnings():
             warnings.showwarning = _show_warning
-            refuse_windows_paths(arguments)
+            refuse_paths_of_elsewhere(arguments)
             return int(arguments.run(arguments))
 
     code = guarded(run, arguments)

@@ -58,30 +58,31 @@ class Parser(argparse.ArgumentParser):
         wrong = re.findall(r"(?<=invalid choice: ')[^']+", message)
         if message.startswith("unrecognized arguments: "):
             wrong = [word.partition("=")[0] for word in message.split()[2:] if word.startswith("-")]
-        known = [*self._option_string_actions]
-        for action in self._actions:
-            known += [str(choice) for choice in action.choices or ()]
-        for word in wrong[:1]:
-            for similar in get_close_matches(word, known, 1, 0.7):
-                message += f"; did you mean {similar}?"
+        choices = [str(choice) for action in self._actions for choice in action.choices or ()]
+        known = [*self._option_string_actions, *choices]
+        for similar in get_close_matches(wrong[0], known, 1, 0.7) if wrong else ():
+            message += f"; did you mean {similar}?"
         super().error(message)
 
 
-def refuse_windows_paths(arguments: argparse.Namespace) -> None:
-    r"""Refuse `D:\\out\\a.arrow`: Linux would make a file of this name, in the working folder.
+def refuse_paths_of_elsewhere(arguments: argparse.Namespace) -> None:
+    r"""Refuse the URL of a store where a verb reads files, and `D:\\out\\a.arrow`, which would become a file.
 
     Raises:
-        UsageError: A path is one of Windows.
+        UsageError: A path is one of Windows, or a URL.
     """
     for value in vars(arguments).values():
         for path in value if isinstance(value, list) else [value]:
+            if str(path).startswith("s3:/") and arguments.verb in ("stage", "inspect", "verify", "annotate"):
+                url = f"s3:/{str(path)[3:]}"  # a Path keeps one of the slashes
+                pulling = f"Copy it first: smallfiles pull {url} {Path(path).stem}.tars"
+                raise UsageError(f"{url} is in an object store", expected="a path", next_step=pulling)
             if isinstance(path, Path) and _OF_WINDOWS.match(str(path)) and not path.exists():
                 parts = [part for part in re.split(r"[\\/]|^[A-Za-z]:", str(path)) if part]
                 raise UsageError(
                     f"{path} is a path of Windows, and this is {sys.platform.capitalize()}",
                     expected="a path with / between its folders",
-                    next_step=f"Write it as this system names it, for example {'/'.join(parts)}; the Windows "
-                    "Subsystem for Linux shows D: as /mnt/d",
+                    next_step=f"Write it as on Linux, for example {'/'.join(parts)}; WSL shows D: as /mnt/d",
                 )
 
 
@@ -127,10 +128,10 @@ def add_run(verbs: Verbs, name: str, run: Callable[[argparse.Namespace], int]) -
 
 def add_common_flags(parser: argparse.ArgumentParser) -> None:
     """Add the flags that all verbs share after their own; for a verb with topics, to each topic."""
-    below = [action for action in parser._actions if isinstance(action, argparse._SubParsersAction)]
-    for action in below:
-        for each in action.choices.values():
-            add_common_flags(each)
+    parents = [action for action in parser._actions if isinstance(action, argparse._SubParsersAction)]
+    below = [each for action in parents for each in action.choices.values()]
+    for each in below:
+        add_common_flags(each)
     if not below:
         add = parser.add_argument_group("of all verbs").add_argument
         add("--json", action="store_true", help="print one JSON object on standard output")

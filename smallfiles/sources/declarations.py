@@ -30,7 +30,7 @@ from smallfiles.progress import plural
 from smallfiles.sources.roles import IDS, known_targets
 from smallfiles.sources.scanning import Notes, in_flight, list_folder
 from smallfiles.sources.table_files import SUFFIXES as TABLE_SUFFIXES
-from smallfiles.sources.table_files import TEXT_SUFFIXES, dialect_of, read_table, rows_of
+from smallfiles.sources.table_files import TEXT_SUFFIXES, dialect_of, read_with_notes, rows_of
 
 _LINES = (".csv", ".tsv", ".txt", ".lst", ".list", ".jsonl", ".ndjson", "")
 _OBJECTS = (".json", ".xml", ".yaml", ".yml")
@@ -212,7 +212,7 @@ def _rows(files: Files, name: str) -> Iterator[list[str]]:
         if files.inside is not None:
             return
         try:
-            table = read_table(files.where / name)
+            table, _ = read_with_notes(files.where / name)
         except SmallfilesError:
             return
         texts = [table.column(each.name) for each in table.schema if pa.types.is_string(each.type)]

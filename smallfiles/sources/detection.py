@@ -23,6 +23,7 @@ from smallfiles.formats.files import MANIFEST
 from smallfiles.formats.squashfs.reading import tree_of
 from smallfiles.formats.tar import fields
 from smallfiles.formats.tar.streams import compression_of
+from smallfiles.kinds import refuse_pointer
 from smallfiles.manifest import Manifest
 from smallfiles.options import option, words
 from smallfiles.samples import ByteStore
@@ -126,6 +127,8 @@ def _load(path: Path, options: SourceOptions) -> Source:
             next_step=f"Check the path{like(path)}, and whether this file system is mounted on this node",
         )
     refuse_sidecar(path)
+    if path.is_file():
+        refuse_pointer(path)
     if path.suffix == ".json" and path.is_file():
         return _from_manifest(path, options.root, options)
     may_be_inside = options.kind == "auto" or path.is_file()
@@ -173,12 +176,10 @@ def _from_folder(path: Path, options: SourceOptions) -> Source:
 def _from_tar(path: Path, options: SourceOptions) -> Source:
     kind = options.kind
     if kind in ("folder", "flickr30k"):
-        raise SourceError(
-            f"{path} is a file", expected=f"a folder of kind {kind}", next_step="Check the path"
-        )
+        raise SourceError(f"{path} is a file", expected=f"a folder for {kind}", next_step="Check the path")
     if path.suffix.lower() != tarball.ZIP and compression_of(path) is None and not _begins_as_tar(path):
         raise SourceError(
-            f"{path} is no tar file, no zip file and no manifest",
+            f"{path} is neither a tar file, a zip file nor a manifest",
             expected="a folder, a tar or zip file or a manifest (.json)",
             next_step="Give the folder of the images; a packed file needs a suffix such as .arrow or .h5",
         )

@@ -29,6 +29,7 @@ import pyarrow.compute as pc
 from smallfiles.arrays import from_numpy, give_back_memory, scalar, to_numpy
 from smallfiles.errors import SourceError, first_few, refuse_shortage
 from smallfiles.formats.bytefile import arrow_file
+from smallfiles.kinds import refuse_pointer
 from smallfiles.progress import bytes_text, plural
 
 SUFFIXES = (".csv", ".tsv", ".jsonl", ".ndjson", ".parquet", ".feather", ".arrow")
@@ -68,11 +69,6 @@ def is_table(path: Path) -> bool:
         return False
 
 
-def read_table(path: Path) -> pa.Table:
-    """Return all rows of a table; see `read_with_notes`."""
-    return read_with_notes(path)[0]
-
-
 def read_with_notes(path: Path, flags: Sequence[str] = ()) -> tuple[pa.Table, tuple[str, ...]]:
     """Return all rows of a table, and how it was read.
 
@@ -86,6 +82,7 @@ def read_with_notes(path: Path, flags: Sequence[str] = ()) -> tuple[pa.Table, tu
     suffix = path.suffix.lower()
     notes: tuple[str, ...] = ()
     try:
+        refuse_pointer(path)
         if suffix in TEXT_SUFFIXES and path.exists():
             table, notes = _read_csv(path, flags)
         elif suffix in _READERS:

@@ -43,7 +43,6 @@ from smallfiles.sources.table_files import (
     TEXT_SUFFIXES,
     as_truth,
     missing_if_empty,
-    read_table,
     read_with_notes,
 )
 
@@ -132,7 +131,7 @@ def find_metadata(look: Look, options: SourceOptions) -> Metadata | None:
 def _metadata_in(look: Look, below: str, options: SourceOptions) -> Path | None:
     for file in (look.path / below / name for name in _METADATA if name in look.at(below).files):
         with suppress(SourceError):  # class folders may hold some other file of this name
-            table = read_table(file)
+            table, _ = read_with_notes(file)
             if any(name.endswith("file_name") for name in table.column_names) and (
                 options.columns or options.unlabelled or _tells_more_than_folders(table)
             ):
@@ -433,7 +432,7 @@ def _targets(rows: Rows) -> tuple[pa.Array, tuple[str, ...]]:
         names = values.cast(pa.string())
         more = [
             table.column(roles.target)
-            for table in map(read_table, rows.others)
+            for table, _ in map(read_with_notes, rows.others)
             if roles.target in table.column_names
         ]
         texts = [names, *(each.cast(pa.string()) for each in more)]

@@ -177,6 +177,15 @@ def test_a_pointer_ends_the_run_and_names_the_cure(tmp_path, capfd):
     assert main(["pack", str(tmp_path / "set with spaces"), str(tmp_path / "out.tars")]) == 0
 
 
+@pytest.mark.parametrize("name", ["labels.csv", "labels.parquet", "set.json", "set.tar", "set.zip"])
+def test_a_pointer_given_as_the_source_itself_names_the_cure(name, tmp_path, capfd):
+    (tmp_path / name).write_bytes(POINTER)
+    code = main(["pack", str(tmp_path / name), str(tmp_path / "x.arrow")])
+    said = capfd.readouterr().err
+    assert code == 1 and f"{name} is a pointer of git-lfs" in said and "git lfs pull" in said, said
+    assert not (tmp_path / "x.arrow").exists()
+
+
 def test_genuine_files_are_packed_without_a_note(tmp_path, capfd):
     files = {f"{name}{suffix}": data for name, (suffix, data) in GENUINE.items()}
     code, said = pack(tmp_path, capfd, files)

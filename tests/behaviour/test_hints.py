@@ -145,6 +145,13 @@ def test_a_path_of_windows_is_refused_and_nothing_is_written(words, said, place)
     assert sorted(place.rglob("*")) == before
 
 
+@pytest.mark.parametrize("verb", ["stage", "inspect", "verify"])
+def test_a_url_where_a_verb_reads_files_names_the_command_that_copies(verb, said):
+    shown = said(f"{verb} s3://course/sets/train.tars", 2)
+    assert "s3://course/sets/train.tars is in an object store" in shown, shown
+    assert "smallfiles pull s3://course/sets/train.tars train.tars" in shown, shown
+
+
 def test_a_name_with_a_backslash_that_is_no_path_of_windows_stays_a_name(said, place):
     said(r"pack images 'a\b.arrow'", 0)
     assert (place / r"a\b.arrow").is_file()
