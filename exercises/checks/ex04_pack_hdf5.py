@@ -1,4 +1,4 @@
-"""Exercise 04: turn variable-length rows into one run of bytes, and read it in workers.
+"""Exercise 04: turn variable-length rows into one array of bytes, and read it in workers.
 
     write_blob     task 1: the file is opened and compared, memory and processor time are measured
     read_sample    task 2: read in this process, and in a forked worker
@@ -109,17 +109,17 @@ def _counted() -> Iterator[list[int]]:
 # --- Task 1: the file ---
 
 
-@check(buys="One open per worker, one read per sample: no list of files, no list of integers.", limit_s=20)
+@check(buys="On the cluster, each worker opens one file, and each sample costs one read.", limit_s=20)
 def write_blob(attempt: Attempt) -> None:
     """`write_blob(vlen_path, out)` converts the file and returns the number of samples."""
     place = attempt.folder()
     _converted(attempt, place / "rows.h5", SMALL)
     peak = _converted(attempt, place / "photo.h5", _items([PHOTO], [3]))
-    because = "so much is needed where each byte becomes a Python object, as in list(…); a row is an array"
+    because = "that much is needed if each byte becomes a Python object, as in list(…); a row is an array"
     got, expected = f"{peak:,} bytes of memory for a row of {PHOTO:,}", "a few times the row"
     attempt.require(peak < 5 * PHOTO, got, expected, because)
     peak, total = _converted(attempt, place / "many.h5", _items([PHOTO] * 48, range(48))), 48 * PHOTO
-    because = "you hold the whole data set in memory, and ImageNet has 140 GB; copy row by row"
+    because = "your function has the whole data set in memory, and ImageNet has 140 GB; copy row by row"
     got, expected = f"{peak:,} bytes of memory to convert {total:,}", "memory of a few samples"
     attempt.require(peak < total / 2, got, expected, because)
     _converted(attempt, place / "empty.h5", [])
@@ -132,7 +132,7 @@ def _converted(attempt: Attempt, path: Path, items: Items) -> int:
     shown = f"{path.name} of {len(items)} samples, out"
     peak = _peak_of(lambda: counts.append(attempt(path, out, _shown=shown)))
     left = [name for name, file in (("vlen_path", path), ("out", out)) if _let_go(file)]
-    because = "a worker that is forked now inherits the handle; use `with h5py.File(…) as file:`"
+    because = "a worker that is forked now inherits the open file; use `with h5py.File(…) as file:`"
     attempt.require(not left, f"{' and '.join(left)} still open", "both files closed", because)
     attempt.require(out.is_file(), "no such file", "a file at `out`", "write to the path `out`")
     try:
@@ -159,17 +159,17 @@ def _examine(attempt: Attempt, file: h5py.File, items: Items) -> None:
     start, whole = 0, data[...]
     for index, (wanted, _) in enumerate(items):
         got, start = whole[start : start + len(wanted)].tobytes(), start + len(wanted)
-        because = "these bytes are not those of its row; is the order that of the vlen file?"
+        because = "these are not the bytes of this row; are the samples in the order of the vlen file?"
         attempt.require(got == wanted, f"sample {index}: {got[:8]!r} …", f"{wanted[:8]!r} …", because)
 
 
 def _data(attempt: Attempt, data: h5py.Dataset, total: int) -> None:
-    because = "put all bytes one after the other into one run of uint8, as the rows give them"
+    because = "write the bytes of all rows one after the other into one array of uint8"
     right = data.dtype == np.uint8 and data.ndim == 1
-    attempt.require(right, f"data of type {data.dtype} and shape {data.shape}", "uint8, one run", because)
-    because = "a random read then fetches whole chunks, and JPEG does not compress: no chunks, no maxshape"
+    attempt.require(right, f"data of type {data.dtype} and shape {data.shape}", "uint8, one axis", because)
+    because = "random reads fetch whole chunks, and JPEG does not get smaller; use no chunks and no maxshape"
     attempt.require(data.chunks is None, f"data in chunks of {data.chunks}", "contiguous data", because)
-    because = "some samples are missing, cut, or there twice"
+    because = "some samples are missing, truncated, or stored twice"
     attempt.require(len(data) == total, f"{len(data):,} bytes of data", f"{total:,} bytes", because)
 
 
@@ -179,13 +179,13 @@ def _offsets(attempt: Attempt, stored: h5py.Dataset, sizes: list[int]) -> None:
     because = diagnose(
         got,
         (sizes, "these are the sizes; an offset is where a sample begins, the running sum of the sizes"),
-        (borders[:-1], "the last offset is missing: n samples have n + 1 borders, the last has an end"),
-        (borders[1:], "the first offset is missing: sample 0 begins at 0"),
+        (borders[:-1], "the last offset is missing; n samples need n + 1 offsets, one for the last end"),
+        (borders[1:], "the first offset is missing; sample 0 begins at 0"),
         otherwise="sample i is data[offsets[i]:offsets[i + 1]], in the order of the rows, empty ones too",
     )
     shown = f"{len(got)} offsets for {len(sizes)} samples: {got[:6]} …"
     attempt.require(got == borders, shown, f"{len(borders)} offsets: {borders[:6]} …", because)
-    because = "say dtype=np.uint64: a float is no index, and 32 bits end at 4 GiB, while ImageNet has 140 GB"
+    because = "use dtype=np.uint64; a float cannot be an index, and 32 bits end at 4 GiB; ImageNet has 140 GB"
     wide = stored.dtype.kind in "iu" and stored.dtype.itemsize == 8
     attempt.require(wide, f"offsets of type {stored.dtype}", "offsets of type uint64", because)
 
@@ -193,7 +193,7 @@ def _offsets(attempt: Attempt, stored: h5py.Dataset, sizes: list[int]) -> None:
 def _labels(attempt: Attempt, stored: h5py.Dataset, wanted: np.ndarray) -> None:
     got = stored[...]
     right = got.dtype.kind == "i" and np.array_equal(got, wanted)
-    because = "these are not the labels of the vlen file, one per sample, in its order, as int64 (-1 to 999)"
+    because = "write the labels of the vlen file, one per sample and in its order, as int64 (-1 to 999)"
     found = f"labels of type {got.dtype}: {got.ravel()[:6].tolist()} …"
     attempt.require(right, found, f"labels of type int64: {wanted[:6].tolist()} …", because)
 
@@ -204,7 +204,7 @@ READS = 20
 _ASIDE, _MARK = 5, 6  # bytes at which no sample begins
 
 
-@check(buys="Any worker can get a path and a number, and none reads through another's handle.", limit_s=20)
+@check(buys="Each worker needs only a path and a number, and it reads through its own open file.", limit_s=20)
 def read_sample(attempt: Attempt) -> None:
     """`read_sample(path, index)` is the bytes and the label of one sample."""
     items = _items([100_000 + 977 * n for n in range(48)], [(n * 37) % 1000 for n in range(48)])
@@ -217,8 +217,8 @@ def read_sample(attempt: Attempt) -> None:
     _right(attempt, many, items, range(len(items) - 4, len(items)), SMALL)
     with _counted() as opened:
         _right(attempt, many, items, range(READS))
-    because = "each open is a request to the metadata server, as with small files; keep what you opened, "
-    because += "by path and process"
+    because = "each open is a request to the metadata server, as with small files; keep the file open, "
+    because += "one for each path and process"
     got = f"{len(opened)} opens for {READS} samples"
     attempt.require(len(opened) <= 2, got, "one open per process, at its first read", because)
     _frugal(attempt, place / "again.h5", items)
@@ -233,9 +233,9 @@ def _right(attempt: Attempt, path: Path, items: Items, which: Sequence[int], oth
         attempt.require(pair, got, "a tuple (data, label)", "end with: return data, label")
         because = "a slice of an HDF5 data set is a NumPy array; its method tobytes() gives bytes"
         attempt.require(type(got[0]) is bytes, f"data: {type(got[0]).__name__}", "data: bytes", because)
-        because = "these bytes are others: sample i is data[offsets[i]:offsets[i + 1]], and offsets[0] is 0"
+        because = "this is another part of data; sample i is data[offsets[i]:offsets[i + 1]]"
         if any(got[0] == other for other, _ in others if other):
-            because = "this sample is from another file: the handle that you keep must belong to its path"
+            because = "this sample is from another file; keep one open file for each path"
         attempt.require(got[0] == wanted, f"{len(got[0]):,} bytes", f"{len(wanted):,} bytes", because)
         because = "h5py gives a NumPy number, which JSON refuses; wrap it in int(…)"
         attempt.require(type(got[1]) is int, f"a label: {type(got[1]).__name__}", "a label: int", because)
@@ -246,8 +246,8 @@ def _frugal(attempt: Attempt, fresh: Path, items: Items) -> None:
     """The first read of a new path does not take the memory of all samples."""
     total = sum(len(data) for data, _ in items)
     write_run(items, fresh)
-    because = "you load the whole data set: data[...] and data[:] read all of it, in every worker; slice the "
-    because += "HDF5 data set itself, data[start:stop]"
+    because = "data[...] and data[:] load the whole data set in every worker; slice the HDF5 data set "
+    because += "itself: data[start:stop]"
     peak = _peak_of(lambda: attempt(fresh, 0, _shown=f"{fresh.name}, 0"))
     attempt.require(peak < total / 2, f"{peak:,} bytes of memory", "memory of one sample", because)
 
@@ -259,13 +259,13 @@ def _fork_safe(attempt: Attempt, path: Path, items: Items) -> None:
     answer = attempt.answer
     got = in_worker(lambda: _in_a_child(answer, path, items))
     failure = "no answer in 5 s" if got is None else got.get("error")
-    because = "the worker inherits what the parent had open: close it before a fork, and open anew"
+    because = "the worker inherits the file that the parent has open; close it before a fork, then reopen it"
     attempt.require(failure is None, str(failure), "samples", because)
-    because = "parent and workers share that handle, and samples then come out wrong by chance"
+    because = "parent and workers share the open file, so some samples are wrong by chance"
     if got["opened"]:
-        because = "the worker opened the file, and HDF5 gave it what the parent still has open"
-    because += ": have the parent close it before a fork, os.register_at_fork(before=…)"
-    shown = f"{got['wrong']} of {READS} samples wrong, read through a handle that the parent had opened"
+        because = "the worker opened the file, but HDF5 returned the file that the parent still has open"
+    because += "; let the parent close it before a fork, with os.register_at_fork(before=…)"
+    shown = f"{got['wrong']} of {READS} samples wrong, read through the file that the parent had opened"
     attempt.require(got["own"], shown, "a file that the worker opened itself", because)
 
 
@@ -289,11 +289,11 @@ def _in_a_child(answer: Callable[..., tuple[bytes, int]], path: Path, items: Ite
 
 _CHUNK, _LENGTH = 1000, 10_300
 _SLICES = ((0, 10), (990, 1010), (2000, 3000), (10_250, 10_300), (500, 500), (2000, 4000), (0, _LENGTH))
-_CONTIGUOUS = "data.chunks is None where the storage is contiguous; there the slice alone counts"
+_CONTIGUOUS = "data.chunks is None if the data are contiguous; then only the slice is fetched"
 
 
 @check(
-    buys="You know what a file costs to read at random before a job of a thousand GPUs reads it.",
+    buys="You know what random reads of a file cost before a job with a thousand GPUs reads it.",
     errors={TypeError: _CONTIGUOUS},
 )
 def bytes_fetched(attempt: Attempt) -> None:
@@ -327,18 +327,18 @@ def _in_chunks(wrong: Callable[[list[int], int, int], int]) -> Callable[[h5py.Da
 
 
 _fetched = _in_chunks(lambda sizes, start, stop: sum(sizes[start // _CHUNK : (stop - 1) // _CHUNK + 1]))
-_BEFORE = "this is the size before compression; get_chunk_info_by_coord has .size"
-_BEHIND = "the slice ends before `stop`: no chunk that begins there"
+_BEFORE = "this is the size before compression; get_chunk_info_by_coord(…).size is the stored size"
+_BEHIND = "the slice ends before `stop`, so it does not touch a chunk that begins at `stop`"
 _CHUNK_MISTAKES: tuple[Mistake, ...] = (
-    (lambda data, start, stop: stop - start, "a chunk is fetched whole, even for one byte of it"),
+    (lambda data, start, stop: stop - start, "HDF5 fetches a whole chunk, even for one byte of it"),
     (
         _in_chunks(lambda sizes, *_: sum(sizes)),
-        "these are all chunks; only those that the slice touches are fetched",
+        "this is the size of all chunks; HDF5 fetches only the chunks that the slice touches",
     ),
     (_in_chunks(lambda _, start, stop: ((stop - 1) // _CHUNK - start // _CHUNK + 1) * _CHUNK), _BEFORE),
     (
         _in_chunks(lambda sizes, start, _: sizes[start // _CHUNK]),
-        "a slice may begin in one chunk and end in another",
+        "this is the size of one chunk; a slice may begin in one chunk and end in another",
     ),
     (_in_chunks(lambda sizes, start, stop: sum(sizes[start // _CHUNK : stop // _CHUNK + 1])), _BEHIND),
 )
@@ -354,7 +354,7 @@ def _cost(attempt: Attempt, case: _Slice, cases: Sequence[_Slice]) -> None:
     because = "an empty slice fetches nothing" if start == stop else _CONTIGUOUS
     if data.chunks is not None and got != right and start != stop:
         otherwise = (
-            "sum .size of get_chunk_info_by_coord over the chunks from start // size * size up to stop"
+            "add up get_chunk_info_by_coord((place,)).size for the chunks from start // size * size to stop"
         )
         because = explain(attempt.answer, case, cases, _CHUNK_MISTAKES, otherwise=otherwise)
     attempt.expect(right, got, because=because)

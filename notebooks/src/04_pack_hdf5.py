@@ -3,27 +3,33 @@
 #
 # **Minutes** 30 · **Machine** any Linux computer with two CPUs · **Needs** notebook 03 · **Data** 400 synthetic images
 #
-# HDF5 is found on nearly every cluster. It can be far slower than necessary, and give a training job wrong bytes
-# without an error.
+# Nearly every cluster has HDF5, and many data sets are already stored in it. But the same images can be stored in several
+# ways inside an HDF5 file. Some of these ways make a training read ten times as many bytes as it needs. And if a Dataset
+# opens the file in the wrong place, its workers can return wrong images, and no error is raised.
+#
+# This notebook looks at the bytes behind HDF5's names, and then lets several workers read them correctly.
 
 # %% [markdown] id="questions"
 # ## Questions
 #
-# - Where in an HDF5 file is my image?
-# - Which line makes writing slow?
-# - Why are samples wrong as soon as a DataLoader has workers?
+# - Where in an HDF5 file are the bytes of my image?
+# - Which line makes my conversion script slow?
+# - Why do I get wrong samples as soon as the DataLoader has workers?
 # - What does "unable to lock file" mean?
 
 # %% [markdown] id="objectives"
 # ## After this you can
 #
-# - find the bytes of a sample in rows or in a blob,
-# - choose a layout by the cost of a random read,
-# - write a `Dataset` whose workers read the right samples,
-# - get around a file lock.
+# - find the bytes of a sample, whether the file has one row per image or one long array,
+# - choose a layout by the number of bytes and reads that a random sample costs,
+# - write a `Dataset` whose workers always return the right samples,
+# - deal with a locked file.
 
 # %% [markdown] id="setup"
 # ## Set up
+#
+# The findings of this notebook are counts of bytes, reads and wrong samples, so they are the same on a busy machine. Only
+# the last part of section 3 compares speeds. There, the differences are so large that you will see them anyway.
 
 # %% id="start"
 import sys
@@ -34,23 +40,25 @@ from helpers import figures, show, start, worksheet
 setup = start("04")
 
 # %% [markdown] id="recall"
-# > **Recall** (02). A worker only *reads* the paths in a list. Why does its memory grow all the same?
+# > **Recall** (02). A Dataset keeps its paths in a Python list. The workers only *read* this list. Why does the memory of
+# > each worker grow anyway?
 #
 # <details>
 # <summary>Answer</summary>
 #
-# Reading a Python object changes its reference count, so the page that holds it is copied into the worker. A column of
-# Arrow or NumPy has no such counts.
+# Reading a Python object changes its reference count. So Linux copies the page on which the object is stored into the memory
+# of the worker. A column of Arrow or NumPy has no reference counts for its values, so nothing is copied.
 #
 # </details>
 
 # %% [markdown] id="inside" tags=["core"]
 # ## 1 · Look inside a file
 #
-# In an HDF5 file, *groups* are like folders, *data sets* like files. Each data set is a rectangular array, but images
-# have different lengths.
+# An HDF5 file is organised like a file system. *Groups* are its folders, and *data sets* are its files. Each data set is an
+# array in which all rows have the same length. But JPEG images have different lengths, so we must decide how to fit them
+# into an array.
 #
-# The folded cell loads 400 `samples`, each with `key` and `data`, and their `labels`.
+# The *folded* cell loads 400 `samples`, each with a `key` and its bytes in `data`, and their `labels`.
 
 # %% jupyter={"source_hidden": true}
 import os
@@ -66,7 +74,9 @@ from smallfiles.formats import hdf5
 from smallfiles.pack import PackConfig, pack
 
 source = setup.source()
-packed = Path(tempfile.mkdtemp(dir=setup.scratch)) / "all.arrow"  # in a new folder, so that this cell may run twice
+packed = (
+    Path(tempfile.mkdtemp(dir=setup.scratch)) / "all.arrow"
+)  # in a new folder, so that this cell may run twice
 pack(source, packed, PackConfig(verify="none"))
 reader = formats.open(packed)
 samples = list(reader)
@@ -74,7 +84,7 @@ labels = reader.table(["label"])["label"].to_numpy()
 colours = {"groups": ("blob", "raw chunks", "gzip chunks", "vlen")}  # the same in all figures
 
 # %% [markdown]
-# One solution is a data set of *variable-length rows*, one per image:
+# There are two common solutions. The first is a data set of *variable-length rows* (`vlen`), with one row for each image:
 
 
 # %%
@@ -83,11 +93,14 @@ def write_vlen(samples, path):
         images = file.create_dataset("train/images", len(samples), h5py.vlen_dtype(np.uint8))
         for index, sample in enumerate(samples):
             images[index] = np.frombuffer(sample.data, np.uint8)
-        file["train/targets"] = labels[: len(samples)].astype(np.int16)  # such files often call labels so
+        file["train/targets"] = labels[: len(samples)].astype(
+            np.int16
+        )  # many such files call the labels "targets"
 
 
 # %% [markdown]
-# The other stores all images in one run of bytes, a *blob*. A second data set, `offsets`, records where each begins:
+# The second solution writes all images one after the other into a single long array of bytes, which is called a *blob*. A
+# second data set, `offsets`, stores the position at which each image begins:
 
 
 # %%
@@ -111,32 +124,39 @@ for path in (vlen, blob):
         print(path.name, *(f"  {name} {item.shape} {item.dtype}" for name, item in file["train"].items()))
 
 # %% [markdown]
-# > **Predict.** How many bytes does HDF5 count as the storage of `images`, per image of about 100 kB: 16 or 100,000?
+# > **Predict.** An image has about 100 kB. How many bytes does a row of `images` occupy in the data set itself?
+
+# %%
+guess = None  # your guess, bytes per row: for example 100_000
 
 # %%
 with h5py.File(vlen) as file:
     images = file["train/images"]
-    print(images.id.get_storage_size() / len(images), "bytes per row; the image has", images[7].nbytes)
+    print(
+        images.id.get_storage_size() / len(images), "bytes per row; the image has", images[7].nbytes, "bytes"
+    )
     image = images[7].tobytes()
 
 # %% [markdown]
-# A row holds only a length and an address. The image is elsewhere, in a *heap*.
+# A row has only 16 bytes: a length and an address. The image itself is somewhere else in the file, in a *heap*. So HDF5
+# must follow the address before it can read the image.
 #
-# In the blob, a sample is a slice of `data` between two neighbours in `offsets`.
+# In the blob there is nothing to follow. Image number 7 is the slice of `data` from one entry of `offsets` to the next.
 #
-# **Your turn.** Let the cell print `True`:
+# **Your turn.** Change the marked line so that the cell prints `True`:
 
 # %%
 with h5py.File(blob) as file:
     data, offsets = file["train/data"], file["train/offsets"]
-    start, stop = 0, 0  # change me: where image 7 begins and ends
+    start, stop = 0, 0  # change me: where image 7 begins, and where it ends
     print("this slice is image 7:", data[start:stop].tobytes() == image)
 
 # %% [markdown]
 # <details>
 # <summary>The line</summary>
 #
-# `start, stop = offsets[7:9]`. So n images need n + 1 offsets.
+# `start, stop = offsets[7:9]`. Image 7 ends where image 8 begins. The last image must end somewhere, too, so n images need
+# n + 1 offsets.
 #
 # </details>
 #
@@ -145,24 +165,39 @@ with h5py.File(blob) as file:
 # %% [markdown] id="writing" tags=["optional"]
 # ## 2 · Write bytes, not a list of them
 #
-# *Optional, 5 minutes.* Many scripts make an array of a file's bytes with `np.array(list(data))`. `np.frombuffer(data)`
-# gives the same numbers.
+# *Optional, 5 minutes.* Both functions above turn the bytes of a file into an array with `np.frombuffer(data, np.uint8)`.
+# Many scripts on the internet write `np.array(list(data))` instead. The result contains the same numbers.
 #
-# > **Predict.** How many times faster is the second for one image: 2, 100, or more than 1,000?
+# > **Predict.** An image has about 100 kB. How much memory does each of the two lines allocate?
 
 # %%
+guess = None  # your guesses, in kB: for example (100, 100)
+
+# %%
+import tracemalloc
+
 data = samples[7].data
 ways = {
     "np.array(list(data))": lambda: np.array(list(data), dtype=np.uint8),
     "np.frombuffer(data)": lambda: np.frombuffer(data, np.uint8),
 }
+for name, make in ways.items():
+    tracemalloc.start()
+    make()
+    print(f"{name:20} allocates {tracemalloc.get_traced_memory()[1]:,} bytes for an image of {len(data):,}")
+    tracemalloc.stop()
+
+# %%
 times = measure.compare(ways, rounds=5).times("np.frombuffer(data)", "np.array(list(data))")
 print(f"np.frombuffer is {times.median:,.0f} times as fast")
 
 # %% [markdown]
-# `list(data)` makes an entry of 8 bytes for each byte. `np.frombuffer` copies nothing. Writing copies
-# anyway, so there the factor is smaller. The folded cell writes files in each way, also with gzip, in *chunks*
-# (section 3):
+# `list(data)` makes a list with one entry of 8 bytes for each byte of the image, and NumPy then copies this list into an
+# array, entry by entry. `np.frombuffer` copies nothing. It only describes the bytes that are already there.
+#
+# Writing a file copies the bytes anyway, so a whole conversion does not become thousands of times faster. The *folded* cell
+# writes 60 images with each layout and from lists. One of the layouts is compressed by gzip in *chunks*, which section 3
+# explains.
 
 # %% jupyter={"source_hidden": true}
 few, out = samples[:60], setup.scratch / "write.h5"
@@ -184,22 +219,24 @@ ways = {
 }
 wrote = measure.compare(ways, rounds=5, unit="images written")
 lists = wrote.times("vlen", "vlen from lists").median
-title = f"From lists, rows are written about {float(f'{lists:.2g}'):g} times slower"
+title = f"Rows that are built from lists are written {float(f'{lists:.2g}'):g} times slower"
 written = {name: wrote.rates_per_s(name) for name in ways}
 figures.bars(written, title, x="images written per second", note="into the page cache, not synced", **colours)
-
-# %% [markdown]
-# You can now solve task 1 of [exercise 04](../exercises/04_pack_hdf5.ipynb).
 
 # %% [markdown] id="reading" tags=["core"]
 # ## 3 · Read one sample at random
 #
-# HDF5 can store a data set *contiguous*, as one run, or in *chunks*, which can be compressed.
+# HDF5 can store an array in two ways. A *contiguous* data set is one uninterrupted piece of the file. A *chunked* data set
+# is cut into pieces of equal size, and each piece can be compressed. Only a chunked data set can grow.
 #
-# > **Predict.** Images have about 100 kB, chunks 1 MiB. How many bytes are read per byte delivered: 1, 2 or 10?
+# `write_blob` wrote contiguous data. The next cells write the same images in chunks of 1 MiB as well, without compression
+# and with gzip.
+#
+# > **Predict.** A training reads images of about 100 kB in random order. How many bytes does HDF5 read from chunks of 1 MiB
+# > for each byte that the training gets?
 
 # %%
-guess = 2  # change me: bytes read per byte delivered, from 1 MiB chunks; the next figure shows it
+guess = None  # your guess, bytes read per byte delivered: for example 1, 2, or 10; the next figure shows it
 
 # %%
 chunk_bytes = 1 << 20  # 1 MiB; change me later
@@ -210,7 +247,8 @@ for name, compression in {"raw chunks": None, "gzip chunks": "gzip"}.items():
     write_blob(samples, layouts[name], chunks=(chunk_bytes,), compression=compression)
 
 
-def reader_of(opened):  # a function that reads one sample
+def reader_of(opened):
+    """Return a function that reads the sample with a given number."""
     group = opened["train"]
     if "images" in group:
         return group["images"].__getitem__
@@ -219,56 +257,74 @@ def reader_of(opened):  # a function that reads one sample
 
 
 # %% [markdown]
-# On shared storage bytes cross the network, and each read is a request. The folded cell counts both. We let
-# HDF5's cache hold one chunk: in a large file, random reads rarely find their chunk there.
+# h5py can read through a Python object that behaves like a file. So we give it a file that counts the reads and their
+# bytes. On shared storage, each read is a request, and its bytes travel over the network.
 
-# %% jupyter={"source_hidden": true}
+
+# %%
 import io
 
 
 class CountingFile(io.FileIO):
-    count = calls = 0
+    bytes_read = reads = 0
 
     def readinto(self, buffer):
         got = super().readinto(buffer)
-        self.count, self.calls = self.count + got, self.calls + 1
+        self.bytes_read, self.reads = self.bytes_read + got, self.reads + 1
         return got
 
 
-read_per_byte, reads = {}, {}
+# %%
+bytes_per_byte, reads = {}, {}
 order = np.random.default_rng(0).permutation(len(samples))
 for name, path in layouts.items():
     with CountingFile(path) as file, h5py.File(file, rdcc_nbytes=cache_bytes) as opened:
-        read, before, calls = reader_of(opened), file.count, file.calls
+        read = reader_of(opened)
+        file.bytes_read = file.reads = 0  # do not count what it cost to open the file
         delivered = sum(len(read(index)) for index in order)
-        read_per_byte[name] = round((file.count - before) / delivered, 1)
-        reads[name] = (file.calls - calls) / len(order)
-size = "1 MiB" if chunk_bytes == 1 << 20 else f"{chunk_bytes / 1000:g} kB"
-how = {"note": "random reads through a Python file", "counted": True, **colours}
-title = f"HDF5 reads about {read_per_byte['raw chunks']:.2g} times the bytes of an image from chunks of {size}"
-show.figure(figures.bars(read_per_byte, title, x="bytes read per byte delivered", guess=guess, **how))
-print("reads per image:", ", ".join(f"{name} {count:.2g}" for name, count in reads.items()))
+        bytes_per_byte[name], reads[name] = round(file.bytes_read / delivered, 1), file.reads / len(order)
+    print(f"{name:11} {bytes_per_byte[name]:4} bytes per byte, {reads[name]:4.1f} reads per image")
 
 # %% [markdown]
-# HDF5 fetches a chunk whole into its cache: 1 MiB for an image of 110 kB. `vlen` needs up to three reads: the row, the
-# head of its heap, the image. A blob needs one.
+# HDF5 has a cache for chunks. We limited it to one chunk, because in a large file a random read hardly ever finds its chunk
+# in the cache.
 #
-# > **Predict.** Chunks of 10 kB waste less. What do they cost instead?
+# The *folded* cell draws the counts. `plt.barh(list(bytes_per_byte), bytes_per_byte.values())` does the same.
+
+# %% jupyter={"source_hidden": true}
+size = "1 MiB" if chunk_bytes == 1 << 20 else f"{chunk_bytes / 1000:g} kB"
+how = {"note": "random reads through a Python file", "counted": True, **colours}
+title = (
+    f"With chunks of {size}, HDF5 reads about {bytes_per_byte['raw chunks']:.2g} times the size of an image"
+)
+figures.bars(bytes_per_byte, title, x="bytes read per byte delivered", guess=guess, **how)
+
+# %% [markdown]
+# HDF5 reads a chunk as a whole, and keeps it in its cache. For an image of 110 kB it reads 1 MiB or more. The blob needs one
+# read of exactly the right size. `vlen` reads few bytes, but needs up to three reads for each image: the row, the head of
+# the heap, and the image.
 #
-# **Your turn.** Set `chunk_bytes = 10_000` above and run again from there. Then try 1 MiB with `cache_bytes = 0`.
+# > **Predict.** Smaller chunks waste fewer bytes. What do you pay for it?
+#
+# **Your turn.** Set `chunk_bytes = 10_000` above, and run the cells again from there. Then set it back to 1 MiB, and try
+# `cache_bytes = 0`.
 #
 # <details>
 # <summary>What you see</summary>
 #
-# With 10 kB about 1.1 bytes per byte, but about 12 reads: small chunks save bytes and cost requests. Without a cache,
-# raw chunks cost one byte per byte: HDF5 reads the slice alone from a raw chunk that does not fit its cache. (The
-# default cache has 1 MiB, from HDF5 2.0 on 8 MiB.) Gzip chunks still cost 10, because they must be unpacked whole.
+# With chunks of 10 kB, HDF5 reads only 1.1 bytes per byte. But it needs about 12 reads for each image, so small chunks save
+# bytes and cost requests.
+#
+# Without a cache, raw chunks cost only one byte per byte. If a chunk does not fit into the cache, and if it is not
+# compressed, then HDF5 reads only the slice. (By default the cache has 1 MiB, and from HDF5 2.0 on it has 8 MiB.) Gzip
+# chunks still cost 10 bytes per byte, because a chunk can only be decompressed as a whole.
 #
 # </details>
 #
 # ### Small samples
 #
-# The folded cell reads samples of 10 kB from contiguous data, through HDF5 and with `os.pread`:
+# There is one more trap, and it concerns contiguous data. The *folded* cell stores samples of only 10 kB, and reads them
+# through HDF5 and with `os.pread`, the system call that reads at a given position.
 
 # %% jupyter={"source_hidden": true}
 small, size = setup.scratch / "small.h5", 10_000
@@ -284,19 +340,25 @@ with h5py.File(small) as file, small.open("rb") as plain:
             print(f"{name}: {calls['bytes'] / (size * len(order)):.1f} bytes read per byte delivered")
 
 # %% [markdown]
-# For a slice below 64 KiB, HDF5 fetches 64 KiB. In a file of more than 4,096 rows, the 16 bytes of a `vlen` row may
-# cost 64 KiB, too. From a blob, read samples below 64 KiB with `os.pread`: contiguous data begin at
-# `data.id.get_offset()`.
+# If a slice is smaller than 64 KiB, HDF5 reads 64 KiB anyway, in the hope that you will need the neighbours. In random order
+# you do not need them. The rows of a large `vlen` data set have the same problem: for 16 bytes, HDF5 may read 64 KiB.
+#
+# So if your samples are small, use the blob, and let HDF5 only tell you where it begins (`data.id.get_offset()`). Then read
+# with `os.pread`. The reader of the toolbox does this.
 #
 # ### Time
 #
-# > **Predict.** Which layout is the slowest, if all files are in the page cache?
+# Counts are what matters on a cluster, because there each read crosses the network. But the layouts differ even if the whole
+# file is already in memory.
+#
+# > **Predict.** Which layout is the slowest then?
 
 # %%
-slowest = "vlen"  # change me: vlen, blob, raw chunks or gzip chunks
+slowest = None  # your guess: "vlen", "blob", "raw chunks", or "gzip chunks"
 
 # %% [markdown]
-# The folded cell hashes all images in random order.
+# The *folded* cell computes a hash of each image, in random order, and measures how many images per second each layout
+# delivers.
 
 # %% jupyter={"source_hidden": true}
 from functools import partial
@@ -318,7 +380,9 @@ slower = [name for name in rates if max(rates[name]) < min(rates["blob"])]  # do
 alike = {}  # the layouts by how many times as fast a blob is
 for name in slower:
     times = found.times("blob", name).median
-    alike.setdefault(float(f"{round(times) if times > 3 else times:.2g}"), []).append(name.replace("gzip chunks", "gzip"))
+    alike.setdefault(float(f"{round(times) if times > 3 else times:.2g}"), []).append(
+        name.replace("gzip chunks", "gzip")
+    )
 ends = sorted(alike)[:1] + sorted(alike)[1:][-1:]  # the least and the most
 faster = ", ".join(f"{times:g} times as fast as {' or '.join(alike[times])}" for times in ends)
 title = f"A blob is read {faster or 'not clearly faster'}"
@@ -328,19 +392,40 @@ how = {"note": "random reads, warm cache", "log": True, **colours}
 figures.bars(rates, title, x="images per second", guess=slowest, **how)
 
 # %% [markdown]
-# Whole chunks cost time even in memory: ten times the bytes are copied, or unpacked. `vlen` costs look-ups and more
-# copies. So store samples contiguous. But contiguous data cannot grow, so `write_blob` sums the sizes first.
+# A chunk that is read as a whole costs time even in memory, because ten times as many bytes are copied or decompressed.
+# `vlen` loses time because it follows addresses and copies each image once more.
 #
-# You can now solve tasks 3 and 4 of [exercise 04](../exercises/04_pack_hdf5.ipynb).
+# So store samples in a contiguous blob. It has one drawback: contiguous data cannot grow. That is why `write_blob` adds up
+# all sizes before it writes the first byte.
+#
+# You can now solve tasks 1, 3 and 4 of [exercise 04](../exercises/04_pack_hdf5.ipynb).
 
 # %% [markdown] id="fork" tags=["core"]
 # ## 4 · Close the file before workers start
 #
-# A DataLoader forks its workers: each is a copy of the parent, with the same open files. An open file has an *offset*,
-# the position where the next read begins, and all copies share it. If one worker moves it (a *seek*), another reads at
-# the wrong position.
+# On Linux, a DataLoader usually *forks* its workers. A forked worker is a copy of its parent process, and it inherits the
+# parent's open files. The kernel stores for each open file an *offset*, which is the position at which the next read begins.
+# Parent and workers share this offset:
+
+# %%
+import multiprocessing
+import os
+
+descriptor = os.open(blob, os.O_RDONLY)  # the number by which this process knows the open file
+child = multiprocessing.get_context("fork").Process(target=os.read, args=(descriptor, 1_000))
+child.start()
+child.join()
+print(
+    "The child has read 1,000 bytes. The parent's next read begins at byte",
+    os.lseek(descriptor, 0, os.SEEK_CUR),
+)
+os.close(descriptor)
+
+# %% [markdown]
+# The parent has read nothing, and yet its position has moved. Now imagine two workers. Worker 1 moves to image A (this is
+# called a *seek*). Before it reads, worker 2 moves the same offset to image B. Then worker 1 reads image B.
 #
-# A common first version opens the file in the parent:
+# A common first version of a Dataset opens the file in the parent:
 
 
 # %%
@@ -361,7 +446,8 @@ class OpenedInInit(torch.utils.data.Dataset):  # do not copy this
 
 
 # %% [markdown]
-# `count_wrong` compares the hashes of 2,000 samples with those of the right images.
+# `count_wrong` reads 2,000 random samples through a DataLoader. It compares the hash of each sample with the hash of the right
+# image.
 
 # %%
 from torch.utils.data import DataLoader, RandomSampler
@@ -382,10 +468,14 @@ def count_wrong(dataset, workers=2):
 
 
 # %% [markdown]
-# HDF5 reads files by a *driver*. The default one usually names the position in each read (`pread`). The driver `stdio`
-# seeks, then reads.
+# HDF5 reads a file through a *driver*. The default driver usually calls `pread`, which passes the position along with each
+# read and does not use the shared offset. The driver `stdio` first seeks and then reads.
 #
-# > **Predict.** Each driver runs with 0 and with 2 workers. Which runs give wrong samples? Will there be an error?
+# > **Predict.** We try both drivers, each with 0 and with 2 workers. Which of these four runs return wrong samples? Is there
+# > an error?
+
+# %%
+guess = None  # your guess: for example "stdio with 2 workers, with an error"
 
 # %%
 for name, how in {"default driver": {}, "stdio": {"driver": "stdio"}}.items():
@@ -395,14 +485,16 @@ for name, how in {"default driver": {}, "stdio": {"driver": "stdio"}}.items():
     dataset.group.file.close()
 
 # %% [markdown]
-# With `stdio` and two workers some samples are wrong, without an error. (If none, run the cell again.) h5py from PyPI
-# uses `pread`, but another build may seek. So the same program can be wrong elsewhere
-# ([pytorch#11887](https://github.com/pytorch/pytorch/issues/11887)): run `count_wrong` there a few times. Even 0 is not a
-# proof: close the file anyway.
+# With `stdio` and two workers, some samples are wrong, and there is no error. How many depends on chance. (If you see none,
+# run the cell again.)
+#
+# h5py from PyPI uses `pread`, but the h5py of your cluster may have been built differently. So the same program can be right
+# on your laptop and wrong on the cluster ([pytorch#11887](https://github.com/pytorch/pytorch/issues/11887)). You can run
+# `count_wrong` there a few times, but even a count of 0 does not prove that the program is right.
 #
 # ![Left: two workers share one offset, worker 2 moves it, and worker 1 reads image B instead of A. Right: with pread each names its position.](pictures/shared_offset.svg)
 #
-# The usual advice: open the file at the first read, in the process that reads.
+# The usual advice is to open the file in the worker, when it reads its first sample.
 
 
 # %%
@@ -416,7 +508,7 @@ class OpenedInWorker(torch.utils.data.Dataset):
         return len(self.offsets) - 1
 
     def __getitem__(self, index):
-        if self.process != os.getpid():  # at its first read, a process opens the file
+        if self.process != os.getpid():  # each process opens the file before its first read
             self.file, self.process = h5py.File(self.path, "r", **self.how), os.getpid()
             self.data = self.file["train/data"]
         start, stop = self.offsets[index : index + 2]
@@ -429,20 +521,22 @@ class OpenedInWorker(torch.utils.data.Dataset):
 
 
 # %% [markdown]
-# But many programs look at a sample before training. Then the parent has the file open when it forks.
+# This advice is not sufficient. Many programs look at one sample before the training begins, for example to find out its
+# shape. Then the file is open in the parent when the workers are forked.
 #
-# > **Predict.** Each worker opens the file itself. Are all samples right now?
+# > **Predict.** In the next cell each worker opens the file itself. Are all samples right?
 
 # %%
 dataset = OpenedInWorker(blob, driver="stdio")
 dataset[0]  # the parent looks at a sample
-# dataset.close()  # change me: take the first # away
+# dataset.close()  # change me: remove the # at the beginning of this line
 print(count_wrong(dataset))
 dataset.close()
 
 # %% [markdown]
-# In most runs samples are wrong again (timing decides how many). HDF5 keeps a table of its open files, and a fork
-# copies it. A worker that opens the same file gets the parent's *descriptor* (the kernel's number of an open file), with the shared offset.
+# In most runs, samples are wrong again. HDF5 keeps a table of the files that it has open, and the fork copies this table. If
+# a worker opens the same file, HDF5 finds it in the table, and returns what is already open. That is the parent's file with
+# its shared offset.
 #
 # **Your turn.** Let the parent close the file before the workers start, and run the cell again.
 #
@@ -453,7 +547,9 @@ dataset.close()
 #
 # </details>
 #
-# The folded cell lists the descriptors of one file, after the worker has opened it once more:
+# You can see the cause without waiting for wrong samples. The *folded* cell lists the *descriptors* of one file, which are
+# the numbers by which a process knows its open files. It lists them in the parent, and in a worker that has just opened the
+# file.
 
 # %% jupyter={"source_hidden": true}
 import shutil
@@ -462,7 +558,7 @@ alone = Path(shutil.copy(blob, setup.scratch / "alone.h5"))  # not open anywhere
 
 
 def descriptors(batch=()):
-    """Those of this file in this process."""
+    """Return the descriptors of this file in this process."""
     links = Path("/proc/self/fd").iterdir()
     return [int(link.name) for link in links if os.path.realpath(link) == os.path.realpath(alone)]
 
@@ -474,13 +570,16 @@ for when in ("open", "closed"):
     print(f"{when} in the parent: descriptors there {descriptors()}, in the worker {next(iter(loader))}")
 
 # %% [markdown]
-# So the rule has two halves: open in the process that reads, *and have the file closed in the parent when workers
-# start*. `os.register_at_fork(before=…)` closes it at each fork; exercise 04 uses that. `os.pread` (section 3) needs no
-# open HDF5 file.
+# If the file is open in the parent, the worker has no descriptor of its own: it uses the parent's number. If the parent has
+# closed the file, the worker gets a descriptor that belongs only to itself.
 #
-# From Python 3.14 on, workers on Linux are no longer copies, and get what is pickled
-# ([pytorch#138957](https://github.com/pytorch/pytorch/issues/138957)). A `Dataset` with an open file cannot be pickled,
-# one with a path can:
+# So the rule has two parts. **Open the file in the process that reads it. And make sure that it is closed in the parent
+# when workers start.** `os.register_at_fork(before=…)` calls a function before each fork, and exercise 04 uses it to close
+# the file. If you read with `os.pread`, as section 3 does, no HDF5 file has to stay open at all.
+#
+# From Python 3.14 on, Linux no longer forks workers by default. A worker then gets a *pickled* copy of the Dataset
+# ([pytorch#138957](https://github.com/pytorch/pytorch/issues/138957)). A Dataset with an open file cannot be pickled, but a
+# Dataset that stores only the path can:
 
 # %%
 import pickle
@@ -500,10 +599,17 @@ for when in ("after a read", "after close()"):
 # %% [markdown] id="locks" tags=["optional"]
 # ## 5 · Meet the file lock
 #
-# *Optional, 5 minutes.* HDF5 locks each file that it opens, so that no process reads while another writes.
+# *Optional, 5 minutes.* HDF5 locks each file that it opens. The lock prevents one process from reading a file while another
+# process is writing to it.
 #
-# > **Predict.** This kernel has the file open for reading (`r`). May another process read it, or write to it? And with
-# > `r+`, for writing? The folded cell tries it.
+# > **Predict.** This kernel has the file open, first for reading (`r`) and then for writing (`r+`). In which of these cases
+# > may another process read the file, and in which may it write?
+
+# %%
+guess = None  # your guess: for example "read and write if we only read, nothing if we write"
+
+# %% [markdown]
+# The *folded* cell starts such a process for each case.
 
 # %% jupyter={"source_hidden": true}
 import subprocess
@@ -513,10 +619,14 @@ LATE = "import os; import h5py; os.environ['HDF5_USE_FILE_LOCKING'] = 'FALSE'; h
 
 
 def ask(mode, code=ASK, **variables):
-    """What another process gets that opens the file."""
+    """Open the file in another process, and return what happened."""
     command = [sys.executable, "-c", f"import sys; {code}", str(blob), mode]
     end = subprocess.run(command, env={**os.environ, **variables}, capture_output=True, text=True)
-    return "opened" if end.returncode == 0 else end.stderr.strip().splitlines()[-1].rpartition("(")[2].rstrip(")")
+    return (
+        "opened"
+        if end.returncode == 0
+        else end.stderr.strip().splitlines()[-1].rpartition("(")[2].rstrip(")")
+    )
 
 
 for held in ("r", "r+"):
@@ -528,28 +638,31 @@ for held in ("r", "r+"):
             print(f"             read, locks off after import: {ask('r', LATE)}")
 
 # %% [markdown]
-# Many may read, but a writer needs the file alone. For files that no longer change you may switch locks off: by
-# `h5py.File(path, locking=False)` at each open, or by `HDF5_USE_FILE_LOCKING=FALSE`, set before h5py is imported.
+# Several processes may read at the same time, but a writer needs the file for itself.
+#
+# If nobody writes to the file any more, you may switch locking off. `h5py.File(path, locking=False)` does it for one file.
+# The variable `HDF5_USE_FILE_LOCKING=FALSE` does it for a whole program, but you must set it before h5py is imported.
 #
 # <details>
 # <summary>Other messages about locks</summary>
 #
-# "file locking flag values don't match": this process has the file open with another setting. "No locks available": the
-# file system has no locks, so that even reading fails ([h5py#1101](https://github.com/h5py/h5py/issues/1101)). Or there
-# is no message: on Lustre without `flock`, a new HDF5 opens the file unprotected.
+# - "file locking flag values don't match": this process already has the file open, with another setting of `locking`.
+# - "No locks available": the file system does not support locks. Then even reading fails
+#   ([h5py#1101](https://github.com/h5py/h5py/issues/1101)).
+# - No message at all: on Lustre without the mount option `flock`, a new HDF5 opens the file without protection.
 #
 # </details>
 
 # %% [markdown] id="exercise"
 # ## Exercise
 #
-# [Exercise 04](../exercises/04_pack_hdf5.ipynb): turn rows of variable length into one run of bytes, read it in any
+# In [Exercise 04](../exercises/04_pack_hdf5.ipynb), you convert a file with variable-length rows into a blob, read it in any
 # worker, and choose the size of chunks.
 
 # %% [markdown] id="cluster"
 # ## On the cluster
 #
-# The same packing (a blob is the default); as a job, `slurm/submit SITE 04_pack_hdf5`:
+# This command packs your images into a blob, which is the default layout. `slurm/submit SITE 04_pack_hdf5` runs it as a job.
 
 # %%
 show.command(PackConfig(options=hdf5.Options(layout="blob")), "DATA_FOLDER", "train.h5")
@@ -557,51 +670,53 @@ show.command(PackConfig(options=hdf5.Options(layout="blob")), "DATA_FOLDER", "tr
 # %% [markdown] id="key-points"
 # ## Key points
 #
-# - An image is stored in a heap behind a row of variable length, or in one run of bytes between two offsets.
-# - Write `np.frombuffer(data, np.uint8)`, never `np.array(list(data))`.
-# - Chunks are read whole if they are compressed or fit the cache, and JPEG does not shrink: store samples contiguous.
-# - Open the file in the worker, and close it in the parent before workers start.
-# - Switch locks off only for files that are complete.
+# - With variable-length rows, each image is in a heap behind an address. In a blob, it is a slice between two offsets.
+# - Write `np.frombuffer(data, np.uint8)`, and never `np.array(list(data))`.
+# - HDF5 reads compressed chunks as a whole, and raw chunks, too, if they fit into its cache. JPEG images do not shrink, so
+#   store them in contiguous data.
+# - Open the file in the worker, and make sure that it is closed in the parent when the workers start.
+# - Switch locking off only for files that nobody writes any more.
 
 # %% [markdown] id="quiz"
 # ## Check yourself
 #
-# **1.** A colleague with the cluster's h5py trains on decoded pixels, all images of equal size. With 4 workers the
-# accuracy is always slightly lower than with `num_workers=0`, without an error. What do you check first? (a) The
-# seeds of the augmentation. (b) Where the file is opened and closed. (c) The shuffle.
+# **1.** A colleague trains on decoded pixels, and all images have the same size. On the cluster, the accuracy with 4 workers
+# is always slightly lower than with `num_workers=0`. There is no error. What do you check first? (a) The seeds of the
+# augmentation. (b) Where the file is opened and closed. (c) The shuffle.
 #
 # <details>
 # <summary>Answer</summary>
 #
-# **(b)**. Workers that share an offset return a few images that do not belong to their labels, so the loss still falls.
-# (a) Each worker has its own seed; that gives other views, not worse ones. (c) The parent draws the order, however
-# many workers read.
+# **(b)**. If workers share an offset, a few images do not belong to their labels. The loss still decreases, so nobody
+# notices. (a) Each worker has its own seed, and that gives other views of the images, not worse ones. (c) The parent draws
+# the order, so it does not depend on the number of workers.
 #
 # </details>
 #
 # **2.** A colleague stores your JPEG files with `chunks=(1 << 20,), compression="gzip"`. What happens?
-# (a) The file becomes much smaller. (b) Random reads fetch and unpack many times the bytes. (c) Writing gets faster.
+# (a) The file becomes much smaller. (b) Random reads fetch and decompress many times the size of an image. (c) Writing
+# becomes faster.
 #
 # <details>
 # <summary>Answer</summary>
 #
-# **(b)**. A chunk is read whole for each image. (a) JPEG is compressed already; gzip saves less than one percent
-# ([05](05_shard_a_dataset.ipynb)). (c) Compressing takes time.
+# **(b)**. Each image needs at least one whole chunk. (a) JPEG is compressed already, and gzip saves less than one percent
+# ([05](05_shard_a_dataset.ipynb)). (c) Compressing needs time.
 #
 # </details>
 #
-# **3.** Your training stops with "unable to lock file". What do you do first? (a) Switch locks off. (b) Find out which
+# **3.** Your training stops with "unable to lock file". What do you do first? (a) Switch locking off. (b) Find out which
 # program has the file open for writing. (c) Copy the file.
 #
 # <details>
 # <summary>Answer</summary>
 #
-# **(b)**. As a rule a writer holds the file, so it may not be complete. (a) Without locks you would read what is half
-# written. Switch them off only if nobody writes. (c) The copy would be half written, too.
+# **(b)**. Usually another program is still writing, so the file may be incomplete. (a) Without locks you would read an
+# incomplete file. Switch them off only if nobody writes. (c) The copy would be incomplete, too.
 #
 # </details>
 
 # %% [markdown] id="next"
 # ## Next
 #
-# [05 · Shard a data set into tar files](05_shard_a_dataset.ipynb): files that are read from front to back.
+# [05 · Shard a data set into tar files](05_shard_a_dataset.ipynb) uses files that are read from front to back.

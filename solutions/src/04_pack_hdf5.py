@@ -1,10 +1,10 @@
 # %% [markdown] id="top"
-# # Exercise 04 · Turn rows into one run of bytes
+# # Exercise 04 · Turn rows into one array of bytes
 #
 # ★★☆ · 40 minutes · after [notebook 04](../notebooks/04_pack_hdf5.ipynb)
 #
-# A colleague left an HDF5 file with one variable-length row per image. It was slow to write, and it is slow to read.
-# You convert it, write the function with which all workers read it, and find out what chunks would cost.
+# A colleague has left you an HDF5 file with one variable-length row per image. It is slow to read. You convert it into one
+# long array of bytes, you write the function with which all workers read a sample, and you find out what chunks would cost.
 
 # %% id="start"
 import sys
@@ -17,7 +17,8 @@ setup = start("ex04")
 # %% [markdown] id="look"
 # ## Look at the file
 #
-# The rows are `train/images`, the labels `train/targets`. Reading `images[i]` gives a NumPy array of type uint8.
+# The data set `train/images` contains the rows, and `train/targets` contains the labels. `images[i]` returns a NumPy array of
+# type uint8.
 
 # %% id="file"
 import h5py
@@ -38,9 +39,9 @@ with h5py.File(vlen_path) as file:
 # %% [markdown] id="task-write"
 # ## Task 1: convert the file
 #
-# Write a group `train`: `data` (uint8, all bytes in order, contiguous), `offsets` (uint64, n + 1 borders), `labels`
-# (int64). Copy row by row; a real file does not fit into memory. Rows may be empty, and a file may have none. Return the
-# number of samples. Seven to twelve lines:
+# Write `train/data` (uint8, contiguous, the bytes of all rows in order), `train/offsets` (uint64, n + 1 positions), and
+# `train/labels` (int64). Copy row by row, because a real file does not fit into memory. Rows may be empty, and the file may
+# have no rows. Return the number of samples:
 #
 # `write_blob(vlen_path: Path, out: Path) -> int`
 
@@ -51,7 +52,7 @@ import numpy as np
 
 
 def write_blob(vlen_path: Path, out: Path) -> int:
-    """Convert, and return the number of samples."""
+    """Convert the file, and return the number of samples."""
     # --8<-- solution
     with h5py.File(vlen_path, "r") as source, h5py.File(out, "w") as target:
         images, labels = source["train/images"], source["train/targets"][...]
@@ -76,33 +77,33 @@ written
 # <details>
 # <summary>Hint 1: two passes</summary>
 #
-# `data` must be created with its full length, so loop over the rows twice: first for their lengths, then for their
-# bytes.
+# A contiguous data set must be created with its full length. So loop over the rows twice: first for their lengths, and then
+# for their bytes.
 #
 # </details>
 #
 # <details>
-# <summary>Hint 2: borders</summary>
+# <summary>Hint 2: the offsets</summary>
 #
-# Draw three samples of 4, 0 and 2 bytes. Their borders are 0, 4, 4, 6. Sample `i` is `data[offsets[i]:offsets[i + 1]]`,
-# also when it is empty and when it is the last.
+# Draw three samples with 4, 0 and 2 bytes on paper. Their offsets are 0, 4, 4, 6. Sample `i` is
+# `data[offsets[i]:offsets[i + 1]]`. This is also true for an empty sample, and for the last one.
 #
 # </details>
 #
 # <details>
 # <summary>Hint 3: types</summary>
 #
-# `np.cumsum(numbers, dtype=np.uint64)` gives running sums. `target.create_dataset("train/data", (length,), np.uint8)`
-# makes room in the file, and `data[start:stop] = row` writes there. Do all inside one `with`.
+# `np.cumsum(numbers, dtype=np.uint64)` returns the running sums. `target.create_dataset("train/data", (length,), np.uint8)`
+# reserves the space in the file, and `data[start:stop] = row` writes a row there. Do all of this inside one `with`.
 #
 # </details>
 
 # %% [markdown] id="task-read"
 # ## Task 2: read one sample, in any process
 #
-# Return bytes and label (an `int`) of one sample. Open each file once per process, at its first read. A parent that has
-# read must close its files before it forks. Keep offsets and labels, but read only this sample of `data`. You may add
-# other functions. Five to ten lines:
+# Return the bytes and the label (an `int`) of one sample. Each process opens a file once, at its first read. A parent that has
+# read must close its files before it forks. You may keep offsets and labels, but read only this sample of `data`.
+# You may add other functions:
 #
 # `read_sample(path: Path, index: int) -> tuple[bytes, int]`
 
@@ -114,18 +115,18 @@ import os
 # --8<-- solution
 @functools.lru_cache(maxsize=8)
 def opened(path: Path) -> tuple[h5py.Dataset, np.ndarray, np.ndarray]:
-    """Data, offsets and labels of a file, opened once in each process."""
+    """Open a file once in each process, and return its data, offsets and labels."""
     group = h5py.File(path, "r")["train"]
     return group["data"], group["offsets"][...], group["labels"][...]
 
 
-os.register_at_fork(before=opened.cache_clear)  # nothing refers to the files any more: HDF5 closes them
+os.register_at_fork(before=opened.cache_clear)  # HDF5 closes files to which nothing refers
 
 
 # --8<-- stub
 # --8<-- end
 def read_sample(path: Path, index: int) -> tuple[bytes, int]:
-    """Bytes and label of one sample."""
+    """Return the bytes and the label of one sample."""
     # --8<-- solution
     data, offsets, labels = opened(path)
     return data[offsets[index] : offsets[index + 1]].tobytes(), int(labels[index])
@@ -142,42 +143,42 @@ read
 # <details>
 # <summary>Hint 1: keep what you opened</summary>
 #
-# `functools.lru_cache` around a function of `path` keeps what it returned; so does a dictionary. Keep the data set
-# `data`, and the arrays of offsets and labels: looking up a name in the file for each sample costs more than reading
-# it.
+# Write a function that opens a `path`, and decorate it with `functools.lru_cache`. Then it returns the same objects for the
+# same path. A dictionary works, too. Keep the data set `data` and the arrays of offsets and labels, because looking up a
+# name in the file costs more than reading a sample.
 #
 # </details>
 #
 # <details>
 # <summary>Hint 2: the parent's handle</summary>
 #
-# As long as the parent has the file open, a forked worker that opens it gets the parent's handle from HDF5. With
-# `os.register_at_fork(before=forget)` Python calls `forget()` in the parent before each fork. A file to which nothing
-# refers is closed, so `opened.cache_clear` of an `lru_cache`, or `.clear` of a dictionary, is enough for `forget`.
+# As long as the parent has the file open, a forked worker that opens the file gets the parent's handle from HDF5. After
+# `os.register_at_fork(before=forget)`, Python calls `forget()` in the parent before each fork. HDF5 closes a file to which
+# nothing refers any more. So `forget` can be `opened.cache_clear` of an `lru_cache`, or `.clear` of a dictionary.
 #
 # </details>
 #
 # <details>
 # <summary>Hint 3: only this sample</summary>
 #
-# `group["data"]` is not in memory yet. A slice of it, `group["data"][start:stop]`, reads from `start` to `stop` and
-# nothing else. `group["offsets"][...]` reads all offsets into an array. `.tobytes()` turns an array into bytes.
+# `group["data"]` reads nothing yet. The slice `group["data"][start:stop]` reads the bytes from `start` to `stop` and nothing
+# else. `group["offsets"][...]` reads all offsets into an array. `.tobytes()` turns an array into bytes.
 #
 # </details>
 
 # %% [markdown] id="task-cost"
 # ## Task 3: what does a slice cost?
 #
-# Return the bytes that HDF5 fetches for `data[start:stop]` in one dimension. From contiguous storage it is the slice
-# (forget the sieve buffer). From chunks that fit the cache or are compressed it is each that the slice touches, as
-# stored. An empty slice costs nothing. Four or five lines:
+# Return how many bytes HDF5 fetches for `data[start:stop]`. For contiguous data, these are the bytes of the slice (ignore that
+# HDF5 fetches at least 64 KiB). For chunked data, it fetches each chunk that the slice touches, with its stored size. An empty
+# slice costs nothing:
 #
 # `bytes_fetched(data: h5py.Dataset, start: int, stop: int) -> int`
 
 
 # %% id="cost"
 def bytes_fetched(data: h5py.Dataset, start: int, stop: int) -> int:
-    """Bytes in the file that a slice of `data` needs."""
+    """Return how many bytes of the file a slice of `data` needs."""
     # --8<-- solution
     if data.chunks is None or start == stop:
         return stop - start
@@ -197,23 +198,23 @@ counted
 # <details>
 # <summary>Hint 1: ask the data set</summary>
 #
-# `data.chunks` is `None`, or a tuple with the length of a chunk. `data.id.get_chunk_info_by_coord((place,)).size` is the
-# stored size of the chunk that begins at element `place`.
+# `data.chunks` is `None` for contiguous data, and otherwise a tuple with the length of a chunk.
+# `data.id.get_chunk_info_by_coord((place,)).size` is the stored size of the chunk that begins at element `place`.
 #
 # </details>
 #
 # <details>
 # <summary>Hint 2: which chunks</summary>
 #
-# With chunks of 100, the slice from 250 to 400 touches those that begin at 200 and 300. `250 // 100 * 100` is the first;
-# `range(first, stop, size)` ends before `stop`, as the slice does.
+# Suppose that chunks have 100 elements. Then the slice from 250 to 400 touches the chunks that begin at 200 and at 300. The
+# first of them is `250 // 100 * 100`. `range(first, stop, size)` ends before `stop`, as the slice does.
 #
 # </details>
 
 # %% [markdown] id="use"
 # ## Use it
 #
-# When the checks have passed, this cell converts the colleague's file, and reads it at random in both layouts.
+# When your functions have passed the checks, these cells convert your colleague's file, and read both layouts in random order.
 
 # %% id="rates"
 import random
@@ -221,7 +222,7 @@ import time
 
 
 def rate(read_one, count: int) -> float:
-    """Samples per second over all samples in random order."""
+    """Read all samples in random order, and return how many were read per second."""
     order = random.Random(0).sample(range(count), count)
     began = time.perf_counter()
     for index in order:
@@ -231,20 +232,21 @@ def rate(read_one, count: int) -> float:
 
 # %% id="compare"
 if written and read and counted:
-    out = setup.scratch / f"blob-{time.time_ns()}.h5"  # a new one, since yours may be open still
+    out = setup.scratch / f"blob-{time.time_ns()}.h5"  # a new name, because the last file may still be open
     count = write_blob(vlen_path, out)
-    read_sample(out, 0)  # opens it
+    read_sample(out, 0)  # opens the file
     with h5py.File(vlen_path) as file:
         rows = rate(file["train/images"].__getitem__, count)
     blob = rate(lambda index: read_sample(out, index), count)
     show.say(f"Rows: {rows:,.0f} samples/s. Your function: **{blob:,.0f} samples/s**.")
     if blob < rows:
-        show.say("Yours is slower. Does it look up names in the file, such as `offsets`, for each sample?")
+        show.say("Your function is slower. Does it look up a name in the file for each sample, such as `offsets`?")
 else:
-    show.say("Solve the tasks first; then this cell uses your functions.")
+    show.say("Solve the tasks first. Then this cell uses your functions.")
 
 # %% [markdown] id="ours"
-# Our reader accepts your file as it is. It asks HDF5 only where the bytes are, and reads them directly.
+# The reader of the toolbox can read your file as it is. It asks HDF5 only for the position of the bytes, and reads them
+# directly.
 
 # %% id="reader"
 if written and read and counted:
@@ -257,8 +259,8 @@ if written and read and counted:
 # %% [markdown] id="task-chunks"
 # ## Task 4: choose the size of chunks
 #
-# A file that is to grow must have chunks. Choose their size: at random, at most 2 bytes are to be fetched per byte of
-# image, from as few chunks per image as possible. Change one number; the last cell judges it:
+# A file that must be able to grow needs chunks. Choose their size so that random reads fetch at most 2 bytes per byte of image,
+# from as few chunks per image as possible. Change this number, and the last cell judges it:
 #
 # `CHUNK_BYTES: int`
 
@@ -282,23 +284,23 @@ if written and read and counted:
             amount = sum(bytes_fetched(data, start, stop) for start, stop in pairs) / offsets[-1]
         fetched = f"**{amount:.1f} bytes** fetched per byte of image"
         show.say(f"Compression {name}: {fetched}, from {touched:.1f} chunks per image.")
-    found = "right" if touched < 2.5 else "few bytes, but from more chunks than necessary"
-    found = found if amount <= 2 else "more than 2 bytes: smaller chunks fetch less"
-    show.say(f"That is {found}. Contiguous, it would be 1 byte, in one piece.")
+    found = "That is right" if touched < 2.5 else "These are few bytes, but from more chunks than necessary"
+    found = found if amount <= 2 else "These are more than 2 bytes. Smaller chunks fetch fewer bytes"
+    show.say(f"{found}. Contiguous data would fetch 1 byte, in one piece.")
 
 # %% [markdown] id="task-chunks-hints"
 # <details>
-# <summary>Hint 1: the number by thought</summary>
+# <summary>Hint 1: compute the number</summary>
 #
-# A slice of `s` bytes that begins anywhere touches about `s / c + 1` chunks of `c` bytes, so `s + c` bytes are fetched.
-# For which `c` is that twice `s`?
+# Suppose that a slice of `s` bytes begins at a random position. It touches about `s / c + 1` chunks of `c` bytes, so HDF5
+# fetches about `s + c` bytes. For which `c` is this twice `s`?
 #
 # </details>
 #
 # <details>
-# <summary>Hint 2: from both sides</summary>
+# <summary>Hint 2: try three numbers</summary>
 #
-# Try 1,000,000, 10,000, and the size of an image, about 110,000. Which fetches too many bytes, which needs too many
-# chunks?
+# Try 1,000,000, 10,000, and the size of an image, which is about 110,000. Which of them fetches too many bytes, and which
+# needs too many chunks?
 #
 # </details>
