@@ -68,7 +68,7 @@ WRONG_CONVERSIONS = [
     (broken(labels=lambda v: v.astype(np.int8)), "as int64 (-1 to 999)"),
     (broken(dtype=np.int64), "one array of uint8"),
     (broken(more=1), "missing, truncated, or stored twice"),
-    (broken(chunks=True), "fetches whole chunks"),
+    (broken(chunks=True), "fetch whole chunks"),
     (broken(where="/"), "looks for these names in train"),
     (never_closed, "use `with h5py.File"),
     (broken(read=lambda rows: rows[...]), "whole data set in memory"),
