@@ -59,7 +59,7 @@ NUMBERS: dict[str, dict[str, Number]] = {
         ),
         "cpu_ms": Number("processor time to decode and crop one image, and change its colours", "ms"),
     },
-    "09": {"in_flight": Number("requests of 16 MiB in flight that fill the network")},
+    "09": {"in_flight": Number("requests of 16 MiB in flight that fill the network", is_count=True)},
     "10": {"ranks_fed": Number("ranks of 333 images/s that one node could feed at most from unpacked files")},
 }
 

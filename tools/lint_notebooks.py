@@ -49,7 +49,7 @@ SHOWS: dict[str, tuple[str, ...]] = {
     "06": ("os.pread(", "DataLoader(", "file.seek("),
     "07": ("fcntl.flock(", "os.replace(", "target.exists()"),
     "08": ("DataLoader(", "num_workers=", "prefetch_factor=", "class Views(Dataset)"),
-    "09": ('"range"', "ThreadPoolExecutor", "make_loader"),
+    "09": ('"Range"', "ThreadPoolExecutor", "make_loader"),
     "10": ('init_process_group("gloo"', "DDP(", "loss.backward()", "signal.signal(", "split_by_node"),
     "11": ("formats.open(", "measure.compare", "open_slow", "def mean_wait(", "simulate(", "saturation("),
     "13": ("sources.load(", "tv_tensors.Mask(", "Mask(view)", "make_loader", "blob(", "csv.DictReader"),

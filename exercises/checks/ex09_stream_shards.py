@@ -64,17 +64,17 @@ class Wire:
 OFTEN_BUSY = (*(Busy, 200) * 7, ALL)  # what the line does; the last item again and again
 REPLACED, EMPTY = (300, "v2"), (300, 0)
 
-_SHORT = "the line broke off, and less came than `size`, without an error: ask again for what is missing"
-_ANEW = "you begin at byte 0 again: on a bad line that may never end; ask from len(data) on"
-_JOINED = "bytes are missing or come twice: ask from len(data) on, and append what comes to data"
-_TRY = "a busy server is a matter of moments: catch Busy, pause, and ask again"
-_PAUSE = "you ask again at once: hundreds of ranks that do so keep the server busy; pause before the next try"
-_TOTAL = "you count all failures together: on a long object start counting again when bytes arrive"
-_ENDLESS = "you never give up: a job that waits for a server that is gone holds its GPUs for hours"
-_PART = "the server is gone, and you return a part as if it were the object: let the last Busy out"
-_EMPTY = "no more bytes come, and you return a part as if it were the object: raise OSError at the fifth time"
-_MIXED = "the object was replaced after 300 bytes, with one of the same size: compare the ETags, and raise"
-_NEVER = "no try makes a missing object appear: catch Busy alone, and let other errors out at once"
+_SHORT = "the line broke off, and fewer than `size` bytes arrived, without an error; ask again for the rest"
+_ANEW = "you begin at byte 0 again, so on a bad line you may never finish; ask from len(data) on"
+_JOINED = "bytes are missing or arrive twice; ask from len(data) on, and append the answer to data"
+_TRY = "a server is often busy for a moment only; catch Busy, pause, and ask again"
+_PAUSE = "you ask again at once; hundreds of such ranks keep the server busy, so pause before the next try"
+_TOTAL = "you count all failures of an object; start counting again when bytes arrive"
+_ENDLESS = "you never give up; a job that waits for a dead server blocks its GPUs for hours"
+_PART = "the server is gone, and you return a part as if it were the object; raise the last Busy"
+_EMPTY = "no more bytes arrive, and you return a part as if it were all; raise OSError at the fifth time"
+_MIXED = "the object was replaced by one of the same size after 300 bytes; compare the ETags, and raise"
+_NEVER = "a missing object does not appear if you try again; catch only Busy, and no other error"
 
 
 def _read(attempt: Attempt, script: tuple[Any, ...], what: str) -> tuple[Wire, Any]:
@@ -100,7 +100,7 @@ def _read(attempt: Attempt, script: tuple[Any, ...], what: str) -> tuple[Wire, A
     return wire, got
 
 
-@check(buys="A training of three days outlives broken lines; a server that is gone ends it with an error.")
+@check(buys="A training of three days survives broken lines, and a dead server ends it with an error.")
 def read_object(attempt: Attempt) -> None:
     """`read_object(ask, name, size)` returns the whole object, or lets an error out."""
     for script, what in (
@@ -165,27 +165,23 @@ def _block(names: list[str], rank: int, ranks: int, length: int) -> list[str]:
     return names[rank * length : (rank + 1) * length]
 
 
-_TAIL = "rounding down loses the tail, and neighbours stay together: deal in turn"
-_NEIGHBOURS = "neighbours stay together, so each rank reads one part of the order: deal in turn"
+_TAIL = "rounding down loses the last names, and neighbours stay together; deal the names out in turn"
+_NEIGHBOURS = "neighbours stay together, so each rank reads one part of the order; deal the names out in turn"
 _SPLITS: tuple[Mistake, ...] = (
-    (lambda names, rank, ranks: names, "every rank reads everything: deal the names out first"),
+    (lambda names, rank, ranks: names, "every rank reads everything; deal the names out first"),
     (lambda names, rank, ranks: _block(names, rank, ranks, len(names) // ranks), _TAIL),
     (lambda names, rank, ranks: _block(names, rank, ranks, -(-len(names) // ranks)), _NEIGHBOURS),
     (lambda names, rank, ranks: np.array_split(names, ranks)[rank].tolist(), _NEIGHBOURS),
-    (lambda names, rank, ranks: names[rank + 1 :: ranks], "ranks count from 0: rank 0 takes the first name"),
+    (lambda names, rank, ranks: names[rank + 1 :: ranks], "ranks are counted from 0; rank 0 reads name 0"),
 )
-_SOONEST = "they come as they arrive, in another order each time: wait for them in the order of the names"
-_ONE = "one request after the other: submit the next ones to a pool before you wait for this one"
-_FEW = (
-    "fewer than in_flight requests are ever on their way: submit the next ones before you wait for this one"
-)
-_AHEAD = "all is asked for at once (pool.map does), and waits in memory: keep in_flight on their way"
-_MORE = (
-    "more than in_flight objects are on their way or wait in memory: submit one name for each that is taken"
-)
-_DRAINS = "fewer than in_flight are on their way when one is taken, as with slices of names, which drain at "
-_DRAINS += "each border: submit the next name when one is taken"
-_LOST = "a fetch failed, and its object is missing without an error: .result() raises, so let it out"
+_SOONEST = "you yield objects as they arrive, in a random order; wait for them in the order of the names"
+_ONE = "you send one request after the other; submit the next ones to a pool before you wait for this one"
+_FEW = "fewer than in_flight requests are ever in flight; submit the next ones before you wait for this one"
+_AHEAD = "you request all objects at once, as pool.map does, and they wait in memory; request only in_flight"
+_MORE = "more than in_flight objects are in flight or in memory; submit one name for each that is yielded"
+_DRAINS = "fewer than in_flight requests are in flight when an object is yielded, as with slices of names, "
+_DRAINS += "which drain at each border; submit the next name when an object is yielded"
+_LOST = "a fetch failed, and its object is missing without an error; .result() raises, so do not catch it"
 
 
 def _stream(attempt: Attempt, store: Store, names: list[str], rank: int, ranks: int) -> Iterator[bytes]:
@@ -202,7 +198,7 @@ def _list(attempt: Attempt, found: Iterator[bytes], most: int) -> list[str]:
         return [bytes(piece).decode() for piece in islice(found, most)]
 
 
-_BUYS = "Latency now costs an epoch almost nothing, on any number of ranks, in the memory of some shards."
+_BUYS = "Latency now costs an epoch almost nothing, and each rank needs memory for a few shards only."
 
 
 @check(buys=_BUYS)
@@ -251,11 +247,11 @@ def _keeps_up(attempt: Attempt, names: list[str]) -> None:
             _ONE if store.most == 1 else _FEW,
         )
         asked = store.asked_for(due, _MEETING_S)
-        got = f"{asked} asked for when {taken} were taken"
-        attempt.require(asked >= due, got, f"{due} asked for", _DRAINS)
+        got = f"{asked} requested when {taken} were yielded"
+        attempt.require(asked >= due, got, f"{due} requested", _DRAINS)
         if taken == 2:
             bound = taken + IN_FLIGHT
             asked = store.asked_for(len(names), _AHEAD_S)  # who asks for all needs a moment
             bounded = asked <= bound and store.most <= IN_FLIGHT
             because = _AHEAD if asked == len(names) else _MORE
-            attempt.require(bounded, f"{asked} asked for when 2 were taken", f"at most {bound}", because)
+            attempt.require(bounded, f"{asked} requested when 2 were yielded", f"at most {bound}", because)

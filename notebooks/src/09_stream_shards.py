@@ -3,27 +3,35 @@
 #
 # **Minutes** 40 · **Machine** any Linux computer with two CPUs · **Needs** notebook 05 · **Data** 128 synthetic images
 #
-# An object store keeps *objects* in *buckets*, and is accessed over HTTP. It is not a file system: in most stores there are
-# no folders, nothing is renamed or appended to, and each request waits for the network.
+# An object store keeps *objects* in *buckets*, and programs read and write them over HTTP. It looks like a file system, but it
+# behaves differently. Most stores have no folders, and no object can be renamed or extended. And each request travels over a
+# network, so a program waits for every answer, even if the answer is tiny.
+#
+# This notebook sends such requests by hand first. Then it shows how to send few of them, and how to send them early enough.
 
 # %% [markdown] id="questions"
 # ## Questions
 #
 # - What does one request cost?
 # - When is an upload complete, and how does a reader know?
+# - How can I read one image without its whole shard?
 # - How do I hide the latency of a network?
-# - Is each sample read once, even if connections break?
+# - Is each sample read exactly once, even if a connection breaks?
 
 # %% [markdown] id="objectives"
 # ## After this you can
 #
-# - estimate the read rate of a store from latency and object size,
-# - push shards in parallel, and recognize half an upload,
-# - stream shards into a DataLoader with several requests in flight,
-# - distinguish a reader that resumes from one that silently loses samples.
+# - request a part of an object by hand, and with a reader,
+# - estimate how long an epoch waits, from the latency and the number of requests,
+# - push shards in parallel, and recognise an incomplete upload,
+# - choose the number of requests in flight,
+# - distinguish a reader that resumes from a reader that loses samples silently.
 
 # %% [markdown] id="setup"
 # ## Set up
+#
+# The findings of this notebook are numbers of requests, waits and bytes, so they are the same on a busy machine. Two figures
+# add measured speeds. These speeds are lower on a busy machine.
 
 # %% id="start"
 import sys
@@ -34,8 +42,8 @@ from helpers import figures, show, start, worksheet
 setup = start("09")
 
 # %% [markdown]
-# The folded cell starts a real S3 server, and puts its keys into the environment. `line`, in front of the server,
-# delays each request and each new connection.
+# The *folded* cell starts a real S3 server on this machine, and puts its keys into the environment. All requests pass through
+# `line`, which can add latency, can break connections, and counts requests and bytes.
 
 # %% jupyter={"source_hidden": true}
 import os
@@ -53,113 +61,129 @@ server = objectstore.Server(bucket.parent)  # folders in this folder are buckets
 line = Line(server.port)
 os.environ.pop("AWS_ENDPOINT_URL_S3", None)  # yours, if you have one, would win
 os.environ.update(server.environment | {"AWS_ENDPOINT_URL": line.url, "AWS_SESSION_TOKEN": ""})
+for name in ("no_proxy", "NO_PROXY"):  # a proxy of your site does not reach this machine
+    os.environ[name] = ",".join(filter(None, (os.environ.get(name), "127.0.0.1")))
 [*server.environment]  # names only: a key in a notebook stays in its history
 
 # %% [markdown] id="recall"
-# > **Recall** (07). Staging takes 60 s and makes each epoch 20 s shorter. When has it paid off? And when does it never?
+# > **Recall** (07). Staging a data set needs 60 s, and it makes each epoch 20 s shorter. After how many epochs does it pay off?
+# > When does it never pay off?
 #
 # <details>
 # <summary>Answer</summary>
 #
-# After 3 epochs: 60 / 20. Never, if training is slower than reading: then no epoch gets shorter.
+# It pays off after 60 / 20 = 3 epochs. It never pays off if training is slower than reading, because then no epoch becomes
+# shorter.
 #
 # </details>
 
 # %% [markdown] id="ask" tags=["core"]
 # ## 1 · Ask for an object
 #
-# A request is HTTP with a signature; the secret key is never sent. The folded cell defines `ask`, which sends one. We
-# store an object (PUT) and read it (GET):
+# `botocore` is Amazon's library for S3, and most Python programs use it. We store an object (PUT) and read it again (GET):
 
-# %% jupyter={"source_hidden": true}
-import http.client
-from urllib.parse import urlsplit
-
-from botocore.auth import S3SigV4Auth
-from botocore.awsrequest import AWSRequest
+# %%
+from botocore.config import Config
 from botocore.session import Session
 
-keys = Session().get_credentials()  # of the environment, or of ~/.aws
-
-
-def ask(method, key, query=None, body=b"", **headers):
-    """The answer to one request for an object of the bucket `course`."""
-    request = AWSRequest(method, f"{line.url}/course/{key}", headers, body, params=query or {})
-    S3SigV4Auth(keys, "s3", "us-east-1").add_auth(request)
-    signed = request.prepare()
-    parts = urlsplit(signed.url)
-    connection = http.client.HTTPConnection(parts.netloc)
-    connection.request(method, f"{parts.path}?{parts.query}", body, dict(signed.headers))
-    return connection.getresponse()
-
-
-# %%
-print(ask("PUT", "hello.txt", body=b"hello").status)
-answer = ask("GET", "hello.txt")
-print(answer.status, answer.headers["ETag"], answer.read())
+client = Session().create_client("s3", config=Config(signature_version="s3v4"))
+client.put_object(Bucket="course", Key="hello.txt", Body=b"hello, object store")
+client.get_object(Bucket="course", Key="hello.txt")["Body"].read()
 
 # %% [markdown]
-# 200 means success. The *ETag* changes with the content.
-#
-# We read objects of 1 kB to 100 MB, one after the other, without added latency and with 20 ms.
-#
-# > **Predict.** From which size on does a latency of 20 ms hardly matter?
+# Each call is one HTTP request. To see that, we ask `botocore` only for the signed address of an object, and send the request
+# with Python's standard library. The header `Range` asks for a part of the object:
 
 # %%
-guess = 100_000  # change me: bytes
+from urllib.request import Request, urlopen
+
+
+def get(key, first=0, end=None):
+    """Request the bytes of an object from `first` to `end` (exclusive), and return the answer."""
+    url = client.generate_presigned_url("get_object", Params={"Bucket": "course", "Key": key})
+    wanted = f"bytes={first}-" if end is None else f"bytes={first}-{end - 1}"
+    return urlopen(Request(url, headers={"Range": wanted}))
+
+
+answer = get("hello.txt", 7, 13)
+answer.headers["ETag"], answer.headers["Content-Range"], answer.read()
+
+# %% [markdown]
+# The answer contains only the six bytes that we asked for. `Content-Range` says where they are in the object. The *ETag* is a
+# fingerprint of the content, so it changes if somebody replaces the object.
+#
+# Before the first byte arrives, the request has travelled to the store and back. This *latency* is often 10 to 50 ms.
+#
+# > **Predict.** The latency is 20 ms, and a single request then delivers 90 MB/s. How large must an object be so that the
+# > program waits for less than a tenth of the time?
 
 # %%
+guess = None  # your guess in bytes: for example 1_000_000
+
+# %%
+import matplotlib.pyplot as plt
+
+latency_s, bandwidth = 0.02, 90e6  # change me: the latency of your store, and bytes/s of one large request
+sizes = [10 ** (power / 2) for power in range(6, 19)]
+waiting = [100 * latency_s / (latency_s + size / bandwidth) for size in sizes]
+
+figure, axes = plt.subplots(figsize=(7.2, 3.2), layout="constrained")
+axes.semilogx(sizes, waiting)
+axes.axhline(10, color="grey", ls="--")
+if guess is not None:
+    axes.axvline(guess, color="#D55E00", ls="--", label="your guess")
+    axes.legend()
+axes.set(xlabel="size of the object (bytes)", ylabel="% of the time spent waiting", ylim=(0, 105))
+title = f"To read 100 kB is {waiting[4]:.0f} % waiting, to read 100 MB only {waiting[10]:.0f} %"
+axes.set_title(title, loc="left", weight="bold", fontsize=11)
+show.figure(figure, alt=f"{title}. Computed for a latency of {1000 * latency_s:.0f} ms.")
+
+# %% [markdown]
+# If a program sends one request after the other, it gets at most 1 / 20 ms = 50 objects per second. With images of 100 kB,
+# this is 5 MB/s, however fast the network is. An object needs about 16 MB, which is nine times latency × bandwidth, before
+# waiting no longer matters.
+#
+# The *folded* cell measures the same on our server, without added latency and with 20 ms.
+
+# %% jupyter={"source_hidden": true}
 from functools import partial
 
 from smallfiles import measure
 
-store = objectstore.Store(objectstore.StoreUrl.parse("s3://course/sizes"))
-sizes = [10**n for n in range(3, 9)]
-for size in sizes:
-    store.put(f"{size}", bytes(size))
+measured = [10**power for power in range(3, 9)]
+for size in measured:
+    client.put_object(Bucket="course", Key=f"sizes/{size}", Body=bytes(size))
 
 
-def get(size):
-    return len(store.get(f"{size}"))
+def read_whole(size):
+    return len(client.get_object(Bucket="course", Key=f"sizes/{size}")["Body"].read())
 
 
-far_s = 0.02  # change me: ping your store
 lines = {}
-for added_s in (0, far_s):
+for added_s in (0, 0.02):
     line.set(latency_s=added_s)
-    found = measure.compare({f"{size}": partial(get, size) for size in sizes}, rounds=3, unit="bytes")
-    lines[f"{1000 * added_s:.0f} ms added"] = {size: found.rates_per_s(f"{size}") for size in sizes}
-
-# %% [markdown]
-# The folded cell draws both. *Bandwidth x latency* is what the connection could bring during one wait.
-
-# %% jupyter={"source_hidden": true}
-from statistics import median
-
-fastest = max(median(runs) for found in lines.values() for runs in found.values())
-product = fastest * far_s
-once, tenfold = (f"{float(f'{size / 1e6:.2g}'):g} MB" for size in (product, 10 * product))
-title = f"A latency of {1000 * far_s:.0f} ms hardly matters from about {tenfold} on"
-marks = {f"bandwidth x latency = {once}": product, f"ten times that = {tenfold}": 10 * product}
+    result = measure.compare(
+        {f"{size}": partial(read_whole, size) for size in measured}, rounds=3, unit="bytes"
+    )
+    lines[f"{1000 * added_s:.0f} ms added"] = {size: result.rates_per_s(f"{size}") for size in measured}
+line.set()
+guide = "50 objects per second"
+lines[guide] = {size: size / 0.02 for size in measured[:4]}
+title = "With 20 ms of latency, small objects arrive at 50 per second at most"
 axes = {"x": "size of the object (B)", "y": "throughput (B/s)", "log": "xy", "note": "one request at a time"}
-guide = f"{1 / far_s:.0f} objects per second"
-drawn = lines | {guide: {size: size / far_s for size in sizes[:4]}}
-figures.lines(drawn, title, **axes, marks=marks, guess=guess, ideal=guide)
+figures.lines(lines, title, **axes, ideal=guide)
 
 # %% [markdown]
-# One request at a time brings at most 50 objects per second, since each waits 20 ms. With images of 100 kB that is 5
-# MB/s, whatever the bandwidth.
-#
-# An object as large as bandwidth x latency spends half its time waiting, one ten times as large a tenth. So we store
-# shards, not images ([05](05_shard_a_dataset.ipynb)), and let requests overlap (section 3).
+# Two remedies follow. Store shards instead of images ([05](05_shard_a_dataset.ipynb)), and send the next requests before
+# the last one is answered (section 4).
 
 # %% [markdown] id="push" tags=["core"]
 # ## 2 · Push shards, then publish the manifest
 #
-# Here 16 shards hold 8 images each, about 1 MB. Each has an *index*, a second object that says where its images lie.
+# We pack the images into 16 shards with 8 images each, about 1 MB. Each shard has an *index*, which is a second object that
+# stores the positions of its images. So there are 32 objects.
 
 # %%
-from smallfiles import formats
 from smallfiles.formats import tar
 from smallfiles.objectstore import TransferConfig
 from smallfiles.pack import PackConfig, pack
@@ -169,34 +193,36 @@ packed = pack(setup.source(), out, PackConfig(options=tar.Options(max_count=8), 
 shards = sorted(path.name for path in packed.path.glob("*.tar"))
 
 # %% [markdown]
-# `push` sends these 32 objects. Requests sent and not yet answered are *in flight*.
+# `push` uploads them. A request that was sent and not yet answered is *in flight*. We push twice, with one request in flight
+# and with eight.
 
 # %%
-objectstore.push(packed.path, "s3://course/train")  # not timed: the first push also loads code
-line.set(latency_s=0.05)
 for workers in (1, 8):  # change me
+    line.set(latency_s=0.05)
     moved = objectstore.push(packed.path, f"s3://course/push-{workers}", config=TransferConfig(workers))
-    print(f"{workers} in flight: {moved.objects} objects in {moved.seconds:.1f} s")
+    sent = line.count()["requests"]
+    print(f"{workers} in flight: {moved.objects} objects with {sent} requests in {moved.seconds:.1f} s")
 
 # %% [markdown]
-# With 8 in flight it is 2 to 4 times as fast here, not 8. Eight connections must open first, and some requests overlap
-# with none: at the start `push` asks what is there, and at the end it lists all objects and writes one more.
+# Both pushes send the same number of requests. But with eight in flight, many of them wait at the same time. The push is not
+# eight times as fast, because some requests must come before or after all others. First `push` asks which objects exist
+# already. At the end, it lists what has arrived, and writes one more object.
 #
-# This last one is the *manifest object* `smallfiles.json`. It names all others, with their digests.
-# The folded cell kills a push in the middle.
+# This last object is the *manifest object*, `smallfiles.json`. It names all other objects with their digests. Why is it
+# written last? The *folded* cell starts a push, and kills it when about half of the objects have arrived.
 #
-# > **Predict.** Does a listing show the objects that arrived? Does a reader open them?
+# > **Predict.** Does a listing show the objects that have arrived? Does a reader open them?
 
 # %% jupyter={"source_hidden": true}
 import multiprocessing
 import time
 
-from smallfiles.errors import SmallfilesError
-
 half = "s3://course/half"
 there = objectstore.Store(objectstore.StoreUrl.parse(half))
 slowly = {"config": TransferConfig(workers=2)}
-upload = multiprocessing.get_context("fork").Process(target=objectstore.push, args=(packed.path, half), kwargs=slowly)
+upload = multiprocessing.get_context("fork").Process(
+    target=objectstore.push, args=(packed.path, half), kwargs=slowly
+)
 upload.start()
 while upload.is_alive() and sum(1 for _ in there.entries()) < 15:
     time.sleep(0.01)
@@ -204,6 +230,8 @@ upload.kill()
 upload.join()
 
 # %%
+from smallfiles.errors import SmallfilesError
+
 found = objectstore.ls(half)
 print(f"{len(found.entries)} objects: {found.note}")
 try:
@@ -212,84 +240,143 @@ except SmallfilesError as error:
     show.say(f"The reader: *{error}*")
 moved = objectstore.push(packed.path, half)
 now = objectstore.ls(half).note or "complete"
-print(f"pushed again: {moved.kept_bytes / moved.bytes:.0%} was there already; now {now}")
+print(f"pushed again: {moved.kept_bytes / moved.bytes:.0%} was there already; now it is {now}")
 
 # %% [markdown]
-# A program that lists the objects instead would train on a part, without an error.
+# The listing shows half of the objects, and nothing in it says that the rest is missing. A program that trains on whatever it
+# finds would train on half of the data, without an error. Our reader looks for the manifest object first, and refuses.
 #
-# A listing comes in pages. The folded cell defines `page`, which requests one.
-
-# %% jupyter={"source_hidden": true}
-import xml.etree.ElementTree as XML
-
-
-def page(token=""):
-    """Names, and the token of the next page; an empty one begins."""
-    query = {"list-type": "2", "prefix": "photos/"} | ({"continuation-token": token} if token else {})
-    found = XML.fromstring(ask("GET", "", query).read())
-    return [key.text for key in found.iterfind("{*}Contents/{*}Key")], found.findtext("{*}NextContinuationToken")
-
-
-# %% [markdown]
-# **Your turn.** The set-up stored 1,500 objects. Change the marked line, so that all names come:
+# A listing has one more trap. **Your turn.** The set-up cell stored 1,500 photos. Change the marked line so that the cell lists
+# all of them:
 
 # %%
-names, token = page()
-print(len(names), "names on the first page")
-while token:
-    more, token = [], None  # change me: the names of the next page, and the token of the one after it
-    names += more
-print(len(names), "names of all pages")
+listed, names, more = client.list_objects_v2(Bucket="course", Prefix="photos/"), [], True
+while more:
+    names += [entry["Key"] for entry in listed["Contents"]]
+    token = listed.get("NextContinuationToken")
+    more = False  # change me: continue while there is a token
+    if more:
+        listed = client.list_objects_v2(Bucket="course", Prefix="photos/", ContinuationToken=token)
+print(len(names), "names")
 
 # %% [markdown]
 # <details>
 # <summary>The line</summary>
 #
-# `more, token = page(token)`
+# `more = token is not None`
 #
 # </details>
 #
-# A page ends at 1,000 names, and gives the token of the next.
+# A store lists at most 1,000 names per request. Then it returns a token, with which you ask for the next page.
+
+# %% [markdown] id="one" tags=["core"]
+# ## 3 · Read one image of a shard
+#
+# A shard is one object with many images. Sometimes you need a single image of it, for example to look at a mistake of your
+# model. The index of the shard is an Arrow file ([03](03_pack_arrow.ipynb)), and `Range` does the rest:
+
+# %%
+import pyarrow as pa
+
+objectstore.push(packed.path, "s3://course/train")
+line.set()
+index = pa.ipc.open_file(get(f"train/{shards[3]}.index.arrow").read()).read_all()
+row = index.slice(5, 1).to_pylist()[0]
+print({name: row[name] for name in ("key", "offset", "size")})
+
+# %% [markdown]
+# > **Predict.** The shard has about 1 MB. How many bytes travel in all if we read one image of 100 kB in this way?
+
+# %%
+guess = None  # your guess in bytes: for example 1_000_000
+
+# %%
+image = get(f"train/{shards[3]}", row["offset"], row["offset"] + row["size"]).read()
+count = line.count()
+print(f"{len(image):,} bytes, beginning with {image[:4].hex(' ')}, which means JPEG")
+print(
+    f"{count['requests']} requests; {count['bytes']:,} bytes travelled",
+    "" if guess is None else f"(your guess: {guess:,})",
+)
+
+# %% [markdown]
+# Two requests are enough: one for the index, and one for the image. Only the index and the image travel, and a few hundred bytes
+# of HTTP headers for each. The reader of the toolbox does the same, and keeps each index that it has read:
+
+# %%
+url = "s3://course/train"
+reader = objectstore.open(url)
+print(reader.read(29) == image, "- image 29 is number 5 of shard 3")
+
+# %% [markdown]
+# Does this mean that a training can read its images one by one, in random order? Count the requests of an epoch. The next cell
+# sends them, and `line` counts.
+
+# %%
+line.set()
+for shard in shards:
+    client.get_object(Bucket="course", Key=f"train/{shard}")["Body"].read()
+by_shard = line.count()["requests"]
+
+line.set()
+for shard in shards:
+    table = pa.ipc.open_file(get(f"train/{shard}.index.arrow").read()).read_all()
+    for begin, size in zip(table["offset"].to_pylist(), table["size"].to_pylist()):
+        get(f"train/{shard}", begin, begin + size).read()
+by_range = line.count()["requests"]
+print(f"whole shards: {by_shard} requests; image by image: {by_range} requests for {packed.samples} images")
+
+# %% [markdown]
+# Image by image, the program waits once for each image and once for each index. For ImageNet in shards of 1,000 images, this
+# would be 1.28 million waits instead of 1,281. Many stores also bill each request.
+#
+# So read single images by range, and read epochs by shard.
 
 # %% [markdown] id="flight" tags=["core"]
-# ## 3 · Keep requests in flight
+# ## 4 · Keep requests in flight
 #
-# The order of a stream is known, so a reader can send requests early:
+# A reader that streams shards knows which shard comes next. So it can send the next requests early.
 #
 # ![One request at a time: each waits for the network, then brings its bytes. Four in flight: the waiting overlaps, and bytes arrive nearly all the time.](pictures/requests_in_flight.svg)
 #
-# > **Predict.** Each request waits 50 ms and brings a shard of 1 MB. How many shards arrive per second with 1 in flight:
-# > 1, 20 or 50? And with 4?
+# > **Predict.** The latency is 50 ms, and an epoch has 16 shards. How often does the epoch wait with 1 request in flight, and
+# > how often with 8?
+
+# %%
+guess = None  # your guess, two numbers of waits: for example (16, 8)
+
+# %%
+for in_flight in (1, 2, 4, 8, 16):
+    waits = -(-len(shards) // in_flight)  # rounded up
+    print(f"{in_flight:2} in flight: the epoch waits {waits:2} times, {0.05 * waits:.2f} s in all")
+
+# %% [markdown]
+# Requests that are in flight together wait together. So `n` requests in flight divide the number of waits by `n`. A thread
+# pool is enough to send them:
 
 # %%
 from concurrent.futures import ThreadPoolExecutor
 
-url = "s3://course/train"
-remote = objectstore.Store(objectstore.StoreUrl.parse(url))
+
+def read_shard(name):
+    return client.get_object(Bucket="course", Key=f"train/{name}")["Body"].read()
 
 
 def all_shards(in_flight):
-    """Get all shards, with several requests in flight, and count them."""
+    """Read all shards with several requests in flight, and return how many arrived."""
     with ThreadPoolExecutor(in_flight) as pool:
-        return sum(map(bool, pool.map(remote.get, shards)))
+        return sum(map(bool, pool.map(read_shard, shards)))
 
 
 line.set(latency_s=0.05)
 print(measure.compare({f"{n} in flight": partial(all_shards, n) for n in (1, 4)}, rounds=2, unit="shards"))
 
 # %% [markdown]
-# One at a time brings at most 20 per second, and here fewer: bytes take time. Four bring at most 80.
+# One request at a time can deliver at most 20 shards per second, and four at most 80. The measured numbers are lower, because
+# the bytes need time, too.
 #
-# But `pool.map` never waits for its reader: if training is slow, a whole epoch may pile up in memory. `objectstore.open`
-# returns a reader that requests only what comes next.
-#
-# <details>
-# <summary>How much memory does that take?</summary>
-#
-# `order="stream"` reads from 20 stretches of shards in turn, to mix classes. It holds a request of 16 MiB for each, and
-# 4 in flight (the default): up to 400 MB per worker.
-#
-# </details>
+# This function has a weakness. `pool.map` never waits for the program that uses the shards. If training is slower than the
+# network, a whole epoch piles up in memory. The reader of the toolbox requests only the next few shards:
 
 # %%
 from smallfiles.loading import LoaderConfig, make_loader
@@ -304,113 +391,119 @@ def epoch(loader):
 
 
 # %% [markdown]
-# The folded cell stores each image as an object too, and defines two ways to read them.
+# <details>
+# <summary>How much memory does it need?</summary>
+#
+# `order="stream"` reads from 20 parts of the data set in turn, to mix classes. It holds one request of 16 MiB for each part,
+# and 4 requests in flight (the default). This is up to 400 MB per worker.
+#
+# </details>
+#
+# The *folded* cell stores each image as an object as well. Then it measures four ways to read, with a latency from 1 to 50 ms.
 
 # %% jupyter={"source_hidden": true}
-files = objectstore.Store(objectstore.StoreUrl.parse("s3://course/files"))
+from statistics import median
+
+from smallfiles import formats
+
 line.set()
 with ThreadPoolExecutor(8) as pool:
     for number, sample in enumerate(formats.open(packed.path)):
-        pool.submit(files.put, f"{number}.jpg", bytes(sample.data))
+        pool.submit(client.put_object, Bucket="course", Key=f"files/{number}.jpg", Body=bytes(sample.data))
 
 
-def one_by_one(count=8):
-    return sum(bool(files.get(f"{number}.jpg")) for number in range(count))
+def read_image(number):
+    return client.get_object(Bucket="course", Key=f"files/{number}.jpg")["Body"].read()
 
 
-def eight_at_once(count=32):
-    with ThreadPoolExecutor(8) as pool:
-        return sum(map(bool, pool.map(lambda number: files.get(f"{number}.jpg"), range(count))))
+def images_in_flight(in_flight, count):
+    with ThreadPoolExecutor(in_flight) as pool:
+        return sum(map(bool, pool.map(read_image, range(count))))
 
 
-# %% [markdown]
-# > **Predict.** With 50 ms, how many times as many images do 8 shards in flight bring as 1 shard: 8, clearly
-# > fewer, or more?
-
-# %%
-ways = {"1 image": one_by_one, "8 images": eight_at_once} | {n: partial(epoch, loaders[n]) for n in loaders}
+ways = {"1 image": partial(images_in_flight, 1, 8), "8 images": partial(images_in_flight, 8, 32)}
+ways |= {name: partial(epoch, loader) for name, loader in loaders.items()}
 lines = {name: {} for name in ways}
 for added_ms in (1, 5, 20, 50):
     line.set(latency_s=added_ms / 1000)
     result = measure.compare(ways, rounds=3, unit="images")
     for name in ways:
         lines[name][added_ms] = result.rates_per_s(name)
-
-# %% [markdown]
-# The folded cell draws.
-
-# %% jupyter={"source_hidden": true}
 gain = median(lines["8 shards"][50]) / median(lines["1 shard"][50])
-title = f"At 50 ms, 8 shards in flight bring about {gain:.0f} times as many images as 1 shard"
-figures.lines(lines, title, x="added latency (ms)", y="images per second", log="xy", note="legend: what is in flight")
+title = f"At 50 ms, 8 shards in flight deliver about {gain:.0f} times as many images as one"
+figures.lines(
+    lines, title, x="added latency (ms)", y="images per second", log="xy", note="legend: what is in flight"
+)
 
 # %% [markdown]
-# With 8 shards in flight, an epoch takes 2 waits instead of 16. Receiving and checking remain, so the factor is less
-# than 8: here 3 to 7.
+# With 8 shards in flight, an epoch waits 2 times instead of 16 times. It is not 8 times as fast, because receiving the bytes and
+# checking their digests still need time. Eight single images in flight are about as fast as one shard of eight images at a
+# time, but they need eight requests instead of one.
 #
-# From 20 ms on two lines meet: 8 images in flight come as fast as one shard of 8, but take eight requests.
-#
-# A real store brings one large request at about 90 MB/s, this server more. Ten times bandwidth x latency is then 18 MB.
-# So the reader fetches larger shards in parts of 16 MiB.
-#
-# > **Predict.** Your network brings 1.25 GB/s, one large request 90 MB/s after its wait. How many requests of 16 MiB in
-# > flight fill the network: 3, 15 or 60?
+# > **Predict.** Your network transports 1.25 GB/s (10 Gbit/s). A single large request gets 90 MB/s after its latency of 20 ms.
+# > How many requests of 16 MiB must be in flight to fill the network?
 
 # %%
-guess = 60  # change me: requests in flight
-bandwidth, connection = 1.25e9, 90e6  # change me: bytes/s of your network (10 Gbit/s), and of one large request
-request_s = far_s + (16 << 20) / connection  # it waits, then brings its bytes
-in_flight = round(bandwidth * request_s / (16 << 20), 1)
+guess = None  # your guess, requests in flight: for example 60
+
+# %%
+network = 1.25e9  # change me: bytes per second of your network
+request_s = latency_s + (16 << 20) / bandwidth  # a request waits, and then its bytes arrive
+in_flight = round(network * request_s / (16 << 20), 1)
 worksheet.note("09", in_flight=in_flight)
-f"{in_flight} requests of 16 MiB fill the network; your guess: {guess}"
+print(f"{in_flight} requests of 16 MiB fill the network", "" if guess is None else f"(your guess: {guess})")
 
 # %% [markdown]
-# With 10 Gbit/s about 15 do: 14 answers of 90 MB/s fill the network, while one or two wait. Four workers with the
-# default `in_flight=4` are enough.
+# About 15 requests are enough. 14 of them deliver 90 MB/s each, and together they fill the network, while one or two are still
+# waiting. Four workers with the default `in_flight=4` are enough for this.
 # [Amazon](https://docs.aws.amazon.com/whitepapers/latest/s3-optimizing-performance-best-practices/horizontal-scaling-and-request-parallelization-for-high-throughput.html)
-# recommends about as many.
+# recommends about the same number.
 #
 # You can now solve task 2 of [exercise 09](../exercises/09_stream_shards.ipynb).
 
 # %% [markdown] id="once" tags=["core"]
-# ## 4 · Read each sample once, on a line that breaks
+# ## 5 · Read each sample once, on a line that breaks
 #
-# We count an epoch of 2 ranks with 2 workers each, while six answers break off in the middle.
+# In a training that runs for days, some connections break. What happens to the samples? We read an epoch with 2 ranks, each
+# with 2 workers, and the line breaks off six answers in the middle.
 #
-# > **Predict.** Do all 128 samples arrive? Does any arrive twice?
+# > **Predict.** Do all 128 samples arrive? Does any sample arrive twice?
 
 # %%
 from collections import Counter
 
 line.set(cuts=6, cut_after=400_000)
-came = Counter()
+arrived = Counter()
 for rank in range(2):
-    config = LoaderConfig(batch=16, workers=2, mode="processes", order="stream", buffer=64, rank=rank, world_size=2)
+    config = LoaderConfig(
+        batch=16, workers=2, mode="processes", order="stream", buffer=64, rank=rank, world_size=2
+    )
     for batch in make_loader(readers[8], config):
-        came.update(batch["index"].tolist())
-for times, count in Counter(came.values()).items():
-    print(f"{count} of {packed.samples} samples came {times}x")
+        arrived.update(batch["index"].tolist())
+for times, number in Counter(arrived.values()).items():
+    print(f"{number} of {packed.samples} samples arrived {times}x")
 print(f"{line.count()['requests']} requests for {len(shards)} shards")
 
 # %% [markdown]
-# All arrive once: six more requests fetched the rest.
+# Each sample arrives exactly once. For each of the six broken answers, the reader sent one more request, for the rest.
 #
-# Here are two ways to get one shard. You will write `missing`.
+# Not every program behaves like this. Here are two ways to read one shard. The first one trusts that the answer is complete.
+# The second one counts the bytes. You will write its function `missing`.
 
 
 # %%
-def takes_what_came(key):
-    answer, data = ask("GET", key), b""
+def reads_once(key):
+    answer, data = get(key), b""
     while piece := answer.read(65536):
         data += piece
     return data
 
 
-def goes_on(key):
-    head, data = ask("HEAD", key).headers, b""
-    while len(data) < int(head["content-length"]):
-        answer = ask("GET", key, **{"range": missing(data)})
-        if answer.headers["etag"] != head["etag"]:
+def resumes(key):
+    head, data = client.head_object(Bucket="course", Key=key), b""
+    while len(data) < head["ContentLength"]:
+        answer = get(key, missing(data))
+        if answer.headers["etag"] != head["ETag"]:
             raise OSError(f"{key} has changed")
         while piece := answer.read(65536):
             data += piece
@@ -418,58 +511,60 @@ def goes_on(key):
 
 
 # %% [markdown]
-# > **Predict.** Three answers break off after a third of the shard. What does `takes_what_came` return: the shard, a
-# > part of it, or an error?
+# > **Predict.** Three answers break off after a third of the shard. What does `reads_once` return: the shard, a part of it, or an
+# > error?
 #
-# **Your turn.** Which bytes must `goes_on` request next? The range `bytes=100-` goes from byte 100 to the end. Change the
-# marked line until the second way is right.
+# **Your turn.** From which byte on must `resumes` request the shard, if it has `data` already? Change the marked line until the
+# second way returns the right shard.
+
 
 # %%
 def missing(data):
-    return "bytes=0-"  # change me: only the bytes that are missing
+    return 0  # change me: the first byte that is missing
 
 
 shard = (packed.path / shards[0]).read_bytes()
-for way in (takes_what_came, goes_on):
+for way in (reads_once, resumes):
     line.set(cuts=3, cut_after=len(shard) // 3)
     data, sent = way(f"train/{shards[0]}"), line.count()["bytes"] / len(shard)
-    returned = len(data) / len(shard)
-    print(f"{way.__name__:15} returns {returned:4.0%} (right: {data == shard}); {sent:4.0%} travelled")
+    print(
+        f"{way.__name__:10} returns {len(data) / len(shard):4.0%} (right: {data == shard}); {sent:4.0%} travelled"
+    )
 
 # %% [markdown]
 # <details>
 # <summary>The line</summary>
 #
-# `return f"bytes={len(data)}-"`
+# `return len(data)`
 #
 # </details>
 #
-# The first way returns a third, without an error: if a connection is closed early, `read(n)` of `http.client` returns
-# what has come so far (`read()` raises `IncompleteRead`). A tar cut inside an image gives an error, which loaders can be
-# told to skip. Cut between two files, it looks like a shorter one.
+# `reads_once` returns a third of the shard, and no error. If a connection closes early, `read(n)` of Python's HTTP client
+# returns the bytes that have arrived so far. (Only `read()` without a number raises `IncompleteRead`.) If the tar was cut inside
+# an image, decoding fails, and many loaders skip such an image. If it was cut between two files, it looks like a shorter shard.
 #
-# The second way requests only the rest. It compares the ETag, so it never joins two versions. Compare
-# `Content-Range` too: a server may ignore the range, and send the whole shard.
+# `resumes` requests only the rest, and it compares the ETag, so it never joins two versions of an object. A careful reader also
+# compares `Content-Range`, because some servers ignore the range and send the whole object.
 #
 # You can now solve task 1 of [exercise 09](../exercises/09_stream_shards.ipynb).
 
 # %% [markdown] id="keep" tags=["optional"]
-# ## 5 · Keep shards on the node
+# ## 6 · Keep shards on the node
 #
-# *Optional, 5 minutes.* Every epoch requests the same shards, so a node can keep some in `/dev/shm` or on its disk. Our
-# reader keeps a *fixed part* of them: the first of the list that fit. Most caches follow LRU (*least recently used*):
-# they keep what was read last.
+# *Optional, 5 minutes.* Each epoch requests the same shards again. So a node can keep some of them in `/dev/shm` or on its
+# disk. Our reader keeps a *fixed part*: the first shards of the list, as many as fit. Most caches follow another rule, LRU
+# (*least recently used*). They keep what was read last.
 #
-# > **Predict.** A node has room for half of the shards, and each epoch has another order. What share of the requests
-# > does a fixed part save, and LRU?
+# > **Predict.** A node has room for half of the shards, and each epoch has another order. A fixed part saves half of the
+# > requests. What percentage of the requests does LRU save?
 
 # %%
-guess = 50  # change me: % of the requests that LRU saves
+guess = None  # your guess, percent of the requests that LRU saves: for example 50
 
 # %%
-KEEP = 0.5  # change me: share of the shards that fits
+KEEP = 0.5  # change me: the part of the shards that fits
 total = sum(path.stat().st_size for path in packed.path.glob("*.tar"))
-place = tempfile.mkdtemp(dir=setup.scratch)  # without `where` the reader chooses, here /dev/shm
+place = tempfile.mkdtemp(dir=setup.scratch)  # without `where`, the reader chooses a place, here /dev/shm
 reader = objectstore.open(url, in_flight=2, keep_bytes=int(KEEP * total), where=place)
 loader, requests = make_loader(reader, LoaderConfig(batch=32, mode="main", order="stream", buffer=64)), []
 for _ in range(2):
@@ -480,47 +575,52 @@ reader.close()
 print(f"a fixed part: {requests[0]} requests in the first epoch, {requests[1]} in the second")
 
 # %% [markdown]
-# The folded cell simulates LRU with the same room.
+# The *folded* cell simulates LRU with the same room, and draws both.
 
 # %% jupyter={"source_hidden": true}
 import numpy as np
 
-rng, room, found = np.random.default_rng(0), max(1, int(KEEP * len(shards))), 0
+rng, room, hits = np.random.default_rng(0), max(1, int(KEEP * len(shards))), 0
 kept = list(range(room))
 for _ in range(500):
     for number in rng.permutation(len(shards)).tolist():
-        found += number in kept
+        hits += number in kept
         kept = [*(other for other in kept if other != number), number][-room:]
-saved = {"LRU": round(100 * found / 500 / len(shards)), "a fixed part": round(100 * (1 - requests[1] / requests[0]))}
+saved = {
+    "LRU": round(100 * hits / 500 / len(shards)),
+    "a fixed part": round(100 * (1 - requests[1] / requests[0])),
+}
 title = f"With room for {KEEP:.0%} of the shards, LRU saves {saved['LRU']}%, a fixed part {saved['a fixed part']}%"
-show.figure(figures.bars(saved, title, x="requests saved (%)", note="LRU simulated", counted=True, guess=guess, guess_of="LRU"))
+bars = {"x": "requests saved (%)", "note": "LRU simulated", "counted": True}
+show.figure(figures.bars(saved, title, guess=guess, guess_of="LRU", **bars))
 
 # %% [markdown]
-# LRU saves fewer, because it has usually dropped a shard when the next epoch needs it.
+# LRU saves fewer requests. In the second half of an epoch, it drops the shards of the first half, and the next epoch needs them
+# again.
 #
 # <details>
 # <summary>And on many nodes?</summary>
 #
-# A fixed part fills slowly there: each of 64 nodes reads another 64th of the set in each epoch. Before the tenth epoch
-# it has met 13 % of the set. With room for half of the set, half of that is in its part, so it saves 7 % of its
-# requests. So stage the set, or stream it.
+# With many nodes, a fixed part fills slowly, because each node reads only a fraction of the data set in each epoch. Take 64
+# nodes with room for half of the data set. Before its tenth epoch, a node has read 13 % of the data set, and half of this
+# belongs to its fixed part. So it saves 7 % of its requests. With many nodes, stage the data set, or stream it.
 #
 # </details>
 
 # %% [markdown] id="exercise"
 # ## Exercise
 #
-# [Exercise 09](../exercises/09_stream_shards.ipynb): read objects though requests fail, and stream an epoch exactly once
-# over two ranks.
+# In [Exercise 09](../exercises/09_stream_shards.ipynb), you read an object although requests fail, and stream an epoch exactly
+# once over two ranks.
 
 # %% [markdown] id="cluster"
 # ## On the cluster
 #
-# On many clusters only some nodes reach a store. Find out, then push once:
+# On many clusters, only some nodes can reach an object store. Find out first, and then push once:
 #
 # ```bash
 # export AWS_ENDPOINT_URL=https://s3.example.org            # and your keys: in the environment, or in ~/.aws/credentials
-# # any answer of the store, even 403, means: they reach it (one of a proxy does not count)
+# # any answer of the store, even 403, means that the node reaches it (an answer of a proxy does not count)
 # srun -p PARTITION -N1 curl -sSI -m 10 "$AWS_ENDPOINT_URL"
 # ```
 
@@ -529,46 +629,47 @@ show.command(TransferConfig(workers=32), "push", "train.tars", "s3://course/trai
 
 # %% [markdown]
 # ```bash
-# slurm/submit SITE 09_stream -- train.tars s3://course/train seen   # notes in `seen` what came, and counts it
+# slurm/submit SITE 09_stream -- train.tars s3://course/train seen   # writes to `seen` which samples arrived, and counts them
 # ```
 #
-# 64 nodes that each train 5,000 images/s of 110 kB ask for 35 GB/s. If the store gives less, fetch the shards once to the
-# parallel file system: `smallfiles pull s3://course/train train.tars`.
+# Suppose that 64 nodes train 5,000 images of 110 kB per second each. Together they read 35 GB/s. If the store cannot deliver
+# this, copy the shards once to the parallel file system: `smallfiles pull s3://course/train train.tars`.
 
 # %% [markdown] id="key-points"
 # ## Key points
 #
-# - One request at a time brings at most one object per round trip: store shards.
-# - Requests in flight hide latency, and fill the network.
-# - A manifest object, written last, shows what is complete. A listing does not.
-# - An answer that breaks off is continued by range, and its ETag compared.
-# - A node that reads the whole set each epoch saves most with a fixed part. Many nodes stage or stream.
+# - One request at a time delivers at most one object per round trip, so store shards and not images.
+# - With an index and a range, one image costs one request and its own bytes.
+# - Requests in flight wait together. A few of them hide the latency and fill the network.
+# - The manifest object is written last and shows that an upload is complete. A listing does not show it.
+# - If an answer breaks off, request the rest by range, and check that the ETag has not changed.
+# - A single node that reads the whole data set in every epoch saves most requests with a fixed part.
 
 # %% [markdown] id="quiz"
 # ## Check yourself
 #
-# **1.** Round trips take 50 ms. You read images of 100 kB, one at a time, over a network of 10 Gbit/s, and get (a) 1.25 GB/s
-# (b) 125 MB/s (c) 2 MB/s
+# **1.** A round trip needs 50 ms. You read images of 100 kB one at a time, over a network of 10 Gbit/s. How fast is it?
+# (a) 1.25 GB/s. (b) 125 MB/s. (c) 2 MB/s.
 #
 # <details>
 # <summary>Answer</summary>
 #
-# **(c)**: 20 requests per second of 100 kB. (a) is the network, which is nearly idle.
+# **(c)**. There are 20 requests per second, with 100 kB each. (a) is the speed of the network, which is nearly idle.
 #
 # </details>
 #
-# **2.** An epoch yields a few hundred images fewer than the day before, without an error. What do you look for
-# first? (a) A connection that broke off (b) A damaged JPEG (c) A full `/dev/shm`
+# **2.** An epoch delivers a few hundred images fewer than the day before, without an error. What do you look for first?
+# (a) A connection that broke off. (b) A damaged JPEG. (c) A full `/dev/shm`.
 #
 # <details>
 # <summary>Answer</summary>
 #
-# **(a)**, in a reader that ignores it: the rest of a shard is missing. (b) would be an error, or one image fewer. (c)
-# stops or slows a program; it loses no images.
+# **(a)**. If a reader does not notice it, the rest of a shard is missing. (b) A damaged JPEG raises an error, or only one image
+# is missing. (c) A full `/dev/shm` stops or slows a program, but it does not remove images.
 #
 # </details>
 
 # %% [markdown] id="next"
 # ## Next
 #
-# [10 · Run it on many nodes](10_run_it_on_many_nodes.ipynb)
+# [10 · Run it on many nodes](10_run_it_on_many_nodes.ipynb) reads from many ranks at once.

@@ -1,10 +1,10 @@
 # %% [markdown] id="top"
-# # Exercise 09 · Stream an epoch, though requests fail
+# # Exercise 09 · Stream an epoch although requests fail
 #
 # ★★★ · 30 minutes · after [notebook 09](../notebooks/09_stream_shards.ipynb)
 #
-# Each rank of a training reads its shards from an object store. The line breaks now and then, and sometimes the server
-# is busy. First you read one object in spite of that, then an epoch, with several requests in flight.
+# Each rank of a training reads its shards from an object store. Now and then a connection breaks, and sometimes the server is
+# busy. First you write a function that reads one object anyway. Then you read an epoch with several requests in flight.
 
 # %% id="start"
 import sys
@@ -17,12 +17,11 @@ setup = start("ex09")
 # %% [markdown] id="object"
 # ## Task 1
 #
-# `ask(name, start)` returns `(data, etag)`: bytes of an object from `start` on, maybe only some. Return the whole object:
+# `ask(name, start)` returns `(data, etag)`, bytes of the object from `start` on, perhaps not all. Return the whole object:
 #
-# - `Busy` and answers without bytes are failures: pause 10 ms or more, and repeat.
+# - If `ask` raises `Busy` or returns no bytes, pause for 10 ms, and repeat.
 # - After five failures in a row, raise `Busy` or `OSError`.
-# - If the ETag changes, raise `OSError`.
-# - Catch only `Busy`.
+# - If the ETag changes, raise `OSError`. Catch only `Busy`.
 #
 # `read_object(ask, name: str, size: int) -> bytes`
 
@@ -33,7 +32,7 @@ from exercises.checks.ex09_stream_shards import Busy
 
 
 def read_object(ask, name: str, size: int) -> bytes:
-    """An object of `size` bytes."""
+    """Return an object of `size` bytes."""
     # --8<-- solution
     data, failed, version = b"", 0, None
     while len(data) < size:
@@ -47,7 +46,7 @@ def read_object(ask, name: str, size: int) -> bytes:
             raise OSError(f"{name} has changed")
         data, failed, version = data + more, 0 if more else failed + 1, etag
         if failed == 5:
-            raise OSError(f"{name}: no bytes came from {len(data)} on")
+            raise OSError(f"{name}: no bytes arrived from {len(data)} on")
         if failed:
             time.sleep(0.01 * 2**failed)
     return data
@@ -66,24 +65,24 @@ whole
 # <details>
 # <summary>Hint 1: what is missing</summary>
 #
-# A loop that runs while `len(data) < size`, and requests the bytes from `len(data)` on, needs no special case for a
-# broken line.
+# Write a loop that runs while `len(data) < size`, and that requests the bytes from `len(data)` on. Then a broken connection does
+# not need a special case.
 #
 # </details>
 #
 # <details>
 # <summary>Hint 2: in a row</summary>
 #
-# Count failures, and reset the count to zero when bytes arrive.
+# Count the failures, and set the count back to zero when bytes arrive.
 #
 # </details>
 
 # %% [markdown] id="epoch"
 # ## Task 2
 #
-# `fetch(name)` returns an object. Yield those of one rank, in order: ranks take names in turn, rank 0 the first. Keep a
-# window: at most `in_flight` objects are requested and not yet yielded, and whenever one is taken, the next is
-# requested. Do not catch errors:
+# `fetch(name)` returns an object. Deal the names out to the ranks in turn, rank 0 first. Yield the objects of one rank in order.
+# At most `in_flight` objects are requested and not yet yielded. Whenever an object is yielded, request the next. Catch no
+# errors:
 #
 # `stream(fetch, names: list[str], rank: int, ranks: int, in_flight: int) -> Iterator[bytes]`
 
@@ -94,7 +93,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 
 def stream(fetch, names: list[str], rank: int, ranks: int, in_flight: int) -> Iterator[bytes]:
-    """The objects of one rank."""
+    """Yield the objects of one rank."""
     # --8<-- solution
     coming = deque()
     with ThreadPoolExecutor(in_flight) as pool:
@@ -117,23 +116,23 @@ streamed
 # <details>
 # <summary>Hint 1: a window</summary>
 #
-# `pool.submit(fetch, name)` returns a *future* at once. Keep futures in a `deque`: append at one end, and take the
-# oldest from the other when there are `in_flight` of them. `.result()` waits for the object, or raises its error.
+# `pool.submit(fetch, name)` returns a *future* immediately. Keep the futures in a `deque`. Append new futures at one end. When
+# there are `in_flight` of them, remove the oldest one from the other end. `.result()` waits for the object, or raises its error.
 #
 # </details>
 #
 # <details>
 # <summary>Hint 2: the end</summary>
 #
-# After the last name some futures are still in the deque.
+# After the last name, some futures are still in the deque.
 #
 # </details>
 
 # %% [markdown] id="use"
 # ## With your functions
 #
-# Two ranks, here one after the other, stream shards from a real S3 server, over a line with 20 ms of latency that
-# breaks five times.
+# The next cells stream the shards of two ranks, one rank after the other, from a real S3 server. The line adds 20 ms of latency
+# and breaks off five answers.
 
 # %% id="push"
 import os
@@ -168,7 +167,7 @@ keys = Session().get_credentials()
 
 
 def ask(name: str, start: int) -> tuple[bytes, str]:
-    """One request: what comes before the line breaks, and the ETag."""
+    """Send one request, and return the bytes that arrive before the line breaks, and the ETag."""
     request = AWSRequest("GET", f"{line.url}/course/train/{name}", {"range": f"bytes={start}-"})
     S3SigV4Auth(keys, "s3", "us-east-1").add_auth(request)
     connection = http.client.HTTPConnection(line.url.removeprefix("http://"))
@@ -183,7 +182,7 @@ def ask(name: str, start: int) -> tuple[bytes, str]:
 import io
 
 if not (whole and streamed):
-    show.say("Solve both tasks first; then this cell streams with your functions.")
+    show.say("Solve both tasks first. Then this cell streams with your functions.")
 else:
     line.set(latency_s=0.02, cuts=5, cut_after=300_000)
     found, began = [], time.perf_counter()
@@ -193,7 +192,6 @@ else:
             found += [name for name in members if name.endswith(".cls")]  # one per sample
     seconds = time.perf_counter() - began
     show.say(
-        f"{len(found)} samples, **{len(set(found))} of them different**, of {packed.samples}; "
-        f"{line.count()['requests']} "
-        f"requests for {len(sizes)} shards, in {seconds:.1f} s."
+        f"{len(found)} samples arrived, **{len(set(found))} of them different**, of {packed.samples}. "
+        f"{line.count()['requests']} requests were sent for {len(sizes)} shards, in {seconds:.1f} s."
     )

@@ -98,10 +98,10 @@ def by_pieces(ask, name, size):
 
 
 WRONG_READS = [
-    (once, "ask again for what is missing"),
+    (once, "ask again for the rest"),
     (reading(anew=True, from_=lambda data: 0), "begin at byte 0 again"),
-    (reading(from_=lambda data: 0), "come twice"),
-    (reading(from_=lambda data: len(data) and len(data) + 1), "come twice"),
+    (reading(from_=lambda data: 0), "arrive twice"),
+    (reading(from_=lambda data: len(data) and len(data) + 1), "arrive twice"),
     (reading(catch=()), "catch Busy"),
     (reading(pause_s=0), "pause before the next try"),
     (reading(resets=False), "start counting again"),
@@ -112,8 +112,8 @@ WRONG_READS = [
     (reading(empty_pause_s=0), "pause before the next try"),
     (reading(compares=False), "compare the ETag"),
     (reading(compares=False, catch=Exception), "compare the ETag"),
-    (reading(catch=(Busy, ex09.Missing)), "catch Busy alone"),
-    (reading(catch=Exception), "catch Busy alone"),
+    (reading(catch=(Busy, ex09.Missing)), "catch only Busy"),
+    (reading(catch=Exception), "catch only Busy"),
 ]
 TestReadObject = judged(ex09.read_object, WRONG_READS, [reading(), by_pieces, recursive])
 
@@ -188,17 +188,17 @@ def equal_slices(names, rank, ranks):
 
 WRONG_STREAMS = [
     (streaming(lambda names, rank, ranks: names), "every rank reads everything"),
-    (streaming(equal_slices), "loses the tail"),
-    (streaming(lambda names, rank, ranks: names[rank + 1 :: ranks]), "count from 0"),
+    (streaming(equal_slices), "loses the last names"),
+    (streaming(lambda names, rank, ranks: names[rank + 1 :: ranks]), "counted from 0"),
     (streaming(lambda names, rank, ranks: np.array_split(names, ranks)[rank].tolist()), "one part of"),
     (streaming(lambda names, rank, ranks: names if ranks == 2 else names[rank::ranks]), "need not be yours"),
     (lambda *given: streaming()(*given[:4], 2 * given[4]), "more than in_flight"),
-    (lambda *given: streaming()(*given[:4], given[4] - 1), "are ever on their way"),
+    (lambda *given: streaming()(*given[:4], given[4] - 1), "are ever in flight"),
     (as_they_come, "as they arrive"),
     (one_by_one, "one request after the other"),
-    (by_map, "waits in memory"),
+    (by_map, "wait in memory"),
     (by_slices, "drain at each border"),
-    (as_a_list, "waits in memory"),
+    (as_a_list, "wait in memory"),
     (streaming(skips=Exception), "missing without an error"),
 ]
 TestStream = judged(ex09.stream, WRONG_STREAMS, [streaming(), refills_first, refills_late])
