@@ -49,15 +49,18 @@ def right_pairs(images: Paths, masks: Paths) -> dict[str, str]:
     return {image: mask_of(image) for image in images if mask_of(image) in masks}
 
 
-_NO_MASK = "an image has no mask; leave it out"
-_NO_PARTNER = "a list has files without a partner; leave them out"
-_TWICE = "1.jpg is in two folders: file names are not unique, so compare the path below images/"
-_BEGINS = "10 begins with 1: compare whole names"
-_MOVED = "paired by their place in two lists: one missing mask moves all that follow, so pair by name"
+_NO_MASK = "an image has no mask; skip it"
+_NO_PARTNER = "a list has files without a partner; skip them"
+_TWICE = "1.jpg is in two folders, so a file name is not unique; compare the path below images/"
+_BEGINS = "10 begins with 1; compare whole names"
+_MOVED = "you pair by position in two lists; one missing mask shifts all masks behind it, so pair by name"
 PAIR_MISTAKES: tuple[Mistake, ...] = (
     (lambda i, m: dict(zip(sorted(i), sorted(m), strict=False)), _MOVED),
     (lambda i, m: dict(zip(i, m, strict=False)), _MOVED),
-    (lambda i, m: {one: mask_of(one) for one in i}, "these masks are not all there: look each up in `masks`"),
+    (
+        lambda i, m: {one: mask_of(one) for one in i},
+        "some of these masks do not exist; look each up in `masks`",
+    ),
     (lambda i, m: {a: b for a in i for b in m if Path(a).stem == Path(b).stem}, _TWICE),
     (lambda i, m: {a: b for a in i for b in reversed(m) if Path(a).stem == Path(b).stem}, _TWICE),
     (lambda i, m: {a: b for a in i for b in m if b.startswith(mask_of(a)[:-4])}, _BEGINS),
@@ -65,17 +68,21 @@ PAIR_MISTAKES: tuple[Mistake, ...] = (
 
 
 @check(
-    buys="No image of your set trains on the mask of another one, also when a file is missing.",
+    buys="No image of your data set trains on the mask of another image, even if a file is missing.",
     errors={KeyError: _NO_MASK, StopIteration: _NO_MASK, ValueError: _NO_PARTNER},
 )
 def pairs(attempt: Attempt) -> None:
     """`pairs(images, masks)` is `{image: mask}`, by path."""
     for images, masks in FOLDERS:
         got, right = attempt(images, masks), right_pairs(images, masks)
-        because = "return a dict with the path of an image for each key, and that of its mask for each value"
+        because = (
+            "return a dict whose keys are paths of images, and whose values are the paths of their masks"
+        )
         attempt.require(isinstance(got, dict), got, "a dict {image: mask}", because)
         texts = all(isinstance(path, str) for pair in got.items() for path in pair)
-        attempt.require(texts, got, "paths as text (str)", "the lists hold texts; str(path) gives one")
+        attempt.require(
+            texts, got, "paths as text (str)", "the lists contain texts; str(path) returns a text"
+        )
         if got != right:
             otherwise = _why_paired(got, right)
             because = explain(attempt.answer, (images, masks), FOLDERS, PAIR_MISTAKES, otherwise=otherwise)
@@ -85,12 +92,12 @@ def pairs(attempt: Attempt) -> None:
 def _why_paired(got: dict[str, str], right: dict[str, str]) -> str:
     """Name the first pair that is missing or wrong."""
     if missing := [image for image in right if image not in got]:
-        return f"{missing[0]} has a mask and is left out: change only the first folder and the suffix"
+        return f"{missing[0]} has a mask, and you skip it; change only the first folder and the suffix"
     wrong = next((image for image in got if got[image] != right.get(image)), "")
     return f"the mask of {wrong} does not belong to it"
 
 
-_UNREADABLE = "the file is not there, or is no image that Pillow reads"
+_UNREADABLE = "the file does not exist, or Pillow cannot read it as an image"
 
 
 def own_pairs(found: dict[Path, Path], folder: Path) -> Verdict:
@@ -105,17 +112,17 @@ def own_pairs(found: dict[Path, Path], folder: Path) -> Verdict:
     @check(buys=buys, limit_s=120, errors={OSError: _UNREADABLE})
     def own_pairs(attempt: Attempt) -> None:
         attempt.given(f"{len(found):,} pairs in {folder}")
-        because = "no mask was found: does the cell name your folders and suffixes?"
+        because = "no mask was found; are the folders and suffixes in the cell right?"
         attempt.require(bool(found), "no pair", "a mask for each image", because)
         mask, _ = Counter(found.values()).most_common(1)[0]
         images = [str(image) for image in found if found[image] == mask]
         got = f"{mask} for {' and '.join(images[:2])}"
-        because = "a mask belongs to one image: are two images of this name in different folders?"
+        because = "a mask belongs to one image; do two folders have an image of this name?"
         attempt.require(len(images) == 1, got, "a mask of its own for each image", because)
         for image in random.Random(0).sample(list(found), min(_OPENED, len(found))):
             with attempt.guarded(), Image.open(image) as one, Image.open(found[image]) as other:
                 sizes = one.size, other.size
-            because = "a mask of another size is that of another image, or one of them was scaled"
+            because = "a mask of another size belongs to another image, or one of them was resized"
             got = f"{image} of {sizes[0]}, {found[image]} of {sizes[1]}"
             attempt.require(sizes[0] == sizes[1], got, "the same width and height", because)
 
@@ -136,24 +143,34 @@ def _paths(names: str) -> Paths:
     return [f"images/{name}.jpg" for name in names]
 
 
-_ORDER = "the rows of a table are in another order than the files: look up each path by its `filename`"
-_NO_ROW = "b has no row: put None in its place, or every later value moves to another file"
+_ORDER = "the rows of a table are in another order than the files; look up each path by its `filename`"
+_NO_ROW = "b has no row; put None in its place, or every later value moves to another file"
 TABLES: tuple[tuple[Paths, Rows, list[Any], str], ...] = (
     # paths, rows, the right answer, and what another one means
     (_paths("abc"), _rows(a=1.5, b=2.5, c=0.5), [1.5, 2.5, 0.5], "the values of column `name`, one per path"),
     (_paths("abc"), _rows(c=0.5, a=1.5, b=2.5), [1.5, 2.5, 0.5], _ORDER),
     (_paths("cab"), _rows(a=1.5, b=2.5, c=0.5), [0.5, 1.5, 2.5], "keep the order of `paths`; do not sort"),
     (_paths("abc"), _rows(c=0.5, a=1.5), [1.5, None, 0.5], _NO_ROW),
-    (_paths("b"), _rows(a=1.5, b=2.5), [2.5], "rows of files that are not in `paths` are left out"),
-    (_paths("ab"), _rows(a=0.0, b=None), [0.0, None], "0.0 is a value: ask for a missing row, not for truth"),
-    (_paths("a"), _rows(a=2.5) + _rows(a=2.5), [2.5], "a row that is there twice contradicts nothing"),
+    (_paths("b"), _rows(a=1.5, b=2.5), [2.5], "skip rows of files that are not in `paths`"),
+    (
+        _paths("ab"),
+        _rows(a=0.0, b=None),
+        [0.0, None],
+        "0.0 is a value; test whether the row is missing, not whether it is true",
+    ),
+    (
+        _paths("a"),
+        _rows(a=2.5) + _rows(a=2.5),
+        [2.5],
+        "two equal rows of a file do not contradict each other",
+    ),
     ([], _rows(a=1.5), [], "no paths, no values"),
 )
 CONTRADICTION = _rows(a=1.5, b=2.5) + _rows(a=7.5)
 
 
 @check(
-    buys="Labels stay with their files when somebody sorts the table, or a file is lost on the way.",
+    buys="Labels stay with their files if somebody sorts the table, or if a file is lost.",
     errors={KeyError: "a path has no row; put None in its place"},
 )
 def joined(attempt: Attempt) -> None:
@@ -172,33 +189,40 @@ def _expect_refusal(attempt: Attempt) -> None:
             got = attempt.answer(_paths("ab"), list(CONTRADICTION), "weight")
         except ValueError:
             return
-    because = "one of the two is wrong, and nobody knows which: raise ValueError with the name of the file"
+    because = "one of the two is wrong, and nobody knows which; raise ValueError with the name of the file"
     raise attempt.wrong(str(got), "a ValueError", because)
 
 
 # --- Task 3: a class or a number ---
 
-_NONE = "None is no number: put float('nan') in its place"
-_TEXT = "a text is no number: number the sorted names"
-_NUMBERED = "these floats were numbered like classes; a value is to be predicted, and 2.5 is nearer to 2.0"
-_WHOLE = "2.0 is a float: whole values by chance are no classes"
+_NONE = "None is not a number; put float('nan') in its place"
+_TEXT = "a text is not a number; number the sorted names"
+_NUMBERED = (
+    "these floats were numbered like classes, but a value has an order: 2.5 is nearer to 2.0 than to 9.0"
+)
+_WHOLE = "2.0 is a float; floats that are whole by chance are not classes"
 _CUT = "floats are values to predict, so their type is float32; a whole number would cut 36.99 to 36"
 COLUMNS: tuple[tuple[list[Any], torch.dtype, list[float], str], ...] = (
     # column, the right type, the right elements, and what others mean
-    (["dog", "cat", "dog"], torch.int64, [1, 0, 1], "classes are numbered in sorted order: cat is 0"),
-    (["b", "c", "a", "b"], torch.int64, [1, 2, 0, 1], "sorted order, not that of the first appearance"),
-    (["10", "9", "10"], torch.int64, [0, 1, 0], "texts are names of classes, also '10': sorted as texts"),
-    ([4, 7, 4], torch.int64, [4, 7, 4], "whole numbers are classes already: 7 stays 7"),
+    (["dog", "cat", "dog"], torch.int64, [1, 0, 1], "classes are numbered in sorted order, so cat is 0"),
+    (
+        ["b", "c", "a", "b"],
+        torch.int64,
+        [1, 2, 0, 1],
+        "number classes in sorted order, not in the order in which they appear",
+    ),
+    (["10", "9", "10"], torch.int64, [0, 1, 0], "texts are names of classes, even '10'; sort them as texts"),
+    ([4, 7, 4], torch.int64, [4, 7, 4], "whole numbers are classes already, so 7 stays 7"),
     ([36.99, 0.5, 36.99], torch.float32, [36.99, 0.5, 36.99], _CUT),
     ([2.0, 1.0, 2.0], torch.float32, [2.0, 1.0, 2.0], _WHOLE),
-    ([7, 7.5], torch.float32, [7.0, 7.5], "one float makes the column values"),
+    ([7, 7.5], torch.float32, [7.0, 7.5], "if one element is a float, the whole column has values"),
     ([None, 1.5], torch.float32, [math.nan, 1.5], "None among floats is a missing value: NaN"),
     ([1.5, None], torch.float32, [1.5, math.nan], "None among floats is a missing value: NaN"),
 )
 
 
 @check(
-    buys="The loss fits what you predict: a class is right or wrong, a number is more or less close.",
+    buys="The loss fits what you predict: a class is right or wrong, a number is near or far.",
     errors={ValueError: _TEXT, TypeError: _NONE, RuntimeError: _NONE},
 )
 def target(attempt: Attempt) -> None:
@@ -217,9 +241,9 @@ def target(attempt: Attempt) -> None:
 def _why_typed(column: list[Any], got: torch.Tensor, because: str) -> str:
     """What the type of an answer means, where it is the wrong one."""
     if got.dtype not in (torch.float32, torch.int64):
-        return "PyTorch's losses take int64 for classes and float32 for values"
+        return "PyTorch's losses need int64 for classes and float32 for values"
     known = [value for value in column if isinstance(value, float)]
     if not known:
-        return "classes are int64: a loss for classes refuses floats"
+        return "classes are int64; a loss for classes refuses floats"
     ranks = [sorted(set(known)).index(value) for value in known]
     return _NUMBERED if got.dtype == torch.int64 and got.tolist() == ranks and ranks != known else because

@@ -4,29 +4,35 @@
 # **Minutes** 35 · **Machine** any Linux computer with two CPUs · **Needs** notebook 03 · **Data** 200
 # synthetic images with masks, and the same images with a table
 #
-# So far a sample was an image and a label. Yours may also have a mask, a number or a text. Each of these is a *field*.
-# A *blob* is a field that holds the bytes of a file, such as an image or a mask. A *value* is a field from the column of
-# a table.
+# So far, a sample was an image and a label. Your samples may also have a mask, a number or a text. Each of these is a *field* of
+# the sample. There are two kinds of fields. A *blob* contains the bytes of a file, for example of an image or of a mask. A
+# *value* comes from the column of a table.
+#
+# In all sections, the mistakes have something in common: the shapes are right, the types are right, and no error is raised.
+# Only the samples are wrong. So this notebook shows how you can notice it.
 
 # %% [markdown] id="questions"
 # ## Questions
 #
-# - How do samples of several files get into one packed file?
-# - How do image and mask stay together through random crops?
+# - How do the files of a sample get into one packed file?
+# - How do an image and its mask stay together through random crops?
 # - Which columns of a table are labels, and which are numbers?
 # - What does a mask cost (optional)?
-# - What does the toolbox make of my folder?
+# - What does the toolbox find in my folder?
 
 # %% [markdown] id="objectives"
 # ## After this you can
 #
-# - pack images with masks, and check what was recognised,
+# - pack images with their masks, and check which files were paired,
 # - give an image and its mask the same random view,
-# - join a table by name, also one that comes later, and keep measurements from becoming classes,
-# - see what the toolbox would make of your own data, without writing a byte.
+# - join a table by name, even if it arrives later,
+# - prevent measurements from becoming classes,
+# - see what the toolbox would do with your own data before it writes anything.
 
 # %% [markdown] id="setup"
 # ## Set up
+#
+# The findings of this notebook are counts and shares, so they do not change on a busy machine. Section 4 adds two timings.
 
 # %% id="start"
 import sys
@@ -37,20 +43,22 @@ from helpers import figures, show, start
 setup = start("13")
 
 # %% [markdown] id="recall"
-# > **Recall** (11). A metadata server is busy for half of the time. Behind how many operations does a request wait on
-# > average? And if it is busy for 90 % of the time?
+# > **Recall** (11). A metadata server is busy for half of the time. How many other requests are there on average when a request
+# > arrives? And how many are there if it is busy for 90 % of the time?
 #
 # <details>
 # <summary>Answer</summary>
 #
-# For 1, and for 9, counting the one in service: load / (1 - load), if arrivals and lengths are random.
+# There are 1 and 9 requests, counting the one that is being served. The formula is load / (1 - load), if arrivals and service
+# times are random.
 #
 # </details>
 
 # %% [markdown] id="masks" tags=["core"]
 # ## 1 · Pack images with their masks
 #
-# A *mask* is a picture that holds the right class of every pixel. The usual folder:
+# In *segmentation*, a network predicts the class of each pixel. So each image comes with a *mask*, which is a second picture that
+# contains the right class of each pixel. Usually, images and masks are in two folders:
 
 # %%
 folder = setup.path("segmentation")
@@ -59,7 +67,10 @@ for part in ("images", "masks"):
     print(f"{part + '/':8} {len(names)} files: {', '.join(names[:3])} …")
 
 # %% [markdown]
-# > **Predict.** A class per sub-folder is the rule of `ImageFolder`. How many classes does it find here: 1, 2 or 10?
+# > **Predict.** `ImageFolder` treats each sub-folder as a class. How many samples and how many classes does it find here?
+
+# %%
+guess = None  # your guess, two numbers: for example (200, 10)
 
 # %%
 from torchvision.datasets import ImageFolder
@@ -68,8 +79,21 @@ wrong = ImageFolder(folder)
 print(f"{len(wrong)} samples of the classes {wrong.classes}; the first image has label {wrong.targets[0]}")
 
 # %% [markdown]
-# There is no error, but a network would learn to tell photographs from masks. `sources.load` pairs the files, and its
-# notes say what it took for what:
+# No error is raised. But a network would learn to distinguish photographs from masks, and it would be very good at it.
+#
+# The two files of a sample have the same name up to the suffix. So a dictionary can pair them:
+
+# %%
+masks_by_name = {path.stem: path for path in (folder / "masks").iterdir()}
+images = sorted((folder / "images").iterdir())
+pairs = [(path, masks_by_name[path.stem]) for path in images if path.stem in masks_by_name]
+print(
+    len(images), "images,", len(pairs), "of them with a mask; for example", *(path.name for path in pairs[0])
+)
+
+# %% [markdown]
+# `sources.load` pairs files in this way. It also finds the folders and suffixes, and its notes say how it understood your data.
+# Then one call packs each pair as one sample:
 
 # %%
 from smallfiles import formats, sources
@@ -84,7 +108,7 @@ if not packed.exists():  # finished output is never overwritten
 # <details>
 # <summary>Do your files have other names?</summary>
 #
-# Then say which file belongs to which image. `{stem}` is the name of the image without its suffix:
+# Then say where the mask of an image is. `{stem}` stands for the name of the image without its suffix:
 #
 # | | |
 # |---|---|
@@ -93,8 +117,8 @@ if not packed.exists():  # finished output is never overwritten
 #
 # </details>
 #
-# In the packed file each field is a column, and each sample is a row. `reader.read` gives the image of a row, and
-# `reader.blob("mask")` opens the second column:
+# In the packed file, each sample is a row, and each field is a column. `reader.read(row)` returns the image, and
+# `reader.blob("mask")` returns a reader for the column of the masks:
 
 # %%
 import io
@@ -107,7 +131,7 @@ masks = reader.blob("mask")
 
 
 def pair(index):
-    """Image and mask of a sample."""
+    """Return the image and the mask of a sample."""
     return (Picture.open(io.BytesIO(data.read(index))) for data in (reader, masks))
 
 
@@ -117,14 +141,14 @@ print(f"fields: {list(reader.fields)}")
 print(f"{reader.key(index)} has {image.size} pixels; the numbers in its mask: {np.unique(mask).tolist()}")
 
 # %% [markdown]
-# These numbers are classes, not brightness; here 0 is the background. Some masks hold several objects; we compare all.
+# The numbers in a mask are classes and not shades of grey. Here, 0 is the background. A mask may contain several objects.
 #
 # You can now solve task 1 of [exercise 13](../exercises/13_bring_your_own_data.ipynb).
 
 # %% [markdown] id="view" tags=["core"]
 # ## 2 · Give both the same view
 #
-# Training takes a random crop of each image. The mask must be cropped, too. A first try:
+# Training shows the network a random crop of each image. Then the mask must be cropped, too. Here is a first attempt:
 
 # %%
 from torchvision import tv_tensors
@@ -143,17 +167,17 @@ def apart(image, mask):
 
 
 # %% [markdown]
-# `crop` draws a new place at each call.
+# `crop` chooses a new random place whenever it is called.
 #
-# > **Predict.** By how much do object and mask then overlap in the median: 20, 60 or 90 %? (*Intersection over union*, IoU: the
-# > pixels in both, in percent of the pixels in either.)
+# > **Predict.** How well do object and mask overlap after such a crop? We measure it with the *intersection over union* (IoU).
+# > This is the number of pixels that are in both, in percent of the pixels that are in at least one of them.
 
 # %%
-guess = 60  # change me: percent
+guess = None  # your guess, percent: for example 60
 
 # %% [markdown]
-# **Your turn.** Correct `yours`. `crop` takes image and mask in one call, and crops both alike. It knows the mask by its
-# type, `tv_tensors.Mask`.
+# **Your turn.** Correct `yours`. `crop` also accepts an image and a mask in one call, and then it crops both at the same place. It
+# recognises the mask by its type, `tv_tensors.Mask`.
 
 
 # %%
@@ -162,7 +186,7 @@ def yours(image, mask):
 
 
 # %% [markdown]
-# The folded cell holds the answer, `together`, and draws all crops with the outlines of the masks:
+# The *folded* cell contains the answer, `together`. It draws a sample and its crops, with the outline of the mask.
 
 # %% jupyter={"source_hidden": true}
 import torch
@@ -183,33 +207,35 @@ for axes, (title, (picture, outline)) in zip(figure.subplots(1, len(panels)), pa
         axes.contour(np.asarray(outline) > 0, [0.5], colors=colour, linewidths=width)
     axes.set_title(title, fontsize=10)
     axes.axis("off")
-title = "Cropped apart, the mask leaves its object; cropped together, it stays"
+title = "Cropped separately, the mask misses its object; cropped in one call, it fits"
 figure.suptitle(title, x=0.01, ha="left", fontsize=11, fontweight="bold")
-show.figure(figure, alt=f"A sample with the outline of its mask, and its crops by `apart`, by your function and by `together`. {title}.")
+show.figure(
+    figure,
+    alt=f"A sample with the outline of its mask, and its crops by `apart`, by your function and by `together`. {title}.",
+)
 
 # %% [markdown]
-# With such a mask, a right answer of the network counts as wrong. No error is raised, because shapes and types are
-# right.
+# With a shifted mask, a correct prediction of the network is scored as wrong, and no error is raised.
 #
-# To measure the fault, give the mask twice, also as the image. Both crops should then be equal.
+# How can you measure the mistake? Pass the mask twice, once in the place of the image. Then both crops should be equal.
 
 
 # %%
 def overlap(crops, index):
-    """Intersection over union of the object in both crops, in percent; NaN where neither shows it."""
+    """Return the IoU of the object in both crops, in percent, or NaN if neither crop shows it."""
     mask = as_mask([*pair(index)][1])
     of_image, of_mask = (part > 0 for part in crops(mask, mask))
     return 100 * float((of_image & of_mask).sum() / (of_image | of_mask).sum())
 
 
 found = {f.__name__: [overlap(f, index) for index in range(100)] for f in (apart, yours, together)}
-title = f"Cropped apart, mask and object overlap by only {np.nanmedian(found['apart']):.0f}% (IoU)"
+title = f"Cropped separately, mask and object have an IoU of only {np.nanmedian(found['apart']):.0f}%"
 dots = f"masks ({found['apart'].count(0)} at 0% in apart)"
 figures.bars(found, title, x="IoU (%)", dots=dots, guess=guess, guess_of="apart")
 
 # %% [markdown]
-# A mask must also not be scaled like an image. Scaling mixes neighbours, but the mean of classes 1 and 3 is another
-# class, 2. So take the nearest pixel:
+# Resizing is a second trap. A resized image mixes neighbouring pixels. But the mean of class 1 and class 3 is 2, and this is
+# another class. So a mask must be resized with the nearest pixel:
 
 # %%
 for mode in ("NEAREST", "BILINEAR"):  # change me: add "BICUBIC"
@@ -217,10 +243,10 @@ for mode in ("NEAREST", "BILINEAR"):  # change me: add "BICUBIC"
     print(f"{mode.lower():9} classes {np.unique(scaled).tolist()}")
 
 # %% [markdown]
-# torchvision does so for every `tv_tensors.Mask`. For a plain picture, as here, you must say so.
+# torchvision does this for every `tv_tensors.Mask`. For an ordinary picture, as in this cell, you must ask for it.
 #
-# Our `make_loader` does both: `Mask(view)` gets the same random view as `Image(view)`, by the nearest pixel.
-# `target` is the label, here −1: none.
+# `make_loader` of the toolbox does both. `Mask(view)` gets the same random view as `Image(view)`, with the nearest pixel. (`target`
+# is the label. This data set has none, so it is −1.)
 
 # %%
 from smallfiles.images import RandomResizedCrop
@@ -234,8 +260,8 @@ batch = next(iter(make_loader(packed, LoaderConfig(batch=8), fields=fields)))
 # %% [markdown] id="table" tags=["core"]
 # ## 3 · Join a table
 #
-# The second set has the same images, and a table with a species and a weight in grams for each. The first sorted files
-# beside the first rows:
+# The second data set has the same images, and a table with the species and the weight of each. We look at the first files in sorted
+# order, and at the first rows of the table:
 
 # %%
 import csv
@@ -247,19 +273,26 @@ for row, name in zip(rows[:3], files):
     print(name, "|", *row.values())
 
 # %% [markdown]
-# > **Predict.** If `zip` pairs files and rows by position, how many of 200 images get their own row: about 1, 20 or 100?
+# > **Predict.** Many scripts pair files and rows by position, with `zip(files, rows)`. How many of the 200 images get their own
+# > row?
 
 # %%
-guess = 20  # change me: images with their own row
+guess = None  # your guess, images with their own row: for example 20
 
 # %%
 right = sum(row["filename"].endswith(name) for row, name in zip(rows, files))
-show.say(f"**{right} of {len(rows)}** images got their own row, and no error was raised; your guess was {guess}.")
+print(f"{right} of {len(rows)} images got their own row", "" if guess is None else f"(your guess: {guess})")
 
 # %% [markdown]
-# A shuffled list has on average one item at its place. So join *by name*.
-#
-# The weight is a second trap. Is it a label?
+# The table is in random order, and a shuffled list has on average one item in its old place. No error was raised. So join *by
+# name*:
+
+# %%
+row_of = {row["filename"]: row for row in rows}
+print(files[0], "has the row", *row_of[f"images/{files[0]}"].values())
+
+# %% [markdown]
+# `sources.load` joins by name, too. But which column is the label? The weight is a trap.
 
 # %%
 from smallfiles.errors import SmallfilesError
@@ -271,15 +304,15 @@ except SmallfilesError as error:
     show.error(error)
 
 # %% [markdown]
-# `weight` is refused, because 22.9 would become class 22.
+# The toolbox refuses the weight as a label. It would have to cut 22.9 to class 22.
 #
-# > **Predict.** Is a weight in whole grams refused, too?
+# > **Predict.** Suppose that somebody has rounded the weights to whole grams. Is this column refused, too?
 
 # %%
-guess = "refused"  # change me: refused or accepted
+guess = None  # your guess: "refused" or "accepted"
 
 # %% [markdown]
-# The folded cell rounds the weights, and loads them as labels:
+# The *folded* cell rounds the weights, and loads them as labels.
 
 # %% jupyter={"source_hidden": true}
 from collections import Counter
@@ -291,19 +324,22 @@ if not (rounded / "images").exists():
 grams = [f"{row['filename']},{float(row['weight']):.0f}" for row in rows]
 (rounded / "labels.csv").write_text("\n".join(["filename,weight", *grams]))
 try:
-    classes = Counter(sources.load(rounded / "labels.csv", columns="label=weight").manifest.targets.to_pylist())
+    classes = Counter(
+        sources.load(rounded / "labels.csv", columns="label=weight").manifest.targets.to_pylist()
+    )
     once = sum(count == 1 for count in classes.values())
-    told = f"accepted, as {len(classes)} classes, of which {once} have a single image"
+    result = f"accepted, as {len(classes)} classes, and {once} of these classes have a single image"
 except SmallfilesError:
-    told = "refused"
-show.say(f"In whole grams, weights are **{told}**; your guess was: {guess}.")
+    result = "refused"
+yours_was = "" if guess is None else f" Your guess was: {guess}."
+show.say(f"In whole grams, weights are **{result}**.{yours_was}")
 
 # %% [markdown]
-# Labels are whole numbers, too, so the type cannot warn you. What decides: are 22 and 23 more alike than 22 and 60?
-# Then it is a number, no class.
+# Labels are whole numbers as well, so the type of the column cannot warn you. Ask a question instead: are 22 and 23 more alike
+# than 22 and 60? If so, the column is a number and not a class.
 #
-# Without `columns`, `load` takes as the label the column with a usual name of a label, here `species`. Under any other
-# name, say `label=COLUMN`. Every other column stays a value:
+# Without `columns`, `load` uses the column whose name is usual for a label, here `species`. If yours has another name, write
+# `label=COLUMN`. All other columns become values:
 
 # %%
 weighed = setup.scratch / "weighed.arrow"
@@ -316,14 +352,14 @@ print(batch["weight"].dtype, batch["weight"].tolist(), "and labels", batch["targ
 # <details>
 # <summary>Types, and missing numbers</summary>
 #
-# Losses for classes want `int64`, so call `mask.long()` before them.
-# `make_loader` gives `float64` as Arrow stores it, so call `.float()` before the loss. A missing float comes as NaN.
-# Missing whole numbers are refused until you say what stands for them (`Value(missing=-1)`).
+# A loss for classes needs `int64`, so call `mask.long()` first. `make_loader` returns numbers as `float64`, as they are in the
+# Arrow file, so call `.float()` before the loss. A missing float becomes NaN. Missing whole numbers are refused until you say
+# which number stands for them (`Value(missing=-1)`).
 #
 # </details>
 #
-# If the join is right, larger objects of a species should weigh more. The masks of section 1 tell the sizes. The folded
-# cell draws both joins. The correlation is that of the logarithms of the blue dots:
+# How can you check a join? Find a relation that must hold. Larger animals of a species should weigh more, and the masks of section
+# 1 tell us the sizes. The *folded* cell draws both joins. The correlation is computed for the blue dots, from the logarithms.
 
 # %% jupyter={"source_hidden": true}
 from pathlib import Path
@@ -332,14 +368,25 @@ weight_of = {Path(row["filename"]).stem: float(row["weight"]) for row in rows}  
 placed = {Path(name).stem: float(row["weight"]) for name, row in zip(files, rows)}  # by position
 species = {Path(row["filename"]).stem: row["species"] for row in rows}
 shown = Counter(species.values()).most_common(1)[0][0]  # the species with the most images
-size = {Path(reader.key(i)).stem: np.bincount(np.asarray([*pair(i)][1]).ravel())[1:].max() for i in range(len(reader))}
+size = {
+    Path(reader.key(i)).stem: np.bincount(np.asarray([*pair(i)][1]).ravel())[1:].max()
+    for i in range(len(reader))
+}
 figure, fits = Figure(figsize=(7.2, 3.4), layout="constrained"), {}
-for axes, (how, weights) in zip(figure.subplots(1, 2, sharex=True, sharey=True), {"position": placed, "name": weight_of}.items()):
+for axes, (how, weights) in zip(
+    figure.subplots(1, 2, sharex=True, sharey=True), {"position": placed, "name": weight_of}.items()
+):
     for colour, label, own in (("0.7", "other species", False), ("#0072B2", shown, True)):
         names = [name for name in size if (species[name] == shown) == own]
         dots = [size[n] for n in names], [weights[n] for n in names]
         axes.plot(*dots, "o", ms=5, color=colour, mec="white", mew=0.5, label=label)
-    axes.set(xscale="log", xticks=(2_000, 10_000, 50_000), yscale="log", yticks=(3, 10, 30, 100), xlabel="size of the object (pixels)")
+    axes.set(
+        xscale="log",
+        xticks=(2_000, 10_000, 50_000),
+        yscale="log",
+        yticks=(3, 10, 30, 100),
+        xlabel="size of the object (pixels)",
+    )
     fits[how] = np.corrcoef(*np.log(dots))[0, 1]  # of the last ones, in blue
     axes.set_title(f"joined by {how}: correlation {fits[how]:.1f}", fontsize=10)
     for axis in (axes.xaxis, axes.yaxis):
@@ -352,8 +399,8 @@ figure.suptitle(title, x=0.01, ha="left", fontsize=11, fontweight="bold")
 show.figure(figure, alt=f"Two scatter plots of {len(size)} images, weight by pixels of the object. {title}.")
 
 # %% [markdown]
-# A score that comes next week needs no second packing. `annotate` joins it by name, in a small file beside the packed
-# one:
+# Perhaps a new column arrives next week, for example a score. You need not pack again. `annotate` joins the column by name, and
+# writes it to a small file beside the packed one:
 
 # %%
 from smallfiles.pack import annotate
@@ -372,15 +419,22 @@ print(f"{before:,} and {after:,} bytes; fields: {list(formats.open(weighed).fiel
 # %% [markdown] id="price" tags=["optional"]
 # ## 4 · Pay for the mask
 #
-# *Optional, 8 minutes.* First, a mask must be decoded. It has 1.5 kB and the image 118 kB, but equally many pixels.
-#
-# > **Predict.** How much more processor time does a sample take with its mask: 2, 20 or 60 %?
+# *Optional, 8 minutes.* A mask costs work twice: it must be decoded, and it must be read. First, the decoding:
 
 # %%
-guess = 20  # change me: percent more
+for name, data in {"image": reader.read(index), "mask": masks.read(index)}.items():
+    print(f"{name:5} {len(data):7,} bytes, {np.prod(Picture.open(io.BytesIO(data)).size):,} pixels")
 
 # %% [markdown]
-# The folded cell clocks nine rounds of batches without and with masks:
+# The mask has hardly any bytes, because PNG stores large areas of one class in a few bytes. But it has as many pixels as the image.
+#
+# > **Predict.** How much more processor time does a sample need with its mask?
+
+# %%
+guess = None  # your guess, percent more: for example 20
+
+# %% [markdown]
+# The *folded* cell measures nine rounds of batches without masks and with masks.
 
 # %% jupyter={"source_hidden": true}
 from itertools import islice
@@ -400,25 +454,23 @@ clocked(both)  # the first batches take longer
 rounds = [(clocked(alone), clocked(both)) for _ in range(9)]
 extra = [100 * (with_mask / without - 1) for without, with_mask in rounds]
 alone_ms = 10 * np.median(rounds, axis=0)[0]  # a round has 100 samples
+yours_was = "" if guess is None else f" Your guess was {guess} %."
 show.say(
-    f"The image alone takes {alone_ms:.1f} ms, and with its mask about **{round(np.median(extra), -1):.0f} % more** "
-    f"(in single rounds {min(extra):.0f} to {max(extra):.0f} %); your guess was {guess} %."
+    f"The image alone needs {alone_ms:.1f} ms. With its mask it is about **{round(np.median(extra), -1):.0f} % more** "
+    f"(in single rounds {min(extra):.0f} to {max(extra):.0f} %).{yours_was}"
 )
 
 # %% [markdown]
-# Few bytes do not mean little work. The PNG is decoded whole. Of the JPEG our loader makes only the crop's pixels
-# (with TurboJPEG 3), so the mask's share is larger. Plan more workers, or pack both no larger
-# than the network needs (`pack --resize 256`).
+# Few bytes can be much work. A PNG is always decoded as a whole. Of a JPEG, our loader decodes only the pixels of the crop (with
+# TurboJPEG 3), so the mask needs a large share of the time. Plan more workers, or pack images and masks no larger than the
+# network needs (`pack --resize 256`).
 #
-# Second, the file must be opened.
+# Second, the reading. We compare four ways to store a sample: as two files, as one file that contains both, as two blobs of a
+# packed file, and as one blob.
 #
-# > **Predict.** From the page cache, how many microseconds does the second file add to a sample?
-
-# %%
-guess = 10  # change me: µs for the second file
-
-# %% [markdown]
-# The folded cell writes image and mask also as one file, and packs these as one blob:
+# > **Predict.** How many files does each of the four ways open for one sample?
+#
+# The *folded* cell writes image and mask also into one file, and packs these files.
 
 # %% jupyter={"source_hidden": true}
 import os
@@ -437,14 +489,17 @@ one_blob = formats.open(out)
 
 
 def whole(path):
-    """The bytes of a file, read as in notebook 01."""
+    """Return the bytes of a file, read as in notebook 01."""
     descriptor = os.open(path, os.O_RDONLY)
-    found = os.read(descriptor, os.fstat(descriptor).st_size)
+    data = os.read(descriptor, os.fstat(descriptor).st_size)
     os.close(descriptor)
-    return found
+    return data
 
 
-# %%
+# %% [markdown]
+# The next *folded* cell reads a sample in each way, and counts the opened files with an audit hook, as in notebook 05.
+
+# %% jupyter={"source_hidden": true}
 tasks = {
     "2 files": lambda i: b"".join(map(whole, two_paths[i])),
     "1 file": lambda i: b"".join((whole(one_path[i]), b"")),  # copied as above
@@ -453,8 +508,19 @@ tasks = {
 }
 assert len({read(7) for read in tasks.values()}) == 1, "all four read the same bytes"
 
+opens = []
+sys.addaudithook(lambda event, about: opens.append(about) if event == "open" else None)
+for name, read in tasks.items():
+    opens.clear()
+    read(11)
+    print(f"{name:8} opens {len(opens)} files for a sample")
+
 # %% [markdown]
-# The folded cell draws what a second file adds in each round, and what a second blob adds:
+# Each file of a sample is one open, and on a parallel file system each open is a request to a server
+# ([01](01_count_the_cost_of_small_files.ipynb)). A packed file is opened once per worker, whatever a sample contains. A second blob
+# is a second read, unless it is stored beside the first one, as in shards.
+#
+# The *folded* cell measures what a second file and a second blob add if everything is already in memory.
 
 # %% jupyter={"source_hidden": true}
 from functools import partial
@@ -469,22 +535,19 @@ def read_all(read):
     return len([len(read(i)) for i in order])
 
 
-result = measure.compare({name: partial(read_all, read) for name, read in tasks.items()}, rounds=9, unit="samples")
+result = measure.compare(
+    {name: partial(read_all, read) for name, read in tasks.items()}, rounds=9, unit="samples"
+)
 spent = {name: 1e6 / np.array(result.rates_per_s(name)) for name in tasks}
 adds = {f"a second {one}": (spent[f"2 {one}s"] - spent[f"1 {one}"]).tolist() for one in ("file", "blob")}
-title = f"A second file adds about {np.median(adds['a second file']):.0f} µs to a sample"
-figures.bars(adds, title, x="microseconds that it adds to a sample", dots="rounds", note="page cache", guess=guess, guess_of="a second file")
-
-# %% [markdown]
-# A second file is a second open. On a parallel file system each open is a round trip to a server
-# ([01](01_count_the_cost_of_small_files.ipynb)), so it costs far more there. A second packed blob costs no open. But
-# from storage it is a second request, unless it lies beside the first, as in shards.
+title = f"Even in memory, a second file adds about {np.median(adds['a second file']):.0f} µs to a sample"
+figures.bars(adds, title, x="microseconds that it adds to a sample", dots="rounds", note="page cache")
 
 # %% [markdown] id="own" tags=["core"]
 # ## 5 · Try your own folder
 #
-# **Your turn.** Write the path of your folder, table or archive into this cell. Nothing is written there. Without one we
-# try a small delivery of trees (our shapes):
+# **Your turn.** Write the path of your folder, table or archive into this cell. It is only read. If you have none, the cell uses
+# a small delivery of images of trees, in truth our shapes:
 
 # %%
 import os
@@ -494,14 +557,14 @@ from helpers.delivery import delivered
 trees = delivered(setup.path("segmentation"), setup.scratch / "delivery", seed=1).folder
 own = os.environ.get("COURSE_DATA") or str(trees)  # change me: the path of your own folder or table
 columns = []  # change me if needed, as in section 1; several in a list
-for _, (at, _, names) in zip(range(8), os.walk(own)):  # at most eight folders
+for _, (at, _, names) in zip(range(8), os.walk(own)):  # show at most eight folders
     print(f"{os.path.relpath(at, own)}: {len(names)} files {sorted(names)[:2]}")
 
 # %% [markdown]
-# > **Predict.** How many samples will be found?
+# > **Predict.** How many samples does the toolbox find?
 
 # %%
-guess = 60  # change me: samples
+guess = None  # your guess, samples: for example 60
 
 # %%
 from smallfiles.pack import plan
@@ -510,27 +573,32 @@ from smallfiles.progress import bytes_text
 try:
     mine = sources.load(own, columns=columns)
     planned = plan(mine, setup.scratch / "mine.arrow", PackConfig())
-    print(f"{planned.samples:,} samples (guess: {guess}), {bytes_text(planned.payload_bytes)}")
+    print(
+        f"{planned.samples:,} samples, {bytes_text(planned.payload_bytes)}",
+        "" if guess is None else f"(your guess: {guess})",
+    )
     print(*mine.notes, sep="\n")
-    print(f"files and folders of these samples: {planned.inodes_now} now, {planned.inodes_then} packed")
+    print(f"these samples need {planned.inodes_now} files and folders now, and {planned.inodes_then} packed")
 except SmallfilesError as error:
     show.error(error)  # its next step says what to try
 
 # %% [markdown]
-# Check the samples, and what was left out: in our delivery five files without a partner, and the table (`.csv`
-# above). One of the 57 images is cut off, but the plan decodes none. [14](14_wrap_up.ipynb) repairs
-# all this. For any other layout write a table with columns of paths.
+# Read the notes. Which samples were found, and what was skipped? In our delivery, five files have no partner, and the table (`.csv`)
+# does not belong to a sample. One of the 57 images is truncated, but a plan does not decode images, so it cannot notice.
+# [Notebook 14](14_wrap_up.ipynb) repairs all of this.
+#
+# If your data has another layout, write a table with one row per sample and with columns of paths.
 
 # %% [markdown] id="exercise"
 # ## Exercise
 #
-# [Exercise 13](../exercises/13_bring_your_own_data.ipynb): pair masks with their images, join a table in another order,
-# and keep a float a float.
+# In [Exercise 13](../exercises/13_bring_your_own_data.ipynb), you pair masks with their images, join a table in another order, and
+# keep floats from becoming classes.
 
 # %% [markdown] id="cluster"
 # ## On the cluster
 #
-# A dry run, packing, pictures, and a training:
+# These commands make a dry run, pack, draw a sheet of pictures, and train:
 
 # %%
 from smallfiles.training import TrainConfig
@@ -543,53 +611,52 @@ show.say("\n".join(["```bash", *commands, "```"]))
 # %% [markdown] id="key-points"
 # ## Key points
 #
-# - A sample has fields: blobs (files) and values (columns), packed in one row.
-# - Read the notes of `load` and look at pictures before training; wrong pairs raise no error.
-# - Draw a random view once, and give it to image and mask. Scale masks by the nearest pixel.
-# - Join tables by name, never by order. A later column needs no second packing.
-# - A column of measurements is a value, no label, also when it is rounded to whole numbers.
-# - A mask has few bytes but must be decoded whole: plan CPU time for it. As a file it is a second open; as a packed blob
-#   it may be a second request.
+# - A sample has fields. Blobs come from files, and values come from tables. All fields of a sample are packed in one row.
+# - Wrong pairs raise no error. Read the notes of `load`, and look at pictures before you train.
+# - Choose a random view once, and apply it to image and mask. Resize masks with the nearest pixel.
+# - Join tables by name and never by position. A column that arrives later does not need a second packing.
+# - A column of measurements is a value and not a class, even if it contains whole numbers.
+# - A mask has few bytes, but it must be decoded as a whole. As a file it costs an open; as a packed blob it does not.
 
 # %% [markdown] id="quiz"
 # ## Check yourself
 #
-# **1.** Training on `images/` and `masks/` begins at 50 % accuracy and reaches 100 % after one epoch. Why? (a) The shapes
-# are easy. (b) Validation images are in the training set. (c) The folders are the classes.
+# **1.** Training on the folders `images/` and `masks/` begins with an accuracy of 50 %, and reaches 100 % after one epoch. Why?
+# (a) The shapes are easy. (b) Validation images are in the training set. (c) The folders became the classes.
 #
 # <details>
 # <summary>Answer</summary>
 #
-# **(c)**: `ImageFolder` took the two folders for two classes, and telling a photograph from a mask is easy. Look at
-# `dataset.classes`. (a) Of ten species, one in ten is right at first, not one in two. (b) raises the validation score,
-# not that of the training.
+# **(c)**. `ImageFolder` made a class of each folder, and it is easy to distinguish a photograph from a mask. Look at
+# `dataset.classes`. (a) With ten species, the accuracy would begin at 10 % and not at 50 %. (b) This improves the validation
+# score, and not the training score.
 #
 # </details>
 #
-# **2.** The validation score is far better than the training score in every epoch; validation uses a centre crop. What
-# do you look at first? (a) The learning rate. (b) Image and mask of a training batch. (c) The number of validation
-# images.
+# **2.** In every epoch, the validation score is far better than the training score. Validation uses a centre crop. What do you look
+# at first? (a) The learning rate. (b) Image and mask of a training batch. (c) The number of validation images.
 #
 # <details>
 # <summary>Answer</summary>
 #
-# **(b)**, drawn over each other. A centre crop is the same for both in any case; random crops are not, unless they are
-# drawn once for both. (a) is the same for both scores. (c) A small set may be easier by chance, but hardly by that much.
+# **(b)**. Draw them on top of each other. A centre crop is always the same for image and mask. A random crop is not, unless it
+# is chosen once for both. (a) The learning rate affects both scores. (c) A small validation set may be easier by chance, but
+# hardly by that much.
 #
 # </details>
 #
-# **3.** A column `age` holds 7.0, 8.0 and 12.5. What is it? (a) A class, it has three values. (b) A value, kept as
-# float. (c) A class after rounding.
+# **3.** A column `age` contains 7.0, 8.0 and 12.5. What is it? (a) A class with three values. (b) A value that stays a float. (c) A
+# class after rounding.
 #
 # <details>
 # <summary>Answer</summary>
 #
-# **(b)**, with a loss for numbers, such as `MSELoss`: it is measured and ordered. (a) A loss for classes does not know
-# that 7.0 is nearer to 8.0 than to 12.5, and 9.0 would be no class. (c) has the same faults.
+# **(b)**, with a loss for numbers such as `MSELoss`, because an age is measured and has an order. (a) A loss for classes does not
+# know that 7.0 is nearer to 8.0 than to 12.5, and there would be no class for 9.0. (c) Rounding does not change that.
 #
 # </details>
 
 # %% [markdown] id="next"
 # ## Next
 #
-# [14 · Wrap up](14_wrap_up.ipynb) puts all together.
+# [14 · Wrap up](14_wrap_up.ipynb) uses everything that you have learned.

@@ -3,8 +3,8 @@
 #
 # ★★☆ · 30 minutes · after [notebook 13](../notebooks/13_bring_your_own_data.ipynb)
 #
-# Three small functions that scripts for your own data contain, and that are easily wrong:
-# which mask belongs to which image, which row of a table to which file, and what a column is to the loss.
+# Most scripts for your own data need these three small functions, and all three are easy to get wrong. The first one finds the
+# mask of each image, the second one finds the row of each file, and the third one decides whether a column is a class or a number.
 
 # %% id="start"
 import sys
@@ -17,8 +17,8 @@ setup = start("ex13")
 # %% [markdown] id="pairs"
 # ## Task 1: masks
 #
-# The mask of `images/cat/01.jpg` is `masks/cat/01.png`. Both lists come in any order. Return `{image: mask}` for the
-# images that have a mask; leave out all others, on both sides:
+# The mask of `images/cat/01.jpg` is `masks/cat/01.png`. Both lists are in random order. Return `{image: mask}` for all images
+# that have a mask. Skip images without a mask and masks without an image:
 #
 # `pairs(images: list[str], masks: list[str]) -> dict[str, str]`
 
@@ -27,7 +27,7 @@ from pathlib import PurePosixPath
 
 
 def pairs(images: list[str], masks: list[str]) -> dict[str, str]:
-    """The mask of each image that has one."""
+    """Return the mask of each image that has a mask."""
     # --8<-- solution
     found = {}
     there = set(masks)
@@ -50,32 +50,32 @@ paired
 
 # %% [markdown] id="pairs-hints"
 # <details>
-# <summary>Hint 1: do not count on the order</summary>
+# <summary>Hint 1: do not rely on the order</summary>
 #
-# One missing mask moves all that follow. Compute the name of the mask from that of the image, and look it up.
+# A single missing mask shifts all masks behind it. Compute the name of the mask from the name of the image, and look it up.
 #
 # </details>
 #
 # <details>
 # <summary>Hint 2: parts of a path</summary>
 #
-# `PurePosixPath("images/cat/01.jpg").relative_to("images").with_suffix(".png")` is `cat/01.png`. Replacing text would
-# also change a folder that is called `old_images`.
+# `PurePosixPath("images/cat/01.jpg").relative_to("images").with_suffix(".png")` is `cat/01.png`. If you replace
+# text instead, you also change a folder that is called `old_images`.
 #
 # </details>
 
 # %% [markdown] id="join"
 # ## Task 2: a table
 #
-# `rows` are those of a CSV file, each with a `filename`, in any order. Return the values of column `name` in the order
-# of `paths`, and `None` for a path without a row. Two rows with different values for one file are a `ValueError`:
+# `rows` are the rows of a CSV file in any order, and each has a `filename`. Return the values of the column `name` in the order of
+# `paths`, with `None` for a path without a row. If two rows have different values for the same file, raise `ValueError`:
 #
 # `joined(paths: list[str], rows: list[dict], name: str) -> list`
 
 
 # %% id="join-answer"
 def joined(paths: list[str], rows: list[dict], name: str) -> list:
-    """The value of each path."""
+    """Return the value of each path."""
     # --8<-- solution
     values = {}
     for row in rows:
@@ -96,22 +96,22 @@ ordered
 # <details>
 # <summary>Hint 1: by name</summary>
 #
-# Make a dict from file name to value first; then look up each path.
+# First make a dict from file name to value. Then look up each path.
 #
 # </details>
 #
 # <details>
 # <summary>Hint 2: rows that contradict each other</summary>
 #
-# A dict silently keeps only the last value. `values.setdefault(path, value)` returns the first.
+# A dict keeps only the last value, and reports nothing. `values.setdefault(path, value)` keeps and returns the first value.
 #
 # </details>
 
 # %% [markdown] id="target"
 # ## Task 3: a class or a number
 #
-# Make the tensor that a loss takes. Texts are classes: int64, numbered from 0 in sorted order. Whole numbers (`int`)
-# are classes already: int64, unchanged. Floats are values: float32, also if all of them are whole, and NaN for `None`:
+# Return the tensor that a loss needs. Texts are classes: number them from 0 in sorted order (int64). Whole numbers (`int`) are
+# classes already (int64, unchanged). Floats are values (float32), even if all of them are whole, and `None` becomes NaN:
 #
 # `target(column: list) -> torch.Tensor`
 
@@ -120,7 +120,7 @@ import torch
 
 
 def target(column: list) -> torch.Tensor:
-    """Classes as int64, values as float32."""
+    """Return classes as int64 and values as float32."""
     # --8<-- solution
     if any(isinstance(value, float) for value in column):
         return torch.tensor([float("nan") if value is None else value for value in column], dtype=torch.float32)
@@ -141,22 +141,23 @@ typed
 # <details>
 # <summary>Hint 1: what decides</summary>
 #
-# Here the type decides: 2.0 is measured, 2 a class. Of a count or an age only you know: make it float.
+# In this exercise the type decides: 2.0 was measured, and 2 is a class. For a count or an age, the type cannot tell, and you must
+# decide. Make it a float if it is a number.
 #
 # </details>
 #
 # <details>
 # <summary>Hint 2: numbers of classes</summary>
 #
-# `enumerate(sorted(set(column)))`. A set alone has another order in each process.
+# Use `enumerate(sorted(set(column)))`. A set that is not sorted has another order in each process.
 #
 # </details>
 
 # %% [markdown] id="use"
 # ## With the sets on this disk
 #
-# When all checks have passed, your functions read the two sets of the notebook, and their results are compared with
-# those of `smallfiles.sources`. Which type will the weights have?
+# When all checks have passed, the next cell applies your functions to the two data sets of the notebook, and compares the results
+# with those of `smallfiles.sources`. Which type will the weights have?
 
 # %% id="compare"
 import csv
@@ -169,7 +170,7 @@ def listed(folder, part):
 
 
 if not (paired and ordered and typed):
-    show.say("Solve all tasks first; then this cell uses your functions.")
+    show.say("Solve all tasks first. Then this cell uses your functions.")
 else:
     folder, table = setup.path("segmentation"), setup.path("table") / "labels.csv"
     ours = sources.load(folder).manifest
@@ -184,20 +185,20 @@ else:
     # --8<-- stub
     # weights = target(weight)  # change me, if they get the wrong type
     # --8<-- end
-    show.say(f"Pairs as `smallfiles` finds them: **{same}**. Labels as `smallfiles` numbers them: **{right}**.")
+    show.say(f"Same pairs as `smallfiles`: **{same}**. Same labels as `smallfiles`: **{right}**.")
     show.say(f"The first weight, {weight[0]} g, became **{weights[0]:g}** (`{weights.dtype}`).")
 
 # %% [markdown] id="meaning"
-# A CSV file holds only text, and texts are classes: a correct `target` makes classes of grams, without an error.
-# `target([float(text) for text in weight])` is your decision. The toolbox decides once for the whole column, and writes
-# down what it decided.
+# A CSV file contains only text, and texts are classes. So a correct `target` turns grams into classes, without an error. You must
+# decide that they are numbers: `target([float(text) for text in weight])`. The toolbox decides once for a whole column, and
+# records its decision in the packed file.
 
 # %% [markdown] id="own"
 # ## On your own folder
 #
-# Do you have images with masks? Write their folder into the cell; change the two patterns, and the rule in `pairs`, if
-# your files have other names. Nobody knows the right pairs of your data, so the check looks at what each pair shows by
-# itself: no mask belongs to two images, and each has the size of its image.
+# Do you have images with masks? Write the path of their folder into the cell. If your files have other names, change the two
+# patterns and the rule in `pairs`. The check does not know the right pairs of your data. It can only test that no mask belongs to
+# two images, and that each mask has the size of its image.
 
 # %% id="own-folder"
 import os
@@ -214,5 +215,5 @@ if own and paired:
     mine = {folder / image: folder / mask for image, mask in pairs(*names).items()}
     seen = check.own_pairs(mine, folder)
 else:
-    show.say("Solve task 1, and write a path into the cell above; then this cell looks at your pairs.")
+    show.say("Solve task 1, and write a path into the cell above. Then this cell checks your pairs.")
 seen

@@ -37,7 +37,7 @@ WRONG_PAIRS = [
     (by_stem, "1.jpg is in two folders"),
     (replaced, "change only the first folder and the suffix"),
     (lambda i, m: list(by_parts(i, m).items()), "return a dict"),
-    (lambda i, m: {PurePosixPath(k): v for k, v in by_parts(i, m).items()}, "the lists hold texts"),
+    (lambda i, m: {PurePosixPath(k): v for k, v in by_parts(i, m).items()}, "the lists contain texts"),
     (lambda i, m: {a: m[0] for a in i if m}, "does not belong to it"),
     (lambda i, m: {a: next((b for b in m if stem(a) == stem(b)), "") for a in i}, "does not belong to it"),
     (lambda i, m: by_stem(i, m[::-1]), "1.jpg is in two folders"),
@@ -55,7 +55,7 @@ def test_pairs_of_ones_own_are_judged_by_what_they_show(tmp_path):
         ({}, "no mask was found"),
         ({one: first, two: first}, "a mask belongs to one image"),
         ({one: second, two: first}, "a mask of another size"),
-        ({one: tmp_path / "3.png"}, "the file is not there"),
+        ({one: tmp_path / "3.png"}, "the file does not exist"),
     ):
         assert_told(ex13.own_pairs(wrong, tmp_path), told)
 
@@ -139,19 +139,19 @@ def whole(values):
 WRONG_TARGETS = [
     (lambda v: right_target(v, floats=lambda f: torch.tensor([int(x or 0) for x in f])), "would cut 36.99"),
     (lambda v: right_target(v, floats=lambda f: numbered([x or 0.0 for x in f])), "numbered like classes"),
-    (lambda v: right_target(v, floats=whole), "whole values by chance"),
+    (lambda v: right_target(v, floats=whole), "whole by chance"),
     (lambda v: right_target(v, floats=lambda f: as_floats(f).double()), "int64 for classes and float32"),
     (lambda v: right_target(v, floats=lambda f: torch.tensor([x or 0.0 for x in f])), "missing value: NaN"),
-    (lambda v: right_target(v, floats=torch.tensor), "None is no number"),
+    (lambda v: right_target(v, floats=torch.tensor), "None is not a number"),
     (lambda v: right_target(v, texts=lambda t: numbered(t, lambda s: sorted(s)[::-1])), "cat is 0"),
     (lambda v: right_target(v, texts=lambda t: torch.tensor([seen(t).index(x) for x in t])), "cat is 0"),
     (lambda v: right_target(v, texts=lambda t: numbered(t).float()), "classes are int64"),
-    (lambda v: right_target(v, texts=lambda t: torch.tensor([int(x) for x in t])), "a text is no number"),
+    (lambda v: right_target(v, texts=lambda t: torch.tensor([int(x) for x in t])), "a text is not a number"),
     (lambda v: right_target(v) if isinstance(v[0], str | float) else numbered(v), "7 stays 7"),
     (lambda v: right_target(v).tolist(), "return one tensor"),
     (
         lambda v: torch.tensor([int(x) for x in v]) if isinstance(v[0], int) else right_target(v),
-        "one float makes",
+        "if one element is a float",
     ),
 ]
 TestTarget = judged(ex13.target, WRONG_TARGETS, [right_target])
