@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
@@ -40,6 +40,7 @@ _DECODED = 60
 _SMALLEST_SHARD, _LARGEST_SHARD = 64 << 20, 1 << 30
 _SHARDS_PER_WORKER = 4
 _USUAL = SourceOptions()
+_FULL = 0.9  # share of a quota of files from which on it is nearly full
 _SPARE = 0.25  # of the node's memory, for the training itself
 
 
@@ -60,6 +61,7 @@ class Measured:
         local_bytes: Most that fits into one node-local place.
         stripes: Storage targets of a new file there, on Lustre; 0 if that is not known.
         cache_bytes: Memory that the training leaves to the page cache.
+        files_share: Used share of the quota of files; 0 without one.
     """
 
     samples: int
@@ -74,6 +76,7 @@ class Measured:
     local_bytes: int
     stripes: int = 0
     cache_bytes: int = 0
+    files_share: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -122,14 +125,18 @@ def measure_folder(folder: Path, options: SourceOptions = _USUAL) -> Measured:
         with contextlib.suppress(SmallfilesError, OSError):  # then it is warm, which the times tell
             drop(Path(root) / name for name in names)
     half = len(names) // 2 or 1
-    alone = list(_within(_SECONDS, (_timed_read(source, name, buffer) for name in names[:half])))
+    alone, until = list[float](), perf_counter() + _SECONDS
+    while len(alone) < half and perf_counter() < until:
+        began = perf_counter()
+        source.store.read_into(names[len(alone)], buffer)
+        alone.append(perf_counter() - began)
     began, rest = perf_counter(), names[half : half + len(alone)] or names[:1]
     with ReadingPool(_IN_FLIGHT) as pool:
         list(pool.map(lambda name: source.store.read_into(name, memoryview(bytearray(len(buffer)))), rest))
     together_s = (perf_counter() - began) / len(rest)
     found = machine.filesystem(folder)
     places = [node_local(path) for _, path in named_directories() if problem_of(path) is None]
-    memory = int(machine.memory_limit_bytes() * (1 - _SPARE))
+    memory, limits = int(machine.memory_limit_bytes() * (1 - _SPARE)), machine.quota(folder)
     return Measured(
         samples=len(there),
         sample_bytes=int(np.mean(sample_bytes)),
@@ -145,6 +152,7 @@ def measure_folder(folder: Path, options: SourceOptions = _USUAL) -> Measured:
         ),
         stripes=max(0, striping.count) if (striping := machine.striping(folder)) is not None else 0,
         cache_bytes=memory,
+        files_share=limits.used_files / limits.limit_files if limits and limits.limit_files else 0.0,
     )
 
 
@@ -155,20 +163,6 @@ def _with_files(manifest: Manifest) -> npt.NDArray[np.intp]:
         if len(known):
             return known
     return np.arange(len(manifest))
-
-
-def _within(seconds: float, times: Iterator[float]) -> Iterator[float]:
-    until = perf_counter() + seconds
-    for each in times:
-        yield each
-        if perf_counter() > until:
-            return
-
-
-def _timed_read(source: sources.Source, name: str, buffer: memoryview) -> float:
-    began = perf_counter()
-    source.store.read_into(name, buffer)
-    return perf_counter() - began
 
 
 def _decode_s(source: sources.Source, names: Sequence[str], buffer: memoryview) -> float:
@@ -233,7 +227,9 @@ def advise(
         name: (each.first_epoch_s + (plan.epochs - 1) * each.epoch_s) / 3600
         for name, each in forecasts.items()
     }
-    best = min(hours, key=lambda name: (round(hours[name] / min(hours.values()), 1), _SIMPLEST.index(name)))
+    known = (found.cold or not found.shared) and (plan.nodes == 1 or plan.metadata_ops_s is not None)
+    order = ("files", *_SIMPLEST) if known and found.files_share < _FULL else _SIMPLEST
+    best = min(hours, key=lambda name: (round(hours[name] / min(hours.values()), 1), order.index(name)))
     shard_bytes = _shard_bytes(everything, plan.nodes * plan.gpus * workers) if best == "shards" else 0
     commands = _commands(best, data, options, shard_bytes, plan, workers)
     if 0 < found.stripes < wanted_stripes and best not in ("files", "shards"):
@@ -312,7 +308,8 @@ def _probed(found: dict[str, Record]) -> Storage:
 
 
 _SIMPLEST = ("packed", "staged", "broadcast", "shards", "files")
-"""Of two ways that take equally long, the first is advised: one file is easier to keep than many."""
+"""Of ways that take equally long, the first is advised. Files are left as they are, which is no work, if they
+were measured cold, and if all that the servers must do is known."""
 
 
 def _shard_bytes(everything: int, readers: int) -> int:
@@ -324,20 +321,19 @@ def _shard_bytes(everything: int, readers: int) -> int:
 def _commands(
     best: str, data: str, options: SourceOptions, shard_bytes: int, plan: TrainingPlan, workers: int
 ) -> tuple[str, ...]:
-    path = Path(data).absolute()
-    name = path.stem or "data"  # of a packed file too
+    name = Path(data).absolute().stem or "data"  # of a packed file too
     out = shlex.quote(f"{name}.tars" if best == "shards" else f"{name}.arrow")
-    more = f" -O max_bytes={shard_bytes}" if shard_bytes else ""
-    order = " --order stream" if best == "shards" else ""
+    more, order = (f" -O max_bytes={shard_bytes}", " --order stream") if shard_bytes else ("", "")
     flags = "".join(f" {word}" for word in map(shlex.quote, words(options)))
-    lines = [f"smallfiles pack {shlex.quote(data)} {out}{more}{flags}"]
-    if best in ("staged", "broadcast"):
-        how, when = (
-            ("", "per node, in the job") if best == "staged" else (" --broadcast", "in the job script")
-        )
-        lines.append(f"smallfiles stage {out}{how}   # once {when}")
-    lines += [f"smallfiles train {out} --batch {plan.batch} --workers {workers}{order}"]
-    return tuple(lines) if best != "files" else (f"smallfiles train {out}   # after packing: {lines[0]}",)
+    lines = {
+        "pack": f"smallfiles pack {shlex.quote(data)} {out}{more}{flags}",
+        "staged": f"smallfiles stage {out}   # once per node, in the job",
+        "broadcast": f"smallfiles stage --broadcast {out}   # once in the job script",
+        "files": "smallfiles profile -- python train.py   # says whether loading limits your training",
+        "train": f"smallfiles train {out} --batch {plan.batch} --workers {workers}{order}",
+    }
+    wanted = ("files",) if best == "files" else ("pack", best, "train")
+    return tuple(lines[each] for each in wanted if each in lines)
 
 
 def _reasons(found: Measured, plan: TrainingPlan) -> tuple[str, ...]:

@@ -16,7 +16,7 @@ from smallfiles.progress import bytes_text, plural
 from smallfiles.scaling.config import BROADCAST, WAYS, Storage, TrainingPlan, Work, ways_of
 
 if TYPE_CHECKING:
-    from smallfiles.advise import Advice
+    from smallfiles.advise import Advice, Measured
     from smallfiles.measure import Record
     from smallfiles.scaling import Forecast
 
@@ -143,10 +143,10 @@ def run_advise(arguments: argparse.Namespace) -> int:
     advice = advise(found, plan, str(arguments.dir), options, _records(arguments))
     totals = {"samples": found.samples, "bytes": found.samples * found.sample_bytes}
     record = {**totals, "measured": asdict(found), "advice": asdict(advice)}
-    return report(arguments, record, *_advised(advice, plan.epochs))
+    return report(arguments, record, *_advised(advice, plan, found))
 
 
-def _advised(advice: Advice, epochs: int) -> Iterator[str]:
+def _advised(advice: Advice, plan: TrainingPlan, found: Measured) -> Iterator[str]:
     from smallfiles.measure.table import aligned
 
     rows = [
@@ -160,6 +160,26 @@ def _advised(advice: Advice, epochs: int) -> Iterator[str]:
         for name, each in advice.forecasts.items()
     ]
     yield from (*advice.reasons, "")
-    yield aligned(("way", "an epoch", "GPUs wait", f"{epochs} epochs", "limit"), rows)
-    yield f"\n{advice.way}, with {plural(advice.workers, 'worker')} per GPU:"
+    yield aligned(("way", "an epoch", "GPUs wait", f"{plan.epochs} epochs", "limit"), rows)
+    if advice.way == "files":
+        yield from _leave(advice.forecasts["files"].epoch_s, plan, found)
+    else:
+        yield f"\n{advice.way}, with {plural(advice.workers, 'worker')} per GPU:"
     yield from (f"  {command}" for command in advice.commands)
+
+
+def _leave(epoch_s: float, plan: TrainingPlan, found: Measured) -> Iterator[str]:
+    """Say why plain files may stay, with the numbers that this depends on."""
+    rate, capacity = found.samples / epoch_s, plan.metadata_ops_s or Storage.metadata_ops_s
+    quota = (
+        f"{found.files_share:.0%} of your quota of files is used"
+        if found.files_share
+        else "no quota was found"
+    )
+    yield f"\nLeave the {found.samples:,} files as they are ({quota}): packing them saves no time here."
+    yield f"{plural(plan.epochs, 'epoch')} on {plural(plan.nodes, 'node')} read {rate:,.0f} files per second."
+    yield f"One node can read {1 / found.together_s:,.0f}, and one file takes {1e3 * found.alone_s:.2g} ms."
+    if found.shared:
+        operations = f"{WAYS['files'].operations * rate:,.0f} of the {capacity:,.0f} operations per second"
+        yield f"This is {operations} that the metadata servers can do."
+    yield "Ask again before you train on more nodes, or on another file system. Until then:"

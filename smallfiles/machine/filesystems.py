@@ -48,7 +48,8 @@ class FileSystem:
     """A file system as seen from one path.
 
     Args:
-        kind: Type as the kernel names it (`lustre`, `ext4`, `tmpfs`), or `unknown`.
+        kind: Type as the kernel names it (`lustre`, `ext4`, `tmpfs`), or `unknown`; `fuse.NAME` where a
+            program named so reads from servers.
         shared: Whether its files are on servers, so that each open is a network request.
         block_bytes: Unit of allocation: the minimum cost of a file.
         total_bytes: Size.
@@ -91,6 +92,8 @@ def filesystem(path: Path, table: Path = Path("/proc/self/mountinfo")) -> FileSy
         raise of_system(error, f"the file system of {path} cannot be examined ({error.strerror})") from error
     mount = mount_of(str(real), read_mounts(table))  # read after statvfs, which triggers automounts
     kind, source = (mount.kind, mount.source) if mount else ("unknown", "")
+    if kind == "fuse" and _is_shared(kind, source):  # MooseFS and others put their name in the source only
+        kind = f"fuse.{source.partition('#')[0]}"
     return FileSystem(
         kind=kind,
         shared=_is_shared(kind, source),
@@ -126,8 +129,5 @@ def existing(path: Path) -> Path:
 
 
 def _is_shared(kind: str, source: str) -> bool:
-    if kind in SHARED_KINDS:
-        return True
-    if kind == "fuse":  # some programs put their name in the source only
-        return source.partition("#")[0] in SHARED_FUSE_KINDS
-    return kind.removeprefix("fuse.") in SHARED_FUSE_KINDS and kind.startswith("fuse.")
+    program = source.partition("#")[0] if kind == "fuse" else kind.removeprefix("fuse.")
+    return kind in SHARED_KINDS or (kind.startswith("fuse") and program in SHARED_FUSE_KINDS)

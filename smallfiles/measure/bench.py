@@ -89,8 +89,11 @@ def one_set(targets: Sequence[Target]) -> list[Target]:
 
 
 def medians(outcomes: Sequence[Outcome]) -> dict[str, Any]:
-    """The median of each extra fact over the runs."""
-    return {name: median(each.extra[name] for each in outcomes) for name in outcomes[0].extra}
+    """The median of each extra fact over the runs; texts are equal in all of them."""
+    return {
+        name: found if isinstance(found, str) else median(each.extra[name] for each in outcomes)
+        for name, found in outcomes[0].extra.items()
+    }
 
 
 class Bench:

@@ -36,17 +36,17 @@ KINDS = {
     "opens": "opens",
     "metadata": "metadata requests",
     "reads": "reads",
-    "bytes": "bytes read",
-    "fetched": "bytes from disks",
+    "bytes": "bytes",
 }
-"""What may be counted. `metadata` is everything except reads and writes, so look-ups and opens are in it."""
+"""What is shown. `metadata` is everything except reads and writes, so look-ups and opens are in it."""
 CALLS = "system calls, not requests"
+PER_1000, COUNTED_BY = "_per_1000", "requests_counted_by"
+"""In the `extra` of a record: the end of the names of counts per 1,000 samples, and who counted."""
 _OF_LUSTRE = "the Lustre client (calls of programs, and requests to the metadata servers)"
 _LUSTRE = ("/proc/fs/lustre", "/sys/kernel/debug/lustre")
 _IO = {"rchar:": "bytes", "syscr:": "reads", "read_bytes:": "fetched"}
-_watched: dict[
-    int, tuple[str, list[str]]
-] = {}  # below which path opens are counted ("": all), and the opened paths
+_watched: dict[int, tuple[str, list[str]]] = {}
+"""Of each block the path below which opens are counted (empty for all), and the opened paths."""
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,8 @@ class Requests:
         source: Whose counters they are.
         of_node: Whether the requests of other programs of this node are counted, too.
         unit: What is counted: `requests`, or `CALLS`.
-        counts: The number for each of `KINDS` that the source counts.
+        counts: The number for each of `KINDS` that the source counts. For system calls, `fetched` is the
+            number of bytes that came from disks.
     """
 
     source: str

@@ -171,7 +171,9 @@ def throughput(*groups: Sequence[Record], reference: str | None = None) -> Figur
             axes = panel.subplots()
             runs = {each.name: each.rates_per_s for each in group}
             median_bars(axes, runs, [colours[name] for name in runs])
-            axes.set_xlabel(_axis_label(reference_of(group, reference)))
+            base = reference_of(group, reference)
+            where = f"{base.filesystem}, {base.workers} process{'es' if base.workers > 1 else ''}"
+            axes.set_xlabel(f"samples per second (bar: median, dots: {base.repeats} runs; {where})")
     return figure
 
 
@@ -204,7 +206,7 @@ def finding(records: Sequence[Record], reference: str | None = None) -> str:
     check_comparable(records)
     base = reference_of(records, reference)
     others = [record for record in records if record is not base]
-    head = _headline(base)
+    head = base.what[:1].upper() + base.what[1:] + f", {base.cache} cache" * base.what.endswith("reads")
     if not others:
         return f"{head}: {base.name} reaches {base.spread.median:,.0f} samples/s"
     best = max(others, key=lambda record: record.spread.median)
@@ -292,18 +294,6 @@ def median_line(axes: Axes, name: str, runs: Mapping[float, Sequence[float]], nu
     shown = marker if len(runs) <= _MANY_POINTS else ""
     medians = [median(values) for values in runs.values()]
     axes.plot(list(runs), medians, ls=style, marker=shown, ms=5.5, lw=1.7, color=colour, label=name)
-
-
-def _axis_label(record: Record) -> str:
-    return (
-        f"samples per second (bar: median, dots: {record.repeats} runs; {record.filesystem}, "
-        f"{record.workers} process{'es' if record.workers > 1 else ''})"
-    )
-
-
-def _headline(record: Record) -> str:
-    what = record.what[:1].upper() + record.what[1:]
-    return f"{what}, {record.cache} cache" if record.what.endswith("reads") else what
 
 
 def _factor_text(factors: Sequence[float]) -> str:

@@ -26,6 +26,7 @@ from smallfiles.errors import ResourceError, UsageError
 from smallfiles.measure import cache as page_cache
 from smallfiles.measure.bench import Bench, Target, one_set
 from smallfiles.measure.config import BenchConfig, Cache, ReadOrder
+from smallfiles.measure.counting import COUNTED_BY, PER_1000, requests
 from smallfiles.measure.protocol import Case, Outcome, long_enough
 from smallfiles.measure.record import Result
 from smallfiles.samples import Buffer
@@ -143,14 +144,20 @@ def _files(target: Target, indices: list[int]) -> list[Path]:
 
 
 def _read_all(target: Target, indices: list[int], sums: dict[str, int]) -> Outcome:
-    """One pass with a new reader; opening is timed separately, and the hashes are summed up."""
-    began = perf_counter()
-    with closing(formats.open(target.path, target.format)) as reader:
+    """One pass with a new reader; opening is timed and counted separately, and the hashes are summed up."""
+    with requests(target.path) as opening:
+        began = perf_counter()
+        reader = formats.open(target.path, target.format)
         reader.size(indices[0])  # opens, since readers open late
-        opened = perf_counter()
+        open_s = perf_counter() - began
+    with closing(reader), requests(target.path) as asked:
+        began = perf_counter()
         read_bytes, sums[target.name] = hashed(reader.read, indices)
-        ended = perf_counter()
-    return Outcome(len(indices), read_bytes, ended - opened, {"open_s": opened - began})
+        seconds = perf_counter() - began
+    per_1000 = {f"{kind}{PER_1000}": count for kind, count in asked.per_1000(len(indices)).items()}
+    to_open = {f"{kind}_to_open": count for kind, count in opening.counts.items()}
+    more = {"open_s": open_s, **per_1000, **to_open, COUNTED_BY: asked.about}
+    return Outcome(len(indices), read_bytes, seconds, more)
 
 
 def hashed(read: Callable[[int], Buffer], indices: Iterable[int]) -> tuple[int, int]:

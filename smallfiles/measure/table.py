@@ -15,13 +15,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import repeat
 
 from smallfiles.measure.config import BUSY, MODES
+from smallfiles.measure.counting import COUNTED_BY, KINDS, PER_1000
 from smallfiles.measure.record import Failed, Record, ratio
 from smallfiles.progress import bytes_text
 
 STAGES = "where a batch's time goes"
 _STAGES = ("read", "decode", "augment", "collate", "transfer", "device")
+_ASKED = ("lookups", "opens", "metadata", "reads")
 _FEWEST_PARTS = ("threads", "processes", "ring")
 _HEADER = ("name", "samples/s", "quartiles", "bytes/s", "× {}")  # noqa: RUF001 - the multiplication sign is meant
 
@@ -77,12 +80,14 @@ def reference_of(records: Sequence[Record], name: str | None) -> Record:
 
 def _table(records: Sequence[Record], reference: Record) -> str:
     header = [column.format(reference.name) for column in _HEADER]
-    has_memory = any("peak_above_interpreter_bytes" in record.extra for record in records)
-    has_cpu = any("cpu_s" in record.extra for record in records)
+    more = [_more(record) for record in records]
+    titles = list(dict.fromkeys(title for cells in more for title in cells))
     rows = [
-        _row(record, reference) + _cpu(record) * has_cpu + _memory(record) * has_memory for record in records
+        [*_row(record, reference), *map(cells.get, titles, repeat(""))]
+        for record, cells in zip(records, more, strict=True)
     ]
-    return aligned(header + ["processor"] * has_cpu + ["peak memory"] * has_memory, rows)
+    about = records[0].extra.get(COUNTED_BY)
+    return aligned([*header, *titles], rows) + f"\nper 1,000 samples: {about}" * bool(about)
 
 
 def _row(record: Record, reference: Record) -> list[str]:
@@ -108,14 +113,15 @@ def times(record: Record, reference: Record) -> str:
     return f"{found.median:.2f}" if found.median < 10 else f"{found.median:.0f}"
 
 
-def _cpu(record: Record) -> list[str]:
-    """Processor time per sample, over all threads, which does not depend on the number of samples."""
-    each_us = 1e6 * record.extra.get("cpu_s", 0) / max(record.samples, 1)
-    return [f"{each_us:,.0f} µs/sample"]
-
-
-def _memory(record: Record) -> list[str]:
-    return [bytes_text(record.extra.get("peak_above_interpreter_bytes", 0))]
+def _more(record: Record) -> dict[str, str]:
+    """Return the columns that only some topics have."""
+    cells, extra = dict[str, str](), record.extra
+    if "cpu_s" in extra:  # over all threads; per sample, so that it does not depend on their number
+        cells["processor"] = f"{1e6 * extra['cpu_s'] / max(record.samples, 1):,.0f} µs/sample"
+    if "peak_above_interpreter_bytes" in extra:
+        cells["peak memory"] = bytes_text(extra["peak_above_interpreter_bytes"])
+    asked = {kind: extra[f"{kind}{PER_1000}"] for kind in _ASKED if f"{kind}{PER_1000}" in extra}
+    return cells | {f"{KINDS[kind]}\nper 1,000": f"{count:,.0f}" for kind, count in asked.items()}
 
 
 @dataclass(frozen=True)

@@ -40,7 +40,7 @@ from smallfiles.measure.methods import listed, methods
 from smallfiles.measure.protocol import Case, Outcome, interleaved
 from smallfiles.measure.record import Failed, Record, Spread, load, ratio, save
 from smallfiles.measure.scratch import PACKED
-from smallfiles.measure.table import times
+from smallfiles.measure.table import rendered, times
 from smallfiles.pack import PackConfig, pack
 
 METHODS = methods(OTHERS["pack"])
@@ -125,6 +125,18 @@ def test_a_method_that_fails_is_a_line_of_the_packing_table(tiny_folder, tmp_pat
     assert "ImportError: libmagic is missing" in why.pop("webdataset")
     assert sorted(why) == ["no such format, bare", "no such format, hashed and verified"]
     assert all("no such format" in text for text in why.values()) and list(memory.iterdir()) == []
+
+
+def test_reads_are_recorded_and_printed_with_what_they_ask_of_the_storage(packed):
+    config = BenchConfig(repeats=2, orders=("random",), caches=("warm",), count=10)
+    result = bench_reads(packed[:2], config)
+    files, arrow = (record.extra for record in result.records)
+    assert files["opens_per_1000"] == 1000 and arrow["opens_per_1000"] == 0
+    assert arrow["opens_to_open"] >= 1 and "system calls, not requests" in files["requests_counted_by"]
+    shown = rendered(result.records)
+    head, names, _, line, *_, about = shown.splitlines()[1:]
+    assert "opens" in head and "per 1,000" in names and line.split()[-2] == "1,000"
+    assert about.startswith("per 1,000 samples: system calls, not requests; counted by Python")
 
 
 def test_a_file_that_cannot_be_read_is_a_line_and_the_others_are_measured(packed, tmp_path):

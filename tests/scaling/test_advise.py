@@ -100,11 +100,45 @@ def test_a_worker_alone_needs_the_time_that_a_file_took(alone_s, ops):
 def test_a_broadcast_is_weighed_for_many_nodes_and_not_for_one():
     small = dataclasses.replace(IMAGENET, samples=10_000, alone_s=0.0001)
     found = advise(small, TrainingPlan(nodes=1, gpus=1, step_s=0.2), "flowers")
-    assert (found.way, found.commands[0]) == ("packed", "smallfiles pack flowers flowers.arrow")
+    assert found.way == "files"  # packing saves no time; see the test below
     room = dataclasses.replace(IMAGENET, local_bytes=500 * GB)
     one, many = (advise(room, TrainingPlan(nodes=nodes), "x") for nodes in (1, 256))
     assert "broadcast" not in one.hours and many.hours["broadcast"] < many.hours["staged"]
     assert many.forecasts["staged"].shared_bytes == 256 * many.forecasts["broadcast"].shared_bytes
+
+
+@pytest.mark.parametrize(
+    ("changed", "plan", "way"),
+    [
+        ({}, {}, "files"),
+        ({"cold": False}, {}, "packed"),  # what is cached says nothing about the storage
+        ({"cold": False, "shared": False}, {}, "files"),
+        ({"files_share": 0.9}, {}, "packed"),
+        ({"files_share": 0.89}, {}, "files"),
+        ({}, {"nodes": 2}, "packed"),  # the load on the servers is not known
+        ({}, {"nodes": 2, "metadata_ops_s": 100_000}, "files"),
+        ({"alone_s": 0.02}, {"step_s": 0.02}, "packed"),  # the GPUs would wait for files
+    ],
+)
+def test_files_are_left_as_they_are_if_they_were_measured_and_packing_saves_no_time(changed, plan, way):
+    found = dataclasses.replace(IMAGENET, **{"samples": 100_000, "alone_s": 0.001, "stripes": 16} | changed)
+    advice = advise(found, TrainingPlan(**{"gpus": 1, "step_s": 0.2} | plan), "flowers")
+    assert advice.way == way, advice.hours
+    first = advice.commands[0]
+    assert first.startswith(
+        "smallfiles profile -- " if way == "files" else "smallfiles pack flowers flowers.arrow"
+    )
+
+
+def test_advice_to_leave_files_comes_with_the_numbers_that_it_depends_on(folder, capfd):
+    assert (
+        main(["advise", str(folder), "--gpus", "1", "--step-ms", "2000", "--batch", "8", "--epochs", "3"])
+        == 0
+    )
+    said = capfd.readouterr().out
+    assert "Leave the 30 files as they are (no quota was found): packing them saves no time here." in said
+    assert "3 epochs on 1 node read 4 files per second." in said and "smallfiles profile -- python" in said
+    assert "metadata servers can do" not in said  # a local disk has none
 
 
 def test_workers_are_as_many_as_decoding_needs_and_the_job_has():

@@ -65,7 +65,7 @@ def test_a_random_sample_costs_no_more_reads_than_its_bytes_and_a_packed_one_no_
 
 
 def test_the_storage_is_known_as_shared(lab):
-    assert filesystem(lab.clients[0]).shared
+    assert filesystem(lab.clients[0]).shared and filesystem(lab.clients[0]).kind == "fuse.mfs"
 
 
 def test_two_nodes_of_a_job_read_through_two_clients(lab, repository, need_tool, tmp_path):
