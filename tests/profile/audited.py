@@ -4,10 +4,12 @@ Each loader is used as its own documentation uses it. FAULT is `right`, or the n
 ranks are forked processes with the variables of torchrun. Each prints what it received, for comparison.
 """
 
+import contextlib
 import os
 import random
 import socket
 import sys
+import tarfile
 from pathlib import Path
 
 import numpy as np
@@ -23,7 +25,7 @@ SET = {
     "batch": 4,
     "stop": 0,
     "start": 0,
-    "seed": 0,
+    "skip": 0,
     "data": ".",
 }
 SET |= {k: int(v) if v.isdigit() else v for k, v in (word.split("=") for word in sys.argv[3:])}
@@ -42,26 +44,31 @@ def part(order):
     """The share of this rank and worker, unless the fault is to forget one of them."""
     info = get_worker_info()
     worker, workers = (info.id, info.num_workers) if info else (0, 1)
-    if FAULT != "several":
+    if FAULT == "blocks":
+        order = order[rank() * len(order) // RANKS : (rank() + 1) * len(order) // RANKS]
+    elif FAULT != "several":
         order = order[rank() :: RANKS]
     return order if FAULT == "twice" else order[worker::workers]
 
 
+RNG = np.random.default_rng(0)
+
+
 class Samples(Dataset):
     def __init__(self):
-        self.rng = np.random.default_rng(0)
+        self.rng = RNG
 
     def __len__(self):
         return COUNT
 
     def __getitem__(self, index):
-        noise = {"random": lambda: float(self.rng.random()), "right": random.random}.get(FAULT, lambda: 0.0)()
+        noise = {"random": self.rng.random, "right": random.random}.get(FAULT, lambda: 0.0)()
         return torch.tensor([float(index), noise])
 
 
 class Stream(IterableDataset):
     def __init__(self):
-        self.epoch = 0
+        self.epoch, self.rng = 0, RNG
 
     def order(self):
         order = list(range(COUNT))
@@ -70,11 +77,11 @@ class Stream(IterableDataset):
             order = [index for index in order if index % 10 != 3 or self.epoch == 0]
         if FAULT == "uneven":
             return order[: COUNT // 2] if rank() == 0 else order[COUNT // 2 : COUNT // 2 + BATCH]
-        return part(order)
+        return part(order[SET["skip"] if self.epoch == 0 else 0 :])
 
     def __iter__(self):
         for index in self.order():
-            yield torch.tensor([float(index), 0.0])
+            yield torch.tensor([float(index), self.rng.random() if FAULT == "random" else 0.0])
 
 
 class Files(Stream):
@@ -82,6 +89,16 @@ class Files(Stream):
         for index in self.order():
             with open(DATA / f"{index:04}.bin", "rb") as file:
                 yield torch.tensor([float(len(file.read())), random.random()])
+
+
+class Shards(Stream):
+    """Reads tars with tarfile, and goes on with the next one after an error."""
+
+    def __iter__(self):
+        for path in part(sorted(DATA.glob("part-*.tar"))[: -1 if FAULT == "unread" else None]):
+            with contextlib.suppress(tarfile.ReadError), tarfile.open(path) as tar:
+                for member in tar:
+                    yield torch.tensor([float(tar.extractfile(member).read()), 0.0])
 
 
 def loader_of(data, sampler=None, **more):
@@ -133,13 +150,16 @@ def distributed():
 
 
 def iterable():
-    data = Stream()
+    return files(Stream())
+
+
+def files(data=None):
+    data = data or Files()
     return run(loader_of(data), lambda epoch: setattr(data, "epoch", epoch))
 
 
-def files():
-    data = Files()
-    return run(loader_of(data), lambda epoch: setattr(data, "epoch", epoch))
+def shards():
+    return files(Shards())
 
 
 def webdataset():
@@ -172,7 +192,7 @@ def webdataset():
 
 
 def shuffled(source, seed):
-    samples = list(source)
+    samples = [each for each in source if not (FAULT == "lost" and seed[0] and each["__key__"][-1] == "3")]
     random.Random(seed[0]).shuffle(samples)
     yield from samples
 
@@ -262,7 +282,7 @@ def accelerate():
         put_on_device=False,
         rng_types=[],
     )
-    if SET["start"] or FAULT == "skips":
+    if SET["skip"]:
         loader = skip_first_batches(loader, SET["skip"])
     return run(loader, lambda epoch: generator.manual_seed(epoch))
 
@@ -338,7 +358,7 @@ def ours():
 
 
 def train():
-    torch.manual_seed(SET["seed"])
+    torch.manual_seed(0)
     print("total", rank(), globals()[{"map": "map_style"}.get(LOADER, LOADER)](), flush=True)
 
 
